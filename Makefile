@@ -62,15 +62,20 @@ key-chapter = $(firstword $(subst -, ,$(1)))
 key-lesson  = $(word 2,$(subst -, ,$(1)))
 programs-of = $(patsubst %.c,$(O)/%,$(filter $(PROGRAMS),$(if $(filter 00,$(1)),common/run_00.c,$(wildcard \
     $(if $(key-lesson),$(key-chapter)_*/$(key-lesson)_*.c $(key-chapter)_*/$(key-lesson).c,$(key-chapter)_*/*.c)))))
+BUILD_LESSON = +@$(if $(call programs-of,$*),$(BUILD) ONLY="$(call programs-of,$*)")
 RUN_LESSON = NP='$(NP)' tools/run-lesson $(O)
 
 run:
 	+@$(BUILD)
 	@set -e; for chapter in $(CHAPTERS); do $(RUN_LESSON) run $$chapter; done
 
-run-% emu-%: FORCE
-	+@$(if $(call programs-of,$*),$(BUILD) ONLY="$(call programs-of,$*)")
-	@$(RUN_LESSON) $(firstword $(subst -, ,$@)) $* $(ARGS)
+run-%: FORCE
+	$(BUILD_LESSON)
+	@$(RUN_LESSON) run $* $(ARGS)
+
+emu-%: FORCE
+	$(BUILD_LESSON)
+	@$(RUN_LESSON) emu $* $(ARGS)
 
 test:
 	@tools/setup prove

@@ -1,5 +1,6 @@
+# shellcheck shell=sh disable=SC2034    # the variables are read by the scripts that source this file
 # Sourced by setup and doctor: what the build needs, found by trying it, not by package names or fixed folders.
-# Each probe leaves the complaint of the failing command in $probe_dir/log. shellcheck shell=sh
+# Each probe leaves the complaint of the failing command in $probe_dir/log.
 probe_dir=$(mktemp -d "${TMPDIR:-/tmp}/unsplit-probe.XXXXXX") || exit 3
 trap 'rm -rf "$probe_dir"' EXIT
 PACKAGES="gcc libc6-dev make libopenmpi-dev openmpi-bin libopenblas-dev pkg-config perl"
@@ -46,3 +47,6 @@ probe_mpirun() {
 
 # The TAP harness of the tests.
 probe_prove() { perl -MTAP::Harness -e 1 >"$probe_dir/log" 2>&1; }
+openblas_version() {
+    version=$(pkg-config --modversion openblas 2>/dev/null) && echo "OpenBLAS $version" || echo "linked with $blas_libs"
+}
