@@ -1,0 +1,71 @@
+// device_cpu.c: the device is the host. Memory is aligned_alloc's, GEMM is CBLAS's.
+#include "device.h"
+#include <cblas.h>
+#include <stdlib.h>
+#include <string.h>
+#include "util.h"
+
+// OpenBLAS only; weak, so that any other CBLAS links too.
+void openblas_set_num_threads(int threads) __attribute__((weak));
+
+#ifdef REAL_IS_DOUBLE
+#define CBLAS_GEMM cblas_dgemm
+#else
+#define CBLAS_GEMM cblas_sgemm
+#endif
+
+enum { ALIGNMENT = 64 };      // a cache line, and the widest vector
+
+const char *device_name(void) { return "cpu"; }
+
+// Ranks are the parallelism here. A BLAS with threads of its own would fight them for the cores, and its bits would
+// depend on how many it found.
+void device_init(void) {
+    if (openblas_set_num_threads) openblas_set_num_threads(1);
+}
+
+void *device_alloc(size_t bytes) {
+    size_t rounded = bytes ? ceil_div(bytes, ALIGNMENT) * ALIGNMENT : ALIGNMENT;
+    void *p = aligned_alloc(ALIGNMENT, rounded);
+    if (!p) fault("out of memory: %zu bytes (%.1f MiB) for one buffer", bytes, (double)bytes / (1 << 20));
+    return p;
+}
+
+void device_free(void *p) { free(p); }
+
+void device_copy(void *to, const void *from, size_t bytes) {
+    if (bytes) memmove(to, from, bytes);
+}
+void device_upload(void *to, const void *from, size_t bytes) { device_copy(to, from, bytes); }
+void device_download(void *to, const void *from, size_t bytes) { device_copy(to, from, bytes); }
+
+void device_poison(void *p, size_t bytes) {
+    if (bytes) memset(p, 0xff, bytes);
+}
+
+// CBLAS counts in int, and wants ld >= columns even of a matrix of one row, where it has no meaning.
+static int blas_int(size_t n) {
+    if (n > 0x7fffffff) fault("a matrix dimension of %zu is more than this BLAS can count", n);
+    return (int)n;
+}
+static int blas_ld(size_t ld, size_t columns) {
+    return blas_int(ld < columns ? columns : ld < 1 ? 1 : ld);
+}
+
+// An empty sum: c <- beta c, by CBLAS's rule that beta = 0 overwrites, whatever (NaN) was there.
+static void scale_only(size_t m, size_t n, real beta, real *c, size_t ldc) {
+    for (size_t i = 0; i < m; i++)
+        for (size_t j = 0; j < n; j++) c[i * ldc + j] = beta == 0 ? 0 : beta * c[i * ldc + j];
+}
+
+void device_gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k,
+                 const real *a, size_t lda, const real *b, size_t ldb, real beta, real *c, size_t ldc) {
+    if (m == 0 || n == 0) return;
+    if (k == 0) {
+        scale_only(m, n, beta, c, ldc);
+        return;
+    }
+    CBLAS_GEMM(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans,
+               blas_int(m), blas_int(n), blas_int(k), 1, a, blas_ld(lda, a_transposed ? m : k),
+               b, blas_ld(ldb, b_transposed ? k : n), beta, c, blas_ld(ldc, n));
+}
