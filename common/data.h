@@ -1,0 +1,25 @@
+// data.h: where tokens come from. The sequence with global number n of step s is a function of (seed, s, n): who asks, and how
+// the batch is cut, does not matter. So every rank knows the whole order, and the global token count, without a word spoken.
+#ifndef DATA_H
+#define DATA_H
+#include "layer.h"
+
+typedef struct {
+    const unsigned char *text;                     // NULL: synthetic tokens
+    size_t bytes, train_bytes;                     // the last tenth is held out
+    size_t vocab, context;                         // V, T
+    uint64_t seed;
+    bool ragged;                                   // sequences end early at different lengths: unequal token counts
+} Data;
+Data data_synthetic(size_t vocab, size_t context, uint64_t seed);      // ragged
+Data data_text(const char *path, size_t context, uint64_t seed);       // bytes, V = 256; NULL: this tree's own text
+void data_free(Data *d);
+
+// Micro-batch of B sequences from global sequence number `first` of a step whose global batch is `global` sequences.
+Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, size_t global);
+size_t data_count(const Data *d, uint64_t step, size_t first, size_t B);       // counted tokens of these sequences
+// Held-out text: window n of data_eval_windows(); token_weight 1 / B*T.
+size_t data_eval_windows(const Data *d);
+Batch data_eval_batch(const Data *d, Arena *a, size_t first, size_t B);
+double data_byte_entropy(const Data *d);           // of the held-out text, nats a byte: what knowing only frequencies gives
+#endif

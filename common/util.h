@@ -1,0 +1,34 @@
+// util.h: small things every file needs: faults, ranges, hashing, time.
+#ifndef UTIL_H
+#define UTIL_H
+#include <stddef.h>
+#include <stdint.h>
+
+// Exit statuses of every program: see README. 0 is "all checks hold".
+enum { STATUS_CHECK_FAILED = 1, STATUS_USAGE = 2, STATUS_FAULT = 3 };
+
+// The user's mistake (a bad option, a rank count that cannot work). All ranks end with status 2 and one message, which
+// must name the fix. Every rank is expected to find the same mistake; one that finds it alone ends the others too.
+_Noreturn void usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+#define REQUIRE(condition, ...) do { if (!(condition)) usage_error(__VA_ARGS__); } while (0)
+
+// A fault while running (lost rank, full disk, wrong shapes, deadlock). All ranks end with status 3.
+_Noreturn void fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+// How this process ends all its fellow ranks; installed by the transport. Default: exit(status).
+extern void (*end_all_ranks)(int status);
+
+// Who is speaking in messages. Thread-local, because virtual ranks are threads; 0 of 1 until a transport says otherwise.
+extern _Thread_local size_t this_rank, this_world_size;
+
+static inline size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
+
+// The one rule by which anything is cut: part i of n things in `parts` contiguous parts. The first n % parts parts have
+// one more, so sizes that do not divide work everywhere. Parts may be empty when n < parts.
+typedef struct { size_t lo, hi; } Range;      // lo <= i < hi
+Range shard_range(size_t n, size_t parts, size_t i);
+static inline size_t range_size(Range r) { return r.hi - r.lo; }
+
+void *host_alloc(size_t bytes);               // zeroed host memory outside the ledger (control data, checks); free() it
+double now(void);                             // wall clock, seconds
+#endif
