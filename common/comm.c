@@ -1,0 +1,430 @@
+// comm.c: what all transports share: checks of arguments, the ledger, copies in and out, sums in rank order.
+// Moving bytes between ranks is comm_emu.c and comm_mpi.c, behind transport.h.
+#include "transport.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const char *const comm_kind_name[COMM_KINDS] = {
+    "all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "send",
+};
+
+static _Thread_local Comm *side;           // this rank's side channel: a second Comm over the whole world
+
+// ---- 1. Requests ----
+
+size_t element_size(Element e) { return e == REALS ? sizeof(real) : e == DOUBLES ? sizeof(double) : 1; }
+
+void buffer_reserve(Buffer *b, size_t bytes) {
+    if (b->data && b->capacity >= bytes) return;
+    free(b->data);
+    b->capacity = bytes > 64 ? bytes : 64;                     // never NULL, even for nothing
+    b->data = host_alloc(b->capacity);
+}
+
+Range request_part(const Request *r, size_t rank) { return shard_range(r->count, r->comm->size, rank); }
+
+void describe(const Request *r, char text[200]) {
+    char whom[48] = "";
+    if (r->action == DO_SEND) snprintf(whom, sizeof whom, " to rank %zu of", r->peer);
+    else if (r->action == DO_REDUCE) snprintf(whom, sizeof whom, " to rank %zu of", r->peer);
+    else if (r->action == DO_RECV) snprintf(whom, sizeof whom, " from rank %zu of", r->peer);
+    else if (r->action == DO_BROADCAST) snprintf(whom, sizeof whom, " from rank %zu of", r->peer);
+    else snprintf(whom, sizeof whom, " on");
+    size_t bytes = r->count * element_size(r->element);
+    int length = snprintf(text, 200, "%s%s %.60s (", r->call, whom, r->comm->name);
+    if (r->element != BYTES) length += snprintf(text + length, 40, "%zu elements, ", r->count);
+    snprintf(text + length, 40, "%zu bytes)", bytes);
+}
+
+static void list_append(Request **list, Request *r) {
+    while (*list) list = &(*list)->next;
+    *list = r;
+    r->next = NULL;
+}
+
+static bool list_remove(Request **list, Request *r) {
+    while (*list && *list != r) list = &(*list)->next;
+    if (!*list) return false;
+    *list = r->next;
+    return true;
+}
+
+static Request *request_new(Comm *c, Action action, const char *call, Element element, size_t count, size_t peer) {
+    Request *r = c->state->idle;
+    if (r) c->state->idle = r->next;
+    else r = host_alloc(sizeof *r);
+    Request kept = *r;
+    *r = (Request){ .comm = c, .action = action, .call = call, .element = element, .count = count, .peer = peer,
+                    .in = kept.in, .out = kept.out, .scratch = kept.scratch, .extra = kept.extra };
+    bool root = c->rank == peer;
+    size_t part = range_size(request_part(r, c->rank));
+    switch (action) {
+    case DO_ALL_REDUCE:
+    case DO_ALL_REDUCE_MAX: r->in_count = count;           r->out_count = count;           break;
+    case DO_REDUCE_SCATTER: r->in_count = count;           r->out_count = part;            break;
+    case DO_ALL_GATHER:     r->in_count = part;            r->out_count = count;           break;
+    case DO_BROADCAST:      r->in_count = root ? count : 0; r->out_count = root ? 0 : count; break;
+    case DO_REDUCE:         r->in_count = count;           r->out_count = root ? count : 0; break;
+    case DO_SEND:           r->in_count = count;                                           break;
+    case DO_RECV:                                          r->out_count = count;           break;
+    case DO_BARRIER:                                                                       break;
+    }
+    if (peer >= c->size) fault("%s on %s names rank %zu, but there are %zu ranks", call, c->name, peer, c->size);
+    if (c->state->grouping && action != DO_SEND && action != DO_RECV)
+        fault("%s on %s inside a group: only sends and receives may be grouped", call, c->name);
+    buffer_reserve(&r->in, r->in_count * element_size(element));
+    buffer_reserve(&r->out, r->out_count * element_size(element));
+    if (action != DO_SEND && action != DO_RECV) c->state->meetings++;
+    return r;
+}
+
+static void request_recycle(Request *r) {
+    r->next = r->comm->state->idle;
+    r->comm->state->idle = r;
+}
+
+static void request_free_list(Request *r) {
+    while (r) {
+        Request *next = r->next;
+        free(r->in.data);
+        free(r->out.data);
+        free(r->scratch.data);
+        free(r->extra);
+        free(r);
+        r = next;
+    }
+}
+
+// Where contributions meet. Vectorised over elements; the order of the ranks is the order of this loop.
+#define COMBINE(type, expression) do {                                                       \
+    type *sum = (type *)out;                                                                 \
+    for (size_t rank = 1; rank < r->comm->size; rank++) {                                    \
+        const type *x = (const type *)parts[rank];                                           \
+        for (size_t i = 0; i < count; i++) sum[i] = (expression);                            \
+    }                                                                                        \
+} while (0)
+
+void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count) {
+    memcpy(out, parts[0], count * element_size(r->element));
+    if (r->action == DO_ALL_REDUCE_MAX) COMBINE(real, x[i] > sum[i] || isnan(x[i]) ? x[i] : sum[i]);   // NaN stays
+    else if (r->element == DOUBLES) COMBINE(double, sum[i] + x[i]);
+    else COMBINE(real, sum[i] + x[i]);
+}
+
+// ---- 2. Tensors in, tensors out ----
+
+static Request *tensor_start(Comm *c, Action action, const char *call, size_t count, size_t peer, Tensor input,
+                             Tensor output) {
+    if (!tensor_contiguous(input) || !tensor_contiguous(output))
+        fault("%s on %s: the tensor is not contiguous", call, c->name);
+    Request *r = request_new(c, action, call, REALS, count, peer);
+    r->input = input;
+    r->output = output;
+    if (r->in_count > 0) tensor_download((real *)r->in.data, input);
+    return r;
+}
+
+static void finish_and_deliver(Request *r) {
+    r->comm->state->wire->finish(r);
+    if (r->out_count > 0) tensor_upload(r->output, (const real *)r->out.data);
+    request_recycle(r);
+}
+
+// A started input is copied at the start, so a change before the wait would do no harm here. On a transport that reads the
+// tensor itself it would: hence it is a fault everywhere.
+static void check_unchanged(Request *r, const char *until) {
+    if (r->in_count == 0) return;
+    Buffer seen = { 0 };
+    buffer_reserve(&seen, r->in_count * sizeof(real));
+    tensor_download((real *)seen.data, r->input);
+    bool same = memcmp(seen.data, r->in.data, r->in_count * sizeof(real)) == 0;
+    free(seen.data);
+    if (same) return;
+    char text[200];
+    describe(r, text);
+    fault("the input of %s was changed before %s", text, until);
+}
+
+static void run_now(Request *r) {
+    r->comm->state->wire->start(r);
+    finish_and_deliver(r);
+}
+
+static Request *run_later(Request *r) {
+    list_append(&r->comm->state->open, r);
+    r->comm->state->wire->start(r);
+    return r;
+}
+
+static void in_group_or_now(Request *r) {
+    if (r->comm->state->grouping) run_later(r);
+    else run_now(r);
+}
+
+// ---- 3. The ledger ----
+
+static void book(Comm *c, CommKind kind, size_t bytes) {
+    if (ledger_paused()) return;
+    c->ledger[kind].calls++;
+    c->ledger[kind].bytes += bytes;
+}
+
+// `rounds` ring passes over all links but one, each with a chunk of ceil(count / n) elements.
+static void book_ring(Comm *c, CommKind kind, size_t rounds, size_t count, size_t bytes_each) {
+    book(c, kind, rounds * (c->size - 1) * ceil_div(count, c->size) * bytes_each);
+}
+
+void comm_ledger_reset(Comm *c) { memset(c->ledger, 0, sizeof c->ledger); }
+
+size_t comm_bytes_sent(const Comm *c) {
+    size_t bytes = 0;
+    for (size_t kind = 0; kind < COMM_KINDS; kind++) bytes += c->ledger[kind].bytes;
+    return bytes;
+}
+
+// ---- 4. Collectives ----
+
+static void check_part(const Comm *c, const char *call, Tensor mine, Tensor whole) {
+    size_t part = range_size(shard_range(tensor_count(whole), c->size, c->rank));
+    if (tensor_count(mine) != part)
+        fault("%s on %s: my part of %zu elements is %zu, but the tensor given for it has %zu", call, c->name,
+              tensor_count(whole), part, tensor_count(mine));
+}
+
+static Request *all_reduce(Comm *c, Tensor t) {
+    book_ring(c, COMM_ALL_REDUCE, 2, tensor_count(t), sizeof(real));
+    return tensor_start(c, DO_ALL_REDUCE, "all-reduce", tensor_count(t), 0, t, t);
+}
+
+static Request *reduce_scatter(Comm *c, Tensor mine, Tensor whole) {
+    check_part(c, "reduce-scatter", mine, whole);
+    book_ring(c, COMM_REDUCE_SCATTER, 1, tensor_count(whole), sizeof(real));
+    return tensor_start(c, DO_REDUCE_SCATTER, "reduce-scatter", tensor_count(whole), 0, whole, mine);
+}
+
+static Request *all_gather(Comm *c, Tensor whole, Tensor mine) {
+    check_part(c, "all-gather", mine, whole);
+    book_ring(c, COMM_ALL_GATHER, 1, tensor_count(whole), sizeof(real));
+    return tensor_start(c, DO_ALL_GATHER, "all-gather", tensor_count(whole), 0, mine, whole);
+}
+
+void comm_all_reduce(Comm *c, Tensor t) { run_now(all_reduce(c, t)); }
+void comm_reduce_scatter(Comm *c, Tensor mine, Tensor whole) { run_now(reduce_scatter(c, mine, whole)); }
+void comm_all_gather(Comm *c, Tensor whole, Tensor mine) { run_now(all_gather(c, whole, mine)); }
+Request *comm_start_all_reduce(Comm *c, Tensor t) { return run_later(all_reduce(c, t)); }
+Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor mine) { return run_later(all_gather(c, whole, mine)); }
+Request *comm_start_reduce_scatter(Comm *c, Tensor mine, Tensor whole) {
+    return run_later(reduce_scatter(c, mine, whole));
+}
+
+void comm_all_reduce_max(Comm *c, Tensor t) {
+    book_ring(c, COMM_ALL_REDUCE, 2, tensor_count(t), sizeof(real));
+    run_now(tensor_start(c, DO_ALL_REDUCE_MAX, "all-reduce of maxima", tensor_count(t), 0, t, t));
+}
+
+void comm_broadcast(Comm *c, Tensor t, size_t root) {
+    book(c, COMM_BROADCAST, c->rank == root && c->size > 1 ? tensor_count(t) * sizeof(real) : 0);
+    run_now(tensor_start(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t));
+}
+
+void comm_reduce(Comm *c, Tensor t, size_t root) {
+    book(c, COMM_REDUCE, c->rank != root ? tensor_count(t) * sizeof(real) : 0);
+    run_now(tensor_start(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t));
+}
+
+// The same with host memory. Not booked: whoever counts does so.
+static void host_run(Comm *c, Action action, const char *call, Element e, size_t count, size_t peer, const void *in,
+                     void *out) {
+    Request *r = request_new(c, action, call, e, count, peer);
+    if (in && r->in_count > 0) memcpy(r->in.data, in, r->in_count * element_size(e));
+    c->state->wire->start(r);
+    c->state->wire->finish(r);
+    if (out && r->out_count > 0) memcpy(out, r->out.data, r->out_count * element_size(e));
+    request_recycle(r);
+}
+
+void comm_all_reduce_doubles(Comm *c, double *values, size_t n) {
+    book_ring(c, COMM_ALL_REDUCE, 2, n, sizeof *values);
+    host_run(c, DO_ALL_REDUCE, "all-reduce of doubles", DOUBLES, n, 0, values, values);
+}
+
+void comm_barrier(Comm *c) { host_run(c, DO_BARRIER, "barrier", BYTES, 0, 0, NULL, NULL); }
+
+// ---- 5. Point to point ----
+
+static Request *send_to(Comm *c, Tensor t, size_t to) {
+    book(c, COMM_SEND, to != c->rank ? tensor_count(t) * sizeof(real) : 0);
+    return tensor_start(c, DO_SEND, "send", tensor_count(t), to, t, t);
+}
+
+void comm_send(Comm *c, Tensor t, size_t to) {
+    if (to == c->rank && !c->state->grouping)
+        fault("send to myself (rank %zu of %s) can never be received", to, c->name);
+    in_group_or_now(send_to(c, t, to));
+}
+
+void comm_recv(Comm *c, Tensor t, size_t from) {
+    in_group_or_now(tensor_start(c, DO_RECV, "recv", tensor_count(t), from, t, t));
+}
+
+Request *comm_start_send(Comm *c, Tensor t, size_t to) {
+    Request *r = send_to(c, t, to);
+    r->buffered = true;
+    return run_later(r);
+}
+
+void comm_group_start(Comm *c) {
+    if (c->state->grouping) fault("comm_group_start on %s inside a group: groups do not nest", c->name);
+    c->state->grouping = true;
+}
+
+static bool started_alone(const Request *r) { return r->buffered || (r->action != DO_SEND && r->action != DO_RECV); }
+
+void comm_group_end(Comm *c) {
+    if (!c->state->grouping) fault("comm_group_end on %s without comm_group_start", c->name);
+    c->state->grouping = false;
+    for (Request *r = c->state->open, *next; r; r = next) {    // all are under way: one after the other will do
+        next = r->next;
+        if (started_alone(r)) continue;
+        list_remove(&c->state->open, r);
+        check_unchanged(r, "comm_group_end");
+        finish_and_deliver(r);
+    }
+}
+
+void comm_wait(Request *r) {
+    if (!r) return;
+    Comm *c = r->comm;
+    for (Request *o = c->state->open; o && o != r && !r->buffered; o = o->next)
+        if (!o->buffered && started_alone(o))
+            fault("comm_wait on %s out of order: an older %s is still open", c->name, o->call);
+    if (!list_remove(&c->state->open, r))
+        fault("comm_wait on %s for a %s that was waited for before", c->name, r->call);
+    check_unchanged(r, "comm_wait");
+    finish_and_deliver(r);
+}
+
+// ---- 6. Communicators ----
+
+Comm *comm_new(const char *name, size_t rank, size_t size, const Wire *wire, void *link, ReduceOrder reduce,
+               double timeout) {
+    Comm *c = host_alloc(sizeof *c);
+    *c = (Comm){ .name = name, .rank = rank, .size = size, .state = host_alloc(sizeof *c->state) };
+    *c->state = (struct CommState){ .wire = wire, .link = link, .reduce = reduce, .timeout = timeout };
+    return c;
+}
+
+Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
+    typedef struct { size_t colour, key; } Wish;
+    Wish mine = { colour, key };
+    Wish *wish = host_alloc(parent->size * sizeof *wish);
+    size_t *member = host_alloc(parent->size * sizeof *member), n = 0, me = 0;
+    host_run(parent, DO_ALL_GATHER, "split", BYTES, parent->size * sizeof *wish, 0, &mine, wish);
+    for (size_t rank = 0; rank < parent->size; rank++) {       // insertion by key; ranks arrive in order, so ties keep it
+        if (wish[rank].colour != colour) continue;
+        size_t place = n++;
+        for (; place > 0 && wish[member[place - 1]].key > wish[rank].key; place--) member[place] = member[place - 1];
+        member[place] = rank;
+    }
+    while (member[me] != parent->rank) me++;
+    struct CommState *s = parent->state;
+    void *link = s->wire->split(parent, member, n, me);
+    free(wish);
+    free(member);
+    return comm_new(name, me, n, s->wire, link, s->reduce, s->timeout);
+}
+
+void comm_free(Comm *c) {
+    if (!c) return;
+    if (c->state->grouping) fault("comm_free of %s inside a group: comm_group_end is missing", c->name);
+    if (c->state->open) {
+        char text[200];
+        describe(c->state->open, text);
+        fault("comm_free of %s, but %s was started and never waited for", c->name, text);
+    }
+    c->state->wire->close(c);
+    request_free_list(c->state->idle);
+    free(c->state);
+    free(c);
+}
+
+// ---- 7. The side channel ----
+
+void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes) {
+    size_t *size = host_alloc(side->size * sizeof *size), total = 0;
+    host_run(side, DO_ALL_GATHER, "side_gather", BYTES, side->size * sizeof *size, 0, &bytes, size);
+    if (side->rank > 0) {
+        if (bytes > 0) host_run(side, DO_SEND, "side_gather", BYTES, bytes, 0, mine, NULL);
+        free(size);
+        return;
+    }
+    for (size_t rank = 0; rank < side->size; rank++) total += size[rank];
+    char *to = *all = host_alloc(total);
+    for (size_t rank = 0; rank < side->size; to += size[rank++]) {
+        if (size[rank] == 0) continue;
+        if (rank == 0) memcpy(to, mine, bytes);
+        else host_run(side, DO_RECV, "side_gather", BYTES, size[rank], rank, NULL, to);
+    }
+    *sizes = size;
+}
+
+void side_broadcast(void *data, size_t bytes) {
+    host_run(side, DO_BROADCAST, "side_broadcast", BYTES, bytes, 0, data, data);
+}
+
+// ---- 8. The launch ----
+
+// srun without a PMI plugin starts processes that do not know of each other: each would be a world of one.
+static void refuse_silent_singletons(void) {
+    const char *tasks = getenv("SLURM_STEP_NUM_TASKS"), *process = getenv("SLURM_PROCID");
+    if (!tasks) tasks = getenv("SLURM_NTASKS");
+    if (!tasks || !process || atol(tasks) <= 1) return;
+    if (atol(process) > 0) _exit(STATUS_USAGE);                // all see the same environment; the first one speaks
+    usage_error("Slurm gave this step %s tasks, but no way for them to find each other. Start it with `srun --mpi=pmix` or "
+                "with mpirun; `--emulate %s` runs virtual ranks in one process.", tasks, tasks);
+}
+
+LaunchChoice comm_choose(const LaunchOptions *o) {
+    size_t rank, size;
+    bool launched = comm_launched_by_mpi(&rank, &size);
+    bool wants_emu = o->transport == TRANSPORT_EMU || o->emulate > 0;
+    REQUIRE(!(o->transport == TRANSPORT_MPI && o->emulate > 0),
+            "--emulate makes virtual ranks and --transport mpi processes: leave one of them out");
+    REQUIRE(!(wants_emu && launched && size > 1),
+            "%s makes virtual ranks in one process, but mpirun started %zu processes: leave out one of the two",
+            o->emulate > 0 ? "--emulate" : "--transport emu", size);
+    REQUIRE(launched || o->transport != TRANSPORT_MPI,
+            "--transport mpi needs processes: start it as `mpirun -np %zu ...`, or as `tools/launch %zu ...`",
+            o->default_ranks, o->default_ranks);
+    REQUIRE(o->emulate <= 512, "--emulate %zu is too many: at most 512 virtual ranks fit in one process", o->emulate);
+    LaunchChoice choice = { .transport = "mpi", .ranks = size };
+    if (launched && !wants_emu) {
+        strcpy(choice.why, "processes: started by mpirun");
+        return choice;
+    }
+    if (!wants_emu) refuse_silent_singletons();
+    choice.transport = "emu";
+    choice.ranks = o->emulate > 0 ? o->emulate : o->default_ranks;
+    if (o->emulate > 0) snprintf(choice.why, sizeof choice.why, "virtual ranks: --emulate %zu", o->emulate);
+    else strcpy(choice.why, "virtual ranks: started without mpirun, the lesson's own count");
+    return choice;
+}
+
+void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
+    side = side_channel;
+    memory_rank_begin();
+    body.body(world, body.context);
+    comm_free(world);
+    comm_free(side);
+    memory_rank_end();
+}
+
+void comm_run(const LaunchOptions *o, const LaunchChoice *choice, void (*body)(Comm *world, void *context),
+              void *context) {
+    RankBody whole = { body, context };
+    if (strcmp(choice->transport, "emu") == 0) emu_run(o, choice->ranks, whole);
+    else mpi_run(o, whole);
+}

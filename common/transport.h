@@ -1,0 +1,67 @@
+// transport.h: what comm.c asks of a transport. Private to the comm_*.c files; chapters include comm.h.
+//
+// Every operation is a Request: comm.c copies the input to host memory (in), the transport turns the inputs of all ranks
+// into the output (out), comm.c delivers that. So transports see host memory only, whatever the device. These buffers are
+// kept with the Comm and used again. They are not in the memory ledger: it must say the same on every transport.
+#ifndef TRANSPORT_H
+#define TRANSPORT_H
+#include "comm.h"
+
+typedef enum { DO_ALL_REDUCE, DO_ALL_REDUCE_MAX, DO_REDUCE_SCATTER, DO_ALL_GATHER, DO_BROADCAST, DO_REDUCE, DO_BARRIER,
+               DO_SEND, DO_RECV } Action;
+typedef enum { REALS, DOUBLES, BYTES } Element;
+size_t element_size(Element e);
+
+typedef struct { char *data; size_t capacity; } Buffer;        // grows, never shrinks
+void buffer_reserve(Buffer *b, size_t bytes);
+
+struct Request {
+    Comm *comm;
+    Action action;
+    const char *call;                      // its name in messages, "all-reduce"; equal on all ranks of a meeting
+    Element element;
+    size_t count;                          // elements of the whole (a message, for send and recv)
+    size_t peer;                           // the root, or the other rank; 0 where there is none
+    bool buffered;                         // a send that does not wait for its receiver
+    bool done;                             // out holds the result (kept by the emu transport)
+    size_t in_count, out_count;            // elements of in and out on this rank
+    Buffer in, out;
+    Buffer scratch;                        // for the transport between start and finish
+    void *extra;                           // the transport's own, freed with the request
+    Tensor input, output;                  // the caller's
+    Request *next;                         // in the list of the Comm it is in
+};
+
+// out = ((part of rank 0 + part of rank 1) + part of rank 2) + ..., or the maximum. The one place where contributions
+// meet, so the bits are the same on every transport.
+void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count);
+void describe(const Request *r, char text[200]);               // "recv from rank 1 of tp (1024 elements, 4096 bytes)"
+Range request_part(const Request *r, size_t rank);             // elements of part `rank` of the whole
+
+typedef struct {
+    void (*start)(Request *r);             // never waits for another rank
+    void (*finish)(Request *r);            // waits; afterwards out is complete and in is free
+    // The link of a new Comm over these ranks of the parent, of which I am number me. All of them call it.
+    void *(*split)(Comm *parent, const size_t *members, size_t n, size_t me);
+    void (*close)(Comm *c);
+} Wire;
+
+struct CommState {
+    const Wire *wire;
+    void *link;                            // the wire's own
+    ReduceOrder reduce;
+    double timeout;
+    size_t meetings;                       // collectives started so far: the same on all ranks
+    Request *open;                         // started or grouped, not waited for; oldest first
+    Request *idle;                         // finished, kept for their buffers
+    bool grouping;                         // between group_start and group_end
+};
+
+typedef struct { void (*body)(Comm *world, void *context); void *context; } RankBody;
+Comm *comm_new(const char *name, size_t rank, size_t size, const Wire *wire, void *link, ReduceOrder reduce,
+               double timeout);
+// One rank from its first to its last line; the links are those of world and side channel.
+void comm_run_rank(Comm *world, Comm *side, RankBody body);
+void emu_run(const LaunchOptions *o, size_t ranks, RankBody body);
+void mpi_run(const LaunchOptions *o, RankBody body);
+#endif
