@@ -1,0 +1,101 @@
+#!/bin/sh
+# What can be typed: make's commands, the launcher's exit statuses, set-up, and the output that the pages quote.
+# shellcheck disable=SC2016,SC2317    # $ in quotes is for other shells; functions are called by name
+cd "$(dirname "$0")/.." || exit 3
+. tests/tap.sh
+unset NP ARGS PRECISION BACKEND SANITIZE MPIRUN MAKEFLAGS MFLAGS MAKELEVEL
+
+# ends WANTED-STATUS WHAT PATTERNS COMMAND...: the status, and a line for each pattern.
+ends() {
+    wanted=$1
+    what=$2
+    patterns=$3
+    shift 3
+    "$@" >"$tap_dir/output" 2>&1 </dev/null
+    status=$?
+    missed=0
+    for pattern in $patterns; do
+        grep -q -e "$pattern" "$tap_dir/output" || missed=1
+    done
+    [ "$status" -eq "$wanted" ] || missed=1
+    echo "(ended with status $status, wanted $wanted; wanted lines: $patterns)" >>"$tap_dir/output"
+    ok $missed "$what" "$tap_dir/output"
+}
+
+# ---- make's own ----
+ends 0 "make help names the commands" "make.run.* make.test make.list make.doctor make.clean NP= ARGS=" make help
+ends 0 "make doctor finds all that the tests themselves need" "found.*MPI found.*BLAS found.*prove All" make doctor
+ends 0 "make list has a line for every lesson" "$(tools/lessons | sed 's/\t.*//; s/^/^/')" make list
+ends 2 "an unknown chapter prints the list" "no.lesson.or.chapter question" make run-99
+ends 2 "an unknown lesson prints the list" "no.lesson.or.chapter question" make emu-01-99
+ends 2 "a backend that is not in this tree is refused by name" "BACKEND=cuda" make BACKEND=cuda
+ends 2 "so is an unknown precision" "fp32.or.fp64" make PRECISION=fp16
+ends 2 "and an unknown sanitizer" "thread" make SANITIZE=memory
+
+# ---- the launcher's statuses ----
+for status in 0 1 2 3; do
+    ends $status "status $status passes the launcher, emulated" "" tools/launch -e 0 sh -c "exit $status"
+    ends $status "status $status passes the launcher, as processes" "" tools/launch 2 sh -c "exit $status"
+done
+for death in "exit 7" "kill -SEGV \$\$" "kill -KILL \$\$" "kill -ABRT \$\$"; do
+    ends 3 "$death is a fault, emulated" "a.fault" tools/launch -e 0 sh -c "$death"
+    ends 3 "$death is a fault, as processes" "a.fault" tools/launch 2 sh -c "$death"
+done
+ends 3 "a hanging job ends at LAUNCH_LIMIT" "longer.than.allowed" env LAUNCH_LIMIT=2 tools/launch 2 sleep 30
+ends 3 "a missing program is named" "no.program.*nowhere" tools/launch 2 build/nowhere
+ends 2 "a rank count must be a number" "whole.number" tools/launch two true
+
+# ---- lessons: the first of each kind ----
+first=$(tools/lessons | awk -F '\t' '$1 ~ /^[0-9][0-9]-/ { print $1; exit }')
+if [ -n "$first" ]; then
+    ends 0 "make run-$first shows the page of its lesson" "^\[.*PASS" make "run-$first"
+    ends 0 "make emu-$first does without mpirun" "^\[.*PASS" make "emu-$first"
+    ends 0 "NP= changes the ranks" "1.rank" make "emu-$first" NP=1
+    ends 0 "PRECISION=fp64 is another build" "fp64" make "emu-$first" PRECISION=fp64
+    ends 0 "ARGS= reaches the lesson" "--seed" make "emu-$first" ARGS=--help
+    ends 2 "a wrong option ends make, and the status is told" "exit.status.2" make "run-$first" ARGS=--no-such-option
+    chapter=${first%-*}
+    lessons=$(tools/lessons | awk -F '\t' -v chapter="$chapter-" 'index($1, chapter) == 1' | wc -l)
+    make "emu-$chapter" >"$tap_dir/chapter" 2>&1 && [ "$(grep -c '^emulated ' "$tap_dir/chapter")" -eq "$lessons" ]
+    ok $? "make emu-$chapter has one verdict line per lesson" "$tap_dir/chapter"
+    ends 2 "a chapter whose lessons fail fails, with the page and the status" "exit.status.2.*asked" \
+        make "emu-$chapter" ARGS=--no-such-option
+else
+    skip "make run-NN-KK and its relatives" "there is no lesson yet"
+fi
+
+# ---- set-up, on a machine that has only a shell: the apt-get it finds is ours, and id says who we are ----
+mkdir "$tap_dir/bin"
+for tool in sh dirname mktemp rm cat head env mkdir; do ln -s "$(command -v $tool)" "$tap_dir/bin/$tool"; done
+printf '#!/bin/sh\necho "apt-get ran: $*"\n' >"$tap_dir/bin/apt-get"
+printf '#!/bin/sh\necho "${FAKE_ID:-0}"\n' >"$tap_dir/bin/id"
+printf '#!/bin/sh\necho "sudo ran: $*"\n' >"$tap_dir/bin/sudo"
+chmod +x "$tap_dir/bin/apt-get" "$tap_dir/bin/id" "$tap_dir/bin/sudo"
+ends 2 "set-up as root updates and installs, and says so" "^set-up:.*apt-get ran:.update ran:.install.*libopenmpi-dev.*libopenblas-dev" \
+    env PATH="$tap_dir/bin" tools/setup build
+ends 2 "set-up as a user prints the command to type" "sudo.apt-get.update.*apt-get.install.*libopenmpi-dev SETUP=yes" \
+    env PATH="$tap_dir/bin" FAKE_ID=1000 SETUP= tools/setup build
+ends 2 "set-up with SETUP=yes goes through sudo" "sudo.ran:.*apt-get.*install" \
+    env PATH="$tap_dir/bin" FAKE_ID=1000 SETUP=yes tools/setup build
+
+# ---- quoted output ----
+cat >"$tap_dir/page.md" <<'END'
+```console
+$ tools/launch -e 0 printf '%s\n' 'grad W1   max 2.1e-07  limit 1.0e-05  ok' 'took 3.45 s' 'a' 'b' 'last'
+grad W1  max 9e-08  limit 1.0e-05  ok
+took 12 s
+...
+last
+```
+END
+ends 0 "a quote may differ in times and rounding errors, and leave lines out" "^same.*page.md:2 1.quotes" \
+    tools/check-quotes "$tap_dir/page.md"
+sed 's/limit 1.0e-05  ok$/limit 1.0e-04  ok/' "$tap_dir/page.md" >"$tap_dir/limit.md"
+ends 1 "a quote with another limit is caught" "^DIFFERS.*limit.md:2 ^+grad.*1.0e-05" tools/check-quotes "$tap_dir/limit.md"
+sed '/^\.\.\./d' "$tap_dir/page.md" >"$tap_dir/short.md"
+ends 1 "a quote that lacks lines is caught" "^DIFFERS" tools/check-quotes "$tap_dir/short.md"
+for page in README.md common/README.md [0-9][0-9]_*/README.md docs/*.md; do
+    grep -qs '^```console' "$page" || continue
+    ends 0 "the output quoted in $page is what its commands print" "" tools/check-quotes "$page"
+done
+tap_end

@@ -1,0 +1,169 @@
+#!/bin/sh
+# The rules of the house: who may know whom, what a lesson and a page must have. Each check is first shown a small tree that breaks
+# its rule, so that a check that has gone blind fails too.
+# shellcheck disable=SC2317    # the checks are called by name, as arguments of has and clean
+cd "$(dirname "$0")/.." || exit 3
+root=$PWD
+. tests/tap.sh
+
+# ---- the checks: each prints the offences in the current folder, one a line ----
+chapter_sources() { ls [0-9][0-9]_*/*.[ch] 2>/dev/null; }
+lessons() { ls [0-9][0-9]_*/[0-9][0-9]_*.c 08_3d/plan.c 08_3d/sample.c 08_3d/train.c common/run_00.c 2>/dev/null; }
+
+# No conditional compilation, but for the guard of a header: #ifndef X, #define X first, #endif last.
+conditional_compilation() {
+    for file in $(chapter_sources); do
+        awk '/^[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else)([^a-z]|$)/ {
+            guard = FILENAME ~ /\.h$/ && ++n == 1 && $1 == "#ifndef"
+            if (guard) { name = $2; line = FNR; text = $0; next }
+            print FILENAME ":" FNR ": " $0
+        }
+        name != "" && FNR == line + 1 && !($1 == "#define" && $2 == name) { print FILENAME ":" line ": " text }' "$file"
+    done
+}
+
+# Virtual ranks share a process, so a writable global would be shared by ranks. The argument is the folder of the objects.
+writable_globals() {
+    for file in [0-9][0-9]_*/*.c; do
+        [ -e "$file" ] || continue
+        objdump -t "$1/${file%.c}.o" | awk -v file="$file" '
+            / \.data\.rel\.ro/ { next }
+            / (\.data|\.bss|\.tdata|\.tbss|\*COM\*)[^ \t]*\t0*[1-9a-f][0-9a-f]* / { print file ": " $NF }'
+    done
+}
+
+backend_names() {
+    chapter_sources | xargs -r grep -nE '\b(MPI_[A-Za-z]|cuda[A-Z]|cublas[A-Z]|nccl[A-Z]|cblas_|openblas_|pthread_)|<(mpi|omp|pthread|cblas|nccl|cuda[a-z_]*)\.h>'
+}
+
+# A chapter includes common/ and chapters up to its own; common/ includes no chapter.
+wrong_includes() {
+    # shellcheck disable=SC2016    # awk's $1
+    { chapter_sources; ls common/*.[ch] 2>/dev/null; } | xargs -r awk '
+        /^[ \t]*#[ \t]*include[ \t]*"/ {
+            split($0, part, "\"")
+            what = part[2]
+            home = FILENAME ~ /^common\// ? 0 : substr(FILENAME, 1, 2) + 0
+            if (what ~ /^common\//) next
+            if (what ~ /^[0-9][0-9]_[a-z0-9_]*\// && home > 0 && substr(what, 1, 2) + 0 <= home) next
+            if (home == 0 && what !~ /\//) next
+            print FILENAME ":" FNR ": " $0
+        }'
+}
+
+missing_header_lines() {
+    for file in $(lessons); do "$root/tools/lesson-info" tsv "$file" >/dev/null; done
+}
+
+long_lessons() { lessons | xargs -r wc -l | awk '$2 != "total" && $1 > 300 { print $2 ": " $1 " lines" }'; }
+
+wrong_pages() {
+    for folder in [0-9][0-9]_*/; do
+        [ -d "$folder" ] || continue
+        page=${folder}README.md
+        [ -f "$page" ] || { echo "$page: missing"; continue; }
+        awk -v page="$page" '
+            BEGIN {
+                n = split("Builds on|The question|The picture|On a 2×2 example|Who holds what|The code, function by function|" \
+                          "Run it, and what you see|What it costs|What goes wrong|Exercises|Further reading", want, "|")
+                next_one = 1
+            }
+            /^```/ { fence = !fence }
+            !fence && /^## / {
+                text = substr($0, 4)
+                if (next_one <= n && index(text, want[next_one]) == 1) next_one++
+                else print page ":" FNR ": heading \"" text "\" where \"" want[next_one] "\" belongs"
+            }
+            END { if (next_one <= n) print page ": no heading \"" want[next_one] "\" in its place" }' "$page"
+    done
+}
+
+unlisted_lessons() {
+    tools/list >"$tap_dir/list"
+    for file in $(lessons); do
+        key=$(tools/lesson-info tsv "$file" | cut -f 1)
+        grep -q "^$key " "$tap_dir/list" || echo "$file: make list has no $key"
+    done
+}
+
+script_faults() {
+    for script in tools/* tests/*.t tests/*.sh .ci/run; do        # the Perl one is not its business
+        if head -n 1 "$script" | grep -q -e 'sh$' -e 'shell=sh'; then shellcheck -x "$script"; fi
+    done
+}
+
+# ---- a tree that breaks every rule ----
+bad=$tap_dir/bad
+mkdir -p "$bad/common" "$bad/02_two" "$bad/03_three" "$bad/o/02_two" "$bad/o/03_three"
+cat >"$bad/02_two/01_by_hand.c" <<'END'
+// ranks: many
+// level: core
+#include "03_three/three.h"
+#include <mpi.h>
+#ifdef FAST
+#endif
+int common_symbol;
+static int static_zero;
+static double static_one[2] = {1, 2};
+static _Thread_local int thread_own;
+static const int fine = 3;
+int *use(void);
+int *use(void) { static_one[0] += thread_own++; static_zero += fine; return &static_zero; }
+END
+cat >"$bad/03_three/three.h" <<'END'
+#ifndef THREE_H
+#define THREE_H
+#include "common/comm.h"
+#include "02_two/two.h"
+#if 1
+#endif
+#endif
+END
+cat >"$bad/03_three/three.c" <<'END'
+static const char *const names[] = {"read", "only"};
+const char *name(int i);
+const char *name(int i) { return names[i]; }
+END
+echo '#include "02_two/two.h"' >"$bad/common/tensor.c"
+yes '// a long lesson' | head -n 301 >"$bad/03_three/02_long.c"
+printf '## Builds on\n## The picture\n## The question\n' >"$bad/02_two/README.md"
+{ ${OMPI_CC:-gcc} -fcommon -fPIC -c -o "$bad/o/03_three/three.o" "$bad/03_three/three.c" &&
+    ${OMPI_CC:-gcc} -x c -c -o "$bad/o/03_three/02_long.o" /dev/null &&
+    sed '/include/d' "$bad/02_two/01_by_hand.c" | ${OMPI_CC:-gcc} -fcommon -x c -c -o "$bad/o/02_two/01_by_hand.o" -; } || exit 3
+cd "$bad" || exit 3
+has "the check of #if sees one in a source and one in a header" "01_by_hand.c:5 three.h:5" \
+    conditional_compilation
+clean "and lets the guard of a header pass" among three.h:1: conditional_compilation
+has "the check of globals sees all four kinds" "static_zero static_one thread_own common_symbol" \
+    writable_globals o
+clean "and lets constants pass" among "fine\|three" writable_globals o
+has "the check of backend names sees mpi.h" "01_by_hand.c:4" \
+    backend_names
+has "the check of includes sees a later chapter, and a chapter in common/" "01_by_hand.c:3 common/tensor.c:1" \
+    wrong_includes
+clean "and lets an earlier chapter pass" among "^03_three" wrong_includes
+has "the check of header lines sees missing and malformed ones" "02_long.c.*ranks 02_long.c.*level 01_by_hand.c.*question 01_by_hand.c.*many" \
+    missing_header_lines
+has "the check of length sees 301 lines" "02_long.c" \
+    long_lessons
+has "the check of pages sees a missing page and headings in the wrong order" "03_three/README.md 02_two/README.md:2" \
+    wrong_pages
+cd "$root" || exit 3
+
+# ---- this tree ----
+clean "no chapter has conditional compilation" conditional_compilation
+for objects in build/cpu-fp32 build/cpu-fp64; do
+    clean "no chapter has a writable global, $objects" writable_globals $objects
+done
+clean "no chapter names a backend" backend_names
+clean "a chapter includes common/ and earlier chapters only, and common/ no chapter" wrong_includes
+clean "every lesson has its ranks, level and question" missing_header_lines
+clean "make list has every lesson" unlisted_lessons
+clean "no lesson is longer than 300 lines" long_lessons
+clean "every chapter has its page, with the headings in order" wrong_pages
+if command -v shellcheck >/dev/null; then
+    clean "shellcheck finds nothing in the scripts" script_faults
+else
+    skip "shellcheck finds nothing in the scripts" "shellcheck is not installed"
+fi
+tap_end

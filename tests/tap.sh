@@ -1,0 +1,57 @@
+# shellcheck shell=sh
+# Sourced by the shell tests: the few words of TAP they need. End a test file with `tap_end`.
+tap_n=0
+tap_bad=0
+
+# ok STATUS WHAT [FILE-THAT-EXPLAINS-A-FAILURE]
+ok() {
+    tap_n=$((tap_n + 1))
+    if [ "$1" -eq 0 ]; then
+        echo "ok $tap_n - $2"
+    else
+        tap_bad=1
+        echo "not ok $tap_n - $2"
+        [ -z "$3" ] || sed 's/^/#   /' "$3"
+    fi
+}
+
+# clean WHAT COMMAND...: the command prints offences; there must be none.
+clean() {
+    what=$1
+    shift
+    "$@" >"$tap_dir/offences" 2>&1
+    if [ -s "$tap_dir/offences" ]; then ok 1 "$what" "$tap_dir/offences"; else ok 0 "$what"; fi
+}
+
+# has WHAT "PATTERN PATTERN..." COMMAND...: the command prints something that matches every pattern.
+has() {
+    what=$1
+    patterns=$2
+    shift 2
+    "$@" >"$tap_dir/output" 2>&1
+    missed=0
+    for pattern in $patterns; do
+        grep -q -e "$pattern" "$tap_dir/output" || missed=1
+    done
+    ok $missed "$what" "$tap_dir/output"
+}
+
+# among PATTERN COMMAND...: the lines of its output that match.
+among() {
+    pattern=$1
+    shift
+    "$@" 2>&1 | grep -e "$pattern"
+}
+
+skip() {
+    tap_n=$((tap_n + 1))
+    echo "ok $tap_n - $1 # SKIP $2"
+}
+
+tap_end() {
+    echo "1..$tap_n"
+    exit $tap_bad
+}
+
+tap_dir=$(mktemp -d "${TMPDIR:-/tmp}/unsplit-test.XXXXXX") || exit 3
+trap 'rm -rf "$tap_dir"' EXIT
