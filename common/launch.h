@@ -13,12 +13,12 @@
 // FOR_EACH(i, n, body): body for every i in [0, n). Items must not depend on each other. The body is the last argument
 // and may contain commas, but no continue or return.
 #define FOR_EACH(i, n, ...) for (size_t i = 0, i##_end = (n); i < i##_end; i++) __VA_ARGS__
-// FOR_EACH_PART(r, lo, hi, rows, cols, body): every element of a matrix; the body does columns lo <= c < hi of row r. On
-// a CPU a part is a whole row, so that what a row shares is worked out once and the loop vectorises; on a GPU it is one
-// element.
+// FOR_EACH_PART(r, lo, hi, rows, cols, body): every element of a matrix; the body does columns lo <= c < hi of row r.
+// On a CPU a part is a whole row, so that what a row shares is worked out once and the loop vectorises; on a GPU it is
+// one element.
 #define FOR_EACH_PART(r, lo, hi, rows, cols, ...) \
     for (size_t r = 0, r##_end = (rows), lo = 0, hi = (cols); r < r##_end; r++) __VA_ARGS__
 // Column sums walk down a strip of neighbouring columns: wide enough to vectorise on a CPU. A column's sum is added in
 // row order whatever the width, so the width does not change a bit.
-enum { STRIP = 16 };
+enum { STRIP = 64 };
 #endif

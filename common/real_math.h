@@ -9,10 +9,10 @@
 #include "launch.h"
 #include "real.h"
 
-// exp(x) = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2, ln 2 in two parts so that n times the first is exact (Cody
-// and Waite 1980). Adding SHIFT, 1.5 * 2^(mantissa bits) and a bias, rounds to an integer and leaves n + bias in the low
-// bits; shifted into the exponent field that is 2^(n-1): one less than n, so that the largest results need no infinite
-// factor, and the polynomial is doubled instead. e^r = 1 + r + r^2 q(r), q fitted at Chebyshev's points.
+// exp(x) = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2, ln 2 in two parts so that n times the first is exact
+// (Cody and Waite 1980). Adding SHIFT, 1.5 * 2^(mantissa bits) and a bias, rounds to an integer and leaves n + bias in
+// the low bits; shifted into the exponent field that is 2^(n-1): one less than n, so that the largest results need no
+// infinite factor, and the polynomial is doubled instead. e^r = 1 + r + r^2 q(r), q fitted at Chebyshev's points.
 // At most 2 units in the last place off; infinity above the largest number, 0 below LOW (results under 2.4e-38, in
 // fp64 4.5e-308), NaN for NaN.
 #ifdef REAL_IS_DOUBLE
@@ -50,11 +50,16 @@ ITEM float real_exp(float x) {
     return power * (2 + 2 * (r + r * r * q));
 }
 #endif
+#ifdef REAL_IS_DOUBLE
+ITEM double real_sqrt(double x) { return sqrt(x); }
+#else
+ITEM float real_sqrt(float x) { return sqrtf(x); }
+#endif
 ITEM real real_sigmoid(real x) { return 1 / (1 + real_exp(-x)); }
 
-// ROW_SUM(type, total, i, n, term): total = the sum of term over i in [0, n), added in an order that depends on n alone:
-// LANES running sums that a CPU adds side by side, folded every BLOCK terms into a sum in double. So neither a long
-// row (a vocabulary) nor a large mean costs accuracy, and every split of the rows gives the same bits.
+// ROW_SUM(type, total, i, n, term): total = the sum of term over i in [0, n), added in an order that depends on n
+// alone: LANES running sums that a CPU adds side by side, folded every BLOCK terms into a sum in double. So a long row
+// (a vocabulary) costs no accuracy, and every split of the rows gives the same bits.
 enum { LANES = 32, BLOCK = 512 };
 #define ROW_SUM(type, total, i, n, ...) do { \
     total = 0; \
@@ -71,4 +76,16 @@ enum { LANES = 32, BLOCK = 512 };
         total += (double)lane_[0]; \
     } \
 } while (0)
+
+ITEM real row_max(const real *x, size_t n) {
+    real lane[LANES];
+    size_t base = 0;
+    for (int l = 0; l < LANES; l++) lane[l] = -(real)HUGE_VAL;
+    for (; base + LANES <= n; base += LANES)
+        for (size_t l = 0; l < LANES; l++) lane[l] = x[base + l] > lane[l] ? x[base + l] : lane[l];
+    for (size_t i = base; i < n; i++) lane[i - base] = x[i] > lane[i - base] ? x[i] : lane[i - base];
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++) lane[l] = lane[l + half] > lane[l] ? lane[l + half] : lane[l];
+    return lane[0];
+}
 #endif
