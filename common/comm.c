@@ -133,8 +133,8 @@ static void finish_and_deliver(Request *r) {
     request_recycle(r);
 }
 
-// A started input is copied at the start, so a change before the wait would do no harm here. On a transport that reads the
-// tensor itself it would: hence it is a fault everywhere.
+// A started input is copied at the start, so a change before the wait would do no harm here. On a transport that reads
+// the tensor itself it would: hence it is a fault everywhere.
 static void check_unchanged(Request *r, const char *until) {
     if (r->in_count == 0) return;
     Buffer seen = { 0 };
@@ -323,7 +323,7 @@ Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
     Wish *wish = host_alloc(parent->size * sizeof *wish);
     size_t *member = host_alloc(parent->size * sizeof *member), n = 0, me = 0;
     host_run(parent, DO_ALL_GATHER, "split", BYTES, parent->size * sizeof *wish, 0, &mine, wish);
-    for (size_t rank = 0; rank < parent->size; rank++) {       // insertion by key; ranks arrive in order, so ties keep it
+    for (size_t rank = 0; rank < parent->size; rank++) {       // insertion by key; equal keys keep this order
         if (wish[rank].colour != colour) continue;
         size_t place = n++;
         for (; place > 0 && wish[member[place - 1]].key > wish[rank].key; place--) member[place] = member[place - 1];
@@ -383,8 +383,8 @@ static void refuse_silent_singletons(void) {
     if (!tasks) tasks = getenv("SLURM_NTASKS");
     if (!tasks || !process || atol(tasks) <= 1) return;
     if (atol(process) > 0) _exit(STATUS_USAGE);                // all see the same environment; the first one speaks
-    usage_error("Slurm gave this step %s tasks, but no way for them to find each other. Start it with `srun --mpi=pmix` or "
-                "with mpirun; `--emulate %s` runs virtual ranks in one process.", tasks, tasks);
+    usage_error("Slurm gave this step %s tasks, but no way for them to find each other. Start it with "
+                "`srun --mpi=pmix` or with mpirun; `--emulate %s` runs virtual ranks in one process.", tasks, tasks);
 }
 
 LaunchChoice comm_choose(const LaunchOptions *o) {

@@ -1,8 +1,8 @@
 // comm_emu.c: virtual ranks. Each is a thread, but only the one that holds the baton runs, so a run is deterministic,
 // steps in a debugger, and needs no lock around shared data.
 //
-// A rank that must wait names the request it waits for and hands the baton to the next rank (round robin) that can go on.
-// When there is none, the ranks wait for each other: a deadlock, and what each waits for is the message.
+// A rank that must wait names the request it waits for and hands the baton to the next rank (round robin) that can go
+// on. When there is none, the ranks wait for each other: a deadlock, and what each waits for is the message.
 //
 //   1 the baton   2 collectives: a meeting   3 point to point: two queues per pair   4 groups of ranks   5 the launch
 //
@@ -197,7 +197,7 @@ static void arrive(Request *r) {
     free(m);
 }
 
-// ---- 3. Point to point: a send meets the oldest recv that waits in its pair's queue, or waits itself; so does a recv. ----
+// ---- 3. Point to point: a send meets the oldest recv in the queue of its pair, or waits there; so does a recv. ----
 
 static void enqueue(Post **queue, Request *r, bool with_data) {
     size_t bytes = r->count * element_size(r->element);

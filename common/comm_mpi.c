@@ -3,9 +3,9 @@
 // Every operation is started nonblocking, and every wait is a loop around MPI_Test with a deadline: a lost or confused
 // rank becomes a message, not a hang. The loop yields the core, because tests run more ranks than there are cores.
 //
-// --reduce ordered: an exchange in which rank i gets part i of everybody, a sum in rank order, an all-gather of the sums.
-// That moves as many bytes as a ring does, and gives the bits of a sum from rank 0 to rank n-1. --reduce fast is the
-// library's own algorithm.
+// --reduce ordered: an exchange in which rank i gets part i of everybody, a sum in rank order, an all-gather of the
+// sums. That moves as many bytes as a ring does, and gives the bits of a sum from rank 0 to rank n-1. --reduce fast is
+// the library's own algorithm.
 //
 //   1 checked calls and deadlines   2 collectives   3 point to point   4 communicators   5 the launch
 #include "transport.h"

@@ -1,8 +1,8 @@
 // transport.h: what comm.c asks of a transport. Private to the comm_*.c files; chapters include comm.h.
 //
-// Every operation is a Request: comm.c copies the input to host memory (in), the transport turns the inputs of all ranks
-// into the output (out), comm.c delivers that. So transports see host memory only, whatever the device. These buffers are
-// kept with the Comm and used again. They are not in the memory ledger: it must say the same on every transport.
+// Every operation is a Request: comm.c copies the input to host memory (in), the transport turns the inputs of all
+// ranks into the output (out), comm.c delivers that. So transports see host memory only, whatever the device. These
+// buffers are kept with the Comm and used again. They are not in the memory ledger, equal on all transports.
 #ifndef TRANSPORT_H
 #define TRANSPORT_H
 #include "comm.h"

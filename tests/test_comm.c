@@ -1,0 +1,543 @@
+// test_comm.c: every call of comm.h against sums and copies made here, one by one. Prints TAP from rank 0. The last
+// argument may name a mistake to make instead; tests/comm.t runs both.
+//
+// ranks: 4
+// level: core
+// question: Does every transport move and add exactly what comm.h says?
+#include "common/comm.h"
+#include "common/random.h"
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    Comm *world;
+    const char *mode;
+    ReduceOrder reduce;
+    size_t tests, failed;
+    uint64_t bits;                         // of every sum of rough values
+} Test;
+
+typedef struct { const char *mode; ReduceOrder reduce; int status; } Context;
+
+// ---- 1. Values ----
+
+typedef real (*Value)(size_t rank, size_t i);
+// Integers: a sum is exact in every order.
+static real integer(size_t rank, size_t i) { return (real)((rank * 7 + i * 3) % 11) - 5; }
+static real another(size_t rank, size_t i) { return (real)((rank * 5 + i * 3) % 13) - 5; }
+// Every order gives another sum.
+static real rough(size_t rank, size_t i) {
+    return (real)(random_normal(random_key(rank, i)) * pow(10, (double)((rank + i) % 5)));
+}
+
+static real sum_in_order(Value v, size_t ranks, size_t i) {
+    real sum = v(0, i);
+    for (size_t rank = 1; rank < ranks; rank++) sum += v(rank, i);
+    return sum;
+}
+
+static real maximum(Value v, size_t ranks, size_t i) {
+    real max = v(0, i);
+    for (size_t rank = 1; rank < ranks; rank++) max = v(rank, i) > max ? v(rank, i) : max;
+    return max;
+}
+
+// Elements [lo, hi) of a rank's vector.
+static Tensor vector(Arena *a, Value v, size_t rank, size_t lo, size_t hi) {
+    Tensor t = tensor_new(a, 1, hi - lo);
+    real *host = host_alloc((hi - lo) * sizeof *host);
+    for (size_t i = lo; i < hi; i++) host[i - lo] = v(rank, i);
+    tensor_upload(t, host);
+    free(host);
+    return t;
+}
+
+// Is element i of t equal to want(v, of, lo + i), bit by bit?
+static real one(Value v, size_t rank, size_t i) { return v(rank, i); }
+static bool holds(Tensor t, real (*want)(Value v, size_t of, size_t i), Value v, size_t of, size_t lo) {
+    size_t n = tensor_count(t);
+    real *host = host_alloc(n * sizeof *host);
+    tensor_download(host, t);
+    bool same = true;
+    for (size_t i = 0; i < n && same; i++) {
+        real expected = want(v, of, lo + i);
+        same = memcmp(&expected, &host[i], sizeof expected) == 0;
+    }
+    free(host);
+    return same;
+}
+
+static bool poisoned(Tensor t) {
+    return tensor_count(t) == 0 || isnan(tensor_sum(t));
+}
+
+static void ok(Test *t, bool mine, const char *format, ...) {
+    void *all;
+    size_t *sizes;
+    side_gather(&mine, sizeof mine, &all, &sizes);
+    if (t->world->rank > 0) return;
+    char wrong[64] = "";
+    for (size_t rank = 0; rank < t->world->size; rank++)
+        if (sizes[rank] != sizeof mine || !((bool *)all)[rank])
+            snprintf(wrong, sizeof wrong, "   # wrong on rank %zu", rank);
+    free(all);
+    free(sizes);
+    t->failed += wrong[0] != 0;
+    printf("%sok %zu - ", wrong[0] ? "not " : "", ++t->tests);
+    va_list arguments;
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+    printf("%s\n", wrong);
+}
+
+// ---- 2. Collectives, at sizes from nothing to large, most of which no rank count divides ----
+
+static bool all_reduces(Comm *c, Arena *a, size_t n, Value v) {
+    Tensor sum = vector(a, v, c->rank, 0, n), max = vector(a, v, c->rank, 0, n);
+    comm_all_reduce(c, sum);
+    comm_all_reduce_max(c, max);
+    return holds(sum, sum_in_order, v, c->size, 0) && holds(max, maximum, v, c->size, 0);
+}
+
+static bool reduce_scatters(Comm *c, Arena *a, size_t n, Value v) {
+    Range part = shard_range(n, c->size, c->rank);
+    Tensor whole = vector(a, v, c->rank, 0, n), mine = tensor_new(a, 1, range_size(part));
+    comm_reduce_scatter(c, mine, whole);
+    return holds(mine, sum_in_order, v, c->size, part.lo) && holds(whole, one, v, c->rank, 0);
+}
+
+static bool all_gathers(Comm *c, Arena *a, size_t n, Value v) {
+    Range part = shard_range(n, c->size, c->rank);
+    Tensor mine = vector(a, v, 5, part.lo, part.hi), whole = tensor_new(a, 1, n), again = tensor_new(a, 1, n);
+    Tensor place = tensor_flat_range(again, part.lo, part.hi);
+    tensor_copy(place, mine);
+    comm_all_gather(c, whole, mine);
+    comm_all_gather(c, again, place);                          // in place
+    return holds(whole, one, v, 5, 0) && holds(again, one, v, 5, 0) && holds(mine, one, v, 5, part.lo);
+}
+
+static bool broadcasts(Comm *c, Arena *a, size_t n, Value v) {
+    bool good = true;
+    for (size_t root = 0; root < c->size; root++) {
+        Tensor t = vector(a, v, c->rank, 0, n);
+        comm_broadcast(c, t, root);
+        good = good && holds(t, one, v, root, 0);
+    }
+    return good;
+}
+
+static bool reduces(Comm *c, Arena *a, size_t n, Value v) {
+    bool good = true;
+    for (size_t root = 0; root < c->size; root++) {
+        Tensor t = vector(a, v, c->rank, 0, n);
+        comm_reduce(c, t, root);
+        good = good && (c->rank == root ? holds(t, sum_in_order, v, c->size, 0) : holds(t, one, v, c->rank, 0));
+    }
+    return good;
+}
+
+static bool doubles(Comm *c, Arena *a, size_t n, Value v) {
+    (void)a;
+    double *x = host_alloc(n * sizeof *x), *want = host_alloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) {
+        for (size_t rank = 0; rank < c->size; rank++) want[i] = rank == 0 ? v(0, i) / 3.0 : want[i] + v(rank, i) / 3.0;
+        x[i] = v(c->rank, i) / 3.0;
+    }
+    comm_all_reduce_doubles(c, x, n);
+    bool good = memcmp(x, want, n * sizeof *x) == 0;
+    free(x);
+    free(want);
+    return good;
+}
+
+static const struct { const char *name; bool (*run)(Comm *c, Arena *a, size_t n, Value v); } collective[] = {
+    { "all-reduce, sum and maximum", all_reduces }, { "reduce-scatter", reduce_scatters },
+    { "all-gather", all_gathers }, { "broadcast from every root", broadcasts },
+    { "reduce to every root", reduces }, { "all-reduce of doubles", doubles },
+};
+enum { COLLECTIVES = sizeof collective / sizeof collective[0] };
+
+static void test_collectives(Test *t, Comm *c, const char *where, Value v) {
+    size_t sizes[] = { 0, 1, c->size - 1, c->size, c->size + 1, 13, 64, 1000, 30011 };
+    for (size_t kind = 0; kind < COLLECTIVES; kind++) {
+        bool good = true;
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            Arena a = arena(MEM_WORKSPACE);
+            good = collective[kind].run(c, &a, sizes[i], v) && good;
+            arena_free(&a);
+        }
+        const char *what = v == rough ? "rough values in rank order" : "integers";
+        ok(t, good, "%s of %s on %s", collective[kind].name, what, where);
+    }
+}
+
+// Whatever the algorithm, all ranks must hold the same bits, near the sum. The bits go into the digest.
+static void test_agreement(Test *t, size_t n) {
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor sum = vector(&a, rough, t->world->rank, 0, n), first = vector(&a, rough, t->world->rank, 0, n);
+    comm_all_reduce(t->world, sum);
+    comm_all_reduce(t->world, first);
+    comm_broadcast(t->world, first, 0);
+    real *x = host_alloc(n * sizeof *x), *y = host_alloc(n * sizeof *y);
+    tensor_download(x, sum);
+    tensor_download(y, first);
+    bool near = true;
+    for (size_t i = 0; i < n; i++) {
+        near = near && fabs(x[i] - sum_in_order(rough, t->world->size, i)) < 1;
+        uint64_t bits = 0;
+        memcpy(&bits, &x[i], sizeof x[i]);
+        t->bits = random_key(t->bits, bits);
+    }
+    ok(t, near && memcmp(x, y, n * sizeof *x) == 0, "all ranks hold the same bits of a sum of %zu", n);
+    free(x);
+    free(y);
+    arena_free(&a);
+}
+
+static void test_nan(Test *t) {
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor max = tensor_new(&a, 1, 9), sum = tensor_new(&a, 1, 9);
+    tensor_fill(max, t->world->rank == t->world->size / 2 ? (real)NAN : 1);
+    tensor_copy(sum, max);
+    comm_all_reduce_max(t->world, max);
+    comm_all_reduce(t->world, sum);
+    ok(t, isnan(tensor_sum(max)) && isnan(tensor_sum(sum)), "one rank's NaN is everybody's after a sum or a maximum");
+    arena_free(&a);
+}
+
+// ---- 3. Point to point ----
+
+static size_t neighbour(const Comm *c, size_t step) { return (c->rank + step) % c->size; }
+
+// Messages of one pair arrive in order, whatever their sizes; the sender goes on, and may use its buffer again.
+static void test_buffered_sends(Test *t, Comm *c) {
+    size_t sizes[] = { 3, 300000, 0, 1, 5000 }, n = sizeof sizes / sizeof *sizes;
+    size_t next = neighbour(c, 1), previous = neighbour(c, c->size - 1);
+    Arena a = arena(MEM_WORKSPACE);
+    bool good = true;
+    Request *r[5];
+    Tensor sent[5];
+    for (size_t i = 0; i < n; i++) {
+        sent[i] = vector(&a, integer, c->rank + i, 0, sizes[i]);
+        r[i] = comm_start_send(c, sent[i], next);
+    }
+    for (size_t i = n; i-- > 0;) comm_wait(r[i]);              // sends may be waited for in any order
+    for (size_t i = 0; i < n; i++) tensor_fill(sent[i], -1);
+    for (size_t i = 0; i < n; i++) {
+        Tensor got = tensor_new(&a, 1, sizes[i]);
+        comm_recv(c, got, previous);
+        good = holds(got, one, integer, previous + i, 0) && good;
+    }
+    ok(t, good, "buffered sends around the ring: in order, and the buffer is free after the wait");
+    comm_wait(NULL);
+    arena_free(&a);
+}
+
+static void test_blocking_sends(Test *t, Comm *c) {
+    size_t sizes[] = { 0, 1, 40000 };
+    bool good = true;
+    for (size_t i = 0; i < 3; i++) {
+        Arena a = arena(MEM_WORKSPACE);
+        Tensor mine = vector(&a, integer, c->rank, 0, sizes[i]), got = tensor_new(&a, 1, sizes[i]);
+        for (size_t from = 0; from < c->size; from++) {        // rank `from` to all others
+            for (size_t to = 0; to < c->size; to++) {
+                if (to == from) continue;
+                if (c->rank == from) comm_send(c, mine, to);
+                if (c->rank != to) continue;
+                comm_recv(c, got, from);
+                good = holds(got, one, integer, from, 0) && good;
+            }
+        }
+        arena_free(&a);
+    }
+    ok(t, good, "blocking sends, every pair in both directions");
+}
+
+// Both neighbours at once. With two ranks they are the same rank, with one it is oneself.
+static void test_groups(Test *t, Comm *c) {
+    size_t sizes[] = { 0, 1, 100000 }, next = neighbour(c, 1), previous = neighbour(c, c->size - 1);
+    bool good = true;
+    for (size_t i = 0; i < 3; i++) {
+        Arena a = arena(MEM_WORKSPACE);
+        Tensor up = vector(&a, integer, c->rank, 0, sizes[i]), down = vector(&a, integer, c->rank + 3, 0, sizes[i]);
+        Tensor from_below = tensor_new(&a, 1, sizes[i]), from_above = tensor_new(&a, 1, sizes[i]);
+        comm_group_start(c);
+        comm_send(c, up, next);
+        comm_recv(c, from_below, previous);
+        comm_send(c, down, previous);
+        comm_recv(c, from_above, next);
+        good = good && poisoned(from_below);
+        comm_group_end(c);
+        good = good && holds(from_below, one, integer, previous, 0) && holds(from_above, one, integer, next + 3, 0);
+        comm_group_start(c);                                   // and one way
+        comm_send(c, up, next);
+        comm_recv(c, from_above, previous);
+        comm_group_end(c);
+        good = good && holds(from_above, one, integer, previous, 0);
+        arena_free(&a);
+    }
+    ok(t, good, "groups: both neighbours of the ring at once");
+}
+
+// ---- 4. Started and waited ----
+
+static void test_started(Test *t, Comm *c) {
+    size_t n = 20011, next = neighbour(c, 1), previous = neighbour(c, c->size - 1);
+    Range part = shard_range(n, c->size, c->rank);
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor first = vector(&a, integer, c->rank, 0, n), second = vector(&a, another, c->rank, 0, n);
+    Tensor whole = vector(&a, integer, c->rank, 0, n), shard = tensor_new(&a, 1, range_size(part));
+    Tensor mine = vector(&a, integer, 5, part.lo, part.hi), gathered = tensor_new(&a, 1, n), got = tensor_new(&a, 1, n);
+    Request *r[] = { comm_start_all_reduce(c, first), comm_start_reduce_scatter(c, shard, whole),
+                     comm_start_send(c, whole, next), comm_start_all_gather(c, gathered, mine),
+                     comm_start_all_reduce(c, second) };
+    Tensor between = vector(&a, integer, c->rank, 0, 7);       // others may run between start and wait
+    comm_all_reduce(c, between);
+    comm_recv(c, got, previous);
+    comm_barrier(c);
+    bool untouched = poisoned(shard) && poisoned(gathered) && holds(first, one, integer, c->rank, 0);
+    for (size_t i = 0; i < 5; i++) comm_wait(r[i]);
+    ok(t, untouched, "the output of a started operation arrives with the wait, not before");
+    bool good = holds(first, sum_in_order, integer, c->size, 0) && holds(second, sum_in_order, another, c->size, 0);
+    good = good && holds(shard, sum_in_order, integer, c->size, part.lo);
+    good = good && holds(gathered, one, integer, 5, 0) && holds(got, one, integer, previous, 0);
+    good = good && holds(between, sum_in_order, integer, c->size, 0) && holds(whole, one, integer, c->rank, 0);
+    ok(t, good, "five operations under way at once");
+    arena_free(&a);
+}
+
+// ---- 5. The ledger ----
+
+static bool booked(Comm *c, CommKind kind, size_t calls, size_t bytes) {
+    bool good = c->ledger[kind].calls == calls && c->ledger[kind].bytes == bytes && comm_bytes_sent(c) == bytes;
+    for (size_t other = 0; other < COMM_KINDS; other++) good = good && (other == kind || c->ledger[other].calls == 0);
+    if (!good) printf("# rank %zu: %s %zu calls, %zu bytes\n", c->rank, comm_kind_name[kind], c->ledger[kind].calls,
+                      c->ledger[kind].bytes);
+    comm_ledger_reset(c);
+    return good;
+}
+
+static void test_ledger(Test *t, Comm *c) {
+    size_t sizes[] = { 0, 1, 5, c->size, 7 * c->size + 3 }, links = c->size - 1;
+    bool good = true;
+    comm_ledger_reset(c);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t n = sizes[i], chunk = (n + c->size - 1) / c->size, whole_bytes = links > 0 ? n * sizeof(real) : 0;
+        Range part = shard_range(n, c->size, c->rank);
+        Arena a = arena(MEM_WORKSPACE);
+        Tensor whole = vector(&a, integer, c->rank, 0, n), mine = tensor_flat_range(whole, part.lo, part.hi);
+        double *x = host_alloc(n * sizeof *x);
+        comm_all_reduce(c, whole);
+        comm_all_reduce_max(c, whole);
+        comm_wait(comm_start_all_reduce(c, whole));
+        good = booked(c, COMM_ALL_REDUCE, 3, 3 * 2 * links * chunk * sizeof(real)) && good;
+        comm_all_reduce_doubles(c, x, n);
+        good = booked(c, COMM_ALL_REDUCE, 1, 2 * links * chunk * 8) && good;
+        comm_reduce_scatter(c, mine, whole);
+        good = booked(c, COMM_REDUCE_SCATTER, 1, links * chunk * sizeof(real)) && good;
+        comm_all_gather(c, whole, mine);
+        good = booked(c, COMM_ALL_GATHER, 1, links * chunk * sizeof(real)) && good;
+        comm_broadcast(c, whole, links);
+        good = booked(c, COMM_BROADCAST, 1, c->rank == links ? whole_bytes : 0) && good;
+        comm_reduce(c, whole, links);
+        good = booked(c, COMM_REDUCE, 1, c->rank == links ? 0 : whole_bytes) && good;
+        Request *r = comm_start_send(c, whole, neighbour(c, 1));
+        comm_recv(c, tensor_new(&a, 1, n), neighbour(c, links));
+        comm_wait(r);
+        good = booked(c, COMM_SEND, 1, whole_bytes) && good;
+        comm_barrier(c);
+        ledger_pause();
+        comm_all_reduce(c, whole);
+        ledger_resume();
+        good = booked(c, COMM_SEND, 0, 0) && good;
+        free(x);
+        arena_free(&a);
+    }
+    ok(t, good, "the ledger holds what comm.h says");
+}
+
+// ---- 6. Communicators, and the side channel ----
+
+static void test_split(Test *t) {
+    Comm *w = t->world;
+    Comm *half = comm_split(w, w->rank % 2, w->size - w->rank, "half");        // odd and even, in falling order
+    size_t members = (w->size + 1 - w->rank % 2) / 2, last = (w->size - 1 - w->rank % 2) / 2 * 2 + w->rank % 2;
+    ok(t, half->size == members && half->rank == (last - w->rank) / 2, "split by colour, ordered by key");
+    test_collectives(t, half, "half of the world", integer);
+    test_groups(t, half);
+    test_blocking_sends(t, half);
+    test_ledger(t, half);
+    Comm *same = comm_split(w, 7, 0, "same"), *alone = comm_split(half, half->rank, 0, "alone");
+    ok(t, same->size == w->size && same->rank == w->rank && alone->size == 1 && alone->rank == 0,
+       "equal keys keep the parent's order; a group of one");
+    test_collectives(t, alone, "a group of one", rough);
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor x = vector(&a, integer, w->rank, 0, 50), y = vector(&a, integer, half->rank, 0, 50);
+    Request *on_same = comm_start_all_reduce(same, x), *on_half = comm_start_all_reduce(half, y);
+    comm_wait(on_half);
+    comm_wait(on_same);
+    ok(t, holds(x, sum_in_order, integer, w->size, 0) && holds(y, sum_in_order, integer, half->size, 0),
+       "operations of two communicators under way at once");
+    arena_free(&a);
+    comm_free(alone);
+    comm_free(same);
+    comm_free(half);
+}
+
+static void test_side_channel(Test *t) {
+    size_t rank = t->world->rank, n = t->world->size, *sizes = NULL, total = 0;
+    unsigned char *mine = host_alloc(rank * 1000), number[5] = "none";
+    unsigned char *all = NULL;
+    memset(mine, (int)rank, rank * 1000);                      // rank 0 has nothing to say
+    comm_ledger_reset(t->world);
+    side_gather(mine, rank * 1000, (void **)&all, &sizes);
+    bool good = true;
+    for (size_t i = 0; rank == 0 && i < n; total += sizes[i++]) {
+        good = good && sizes[i] == i * 1000;
+        for (size_t j = 0; good && j < i * 1000; j++) good = all[total + j] == (unsigned char)i;
+    }
+    if (rank == 0) memcpy(number, "four", 5);
+    side_broadcast(number, sizeof number);
+    good = good && memcmp(number, "four", 5) == 0 && comm_bytes_sent(t->world) == 0;
+    ok(t, good, "the side channel, which is not counted");
+    free(mine);
+    if (rank == 0) {
+        free(all);
+        free(sizes);
+    }
+}
+
+static void test_everything(Test *t) {
+    test_collectives(t, t->world, "world", integer);
+    if (t->reduce == REDUCE_ORDERED) test_collectives(t, t->world, "world", rough);
+    test_agreement(t, 1001);
+    test_agreement(t, 70001);
+    test_nan(t);
+    test_buffered_sends(t, t->world);
+    test_blocking_sends(t, t->world);
+    test_groups(t, t->world);
+    test_started(t, t->world);
+    test_ledger(t, t->world);
+    test_split(t);
+    test_side_channel(t);
+    if (t->world->rank == 0) printf("# bits %016llx\n1..%zu\n", (unsigned long long)t->bits, t->tests);
+}
+
+// ---- 7. Mistakes: each must end all ranks with the right status ----
+
+static void mistaken_collective(const char *mode, Comm *w, Tensor x) {
+    bool first = w->rank == 0, last = w->rank == w->size - 1;
+    Tensor four = tensor_flat_range(x, 0, 4), five = tensor_flat_range(x, 0, 5);
+    if (strcmp(mode, "mismatch") == 0) {
+        if (last) comm_broadcast(w, four, 0);
+        else comm_all_reduce(w, four);
+    } else if (strcmp(mode, "count") == 0) {
+        comm_broadcast(w, last ? five : four, w->size - 1);
+    } else if (strcmp(mode, "root") == 0) {
+        comm_broadcast(w, four, last ? 1 : 0);
+    } else if (strcmp(mode, "missing") == 0) {
+        if (first) comm_recv(w, four, 1);
+        else comm_all_reduce(w, four);
+    } else if (strcmp(mode, "grouped") == 0) {
+        comm_group_start(w);
+        comm_all_reduce(w, four);
+    } else if (strcmp(mode, "part") == 0) {
+        comm_all_gather(w, x, four);
+    } else if (strcmp(mode, "unwaited") == 0) {
+        comm_start_all_reduce(w, four);
+    } else if (strcmp(mode, "changed") == 0) {
+        Request *r = comm_start_all_reduce(w, four);
+        if (last) tensor_fill(tensor_flat_range(x, 3, 4), 9);
+        comm_wait(r);
+    } else if (strcmp(mode, "order") == 0) {
+        Request *r = comm_start_all_reduce(w, four);
+        comm_wait(comm_start_all_reduce(w, five));
+        comm_wait(r);
+    } else if (strcmp(mode, "twice") == 0) {
+        Request *r = comm_start_all_reduce(w, four);
+        comm_wait(r);
+        comm_wait(r);
+    }
+}
+
+static void mistaken_message(const char *mode, Comm *w, Tensor x) {
+    bool first = w->rank == 0, last = w->rank == w->size - 1;
+    Tensor four = tensor_flat_range(x, 0, 4), five = tensor_flat_range(x, 0, 5);
+    if (strcmp(mode, "deadlock") == 0) {
+        if (w->rank < 2) comm_recv(w, x, 1 - w->rank);
+    } else if (strcmp(mode, "rendezvous") == 0) {              // a small one too: both send first
+        if (w->rank < 2) comm_send(w, four, 1 - w->rank);
+        if (w->rank < 2) comm_recv(w, four, 1 - w->rank);
+    } else if (strcmp(mode, "short") == 0 || strcmp(mode, "long") == 0) {
+        if (first) comm_send(w, mode[0] == 's' ? four : five, w->size - 1);
+        if (last) comm_recv(w, mode[0] == 's' ? five : four, 0);
+    } else if (strcmp(mode, "unreceived") == 0) {
+        if (first) comm_wait(comm_start_send(w, x, 1));
+    } else if (strcmp(mode, "myself") == 0) {
+        comm_send(w, x, w->rank);
+    } else if (strcmp(mode, "nobody") == 0) {
+        comm_recv(w, x, w->size);
+    } else if (strcmp(mode, "gaps") == 0) {
+        comm_broadcast(w, tensor_col_range(tensor_reshape(x, 10, 100), 0, 3), 0);
+    } else if (strcmp(mode, "sent-changed") == 0) {
+        Request *r = first ? comm_start_send(w, x, 1) : NULL;
+        if (first) tensor_fill(x, 0);
+        comm_wait(r);
+        if (w->rank == 1) comm_recv(w, x, 0);
+    }
+}
+
+static void make_mistake(Test *t) {
+    Comm *w = t->world;
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor x = vector(&a, integer, w->rank, 0, 1000);
+    bool last = w->rank == w->size - 1;
+    comm_barrier(w);
+    if (strcmp(t->mode, "usage") == 0) usage_error("the same mistake on every rank");
+    if (strcmp(t->mode, "lonely-usage") == 0 && last) usage_error("the mistake of one rank");
+    if (strcmp(t->mode, "fault") == 0 && last) fault("the fault of one rank");
+    if (strcmp(t->mode, "leak") == 0 && last) return;
+    if (strcmp(t->mode, "killed") == 0 && last) raise(SIGKILL);
+    mistaken_collective(t->mode, w, x);
+    mistaken_message(t->mode, w, x);
+    if (strcmp(t->mode, "lonely-usage") == 0 || strcmp(t->mode, "fault") == 0 || strcmp(t->mode, "killed") == 0)
+        comm_barrier(w);
+    arena_free(&a);
+}
+
+static void body(Comm *world, void *context) {
+    Context *c = context;
+    Test t = { .world = world, .mode = c->mode, .reduce = c->reduce };
+    if (c->mode) make_mistake(&t);
+    else test_everything(&t);
+    if (world->rank == 0) c->status = t.failed > 0 ? STATUS_CHECK_FAILED : 0;
+}
+
+static double number_after(char ***argument) {
+    if (!(*argument)[1]) usage_error("%s needs a number", **argument);
+    return atof(*++*argument);
+}
+
+int main(int argc, char **argv) {
+    LaunchOptions o = { .default_ranks = 4, .timeout = 60 };
+    Context context = { 0 };
+    comm_process_begin(&argc, &argv);
+    for (char **argument = argv + 1; *argument; argument++) {
+        if (strcmp(*argument, "--emulate") == 0) o.emulate = (size_t)number_after(&argument);
+        else if (strcmp(*argument, "--timeout") == 0) o.timeout = number_after(&argument);
+        else if (strcmp(*argument, "--fast") == 0) o.reduce = context.reduce = REDUCE_FAST;
+        else if (strcmp(*argument, "--emu") == 0) o.transport = TRANSPORT_EMU;
+        else if (strcmp(*argument, "--mpi") == 0) o.transport = TRANSPORT_MPI;
+        else if (**argument != '-') context.mode = *argument;
+    }
+    LaunchChoice choice = comm_choose(&o);
+    if (this_rank == 0) printf("# %s, %zu ranks (%s)\n", choice.transport, choice.ranks, choice.why);
+    comm_run(&o, &choice, body, &context);
+    comm_process_end();
+    return context.status;
+}
