@@ -7,7 +7,9 @@
 typedef struct { const char *id, *name, *question, *level; size_t ranks; } LessonInfo;    // "03.02", "linear", ...
 extern const LessonInfo lesson_info;
 
-// A lesson's own options. Values are read with option_*; the table ends with {0}. value NULL: a flag.
+// A lesson's own options. Values are read with option_*; the table ends with {0}. value says what a value is, and is checked
+// before the lesson starts: "N" a whole number, "X" a number, "a|b|c" one of these, another word any text, NULL: a flag.
+// fallback NULL: no default. An option with the name of a common one replaces that one's default and help.
 typedef struct { const char *name, *value, *fallback, *help; } Option;      // {"dp", "N", "1", "data-parallel replicas"}
 
 typedef struct Run {                           // one per rank
@@ -27,9 +29,9 @@ const char *option_text(Run *run, const char *name);
 bool option_flag(Run *run, const char *name);
 bool option_given(Run *run, const char *name);
 
-// Prints on rank 0 only, in order with the checks.
+// Prints on rank 0 only, in order with the checks. A newline is added when there is none at the end.
 void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
-// A setting worth recording in the JSON's "config".
+// A setting worth recording in the JSON's "config"; the lesson's own options stand there already.
 void config_number(Run *run, const char *name, double value);
 void config_text(Run *run, const char *name, const char *value);
 

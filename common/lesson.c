@@ -1,0 +1,105 @@
+// lesson.c: the frame of every program: launch, title, verdict, exit status.
+#include "frame.h"
+#include "device.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void print_title(const Program *p, size_t ranks) {
+    printf("%s %s, %s, %s, %zu rank%s (%s), ", p->tag, device_name(), p->choice.transport, REAL_NAME, ranks,
+           ranks == 1 ? "" : "s", p->choice.why);
+    printf("reduce %s, seed %" PRIu64 "\n", p->launch.reduce == REDUCE_FAST ? "fast" : "ordered", p->seed);
+    printf("%s %s\n", p->tag, lesson_info.question);
+}
+
+static void finish_output(void) {
+    if (fflush(stdout) != 0 || ferror(stdout)) fault("standard output could not be written; is the disk full?");
+}
+
+// ---- the verdict ----
+
+static void print_verdict(Run *run, double seconds, bool pass) {
+    const struct RunState *s = run->state;
+    size_t checks = s->check_count, costs = s->cost_count;
+    printf("%s %s  ", s->program->tag, report_mark(run, pass, "PASS", "FAIL"));
+    if (checks + costs == 0) printf("nothing was checked");
+    else if (pass) printf("%zu check%s, %zu cost%s", checks, checks == 1 ? "" : "s", costs, costs == 1 ? "" : "s");
+    else printf("%zu of %zu checks, %zu of %zu costs failed", s->checks_failed, checks, s->costs_failed, costs);
+    printf("  digest %016" PRIx64 "  %.2f s\n", s->digest, seconds);
+}
+
+// The same on every rank. The JSON comes first, so that a disk that is full is never hidden behind a PASS.
+static int verdict(Run *run) {
+    const struct RunState *s = run->state;
+    int status = 0;
+    if (run->world->rank == 0) {
+        bool pass = s->check_count + s->cost_count > 0 && s->checks_failed + s->costs_failed == 0;
+        double seconds = now() - s->program->started;
+        const char *json = option_text(run, "json");
+        report_costs(run);
+        if (json != NULL) report_json(run, json, seconds, pass);
+        print_verdict(run, seconds, pass);
+        finish_output();
+        status = pass ? 0 : STATUS_CHECK_FAILED;
+    }
+    side_broadcast(&status, sizeof status);
+    return status;
+}
+
+static void rank_body(Comm *world, void *context) {
+    Program *program = context;
+    struct RunState state = {.program = program};
+    Run run = {.world = world, .seed = program->seed, .reduce = program->launch.reduce, .state = &state};
+    run.verbose = world->rank == 0;
+    if (run.verbose) print_title(program, world->size);
+    program->lesson(&run);
+    memory_rank_end();                         // a leak on any rank comes before the verdict, never under a PASS
+    comm_barrier(world);
+    program->status = verdict(&run);           // virtual ranks all write the same
+    report_free(&run);
+}
+
+// ---- the launch ----
+
+static void read_common_options(Program *p) {
+    const Settings *s = &p->settings;
+    const char *transport = settings_find(s, "transport")->text;
+    const Setting *emulate = settings_find(s, "emulate"), *timeout = settings_find(s, "timeout");
+    p->seed = setting_whole(settings_find(s, "seed"), 0, UINT64_MAX);
+    p->color = settings_find(s, "color")->given;
+    p->launch.default_ranks = lesson_info.ranks;
+    if (emulate->text != NULL) p->launch.emulate = (size_t)setting_whole(emulate, 1, 512);
+    if (transport != NULL) p->launch.transport = strcmp(transport, "mpi") == 0 ? TRANSPORT_MPI : TRANSPORT_EMU;
+    p->launch.reduce = strcmp(settings_find(s, "reduce")->text, "fast") == 0 ? REDUCE_FAST : REDUCE_ORDERED;
+    p->launch.timeout = setting_real(timeout);
+    REQUIRE(p->launch.timeout > 0 && p->launch.timeout <= 1e6,
+            "--timeout %s: expected seconds, more than 0 and at most 1000000", timeout->text);
+}
+
+static int help(const Settings *s, const char *program) {
+    size_t rank = 0, size = 1;
+    comm_launched_by_mpi(&rank, &size);
+    if (rank == 0) settings_print_help(s, program);
+    finish_output();
+    comm_process_end();
+    return 0;
+}
+
+int lesson_main(int argc, char **argv, void (*lesson)(Run *run), const Option *options) {
+    Program program = {.lesson = lesson, .started = now(), .status = STATUS_FAULT};
+    setvbuf(stdout, NULL, _IOLBF, 0);          // a line is seen when it is true, in a pipe too
+    comm_process_begin(&argc, &argv);
+    snprintf(program.tag, sizeof program.tag, "[%s %s]", lesson_info.id, lesson_info.name);
+    program.settings = settings_parse(argc, argv, options);
+    if (program.settings.help) program.status = help(&program.settings, argv[0]);
+    else {
+        read_common_options(&program);
+        program.choice = comm_choose(&program.launch);
+        device_init();
+        comm_run(&program.launch, &program.choice, rank_body, &program);
+        comm_process_end();
+    }
+    free(program.settings.list);
+    return program.status;
+}

@@ -1,0 +1,173 @@
+// snapshot.c: whole tensors put together on rank 0 from what the ranks hold. Each rank writes its puts into one buffer
+// of records (a head, the name, the indices if any, the values); the join gathers the buffers and lays the values out.
+#include "frame.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum { BLOCK, FLAT, INDEXED } PutKind;
+typedef struct {
+    size_t kind, name_bytes, rows, cols, part_rows, part_cols;
+    size_t at, at_col;                         // where the part starts: row and column of a block, index of a flat part
+} PutHead;
+
+static size_t padded(size_t bytes) { return ceil_div(bytes, 8) * 8; }      // so that every record starts aligned
+
+uint64_t real_bits(real x) {
+    uint64_t bits = 0;
+    memcpy(&bits, &x, sizeof x);
+    return bits;
+}
+
+Snapshot *snapshot_new(Run *run) {
+    Snapshot *s = host_alloc(sizeof *s);
+    s->run = run;
+    return s;
+}
+
+static void *room_for(Snapshot *s, size_t bytes) {
+    size_t old = s->size;
+    s->size += padded(bytes);
+    if (s->size > s->capacity) {
+        s->capacity = 2 * s->size;
+        s->bytes = realloc(s->bytes, s->capacity);
+        if (s->bytes == NULL) fault("out of memory: a snapshot of %zu bytes", s->capacity);
+    }
+    memset(s->bytes + old, 0, s->size - old);
+    return s->bytes + old;
+}
+
+static void put(Snapshot *s, PutHead head, const char *name, Tensor part, const size_t *index) {
+    size_t count = tensor_count(part);
+    if (s->joined) fault("snapshot: %s is put after the join", name);
+    head.name_bytes = strlen(name) + 1;
+    head.part_rows = part.rows;
+    head.part_cols = part.cols;
+    memcpy(room_for(s, sizeof head), &head, sizeof head);
+    memcpy(room_for(s, head.name_bytes), name, head.name_bytes);
+    if (index != NULL) memcpy(room_for(s, count * sizeof *index), index, count * sizeof *index);
+    if (count == 0) return;
+    real *values = room_for(s, count * sizeof(real));
+    ledger_pause();
+    tensor_download(values, part);
+    ledger_resume();
+}
+
+void snapshot_put(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part, size_t row0, size_t col0) {
+    if (row0 + part.rows > rows || col0 + part.cols > cols)
+        fault("snapshot: a block [%zu, %zu] at (%zu, %zu) does not lie in %s [%zu, %zu]", part.rows, part.cols,
+              row0, col0, name, rows, cols);
+    put(s, (PutHead){.kind = BLOCK, .rows = rows, .cols = cols, .at = row0, .at_col = col0}, name, part, NULL);
+}
+
+void snapshot_put_flat(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part, size_t first) {
+    if (first + tensor_count(part) > rows * cols)
+        fault("snapshot: %zu elements from %zu on do not lie in %s [%zu, %zu]", tensor_count(part), first,
+              name, rows, cols);
+    put(s, (PutHead){.kind = FLAT, .rows = rows, .cols = cols, .at = first}, name, part, NULL);
+}
+
+void snapshot_put_indexed(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part, const size_t *index) {
+    for (size_t i = 0; i < tensor_count(part); i++)
+        if (index[i] >= rows * cols)
+            fault("snapshot: element %zu does not lie in %s [%zu, %zu]", index[i], name, rows, cols);
+    put(s, (PutHead){.kind = INDEXED, .rows = rows, .cols = cols}, name, part, index);
+}
+
+// ---- the join ----
+
+Whole *snapshot_find(Snapshot *s, const char *name) {
+    for (size_t i = 0; i < s->count; i++)
+        if (strcmp(s->wholes[i].name, name) == 0) return &s->wholes[i];
+    return NULL;
+}
+
+static Whole *whole_of(Snapshot *s, const char *name, size_t rows, size_t cols, size_t rank) {
+    Whole *w = snapshot_find(s, name);
+    if (w == NULL) {
+        s->wholes = realloc(s->wholes, (s->count + 1) * sizeof *s->wholes);
+        if (s->wholes == NULL) fault("out of memory: a snapshot of %zu tensors", s->count + 1);
+        w = &s->wholes[s->count++];
+        *w = (Whole){.name = strcpy(host_alloc(strlen(name) + 1), name), .rows = rows, .cols = cols};
+        w->values = host_alloc(rows * cols * sizeof *w->values);
+        w->owner = host_alloc(rows * cols * sizeof *w->owner);
+    }
+    if (w->rows != rows || w->cols != cols)
+        fault("snapshot: %s is [%zu, %zu] for rank %zu and was [%zu, %zu] before", name, rows, cols, rank, w->rows,
+              w->cols);
+    return w;
+}
+
+static void lay_element(Whole *w, size_t i, real value, size_t rank) {
+    if (w->owner[i] == 0) {
+        w->owner[i] = (unsigned)rank + 1;
+        w->values[i] = value;
+    } else if (!w->clash && real_bits(w->values[i]) != real_bits(value)) {
+        w->clash = true;
+        w->clash_at = i;
+        w->clash_rank[0] = w->owner[i] - 1;
+        w->clash_rank[1] = rank;
+        w->clash_value[0] = w->values[i];
+        w->clash_value[1] = value;
+    }
+}
+
+// Lays one rank's record; returns the bytes it takes.
+static size_t lay_record(Snapshot *s, const char *record, size_t rank) {
+    PutHead head;
+    memcpy(&head, record, sizeof head);
+    const char *name = record + padded(sizeof head), *at = name + padded(head.name_bytes);
+    size_t count = head.part_rows * head.part_cols;
+    const size_t *index = (const void *)at;
+    if (head.kind == INDEXED) at += padded(count * sizeof *index);
+    const real *values = (const void *)at;
+    Whole *w = whole_of(s, name, head.rows, head.cols, rank);
+    for (size_t i = 0; i < count; i++) {
+        size_t place = head.at + i;
+        if (head.kind == INDEXED) place = index[i];
+        if (head.kind == BLOCK) place = (head.at + i / head.part_cols) * head.cols + head.at_col + i % head.part_cols;
+        lay_element(w, place, values[i], rank);
+    }
+    return (size_t)(at - record) + padded(count * sizeof(real));
+}
+
+void snapshot_join(Snapshot *s) {
+    if (s->joined) return;
+    void *all = NULL;
+    size_t *sizes = NULL;
+    ledger_pause();
+    side_gather(s->bytes, s->size, &all, &sizes);
+    ledger_resume();
+    s->joined = true;
+    free(s->bytes);
+    s->bytes = NULL;
+    if (s->run->world->rank == 0) {
+        const char *record = all;
+        for (size_t rank = 0; rank < s->run->world->size; rank++)
+            for (const char *end = record + sizes[rank]; record < end;) record += lay_record(s, record, rank);
+    }
+    free(all);
+    free(sizes);
+}
+
+const real *snapshot_values(Snapshot *s, const char *name) {
+    if (!s->joined || s->run->world->rank != 0) fault("snapshot: values are read on rank 0, after the join");
+    Whole *w = snapshot_find(s, name);
+    if (w == NULL) fault("snapshot: nobody put %s", name);
+    for (size_t i = 0; i < w->rows * w->cols; i++)
+        if (w->owner[i] == 0)
+            fault("snapshot: element (%zu, %zu) of %s was put by no rank", i / w->cols, i % w->cols, name);
+    return w->values;
+}
+
+void snapshot_free(Snapshot *s) {
+    if (s == NULL) return;
+    for (size_t i = 0; i < s->count; i++) {
+        free(s->wholes[i].name);
+        free(s->wholes[i].values);
+        free(s->wholes[i].owner);
+    }
+    free(s->wholes);
+    free(s->bytes);
+    free(s);
+}

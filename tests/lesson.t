@@ -1,0 +1,183 @@
+#!/usr/bin/perl
+# The frame: options, checks, costs, verdict, exit status, JSON, digest; with virtual ranks and as processes.
+use strict;
+use warnings;
+use FindBin;
+use File::Temp qw(tempdir);
+use JSON::PP;
+use Test::More;
+use Time::HiRes qw(time);
+
+chdir "$FindBin::Bin/.." or die;
+my $build = $ENV{BUILD} || 'build/cpu-fp32';
+my $program = "$build/tests/test_lesson";
+my $work = tempdir(CLEANUP => 1);
+my $precision = $build =~ /fp64/ ? 'fp64' : 'fp32';
+plan skip_all => "$program is not built" unless -x $program;
+
+# The ways to start it: a name and the words in front of the options.
+my @emulated = map { ["emu $_", "tools/launch -e $_ $program"] } 1, 3, 4;
+my $processes = ['mpi 2', "tools/launch 2 $program"];
+my $have_mpi = system('command -v mpirun >/dev/null') == 0;
+my @ways = (@emulated, $have_mpi ? $processes : ());
+
+sub slurp { local $/; open my $f, '<', $_[0] or return ''; return scalar <$f> // '' }
+
+# Returns (status, stdout, stderr, seconds).
+sub start {
+    my ($command) = @_;
+    my $begun = time;
+    my $status = system("($command) >$work/out 2>$work/err") >> 8;
+    return ($status, slurp("$work/out"), slurp("$work/err"), time - $begun);
+}
+
+# ---- every mode: its exit status and its words ----
+# mode, exit status, what must be printed, fewest ranks that can show it, shown as processes too
+my $fail = qr/\S+ +limit \S+ +FAIL/;
+my @modes = (
+    ['pass', 0, qr/^\[test lesson\] PASS  13 checks, 2 costs  digest [0-9a-f]{16}  \d+\.\d\d s$/m, 1, 1],
+    ['element', 1, qr/by rows +max 9\.\de-04  limit \S+  FAIL\n    by rows: worst element \(5, 4\) of \[6, 5\]: got /, 1, 1],
+    ['element', 1, qr/got \S+ from rank \d, expected \S+; 1 of 30 differ\n/, 1],
+    ['bit', 1, qr/by rows +max $fail\n.*element \(5, 4\).*\n.* by cols +every bit +limit 0 +ok/, 1],
+    ['nan', 1, qr/flat +max nan +limit \S+ +FAIL\n    flat: NaN at \(5, 4\), put by rank \d \(got\)/, 1, 1],
+    ['nan-expected', 1, qr/flat: NaN at \(5, 4\), put by rank 0 \(expected\)/, 1],
+    ['missing', 1, qr/by cols: (element \(0, \d\) of \[6, 5\] was put by no rank|no rank put this tensor)/, 1, 1],
+    ['name', 1, qr/flat: no rank put this tensor/, 1],
+    ['empty', 1, qr/no tensor +max nan .*FAIL\n    nothing was put/, 1],
+    ['replicas', 1, qr/replica +max [1-9]$fail\n    replica: ranks 0 and \d hold different bits at \(5, 4\): \S+ and /, 2, 1],
+    ['many', 1, qr/8 tensors, worst more 1 +max $fail\n    more 1: /, 2],
+    ['trap', 1, qr/a trap that does nothing +5 tensors, worst \S.* max 0\.0e\+00  least 1\.0e-01  FAIL/, 1],
+    ['number', 1, qr/losses +max $fail\n    losses: worst is number 1 of 3: got 2\.25\d+, expected 2\.25 /, 1, 1],
+    ['number-nan', 1, qr/losses: number 2 is -?nan, expected 0\.1/, 1],
+    ['number-rank', 1, qr/losses: ranks 0 and \d hold different bits at number 2/, 2, 1],
+    ['false', 1, qr/agrees +does not +on every rank +FAIL\n    agrees: does not hold on 1 of \d ranks, first on/, 1],
+    ['cost', 1, qr/ bytes by rank .*FAIL\n    bytes by rank: rank \d measured 410\d, predicted 4\d+$/m, 1, 1],
+    ['cost-nan', 1, qr/fraction idle .*FAIL\n    fraction idle: rank 0 measured -?nan, predicted 0\.1875/, 1],
+    ['nothing', 1, qr/^\[test lesson\] FAIL  nothing was checked/m, 1, 1],
+);
+my %digest;
+for my $way (@ways) {
+    my ($name, $command) = @$way;
+    my ($ranks) = $name =~ /(\d+)/;
+    for my $mode (@modes) {
+        my ($what, $expected, $words, $fewest, $processes_too) = @$mode;
+        next if $ranks < $fewest || ($name =~ /mpi/ && !$processes_too);
+        my ($status, $out, $err) = start("$command --mode $what --json $work/page.json");
+        is($status, $expected, "$name, $what: exit status") or diag($out, $err);
+        like($out, $words, "$name, $what: the words");
+        my $page = eval { decode_json(slurp("$work/page.json")) };
+        ok($page && ($page->{pass} ? 0 : 1) == $expected, "$name, $what: the JSON agrees") or diag($@);
+        unlink "$work/page.json";
+        my $verdict = (split /\n/, $out)[-1];
+        like($verdict, $expected ? qr/ FAIL  / : qr/ PASS  /, "$name, $what: the verdict is the last line");
+        ($digest{$what}{$ranks}) = $verdict =~ /digest (\S+)/;
+        is($err, '', "$name, $what: no message on stderr");
+    }
+}
+
+# ---- the digest: of the values, whoever holds them ----
+is($digest{pass}{$_}, $digest{pass}{1}, "digest with $_ ranks as with one") for sort keys %{ $digest{pass} };
+isnt($digest{element}{3}, $digest{pass}{3}, 'another element, another digest');
+isnt($digest{number}{3}, $digest{pass}{3}, 'another loss, another digest');
+SKIP: {
+    skip 'no mpirun', 1 unless $have_mpi;
+    my (undef, $out) = start("tools/launch -e 2 $program --mode number");
+    my ($emulated) = $out =~ /digest (\S+)/;
+    is($emulated, $digest{number}{2}, 'the same digest emulated and as processes');
+}
+
+# ---- the page ----
+{
+    my ($status, $out) = start("$program --seed 7 --loud --size 12 --note 'a b' --json $work/page.json");
+    is($status, 0, 'started bare');
+    my @lines = split /\n/, $out;
+    like($lines[0], qr/^\[test lesson\] cpu, emu, $precision, 3 ranks \(.+\), reduce ordered, seed 7$/, 'the title');
+    is($lines[1], '[test lesson] Does the frame "notice" every kind of mistake?', 'the question');
+    is($lines[2], 'size 12 rate 0.5 note a b given 1', 'option values');
+    like($lines[3], qr/^\[test lesson\] split = unsplit   by rows   max 0\.0e\+00  limit 1\.0e-\d\d  ok$/, 'a check');
+    like($out, qr/^\[test lesson\] cost +unit +predicted +measured\n/m, 'the heading of the costs');
+    like($out, qr/^\[test lesson\] bytes by rank +bytes +4096\.\.4098 +4096\.\.4098 +ok\n/m, 'a cost that differs by rank');
+    like($out, qr/^\[test lesson\] fraction idle +0\.1875 +0\.1875 +ok$/m, 'a cost that is not whole');
+    unlike($out, qr/\033/, 'no colour unless asked for');
+    my (undef, $colored) = start("$program --color");
+    like($colored, qr/\033\[32mok\033\[0m\n/, 'green with --color');
+
+    my $page = decode_json(slurp("$work/page.json"));
+    my @head = qw(lesson title backend transport precision ranks);
+    is_deeply([sort keys %$page], [sort @head, qw(config checks costs digest seconds pass)], 'JSON: the keys');
+    is_deeply([@$page{@head}], ['test', 'lesson', 'cpu', 'emu', $precision, 3], 'JSON: the head');
+    my %config = (reduce => 'ordered', seed => 7, mode => 'pass', size => 12, rate => 0.5, note => 'a b');
+    is_deeply($page->{config}, {%config, loud => JSON::PP::true, infinite => undef, quoted => "a \"b\"\n\\c"},
+              'JSON: the configuration');
+    is(scalar @{ $page->{checks} }, 13, 'JSON: the checks');
+    is_deeply([sort keys %{ $page->{checks}[0] }], [qw(error limit name pass what)], 'JSON: a check');
+    my %cost = (name => 'bytes by rank', unit => 'bytes', predicted => 4098, measured => 4098);
+    is_deeply($page->{costs}[0], {%cost, pass => JSON::PP::true}, 'JSON: a cost');
+    like(slurp("$work/page.json"), qr/"predicted":4098,"measured":4098,/, 'JSON: numbers are numbers');
+    is($page->{digest}, $digest{pass}{1}, 'JSON: the digest; the seed is not in it');
+}
+
+# ---- usage: status 2, one message that names the fix, soon ----
+my @mistakes = (
+    ['--seed x', qr/--seed x: expected a whole number/], ['--seed 1x', qr/whole number/],
+    ["--seed ''", qr/whole number/], ['--seed 99999999999999999999', qr/whole number/],
+    ['--timeout 0', qr/expected seconds/], ['--timeout -1', qr/--timeout -1: expected seconds, more than 0/],
+    ['--timeout nan', qr/expected a number/], ['--emulate 0', qr/--emulate 0: expected a whole number from 1/],
+    ['--emulate 1e3', qr/whole number/], ['--transport pigeon', qr/--transport pigeon: expected one of emu\|mpi/],
+    ['--reduce order', qr/expected one of ordered\|fast/],
+    ['--sead 1', qr/unknown option --sead; the nearest is --seed/],
+    ['--lound', qr/unknown option --lound; the nearest is --loud/], ['-x', qr/unknown option -x/],
+    ['--clock model', qr/unknown option --clock/], ['--seed', qr/--seed needs a value: --seed N/],
+    ['--loud=3', qr/--loud takes no value/], ['--size 1.5', qr/--size 1\.5: expected a whole number/],
+    ['--size -1', qr/--size -1: expected a whole number/],
+    ['--rate 1x', qr/--rate 1x: expected a number/], ['--mode pas', qr/--mode pas: expected one of pass\|/],
+    ["--json ''", qr/--json needs a value/], ['seed', qr/unexpected argument seed: options start with --/],
+);
+for my $mistake (@mistakes) {
+    my ($args, $words) = @$mistake;
+    my ($status, $out, $err, $seconds) = start("$program $args");
+    is($status, 2, "$args: status 2");
+    like($err, qr/\Aunsplit: [^\n]*$words[^\n]*\n\z/, "$args: one message with the fix");
+    is($out, '', "$args: nothing else");
+    cmp_ok($seconds, '<', 1, "$args: within a second");
+}
+SKIP: {
+    skip 'no mpirun', 6 unless $have_mpi;
+    for my $args ('--seed x', '--sead 1') {
+        my ($status, $out, $err) = start("$processes->[1] $args");
+        is($status, 2, "mpi 2, $args: status 2");
+        is(scalar(() = $err =~ /^unsplit: /mg), 1, "mpi 2, $args: one message") or diag($err);
+        unlike($out, qr/\S/, "mpi 2, $args: nothing else");
+    }
+}
+for my $way ([bare => $program], $have_mpi ? $processes : ()) {
+    my ($status, $out) = start("$way->[1] --help");
+    is($status, 0, "$way->[0], --help: status 0");
+    is(scalar(() = $out =~ /^usage: /mg), 1, "$way->[0], --help: printed once");
+    like($out, qr/^  --size N +a whole number \(default 5\)$/m, "$way->[0], --help: own options with defaults");
+    like($out, qr/^  --timeout SECONDS +\S.*\(default 60\)$/m, "$way->[0], --help: common options with defaults");
+}
+
+# ---- what cannot be written is a fault ----
+for my $way ([bare => $program], $have_mpi ? $processes : ()) {
+    for my $file ($way->[0] eq 'bare' ? ('/dev/full', $work) : (), "$work/no/such/folder.json") {
+        my ($status, undef, $err) = start("$way->[1] --json $file");
+        is($status, 3, "$way->[0], --json $file: status 3");
+        like($err, qr/--json \Q$file\E: cannot write it: \w/, "$way->[0], --json $file: the message names it");
+    }
+}
+ok(-c '/dev/full' && !-e '/dev/full.tmp', 'a device is not replaced');
+SKIP: {
+    skip 'no /dev/full', 4 unless -c '/dev/full';
+    for my $args ('', '--help') {
+        my $status = system("$program $args >/dev/full 2>$work/err") >> 8;
+        is($status, 3, "stdout full, '$args': status 3");
+        like(slurp("$work/err"), qr/could not be written/, "stdout full, '$args': the message");
+    }
+}
+{
+    my ($status, undef, $err) = start("$program --mode leak");
+    is($status, 3, 'a leak is a fault');
+    like($err, qr/leak: /, 'a leak is named');
+}
+done_testing();

@@ -1,0 +1,150 @@
+// test_lesson.c: a small program on the frame that can go wrong in every way the frame must notice; lesson.t runs it.
+//
+// ranks: 3
+// level: core
+// question: Does the frame "notice" every kind of mistake?
+#include "common/lesson.h"
+#include "common/random.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 6, COLS = 5, COUNT = ROWS * COLS };
+enum { BY_ROWS, BY_COLS, FLAT, INDEXED, REPLICA, MORE };       // tensors, and how they are cut
+static const char *const names[] = {"by rows", "by cols", "flat", "indexed", "replica", "more 1", "more 2", "more 3"};
+
+typedef struct { real change; bool poison; } Mistake;          // in the last element of a part
+static const Mistake none = {0};
+
+static real element(size_t tensor, size_t i) { return (real)(random_unit(random_key(tensor, i)) - 0.5); }
+
+// One rank's part of a tensor, by the global indices of its elements.
+static Tensor part_new(Arena *a, size_t tensor, size_t rows, size_t cols, const size_t *index, Mistake m) {
+    real *values = host_alloc(rows * cols * sizeof *values);
+    for (size_t i = 0; i < rows * cols; i++) values[i] = element(tensor, index[i]);
+    if (rows * cols > 0) {
+        values[rows * cols - 1] *= 1 + m.change;
+        if (m.poison) values[rows * cols - 1] = NAN;
+    }
+    Tensor t = tensor_new(a, rows, cols);
+    tensor_upload(t, values);
+    free(values);
+    return t;
+}
+
+static void put_one(Snapshot *s, Arena *a, size_t tensor, size_t rank, size_t size, Mistake m) {
+    size_t index[COUNT], n = 0;
+    Range rows = shard_range(ROWS, size, rank), cols = shard_range(COLS, size, rank);
+    Range all = shard_range(COUNT, size, rank);
+    const char *name = names[tensor];
+    if (tensor == BY_ROWS) {
+        for (size_t i = rows.lo * COLS; i < rows.hi * COLS; i++) index[n++] = i;
+        snapshot_put(s, name, ROWS, COLS, part_new(a, tensor, range_size(rows), COLS, index, m), rows.lo, 0);
+    } else if (tensor == BY_COLS) {
+        for (size_t r = 0; r < ROWS; r++)
+            for (size_t c = cols.lo; c < cols.hi; c++) index[n++] = r * COLS + c;
+        snapshot_put(s, name, ROWS, COLS, part_new(a, tensor, ROWS, range_size(cols), index, m), 0, cols.lo);
+    } else if (tensor == FLAT) {
+        for (size_t i = all.lo; i < all.hi; i++) index[n++] = i;
+        snapshot_put_flat(s, name, ROWS, COLS, part_new(a, tensor, 1, n, index, m), all.lo);
+    } else if (tensor == INDEXED) {
+        for (size_t i = rank; i < COUNT; i += size) index[n++] = COUNT - 1 - i;
+        snapshot_put_indexed(s, name, ROWS, COLS, part_new(a, tensor, 1, n, index, m), index);
+    } else {
+        for (size_t i = 0; i < COUNT; i++) index[n++] = i;
+        snapshot_put(s, name, ROWS, COLS, part_new(a, tensor, ROWS, COLS, index, m), 0, 0);
+    }
+}
+
+typedef struct { Run *run; const char *mode; bool last; Arena arena; } Test;
+static bool mode_is(const Test *t, const char *mode) { return strcmp(t->mode, mode) == 0; }
+
+// The last rank makes the mistake of the mode.
+static Snapshot *got_new(Test *t, size_t tensors) {
+    Comm *world = t->run->world;
+    Snapshot *s = snapshot_new(t->run);
+    for (size_t tensor = 0; tensor < tensors; tensor++) {
+        Mistake m = {0};
+        if (mode_is(t, "element") && tensor == BY_ROWS) m.change = (real)1e-3;
+        if (mode_is(t, "bit") && tensor == BY_ROWS) m.change = (real)(sizeof(real) == 8 ? 1e-15 : 5e-7);
+        if (mode_is(t, "replicas") && tensor == REPLICA) m.change = (real)(sizeof(real) == 8 ? 1e-15 : 5e-7);
+        if (mode_is(t, "many") && tensor == MORE) m.change = (real)1e-3;
+        if (t->last && mode_is(t, "missing") && tensor == BY_COLS) continue;
+        if (mode_is(t, "name") && tensor == FLAT) continue;
+        m.poison = mode_is(t, "nan") && tensor == FLAT;
+        put_one(s, &t->arena, tensor, world->rank, world->size, t->last ? m : none);
+    }
+    return s;
+}
+
+static Snapshot *want_new(Test *t, size_t tensors) {
+    Snapshot *s = snapshot_new(t->run);
+    for (size_t tensor = 0; tensor < tensors && t->run->world->rank == 0; tensor++)
+        put_one(s, &t->arena, tensor, 0, 1, (Mistake){0, mode_is(t, "nan-expected") && tensor == FLAT});
+    return s;
+}
+
+static void check_tensors(Test *t) {
+    size_t tensors = mode_is(t, "many") ? MORE + 3 : mode_is(t, "empty") ? 0 : MORE;
+    Snapshot *got = got_new(t, tensors), *want = want_new(t, tensors);
+    if (mode_is(t, "bit")) check_equal(t->run, "moved = unsplit", got, want);
+    else check_close(t->run, "split = unsplit", got, want, LIMIT_ROUNDING);
+    if (mode_is(t, "pass")) {
+        check_equal(t->run, "moved = unsplit", got, want);
+        if (t->run->verbose && snapshot_values(got, "flat")[7] != element(FLAT, 7)) fault("snapshot_values is wrong");
+    }
+    if (mode_is(t, "trap")) check_differs(t->run, "a trap that does nothing", got, want, 0.1);
+    snapshot_free(got);
+    snapshot_free(want);
+}
+
+static void check_rest(Test *t) {
+    double losses[3] = {3.5, 2.25, 0.1}, expected[3] = {3.5, 2.25, 0.1};
+    if (mode_is(t, "number")) losses[1] += 1e-3;
+    if (mode_is(t, "number-nan")) losses[2] = NAN;
+    if (mode_is(t, "number-rank") && t->last) losses[2] = nextafter(losses[2], 1);
+    check_numbers(t->run, "split = unsplit", "losses", losses, t->run->verbose ? expected : NULL, 3, 1e-6);
+    check_true(t->run, "every rank", "agrees", !(mode_is(t, "false") && t->last));
+    if (mode_is(t, "pass")) {                  // the opposite of a check: another tensor under the same name
+        Snapshot *got = snapshot_new(t->run), *want = snapshot_new(t->run);
+        size_t index[COUNT];
+        for (size_t i = 0; i < COUNT; i++) index[i] = i;
+        snapshot_put(got, "w", ROWS, COLS, part_new(&t->arena, 1, ROWS, COLS, index, none), 0, 0);
+        if (t->run->verbose)
+            snapshot_put(want, "w", ROWS, COLS, part_new(&t->arena, 2, ROWS, COLS, index, none), 0, 0);
+        check_differs(t->run, "a trap", got, want, 0.1);
+        snapshot_free(got);
+        snapshot_free(want);
+    }
+    double bytes = (double)(4096 + t->run->world->rank);
+    cost(t->run, "bytes by rank", "bytes", bytes, mode_is(t, "cost") && t->last ? bytes + 4 : bytes);
+    cost(t->run, "fraction idle", "", 0.1875, mode_is(t, "cost-nan") ? NAN : 0.1875);
+}
+
+static void lesson(Run *run) {
+    Test t = {run, option_text(run, "mode"), run->world->rank + 1 == run->world->size, arena(MEM_PARAMETERS)};
+    if (option_flag(run, "loud"))
+        say(run, "size %zu rate %g note %s given %d", option_size(run, "size"), option_real(run, "rate"),
+            option_text(run, "note"), option_given(run, "size"));
+    config_number(run, "infinite", INFINITY);
+    config_text(run, "quoted", "a \"b\"\n\\c");
+    if (mode_is(&t, "leak")) tensor_new(&t.arena, 2, 2);
+    if (!mode_is(&t, "nothing")) {
+        check_tensors(&t);
+        check_rest(&t);
+    }
+    if (!mode_is(&t, "leak")) arena_free(&t.arena);
+}
+
+int main(int argc, char **argv) {
+    const Option options[] = {
+        {"mode", "pass|element|bit|nan|nan-expected|missing|name|empty|replicas|many|trap|number|number-nan|number-rank"
+                 "|false|cost|cost-nan|nothing|leak", "pass", "what goes wrong"},
+        {"size", "N", "5", "a whole number"},
+        {"rate", "X", "0.5", "a real number"},
+        {"note", "TEXT", "none", "a text"},
+        {"loud", NULL, NULL, "print the options"},
+        {0},
+    };
+    return lesson_main(argc, argv, lesson, options);
+}
