@@ -1,5 +1,5 @@
-// ops.c: the ops of ops.h, once for every device. An op is a function of one item (an element, a part of a row, a row,
-// a strip of columns), run for every item by FOR_EACH, and stays in the common subset of C and C++. GEMM is a library's.
+// ops.c: the ops of ops.h, once for every device. An op is a function of one item (an element, part of a row, a row, a
+// strip of columns), run for every item by FOR_EACH, and stays in the common subset of C and C++. GEMM is a library's.
 //
 // Sums down a column are added in row order, sums along a row in an order that depends on its length alone. No op
 // allocates, and no item writes what another one reads: so there are no atomics, and a result never depends on timing.
@@ -94,7 +94,7 @@ void op_add_bias(Tensor y, Tensor x, Tensor bias) {
 // inlined twice, once with width STRIP.
 #define BY_STRIP(width, call) do { if ((width) == STRIP) { const size_t width_ = STRIP; call; } \
                                    else { const size_t width_ = (width); call; } } while (0)
-ITEM size_t strip_width(size_t first, size_t cols) { return cols - first < STRIP ? cols - first : STRIP; }
+ITEM size_t strip_width(size_t first, size_t cols) { return cols - first < STRIP ? cols - first : (size_t)STRIP; }
 
 ITEM void sum_rows_strip(real *sum, Tensor x, size_t first, size_t width) {
     real s[STRIP];

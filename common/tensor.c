@@ -133,7 +133,7 @@ enum { CHUNK = 256 };
 static double sum_of_rows(Tensor t, bool squares) {
     double sum = 0, host[CHUNK], *device = (double *)device_alloc(sizeof host);
     for (size_t r0 = 0; r0 < t.rows; r0 += CHUNK) {
-        const size_t n = t.rows - r0 < CHUNK ? t.rows - r0 : CHUNK;
+        const size_t n = t.rows - r0 < CHUNK ? t.rows - r0 : (size_t)CHUNK;
         FOR_EACH(r, n, {
             const real *row = t.data + (r0 + r) * t.ld;
             device[r] = squares ? sum_of_squares_row(row, t.cols) : sum_row(row, t.cols);

@@ -1,0 +1,21 @@
+# shellcheck shell=sh
+# both NAME: the TAP of program tests/NAME in BUILD, by default in both precisions, joined under one plan. A program that
+# ends badly without a failed test (killed, cut short) is a failed test itself.
+both() {
+    work=$(mktemp) || exit 3
+    trap 'rm -f "$work"' EXIT
+    for build in ${BUILD:-build/cpu-fp32 build/cpu-fp64}; do
+        "$build/tests/$1" </dev/null
+        echo "status $?"
+    done >"$work"
+    awk '
+        /^(not )?ok [0-9]+ - / { n++; bad += /^not/; sub(/ok [0-9]+/, "ok " n) }
+        /^1\.\.[0-9]+$/ { planned = 1; next }
+        /^status [0-9]+$/ {
+            if (!planned || ($2 != 0 && !bad)) { print "not ok " ++n " - the program ended with status " $2; bad = 1 }
+            all += bad; planned = bad = 0
+            next
+        }
+        { print }
+        END { print "1.." n; exit all > 0 }' "$work"
+}

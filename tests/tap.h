@@ -1,0 +1,56 @@
+// tap.h: what a test program in C needs: TAP lines, and a child process for what must end in a fault.
+#ifndef TAP_H
+#define TAP_H
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "common/util.h"
+
+static int tap_count, tap_failed;
+
+__attribute__((format(printf, 2, 3))) static bool ok(bool holds, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    printf("%sok %d - ", holds ? "" : "not ", ++tap_count);
+    vprintf(format, arguments);
+    putchar('\n');
+    va_end(arguments);
+    if (!holds) tap_failed++;
+    return holds;
+}
+
+static int tap_end(void) {
+    printf("1..%d\n", tap_count);
+    return tap_failed > 0;
+}
+
+// f, run in a child process, must end it with `status` and say `words` on stderr.
+static void ends(void (*f)(void), int status, const char *words) {
+    int ends[2];
+    char said[2048];
+    size_t n = 0;
+    fflush(stdout);
+    if (pipe(ends) != 0) fault("pipe");
+    const pid_t child = fork();
+    if (child < 0) fault("fork");
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        end_all_ranks = _exit;
+        f();
+        _exit(0);
+    }
+    close(ends[1]);
+    for (ssize_t got; (got = read(ends[0], said + n, sizeof said - 1 - n)) > 0;) n += (size_t)got;
+    said[n] = 0;
+    close(ends[0]);
+    int how;
+    waitpid(child, &how, 0);
+    const int was = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+    if (!ok(was == status && strstr(said, words), "status %d: %s", status, words))
+        printf("#   status %d, and it said: %s\n", was, said);
+}
+#endif

@@ -1,0 +1,283 @@
+// test_memory.c: the ledger, arenas, and tensors as storage: views, copies, values, sums. tests/memory.t runs it.
+//
+// ranks: 1
+// level: core
+// question: Is every byte counted, every misuse noticed, every element where its view says?
+#include <math.h>
+#include <pthread.h>
+#include "common/device.h"
+#include "common/random.h"
+#include "common/tensor.h"
+#include "tap.h"
+
+// ---- the ledger ----
+
+static void test_ledger(void) {
+    memory_rank_begin();
+    Arena a = arena(MEM_ACTIVATIONS), g = arena(MEM_GRADIENTS);
+    arena_alloc(&a, 100);
+    arena_alloc(&g, 50);
+    arena_alloc(&a, 7);
+    ok(memory_now(MEM_ACTIVATIONS) == 107 && memory_now(MEM_GRADIENTS) == 50, "live bytes are those asked for");
+    ok(arena_bytes(&a) == 107 && arena_bytes(&g) == 50, "an arena knows its bytes");
+    arena_free(&a);
+    ok(memory_now(MEM_ACTIVATIONS) == 0 && arena_bytes(&a) == 0, "freed bytes are not live");
+    ok(memory_peak(MEM_ACTIVATIONS) == 107 && memory_peak_total() == 157, "peaks remember");
+    arena_alloc(&g, 20);
+    ok(memory_peak_total() == 157, "the total's peak adds only what was live together");
+    memory_reset_peaks();
+    ok(memory_peak(MEM_ACTIVATIONS) == 0 && memory_peak(MEM_GRADIENTS) == 70 && memory_peak_total() == 70,
+       "peaks start again from what is live");
+    Arena r = arena(MEM_REFERENCE);
+    arena_alloc(&r, 1000);
+    ok(memory_now(MEM_REFERENCE) == 1000 && memory_peak_total() == 70, "the reference is not in the total");
+    ok(arena_alloc(&a, 0) && memory_now(MEM_ACTIVATIONS) == 0, "nothing may be asked for");
+    arena_free(&a);
+    arena_free(&g);
+    arena_free(&r);
+    memory_rank_end();
+}
+
+static void test_pause(void) {
+    memory_rank_begin();
+    Arena a = arena(MEM_PARAMETERS);
+    arena_alloc(&a, 10);
+    ledger_pause();
+    ledger_pause();
+    ledger_resume();
+    ok(ledger_paused(), "pauses nest");
+    arena_alloc(&a, 30);
+    ok(memory_now(MEM_PARAMETERS) == 10 && memory_now(MEM_REFERENCE) == 30, "while paused, new memory is reference");
+    ledger_resume();
+    ok(!ledger_paused(), "and end");
+    arena_alloc(&a, 5);
+    ok(memory_now(MEM_PARAMETERS) == 15 && memory_peak_total() == 15, "then it counts again");
+    arena_free(&a);
+    ok(memory_now(MEM_PARAMETERS) == 0 && memory_now(MEM_REFERENCE) == 0, "each block is taken off where it was booked");
+    memory_rank_end();
+}
+
+static void test_blocks(void) {
+    memory_rank_begin();
+    Arena a = arena(MEM_WORKSPACE);
+    real *first = arena_alloc(&a, 40 * sizeof(real));
+    bool all_nan = true;
+    for (int i = 0; i < 40; i++) all_nan = all_nan && isnan(first[i]);
+    ok(all_nan, "new memory is NaN");
+    ok((uintptr_t)first % 64 == 0, "and starts on a cache line");
+    for (int i = 0; i < 40; i++) first[i] = 1;
+    arena_free(&a);
+    real *second = arena_alloc(&a, 40 * sizeof(real));
+    ok(second == first, "a freed block serves the next request of its size");
+    ok(isnan(second[0]) && isnan(second[39]), "and is NaN again");
+    ok(arena_alloc(&a, 40 * sizeof(real)) != (void *)first, "but only one");
+    second[0] = 3;
+    arena_free(&a);
+    memory_set_poison(false);
+    real *third = arena_alloc(&a, 40 * sizeof(real)), *fourth = arena_alloc(&a, 40 * sizeof(real));
+    ok(third[0] == 3 || fourth[0] == 3, "unless poison is off");
+    memory_set_poison(true);
+    arena_free(&a);
+    memory_rank_end();
+}
+
+static size_t seen_by_thread;
+static void *other_rank(void *unused) {
+    memory_rank_begin();
+    seen_by_thread = memory_now(MEM_WORKSPACE);
+    Arena a = arena(MEM_WORKSPACE);
+    arena_alloc(&a, 11);
+    seen_by_thread += memory_now(MEM_WORKSPACE);
+    arena_free(&a);
+    memory_rank_end();
+    return unused;
+}
+static void test_ranks(void) {
+    memory_rank_begin();
+    Arena a = arena(MEM_WORKSPACE);
+    arena_alloc(&a, 500);
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, other_rank, NULL) != 0) fault("pthread_create");
+    pthread_join(thread, NULL);
+    ok(seen_by_thread == 11 && memory_now(MEM_WORKSPACE) == 500, "each rank has a ledger of its own");
+    arena_free(&a);
+    memory_rank_end();
+}
+
+static void leak(void) {
+    Arena a = arena(MEM_OPTIMIZER);
+    memory_rank_begin();
+    arena_alloc(&a, 123);
+    memory_rank_end();
+}
+static void leak_while_paused(void) {
+    Arena a = arena(MEM_OPTIMIZER);
+    memory_rank_begin();
+    ledger_pause();
+    arena_alloc(&a, 9);
+    ledger_resume();
+    memory_rank_end();
+}
+static void pause_forever(void) { memory_rank_begin(), ledger_pause(), memory_rank_end(); }
+static void resume_first(void) { memory_rank_begin(), ledger_resume(); }
+static void free_as(size_t rank) {
+    Arena a = arena(MEM_GRADIENTS);
+    memory_rank_begin();
+    arena_alloc(&a, 64);
+    this_rank = rank;
+    arena_free(&a);
+}
+static void foreign_free(void) { free_as(3); }
+static void own_free(void) { free_as(this_rank); }
+static void foreign_alloc(void) {
+    Arena a = arena(MEM_GRADIENTS);
+    arena_alloc(&a, 64);
+    this_rank = 1;
+    arena_alloc(&a, 64);
+}
+static void write_byte(size_t where) {
+    Arena a = arena(MEM_GRADIENTS);
+    char *p = arena_alloc(&a, 68);
+    p[where] = 1;
+    arena_free(&a);
+}
+static void write_last(void) { write_byte(67); }
+static void write_past(void) { write_byte(68); }
+static void too_much(void) {
+    Arena a = arena(MEM_GRADIENTS);
+    tensor_new(&a, SIZE_MAX / 8, 16);
+}
+
+static void test_misuse(void) {
+    ends(leak, 3, "leak: 123 bytes of optimizer");
+    ends(leak_while_paused, 3, "leak: 9 bytes of reference");
+    ends(pause_forever, 3, "ledger_pause without ledger_resume");
+    ends(resume_first, 3, "ledger_resume without");
+    ends(foreign_free, 3, "a buffer of rank 0 (64 bytes of gradients) was given to rank 3");
+    ends(foreign_alloc, 3, "an arena belongs to one rank");
+    ends(own_free, 0, "");
+    ends(write_past, 3, "wrote past the end of a buffer of 68 bytes of gradients");
+    ends(write_last, 0, "");
+    ends(too_much, 3, "more than any memory holds");
+}
+
+// ---- tensors ----
+
+enum { ROWS = 7, COLS = 13 };
+static Arena storage = { .category = MEM_WORKSPACE };
+
+// Element (r, c) is 100 r + c.
+static Tensor numbered(void) {
+    real v[ROWS * COLS];
+    for (size_t i = 0; i < ROWS * COLS; i++) v[i] = (real)(100 * (i / COLS) + i % COLS);
+    Tensor t = tensor_new(&storage, ROWS, COLS);
+    tensor_upload(t, v);
+    return t;
+}
+static bool holds(Tensor t, size_t rows, size_t cols, const double *want) {
+    real v[ROWS * COLS];
+    if (t.rows != rows || t.cols != cols) return false;
+    tensor_download(v, t);
+    for (size_t i = 0; i < rows * cols; i++)
+        if (!(v[i] == (real)want[i])) return false;
+    return true;
+}
+
+static void test_views(void) {
+    Tensor t = numbered();
+    Tensor window = tensor_col_range(tensor_row_range(t, 2, 4), 5, 8);
+    ok(holds(window, 2, 3, (double[]){ 205, 206, 207, 305, 306, 307 }), "a window on rows and columns");
+    ok(holds(tensor_flat_range(t, 12, 15), 1, 3, (double[]){ 12, 100, 101 }), "a flat range crosses rows");
+    ok(holds(tensor_row_range(tensor_reshape(t, 13, 7), 1, 2), 1, 7, (double[]){ 7, 8, 9, 10, 11, 12, 100 }),
+       "reshape keeps the order");
+    ok(!tensor_contiguous(window) && tensor_contiguous(t) && tensor_contiguous(tensor_row_range(window, 0, 1)),
+       "contiguous: whole rows, or one row");
+    ok(tensor_count(tensor_row_range(t, 7, 7)) == 0 && tensor_count(tensor_col_range(t, 0, 0)) == 0, "empty views");
+
+    Tensor to = tensor_new(&storage, 4, 5);
+    tensor_fill(to, -1);
+    tensor_copy(tensor_col_range(tensor_row_range(to, 1, 3), 1, 4), window);
+    ok(holds(to, 4, 5, (double[]){ -1, -1, -1, -1, -1,  -1, 205, 206, 207, -1,
+                                   -1, 305, 306, 307, -1,  -1, -1, -1, -1, -1 }), "copy and fill keep to their window");
+    tensor_fill(window, 5);
+    real values[6] = { 1, 2, 3, 4, 5, 6 };
+    tensor_upload(window, values);
+    ok(holds(tensor_flat_range(t, 2 * 13 + 4, 2 * 13 + 9), 1, 5, (double[]){ 204, 1, 2, 3, 208 }) &&
+       holds(tensor_flat_range(t, 3 * 13 + 4, 3 * 13 + 9), 1, 5, (double[]){ 304, 4, 5, 6, 308 }), "so does upload");
+    const int ids[3] = { 4, -1, 9 };
+    int *on_device = ints_new(&storage, 3), back[3];
+    ints_upload(on_device, ids, 3);
+    device_download(back, on_device, sizeof back);
+    ok(memcmp(ids, back, sizeof ids) == 0, "ints");
+    tensor_fill(tensor_new(&storage, 0, 5), 1);
+    tensor_copy(tensor_new(&storage, 5, 0), tensor_new(&storage, 5, 0));
+    arena_free(&storage);
+}
+
+static void test_randomize(void) {
+    enum { N = 20000 };
+    Tensor t = tensor_new(&storage, ROWS, COLS), big = tensor_new(&storage, 1, N);
+    real v[ROWS * COLS], part[ROWS * 3];
+    bool equal = true;
+    tensor_randomize(t, 77, 0.5);
+    tensor_download(v, t);
+    for (size_t i = 0; i < ROWS * COLS; i++) equal = equal && v[i] == (real)(0.5 * random_normal(random_key(77, i)));
+    ok(equal, "random values are functions of key and index");
+    Tensor window = tensor_col_range(t, 4, 7);
+    tensor_randomize(window, 5, 1);
+    tensor_download(part, window);
+    for (size_t i = 0; i < ROWS * 3; i++) equal = equal && part[i] == (real)random_normal(random_key(5, i));
+    ok(equal, "of the tensor's own index, in a window too");
+    tensor_randomize(big, 3, 2);
+    const double mean = tensor_sum(big) / N, deviation = sqrt(tensor_sum_of_squares(big) / N - mean * mean);
+    ok(fabs(mean) < 0.05 && fabs(deviation - 2) < 0.05, "mean %.3f and deviation %.3f of normals", mean, deviation);
+    arena_free(&storage);
+}
+
+static void test_sums(void) {
+    enum { R = 300, C = 1100 };                // more than one chunk of rows, and more than one block of a row
+    Tensor t = tensor_new(&storage, R, C + 3), w = tensor_col_range(t, 2, C + 2);
+    real *v = host_alloc(R * C * sizeof *v);
+    long double sum = 0, squares = 0;
+    tensor_randomize(w, 8, 1);
+    tensor_download(v, w);
+    for (size_t i = 0; i < R * C; i++) sum += v[i], squares += (long double)v[i] * v[i];
+    ok(fabs(tensor_sum(w) - (double)sum) < 1e-10, "sum of a window");
+    ok(fabs(tensor_sum_of_squares(w) / (double)squares - 1) < 1e-14, "sum of squares");
+    double by_row = 0;
+    for (size_t r = 0; r < R; r++) by_row += tensor_sum_of_squares(tensor_row_range(w, r, r + 1));
+    ok(by_row == tensor_sum_of_squares(w), "rows first, then the rows in order");
+    ok(tensor_sum(tensor_row_range(w, 4, 4)) == 0 && tensor_sum(tensor_col_range(w, 4, 4)) == 0, "an empty sum is 0");
+    tensor_fill(w, (real)0.1);
+    ok(fabs(tensor_sum(w) / ((double)(real)0.1 * R * C) - 1) < 1e-14, "added in double");
+    free(v);
+    arena_free(&storage);
+}
+
+static void rows_outside(void) { tensor_row_range(numbered(), 3, 8); }
+static void cols_reversed(void) { tensor_col_range(numbered(), 3, 2); }
+static void flat_of_window(void) { tensor_flat_range(tensor_col_range(numbered(), 0, 3), 0, 2); }
+static void flat_outside(void) { tensor_flat_range(numbered(), 0, 92); }
+static void bad_reshape(void) { tensor_reshape(numbered(), 7, 14); }
+static void bad_copy(void) { tensor_copy(numbered(), tensor_reshape(numbered(), 13, 7)); }
+
+int main(void) {
+    device_init();
+    test_ledger();
+    test_pause();
+    test_blocks();
+    test_ranks();
+    test_misuse();
+    memory_rank_begin();
+    test_views();
+    test_randomize();
+    test_sums();
+    ends(rows_outside, 3, "tensor_row_range: rows 3 to 8 of [7, 13]");
+    ends(cols_reversed, 3, "tensor_col_range: columns 3 to 2 of [7, 13]");
+    ends(flat_of_window, 3, "tensor_flat_range: [7, 3] with 13 elements from row to row is not contiguous");
+    ends(flat_outside, 3, "tensor_flat_range: elements 0 to 92 of [7, 13]");
+    ends(bad_reshape, 3, "tensor_reshape: [7, 13] to [7, 14]");
+    ends(bad_copy, 3, "tensor_copy: [13, 7] to [7, 13]");
+    memory_rank_end();
+    return tap_end();
+}
