@@ -37,6 +37,7 @@ void unit_attach_gradients(Unit *u, Tensor g) {
 }
 
 void unit_zero_gradients(Unit *u) {
+    u->own_fresh = true;
     for (size_t i = 0; i < u->n_params; i++) u->params[i].fresh = true;
 }
 
@@ -282,6 +283,15 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
 }
 
 const LayerKind layer_head = { "head", head_forward, head_backward, NULL, NULL };
+
+Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
+    Layer *inner = host_alloc(sizeof *inner);
+    *inner = *l;
+    l->kind = kind;
+    l->comm = comm;
+    l->inner = inner;
+    return inner;
+}
 
 // ---------------------------------------------------------------- the plain walk
 

@@ -57,6 +57,7 @@ typedef struct Unit {
     bool tied_copy;                                // a second copy on another pipeline stage: the norm skips it
     Range own;                                     // elements whose final gradient, update and optimizer state are mine; all without ZeRO
     Tensor own_w, own_g;                           // [1, own]: views of w and g, or buffers of their own
+    bool own_fresh;                                // nothing was added to an own_g of its own since it was zeroed
     Tensor m, v;                                   // [1, own]: optimizer state, absent under SGD
 } Unit;
 void unit_attach_weights(Unit *u, Tensor w);       // w [1, size], or {0}: sets the params' views, and those of its tied use
@@ -95,6 +96,9 @@ struct Layer {
 };
 static inline void layer_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) { l->kind->forward(l, b, x, y, s); }
 static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) { l->kind->backward(l, b, x, dy, dx, s); }
+
+// Puts a layer around l: l becomes `kind`, with what l was as its inner layer and `comm` to talk to. Returns the inner layer.
+Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm);
 
 // The unsplit layers: the reference of every split one.
 extern const LayerKind layer_embedding, layer_block, layer_head;

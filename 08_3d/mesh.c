@@ -1,0 +1,28 @@
+// mesh.c: see mesh.h.
+#include "08_3d/mesh.h"
+#include "04_pipeline_naive/pipeline.h"
+
+Coordinates mesh_coordinates(Degrees n, size_t rank) {
+    return (Coordinates){ .tp = rank % n.tp, .dp = rank / n.tp % n.dp, .pp = rank / (n.tp * n.dp) };
+}
+size_t mesh_rank(Degrees n, Coordinates c) { return c.tp + n.tp * (c.dp + n.dp * c.pp); }
+
+Mesh mesh_new(Comm *world, Degrees n) {
+    REQUIRE(n.dp && n.tp && n.pp && n.dp * n.tp * n.pp == world->size,
+            "dp %zu x tp %zu x pp %zu is not %zu ranks: choose --dp, --tp and --pp whose product is the number of ranks, "
+            "or start as many ranks (--emulate %zu, mpirun -np %zu)",
+            n.dp, n.tp, n.pp, world->size, n.dp * n.tp * n.pp, n.dp * n.tp * n.pp);
+    Mesh m = { .n = n, .at = mesh_coordinates(n, world->rank), .world = world };
+    // Every rank makes every split, in one order: a communicator is made by all of its members together.
+    m.tp = comm_split(world, m.at.dp + n.dp * m.at.pp, m.at.tp, "tp");
+    m.dp = comm_split(world, m.at.tp + n.tp * m.at.pp, m.at.dp, "dp");
+    m.pp = comm_split(world, m.at.tp + n.tp * m.at.dp, m.at.pp, "pp");
+    m.model = comm_split(world, m.at.dp, m.at.tp + n.tp * m.at.pp, "model");
+    m.tied = pipeline_tied_group(m.pp);
+    return m;
+}
+
+void mesh_free(Mesh *m) {
+    comm_free(m->tp); comm_free(m->dp); comm_free(m->pp); comm_free(m->model);
+    if (m->tied) comm_free(m->tied);
+}

@@ -1,0 +1,25 @@
+// mesh.h: where a rank stands among dp x tp x pp ranks, and the groups in which it talks.
+//
+// Tensor parallelism talks most and varies fastest: its ranks are neighbours (one node, fast links). Then data, then
+// pipeline, which talks least:  rank = tp_rank + tp * (dp_rank + dp * pp_rank)   (PTD-P section 5; Megatron's order).
+#ifndef MESH_H
+#define MESH_H
+#include "common/comm.h"
+
+typedef struct { size_t dp, tp, pp; } Degrees;
+typedef struct { size_t dp, tp, pp; } Coordinates;
+Coordinates mesh_coordinates(Degrees n, size_t rank);
+size_t mesh_rank(Degrees n, Coordinates c);
+
+typedef struct {
+    Degrees n;
+    Coordinates at;
+    Comm *world;
+    Comm *dp, *tp, *pp;        // ranks that differ from me in this coordinate only
+    Comm *model;               // tp x pp: together they hold one replica; the gradient norm is summed here, or over the
+                               // world when gradients are sharded over dp
+    Comm *tied;                // first and last stage, which share the embedding; NULL elsewhere
+} Mesh;
+Mesh mesh_new(Comm *world, Degrees n);             // collective; usage_error() when dp * tp * pp is not the world's size
+void mesh_free(Mesh *m);
+#endif

@@ -1,0 +1,15 @@
+// predict.h: what a step of the trainer must cost one rank, from the sizes alone (techniques: PTD-P section 3.2, ZeRO section 7,
+// Korthikanti section 4). Nothing here looks at a model or at a ledger.
+#ifndef PREDICT_H
+#define PREDICT_H
+#include "08_3d/trainer.h"
+
+typedef struct {
+    size_t tp_calls;                                       // collectives on the tensor-parallel group
+    size_t tp_bytes, pp_bytes, dp_bytes, tied_bytes;       // sent by this rank in one step
+    size_t scalar_bytes;                                   // the loss, and the norm's squares, one a tensor
+    size_t parameters, gradients, optimizer;               // bytes between steps
+    size_t activations;                                    // peak bytes during the step
+} Prediction;
+Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw);
+#endif

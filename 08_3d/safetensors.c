@@ -1,0 +1,70 @@
+// safetensors.c: see safetensors.h.
+#include "08_3d/safetensors.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// The whole model's tensors in model order, whatever part of it this rank holds: described once more, never allocated.
+static char *header(const Model *whole, size_t *length) {
+    size_t room = 256 + 192 * config_tensors(&whole->config), n = 8, offset = 0;
+    char *h = host_alloc(room + 8);
+    const ModelConfig *c = &whole->config;
+    n += (size_t)snprintf(h + n, room - n, "{\"__metadata__\":{\"format\":\"pt\",\"n_layer\":\"%zu\",\"n_embd\":\"%zu\",\"n_head\":\"%zu\","
+                          "\"n_positions\":\"%zu\",\"vocab_size\":\"%zu\"}", c->layers, c->width, c->heads, c->context, c->vocab);
+    for (size_t i = 0; i < whole->n_units; i++) {
+        const Unit *u = &whole->units[i];
+        for (size_t k = 0; k < u->n_params && !u->tied_to; k++) {
+            const Param *p = &u->params[k];
+            size_t bytes = p->rows * p->cols * sizeof(real);
+            n += (size_t)snprintf(h + n, room - n, ",\"%s\":{\"dtype\":\"%s\",\"shape\":", p->name, sizeof(real) == 8 ? "F64" : "F32");
+            n += p->rows == 1 ? (size_t)snprintf(h + n, room - n, "[%zu]", p->cols)
+                              : (size_t)snprintf(h + n, room - n, "[%zu,%zu]", p->rows, p->cols);
+            n += (size_t)snprintf(h + n, room - n, ",\"data_offsets\":[%zu,%zu]}", offset, offset + bytes);
+            offset += bytes;
+        }
+    }
+    h[n++] = '}';
+    while (n % 8) h[n++] = ' ';
+    for (size_t i = 0; i < 8; i++) h[i] = (char)((n - 8) >> (8 * i));              // little-endian length
+    *length = n;
+    return h;
+}
+
+static void write_file(const Model *whole, Snapshot *weights, const char *file) {
+    char temporary[4096];
+    REQUIRE((size_t)snprintf(temporary, sizeof temporary, "%s.tmp", file) < sizeof temporary, "--export: the file name is too long");
+    FILE *f = fopen(temporary, "wb");
+    if (!f) fault("cannot write %s: %s", temporary, strerror(errno));
+    size_t length;
+    char *h = header(whole, &length);
+    bool good = fwrite(h, 1, length, f) == length;
+    for (size_t i = 0; i < whole->n_units; i++)
+        for (size_t k = 0; k < whole->units[i].n_params && !whole->units[i].tied_to; k++) {
+            const Param *p = &whole->units[i].params[k];
+            size_t n = p->rows * p->cols;
+            good &= fwrite(snapshot_values(weights, p->name), sizeof(real), n, f) == n;
+        }
+    good &= fflush(f) == 0 && fsync(fileno(f)) == 0;
+    int why = errno;
+    good &= fclose(f) == 0;
+    if (good && rename(temporary, file) == 0) { free(h); return; }
+    if (good) why = errno;
+    remove(temporary);
+    fault("cannot write %s: %s; nothing was left behind", file, strerror(why));
+}
+
+void safetensors_export(Run *run, const Model *m, const char *file) {
+    ledger_pause();
+    Snapshot *weights = snapshot_new(run);
+    model_snapshot_weights(m, weights);
+    snapshot_join(weights);
+    if (run->world->rank == 0) {
+        Model *whole = model_describe(&m->config, model_layers(&m->config));
+        write_file(whole, weights, file);
+        model_free(whole);
+    }
+    snapshot_free(weights);
+    ledger_resume();
+}

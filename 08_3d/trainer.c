@@ -1,0 +1,123 @@
+// trainer.c: see trainer.h.
+#include "08_3d/trainer.h"
+#include <stdlib.h>
+#include "01_data_parallel/data_parallel.h"
+#include "03_tensor_parallel/tensor_parallel.h"
+#include "06_zero/zero.h"
+
+// ---------------------------------------------------------------- what is refused, with the reason
+
+static void require_sizes(const TrainerConfig *c) {
+    config_require(&c->model);
+    REQUIRE(c->micro_batch > 0, "--micro-batch must be at least 1");
+    REQUIRE(c->batch >= c->mesh.dp, "--batch %zu leaves some of the %zu replicas without a sequence: choose at least --batch %zu",
+            c->batch, c->mesh.dp, c->mesh.dp);
+    REQUIRE(c->mesh.pp <= c->model.layers, "%zu pipeline stages need at least as many blocks; the model has --layers %zu",
+            c->mesh.pp, c->model.layers);
+    size_t blocks = 0;
+    for (size_t i = 0; c->stage_blocks && i < c->mesh.pp; i++) blocks += c->stage_blocks[i];
+    REQUIRE(!c->stage_blocks || blocks == c->model.layers, "--stage-layers add up to %zu, but the model has --layers %zu",
+            blocks, c->model.layers);
+}
+
+// ---------------------------------------------------------------- composition
+
+Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
+    require_sizes(c);
+    Trainer *t = host_alloc(sizeof *t);
+    t->config = *c;
+    t->mesh = mesh_new(world, c->mesh);
+    Mesh *mesh = &t->mesh;
+
+    // A list of layers; each technique changes it.
+    t->model = model_describe(&c->model, pipeline_stage_layers(&c->model, c->stage_blocks, c->mesh.pp, mesh->at.pp));   // chapter 04
+    tensor_parallel(t->model, mesh->tp);                                                                                // chapter 03
+    recompute(t->model, c->recompute);                                                                                  // chapter 07
+    if (c->zero) zero_allocate(t->model, mesh->dp, c->zero);                                                            // chapter 06
+    else model_allocate(t->model);
+    t->optimizer = optimizer;
+    optimizer_allocate(&t->optimizer, t->model);
+
+    // The batch over replicas, then in micro-batches. Every replica runs the same number of them, because ZeRO reduces in each;
+    // where sequences do not divide, some are smaller.
+    t->sequences = shard_range(c->batch, c->mesh.dp, mesh->at.dp);
+    t->micro_batches = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
+    t->schedule = c->schedule(c->mesh.pp, t->micro_batches, mesh->at.pp);                                               // chapters 04, 05
+    return t;
+}
+
+void trainer_free(Trainer *t) {
+    model_free(t->model);
+    mesh_free(&t->mesh);
+    schedule_free(&t->schedule);
+    free(t);
+}
+
+// ---------------------------------------------------------------- one step
+
+// The norm of the whole gradient: each rank's counted tensors, added over the ranks that hold other parts of it.
+static double gradient_norm(Trainer *t) {
+    size_t n = config_tensors(&t->config.model);
+    double *squares = host_alloc(n * sizeof *squares);
+    model_grad_squares(t->model, squares);
+    comm_all_reduce_doubles(t->config.zero ? t->mesh.world : t->mesh.model, squares, n);     // replicas agree already without ZeRO
+    double norm = norm_of_squares(squares, n);
+    free(squares);
+    return norm;
+}
+
+StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
+    const Mesh *mesh = &t->mesh;
+    size_t m = t->micro_batches;
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch *batch = host_alloc(m * sizeof *batch);
+    for (size_t k = 0; k < m; k++) {
+        Range r = shard_range(range_size(t->sequences), m, k);
+        batch[k] = data_batch(d, &tokens, step, t->sequences.lo + r.lo, range_size(r), t->config.batch);
+    }
+
+    if (t->config.zero) zero_begin(t->model);
+    else model_zero_gradients(t->model);
+    PipelineResult p = pipeline_run(mesh->pp, t->model, &t->schedule, batch, m);     // 03, 06, 07 happen inside the layers
+    pipeline_tied_sum(t->model, mesh->tied);                                         // on full local gradients: before any reduction over dp
+    if (t->config.zero) zero_reduce(t->model);
+    else data_parallel_all_reduce(mesh->dp, t->model);
+
+    // Every replica's last stage holds its part of the loss, the same on each of its tp ranks: counted once.
+    StepResult r = { .loss = mesh->at.tp == 0 ? p.loss : 0 };
+    comm_all_reduce_doubles(mesh->world, &r.loss, 1);
+    r.loss /= (double)data_count(d, step, 0, t->config.batch);
+    r.grad_norm = gradient_norm(t);
+    free(batch);
+    arena_free(&tokens);
+    return r;
+}
+
+void trainer_update(Trainer *t, StepResult r) {
+    optimizer_step(&t->optimizer, t->model, clip_factor(r.grad_norm, t->config.clip));
+    if (t->config.zero) zero_end(t->model);
+}
+
+// ---------------------------------------------------------------- evaluation: forwards only
+
+double trainer_evaluate(Trainer *t, const Data *d, size_t windows) {
+    const Mesh *mesh = &t->mesh;
+    size_t B = t->config.micro_batch, m = ceil_div(ceil_div(windows, t->config.mesh.dp), B);
+    Range mine = shard_range(windows, t->config.mesh.dp, mesh->at.dp);
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch *batch = host_alloc(m * sizeof *batch);
+    for (size_t k = 0; k < m; k++) {
+        Range r = shard_range(range_size(mine), m, k);
+        batch[k] = data_eval_batch(d, &tokens, mine.lo + r.lo, range_size(r));
+    }
+    Schedule forwards = schedule_forward_only(t->config.mesh.pp, m, mesh->at.pp);
+    if (t->config.zero) zero_begin(t->model);
+    double loss = pipeline_run(mesh->pp, t->model, &forwards, batch, m).loss;
+    if (t->config.zero) zero_drop(t->model);
+    if (mesh->at.tp) loss = 0;
+    comm_all_reduce_doubles(mesh->world, &loss, 1);
+    schedule_free(&forwards);
+    free(batch);
+    arena_free(&tokens);
+    return loss / (double)(windows * d->context);
+}

@@ -1,0 +1,38 @@
+// trainer.h: data x tensor x pipeline parallelism, with ZeRO and recomputation: what chapters 01-07 taught, composed.
+#ifndef TRAINER_H
+#define TRAINER_H
+#include "04_pipeline_naive/pipeline.h"
+#include "07_recompute/recompute.h"
+#include "08_3d/mesh.h"
+#include "common/data.h"
+#include "common/optimizer.h"
+
+typedef struct {
+    ModelConfig model;
+    Degrees mesh;
+    size_t batch, micro_batch;                     // sequences: of the whole world and step; of one replica and micro-batch (at most)
+    Schedule (*schedule)(size_t p, size_t m, size_t i);
+    const size_t *stage_blocks;                    // blocks of each stage, or NULL: as equal as possible
+    size_t zero;                                   // 0..3
+    Recompute recompute;
+    double clip;                                   // largest gradient norm; 0: no clipping
+} TrainerConfig;
+
+typedef struct {
+    TrainerConfig config;
+    Mesh mesh;
+    Model *model;                                  // my stage's layers, my part of their tensors
+    Optimizer optimizer;
+    Schedule schedule;
+    size_t micro_batches;                          // m, the same on every replica
+    Range sequences;                               // of each global batch: my replica's
+} Trainer;
+
+typedef struct { double loss, grad_norm; } StepResult;     // mean loss a counted token, norm before clipping; the same on all ranks
+
+Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer);    // collective; usage_error() for what cannot work
+StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);    // everything but the update: gradients are final
+void trainer_update(Trainer *t, StepResult r);                             // clip, optimizer, ZeRO's gather
+double trainer_evaluate(Trainer *t, const Data *d, size_t windows);        // mean loss a byte over the first held-out windows
+void trainer_free(Trainer *t);
+#endif
