@@ -6,7 +6,8 @@
 
 // ---- options.c ----
 typedef struct { Option option; const char *text; bool given; } Setting;      // text: the value given, or the fallback
-typedef struct { Setting *list; size_t count, common; bool help; } Settings;  // the common ones first
+enum { MOST_OPTIONS = 96 };
+typedef struct { Setting list[MOST_OPTIONS]; size_t count, common; bool help; } Settings;     // the common ones first
 Settings settings_parse(int argc, char **argv, const Option *own);                // usage_error() on a bad command line
 void settings_print_help(const Settings *s, const char *program);
 const Setting *settings_find(const Settings *s, const char *name);                // fault() when there is none

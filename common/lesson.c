@@ -3,7 +3,6 @@
 #include "device.h"
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static void print_title(const Program *p, size_t ranks) {
@@ -100,6 +99,5 @@ int lesson_main(int argc, char **argv, void (*lesson)(Run *run), const Option *o
         comm_run(&program.launch, &program.choice, rank_body, &program);
         comm_process_end();
     }
-    free(program.settings.list);
     return program.status;
 }

@@ -96,30 +96,29 @@ double setting_real(const Setting *s) {
 
 // ---- the table ----
 
-static Setting *look_up(const Settings *s, const char *name) {
-    for (size_t i = 0; i < s->count; i++)
-        if (strcmp(s->list[i].option.name, name) == 0) return &s->list[i];
-    return NULL;
+// s->count when there is none.
+static size_t look_up(const Settings *s, const char *name) {
+    size_t i = 0;
+    while (i < s->count && strcmp(s->list[i].option.name, name) != 0) i++;
+    return i;
 }
 
 const Setting *settings_find(const Settings *s, const char *name) {
-    const Setting *found = look_up(s, name);
-    if (found == NULL) fault("this program has no option --%s", name);
-    return found;
+    size_t i = look_up(s, name);
+    if (i == s->count) fault("this program has no option --%s", name);
+    return &s->list[i];
 }
 
 // A lesson's option with the name of a common one replaces its default and its help.
 static Settings settings_table(const Option *own) {
-    size_t count = 0;
-    for (const Option *o = common_options; o->name != NULL; o++) count++;
-    for (const Option *o = own; o != NULL && o->name != NULL; o++) count++;
-    Settings s = {.list = host_alloc(count * sizeof(Setting))};
+    Settings s = {0};
     for (const Option *o = common_options; o->name != NULL; o++) s.list[s.count++].option = *o;
     s.common = s.count;
     for (const Option *o = own; o != NULL && o->name != NULL; o++) {
-        Setting *same = look_up(&s, o->name);
-        if (same == NULL) same = &s.list[s.count++];
-        same->option = *o;
+        size_t i = look_up(&s, o->name);
+        if (i == MOST_OPTIONS) fault("there is room for %d options only", MOST_OPTIONS);
+        if (i == s.count) s.count++;
+        s.list[i].option = *o;
     }
     for (size_t i = 0; i < s.count; i++) s.list[i].text = s.list[i].option.fallback;
     return s;
@@ -166,7 +165,7 @@ static _Noreturn void bad_option(const Settings *s, int answer, char **argv) {
 
 Settings settings_parse(int argc, char **argv, const Option *own) {
     Settings s = settings_table(own);
-    struct option *table = host_alloc((s.count + 1) * sizeof *table);
+    struct option table[MOST_OPTIONS + 1] = {0};
     for (size_t i = 0; i < s.count; i++) {
         const Option *o = &s.list[i].option;
         table[i] = (struct option){o->name, o->value ? required_argument : no_argument, NULL, 256 + (int)i};
@@ -182,7 +181,6 @@ Settings settings_parse(int argc, char **argv, const Option *own) {
     }
     REQUIRE(s.help || optind >= argc, "unexpected argument %s: options start with --, and --help lists them",
             argv[optind]);
-    free(table);
     return s;
 }
 

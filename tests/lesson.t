@@ -36,7 +36,7 @@ sub start {
 my $fail = qr/\S+ +limit \S+ +FAIL/;
 my @modes = (
     ['pass', 0, qr/^\[test lesson\] PASS  13 checks, 2 costs  digest [0-9a-f]{16}  \d+\.\d\d s$/m, 1, 1],
-    ['element', 1, qr/by rows +max 9\.\de-04  limit \S+  FAIL\n    by rows: worst element \(5, 4\) of \[6, 5\]: got /, 1, 1],
+    ['element', 1, qr/by rows +max 9\.\de-04  limit.*FAIL\n +by rows: worst element \(5, 4\) of \[6, 5\]: got /, 1, 1],
     ['element', 1, qr/got \S+ from rank \d, expected \S+; 1 of 30 differ\n/, 1],
     ['bit', 1, qr/by rows +max $fail\n.*element \(5, 4\).*\n.* by cols +every bit +limit 0 +ok/, 1],
     ['nan', 1, qr/flat +max nan +limit \S+ +FAIL\n    flat: NaN at \(5, 4\), put by rank \d \(got\)/, 1, 1],
@@ -44,7 +44,7 @@ my @modes = (
     ['missing', 1, qr/by cols: (element \(0, \d\) of \[6, 5\] was put by no rank|no rank put this tensor)/, 1, 1],
     ['name', 1, qr/flat: no rank put this tensor/, 1],
     ['empty', 1, qr/no tensor +max nan .*FAIL\n    nothing was put/, 1],
-    ['replicas', 1, qr/replica +max [1-9]$fail\n    replica: ranks 0 and \d hold different bits at \(5, 4\): \S+ and /, 2, 1],
+    ['replicas', 1, qr/replica +max [1-9]$fail\n +replica: ranks 0 and \d hold different bits at \(5, 4\): /, 2, 1],
     ['many', 1, qr/8 tensors, worst more 1 +max $fail\n    more 1: /, 2],
     ['trap', 1, qr/a trap that does nothing +5 tensors, worst \S.* max 0\.0e\+00  least 1\.0e-01  FAIL/, 1],
     ['number', 1, qr/losses +max $fail\n    losses: worst is number 1 of 3: got 2\.25\d+, expected 2\.25 /, 1, 1],
@@ -96,7 +96,7 @@ SKIP: {
     is($lines[2], 'size 12 rate 0.5 note a b given 1', 'option values');
     like($lines[3], qr/^\[test lesson\] split = unsplit   by rows   max 0\.0e\+00  limit 1\.0e-\d\d  ok$/, 'a check');
     like($out, qr/^\[test lesson\] cost +unit +predicted +measured\n/m, 'the heading of the costs');
-    like($out, qr/^\[test lesson\] bytes by rank +bytes +4096\.\.4098 +4096\.\.4098 +ok\n/m, 'a cost that differs by rank');
+    like($out, qr/^\[test lesson\] bytes by rank +bytes +4096\.\.4098 +4096\.\.4098 +ok\n/m, 'a cost by rank');
     like($out, qr/^\[test lesson\] fraction idle +0\.1875 +0\.1875 +ok$/m, 'a cost that is not whole');
     unlike($out, qr/\033/, 'no colour unless asked for');
     my (undef, $colored) = start("$program --color");
