@@ -1,0 +1,161 @@
+// ranks: 1
+// level: core
+// question: Four devices each hold a quarter of the batch and a gradient of their own: do they add the four, or average them?
+//
+// One device plays all four, on plain C arrays. A linear layer y = xW + b maps 10 numbers to 5; 100 samples lie in 4 shards of 25.
+// Every shard has the same weights and its own mean loss, as PyTorch's MSELoss: the mean over all elements of the shard.
+// Left out: ranks, messages, shards of different sizes (chapter 02 shows what they do to an average).
+#include "common/lesson.h"
+#include "common/random.h"
+#include <math.h>
+
+enum { IN = 10, OUT = 5, SAMPLES = 100, SHARDS = 4, SHARD = SAMPLES / SHARDS, EPOCHS = 100, PRINTED = EPOCHS / 10 };
+
+// A layer, or the gradient of one: w is [in, out], row by row.
+typedef struct { size_t in, out; real w[IN * OUT], b[OUT]; } Linear;
+
+// ---------------------------------------------------------------- the layer, its loss and its gradient
+
+// Returns the mean squared error over the n*out elements; g becomes its gradient, finished from zero.
+static double loss_and_gradient(Linear *g, const Linear *l, const real *x, const real *target, size_t n) {
+    double loss = 0;
+    real count = (real)(n * l->out);
+    *g = (Linear){ .in = l->in, .out = l->out };
+    for (size_t s = 0; s < n; s++)
+        for (size_t j = 0; j < l->out; j++) {
+            real y = l->b[j];
+            for (size_t i = 0; i < l->in; i++) y += x[s * l->in + i] * l->w[i * l->out + j];
+            real difference = y - target[s * l->out + j], dy = 2 * difference / count;
+            loss += (double)(difference * difference);
+            for (size_t i = 0; i < l->in; i++) g->w[i * l->out + j] += x[s * l->in + i] * dy;       // dW = x^T dy
+            g->b[j] += dy;
+        }
+    return loss / (double)count;
+}
+
+static void add_scaled(Linear *to, const Linear *from, real scale) {
+    for (size_t i = 0; i < to->in * to->out; i++) to->w[i] += scale * from->w[i];
+    for (size_t j = 0; j < to->out; j++) to->b[j] += scale * from->b[j];
+}
+
+// ---------------------------------------------------------------- what the devices do together
+
+// Each shard finishes its own gradient with the same weights; then the gradients are added in the order of the shards.
+// This sum is what an all-reduce leaves on every device.
+static Linear sum_over_shards(const Linear *l, const real *x, const real *target, size_t samples, size_t shards, double *shard_loss) {
+    Linear sum = { .in = l->in, .out = l->out }, g;
+    for (size_t k = 0; k < shards; k++) {
+        Range r = shard_range(samples, shards, k);
+        shard_loss[k] = loss_and_gradient(&g, l, x + r.lo * l->in, target + r.lo * l->out, range_size(r));
+        add_scaled(&sum, &g, 1);
+    }
+    return sum;
+}
+
+// ---------------------------------------------------------------- two samples, two shards, on paper
+
+static void on_paper(Run *run) {
+    static const real x[] = { 1, 2, 3, 0 }, target[] = { 0, 2, 3, 4 };
+    const Linear identity = { .in = 2, .out = 2, .w = { 1, 0, 0, 1 } };
+    Linear g, full;
+    say(run, "On paper: 2 samples, one a shard, W = identity, b = 0, so y = x\n");
+    for (size_t k = 0; k < 2; k++) {
+        double loss = loss_and_gradient(&g, &identity, x + 2 * k, target + 2 * k, 1);
+        say(run, "  shard %zu: x = (%g, %g)  target = (%g, %g)  loss %4.2f  dW = [%2g %3g; %g %g]\n", k, (double)x[2 * k],
+            (double)x[2 * k + 1], (double)target[2 * k], (double)target[2 * k + 1], loss, (double)g.w[0], (double)g.w[1], (double)g.w[2], (double)g.w[3]);
+    }
+    double loss = loss_and_gradient(&full, &identity, x, target, 2), shard_loss[2], got[4];
+    Linear sum = sum_over_shards(&identity, x, target, 2, 2, shard_loss);
+    say(run, "  the sum of both      dW = [%g %g; %g %g]\n", (double)sum.w[0], (double)sum.w[1], (double)sum.w[2], (double)sum.w[3]);
+    say(run, "  both at once         dW = [%g %g; %g %g]   loss %.2f: the sum divided by 2\n", (double)full.w[0], (double)full.w[1],
+        (double)full.w[2], (double)full.w[3], loss);
+    static const double by_pencil[] = { 0.5, -6, 1, 0 };
+    for (size_t i = 0; i < 4; i++) got[i] = (double)sum.w[i] / 2;
+    check_numbers(run, "on paper", "dW, averaged", got, by_pencil, 4, 0);
+}
+
+// ---------------------------------------------------------------- training, three rules
+
+typedef enum { FULL_BATCH, AVERAGE, SUM } Rule;
+typedef struct { Linear layer; double loss[PRINTED], last_shard[PRINTED]; } Trained;
+
+static Trained train(const Linear *start, const real *x, const real *target, Rule rule, double lr) {
+    Trained t = { .layer = *start };
+    for (size_t epoch = 0; epoch < EPOCHS; epoch++) {
+        double shard_loss[SHARDS], loss = 0;
+        Linear g;
+        if (rule == FULL_BATCH) loss = loss_and_gradient(&g, &t.layer, x, target, SAMPLES);
+        else {
+            g = sum_over_shards(&t.layer, x, target, SAMPLES, SHARDS, shard_loss);
+            for (size_t k = 0; k < SHARDS; k++) loss += shard_loss[k] / SHARDS;      // the loss of ALL shards, not of the last one
+        }
+        if (epoch % 10 == 0) {
+            t.loss[epoch / 10] = loss;
+            t.last_shard[epoch / 10] = rule == FULL_BATCH ? loss : shard_loss[SHARDS - 1];
+        }
+        real step = (real)lr / (rule == AVERAGE ? SHARDS : 1);                         // the whole difference between the rules
+        add_scaled(&t.layer, &g, -step);
+    }
+    return t;
+}
+
+static Snapshot *snapshot_of(Run *run, const Linear *l) {
+    Snapshot *s = snapshot_new(run);
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor w = tensor_new(&a, l->in, l->out), b = tensor_new(&a, 1, l->out);
+    tensor_upload(w, l->w);
+    tensor_upload(b, l->b);
+    snapshot_put(s, "W", l->in, l->out, w, 0, 0);
+    snapshot_put(s, "b", 1, l->out, b, 0, 0);
+    arena_free(&a);
+    return s;
+}
+
+typedef bool Judge(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
+static void compare(Run *run, Judge *judge, const char *what, const Linear *got, const Linear *want, double limit) {
+    Snapshot *a = snapshot_of(run, got), *b = snapshot_of(run, want);
+    judge(run, what, a, b, limit);
+    snapshot_free(a);
+    snapshot_free(b);
+}
+
+static void by_hand(Run *run) {
+    REQUIRE(run->world->size == 1, "01_by_hand plays its four devices itself: start it with one rank");
+    on_paper(run);
+
+    // Inputs and targets are noise, as torch.randn's: a linear layer can fit only a little of it, so the loss ends near 1.
+    real x[SAMPLES * IN], target[SAMPLES * OUT];
+    Linear start = { .in = IN, .out = OUT };
+    for (size_t i = 0; i < SAMPLES * IN; i++) x[i] = (real)random_normal(random_key(random_key(run->seed, 0), i));
+    for (size_t i = 0; i < SAMPLES * OUT; i++) target[i] = (real)random_normal(random_key(random_key(run->seed, 1), i));
+    double width = 2 / sqrt(IN);                       // nn.Linear starts uniform in +-1/sqrt(in)
+    for (size_t i = 0; i < IN * OUT; i++) start.w[i] = (real)(width * (random_unit(random_key(random_key(run->seed, 2), i)) - 0.5));
+    for (size_t j = 0; j < OUT; j++) start.b[j] = (real)(width * (random_unit(random_key(random_key(run->seed, 3), j)) - 0.5));
+
+    // The first gradient: four times too long as a sum.
+    Linear full, sum, four = { .in = IN, .out = OUT };
+    double shard_loss[SHARDS], loss = loss_and_gradient(&full, &start, x, target, SAMPLES), mean = 0;
+    sum = sum_over_shards(&start, x, target, SAMPLES, SHARDS, shard_loss);
+    add_scaled(&four, &full, SHARDS);
+    for (size_t k = 0; k < SHARDS; k++) mean += shard_loss[k] / SHARDS;
+    say(run, "\n%d samples in %d shards of %d. Losses of the shards: %.4f %.4f %.4f %.4f, mean %.4f; of all samples: %.4f\n", SAMPLES, SHARDS,
+        SHARD, shard_loss[0], shard_loss[1], shard_loss[2], shard_loss[3], mean, loss);
+    check_numbers(run, "first epoch", "mean of the shards' losses = loss", &mean, &loss, 1, LIMIT_ROUNDING);
+    compare(run, check_close, "sum of the shards = 4 x the gradient", &sum, &four, LIMIT_ROUNDING);
+
+    Trained whole = train(&start, x, target, FULL_BATCH, 0.01), averaged = train(&start, x, target, AVERAGE, 0.01);
+    Trained summed = train(&start, x, target, SUM, 0.01), quick = train(&start, x, target, FULL_BATCH, 0.04);
+    say(run, "\nepoch   full batch   shards averaged   shards summed   (last shard alone)\n");
+    for (size_t i = 0; i < PRINTED; i++)
+        say(run, "%5zu   %.6f     %.6f          %.6f        (%.6f)\n", 10 * i, whole.loss[i], averaged.loss[i], summed.loss[i], averaged.last_shard[i]);
+
+    check_numbers(run, "averaged = full batch", "loss", averaged.loss, whole.loss, PRINTED, LIMIT_ROUNDING);
+    compare(run, check_close, "averaged = full batch", &averaged.layer, &whole.layer, LIMIT_ROUNDING);
+    compare(run, check_differs, "trap: summed, not averaged", &summed.layer, &whole.layer, 0.05);
+    compare(run, check_close, "summed, lr 0.01 = full, lr 0.04", &summed.layer, &quick.layer, LIMIT_ROUNDING);
+    double apart = 0;
+    for (size_t i = 0; i < PRINTED; i++) apart = fmax(apart, fabs(averaged.last_shard[i] - whole.loss[i]));
+    check_true(run, "trap: the last shard's loss", "is not the loss", apart > 1e-3);
+}
+
+int main(int argc, char **argv) { return lesson_main(argc, argv, by_hand, NULL); }
