@@ -30,23 +30,23 @@ static int tap_end(void) {
 
 // f, run in a child process, must end it with `status` and say `words` on stderr.
 static void ends(void (*f)(void), int status, const char *words) {
-    int ends[2];
+    int tube[2];
     char said[2048];
     size_t n = 0;
     fflush(stdout);
-    if (pipe(ends) != 0) fault("pipe");
+    if (pipe(tube) != 0) fault("pipe");
     const pid_t child = fork();
     if (child < 0) fault("fork");
     if (child == 0) {
-        dup2(ends[1], STDERR_FILENO);
+        dup2(tube[1], STDERR_FILENO);
         end_all_ranks = _exit;
         f();
         _exit(0);
     }
-    close(ends[1]);
-    for (ssize_t got; (got = read(ends[0], said + n, sizeof said - 1 - n)) > 0;) n += (size_t)got;
+    close(tube[1]);
+    for (ssize_t got; (got = read(tube[0], said + n, sizeof said - 1 - n)) > 0;) n += (size_t)got;
     said[n] = 0;
-    close(ends[0]);
+    close(tube[0]);
     int how;
     waitpid(child, &how, 0);
     const int was = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);

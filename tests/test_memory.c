@@ -53,7 +53,7 @@ static void test_pause(void) {
     arena_alloc(&a, 5);
     ok(memory_now(MEM_PARAMETERS) == 15 && memory_peak_total() == 15, "then it counts again");
     arena_free(&a);
-    ok(memory_now(MEM_PARAMETERS) == 0 && memory_now(MEM_REFERENCE) == 0, "each block is taken off where it was booked");
+    ok(memory_now(MEM_PARAMETERS) == 0 && memory_now(MEM_REFERENCE) == 0, "a block is taken off where it was booked");
     memory_rank_end();
 }
 

@@ -1,0 +1,744 @@
+// test_ops.c: every op against a plain computation in double, every backward against central finite differences of that
+// computation. Odd sizes, windows on larger tensors, in place, empty tensors, wrong shapes. tests/ops.t runs it.
+//
+// ranks: 1
+// level: core
+// question: Is every op what its formula says, and every backward its derivative?
+#include <math.h>
+#include "common/device.h"
+#include "common/ops.h"
+#include "common/random.h"
+#include "common/real_math.h"
+#include "tap.h"
+
+#define ROUNDING (sizeof(real) == 8 ? 1e-13 : 1e-6)        // of an op against the same formula in double
+#define DERIVATIVE (sizeof(real) == 8 ? 1e-8 : 1e-6)       // of a backward against finite differences in double
+
+// ---- host matrices in double; they and the tensors live until forget() ----
+
+typedef struct { size_t rows, cols; double *v; } Mat;
+static double pool[400000];
+static size_t pool_used;
+static Arena storage = { .category = MEM_WORKSPACE };
+
+static Mat mat(size_t rows, size_t cols) {
+    Mat m = { rows, cols, pool + pool_used };
+    pool_used += rows * cols;
+    if (pool_used > sizeof pool / sizeof *pool) fault("test_ops: the pool is too small");
+    memset(m.v, 0, rows * cols * sizeof *m.v);
+    return m;
+}
+// Random values that a real holds exactly, so that op and reference start from the same numbers.
+static Mat normal(size_t rows, size_t cols, uint64_t seed) {
+    Mat m = mat(rows, cols);
+    for (size_t i = 0; i < rows * cols; i++) m.v[i] = (real)random_normal(random_key(seed, i));
+    return m;
+}
+
+// Tensors are windows on larger ones when `framed`. The frame must stay NaN: nobody writes there, and who reads there
+// shows it.
+static bool framed;
+static struct { Tensor whole, window; } frames[64];
+static size_t frame_count;
+
+static Tensor out(size_t rows, size_t cols) {
+    if (!framed) return tensor_new(&storage, rows, cols);
+    if (frame_count == 64) fault("test_ops: too many frames");
+    Tensor whole = tensor_new(&storage, rows + 2, cols + 5);
+    Tensor window = tensor_col_range(tensor_row_range(whole, 1, rows + 1), 2, cols + 2);
+    frames[frame_count].whole = whole;
+    frames[frame_count++].window = window;
+    return window;
+}
+static Tensor put(Mat m) {
+    real *v = host_alloc(m.rows * m.cols * sizeof *v);
+    for (size_t i = 0; i < m.rows * m.cols; i++) v[i] = (real)m.v[i];
+    Tensor t = out(m.rows, m.cols);
+    tensor_upload(t, v);
+    free(v);
+    return t;
+}
+static Tensor put_flat(Mat m) {                             // where an op wants one row: gain, bias
+    const bool was = framed;
+    framed = false;
+    Tensor t = put(m);
+    framed = was;
+    return t;
+}
+static Mat get(Tensor t) {
+    real *v = host_alloc(tensor_count(t) * sizeof *v);
+    Mat m = mat(t.rows, t.cols);
+    tensor_download(v, t);
+    for (size_t i = 0; i < tensor_count(t); i++) m.v[i] = v[i];
+    free(v);
+    return m;
+}
+static const int *ids(const int *host, size_t n) {
+    int *device = ints_new(&storage, n);
+    ints_upload(device, host, n);
+    return device;
+}
+
+// Ends a test: frames are looked at, everything is freed.
+static void forget(const char *what) {
+    size_t written = 0;
+    for (size_t f = 0; f < frame_count; f++) {
+        tensor_fill(frames[f].window, (real)NAN);
+        Mat m = get(frames[f].whole);
+        for (size_t i = 0; i < m.rows * m.cols; i++) written += !isnan(m.v[i]);
+    }
+    if (frame_count) ok(written == 0, "%s keeps to its window", what);
+    arena_free(&storage);
+    pool_used = frame_count = 0;
+}
+
+// ---- comparing ----
+
+static double worst_rounding, worst_derivative;
+
+// max |a-b| / max |b|; absolute where b is all zero; infinite for NaN.
+static double error_of(Mat a, Mat b) {
+    double worst = 0, largest = 0;
+    for (size_t i = 0; i < b.rows * b.cols; i++) {
+        const double d = fabs(a.v[i] - b.v[i]);
+        if (!(d <= worst)) worst = isnan(d) ? INFINITY : d;
+        largest = fmax(largest, fabs(b.v[i]));
+    }
+    return largest > 0 ? worst / largest : worst;
+}
+static void is_close(const char *op, const char *name, Tensor got, Mat want, double limit, double *worst) {
+    const double e = error_of(get(got), want);
+    *worst = fmax(*worst, e);
+    ok(got.rows == want.rows && got.cols == want.cols && e <= limit, "%s%s%s: %.1e <= %.0e", op,
+       framed ? " in a window, " : ", ", name, e, limit);
+}
+static void is_value(const char *op, const char *name, Tensor got, Mat want) {
+    is_close(op, name, got, want, ROUNDING, &worst_rounding);
+}
+static bool same_bits(Tensor a, Tensor b) {
+    Mat x = get(a), y = get(b);
+    return a.rows == b.rows && a.cols == b.cols && memcmp(x.v, y.v, a.rows * a.cols * sizeof *x.v) == 0;
+}
+
+// A plain computation: y from up to three inputs, and from what `fixed` says.
+typedef void Plain(Mat y, const Mat *in);
+static struct {
+    size_t T, B, heads, vocab0, sequence0, row0, col0, head0;
+    double scale, p;
+    uint64_t key;
+    const int *ids;
+} fixed;
+
+// The gradient of sum(dy * plain(in)) with respect to in[which], by central differences of fourth order:
+// (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h.
+static Mat difference(Plain plain, size_t y_rows, size_t y_cols, const Mat *in, size_t which, Mat dy) {
+    const double h = 2e-5, step[] = { h, -h, 2 * h, -2 * h }, weight[] = { 8, -8, -1, 1 };
+    Mat x = in[which], dx = mat(x.rows, x.cols), y = mat(y_rows, y_cols);
+    for (size_t i = 0; i < x.rows * x.cols; i++) {
+        const double was = x.v[i];
+        for (int s = 0; s < 4; s++) {
+            x.v[i] = was + step[s];
+            plain(y, in);
+            for (size_t k = 0; k < y_rows * y_cols; k++) dx.v[i] += dy.v[k] * y.v[k] * weight[s] / (12 * h);
+        }
+        x.v[i] = was;
+    }
+    return dx;
+}
+static void is_gradient(const char *op, const char *name, Tensor got, Plain plain, size_t y_rows, size_t y_cols,
+                        const Mat *in, size_t which, Mat dy) {
+    is_close(op, name, got, difference(plain, y_rows, y_cols, in, which, dy), DERIVATIVE, &worst_derivative);
+}
+
+// ---- exp and sums ----
+
+static double ulps(real got, long double want) {
+    const real rounded = (real)want, next = (real)(sizeof(real) == 8 ? nextafter((double)rounded, INFINITY)
+                                                                      : nextafterf((float)rounded, INFINITY));
+    return (double)(fabsl(got - want) / ((long double)next - rounded));
+}
+static void test_exp(void) {
+    const double low = sizeof(real) == 8 ? -707.6 : -86.63, high = sizeof(real) == 8 ? 709.78 : 88.72;
+    const size_t n = 1000000;
+    double worst = 0;
+    for (size_t i = 0; i <= n; i++) {
+        const real x = (real)(low + (high - low) * (double)i / (double)n), y = (real)(x / 700);
+        worst = fmax(worst, ulps(real_exp(x), expl(x)));
+        worst = fmax(worst, ulps(real_exp(y), expl(y)));
+    }
+    ok(worst <= 2, "real_exp is within %.2f units in the last place", worst);
+    ok(real_exp(0) == 1, "exp(0) = 1");
+    ok(isnan(real_exp((real)NAN)), "exp(NaN) = NaN");
+    ok(real_exp(-(real)INFINITY) == 0 && real_exp(-1000) == 0, "exp of very little is 0");
+    ok(isinf(real_exp((real)INFINITY)) && isinf(real_exp(1000)), "exp of very much is infinite");
+    ok(fabs((double)real_sigmoid((real)-3) - 1 / (1 + exp(3))) < 1e-7, "sigmoid");
+    ok(real_sigmoid(-1000) == 0 && real_sigmoid(1000) == 1, "sigmoid at the ends");
+}
+
+static void test_row_sum(void) {
+    const size_t sizes[] = { 0, 1, 31, 32, 33, 511, 512, 513, 50257 };
+    static real x[50257];
+    for (size_t i = 0; i < 50257; i++) x[i] = (real)(1 + random_unit(random_key(1, i)));
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        const size_t n = sizes[s];
+        double sum, want = 0;
+        real largest = -(real)INFINITY;
+        ROW_SUM(real, sum, i, n, x[i]);
+        for (size_t i = 0; i < n; i++) want += x[i], largest = (real)fmax(largest, x[i]);
+        ok(fabs(sum - want) <= (sizeof(real) == 8 ? 1e-13 : 1e-6) * want, "sum of a row of %zu", n);
+        ok(row_max(x, n) == largest, "maximum of a row of %zu", n);
+    }
+}
+
+// ---- products ----
+
+static void plain_matmul(Mat y, const Mat *in) {
+    Mat x = in[0], w = in[1];
+    for (size_t i = 0; i < y.rows; i++)
+        for (size_t j = 0; j < y.cols; j++) {
+            double s = 0;
+            for (size_t k = 0; k < x.cols; k++) s += x.v[i * x.cols + k] * w.v[k * w.cols + j];
+            y.v[i * y.cols + j] = s;
+        }
+}
+static Mat transposed(Mat m) {
+    Mat t = mat(m.cols, m.rows);
+    for (size_t i = 0; i < m.rows; i++)
+        for (size_t j = 0; j < m.cols; j++) t.v[j * m.rows + i] = m.v[i * m.cols + j];
+    return t;
+}
+
+static void test_products(size_t M, size_t K, size_t N) {
+    Mat in[] = { normal(M, K, 1), normal(K, N, 2) }, want = mat(M, N), dy = normal(M, N, 3);
+    Tensor y = out(M, N), dx = out(M, K), dw = out(K, N);
+    plain_matmul(want, in);
+    op_matmul(y, put(in[0]), put(in[1]));
+    is_value("matmul", "y", y, want);
+    op_matmul_nt(y, put(in[0]), put(transposed(in[1])));
+    is_value("matmul_nt", "y", y, want);
+    op_matmul_tn(y, put(transposed(in[0])), put(in[1]));
+    is_value("matmul_tn", "y", y, want);
+    op_matmul_nt(dx, put(dy), put(in[1]));
+    is_gradient("matmul_nt", "dx = dy w^T", dx, plain_matmul, M, N, in, 0, dy);
+    op_matmul_tn(dw, put(in[0]), put(dy));
+    is_gradient("matmul_tn", "dw = x^T dy", dw, plain_matmul, M, N, in, 1, dy);
+    forget("matmul");
+}
+
+// ---- element by element ----
+
+static void plain_add(Mat y, const Mat *in) {
+    for (size_t i = 0; i < y.rows * y.cols; i++) y.v[i] = in[0].v[i] + in[1].v[i];
+}
+static void plain_multiply(Mat y, const Mat *in) {
+    for (size_t i = 0; i < y.rows * y.cols; i++) y.v[i] = in[0].v[i] * in[1].v[i];
+}
+static void plain_scale(Mat y, const Mat *in) {
+    for (size_t i = 0; i < y.rows * y.cols; i++) y.v[i] = fixed.scale * in[0].v[i];
+}
+static void plain_add_bias(Mat y, const Mat *in) {
+    for (size_t i = 0; i < y.rows * y.cols; i++) y.v[i] = in[0].v[i] + in[1].v[i % y.cols];
+}
+static void plain_gelu(Mat y, const Mat *in) {
+    for (size_t i = 0; i < y.rows * y.cols; i++) {
+        const double x = in[0].v[i];
+        y.v[i] = 0.5 * x * (1 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
+    }
+}
+
+static void test_elements(size_t M, size_t N) {
+    Mat in[] = { normal(M, N, 1), normal(M, N, 2) }, want = mat(M, N);
+    Tensor y = out(M, N), a = put(in[0]), b = put(in[1]);
+    fixed.scale = -0.75;
+    plain_add(want, in);
+    op_add(y, a, b);
+    is_value("add", "y", y, want);
+    tensor_copy(y, b);
+    op_add(y, a, y);
+    is_value("add", "in place", y, want);
+    plain_multiply(want, in);
+    op_multiply(y, a, b);
+    is_value("multiply", "y", y, want);
+    plain_scale(want, in);
+    op_scale(y, a, (real)fixed.scale);
+    is_value("scale", "y", y, want);
+    op_scale(a, a, (real)fixed.scale);
+    is_value("scale", "in place", a, want);
+    forget("an element's op");
+}
+
+static void test_bias(size_t M, size_t N) {
+    Mat in[] = { normal(M, N, 1), normal(1, N, 2) }, want = mat(M, N), dy = normal(M, N, 3);
+    Tensor y = out(M, N), x = put(in[0]), bias = put_flat(in[1]), db = out(1, N);
+    plain_add_bias(want, in);
+    op_add_bias(y, x, bias);
+    is_value("add_bias", "y", y, want);
+    op_add_bias(x, x, bias);
+    is_value("add_bias", "in place", x, want);
+    op_sum_rows(db, put(dy));
+    is_gradient("sum_rows", "dbias", db, plain_add_bias, M, N, in, 1, dy);
+    forget("add_bias");
+}
+
+static void test_gelu(size_t M, size_t N) {
+    Mat in[] = { normal(M, N, 1) }, want = mat(M, N), dy = normal(M, N, 3);
+    if (M * N > 2) in[0].v[1] = -9, in[0].v[2] = 9;
+    Tensor x = put(in[0]), y = out(M, N), dx = out(M, N), d = put(dy);
+    plain_gelu(want, in);
+    op_gelu(y, x);
+    is_value("gelu", "y", y, want);
+    op_gelu_backward(dx, x, d);
+    is_gradient("gelu_backward", "dx", dx, plain_gelu, M, N, in, 0, dy);
+    op_gelu_backward(d, x, d);
+    ok(same_bits(d, dx), "gelu_backward, in place");
+    forget("gelu");
+}
+
+// ---- dropout ----
+
+static void plain_dropout(Mat y, const Mat *in) {
+    for (size_t r = 0; r < y.rows; r++)
+        for (size_t c = 0; c < y.cols; c++) {
+            const uint64_t key = random_key(random_key(fixed.key, fixed.row0 + r), fixed.col0 + c);
+            y.v[r * y.cols + c] = random_unit(key) >= fixed.p ? in[0].v[r * y.cols + c] / (1 - fixed.p) : 0;
+        }
+}
+
+static void test_dropout(size_t M, size_t N, double p) {
+    Mat in[] = { normal(M, N, 1) }, want = mat(M, N), dy = normal(M, N, 3);
+    const Dropout d = { .key = 99, .p = p, .row0 = 5, .col0 = 3 };
+    fixed.key = d.key, fixed.p = p, fixed.row0 = d.row0, fixed.col0 = d.col0;
+    Tensor x = put(in[0]), y = out(M, N), dx = out(M, N), part = out(2, N - 4);
+    plain_dropout(want, in);
+    op_dropout(y, x, d);
+    is_value("dropout", "y", y, want);
+    op_dropout(dx, put(dy), d);
+    is_gradient("dropout", "dx", dx, plain_dropout, M, N, in, 0, dy);
+    const Dropout of_part = { .key = 99, .p = p, .row0 = 5 + 3, .col0 = 3 + 2 };
+    op_dropout(part, tensor_col_range(tensor_row_range(x, 3, 5), 2, N - 2), of_part);
+    ok(same_bits(part, tensor_col_range(tensor_row_range(y, 3, 5), 2, N - 2)), "dropout, part of the whole");
+    op_dropout(x, x, d);
+    ok(same_bits(x, y), "dropout, in place");
+    forget("dropout");
+}
+
+static void plain_dropout_heads(Mat y, const Mat *in) {
+    const size_t T = fixed.T, H = fixed.heads;
+    for (size_t b = 0; b < fixed.B; b++)
+        for (size_t h = 0; h < H; h++)
+            for (size_t t = 0; t < T; t++)
+                for (size_t k = 0; k < T; k++) {
+                    const uint64_t at = random_key(random_key(fixed.key, fixed.sequence0 + b), t);
+                    const uint64_t key = random_key(random_key(at, fixed.head0 + h), k);
+                    const size_t i = ((b * H + h) * T + t) * T + k;
+                    y.v[i] = random_unit(key) >= fixed.p ? in[0].v[i] / (1 - fixed.p) : 0;
+                }
+}
+
+static void test_dropout_heads(size_t T, size_t B, size_t H, double p) {
+    Mat in[] = { normal(B * H * T, T, 1) }, want = mat(B * H * T, T), dy = normal(B * H * T, T, 3);
+    fixed.T = T, fixed.B = B, fixed.heads = H, fixed.key = 4, fixed.p = p, fixed.sequence0 = 6, fixed.head0 = 2;
+    Tensor x = put(in[0]), y = out(B * H * T, T), dx = out(B * H * T, T);
+    plain_dropout_heads(want, in);
+    op_dropout_heads(y, x, 4, p, 6, B, H, 2);
+    is_value("dropout_heads", "y", y, want);
+    op_dropout_heads(dx, put(dy), 4, p, 6, B, H, 2);
+    is_gradient("dropout_heads", "dx", dx, plain_dropout_heads, B * H * T, T, in, 0, dy);
+    if (H > 1) {                                            // the last head of the last sequence alone, in place
+        Tensor part = tensor_row_range(x, (B * H - 1) * T, B * H * T);
+        op_dropout_heads(part, part, 4, p, 6 + B - 1, 1, 1, 2 + H - 1);
+        ok(same_bits(part, tensor_row_range(y, (B * H - 1) * T, B * H * T)), "dropout_heads, one head alone, in place");
+    }
+    forget("dropout_heads");
+}
+
+static void test_dropout_rate(void) {
+    const size_t n = 20000;
+    const double rates[] = { 0.1, 0.5, 0.9 };
+    for (size_t i = 0; i < 3; i++) {
+        Tensor t = tensor_new(&storage, 100, n / 100);
+        tensor_fill(t, 1);
+        op_dropout(t, t, (Dropout){ .key = 1, .p = rates[i] });
+        const double kept = tensor_sum(t) * (1 - rates[i]) / (double)n;
+        ok(fabs(kept - (1 - rates[i])) < 0.015, "dropout of %.1f keeps %.3f", rates[i], kept);
+    }
+    forget("dropout");
+}
+
+// ---- layer norm ----
+
+static void plain_layer_norm(Mat y, const Mat *in) {
+    const size_t n = y.cols;
+    for (size_t r = 0; r < y.rows; r++) {
+        const double *x = in[0].v + r * n;
+        double mean = 0, variance = 0;
+        for (size_t c = 0; c < n; c++) mean += x[c] / (double)n;
+        for (size_t c = 0; c < n; c++) variance += (x[c] - mean) * (x[c] - mean) / (double)n;
+        for (size_t c = 0; c < n; c++)
+            y.v[r * n + c] = (x[c] - mean) / sqrt(variance + 1e-5) * in[1].v[c] + in[2].v[c];
+    }
+}
+
+static void test_layer_norm(size_t M, size_t N) {
+    Mat in[] = { normal(M, N, 1), normal(1, N, 2), normal(1, N, 3) }, want = mat(M, N), dy = normal(M, N, 4);
+    for (size_t c = 0; c < N && M; c++) in[0].v[c] = (real)(1e-3 * in[0].v[c]);     // a row where epsilon matters
+    Tensor x = put(in[0]), gain = put_flat(in[1]), d = put(dy);
+    Tensor y = out(M, N), stats = out(M, 2), dx = out(M, N), dgain = out(1, N), dbias = out(1, N);
+    plain_layer_norm(want, in);
+    op_layer_norm(y, stats, x, gain, put_flat(in[2]));
+    is_value("layer_norm", "y", y, want);
+    op_layer_norm_backward(dx, x, stats, gain, d);
+    is_gradient("layer_norm_backward", "dx", dx, plain_layer_norm, M, N, in, 0, dy);
+    op_layer_norm_grads(dgain, dbias, x, stats, d);
+    is_gradient("layer_norm_grads", "dgain", dgain, plain_layer_norm, M, N, in, 1, dy);
+    is_gradient("layer_norm_grads", "dbias", dbias, plain_layer_norm, M, N, in, 2, dy);
+    if (M > 3) {
+        Tensor part = out(2, N), part_stats = out(2, 2);
+        op_layer_norm(part, part_stats, tensor_row_range(x, 2, 4), gain, put_flat(in[2]));
+        ok(same_bits(part, tensor_row_range(y, 2, 4)) && same_bits(part_stats, tensor_row_range(stats, 2, 4)),
+           "layer_norm, some rows alone");
+    }
+    forget("layer_norm");
+}
+
+// ---- attention ----
+
+static double *at(Mat m, size_t b, size_t h, size_t t, size_t d) {      // element d of head h of token (b, t)
+    return &m.v[(b * fixed.T + t) * m.cols + h * (m.cols / fixed.heads) + d];
+}
+static double *score_at(Mat p, size_t b, size_t h, size_t i, size_t j) {
+    return &p.v[((b * fixed.heads + h) * fixed.T + i) * fixed.T + j];
+}
+#define FOR(i, n) for (size_t i = 0; i < (n); i++)
+static void plain_scores(Mat p, const Mat *in) {
+    FOR(b, fixed.B) FOR(h, fixed.heads) FOR(i, fixed.T) FOR(j, fixed.T) {
+        double s = 0;
+        FOR(d, in[0].cols / fixed.heads) s += *at(in[0], b, h, i, d) * *at(in[1], b, h, j, d);
+        *score_at(p, b, h, i, j) = s;
+    }
+}
+static void plain_mix(Mat o, const Mat *in) {
+    FOR(b, fixed.B) FOR(h, fixed.heads) FOR(i, fixed.T) FOR(d, o.cols / fixed.heads) {
+        double s = 0;
+        FOR(j, fixed.T) s += *score_at(in[0], b, h, i, j) * *at(in[1], b, h, j, d);
+        *at(o, b, h, i, d) = s;
+    }
+}
+static void plain_mix_t(Mat o, const Mat *in) {
+    FOR(b, fixed.B) FOR(h, fixed.heads) FOR(j, fixed.T) FOR(d, o.cols / fixed.heads) {
+        double s = 0;
+        FOR(i, fixed.T) s += *score_at(in[0], b, h, i, j) * *at(in[1], b, h, i, d);
+        *at(o, b, h, j, d) = s;
+    }
+}
+
+static void test_heads(size_t T, size_t B, size_t H, size_t D) {
+    fixed.T = T, fixed.B = B, fixed.heads = H;
+    Mat qk[] = { normal(B * T, H * D, 1), normal(B * T, H * D, 2) }, pv[] = { normal(B * H * T, T, 3), qk[1] };
+    Mat p_want = mat(B * H * T, T), o_want = mat(B * T, H * D);
+    Mat dp = normal(B * H * T, T, 4), d_o = normal(B * T, H * D, 5);
+    Tensor p = out(B * H * T, T), o = out(B * T, H * D), q = put(qk[0]), k = put(qk[1]), s = put(pv[0]);
+    plain_scores(p_want, qk);
+    op_heads_scores(p, q, k, B, H);
+    is_value("heads_scores", "p", p, p_want);
+    op_heads_mix(o, put(dp), k, B, H);
+    is_gradient("heads_mix", "dq", o, plain_scores, B * H * T, T, qk, 0, dp);
+    op_heads_mix_t(o, put(dp), q, B, H);
+    is_gradient("heads_mix_t", "dk", o, plain_scores, B * H * T, T, qk, 1, dp);
+    plain_mix(o_want, pv);
+    op_heads_mix(o, s, k, B, H);
+    is_value("heads_mix", "o", o, o_want);
+    op_heads_scores(p, put(d_o), k, B, H);
+    is_gradient("heads_scores", "dp", p, plain_mix, B * T, H * D, pv, 0, d_o);
+    op_heads_mix_t(o, s, put(d_o), B, H);
+    is_gradient("heads_mix_t", "dv", o, plain_mix, B * T, H * D, pv, 1, d_o);
+    plain_mix_t(o_want, pv);
+    op_heads_mix_t(o, s, k, B, H);
+    is_value("heads_mix_t", "o", o, o_want);
+    forget("a head's op");
+}
+
+static void plain_softmax(Mat p, const Mat *in) {
+    FOR(r, p.rows) {
+        const double *s = in[0].v + r * p.cols;
+        const size_t live = r % fixed.T + 1;
+        double sum = 0, largest = -INFINITY;
+        FOR(c, live) largest = fmax(largest, fixed.scale * s[c]);
+        FOR(c, live) sum += exp(fixed.scale * s[c] - largest);
+        FOR(c, p.cols) p.v[r * p.cols + c] = c < live ? exp(fixed.scale * s[c] - largest) / sum : 0;
+    }
+}
+
+static void test_softmax(size_t T, size_t n) {
+    Mat in[] = { normal(n * T, T, 1) }, want = mat(n * T, T), dy = normal(n * T, T, 2);
+    fixed.T = T, fixed.scale = 0.7;
+    in[0].v[0] = 300;                                       // a score whose exp is no float
+    Tensor s = put(in[0]), p = out(n * T, T), ds = out(n * T, T), dp = put(dy);
+    plain_softmax(want, in);
+    op_causal_softmax(p, s, (real)0.7);
+    is_value("causal_softmax", "p", p, want);
+    op_causal_softmax_backward(ds, p, dp, (real)0.7);
+    is_gradient("causal_softmax_backward", "ds", ds, plain_softmax, n * T, T, in, 0, dy);
+    FOR(t, T - 1) tensor_fill(tensor_col_range(tensor_row_range(s, t, t + 1), t + 1, T), (real)NAN);
+    FOR(t, T - 1) tensor_fill(tensor_col_range(tensor_row_range(dp, t, t + 1), t + 1, T), (real)NAN);
+    op_causal_softmax(s, s, (real)0.7);
+    ok(same_bits(s, p), "causal_softmax, in place, never looks at later keys");
+    op_causal_softmax_backward(dp, p, dp, (real)0.7);
+    ok(same_bits(dp, ds), "causal_softmax_backward, in place, never looks at later keys");
+    forget("causal_softmax");
+}
+
+// ---- embedding ----
+
+static void plain_embed(Mat y, const Mat *in) {
+    FOR(r, y.rows) FOR(c, y.cols) {
+        const int word = fixed.ids[r] - (int)fixed.vocab0;
+        y.v[r * y.cols + c] = word >= 0 && word < (int)in[0].rows ? in[0].v[(size_t)word * y.cols + c] : 0;
+    }
+}
+static void plain_positions(Mat y, const Mat *in) {
+    FOR(r, y.rows) FOR(c, y.cols)
+        y.v[r * y.cols + c] = in[0].v[r * y.cols + c] + in[1].v[r % fixed.T * y.cols + c];
+}
+
+static void test_embedding(size_t words, size_t vocab0, size_t C) {
+    enum { M = 10 };
+    static const int tokens[M] = { 0, 4, 8, 4, 12, 5, -1, 4, 3, 9 };
+    Mat in[] = { normal(words, C, 1) }, want = mat(M, C), dy = normal(M, C, 2);
+    fixed.ids = tokens, fixed.vocab0 = vocab0;
+    Tensor y = out(M, C), dwte = out(words, C);
+    plain_embed(want, in);
+    op_embed_tokens(y, put(in[0]), ids(tokens, M), vocab0);
+    is_value("embed_tokens", "y", y, want);
+    op_embed_tokens_grad(dwte, ids(tokens, M), put(dy), vocab0);
+    is_gradient("embed_tokens_grad", "dwte", dwte, plain_embed, M, C, in, 0, dy);
+    forget("embed_tokens");
+}
+
+static void test_positions(size_t T, size_t B, size_t positions, size_t C) {
+    const size_t M = B * T;
+    Mat in[] = { normal(M, C, 1), normal(positions, C, 2) }, want = mat(M, C), dy = normal(M, C, 3);
+    fixed.T = T;
+    Tensor x = put(in[0]), wpe = put(in[1]), y = out(M, C), dwpe = out(positions, C);
+    plain_positions(want, in);
+    op_add_positions(y, x, wpe, T);
+    is_value("add_positions", "y", y, want);
+    op_add_positions(x, x, wpe, T);
+    ok(same_bits(x, y), "add_positions, in place");
+    op_add_positions_grad(dwpe, put(dy), T);
+    is_gradient("add_positions_grad", "dwpe", dwpe, plain_positions, M, C, in, 1, dy);
+    forget("add_positions");
+}
+
+// ---- cross entropy, over a vocabulary in slices ----
+
+static void plain_cross_entropy(Mat loss, const Mat *in) {
+    FOR(r, loss.rows) {
+        const double *x = in[0].v + r * in[0].cols;
+        double largest = -INFINITY, sum = 0;
+        FOR(c, in[0].cols) largest = fmax(largest, x[c]);
+        FOR(c, in[0].cols) sum += exp(x[c] - largest);
+        loss.v[r] = fixed.ids[r] < 0 ? 0 : log(sum) + largest - x[fixed.ids[r]];
+    }
+}
+
+enum { SLICES = 4 };
+static void test_cross_entropy(size_t V, const size_t *cut, const char *how) {
+    enum { M = 7 };
+    static const int targets[M] = { 0, 12, -1, 5, 4, -1, 9 };
+    const int *on_device = ids(targets, M);
+    Mat in[] = { normal(M, V, 1) }, want = mat(M, 1), dloss = normal(M, 1, 2), largest = mat(M, 1);
+    fixed.ids = targets;
+    FOR(c, V) in[0].v[3 * V + c] = (real)(in[0].v[3 * V + c] + 500);    // a row whose exponentials are no floats
+    Tensor logits = put(in[0]), max = out(M, 1), sum = out(M, 1);
+    Tensor picked = out(M, 1), loss = out(M, 1), one = out(M, 1);
+    FOR(r, M) largest.v[r] = -INFINITY;
+    tensor_fill(sum, 0);
+    tensor_fill(picked, 0);
+    FOR(i, SLICES) {                                        // what a vocabulary-parallel head asks for: the maximum,
+        Tensor mine = tensor_col_range(logits, cut[i], cut[i + 1]);
+        op_row_max(one, mine);
+        Mat m = get(one);
+        FOR(r, M) largest.v[r] = fmax(largest.v[r], m.v[r]);
+        op_pick_target(one, mine, on_device, cut[i]);       // the target's logit, which one rank has,
+        op_add(picked, picked, one);
+    }
+    tensor_copy(max, put(largest));
+    FOR(i, SLICES) {                                        // and the sum.
+        op_exp_sum(one, tensor_col_range(logits, cut[i], cut[i + 1]), max);
+        op_add(sum, sum, one);
+    }
+    op_token_loss(loss, picked, max, sum, on_device);
+    plain_cross_entropy(want, in);
+    is_value(how, "loss", loss, want);
+    Mat with_nan = mat(M, 1);
+    FOR(r, M) with_nan.v[r] = targets[r] < 0 ? NAN : dloss.v[r];        // where nothing counts, nothing is asked
+    FOR(i, SLICES)
+        op_cross_entropy_backward(tensor_col_range(logits, cut[i], cut[i + 1]), sum, on_device, put(with_nan), cut[i]);
+    is_gradient(how, "dlogits", logits, plain_cross_entropy, M, 1, in, 0, dloss);
+    forget(how);
+}
+
+// ---- optimizers ----
+
+static void test_optimizers(size_t M, size_t N) {
+    Mat w = normal(M, N, 1), m = mat(M, N), v = mat(M, N);
+    Tensor w_adam = put(w), w_sgd = put(w), tm = put(m), tv = put(v);
+    Mat w_sgd_want = mat(M, N);
+    memcpy(w_sgd_want.v, w.v, M * N * sizeof *w.v);
+    const double lr = 0.05, b1 = 0.9, b2 = 0.95, epsilon = 1e-5, decay = 0.1, scale = 0.3;
+    for (int step = 1; step <= 3; step++) {
+        Mat g = normal(M, N, (uint64_t)(10 + step));
+        const double c1 = 1 - pow(b1, step), c2 = 1 - pow(b2, step);
+        FOR(i, M * N) {
+            const double s = scale * g.v[i];
+            m.v[i] = b1 * m.v[i] + (1 - b1) * s;
+            v.v[i] = b2 * v.v[i] + (1 - b2) * s * s;
+            w.v[i] -= lr * (m.v[i] / c1 / (sqrt(v.v[i] / c2) + epsilon) + decay * w.v[i]);
+            w_sgd_want.v[i] -= lr * (s + decay * w_sgd_want.v[i]);
+        }
+        AdamW a = { (real)lr, (real)b1, (real)b2, (real)epsilon, (real)decay, (real)c1, (real)c2 };
+        op_adamw(w_adam, put(g), tm, tv, (real)scale, a);
+        op_sgd(w_sgd, put(g), (real)scale, (real)lr, (real)decay);
+    }
+    is_value("sgd", "w", w_sgd, w_sgd_want);
+    is_value("adamw", "w", w_adam, w);
+    is_value("adamw", "m", tm, m);
+    is_value("adamw", "v", tv, v);
+    forget("an optimizer");
+}
+
+// ---- wrong shapes end with both shapes and status 3 ----
+
+static Tensor t(size_t rows, size_t cols) { return put(mat(rows, cols)); }
+static void bad_matmul(void) { op_matmul(t(4, 8), t(4, 5), t(6, 8)); }
+static void bad_matmul_nt(void) { op_matmul_nt(t(4, 8), t(4, 5), t(5, 8)); }
+static void bad_matmul_tn(void) { op_matmul_tn(t(4, 8), t(4, 5), t(4, 8)); }
+static void bad_add(void) { op_add(t(4, 8), t(4, 8), t(8, 4)); }
+static void bad_multiply(void) { op_multiply(t(4, 8), t(4, 7), t(4, 8)); }
+static void bad_scale(void) { op_scale(t(4, 8), t(4, 7), 1); }
+static void bad_bias(void) { op_add_bias(t(4, 8), t(4, 8), t(1, 4)); }
+static void bad_sum_rows(void) { op_sum_rows(t(1, 4), t(4, 8)); }
+static void bad_gelu(void) { op_gelu(t(4, 8), t(2, 16)); }
+static void bad_gelu_backward(void) { op_gelu_backward(t(4, 8), t(4, 8), t(4, 1)); }
+static void bad_dropout(void) { op_dropout(t(4, 8), t(4, 9), (Dropout){ .p = 0.1 }); }
+static void bad_p(void) { op_dropout(t(4, 8), t(4, 8), (Dropout){ .p = 1 }); }
+static void bad_dropout_heads(void) { op_dropout_heads(t(30, 5), t(30, 5), 1, 0.1, 0, 2, 2, 0); }
+static void bad_norm(void) { op_layer_norm(t(4, 8), t(4, 1), t(4, 8), t(1, 8), t(1, 8)); }
+static void bad_norm_backward(void) { op_layer_norm_backward(t(4, 8), t(4, 8), t(4, 2), t(8, 1), t(4, 8)); }
+static void bad_norm_grads(void) { op_layer_norm_grads(t(1, 8), t(1, 7), t(4, 8), t(4, 2), t(4, 8)); }
+static void bad_scores(void) { op_heads_scores(t(30, 5), t(10, 7), t(10, 7), 2, 3); }
+static void bad_mix(void) { op_heads_mix(t(10, 6), t(30, 5), t(10, 9), 2, 3); }
+static void bad_mix_t(void) { op_heads_mix_t(t(10, 6), t(20, 5), t(10, 6), 2, 3); }
+static void bad_softmax(void) { op_causal_softmax(t(7, 5), t(7, 5), 1); }
+static void bad_softmax_backward(void) { op_causal_softmax_backward(t(10, 5), t(10, 5), t(5, 5), 1); }
+static void bad_embed(void) { op_embed_tokens(t(4, 8), t(9, 7), NULL, 0); }
+static void bad_embed_grad(void) { op_embed_tokens_grad(t(9, 7), NULL, t(4, 8), 0); }
+static void bad_positions(void) { op_add_positions(t(10, 3), t(10, 3), t(4, 3), 5); }
+static void bad_positions_grad(void) { op_add_positions_grad(t(5, 3), t(11, 3), 5); }
+static void bad_row_max(void) { op_row_max(t(4, 2), t(4, 8)); }
+static void bad_pick(void) { op_pick_target(t(3, 1), t(4, 8), NULL, 0); }
+static void bad_exp_sum(void) { op_exp_sum(t(4, 1), t(4, 8), t(1, 4)); }
+static void bad_loss(void) { op_token_loss(t(4, 1), t(4, 1), t(3, 1), t(4, 1), NULL); }
+static void bad_cross_entropy(void) { op_cross_entropy_backward(t(4, 8), t(4, 1), NULL, t(1, 1), 0); }
+static void bad_sgd(void) { op_sgd(t(4, 8), t(4, 7), 1, 1, 0); }
+static void bad_adamw(void) { op_adamw(t(4, 8), t(4, 8), t(4, 8), t(3, 8), 1, (AdamW){ .lr = 1 }); }
+
+static void test_shapes(void) {
+    ends(bad_matmul, 3, "op_matmul: y is [4, 8], but x [4, 5] times w [6, 8] does not fit");
+    ends(bad_matmul_nt, 3, "op_matmul_nt: y is [4, 8], but x [4, 5] times w [5, 8]^T does not fit");
+    ends(bad_matmul_tn, 3, "op_matmul_tn: y is [4, 8], but x [4, 5]^T times w [4, 8] does not fit");
+    ends(bad_add, 3, "op_add: b is [8, 4], but a [4, 8] needs [4, 8]");
+    ends(bad_multiply, 3, "op_multiply: y is [4, 8], but a [4, 7] needs [4, 7]");
+    ends(bad_scale, 3, "op_scale: y is [4, 8], but x [4, 7] needs [4, 7]");
+    ends(bad_bias, 3, "op_add_bias: bias is [1, 4], but x [4, 8] needs [1, 8]");
+    ends(bad_sum_rows, 3, "op_sum_rows: sum is [1, 4], but x [4, 8] needs [1, 8]");
+    ends(bad_gelu, 3, "op_gelu: y is [4, 8], but x [2, 16] needs [2, 16]");
+    ends(bad_gelu_backward, 3, "op_gelu_backward: dy is [4, 1], but x [4, 8] needs [4, 8]");
+    ends(bad_dropout, 3, "op_dropout: y is [4, 8], but x [4, 9] needs [4, 9]");
+    ends(bad_p, 3, "op_dropout: the probability is 1; it must be at least 0 and less than 1");
+    ends(bad_dropout_heads, 3, "op_dropout_heads: x is [30, 5], but 2 sequences of 5 with 2 heads have 20 rows");
+    ends(bad_norm, 3, "op_layer_norm: stats is [4, 1], but x [4, 8] needs [4, 2]");
+    ends(bad_norm_backward, 3, "op_layer_norm_backward: gain is [8, 1], but x [4, 8] needs [1, 8]");
+    ends(bad_norm_grads, 3, "op_layer_norm_grads: dbias is [1, 7], but x [4, 8] needs [1, 8]");
+    ends(bad_scores, 3, "op_heads_scores: q is [10, 7] and p is [30, 5]: that is not 2 sequences of 5 with 3 heads");
+    ends(bad_mix, 3, "op_heads_mix: o is [10, 6], but v [10, 9] needs [10, 9]");
+    ends(bad_mix_t, 3, "op_heads_mix_t: v is [10, 6] and p is [20, 5]: that is not 2 sequences of 5 with 3 heads");
+    ends(bad_softmax, 3, "op_causal_softmax: p is [7, 5]; its rows must be a multiple of its columns");
+    ends(bad_softmax_backward, 3, "op_causal_softmax_backward: dp is [5, 5], but p [10, 5] needs [10, 5]");
+    ends(bad_embed, 3, "op_embed_tokens: y is [4, 8], but wte [9, 7] needs [4, 7]");
+    ends(bad_embed_grad, 3, "op_embed_tokens_grad: dy is [4, 8], but dwte [9, 7] needs [4, 7]");
+    ends(bad_positions, 3, "op_add_positions: wpe is [4, 3]: it has no position for every row of [10, 3]");
+    ends(bad_positions_grad, 3, "op_add_positions_grad: dwpe is [5, 3]: it has no position for every row of [11, 3]");
+    ends(bad_row_max, 3, "op_row_max: max is [4, 2], but logits [4, 8] needs [4, 1]");
+    ends(bad_pick, 3, "op_pick_target: picked is [3, 1], but logits [4, 8] needs [4, 1]");
+    ends(bad_exp_sum, 3, "op_exp_sum: max is [1, 4], but logits [4, 8] needs [4, 1]");
+    ends(bad_loss, 3, "op_token_loss: max is [3, 1], but picked [4, 1] needs [4, 1]");
+    ends(bad_cross_entropy, 3, "op_cross_entropy_backward: dloss is [1, 1], but logits [4, 8] needs [4, 1]");
+    ends(bad_sgd, 3, "op_sgd: g is [4, 7], but w [4, 8] needs [4, 8]");
+    ends(bad_adamw, 3, "op_adamw: v is [3, 8], but w [4, 8] needs [4, 8]");
+}
+
+// An op in a window adds the same numbers in the same order.
+static void test_windows_and_sizes(void) {
+    test_products(7, 5, 13);
+    test_elements(7, 13);
+    test_bias(7, 13);
+    test_bias(5, 133);                                      // more than two strips
+    test_gelu(7, 13);
+    test_gelu(3, 65);
+    test_dropout(7, 13, 0.3);
+    test_dropout(7, 13, 0);
+    test_dropout_heads(5, 2, 3, 0.3);
+    test_dropout_heads(5, 2, 3, 0);
+    test_layer_norm(7, 13);
+    test_layer_norm(4, 131);
+    test_layer_norm(2, 1030);
+    test_heads(5, 2, 3, 7);
+    test_softmax(5, 3);
+    test_softmax(41, 1);
+    test_embedding(13, 0, 9);
+    test_embedding(5, 4, 9);
+    test_embedding(5, 4, 70);
+    test_positions(5, 2, 5, 9);
+    test_positions(5, 3, 7, 33);
+    test_cross_entropy(13, (size_t[]){ 0, 13, 13, 13, 13 }, "cross entropy");
+    test_cross_entropy(13, (size_t[]){ 0, 5, 5, 11, 13 }, "cross entropy in slices");
+    test_cross_entropy(1030, (size_t[]){ 0, 5, 600, 1000, 1030 }, "cross entropy of many words");
+    test_optimizers(7, 13);
+}
+static void test_empty(void) {
+    test_products(7, 0, 13);                                // an empty sum is 0, also where there was NaN
+    test_products(0, 5, 13);
+    test_products(7, 5, 0);
+    test_elements(0, 13);
+    test_elements(3, 0);
+    test_bias(0, 13);
+    test_bias(4, 0);
+    test_gelu(0, 5);
+    test_layer_norm(0, 13);
+    test_heads(5, 2, 0, 7);                                 // a rank without a head
+    test_heads(5, 0, 3, 7);
+    test_dropout_heads(5, 2, 0, 0.3);
+    test_positions(5, 0, 7, 9);
+    test_embedding(0, 4, 9);
+    test_optimizers(1, 0);
+}
+
+int main(void) {
+    device_init();
+    memory_rank_begin();
+    test_exp();
+    test_row_sum();
+    test_dropout_rate();
+    for (int i = 0; i < 2; i++) {
+        framed = i == 1;
+        test_windows_and_sizes();
+        test_empty();
+    }
+    framed = false;
+    test_shapes();
+    printf("# worst: %.1e of a value, %.1e of a derivative\n", worst_rounding, worst_derivative);
+    memory_rank_end();
+    return tap_end();
+}
