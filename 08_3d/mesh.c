@@ -7,6 +7,22 @@ Coordinates mesh_coordinates(Degrees n, size_t rank) {
 }
 size_t mesh_rank(Degrees n, Coordinates c) { return c.tp + n.tp * (c.dp + n.dp * c.pp); }
 
+Degrees mesh_degrees(Run *run) {
+    size_t world = run->world->size;
+    Degrees n = { .tp = option_given(run, "tp") ? option_size(run, "tp") : 0, .pp = option_given(run, "pp") ? option_size(run, "pp") : 0,
+                  .dp = option_given(run, "dp") ? option_size(run, "dp") : 0 };
+    REQUIRE((n.tp || !option_given(run, "tp")) && (n.pp || !option_given(run, "pp")) && (n.dp || !option_given(run, "dp")),
+            "--dp, --tp and --pp are at least 1");
+    size_t given = (n.tp ? n.tp : 1) * (n.pp ? n.pp : 1) * (n.dp ? n.dp : 1);
+    REQUIRE(world % given == 0, "--dp, --tp and --pp ask for a multiple of %zu ranks, but there are %zu: choose degrees whose product is %zu",
+            given, world, world);
+    size_t free = world / given;
+    if (!n.tp) { n.tp = free % 2 ? 1 : 2; free /= n.tp; }
+    if (!n.pp) { n.pp = free % 2 ? 1 : 2; free /= n.pp; }
+    if (!n.dp) n.dp = free;
+    return n;                                      // mesh_new() checks the product
+}
+
 Mesh mesh_new(Comm *world, Degrees n) {
     REQUIRE(n.dp && n.tp && n.pp && n.dp * n.tp * n.pp == world->size,
             "dp %zu x tp %zu x pp %zu is not %zu ranks: choose --dp, --tp and --pp whose product is the number of ranks, "

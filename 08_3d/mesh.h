@@ -4,12 +4,16 @@
 // pipeline, which talks least:  rank = tp_rank + tp * (dp_rank + dp * pp_rank)   (PTD-P section 5; Megatron's order).
 #ifndef MESH_H
 #define MESH_H
-#include "common/comm.h"
+#include "common/lesson.h"
 
 typedef struct { size_t dp, tp, pp; } Degrees;
 typedef struct { size_t dp, tp, pp; } Coordinates;
 Coordinates mesh_coordinates(Degrees n, size_t rank);
 size_t mesh_rank(Degrees n, Coordinates c);
+
+// From --dp, --tp and --pp, which the program's options must have. What is not given: tp 2, then pp 2, where the ranks allow,
+// and dp the ranks that are left. usage_error() where the product cannot be the number of ranks.
+Degrees mesh_degrees(Run *run);
 
 typedef struct {
     Degrees n;

@@ -48,22 +48,6 @@ static const Option options[] = {
 
 // ---------------------------------------------------------------- options
 
-static Degrees degrees(Run *run) {
-    size_t world = run->world->size, free = world;
-    Degrees n = { .tp = option_given(run, "tp") ? option_size(run, "tp") : 0, .pp = option_given(run, "pp") ? option_size(run, "pp") : 0,
-                  .dp = option_given(run, "dp") ? option_size(run, "dp") : 0 };
-    REQUIRE((n.tp || !option_given(run, "tp")) && (n.pp || !option_given(run, "pp")) && (n.dp || !option_given(run, "dp")),
-            "--dp, --tp and --pp are at least 1");
-    size_t given = (n.tp ? n.tp : 1) * (n.pp ? n.pp : 1) * (n.dp ? n.dp : 1);
-    REQUIRE(world % given == 0, "--dp, --tp and --pp ask for a multiple of %zu ranks, but there are %zu: choose degrees whose product is %zu",
-            given, world, world);
-    free = world / given;
-    if (!n.tp) { n.tp = free % 2 ? 1 : 2; free /= n.tp; }
-    if (!n.pp) { n.pp = free % 2 ? 1 : 2; free /= n.pp; }
-    if (!n.dp) n.dp = free;
-    return n;                                      // mesh_new() has the last word on the product
-}
-
 // "3,4,3" -> {3, 4, 3}
 static size_t *stage_layers(Run *run, size_t stages) {
     if (!option_given(run, "stage-layers")) return NULL;
@@ -89,7 +73,7 @@ static TrainerConfig trainer_config(Run *run) {
         .model = { .layers = option_size(run, "layers"), .width = option_size(run, "width"), .heads = option_size(run, "heads"),
                    .context = option_size(run, "context"), .vocab = 256, .seed = run->seed,
                    .dropout = check && !option_given(run, "dropout") ? 0.1 : option_real(run, "dropout") },
-        .mesh = degrees(run), .batch = option_size(run, "batch"), .micro_batch = option_size(run, "micro-batch"),
+        .mesh = mesh_degrees(run), .batch = option_size(run, "batch"), .micro_batch = option_size(run, "micro-batch"),
         .schedule = !strcmp(schedule, "naive") ? schedule_naive : !strcmp(schedule, "gpipe") ? schedule_gpipe : schedule_1f1b,
         .zero = (size_t)atoi(option_text(run, "zero")), .clip = option_real(run, "clip"),
         .recompute = !strcmp(how, "full") ? RECOMPUTE_FULL : !strcmp(how, "selective") ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE,
