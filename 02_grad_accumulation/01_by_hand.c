@@ -1,0 +1,175 @@
+// ranks: 1
+// level: core
+// question: A batch does not fit on the device: how do you take it in pieces, and still step as if it had come at once?
+//
+// The linear layer of chapter 01, y = xW + b, 10 numbers to 5, on plain C arrays. The device has room for 30 of the 100 samples, so
+// the batch comes in micro-batches of 30, 30, 30 and 10. Their gradients are added; then there is ONE step.
+// Every contribution is divided by the size of the whole batch, never by that of its own piece: the last one is smaller.
+// Left out: what is saved (activations; the next lesson measures them), and other devices (the lesson after).
+#include "common/lesson.h"
+#include "common/random.h"
+#include <math.h>
+
+enum { IN = 10, OUT = 5, SAMPLES = 100, ROOM = 30, PIECES = (SAMPLES + ROOM - 1) / ROOM, EPOCHS = 100, PRINTED = EPOCHS / 10 };
+
+// A layer, or the gradient of one: w is [in, out], row by row.
+typedef struct { size_t in, out; real w[IN * OUT], b[OUT]; } Linear;
+
+// Micro-batch k of a batch taken `room` samples at a time.
+static Range piece(size_t samples, size_t room, size_t k) {
+    return (Range){ k * room, (k + 1) * room < samples ? (k + 1) * room : samples };
+}
+
+// ---------------------------------------------------------------- one micro-batch
+
+// g <- the gradient of (sum of the squared errors of these samples) / elements; returns that loss. `elements` is the caller's choice,
+// and the choice of this chapter: of the whole batch, or of this micro-batch?
+static double loss_and_gradient(Linear *g, const Linear *l, const real *x, const real *target, Range samples, size_t elements) {
+    double loss = 0;
+    *g = (Linear){ .in = l->in, .out = l->out };
+    for (size_t s = samples.lo; s < samples.hi; s++)
+        for (size_t j = 0; j < l->out; j++) {
+            real y = l->b[j];
+            for (size_t i = 0; i < l->in; i++) y += x[s * l->in + i] * l->w[i * l->out + j];
+            real difference = y - target[s * l->out + j], dy = 2 * difference / (real)elements;
+            loss += (double)(difference * difference);
+            for (size_t i = 0; i < l->in; i++) g->w[i * l->out + j] += x[s * l->in + i] * dy;       // dW = x^T dy
+            g->b[j] += dy;
+        }
+    return loss / (double)elements;
+}
+
+static void add_scaled(Linear *to, const Linear *from, real scale) {
+    for (size_t i = 0; i < to->in * to->out; i++) to->w[i] += scale * from->w[i];
+    for (size_t j = 0; j < to->out; j++) to->b[j] += scale * from->b[j];
+}
+
+// ---------------------------------------------------------------- the batch, four ways
+
+typedef double Gradient(Linear *sum, const Linear *l, const real *x, const real *target, size_t samples, size_t room);
+
+static double at_once(Linear *sum, const Linear *l, const real *x, const real *target, size_t samples, size_t room) {
+    (void)room;
+    return loss_and_gradient(sum, l, x, target, (Range){ 0, samples }, samples * l->out);
+}
+
+// The technique: one buffer that is zeroed once a step, added to after every micro-batch, and used once.
+static double accumulate(Linear *sum, const Linear *l, const real *x, const real *target, size_t samples, size_t room) {
+    double loss = 0;
+    *sum = (Linear){ .in = l->in, .out = l->out };
+    for (size_t k = 0; k < ceil_div(samples, room); k++) {
+        Linear g;
+        loss += loss_and_gradient(&g, l, x, target, piece(samples, room, k), samples * l->out);
+        add_scaled(sum, &g, 1);
+    }
+    return loss;
+}
+
+// The trap: each micro-batch takes its own mean, and the means are averaged. Right only when all are equally large.
+static double mean_of_means(Linear *sum, const Linear *l, const real *x, const real *target, size_t samples, size_t room) {
+    size_t m = ceil_div(samples, room);
+    double loss = 0;
+    *sum = (Linear){ .in = l->in, .out = l->out };
+    for (size_t k = 0; k < m; k++) {
+        Linear g;
+        Range r = piece(samples, room, k);
+        loss += loss_and_gradient(&g, l, x, target, r, range_size(r) * l->out) / (double)m;
+        add_scaled(sum, &g, 1 / (real)m);
+    }
+    return loss;
+}
+
+// Data parallelism (chapter 01) with the same pieces: all at the same time, each on a device with a gradient of its own; then the
+// gradients are added in the order of the devices. The same sums, over devices instead of over time.
+static double on_devices(Linear *sum, const Linear *l, const real *x, const real *target, size_t samples, size_t room) {
+    Linear g[PIECES];
+    double loss = 0;
+    for (size_t k = 0; k < ceil_div(samples, room); k++) loss += loss_and_gradient(&g[k], l, x, target, piece(samples, room, k), samples * l->out);
+    *sum = (Linear){ .in = l->in, .out = l->out };
+    for (size_t k = 0; k < ceil_div(samples, room); k++) add_scaled(sum, &g[k], 1);
+    return loss;
+}
+
+// ---------------------------------------------------------------- three samples, two micro-batches, on paper
+
+static void on_paper(Run *run) {
+    static const real x[] = { 1, 2, 3, 0, 0, 1 }, target[] = { -2, 2, 3, 6, -3, 1 };
+    static const double by_pencil[] = { 1, -6, 3, 0 };
+    const Linear identity = { .in = 2, .out = 2, .w = { 1, 0, 0, 1 } };
+    Linear g;
+    double got[4];
+    say(run, "On paper: 3 samples in micro-batches of 2 and 1, W = identity, b = 0, so y = x; 6 elements in all\n");
+    for (size_t k = 0; k < 2; k++) {
+        loss_and_gradient(&g, &identity, x, target, piece(3, 2, k), 6);
+        say(run, "  micro-batch %zu, divided by 6:   dW = [%3g %4g; %3g %g]\n", k, (double)g.w[0], (double)g.w[1], (double)g.w[2], (double)g.w[3]);
+    }
+    accumulate(&g, &identity, x, target, 3, 2);
+    say(run, "  their sum:                     dW = [%3g %4g; %3g %g]   the gradient of the batch\n", (double)g.w[0], (double)g.w[1], (double)g.w[2], (double)g.w[3]);
+    for (size_t i = 0; i < 4; i++) got[i] = (double)g.w[i];
+    mean_of_means(&g, &identity, x, target, 3, 2);
+    say(run, "  the mean of their own means:   dW = [%3g %4g; %3g %g]   something else\n", (double)g.w[0], (double)g.w[1], (double)g.w[2], (double)g.w[3]);
+    check_numbers(run, "on paper", "dW, accumulated", got, by_pencil, 4, 0);
+}
+
+// ---------------------------------------------------------------- training, and the comparison
+
+typedef struct { Linear layer, first_gradient; double loss[PRINTED]; } Trained;
+
+static Trained train(const Linear *start, const real *x, const real *target, Gradient *gradient) {
+    Trained t = { .layer = *start };
+    for (size_t epoch = 0; epoch < EPOCHS; epoch++) {
+        Linear g;
+        double loss = gradient(&g, &t.layer, x, target, SAMPLES, ROOM);
+        if (epoch == 0) t.first_gradient = g;
+        if (epoch % 10 == 0) t.loss[epoch / 10] = loss;
+        add_scaled(&t.layer, &g, (real)-0.01);             // one step a batch, however many pieces it came in
+    }
+    return t;
+}
+
+static Snapshot *snapshot_of(Run *run, const Trained *t) {
+    Snapshot *s = snapshot_new(run);
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor w = tensor_new(&a, IN, OUT), b = tensor_new(&a, 1, OUT), dw = tensor_new(&a, IN, OUT);
+    tensor_upload(w, t->layer.w);
+    tensor_upload(b, t->layer.b);
+    tensor_upload(dw, t->first_gradient.w);
+    snapshot_put(s, "W", IN, OUT, w, 0, 0);
+    snapshot_put(s, "b", 1, OUT, b, 0, 0);
+    snapshot_put(s, "first dW", IN, OUT, dw, 0, 0);
+    arena_free(&a);
+    return s;
+}
+
+static void by_hand(Run *run) {
+    REQUIRE(run->world->size == 1, "01_by_hand is about one device: start it with one rank");
+    on_paper(run);
+
+    real x[SAMPLES * IN], target[SAMPLES * OUT];           // noise, as in chapter 01
+    Linear start = { .in = IN, .out = OUT };
+    double width = 2 / sqrt(IN);
+    for (size_t i = 0; i < SAMPLES * IN; i++) x[i] = (real)random_normal(random_key(random_key(run->seed, 0), i));
+    for (size_t i = 0; i < SAMPLES * OUT; i++) target[i] = (real)random_normal(random_key(random_key(run->seed, 1), i));
+    for (size_t i = 0; i < IN * OUT; i++) start.w[i] = (real)(width * (random_unit(random_key(random_key(run->seed, 2), i)) - 0.5));
+    for (size_t j = 0; j < OUT; j++) start.b[j] = (real)(width * (random_unit(random_key(random_key(run->seed, 3), j)) - 0.5));
+
+    Trained whole = train(&start, x, target, at_once), accumulated = train(&start, x, target, accumulate);
+    Trained means = train(&start, x, target, mean_of_means), devices = train(&start, x, target, on_devices);
+    say(run, "\n%d samples, room for %d: %d micro-batches, the last of %d\n", SAMPLES, ROOM, PIECES, SAMPLES - (PIECES - 1) * ROOM);
+    say(run, "epoch   at once    accumulated   mean of means\n");
+    for (size_t i = 0; i < PRINTED; i++) say(run, "%5zu   %.6f   %.6f      %.6f\n", 10 * i, whole.loss[i], accumulated.loss[i], means.loss[i]);
+
+    Snapshot *want = snapshot_of(run, &whole), *got = snapshot_of(run, &accumulated);
+    Snapshot *trap = snapshot_of(run, &means), *parallel = snapshot_of(run, &devices);
+    check_close(run, "accumulated = the batch at once", got, want, LIMIT_ROUNDING);
+    check_numbers(run, "accumulated = the batch at once", "loss", accumulated.loss, whole.loss, PRINTED, LIMIT_ROUNDING);
+    check_differs(run, "trap: the mean of means", trap, want, 0.05);
+    check_equal(run, "accumulated = data parallel", got, parallel);
+    check_numbers(run, "accumulated = data parallel", "loss", accumulated.loss, devices.loss, PRINTED, 0);
+    snapshot_free(want);
+    snapshot_free(got);
+    snapshot_free(trap);
+    snapshot_free(parallel);
+}
+
+int main(int argc, char **argv) { return lesson_main(argc, argv, by_hand, NULL); }
