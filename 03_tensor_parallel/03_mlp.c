@@ -163,7 +163,18 @@ static size_t train(Run *run, Comm *tp, Snapshot *seen, Snapshot *weights, doubl
 // Then X A is a sum over ranks, and GELU(u + v) is not GELU(u) + GELU(v): the ranks must add the [M, F] BEFORE the GELU, four
 // times the words of [M, C] where F = 4 C.
 
+static double gelu_of(double u) {
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor t = tensor_new(&scratch, 1, 1);
+    tensor_fill(t, (real)u);
+    op_gelu(t, t);
+    double value = tensor_sum(t);
+    arena_free(&scratch);
+    return value;
+}
+
 static void rows_first(Run *run) {
+    say(run, "GELU(2) + GELU(-2) = %.4f, but GELU(2 + -2) = %.4f", gelu_of(2) + gelu_of(-2), gelu_of(0));
     Comm *tp = run->world;
     Range mine = shard_range(C, tp->size, tp->rank);
     Mlp m = mlp_new(run->seed, (Range){0, F});             // the whole A, of which this rank uses its rows
