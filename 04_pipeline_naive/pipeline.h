@@ -9,7 +9,8 @@
 
 typedef struct { enum { FORWARD, BACKWARD } what; size_t micro_batch; } PipeOp;
 typedef struct { PipeOp *ops; size_t n; } Schedule;              // of one stage; free with schedule_free
-// p stages, m micro-batches, stage i. (PipeDream-Flush's schedule is chapter 05's.)
+typedef Schedule (*ScheduleRule)(size_t p, size_t m, size_t i);  // p stages, m micro-batches: the list of stage i
+// (PipeDream-Flush's schedule is chapter 05's.)
 Schedule schedule_naive(size_t p, size_t m, size_t i);           // a micro-batch goes all the way and back before the next one
 Schedule schedule_gpipe(size_t p, size_t m, size_t i);           // all forwards, then all backwards, both ascending (Huang et al. 2018)
 Schedule schedule_forward_only(size_t p, size_t m, size_t i);    // evaluation

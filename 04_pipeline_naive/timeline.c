@@ -1,0 +1,90 @@
+// timeline.c: see timeline.h.
+#include "04_pipeline_naive/timeline.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+Schedule *schedule_all(ScheduleRule rule, size_t p, size_t m) {
+    Schedule *stage = host_alloc(p * sizeof *stage);
+    for (size_t i = 0; i < p; i++) stage[i] = rule(p, m, i);
+    return stage;
+}
+void schedule_all_free(Schedule *stage, size_t p) {
+    for (size_t i = 0; i < p; i++) schedule_free(&stage[i]);
+    free(stage);
+}
+
+// The event of an op on a stage, if it has run already.
+static const Event *event_of(const Timeline *t, size_t i, int what, size_t k) {
+    for (size_t e = 0; e < t->n[i]; e++)
+        if ((int)t->event[i][e].op.what == what && t->event[i][e].op.micro_batch == k) return &t->event[i][e];
+    return NULL;
+}
+
+// When what an op of stage i needs is there; false: not yet.
+static bool arrived(const Timeline *t, size_t i, PipeOp op, size_t *when) {
+    const Event *needed;
+    *when = 0;
+    if (op.what == FORWARD && i == 0) return true;       // tokens are always there
+    if (op.what == FORWARD) needed = event_of(t, i - 1, FORWARD, op.micro_batch);
+    else if (i + 1 < t->p) needed = event_of(t, i + 1, BACKWARD, op.micro_batch);
+    else needed = event_of(t, i, FORWARD, op.micro_batch);
+    if (needed) *when = needed->end;
+    return needed;
+}
+
+// Starting an op never takes away what another one needs, so the order in which stages are asked changes nothing.
+Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b) {
+    Timeline t = { .p = p, .m = m, .event = host_alloc(p * sizeof *t.event), .n = host_alloc(p * sizeof *t.n) };
+    for (size_t i = 0; i < p; i++) t.event[i] = host_alloc((stage[i].n + 1) * sizeof **t.event);
+    for (bool moved = true; moved;) {
+        moved = t.stuck = false;
+        for (size_t i = 0; i < p; i++) {
+            size_t at, done = t.n[i];
+            if (done == stage[i].n) continue;
+            PipeOp op = stage[i].ops[done];
+            if (!arrived(&t, i, op, &at)) { t.stuck = true; continue; }
+            size_t free_at = done ? t.event[i][done - 1].end : 0;
+            size_t start = at > free_at ? at : free_at, end = start + (op.what == FORWARD ? t_f : t_b);
+            t.event[i][t.n[i]++] = (Event){ op, start, end };
+            if (end > t.end) t.end = end;
+            moved = true;
+        }
+    }
+    return t;
+}
+
+void timeline_free(Timeline *t) {
+    for (size_t i = 0; i < t->p; i++) free(t->event[i]);
+    free(t->event);
+    free(t->n);
+}
+
+size_t timeline_busy(const Timeline *t) {
+    size_t units = 0;
+    for (size_t i = 0; i < t->p; i++)
+        for (size_t e = 0; e < t->n[i]; e++) units += t->event[i][e].end - t->event[i][e].start;
+    return units;
+}
+
+char *timeline_row(const Timeline *t, size_t i) {
+    char *row = host_alloc(3 * t->end + 1), name[24];
+    for (size_t unit = 0; unit < t->end; unit++) memcpy(row + 3 * unit, ".  ", 3);
+    for (size_t e = 0; e < t->n[i]; e++) {
+        const Event *v = &t->event[i][e];
+        memset(row + 3 * v->start, '-', 3 * (v->end - v->start));
+        row[3 * v->end - 1] = ' ';
+        snprintf(name, sizeof name, "%c%zu", v->op.what == FORWARD ? 'F' : 'B', v->op.micro_batch);
+        memcpy(row + 3 * v->start, name, strlen(name) < 3 ? strlen(name) : 3);
+    }
+    return row;
+}
+
+size_t makespan(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b) {
+    Schedule *stage = schedule_all(rule, p, m);
+    Timeline t = timeline_of(stage, p, m, t_f, t_b);
+    size_t end = t.stuck ? SIZE_MAX : t.end;
+    timeline_free(&t);
+    schedule_all_free(stage, p);
+    return end;
+}

@@ -1,0 +1,28 @@
+// timeline.h: how long a step takes, worked out from the op lists alone: no model, no ranks, no clock.
+//
+// A stage works down its list. An op starts as soon as the stage is done with the op before it AND what it needs is there:
+//     forward  k of stage i needs forward  k of stage i - 1
+//     backward k of stage i needs backward k of stage i + 1; on the last stage, its own forward k
+// Times are whole units, the same on every stage; messages take no time.
+#ifndef TIMELINE_H
+#define TIMELINE_H
+#include "04_pipeline_naive/pipeline.h"
+
+typedef struct { PipeOp op; size_t start, end; } Event;
+typedef struct {
+    size_t p, m;
+    Event **event;                                       // [stage][place in the list]
+    size_t *n;                                           // [stage]: how many ops have run
+    size_t end;                                          // of the last op of all: the makespan
+    bool stuck;                                          // no stage can start its next op: the lists deadlock
+} Timeline;
+Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b);     // stage[p]
+void timeline_free(Timeline *t);
+size_t timeline_busy(const Timeline *t);                 // units in which a stage works, added over the stages
+char *timeline_row(const Timeline *t, size_t i);         // stage i as text, three columns a unit; free() it
+
+Schedule *schedule_all(ScheduleRule rule, size_t p, size_t m);       // the lists of all stages
+void schedule_all_free(Schedule *stage, size_t p);
+// Time from the first forward to the last backward; SIZE_MAX when the lists deadlock.
+size_t makespan(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b);
+#endif
