@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 // The whole model's tensors in model order, whatever part of it this rank holds: described once more, never allocated.
@@ -32,11 +33,34 @@ static char *header(const Model *whole, size_t *length) {
     return h;
 }
 
+// Beside its place and renamed when it is whole. What is not a plain file (a pipe, a device) is written in place: renaming
+// would replace it.
+static bool in_place(const char *file) {
+    struct stat there;
+    return stat(file, &there) == 0 && !S_ISREG(there.st_mode);
+}
+static char *part_name(const char *file) {
+    char *part = host_alloc(strlen(file) + 5);
+    sprintf(part, "%s%s", file, in_place(file) ? "" : ".tmp");
+    return part;
+}
+
+void safetensors_require(Run *run, const char *file) {
+    struct stat there;
+    if (run->world->rank || (stat(file, &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode))) return;
+    char *part = part_name(file);
+    FILE *f = fopen(part, "ab");
+    REQUIRE(f, "--export %s: cannot write it: %s; name a file in a folder that exists", file, strerror(errno));
+    fclose(f);
+    if (!in_place(file)) remove(part);
+    free(part);
+}
+
 static void write_file(const Model *whole, Snapshot *weights, const char *file) {
-    char temporary[4096];
-    REQUIRE((size_t)snprintf(temporary, sizeof temporary, "%s.tmp", file) < sizeof temporary, "--export: the file name is too long");
-    FILE *f = fopen(temporary, "wb");
-    if (!f) fault("cannot write %s: %s", temporary, strerror(errno));
+    bool direct = in_place(file);
+    char *part = part_name(file);
+    FILE *f = fopen(part, "wb");
+    if (!f) fault("--export %s: cannot write it: %s", file, strerror(errno));
     size_t length;
     char *h = header(whole, &length);
     bool good = fwrite(h, 1, length, f) == length;
@@ -46,13 +70,14 @@ static void write_file(const Model *whole, Snapshot *weights, const char *file) 
             size_t n = p->rows * p->cols;
             good &= fwrite(snapshot_values(weights, p->name), sizeof(real), n, f) == n;
         }
-    good &= fflush(f) == 0 && fsync(fileno(f)) == 0;
+    good &= fflush(f) == 0 && (direct || fsync(fileno(f)) == 0);
     int why = errno;
     good &= fclose(f) == 0;
-    if (good && rename(temporary, file) == 0) { free(h); return; }
-    if (good) why = errno;
-    remove(temporary);
-    fault("cannot write %s: %s; nothing was left behind", file, strerror(why));
+    free(h);
+    if (good && !direct && rename(part, file) != 0) { good = false; why = errno; }
+    if (!good && !direct) remove(part);
+    free(part);
+    if (!good) fault("--export %s: cannot write it: %s", file, strerror(why));
 }
 
 void safetensors_export(Run *run, const Model *m, const char *file) {

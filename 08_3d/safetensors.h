@@ -7,6 +7,9 @@
 #define SAFETENSORS_H
 #include "common/model.h"
 
-// Collective: gathers the weights to rank 0, which writes FILE.tmp and renames it; fault() when it cannot be written.
+// usage_error() when FILE cannot be written: asked before the training, not after it.
+void safetensors_require(Run *run, const char *file);
+// Collective: gathers the weights to rank 0, which writes FILE.tmp and renames it (a pipe or a device is
+// written in place); fault() when it cannot be written.
 void safetensors_export(Run *run, const Model *m, const char *file);
 #endif

@@ -57,7 +57,9 @@ static size_t *stage_layers(Run *run, size_t stages) {
         char *end;
         REQUIRE(*s >= '0' && *s <= '9', "--stage-layers %s: expected whole numbers with commas between them, such as 3,4,3", text);
         unsigned long value = strtoul(s, &end, 10);
-        REQUIRE(n < stages && value > 0, "--stage-layers %s: expected %zu numbers, one for each stage of --pp %zu, each at least 1", text, stages, stages);
+        REQUIRE(n < stages && value > 0 && value <= option_size(run, "layers"),
+                "--stage-layers %s: expected %zu numbers, one for each stage of --pp %zu, each from 1 to --layers %zu",
+                text, stages, stages, option_size(run, "layers"));
         blocks[n++] = value;
         s = end;
         if (*s != ',') break;
@@ -78,7 +80,8 @@ static TrainerConfig trainer_config(Run *run) {
         .zero = (size_t)atoi(option_text(run, "zero")), .clip = option_real(run, "clip"),
         .recompute = !strcmp(how, "full") ? RECOMPUTE_FULL : !strcmp(how, "selective") ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE,
     };
-    REQUIRE(c.clip >= 0, "--clip must not be negative");
+    REQUIRE(c.clip >= 0, "--clip must not be negative: 0 turns clipping off");
+    REQUIRE(option_real(run, "lr") >= 0 && option_real(run, "weight-decay") >= 0, "--lr and --weight-decay must not be negative");
     c.stage_blocks = stage_layers(run, c.mesh.pp);
     return c;
 }
@@ -252,6 +255,7 @@ static void train(Run *run) {
     REQUIRE(steps > 0, "--steps must be at least 1");
     config_require(&c.model);
     Data data = data_text(option_given(run, "data") ? option_text(run, "data") : NULL, c.model.context, run->seed);
+    if (option_given(run, "export")) safetensors_require(run, option_text(run, "export"));       // before the work, not after it
     data.ragged = option_flag(run, "check");       // unequal token counts: without them real bugs pass
     Trainer *t = trainer_new(run->world, &c, optimizer_of(run));
     Unsplit u = {0};

@@ -7,9 +7,12 @@
 
 // ---------------------------------------------------------------- what is refused, with the reason
 
+enum { MOST_SEQUENCES = 1 << 20 };                 // of a step: beyond that it is a typing error
+
 static void require_sizes(const TrainerConfig *c) {
     config_require(&c->model);
     REQUIRE(c->micro_batch > 0, "--micro-batch must be at least 1");
+    REQUIRE(c->batch <= MOST_SEQUENCES, "--batch %zu: expected at most %d sequences", c->batch, MOST_SEQUENCES);
     REQUIRE(c->batch >= c->mesh.dp, "--batch %zu leaves some of the %zu replicas without a sequence: choose at least --batch %zu",
             c->batch, c->mesh.dp, c->mesh.dp);
     REQUIRE(c->mesh.pp <= c->model.layers, "%zu pipeline stages need at least as many blocks; the model has --layers %zu",
@@ -100,9 +103,11 @@ void trainer_update(Trainer *t, StepResult r) {
 
 // ---------------------------------------------------------------- evaluation: forwards only
 
+enum { EVAL_WINDOWS = 16 };                        // of one replica and micro-batch: nothing is kept, so they may be larger than in training
+
 double trainer_evaluate(Trainer *t, const Data *d, size_t windows) {
     const Mesh *mesh = &t->mesh;
-    size_t B = t->config.micro_batch, m = ceil_div(ceil_div(windows, t->config.mesh.dp), B);
+    size_t m = ceil_div(ceil_div(windows, t->config.mesh.dp), EVAL_WINDOWS);
     Range mine = shard_range(windows, t->config.mesh.dp, mesh->at.dp);
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = host_alloc(m * sizeof *batch);

@@ -48,6 +48,7 @@ struct RunState {
 void report_check(Run *run, CheckRecord check, const char *error_text, const char *limit_text);
 void report_detail(const char *text);          // the indented line under a failed check
 void report_costs(Run *run);                   // the table
+void report_json_require(const char *path);    // fault() when it cannot be written: asked before the work, not after it
 void report_json(Run *run, const char *path, double seconds, bool pass);
 void report_free(Run *run);
 const char *report_mark(Run *run, bool pass, const char *good, const char *bad);  // coloured when asked for

@@ -52,6 +52,7 @@ static void rank_body(Comm *world, void *context) {
     Run run = {.world = world, .seed = program->seed, .reduce = program->launch.reduce, .state = &state};
     run.verbose = world->rank == 0;
     if (run.verbose) print_title(program, world->size);
+    if (run.verbose && option_text(&run, "json") != NULL) report_json_require(option_text(&run, "json"));
     program->lesson(&run);
     memory_rank_end();                         // a leak on any rank comes before the verdict, never under a PASS
     comm_barrier(world);

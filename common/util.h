@@ -21,7 +21,7 @@ extern void (*end_all_ranks)(int status);
 // Who is speaking in messages. Thread-local, because virtual ranks are threads; 0 of 1 until a transport says otherwise.
 extern _Thread_local size_t this_rank, this_world_size;
 
-static inline size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
+static inline size_t ceil_div(size_t a, size_t b) { return a / b + (a % b != 0); }
 
 // The one rule by which anything is cut: part i of n things in `parts` contiguous parts. The first n % parts parts have
 // one more, so sizes that do not divide work everywhere. Parts may be empty when n < parts.
