@@ -33,9 +33,9 @@ static StageStep naive_step(Stages *s, const Batch *batch) {
     double norm = norm_of_squares(squares, tensors);
 
     optimizer_step(&s->optimizer, s->model, clip_factor(norm, s->training->clip));     // my layers only
-    double tokens = 1 / batch[0].token_weight;                                         // counted ones of the whole batch
     free(squares);
-    return (StageStep){ .loss = r.loss / tokens, .norm = norm, .in_flight = r.in_flight };
+    // token_weight: 1 / counted tokens of the whole batch.
+    return (StageStep){ .loss = r.loss * batch[0].token_weight, .norm = norm, .in_flight = r.in_flight };
 }
 
 // ---------------------------------------------------------------- the predictions, from sizes alone

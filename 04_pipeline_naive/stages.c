@@ -88,7 +88,7 @@ void stages_unsplit(Run *run, const Training *t, Course *out) {
         for (size_t k = 0; k < t->micro_batches; k++) loss += model_forward_backward(whole, &batch[k]);
         model_fold_tied(whole);                          // wte: the head's gradient and the embedding's
         model_grad_squares(whole, squares);
-        out->loss[n] = loss / (double)data_count(&t->data, n, 0, t->sequences);
+        out->loss[n] = loss * batch[0].token_weight;     // 1 / counted tokens of the batch
         out->norm[n] = norm_of_squares(squares, tensors);
         model_snapshot_gradients(whole, out->gradients[n]);
         optimizer_step(&o, whole, clip_factor(out->norm[n], t->clip));
