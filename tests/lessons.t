@@ -1,51 +1,70 @@
-#!/bin/sh
-# Every lesson, as it is run: emulated and as MPI processes with the same bits, in both precisions, with one rank and with a number
-# of ranks that divides little. With TEST_ALL=1: all rank counts up to 8, fp64 as processes too, and the sanitizers' builds.
-cd "$(dirname "$0")/.." || exit 3
-. tests/tap.sh
-tools/lessons >"$tap_dir/lessons" || exit 3
+#!/usr/bin/perl
+# Every lesson: with virtual ranks and as MPI processes, in both precisions, at its own rank count and at every other one.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::Bin;
+use Jobs;
+use Test::More;
 
-# runs WANTED-STATUSES WHAT HOW BUILD RANKS: HOW is emu or mpi; $page and $digest are left behind.
-runs() {
-    if [ "$3" = emu ]; then how=-e; else how=; fi
-    # shellcheck disable=SC2086    # $how may be nothing, $options several words
-    tools/launch $how "$5" "$4/$program" $options >"$tap_dir/page" 2>&1
-    status=$?
-    digest=$(tail -n 1 "$tap_dir/page" | sed -n 's/.*PASS.* digest \([0-9a-f]*\).*/\1/p')
-    case " $1 " in *" $status "*) verdict=0 ;; *) verdict=1 ;; esac
-    if [ $status -eq 0 ] && [ -z "$digest" ]; then verdict=1; fi
-    echo "(ended with status $status)" >>"$tap_dir/page"
-    ok $verdict "$id $name: $2" "$tap_dir/page"
+chdir "$FindBin::Bin/.." or die;
+my @lessons = lessons();
+my @precisions = qw(fp32 fp64);
+plan skip_all => 'there is no lesson yet' unless @lessons;
+
+# A refusal: status 2 and one message that gives a reason, soon. The lessons' time limit is the machine's, so it is generous.
+my $soon = 2;
+sub refused { my ($job) = @_; return $job->{status} == 2 && $job->{err} =~ /\Aunsplit: [^\n]{20,}\n\z/ && $job->{seconds} < $soon }
+
+my (@jobs, @own);
+for my $lesson (@lessons) {
+    for my $precision (@precisions) {
+        my $program = program_of($precision, $lesson->{source});
+        my %pair = (name => "$lesson->{key} $precision", ranks => $lesson->{ranks}, emu => emu($lesson->{ranks}, $program));
+        $pair{mpi} = mpi($lesson->{ranks}, $program) if have_mpi;
+        push @own, \%pair;
+        push @jobs, grep { $_ } @pair{qw(emu mpi)};
+    }
 }
-
-same_bits() {
-    echo "emulated $1, processes $2" >"$tap_dir/bits"
-    [ "$1" = "$2" ]
-    ok $? "$id $name: $3" "$tap_dir/bits"
+my @other;
+for my $lesson (@lessons) {
+    for my $precision ($all ? @precisions : 'fp32') {
+        for my $ranks (1 .. 8) {
+            next if $ranks == $lesson->{ranks};
+            my $program = program_of($precision, $lesson->{source});
+            my %pair = (name => "$lesson->{key} $precision", ranks => $ranks, emu => emu($ranks, $program));
+            $pair{mpi} = mpi($ranks, $program) if have_mpi && $all && grep { $_ == $ranks } 1, 2, 3, 5, 8;
+            push @other, \%pair;
+            push @jobs, grep { $_ } @pair{qw(emu mpi)};
+        }
+    }
 }
+run_jobs(\@jobs);
 
-while IFS='	' read -r key id name ranks _ _ source; do
-    program=${source%.c}
-    options=
-    [ "$key" != 08-train ] || options="--check --steps 3 --reduce ordered"
-    runs 0 "$ranks virtual ranks, fp32" emu build/cpu-fp32 "$ranks"
-    emulated=$digest
-    runs 0 "$ranks processes, fp32" mpi build/cpu-fp32 "$ranks"
-    same_bits "$emulated" "$digest" "virtual ranks and processes compute the same bits, fp32"
-    runs 0 "$ranks virtual ranks, fp64" emu build/cpu-fp64 "$ranks"
-    emulated=$digest
-    [ "$ranks" -eq 1 ] || runs 0 "1 rank" emu build/cpu-fp32 1
-    runs "0 2" "3 ranks work, or are refused" emu build/cpu-fp32 3
-    [ -n "$TEST_ALL" ] || continue
-    runs 0 "$ranks processes, fp64" mpi build/cpu-fp64 "$ranks"
-    same_bits "$emulated" "$digest" "virtual ranks and processes compute the same bits, fp64"
-    for n in 2 4 5 6 7 8; do
-        for build in build/cpu-fp32 build/cpu-fp64; do
-            [ "$n" -eq "$ranks" ] || runs "0 2" "$n ranks work, or are refused, $build" emu $build "$n"
-        done
-    done
-    for build in build/cpu-fp32-asan build/cpu-fp32-tsan; do
-        runs 0 "$build" emu $build "$ranks"
-    done
-done <"$tap_dir/lessons"
-tap_end
+for my $pair (@own) {
+    my ($emu, $mpi) = @$pair{qw(emu mpi)};
+    ok($emu->{status} == 0 && $emu->{page}{pass}, "$pair->{name}: all checks hold emulated") or diag(complain($emu));
+    like($emu->{page}{digest} // '', qr/^[0-9a-f]{16}$/, "$pair->{name}: there is a digest");
+    is($emu->{page}{ranks}, $pair->{ranks}, "$pair->{name}: with the ranks of its first lines");
+    SKIP: {
+        skip 'no mpirun', 2 unless $mpi;
+        ok($mpi->{status} == 0 && $mpi->{page}{pass}, "$pair->{name}: all checks hold as processes") or diag(complain($mpi));
+        is($mpi->{page}{digest}, $emu->{page}{digest}, "$pair->{name}: the same bits emulated and as processes");
+    }
+}
+my ($ran, $refused) = (0, 0);
+for my $pair (@other) {
+    my ($emu, $mpi) = @$pair{qw(emu mpi)};
+    my $name = "$pair->{name}, $pair->{ranks} ranks";
+    my $no = refused($emu);
+    ok($no || ($emu->{status} == 0 && $emu->{page}{pass}), "$name: " . ($no ? 'refused with a reason' : 'all checks hold'))
+        or diag(complain($emu), sprintf '%.1f s', $emu->{seconds});
+    $no ? $refused++ : $ran++;
+    next unless $mpi;
+    is($mpi->{status}, $emu->{status}, "$name: as processes the same status") or diag(complain($mpi));
+    is($mpi->{page}{digest}, $emu->{page}{digest}, "$name: as processes the same bits") unless $no;
+}
+note("other rank counts: $ran ran, $refused were refused");
+my ($slow) = sort { $b->{seconds} <=> $a->{seconds} } @jobs;
+note(sprintf 'slowest: %s, %.1f s', "@{ $slow->{words} }", $slow->{seconds});
+done_testing();

@@ -1,0 +1,93 @@
+# For the tests in Perl: starts programs through tools/launch, two at a time, and keeps what they left.
+package Jobs;
+use strict;
+use warnings;
+use Exporter 'import';
+use File::Temp qw(tempdir);
+use JSON::PP;
+use Time::HiRes qw(time);
+
+our @EXPORT = qw(slurp start run_jobs emu mpi lessons program_of have_mpi complain $work $all);
+our $work = tempdir(CLEANUP => 1);
+our $all = $ENV{TEST_ALL} || 0;
+my $at_once = $ENV{TEST_AT_ONCE} || 2;
+my $number = 0;
+
+sub slurp { local $/; open my $f, '<', $_[0] or return ''; return scalar <$f> // '' }
+
+my $mpirun = system('command -v mpirun >/dev/null') == 0;
+sub have_mpi { return $mpirun }
+
+# The lessons of this tree: {key, ranks, source}; without the trainer.
+sub lessons {
+    my @found;
+    for (split /\n/, `tools/lessons`) {
+        my ($key, undef, undef, $ranks, undef, undef, $source) = split /\t/;
+        push @found, { key => $key, ranks => $ranks, source => $source } unless $key eq '08-train';
+    }
+    return @found;
+}
+
+# program_of('fp64', '08_3d/train.c')
+sub program_of {
+    my ($build, $source) = @_;
+    $source =~ s/\.c$//;
+    return "build/cpu-$build/$source";
+}
+
+# A job is a hash: the words of a command; json: ask for the page. run_jobs adds status, out, err, seconds, page.
+sub emu { my ($ranks, @words) = @_; return { json => 1, words => ['tools/launch', '-e', $ranks, @words] } }
+sub mpi { my ($ranks, @words) = @_; return { json => 1, words => ['tools/launch', $ranks, @words] } }
+
+sub start {
+    my ($job) = @_;
+    $job->{place} = "$work/" . ++$number;
+    $job->{began} = time;
+    my @words = (@{ $job->{words} }, $job->{json} ? ('--json', "$job->{place}.json") : ());
+    my $pid = fork() // die "fork: $!";
+    return $pid if $pid;
+    open STDIN, '<', '/dev/null';
+    open STDOUT, '>', $job->{stdout} // "$job->{place}.out";
+    open STDERR, '>', "$job->{place}.err";
+    exec @words or exit 127;
+}
+
+sub finish {
+    my ($job, $status) = @_;
+    $job->{status} = $status & 127 ? 128 + ($status & 127) : $status >> 8;
+    $job->{seconds} = time - $job->{began};
+    $job->{out} = slurp("$job->{place}.out");
+    $job->{err} = slurp("$job->{place}.err");
+    $job->{page} = eval { decode_json(slurp("$job->{place}.json")) } || {} if $job->{json};
+    unlink map { "$job->{place}.$_" } qw(out err json);
+}
+
+# until => time: jobs that have not begun by then are left out. Returns the jobs that ran.
+sub run_jobs {
+    my ($jobs, %how) = @_;
+    my (%running, @ran);
+    my @waiting = @$jobs;
+    while (@waiting || %running) {
+        @waiting = () if $how{until} && time > $how{until};
+        while (@waiting && keys %running < ($how{at_once} || $at_once)) {
+            my $job = shift @waiting;
+            $running{ start($job) } = $job;
+            push @ran, $job;
+        }
+        last unless %running;
+        my $pid = waitpid -1, 0;
+        my $status = $?;
+        die "lost a child" if $pid < 0;
+        finish(delete $running{$pid}, $status) if $running{$pid};
+    }
+    return @ran;
+}
+
+# Of a job that went wrong: what it printed, for diag().
+sub complain {
+    my ($job) = @_;
+    my @out = grep { /FAIL|^ / } split /\n/, $job->{out};
+    splice @out, 12 if @out > 12;
+    return join "\n", "@{ $job->{words} }", "status $job->{status}", @out, $job->{err};
+}
+1;
