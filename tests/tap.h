@@ -29,7 +29,7 @@ static int tap_end(void) {
 }
 
 // f, run in a child process, must end it with `status` and say `words` on stderr.
-static void ends(void (*f)(void), int status, const char *words) {
+__attribute__((unused)) static void ends(void (*f)(void), int status, const char *words) {
     int tube[2];
     char said[2048];
     size_t n = 0;

@@ -1,0 +1,186 @@
+// test_schedule.c: the op lists of chapters 04 and 05 against their closed forms, for every p = 1..8 and m = 1..24; the timeline that
+// plays them, on lists that go wrong; the layers of a stage. No ranks: only lists. tests/schedule.t runs it.
+#include "04_pipeline_naive/timeline.h"
+#include "05_pipeline_1f1b/schedule_1f1b.h"
+#include "tap.h"
+
+enum { MOST_STAGES = 8, MOST_MICRO = 24 };
+
+// Every forward and backward once, a forward before its backward, both kinds ascending (so neighbours agree on the order of messages).
+static bool well_formed(const Schedule *s, size_t m) {
+    size_t next[2] = {0};
+    if (s->n != 2 * m) return false;
+    for (size_t e = 0; e < s->n; e++) {
+        PipeOp op = s->ops[e];
+        if (op.micro_batch != next[op.what]++) return false;
+        if (next[BACKWARD] > next[FORWARD]) return false;
+    }
+    return true;
+}
+
+static size_t most_in_flight(const Schedule *s) {
+    size_t now = 0, most = 0;
+    for (size_t e = 0; e < s->n; e++) {
+        now += s->ops[e].what == FORWARD ? 1 : (size_t)-1;
+        if (now > most) most = now;
+    }
+    return most;
+}
+
+static const Event *find(const Timeline *t, size_t i, int what, size_t k) {
+    for (size_t e = 0; e < t->n[i]; e++)
+        if ((int)t->event[i][e].op.what == what && t->event[i][e].op.micro_batch == k) return &t->event[i][e];
+    return NULL;
+}
+
+// Each op after what it needs, as long as it should be, and no stage at two things at once.
+static bool happens_before(const Timeline *t, size_t t_f, size_t t_b) {
+    for (size_t i = 0; i < t->p; i++)
+        for (size_t e = 0; e < t->n[i]; e++) {
+            const Event *v = &t->event[i][e], *need = NULL;
+            size_t k = v->op.micro_batch;
+            if (v->op.what == FORWARD && i > 0) need = find(t, i - 1, FORWARD, k);
+            if (v->op.what == BACKWARD) need = i + 1 < t->p ? find(t, i + 1, BACKWARD, k) : find(t, i, FORWARD, k);
+            if (!need && !(v->op.what == FORWARD && i == 0)) return false;
+            if (need && need->end > v->start) return false;
+            if (v->end - v->start != (v->op.what == FORWARD ? t_f : t_b)) return false;
+            if (e && t->event[i][e - 1].end > v->start) return false;
+        }
+    return true;
+}
+
+typedef struct { const char *name; ScheduleRule rule; bool naive, early; } Kind;
+static const Kind kinds[] = { { "naive", schedule_naive, true, false }, { "GPipe", schedule_gpipe, false, false }, { "1F1B", schedule_1f1b, false, true } };
+
+// One test a kind and p, over all m; the first m that fails is named.
+static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
+    size_t wrong = 0, wrong_m = 0;
+    const char *what = "";
+#define NEED(condition, text) do { if (!(condition) && !wrong++) { wrong_m = m; what = text; } } while (0)
+    for (size_t m = 1; m <= MOST_MICRO; m++) {
+        Schedule *stage = schedule_all(kind->rule, p, m);
+        Timeline t = timeline_of(stage, p, m, t_f, t_b);
+        size_t units = (kind->naive ? m * p : m + p - 1) * (t_f + t_b);
+        NEED(!t.stuck, "deadlock");
+        NEED(happens_before(&t, t_f, t_b), "an op before what it needs");
+        NEED(t.end == units && makespan(kind->rule, p, m, t_f, t_b) == units, "step time");
+        NEED(timeline_busy(&t) == p * m * (t_f + t_b), "busy time");
+        for (size_t i = 0; i < p; i++) {
+            NEED(well_formed(&stage[i], m), "the list");
+            NEED(t.n[i] == 2 * m, "ops that ran");
+            NEED(most_in_flight(&stage[i]) == (kind->naive ? 1 : kind->early && p - i < m ? p - i : m), "in flight");
+        }
+        timeline_free(&t);
+        schedule_all_free(stage, p);
+    }
+#undef NEED
+    if (!ok(!wrong, "%s, p = %zu, m = 1..%d, t_f = %zu, t_b = %zu", kind->name, p, MOST_MICRO, t_f, t_b)) printf("#   m = %zu: %s\n", wrong_m, what);
+}
+
+static bool reads(ScheduleRule rule, size_t p, size_t m, size_t i, const char *order) {
+    Schedule s = rule(p, m, i);
+    char text[400] = "";
+    for (size_t e = 0; e < s.n; e++)
+        sprintf(text + strlen(text), "%s%c%zu", e ? " " : "", s.ops[e].what == FORWARD ? 'F' : 'B', s.ops[e].micro_batch);
+    schedule_free(&s);
+    return !strcmp(text, order);
+}
+
+static void known_orders(void) {
+    ok(reads(schedule_1f1b, 4, 8, 0, "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7"), "1F1B, p = 4, m = 8, stage 0");
+    ok(reads(schedule_1f1b, 4, 8, 3, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7"), "1F1B, p = 4, m = 8, stage 3");
+    ok(reads(schedule_1f1b, 4, 2, 0, "F0 F1 B0 B1"), "1F1B with fewer micro-batches than stages");
+    ok(reads(schedule_gpipe, 3, 3, 1, "F0 F1 F2 B0 B1 B2"), "GPipe: backwards ascending");
+    ok(reads(schedule_naive, 3, 2, 1, "F0 B0 F1 B1"), "naive");
+    ok(reads(schedule_forward_only, 3, 3, 1, "F0 F1 F2"), "forwards only");
+    ok(makespan(schedule_naive, 4, 8, 1, 2) == 96 && makespan(schedule_gpipe, 4, 8, 1, 2) == 33 && makespan(schedule_1f1b, 4, 8, 1, 2) == 33,
+       "p = 4, m = 8, t_f = 1, t_b = 2: 96, 33, 33 units");
+}
+
+// ---- the timeline on lists that go wrong ----
+
+static Schedule backward_first(size_t p, size_t m, size_t i) {     // stage 1 wants its backward before its forward
+    Schedule s = schedule_naive(p, m, i);
+    if (i == 1) {
+        s.ops[0].what = BACKWARD;
+        s.ops[1].what = FORWARD;
+    }
+    return s;
+}
+static Schedule one_missing(size_t p, size_t m, size_t i) {        // stage 0 forgets its last forward
+    Schedule s = schedule_gpipe(p, m, i);
+    if (i == 0) s.n = m - 1;
+    return s;
+}
+static Schedule crossed(size_t p, size_t m, size_t i) {            // each of two neighbours waits for the other's later op
+    Schedule s = schedule_gpipe(p, m, i);
+    if (i == 0) {
+        s.ops[m - 1] = (PipeOp){ BACKWARD, 0 };
+        s.ops[m] = (PipeOp){ FORWARD, m - 1 };
+    }
+    return s;
+}
+
+static void lists_that_deadlock(void) {
+    ok(makespan(backward_first, 2, 3, 1, 2) == SIZE_MAX, "a backward before its forward is a deadlock");
+    ok(makespan(one_missing, 2, 3, 1, 2) == SIZE_MAX, "a forward that never comes is a deadlock");
+    ok(makespan(crossed, 2, 3, 1, 2) == SIZE_MAX, "a ring of waiting stages is a deadlock");
+    ok(makespan(schedule_forward_only, 3, 4, 1, 2) == 6, "forwards only: m + p - 1");
+}
+
+static void rows(void) {
+    Schedule *stage = schedule_all(schedule_1f1b, 2, 2);
+    Timeline t = timeline_of(stage, 2, 2, 1, 2);
+    char *first = timeline_row(&t, 0), *last = timeline_row(&t, 1);
+    bool as_drawn = !strcmp(first, "F0 F1 .  .  B0--- .  B1--- ") && !strcmp(last, ".  F0 B0--- F1 B1--- .  .  ");
+    if (!ok(as_drawn, "the picture")) printf("#   %s|\n#   %s|\n", first, last);
+    free(first);
+    free(last);
+    timeline_free(&t);
+    schedule_all_free(stage, 2);
+}
+
+// ---- layers of a stage ----
+
+static void stage_layers(void) {
+    bool covered = true, even = true, ends = true;
+    for (size_t L = 1; L <= 24; L++)
+        for (size_t p = 1; p <= MOST_STAGES && p <= L; p++) {
+            ModelConfig c = { .layers = L };
+            size_t next = 0, least = L, most = 0;
+            for (size_t i = 0; i < p; i++) {
+                Range r = pipeline_stage_layers(&c, NULL, p, i);
+                size_t blocks = range_size(r) - (i == 0) - (i + 1 == p);
+                covered &= r.lo == next && r.hi > r.lo;
+                next = r.hi;
+                if (blocks < least) least = blocks;
+                if (blocks > most) most = blocks;
+            }
+            ends &= next == L + 2;
+            even &= most - least <= 1;
+        }
+    ok(covered && ends, "stages cover the layers 0 .. L+1 once, in order, L = 1..24, p = 1..8");
+    ok(even, "and their blocks differ by at most one");
+    ModelConfig ten = { .layers = 10 };
+    const size_t blocks[] = { 3, 4, 3 };
+    const Range want[] = { { 0, 4 }, { 4, 8 }, { 8, 12 } };
+    bool as_asked = true;
+    for (size_t i = 0; i < 3; i++) {
+        Range r = pipeline_stage_layers(&ten, blocks, 3, i);
+        as_asked &= r.lo == want[i].lo && r.hi == want[i].hi;
+    }
+    ok(as_asked, "stages of 3, 4 and 3 blocks");
+}
+
+int main(void) {
+    for (size_t k = 0; k < 3; k++)
+        for (size_t p = 1; p <= MOST_STAGES; p++) {
+            closed_forms(&kinds[k], p, 1, 2);
+            closed_forms(&kinds[k], p, 3, 5);
+        }
+    known_orders();
+    lists_that_deadlock();
+    rows();
+    stage_layers();
+    return tap_end();
+}
