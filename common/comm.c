@@ -34,9 +34,9 @@ void describe(const Request *r, char text[200]) {
     else if (r->action == DO_BROADCAST) snprintf(whom, sizeof whom, " from rank %zu of", r->peer);
     else snprintf(whom, sizeof whom, " on");
     size_t bytes = r->count * element_size(r->element);
-    int length = snprintf(text, 200, "%s%s %.60s (", r->call, whom, r->comm->name);
-    if (r->element != BYTES) length += snprintf(text + length, 40, "%zu elements, ", r->count);
-    snprintf(text + length, 40, "%zu bytes)", bytes);
+    int length = snprintf(text, 200, "%s%s %.60s", r->call, whom, r->comm->name);
+    if (r->element != BYTES) snprintf(text + length, 60, " (%zu elements, %zu bytes)", r->count, bytes);
+    else if (bytes > 0) snprintf(text + length, 60, " (%zu bytes)", bytes);
 }
 
 static void list_append(Request **list, Request *r) {
@@ -302,7 +302,7 @@ void comm_wait(Request *r) {
         if (!o->buffered && started_alone(o))
             fault("comm_wait on %s out of order: an older %s is still open", c->name, o->call);
     if (!list_remove(&c->state->open, r))
-        fault("comm_wait on %s for a %s that was waited for before", c->name, r->call);
+        fault("comm_wait on %s for one %s that was waited for before", c->name, r->call);
     check_unchanged(r, "comm_wait");
     finish_and_deliver(r);
 }
@@ -417,6 +417,8 @@ void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
     side = side_channel;
     memory_rank_begin();
     body.body(world, body.context);
+    // Nobody leaves before all have come: who ended too early is then named like any other mismatch.
+    host_run(world, DO_BARRIER, "end-of-run barrier", BYTES, 0, 0, NULL, NULL);
     comm_free(world);
     comm_free(side);
     memory_rank_end();

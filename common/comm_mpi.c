@@ -67,21 +67,25 @@ static bool poll_until(MPI_Request *request, MPI_Status *status, double timeout,
     }
 }
 
+static _Noreturn void too_late(double timeout, const char *where) {
+    fault("waited %g s in %s; --timeout sets how long", timeout, where);
+}
+
 static void wait_for(const Request *r, MPI_Request *request) {
     MPI_Status status;
     int error, bytes = 0;
     char text[200];
     describe(r, text);
-    if (!poll_until(request, &status, r->comm->state->timeout, &error))
-        fault("waited %g s in %s; --timeout sets how long", r->comm->state->timeout, text);
+    if (!poll_until(request, &status, r->comm->state->timeout, &error)) too_late(r->comm->state->timeout, text);
     int class = MPI_SUCCESS;
     if (error != MPI_SUCCESS) MPI_Error_class(error, &class);
-    if (class == MPI_ERR_TRUNCATE) fault("%s: but the other side sent more", text);
-    check_mpi(error, text);
+    if (class == MPI_ERR_TRUNCATE && r->action != DO_RECV) fault("sizes do not match in %s: a message was longer", text);
+    if (class != MPI_ERR_TRUNCATE) check_mpi(error, text);
     if (r->action != DO_RECV) return;
-    MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));
+    MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));             // of a message that is too long, Open MPI tells the length
     size_t wanted = r->count * element_size(r->element);
-    if ((size_t)bytes != wanted) fault("%s: but the other side sent %d bytes", text, bytes);
+    if ((size_t)bytes != wanted || class == MPI_ERR_TRUNCATE)
+        fault("sizes do not match in %s: the message has %d bytes", text, bytes);
 }
 
 static MPI_Datatype datatype(Element e) {
@@ -262,7 +266,14 @@ static void mpi_close(Comm *c) {
     Link *l = c->state->link;
     for (double deadline = now() + c->state->timeout; l->afloat; sched_yield()) {
         reap_afloat(l);
-        if (l->afloat && now() > deadline) fault("%s was not received within %g s", l->afloat->text, c->state->timeout);
+        if (l->afloat && now() > deadline) too_late(c->state->timeout, l->afloat->text);
+    }
+    MPI_Status status;
+    int forgotten, bytes;
+    MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, l->comm, &forgotten, &status));
+    if (forgotten) {
+        MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));
+        fault("a message of %d bytes from rank %d of %s was never received", bytes, status.MPI_SOURCE, c->name);
     }
     MPI(MPI_Comm_free(&l->comm));
     free(l);
@@ -336,4 +347,10 @@ static Comm *duplicate_world(const LaunchOptions *o, const char *name) {
 void mpi_run(const LaunchOptions *o, RankBody body) {
     Comm *world = duplicate_world(o, "world");
     comm_run_rank(world, duplicate_world(o, "side channel"), body);
+    // No process may finalize while another can still fail: Open MPI's mpirun then sometimes hangs or crashes.
+    MPI_Request request;
+    int error;
+    MPI(MPI_Ibarrier(MPI_COMM_WORLD, &request));
+    if (!poll_until(&request, MPI_STATUS_IGNORE, o->timeout, &error)) too_late(o->timeout, "the end of all processes");
+    check_mpi(error, "MPI_Ibarrier");
 }

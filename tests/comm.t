@@ -1,0 +1,108 @@
+#!/bin/sh
+# Comm on both transports: test_comm itself at several rank counts, the bits of its sums, and every mistake with its exit
+# status and message. BUILD is the build folder.
+cd "$(dirname "$0")/.." || exit 3
+. tests/tap.sh
+program=${BUILD:-build/cpu-fp32}/tests/test_comm
+if [ ! -x "$program" ]; then
+    echo "1..0 # SKIP $program is not built"
+    exit 0
+fi
+emu() { tools/launch -e "$@"; }
+mpi=tools/launch
+no_mpi="no mpirun"
+command -v mpirun >/dev/null || mpi=
+case $BUILD in *san*) mpi= no_mpi="sanitizers complain about MPI itself" ;; esac
+out=$tap_dir/out
+
+# whole WHAT COMMAND...: test_comm ran to its plan, and all of it held.
+whole() {
+    what=$1
+    shift
+    "$@" >"$out" 2>&1
+    status=$?
+    passed=$(grep -c '^ok ' "$out")
+    { [ $status -eq 0 ] && [ "$passed" -gt 30 ] && grep -q "^1\.\.$passed\$" "$out"; } || status=1
+    ok $status "$what" "$out"
+}
+
+# ends STATUS MESSAGES PATTERN WHAT COMMAND...: exit status, how many ranks speak (0: any number), and what they say.
+ends() {
+    wanted=$1 messages=$2 pattern=$3 what=$4
+    shift 4
+    "$@" >"$out" 2>&1
+    status=$?
+    spoken=$(grep -c -e '^unsplit:' -e '^\[rank' "$out")
+    good=1
+    if [ $status -eq "$wanted" ] && grep -q -e "$pattern" "$out"; then
+        if [ "$messages" -eq 0 ] || [ "$messages" -eq "$spoken" ]; then good=0; fi
+    fi
+    echo "exit status $status, wanted $wanted; pattern $pattern" >>"$out"
+    ok $good "$what" "$out"
+}
+
+# ---- right programs ----
+for n in 1 2 3 4 8; do
+    whole "$n virtual ranks" emu $n "$program"
+    grep '^# bits' "$out" >"$tap_dir/bits-$n"
+done
+whole "4 virtual ranks, --reduce fast" emu 4 "$program" --fast
+for n in 1 2 4; do
+    [ -n "$mpi" ] || { skip "$n processes" "$no_mpi"; continue; }
+    whole "$n processes" $mpi $n "$program"
+    grep '^# bits' "$out" >"$tap_dir/bits-mpi"
+    cmp -s "$tap_dir/bits-$n" "$tap_dir/bits-mpi"
+    ok $? "the same bits from $n virtual ranks and $n processes" "$tap_dir/bits-mpi"
+    whole "$n processes, --reduce fast" $mpi $n "$program" --fast
+done
+
+# ---- mistakes: what ends with which status, and what virtual ranks and processes say ----
+mistake() {
+    ends "$2" 1 "$3" "3 virtual ranks: $1" emu 3 "$program" "$1"
+    [ -n "$mpi" ] || { skip "3 processes: $1" "$no_mpi"; return; }
+    ends "$2" "${5:-0}" "$4" "3 processes: $1" $mpi 3 "$program" --timeout 1 "$1"
+}
+both() { mistake "$1" "$2" "$3" "$3" "$4"; }
+mistake mismatch 3 "rank [0-9] calls all-reduce on world.*rank [0-9] calls broadcast from rank 0" \
+    "waited 1 s in all-reduce on world"
+mistake count 3 "world (4 elements.*world (5 elements" "world (4 elements.*: a message was longer"
+mistake root 3 "broadcast from rank 0.*broadcast from rank 1" "waited 1 s in broadcast from rank"
+mistake missing 3 "rank 1 waits in all-reduce on world (4 elements, [0-9]* bytes), not reached by rank 0" \
+    "waited 1 s in recv from rank 1 of world (4 elements"
+mistake deadlock 3 "rank 1 waits in recv from rank 0 of world (1000 elements" "waited 1 s in recv from rank"
+mistake rendezvous 3 "rank 1 waits in send to rank 0 of world" "waited 1 s in send to rank"
+mistake short 3 "rank 0 sends [0-9]* bytes, where rank 2 receives [0-9]*" \
+    "from rank 0 of world (5 elements.*has [0-9]* bytes" 1
+mistake long 3 "rank 0 sends [0-9]* bytes, where rank 2 receives [0-9]*" \
+    "from rank 0 of world (4 elements.*has [0-9]* bytes" 1
+mistake unreceived 3 "from rank 0 to rank 1 on world was never received" "from rank 0 of world was never received" 1
+both unwaited 3 "comm_free of world, but all-reduce on world (4 .*never waited for"
+both changed 3 "rank 2. the input of all-reduce on world (4 .* was changed before comm_wait" 1
+both sent-changed 3 "rank 0. the input of send to rank 1 .* was changed before comm_wait" 1
+both order 3 "out of order"
+both twice 3 "was waited for before"
+both grouped 3 "only sends and receives may be grouped"
+both part 3 "my part of 1000 elements is 333, but .* has 4"
+both myself 3 "send to myself"
+both nobody 3 "recv on world names rank 3, but there are 3 ranks"
+both gaps 3 "broadcast on world: the tensor is not contiguous"
+both leak 3 "rank 2. leak" 1
+both fault 3 "rank 2. the fault of one rank" 1
+both usage 2 "unsplit: the same mistake on every rank" 1
+both lonely-usage 2 "unsplit: the mistake of one rank" 1
+
+# ---- the choice of transport ----
+ends 2 1 "mpirun -np 4" "--transport mpi without a launcher" "$program" --mpi
+ends 2 1 "at most 512" "too many virtual ranks" "$program" --emulate 513
+ends 2 1 "leave one of them out" "--emulate with --transport mpi" "$program" --emulate 2 --mpi
+ends 2 1 "srun --mpi=pmix" "Slurm tasks that do not know of each other" \
+    env SLURM_NTASKS=4 SLURM_PROCID=0 "$program"
+ends 0 0 "virtual ranks: started without mpirun" "started bare" "$program"
+if [ -n "$mpi" ]; then
+    ends 2 1 "mpirun started 2 processes" "--emulate under mpirun" $mpi 2 "$program" --emulate 2
+    ends 2 1 "mpirun started 2 processes" "--transport emu under mpirun" $mpi 2 "$program" --emu
+    ends 3 0 "signal 9" "a killed process ends the others" $mpi 3 "$program" killed
+else
+    skip "--emulate, --transport emu and a killed process" "$no_mpi"
+fi
+tap_end
