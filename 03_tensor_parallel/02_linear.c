@@ -108,7 +108,7 @@ typedef enum { UNSPLIT, COLUMNS, ROWS } How;
 
 static void put(Snapshot *s, const char *name, size_t step, size_t rows, size_t cols, Tensor part, size_t row0, size_t col0) {
     char label[40];
-    snprintf(label, sizeof label, "%s, step %zu", name, step);
+    snprintf(label, sizeof label, "%s, step %zu", name, step + 1);
     snapshot_put(s, label, rows, cols, part, row0, col0);
 }
 

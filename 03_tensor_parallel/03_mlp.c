@@ -123,7 +123,7 @@ static void put(Snapshot *s, const Mlp *m, const Tensor *t, const char *kind, si
     for (int p = 0; p < PARAMS; p++) {
         Place at = place(p, m->hidden), all = place(p, (Range){0, F});
         char name[40];
-        snprintf(name, sizeof name, "%s%s, step %zu", kind, param_name[p], step);
+        snprintf(name, sizeof name, "%s%s, step %zu", kind, param_name[p], step + 1);
         snapshot_put(s, name, all.rows.hi, all.cols.hi, t[p], at.rows.lo, at.cols.lo);
     }
 }
@@ -145,14 +145,14 @@ static size_t train(Run *run, Comm *tp, Snapshot *seen, Snapshot *weights, doubl
         else unsplit_backward(&m, dx, x, dy, mask(run, step));
 
         char name[2][40];
-        snprintf(name[0], sizeof name[0], "Y, step %zu", step);
-        snprintf(name[1], sizeof name[1], "grad X, step %zu", step);
+        snprintf(name[0], sizeof name[0], "Y, step %zu", step + 1);
+        snprintf(name[1], sizeof name[1], "grad X, step %zu", step + 1);
         snapshot_put(seen, name[0], M, C, y, 0, 0);
         snapshot_put(seen, name[1], M, C, dx, 0, 0);
         put(seen, &m, m.g, "grad ", step);
         for (int p = 0; p < PARAMS; p++) op_sgd(m.w[p], m.g[p], 1, (real)rate, 0);
     }
-    put(weights, &m, m.w, "", STEPS);
+    put(weights, &m, m.w, "updated ", STEPS - 1);
     size_t held = memory_now(MEM_PARAMETERS);
     mlp_free(&m);
     arena_free(&buffers);

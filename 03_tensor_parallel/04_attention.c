@@ -133,7 +133,7 @@ static Tensor drawn(Run *run, Arena *arena, uint64_t what, size_t step) {
 static void put(Snapshot *s, const Attention *a, const Tensor *t, const char *kind, size_t step) {
     for (int p = 0; p < PARAMS; p++) {
         char name[40];
-        snprintf(name, sizeof name, "%s%s, step %zu", kind, param_name[p], step);
+        snprintf(name, sizeof name, "%s%s, step %zu", kind, param_name[p], step + 1);
         if (p == W_O) snapshot_put(s, name, C, C, t[p], a->heads.lo * D, 0);
         else if (p == B_O) snapshot_put(s, name, 1, C, t[p], 0, 0);
         else for (size_t block = 0; block < 3; block++)
@@ -157,14 +157,14 @@ static Held train(Run *run, Comm *tp, Snapshot *seen, Snapshot *weights, double 
         backward(run, tp, &a, dx, x, dy, step);
 
         char name[2][40];
-        snprintf(name[0], sizeof name[0], "Y, step %zu", step);
-        snprintf(name[1], sizeof name[1], "grad X, step %zu", step);
+        snprintf(name[0], sizeof name[0], "Y, step %zu", step + 1);
+        snprintf(name[1], sizeof name[1], "grad X, step %zu", step + 1);
         snapshot_put(seen, name[0], M, C, y, 0, 0);
         snapshot_put(seen, name[1], M, C, dx, 0, 0);
         put(seen, &a, a.g, "grad ", step);
         for (int p = 0; p < PARAMS; p++) op_sgd(a.w[p], a.g[p], 1, (real)rate, 0);
     }
-    put(weights, &a, a.w, "", STEPS);
+    put(weights, &a, a.w, "updated ", STEPS - 1);
     attention_free(&a);
     arena_free(&buffers);
     return held;
