@@ -65,13 +65,15 @@ static double unsplit_step(Chain *layer, const Samples *data, size_t pieces) {
     for (size_t l = 0; l < LAYERS; l++) memset(layer[l].g, 0, sizeof layer[l].g);
     for (size_t k = 0; k < pieces; k++) {
         Range mine = shard_range(SAMPLES, pieces, k);
+        double part = 0;                                   // sums are grouped as on the devices: first each micro-batch's
         for (size_t s = mine.lo; s < mine.hi; s++) {
             Vector h[LAYERS + 1], d, dx;
             memcpy(h[0], data->x[s], sizeof h[0]);
             for (size_t l = 0; l < LAYERS; l++) layer_forward(&layer[l], h[l], h[l + 1]);
-            loss += loss_of(h[LAYERS], data->target[s], d);
+            part += loss_of(h[LAYERS], data->target[s], d);
             for (size_t l = LAYERS; l-- > 0; memcpy(d, dx, sizeof d)) layer_backward(&layer[l], h[l], h[l + 1], d, dx);
         }
+        loss += part;
     }
     for (size_t l = 0; l < LAYERS; l++) update(&layer[l]);
     return loss;
