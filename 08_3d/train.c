@@ -37,7 +37,7 @@ static const Option options[] = {
     { "warmup", "N", "20", "steps of linear warm-up; then the rate falls as a cosine to a tenth" },
     { "weight-decay", "X", "0.1", "of matrices; AdamW only" },
     { "clip", "X", "1", "largest gradient norm; 0: no clipping" },
-    { "optimizer", "sgd|adamw", "adamw", "" },
+    { "optimizer", "sgd|adamw", "adamw", "update rule" },
     { "eval-every", "N", "100", "steps between evaluations on held-out text; 0: at the end only" },
     { "export", "FILE", NULL, "write the weights as safetensors, for Hugging Face's GPT-2" },
     { "check", NULL, NULL, "train the unsplit model beside it and compare losses, norms, gradients and weights" },
