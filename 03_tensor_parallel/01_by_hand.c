@@ -2,11 +2,12 @@
 // level: core
 // question: If a weight matrix is cut, which results are finished parts that lie side by side, and which must be added?
 //
-// Y = X W with X [2, 4] and W [4, 3] in whole numbers small enough for paper. One process plays every rank in turn, with bare
-// loops over plain arrays: shard i touches its own part of W and nothing else of it. W is cut in two ways:
+// Y = X W with X [2, 4] and W [4, 3] in whole numbers small enough for paper. One process plays every rank in turn,
+// with bare loops over plain arrays: shard i touches its own part of W and nothing else of it. W is cut in two ways:
 //     by columns   every shard reads all of X and finishes its own columns of Y
 //     by rows      shard i reads its columns of X only and has a partial sum of ALL of Y
-// The loss is half the squared distance of Y from a target, so dY = Y - target. Left out: bias, and ranks (the next lesson).
+// The loss is half the squared distance of Y from a target, so dY = Y - target. Left out: bias, and ranks (the next
+// lesson).
 #include "common/lesson.h"
 #include <stdio.h>
 
@@ -118,7 +119,7 @@ static void row_step(Run *run, Layer *l, size_t shards, bool show) {
     }
     for (int m = 0; m < M; m++) for (int n = 0; n < N; n++) l->y[m][n] = y[m][n];
     error_of(l);                                           // needs the sum: every shard must know all of Y now
-    for (size_t i = 0; i < shards; i++) {                  // backward: dX_i = dY W_i^T and dW_i = X_i^T dY are both finished
+    for (size_t i = 0; i < shards; i++) {                  // backward: dX_i = dY W_i^T, dW_i = X_i^T dY: both finished
         Range r = shard_range(K, shards, i);
         for (size_t k = r.lo; k < r.hi; k++) {
             for (int m = 0; m < M; m++) {
@@ -138,8 +139,9 @@ static void row_step(Run *run, Layer *l, size_t shards, bool show) {
 }
 
 // ---------------------------------------------------------------- where the words swap
-// PyTorch's Linear stores V = W^T, [out, in], and computes y = x V^T. The cut that gives every shard some OUTPUTS takes columns
-// of W, which are rows of V. So one text's "column parallel" is another text's "by rows"; what is added does not change.
+// PyTorch's Linear stores V = W^T, [out, in], and computes y = x V^T. The cut that gives every shard some OUTPUTS
+// takes columns of W, which are rows of V. So one text's "column parallel" is another text's "by rows"; what is added
+// does not change.
 
 static void stored_transposed(Run *run) {
     double v[N][K], rows[M][N] = {{0}}, columns[M][N] = {{0}}, want[M][N] = {{0}};
@@ -179,7 +181,8 @@ static void by_hand(Run *run) {
 
     for (size_t shards = 1; shards <= N; shards++) {
         Layer got = new_layer();
-        if (shards == N) say(run, "W in %zu column shards: Y's columns lie side by side, parts of dX are added", shards);
+        if (shards == N)
+            say(run, "W in %zu column shards: columns of Y lie side by side, parts of dX are added", shards);
         for (int step = 0; step < STEPS; step++) column_step(run, &got, shards, shards == N && step == 0);
         char what[40];
         snprintf(what, sizeof what, "%zu-way column cut = unsplit", shards);
@@ -187,7 +190,8 @@ static void by_hand(Run *run) {
     }
     for (size_t shards = 1; shards <= K; shards++) {
         Layer got = new_layer();
-        if (shards == 2) say(run, "W in %zu row shards: parts of Y are added, dX's columns lie side by side", shards);
+        if (shards == 2)
+            say(run, "W in %zu row shards: parts of Y are added, columns of dX lie side by side", shards);
         for (int step = 0; step < STEPS; step++) row_step(run, &got, shards, shards == 2 && step == 0);
         char what[40];
         snprintf(what, sizeof what, "%zu-way row cut = unsplit", shards);

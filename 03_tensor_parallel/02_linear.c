@@ -5,8 +5,8 @@
 // Y = dropout(X W + b), X [B, K], W [K, N]; a step of SGD on half the squared distance of Y from a target, three times.
 //     column-parallel   rank holds W[:, its columns] and b[its columns]; every rank has X whole; Y stays cut by columns
 //     row-parallel      rank holds W[its rows, :] and all of b; X comes cut by columns; every rank gets Y whole
-// Neither 10 columns nor 11 rows divide by 4: shard_range gives the first ranks one more. Left out: a second layer, which is what
-// makes both cuts worth having (next lesson).
+// Neither 10 columns nor 11 rows divide by 4: shard_range gives the first ranks one more. Left out: a second layer,
+// which is what makes both cuts worth having (next lesson).
 #include "common/lesson.h"
 #include "common/ops.h"
 #include "common/random.h"
@@ -48,7 +48,8 @@ static Linear linear_new(uint64_t seed, Range rows, Range cols) {
 }
 static void linear_free(Linear *l) { arena_free(&l->parameters); arena_free(&l->gradients); }
 
-// Rows are sequences here: the mask of an element follows from (step, row, column of the WHOLE layer), never from a rank.
+// Rows are sequences here: the mask of an element follows from (step, row, column of the WHOLE layer), never from a
+// rank.
 static Dropout mask(Run *run, size_t step, size_t first_column) {
     return (Dropout){ .key = random_key(random_key(run->seed, KEY_MASK), step), .p = keep_out, .col0 = first_column };
 }
@@ -83,7 +84,7 @@ static void column_backward(Comm *tp, Tensor dx, Tensor x, Tensor dy, Linear *l,
     op_dropout(dy, dy, d);
     op_matmul_tn(l->dw, x, dy);                            // [K, N/tp]: finished
     op_sum_rows(l->db, dy);
-    op_matmul_nt(dx, dy, l->w);                            // [B, K] = [B, N/tp] x [K, N/tp]^T   what my columns say about X
+    op_matmul_nt(dx, dy, l->w);                            // [B, K] = [B, N/tp] x [K, N/tp]^T: what my columns say
     comm_all_reduce(tp, dx);                               // all columns together: B*K reals      (Megatron's f)
 }
 
@@ -98,7 +99,7 @@ static void row_forward(Comm *tp, Tensor y, Tensor my_x, const Linear *l, Dropou
 static void row_backward(Tensor my_dx, Tensor my_x, Tensor dy, Linear *l, Dropout d) {
     op_dropout(dy, dy, d);
     op_matmul_tn(l->dw, my_x, dy);                         // [K/tp, N]: finished
-    op_sum_rows(l->db, dy);                                // every rank sees all of dY: equal on all, never summed over ranks
+    op_sum_rows(l->db, dy);                                // every rank sees all of dY: equal on all, not summed
     op_matmul_nt(my_dx, dy, l->w);                         // [B, K/tp]: finished, nothing to say
 }
 
@@ -106,14 +107,15 @@ static void row_backward(Tensor my_dx, Tensor my_x, Tensor dy, Linear *l, Dropou
 
 typedef enum { UNSPLIT, COLUMNS, ROWS } How;
 
-static void put(Snapshot *s, const char *name, size_t step, size_t rows, size_t cols, Tensor part, size_t row0, size_t col0) {
+static void put(Snapshot *s, const char *name, size_t step, size_t rows, size_t cols, Tensor part,
+                size_t row0, size_t col0) {
     char label[40];
     snprintf(label, sizeof label, "%s, step %zu", name, step + 1);
     snapshot_put(s, label, rows, cols, part, row0, col0);
 }
 
-// Fills `seen` with Y and all gradients of each step, `weights` with what three steps made of W and b, `loss` per step. Returns
-// the bytes of parameters that this rank held.
+// Fills `seen` with Y and all gradients of each step, `weights` with what three steps made of W and b, `loss` per
+// step. Returns the bytes of parameters that this rank held.
 static size_t train(Run *run, How how, Snapshot *seen, Snapshot *weights, double loss[STEPS]) {
     Range rows = {0, K}, cols = {0, N};
     if (how == COLUMNS) cols = shard_range(N, run->world->size, run->world->rank);
@@ -121,8 +123,10 @@ static size_t train(Run *run, How how, Snapshot *seen, Snapshot *weights, double
     Linear l = linear_new(run->seed, rows, cols);
     Arena buffers = arena(MEM_ACTIVATIONS);
     for (size_t step = 0; step < STEPS; step++) {
-        Tensor whole_x = drawn(&buffers, run->seed, KEY_X + 1000 * step, B, K, 1), x = tensor_col_range(whole_x, rows.lo, rows.hi);
-        Tensor target = tensor_col_range(drawn(&buffers, run->seed, KEY_TARGET + 1000 * step, B, N, 1), cols.lo, cols.hi);
+        Tensor x = drawn(&buffers, run->seed, KEY_X + 1000 * step, B, K, 1);
+        Tensor target = drawn(&buffers, run->seed, KEY_TARGET + 1000 * step, B, N, 1);
+        x = tensor_col_range(x, rows.lo, rows.hi);         // my columns of X where W is cut by rows, else all
+        target = tensor_col_range(target, cols.lo, cols.hi);
         Tensor y = tensor_new(&buffers, B, range_size(cols)), dy = tensor_new(&buffers, B, range_size(cols));
         Tensor dx = tensor_new(&buffers, B, range_size(rows));
         Dropout d = mask(run, step, cols.lo);
@@ -159,12 +163,13 @@ static void compare(Run *run, How how, const char *cut, size_t elements, size_t 
     Comm *tp = run->world;
     char what[48];
     double loss[STEPS], want_loss[STEPS] = {0};
-    Snapshot *got = snapshot_new(run), *weights = snapshot_new(run), *want = snapshot_new(run), *want_weights = snapshot_new(run);
+    Snapshot *got = snapshot_new(run), *weights = snapshot_new(run);
+    Snapshot *want = snapshot_new(run), *want_weights = snapshot_new(run);
     comm_ledger_reset(tp);
     size_t held = train(run, how, got, weights, loss);
     size_t calls = tp->ledger[COMM_ALL_REDUCE].calls, bytes = comm_bytes_sent(tp);
     ledger_pause();
-    if (how == COLUMNS) comm_all_reduce_doubles(tp, loss, STEPS);      // each rank saw the loss of its own columns; for the page only
+    if (how == COLUMNS) comm_all_reduce_doubles(tp, loss, STEPS);      // a rank saw its own columns; not counted
     if (tp->rank == 0) train(run, UNSPLIT, want, want_weights, want_loss);
     ledger_resume();
 
@@ -174,14 +179,15 @@ static void compare(Run *run, How how, const char *cut, size_t elements, size_t 
     check_close(run, what, weights, want_weights, LIMIT_ROUNDING);
     snapshot_free(got); snapshot_free(weights); snapshot_free(want); snapshot_free(want_weights);
 
-    // One all-reduce a step: of dX [B, K] on the way back, or of Y [B, N] on the way there. A ring sends every chunk twice,
-    // n-1 hops each.
+    // One all-reduce a step: of dX [B, K] on the way back, or of Y [B, N] on the way there. A ring sends every chunk
+    // twice, n-1 hops each.
     snprintf(what, sizeof what, "%ss: W and b", cut);
     cost(run, what, "bytes", (double)(elements * sizeof(real)), (double)held);
     snprintf(what, sizeof what, "%ss: all-reduces a step", cut);
     cost(run, what, "calls", 1, (double)calls / STEPS);
     snprintf(what, sizeof what, "%ss: sent a step", cut);
-    cost(run, what, "bytes", (double)(2 * (tp->size - 1) * ceil_div(spoken, tp->size) * sizeof(real)), (double)bytes / STEPS);
+    size_t chunk = ceil_div(spoken, tp->size);
+    cost(run, what, "bytes", (double)(2 * (tp->size - 1) * chunk * sizeof(real)), (double)bytes / STEPS);
 }
 
 static void linear_layer(Run *run) {

@@ -2,10 +2,10 @@
 // level: core
 // question: How can two matrix products in a row be split so that the ranks talk only once each way?
 //
-// The MLP of a Transformer: Y = dropout(GELU(X A + a) B + b), X [M, C], A [C, F], B [F, C]. A is cut by columns and B by rows
-// (Shoeybi et al. 2019): the hidden columns that rank i makes are exactly the rows of B that it holds, so nothing is said between
-// the two products. Every rank has X and Y whole. F = 38 does not divide by 4.
-// Then the other order is tried, and numbers show why it is not taken. Left out: norms, the residual path (lesson 06).
+// The MLP of a Transformer: Y = dropout(GELU(X A + a) B + b), X [M, C], A [C, F], B [F, C]. A is cut by columns and B
+// by rows (Shoeybi et al. 2019): the hidden columns that rank i makes are exactly the rows of B that it holds, so
+// nothing is said between the two products. Every rank has X and Y whole. F = 38 does not divide by 4. Then the other
+// order is tried, and numbers show why it is not taken. Left out: norms, the residual path (lesson 06).
 #include "common/lesson.h"
 #include "common/ops.h"
 #include "common/random.h"
@@ -38,7 +38,8 @@ static Place place(int p, Range hidden) {
 }
 
 static Mlp mlp_new(uint64_t seed, Range hidden) {
-    Mlp m = { .hidden = hidden, .parameters = arena(MEM_PARAMETERS), .gradients = arena(MEM_GRADIENTS), .kept = arena(MEM_ACTIVATIONS) };
+    Mlp m = { .hidden = hidden, .parameters = arena(MEM_PARAMETERS), .gradients = arena(MEM_GRADIENTS),
+              .kept = arena(MEM_ACTIVATIONS) };
     for (int p = 0; p < PARAMS; p++) {
         Place at = place(p, hidden), all = place(p, (Range){0, F});
         m.w[p] = tensor_new(&m.parameters, range_size(at.rows), range_size(at.cols));
@@ -64,10 +65,10 @@ static Dropout mask(Run *run, size_t step) {               // of Y, which every 
 // ---------------------------------------------------------------- tensor-parallel
 
 static void forward(Comm *tp, Mlp *m, Tensor y, Tensor x, Dropout d) {
-    op_matmul(m->h, x, m->w[W1]);                          // [M, F/tp] = [M, C] x [C, F/tp]   my columns of A: nothing to say
+    op_matmul(m->h, x, m->w[W1]);                          // [M, F/tp] = [M, C] x [C, F/tp]: my columns of A
     op_add_bias(m->h, m->h, m->w[B1]);
     op_gelu(m->act, m->h);                                 // element by element, so columns stay columns
-    op_matmul(y, m->act, m->w[W2]);                        // [M, C] = [M, F/tp] x [F/tp, C]   my rows of B: a partial sum
+    op_matmul(y, m->act, m->w[W2]);                        // [M, C] = [M, F/tp] x [F/tp, C]: a partial sum
     comm_all_reduce(tp, y);                                // the only words of the forward pass: M*C reals
     op_add_bias(y, y, m->w[B2]);                           // once, after the sum
     op_dropout(y, y, d);
@@ -79,11 +80,11 @@ static void backward(Comm *tp, Mlp *m, Tensor dx, Tensor x, Tensor dy, Dropout d
     op_dropout(dy, dy, d);
     op_matmul_tn(m->g[W2], m->act, dy);                    // [F/tp, C]: my rows of dB, finished
     op_sum_rows(m->g[B2], dy);                             // equal on every rank
-    op_matmul_nt(dh, dy, m->w[W2]);                        // [M, F/tp] = [M, C] x [F/tp, C]^T   my hidden columns: nothing to say
+    op_matmul_nt(dh, dy, m->w[W2]);                        // [M, F/tp] = [M, C] x [F/tp, C]^T: my hidden columns
     op_gelu_backward(dh, m->h, dh);
     op_matmul_tn(m->g[W1], x, dh);                         // [C, F/tp]: my columns of dA, finished
     op_sum_rows(m->g[B1], dh);
-    op_matmul_nt(dx, dh, m->w[W1]);                        // [M, C] = [M, F/tp] x [C, F/tp]^T   what my columns say about X
+    op_matmul_nt(dx, dh, m->w[W1]);                        // [M, C] = [M, F/tp] x [C, F/tp]^T: what my columns say
     comm_all_reduce(tp, dx);                               // the only words of the backward pass: M*C reals
     arena_free(&scratch);
 }
@@ -160,8 +161,8 @@ static size_t train(Run *run, Comm *tp, Snapshot *seen, Snapshot *weights, doubl
 }
 
 // ---------------------------------------------------------------- the other order: A cut by rows
-// Then X A is a sum over ranks, and GELU(u + v) is not GELU(u) + GELU(v): the ranks must add the [M, F] BEFORE the GELU, four
-// times the words of [M, C] where F = 4 C.
+// Then X A is a sum over ranks, and GELU(u + v) is not GELU(u) + GELU(v): the ranks must add the [M, F] BEFORE the
+// GELU, four times the words of [M, C] where F = 4 C.
 
 static double gelu_of(double u) {
     Arena scratch = arena(MEM_WORKSPACE);
@@ -182,14 +183,16 @@ static void rows_first(Run *run) {
     Tensor x = drawn(run, &buffers, KEY_X, 0), sum_of_gelus = tensor_new(&buffers, M, F);
     Snapshot *added_late = snapshot_new(run), *added_first = snapshot_new(run), *want = snapshot_new(run);
 
-    op_matmul(m.h, tensor_col_range(x, mine.lo, mine.hi), tensor_row_range(m.w[W1], mine.lo, mine.hi));     // a partial sum
+    Tensor my_x = tensor_col_range(x, mine.lo, mine.hi), my_rows = tensor_row_range(m.w[W1], mine.lo, mine.hi);
+    op_matmul(m.h, my_x, my_rows);                         // [M, F] = [M, C/tp] x [C/tp, F]: a partial sum
     op_gelu(sum_of_gelus, m.h);
     comm_all_reduce(tp, sum_of_gelus);                     // too late
     snapshot_put(added_late, "GELU(X A)", M, F, sum_of_gelus, 0, 0);
 
     comm_ledger_reset(tp);
     comm_all_reduce(tp, m.h);
-    cost(run, "A by rows instead: sent before GELU", "bytes", (double)(2 * (tp->size - 1) * ceil_div(M * F, tp->size) * sizeof(real)),
+    size_t chunk = ceil_div(M * F, tp->size);
+    cost(run, "A by rows instead: sent before GELU", "bytes", (double)(2 * (tp->size - 1) * chunk * sizeof(real)),
          (double)comm_bytes_sent(tp));
     op_gelu(m.act, m.h);
     snapshot_put(added_first, "GELU(X A)", M, F, m.act, 0, 0);
@@ -212,7 +215,8 @@ static void mlp(Run *run) {
     Comm *tp = run->world;
     REQUIRE(tp->size <= C, "%zu ranks cannot share %d rows of A: start at most %d", tp->size, C, C);
     double loss[STEPS], want_loss[STEPS] = {0};
-    Snapshot *got = snapshot_new(run), *weights = snapshot_new(run), *want = snapshot_new(run), *want_weights = snapshot_new(run);
+    Snapshot *got = snapshot_new(run), *weights = snapshot_new(run);
+    Snapshot *want = snapshot_new(run), *want_weights = snapshot_new(run);
     comm_ledger_reset(tp);
     size_t held = train(run, tp, got, weights, loss);
     size_t calls = tp->ledger[COMM_ALL_REDUCE].calls, bytes = comm_bytes_sent(tp);
@@ -224,10 +228,11 @@ static void mlp(Run *run) {
     check_close(run, "tensor-parallel = unsplit", weights, want_weights, LIMIT_ROUNDING);
     snapshot_free(got); snapshot_free(weights); snapshot_free(want); snapshot_free(want_weights);
 
-    size_t f = range_size(shard_range(F, tp->size, tp->rank));
-    cost(run, "A, a, B, b", "bytes", (double)((C * f + f + f * C + C) * sizeof(real)), (double)held);      // all cut but b
-    cost(run, "all-reduces a step", "calls", 2, (double)calls / STEPS);                                    // Y, and dX
-    cost(run, "sent a step", "bytes", (double)(2 * 2 * (tp->size - 1) * ceil_div(M * C, tp->size) * sizeof(real)), (double)bytes / STEPS);
+    // All is cut but b. Two all-reduces of [M, C]: Y and dX.
+    size_t f = range_size(shard_range(F, tp->size, tp->rank)), chunk = ceil_div(M * C, tp->size);
+    cost(run, "A, a, B, b", "bytes", (double)((C * f + f + f * C + C) * sizeof(real)), (double)held);
+    cost(run, "all-reduces a step", "calls", 2, (double)calls / STEPS);
+    cost(run, "sent a step", "bytes", (double)(2 * 2 * (tp->size - 1) * chunk * sizeof(real)), (double)bytes / STEPS);
     rows_first(run);
 }
 

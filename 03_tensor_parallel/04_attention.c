@@ -2,17 +2,18 @@
 // level: core
 // question: Why do whole heads make attention the easiest part of a Transformer to split?
 //
-// Y = dropout(attention(X W_qkv + b_qkv) W_O + b_O). W_qkv is W_Q | W_K | W_V side by side, [C, 3C]; each head owns D columns of
-// each of the three, and D rows of W_O. Heads never look at each other, so a rank with whole heads computes scores, softmax and
-// mixing alone, and the rows of W_O that its heads feed are its own: column-parallel, then row-parallel, as in the MLP.
-// 9 heads over 4 ranks: 3, 2, 2, 2. Left out: norms and the residual path (lesson 06).
+// Y = dropout(attention(X W_qkv + b_qkv) W_O + b_O). W_qkv is W_Q | W_K | W_V side by side, [C, 3C]; each head owns D
+// columns of each of the three, and D rows of W_O. Heads never look at each other, so a rank with whole heads
+// computes scores, softmax and mixing alone, and the rows of W_O that its heads feed are its own: column-parallel,
+// then row-parallel, as in the MLP. 9 heads over 4 ranks: 3, 2, 2, 2. Left out: norms and the residual path (lesson
+// 06).
 #include "common/lesson.h"
 #include "common/ops.h"
 #include "common/random.h"
 #include <math.h>
 #include <stdio.h>
 
-enum { B = 2, T = 7, M = B * T, H = 9, D = 4, C = H * D, STEPS = 3 };      // sequences, positions, tokens, heads, columns of a head
+enum { B = 2, T = 7, M = B * T, H = 9, D = 4, C = H * D, STEPS = 3 };      // D: columns of one head
 enum { W_QKV, B_QKV, W_O, B_O, PARAMS };
 static const char *const param_name[PARAMS] = { "W_qkv", "b_qkv", "W_O", "b_O" };
 static const size_t whole_rows[PARAMS] = { C, 1, C, 1 }, whole_cols[PARAMS] = { 3 * C, 3 * C, C, C };
@@ -29,7 +30,8 @@ typedef struct {
 
 // ---------------------------------------------------------------- who holds what
 
-// W_qkv [C, 3C] is three matrices side by side, so a rank's columns are three pieces: its heads' q, its heads' k, its heads' v.
+// W_qkv [C, 3C] is three matrices side by side, so a rank's columns are three pieces: its heads' q, its heads' k, its
+// heads' v.
 //      q: head 0 .. 8          k: head 0 .. 8          v: head 0 .. 8
 //     [a a a b b c c d d]     [a a a b b c c d d]     [a a a b b c c d d]        a, b, c, d: the four ranks
 // Cut in one piece, rank a's third of the 3C columns would be all of q, without any k or v: the trap below.
@@ -45,7 +47,8 @@ static void copy_contiguous(Tensor mine, Tensor whole, Range heads) {
 
 static Attention attention_new(uint64_t seed, Range heads, void (*copy_qkv)(Tensor mine, Tensor whole, Range heads)) {
     Attention a = { .heads = heads, .A = range_size(heads) * D,
-                    .parameters = arena(MEM_PARAMETERS), .gradients = arena(MEM_GRADIENTS), .kept = arena(MEM_ACTIVATIONS) };
+                    .parameters = arena(MEM_PARAMETERS), .gradients = arena(MEM_GRADIENTS),
+                    .kept = arena(MEM_ACTIVATIONS) };
     const size_t rows[PARAMS] = { C, 1, a.A, 1 }, cols[PARAMS] = { 3 * a.A, 3 * a.A, C, C };
     for (int p = 0; p < PARAMS; p++) {
         a.w[p] = tensor_new(&a.parameters, rows[p], cols[p]);
@@ -65,11 +68,15 @@ static Attention attention_new(uint64_t seed, Range heads, void (*copy_qkv)(Tens
     a.probs = tensor_new(&a.kept, scores, T);    a.dropped = tensor_new(&a.kept, scores, T);
     return a;
 }
-static void attention_free(Attention *a) { arena_free(&a->parameters); arena_free(&a->gradients); arena_free(&a->kept); }
+static void attention_free(Attention *a) {
+    arena_free(&a->parameters); arena_free(&a->gradients); arena_free(&a->kept);
+}
 
 // ---------------------------------------------------------------- the heart: any set of heads, no words
 
-static Tensor block_of(const Attention *a, Tensor qkv, size_t i) { return tensor_col_range(qkv, i * a->A, (i + 1) * a->A); }
+static Tensor block_of(const Attention *a, Tensor qkv, size_t i) {
+    return tensor_col_range(qkv, i * a->A, (i + 1) * a->A);
+}
 static uint64_t mask_key(Run *run, uint64_t site, size_t step) { return random_key(random_key(run->seed, site), step); }
 static void drop_probabilities(Run *run, const Attention *a, Tensor y, Tensor x, size_t step) {
     // Keyed by the head's number in the whole layer: rank 1's first head has the mask of head 3, not that of head 0.
@@ -78,21 +85,21 @@ static void drop_probabilities(Run *run, const Attention *a, Tensor y, Tensor x,
 
 static void mix_heads(Run *run, Attention *a, size_t step) {
     size_t heads = range_size(a->heads);
-    op_heads_scores(a->probs, block_of(a, a->qkv, 0), block_of(a, a->qkv, 1), B, heads);           // S = Q K^T
-    op_causal_softmax(a->probs, a->probs, (real)(1 / sqrt(D)));                                    // P = softmax(S / sqrt(D))
+    op_heads_scores(a->probs, block_of(a, a->qkv, 0), block_of(a, a->qkv, 1), B, heads);   // S = Q K^T
+    op_causal_softmax(a->probs, a->probs, (real)(1 / sqrt(D)));                            // P = softmax(S / sqrt(D))
     drop_probabilities(run, a, a->dropped, a->probs, step);
-    op_heads_mix(a->mix, a->dropped, block_of(a, a->qkv, 2), B, heads);                            // O = dropout(P) V
+    op_heads_mix(a->mix, a->dropped, block_of(a, a->qkv, 2), B, heads);                    // O = dropout(P) V
 }
 static void mix_heads_backward(Run *run, Attention *a, Tensor dqkv, Tensor dmix, size_t step) {
     size_t heads = range_size(a->heads);
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dp = tensor_new(&scratch, a->probs.rows, T);
-    op_heads_mix_t(block_of(a, dqkv, 2), a->dropped, dmix, B, heads);                              // dV = dropout(P)^T dO
-    op_heads_scores(dp, dmix, block_of(a, a->qkv, 2), B, heads);                                   // dP = dO V^T
+    op_heads_mix_t(block_of(a, dqkv, 2), a->dropped, dmix, B, heads);                      // dV = dropout(P)^T dO
+    op_heads_scores(dp, dmix, block_of(a, a->qkv, 2), B, heads);                           // dP = dO V^T
     drop_probabilities(run, a, dp, dp, step);
-    op_causal_softmax_backward(dp, a->probs, dp, (real)(1 / sqrt(D)));                             // dS
-    op_heads_mix(block_of(a, dqkv, 0), dp, block_of(a, a->qkv, 1), B, heads);                      // dQ = dS K
-    op_heads_mix_t(block_of(a, dqkv, 1), dp, block_of(a, a->qkv, 0), B, heads);                    // dK = dS^T Q
+    op_causal_softmax_backward(dp, a->probs, dp, (real)(1 / sqrt(D)));                     // dS
+    op_heads_mix(block_of(a, dqkv, 0), dp, block_of(a, a->qkv, 1), B, heads);              // dQ = dS K
+    op_heads_mix_t(block_of(a, dqkv, 1), dp, block_of(a, a->qkv, 0), B, heads);            // dK = dS^T Q
     arena_free(&scratch);
 }
 
@@ -105,7 +112,7 @@ static void forward(Run *run, Comm *tp, Attention *a, Tensor y, Tensor x, size_t
     op_matmul(y, a->mix, a->w[W_O]);                       // [M, C] = [M, C/tp] x [C/tp, C]     my rows: a partial sum
     if (tp) comm_all_reduce(tp, y);                        // the only words of the forward pass: M*C reals
     op_add_bias(y, y, a->w[B_O]);                          // once, after the sum
-    op_dropout(y, y, (Dropout){ .key = mask_key(run, KEY_OUT, step), .p = drop });                 // the same on every rank
+    op_dropout(y, y, (Dropout){ .key = mask_key(run, KEY_OUT, step), .p = drop });     // the same on every rank
 }
 static void backward(Run *run, Comm *tp, Attention *a, Tensor dx, Tensor x, Tensor dy, size_t step) {
     Arena scratch = arena(MEM_WORKSPACE);
@@ -198,7 +205,8 @@ static void attention(Run *run) {
     Comm *tp = run->world;
     REQUIRE(tp->size <= H, "%zu ranks cannot share %d heads: start at most %d", tp->size, H, H);
     double loss[STEPS], want_loss[STEPS] = {0};
-    Snapshot *got = snapshot_new(run), *weights = snapshot_new(run), *want = snapshot_new(run), *want_weights = snapshot_new(run);
+    Snapshot *got = snapshot_new(run), *weights = snapshot_new(run);
+    Snapshot *want = snapshot_new(run), *want_weights = snapshot_new(run);
     comm_ledger_reset(tp);
     Held held = train(run, tp, got, weights, loss);
     size_t calls = tp->ledger[COMM_ALL_REDUCE].calls, bytes = comm_bytes_sent(tp);
@@ -212,10 +220,12 @@ static void attention(Run *run) {
     if (tp->size > 1) contiguous_cut(run);
 
     size_t heads = range_size(shard_range(H, tp->size, tp->rank)), A = heads * D;
-    cost(run, "W_qkv, b_qkv, W_O, b_O", "bytes", (double)(((C + 1) * 3 * A + A * C + C) * sizeof(real)), (double)held.parameters);
-    cost(run, "q|k|v, probabilities twice, mix", "bytes", (double)((M * 4 * A + 2 * B * heads * T * T) * sizeof(real)), (double)held.kept);
+    size_t parameters = (C + 1) * 3 * A + A * C + C, kept = M * 4 * A + 2 * B * heads * T * T;
+    size_t chunk = ceil_div(M * C, tp->size);
+    cost(run, "W_qkv, b_qkv, W_O, b_O", "bytes", (double)(parameters * sizeof(real)), (double)held.parameters);
+    cost(run, "q|k|v, probabilities twice, mix", "bytes", (double)(kept * sizeof(real)), (double)held.kept);
     cost(run, "all-reduces a step", "calls", 2, (double)calls / STEPS);                                    // Y, and dX
-    cost(run, "sent a step", "bytes", (double)(2 * 2 * (tp->size - 1) * ceil_div(M * C, tp->size) * sizeof(real)), (double)bytes / STEPS);
+    cost(run, "sent a step", "bytes", (double)(2 * 2 * (tp->size - 1) * chunk * sizeof(real)), (double)bytes / STEPS);
 }
 
 static const Option options[] = { {0} };

@@ -2,8 +2,9 @@
 // level: core
 // question: How is a loss computed over words that no rank has all of?
 //
-// The smallest language model that has both ends of GPT: x = dropout(E[token]), logits = x E^T, loss = cross entropy, one table
-// E [V, C] for both (tied). Rank i holds the rows of its words, so it makes the columns of the logits of its words.
+// The smallest language model that has both ends of GPT: x = dropout(E[token]), logits = x E^T, loss = cross entropy,
+// one table E [V, C] for both (tied). Rank i holds the rows of its words, so it makes the columns of the logits of
+// its words.
 //     embedding       a rank looks up its own words and writes zeros for the others'; the sum over ranks is the lookup
 //     cross entropy   log(sum of exp(logit)) - logit of the target: three numbers a token are exchanged, not V
 // 61 words do not divide by anything up to 60; sequences have unequal numbers of counted targets.
@@ -61,7 +62,7 @@ static void loss_of_logits(Comm *tp, Bigram *m, const Batch *b) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor max = tensor_new(&scratch, M, 1), picked = tensor_new(&scratch, M, 1);
     op_row_max(max, m->logits);
-    comm_all_reduce_max(tp, max);                                  // 1: the largest logit of each token, for safe exponentials
+    comm_all_reduce_max(tp, max);                                  // 1: the largest logit, for safe exponentials
     op_pick_target(picked, m->logits, b->targets, m->words.lo);    // 0 where the target is not my word
     comm_all_reduce(tp, picked);                                   // 2: the target's logit
     op_exp_sum(m->sum, m->logits, max);                            // logits <- exp(logits - max); my words' sum
@@ -73,14 +74,14 @@ static void loss_of_logits(Comm *tp, Bigram *m, const Batch *b) {
 static void forward(Run *run, Comm *tp, Bigram *m, const Batch *b) {
     embed(tp, m, b);
     op_dropout(m->x, m->x, mask(run, b));                          // x is whole: the same mask on every rank
-    op_matmul_nt(m->logits, m->x, m->table);                       // [M, V/tp] = [M, C] x [V/tp, C]^T   nothing to say
+    op_matmul_nt(m->logits, m->x, m->table);                       // [M, V/tp] = [M, C] x [V/tp, C]^T: nothing to say
     loss_of_logits(tp, m, b);
 }
 
 static void backward(Run *run, Comm *tp, Bigram *m, const Batch *b, Tensor dloss, Tensor dx) {
-    op_cross_entropy_backward(m->logits, m->sum, b->targets, dloss, m->words.lo);  // (exp / sum - onehot) dloss, for my words: local
+    op_cross_entropy_backward(m->logits, m->sum, b->targets, dloss, m->words.lo);  // (exp / sum - onehot) dloss: local
     op_matmul_tn(m->head_grad, m->logits, m->x);                   // [V/tp, C] = [M, V/tp]^T x [M, C]: finished
-    op_matmul(dx, m->logits, m->table);                            // [M, C] = [M, V/tp] x [V/tp, C]   what my words say about x
+    op_matmul(dx, m->logits, m->table);                            // [M, C] = [M, V/tp] x [V/tp, C]: what my words say
     comm_all_reduce(tp, dx);                                       // M*C reals
     op_dropout(dx, dx, mask(run, b));
     op_embed_tokens_grad(m->grad, b->tokens, dx, m->words.lo);     // each rank takes the rows of its own words
@@ -112,7 +113,8 @@ static void unsplit_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, 
 
 // ---------------------------------------------------------------- three steps
 
-static void put(Snapshot *s, const char *name, uint64_t step, size_t rows, size_t cols, Tensor part, size_t row0, size_t col0) {
+static void put(Snapshot *s, const char *name, uint64_t step, size_t rows, size_t cols, Tensor part,
+                size_t row0, size_t col0) {
     char label[40];
     snprintf(label, sizeof label, "%s, step %zu", name, (size_t)step + 1);
     snapshot_put(s, label, rows, cols, part, row0, col0);
@@ -145,7 +147,8 @@ static Held train(Run *run, Comm *tp, const Data *data, Snapshot *seen, Snapshot
 
 // ---------------------------------------------------------------- two things to see
 
-// The sum over ranks of one row and zeros: nothing is rounded, so the parallel lookup is the unsplit one to the last bit.
+// The sum over ranks of one row and zeros: nothing is rounded, so the parallel lookup is the unsplit one to the last
+// bit.
 static void lookup_moves_data(Run *run, const Batch *b) {
     Comm *tp = run->world;
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
@@ -163,8 +166,9 @@ static void lookup_moves_data(Run *run, const Batch *b) {
     snapshot_free(got); snapshot_free(want);
 }
 
-// Logits that were gathered before, handed to the vocabulary-parallel loss. Each rank takes its [M, V] for the logits of V words of
-// its own, of t V in all: rank 0 finds the target, but every exponential is counted t times: log(t sum) = log(sum) + log t.
+// Logits that were gathered before, handed to the vocabulary-parallel loss. Each rank takes its [M, V] for the logits
+// of V words of its own, of t V in all: rank 0 finds the target, but every exponential is counted t times: log(t sum)
+// = log(sum) + log t.
 static void gathered_logits(Run *run, const Batch *b) {
     Comm *tp = run->world;
     Bigram m = bigram_new(run->seed, (Range){0, V});
@@ -177,7 +181,8 @@ static void gathered_logits(Run *run, const Batch *b) {
     m.words.lo = 0;
     unsplit_forward(run, &m, b);
     double right = tensor_sum(m.loss) * b->token_weight;
-    say(run, "gathered logits in the parallel loss: %.4f instead of %.4f, log %zu = %.4f more", wrong, right, tp->size, log((double)tp->size));
+    say(run, "gathered logits in the parallel loss: %.4f instead of %.4f, log %zu = %.4f more", wrong, right, tp->size,
+        log((double)tp->size));
     check_numbers(run, "gathered logits: the trap", "loss - log t", &less, &right, 1, LIMIT_ROUNDING);
     bigram_free(&m);
 }
@@ -189,7 +194,8 @@ static void vocabulary(Run *run) {
     REQUIRE(tp->size <= V, "%zu ranks cannot share %d words: start at most %d", tp->size, V, V);
     Data data = data_synthetic(V, T, run->seed);
     double loss[STEPS], want_loss[STEPS] = {0};
-    Snapshot *got = snapshot_new(run), *weights = snapshot_new(run), *want = snapshot_new(run), *want_weights = snapshot_new(run);
+    Snapshot *got = snapshot_new(run), *weights = snapshot_new(run);
+    Snapshot *want = snapshot_new(run), *want_weights = snapshot_new(run);
     comm_ledger_reset(tp);
     Held held = train(run, tp, &data, got, weights, loss);
     size_t calls = tp->ledger[COMM_ALL_REDUCE].calls, bytes = comm_bytes_sent(tp);
@@ -210,14 +216,15 @@ static void vocabulary(Run *run) {
     ledger_resume();
     data_free(&data);
 
-    // Two of [M, C] (x forward, dx backward) and the three numbers a token. Gathering the logits would be [M, V] in place of 3 M.
+    // Two of [M, C] (x forward, dx backward) and the three numbers a token. Gathering the logits would be [M, V] in
+    // place of 3 M.
     size_t n = tp->size, words = range_size(shard_range(V, n, tp->rank));
     size_t wide = 2 * (n - 1) * ceil_div(M * C, n) * sizeof(real), narrow = 2 * (n - 1) * ceil_div(M, n) * sizeof(real);
     cost(run, "E", "bytes", (double)(words * C * sizeof(real)), (double)held.parameters);
     cost(run, "logits", "bytes", (double)(M * words * sizeof(real)), (double)held.logits);
     cost(run, "all-reduces a step", "calls", 2 + 3, (double)calls / STEPS);
     cost(run, "sent a step", "bytes", (double)(2 * wide + 3 * narrow), (double)bytes / STEPS);
-    say(run, "for the loss a rank sends %zu bytes a step; its part in an all-gather of the logits would be %zu", 3 * narrow,
+    say(run, "for the loss a rank sends %zu bytes a step; in an all-gather of the logits it would send %zu", 3 * narrow,
         (n - 1) * ceil_div((size_t)M * V, n) * sizeof(real));
 }
 
