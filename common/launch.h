@@ -6,6 +6,7 @@
 // Before a loop whose turns do not depend on each other, though their pointers may be equal (an op in place): the
 // compiler need not fear that a store changes a later load.
 #ifdef __clang__
+#pragma clang diagnostic ignored "-Wpass-failed"    // where flags or the target forbid it, the plain loop is right too
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")

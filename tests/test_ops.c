@@ -50,12 +50,15 @@ static Tensor out(size_t rows, size_t cols) {
     frames[frame_count++].window = window;
     return window;
 }
+static real transfer[20000];
+static void need_transfer(size_t n) {
+    if (n > sizeof transfer / sizeof *transfer) fault("test_ops: a matrix is too large");
+}
 static Tensor put(Mat m) {
-    real *v = host_alloc(m.rows * m.cols * sizeof *v);
-    for (size_t i = 0; i < m.rows * m.cols; i++) v[i] = (real)m.v[i];
+    need_transfer(m.rows * m.cols);
+    for (size_t i = 0; i < m.rows * m.cols; i++) transfer[i] = (real)m.v[i];
     Tensor t = out(m.rows, m.cols);
-    tensor_upload(t, v);
-    free(v);
+    tensor_upload(t, transfer);
     return t;
 }
 static Tensor put_flat(Mat m) {                             // where an op wants one row: gain, bias
@@ -66,11 +69,10 @@ static Tensor put_flat(Mat m) {                             // where an op wants
     return t;
 }
 static Mat get(Tensor t) {
-    real *v = host_alloc(tensor_count(t) * sizeof *v);
     Mat m = mat(t.rows, t.cols);
-    tensor_download(v, t);
-    for (size_t i = 0; i < tensor_count(t); i++) m.v[i] = v[i];
-    free(v);
+    need_transfer(tensor_count(t));
+    tensor_download(transfer, t);
+    for (size_t i = 0; i < tensor_count(t); i++) m.v[i] = transfer[i];
     return m;
 }
 static const int *ids(const int *host, size_t n) {
