@@ -1,0 +1,271 @@
+#!/usr/bin/perl
+# The trainer: every factorisation of the ranks, schedule, ZeRO stage and recomputation against the unsplit model; what must be
+# equal bit by bit; that it learns; its log and its safetensors file.
+#
+# TEST_ALL=1: the whole cross product in both precisions, as far as TRAIN_SECONDS (900) reach. TRAIN_MATRIX=FILE: the table of the
+# worst errors goes there.
+use strict;
+use warnings;
+use FindBin;
+use JSON::PP;
+use lib $FindBin::Bin;
+use Jobs;
+use List::Util qw(max shuffle);
+use Test::More;
+use Time::HiRes qw(time);
+
+chdir "$FindBin::Bin/.." or die;
+my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
+plan skip_all => "$train{fp32} is not built" unless -x $train{fp32} && -x $train{fp64};
+
+# A piece of the text of the tree: it does not change while one works on the tree, and little is held out, so that evaluation,
+# which is not what is tested here, takes no time.
+my $text = "$work/text.txt";
+{
+    open my $f, '>', $text or die "$text: $!";
+    print $f substr slurp('build/text.txt'), 0, 10000;
+    close $f or die "$text: $!";
+}
+
+my @factorisations;                            # [dp, tp, pp]
+for my $world (1, 2, 4, 6, 8) {
+    for my $dp (grep { $world % $_ == 0 } 1 .. $world) {
+        push @factorisations, map { [$dp, $_, $world / $dp / $_] } grep { $world / $dp % $_ == 0 } 1 .. $world;
+    }
+}
+my @combinations;                              # [schedule, ZeRO, recompute]
+for my $schedule (qw(naive gpipe 1f1b)) {
+    for my $zero (0 .. 3) { push @combinations, map { [$schedule, $zero, $_] } qw(none selective full) }
+}
+is(scalar @factorisations, 29, 'the ranks 1, 2, 4, 6 and 8 have 29 factorisations');
+is(scalar @combinations, 36, 'there are 36 combinations of schedule, ZeRO and recomputation');
+
+# ---- the matrix ----
+# Nothing divides: 9 sequences, 8 heads over 3 or 6 ranks, 8 blocks over 3 or 6 stages.
+my @model = (qw(--layers 8 --width 48 --heads 8 --context 16 --batch 9 --micro-batch 1 --check --reduce ordered --data), $text);
+my %uneven = (1 => '8', 2 => '3,5', 3 => '4,1,3', 4 => '1,3,2,2', 6 => '2,1,1,1,2,1');
+
+sub row {
+    my ($mesh, $combination, %how) = @_;
+    my ($dp, $tp, $pp) = @$mesh;
+    my ($schedule, $zero, $recompute) = @$combination;
+    my $precision = $how{precision} || 'fp32';
+    my @options = ('--dp', $dp, '--tp', $tp, '--pp', $pp, '--schedule', $schedule, '--zero', $zero, '--recompute', $recompute);
+    push @options, $how{adamw} ? qw(--optimizer adamw --lr 0.003) : qw(--optimizer sgd --lr 0.1);
+    push @options, '--stage-layers', $uneven{$pp} if $how{uneven} && $uneven{$pp};
+    push @options, '--steps', $how{steps} || 10;
+    my $job = ($how{mpi} ? \&mpi : \&emu)->($dp * $tp * $pp, $train{$precision}, @model, @options);
+    @$job{qw(mesh schedule zero recompute how)} = ("${dp}x${tp}x$pp", $schedule, $zero, $recompute,
+        join ' ', $precision, $how{adamw} ? 'adamw' : 'sgd', $how{mpi} ? 'mpi' : 'emu', $how{uneven} ? 'uneven' : ());
+    return $job;
+}
+
+my (@rows, %met, @pairs);
+for my $i (0 .. $#factorisations) {
+    my $mesh = $factorisations[$i];
+    my $combination = $combinations[(7 * $i + 3) % 36];
+    my %how = (precision => $i % 3 == 1 ? 'fp64' : 'fp32', adamw => $i % 4 == 2, uneven => $i % 2);
+    push @rows, row($mesh, $combination, %how);
+    $met{"@$combination"} = 1 if $mesh->[0] > 1 && $mesh->[2] > 1;
+    # As processes too: for one factorisation of each world, and for all three kinds of parallelism at once.
+    next unless have_mpi && grep { "@$mesh" eq $_ } '1 1 1', '2 1 1', '2 1 2', '1 3 2', '2 2 2';
+    push @rows, row($mesh, $combination, %how, mpi => 1);
+    push @pairs, [@rows[-2, -1]];
+}
+# A schedule means something with stages, ZeRO with replicas: every combination that the rows above have not met with both.
+my $extra = 0;
+for my $combination (grep { !$met{"@$_"} } @combinations) {
+    push @rows, row([2, 2, 2], $combination, steps => 4, precision => $extra % 3 == 2 ? 'fp64' : 'fp32',
+                    adamw => $extra % 4 == 1, uneven => $extra % 2);
+    $extra++;
+}
+run_jobs(\@rows);
+
+sub holds {
+    my ($job) = @_;
+    my @checks = @{ $job->{page}{checks} || [] };
+    my $curves = grep { $_->{name} =~ /^(loss|gradient norm) of every step$/ } @checks;
+    my $gradients = grep { $_->{what} =~ /gradients$/ && $_->{name} =~ /^100 tensors/ } @checks;
+    my $weights = grep { $_->{what} =~ /weights/ && $_->{name} =~ /^100 tensors/ } @checks;
+    my $exact = $job->{how} =~ /fp64|sgd/;
+    return $job->{status} == 0 && $job->{page}{pass} && $curves == 2 && $gradients == 1 && $weights == ($exact ? 1 : 0);
+}
+sub name { my ($job) = @_; return "$job->{mesh} $job->{schedule} zero $job->{zero} recompute $job->{recompute} $job->{how}" }
+sub worst { my ($job, $key) = @_; return max map { $_->{$key} // 'nan' } @{ $job->{page}{checks} || [{}] } }
+
+my @table = ("| dp x tp x pp | schedule | ZeRO | recompute | run | largest error | limit | seconds |", '|---|---|---|---|---|---|---|---|');
+for my $job (@rows) {
+    ok(holds($job), name($job)) or diag(complain($job));
+    # Under AdamW the limits of fp32 differ by check, so the error shown is the one that comes nearest to its limit.
+    my ($near) = sort { $b->{error} / $b->{limit} <=> $a->{error} / $a->{limit} } @{ $job->{page}{checks} || [] };
+    push @table, sprintf '| %s | %s | %d | %s | %s | %.1e | %.0e | %.1f |', @$job{qw(mesh schedule zero recompute how)},
+        $near ? @$near{qw(error limit)} : ('nan', 'nan'), $job->{seconds};
+}
+is($_->[0]{page}{digest}, $_->[1]{page}{digest}, name($_->[0]) . ': the same bits as processes') for @pairs;
+my %seen = map { ("$_->{schedule} $_->{zero} $_->{recompute}" => 1) } grep { $_->{mesh} =~ /[2-8]x.*x[2-8]/ } @rows;
+is(scalar keys %seen, 36, 'every combination has met replicas and stages');
+note($_) for @table;
+
+# ---- equal bits ----
+# Not among them: replicas against accumulation. The tied embedding adds its two gradients before the sum over replicas, but
+# after the sum over micro-batches, so their sums are grouped differently.
+# Without --check the digest is that of the weights after the last step: no norm in it, whose sum ZeRO orders differently.
+my @small = (qw(--layers 4 --width 32 --heads 4 --context 16 --steps 5 --dropout 0.1 --reduce ordered --data), $text);
+sub bits { my ($mesh, @options) = @_;
+    my ($dp, $tp, $pp) = @$mesh;
+    return emu($dp * $tp * $pp, $train{fp32}, @small, '--dp', $dp, '--tp', $tp, '--pp', $pp, @options) }
+
+my @adamw = qw(--optimizer adamw --lr 0.003);
+my @sgd = qw(--optimizer sgd --lr 0.1);
+my @batch = qw(--batch 8 --micro-batch 2);
+my @ladder = (
+    (map { my $mesh = $_; ["naive = gpipe = 1f1b, " . join('x', @$mesh),
+        map { bits($mesh, @batch, @adamw, '--schedule', $_) } qw(naive gpipe 1f1b)] } [1, 1, 3], [1, 2, 2], [2, 1, 4]),
+    (map { my ($zero, @mesh) = @$_; ["none = selective = full, zero $zero, " . join('x', @mesh),
+        map { bits(\@mesh, @batch, @adamw, '--zero', $zero, '--recompute', $_) } qw(none selective full)] }
+        [0, 1, 1, 1], [0, 1, 2, 2], [3, 2, 1, 2], [2, 2, 2, 2]),
+    (map { my ($kind, $optimizer, @mesh) = @$_; ["zero 0 = zero 1, no clipping, $kind, " . join('x', @mesh),
+        map { bits(\@mesh, @batch, @$optimizer, '--clip', 0, '--zero', $_) } 0, 1] }
+        ['sgd', \@sgd, 2, 1, 1], ['adamw', \@adamw, 4, 1, 1], ['adamw', \@adamw, 3, 1, 2], ['adamw', \@adamw, 2, 2, 2]),
+    ['zero 0 = 1 = 2 = 3, no clipping, one micro-batch, 4x1x1',
+        map { bits([4, 1, 1], @batch, @adamw, '--clip', 0, '--zero', $_) } 0 .. 3],
+    (map { my $dp = $_; ["pp 1 = 2 = 4, dp $dp, with clipping",
+        map { bits([$dp, 1, $_], @batch, @adamw, '--clip', 0.5) } 1, 2, 4] } 1, 2),
+    ['pp 1 = 2 = 4 = 4 unevenly cut, 6 blocks', map { bits([1, 1, $_->[0]], @batch, @sgd, '--layers', 6, @$_[1 .. $#$_]) }
+        [1], [2], [4], [4, '--stage-layers', '1,2,1,2']],
+);
+if (have_mpi) {
+    for my $case ([[2, 2, 2], '--zero', 3, '--recompute', 'full'], [[1, 1, 4], '--schedule', 'gpipe'], [[3, 2, 1], '--zero', 2]) {
+        my ($mesh, @options) = @$case;
+        my $ranks = $mesh->[0] * $mesh->[1] * $mesh->[2];
+        my $job = bits($mesh, @batch, @adamw, @options);
+        push @ladder, ['emu = mpi, ' . join('x', @$mesh) . " @options", $job,
+                       { %$job, words => ['tools/launch', $ranks, @{ $job->{words} }[3 .. $#{ $job->{words} }]] }];
+    }
+}
+my @other = map { my ($what, $job) = @$_; +{ %$job, what => $what, words => [@{ $job->{words} }, '--seed', 2] } } @ladder;
+run_jobs([(map { my (undef, @jobs) = @$_; @jobs } @ladder), @other]);
+for my $i (0 .. $#ladder) {
+    my ($what, @jobs) = @{ $ladder[$i] };
+    my @digests = map { $_->{status} == 0 && $_->{page}{digest} || 'none' } @jobs;
+    ok($digests[0] ne 'none' && !(grep { $_ ne $digests[0] } @digests), "equal bits: $what") or diag("@digests", map { complain($_) } grep { $_->{status} } @jobs);
+    isnt($other[$i]{page}{digest}, $digests[0], "... and other bits from another seed");
+}
+
+# ---- the log and the export ----
+my @tiny = (qw(--layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-batch 2 --data), $text);
+{
+    my $job = emu(4, $train{fp32}, @tiny, qw(--steps 7 --eval-every 3 --lr 0.01 --log), "$work/log");
+    run_jobs([$job]);
+    is($job->{status}, 0, '--log: the run') or diag(complain($job));
+    my @lines = map { eval { decode_json($_) } } split /\n/, slurp("$work/log");
+    is(scalar @lines, 8, '--log: an object a step, and one at the end');
+    my $end = pop @lines;
+    my $fields = join ' ', sort qw(step loss grad_norm lr tokens seconds tokens_per_second);
+    is((scalar grep { join(' ', sort keys %$_) eq $fields } @lines), 7, '--log: the fields of a step');
+    is(join(' ', map { $_->{step} } @lines), '0 1 2 3 4 5 6', '--log: the steps');
+    is((scalar grep { $_->{tokens} == 4 * 8 && $_->{seconds} > 0 && $_->{loss} > 0 && $_->{grad_norm} > 0 } @lines), 7, '--log: the values');
+    unlike(slurp("$work/log"), qr/:"/, '--log: numbers are numbers');
+    is(join(' ', keys %$end), 'eval_loss', '--log: the end');
+    ok(abs($end->{eval_loss} - $job->{page}{config}{eval_loss}) < 1e-6, '--log: the held-out loss is that of --json');
+}
+
+# Returns the header, or dies with what is wrong: (name => [dtype, shape, first byte, one past the last]).
+sub safetensors {
+    my ($file) = @_;
+    my $all = slurp($file);
+    my $length = unpack 'Q<', $all;
+    die "the header's length is $length in a file of " . length($all) . " bytes\n" if 8 + $length > length $all;
+    die "the data do not start at a multiple of 8\n" if $length % 8;
+    my $header = decode_json(substr $all, 8, $length);
+    delete $header->{__metadata__};
+    my $end = 0;
+    for my $name (sort { $header->{$a}{data_offsets}[0] <=> $header->{$b}{data_offsets}[0] } keys %$header) {
+        my ($first, $last) = @{ $header->{$name}{data_offsets} };
+        die "$name starts at $first, not at $end\n" if $first != $end;
+        my $bytes = $header->{$name}{dtype} eq 'F64' ? 8 : 4;
+        $bytes *= $_ for @{ $header->{$name}{shape} };
+        die "$name has " . ($last - $first) . " bytes, its shape has $bytes\n" if $last - $first != $bytes;
+        $end = $last;
+    }
+    die 'the file has ' . length($all) . ' bytes, the header ends at ' . (8 + $length + $end) . "\n" if length($all) != 8 + $length + $end;
+    return ($header, substr $all, 8 + $length);
+}
+{
+    my @same = (@tiny, qw(--steps 1 --lr 0 --eval-every 0 --layers 2));
+    my %layout = ('1x1x1' => [1], '2x2x2' => [8, qw(--dp 2 --tp 2 --pp 2 --zero 3)], '1x2x2' => [4, qw(--dp 1 --tp 2 --pp 2 --recompute full)],
+                  '4x1x1' => [4, qw(--dp 4 --zero 2)]);
+    my (@jobs, %file);
+    for my $layout (sort keys %layout) {
+        my ($ranks, @options) = @{ $layout{$layout} };
+        for my $precision ($layout eq '1x1x1' ? qw(fp32 fp64) : 'fp32') {
+            my $file = $file{"$layout $precision"} = "$work/$layout.$precision";
+            push @jobs, emu($ranks, $train{$precision}, @same, @options, '--export', $file);
+        }
+    }
+    run_jobs(\@jobs);
+    is($_->{status}, 0, "--export: the run $_->{words}[2]") or diag(complain($_)) for @jobs;
+    my $W = 16;
+    my %want = ('wte.weight' => [256, $W], 'wpe.weight' => [8, $W], 'ln_f.weight' => [$W], 'ln_f.bias' => [$W]);
+    for my $block (map { "h.$_" } 0, 1) {
+        $want{"$block.$_.weight"} = $want{"$block.$_.bias"} = [$W] for qw(ln_1 ln_2);
+        my %linear = ('attn.c_attn' => [$W, 3 * $W], 'attn.c_proj' => [$W, $W], 'mlp.c_fc' => [$W, 4 * $W], 'mlp.c_proj' => [4 * $W, $W]);
+        for my $name (keys %linear) { $want{"$block.$name.weight"} = $linear{$name}; $want{"$block.$name.bias"} = [$linear{$name}[1]] }
+    }
+    for my $key (sort keys %file) {
+        my ($header, $data) = eval { safetensors($file{$key}) };
+        ok($header, "--export, $key: a safetensors file without gaps") or diag($@);
+        is_deeply({ map { $_ => $header->{$_}{shape} } keys %$header }, \%want, "--export, $key: the names and shapes of Hugging Face's GPT-2");
+        my $type = $key =~ /fp64/ ? 'F64' : 'F32';
+        is((scalar grep { $_->{dtype} eq $type } values %$header), scalar keys %want, "--export, $key: $type");
+        is((scalar grep { !($_ == $_ && abs $_ < 10) } unpack $type eq 'F64' ? 'd<*' : 'f<*', $data // ''), 0, "--export, $key: finite values");
+    }
+    my $unsplit = slurp($file{'1x1x1 fp32'});
+    ok($unsplit eq slurp($file{"$_ fp32"}), "--export: the same bytes from $_ as from one rank") for grep { $_ ne '1x1x1' } sort keys %layout;
+    my $trained = emu(4, $train{fp32}, @tiny, qw(--steps 2 --lr 0.01 --export), "$work/trained");
+    run_jobs([$trained]);
+    ok($trained->{status} == 0 && length slurp("$work/trained") && $unsplit ne slurp("$work/trained"), '--export: other bytes after training');
+}
+
+# ---- it learns ----
+sub learns {
+    my ($what, $share, $job) = @_;
+    run_jobs([$job]);
+    my ($loss, $entropy) = @{ $job->{page}{config} || {} }{qw(eval_loss byte_entropy)};
+    ok($job->{status} == 0 && $entropy > 2 && $loss > 0.5 && $loss <= $share * $entropy, sprintf '%s: held-out loss %.3f, at most %.1f of %.3f',
+       $what, $loss // 'nan', $share, $entropy // 'nan') or diag(complain($job));
+    note(sprintf '%.0f s', $job->{seconds});
+}
+my $start = have_mpi ? \&mpi : \&emu;
+learns('30 steps of the default run', 1, $start->(8, $train{fp32}, qw(--steps 30 --warmup 5 --eval-every 0)));
+SKIP: {
+    skip 'the whole default run: TEST_ALL=1', 1 unless $all;
+    learns('the default run', 0.8, $start->(8, $train{fp32}));
+}
+
+# ---- the whole cross product, in an order that makes any beginning of it a fair sample ----
+SKIP: {
+    skip 'the whole cross product: TEST_ALL=1', 1 unless $all;
+    srand 1;
+    my @product;
+    for my $mesh (@factorisations) {
+        for my $combination (@combinations) {
+            push @product, row($mesh, $combination, steps => 4, precision => $_, adamw => $_ eq 'fp64' && @product % 3 == 0) for qw(fp32 fp64);
+        }
+    }
+    my $limit = $ENV{TRAIN_SECONDS} || 900;
+    my @ran = run_jobs([shuffle @product], until => time + $limit);
+    my @bad = grep { !holds($_) } @ran;
+    is(scalar @bad, 0, sprintf 'the cross product: %d of %d runs in %d seconds', scalar @ran, scalar @product, $limit);
+    diag(name($_), "\n", complain($_)) for @bad > 5 ? @bad[0 .. 4] : @bad;
+    push @table, '', sprintf 'Cross product, 4 steps: %d of %d runs; largest error fp32 %.1e, fp64 %.1e.', scalar @ran, scalar @product,
+        map { my $precision = $_; max 0, map { worst($_, 'error') } grep { $_->{how} =~ /$precision/ } @ran } qw(fp32 fp64);
+    note($table[-1]);
+}
+
+if ($ENV{TRAIN_MATRIX}) {
+    open my $f, '>', $ENV{TRAIN_MATRIX} or die "$ENV{TRAIN_MATRIX}: $!";
+    print $f map { "$_\n" } @table;
+    close $f or die "$ENV{TRAIN_MATRIX}: $!";
+}
+done_testing();
