@@ -1,10 +1,11 @@
 // ranks: 1
 // level: core
-// question: If a model is a chain of layers on several devices, who works when, and how do small pieces of the batch help?
+// question: When a model is a chain of layers on several devices, who works when, and how do small batches help?
 //
-// Four tiny layers, y = tanh(W x + b) with W [2, 2], on two or four imagined devices: plain arrays, one process, nobody talks.
-// Seven samples are cut into micro-batches. A loop plays the schedule: every op really computes, and its times are written down.
-// An op starts at max(end of what it needs, end of the device's last op); a forward takes 1 unit of time, a backward 2.
+// Four tiny layers, y = tanh(W x + b) with W [2, 2], on two or four imagined devices: plain arrays, one process, nobody
+// talks. Seven samples are cut into micro-batches. A loop plays the schedule: every op really computes, and its times
+// are written down. An op starts at max(end of what it needs, end of the device's last op); a forward takes 1 unit of
+// time, a backward 2.
 // Left out: the time a message takes. Numbers in the output start at 1, as in the tables of other texts.
 #include "common/lesson.h"
 #include "common/random.h"
@@ -18,7 +19,8 @@ enum { T_FORWARD = 1, T_BACKWARD = 2, MOST_UNITS = LAYERS * PIECES * (T_FORWARD 
 static const real rate = (real)0.5;
 
 typedef real Vector[WIDTH];
-typedef struct { real w[WIDTH][WIDTH + 1], g[WIDTH][WIDTH + 1]; } Chain;     // one layer: W, with b as its last column; gradients
+// One layer: W, with b as its last column; and their gradients.
+typedef struct { real w[WIDTH][WIDTH + 1], g[WIDTH][WIDTH + 1]; } Chain;
 typedef struct { Vector x[SAMPLES], target[SAMPLES]; } Samples;
 
 // ---------------------------------------------------------------- one layer, one sample
@@ -65,7 +67,7 @@ static double unsplit_step(Chain *layer, const Samples *data, size_t pieces) {
     for (size_t l = 0; l < LAYERS; l++) memset(layer[l].g, 0, sizeof layer[l].g);
     for (size_t k = 0; k < pieces; k++) {
         Range mine = shard_range(SAMPLES, pieces, k);
-        double part = 0;                                   // sums are grouped as on the devices: first each micro-batch's
+        double part = 0;                                   // as on the devices: first the sum of each micro-batch
         for (size_t s = mine.lo; s < mine.hi; s++) {
             Vector h[LAYERS + 1], d, dx;
             memcpy(h[0], data->x[s], sizeof h[0]);
@@ -106,19 +108,20 @@ static double run_backward(Device *device, size_t p, size_t i, const Samples *da
         Vector d;
         if (i + 1 == p) loss += loss_of(me->h[s][me->n], data->target[s], d);
         else memcpy(d, device[i + 1].d[s], sizeof d);      // the message: the gradient of my last output comes back
-        for (size_t l = me->n; l-- > 0; memcpy(d, me->d[s], sizeof d)) layer_backward(&me->layer[l], me->h[s][l], me->h[s][l + 1], d, me->d[s]);
+        for (size_t l = me->n; l-- > 0; memcpy(d, me->d[s], sizeof d))
+            layer_backward(&me->layer[l], me->h[s][l], me->h[s][l + 1], d, me->d[s]);
     }
     return loss;
 }
 
-// What the loop below wrote down: who was at what in every unit of time; what is 0 where a device had nothing to do.
+// Who was at what in every unit of time: an op in its first unit, '-' in its others, 0 when idle.
 typedef struct { size_t p, end, busy; Op at[LAYERS][MOST_UNITS]; double loss; } Played;
 
 // Plays one list per device. Asks the devices in turn, again and again, whether their next op can run.
 static Played play(Device *device, size_t p, const List *list, const Samples *data, size_t pieces) {
     Played out = { .p = p };
     size_t next[LAYERS] = {0}, free_at[LAYERS] = {0}, left = 0, in_vain = 0;
-    size_t end[2][LAYERS][PIECES] = {{{0}}};               // when forward [0] or backward [1] of k was done on i; 0: not yet
+    size_t end[2][LAYERS][PIECES] = {{{0}}};               // of forward [0], backward [1] of k on i; 0: not yet
     for (size_t i = 0; i < p; i++) left += list[i].n;
     for (size_t i = 0; left; i = (i + 1) % p) {
         if (in_vain++ > p) fault("the lists wait for each other: nobody can go on");
@@ -130,7 +133,7 @@ static Played play(Device *device, size_t p, const List *list, const Samples *da
         size_t start = need > free_at[i] ? need : free_at[i], duration = back ? T_BACKWARD : T_FORWARD;
         if (back) out.loss += run_backward(device, p, i, data, shard_range(SAMPLES, pieces, op.k));
         else run_forward(device, i, data, shard_range(SAMPLES, pieces, op.k));
-        for (size_t u = start; u < start + duration; u++) out.at[i][u] = op;
+        for (size_t u = start; u < start + duration; u++) out.at[i][u] = (Op){ u == start ? op.what : '-', op.k };
         end[back][i][op.k] = free_at[i] = start + duration;
         out.busy += duration;
         if (free_at[i] > out.end) out.end = free_at[i];
@@ -159,32 +162,31 @@ static void draw(Run *run, const Played *t) {
     for (size_t i = 0; i < t->p; i++) {
         char row[2 * MOST_UNITS + 1] = "";
         for (size_t u = 0; u < t->end; u++) {
-            Op op = t->at[i][u], before = u ? t->at[i][u - 1] : (Op){0};
-            char *at = row + strlen(row);
-            if (!op.what) strcpy(at, ". ");
-            else if (op.what == 'B' && before.what == 'B' && before.k == op.k) strcpy(at, "--");       // its second unit
-            else sprintf(at, "%c%zu", op.what, op.k + 1);
+            Op op = t->at[i][u];
+            if (op.what == 'F' || op.what == 'B') sprintf(row + 2 * u, "%c%zu", op.what, op.k + 1);
+            else strcpy(row + 2 * u, op.what ? "--" : ". ");
         }
         say(run, "  device %zu  %s", i + 1, row);
     }
 }
 
 // The table of the notes: one line a time slice, one column a device.
-static void slice_line(char *line, const Played *t, size_t u) {
+static const char *slice_line(char *line, const Played *t, size_t u) {
     sprintf(line, "t%zu", u + 1);
     for (size_t i = 0; i < t->p; i++) {
         char cell[64] = "idle";
         if (t->at[i][u].what) sprintf(cell, "MB%zu Stage%zu", t->at[i][u].k + 1, i + 1);
         sprintf(line + strlen(line), " | %-10s", cell);
     }
+    return line;
 }
 
 static void order_in_words(char *line, const Played *t) {
     for (size_t u = 0; u < t->end; u++)
         for (size_t i = 0; i < t->p; i++) {
-            Op op = t->at[i][u];
-            if (op.what && !(u && t->at[i][u - 1].what == op.what))
-                sprintf(line + strlen(line), "%s%zu %s", u ? " - " : "", i + 1, op.what == 'F' ? "forward" : "backward");
+            char what = t->at[i][u].what, *end = line + strlen(line);
+            if (what == 'F') sprintf(end, "%s%zu forward", u ? " - " : "", i + 1);
+            if (what == 'B') sprintf(end, " - %zu backward", i + 1);
         }
 }
 
@@ -201,18 +203,16 @@ static void begin(Chain *layer, Samples *data, uint64_t seed) {
         }
 }
 
-static void put(Snapshot *s, const char *what, size_t layer, const real *values) {
-    char name[40];
-    Arena a = arena(MEM_WORKSPACE);
-    Tensor t = tensor_new(&a, WIDTH, WIDTH + 1);
-    tensor_upload(t, values);
-    sprintf(name, "%s of layer %zu", what, layer + 1);
-    snapshot_put(s, name, WIDTH, WIDTH + 1, t, 0, 0);
-    arena_free(&a);
-}
-static void put_layer(Snapshot *s, size_t layer, const Chain *l) {
-    put(s, "weights", layer, l->w[0]);
-    put(s, "gradients", layer, l->g[0]);
+static void put(Snapshot *s, const Chain *l, size_t number) {
+    for (size_t i = 0; i < 2; i++) {
+        char name[40];
+        Arena a = arena(MEM_WORKSPACE);
+        Tensor t = tensor_new(&a, WIDTH, WIDTH + 1);
+        tensor_upload(t, i ? l->g[0] : l->w[0]);
+        sprintf(name, "%s of layer %zu", i ? "gradients" : "weights", number + 1);
+        snapshot_put(s, name, WIDTH, WIDTH + 1, t, 0, 0);
+        arena_free(&a);
+    }
 }
 
 // Trains STEPS steps on p devices by the rule and on one device, compares, and returns the last step as it was played.
@@ -222,29 +222,30 @@ static Played compare(Run *run, const char *what, size_t p, size_t pieces, void 
     begin(whole, &data, run->seed);
     Device *device = host_alloc(p * sizeof *device);
     List list[LAYERS] = {0};
+    Chain *split[LAYERS];                                  // layer l, on whatever device it is
     for (size_t i = 0; i < p; i++) {
         Range mine = shard_range(LAYERS, p, i);
         device[i].n = range_size(mine);
-        for (size_t l = mine.lo; l < mine.hi; l++) device[i].layer[l - mine.lo] = whole[l];
+        for (size_t l = mine.lo; l < mine.hi; l++) *(split[l] = &device[i].layer[l - mine.lo]) = whole[l];
         rule(&list[i], pieces);
     }
     Played t = {0};
     double loss[STEPS], want_loss[STEPS];
     for (size_t step = 0; step < STEPS; step++) {
-        for (size_t i = 0; i < p; i++)
-            for (size_t l = 0; l < device[i].n; l++) memset(device[i].layer[l].g, 0, sizeof device[i].layer[l].g);
+        for (size_t l = 0; l < LAYERS; l++) memset(split[l]->g, 0, sizeof split[l]->g);
         t = play(device, p, list, &data, pieces);
-        for (size_t i = 0; i < p; i++)
-            for (size_t l = 0; l < device[i].n; l++) update(&device[i].layer[l]);
+        for (size_t l = 0; l < LAYERS; l++) update(split[l]);
         loss[step] = t.loss;
         want_loss[step] = unsplit_step(whole, &data, pieces);
     }
     draw(run, &t);
-    say(run, "  %zu units of time; the %zu devices are idle for %zu of their %zu", t.end, p, p * t.end - t.busy, p * t.end);
+    size_t all = p * t.end;
+    say(run, "  %zu units of time; the %zu devices are idle for %zu of their %zu", t.end, p, all - t.busy, all);
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
-    for (size_t i = 0, number = 0; i < p; i++)
-        for (size_t l = 0; l < device[i].n; l++, number++) put_layer(got, number, &device[i].layer[l]);
-    for (size_t l = 0; l < LAYERS; l++) put_layer(want, l, &whole[l]);
+    for (size_t l = 0; l < LAYERS; l++) {
+        put(got, split[l], l);
+        put(want, &whole[l], l);
+    }
     check_equal(run, what, got, want);
     check_numbers(run, what, "loss of every step", loss, want_loss, STEPS, 0);
     snapshot_free(got);
@@ -268,28 +269,27 @@ static void by_hand(Run *run) {
     }
     Played slices = play(device, LAYERS, list, &data, PIECES);
     char line[400] = "";
-    say(run, "Forwards of %d micro-batches (MB) through %d stages, a device each; idle devices are the bubble:", PIECES, LAYERS);
-    for (size_t u = 0; u < slices.end; u++) {
-        slice_line(line, &slices, u);
-        say(run, "  %s", line);
-    }
-    slice_line(line, &slices, 3);
-    check_true(run, "time slice t4", "all four devices are at work", !strcmp(line, "t4 | MB4 Stage1 | MB3 Stage2 | MB2 Stage3 | MB1 Stage4"));
+    say(run, "Forwards of %d micro-batches (MB) through %d stages; idle devices are the bubble:", PIECES, LAYERS);
+    for (size_t u = 0; u < slices.end; u++) say(run, "  %s", slice_line(line, &slices, u));
+    check_true(run, "time slice t4", "all four devices are at work",
+               !strcmp(slice_line(line, &slices, 3), "t4 | MB4 Stage1 | MB3 Stage2 | MB2 Stage3 | MB1 Stage4"));
     free(device);
 
     say(run, "\nNaive, 2 devices with 2 layers each, the whole batch at once:");
     Played two = compare(run, "naive, 2 devices = unsplit", 2, 1, there_and_back);
     char words[400] = "";
     order_in_words(words, &two);
-    check_true(run, "naive, 2 devices: order", words, !strcmp(words, "1 forward - 2 forward - 2 backward - 1 backward"));
+    const char *order = "1 forward - 2 forward - 2 backward - 1 backward";
+    check_true(run, "naive, 2 devices: order", words, !strcmp(words, order));
     say(run, "\nNaive, 4 devices, %d micro-batches one after the other:", PIECES);
     Played naive = compare(run, "naive, 4 devices = unsplit", LAYERS, PIECES, there_and_back);
     say(run, "\nMicro-batched, 4 devices: all forwards, then all backwards:");
     Played piped = compare(run, "micro-batched = unsplit", LAYERS, PIECES, all_there_all_back);
 
     double p = LAYERS, m = PIECES, both = T_FORWARD + T_BACKWARD;
-    double units[] = { (double)two.end, (double)naive.end, (double)piped.end }, share[] = { idle(&two), idle(&naive), idle(&piped) };
-    double want_units[] = { 1 * 2 * both, m * p * both, (m + p - 1) * both }, want_share[] = { 1 - 1 / 2.0, 1 - 1 / p, (p - 1) / (m + p - 1) };
+    double units[] = { two.end, naive.end, piped.end }, want_units[] = { 2 * both, m * p * both, (m + p - 1) * both };
+    double share[] = { idle(&two), idle(&naive), idle(&piped) };
+    double want_share[] = { 1 - 1 / 2.0, 1 - 1 / p, (p - 1) / (m + p - 1) };
     check_numbers(run, "played = formula", "step time: 2(f+b), mp(f+b), (m+p-1)(f+b)", units, want_units, 3, 0);
     check_numbers(run, "played = formula", "idle share: 1-1/2, 1-1/p, (p-1)/(m+p-1)", share, want_share, 3, 1e-15);
 }

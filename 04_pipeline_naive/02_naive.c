@@ -1,10 +1,11 @@
 // ranks: 4
 // level: core
-// question: Can every rank hold a few layers of the model, train it together with the others, and get the very same bits?
+// question: Can every rank hold only a few layers, train the model together, and get the very same bits?
 //
-// A model is a list of layers, so a stage is a sub-list: rank i holds some neighbouring layers, their gradients and their optimizer
-// state, nothing else. A micro-batch goes all the way forward, from rank to rank, and its gradient all the way back, before the
-// next one starts. The embedding table wte is used twice, on the first and on the last stage: both keep a copy of it.
+// A model is a list of layers, so a stage is a sub-list: rank i holds some neighbouring layers, their gradients and
+// their optimizer state, nothing else. A micro-batch goes all the way forward, from rank to rank, and its gradient all
+// the way back, before the next one starts. The embedding table wte is used twice, on the first and on the last stage:
+// both keep a copy of it.
 // Left out: working at the same time. Exactly one rank is busy at any moment; 03_gpipe does something about that.
 #include "04_pipeline_naive/stages.h"
 #include <stdlib.h>
@@ -19,8 +20,8 @@ static StageStep naive_step(Stages *s, const Batch *batch) {
     size_t tensors = config_tensors(&s->training->model);
     double *squares = host_alloc(tensors * sizeof *squares);
 
-    // My list is F0 B0 F1 B1 ... A forward receives [B*T, C] from stage i - 1 and sends as much to stage i + 1; a backward
-    // receives the gradient of what I sent, and sends the gradient of what I received.
+    // My list is F0 B0 F1 B1 ... A forward receives [B*T, C] from stage i - 1 and sends as much to stage i + 1; a
+    // backward receives the gradient of what I sent, and sends the gradient of what I received.
     model_zero_gradients(s->model);
     PipelineResult r = pipeline_run(s->pp, s->model, &s->schedule, batch, s->training->micro_batches);
     // The first stage has the embedding's part of wte's gradient, the last one the head's. Both need the sum.
@@ -46,37 +47,37 @@ static void predict(Run *run, size_t m, const StageCosts *seen) {
     size_t next = i + 1 < p, before = i > 0;                                       // have I a neighbour on this side?
 
     // Per micro-batch one activation [B*T, C] to the next stage, and one gradient of that shape to the stage before.
-    cost(run, "messages sent", "calls", (double)(m * (next + before)), (double)seen->messages);
-    cost(run, "messages sent", "bytes", (double)((next + before) * SEQUENCES * T * C * E), (double)seen->message_bytes);
+    cost(run, "messages sent", "calls", m * (next + before), seen->messages);
+    cost(run, "messages sent", "bytes", (next + before) * SEQUENCES * T * C * E, seen->message_bytes);
     double all = (double)seen->messages;
     ledger_pause();
     comm_all_reduce_doubles(run->world, &all, 1);
     ledger_resume();
-    cost(run, "messages of all ranks: 2m(p-1)", "calls", (double)(2 * m * (p - 1)), all);
+    cost(run, "messages of all ranks: 2m(p-1)", "calls", 2 * m * (p - 1), all);
 
     // The first and the last stage add their gradients of wte: in a ring of two, each sends both halves of it once.
     size_t shares = p > 1 && (!next || !before);
-    cost(run, "tied sum of wte", "calls", (double)shares, (double)seen->tied_calls);
-    cost(run, "tied sum of wte", "bytes", (double)(shares * 2 * ceil_div(V * C, 2) * E), (double)seen->tied_bytes);
-    size_t tensors = 2 + 12 * L + 2, D = sizeof(double);                           // wte, wpe; 12 a block; the last norm's two
-    cost(run, "sums of loss and squares", "calls", 2, (double)seen->scalar_calls);
-    cost(run, "sums of loss and squares", "bytes", (double)(2 * (p - 1) * (1 + ceil_div(tensors, p)) * D), (double)seen->scalar_bytes);
+    cost(run, "tied sum of wte", "calls", shares, seen->tied_calls);
+    cost(run, "tied sum of wte", "bytes", shares * 2 * ceil_div(V * C, 2) * E, seen->tied_bytes);
+    size_t tensors = 2 + 12 * L + 2, D = sizeof(double);           // wte, wpe; 12 a block; the last norm's two
+    cost(run, "sums of loss and squares", "calls", 2, seen->scalar_calls);
+    cost(run, "sums of loss and squares", "bytes", 2 * (p - 1) * (1 + ceil_div(tensors, p)) * D, seen->scalar_bytes);
 
-    // A block is 12CC + 13C. The first stage adds wte and wpe, the last one its norm and its copy of wte; where they are one
-    // stage, there is one wte, but a gradient for each of its uses.
+    // A block is 12CC + 13C. The first stage adds wte and wpe, the last one its norm and its copy of wte; where they
+    // are one stage, there is one wte, but a gradient for each of its uses.
     size_t blocks = L / p + (i < L % p);
     size_t mine = blocks * (12 * C * C + 13 * C) + !before * (V + T) * C + !next * 2 * C + (!next && before) * V * C;
-    cost(run, "parameters of my stage", "bytes", (double)(mine * E), (double)seen->parameters);
-    cost(run, "gradients of my stage", "bytes", (double)((mine + (p == 1) * V * C) * E), (double)seen->gradients);
-    cost(run, "AdamW's m and v of my stage", "bytes", (double)(2 * mine * E), (double)seen->optimizer);
+    cost(run, "parameters of my stage", "bytes", mine * E, seen->parameters);
+    cost(run, "gradients of my stage", "bytes", (mine + (p == 1) * V * C) * E, seen->gradients);
+    cost(run, "AdamW's m and v of my stage", "bytes", 2 * mine * E, seen->optimizer);
 
     // One buffer for each direction I send in; as large as the largest micro-batch.
     size_t largest = ceil_div(SEQUENCES, m) * T * C * E;
-    cost(run, "send buffers, peak", "bytes", (double)((next + before) * largest), (double)seen->send_buffers);
-    cost(run, "in flight, most", "micro-batches", 1, (double)seen->in_flight);
+    cost(run, "send buffers, peak", "bytes", (next + before) * largest, seen->send_buffers);
+    cost(run, "in flight, most", "micro-batches", 1, seen->in_flight);
 }
 
-// How long a step takes follows from the lists: with t_f = 1 and t_b = 2 units on each stage, and messages that take no time.
+// How long a step takes follows from the lists: t_f = 1 and t_b = 2 units on each stage; messages take no time.
 static void step_time(Run *run, size_t m) {
     size_t p = run->world->size, t_f = 1, t_b = 2;
     Schedule *list = schedule_all(schedule_naive, p, m);
@@ -87,11 +88,12 @@ static void step_time(Run *run, size_t m) {
         say(run, "  stage %zu  %s", i, row);
         free(row);
     }
-    double units = (double)t.end, idle = 1 - (double)timeline_busy(&t) / (double)(p * t.end);
-    double want_units = (double)(m * p * (t_f + t_b)), want_idle = 1 - 1 / (double)p;
+    double units = t.end, idle = 1 - (double)timeline_busy(&t) / (double)(p * t.end);
+    double want_units = m * p * (t_f + t_b), want_idle = 1 - 1 / (double)p;
     say(run, "  %.0f units; an average stage is idle for %.1f %% of them", units, 100 * idle);
     check_numbers(run, "op lists = formula", "step time m p (t_f + t_b)", &units, &want_units, 1, 0);
-    check_numbers(run, "op lists = formula", "idle share 1 - 1/p", &idle, &want_idle, 1, 1e-12);       // quotients of doubles
+    // 1e-12: quotients of doubles.
+    check_numbers(run, "op lists = formula", "idle share 1 - 1/p", &idle, &want_idle, 1, 1e-12);
     timeline_free(&t);
     schedule_all_free(list, p);
 }
@@ -101,8 +103,10 @@ static void step_time(Run *run, size_t m) {
 static void naive(Run *run) {
     size_t p = run->world->size, m = option_size(run, "micro-batches");
     REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks", p, sizes.layers);
-    REQUIRE(m >= 1 && m <= SEQUENCES, "--micro-batches %zu: the batch has %d sequences; choose 1 to %d", m, SEQUENCES, SEQUENCES);
-    Training t = { .model = sizes, .data = data_synthetic(sizes.vocab, sizes.context, run->seed), .sequences = SEQUENCES, .micro_batches = m };
+    REQUIRE(m >= 1 && m <= SEQUENCES, "--micro-batches %zu: the batch has %d sequences: choose 1 to %d", m, SEQUENCES,
+            SEQUENCES);
+    Training t = { .model = sizes, .sequences = SEQUENCES, .micro_batches = m };
+    t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     StageCosts seen = {0};
     for (size_t i = 0; i < 2; i++) {

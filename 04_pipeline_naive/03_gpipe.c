@@ -1,12 +1,13 @@
 // ranks: 4
 // level: core
-// question: When the batch is cut into micro-batches, how long are the stages idle, and what does keeping them busy cost?
+// question: How long are stages idle when the batch is cut into micro-batches, and what does keeping them busy cost?
 //
-// GPipe (Huang et al. 2018): a stage hands micro-batch 0 on and starts micro-batch 1 at once, so that all stages work at the same
-// time on different micro-batches. All forwards come first, then all backwards, ascending. One step still adds the gradients of all
-// micro-batches: nothing but the order of the ops differs from the naive pipeline, and every result is the same in every bit.
-// The price is memory: what m forwards keep waits until the last of them is done.
-// Left out: giving the memory back by keeping only stage inputs (GPipe does that; chapter 07), and the time of messages.
+// GPipe (Huang et al. 2018): a stage hands micro-batch 0 on and starts micro-batch 1 at once, so that all stages work
+// at the same time on different micro-batches. All forwards come first, then all backwards, ascending. One step still
+// adds the gradients of all micro-batches: nothing but the order of the ops differs from the naive pipeline, and every
+// result is the same in every bit. The price is memory: what m forwards keep waits until the last of them is done.
+// Left out: giving the memory back by keeping only stage inputs (GPipe does that; chapter 07), and the time of
+// messages.
 #include "04_pipeline_naive/stages.h"
 #include <stdlib.h>
 
@@ -56,33 +57,36 @@ static void predict(Run *run, size_t m, const StageCosts *gpipe, const StageCost
     size_t p = run->world->size, i = run->world->rank, E = sizeof(real), C = sizes.width;
     size_t next = i + 1 < p, before = i > 0, kept = kept_per_token(p, i) * E;
     size_t all = SEQUENCES * sizes.context, largest = tokens_of(m, 0), smallest = tokens_of(m, m - 1);
-    cost(run, "messages sent, as in the naive pipeline", "calls", (double)(m * (next + before)), (double)gpipe->messages);
-    cost(run, "messages sent, as in the naive pipeline", "bytes", (double)((next + before) * all * C * E), (double)gpipe->message_bytes);
-    cost(run, "in flight, naive", "micro-batches", 1, (double)naive->in_flight);
-    cost(run, "in flight, GPipe: m", "micro-batches", (double)m, (double)gpipe->in_flight);
-    cost(run, "activations, peak, naive: the largest micro-batch", "bytes", (double)(kept * largest), (double)naive->activations);
-    cost(run, "activations, peak, GPipe: all of them", "bytes", (double)(kept * all), (double)gpipe->activations);
+    cost(run, "messages sent, as when naive", "calls", m * (next + before), gpipe->messages);
+    cost(run, "messages sent, as when naive", "bytes", (next + before) * all * C * E, gpipe->message_bytes);
+    cost(run, "in flight, naive", "micro-batches", 1, naive->in_flight);
+    cost(run, "in flight, GPipe: m", "micro-batches", m, gpipe->in_flight);
+    cost(run, "activations, peak, naive: the largest micro-batch", "bytes", kept * largest, naive->activations);
+    cost(run, "activations, peak, GPipe: all of them", "bytes", kept * all, gpipe->activations);
     // When the first gradient leaves for the stage before, the last activation still stands in the other buffer.
     size_t buffers = next && before ? largest + smallest : next || before ? largest : 0;
-    cost(run, "send buffers, peak", "bytes", (double)(buffers * C * E), (double)gpipe->send_buffers);
+    cost(run, "send buffers, peak", "bytes", buffers * C * E, gpipe->send_buffers);
 }
 
-// Step times of equal stages, from the lists alone; t_f = 1, t_b = 2. Bubble: what is missing to all stages working all the time.
+// Step times of equal stages, from the lists alone; t_f = 1, t_b = 2. Bubble: what is missing to all stages working all
+// the time.
 static void step_time(Run *run, size_t m) {
     enum { SIZES = 6, BOTH = 3 };
     size_t p = run->world->size;
     double units[SIZES], want[SIZES], share[2 * SIZES], want_share[2 * SIZES];
-    say(run, "Step time of %zu stages by the op lists, one forward being 1 unit and one backward 2; ideal: m (t_f + t_b):", p);
+    say(run, "Step time of %zu stages by the op lists, t_f = 1 and t_b = 2 units; ideal: m (t_f + t_b):", p);
     say(run, "     m   naive   GPipe   ideal   bubble / total   bubble / ideal");
     for (size_t n = 0, micro = 1; n < SIZES; n++, micro *= 2) {
-        size_t slow = makespan(schedule_naive, p, micro, 1, 2), fast = makespan(schedule_gpipe, p, micro, 1, 2), ideal = micro * BOTH;
-        units[n] = (double)fast;
+        size_t slow = makespan(schedule_naive, p, micro, 1, 2), fast = makespan(schedule_gpipe, p, micro, 1, 2);
+        size_t ideal = micro * BOTH;
+        units[n] = fast;
         share[2 * n] = (double)(fast - ideal) / (double)fast;
         share[2 * n + 1] = (double)(fast - ideal) / (double)ideal;
-        want[n] = (double)((micro + p - 1) * BOTH);
+        want[n] = (micro + p - 1) * BOTH;
         want_share[2 * n] = (double)(p - 1) / (double)(micro + p - 1);
         want_share[2 * n + 1] = (double)(p - 1) / (double)micro;
-        say(run, "  %4zu  %6zu  %6zu  %6zu  %13.1f %%  %13.1f %%", micro, slow, fast, ideal, 100 * share[2 * n], 100 * share[2 * n + 1]);
+        say(run, "  %4zu  %6zu  %6zu  %6zu  %13.1f %%  %13.1f %%", micro, slow, fast, ideal, 100 * share[2 * n],
+            100 * share[2 * n + 1]);
     }
     Schedule *list = schedule_all(schedule_gpipe, p, m);
     Timeline t = timeline_of(list, p, m, 1, 2);
@@ -94,7 +98,9 @@ static void step_time(Run *run, size_t m) {
     timeline_free(&t);
     schedule_all_free(list, p);
     check_numbers(run, "op lists = formula", "step time (m+p-1)(t_f+t_b)", units, want, SIZES, 0);
-    check_numbers(run, "op lists = formula", "(p-1)/(m+p-1) of total, (p-1)/m of ideal", share, want_share, 2 * SIZES, 1e-12);   // quotients
+    // 1e-12: quotients of doubles.
+    check_numbers(run, "op lists = formula", "(p-1)/(m+p-1) of total, (p-1)/m of ideal", share, want_share, 2 * SIZES,
+                  1e-12);
 }
 
 // ---------------------------------------------------------------- the lesson
@@ -102,16 +108,18 @@ static void step_time(Run *run, size_t m) {
 static void gpipe(Run *run) {
     size_t p = run->world->size, m = option_size(run, "micro-batches");
     REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks", p, sizes.layers);
-    REQUIRE(m >= 1 && m <= SEQUENCES, "--micro-batches %zu: the batch has %d sequences; choose 1 to %d", m, SEQUENCES, SEQUENCES);
-    Training t = { .model = sizes, .data = data_synthetic(sizes.vocab, sizes.context, run->seed), .sequences = SEQUENCES, .micro_batches = m };
+    REQUIRE(m >= 1 && m <= SEQUENCES, "--micro-batches %zu: the batch has %d sequences: choose 1 to %d", m, SEQUENCES,
+            SEQUENCES);
+    Training t = { .model = sizes, .sequences = SEQUENCES, .micro_batches = m };
+    t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     StageCosts seen = {0}, slow = {0};
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         Course naive = course_new(run), got = course_new(run), want = course_new(run);
-        slow = stages_train(run, &t, schedule_naive, pipeline_step, &naive);       // the same micro-batches, for its costs
+        slow = stages_train(run, &t, schedule_naive, pipeline_step, &naive);           // for its costs
         seen = stages_train(run, &t, schedule_gpipe, pipeline_step, &got);
-        stages_unsplit(run, &t, &want);                                            // gradient accumulation on one device
+        stages_unsplit(run, &t, &want);                                                // gradient accumulation
         say(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1], got.loss[2]);
         stages_compare(run, i ? "GPipe = accumulation, AdamW" : "GPipe = accumulation, SGD", &got, &want);
         course_free(&naive);

@@ -150,5 +150,5 @@ void pipeline_tied_sum(Model *m, Comm *tied) {
         return;
     }
     Unit *mine = model_wte(m) ? model_wte(m) : model_wte_head(m);
-    comm_all_reduce(tied, mine->g);                // V*C/tp reals: embedding's part + head's part, the same bits on both
+    comm_all_reduce(tied, mine->g);                // V*C/tp reals: embedding's + head's part, the same bits on both
 }

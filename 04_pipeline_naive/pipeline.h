@@ -1,8 +1,8 @@
-// pipeline.h: a model cut into stages of neighbouring layers, one rank each; and the one executor that runs every schedule.
+// pipeline.h: a model cut into stages of neighbouring layers, one rank each; the one executor that runs every schedule.
 //
-// A schedule is data: per stage, a list of forwards and backwards of micro-batches. The executor walks the list; a receive
-// blocks, a send is posted and not waited for. Who talks to whom follows from the list alone: activations [B*T, C] go to
-// the next stage, their gradients come back.
+// A schedule is data: per stage, a list of forwards and backwards of micro-batches. The executor walks the list; a
+// receive blocks, a send is posted and not waited for. Who talks to whom follows from the list alone: activations
+// [B*T, C] go to the next stage, their gradients come back.
 #ifndef PIPELINE_H
 #define PIPELINE_H
 #include "common/model.h"
@@ -11,8 +11,8 @@ typedef struct { enum { FORWARD, BACKWARD } what; size_t micro_batch; } PipeOp;
 typedef struct { PipeOp *ops; size_t n; } Schedule;              // of one stage; free with schedule_free
 typedef Schedule (*ScheduleRule)(size_t p, size_t m, size_t i);  // p stages, m micro-batches: the list of stage i
 // (PipeDream-Flush's schedule is chapter 05's.)
-Schedule schedule_naive(size_t p, size_t m, size_t i);           // a micro-batch goes all the way and back before the next one
-Schedule schedule_gpipe(size_t p, size_t m, size_t i);           // all forwards, then all backwards, both ascending (Huang et al. 2018)
+Schedule schedule_naive(size_t p, size_t m, size_t i);           // a micro-batch there and back, then the next one
+Schedule schedule_gpipe(size_t p, size_t m, size_t i);           // all forwards, then all backwards (Huang et al. 2018)
 Schedule schedule_forward_only(size_t p, size_t m, size_t i);    // evaluation
 void schedule_add(Schedule *s, int what, size_t micro_batch);
 void schedule_free(Schedule *s);
@@ -23,14 +23,14 @@ Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p
 
 typedef struct {
     double loss;                                                 // sum of token losses; on the last stage, 0 elsewhere
-    size_t in_flight;                                            // most micro-batches between their forward and their backward
+    size_t in_flight;                                            // most micro-batches between forward and backward
 } PipelineResult;
 // Runs one step's schedule: gradients are added to m's, in the order of the list's backwards. batch[k]: micro-batch k.
 // Send buffers are MEM_COMMUNICATION, one for each direction: a second send to the same neighbour waits for the first.
 PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *s, const Batch *batch, size_t micro_batches);
 
-// Sums the gradients of the tied embedding over the two stages that hold a copy of it: {first, last}, a group of its own
-// (NULL on other stages). Where first and last are one stage, it adds the two uses. Call on whole local gradients.
+// Sums the gradients of the tied embedding over the two stages that hold a copy of it: {first, last}, a group of its
+// own (NULL on other stages). Where first and last are one stage, it adds the two uses. Call on whole local gradients.
 void pipeline_tied_sum(Model *m, Comm *tied);
 // The group {first, last} of a pipeline: collective over pp. NULL in the middle, and for pipelines of one stage.
 Comm *pipeline_tied_group(Comm *pp);

@@ -1,5 +1,5 @@
-// stages.h: what the lessons of chapters 04 and 05 share: the training loop around a pipeline's step (the step itself stands in
-// each lesson), its unsplit twin, and the comparison of the two.
+// stages.h: what the lessons of chapters 04 and 05 share: the training loop around a pipeline's step (the step itself
+// stands in each lesson), its unsplit twin, and the comparison of the two.
 #ifndef STAGES_H
 #define STAGES_H
 #include "04_pipeline_naive/timeline.h"
@@ -9,7 +9,7 @@
 typedef struct {
     ModelConfig model;
     Data data;
-    size_t sequences, micro_batches;                     // of a step's batch: how many sequences, cut into how many pieces
+    size_t sequences, micro_batches;                     // of a step's batch: sequences, cut into so many pieces
     Optimizer optimizer;
     double clip;                                         // largest gradient norm; 0: no clipping
 } Training;
@@ -43,7 +43,8 @@ typedef struct {
 
 // Trains STAGE_STEPS steps on all ranks of the world, stage i by rule(p, m, i).
 StageCosts stages_train(Run *run, const Training *t, ScheduleRule rule, StepOfStages step, Course *out);
-// The same training on rank 0 alone, all layers, micro-batch after micro-batch: gradient accumulation (chapter 02). Not counted.
+// The same training on rank 0 alone, all layers, micro-batch after micro-batch: gradient accumulation (chapter 02).
+// Not counted.
 void stages_unsplit(Run *run, const Training *t, Course *out);
 // Gradients of every step, final weights, loss and gradient norm of every step: every bit.
 void stages_compare(Run *run, const char *what, const Course *got, const Course *want);

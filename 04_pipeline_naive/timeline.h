@@ -1,6 +1,6 @@
 // timeline.h: how long a step takes, worked out from the op lists alone: no model, no ranks, no clock.
 //
-// A stage works down its list. An op starts as soon as the stage is done with the op before it AND what it needs is there:
+// A stage works down its list. An op starts as soon as the one before it is done AND what it needs is there:
 //     forward  k of stage i needs forward  k of stage i - 1
 //     backward k of stage i needs backward k of stage i + 1; on the last stage, its own forward k
 // Times are whole units, the same on every stage; messages take no time.

@@ -2,10 +2,11 @@
 // level: core
 // question: In which order may a pipeline stage do its forwards and backwards, and which order keeps little in memory?
 //
-// A schedule is a list of ops per stage. Nothing is computed here: lists are written, drawn, and judged. A list is legal when every
-// op stands in it once and every receive is answered by the message it waits for. Then 1F1B ("one forward, one backward") is held
-// against the naive schedule and GPipe: the same time as GPipe, with at most p - i micro-batches in flight on stage i instead of m.
-// Stages and micro-batches count from 0. p stages, m micro-batches; a forward takes 1 unit of time, a backward 2.
+// A schedule is a list of ops per stage. Nothing is computed here: lists are written, drawn, and judged. A list is
+// legal when every op stands in it once and every receive is answered by the message it waits for. Then 1F1B ("one
+// forward, one backward") is held against the naive schedule and GPipe: the same time as GPipe, with at most p - i
+// micro-batches in flight on stage i instead of m. Stages and micro-batches count from 0. p stages, m micro-batches; a
+// forward takes 1 unit of time, a backward 2.
 #include "04_pipeline_naive/timeline.h"
 #include "05_pipeline_1f1b/schedule_1f1b.h"
 #include "common/lesson.h"
@@ -17,8 +18,9 @@ enum { MOST_STAGES = 8, MOST_MICRO = 24, CASES = MOST_STAGES * MOST_MICRO, T_FOR
 
 // ---------------------------------------------------------------- the rule of 1F1B, by hand
 
-// Stage i first sends p - 1 - i micro-batches ahead: as many stages are behind it, and each needs one to be busy. After that the
-// first gradient is about to come back, and every forward is followed by a backward. At the end, what was sent ahead comes home.
+// Stage i first sends p - 1 - i micro-batches ahead: as many stages are behind it, and each needs one to be busy. After
+// that the first gradient is about to come back, and every forward is followed by a backward. At the end, what was sent
+// ahead comes home.
 static Schedule by_hand_1f1b(size_t p, size_t m, size_t i) {
     Schedule list = {0};
     size_t ahead = p - 1 - i, forwards = 0, backwards = 0;
@@ -34,7 +36,7 @@ static Schedule by_hand_1f1b(size_t p, size_t m, size_t i) {
 static char *text_of(const Schedule *s) {                  // "F0 F1 B0 ..."; free() it
     char *text = host_alloc(24 * s->n + 1);
     for (size_t e = 0; e < s->n; e++)
-        sprintf(text + strlen(text), "%s%c%zu", e ? " " : "", s->ops[e].what == FORWARD ? 'F' : 'B', s->ops[e].micro_batch);
+        sprintf(text + strlen(text), "%s%c%zu", e ? " " : "", "FB"[s->ops[e].what == BACKWARD], s->ops[e].micro_batch);
     return text;
 }
 
@@ -53,8 +55,8 @@ static bool receive(Mailbox *from, size_t k, bool *wrong) {
 }
 static void post(Mailbox *to, size_t k) { to->sent[to->n++] = k; }         // a send is posted and not waited for
 
-// Lets the stages work down their lists, as 04's executor does. What can run stays able to run, whoever moves first; so if one order
-// of moves gets through, all do, and if one gets stuck, all do.
+// Lets the stages work down their lists, as 04's executor does. What can run stays able to run, whoever moves first; so
+// if one order of moves gets through, all do, and if one gets stuck, all do.
 static Verdict judge(const Schedule *stage, size_t p, size_t m) {
     Mailbox on[MOST_STAGES] = {0}, back[MOST_STAGES] = {0};                // from stage i: to i + 1, and to i - 1
     bool done[MOST_STAGES][2][MOST_MICRO] = {{{0}}};
@@ -96,23 +98,25 @@ static size_t most_in_flight(const Schedule *s) {
 // ---------------------------------------------------------------- all sizes
 
 static void judge_all(Run *run, const char *what, ScheduleRule rule, bool naive, bool early_back) {
-    double legal = 0, all = CASES, end[CASES], want_end[CASES], flight[CASES * MOST_STAGES], want_flight[CASES * MOST_STAGES];
+    double legal = 0, all = CASES, end[CASES], want_end[CASES];
+    double flight[CASES * MOST_STAGES], want_flight[CASES * MOST_STAGES];
     size_t n = 0, stages = 0;
     for (size_t p = 1; p <= MOST_STAGES; p++)
         for (size_t m = 1; m <= MOST_MICRO; m++, n++) {
             Schedule *stage = schedule_all(rule, p, m);
             legal += judge(stage, p, m) == LEGAL;
-            end[n] = (double)makespan(rule, p, m, T_FORWARD, T_BACKWARD);
-            want_end[n] = (double)((naive ? m * p : m + p - 1) * (T_FORWARD + T_BACKWARD));
+            end[n] = makespan(rule, p, m, T_FORWARD, T_BACKWARD);
+            want_end[n] = (naive ? m * p : m + p - 1) * (T_FORWARD + T_BACKWARD);
             for (size_t i = 0; i < p; i++, stages++) {
-                flight[stages] = (double)most_in_flight(&stage[i]);
-                want_flight[stages] = (double)(naive ? 1 : early_back && p - i < m ? p - i : m);
+                flight[stages] = most_in_flight(&stage[i]);
+                want_flight[stages] = naive ? 1 : early_back && p - i < m ? p - i : m;
             }
             schedule_all_free(stage, p);
         }
     check_numbers(run, what, "legal schedules, p = 1..8, m = 1..24", &legal, &all, 1, 0);
     check_numbers(run, what, naive ? "step time m p (t_f+t_b)" : "step time (m+p-1)(t_f+t_b)", end, want_end, CASES, 0);
-    check_numbers(run, what, naive ? "in flight 1" : early_back ? "in flight min(p-i, m)" : "in flight m", flight, want_flight, stages, 0);
+    const char *most = naive ? "in flight 1" : early_back ? "in flight min(p-i, m)" : "in flight m";
+    check_numbers(run, what, most, flight, want_flight, stages, 0);
 }
 
 static void golden(Run *run, size_t i, const char *order) {            // p = 4, m = 8
@@ -142,7 +146,8 @@ static void refused(Run *run) {
     op[1] = keep[2]; op[2] = keep[1];
     check_true(run, "not refused", "B0 before F1: legal, only slower", judge(s, 3, 4) == LEGAL);
     Timeline t = timeline_of(s, 3, 4, T_FORWARD, T_BACKWARD);
-    check_true(run, "not refused", "and that is what it costs: a longer step", !t.stuck && t.end > (4 + 3 - 1) * (T_FORWARD + T_BACKWARD));
+    bool longer = !t.stuck && t.end > (4 + 3 - 1) * (T_FORWARD + T_BACKWARD);
+    check_true(run, "not refused", "and that is what it costs: a longer step", longer);
     timeline_free(&t);
     schedule_all_free(s, 3);
 }

@@ -2,10 +2,12 @@
 // level: core
 // question: Can a pipeline give the same bits as GPipe in the same time, with fewer micro-batches in memory?
 //
-// 1F1B, or PipeDream-Flush: stage i runs p - 1 - i forwards ahead and from then on one forward, one backward. A backward comes as
-// early as it can and frees what its forward kept. Model, messages and sums are those of GPipe; only the lists differ. Both run
-// here, and both are held against gradient accumulation on one device. Gradients are clipped, which needs the norm of all stages.
-// Left out: several chunks of layers per stage (interleaving), and schedules that never wait for the pipeline to run empty.
+// 1F1B, or PipeDream-Flush: stage i runs p - 1 - i forwards ahead and from then on one forward, one backward. A
+// backward comes as early as it can and frees what its forward kept. Model, messages and sums are those of GPipe; only
+// the lists differ. Both run here, and both are held against gradient accumulation on one device. Gradients are
+// clipped, which needs the norm of all stages.
+// Left out: several chunks of layers per stage (interleaving), and schedules that never wait for the pipeline to run
+// empty.
 #include "04_pipeline_naive/stages.h"
 #include "05_pipeline_1f1b/schedule_1f1b.h"
 #include <stdlib.h>
@@ -25,8 +27,9 @@ static StageStep pipeline_step(Stages *s, const Batch *batch) {
     pipeline_tied_sum(s->model, s->tied);                          // before the norm: it is of the whole gradient
     comm_all_reduce_doubles(s->pp, &r.loss, 1);
 
-    // One number a tensor, from the stage that owns it and zeros from the others; then added in model order. So the norm, and with
-    // it every clipped weight, has the same bits however the layers are spread. wte counts once, on the first stage.
+    // One number a tensor, from the stage that owns it and zeros from the others; then added in model order. So the
+    // norm, and with it every clipped weight, has the same bits however the layers are spread. wte counts once, on the
+    // first stage.
     model_grad_squares(s->model, squares);
     comm_all_reduce_doubles(s->pp, squares, tensors);
     double norm = norm_of_squares(squares, tensors);
@@ -41,7 +44,7 @@ static StageStep pipeline_step(Stages *s, const Batch *batch) {
 static size_t kept_per_token(size_t p, size_t i) {
     size_t L = sizes.layers, C = sizes.width, T = sizes.context, H = sizes.heads, V = sizes.vocab;
     size_t blocks = L / p + (i < L % p), first = i == 0, last = i + 1 == p;
-    size_t block = 2 * (C + 2) + 3 * C + 2 * H * T + C + C + 2 * 4 * C;        // norms, q k v, probabilities, mix, sum, MLP
+    size_t block = 2 * (C + 2) + 3 * C + 2 * H * T + C + C + 2 * 4 * C;    // norms, q k v, probabilities, mix, sum, MLP
     size_t head = C + 2 + V + 1;
     return blocks * block + last * head + (blocks + first + last - 1) * C + !first * C;
 }
@@ -53,18 +56,18 @@ static void predict(Run *run, size_t m, const StageCosts *seen, const StageCosts
     size_t next = i + 1 < p, before = i > 0, kept = kept_per_token(p, i) * E;
     size_t flight = p - i < m ? p - i : m, held = 0, all = SEQUENCES * sizes.context;
     for (size_t k = 0; k < flight; k++) held += tokens_of(m, k);               // the first ones are the largest
-    cost(run, "in flight, GPipe: m", "micro-batches", (double)m, (double)gpipe->in_flight);
-    cost(run, "in flight, 1F1B: min(p-i, m)", "micro-batches", (double)flight, (double)seen->in_flight);
-    cost(run, "activations, peak, GPipe", "bytes", (double)(kept * all), (double)gpipe->activations);
-    cost(run, "activations, peak, 1F1B", "bytes", (double)(kept * held), (double)seen->activations);
+    cost(run, "in flight, GPipe: m", "micro-batches", m, gpipe->in_flight);
+    cost(run, "in flight, 1F1B: min(p-i, m)", "micro-batches", flight, seen->in_flight);
+    cost(run, "activations, peak, GPipe", "bytes", kept * all, gpipe->activations);
+    cost(run, "activations, peak, 1F1B", "bytes", kept * held, seen->activations);
     // When gradient 0 leaves, the activation of the last forward before it stands in the other buffer.
     size_t buffers = next && before ? tokens_of(m, 0) + tokens_of(m, flight - 1) : next || before ? tokens_of(m, 0) : 0;
-    cost(run, "send buffers, peak, 1F1B", "bytes", (double)(buffers * C * E), (double)seen->send_buffers);
+    cost(run, "send buffers, peak, 1F1B", "bytes", buffers * C * E, seen->send_buffers);
     size_t calls = m * (next + before), bytes = (next + before) * all * C * E;
-    cost(run, "messages sent, GPipe", "calls", (double)calls, (double)gpipe->messages);
-    cost(run, "messages sent, GPipe", "bytes", (double)bytes, (double)gpipe->message_bytes);
-    cost(run, "messages sent, 1F1B", "calls", (double)calls, (double)seen->messages);
-    cost(run, "messages sent, 1F1B", "bytes", (double)bytes, (double)seen->message_bytes);
+    cost(run, "messages sent, GPipe", "calls", calls, gpipe->messages);
+    cost(run, "messages sent, GPipe", "bytes", bytes, gpipe->message_bytes);
+    cost(run, "messages sent, 1F1B", "calls", calls, seen->messages);
+    cost(run, "messages sent, 1F1B", "bytes", bytes, seen->message_bytes);
 }
 
 // The step times that follow from the lists: equal stages, t_f = 1, t_b = 2, messages take no time.
@@ -78,8 +81,8 @@ static void step_time(Run *run, size_t m) {
         say(run, "  stage %zu  %s", i, row);
         free(row);
     }
-    double units[] = { (double)makespan(schedule_gpipe, p, m, 1, 2), (double)t.end }, want = (double)((m + p - 1) * 3), wanted[] = { want, want };
-    check_numbers(run, "op lists = formula", "GPipe and 1F1B: (m+p-1)(t_f+t_b)", units, wanted, 2, 0);
+    double units[] = { makespan(schedule_gpipe, p, m, 1, 2), t.end }, want[] = { (m + p - 1) * 3, (m + p - 1) * 3 };
+    check_numbers(run, "op lists = formula", "GPipe and 1F1B: (m+p-1)(t_f+t_b)", units, want, 2, 0);
     timeline_free(&t);
     schedule_all_free(list, p);
 }
@@ -89,9 +92,10 @@ static void step_time(Run *run, size_t m) {
 static void one_forward_one_backward(Run *run) {
     size_t p = run->world->size, m = option_size(run, "micro-batches");
     REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks", p, sizes.layers);
-    REQUIRE(m >= 1 && m <= SEQUENCES, "--micro-batches %zu: the batch has %d sequences; choose 1 to %d", m, SEQUENCES, SEQUENCES);
-    Training t = { .model = sizes, .data = data_synthetic(sizes.vocab, sizes.context, run->seed), .sequences = SEQUENCES, .micro_batches = m,
-                   .clip = clip };
+    REQUIRE(m >= 1 && m <= SEQUENCES, "--micro-batches %zu: the batch has %d sequences: choose 1 to %d", m, SEQUENCES,
+            SEQUENCES);
+    Training t = { .model = sizes, .sequences = SEQUENCES, .micro_batches = m, .clip = clip };
+    t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     StageCosts seen = {0}, gpipe = {0};
     for (size_t i = 0; i < 2; i++) {
@@ -100,8 +104,8 @@ static void one_forward_one_backward(Run *run) {
         gpipe = stages_train(run, &t, schedule_gpipe, pipeline_step, &all_then_all);
         seen = stages_train(run, &t, schedule_1f1b, pipeline_step, &got);
         stages_unsplit(run, &t, &want);                                    // gradient accumulation on one device
-        say(run, "%s: loss %.4f, %.4f, %.4f; gradient norm %.3f, %.3f, %.3f, clipped to %.2f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1],
-            got.loss[2], got.norm[0], got.norm[1], got.norm[2], clip);
+        say(run, "%s: loss %.4f, %.4f, %.4f; norm %.3f, %.3f, %.3f, clipped to %.2f", i ? "AdamW" : "SGD",
+            got.loss[0], got.loss[1], got.loss[2], got.norm[0], got.norm[1], got.norm[2], clip);
         stages_compare(run, i ? "1F1B = accumulation, AdamW" : "1F1B = accumulation, SGD", &got, &want);
         stages_compare(run, i ? "GPipe = accumulation, AdamW" : "GPipe = accumulation, SGD", &all_then_all, &want);
         bool clipped = true;

@@ -1,12 +1,14 @@
-// test_schedule.c: the op lists of chapters 04 and 05 against their closed forms, for every p = 1..8 and m = 1..24; the timeline that
-// plays them, on lists that go wrong; the layers of a stage. No ranks: only lists. tests/schedule.t runs it.
+// test_schedule.c: the op lists of chapters 04 and 05 against their closed forms, for every p = 1..8 and m = 1..24; the
+// timeline that plays them, on lists that go wrong; the layers of a stage. No ranks: only lists. tests/schedule.t runs
+// it.
 #include "04_pipeline_naive/timeline.h"
 #include "05_pipeline_1f1b/schedule_1f1b.h"
 #include "tap.h"
 
 enum { MOST_STAGES = 8, MOST_MICRO = 24 };
 
-// Every forward and backward once, a forward before its backward, both kinds ascending (so neighbours agree on the order of messages).
+// Every forward and backward once, a forward before its backward, both kinds ascending (so neighbours agree on the
+// order of messages).
 static bool well_formed(const Schedule *s, size_t m) {
     size_t next[2] = {0};
     if (s->n != 2 * m) return false;
@@ -50,7 +52,10 @@ static bool happens_before(const Timeline *t, size_t t_f, size_t t_b) {
 }
 
 typedef struct { const char *name; ScheduleRule rule; bool naive, early; } Kind;
-static const Kind kinds[] = { { "naive", schedule_naive, true, false }, { "GPipe", schedule_gpipe, false, false }, { "1F1B", schedule_1f1b, false, true } };
+static const Kind kinds[] = {
+    { "naive", schedule_naive, true, false }, { "GPipe", schedule_gpipe, false, false },
+    { "1F1B", schedule_1f1b, false, true },
+};
 
 // One test a kind and p, over all m; the first m that fails is named.
 static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
@@ -74,14 +79,15 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
         schedule_all_free(stage, p);
     }
 #undef NEED
-    if (!ok(!wrong, "%s, p = %zu, m = 1..%d, t_f = %zu, t_b = %zu", kind->name, p, MOST_MICRO, t_f, t_b)) printf("#   m = %zu: %s\n", wrong_m, what);
+    if (!ok(!wrong, "%s, p = %zu, m = 1..%d, t_f = %zu, t_b = %zu", kind->name, p, MOST_MICRO, t_f, t_b))
+        printf("#   m = %zu: %s\n", wrong_m, what);
 }
 
 static bool reads(ScheduleRule rule, size_t p, size_t m, size_t i, const char *order) {
     Schedule s = rule(p, m, i);
     char text[400] = "";
     for (size_t e = 0; e < s.n; e++)
-        sprintf(text + strlen(text), "%s%c%zu", e ? " " : "", s.ops[e].what == FORWARD ? 'F' : 'B', s.ops[e].micro_batch);
+        sprintf(text + strlen(text), "%s%c%zu", e ? " " : "", "FB"[s.ops[e].what == BACKWARD], s.ops[e].micro_batch);
     schedule_free(&s);
     return !strcmp(text, order);
 }
@@ -93,8 +99,8 @@ static void known_orders(void) {
     ok(reads(schedule_gpipe, 3, 3, 1, "F0 F1 F2 B0 B1 B2"), "GPipe: backwards ascending");
     ok(reads(schedule_naive, 3, 2, 1, "F0 B0 F1 B1"), "naive");
     ok(reads(schedule_forward_only, 3, 3, 1, "F0 F1 F2"), "forwards only");
-    ok(makespan(schedule_naive, 4, 8, 1, 2) == 96 && makespan(schedule_gpipe, 4, 8, 1, 2) == 33 && makespan(schedule_1f1b, 4, 8, 1, 2) == 33,
-       "p = 4, m = 8, t_f = 1, t_b = 2: 96, 33, 33 units");
+    ok(makespan(schedule_naive, 4, 8, 1, 2) == 96 && makespan(schedule_gpipe, 4, 8, 1, 2) == 33 &&
+       makespan(schedule_1f1b, 4, 8, 1, 2) == 33, "p = 4, m = 8, t_f = 1, t_b = 2: 96, 33, 33 units");
 }
 
 // ---- the timeline on lists that go wrong ----
@@ -112,7 +118,7 @@ static Schedule one_missing(size_t p, size_t m, size_t i) {        // stage 0 fo
     if (i == 0) s.n = m - 1;
     return s;
 }
-static Schedule crossed(size_t p, size_t m, size_t i) {            // each of two neighbours waits for the other's later op
+static Schedule crossed(size_t p, size_t m, size_t i) {            // two neighbours wait for each other's later op
     Schedule s = schedule_gpipe(p, m, i);
     if (i == 0) {
         s.ops[m - 1] = (PipeOp){ BACKWARD, 0 };
