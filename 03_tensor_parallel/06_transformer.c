@@ -123,7 +123,7 @@ static void predict(Run *run, const Result *r) {
     const ModelConfig c = sizes(run);
     const size_t n = run->world->size, me = run->world->rank, e = sizeof(real);
     const size_t L = c.layers, C = c.width, T = c.context, M = BATCH * T;
-    const size_t heads = range_size(shard_range(c.heads, n, me)), A = heads * (C / c.heads);    // my heads, their columns
+    const size_t heads = range_size(shard_range(c.heads, n, me)), A = heads * (C / c.heads);   // my heads, columns
     const size_t F = range_size(shard_range(4 * C, n, me)), V = range_size(shard_range(c.vocab, n, me));
 
     // Four of [M, C] a block, one for the embedding, one for the head's dx, and three numbers a token for the loss.
