@@ -1,0 +1,155 @@
+#!/usr/bin/perl
+# What cannot work: the exit status on all ranks, one message that names the fix, and soon; files that cannot be read or written;
+# ranks that are killed or hang.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::Bin;
+use Jobs;
+use Test::More;
+use Time::HiRes qw(time sleep);
+
+chdir "$FindBin::Bin/.." or die;
+my $train = program_of('fp32', '08_3d/train.c');
+plan skip_all => "$train is not built" unless -x $train;
+{ open my $f, '>', "$work/empty" or die; close $f }
+{ open my $f, '>', "$work/short" or die; print $f 'too short'; close $f }
+
+# Small, so that what is found only at the end is found soon.
+my @tiny = qw(--layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-batch 4 --steps 2 --eval-every 0);
+{ open my $f, '>', "$work/text" or die; print $f join ' ', 1 .. 1000; close $f }
+push @tiny, '--data', "$work/text";
+
+# ranks, options (after the small model's), exit status, words of the message; 'mpi': as processes too
+my @mistakes = (
+    [2, '--sead 1', 2, qr/unknown option --sead; the nearest is --seed/, 'mpi'],
+    [2, '--micro-bach 1', 2, qr/the nearest is --micro-batch/],
+    [2, '--chunks 2', 2, qr/unknown option --chunks/],
+    [2, '--save x', 2, qr/unknown option --save/],
+    [2, '--clock model', 2, qr/unknown option --clock/],
+    [2, '--schedule interleaved', 2, qr/--schedule interleaved: expected one of naive\|gpipe\|1f1b/],
+    [2, '--zero 4', 2, qr/--zero 4: expected one of 0\|1\|2\|3/],
+    [2, '--recompute some', 2, qr/expected one of none\|selective\|full/],
+    [2, '--optimizer adam', 2, qr/expected one of sgd\|adamw/],
+    [2, '--lr fast', 2, qr/--lr fast: expected a number/],
+    [2, '--lr -1', 2, qr/--lr and --weight-decay must not be negative/],
+    [2, '--weight-decay -0.1', 2, qr/must not be negative/],
+    [2, '--clip -1', 2, qr/--clip must not be negative: 0 turns clipping off/],
+    [2, '--clip nan', 2, qr/--clip nan: expected a number/],
+    [2, '--dropout 1', 2, qr/dropout must be at least 0 and less than 1/],
+    [2, '--steps 0', 2, qr/--steps must be at least 1/, 'mpi'],
+    [2, '--steps 1.5', 2, qr/--steps 1\.5: expected a whole number/],
+    [2, '--steps -3', 2, qr/--steps -3: expected a whole number/],
+    [2, '--batch 0', 2, qr/--batch 0 leaves some/],
+    [2, '--batch 99999999999999', 2, qr/--batch 99999999999999: expected at most \d+/],
+    [4, '--dp 4 --batch 3', 2, qr/--batch 3 leaves some of the 4 replicas without a sequence: choose at least --batch 4/, 'mpi'],
+    [2, '--micro-batch 0', 2, qr/--micro-batch must be at least 1/],
+    [2, '--layers 0', 2, qr/at least one layer/],
+    [2, '--width 18 --heads 4', 2, qr/width 18 does not divide into 4 heads: choose --width as a multiple of --heads/, 'mpi'],
+    [3, '--dp 2', 2, qr/a multiple of 2 ranks, but there are 3: choose degrees/, 'mpi'],
+    [4, '--dp 1 --tp 2 --pp 1', 2, qr/ 4(?: ranks)?: choose --dp, --tp and --pp whose product is the number of ranks/, 'mpi'],
+    [4, '--tp 3', 2, qr/choose degrees whose product is 4/],
+    [4, '--dp 0', 2, qr/are at least 1/],
+    [4, '--dp 18446744073709551615', 2, qr/choose degrees whose product is 4/],
+    [4, '--tp 4', 2, qr/need as many heads; the model has 2: choose /],
+    [4, '--pp 4', 2, qr/4 pipeline stages need at least as many blocks; the model has --layers 2/, 'mpi'],
+    [2, '--pp 2 --stage-layers 2,1', 2, qr/--stage-layers add up to 3, but the model has --layers 2/, 'mpi'],
+    (map { [2, "--pp 2 --stage-layers $_", 2, qr/--stage-layers \Q$_\E: expected 2 numbers, one for each stage of --pp 2/] }
+        '2', '1,1,1', '0,2', '18446744073709551615,3', '99999999999999999999,1', '1;1'),
+    (map { [2, "--pp 2 --stage-layers $_", 2, qr/--stage-layers \Q$_\E: expected whole numbers with commas between them, such as 3,4,3/] }
+        'x', '1,x', '1,', ',1,1', '-1,3', '1,,1'),
+    [2, "--data $work/nowhere", 2, qr/cannot read the text \S+nowhere: No such file.*; give --data FILE/, 'mpi'],
+    [2, "--data $work/empty", 2, qr/the text \S+empty has 0 bytes, too few for --context 8: at least 90 are needed/],
+    [2, "--data $work/short", 2, qr/has 9 bytes, too few/],
+    [2, "--data $work", 2, qr/it is not a readable file; give --data a text file/],
+    [2, "--log $work/no/folder", 2, qr/cannot write the log \S+folder: No such file/, 'mpi'],
+    [2, "--export $work/no/folder", 2, qr/--export \S+folder: cannot write it: No such file.*; name a file in a folder that exists/, 'mpi'],
+    [2, "--export $work", 2, qr/--export \S+: cannot write it: Is a directory/],
+    [2, "--json $work/no/folder", 3, qr/--json \S+folder: cannot write it: No such file.*; name a file in a folder that exists/, 'mpi'],
+    [2, 'train', 2, qr/unexpected argument train: options start with --/],
+    (-c '/dev/full' ? (
+        [2, '--log /dev/full', 3, qr/cannot write the log \/dev\/full: No space left/, 'mpi'],
+        [2, '--export /dev/full', 3, qr/--export \/dev\/full: cannot write it: No space left/, 'mpi'],
+        [2, '--json /dev/full', 3, qr/--json \/dev\/full: cannot write it/]) : ()),
+);
+my @jobs;
+for my $mistake (@mistakes) {
+    my ($ranks, $options, $status, $words, $mpi) = @$mistake;
+    for my $way (\&emu, $mpi && have_mpi ? \&mpi : ()) {
+        my $job = $way->($ranks, $train, @tiny, split ' ', $options);
+        @$job{qw(json name want words_wanted limit)} = (0, ($way == \&emu ? 'emulated: ' : 'processes: ') . $options, $status, $words,
+                                                        $way == \&emu ? 1 : 5);
+        push @jobs, $job;
+    }
+}
+# How many ranks: the lesson's are emulated, mpirun's cannot be emulated, and there is a most.
+push @jobs, { %{ emu(600, $train) }, name => '--emulate 600', want => 2, words_wanted => qr/--emulate 600: expected a whole number from 1 to 512/ };
+push @jobs, { %{ mpi(2, $train, '--emulate', 2) }, name => '--emulate under mpirun', want => 2, limit => 5,
+              words_wanted => qr/--emulate makes virtual ranks in one process, but mpirun started 2 processes: leave out one/ } if have_mpi;
+push @jobs, { %{ emu(2, $train, @tiny) }, name => 'standard output full', want => 3, words_wanted => qr/standard output could not be written/,
+              stdout => '/dev/full' } if -c '/dev/full';
+$_->{json} = 0 for @jobs;
+run_jobs(\@jobs, at_once => 1);                # one at a time, because they are timed
+for my $job (@jobs) {
+    is($job->{status}, $job->{want}, "$job->{name}: status $job->{want}") or diag(complain($job));
+    my @messages = grep { /^(unsplit: |\[rank \d+\] )/ } split /\n/, $job->{err};
+    is(scalar @messages, 1, "$job->{name}: one message") or diag($job->{err});
+    like($messages[0] // '', $job->{words_wanted}, "$job->{name}: it names the fix");
+    cmp_ok($job->{seconds}, '<', $job->{limit} || 1, "$job->{name}: soon");
+}
+is((scalar grep { /--(log|export|json) \// } map { "@{ $_->{words} }" } @jobs) > 8, 1, 'among them, files that cannot be written');
+ok(!-e '/dev/full' || (-c '/dev/full' && !-e '/dev/full.tmp'), 'a device is not replaced');
+ok(!(grep { -e "$work/$_" } 'no', 'text.tmp'), 'nothing is left behind');
+
+# ---- a rank that dies, a rank that hangs ----
+# The processes of one run of ours: descendants of the launcher that are the trainer.
+sub ranks_of {
+    my ($root) = @_;
+    my (%parent, %name);
+    for my $stat (glob '/proc/[0-9]*/stat') {
+        my ($pid, $name, $parent) = slurp($stat) =~ /^(\d+) \((.*)\) \S (\d+)/ or next;
+        ($parent{$pid}, $name{$pid}) = ($parent, $name);
+    }
+    my @found;
+    for my $pid (grep { $name{$_} eq 'train' } keys %name) {
+        my $up = $pid;
+        $up = $parent{$up} while $up && $up != $root;
+        push @found, $pid if $up;
+    }
+    return sort { $a <=> $b } @found;
+}
+
+SKIP: {
+    skip 'no mpirun', 9 unless have_mpi;
+    for my $case (['KILL', 60, 15], ['STOP', 2, 25]) {
+        my ($signal, $timeout, $limit) = @$case;
+        my $log = "$work/$signal.log";
+        my $job = mpi(4, $train, @tiny, '--steps', 1000000, '--timeout', $timeout, '--log', $log);
+        $job->{json} = 0;
+        my $pid = start($job);
+        my $deadline = time + 30;
+        sleep 0.05 while time < $deadline && (-s $log // 0) < 500;       # it is training
+        my @ranks = ranks_of($pid);
+        is(scalar @ranks, 4, "SIG$signal: four ranks are training");
+        kill $signal, $ranks[2] if @ranks == 4;
+        my $then = time;
+        my $ended = 0;
+        until ($ended) {
+            $ended = waitpid($pid, 1) == $pid;
+            last if time > $then + $limit + 10;
+            sleep 0.05;
+        }
+        my $status = $ended ? $? >> 8 : 'none, it hangs';
+        my $seconds = time - $then;
+        if (!$ended) { kill 'KILL', @ranks; kill 'TERM', $pid; waitpid $pid, 0 }
+        my $err = slurp("$job->{place}.err");
+        is($status, 3, "SIG$signal of one rank: status 3") or diag($err);
+        cmp_ok($seconds, '<', $limit, "SIG$signal of one rank: it ends, and soon");
+        like($err, $signal eq 'STOP' ? qr/^\[rank \d\] waited 2 s in .*; --timeout sets how long$/m : qr/^unsplit: .* ended with status \d+ \(.*\): a fault$/m,
+             "SIG$signal of one rank: a message") or diag($err);
+        my @left = grep { -d "/proc/$_" && slurp("/proc/$_/stat") !~ /\) Z / } @ranks;
+        is("@left", '', "SIG$signal of one rank: no rank is left behind");
+        kill 'KILL', @left;
+    }
+}
+done_testing();
