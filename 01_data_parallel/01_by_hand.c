@@ -1,13 +1,15 @@
 // ranks: 1
 // level: core
-// question: Four devices each hold a quarter of the batch and a gradient of their own: do they add the four, or average them?
+// question: Four devices each have a gradient, of a quarter of the batch: do they add the four, or average them?
 //
-// One device plays all four, on plain C arrays. A linear layer y = xW + b maps 10 numbers to 5; 100 samples lie in 4 shards of 25.
-// Every shard has the same weights and its own mean loss, as PyTorch's MSELoss: the mean over all elements of the shard.
+// One device plays all four, on plain C arrays. A linear layer y = xW + b maps 10 numbers to 5; 100 samples lie in 4
+// shards of 25. Every shard has the same weights and its own mean loss, as PyTorch's MSELoss: the mean over all
+// elements of the shard.
 // Left out: ranks, messages, shards of different sizes (chapter 02 shows what they do to an average).
 #include "common/lesson.h"
 #include "common/random.h"
 #include <math.h>
+#include <stdio.h>
 
 enum { IN = 10, OUT = 5, SAMPLES = 100, SHARDS = 4, SHARD = SAMPLES / SHARDS, EPOCHS = 100, PRINTED = EPOCHS / 10 };
 
@@ -42,7 +44,8 @@ static void add_scaled(Linear *to, const Linear *from, real scale) {
 
 // Each shard finishes its own gradient with the same weights; then the gradients are added in the order of the shards.
 // This sum is what an all-reduce leaves on every device.
-static Linear sum_over_shards(const Linear *l, const real *x, const real *target, size_t samples, size_t shards, double *shard_loss) {
+static Linear sum_over_shards(const Linear *l, const real *x, const real *target, size_t samples, size_t shards,
+                              double *shard_loss) {
     Linear sum = { .in = l->in, .out = l->out }, g;
     for (size_t k = 0; k < shards; k++) {
         Range r = shard_range(samples, shards, k);
@@ -54,6 +57,12 @@ static Linear sum_over_shards(const Linear *l, const real *x, const real *target
 
 // ---------------------------------------------------------------- two samples, two shards, on paper
 
+// dW of the 2x2 example, row by row.
+static void say_gradient(Run *run, const char *what, const Linear *g, const char *remark) {
+    double w[] = { (double)g->w[0], (double)g->w[1], (double)g->w[2], (double)g->w[3] };
+    say(run, "  %-28s dW = [%4g %4g; %4g %4g]%s\n", what, w[0], w[1], w[2], w[3], remark);
+}
+
 static void on_paper(Run *run) {
     static const real x[] = { 1, 2, 3, 0 }, target[] = { 0, 2, 3, 4 };
     const Linear identity = { .in = 2, .out = 2, .w = { 1, 0, 0, 1 } };
@@ -61,14 +70,15 @@ static void on_paper(Run *run) {
     say(run, "On paper: 2 samples, one a shard, W = identity, b = 0, so y = x\n");
     for (size_t k = 0; k < 2; k++) {
         double loss = loss_and_gradient(&g, &identity, x + 2 * k, target + 2 * k, 1);
-        say(run, "  shard %zu: x = (%g, %g)  target = (%g, %g)  loss %4.2f  dW = [%2g %3g; %g %g]\n", k, (double)x[2 * k],
-            (double)x[2 * k + 1], (double)target[2 * k], (double)target[2 * k + 1], loss, (double)g.w[0], (double)g.w[1], (double)g.w[2], (double)g.w[3]);
+        char what[40];
+        snprintf(what, sizeof what, "shard %zu: loss %.2f", k, loss);
+        say_gradient(run, what, &g, "");
     }
-    double loss = loss_and_gradient(&full, &identity, x, target, 2), shard_loss[2], got[4];
+    double shard_loss[2], got[4];
     Linear sum = sum_over_shards(&identity, x, target, 2, 2, shard_loss);
-    say(run, "  the sum of both      dW = [%g %g; %g %g]\n", (double)sum.w[0], (double)sum.w[1], (double)sum.w[2], (double)sum.w[3]);
-    say(run, "  both at once         dW = [%g %g; %g %g]   loss %.2f: the sum divided by 2\n", (double)full.w[0], (double)full.w[1],
-        (double)full.w[2], (double)full.w[3], loss);
+    loss_and_gradient(&full, &identity, x, target, 2);
+    say_gradient(run, "the sum of both", &sum, "");
+    say_gradient(run, "both at once", &full, "   the sum divided by 2");
     static const double by_pencil[] = { 0.5, -6, 1, 0 };
     for (size_t i = 0; i < 4; i++) got[i] = (double)sum.w[i] / 2;
     check_numbers(run, "on paper", "dW, averaged", got, by_pencil, 4, 0);
@@ -87,13 +97,15 @@ static Trained train(const Linear *start, const real *x, const real *target, Rul
         if (rule == FULL_BATCH) loss = loss_and_gradient(&g, &t.layer, x, target, SAMPLES);
         else {
             g = sum_over_shards(&t.layer, x, target, SAMPLES, SHARDS, shard_loss);
-            for (size_t k = 0; k < SHARDS; k++) loss += shard_loss[k] / SHARDS;      // the loss of ALL shards, not of the last one
+            // the loss of ALL shards, not of the last one
+            for (size_t k = 0; k < SHARDS; k++) loss += shard_loss[k] / SHARDS;
         }
         if (epoch % 10 == 0) {
             t.loss[epoch / 10] = loss;
             t.last_shard[epoch / 10] = rule == FULL_BATCH ? loss : shard_loss[SHARDS - 1];
         }
-        real step = (real)lr / (rule == AVERAGE ? SHARDS : 1);                         // the whole difference between the rules
+        // the whole difference between the rules
+        real step = (real)lr / (rule == AVERAGE ? SHARDS : 1);
         add_scaled(&t.layer, &g, -step);
     }
     return t;
@@ -119,18 +131,22 @@ static void compare(Run *run, Judge *judge, const char *what, const Linear *got,
     snapshot_free(b);
 }
 
+// Number i of list `list`: inputs, targets, weights and biases each have their own.
+static uint64_t key(const Run *run, uint64_t list, size_t i) { return random_key(random_key(run->seed, list), i); }
+
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1, "01_by_hand plays its four devices itself: start it with one rank");
     on_paper(run);
 
-    // Inputs and targets are noise, as torch.randn's: a linear layer can fit only a little of it, so the loss ends near 1.
+    // Inputs and targets are noise, as torch.randn's: a linear layer can fit only a little of it, so the loss
+    // ends near 1.
     real x[SAMPLES * IN], target[SAMPLES * OUT];
     Linear start = { .in = IN, .out = OUT };
-    for (size_t i = 0; i < SAMPLES * IN; i++) x[i] = (real)random_normal(random_key(random_key(run->seed, 0), i));
-    for (size_t i = 0; i < SAMPLES * OUT; i++) target[i] = (real)random_normal(random_key(random_key(run->seed, 1), i));
+    for (size_t i = 0; i < SAMPLES * IN; i++) x[i] = (real)random_normal(key(run, 0, i));
+    for (size_t i = 0; i < SAMPLES * OUT; i++) target[i] = (real)random_normal(key(run, 1, i));
     double width = 2 / sqrt(IN);                       // nn.Linear starts uniform in +-1/sqrt(in)
-    for (size_t i = 0; i < IN * OUT; i++) start.w[i] = (real)(width * (random_unit(random_key(random_key(run->seed, 2), i)) - 0.5));
-    for (size_t j = 0; j < OUT; j++) start.b[j] = (real)(width * (random_unit(random_key(random_key(run->seed, 3), j)) - 0.5));
+    for (size_t i = 0; i < IN * OUT; i++) start.w[i] = (real)(width * (random_unit(key(run, 2, i)) - 0.5));
+    for (size_t j = 0; j < OUT; j++) start.b[j] = (real)(width * (random_unit(key(run, 3, j)) - 0.5));
 
     // The first gradient: four times too long as a sum.
     Linear full, sum, four = { .in = IN, .out = OUT };
@@ -138,8 +154,9 @@ static void by_hand(Run *run) {
     sum = sum_over_shards(&start, x, target, SAMPLES, SHARDS, shard_loss);
     add_scaled(&four, &full, SHARDS);
     for (size_t k = 0; k < SHARDS; k++) mean += shard_loss[k] / SHARDS;
-    say(run, "\n%d samples in %d shards of %d. Losses of the shards: %.4f %.4f %.4f %.4f, mean %.4f; of all samples: %.4f\n", SAMPLES, SHARDS,
-        SHARD, shard_loss[0], shard_loss[1], shard_loss[2], shard_loss[3], mean, loss);
+    say(run, "\n%d samples in %d shards of %d, losses %.4f %.4f %.4f %.4f\n", SAMPLES, SHARDS, SHARD, shard_loss[0],
+        shard_loss[1], shard_loss[2], shard_loss[3]);
+    say(run, "mean of the shards' losses %.4f, loss of all samples %.4f\n", mean, loss);
     check_numbers(run, "first epoch", "mean of the shards' losses = loss", &mean, &loss, 1, LIMIT_ROUNDING);
     compare(run, check_close, "sum of the shards = 4 x the gradient", &sum, &four, LIMIT_ROUNDING);
 
@@ -147,7 +164,8 @@ static void by_hand(Run *run) {
     Trained summed = train(&start, x, target, SUM, 0.01), quick = train(&start, x, target, FULL_BATCH, 0.04);
     say(run, "\nepoch   full batch   shards averaged   shards summed   (last shard alone)\n");
     for (size_t i = 0; i < PRINTED; i++)
-        say(run, "%5zu   %.6f     %.6f          %.6f        (%.6f)\n", 10 * i, whole.loss[i], averaged.loss[i], summed.loss[i], averaged.last_shard[i]);
+        say(run, "%5zu   %.6f     %.6f          %.6f        (%.6f)\n", 10 * i, whole.loss[i], averaged.loss[i],
+            summed.loss[i], averaged.last_shard[i]);
 
     check_numbers(run, "averaged = full batch", "loss", averaged.loss, whole.loss, PRINTED, LIMIT_ROUNDING);
     compare(run, check_close, "averaged = full batch", &averaged.layer, &whole.layer, LIMIT_ROUNDING);

@@ -1,10 +1,11 @@
 // ranks: 4
 // level: core
-// question: How can N devices train one model, each on its own part of the batch, and still hold the same weights after every step?
+// question: How can N devices train one model, each on a part of the batch, and hold the same weights all the time?
 //
-// Every rank holds the whole model (a replica: weights, gradients, optimizer state) and a part of the sequences of every step.
-// They talk twice: once at the start, so that all begin with rank 0's weights, and once a step, to add their gradients.
-// The sum is right because every shard's loss already carries 1 / (counted tokens of the WHOLE batch): nothing is divided by N.
+// Every rank holds the whole model (a replica: weights, gradients, optimizer state) and a part of the sequences of
+// every step. They talk twice: once at the start, so that all begin with rank 0's weights, and once a step, to add
+// their gradients. The sum is right because every shard's loss already carries 1 / (counted tokens of the WHOLE
+// batch): nothing is divided by N.
 // Left out: talking while backward still runs (buckets), and clipping, which would hide a gradient of the wrong length.
 #include "01_data_parallel/data_parallel.h"
 #include "common/data.h"
@@ -15,8 +16,8 @@
 
 // ---------------------------------------------------------------- data and sizes
 
-// 7 sequences divide by no number of ranks but 7: shards are uneven (of 8 ranks one has nothing). Sequences end early at
-// different lengths, so shards of equally many sequences hold unequally many tokens.
+// 7 sequences divide by no number of ranks but 7: shards are uneven (of 8 ranks one has nothing). Sequences end early
+// at different lengths, so shards of equally many sequences hold unequally many tokens.
 enum { SEQUENCES = 7, STEPS = 3 };
 static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
 
@@ -44,25 +45,27 @@ static Model *new_model(uint64_t seed) {
 
 // ---------------------------------------------------------------- one step, cut where the ranks must talk
 
-// Fills m->g with the part of the batch's gradient that comes from sequences `mine`, and returns their part of the batch's mean
-// loss: a token weighs 1 / (counted tokens of ALL sequences), a number every rank knows from the data order.
+// Fills m->g with the part of the batch's gradient that comes from sequences `mine`, and returns their part of the
+// batch's mean loss: a token weighs 1 / (counted tokens of ALL sequences), a number every rank knows from the data
+// order.
 static double local_gradients(Model *m, const Data *d, uint64_t step, Range mine) {
     Arena tokens = arena(MEM_WORKSPACE);
     Batch b = data_batch(d, &tokens, step, mine.lo, range_size(mine), SEQUENCES);
     model_zero_gradients(m);
     double loss = model_forward_backward(m, &b) * b.token_weight;
-    model_fold_tied(m);                                    // wte's two gradients become one before anybody adds over ranks
+    model_fold_tied(m);                        // wte's two gradients become one before anybody adds over ranks
     arena_free(&tokens);
     return loss;
 }
 
 static double replica_gradients(Comm *dp, Model *m, const Data *d, uint64_t step) {
     double loss = local_gradients(m, d, step, shard_range(SEQUENCES, dp->size, dp->rank));
-    data_parallel_all_reduce(dp, m);                       // Psi elements, once: m->g is now the whole batch's, on every rank
-    return loss;                                           // still my shard's part
+    data_parallel_all_reduce(dp, m);           // Psi elements, once: m->g is now the whole batch's, on every rank
+    return loss;                               // still my shard's part
 }
 
-// The update needs no word: equal weights, equal gradients and equal optimizer state give equal weights. Neither does the norm.
+// The update needs no word: equal weights, equal gradients and equal optimizer state give equal weights. Neither does
+// the norm.
 static void update(Model *m, Optimizer *o, Record *r, size_t step) {
     double *squares = host_alloc(config_tensors(&tiny) * sizeof *squares);
     model_grad_squares(m, squares);
@@ -70,14 +73,15 @@ static void update(Model *m, Optimizer *o, Record *r, size_t step) {
     free(squares);
     model_snapshot_gradients(m, r->gradients[step]);
     optimizer_step(o, m, 1);
-    model_snapshot_weights(m, r->weights[step]);           // put by every rank: the checks fail when one bit differs between them
+    model_snapshot_weights(m, r->weights[step]);           // put by every rank: a check fails when a bit differs
 }
 
 static Record train_replicas(Run *run, Comm *dp, const Data *d, Optimizer o, Measured *cost) {
     Record r = record_new(run);
     Model *m = new_model(run->seed);
     optimizer_allocate(&o, m);
-    // As if every process had drawn its own weights, as it would without a common seed: only the broadcast makes them equal.
+    // As if every process had drawn its own weights, as it would without a common seed: only the broadcast makes them
+    // equal.
     if (dp->rank) tensor_randomize(m->w, random_key(run->seed, dp->rank), 0.1);
     comm_ledger_reset(dp);
     data_parallel_broadcast(dp, m);
@@ -86,9 +90,10 @@ static Record train_replicas(Run *run, Comm *dp, const Data *d, Optimizer o, Mea
         update(m, &o, &r, step);
     }
     *cost = (Measured){
-        dp->ledger[COMM_ALL_REDUCE].calls, dp->ledger[COMM_ALL_REDUCE].bytes, dp->ledger[COMM_BROADCAST].calls, dp->ledger[COMM_BROADCAST].bytes,
+        dp->ledger[COMM_ALL_REDUCE].calls, dp->ledger[COMM_ALL_REDUCE].bytes,
+        dp->ledger[COMM_BROADCAST].calls, dp->ledger[COMM_BROADCAST].bytes,
         memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER) };
-    comm_all_reduce_doubles(dp, r.loss, STEPS);            // for the log only: the training never needs to know its loss
+    comm_all_reduce_doubles(dp, r.loss, STEPS);            // for the log: the training never needs to know its loss
     model_free(m);
     return r;
 }
@@ -101,7 +106,8 @@ static double whole_gradients(Model *m, const Data *d, uint64_t step, size_t sha
     return local_gradients(m, d, step, (Range){ 0, SEQUENCES });
 }
 
-// One process that does what the ranks do, one after another, and adds in rank order: to the last bit what they must get.
+// One process that does what the ranks do, one after another, and adds in rank order: to the last bit what they must
+// get.
 static double shard_by_shard_gradients(Model *m, const Data *d, uint64_t step, size_t shards) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor sum = tensor_new(&scratch, 1, m->size);
@@ -140,8 +146,9 @@ static void same(Run *run, const char *what, Snapshot *got, Snapshot *want, doub
     else check_close(run, what, got, want, limit);
 }
 
-// AdamW divides by the root of the squared gradient, so in fp32 the rounding of a gradient near zero becomes a step of some size.
-// There (weights_too false) a twin that adds in another order is left to losses and norms, and to 1e-4 under --reduce fast.
+// AdamW divides by the root of the squared gradient, so in fp32 the rounding of a gradient near zero becomes a step of
+// some size. There (weights_too false) a twin that adds in another order is left to losses and norms, and to 1e-4
+// under --reduce fast.
 static void compare(Run *run, const char *optimizer, bool weights_too, Record *got, Record *whole, Record *ordered) {
     char what[80];
     double limit = weights_too ? LIMIT_ROUNDING : 1e-4, numbers = run->reduce == REDUCE_ORDERED ? 0 : LIMIT_ROUNDING;
@@ -167,12 +174,14 @@ static void compare(Run *run, const char *optimizer, bool weights_too, Record *g
 static void predict(Run *run, const Measured *is) {
     size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers, e = sizeof(real), N = run->world->size;
     size_t Psi = V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;         // every parameter, the tied table once
-    size_t ring = 2 * (N - 1) * ceil_div(Psi, N) * e;                       // what a ring sends a rank for one all-reduce
+    size_t ring = 2 * (N - 1) * ceil_div(Psi, N) * e;                       // what a rank sends in one all-reduce
     cost(run, "all-reduces, 3 steps", "calls", STEPS, (double)is->reductions);
     cost(run, "sent by all-reduces, 3 steps", "bytes", (double)(STEPS * ring), (double)is->reduced);
     cost(run, "broadcasts", "calls", 1, (double)is->broadcasts);
-    cost(run, "sent by the broadcast: Psi e at the root", "bytes", run->world->rank == 0 && N > 1 ? (double)(Psi * e) : 0, (double)is->broadcast);
-    cost(run, "parameters", "bytes", (double)(Psi * e), (double)is->parameters);          // N does not appear: a full replica
+    cost(run, "sent by the broadcast: Psi e at the root", "bytes",
+         run->world->rank == 0 && N > 1 ? (double)(Psi * e) : 0, (double)is->broadcast);
+    // No N from here on: a full replica.
+    cost(run, "parameters", "bytes", (double)(Psi * e), (double)is->parameters);
     cost(run, "gradients (wte twice)", "bytes", (double)((Psi + V * C) * e), (double)is->gradients);
     cost(run, "AdamW's m and v", "bytes", (double)(2 * Psi * e), (double)is->optimizer);
 }
@@ -180,8 +189,9 @@ static void predict(Run *run, const Measured *is) {
 static void all_reduce(Run *run) {
     Data data = data_synthetic(tiny.vocab, tiny.context, run->seed);
     Range mine = shard_range(SEQUENCES, run->world->size, run->world->rank);
-    say(run, "%zu parameters on each of %zu ranks; rank 0 has sequences %zu to %zu of %d, %zu of %zu tokens in step 0\n", config_parameters(&tiny),
-        run->world->size, mine.lo, mine.hi - 1, SEQUENCES, data_count(&data, 0, mine.lo, range_size(mine)), data_count(&data, 0, 0, SEQUENCES));
+    say(run, "%zu parameters on each of %zu ranks\n", config_parameters(&tiny), run->world->size);
+    say(run, "rank 0 has sequences %zu to %zu of %d, in step 0 %zu of %zu tokens\n", mine.lo, mine.hi - 1, SEQUENCES,
+        data_count(&data, 0, mine.lo, range_size(mine)), data_count(&data, 0, 0, SEQUENCES));
     const struct { const char *name; Optimizer o; } with[] = { { "SGD", sgd(0.1) }, { "AdamW", adamw(0.01) } };
     for (size_t i = 0; i < 2; i++) {
         Measured measured;

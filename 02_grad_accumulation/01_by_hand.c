@@ -2,15 +2,17 @@
 // level: core
 // question: A batch does not fit on the device: how do you take it in pieces, and still step as if it had come at once?
 //
-// The linear layer of chapter 01, y = xW + b, 10 numbers to 5, on plain C arrays. The device has room for 30 of the 100 samples, so
-// the batch comes in micro-batches of 30, 30, 30 and 10. Their gradients are added; then there is ONE step.
-// Every contribution is divided by the size of the whole batch, never by that of its own piece: the last one is smaller.
+// The linear layer of chapter 01, y = xW + b, 10 numbers to 5, on plain C arrays. The device has room for 30 of the
+// 100 samples, so the batch comes in micro-batches of 30, 30, 30 and 10. Their gradients are added; then there is ONE
+// step. Every contribution is divided by the size of the whole batch, never by that of its own piece: the last one is
+// smaller.
 // Left out: what is saved (activations; the next lesson measures them), and other devices (the lesson after).
 #include "common/lesson.h"
 #include "common/random.h"
 #include <math.h>
 
-enum { IN = 10, OUT = 5, SAMPLES = 100, ROOM = 30, PIECES = (SAMPLES + ROOM - 1) / ROOM, EPOCHS = 100, PRINTED = EPOCHS / 10 };
+enum { IN = 10, OUT = 5, SAMPLES = 100, ROOM = 30, PIECES = (SAMPLES + ROOM - 1) / ROOM, EPOCHS = 100,
+       PRINTED = EPOCHS / 10 };
 
 // A layer, or the gradient of one: w is [in, out], row by row.
 typedef struct { size_t in, out; real w[IN * OUT], b[OUT]; } Linear;
@@ -22,9 +24,10 @@ static Range piece(size_t samples, size_t room, size_t k) {
 
 // ---------------------------------------------------------------- one micro-batch
 
-// g <- the gradient of (sum of the squared errors of these samples) / elements; returns that loss. `elements` is the caller's choice,
-// and the choice of this chapter: of the whole batch, or of this micro-batch?
-static double loss_and_gradient(Linear *g, const Linear *l, const real *x, const real *target, Range samples, size_t elements) {
+// g <- the gradient of (sum of the squared errors of these samples) / elements; returns that loss. `elements` is
+// what this chapter is about: those of the whole batch, or those of this micro-batch?
+static double loss_and_gradient(Linear *g, const Linear *l, const real *x, const real *target, Range samples,
+                                size_t elements) {
     double loss = 0;
     *g = (Linear){ .in = l->in, .out = l->out };
     for (size_t s = samples.lo; s < samples.hi; s++)
@@ -66,7 +69,8 @@ static double accumulate(Linear *sum, const Linear *l, const real *x, const real
 }
 
 // The trap: each micro-batch takes its own mean, and the means are averaged. Right only when all are equally large.
-static double mean_of_means(Linear *sum, const Linear *l, const real *x, const real *target, size_t samples, size_t room) {
+static double mean_of_means(Linear *sum, const Linear *l, const real *x, const real *target, size_t samples,
+                            size_t room) {
     size_t m = ceil_div(samples, room);
     double loss = 0;
     *sum = (Linear){ .in = l->in, .out = l->out };
@@ -79,18 +83,25 @@ static double mean_of_means(Linear *sum, const Linear *l, const real *x, const r
     return loss;
 }
 
-// Data parallelism (chapter 01) with the same pieces: all at the same time, each on a device with a gradient of its own; then the
-// gradients are added in the order of the devices. The same sums, over devices instead of over time.
+// Data parallelism (chapter 01) with the same pieces: all at the same time, each on a device with a gradient of its
+// own; then the gradients are added in the order of the devices. The same sums, over devices instead of over time.
 static double on_devices(Linear *sum, const Linear *l, const real *x, const real *target, size_t samples, size_t room) {
     Linear g[PIECES];
     double loss = 0;
-    for (size_t k = 0; k < ceil_div(samples, room); k++) loss += loss_and_gradient(&g[k], l, x, target, piece(samples, room, k), samples * l->out);
+    for (size_t k = 0; k < ceil_div(samples, room); k++)
+        loss += loss_and_gradient(&g[k], l, x, target, piece(samples, room, k), samples * l->out);
     *sum = (Linear){ .in = l->in, .out = l->out };
     for (size_t k = 0; k < ceil_div(samples, room); k++) add_scaled(sum, &g[k], 1);
     return loss;
 }
 
 // ---------------------------------------------------------------- three samples, two micro-batches, on paper
+
+// dW of the 2x2 example, row by row.
+static void say_gradient(Run *run, const char *what, const Linear *g, const char *remark) {
+    double w[] = { (double)g->w[0], (double)g->w[1], (double)g->w[2], (double)g->w[3] };
+    say(run, "  %-28s dW = [%4g %4g; %4g %4g]%s\n", what, w[0], w[1], w[2], w[3], remark);
+}
 
 static void on_paper(Run *run) {
     static const real x[] = { 1, 2, 3, 0, 0, 1 }, target[] = { -2, 2, 3, 6, -3, 1 };
@@ -101,13 +112,13 @@ static void on_paper(Run *run) {
     say(run, "On paper: 3 samples in micro-batches of 2 and 1, W = identity, b = 0, so y = x; 6 elements in all\n");
     for (size_t k = 0; k < 2; k++) {
         loss_and_gradient(&g, &identity, x, target, piece(3, 2, k), 6);
-        say(run, "  micro-batch %zu, divided by 6:   dW = [%3g %4g; %3g %g]\n", k, (double)g.w[0], (double)g.w[1], (double)g.w[2], (double)g.w[3]);
+        say_gradient(run, k == 0 ? "micro-batch 0, divided by 6" : "micro-batch 1, divided by 6", &g, "");
     }
     accumulate(&g, &identity, x, target, 3, 2);
-    say(run, "  their sum:                     dW = [%3g %4g; %3g %g]   the gradient of the batch\n", (double)g.w[0], (double)g.w[1], (double)g.w[2], (double)g.w[3]);
+    say_gradient(run, "their sum", &g, "   the gradient of the batch");
     for (size_t i = 0; i < 4; i++) got[i] = (double)g.w[i];
     mean_of_means(&g, &identity, x, target, 3, 2);
-    say(run, "  the mean of their own means:   dW = [%3g %4g; %3g %g]   something else\n", (double)g.w[0], (double)g.w[1], (double)g.w[2], (double)g.w[3]);
+    say_gradient(run, "the mean of their own means", &g, "   something else");
     check_numbers(run, "on paper", "dW, accumulated", got, by_pencil, 4, 0);
 }
 
@@ -141,6 +152,9 @@ static Snapshot *snapshot_of(Run *run, const Trained *t) {
     return s;
 }
 
+// Number i of list `list`: inputs, targets, weights and biases each have their own.
+static uint64_t key(const Run *run, uint64_t list, size_t i) { return random_key(random_key(run->seed, list), i); }
+
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1, "01_by_hand is about one device: start it with one rank");
     on_paper(run);
@@ -148,21 +162,24 @@ static void by_hand(Run *run) {
     real x[SAMPLES * IN], target[SAMPLES * OUT];           // noise, as in chapter 01
     Linear start = { .in = IN, .out = OUT };
     double width = 2 / sqrt(IN);
-    for (size_t i = 0; i < SAMPLES * IN; i++) x[i] = (real)random_normal(random_key(random_key(run->seed, 0), i));
-    for (size_t i = 0; i < SAMPLES * OUT; i++) target[i] = (real)random_normal(random_key(random_key(run->seed, 1), i));
-    for (size_t i = 0; i < IN * OUT; i++) start.w[i] = (real)(width * (random_unit(random_key(random_key(run->seed, 2), i)) - 0.5));
-    for (size_t j = 0; j < OUT; j++) start.b[j] = (real)(width * (random_unit(random_key(random_key(run->seed, 3), j)) - 0.5));
+    for (size_t i = 0; i < SAMPLES * IN; i++) x[i] = (real)random_normal(key(run, 0, i));
+    for (size_t i = 0; i < SAMPLES * OUT; i++) target[i] = (real)random_normal(key(run, 1, i));
+    for (size_t i = 0; i < IN * OUT; i++) start.w[i] = (real)(width * (random_unit(key(run, 2, i)) - 0.5));
+    for (size_t j = 0; j < OUT; j++) start.b[j] = (real)(width * (random_unit(key(run, 3, j)) - 0.5));
 
     Trained whole = train(&start, x, target, at_once), accumulated = train(&start, x, target, accumulate);
     Trained means = train(&start, x, target, mean_of_means), devices = train(&start, x, target, on_devices);
-    say(run, "\n%d samples, room for %d: %d micro-batches, the last of %d\n", SAMPLES, ROOM, PIECES, SAMPLES - (PIECES - 1) * ROOM);
+    say(run, "\n%d samples, room for %d: %d micro-batches, the last of %d\n", SAMPLES, ROOM, PIECES,
+        SAMPLES - (PIECES - 1) * ROOM);
     say(run, "epoch   at once    accumulated   mean of means\n");
-    for (size_t i = 0; i < PRINTED; i++) say(run, "%5zu   %.6f   %.6f      %.6f\n", 10 * i, whole.loss[i], accumulated.loss[i], means.loss[i]);
+    for (size_t i = 0; i < PRINTED; i++)
+        say(run, "%5zu   %.6f   %.6f      %.6f\n", 10 * i, whole.loss[i], accumulated.loss[i], means.loss[i]);
 
     Snapshot *want = snapshot_of(run, &whole), *got = snapshot_of(run, &accumulated);
     Snapshot *trap = snapshot_of(run, &means), *parallel = snapshot_of(run, &devices);
     check_close(run, "accumulated = the batch at once", got, want, LIMIT_ROUNDING);
-    check_numbers(run, "accumulated = the batch at once", "loss", accumulated.loss, whole.loss, PRINTED, LIMIT_ROUNDING);
+    check_numbers(run, "accumulated = the batch at once", "loss", accumulated.loss, whole.loss, PRINTED,
+                  LIMIT_ROUNDING);
     check_differs(run, "trap: the mean of means", trap, want, 0.05);
     check_equal(run, "accumulated = data parallel", got, parallel);
     check_numbers(run, "accumulated = data parallel", "loss", accumulated.loss, devices.loss, PRINTED, 0);

@@ -2,8 +2,9 @@
 // level: core
 // question: How much memory does a batch need when it comes in m micro-batches, and does the Transformer notice?
 //
-// One device. 7 sequences come in m micro-batches (--micro-batches, default 3: of 3, 2 and 2 sequences). Forward and backward run for
-// one micro-batch at a time, so only its activations are alive; the gradients of all are added in the one gradient buffer there is.
+// One device. 7 sequences come in m micro-batches (--micro-batches, default 3: of 3, 2 and 2 sequences). Forward and
+// backward run for one micro-batch at a time, so only its activations are alive; the gradients of all are added in the
+// one gradient buffer there is.
 // Left out: other devices (the next lesson), and overlapping micro-batches, which is a pipeline (chapter 04).
 #include "common/data.h"
 #include "common/model.h"
@@ -43,8 +44,9 @@ static Model *new_model(Run *run) {
 
 typedef double Gradients(Model *model, const Data *d, uint64_t step, size_t m);
 
-// The technique. Zero once, add m times, fold the tied table once; who calls then steps once. Every token weighs 1 / (counted tokens of
-// the whole batch), which data_batch knows from the order of the data: no micro-batch needs to know how long the others are.
+// The technique. Zero once, add m times, fold the tied table once; who calls then steps once. Every token weighs 1 /
+// (counted tokens of the whole batch), which data_batch knows from the order of the data: no micro-batch needs to know
+// how long the others are.
 static double accumulate(Model *model, const Data *d, uint64_t step, size_t m) {
     double loss = 0;
     model_zero_gradients(model);
@@ -127,8 +129,8 @@ static void compare(Run *run, const char *optimizer, bool weights_too, Record *g
     check_numbers(run, what, "gradient norm", got->norm, want->norm, STEPS, LIMIT_ROUNDING);
 }
 
-// With equally many tokens in every micro-batch the trap cannot be seen, which is why it lives so long: so a step is taken
-// whose micro-batches are unequal.
+// With equally many tokens in every micro-batch the trap cannot be seen, which is why it lives so long: so a step is
+// taken whose micro-batches are unequal.
 static void show_trap(Run *run, const Data *d, size_t m) {
     uint64_t step = 0;
     for (bool equal = true; equal; step += equal)
@@ -154,10 +156,11 @@ static void show_trap(Run *run, const Data *d, size_t m) {
 // What forward keeps until backward, for B sequences: elements a row (a token), item by item. Only B changes with m.
 static size_t activation_bytes(size_t B) {
     size_t L = tiny.layers, C = tiny.width, H = tiny.heads, T = tiny.context, V = tiny.vocab;
-    size_t outputs = C + L * C;                            // of the embedding and of every block; the head's is the loss
-    size_t block = C + 2 + 3 * C + 2 * H * T + C           // first norm, its mean and deviation; q, k, v; probabilities before and after dropout; mix
-                 + C + C + 2 + 4 * C + 4 * C;              // middle; second norm, its two; the wide layer before and after GELU
-    size_t head = C + 2 + V + 1;                           // last norm, its two; logits; sum of exponentials
+    size_t outputs = C + L * C;                        // of the embedding and of every block; the head's is the loss
+    size_t block = C + 2 + 3 * C                       // first norm, its mean and deviation; q, k, v
+                 + 2 * H * T + C                       // probabilities before and after dropout; heads side by side
+                 + C + C + 2 + 4 * C + 4 * C;          // middle; second norm, its two; wide layer before and after GELU
+    size_t head = C + 2 + V + 1;                       // last norm, its two; logits; sum of exponentials
     return B * T * (outputs + L * block + head) * sizeof(real);
 }
 
@@ -165,26 +168,31 @@ static void predict(Run *run, const Record *got, const Record *whole, size_t m) 
     size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers, e = sizeof(real);
     size_t Psi = V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
     cost(run, "activations, at once", "bytes", (double)activation_bytes(SEQUENCES), (double)whole->activations);
-    cost(run, "activations, m micro-batches", "bytes", (double)activation_bytes(ceil_div(SEQUENCES, m)), (double)got->activations);
+    cost(run, "activations, m micro-batches", "bytes", (double)activation_bytes(ceil_div(SEQUENCES, m)),
+         (double)got->activations);
     cost(run, "parameters", "bytes", (double)(Psi * e), (double)got->parameters);
     cost(run, "gradients (wte twice): no m", "bytes", (double)((Psi + V * C) * e), (double)got->gradient_bytes);
     cost(run, "AdamW's m and v", "bytes", (double)(2 * Psi * e), (double)got->optimizer);
 }
 
 static void accumulation(Run *run) {
-    REQUIRE(run->world->size == 1, "02_accumulate is about one device: start it with one rank (03_no_sync has several)");
+    REQUIRE(run->world->size == 1,
+            "02_accumulate is about one device: start it with one rank (03_no_sync has several)");
     size_t m = option_size(run, "micro-batches");
-    REQUIRE(m >= 2 && m <= SEQUENCES, "--micro-batches must be from 2 to %d, so that the batch is cut and no piece is empty", SEQUENCES);
+    REQUIRE(m >= 2 && m <= SEQUENCES,
+            "--micro-batches must be from 2 to %d, so that the batch is cut and no piece is empty", SEQUENCES);
     Data data = data_synthetic(tiny.vocab, tiny.context, run->seed);
     say(run, "%d sequences in %zu micro-batches; counted tokens in step 0:", SEQUENCES, m);
     for (size_t k = 0; k < m; k++) {
         Range r = shard_range(SEQUENCES, m, k);
-        say(run, "    micro-batch %zu: %zu sequences, %zu tokens\n", k, range_size(r), data_count(&data, 0, r.lo, range_size(r)));
+        say(run, "    micro-batch %zu: %zu sequences, %zu tokens\n", k, range_size(r),
+            data_count(&data, 0, r.lo, range_size(r)));
     }
     const struct { const char *name; Optimizer o; } with[] = { { "SGD", sgd(0.1) }, { "AdamW", adamw(0.01) } };
     for (size_t i = 0; i < 2; i++) {
         Record got = train(run, &data, with[i].o, accumulate, m), whole = train(run, &data, with[i].o, at_once, 1);
-        // AdamW divides by the root of the squared gradient: in fp32 the rounding of a gradient near zero becomes a step of some size.
+        // AdamW divides by the root of the squared gradient: in fp32 the rounding of a gradient near zero becomes a
+        // step of some size.
         compare(run, with[i].name, with[i].o.kind == SGD || sizeof(real) == 8, &got, &whole);
         if (with[i].o.kind == ADAMW) predict(run, &got, &whole, m);
         record_free(&got);

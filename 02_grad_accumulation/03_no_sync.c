@@ -2,9 +2,10 @@
 // level: core
 // question: When data-parallel ranks also accumulate, when must they talk, and what does it cost to talk too often?
 //
-// 26 sequences go to N replicas, and each replica takes its part in m micro-batches (--micro-batches, default 3). Backward adds to the
-// local gradient and nobody speaks until the last micro-batch is done; then there is one all-reduce, as in chapter 01. PyTorch calls
-// the silence no_sync. The forgetful twin reduces after every micro-batch: its numbers are right, its bill is m times as long.
+// 26 sequences go to N replicas, and each replica takes its part in m micro-batches (--micro-batches, default 3).
+// Backward adds to the local gradient and nobody speaks until the last micro-batch is done; then there is one
+// all-reduce, as in chapter 01. PyTorch calls the silence no_sync. The forgetful twin reduces after every micro-batch:
+// its numbers are right, its bill is m times as long.
 // Left out: overlapping the one reduction with the last backward.
 #include "01_data_parallel/data_parallel.h"
 #include "common/data.h"
@@ -68,8 +69,8 @@ static double no_sync(Comm *dp, Model *model, const Data *d, uint64_t step, Cut2
     return loss;
 }
 
-// Every micro-batch is a little step of chapter 01; what comes back is added in a second buffer. Reducing the running sum instead
-// would count the earlier micro-batches again, N times: they are everybody's already.
+// Every micro-batch is a little step of chapter 01; what comes back is added in a second buffer. Reducing the running
+// sum instead would count the earlier micro-batches again, N times: they are everybody's already.
 static double forgetful(Comm *dp, Model *model, const Data *d, uint64_t step, Cut2 cut, Tensor spare) {
     double loss = 0;
     tensor_fill(spare, 0);
@@ -91,8 +92,8 @@ static double at_once(Comm *dp, Model *model, const Data *d, uint64_t step, Cut2
     return accumulate(model, d, step, (Cut2){ 1, 1 }, 0);
 }
 
-// One process that accumulates each replica's micro-batches from zero and then adds the replicas in rank order: bit for bit what
-// the ranks must get. Accumulating all n*m micro-batches in one row would group the sum in another way.
+// One process that accumulates each replica's micro-batches from zero and then adds the replicas in rank order: bit
+// for bit what the ranks must get. Accumulating all n*m micro-batches in one row would group the sum in another way.
 static double replicas_in_order(Comm *dp, Model *model, const Data *d, uint64_t step, Cut2 cut, Tensor spare) {
     (void)dp;
     double loss = 0;
@@ -112,7 +113,8 @@ static Record train(Run *run, Comm *dp, const Data *d, Optimizer o, Gradients *g
     ModelConfig c = tiny;
     c.seed = run->seed;
     Model *model = model_describe(&c, model_layers(&c));
-    model_allocate(model);                     // the same weights everywhere: they are functions of the seed (chapter 01 broadcasts)
+    // the same weights everywhere: they are functions of the seed (chapter 01 broadcasts)
+    model_allocate(model);
     optimizer_allocate(&o, model);
     Tensor spare = {0};
     if (gradients == forgetful || gradients == replicas_in_order) spare = tensor_new(&model->gradients, 1, model->size);
@@ -155,8 +157,8 @@ static void same(Run *run, const char *what, Snapshot *got, Snapshot *want, doub
     else check_close(run, what, got, want, limit);         // the library adds in an order of its own
 }
 
-// weights_too is false for AdamW in fp32, where the rounding of a gradient near zero becomes a step of some size: there a twin that adds
-// in another order is left to losses and norms, and to 1e-4 under --reduce fast.
+// weights_too is false for AdamW in fp32, where the rounding of a gradient near zero becomes a step of some size:
+// there a twin that adds in another order is left to losses and norms, and to 1e-4 under --reduce fast.
 static void compare(Run *run, const char *optimizer, bool weights_too, Record *got, Record *whole, Record *ordered) {
     char what[80];
     double limit = weights_too ? LIMIT_ROUNDING : 1e-4, numbers = run->reduce == REDUCE_ORDERED ? 0 : LIMIT_ROUNDING;
@@ -178,8 +180,10 @@ static void compare(Run *run, const char *optimizer, bool weights_too, Record *g
 
 // Right numbers, too: only the bill tells the two apart.
 static void compare_forgetful(Run *run, Record *got, Record *whole) {
-    check_close(run, "forgetful: gradients of the last step", got->gradients[STEPS - 1], whole->gradients[STEPS - 1], LIMIT_ROUNDING);
-    check_close(run, "forgetful: weights after 3 steps", got->weights[STEPS - 1], whole->weights[STEPS - 1], LIMIT_ROUNDING);
+    check_close(run, "forgetful: gradients of the last step", got->gradients[STEPS - 1], whole->gradients[STEPS - 1],
+                LIMIT_ROUNDING);
+    check_close(run, "forgetful: weights after 3 steps", got->weights[STEPS - 1], whole->weights[STEPS - 1],
+                LIMIT_ROUNDING);
     check_numbers(run, "forgetful", "loss", got->loss, whole->loss, STEPS, LIMIT_ROUNDING);
 }
 
@@ -194,22 +198,26 @@ static void predict(Run *run, const Record *silent, const Record *talkative, siz
     cost(run, "forgetful: all-reduces, 3 steps", "calls", (double)(STEPS * m), (double)talkative->calls);
     cost(run, "forgetful: sent, 3 steps (m times)", "bytes", (double)(STEPS * m * ring), (double)talkative->bytes);
     cost(run, "no_sync: gradients (wte twice)", "bytes", (double)((Psi + V * C) * e), (double)silent->gradient_bytes);
-    cost(run, "forgetful: gradients, and the sum", "bytes", (double)((2 * Psi + V * C) * e), (double)talkative->gradient_bytes);
+    cost(run, "forgetful: gradients, and the sum", "bytes", (double)((2 * Psi + V * C) * e),
+         (double)talkative->gradient_bytes);
 }
 
 static void accumulation_on_ranks(Run *run) {
     Cut2 cut = { run->world->size, option_size(run, "micro-batches") };
-    REQUIRE(cut.m >= 1 && cut.m <= SEQUENCES, "--micro-batches must be from 1 to %d, the number of sequences", SEQUENCES);
+    REQUIRE(cut.m >= 1 && cut.m <= SEQUENCES, "--micro-batches must be from 1 to %d, the number of sequences",
+            SEQUENCES);
     Data data = data_synthetic(tiny.vocab, tiny.context, run->seed);
     say(run, "%d sequences on %zu ranks in %zu micro-batches each; rank 0:", SEQUENCES, cut.n, cut.m);
     for (size_t k = 0; k < cut.m; k++) {
         Range r = micro_batch(cut, 0, k);
-        say(run, "    micro-batch %zu: %zu sequences, %zu tokens in step 0\n", k, range_size(r), data_count(&data, 0, r.lo, range_size(r)));
+        say(run, "    micro-batch %zu: %zu sequences, %zu tokens in step 0\n", k, range_size(r),
+            data_count(&data, 0, r.lo, range_size(r)));
     }
     const struct { const char *name; Optimizer o; } with[] = { { "SGD", sgd(0.1) }, { "AdamW", adamw(0.01) } };
     for (size_t i = 0; i < 2; i++) {
         Record got = train_ranks(run, &data, with[i].o, no_sync, cut);
-        Record whole = train_twin(run, &data, with[i].o, at_once, cut), ordered = train_twin(run, &data, with[i].o, replicas_in_order, cut);
+        Record whole = train_twin(run, &data, with[i].o, at_once, cut);
+        Record ordered = train_twin(run, &data, with[i].o, replicas_in_order, cut);
         compare(run, with[i].name, with[i].o.kind == SGD || sizeof(real) == 8, &got, &whole, &ordered);
         if (with[i].o.kind == SGD) {
             Record talkative = train_ranks(run, &data, with[i].o, forgetful, cut);
@@ -224,5 +232,8 @@ static void accumulation_on_ranks(Run *run) {
     data_free(&data);
 }
 
-static const Option options[] = { { "micro-batches", "N", "3", "pieces in which a replica takes its part, 1 to 26" }, {0} };
+static const Option options[] = {
+    { "micro-batches", "N", "3", "pieces in which a replica takes its part, 1 to 26" },
+    {0},
+};
 int main(int argc, char **argv) { return lesson_main(argc, argv, accumulation_on_ranks, options); }
