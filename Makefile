@@ -50,7 +50,7 @@ CORES     = $(shell nproc 2>/dev/null || echo 2)
 .SECONDEXPANSION:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs run test test-all list doctor help setup clean FORCE
+.PHONY: all programs run test test-all bugs list doctor help setup clean FORCE
 
 # The build itself runs in a second make, which uses every core; ONLY= limits it to some programs.
 BUILD = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CORES)) programs
@@ -92,6 +92,11 @@ test-all:
 	+@$(BUILD) SANITIZE=thread
 	@TEST_ALL=1 tools/run-tests tests/*.t
 
+bugs:
+	@tools/setup build build/tools.mk
+	+@$(BUILD)
+	@tools/try-bug
+
 list:
 	@tools/list
 
@@ -119,11 +124,11 @@ build/tools.mk:
 programs: $(or $(ONLY),$(PROGRAMS:%.c=$(O)/%)) $(TEXT)
 	@:
 
-# Objects depend on the flags they are built with.
+# Objects depend on the flags they are built with; whether a warning ends the build makes no difference to them.
 COMPILE = $(CC) $(CFLAGS) $(DEFINES) $(BLAS_CFLAGS) -I.
 $(O)/flags: FORCE
 	@mkdir -p $(@D)
-	@echo '$(OMPI_CC) $(COMPILE)' | cmp -s - $@ || echo '$(OMPI_CC) $(COMPILE)' >$@
+	@echo '$(OMPI_CC) $(filter-out $(WERROR),$(COMPILE))' | cmp -s - $@ || echo '$(OMPI_CC) $(filter-out $(WERROR),$(COMPILE))' >$@
 
 $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)

@@ -1,0 +1,67 @@
+#!/usr/bin/perl
+# The checks are checked: the bugs of bugs/ are put in one by one, and each must be caught by the check that claims to catch it.
+# Every fourth one; all with TEST_ALL=1. First the tool itself, on patches that it must judge differently.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::Bin;
+use Jobs;
+use Test::More;
+
+chdir "$FindBin::Bin/.." or die;
+
+# ---- the tool, on a program that can fail as told ----
+my $source = slurp('tests/test_lesson.c');
+my @verdicts = (
+    ['right', "args: --mode element\ncaught-by: split = unsplit by rows", "$source// a comment\n", 'caught by the right check'],
+    ['fault', "args: --mode leak\ncaught-by: leak: ", "$source// a comment\n", 'caught by the right check'],
+    ['ranks', "args: --mode replicas\nranks: 2\ncaught-by: replica", "$source// a comment\n", 'caught by the right check'],
+    ['other', "args: --mode element\ncaught-by: by cols", "$source// a comment\n", 'caught by another'],
+    ['words', "args: --mode element\ncaught-by: question", "$source// a comment\n", 'caught by another'],
+    ['usage', "args: --mode pigeon\ncaught-by: --mode pigeon", "$source// a comment\n", 'caught by another'],
+    ['missed', 'caught-by: by rows', "$source// a comment\n", 'missed'],
+    ['warns', 'caught-by: by rows', "${source}static int unused;\n", 'missed'],
+    ['syntax', 'caught-by: by rows', "$source} a mistake\n", 'does not build'],
+    ['header', 'caught-by:', "$source// a comment\n", 'its header lacks lesson, what or caught-by'],
+);
+my @jobs;
+for my $case (@verdicts) {
+    my ($name, $header, $text, $verdict) = @$case;
+    { open my $f, '>', "$work/changed.c" or die; print $f $text; close $f }
+    my $label = 'tests/test_lesson.c';
+    my $diff = `diff -u --label a/$label --label b/$label $label $work/changed.c`;
+    open my $f, '>', "$work/$name.patch" or die;
+    print $f "lesson: tests/test_lesson\nwhat: a test\nseen: -\n$header\n\n$diff";
+    close $f or die;
+    push @jobs, { words => ['tools/try-bug', "$work/$name.patch"], what => $name, verdict => $verdict };
+}
+{
+    my $gone = slurp("$work/right.patch");
+    $gone =~ s/^ (.+)$/ $1 gone/mg;
+    open my $f, '>', "$work/gone.patch" or die;
+    print $f $gone;
+    close $f;
+    push @jobs, { words => ['tools/try-bug', "$work/gone.patch"], what => 'gone', verdict => 'does not apply' };
+    push @jobs, { words => ['tools/try-bug', '-n', "$work/$_->[0].patch"], what => "-n $_->[0]", verdict => $_->[1] }
+        for ['gone', 'does not apply'], ['right', 'applies'];
+}
+run_jobs(\@jobs);
+for my $job (@jobs) {
+    my $good = $job->{verdict} =~ /right|applies$/ ? 0 : 1;
+    like($job->{out}, qr/  \Q$job->{verdict}\E$/m, "the tool, $job->{what}: $job->{verdict}") or diag($job->{out}, $job->{err});
+    is($job->{status}, $good, "the tool, $job->{what}: status $good");
+}
+
+# ---- the zoo ----
+my @patches = sort glob 'bugs/*.patch';
+SKIP: {
+    skip 'there is no bug yet', 1 unless @patches;
+    my @dry = map { { words => ['tools/try-bug', '-n', $_], patch => $_ } } @patches;
+    run_jobs(\@dry);
+    is($_->{status}, 0, "$_->{patch} applies") or diag($_->{out}, $_->{err}) for @dry;
+    my @tried = map { { words => ['tools/try-bug', $patches[$_]], patch => $patches[$_] } } grep { $all || $_ % 4 == 0 } 0 .. $#patches;
+    run_jobs(\@tried);
+    is($_->{status}, 0, "$_->{patch} is caught by the right check") or diag($_->{out}, $_->{err}) for @tried;
+    note(scalar @tried, ' of ', scalar @patches, ' bugs tried');
+}
+done_testing();
