@@ -79,10 +79,11 @@ static void wait_for(const Request *r, MPI_Request *request) {
     if (!poll_until(request, &status, r->comm->state->timeout, &error)) too_late(r->comm->state->timeout, text);
     int class = MPI_SUCCESS;
     if (error != MPI_SUCCESS) MPI_Error_class(error, &class);
-    if (class == MPI_ERR_TRUNCATE && r->action != DO_RECV) fault("sizes do not match in %s: a message was longer", text);
+    if (class == MPI_ERR_TRUNCATE && r->action != DO_RECV)
+        fault("sizes do not match in %s: a message was longer", text);
     if (class != MPI_ERR_TRUNCATE) check_mpi(error, text);
     if (r->action != DO_RECV) return;
-    MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));             // of a message that is too long, Open MPI tells the length
+    MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));             // Open MPI tells it of too long a message as well
     size_t wanted = r->count * element_size(r->element);
     if ((size_t)bytes != wanted || class == MPI_ERR_TRUNCATE)
         fault("sizes do not match in %s: the message has %d bytes", text, bytes);

@@ -376,6 +376,7 @@ static void test_split(Test *t) {
     ok(t, same->size == w->size && same->rank == w->rank && alone->size == 1 && alone->rank == 0,
        "equal keys keep the parent's order; a group of one");
     test_collectives(t, alone, "a group of one", rough);
+    test_ledger(t, alone);
     Arena a = arena(MEM_WORKSPACE);
     Tensor x = vector(&a, integer, w->rank, 0, 50), y = vector(&a, integer, half->rank, 0, 50);
     Request *on_same = comm_start_all_reduce(same, x), *on_half = comm_start_all_reduce(half, y);
