@@ -2,14 +2,16 @@
 // level: core
 // question: What do four replicas hold four times, and what changes when each holds only its part?
 //
-// ZeRO on paper: four imagined ranks in one process, plain arrays, bare loops. The parameters are one vector of 10 numbers: a bias
-// of 4 (no weight decay), then a 2x3 matrix (weight decay). Cut in four parts, without a thought for where one tensor ends:
+// ZeRO on paper: four imagined ranks in one process, plain arrays, bare loops. The parameters are one vector of 10
+// numbers: a bias of 4 (no weight decay), then a 2x3 matrix (weight decay). Cut in four parts, without a thought for
+// where one tensor ends:
 //
 //     index     0   1   2 | 3   4   5 | 6   7 | 8   9
 //     tensor    b0  b1  b2  b3  m00 m01 m02 m10 m11 m12
 //     rank      0           1           2       3            parts of 3, 3, 2, 2
 //
-// Left out: a model. Rank r wants the parameters to be target[r]; its loss is half the squared distance, its gradient w - target[r].
+// Left out: a model. Rank r wants the parameters to be target[r]; its loss is half the squared distance, its gradient
+// w - target[r].
 #include "common/lesson.h"
 #include <math.h>
 #include <stdio.h>
@@ -77,12 +79,13 @@ static void update_by_hand(Run *run) {
     say(run, "gradients of the first step at elements 3 (b3) and 4 (m00), rank by rank:");
     for (size_t r = 0; r < N; r++) {
         Range own = shard_range(SIZE, N, r);
-        say(run, "  rank %zu: %+.1f %+.1f   owns elements %zu..%zu, AdamW state for %zu of 10", r, start(3) - target(r, 3),
-            start(4) - target(r, 4), own.lo, own.hi - 1, range_size(own));
+        say(run, "  rank %zu: %+.1f %+.1f   owns elements %zu..%zu, AdamW state for %zu of 10", r,
+            start(3) - target(r, 3), start(4) - target(r, 4), own.lo, own.hi - 1, range_size(own));
     }
     replicas(whole);
     parts(cut);
-    say(run, "  sum    %+.1f %+.1f   reduced to rank 1, which owns both; only m00 decays", 4 * start(3), 4 * start(4) - 4);
+    say(run, "  sum    %+.1f %+.1f   reduced to rank 1, which owns both; only m00 decays", 4 * start(3),
+        4 * start(4) - 4);
     say(run, "after %d steps: b3 = %.4f, m00 = %.4f\n", STEPS, cut[0][3], cut[0][4]);
     for (size_t r = 0; r < N; r++) {
         char name[40];
@@ -96,8 +99,8 @@ static void update_by_hand(Run *run) {
 
 // ---------------------------------------------------------------- bytes a parameter
 
-// Bytes that stay whole on every rank, and bytes that are cut in N. 16-bit: 2 weights, 2 gradients, 12 fp32 (copy of the weights, m,
-// v). fp32: 4 weights, 4 gradients, 8 (m, v).
+// Bytes that stay whole on every rank, and bytes that are cut in N. 16-bit: 2 weights, 2 gradients, 12 fp32 (copy of
+// the weights, m, v). fp32: 4 weights, 4 gradients, 8 (m, v).
 typedef struct { const char *stage; double whole16, cut16, whole32, cut32; } Row;
 static const Row row[] = {
     { "data parallel", 16, 0, 16, 0 },
@@ -111,10 +114,10 @@ static double bytes32(size_t stage, double ranks) { return row[stage].whole32 + 
 static void table(Run *run) {
     say(run, "bytes a parameter between steps, N ranks         N = 4    N = 64   N = 1024");
     for (size_t s = 0; s < 4; s++) {
-        say(run, "  %-13s  fp32 + AdamW    %2g + %2g/N     %9.3f %9.3f %10.3f", row[s].stage, row[s].whole32, row[s].cut32,
-            bytes32(s, 4), bytes32(s, 64), bytes32(s, 1024));
-        say(run, "  %-13s  16-bit + AdamW  %2g + %2g/N     %9.3f %9.3f %10.3f", "", row[s].whole16, row[s].cut16, bytes16(s, 4),
-            bytes16(s, 64), bytes16(s, 1024));
+        say(run, "  %-13s  fp32 + AdamW    %2g + %2g/N     %9.3f %9.3f %10.3f", row[s].stage, row[s].whole32,
+            row[s].cut32, bytes32(s, 4), bytes32(s, 64), bytes32(s, 1024));
+        say(run, "  %-13s  16-bit + AdamW  %2g + %2g/N     %9.3f %9.3f %10.3f", "", row[s].whole16, row[s].cut16,
+            bytes16(s, 4), bytes16(s, 64), bytes16(s, 1024));
     }
     for (size_t s = 0; s < 4; s++)                         // at N = 1 nothing is saved or lost, whatever the stage
         check_true(run, "one rank holds everything", row[s].stage, bytes16(s, 1) == 16 && bytes32(s, 1) == 16);
@@ -127,7 +130,8 @@ static void published(Run *run) {
     for (size_t s = 0; s < 4; s++) {
         double computed = 7.5 * bytes16(s, 64);
         say(run, "  %-13s  %7.3f GB   published %g", row[s].stage, computed, figure1[s]);
-        check_numbers(run, "ZeRO figure 1, 7.5B, N = 64", row[s].stage, &computed, &figure1[s], 1, 3e-3);    // three printed digits
+        // three printed digits
+        check_numbers(run, "ZeRO figure 1, 7.5B, N = 64", row[s].stage, &computed, &figure1[s], 1, 3e-3);
     }
     for (size_t s = 1; s < 4; s++) {
         double computed = 128 * bytes16(s, 16);

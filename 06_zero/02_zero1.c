@@ -2,9 +2,9 @@
 // level: core
 // question: If all replicas make the same update, why should each of them keep the whole optimizer state?
 //
-// ZeRO stage 1. Every rank holds all weights and all gradients, as in data parallelism, but AdamW's m and v only for its part:
-// shard_range of the flat elements of each unit (an embedding table, a block, the last norm). So the all-reduce comes apart into
-// its two halves, with the update between them:
+// ZeRO stage 1. Every rank holds all weights and all gradients, as in data parallelism, but AdamW's m and v only for
+// its part: shard_range of the flat elements of each unit (an embedding table, a block, the last norm). So the
+// all-reduce comes apart into its two halves, with the update between them:
 //
 //     all-reduce       =  reduce-scatter                      +  all-gather
 //     data parallel:      sum of gradients, everywhere,          then everybody updates everything
@@ -51,21 +51,28 @@ static size_t unit_size(const ModelConfig *c, size_t unit) {
 static void costs(Run *run, Comm *dp, const ModelConfig *c) {
     size_t N = dp->size, units = UNITS_BESIDE_BLOCKS + c->layers, all = 0, mine = 0, chunks = 0;
     for (size_t u = 0; u < units; u++) {
-        all += unit_size(c, u);                                                      // Psi: the parameters, the tied one once
+        // Psi: the parameters, the tied one once
+        all += unit_size(c, u);
         mine += range_size(shard_range(unit_size(c, u), N, dp->rank));               // about Psi / N, to the element
         chunks += ceil_div(unit_size(c, u), N);
     }
-    double e = sizeof(real), unit = (double)((N - 1) * chunks) * e;                  // what a ring sends of the whole model, once
+    // what a ring sends of the whole model, once
+    double e = sizeof(real), unit = (double)((N - 1) * chunks) * e;
     cost(run, "weights: 4 bytes a parameter in fp32", "bytes", (double)all * e, (double)memory_now(MEM_PARAMETERS));
-    cost(run, "gradients: 4 (and the head's use of wte)", "bytes", (double)(all + c->vocab * c->width) * e, (double)memory_now(MEM_GRADIENTS));
+    cost(run, "gradients: 4 (and the head's use of wte)", "bytes", (double)(all + c->vocab * c->width) * e,
+         (double)memory_now(MEM_GRADIENTS));
     cost(run, "m and v: 8 / N", "bytes", 2 * (double)mine * e, (double)memory_now(MEM_OPTIMIZER));
-    cost(run, "reduce-scatter calls, one a unit", "calls", (double)units, (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
+    cost(run, "reduce-scatter calls, one a unit", "calls", (double)units,
+         (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
     cost(run, "reduce-scatter: 1 unit of traffic", "bytes", unit, (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
     cost(run, "all-gather calls, one a unit", "calls", (double)units, (double)dp->ledger[COMM_ALL_GATHER].calls);
     cost(run, "all-gather: 1 unit of traffic", "bytes", unit, (double)dp->ledger[COMM_ALL_GATHER].bytes);
-    size_t scalars = ceil_div(config_tensors(c), N) + ceil_div(1, N);                // squares for the norm, and the loss
-    cost(run, "all-reduce of loss and norm", "bytes", (double)(2 * (N - 1) * scalars * sizeof(double)), (double)dp->ledger[COMM_ALL_REDUCE].bytes);
-    cost(run, "all that this rank sent", "bytes", 2 * unit + (double)(2 * (N - 1) * scalars * sizeof(double)), (double)comm_bytes_sent(dp));
+    // squares for the norm, and the loss
+    size_t scalars = ceil_div(config_tensors(c), N) + ceil_div(1, N);
+    cost(run, "all-reduce of loss and norm", "bytes", (double)(2 * (N - 1) * scalars * sizeof(double)),
+         (double)dp->ledger[COMM_ALL_REDUCE].bytes);
+    cost(run, "all that this rank sent", "bytes", 2 * unit + (double)(2 * (N - 1) * scalars * sizeof(double)),
+         (double)comm_bytes_sent(dp));
 }
 
 // ---------------------------------------------------------------- the comparison
@@ -88,7 +95,8 @@ static void compare(Run *run, Comm *dp, const Training *t, const char *name, boo
     zero_allocate(m, dp, 1);
     Trained zero = train(run, dp, m, t, step), replicas = train_replicas(run, t), unsplit = train_unsplit(run, t);
     say(run, "%s, %zu steps, loss %.4f -> %.4f\n", name, t->steps, zero.loss[0], zero.loss[t->steps - 1]);
-    // Clipping multiplies by a factor that comes from the norm, whose squares are added in another order when they are cut.
+    // Clipping multiplies by a factor that comes from the norm, whose squares are added in another order when they are
+    // cut.
     judge(run, "ZeRO-1 = data parallel", &zero, &replicas, t->clip > 0 ? LIMIT_ROUNDING : every_bit(run), true);
     if (t->clip == 0) check_gathered(run, m, "ZeRO-1 = data parallel, gathered", &replicas);
     judge(run, "ZeRO-1 = unsplit", &zero, &unsplit, LIMIT_ROUNDING, !adamw || sizeof(real) == 8);
@@ -101,10 +109,11 @@ static void compare(Run *run, Comm *dp, const Training *t, const char *name, boo
 
 static void zero1(Run *run) {
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
-    Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed), .steps = option_size(run, "steps"),
-                   .batch = option_size(run, "batch"), .micro_batches = 1 };
+    Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
+                   .steps = option_size(run, "steps"), .batch = option_size(run, "batch"), .micro_batches = 1 };
     REQUIRE(t.steps > 0, "--steps must be at least 1");
-    REQUIRE(t.batch >= dp->size, "--batch %zu leaves some of the %zu ranks without a sequence: choose at least %zu", t.batch, dp->size, dp->size);
+    REQUIRE(t.batch >= dp->size, "--batch %zu leaves some of the %zu ranks without a sequence: choose at least %zu",
+            t.batch, dp->size, dp->size);
     t.model.seed = run->seed;
 
     t.optimizer = sgd(0.1);

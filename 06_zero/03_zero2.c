@@ -2,20 +2,22 @@
 // level: core
 // question: Whose gradients must a rank keep, and for how long?
 //
-// ZeRO stage 2. Only the owner of a part needs the sum of its gradients. So a unit's whole gradient exists on a rank just while the
-// backward pass of its layer runs: it is reduce-scattered at once and dropped (zero.c, backward_and_reduce: a layer around a layer).
-// Between layers a rank holds its own parts, already summed over all ranks.
+// ZeRO stage 2. Only the owner of a part needs the sum of its gradients. So a unit's whole gradient exists on a rank
+// just while the backward pass of its layer runs: it is reduce-scattered at once and dropped (zero.c,
+// backward_and_reduce: a layer around a layer). Between layers a rank holds its own parts, already summed over all
+// ranks.
 //
-// The price: with m micro-batches the reduction happens m times. The embedding is the exception: both ends of the backward pass
-// add to it, so its gradients (two, one a use) stay whole for the step and are reduced once.
+// The price: with m micro-batches the reduction happens m times. The embedding is the exception: both ends of the
+// backward pass add to it, so its gradients (two, one a use) stay whole for the step and are reduced once.
 //
-// Left out: the reduction of one layer while the backward pass of the next runs (chapter 01's overlap); 16-bit gradients.
+// Left out: the reduction of one layer while the backward pass of the next runs (chapter 01's overlap); 16-bit
+// gradients.
 #include "06_zero/replicas.h"
 #include "06_zero/zero.h"
 #include <stdlib.h>
 
-// Every unit is odd, so no part is equal. 11 sequences: with 4 ranks and 3 micro-batches, one micro-batch of rank 3 is empty, and
-// must still take part in the reductions.
+// Every unit is odd, so no part is equal. 11 sequences: with 4 ranks and 3 micro-batches, one micro-batch of rank 3 is
+// empty, and must still take part in the reductions.
 static const ModelConfig tiny = { .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1 };
 
 // ---------------------------------------------------------------- the step, cut where ranks must talk
@@ -57,17 +59,21 @@ static void costs(Run *run, Comm *dp, const ModelConfig *c, size_t m) {
         all += size;
         mine += part;
         chunks += ceil_div(size, N);
-        size_t now = size + (m > 1 ? part : 0);        // whole, on its way; and the part that arrives, where it must be added to another
+        // whole, on its way; and the part that arrives, where it must be added to another
+        size_t now = size + (m > 1 ? part : 0);
         if (now > in_flight) in_flight = now;
     }
     double e = sizeof(real), unit = (double)((N - 1) * chunks) * e, unit_wte = (double)((N - 1) * ceil_div(wte, N)) * e;
     cost(run, "weights: 4 bytes a parameter in fp32", "bytes", (double)all * e, (double)memory_now(MEM_PARAMETERS));
     cost(run, "gradients between steps: 4 / N", "bytes", (double)mine * e, (double)memory_now(MEM_GRADIENTS));
     cost(run, "m and v: 8 / N", "bytes", 2 * (double)mine * e, (double)memory_now(MEM_OPTIMIZER));
-    cost(run, "in flight: 2 wte + the largest unit", "bytes", (double)(2 * wte + in_flight) * e, (double)memory_peak(MEM_COMMUNICATION));
+    cost(run, "in flight: 2 wte + the largest unit", "bytes", (double)(2 * wte + in_flight) * e,
+         (double)memory_peak(MEM_COMMUNICATION));
     cost(run, "in flight between steps: nothing", "bytes", 0, (double)memory_now(MEM_COMMUNICATION));
-    cost(run, "reduce-scatter calls: m a unit, wte once", "calls", (double)(m * others + 1), (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
-    cost(run, "reduce-scatter: m units of traffic", "bytes", (double)m * unit + unit_wte, (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
+    cost(run, "reduce-scatter calls: m a unit, wte once", "calls", (double)(m * others + 1),
+         (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
+    cost(run, "reduce-scatter: m units of traffic", "bytes", (double)m * unit + unit_wte,
+         (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
     cost(run, "all-gather calls, one a unit", "calls", (double)(others + 1), (double)dp->ledger[COMM_ALL_GATHER].calls);
     cost(run, "all-gather: 1 unit of traffic", "bytes", unit + unit_wte, (double)dp->ledger[COMM_ALL_GATHER].bytes);
 }
@@ -78,10 +84,11 @@ static void compare(Run *run, Comm *dp, const Training *t, const char *name, boo
     Model *m = model_describe(&t->model, model_layers(&t->model));
     zero_allocate(m, dp, 2);
     Trained zero = train(run, dp, m, t, step), replicas = train_replicas(run, t), unsplit = train_unsplit(run, t);
-    say(run, "%s, %zu micro-batch%s a rank, loss %.4f -> %.4f\n", name, t->micro_batches, t->micro_batches > 1 ? "es" : "",
-        zero.loss[0], zero.loss[t->steps - 1]);
-    // One micro-batch: both add the ranks' gradients in rank order, and the bits are equal. More: data parallelism adds micro-batches
-    // on each rank and then the ranks; stage 2 adds the ranks for each micro-batch and then the micro-batches. Same terms, other order.
+    say(run, "%s, %zu micro-batch%s a rank, loss %.4f -> %.4f\n", name, t->micro_batches,
+        t->micro_batches > 1 ? "es" : "", zero.loss[0], zero.loss[t->steps - 1]);
+    // One micro-batch: both add the ranks' gradients in rank order, and the bits are equal. More: data parallelism adds
+    // micro-batches on each rank and then the ranks; stage 2 adds the ranks for each micro-batch and then the
+    // micro-batches. Same terms, other order.
     bool same_order = t->micro_batches == 1 && t->clip == 0;
     judge(run, "ZeRO-2 = data parallel", &zero, &replicas, same_order ? every_bit(run) : LIMIT_ROUNDING,
           same_order || !adamw || sizeof(real) == 8);
@@ -95,11 +102,12 @@ static void compare(Run *run, Comm *dp, const Training *t, const char *name, boo
 
 static void zero2(Run *run) {
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
-    Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed), .steps = option_size(run, "steps"),
-                   .batch = option_size(run, "batch") };
+    Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
+                   .steps = option_size(run, "steps"), .batch = option_size(run, "batch") };
     size_t m = option_size(run, "micro-batches");
     REQUIRE(t.steps > 0 && m > 0, "--steps and --micro-batches must be at least 1");
-    REQUIRE(t.batch >= dp->size, "--batch %zu leaves some of the %zu ranks without a sequence: choose at least %zu", t.batch, dp->size, dp->size);
+    REQUIRE(t.batch >= dp->size, "--batch %zu leaves some of the %zu ranks without a sequence: choose at least %zu",
+            t.batch, dp->size, dp->size);
     t.model.seed = run->seed;
 
     t.micro_batches = 1;

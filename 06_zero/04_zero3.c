@@ -2,18 +2,20 @@
 // level: core
 // question: How can a rank compute with weights that it does not hold?
 //
-// ZeRO stage 3; PyTorch's fully sharded data parallel (FSDP) with reshard_after_forward=True. A rank keeps 1/N of everything:
-// weights, gradients, m and v. A unit's weights are gathered just before its layer runs, forward and backward, and dropped after it
-// (zero.c, gather_and_forward and gather_and_backward). At any time one block is whole; all others are in parts.
+// ZeRO stage 3; PyTorch's fully sharded data parallel (FSDP) with reshard_after_forward=True. A rank keeps 1/N of
+// everything: weights, gradients, m and v. A unit's weights are gathered just before its layer runs, forward and
+// backward, and dropped after it (zero.c, gather_and_forward and gather_and_backward). At any time one block is whole;
+// all others are in parts.
 //
 //     forward  of a unit:   all-gather weights . compute . drop
 //     backward of a unit:   all-gather weights . compute . reduce-scatter gradient . drop both
 //
 // The tied embedding is needed at both ends of a step: it is gathered once, kept, and reduced once.
 //
-// FSDP's words: a "unit" is what one wrapped module gathers at a time; reshard_after_forward=False keeps the weights from forward to
-// backward (2 units of traffic a micro-batch, and stage 2's memory). Left out: prefetch, which real systems add: the next unit is
-// gathered while this one computes, so two units are whole at a time; 16-bit weights; offloading parts to host memory.
+// FSDP's words: a "unit" is what one wrapped module gathers at a time; reshard_after_forward=False keeps the weights
+// from forward to backward (2 units of traffic a micro-batch, and stage 2's memory). Left out: prefetch, which real
+// systems add: the next unit is gathered while this one computes, so two units are whole at a time; 16-bit weights;
+// offloading parts to host memory.
 #include "06_zero/replicas.h"
 #include "06_zero/zero.h"
 #include <stdlib.h>
@@ -58,19 +60,25 @@ static void costs(Run *run, Comm *dp, const ModelConfig *c, size_t m) {
         size_t size = other_unit(c, u), part = range_size(shard_range(size, N, dp->rank));
         mine += part;
         chunks += ceil_div(size, N);
-        size_t now = 2 * size + (m > 1 ? part : 0);    // weights, gradient; and the part that arrives, where it must be added to another
+        // weights, gradient; and the part that arrives, where it must be added to another
+        size_t now = 2 * size + (m > 1 ? part : 0);
         if (now > in_flight) in_flight = now;
     }
     double e = sizeof(real), unit = (double)((N - 1) * chunks) * e, unit_wte = (double)((N - 1) * ceil_div(wte, N)) * e;
     cost(run, "weights between steps: 4 / N", "bytes", (double)mine * e, (double)memory_now(MEM_PARAMETERS));
     cost(run, "gradients between steps: 4 / N", "bytes", (double)mine * e, (double)memory_now(MEM_GRADIENTS));
     cost(run, "m and v: 8 / N", "bytes", 2 * (double)mine * e, (double)memory_now(MEM_OPTIMIZER));
-    cost(run, "in flight: 3 wte + twice the largest unit", "bytes", (double)(3 * wte + in_flight) * e, (double)memory_peak(MEM_COMMUNICATION));
+    cost(run, "in flight: 3 wte + twice the largest unit", "bytes", (double)(3 * wte + in_flight) * e,
+         (double)memory_peak(MEM_COMMUNICATION));
     cost(run, "in flight between steps: nothing", "bytes", 0, (double)memory_now(MEM_COMMUNICATION));
-    cost(run, "all-gather calls: 2m a unit, wte once", "calls", (double)(2 * m * others + 1), (double)dp->ledger[COMM_ALL_GATHER].calls);
-    cost(run, "all-gather: 2m units of traffic", "bytes", 2 * (double)m * unit + unit_wte, (double)dp->ledger[COMM_ALL_GATHER].bytes);
-    cost(run, "reduce-scatter calls: m a unit, wte once", "calls", (double)(m * others + 1), (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
-    cost(run, "reduce-scatter: m units of traffic", "bytes", (double)m * unit + unit_wte, (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
+    cost(run, "all-gather calls: 2m a unit, wte once", "calls", (double)(2 * m * others + 1),
+         (double)dp->ledger[COMM_ALL_GATHER].calls);
+    cost(run, "all-gather: 2m units of traffic", "bytes", 2 * (double)m * unit + unit_wte,
+         (double)dp->ledger[COMM_ALL_GATHER].bytes);
+    cost(run, "reduce-scatter calls: m a unit, wte once", "calls", (double)(m * others + 1),
+         (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
+    cost(run, "reduce-scatter: m units of traffic", "bytes", (double)m * unit + unit_wte,
+         (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
 }
 
 // ---------------------------------------------------------------- the comparison
@@ -79,8 +87,8 @@ static void compare(Run *run, Comm *dp, const Training *t, const char *name, boo
     Model *m = model_describe(&t->model, model_layers(&t->model));
     zero_allocate(m, dp, 3);
     Trained zero = train(run, dp, m, t, step), replicas = train_replicas(run, t), unsplit = train_unsplit(run, t);
-    say(run, "%s, %zu micro-batch%s a rank, loss %.4f -> %.4f\n", name, t->micro_batches, t->micro_batches > 1 ? "es" : "",
-        zero.loss[0], zero.loss[t->steps - 1]);
+    say(run, "%s, %zu micro-batch%s a rank, loss %.4f -> %.4f\n", name, t->micro_batches,
+        t->micro_batches > 1 ? "es" : "", zero.loss[0], zero.loss[t->steps - 1]);
     // Gathered weights are moved data and change no bit. What is added in which order is as in stage 2.
     bool same_order = t->micro_batches == 1 && t->clip == 0;
     judge(run, "ZeRO-3 = data parallel", &zero, &replicas, same_order ? every_bit(run) : LIMIT_ROUNDING,
@@ -95,11 +103,12 @@ static void compare(Run *run, Comm *dp, const Training *t, const char *name, boo
 
 static void zero3(Run *run) {
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
-    Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed), .steps = option_size(run, "steps"),
-                   .batch = option_size(run, "batch") };
+    Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
+                   .steps = option_size(run, "steps"), .batch = option_size(run, "batch") };
     size_t m = option_size(run, "micro-batches");
     REQUIRE(t.steps > 0 && m > 0, "--steps and --micro-batches must be at least 1");
-    REQUIRE(t.batch >= dp->size, "--batch %zu leaves some of the %zu ranks without a sequence: choose at least %zu", t.batch, dp->size, dp->size);
+    REQUIRE(t.batch >= dp->size, "--batch %zu leaves some of the %zu ranks without a sequence: choose at least %zu",
+            t.batch, dp->size, dp->size);
     t.model.seed = run->seed;
 
     t.micro_batches = 1;

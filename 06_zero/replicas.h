@@ -1,5 +1,5 @@
-// replicas.h: what the lessons of this chapter are held against. The same training is done three times: by ZeRO (the step stands
-// in the lesson), by data-parallel replicas that the same ranks keep beside it, and unsplit on rank 0.
+// replicas.h: what the lessons of this chapter are held against. The same training is done three times: by ZeRO (the
+// step stands in the lesson), by data-parallel replicas that the same ranks keep beside it, and unsplit on rank 0.
 #ifndef REPLICAS_H
 #define REPLICAS_H
 #include "common/data.h"
@@ -8,12 +8,14 @@
 typedef struct {
     ModelConfig model;
     Data data;
-    size_t steps, batch, micro_batches;            // batch: sequences of all ranks in a step; micro_batches: of each rank
+    // batch: sequences of all ranks in a step; micro_batches: of each rank
+    size_t steps, batch, micro_batches;
     Optimizer optimizer;
     double clip;                                   // largest gradient norm; 0: no clipping
 } Training;
 
-typedef struct { double loss, norm; } StepResult;  // mean loss a counted token, gradient norm before clipping: alike on all ranks
+// mean loss a counted token, gradient norm before clipping: alike on all ranks
+typedef struct { double loss, norm; } StepResult;
 // One step of m with my micro-batches. dp is NULL when there is nobody to talk to.
 typedef StepResult (*Step)(Comm *dp, Model *m, Optimizer *o, const Training *t, const Batch *mine);
 
@@ -28,8 +30,9 @@ Trained train_replicas(Run *run, const Training *t);       // data parallel, led
 Trained train_unsplit(Run *run, const Training *t);        // one device, one batch: rank 0 works, ledger paused
 void trained_free(Trained *t);
 
-// Compares losses, norms, gradients of the last step and weights. limit 0: every bit. weights_too: false leaves out gradients and
-// weights: AdamW divides a gradient by its own size, which blows up the rounding of fp32 along a trajectory.
+// Compares losses, norms, gradients of the last step and weights. limit 0: every bit. weights_too: false leaves out
+// gradients and weights: AdamW divides a gradient by its own size, which blows up the rounding of fp32 along a
+// trajectory.
 void judge(Run *run, const char *what, Trained *got, Trained *want, double limit, bool weights_too);
 // The limit of what must be equal in every bit: 0, but under --reduce fast the library may add in another order.
 double every_bit(const Run *run);

@@ -3,7 +3,8 @@
 
 typedef struct { Comm *dp; size_t stage; } Zero;   // Model.technique
 
-static bool kept(const Unit *u) { return u->params[0].number == 0; }       // wte, or the last stage's copy: whole for a step
+// wte, or the last stage's copy of it: whole for a step.
+static bool kept(const Unit *u) { return u->params[0].number == 0; }
 
 // ---------------------------------------------------------------- one unit: gather, drop, reduce
 
@@ -34,7 +35,9 @@ static void reduce_gradients(Comm *dp, Unit *u) {
 
 // ---------------------------------------------------------------- stage 2: a gradient lives for one layer's backward
 
-static void forward_as_it_is(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) { layer_forward(l->inner, b, x, y, s); }
+static void forward_as_it_is(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    layer_forward(l->inner, b, x, y, s);
+}
 
 static void backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     Arena in_flight = arena(MEM_COMMUNICATION);
@@ -110,7 +113,8 @@ void zero_allocate(Model *m, Comm *dp, size_t stage) {
         offset += m->units[i].size;
     }
     Unit *wte = model_wte(m);
-    if (stage < 2 && wte && wte->tied_use) unit_attach_gradients(wte->tied_use, tensor_new(&m->gradients, 1, wte->size));
+    if (stage < 2 && wte && wte->tied_use)
+        unit_attach_gradients(wte->tied_use, tensor_new(&m->gradients, 1, wte->size));
     for (size_t i = 0; stage > 1 && i < m->n_layers; i++) layer_wrap(&m->layers[i], stage == 2 ? &zero2 : &zero3, dp);
 }
 
@@ -149,6 +153,6 @@ void zero_reduce(Model *m) {
 void zero_end(Model *m) {
     const Zero *z = m->technique;
     if (z->stage == 3) return;
-    for (size_t i = 0; i < m->n_units; i++)
-        if (!m->units[i].tied_to) comm_all_gather(z->dp, m->units[i].w, m->units[i].own_w);      // own_w lies in w already
+    for (size_t i = 0; i < m->n_units; i++)        // own_w lies in w already
+        if (!m->units[i].tied_to) comm_all_gather(z->dp, m->units[i].w, m->units[i].own_w);
 }

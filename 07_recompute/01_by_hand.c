@@ -2,17 +2,19 @@
 // level: core
 // question: What must the forward pass keep for the backward pass, and what can it forget and compute again?
 //
-// Recomputation on paper: a chain of four layers, y = (x W) squared element by element, on 2x2 matrices, with plain arrays and bare
-// loops. The derivative of x W with respect to W needs x; the derivative of a square needs what was squared:
+// Recomputation on paper: a chain of four layers, y = (x W) squared element by element, on 2x2 matrices, with plain
+// arrays and bare loops. The derivative of x W with respect to W needs x; the derivative of a square needs what was
+// squared:
 //
 //     forward    z = x W         y = z * z
 //     backward   dz = 2 z * dy   dW = x^T dz   dx = dz W^T        needs x and z of this layer
 //
 //     x0 --[1]-- x1 --[2]-- x2 --[3]-- x3 --[4]-- x4      the loss is the sum of x4
 //
-// Three ways to have x and z when backward comes: keep both of every layer; keep x of every layer; keep x of every second layer, and
-// walk two layers forward again before going back through them. All give the same gradients in every bit, because the second forward
-// does the same additions in the same order. What differs is counted: numbers kept at once, and multiplications.
+// Three ways to have x and z when backward comes: keep both of every layer; keep x of every layer; keep x of every
+// second layer, and walk two layers forward again before going back through them. All give the same gradients in every
+// bit, because the second forward does the same additions in the same order. What differs is counted: numbers kept at
+// once, and multiplications.
 #include "common/lesson.h"
 #include <stdio.h>
 #include <string.h>
@@ -54,17 +56,19 @@ static void backward(Count *c, Matrix *dx, Matrix *dw, const Matrix *x, const Ma
     c->backward_products += 8 + 8 + 8;             // two products, and two factors for each square
 }
 
-// ---------------------------------------------------------------- the chain, keeping the input of every `every`-th layer
+// ---------------------------------------------------------------- the chain, keeping every n-th input
 
 static const Matrix start = { { { 1, 0.5f }, { -0.5f, 1 } } };
 static const Matrix weights[4] = {                 // of layers 1 to 4, and again from the first if there were more
-    { { { 1, -0.5f }, { 0.5f, 1 } } }, { { { 0.5f, 1 }, { -1, 0.5f } } }, { { { 1, 0.5f }, { -0.5f, 1 } } }, { { { 0.5f, -1 }, { 1, 0.5f } } },
+    { { { 1, -0.5f }, { 0.5f, 1 } } }, { { { 0.5f, 1 }, { -1, 0.5f } } }, { { { 1, 0.5f }, { -0.5f, 1 } } },
+    { { { 0.5f, -1 }, { 1, 0.5f } } },
 };
 
 // every = 0: keep x and z of every layer. Otherwise x of layers 0, every, 2*every, ...
 static Count train(size_t every, Matrix dw[LAYERS], real *loss) {
     Count c = {0};
-    Matrix x[LAYERS + 1], z[LAYERS], dy;           // an element of x or z is only read where it was kept or computed again
+    // an element of x or z is only read where it was kept or computed again
+    Matrix x[LAYERS + 1], z[LAYERS], dy;
     const Matrix *w[LAYERS];
     for (size_t l = 0; l < LAYERS; l++) w[l] = &weights[l % 4];
     x[0] = start;
@@ -83,7 +87,8 @@ static Count train(size_t every, Matrix dw[LAYERS], real *loss) {
         }
 
     size_t segment = every ? every : 1;
-    for (size_t lo = (LAYERS - 1) / segment * segment; lo < LAYERS; lo -= segment) {       // segments, last first; wraps below 0
+    // segments, last first; wraps below 0
+    for (size_t lo = (LAYERS - 1) / segment * segment; lo < LAYERS; lo -= segment) {
         size_t hi = lo + segment < LAYERS ? lo + segment : LAYERS;
         for (size_t l = lo; every && l < hi; l++) {                                        // the second forward
             Matrix y;
@@ -114,7 +119,8 @@ static Snapshot *gradients(Run *run, const Matrix dw[LAYERS], Arena *a) {
 }
 
 static void print_matrix(Run *run, const char *name, size_t layer, const Matrix *m) {
-    say(run, "  %s%zu   %9.5f %9.5f   %9.5f %9.5f", name, layer, (double)m->a[0][0], (double)m->a[0][1], (double)m->a[1][0], (double)m->a[1][1]);
+    say(run, "  %s%zu   %9.5f %9.5f   %9.5f %9.5f", name, layer, (double)m->a[0][0], (double)m->a[0][1],
+        (double)m->a[1][0], (double)m->a[1][1]);
 }
 static void print_chain(Run *run) {
     Matrix x = start, z, y;
@@ -147,7 +153,8 @@ static void by_hand(Run *run) {
     Snapshot *all = gradients(run, dw[0], &a);
     for (size_t i = 1; i < 3; i++) {
         Snapshot *again = gradients(run, dw[i], &a);
-        check_equal(run, i == 1 ? "keep every input = keep everything" : "keep every second = keep everything", again, all);
+        const char *what = i == 1 ? "keep every input = keep everything" : "keep every second = keep everything";
+        check_equal(run, what, again, all);
         double got = (double)loss[i], want = (double)loss[0];
         check_numbers(run, way[i], "loss", &got, &want, 1, 0);
         snapshot_free(again);
@@ -155,14 +162,17 @@ static void by_hand(Run *run) {
     snapshot_free(all);
     arena_free(&a);
 
-    // Segments of k layers: 4 L/k inputs stay; during a segment's backward its k z's and the k-1 inputs inside it come to them.
-    // At 4 layers k = 1 and k = 2 cost the same; the longer the chain, the more a k near its square root saves.
+    // Segments of k layers: 4 L/k inputs stay; during a segment's backward its k z's and the k-1 inputs inside it come
+    // to them. At 4 layers k = 1 and k = 2 cost the same; the longer the chain, the more a k near its square root
+    // saves.
     for (size_t k = 0; k < 3; k++) {
         double kept = k ? 4 * (LAYERS / (double)k) + 4 * (double)k + 4 * (double)(k - 1) : 8 * LAYERS;
         cost(run, way[k], "numbers", kept, (double)c[k].most);
     }
-    for (size_t k = 0; k < 3; k++)                 // one forward is 12 products a layer; recomputing is exactly one more
-        cost(run, way[k], "products", 12 * LAYERS * (k ? 2 : 1) + 24 * LAYERS, (double)(c[k].forward_products + c[k].backward_products));
+    // one forward is 12 products a layer; recomputing is exactly one more
+    for (size_t k = 0; k < 3; k++)
+        cost(run, way[k], "products", 12 * LAYERS * (k ? 2 : 1) + 24 * LAYERS,
+             (double)(c[k].forward_products + c[k].backward_products));
 }
 
 int main(int argc, char **argv) { return lesson_main(argc, argv, by_hand, NULL); }

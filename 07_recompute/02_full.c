@@ -2,14 +2,17 @@
 // level: core
 // question: How much memory does it save to keep only a layer's input, and what does the second forward cost?
 //
-// Full recomputation (Chen et al. 2016) where it is needed most: in a GPipe pipeline, where stage i must hold m micro-batches at once,
-// from their forward to their backward. One rank is a pipeline of one stage: the plain case. Three ways on the same ranks:
+// Full recomputation (Chen et al. 2016) where it is needed most: in a GPipe pipeline, where stage i must hold m
+// micro-batches at once, from their forward to their backward. One rank is a pipeline of one stage: the plain case.
+// Three ways on the same ranks:
 //
-//     keep everything      every item that backward reads, of every block, for m micro-batches
-//     recompute blocks     the input of every block, for m micro-batches; and everything of the one block that backward is in
-//     recompute stages     the input of the stage, for m micro-batches; and everything of one stage, for one micro-batch (GPipe)
+//     way                  kept for m micro-batches                   and, for one, while backward is in it
+//     keep everything      every item that backward reads             -
+//     recompute blocks     the input of every block                   everything of one block
+//     recompute stages     the input of the stage (as GPipe does)     everything of the stage
 //
-// Who holds what: rank i holds the blocks of stage i. Left out: keeping as many micro-batches as fit and recomputing the rest.
+// Who holds what: rank i holds the blocks of stage i. Left out: keeping as many micro-batches as fit and recomputing
+// the rest.
 #include <stdio.h>
 #include <stdlib.h>
 #include "04_pipeline_naive/pipeline.h"
@@ -24,7 +27,8 @@ static const char *const way_name[WAYS] = { "keep everything", "recompute blocks
 
 // ---------------------------------------------------------------- a stage as one layer, recomputed as a whole
 
-// Blocks are recomputed by recompute.c. A stage is the same idea once more: a layer that walks the whole list of the stage.
+// Blocks are recomputed by recompute.c. A stage is the same idea once more: a layer that walks the whole list of the
+// stage.
 typedef struct { Layer layer; Model *model; } Stage;
 
 static void stage_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
@@ -63,11 +67,13 @@ static void trained_free(Trained *t) {
 }
 
 // One step of my stage: m forwards, m backwards, the tied sum, SGD. The norm adds squares over the stages.
-static void step(Comm *pp, Comm *tied, Model *m, Optimizer *o, Way way, const Training *t, const Batch *batch, double *loss, double *norm) {
+static void step(Comm *pp, Comm *tied, Model *m, Optimizer *o, Way way, const Training *t, const Batch *batch,
+                 double *loss, double *norm) {
     size_t tensors = config_tensors(&t->model);
     double *squares = host_alloc(tensors * sizeof *squares);
     Stage stage = { { .kind = &recomputed_stage, .config = &m->config }, m };
-    Model list = *m;                               // what the executor walks: my layers, or one layer that is all of them
+    // what the executor walks: my layers, or one layer that is all of them
+    Model list = *m;
     if (way == RECOMPUTE_STAGES) { list.layers = &stage.layer; list.n_layers = 1; }
 
     model_zero_gradients(m);
@@ -135,7 +141,8 @@ static Trained train_unsplit(Run *run, const Training *t) {
         Arena tokens = arena(MEM_WORKSPACE);
         Batch *batch = micro_batches(t, &tokens, s);
         model_zero_gradients(m);
-        for (size_t k = 0; k < t->m; k++) done.loss[s] += model_forward_backward(m, &batch[k]);      // the same micro-batches, one by one
+        // the same micro-batches, one by one
+        for (size_t k = 0; k < t->m; k++) done.loss[s] += model_forward_backward(m, &batch[k]);
         model_fold_tied(m);
         model_grad_squares(m, squares);
         done.norm[s] = norm_of_squares(squares, tensors);
@@ -157,15 +164,19 @@ static void costs(Run *run, Comm *pp, Way way, const Training *t, const Trained 
     const ModelConfig *c = &t->model;
     size_t C = c->width, blocks = range_size(shard_range(c->layers, pp->size, pp->rank));
     bool first = pp->rank == 0, last = pp->rank + 1 == pp->size;
-    // Numbers a token: two norm outputs and their statistics; q, k, v; heads' output; middle; fc and its GELU; probabilities, dropped and not.
+    // Numbers a token: two norm outputs and their statistics; q, k, v; heads' output; middle; fc and its GELU;
+    // probabilities, dropped and not.
     size_t block = 2 * C + 4 + 3 * C + C + C + 8 * C + 2 * c->heads * c->context;
     size_t head = last ? C + 2 + c->vocab + 1 : 0;                     // last norm, its statistics, logits, their sum
     size_t input = first ? 0 : C;                                      // tokens are no activation
-    size_t between = (first + blocks + last - 1) * C;                  // a layer's output is the next one's input; the last output leaves the stage
-    size_t all = t->batch * c->context, one = range_size(shard_range(t->batch, t->m, 0)) * c->context;      // tokens: of m micro-batches, of the first
+    // a layer's output is the next one's input; the last output leaves the stage
+    size_t between = (first + blocks + last - 1) * C;
+    // tokens: of m micro-batches, of the first
+    size_t all = t->batch * c->context, one = range_size(shard_range(t->batch, t->m, 0)) * c->context;
     size_t numbers = 0;
     if (way == KEEP_EVERYTHING) numbers = all * (input + between + blocks * block + head);
-    if (way == RECOMPUTE_BLOCKS) numbers = all * (input + between) + (all - one) * head + one * (block > head ? block : head);
+    size_t worst = block > head ? block : head;                        // of the last stage: whichever backward is in
+    if (way == RECOMPUTE_BLOCKS) numbers = all * (input + between) + (all - one) * head + one * worst;
     if (way == RECOMPUTE_STAGES) numbers = all * input + one * (between + blocks * block + head);
 
     size_t forwards = 0, rebuilds = 0;
@@ -178,7 +189,8 @@ static void costs(Run *run, Comm *pp, Way way, const Training *t, const Trained 
     cost(run, name, "bytes", (double)(numbers * sizeof(real)), (double)got->peak);
     snprintf(name, sizeof name, "%s: forwards of my blocks", way_name[way]);
     cost(run, name, "calls", (double)(blocks * t->m * (way == KEEP_EVERYTHING ? 1 : 2)), (double)(forwards + rebuilds));
-    snprintf(name, sizeof name, "%s: sent to neighbours", way_name[way]);          // a second forward asks nobody for anything
+    // a second forward asks nobody for anything
+    snprintf(name, sizeof name, "%s: sent to neighbours", way_name[way]);
     cost(run, name, "bytes", (double)((!first + !last) * all * C * sizeof(real)), (double)got->send_bytes);
 }
 
@@ -196,17 +208,20 @@ static void compare(Run *run, Comm *pp, const Training *t, Way way, Trained *got
     check_equal(run, what, got->weights, want->weights);
     size_t blocks = range_size(shard_range(t->model.layers, pp->size, pp->rank)), first = pp->rank == 0;
     bool each = true;
-    for (size_t i = 0; i < blocks; i++) each &= got->counts[first + i].forwards == t->m * (way == KEEP_EVERYTHING ? 1 : 2);
-    check_true(run, way_name[way], way == KEEP_EVERYTHING ? "each block: one forward a micro-batch" : "each block: exactly one forward more", each);
+    size_t times = way == KEEP_EVERYTHING ? 1 : 2;
+    for (size_t i = 0; i < blocks; i++) each &= got->counts[first + i].forwards == t->m * times;
+    check_true(run, way_name[way], times == 1 ? "each block: one forward" : "each block: exactly one forward more", each);
 }
 
 static void full(Run *run) {
     Comm *pp = comm_split(run->world, 0, run->world->rank, "pp");
-    Training t = { .model = tiny, .steps = option_size(run, "steps"), .batch = option_size(run, "batch"), .m = option_size(run, "micro-batches"),
-                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed) };
-    REQUIRE(pp->size <= tiny.layers, "%zu stages need as many blocks; the model has %zu: start at most %zu ranks", pp->size, tiny.layers, tiny.layers);
+    Training t = { .model = tiny, .steps = option_size(run, "steps"), .batch = option_size(run, "batch"),
+                   .m = option_size(run, "micro-batches"), .data = data_synthetic(tiny.vocab, tiny.context, run->seed) };
+    REQUIRE(pp->size <= tiny.layers, "%zu stages need as many blocks; the model has %zu: start at most %zu ranks",
+            pp->size, tiny.layers, tiny.layers);
     REQUIRE(t.steps > 0 && t.m > 0, "--steps and --micro-batches must be at least 1");
-    REQUIRE(t.batch >= t.m, "--batch %zu leaves some of the %zu micro-batches empty: choose at least %zu", t.batch, t.m, t.m);
+    REQUIRE(t.batch >= t.m, "--batch %zu leaves some of the %zu micro-batches empty: choose at least %zu", t.batch,
+            t.m, t.m);
     t.model.seed = run->seed;
 
     Trained unsplit = train_unsplit(run, &t), trained[WAYS];

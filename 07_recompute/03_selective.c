@@ -2,16 +2,17 @@
 // level: core
 // question: Which few items of a block take most of its memory and least work to compute again?
 //
-// Selective recomputation (Korthikanti et al. 2022, section 5), together with tensor parallelism as in the paper. Of all that a block
-// keeps, only the attention probabilities grow with the square of the sequence: T numbers for each head and token, before dropout and
-// after. They are dropped after the forward pass and computed again from the kept q and k. Everything else stays.
+// Selective recomputation (Korthikanti et al. 2022, section 5), together with tensor parallelism as in the paper. Of
+// all that a block keeps, only the attention probabilities grow with the square of the sequence: T numbers for each
+// head and token, before dropout and after. They are dropped after the forward pass and computed again from the kept q
+// and k. Everything else stays.
 //
 //     none        backward finds everything
 //     selective   backward computes softmax(q k^T) and its dropout again; the heads' output is still there
 //     full        backward runs the whole forward again, and with it two more all-reduces a block (chapter 03)
 //
-// Rank i holds its heads, hidden columns and words. 9 heads on 4 ranks: 3, 2, 2, 2. Left out: attention kernels that never write the
-// probabilities down (they make this unnecessary), sequence parallelism.
+// Rank i holds its heads, hidden columns and words. 9 heads on 4 ranks: 3, 2, 2, 2. Left out: attention kernels that
+// never write the probabilities down (they make this unnecessary), sequence parallelism.
 #include <stdio.h>
 #include <stdlib.h>
 #include "03_tensor_parallel/tensor_parallel.h"
@@ -75,8 +76,8 @@ static void train(Run *run, Comm *tp, Recompute how, Trained *t) {
 
 // ---------------------------------------------------------------- predictions, from sizes alone
 
-// Numbers a token that a block keeps, its input apart. Whole on every rank: two norm outputs, their statistics, middle. Of my heads
-// (A columns) and my F hidden columns: q, k, v, the heads' output, fc and its GELU.
+// Numbers a token that a block keeps, its input apart. Whole on every rank: two norm outputs, their statistics, middle.
+// Of my heads (A columns) and my F hidden columns: q, k, v, the heads' output, fc and its GELU.
 static size_t kept_dense(size_t A, size_t F) { return 2 * tiny.width + 4 + tiny.width + 3 * A + A + 2 * F; }
 static size_t kept_probabilities(size_t heads) { return 2 * heads * tiny.context; }        // before dropout and after
 
@@ -87,10 +88,14 @@ static void costs(Run *run, Comm *tp, size_t w, const Trained *t) {
     size_t heads = range_size(shard_range(tiny.heads, N, tp->rank)), A = heads * (C / tiny.heads);
     size_t F = range_size(shard_range(4 * C, N, tp->rank)), V = range_size(shard_range(tiny.vocab, N, tp->rank));
     size_t dense = kept_dense(A, F), probabilities = kept_probabilities(heads);
-    size_t outputs = (L + 1) * C, head = C + 2 + V + 1;                // of the embedding and the blocks; norm, statistics, logits, sum
-    size_t worst = probabilities > head ? probabilities : head, block = dense + probabilities > head ? dense + probabilities : head;
-    size_t numbers[WAYS] = { outputs + L * (dense + probabilities) + head, outputs + L * dense + worst, outputs + block };
-    size_t wide = L * (way[w] == RECOMPUTE_FULL ? 6 : 4) + 2, narrow = 3;          // of [tokens, C]: blocks, embedding, head; of [tokens, 1]: the loss
+    // of the embedding and the blocks; norm, statistics, logits, sum
+    size_t outputs = (L + 1) * C, head = C + 2 + V + 1;
+    size_t worst = probabilities > head ? probabilities : head;        // of what comes and goes: whichever backward is in
+    size_t block = dense + probabilities > head ? dense + probabilities : head;
+    size_t everything = L * (dense + probabilities) + head;
+    size_t numbers[WAYS] = { outputs + everything, outputs + L * dense + worst, outputs + block };
+    // of [tokens, C]: blocks, embedding, head; of [tokens, 1]: the loss
+    size_t wide = L * (way[w] == RECOMPUTE_FULL ? 6 : 4) + 2, narrow = 3;
     char name[64];
     snprintf(name, sizeof name, "%s: activation peak", way_name[w]);
     cost(run, name, "bytes", (double)(tokens * numbers[w] * sizeof(real)), (double)t->peak);
@@ -102,7 +107,8 @@ static void costs(Run *run, Comm *tp, size_t w, const Trained *t) {
 
 // ---------------------------------------------------------------- the paper's list of items, and ours
 
-// Values a token and column of h (or, for attention, of a*s/h): what the paper stores, its one-byte masks, what this tree stores.
+// Values a token and column of h (or, for attention, of a*s/h): what the paper stores, its one-byte masks, what this
+// tree stores.
 typedef struct { const char *item; bool attention; int values, masks, ours; } Item;
 static const Item items[] = {
     { "input of norm 1 (the block's x)", false, 1, 0, 1 }, { "input of q, k, v", false, 1, 0, 1 },
@@ -113,7 +119,8 @@ static const Item items[] = {
     { "input of fc", false, 1, 0, 1 },                     { "input of GELU", false, 4, 0, 4 },
     { "input of the MLP's projection", false, 4, 0, 4 },   { "dropout mask 2", false, 0, 1, 0 },
 };
-// Bytes: sum[0] times s*b*h, sum[1] times s*b*h * a*s/h. Without dropout there are no masks, and its output is its input.
+// Bytes: sum[0] times s*b*h, sum[1] times s*b*h * a*s/h. Without dropout there are no masks, and its output is its
+// input.
 static void item_sums(double e, bool dropout, bool ours, double sum[2]) {
     sum[0] = sum[1] = 0;
     for (size_t i = 0; i < sizeof items / sizeof *items; i++) {
@@ -125,20 +132,24 @@ static void item_sums(double e, bool dropout, bool ours, double sum[2]) {
     }
 }
 static void item_list(Run *run) {
-    say(run, "bytes a token of one block, in units of h and, [T, T] items, of a*s/h   paper, 16 bit   paper, fp32   ours, fp32");
+    say(run, "bytes a token of one block      times   paper, 16 bit   paper, fp32   ours, fp32");
     for (size_t i = 0; i < sizeof items / sizeof *items; i++)
-        say(run, "  %-34s %-31s %14d %13d %12d", items[i].item, items[i].attention ? "a*s/h" : "h", items[i].values * 2 + items[i].masks,
-            items[i].values * 4 + items[i].masks, items[i].ours * 4);
-    static const double published[4][2] = { { 34, 5 }, { 32, 2 }, { 66, 9 }, { 64, 4 } };     // 16 bit and fp32, with dropout and without
-    static const char *const name[4] = { "16 bit, dropout: 34, 5", "16 bit, no dropout: 32, 2", "fp32, dropout: 66, 9", "fp32, no dropout: 64, 4" };
+        say(run, "  %-31s %5s %14d %13d %12d", items[i].item, items[i].attention ? "a*s/h" : "h",
+            items[i].values * 2 + items[i].masks, items[i].values * 4 + items[i].masks, items[i].ours * 4);
+    // 16 bit and fp32, with dropout and without
+    static const double published[4][2] = { { 34, 5 }, { 32, 2 }, { 66, 9 }, { 64, 4 } };
+    static const char *const name[4] = { "16 bit, dropout: 34, 5", "16 bit, no dropout: 32, 2", "fp32, dropout: 66, 9",
+                                         "fp32, no dropout: 64, 4" };
     double sum[2], h = (double)tiny.width, as = (double)(tiny.heads * tiny.context);
     for (size_t i = 0; i < 4; i++) {
         item_sums(i < 2 ? 2 : 4, i % 2 == 0, false, sum);
         check_numbers(run, "sum of the paper's items", name[i], sum, published[i], 2, 0);
     }
     item_sums(4, true, true, sum);
-    // The predictions above count the block's input with the layer below it, and 4 statistics a token, which the paper leaves out.
-    double listed = sum[0] * h + sum[1] * as, predicted = 4 * (double)(kept_dense(tiny.width, 4 * tiny.width) + kept_probabilities(tiny.heads) + tiny.width - 4);
+    // The predictions above count the block's input with the layer below it, and 4 statistics a token, which the paper
+    // leaves out.
+    size_t kept = kept_dense(tiny.width, 4 * tiny.width) + kept_probabilities(tiny.heads);
+    double listed = sum[0] * h + sum[1] * as, predicted = 4 * (double)(kept + tiny.width - 4);
     check_numbers(run, "sum of our items = what costs predict", "fp32, dropout: 64, 8", &listed, &predicted, 1, 0);
 }
 
@@ -152,26 +163,32 @@ static void figure7(Run *run) {
     say(run, "percent of tensor parallelism alone: sequence parallel, selective, both, full");
     for (size_t i = 0; i < 4; i++) {
         double as_h = model[i].a * s / model[i].h, base = 10 + 24 / t + 5 * as_h / t;
-        double percent[4] = { 100 * (34 + 5 * as_h) / t / base, 100 * (10 + 24 / t) / base, 100 * 34 / t / base, 100 * 2 / base };
+        double percent[4] = { 100 * (34 + 5 * as_h) / t / base, 100 * (10 + 24 / t) / base, 100 * 34 / t / base,
+                              100 * 2 / base };
         say(run, "  %-5s %6.2f %6.2f %6.2f %6.2f", model[i].name, percent[0], percent[1], percent[2], percent[3]);
-        check_numbers(run, "Korthikanti, figure 7", model[i].name, percent, model[i].published, 4, 1e-3);     // printed to 0.1 percent
+        // printed to 0.1 percent
+        check_numbers(run, "Korthikanti, figure 7", model[i].name, percent, model[i].published, 4, 1e-3);
     }
 }
 
-// Extra work. A block's forward is 24 b s h^2 + 4 b s^2 h floating-point operations; the second term is q k^T and its product with v,
-// half each. The paper computes both again (4 b s^2 h); this tree keeps the heads' output and computes only q k^T again (2 b s^2 h).
+// Extra work. A block's forward is 24 b s h^2 + 4 b s^2 h floating-point operations; the second term is q k^T and its
+// product with v, half each. The paper computes both again (4 b s^2 h); this tree keeps the heads' output and computes
+// only q k^T again (2 b s^2 h).
 static void overhead(Run *run) {
     static const struct { const char *name; double h; } model[2] = { { "175B", 12288 }, { "530B", 20480 } };
     static const double published[2] = { 2.7, 1.6 };       // percent; the paper's text, which is of the forward pass
     const double s = 2048;
     double of_forward[2];
-    say(run, "extra operations in percent:  paper, of forward   of forward and backward   ours, of forward   of forward and backward");
+    say(run, "extra operations, percent   paper: of forward   of both ways   ours: of forward   of both ways");
     for (size_t i = 0; i < 2; i++) {
         double forward = 24 * s * model[i].h * model[i].h + 4 * s * s * model[i].h, extra = 4 * s * s * model[i].h;
         of_forward[i] = 100 * extra / forward;
-        say(run, "  %-5s %40.2f %25.2f %18.2f %25.2f", model[i].name, of_forward[i], of_forward[i] / 3, of_forward[i] / 2, of_forward[i] / 6);
+        say(run, "  %-5s %36.2f %14.2f %18.2f %14.2f", model[i].name, of_forward[i], of_forward[i] / 3,
+            of_forward[i] / 2, of_forward[i] / 6);
     }
-    check_numbers(run, "selective, extra operations", "175B and 530B, of the forward pass", of_forward, published, 2, 0.05 / 2.7);   // printed to 0.1 percent
+    // printed to 0.1 percent
+    check_numbers(run, "selective, extra operations", "175B and 530B, of the forward pass", of_forward, published, 2,
+                  0.05 / 2.7);
 }
 
 // ---------------------------------------------------------------- the comparison
@@ -183,15 +200,18 @@ static void compare(Run *run, size_t w, Trained *got, Trained *none, Trained *un
         counted &= got->counts[i].forwards == (way[w] == RECOMPUTE_FULL ? 2 : 1);
         counted &= got->counts[i].rebuilds == (way[w] == RECOMPUTE_SELECTIVE ? 1 : 0);
     }
-    check_true(run, way_name[w], w == 0 ? "one forward a block" : w == 1 ? "attention once more, nothing else" : "one forward more a block", counted);
+    static const char *const claim[WAYS] = { "one forward a block", "attention once more, nothing else", "one forward more a block" };
+    check_true(run, way_name[w], claim[w], counted);
     if (w == 0) {                                  // tensor parallelism adds partial sums: tolerance, as in chapter 03
         check_close(run, "none = unsplit, gradients", got->gradients, unsplit->gradients, LIMIT_ROUNDING);
         check_close(run, "none = unsplit, weights", got->weights, unsplit->weights, LIMIT_ROUNDING);
         check_numbers(run, "none = unsplit", "loss of each step", got->loss, unsplit->loss, STEPS, LIMIT_ROUNDING);
-        check_numbers(run, "none = unsplit", "gradient norm of each step", got->norm, unsplit->norm, STEPS, LIMIT_ROUNDING);
+        check_numbers(run, "none = unsplit", "gradient norm of each step", got->norm, unsplit->norm, STEPS,
+                      LIMIT_ROUNDING);
         return;
     }
-    snprintf(what, sizeof what, "%s = none, gradients", way_name[w]);      // the same operations on the same numbers: every bit
+    // the same operations on the same numbers: every bit
+    snprintf(what, sizeof what, "%s = none, gradients", way_name[w]);
     check_equal(run, what, got->gradients, none->gradients);
     snprintf(what, sizeof what, "%s = none, weights", way_name[w]);
     check_equal(run, what, got->weights, none->weights);

@@ -3,7 +3,9 @@
 #define COUNTED_H
 #include "common/model.h"
 
-typedef struct { size_t forwards, rebuilds; } Counts;      // of one block: whole forwards, and attention probabilities alone
-// Wraps the blocks of a described model; call it before recompute(). counts [m->n_layers] is the caller's, one for each layer.
+// of one block: whole forwards, and attention probabilities alone
+typedef struct { size_t forwards, rebuilds; } Counts;
+// Wraps the blocks of a described model; call it before recompute(). counts [m->n_layers] is the caller's, one for each
+// layer.
 void count_blocks(Model *m, Counts *counts);
 #endif
