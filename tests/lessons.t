@@ -28,7 +28,7 @@ for my $lesson (@lessons) {
 }
 my @other;
 for my $lesson (@lessons) {
-    for my $precision ($all ? @precisions : 'fp32') {
+    for my $precision (@precisions) {
         for my $ranks (1 .. 8) {
             next if $ranks == $lesson->{ranks};
             my $program = program_of($precision, $lesson->{source});
