@@ -232,7 +232,7 @@ static void test_attention(size_t B, size_t heads, size_t T, size_t D) {
 }
 
 static void test_embedding(void) {
-    static const int tokens[] = { 2, 5, 4, 5, 0, 9, 5, 6 };            // words 2 .. 7 are here; some come twice, two not
+    static const int tokens[] = { 2, 5, 4, 5, 0, 9, 5, 6 };         // words 2 .. 7 are here; some come twice, two not
     op.in[0] = normal(6, 7, 1), op_begin(8, 7), op.ids = ids(tokens, 8);
     Tensor d0 = like(op.in[0]), d1;
     op_embed_tokens_grad(d0, op.ids, op.dy, 2);
@@ -432,6 +432,50 @@ static void test_accumulation(const char *what, Recompute how, size_t number) {
     arena_free(&storage);
 }
 
+static bool are_close(Tensor a, Tensor b) {
+    double *x = downloaded(a), *y = downloaded(b), worst = 0;
+    for (size_t i = 0; i < tensor_count(a); i++) worst = larger(worst, fabs(x[i] - y[i]));
+    free(x);
+    free(y);
+    return worst <= (sizeof(real) == 8 ? 1e-13 : 1e-5);     // of values around 1
+}
+
+// A sequence alone: the same y and dx as among others, dropout included, for its masks go by its global number.
+static void test_alone(const char *what, Recompute how, size_t number) {
+    Model *m = model_of(&small, model_layers(&small), how);
+    place(&m->layers[number], batch_of(&small, 2, 3), 1);
+    zero(m);
+    backward();
+    Tensor x = at.x, y = at.y, dy = at.dy, dx = at.dx;
+    bool same = true;
+    for (size_t i = 0; i < 3; i++) {
+        Batch b = batch_of(&small, 2 + i, 1);
+        const size_t lo = i * b.T, hi = lo + b.T;
+        place(at.layer, b, 1);
+        if (x.data) tensor_copy(at.x, tensor_row_range(x, lo, hi));
+        tensor_copy(at.dy, tensor_row_range(dy, lo, hi));
+        backward();
+        same = same && are_close(at.y, tensor_row_range(y, lo, hi)) &&
+               (!x.data || are_close(at.dx, tensor_row_range(dx, lo, hi)));
+    }
+    ok(same, "%s: a sequence alone has the y and dx that it has among others", what);
+    model_free(m);
+    arena_free(&storage);
+}
+
+static void test_masks(void) {
+    uint64_t key[64];
+    size_t n = 0, equal = 0;
+    for (size_t i = 0; i < 64; i++, n++) {                  // seed, step, layer and site, one of four or two each
+        ModelConfig c = small;
+        c.seed += i >> 5;
+        Layer l = { .config = &c, .number = i >> 2 & 3 };
+        key[n] = layer_dropout(&l, &(Batch){ .step = i >> 4 & 1, .training = true }, (int)(i & 3)).key;
+        for (size_t k = 0; k < n; k++) equal += key[k] == key[n];
+    }
+    ok(equal == 0, "every seed, step, layer and site has dropout masks of its own");
+}
+
 static void test_empty(const char *what, Recompute how, size_t number) {
     Model *m = model_of(&small, model_layers(&small), how);
     place(&m->layers[number], batch_of(&small, 2, 0), 1);
@@ -619,7 +663,9 @@ static void test_layers(void) {
         test_layer(layer[i].what, &wide, layer[i].how, layer[i].number - (layer[i].number > 1), 2, true);
         test_accumulation(layer[i].what, layer[i].how, layer[i].number);
         test_empty(layer[i].what, layer[i].how, layer[i].number);
+        test_alone(layer[i].what, layer[i].how, layer[i].number);
     }
+    test_masks();
     test_recomputed(1, RECOMPUTE_FULL, "full recomputation");
     test_recomputed(1, RECOMPUTE_SELECTIVE, "selective recomputation");
 }

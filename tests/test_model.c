@@ -100,8 +100,8 @@ static void test_cut(Cut cut, size_t rows, size_t cols, size_t blocks, size_t pa
     }
     for (size_t i = 0; i < rows * cols; i++) once = once && hits[i] == 1;
     const char *const name[] = { "whole", "columns cut", "rows cut" };
-    ok(in_place && once && total == rows * cols, "[%zu, %zu], %s, %zu blocks, %zu parts: each element once, in place", rows,
-       cols, name[cut], blocks, parts);
+    ok(in_place && once && total == rows * cols, "[%zu, %zu], %s, %zu blocks, %zu parts: each element once, in place",
+       rows, cols, name[cut], blocks, parts);
     free(hits);
     free(index);
 }
@@ -196,7 +196,7 @@ static void test_sizes(size_t L, size_t C, size_t heads, size_t T, size_t V) {
         if (!u->tied_to) elements += u->size;
     }
     for (size_t i = 0; i < config_tensors(&c); i++) wrong += seen[i] != 1;
-    ok(elements == config_parameters(&c) && elements == m->size, "L %zu, C %zu: %zu parameters, config_parameters agrees",
+    ok(elements == config_parameters(&c) && elements == m->size, "L %zu, C %zu: %zu parameters, as config_parameters",
        L, C, elements);
     ok(wrong == 0, "L %zu, C %zu: %zu tensors, each number once", L, C, config_tensors(&c));
     model_free(m);
@@ -227,6 +227,117 @@ static void all_dropped(void) {
 }
 static void not_a_number(void) {
     config_require(&(ModelConfig){ .layers = 1, .width = 8, .heads = 2, .context = 4, .vocab = 9, .dropout = NAN });
+}
+
+// ---- what the model computes: GPT-2's loss once more, in plain loops and in double ----
+
+static const Model *plain;                                  // whose weights are used
+static double weight(const char *name, size_t i) {
+    for (size_t u = 0; u < plain->n_units; u++)
+        for (size_t k = 0; k < plain->units[u].n_params; k++) {
+            const Param *p = &plain->units[u].params[k];
+            if (strcmp(p->name, name)) continue;
+            real value;
+            tensor_download(&value, tensor_flat_range(tensor_reshape(p->w, 1, p->rows * p->cols), i, i + 1));
+            return value;
+        }
+    fault("test_model: there is no %s", name);
+}
+static double weight_of(size_t block, const char *name, size_t i) {
+    char full[60];
+    snprintf(full, sizeof full, "h.%zu.%s", block, name);
+    return weight(full, i);
+}
+enum { C = 8, HEADS = 2, D = C / HEADS, T = 5, V = 11 };     // of `small`, T less than its context
+
+static void plain_norm(double y[C], const double x[C], size_t block, const char *name) {
+    char gain[40], bias[40];
+    snprintf(gain, sizeof gain, "%s.weight", name);
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    double mean = 0, variance = 0;
+    for (size_t c = 0; c < C; c++) mean += x[c] / C;
+    for (size_t c = 0; c < C; c++) variance += (x[c] - mean) * (x[c] - mean) / C;
+    for (size_t c = 0; c < C; c++) {
+        const double g = block < 2 ? weight_of(block, gain, c) : weight(gain, c);
+        y[c] = (x[c] - mean) / sqrt(variance + 1e-5) * g + (block < 2 ? weight_of(block, bias, c) : weight(bias, c));
+    }
+}
+static void plain_linear(double *y, const double *x, size_t K, size_t N, size_t block, const char *name) {
+    char w[40], bias[40];
+    snprintf(w, sizeof w, "%s.weight", name);
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    for (size_t n = 0; n < N; n++) {
+        y[n] = weight_of(block, bias, n);
+        for (size_t k = 0; k < K; k++) y[n] += x[k] * weight_of(block, w, k * N + n);
+    }
+}
+// What position t takes from positions 0 to t: q | k | v lie one behind the other, in each the heads side by side.
+static void plain_attention(double mix[C], double qkv[T][3 * C], size_t t) {
+    for (size_t h = 0; h < HEADS; h++) {
+        double p[T], sum = 0;
+        for (size_t s = 0; s <= t; s++) {
+            double dot = 0;
+            for (size_t d = 0; d < D; d++) dot += qkv[t][h * D + d] * qkv[s][C + h * D + d];
+            sum += p[s] = exp(dot / sqrt(D));
+        }
+        for (size_t d = 0; d < D; d++) {
+            mix[h * D + d] = 0;
+            for (size_t s = 0; s <= t; s++) mix[h * D + d] += p[s] / sum * qkv[s][2 * C + h * D + d];
+        }
+    }
+}
+static void plain_block(double x[T][C], size_t block) {
+    double norm[C], qkv[T][3 * C], mix[C], y[C], wide[4 * C];
+    for (size_t t = 0; t < T; t++) {
+        plain_norm(norm, x[t], block, "ln_1");
+        plain_linear(qkv[t], norm, C, 3 * C, block, "attn.c_attn");
+    }
+    for (size_t t = 0; t < T; t++) {
+        plain_attention(mix, qkv, t);
+        plain_linear(y, mix, C, C, block, "attn.c_proj");
+        for (size_t c = 0; c < C; c++) x[t][c] += y[c];
+        plain_norm(norm, x[t], block, "ln_2");
+        plain_linear(wide, norm, C, 4 * C, block, "mlp.c_fc");
+        for (size_t c = 0; c < 4 * C; c++)
+            wide[c] *= 0.5 * (1 + tanh(0.79788456080286536 * (wide[c] + 0.044715 * wide[c] * wide[c] * wide[c])));
+        plain_linear(y, wide, 4 * C, C, block, "mlp.c_proj");
+        for (size_t c = 0; c < C; c++) x[t][c] += y[c];
+    }
+}
+static double plain_loss(const int *tokens, const int *targets) {
+    double x[T][C], norm[C], loss = 0;
+    for (size_t t = 0; t < T; t++)
+        for (size_t c = 0; c < C; c++)
+            x[t][c] = weight("wte.weight", (size_t)tokens[t] * C + c) + weight("wpe.weight", t * C + c);
+    for (size_t block = 0; block < 2; block++) plain_block(x, block);
+    for (size_t t = 0; t < T; t++) {
+        double sum = 0, target = 0;
+        plain_norm(norm, x[t], 2, "ln_f");
+        for (size_t v = 0; v < V; v++) {
+            double logit = 0;
+            for (size_t c = 0; c < C; c++) logit += norm[c] * weight("wte.weight", v * C + c);
+            sum += exp(logit);
+            if ((int)v == targets[t]) target = logit;
+        }
+        if (targets[t] >= 0) loss += log(sum) - target;
+    }
+    return loss;
+}
+
+static void test_forward(void) {
+    static const int tokens[2][T] = { { 3, 0, 10, 3, 7 }, { 1, 2, 2, 9, 4 } };
+    static const int targets[2][T] = { { 0, 10, 3, 7, 5 }, { 2, 2, 9, -1, -1 } };
+    Model *m = whole_model(&small);
+    plain = m;
+    int *on_device = ints_new(&storage, 2 * T), *their_targets = ints_new(&storage, 2 * T);
+    ints_upload(on_device, &tokens[0][0], 2 * T);
+    ints_upload(their_targets, &targets[0][0], 2 * T);
+    const Batch b = { .B = 2, .T = T, .tokens = on_device, .targets = their_targets, .token_weight = 1 };
+    const double want = plain_loss(tokens[0], targets[0]) + plain_loss(tokens[1], targets[1]), got = model_loss(m, &b);
+    const double limit = sizeof(real) == 8 ? 1e-13 : 1e-6;
+    ok(fabs(got / want - 1) < limit, "the loss is GPT-2's: %.9f, expected %.9f", got, want);
+    model_free(m);
+    arena_free(&storage);
 }
 
 // ---- gradient norm ----
@@ -422,8 +533,9 @@ static void test_order(const Data *d, const char *name) {
     arena_free(&storage);
 }
 
-// 903 bytes below 100 to train on, then 100 different ones that are held out: a byte tells where it stands.
-enum { TRAIN = 903, HELD_OUT = 100, FIRST_HELD_OUT = 150 };
+// Bytes below 100 to train on, then different ones that are held out: a byte tells where it stands. The last 8 of these
+// are no window, for no byte follows that could be their last target.
+enum { TRAIN = 943, HELD_OUT = 104, FIRST_HELD_OUT = 150 };
 static char text_path[] = "/tmp/unsplit-text-XXXXXX";
 static void write_text(void) {
     const int file = mkstemp(text_path);
@@ -432,7 +544,7 @@ static void write_text(void) {
         bytes[i] = (unsigned char)(i < TRAIN ? i * i % 97 : FIRST_HELD_OUT + i - TRAIN);
     if (file < 0 || write(file, bytes, sizeof bytes) != (ssize_t)sizeof bytes || close(file) != 0) fault("no text");
 }
-static void short_text(void) { data_text(text_path, 100, 1); }
+static void short_text(void) { data_text(text_path, 104, 1); }
 static void no_text(void) { data_text("/no/such/text", 8, 1); }
 
 static void test_text(void) {
@@ -459,7 +571,7 @@ static void test_text(void) {
     for (size_t i = 0; i < windows * T; i++)
         in_order = in_order && tokens[i] == (int)(FIRST_HELD_OUT + i) && targets[i] == tokens[i] + 1;
     ok(in_order, "text: windows lie side by side in what is held out, none in what is trained on");
-    ok(memcmp(of_last, tokens + (windows - 1) * T, T * sizeof *of_last) == 0, "text: the last window alone is the same");
+    ok(memcmp(of_last, tokens + (windows - 1) * T, T * sizeof *of_last) == 0, "text: the last window alone");
     ok(!all.training && all.token_weight == 1 / (double)(windows * T), "text: an evaluation drops nothing, counts all");
     ok(fabs(data_byte_entropy(&d) - log(HELD_OUT)) < 1e-12, "text: the entropy of %d different bytes", HELD_OUT);
     free(tokens);
@@ -467,7 +579,7 @@ static void test_text(void) {
     free(of_last);
     data_free(&d);
     arena_free(&storage);
-    ends(short_text, 2, "too few for --context 100");
+    ends(short_text, 2, "too few for --context 104");
     ends(no_text, 2, "cannot read the text /no/such/text");
     remove(text_path);
 }
@@ -487,6 +599,7 @@ int main(void) {
     ends(odd_heads, 2, "multiple of --heads");
     ends(all_dropped, 2, "less than 1");
     ends(not_a_number, 2, "dropout must be");
+    test_forward();
     test_norm();
     for (size_t parts = 1; parts <= 3; parts++) {
         test_owned_parts(sgd(0.1), "SGD", parts);
