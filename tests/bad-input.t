@@ -50,7 +50,7 @@ my @mistakes = (
     [4, '--dp 1 --tp 2 --pp 1', 2, qr/ 4(?: ranks)?: choose --dp, --tp and --pp whose product is the number of ranks/, 'mpi'],
     [4, '--tp 3', 2, qr/choose degrees whose product is 4/],
     [4, '--dp 0', 2, qr/are at least 1/],
-    [4, '--dp 18446744073709551615', 2, qr/choose degrees whose product is 4/],
+    (map { [4, $_, 2, qr/choose degrees whose product is 4/] } '--dp 18446744073709551615', '--dp 4294967296 --tp 4294967296'),
     [4, '--tp 4', 2, qr/need as many heads; the model has 2: choose /],
     [4, '--pp 4', 2, qr/4 pipeline stages need at least as many blocks; the model has --layers 2/, 'mpi'],
     [2, '--pp 2 --stage-layers 2,1', 2, qr/--stage-layers add up to 3, but the model has --layers 2/, 'mpi'],
