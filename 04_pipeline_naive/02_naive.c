@@ -16,27 +16,22 @@ enum { SEQUENCES = 5 };
 
 // ---------------------------------------------------------------- one step, on stage i
 
-static StageStep naive_step(Stages *s, const Batch *batch) {
-    size_t tensors = config_tensors(&s->training->model);
-    double *squares = host_alloc(tensors * sizeof *squares);
-
+static StepResult naive_step(void *stages, Model *m, Optimizer *o, const Training *t, const Batch *batch) {
+    Stages *s = stages;
     // My list is F0 B0 F1 B1 ... A forward receives [B*T, C] from stage i - 1 and sends as much to stage i + 1; a
     // backward receives the gradient of what I sent, and sends the gradient of what I received.
-    model_zero_gradients(s->model);
-    PipelineResult r = pipeline_run(s->pp, s->model, &s->schedule, batch, s->training->micro_batches);
+    model_zero_gradients(m);
+    PipelineResult r = pipeline_run(s->pp, m, &s->schedule, batch, t->micro_batches);
+    s->in_flight = r.in_flight;
     // The first stage has the embedding's part of wte's gradient, the last one the head's. Both need the sum.
-    pipeline_tied_sum(s->model, s->tied);
+    pipeline_tied_sum(m, s->tied);
 
     // Only the last stage knows the loss, and each stage the squares of its own tensors: the others add zeros.
     comm_all_reduce_doubles(s->pp, &r.loss, 1);
-    model_grad_squares(s->model, squares);
-    comm_all_reduce_doubles(s->pp, squares, tensors);
-    double norm = norm_of_squares(squares, tensors);
-
-    optimizer_step(&s->optimizer, s->model, clip_factor(norm, s->training->clip));     // my layers only
-    free(squares);
+    double norm = model_grad_norm(m, s->pp);
+    optimizer_step(o, m, clip_factor(norm, t->clip));      // my layers only
     // token_weight: 1 / counted tokens of the whole batch.
-    return (StageStep){ .loss = r.loss * batch[0].token_weight, .norm = norm, .in_flight = r.in_flight };
+    return (StepResult){ r.loss * batch[0].token_weight, norm };
 }
 
 // ---------------------------------------------------------------- the predictions, from sizes alone
@@ -105,17 +100,16 @@ static void naive(Run *run) {
     REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks", p, sizes.layers);
     REQUIRE(m >= 1 && m <= SEQUENCES, "--micro-batches %zu: the batch has %d sequences: choose 1 to %d", m, SEQUENCES,
             SEQUENCES);
-    Training t = { .model = sizes, .sequences = SEQUENCES, .micro_batches = m };
+    Training t = { .model = sizes, .steps = 3, .sequences = SEQUENCES, .micro_batches = m };
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     StageCosts seen = {0};
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
-        Course got = course_new(run), want = course_new(run);
+        Course got = course_new(run, &t), want = course_unsplit(run, &t, 1);
         seen = stages_train(run, &t, schedule_naive, naive_step, &got);
-        stages_unsplit(run, &t, &want);
         say(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1], got.loss[2]);
-        stages_compare(run, i ? "naive = unsplit, AdamW" : "naive = unsplit, SGD", &got, &want);
+        course_compare(run, i ? "naive = unsplit, AdamW" : "naive = unsplit, SGD", &got, &want, 0);
         course_free(&got);
         course_free(&want);
     }

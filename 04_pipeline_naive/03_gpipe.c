@@ -17,19 +17,16 @@ enum { SEQUENCES = 7 };
 
 // ---------------------------------------------------------------- one step: that of 02_naive, whatever the list
 
-static StageStep pipeline_step(Stages *s, const Batch *batch) {
-    size_t tensors = config_tensors(&s->training->model);
-    double *squares = host_alloc(tensors * sizeof *squares);
-    model_zero_gradients(s->model);
-    PipelineResult r = pipeline_run(s->pp, s->model, &s->schedule, batch, s->training->micro_batches);
-    pipeline_tied_sum(s->model, s->tied);
+static StepResult pipeline_step(void *stages, Model *m, Optimizer *o, const Training *t, const Batch *batch) {
+    Stages *s = stages;
+    model_zero_gradients(m);
+    PipelineResult r = pipeline_run(s->pp, m, &s->schedule, batch, t->micro_batches);
+    s->in_flight = r.in_flight;
+    pipeline_tied_sum(m, s->tied);
     comm_all_reduce_doubles(s->pp, &r.loss, 1);
-    model_grad_squares(s->model, squares);
-    comm_all_reduce_doubles(s->pp, squares, tensors);
-    double norm = norm_of_squares(squares, tensors);
-    optimizer_step(&s->optimizer, s->model, clip_factor(norm, s->training->clip));
-    free(squares);
-    return (StageStep){ .loss = r.loss * batch[0].token_weight, .norm = norm, .in_flight = r.in_flight };
+    double norm = model_grad_norm(m, s->pp);
+    optimizer_step(o, m, clip_factor(norm, t->clip));
+    return (StepResult){ r.loss * batch[0].token_weight, norm };
 }
 
 // ---------------------------------------------------------------- the predictions, from sizes alone
@@ -110,18 +107,17 @@ static void gpipe(Run *run) {
     REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks", p, sizes.layers);
     REQUIRE(m >= 1 && m <= SEQUENCES, "--micro-batches %zu: the batch has %d sequences: choose 1 to %d", m, SEQUENCES,
             SEQUENCES);
-    Training t = { .model = sizes, .sequences = SEQUENCES, .micro_batches = m };
+    Training t = { .model = sizes, .steps = 3, .sequences = SEQUENCES, .micro_batches = m };
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     StageCosts seen = {0}, slow = {0};
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
-        Course naive = course_new(run), got = course_new(run), want = course_new(run);
+        Course naive = course_new(run, &t), got = course_new(run, &t), want = course_unsplit(run, &t, 1);
         slow = stages_train(run, &t, schedule_naive, pipeline_step, &naive);           // for its costs
         seen = stages_train(run, &t, schedule_gpipe, pipeline_step, &got);
-        stages_unsplit(run, &t, &want);                                                // gradient accumulation
         say(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1], got.loss[2]);
-        stages_compare(run, i ? "GPipe = accumulation, AdamW" : "GPipe = accumulation, SGD", &got, &want);
+        course_compare(run, i ? "GPipe = accumulation, AdamW" : "GPipe = accumulation, SGD", &got, &want, 0);
         course_free(&naive);
         course_free(&got);
         course_free(&want);

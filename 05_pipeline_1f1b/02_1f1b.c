@@ -19,23 +19,19 @@ static const double clip = 0.25;
 
 // ---------------------------------------------------------------- one step, whatever the list
 
-static StageStep pipeline_step(Stages *s, const Batch *batch) {
-    size_t tensors = config_tensors(&s->training->model);
-    double *squares = host_alloc(tensors * sizeof *squares);
-    model_zero_gradients(s->model);
-    PipelineResult r = pipeline_run(s->pp, s->model, &s->schedule, batch, s->training->micro_batches);
-    pipeline_tied_sum(s->model, s->tied);                          // before the norm: it is of the whole gradient
+static StepResult pipeline_step(void *stages, Model *m, Optimizer *o, const Training *t, const Batch *batch) {
+    Stages *s = stages;
+    model_zero_gradients(m);
+    PipelineResult r = pipeline_run(s->pp, m, &s->schedule, batch, t->micro_batches);
+    s->in_flight = r.in_flight;
+    pipeline_tied_sum(m, s->tied);                         // before the norm: it is of the whole gradient
     comm_all_reduce_doubles(s->pp, &r.loss, 1);
-
     // One number a tensor, from the stage that owns it and zeros from the others; then added in model order. So the
     // norm, and with it every clipped weight, has the same bits however the layers are spread. wte counts once, on the
     // first stage.
-    model_grad_squares(s->model, squares);
-    comm_all_reduce_doubles(s->pp, squares, tensors);
-    double norm = norm_of_squares(squares, tensors);
-    optimizer_step(&s->optimizer, s->model, clip_factor(norm, s->training->clip));
-    free(squares);
-    return (StageStep){ .loss = r.loss * batch[0].token_weight, .norm = norm, .in_flight = r.in_flight };
+    double norm = model_grad_norm(m, s->pp);
+    optimizer_step(o, m, clip_factor(norm, t->clip));
+    return (StepResult){ r.loss * batch[0].token_weight, norm };
 }
 
 // ---------------------------------------------------------------- the predictions, from sizes alone
@@ -94,22 +90,21 @@ static void one_forward_one_backward(Run *run) {
     REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks", p, sizes.layers);
     REQUIRE(m >= 1 && m <= SEQUENCES, "--micro-batches %zu: the batch has %d sequences: choose 1 to %d", m, SEQUENCES,
             SEQUENCES);
-    Training t = { .model = sizes, .sequences = SEQUENCES, .micro_batches = m, .clip = clip };
+    Training t = { .model = sizes, .steps = 3, .sequences = SEQUENCES, .micro_batches = m, .clip = clip };
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     StageCosts seen = {0}, gpipe = {0};
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
-        Course all_then_all = course_new(run), got = course_new(run), want = course_new(run);
+        Course all_then_all = course_new(run, &t), got = course_new(run, &t), want = course_unsplit(run, &t, 1);
         gpipe = stages_train(run, &t, schedule_gpipe, pipeline_step, &all_then_all);
         seen = stages_train(run, &t, schedule_1f1b, pipeline_step, &got);
-        stages_unsplit(run, &t, &want);                                    // gradient accumulation on one device
         say(run, "%s: loss %.4f, %.4f, %.4f; norm %.3f, %.3f, %.3f, clipped to %.2f", i ? "AdamW" : "SGD",
             got.loss[0], got.loss[1], got.loss[2], got.norm[0], got.norm[1], got.norm[2], clip);
-        stages_compare(run, i ? "1F1B = accumulation, AdamW" : "1F1B = accumulation, SGD", &got, &want);
-        stages_compare(run, i ? "GPipe = accumulation, AdamW" : "GPipe = accumulation, SGD", &all_then_all, &want);
+        course_compare(run, i ? "1F1B = accumulation, AdamW" : "1F1B = accumulation, SGD", &got, &want, 0);
+        course_compare(run, i ? "GPipe = accumulation, AdamW" : "GPipe = accumulation, SGD", &all_then_all, &want, 0);
         bool clipped = true;
-        for (size_t n = 0; n < STAGE_STEPS; n++) clipped &= got.norm[n] > clip;
+        for (size_t n = 0; n < t.steps; n++) clipped &= got.norm[n] > clip;
         check_true(run, "clipping", "is at work in every step", clipped);
         course_free(&all_then_all);
         course_free(&got);
