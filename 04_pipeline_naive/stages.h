@@ -1,5 +1,5 @@
-// stages.h: what the lessons of chapters 04 and 05 share: one rank's end of a pipeline, and what its ledgers say after a
-// training. The step itself stands in each lesson.
+// stages.h: what the lessons of chapters 04 and 05 share: one rank's end of a pipeline, and what its ledgers say after
+// a training. The step itself stands in each lesson.
 #ifndef STAGES_H
 #define STAGES_H
 #include "04_pipeline_naive/timeline.h"

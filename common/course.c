@@ -115,17 +115,21 @@ static void compare(Run *run, const char *what, const char *which, Snapshot *got
 }
 
 void course_compare_tensors(Run *run, const char *what, Course *got, Course *want, double limit) {
+    char line[96];
+    snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
     if (limit > 0 && got->adamw && sizeof(real) == 4) {
-        compare(run, what, "gradients of step 0", got->first, want->first, limit);
-        return;
+        compare(run, line, "gradients of step 0", got->first, want->first, limit);
+    } else {
+        compare(run, line, "gradients", got->gradients, want->gradients, limit);
+        compare(run, line, "weights", got->weights, want->weights, limit);
     }
-    compare(run, what, "gradients", got->gradients, want->gradients, limit);
-    compare(run, what, "weights", got->weights, want->weights, limit);
 }
 
 void course_compare_numbers(Run *run, const char *what, Course *got, Course *want, double limit) {
-    check_numbers(run, what, "loss of every step", got->loss, want->loss, got->steps, limit);
-    check_numbers(run, what, "gradient norm of every step", got->norm, want->norm, got->steps, limit);
+    char line[96];
+    snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
+    check_numbers(run, line, "loss of every step", got->loss, want->loss, got->steps, limit);
+    check_numbers(run, line, "gradient norm of every step", got->norm, want->norm, got->steps, limit);
 }
 
 void course_compare(Run *run, const char *what, Course *got, Course *want, double limit) {

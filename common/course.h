@@ -43,7 +43,7 @@ void course_train(Course *c, Model *m, const Training *t, size_t shards, size_t 
 //     shards N                     each shard's gradient from zero, then their sum in rank order: what an all-reduce over N ranks adds
 Course course_unsplit(Run *run, const Training *t, size_t shards);
 
-// ---- The comparison: gradients and weights of every step, losses, norms. Limit 0: every bit. ----
+// ---- The comparison: gradients and weights of every step, losses, norms. Limit 0: every bit. what: "split = unsplit". ----
 // Under AdamW in fp32 a limit above 0 is asked of losses, norms and the gradients of step 0 only: AdamW divides a gradient by its
 // own size, so the rounding of one near zero becomes a whole step, and from then on the two trainings are at different weights.
 void course_compare(Run *run, const char *what, Course *got, Course *want, double limit);
