@@ -8,20 +8,16 @@
 // dropout, unequal token counts and clipping, three steps under SGD and three under AdamW. 9 heads over 4 ranks are
 // 3, 2, 2, 2; 61 words 16, 15, 15, 15.
 #include "03_tensor_parallel/tensor_parallel.h"
-#include "common/data.h"
-#include "common/optimizer.h"
-#include <stdio.h>
-#include <stdlib.h>
+#include "common/course.h"
 
 enum { STEPS = 3, BATCH = 3 };
 static const double max_norm = 0.5;                        // small enough that every step is clipped
 
 typedef struct {
-    double loss[STEPS], norm[STEPS];
-    Snapshot *gradients[STEPS], *weights;
-    size_t calls, bytes, norm_bytes;                       // of the last step
-    size_t parameters, gradient_memory, optimizer, activations;        // bytes on this rank; activations: the peak
-} Result;
+    Comm *tp;
+    size_t calls, bytes, norm_bytes;                       // of the last step: in the layers, for the norm
+    size_t parameters, gradients, optimizer, activations;  // bytes on this rank; activations: the peak
+} Measured;
 
 static ModelConfig sizes(Run *run) {
     return (ModelConfig){ .layers = option_size(run, "layers"), .width = option_size(run, "width"),
@@ -31,95 +27,42 @@ static ModelConfig sizes(Run *run) {
 
 // ---------------------------------------------------------------- one step
 
-// Each rank has squares of its parts of the cut tensors; whole tensors have the same gradient on every rank and are
-// counted on rank 0 only (Param.counted). One sum over the ranks gives the norm that the unsplit model finds.
-static double gradient_norm(Comm *tp, const Model *m) {
-    size_t n = config_tensors(&m->config);
-    double *squares = host_alloc(n * sizeof *squares);
-    model_grad_squares(m, squares);
-    if (tp) comm_all_reduce_doubles(tp, squares, n);
-    double norm = norm_of_squares(squares, n);
-    free(squares);
-    return norm;
-}
-
-static void step(Comm *tp, Model *m, Optimizer *o, const Data *data, size_t s, Result *r) {
-    Arena tokens = arena(MEM_WORKSPACE);
-    Batch b = data_batch(data, &tokens, s, 0, BATCH, BATCH);       // every rank reads every token
+static StepResult step(void *measured, Model *m, Optimizer *o, const Training *t, const Batch *b) {
+    Measured *r = measured;
     model_zero_gradients(m);
-    if (tp) comm_ledger_reset(tp);
-    r->loss[s] = model_forward_backward(m, &b) * b.token_weight;   // all communication is inside the layers
-    if (tp) { r->calls = tp->ledger[COMM_ALL_REDUCE].calls; r->bytes = comm_bytes_sent(tp); }
+    comm_ledger_reset(r->tp);
+    double loss = model_forward_backward(m, b) * b->token_weight;  // all communication is inside the layers
+    r->calls = r->tp->ledger[COMM_ALL_REDUCE].calls;
+    r->bytes = comm_bytes_sent(r->tp);
     model_fold_tied(m);                                            // my words' rows, both uses: nothing to say
-    r->norm[s] = gradient_norm(tp, m);
-    if (tp) r->norm_bytes = comm_bytes_sent(tp) - r->bytes;
-    model_snapshot_gradients(m, r->gradients[s]);
-    optimizer_step(o, m, clip_factor(r->norm[s], max_norm));       // each rank updates what it holds
-    arena_free(&tokens);
+    // Each rank has squares of its parts of the cut tensors; whole tensors have the same gradient on every rank and are
+    // counted on rank 0 only (Param.counted). One sum over the ranks gives the norm that the unsplit model finds.
+    double norm = model_grad_norm(m, r->tp);
+    r->norm_bytes = comm_bytes_sent(r->tp) - r->bytes;
+    optimizer_step(o, m, clip_factor(norm, t->clip));              // each rank updates what it holds
+    return (StepResult){ loss, norm };
 }
 
-// tp NULL: the unsplit twin. It differs in one line.
-static void train(Run *run, Comm *tp, Optimizer o, Result *r) {
-    ModelConfig c = sizes(run);
-    Data data = data_synthetic(c.vocab, c.context, run->seed);
-    Model *m = model_describe(&c, model_layers(&c));
-    if (tp) tensor_parallel(m, tp);                                // cuts the parameters, replaces the layers
+// What differs from the unsplit training is one line.
+static Measured train(Run *run, const Training *t, Course *c) {
+    Measured r = { .tp = run->world };
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    tensor_parallel(m, r.tp);                                      // cuts the parameters, replaces the layers
     model_allocate(m);                                             // initial values: by the place in the WHOLE tensor
-    optimizer_allocate(&o, m);
-    memory_reset_peaks();
-    for (size_t s = 0; s < STEPS; s++) step(tp, m, &o, &data, s, r);
-    r->parameters = memory_now(MEM_PARAMETERS);
-    r->gradient_memory = memory_now(MEM_GRADIENTS);
-    r->optimizer = memory_now(MEM_OPTIMIZER);
-    r->activations = memory_peak(MEM_ACTIVATIONS);
-    model_snapshot_weights(m, r->weights);
+    course_train(c, m, t, 1, 0, step, &r);                         // every rank reads every token
+    r.parameters = memory_now(MEM_PARAMETERS);
+    r.gradients = memory_now(MEM_GRADIENTS);
+    r.optimizer = memory_now(MEM_OPTIMIZER);
+    r.activations = memory_peak(MEM_ACTIVATIONS);
     model_free(m);
-    data_free(&data);
-}
-
-// ---------------------------------------------------------------- comparison
-
-static Result result_new(Run *run) {
-    Result r = { .weights = snapshot_new(run) };
-    for (size_t s = 0; s < STEPS; s++) r.gradients[s] = snapshot_new(run);
     return r;
-}
-static void result_free(Result *r) {
-    for (size_t s = 0; s < STEPS; s++) snapshot_free(r->gradients[s]);
-    snapshot_free(r->weights);
-}
-
-static Result compare(Run *run, const char *name, Optimizer o) {
-    Result got = result_new(run), want = result_new(run);
-    train(run, run->world, o, &got);
-    ledger_pause();
-    if (run->world->rank == 0) train(run, NULL, o, &want);
-    ledger_resume();
-
-    char what[48], label[48];
-    snprintf(what, sizeof what, "%s, tensor-parallel = unsplit", name);
-    check_numbers(run, what, "loss, 3 steps", got.loss, want.loss, STEPS, LIMIT_ROUNDING);
-    check_numbers(run, what, "gradient norm, 3 steps", got.norm, want.norm, STEPS, LIMIT_ROUNDING);
-    bool clipped = got.norm[0] > max_norm && got.norm[1] > max_norm && got.norm[2] > max_norm;
-    check_true(run, what, "every step is clipped", clipped);
-    for (size_t s = 0; s < STEPS; s++) {
-        // AdamW divides by the root of a running mean of squares: where that is near zero, rounding becomes a step of
-        // its own. So its weights, and the gradients at those weights, are compared where there is little rounding.
-        if (o.kind == ADAMW && sizeof(real) == 4 && s > 0) continue;
-        snprintf(label, sizeof label, "%s, gradients of step %zu = unsplit", name, s + 1);
-        check_close(run, label, got.gradients[s], want.gradients[s], LIMIT_ROUNDING);
-    }
-    snprintf(label, sizeof label, "%s, weights after 3 steps = unsplit", name);
-    if (o.kind == SGD || sizeof(real) == 8) check_close(run, label, got.weights, want.weights, LIMIT_ROUNDING);
-    result_free(&got); result_free(&want);
-    return got;                                            // the numbers are still good, the snapshots are not
 }
 
 // ---------------------------------------------------------------- predictions
 
 static size_t ring(size_t n, size_t count) { return 2 * (n - 1) * ceil_div(count, n); }    // elements of an all-reduce
 
-static void predict(Run *run, const Result *r) {
+static void predict(Run *run, const Measured *r) {
     const ModelConfig c = sizes(run);
     const size_t n = run->world->size, me = run->world->rank, e = sizeof(real);
     const size_t L = c.layers, C = c.width, T = c.context, M = BATCH * T;
@@ -138,7 +81,7 @@ static void predict(Run *run, const Result *r) {
     size_t block = (C + 1) * 3 * A + A * C + (C + 1) * F + F * C + 6 * C;
     size_t parameters = V * C + T * C + L * block + 2 * C;
     cost(run, "parameters", "bytes", (double)(parameters * e), (double)r->parameters);
-    cost(run, "gradients (wte twice)", "bytes", (double)((parameters + V * C) * e), (double)r->gradient_memory);
+    cost(run, "gradients (wte twice)", "bytes", (double)((parameters + V * C) * e), (double)r->gradients);
     cost(run, "AdamW's m and v", "bytes", (double)(2 * parameters * e), (double)r->optimizer);
 
     // What backward reads. Cut: q|k|v, two score matrices, mix, two of the MLP. Whole: two norms and their two
@@ -153,9 +96,21 @@ static void transformer(Run *run) {
     ModelConfig c = sizes(run);
     config_require(&c);
     say(run, "%zu parameters in %zu tensors", config_parameters(&c), config_tensors(&c));
-    compare(run, "SGD", sgd(0.5));
-    Result r = compare(run, "AdamW", adamw(0.01));
+    Training t = { .model = c, .data = data_synthetic(c.vocab, c.context, run->seed), .steps = STEPS, .sequences = BATCH,
+                   .micro_batches = 1, .clip = max_norm };
+    Measured r;
+    for (size_t i = 0; i < 2; i++) {
+        t.optimizer = i ? adamw(0.01) : sgd(0.5);
+        Course got = course_new(run, &t), want = course_unsplit(run, &t, 1);
+        r = train(run, &t, &got);
+        course_compare(run, "tensor-parallel = unsplit", &got, &want, LIMIT_ROUNDING);
+        bool clipped = got.norm[0] > max_norm && got.norm[1] > max_norm && got.norm[2] > max_norm;
+        check_true(run, i ? "AdamW" : "SGD", "every step is clipped", clipped);
+        course_free(&got);
+        course_free(&want);
+    }
     predict(run, &r);
+    data_free(&t.data);
 }
 
 static const Option options[] = {
