@@ -3,9 +3,10 @@
 // question: How long are stages idle when the batch is cut into micro-batches, and what does keeping them busy cost?
 //
 // GPipe (Huang et al. 2018): a stage hands micro-batch 0 on and starts micro-batch 1 at once, so that all stages work
-// at the same time on different micro-batches. All forwards come first, then all backwards, ascending. One step still
-// adds the gradients of all micro-batches: nothing but the order of the ops differs from the naive pipeline, and every
-// result is the same in every bit. The price is memory: what m forwards keep waits until the last of them is done.
+// at the same time on different micro-batches. All forwards come first, then all backwards. We run the backwards
+// ascending, to keep the bits of accumulation; torchgpipe runs them descending. One step still adds the gradients of
+// all micro-batches: nothing but the order of the ops differs from the naive pipeline, and every result is the same in
+// every bit. The price is memory: what m forwards keep waits until the last of them is done.
 // Left out: giving the memory back by keeping only stage inputs (GPipe does that; chapter 07), and the time of
 // messages.
 #include "04_pipeline_naive/stages.h"
