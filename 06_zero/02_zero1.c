@@ -11,33 +11,28 @@
 //     ZeRO-1:             sum of MY part of the gradients,  I update my part,  all-gather of weights
 //
 // Left out: 16-bit weights with an fp32 master copy, where the saving is larger (01_by_hand has the table).
-#include "06_zero/replicas.h"
 #include "06_zero/zero.h"
-#include <stdlib.h>
+#include "common/course.h"
 
 // C = 15 and T = 11 make every unit odd: no part is equal, and parts cut through tensors with and without weight decay.
 static const ModelConfig tiny = { .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1 };
 
 // ---------------------------------------------------------------- the step, cut where ranks must talk
 
-static StepResult step(Comm *dp, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
-    StepResult r = {0};
-    size_t tensors = config_tensors(&t->model);
-    double *squares = host_alloc(tensors * sizeof *squares);
+static StepResult step(void *comm, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
+    Comm *dp = comm;
+    double loss = 0;
+    comm_ledger_reset(dp);
     zero_begin(m);
-    for (size_t k = 0; k < t->micro_batches; k++) r.loss += model_forward_backward(m, &mine[k]);
+    for (size_t k = 0; k < t->micro_batches; k++) loss += model_forward_backward(m, &mine[k]);
     model_fold_tied(m);                            // on whole local gradients: before anything is reduced
     zero_reduce(m);                                // reduce-scatter of each unit: own_g <- my part of the sum
 
-    model_grad_squares(m, squares);                // of the elements I own; a tensor may lie on several ranks
-    comm_all_reduce_doubles(dp, squares, tensors);
-    comm_all_reduce_doubles(dp, &r.loss, 1);
-    r.norm = norm_of_squares(squares, tensors);
-
-    optimizer_step(o, m, clip_factor(r.norm, t->clip));    // own_w, with my m and v
+    double norm = model_grad_norm(m, dp);          // of the elements I own; a tensor may lie on several ranks
+    optimizer_step(o, m, clip_factor(norm, t->clip));      // own_w, with my m and v
     zero_end(m);                                   // all-gather of each unit: w <- everybody's own_w
-    free(squares);
-    return r;
+    comm_all_reduce_doubles(dp, &loss, 1);
+    return (StepResult){ loss * mine[0].token_weight, norm };
 }
 
 // ---------------------------------------------------------------- predictions, from sizes alone
@@ -77,53 +72,46 @@ static void costs(Run *run, Comm *dp, const ModelConfig *c) {
 
 // ---------------------------------------------------------------- the comparison
 
-// Every rank's whole weights, not only its part: the all-gather must have made the replicas equal in every bit.
-static void check_gathered(Run *run, Model *m, const char *what, Trained *replicas) {
-    Snapshot *whole = snapshot_new(run);
-    for (size_t u = 0; u < m->n_units; u++)
-        for (size_t k = 0; k < m->units[u].n_params && !m->units[u].tied_to; k++) {
-            Param *p = &m->units[u].params[k];
-            snapshot_put(whole, p->name, p->rows, p->cols, p->w, 0, 0);
-        }
-    if (every_bit(run) == 0) check_equal(run, what, whole, replicas->weights);
-    else check_close(run, what, whole, replicas->weights, LIMIT_ROUNDING);
-    snapshot_free(whole);
-}
-
-static void compare(Run *run, Comm *dp, const Training *t, const char *name, bool adamw) {
-    Model *m = model_describe(&t->model, model_layers(&t->model));
+static void compare(Run *run, Comm *dp, Training t, const char *name) {
+    Model *m = model_describe(&t.model, model_layers(&t.model));
     zero_allocate(m, dp, 1);
-    Trained zero = train(run, dp, m, t, step), replicas = train_replicas(run, t), unsplit = train_unsplit(run, t);
-    say(run, "%s, %zu steps, loss %.4f -> %.4f\n", name, t->steps, zero.loss[0], zero.loss[t->steps - 1]);
-    // Clipping multiplies by a factor that comes from the norm, whose squares are added in another order when they are
-    // cut.
-    judge(run, "ZeRO-1 = data parallel", &zero, &replicas, t->clip > 0 ? LIMIT_ROUNDING : every_bit(run), true);
-    if (t->clip == 0) check_gathered(run, m, "ZeRO-1 = data parallel, gathered", &replicas);
-    judge(run, "ZeRO-1 = unsplit", &zero, &unsplit, LIMIT_ROUNDING, !adamw || sizeof(real) == 8);
-    if (adamw) costs(run, dp, &t->model);
-    trained_free(&zero);
-    trained_free(&replicas);
-    trained_free(&unsplit);
+    Course zero = course_new(run, &t);
+    course_train(&zero, m, &t, dp->size, dp->rank, step, dp);
+    say(run, "%s, %zu steps, loss %.4f -> %.4f\n", name, t.steps, zero.loss[0], zero.loss[t.steps - 1]);
+    // Shard after shard in rank order: what data-parallel replicas hold, to the last bit (chapter 01).
+    Course replicas = course_unsplit(run, &t, dp->size);
+    // The squares of the norm are added in another order when they are cut, and clipping multiplies by a factor that
+    // comes from the norm.
+    double limit = t.clip > 0 ? LIMIT_ROUNDING : every_bit(run);
+    course_compare_tensors(run, "ZeRO-1 = data parallel", &zero, &replicas, limit);
+    course_compare_numbers(run, "ZeRO-1 = data parallel", &zero, &replicas, LIMIT_ROUNDING);
+    if (t.optimizer.kind == ADAMW) costs(run, dp, &t.model);
+    t.micro_batches = 1;
+    Course unsplit = course_unsplit(run, &t, 1);
+    course_compare(run, "ZeRO-1 = unsplit", &zero, &unsplit, LIMIT_ROUNDING);
+    course_free(&zero);
+    course_free(&replicas);
+    course_free(&unsplit);
     model_free(m);
 }
 
 static void zero1(Run *run) {
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = option_size(run, "steps"), .batch = option_size(run, "batch"), .micro_batches = 1 };
+                   .steps = option_size(run, "steps"), .sequences = option_size(run, "batch"), .micro_batches = 1 };
     REQUIRE(t.steps > 0, "--steps must be at least 1");
-    REQUIRE(t.batch >= dp->size, "--batch %zu leaves some of the %zu ranks without a sequence: choose at least %zu",
-            t.batch, dp->size, dp->size);
+    REQUIRE(t.sequences >= dp->size, "--batch %zu leaves some of the %zu ranks without a sequence: choose at least %zu",
+            t.sequences, dp->size, dp->size);
     t.model.seed = run->seed;
 
     t.optimizer = sgd(0.1);
-    compare(run, dp, &t, "SGD", false);
+    compare(run, dp, t, "SGD");
     t.clip = 0.5;                                  // below every norm: each step is clipped
-    compare(run, dp, &t, "SGD, clipped at 0.5", false);
+    compare(run, dp, t, "SGD, clipped at 0.5");
     t.clip = 0;
     t.optimizer = adamw(0.01);
     t.optimizer.weight_decay = 0.1;                // for matrices; a part may hold elements of both kinds
-    compare(run, dp, &t, "AdamW, weight decay 0.1", true);
+    compare(run, dp, t, "AdamW, weight decay 0.1");
     comm_free(dp);
 }
 
