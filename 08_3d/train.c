@@ -253,6 +253,7 @@ static void train(Run *run) {
     TrainerConfig c = trainer_config(run);
     size_t steps = option_size(run, "steps");
     REQUIRE(steps > 0, "--steps must be at least 1");
+    REQUIRE(steps <= 1000000000, "--steps %zu: expected at most 1000000000", steps);
     config_require(&c.model);
     Data data = data_text(option_given(run, "data") ? option_text(run, "data") : NULL, c.model.context, run->seed);
     if (option_given(run, "export")) safetensors_require(run, option_text(run, "export"));       // before the work, not after it
