@@ -1,14 +1,19 @@
 // lesson.c: the frame of every program: launch, title, verdict, exit status.
 #include "frame.h"
+#include "clock.h"
 #include "device.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static void print_title(const Program *p, size_t ranks) {
     printf("%s %s, %s, %s, %zu rank%s (%s), ", p->tag, device_name(), p->choice.transport, REAL_NAME, ranks,
            ranks == 1 ? "" : "s", p->choice.why);
-    printf("reduce %s, seed %" PRIu64 "\n", p->launch.reduce == REDUCE_FAST ? "fast" : "ordered", p->seed);
+    printf("reduce %s, seed %" PRIu64 ", ", p->launch.reduce == REDUCE_FAST ? "fast" : "ordered", p->seed);
+    const ClockConfig *c = clock_config();
+    if (c->model) printf("clock model (device %s, link %s)\n", c->device.name, c->link.name);
+    else printf("clock wall\n");
     printf("%s %s\n", p->tag, lesson_info.question);
 }
 
@@ -77,6 +82,19 @@ static void read_common_options(Program *p) {
             "--timeout %s: expected seconds, more than 0 and at most 1000000", timeout->text);
 }
 
+// Real time says little when ranks take turns on the cores.
+static void choose_clock(const Program *p) {
+    const Settings *s = &p->settings;
+    const char *clock = settings_find(s, "clock")->text, *device = settings_find(s, "device")->text, *link = settings_find(s, "link")->text;
+    size_t d = 0, l = 0;
+    while (clock_devices[d].name && strcmp(clock_devices[d].name, device)) d++;
+    while (clock_links[l].name && strcmp(clock_links[l].name, link)) l++;
+    REQUIRE(clock_devices[d].name, "--device %s is not known: choose lesson, h100, a100 or core", device);
+    REQUIRE(clock_links[l].name, "--link %s is not known: choose free, nvlink, ib or ethernet", link);
+    bool crowded = strcmp(p->choice.transport, "emu") == 0 || (long)p->choice.ranks > sysconf(_SC_NPROCESSORS_ONLN);
+    clock_configure(&(ClockConfig){ .model = clock ? strcmp(clock, "model") == 0 : crowded, .device = clock_devices[d], .link = clock_links[l] });
+}
+
 static int help(const Settings *s, const char *program) {
     size_t rank = 0, size = 1;
     comm_launched_by_mpi(&rank, &size);
@@ -96,6 +114,7 @@ int lesson_main(int argc, char **argv, void (*lesson)(Run *run), const Option *o
     else {
         read_common_options(&program);
         program.choice = comm_choose(&program.launch);
+        choose_clock(&program);
         device_init();
         comm_run(&program.launch, &program.choice, rank_body, &program);
         comm_process_end();

@@ -10,7 +10,7 @@ typedef struct { uint8_t kind, number; } Doing;
 
 static _Thread_local struct {
     bool on;
-    Event *events;
+    RecordedEvent *events;
     MemorySample *samples;
     size_t n, room, samples_n, samples_room;
     Doing doing[DEPTH];                            // what is going on, innermost last
@@ -18,7 +18,7 @@ static _Thread_local struct {
     Picoseconds since;                             // start of the busy stretch
 } self;
 
-static Event *event_new(void) {
+static RecordedEvent *event_new(void) {
     if (self.n == self.room) {
         self.room = self.room ? 2 * self.room : 1024;
         self.events = realloc(self.events, self.room * sizeof *self.events);
@@ -39,7 +39,7 @@ void record_free(void) {
     free(self.samples);
     memset(&self, 0, sizeof self);
 }
-const Event *record_events(size_t *n) { *n = self.n; return self.events; }
+const RecordedEvent *record_events(size_t *n) { *n = self.n; return self.events; }
 const MemorySample *record_memory(size_t *n) { *n = self.samples_n; return self.samples; }
 
 // ---- the compute row ----
@@ -50,14 +50,14 @@ static void close_stretch(void) {
     Doing d = self.doing[self.depth - 1];
     // Where nothing came between, the last stretch goes on.
     for (size_t i = self.n; i-- > 0;) {
-        Event *e = &self.events[i];
+        RecordedEvent *e = &self.events[i];
         if (e->kind > EVENT_UPDATE) continue;
         if (e->kind != d.kind || e->number != d.number || e->end != self.since) break;
         e->end = end;
         return;
     }
-    Event *e = event_new();
-    *e = (Event){ .start = self.since, .end = end, .kind = d.kind, .number = d.number };
+    RecordedEvent *e = event_new();
+    *e = (RecordedEvent){ .start = self.since, .end = end, .kind = d.kind, .number = d.number };
 }
 
 void record_enter(EventKind kind, size_t number) {
@@ -81,8 +81,8 @@ void record_resume_compute(void) { if (record_on()) self.since = clock_now(); }
 void record_transfer(EventKind kind, CommKind call, const char *comm, size_t peer, size_t bytes, Picoseconds start, Picoseconds end,
                      uint64_t flow) {
     if (!record_on()) return;
-    Event *e = event_new();
-    *e = (Event){ .start = start, .end = end, .flow = flow, .bytes = bytes, .kind = (uint8_t)kind, .call = (uint8_t)call,
+    RecordedEvent *e = event_new();
+    *e = (RecordedEvent){ .start = start, .end = end, .flow = flow, .bytes = bytes, .kind = (uint8_t)kind, .call = (uint8_t)call,
                   .number = NO_NUMBER, .peer = (uint16_t)peer };
     strncpy(e->comm, comm, sizeof e->comm - 1);
     if (self.depth) e->number = self.doing[self.depth - 1].number;

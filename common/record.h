@@ -19,7 +19,7 @@ typedef struct {
     uint8_t kind, number;                          // number: micro-batch, or NO_NUMBER
     uint8_t call;                                  // CommKind
     uint16_t peer;
-} Event;
+} RecordedEvent;
 typedef struct { Picoseconds at; size_t high, bytes; } MemorySample;   // activations of this rank: most at a moment, and left after it
 
 void record_start(void);                           // forgets what was there
@@ -29,7 +29,7 @@ void record_free(void);
 // Everything until record_leave is `kind` of micro-batch `number`. Nests: what was before goes on after.
 void record_enter(EventKind kind, size_t number);
 void record_leave(void);
-const Event *record_events(size_t *n);
+const RecordedEvent *record_events(size_t *n);
 const MemorySample *record_memory(size_t *n);
 extern const char *const event_name[EVENT_KINDS];
 
