@@ -11,6 +11,7 @@
 #include "common/model.h"
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
-// Wraps the blocks of a described model. The embedding keeps nothing and the head would gain nothing: they stay.
+// Wraps the blocks of a described model. The embedding keeps nothing, and the head's product with the whole vocabulary
+// would be dear to run twice: they stay.
 void recompute(Model *m, Recompute how);
 #endif

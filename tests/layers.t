@@ -1,0 +1,5 @@
+#!/bin/sh
+# Layers, plain and wrapped, and the whole model: derivatives, accumulation, memory.
+cd "$(dirname "$0")/.." || exit 3
+. tests/both.sh
+both test_layers

@@ -1,0 +1,701 @@
+// test_layers.c: the backward pass of every op, of every layer, plain and recomputed, and of the whole model, against
+// central finite differences of the thing itself; accumulation over micro-batches, empty ones, the tied weight, and the
+// bytes a forward pass keeps. tests/layers.t runs it.
+//
+// ranks: 1
+// level: core
+// question: Is every backward pass the derivative of its own forward pass?
+#include <math.h>
+#include "07_recompute/recompute.h"
+#include "common/device.h"
+#include "common/model.h"
+#include "common/random.h"
+#include "tap.h"
+
+// max |a-b| / max(max |b|, 1e-3 max over all tensors of the test). In fp32 the difference of two sums has lost half its
+// digits, so there only gross faults show.
+#define DERIVATIVE (sizeof(real) == 8 ? 1e-8 : 2e-2)
+
+static Arena storage = { .category = MEM_REFERENCE };      // of the test itself: in no peak
+
+// ---- finite differences ----
+
+enum { EVERY = 64, MIXTURES = 8 };                          // up to so many elements one by one, else random mixtures
+typedef double Function(void);                              // a number, from tensors that lie still
+
+// What was found of each tensor since the last judge().
+static struct { char name[48]; double difference, largest; size_t ways; } found[64];
+static size_t found_count;
+static double worst_of_all;
+
+static double *downloaded(Tensor t) {
+    const size_t n = tensor_count(t);
+    real *values = host_alloc(n * sizeof *values);
+    double *doubles = host_alloc(n * sizeof *doubles);
+    tensor_download(values, t);
+    for (size_t i = 0; i < n; i++) doubles[i] = values[i];
+    free(values);
+    return doubles;
+}
+static void upload_moved(Tensor x, const double *was, const double *v, double h) {
+    const size_t n = tensor_count(x);
+    real *values = host_alloc(n * sizeof *values);
+    for (size_t i = 0; i < n; i++) values[i] = (real)(was[i] + h * v[i]);
+    tensor_upload(x, values);
+    free(values);
+}
+static double dot(Tensor a, Tensor b) {
+    double *x = downloaded(a), *y = downloaded(b), sum = 0;
+    for (size_t i = 0; i < tensor_count(a); i++) sum += x[i] * y[i];
+    free(x);
+    free(y);
+    return sum;
+}
+
+// The derivative of f as x moves along v, by differences of fourth order: (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h.
+static double slope(Function f, Tensor x, const double *was, const double *v) {
+    const double h = sizeof(real) == 8 ? 1e-3 : 5e-2, step[] = { h, -h, 2 * h, -2 * h }, weight[] = { 8, -8, -1, 1 };
+    double sum = 0;
+    for (int s = 0; s < 4; s++) {
+        upload_moved(x, was, v, step[s]);
+        sum += weight[s] * f() / (12 * h);
+    }
+    upload_moved(x, was, v, 0);
+    return sum;
+}
+
+static double larger(double a, double b) { return isnan(a) || b <= a ? a : b; }     // fmax would forget a NaN
+
+// g is what backward says of f's gradient with respect to x.
+static void differentiate(const char *name, Function f, Tensor x, Tensor g) {
+    const size_t n = tensor_count(x), ways = n <= EVERY ? n : MIXTURES;
+    double *was = downloaded(x), *gradient = downloaded(g), *v = host_alloc(n * sizeof *v);
+    if (found_count == sizeof found / sizeof *found) fault("test_layers: too many tensors");
+    snprintf(found[found_count].name, sizeof found->name, "%s", name);
+    found[found_count].difference = found[found_count].largest = 0;
+    found[found_count].ways = ways;
+    for (size_t k = 0; k < ways; k++) {
+        double analytic = 0;
+        for (size_t i = 0; i < n; i++) {
+            v[i] = n <= EVERY ? i == k : random_normal(random_key(random_key(5, k), i)) / sqrt((double)n);
+            if (v[i] != 0) analytic += gradient[i] * v[i];
+        }
+        const double numeric = slope(f, x, was, v);
+        found[found_count].difference = larger(found[found_count].difference, fabs(analytic - numeric));
+        found[found_count].largest = larger(found[found_count].largest, fabs(numeric));
+    }
+    found_count++;
+    free(was);
+    free(gradient);
+    free(v);
+}
+
+static void judge(const char *what) {
+    double largest = 0;
+    for (size_t i = 0; i < found_count; i++) largest = larger(largest, found[i].largest);
+    for (size_t i = 0; i < found_count; i++) {
+        const double scale = fmax(found[i].largest, 1e-3 * largest);
+        const double error = scale > 0 ? found[i].difference / scale : found[i].difference;
+        worst_of_all = larger(worst_of_all, error);
+        ok(error <= DERIVATIVE, "%s: %s, %zu %s: %.1e <= %.0e", what, found[i].name, found[i].ways,
+           found[i].ways == MIXTURES ? "directions" : "elements", error, DERIVATIVE);
+    }
+    found_count = 0;
+}
+
+static Tensor normal(size_t rows, size_t cols, uint64_t seed) {
+    Tensor t = tensor_new(&storage, rows, cols);
+    tensor_randomize(t, random_key(77, seed), 1);
+    return t;
+}
+static int *ids(const int *host, size_t n) {
+    int *device = ints_new(&storage, n);
+    ints_upload(device, host, n);
+    return device;
+}
+
+// ---- ops: y = op(in), f = sum of dy * y ----
+
+static struct {
+    Tensor in[3], y, stats, dy;
+    size_t B, heads, T;
+    const int *ids;
+} op;
+static const Dropout mask = { .key = 3, .p = 0.3, .row0 = 2, .col0 = 1 };
+
+static void op_begin(size_t rows, size_t cols) {
+    op.y = tensor_new(&storage, rows, cols);
+    op.dy = normal(rows, cols, 9);
+}
+// The gradients of in[0], in[1], in[2], as far as they are given.
+static void op_end(const char *name, Function f, Tensor d0, Tensor d1, Tensor d2) {
+    const Tensor d[] = { d0, d1, d2 };
+    const char *const which[] = { "first input", "second input", "third input" };
+    for (int i = 0; i < 3; i++)
+        if (d[i].data) differentiate(which[i], f, op.in[i], d[i]);
+    judge(name);
+    arena_free(&storage);
+}
+static Tensor like(Tensor t) { return tensor_new(&storage, t.rows, t.cols); }
+static const Tensor none;
+
+#define OP(name, call) static double name(void) { call; return dot(op.dy, op.y); }
+OP(f_matmul, op_matmul(op.y, op.in[0], op.in[1]))
+OP(f_matmul_nt, op_matmul_nt(op.y, op.in[0], op.in[1]))
+OP(f_matmul_tn, op_matmul_tn(op.y, op.in[0], op.in[1]))
+OP(f_add_bias, op_add_bias(op.y, op.in[0], op.in[1]))
+OP(f_gelu, op_gelu(op.y, op.in[0]))
+OP(f_dropout, op_dropout(op.y, op.in[0], mask))
+OP(f_dropout_heads, op_dropout_heads(op.y, op.in[0], 3, 0.3, 4, op.B, op.heads, 1))
+OP(f_layer_norm, op_layer_norm(op.y, op.stats, op.in[0], op.in[1], op.in[2]))
+OP(f_scores, op_heads_scores(op.y, op.in[0], op.in[1], op.B, op.heads))
+OP(f_mix, op_heads_mix(op.y, op.in[0], op.in[1], op.B, op.heads))
+OP(f_mix_t, op_heads_mix_t(op.y, op.in[0], op.in[1], op.B, op.heads))
+OP(f_softmax, op_causal_softmax(op.y, op.in[0], (real)0.7))
+OP(f_embed, op_embed_tokens(op.y, op.in[0], op.ids, 2))
+OP(f_positions, op_add_positions(op.y, op.in[0], op.in[1], op.T))
+
+static void test_products(size_t M, size_t K, size_t N) {
+    op.in[0] = normal(M, K, 1), op.in[1] = normal(K, N, 2), op_begin(M, N);
+    Tensor d0 = like(op.in[0]), d1 = like(op.in[1]);
+    op_matmul_nt(d0, op.dy, op.in[1]);
+    op_matmul_tn(d1, op.in[0], op.dy);
+    op_end("op_matmul", f_matmul, d0, d1, none);
+
+    op.in[0] = normal(M, K, 1), op.in[1] = normal(N, K, 2), op_begin(M, N);
+    d0 = like(op.in[0]), d1 = like(op.in[1]);
+    op_matmul(d0, op.dy, op.in[1]);
+    op_matmul_tn(d1, op.dy, op.in[0]);
+    op_end("op_matmul_nt", f_matmul_nt, d0, d1, none);
+
+    op.in[0] = normal(K, M, 1), op.in[1] = normal(K, N, 2), op_begin(M, N);
+    d0 = like(op.in[0]), d1 = like(op.in[1]);
+    op_matmul_nt(d0, op.in[1], op.dy);
+    op_matmul(d1, op.in[0], op.dy);
+    op_end("op_matmul_tn", f_matmul_tn, d0, d1, none);
+}
+
+static void test_elements(size_t M, size_t N) {
+    op.in[0] = normal(M, N, 1), op.in[1] = normal(1, N, 2), op_begin(M, N);
+    Tensor d0 = like(op.in[0]), d1 = like(op.in[1]);
+    op_sum_rows(d1, op.dy);
+    op_end("op_add_bias and op_sum_rows", f_add_bias, op.dy, d1, none);
+
+    op.in[0] = normal(M, N, 1), op_begin(M, N), d0 = like(op.in[0]);
+    op_gelu_backward(d0, op.in[0], op.dy);
+    op_end("op_gelu_backward", f_gelu, d0, none, none);
+
+    op.in[0] = normal(M, N, 1), op_begin(M, N), d0 = like(op.in[0]);
+    op_dropout(d0, op.dy, mask);
+    op_end("op_dropout", f_dropout, d0, none, none);
+}
+
+static void test_norm(size_t M, size_t N) {
+    op.in[0] = normal(M, N, 1), op.in[1] = normal(1, N, 2), op.in[2] = normal(1, N, 3), op_begin(M, N);
+    op.stats = tensor_new(&storage, M, 2);
+    Tensor d0 = like(op.in[0]), d1 = like(op.in[1]), d2 = like(op.in[2]);
+    op_layer_norm(op.y, op.stats, op.in[0], op.in[1], op.in[2]);
+    op_layer_norm_backward(d0, op.in[0], op.stats, op.in[1], op.dy);
+    op_layer_norm_grads(d1, d2, op.in[0], op.stats, op.dy);
+    op_end("op_layer_norm_backward and _grads", f_layer_norm, d0, d1, d2);
+}
+
+static void test_attention(size_t B, size_t heads, size_t T, size_t D) {
+    const size_t M = B * T, P = B * heads * T;
+    op.B = B, op.heads = heads;
+    op.in[0] = normal(M, heads * D, 1), op.in[1] = normal(M, heads * D, 2), op_begin(P, T);
+    Tensor d0 = like(op.in[0]), d1 = like(op.in[1]);
+    op_heads_mix(d0, op.dy, op.in[1], B, heads);
+    op_heads_mix_t(d1, op.dy, op.in[0], B, heads);
+    op_end("op_heads_scores", f_scores, d0, d1, none);
+
+    op.in[0] = normal(P, T, 1), op.in[1] = normal(M, heads * D, 2), op_begin(M, heads * D);
+    d0 = like(op.in[0]), d1 = like(op.in[1]);
+    op_heads_scores(d0, op.dy, op.in[1], B, heads);
+    op_heads_mix_t(d1, op.in[0], op.dy, B, heads);
+    op_end("op_heads_mix", f_mix, d0, d1, none);
+
+    op.in[0] = normal(P, T, 1), op.in[1] = normal(M, heads * D, 2), op_begin(M, heads * D);
+    d0 = like(op.in[0]), d1 = like(op.in[1]);
+    op_heads_scores(d0, op.in[1], op.dy, B, heads);
+    op_heads_mix(d1, op.in[0], op.dy, B, heads);
+    op_end("op_heads_mix_t", f_mix_t, d0, d1, none);
+
+    op.in[0] = normal(P, T, 1), op_begin(P, T), d0 = like(op.in[0]);
+    op_causal_softmax(op.y, op.in[0], (real)0.7);
+    op_causal_softmax_backward(d0, op.y, op.dy, (real)0.7);
+    op_end("op_causal_softmax_backward", f_softmax, d0, none, none);
+
+    op.in[0] = normal(P, T, 1), op_begin(P, T), d0 = like(op.in[0]);
+    op_dropout_heads(d0, op.dy, 3, 0.3, 4, B, heads, 1);
+    op_end("op_dropout_heads", f_dropout_heads, d0, none, none);
+}
+
+static void test_embedding(void) {
+    static const int tokens[] = { 2, 5, 4, 5, 0, 9, 5, 6 };         // words 2 .. 7 are here; some come twice, two not
+    op.in[0] = normal(6, 7, 1), op_begin(8, 7), op.ids = ids(tokens, 8);
+    Tensor d0 = like(op.in[0]), d1;
+    op_embed_tokens_grad(d0, op.ids, op.dy, 2);
+    op_end("op_embed_tokens_grad", f_embed, d0, none, none);
+
+    op.in[0] = normal(8, 7, 1), op.in[1] = normal(5, 7, 2), op_begin(8, 7), op.T = 4;
+    d1 = like(op.in[1]);
+    op_add_positions_grad(d1, op.dy, 4);
+    op_end("op_add_positions_grad", f_positions, op.dy, d1, none);
+}
+
+// The chain of ops of a head, with targets that are not counted.
+static Tensor max_of, sum_of, picked_of, logits_of;
+static double f_cross_entropy(void) {
+    tensor_copy(logits_of, op.in[0]);
+    op_row_max(max_of, logits_of);
+    op_pick_target(picked_of, logits_of, op.ids, 0);
+    op_exp_sum(sum_of, logits_of, max_of);
+    op_token_loss(op.y, picked_of, max_of, sum_of, op.ids);
+    return dot(op.dy, op.y);
+}
+static void test_cross_entropy(size_t V) {
+    static const int targets[] = { 3, -1, 0, 6, -1, 3 };
+    op.in[0] = normal(6, V, 1), op_begin(6, 1), op.ids = ids(targets, 6);
+    max_of = like(op.y), sum_of = like(op.y), picked_of = like(op.y), logits_of = like(op.in[0]);
+    f_cross_entropy();
+    op_cross_entropy_backward(logits_of, sum_of, op.ids, op.dy, 0);
+    Tensor d0 = like(op.in[0]);
+    tensor_copy(d0, logits_of);
+    op_end("op_cross_entropy_backward", f_cross_entropy, d0, none, none);
+}
+
+// ---- a model, and micro-batches that are as awkward as they may be ----
+
+static const ModelConfig small = { .layers = 2, .width = 8, .heads = 2, .context = 7, .vocab = 11, .dropout = 0.2,
+                                   .seed = 3 };
+static const ModelConfig wide = { .layers = 1, .width = 70, .heads = 2, .context = 40, .vocab = 70, .dropout = 0.1,
+                                  .seed = 4 };           // more than a strip, more than a vector's lanes
+
+// T is less than the context; targets end early, and every fourth sequence counts for nothing.
+static Batch batch_of(const ModelConfig *c, size_t first, size_t B) {
+    const size_t T = c->context - 2, n = B * T;
+    int *tokens = host_alloc((n + 1) * sizeof *tokens), *targets = host_alloc((n + 1) * sizeof *targets);
+    for (size_t i = 0; i < n; i++) {
+        const size_t sequence = first + i / T, counted = sequence % 4 == 3 ? 0 : T - sequence % 3;
+        const uint64_t key = random_key(random_key(8, sequence), i % T);
+        tokens[i] = (int)(key % c->vocab);
+        targets[i] = i % T < counted ? (int)(random_key(key, 1) % c->vocab) : -1;
+    }
+    Batch b = { .B = B, .T = T, .tokens = ids(tokens, n), .targets = ids(targets, n), .first_sequence = first,
+                .step = 3, .token_weight = 1 / 17.0, .training = true };
+    free(tokens);
+    free(targets);
+    return b;
+}
+
+static Model *model_of(const ModelConfig *c, Range layers, Recompute how) {
+    Model *m = model_describe(c, layers);
+    recompute(m, how);
+    model_allocate(m);
+    return m;
+}
+// Gradients may hold anything before they are zeroed.
+static void zero(Model *m) {
+    for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, (real)NAN);
+    model_zero_gradients(m);
+}
+
+// Parameters of a layer, or of the whole list; a tied weight's second use is one of its own.
+typedef struct { Param *of[64]; size_t count; } Params;
+static void add_unit(Params *p, Unit *u) {
+    for (size_t k = 0; k < u->n_params; k++) {
+        if (p->count == 64) fault("test_layers: too many parameters");
+        p->of[p->count++] = &u->params[k];
+    }
+}
+static Params of_layer(const Layer *l) {
+    Params p = {0};
+    for (size_t i = 0; i < l->n_units; i++) add_unit(&p, l->units[i]);
+    return p;
+}
+static Params of_model(Model *m) {
+    Params p = {0};
+    for (size_t i = 0; i < m->n_units; i++) add_unit(&p, &m->units[i]);
+    return p;
+}
+static Tensor copied(Tensor t) {
+    Tensor c = like(t);
+    tensor_copy(c, t);
+    return c;
+}
+static bool same_bits(Tensor a, Tensor b) {
+    double *x = downloaded(a), *y = downloaded(b);
+    const bool same = a.rows == b.rows && a.cols == b.cols && memcmp(x, y, tensor_count(a) * sizeof *x) == 0;
+    free(x);
+    free(y);
+    return same;
+}
+static bool all_zero(Tensor t) {
+    double *x = downloaded(t);
+    bool zero = true;
+    for (size_t i = 0; i < tensor_count(t); i++) zero = zero && x[i] == 0;
+    free(x);
+    return zero;
+}
+
+// ---- layers ----
+
+static struct { Layer *layer; Model *model; Batch batch; Tensor x, y, dy, dx; } at;
+
+static double f_layer(void) {
+    Saved s = saved_new();
+    layer_forward(at.layer, &at.batch, at.x, at.y, &s);
+    saved_free(&s);
+    return dot(at.dy, at.y);
+}
+static void backward(void) {
+    Saved s = saved_new();
+    layer_forward(at.layer, &at.batch, at.x, at.y, &s);
+    layer_backward(at.layer, &at.batch, at.x, at.dy, at.dx, &s);
+    saved_free(&s);
+}
+static void place(Layer *l, Batch b, uint64_t seed) {
+    const size_t M = b.B * b.T, C = l->config->width;
+    at.layer = l;
+    at.batch = b;
+    at.x = l->number ? normal(M, C, seed) : none;           // the embedding has no x
+    at.dx = l->number ? tensor_new(&storage, M, C) : none;
+    at.y = tensor_new(&storage, M, l->output_cols);
+    at.dy = normal(M, l->output_cols, seed + 1);
+}
+
+static void test_layer(const char *what, const ModelConfig *c, Recompute how, size_t number, size_t B, bool training) {
+    char title[100];
+    Model *m = model_of(c, model_layers(c), how);
+    Layer *l = &m->layers[number];
+    Batch b = batch_of(c, 2, B);
+    b.training = training;
+    place(l, b, 1);
+    zero(m);
+    backward();
+    Params p = of_layer(l);
+    if (at.x.data) differentiate("x", f_layer, at.x, at.dx);
+    for (size_t i = 0; i < p.count; i++) differentiate(p.of[i]->name, f_layer, p.of[i]->w, p.of[i]->g);
+    snprintf(title, sizeof title, "%s of width %zu, B = %zu%s", what, c->width, B, training ? "" : ", no dropout");
+    judge(title);
+    model_free(m);
+    arena_free(&storage);
+}
+
+// Recomputed layers and plain ones: every bit of y, dx and the gradients.
+static void test_recomputed(size_t number, Recompute how, const char *what) {
+    Tensor want[40];
+    size_t n = 0;
+    bool same = true;
+    for (int run = 0; run < 2; run++) {
+        Model *m = model_of(&small, model_layers(&small), run ? how : RECOMPUTE_NONE);
+        place(&m->layers[number], batch_of(&small, 2, 3), 1);
+        zero(m);
+        backward();
+        Params p = of_layer(at.layer);
+        for (size_t i = 0; i < p.count + 2; i++) {
+            Tensor t = i < p.count ? p.of[i]->g : i == p.count ? at.y : at.dx;
+            if (run) same = same && same_bits(t, want[i]);
+            else want[n++] = copied(t);
+        }
+        model_free(m);
+    }
+    ok(same, "%s: y, dx and gradients have the plain block's bits", what);
+    arena_free(&storage);
+}
+
+// Two micro-batches one after the other leave the sum of what each leaves alone.
+static void test_accumulation(const char *what, Recompute how, size_t number) {
+    Model *m = model_of(&small, model_layers(&small), how);
+    Layer *l = &m->layers[number];
+    const Batch part[] = { batch_of(&small, 2, 2), batch_of(&small, 4, 1) };
+    Params p = of_layer(l);
+    Tensor alone[2][BLOCK_PARAMS];
+    for (size_t k = 0; k < 2; k++) {
+        zero(m);
+        place(l, part[k], 10 * k + 1);
+        backward();
+        for (size_t i = 0; i < p.count; i++) alone[k][i] = copied(p.of[i]->g);
+    }
+    zero(m);
+    for (size_t k = 0; k < 2; k++) {
+        place(l, part[k], 10 * k + 1);
+        backward();
+    }
+    for (size_t i = 0; i < p.count; i++) {
+        Tensor sum = like(p.of[i]->g);
+        op_add(sum, alone[0][i], alone[1][i]);
+        ok(same_bits(p.of[i]->g, sum), "%s: %s of two micro-batches is the sum in every bit", what, p.of[i]->name);
+    }
+    model_free(m);
+    arena_free(&storage);
+}
+
+static bool are_close(Tensor a, Tensor b) {
+    double *x = downloaded(a), *y = downloaded(b), worst = 0;
+    for (size_t i = 0; i < tensor_count(a); i++) worst = larger(worst, fabs(x[i] - y[i]));
+    free(x);
+    free(y);
+    return worst <= (sizeof(real) == 8 ? 1e-13 : 1e-5);     // of values around 1
+}
+
+// A sequence alone: the same y and dx as among others, dropout included, for its masks go by its global number.
+static void test_alone(const char *what, Recompute how, size_t number) {
+    Model *m = model_of(&small, model_layers(&small), how);
+    place(&m->layers[number], batch_of(&small, 2, 3), 1);
+    zero(m);
+    backward();
+    Tensor x = at.x, y = at.y, dy = at.dy, dx = at.dx;
+    bool same = true;
+    for (size_t i = 0; i < 3; i++) {
+        Batch b = batch_of(&small, 2 + i, 1);
+        const size_t lo = i * b.T, hi = lo + b.T;
+        place(at.layer, b, 1);
+        if (x.data) tensor_copy(at.x, tensor_row_range(x, lo, hi));
+        tensor_copy(at.dy, tensor_row_range(dy, lo, hi));
+        backward();
+        same = same && are_close(at.y, tensor_row_range(y, lo, hi)) &&
+               (!x.data || are_close(at.dx, tensor_row_range(dx, lo, hi)));
+    }
+    ok(same, "%s: a sequence alone has the y and dx that it has among others", what);
+    model_free(m);
+    arena_free(&storage);
+}
+
+static void test_masks(void) {
+    uint64_t key[64];
+    size_t n = 0, equal = 0;
+    for (size_t i = 0; i < 64; i++, n++) {                  // seed, step, layer and site, one of four or two each
+        ModelConfig c = small;
+        c.seed += i >> 5;
+        Layer l = { .config = &c, .number = i >> 2 & 3 };
+        key[n] = layer_dropout(&l, &(Batch){ .step = i >> 4 & 1, .training = true }, (int)(i & 3)).key;
+        for (size_t k = 0; k < n; k++) equal += key[k] == key[n];
+    }
+    ok(equal == 0, "every seed, step, layer and site has dropout masks of its own");
+}
+
+static void test_empty(const char *what, Recompute how, size_t number) {
+    Model *m = model_of(&small, model_layers(&small), how);
+    place(&m->layers[number], batch_of(&small, 2, 0), 1);
+    zero(m);
+    backward();
+    Params p = of_layer(at.layer);
+    bool zeros = true;
+    for (size_t i = 0; i < p.count; i++) zeros = zeros && all_zero(p.of[i]->g);
+    ok(zeros, "%s, B = 0: every gradient is 0", what);
+    place(at.layer, batch_of(&small, 2, 2), 1);
+    zero(m);
+    backward();
+    Tensor was[BLOCK_PARAMS];
+    for (size_t i = 0; i < p.count; i++) was[i] = copied(p.of[i]->g);
+    place(at.layer, batch_of(&small, 2, 0), 1);
+    backward();
+    bool same = true;
+    for (size_t i = 0; i < p.count; i++) same = same && same_bits(was[i], p.of[i]->g);
+    ok(same, "%s, B = 0: adds nothing to what is there", what);
+    model_free(m);
+    arena_free(&storage);
+}
+
+// ---- the whole model ----
+
+static double f_model(void) { return model_loss(at.model, &at.batch) * at.batch.token_weight; }
+
+static void test_model(const ModelConfig *c, Recompute how, size_t B, const char *what) {
+    char title[100];
+    Model *m = at.model = model_of(c, model_layers(c), how);
+    at.batch = batch_of(c, 1, B);
+    zero(m);
+    const double loss = model_forward_backward(m, &at.batch);
+    ok(loss == model_loss(m, &at.batch) && isfinite(loss), "%s, B = %zu: model_loss is the same sum", what, B);
+    Tensor wte = model_wte(m)->g, head = copied(model_wte_head(m)->g), sum = like(wte);
+    op_add(sum, head, wte);
+    model_fold_tied(m);
+    ok(same_bits(sum, wte) && same_bits(head, model_wte_head(m)->g), "%s, B = %zu: tied gradients are added", what, B);
+    ok(model_wte(m)->w.data == model_wte_head(m)->w.data, "%s, B = %zu: one weight", what, B);
+    Params p = of_model(m);
+    for (size_t i = 0; i < p.count; i++)
+        if (p.of[i] != model_wte_head(m)->params) differentiate(p.of[i]->name, f_model, p.of[i]->w, p.of[i]->g);
+    snprintf(title, sizeof title, "%s of width %zu, B = %zu", what, c->width, B);
+    judge(title);
+    model_free(m);
+    arena_free(&storage);
+}
+
+// A part of the list, as a pipeline stage walks it: blocks and head.
+static double f_part(void) {
+    flight_free(walk_forward(at.model->layers, at.model->n_layers, &at.batch, at.x, at.y));
+    return dot(at.dy, at.y);
+}
+static void test_part(void) {
+    Model *m = at.model = model_of(&small, (Range){ 1, small.layers + 2 }, RECOMPUTE_NONE);
+    place(&m->layers[m->n_layers - 1], batch_of(&small, 1, 3), 1);
+    zero(m);
+    Flight *f = walk_forward(m->layers, m->n_layers, &at.batch, at.x, at.y);
+    walk_backward(m->layers, m->n_layers, &at.batch, f, at.dy, at.dx);
+    differentiate("x", f_part, at.x, at.dx);
+    Params p = of_model(m);
+    for (size_t i = 0; i < p.count; i++) differentiate(p.of[i]->name, f_part, p.of[i]->w, p.of[i]->g);
+    judge("blocks and head");
+    model_free(m);
+    arena_free(&storage);
+}
+
+static void test_model_accumulation(Recompute how, const char *what) {
+    Model *m = model_of(&small, model_layers(&small), how);
+    const Batch part[] = { batch_of(&small, 0, 2), batch_of(&small, 2, 1), batch_of(&small, 3, 0),
+                           batch_of(&small, 3, 3) };
+    Params p = of_model(m);
+    Tensor sum[64];
+    double losses = 0, loss = 0;
+    bool same = true;
+    for (size_t k = 0; k < 4; k++) {
+        zero(m);
+        losses += model_forward_backward(m, &part[k]);
+        for (size_t i = 0; i < p.count; i++) {
+            if (k == 0) sum[i] = copied(p.of[i]->g);
+            else op_add(sum[i], sum[i], p.of[i]->g);
+        }
+    }
+    zero(m);
+    for (size_t k = 0; k < 4; k++) loss += model_forward_backward(m, &part[k]);
+    for (size_t i = 0; i < p.count; i++) same = same && same_bits(sum[i], p.of[i]->g);
+    ok(loss == losses, "%s: the loss of four micro-batches is the sum of theirs", what);
+    ok(same, "%s: gradients of four micro-batches are sums of finished contributions, in every bit", what);
+    zero(m);
+    ok(model_forward_backward(m, &part[2]) == 0, "%s: the loss of no sequence is 0", what);
+    model_fold_tied(m);
+    bool zeros = true;
+    for (size_t i = 0; i < p.count; i++) zeros = zeros && all_zero(p.of[i]->g);
+    ok(zeros, "%s: so is its gradient", what);
+    model_free(m);
+    arena_free(&storage);
+}
+
+// ---- what forward keeps, in bytes ----
+
+static void is_bytes(const char *what, size_t got, size_t want) {
+    ok(got == want, "%s: %zu bytes, expected %zu", what, got, want);
+}
+// For each of M rows: norm 1, q, k, v, the heads' mix, the middle, norm 2: C each; the MLP before and after GELU: 4C
+// each; two times mean and deviation; the probabilities of each head over T keys, before and after dropout.
+static size_t block_items(const ModelConfig *c, const Batch *b, bool dropout) {
+    const size_t C = c->width, M = b->B * b->T;
+    const size_t dense = C + (C + C + C) + C + C + C + (4 * C + 4 * C) + 2 * 2;
+    return M * (dense + c->heads * b->T * (dropout ? 2 : 1)) * sizeof(real);
+}
+
+static void test_block_memory(Recompute how, bool training, const char *what) {
+    Model *m = model_of(&small, model_layers(&small), how);
+    Batch b = batch_of(&small, 2, 3);
+    b.training = training;
+    place(&m->layers[1], b, 1);
+    const size_t all = block_items(&small, &b, training), M = b.B * b.T;
+    const size_t attention = M * small.heads * b.T * (training ? 2 : 1) * sizeof(real);
+    const size_t kept = how == RECOMPUTE_FULL ? 0 : how == RECOMPUTE_SELECTIVE ? all - attention : all;
+    const size_t gradients = memory_now(MEM_GRADIENTS);
+    memory_reset_peaks();
+    Saved s = saved_new();
+    layer_forward(at.layer, &b, at.x, at.y, &s);
+    is_bytes(what, memory_now(MEM_ACTIVATIONS), kept);
+    is_bytes("its peak while forward runs", memory_peak(MEM_ACTIVATIONS), all);
+    memory_reset_peaks();
+    layer_backward(at.layer, &b, at.x, at.dy, at.dx, &s);
+    is_bytes("its peak while backward runs", memory_peak(MEM_ACTIVATIONS), all);
+    saved_free(&s);
+    is_bytes("after backward", memory_now(MEM_ACTIVATIONS), 0);
+    is_bytes("workspace after backward", memory_now(MEM_WORKSPACE), 0);
+    is_bytes("gradients after backward", memory_now(MEM_GRADIENTS), gradients);
+    model_free(m);
+    arena_free(&storage);
+}
+
+// The list keeps the output of every layer but the last beside what the layers save. It is fullest as backward starts.
+static void test_model_memory(Recompute how, const char *what) {
+    const ModelConfig *c = &small;
+    Model *m = model_of(c, model_layers(c), how);
+    const Batch b = batch_of(c, 2, 3);
+    const size_t M = b.B * b.T, outputs = (1 + c->layers) * M * c->width * sizeof(real);
+    const size_t head = M * (c->width + 2 + c->vocab + 1) * sizeof(real), block = block_items(c, &b, true);
+    const size_t attention = M * c->heads * b.T * 2 * sizeof(real);
+    const size_t kept = how == RECOMPUTE_FULL ? 0 : how == RECOMPUTE_SELECTIVE ? block - attention : block;
+    const size_t extra = head > block - kept ? head : block - kept;     // the head, or a block that is whole again
+    memory_reset_peaks();
+    model_forward_backward(m, &b);
+    char title[60];
+    snprintf(title, sizeof title, "%s keeps at most", what);
+    is_bytes(title, memory_peak(MEM_ACTIVATIONS), outputs + c->layers * kept + extra);
+    is_bytes("its parameters", memory_now(MEM_PARAMETERS), config_parameters(c) * sizeof(real));
+    is_bytes("its gradients, the tied one twice", memory_now(MEM_GRADIENTS),
+             (config_parameters(c) + c->vocab * c->width) * sizeof(real));
+    is_bytes("its activations in the end", memory_now(MEM_ACTIVATIONS), 0);
+    model_free(m);
+    arena_free(&storage);
+}
+
+// ---- all of it ----
+
+static void test_ops(void) {
+    test_products(5, 4, 3);
+    test_products(9, 17, 11);
+    test_elements(5, 7);
+    test_elements(3, 133);
+    test_norm(4, 9);
+    test_norm(3, 133);
+    test_attention(2, 3, 4, 2);
+    test_attention(1, 2, 35, 5);
+    test_embedding();
+    test_cross_entropy(7);
+    test_cross_entropy(70);
+}
+
+static void test_layers(void) {
+    static const struct { const char *what; Recompute how; size_t number; } layer[] = {
+        { "embedding", RECOMPUTE_NONE, 0 }, { "block", RECOMPUTE_NONE, 2 }, { "head", RECOMPUTE_NONE, 3 },
+        { "recomputed block", RECOMPUTE_FULL, 2 }, { "selectively recomputed block", RECOMPUTE_SELECTIVE, 2 },
+    };
+    for (size_t i = 0; i < sizeof layer / sizeof *layer; i++) {
+        test_layer(layer[i].what, &small, layer[i].how, layer[i].number, 1, true);
+        test_layer(layer[i].what, &small, layer[i].how, layer[i].number, 3, true);
+        test_layer(layer[i].what, &small, layer[i].how, layer[i].number, 2, false);
+        test_layer(layer[i].what, &wide, layer[i].how, layer[i].number - (layer[i].number > 1), 2, true);
+        test_accumulation(layer[i].what, layer[i].how, layer[i].number);
+        test_empty(layer[i].what, layer[i].how, layer[i].number);
+        test_alone(layer[i].what, layer[i].how, layer[i].number);
+    }
+    test_masks();
+    test_recomputed(1, RECOMPUTE_FULL, "full recomputation");
+    test_recomputed(1, RECOMPUTE_SELECTIVE, "selective recomputation");
+}
+
+static void test_models(void) {
+    static const struct { Recompute how; const char *what; } kind[] = {
+        { RECOMPUTE_NONE, "model" },
+        { RECOMPUTE_FULL, "recomputed model" },
+        { RECOMPUTE_SELECTIVE, "selectively recomputed model" },
+    };
+    for (size_t i = 0; i < 3; i++) {
+        test_model(&small, kind[i].how, 1, kind[i].what);
+        test_model(&small, kind[i].how, 3, kind[i].what);
+        test_model_accumulation(kind[i].how, kind[i].what);
+        test_model_memory(kind[i].how, kind[i].what);
+    }
+    test_part();
+    test_block_memory(RECOMPUTE_NONE, true, "a block keeps");
+    test_block_memory(RECOMPUTE_NONE, false, "a block without dropout keeps");
+    test_block_memory(RECOMPUTE_SELECTIVE, true, "a selectively recomputed block keeps");
+    test_block_memory(RECOMPUTE_FULL, true, "a recomputed block keeps");
+}
+
+int main(void) {
+    device_init();
+    memory_rank_begin();
+    test_ops();
+    test_layers();
+    test_models();
+    printf("# worst: %.1e of a derivative\n", worst_of_all);
+    memory_rank_end();
+    return tap_end();
+}

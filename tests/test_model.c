@@ -1,0 +1,616 @@
+// test_model.c: what surrounds the layers. Ranges, cuts of parameters and the map to whole tensors, initial weights,
+// sizes, gradient norm and clipping, the optimizer over owned parts, the order of data. tests/model.t runs it.
+//
+// ranks: 1
+// level: core
+// question: Do all parts of a model, a step and a batch add up to the whole?
+#include <math.h>
+#include "common/data.h"
+#include "common/device.h"
+#include "common/model.h"
+#include "common/optimizer.h"
+#include "common/random.h"
+#include "tap.h"
+
+static Arena storage = { .category = MEM_REFERENCE };
+static const ModelConfig small = { .layers = 2, .width = 8, .heads = 2, .context = 7, .vocab = 11, .dropout = 0.2,
+                                   .seed = 3 };
+
+static real *downloaded(Tensor t) {
+    real *values = host_alloc(tensor_count(t) * sizeof *values);
+    tensor_download(values, t);
+    return values;
+}
+static bool same_bits(Tensor a, Tensor b) {
+    real *x = downloaded(a), *y = downloaded(b);
+    const bool same = tensor_count(a) == tensor_count(b) && memcmp(x, y, tensor_count(a) * sizeof *x) == 0;
+    free(x);
+    free(y);
+    return same;
+}
+static Tensor copied(Tensor t) {
+    Tensor c = tensor_new(&storage, t.rows, t.cols);
+    tensor_copy(c, t);
+    return c;
+}
+static Model *whole_model(const ModelConfig *c) {
+    Model *m = model_describe(c, model_layers(c));
+    model_allocate(m);
+    return m;
+}
+// Some gradients, also of the tied weight's second use.
+static void randomize_gradients(Model *m, uint64_t seed) {
+    for (size_t i = 0; i < m->n_units; i++) tensor_randomize(m->units[i].g, random_key(seed, i), 1);
+}
+
+// ---- ranges ----
+
+static void no_such_part(void) { shard_range(10, 3, 3); }
+
+static void test_ranges(void) {
+    bool adjoin = true, even = true, larger_first = true;
+    for (size_t n = 0; n <= 40; n++)
+        for (size_t parts = 1; parts <= 11; parts++) {
+            size_t at = 0, before = SIZE_MAX;
+            for (size_t i = 0; i < parts; i++) {
+                const Range r = shard_range(n, parts, i);
+                adjoin = adjoin && r.lo == at && r.hi >= r.lo;
+                even = even && (range_size(r) == n / parts || range_size(r) == ceil_div(n, parts));
+                larger_first = larger_first && range_size(r) <= before;
+                at = r.hi;
+                before = range_size(r);
+            }
+            adjoin = adjoin && at == n;
+        }
+    ok(adjoin, "shard_range: parts adjoin and cover everything");
+    ok(even, "shard_range: sizes differ by at most one");
+    ok(larger_first, "shard_range: the larger parts come first");
+    ends(no_such_part, 3, "there is no part 3 of 3");
+}
+
+// ---- where a local element stands in the whole tensor ----
+
+// The same map once more, as loops over rows, blocks and columns.
+static size_t by_loops(const Param *p, size_t *index) {
+    size_t n = 0;
+    for (size_t r = 0; r < p->rows; r++)
+        for (size_t c = 0; c < p->cols; c++) {
+            const size_t in_block = c % (p->cols / p->blocks);
+            const bool mine = p->cut == WHOLE || (p->cut == CUT_ROWS && r >= p->part.lo && r < p->part.hi) ||
+                              (p->cut == CUT_COLS && in_block >= p->part.lo && in_block < p->part.hi);
+            if (mine) index[n++] = r * p->cols + c;
+        }
+    return n;
+}
+
+static void test_cut(Cut cut, size_t rows, size_t cols, size_t blocks, size_t parts) {
+    size_t *hits = host_alloc((rows * cols + 1) * sizeof *hits), *index = host_alloc((rows * cols + 1) * sizeof *index);
+    size_t total = 0;
+    bool in_place = true, once = true;
+    for (size_t i = 0; i < parts; i++) {
+        const size_t extent = cut == CUT_ROWS ? rows : cols / blocks;
+        Param p = { .rows = rows, .cols = cols, .cut = cut, .blocks = blocks, .part = shard_range(extent, parts, i) };
+        const size_t n = param_local_rows(&p) * param_local_cols(&p);
+        in_place = in_place && by_loops(&p, index) == n;
+        for (size_t e = 0; in_place && e < n; e++) {
+            in_place = param_global_index(&p, e) == index[e];
+            hits[index[e]]++;
+        }
+        total += n;
+    }
+    for (size_t i = 0; i < rows * cols; i++) once = once && hits[i] == 1;
+    const char *const name[] = { "whole", "columns cut", "rows cut" };
+    ok(in_place && once && total == rows * cols, "[%zu, %zu], %s, %zu blocks, %zu parts: each element once, in place",
+       rows, cols, name[cut], blocks, parts);
+    free(hits);
+    free(index);
+}
+
+static void test_cuts(void) {
+    test_cut(WHOLE, 5, 12, 3, 1);
+    for (size_t parts = 1; parts <= 5; parts++) {
+        test_cut(CUT_ROWS, 7, 5, 1, parts);
+        test_cut(CUT_COLS, 3, 11, 1, parts);
+        test_cut(CUT_COLS, 4, 12, 3, parts);                // q | k | v, 4 columns each: with 5 parts one is empty
+        test_cut(CUT_COLS, 1, 21, 3, parts);                // their bias
+    }
+}
+
+// ---- initial weights ----
+
+static void test_initial_weights(void) {
+    Model *m = whole_model(&small);
+    Unit *u = model_unit(m, "h.1.ln_1.weight");
+    bool same = true;
+    for (size_t parts = 1; parts <= 7; parts += 2)
+        for (size_t i = 0; i < parts; i++) {
+            const Range r = shard_range(u->size, parts, i);
+            Tensor part = tensor_new(&storage, 1, range_size(r));
+            unit_initialize(u, part, r, small.seed);
+            same = same && same_bits(part, tensor_flat_range(u->w, r.lo, r.hi));
+        }
+    ok(same, "unit_initialize: a range of a unit is the same range of the whole");
+    real *whole = downloaded(u->params[QKV_W].w);
+    for (size_t i = 0; i < 3; i++) {                        // a part of the columns of q, k and v
+        Param p = u->params[QKV_W];
+        p.cut = CUT_COLS, p.part = shard_range(8, 3, i), p.offset = 0;
+        Unit cut = { .params = &p, .n_params = 1 };
+        const size_t n = param_local_rows(&p) * param_local_cols(&p);
+        Tensor t = tensor_new(&storage, 1, n);
+        unit_initialize(&cut, t, (Range){ 0, n }, small.seed);
+        real *values = downloaded(t);
+        for (size_t e = 0; e < n; e++) same = same && values[e] == whole[param_global_index(&p, e)];
+        free(values);
+    }
+    ok(same, "unit_initialize: so is a cut tensor");
+    free(whole);
+    Tensor other = tensor_new(&storage, 1, u->size);
+    unit_initialize(u, other, u->own, small.seed + 1);
+    ok(!same_bits(other, u->w), "unit_initialize: another seed, other weights");
+    ok(!same_bits(model_unit(m, "h.0.ln_1.weight")->w, u->w), "unit_initialize: another block, other weights");
+    model_free(m);
+    arena_free(&storage);
+}
+
+// Means, deviations, and that no bias is zero: many a fault shows only where biases are not.
+static void test_distribution(void) {
+    const ModelConfig c = { .layers = 2, .width = 48, .heads = 2, .context = 64, .vocab = 100, .seed = 1 };
+    Model *m = whole_model(&c);
+    bool means = true, deviations = true, zeros = false;
+    for (size_t i = 0; i < m->n_units; i++)
+        for (size_t k = 0; k < m->units[i].n_params; k++) {
+            const Param *p = &m->units[i].params[k];
+            const bool gain = p->rows == 1 && strstr(p->name, ".weight");
+            const bool into_residual = strstr(p->name, "c_proj.weight");
+            const double n = (double)tensor_count(p->w), want = 0.02 * sqrt(768.0 / 48) / (into_residual ? 2 : 1);
+            const double mean = tensor_sum(p->w) / n, deviation = sqrt(tensor_sum_of_squares(p->w) / n - mean * mean);
+            means = means && fabs(mean - gain) < 5 * want / sqrt(n);
+            deviations = deviations && fabs(deviation / want - 1) < 5 / sqrt(2 * n);
+            real *values = downloaded(p->w);
+            for (size_t e = 0; e < tensor_count(p->w); e++) zeros = zeros || values[e] == 0;
+            free(values);
+        }
+    ok(means, "initial weights: gains around 1, all others around 0");
+    ok(deviations, "initial weights: deviation 0.02 sqrt(768 / C), into the residual 1 / sqrt(2 L) of that");
+    ok(!zeros, "initial weights: not one is zero, biases included");
+    model_free(m);
+}
+
+// ---- sizes ----
+
+static void test_sizes(size_t L, size_t C, size_t heads, size_t T, size_t V) {
+    const ModelConfig c = { .layers = L, .width = C, .heads = heads, .context = T, .vocab = V };
+    Model *m = model_describe(&c, model_layers(&c));
+    model_measure(m);
+    size_t *seen = host_alloc(config_tensors(&c) * sizeof *seen), elements = 0, wrong = 0;
+    for (size_t i = 0; i < m->n_units; i++) {
+        const Unit *u = &m->units[i];
+        size_t size = 0;
+        for (size_t k = 0; k < u->n_params; k++) {
+            const Param *p = &u->params[k];
+            wrong += p->number >= config_tensors(&c) || p->offset != size || p->decay != (p->rows > 1);
+            if (!u->tied_to && p->number < config_tensors(&c)) seen[p->number]++;
+            size += p->rows * p->cols;
+        }
+        wrong += size != u->size;
+        if (!u->tied_to) elements += u->size;
+    }
+    for (size_t i = 0; i < config_tensors(&c); i++) wrong += seen[i] != 1;
+    ok(elements == config_parameters(&c) && elements == m->size, "L %zu, C %zu: %zu parameters, as config_parameters",
+       L, C, elements);
+    ok(wrong == 0, "L %zu, C %zu: %zu tensors, each number once", L, C, config_tensors(&c));
+    model_free(m);
+    free(seen);
+}
+
+// Over the stages of a pipeline: the whole, and wte once more.
+static void test_stages(size_t stages) {
+    size_t elements = 0;
+    for (size_t s = 0; s < stages; s++) {
+        Model *m = model_describe(&small, shard_range(small.layers + 2, stages, s));
+        model_measure(m);
+        elements += m->size;
+        ok((s == 0) == (model_wte(m) != NULL) && (s + 1 == stages) == (model_wte_head(m) != NULL) &&
+           (s + 1 < stages || model_wte_head(m)->tied_copy), "stage %zu of %zu: wte at the ends only", s, stages);
+        model_free(m);
+    }
+    ok(elements == config_parameters(&small) + small.vocab * small.width, "%zu stages hold the model and a copy of wte",
+       stages);
+}
+
+static void no_layer(void) { config_require(&(ModelConfig){ .width = 8, .heads = 2, .context = 4, .vocab = 9 }); }
+static void odd_heads(void) {
+    config_require(&(ModelConfig){ .layers = 1, .width = 8, .heads = 3, .context = 4, .vocab = 9 });
+}
+static void all_dropped(void) {
+    config_require(&(ModelConfig){ .layers = 1, .width = 8, .heads = 2, .context = 4, .vocab = 9, .dropout = 1 });
+}
+static void not_a_number(void) {
+    config_require(&(ModelConfig){ .layers = 1, .width = 8, .heads = 2, .context = 4, .vocab = 9, .dropout = NAN });
+}
+
+// ---- what the model computes: GPT-2's loss once more, in plain loops and in double ----
+
+static const Model *plain;                                  // whose weights are used
+static double weight(const char *name, size_t i) {
+    for (size_t u = 0; u < plain->n_units; u++)
+        for (size_t k = 0; k < plain->units[u].n_params; k++) {
+            const Param *p = &plain->units[u].params[k];
+            if (strcmp(p->name, name)) continue;
+            real value;
+            tensor_download(&value, tensor_flat_range(tensor_reshape(p->w, 1, p->rows * p->cols), i, i + 1));
+            return value;
+        }
+    fault("test_model: there is no %s", name);
+}
+static double weight_of(size_t block, const char *name, size_t i) {
+    char full[60];
+    snprintf(full, sizeof full, "h.%zu.%s", block, name);
+    return weight(full, i);
+}
+enum { C = 8, HEADS = 2, D = C / HEADS, T = 5, V = 11 };     // of `small`, T less than its context
+
+static void plain_norm(double y[C], const double x[C], size_t block, const char *name) {
+    char gain[40], bias[40];
+    snprintf(gain, sizeof gain, "%s.weight", name);
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    double mean = 0, variance = 0;
+    for (size_t c = 0; c < C; c++) mean += x[c] / C;
+    for (size_t c = 0; c < C; c++) variance += (x[c] - mean) * (x[c] - mean) / C;
+    for (size_t c = 0; c < C; c++) {
+        const double g = block < 2 ? weight_of(block, gain, c) : weight(gain, c);
+        y[c] = (x[c] - mean) / sqrt(variance + 1e-5) * g + (block < 2 ? weight_of(block, bias, c) : weight(bias, c));
+    }
+}
+static void plain_linear(double *y, const double *x, size_t K, size_t N, size_t block, const char *name) {
+    char w[40], bias[40];
+    snprintf(w, sizeof w, "%s.weight", name);
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    for (size_t n = 0; n < N; n++) {
+        y[n] = weight_of(block, bias, n);
+        for (size_t k = 0; k < K; k++) y[n] += x[k] * weight_of(block, w, k * N + n);
+    }
+}
+// What position t takes from positions 0 to t: q | k | v lie one behind the other, in each the heads side by side.
+static void plain_attention(double mix[C], double qkv[T][3 * C], size_t t) {
+    for (size_t h = 0; h < HEADS; h++) {
+        double p[T], sum = 0;
+        for (size_t s = 0; s <= t; s++) {
+            double dot = 0;
+            for (size_t d = 0; d < D; d++) dot += qkv[t][h * D + d] * qkv[s][C + h * D + d];
+            sum += p[s] = exp(dot / sqrt(D));
+        }
+        for (size_t d = 0; d < D; d++) {
+            mix[h * D + d] = 0;
+            for (size_t s = 0; s <= t; s++) mix[h * D + d] += p[s] / sum * qkv[s][2 * C + h * D + d];
+        }
+    }
+}
+static void plain_block(double x[T][C], size_t block) {
+    double norm[C], qkv[T][3 * C], mix[C], y[C], wide[4 * C];
+    for (size_t t = 0; t < T; t++) {
+        plain_norm(norm, x[t], block, "ln_1");
+        plain_linear(qkv[t], norm, C, 3 * C, block, "attn.c_attn");
+    }
+    for (size_t t = 0; t < T; t++) {
+        plain_attention(mix, qkv, t);
+        plain_linear(y, mix, C, C, block, "attn.c_proj");
+        for (size_t c = 0; c < C; c++) x[t][c] += y[c];
+        plain_norm(norm, x[t], block, "ln_2");
+        plain_linear(wide, norm, C, 4 * C, block, "mlp.c_fc");
+        for (size_t c = 0; c < 4 * C; c++)
+            wide[c] *= 0.5 * (1 + tanh(0.79788456080286536 * (wide[c] + 0.044715 * wide[c] * wide[c] * wide[c])));
+        plain_linear(y, wide, 4 * C, C, block, "mlp.c_proj");
+        for (size_t c = 0; c < C; c++) x[t][c] += y[c];
+    }
+}
+static double plain_loss(const int *tokens, const int *targets) {
+    double x[T][C], norm[C], loss = 0;
+    for (size_t t = 0; t < T; t++)
+        for (size_t c = 0; c < C; c++)
+            x[t][c] = weight("wte.weight", (size_t)tokens[t] * C + c) + weight("wpe.weight", t * C + c);
+    for (size_t block = 0; block < 2; block++) plain_block(x, block);
+    for (size_t t = 0; t < T; t++) {
+        double sum = 0, target = 0;
+        plain_norm(norm, x[t], 2, "ln_f");
+        for (size_t v = 0; v < V; v++) {
+            double logit = 0;
+            for (size_t c = 0; c < C; c++) logit += norm[c] * weight("wte.weight", v * C + c);
+            sum += exp(logit);
+            if ((int)v == targets[t]) target = logit;
+        }
+        if (targets[t] >= 0) loss += log(sum) - target;
+    }
+    return loss;
+}
+
+static void test_forward(void) {
+    static const int tokens[2][T] = { { 3, 0, 10, 3, 7 }, { 1, 2, 2, 9, 4 } };
+    static const int targets[2][T] = { { 0, 10, 3, 7, 5 }, { 2, 2, 9, -1, -1 } };
+    Model *m = whole_model(&small);
+    plain = m;
+    int *on_device = ints_new(&storage, 2 * T), *their_targets = ints_new(&storage, 2 * T);
+    ints_upload(on_device, &tokens[0][0], 2 * T);
+    ints_upload(their_targets, &targets[0][0], 2 * T);
+    const Batch b = { .B = 2, .T = T, .tokens = on_device, .targets = their_targets, .token_weight = 1 };
+    const double want = plain_loss(tokens[0], targets[0]) + plain_loss(tokens[1], targets[1]), got = model_loss(m, &b);
+    const double limit = sizeof(real) == 8 ? 1e-13 : 1e-6;
+    ok(fabs(got / want - 1) < limit, "the loss is GPT-2's: %.9f, expected %.9f", got, want);
+    model_free(m);
+    arena_free(&storage);
+}
+
+// ---- gradient norm ----
+
+static double plain_squares(Tensor t) {
+    real *values = downloaded(t);
+    double sum = 0;
+    for (size_t i = 0; i < tensor_count(t); i++) sum += (double)values[i] * (double)values[i];
+    free(values);
+    return sum;
+}
+static void own_range(Model *m, size_t parts, size_t part) {
+    for (size_t i = 0; i < m->n_units; i++) {
+        Unit *u = &m->units[i];
+        u->own = shard_range(u->size, parts, part);
+        u->own_w = tensor_flat_range(u->w, u->own.lo, u->own.hi);
+        u->own_g = tensor_flat_range(u->g, u->own.lo, u->own.hi);
+    }
+}
+
+static void test_norm(void) {
+    Model *m = whole_model(&small);
+    const size_t n = config_tensors(&small);
+    double *squares = host_alloc(n * sizeof *squares), *parts = host_alloc(n * sizeof *parts);
+    randomize_gradients(m, 1);
+    model_grad_squares(m, squares);
+    bool close = true, whole = true;
+    for (size_t i = 0; i < m->n_units; i++)
+        for (size_t k = 0; k < m->units[i].n_params && !m->units[i].tied_to; k++) {
+            const Param *p = &m->units[i].params[k];
+            close = close && fabs(squares[p->number] / plain_squares(p->g) - 1) < 1e-12;
+        }
+    ok(close, "model_grad_squares: per tensor, wte by the embedding's gradient");
+    for (size_t part = 0; part < 5; part++) {
+        double *some = host_alloc(n * sizeof *some);
+        own_range(m, 5, part);
+        model_grad_squares(m, some);
+        for (size_t i = 0; i < n; i++) parts[i] += some[i];
+        free(some);
+    }
+    for (size_t i = 0; i < n; i++) whole = whole && fabs(parts[i] / squares[i] - 1) < 1e-12;
+    ok(whole, "model_grad_squares: five owned parts add up to the whole");
+    own_range(m, 1, 0);
+    model_unit(m, "h.0.ln_1.weight")->params[QKV_B].counted = false;
+    model_grad_squares(m, parts);
+    ok(parts[2 + QKV_B] == 0 && parts[2 + QKV_W] == squares[2 + QKV_W],
+       "model_grad_squares: what another rank counts is left out");
+    Model *last = model_describe(&small, (Range){ 3, 4 });
+    model_allocate(last);
+    randomize_gradients(last, 1);
+    model_grad_squares(last, parts);
+    ok(parts[0] == 0 && parts[n - 1] > 0, "model_grad_squares: the last stage's copy of wte is left out");
+    ok(norm_of_squares((double[]){ 9, 0, 16 }, 3) == 5, "norm_of_squares");
+    ok(clip_factor(0.5, 1) == 1 && clip_factor(0, 1) == 1, "clip_factor: a short gradient stays");
+    ok(clip_factor(4, 1) == 1 / (4 + 1e-6), "clip_factor: a long one is cut to length");
+    ok(clip_factor(1e9, 0) == 1, "clip_factor: 0 means no clipping");
+    free(squares);
+    free(parts);
+    model_free(last);
+    model_free(m);
+}
+
+// ---- optimizer ----
+
+static void three_steps(Optimizer o, Model *m) {
+    o.weight_decay = 0.1;
+    optimizer_allocate(&o, m);
+    ok(memory_now(MEM_OPTIMIZER) == optimizer_bytes(&o, m), "%s: optimizer_bytes are what is allocated: %zu",
+       o.kind == SGD ? "SGD" : "AdamW", optimizer_bytes(&o, m));
+    for (uint64_t step = 1; step <= 3; step++) {
+        randomize_gradients(m, step);
+        optimizer_step(&o, m, 0.7);
+    }
+}
+
+// Who owns a part does to it, bit for bit, what the owner of all does, and touches nothing else.
+static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
+    Model *m = whole_model(&small);
+    Tensor initial = copied(m->w), want_m[8], want_v[8];
+    three_steps(o, m);
+    Tensor want = copied(m->w);
+    for (size_t i = 0; i < m->n_units && o.kind == ADAMW; i++)
+        if (!m->units[i].tied_to) want_m[i] = copied(m->units[i].m), want_v[i] = copied(m->units[i].v);
+    model_free(m);
+    ok(!same_bits(want, initial), "%s: weights move", name);
+    bool same = true, kept = true;
+    for (size_t part = 0; part < parts; part++) {
+        m = whole_model(&small);
+        own_range(m, parts, part);
+        three_steps(o, m);
+        size_t at = 0;
+        for (size_t i = 0; i < m->n_units; at += m->units[i++].size) {
+            Unit *u = &m->units[i];
+            if (u->tied_to) break;                          // the last unit
+            const size_t lo = at + u->own.lo, hi = at + u->own.hi, end = at + u->size;
+            same = same && same_bits(u->own_w, tensor_flat_range(want, lo, hi));
+            kept = kept && same_bits(tensor_flat_range(m->w, at, lo), tensor_flat_range(initial, at, lo)) &&
+                   same_bits(tensor_flat_range(m->w, hi, end), tensor_flat_range(initial, hi, end));
+            if (o.kind == SGD) continue;
+            same = same && same_bits(u->m, tensor_flat_range(want_m[i], u->own.lo, u->own.hi)) &&
+                   same_bits(u->v, tensor_flat_range(want_v[i], u->own.lo, u->own.hi));
+        }
+        model_free(m);
+    }
+    ok(same, "%s: %zu owned parts have the whole's bits, state included", name, parts);
+    ok(kept, "%s: what others own stays", name);
+    arena_free(&storage);
+}
+
+static void test_decay(Optimizer o, const char *name) {
+    Model *m = whole_model(&small);
+    o.weight_decay = 0.5;
+    o.lr = 0.1;
+    optimizer_allocate(&o, m);
+    Tensor was = copied(m->w);
+    for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, 0);
+    optimizer_step(&o, m, 1);
+    bool matrices = true, vectors = true;
+    size_t at = 0;
+    for (size_t i = 0; i < m->n_units; at += m->units[i++].size)
+        for (size_t k = 0; k < m->units[i].n_params && !m->units[i].tied_to; k++) {
+            const Param *p = &m->units[i].params[k];
+            Tensor before = tensor_flat_range(was, at + p->offset, at + p->offset + tensor_count(p->w));
+            real *x = downloaded(before), *y = downloaded(p->w);
+            for (size_t e = 0; p->rows > 1 && e < tensor_count(before); e++)
+                matrices = matrices && fabs((double)y[e] / (double)x[e] - 0.95) < 1e-6;
+            if (p->rows == 1) vectors = vectors && memcmp(x, y, tensor_count(before) * sizeof *x) == 0;
+            free(x);
+            free(y);
+        }
+    ok(matrices, "%s: decay takes lr * weight_decay of every matrix", name);
+    ok(vectors, "%s: and nothing of gains and biases", name);
+    model_free(m);
+    arena_free(&storage);
+}
+
+// ---- data ----
+
+static int *ids_of(const int *device, size_t n) {
+    int *host = host_alloc((n + 1) * sizeof *host);
+    device_download(host, device, n * sizeof *host);
+    return host;
+}
+
+static void test_order(const Data *d, const char *name) {
+    enum { GLOBAL = 7 };
+    const size_t T = d->context;
+    Batch whole = data_batch(d, &storage, 5, 0, GLOBAL, GLOBAL);
+    int *tokens = ids_of(whole.tokens, GLOBAL * T), *targets = ids_of(whole.targets, GLOBAL * T);
+    bool same = true, counts = true, shifted = true, differ = false;
+    size_t all = 0;
+    for (size_t parts = 1; parts <= GLOBAL + 1; parts++)
+        for (size_t i = 0; i < parts; i++) {
+            const Range r = shard_range(GLOBAL, parts, i);
+            const size_t n = range_size(r) * T;
+            Batch b = data_batch(d, &storage, 5, r.lo, range_size(r), GLOBAL);
+            int *some = ids_of(b.tokens, n), *their_targets = ids_of(b.targets, n);
+            size_t counted = 0;
+            for (size_t e = 0; e < n; e++) counted += their_targets[e] >= 0;
+            same = same && memcmp(some, tokens + r.lo * T, n * sizeof *some) == 0 && b.first_sequence == r.lo &&
+                   memcmp(their_targets, targets + r.lo * T, n * sizeof *some) == 0 && b.B == range_size(r) &&
+                   b.T == T && b.step == 5 && b.token_weight == whole.token_weight && b.training;
+            counts = counts && counted == data_count(d, 5, r.lo, range_size(r));
+            free(some);
+            free(their_targets);
+        }
+    for (size_t e = 0; e < GLOBAL * T; e++) {
+        all += targets[e] >= 0;
+        shifted = shifted && tokens[e] >= 0 && (size_t)tokens[e] < d->vocab && targets[e] < (int)d->vocab &&
+                  (e % T + 1 == T || targets[e] < 0 || targets[e] == tokens[e + 1]) &&
+                  (e % T + 1 == T || targets[e] >= 0 || targets[e + 1] < 0);
+    }
+    ok(same, "%s: a sequence is the same in every cut of the batch", name);
+    ok(counts, "%s: data_count is the number of targets that count", name);
+    ok(whole.token_weight == 1 / (double)all, "%s: token_weight is 1 / counted tokens of the global batch", name);
+    ok(shifted, "%s: a target is the next token, and the counted ones come first", name);
+    size_t shortest = T, longest = 0;
+    for (size_t n = 0; n < 40; n++) {
+        const size_t c = data_count(d, 5, n, 1);
+        shortest = c < shortest ? c : shortest;
+        longest = c > longest ? c : longest;
+    }
+    ok(d->ragged ? shortest >= T - T / 2 && shortest < T && longest == T : shortest == T && longest == T,
+       "%s: sequences count %zu to %zu tokens", name, shortest, longest);
+    for (uint64_t step = 4; step <= 6; step += 2) {
+        int *other = ids_of(data_batch(d, &storage, step, 0, GLOBAL, GLOBAL).tokens, GLOBAL * T);
+        differ = memcmp(other, tokens, GLOBAL * T * sizeof *other) != 0;
+        free(other);
+    }
+    ok(differ && memcmp(tokens, tokens + T, T * sizeof *tokens) != 0, "%s: steps and sequences differ", name);
+    free(tokens);
+    free(targets);
+    arena_free(&storage);
+}
+
+// Bytes below 100 to train on, then different ones that are held out: a byte tells where it stands. The last 8 of these
+// are no window, for no byte follows that could be their last target.
+enum { TRAIN = 943, HELD_OUT = 104, FIRST_HELD_OUT = 150 };
+static char text_path[] = "/tmp/unsplit-text-XXXXXX";
+static void write_text(void) {
+    const int file = mkstemp(text_path);
+    unsigned char bytes[TRAIN + HELD_OUT];
+    for (size_t i = 0; i < TRAIN + HELD_OUT; i++)
+        bytes[i] = (unsigned char)(i < TRAIN ? i * i % 97 : FIRST_HELD_OUT + i - TRAIN);
+    if (file < 0 || write(file, bytes, sizeof bytes) != (ssize_t)sizeof bytes || close(file) != 0) fault("no text");
+}
+static void short_text(void) { data_text(text_path, 104, 1); }
+static void no_text(void) { data_text("/no/such/text", 8, 1); }
+
+static void test_text(void) {
+    const size_t T = 8;
+    write_text();
+    Data d = data_text(text_path, T, 1);
+    ok(d.bytes == TRAIN + HELD_OUT && d.train_bytes == TRAIN && d.vocab == 256, "text: a tenth is held out");
+    test_order(&d, "text");
+    bool apart = true, in_order = true;
+    for (uint64_t step = 0; step < 20; step++) {
+        Batch b = data_batch(&d, &storage, step, 0, 50, 50);
+        int *tokens = ids_of(b.tokens, 50 * T), *targets = ids_of(b.targets, 50 * T);
+        for (size_t i = 0; i < 50 * T; i++) apart = apart && tokens[i] < FIRST_HELD_OUT && targets[i] < FIRST_HELD_OUT;
+        free(tokens);
+        free(targets);
+        arena_free(&storage);
+    }
+    ok(apart, "text: 1000 training sequences never touch what is held out");
+    const size_t windows = data_eval_windows(&d);
+    ok(windows == (HELD_OUT - 1) / T, "text: %zu windows of %zu bytes and one target more", windows, T);
+    Batch all = data_eval_batch(&d, &storage, 0, windows), last = data_eval_batch(&d, &storage, windows - 1, 1);
+    int *tokens = ids_of(all.tokens, windows * T), *targets = ids_of(all.targets, windows * T);
+    int *of_last = ids_of(last.tokens, T);
+    for (size_t i = 0; i < windows * T; i++)
+        in_order = in_order && tokens[i] == (int)(FIRST_HELD_OUT + i) && targets[i] == tokens[i] + 1;
+    ok(in_order, "text: windows lie side by side in what is held out, none in what is trained on");
+    ok(memcmp(of_last, tokens + (windows - 1) * T, T * sizeof *of_last) == 0, "text: the last window alone");
+    ok(!all.training && all.token_weight == 1 / (double)(windows * T), "text: an evaluation drops nothing, counts all");
+    ok(fabs(data_byte_entropy(&d) - log(HELD_OUT)) < 1e-12, "text: the entropy of %d different bytes", HELD_OUT);
+    free(tokens);
+    free(targets);
+    free(of_last);
+    data_free(&d);
+    arena_free(&storage);
+    ends(short_text, 2, "too few for --context 104");
+    ends(no_text, 2, "cannot read the text /no/such/text");
+    remove(text_path);
+}
+
+int main(void) {
+    device_init();
+    memory_rank_begin();
+    test_ranges();
+    test_cuts();
+    test_initial_weights();
+    test_distribution();
+    test_sizes(1, 4, 1, 1, 1);
+    test_sizes(2, 8, 2, 7, 11);
+    test_sizes(5, 24, 3, 12, 257);
+    for (size_t stages = 2; stages <= 4; stages++) test_stages(stages);
+    ends(no_layer, 2, "at least one layer");
+    ends(odd_heads, 2, "multiple of --heads");
+    ends(all_dropped, 2, "less than 1");
+    ends(not_a_number, 2, "dropout must be");
+    test_forward();
+    test_norm();
+    for (size_t parts = 1; parts <= 3; parts++) {
+        test_owned_parts(sgd(0.1), "SGD", parts);
+        test_owned_parts(adamw(0.1), "AdamW", parts);
+    }
+    test_owned_parts(adamw(0.1), "AdamW", 200);             // more parts than some units have elements
+    test_decay(sgd(0.1), "SGD");
+    test_decay(adamw(0.1), "AdamW");
+    const Data synthetic = data_synthetic(23, 9, 4);
+    test_order(&synthetic, "synthetic");
+    test_text();
+    memory_rank_end();
+    return tap_end();
+}
