@@ -39,6 +39,9 @@ void clock_rank_begin(void) {
 Picoseconds clock_now(void) { return config.model ? compute : (Picoseconds)((now() - begun) * 1e12); }
 double clock_flops(void) { return flops; }
 
+double clock_begun(void) { return begun; }
+void clock_set_begun(double t) { begun = t; }
+
 void clock_charge_flops(double n) {
     if (ledger_paused()) return;
     flops += n;

@@ -29,6 +29,9 @@ void clock_rank_begin(void);                       // this rank's time 0: all it
 Picoseconds clock_now(void);                       // of this rank's compute row
 void clock_charge_flops(double flops);             // called by the GEMMs
 double clock_flops(void);                          // FLOPs this rank has charged so far, under either clock
+// ---- for picture.c, under the wall clock: time 0 of this rank, in seconds of now() ----
+double clock_begun(void);
+void clock_set_begun(double t);
 
 // ---- for comm.c: each does nothing under the wall clock ----
 Picoseconds clock_transfer(size_t steps, size_t bytes);            // how long steps messages of bytes / steps each take

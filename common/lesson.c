@@ -2,6 +2,7 @@
 #include "frame.h"
 #include "clock.h"
 #include "device.h"
+#include "output.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -51,14 +52,27 @@ static int verdict(Run *run) {
     return status;
 }
 
+// --svg and --trace: looked at before the work, and held against what the lesson did.
+static void require_files(Run *run) {
+    static const char *const options[] = { "json", "svg", "trace" };
+    for (size_t i = 0; run->verbose && i < sizeof options / sizeof *options; i++)
+        if (option_text(run, options[i]) != NULL) output_require(options[i], option_text(run, options[i]));
+}
+static void require_picture(Run *run) {
+    const char *option = option_text(run, "svg") ? "svg" : "trace";
+    REQUIRE(run->state->pictured || option_text(run, option) == NULL,
+            "--%s: this lesson draws no picture of what happened when; leave the option out, or take one that does", option);
+}
+
 static void rank_body(Comm *world, void *context) {
     Program *program = context;
     struct RunState state = {.program = program};
     Run run = {.world = world, .seed = program->seed, .reduce = program->launch.reduce, .state = &state};
     run.verbose = world->rank == 0;
     if (run.verbose) print_title(program, world->size);
-    if (run.verbose && option_text(&run, "json") != NULL) report_json_require(option_text(&run, "json"));
+    require_files(&run);
     program->lesson(&run);
+    require_picture(&run);
     memory_rank_end();                         // a leak on any rank comes before the verdict, never under a PASS
     comm_barrier(world);
     program->status = verdict(&run);           // virtual ranks all write the same

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "frame.h"
 #include "record.h"
 #include "svg.h"
@@ -11,7 +12,21 @@
 
 static _Thread_local double flops_before;          // charged before the recording began
 
+// Under the wall clock ranks count from moments of their own. On one machine they read the same clock, so the first rank's moment
+// will do for all; on others the end of a common call stands for the same moment.
+static void common_time(Run *run) {
+    struct { char host[64]; double begun, now; } first = { .begun = clock_begun() };
+    char host[sizeof first.host] = "";
+    gethostname(host, sizeof host - 1);
+    memcpy(first.host, host, sizeof host);
+    comm_barrier(run->world);
+    first.now = now();
+    side_broadcast(&first, sizeof first);
+    clock_set_begun(strcmp(host, first.host) == 0 ? first.begun : now() - (first.now - first.begun));
+}
+
 void picture_begin(Run *run) {
+    if (!clock_config()->model) common_time(run);
     comm_barrier(run->world);
     flops_before = clock_flops();
     record_start();
@@ -279,6 +294,7 @@ char *picture_order(Run *run, size_t rank) {
 
 void picture_show(Run *run, const char *title, int what) {
     Recording all = recording_gather(run);
+    run->state->pictured = true;
     const char *svg = option_text(run, "svg"), *trace = option_text(run, "trace");
     if (run->verbose) {
         print_chart(run, &all, title, what);

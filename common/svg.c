@@ -1,37 +1,16 @@
 // svg.c: see svg.h. Colours are apart for the colour-blind (Okabe and Ito 2008), and every box says what it is.
 #include "svg.h"
-#include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-// ---------------------------------------------------------------- files that are there whole or not at all
-
-typedef struct { FILE *f; char *temporary; const char *file; } Output;
-
-static Output output_open(const char *file) {
-    Output o = { .temporary = host_alloc(strlen(file) + 5), .file = file };
-    sprintf(o.temporary, "%s.tmp", file);
-    o.f = fopen(o.temporary, "w");
-    if (!o.f) fault("cannot write %s: %s", o.temporary, strerror(errno));
-    return o;
-}
-static void output_close(Output *o) {
-    bool good = !ferror(o->f);
-    good &= fclose(o->f) == 0;
-    if (good) good = rename(o->temporary, o->file) == 0;
-    if (!good) {
-        int why = errno;
-        remove(o->temporary);
-        fault("cannot write %s: %s", o->file, strerror(why));
-    }
-    free(o->temporary);
-}
-
-// ---------------------------------------------------------------- SVG
+#include "output.h"
 
 enum { LEFT = 70, WIDTH = 880, TOP = 50, ROW = 26, GAP = 8, STRIP_HEIGHT = 22 };     // pixels
+
+static void put_text(FILE *f, const char *text) {
+    for (; *text; text++)
+        if (*text == '&') fputs("&amp;", f);
+        else if (*text == '<') fputs("&lt;", f);
+        else putc(*text, f);
+}
 
 static double x_of(const Recording *r, Picoseconds t) {
     if (t < r->begin) t = r->begin;
@@ -75,14 +54,16 @@ static void legend(FILE *f) {
 }
 
 void svg_write(const Recording *r, const char *title, bool memory, const char *file) {
-    Output o = output_open(file);
+    Output o = output_open("svg", file);
     size_t peak = 1, height = ROW + GAP + (memory ? STRIP_HEIGHT : 0);
     for (size_t k = 0; k < r->ranks; k++)
         for (size_t i = 0; i < r->rank[k].samples; i++)
             if (r->rank[k].memory[i].high > peak) peak = r->rank[k].memory[i].high;
     fprintf(o.f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %zu\" font-family=\"sans-serif\" font-size=\"11\">\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<text x=\"%d\" y=\"20\" font-size=\"14\">%s</text>\n",
-            LEFT + WIDTH + 20, TOP + r->ranks * height + 20, LEFT, title);
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<text x=\"%d\" y=\"20\" font-size=\"14\">",
+            LEFT + WIDTH + 20, TOP + r->ranks * height + 20, LEFT);
+    put_text(o.f, title);
+    fputs("</text>\n", o.f);
     legend(o.f);
     for (size_t k = 0; k < r->ranks && r->end > r->begin; k++) {
         double y = TOP + (double)(k * height);
@@ -93,54 +74,5 @@ void svg_write(const Recording *r, const char *title, bool memory, const char *f
         if (memory) memory_strip(o.f, r, &r->rank[k], y + ROW, peak);
     }
     fprintf(o.f, "</svg>\n");
-    output_close(&o);
-}
-
-// ---------------------------------------------------------------- trace
-
-static void trace_line(FILE *f, bool *first, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void trace_line(FILE *f, bool *first, const char *format, ...) {
-    va_list args;
-    fputs(*first ? "\n" : ",\n", f);
-    *first = false;
-    va_start(args, format);
-    vfprintf(f, format, args);
-    va_end(args);
-}
-
-static double us(const Recording *r, Picoseconds t) { return t > r->begin ? (double)(t - r->begin) * 1e-6 : 0; }
-
-static void trace_event(FILE *f, bool *first, const Recording *r, size_t rank, const RecordedEvent *e) {
-    bool computes = e->kind <= EVENT_UPDATE, message = e->kind == EVENT_SEND || e->kind == EVENT_RECV;
-    char name[64];
-    if (!computes) snprintf(name, sizeof name, "%s %s", message ? event_name[e->kind] : comm_kind_name[e->call], e->comm);
-    else if (e->number == NO_NUMBER) snprintf(name, sizeof name, "%s", event_name[e->kind]);
-    else snprintf(name, sizeof name, "%s %u", event_name[e->kind], e->number);
-    // Rows: 0 computing; 1 collectives and receives; 2 sends, which may overlap those.
-    int row = computes ? 0 : e->kind == EVENT_SEND ? 2 : 1;
-    trace_line(f, first, "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.6f,\"dur\":%.6f,\"pid\":%zu,\"tid\":%d,\"args\":{\"bytes\":%zu}}", name,
-               computes ? "compute" : "communication", us(r, e->start), us(r, e->end) - us(r, e->start), rank, row, e->bytes);
-    if (message)
-        trace_line(f, first, "{\"name\":\"message\",\"cat\":\"message\",\"ph\":\"%s\",%s\"id\":\"%016llx\",\"ts\":%.6f,\"pid\":%zu,\"tid\":%d}",
-                   e->kind == EVENT_SEND ? "s" : "f", e->kind == EVENT_SEND ? "" : "\"bp\":\"e\",", (unsigned long long)e->flow,
-                   us(r, e->kind == EVENT_SEND ? e->start : e->end), rank, row);
-}
-
-void trace_write(const Recording *r, const char *file) {
-    static const char *const row_name[] = { "compute", "communication", "sends" };
-    Output o = output_open(file);
-    bool first = true;
-    fprintf(o.f, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
-    for (size_t k = 0; k < r->ranks; k++) {
-        trace_line(o.f, &first, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%zu,\"args\":{\"name\":\"rank %zu\"}}", k, k);
-        trace_line(o.f, &first, "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%zu,\"args\":{\"sort_index\":%zu}}", k, k);
-        for (int row = 0; row < 3; row++)
-            trace_line(o.f, &first, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%zu,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", k, row, row_name[row]);
-        for (size_t i = 0; i < r->rank[k].n; i++) trace_event(o.f, &first, r, k, &r->rank[k].events[i]);
-        for (size_t i = 0; i < r->rank[k].samples; i++)
-            trace_line(o.f, &first, "{\"name\":\"activations\",\"ph\":\"C\",\"ts\":%.6f,\"pid\":%zu,\"args\":{\"bytes\":%zu}}",
-                       us(r, r->rank[k].memory[i].at), k, r->rank[k].memory[i].bytes);
-    }
-    fprintf(o.f, "\n]}\n");
     output_close(&o);
 }

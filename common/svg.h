@@ -14,7 +14,7 @@ typedef struct {
 Recording recording_gather(Run *run);
 void recording_free(Recording *r);
 
-// Written to FILE.tmp, then renamed; fault() when that fails.
+// These write whole files or none (output.h).
 void svg_write(const Recording *r, const char *title, bool memory, const char *file);
 // Chrome trace event JSON: one process per rank, rows for computing and communication, arrows from send to recv.
 void trace_write(const Recording *r, const char *file);
