@@ -261,7 +261,10 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
         say(run, "%s: no time passed, nothing to draw", title);
         return;
     }
-    say(run, "%s: %s   F forward  B backward  U update  # communication  . idle", title, duration(time, all->end - all->begin));
+    static const char key[] = "F forward  B backward  U update  # communication  . idle";
+    duration(time, all->end - all->begin);
+    bool fits = strlen(title) + 2 + strlen(time) + 3 + strlen(key) <= LABEL + width;
+    say(run, "%s: %s%s%s", title, time, fits ? "   " : "\n", key);
     for (size_t r = 0; r < all->ranks; r++) {
         snprintf(label, sizeof label, "rank %zu", r);
         ChartRow row = chart_row(all, r, width);
