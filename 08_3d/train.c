@@ -14,6 +14,7 @@
 #include "08_3d/predict.h"
 #include "08_3d/safetensors.h"
 #include "08_3d/trainer.h"
+#include "common/picture.h"
 #include "common/sketch.h"
 
 static const Option options[] = {
@@ -197,7 +198,7 @@ static void loop(Run *run, Trainer *t, Unsplit *u, const Data *d, Curve got, Cur
     size_t show = steps > 20 ? steps / 20 : 1;
     for (size_t step = 0; step < steps; step++) {
         double start = now();
-        if (step + 1 == steps) costs_begin(t);
+        if (step + 1 == steps) { costs_begin(t); picture_begin(run); }
         StepResult r = trainer_gradients(t, d, step);
         got.loss[step] = r.loss;
         got.norm[step] = r.grad_norm;
@@ -211,7 +212,7 @@ static void loop(Run *run, Trainer *t, Unsplit *u, const Data *d, Curve got, Cur
             compare(run, t, u, model_snapshot_gradients, "3D = unsplit, first step's gradients", LIMIT_ROUNDING);
         t->optimizer.lr = learning_rate(run, step);
         trainer_update(t, r);
-        if (step + 1 == steps) costs_end(run, t);
+        if (step + 1 == steps) { picture_end(run); costs_end(run, t); }
         if (u->model) optimizer_step(&u->optimizer, u->model, clip_factor(want.norm[step], t->config.clip));
 
         double seconds = now() - start;
@@ -223,6 +224,9 @@ static void loop(Run *run, Trainer *t, Unsplit *u, const Data *d, Curve got, Cur
         if (every && (step + 1) % every == 0 && step + 1 < steps)
             say(run, "             held-out loss %.4f\n", trainer_evaluate(t, d, windows < 64 ? windows : 64));
     }
+    Timing timing = picture_timing(run);
+    picture_show(run, "the last step", PICTURE_MEMORY);
+    picture_summary(run, &timing);
     double eval = trainer_evaluate(t, d, windows), entropy = data_byte_entropy(d);
     log_line(log, file, "{\"eval_loss\":%.9g}\n", eval);
     if (log && fclose(log)) fault("cannot write the log %s: %s", file, strerror(errno));

@@ -77,6 +77,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     for (size_t k = 0; k < m; k++) {
         Range r = shard_range(range_size(t->sequences), m, k);
         batch[k] = data_batch(d, &tokens, step, t->sequences.lo + r.lo, range_size(r), t->config.batch);
+        batch[k].number = k;
     }
 
     if (t->config.zero) zero_begin(t->model);

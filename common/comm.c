@@ -1,6 +1,8 @@
 // comm.c: what all transports share: checks of arguments, the ledger, copies in and out, sums in rank order.
 // Moving bytes between ranks is comm_emu.c and comm_mpi.c, behind transport.h.
 #include "transport.h"
+#include "random.h"
+#include "record.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,8 +129,94 @@ static Request *tensor_start(Comm *c, Action action, const char *call, size_t co
     return r;
 }
 
-static void finish_and_deliver(Request *r) {
+// ---- 2b. Time (clock.h): when operations begin and end, and what is recorded of them ----
+
+static _Thread_local Request *unmet;       // started collectives of this rank whose end is not known yet, oldest first
+
+static bool collective(const Request *r) { return r->action != DO_SEND && r->action != DO_RECV; }
+
+static void collective_ends(Request *r) {
+    if (clock_config()->model) {
+        r->end = r->stamp + clock_transfer(r->steps, r->bytes);
+        clock_row_set(r->end);
+        record_transfer(EVENT_COLLECTIVE, r->kind, r->comm->name, 0, r->bytes, r->stamp, r->end, 0);
+    } else {
+        record_transfer(EVENT_COLLECTIVE, r->kind, r->comm->name, 0, r->bytes, r->issued, clock_now(), 0);
+    }
+}
+
+// One communication row: the next operation starts after those started before, so their end must be known first.
+static void meet_all(void) {
+    while (unmet) {
+        Request *r = unmet;
+        unmet = r->next_timed;
+        r->comm->state->wire->meet(r);
+        collective_ends(r);
+    }
+}
+
+static void time_begins(Request *r) {
+    r->timed = r->booked && !ledger_paused();
+    if (!r->timed) return;
+    record_pause_compute();
+    bool model = clock_config()->model;
+    if (model && collective(r)) meet_all();
+    r->issued = clock_now();
+    r->stamp = r->issued;
+    if (collective(r)) {
+        if (model && clock_row_free() > r->stamp) r->stamp = clock_row_free();
+        return;
+    }
+    struct CommState *s = r->comm->state;
+    bool sends = r->action == DO_SEND;
+    size_t number = sends ? s->peer[r->peer].sent++ : s->peer[r->peer].received++;
+    size_t from = sends ? r->comm->rank : r->peer, to = sends ? r->peer : r->comm->rank;
+    r->flow = random_key(random_key(random_key(s->id, from), to), number);
+    if (!sends) return;
+    Picoseconds leaves = s->peer[r->peer].link_free > r->issued ? s->peer[r->peer].link_free : r->issued;
+    r->stamp = leaves + clock_transfer(1, r->bytes);
+    s->peer[r->peer].link_free = model ? r->stamp : 0;
+    if (model) record_transfer(EVENT_SEND, r->kind, r->comm->name, r->peer, r->bytes, leaves, r->stamp, r->flow);
+}
+
+// The call has started the operation, and returns without its result.
+static void time_leaves(Request *r) {
+    if (!r->timed) return;
+    if (collective(r) && clock_config()->model) {
+        Request **last = &unmet;
+        while (*last) last = &(*last)->next_timed;
+        *last = r;
+        r->next_timed = NULL;
+    }
+    record_resume_compute();
+}
+
+static void time_ends(Request *r) {
+    if (!r->timed) return;
+    if (clock_config()->model) {
+        if (collective(r)) clock_wait_until(r->end);
+        if (r->action == DO_RECV) {
+            clock_wait_until(r->stamp);
+            record_transfer(EVENT_RECV, r->kind, r->comm->name, r->peer, r->bytes, r->issued, clock_now(), r->flow);
+        }
+    } else if (collective(r)) {
+        collective_ends(r);
+    } else {
+        record_transfer(r->action == DO_SEND ? EVENT_SEND : EVENT_RECV, r->kind, r->comm->name, r->peer, r->bytes, r->issued,
+                        clock_now(), r->flow);
+    }
+    record_resume_compute();
+}
+
+static void finish_in_time(Request *r) {
+    if (r->timed) record_pause_compute();
+    if (r->timed && collective(r) && clock_config()->model) meet_all();
     r->comm->state->wire->finish(r);
+    time_ends(r);
+}
+
+static void finish_and_deliver(Request *r) {
+    finish_in_time(r);
     if (r->out_count > 0) tensor_upload(r->output, (const real *)r->out.data);
     request_recycle(r);
 }
@@ -149,13 +237,17 @@ static void check_unchanged(Request *r, const char *until) {
 }
 
 static void run_now(Request *r) {
+    time_begins(r);
     r->comm->state->wire->start(r);
+    time_leaves(r);
     finish_and_deliver(r);
 }
 
 static Request *run_later(Request *r) {
     list_append(&r->comm->state->open, r);
+    time_begins(r);
     r->comm->state->wire->start(r);
+    time_leaves(r);
     return r;
 }
 
@@ -172,9 +264,27 @@ static void book(Comm *c, CommKind kind, size_t bytes) {
     c->ledger[kind].bytes += bytes;
 }
 
+// Books `sent` bytes of this rank; the operation takes the time of `steps` messages of `bytes` in all.
+static Request *booked(Request *r, CommKind kind, size_t sent, size_t steps, size_t bytes) {
+    book(r->comm, kind, sent);
+    r->booked = true;
+    r->kind = kind;
+    r->steps = steps;
+    r->bytes = bytes;
+    return r;
+}
+
 // `rounds` ring passes over all links but one, each with a chunk of ceil(count / n) elements.
-static void book_ring(Comm *c, CommKind kind, size_t rounds, size_t count, size_t bytes_each) {
-    book(c, kind, rounds * (c->size - 1) * ceil_div(count, c->size) * bytes_each);
+static Request *ring(Request *r, CommKind kind, size_t rounds) {
+    size_t n = r->comm->size, steps = rounds * (n - 1), bytes = steps * ceil_div(r->count, n) * element_size(r->element);
+    return booked(r, kind, bytes, steps, bytes);
+}
+
+// A tree: S bytes on its longest path, in as many steps as it is high.
+static Request *tree(Request *r, CommKind kind, bool sends) {
+    size_t height = 0, bytes = r->comm->size > 1 ? r->count * element_size(r->element) : 0;
+    while (((size_t)1 << height) < r->comm->size) height++;
+    return booked(r, kind, sends ? bytes : 0, height, bytes);
 }
 
 void comm_ledger_reset(Comm *c) { memset(c->ledger, 0, sizeof c->ledger); }
@@ -195,20 +305,18 @@ static void check_part(const Comm *c, const char *call, Tensor mine, Tensor whol
 }
 
 static Request *all_reduce(Comm *c, Tensor t) {
-    book_ring(c, COMM_ALL_REDUCE, 2, tensor_count(t), sizeof(real));
-    return tensor_start(c, DO_ALL_REDUCE, "all-reduce", tensor_count(t), 0, t, t);
+    return ring(tensor_start(c, DO_ALL_REDUCE, "all-reduce", tensor_count(t), 0, t, t), COMM_ALL_REDUCE, 2);
 }
 
 static Request *reduce_scatter(Comm *c, Tensor mine, Tensor whole) {
     check_part(c, "reduce-scatter", mine, whole);
-    book_ring(c, COMM_REDUCE_SCATTER, 1, tensor_count(whole), sizeof(real));
-    return tensor_start(c, DO_REDUCE_SCATTER, "reduce-scatter", tensor_count(whole), 0, whole, mine);
+    return ring(tensor_start(c, DO_REDUCE_SCATTER, "reduce-scatter", tensor_count(whole), 0, whole, mine),
+                COMM_REDUCE_SCATTER, 1);
 }
 
 static Request *all_gather(Comm *c, Tensor whole, Tensor mine) {
     check_part(c, "all-gather", mine, whole);
-    book_ring(c, COMM_ALL_GATHER, 1, tensor_count(whole), sizeof(real));
-    return tensor_start(c, DO_ALL_GATHER, "all-gather", tensor_count(whole), 0, mine, whole);
+    return ring(tensor_start(c, DO_ALL_GATHER, "all-gather", tensor_count(whole), 0, mine, whole), COMM_ALL_GATHER, 1);
 }
 
 void comm_all_reduce(Comm *c, Tensor t) { run_now(all_reduce(c, t)); }
@@ -221,43 +329,39 @@ Request *comm_start_reduce_scatter(Comm *c, Tensor mine, Tensor whole) {
 }
 
 void comm_all_reduce_max(Comm *c, Tensor t) {
-    book_ring(c, COMM_ALL_REDUCE, 2, tensor_count(t), sizeof(real));
-    run_now(tensor_start(c, DO_ALL_REDUCE_MAX, "all-reduce of maxima", tensor_count(t), 0, t, t));
+    run_now(ring(tensor_start(c, DO_ALL_REDUCE_MAX, "all-reduce of maxima", tensor_count(t), 0, t, t), COMM_ALL_REDUCE, 2));
 }
 
 void comm_broadcast(Comm *c, Tensor t, size_t root) {
-    book(c, COMM_BROADCAST, c->rank == root && c->size > 1 ? tensor_count(t) * sizeof(real) : 0);
-    run_now(tensor_start(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t));
+    run_now(tree(tensor_start(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t), COMM_BROADCAST, c->rank == root));
 }
 
 void comm_reduce(Comm *c, Tensor t, size_t root) {
-    book(c, COMM_REDUCE, c->rank != root ? tensor_count(t) * sizeof(real) : 0);
-    run_now(tensor_start(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t));
+    run_now(tree(tensor_start(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t), COMM_REDUCE, c->rank != root));
 }
 
-// The same with host memory. Not booked: whoever counts does so.
-static void host_run(Comm *c, Action action, const char *call, Element e, size_t count, size_t peer, const void *in,
-                     void *out) {
-    Request *r = request_new(c, action, call, e, count, peer);
-    if (in && r->in_count > 0) memcpy(r->in.data, in, r->in_count * element_size(e));
-    c->state->wire->start(r);
-    c->state->wire->finish(r);
-    if (out && r->out_count > 0) memcpy(out, r->out.data, r->out_count * element_size(e));
+// The same with host memory. Only what was booked before takes time.
+static void host_run(Request *r, const void *in, void *out) {
+    if (in && r->in_count > 0) memcpy(r->in.data, in, r->in_count * element_size(r->element));
+    time_begins(r);
+    r->comm->state->wire->start(r);
+    time_leaves(r);
+    finish_in_time(r);
+    if (out && r->out_count > 0) memcpy(out, r->out.data, r->out_count * element_size(r->element));
     request_recycle(r);
 }
 
 void comm_all_reduce_doubles(Comm *c, double *values, size_t n) {
-    book_ring(c, COMM_ALL_REDUCE, 2, n, sizeof *values);
-    host_run(c, DO_ALL_REDUCE, "all-reduce of doubles", DOUBLES, n, 0, values, values);
+    host_run(ring(request_new(c, DO_ALL_REDUCE, "all-reduce of doubles", DOUBLES, n, 0), COMM_ALL_REDUCE, 2), values, values);
 }
 
-void comm_barrier(Comm *c) { host_run(c, DO_BARRIER, "barrier", BYTES, 0, 0, NULL, NULL); }
+void comm_barrier(Comm *c) { host_run(request_new(c, DO_BARRIER, "barrier", BYTES, 0, 0), NULL, NULL); }
 
 // ---- 5. Point to point ----
 
 static Request *send_to(Comm *c, Tensor t, size_t to) {
-    book(c, COMM_SEND, to != c->rank ? tensor_count(t) * sizeof(real) : 0);
-    return tensor_start(c, DO_SEND, "send", tensor_count(t), to, t, t);
+    size_t bytes = to != c->rank ? tensor_count(t) * sizeof(real) : 0;
+    return booked(tensor_start(c, DO_SEND, "send", tensor_count(t), to, t, t), COMM_SEND, bytes, 1, bytes);
 }
 
 void comm_send(Comm *c, Tensor t, size_t to) {
@@ -267,7 +371,11 @@ void comm_send(Comm *c, Tensor t, size_t to) {
 }
 
 void comm_recv(Comm *c, Tensor t, size_t from) {
-    in_group_or_now(tensor_start(c, DO_RECV, "recv", tensor_count(t), from, t, t));
+    Request *r = tensor_start(c, DO_RECV, "recv", tensor_count(t), from, t, t);
+    r->booked = true;                      // by its sender; here it only takes time
+    r->kind = COMM_SEND;
+    r->bytes = tensor_count(t) * sizeof(real);
+    in_group_or_now(r);
 }
 
 Request *comm_start_send(Comm *c, Tensor t, size_t to) {
@@ -314,6 +422,7 @@ Comm *comm_new(const char *name, size_t rank, size_t size, const Wire *wire, voi
     Comm *c = host_alloc(sizeof *c);
     *c = (Comm){ .name = name, .rank = rank, .size = size, .state = host_alloc(sizeof *c->state) };
     *c->state = (struct CommState){ .wire = wire, .link = link, .reduce = reduce, .timeout = timeout };
+    c->state->peer = host_alloc(size * sizeof *c->state->peer);
     return c;
 }
 
@@ -322,7 +431,7 @@ Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
     Wish mine = { colour, key };
     Wish *wish = host_alloc(parent->size * sizeof *wish);
     size_t *member = host_alloc(parent->size * sizeof *member), n = 0, me = 0;
-    host_run(parent, DO_ALL_GATHER, "split", BYTES, parent->size * sizeof *wish, 0, &mine, wish);
+    host_run(request_new(parent, DO_ALL_GATHER, "split", BYTES, parent->size * sizeof *wish, 0), &mine, wish);
     for (size_t rank = 0; rank < parent->size; rank++) {       // insertion by key; equal keys keep this order
         if (wish[rank].colour != colour) continue;
         size_t place = n++;
@@ -334,7 +443,9 @@ Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
     void *link = s->wire->split(parent, member, n, me);
     free(wish);
     free(member);
-    return comm_new(name, me, n, s->wire, link, s->reduce, s->timeout);
+    Comm *c = comm_new(name, me, n, s->wire, link, s->reduce, s->timeout);
+    c->state->id = random_key(random_key(s->id, s->meetings), colour);
+    return c;
 }
 
 void comm_free(Comm *c) {
@@ -347,6 +458,7 @@ void comm_free(Comm *c) {
     }
     c->state->wire->close(c);
     request_free_list(c->state->idle);
+    free(c->state->peer);
     free(c->state);
     free(c);
 }
@@ -355,9 +467,9 @@ void comm_free(Comm *c) {
 
 void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes) {
     size_t *size = host_alloc(side->size * sizeof *size), total = 0;
-    host_run(side, DO_ALL_GATHER, "side_gather", BYTES, side->size * sizeof *size, 0, &bytes, size);
+    host_run(request_new(side, DO_ALL_GATHER, "side_gather", BYTES, side->size * sizeof *size, 0), &bytes, size);
     if (side->rank > 0) {
-        if (bytes > 0) host_run(side, DO_SEND, "side_gather", BYTES, bytes, 0, mine, NULL);
+        if (bytes > 0) host_run(request_new(side, DO_SEND, "side_gather", BYTES, bytes, 0), mine, NULL);
         free(size);
         return;
     }
@@ -366,13 +478,13 @@ void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes) {
     for (size_t rank = 0; rank < side->size; to += size[rank++]) {
         if (size[rank] == 0) continue;
         if (rank == 0) memcpy(to, mine, bytes);
-        else host_run(side, DO_RECV, "side_gather", BYTES, size[rank], rank, NULL, to);
+        else host_run(request_new(side, DO_RECV, "side_gather", BYTES, size[rank], rank), NULL, to);
     }
     *sizes = size;
 }
 
 void side_broadcast(void *data, size_t bytes) {
-    host_run(side, DO_BROADCAST, "side_broadcast", BYTES, bytes, 0, data, data);
+    host_run(request_new(side, DO_BROADCAST, "side_broadcast", BYTES, bytes, 0), data, data);
 }
 
 // ---- 8. The launch ----
@@ -416,12 +528,14 @@ LaunchChoice comm_choose(const LaunchOptions *o) {
 void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
     side = side_channel;
     memory_rank_begin();
+    clock_rank_begin();
     body.body(world, body.context);
     // Nobody leaves before all have come: who ended too early is then named like any other mismatch.
-    host_run(world, DO_BARRIER, "end-of-run barrier", BYTES, 0, 0, NULL, NULL);
+    host_run(request_new(world, DO_BARRIER, "end-of-run barrier", BYTES, 0, 0), NULL, NULL);
     comm_free(world);
     comm_free(side);
     memory_rank_end();
+    record_free();
 }
 
 void comm_run(const LaunchOptions *o, const LaunchChoice *choice, void (*body)(Comm *world, void *context),

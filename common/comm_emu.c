@@ -44,6 +44,7 @@ typedef struct Post {
     struct Post *next;
     Request *request;                      // NULL: a buffered send, whose sender has gone on
     size_t bytes;
+    uint64_t stamp;
     char data[];                           // of a send
 } Post;
 
@@ -187,7 +188,12 @@ static void arrive(Request *r) {
     m->of[r->comm->rank] = r;
     if (++m->arrived < g->size) return;
     collect(m->of, g->size);
-    for (size_t i = 0; i < g->size; i++) m->of[i]->done = true;
+    uint64_t latest = 0;
+    for (size_t i = 0; i < g->size; i++) latest = m->of[i]->stamp > latest ? m->of[i]->stamp : latest;
+    for (size_t i = 0; i < g->size; i++) {
+        m->of[i]->stamp = latest;
+        m->of[i]->done = true;
+    }
     Meeting **place = &g->meetings;
     while (*place != m) place = &(*place)->next;
     *place = m->next;
@@ -200,6 +206,7 @@ static void enqueue(Post **queue, Request *r, bool with_data) {
     size_t bytes = r->count * element_size(r->element);
     Post *p = host_alloc(sizeof *p + (with_data ? bytes : 0));
     p->bytes = bytes;
+    p->stamp = r->stamp;
     p->request = r->buffered ? NULL : r;
     if (with_data) memcpy(p->data, r->in.data, bytes);
     while (*queue) queue = &(*queue)->next;
@@ -227,8 +234,13 @@ static void exchange(Request *r) {
     }
     Post *other = *here;
     check_same_size(r, other, from, to);
-    if (sends) memcpy(other->request->out.data, r->in.data, other->bytes);
-    else memcpy(r->out.data, other->data, other->bytes);
+    if (sends) {
+        memcpy(other->request->out.data, r->in.data, other->bytes);
+        other->request->stamp = r->stamp;
+    } else {
+        memcpy(r->out.data, other->data, other->bytes);
+        r->stamp = other->stamp;
+    }
     r->done = true;
     if (other->request) other->request->done = true;
     *here = other->next;
@@ -280,7 +292,7 @@ static void emu_close(Comm *c) {
 
 // ---- 5. The launch ----
 
-static const Wire wire_emu = { emu_start, wait_until_done, emu_split, emu_close };
+static const Wire wire_emu = { emu_start, wait_until_done, wait_until_done, emu_split, emu_close };
 
 // Nothing is unwound: the other threads stand in the middle of their calls.
 static void end_process(int status) {

@@ -19,7 +19,8 @@
 
 // What a Request keeps while it is under way. MPI reads the tables of counts until the operation is complete.
 typedef struct {
-    MPI_Request request;
+    MPI_Request request, stamp_request;
+    uint64_t stamp;            // of the model clock: what this rank says, then the latest of all (a recv: the sender's)
     size_t size;
     int table[];               // 4 tables of `size` ints
 } Flight;
@@ -132,6 +133,34 @@ static void start_exchange(Request *r, Tables t, MPI_Datatype type, MPI_Request 
                        link_of(r)->comm, request));
 }
 
+// The model clock's stamps travel beside the data: a maximum over the members; with a message, a second one.
+static bool stamped(const Request *r) { return r->booked && clock_config()->model; }
+enum { TAG_DATA, TAG_STAMP };
+
+static void start_stamp(Request *r) {
+    Flight *f = flight_of(r);
+    MPI_Comm comm = link_of(r)->comm;
+    f->stamp = r->stamp;
+    if (r->action == DO_SEND)
+        MPI(MPI_Isend(&f->stamp, 1, MPI_UINT64_T, fits_int(r->peer), TAG_STAMP, comm, &f->stamp_request));
+    else if (r->action == DO_RECV)
+        MPI(MPI_Irecv(&f->stamp, 1, MPI_UINT64_T, fits_int(r->peer), TAG_STAMP, comm, &f->stamp_request));
+    else
+        MPI(MPI_Iallreduce(MPI_IN_PLACE, &f->stamp, 1, MPI_UINT64_T, MPI_MAX, comm, &f->stamp_request));
+}
+
+static void mpi_meet(Request *r) {
+    Flight *f = r->extra;
+    if (!stamped(r) || f->stamp_request == MPI_REQUEST_NULL) return;
+    int error;
+    char text[200];
+    describe(r, text);
+    if (!poll_until(&f->stamp_request, MPI_STATUS_IGNORE, r->comm->state->timeout, &error))
+        too_late(r->comm->state->timeout, text);
+    check_mpi(error, text);
+    r->stamp = f->stamp;
+}
+
 static void start_collective(Request *r) {
     MPI_Comm comm = link_of(r)->comm;
     MPI_Request *request = &flight_of(r)->request;
@@ -195,17 +224,18 @@ static void start_message(Request *r) {
     int count = fits_int(r->count), peer = fits_int(r->peer);
     MPI_Datatype type = datatype(r->element);
     MPI_Comm comm = link_of(r)->comm;
-    if (r->action == DO_RECV) MPI(MPI_Irecv(r->out.data, count, type, peer, 0, comm, request));
-    else if (r->buffered) MPI(MPI_Isend(r->in.data, count, type, peer, 0, comm, request));
-    else MPI(MPI_Issend(r->in.data, count, type, peer, 0, comm, request));      // complete when it is received
+    if (r->action == DO_RECV) MPI(MPI_Irecv(r->out.data, count, type, peer, TAG_DATA, comm, request));
+    else if (r->buffered) MPI(MPI_Isend(r->in.data, count, type, peer, TAG_DATA, comm, request));
+    else MPI(MPI_Issend(r->in.data, count, type, peer, TAG_DATA, comm, request));      // complete when it is received
 }
 
 static void reap_afloat(Link *l) {
     for (Afloat **place = &l->afloat; *place;) {
         Afloat *a = *place;
-        int done;
+        int done, stamped;
         MPI(MPI_Test(&a->flight->request, &done, MPI_STATUS_IGNORE));
-        if (!done) {
+        MPI(MPI_Test(&a->flight->stamp_request, &stamped, MPI_STATUS_IGNORE));
+        if (!done || !stamped) {
             place = &a->next;
             continue;
         }
@@ -232,14 +262,20 @@ static void set_afloat(Request *r) {
 
 static void mpi_start(Request *r) {
     reap_afloat(link_of(r));
+    flight_of(r)->stamp_request = MPI_REQUEST_NULL;
     if (r->action == DO_SEND || r->action == DO_RECV) start_message(r);
     else start_collective(r);
+    if (stamped(r)) start_stamp(r);
 }
 
 static void mpi_finish(Request *r) {
-    if (r->buffered) set_afloat(r);
-    else if (r->action == DO_SEND || r->action == DO_RECV) wait_for(r, &((Flight *)r->extra)->request);
+    if (r->buffered) {
+        set_afloat(r);
+        return;
+    }
+    if (r->action == DO_SEND || r->action == DO_RECV) wait_for(r, &((Flight *)r->extra)->request);
     else finish_collective(r);
+    mpi_meet(r);
 }
 
 // ---- 4. Communicators ----
@@ -280,7 +316,7 @@ static void mpi_close(Comm *c) {
     free(l);
 }
 
-static const Wire wire_mpi = { mpi_start, mpi_finish, mpi_split, mpi_close };
+static const Wire wire_mpi = { mpi_start, mpi_finish, mpi_meet, mpi_split, mpi_close };
 
 // ---- 5. The launch ----
 

@@ -42,13 +42,13 @@ struct RunState {
     size_t config_count, check_count, checks_failed, cost_count, costs_failed;
     size_t what_width, name_width;             // columns of the check lines: the widest so far
     uint64_t digest;
+    bool pictured;                             // the lesson has drawn a picture
 };
 
 // One line and one record. error_text and limit_text are the words of the line: "max 2.1e-07", "limit 1.0e-05".
 void report_check(Run *run, CheckRecord check, const char *error_text, const char *limit_text);
 void report_detail(const char *text);          // the indented line under a failed check
 void report_costs(Run *run);                   // the table
-void report_json_require(const char *path);    // fault() when it cannot be written: asked before the work, not after it
 void report_json(Run *run, const char *path, double seconds, bool pass);
 void report_free(Run *run);
 const char *report_mark(Run *run, bool pass, const char *good, const char *bad);  // coloured when asked for

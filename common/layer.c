@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/random.h"
+#include "common/record.h"
 
 enum { KEY_WEIGHTS = 1, KEY_DROPOUT = 2 };         // first coordinate of every random number: what it is for
 
@@ -296,6 +297,7 @@ Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
 // ---------------------------------------------------------------- the plain walk
 
 Flight *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
+    record_enter(EVENT_FORWARD, b->number);
     Flight *f = host_alloc(sizeof *f);
     f->n = n;
     f->x = x;
@@ -307,10 +309,12 @@ Flight *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y
         layer_forward(&layers[i], b, x, f->layer[i].y, &f->layer[i].saved);
         x = f->layer[i].y;
     }
+    record_leave();
     return f;
 }
 
 void walk_backward(Layer *layers, size_t n, const Batch *b, Flight *f, Tensor dy, Tensor dx) {
+    record_enter(EVENT_BACKWARD, b->number);
     Arena incoming = arena(MEM_WORKSPACE);         // holds dy, once it is ours
     for (size_t i = n; i-- > 0;) {
         Arena outgoing = arena(MEM_WORKSPACE);
@@ -325,6 +329,7 @@ void walk_backward(Layer *layers, size_t n, const Batch *b, Flight *f, Tensor dy
     }
     arena_free(&incoming);
     flight_free(f);
+    record_leave();
 }
 
 void flight_free(Flight *f) {

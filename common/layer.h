@@ -23,6 +23,7 @@ typedef struct {
     uint64_t step;
     double token_weight;                           // 1 / counted tokens of the whole global batch: the head's dy
     bool training;                                 // dropout on
+    size_t number;                                 // among the micro-batches of a step: for pictures
 } Batch;
 
 // ---- Parameters ----

@@ -1,14 +1,20 @@
 // lesson.c: the frame of every program: launch, title, verdict, exit status.
 #include "frame.h"
+#include "clock.h"
 #include "device.h"
+#include "output.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static void print_title(const Program *p, size_t ranks) {
     printf("%s %s, %s, %s, %zu rank%s (%s), ", p->tag, device_name(), p->choice.transport, REAL_NAME, ranks,
            ranks == 1 ? "" : "s", p->choice.why);
-    printf("reduce %s, seed %" PRIu64 "\n", p->launch.reduce == REDUCE_FAST ? "fast" : "ordered", p->seed);
+    printf("reduce %s, seed %" PRIu64 ", ", p->launch.reduce == REDUCE_FAST ? "fast" : "ordered", p->seed);
+    const ClockConfig *c = clock_config();
+    if (c->model) printf("clock model (device %s, link %s)\n", c->device.name, c->link.name);
+    else printf("clock wall\n");
     printf("%s %s\n", p->tag, lesson_info.question);
 }
 
@@ -46,14 +52,27 @@ static int verdict(Run *run) {
     return status;
 }
 
+// --svg and --trace: looked at before the work, and held against what the lesson did.
+static void require_files(Run *run) {
+    static const char *const options[] = { "json", "svg", "trace" };
+    for (size_t i = 0; run->verbose && i < sizeof options / sizeof *options; i++)
+        if (option_text(run, options[i]) != NULL) output_require(options[i], option_text(run, options[i]));
+}
+static void require_picture(Run *run) {
+    const char *option = option_text(run, "svg") ? "svg" : "trace";
+    REQUIRE(run->state->pictured || option_text(run, option) == NULL,
+            "--%s: this lesson draws no picture of what happened when; leave the option out, or take one that does", option);
+}
+
 static void rank_body(Comm *world, void *context) {
     Program *program = context;
     struct RunState state = {.program = program};
     Run run = {.world = world, .seed = program->seed, .reduce = program->launch.reduce, .state = &state};
     run.verbose = world->rank == 0;
     if (run.verbose) print_title(program, world->size);
-    if (run.verbose && option_text(&run, "json") != NULL) report_json_require(option_text(&run, "json"));
+    require_files(&run);
     program->lesson(&run);
+    require_picture(&run);
     memory_rank_end();                         // a leak on any rank comes before the verdict, never under a PASS
     comm_barrier(world);
     program->status = verdict(&run);           // virtual ranks all write the same
@@ -77,6 +96,19 @@ static void read_common_options(Program *p) {
             "--timeout %s: expected seconds, more than 0 and at most 1000000", timeout->text);
 }
 
+// Real time says little when ranks take turns on the cores.
+static void choose_clock(const Program *p) {
+    const Settings *s = &p->settings;
+    const char *clock = settings_find(s, "clock")->text, *device = settings_find(s, "device")->text, *link = settings_find(s, "link")->text;
+    size_t d = 0, l = 0;
+    while (clock_devices[d].name && strcmp(clock_devices[d].name, device)) d++;
+    while (clock_links[l].name && strcmp(clock_links[l].name, link)) l++;
+    REQUIRE(clock_devices[d].name, "--device %s is not known: choose lesson, h100, a100 or core", device);
+    REQUIRE(clock_links[l].name, "--link %s is not known: choose free, nvlink, ib or ethernet", link);
+    bool crowded = strcmp(p->choice.transport, "emu") == 0 || (long)p->choice.ranks > sysconf(_SC_NPROCESSORS_ONLN);
+    clock_configure(&(ClockConfig){ .model = clock ? strcmp(clock, "model") == 0 : crowded, .device = clock_devices[d], .link = clock_links[l] });
+}
+
 static int help(const Settings *s, const char *program) {
     size_t rank = 0, size = 1;
     comm_launched_by_mpi(&rank, &size);
@@ -96,6 +128,7 @@ int lesson_main(int argc, char **argv, void (*lesson)(Run *run), const Option *o
     else {
         read_common_options(&program);
         program.choice = comm_choose(&program.launch);
+        choose_clock(&program);
         device_init();
         comm_run(&program.launch, &program.choice, rank_body, &program);
         comm_process_end();

@@ -7,6 +7,7 @@
 // Behind every block lie a few guard bytes, looked at when the block is freed: blocks are reused, so an address
 // sanitizer would not see a write past the end.
 #include "memory.h"
+#include "record.h"
 #include <stdlib.h>
 #include <string.h>
 #include "device.h"
@@ -46,6 +47,7 @@ static void raise_peak(size_t *peak, size_t now) {
 static void book(MemoryCategory c, size_t bytes) {
     mine.now[c] += bytes;
     raise_peak(&mine.peak[c], mine.now[c]);
+    if (c == MEM_ACTIVATIONS) record_activations(mine.now[c]);
     if (c == MEM_REFERENCE) return;
     mine.total += bytes;
     raise_peak(&mine.total_peak, mine.total);
@@ -53,6 +55,7 @@ static void book(MemoryCategory c, size_t bytes) {
 
 static void unbook(MemoryCategory c, size_t bytes) {
     mine.now[c] -= bytes;
+    if (c == MEM_ACTIVATIONS) record_activations(mine.now[c]);
     if (c != MEM_REFERENCE) mine.total -= bytes;
 }
 

@@ -1,6 +1,7 @@
 // optimizer.c: see optimizer.h.
 #include "common/optimizer.h"
 #include <math.h>
+#include "common/record.h"
 
 Optimizer sgd(double lr) { return (Optimizer){ .kind = SGD, .lr = lr }; }
 Optimizer adamw(double lr) {
@@ -43,6 +44,7 @@ static void update(const Optimizer *o, Unit *u, size_t lo, size_t hi, bool decay
 }
 
 void optimizer_step(Optimizer *o, Model *m, double scale) {
+    record_enter(EVENT_UPDATE, NO_NUMBER);
     o->step++;
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
@@ -55,4 +57,5 @@ void optimizer_step(Optimizer *o, Model *m, double scale) {
             if (lo < hi) update(o, u, lo, hi, p->decay, scale);
         }
     }
+    record_leave();
 }

@@ -1,15 +1,14 @@
 // report.c: the lines of checks and costs, and the JSON. Only rank 0 prints and remembers.
 #include "frame.h"
 #include "device.h"
+#include "output.h"
 #include "random.h"
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { WIDEST_COLUMN = 48 };                   // a longer name moves its own line, not all later ones
 
@@ -255,42 +254,10 @@ static void json_write(FILE *f, Run *run, double seconds, bool pass) {
     fprintf(f, "\"pass\":%s}\n", pass ? "true" : "false");
 }
 
-// Written beside its place and renamed, so that a reader never meets half a file. What is not a plain file (a pipe, a
-// device) is written in place: renaming would replace it.
-static FILE *json_open(const char *path, const char *mode, char **part, bool *in_place) {
-    struct stat there;
-    *in_place = stat(path, &there) == 0 && !S_ISREG(there.st_mode);
-    *part = host_alloc(strlen(path) + 5);
-    sprintf(*part, "%s%s", path, *in_place ? "" : ".tmp");
-    FILE *f = fopen(*part, mode);
-    if (f == NULL)
-        fault("--json %s: cannot write it: %s; name a file in a folder that exists", path, strerror(errno));
-    return f;
-}
-
-void report_json_require(const char *path) {
-    struct stat there;
-    if (stat(path, &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) return;     // a pipe is opened once
-    char *part;
-    bool in_place;
-    fclose(json_open(path, "a", &part, &in_place));
-    if (!in_place) remove(part);
-    free(part);
-}
-
 void report_json(Run *run, const char *path, double seconds, bool pass) {
-    char *part;
-    bool in_place;
-    FILE *f = json_open(path, "w", &part, &in_place);
-    json_write(f, run, seconds, pass);
-    int trouble = fflush(f) != 0 || ferror(f) ? errno : 0;
-    if (fclose(f) != 0 && trouble == 0) trouble = errno;
-    if (trouble == 0 && !in_place && rename(part, path) != 0) trouble = errno;
-    if (trouble != 0) {
-        if (!in_place) remove(part);
-        fault("--json %s: cannot write it: %s", path, strerror(trouble));
-    }
-    free(part);
+    Output o = output_open("json", path);
+    json_write(o.f, run, seconds, pass);
+    output_close(&o);
 }
 
 void report_free(Run *run) {

@@ -5,6 +5,7 @@
 // buffers are kept with the Comm and used again. They are not in the memory ledger, equal on all transports.
 #ifndef TRANSPORT_H
 #define TRANSPORT_H
+#include "clock.h"
 #include "comm.h"
 
 typedef enum { DO_ALL_REDUCE, DO_ALL_REDUCE_MAX, DO_REDUCE_SCATTER, DO_ALL_GATHER, DO_BROADCAST, DO_REDUCE, DO_BARRIER,
@@ -29,6 +30,15 @@ struct Request {
     Buffer scratch;                        // for the transport between start and finish
     void *extra;                           // the transport's own, freed with the request
     Tensor input, output;                  // the caller's
+    // Time. stamp: before start, when this rank is ready (a send: when its message arrives); after meet, the latest of all
+    // members (a recv: when its message arrives). The transports carry it under the model clock.
+    uint64_t stamp;
+    Picoseconds issued, end;
+    size_t steps, bytes;                   // of the ring that carries it
+    uint64_t flow;                         // of a message
+    CommKind kind;
+    bool booked, timed;                    // an operation of the ledger; not while that is paused
+    Request *next_timed;                   // in the list of started collectives whose end is not known yet
     Request *next;                         // in the list of the Comm it is in
 };
 
@@ -41,6 +51,7 @@ Range request_part(const Request *r, size_t rank);             // elements of pa
 typedef struct {
     void (*start)(Request *r);             // never waits for another rank
     void (*finish)(Request *r);            // waits; afterwards out is complete and in is free
+    void (*meet)(Request *r);              // waits until all members have started it: stamp is the latest of theirs
     // The link of a new Comm over these ranks of the parent, of which I am number me. All of them call it.
     void *(*split)(Comm *parent, const size_t *members, size_t n, size_t me);
     void (*close)(Comm *c);
@@ -55,6 +66,8 @@ struct CommState {
     Request *open;                         // started or grouped, not waited for; oldest first
     Request *idle;                         // finished, kept for their buffers
     bool grouping;                         // between group_start and group_end
+    uint64_t id;                           // equal on all members, different for every Comm
+    struct { size_t sent, received; Picoseconds link_free; } *peer;       // messages so far, and the model's link to a peer
 };
 
 typedef struct { void (*body)(Comm *world, void *context); void *context; } RankBody;

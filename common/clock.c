@@ -1,0 +1,59 @@
+// clock.c: see clock.h.
+#include "clock.h"
+#include <math.h>
+#include <time.h>
+#include "memory.h"
+#include "util.h"
+
+// "lesson" is a device slowed down to the size of the lessons' models, whose blocks have some 1e4 FLOPs where real ones have 1e12: at
+// one FLOP a nanosecond, computing and talking stand in the proportion in which they stand in training.
+const ClockDevice clock_devices[] = {
+    { "lesson", 1e9, "one FLOP a nanosecond, to the scale of the lessons' models" },
+    { "h100", 989.4e12, "NVIDIA H100 SXM data sheet: dense bf16" },
+    { "a100", 312e12, "NVIDIA A100 data sheet: dense bf16" },
+    { "core", 105e9, "one core of an AVX-512 server, sgemm 1024^3 by OpenBLAS 0.3.21, measured" },
+    { 0 },
+};
+const ClockLink clock_links[] = {
+    { "free", 0, 0, "no time at all: shows what the order of work alone costs" },
+    { "nvlink", 2e-6, 450e9, "NVIDIA H100 data sheet: NVLink 900 GB/s, both directions; 2 us a message assumed" },
+    { "ib", 5e-6, 50e9, "NVIDIA ConnectX-7 data sheet: NDR InfiniBand 400 Gbit/s; 5 us a message assumed" },
+    { "ethernet", 30e-6, 1.25e9, "10 Gbit/s Ethernet; 30 us a message assumed" },
+    { 0 },
+};
+
+static ClockConfig config;                         // set before the ranks start
+static _Thread_local Picoseconds compute, row;     // model clock: this rank's two rows
+static _Thread_local double begun;                 // wall clock: this rank's time 0
+static _Thread_local double flops;
+
+void clock_configure(const ClockConfig *c) { config = *c; }
+const ClockConfig *clock_config(void) { return &config; }
+
+void clock_rank_begin(void) {
+    compute = row = 0;
+    flops = 0;
+    begun = now();
+}
+
+Picoseconds clock_now(void) { return config.model ? compute : (Picoseconds)((now() - begun) * 1e12); }
+double clock_flops(void) { return flops; }
+
+double clock_begun(void) { return begun; }
+void clock_set_begun(double t) { begun = t; }
+
+void clock_charge_flops(double n) {
+    if (ledger_paused()) return;
+    flops += n;
+    if (config.model) compute += (Picoseconds)llround(n * 1e12 / config.device.flops);
+}
+
+Picoseconds clock_transfer(size_t steps, size_t bytes) {
+    if (config.link.beta == 0) return 0;
+    return (Picoseconds)llround((double)steps * config.link.alpha * 1e12 + (double)bytes * 1e12 / config.link.beta);
+}
+void clock_wait_until(Picoseconds t) {
+    if (config.model && t > compute) compute = t;
+}
+Picoseconds clock_row_free(void) { return row; }
+void clock_row_set(Picoseconds t) { row = t; }

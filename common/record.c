@@ -1,0 +1,106 @@
+// record.c: see record.h.
+#include "record.h"
+#include <stdlib.h>
+#include <string.h>
+
+const char *const event_name[EVENT_KINDS] = { "forward", "backward", "update", "collective", "send", "recv" };
+
+enum { DEPTH = 8 };
+typedef struct { uint8_t kind, number; } Doing;
+
+static _Thread_local struct {
+    bool on;
+    RecordedEvent *events;
+    MemorySample *samples;
+    size_t n, room, samples_n, samples_room;
+    Doing doing[DEPTH];                            // what is going on, innermost last
+    size_t depth;
+    Picoseconds since;                             // start of the busy stretch
+} self;
+
+static RecordedEvent *event_new(void) {
+    if (self.n == self.room) {
+        self.room = self.room ? 2 * self.room : 1024;
+        self.events = realloc(self.events, self.room * sizeof *self.events);
+        if (!self.events) fault("out of memory while recording");
+    }
+    return memset(&self.events[self.n++], 0, sizeof *self.events);
+}
+
+bool record_on(void) { return self.on && !ledger_paused(); }
+void record_start(void) {
+    self.n = self.samples_n = self.depth = 0;
+    self.on = true;
+    record_activations(memory_now(MEM_ACTIVATIONS));
+}
+void record_stop(void) { self.on = false; }
+void record_free(void) {
+    free(self.events);
+    free(self.samples);
+    memset(&self, 0, sizeof self);
+}
+const RecordedEvent *record_events(size_t *n) { *n = self.n; return self.events; }
+const MemorySample *record_memory(size_t *n) { *n = self.samples_n; return self.samples; }
+
+// ---- the compute row ----
+
+static void close_stretch(void) {
+    Picoseconds end = clock_now();
+    if (self.depth == 0 || end == self.since) return;
+    Doing d = self.doing[self.depth - 1];
+    // Where nothing came between, the last stretch goes on.
+    for (size_t i = self.n; i-- > 0;) {
+        RecordedEvent *e = &self.events[i];
+        if (e->kind > EVENT_UPDATE) continue;
+        if (e->kind != d.kind || e->number != d.number || e->end != self.since) break;
+        e->end = end;
+        return;
+    }
+    RecordedEvent *e = event_new();
+    *e = (RecordedEvent){ .start = self.since, .end = end, .kind = d.kind, .number = d.number };
+}
+
+void record_enter(EventKind kind, size_t number) {
+    if (!record_on()) return;
+    close_stretch();
+    if (self.depth == DEPTH) fault("record_enter: more than %d levels", DEPTH);
+    self.doing[self.depth++] = (Doing){ (uint8_t)kind, number < NO_NUMBER ? (uint8_t)number : NO_NUMBER };
+    self.since = clock_now();
+}
+void record_leave(void) {
+    if (!record_on() || self.depth == 0) return;
+    close_stretch();
+    self.depth--;
+    self.since = clock_now();
+}
+void record_pause_compute(void) { if (record_on()) close_stretch(); }
+void record_resume_compute(void) { if (record_on()) self.since = clock_now(); }
+
+// ---- the communication row, memory ----
+
+void record_transfer(EventKind kind, CommKind call, const char *comm, size_t peer, size_t bytes, Picoseconds start, Picoseconds end,
+                     uint64_t flow) {
+    if (!record_on()) return;
+    RecordedEvent *e = event_new();
+    *e = (RecordedEvent){ .start = start, .end = end, .flow = flow, .bytes = bytes, .kind = (uint8_t)kind, .call = (uint8_t)call,
+                  .number = NO_NUMBER, .peer = (uint16_t)peer };
+    strncpy(e->comm, comm, sizeof e->comm - 1);
+    if (self.depth) e->number = self.doing[self.depth - 1].number;
+}
+
+void record_activations(size_t bytes) {
+    if (!record_on()) return;
+    Picoseconds at = clock_now();
+    MemorySample *last = self.samples_n ? &self.samples[self.samples_n - 1] : NULL;
+    if (last && last->at == at) {                  // several changes at one moment
+        if (bytes > last->high) last->high = bytes;
+        last->bytes = bytes;
+        return;
+    }
+    if (self.samples_n == self.samples_room) {
+        self.samples_room = self.samples_room ? 2 * self.samples_room : 1024;
+        self.samples = realloc(self.samples, self.samples_room * sizeof *self.samples);
+        if (!self.samples) fault("out of memory while recording");
+    }
+    self.samples[self.samples_n++] = (MemorySample){ at, bytes, bytes };
+}

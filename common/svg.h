@@ -1,0 +1,21 @@
+// svg.h: a recording as files. Private to picture.c, svg.c and trace.c.
+#ifndef SVG_H
+#define SVG_H
+#include "lesson.h"
+#include "record.h"
+
+typedef struct { RecordedEvent *events; size_t n; MemorySample *memory; size_t samples; } RankRecording;
+typedef struct {
+    size_t ranks;
+    RankRecording *rank;                           // NULL but on rank 0
+    Picoseconds begin, end;                        // of the compute rows
+    void *buffer[2];
+} Recording;
+Recording recording_gather(Run *run);
+void recording_free(Recording *r);
+
+// These write whole files or none (output.h).
+void svg_write(const Recording *r, const char *title, bool memory, const char *file);
+// Chrome trace event JSON: one process per rank, rows for computing and communication, arrows from send to recv.
+void trace_write(const Recording *r, const char *file);
+#endif

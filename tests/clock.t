@@ -1,0 +1,48 @@
+#!/usr/bin/perl
+# The model clock against the closed forms (tests/test_clock), at several rank counts, links and precisions; the same times emulated
+# and as processes.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::Bin;
+use Jobs;
+use Test::More;
+
+chdir "$FindBin::Bin/.." or die;
+my (@jobs, @pairs);
+for my $precision (qw(fp32 fp64)) {
+    my $program = program_of($precision, 'tests/test_clock.c');
+    plan skip_all => "$program is not built" unless -x $program;
+    for my $link (qw(free nvlink ib)) {
+        for my $ranks (1, 2, 3, 4, 8) {
+            my $pair = { name => "$precision, $link, $ranks ranks", emu => emu($ranks, $program, '--link', $link) };
+            $pair->{mpi} = mpi($ranks, $program, '--link', $link, '--clock', 'model') if have_mpi && $ranks == 4;
+            push @pairs, $pair;
+        }
+    }
+}
+# What the clock must refuse, and what it must not depend on.
+my $program = program_of('fp32', 'tests/test_clock.c');
+my $wall = { words => ['tools/launch', '-e', 2, $program, '--clock', 'wall'] };
+my @h100 = map { emu(4, $program, qw(--link ib --device), $_) } qw(lesson h100);
+run_jobs([(map { grep { $_ } @$_{qw(emu mpi)} } @pairs), $wall, @h100]);
+
+# Name, predicted, measured of each cost line of the page: every rank's smallest and largest.
+sub costs { return join "\n", grep { s/^\[.*?\] (.*\S)\s+(\S+)\s+(ok|FAIL)$/$1 $2/ } split /\n/, $_[0]{out} =~ s/.*^\[[^\n]*\] cost  //msr }
+for my $pair (@pairs) {
+    my ($emu, $mpi) = @$pair{qw(emu mpi)};
+    ok($emu->{status} == 0 && $emu->{page}{pass}, "$pair->{name}: the closed forms hold") or diag(complain($emu));
+    my @times = grep { $_->{unit} eq 'ps' } @{ $emu->{page}{costs} || [] };
+    is(scalar @times, $pair->{name} =~ /free/ ? 12 : 8, "$pair->{name}: all step times were compared");
+    is(scalar(grep { $_->{measured} <= 0 || $_->{measured} != $_->{predicted} } @times), 0, "$pair->{name}: and are times");
+    next unless $mpi;
+    ok($mpi->{status} == 0 && $mpi->{page}{pass}, "$pair->{name}: as processes, too") or diag(complain($mpi));
+    isnt(costs($emu), '', "$pair->{name}: there are cost lines");
+    is(costs($mpi), costs($emu), "$pair->{name}: the same costs emulated and as processes");
+    is($mpi->{page}{digest}, $emu->{page}{digest}, "$pair->{name}: and the same bits");
+}
+is($wall->{status}, 2, 'real time is refused') or diag(complain($wall));
+like($wall->{err}, qr/\Aunsplit: [^\n]*--clock model\n\z/, 'with one message');
+is($h100[0]{status}, 0, 'a slow device with a real link') or diag(complain($h100[0]));
+isnt(costs($h100[0]), costs($h100[1]), 'a faster device gives other times');
+done_testing();
