@@ -198,7 +198,7 @@ static void loop(Run *run, Trainer *t, Unsplit *u, const Data *d, Curve got, Cur
     size_t show = steps > 20 ? steps / 20 : 1;
     for (size_t step = 0; step < steps; step++) {
         double start = now();
-        if (step + 1 == steps) { costs_begin(t); picture_begin(run); }
+        if (step + 1 == steps) { costs_begin(t); picture_begin(run, MEM_ACTIVATIONS); }
         StepResult r = trainer_gradients(t, d, step);
         got.loss[step] = r.loss;
         got.norm[step] = r.grad_norm;

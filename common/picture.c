@@ -25,11 +25,14 @@ static void common_time(Run *run) {
     clock_set_begun(strcmp(host, first.host) == 0 ? first.begun : now() - (first.now - first.begun));
 }
 
-void picture_begin(Run *run) {
+static _Thread_local MemoryCategory watched;         // by the last recording
+
+void picture_begin(Run *run, MemoryCategory category) {
+    watched = category;
     if (!clock_config()->model) common_time(run);
     comm_barrier(run->world);
     flops_before = clock_flops();
-    record_start();
+    record_start(category);
 }
 void picture_end(Run *run) {
     record_stop();
@@ -271,7 +274,7 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
         print_row(run, label, &row);
         if (what == PICTURE_MEMORY) print_memory(run, all, r, width, peak);
     }
-    if (what == PICTURE_MEMORY) say(run, "%-*skept: activations, in ninths of %zu bytes", LABEL, "", peak);
+    if (what == PICTURE_MEMORY) say(run, "%-*skept: %s, in ninths of %zu bytes", LABEL, "", memory_category_name[watched], peak);
 }
 
 // ---------------------------------------------------------------- the order of work
@@ -301,7 +304,7 @@ void picture_show(Run *run, const char *title, int what) {
     const char *svg = option_text(run, "svg"), *trace = option_text(run, "trace");
     if (run->verbose) {
         print_chart(run, &all, title, what);
-        if (svg) svg_write(&all, title, what == PICTURE_MEMORY, svg);
+        if (svg) svg_write(&all, title, what == PICTURE_MEMORY ? memory_category_name[watched] : NULL, svg);
         if (trace) trace_write(&all, trace);
     }
     recording_free(&all);

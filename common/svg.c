@@ -45,15 +45,15 @@ static void memory_strip(FILE *f, const Recording *r, const RankRecording *k, do
     fprintf(f, "L%d %.2fL%d %.1fZ\"/>\n", LEFT + WIDTH, y + STRIP_HEIGHT - level, LEFT + WIDTH, y + STRIP_HEIGHT);
 }
 
-static void legend(FILE *f) {
+static void legend(FILE *f, const char *memory) {
     static const struct { const char *text, *fill; } key[] = {
-        { "forward", "#56b4e9" }, { "backward", "#e69f00" }, { "update", "#cc79a7" }, { "communication", "#d55e00" }, { "activations kept", "#009e73" } };
-    for (size_t i = 0; i < sizeof key / sizeof *key; i++)
+        { "forward", "#56b4e9" }, { "backward", "#e69f00" }, { "update", "#cc79a7" }, { "communication", "#d55e00" }, { memory, "#009e73" } };
+    for (size_t i = 0; i < sizeof key / sizeof *key && key[i].text; i++)
         fprintf(f, "<rect x=\"%zu\" y=\"30\" width=\"10\" height=\"10\" fill=\"%s\"/><text x=\"%zu\" y=\"39\">%s</text>\n",
                 LEFT + i * 130, key[i].fill, LEFT + i * 130 + 14, key[i].text);
 }
 
-void svg_write(const Recording *r, const char *title, bool memory, const char *file) {
+void svg_write(const Recording *r, const char *title, const char *memory, const char *file) {
     Output o = output_open("svg", file);
     size_t peak = 1, height = ROW + GAP + (memory ? STRIP_HEIGHT : 0);
     for (size_t k = 0; k < r->ranks; k++)
@@ -64,7 +64,7 @@ void svg_write(const Recording *r, const char *title, bool memory, const char *f
             LEFT + WIDTH + 20, TOP + r->ranks * height + 20, LEFT);
     put_text(o.f, title);
     fputs("</text>\n", o.f);
-    legend(o.f);
+    legend(o.f, memory);
     for (size_t k = 0; k < r->ranks && r->end > r->begin; k++) {
         double y = TOP + (double)(k * height);
         fprintf(o.f, "<text x=\"10\" y=\"%.1f\">rank %zu</text>\n<rect x=\"%d\" y=\"%.1f\" width=\"%d\" height=\"%d\" fill=\"#eee\"/>\n",

@@ -30,7 +30,7 @@ static Played play(Run *run, ScheduleRule rule, size_t m) {
     }
     Schedule s = rule(p, m, i);
     Played out;
-    picture_begin(run);
+    picture_begin(run, MEM_ACTIVATIONS);
     out.result = pipeline_run(run->world, stage, &s, batch, m);
     picture_end(run);
     out.timing = picture_timing(run);
