@@ -46,7 +46,7 @@ static void memory_strip(FILE *f, const Recording *r, const RankRecording *k, do
 }
 
 static void legend(FILE *f, const char *memory) {
-    static const struct { const char *text, *fill; } key[] = {
+    const struct { const char *text, *fill; } key[] = {
         { "forward", "#56b4e9" }, { "backward", "#e69f00" }, { "update", "#cc79a7" }, { "communication", "#d55e00" }, { memory, "#009e73" } };
     for (size_t i = 0; i < sizeof key / sizeof *key && key[i].text; i++)
         fprintf(f, "<rect x=\"%zu\" y=\"30\" width=\"10\" height=\"10\" fill=\"%s\"/><text x=\"%zu\" y=\"39\">%s</text>\n",
