@@ -96,8 +96,8 @@ static void transformer(Run *run) {
     ModelConfig c = sizes(run);
     config_require(&c);
     say(run, "%zu parameters in %zu tensors", config_parameters(&c), config_tensors(&c));
-    Training t = { .model = c, .data = data_synthetic(c.vocab, c.context, run->seed), .steps = STEPS, .sequences = BATCH,
-                   .micro_batches = 1, .clip = max_norm };
+    Training t = { .model = c, .data = data_synthetic(c.vocab, c.context, run->seed), .steps = STEPS,
+                   .sequences = BATCH, .micro_batches = 1, .clip = max_norm };
     Measured r;
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.5);
