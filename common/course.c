@@ -1,5 +1,6 @@
 // course.c: see course.h.
 #include "common/course.h"
+#include "common/picture.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,6 +14,7 @@ Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t sh
     for (size_t k = 0; k < t->micro_batches; k++) {
         Range r = training_micro_batch(t, shards, shard, k);
         batch[k] = data_batch(&t->data, tokens, step, r.lo, range_size(r), t->sequences);
+        batch[k].number = k;
     }
     return batch;
 }
@@ -20,7 +22,7 @@ Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t sh
 // ---- the record ----
 
 Course course_new(Run *run, const Training *t) {
-    return (Course){ .steps = t->steps, .adamw = t->optimizer.kind == ADAMW,
+    return (Course){ .run = run, .steps = t->steps, .adamw = t->optimizer.kind == ADAMW,
                      .loss = host_alloc(t->steps * sizeof(double)), .norm = host_alloc(t->steps * sizeof(double)),
                      .first = snapshot_new(run), .gradients = snapshot_new(run), .weights = snapshot_new(run) };
 }
@@ -51,8 +53,11 @@ void course_train(Course *c, Model *m, const Training *t, size_t shards, size_t 
     for (size_t s = 0; s < t->steps; s++) {
         Arena tokens = arena(MEM_WORKSPACE);
         Batch *batch = training_batches(t, &tokens, s, shards, shard);
+        bool recorded = t->recorded && s + 1 == t->steps;
         memory_reset_peaks();
+        if (recorded) picture_begin(c->run, t->watched);
         StepResult r = step(lesson, m, &o, t, batch);
+        if (recorded) picture_end(c->run);
         course_record(c, s, m, r.loss, r.norm);
         free(batch);
         arena_free(&tokens);

@@ -12,14 +12,17 @@ typedef struct {
     size_t micro_batches;                          // pieces in which a shard of them is taken
     Optimizer optimizer;
     double clip;                                   // largest gradient norm; 0: no clipping
+    bool recorded;                                 // course_train records its last step, for picture.h;
+    MemoryCategory watched;                        // and memory of this category over it
 } Training;
 // Sequences of micro-batch k of shard `shard`: the batch is cut in shards, and each of them in micro-batches. Some may be empty.
 Range training_micro_batch(const Training *t, size_t shards, size_t shard, size_t k);
-// The tokens of all micro-batches of a shard; free() the list, arena_free() the tokens.
+// The tokens of all micro-batches of a shard, numbered from 0; free() the list, arena_free() the tokens.
 Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t shards, size_t shard);
 
 // ---- What a training leaves behind. ----
 typedef struct {
+    Run *run;
     size_t steps;
     double *loss, *norm;                           // [steps] mean loss a counted token, gradient norm before clipping
     Snapshot *first, *gradients, *weights;         // gradients of step 0; gradients of every step; weights after every step
@@ -34,6 +37,7 @@ void course_record(Course *c, size_t step, const Model *m, double loss, double n
 typedef struct { double loss, norm; } StepResult;
 typedef StepResult Step(void *lesson, Model *m, Optimizer *o, const Training *t, const Batch *batch);      // batch[micro_batches]
 // All steps, on micro-batches of one shard. Peaks are reset before every step, so that those of the last one stand afterwards.
+// If t->recorded, the same holds for what was recorded: the step, without what is written down about it. Collective then.
 void course_train(Course *c, Model *m, const Training *t, size_t shards, size_t shard, Step *step, void *lesson);
 
 // ---- The unsplit training: one device with the whole model. Rank 0 works, uncounted; the other ranks' course is empty. ----
