@@ -72,8 +72,9 @@ Recording recording_gather(Run *run) {
         for (size_t r = 0; r < all.ranks; r++)
             for (size_t i = 0; i < all.rank[r].n; i++) {
                 const RecordedEvent *e = &all.rank[r].events[i];
-                if (e->kind > EVENT_UPDATE) continue;
-                if (e->start < all.begin) all.begin = e->start;
+                bool waited = e->kind == EVENT_COLLECTIVE || e->kind == EVENT_RECV;       // a send may go on after the step
+                if (e->kind > EVENT_UPDATE && !waited) continue;
+                if (e->kind != EVENT_RECV && e->start < all.begin) all.begin = e->start;
                 if (e->end > all.end) all.end = e->end;
             }
         if (all.begin > all.end) all.begin = all.end = 0;

@@ -12,7 +12,8 @@
 void picture_begin(Run *run, MemoryCategory watched);
 void picture_end(Run *run);                        // collective
 
-// Of the recorded stretch, from the first start to the last end on any compute row; the same on all ranks.
+// Of the recorded stretch, from the first start to the last end of a computation or a collective, or of a message received, on any
+// rank; the same on all ranks.
 typedef struct {
     Picoseconds step;                              // how long it took
     Picoseconds busy, busiest;                     // compute rows, added over ranks; the longest one: the ideal step time
