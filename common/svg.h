@@ -8,7 +8,7 @@ typedef struct { RecordedEvent *events; size_t n; MemorySample *memory; size_t s
 typedef struct {
     size_t ranks;
     RankRecording *rank;                           // NULL but on rank 0
-    Picoseconds begin, end;                        // of the compute rows
+    Picoseconds begin, end;                        // of what was computed and of collectives
     void *buffer[2];
 } Recording;
 Recording recording_gather(Run *run);
