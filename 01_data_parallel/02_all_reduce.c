@@ -9,6 +9,8 @@
 // Left out: talking while backward still runs (buckets), and clipping, which would hide a gradient of the wrong length.
 #include "01_data_parallel/data_parallel.h"
 #include "common/course.h"
+#include "common/formulas.h"
+#include "common/picture.h"
 #include "common/random.h"
 
 // ---------------------------------------------------------------- data and sizes
@@ -18,7 +20,10 @@
 enum { SEQUENCES = 7, STEPS = 3 };
 static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
 
-typedef struct { size_t reductions, reduced, broadcasts, broadcast, parameters, gradients, optimizer; } Measured;
+typedef struct {
+    size_t reductions, reduced, broadcasts, broadcast;             // calls, bytes; calls, bytes
+    size_t parameters, gradients, optimizer, activations;          // bytes; the peak of the last step
+} Measured;
 
 // ---------------------------------------------------------------- one step, cut where the ranks must talk
 
@@ -53,17 +58,22 @@ static Course train_replicas(Run *run, Comm *dp, const Training *t, Measured *co
     comm_ledger_reset(dp);
     data_parallel_broadcast(dp, m);
     for (size_t step = 0; step < t->steps; step++) {
+        bool last = step + 1 == t->steps;
+        memory_reset_peaks();
+        if (last) picture_begin(run, MEM_ACTIVATIONS);
         double loss = replica_gradients(dp, m, &t->data, step);
         // From here on no word is needed: equal weights, equal gradients and equal optimizer state give equal norms and
         // equal weights.
         double norm = model_grad_norm(m, NULL);
         optimizer_step(&o, m, 1);
+        if (last) picture_end(run);
         course_record(&c, step, m, loss, norm);            // put by every rank: a check fails when a bit differs
     }
     *cost = (Measured){
         dp->ledger[COMM_ALL_REDUCE].calls, dp->ledger[COMM_ALL_REDUCE].bytes,
         dp->ledger[COMM_BROADCAST].calls, dp->ledger[COMM_BROADCAST].bytes,
-        memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER) };
+        memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER),
+        memory_peak(MEM_ACTIVATIONS) };
     comm_all_reduce_doubles(dp, c.loss, t->steps);         // for the log: the training never needs to know its loss
     model_free(m);
     return c;
@@ -71,19 +81,53 @@ static Course train_replicas(Run *run, Comm *dp, const Training *t, Measured *co
 
 // ---------------------------------------------------------------- the predictions
 
+// The sequences of a rank: the first SEQUENCES % N ranks have one more than the others.
+static size_t shard_size(size_t N, size_t rank) { return SEQUENCES / N + (rank < SEQUENCES % N); }
+
+// Every parameter, the tied table once.
+static size_t parameters(void) {
+    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers;
+    return V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
+}
+
 static void predict(Run *run, const Measured *is) {
-    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers, e = sizeof(real), N = run->world->size;
-    size_t Psi = V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;         // every parameter, the tied table once
-    size_t ring = 2 * (N - 1) * ceil_div(Psi, N) * e;                       // what a rank sends in one all-reduce
+    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers, H = tiny.heads, e = sizeof(real);
+    size_t N = run->world->size, r = run->world->rank, Psi = parameters();
+    double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);        // a rank sends 2 (N-1) ceil(Psi / N) e
     cost(run, "all-reduces, 3 steps", "calls", STEPS, (double)is->reductions);
-    cost(run, "sent by all-reduces, 3 steps", "bytes", (double)(STEPS * ring), (double)is->reduced);
+    cost(run, "sent by all-reduces, 3 steps", "bytes", STEPS * ring, (double)is->reduced);
     cost(run, "broadcasts", "calls", 1, (double)is->broadcasts);
-    cost(run, "sent by the broadcast: Psi e at the root", "bytes",
-         run->world->rank == 0 && N > 1 ? (double)(Psi * e) : 0, (double)is->broadcast);
-    // No N from here on: a full replica.
+    cost(run, "sent by the broadcast: Psi e at the root", "bytes", r == 0 && N > 1 ? (double)(Psi * e) : 0,
+         (double)is->broadcast);
+    // No N here: a full replica.
     cost(run, "parameters", "bytes", (double)(Psi * e), (double)is->parameters);
     cost(run, "gradients (wte twice)", "bytes", (double)((Psi + V * C) * e), (double)is->gradients);
     cost(run, "AdamW's m and v", "bytes", (double)(2 * Psi * e), (double)is->optimizer);
+    // N is here: a rank keeps what its own sequences cause. Numbers a token: the embedding's and the blocks' outputs,
+    // and what blocks and head keep inside (chapter 02 has the list).
+    size_t kept = (1 + L) * C + L * kept_block(&tiny, H, 4 * C) + kept_head(&tiny, V);
+    cost(run, "activations, peak, of my shard", "bytes", (double)(shard_size(N, r) * T * kept * e),
+         (double)is->activations);
+}
+
+// Forward and backward of B sequences: backward is twice the work.
+static double computing(size_t B) {
+    Work block = work_block(&tiny, B, tiny.heads, 4 * tiny.width), head = work_head(&tiny, B, tiny.vocab);
+    return 3 * ((double)tiny.layers * block.time + head.time);
+}
+
+// A step under the model clock. All compute at the same time, each its own shard. The all-reduce begins when the last
+// one is there, and nothing hides it: the step takes as long as the largest shard, and then the ring.
+static void predict_time(Run *run, const Timing *is) {
+    size_t N = run->world->size;
+    double ring = ring_time(ALL_REDUCE_PASSES, N, parameters(), sizeof(real));     // 2 (N-1) alpha + bytes / beta
+    double busy = 0;
+    for (size_t r = 0; r < N; r++) busy += computing(shard_size(N, r));
+    if (!clock_config()->model) return;
+    cost(run, "computing, all ranks", "ps", busy, (double)is->busy);
+    cost(run, "communication exposed, all ranks", "ps", (double)N * ring, (double)is->exposed);
+    cost(run, "communication hidden", "ps", 0, (double)is->hidden);
+    cost(run, "step: the largest shard, and the ring", "ps", computing(shard_size(N, 0)) + ring, (double)is->step);
 }
 
 static void all_reduce(Run *run) {
@@ -107,7 +151,11 @@ static void all_reduce(Run *run) {
         course_free(&whole);
         course_free(&ordered);
     }
-    predict(run, &measured);                               // of AdamW's training
+    Timing timing = picture_timing(run);                   // of AdamW's training, as all that follows
+    picture_show(run, "data parallel, one step", PICTURE_CHART);
+    picture_summary(run, &timing);
+    predict(run, &measured);
+    predict_time(run, &timing);
     data_free(&data);
 }
 

@@ -7,12 +7,14 @@
 // one gradient buffer there is.
 // Left out: other devices (the next lesson), and overlapping micro-batches, which is a pipeline (chapter 04).
 #include "common/course.h"
+#include "common/formulas.h"
+#include "common/picture.h"
 #include <stdlib.h>
 
 // ---------------------------------------------------------------- data and sizes
 
 enum { SEQUENCES = 7, STEPS = 3 };
-static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
+static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61 };   // --dropout 0.1
 
 // ---------------------------------------------------------------- the technique
 
@@ -87,34 +89,68 @@ static void show_trap(Run *run, const Training *t) {
     model_free(model);
 }
 
-// ---------------------------------------------------------------- the predictions
+// ---------------------------------------------------------------- the picture
 
-// What forward keeps until backward, for B sequences: elements a row (a token), item by item. Only B changes with m.
-static size_t activation_bytes(size_t B) {
-    size_t L = tiny.layers, C = tiny.width, H = tiny.heads, T = tiny.context, V = tiny.vocab;
-    size_t outputs = C + L * C;                        // of the embedding and of every block; the head's is the loss
-    size_t block = C + 2 + 3 * C                       // first norm, its mean and deviation; q, k, v
-                 + 2 * H * T + C                       // probabilities before and after dropout; heads side by side
-                 + C + C + 2 + 4 * C + 4 * C;          // middle; second norm, its two; wide layer before and after GELU
-    size_t head = C + 2 + V + 1;                       // last norm, its two; logits; sum of exponentials
-    return B * T * (outputs + L * block + head) * sizeof(real);
+// The same batch twice, one after the other: at once, and in m micro-batches. It takes as long, and much less room.
+static Timing draw(Run *run, const Training *t, const Training *whole) {
+    Model *model = new_model(t);
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch *at_once = training_batches(whole, &tokens, 0, 1, 0), *batch = training_batches(t, &tokens, 0, 1, 0);
+    picture_begin(run, MEM_ACTIVATIONS);
+    accumulate(model, at_once, 1);
+    accumulate(model, batch, t->micro_batches);
+    picture_end(run);
+    Timing timing = picture_timing(run);
+    picture_show(run, "one batch, at once and in micro-batches", PICTURE_MEMORY);
+    picture_summary(run, &timing);
+    free(at_once);
+    free(batch);
+    arena_free(&tokens);
+    model_free(model);
+    return timing;
 }
 
-static void predict(Run *run, const Measured *got, const Measured *whole, size_t m) {
-    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers, e = sizeof(real);
+// ---------------------------------------------------------------- the predictions
+
+// What forward keeps until backward, for B sequences: numbers a row (a token), item by item. Only B changes with m.
+static double activation_bytes(const Training *t, size_t B) {
+    size_t L = tiny.layers, C = tiny.width, H = tiny.heads, T = tiny.context, V = tiny.vocab;
+    size_t outputs = C + L * C;                        // of the embedding and of every block; the head's is the loss
+    size_t dropped = t->model.dropout > 0 ? H * T : 0;             // masks are not kept: they are functions of a key
+    size_t block = C + 2 + 3 * C                       // first norm, its mean and deviation; q, k, v
+                 + H * T + dropped + C                 // probabilities before and after dropout; heads side by side
+                 + C + C + 2 + 4 * C + 4 * C;          // middle; second norm, its two; wide layer before and after GELU
+    size_t head = C + 2 + V + 1;                       // last norm, its two; logits; sum of exponentials
+    return (double)(B * T * (outputs + L * block + head) * sizeof(real));
+}
+
+// Forward and backward of B sequences under the model clock: backward is twice the work.
+static double computing(size_t B) {
+    Work block = work_block(&tiny, B, tiny.heads, 4 * tiny.width), head = work_head(&tiny, B, tiny.vocab);
+    return 3 * ((double)tiny.layers * block.time + head.time);
+}
+
+static void predict(Run *run, const Training *t, const Measured *got, const Measured *whole, const Timing *both) {
+    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers, e = sizeof(real), m = t->micro_batches;
     size_t Psi = V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
-    cost(run, "activations, at once", "bytes", (double)activation_bytes(SEQUENCES), (double)whole->activations);
-    cost(run, "activations, m micro-batches", "bytes", (double)activation_bytes(ceil_div(SEQUENCES, m)),
+    cost(run, "activations, at once", "bytes", activation_bytes(t, SEQUENCES), (double)whole->activations);
+    cost(run, "activations, m micro-batches", "bytes", activation_bytes(t, ceil_div(SEQUENCES, m)),
          (double)got->activations);
     cost(run, "parameters", "bytes", (double)(Psi * e), (double)got->parameters);
     cost(run, "gradients (wte twice): no m", "bytes", (double)((Psi + V * C) * e), (double)got->gradients);
     cost(run, "AdamW's m and v", "bytes", (double)(2 * Psi * e), (double)got->optimizer);
+    if (!clock_config()->model) return;
+    double pieces = 0;                                 // as long as at once: the same rows
+    for (size_t k = 0; k < m; k++) pieces += computing(SEQUENCES / m + (k < SEQUENCES % m));
+    cost(run, "time, at once and then in pieces", "ps", computing(SEQUENCES) + pieces, (double)both->step);
 }
 
 static void accumulation(Run *run) {
     REQUIRE(run->world->size == 1,
             "02_accumulate is about one device: start it with one rank (03_no_sync has several)");
     size_t m = option_size(run, "micro-batches");
+    double dropout = option_real(run, "dropout");
+    REQUIRE(dropout >= 0 && dropout < 1, "--dropout must be at least 0 and less than 1, not %g", dropout);
     REQUIRE(m >= 2 && m <= SEQUENCES,
             "--micro-batches must be from 2 to %d, so that the batch is cut and no piece is empty", SEQUENCES);
     Data data = data_synthetic(tiny.vocab, tiny.context, run->seed);
@@ -127,6 +163,7 @@ static void accumulation(Run *run) {
     Training t = { .model = tiny, .data = data, .steps = STEPS, .sequences = SEQUENCES, .micro_batches = m }, whole;
     Measured seen, seen_whole;
     t.model.seed = run->seed;
+    t.model.dropout = dropout;
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         whole = t;
@@ -139,9 +176,14 @@ static void accumulation(Run *run) {
         course_free(&want);
     }
     show_trap(run, &t);
-    predict(run, &seen, &seen_whole, m);                   // of AdamW's training
+    Timing both = draw(run, &t, &whole);
+    predict(run, &t, &seen, &seen_whole, &both);           // of AdamW's training
     data_free(&data);
 }
 
-static const Option options[] = { { "micro-batches", "N", "3", "pieces in which the batch comes, 2 to 7" }, {0} };
+static const Option options[] = {
+    { "micro-batches", "N", "3", "pieces in which the batch comes, 2 to 7" },
+    { "dropout", "X", "0.1", "the model's; without it, attention keeps its probabilities once, not twice" },
+    {0},
+};
 int main(int argc, char **argv) { return lesson_main(argc, argv, accumulation, options); }

@@ -9,6 +9,8 @@
 // Left out: overlapping the one reduction with the last backward.
 #include "01_data_parallel/data_parallel.h"
 #include "common/course.h"
+#include "common/formulas.h"
+#include "common/picture.h"
 
 // ---------------------------------------------------------------- data and sizes
 
@@ -56,20 +58,31 @@ static StepResult forgetful(void *replica, Model *model, Optimizer *o, const Tra
     return update(model, o, loss, mine->token_weight);
 }
 
+// For the picture: a step of each kind.
+static StepResult one_after_the_other(void *replica, Model *model, Optimizer *o, const Training *t, const Batch *mine) {
+    no_sync(replica, model, o, t, mine);
+    return forgetful(replica, model, o, t, mine);
+}
+
 // ---------------------------------------------------------------- training
 
-typedef struct { size_t calls, bytes, gradients; } Measured;       // all-reduces of the training; gradient buffers
+typedef struct {
+    size_t calls, bytes;                       // all-reduces of the training
+    size_t parameters, gradients, optimizer, activations;          // buffers; the peak of the last step
+    Timing last;                               // the last step's
+} Measured;
 
 static Course train(Run *run, Comm *dp, const Training *t, Step *step, Measured *seen) {
     Course c = course_new(run, t);
     Model *model = model_describe(&t->model, model_layers(&t->model));
     model_allocate(model);                     // functions of the seed: the same weights everywhere
     Replica r = { .dp = dp };
-    if (step == forgetful) r.sum = tensor_new(&model->gradients, 1, model->size);
+    if (step != no_sync) r.sum = tensor_new(&model->gradients, 1, model->size);
     comm_ledger_reset(dp);
     course_train(&c, model, t, dp->size, dp->rank, step, &r);
     *seen = (Measured){ dp->ledger[COMM_ALL_REDUCE].calls, dp->ledger[COMM_ALL_REDUCE].bytes,
-                        memory_now(MEM_GRADIENTS) };
+                        memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER),
+                        memory_peak(MEM_ACTIVATIONS), picture_timing(run) };
     comm_all_reduce_doubles(dp, c.loss, t->steps);         // for the log: every rank's part of it
     model_free(model);
     return c;
@@ -77,25 +90,60 @@ static Course train(Run *run, Comm *dp, const Training *t, Step *step, Measured 
 
 // ---------------------------------------------------------------- the predictions
 
+// The first n % parts parts have one more than the others.
+static size_t part(size_t n, size_t parts, size_t i) { return n / parts + (i < n % parts); }
+
+// Every parameter, the tied table once.
+static size_t parameters(void) {
+    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers;
+    return V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
+}
+
 static void predict(Run *run, const Measured *silent, const Measured *talkative, size_t m) {
-    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers, e = sizeof(real), N = run->world->size;
-    size_t Psi = V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
-    size_t ring = 2 * (N - 1) * ceil_div(Psi, N) * e;      // one all-reduce of the gradient, per rank
+    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers, H = tiny.heads, e = sizeof(real);
+    size_t N = run->world->size, Psi = parameters();
+    double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);            // one all-reduce of the gradient, per rank
+    // My largest micro-batch, and what a token keeps: 02_accumulate has the list.
+    size_t largest = part(part(SEQUENCES, N, run->world->rank), m, 0);
+    size_t kept = (1 + L) * C + L * kept_block(&tiny, H, 4 * C) + kept_head(&tiny, V);
     cost(run, "no_sync: all-reduces, 3 steps", "calls", STEPS, (double)silent->calls);
-    cost(run, "no_sync: sent, 3 steps (no m)", "bytes", (double)(STEPS * ring), (double)silent->bytes);
+    cost(run, "no_sync: sent, 3 steps (no m)", "bytes", STEPS * ring, (double)silent->bytes);
     cost(run, "forgetful: all-reduces, 3 steps", "calls", (double)(STEPS * m), (double)talkative->calls);
-    cost(run, "forgetful: sent, 3 steps (m times)", "bytes", (double)(STEPS * m * ring), (double)talkative->bytes);
+    cost(run, "forgetful: sent, 3 steps (m times)", "bytes", (double)(STEPS * m) * ring, (double)talkative->bytes);
+    cost(run, "parameters", "bytes", (double)(Psi * e), (double)silent->parameters);
     cost(run, "no_sync: gradients (wte twice)", "bytes", (double)((Psi + V * C) * e), (double)silent->gradients);
     cost(run, "forgetful: gradients, and the sum", "bytes", (double)((2 * Psi + V * C) * e),
          (double)talkative->gradients);
+    cost(run, "AdamW's m and v", "bytes", (double)(2 * Psi * e), (double)silent->optimizer);
+    cost(run, "activations, peak", "bytes", (double)(largest * T * kept * e), (double)silent->activations);
+}
+
+// Forward and backward of B sequences: backward is twice the work.
+static double computing(size_t B) {
+    Work block = work_block(&tiny, B, tiny.heads, 4 * tiny.width), head = work_head(&tiny, B, tiny.vocab);
+    return 3 * ((double)tiny.layers * block.time + head.time);
+}
+
+// A step under the model clock. An all-reduce waits for the largest micro-batch, which is always rank 0's, and nothing
+// hides it.
+static void predict_time(Run *run, const Timing *silent, const Timing *talkative, size_t m) {
+    size_t N = run->world->size;
+    double ring = ring_time(ALL_REDUCE_PASSES, N, parameters(), sizeof(real));     // 2 (N-1) alpha + bytes / beta
+    double slowest = 0;
+    for (size_t k = 0; k < m; k++) slowest += computing(part(part(SEQUENCES, N, 0), m, k));
+    if (!clock_config()->model) return;
+    cost(run, "no_sync: exposed, all ranks", "ps", (double)N * ring, (double)silent->exposed);
+    cost(run, "forgetful: exposed (m times)", "ps", (double)(N * m) * ring, (double)talkative->exposed);
+    cost(run, "no_sync: step", "ps", slowest + ring, (double)silent->step);
+    cost(run, "forgetful: step", "ps", slowest + (double)m * ring, (double)talkative->step);
 }
 
 static void accumulation_on_ranks(Run *run) {
     size_t n = run->world->size, m = option_size(run, "micro-batches");
     REQUIRE(m >= 1 && m <= SEQUENCES, "--micro-batches must be from 1 to %d, the number of sequences", SEQUENCES);
     Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed), .steps = STEPS,
-                   .sequences = SEQUENCES, .micro_batches = m };
-    Measured silent, talkative;
+                   .sequences = SEQUENCES, .micro_batches = m, .recorded = true, .watched = MEM_ACTIVATIONS };
+    Measured silent, talkative, both;
     t.model.seed = run->seed;
     say(run, "%d sequences on %zu ranks in %zu micro-batches each; rank 0:", SEQUENCES, n, m);
     for (size_t k = 0; k < m; k++) {
@@ -121,7 +169,17 @@ static void accumulation_on_ranks(Run *run) {
         course_free(&whole);
         course_free(&ordered);
     }
+    Training once = t;
+    once.steps = 1;
+    Course drawn = train(run, run->world, &once, one_after_the_other, &both);
+    course_free(&drawn);
+    picture_show(run, "a step of no_sync, then a forgetful one", PICTURE_CHART);
+    say(run, "no_sync:");
+    picture_summary(run, &silent.last);
+    say(run, "forgetful:");
+    picture_summary(run, &talkative.last);
     predict(run, &silent, &talkative, m);
+    predict_time(run, &silent.last, &talkative.last, m);
     data_free(&t.data);
 }
 
