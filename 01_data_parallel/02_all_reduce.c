@@ -22,7 +22,7 @@ static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context
 
 typedef struct {
     size_t reductions, reduced, broadcasts, broadcast;             // calls, bytes; calls, bytes
-    size_t parameters, gradients, optimizer, activations;          // bytes; the peak of the last step
+    size_t sent, parameters, gradients, optimizer, activations;    // bytes: of all kinds; now; the last step's peak
 } Measured;
 
 // ---------------------------------------------------------------- one step, cut where the ranks must talk
@@ -72,7 +72,7 @@ static Course train_replicas(Run *run, Comm *dp, const Training *t, Measured *co
     *cost = (Measured){
         dp->ledger[COMM_ALL_REDUCE].calls, dp->ledger[COMM_ALL_REDUCE].bytes,
         dp->ledger[COMM_BROADCAST].calls, dp->ledger[COMM_BROADCAST].bytes,
-        memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER),
+        comm_bytes_sent(dp), memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER),
         memory_peak(MEM_ACTIVATIONS) };
     comm_all_reduce_doubles(dp, c.loss, t->steps);         // for the log: the training never needs to know its loss
     model_free(m);
@@ -97,8 +97,9 @@ static void predict(Run *run, const Measured *is) {
     cost(run, "all-reduces, 3 steps", "calls", STEPS, (double)is->reductions);
     cost(run, "sent by all-reduces, 3 steps", "bytes", STEPS * ring, (double)is->reduced);
     cost(run, "broadcasts", "calls", 1, (double)is->broadcasts);
-    cost(run, "sent by the broadcast: Psi e at the root", "bytes", r == 0 && N > 1 ? (double)(Psi * e) : 0,
-         (double)is->broadcast);
+    double first = r == 0 && N > 1 ? (double)(Psi * e) : 0;
+    cost(run, "sent by the broadcast: Psi e at the root", "bytes", first, (double)is->broadcast);
+    cost(run, "sent in all", "bytes", first + STEPS * ring, (double)is->sent);
     // No N here: a full replica.
     cost(run, "parameters", "bytes", (double)(Psi * e), (double)is->parameters);
     cost(run, "gradients (wte twice)", "bytes", (double)((Psi + V * C) * e), (double)is->gradients);

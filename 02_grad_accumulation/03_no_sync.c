@@ -67,7 +67,7 @@ static StepResult one_after_the_other(void *replica, Model *model, Optimizer *o,
 // ---------------------------------------------------------------- training
 
 typedef struct {
-    size_t calls, bytes;                       // all-reduces of the training
+    size_t calls, bytes;                       // all-reduces of the training; all it sent
     size_t parameters, gradients, optimizer, activations;          // buffers; the peak of the last step
     Timing last;                               // the last step's
 } Measured;
@@ -80,7 +80,7 @@ static Course train(Run *run, Comm *dp, const Training *t, Step *step, Measured 
     if (step != no_sync) r.sum = tensor_new(&model->gradients, 1, model->size);
     comm_ledger_reset(dp);
     course_train(&c, model, t, dp->size, dp->rank, step, &r);
-    *seen = (Measured){ dp->ledger[COMM_ALL_REDUCE].calls, dp->ledger[COMM_ALL_REDUCE].bytes,
+    *seen = (Measured){ dp->ledger[COMM_ALL_REDUCE].calls, comm_bytes_sent(dp),
                         memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER),
                         memory_peak(MEM_ACTIVATIONS), picture_timing(run) };
     comm_all_reduce_doubles(dp, c.loss, t->steps);         // for the log: every rank's part of it
