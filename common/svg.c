@@ -49,16 +49,13 @@ static void legend(FILE *f, const char *memory) {
     const struct { const char *text, *fill; } key[] = {
         { "forward", "#56b4e9" }, { "backward", "#e69f00" }, { "update", "#cc79a7" }, { "communication", "#d55e00" }, { memory, "#009e73" } };
     for (size_t i = 0; i < sizeof key / sizeof *key && key[i].text; i++)
-        fprintf(f, "<rect x=\"%zu\" y=\"30\" width=\"10\" height=\"10\" fill=\"%s\"/><text x=\"%zu\" y=\"39\">%s</text>\n",
-                LEFT + i * 130, key[i].fill, LEFT + i * 130 + 14, key[i].text);
+        fprintf(f, "<rect x=\"%zu\" y=\"30\" width=\"10\" height=\"10\" fill=\"%s\"/><text x=\"%zu\" y=\"39\">%s%s</text>\n",
+                LEFT + i * 130, key[i].fill, LEFT + i * 130 + 14, key[i].text == memory ? "kept: " : "", key[i].text);
 }
 
 void svg_write(const Recording *r, const char *title, const char *memory, const char *file) {
     Output o = output_open("svg", file);
-    size_t peak = 1, height = ROW + GAP + (memory ? STRIP_HEIGHT : 0);
-    for (size_t k = 0; k < r->ranks; k++)
-        for (size_t i = 0; i < r->rank[k].samples; i++)
-            if (r->rank[k].memory[i].high > peak) peak = r->rank[k].memory[i].high;
+    size_t height = ROW + GAP + (memory ? STRIP_HEIGHT : 0);
     fprintf(o.f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %zu\" font-family=\"sans-serif\" font-size=\"11\">\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<text x=\"%d\" y=\"20\" font-size=\"14\">",
             LEFT + WIDTH + 20, TOP + r->ranks * height + 20, LEFT);
@@ -71,7 +68,7 @@ void svg_write(const Recording *r, const char *title, const char *memory, const 
                 y + 13, k, LEFT, y, WIDTH, ROW - 8);
         for (size_t i = 0; i < r->rank[k].n; i++)
             if (r->rank[k].events[i].kind <= EVENT_COLLECTIVE) box(o.f, r, &r->rank[k].events[i], y);
-        if (memory) memory_strip(o.f, r, &r->rank[k], y + ROW, peak);
+        if (memory) memory_strip(o.f, r, &r->rank[k], y + ROW, r->scale ? r->scale : 1);
     }
     fprintf(o.f, "</svg>\n");
     output_close(&o);

@@ -9,6 +9,7 @@ typedef struct {
     size_t ranks;
     RankRecording *rank;                           // NULL but on rank 0
     Picoseconds begin, end;                        // of what was computed and of collectives
+    size_t scale;                                  // bytes that fill a strip of memory
     void *buffer[2];
 } Recording;
 Recording recording_gather(Run *run);
