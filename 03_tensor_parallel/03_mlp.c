@@ -222,7 +222,7 @@ static void predict(Run *run, const Held *held, double calls, double bytes) {
         cost(run, "step", "ps", 6 * mine.time + talk, (double)t.step);
         cost(run, "exposed communication of all ranks", "ps", (double)n * talk, (double)t.exposed);
     }
-    picture_show(run, "the last step", PICTURE_CHART);
+    picture_show(run, "the MLP over its ranks, last step", PICTURE_CHART);
     picture_summary(run, &t);
 }
 

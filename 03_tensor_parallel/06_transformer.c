@@ -180,7 +180,7 @@ static void transformer(Run *run) {
     closed_forms(run);
     Timing timing = picture_timing(run);
     predict_time(run, &timing);
-    picture_show(run, "the last step", PICTURE_CHART);
+    picture_show(run, "tensor parallelism, last step", PICTURE_CHART);
     picture_summary(run, &timing);
     data_free(&t.data);
 }
