@@ -78,6 +78,10 @@ emu-%: FORCE
 	$(BUILD_LESSON)
 	@$(RUN_LESSON) emu $* $(ARGS)
 
+play-%: FORCE
+	$(BUILD_LESSON)
+	@NP='$(NP)' tools/play-lesson $(O) $* $(ARGS)
+
 test:
 	@tools/setup prove
 	+@$(BUILD) PRECISION=fp32
