@@ -50,7 +50,7 @@ CORES     = $(shell nproc 2>/dev/null || echo 2)
 .SECONDEXPANSION:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs run test test-all bugs list doctor help setup clean FORCE
+.PHONY: all programs run figures test test-all bugs list doctor help setup clean FORCE
 
 # The build itself runs in a second make, which uses every core; ONLY= limits it to some programs.
 BUILD = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CORES)) programs
@@ -81,6 +81,11 @@ emu-%: FORCE
 play-%: FORCE
 	$(BUILD_LESSON)
 	@NP='$(NP)' tools/play-lesson $(O) $* $(ARGS)
+
+# The commands in the pages name the build of these defaults.
+figures:
+	+@$(BUILD) PRECISION=fp32 SANITIZE=
+	@tools/figures
 
 test:
 	@tools/setup prove
