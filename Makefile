@@ -43,6 +43,7 @@ TEXT    = build/text.txt
 SOURCES  := $(wildcard common/*.c [0-9][0-9]_*/*.c tests/test_*.c)
 PROGRAMS := $(wildcard common/run_00.c [0-9][0-9]_*/[0-9][0-9]_*.c 08_3d/plan.c 08_3d/sample.c 08_3d/train.c tests/test_*.c)
 MODULES  := $(filter-out $(PROGRAMS),$(SOURCES))
+PRELOADS := $(wildcard tests/pmpi_*.c)
 CHAPTERS := $(sort $(foreach d,$(wildcard [0-9][0-9]_*/),$(firstword $(subst _, ,$(d)))))
 CORES     = $(shell nproc 2>/dev/null || echo 2)
 
@@ -130,7 +131,7 @@ endif
 build/tools.mk:
 	@tools/setup build $@
 
-programs: $(or $(ONLY),$(PROGRAMS:%.c=$(O)/%)) $(TEXT)
+programs: $(or $(ONLY),$(PROGRAMS:%.c=$(O)/%) $(PRELOADS:%.c=$(O)/%.so)) $(TEXT)
 	@:
 
 # Objects depend on the flags they are built with; whether a warning ends the build makes no difference to them.
@@ -156,6 +157,11 @@ $(O)/libunsplit.a: $(MODULES:%.c=$(O)/%.o)
 
 $(PROGRAMS:%.c=$(O)/%): $(O)/%: $(O)/%.o $(O)/%.info.o $(O)/libunsplit.a
 	@$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
+
+# Libraries that tests put between a program and MPI.
+$(O)/%.so: %.c $(O)/flags
+	@mkdir -p $(@D)
+	@$(COMPILE) -shared -fPIC -o $@ $<
 
 $(TEXT): FORCE
 	@tools/gather-text $@
