@@ -40,8 +40,8 @@ LIBS    = $(BLAS_LIBS) -lpthread -lm
 TEXT    = build/text.txt
 
 # ---- what there is ----
-SOURCES  := $(wildcard common/*.c [0-9][0-9]_*/*.c tests/test_*.c)
-PROGRAMS := $(wildcard common/run_00.c [0-9][0-9]_*/[0-9][0-9]_*.c 08_3d/plan.c 08_3d/sample.c 08_3d/train.c tests/test_*.c)
+SOURCES  := $(wildcard common/*.c [0-9][0-9]_*/*.c tests/test_*.c tests/bench_*.c)
+PROGRAMS := $(wildcard common/run_00.c [0-9][0-9]_*/[0-9][0-9]_*.c 08_3d/plan.c 08_3d/sample.c 08_3d/train.c tests/test_*.c tests/bench_*.c)
 MODULES  := $(filter-out $(PROGRAMS),$(SOURCES))
 PRELOADS := $(wildcard tests/pmpi_*.c)
 CHAPTERS := $(sort $(foreach d,$(wildcard [0-9][0-9]_*/),$(firstword $(subst _, ,$(d)))))
@@ -51,7 +51,7 @@ CORES     = $(shell nproc 2>/dev/null || echo 2)
 .SECONDEXPANSION:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs run figures test test-all bugs list doctor help setup clean FORCE
+.PHONY: all programs run figures bench test test-all bugs list doctor help setup clean FORCE
 
 # The build itself runs in a second make, which uses every core; ONLY= limits it to some programs.
 BUILD = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CORES)) programs
@@ -87,6 +87,10 @@ play-%: FORCE
 figures:
 	+@$(BUILD) PRECISION=fp32 SANITIZE=
 	@tools/figures
+
+bench:
+	+@$(BUILD) ONLY=$(O)/tests/bench_record
+	@tools/bench $(O) $(ARGS)
 
 test:
 	@tools/setup prove
