@@ -7,6 +7,7 @@
 //     row-parallel      rank holds W[its rows, :] and all of b; X comes cut by columns; every rank gets Y whole
 // Neither 10 columns nor 11 rows divide by 4: shard_range gives the first ranks one more. Left out: a second layer,
 // which is what makes both cuts worth having (next lesson).
+#include "common/formulas.h"
 #include "common/lesson.h"
 #include "common/ops.h"
 #include "common/random.h"
@@ -106,6 +107,11 @@ static void row_backward(Tensor my_dx, Tensor my_x, Tensor dy, Linear *l, Dropou
 // ---------------------------------------------------------------- three steps of one of the three
 
 typedef enum { UNSPLIT, COLUMNS, ROWS } How;
+typedef struct { size_t parameters, gradients, optimizer, activations; } Held;     // bytes on this rank
+static Held held_now(void) {                               // activations: the most since the step began
+    return (Held){ memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER),
+                   memory_peak(MEM_ACTIVATIONS) };
+}
 
 static void put(Snapshot *s, const char *name, size_t step, size_t rows, size_t cols, Tensor part,
                 size_t row0, size_t col0) {
@@ -115,17 +121,20 @@ static void put(Snapshot *s, const char *name, size_t step, size_t rows, size_t 
 }
 
 // Fills `seen` with Y and all gradients of each step, `weights` with what three steps made of W and b, `loss` per
-// step. Returns the bytes of parameters that this rank held.
-static size_t train(Run *run, How how, Snapshot *seen, Snapshot *weights, double loss[STEPS]) {
+// step. Returns what this rank held in the last step.
+static Held train(Run *run, How how, Snapshot *seen, Snapshot *weights, double loss[STEPS]) {
     Range rows = {0, K}, cols = {0, N};
     if (how == COLUMNS) cols = shard_range(N, run->world->size, run->world->rank);
     if (how == ROWS) rows = shard_range(K, run->world->size, run->world->rank);
     Linear l = linear_new(run->seed, rows, cols);
-    Arena buffers = arena(MEM_ACTIVATIONS);
+    Held held = {0};
     for (size_t step = 0; step < STEPS; step++) {
-        Tensor x = drawn(&buffers, run->seed, KEY_X + 1000 * step, B, K, 1);
+        memory_reset_peaks();
+        Arena buffers = arena(MEM_WORKSPACE), kept = arena(MEM_ACTIVATIONS);
+        Tensor whole = drawn(&buffers, run->seed, KEY_X + 1000 * step, B, K, 1);
         Tensor target = drawn(&buffers, run->seed, KEY_TARGET + 1000 * step, B, N, 1);
-        x = tensor_col_range(x, rows.lo, rows.hi);         // my columns of X where W is cut by rows, else all
+        Tensor x = tensor_new(&kept, B, range_size(rows)); // my columns of X where W is cut by rows, else all
+        tensor_copy(x, tensor_col_range(whole, rows.lo, rows.hi));
         target = tensor_col_range(target, cols.lo, cols.hi);
         Tensor y = tensor_new(&buffers, B, range_size(cols)), dy = tensor_new(&buffers, B, range_size(cols));
         Tensor dx = tensor_new(&buffers, B, range_size(rows));
@@ -147,47 +156,61 @@ static size_t train(Run *run, How how, Snapshot *seen, Snapshot *weights, double
         put(seen, "grad W", step, K, N, l.dw, rows.lo, cols.lo);
         put(seen, "grad b", step, 1, N, l.db, 0, cols.lo);
         update(&l);
+        held = held_now();
+        arena_free(&buffers);
+        arena_free(&kept);
     }
     snapshot_put(weights, "W", K, N, l.w, rows.lo, cols.lo);
     snapshot_put(weights, "b", 1, N, l.b, 0, cols.lo);
-    size_t held = memory_now(MEM_PARAMETERS);
     linear_free(&l);
-    arena_free(&buffers);
     return held;
 }
 
 // ---------------------------------------------------------------- comparison
 
-// cut: its name; elements: what it predicts of W and b for one rank; spoken: what one all-reduce is over.
-static void compare(Run *run, How how, const char *cut, size_t elements, size_t spoken) {
+// A cut's name, and what it predicts for one rank: elements of W and b, elements kept for backward, elements that one
+// all-reduce is over.
+typedef struct { const char *cut; size_t elements, kept, spoken; } Predicted;
+
+static void costs(Run *run, const Predicted *p, const Held *held, double calls, double bytes) {
+    const size_t e = sizeof(real);
+    char what[48];
+    snprintf(what, sizeof what, "%ss: W and b", p->cut);
+    cost(run, what, "bytes", (double)(p->elements * e), (double)held->parameters);
+    snprintf(what, sizeof what, "%ss: gradients", p->cut);
+    cost(run, what, "bytes", (double)(p->elements * e), (double)held->gradients);
+    snprintf(what, sizeof what, "%ss: SGD's state", p->cut);
+    cost(run, what, "bytes", 0, (double)held->optimizer);
+    snprintf(what, sizeof what, "%ss: X, kept for backward", p->cut);
+    cost(run, what, "bytes", (double)(p->kept * e), (double)held->activations);
+    // One all-reduce a step: of dX [B, K] on the way back, or of Y [B, N] on the way there. A ring sends every chunk
+    // twice, n-1 hops each.
+    snprintf(what, sizeof what, "%ss: all-reduces a step", p->cut);
+    cost(run, what, "calls", 1, calls);
+    snprintf(what, sizeof what, "%ss: sent a step", p->cut);
+    cost(run, what, "bytes", ring_bytes(ALL_REDUCE_PASSES, run->world->size, p->spoken, e), bytes);
+}
+
+static void compare(Run *run, How how, const Predicted *p) {
     Comm *tp = run->world;
     char what[48];
     double loss[STEPS], want_loss[STEPS] = {0};
     Snapshot *got = snapshot_new(run), *weights = snapshot_new(run);
     Snapshot *want = snapshot_new(run), *want_weights = snapshot_new(run);
     comm_ledger_reset(tp);
-    size_t held = train(run, how, got, weights, loss);
+    Held held = train(run, how, got, weights, loss);
     size_t calls = tp->ledger[COMM_ALL_REDUCE].calls, bytes = comm_bytes_sent(tp);
     ledger_pause();
     if (how == COLUMNS) comm_all_reduce_doubles(tp, loss, STEPS);      // a rank saw its own columns; not counted
     if (tp->rank == 0) train(run, UNSPLIT, want, want_weights, want_loss);
     ledger_resume();
 
-    snprintf(what, sizeof what, "%s-parallel = unsplit", cut);
+    snprintf(what, sizeof what, "%s-parallel = unsplit", p->cut);
     check_numbers(run, what, "loss, 3 steps", loss, want_loss, STEPS, LIMIT_ROUNDING);
     check_close(run, what, got, want, LIMIT_ROUNDING);
     check_close(run, what, weights, want_weights, LIMIT_ROUNDING);
     snapshot_free(got); snapshot_free(weights); snapshot_free(want); snapshot_free(want_weights);
-
-    // One all-reduce a step: of dX [B, K] on the way back, or of Y [B, N] on the way there. A ring sends every chunk
-    // twice, n-1 hops each.
-    snprintf(what, sizeof what, "%ss: W and b", cut);
-    cost(run, what, "bytes", (double)(elements * sizeof(real)), (double)held);
-    snprintf(what, sizeof what, "%ss: all-reduces a step", cut);
-    cost(run, what, "calls", 1, (double)calls / STEPS);
-    snprintf(what, sizeof what, "%ss: sent a step", cut);
-    size_t chunk = ceil_div(spoken, tp->size);
-    cost(run, what, "bytes", (double)(2 * (tp->size - 1) * chunk * sizeof(real)), (double)bytes / STEPS);
+    costs(run, p, &held, (double)calls / STEPS, (double)bytes / STEPS);
 }
 
 static void linear_layer(Run *run) {
@@ -195,8 +218,9 @@ static void linear_layer(Run *run) {
     size_t n = run->world->size, me = run->world->rank;
     size_t cols = range_size(shard_range(N, n, me)), rows = range_size(shard_range(K, n, me));
     say(run, "W [%d, %d]: rank 0 holds %zu columns, or %zu rows", K, N, cols, rows);
-    compare(run, COLUMNS, "column", (K + 1) * cols, B * K);        // K*N/tp + N/tp
-    compare(run, ROWS, "row", rows * N + N, B * N);                // K*N/tp + N: the bias is whole
+    // By columns: K*N/tp + N/tp, and all of X. By rows: K*N/tp + N, as the bias is whole, and my columns of X.
+    compare(run, COLUMNS, &(Predicted){ "column", (K + 1) * cols, B * K, B * K });
+    compare(run, ROWS, &(Predicted){ "row", rows * N + N, B * rows, B * N });
 }
 
 static const Option options[] = { {0} };

@@ -6,9 +6,11 @@
 // by rows (Shoeybi et al. 2019): the hidden columns that rank i makes are exactly the rows of B that it holds, so
 // nothing is said between the two products. Every rank has X and Y whole. F = 38 does not divide by 4. Then the other
 // order is tried, and numbers show why it is not taken. Left out: norms, the residual path (lesson 06).
-#include "common/lesson.h"
+#include "common/formulas.h"
 #include "common/ops.h"
+#include "common/picture.h"
 #include "common/random.h"
+#include "common/record.h"
 #include <stdio.h>
 
 enum { M = 10, C = 10, F = 38, STEPS = 3 };                // rows of X (tokens), width, hidden columns
@@ -62,19 +64,22 @@ static Dropout mask(Run *run, size_t step) {               // of Y, which every 
     return (Dropout){ .key = random_key(random_key(run->seed, KEY_MASK), step), .p = drop };
 }
 
-// ---------------------------------------------------------------- tensor-parallel
+// ---------------------------------------------------------------- the layer; tp NULL: unsplit, all hidden columns
 
 static void forward(Comm *tp, Mlp *m, Tensor y, Tensor x, Dropout d) {
+    record_enter(EVENT_FORWARD, NO_NUMBER);                // for the picture
     op_matmul(m->h, x, m->w[W1]);                          // [M, F/tp] = [M, C] x [C, F/tp]: my columns of A
     op_add_bias(m->h, m->h, m->w[B1]);
     op_gelu(m->act, m->h);                                 // element by element, so columns stay columns
     op_matmul(y, m->act, m->w[W2]);                        // [M, C] = [M, F/tp] x [F/tp, C]: a partial sum
-    comm_all_reduce(tp, y);                                // the only words of the forward pass: M*C reals
+    if (tp) comm_all_reduce(tp, y);                        // the only words of the forward pass: M*C reals
     op_add_bias(y, y, m->w[B2]);                           // once, after the sum
     op_dropout(y, y, d);
+    record_leave();
 }
 
 static void backward(Comm *tp, Mlp *m, Tensor dx, Tensor x, Tensor dy, Dropout d) {
+    record_enter(EVENT_BACKWARD, NO_NUMBER);
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dh = tensor_new(&scratch, M, range_size(m->hidden));
     op_dropout(dy, dy, d);
@@ -85,32 +90,9 @@ static void backward(Comm *tp, Mlp *m, Tensor dx, Tensor x, Tensor dy, Dropout d
     op_matmul_tn(m->g[W1], x, dh);                         // [C, F/tp]: my columns of dA, finished
     op_sum_rows(m->g[B1], dh);
     op_matmul_nt(dx, dh, m->w[W1]);                        // [M, C] = [M, F/tp] x [C, F/tp]^T: what my columns say
-    comm_all_reduce(tp, dx);                               // the only words of the backward pass: M*C reals
+    if (tp) comm_all_reduce(tp, dx);                       // the only words of the backward pass: M*C reals
     arena_free(&scratch);
-}
-
-// ---------------------------------------------------------------- unsplit: the same lines without the words
-
-static void unsplit_forward(Mlp *m, Tensor y, Tensor x, Dropout d) {
-    op_matmul(m->h, x, m->w[W1]);
-    op_add_bias(m->h, m->h, m->w[B1]);
-    op_gelu(m->act, m->h);
-    op_matmul(y, m->act, m->w[W2]);
-    op_add_bias(y, y, m->w[B2]);
-    op_dropout(y, y, d);
-}
-static void unsplit_backward(Mlp *m, Tensor dx, Tensor x, Tensor dy, Dropout d) {
-    Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dh = tensor_new(&scratch, M, F);
-    op_dropout(dy, dy, d);
-    op_matmul_tn(m->g[W2], m->act, dy);
-    op_sum_rows(m->g[B2], dy);
-    op_matmul_nt(dh, dy, m->w[W2]);
-    op_gelu_backward(dh, m->h, dh);
-    op_matmul_tn(m->g[W1], x, dh);
-    op_sum_rows(m->g[B1], dh);
-    op_matmul_nt(dx, dh, m->w[W1]);
-    arena_free(&scratch);
+    record_leave();
 }
 
 // ---------------------------------------------------------------- three steps
@@ -129,21 +111,30 @@ static void put(Snapshot *s, const Mlp *m, const Tensor *t, const char *kind, si
     }
 }
 
-// tp NULL: the unsplit twin. Returns the bytes of parameters that this rank held.
-static size_t train(Run *run, Comm *tp, Snapshot *seen, Snapshot *weights, double loss[STEPS]) {
+typedef struct { size_t parameters, gradients, optimizer, activations; } Held;     // bytes on this rank
+static Held held_now(void) {                               // activations: the most since the step began
+    return (Held){ memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER),
+                   memory_peak(MEM_ACTIVATIONS) };
+}
+
+// tp NULL: the unsplit twin. The last step of the other one is recorded. Returns what this rank held in it.
+static Held train(Run *run, Comm *tp, Snapshot *seen, Snapshot *weights, double loss[STEPS]) {
     Mlp m = mlp_new(run->seed, tp ? shard_range(F, tp->size, tp->rank) : (Range){0, F});
-    Arena buffers = arena(MEM_WORKSPACE);
+    Held held = {0};
     for (size_t step = 0; step < STEPS; step++) {
-        Tensor x = drawn(run, &buffers, KEY_X, step), target = drawn(run, &buffers, KEY_TARGET, step);
+        bool recorded = tp && step + 1 == STEPS;
+        memory_reset_peaks();
+        Arena buffers = arena(MEM_WORKSPACE), kept = arena(MEM_ACTIVATIONS);
+        Tensor x = drawn(run, &kept, KEY_X, step), target = drawn(run, &buffers, KEY_TARGET, step);
         Tensor y = tensor_new(&buffers, M, C), dy = tensor_new(&buffers, M, C), dx = tensor_new(&buffers, M, C);
-        if (tp) forward(tp, &m, y, x, mask(run, step));
-        else unsplit_forward(&m, y, x, mask(run, step));
+        if (recorded) picture_begin(run, MEM_ACTIVATIONS);
+        forward(tp, &m, y, x, mask(run, step));
         op_scale(dy, target, -1);
         op_add(dy, y, dy);
         loss[step] = tensor_sum_of_squares(dy) / (2 * M);  // Y is whole: every rank knows the loss
         op_scale(dy, dy, (real)(1.0 / M));
-        if (tp) backward(tp, &m, dx, x, dy, mask(run, step));
-        else unsplit_backward(&m, dx, x, dy, mask(run, step));
+        backward(tp, &m, dx, x, dy, mask(run, step));
+        if (recorded) picture_end(run);
 
         char name[2][40];
         snprintf(name[0], sizeof name[0], "Y, step %zu", step + 1);
@@ -152,11 +143,12 @@ static size_t train(Run *run, Comm *tp, Snapshot *seen, Snapshot *weights, doubl
         snapshot_put(seen, name[1], M, C, dx, 0, 0);
         put(seen, &m, m.g, "grad ", step);
         for (int p = 0; p < PARAMS; p++) op_sgd(m.w[p], m.g[p], 1, (real)rate, 0);
+        held = held_now();
+        arena_free(&buffers);
+        arena_free(&kept);
     }
     put(weights, &m, m.w, "updated ", STEPS - 1);
-    size_t held = memory_now(MEM_PARAMETERS);
     mlp_free(&m);
-    arena_free(&buffers);
     return held;
 }
 
@@ -191,9 +183,8 @@ static void rows_first(Run *run) {
 
     comm_ledger_reset(tp);
     comm_all_reduce(tp, m.h);
-    size_t chunk = ceil_div(M * F, tp->size);
-    cost(run, "A by rows instead: sent before GELU", "bytes", (double)(2 * (tp->size - 1) * chunk * sizeof(real)),
-         (double)comm_bytes_sent(tp));
+    cost(run, "A by rows instead: sent before GELU", "bytes",
+         ring_bytes(ALL_REDUCE_PASSES, tp->size, M * F, sizeof(real)), (double)comm_bytes_sent(tp));
     op_gelu(m.act, m.h);
     snapshot_put(added_first, "GELU(X A)", M, F, m.act, 0, 0);
 
@@ -211,6 +202,30 @@ static void rows_first(Run *run) {
 
 // ---------------------------------------------------------------- comparison and predictions
 
+// All is cut but b; kept are X and, of my hidden columns, what goes in and out of GELU. Two all-reduces of [M, C]: Y
+// and dX. Nothing is computed meanwhile, and rank 0, which has most hidden columns, sets the pace.
+static void predict(Run *run, const Held *held, double calls, double bytes) {
+    const size_t n = run->world->size, f = range_size(shard_range(F, n, run->world->rank)), e = sizeof(real);
+    const size_t parameters = (C * f + f + f * C + C) * e;
+    cost(run, "A, a, B, b", "bytes", (double)parameters, (double)held->parameters);
+    cost(run, "gradients", "bytes", (double)parameters, (double)held->gradients);
+    cost(run, "SGD's state", "bytes", 0, (double)held->optimizer);
+    cost(run, "kept for backward", "bytes", (double)(M * (C + 2 * f) * e), (double)held->activations);
+    cost(run, "all-reduces a step", "calls", 2, calls);
+    cost(run, "sent a step", "bytes", 2 * ring_bytes(ALL_REDUCE_PASSES, n, M * C, e), bytes);
+
+    Timing t = picture_timing(run);
+    Work mine = work_product(M, range_size(shard_range(F, n, 0)), C);      // two products forward, four backward
+    double talk = 2 * ring_time(ALL_REDUCE_PASSES, n, M * C, e);
+    cost(run, "matrix products of all ranks", "FLOPs", 6 * work_product(M, F, C).flops, t.flops);
+    if (clock_config()->model) {
+        cost(run, "step", "ps", 6 * mine.time + talk, (double)t.step);
+        cost(run, "exposed communication of all ranks", "ps", (double)n * talk, (double)t.exposed);
+    }
+    picture_show(run, "the last step", PICTURE_CHART);
+    picture_summary(run, &t);
+}
+
 static void mlp(Run *run) {
     Comm *tp = run->world;
     REQUIRE(tp->size <= C, "%zu ranks cannot share %d rows of A: start at most %d", tp->size, C, C);
@@ -218,7 +233,7 @@ static void mlp(Run *run) {
     Snapshot *got = snapshot_new(run), *weights = snapshot_new(run);
     Snapshot *want = snapshot_new(run), *want_weights = snapshot_new(run);
     comm_ledger_reset(tp);
-    size_t held = train(run, tp, got, weights, loss);
+    Held held = train(run, tp, got, weights, loss);
     size_t calls = tp->ledger[COMM_ALL_REDUCE].calls, bytes = comm_bytes_sent(tp);
     ledger_pause();
     if (tp->rank == 0) train(run, NULL, want, want_weights, want_loss);
@@ -228,11 +243,7 @@ static void mlp(Run *run) {
     check_close(run, "tensor-parallel = unsplit", weights, want_weights, LIMIT_ROUNDING);
     snapshot_free(got); snapshot_free(weights); snapshot_free(want); snapshot_free(want_weights);
 
-    // All is cut but b. Two all-reduces of [M, C]: Y and dX.
-    size_t f = range_size(shard_range(F, tp->size, tp->rank)), chunk = ceil_div(M * C, tp->size);
-    cost(run, "A, a, B, b", "bytes", (double)((C * f + f + f * C + C) * sizeof(real)), (double)held);
-    cost(run, "all-reduces a step", "calls", 2, (double)calls / STEPS);
-    cost(run, "sent a step", "bytes", (double)(2 * 2 * (tp->size - 1) * chunk * sizeof(real)), (double)bytes / STEPS);
+    predict(run, &held, (double)calls / STEPS, (double)bytes / STEPS);
     rows_first(run);
 }
 

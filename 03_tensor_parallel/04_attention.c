@@ -7,6 +7,7 @@
 // computes scores, softmax and mixing alone, and the rows of W_O that its heads feed are its own: column-parallel,
 // then row-parallel, as in the MLP. 9 heads over 4 ranks: 3, 2, 2, 2. Left out: norms and the residual path (lesson
 // 06).
+#include "common/formulas.h"
 #include "common/lesson.h"
 #include "common/ops.h"
 #include "common/random.h"
@@ -148,13 +149,18 @@ static void put(Snapshot *s, const Attention *a, const Tensor *t, const char *ki
     }
 }
 
-typedef struct { size_t parameters, kept; } Held;          // bytes on this rank
+typedef struct { size_t parameters, gradients, optimizer, activations; } Held;     // bytes on this rank
+static Held held_now(void) {                               // activations: the most since the step began
+    return (Held){ memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER),
+                   memory_peak(MEM_ACTIVATIONS) };
+}
 static Held train(Run *run, Comm *tp, Snapshot *seen, Snapshot *weights, double loss[STEPS]) {
     Attention a = attention_new(run->seed, tp ? shard_range(H, tp->size, tp->rank) : (Range){0, H}, copy_blocks);
-    Held held = { memory_now(MEM_PARAMETERS), memory_now(MEM_ACTIVATIONS) };
-    Arena buffers = arena(MEM_WORKSPACE);
+    Held held = {0};
     for (size_t step = 0; step < STEPS; step++) {
-        Tensor x = drawn(run, &buffers, KEY_X, step), target = drawn(run, &buffers, KEY_TARGET, step);
+        memory_reset_peaks();
+        Arena buffers = arena(MEM_WORKSPACE), kept = arena(MEM_ACTIVATIONS);
+        Tensor x = drawn(run, &kept, KEY_X, step), target = drawn(run, &buffers, KEY_TARGET, step);
         Tensor y = tensor_new(&buffers, M, C), dy = tensor_new(&buffers, M, C), dx = tensor_new(&buffers, M, C);
         forward(run, tp, &a, y, x, step);
         op_scale(dy, target, -1);
@@ -170,10 +176,12 @@ static Held train(Run *run, Comm *tp, Snapshot *seen, Snapshot *weights, double 
         snapshot_put(seen, name[1], M, C, dx, 0, 0);
         put(seen, &a, a.g, "grad ", step);
         for (int p = 0; p < PARAMS; p++) op_sgd(a.w[p], a.g[p], 1, (real)rate, 0);
+        held = held_now();
+        arena_free(&buffers);
+        arena_free(&kept);
     }
     put(weights, &a, a.w, "updated ", STEPS - 1);
     attention_free(&a);
-    arena_free(&buffers);
     return held;
 }
 
@@ -219,13 +227,15 @@ static void attention(Run *run) {
     snapshot_free(got); snapshot_free(weights); snapshot_free(want); snapshot_free(want_weights);
     if (tp->size > 1) contiguous_cut(run);
 
-    size_t heads = range_size(shard_range(H, tp->size, tp->rank)), A = heads * D;
-    size_t parameters = (C + 1) * 3 * A + A * C + C, kept = M * 4 * A + 2 * B * heads * T * T;
-    size_t chunk = ceil_div(M * C, tp->size);
-    cost(run, "W_qkv, b_qkv, W_O, b_O", "bytes", (double)(parameters * sizeof(real)), (double)held.parameters);
-    cost(run, "q|k|v, probabilities twice, mix", "bytes", (double)(kept * sizeof(real)), (double)held.kept);
+    // All is cut but b_O. Kept: X whole; q|k|v, the probabilities before and after dropout, and mix of my heads.
+    const size_t heads = range_size(shard_range(H, tp->size, tp->rank)), A = heads * D, e = sizeof(real);
+    const size_t parameters = (C + 1) * 3 * A + A * C + C, kept = M * C + M * 4 * A + 2 * B * heads * T * T;
+    cost(run, "W_qkv, b_qkv, W_O, b_O", "bytes", (double)(parameters * e), (double)held.parameters);
+    cost(run, "gradients", "bytes", (double)(parameters * e), (double)held.gradients);
+    cost(run, "SGD's state", "bytes", 0, (double)held.optimizer);
+    cost(run, "kept for backward", "bytes", (double)(kept * e), (double)held.activations);
     cost(run, "all-reduces a step", "calls", 2, (double)calls / STEPS);                                    // Y, and dX
-    cost(run, "sent a step", "bytes", (double)(2 * 2 * (tp->size - 1) * chunk * sizeof(real)), (double)bytes / STEPS);
+    cost(run, "sent a step", "bytes", 2 * ring_bytes(ALL_REDUCE_PASSES, tp->size, M * C, e), (double)bytes / STEPS);
 }
 
 static const Option options[] = { {0} };

@@ -9,6 +9,7 @@
 //     cross entropy   log(sum of exp(logit)) - logit of the target: three numbers a token are exchanged, not V
 // 61 words do not divide by anything up to 60; sequences have unequal numbers of counted targets.
 #include "common/data.h"
+#include "common/formulas.h"
 #include "common/lesson.h"
 #include "common/random.h"
 #include <math.h>
@@ -22,19 +23,19 @@ typedef struct {
     Range words;                                           // mine
     Tensor table, grad, head_grad;                         // [V/tp, C]: E, its gradient, and the head's share of that
     Tensor x, logits, sum, loss;                           // [M, C], [M, V/tp], [M, 1], [M, 1]
-    Arena parameters, gradients, kept, logit_memory;
+    Arena parameters, gradients, kept, output;
 } Bigram;
 
 static Bigram bigram_new(uint64_t seed, Range words) {
     Bigram m = { .words = words, .parameters = arena(MEM_PARAMETERS), .gradients = arena(MEM_GRADIENTS),
-                 .kept = arena(MEM_WORKSPACE), .logit_memory = arena(MEM_ACTIVATIONS) };
+                 .kept = arena(MEM_ACTIVATIONS), .output = arena(MEM_WORKSPACE) };
     m.table = tensor_new(&m.parameters, range_size(words), C);
     m.grad = tensor_new(&m.gradients, range_size(words), C);
     m.head_grad = tensor_new(&m.gradients, range_size(words), C);
     m.x = tensor_new(&m.kept, M, C);
+    m.logits = tensor_new(&m.kept, M, range_size(words));
     m.sum = tensor_new(&m.kept, M, 1);
-    m.loss = tensor_new(&m.kept, M, 1);
-    m.logits = tensor_new(&m.logit_memory, M, range_size(words));
+    m.loss = tensor_new(&m.output, M, 1);
     ledger_pause();                                        // drawn whole, then cut
     Arena scratch = arena(MEM_REFERENCE);
     Tensor whole = tensor_new(&scratch, V, C);
@@ -45,7 +46,7 @@ static Bigram bigram_new(uint64_t seed, Range words) {
     return m;
 }
 static void bigram_free(Bigram *m) {
-    arena_free(&m->parameters); arena_free(&m->gradients); arena_free(&m->kept); arena_free(&m->logit_memory);
+    arena_free(&m->parameters); arena_free(&m->gradients); arena_free(&m->kept); arena_free(&m->output);
 }
 static Dropout mask(Run *run, const Batch *b) {
     return (Dropout){ .key = random_key(random_key(run->seed, KEY_MASK), b->step), .p = drop };
@@ -120,11 +121,16 @@ static void put(Snapshot *s, const char *name, uint64_t step, size_t rows, size_
     snapshot_put(s, label, rows, cols, part, row0, col0);
 }
 
-typedef struct { size_t parameters, logits; } Held;        // bytes on this rank
+typedef struct { size_t parameters, gradients, optimizer, activations; } Held;     // bytes on this rank
+static Held held_now(void) {                               // activations: the most since the step began
+    return (Held){ memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER),
+                   memory_peak(MEM_ACTIVATIONS) };
+}
 static Held train(Run *run, Comm *tp, const Data *data, Snapshot *seen, Snapshot *weights, double loss[STEPS]) {
     Bigram m = bigram_new(run->seed, tp ? shard_range(V, tp->size, tp->rank) : (Range){0, V});
-    Held held = { memory_now(MEM_PARAMETERS), memory_now(MEM_ACTIVATIONS) };
+    Held held = {0};
     for (uint64_t step = 0; step < STEPS; step++) {
+        memory_reset_peaks();
         Arena buffers = arena(MEM_WORKSPACE);
         Batch b = data_batch(data, &buffers, step, 0, B, B);
         Tensor dloss = tensor_new(&buffers, M, 1), dx = tensor_new(&buffers, M, C);
@@ -138,6 +144,7 @@ static Held train(Run *run, Comm *tp, const Data *data, Snapshot *seen, Snapshot
         put(seen, "grad logits", step, M, V, m.logits, 0, m.words.lo);     // backward left it where the logits were
         put(seen, "grad E", step, V, C, m.grad, m.words.lo, 0);
         op_sgd(m.table, m.grad, 1, (real)rate, 0);
+        held = held_now();
         arena_free(&buffers);
     }
     snapshot_put(weights, "E after 3 steps", V, C, m.table, m.words.lo, 0);
@@ -218,14 +225,17 @@ static void vocabulary(Run *run) {
 
     // Two of [M, C] (x forward, dx backward) and the three numbers a token. Gathering the logits would be [M, V] in
     // place of 3 M.
-    size_t n = tp->size, words = range_size(shard_range(V, n, tp->rank));
-    size_t wide = 2 * (n - 1) * ceil_div(M * C, n) * sizeof(real), narrow = 2 * (n - 1) * ceil_div(M, n) * sizeof(real);
-    cost(run, "E", "bytes", (double)(words * C * sizeof(real)), (double)held.parameters);
-    cost(run, "logits", "bytes", (double)(M * words * sizeof(real)), (double)held.logits);
+    const size_t n = tp->size, words = range_size(shard_range(V, n, tp->rank)), e = sizeof(real);
+    const double wide = ring_bytes(ALL_REDUCE_PASSES, n, M * C, e), narrow = ring_bytes(ALL_REDUCE_PASSES, n, M, e);
+    cost(run, "E", "bytes", (double)(words * C * e), (double)held.parameters);
+    cost(run, "gradients, of both uses of E", "bytes", (double)(2 * words * C * e), (double)held.gradients);
+    cost(run, "SGD's state", "bytes", 0, (double)held.optimizer);
+    cost(run, "kept: x, my logits, a sum a token", "bytes", (double)(M * (C + words + 1) * e),
+         (double)held.activations);
     cost(run, "all-reduces a step", "calls", 2 + 3, (double)calls / STEPS);
-    cost(run, "sent a step", "bytes", (double)(2 * wide + 3 * narrow), (double)bytes / STEPS);
-    say(run, "for the loss a rank sends %zu bytes a step; in an all-gather of the logits it would send %zu", 3 * narrow,
-        (n - 1) * ceil_div((size_t)M * V, n) * sizeof(real));
+    cost(run, "sent a step", "bytes", 2 * wide + 3 * narrow, (double)bytes / STEPS);
+    say(run, "for the loss a rank sends %.0f bytes a step; in an all-gather of the logits it would send %.0f",
+        3 * narrow, ring_bytes(ONE_PASS, n, (size_t)M * V, e));
 }
 
 static const Option options[] = { {0} };

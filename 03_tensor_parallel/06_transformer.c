@@ -8,160 +8,188 @@
 // dropout, unequal token counts and clipping, three steps under SGD and three under AdamW. 9 heads over 4 ranks are
 // 3, 2, 2, 2; 61 words 16, 15, 15, 15.
 #include "03_tensor_parallel/tensor_parallel.h"
-#include "common/data.h"
-#include "common/optimizer.h"
-#include <stdio.h>
-#include <stdlib.h>
+#include "common/course.h"
+#include "common/formulas.h"
+#include "common/picture.h"
+#include <math.h>
 
 enum { STEPS = 3, BATCH = 3 };
 static const double max_norm = 0.5;                        // small enough that every step is clipped
 
 typedef struct {
-    double loss[STEPS], norm[STEPS];
-    Snapshot *gradients[STEPS], *weights;
-    size_t calls, bytes, norm_bytes;                       // of the last step
-    size_t parameters, gradient_memory, optimizer, activations;        // bytes on this rank; activations: the peak
-} Result;
+    Comm *tp;
+    size_t calls, bytes, norm_bytes;                       // of the last step: in the layers, for the norm
+    size_t block, parameters, gradients, optimizer;        // bytes on this rank; block: of one block's parameters
+    size_t activations;                                    // their peak
+} Measured;
 
 static ModelConfig sizes(Run *run) {
     return (ModelConfig){ .layers = option_size(run, "layers"), .width = option_size(run, "width"),
-                          .heads = option_size(run, "heads"), .context = 7, .vocab = 61, .dropout = 0.1,
-                          .seed = run->seed };
+                          .heads = option_size(run, "heads"), .context = 7, .vocab = 61,
+                          .dropout = option_real(run, "dropout"), .seed = run->seed };
 }
 
 // ---------------------------------------------------------------- one step
 
-// Each rank has squares of its parts of the cut tensors; whole tensors have the same gradient on every rank and are
-// counted on rank 0 only (Param.counted). One sum over the ranks gives the norm that the unsplit model finds.
-static double gradient_norm(Comm *tp, const Model *m) {
-    size_t n = config_tensors(&m->config);
-    double *squares = host_alloc(n * sizeof *squares);
-    model_grad_squares(m, squares);
-    if (tp) comm_all_reduce_doubles(tp, squares, n);
-    double norm = norm_of_squares(squares, n);
-    free(squares);
-    return norm;
-}
-
-static void step(Comm *tp, Model *m, Optimizer *o, const Data *data, size_t s, Result *r) {
-    Arena tokens = arena(MEM_WORKSPACE);
-    Batch b = data_batch(data, &tokens, s, 0, BATCH, BATCH);       // every rank reads every token
+static StepResult step(void *measured, Model *m, Optimizer *o, const Training *t, const Batch *b) {
+    Measured *r = measured;
     model_zero_gradients(m);
-    if (tp) comm_ledger_reset(tp);
-    r->loss[s] = model_forward_backward(m, &b) * b.token_weight;   // all communication is inside the layers
-    if (tp) { r->calls = tp->ledger[COMM_ALL_REDUCE].calls; r->bytes = comm_bytes_sent(tp); }
+    comm_ledger_reset(r->tp);
+    double loss = model_forward_backward(m, b) * b->token_weight;  // all communication is inside the layers
+    r->calls = r->tp->ledger[COMM_ALL_REDUCE].calls;
+    r->bytes = comm_bytes_sent(r->tp);
     model_fold_tied(m);                                            // my words' rows, both uses: nothing to say
-    r->norm[s] = gradient_norm(tp, m);
-    if (tp) r->norm_bytes = comm_bytes_sent(tp) - r->bytes;
-    model_snapshot_gradients(m, r->gradients[s]);
-    optimizer_step(o, m, clip_factor(r->norm[s], max_norm));       // each rank updates what it holds
-    arena_free(&tokens);
+    // Each rank has squares of its parts of the cut tensors; whole tensors have the same gradient on every rank and are
+    // counted on rank 0 only (Param.counted). One sum over the ranks gives the norm that the unsplit model finds.
+    double norm = model_grad_norm(m, r->tp);
+    r->norm_bytes = comm_bytes_sent(r->tp) - r->bytes;
+    optimizer_step(o, m, clip_factor(norm, t->clip));              // each rank updates what it holds
+    return (StepResult){ loss, norm };
 }
 
-// tp NULL: the unsplit twin. It differs in one line.
-static void train(Run *run, Comm *tp, Optimizer o, Result *r) {
-    ModelConfig c = sizes(run);
-    Data data = data_synthetic(c.vocab, c.context, run->seed);
-    Model *m = model_describe(&c, model_layers(&c));
-    if (tp) tensor_parallel(m, tp);                                // cuts the parameters, replaces the layers
+// What differs from the unsplit training is one line.
+static Measured train(Run *run, const Training *t, Course *c) {
+    Measured r = { .tp = run->world };
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    tensor_parallel(m, r.tp);                                      // cuts the parameters, replaces the layers
     model_allocate(m);                                             // initial values: by the place in the WHOLE tensor
-    optimizer_allocate(&o, m);
-    memory_reset_peaks();
-    for (size_t s = 0; s < STEPS; s++) step(tp, m, &o, &data, s, r);
-    r->parameters = memory_now(MEM_PARAMETERS);
-    r->gradient_memory = memory_now(MEM_GRADIENTS);
-    r->optimizer = memory_now(MEM_OPTIMIZER);
-    r->activations = memory_peak(MEM_ACTIVATIONS);
-    model_snapshot_weights(m, r->weights);
+    course_train(c, m, t, 1, 0, step, &r);                         // every rank reads every token
+    r.block = model_unit(m, "h.0.ln_1.weight")->size * sizeof(real);
+    r.parameters = memory_now(MEM_PARAMETERS);
+    r.gradients = memory_now(MEM_GRADIENTS);
+    r.optimizer = memory_now(MEM_OPTIMIZER);
+    r.activations = memory_peak(MEM_ACTIVATIONS);
     model_free(m);
-    data_free(&data);
-}
-
-// ---------------------------------------------------------------- comparison
-
-static Result result_new(Run *run) {
-    Result r = { .weights = snapshot_new(run) };
-    for (size_t s = 0; s < STEPS; s++) r.gradients[s] = snapshot_new(run);
     return r;
 }
-static void result_free(Result *r) {
-    for (size_t s = 0; s < STEPS; s++) snapshot_free(r->gradients[s]);
-    snapshot_free(r->weights);
-}
 
-static Result compare(Run *run, const char *name, Optimizer o) {
-    Result got = result_new(run), want = result_new(run);
-    train(run, run->world, o, &got);
-    ledger_pause();
-    if (run->world->rank == 0) train(run, NULL, o, &want);
-    ledger_resume();
+// ---------------------------------------------------------------- predictions: calls and bytes
 
-    char what[48], label[48];
-    snprintf(what, sizeof what, "%s, tensor-parallel = unsplit", name);
-    check_numbers(run, what, "loss, 3 steps", got.loss, want.loss, STEPS, LIMIT_ROUNDING);
-    check_numbers(run, what, "gradient norm, 3 steps", got.norm, want.norm, STEPS, LIMIT_ROUNDING);
-    bool clipped = got.norm[0] > max_norm && got.norm[1] > max_norm && got.norm[2] > max_norm;
-    check_true(run, what, "every step is clipped", clipped);
-    for (size_t s = 0; s < STEPS; s++) {
-        // AdamW divides by the root of a running mean of squares: where that is near zero, rounding becomes a step of
-        // its own. So its weights, and the gradients at those weights, are compared where there is little rounding.
-        if (o.kind == ADAMW && sizeof(real) == 4 && s > 0) continue;
-        snprintf(label, sizeof label, "%s, gradients of step %zu = unsplit", name, s + 1);
-        check_close(run, label, got.gradients[s], want.gradients[s], LIMIT_ROUNDING);
-    }
-    snprintf(label, sizeof label, "%s, weights after 3 steps = unsplit", name);
-    if (o.kind == SGD || sizeof(real) == 8) check_close(run, label, got.weights, want.weights, LIMIT_ROUNDING);
-    result_free(&got); result_free(&want);
-    return got;                                            // the numbers are still good, the snapshots are not
-}
-
-// ---------------------------------------------------------------- predictions
-
-static size_t ring(size_t n, size_t count) { return 2 * (n - 1) * ceil_div(count, n); }    // elements of an all-reduce
-
-static void predict(Run *run, const Result *r) {
+typedef struct { size_t heads, A, F, V; } Part;            // of a rank: heads, their columns, hidden columns, words
+static Part part_of(Run *run, size_t rank) {
     const ModelConfig c = sizes(run);
-    const size_t n = run->world->size, me = run->world->rank, e = sizeof(real);
-    const size_t L = c.layers, C = c.width, T = c.context, M = BATCH * T;
-    const size_t heads = range_size(shard_range(c.heads, n, me)), A = heads * (C / c.heads);   // my heads, columns
-    const size_t F = range_size(shard_range(4 * C, n, me)), V = range_size(shard_range(c.vocab, n, me));
+    const size_t n = run->world->size, heads = range_size(shard_range(c.heads, n, rank));
+    return (Part){ .heads = heads, .A = heads * (c.width / c.heads), .F = range_size(shard_range(4 * c.width, n, rank)),
+                   .V = range_size(shard_range(c.vocab, n, rank)) };
+}
+static double all_reduce_bytes(Run *run, size_t count) {
+    return ring_bytes(ALL_REDUCE_PASSES, run->world->size, count, sizeof(real));
+}
+
+// Cut: W_qkv and b_qkv, W_O, A and a, B. Whole: b_O, b, two norms.
+static size_t block_parameters(size_t C, Part p) {
+    return (C + 1) * 3 * p.A + p.A * C + (C + 1) * p.F + p.F * C + 6 * C;
+}
+// What backward reads, a token: cut are q|k|v and mix (4 A), the two of the MLP (2 F) and the scores; whole are two
+// norms' outputs with two statistics each, the middle (all in kept_block), and the block's output.
+static size_t block_kept(const ModelConfig *c, Part p) { return kept_block(c, p.heads, p.F) + c->width; }
+
+static void predict(Run *run, const Measured *r) {
+    const ModelConfig c = sizes(run);
+    const Part p = part_of(run, run->world->rank);
+    const size_t L = c.layers, C = c.width, M = BATCH * c.context, e = sizeof(real);
 
     // Four of [M, C] a block, one for the embedding, one for the head's dx, and three numbers a token for the loss.
+    double sent = (double)(4 * L + 2) * all_reduce_bytes(run, M * C) + 3 * all_reduce_bytes(run, M);
+    double squares = ring_bytes(ALL_REDUCE_PASSES, run->world->size, config_tensors(&c), sizeof(double));
     cost(run, "all-reduces in the layers, a step", "calls", (double)(4 * L + 2 + 3), (double)r->calls);
-    size_t sent = (4 * L + 2) * ring(n, M * C) + 3 * ring(n, M), squares = ring(n, config_tensors(&c));
-    cost(run, "sent in the layers, a step", "bytes", (double)(sent * e), (double)r->bytes);
-    cost(run, "sent for the norm, a step", "bytes", (double)(squares * sizeof(double)), (double)r->norm_bytes);
-    say(run, "a block sends %zu reals a step; 8 b s h (t-1)/t = %.2f", 4 * ring(n, M * C),
-        (double)(8 * M * C * (n - 1)) / (double)n);
+    cost(run, "sent in the layers, a step", "bytes", sent, (double)r->bytes);
+    cost(run, "sent for the norm, a step", "bytes", squares, (double)r->norm_bytes);
 
-    // Cut: W_qkv and b_qkv, W_O, A and a, B. Whole: b_O, b, two norms. Where it divides: 12 C^2/t + 7 C/t + 6 C.
-    size_t block = (C + 1) * 3 * A + A * C + (C + 1) * F + F * C + 6 * C;
-    size_t parameters = V * C + T * C + L * block + 2 * C;
+    size_t block = block_parameters(C, p), parameters = p.V * C + c.context * C + L * block + 2 * C;
+    cost(run, "parameters of a block", "bytes", (double)(block * e), (double)r->block);
     cost(run, "parameters", "bytes", (double)(parameters * e), (double)r->parameters);
-    cost(run, "gradients (wte twice)", "bytes", (double)((parameters + V * C) * e), (double)r->gradient_memory);
+    cost(run, "gradients (wte twice)", "bytes", (double)((parameters + p.V * C) * e), (double)r->gradients);
     cost(run, "AdamW's m and v", "bytes", (double)(2 * parameters * e), (double)r->optimizer);
 
-    // What backward reads. Cut: q|k|v, two score matrices, mix, two of the MLP. Whole: two norms and their two
-    // numbers a row, the middle, and the block's output. Around the blocks: the embedding's output; the last norm, my
-    // logits, one sum a token.
-    size_t kept = M * (4 * A + 2 * F) + 2 * BATCH * heads * T * T + M * (4 * C + 4);
-    size_t peak = M * C + L * kept + M * (C + 2) + M * V + M;
+    // Around the blocks: the embedding's output; what the head keeps of its norm, logits and sums.
+    size_t peak = M * (C + L * block_kept(&c, p) + kept_head(&c, p.V));
     cost(run, "activations, peak", "bytes", (double)(peak * e), (double)r->activations);
 }
+
+// The papers write b s h for our M C, and let everything divide by t. Where it does, what was asserted above is their
+// form, to the last number.
+static void closed_form(Run *run, const char *what, const char *formula, double general, double closed) {
+    say(run, "a block: %.0f %s; %s = %.2f", general, what, formula, closed);
+    if (sizes(run).heads % run->world->size) return;
+    check_true(run, "the closed form of a block", what, fabs(general - closed) < 1e-6);
+}
+static void closed_forms(Run *run) {
+    const ModelConfig c = sizes(run);
+    const Part p = part_of(run, run->world->rank);
+    const double t = (double)run->world->size, h = (double)c.width, s = (double)c.context, a = (double)c.heads;
+    const double bsh = BATCH * s * h, probabilities = c.dropout > 0 ? 8 : 4;
+    closed_form(run, "numbers sent a step", "8 b s h (t-1)/t", 4 * all_reduce_bytes(run, (size_t)bsh) / sizeof(real),
+                8 * bsh * (t - 1) / t);
+    closed_form(run, "parameters", "12 h^2/t + 7 h/t + 6 h", (double)block_parameters(c.width, p),
+                12 * h * h / t + 7 * h / t + 6 * h);
+    closed_form(run, "numbers kept for backward", c.dropout > 0 ? "b s h (16 + 48/t + 8 a s/(h t) + 16/h)/4"
+                : "b s h (16 + 48/t + 4 a s/(h t) + 16/h)/4", BATCH * s * (double)block_kept(&c, p),
+                bsh * (16 + 48 / t + probabilities * a * s / (h * t) + 16 / h) / 4);
+}
+
+// ---------------------------------------------------------------- predictions: time
+
+static double all_reduce_time(Run *run, size_t count, size_t size) {
+    return ring_time(ALL_REDUCE_PASSES, run->world->size, count, size);
+}
+
+// All wait in every all-reduce, so the rank that holds most sets the pace: rank 0. Nothing is computed meanwhile.
+static void predict_time(Run *run, const Timing *t) {
+    const ModelConfig c = sizes(run);
+    const size_t M = BATCH * c.context, n = run->world->size;
+    double wide = all_reduce_time(run, M * c.width, sizeof(real)), narrow = all_reduce_time(run, M, sizeof(real));
+    double talk = (double)(4 * c.layers + 2) * wide + 3 * narrow
+                + all_reduce_time(run, config_tensors(&c), sizeof(double)), flops = 0, slowest = 0;
+    for (size_t rank = n; rank-- > 0;) {
+        Part p = part_of(run, rank);
+        Work forward = work_sum(work_times((double)c.layers, work_block(&c, BATCH, p.heads, p.F)),
+                                work_head(&c, BATCH, p.V));
+        flops += 3 * forward.flops;                        // backward: two products for each of forward
+        slowest = 3 * forward.time;
+    }
+    cost(run, "matrix products of all ranks, a step", "FLOPs", flops, t->flops);
+    if (!clock_config()->model) return;
+    cost(run, "step", "ps", slowest + talk, (double)t->step);
+    cost(run, "exposed communication of all ranks", "ps", (double)n * talk, (double)t->exposed);
+    cost(run, "hidden communication", "ps", 0, (double)t->hidden);
+}
+
+// ---------------------------------------------------------------- SGD, then AdamW
 
 static void transformer(Run *run) {
     ModelConfig c = sizes(run);
     config_require(&c);
     say(run, "%zu parameters in %zu tensors", config_parameters(&c), config_tensors(&c));
-    compare(run, "SGD", sgd(0.5));
-    Result r = compare(run, "AdamW", adamw(0.01));
+    Training t = { .model = c, .data = data_synthetic(c.vocab, c.context, run->seed), .steps = STEPS,
+                   .sequences = BATCH, .micro_batches = 1, .clip = max_norm, .watched = MEM_ACTIVATIONS };
+    Measured r;
+    for (size_t i = 0; i < 2; i++) {
+        t.optimizer = i ? adamw(0.01) : sgd(0.5);
+        t.recorded = i;
+        Course got = course_new(run, &t), want = course_unsplit(run, &t, 1);
+        r = train(run, &t, &got);
+        if (i == 0) cost(run, "SGD's state", "bytes", 0, (double)r.optimizer);
+        course_compare(run, "tensor-parallel = unsplit", &got, &want, LIMIT_ROUNDING);
+        bool clipped = got.norm[0] > max_norm && got.norm[1] > max_norm && got.norm[2] > max_norm;
+        check_true(run, i ? "AdamW" : "SGD", "every step is clipped", clipped);
+        course_free(&got);
+        course_free(&want);
+    }
     predict(run, &r);
+    closed_forms(run);
+    Timing timing = picture_timing(run);
+    predict_time(run, &timing);
+    picture_show(run, "the last step", PICTURE_CHART);
+    picture_summary(run, &timing);
+    data_free(&t.data);
 }
 
 static const Option options[] = {
     { "layers", "N", "2", "blocks" },
     { "width", "N", "27", "columns; a multiple of --heads" },
     { "heads", "N", "9", "attention heads; at least one a rank" },
+    { "dropout", "X", "0.1", "the probability that dropout drops an element" },
     {0},
 };
 int main(int argc, char **argv) { return lesson_main(argc, argv, transformer, options); }

@@ -1,5 +1,5 @@
-// tensor_parallel.c: see tensor_parallel.h. Compare block_forward and block_backward here with those of common/layer.c: the
-// lines that end in "ALL" are the whole difference.
+// tensor_parallel.c: see tensor_parallel.h. Compare block_forward and block_backward here with those of common/layer.c:
+// the lines that end in "ALL" are the whole difference.
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // ---------------------------------------------------------------- who holds what
@@ -14,8 +14,8 @@ static void cut_block(Layer *l, Comm *tp) {
     l->heads = shard_range(c->heads, tp->size, tp->rank);
     Range features = {l->heads.lo * D, l->heads.hi * D};                   // of q, of k, of v, and of the heads' output
     Range hidden = shard_range(4 * c->width, tp->size, tp->rank);          // of the MLP
-    cut_columns(&p[QKV_W], features); cut_columns(&p[QKV_B], features);    // Param.blocks is 3: q, k and v are cut one by one
-    cut_rows(&p[PROJ_W], features);                                        // its bias stays whole: added once, after the sum
+    cut_columns(&p[QKV_W], features); cut_columns(&p[QKV_B], features);    // blocks is 3: q, k, v one by one
+    cut_rows(&p[PROJ_W], features);                                        // bias whole: added once, after the sum
     cut_columns(&p[FC_W], hidden);    cut_columns(&p[FC_B], hidden);
     cut_rows(&p[OUT_W], hidden);
     l->kind = &tensor_parallel_block;
@@ -27,8 +27,10 @@ static void cut_vocabulary(Layer *l, Unit *wte, Comm *tp, const LayerKind *kind)
 }
 
 void tensor_parallel(Model *m, Comm *tp) {
-    REQUIRE(tp->size <= m->config.heads, "%zu tensor-parallel ranks need as many heads; the model has %zu: choose fewer ranks, or more --heads", tp->size, m->config.heads);
-    REQUIRE(tp->size <= m->config.vocab, "%zu tensor-parallel ranks need as many words; the vocabulary has %zu: choose fewer ranks", tp->size, m->config.vocab);
+    REQUIRE(tp->size <= m->config.heads, "%zu tensor-parallel ranks need as many heads; the model has %zu: choose "
+            "fewer ranks, or more --heads", tp->size, m->config.heads);
+    REQUIRE(tp->size <= m->config.vocab, "%zu tensor-parallel ranks need as many words; the vocabulary has %zu: "
+            "choose fewer ranks", tp->size, m->config.vocab);
     for (size_t i = 0; i < m->n_layers; i++) {
         Layer *l = &m->layers[i];
         l->comm = tp;
@@ -50,27 +52,27 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
 
     saved_tensor(s, S_LN1, M, C); saved_tensor(s, S_STATS1, M, 2);
     op_layer_norm(s->t[S_LN1], s->t[S_STATS1], x, p[LN1_GAIN].w, p[LN1_BIAS].w);
-    saved_tensor(s, S_QKV, M, 3 * A);                                              // [B*T, 3C/tp]: q | k | v of my heads
+    saved_tensor(s, S_QKV, M, 3 * A);                                      // [B*T, 3C/tp]: q | k | v of my heads
     linear(s->t[S_QKV], s->t[S_LN1], &p[QKV_W]);
     op_add_bias(s->t[S_QKV], s->t[S_QKV], p[QKV_B].w);
-    saved_tensor(s, S_MIX, M, A);                                                  // [B*T, C/tp]: my heads side by side
+    saved_tensor(s, S_MIX, M, A);                                          // [B*T, C/tp]: my heads side by side
     attention_forward(l, b, s);
     saved_tensor(s, S_MIDDLE, M, C);
     Tensor middle = s->t[S_MIDDLE];
-    linear(middle, s->t[S_MIX], &p[PROJ_W]);                                       // my rows: a partial sum
-    comm_all_reduce(l->comm, middle);                                              // ALL: B*T*C reals
-    op_add_bias(middle, middle, p[PROJ_B].w);                                      // once, after the sum
-    op_dropout(middle, middle, layer_dropout(l, b, SITE_MIDDLE));                  // the same mask on every rank
+    linear(middle, s->t[S_MIX], &p[PROJ_W]);                               // my rows: a partial sum
+    comm_all_reduce(l->comm, middle);                                      // ALL: B*T*C reals
+    op_add_bias(middle, middle, p[PROJ_B].w);                              // once, after the sum
+    op_dropout(middle, middle, layer_dropout(l, b, SITE_MIDDLE));          // the same mask on every rank
     op_add(middle, x, middle);
 
     saved_tensor(s, S_LN2, M, C); saved_tensor(s, S_STATS2, M, 2);
     op_layer_norm(s->t[S_LN2], s->t[S_STATS2], middle, p[LN2_GAIN].w, p[LN2_BIAS].w);
-    saved_tensor(s, S_FC, M, F); saved_tensor(s, S_ACT, M, F);                     // [B*T, 4C/tp] each
-    linear(s->t[S_FC], s->t[S_LN2], &p[FC_W]);                                     // my columns: nothing to say
+    saved_tensor(s, S_FC, M, F); saved_tensor(s, S_ACT, M, F);             // [B*T, 4C/tp] each
+    linear(s->t[S_FC], s->t[S_LN2], &p[FC_W]);                             // my columns: nothing to say
     op_add_bias(s->t[S_FC], s->t[S_FC], p[FC_B].w);
     op_gelu(s->t[S_ACT], s->t[S_FC]);
-    linear(y, s->t[S_ACT], &p[OUT_W]);                                             // my rows: a partial sum
-    comm_all_reduce(l->comm, y);                                                   // ALL: B*T*C reals
+    linear(y, s->t[S_ACT], &p[OUT_W]);                                     // my rows: a partial sum
+    comm_all_reduce(l->comm, y);                                           // ALL: B*T*C reals
     op_add_bias(y, y, p[OUT_B].w);
     op_dropout(y, y, layer_dropout(l, b, SITE_OUT));
     op_add(y, middle, y);
@@ -89,11 +91,11 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     op_matmul_nt(dfc, d, p[OUT_W].w);
     op_gelu_backward(dfc, s->t[S_FC], dfc);
     linear_gradients(&p[FC_W], &p[FC_B], s->t[S_LN2], dfc);
-    op_matmul_nt(dnorm, dfc, p[FC_W].w);                                           // what my columns say about their input
-    comm_all_reduce(l->comm, dnorm);                                               // ALL: B*T*C reals
+    op_matmul_nt(dnorm, dfc, p[FC_W].w);                                   // what my columns say about their input
+    comm_all_reduce(l->comm, dnorm);                                       // ALL: B*T*C reals
     norm_gradients(&p[LN2_GAIN], &p[LN2_BIAS], s->t[S_MIDDLE], s->t[S_STATS2], dnorm);
     op_layer_norm_backward(dmiddle, s->t[S_MIDDLE], s->t[S_STATS2], p[LN2_GAIN].w, dnorm);
-    op_add(dmiddle, dy, dmiddle);                                                  // the residual path: already whole
+    op_add(dmiddle, dy, dmiddle);                                          // the residual path: already whole
 
     op_dropout(d, dmiddle, layer_dropout(l, b, SITE_MIDDLE));
     linear_gradients(&p[PROJ_W], &p[PROJ_B], s->t[S_MIX], d);
@@ -101,29 +103,31 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     attention_backward(l, b, dqkv, dmix, s);
     linear_gradients(&p[QKV_W], &p[QKV_B], s->t[S_LN1], dqkv);
     op_matmul_nt(dnorm, dqkv, p[QKV_W].w);
-    comm_all_reduce(l->comm, dnorm);                                               // ALL: B*T*C reals
+    comm_all_reduce(l->comm, dnorm);                                       // ALL: B*T*C reals
     norm_gradients(&p[LN1_GAIN], &p[LN1_BIAS], x, s->t[S_STATS1], dnorm);
     op_layer_norm_backward(dx, x, s->t[S_STATS1], p[LN1_GAIN].w, dnorm);
     op_add(dx, dmiddle, dx);
     arena_free(&scratch);
 }
 
-const LayerKind tensor_parallel_block = { "tensor-parallel block", block_forward, block_backward, block_shed, block_rebuild };
+const LayerKind tensor_parallel_block = { "tensor-parallel block", block_forward, block_backward, block_shed,
+                                          block_rebuild };
 
 // ---------------------------------------------------------------- embedding: every rank looks up its own words
 
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)x; (void)s;
-    op_embed_tokens(y, l->units[0]->params[0].w, b->tokens, l->vocab.lo);          // zero rows for words of other ranks
-    comm_all_reduce(l->comm, y);                                                   // ALL: B*T*C reals; one summand is not zero
+    op_embed_tokens(y, l->units[0]->params[0].w, b->tokens, l->vocab.lo);  // zero rows for words of other ranks
+    comm_all_reduce(l->comm, y);                                           // ALL: B*T*C reals; one summand is not zero
     op_add_positions(y, y, l->units[1]->params[0].w, b->T);
     op_dropout(y, y, layer_dropout(l, b, SITE_EMBEDDING));
 }
 static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)x; (void)dx; (void)s;
-    embedding_gradients(l, b, dy);                                                 // dy is whole: each rank takes its words' rows
+    embedding_gradients(l, b, dy);                                         // dy is whole: I take my words' rows
 }
-const LayerKind tensor_parallel_embedding = { "tensor-parallel embedding", embedding_forward, embedding_backward, NULL, NULL };
+const LayerKind tensor_parallel_embedding = { "tensor-parallel embedding", embedding_forward, embedding_backward,
+                                              NULL, NULL };
 
 // ---------------------------------------------------------------- head: the logits [B*T, V] never meet on one rank
 // Three scalars a token are exchanged instead: the largest logit, the target's logit, the sum of exponentials.
@@ -139,11 +143,11 @@ static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     op_layer_norm(s->t[S_LN], s->t[S_STATS], x, p[0].w, p[1].w);
     op_matmul_nt(s->t[S_LOGITS], s->t[S_LN], wte->w);
     op_row_max(max, s->t[S_LOGITS]);
-    comm_all_reduce_max(l->comm, max);                                             // ALL: B*T reals
+    comm_all_reduce_max(l->comm, max);                                     // ALL: B*T reals
     op_pick_target(picked, s->t[S_LOGITS], b->targets, l->vocab.lo);
-    comm_all_reduce(l->comm, picked);                                              // ALL: B*T reals; one summand is not zero
+    comm_all_reduce(l->comm, picked);                                      // ALL: B*T reals; one summand is not zero
     op_exp_sum(s->t[S_SUM], s->t[S_LOGITS], max);
-    comm_all_reduce(l->comm, s->t[S_SUM]);                                         // ALL: B*T reals
+    comm_all_reduce(l->comm, s->t[S_SUM]);                                 // ALL: B*T reals
     op_token_loss(y, picked, max, s->t[S_SUM], b->targets);
     arena_free(&scratch);
 }
@@ -154,9 +158,9 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     Tensor dnorm = tensor_new(&scratch, dx.rows, dx.cols);
     Tensor dlogits = s->t[S_LOGITS];
     op_cross_entropy_backward(dlogits, s->t[S_SUM], b->targets, dy, l->vocab.lo);
-    linear_gradients(wte, NULL, dlogits, s->t[S_LN]);                              // dwte[V/tp, C]
+    linear_gradients(wte, NULL, dlogits, s->t[S_LN]);                      // dwte[V/tp, C]
     op_matmul(dnorm, dlogits, wte->w);
-    comm_all_reduce(l->comm, dnorm);                                               // ALL: B*T*C reals
+    comm_all_reduce(l->comm, dnorm);                                       // ALL: B*T*C reals
     norm_gradients(&p[0], &p[1], x, s->t[S_STATS], dnorm);
     op_layer_norm_backward(dx, x, s->t[S_STATS], p[0].w, dnorm);
     arena_free(&scratch);

@@ -7,8 +7,8 @@
 // the way back, before the next one starts. The embedding table wte is used twice, on the first and on the last stage:
 // both keep a copy of it.
 // Left out: working at the same time. Exactly one rank is busy at any moment; 03_gpipe does something about that.
-#include "04_pipeline_naive/stages.h"
-#include <stdlib.h>
+#include "04_pipeline_naive/stack.h"
+#include "04_pipeline_naive/stage_costs.h"
 
 // 9 blocks do not divide by 4 stages (3, 2, 2, 2); the sequences of a batch count 5 to 10 tokens each.
 static const ModelConfig sizes = { .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1 };
@@ -16,86 +16,62 @@ enum { SEQUENCES = 5 };
 
 // ---------------------------------------------------------------- one step, on stage i
 
-static StageStep naive_step(Stages *s, const Batch *batch) {
-    size_t tensors = config_tensors(&s->training->model);
-    double *squares = host_alloc(tensors * sizeof *squares);
-
+static StepResult naive_step(void *stages, Model *m, Optimizer *o, const Training *t, const Batch *batch) {
+    Stages *s = stages;
     // My list is F0 B0 F1 B1 ... A forward receives [B*T, C] from stage i - 1 and sends as much to stage i + 1; a
     // backward receives the gradient of what I sent, and sends the gradient of what I received.
-    model_zero_gradients(s->model);
-    PipelineResult r = pipeline_run(s->pp, s->model, &s->schedule, batch, s->training->micro_batches);
+    model_zero_gradients(m);
+    PipelineResult r = pipeline_run(s->pp, m, &s->schedule, batch, t->micro_batches);
+    s->in_flight = r.in_flight;
     // The first stage has the embedding's part of wte's gradient, the last one the head's. Both need the sum.
-    pipeline_tied_sum(s->model, s->tied);
+    pipeline_tied_sum(m, s->tied);
 
     // Only the last stage knows the loss, and each stage the squares of its own tensors: the others add zeros.
     comm_all_reduce_doubles(s->pp, &r.loss, 1);
-    model_grad_squares(s->model, squares);
-    comm_all_reduce_doubles(s->pp, squares, tensors);
-    double norm = norm_of_squares(squares, tensors);
-
-    optimizer_step(&s->optimizer, s->model, clip_factor(norm, s->training->clip));     // my layers only
-    free(squares);
+    double norm = model_grad_norm(m, s->pp);
+    optimizer_step(o, m, clip_factor(norm, t->clip));      // my layers only
     // token_weight: 1 / counted tokens of the whole batch.
-    return (StageStep){ .loss = r.loss * batch[0].token_weight, .norm = norm, .in_flight = r.in_flight };
+    return (StepResult){ r.loss * batch[0].token_weight, norm };
 }
 
 // ---------------------------------------------------------------- the predictions, from sizes alone
 
-static void predict(Run *run, size_t m, const StageCosts *seen) {
+static void predict(Run *run, const Training *t, const StageCosts *seen) {
     size_t p = run->world->size, i = run->world->rank, E = sizeof(real);
-    size_t L = sizes.layers, C = sizes.width, T = sizes.context, V = sizes.vocab;
-    size_t next = i + 1 < p, before = i > 0;                                       // have I a neighbour on this side?
-
-    // Per micro-batch one activation [B*T, C] to the next stage, and one gradient of that shape to the stage before.
-    cost(run, "messages sent", "calls", m * (next + before), seen->messages);
-    cost(run, "messages sent", "bytes", (next + before) * SEQUENCES * T * C * E, seen->message_bytes);
-    double all = (double)seen->messages;
-    ledger_pause();
-    comm_all_reduce_doubles(run->world, &all, 1);
-    ledger_resume();
-    cost(run, "messages of all ranks: 2m(p-1)", "calls", 2 * m * (p - 1), all);
-
-    // The first and the last stage add their gradients of wte: in a ring of two, each sends both halves of it once.
-    size_t shares = p > 1 && (!next || !before);
-    cost(run, "tied sum of wte", "calls", shares, seen->tied_calls);
-    cost(run, "tied sum of wte", "bytes", shares * 2 * ceil_div(V * C, 2) * E, seen->tied_bytes);
-    size_t tensors = 2 + 12 * L + 2, D = sizeof(double);           // wte, wpe; 12 a block; the last norm's two
-    cost(run, "sums of loss and squares", "calls", 2, seen->scalar_calls);
-    cost(run, "sums of loss and squares", "bytes", 2 * (p - 1) * (1 + ceil_div(tensors, p)) * D, seen->scalar_bytes);
-
-    // A block is 12CC + 13C. The first stage adds wte and wpe, the last one its norm and its copy of wte; where they
-    // are one stage, there is one wte, but a gradient for each of its uses.
-    size_t blocks = L / p + (i < L % p);
-    size_t mine = blocks * (12 * C * C + 13 * C) + !before * (V + T) * C + !next * 2 * C + (!next && before) * V * C;
-    cost(run, "parameters of my stage", "bytes", mine * E, seen->parameters);
-    cost(run, "gradients of my stage", "bytes", (mine + (p == 1) * V * C) * E, seen->gradients);
-    cost(run, "AdamW's m and v of my stage", "bytes", 2 * mine * E, seen->optimizer);
-
-    // One buffer for each direction I send in; as large as the largest micro-batch.
-    size_t largest = ceil_div(SEQUENCES, m) * T * C * E;
-    cost(run, "send buffers, peak", "bytes", (next + before) * largest, seen->send_buffers);
+    cost_of_stage(run, t, seen);                           // messages, sums, parameters, gradients, optimizer state
     cost(run, "in flight, most", "micro-batches", 1, seen->in_flight);
+    // Micro-batch 0 is the largest. What its forward keeps is freed by its backward, before the next one starts.
+    cost(run, "activations, peak", "bytes", stage_kept(&t->model, p, i) * tokens_of(t, 0) * E, seen->activations);
+    // One buffer for each direction I send in; as large as the largest micro-batch.
+    size_t neighbours = (i + 1 < p) + (i > 0);
+    cost(run, "send buffers, peak", "bytes", neighbours * tokens_of(t, 0) * sizes.width * E, seen->send_buffers);
 }
 
-// How long a step takes follows from the lists: t_f = 1 and t_b = 2 units on each stage; messages take no time.
-static void step_time(Run *run, size_t m) {
-    size_t p = run->world->size, t_f = 1, t_b = 2;
-    Schedule *list = schedule_all(schedule_naive, p, m);
-    Timeline t = timeline_of(list, p, m, t_f, t_b);
-    say(run, "The op lists of %zu stages, played with t_f = %zu and t_b = %zu units of time:", p, t_f, t_b);
-    for (size_t i = 0; i < p && run->verbose && 3 * t.end < 100; i++) {
-        char *row = timeline_row(&t, i);
-        say(run, "  stage %zu  %s", i, row);
-        free(row);
+// Nothing ever happens at the same time: a micro-batch passes every stage twice, and every link between two of them.
+static void step_time(Run *run, const Training *t, const Timing *last) {
+    size_t p = run->world->size, m = t->micro_batches;
+    Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
+    if (!clock_config()->model) return;                    // real time differs from run to run
+    Picoseconds work = 0, transfer = 0;
+    for (size_t k = 0; k < m; k++) {
+        size_t B = range_size(shard_range(SEQUENCES, m, k));
+        for (size_t i = 0; i < p; i++) work += 3 * stage_forward_time(&t->model, p, i, B);       // t_b = 2 t_f
+        transfer += 2 * (p - 1) * message_time(&t->model, B);
     }
-    double units = t.end, idle = 1 - (double)timeline_busy(&t) / (double)(p * t.end);
-    double want_units = m * p * (t_f + t_b), want_idle = 1 - 1 / (double)p;
-    say(run, "  %.0f units; an average stage is idle for %.1f %% of them", units, 100 * idle);
-    check_numbers(run, "op lists = formula", "step time m p (t_f + t_b)", &units, &want_units, 1, 0);
-    // 1e-12: quotients of doubles.
-    check_numbers(run, "op lists = formula", "idle share 1 - 1/p", &idle, &want_idle, 1, 1e-12);
-    timeline_free(&t);
-    schedule_all_free(list, p);
+    // Then the sums: of wte's gradient, of the loss and of the squares. Everybody waits for all of it.
+    double sums = p > 1 ? ring_time(ALL_REDUCE_PASSES, 2, sizes.vocab * sizes.width, sizeof(real)) : 0;
+    sums += ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double));
+    sums += ring_time(ALL_REDUCE_PASSES, p, 12 * sizes.layers + 4, sizeof(double));
+    cost(run, "last step: work, messages, sums in a row", "ps", work + transfer + sums, last->step);
+
+    // Where all stages are equal, here of two blocks: m p (t_f + t_b), so that a stage is idle for 1 - 1/p of the step.
+    Played seen = stack_play(run, &stack, schedule_naive, m);
+    StackTimes d = stack_times(&stack);
+    Picoseconds step = m * (p * (d.forward + d.backward) + 2 * (p - 1) * d.message);
+    cost(run, "equal stages: step", "ps", step, seen.timing.step);
+    cost_of_bubble(run, "equal stages", &stack, m, step, &seen.timing);
+    cost(run, "equal stages: exposed, 2m(p-1) messages", "ps", 2 * m * (p - 1) * d.message, seen.timing.exposed);
+    cost(run, "equal stages: hidden", "ps", 0, seen.timing.hidden);
 }
 
 // ---------------------------------------------------------------- the lesson
@@ -105,22 +81,25 @@ static void naive(Run *run) {
     REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks", p, sizes.layers);
     REQUIRE(m >= 1 && m <= SEQUENCES, "--micro-batches %zu: the batch has %d sequences: choose 1 to %d", m, SEQUENCES,
             SEQUENCES);
-    Training t = { .model = sizes, .sequences = SEQUENCES, .micro_batches = m };
+    Training t = { .model = sizes, .steps = 3, .sequences = SEQUENCES, .micro_batches = m,
+                   .recorded = true, .watched = MEM_ACTIVATIONS };
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     StageCosts seen = {0};
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
-        Course got = course_new(run), want = course_new(run);
+        Course got = course_new(run, &t), want = course_unsplit(run, &t, 1);
         seen = stages_train(run, &t, schedule_naive, naive_step, &got);
-        stages_unsplit(run, &t, &want);
         say(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1], got.loss[2]);
-        stages_compare(run, i ? "naive = unsplit, AdamW" : "naive = unsplit, SGD", &got, &want);
+        course_compare(run, "naive = unsplit", &got, &want, 0);
         course_free(&got);
         course_free(&want);
     }
-    predict(run, m, &seen);
-    step_time(run, m);
+    Timing last = picture_timing(run);
+    picture_show(run, "naive, the last step", PICTURE_MEMORY);
+    picture_summary(run, &last);
+    predict(run, &t, &seen);
+    step_time(run, &t, &last);
     data_free(&t.data);
 }
 

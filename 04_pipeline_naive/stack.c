@@ -1,6 +1,10 @@
 // stack.c: see stack.h.
 #include "04_pipeline_naive/stack.h"
+#include "04_pipeline_naive/stage_costs.h"
 #include "common/random.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 // ---------------------------------------------------------------- two layers without arithmetic
 
@@ -26,9 +30,9 @@ static const LayerKind sink = { "sink", sink_forward, sink_backward, NULL, NULL 
 
 // ---------------------------------------------------------------- the stack
 
-Model *stack_new(const ModelConfig *c, size_t blocks, size_t p, size_t i) {
-    ModelConfig whole = *c;
-    whole.layers = blocks * p;
+Model *stack_new(const Stack *s, size_t p, size_t i) {
+    ModelConfig whole = s->model;
+    whole.layers = s->blocks * p;
     Model *m = model_describe(&whole, pipeline_stage_layers(&whole, NULL, p, i));
     Layer *first = &m->layers[0], *last = &m->layers[m->n_layers - 1];
     if (i == 0) { first->kind = &source; first->n_units = 0; }
@@ -37,7 +41,45 @@ Model *stack_new(const ModelConfig *c, size_t blocks, size_t p, size_t i) {
     return m;
 }
 
-double stack_forward_flops(const ModelConfig *c, size_t rows) {
-    double C = (double)c->width, M = (double)rows, T = (double)c->context;
-    return 2 * M * C * (3 * C + C + 4 * C + 4 * C) + 2 * 2 * M * T * C;      // 24 M C^2 + 4 M T C: PTD-P's 24 B s h^2 + 4 B s^2 h
+Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m) {
+    size_t p = run->world->size, i = run->world->rank, B = s->sequences;
+    Data d = data_synthetic(s->model.vocab, s->model.context, run->seed);
+    Model *stage = stack_new(s, p, i);
+    Schedule list = rule(p, m, i);
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch *batch = host_alloc(m * sizeof *batch);
+    for (size_t k = 0; k < m; k++) {
+        batch[k] = data_batch(&d, &tokens, 0, k * B, B, m * B);
+        batch[k].number = k;
+    }
+    Played out;
+    picture_begin(run, MEM_ACTIVATIONS);
+    out.result = pipeline_run(run->world, stage, &list, batch, m);
+    picture_end(run);
+    out.timing = picture_timing(run);
+    free(batch);
+    arena_free(&tokens);
+    schedule_free(&list);
+    model_free(stage);
+    data_free(&d);
+    return out;
+}
+
+// ---------------------------------------------------------------- its times, from sizes
+
+StackTimes stack_times(const Stack *s) {
+    double block = work_block(&s->model, s->sequences, s->model.heads, 4 * s->model.width).time;
+    return (StackTimes){ .forward = (Picoseconds)(block * s->blocks), .backward = (Picoseconds)(2 * block * s->blocks),
+                         .message = message_time(&s->model, s->sequences) };
+}
+
+void cost_of_bubble(Run *run, const char *name, const Stack *s, size_t m, Picoseconds step, const Timing *seen) {
+    static const double million = 1e6;
+    char line[80];
+    StackTimes t = stack_times(s);
+    double ideal = (double)(m * (t.forward + t.backward)), idle = (double)step - ideal;
+    snprintf(line, sizeof line, "%s: bubble / step", name);
+    cost(run, line, "millionths", round(million * idle / (double)step), round(million * seen->idle_of_total));
+    snprintf(line, sizeof line, "%s: bubble / ideal", name);
+    cost(run, line, "millionths", round(million * idle / ideal), round(million * seen->idle_of_ideal));
 }

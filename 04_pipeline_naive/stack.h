@@ -1,12 +1,22 @@
-// stack.h: a stack of equal blocks, the model for which the closed forms of pipelines are exact. No embedding and no head: the
-// first stage starts from numbers drawn for each token, and the last one ends by taking a token's first feature as its loss.
+// stack.h: a stack of equal blocks, the model for which the closed forms of pipelines are exact. No embedding and no
+// head: the first stage starts from numbers drawn for each token, and the last one takes a token's first feature as its
+// loss.
 // Backward's GEMMs have exactly twice the FLOPs of forward's, so t_b = 2 t_f.
 #ifndef STACK_H
 #define STACK_H
 #include "04_pipeline_naive/pipeline.h"
+#include "common/picture.h"
 
-// `blocks` blocks on each of p stages; stage i's part, allocated.
-Model *stack_new(const ModelConfig *c, size_t blocks, size_t p, size_t i);
-// FLOPs of the GEMMs of one block's forward, for `rows` = B*T tokens: qkv, scores, mix, proj, fc, out.
-double stack_forward_flops(const ModelConfig *c, size_t rows);
+typedef struct { ModelConfig model; size_t blocks, sequences; } Stack;     // of a stage; of a micro-batch
+Model *stack_new(const Stack *s, size_t p, size_t i);                      // stage i's part, allocated
+
+// One step of m micro-batches; stage i is rank i of the world. Its events stand until the next recording.
+typedef struct { PipelineResult result; Timing timing; } Played;
+Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m);
+
+// What a stage's forward and backward of a micro-batch take under the model clock, and a message: from sizes.
+typedef struct { Picoseconds forward, backward, message; } StackTimes;
+StackTimes stack_times(const Stack *s);
+// Cost lines: how long a stage is idle in a step of this length, as a share of it and of the ideal, m (t_f + t_b).
+void cost_of_bubble(Run *run, const char *name, const Stack *s, size_t m, Picoseconds step, const Timing *seen);
 #endif

@@ -29,12 +29,19 @@ static bool arrived(const Timeline *t, size_t i, PipeOp op, size_t *when) {
     if (op.what == FORWARD) needed = event_of(t, i - 1, FORWARD, op.micro_batch);
     else if (i + 1 < t->p) needed = event_of(t, i + 1, BACKWARD, op.micro_batch);
     else needed = event_of(t, i, FORWARD, op.micro_batch);
-    if (needed) *when = needed->end;
+    if (needed) *when = i + 1 == t->p && op.what == BACKWARD ? needed->end : needed->arrives;
     return needed;
 }
 
+// When the link that the message of a next op of stage i takes is free: when the one before it has arrived.
+static size_t link_free(const Timeline *t, size_t i, PipeOp op) {
+    for (size_t e = t->n[i]; e-- > 0;)
+        if (t->event[i][e].op.what == op.what) return t->event[i][e].arrives;
+    return 0;
+}
+
 // Starting an op never takes away what another one needs, so the order in which stages are asked changes nothing.
-Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b) {
+Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b, size_t message) {
     Timeline t = { .p = p, .m = m, .event = host_alloc(p * sizeof *t.event), .n = host_alloc(p * sizeof *t.n) };
     for (size_t i = 0; i < p; i++) t.event[i] = host_alloc((stage[i].n + 1) * sizeof **t.event);
     for (bool moved = true; moved;) {
@@ -46,12 +53,17 @@ Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size
             if (!arrived(&t, i, op, &at)) { t.stuck = true; continue; }
             size_t free_at = done ? t.event[i][done - 1].end : 0;
             size_t start = at > free_at ? at : free_at, end = start + (op.what == FORWARD ? t_f : t_b);
-            t.event[i][t.n[i]++] = (Event){ op, start, end };
+            size_t leaves = link_free(&t, i, op) > end ? link_free(&t, i, op) : end;
+            t.event[i][t.n[i]++] = (Event){ op, start, end, leaves + message };
             if (end > t.end) t.end = end;
             moved = true;
         }
     }
     return t;
+}
+
+Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b) {
+    return timeline_with_link(stage, p, m, t_f, t_b, 0);
 }
 
 void timeline_free(Timeline *t) {
@@ -81,8 +93,11 @@ char *timeline_row(const Timeline *t, size_t i) {
 }
 
 size_t makespan(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b) {
+    return makespan_with_link(rule, p, m, t_f, t_b, 0);
+}
+size_t makespan_with_link(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b, size_t message) {
     Schedule *stage = schedule_all(rule, p, m);
-    Timeline t = timeline_of(stage, p, m, t_f, t_b);
+    Timeline t = timeline_with_link(stage, p, m, t_f, t_b, message);
     size_t end = t.stuck ? SIZE_MAX : t.end;
     timeline_free(&t);
     schedule_all_free(stage, p);

@@ -3,12 +3,13 @@
 // A stage works down its list. An op starts as soon as the one before it is done AND what it needs is there:
 //     forward  k of stage i needs forward  k of stage i - 1
 //     backward k of stage i needs backward k of stage i + 1; on the last stage, its own forward k
-// Times are whole units, the same on every stage; messages take no time.
+// Times are whole units, the same on every stage. A message takes no time, or `message` units. Then it first waits
+// until the one before it, between the same neighbours in the same direction, has arrived; its sender goes on meanwhile.
 #ifndef TIMELINE_H
 #define TIMELINE_H
 #include "04_pipeline_naive/pipeline.h"
 
-typedef struct { PipeOp op; size_t start, end; } Event;
+typedef struct { PipeOp op; size_t start, end, arrives; } Event;     // arrives: its message, at the neighbour
 typedef struct {
     size_t p, m;
     Event **event;                                       // [stage][place in the list]
@@ -17,6 +18,7 @@ typedef struct {
     bool stuck;                                          // no stage can start its next op: the lists deadlock
 } Timeline;
 Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b);     // stage[p]
+Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b, size_t message);
 void timeline_free(Timeline *t);
 size_t timeline_busy(const Timeline *t);                 // units in which a stage works, added over the stages
 char *timeline_row(const Timeline *t, size_t i);         // stage i as text, three columns a unit; free() it
@@ -25,4 +27,5 @@ Schedule *schedule_all(ScheduleRule rule, size_t p, size_t m);       // the list
 void schedule_all_free(Schedule *stage, size_t p);
 // Time from the first forward to the last backward; SIZE_MAX when the lists deadlock.
 size_t makespan(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b);
+size_t makespan_with_link(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b, size_t message);
 #endif

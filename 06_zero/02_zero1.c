@@ -11,125 +11,121 @@
 //     ZeRO-1:             sum of MY part of the gradients,  I update my part,  all-gather of weights
 //
 // Left out: 16-bit weights with an fp32 master copy, where the saving is larger (01_by_hand has the table).
-#include "06_zero/replicas.h"
+#include "06_zero/costs.h"
 #include "06_zero/zero.h"
-#include <stdlib.h>
 
 // C = 15 and T = 11 make every unit odd: no part is equal, and parts cut through tensors with and without weight decay.
 static const ModelConfig tiny = { .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1 };
 
 // ---------------------------------------------------------------- the step, cut where ranks must talk
 
-static StepResult step(Comm *dp, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
-    StepResult r = {0};
-    size_t tensors = config_tensors(&t->model);
-    double *squares = host_alloc(tensors * sizeof *squares);
+static StepResult step(void *comm, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
+    Comm *dp = comm;
+    double loss = 0;
+    comm_ledger_reset(dp);
     zero_begin(m);
-    for (size_t k = 0; k < t->micro_batches; k++) r.loss += model_forward_backward(m, &mine[k]);
+    for (size_t k = 0; k < t->micro_batches; k++) loss += model_forward_backward(m, &mine[k]);
     model_fold_tied(m);                            // on whole local gradients: before anything is reduced
     zero_reduce(m);                                // reduce-scatter of each unit: own_g <- my part of the sum
 
-    model_grad_squares(m, squares);                // of the elements I own; a tensor may lie on several ranks
-    comm_all_reduce_doubles(dp, squares, tensors);
-    comm_all_reduce_doubles(dp, &r.loss, 1);
-    r.norm = norm_of_squares(squares, tensors);
-
-    optimizer_step(o, m, clip_factor(r.norm, t->clip));    // own_w, with my m and v
+    double norm = model_grad_norm(m, dp);          // of the elements I own; a tensor may lie on several ranks
+    optimizer_step(o, m, clip_factor(norm, t->clip));      // own_w, with my m and v
     zero_end(m);                                   // all-gather of each unit: w <- everybody's own_w
-    free(squares);
-    return r;
+    comm_all_reduce_doubles(dp, &loss, 1);
+    return (StepResult){ loss * mine[0].token_weight, norm };
 }
 
 // ---------------------------------------------------------------- predictions, from sizes alone
 
-enum { UNITS_BESIDE_BLOCKS = 3 };                  // wte, wpe, ln_f
-static size_t unit_size(const ModelConfig *c, size_t unit) {
-    size_t C = c->width, size[UNITS_BESIDE_BLOCKS] = { c->vocab * C, c->context * C, 2 * C };
-    return unit < UNITS_BESIDE_BLOCKS ? size[unit] : 12 * C * C + 13 * C;
-}
-
-static void costs(Run *run, Comm *dp, const ModelConfig *c) {
-    size_t N = dp->size, units = UNITS_BESIDE_BLOCKS + c->layers, all = 0, mine = 0, chunks = 0;
-    for (size_t u = 0; u < units; u++) {
-        // Psi: the parameters, the tied one once
-        all += unit_size(c, u);
-        mine += range_size(shard_range(unit_size(c, u), N, dp->rank));               // about Psi / N, to the element
-        chunks += ceil_div(unit_size(c, u), N);
-    }
-    // what a ring sends of the whole model, once
-    double e = sizeof(real), unit = (double)((N - 1) * chunks) * e;
-    cost(run, "weights: 4 bytes a parameter in fp32", "bytes", (double)all * e, (double)memory_now(MEM_PARAMETERS));
-    cost(run, "gradients: 4 (and the head's use of wte)", "bytes", (double)(all + c->vocab * c->width) * e,
-         (double)memory_now(MEM_GRADIENTS));
-    cost(run, "m and v: 8 / N", "bytes", 2 * (double)mine * e, (double)memory_now(MEM_OPTIMIZER));
-    cost(run, "reduce-scatter calls, one a unit", "calls", (double)units,
-         (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
-    cost(run, "reduce-scatter: 1 unit of traffic", "bytes", unit, (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
-    cost(run, "all-gather calls, one a unit", "calls", (double)units, (double)dp->ledger[COMM_ALL_GATHER].calls);
-    cost(run, "all-gather: 1 unit of traffic", "bytes", unit, (double)dp->ledger[COMM_ALL_GATHER].bytes);
-    // squares for the norm, and the loss
-    size_t scalars = ceil_div(config_tensors(c), N) + ceil_div(1, N);
-    cost(run, "all-reduce of loss and norm", "bytes", (double)(2 * (N - 1) * scalars * sizeof(double)),
-         (double)dp->ledger[COMM_ALL_REDUCE].bytes);
-    cost(run, "all that this rank sent", "bytes", 2 * unit + (double)(2 * (N - 1) * scalars * sizeof(double)),
-         (double)comm_bytes_sent(dp));
+static void costs(Run *run, Comm *dp, const Training *t) {
+    size_t N = dp->size, m = t->micro_batches;
+    Share wte = share_of_wte(&t->model, N, dp->rank), others = share_of_others(&t->model, N, dp->rank);
+    // Psi: the parameters, the tied one once; about Psi / N, to the element; what a ring sends of the whole model, once
+    double e = sizeof(real), all = (double)(wte.whole + others.whole), mine = (double)(wte.mine + others.mine);
+    double second_use = (double)wte.whole, units = (double)(wte.units + others.units), unit = wte.bytes + others.bytes;
+    cost_with(run, m, "weights: 4 bytes a parameter in fp32", "bytes", all * e, (double)memory_now(MEM_PARAMETERS));
+    cost_with(run, m, "gradients: 4 (and the head's use of wte)", "bytes", (all + second_use) * e,
+              (double)memory_now(MEM_GRADIENTS));
+    cost_with(run, m, "m and v: 8 / N", "bytes", 2 * mine * e, (double)memory_now(MEM_OPTIMIZER));
+    cost_with(run, m, "all state: 8 + 8 / N (and that use of wte)", "bytes", (2 * all + 2 * mine + second_use) * e,
+              (double)(memory_now(MEM_PARAMETERS) + memory_now(MEM_GRADIENTS) + memory_now(MEM_OPTIMIZER)));
+    cost_with(run, m, "in flight: nothing, at any time", "bytes", 0, (double)memory_peak(MEM_COMMUNICATION));
+    cost_with(run, m, "activations, peak", "bytes", (double)activations(t, N, dp->rank) * e,
+              (double)memory_peak(MEM_ACTIVATIONS));
+    cost_with(run, m, "reduce-scatter calls, one a unit", "calls", units,
+              (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
+    cost_with(run, m, "reduce-scatter: 1 unit of traffic", "bytes", unit,
+              (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
+    cost_with(run, m, "all-gather calls, one a unit", "calls", units, (double)dp->ledger[COMM_ALL_GATHER].calls);
+    cost_with(run, m, "all-gather: 1 unit of traffic", "bytes", unit, (double)dp->ledger[COMM_ALL_GATHER].bytes);
+    cost_with(run, m, "all-reduce of loss and norm", "bytes", scalars_bytes(&t->model, N),
+              (double)dp->ledger[COMM_ALL_REDUCE].bytes);
+    cost_with(run, m, "all traffic: 2 units, loss and norm", "bytes", 2 * unit + scalars_bytes(&t->model, N),
+              (double)comm_bytes_sent(dp));
+    costs_in_time(run, t, 2 * (wte.time + others.time));
 }
 
 // ---------------------------------------------------------------- the comparison
 
-// Every rank's whole weights, not only its part: the all-gather must have made the replicas equal in every bit.
-static void check_gathered(Run *run, Model *m, const char *what, Trained *replicas) {
-    Snapshot *whole = snapshot_new(run);
-    for (size_t u = 0; u < m->n_units; u++)
-        for (size_t k = 0; k < m->units[u].n_params && !m->units[u].tied_to; k++) {
-            Param *p = &m->units[u].params[k];
-            snapshot_put(whole, p->name, p->rows, p->cols, p->w, 0, 0);
-        }
-    if (every_bit(run) == 0) check_equal(run, what, whole, replicas->weights);
-    else check_close(run, what, whole, replicas->weights, LIMIT_ROUNDING);
-    snapshot_free(whole);
-}
-
-static void compare(Run *run, Comm *dp, const Training *t, const char *name, bool adamw) {
-    Model *m = model_describe(&t->model, model_layers(&t->model));
+static void compare(Run *run, Comm *dp, Training t, const char *name) {
+    Model *m = model_describe(&t.model, model_layers(&t.model));
     zero_allocate(m, dp, 1);
-    Trained zero = train(run, dp, m, t, step), replicas = train_replicas(run, t), unsplit = train_unsplit(run, t);
-    say(run, "%s, %zu steps, loss %.4f -> %.4f\n", name, t->steps, zero.loss[0], zero.loss[t->steps - 1]);
-    // Clipping multiplies by a factor that comes from the norm, whose squares are added in another order when they are
-    // cut.
-    judge(run, "ZeRO-1 = data parallel", &zero, &replicas, t->clip > 0 ? LIMIT_ROUNDING : every_bit(run), true);
-    if (t->clip == 0) check_gathered(run, m, "ZeRO-1 = data parallel, gathered", &replicas);
-    judge(run, "ZeRO-1 = unsplit", &zero, &unsplit, LIMIT_ROUNDING, !adamw || sizeof(real) == 8);
-    if (adamw) costs(run, dp, &t->model);
-    trained_free(&zero);
-    trained_free(&replicas);
-    trained_free(&unsplit);
+    Course zero = course_new(run, &t);
+    course_train(&zero, m, &t, dp->size, dp->rank, step, dp);
+    say(run, "%s, %zu micro-batch%s a rank, loss %.4f -> %.4f\n", name, t.micro_batches,
+        t.micro_batches > 1 ? "es" : "", zero.loss[0], zero.loss[t.steps - 1]);
+    // Shard after shard in rank order: what data-parallel replicas hold, to the last bit (chapter 01).
+    Course replicas = course_unsplit(run, &t, dp->size);
+    // The squares of the norm are added in another order when they are cut, and clipping multiplies by a factor that
+    // comes from the norm.
+    double limit = t.clip > 0 ? LIMIT_ROUNDING : every_bit(run);
+    course_compare_tensors(run, "ZeRO-1 = data parallel", &zero, &replicas, limit);
+    course_compare_numbers(run, "ZeRO-1 = data parallel", &zero, &replicas, LIMIT_ROUNDING);
+    if (t.recorded) {
+        costs(run, dp, &t);
+        show_step(run, &t, "ZeRO-1");
+    }
+    t.micro_batches = 1;
+    Course unsplit = course_unsplit(run, &t, 1);
+    course_compare(run, "ZeRO-1 = unsplit", &zero, &unsplit, LIMIT_ROUNDING);
+    course_free(&zero);
+    course_free(&replicas);
+    course_free(&unsplit);
     model_free(m);
 }
 
 static void zero1(Run *run) {
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = option_size(run, "steps"), .batch = option_size(run, "batch"), .micro_batches = 1 };
-    REQUIRE(t.steps > 0, "--steps must be at least 1");
-    REQUIRE(t.batch >= dp->size, "--batch %zu leaves some of the %zu ranks without a sequence: choose at least %zu",
-            t.batch, dp->size, dp->size);
+                   .steps = option_size(run, "steps"), .sequences = option_size(run, "batch"), .micro_batches = 1 };
+    size_t m = option_size(run, "micro-batches");
+    REQUIRE(t.steps > 0 && m > 0, "--steps and --micro-batches must be at least 1");
+    REQUIRE(t.sequences >= dp->size, "--batch %zu leaves some of the %zu ranks without a sequence: choose at least %zu",
+            t.sequences, dp->size, dp->size);
     t.model.seed = run->seed;
+    t.model.dropout = option_real(run, "dropout");
+    config_require(&t.model);
 
     t.optimizer = sgd(0.1);
-    compare(run, dp, &t, "SGD", false);
+    compare(run, dp, t, "SGD");
     t.clip = 0.5;                                  // below every norm: each step is clipped
-    compare(run, dp, &t, "SGD, clipped at 0.5", false);
+    compare(run, dp, t, "SGD, clipped at 0.5");
     t.clip = 0;
     t.optimizer = adamw(0.01);
     t.optimizer.weight_decay = 0.1;                // for matrices; a part may hold elements of both kinds
-    compare(run, dp, &t, "AdamW, weight decay 0.1", true);
+    t.micro_batches = m;
+    t.recorded = true;
+    t.watched = MEM_COMMUNICATION;
+    compare(run, dp, t, "AdamW, weight decay 0.1");
     comm_free(dp);
 }
 
 static const Option options[] = {
     { "batch", "N", "11", "sequences of all ranks together in a step" },
+    { "micro-batches", "N", "3", "micro-batches of each rank, in the training whose costs are looked at" },
     { "steps", "N", "3", "training steps" },
+    { "dropout", "X", "0.1", "probability of dropping an element" },
+    { "link", "NAME", "ib", "of the model clock: free, nvlink, ib, ethernet" },
     {0},
 };
 int main(int argc, char **argv) { return lesson_main(argc, argv, zero1, options); }

@@ -12,9 +12,8 @@
 //
 // Left out: the reduction of one layer while the backward pass of the next runs (chapter 01's overlap); 16-bit
 // gradients.
-#include "06_zero/replicas.h"
+#include "06_zero/costs.h"
 #include "06_zero/zero.h"
-#include <stdlib.h>
 
 // Every unit is odd, so no part is equal. 11 sequences: with 4 ranks and 3 micro-batches, one micro-batch of rank 3 is
 // empty, and must still take part in the reductions.
@@ -22,109 +21,115 @@ static const ModelConfig tiny = { .layers = 2, .width = 15, .heads = 3, .context
 
 // ---------------------------------------------------------------- the step, cut where ranks must talk
 
-static StepResult step(Comm *dp, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
-    StepResult r = {0};
-    size_t tensors = config_tensors(&t->model);
-    double *squares = host_alloc(tensors * sizeof *squares);
+static StepResult step(void *comm, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
+    Comm *dp = comm;
+    double loss = 0;
+    comm_ledger_reset(dp);
     zero_begin(m);                                 // room for the two gradients of the embedding
     for (size_t k = 0; k < t->micro_batches; k++)
-        r.loss += model_forward_backward(m, &mine[k]);     // each layer's backward ends with a reduce-scatter
+        loss += model_forward_backward(m, &mine[k]);       // each layer's backward ends with a reduce-scatter
     model_fold_tied(m);                            // the head's gradient of wte + the embedding's, both whole
     zero_reduce(m);                                // reduce-scatter of wte; afterwards all that is left are own parts
 
-    model_grad_squares(m, squares);
-    comm_all_reduce_doubles(dp, squares, tensors);
-    comm_all_reduce_doubles(dp, &r.loss, 1);
-    r.norm = norm_of_squares(squares, tensors);
-
-    optimizer_step(o, m, clip_factor(r.norm, t->clip));
+    double norm = model_grad_norm(m, dp);
+    optimizer_step(o, m, clip_factor(norm, t->clip));
     zero_end(m);                                   // all-gather of each unit, as in stage 1
-    free(squares);
-    return r;
+    comm_all_reduce_doubles(dp, &loss, 1);
+    return (StepResult){ loss * mine[0].token_weight, norm };
 }
 
 // ---------------------------------------------------------------- predictions, from sizes alone
 
-// Units in model order without wte, which is apart: wpe, the blocks, ln_f.
-static size_t other_unit(const ModelConfig *c, size_t unit) {
-    size_t C = c->width;
-    return unit == 0 ? c->context * C : unit == c->layers + 1 ? 2 * C : 12 * C * C + 13 * C;
-}
-
-static void costs(Run *run, Comm *dp, const ModelConfig *c, size_t m) {
-    size_t N = dp->size, wte = c->vocab * c->width, others = c->layers + 2;
-    size_t all = wte, mine = range_size(shard_range(wte, N, dp->rank)), chunks = 0, in_flight = 0;
-    for (size_t u = 0; u < others; u++) {
-        size_t size = other_unit(c, u), part = range_size(shard_range(size, N, dp->rank));
-        all += size;
-        mine += part;
-        chunks += ceil_div(size, N);
-        // whole, on its way; and the part that arrives, where it must be added to another
-        size_t now = size + (m > 1 ? part : 0);
-        if (now > in_flight) in_flight = now;
-    }
-    double e = sizeof(real), unit = (double)((N - 1) * chunks) * e, unit_wte = (double)((N - 1) * ceil_div(wte, N)) * e;
-    cost(run, "weights: 4 bytes a parameter in fp32", "bytes", (double)all * e, (double)memory_now(MEM_PARAMETERS));
-    cost(run, "gradients between steps: 4 / N", "bytes", (double)mine * e, (double)memory_now(MEM_GRADIENTS));
-    cost(run, "m and v: 8 / N", "bytes", 2 * (double)mine * e, (double)memory_now(MEM_OPTIMIZER));
-    cost(run, "in flight: 2 wte + the largest unit", "bytes", (double)(2 * wte + in_flight) * e,
-         (double)memory_peak(MEM_COMMUNICATION));
-    cost(run, "in flight between steps: nothing", "bytes", 0, (double)memory_now(MEM_COMMUNICATION));
-    cost(run, "reduce-scatter calls: m a unit, wte once", "calls", (double)(m * others + 1),
-         (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
-    cost(run, "reduce-scatter: m units of traffic", "bytes", (double)m * unit + unit_wte,
-         (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
-    cost(run, "all-gather calls, one a unit", "calls", (double)(others + 1), (double)dp->ledger[COMM_ALL_GATHER].calls);
-    cost(run, "all-gather: 1 unit of traffic", "bytes", unit + unit_wte, (double)dp->ledger[COMM_ALL_GATHER].bytes);
+static void costs(Run *run, Comm *dp, const Training *t) {
+    size_t N = dp->size, m = t->micro_batches;
+    Share wte = share_of_wte(&t->model, N, dp->rank), others = share_of_others(&t->model, N, dp->rank);
+    double e = sizeof(real), mine = (double)(wte.mine + others.mine);      // about Psi / N, to the element
+    double all = (double)(wte.whole + others.whole), units = (double)others.units, M = (double)m;
+    cost_with(run, m, "weights: 4 bytes a parameter in fp32", "bytes", all * e, (double)memory_now(MEM_PARAMETERS));
+    cost_with(run, m, "gradients between steps: 4 / N", "bytes", mine * e, (double)memory_now(MEM_GRADIENTS));
+    cost_with(run, m, "m and v: 8 / N", "bytes", 2 * mine * e, (double)memory_now(MEM_OPTIMIZER));
+    cost_with(run, m, "all state between steps: 4 + 12 / N", "bytes", (all + 3 * mine) * e,
+              (double)(memory_now(MEM_PARAMETERS) + memory_now(MEM_GRADIENTS) + memory_now(MEM_OPTIMIZER)));
+    // whole, on its way; and the part that arrives, where it must be added to another
+    double in_flight = (double)(others.largest + (m > 1 ? others.largest_part : 0));
+    cost_with(run, m, "in flight: 2 wte + the largest unit", "bytes", (2 * (double)wte.whole + in_flight) * e,
+              (double)memory_peak(MEM_COMMUNICATION));
+    cost_with(run, m, "in flight between steps: nothing", "bytes", 0, (double)memory_now(MEM_COMMUNICATION));
+    cost_with(run, m, "activations, peak", "bytes", (double)activations(t, N, dp->rank) * e,
+              (double)memory_peak(MEM_ACTIVATIONS));
+    cost_with(run, m, "reduce-scatter calls: m a unit, wte once", "calls", M * units + 1,
+              (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
+    cost_with(run, m, "reduce-scatter: m units of traffic", "bytes", M * others.bytes + wte.bytes,
+              (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
+    cost_with(run, m, "all-gather calls, one a unit", "calls", units + 1, (double)dp->ledger[COMM_ALL_GATHER].calls);
+    cost_with(run, m, "all-gather: 1 unit of traffic", "bytes", others.bytes + wte.bytes,
+              (double)dp->ledger[COMM_ALL_GATHER].bytes);
+    cost_with(run, m, "all traffic: m + 1 units (wte 2), loss and norm", "bytes",
+              (M + 1) * others.bytes + 2 * wte.bytes + scalars_bytes(&t->model, N), (double)comm_bytes_sent(dp));
+    costs_in_time(run, t, (M + 1) * others.time + 2 * wte.time);
 }
 
 // ---------------------------------------------------------------- the comparison
 
-static void compare(Run *run, Comm *dp, const Training *t, const char *name, bool adamw) {
-    Model *m = model_describe(&t->model, model_layers(&t->model));
+static void compare(Run *run, Comm *dp, Training t, const char *name) {
+    Model *m = model_describe(&t.model, model_layers(&t.model));
     zero_allocate(m, dp, 2);
-    Trained zero = train(run, dp, m, t, step), replicas = train_replicas(run, t), unsplit = train_unsplit(run, t);
-    say(run, "%s, %zu micro-batch%s a rank, loss %.4f -> %.4f\n", name, t->micro_batches,
-        t->micro_batches > 1 ? "es" : "", zero.loss[0], zero.loss[t->steps - 1]);
+    Course zero = course_new(run, &t);
+    course_train(&zero, m, &t, dp->size, dp->rank, step, dp);
+    say(run, "%s, %zu micro-batch%s a rank, loss %.4f -> %.4f\n", name, t.micro_batches,
+        t.micro_batches > 1 ? "es" : "", zero.loss[0], zero.loss[t.steps - 1]);
+    // Shard after shard in rank order: what data-parallel replicas hold, to the last bit (chapter 01).
+    Course replicas = course_unsplit(run, &t, dp->size);
     // One micro-batch: both add the ranks' gradients in rank order, and the bits are equal. More: data parallelism adds
     // micro-batches on each rank and then the ranks; stage 2 adds the ranks for each micro-batch and then the
-    // micro-batches. Same terms, other order.
-    bool same_order = t->micro_batches == 1 && t->clip == 0;
-    judge(run, "ZeRO-2 = data parallel", &zero, &replicas, same_order ? every_bit(run) : LIMIT_ROUNDING,
-          same_order || !adamw || sizeof(real) == 8);
-    judge(run, "ZeRO-2 = unsplit", &zero, &unsplit, LIMIT_ROUNDING, !adamw || sizeof(real) == 8);
-    if (adamw) costs(run, dp, &t->model, t->micro_batches);
-    trained_free(&zero);
-    trained_free(&replicas);
-    trained_free(&unsplit);
+    // micro-batches. Same terms, other order. So it is with the squares of the norm, and with every clipped weight.
+    double limit = t.micro_batches == 1 && t.clip == 0 ? every_bit(run) : LIMIT_ROUNDING;
+    course_compare_tensors(run, "ZeRO-2 = data parallel", &zero, &replicas, limit);
+    course_compare_numbers(run, "ZeRO-2 = data parallel", &zero, &replicas, LIMIT_ROUNDING);
+    if (t.recorded) {
+        costs(run, dp, &t);
+        show_step(run, &t, "ZeRO-2");
+    }
+    t.micro_batches = 1;
+    Course unsplit = course_unsplit(run, &t, 1);
+    course_compare(run, "ZeRO-2 = unsplit", &zero, &unsplit, LIMIT_ROUNDING);
+    course_free(&zero);
+    course_free(&replicas);
+    course_free(&unsplit);
     model_free(m);
 }
 
 static void zero2(Run *run) {
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = option_size(run, "steps"), .batch = option_size(run, "batch") };
+                   .steps = option_size(run, "steps"), .sequences = option_size(run, "batch") };
     size_t m = option_size(run, "micro-batches");
     REQUIRE(t.steps > 0 && m > 0, "--steps and --micro-batches must be at least 1");
-    REQUIRE(t.batch >= dp->size, "--batch %zu leaves some of the %zu ranks without a sequence: choose at least %zu",
-            t.batch, dp->size, dp->size);
+    REQUIRE(t.sequences >= dp->size, "--batch %zu leaves some of the %zu ranks without a sequence: choose at least %zu",
+            t.sequences, dp->size, dp->size);
     t.model.seed = run->seed;
+    t.model.dropout = option_real(run, "dropout");
+    config_require(&t.model);
+    t.watched = MEM_COMMUNICATION;                 // the picture's strip: the unit in flight
 
     t.micro_batches = 1;
     t.optimizer = sgd(0.1);
-    compare(run, dp, &t, "SGD", false);
+    compare(run, dp, t, "SGD");
     t.optimizer = adamw(0.01);
     t.optimizer.weight_decay = 0.1;
-    compare(run, dp, &t, "AdamW, weight decay 0.1", true);
+    t.recorded = true;
+    compare(run, dp, t, "AdamW, weight decay 0.1");
 
     t.micro_batches = m;
+    t.recorded = false;
     t.optimizer = sgd(0.1);
     t.clip = 0.5;                                  // below every norm: each step is clipped
-    compare(run, dp, &t, "SGD, clipped at 0.5", false);
+    compare(run, dp, t, "SGD, clipped at 0.5");
     t.clip = 0;
     t.optimizer = adamw(0.01);
     t.optimizer.weight_decay = 0.1;
-    compare(run, dp, &t, "AdamW, weight decay 0.1", true);
+    t.recorded = true;
+    compare(run, dp, t, "AdamW, weight decay 0.1");
     comm_free(dp);
 }
 
@@ -132,6 +137,8 @@ static const Option options[] = {
     { "batch", "N", "11", "sequences of all ranks together in a step" },
     { "micro-batches", "N", "3", "micro-batches of each rank, in the second half" },
     { "steps", "N", "3", "training steps" },
+    { "dropout", "X", "0.1", "probability of dropping an element" },
+    { "link", "NAME", "ib", "of the model clock: free, nvlink, ib, ethernet" },
     {0},
 };
 int main(int argc, char **argv) { return lesson_main(argc, argv, zero2, options); }

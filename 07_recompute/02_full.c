@@ -13,17 +13,17 @@
 //
 // Who holds what: rank i holds the blocks of stage i. Left out: keeping as many micro-batches as fit and recomputing
 // the rest.
-#include <stdio.h>
-#include <stdlib.h>
 #include "04_pipeline_naive/pipeline.h"
 #include "07_recompute/counted.h"
+#include "07_recompute/gpipe_time.h"
 #include "07_recompute/recompute.h"
-#include "common/data.h"
-#include "common/optimizer.h"
+#include "common/picture.h"
+#include <stdio.h>
+#include <string.h>
 
 static const ModelConfig tiny = { .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 41, .dropout = 0.1 };
-typedef enum { KEEP_EVERYTHING, RECOMPUTE_BLOCKS, RECOMPUTE_STAGES, WAYS } Way;
 static const char *const way_name[WAYS] = { "keep everything", "recompute blocks", "recompute stages" };
+static const char *const way_option[WAYS] = { "keep", "blocks", "stages" };
 
 // ---------------------------------------------------------------- a stage as one layer, recomputed as a whole
 
@@ -49,193 +49,164 @@ static const LayerKind recomputed_stage = { "recomputed stage", stage_forward, s
 
 // ---------------------------------------------------------------- training, the same for every way
 
-typedef struct { size_t steps, batch, m; Data data; ModelConfig model; } Training;
 typedef struct {
-    double *loss, *norm;                           // [steps], the same on every rank
-    Snapshot *gradients, *weights;                 // of the last step, and after it
+    Comm *pp, *tied;                               // all stages; {first, last}, or NULL
+    Way way;
     Counts counts[16];                             // of my layers, in the last step
-    size_t peak, send_calls, send_bytes;           // activations; messages to neighbours; in the last step
-} Trained;
-
-static Trained trained_new(Run *run, size_t steps) {
-    return (Trained){ .loss = host_alloc(steps * sizeof(double)), .norm = host_alloc(steps * sizeof(double)),
-                      .gradients = snapshot_new(run), .weights = snapshot_new(run) };
-}
-static void trained_free(Trained *t) {
-    free(t->loss); free(t->norm);
-    snapshot_free(t->gradients); snapshot_free(t->weights);
-}
+    size_t parameters, gradients, optimizer, peak; // bytes; peak: of activations, in the last step
+    size_t sends, send_bytes, other_bytes;         // messages to neighbours; tied sum, loss and norm; in the last step
+    Picoseconds computing;                         // this rank, in the last step
+    Timing timing;                                 // all ranks, in the last step
+} Pipeline;
 
 // One step of my stage: m forwards, m backwards, the tied sum, SGD. The norm adds squares over the stages.
-static void step(Comm *pp, Comm *tied, Model *m, Optimizer *o, Way way, const Training *t, const Batch *batch,
-                 double *loss, double *norm) {
-    size_t tensors = config_tensors(&t->model);
-    double *squares = host_alloc(tensors * sizeof *squares);
+static StepResult step(void *pipeline, Model *m, Optimizer *o, const Training *t, const Batch *batch) {
+    Pipeline *p = pipeline;
     Stage stage = { { .kind = &recomputed_stage, .config = &m->config }, m };
     // what the executor walks: my layers, or one layer that is all of them
     Model list = *m;
-    if (way == RECOMPUTE_STAGES) { list.layers = &stage.layer; list.n_layers = 1; }
+    if (p->way == RECOMPUTE_STAGES) { list.layers = &stage.layer; list.n_layers = 1; }
 
+    for (size_t i = 0; i < m->n_layers; i++) p->counts[i] = (Counts){0};
+    comm_ledger_reset(p->pp);
+    if (p->tied) comm_ledger_reset(p->tied);
     model_zero_gradients(m);
-    Schedule s = schedule_gpipe(pp->size, t->m, pp->rank);
-    *loss = pipeline_run(pp, &list, &s, batch, t->m).loss;
+    Schedule s = schedule_gpipe(p->pp->size, t->micro_batches, p->pp->rank);
+    double loss = pipeline_run(p->pp, &list, &s, batch, t->micro_batches).loss;
     schedule_free(&s);
-    pipeline_tied_sum(m, tied);
-    model_grad_squares(m, squares);
-    comm_all_reduce_doubles(pp, squares, tensors);
-    comm_all_reduce_doubles(pp, loss, 1);          // zero on all stages but the last
-    *norm = norm_of_squares(squares, tensors);
+    pipeline_tied_sum(m, p->tied);
+    comm_all_reduce_doubles(p->pp, &loss, 1);      // zero on all stages but the last
+    double norm = model_grad_norm(m, p->pp);
     optimizer_step(o, m, 1);
-    free(squares);
+    return (StepResult){ loss * batch[0].token_weight, norm };
 }
 
-static Batch *micro_batches(const Training *t, Arena *tokens, size_t step) {
-    Batch *batch = host_alloc(t->m * sizeof *batch);
-    for (size_t k = 0; k < t->m; k++) {
-        Range r = shard_range(t->batch, t->m, k);
-        batch[k] = data_batch(&t->data, tokens, step, r.lo, range_size(r), t->batch);
-    }
-    return batch;
-}
-
-static Trained train(Run *run, Comm *pp, Way way, const Training *t) {
-    Trained done = trained_new(run, t->steps);
-    Comm *tied = pipeline_tied_group(pp);
+static Pipeline train(Comm *pp, Way way, const Training *t, Course *c) {
+    Pipeline p = { .pp = pp, .tied = pipeline_tied_group(pp), .way = way };
     Model *m = model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, pp->size, pp->rank));
-    count_blocks(m, done.counts);
+    count_blocks(m, p.counts);
     if (way == RECOMPUTE_BLOCKS) recompute(m, RECOMPUTE_FULL);
     model_allocate(m);
-    Optimizer o = sgd(0.1);
-    for (size_t s = 0; s < t->steps; s++) {
-        Arena tokens = arena(MEM_WORKSPACE);
-        Batch *batch = micro_batches(t, &tokens, s);
-        for (size_t i = 0; i < m->n_layers; i++) done.counts[i] = (Counts){0};
-        memory_reset_peaks();
-        comm_ledger_reset(pp);
-        step(pp, tied, m, &o, way, t, batch, &done.loss[s], &done.norm[s]);
-        free(batch);
-        arena_free(&tokens);
-    }
-    done.peak = memory_peak(MEM_ACTIVATIONS);
-    done.send_calls = pp->ledger[COMM_SEND].calls;
-    done.send_bytes = pp->ledger[COMM_SEND].bytes;
-    model_snapshot_gradients(m, done.gradients);
-    model_snapshot_weights(m, done.weights);
+    course_train(c, m, t, 1, 0, step, &p);
+    p.timing = picture_timing(c->run);
+    p.computing = recorded_computing();
+    p.parameters = memory_now(MEM_PARAMETERS);
+    p.gradients = memory_now(MEM_GRADIENTS);
+    p.optimizer = memory_now(MEM_OPTIMIZER);
+    p.peak = memory_peak(MEM_ACTIVATIONS);
+    p.sends = pp->ledger[COMM_SEND].calls;
+    p.send_bytes = pp->ledger[COMM_SEND].bytes;
+    p.other_bytes = pp->ledger[COMM_ALL_REDUCE].bytes + (p.tied ? comm_bytes_sent(p.tied) : 0);
     model_free(m);
-    comm_free(tied);
-    return done;
-}
-
-// ---------------------------------------------------------------- the unsplit twin: one device, keeps everything
-
-static Trained train_unsplit(Run *run, const Training *t) {
-    Trained done = trained_new(run, t->steps);
-    if (run->world->rank > 0) return done;
-    ledger_pause();
-    size_t tensors = config_tensors(&t->model);
-    double *squares = host_alloc(tensors * sizeof *squares);
-    Model *m = model_describe(&t->model, model_layers(&t->model));
-    model_allocate(m);
-    Optimizer o = sgd(0.1);
-    for (size_t s = 0; s < t->steps; s++) {
-        Arena tokens = arena(MEM_WORKSPACE);
-        Batch *batch = micro_batches(t, &tokens, s);
-        model_zero_gradients(m);
-        // the same micro-batches, one by one
-        for (size_t k = 0; k < t->m; k++) done.loss[s] += model_forward_backward(m, &batch[k]);
-        model_fold_tied(m);
-        model_grad_squares(m, squares);
-        done.norm[s] = norm_of_squares(squares, tensors);
-        optimizer_step(&o, m, 1);
-        free(batch);
-        arena_free(&tokens);
-    }
-    model_snapshot_gradients(m, done.gradients);
-    model_snapshot_weights(m, done.weights);
-    model_free(m);
-    free(squares);
-    ledger_resume();
-    return done;
+    comm_free(p.tied);
+    return p;
 }
 
 // ---------------------------------------------------------------- predictions, from sizes alone
 
-static void costs(Run *run, Comm *pp, Way way, const Training *t, const Trained *got) {
+static size_t most(size_t a, size_t b) { return a > b ? a : b; }
+
+// Numbers that stage i keeps, at most: of all m micro-batches, and of the first one, while backward is in it.
+static size_t kept(const Training *t, size_t p, size_t i, Way way) {
     const ModelConfig *c = &t->model;
-    size_t C = c->width, blocks = range_size(shard_range(c->layers, pp->size, pp->rank));
-    bool first = pp->rank == 0, last = pp->rank + 1 == pp->size;
-    // Numbers a token: two norm outputs and their statistics; q, k, v; heads' output; middle; fc and its GELU;
-    // probabilities, dropped and not.
-    size_t block = 2 * C + 4 + 3 * C + C + C + 8 * C + 2 * c->heads * c->context;
-    size_t head = last ? C + 2 + c->vocab + 1 : 0;                     // last norm, its statistics, logits, their sum
-    size_t input = first ? 0 : C;                                      // tokens are no activation
+    size_t C = c->width, blocks = range_size(shard_range(c->layers, p, i)), first = i == 0, last = i + 1 == p;
+    size_t block = kept_block(c, c->heads, 4 * C), head = last * kept_head(c, c->vocab);
+    size_t input = !first * C;                     // tokens are no activation
     // a layer's output is the next one's input; the last output leaves the stage
     size_t between = (first + blocks + last - 1) * C;
-    // tokens: of m micro-batches, of the first
-    size_t all = t->batch * c->context, one = range_size(shard_range(t->batch, t->m, 0)) * c->context;
-    size_t numbers = 0;
-    if (way == KEEP_EVERYTHING) numbers = all * (input + between + blocks * block + head);
-    size_t worst = block > head ? block : head;                        // of the last stage: whichever backward is in
-    if (way == RECOMPUTE_BLOCKS) numbers = all * (input + between) + (all - one) * head + one * worst;
-    if (way == RECOMPUTE_STAGES) numbers = all * input + one * (between + blocks * block + head);
-
-    size_t forwards = 0, rebuilds = 0;
-    for (size_t i = 0; i < sizeof got->counts / sizeof *got->counts; i++) {
-        forwards += got->counts[i].forwards;
-        rebuilds += got->counts[i].rebuilds;
+    size_t all = t->sequences * c->context, one = ceil_div(t->sequences, t->micro_batches) * c->context;
+    switch (way) {
+    case RECOMPUTE_BLOCKS: return all * (input + between) + (all - one) * head + one * most(block, head);
+    case RECOMPUTE_STAGES: return all * input + one * (between + blocks * block + head);
+    default:               return all * (input + between + blocks * block + head);
     }
-    char name[64];
-    snprintf(name, sizeof name, "%s: activation peak", way_name[way]);
-    cost(run, name, "bytes", (double)(numbers * sizeof(real)), (double)got->peak);
-    snprintf(name, sizeof name, "%s: forwards of my blocks", way_name[way]);
-    cost(run, name, "calls", (double)(blocks * t->m * (way == KEEP_EVERYTHING ? 1 : 2)), (double)(forwards + rebuilds));
+}
+
+static void costs(Run *run, const Training *t, const Pipeline *got) {
+    const ModelConfig *c = &t->model;
+    Way way = got->way;
+    const char *name = way_name[way];
+    size_t p = got->pp->size, i = got->pp->rank, first = i == 0, last = i + 1 == p, m = t->micro_batches;
+    size_t C = c->width, wte = c->vocab * C, blocks = range_size(shard_range(c->layers, p, i)), e = sizeof(real);
+    size_t mine = blocks * (12 * C * C + 13 * C) + first * (wte + c->context * C) + last * (2 * C + !first * wte);
+    cost_of_way(run, name, "weights of my stage", "bytes", (double)(mine * e), (double)got->parameters);
+    cost_of_way(run, name, "gradients, two uses of wte", "bytes", (double)((mine + (p == 1) * wte) * e),
+                (double)got->gradients);
+    cost_of_way(run, name, "optimizer state: SGD has none", "bytes", 0, (double)got->optimizer);
+    cost_of_way(run, name, "activation peak", "bytes", (double)(kept(t, p, i, way) * e), (double)got->peak);
+    size_t forwards = 0, rebuilds = 0;
+    for (size_t k = 0; k < sizeof got->counts / sizeof *got->counts; k++) {
+        forwards += got->counts[k].forwards;
+        rebuilds += got->counts[k].rebuilds;
+    }
+    size_t times = way == KEEP_EVERYTHING ? 1 : 2;
+    cost_of_way(run, name, "forwards of my blocks", "calls", (double)(blocks * m * times),
+                (double)(forwards + rebuilds));
     // a second forward asks nobody for anything
-    snprintf(name, sizeof name, "%s: sent to neighbours", way_name[way]);
-    cost(run, name, "bytes", (double)((!first + !last) * all * C * sizeof(real)), (double)got->send_bytes);
+    size_t neighbours = !first + !last;
+    cost_of_way(run, name, "sent to neighbours", "calls", (double)(neighbours * m), (double)got->sends);
+    cost_of_way(run, name, "sent to neighbours", "bytes", (double)(neighbours * t->sequences * c->context * C * e),
+                (double)got->send_bytes);
+    double tied = p > 1 && (first || last) ? ring_bytes(ALL_REDUCE_PASSES, 2, wte, e) : 0;
+    double scalars = ring_bytes(ALL_REDUCE_PASSES, p, 1, sizeof(double)) +
+                     ring_bytes(ALL_REDUCE_PASSES, p, config_tensors(c), sizeof(double));
+    cost_of_way(run, name, "tied sum, loss and norm", "bytes", tied + scalars, (double)got->other_bytes);
+
+    double hardware = 0, model = 0;
+    for (size_t k = 0; k < p; k++) hardware += stage_work(t, p, k, way).flops;
+    for (size_t k = 0; k < p; k++) model += stage_work(t, p, k, KEEP_EVERYTHING).flops;
+    cost_of_way(run, name, "hardware FLOPs, all stages", "FLOPs", hardware, got->timing.flops);
+    utilisations(run, name, &got->timing, model);
+    if (!clock_config()->model) return;            // real time is as it is
+    cost_of_way(run, name, "my stage computes", "ps", stage_work(t, p, i, way).time, (double)got->computing);
+    cost_of_way(run, name, "step", "ps", step_time(t, p, way), (double)got->timing.step);
 }
 
 // ---------------------------------------------------------------- the comparison
 
-static void compare(Run *run, Comm *pp, const Training *t, Way way, Trained *got, Trained *want) {
+static void compare(Run *run, const Training *t, const Pipeline *p, Course *got, Course *want) {
     char what[64];
-    snprintf(what, sizeof what, "%s = unsplit", way_name[way]);
+    snprintf(what, sizeof what, "%s = unsplit", way_name[p->way]);
     // The same layers with the same inputs and the same dropout, in the same order: equal in every bit.
-    check_numbers(run, what, "loss of each step", got->loss, want->loss, t->steps, 0);
-    check_numbers(run, what, "gradient norm of each step", got->norm, want->norm, t->steps, 0);
-    snprintf(what, sizeof what, "%s = unsplit, gradients", way_name[way]);
-    check_equal(run, what, got->gradients, want->gradients);
-    snprintf(what, sizeof what, "%s = unsplit, weights", way_name[way]);
-    check_equal(run, what, got->weights, want->weights);
-    size_t blocks = range_size(shard_range(t->model.layers, pp->size, pp->rank)), first = pp->rank == 0;
+    course_compare(run, what, got, want, 0);
+    size_t blocks = range_size(shard_range(t->model.layers, p->pp->size, p->pp->rank)), first = p->pp->rank == 0;
+    size_t times = p->way == KEEP_EVERYTHING ? 1 : 2;
     bool each = true;
-    size_t times = way == KEEP_EVERYTHING ? 1 : 2;
-    for (size_t i = 0; i < blocks; i++) each &= got->counts[first + i].forwards == t->m * times;
-    check_true(run, way_name[way], times == 1 ? "each block: one forward" : "each block: exactly one forward more", each);
+    for (size_t i = 0; i < blocks; i++) each &= p->counts[first + i].forwards == t->micro_batches * times;
+    const char *claim = times == 1 ? "each block: one forward" : "each block: exactly one forward more";
+    check_true(run, way_name[p->way], claim, each);
 }
 
 static void full(Run *run) {
     Comm *pp = comm_split(run->world, 0, run->world->rank, "pp");
-    Training t = { .model = tiny, .steps = option_size(run, "steps"), .batch = option_size(run, "batch"),
-                   .m = option_size(run, "micro-batches"), .data = data_synthetic(tiny.vocab, tiny.context, run->seed) };
+    Training t = { .model = tiny, .steps = option_size(run, "steps"), .sequences = option_size(run, "batch"),
+                   .micro_batches = option_size(run, "micro-batches"), .optimizer = sgd(0.1),
+                   .recorded = true, .watched = MEM_ACTIVATIONS };
     REQUIRE(pp->size <= tiny.layers, "%zu stages need as many blocks; the model has %zu: start at most %zu ranks",
             pp->size, tiny.layers, tiny.layers);
-    REQUIRE(t.steps > 0 && t.m > 0, "--steps and --micro-batches must be at least 1");
-    REQUIRE(t.batch >= t.m, "--batch %zu leaves some of the %zu micro-batches empty: choose at least %zu", t.batch,
-            t.m, t.m);
+    REQUIRE(t.steps > 0 && t.micro_batches > 0, "--steps and --micro-batches must be at least 1");
+    REQUIRE(t.sequences >= t.micro_batches, "--batch %zu leaves some of the %zu micro-batches empty: choose at least "
+            "%zu", t.sequences, t.micro_batches, t.micro_batches);
+    t.data = data_synthetic(tiny.vocab, tiny.context, run->seed);
     t.model.seed = run->seed;
+    t.model.dropout = option_real(run, "dropout");
+    config_require(&t.model);
 
-    Trained unsplit = train_unsplit(run, &t), trained[WAYS];
+    // One device that keeps everything, and takes the same micro-batches, one by one.
+    Course unsplit = course_unsplit(run, &t, 1);
     for (Way way = 0; way < WAYS; way++) {
-        trained[way] = train(run, pp, way, &t);
-        compare(run, pp, &t, way, &trained[way], &unsplit);
+        Course got = course_new(run, &t);
+        Pipeline p = train(pp, way, &t, &got);
+        bool in_file = !strcmp(option_text(run, "draw"), way_option[way]);
+        picture_show(run, way_name[way], PICTURE_MEMORY | PICTURE_SAME_SCALE | (in_file ? 0 : PICTURE_NO_FILES));
+        picture_summary(run, &p.timing);
+        costs(run, &t, &p);
+        compare(run, &t, &p, &got, &unsplit);
+        course_free(&got);
     }
-    for (Way way = 0; way < WAYS; way++) {
-        costs(run, pp, way, &t, &trained[way]);
-        trained_free(&trained[way]);
-    }
-    say(run, "%zu steps, loss %.4f -> %.4f", t.steps, unsplit.loss[0] / (double)data_count(&t.data, 0, 0, t.batch),
-        unsplit.loss[t.steps - 1] / (double)data_count(&t.data, t.steps - 1, 0, t.batch));
-    trained_free(&unsplit);
+    say(run, "%zu steps, loss %.4f -> %.4f", t.steps, unsplit.loss[0], unsplit.loss[t.steps - 1]);
+    course_free(&unsplit);
+    data_free(&t.data);
     comm_free(pp);
 }
 
@@ -243,6 +214,8 @@ static const Option options[] = {
     { "batch", "N", "7", "sequences in a step" },
     { "micro-batches", "N", "3", "micro-batches of a step" },
     { "steps", "N", "3", "training steps" },
+    { "dropout", "X", "0.1", "probability of dropping an element" },
+    { "draw", "keep|blocks|stages", "blocks", "the way whose step --svg and --trace write" },
     {0},
 };
 int main(int argc, char **argv) { return lesson_main(argc, argv, full, options); }

@@ -13,13 +13,14 @@
 //
 // Rank i holds its heads, hidden columns and words. 9 heads on 4 ranks: 3, 2, 2, 2. Left out: attention kernels that
 // never write the probabilities down (they make this unnecessary), sequence parallelism.
-#include <stdio.h>
-#include <stdlib.h>
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "07_recompute/counted.h"
 #include "07_recompute/recompute.h"
-#include "common/data.h"
-#include "common/optimizer.h"
+#include "common/course.h"
+#include "common/formulas.h"
+#include "common/picture.h"
+#include <stdio.h>
+#include <string.h>
 
 static const ModelConfig tiny = { .layers = 3, .width = 27, .heads = 9, .context = 24, .vocab = 53, .dropout = 0.1 };
 enum { SEQUENCES = 3, STEPS = 3, WAYS = 3 };
@@ -29,80 +30,95 @@ static const Recompute way[WAYS] = { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMP
 // ---------------------------------------------------------------- training
 
 typedef struct {
-    double loss[STEPS], norm[STEPS];
-    Snapshot *gradients, *weights;                 // of the last step, and after it
+    Comm *tp;
     Counts counts[8];                              // of every layer, in the last step
-    size_t peak, calls, bytes;                     // activations; all-reduces; in the last step
-} Trained;
+    size_t parameters, gradients, optimizer, peak; // bytes; peak: of activations, in the last step
+    size_t calls, bytes;                           // all-reduces of its layers, in the last step
+    Picoseconds computing;                         // this rank, in the last step
+    Timing timing;                                 // all ranks, in the last step
+} Measured;
 
-// tp NULL: unsplit.
-static void train(Run *run, Comm *tp, Recompute how, Trained *t) {
-    ModelConfig c = tiny;
-    c.seed = run->seed;
-    Data data = data_synthetic(c.vocab, c.context, run->seed);
-    size_t tensors = config_tensors(&c);
-    double *squares = host_alloc(tensors * sizeof *squares);
-    Model *m = model_describe(&c, model_layers(&c));
-    if (tp) tensor_parallel(m, tp);                // chapter 03: cuts parameters, replaces layers
-    count_blocks(m, t->counts);
+static StepResult step(void *measured, Model *m, Optimizer *o, const Training *t, const Batch *b) {
+    Measured *r = measured;
+    for (size_t i = 0; i < m->n_layers; i++) r->counts[i] = (Counts){0};
+    comm_ledger_reset(r->tp);
+    model_zero_gradients(m);
+    double loss = model_forward_backward(m, b) * b->token_weight;
+    model_fold_tied(m);
+    r->calls = r->tp->ledger[COMM_ALL_REDUCE].calls;       // of the step's layers only: the norm's own words come after
+    r->bytes = r->tp->ledger[COMM_ALL_REDUCE].bytes;
+    double norm = model_grad_norm(m, r->tp);
+    optimizer_step(o, m, clip_factor(norm, t->clip));
+    return (StepResult){ loss, norm };
+}
+
+static Measured train(Comm *tp, Recompute how, const Training *t, Course *c) {
+    Measured r = { .tp = tp };
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    tensor_parallel(m, tp);                        // chapter 03: cuts parameters, replaces layers
+    count_blocks(m, r.counts);
     recompute(m, how);                             // wraps the blocks, whatever they are by now
     model_allocate(m);
-    Optimizer o = sgd(0.1);
-    for (size_t s = 0; s < STEPS; s++) {
-        Arena tokens = arena(MEM_WORKSPACE);
-        Batch b = data_batch(&data, &tokens, s, 0, SEQUENCES, SEQUENCES);      // the same on every rank
-        for (size_t i = 0; i < m->n_layers; i++) t->counts[i] = (Counts){0};
-        memory_reset_peaks();
-        if (tp) comm_ledger_reset(tp);
-        model_zero_gradients(m);
-        t->loss[s] = model_forward_backward(m, &b) * b.token_weight;
-        model_fold_tied(m);
-        if (tp) {                                  // of the step's layers only: the norm's own words come after
-            t->calls = tp->ledger[COMM_ALL_REDUCE].calls;
-            t->bytes = tp->ledger[COMM_ALL_REDUCE].bytes;
-        }
-        model_grad_squares(m, squares);
-        if (tp) comm_all_reduce_doubles(tp, squares, tensors);
-        t->norm[s] = norm_of_squares(squares, tensors);
-        optimizer_step(&o, m, 1);
-        arena_free(&tokens);
-    }
-    t->peak = memory_peak(MEM_ACTIVATIONS);
-    model_snapshot_gradients(m, t->gradients);
-    model_snapshot_weights(m, t->weights);
+    course_train(c, m, t, 1, 0, step, &r);         // the same tokens on every rank
+    r.timing = picture_timing(c->run);
+    r.computing = recorded_computing();
+    r.parameters = memory_now(MEM_PARAMETERS);
+    r.gradients = memory_now(MEM_GRADIENTS);
+    r.optimizer = memory_now(MEM_OPTIMIZER);
+    r.peak = memory_peak(MEM_ACTIVATIONS);
     model_free(m);
-    free(squares);
+    return r;
 }
 
 // ---------------------------------------------------------------- predictions, from sizes alone
 
-// Numbers a token that a block keeps, its input apart. Whole on every rank: two norm outputs, their statistics, middle.
-// Of my heads (A columns) and my F hidden columns: q, k, v, the heads' output, fc and its GELU.
-static size_t kept_dense(size_t A, size_t F) { return 2 * tiny.width + 4 + tiny.width + 3 * A + A + 2 * F; }
-static size_t kept_probabilities(size_t heads) { return 2 * heads * tiny.context; }        // before dropout and after
+// One step of a rank: forward, backward with twice the products, and what backward computes again.
+static Work step_work(const ModelConfig *c, size_t N, size_t rank, size_t w) {
+    size_t heads = range_size(shard_range(c->heads, N, rank)), F = range_size(shard_range(4 * c->width, N, rank));
+    size_t V = range_size(shard_range(c->vocab, N, rank));
+    Work block = work_block(c, SEQUENCES, heads, F), head = work_head(c, SEQUENCES, V);
+    Work again[WAYS] = { { 0 }, work_scores(c, SEQUENCES, heads), block };
+    return work_sum(work_times(3, head), work_times((double)c->layers, work_sum(work_times(3, block), again[w])));
+}
 
-static size_t ring(size_t n, size_t count) { return 2 * (n - 1) * ceil_div(count, n) * sizeof(real); }
+static void costs(Run *run, Comm *tp, const ModelConfig *c, size_t w, const Measured *t) {
+    const char *name = way_name[w];
+    size_t C = c->width, L = c->layers, N = tp->size, tokens = SEQUENCES * c->context, e = sizeof(real);
+    size_t heads = range_size(shard_range(c->heads, N, tp->rank)), A = heads * (C / c->heads);
+    size_t F = range_size(shard_range(4 * C, N, tp->rank)), V = range_size(shard_range(c->vocab, N, tp->rank));
+    // qkv, projection, fc, out; the norms and the biases added after a sum are whole on every rank
+    size_t block = (C + 1) * 3 * A + A * C + (C + 1) * F + F * C + 6 * C;
+    size_t mine = V * C + c->context * C + L * block + 2 * C;
+    cost_of_way(run, name, "weights", "bytes", (double)(mine * e), (double)t->parameters);
+    cost_of_way(run, name, "gradients, two uses of wte", "bytes", (double)((mine + V * C) * e), (double)t->gradients);
+    cost_of_way(run, name, "optimizer state: SGD has none", "bytes", 0, (double)t->optimizer);
 
-static void costs(Run *run, Comm *tp, size_t w, const Trained *t) {
-    size_t C = tiny.width, T = tiny.context, L = tiny.layers, N = tp->size, tokens = SEQUENCES * T;
-    size_t heads = range_size(shard_range(tiny.heads, N, tp->rank)), A = heads * (C / tiny.heads);
-    size_t F = range_size(shard_range(4 * C, N, tp->rank)), V = range_size(shard_range(tiny.vocab, N, tp->rank));
-    size_t dense = kept_dense(A, F), probabilities = kept_probabilities(heads);
-    // of the embedding and the blocks; norm, statistics, logits, sum
-    size_t outputs = (L + 1) * C, head = C + 2 + V + 1;
-    size_t worst = probabilities > head ? probabilities : head;        // of what comes and goes: whichever backward is in
-    size_t block = dense + probabilities > head ? dense + probabilities : head;
-    size_t everything = L * (dense + probabilities) + head;
-    size_t numbers[WAYS] = { outputs + everything, outputs + L * dense + worst, outputs + block };
+    size_t all = kept_block(c, heads, F), scores = kept_scores(c, heads), head = kept_head(c, V);
+    size_t outputs = (L + 1) * C;                          // of the embedding and the blocks
+    // of what comes and goes: whichever backward is in
+    size_t numbers[WAYS] = { outputs + L * all + head, outputs + L * (all - scores) + (scores > head ? scores : head),
+                             outputs + (all > head ? all : head) };
+    cost_of_way(run, name, "activation peak", "bytes", (double)(tokens * numbers[w] * e), (double)t->peak);
+
     // of [tokens, C]: blocks, embedding, head; of [tokens, 1]: the loss
-    size_t wide = L * (way[w] == RECOMPUTE_FULL ? 6 : 4) + 2, narrow = 3;
-    char name[64];
-    snprintf(name, sizeof name, "%s: activation peak", way_name[w]);
-    cost(run, name, "bytes", (double)(tokens * numbers[w] * sizeof(real)), (double)t->peak);
-    snprintf(name, sizeof name, "%s: all-reduces", way_name[w]);
-    cost(run, name, "calls", (double)(wide + narrow), (double)t->calls);
-    snprintf(name, sizeof name, "%s: all-reduce bytes", way_name[w]);
-    cost(run, name, "bytes", (double)(wide * ring(N, tokens * C) + narrow * ring(N, tokens)), (double)t->bytes);
+    size_t wide = L * (way[w] == RECOMPUTE_FULL ? 6 : 4) + 2, narrow = 3, passes = ALL_REDUCE_PASSES;
+    cost_of_way(run, name, "all-reduces", "calls", (double)(wide + narrow), (double)t->calls);
+    cost_of_way(run, name, "all-reduce bytes", "bytes", (double)wide * ring_bytes(passes, N, tokens * C, e) +
+                (double)narrow * ring_bytes(passes, N, tokens, e), (double)t->bytes);
+
+    double hardware = 0, model = 0;
+    for (size_t k = 0; k < N; k++) hardware += step_work(c, N, k, w).flops;
+    for (size_t k = 0; k < N; k++) model += step_work(c, N, k, 0).flops;
+    cost_of_way(run, name, "hardware FLOPs, all ranks", "FLOPs", hardware, t->timing.flops);
+    utilisations(run, name, &t->timing, model);
+    if (!clock_config()->model) return;                    // real time is as it is
+    double norm = ring_time(passes, N, config_tensors(c), sizeof(double));
+    double rings = (double)wide * ring_time(passes, N, tokens * C, e) +
+                   (double)narrow * ring_time(passes, N, tokens, e) + norm;
+    cost_of_way(run, name, "this rank computes", "ps", step_work(c, N, tp->rank, w).time, (double)t->computing);
+    cost_of_way(run, name, "exposed: every ring", "ps", (double)N * rings, (double)t->timing.exposed);
+    // Rank 0 has most heads, columns and words: the others wait for it.
+    cost_of_way(run, name, "step", "ps", step_work(c, N, 0, w).time + rings, (double)t->timing.step);
 }
 
 // ---------------------------------------------------------------- the paper's list of items, and ours
@@ -148,7 +164,7 @@ static void item_list(Run *run) {
     item_sums(4, true, true, sum);
     // The predictions above count the block's input with the layer below it, and 4 statistics a token, which the paper
     // leaves out.
-    size_t kept = kept_dense(tiny.width, 4 * tiny.width) + kept_probabilities(tiny.heads);
+    size_t kept = kept_block(&tiny, tiny.heads, 4 * tiny.width);
     double listed = sum[0] * h + sum[1] * as, predicted = 4 * (double)(kept + tiny.width - 4);
     check_numbers(run, "sum of our items = what costs predict", "fp32, dropout: 64, 8", &listed, &predicted, 1, 0);
 }
@@ -193,56 +209,55 @@ static void overhead(Run *run) {
 
 // ---------------------------------------------------------------- the comparison
 
-static void compare(Run *run, size_t w, Trained *got, Trained *none, Trained *unsplit) {
-    char what[64];
+static void compare(Run *run, size_t w, const Measured *seen, Course *got, Course *none, Course *unsplit) {
+    static const char *const claim[WAYS] = { "one forward a block", "attention once more, nothing else",
+                                             "one forward more a block" };
     bool counted = true;
     for (size_t i = 1; i <= tiny.layers; i++) {
-        counted &= got->counts[i].forwards == (way[w] == RECOMPUTE_FULL ? 2 : 1);
-        counted &= got->counts[i].rebuilds == (way[w] == RECOMPUTE_SELECTIVE ? 1 : 0);
+        counted &= seen->counts[i].forwards == (way[w] == RECOMPUTE_FULL ? 2 : 1);
+        counted &= seen->counts[i].rebuilds == (way[w] == RECOMPUTE_SELECTIVE ? 1 : 0);
     }
-    static const char *const claim[WAYS] = { "one forward a block", "attention once more, nothing else", "one forward more a block" };
     check_true(run, way_name[w], claim[w], counted);
-    if (w == 0) {                                  // tensor parallelism adds partial sums: tolerance, as in chapter 03
-        check_close(run, "none = unsplit, gradients", got->gradients, unsplit->gradients, LIMIT_ROUNDING);
-        check_close(run, "none = unsplit, weights", got->weights, unsplit->weights, LIMIT_ROUNDING);
-        check_numbers(run, "none = unsplit", "loss of each step", got->loss, unsplit->loss, STEPS, LIMIT_ROUNDING);
-        check_numbers(run, "none = unsplit", "gradient norm of each step", got->norm, unsplit->norm, STEPS,
-                      LIMIT_ROUNDING);
-        return;
-    }
-    // the same operations on the same numbers: every bit
-    snprintf(what, sizeof what, "%s = none, gradients", way_name[w]);
-    check_equal(run, what, got->gradients, none->gradients);
-    snprintf(what, sizeof what, "%s = none, weights", way_name[w]);
-    check_equal(run, what, got->weights, none->weights);
+    char what[64];
     snprintf(what, sizeof what, "%s = none", way_name[w]);
-    check_numbers(run, what, "loss of each step", got->loss, none->loss, STEPS, 0);
-    check_numbers(run, what, "gradient norm of each step", got->norm, none->norm, STEPS, 0);
+    // Tensor parallelism adds partial sums: a tolerance, as in chapter 03. Recomputation does the same operations on
+    // the same numbers: every bit.
+    if (w == 0) course_compare(run, "none = unsplit", got, unsplit, LIMIT_ROUNDING);
+    else course_compare(run, what, got, none, 0);
 }
 
 static void selective(Run *run) {
     Comm *tp = comm_split(run->world, 0, run->world->rank, "tp");
-    Trained all[WAYS + 1] = {0}, *unsplit = &all[WAYS];
-    for (size_t w = 0; w <= WAYS; w++) {
-        all[w].gradients = snapshot_new(run);
-        all[w].weights = snapshot_new(run);
-    }
-    ledger_pause();
-    if (run->world->rank == 0) train(run, NULL, RECOMPUTE_NONE, unsplit);
-    ledger_resume();
+    Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed), .steps = STEPS,
+                   .sequences = SEQUENCES, .micro_batches = 1, .optimizer = sgd(0.1),
+                   .recorded = true, .watched = MEM_ACTIVATIONS };
+    t.model.seed = run->seed;
+    t.model.dropout = option_real(run, "dropout");
+    config_require(&t.model);
+    Course got[WAYS], unsplit = course_unsplit(run, &t, 1);
+    Measured seen[WAYS];
     for (size_t w = 0; w < WAYS; w++) {
-        train(run, tp, way[w], &all[w]);
-        compare(run, w, &all[w], &all[0], unsplit);
+        got[w] = course_new(run, &t);
+        seen[w] = train(tp, way[w], &t, &got[w]);
+        bool in_file = !strcmp(option_text(run, "draw"), way_name[w]);
+        picture_show(run, way_name[w], PICTURE_MEMORY | PICTURE_SAME_SCALE | (in_file ? 0 : PICTURE_NO_FILES));
+        picture_summary(run, &seen[w].timing);
+        costs(run, tp, &t.model, w, &seen[w]);
+        compare(run, w, &seen[w], &got[w], &got[0], &unsplit);
     }
     item_list(run);
     figure7(run);
     overhead(run);
-    for (size_t w = 0; w < WAYS; w++) costs(run, tp, w, &all[w]);
-    for (size_t w = 0; w <= WAYS; w++) {
-        snapshot_free(all[w].gradients);
-        snapshot_free(all[w].weights);
-    }
+    for (size_t w = 0; w < WAYS; w++) course_free(&got[w]);
+    course_free(&unsplit);
+    data_free(&t.data);
     comm_free(tp);
 }
 
-int main(int argc, char **argv) { return lesson_main(argc, argv, selective, NULL); }
+static const Option options[] = {
+    { "dropout", "X", "0.1", "probability of dropping an element" },
+    { "link", "NAME", "nvlink", "of the model clock: free, nvlink, ib, ethernet" },
+    { "draw", "none|selective|full", "selective", "the way whose step --svg and --trace write" },
+    {0},
+};
+int main(int argc, char **argv) { return lesson_main(argc, argv, selective, options); }

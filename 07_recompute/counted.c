@@ -1,5 +1,7 @@
 // counted.c: see counted.h.
 #include "07_recompute/counted.h"
+#include "common/record.h"
+#include <stdio.h>
 
 // The inner layer, with a place to count behind it. model_free() frees it as it frees every inner layer.
 typedef struct { Layer layer; Counts *counts; } Counted;
@@ -27,4 +29,27 @@ void count_blocks(Model *m, Counts *counts) {
         l->inner = &c->layer;
         l->kind = &counted;
     }
+}
+
+// ---------------------------------------------------------------- what was recorded
+
+Picoseconds recorded_computing(void) {
+    size_t n;
+    Picoseconds sum = 0;
+    const RecordedEvent *events = record_events(&n);
+    for (size_t i = 0; i < n; i++)
+        if (events[i].kind <= EVENT_UPDATE) sum += events[i].end - events[i].start;
+    return sum;
+}
+
+void cost_of_way(Run *run, const char *way, const char *name, const char *unit, double predicted, double measured) {
+    char line[96];
+    snprintf(line, sizeof line, "%s: %s", way, name);
+    cost(run, line, unit, predicted, measured);
+}
+
+void utilisations(Run *run, const char *way, const Timing *t, double model_flops) {
+    double hardware = 100 * t->utilisation, model = hardware * model_flops / t->flops;
+    say(run, "%s: model FLOPs %.4g, MFU %.1f %%; hardware FLOPs %.4g, HFU %.1f %%", way, model_flops, model, t->flops,
+        hardware);
 }

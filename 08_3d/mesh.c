@@ -13,6 +13,9 @@ Degrees mesh_degrees(Run *run) {
                   .dp = option_given(run, "dp") ? option_size(run, "dp") : 0 };
     REQUIRE((n.tp || !option_given(run, "tp")) && (n.pp || !option_given(run, "pp")) && (n.dp || !option_given(run, "dp")),
             "--dp, --tp and --pp are at least 1");
+    REQUIRE(n.tp <= world && n.pp <= world && n.dp <= world,
+            "--dp, --tp and --pp: none can be more than the %zu ranks that there are: choose degrees whose product is %zu",
+            world, world);
     size_t given = (n.tp ? n.tp : 1) * (n.pp ? n.pp : 1) * (n.dp ? n.dp : 1);
     REQUIRE(world % given == 0, "--dp, --tp and --pp ask for a multiple of %zu ranks, but there are %zu: choose degrees whose product is %zu",
             given, world, world);

@@ -198,7 +198,7 @@ static void loop(Run *run, Trainer *t, Unsplit *u, const Data *d, Curve got, Cur
     size_t show = steps > 20 ? steps / 20 : 1;
     for (size_t step = 0; step < steps; step++) {
         double start = now();
-        if (step + 1 == steps) { costs_begin(t); picture_begin(run); }
+        if (step + 1 == steps) { costs_begin(t); picture_begin(run, MEM_ACTIVATIONS); }
         StepResult r = trainer_gradients(t, d, step);
         got.loss[step] = r.loss;
         got.norm[step] = r.grad_norm;
@@ -257,6 +257,7 @@ static void train(Run *run) {
     TrainerConfig c = trainer_config(run);
     size_t steps = option_size(run, "steps");
     REQUIRE(steps > 0, "--steps must be at least 1");
+    REQUIRE(steps <= 1000000000, "--steps %zu: expected at most 1000000000", steps);
     config_require(&c.model);
     Data data = data_text(option_given(run, "data") ? option_text(run, "data") : NULL, c.model.context, run->seed);
     if (option_given(run, "export")) safetensors_require(run, option_text(run, "export"));       // before the work, not after it

@@ -67,6 +67,7 @@ typedef struct {
 
 struct Snapshot {
     Run *run;
+    char label[32];                            // what names end with
     char *bytes;                               // this rank's puts, serialised, until the join
     size_t size, capacity;
     bool joined;

@@ -48,6 +48,7 @@ void snapshot_put(Snapshot *s, const char *name, size_t rows, size_t cols, Tenso
 void snapshot_put_flat(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part, size_t first);
 // element i of part is element index[i] of the flattened whole
 void snapshot_put_indexed(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part, const size_t *index);
+void snapshot_label(Snapshot *s, const char *label);           // ends the names of all that is put from now on: " of step 2"
 void snapshot_join(Snapshot *s);               // collective; afterwards rank 0 holds everything. Called by the checks.
 const real *snapshot_values(Snapshot *s, const char *name);    // rank 0, after the join; fault() when incomplete
 void snapshot_free(Snapshot *s);

@@ -47,7 +47,7 @@ static void raise_peak(size_t *peak, size_t now) {
 static void book(MemoryCategory c, size_t bytes) {
     mine.now[c] += bytes;
     raise_peak(&mine.peak[c], mine.now[c]);
-    if (c == MEM_ACTIVATIONS) record_activations(mine.now[c]);
+    record_bytes(c, mine.now[c]);
     if (c == MEM_REFERENCE) return;
     mine.total += bytes;
     raise_peak(&mine.total_peak, mine.total);
@@ -55,7 +55,7 @@ static void book(MemoryCategory c, size_t bytes) {
 
 static void unbook(MemoryCategory c, size_t bytes) {
     mine.now[c] -= bytes;
-    if (c == MEM_ACTIVATIONS) record_activations(mine.now[c]);
+    record_bytes(c, mine.now[c]);
     if (c != MEM_REFERENCE) mine.total -= bytes;
 }
 

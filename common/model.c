@@ -215,6 +215,15 @@ double norm_of_squares(const double *squares, size_t n) {
     for (size_t i = 0; i < n; i++) sum += squares[i];
     return sqrt(sum);
 }
+double model_grad_norm(const Model *m, Comm *ranks) {
+    size_t n = config_tensors(&m->config);
+    double *squares = host_alloc(n * sizeof *squares);
+    model_grad_squares(m, squares);
+    if (ranks) comm_all_reduce_doubles(ranks, squares, n);
+    double norm = norm_of_squares(squares, n);
+    free(squares);
+    return norm;
+}
 double clip_factor(double norm, double max_norm) {
     double factor = max_norm / (norm + 1e-6);
     return max_norm > 0 && factor < 1 ? factor : 1;
@@ -222,21 +231,23 @@ double clip_factor(double norm, double max_norm) {
 
 // ---------------------------------------------------------------- snapshots
 
-static void put_owned(const Model *m, Snapshot *s, bool gradients) {
+static void put(const Model *m, Snapshot *s, bool gradients) {
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
         if (u->tied_to) continue;
         for (size_t k = 0; k < u->n_params; k++) {
             const Param *p = &u->params[k];
-            Range r = owned(u, p);
+            size_t all = param_local_rows(p) * param_local_cols(p);
+            bool whole = !gradients && p->w.data;                                // more than I own, under ZeRO-1 and 2
+            Range r = whole ? (Range){p->offset, p->offset + all} : owned(u, p);
             size_t n = range_size(r);
             size_t *index = host_alloc((n + 1) * sizeof *index);
             for (size_t e = 0; e < n; e++) index[e] = param_global_index(p, r.lo - p->offset + e);
-            Tensor part = n ? owned_part(u, gradients ? u->own_g : u->own_w, r) : (Tensor){0};
+            Tensor part = whole ? p->w : n ? owned_part(u, gradients ? u->own_g : u->own_w, r) : (Tensor){0};
             snapshot_put_indexed(s, p->name, p->rows, p->cols, part, index);
             free(index);
         }
     }
 }
-void model_snapshot_weights(const Model *m, Snapshot *s) { put_owned(m, s, false); }
-void model_snapshot_gradients(const Model *m, Snapshot *s) { put_owned(m, s, true); }
+void model_snapshot_weights(const Model *m, Snapshot *s) { put(m, s, false); }
+void model_snapshot_gradients(const Model *m, Snapshot *s) { put(m, s, true); }

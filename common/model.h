@@ -48,10 +48,14 @@ void model_fold_tied(Model *m);
 // Sums of squares of the final gradients, per tensor of the whole model [config_tensors]: the counted, owned elements of this rank.
 void model_grad_squares(const Model *m, double *squares);
 double norm_of_squares(const double *squares, size_t n);   // tensors added in model order
+// The norm of the whole gradient: the squares added over the ranks of `ranks`, among which the gradient is spread (NULL: it is all
+// here), then over the tensors. Every element has one owner, the others add zeros.
+double model_grad_norm(const Model *m, Comm *ranks);
 // What clipping multiplies every gradient with: min(1, max_norm / (norm + 1e-6)); 1 when max_norm is 0.
 double clip_factor(double norm, double max_norm);
 
-// Puts what this rank owns into a snapshot, tensor by tensor, under the parameters' names.
+// Puts into a snapshot, tensor by tensor, under the parameters' names: weights that this rank holds (so that replicas are compared),
+// gradients that it owns (what else it holds may be a part of a sum).
 void model_snapshot_weights(const Model *m, Snapshot *s);
 void model_snapshot_gradients(const Model *m, Snapshot *s);
 #endif

@@ -25,11 +25,14 @@ static void common_time(Run *run) {
     clock_set_begun(strcmp(host, first.host) == 0 ? first.begun : now() - (first.now - first.begun));
 }
 
-void picture_begin(Run *run) {
+static _Thread_local MemoryCategory watched;         // by the last recording
+
+void picture_begin(Run *run, MemoryCategory category) {
+    watched = category;
     if (!clock_config()->model) common_time(run);
     comm_barrier(run->world);
     flops_before = clock_flops();
-    record_start();
+    record_start(category);
 }
 void picture_end(Run *run) {
     record_stop();
@@ -69,8 +72,9 @@ Recording recording_gather(Run *run) {
         for (size_t r = 0; r < all.ranks; r++)
             for (size_t i = 0; i < all.rank[r].n; i++) {
                 const RecordedEvent *e = &all.rank[r].events[i];
-                if (e->kind > EVENT_UPDATE) continue;
-                if (e->start < all.begin) all.begin = e->start;
+                bool waited = e->kind == EVENT_COLLECTIVE || e->kind == EVENT_RECV;       // a send may go on after the step
+                if (e->kind > EVENT_UPDATE && !waited) continue;
+                if (e->kind != EVENT_RECV && e->start < all.begin) all.begin = e->start;
                 if (e->end > all.end) all.end = e->end;
             }
         if (all.begin > all.end) all.begin = all.end = 0;
@@ -227,7 +231,7 @@ static void print_row(Run *run, const char *label, const ChartRow *row) {
     say(run, "%s%s", line, colour ? "\033[0m" : "");
 }
 
-// Activation bytes over time, as a digit of tenths of the highest peak of all ranks.
+// Bytes over time, as a digit of ninths of `peak`.
 static void print_memory(Run *run, const Recording *all, size_t rank, size_t width, size_t peak) {
     const RankRecording *r = &all->rank[rank];
     ChartRow row = { .width = width };
@@ -254,8 +258,8 @@ static size_t highest(const Recording *all) {
     return peak;
 }
 
-static void print_chart(Run *run, const Recording *all, const char *title, int what) {
-    size_t width = terminal_width() - LABEL, peak = highest(all);
+static void print_chart(Run *run, const Recording *all, const char *title, bool memory) {
+    size_t width = terminal_width() - LABEL;
     char time[32], label[LABEL + 1];
     if (all->end == all->begin) {
         say(run, "%s: no time passed, nothing to draw", title);
@@ -269,9 +273,9 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
         snprintf(label, sizeof label, "rank %zu", r);
         ChartRow row = chart_row(all, r, width);
         print_row(run, label, &row);
-        if (what == PICTURE_MEMORY) print_memory(run, all, r, width, peak);
+        if (memory) print_memory(run, all, r, width, all->scale);
     }
-    if (what == PICTURE_MEMORY) say(run, "%-*skept: activations, in ninths of %zu bytes", LABEL, "", peak);
+    if (memory) say(run, "%-*skept: %s, in ninths of %zu bytes", LABEL, "", memory_category_name[watched], all->scale);
 }
 
 // ---------------------------------------------------------------- the order of work
@@ -295,14 +299,20 @@ char *picture_order(Run *run, size_t rank) {
     return text;
 }
 
+static _Thread_local size_t scale;                   // height of the strips in the picture shown last
+
 void picture_show(Run *run, const char *title, int what) {
     Recording all = recording_gather(run);
+    bool memory = what & PICTURE_MEMORY, files = !(what & PICTURE_NO_FILES);
+    size_t peak = all.rank ? highest(&all) : 0;     // gathered on rank 0
+    if (peak > scale || !(what & PICTURE_SAME_SCALE)) scale = peak;
+    all.scale = scale;
     run->state->pictured = true;
     const char *svg = option_text(run, "svg"), *trace = option_text(run, "trace");
     if (run->verbose) {
-        print_chart(run, &all, title, what);
-        if (svg) svg_write(&all, title, what == PICTURE_MEMORY, svg);
-        if (trace) trace_write(&all, trace);
+        print_chart(run, &all, title, memory);
+        if (files && svg) svg_write(&all, title, memory ? memory_category_name[watched] : NULL, svg);
+        if (files && trace) trace_write(&all, trace);
     }
     recording_free(&all);
 }

@@ -1,6 +1,6 @@
 // picture.h: what a recording shows: a chart in the terminal, an SVG, a trace for Perfetto, and the times of a step.
 //
-//     picture_begin(run);  ... one step ...  picture_end(run);        on all ranks
+//     picture_begin(run, MEM_ACTIVATIONS);  ... one step ...  picture_end(run);        on all ranks
 //     Timing t = picture_timing(run);                                 for the checks and costs
 //     picture_show(run, "title", PICTURE_MEMORY);                     the chart; --svg and --trace are written, too
 #ifndef PICTURE_H
@@ -8,10 +8,12 @@
 #include "clock.h"
 #include "lesson.h"
 
-void picture_begin(Run *run);                      // collective: starts recording, from a common moment
+// Collective: starts recording, from a common moment. The strips of picture_show are of this category of memory.
+void picture_begin(Run *run, MemoryCategory watched);
 void picture_end(Run *run);                        // collective
 
-// Of the recorded stretch, from the first start to the last end on any compute row; the same on all ranks.
+// Of the recorded stretch, from the first start to the last end of a computation or a collective, or of a message received, on any
+// rank; the same on all ranks.
 typedef struct {
     Picoseconds step;                              // how long it took
     Picoseconds busy, busiest;                     // compute rows, added over ranks; the longest one: the ideal step time
@@ -21,7 +23,9 @@ typedef struct {
 } Timing;
 Timing picture_timing(Run *run);
 
-enum { PICTURE_CHART = 0, PICTURE_MEMORY = 1 };    // with a strip of activation bytes under each rank's row
+// PICTURE_MEMORY: with a strip of memory under each rank's row, as high as the most of all ranks in this picture; SAME_SCALE: or in the
+// one before, if that is more. NO_FILES: the chart only, where a program shows several pictures and --svg and --trace ask for one.
+enum { PICTURE_CHART = 0, PICTURE_MEMORY = 1, PICTURE_SAME_SCALE = 2, PICTURE_NO_FILES = 4 };
 void picture_show(Run *run, const char *title, int what);
 void picture_summary(Run *run, const Timing *t);   // prints both definitions of the bubble, communication, utilisation
 // The order in which stage `rank` worked, "F0 F1 B0 ...", from the events; on rank 0, others get NULL. free() it.

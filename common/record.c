@@ -10,6 +10,7 @@ typedef struct { uint8_t kind, number; } Doing;
 
 static _Thread_local struct {
     bool on;
+    MemoryCategory watched;
     RecordedEvent *events;
     MemorySample *samples;
     size_t n, room, samples_n, samples_room;
@@ -28,10 +29,11 @@ static RecordedEvent *event_new(void) {
 }
 
 bool record_on(void) { return self.on && !ledger_paused(); }
-void record_start(void) {
+void record_start(MemoryCategory watched) {
     self.n = self.samples_n = self.depth = 0;
     self.on = true;
-    record_activations(memory_now(MEM_ACTIVATIONS));
+    self.watched = watched;
+    record_bytes(watched, memory_now(watched));
 }
 void record_stop(void) { self.on = false; }
 void record_free(void) {
@@ -88,8 +90,8 @@ void record_transfer(EventKind kind, CommKind call, const char *comm, size_t pee
     if (self.depth) e->number = self.doing[self.depth - 1].number;
 }
 
-void record_activations(size_t bytes) {
-    if (!record_on()) return;
+void record_bytes(MemoryCategory c, size_t bytes) {
+    if (!record_on() || c != self.watched) return;
     Picoseconds at = clock_now();
     MemorySample *last = self.samples_n ? &self.samples[self.samples_n - 1] : NULL;
     if (last && last->at == at) {                  // several changes at one moment

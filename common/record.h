@@ -20,9 +20,9 @@ typedef struct {
     uint8_t call;                                  // CommKind
     uint16_t peer;
 } RecordedEvent;
-typedef struct { Picoseconds at; size_t high, bytes; } MemorySample;   // activations of this rank: most at a moment, and left after it
+typedef struct { Picoseconds at; size_t high, bytes; } MemorySample;   // most at a moment, and left after it
 
-void record_start(void);                           // forgets what was there
+void record_start(MemoryCategory watched);         // forgets what was there; memory of this category is sampled
 void record_stop(void);
 bool record_on(void);
 void record_free(void);
@@ -38,5 +38,5 @@ void record_pause_compute(void);                   // a call begins that may wai
 void record_resume_compute(void);
 void record_transfer(EventKind kind, CommKind call, const char *comm, size_t peer, size_t bytes, Picoseconds start, Picoseconds end,
                      uint64_t flow);
-void record_activations(size_t bytes);
+void record_bytes(MemoryCategory c, size_t bytes);
 #endif

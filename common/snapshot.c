@@ -25,6 +25,8 @@ Snapshot *snapshot_new(Run *run) {
     return s;
 }
 
+void snapshot_label(Snapshot *s, const char *label) { snprintf(s->label, sizeof s->label, "%s", label); }
+
 static void *room_for(Snapshot *s, size_t bytes) {
     size_t old = s->size;
     s->size += padded(bytes);
@@ -40,11 +42,13 @@ static void *room_for(Snapshot *s, size_t bytes) {
 static void put(Snapshot *s, PutHead head, const char *name, Tensor part, const size_t *index) {
     size_t count = tensor_count(part);
     if (s->joined) fault("snapshot: %s is put after the join", name);
-    head.name_bytes = strlen(name) + 1;
+    char full[128];
+    snprintf(full, sizeof full, "%s%s", name, s->label);
+    head.name_bytes = strlen(full) + 1;
     head.part_rows = part.rows;
     head.part_cols = part.cols;
     memcpy(room_for(s, sizeof head), &head, sizeof head);
-    memcpy(room_for(s, head.name_bytes), name, head.name_bytes);
+    memcpy(room_for(s, head.name_bytes), full, head.name_bytes);
     if (index != NULL) memcpy(room_for(s, count * sizeof *index), index, count * sizeof *index);
     if (count == 0) return;
     real *values = room_for(s, count * sizeof(real));

@@ -8,14 +8,15 @@ typedef struct { RecordedEvent *events; size_t n; MemorySample *memory; size_t s
 typedef struct {
     size_t ranks;
     RankRecording *rank;                           // NULL but on rank 0
-    Picoseconds begin, end;                        // of the compute rows
+    Picoseconds begin, end;                        // of what was computed and of collectives
+    size_t scale;                                  // bytes that fill a strip of memory
     void *buffer[2];
 } Recording;
 Recording recording_gather(Run *run);
 void recording_free(Recording *r);
 
 // These write whole files or none (output.h).
-void svg_write(const Recording *r, const char *title, bool memory, const char *file);
+void svg_write(const Recording *r, const char *title, const char *memory, const char *file);
 // Chrome trace event JSON: one process per rank, rows for computing and communication, arrows from send to recv.
 void trace_write(const Recording *r, const char *file);
 #endif

@@ -27,7 +27,7 @@ _Noreturn static void end(int status) {
 _Noreturn void usage_error(const char *format, ...) {
     // A mistake that every rank sees is told once: rank 0 speaks and ends the others, who wait for that. A rank that is
     // still alive afterwards is alone with its mistake, and speaks for itself.
-    if (this_rank > 0) nanosleep(&(struct timespec){ .tv_nsec = 400 * 1000 * 1000 }, NULL);
+    if (this_rank > 0) nanosleep(&(struct timespec){ .tv_nsec = 800 * 1000 * 1000 }, NULL);
     va_list arguments;
     va_start(arguments, format);
     print_message("unsplit: ", format, arguments);

@@ -26,7 +26,10 @@ my @mistakes = (
     [2, '--micro-bach 1', 2, qr/the nearest is --micro-batch/],
     [2, '--chunks 2', 2, qr/unknown option --chunks/],
     [2, '--save x', 2, qr/unknown option --save/],
-    [2, '--clock model', 2, qr/unknown option --clock/],
+    [2, '--tf32', 2, qr/unknown option --tf32/],
+    [2, '--clock sun', 2, qr/--clock sun: expected one of wall\|model/],
+    [2, '--device x', 2, qr/--device x is not known: choose lesson, h100/],
+    [2, '--link x', 2, qr/--link x is not known: choose free, nvlink/],
     [2, '--schedule interleaved', 2, qr/--schedule interleaved: expected one of naive\|gpipe\|1f1b/],
     [2, '--zero 4', 2, qr/--zero 4: expected one of 0\|1\|2\|3/],
     [2, '--recompute some', 2, qr/expected one of none\|selective\|full/],
@@ -50,7 +53,7 @@ my @mistakes = (
     [4, '--dp 1 --tp 2 --pp 1', 2, qr/ 4(?: ranks)?: choose --dp, --tp and --pp whose product is the number of ranks/, 'mpi'],
     [4, '--tp 3', 2, qr/choose degrees whose product is 4/],
     [4, '--dp 0', 2, qr/are at least 1/],
-    [4, '--dp 18446744073709551615', 2, qr/choose degrees whose product is 4/],
+    (map { [4, $_, 2, qr/choose degrees whose product is 4/] } '--dp 18446744073709551615', '--dp 4294967296 --tp 4294967296'),
     [4, '--tp 4', 2, qr/need as many heads; the model has 2: choose /],
     [4, '--pp 4', 2, qr/4 pipeline stages need at least as many blocks; the model has --layers 2/, 'mpi'],
     [2, '--pp 2 --stage-layers 2,1', 2, qr/--stage-layers add up to 3, but the model has --layers 2/, 'mpi'],
@@ -66,11 +69,12 @@ my @mistakes = (
     [2, "--export $work/no/folder", 2, qr/--export \S+folder: cannot write it: No such file.*; name a file in a folder that exists/, 'mpi'],
     [2, "--export $work", 2, qr/--export \S+: cannot write it: Is a directory/],
     [2, "--json $work/no/folder", 3, qr/--json \S+folder: cannot write it: No such file.*; name a file in a folder that exists/, 'mpi'],
+    (map { [2, "--$_ $work/no/folder", 3, qr/--$_ \S+folder: cannot write it: No such file.*; name a file in a folder/, 'mpi'] } qw(svg trace)),
     [2, 'train', 2, qr/unexpected argument train: options start with --/],
     (-c '/dev/full' ? (
         [2, '--log /dev/full', 3, qr/cannot write the log \/dev\/full: No space left/, 'mpi'],
         [2, '--export /dev/full', 3, qr/--export \/dev\/full: cannot write it: No space left/, 'mpi'],
-        [2, '--json /dev/full', 3, qr/--json \/dev\/full: cannot write it/]) : ()),
+        (map { [2, "--$_ /dev/full", 3, qr/--$_ \/dev\/full: cannot write it/] } qw(json svg trace))) : ()),
 );
 my @jobs;
 for my $mistake (@mistakes) {

@@ -1,0 +1,11 @@
+// gpipe_time.h: how long a step of GPipe takes when backward computes some of the forward again: from sizes alone, for
+// stages that need not be equal.
+#ifndef GPIPE_TIME_H
+#define GPIPE_TIME_H
+#include "common/course.h"
+#include "common/formulas.h"
+
+typedef enum { KEEP_EVERYTHING, RECOMPUTE_BLOCKS, RECOMPUTE_STAGES, WAYS } Way;
+Work stage_work(const Training *t, size_t p, size_t i, Way way);       // of stage i, in a step
+double step_time(const Training *t, size_t p, Way way);                // picoseconds
+#endif
