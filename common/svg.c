@@ -50,11 +50,9 @@ static void legend(FILE *f, const char *memory) {
         { "forward", "#56b4e9" }, { "backward", "#e69f00" }, { "update", "#cc79a7" }, { "communication", "#d55e00" }, { memory, "#009e73" } };
     fputs("<style>.n{text-anchor:middle}.F,.B,.U,.C{stroke:#fff;stroke-width:.5}.A{fill-opacity:.45}", f);
     for (size_t i = 0; i < sizeof key / sizeof *key; i++) fprintf(f, ".%c{fill:%s}", class[i], key[i].fill);
-    fputs("</style>
-", f);
+    fputs("</style>\n", f);
     for (size_t i = 0; i < sizeof key / sizeof *key && key[i].text; i++)
-        fprintf(f, "<rect class=\"%c\" x=\"%zu\" y=\"30\" width=\"10\" height=\"10\"/><text x=\"%zu\" y=\"39\">%s%s</text>
-",
+        fprintf(f, "<rect class=\"%c\" x=\"%zu\" y=\"30\" width=\"10\" height=\"10\"/><text x=\"%zu\" y=\"39\">%s%s</text>\n",
                 class[i], LEFT + i * 130, LEFT + i * 130 + 14, key[i].text == memory ? "kept: " : "", key[i].text);
 }
 

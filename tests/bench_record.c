@@ -43,7 +43,7 @@ static double one_step(Run *run, Trainer *t, const Data *d, size_t step, Kind ki
     use_clock(run, kind >= MODEL_OFF);
     bool on = kind % 2;
     double start = processor_time();
-    if (on) picture_begin(run);
+    if (on) picture_begin(run, MEM_ACTIVATIONS);
     else comm_barrier(run->world);
     trainer_update(t, trainer_gradients(t, d, step));
     if (on) picture_end(run);
