@@ -64,6 +64,7 @@ static void step_time(Run *run, const Training *t) {
         char name[40];
         Played slow = stack_play(run, &stack, schedule_naive, m), seen = stack_play(run, &stack, schedule_gpipe, m);
         size_t step = p * (f + b) + 2 * links * way + (m - 1) * (max(f, way) + max(b, way));
+        size_t in_turn = m * (p * (f + b) + 2 * links * way);
         sprintf(name, "equal stages, m = %zu: step", m);
         cost(run, name, "ps", step, seen.timing.step);
         double naive = (double)slow.timing.step / (double)f, gpipe = (double)seen.timing.step / (double)f;
@@ -75,6 +76,9 @@ static void step_time(Run *run, const Training *t) {
         size_t exposed = links * (2 * way + (m - 1) * late);
         cost(run, "equal stages, m = 8: exposed, 2(p-1) messages or more", "ps", exposed, seen.timing.exposed);
         cost(run, "equal stages, m = 8: hidden", "ps", links * 2 * m * way - exposed, seen.timing.hidden);
+        cost(run, "naive, m = 8: step", "ps", in_turn, slow.timing.step);
+        cost_of_bubble(run, "naive, m = 8", &stack, m, in_turn, &slow.timing);
+        cost(run, "naive, m = 8: exposed, 2m(p-1) messages", "ps", 2 * m * links * way, slow.timing.exposed);
     }
 }
 

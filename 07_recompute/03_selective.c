@@ -239,8 +239,10 @@ static void selective(Run *run) {
     for (size_t w = 0; w < WAYS; w++) {
         got[w] = course_new(run, &t);
         seen[w] = train(tp, way[w], &t, &got[w]);
+        char title[64];
+        snprintf(title, sizeof title, "recompute %s", way_name[w]);
         bool in_file = !strcmp(option_text(run, "draw"), way_name[w]);
-        picture_show(run, way_name[w], PICTURE_MEMORY | PICTURE_SAME_SCALE | (in_file ? 0 : PICTURE_NO_FILES));
+        picture_show(run, title, PICTURE_MEMORY | PICTURE_SAME_SCALE | (in_file ? 0 : PICTURE_NO_FILES));
         picture_summary(run, &seen[w].timing);
         costs(run, tp, &t.model, w, &seen[w]);
         compare(run, w, &seen[w], &got[w], &got[0], &unsplit);

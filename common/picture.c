@@ -310,8 +310,10 @@ void picture_show(Run *run, const char *title, int what) {
     run->state->pictured = true;
     const char *svg = option_text(run, "svg"), *trace = option_text(run, "trace");
     if (run->verbose) {
+        char time[32];
+        duration(time, all.end - all.begin);
         print_chart(run, &all, title, memory);
-        if (files && svg) svg_write(&all, title, memory ? memory_category_name[watched] : NULL, svg);
+        if (files && svg) svg_write(&all, title, time, memory ? memory_category_name[watched] : NULL, svg);
         if (files && trace) trace_write(&all, trace);
     }
     recording_free(&all);

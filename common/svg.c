@@ -53,17 +53,17 @@ static void legend(FILE *f, const char *memory) {
     fputs("</style>\n", f);
     for (size_t i = 0; i < sizeof key / sizeof *key && key[i].text; i++)
         fprintf(f, "<rect class=\"%c\" x=\"%zu\" y=\"30\" width=\"10\" height=\"10\"/><text x=\"%zu\" y=\"39\">%s%s</text>\n",
-                class[i], LEFT + i * 130, LEFT + i * 130 + 14, key[i].text == memory ? "kept: " : "", key[i].text);
+                class[i], LEFT + i * 130, LEFT + i * 130 + 14, i == 4 ? "kept: " : "", key[i].text);
 }
 
-void svg_write(const Recording *r, const char *title, const char *memory, const char *file) {
+void svg_write(const Recording *r, const char *title, const char *time, const char *memory, const char *file) {
     Output o = output_open("svg", file);
     size_t height = ROW + GAP + (memory ? STRIP_HEIGHT : 0);
     fprintf(o.f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %zu\" font-family=\"sans-serif\" font-size=\"11\">\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<text x=\"%d\" y=\"20\" font-size=\"14\">",
             LEFT + WIDTH + 20, TOP + r->ranks * height + 20, LEFT);
     put_text(o.f, title);
-    fputs("</text>\n", o.f);
+    fprintf(o.f, ": %s</text>\n", time);
     legend(o.f, memory);
     for (size_t k = 0; k < r->ranks && r->end > r->begin; k++) {
         double y = TOP + (double)(k * height);

@@ -75,6 +75,13 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
             NEED(t.n[i] == 2 * m, "ops that ran");
             NEED(most_in_flight(&stage[i]) == (kind->naive ? 1 : kind->early && p - i < m ? p - i : m), "in flight");
         }
+        // With messages: naive has 2 (p - 1) of them a micro-batch on its way, GPipe as many a step; and where a message
+        // takes longer than an op, the links set the pace.
+        for (size_t d = 1; d <= t_f + t_b && !kind->early; d++) {
+            size_t f = p > 1 && d > t_f ? d : t_f, b = p > 1 && d > t_b ? d : t_b;
+            size_t once = p * (t_f + t_b) + 2 * (p - 1) * d, all = kind->naive ? m * once : once + (m - 1) * (f + b);
+            NEED(makespan_with_link(kind->rule, p, m, t_f, t_b, d) == all, "step time with messages");
+        }
         timeline_free(&t);
         schedule_all_free(stage, p);
     }

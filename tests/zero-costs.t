@@ -1,0 +1,75 @@
+#!/usr/bin/perl
+# What ZeRO's stages cost (06_zero): traffic of 2, m + 1 and 3 m units, 8 + 8/N, 4 + 12/N and 16/N bytes a parameter, the unit in
+# flight, and the time of every ring, for several N, m, links and precisions, against formulas written down here once more.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::Bin;
+use Jobs;
+use Test::More;
+
+chdir "$FindBin::Bin/.." or die;
+my %program = map { my $stage = $_->{source} =~ /zero([123])\.c$/ ? $1 : 0; ($stage => $_->{source}) } grep { $_->{key} =~ /^06-/ } lessons();
+plan skip_all => 'the lessons of chapter 06 are not built' if grep { !$program{$_} || !-x program_of('fp32', $program{$_}) } 1 .. 3;
+
+# The lessons' model: 2 blocks, width 15, 11 positions, 53 words. Units: wte; wpe, the blocks, the last norm.
+my $wte = 53 * 15;
+my @others = (11 * 15, (12 * 15 * 15 + 13 * 15) x 2, 2 * 15);
+my %link = (free => [0, 0], nvlink => [2e-6, 450e9], ib => [5e-6, 50e9], ethernet => [30e-6, 1.25e9]);
+sub chunk { my ($size, $n) = @_; return int(($size + $n - 1) / $n) }       # of a ring, and the largest rank's part
+sub sum { my $sum = 0; $sum += $_ for @_; return $sum }
+sub ring_bytes { my ($n, $e, @sizes) = @_; return sum(map { ($n - 1) * chunk($_, $n) * $e } @sizes) }
+sub ring_time {
+    my ($n, $e, $alpha, $beta, $passes, @sizes) = @_;
+    return 0 unless $beta;
+    return sum(map { sprintf '%.0f', $passes * (($n - 1) * $alpha * 1e12 + ring_bytes($n, $e, $_) * 1e12 / $beta) } @sizes);
+}
+
+my (@jobs, @links);
+for my $n (1, 2, 3, 4, 8) {
+    for my $m (1, 2, 3) {
+        for my $stage (1 .. 3) {
+            @links = qw(ethernet free nvlink ib) unless @links;
+            my $precision = $n == 3 && -x program_of('fp64', $program{$stage}) ? 'fp64' : 'fp32';
+            my $link = shift @links;
+            push @jobs, { %{ emu($n, program_of($precision, $program{$stage}), '--micro-batches', $m, '--link', $link, '--steps', 2,
+                          $m == 2 ? ('--dropout', 0) : ()) }, n => $n, m => $m, stage => $stage, link => $link, e => $precision eq 'fp64' ? 8 : 4 };
+        }
+    }
+}
+my @mpi = map { my $stage = $_; have_mpi ? { %{ mpi(4, program_of('fp32', $program{$stage}), qw(--micro-batches 3 --link nvlink --steps 2)) },
+                n => 4, m => 3, stage => $stage, link => 'nvlink', e => 4, as => 'mpi' } : () } 1 .. 3;
+run_jobs([@jobs, @mpi]);
+
+for my $job (@jobs, @mpi) {
+    my ($n, $m, $e) = @$job{qw(n m e)};
+    my $name = "ZeRO-$job->{stage}, N = $n, m = $m, $job->{link}, " . 8 * $e . ' bit' . ($job->{as} ? ', processes' : '');
+    ok($job->{status} == 0 && $job->{page}{pass}, "$name: its own predictions hold") or diag(complain($job));
+    my %is = map { ("$_->{name}, $_->{unit}" => $_->{measured}) } @{ $job->{page}{costs} || [] };
+    my $find = sub {
+        my ($what) = @_;
+        my ($key) = grep { /^m = $m: \Q$what\E/ } sort keys %is;
+        return $key ? $is{$key} : "no cost \"$what\"";
+    };
+    my $psi = sum($wte, @others);
+    my $mine = sum(map { chunk($_, $n) } $wte, @others);
+    my $part = $m > 1 ? chunk($others[1], $n) : 0;         # of a block, where it arrives to be added
+    # units of traffic of all but wte; bytes of state; numbers in flight
+    my ($units, $state, $in_flight) = $job->{stage} == 1 ? (2, 2 * $psi + $wte + 2 * $mine, 0)
+        : $job->{stage} == 2 ? ($m + 1, $psi + 3 * $mine, 2 * $wte + $others[1] + $part)
+        : (3 * $m, 4 * $mine, 3 * $wte + 2 * $others[1] + $part);
+    my $scalars = 2 * ring_bytes($n, 8, 2 + 12 * 2 + 2, 1);
+    is($find->('all traffic'), $units * ring_bytes($n, $e, @others) + 2 * ring_bytes($n, $e, $wte) + $scalars, "$name: $units units of traffic");
+    is($find->('all state'), $state * $e, "$name: state");
+    is($find->('in flight: '), $in_flight * $e, "$name: in flight");
+    my ($alpha, $beta) = @{ $link{ $job->{link} } };
+    my $time = $units * ring_time($n, $e, $alpha, $beta, 1, @others) + 2 * ring_time($n, $e, $alpha, $beta, 1, $wte)
+        + ring_time($n, 8, $alpha, $beta, 2, 2 + 12 * 2 + 2, 1);
+    is($find->('exposed'), $n * $time, "$name: exposed communication");
+    # rank 0's sequences of the 11: a block takes 24 M C^2 + 4 M T C, the head 2 M C V, forward; 1000 ps each, three times
+    my ($C, $T) = (15, 11);
+    my $M = chunk(11, $n) * $T;
+    my $computing = 3 * 1000 * (2 * (24 * $M * $C ** 2 + 4 * $M * $T * $C) + 2 * $M * $C * 53);
+    is($find->('step'), $computing + $time, "$name: the step");
+}
+done_testing();
