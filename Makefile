@@ -40,9 +40,10 @@ LIBS    = $(BLAS_LIBS) -lpthread -lm
 TEXT    = build/text.txt
 
 # ---- what there is ----
-SOURCES  := $(wildcard common/*.c [0-9][0-9]_*/*.c tests/test_*.c)
-PROGRAMS := $(wildcard common/run_00.c [0-9][0-9]_*/[0-9][0-9]_*.c 08_3d/plan.c 08_3d/sample.c 08_3d/train.c tests/test_*.c)
+SOURCES  := $(wildcard common/*.c [0-9][0-9]_*/*.c tests/test_*.c tests/bench_*.c)
+PROGRAMS := $(wildcard common/run_00.c [0-9][0-9]_*/[0-9][0-9]_*.c 08_3d/plan.c 08_3d/sample.c 08_3d/train.c tests/test_*.c tests/bench_*.c)
 MODULES  := $(filter-out $(PROGRAMS),$(SOURCES))
+PRELOADS := $(wildcard tests/pmpi_*.c)
 CHAPTERS := $(sort $(foreach d,$(wildcard [0-9][0-9]_*/),$(firstword $(subst _, ,$(d)))))
 CORES     = $(shell nproc 2>/dev/null || echo 2)
 
@@ -50,7 +51,7 @@ CORES     = $(shell nproc 2>/dev/null || echo 2)
 .SECONDEXPANSION:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs run test test-all bugs list doctor help setup clean FORCE
+.PHONY: all programs run figures bench test test-all bugs list doctor help setup clean FORCE
 
 # The build itself runs in a second make, which uses every core; ONLY= limits it to some programs.
 BUILD = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CORES)) programs
@@ -77,6 +78,19 @@ run-%: FORCE
 emu-%: FORCE
 	$(BUILD_LESSON)
 	@$(RUN_LESSON) emu $* $(ARGS)
+
+play-%: FORCE
+	$(BUILD_LESSON)
+	@NP='$(NP)' tools/play-lesson $(O) $* $(ARGS)
+
+# The commands in the pages name the build of these defaults.
+figures:
+	+@$(BUILD) PRECISION=fp32 SANITIZE=
+	@tools/figures
+
+bench:
+	+@$(BUILD) ONLY=$(O)/tests/bench_record
+	@tools/bench $(O) $(ARGS)
 
 test:
 	@tools/setup prove
@@ -121,7 +135,7 @@ endif
 build/tools.mk:
 	@tools/setup build $@
 
-programs: $(or $(ONLY),$(PROGRAMS:%.c=$(O)/%)) $(TEXT)
+programs: $(or $(ONLY),$(PROGRAMS:%.c=$(O)/%) $(PRELOADS:%.c=$(O)/%.so)) $(TEXT)
 	@:
 
 # Objects depend on the flags they are built with; whether a warning ends the build makes no difference to them.
@@ -147,6 +161,11 @@ $(O)/libunsplit.a: $(MODULES:%.c=$(O)/%.o)
 
 $(PROGRAMS:%.c=$(O)/%): $(O)/%: $(O)/%.o $(O)/%.info.o $(O)/libunsplit.a
 	@$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
+
+# Libraries that tests put between a program and MPI.
+$(O)/%.so: %.c $(O)/flags
+	@mkdir -p $(@D)
+	@$(COMPILE) -shared -fPIC -o $@ $<
 
 $(TEXT): FORCE
 	@tools/gather-text $@

@@ -19,38 +19,41 @@ static double x_of(const Recording *r, Picoseconds t) {
 }
 
 static void box(FILE *f, const Recording *r, const RecordedEvent *e, double y) {
-    static const char *const fill[] = { "#56b4e9", "#e69f00", "#cc79a7", "#d55e00" };
     double x = x_of(r, e->start), w = x_of(r, e->end) - x;
     bool computes = e->kind <= EVENT_UPDATE;
     if (w <= 0) return;
-    fprintf(f, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\" fill=\"%s\" stroke=\"#fff\" stroke-width=\"0.5\"/>\n", x,
-            computes ? y : y + ROW - 7, w, computes ? ROW - 8 : 6, fill[computes ? e->kind : 3]);
+    fprintf(f, "<rect class=\"%c\" x=\"%.2f\" y=\"%g\" width=\"%.2f\" height=\"%d\"/>\n", computes ? "FBU"[e->kind] : 'C', x,
+            computes ? y : y + ROW - 7, w, computes ? ROW - 8 : 6);
     if (!computes || w < 10) return;
     char label[12];
     if (e->number == NO_NUMBER) snprintf(label, sizeof label, "%c", "FBU"[e->kind]);
     else if (w < 20) snprintf(label, sizeof label, "%u", e->number);
     else snprintf(label, sizeof label, "%c%u", "FBU"[e->kind], e->number);
-    fprintf(f, "<text x=\"%.2f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n", x + w / 2, y + ROW - 13, label);
+    fprintf(f, "<text class=\"n\" x=\"%.2f\" y=\"%g\">%s</text>\n", x + w / 2, y + ROW - 13, label);
 }
 
+// Steps: at each sample up to what was reached at that moment, then to what was left of it.
 static void memory_strip(FILE *f, const Recording *r, const RankRecording *k, double y, size_t peak) {
-    fprintf(f, "<path fill=\"#009e73\" fill-opacity=\"0.45\" d=\"M%d %.1f", LEFT, y + STRIP_HEIGHT);
-    double level = 0;
+    double bottom = y + STRIP_HEIGHT, scale = STRIP_HEIGHT / (double)peak;
+    fprintf(f, "<path class=\"A\" d=\"M%d %.1f", LEFT, bottom);
     for (size_t i = 0; i < k->samples; i++) {
-        double x = x_of(r, k->memory[i].at), high = (double)k->memory[i].high / (double)peak * STRIP_HEIGHT;
-        fprintf(f, "L%.2f %.2fL%.2f %.2f", x, y + STRIP_HEIGHT - level, x, y + STRIP_HEIGHT - high);
-        level = (double)k->memory[i].bytes / (double)peak * STRIP_HEIGHT;
-        fprintf(f, "L%.2f %.2f", x, y + STRIP_HEIGHT - level);
+        const MemorySample *m = &k->memory[i];
+        fprintf(f, "H%.2fV%.1f", x_of(r, m->at), bottom - (double)m->high * scale);
+        if (m->bytes != m->high) fprintf(f, "V%.1f", bottom - (double)m->bytes * scale);
     }
-    fprintf(f, "L%d %.2fL%d %.1fZ\"/>\n", LEFT + WIDTH, y + STRIP_HEIGHT - level, LEFT + WIDTH, y + STRIP_HEIGHT);
+    fprintf(f, "H%dV%.1fZ\"/>\n", LEFT + WIDTH, bottom);
 }
 
 static void legend(FILE *f, const char *memory) {
+    static const char class[] = "FBUCA";
     const struct { const char *text, *fill; } key[] = {
         { "forward", "#56b4e9" }, { "backward", "#e69f00" }, { "update", "#cc79a7" }, { "communication", "#d55e00" }, { memory, "#009e73" } };
+    fputs("<style>.n{text-anchor:middle}.F,.B,.U,.C{stroke:#fff;stroke-width:.5}.A{fill-opacity:.45}", f);
+    for (size_t i = 0; i < sizeof key / sizeof *key; i++) fprintf(f, ".%c{fill:%s}", class[i], key[i].fill);
+    fputs("</style>\n", f);
     for (size_t i = 0; i < sizeof key / sizeof *key && key[i].text; i++)
-        fprintf(f, "<rect x=\"%zu\" y=\"30\" width=\"10\" height=\"10\" fill=\"%s\"/><text x=\"%zu\" y=\"39\">%s%s</text>\n",
-                LEFT + i * 130, key[i].fill, LEFT + i * 130 + 14, i == 4 ? "kept: " : "", key[i].text);
+        fprintf(f, "<rect class=\"%c\" x=\"%zu\" y=\"30\" width=\"10\" height=\"10\"/><text x=\"%zu\" y=\"39\">%s%s</text>\n",
+                class[i], LEFT + i * 130, LEFT + i * 130 + 14, i == 4 ? "kept: " : "", key[i].text);
 }
 
 void svg_write(const Recording *r, const char *title, const char *time, const char *memory, const char *file) {

@@ -1,0 +1,110 @@
+// ranks: 4
+// level: core
+// question: What do the recorder and the model clock cost a training step?
+//
+// Trains the trainer's model with the recorder off and on, under real time and under the model clock, one step each in turn, so that
+// whatever else the machine does falls on all four alike. Processor time of this process, which all virtual ranks share, so that work
+// of others does not count; a ratio is the median of the ratios of neighbours. Not part of make test: such times are not reproducible.
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include "05_pipeline_1f1b/schedule_1f1b.h"
+#include "08_3d/trainer.h"
+#include "common/picture.h"
+#include "common/record.h"
+
+static const Option options[] = {
+    { "rounds", "N", "41", "steps of each kind" },
+    { "dp", "N", "1", "data-parallel replicas" },
+    { "tp", "N", "2", "tensor-parallel ranks of a stage" },
+    { "pp", "N", "2", "pipeline stages" },
+    { "width", "N", "128", "features of a token" },
+    { "micro-batch", "N", "4", "sequences of a replica and micro-batch; a step has 16" },
+    {0},
+};
+typedef enum { WALL_OFF, WALL_ON, MODEL_OFF, MODEL_ON, KINDS } Kind;
+
+static void use_clock(Run *run, bool model) {
+    ClockConfig c = *clock_config();
+    c.model = model;
+    comm_barrier(run->world);                      // no operation is under way
+    clock_configure(&c);                           // every rank sets the same
+    comm_barrier(run->world);
+}
+
+static double processor_time(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// Seconds of one step, all ranks; what recording needs before and after it is part of it.
+static double one_step(Run *run, Trainer *t, const Data *d, size_t step, Kind kind, size_t *events) {
+    use_clock(run, kind >= MODEL_OFF);
+    bool on = kind % 2;
+    double start = processor_time();
+    if (on) picture_begin(run, MEM_ACTIVATIONS);
+    else comm_barrier(run->world);
+    trainer_update(t, trainer_gradients(t, d, step));
+    if (on) picture_end(run);
+    else comm_barrier(run->world);
+    double seconds = processor_time() - start;
+    size_t samples;
+    if (on) {
+        record_events(events);
+        record_memory(&samples);
+        *events += samples;
+    }
+    return seconds;
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+static double median(double *x, size_t n) {
+    qsort(x, n, sizeof *x, ascending);
+    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
+}
+static double ratio(double *seconds[KINDS], Kind of, Kind to, size_t rounds) {
+    double *r = host_alloc(rounds * sizeof *r);
+    for (size_t i = 0; i < rounds; i++) r[i] = seconds[of][i] / seconds[to][i];
+    double m = median(r, rounds);
+    free(r);
+    return m;
+}
+
+static void bench(Run *run) {
+    size_t rounds = option_size(run, "rounds"), step = 0, events = 0;
+    size_t process, processes;
+    REQUIRE(rounds > 0, "--rounds must be at least 1");
+    REQUIRE(!comm_launched_by_mpi(&process, &processes), "this measures the time of one process: use --emulate N");
+    TrainerConfig c = { .model = { .layers = 4, .width = option_size(run, "width"), .heads = 4, .context = 64, .vocab = 256, .seed = run->seed },
+                        .mesh = { option_size(run, "dp"), option_size(run, "tp"), option_size(run, "pp") }, .batch = 16,
+                        .micro_batch = option_size(run, "micro-batch"), .schedule = schedule_1f1b, .clip = 1 };
+    config_require(&c.model);
+    Data d = data_text(NULL, c.model.context, run->seed);
+    Trainer *t = trainer_new(run->world, &c, sgd(0.01));
+    double *seconds[KINDS];
+    for (size_t k = 0; k < KINDS; k++) seconds[k] = host_alloc(rounds * sizeof **seconds);
+    for (size_t k = 0; k < KINDS; k++) one_step(run, t, &d, step++, k, &events);       // memory is there after the first ones
+    for (size_t i = 0; i < rounds; i++)
+        for (size_t k = 0; k < KINDS; k++) {       // a kind is first, second, ... equally often
+            Kind kind = (Kind)((k + i) % KINDS);
+            seconds[kind][i] = one_step(run, t, &d, step++, kind, &events);
+        }
+    double r[] = { ratio(seconds, WALL_ON, WALL_OFF, rounds), ratio(seconds, MODEL_ON, MODEL_OFF, rounds),
+                   ratio(seconds, MODEL_OFF, WALL_OFF, rounds), 1e3 * median(seconds[WALL_OFF], rounds) };
+    side_broadcast(r, sizeof r);                   // the first rank's
+    say(run, "a step: %.1f ms of processor time; %zu events and samples on the first rank", r[3], events);
+    say(run, "recorder on / off, real time:       %.4f", r[0]);
+    say(run, "recorder on / off, model clock:     %.4f", r[1]);
+    say(run, "model clock / real time:            %.4f", r[2]);
+    check_true(run, "a step of 50 ms or more", "the ratios mean something", r[3] >= 50);
+    check_true(run, "the recorder costs less than 2 %", "under both clocks", r[0] < 1.02 && r[1] < 1.02);
+    for (size_t k = 0; k < KINDS; k++) free(seconds[k]);
+    trainer_free(t);
+    data_free(&d);
+}
+
+int main(int argc, char **argv) { return lesson_main(argc, argv, bench, options); }

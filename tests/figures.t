@@ -1,0 +1,57 @@
+#!/bin/sh
+# The figures of the pages are what their commands draw, to the byte; the check is shown its mistakes first.
+cd "$(dirname "$0")/.." || exit 3
+. tests/tap.sh
+train=build/cpu-fp32/08_3d/train
+if [ ! -x "$train" ]; then
+    skip "the figures" "$train is not built"
+    tap_end
+fi
+mkdir "$tap_dir/page"
+page=$tap_dir/page/README.md
+text=$tap_dir/text
+seq 1000 >"$text"
+command="$train --emulate 2 --dp 1 --tp 1 --pp 2 --layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-batch 1 --steps 1 --data $text"
+
+# page LINE...: writes the page.
+page() { printf '%s\n' "# A page" "$@" >"$page"; }
+# finds STATUS WHAT PATTERN [OPTION]
+finds() {
+    tools/figures ${4:+"$4"} "$page" >"$tap_dir/output" 2>&1
+    status=$?
+    grep -q -e "$3" "$tap_dir/output" && [ "$status" -eq "$1" ]
+    ok $? "$2" "$tap_dir/output"
+}
+page "<!-- figure: $command -->" '![a pipeline](figures/two.svg)'
+finds 1 "a missing figure is named" "README.md:2: figures/two.svg is missing" --check
+[ ! -e "$tap_dir/page/figures" ]
+ok $? "and the check does not draw it"
+finds 0 "it is drawn" "README.md:2: figures/two.svg drawn"
+finds 0 "the check holds then" "1 figures, all as" --check
+finds 0 "and nothing is drawn again" "1 figures, 0 drawn anew"
+sed 's/rank 1/rank 2/' "$tap_dir/page/figures/two.svg" >"$tap_dir/changed"
+cp "$tap_dir/changed" "$tap_dir/page/figures/two.svg"
+finds 1 "a stale figure is named" "figures/two.svg is not what its command draws" --check
+cmp -s "$tap_dir/changed" "$tap_dir/page/figures/two.svg"
+ok $? "and left alone by the check"
+page "<!-- figure: $command --link ib -->" '![a pipeline](figures/two.svg)'
+finds 1 "another command is another figure" "is not what its command draws" --check
+finds 0 "which is drawn" "drawn$"
+page "<!-- figure: $command --sead 1 -->" '![a pipeline](figures/two.svg)'
+finds 1 "a command that fails is named with its message" "the nearest is --seed" --check
+page "<!-- figure: build/cpu-fp32/01_data_parallel/01_by_hand -->" '![none](figures/two.svg)'
+finds 1 "so is a lesson without a picture" "draws no picture" --check
+page "<!-- figure: rm -rf / -->" '![none](figures/two.svg)'
+finds 1 "only programs of this tree are run" "a program of this tree" --check
+page "<!-- figure: build/cpu-fp32/nothing -->" '![none](figures/two.svg)'
+finds 1 "one that is not built is named" "make builds it" --check
+page '![none](figures/two.svg)'
+finds 1 "a figure without a command is named" "README.md:2: no comment before figures/two.svg" --check
+page "<!-- figure: $command -->" '' '![none](figures/two.svg)'
+finds 1 "a command without a figure, too" "README.md:2: expected" --check
+page "words"
+finds 1 "a figure that no page shows, too" "figures/two.svg: no page shows it" --check
+
+tools/figures --check >"$tap_dir/output" 2>&1
+ok $? "the figures of this tree are what their commands draw" "$tap_dir/output"
+tap_end

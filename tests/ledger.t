@@ -1,0 +1,73 @@
+#!/usr/bin/perl
+# What the ledger says was sent from rank to rank is what was given to MPI: counted by tests/pmpi_count.c between the program and MPI.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::Bin;
+use Jobs;
+use List::Util qw(max min);
+use Test::More;
+
+chdir "$FindBin::Bin/.." or die;
+plan skip_all => 'no mpirun' unless have_mpi;
+my ($ranks, $lesson_steps) = (4, 3);
+{ open my $f, '>', "$work/text" or die; print $f join ' ', 1 .. 1000; close $f or die }
+
+sub counted {
+    my ($precision, $source, @options) = @_;
+    my $library = "$FindBin::Bin/../build/cpu-$precision/tests/pmpi_count.so";
+    my $program = program_of($precision, $source);
+    plan skip_all => "$program or $library is not built" unless -x $program && -e $library;
+    my $job = { words => ['tools/launch', $ranks, 'env', "LD_PRELOAD=$library", $program, @options] };
+    $job->{name} = join ' ', $precision, $source =~ s/\.c$//r, @options ? "@options[0 .. min(7, $#options)]" : ();
+    return $job;
+}
+# What MPI was given, by rank: bytes in all, and "calls:bytes" of every stretch between two collectives.
+sub given {
+    my ($job) = @_;
+    my (@bytes, @stretches);
+    while ($job->{err} =~ /^pmpi rank (\d+) calls \d+ bytes (\d+) stretches(.*)$/mg) { ($bytes[$1], $stretches[$1]) = ($2, [split ' ', $3]) }
+    my $reports = () = $job->{err} =~ /^pmpi rank/mg;
+    is($reports, $ranks, "$job->{name}: every process reports once") or diag(complain($job));
+    return { bytes => \@bytes, stretches => \@stretches };
+}
+# What the ledger measured: the smallest and the largest of a cost line of the page.
+sub ledger {
+    my ($job, $name, $unit) = @_;
+    my ($lo, $hi) = $job->{out} =~ /^\[[^\]]*\] \Q$name\E +\Q$unit\E +\S+ +(\d+)(?:\.\.(\d+))? +ok$/m or do { fail("$job->{name}: a cost line $name"); return (0, 0) };
+    return ($lo, $hi // $lo);
+}
+
+# Lessons: their pages are about one step, the last one under SGD and AdamW alike, after some like it: at least three of each. Its messages
+# are one stretch. Steps of other sizes may come besides.
+my @lessons = map { my $source = $_; map { counted($_, $source) } qw(fp32 fp64) }
+    '04_pipeline_naive/02_naive.c', '04_pipeline_naive/03_gpipe.c', '05_pipeline_1f1b/02_1f1b.c';
+# The trainer: one step more is one step's messages more, whatever else it sends.
+my @model = (qw(--layers 8 --width 24 --heads 4 --context 8 --batch 9 --micro-batch 2 --eval-every 0 --data), "$work/text");
+my @trained = map { my $how = $_; [map { counted('fp32', '08_3d/train.c', split(' ', $how), @model, '--steps', $_) } 2, 3] }
+    '--dp 1 --tp 1 --pp 4 --clock model', '--dp 1 --tp 1 --pp 4 --schedule gpipe --clock wall', '--dp 2 --tp 1 --pp 2 --zero 1 --clock model', '--dp 1 --tp 4 --pp 1';
+run_jobs([@lessons, map { @$_ } @trained]);
+
+for my $job (@lessons) {
+    is($job->{status}, 0, "$job->{name}: status") or diag(complain($job));
+    my $given = given($job);
+    my ($calls, $bytes) = map { [ledger($job, 'messages sent', $_)] } qw(calls bytes);
+    ok($calls->[0] > 0 && $calls->[1] == 2 * $calls->[0], "$job->{name}: a stage in the middle sends twice as often as one at an end");
+    for my $rank (0 .. $ranks - 1) {
+        my $end = $rank > 0 && $rank < $ranks - 1 ? 1 : 0;
+        my $step = "$calls->[$end]:$bytes->[$end]";
+        my $found = grep { $_ eq $step } @{ $given->{stretches}[$rank] || [] };
+        cmp_ok($found, '>=', 2 * $lesson_steps, "$job->{name}: rank $rank gives MPI what the ledger says, $step, in every step")
+            or diag("@{ $given->{stretches}[$rank] || [] }");
+    }
+}
+for my $pair (@trained) {
+    is($_->{status}, 0, "$_->{name}: status") or diag(complain($_)) for @$pair;
+    my @given = map { given($_)->{bytes} } @$pair;
+    my @step = map { ($given[1][$_] // 0) - ($given[0][$_] // 0) } 0 .. $ranks - 1;
+    is_deeply([min(@step), max(@step)], [ledger($pair->[1], 'pipeline traffic', 'bytes sent')], "$pair->[1]{name}: a step gives MPI what the ledger says")
+        or diag("by rank: @step");
+    my $silent = $pair->[0]{name} =~ /--pp 1/;
+    is(scalar(grep { $_ > 0 } @step), $silent ? 0 : $ranks, "$pair->[1]{name}: " . ($silent ? 'no rank sends' : 'every rank sends'));
+}
+done_testing();
