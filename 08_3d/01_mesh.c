@@ -2,9 +2,10 @@
 // level: core
 // question: How do ranks in a row become a mesh of replicas, tensor slices and stages, and who talks to whom?
 //
-// Every rank holds three coordinates (dp, tp, pp) and nothing else. A group of one kind is a line through the mesh: ranks that
-// differ in one coordinate only. Which coordinate varies fastest decides which ranks are neighbours, and so which traffic stays
-// on the fast links inside a node: tensor-parallel ranks talk in every layer, so they stand side by side.
+// Every rank holds three coordinates (dp, tp, pp) and nothing else. A group of one kind is a line through the mesh:
+// ranks that differ in one coordinate only. Which coordinate varies fastest decides which ranks are neighbours, and so
+// which traffic stays on the fast links inside a node: tensor-parallel ranks talk in every layer, so they stand side by
+// side.
 //
 // Left out: what the groups are used for (trainer.c composes chapters 01-07 on them).
 #include <stdio.h>
@@ -31,7 +32,8 @@ static void picture(Run *run, Degrees n) {
             char line[512] = "";
             size_t length = 0;
             for (size_t tp = 0; tp < n.tp && length + 8 < sizeof line; tp++)
-                length += (size_t)snprintf(line + length, sizeof line - length, "%4zu", mesh_rank(n, (Coordinates){ .dp = dp, .tp = tp, .pp = pp }));
+                length += (size_t)snprintf(line + length, sizeof line - length, "%4zu",
+                                           mesh_rank(n, (Coordinates){ .dp = dp, .tp = tp, .pp = pp }));
             say(run, "    replica %zu  |%s |   a tensor-parallel group\n", dp, line);
         }
     }
@@ -46,7 +48,8 @@ static void map_checks(Run *run, Degrees n, size_t world) {
             size_t members = 0;
             for (size_t b = 0; b < world; b++) {
                 members += same_group(n, k, a, b);
-                for (Kind other = DP; other < k; other++) lines &= a == b || !(same_group(n, k, a, b) && same_group(n, other, a, b));
+                for (Kind other = DP; other < k; other++)
+                    lines &= a == b || !(same_group(n, k, a, b) && same_group(n, other, a, b));
             }
             sizes &= members == degree(n, k);
         }
@@ -54,7 +57,8 @@ static void map_checks(Run *run, Degrees n, size_t world) {
     check_true(run, "coordinates", "rank -> coordinates -> rank is the identity", round_trip);
     check_true(run, "groups", "every rank stands in one group of each kind, of its degree's size", sizes);
     check_true(run, "groups", "groups of two kinds share at most one rank", lines);
-    check_true(run, "neighbours", "tensor-parallel ranks follow one another", n.tp == 1 || world == 1 || same_group(n, TP, 0, 1));
+    check_true(run, "neighbours", "tensor-parallel ranks follow one another",
+               n.tp == 1 || world == 1 || same_group(n, TP, 0, 1));
 }
 
 // ---------------------------------------------------------------- the groups as communicators
@@ -82,11 +86,13 @@ static void group_checks(Run *run, const Mesh *m) {
     for (size_t b = 0; b < world; b++) right &= (mark[b] == 1) == (mesh_coordinates(m->n, b).dp == m->at.dp);
     check_true(run, "communicator", "model: one replica", right);
 
-    bool end = m->at.pp == 0 || m->at.pp + 1 == m->n.pp;
-    check_true(run, "communicator", "tied: first and last stage, where they differ", (m->tied != NULL) == (end && m->n.pp > 1) && (!m->tied || m->tied->size == 2));
+    bool two = m->n.pp > 1 && (m->at.pp == 0 || m->at.pp + 1 == m->n.pp);
+    check_true(run, "communicator", "tied: first and last stage, where they differ",
+               two ? m->tied && m->tied->size == 2 : !m->tied);
     for (Kind k = DP; k < KINDS; k++) {            // a ring all-reduce of one double for every rank of the world
         size_t n = group[k]->size;
-        cost(run, kind_name[k], "bytes sent", (double)(2 * (n - 1) * ceil_div(world, n) * sizeof(double)), (double)comm_bytes_sent(group[k]));
+        cost(run, kind_name[k], "bytes sent", (double)(2 * (n - 1) * ceil_div(world, n) * sizeof(double)),
+             (double)comm_bytes_sent(group[k]));
     }
     free(mark);
 }

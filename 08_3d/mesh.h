@@ -11,8 +11,8 @@ typedef struct { size_t dp, tp, pp; } Coordinates;
 Coordinates mesh_coordinates(Degrees n, size_t rank);
 size_t mesh_rank(Degrees n, Coordinates c);
 
-// From --dp, --tp and --pp, which the program's options must have. What is not given: tp 2, then pp 2, where the ranks allow,
-// and dp the ranks that are left. usage_error() where the product cannot be the number of ranks.
+// From --dp, --tp and --pp, which the program's options must have. What is not given: tp 2, then pp 2, where the ranks
+// allow, and dp the ranks that are left. usage_error() where the product cannot be the number of ranks.
 Degrees mesh_degrees(Run *run);
 
 typedef struct {
@@ -24,6 +24,6 @@ typedef struct {
                                // world when gradients are sharded over dp
     Comm *tied;                // first and last stage, which share the embedding; NULL elsewhere
 } Mesh;
-Mesh mesh_new(Comm *world, Degrees n);             // collective; usage_error() when dp * tp * pp is not the world's size
+Mesh mesh_new(Comm *world, Degrees n);             // collective; usage_error() when dp * tp * pp is not the world
 void mesh_free(Mesh *m);
 #endif

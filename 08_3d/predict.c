@@ -22,7 +22,8 @@ static Part my_part(const TrainerConfig *c, Coordinates at) {
     p.A = range_size(shard_range(m->heads, t, at.tp)) * (C / m->heads);
     p.F = range_size(shard_range(4 * C, t, at.tp));
     p.V = range_size(shard_range(m->vocab, t, at.tp));
-    p.block = (C + 1) * 3 * p.A + p.A * C + (C + 1) * p.F + p.F * C + 6 * C;     // qkv, proj, fc, out; norms and row-cut biases whole
+    // qkv, proj, fc, out; norms and row-cut biases whole
+    p.block = (C + 1) * 3 * p.A + p.A * C + (C + 1) * p.F + p.F * C + 6 * C;
     p.wte = p.V * C;
     p.wpe = m->context * C;
     p.ln_f = 2 * C;
@@ -52,7 +53,8 @@ static size_t rows(const TrainerConfig *c, size_t dp_rank, size_t m, size_t k) {
 
 static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, const Part *p, size_t m) {
     size_t C = c->model.width, t = c->mesh.tp, d = c->mesh.dp;
-    size_t reductions = c->recompute == RECOMPUTE_FULL ? 6 : 4;                  // of [B*T, C] a block: 4, and 2 in a second forward
+    // of [B*T, C] a block: 4, and 2 in a second forward
+    size_t reductions = c->recompute == RECOMPUTE_FULL ? 6 : 4;
     for (size_t k = 0; k < m; k++) {
         size_t M = rows(c, at.dp, m, k);
         size_t wide = p->blocks * reductions + p->first + p->last, narrow = 3 * p->last;
@@ -68,8 +70,9 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
     case 3: out->dp_bytes = 2 * units.wte + 3 * m * units.others; break;
     }
     if (c->mesh.pp > 1 && (p->first || p->last)) out->tied_bytes = 2 * ring(2, p->wte);
-    size_t holders = c->zero ? d * t * c->mesh.pp : t * c->mesh.pp, world = d * t * c->mesh.pp, tensors = 12 * c->model.layers + 4;
-    out->scalar_bytes = 2 * (world - 1) * ceil_div(1, world) * sizeof(double) + 2 * (holders - 1) * ceil_div(tensors, holders) * sizeof(double);
+    size_t world = d * t * c->mesh.pp, holders = c->zero ? world : t * c->mesh.pp, tensors = 12 * c->model.layers + 4;
+    out->scalar_bytes = 2 * (world - 1) * ceil_div(1, world) * sizeof(double) +
+                        2 * (holders - 1) * ceil_div(tensors, holders) * sizeof(double);
 }
 
 // ---------------------------------------------------------------- memory
@@ -77,23 +80,24 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
 static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const Part *p, bool adamw) {
     PerUnit whole = over_units(p, unit_whole, c->mesh.dp, at.dp), shard = over_units(p, unit_shard, c->mesh.dp, at.dp);
     size_t all = (whole.wte + whole.others) * E, mine = (shard.wte + shard.others) * E;
-    size_t second_use = p->first && p->last ? whole.wte * E : 0;                 // the head's own gradient of the tied weight
+    size_t second_use = p->first && p->last ? whole.wte * E : 0;                 // the head's own gradient of wte
     out->parameters = c->zero < 3 ? all : mine;
     out->gradients = c->zero < 2 ? all + second_use : mine;
     out->optimizer = adamw ? 2 * (c->zero ? mine : all) : 0;
 }
 
-// Elements a row (one token) of what forward keeps (Korthikanti section 4.1, fp32; the norms' two statistics; masks are not
-// stored), for one stage: `always` until the backward comes, and at most `passing` for the layer that is at work.
+// Elements a row (one token) of what forward keeps (Korthikanti section 4.1, fp32; the norms' two statistics; masks are
+// not stored), for one stage: until the backward comes, and at most `passing` for the layer that is at work.
 static void activations(Prediction *out, const TrainerConfig *c, Coordinates at, const Part *p, size_t m) {
     const ModelConfig *mc = &c->model;
     size_t C = mc->width, T = mc->context;
     size_t probabilities = range_size(shard_range(mc->heads, c->mesh.tp, at.tp)) * T * (mc->dropout > 0 ? 2 : 1);
-    size_t dense = 2 * C + 2 * 2 + 3 * p->A + p->A + C + 2 * p->F;               // norm outputs, statistics, qkv, mix, middle, fc and GELU
+    bool full = c->recompute == RECOMPUTE_FULL, selective = c->recompute == RECOMPUTE_SELECTIVE;
+    size_t dense = 2 * C + 2 * 2 + 3 * p->A + p->A + C + 2 * p->F;               // norms, statistics, qkv, mix, ...
     size_t head = p->last ? C + 2 + p->V + 1 : 0;                                // last norm, statistics, logits, sum
-    size_t light = (p->first ? 0 : C) + p->first * C + p->blocks * C - (p->last ? 0 : C);    // input; outputs, the stage's own apart
-    size_t blocks = c->recompute == RECOMPUTE_FULL ? 0 : p->blocks * (dense + (c->recompute == RECOMPUTE_SELECTIVE ? 0 : probabilities));
-    size_t passing = c->recompute == RECOMPUTE_FULL ? dense + probabilities : c->recompute == RECOMPUTE_SELECTIVE ? probabilities : 0;
+    size_t light = C + p->blocks * C - (p->last ? 0 : C);                        // input or embedding; blocks' outputs
+    size_t blocks = full ? 0 : p->blocks * (dense + (selective ? 0 : probabilities));
+    size_t passing = full ? dense + probabilities : selective ? probabilities : 0;
     if (passing < head) passing = head;
 
     Schedule s = c->schedule(c->mesh.pp, m, at.pp);

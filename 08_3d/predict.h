@@ -1,5 +1,5 @@
-// predict.h: what a step of the trainer must cost one rank, from the sizes alone (techniques: PTD-P section 3.2, ZeRO section 7,
-// Korthikanti section 4). Nothing here looks at a model or at a ledger.
+// predict.h: what a step of the trainer must cost one rank, from the sizes alone (techniques: PTD-P section 3.2, ZeRO
+// section 7, Korthikanti section 4). Nothing here looks at a model or at a ledger.
 #ifndef PREDICT_H
 #define PREDICT_H
 #include "08_3d/trainer.h"

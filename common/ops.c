@@ -14,8 +14,8 @@
 #include "util.h"
 
 // The one way to the library, and the only arithmetic that the model clock charges.
-static void gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k, const real *a, size_t lda, const real *b,
-                 size_t ldb, real beta, real *c, size_t ldc) {
+static void gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k, const real *a, size_t lda,
+                 const real *b, size_t ldb, real beta, real *c, size_t ldc) {
     clock_charge_flops(2.0 * (double)m * (double)n * (double)k);
     device_gemm(a_transposed, b_transposed, m, n, k, a, lda, b, ldb, beta, c, ldc);
 }

@@ -10,7 +10,8 @@ typedef struct {
     size_t step;                                   // steps done
 } Optimizer;
 Optimizer sgd(double lr);
-Optimizer adamw(double lr);                        // betas 0.9, 0.95, epsilon 1e-5 (1e-8 amplifies the noise of zero gradients), no decay
+// Betas 0.9, 0.95, epsilon 1e-5 (1e-8 amplifies the noise of zero gradients), no decay.
+Optimizer adamw(double lr);
 void optimizer_allocate(const Optimizer *o, Model *m);     // m and v, for what each rank owns; nothing under SGD
 void optimizer_step(Optimizer *o, Model *m, double scale); // gradients are multiplied by scale (clipping)
 size_t optimizer_bytes(const Optimizer *o, const Model *m);
