@@ -28,9 +28,9 @@ static void cut_vocabulary(Layer *l, Unit *wte, Comm *tp, const LayerKind *kind)
 
 void tensor_parallel(Model *m, Comm *tp) {
     REQUIRE(tp->size <= m->config.heads, "%zu tensor-parallel ranks need as many heads; the model has %zu: choose "
-            "fewer ranks, or more --heads", tp->size, m->config.heads);
+            "%zu ranks or fewer, or more --heads", tp->size, m->config.heads, m->config.heads);
     REQUIRE(tp->size <= m->config.vocab, "%zu tensor-parallel ranks need as many words; the vocabulary has %zu: "
-            "choose fewer ranks", tp->size, m->config.vocab);
+            "choose %zu ranks or fewer", tp->size, m->config.vocab, m->config.vocab);
     for (size_t i = 0; i < m->n_layers; i++) {
         Layer *l = &m->layers[i];
         l->comm = tp;

@@ -5,10 +5,10 @@
 // ---------------------------------------------------------------- schedules: lists of small integers
 
 void schedule_add(Schedule *s, int what, size_t micro_batch) {
-    PipeOp *ops = host_alloc((s->n + 1) * sizeof *ops);
-    for (size_t i = 0; i < s->n; i++) ops[i] = s->ops[i];
-    free(s->ops);
-    s->ops = ops;
+    if ((s->n & (s->n - 1)) == 0) {                // full: the room doubles whenever n reaches a power of two
+        s->ops = realloc(s->ops, (s->n ? 2 * s->n : 1) * sizeof *s->ops);
+        if (!s->ops) fault("out of memory: a schedule of %zu forwards and backwards", s->n + 1);
+    }
     s->ops[s->n].what = what;
     s->ops[s->n++].micro_batch = micro_batch;
 }
@@ -35,13 +35,6 @@ Schedule schedule_gpipe(size_t p, size_t m, size_t i) {
     return s;
 }
 
-Schedule schedule_forward_only(size_t p, size_t m, size_t i) {
-    (void)p; (void)i;
-    Schedule s = {0};
-    for (size_t k = 0; k < m; k++) schedule_add(&s, FORWARD, k);
-    return s;
-}
-
 Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p, size_t i) {
     Range r = shard_range(c->layers, p, i);
     if (blocks) {
@@ -57,7 +50,7 @@ Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p
 typedef struct { Request *request; Arena arena; } Outgoing;
 
 static Tensor outgoing_buffer(Outgoing *o, size_t rows, size_t cols) {
-    comm_wait(o->request);                         // the one before it in this direction has left
+    comm_wait(o->request);                         // the message before it in this direction is copied
     o->request = NULL;
     arena_free(&o->arena);
     return tensor_new(&o->arena, rows, cols);
@@ -75,7 +68,7 @@ typedef struct {
     Flight **flight;                               // [micro-batch]: kept from its forward to its backward
     Arena *input;                                  // [micro-batch]: what was received from the stage before
     Outgoing next, previous;
-    bool first, last, backwards;                   // backwards: the schedule has backwards; otherwise nothing is kept
+    bool first, last;
     size_t in_flight;
     PipelineResult result;
 } Stage;
@@ -95,10 +88,7 @@ static void stage_forward(Stage *s, size_t k) {
     if (s->last) s->result.loss += tensor_sum(y);
     else s->next.request = comm_start_send(s->pp, y, s->pp->rank + 1);             // B*T*C reals to the next stage
     arena_free(&losses);
-    if (!s->backwards) {
-        flight_free(s->flight[k]);
-        arena_free(&s->input[k]);
-    } else if (++s->in_flight > s->result.in_flight) s->result.in_flight = s->in_flight;
+    if (++s->in_flight > s->result.in_flight) s->result.in_flight = s->in_flight;
 }
 
 static void stage_backward(Stage *s, size_t k) {
@@ -121,7 +111,6 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *schedule, const 
     s.flight = host_alloc(micro_batches * sizeof *s.flight);
     s.input = host_alloc(micro_batches * sizeof *s.input);
     s.next.arena = s.previous.arena = arena(MEM_COMMUNICATION);
-    for (size_t i = 0; i < schedule->n; i++) s.backwards |= schedule->ops[i].what == BACKWARD;
     for (size_t i = 0; i < schedule->n; i++) {
         PipeOp op = schedule->ops[i];
         if (op.what == FORWARD) stage_forward(&s, op.micro_batch);
@@ -132,6 +121,23 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *schedule, const 
     free(s.flight);
     free(s.input);
     return s.result;
+}
+
+double pipeline_loss(Comm *pp, Model *m, const Batch *b) {
+    bool first = pp->rank == 0, last = pp->rank + 1 == pp->size;
+    size_t M = b->B * b->T, C = m->config.width;
+    Arena input = arena(MEM_ACTIVATIONS), output = arena(last ? MEM_WORKSPACE : MEM_COMMUNICATION);
+    Tensor x = {0}, y = tensor_new(&output, M, last ? 1 : C);
+    if (!first) {
+        x = tensor_new(&input, M, C);
+        comm_recv(pp, x, pp->rank - 1);
+    }
+    walk_forward_only(m->layers, m->n_layers, b, x, y);
+    arena_free(&input);
+    double loss = last ? tensor_sum(y) : 0;
+    if (!last) comm_send(pp, y, pp->rank + 1);     // returns when it was received
+    arena_free(&output);
+    return loss;
 }
 
 // ---------------------------------------------------------------- tied embedding

@@ -13,7 +13,6 @@ typedef Schedule (*ScheduleRule)(size_t p, size_t m, size_t i);  // p stages, m 
 // (PipeDream-Flush's schedule is chapter 05's.)
 Schedule schedule_naive(size_t p, size_t m, size_t i);           // a micro-batch there and back, then the next one
 Schedule schedule_gpipe(size_t p, size_t m, size_t i);           // all forwards, then all backwards (Huang et al. 2018)
-Schedule schedule_forward_only(size_t p, size_t m, size_t i);    // evaluation
 void schedule_add(Schedule *s, int what, size_t micro_batch);
 void schedule_free(Schedule *s);
 
@@ -26,8 +25,12 @@ typedef struct {
     size_t in_flight;                                            // most micro-batches between forward and backward
 } PipelineResult;
 // Runs one step's schedule: gradients are added to m's, in the order of the list's backwards. batch[k]: micro-batch k.
-// Send buffers are MEM_COMMUNICATION, one for each direction: a second send to the same neighbour waits for the first.
+// Send buffers are MEM_COMMUNICATION, one for each direction, and free for the next message once the transport has a
+// copy. These copies are its own and not counted: the schedule bounds how many are on their way.
 PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *s, const Batch *batch, size_t micro_batches);
+// One micro-batch forward only, as evaluation wants it: nothing is kept, and no stage runs ahead of the next one, which
+// must have taken the last micro-batch's activations. The sum of token losses on the last stage, 0 elsewhere.
+double pipeline_loss(Comm *pp, Model *m, const Batch *b);
 
 // Sums the gradients of the tied embedding over the two stages that hold a copy of it: {first, last}, a group of its
 // own (NULL on other stages). Where first and last are one stage, it adds the two uses. Call on whole local gradients.

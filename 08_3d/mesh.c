@@ -7,18 +7,22 @@ Coordinates mesh_coordinates(Degrees n, size_t rank) {
 }
 size_t mesh_rank(Degrees n, Coordinates c) { return c.tp + n.tp * (c.dp + n.dp * c.pp); }
 
+// 0 when it is not given.
+static size_t degree(Run *run, const char *name) {
+    size_t world = run->world->size, n = option_given(run, name) ? option_size(run, name) : 0;
+    REQUIRE(n > 0 || !option_given(run, name), "--dp, --tp and --pp are at least 1");
+    REQUIRE(n <= world, "--%s %zu is more than the %zu ranks that there are: choose degrees whose product is %zu",
+            name, n, world, world);
+    return n;
+}
+
 Degrees mesh_degrees(Run *run) {
     size_t world = run->world->size;
-    Degrees n = { .tp = option_given(run, "tp") ? option_size(run, "tp") : 0, .pp = option_given(run, "pp") ? option_size(run, "pp") : 0,
-                  .dp = option_given(run, "dp") ? option_size(run, "dp") : 0 };
-    REQUIRE((n.tp || !option_given(run, "tp")) && (n.pp || !option_given(run, "pp")) && (n.dp || !option_given(run, "dp")),
-            "--dp, --tp and --pp are at least 1");
-    REQUIRE(n.tp <= world && n.pp <= world && n.dp <= world,
-            "--dp, --tp and --pp: none can be more than the %zu ranks that there are: choose degrees whose product is %zu",
-            world, world);
+    Degrees n = { .dp = degree(run, "dp"), .tp = degree(run, "tp"), .pp = degree(run, "pp") };
     size_t given = (n.tp ? n.tp : 1) * (n.pp ? n.pp : 1) * (n.dp ? n.dp : 1);
-    REQUIRE(world % given == 0, "--dp, --tp and --pp ask for a multiple of %zu ranks, but there are %zu: choose degrees whose product is %zu",
-            given, world, world);
+    REQUIRE(world % given == 0,
+            "--dp, --tp and --pp ask for a multiple of %zu ranks, but there are %zu: choose degrees whose product is "
+            "%zu", given, world, world);
     size_t free = world / given;
     if (!n.tp) { n.tp = free % 2 ? 1 : 2; free /= n.tp; }
     if (!n.pp) { n.pp = free % 2 ? 1 : 2; free /= n.pp; }
@@ -28,8 +32,8 @@ Degrees mesh_degrees(Run *run) {
 
 Mesh mesh_new(Comm *world, Degrees n) {
     REQUIRE(n.dp && n.tp && n.pp && n.dp * n.tp * n.pp == world->size,
-            "dp %zu x tp %zu x pp %zu is not %zu ranks: choose --dp, --tp and --pp whose product is the number of ranks, "
-            "or start as many ranks (--emulate %zu, mpirun -np %zu)",
+            "dp %zu x tp %zu x pp %zu is not %zu ranks: choose --dp, --tp and --pp whose product is the number of "
+            "ranks, or start as many ranks (--emulate %zu, mpirun -np %zu)",
             n.dp, n.tp, n.pp, world->size, n.dp * n.tp * n.pp, n.dp * n.tp * n.pp);
     Mesh m = { .n = n, .at = mesh_coordinates(n, world->rank), .world = world };
     // Every rank makes every split, in one order: a communicator is made by all of its members together.

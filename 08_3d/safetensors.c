@@ -12,16 +12,19 @@ static char *header(const Model *whole, size_t *length) {
     size_t room = 256 + 192 * config_tensors(&whole->config), n = 8, offset = 0;
     char *h = host_alloc(room + 8);
     const ModelConfig *c = &whole->config;
-    n += (size_t)snprintf(h + n, room - n, "{\"__metadata__\":{\"format\":\"pt\",\"n_layer\":\"%zu\",\"n_embd\":\"%zu\",\"n_head\":\"%zu\","
-                          "\"n_positions\":\"%zu\",\"vocab_size\":\"%zu\"}", c->layers, c->width, c->heads, c->context, c->vocab);
+    n += (size_t)snprintf(h + n, room - n,
+                          "{\"__metadata__\":{\"format\":\"pt\",\"n_layer\":\"%zu\",\"n_embd\":\"%zu\","
+                          "\"n_head\":\"%zu\",\"n_positions\":\"%zu\",\"vocab_size\":\"%zu\"}",
+                          c->layers, c->width, c->heads, c->context, c->vocab);
     for (size_t i = 0; i < whole->n_units; i++) {
         const Unit *u = &whole->units[i];
         for (size_t k = 0; k < u->n_params && !u->tied_to; k++) {
             const Param *p = &u->params[k];
             size_t bytes = p->rows * p->cols * sizeof(real);
-            n += (size_t)snprintf(h + n, room - n, ",\"%s\":{\"dtype\":\"%s\",\"shape\":", p->name, sizeof(real) == 8 ? "F64" : "F32");
-            n += p->rows == 1 ? (size_t)snprintf(h + n, room - n, "[%zu]", p->cols)
-                              : (size_t)snprintf(h + n, room - n, "[%zu,%zu]", p->rows, p->cols);
+            n += (size_t)snprintf(h + n, room - n, ",\"%s\":{\"dtype\":\"%s\",\"shape\":", p->name,
+                                  sizeof(real) == 8 ? "F64" : "F32");
+            n += p->vector ? (size_t)snprintf(h + n, room - n, "[%zu]", p->cols)
+                           : (size_t)snprintf(h + n, room - n, "[%zu,%zu]", p->rows, p->cols);
             n += (size_t)snprintf(h + n, room - n, ",\"data_offsets\":[%zu,%zu]}", offset, offset + bytes);
             offset += bytes;
         }
@@ -33,8 +36,8 @@ static char *header(const Model *whole, size_t *length) {
     return h;
 }
 
-// Beside its place and renamed when it is whole. What is not a plain file (a pipe, a device) is written in place: renaming
-// would replace it.
+// Beside its place and renamed when it is whole. What is not a plain file (a pipe, a device) is written in place:
+// renaming would replace it.
 static bool in_place(const char *file) {
     struct stat there;
     return stat(file, &there) == 0 && !S_ISREG(there.st_mode);

@@ -9,43 +9,47 @@
 
 enum { MOST_SEQUENCES = 1 << 20 };                 // of a step: beyond that it is a typing error
 
-static void require_sizes(const TrainerConfig *c) {
-    config_require(&c->model);
+void trainer_require(const TrainerConfig *c) {
+    const ModelConfig *m = &c->model;
+    config_require(m);
     REQUIRE(c->micro_batch > 0, "--micro-batch must be at least 1");
     REQUIRE(c->batch <= MOST_SEQUENCES, "--batch %zu: expected at most %d sequences", c->batch, MOST_SEQUENCES);
-    REQUIRE(c->batch >= c->mesh.dp, "--batch %zu leaves some of the %zu replicas without a sequence: choose at least --batch %zu",
+    REQUIRE(c->batch >= c->mesh.dp,
+            "--batch %zu leaves some of the %zu replicas without a sequence: choose at least --batch %zu",
             c->batch, c->mesh.dp, c->mesh.dp);
-    REQUIRE(c->mesh.pp <= c->model.layers, "%zu pipeline stages need at least as many blocks; the model has --layers %zu",
-            c->mesh.pp, c->model.layers);
+    REQUIRE(c->mesh.tp <= m->heads, "--tp %zu needs as many heads; the model has %zu: choose --tp %zu, or more --heads",
+            c->mesh.tp, m->heads, m->heads);
+    REQUIRE(c->mesh.pp <= m->layers, "--pp %zu needs as many blocks; the model has %zu: choose --pp %zu, or more "
+            "--layers", c->mesh.pp, m->layers, m->layers);
     size_t blocks = 0;
     for (size_t i = 0; c->stage_blocks && i < c->mesh.pp; i++) blocks += c->stage_blocks[i];
-    REQUIRE(!c->stage_blocks || blocks == c->model.layers, "--stage-layers add up to %zu, but the model has --layers %zu",
-            blocks, c->model.layers);
+    REQUIRE(!c->stage_blocks || blocks == m->layers, "--stage-layers add up to %zu, but the model has --layers %zu",
+            blocks, m->layers);
 }
 
 // ---------------------------------------------------------------- composition
 
 Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
-    require_sizes(c);
     Trainer *t = host_alloc(sizeof *t);
     t->config = *c;
     t->mesh = mesh_new(world, c->mesh);
     Mesh *mesh = &t->mesh;
 
     // A list of layers; each technique changes it.
-    t->model = model_describe(&c->model, pipeline_stage_layers(&c->model, c->stage_blocks, c->mesh.pp, mesh->at.pp));   // chapter 04
-    tensor_parallel(t->model, mesh->tp);                                                                                // chapter 03
-    recompute(t->model, c->recompute);                                                                                  // chapter 07
-    if (c->zero) zero_allocate(t->model, mesh->dp, c->zero);                                                            // chapter 06
+    Range stage = pipeline_stage_layers(&c->model, c->stage_blocks, c->mesh.pp, mesh->at.pp);      // chapter 04
+    t->model = model_describe(&c->model, stage);
+    tensor_parallel(t->model, mesh->tp);                                                           // chapter 03
+    recompute(t->model, c->recompute);                                                             // chapter 07
+    if (c->zero) zero_allocate(t->model, mesh->dp, c->zero);                                       // chapter 06
     else model_allocate(t->model);
     t->optimizer = optimizer;
     optimizer_allocate(&t->optimizer, t->model);
 
-    // The batch over replicas, then in micro-batches. Every replica runs the same number of them, because ZeRO reduces in each;
-    // where sequences do not divide, some are smaller.
+    // The batch over replicas, then in micro-batches. Every replica runs the same number of them, because ZeRO reduces
+    // in each; where sequences do not divide, some are smaller.
     t->sequences = shard_range(c->batch, c->mesh.dp, mesh->at.dp);
     t->micro_batches = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
-    t->schedule = c->schedule(c->mesh.pp, t->micro_batches, mesh->at.pp);                                               // chapters 04, 05
+    t->schedule = c->schedule(c->mesh.pp, t->micro_batches, mesh->at.pp);                          // chapters 04, 05
     return t;
 }
 
@@ -58,72 +62,60 @@ void trainer_free(Trainer *t) {
 
 // ---------------------------------------------------------------- one step
 
-// The norm of the whole gradient: each rank's counted tensors, added over the ranks that hold other parts of it.
-static double gradient_norm(Trainer *t) {
-    size_t n = config_tensors(&t->config.model);
-    double *squares = host_alloc(n * sizeof *squares);
-    model_grad_squares(t->model, squares);
-    comm_all_reduce_doubles(t->config.zero ? t->mesh.world : t->mesh.model, squares, n);     // replicas agree already without ZeRO
-    double norm = norm_of_squares(squares, n);
-    free(squares);
-    return norm;
-}
-
 StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     const Mesh *mesh = &t->mesh;
     size_t m = t->micro_batches;
+    double weight = 1 / (double)data_count(d, step, 0, t->config.batch);       // of a token: the global batch's mean
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = host_alloc(m * sizeof *batch);
     for (size_t k = 0; k < m; k++) {
         Range r = shard_range(range_size(t->sequences), m, k);
-        batch[k] = data_batch(d, &tokens, step, t->sequences.lo + r.lo, range_size(r), t->config.batch);
+        batch[k] = data_micro_batch(d, &tokens, step, t->sequences.lo + r.lo, range_size(r), weight);
         batch[k].number = k;
     }
 
     if (t->config.zero) zero_begin(t->model);
     else model_zero_gradients(t->model);
-    PipelineResult p = pipeline_run(mesh->pp, t->model, &t->schedule, batch, m);     // 03, 06, 07 happen inside the layers
-    pipeline_tied_sum(t->model, mesh->tied);                                         // on full local gradients: before any reduction over dp
+    PipelineResult p = pipeline_run(mesh->pp, t->model, &t->schedule, batch, m);       // 03, 06, 07: inside the layers
+    pipeline_tied_sum(t->model, mesh->tied);                   // on full local gradients: before any reduction over dp
     if (t->config.zero) zero_reduce(t->model);
     else data_parallel_all_reduce(mesh->dp, t->model);
 
     // Every replica's last stage holds its part of the loss, the same on each of its tp ranks: counted once.
     StepResult r = { .loss = mesh->at.tp == 0 ? p.loss : 0 };
     comm_all_reduce_doubles(mesh->world, &r.loss, 1);
-    r.loss /= (double)data_count(d, step, 0, t->config.batch);
-    r.grad_norm = gradient_norm(t);
+    r.loss *= weight;
+    r.norm = model_grad_norm(t->model, t->config.zero ? mesh->world : mesh->model);    // without ZeRO replicas agree
     free(batch);
     arena_free(&tokens);
     return r;
 }
 
 void trainer_update(Trainer *t, StepResult r) {
-    optimizer_step(&t->optimizer, t->model, clip_factor(r.grad_norm, t->config.clip));
+    optimizer_step(&t->optimizer, t->model, clip_factor(r.norm, t->config.clip));
     if (t->config.zero) zero_end(t->model);
 }
 
-// ---------------------------------------------------------------- evaluation: forwards only
+// ---------------------------------------------------------------- evaluation
 
-enum { EVAL_WINDOWS = 16 };                        // of one replica and micro-batch: nothing is kept, so they may be larger than in training
+enum { EVAL_ROWS = 1024 };                         // tokens of a micro-batch, but not less than one of the training's
 
 double trainer_evaluate(Trainer *t, const Data *d, size_t windows) {
     const Mesh *mesh = &t->mesh;
-    size_t m = ceil_div(ceil_div(windows, t->config.mesh.dp), EVAL_WINDOWS);
+    size_t most = EVAL_ROWS / d->context > t->config.micro_batch ? EVAL_ROWS / d->context : t->config.micro_batch;
+    size_t m = ceil_div(ceil_div(windows, t->config.mesh.dp), most);           // the same on every replica
     Range mine = shard_range(windows, t->config.mesh.dp, mesh->at.dp);
-    Arena tokens = arena(MEM_WORKSPACE);
-    Batch *batch = host_alloc(m * sizeof *batch);
-    for (size_t k = 0; k < m; k++) {
-        Range r = shard_range(range_size(mine), m, k);
-        batch[k] = data_eval_batch(d, &tokens, mine.lo + r.lo, range_size(r));
-    }
-    Schedule forwards = schedule_forward_only(t->config.mesh.pp, m, mesh->at.pp);
+    double loss = 0;
     if (t->config.zero) zero_begin(t->model);
-    double loss = pipeline_run(mesh->pp, t->model, &forwards, batch, m).loss;
+    for (size_t k = 0; k < m; k++) {
+        Arena tokens = arena(MEM_WORKSPACE);
+        Range r = shard_range(range_size(mine), m, k);
+        Batch b = data_eval_batch(d, &tokens, mine.lo + r.lo, range_size(r), windows);
+        loss += pipeline_loss(mesh->pp, t->model, &b);
+        arena_free(&tokens);
+    }
     if (t->config.zero) zero_drop(t->model);
     if (mesh->at.tp) loss = 0;
     comm_all_reduce_doubles(mesh->world, &loss, 1);
-    schedule_free(&forwards);
-    free(batch);
-    arena_free(&tokens);
     return loss / (double)(windows * d->context);
 }

@@ -10,13 +10,14 @@
 typedef struct {
     ModelConfig model;
     Degrees mesh;
-    size_t batch, micro_batch;                     // sequences: of the whole world and step; of one replica and micro-batch (at most)
-    Schedule (*schedule)(size_t p, size_t m, size_t i);
+    size_t batch, micro_batch;                     // sequences of a step; of one replica and micro-batch, at most
+    ScheduleRule schedule;
     const size_t *stage_blocks;                    // blocks of each stage, or NULL: as equal as possible
     size_t zero;                                   // 0..3
     Recompute recompute;
     double clip;                                   // largest gradient norm; 0: no clipping
 } TrainerConfig;
+void trainer_require(const TrainerConfig *c);      // usage_error() for what cannot work
 
 typedef struct {
     TrainerConfig config;
@@ -28,11 +29,10 @@ typedef struct {
     Range sequences;                               // of each global batch: my replica's
 } Trainer;
 
-typedef struct { double loss, grad_norm; } StepResult;     // mean loss a counted token, norm before clipping; the same on all ranks
-
-Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer);    // collective; usage_error() for what cannot work
-StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);    // everything but the update: gradients are final
+Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer);    // collective
+StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);    // all but the update: gradients are final
 void trainer_update(Trainer *t, StepResult r);                             // clip, optimizer, ZeRO's gather
-double trainer_evaluate(Trainer *t, const Data *d, size_t windows);        // mean loss a byte over the first held-out windows
+// Mean loss a byte over this many windows, spread over the held-out text. Forwards only: nothing is kept.
+double trainer_evaluate(Trainer *t, const Data *d, size_t windows);
 void trainer_free(Trainer *t);
 #endif

@@ -34,7 +34,6 @@ void course_free(Course *c);
 void course_record(Course *c, size_t step, const Model *m, double loss, double norm);
 
 // ---- A split training. ----
-typedef struct { double loss, norm; } StepResult;
 typedef StepResult Step(void *lesson, Model *m, Optimizer *o, const Training *t, const Batch *batch);      // batch[micro_batches]
 // All steps, on micro-batches of one shard. Peaks are reset before every step, so that those of the last one stand afterwards.
 // If t->recorded, the same holds for what was recorded: the step, without what is written down about it. Collective then.

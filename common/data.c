@@ -41,7 +41,13 @@ static unsigned char *read_whole(const char *path, size_t *bytes) {
 Data data_text(const char *path, size_t context, uint64_t seed) {
     if (!path) path = DEFAULT_TEXT;
     Data d = { .vocab = 256, .context = context, .seed = seed };
-    d.text = read_whole(path, &d.bytes);
+    unsigned char *text = this_rank == 0 ? read_whole(path, &d.bytes) : NULL;
+    if (this_world_size > 1) {
+        side_broadcast(&d.bytes, sizeof d.bytes);
+        if (!text) text = host_alloc(d.bytes);
+        side_broadcast(text, d.bytes);
+    }
+    d.text = text;
     d.train_bytes = d.bytes - d.bytes / 10;
     REQUIRE(d.bytes - d.train_bytes > context && d.train_bytes > context,
             "the text %s has %zu bytes, too few for --context %zu: at least %zu are needed (a tenth is held out)",
@@ -72,7 +78,7 @@ static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targe
     return (Batch){ .B = B, .T = d->context, .tokens = device_tokens, .targets = device_targets };
 }
 
-Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, size_t global) {
+Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, double token_weight) {
     size_t T = d->context;
     int *tokens = host_alloc((B * T + 1) * sizeof(int)), *targets = host_alloc((B * T + 1) * sizeof(int));
     for (size_t s = 0; s < B; s++) {
@@ -87,21 +93,30 @@ Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B,
     Batch b = upload(d, a, tokens, targets, B);
     b.first_sequence = first;
     b.step = step;
-    b.token_weight = 1 / (double)data_count(d, step, 0, global);
+    b.token_weight = token_weight;
     b.training = true;
     free(tokens);
     free(targets);
     return b;
 }
 
-size_t data_eval_windows(const Data *d) { return (d->bytes - d->train_bytes - 1) / d->context; }
+Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, size_t global) {
+    return data_micro_batch(d, a, step, first, B, 1 / (double)data_count(d, step, 0, global));
+}
 
-Batch data_eval_batch(const Data *d, Arena *a, size_t first, size_t B) {
-    size_t T = d->context;
+size_t data_eval_windows(const Data *d) {
+    if (!d->text) fault("synthetic tokens have no held-out text");
+    return (d->bytes - d->train_bytes - 1) / d->context;
+}
+
+Batch data_eval_batch(const Data *d, Arena *a, size_t first, size_t B, size_t some) {
+    size_t T = d->context, all = data_eval_windows(d);
     int *tokens = host_alloc((B * T + 1) * sizeof(int)), *targets = host_alloc((B * T + 1) * sizeof(int));
+    if (first + B > some || some > all) fault("%zu windows from %zu on, of %zu out of %zu", B, first, some, all);
     for (size_t i = 0; i < B * T; i++) {
-        tokens[i] = d->text[d->train_bytes + first * T + i];
-        targets[i] = d->text[d->train_bytes + first * T + i + 1];
+        size_t at = d->train_bytes + (first + i / T) * all / some * T + i % T;
+        tokens[i] = d->text[at];
+        targets[i] = d->text[at + 1];
     }
     Batch b = upload(d, a, tokens, targets, B);
     b.token_weight = 1 / (double)(B * T);

@@ -1,4 +1,5 @@
-// layer.c: parameters and units; the unsplit layers, which are the reference of everything; the plain walk. See layer.h.
+// layer.c: parameters and units; the unsplit layers, which are the reference of everything; the plain walk.
+// See layer.h.
 #include "common/layer.h"
 #include <stdlib.h>
 #include <string.h>
@@ -74,14 +75,15 @@ void saved_tensor(Saved *s, int name, size_t rows, size_t cols) {
 // ---------------------------------------------------------------- pieces
 
 Dropout layer_dropout(const Layer *l, const Batch *b, int site) {
-    uint64_t key = random_key(random_key(random_key(random_key(l->config->seed, KEY_DROPOUT), b->step), l->number), (uint64_t)site);
+    uint64_t key = random_key(random_key(l->config->seed, KEY_DROPOUT), b->step);
+    key = random_key(random_key(key, l->number), (uint64_t)site);
     return (Dropout){ .key = key, .p = b->training ? l->config->dropout : 0, .row0 = b->first_sequence * b->T };
 }
 
 void linear(Tensor y, Tensor x, const Param *w) { op_matmul(y, x, w->w); }
 
-// A contribution is finished from zero and added once, so that its bits do not depend on what was there before. The first one
-// after zeroing is written in place.
+// A contribution is finished from zero and added once, so that its bits do not depend on what was there before. The
+// first one after zeroing is written in place.
 static Tensor contribution(const Param *p, Arena *scratch) {
     return p->fresh ? p->g : tensor_new(scratch, p->g.rows, p->g.cols);
 }
@@ -147,7 +149,9 @@ static Tensor heads_of(const Layer *l, Tensor qkv, int which) {        // q, k o
     size_t width = range_size(l->heads) * (l->config->width / l->config->heads);
     return tensor_col_range(qkv, (size_t)which * width, (size_t)(which + 1) * width);
 }
-static real score_scale(const Layer *l) { return (real)(1 / __builtin_sqrt((double)(l->config->width / l->config->heads))); }
+static real score_scale(const Layer *l) {
+    return (real)(1 / __builtin_sqrt((double)(l->config->width / l->config->heads)));
+}
 static void dropped(const Layer *l, const Batch *b, Tensor y, Tensor x) {
     Dropout d = layer_dropout(l, b, SITE_ATTENTION);
     op_dropout_heads(y, x, d.key, d.p, b->first_sequence, b->B, range_size(l->heads), l->heads.lo);
@@ -158,7 +162,7 @@ void attention_probabilities(const Layer *l, const Batch *b, Saved *s) {
     s->t[S_PROBS] = tensor_new(&s->attention, b->B * heads * b->T, b->T);          // [B*H/tp*T, T]
     op_heads_scores(s->t[S_PROBS], heads_of(l, s->t[S_QKV], 0), heads_of(l, s->t[S_QKV], 1), b->B, heads);
     op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], score_scale(l));
-    s->t[S_DROPPED] = s->t[S_PROBS];                                               // without dropout they are one tensor
+    s->t[S_DROPPED] = s->t[S_PROBS];                                               // without dropout they are one
     if (layer_dropout(l, b, SITE_ATTENTION).p == 0) return;
     s->t[S_DROPPED] = tensor_new(&s->attention, b->B * heads * b->T, b->T);
     dropped(l, b, s->t[S_DROPPED], s->t[S_PROBS]);
@@ -251,7 +255,7 @@ void block_rebuild(Layer *l, const Batch *b, Saved *s) { attention_probabilities
 
 const LayerKind layer_block = { "block", block_forward, block_backward, block_shed, block_rebuild };
 
-// ---------------------------------------------------------------- head: last norm, logits = norm(x) wte^T, loss of every token
+// ---------------------------------------------------------------- head: last norm, logits = norm(x) wte^T, losses
 
 static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
@@ -274,7 +278,7 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dnorm = tensor_new(&scratch, dx.rows, dx.cols);
-    Tensor dlogits = s->t[S_LOGITS];                                               // in place: nobody reads the logits again
+    Tensor dlogits = s->t[S_LOGITS];                                               // in place: logits are done with
     op_cross_entropy_backward(dlogits, s->t[S_SUM], b->targets, dy, l->vocab.lo);
     linear_gradients(wte, NULL, dlogits, s->t[S_LN]);                              // dwte[V,C] = dlogits^T norm(x)
     op_matmul(dnorm, dlogits, wte->w);
@@ -329,6 +333,23 @@ void walk_backward(Layer *layers, size_t n, const Batch *b, Flight *f, Tensor dy
     }
     arena_free(&incoming);
     flight_free(f);
+    record_leave();
+}
+
+void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
+    record_enter(EVENT_FORWARD, b->number);
+    Arena incoming = arena(MEM_ACTIVATIONS);       // holds x, once it is ours
+    for (size_t i = 0; i < n; i++) {
+        Arena outgoing = arena(MEM_ACTIVATIONS);
+        Saved saved = saved_new();
+        Tensor out = i + 1 == n ? y : tensor_new(&outgoing, b->B * b->T, layers[i].output_cols);
+        layer_forward(&layers[i], b, x, out, &saved);
+        saved_free(&saved);
+        arena_free(&incoming);
+        incoming = outgoing;
+        x = out;
+    }
+    arena_free(&incoming);
     record_leave();
 }
 

@@ -7,9 +7,16 @@
 
 // ---------------------------------------------------------------- description
 
+enum { MOST_LAYERS = 1 << 16, MOST_WIDTH = 1 << 20, MOST_CONTEXT = 1 << 20 };      // no count of elements overflows
+
 void config_require(const ModelConfig *c) {
-    REQUIRE(c->layers && c->width && c->heads && c->context && c->vocab, "a model needs at least one layer, head, column, position and word");
-    REQUIRE(c->width % c->heads == 0, "width %zu does not divide into %zu heads: choose --width as a multiple of --heads", c->width, c->heads);
+    REQUIRE(c->layers && c->width && c->heads && c->context && c->vocab,
+            "a model needs at least one layer, head, column, position and word");
+    REQUIRE(c->layers <= MOST_LAYERS && c->width <= MOST_WIDTH && c->context <= MOST_CONTEXT,
+            "a model has at most %d layers, %d columns and %d positions, not %zu, %zu and %zu",
+            MOST_LAYERS, MOST_WIDTH, MOST_CONTEXT, c->layers, c->width, c->context);
+    REQUIRE(c->width % c->heads == 0, "width %zu does not divide into %zu heads: choose --width as a multiple of "
+            "--heads", c->width, c->heads);
     REQUIRE(c->dropout >= 0 && c->dropout < 1, "dropout must be at least 0 and less than 1, not %g", c->dropout);
 }
 size_t config_parameters(const ModelConfig *c) {
@@ -21,11 +28,12 @@ size_t config_tensors(const ModelConfig *c) { return 2 + BLOCK_PARAMS * c->layer
 static Unit unit_new(size_t n_params) {
     return (Unit){ .params = host_alloc(n_params * sizeof(Param)), .n_params = n_params };
 }
-// Initial weights: 0.02 at GPT-2's width 768, and as 1/sqrt(C) at others, so that small models have signal too. Biases are
-// not zero and gains not one, so that a fault in their handling shows from the first step.
+// Initial weights: 0.02 at GPT-2's width 768, and as 1/sqrt(C) at others, so that small models have signal too. Biases
+// are not zero and gains not one, so that a fault in their handling shows from the first step. rows 0: a vector.
 static Param param(const ModelConfig *c, size_t number, size_t rows, size_t cols, double mean, double deviation) {
-    return (Param){ .number = number, .rows = rows, .cols = cols, .cut = WHOLE, .blocks = 1, .mean = mean, .counted = true,
-                    .deviation = deviation * sqrt(768.0 / (double)c->width), .decay = rows > 1 };
+    return (Param){ .number = number, .rows = rows ? rows : 1, .cols = cols, .vector = rows == 0, .cut = WHOLE,
+                    .blocks = 1, .mean = mean, .deviation = deviation * sqrt(768.0 / (double)c->width),
+                    .decay = rows > 0, .counted = true };
 }
 static Unit unit_table(const ModelConfig *c, size_t number, const char *name, size_t rows) {
     Unit u = unit_new(1);
@@ -36,13 +44,14 @@ static Unit unit_table(const ModelConfig *c, size_t number, const char *name, si
 static Unit unit_last_norm(const ModelConfig *c) {
     Unit u = unit_new(2);
     for (size_t i = 0; i < 2; i++) {
-        u.params[i] = param(c, 2 + BLOCK_PARAMS * c->layers + i, 1, c->width, i ? 0 : 1, 0.02);
+        u.params[i] = param(c, 2 + BLOCK_PARAMS * c->layers + i, 0, c->width, i ? 0 : 1, 0.02);
         snprintf(u.params[i].name, sizeof u.params[i].name, "ln_f.%s", i ? "bias" : "weight");
     }
     return u;
 }
 static Unit unit_block(const ModelConfig *c, size_t block) {
-    static const struct { const char *name; size_t rows, cols, blocks; } shape[BLOCK_PARAMS] = {     // rows, cols in units of C; 0: 1
+    // rows and cols in units of C; rows 0: a vector
+    static const struct { const char *name; size_t rows, cols, blocks; } shape[BLOCK_PARAMS] = {
         { "ln_1.weight", 0, 1, 1 },        { "ln_1.bias", 0, 1, 1 },
         { "attn.c_attn.weight", 1, 3, 3 }, { "attn.c_attn.bias", 0, 3, 3 },
         { "attn.c_proj.weight", 1, 1, 1 }, { "attn.c_proj.bias", 0, 1, 1 },
@@ -53,9 +62,9 @@ static Unit unit_block(const ModelConfig *c, size_t block) {
     Unit u = unit_new(BLOCK_PARAMS);
     for (size_t i = 0; i < BLOCK_PARAMS; i++) {
         bool gain = i == LN1_GAIN || i == LN2_GAIN, into_residual = i == PROJ_W || i == OUT_W;
-        size_t rows = shape[i].rows ? shape[i].rows * c->width : 1;
-        double deviation = into_residual ? 0.02 / sqrt(2.0 * (double)c->layers) : 0.02;          // GPT-2's scaling by depth
-        u.params[i] = param(c, 2 + BLOCK_PARAMS * block + i, rows, shape[i].cols * c->width, gain ? 1 : 0, deviation);
+        double deviation = into_residual ? 0.02 / sqrt(2.0 * (double)c->layers) : 0.02;  // GPT-2's scaling by depth
+        u.params[i] = param(c, 2 + BLOCK_PARAMS * block + i, shape[i].rows * c->width, shape[i].cols * c->width,
+                            gain ? 1 : 0, deviation);
         u.params[i].blocks = shape[i].blocks;
         snprintf(u.params[i].name, sizeof u.params[i].name, "h.%zu.%s", block, shape[i].name);
     }
@@ -78,9 +87,15 @@ Model *model_describe(const ModelConfig *c, Range layers) {
                       .heads = {0, c->heads}, .vocab = {0, c->vocab} };
         l->kind = n == 0 ? &layer_embedding : n == L + 1 ? &layer_head : &layer_block;
         Unit *u = &m->units[m->n_units];
-        if (n == 0) { u[0] = unit_table(c, 0, "wte.weight", c->vocab); u[1] = unit_table(c, 1, "wpe.weight", c->context); }
-        else if (n == L + 1) { u[0] = unit_last_norm(c); u[1] = unit_table(c, 0, "wte.weight", c->vocab); }
-        else u[0] = unit_block(c, n - 1);
+        if (n == 0) {
+            u[0] = unit_table(c, 0, "wte.weight", c->vocab);
+            u[1] = unit_table(c, 1, "wpe.weight", c->context);
+        } else if (n == L + 1) {
+            u[0] = unit_last_norm(c);
+            u[1] = unit_table(c, 0, "wte.weight", c->vocab);
+        } else {
+            u[0] = unit_block(c, n - 1);
+        }
         l->n_units = n == 0 || n == L + 1 ? 2 : 1;
         for (size_t k = 0; k < l->n_units; k++) l->units[k] = &u[k];
         m->n_units += l->n_units;
@@ -174,7 +189,7 @@ double model_forward_backward(Model *m, const Batch *b) {
 double model_loss(Model *m, const Batch *b) {
     Arena outside = arena(MEM_WORKSPACE);
     Tensor y = tensor_new(&outside, b->B * b->T, 1), none = {0};
-    flight_free(walk_forward(m->layers, m->n_layers, b, none, y));
+    walk_forward_only(m->layers, m->n_layers, b, none, y);
     double loss = tensor_sum(y);
     arena_free(&outside);
     return loss;
@@ -231,12 +246,13 @@ double clip_factor(double norm, double max_norm) {
 
 // ---------------------------------------------------------------- snapshots
 
-static void put(const Model *m, Snapshot *s, bool gradients) {
+static void put(const Model *m, Snapshot *s, bool gradients, Which which) {
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
         if (u->tied_to) continue;
         for (size_t k = 0; k < u->n_params; k++) {
             const Param *p = &u->params[k];
+            if (which && !which(u, p)) continue;
             size_t all = param_local_rows(p) * param_local_cols(p);
             bool whole = !gradients && p->w.data;                                // more than I own, under ZeRO-1 and 2
             Range r = whole ? (Range){p->offset, p->offset + all} : owned(u, p);
@@ -249,5 +265,7 @@ static void put(const Model *m, Snapshot *s, bool gradients) {
         }
     }
 }
-void model_snapshot_weights(const Model *m, Snapshot *s) { put(m, s, false); }
-void model_snapshot_gradients(const Model *m, Snapshot *s) { put(m, s, true); }
+void model_snapshot_weights(const Model *m, Snapshot *s) { put(m, s, false, NULL); }
+void model_snapshot_gradients(const Model *m, Snapshot *s) { put(m, s, true, NULL); }
+void model_snapshot_weights_of(const Model *m, Snapshot *s, Which which) { put(m, s, false, which); }
+void model_snapshot_gradients_of(const Model *m, Snapshot *s, Which which) { put(m, s, true, which); }

@@ -160,7 +160,7 @@ static void test_distribution(void) {
     for (size_t i = 0; i < m->n_units; i++)
         for (size_t k = 0; k < m->units[i].n_params; k++) {
             const Param *p = &m->units[i].params[k];
-            const bool gain = p->rows == 1 && strstr(p->name, ".weight");
+            const bool gain = p->vector && strstr(p->name, ".weight");
             const bool into_residual = strstr(p->name, "c_proj.weight");
             const double n = (double)tensor_count(p->w), want = 0.02 * sqrt(768.0 / 48) / (into_residual ? 2 : 1);
             const double mean = tensor_sum(p->w) / n, deviation = sqrt(tensor_sum_of_squares(p->w) / n - mean * mean);
@@ -188,7 +188,9 @@ static void test_sizes(size_t L, size_t C, size_t heads, size_t T, size_t V) {
         size_t size = 0;
         for (size_t k = 0; k < u->n_params; k++) {
             const Param *p = &u->params[k];
-            wrong += p->number >= config_tensors(&c) || p->offset != size || p->decay != (p->rows > 1);
+            const bool matrix = strstr(p->name, ".weight") && !strstr(p->name, "ln_");
+            wrong += p->number >= config_tensors(&c) || p->offset != size || p->decay != matrix ||
+                     p->vector == matrix || (p->vector && p->rows != 1);
             if (!u->tied_to && p->number < config_tensors(&c)) seen[p->number]++;
             size += p->rows * p->cols;
         }
@@ -545,6 +547,10 @@ static void write_text(void) {
     if (file < 0 || write(file, bytes, sizeof bytes) != (ssize_t)sizeof bytes || close(file) != 0) fault("no text");
 }
 static void short_text(void) { data_text(text_path, 104, 1); }
+static void no_held_out(void) {
+    Data d = data_synthetic(11, 4, 1);
+    data_eval_windows(&d);
+}
 static void no_text(void) { data_text("/no/such/text", 8, 1); }
 
 static void test_text(void) {
@@ -565,21 +571,26 @@ static void test_text(void) {
     ok(apart, "text: 1000 training sequences never touch what is held out");
     const size_t windows = data_eval_windows(&d);
     ok(windows == (HELD_OUT - 1) / T, "text: %zu windows of %zu bytes and one target more", windows, T);
-    Batch all = data_eval_batch(&d, &storage, 0, windows), last = data_eval_batch(&d, &storage, windows - 1, 1);
+    Batch all = data_eval_batch(&d, &storage, 0, windows, windows);
+    Batch last = data_eval_batch(&d, &storage, windows - 1, 1, windows), third = data_eval_batch(&d, &storage, 1, 2, 3);
     int *tokens = ids_of(all.tokens, windows * T), *targets = ids_of(all.targets, windows * T);
-    int *of_last = ids_of(last.tokens, T);
+    int *of_last = ids_of(last.tokens, T), *of_third = ids_of(third.tokens, 2 * T);
     for (size_t i = 0; i < windows * T; i++)
         in_order = in_order && tokens[i] == (int)(FIRST_HELD_OUT + i) && targets[i] == tokens[i] + 1;
     ok(in_order, "text: windows lie side by side in what is held out, none in what is trained on");
     ok(memcmp(of_last, tokens + (windows - 1) * T, T * sizeof *of_last) == 0, "text: the last window alone");
+    ok(memcmp(of_third, tokens + windows / 3 * T, T * sizeof *tokens) == 0 &&
+       memcmp(of_third + T, tokens + 2 * windows / 3 * T, T * sizeof *tokens) == 0, "text: three windows, spread evenly");
     ok(!all.training && all.token_weight == 1 / (double)(windows * T), "text: an evaluation drops nothing, counts all");
     ok(fabs(data_byte_entropy(&d) - log(HELD_OUT)) < 1e-12, "text: the entropy of %d different bytes", HELD_OUT);
     free(tokens);
     free(targets);
     free(of_last);
+    free(of_third);
     data_free(&d);
     arena_free(&storage);
     ends(short_text, 2, "too few for --context 104");
+    ends(no_held_out, 3, "synthetic tokens have no held-out text");
     ends(no_text, 2, "cannot read the text /no/such/text");
     remove(text_path);
 }

@@ -1,0 +1,85 @@
+// settings.c: see settings.h.
+#include "08_3d/settings.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "05_pipeline_1f1b/schedule_1f1b.h"
+
+// "3,4,3" -> {3, 4, 3}
+static size_t *stage_layers(Run *run, size_t stages) {
+    if (!option_given(run, "stage-layers")) return NULL;
+    const char *text = option_text(run, "stage-layers");
+    size_t *blocks = host_alloc(stages * sizeof *blocks), n = 0;
+    for (const char *s = text; ; s++) {
+        char *end;
+        REQUIRE(*s >= '0' && *s <= '9',
+                "--stage-layers %s: expected whole numbers with commas between them, such as 3,4,3", text);
+        unsigned long value = strtoul(s, &end, 10);
+        REQUIRE(n < stages && value > 0 && value <= option_size(run, "layers"),
+                "--stage-layers %s: expected %zu numbers, one for each stage of --pp %zu, each from 1 to --layers %zu",
+                text, stages, stages, option_size(run, "layers"));
+        blocks[n++] = value;
+        s = end;
+        if (*s != ',') break;
+    }
+    REQUIRE(n == stages && text[strspn(text, "0123456789,")] == 0,
+            "--stage-layers %s: expected %zu numbers, one for each stage of --pp %zu", text, stages, stages);
+    return blocks;
+}
+
+static ScheduleRule schedule_named(const char *name) {
+    return !strcmp(name, "naive") ? schedule_naive : !strcmp(name, "gpipe") ? schedule_gpipe : schedule_1f1b;
+}
+static Recompute recompute_named(const char *name) {
+    return !strcmp(name, "full") ? RECOMPUTE_FULL : !strcmp(name, "selective") ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;
+}
+
+TrainerConfig settings_config(Run *run) {
+    bool check = option_flag(run, "check");
+    TrainerConfig c = {
+        .model = { .layers = option_size(run, "layers"), .width = option_size(run, "width"),
+                   .heads = option_size(run, "heads"), .context = option_size(run, "context"), .vocab = 256,
+                   .dropout = check && !option_given(run, "dropout") ? 0.1 : option_real(run, "dropout"),
+                   .seed = run->seed },
+        .mesh = mesh_degrees(run), .batch = option_size(run, "batch"), .micro_batch = option_size(run, "micro-batch"),
+        .schedule = schedule_named(option_text(run, "schedule")), .zero = (size_t)atoi(option_text(run, "zero")),
+        .recompute = recompute_named(option_text(run, "recompute")), .clip = option_real(run, "clip"),
+    };
+    REQUIRE(c.clip >= 0, "--clip must not be negative: 0 turns clipping off");
+    c.stage_blocks = stage_layers(run, c.mesh.pp);
+    trainer_require(&c);
+    return c;
+}
+
+Optimizer settings_optimizer(Run *run) {
+    double decay = option_real(run, "weight-decay");
+    Optimizer o = strcmp(option_text(run, "optimizer"), "sgd") ? adamw(0) : sgd(0);
+    REQUIRE(option_real(run, "lr") >= 0 && decay >= 0, "--lr and --weight-decay must not be negative");
+    REQUIRE(o.kind == ADAMW || !option_given(run, "weight-decay") || decay == 0,
+            "--weight-decay %g: only AdamW decays weights here; leave it out, or choose --optimizer adamw", decay);
+    if (o.kind == ADAMW) o.weight_decay = decay;
+    return o;
+}
+
+double settings_rate(Run *run, size_t step) {
+    double peak = option_real(run, "lr");
+    size_t warmup = option_size(run, "warmup"), steps = option_size(run, "steps");
+    if (step < warmup) return peak * (double)(step + 1) / (double)warmup;
+    double progress = (double)(step - warmup) / (double)(steps > warmup ? steps - warmup : 1);
+    return peak * (0.1 + 0.9 * 0.5 * (1 + cos(3.141592653589793 * progress)));
+}
+
+size_t settings_steps(Run *run) {
+    size_t steps = option_size(run, "steps");
+    REQUIRE(steps > 0, "--steps must be at least 1");
+    REQUIRE(steps <= 1000000000, "--steps %zu: expected at most 1000000000", steps);
+    return steps;
+}
+
+void settings_record(Run *run, const TrainerConfig *c) {
+    config_number(run, "dp", (double)c->mesh.dp);
+    config_number(run, "tp", (double)c->mesh.tp);
+    config_number(run, "pp", (double)c->mesh.pp);
+    config_number(run, "zero", (double)c->zero);
+    config_number(run, "dropout", c->model.dropout);
+}
