@@ -37,6 +37,7 @@ my @mistakes = (
     [2, '--lr fast', 2, qr/--lr fast: expected a number/],
     [2, '--lr -1', 2, qr/--lr and --weight-decay must not be negative/],
     [2, '--weight-decay -0.1', 2, qr/must not be negative/],
+    [2, '--optimizer sgd --weight-decay 0.5', 2, qr/--weight-decay 0\.5: only AdamW decays weights here; leave it out/],
     [2, '--clip -1', 2, qr/--clip must not be negative: 0 turns clipping off/],
     [2, '--clip nan', 2, qr/--clip nan: expected a number/],
     [2, '--dropout 1', 2, qr/dropout must be at least 0 and less than 1/],
@@ -54,8 +55,12 @@ my @mistakes = (
     [4, '--tp 3', 2, qr/choose degrees whose product is 4/],
     [4, '--dp 0', 2, qr/are at least 1/],
     (map { [4, $_, 2, qr/choose degrees whose product is 4/] } '--dp 18446744073709551615', '--dp 4294967296 --tp 4294967296'),
-    [4, '--tp 4', 2, qr/need as many heads; the model has 2: choose /],
-    [4, '--pp 4', 2, qr/4 pipeline stages need at least as many blocks; the model has --layers 2/, 'mpi'],
+    [4, '--tp 4', 2, qr/--tp 4 needs as many heads; the model has 2: choose --tp 2, or more --heads/],
+    [4, '--heads 1', 2, qr/--tp 2 needs as many heads; the model has 1: choose --tp 1, or more --heads/],
+    [4, '--pp 4', 2, qr/--pp 4 needs as many blocks; the model has 2: choose --pp 2, or more --layers/, 'mpi'],
+    [4, '--layers 1', 2, qr/--pp 2 needs as many blocks; the model has 1: choose --pp 1, or more --layers/],
+    (map { [2, $_, 2, qr/at most 65536 layers, 1048576 columns and 1048576 positions/] }
+        '--context 18446744073709551615', '--width 4294967296', '--layers 18446744073709551615'),
     [2, '--pp 2 --stage-layers 2,1', 2, qr/--stage-layers add up to 3, but the model has --layers 2/, 'mpi'],
     (map { [2, "--pp 2 --stage-layers $_", 2, qr/--stage-layers \Q$_\E: expected 2 numbers, one for each stage of --pp 2/] }
         '2', '1,1,1', '0,2', '18446744073709551615,3', '99999999999999999999,1', '1;1'),
@@ -66,6 +71,7 @@ my @mistakes = (
     [2, "--data $work/short", 2, qr/has 9 bytes, too few/],
     [2, "--data $work", 2, qr/it is not a readable file; give --data a text file/],
     [2, "--log $work/no/folder", 2, qr/cannot write the log \S+folder: No such file/, 'mpi'],
+    [2, "--log $work/no/folder --layers 48 --width 4096", 2, qr/cannot write the log/],       # before the work
     [2, "--export $work/no/folder", 2, qr/--export \S+folder: cannot write it: No such file.*; name a file in a folder that exists/, 'mpi'],
     [2, "--export $work", 2, qr/--export \S+: cannot write it: Is a directory/],
     [2, "--json $work/no/folder", 3, qr/--json \S+folder: cannot write it: No such file.*; name a file in a folder that exists/, 'mpi'],

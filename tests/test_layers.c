@@ -526,15 +526,23 @@ static void test_model(const ModelConfig *c, Recompute how, size_t B, const char
 
 // A part of the list, as a pipeline stage walks it: blocks and head.
 static double f_part(void) {
-    flight_free(walk_forward(at.model->layers, at.model->n_layers, &at.batch, at.x, at.y));
+    walk_forward_only(at.model->layers, at.model->n_layers, &at.batch, at.x, at.y);
     return dot(at.dy, at.y);
 }
 static void test_part(void) {
     Model *m = at.model = model_of(&small, (Range){ 1, small.layers + 2 }, RECOMPUTE_NONE);
     place(&m->layers[m->n_layers - 1], batch_of(&small, 1, 3), 1);
     zero(m);
+    memory_reset_peaks();
     Flight *f = walk_forward(m->layers, m->n_layers, &at.batch, at.x, at.y);
+    const size_t kept = memory_peak(MEM_ACTIVATIONS);
+    Tensor kept_y = copied(at.y);
     walk_backward(m->layers, m->n_layers, &at.batch, f, at.dy, at.dx);
+    memory_reset_peaks();
+    walk_forward_only(m->layers, m->n_layers, &at.batch, at.x, at.y);
+    ok(same_bits(kept_y, at.y), "walk_forward_only gives walk_forward's y");
+    ok(memory_peak(MEM_ACTIVATIONS) < kept && memory_now(MEM_ACTIVATIONS) == 0, "walk_forward_only keeps nothing: %zu of %zu bytes",
+       memory_peak(MEM_ACTIVATIONS), kept);
     differentiate("x", f_part, at.x, at.dx);
     Params p = of_model(m);
     for (size_t i = 0; i < p.count; i++) differentiate(p.of[i]->name, f_part, p.of[i]->w, p.of[i]->g);

@@ -105,6 +105,9 @@ static void known_orders(void) {
     ok(reads(schedule_1f1b, 4, 2, 0, "F0 F1 B0 B1"), "1F1B with fewer micro-batches than stages");
     ok(reads(schedule_gpipe, 3, 3, 1, "F0 F1 F2 B0 B1 B2"), "GPipe: backwards ascending");
     ok(reads(schedule_naive, 3, 2, 1, "F0 B0 F1 B1"), "naive");
+    Schedule many = schedule_gpipe(1, 1 << 20, 0);
+    ok(many.n == 2 << 20 && many.ops[(2 << 20) - 1].micro_batch == (1 << 20) - 1, "a million micro-batches");
+    schedule_free(&many);
     ok(makespan(schedule_naive, 4, 8, 1, 2) == 96 && makespan(schedule_gpipe, 4, 8, 1, 2) == 33 &&
        makespan(schedule_1f1b, 4, 8, 1, 2) == 33, "p = 4, m = 8, t_f = 1, t_b = 2: 96, 33, 33 units");
 }

@@ -170,6 +170,47 @@ my @tiny = (qw(--layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-bat
     ok(abs($end->{eval_loss} - $job->{page}{config}{eval_loss}) < 1e-6, '--log: the held-out loss is that of --json');
 }
 
+# ---- what the JSON and the log say when nothing was typed, or nothing is finite ----
+{
+    my $default = emu(8, $train{fp32}, @tiny, qw(--steps 1));
+    my $check = emu(4, $train{fp32}, @tiny, qw(--steps 1 --check --zero 2));
+    my $lost = emu(4, $train{fp32}, @tiny, qw(--steps 3 --lr 1e30 --clip 0 --optimizer sgd --log), "$work/nan.log");
+    run_jobs([$default, $check, $lost]);
+    my $config = sub { join ' ', map { $_[0]{page}{config}{$_} // 'none' } qw(dp tp pp zero dropout) };
+    is($config->($default), '2 2 2 0 0', '--json: degrees that were not given');
+    is($config->($check), '1 2 2 2 0.1', '--json: the dropout of --check');
+    unlike(encode_json($check->{page}{config}), qr/"(dp|tp|pp|zero|dropout)":"/, '--json: these are numbers');
+    is($default->{page}{config}{eval_windows}, int((1000 - 1) / 8), '--json: how many windows were held out');
+    my @lines = map { eval { decode_json($_) } } split /\n/, slurp("$work/nan.log");
+    is(scalar @lines, 4, '--log: JSON though the loss is lost');
+    is((scalar grep { exists $_->{loss} && !defined $_->{loss} } @lines), 2, '--log: null for what is not finite');
+    isnt($lost->{status}, 0, 'a lost training does not pass');
+}
+
+# ---- a text that can be read once only; a library that adds in another order ----
+SKIP: {
+    skip 'no mkfifo', 2 unless system('mkfifo', "$work/pipe") == 0;
+    my @run = (@tiny, qw(--steps 2), '--data');
+    for my $start (\&emu, have_mpi ? \&mpi : ()) {
+        my $writer = fork() // die "fork: $!";
+        if (!$writer) { exec 'cp', $text, "$work/pipe" or exit 127 }
+        my ($once, $file) = map { $start->(4, $train{fp32}, @run, $_) } "$work/pipe", $text;
+        run_jobs([$once]);
+        waitpid $writer, 0;
+        run_jobs([$file]);
+        ok($once->{status} == 0 && $once->{page}{digest} eq $file->{page}{digest}, 'a pipe is a text like a file') or diag(complain($once));
+    }
+}
+SKIP: {
+    skip 'no mpirun', 2 unless have_mpi;
+    local $ENV{OMPI_MCA_coll_libnbc_iallreduce_algorithm} = 1;         # a ring: what is added in which order depends on the place
+    my @jobs = map { mpi(8, $train{fp32}, qw(--dp 4 --tp 1 --pp 2 --layers 2 --steps 10 --context 16 --eval-every 0), @$_) }
+        [], [qw(--check --optimizer sgd)];
+    run_jobs(\@jobs, at_once => 1);
+    ok($_->{status} == 0 && (grep { $_->{what} =~ /^copies within a replica/ } @{ $_->{page}{checks} }),
+       'copies of a tensor that lie elsewhere are close') or diag(complain($_)) for @jobs;
+}
+
 # Returns the header, or dies with what is wrong: (name => [dtype, shape, first byte, one past the last]).
 sub safetensors {
     my ($file) = @_;
@@ -222,6 +263,17 @@ sub safetensors {
     }
     my $unsplit = slurp($file{'1x1x1 fp32'});
     ok($unsplit eq slurp($file{"$_ fp32"}), "--export: the same bytes from $_ as from one rank") for grep { $_ ne '1x1x1' } sort keys %layout;
+    # Evaluation on the same weights: its sums are cut differently, its windows are not.
+    my @losses = map { $_->{page}{config}{eval_loss} // 'nan' } @jobs;
+    is((scalar grep { abs($_ - $losses[0]) < 1e-5 } @losses), scalar @losses, "--export: one held-out loss, @losses");
+    my ($narrow, $short) = map { emu(1, $train{fp32}, @tiny, qw(--steps 1), @$_, '--export', "$work/thin") } [qw(--width 1 --heads 1)], [qw(--context 1)];
+    run_jobs([$narrow]);
+    my ($header) = eval { safetensors("$work/thin") };
+    is_deeply([map { $header->{$_}{shape} } 'wpe.weight', 'h.0.attn.c_attn.weight', 'ln_f.bias'], [[8, 1], [1, 3], [1]],
+              '--export: a matrix of one row is a matrix');
+    run_jobs([$short]);
+    ($header) = eval { safetensors("$work/thin") };
+    is_deeply([map { $header->{$_}{shape} } 'wpe.weight', 'ln_f.bias'], [[1, 16], [16]], '--export: a table of one position is a table');
     my $trained = emu(4, $train{fp32}, @tiny, qw(--steps 2 --lr 0.01 --export), "$work/trained");
     run_jobs([$trained]);
     ok($trained->{status} == 0 && length slurp("$work/trained") && $unsplit ne slurp("$work/trained"), '--export: other bytes after training');
@@ -232,6 +284,7 @@ sub learns {
     my ($what, $share, $job) = @_;
     run_jobs([$job]);
     my ($loss, $entropy) = @{ $job->{page}{config} || {} }{qw(eval_loss byte_entropy)};
+    is($job->{page}{config}{eval_windows}, 256, "$what: at most 256 windows");
     ok($job->{status} == 0 && $entropy > 2 && $loss > 0.5 && $loss <= $share * $entropy, sprintf '%s: held-out loss %.3f, at most %.1f of %.3f',
        $what, $loss // 'nan', $share, $entropy // 'nan') or diag(complain($job));
     note(sprintf '%.0f s', $job->{seconds});
@@ -239,7 +292,7 @@ sub learns {
 my $start = have_mpi ? \&mpi : \&emu;
 learns('30 steps of the default run', 1, $start->(8, $train{fp32}, qw(--steps 30 --warmup 5 --eval-every 0)));
 SKIP: {
-    skip 'the whole default run: TEST_ALL=1', 1 unless $all;
+    skip 'the whole default run: TEST_ALL=1', 2 unless $all;
     learns('the default run', 0.8, $start->(8, $train{fp32}));
 }
 
