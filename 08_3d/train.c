@@ -195,8 +195,8 @@ static void checks(Run *run, Trainer *t, Unsplit *u, Curve got, Curve want) {
     Snapshot *weights = snapshot_new(run), *unsplit = snapshot_new(run);
     model_snapshot_weights_of(t->model, weights, one_of_each(run));
     if (u->model) model_snapshot_weights(u->model, unsplit);
-    // fp32 under AdamW: rounding in a gradient that is nearly zero changes its update by a whole learning rate, so single
-    // weights drift apart (losses and norms hardly feel it); they are compared under SGD, and in double.
+    // fp32 under AdamW: rounding in a gradient that is nearly zero changes its update by a whole learning rate, so
+    // single weights drift apart (losses and norms hardly feel it); they are compared under SGD, and in double.
     if (check) {
         check_numbers(run, "3D = unsplit", "loss of every step", got.loss, want.loss, steps, LIMIT_ROUNDING);
         check_numbers(run, "3D = unsplit", "gradient norm of every step", got.norm, want.norm, steps,
