@@ -91,24 +91,64 @@ void recording_free(Recording *r) {
 
 // ---------------------------------------------------------------- times
 
-// How much of [start, end) the compute row of a rank is busy.
-static Picoseconds overlap(const RankRecording *r, Picoseconds start, Picoseconds end) {
-    Picoseconds sum = 0;
+// The busy stretches of a compute row in order, and how much was busy before each: asked many times, so by binary search.
+typedef struct { Picoseconds start, end, before; } Stretch;
+typedef struct { Stretch *stretch; size_t n; Picoseconds sum; } Busy;
+
+static Busy busy_of(const RankRecording *r) {
+    Busy b = { .stretch = host_alloc((r->n + 1) * sizeof *b.stretch) };
     for (size_t i = 0; i < r->n; i++) {
         const RecordedEvent *e = &r->events[i];
         if (e->kind > EVENT_UPDATE) continue;
-        Picoseconds lo = e->start > start ? e->start : start, hi = e->end < end ? e->end : end;
-        if (lo < hi) sum += hi - lo;
+        b.stretch[b.n++] = (Stretch){ e->start, e->end, b.sum };
+        b.sum += e->end - e->start;
     }
-    return sum;
+    return b;
+}
+static Picoseconds busy_until(const Busy *b, Picoseconds t) {
+    size_t lo = 0, hi = b->n;                      // stretches [0, lo) begin before t
+    while (lo < hi) {
+        size_t middle = (lo + hi) / 2;
+        if (b->stretch[middle].start < t) lo = middle + 1;
+        else hi = middle;
+    }
+    if (lo == 0) return 0;
+    const Stretch *last = &b->stretch[lo - 1];
+    return last->before + (t < last->end ? t : last->end) - last->start;
 }
 
-// The message that a recv took: the send with the same flow, on its sender. NULL when it was sent before the recording.
-static const RecordedEvent *message_of(const Recording *all, uint64_t flow) {
-    for (size_t r = 0; r < all->ranks; r++)
+static int by_flow(const void *a, const void *b) {
+    uint64_t x = (*(const RecordedEvent *const *)a)->flow, y = (*(const RecordedEvent *const *)b)->flow;
+    return x < y ? -1 : x > y;
+}
+// All sends of all ranks, by flow.
+static const RecordedEvent **sends_of(const Recording *all, size_t *n) {
+    size_t room = 1;
+    for (size_t r = 0; all->rank && r < all->ranks; r++) room += all->rank[r].n;
+    const RecordedEvent **send = host_alloc(room * sizeof *send);
+    *n = 0;
+    for (size_t r = 0; all->rank && r < all->ranks; r++)
         for (size_t i = 0; i < all->rank[r].n; i++)
-            if (all->rank[r].events[i].kind == EVENT_SEND && all->rank[r].events[i].flow == flow) return &all->rank[r].events[i];
-    return NULL;
+            if (all->rank[r].events[i].kind == EVENT_SEND) send[(*n)++] = &all->rank[r].events[i];
+    qsort(send, *n, sizeof *send, by_flow);
+    return send;
+}
+
+// Adds what rank k communicates while it waits, and while it computes.
+static void add_communication(Timing *t, const RankRecording *k, const Busy *busy, const RecordedEvent **send, size_t sends) {
+    for (size_t i = 0; i < k->n; i++) {
+        const RecordedEvent *e = &k->events[i], *m = e;
+        if (e->kind == EVENT_RECV) {               // the message that it took; none when that was sent before the recording
+            const RecordedEvent **found = bsearch(&e, send, sends, sizeof *send, by_flow);
+            if (!found) continue;
+            m = *found;
+        } else if (e->kind != EVENT_COLLECTIVE) {
+            continue;
+        }
+        Picoseconds hidden = busy_until(busy, m->end) - busy_until(busy, m->start);
+        t->hidden += hidden;
+        t->exposed += m->end - m->start - hidden;
+    }
 }
 
 Timing picture_timing(Run *run) {
@@ -118,21 +158,16 @@ Timing picture_timing(Run *run) {
     ledger_pause();
     comm_all_reduce_doubles(run->world, &flops, 1);
     ledger_resume();
+    size_t sends;
+    const RecordedEvent **send = sends_of(&all, &sends);
     for (size_t r = 0; all.rank && r < all.ranks; r++) {
-        const RankRecording *k = &all.rank[r];
-        Picoseconds busy = overlap(k, 0, UINT64_MAX);
-        t.busy += busy;
-        if (busy > t.busiest) t.busiest = busy;
-        for (size_t i = 0; i < k->n; i++) {
-            const RecordedEvent *e = &k->events[i], *m = e;
-            if (e->kind == EVENT_RECV) m = message_of(&all, e->flow);
-            else if (e->kind != EVENT_COLLECTIVE) continue;
-            if (!m) continue;
-            Picoseconds hidden = overlap(k, m->start, m->end);
-            t.hidden += hidden;
-            t.exposed += m->end - m->start - hidden;
-        }
+        Busy busy = busy_of(&all.rank[r]);
+        t.busy += busy.sum;
+        if (busy.sum > t.busiest) t.busiest = busy.sum;
+        add_communication(&t, &all.rank[r], &busy, send, sends);
+        free(busy.stretch);
     }
+    free(send);
     t.step = all.end - all.begin;
     if (t.busy) {
         t.idle_of_total = 1 - (double)t.busy / ((double)all.ranks * (double)t.step);
