@@ -26,6 +26,12 @@ void buffer_reserve(Buffer *b, size_t bytes) {
     b->data = host_alloc(b->capacity);
 }
 
+static bool collective(const Request *r) { return r->action != DO_SEND && r->action != DO_RECV; }
+
+// A collective in a group of one. It is booked and timed like any other, but nobody is met, and its result is its
+// input: nothing is copied to buffers and back.
+static bool alone(const Request *r) { return r->comm->size == 1 && collective(r); }
+
 Range request_part(const Request *r, size_t rank) { return shard_range(r->count, r->comm->size, rank); }
 
 void describe(const Request *r, char text[200]) {
@@ -77,9 +83,11 @@ static Request *request_new(Comm *c, Action action, const char *call, Element el
     if (peer >= c->size) fault("%s on %s names rank %zu, but there are %zu ranks", call, c->name, peer, c->size);
     if (c->state->grouping && action != DO_SEND && action != DO_RECV)
         fault("%s on %s inside a group: only sends and receives may be grouped", call, c->name);
-    buffer_reserve(&r->in, r->in_count * element_size(element));
-    buffer_reserve(&r->out, r->out_count * element_size(element));
-    if (action != DO_SEND && action != DO_RECV) c->state->meetings++;
+    if (!alone(r)) {
+        buffer_reserve(&r->in, r->in_count * element_size(element));
+        buffer_reserve(&r->out, r->out_count * element_size(element));
+    }
+    if (collective(r)) c->state->meetings++;
     return r;
 }
 
@@ -125,15 +133,30 @@ static Request *tensor_start(Comm *c, Action action, const char *call, size_t co
     Request *r = request_new(c, action, call, REALS, count, peer);
     r->input = input;
     r->output = output;
-    if (r->in_count > 0) tensor_download((real *)r->in.data, input);
+    if (r->in_count > 0 && !alone(r)) tensor_download((real *)r->in.data, input);
     return r;
+}
+
+static void wire_start(Request *r) {
+    if (!alone(r)) r->comm->state->wire->start(r);
+}
+static void wire_meet(Request *r) {
+    if (!alone(r)) r->comm->state->wire->meet(r);
+}
+static void wire_finish(Request *r) {
+    if (!alone(r)) r->comm->state->wire->finish(r);
+}
+
+static void deliver(Request *r) {
+    if (r->out_count == 0) return;
+    if (!alone(r)) tensor_upload(r->output, (const real *)r->out.data);
+    else if (r->output.data != r->input.data)
+        tensor_copy(tensor_reshape(r->output, 1, r->count), tensor_reshape(r->input, 1, r->count));
 }
 
 // ---- 2b. Time (clock.h): when operations begin and end, and what is recorded of them ----
 
 static _Thread_local Request *unmet;       // started collectives of this rank whose end is not known yet, oldest first
-
-static bool collective(const Request *r) { return r->action != DO_SEND && r->action != DO_RECV; }
 
 static void collective_ends(Request *r) {
     if (clock_config()->model) {
@@ -150,7 +173,7 @@ static void meet_all(void) {
     while (unmet) {
         Request *r = unmet;
         unmet = r->next_timed;
-        r->comm->state->wire->meet(r);
+        wire_meet(r);
         collective_ends(r);
     }
 }
@@ -211,25 +234,30 @@ static void time_ends(Request *r) {
 static void finish_in_time(Request *r) {
     if (r->timed) record_pause_compute();
     if (r->timed && collective(r) && clock_config()->model) meet_all();
-    r->comm->state->wire->finish(r);
+    wire_finish(r);
     time_ends(r);
 }
 
 static void finish_and_deliver(Request *r) {
     finish_in_time(r);
-    if (r->out_count > 0) tensor_upload(r->output, (const real *)r->out.data);
+    deliver(r);
     request_recycle(r);
 }
 
 // A started input is copied at the start, so a change before the wait would do no harm here. On a transport that reads
-// the tensor itself it would: hence it is a fault everywhere.
+// the tensor itself it would: hence it is a fault everywhere (but in a group of one, where nothing was copied). The
+// tensor is looked at in pieces that stay in the cache.
+enum { PIECE_REALS = 1 << 15 };
 static void check_unchanged(Request *r, const char *until) {
-    if (r->in_count == 0) return;
-    Buffer seen = { 0 };
-    buffer_reserve(&seen, r->in_count * sizeof(real));
-    tensor_download((real *)seen.data, r->input);
-    bool same = memcmp(seen.data, r->in.data, r->in_count * sizeof(real)) == 0;
-    free(seen.data);
+    if (alone(r)) return;
+    Buffer *seen = &r->comm->state->seen;
+    bool same = true;
+    for (size_t lo = 0, hi; lo < r->in_count && same; lo = hi) {
+        hi = r->in_count - lo < PIECE_REALS ? r->in_count : lo + PIECE_REALS;
+        buffer_reserve(seen, (hi - lo) * sizeof(real));
+        tensor_download((real *)seen->data, tensor_flat_range(r->input, lo, hi));
+        same = memcmp(seen->data, r->in.data + lo * sizeof(real), (hi - lo) * sizeof(real)) == 0;
+    }
     if (same) return;
     char text[200];
     describe(r, text);
@@ -238,7 +266,7 @@ static void check_unchanged(Request *r, const char *until) {
 
 static void run_now(Request *r) {
     time_begins(r);
-    r->comm->state->wire->start(r);
+    wire_start(r);
     time_leaves(r);
     finish_and_deliver(r);
 }
@@ -246,7 +274,7 @@ static void run_now(Request *r) {
 static Request *run_later(Request *r) {
     list_append(&r->comm->state->open, r);
     time_begins(r);
-    r->comm->state->wire->start(r);
+    wire_start(r);
     time_leaves(r);
     return r;
 }
@@ -342,12 +370,15 @@ void comm_reduce(Comm *c, Tensor t, size_t root) {
 
 // The same with host memory. Only what was booked before takes time.
 static void host_run(Request *r, const void *in, void *out) {
-    if (in && r->in_count > 0) memcpy(r->in.data, in, r->in_count * element_size(r->element));
+    size_t in_bytes = in ? r->in_count * element_size(r->element) : 0;
+    size_t out_bytes = out ? r->out_count * element_size(r->element) : 0;
+    if (in_bytes > 0 && !alone(r)) memcpy(r->in.data, in, in_bytes);
     time_begins(r);
-    r->comm->state->wire->start(r);
+    wire_start(r);
     time_leaves(r);
     finish_in_time(r);
-    if (out && r->out_count > 0) memcpy(out, r->out.data, r->out_count * element_size(r->element));
+    if (out_bytes > 0 && !alone(r)) memcpy(out, r->out.data, out_bytes);
+    else if (out_bytes > 0 && in && out != in) memcpy(out, in, out_bytes);
     request_recycle(r);
 }
 
@@ -458,6 +489,7 @@ void comm_free(Comm *c) {
     }
     c->state->wire->close(c);
     request_free_list(c->state->idle);
+    free(c->state->seen.data);
     free(c->state->peer);
     free(c->state);
     free(c);
@@ -465,26 +497,40 @@ void comm_free(Comm *c) {
 
 // ---- 7. The side channel ----
 
+// A transport may count the bytes of a message in an int, and keeps a copy of it: long ones go in pieces.
+enum { PIECE_BYTES = 1 << 24 };
+static size_t piece(size_t bytes, size_t at) { return bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES; }
+
 void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes) {
     size_t *size = host_alloc(side->size * sizeof *size), total = 0;
     host_run(request_new(side, DO_ALL_GATHER, "side_gather", BYTES, side->size * sizeof *size, 0), &bytes, size);
     if (side->rank > 0) {
-        if (bytes > 0) host_run(request_new(side, DO_SEND, "side_gather", BYTES, bytes, 0), mine, NULL);
+        for (size_t at = 0; at < bytes; at += piece(bytes, at))
+            host_run(request_new(side, DO_SEND, "side_gather", BYTES, piece(bytes, at), 0), (const char *)mine + at,
+                     NULL);
         free(size);
         return;
     }
     for (size_t rank = 0; rank < side->size; rank++) total += size[rank];
     char *to = *all = host_alloc(total);
-    for (size_t rank = 0; rank < side->size; to += size[rank++]) {
-        if (size[rank] == 0) continue;
-        if (rank == 0) memcpy(to, mine, bytes);
-        else host_run(request_new(side, DO_RECV, "side_gather", BYTES, size[rank], rank), NULL, to);
-    }
+    if (bytes > 0) memcpy(to, mine, bytes);
+    to += bytes;
+    for (size_t rank = 1; rank < side->size; to += size[rank++])
+        for (size_t at = 0; at < size[rank]; at += piece(size[rank], at))
+            host_run(request_new(side, DO_RECV, "side_gather", BYTES, piece(size[rank], at), rank), NULL, to + at);
     *sizes = size;
 }
 
+// Whatever rank 0 does before it (comparing, drawing, writing to a slow disk), the others wait for it: no deadline.
+// Should it die, the launcher ends them.
 void side_broadcast(void *data, size_t bytes) {
-    host_run(request_new(side, DO_BROADCAST, "side_broadcast", BYTES, bytes, 0), data, data);
+    size_t at = 0;
+    do {
+        Request *r = request_new(side, DO_BROADCAST, "side_broadcast", BYTES, piece(bytes, at), 0);
+        r->patient = true;
+        host_run(r, (char *)data + at, (char *)data + at);
+        at += piece(bytes, at);
+    } while (at < bytes);
 }
 
 // ---- 8. The launch ----

@@ -56,7 +56,7 @@ void comm_wait(Request *r);                                    // in the order o
 
 // --- side channel: never counted, outside the lesson's own path. For checks, digests and logs. Over the whole world. ---
 void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes);   // rank 0: concatenation (malloc'ed) and each rank's size
-void side_broadcast(void *data, size_t bytes);                                  // from rank 0
+void side_broadcast(void *data, size_t bytes);                                  // from rank 0; waits without a deadline
 
 // --- the launch (called by lesson.c) ---
 typedef enum { REDUCE_ORDERED, REDUCE_FAST } ReduceOrder;      // add in rank order on every transport | the library's own algorithm
@@ -66,7 +66,7 @@ typedef struct {
     size_t emulate;                                            // virtual ranks, 0: not asked for
     size_t default_ranks;                                      // the lesson's own count, used when started bare
     ReduceOrder reduce;
-    double timeout;                                            // seconds a rank may wait in one call
+    double timeout;                                            // seconds a rank may wait in one call, but side_broadcast
 } LaunchOptions;
 // Is this process one of several, by its environment? Looked up before options are parsed. *rank is 0 when alone.
 bool comm_launched_by_mpi(size_t *rank, size_t *size);

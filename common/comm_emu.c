@@ -45,7 +45,7 @@ typedef struct Post {
     Request *request;                      // NULL: a buffered send, whose sender has gone on
     size_t bytes;
     uint64_t stamp;
-    char data[];                           // of a send
+    Buffer data;                           // of a send
 } Post;
 
 typedef struct Group {
@@ -55,6 +55,7 @@ typedef struct Group {
     size_t size, joined, left;
     Meeting *meetings;
     struct { Post *sends, *recvs; } *pair; // [from * size + to]; at most one of the two is not empty
+    Post *idle;                            // kept for the next message
     size_t world_rank[];
 } Group;
 
@@ -203,12 +204,16 @@ static void arrive(Request *r) {
 // ---- 3. Point to point: a send meets the oldest recv in the queue of its pair, or waits there; so does a recv. ----
 
 static void enqueue(Post **queue, Request *r, bool with_data) {
-    size_t bytes = r->count * element_size(r->element);
-    Post *p = host_alloc(sizeof *p + (with_data ? bytes : 0));
-    p->bytes = bytes;
-    p->stamp = r->stamp;
-    p->request = r->buffered ? NULL : r;
-    if (with_data) memcpy(p->data, r->in.data, bytes);
+    Group *g = group_of(r);
+    Post *p = g->idle;
+    if (p) g->idle = p->next;
+    else p = host_alloc(sizeof *p);
+    *p = (Post){ .bytes = r->count * element_size(r->element), .stamp = r->stamp, .data = p->data,
+                 .request = r->buffered ? NULL : r };
+    if (with_data) {
+        buffer_reserve(&p->data, p->bytes);
+        memcpy(p->data.data, r->in.data, p->bytes);
+    }
     while (*queue) queue = &(*queue)->next;
     *queue = p;
 }
@@ -238,13 +243,14 @@ static void exchange(Request *r) {
         memcpy(other->request->out.data, r->in.data, other->bytes);
         other->request->stamp = r->stamp;
     } else {
-        memcpy(r->out.data, other->data, other->bytes);
+        memcpy(r->out.data, other->data.data, other->bytes);
         r->stamp = other->stamp;
     }
     r->done = true;
     if (other->request) other->request->done = true;
     *here = other->next;
-    free(other);
+    other->next = g->idle;
+    g->idle = other;
 }
 
 static void emu_start(Request *r) {
@@ -286,6 +292,11 @@ static void emu_close(Comm *c) {
         if (g->pair[i].sends)
             fault("a message of %zu bytes from rank %zu to rank %zu on %s was never received",
                   g->pair[i].sends->bytes, g->world_rank[i / g->size], g->world_rank[i % g->size], c->name);
+    for (Post *p = g->idle, *next; p; p = next) {
+        next = p->next;
+        free(p->data.data);
+        free(p);
+    }
     free(g->pair);
     free(g);
 }

@@ -10,6 +10,7 @@
 //   1 checked calls and deadlines   2 collectives   3 point to point   4 communicators   5 the launch
 #include "transport.h"
 #include <limits.h>
+#include <math.h>
 #include <mpi.h>
 #include <sched.h>
 #include <stdio.h>
@@ -31,12 +32,12 @@ typedef struct Afloat {
     struct Afloat *next;
     Flight *flight;
     Buffer data;
-    char text[200];
+    Request what;              // for messages only
 } Afloat;
 
 typedef struct {
     MPI_Comm comm;
-    Afloat *afloat;
+    Afloat *afloat, *landed;   // landed: received, kept for the next one
 } Link;
 
 static Link *link_of(const Request *r) { return r->comm->state->link; }
@@ -72,22 +73,38 @@ static _Noreturn void too_late(double timeout, const char *where) {
     fault("waited %g s in %s; --timeout sets how long", timeout, where);
 }
 
-static void wait_for(const Request *r, MPI_Request *request) {
-    MPI_Status status;
-    int error, bytes = 0;
+static _Noreturn void wait_failed(const Request *r, int error, int class, size_t bytes) {
     char text[200];
     describe(r, text);
-    if (!poll_until(request, &status, r->comm->state->timeout, &error)) too_late(r->comm->state->timeout, text);
-    int class = MPI_SUCCESS;
-    if (error != MPI_SUCCESS) MPI_Error_class(error, &class);
     if (class == MPI_ERR_TRUNCATE && r->action != DO_RECV)
         fault("sizes do not match in %s: a message was longer", text);
     if (class != MPI_ERR_TRUNCATE) check_mpi(error, text);
+    fault("sizes do not match in %s: the message has %zu bytes", text, bytes);
+}
+
+static void wait_for(const Request *r, MPI_Request *request, MPI_Status *status) {
+    int error, class = MPI_SUCCESS;
+    double timeout = r->patient ? HUGE_VAL : r->comm->state->timeout;
+    if (!poll_until(request, status, timeout, &error)) {
+        char text[200];
+        describe(r, text);
+        too_late(timeout, text);
+    }
+    if (error == MPI_SUCCESS) return;
+    MPI_Error_class(error, &class);
+    MPI_Count bytes = 0;
+    if (class == MPI_ERR_TRUNCATE && status != MPI_STATUS_IGNORE)
+        MPI(MPI_Get_elements_x(status, MPI_BYTE, &bytes));     // Open MPI tells it of too long a message as well
+    wait_failed(r, error, class, (size_t)bytes);
+}
+
+static void wait_for_message(const Request *r, MPI_Request *request) {
+    MPI_Status status;
+    MPI_Count bytes;
+    wait_for(r, request, &status);
     if (r->action != DO_RECV) return;
-    MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));             // Open MPI tells it of too long a message as well
-    size_t wanted = r->count * element_size(r->element);
-    if ((size_t)bytes != wanted || class == MPI_ERR_TRUNCATE)
-        fault("sizes do not match in %s: the message has %d bytes", text, bytes);
+    MPI(MPI_Get_elements_x(&status, MPI_BYTE, &bytes));        // an int would not do for 2 GiB
+    if ((size_t)bytes != r->count * element_size(r->element)) wait_failed(r, MPI_SUCCESS, MPI_SUCCESS, (size_t)bytes);
 }
 
 static MPI_Datatype datatype(Element e) {
@@ -152,12 +169,7 @@ static void start_stamp(Request *r) {
 static void mpi_meet(Request *r) {
     Flight *f = r->extra;
     if (!stamped(r) || f->stamp_request == MPI_REQUEST_NULL) return;
-    int error;
-    char text[200];
-    describe(r, text);
-    if (!poll_until(&f->stamp_request, MPI_STATUS_IGNORE, r->comm->state->timeout, &error))
-        too_late(r->comm->state->timeout, text);
-    check_mpi(error, text);
+    wait_for(r, &f->stamp_request, MPI_STATUS_IGNORE);
     r->stamp = f->stamp;
 }
 
@@ -204,7 +216,7 @@ static void sum_parts(Request *r, char *out, size_t count) {
 
 static void finish_collective(Request *r) {
     Flight *f = r->extra;
-    wait_for(r, &f->request);
+    wait_for(r, &f->request, MPI_STATUS_IGNORE);
     if (library_sums(r)) return;
     Range part = request_part(r, r->comm->rank);
     if (r->action == DO_REDUCE_SCATTER) sum_parts(r, r->out.data, range_size(part));
@@ -214,7 +226,7 @@ static void finish_collective(Request *r) {
     MPI_Datatype type = datatype(r->element);
     MPI(MPI_Iallgatherv(MPI_IN_PLACE, 0, type, r->out.data, f->table, f->table + f->size, type, link_of(r)->comm,
                         &f->request));
-    wait_for(r, &f->request);
+    wait_for(r, &f->request, MPI_STATUS_IGNORE);
 }
 
 // ---- 3. Point to point. One tag: messages of a pair of ranks arrive in the order in which they were sent. ----
@@ -240,24 +252,35 @@ static void reap_afloat(Link *l) {
             continue;
         }
         *place = a->next;
+        a->next = l->landed;
+        l->landed = a;
+    }
+}
+
+// The sender goes on without its receiver; the copy lives until that has come. The request gets an older one's buffers
+// in exchange, so that a step allocates nothing.
+static void set_afloat(Request *r) {
+    Link *l = link_of(r);
+    reap_afloat(l);
+    Afloat *a = l->landed;
+    if (a) l->landed = a->next;
+    else a = host_alloc(sizeof *a);
+    Flight *flight = a->flight;
+    Buffer data = a->data;
+    *a = (Afloat){ .next = l->afloat, .flight = r->extra, .data = r->in, .what = *r };
+    l->afloat = a;
+    r->extra = flight;
+    r->in = data;
+}
+
+static void free_landed(Link *l) {
+    while (l->landed) {
+        Afloat *a = l->landed;
+        l->landed = a->next;
         free(a->flight);
         free(a->data.data);
         free(a);
     }
-}
-
-// The sender goes on without its receiver; the copy lives until that has come.
-static void set_afloat(Request *r) {
-    Link *l = link_of(r);
-    Afloat *a = host_alloc(sizeof *a);
-    a->flight = r->extra;
-    a->data = r->in;
-    describe(r, a->text);
-    a->next = l->afloat;
-    l->afloat = a;
-    r->extra = NULL;
-    r->in = (Buffer){ 0 };
-    reap_afloat(l);
 }
 
 static void mpi_start(Request *r) {
@@ -273,7 +296,7 @@ static void mpi_finish(Request *r) {
         set_afloat(r);
         return;
     }
-    if (r->action == DO_SEND || r->action == DO_RECV) wait_for(r, &((Flight *)r->extra)->request);
+    if (r->action == DO_SEND || r->action == DO_RECV) wait_for_message(r, &((Flight *)r->extra)->request);
     else finish_collective(r);
     mpi_meet(r);
 }
@@ -303,8 +326,12 @@ static void mpi_close(Comm *c) {
     Link *l = c->state->link;
     for (double deadline = now() + c->state->timeout; l->afloat; sched_yield()) {
         reap_afloat(l);
-        if (l->afloat && now() > deadline) too_late(c->state->timeout, l->afloat->text);
+        if (!l->afloat || now() < deadline) continue;
+        char text[200];
+        describe(&l->afloat->what, text);
+        too_late(c->state->timeout, text);
     }
+    free_landed(l);
     MPI_Status status;
     int forgotten, bytes;
     MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, l->comm, &forgotten, &status));

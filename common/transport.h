@@ -24,6 +24,7 @@ struct Request {
     size_t count;                          // elements of the whole (a message, for send and recv)
     size_t peer;                           // the root, or the other rank; 0 where there is none
     bool buffered;                         // a send that does not wait for its receiver
+    bool patient;                          // may wait for as long as it takes
     bool done;                             // out holds the result (kept by the emu transport)
     size_t in_count, out_count;            // elements of in and out on this rank
     Buffer in, out;
@@ -66,6 +67,7 @@ struct CommState {
     Request *open;                         // started or grouped, not waited for; oldest first
     Request *idle;                         // finished, kept for their buffers
     bool grouping;                         // between group_start and group_end
+    Buffer seen;                           // a piece of an input, to see whether it is still the same
     uint64_t id;                           // equal on all members, different for every Comm
     struct { size_t sent, received; Picoseconds link_free; } *peer;       // messages so far, and the model's link to a peer
 };

@@ -82,6 +82,7 @@ mistake long 3 "rank 0 sends [0-9]* bytes, where rank 2 receives [0-9]*" \
     "from rank 0 of world (4 elements.*has [0-9]* bytes" 1
 mistake unreceived 3 "from rank 0 to rank 1 on world was never received" "from rank 0 of world was never received" 1
 both unwaited 3 "comm_free of world, but all-reduce on world (4 .*never waited for"
+both changed-late 3 "rank 2. the input of all-reduce on world (70001 .* was changed before comm_wait" 1
 both changed 3 "rank 2. the input of all-reduce on world (4 .* was changed before comm_wait" 1
 both sent-changed 3 "rank 0. the input of send to rank 1 .* was changed before comm_wait" 1
 both order 3 "out of order"
@@ -95,6 +96,18 @@ both leak 3 "rank 2. leak" 1
 both fault 3 "rank 2. the fault of one rank" 1
 both usage 2 "unsplit: the same mistake on every rank" 1
 both lonely-usage 2 "unsplit: the mistake of one rank" 1
+
+# ---- what takes long ----
+if [ -n "$mpi" ]; then
+    ends 0 0 "" "all wait for what rank 0 does, beyond --timeout" $mpi 3 "$program" --timeout 2 slow
+else
+    skip "all wait for what rank 0 does, beyond --timeout" "$no_mpi"
+fi
+if [ -n "$mpi" ] && [ -n "$TEST_ALL" ]; then
+    ends 0 0 "^ok 1 - 2147483653 bytes" "more bytes than an int counts" $mpi 2 "$program" huge
+else
+    skip "more bytes than an int counts" "${TEST_ALL:+$no_mpi}${TEST_ALL:-4 GB of memory: with TEST_ALL=1 only}"
+fi
 
 # ---- the choice of transport ----
 ends 2 1 "mpirun -np 4" "--transport mpi without a launcher" "$program" --mpi

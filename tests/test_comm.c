@@ -12,6 +12,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+// What this rank has asked the C library for, as far as that can be seen from outside: large blocks only.
+static _Thread_local size_t large_blocks;
+#if defined __GLIBC__ && !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
+void *__libc_calloc(size_t n, size_t size);
+void *calloc(size_t n, size_t size) {
+    large_blocks += n > 0 && size > (1 << 14) / n;
+    return __libc_calloc(n, size);
+}
+#endif
 
 typedef struct {
     Comm *world;
@@ -311,6 +322,29 @@ static void test_started(Test *t, Comm *c) {
     arena_free(&a);
 }
 
+// Buffers are kept: after a few steps nothing is allocated any more.
+static void a_step(Comm *c, Tensor big, Tensor part, Tensor got) {
+    comm_all_reduce(c, big);
+    Request *sent = comm_start_send(c, big, neighbour(c, 1)), *sum = comm_start_all_reduce(c, got);
+    comm_wait(sum);
+    comm_wait(sent);
+    comm_recv(c, got, neighbour(c, c->size - 1));
+    comm_reduce_scatter(c, part, big);
+    comm_all_gather(c, big, part);
+    comm_barrier(c);
+}
+static void test_allocations(Test *t, Comm *c) {
+    size_t n = 30011;
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor big = vector(&a, integer, c->rank, 0, n), got = vector(&a, integer, c->rank, 0, n);
+    Tensor part = tensor_new(&a, 1, range_size(shard_range(n, c->size, c->rank)));
+    for (size_t i = 0; i < 12; i++) a_step(c, big, part, got);
+    size_t before = large_blocks;
+    for (size_t i = 0; i < 12; i++) a_step(c, big, part, got);
+    ok(t, large_blocks == before, "a step allocates nothing after the first ones");
+    arena_free(&a);
+}
+
 // ---- 5. The ledger ----
 
 static bool booked(Comm *c, CommKind kind, size_t calls, size_t bytes) {
@@ -376,6 +410,8 @@ static void test_split(Test *t) {
     ok(t, same->size == w->size && same->rank == w->rank && alone->size == 1 && alone->rank == 0,
        "equal keys keep the parent's order; a group of one");
     test_collectives(t, alone, "a group of one", rough);
+    test_started(t, alone);
+    test_groups(t, alone);
     test_ledger(t, alone);
     Arena a = arena(MEM_WORKSPACE);
     Tensor x = vector(&a, integer, w->rank, 0, 50), y = vector(&a, integer, half->rank, 0, 50);
@@ -413,6 +449,28 @@ static void test_side_channel(Test *t) {
     }
 }
 
+// More than one piece of the side channel: from the last rank to rank 0, and from rank 0 to all.
+static void test_long_messages(Test *t, size_t bytes) {
+    bool last = t->world->rank == t->world->size - 1, good = true;
+    size_t mine = last ? bytes : 0, *sizes = NULL;
+    unsigned char *data = host_alloc(bytes), *all = NULL;
+    for (size_t i = 0; last && i < bytes; i += 4099) data[i] = (unsigned char)(1 + i % 251);
+    side_gather(data, mine, (void **)&all, &sizes);
+    if (t->world->rank == 0) {
+        good = sizes[t->world->size - 1] == bytes;
+        for (size_t i = 0; i < bytes && good; i++) good = all[i] == (i % 4099 ? 0 : 1 + i % 251);
+        memcpy(data, all, bytes);
+    }
+    if (bytes < 1 << 30) {
+        side_broadcast(data, bytes);
+        for (size_t i = 0; i < bytes && good; i++) good = data[i] == (i % 4099 ? 0 : 1 + i % 251);
+    }
+    ok(t, good, "%zu bytes over the side channel", bytes);
+    free(data);
+    free(all);
+    free(sizes);
+}
+
 static void test_everything(Test *t) {
     test_collectives(t, t->world, "world", integer);
     if (t->reduce == REDUCE_ORDERED) test_collectives(t, t->world, "world", rough);
@@ -423,9 +481,11 @@ static void test_everything(Test *t) {
     test_blocking_sends(t, t->world);
     test_groups(t, t->world);
     test_started(t, t->world);
+    test_allocations(t, t->world);
     test_ledger(t, t->world);
     test_split(t);
     test_side_channel(t);
+    test_long_messages(t, ((size_t)1 << 24) + 5);
     if (t->world->rank == 0) printf("# bits %016llx\n1..%zu\n", (unsigned long long)t->bits, t->tests);
 }
 
@@ -455,6 +515,13 @@ static void mistaken_collective(const char *mode, Comm *w, Tensor x) {
         Request *r = comm_start_all_reduce(w, four);
         if (last) tensor_fill(tensor_flat_range(x, 3, 4), 9);
         comm_wait(r);
+    } else if (strcmp(mode, "changed-late") == 0) {
+        Arena a = arena(MEM_WORKSPACE);
+        Tensor big = vector(&a, integer, w->rank, 0, 70001);
+        Request *r = comm_start_all_reduce(w, big);
+        if (last) tensor_fill(tensor_flat_range(big, 70000, 70001), 9);
+        comm_wait(r);
+        arena_free(&a);
     } else if (strcmp(mode, "order") == 0) {
         Request *r = comm_start_all_reduce(w, four);
         comm_wait(comm_start_all_reduce(w, five));
@@ -511,10 +578,21 @@ static void make_mistake(Test *t) {
     arena_free(&a);
 }
 
+// No mistakes: rank 0 takes longer than --timeout before it tells the others something; 2 GiB and more from one rank.
+static void take_long(Comm *world) {
+    double begun = now();
+    char word = 0;
+    if (world->rank == 0) sleep(3);
+    side_broadcast(&word, sizeof word);
+    if (now() - begun < 2) fault("side_broadcast: rank %zu did not wait", world->rank);
+}
+
 static void body(Comm *world, void *context) {
     Context *c = context;
     Test t = { .world = world, .mode = c->mode, .reduce = c->reduce };
-    if (c->mode) make_mistake(&t);
+    if (c->mode && strcmp(c->mode, "slow") == 0) take_long(world);
+    else if (c->mode && strcmp(c->mode, "huge") == 0) test_long_messages(&t, ((size_t)1 << 31) + 5);
+    else if (c->mode) make_mistake(&t);
     else test_everything(&t);
     if (world->rank == 0) c->status = t.failed > 0 ? STATUS_CHECK_FAILED : 0;
 }
