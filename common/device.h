@@ -7,7 +7,7 @@
 
 const char *device_name(void);                 // "cpu"
 void device_init(void);                        // once per process: pins the BLAS to one thread
-void *device_alloc(size_t bytes);              // 64-byte aligned; fault() when there is none left
+void *device_alloc(size_t bytes);              // 64-byte aligned; NULL when there is none left
 void device_free(void *p);
 void device_copy(void *to, const void *from, size_t bytes);          // device to device
 void device_upload(void *to, const void *from, size_t bytes);        // host to device

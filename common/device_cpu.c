@@ -26,9 +26,7 @@ void device_init(void) {
 
 void *device_alloc(size_t bytes) {
     size_t rounded = bytes ? ceil_div(bytes, ALIGNMENT) * ALIGNMENT : ALIGNMENT;
-    void *p = aligned_alloc(ALIGNMENT, rounded);
-    if (!p) fault("out of memory: %zu bytes (%.1f MiB) for one buffer", bytes, (double)bytes / (1 << 20));
-    return p;
+    return aligned_alloc(ALIGNMENT, rounded);
 }
 
 void device_free(void *p) { free(p); }

@@ -93,10 +93,30 @@ static Block *take_kept(size_t size_class) {
     return NULL;
 }
 
-static Block *new_block(size_t size_class) {
+static void release_kept(void) {
+    for (size_t i = 0; i < LISTS; i++)
+        while (mine.kept[i]) {
+            Block *b = mine.kept[i];
+            mine.kept[i] = b->next;
+            device_free(b->data);
+            free(b);
+        }
+}
+
+// Kept blocks fit only their own size. They must not be what stands in another's way.
+static Block *new_block(size_t size_class, MemoryCategory category) {
     Block *b = malloc(sizeof *b);
     if (!b) fault("out of host memory: the description of a buffer of %zu bytes", size_class);
-    b->data = device_alloc(size_class + GRAIN);     // GRAIN >= GUARD: room for the guard
+    size_t bytes = size_class + GRAIN;              // GRAIN >= GUARD: room for the guard
+    b->data = device_alloc(bytes);
+    if (!b->data) {
+        release_kept();
+        b->data = device_alloc(bytes);
+    }
+    if (!b->data)
+        fault("out of memory: %zu bytes (%.1f MiB) for one buffer of %s, beside the %.1f MiB that this rank holds",
+              size_class, (double)size_class / (1 << 20), memory_category_name[category],
+              (double)(mine.total + mine.now[MEM_REFERENCE]) / (1 << 20));
     b->size_class = size_class;
     b->rank = this_rank;
     return b;
@@ -135,7 +155,7 @@ void *arena_alloc(Arena *a, size_t bytes) {
     if (bytes > SIZE_MAX - 2 * GRAIN) fault("arena_alloc: %zu bytes of %s", bytes, memory_category_name[a->category]);
     size_t size_class = bytes ? ceil_div(bytes, GRAIN) * GRAIN : GRAIN;
     Block *b = take_kept(size_class);
-    if (!b) b = new_block(size_class);
+    if (!b) b = new_block(size_class, a->category);
     b->bytes = bytes;
     b->category = ledger_paused() ? MEM_REFERENCE : a->category;
     b->guarded = !mine.poison_off;
@@ -172,16 +192,6 @@ size_t arena_bytes(const Arena *a) {
 
 void memory_rank_begin(void) {
     memset(&mine, 0, sizeof mine);
-}
-
-static void release_kept(void) {
-    for (size_t i = 0; i < LISTS; i++)
-        while (mine.kept[i]) {
-            Block *b = mine.kept[i];
-            mine.kept[i] = b->next;
-            device_free(b->data);
-            free(b);
-        }
 }
 
 void memory_rank_end(void) {

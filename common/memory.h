@@ -2,7 +2,8 @@
 // the peak, of each category and of the total. Device memory under a GPU backend.
 //
 // New memory is poisoned with NaN (unless memory_poison is off), so reading what nobody wrote fails loudly. Freed blocks are
-// kept for the next request of the same size: a training step allocates nothing after the first.
+// kept for the next request of the same size: a training step allocates nothing after the first. They are given back
+// when there is no memory left for another size.
 #ifndef MEMORY_H
 #define MEMORY_H
 #include <stdbool.h>

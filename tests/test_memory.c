@@ -5,10 +5,17 @@
 // question: Is every byte counted, every misuse noticed, every element where its view says?
 #include <math.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include "common/device.h"
 #include "common/random.h"
 #include "common/tensor.h"
 #include "tap.h"
+
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
 
 // ---- the ledger ----
 
@@ -143,6 +150,26 @@ static void write_byte(size_t where) {
 }
 static void write_last(void) { write_byte(67); }
 static void write_past(void) { write_byte(68); }
+// With room for one block of this size only.
+static void two_large(bool free_the_first) {
+    enum { LARGE = 600 << 20 };
+    FILE *f = fopen("/proc/self/statm", "r");
+    size_t pages = 0;
+    if (!f || fscanf(f, "%zu", &pages) != 1) fault("/proc/self/statm cannot be read");
+    fclose(f);
+    rlim_t most = pages * (size_t)sysconf(_SC_PAGESIZE) + LARGE + LARGE / 2;
+    if (setrlimit(RLIMIT_AS, &(struct rlimit){ most, most }) != 0) fault("setrlimit");
+    memory_rank_begin();
+    memory_set_poison(false);                  // not a page of it is touched
+    Arena a = arena(MEM_GRADIENTS);
+    arena_alloc(&a, LARGE);
+    if (free_the_first) arena_free(&a);
+    arena_alloc(&a, LARGE + 1000);
+    arena_free(&a);
+    memory_rank_end();
+}
+static void one_after_the_other(void) { two_large(true); }
+static void both_at_once(void) { two_large(false); }
 static void too_much(void) {
     Arena a = arena(MEM_GRADIENTS);
     tensor_new(&a, SIZE_MAX / 8, 16);
@@ -159,6 +186,9 @@ static void test_misuse(void) {
     ends(write_past, 3, "wrote past the end of a buffer of 68 bytes of gradients");
     ends(write_last, 0, "");
     ends(too_much, 3, "more than any memory holds");
+    if (SANITIZED) return;                     // sanitizers need address space themselves
+    ends(one_after_the_other, 0, "");
+    ends(both_at_once, 3, "out of memory: 629146624 bytes (600.0 MiB) for one buffer of gradients, beside the 600.0 MiB");
 }
 
 // ---- tensors ----
