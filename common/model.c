@@ -256,10 +256,14 @@ static void put(const Model *m, Snapshot *s, bool gradients, Which which) {
             size_t all = param_local_rows(p) * param_local_cols(p);
             bool whole = !gradients && p->w.data;                                // more than I own, under ZeRO-1 and 2
             Range r = whole ? (Range){p->offset, p->offset + all} : owned(u, p);
-            size_t n = range_size(r);
-            size_t *index = host_alloc((n + 1) * sizeof *index);
-            for (size_t e = 0; e < n; e++) index[e] = param_global_index(p, r.lo - p->offset + e);
+            size_t n = range_size(r), first = r.lo - p->offset;
             Tensor part = whole ? p->w : n ? owned_part(u, gradients ? u->own_g : u->own_w, r) : (Tensor){0};
+            if (p->cut != CUT_COLS) {                                            // it lies together in the whole, too
+                snapshot_put_flat(s, p->name, p->rows, p->cols, part, n ? param_global_index(p, first) : 0);
+                continue;
+            }
+            size_t *index = host_alloc((n + 1) * sizeof *index);
+            for (size_t e = 0; e < n; e++) index[e] = param_global_index(p, first + e);
             snapshot_put_indexed(s, p->name, p->rows, p->cols, part, index);
             free(index);
         }

@@ -7,6 +7,7 @@
 #include <math.h>
 #include "common/data.h"
 #include "common/device.h"
+#include "common/frame.h"
 #include "common/model.h"
 #include "common/optimizer.h"
 #include "common/random.h"
@@ -595,9 +596,25 @@ static void test_text(void) {
     remove(text_path);
 }
 
+// ---- snapshots ----
+
+// What a rank sends of its weights is little more than the weights.
+static void test_snapshot_size(void) {
+    ModelConfig c = small;
+    c.width = 64;
+    Model *m = whole_model(&c);
+    Snapshot *s = snapshot_new(NULL);
+    model_snapshot_weights(m, s);
+    size_t bytes = config_parameters(&c) * sizeof(real), most = bytes + config_tensors(&c) * 256;
+    ok(s->size >= bytes && s->size <= most, "a snapshot of %zu bytes of whole weights takes %zu", bytes, s->size);
+    snapshot_free(s);
+    model_free(m);
+}
+
 int main(void) {
     device_init();
     memory_rank_begin();
+    test_snapshot_size();
     test_ranges();
     test_cuts();
     test_initial_weights();
