@@ -154,6 +154,13 @@ static void rows(void) {
     schedule_all_free(stage, 2);
 }
 
+static void long_lists(void) {
+    double begun = now();
+    Schedule s = schedule_gpipe(2, 100000, 0);
+    ok(s.n == 200000 && s.ops[199999].micro_batch == 99999 && now() - begun < 2, "a list of 200000 operations, and soon");
+    schedule_free(&s);
+}
+
 // ---- layers of a stage ----
 
 static void stage_layers(void) {
@@ -195,6 +202,7 @@ int main(void) {
     known_orders();
     lists_that_deadlock();
     rows();
+    long_lists();
     stage_layers();
     return tap_end();
 }
