@@ -19,7 +19,7 @@ static const Option common_options[] = {
     {"json", "FILE", NULL, "write settings, checks, costs and the verdict to FILE"},
     {"svg", "FILE", NULL, "write the lesson's picture of what happened when"},
     {"trace", "FILE", NULL, "write it as a trace for ui.perfetto.dev"},
-    {"timeout", "SECONDS", "60", "how long a rank may wait for the others in one call"},
+    {"timeout", "SECONDS", "60", "how long a rank may wait in one call, but for what only rank 0 does"},
     {"color", NULL, NULL, "colour the verdicts"},
     {"help", NULL, NULL, "print this text"},
     {0},
@@ -158,9 +158,17 @@ static _Noreturn void unknown_option(const Settings *s, const char *argument) {
     usage_error("unknown option %s; the nearest is --%s, and --help lists them all", argument, nearest);
 }
 
+// getopt_long takes the beginning of a name for the name. Here only the whole name will do: an option that is added
+// one day must not change what an old command line means.
+static void require_whole_name(const Settings *s, const Option *o, const char *argument) {
+    size_t length = strcspn(argument + 2, "=");
+    if (length != strlen(o->name) || strncmp(argument + 2, o->name, length) != 0) unknown_option(s, argument);
+}
+
 static _Noreturn void bad_option(const Settings *s, int answer, char **argv) {
     if (optopt >= 256) {
         const Option *o = &s->list[optopt - 256].option;
+        require_whole_name(s, o, argv[optind - 1]);
         if (answer == ':') usage_error("--%s needs a value: --%s %s (%s)", o->name, o->name, o->value, o->help);
         usage_error("--%s takes no value: write only --%s", o->name, o->name);
     }
@@ -179,6 +187,8 @@ Settings settings_parse(int argc, char **argv, const Option *own) {
     for (int answer; (answer = getopt_long(argc, argv, ":", table, NULL)) != -1;) {
         if (answer < 256) bad_option(&s, answer, argv);
         Setting *set = &s.list[answer - 256];
+        bool apart = set->option.value != NULL && optarg == argv[optind - 1];         // --name value, not --name=value
+        require_whole_name(&s, &set->option, argv[optind - (apart ? 2 : 1)]);
         set->given = true;
         if (set->option.value != NULL) set->text = optarg;
         validate(set);

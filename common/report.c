@@ -165,13 +165,27 @@ void report_costs(Run *run) {
 
 // ---- JSON ----
 
+// Bytes of the UTF-8 character that text begins with; 0 when it is none, also where it is overlong, half of a pair, or
+// beyond the last one (RFC 3629).
+static size_t utf8_length(const char *text) {
+    const unsigned char *c = (const unsigned char *)text;
+    size_t n = c[0] < 0x80 ? 1 : c[0] < 0xc2 ? 0 : c[0] < 0xe0 ? 2 : c[0] < 0xf0 ? 3 : c[0] < 0xf5 ? 4 : 0;
+    for (size_t i = 1; i < n; i++)
+        if ((c[i] & 0xc0) != 0x80) return 0;
+    if ((c[0] == 0xe0 && c[1] < 0xa0) || (c[0] == 0xed && c[1] > 0x9f)) return 0;
+    if ((c[0] == 0xf0 && c[1] < 0x90) || (c[0] == 0xf4 && c[1] > 0x8f)) return 0;
+    return n;
+}
+
 static void json_string(FILE *f, const char *text) {
     putc('"', f);
-    for (; *text != 0; text++) {
+    for (size_t n; *text != 0; text += n > 0 ? n : 1) {
         unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\') fprintf(f, "\\%c", c);
+        n = utf8_length(text);
+        if (n == 0) fputs("\\ufffd", f);      // a path may hold any byte, JSON only characters
+        else if (c == '"' || c == '\\') fprintf(f, "\\%c", c);
         else if (c < 0x20) fprintf(f, "\\u%04x", c);
-        else putc(c, f);
+        else fwrite(text, 1, n, f);
     }
     putc('"', f);
 }
