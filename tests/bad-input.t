@@ -24,6 +24,7 @@ push @tiny, '--data', "$work/text";
 my @mistakes = (
     [2, '--sead 1', 2, qr/unknown option --sead; the nearest is --seed/, 'mpi'],
     [2, '--micro-bach 1', 2, qr/the nearest is --micro-batch/],
+    [2, '--batc 4', 2, qr/unknown option --batc; the nearest is --batch/, 'mpi'],
     [2, '--chunks 2', 2, qr/unknown option --chunks/],
     [2, '--save x', 2, qr/unknown option --save/],
     [2, '--tf32', 2, qr/unknown option --tf32/],
@@ -74,8 +75,8 @@ my @mistakes = (
     [2, "--log $work/no/folder --layers 48 --width 4096", 2, qr/cannot write the log/],       # before the work
     [2, "--export $work/no/folder", 2, qr/--export \S+folder: cannot write it: No such file.*; name a file in a folder that exists/, 'mpi'],
     [2, "--export $work", 2, qr/--export \S+: cannot write it: Is a directory/],
-    [2, "--json $work/no/folder", 3, qr/--json \S+folder: cannot write it: No such file.*; name a file in a folder that exists/, 'mpi'],
-    (map { [2, "--$_ $work/no/folder", 3, qr/--$_ \S+folder: cannot write it: No such file.*; name a file in a folder/, 'mpi'] } qw(svg trace)),
+    [2, "--json $work/no/folder", 2, qr/--json \S+folder: cannot write it: No such file.*; name a file in a folder that exists/, 'mpi'],
+    (map { [2, "--$_ $work/no/folder", 2, qr/--$_ \S+folder: cannot write it: No such file.*; name a file in a folder/, 'mpi'] } qw(svg trace)),
     [2, 'train', 2, qr/unexpected argument train: options start with --/],
     (-c '/dev/full' ? (
         [2, '--log /dev/full', 3, qr/cannot write the log \/dev\/full: No space left/, 'mpi'],

@@ -126,7 +126,11 @@ my @mistakes = (
     ['--emulate 1e3', qr/whole number/], ['--transport pigeon', qr/--transport pigeon: expected one of emu\|mpi/],
     ['--reduce order', qr/expected one of ordered\|fast/],
     ['--sead 1', qr/unknown option --sead; the nearest is --seed/],
-    ['--lound', qr/unknown option --lound; the nearest is --loud/], ['-x', qr/unknown option -x/],
+    ['--lound', qr/unknown option --lound; the nearest is --loud/], ['--siz 3', qr/unknown option --siz; the nearest is --size/],
+    ['--siz=3', qr/unknown option --siz=3; the nearest is --size/], ['--siz', qr/unknown option --siz; the nearest is --size/],
+    ['--lou', qr/unknown option --lou; the nearest is --loud/], ['--lou=3', qr/unknown option --lou=3; the nearest/],
+    ['--size 3 --rat=1', qr/unknown option --rat=1; the nearest is --rate/], ['--note --siz --siz 3', qr/unknown option --siz;/],
+    ['--h', qr/unknown option --h;/], ['-x', qr/unknown option -x/],
     ['--clock pigeon', qr/--clock pigeon: expected one of wall\|model/], ['--tf32', qr/unknown option --tf32/], ['--seed', qr/--seed needs a value: --seed N/],
     ['--loud=3', qr/--loud takes no value/], ['--size 1.5', qr/--size 1\.5: expected a whole number/],
     ['--size -1', qr/--size -1: expected a whole number/],
@@ -158,15 +162,44 @@ for my $way ([bare => $program], $have_mpi ? $processes : ()) {
     like($out, qr/^  --timeout SECONDS +\S.*\(default 60\)$/m, "$way->[0], --help: common options with defaults");
 }
 
-# ---- what cannot be written is a fault ----
+# ---- what cannot be written: a usage error when that is seen before the work, else a fault ----
 for my $way ([bare => $program], $have_mpi ? $processes : ()) {
     for my $file ($way->[0] eq 'bare' ? ('/dev/full', $work) : (), "$work/no/such/folder.json") {
         my ($status, undef, $err) = start("$way->[1] --json $file");
-        is($status, 3, "$way->[0], --json $file: status 3");
+        my $expected = $file eq '/dev/full' ? 3 : 2;
+        is($status, $expected, "$way->[0], --json $file: status $expected");
+        is(scalar(() = $err =~ /^(?:unsplit: |\[rank)/mg), 1, "$way->[0], --json $file: one message") or diag($err);
         like($err, qr/--json \Q$file\E: cannot write it: \w/, "$way->[0], --json $file: the message names it");
     }
 }
 ok(-c '/dev/full' && !-e '/dev/full.tmp', 'a device is not replaced');
+{
+    for my $name (qw(mine.json.tmp mine.json.tmp2)) { open my $f, '>', "$work/$name" or die; print $f 'mine'; close $f or die }
+    for my $way ([bare => $program], $have_mpi ? $processes : ()) {
+        my ($status) = start("$way->[1] --json $work/mine.json");
+        ok($status == 0 && eval { decode_json(slurp("$work/mine.json")) }, "$way->[0]: the page is there");
+        is(join(' ', map { s/.*\///r } sort glob "$work/mine*"), 'mine.json mine.json.tmp mine.json.tmp2', "$way->[0]: and no other new file");
+        is(slurp("$work/mine.json.tmp") . slurp("$work/mine.json.tmp2"), 'minemine', "$way->[0]: files of the user are left alone");
+    }
+}
+{
+    my $accent = "\xc3\xa9";
+    my @notes = (["caf$accent", "caf\x{e9}"], ["\xe9t$accent", "\x{fffd}t\x{e9}"], ["a\xff\xc3", "a\x{fffd}\x{fffd}"],
+                 ["\xed\xa0\x80 \xc0\xaf \xf5", "\x{fffd}\x{fffd}\x{fffd} \x{fffd}\x{fffd} \x{fffd}"],
+                 ["\xf0\x9f\x98\x80 \xe2\x82", "\x{1f600} \x{fffd}\x{fffd}"]);
+    for my $note (@notes) {
+        my ($status) = start("$program --note '$note->[0]' --json $work/page.json");
+        my $page = eval { decode_json(slurp("$work/page.json")) };
+        is($page && $page->{config}{note}, $note->[1], 'JSON: bytes ' . join(' ', map { sprintf '%02x', ord } split //, $note->[0]) . ' of a text')
+            or diag($@);
+    }
+}
+SKIP: {
+    skip 'no mpirun', 2 unless $have_mpi;
+    my ($status, undef, $err) = start("tools/launch 3 $program --mode slow --timeout 1");
+    is($status, 0, 'rank 0 may take longer than --timeout at the end, where it writes files');
+    is($err, '', 'nobody complains');
+}
 SKIP: {
     skip 'no /dev/full', 4 unless -c '/dev/full';
     for my $args ('', '--help') {

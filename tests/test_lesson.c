@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { ROWS = 6, COLS = 5, COUNT = ROWS * COLS };
 enum { BY_ROWS, BY_COLS, FLAT, INDEXED, REPLICA, MORE };       // tensors, and how they are cut
@@ -134,12 +135,13 @@ static void lesson(Run *run) {
         check_rest(&t);
     }
     if (!mode_is(&t, "leak")) arena_free(&t.arena);
+    if (mode_is(&t, "slow") && run->verbose) sleep(3);         // as if it wrote a large file
 }
 
 int main(int argc, char **argv) {
     const Option options[] = {
         {"mode", "pass|element|bit|nan|nan-expected|missing|name|empty|replicas|many|trap|number|number-nan|number-rank"
-                 "|false|cost|cost-nan|nothing|leak", "pass", "what goes wrong"},
+                 "|false|cost|cost-nan|nothing|leak|slow", "pass", "what goes wrong"},
         {"size", "N", "5", "a whole number"},
         {"rate", "X", "0.5", "a real number"},
         {"note", "TEXT", "none", "a text"},
