@@ -24,7 +24,13 @@ END
 probe_blas() {
     cat >"$probe_dir/blas.c" <<'END'
 #include <cblas.h>
-int main(void) { double a = 2, b = 3; return cblas_ddot(1, &a, 1, &b, 1) != 6; }
+#include <stdio.h>
+char *openblas_get_corename(void) __attribute__((weak));
+int main(void) {
+    double a = 2, b = 3;
+    if (openblas_get_corename) puts(openblas_get_corename());
+    return cblas_ddot(1, &a, 1, &b, 1) != 6;
+}
 END
     blas_cflags=$(pkg-config --cflags openblas 2>/dev/null) && blas_libs=$(pkg-config --libs openblas 2>/dev/null) &&
         try_blas && return 0
@@ -37,7 +43,7 @@ END
 try_blas() {
     # shellcheck disable=SC2086    # several flags in one variable
     "${CC:-mpicc}" $blas_cflags -o "$probe_dir/blas" "$probe_dir/blas.c" $blas_libs >"$probe_dir/log" 2>&1 &&
-        "$probe_dir/blas"
+        "$probe_dir/blas" >>"$probe_dir/log"
 }
 
 # The launcher starts two ranks that see each other. Needs probe_mpi's program.
@@ -47,6 +53,10 @@ probe_mpirun() {
 
 # The TAP harness of the tests.
 probe_prove() { perl -MTAP::Harness -e 1 >"$probe_dir/log" 2>&1; }
+# Version, and the kernels in use: OpenBLAS has them for several processors and chooses at run time, or as OPENBLAS_CORETYPE says,
+# which may well mean half the speed. Needs probe_blas's program.
 openblas_version() {
-    version=$(pkg-config --modversion openblas 2>/dev/null) && echo "OpenBLAS $version" || echo "linked with $blas_libs"
+    version=$(pkg-config --modversion openblas 2>/dev/null) && version="OpenBLAS $version" || version="linked with $blas_libs"
+    core=$("$probe_dir/blas" 2>/dev/null)
+    echo "$version${core:+, kernels for $core${OPENBLAS_CORETYPE:+, as OPENBLAS_CORETYPE demands}}"
 }
