@@ -501,13 +501,25 @@ void comm_free(Comm *c) {
 enum { PIECE_BYTES = 1 << 24 };
 static size_t piece(size_t bytes, size_t at) { return bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES; }
 
+// Whatever rank 0 does alone (the unsplit twin, comparing, drawing, writing to a slow disk), the others wait for it: no
+// deadline. Should it die, the launcher ends them.
+static void from_rank_0(const char *call, void *data, size_t bytes) {
+    Request *r = request_new(side, DO_BROADCAST, call, BYTES, bytes, 0);
+    r->patient = true;
+    host_run(r, data, data);
+}
+
 void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes) {
+    char here = 0;
+    from_rank_0("side_gather", &here, sizeof here);
     size_t *size = host_alloc(side->size * sizeof *size), total = 0;
     host_run(request_new(side, DO_ALL_GATHER, "side_gather", BYTES, side->size * sizeof *size, 0), &bytes, size);
     if (side->rank > 0) {
-        for (size_t at = 0; at < bytes; at += piece(bytes, at))
-            host_run(request_new(side, DO_SEND, "side_gather", BYTES, piece(bytes, at), 0), (const char *)mine + at,
-                     NULL);
+        for (size_t at = 0; at < bytes; at += piece(bytes, at)) {
+            Request *r = request_new(side, DO_SEND, "side_gather", BYTES, piece(bytes, at), 0);
+            r->patient = true;                 // rank 0 takes one rank's after the other's
+            host_run(r, (const char *)mine + at, NULL);
+        }
         free(size);
         return;
     }
@@ -521,14 +533,10 @@ void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes) {
     *sizes = size;
 }
 
-// Whatever rank 0 does before it (comparing, drawing, writing to a slow disk), the others wait for it: no deadline.
-// Should it die, the launcher ends them.
 void side_broadcast(void *data, size_t bytes) {
     size_t at = 0;
     do {
-        Request *r = request_new(side, DO_BROADCAST, "side_broadcast", BYTES, piece(bytes, at), 0);
-        r->patient = true;
-        host_run(r, (char *)data + at, (char *)data + at);
+        from_rank_0("side_broadcast", (char *)data + at, piece(bytes, at));
         at += piece(bytes, at);
     } while (at < bytes);
 }

@@ -54,9 +54,10 @@ Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor mine);
 Request *comm_start_send(Comm *c, Tensor t, size_t to);        // buffered: does not wait for the receiver
 void comm_wait(Request *r);                                    // in the order of the starts, on every rank; NULL is allowed
 
-// --- side channel: never counted, outside the lesson's own path. For checks, digests and logs. Over the whole world. ---
+// --- side channel: never counted, outside the lesson's own path. For checks, digests and logs. Over the whole world.
+//     For rank 0, which compares and writes files, the others wait here without a deadline. ---
 void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes);   // rank 0: concatenation (malloc'ed) and each rank's size
-void side_broadcast(void *data, size_t bytes);                                  // from rank 0; waits without a deadline
+void side_broadcast(void *data, size_t bytes);                                  // from rank 0
 
 // --- the launch (called by lesson.c) ---
 typedef enum { REDUCE_ORDERED, REDUCE_FAST } ReduceOrder;      // add in rank order on every transport | the library's own algorithm
@@ -66,7 +67,7 @@ typedef struct {
     size_t emulate;                                            // virtual ranks, 0: not asked for
     size_t default_ranks;                                      // the lesson's own count, used when started bare
     ReduceOrder reduce;
-    double timeout;                                            // seconds a rank may wait in one call, but side_broadcast
+    double timeout;                                            // seconds a rank may wait in one call
 } LaunchOptions;
 // Is this process one of several, by its environment? Looked up before options are parsed. *rank is 0 when alone.
 bool comm_launched_by_mpi(size_t *rank, size_t *size);
