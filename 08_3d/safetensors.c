@@ -1,11 +1,8 @@
 // safetensors.c: see safetensors.h.
 #include "08_3d/safetensors.h"
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "common/output.h"
 
 // The whole model's tensors in model order, whatever part of it this rank holds: described once more, never allocated.
 static char *header(const Model *whole, size_t *length) {
@@ -36,51 +33,22 @@ static char *header(const Model *whole, size_t *length) {
     return h;
 }
 
-// Beside its place and renamed when it is whole. What is not a plain file (a pipe, a device) is written in place:
-// renaming would replace it.
-static bool in_place(const char *file) {
-    struct stat there;
-    return stat(file, &there) == 0 && !S_ISREG(there.st_mode);
-}
-static char *part_name(const char *file) {
-    char *part = host_alloc(strlen(file) + 5);
-    sprintf(part, "%s%s", file, in_place(file) ? "" : ".tmp");
-    return part;
-}
-
 void safetensors_require(Run *run, const char *file) {
-    struct stat there;
-    if (run->world->rank || (stat(file, &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode))) return;
-    char *part = part_name(file);
-    FILE *f = fopen(part, "ab");
-    REQUIRE(f, "--export %s: cannot write it: %s; name a file in a folder that exists", file, strerror(errno));
-    fclose(f);
-    if (!in_place(file)) remove(part);
-    free(part);
+    if (run->world->rank == 0) output_require("export", file);
 }
 
 static void write_file(const Model *whole, Snapshot *weights, const char *file) {
-    bool direct = in_place(file);
-    char *part = part_name(file);
-    FILE *f = fopen(part, "wb");
-    if (!f) fault("--export %s: cannot write it: %s", file, strerror(errno));
+    Output o = output_open("export", file);
     size_t length;
     char *h = header(whole, &length);
-    bool good = fwrite(h, 1, length, f) == length;
+    fwrite(h, 1, length, o.f);                     // errors stay with the file: output_close() asks for them
     for (size_t i = 0; i < whole->n_units; i++)
         for (size_t k = 0; k < whole->units[i].n_params && !whole->units[i].tied_to; k++) {
             const Param *p = &whole->units[i].params[k];
-            size_t n = p->rows * p->cols;
-            good &= fwrite(snapshot_values(weights, p->name), sizeof(real), n, f) == n;
+            fwrite(snapshot_values(weights, p->name), sizeof(real), p->rows * p->cols, o.f);
         }
-    good &= fflush(f) == 0 && (direct || fsync(fileno(f)) == 0);
-    int why = errno;
-    good &= fclose(f) == 0;
+    output_close(&o);
     free(h);
-    if (good && !direct && rename(part, file) != 0) { good = false; why = errno; }
-    if (!good && !direct) remove(part);
-    free(part);
-    if (!good) fault("--export %s: cannot write it: %s", file, strerror(why));
 }
 
 void safetensors_export(Run *run, const Model *m, const char *file) {

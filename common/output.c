@@ -54,7 +54,7 @@ Output output_open(const char *option, const char *file) {
 }
 
 void output_close(Output *o) {
-    int trouble = fflush(o->f) != 0 || ferror(o->f) ? errno : 0;
+    int trouble = fflush(o->f) != 0 || ferror(o->f) ? (errno ? errno : EIO) : 0;
     if (fclose(o->f) != 0 && trouble == 0) trouble = errno;
     if (trouble == 0 && strcmp(o->part, o->file) != 0 && rename(o->part, o->file) != 0) trouble = errno;
     if (trouble != 0) {
