@@ -5,8 +5,8 @@
 #include "memory.h"
 #include "util.h"
 
-// "lesson" is a device slowed down to the size of the lessons' models, whose blocks have some 1e4 FLOPs where real ones have 1e12: at
-// one FLOP a nanosecond, computing and talking stand in the proportion in which they stand in training.
+// "lesson" is a device slowed down to the size of the lessons' models, whose blocks have some 1e4 FLOPs where real ones
+// have 1e12: at one FLOP a nanosecond, computing and talking stand in the proportion in which they stand in training.
 const ClockDevice clock_devices[] = {
     { "lesson", 1e9, "one FLOP a nanosecond, to the scale of the lessons' models" },
     { "h100", 989.4e12, "NVIDIA H100 SXM data sheet: dense bf16" },

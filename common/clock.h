@@ -1,11 +1,12 @@
 // clock.h: what time it is for a rank: real time, or the time that a model of devices and links predicts.
 //
-// The model clock does the arithmetic for real and computes the time: integer picoseconds, so that a run shows the same digits on
-// every machine and transport. Each rank has a compute row and a communication row.
+// The model clock does the arithmetic for real and computes the time: integer picoseconds, so that a run shows the same
+// digits on every machine and transport. Each rank has a compute row and a communication row.
 //   compute       only the FLOPs of GEMMs take time, FLOPs / rate
-//   collective    starts when its last member has come and everybody's communication row is free; lasts alpha * steps + bytes / beta
-//                 (steps and bytes of a ring, as the ledger books them); ends for all members at once
-//   send          leaves when it is issued and the link to that peer is free; arrives alpha + bytes / beta later; the sender goes on
+//   collective    starts when its last member has come and everybody's communication row is free; lasts alpha * steps +
+//                 bytes / beta (steps and bytes of a ring, as the ledger books them); ends for all members at once
+//   send          leaves when it is issued and the link to that peer is free; arrives alpha + bytes / beta later; the
+//                 sender goes on
 // Links do not slow each other down. Time stands still while the ledger is paused: the unsplit twin costs nothing.
 //
 // Under the wall clock the same calls stamp real time.
@@ -16,8 +17,8 @@
 #include <stdint.h>
 
 typedef uint64_t Picoseconds;
-typedef struct { const char *name; double flops; const char *source; } ClockDevice;                  // FLOP/s
-typedef struct { const char *name; double alpha, beta; const char *source; } ClockLink;              // seconds, bytes/s; 0, 0: free
+typedef struct { const char *name; double flops; const char *source; } ClockDevice;      // FLOP/s
+typedef struct { const char *name; double alpha, beta; const char *source; } ClockLink;  // seconds, bytes/s; 0, 0: free
 extern const ClockDevice clock_devices[];          // end with name NULL
 extern const ClockLink clock_links[];
 
@@ -34,8 +35,8 @@ double clock_begun(void);
 void clock_set_begun(double t);
 
 // ---- for comm.c: each does nothing under the wall clock ----
-Picoseconds clock_transfer(size_t steps, size_t bytes);            // how long steps messages of bytes / steps each take
-void clock_wait_until(Picoseconds t);                              // the compute row stands idle until t, if that is later
-Picoseconds clock_row_free(void);                                  // when the communication row is free
+Picoseconds clock_transfer(size_t steps, size_t bytes);    // how long steps messages of bytes / steps each take
+void clock_wait_until(Picoseconds t);                      // the compute row stands idle until t, if that is later
+Picoseconds clock_row_free(void);                          // when the communication row is free
 void clock_row_set(Picoseconds t);
 #endif

@@ -225,8 +225,8 @@ static void time_ends(Request *r) {
     } else if (collective(r)) {
         collective_ends(r);
     } else {
-        record_transfer(r->action == DO_SEND ? EVENT_SEND : EVENT_RECV, r->kind, r->comm->name, r->peer, r->bytes, r->issued,
-                        clock_now(), r->flow);
+        record_transfer(r->action == DO_SEND ? EVENT_SEND : EVENT_RECV, r->kind, r->comm->name, r->peer, r->bytes,
+                        r->issued, clock_now(), r->flow);
     }
     record_resume_compute();
 }
@@ -304,7 +304,8 @@ static Request *booked(Request *r, CommKind kind, size_t sent, size_t steps, siz
 
 // `rounds` ring passes over all links but one, each with a chunk of ceil(count / n) elements.
 static Request *ring(Request *r, CommKind kind, size_t rounds) {
-    size_t n = r->comm->size, steps = rounds * (n - 1), bytes = steps * ceil_div(r->count, n) * element_size(r->element);
+    size_t n = r->comm->size, steps = rounds * (n - 1);
+    size_t bytes = steps * ceil_div(r->count, n) * element_size(r->element);
     return booked(r, kind, bytes, steps, bytes);
 }
 
@@ -357,11 +358,13 @@ Request *comm_start_reduce_scatter(Comm *c, Tensor mine, Tensor whole) {
 }
 
 void comm_all_reduce_max(Comm *c, Tensor t) {
-    run_now(ring(tensor_start(c, DO_ALL_REDUCE_MAX, "all-reduce of maxima", tensor_count(t), 0, t, t), COMM_ALL_REDUCE, 2));
+    run_now(ring(tensor_start(c, DO_ALL_REDUCE_MAX, "all-reduce of maxima", tensor_count(t), 0, t, t),
+                 COMM_ALL_REDUCE, 2));
 }
 
 void comm_broadcast(Comm *c, Tensor t, size_t root) {
-    run_now(tree(tensor_start(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t), COMM_BROADCAST, c->rank == root));
+    run_now(tree(tensor_start(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t),
+                 COMM_BROADCAST, c->rank == root));
 }
 
 void comm_reduce(Comm *c, Tensor t, size_t root) {
@@ -383,7 +386,8 @@ static void host_run(Request *r, const void *in, void *out) {
 }
 
 void comm_all_reduce_doubles(Comm *c, double *values, size_t n) {
-    host_run(ring(request_new(c, DO_ALL_REDUCE, "all-reduce of doubles", DOUBLES, n, 0), COMM_ALL_REDUCE, 2), values, values);
+    host_run(ring(request_new(c, DO_ALL_REDUCE, "all-reduce of doubles", DOUBLES, n, 0), COMM_ALL_REDUCE, 2),
+             values, values);
 }
 
 void comm_barrier(Comm *c) { host_run(request_new(c, DO_BARRIER, "barrier", BYTES, 0, 0), NULL, NULL); }

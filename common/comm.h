@@ -1,9 +1,11 @@
 // comm.h: the only way ranks talk. One interface, several transports (emu = virtual ranks in one process, mpi =
-// processes), chosen at run time. A Comm is a group of ranks; every rank of the group must make the same calls in the same order.
+// processes), chosen at run time. A Comm is a group of ranks; every rank of the group must make the same calls in the
+// same order.
 //
 // Every call is booked in the ledger of the Comm: calls, and bytes SENT by this rank. A collective books what a ring
-// implementation sends, with chunks c = ceil(count / n): all-reduce 2(n-1)c elements, reduce-scatter and all-gather (n-1)c;
-// broadcast S bytes at the root, reduce S bytes at every other rank. That factor is a convention; calls and sizes are facts.
+// implementation sends, with chunks c = ceil(count / n): all-reduce 2(n-1)c elements, reduce-scatter and all-gather
+// (n-1)c; broadcast S bytes at the root, reduce S bytes at every other rank. That factor is a convention; calls and
+// sizes are facts.
 //
 // Tensors given to a Comm are contiguous. Part i of a whole is always shard_range(count, size, i).
 #ifndef COMM_H
@@ -11,7 +13,9 @@
 #include "tensor.h"
 #include "util.h"
 
-typedef enum { COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_BROADCAST, COMM_REDUCE, COMM_SEND, COMM_KINDS } CommKind;
+typedef enum {
+    COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_BROADCAST, COMM_REDUCE, COMM_SEND, COMM_KINDS
+} CommKind;
 extern const char *const comm_kind_name[COMM_KINDS];           // "all-reduce", ...
 
 typedef struct Comm {
@@ -30,37 +34,44 @@ size_t comm_bytes_sent(const Comm *c);                         // over all kinds
 // --- blocking collectives ---
 void comm_all_reduce(Comm *c, Tensor t);                       // t <- sum over ranks; all ranks get the same bits
 void comm_all_reduce_max(Comm *c, Tensor t);
-void comm_reduce_scatter(Comm *c, Tensor mine, Tensor whole);  // mine <- my part of the sum of the wholes; whole is left as it was, but mine may be my place in it
-void comm_all_gather(Comm *c, Tensor whole, Tensor mine);      // whole <- the parts in rank order; mine may be my place in whole
+// mine <- my part of the sum of the wholes; whole is left as it was, but mine may be my place in it.
+void comm_reduce_scatter(Comm *c, Tensor mine, Tensor whole);
+// whole <- the parts in rank order; mine may be my place in whole.
+void comm_all_gather(Comm *c, Tensor whole, Tensor mine);
 void comm_broadcast(Comm *c, Tensor t, size_t root);
 void comm_reduce(Comm *c, Tensor t, size_t root);              // the root's t <- sum; others' t is left as it was
-void comm_all_reduce_doubles(Comm *c, double *values, size_t n);   // host values (losses, counts, norms); always in rank order
+// Host values (losses, counts, norms); always in rank order.
+void comm_all_reduce_doubles(Comm *c, double *values, size_t n);
 void comm_barrier(Comm *c);                                    // books nothing
 
 // --- point to point ---
-// A blocking send returns when it was received (so a wrong order of sends deadlocks at every size, not only for big messages).
+// A blocking send returns when it was received (so a wrong order of sends deadlocks at every size, not only for big
+// messages).
 void comm_send(Comm *c, Tensor t, size_t to);
 void comm_recv(Comm *c, Tensor t, size_t from);
 // Sends and receives between group_start and group_end make progress together and are all done at the end.
 void comm_group_start(Comm *c);
 void comm_group_end(Comm *c);
 
-// --- started and waited. The input must stay untouched until the wait (which checks that); the output arrives with the wait:
-//     a forgotten wait is always wrong, never right by luck. ---
+// --- started and waited. The input must stay untouched until the wait (which checks that); the output arrives with
+//     the wait: a forgotten wait is always wrong, never right by luck. ---
 typedef struct Request Request;
 Request *comm_start_all_reduce(Comm *c, Tensor t);
 Request *comm_start_reduce_scatter(Comm *c, Tensor mine, Tensor whole);
 Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor mine);
 Request *comm_start_send(Comm *c, Tensor t, size_t to);        // buffered: does not wait for the receiver
-void comm_wait(Request *r);                                    // in the order of the starts, on every rank; NULL is allowed
+// In the order of the starts, on every rank; NULL is allowed.
+void comm_wait(Request *r);
 
 // --- side channel: never counted, outside the lesson's own path. For checks, digests and logs. Over the whole world.
 //     For rank 0, which compares and writes files, the others wait here without a deadline. ---
-void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes);   // rank 0: concatenation (malloc'ed) and each rank's size
-void side_broadcast(void *data, size_t bytes);                                  // from rank 0
+// Rank 0: concatenation (malloc'ed) and each rank's size.
+void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes);
+void side_broadcast(void *data, size_t bytes);                 // from rank 0
 
 // --- the launch (called by lesson.c) ---
-typedef enum { REDUCE_ORDERED, REDUCE_FAST } ReduceOrder;      // add in rank order on every transport | the library's own algorithm
+// Add in rank order on every transport | the library's own algorithm.
+typedef enum { REDUCE_ORDERED, REDUCE_FAST } ReduceOrder;
 typedef enum { TRANSPORT_AUTO, TRANSPORT_EMU, TRANSPORT_MPI } Transport;
 typedef struct {
     Transport transport;                                       // AUTO: mpi when a launcher started us, else emu
@@ -75,6 +86,7 @@ void comm_process_begin(int *argc, char ***argv);              // MPI_Init when 
 // Runs body(world, context) on every rank of this process; why[] receives the reason for the choice of transport.
 typedef struct { const char *transport; char why[160]; size_t ranks; } LaunchChoice;
 LaunchChoice comm_choose(const LaunchOptions *o);              // usage_error() where the wish is not possible
-void comm_run(const LaunchOptions *o, const LaunchChoice *choice, void (*body)(Comm *world, void *context), void *context);
+void comm_run(const LaunchOptions *o, const LaunchChoice *choice, void (*body)(Comm *world, void *context),
+              void *context);
 void comm_process_end(void);
 #endif

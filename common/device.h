@@ -1,5 +1,5 @@
-// device.h: the few things a backend must do. device_cpu.c is malloc and CBLAS; device_cuda.c is the CUDA runtime and cuBLAS.
-// Only memory.c, tensor.c and ops.c call this.
+// device.h: the few things a backend must do. device_cpu.c is malloc and CBLAS; device_cuda.c is the CUDA runtime and
+// cuBLAS. Only memory.c, tensor.c and ops.c call this.
 #ifndef DEVICE_H
 #define DEVICE_H
 #include <stddef.h>
@@ -14,7 +14,8 @@ void device_upload(void *to, const void *from, size_t bytes);        // host to 
 void device_download(void *to, const void *from, size_t bytes);      // device to host; waits for the ops before it
 void device_poison(void *p, size_t bytes);     // every byte 0xff: NaN as float and as double
 
-// Row-major GEMM: c[m,n] = op(a)[m,k] op(b)[k,n] + beta c; op transposes where the flag is set; ld = elements from row to row.
+// Row-major GEMM: c[m,n] = op(a)[m,k] op(b)[k,n] + beta c; op transposes where the flag is set;
+// ld = elements from row to row.
 void device_gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k,
                  const real *a, size_t lda, const real *b, size_t ldb, real beta, real *c, size_t ldc);
 #endif

@@ -61,7 +61,8 @@ static void require_files(Run *run) {
 static void require_picture(Run *run) {
     const char *option = option_text(run, "svg") ? "svg" : "trace";
     REQUIRE(run->state->pictured || option_text(run, option) == NULL,
-            "--%s: this lesson draws no picture of what happened when; leave the option out, or take one that does", option);
+            "--%s: this lesson draws no picture of what happened when; leave the option out, or take one that does",
+            option);
 }
 
 static void rank_body(Comm *world, void *context) {
@@ -101,14 +102,16 @@ static void read_common_options(Program *p) {
 // Real time says little when ranks take turns on the cores.
 static void choose_clock(const Program *p) {
     const Settings *s = &p->settings;
-    const char *clock = settings_find(s, "clock")->text, *device = settings_find(s, "device")->text, *link = settings_find(s, "link")->text;
+    const char *clock = settings_find(s, "clock")->text, *device = settings_find(s, "device")->text;
+    const char *link = settings_find(s, "link")->text;
     size_t d = 0, l = 0;
     while (clock_devices[d].name && strcmp(clock_devices[d].name, device)) d++;
     while (clock_links[l].name && strcmp(clock_links[l].name, link)) l++;
     REQUIRE(clock_devices[d].name, "--device %s is not known: choose lesson, h100, a100 or core", device);
     REQUIRE(clock_links[l].name, "--link %s is not known: choose free, nvlink, ib or ethernet", link);
     bool crowded = strcmp(p->choice.transport, "emu") == 0 || (long)p->choice.ranks > sysconf(_SC_NPROCESSORS_ONLN);
-    clock_configure(&(ClockConfig){ .model = clock ? strcmp(clock, "model") == 0 : crowded, .device = clock_devices[d], .link = clock_links[l] });
+    clock_configure(&(ClockConfig){ .model = clock ? strcmp(clock, "model") == 0 : crowded,
+                                    .device = clock_devices[d], .link = clock_links[l] });
 }
 
 static int help(const Settings *s, const char *program) {

@@ -1,9 +1,9 @@
-// memory.h: every buffer of tensor data, counted. Each has a category; the ledger keeps, per rank, the bytes live now and
-// the peak, of each category and of the total. Device memory under a GPU backend.
+// memory.h: every buffer of tensor data, counted. Each has a category; the ledger keeps, per rank, the bytes live now
+// and the peak, of each category and of the total. Device memory under a GPU backend.
 //
-// New memory is poisoned with NaN (unless memory_poison is off), so reading what nobody wrote fails loudly. Freed blocks are
-// kept for the next request of the same size: a training step allocates nothing after the first. They are given back
-// when there is no memory left for another size.
+// New memory is poisoned with NaN (unless memory_poison is off), so reading what nobody wrote fails loudly. Freed
+// blocks are kept for the next request of the same size: a training step allocates nothing after the first. They are
+// given back when there is no memory left for another size.
 #ifndef MEMORY_H
 #define MEMORY_H
 #include <stdbool.h>
@@ -32,8 +32,8 @@ size_t memory_peak_total(void);                // without MEM_REFERENCE
 void memory_reset_peaks(void);                 // peaks start again from what is live now
 void memory_set_poison(bool on);               // per rank; default on
 
-// While paused (calls nest), communication is not counted and new memory is MEM_REFERENCE: for checks, digests, logs and
-// the unsplit twin.
+// While paused (calls nest), communication is not counted and new memory is MEM_REFERENCE: for checks, digests, logs
+// and the unsplit twin.
 void ledger_pause(void);
 void ledger_resume(void);
 bool ledger_paused(void);

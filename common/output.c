@@ -38,7 +38,7 @@ static void forget(const Output *o) {
 
 void output_require(const char *option, const char *file) {
     struct stat there;
-    if (stat(file, &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) return;     // a pipe is opened once
+    if (stat(file, &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) return;  // a pipe is opened once
     Output o = try_open(option, file);
     REQUIRE(o.f, "--%s %s: cannot write it: %s; name a file in a folder that exists", option, file,
             strerror(errno));

@@ -8,5 +8,6 @@
 typedef struct { FILE *f; char *part; const char *option, *file; } Output;
 void output_require(const char *option, const char *file);     // asked before the work: usage_error()
 Output output_open(const char *option, const char *file);
-void output_close(Output *o);                                  // fault() when not all of it could be written; nothing is left then
+// fault() when not all of it could be written; nothing is left then.
+void output_close(Output *o);
 #endif

@@ -12,8 +12,8 @@
 
 static _Thread_local double flops_before;          // charged before the recording began
 
-// Under the wall clock ranks count from moments of their own. On one machine they read the same clock, so the first rank's moment
-// will do for all; on others the end of a common call stands for the same moment.
+// Under the wall clock ranks count from moments of their own. On one machine they read the same clock, so the first
+// rank's moment will do for all; on others the end of a common call stands for the same moment.
 static void common_time(Run *run) {
     struct { char host[64]; double begun, now; } first = { .begun = clock_begun() };
     char host[sizeof first.host] = "";
@@ -72,7 +72,7 @@ Recording recording_gather(Run *run) {
         for (size_t r = 0; r < all.ranks; r++)
             for (size_t i = 0; i < all.rank[r].n; i++) {
                 const RecordedEvent *e = &all.rank[r].events[i];
-                bool waited = e->kind == EVENT_COLLECTIVE || e->kind == EVENT_RECV;       // a send may go on after the step
+                bool waited = e->kind == EVENT_COLLECTIVE || e->kind == EVENT_RECV;  // a send may go on after the step
                 if (e->kind > EVENT_UPDATE && !waited) continue;
                 if (e->kind != EVENT_RECV && e->start < all.begin) all.begin = e->start;
                 if (e->end > all.end) all.end = e->end;
@@ -91,7 +91,8 @@ void recording_free(Recording *r) {
 
 // ---------------------------------------------------------------- times
 
-// The busy stretches of a compute row in order, and how much was busy before each: asked many times, so by binary search.
+// The busy stretches of a compute row in order, and how much was busy before each: asked many times, so by binary
+// search.
 typedef struct { Picoseconds start, end, before; } Stretch;
 typedef struct { Stretch *stretch; size_t n; Picoseconds sum; } Busy;
 
@@ -135,10 +136,12 @@ static const RecordedEvent **sends_of(const Recording *all, size_t *n) {
 }
 
 // Adds what rank k communicates while it waits, and while it computes.
-static void add_communication(Timing *t, const RankRecording *k, const Busy *busy, const RecordedEvent **send, size_t sends) {
+static void add_communication(Timing *t, const RankRecording *k, const Busy *busy, const RecordedEvent **send,
+                              size_t sends) {
     for (size_t i = 0; i < k->n; i++) {
         const RecordedEvent *e = &k->events[i], *m = e;
-        if (e->kind == EVENT_RECV) {               // the message that it took; none when that was sent before the recording
+        if (e->kind == EVENT_RECV) {
+            // The message that it took; none when that was sent before the recording.
             const RecordedEvent **found = bsearch(&e, send, sends, sizeof *send, by_flow);
             if (!found) continue;
             m = *found;
@@ -190,10 +193,13 @@ static const char *duration(char text[32], Picoseconds ps) {
 
 void picture_summary(Run *run, const Timing *t) {
     char a[32], b[32], c[32];
-    say(run, "step %s; idle %.1f %% of the total, or %.1f %% on top of the ideal; communication %s exposed, %s hidden (all ranks)",
-        duration(a, t->step), 100 * t->idle_of_total, 100 * t->idle_of_ideal, duration(b, t->exposed), duration(c, t->hidden));
-    say(run, "GEMMs %.3g FLOPs: %s %.1f %% of %zu devices at %.4g FLOP/s (%s)", t->flops, clock_config()->model ? "utilisation" : "MFU",
-        100 * t->utilisation, run->world->size, clock_config()->device.flops, clock_config()->device.name);
+    say(run, "step %s; idle %.1f %% of the total, or %.1f %% on top of the ideal; "
+        "communication %s exposed, %s hidden (all ranks)",
+        duration(a, t->step), 100 * t->idle_of_total, 100 * t->idle_of_ideal,
+        duration(b, t->exposed), duration(c, t->hidden));
+    say(run, "GEMMs %.3g FLOPs: %s %.1f %% of %zu devices at %.4g FLOP/s (%s)", t->flops,
+        clock_config()->model ? "utilisation" : "MFU", 100 * t->utilisation, run->world->size,
+        clock_config()->device.flops, clock_config()->device.name);
 }
 
 // ---------------------------------------------------------------- the chart
@@ -215,8 +221,10 @@ static void put_label(ChartRow *row, size_t lo, size_t hi) {
     static const char letter[] = "FBU#.", fill[] = "-=u#.";
     char label[8] = "";
     int what = row->what[lo];
-    if (what < EVENT_UPDATE && row->number[lo] != NO_NUMBER) snprintf(label, sizeof label, "%c%u", letter[what], row->number[lo]);
-    else snprintf(label, sizeof label, "%c", letter[what]);
+    if (what < EVENT_UPDATE && row->number[lo] != NO_NUMBER)
+        snprintf(label, sizeof label, "%c%u", letter[what], row->number[lo]);
+    else
+        snprintf(label, sizeof label, "%c", letter[what]);
     for (size_t x = lo; x < hi; x++) {
         size_t k = x - lo;
         row->text[x] = k < strlen(label) && (hi - lo >= strlen(label) || k == 0) ? label[k] : fill[what];
@@ -224,7 +232,8 @@ static void put_label(ChartRow *row, size_t lo, size_t hi) {
 }
 static void put_labels(ChartRow *row) {
     for (size_t lo = 0, hi; lo < row->width; lo = hi) {
-        for (hi = lo + 1; hi < row->width && row->what[hi] == row->what[lo] && row->number[hi] == row->number[lo]; hi++) {}
+        for (hi = lo + 1; hi < row->width && row->what[hi] == row->what[lo] &&
+                          row->number[hi] == row->number[lo]; hi++) {}
         put_label(row, lo, hi);
     }
 }
@@ -240,7 +249,7 @@ static ChartRow chart_row(const Recording *all, size_t rank, size_t width) {
     memset(row.what, IDLE, width);
     memset(row.number, NO_NUMBER, width);
     const RankRecording *r = &all->rank[rank];
-    for (int computes = 0; computes < 2; computes++)                                // computing is drawn over communication
+    for (int computes = 0; computes < 2; computes++)            // computing is drawn over communication
         for (size_t i = 0; i < r->n; i++) {
             const RecordedEvent *e = &r->events[i];
             if ((e->kind <= EVENT_UPDATE) != computes || e->kind == EVENT_SEND || e->kind == EVENT_RECV) continue;
@@ -272,7 +281,8 @@ static void print_memory(Run *run, const Recording *all, size_t rank, size_t wid
     ChartRow row = { .width = width };
     size_t i = 0, level = 0;
     for (size_t x = 0; x < width; x++) {
-        Picoseconds until = all->begin + (Picoseconds)((double)(all->end - all->begin) * (double)(x + 1) / (double)width);
+        Picoseconds until = all->begin +
+            (Picoseconds)((double)(all->end - all->begin) * (double)(x + 1) / (double)width);
         size_t high = level;
         for (; i < r->samples && r->memory[i].at <= until; i++) {
             if (r->memory[i].high > high) high = r->memory[i].high;

@@ -12,19 +12,20 @@
 void picture_begin(Run *run, MemoryCategory watched);
 void picture_end(Run *run);                        // collective
 
-// Of the recorded stretch, from the first start to the last end of a computation or a collective, or of a message received, on any
-// rank; the same on all ranks.
+// Of the recorded stretch, from the first start to the last end of a computation or a collective, or of a message
+// received, on any rank; the same on all ranks.
 typedef struct {
-    Picoseconds step;                              // how long it took
-    Picoseconds busy, busiest;                     // compute rows, added over ranks; the longest one: the ideal step time
-    double idle_of_total, idle_of_ideal;           // the bubble: 1 - busy / (ranks step), and step / busiest - 1
-    Picoseconds exposed, hidden;                   // communication while the rank waits, and while it computes; added over ranks
-    double flops, utilisation;                     // of all ranks; flops / (ranks step rate), MFU under the wall clock
+    Picoseconds step;                     // how long it took
+    Picoseconds busy, busiest;            // compute rows, added over ranks; the longest one: the ideal step time
+    double idle_of_total, idle_of_ideal;  // the bubble: 1 - busy / (ranks step), and step / busiest - 1
+    Picoseconds exposed, hidden;          // communication while the rank waits, and while it computes; added over ranks
+    double flops, utilisation;            // of all ranks; flops / (ranks step rate), MFU under the wall clock
 } Timing;
 Timing picture_timing(Run *run);
 
-// PICTURE_MEMORY: with a strip of memory under each rank's row, as high as the most of all ranks in this picture; SAME_SCALE: or in the
-// one before, if that is more. NO_FILES: the chart only, where a program shows several pictures and --svg and --trace ask for one.
+// PICTURE_MEMORY: with a strip of memory under each rank's row, as high as the most of all ranks in this picture;
+// SAME_SCALE: or in the one before, if that is more. NO_FILES: the chart only, where a program shows several pictures
+// and --svg and --trace ask for one.
 enum { PICTURE_CHART = 0, PICTURE_MEMORY = 1, PICTURE_SAME_SCALE = 2, PICTURE_NO_FILES = 4 };
 void picture_show(Run *run, const char *title, int what);
 void picture_summary(Run *run, const Timing *t);   // prints both definitions of the bubble, communication, utilisation

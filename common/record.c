@@ -80,12 +80,12 @@ void record_resume_compute(void) { if (record_on()) self.since = clock_now(); }
 
 // ---- the communication row, memory ----
 
-void record_transfer(EventKind kind, CommKind call, const char *comm, size_t peer, size_t bytes, Picoseconds start, Picoseconds end,
-                     uint64_t flow) {
+void record_transfer(EventKind kind, CommKind call, const char *comm, size_t peer, size_t bytes,
+                     Picoseconds start, Picoseconds end, uint64_t flow) {
     if (!record_on()) return;
     RecordedEvent *e = event_new();
-    *e = (RecordedEvent){ .start = start, .end = end, .flow = flow, .bytes = bytes, .kind = (uint8_t)kind, .call = (uint8_t)call,
-                  .number = NO_NUMBER, .peer = (uint16_t)peer };
+    *e = (RecordedEvent){ .start = start, .end = end, .flow = flow, .bytes = bytes, .kind = (uint8_t)kind,
+                          .call = (uint8_t)call, .number = NO_NUMBER, .peer = (uint16_t)peer };
     strncpy(e->comm, comm, sizeof e->comm - 1);
     if (self.depth) e->number = self.doing[self.depth - 1].number;
 }

@@ -1,5 +1,5 @@
-// record.h: what every rank did when: the events from which pictures and traces are drawn. Recorded is what happens, not what a
-// schedule says should happen. Off unless somebody starts it; then a few stores an event.
+// record.h: what every rank did when: the events from which pictures and traces are drawn. Recorded is what happens,
+// not what a schedule says should happen. Off unless somebody starts it; then a few stores an event.
 #ifndef RECORD_H
 #define RECORD_H
 #include "clock.h"
@@ -36,7 +36,7 @@ extern const char *const event_name[EVENT_KINDS];
 // ---- for comm.c and memory.c ----
 void record_pause_compute(void);                   // a call begins that may wait: the busy stretch ends here
 void record_resume_compute(void);
-void record_transfer(EventKind kind, CommKind call, const char *comm, size_t peer, size_t bytes, Picoseconds start, Picoseconds end,
-                     uint64_t flow);
+void record_transfer(EventKind kind, CommKind call, const char *comm, size_t peer, size_t bytes,
+                     Picoseconds start, Picoseconds end, uint64_t flow);
 void record_bytes(MemoryCategory c, size_t bytes);
 #endif

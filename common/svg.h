@@ -16,7 +16,8 @@ Recording recording_gather(Run *run);
 void recording_free(Recording *r);
 
 // These write whole files or none (output.h).
-void svg_write(const Recording *r, const char *title, const char *time, const char *memory, const char *file);      // memory: NULL, no strip
+// memory: NULL, no strip.
+void svg_write(const Recording *r, const char *title, const char *time, const char *memory, const char *file);
 // Chrome trace event JSON: one process per rank, rows for computing and communication, arrows from send to recv.
 void trace_write(const Recording *r, const char *file);
 #endif

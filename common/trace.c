@@ -1,7 +1,9 @@
-// trace.c: a recording as a trace that ui.perfetto.dev and chrome://tracing open. Times are written exactly, in picoseconds.
+// trace.c: a recording as a trace that ui.perfetto.dev and chrome://tracing open. Times are written exactly, in
+// picoseconds.
 //
-// A process per rank; its rows: 0 computing, 1 collectives and receives, 2 sends. Slices of one row may not overlap, but two
-// messages may, so where they do the later one goes to a further row (3, 4, ... of collectives, receives and sends alike).
+// A process per rank; its rows: 0 computing, 1 collectives and receives, 2 sends. Slices of one row may not overlap,
+// but two messages may, so where they do the later one goes to a further row (3, 4, ... of collectives, receives and
+// sends alike).
 #include <stdarg.h>
 #include <stdlib.h>
 #include "frame.h"
@@ -26,7 +28,8 @@ static void put(Trace *t, const char *format, ...) {
 typedef struct { char text[32]; } Time;
 static Time duration_of(Picoseconds ps) {
     Time t;
-    snprintf(t.text, sizeof t.text, "%llu.%06llu", (unsigned long long)(ps / 1000000), (unsigned long long)(ps % 1000000));
+    snprintf(t.text, sizeof t.text, "%llu.%06llu",
+             (unsigned long long)(ps / 1000000), (unsigned long long)(ps % 1000000));
     return t;
 }
 static Picoseconds since_begin(const Trace *t, Picoseconds at) { return at > t->r->begin ? at - t->r->begin : 0; }
@@ -65,7 +68,8 @@ static void put_arrow(Trace *t, size_t rank, size_t row, const RecordedEvent *e)
         at = e->end > e->start + JUST_BEFORE ? e->end - JUST_BEFORE : e->start;
         if (at < sent->at) at = sent->at;
     }
-    put(t, "{\"name\":\"message\",\"cat\":\"message\",\"ph\":\"%s\",%s\"id\":\"%016llx\",\"ts\":%s,\"pid\":%zu,\"tid\":%zu}", sends ? "s" : "f",
+    put(t, "{\"name\":\"message\",\"cat\":\"message\",\"ph\":\"%s\",%s\"id\":\"%016llx\","
+        "\"ts\":%s,\"pid\":%zu,\"tid\":%zu}", sends ? "s" : "f",
         sends ? "" : "\"bp\":\"e\",", (unsigned long long)e->flow, duration_of(since_begin(t, at)).text, rank, row);
 }
 
@@ -75,11 +79,15 @@ static void put_slice(Trace *t, size_t rank, size_t row, const RecordedEvent *e)
     char name[64];
     bool message = e->kind == EVENT_SEND || e->kind == EVENT_RECV;
     Picoseconds start = since_begin(t, e->start), end = since_begin(t, e->end);
-    if (row != COMPUTE) snprintf(name, sizeof name, "%s %s", message ? event_name[e->kind] : comm_kind_name[e->call], e->comm);
-    else if (e->number == NO_NUMBER) snprintf(name, sizeof name, "%s", event_name[e->kind]);
-    else snprintf(name, sizeof name, "%s %u", event_name[e->kind], e->number);
-    put(t, "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%s,\"dur\":%s,\"pid\":%zu,\"tid\":%zu,\"args\":{\"bytes\":%zu}}", name,
-        row == COMPUTE ? "compute" : "communication", duration_of(start).text, duration_of(end - start).text, rank, row, e->bytes);
+    if (row != COMPUTE)
+        snprintf(name, sizeof name, "%s %s", message ? event_name[e->kind] : comm_kind_name[e->call], e->comm);
+    else if (e->number == NO_NUMBER)
+        snprintf(name, sizeof name, "%s", event_name[e->kind]);
+    else
+        snprintf(name, sizeof name, "%s %u", event_name[e->kind], e->number);
+    put(t, "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%s,\"dur\":%s,\"pid\":%zu,\"tid\":%zu,"
+        "\"args\":{\"bytes\":%zu}}", name, row == COMPUTE ? "compute" : "communication",
+        duration_of(start).text, duration_of(end - start).text, rank, row, e->bytes);
     if (message) put_arrow(t, rank, row, e);
 }
 
@@ -107,7 +115,8 @@ static void put_rank(Trace *t, size_t rank) {
     for (size_t row = 0; row < rows; row++) {
         put(t, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%zu,\"tid\":%zu,\"args\":{\"name\":\"%s\"}}", rank, row,
             row_name[row < SENDS + 1 ? row : SENDS + 1]);
-        put(t, "{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%zu,\"tid\":%zu,\"args\":{\"sort_index\":%zu}}", rank, row, row);
+        put(t, "{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":%zu,\"tid\":%zu,\"args\":{\"sort_index\":%zu}}",
+            rank, row, row);
     }
     for (size_t i = 0; i < k->samples; i++)
         put(t, "{\"name\":\"activations\",\"ph\":\"C\",\"ts\":%s,\"pid\":%zu,\"args\":{\"bytes\":%zu}}",

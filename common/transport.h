@@ -31,8 +31,8 @@ struct Request {
     Buffer scratch;                        // for the transport between start and finish
     void *extra;                           // the transport's own, freed with the request
     Tensor input, output;                  // the caller's
-    // Time. stamp: before start, when this rank is ready (a send: when its message arrives); after meet, the latest of all
-    // members (a recv: when its message arrives). The transports carry it under the model clock.
+    // Time. stamp: before start, when this rank is ready (a send: when its message arrives); after meet, the latest of
+    // all members (a recv: when its message arrives). The transports carry it under the model clock.
     uint64_t stamp;
     Picoseconds issued, end;
     size_t steps, bytes;                   // of the ring that carries it
@@ -69,7 +69,7 @@ struct CommState {
     bool grouping;                         // between group_start and group_end
     Buffer seen;                           // a piece of an input, to see whether it is still the same
     uint64_t id;                           // equal on all members, different for every Comm
-    struct { size_t sent, received; Picoseconds link_free; } *peer;       // messages so far, and the model's link to a peer
+    struct { size_t sent, received; Picoseconds link_free; } *peer;  // messages so far, and the model's link to a peer
 };
 
 typedef struct { void (*body)(Comm *world, void *context); void *context; } RankBody;

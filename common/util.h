@@ -18,7 +18,8 @@ _Noreturn void fault(const char *format, ...) __attribute__((format(printf, 1, 2
 // How this process ends all its fellow ranks; installed by the transport. Default: exit(status).
 extern void (*end_all_ranks)(int status);
 
-// Who is speaking in messages. Thread-local, because virtual ranks are threads; 0 of 1 until a transport says otherwise.
+// Who is speaking in messages. Thread-local, because virtual ranks are threads; 0 of 1 until a transport says
+// otherwise.
 extern _Thread_local size_t this_rank, this_world_size;
 
 static inline size_t ceil_div(size_t a, size_t b) { return a / b + (a % b != 0); }

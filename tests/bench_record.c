@@ -2,9 +2,10 @@
 // level: core
 // question: What do the recorder and the model clock cost a training step?
 //
-// Trains the trainer's model with the recorder off and on, under real time and under the model clock, one step each in turn, so that
-// whatever else the machine does falls on all four alike. Processor time of this process, which all virtual ranks share, so that work
-// of others does not count; a ratio is the median of the ratios of neighbours. Not part of make test: such times are not reproducible.
+// Trains the trainer's model with the recorder off and on, under real time and under the model clock, one step each in
+// turn, so that whatever else the machine does falls on all four alike. Processor time of this process, which all
+// virtual ranks share, so that work of others does not count; a ratio is the median of the ratios of neighbours. Not
+// part of make test: such times are not reproducible.
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -79,7 +80,8 @@ static void bench(Run *run) {
     size_t process, processes;
     REQUIRE(rounds > 0, "--rounds must be at least 1");
     REQUIRE(!comm_launched_by_mpi(&process, &processes), "this measures the time of one process: use --emulate N");
-    TrainerConfig c = { .model = { .layers = 4, .width = option_size(run, "width"), .heads = 4, .context = 64, .vocab = 256, .seed = run->seed },
+    TrainerConfig c = { .model = { .layers = 4, .width = option_size(run, "width"), .heads = 4, .context = 64,
+                                   .vocab = 256, .seed = run->seed },
                         .mesh = { option_size(run, "dp"), option_size(run, "tp"), option_size(run, "pp") }, .batch = 16,
                         .micro_batch = option_size(run, "micro-batch"), .schedule = schedule_1f1b, .clip = 1 };
     config_require(&c.model);
@@ -87,7 +89,7 @@ static void bench(Run *run) {
     Trainer *t = trainer_new(run->world, &c, sgd(0.01));
     double *seconds[KINDS];
     for (size_t k = 0; k < KINDS; k++) seconds[k] = host_alloc(rounds * sizeof **seconds);
-    for (size_t k = 0; k < KINDS; k++) one_step(run, t, &d, step++, k, &events);       // memory is there after the first ones
+    for (size_t k = 0; k < KINDS; k++) one_step(run, t, &d, step++, k, &events); // memory is there after the first ones
     for (size_t i = 0; i < rounds; i++)
         for (size_t k = 0; k < KINDS; k++) {       // a kind is first, second, ... equally often
             Kind kind = (Kind)((k + i) % KINDS);

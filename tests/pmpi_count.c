@@ -1,9 +1,9 @@
-// pmpi_count.c: a preloaded library that counts what really leaves: messages and bytes given to MPI's point-to-point sends, through
-// MPI's profiling interface. It knows nothing of the ledger it is held against.
+// pmpi_count.c: a preloaded library that counts what really leaves: messages and bytes given to MPI's point-to-point
+// sends, through MPI's profiling interface. It knows nothing of the ledger it is held against.
 //
-// Counted are messages of reals. Not counted: the model clock's stamps, which travel beside them under a tag of their own, and bytes
-// as such, which are the side channel's (checks, digests). At the end every rank prints one line on stderr: what it sent in all, and
-// in each stretch between two collectives, of which a pipeline's step is one:
+// Counted are messages of reals. Not counted: the model clock's stamps, which travel beside them under a tag of their
+// own, and bytes as such, which are the side channel's (checks, digests). At the end every rank prints one line on
+// stderr: what it sent in all, and in each stretch between two collectives, of which a pipeline's step is one:
 //     pmpi rank R calls N bytes N stretches CALLS:BYTES CALLS:BYTES ...
 #include <mpi.h>
 #include <stdio.h>
@@ -52,13 +52,14 @@ int MPI_Ibcast(void *data, int n, MPI_Datatype type, int root, MPI_Comm comm, MP
     close_stretch();
     return PMPI_Ibcast(data, n, type, root, comm, request);
 }
-int MPI_Iallgatherv(const void *in, int n, MPI_Datatype in_type, void *out, const int *counts, const int *starts, MPI_Datatype out_type,
-                    MPI_Comm comm, MPI_Request *request) {
+int MPI_Iallgatherv(const void *in, int n, MPI_Datatype in_type, void *out, const int *counts, const int *starts,
+                    MPI_Datatype out_type, MPI_Comm comm, MPI_Request *request) {
     close_stretch();
     return PMPI_Iallgatherv(in, n, in_type, out, counts, starts, out_type, comm, request);
 }
-int MPI_Ialltoallv(const void *in, const int *in_counts, const int *in_starts, MPI_Datatype in_type, void *out, const int *out_counts,
-                   const int *out_starts, MPI_Datatype out_type, MPI_Comm comm, MPI_Request *request) {
+int MPI_Ialltoallv(const void *in, const int *in_counts, const int *in_starts, MPI_Datatype in_type, void *out,
+                   const int *out_counts, const int *out_starts, MPI_Datatype out_type, MPI_Comm comm,
+                   MPI_Request *request) {
     close_stretch();
     return PMPI_Ialltoallv(in, in_counts, in_starts, in_type, out, out_counts, out_starts, out_type, comm, request);
 }

@@ -2,7 +2,8 @@
 // level: core
 // question: Does the model clock give the step times, orders and transfer times that the closed forms say?
 //
-// A stage's stack of equal blocks under every schedule; p = the number of ranks, several m. Times are in units of one forward.
+// A stage's stack of equal blocks under every schedule; p = the number of ranks, several m. Times are in units of one
+// forward.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,8 @@ static Stack stack_of(Run *run) {
     return s;
 }
 
-// 24 M C^2 + 4 M T C FLOPs a block, PTD-P's 24 B s h^2 + 4 B s^2 h; 2 blocks a stage. Whole picoseconds with device lesson.
+// 24 M C^2 + 4 M T C FLOPs a block, PTD-P's 24 B s h^2 + 4 B s^2 h; 2 blocks a stage. Whole picoseconds with device
+// lesson.
 static double forward_time(void) {
     double C = (double)sizes.width, T = (double)sizes.context, M = B * T;
     return 2 * (24 * M * C * C + 4 * M * T * C) / clock_config()->device.flops * 1e12;
@@ -41,9 +43,10 @@ static void one(Run *run, const char *name, ScheduleRule rule, size_t m, size_t 
     check_numbers(run, name, "bubble, both definitions", idle, want, 2, 1e-9);
 }
 
-// With a real link, message by message: all stages and links are equal, so the step grows by what is on the critical path:
-// naive: 2 (p - 1) transfers for every micro-batch; GPipe: 2 (p - 1) for the whole step, as long as a transfer takes no longer than a
-// forward.
+// With a real link, message by message: all stages and links are equal, so the step grows by what is on the critical
+// path:
+// naive: 2 (p - 1) transfers for every micro-batch; GPipe: 2 (p - 1) for the whole step, as long as a transfer takes no
+// longer than a forward.
 static void exposed(Run *run, const char *name, ScheduleRule rule, size_t m, size_t units, size_t transfers) {
     Stack stack = stack_of(run);
     Played is = stack_play(run, &stack, rule, m);

@@ -541,8 +541,8 @@ static void test_part(void) {
     memory_reset_peaks();
     walk_forward_only(m->layers, m->n_layers, &at.batch, at.x, at.y);
     ok(same_bits(kept_y, at.y), "walk_forward_only gives walk_forward's y");
-    ok(memory_peak(MEM_ACTIVATIONS) < kept && memory_now(MEM_ACTIVATIONS) == 0, "walk_forward_only keeps nothing: %zu of %zu bytes",
-       memory_peak(MEM_ACTIVATIONS), kept);
+    ok(memory_peak(MEM_ACTIVATIONS) < kept && memory_now(MEM_ACTIVATIONS) == 0,
+       "walk_forward_only keeps nothing: %zu of %zu bytes", memory_peak(MEM_ACTIVATIONS), kept);
     differentiate("x", f_part, at.x, at.dx);
     Params p = of_model(m);
     for (size_t i = 0; i < p.count; i++) differentiate(p.of[i]->name, f_part, p.of[i]->w, p.of[i]->g);

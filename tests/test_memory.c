@@ -188,7 +188,8 @@ static void test_misuse(void) {
     ends(too_much, 3, "more than any memory holds");
     if (SANITIZED) return;                     // sanitizers need address space themselves
     ends(one_after_the_other, 0, "");
-    ends(both_at_once, 3, "out of memory: 629146624 bytes (600.0 MiB) for one buffer of gradients, beside the 600.0 MiB");
+    ends(both_at_once, 3,
+         "out of memory: 629146624 bytes (600.0 MiB) for one buffer of gradients, beside the 600.0 MiB");
 }
 
 // ---- tensors ----

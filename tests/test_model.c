@@ -581,7 +581,8 @@ static void test_text(void) {
     ok(in_order, "text: windows lie side by side in what is held out, none in what is trained on");
     ok(memcmp(of_last, tokens + (windows - 1) * T, T * sizeof *of_last) == 0, "text: the last window alone");
     ok(memcmp(of_third, tokens + windows / 3 * T, T * sizeof *tokens) == 0 &&
-       memcmp(of_third + T, tokens + 2 * windows / 3 * T, T * sizeof *tokens) == 0, "text: three windows, spread evenly");
+       memcmp(of_third + T, tokens + 2 * windows / 3 * T, T * sizeof *tokens) == 0,
+       "text: three windows, spread evenly");
     ok(!all.training && all.token_weight == 1 / (double)(windows * T), "text: an evaluation drops nothing, counts all");
     ok(fabs(data_byte_entropy(&d) - log(HELD_OUT)) < 1e-12, "text: the entropy of %d different bytes", HELD_OUT);
     free(tokens);

@@ -157,7 +157,8 @@ static void rows(void) {
 static void long_lists(void) {
     double begun = now();
     Schedule s = schedule_gpipe(2, 100000, 0);
-    ok(s.n == 200000 && s.ops[199999].micro_batch == 99999 && now() - begun < 2, "a list of 200000 operations, and soon");
+    ok(s.n == 200000 && s.ops[199999].micro_batch == 99999 && now() - begun < 2,
+       "a list of 200000 operations, and soon");
     schedule_free(&s);
 }
 
