@@ -505,8 +505,8 @@ void comm_free(Comm *c) {
 enum { PIECE_BYTES = 1 << 24 };
 static size_t piece(size_t bytes, size_t at) { return bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES; }
 
-// Whatever rank 0 does alone (the unsplit twin, comparing, drawing, writing to a slow disk), the others wait for it: no
-// deadline. Should it die, the launcher ends them.
+// Whatever rank 0 does alone (the unsplit twin, comparing, drawing, writing to a slow disk), the others wait for it,
+// a hundred times as long as in any other call. Should it die, the launcher ends them at once.
 static void from_rank_0(const char *call, void *data, size_t bytes) {
     Request *r = request_new(side, DO_BROADCAST, call, BYTES, bytes, 0);
     r->patient = true;

@@ -64,7 +64,7 @@ Request *comm_start_send(Comm *c, Tensor t, size_t to);        // buffered: does
 void comm_wait(Request *r);
 
 // --- side channel: never counted, outside the lesson's own path. For checks, digests and logs. Over the whole world.
-//     For rank 0, which compares and writes files, the others wait here without a deadline. ---
+//     For rank 0, which compares and writes files, the others wait here a hundred times --timeout. ---
 // Rank 0: concatenation (malloc'ed) and each rank's size.
 void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes);
 void side_broadcast(void *data, size_t bytes);                 // from rank 0

@@ -10,7 +10,6 @@
 //   1 checked calls and deadlines   2 collectives   3 point to point   4 communicators   5 the launch
 #include "transport.h"
 #include <limits.h>
-#include <math.h>
 #include <mpi.h>
 #include <sched.h>
 #include <stdio.h>
@@ -84,7 +83,7 @@ static _Noreturn void wait_failed(const Request *r, int error, int class, size_t
 
 static void wait_for(const Request *r, MPI_Request *request, MPI_Status *status) {
     int error, class = MPI_SUCCESS;
-    double timeout = r->patient ? HUGE_VAL : r->comm->state->timeout;
+    double timeout = r->comm->state->timeout * (r->patient ? 100 : 1);
     if (!poll_until(request, status, timeout, &error)) {
         char text[200];
         describe(r, text);
@@ -394,6 +393,7 @@ void comm_process_begin(int *argc, char ***argv) {
     MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     comm_launched_by_mpi(&this_rank, &this_world_size);
     end_all_ranks = abort_all;
+    ranks_are_processes = true;
 }
 
 void comm_process_end(void) {

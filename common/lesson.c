@@ -75,7 +75,7 @@ static void rank_body(Comm *world, void *context) {
     program->lesson(&run);
     require_picture(&run);
     char written = 0;
-    side_broadcast(&written, sizeof written);  // rank 0 may still write files: all wait, without a deadline
+    side_broadcast(&written, sizeof written);  // rank 0 may still write files: all wait for it
     memory_rank_end();                         // a leak on any rank comes before the verdict, never under a PASS
     comm_barrier(world);
     program->status = verdict(&run);           // virtual ranks all write the same

@@ -24,10 +24,13 @@ _Noreturn static void end(int status) {
     exit(status);
 }
 
+bool ranks_are_processes;
+
 _Noreturn void usage_error(const char *format, ...) {
     // A mistake that every rank sees is told once: rank 0 speaks and ends the others, who wait for that. A rank that is
-    // still alive afterwards is alone with its mistake, and speaks for itself.
-    if (this_rank > 0) nanosleep(&(struct timespec){ .tv_nsec = 800 * 1000 * 1000 }, NULL);
+    // still alive afterwards is alone with its mistake, and speaks for itself. On an idle machine processes are ended
+    // within a few tenths of a second; on a crowded one that may take ten times as long. Virtual ranks end together.
+    if (this_rank > 0) nanosleep(&(struct timespec){ .tv_sec = ranks_are_processes ? 3 : 0 }, NULL);
     va_list arguments;
     va_start(arguments, format);
     print_message("unsplit: ", format, arguments);

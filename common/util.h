@@ -1,6 +1,7 @@
 // util.h: small things every file needs: faults, ranges, hashing, time.
 #ifndef UTIL_H
 #define UTIL_H
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,6 +18,7 @@ _Noreturn void fault(const char *format, ...) __attribute__((format(printf, 1, 2
 
 // How this process ends all its fellow ranks; installed by the transport. Default: exit(status).
 extern void (*end_all_ranks)(int status);
+extern bool ranks_are_processes;                    // set with it
 
 // Who is speaking in messages. Thread-local, because virtual ranks are threads; 0 of 1 until a transport says
 // otherwise.
