@@ -88,7 +88,7 @@ both sent-changed 3 "rank 0. the input of send to rank 1 .* was changed before c
 both order 3 "out of order"
 both twice 3 "was waited for before"
 both grouped 3 "only sends and receives may be grouped"
-both part 3 "my part of 1000 elements is 333, but .* has 4"
+both part 3 "my part of 1000 elements is 33[34], but .* has 4"      # whichever rank speaks first
 both myself 3 "send to myself"
 both nobody 3 "recv on world names rank 3, but there are 3 ranks"
 both gaps 3 "broadcast on world: the tensor is not contiguous"
