@@ -11,7 +11,7 @@
 //     ZeRO-1:             sum of MY part of the gradients,  I update my part,  all-gather of weights
 //
 // Left out: 16-bit weights with an fp32 master copy, where the saving is larger (01_by_hand has the table).
-#include "06_zero/costs.h"
+#include "06_zero/trainings.h"
 #include "06_zero/zero.h"
 
 // C = 15 and T = 11 make every unit odd: no part is equal, and parts cut through tensors with and without weight decay.
@@ -68,43 +68,17 @@ static void costs(Run *run, Comm *dp, const Training *t) {
 // ---------------------------------------------------------------- the comparison
 
 static void compare(Run *run, Comm *dp, Training t, const char *name) {
-    Model *m = model_describe(&t.model, model_layers(&t.model));
-    zero_allocate(m, dp, 1);
-    Course zero = course_new(run, &t);
-    course_train(&zero, m, &t, dp->size, dp->rank, step, dp);
-    say(run, "%s, %zu micro-batch%s a rank, loss %.4f -> %.4f\n", name, t.micro_batches,
-        t.micro_batches > 1 ? "es" : "", zero.loss[0], zero.loss[t.steps - 1]);
-    // Shard after shard in rank order: what data-parallel replicas hold, to the last bit (chapter 01).
-    Course replicas = course_unsplit(run, &t, dp->size);
+    static const ZeroLesson lesson = { 1, step, costs };
     // The squares of the norm are added in another order when they are cut, and clipping multiplies by a factor that
     // comes from the norm.
     double limit = t.clip > 0 ? LIMIT_ROUNDING : every_bit(run);
-    course_compare_tensors(run, "ZeRO-1 = data parallel", &zero, &replicas, limit);
-    course_compare_numbers(run, "ZeRO-1 = data parallel", &zero, &replicas, LIMIT_ROUNDING);
-    if (t.recorded) {
-        costs(run, dp, &t);
-        show_step(run, &t, "ZeRO-1");
-    }
-    t.micro_batches = 1;
-    Course unsplit = course_unsplit(run, &t, 1);
-    course_compare(run, "ZeRO-1 = unsplit", &zero, &unsplit, LIMIT_ROUNDING);
-    course_free(&zero);
-    course_free(&replicas);
-    course_free(&unsplit);
-    model_free(m);
+    zero_compare(run, dp, &lesson, t, name, limit);
 }
 
 static void zero1(Run *run) {
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
-    Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = option_size(run, "steps"), .sequences = option_size(run, "batch"), .micro_batches = 1 };
+    Training t = zero_training(run, dp, &tiny);
     size_t m = option_size(run, "micro-batches");
-    REQUIRE(t.steps > 0 && m > 0, "--steps and --micro-batches must be at least 1");
-    REQUIRE(t.sequences >= dp->size, "--batch %zu leaves some of the %zu ranks without a sequence: choose at least %zu",
-            t.sequences, dp->size, dp->size);
-    t.model.seed = run->seed;
-    t.model.dropout = option_real(run, "dropout");
-    config_require(&t.model);
 
     t.optimizer = sgd(0.1);
     compare(run, dp, t, "SGD");
@@ -115,7 +89,6 @@ static void zero1(Run *run) {
     t.optimizer.weight_decay = 0.1;                // for matrices; a part may hold elements of both kinds
     t.micro_batches = m;
     t.recorded = true;
-    t.watched = MEM_COMMUNICATION;
     compare(run, dp, t, "AdamW, weight decay 0.1");
     comm_free(dp);
 }

@@ -12,7 +12,7 @@
 //
 // Left out: the reduction of one layer while the backward pass of the next runs (chapter 01's overlap); 16-bit
 // gradients.
-#include "06_zero/costs.h"
+#include "06_zero/trainings.h"
 #include "06_zero/zero.h"
 
 // Every unit is odd, so no part is equal. 11 sequences: with 4 ranks and 3 micro-batches, one micro-batch of rank 3 is
@@ -72,47 +72,19 @@ static void costs(Run *run, Comm *dp, const Training *t) {
 // ---------------------------------------------------------------- the comparison
 
 static void compare(Run *run, Comm *dp, Training t, const char *name) {
-    Model *m = model_describe(&t.model, model_layers(&t.model));
-    zero_allocate(m, dp, 2);
-    Course zero = course_new(run, &t);
-    course_train(&zero, m, &t, dp->size, dp->rank, step, dp);
-    say(run, "%s, %zu micro-batch%s a rank, loss %.4f -> %.4f\n", name, t.micro_batches,
-        t.micro_batches > 1 ? "es" : "", zero.loss[0], zero.loss[t.steps - 1]);
-    // Shard after shard in rank order: what data-parallel replicas hold, to the last bit (chapter 01).
-    Course replicas = course_unsplit(run, &t, dp->size);
+    static const ZeroLesson lesson = { 2, step, costs };
     // One micro-batch: both add the ranks' gradients in rank order, and the bits are equal. More: data parallelism adds
     // micro-batches on each rank and then the ranks; stage 2 adds the ranks for each micro-batch and then the
     // micro-batches. Same terms, other order. So it is with the squares of the norm, and with every clipped weight.
     double limit = t.micro_batches == 1 && t.clip == 0 ? every_bit(run) : LIMIT_ROUNDING;
-    course_compare_tensors(run, "ZeRO-2 = data parallel", &zero, &replicas, limit);
-    course_compare_numbers(run, "ZeRO-2 = data parallel", &zero, &replicas, LIMIT_ROUNDING);
-    if (t.recorded) {
-        costs(run, dp, &t);
-        show_step(run, &t, "ZeRO-2");
-    }
-    t.micro_batches = 1;
-    Course unsplit = course_unsplit(run, &t, 1);
-    course_compare(run, "ZeRO-2 = unsplit", &zero, &unsplit, LIMIT_ROUNDING);
-    course_free(&zero);
-    course_free(&replicas);
-    course_free(&unsplit);
-    model_free(m);
+    zero_compare(run, dp, &lesson, t, name, limit);
 }
 
 static void zero2(Run *run) {
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
-    Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
-                   .steps = option_size(run, "steps"), .sequences = option_size(run, "batch") };
+    Training t = zero_training(run, dp, &tiny);
     size_t m = option_size(run, "micro-batches");
-    REQUIRE(t.steps > 0 && m > 0, "--steps and --micro-batches must be at least 1");
-    REQUIRE(t.sequences >= dp->size, "--batch %zu leaves some of the %zu ranks without a sequence: choose at least %zu",
-            t.sequences, dp->size, dp->size);
-    t.model.seed = run->seed;
-    t.model.dropout = option_real(run, "dropout");
-    config_require(&t.model);
-    t.watched = MEM_COMMUNICATION;                 // the picture's strip: the unit in flight
 
-    t.micro_batches = 1;
     t.optimizer = sgd(0.1);
     compare(run, dp, t, "SGD");
     t.optimizer = adamw(0.01);
