@@ -25,7 +25,7 @@ const ClockLink clock_links[] = {
 static ClockConfig config;                         // set before the ranks start
 static _Thread_local Picoseconds compute, row;     // model clock: this rank's two rows
 static _Thread_local double begun;                 // wall clock: this rank's time 0
-static _Thread_local double flops;
+static _Thread_local double flops, speed = 1;      // speed: of this rank's device, in rates of config.device
 
 void clock_configure(const ClockConfig *c) { config = *c; }
 const ClockConfig *clock_config(void) { return &config; }
@@ -33,6 +33,7 @@ const ClockConfig *clock_config(void) { return &config; }
 void clock_rank_begin(void) {
     compute = row = 0;
     flops = 0;
+    speed = 1;
     begun = now();
 }
 
@@ -45,7 +46,12 @@ void clock_set_begun(double t) { begun = t; }
 void clock_charge_flops(double n) {
     if (ledger_paused()) return;
     flops += n;
-    if (config.model) compute += (Picoseconds)llround(n * 1e12 / config.device.flops);
+    if (config.model) compute += (Picoseconds)llround(n * 1e12 / (config.device.flops * speed));
+}
+void clock_set_speed(double factor) {
+    if (!(factor > 0) || !isfinite(factor)) fault("clock_set_speed(%g): a speed is above 0, and 1 is the device's own",
+                                                  factor);
+    speed = factor;
 }
 
 Picoseconds clock_transfer(size_t steps, size_t bytes) {

@@ -29,6 +29,9 @@ const ClockConfig *clock_config(void);
 void clock_rank_begin(void);                       // this rank's time 0: all its rows are free
 Picoseconds clock_now(void);                       // of this rank's compute row
 void clock_charge_flops(double flops);             // called by the GEMMs
+// From now on this rank's device computes at factor times the rate of --device; 1 after clock_rank_begin. For devices
+// of unequal speed. Only the model clock has it.
+void clock_set_speed(double factor);
 double clock_flops(void);                          // FLOPs this rank has charged so far, under either clock
 // ---- for picture.c, under the wall clock: time 0 of this rank, in seconds of now() ----
 double clock_begun(void);

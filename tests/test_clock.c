@@ -69,6 +69,20 @@ static void golden(Run *run) {
     free(last);
 }
 
+// A device at `factor` times the rate takes 1 / factor times as long for the same FLOPs, of which it counts as many.
+static void speeds(Run *run) {
+    double factor = option_real(run, "speed"), work = 1e6, flops = clock_flops(), took[3];
+    for (size_t k = 0; k < 3; k++) {
+        Picoseconds begin = clock_now();
+        clock_set_speed(k == 1 ? factor : 1);
+        clock_charge_flops(work);
+        took[k] = (double)(clock_now() - begin);
+    }
+    double unit = work / clock_config()->device.flops * 1e12, want[] = { unit, unit / factor, unit };
+    check_numbers(run, "speed of a device", "ps: as it is, changed, as it is", took, want, 3, 0);
+    check_true(run, "speed of a device", "the FLOPs are the same", clock_flops() - flops == 3 * work);
+}
+
 static void clock_test(Run *run) {
     size_t p = run->world->size, i = run->world->rank, list[] = { 1, p, 2 * p, 24 };
     REQUIRE(clock_config()->model, "this test is about the model clock: add --clock model");
@@ -85,6 +99,8 @@ static void clock_test(Run *run) {
         exposed(run, "GPipe", schedule_gpipe, m, m + p - 1, 2 * (p - 1));
     }
     if (p == 4) golden(run);
+    speeds(run);
 }
 
-int main(int argc, char **argv) { return lesson_main(argc, argv, clock_test, NULL); }
+static const Option options[] = { { "speed", "X", "0.5", "of this device, in rates of --device" }, {0} };
+int main(int argc, char **argv) { return lesson_main(argc, argv, clock_test, options); }
