@@ -42,7 +42,7 @@ struct RunState {
     size_t config_count, check_count, checks_failed, cost_count, costs_failed;
     size_t what_width, name_width;             // columns of the check lines: the widest so far
     uint64_t digest;
-    bool pictured;                             // the lesson has drawn a picture
+    bool pictured, plotted;                    // the lesson has drawn a picture of what happened; a line chart
 };
 
 // One line and one record. error_text and limit_text are the words of the line: "max 2.1e-07", "limit 1.0e-05".

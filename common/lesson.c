@@ -59,10 +59,11 @@ static void require_files(Run *run) {
         if (option_text(run, options[i]) != NULL) output_require(options[i], option_text(run, options[i]));
 }
 static void require_picture(Run *run) {
-    const char *option = option_text(run, "svg") ? "svg" : "trace";
-    REQUIRE(run->state->pictured || option_text(run, option) == NULL,
-            "--%s: this lesson draws no picture of what happened when; leave the option out, or take one that does",
-            option);
+    const struct RunState *s = run->state;
+    REQUIRE(s->pictured || s->plotted || option_text(run, "svg") == NULL,
+            "--svg: this lesson draws no picture; leave the option out, or take one that does");
+    REQUIRE(s->pictured || option_text(run, "trace") == NULL,
+            "--trace: this lesson draws no picture of what happened when; leave the option out, or take one that does");
 }
 
 static void rank_body(Comm *world, void *context) {

@@ -5,7 +5,7 @@
 
 enum { LEFT = 70, WIDTH = 880, TOP = 50, ROW = 26, GAP = 8, STRIP_HEIGHT = 22 };     // pixels
 
-static void put_text(FILE *f, const char *text) {
+void svg_text(FILE *f, const char *text) {
     for (; *text; text++)
         if (*text == '&') fputs("&amp;", f);
         else if (*text == '<') fputs("&lt;", f);
@@ -65,7 +65,7 @@ void svg_write(const Recording *r, const char *title, const char *time, const ch
             "font-family=\"sans-serif\" font-size=\"11\">\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<text x=\"%d\" y=\"20\" font-size=\"14\">",
             LEFT + WIDTH + 20, TOP + r->ranks * height + 20, LEFT);
-    put_text(o.f, title);
+    svg_text(o.f, title);
     fprintf(o.f, ": %s</text>\n", time);
     legend(o.f, memory);
     for (size_t k = 0; k < r->ranks && r->end > r->begin; k++) {

@@ -1,6 +1,7 @@
-// svg.h: a recording as files. Private to picture.c, svg.c and trace.c.
+// svg.h: a recording as files. Private to picture.c, svg.c and trace.c; plot.c draws its own SVG.
 #ifndef SVG_H
 #define SVG_H
+#include <stdio.h>
 #include "lesson.h"
 #include "record.h"
 
@@ -18,6 +19,7 @@ void recording_free(Recording *r);
 // These write whole files or none (output.h).
 // memory: NULL, no strip.
 void svg_write(const Recording *r, const char *title, const char *time, const char *memory, const char *file);
+void svg_text(FILE *f, const char *text);            // escapes what XML would read as its own
 // Chrome trace event JSON: one process per rank, rows for computing and communication, arrows from send to recv.
 void trace_write(const Recording *r, const char *file);
 #endif
