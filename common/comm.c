@@ -234,7 +234,7 @@ static void time_ends(Request *r) {
 static void finish_in_time(Request *r) {
     if (r->timed) record_pause_compute();
     if (r->timed && collective(r) && clock_config()->model) meet_all();
-    wire_finish(r);
+    if (!r->here) wire_finish(r);
     time_ends(r);
 }
 
@@ -280,7 +280,8 @@ static Request *run_later(Request *r) {
 }
 
 static void in_group_or_now(Request *r) {
-    if (r->comm->state->grouping) run_later(r);
+    r->grouped = r->comm->state->grouping;
+    if (r->grouped) run_later(r);
     else run_now(r);
 }
 
@@ -405,13 +406,16 @@ void comm_send(Comm *c, Tensor t, size_t to) {
     in_group_or_now(send_to(c, t, to));
 }
 
-void comm_recv(Comm *c, Tensor t, size_t from) {
+static Request *recv_from(Comm *c, Tensor t, size_t from) {
     Request *r = tensor_start(c, DO_RECV, "recv", tensor_count(t), from, t, t);
     r->booked = true;                      // by its sender; here it only takes time
     r->kind = COMM_SEND;
     r->bytes = tensor_count(t) * sizeof(real);
-    in_group_or_now(r);
+    return r;
 }
+
+void comm_recv(Comm *c, Tensor t, size_t from) { in_group_or_now(recv_from(c, t, from)); }
+Request *comm_start_recv(Comm *c, Tensor t, size_t from) { return run_later(recv_from(c, t, from)); }
 
 Request *comm_start_send(Comm *c, Tensor t, size_t to) {
     Request *r = send_to(c, t, to);
@@ -424,14 +428,12 @@ void comm_group_start(Comm *c) {
     c->state->grouping = true;
 }
 
-static bool started_alone(const Request *r) { return r->buffered || (r->action != DO_SEND && r->action != DO_RECV); }
-
 void comm_group_end(Comm *c) {
     if (!c->state->grouping) fault("comm_group_end on %s without comm_group_start", c->name);
     c->state->grouping = false;
     for (Request *r = c->state->open, *next; r; r = next) {    // all are under way: one after the other will do
         next = r->next;
-        if (started_alone(r)) continue;
+        if (!r->grouped) continue;
         list_remove(&c->state->open, r);
         check_unchanged(r, "comm_group_end");
         finish_and_deliver(r);
@@ -441,13 +443,28 @@ void comm_group_end(Comm *c) {
 void comm_wait(Request *r) {
     if (!r) return;
     Comm *c = r->comm;
-    for (Request *o = c->state->open; o && o != r && !r->buffered; o = o->next)
-        if (!o->buffered && started_alone(o))
+    for (Request *o = c->state->open; o && o != r && collective(r); o = o->next)
+        if (collective(o))
             fault("comm_wait on %s out of order: an older %s is still open", c->name, o->call);
     if (!list_remove(&c->state->open, r))
         fault("comm_wait on %s for one %s that was waited for before", c->name, r->call);
     check_unchanged(r, "comm_wait");
+    if (r->action == DO_RECV) r->issued = clock_now();         // what was computed since the start is no waiting
     finish_and_deliver(r);
+}
+
+Picoseconds comm_arrival(Request *r) {
+    const Request *o = r->comm->state->open;
+    while (o && o != r) o = o->next;
+    if (!o) fault("comm_arrival on %s for one %s that was waited for before", r->comm->name, r->call);
+    if (r->action != DO_RECV) fault("comm_arrival on %s of one %s: it is for started receives", r->comm->name, r->call);
+    if (r->here) return r->stamp;
+    if (r->timed) record_pause_compute();
+    wire_finish(r);
+    if (!r->timed || !clock_config()->model) r->stamp = clock_now();
+    if (r->timed) record_resume_compute();
+    r->here = true;
+    return r->stamp;
 }
 
 // ---- 6. Communicators ----

@@ -10,6 +10,7 @@
 // Tensors given to a Comm are contiguous. Part i of a whole is always shard_range(count, size, i).
 #ifndef COMM_H
 #define COMM_H
+#include "clock.h"
 #include "tensor.h"
 #include "util.h"
 
@@ -60,8 +61,12 @@ Request *comm_start_all_reduce(Comm *c, Tensor t);
 Request *comm_start_reduce_scatter(Comm *c, Tensor mine, Tensor whole);
 Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor mine);
 Request *comm_start_send(Comm *c, Tensor t, size_t to);        // buffered: does not wait for the receiver
-// In the order of the starts, on every rank; NULL is allowed.
+Request *comm_start_recv(Comm *c, Tensor t, size_t from);
+// Collectives in the order of their starts, on every rank; sends and receives in any order. NULL is allowed.
 void comm_wait(Request *r);
+// When did, or will, the message of a started receive arrive? Waits until it is there, but this rank's clock does not
+// move and the tensor does not change: comm_wait does both. Under the wall clock: when this rank found it there.
+Picoseconds comm_arrival(Request *r);
 
 // --- side channel: never counted, outside the lesson's own path. For checks, digests and logs. Over the whole world.
 //     For rank 0, which compares and writes files, the others wait here a hundred times --timeout. ---

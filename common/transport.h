@@ -5,7 +5,6 @@
 // buffers are kept with the Comm and used again. They are not in the memory ledger, equal on all transports.
 #ifndef TRANSPORT_H
 #define TRANSPORT_H
-#include "clock.h"
 #include "comm.h"
 
 typedef enum { DO_ALL_REDUCE, DO_ALL_REDUCE_MAX, DO_REDUCE_SCATTER, DO_ALL_GATHER, DO_BROADCAST, DO_REDUCE, DO_BARRIER,
@@ -26,6 +25,8 @@ struct Request {
     bool buffered;                         // a send that does not wait for its receiver
     bool patient;                          // may wait for as long as it takes
     bool done;                             // out holds the result (kept by the emu transport)
+    bool grouped;                          // finished by comm_group_end
+    bool here;                             // the message has come, at stamp (asked by comm_arrival)
     size_t in_count, out_count;            // elements of in and out on this rank
     Buffer in, out;
     Buffer scratch;                        // for the transport between start and finish

@@ -81,6 +81,11 @@ mistake short 3 "rank 0 sends [0-9]* bytes, where rank 2 receives [0-9]*" \
 mistake long 3 "rank 0 sends [0-9]* bytes, where rank 2 receives [0-9]*" \
     "from rank 0 of world (4 elements.*has [0-9]* bytes" 1
 mistake unreceived 3 "from rank 0 to rank 1 on world was never received" "from rank 0 of world was never received" 1
+mistake never-arrives 3 "rank 0 waits in recv from rank 1 of world (4 elements" \
+    "waited 1 s in \\(recv from rank 1\\|end-of-run barrier\\)"
+both unwaited-recv 3 "comm_free of world, but recv from rank 0 of world (4 .*never waited for"
+both arrival-of-send 3 "comm_arrival on world of one send"
+both arrival-after-wait 3 "comm_arrival on world for one recv that was waited for before"
 both unwaited 3 "comm_free of world, but all-reduce on world (4 .*never waited for"
 both changed-late 3 "rank 2. the input of all-reduce on world (70001 .* was changed before comm_wait" 1
 both changed 3 "rank 2. the input of all-reduce on world (4 .* was changed before comm_wait" 1

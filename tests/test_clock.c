@@ -83,6 +83,62 @@ static void speeds(Run *run) {
     check_true(run, "speed of a device", "the FLOPs are the same", clock_flops() - flops == 3 * work);
 }
 
+// Every rank computes for a while of its own and sends rank 0 a message, twice; rank 0 asks when they arrive, and its
+// clock stands still until it takes one.
+static void arrivals(Run *run) {
+    Comm *w = run->world;
+    size_t n = w->size, unit = 1000;
+    Arena a = arena(MEM_WORKSPACE);
+    double *got = host_alloc(2 * n * sizeof *got), *want = host_alloc(2 * n * sizeof *want);
+    Request **r = host_alloc(2 * n * sizeof *r);
+    comm_barrier(w);
+    Picoseconds begin = clock_now();
+    for (size_t i = 0; i < 2 && w->rank > 0; i++) {            // the later a rank, the earlier its message
+        clock_charge_flops((double)(unit * (n - w->rank)));
+        Tensor t = tensor_new(&a, 1, 10 * w->rank);
+        tensor_fill(t, (real)i);
+        comm_wait(comm_start_send(w, t, 0));
+    }
+    Picoseconds *since = host_alloc(n * sizeof *since), *all = NULL;
+    size_t *sizes = NULL;
+    side_gather(&begin, sizeof begin, (void **)&all, &sizes);
+    if (w->rank == 0) memcpy(since, all, n * sizeof *since);
+    side_broadcast(since, n * sizeof *since);
+    bool still = true;
+    for (size_t i = 0; i < 2 * n && w->rank == 0; i++)
+        if (i % n > 0) r[i] = comm_start_recv(w, tensor_new(&a, 1, 10 * (i % n)), i % n);
+    for (size_t i = 0; i < 2 * n && w->rank == 0; i++) {
+        size_t from = i % n, bytes = 10 * from * sizeof(real);
+        if (from == 0) continue;
+        double compute = (double)(unit * (n - from)) * 1e12 / clock_config()->device.flops;
+        double transfer = (double)clock_transfer(1, bytes), first = (double)since[from] + compute + transfer;
+        double sent = (double)since[from] + 2 * compute, link_free = first;
+        want[i] = i < n ? first : (sent > link_free ? sent : link_free) + transfer;
+        got[i] = (double)comm_arrival(r[i]);
+        still = still && clock_now() == begin;
+    }
+    double after[] = { 0, 0 };
+    for (size_t i = 2 * n; i-- > 0 && w->rank == 0;) {
+        if (i % n == 0) continue;
+        comm_wait(r[i]);
+        after[1] = want[i] > after[1] ? want[i] : after[1];
+    }
+    after[0] = w->rank == 0 ? (double)clock_now() : 0;
+    if (n == 1) after[1] = (double)begin;
+    side_broadcast(got, 2 * n * sizeof *got);
+    side_broadcast(after, sizeof after);
+    check_numbers(run, "arrivals", "ps: two messages of every rank", got, want, 2 * n, 0);
+    check_numbers(run, "arrivals", "ps: after the last one", after, after + 1, 1, 0);
+    check_true(run, "arrivals", "asking takes no time", still);
+    free(got);
+    free(want);
+    free(r);
+    free(since);
+    free(all);
+    free(sizes);
+    arena_free(&a);
+}
+
 static void clock_test(Run *run) {
     size_t p = run->world->size, i = run->world->rank, list[] = { 1, p, 2 * p, 24 };
     REQUIRE(clock_config()->model, "this test is about the model clock: add --clock model");
@@ -100,6 +156,7 @@ static void clock_test(Run *run) {
     }
     if (p == 4) golden(run);
     speeds(run);
+    arrivals(run);
 }
 
 static const Option options[] = { { "speed", "X", "0.5", "of this device, in rates of --device" }, {0} };

@@ -322,6 +322,46 @@ static void test_started(Test *t, Comm *c) {
     arena_free(&a);
 }
 
+// Receives from all ranks (oneself among them), two from each, waited for in the opposite order; a group between.
+static void test_started_receives(Test *t, Comm *c) {
+    size_t n = 3001, ranks = c->size;
+    Arena a = arena(MEM_WORKSPACE);
+    Request **recv = host_alloc(2 * ranks * sizeof *recv), **send = host_alloc(2 * ranks * sizeof *send);
+    Tensor *got = host_alloc(2 * ranks * sizeof *got);
+    bool untouched = true, good = true, steady = true;
+    for (size_t i = 0; i < 2 * ranks; i++) recv[i] = comm_start_recv(c, got[i] = tensor_new(&a, 1, n + i), i % ranks);
+    for (size_t i = 0; i < 2 * ranks; i++) {                   // the first to everybody, then the second
+        Tensor mine = vector(&a, integer, c->rank + i / ranks, 0, n + c->rank + i / ranks * ranks);
+        send[i] = comm_start_send(c, mine, i % ranks);
+    }
+    comm_ledger_reset(c);
+    for (size_t i = 0; i < ranks; i++) {                       // the messages are there, the tensors do not know it yet
+        Picoseconds at = comm_arrival(recv[2 * i]);
+        steady = steady && comm_arrival(recv[2 * i]) == at && at <= clock_now();
+        untouched = untouched && poisoned(got[2 * i]);
+    }
+    Tensor over = vector(&a, integer, c->rank, 0, 9), under = tensor_new(&a, 1, 9);
+    comm_all_reduce(c, over);
+    comm_group_start(c);
+    comm_send(c, over, neighbour(c, 1));
+    comm_recv(c, under, neighbour(c, ranks - 1));
+    comm_group_end(c);
+    untouched = untouched && poisoned(got[2 * ranks - 1]);
+    for (size_t i = 2 * ranks; i-- > 0;) {
+        comm_wait(recv[i]);
+        good = good && holds(got[i], one, integer, i % ranks + i / ranks, 0);
+        comm_wait(send[2 * ranks - 1 - i]);
+    }
+    ok(t, untouched && steady, "the message of a started receive arrives before the wait, its tensor changes with it");
+    ok(t, good && holds(under, sum_in_order, integer, ranks, 0), "started receives are waited for in any order");
+    ok(t, c->ledger[COMM_SEND].calls == 1, "a receive books nothing");
+    comm_ledger_reset(c);
+    free(recv);
+    free(send);
+    free(got);
+    arena_free(&a);
+}
+
 // Buffers are kept: after a few steps nothing is allocated any more.
 static void a_step(Comm *c, Tensor big, Tensor part, Tensor got) {
     comm_all_reduce(c, big);
@@ -411,6 +451,7 @@ static void test_split(Test *t) {
        "equal keys keep the parent's order; a group of one");
     test_collectives(t, alone, "a group of one", rough);
     test_started(t, alone);
+    test_started_receives(t, alone);
     test_groups(t, alone);
     test_ledger(t, alone);
     Arena a = arena(MEM_WORKSPACE);
@@ -481,6 +522,7 @@ static void test_everything(Test *t) {
     test_blocking_sends(t, t->world);
     test_groups(t, t->world);
     test_started(t, t->world);
+    test_started_receives(t, t->world);
     test_allocations(t, t->world);
     test_ledger(t, t->world);
     test_split(t);
@@ -552,6 +594,18 @@ static void mistaken_message(const char *mode, Comm *w, Tensor x) {
         comm_recv(w, x, w->size);
     } else if (strcmp(mode, "gaps") == 0) {
         comm_broadcast(w, tensor_col_range(tensor_reshape(x, 10, 100), 0, 3), 0);
+    } else if (strcmp(mode, "unwaited-recv") == 0) {
+        if (first) comm_send(w, four, 1);
+        if (w->rank == 1) comm_arrival(comm_start_recv(w, four, 0));
+    } else if (strcmp(mode, "arrival-of-send") == 0) {
+        comm_arrival(comm_start_send(w, four, (w->rank + 1) % w->size));
+    } else if (strcmp(mode, "arrival-after-wait") == 0) {
+        Request *r = comm_start_recv(w, five, w->rank);
+        comm_wait(comm_start_send(w, five, w->rank));
+        comm_wait(r);
+        comm_arrival(r);
+    } else if (strcmp(mode, "never-arrives") == 0) {
+        if (first) comm_arrival(comm_start_recv(w, four, 1));
     } else if (strcmp(mode, "sent-changed") == 0) {
         Request *r = first ? comm_start_send(w, x, 1) : NULL;
         if (first) tensor_fill(x, 0);
