@@ -46,7 +46,9 @@ void clock_set_begun(double t) { begun = t; }
 void clock_charge_flops(double n) {
     if (ledger_paused()) return;
     flops += n;
-    if (config.model) compute += (Picoseconds)llround(n * 1e12 / (config.device.flops * speed));
+    if (!config.model) return;
+    double usual = round(n * 1e12 / config.device.flops);      // whole: a device at half the rate takes exactly twice this
+    compute += (Picoseconds)llround(usual / speed);
 }
 void clock_set_speed(double factor) {
     if (!(factor > 0) || !isfinite(factor)) fault("clock_set_speed(%g): a speed is above 0, and 1 is the device's own",

@@ -4,15 +4,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-Range training_micro_batch(const Training *t, size_t shards, size_t shard, size_t k) {
-    Range mine = shard_range(t->sequences, shards, shard), r = shard_range(range_size(mine), t->micro_batches, k);
+static Range micro_batch(const Training *t, Range mine, size_t k) {
+    Range r = shard_range(range_size(mine), t->micro_batches, k);
     return (Range){ mine.lo + r.lo, mine.lo + r.hi };
+}
+Range training_micro_batch(const Training *t, size_t shards, size_t shard, size_t k) {
+    return micro_batch(t, shard_range(t->sequences, shards, shard), k);
 }
 
 Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t shards, size_t shard) {
     Batch *batch = host_alloc(t->micro_batches * sizeof *batch);
+    Range mine = t->shares ? t->shares[step * shards + shard] : shard_range(t->sequences, shards, shard);
     for (size_t k = 0; k < t->micro_batches; k++) {
-        Range r = training_micro_batch(t, shards, shard, k);
+        Range r = micro_batch(t, mine, k);
         batch[k] = data_batch(&t->data, tokens, step, r.lo, range_size(r), t->sequences);
         batch[k].number = k;
     }

@@ -10,6 +10,7 @@ typedef struct {
     Data data;
     size_t steps, sequences;                       // sequences of a step, of all ranks together
     size_t micro_batches;                          // pieces in which a shard of them is taken
+    const Range *shares;                           // [steps][shards] each shard's sequences; NULL: shard_range's
     Optimizer optimizer;
     double clip;                                   // largest gradient norm; 0: no clipping
     bool recorded;                                 // course_train records its last step, for picture.h;

@@ -1,0 +1,24 @@
+// balance.c: see balance.h.
+#include "01_data_parallel/balance.h"
+
+// A device takes (size + 1) / rate with one sequence more. The one that would be done with it first.
+static size_t first_done(const Range *share, const double *rate, size_t n) {
+    size_t best = 0;
+    for (size_t r = 1; r < n; r++)
+        if ((double)(range_size(share[r]) + 1) * rate[best] < (double)(range_size(share[best]) + 1) * rate[r]) best = r;
+    return best;
+}
+
+void balance_shares(Range *share, const double *rate, size_t n, size_t total) {
+    double sum = 0;
+    size_t given = 0;
+    for (size_t r = 0; r < n; r++) sum += rate[r];
+    for (size_t r = 0; r < n; r++) {           // what is whole of the exact share; its size first, its place below
+        share[r] = sum > 0 ? (Range){ 0, (size_t)((double)total * rate[r] / sum) } : shard_range(total, n, r);
+        given += range_size(share[r]);
+    }
+    // Fewer than n sequences are left, one for each fraction cut off. The largest fraction need not be the right place:
+    // it may be the slowest device's, and then everybody waits for its one sequence.
+    for (; given < total; given++) share[first_done(share, rate, n)].hi++;
+    for (size_t r = 0, lo = 0; r < n; lo = share[r].hi, r++) share[r] = (Range){ lo, lo + range_size(share[r]) };
+}
