@@ -47,7 +47,7 @@ void clock_charge_flops(double n) {
     if (ledger_paused()) return;
     flops += n;
     if (!config.model) return;
-    double usual = round(n * 1e12 / config.device.flops);      // whole: a device at half the rate takes exactly twice this
+    double usual = round(n * 1e12 / config.device.flops);      // whole: at half the rate it takes exactly twice as long
     compute += (Picoseconds)llround(usual / speed);
 }
 void clock_set_speed(double factor) {

@@ -1,0 +1,300 @@
+// ranks: 4
+// level: extra
+// question: One device is four times as slow as the others: must everybody wait for it?
+// vary: SEQUENCES 20..31, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
+//
+// As in 02_all_reduce every rank has the whole model and a part of the sequences of every step; but the devices are of
+// unequal speed (--slow), and from step 5 on device 0 is four times as slow as before. Three ways to cut the batch:
+//     equal     as many sequences for everybody
+//     static    in proportion to the speeds before the training, which are known
+//     dynamic   in proportion to the speeds of the steps before, which are measured and told to everybody
+// Whatever the shares, a token weighs 1 / (counted tokens of the whole batch), and the gradient is the unsplit one.
+// Speeds and times are those of the model clock. Left out: devices with too little memory for their share.
+#include "01_data_parallel/balance.h"
+#include "01_data_parallel/data_parallel.h"
+#include "common/clock.h"
+#include "common/course.h"
+#include "common/formulas.h"
+#include "common/picture.h"
+#include "common/plot.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---------------------------------------------------------------- data and sizes
+
+enum { SEQUENCES = 26, STEPS = 12, CHANGE = 5, CHANGED = 4 };
+static const ModelConfig tiny = { .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
+
+typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
+static const char *const policy_name[] = { "equal", "static", "dynamic" };
+
+// From step CHANGE on device 0 takes CHANGED times as long as before.
+static size_t slowness(const Devices *d, size_t rank, size_t step) {
+    return d->slow[rank] * (rank == 0 && step >= CHANGE ? CHANGED : 1);
+}
+
+// What a training leaves behind besides its Course: who had which sequences, and how long each step took.
+typedef struct {
+    Range share[STEPS * SEQUENCES];                        // [STEPS][n]; there are no more devices than sequences
+    double time[STEPS];                                    // picoseconds, alike on all ranks
+    size_t calls, bytes, activations;                      // all-reduces; what they sent; the last step's peak
+} Record;
+
+// ---------------------------------------------------------------- one step, cut where the ranks must talk
+
+static double local_gradients(Model *m, const Data *d, uint64_t step, Range mine) {
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch b = data_batch(d, &tokens, step, mine.lo, range_size(mine), SEQUENCES);
+    model_zero_gradients(m);
+    double loss = model_forward_backward(m, &b) * b.token_weight;
+    model_fold_tied(m);
+    arena_free(&tokens);
+    return loss;
+}
+
+// took: the picoseconds I computed for my share. rate[n]: sequences a picosecond of every device, as far as known, the
+// same numbers on every rank: only so will all cut the next batch in the same places.
+static void observe(Comm *dp, const Range *share, double took, double *rate) {
+    double *times = host_alloc(dp->size * sizeof *times);  // zeros
+    // EXERCISE 01.07a (4 points): learn from the last step. Make the time that each rank took known to all ranks, with
+    // ONE call of comm_all_reduce_doubles on times[dp->size]. Then, for each rank r that had sequences, `now` is how
+    // many sequences (range_size(share[r])) a picosecond it did; rate[r] becomes `now` if it was 0 (not known yet), and
+    // else the mean of what it was and `now`, which smooths the noise that real steps have. A rank that had no
+    // sequences keeps its rate.
+    times[dp->rank] = took;
+    comm_all_reduce_doubles(dp, times, dp->size);          // n numbers, beside a gradient of thousands
+    for (size_t r = 0; r < dp->size; r++) {
+        if (range_size(share[r]) == 0) continue;
+        double now = (double)range_size(share[r]) / times[r];
+        rate[r] = rate[r] > 0 ? (rate[r] + now) / 2 : now;
+    }
+    // END
+    free(times);
+}
+
+// What is known before the first step. All 0 is nothing: equal shares.
+static void first_rates(double *rate, const Devices *d, Policy policy) {
+    for (size_t r = 0; r < d->n; r++) rate[r] = policy == STATIC ? 1 / (double)slowness(d, r, 0) : 0;
+}
+
+static double step_gradients(Comm *dp, Model *m, const Data *data, size_t step, const Range *share, double *rate) {
+    Picoseconds begin = clock_now();
+    double loss = local_gradients(m, data, step, share[dp->rank]);
+    double took = (double)(clock_now() - begin);           // before the all-reduce, in which all wait for the slowest
+    data_parallel_all_reduce(dp, m);
+    if (rate) observe(dp, share, took, rate);
+    return loss;
+}
+
+static Course train(Run *run, const Training *t, const Devices *d, Policy policy, Record *is) {
+    Comm *dp = run->world;
+    Course c = course_new(run, t);
+    Optimizer o = t->optimizer;
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    double *rate = host_alloc(d->n * sizeof *rate);
+    model_allocate(m);
+    optimizer_allocate(&o, m);
+    first_rates(rate, d, policy);
+    comm_ledger_reset(dp);
+    for (size_t step = 0; step < STEPS; step++) {
+        Range *share = is->share + step * d->n;
+        memory_reset_peaks();
+        balance_shares(share, rate, d->n, SEQUENCES);
+        clock_set_speed(1 / (double)slowness(d, dp->rank, step));
+        Picoseconds begin = clock_now();
+        double loss = step_gradients(dp, m, &t->data, step, share, policy == DYNAMIC ? rate : NULL);
+        is->time[step] = (double)(clock_now() - begin);
+        double norm = model_grad_norm(m, NULL);
+        optimizer_step(&o, m, 1);
+        course_record(&c, step, m, loss, norm);
+    }
+    is->calls = dp->ledger[COMM_ALL_REDUCE].calls;
+    is->bytes = dp->ledger[COMM_ALL_REDUCE].bytes;
+    is->activations = memory_peak(MEM_ACTIVATIONS);
+    comm_all_reduce_doubles(dp, c.loss, STEPS);            // for the log: every rank's part of it
+    model_free(m);
+    free(rate);
+    return c;
+}
+
+// ---------------------------------------------------------------- the predictions
+
+// Forward and backward of B sequences at the full rate: backward is twice the work.
+static double computing(size_t B) {
+    Work block = work_block(&tiny, B, tiny.heads, 4 * tiny.width), head = work_head(&tiny, B, tiny.vocab);
+    return 3 * ((double)tiny.layers * block.time + head.time);
+}
+
+// Every parameter, the tied table once.
+static size_t parameters(void) {
+    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers;
+    return V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
+}
+
+// Sequences a picosecond that devices of the full rate would have to do to be as fast as all these together.
+static double summed_speed(const Devices *d, size_t step) {
+    double sum = 0;
+    for (size_t r = 0; r < d->n; r++) sum += 1 / (double)slowness(d, r, step);
+    return sum;
+}
+
+// Everybody waits for the one who takes longest; then come the gradient's ring and that of the n times.
+static void predict(Record *want, const Devices *d, Policy policy) {
+    double *rate = host_alloc(d->n * sizeof *rate);
+    first_rates(rate, d, policy);
+    for (size_t step = 0; step < STEPS; step++) {
+        Range *share = want->share + step * d->n;
+        balance_shares(share, rate, d->n, SEQUENCES);
+        double longest = 0;
+        for (size_t r = 0; r < d->n; r++) {
+            size_t B = range_size(share[r]);
+            double took = computing(B) * (double)slowness(d, r, step), now = (double)B / took;
+            longest = fmax(longest, took);
+            if (policy == DYNAMIC && B > 0) rate[r] = rate[r] > 0 ? (rate[r] + now) / 2 : now;
+        }
+        want->time[step] = longest + ring_time(ALL_REDUCE_PASSES, d->n, parameters(), sizeof(real));
+        if (policy == DYNAMIC) want->time[step] += ring_time(ALL_REDUCE_PASSES, d->n, d->n, sizeof(double));
+    }
+    free(rate);
+}
+
+// Devices that finish together would take work / summed speed. With whole sequences nobody who got one more than its
+// exact share ends later than any other would with one more: no step is longer than work and n - 1 sequences would take
+// all. If a device is believed to be `over` times as fast as it is, its share may take that many times as long. The
+// smoothed rate of device 0 is 4 times too high in the step of the change, and then each step halves what is too much.
+static double bound(const Devices *d, size_t step, bool smoothed) {
+    double over = smoothed && step >= CHANGE ? 1 + (CHANGED - 1) / pow(2, (double)(step - CHANGE)) : 1;
+    return over * computing(SEQUENCES + d->n - 1) / summed_speed(d, step);
+}
+
+static void check_bounds(Run *run, const Devices *d, const Record *is) {
+    double talk = ring_time(ALL_REDUCE_PASSES, d->n, parameters(), sizeof(real));
+    double tell = ring_time(ALL_REDUCE_PASSES, d->n, d->n, sizeof(double));
+    double grain = 1.01;                                   // fast devices' GEMMs are rounded to a picosecond
+    bool known = true, measured = true;
+    for (size_t step = 0; step < STEPS; step++) {
+        if (step < CHANGE) known = known && is[STATIC].time[step] - talk <= bound(d, step, false) * grain;
+        if (step > 0) measured = measured && is[DYNAMIC].time[step] - talk - tell <= bound(d, step, true) * grain;
+    }
+    check_true(run, "static", "no step is longer than whole sequences ask for, until the change", known);
+    check_true(run, "dynamic", "nor any after the first, but for what smoothing hides", measured);
+}
+
+static void policy_cost(Run *run, Policy policy, const char *what, const char *unit, double predicted,
+                        double measured) {
+    char name[96];
+    snprintf(name, sizeof name, "%s: %s", policy_name[policy], what);
+    cost(run, name, unit, predicted, measured);
+}
+
+static void costs(Run *run, const Devices *d, Policy policy, const Record *is) {
+    size_t N = d->n, mine = run->world->rank, e = sizeof(real), L = tiny.layers, C = tiny.width;
+    size_t kept = (1 + L) * C + L * kept_block(&tiny, tiny.heads, 4 * C) + kept_head(&tiny, tiny.vocab);
+    double bytes = ring_bytes(ALL_REDUCE_PASSES, N, parameters(), e), time[2] = {0}, sequences[2] = {0};
+    if (policy == DYNAMIC) bytes += ring_bytes(ALL_REDUCE_PASSES, N, N, sizeof(double));
+    Record want;
+    predict(&want, d, policy);
+    for (size_t step = 0; step < STEPS; step++) {
+        time[0] += want.time[step], sequences[0] += (double)range_size(want.share[step * N + mine]);
+        time[1] += is->time[step], sequences[1] += (double)range_size(is->share[step * N + mine]);
+    }
+    size_t last = range_size(want.share[(STEPS - 1) * N + mine]);      // what a device keeps goes with its share
+    policy_cost(run, policy, "all steps", "ps", time[0], time[1]);
+    policy_cost(run, policy, "my sequences", "sequences", sequences[0], sequences[1]);
+    policy_cost(run, policy, "all-reduces", "calls", policy == DYNAMIC ? 2 * STEPS : STEPS, (double)is->calls);
+    policy_cost(run, policy, "sent by all-reduces", "bytes", STEPS * bytes, (double)is->bytes);
+    policy_cost(run, policy, "activations, last step", "bytes", (double)(last * tiny.context * kept * e),
+                (double)is->activations);
+    check_numbers(run, policy_name[policy], "time of every step", is->time, want.time, STEPS, 0);
+}
+
+// ---------------------------------------------------------------- what to see
+
+// --svg takes one picture; a trace is of steps.
+static bool steps_in_files(Run *run) {
+    return option_given(run, "trace") || strcmp(option_text(run, "picture"), "steps") == 0;
+}
+
+// In units of the time that a device of the full rate takes for one sequence.
+static void show_times(Run *run, const Devices *d, const Record *is) {
+    double x[STEPS], y[POLICIES + 1][STEPS];
+    say(run, "\nstep    equal   static  dynamic   ideal   sequences of each device, dynamic");
+    for (size_t step = 0; step < STEPS; step++) {
+        char shares[8 * SEQUENCES] = "";
+        const Range *share = is[DYNAMIC].share + step * d->n;
+        for (size_t r = 0, at = 0; r < d->n; r++)
+            at += (size_t)snprintf(shares + at, sizeof shares - at, " %zu", range_size(share[r]));
+        x[step] = (double)step;
+        for (size_t p = 0; p < POLICIES; p++) y[p][step] = is[p].time[step] / computing(1);
+        y[POLICIES][step] = computing(SEQUENCES) / computing(1) / summed_speed(d, step);
+        say(run, "%4zu %8.2f %8.2f %8.2f %7.2f  %s\n", step, y[0][step], y[1][step], y[2][step], y[3][step], shares);
+    }
+    PlotLine lines[] = { { "equal", y[0] }, { "static", y[1] }, { "dynamic", y[2] }, { "ideal", y[3] } };
+    Plot plot = { .title = "time of a step; from step 5 on device 0 is four times as slow", .x_label = "step",
+                  .y_label = "in sequences of a device of the full rate",
+                  .x = x, .n = STEPS, .lines = lines, .n_lines = POLICIES + 1 };
+    plot_show(run, &plot, steps_in_files(run) ? PICTURE_NO_FILES : PICTURE_CHART);
+}
+
+// A step with equal shares, and then one with shares in proportion to the speeds.
+static void show_steps(Run *run, const Training *t, const Devices *d) {
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    double *rate = host_alloc(d->n * sizeof *rate);
+    Range *share = host_alloc(d->n * sizeof *share);
+    model_allocate(m);
+    clock_set_speed(1 / (double)slowness(d, run->world->rank, 0));
+    picture_begin(run, MEM_ACTIVATIONS);
+    for (Policy p = EQUAL; p <= STATIC; p++) {
+        first_rates(rate, d, p);
+        balance_shares(share, rate, d->n, SEQUENCES);
+        step_gradients(run->world, m, &t->data, 0, share, NULL);
+    }
+    picture_end(run);
+    picture_show(run, "a step with equal shares, then one in proportion to the speeds",
+                 steps_in_files(run) ? PICTURE_CHART : PICTURE_NO_FILES);
+    model_free(m);
+    free(rate);
+    free(share);
+}
+
+static void balance(Run *run) {
+    REQUIRE(clock_config()->model, "07_balance needs the model clock: leave --clock out");
+    REQUIRE(run->world->size <= SEQUENCES, "there are %d sequences, and each device needs one to be measured: start at "
+            "most %d ranks", SEQUENCES, SEQUENCES);
+    Devices d = devices_read(run, "slow");
+    Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed), .steps = STEPS,
+                   .sequences = SEQUENCES, .micro_batches = 1, .optimizer = sgd(0.1) };
+    t.model.seed = run->seed;
+    Record is[POLICIES];
+    Course whole = course_unsplit(run, &t, 1);
+    for (Policy p = EQUAL; p < POLICIES; p++) {
+        char line[64];
+        Course got = train(run, &t, &d, p, &is[p]);
+        Training cut = t;                                  // one device that takes the same shares, one after the other
+        cut.shares = is[p].share;
+        Course ordered = course_unsplit(run, &cut, d.n);
+        snprintf(line, sizeof line, "%s shares = unsplit", policy_name[p]);
+        course_compare(run, line, &got, &whole, LIMIT_ROUNDING);
+        snprintf(line, sizeof line, "%s shares = in rank order", policy_name[p]);
+        course_compare(run, line, &got, &ordered, every_bit(run));
+        course_free(&got);
+        course_free(&ordered);
+    }
+    course_free(&whole);
+    show_times(run, &d, is);
+    show_steps(run, &t, &d);
+    check_bounds(run, &d, is);
+    for (Policy p = EQUAL; p < POLICIES; p++) costs(run, &d, p, &is[p]);
+    data_free(&t.data);
+    devices_free(&d);
+}
+
+static const Option options[] = {
+    { "slow", "LIST", "1,1,2,4", "how many times as long as a device of the full rate each takes" },
+    { "picture", "times|steps", "times", "what --svg shows: the times of all steps, or two steps" },
+    { "clock", "model", "model", "the speeds are the model clock's" },
+    {0},
+};
+int main(int argc, char **argv) { return lesson_main(argc, argv, balance, options); }
