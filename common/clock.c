@@ -24,6 +24,8 @@ const ClockLink clock_links[] = {
 
 static ClockConfig config;                         // set before the ranks start
 static _Thread_local Picoseconds compute, row;     // model clock: this rank's two rows
+static _Thread_local bool one_port;                // and the moments from which its ports are free
+static _Thread_local Picoseconds out_free, in_free;
 static _Thread_local double begun;                 // wall clock: this rank's time 0
 static _Thread_local double flops, speed = 1;      // speed: of this rank's device, in rates of config.device
 
@@ -31,7 +33,8 @@ void clock_configure(const ClockConfig *c) { config = *c; }
 const ClockConfig *clock_config(void) { return &config; }
 
 void clock_rank_begin(void) {
-    compute = row = 0;
+    compute = row = out_free = in_free = 0;
+    one_port = false;
     flops = 0;
     speed = 1;
     begun = now();
@@ -63,5 +66,20 @@ Picoseconds clock_transfer(size_t steps, size_t bytes) {
 void clock_wait_until(Picoseconds t) {
     if (config.model && t > compute) compute = t;
 }
+
+void clock_set_one_port(bool on) { one_port = on; }
+static Picoseconds later(Picoseconds a, Picoseconds b) { return a > b ? a : b; }
+Picoseconds clock_port_out(Picoseconds ready, Picoseconds takes) {
+    if (!one_port) return ready;
+    Picoseconds leaves = later(ready, out_free);
+    out_free = leaves + takes;
+    return leaves;
+}
+Picoseconds clock_port_in(Picoseconds arrives, Picoseconds takes) {
+    if (!one_port) return arrives;
+    in_free = later(arrives, in_free + takes);
+    return in_free;
+}
+
 Picoseconds clock_row_free(void) { return row; }
 void clock_row_set(Picoseconds t) { row = t; }

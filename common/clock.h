@@ -7,7 +7,7 @@
 //                 bytes / beta (steps and bytes of a ring, as the ledger books them); ends for all members at once
 //   send          leaves when it is issued and the link to that peer is free; arrives alpha + bytes / beta later; the
 //                 sender goes on
-// Links do not slow each other down. Time stands still while the ledger is paused: the unsplit twin costs nothing.
+// Links do not slow each other down, unless clock_set_one_port says so. Time stands still while the ledger is paused: the unsplit twin costs nothing.
 //
 // Under the wall clock the same calls stamp real time.
 #ifndef CLOCK_H
@@ -32,6 +32,11 @@ void clock_charge_flops(double flops);             // called by the GEMMs
 // From now on this rank's device computes at factor times the rate of --device; 1 after clock_rank_begin. For devices
 // of unequal speed. Only the model clock has it.
 void clock_set_speed(double factor);
+// From now on this rank has one port out and one port in (off after clock_rank_begin): a message leaves when the one
+// before has left, whoever it is for, and those that are received come in one after the other, in the order of the
+// calls (or waits); each takes alpha + bytes / beta. For what a rank that everybody writes to costs. Not for
+// collectives, and comm_arrival says when a message comes to the port.
+void clock_set_one_port(bool on);
 double clock_flops(void);                          // FLOPs this rank has charged so far, under either clock
 // ---- for picture.c, under the wall clock: time 0 of this rank, in seconds of now() ----
 double clock_begun(void);
@@ -40,6 +45,8 @@ void clock_set_begun(double t);
 // ---- for comm.c: each does nothing under the wall clock ----
 Picoseconds clock_transfer(size_t steps, size_t bytes);    // how long steps messages of bytes / steps each take
 void clock_wait_until(Picoseconds t);                      // the compute row stands idle until t, if that is later
+Picoseconds clock_port_out(Picoseconds ready, Picoseconds takes);      // when a message that is ready then leaves
+Picoseconds clock_port_in(Picoseconds arrives, Picoseconds takes);     // when one that arrives then is all here
 Picoseconds clock_row_free(void);                          // when the communication row is free
 void clock_row_set(Picoseconds t);
 #endif

@@ -197,7 +197,9 @@ static void time_begins(Request *r) {
     r->flow = random_key(random_key(random_key(s->id, from), to), number);
     if (!sends) return;
     Picoseconds leaves = s->peer[r->peer].link_free > r->issued ? s->peer[r->peer].link_free : r->issued;
-    r->stamp = leaves + clock_transfer(1, r->bytes);
+    Picoseconds takes = clock_transfer(1, r->bytes);
+    if (r->peer != r->comm->rank) leaves = clock_port_out(leaves, takes);
+    r->stamp = leaves + takes;
     s->peer[r->peer].link_free = model ? r->stamp : 0;
     if (model) record_transfer(EVENT_SEND, r->kind, r->comm->name, r->peer, r->bytes, leaves, r->stamp, r->flow);
 }
@@ -219,7 +221,8 @@ static void time_ends(Request *r) {
     if (clock_config()->model) {
         if (collective(r)) clock_wait_until(r->end);
         if (r->action == DO_RECV) {
-            clock_wait_until(r->stamp);
+            bool from_me = r->peer == r->comm->rank;
+            clock_wait_until(from_me ? r->stamp : clock_port_in(r->stamp, clock_transfer(1, r->bytes)));
             record_transfer(EVENT_RECV, r->kind, r->comm->name, r->peer, r->bytes, r->issued, clock_now(), r->flow);
         }
     } else if (collective(r)) {

@@ -138,6 +138,31 @@ static void arrivals(Run *run) {
     arena_free(&a);
 }
 
+// Everybody sends to rank 0, which answers everybody, 1000 numbers each. With a port for every peer all come at once;
+// with one port they come, and leave, one after the other.
+static void ports(Run *run) {
+    Comm *c = run->world;
+    Arena memory = arena(MEM_COMMUNICATION);
+    Tensor t = tensor_new(&memory, 1, 1000);
+    tensor_fill(t, 1);
+    double message = (double)clock_transfer(1, 1000 * sizeof(real)), rest = (double)(c->size - 1);
+    for (size_t one_port = 0; one_port < 2; one_port++) {
+        clock_set_one_port(one_port);
+        comm_all_reduce(c, t);                 // all begin at the same moment
+        Picoseconds begin = clock_now();
+        for (size_t peer = 1; peer < c->size && c->rank == 0; peer++) comm_recv(c, t, peer);
+        if (c->rank > 0) comm_send(c, t, 0);
+        for (size_t peer = 1; peer < c->size && c->rank == 0; peer++) comm_send(c, t, peer);
+        if (c->rank > 0) comm_recv(c, t, 0);
+        double all_here = c->size == 1 ? 0 : one_port ? rest * message : message;
+        double mine = c->rank == 0 ? 0 : one_port ? (double)c->rank * message : message;
+        cost(run, one_port ? "to rank 0 and back, one port" : "to rank 0 and back", "ps", all_here + mine,
+             (double)(clock_now() - begin));
+    }
+    clock_set_one_port(false);
+    arena_free(&memory);
+}
+
 static void clock_test(Run *run) {
     size_t p = run->world->size, i = run->world->rank, list[] = { 1, p, 2 * p, 24 };
     REQUIRE(clock_config()->model, "this test is about the model clock: add --clock model");
@@ -156,6 +181,7 @@ static void clock_test(Run *run) {
     if (p == 4) golden(run);
     speeds(run);
     arrivals(run);
+    ports(run);
 }
 
 static const Option options[] = { { "speed", "X", "0.5", "of this device, in rates of --device" }, {0} };
