@@ -1,6 +1,7 @@
 // ranks: 1
 // level: core
 // question: Four devices each have a gradient, of a quarter of the batch: do they add the four, or average them?
+// vary: IN 7..12, OUT 3..6, SAMPLES 60|120, SHARDS 3|4|5
 //
 // One device plays all four, on plain C arrays. A linear layer y = xW + b maps 10 numbers to 5; 100 samples lie in 4
 // shards of 25. Every shard has the same weights and its own mean loss, as PyTorch's MSELoss: the mean over all
@@ -104,8 +105,12 @@ static Trained train(const Linear *start, const real *x, const real *target, Rul
             t.loss[epoch / 10] = loss;
             t.last_shard[epoch / 10] = rule == FULL_BATCH ? loss : shard_loss[SHARDS - 1];
         }
-        // the whole difference between the rules
-        real step = (real)lr / (rule == AVERAGE ? SHARDS : 1);
+        real step = (real)lr;
+        // EXERCISE 01.01a (2 points): g is the gradient of the whole batch under FULL_BATCH, and the sum of the SHARDS
+        // shards' gradients under the two other rules. The layer moves by -step * g. Change `step` under the rule
+        // AVERAGE, and only there, so that it moves as under FULL_BATCH; SUM stays as it is, to show the difference.
+        if (rule == AVERAGE) step /= SHARDS;               // the whole difference between the rules
+        // END
         add_scaled(&t.layer, &g, -step);
     }
     return t;
@@ -154,14 +159,16 @@ static void by_hand(Run *run) {
     sum = sum_over_shards(&start, x, target, SAMPLES, SHARDS, shard_loss);
     add_scaled(&four, &full, SHARDS);
     for (size_t k = 0; k < SHARDS; k++) mean += shard_loss[k] / SHARDS;
-    say(run, "\n%d samples in %d shards of %d, losses %.4f %.4f %.4f %.4f\n", SAMPLES, SHARDS, SHARD, shard_loss[0],
-        shard_loss[1], shard_loss[2], shard_loss[3]);
+    char losses[16 * SHARDS] = "";
+    for (size_t k = 0, at = 0; k < SHARDS; k++)
+        at += (size_t)snprintf(losses + at, sizeof losses - at, " %.4f", shard_loss[k]);
+    say(run, "\n%d samples in %d shards of %d, losses%s\n", SAMPLES, SHARDS, SHARD, losses);
     say(run, "mean of the shards' losses %.4f, loss of all samples %.4f\n", mean, loss);
     check_numbers(run, "first epoch", "mean of the shards' losses = loss", &mean, &loss, 1, LIMIT_ROUNDING);
     compare(run, check_close, "sum of the shards = 4 x the gradient", &sum, &four, LIMIT_ROUNDING);
 
     Trained whole = train(&start, x, target, FULL_BATCH, 0.01), averaged = train(&start, x, target, AVERAGE, 0.01);
-    Trained summed = train(&start, x, target, SUM, 0.01), quick = train(&start, x, target, FULL_BATCH, 0.04);
+    Trained summed = train(&start, x, target, SUM, 0.01), quick = train(&start, x, target, FULL_BATCH, SHARDS * 0.01);
     say(run, "\nepoch   full batch   shards averaged   shards summed   (last shard alone)\n");
     for (size_t i = 0; i < PRINTED; i++)
         say(run, "%5zu   %.6f     %.6f          %.6f        (%.6f)\n", 10 * i, whole.loss[i], averaged.loss[i],

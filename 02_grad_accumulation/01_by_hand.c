@@ -1,6 +1,7 @@
 // ranks: 1
 // level: core
 // question: A batch does not fit on the device: how do you take it in pieces, and still step as if it had come at once?
+// vary: IN 7..12, OUT 3..6, ROOM 30|40|45
 //
 // The linear layer of chapter 01, y = xW + b, 10 numbers to 5, on plain C arrays. The device has room for 30 of the
 // 100 samples, so the batch comes in micro-batches of 30, 30, 30 and 10. Their gradients are added; then there is ONE
@@ -60,11 +61,16 @@ static double at_once(Linear *sum, const Linear *l, const real *x, const real *t
 static double accumulate(Linear *sum, const Linear *l, const real *x, const real *target, size_t samples, size_t room) {
     double loss = 0;
     *sum = (Linear){ .in = l->in, .out = l->out };
+    // EXERCISE 02.01a (2 points): leave the whole batch's gradient in `sum`, which is zero now, and its mean squared
+    // error in `loss`. Only piece(samples, room, k) fits at a time, for k from 0 to ceil_div(samples, room) - 1.
+    // loss_and_gradient() finishes the gradient of one piece in a buffer of yours; add_scaled() adds it to `sum`. The
+    // last piece may be smaller than the others: what is its error divided by?
     for (size_t k = 0; k < ceil_div(samples, room); k++) {
         Linear g;
         loss += loss_and_gradient(&g, l, x, target, piece(samples, room, k), samples * l->out);
         add_scaled(sum, &g, 1);
     }
+    // END
     return loss;
 }
 
