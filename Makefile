@@ -9,9 +9,17 @@ SANITIZE  =
 ARCH      = native
 CC        = mpicc
 WERROR    = -Werror
+# A student's tree has a file that says what its open exercises ask for: no warnings of what they leave unused.
+-include student.mk
 # For one lesson: its options, and the number of ranks where it is not the one of the lesson's first lines.
 ARGS =
 NP   =
+# For break, student and grade: see make help.
+BUG =
+DIR =
+EXERCISES =
+SUBMISSION =
+JSON =
 export OMPI_CC ?= gcc
 
 ifeq ($(BACKEND),cuda)
@@ -51,7 +59,7 @@ CORES     = $(shell nproc 2>/dev/null || echo 2)
 .SECONDEXPANSION:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs run figures bench test test-all bugs list doctor help setup clean FORCE
+.PHONY: all programs run figures bench test test-all bugs student grade list doctor help setup clean FORCE
 
 # The build itself runs in a second make, which uses every core; ONLY= limits it to some programs.
 BUILD = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CORES)) programs
@@ -106,6 +114,14 @@ test-all:
 	+@$(BUILD) SANITIZE=thread
 	@TEST_ALL=1 tools/run-tests tests/*.t
 
+break-%: FORCE
+	@tools/setup build build/tools.mk
+	+@$(BUILD)
+	@NP='$(NP)' tools/break $* '$(BUG)'
+
+student:
+	@tools/student '$(DIR)' $(EXERCISES)
+
 bugs:
 	@tools/setup build build/tools.mk
 	+@$(BUILD)
@@ -129,7 +145,7 @@ clean:
 
 # ---- the build ----
 # Which flags BLAS needs is found out once, by set-up, which installs what is missing; make then starts over with the result.
-ifneq ($(filter-out help list doctor setup clean,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help list doctor setup clean student,$(or $(MAKECMDGOALS),all)),)
     include build/tools.mk
 endif
 build/tools.mk:

@@ -28,6 +28,9 @@ typedef struct {
     int status;                                // what this process will return
 } Program;
 
+// ---- exercise.c: every rank remembers the open exercises that it has met ----
+size_t exercises_report(Comm *world);          // collective: rank 0 prints a line each; how many
+
 // ---- report.c: what rank 0 remembers for the verdict and the JSON ----
 typedef struct { char *name, *text; double number; } ConfigRecord;                // text NULL: a number
 typedef struct { char *what, *name; double error, limit; bool pass; } CheckRecord;

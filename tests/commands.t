@@ -72,6 +72,28 @@ else
     skip "make run-NN-KK and its relatives" "there is no lesson yet"
 fi
 
+# ---- bugs, for a student to see ----
+bug=$(basename "$(printf '%s\n' bugs/01-*.patch | head -n 1)" .patch)
+if [ -e "bugs/$bug.patch" ]; then
+    ends 0 "make break-01 lists the bugs of chapter 01" "BUG=name ${bug#01-}" make break-01
+    ends 2 "an unknown bug prints the list" "no.bug.'no-such-bug' ${bug#01-}" make break-01 BUG=no-such-bug
+    ends 2 "a chapter without bugs is refused" "no.bugs.for.chapter.'99' 01" make break-99
+    ends 0 "make break-01 BUG=$bug shows the lesson failing" "^what: FAIL ended.with.status" make break-01 BUG="$bug"
+    ends 0 "the chapter's number may stand in front" "^what: FAIL ended.with.status" make break-01 BUG="$bug"
+    mkdir "$tap_dir/tree"
+    tools/scratch-tree "$tap_dir/tree" build/cpu-fp32
+    # A bug that is none: the lesson passes with it.
+    (cd "$tap_dir/tree" && { cat LICENSE && echo "A line."; } >longer && {
+        printf 'lesson: 01_data_parallel/01_by_hand\nwhat: nothing\nseen: -\ncaught-by: nothing\n\n'
+        diff -u --label a/LICENSE --label b/LICENSE LICENSE longer
+    } >bugs/01-none.patch)
+    ends 1 "a bug that changes nothing is told" "PASS although.the.bug.is.in" "$tap_dir/tree/tools/break" 01 none
+    sed -i 's/^ .*/ no such line/' "$tap_dir/tree/bugs/01-none.patch"
+    ends 3 "so is one that does not apply" "does.not.apply" "$tap_dir/tree/tools/break" 01 none
+else
+    skip "make break-01" "there are no bugs"
+fi
+
 # ---- set-up, on a machine that has only a shell: the apt-get it finds is ours, and id says who we are ----
 mkdir "$tap_dir/bin"
 for tool in sh dirname mktemp rm cat head env mkdir; do ln -s "$(command -v $tool)" "$tap_dir/bin/$tool"; done

@@ -53,6 +53,7 @@ my @modes = (
     ['false', 1, qr/agrees +does not +on every rank +FAIL\n    agrees: does not hold on 1 of \d ranks, first on/, 1],
     ['cost', 1, qr/ bytes by rank .*FAIL\n    bytes by rank: rank \d measured 410\d, predicted 4\d+$/m, 1, 1],
     ['cost-nan', 1, qr/fraction idle .*FAIL\n    fraction idle: rank 0 measured -?nan, predicted 0\.1875/, 1],
+    ['open', 1, qr/^exercise 00\.01a is open: tests\/test_lesson\.c:\d+\n\[test lesson\] FAIL  0 of 7 checks, 0 of 2 costs failed /m, 1, 1],
     ['nothing', 1, qr/^\[test lesson\] FAIL  nothing was checked/m, 1, 1],
 );
 my %digest;

@@ -129,6 +129,7 @@ static void lesson(Run *run) {
             option_text(run, "note"), option_given(run, "size"));
     config_number(run, "infinite", INFINITY);
     config_text(run, "quoted", "a \"b\"\n\\c");
+    for (size_t i = 0; mode_is(&t, "open") && t.last && i < 3; i++) TODO("00.01a");        // on one rank, thrice
     if (mode_is(&t, "leak")) tensor_new(&t.arena, 2, 2);
     if (!mode_is(&t, "nothing")) {
         check_tensors(&t);
@@ -141,7 +142,7 @@ static void lesson(Run *run) {
 int main(int argc, char **argv) {
     const Option options[] = {
         {"mode", "pass|element|bit|nan|nan-expected|missing|name|empty|replicas|many|trap|number|number-nan|number-rank"
-                 "|false|cost|cost-nan|nothing|leak|slow", "pass", "what goes wrong"},
+                 "|false|cost|cost-nan|nothing|leak|slow|open", "pass", "what goes wrong"},
         {"size", "N", "5", "a whole number"},
         {"rate", "X", "0.5", "a real number"},
         {"note", "TEXT", "none", "a text"},

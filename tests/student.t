@@ -1,0 +1,138 @@
+#!/usr/bin/perl
+# make student: what it cuts, that the cut tree builds and every cut lesson fails a check of its own, that the solutions put back
+# give the very same files; and what it refuses.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::Bin, "$FindBin::Bin/../tools";
+use Exercises ();
+use Jobs;
+use Test::More;
+
+chdir "$FindBin::Bin/.." or die;
+my $built = 'build/cpu-fp32';
+sub ran { my ($command) = @_; my $out = `$command 2>&1 </dev/null`; return ($? >> 8, $out) }
+sub warm { my ($dir) = @_; system("mkdir -p $dir/build && cp -rp build/tools.mk build/text.txt $built $dir/build/") == 0 or die }
+sub make_lesson { my ($dir, $what) = @_; return ran("cd $dir && env -u MAKEFLAGS -u MAKELEVEL make ONLY='$what' programs") }
+
+# ---- what it refuses, in small trees ----
+my $marker = '// EXERCISE 01.02a (4 points): Add.';
+my $good = "int f(int x) {\n    $marker\n    // Use two.\n    x += 2;\n    // END\n    return x;\n}\n";
+sub tree {
+    my ($name, %file) = @_;
+    my $dir = "$work/$name";
+    Exercises::spew("$dir/01_a/$_", $file{$_}) for keys %file;
+    Exercises::spew("$dir/01_a/01_x.c", "// ranks: 1\n");
+    Exercises::spew("$dir/bugs/01-a.patch", "the solution\n");
+    Exercises::spew("$dir/build/old.o", "old\n");
+    system("mkdir $dir/tools && cp tools/student tools/Exercises.pm $dir/tools/") == 0 or die;
+    return $dir;
+}
+sub refused {
+    my ($what, $pattern, $dir, @words) = @_;
+    my ($status, $out) = ran("$dir/tools/student @words");
+    is($status, 2, "refused with status 2: $what");
+    like($out, $pattern, "and the message says so: $what");
+}
+my $plain = tree('plain', '02_x.c' => $good, 'module.c' => $good =~ s/02a/01b/r);
+refused('no folder', qr/usage: make student DIR=/, $plain);
+refused('a folder that is not empty', qr/exists and is not an empty folder/, $plain, $plain);
+refused('a file for a folder', qr/not an empty folder/, $plain, "$plain/01_a/02_x.c");
+refused('an unknown exercise', qr/no exercise '01.02b'; there are: 01.01b 01.02a/, $plain, "$work/new", '01.02b');
+refused('an unknown chapter', qr/no exercise '03'/, $plain, "$work/new", '01 03');
+ok(!-e "$work/new", 'and nothing was written');
+my %malformed = (
+    'an exercise inside another' => [$good =~ s/    x \+= 2;/    $marker\n    x++;/r, qr/02_x.c, line 4: an exercise inside exercise 01.02a/],
+    'an exercise that is not closed' => [$good =~ s{    // END\n}{}r, qr/line 2: exercise 01.02a has no/],
+    'an END alone' => ["$good// END\n", qr/line 8: .* without an exercise/],
+    'no points' => [$good =~ s/ \(4 points\)//r, qr/line 2: expected/],
+    '0 points' => [$good =~ s/\(4/(0/r, qr/line 2: expected/],
+    'no task' => [$good =~ s/: Add\./:/r, qr/line 2: expected/],
+    'an id of another form' => [$good =~ s/01\.02a/1.2/r, qr/line 2: expected/],
+    'an id twice' => ["$good$good", qr/line 9: exercise 01.02a stands in 01_a\/02_x.c, too/],
+    'a lesson that does not exist' => [$good =~ s/01\.02a/01.03a/r, qr/there is no lesson 01.03/],
+    'a chapter that does not exist' => [$good =~ s/01\.02a/09.03a/r, qr/there is no lesson 09.03/],
+    'no solution' => [$good =~ s/    x \+= 2;\n//r, qr/01.02a has no solution/],
+);
+for my $what (sort keys %malformed) {
+    my ($text, $pattern) = @{ $malformed{$what} };
+    refused($what, $pattern, tree("bad" . ++(our $n), '02_x.c' => $text), "$work/new");
+}
+refused('no exercises at all', qr/no exercises in this tree/, tree('none', '02_x.c' => "int x;\n"), "$work/new");
+
+# ---- what it cuts ----
+my ($status, $out) = ran("$plain/tools/student $work/one 01.02");
+is($status, 0, 'one lesson is cut') or diag($out);
+is(Exercises::slurp("$work/one/01_a/02_x.c"), $good =~ s/x \+= 2;/TODO("01.02a");/r, 'the task and a TODO stay');
+is(Exercises::slurp("$work/one/01_a/module.c"), $good =~ s/02a/01b/r, 'exercises that were not chosen keep their solutions');
+ok(!-e "$work/one/$_", "$_ stays out") for qw(bugs build);
+like($out, qr/^01\.02a +4 points +make run-01-02 +01_a\/02_x.c:2 +Add\.$/m, 'it says what there is to do');
+($status, $out) = ran("mkdir $work/empty && $plain/tools/student $work/empty");
+is($status, 0, 'an empty folder will do');
+like($out, qr/^2 exercises, 8 points/m, 'all exercises without a choice');
+SKIP: {
+    skip 'no git', 2 if system('command -v git >/dev/null');
+    system("cd $plain && git init -q . && git add 01_a tools && echo secret >notes") == 0 or die;
+    ($status, $out) = ran("$plain/tools/student $work/cloned");
+    is($status, 0, 'in a clone');
+    ok(-e "$work/cloned/01_a/02_x.c" && !-e "$work/cloned/notes" && !-e "$work/cloned/.git", 'what git tracks, and no more');
+}
+
+# ---- the exercises of this tree: all cut ----
+my @all = Exercises::exercises('.');
+my %lessons = map { $_->{lesson} =~ s/\.c$//r => 1 } @all;
+my $student = "$work/student";
+($status, $out) = ran("make -s student DIR=$student");
+is($status, 0, 'make student') or BAIL_OUT("make student: $out");
+warm($student);
+($status, $out) = make_lesson($student, '');
+is($status, 0, 'the tree builds with all exercises cut') or diag($out);
+unlike($out, qr/warning:/, 'without a warning');
+# The fp64 build has the same sources; the emulated run is enough to see that a lesson ends and fails.
+for my $lesson (sort keys %lessons) {
+    my ($status, $out) = ran("cd $student && LAUNCH_LIMIT=60 tools/launch -e 0 $built/$lesson");
+    is($status, 1, "$lesson with all exercises cut runs to its end and fails") or diag($out);
+}
+{
+    my $restored = 0;
+    my %text = map { $_->{file} => Exercises::slurp("$student/$_->{file}") } @all;
+    for my $e (@all) {
+        my $body = substr(Exercises::slurp($e->{file}), $e->{begin}, $e->{end} - $e->{begin});
+        unlike($text{ $e->{file} }, qr/\Q$body\E/, "$e->{id} is cut out of $e->{file}");
+        $text{ $e->{file} } = Exercises::splice_body($text{ $e->{file} }, $e->{id}, $body);
+    }
+    is($text{$_}, Exercises::slurp($_), "$_ with its solutions put back is as it was") for sort keys %text;
+    my @differ = grep { !/^Only in|student.mk/ } split /\n/, `diff -rq --exclude=.git --exclude=bugs --exclude=build . $student`;
+    is(scalar @differ, scalar keys %text, 'no other file differs') or diag(join "\n", @differ);
+}
+
+# ---- and one by one ----
+# Two trees, with every other exercise each.
+my @jobs;
+for my $half (0, 1) {
+    my $dir = "$work/half$half";
+    my @mine = map { $all[$_] } grep { $_ % 2 == $half } 0 .. $#all or next;
+    system("tools/scratch-tree $dir $built") == 0 or die;
+    my $script = "cd $dir || exit 9\n";
+    for my $e (@mine) {
+        my ($id, $program) = ($e->{id}, "$built/" . $e->{lesson} =~ s/\.c$//r);
+        Exercises::spew("$work/$id.c", Exercises::splice_body(Exercises::slurp($e->{file}), $id, Exercises::todo($e)));
+        $script .= "cp $e->{file} $work/$id.whole && cp $work/$id.c $e->{file}\n"
+            . "make WERROR=-Wno-unused ONLY=$program programs >$work/$id.make 2>&1\necho \$? >$work/$id.built\n"
+            . "LAUNCH_LIMIT=60 tools/launch -e 0 $program --json $work/$id.json >$work/$id.page 2>&1\necho \$? >$work/$id.status\n"
+            . "cp $work/$id.whole $e->{file}\n";
+    }
+    Exercises::spew("$work/half$half.sh", $script);
+    push @jobs, { words => ['env', '-u', 'MAKEFLAGS', '-u', 'MAKELEVEL', 'sh', "$work/half$half.sh"] };
+}
+run_jobs(\@jobs);
+for my $e (@all) {
+    my ($id, $page) = ($e->{id}, eval { JSON::PP::decode_json(slurp("$work/$e->{id}.json")) } || {});
+    is(slurp("$work/$id.built") + 0, 0, "$id cut alone: builds") or diag(slurp("$work/$id.make"));
+    is(slurp("$work/$id.status") + 0, 1, "$id cut alone: the lesson runs to its end and fails") or diag(slurp("$work/$id.page"));
+    like(slurp("$work/$id.page"), qr/^exercise \Q$id\E is open: \Q$e->{file}\E:\d+\n\[.*FAIL/m, "$id cut alone: it says so before the verdict");
+    my @failed = grep { !$_->{pass} } @{ $page->{checks} || [] }, @{ $page->{costs} || [] };
+    ok(@failed > 0, "$id cut alone: a check of the lesson fails");
+}
+note(scalar @all, ' exercises');
+done_testing();

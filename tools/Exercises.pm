@@ -1,0 +1,142 @@
+# Exercises.pm: exercises stand in the sources of the chapters, as two markers around a solution:
+#
+#     // EXERCISE 01.02a (4 points): the task. More lines of it
+#     // may follow.
+#     <statements: the solution; the first line is no comment>
+#     // END
+#
+# The id names the lesson that judges it, 01.02, which need not be the file it stands in: that may be a module of the chapter.
+# For tools/student, tools/grade and the tests; functions die with a message for the user that ends in a newline.
+package Exercises;
+use strict;
+use warnings;
+use Exporter 'import';
+use File::Basename qw(dirname);
+use File::Find qw(find);
+use File::Path qw(make_path);
+
+our @EXPORT = qw(exercises chosen bodies splice_body todo tree_files copy_files slurp spew);
+
+sub slurp { my ($path) = @_; local $/; open my $f, '<:raw', $path or die "unsplit: $path: $!\n"; return scalar <$f> // '' }
+sub spew {
+    my ($path, $text) = @_;
+    make_path(dirname $path);
+    open my $f, '>:raw', $path or die "unsplit: $path: $!\n";
+    print $f $text or die "unsplit: $path: $!\n";
+    close $f or die "unsplit: $path: $!\n";
+}
+
+# What stands between the markers of one text: a list of { id, points, task, line, indent, begin, end }, begin and end being offsets
+# of the body. complaints are added to the list given: "line N: ...".
+sub bodies {
+    my ($text, $complaints) = @_;
+    my (@found, $open);
+    my ($line, $at) = (0, 0);
+    for (split /^/m, $text) {
+        $line++;
+        my $begin = $at;
+        $at += length;
+        if (m{^(\s*)//\s*EXERCISE\b(.*)$}) {
+            my ($indent, $rest) = ($1, $2);
+            push @$complaints, "line $line: an exercise inside exercise $open->{id}" if $open;
+            if ($rest !~ /^ (\d\d\.\d\d[a-z]) \(([1-9]\d*) points?\): (\S.*?)\s*$/) {
+                push @$complaints, "line $line: expected `// EXERCISE 01.02a (4 points): the task`";
+                $open = undef;
+                next;
+            }
+            $open = { id => $1, points => $2, task => $3, line => $line, indent => $indent, heading => 1 };
+        } elsif (m{^\s*// END\s*$}) {
+            if (!$open) { push @$complaints, "line $line: `// END` without an exercise"; next }
+            $open->{end} = $begin;
+            $open->{begin} = $begin if $open->{heading};
+            push @found, $open;
+            $open = undef;
+        } elsif ($open && $open->{heading}) {
+            if (m{^\s*// ?(.*?)\s*$}) { $open->{task} .= " $1" }
+            else { ($open->{begin}, $open->{heading}) = ($begin, 0) }
+        }
+    }
+    push @$complaints, "line $open->{line}: exercise $open->{id} has no `// END`" if $open;
+    return @found;
+}
+
+# All exercises of the tree in this folder, by id: besides what bodies() gives, { file, lesson, key, title }: the program that judges,
+# and its key as in make run-KEY.
+sub exercises {
+    my ($root) = @_;
+    my (@complaints, %by_id);
+    for my $path (sort glob "$root/[0-9][0-9]_*/*.[ch]") {
+        my $file = $path =~ s{^\Q$root\E/}{}r;
+        my $text = slurp($path);
+        my @bad;
+        for my $e (bodies($text, \@bad)) {
+            $e->{file} = $file;
+            my ($chapter, $number) = $e->{id} =~ /^(\d\d)\.(\d\d)/;
+            my ($lesson) = glob "$root/${chapter}_*/${number}_*.c";
+            push @bad, "line $e->{line}: exercise $e->{id}: there is no lesson $chapter.$number" unless $lesson;
+            push @bad, "line $e->{line}: exercise $e->{id} stands in $by_id{$e->{id}}{file}, too" if $by_id{ $e->{id} };
+            push @bad, "line $e->{line}: exercise $e->{id} has no solution" if substr($text, $e->{begin}, $e->{end} - $e->{begin}) !~ /\S/;
+            next if @bad;
+            $e->{lesson} = $lesson =~ s{^\Q$root\E/}{}r;
+            $e->{key} = "$chapter-$number";
+            ($e->{title}) = $e->{task} =~ /^(.*?[.:;])(?:\s|$)/;
+            $e->{title} //= $e->{task};
+            $by_id{ $e->{id} } = $e;
+        }
+        push @complaints, map { "unsplit: $file, $_\n" } @bad;
+    }
+    die @complaints if @complaints;
+    return map { $by_id{$_} } sort keys %by_id;
+}
+
+# Those that the words name: a chapter 01, a lesson 01.02, an exercise 01.02a; all without words.
+sub chosen {
+    my ($all, @words) = @_;
+    return @$all unless @words;
+    my %wanted;
+    for my $word (@words) {
+        my @these = grep { $_->{id} eq $word || $word =~ /^\d\d(\.\d\d)?$/ && $_->{id} =~ /^\Q$word\E(\D|$)/ } @$all;
+        die "unsplit: there is no exercise '$word'; there are: ", join(' ', map { $_->{id} } @$all), "\n" unless @these;
+        $wanted{ $_->{id} } = 1 for @these;
+    }
+    return grep { $wanted{ $_->{id} } } @$all;
+}
+
+# The text with another body between the markers of exercise id.
+sub splice_body {
+    my ($text, $id, $body) = @_;
+    my ($e) = grep { $_->{id} eq $id } bodies($text, []);
+    die "unsplit: there is no exercise $id in this text\n" unless $e;
+    substr($text, $e->{begin}, $e->{end} - $e->{begin}) = $body;
+    return $text;
+}
+
+sub todo { my ($e) = @_; return qq($e->{indent}TODO("$e->{id}");\n) }
+
+# The files of a tree: what git tracks where it is a clone, else everything but what the build made.
+sub tree_files {
+    my ($root) = @_;
+    my @files;
+    if (-e "$root/.git") {
+        @files = split /\0/, `git -C '$root' ls-files -z`;
+        die "unsplit: git cannot list the files of $root\n" if $? || !@files;
+    } else {
+        find({ no_chdir => 1, wanted => sub {
+            my $file = s{^\Q$root\E/?}{}r;
+            if ($file =~ m{^(build|\.git)$}) { $File::Find::prune = 1 }
+            elsif (-f && !/\.tmp$/) { push @files, $file }
+        } }, $root);
+    }
+    return sort grep { -e "$root/$_" } @files;
+}
+
+sub copy_files {
+    my ($root, $to, @files) = @_;
+    for my $file (@files) {
+        spew("$to/$file", slurp("$root/$file"));
+        my @stat = stat "$root/$file";
+        chmod $stat[2] & 07777, "$to/$file";
+        utime @stat[8, 9], "$to/$file";        # objects that are copied, too, stay good
+    }
+}
+1;

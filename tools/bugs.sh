@@ -1,0 +1,40 @@
+# shellcheck shell=sh disable=SC2034,SC2119,SC2120,SC2154    # the variables are for the scripts that source this file
+# Sourced by try-bug and break, in the root of the tree: a patch of bugs/ (tools/try-bug says what stands in one), and a scratch copy
+# of the tree with the bug put in.
+
+# bug_read PATCH: sets patch, lesson and build.
+bug_read() {
+    patch=$1
+    case $patch in
+        /*) diff=$patch ;;
+        *) diff=$PWD/$patch ;;
+    esac
+    lesson=$(bug_field lesson)
+    precision=$(bug_field precision)
+    build=build/cpu-${precision:-fp32}
+}
+bug_field() { sed -n -e '/^$/q' -e "s/^$1: *//p" "$diff" | head -n 1; }
+
+# Neighbouring lines may have changed a little since the patch was made.
+bug_apply() { git apply "$@" "$diff" 2>/dev/null || git apply -C1 "$@" "$diff" 2>/dev/null; }
+
+# Into a scratch copy, and build the lesson there. Status 1: the patch does not apply, 2: it does not build.
+bug_put_in() {
+    scratch=$(mktemp -d "${TMPDIR:-/tmp}/unsplit-bug.XXXXXX") || exit 3
+    trap 'rm -rf "$scratch"' EXIT
+    trap 'exit 3' INT TERM
+    tools/scratch-tree "$scratch" "$build" || exit 3
+    export GIT_CEILING_DIRECTORIES="${scratch%/*}"
+    cd "$scratch" || exit 3
+    bug_apply || return 1
+    make --no-print-directory PRECISION="${precision:-fp32}" WERROR= ONLY="$build/$lesson" programs >make.log 2>&1 || {
+        tail -n 20 make.log >&2
+        return 2
+    }
+}
+
+# As the header says, or on so many ranks.
+bug_run() {
+    # shellcheck disable=SC2046    # the words of args
+    tools/launch -e "${1:-$(bug_field ranks | grep . || echo 0)}" "$build/$lesson" $(bug_field args)
+}
