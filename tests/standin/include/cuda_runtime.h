@@ -1,5 +1,5 @@
-// cuda_runtime.h of the stand-in: the calls of the CUDA runtime that Unsplit uses, with the names, values and signatures
-// of the real header, so that one source compiles against both. What they do here stands in ../README.md.
+// cuda_runtime.h of the stand-in: the calls of the CUDA runtime that Unsplit uses, with the names, values and
+// signatures of the real header, so that one source compiles against both. What they do here stands in ../README.md.
 #ifndef STANDIN_CUDA_RUNTIME_H
 #define STANDIN_CUDA_RUNTIME_H
 #include <stddef.h>
@@ -14,7 +14,8 @@ extern "C" {
 typedef enum cudaError {
     cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInitializationError = 3,
     cudaErrorInvalidPitchValue = 12, cudaErrorInvalidDevicePointer = 17, cudaErrorInvalidMemcpyDirection = 21,
-    cudaErrorInsufficientDriver = 35, cudaErrorNoDevice = 100, cudaErrorInvalidDevice = 101,
+    cudaErrorInsufficientDriver = 35, cudaErrorDevicesUnavailable = 46, cudaErrorNoDevice = 100,
+    cudaErrorInvalidDevice = 101, cudaErrorNoKernelImageForDevice = 209,
     cudaErrorInvalidResourceHandle = 400, cudaErrorNotReady = 600, cudaErrorIllegalAddress = 700,
     cudaErrorLaunchFailure = 719, cudaErrorNotPermitted = 800, cudaErrorUnknown = 999
 } cudaError_t;
@@ -93,8 +94,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end);
 
-// What <<<...>>> is on a GPU: run(closure), later, on the stream. The closure, of `size` bytes, is the stand-in's from now
-// on, and ends with destroy(closure). Its words must not be addresses of host memory. name: for messages, must stay.
+// What <<<...>>> is on a GPU: run(closure), later, on the stream. The closure, of `size` bytes, is the stand-in's from
+// now on, and ends with destroy(closure). Its words must not be addresses of host memory. name: for messages; it stays.
 void standin_launch(cudaStream_t stream, const char *name, void (*run)(void *closure), void (*destroy)(void *closure),
                     void *closure, size_t size);
 
@@ -103,8 +104,14 @@ void standin_launch(cudaStream_t stream, const char *name, void (*run)(void *clo
 
 // The same for a C++ function object, copied as a kernel's argument is.
 template <class Body> void standin_launch(cudaStream_t stream, const char *name, const Body &body) {
+    Body *copy = new Body(body);
+    size_t size = 0;                         // its words are looked at only where padding does not hold chance bytes
+#if defined __GNUC__ && !defined __clang__
+    __builtin_clear_padding(copy);
+    size = sizeof(Body);
+#endif
     standin_launch(stream, name, [](void *closure) { (*static_cast<Body *>(closure))(); },
-                   [](void *closure) { delete static_cast<Body *>(closure); }, new Body(body), sizeof(Body));
+                   [](void *closure) { delete static_cast<Body *>(closure); }, copy, size);
 }
 #endif
 #endif

@@ -1,0 +1,80 @@
+// standin.h: what the parts of the stand-in share. Everything but reach() and fault() wants the lock of an Entry.
+#ifndef STANDIN_H
+#define STANDIN_H
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <vector>
+#include "include/cuda_runtime.h"
+
+namespace standin {
+
+// A mistake that a GPU would not report, or not always: says so on stderr and ends the process with status 3.
+[[noreturn]] __attribute__((format(printf, 1, 2))) void fault(const char *format, ...);
+
+// ---- memory ----
+// Rows of `width` bytes, `pitch` bytes apart.
+struct Range {
+    uintptr_t lo;
+    size_t width, pitch, rows;
+};
+struct Access { Range range; bool write; };
+bool on_device(const void *p);
+// The address at which an operation reaches memory: the program's own, if it is not the device's.
+char *reach(const void *p);
+// The part of the device's memory as a file, for the ranks of other processes.
+void device_file(const void *p, int *file, off_t *offset);
+// fault(), unless the range lies in one live block of the device.
+Access use(const char *what, const void *p, size_t width, size_t pitch, size_t rows, bool write, int device);
+inline Access use(const char *what, const void *p, size_t bytes, bool write, int device) {
+    return use(what, p, bytes, bytes, 1, write, device);
+}
+
+bool overlap(const Range &a, const Range &b);
+
+// ---- streams ----
+// Clock[i]: so many operations of stream i come before. That relation is all the order there is.
+using Clock = std::vector<uint64_t>;
+struct Op {
+    const char *name;
+    std::vector<Access> uses;               // those of a kernel are not known
+    std::function<bool()> run;              // false: not yet, it waits for another rank
+    void *group = nullptr;                  // the communicator whose operation it is
+    Clock after = {};
+};
+}
+
+struct CUstream_st {
+    size_t index;
+    int device;
+    bool blocking;                          // waits for the default stream, and that for it
+    uint64_t issued, done;
+    standin::Clock after;                   // what its next operation comes after
+    std::deque<standin::Op> pending;        // operations done + 1 ... issued
+};
+
+namespace standin {
+using Stream = CUstream_st;
+extern std::vector<Stream *> &streams;      // by index; null once destroyed
+
+Stream *find_stream(cudaStream_t s);        // null: there is no such stream
+void issue(Stream *s, Op op);
+bool run_until(size_t stream, uint64_t count);      // false: that waits for another rank
+cudaError_t wait_for(std::unique_lock<std::mutex> &lock, size_t stream, uint64_t count);
+
+// The beginning of every call: the lock, and the errors that any call may return.
+struct Entry {
+    std::unique_lock<std::mutex> lock;
+    cudaError_t error;
+    Entry();
+    ~Entry();
+};
+struct StreamEntry : Entry {
+    Stream *s;
+    explicit StreamEntry(cudaStream_t stream);
+};
+void pause(std::unique_lock<std::mutex> &lock, int turn);       // lets others go on while this thread waits
+int current_device();
+}
+#endif

@@ -1,0 +1,463 @@
+// test_standin.cpp: the stand-ins for CUDA, cuBLAS and NCCL find what they promise to find, and let right programs
+// pass. Every case is a process of its own.
+#include <cuda_runtime.h>
+#include <cublas_v2.h>
+#include <nccl.h>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+// ---- the words of the tests ----
+
+#define MUST(condition) must(condition, #condition, __LINE__)
+static void must(bool holds, const char *what, int line) {
+    if (holds) return;
+    fprintf(stderr, "line %d: not so: %s\n", line, what);
+    _exit(1);
+}
+#define CUDA(call) cuda(call, #call, __LINE__)
+static void cuda(cudaError_t e, const char *what, int line) {
+    if (e == cudaSuccess) return;
+    fprintf(stderr, "line %d: %s: %s\n", line, what, cudaGetErrorName(e));
+    _exit(1);
+}
+
+static int count, failed;
+// `body`, in a process of its own, ends with this status and says these words on stderr.
+static void check(const char *what, int status, const char *words, const std::function<void()> &body) {
+    int tube[2];
+    std::string said;
+    fflush(stdout);
+    if (pipe(tube) != 0) exit(3);
+    const pid_t child = fork();
+    if (child == 0) {
+        dup2(tube[1], STDERR_FILENO);
+        alarm(20);
+        body();
+        _exit(0);
+    }
+    close(tube[1]);
+    char some[512];
+    for (ssize_t n; (n = read(tube[0], some, sizeof some)) > 0;) said.append(some, size_t(n));
+    close(tube[0]);
+    int how;
+    waitpid(child, &how, 0);
+    const int was = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+    const bool holds = was == status && said.find(words) != std::string::npos;
+    printf("%sok %d - %s\n", holds ? "" : "not ", ++count, what);
+    if (!holds) printf("# status %d, not %d with \"%s\"; it said: %s\n", was, status, words, said.c_str());
+    failed += !holds;
+}
+static void passes(const char *what, const std::function<void()> &body) { check(what, 0, "", body); }
+static void caught(const char *what, const char *words, const std::function<void()> &body) {
+    check(what, 3, words, body);
+}
+
+static float *on_gpu(size_t n, float value = NAN) {
+    float *p;
+    CUDA(cudaMalloc(reinterpret_cast<void **>(&p), n * sizeof *p));
+    const std::vector<float> v(n, value);
+    if (!std::isnan(value)) CUDA(cudaMemcpy(p, v.data(), n * sizeof *p, cudaMemcpyHostToDevice));
+    return p;
+}
+static float *pinned(size_t n, float value) {
+    float *p;
+    CUDA(cudaMallocHost(reinterpret_cast<void **>(&p), n * sizeof *p));
+    for (size_t i = 0; i < n; i++) p[i] = value;
+    return p;
+}
+static float first(const float *p) {
+    float value;
+    CUDA(cudaMemcpy(&value, p, sizeof value, cudaMemcpyDeviceToHost));
+    return value;
+}
+static cudaStream_t stream() {
+    cudaStream_t s;
+    CUDA(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    return s;
+}
+static cudaEvent_t event(cudaStream_t s) {
+    cudaEvent_t e;
+    CUDA(cudaEventCreateWithFlags(&e, cudaEventDefault));
+    CUDA(cudaEventRecord(e, s));
+    return e;
+}
+static void add(cudaStream_t s, float *p, size_t n, float value) {
+    standin_launch(s, "add", [=] { for (size_t i = 0; i < n; i++) p[i] += value; });
+    CUDA(cudaGetLastError());
+}
+static void down(float *to, const float *from, size_t n, cudaStream_t s) {
+    CUDA(cudaMemcpyAsync(to, from, n * sizeof *to, cudaMemcpyDeviceToHost, s));
+}
+static void up(float *to, const float *from, size_t n, cudaStream_t s) {
+    CUDA(cudaMemcpyAsync(to, from, n * sizeof *to, cudaMemcpyHostToDevice, s));
+}
+
+// ---- memory ----
+
+static void memory() {
+    passes("memory: filled, read, changed by kernels, freed", [] {
+        float *p = on_gpu(100, 1);
+        cudaStream_t s = stream();
+        CUDA(cudaStreamSynchronize(nullptr));
+        add(s, p, 100, 2);
+        CUDA(cudaStreamSynchronize(s));
+        MUST(first(p + 99) == 3);
+        CUDA(cudaFree(p));
+        CUDA(cudaStreamDestroy(s));
+    });
+    passes("new memory is NaN", [] { MUST(std::isnan(first(on_gpu(1)))); });
+    passes("copies of rows with gaps", [] {
+        float *p = on_gpu(12, 7), *q = on_gpu(4, 0), host[4];
+        CUDA(cudaMemcpy2DAsync(q, 8, p, 24, 8, 2, cudaMemcpyDeviceToDevice, nullptr));
+        CUDA(cudaMemcpy(host, q, sizeof host, cudaMemcpyDeviceToHost));
+        MUST(host[0] == 7 && host[3] == 7);
+        MUST(cudaMemcpy2DAsync(q, 4, p, 24, 8, 2, cudaMemcpyDeviceToDevice, nullptr) == cudaErrorInvalidPitchValue);
+    });
+    caught("a copy past the end", "cudaMemcpy: 404 bytes from byte 0 of a block of 400 bytes", [] {
+        std::vector<float> v(101);
+        cudaMemcpy(on_gpu(100), v.data(), 404, cudaMemcpyHostToDevice);
+    });
+    caught("a fill past the end", "cudaMemset: 8 bytes from byte 396", [] { cudaMemset(on_gpu(100) + 99, 0, 8); });
+    caught("a kernel that writes past the end, seen when the block is freed", "a block of 400 bytes, at byte 400", [] {
+        float *p = on_gpu(100, 0);
+        add(nullptr, p, 101, 1);
+        cudaFree(p);
+    });
+    caught("a kernel that writes before the beginning, named with STANDIN_CHECK", "add: somebody wrote outside", [] {
+        setenv("STANDIN_CHECK", "1", 1);
+        float *p = on_gpu(100, 0);
+        standin_launch(nullptr, "add", [=] { p[-1] = 0; });
+        CUDA(cudaDeviceSynchronize());
+    });
+    passes("a kernel that reads past the end gets NaN", [] {
+        float *p = on_gpu(1, 0);
+        standin_launch(nullptr, "read", [=] { p[0] = p[1]; });
+        MUST(std::isnan(first(p)));
+    });
+    caught("a copy from freed memory", "of a freed block of 400 bytes", [] {
+        float *p = on_gpu(100, 0);
+        CUDA(cudaFree(p));
+        first(p);
+    });
+    caught("a kernel with freed memory", "add: a kernel was given byte 0 of a freed block", [] {
+        float *p = on_gpu(100, 0);
+        CUDA(cudaFree(p));
+        add(nullptr, p, 1, 1);
+    });
+    caught("freed twice", "is free already", [] {
+        float *p = on_gpu(100, 0);
+        CUDA(cudaFree(p));
+        cudaFree(p);
+    });
+    caught("the host reads device memory", "the host reached into device memory, byte 8 of a block of 400 bytes", [] {
+        volatile float *p = on_gpu(100, 0);
+        MUST(p[2] == 0);
+    });
+    caught("the host reads device memory after a kernel", "the host reached into device memory", [] {
+        float *p = on_gpu(100, 0);
+        add(nullptr, p, 100, 1);
+        CUDA(cudaDeviceSynchronize());
+        MUST(static_cast<volatile float *>(p)[2] == 1);
+    });
+    caught("a kernel that goes by reference", "an address of the host", [] {
+        float x = 1, *p = on_gpu(1, 0);
+        standin_launch(nullptr, "by reference", [&] { *p = x; });
+    });
+    caught("a kernel with an address of the heap", "an address of the host", [] {
+        float *p = on_gpu(1, 0), *host = new float[1];
+        standin_launch(nullptr, "heap", [=] { *p = *host; });
+    });
+    passes("a copy in the wrong direction is refused", [] {
+        float *p = on_gpu(1, 0), host;
+        MUST(cudaMemcpy(&host, p, 4, cudaMemcpyHostToDevice) == cudaErrorInvalidValue);
+        MUST(cudaGetLastError() == cudaErrorInvalidValue && cudaGetLastError() == cudaSuccess);
+        CUDA(cudaMemcpy(&host, p, 4, cudaMemcpyDefault));
+    });
+    passes("memory runs out, and comes back", [] {
+        setenv("STANDIN_MEMORY", "1000", 1);
+        void *p, *q;
+        size_t left, whole;
+        CUDA(cudaMalloc(&p, 600));
+        MUST(cudaMalloc(&q, 600) == cudaErrorMemoryAllocation && !q);
+        CUDA(cudaMemGetInfo(&left, &whole));
+        MUST(left == 400 && whole == 1000);
+        CUDA(cudaFree(p));
+        CUDA(cudaMalloc(&q, 600));
+    });
+    caught("memory of another GPU", "memory of device 0 used on device 1", [] {
+        setenv("STANDIN_GPUS", "2", 1);
+        float *p = on_gpu(1, 0);
+        CUDA(cudaSetDevice(1));
+        cudaMemset(p, 0, 4);
+    });
+    passes("no GPU: every call says so", [] {
+        setenv("STANDIN_GPUS", "0", 1);
+        int n = 7;
+        void *p;
+        MUST(cudaGetDeviceCount(&n) == cudaErrorNoDevice && n == 0);
+        MUST(cudaMalloc(&p, 4) == cudaErrorNoDevice && cudaStreamSynchronize(nullptr) == cudaErrorNoDevice);
+    });
+    passes("a forked process has no CUDA", [] {
+        on_gpu(1, 0);
+        const pid_t child = fork();
+        if (child == 0) _exit(cudaDeviceSynchronize() == cudaErrorInitializationError ? 0 : 1);
+        int how;
+        waitpid(child, &how, 0);
+        MUST(how == 0);
+    });
+}
+
+// ---- streams and events ----
+
+static void streams() {
+    passes("nothing is done before somebody waits", [] {
+        float *p = on_gpu(1, 1), *h = pinned(1, 5);
+        cudaStream_t s = stream();
+        CUDA(cudaDeviceSynchronize());
+        add(s, p, 1, 1);
+        down(h, p, 1, s);
+        MUST(std::isnan(*h));                       // a missing wait shows poison
+        CUDA(cudaStreamSynchronize(s));
+        MUST(*h == 2);
+    });
+    passes("pinned memory changed too early changes what is copied; pageable memory does not", [] {
+        float *p = on_gpu(1), *q = on_gpu(1), *h = pinned(1, 1), local = 1;
+        cudaStream_t s = stream();
+        up(p, h, 1, s);
+        up(q, &local, 1, s);
+        *h = local = 2;
+        CUDA(cudaStreamSynchronize(s));
+        MUST(first(p) == 2 && first(q) == 1);
+    });
+    passes("a download to pageable memory waits", [] {
+        float *p = on_gpu(1, 1), local = 0;
+        cudaStream_t s = stream();
+        CUDA(cudaDeviceSynchronize());
+        add(s, p, 1, 1);
+        down(&local, p, 1, s);
+        MUST(local == 2);
+    });
+    passes("one stream does not wait for another", [] {
+        float *p = on_gpu(1, 1), *h = pinned(1, 0);
+        cudaStream_t s = stream(), t = stream();
+        CUDA(cudaDeviceSynchronize());
+        add(s, p, 1, 1);                            // a kernel: nobody knows what it uses, but it comes too late
+        down(h, p, 1, t);
+        CUDA(cudaStreamSynchronize(t));
+        MUST(*h == 1);
+    });
+    passes("an event orders two streams", [] {
+        float *p = on_gpu(1, 1), *h = pinned(1, 0);
+        cudaStream_t s = stream(), t = stream();
+        CUDA(cudaDeviceSynchronize());
+        add(s, p, 1, 1);
+        up(p, p == nullptr ? p : h, 0, s);          // nothing at all
+        CUDA(cudaStreamWaitEvent(t, event(s), 0));
+        down(h, p, 1, t);
+        CUDA(cudaStreamSynchronize(t));
+        MUST(*h == 2);
+    });
+    passes("an event orders through a third stream", [] {
+        float *p = on_gpu(1), *h = pinned(1, 0), *one = pinned(1, 1);
+        cudaStream_t s = stream(), t = stream(), u = stream();
+        up(p, one, 1, s);
+        CUDA(cudaStreamWaitEvent(t, event(s), 0));
+        CUDA(cudaStreamWaitEvent(u, event(t), 0));
+        down(h, p, 1, u);
+        CUDA(cudaStreamSynchronize(u));
+        MUST(*h == 1);
+    });
+    passes("an event stands for what came before it was recorded", [] {
+        float *p = on_gpu(1, 1), *h = pinned(1, 0);
+        cudaStream_t s = stream(), t = stream();
+        CUDA(cudaDeviceSynchronize());
+        cudaEvent_t e = event(s);
+        add(s, p, 1, 1);
+        CUDA(cudaStreamWaitEvent(t, e, 0));
+        down(h, p, 1, t);
+        CUDA(cudaStreamSynchronize(t));
+        MUST(*h == 1);
+    });
+    caught("a copy reads what a copy on another stream writes, and no event orders them",
+           "race: cudaMemcpyAsync on one stream and cudaMemcpyAsync", [] {
+               float *p = on_gpu(1), *h = pinned(1, 0), *one = pinned(1, 1);
+               cudaStream_t s = stream(), t = stream();
+               up(p, one, 1, s);
+               down(h, p, 1, t);
+           });
+    caught("two copies write one place", "race", [] {
+        float *p = on_gpu(10), *one = pinned(10, 1);
+        up(p, one, 10, stream());
+        up(p + 9, one, 1, stream());
+    });
+    passes("two copies read one place, and write neighbours; columns of one matrix are apart", [] {
+        float *p = on_gpu(10), *q = on_gpu(10), *one = pinned(1, 1);
+        up(p, one, 1, stream());
+        up(p + 1, one, 1, stream());
+        CUDA(cudaDeviceSynchronize());
+        CUDA(cudaMemcpy2DAsync(p, 20, q, 20, 8, 2, cudaMemcpyDeviceToDevice, stream()));
+        CUDA(cudaMemcpy2DAsync(p + 2, 20, q, 20, 12, 2, cudaMemcpyDeviceToDevice, stream()));
+    });
+    caught("overlapping columns of one matrix", "race", [] {
+        float *p = on_gpu(10), *q = on_gpu(10);
+        CUDA(cudaMemcpy2DAsync(p, 20, q, 20, 12, 2, cudaMemcpyDeviceToDevice, stream()));
+        CUDA(cudaMemcpy2DAsync(p + 2, 20, q, 20, 12, 2, cudaMemcpyDeviceToDevice, stream()));
+    });
+    caught("pinned memory freed before it is copied", "cudaFreeHost: a copy", [] {
+        float *p = on_gpu(1), *one = pinned(1, 1);
+        up(p, one, 1, stream());
+        cudaFreeHost(one);
+    });
+    passes("the default stream waits for blocking streams, and they for it", [] {
+        float *p = on_gpu(1, 1);
+        cudaStream_t s;
+        CUDA(cudaStreamCreate(&s));
+        add(s, p, 1, 1);
+        MUST(first(p) == 2);
+        CUDA(cudaMemsetAsync(p, 0, 4, nullptr));
+        add(s, p, 1, 1);
+        CUDA(cudaStreamSynchronize(s));
+        MUST(first(p) == 1);
+    });
+    passes("queries: not ready, then ready; the error stays until it is read", [] {
+        float *p = on_gpu(1, 1);
+        cudaStream_t s = stream();
+        CUDA(cudaDeviceSynchronize());
+        MUST(cudaStreamQuery(s) == cudaSuccess);
+        add(s, p, 1, 1);
+        cudaEvent_t e = event(s);
+        MUST(cudaEventQuery(e) == cudaErrorNotReady && cudaGetLastError() == cudaErrorNotReady);
+        CUDA(cudaEventQuery(e));
+        CUDA(cudaStreamQuery(s));
+    });
+    passes("time between events", [] {
+        float ms = -1;
+        cudaStream_t s = stream();
+        cudaEvent_t a = event(s), untimed;
+        standin_launch(s, "sleep", [] { usleep(2000); });
+        cudaEvent_t b = event(s);
+        MUST(cudaEventElapsedTime(&ms, a, b) == cudaErrorNotReady);
+        CUDA(cudaEventSynchronize(b));
+        CUDA(cudaEventElapsedTime(&ms, a, b));
+        MUST(ms >= 2 && ms < 2000);
+        CUDA(cudaEventCreateWithFlags(&untimed, cudaEventDisableTiming));
+        CUDA(cudaEventRecord(untimed, s));
+        CUDA(cudaDeviceSynchronize());
+        MUST(cudaEventElapsedTime(&ms, a, untimed) == cudaErrorInvalidResourceHandle);
+    });
+    passes("a function of the host in a stream comes in its turn, and may not call CUDA", [] {
+        static cudaError_t said = cudaSuccess;
+        cudaStream_t s = stream();
+        CUDA(cudaLaunchHostFunc(s, [](void *) { said = cudaDeviceSynchronize(); }, nullptr));
+        MUST(said == cudaSuccess);
+        CUDA(cudaStreamSynchronize(s));
+        MUST(said == cudaErrorNotPermitted);
+    });
+    passes("a kernel that fails: every later call says so", [] {
+        setenv("STANDIN_KERNEL_ERROR", "2", 1);
+        float *p = on_gpu(1, 1);
+        add(nullptr, p, 1, 1);
+        CUDA(cudaDeviceSynchronize());
+        add(nullptr, p, 1, 1);                      // the launch itself succeeds
+        MUST(cudaDeviceSynchronize() == cudaErrorLaunchFailure);
+        MUST(cudaMemset(p, 0, 4) == cudaErrorLaunchFailure && cudaGetLastError() == cudaErrorLaunchFailure);
+        MUST(cudaGetLastError() == cudaErrorLaunchFailure);
+    });
+    passes("thousands of operations nobody waits for", [] {
+        float *p = on_gpu(1, 0);
+        for (int i = 0; i < 5000; i++) add(nullptr, p, 1, 1);
+        MUST(first(p) == 5000);
+    });
+    passes("a stream that is gone", [] {
+        cudaStream_t s = stream();
+        CUDA(cudaStreamDestroy(s));
+        MUST(cudaStreamSynchronize(s) == cudaErrorInvalidResourceHandle);
+    });
+}
+
+// ---- cuBLAS ----
+
+static void products() {
+    for (int ta = 0; ta < 2; ta++)
+        for (int tb = 0; tb < 2; tb++) {
+            char what[80];
+            snprintf(what, sizeof what, "product, op(a) = %s, op(b) = %s", ta ? "T" : "N", tb ? "T" : "N");
+            passes(what, [=] {
+                const int m = 3, n = 4, k = 5, ld = 7;
+                std::vector<double> a(ld * ld), b(ld * ld), c(ld * ld, 2);
+                for (int i = 0; i < ld * ld; i++) a[size_t(i)] = i % 11 - 5, b[size_t(i)] = i % 7 - 3;
+                double *g[3];
+                const std::vector<double> *v[] = { &a, &b, &c };
+                for (int i = 0; i < 3; i++) {
+                    CUDA(cudaMalloc(reinterpret_cast<void **>(&g[i]), ld * ld * sizeof(double)));
+                    CUDA(cudaMemcpy(g[i], v[i]->data(), ld * ld * sizeof(double), cudaMemcpyHostToDevice));
+                }
+                cublasHandle_t h;
+                double alpha = 2, beta = 3;
+                MUST(cublasCreate(&h) == CUBLAS_STATUS_SUCCESS);
+                MUST(!cublasDgemm(h, ta ? CUBLAS_OP_T : CUBLAS_OP_N, tb ? CUBLAS_OP_T : CUBLAS_OP_N, m, n, k, &alpha,
+                                  g[0], ld, g[1], ld, &beta, g[2], ld));
+                alpha = beta = 0;                   // read at the call
+                CUDA(cudaMemcpy(c.data(), g[2], ld * ld * sizeof(double), cudaMemcpyDeviceToHost));
+                for (int j = 0; j < ld; j++)
+                    for (int i = 0; i < ld; i++) {
+                        double sum = 0;
+                        for (int l = 0; l < k; l++)
+                            sum += a[size_t(ta ? l + i * ld : i + l * ld)] * b[size_t(tb ? j + l * ld : l + j * ld)];
+                        MUST(c[size_t(i + j * ld)] == (i < m && j < n ? 2 * sum + 6 : 2));
+                    }
+            });
+        }
+    passes("beta = 0 overwrites NaN; TF32 rounds, plain fp32 does not", [] {
+        float *a = on_gpu(1, 1 + 1 / 8192.f), *b = on_gpu(1, 1), *c = on_gpu(1), one = 1, zero = 0;
+        cublasHandle_t h;
+        cublasCreate(&h);
+        MUST(!cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a, 1, b, 1, &zero, c, 1));
+        MUST(first(c) == 1 + 1 / 8192.f);
+        cublasSetMathMode(h, CUBLAS_TF32_TENSOR_OP_MATH);
+        MUST(!cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a, 1, b, 1, &zero, c, 1));
+        MUST(first(c) == 1);
+    });
+    passes("a leading dimension too small is refused", [] {
+        float *a = on_gpu(100, 1), one = 1;
+        cublasHandle_t h;
+        cublasCreate(&h);
+        auto status = [&](cublasOperation_t ta, cublasOperation_t tb, int lda, int ldb, int ldc) {
+            return cublasSgemm(h, ta, tb, 2, 3, 4, &one, a, lda, a + 20, ldb, &one, a + 40, ldc);
+        };
+        MUST(status(CUBLAS_OP_N, CUBLAS_OP_N, 2, 4, 2) == CUBLAS_STATUS_SUCCESS);
+        MUST(status(CUBLAS_OP_N, CUBLAS_OP_N, 1, 4, 2) == CUBLAS_STATUS_INVALID_VALUE);
+        MUST(status(CUBLAS_OP_T, CUBLAS_OP_N, 3, 4, 2) == CUBLAS_STATUS_INVALID_VALUE);
+        MUST(status(CUBLAS_OP_N, CUBLAS_OP_T, 2, 2, 2) == CUBLAS_STATUS_INVALID_VALUE);
+        MUST(status(CUBLAS_OP_N, CUBLAS_OP_N, 2, 4, 1) == CUBLAS_STATUS_INVALID_VALUE);
+    });
+    caught("a product past the end of a factor", "cublasSgemm: 40 bytes from byte 0 of a block of 36 bytes", [] {
+        float *a = on_gpu(9, 1), *c = on_gpu(100), one = 1;
+        cublasHandle_t h;
+        cublasCreate(&h);
+        cublasSgemm(h, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 3, &one, a, 4, c, 3, &one, c + 50, 2);
+    });
+    caught("a product on a stream of its own", "race: cudaMemcpyAsync on one stream and cublasSgemm", [] {
+        float *a = on_gpu(1), *b = on_gpu(1, 1), *c = on_gpu(1), *h = pinned(1, 1), one = 1;
+        cublasHandle_t handle;
+        cublasCreate(&handle);
+        cublasSetStream(handle, stream());
+        up(a, h, 1, stream());
+        cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a, 1, b, 1, &one, c, 1);
+    });
+}
+
+int main() {
+    memory();
+    streams();
+    products();
+    printf("1..%d\n", count);
+    return failed > 0;
+}
