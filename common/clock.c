@@ -19,6 +19,7 @@ const ClockLink clock_links[] = {
     { "nvlink", 2e-6, 450e9, "NVIDIA H100 data sheet: NVLink 900 GB/s, both directions; 2 us a message assumed" },
     { "ib", 5e-6, 50e9, "NVIDIA ConnectX-7 data sheet: NDR InfiniBand 400 Gbit/s; 5 us a message assumed" },
     { "ethernet", 30e-6, 1.25e9, "10 Gbit/s Ethernet; 30 us a message assumed" },
+    { "lesson", 5e-6, 100e6, "0.1 GB/s, 5 us a message: a link slowed down as the device of that name is" },
     { 0 },
 };
 

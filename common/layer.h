@@ -97,6 +97,7 @@ struct Layer {
     Range heads, vocab;                            // which heads and words are mine; all of them in the unsplit layers
     Comm *comm;                                    // whom this layer talks to; NULL in the unsplit layers
     Layer *inner;                                  // the wrapped layer; NULL in plain layers
+    void *technique;                               // what who wrapped it keeps, where comm is not enough
 };
 static inline void layer_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     l->kind->forward(l, b, x, y, s);

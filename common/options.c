@@ -15,7 +15,7 @@ static const Option common_options[] = {
     {"clock", "wall|model", NULL,
      "real time, or what devices and links would take; without it: model for virtual or crowded ranks"},
     {"device", "NAME", "lesson", "of the model clock: lesson, h100, a100, core"},
-    {"link", "NAME", "free", "of the model clock: free, nvlink, ib, ethernet"},
+    {"link", "NAME", "free", "of the model clock: free, nvlink, ib, ethernet, lesson"},
     {"seed", "N", "1", "of weights, data and dropout"},
     {"json", "FILE", NULL, "write settings, checks, costs and the verdict to FILE"},
     {"svg", "FILE", NULL, "write the lesson's picture"},

@@ -1,0 +1,245 @@
+// ranks: 4
+// level: core
+// question: Why wait for the whole gradient before the first word is sent?
+// vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
+//
+// Backward makes the gradients of the last layer first, long before those of the first. What is final can travel while
+// the rest is computed. So the gradient goes in buckets, from its end to its beginning (buckets.c, PyTorch's DDP): each
+// is all-reduced as soon as it is complete on all ranks. The sums are the same, element by element; only when they are
+// taken changes. What stays to wait for is the last bucket, which no backward is left to hide.
+// Left out: gradients that become ready in the middle of a layer's backward, and a reduction that slows the products
+// down because it needs the device, too.
+#include "01_data_parallel/buckets.h"
+#include "01_data_parallel/data_parallel.h"
+#include "common/course.h"
+#include "common/formulas.h"
+#include "common/picture.h"
+#include "common/plot.h"
+#include <stdio.h>
+#include <string.h>
+
+// ---------------------------------------------------------------- data and sizes
+
+enum { SEQUENCES = 7, STEPS = 3 };             // of 4 ranks one has one sequence, the others two; of 8 one has none
+static const ModelConfig tiny = { .layers = 3, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
+
+// DDP closes a bucket at 25 MiB, the first one at 1 MiB, so that it starts early. That is for models of many MiB.
+enum { PER_TENSOR = 1 };
+
+// ---------------------------------------------------------------- one step, with and without overlap
+
+typedef struct { Comm *dp; Buckets *buckets; } Replica;
+
+// The whole batch's gradient is here. Of the loss only my tokens' part is.
+static StepResult update(Model *m, Optimizer *o, double loss) {
+    double norm = model_grad_norm(m, NULL);
+    optimizer_step(o, m, 1);
+    return (StepResult){ loss, norm };
+}
+
+// Chapter 01.02: everybody computes, then everybody talks.
+static StepResult at_the_end(void *replica, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
+    (void)t;
+    Replica *r = replica;
+    r->buckets->sync = false;
+    model_zero_gradients(m);
+    double loss = model_forward_backward(m, mine);
+    model_fold_tied(m);
+    data_parallel_all_reduce(r->dp, m);
+    return update(m, o, loss * mine->token_weight);
+}
+
+static StepResult overlapped(void *replica, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
+    (void)t;
+    Replica *r = replica;
+    double loss = 0;
+    r->buckets->sync = true;                               // before the forward
+    model_zero_gradients(m);
+    if (mine->B > 0) loss = model_forward_backward(m, mine);           // starts the all-reduces on its way
+    else buckets_no_work(r->buckets);                      // the others wait for my part of every bucket
+    buckets_wait(r->buckets);                              // nobody may use a gradient before: not norm, not optimizer
+    return update(m, o, loss * mine->token_weight);
+}
+
+// For the picture: a step of each kind.
+static StepResult one_after_the_other(void *replica, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
+    at_the_end(replica, m, o, t, mine);
+    return overlapped(replica, m, o, t, mine);
+}
+
+// ---------------------------------------------------------------- training
+
+typedef struct {
+    size_t buckets, calls, bytes;                          // all-reduces of the training
+    size_t parameters, gradients, communication;           // bytes: now, now, the last step's peak
+    Timing last;                                           // the last step's
+} Measured;
+
+static Course train(Run *run, const Training *t, Step *step, size_t capacity, Measured *seen) {
+    Comm *dp = run->world;
+    Course c = course_new(run, t);
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    model_allocate(m);                                     // functions of the seed: the same weights everywhere
+    Replica r = { dp, buckets_new(m, dp, capacity) };
+    comm_ledger_reset(dp);
+    course_train(&c, m, t, dp->size, dp->rank, step, &r);
+    *seen = (Measured){ r.buckets->n, dp->ledger[COMM_ALL_REDUCE].calls, comm_bytes_sent(dp),
+                        memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_peak(MEM_COMMUNICATION),
+                        picture_timing(run) };
+    comm_all_reduce_doubles(dp, c.loss, t->steps);         // for the log: every rank's part of it
+    buckets_free(r.buckets);
+    model_free(m);
+    return c;
+}
+
+// ---------------------------------------------------------------- the predictions
+
+static size_t shard_size(size_t N, size_t rank) { return SEQUENCES / N + (rank < SEQUENCES % N); }
+
+// What DDP's rule makes of the sizes of all tensors. A bucket is complete after the backward of the layer of its first
+// tensor: 0 is the embedding, then come the blocks, then the head.
+enum { MOST_TENSORS = 64 };
+typedef struct { size_t elements, layer; } Piece;
+static size_t pieces(size_t capacity, Piece *piece) {
+    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers, n = 0, open = 0;
+    size_t block[12] = { C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C };
+    for (size_t i = 2 + 12 * L + 2; i-- > 0;) {
+        size_t layer = i < 2 ? 0 : 1 + (i - 2) / 12;
+        open += i == 0 ? V * C : i == 1 ? T * C : layer == L + 1 ? C : block[(i - 2) % 12];
+        if (open * sizeof(real) < capacity && i > 0) continue;
+        piece[n++] = (Piece){ open, layer };
+        open = 0;
+    }
+    return n;
+}
+
+// When the backward of `layer` is done, for B sequences; the embedding's costs nothing, it has no product of matrices.
+static double ready_after(size_t B, size_t layer) {
+    double block = work_block(&tiny, B, tiny.heads, 4 * tiny.width).time, head = work_head(&tiny, B, tiny.vocab).time;
+    size_t L = tiny.layers, blocks = layer > 0 ? L + 1 - layer : L;
+    return (double)L * block + head + 2 * head + 2 * (double)blocks * block;
+}
+
+// Bucket k starts when it is complete on the slowest rank, which is always rank 0, and the one before has ended.
+typedef struct { size_t buckets; double bytes, exposed, hidden, step; } Forecast;
+static Forecast forecast(size_t N, size_t capacity) {
+    Piece piece[MOST_TENSORS];
+    Forecast f = { .buckets = pieces(capacity, piece) };
+    double end = 0;
+    for (size_t k = 0; k < f.buckets; k++) {
+        double ready = ready_after(shard_size(N, 0), piece[k].layer), begin = ready > end ? ready : end;
+        end = begin + ring_time(ALL_REDUCE_PASSES, N, piece[k].elements, sizeof(real));
+        f.bytes += ring_bytes(ALL_REDUCE_PASSES, N, piece[k].elements, sizeof(real));      // rounded up in each bucket
+        for (size_t r = 0; r < N; r++) {                   // hidden as long as rank r still computes
+            double busy = shard_size(N, r) ? ready_after(shard_size(N, r), 0) : 0;
+            double hidden = busy <= begin ? 0 : busy < end ? busy - begin : end - begin;
+            f.hidden += hidden;
+            f.exposed += end - begin - hidden;
+        }
+    }
+    double computing = ready_after(shard_size(N, 0), 0);
+    f.step = computing > end ? computing : end;
+    return f;
+}
+
+static void predict(Run *run, const Measured *is, const Measured *end, const Measured *tensors, size_t capacity) {
+    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers, N = run->world->size, e = sizeof(real);
+    size_t Psi = V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
+    Forecast f = forecast(N, capacity), each = forecast(N, PER_TENSOR);
+    double ring = ring_time(ALL_REDUCE_PASSES, N, Psi, e), slowest = ready_after(shard_size(N, 0), 0);
+    cost(run, "at the end: all-reduces, 3 steps", "calls", STEPS, (double)end->calls);
+    cost(run, "in buckets: all-reduces, 3 steps", "calls", (double)(STEPS * f.buckets), (double)is->calls);
+    cost(run, "tensor by tensor: all-reduces", "calls", (double)(STEPS * (4 + 12 * L)), (double)tensors->calls);
+    cost(run, "at the end: sent, 3 steps", "bytes", STEPS * ring_bytes(ALL_REDUCE_PASSES, N, Psi, e),
+         (double)end->bytes);
+    cost(run, "in buckets: sent, 3 steps", "bytes", STEPS * f.bytes, (double)is->bytes);
+    cost(run, "tensor by tensor: sent, 3 steps", "bytes", STEPS * each.bytes, (double)tensors->bytes);
+    cost(run, "parameters", "bytes", (double)(Psi * e), (double)is->parameters);
+    cost(run, "gradients (wte twice)", "bytes", (double)((Psi + V * C) * e), (double)is->gradients);
+    cost(run, "buffers: buckets are views", "bytes", 0, (double)is->communication);
+    if (!clock_config()->model) return;
+    cost(run, "at the end: exposed, all ranks", "ps", (double)N * ring, (double)end->last.exposed);
+    cost(run, "at the end: step", "ps", slowest + ring, (double)end->last.step);
+    cost(run, "in buckets: exposed, all ranks", "ps", f.exposed, (double)is->last.exposed);
+    cost(run, "in buckets: hidden, all ranks", "ps", f.hidden, (double)is->last.hidden);
+    cost(run, "in buckets: step", "ps", f.step, (double)is->last.step);
+}
+
+// ---------------------------------------------------------------- the best size
+
+// A step for every capacity, from a bucket a tensor to one of everything, beside the two that it lies between: all
+// talking after all computing, and no talking at all.
+enum { SIZES = 12 };
+static void sweep(Run *run, const Training *t, const Timing *end, bool files) {
+    double x[SIZES], in_buckets[SIZES], at_end[SIZES], alone[SIZES];
+    Training one = *t;
+    one.steps = 1;
+    for (size_t i = 0; i < SIZES; i++) {
+        size_t capacity = i ? (size_t)128 << i : PER_TENSOR;
+        char name[64];
+        Measured seen;
+        Course c = train(run, &one, overlapped, capacity, &seen);
+        course_free(&c);
+        x[i] = (double)((size_t)128 << i);
+        in_buckets[i] = (double)seen.last.step * 1e-9;
+        at_end[i] = (double)end->step * 1e-9;
+        alone[i] = (double)end->busiest * 1e-9;
+        snprintf(name, sizeof name, "step, %zu buckets of %zu bytes", seen.buckets, capacity);
+        if (!clock_config()->model) continue;
+        cost(run, name, "ps", forecast(run->world->size, capacity).step, (double)seen.last.step);
+    }
+    PlotLine lines[] = { { "in buckets", in_buckets }, { "at the end", at_end }, { "computing alone", alone } };
+    Plot plot = { .title = "a step, by the size of a bucket", .x_label = "bytes a bucket; leftmost: one a tensor",
+                  .y_label = "ms", .x = x, .n = SIZES, .lines = lines, .n_lines = 3, .log_x = true };
+    plot_show(run, &plot, files ? 0 : PICTURE_NO_FILES);
+}
+
+static void overlap(Run *run) {
+    size_t capacity = option_size(run, "bucket");
+    bool steps = strcmp(option_text(run, "picture"), "step") == 0;
+    REQUIRE(capacity >= 1, "--bucket must be at least 1 byte: a bucket of every tensor");
+    Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed), .steps = STEPS,
+                   .sequences = SEQUENCES, .micro_batches = 1, .recorded = true, .watched = MEM_GRADIENTS };
+    Measured in_buckets, end, tensors, whole_seen, both;
+    t.model.seed = run->seed;
+    for (size_t i = 0; i < 2; i++) {
+        t.optimizer = i ? adamw(0.01) : sgd(0.1);
+        Course got = train(run, &t, overlapped, capacity, &in_buckets);
+        Course late = train(run, &t, at_the_end, capacity, &end);
+        Course each = train(run, &t, overlapped, PER_TENSOR, &tensors);
+        Course fused = train(run, &t, overlapped, SIZE_MAX, &whole_seen);
+        Course whole = course_unsplit(run, &t, 1), ordered = course_unsplit(run, &t, run->world->size);
+        course_compare(run, "overlapped = unsplit", &got, &whole, LIMIT_ROUNDING);
+        // A sum over ranks is taken element by element. It does not matter what travels together, or when.
+        course_compare(run, "overlapped = shards in order", &got, &ordered, every_bit(run));
+        course_compare_tensors(run, "overlapped = at the end", &got, &late, every_bit(run));
+        course_compare_tensors(run, "tensor by tensor = at the end", &each, &late, every_bit(run));
+        course_compare_tensors(run, "fused in one = at the end", &fused, &late, every_bit(run));
+        course_free(&got);
+        course_free(&late);
+        course_free(&each);
+        course_free(&fused);
+        course_free(&whole);
+        course_free(&ordered);
+    }
+    predict(run, &in_buckets, &end, &tensors, capacity);
+    Training once = t;
+    once.steps = 1;
+    Course drawn = train(run, &once, one_after_the_other, capacity, &both);
+    course_free(&drawn);
+    picture_show(run, "the all-reduce at the end, then in buckets", steps ? PICTURE_CHART : PICTURE_NO_FILES);
+    say(run, "at the end:");
+    picture_summary(run, &end.last);
+    say(run, "in %zu buckets of %zu bytes:", in_buckets.buckets, capacity);
+    picture_summary(run, &in_buckets.last);
+    sweep(run, &t, &end.last, !steps);
+    data_free(&t.data);
+}
+
+static const Option options[] = {
+    { "bucket", "N", "16384", "bytes at which a bucket is closed; 1: a bucket of every tensor" },
+    { "picture", "step|sweep", "step", "what --svg writes: the steps, or the step time by the size of a bucket" },
+    { "link", "NAME", "lesson", "of the model clock: free, nvlink, ib, ethernet, lesson" },
+    {0},
+};
+int main(int argc, char **argv) { return lesson_main(argc, argv, overlap, options); }
