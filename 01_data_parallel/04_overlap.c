@@ -9,6 +9,7 @@
 // taken changes. What stays to wait for is the last bucket, which no backward is left to hide.
 // Left out: gradients that become ready in the middle of a layer's backward, and a reduction that slows the products
 // down because it needs the device, too.
+#include "01_data_parallel/bucket_costs.h"
 #include "01_data_parallel/buckets.h"
 #include "01_data_parallel/data_parallel.h"
 #include "common/course.h"
@@ -16,6 +17,7 @@
 #include "common/picture.h"
 #include "common/plot.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 // ---------------------------------------------------------------- data and sizes
@@ -96,57 +98,27 @@ static Course train(Run *run, const Training *t, Step *step, size_t capacity, Me
 
 static size_t shard_size(size_t N, size_t rank) { return SEQUENCES / N + (rank < SEQUENCES % N); }
 
-// What DDP's rule makes of the sizes of all tensors. A bucket is complete after the backward of the layer of its first
-// tensor: 0 is the embedding, then come the blocks, then the head.
-enum { MOST_TENSORS = 64 };
-typedef struct { size_t elements, layer; } Piece;
-static size_t pieces(size_t capacity, Piece *piece) {
-    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers, n = 0, open = 0;
-    size_t block[12] = { C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C };
-    for (size_t i = 2 + 12 * L + 2; i-- > 0;) {
-        size_t layer = i < 2 ? 0 : 1 + (i - 2) / 12;
-        open += i == 0 ? V * C : i == 1 ? T * C : layer == L + 1 ? C : block[(i - 2) % 12];
-        if (open * sizeof(real) < capacity && i > 0) continue;
-        piece[n++] = (Piece){ open, layer };
-        open = 0;
-    }
-    return n;
+// bucket_costs.c follows the recurrence: a bucket begins when it is complete on the last rank and the one before has
+// ended. A step is over when backward and the last bucket are.
+static BucketCosts forecast(size_t N, size_t capacity) {
+    LastBatch *batch = host_alloc(N * sizeof *batch);
+    for (size_t r = 0; r < N; r++) batch[r] = (LastBatch){ .begin = 0, .sequences = shard_size(N, r) };
+    BucketCosts costs = bucket_costs(&tiny, capacity, N, batch);
+    free(batch);
+    return costs;
 }
 
-// When the backward of `layer` is done, for B sequences; the embedding's costs nothing, it has no product of matrices.
-static double ready_after(size_t B, size_t layer) {
-    double block = work_block(&tiny, B, tiny.heads, 4 * tiny.width).time, head = work_head(&tiny, B, tiny.vocab).time;
-    size_t L = tiny.layers, blocks = layer > 0 ? L + 1 - layer : L;
-    return (double)L * block + head + 2 * head + 2 * (double)blocks * block;
-}
-
-// Bucket k starts when it is complete on the slowest rank, which is always rank 0, and the one before has ended.
-typedef struct { size_t buckets; double bytes, exposed, hidden, step; } Forecast;
-static Forecast forecast(size_t N, size_t capacity) {
-    Piece piece[MOST_TENSORS];
-    Forecast f = { .buckets = pieces(capacity, piece) };
-    double end = 0;
-    for (size_t k = 0; k < f.buckets; k++) {
-        double ready = ready_after(shard_size(N, 0), piece[k].layer), begin = ready > end ? ready : end;
-        end = begin + ring_time(ALL_REDUCE_PASSES, N, piece[k].elements, sizeof(real));
-        f.bytes += ring_bytes(ALL_REDUCE_PASSES, N, piece[k].elements, sizeof(real));      // rounded up in each bucket
-        for (size_t r = 0; r < N; r++) {                   // hidden as long as rank r still computes
-            double busy = shard_size(N, r) ? ready_after(shard_size(N, r), 0) : 0;
-            double hidden = busy <= begin ? 0 : busy < end ? busy - begin : end - begin;
-            f.hidden += hidden;
-            f.exposed += end - begin - hidden;
-        }
-    }
-    double computing = ready_after(shard_size(N, 0), 0);
-    f.step = computing > end ? computing : end;
-    return f;
+// Forward and backward of B sequences: backward is twice the work.
+static double computing(size_t B) {
+    Work block = work_block(&tiny, B, tiny.heads, 4 * tiny.width), head = work_head(&tiny, B, tiny.vocab);
+    return 3 * ((double)tiny.layers * block.time + head.time);
 }
 
 static void predict(Run *run, const Measured *is, const Measured *end, const Measured *tensors, size_t capacity) {
     size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers, N = run->world->size, e = sizeof(real);
     size_t Psi = V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
-    Forecast f = forecast(N, capacity), each = forecast(N, PER_TENSOR);
-    double ring = ring_time(ALL_REDUCE_PASSES, N, Psi, e), slowest = ready_after(shard_size(N, 0), 0);
+    BucketCosts f = forecast(N, capacity), each = forecast(N, PER_TENSOR);
+    double ring = ring_time(ALL_REDUCE_PASSES, N, Psi, e), slowest = computing(shard_size(N, 0));
     cost(run, "at the end: all-reduces, 3 steps", "calls", STEPS, (double)end->calls);
     cost(run, "in buckets: all-reduces, 3 steps", "calls", (double)(STEPS * f.buckets), (double)is->calls);
     cost(run, "tensor by tensor: all-reduces", "calls", (double)(STEPS * (4 + 12 * L)), (double)tensors->calls);

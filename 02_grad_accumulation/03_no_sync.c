@@ -1,26 +1,32 @@
 // ranks: 4
 // level: core
 // question: When data-parallel ranks also accumulate, when must they talk, and what does it cost to talk too often?
+// vary: SEQUENCES 11..30, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // 26 sequences go to N replicas, and each replica takes its part in m micro-batches (--micro-batches, default 3).
 // Backward adds to the local gradient and nobody speaks until the last micro-batch is done; then there is one
 // all-reduce, as in chapter 01. PyTorch calls the silence no_sync. The forgetful twin reduces after every micro-batch:
-// its numbers are right, its bill is m times as long.
-// Left out: overlapping the one reduction with the last backward.
+// its numbers are right, its bill is m times as long. The third way is DDP's: the one reduction goes in buckets (01.04)
+// while the last micro-batch's backward still runs.
+#include "01_data_parallel/bucket_costs.h"
+#include "01_data_parallel/buckets.h"
 #include "01_data_parallel/data_parallel.h"
 #include "common/course.h"
 #include "common/formulas.h"
 #include "common/picture.h"
+#include <stdlib.h>
 
 // ---------------------------------------------------------------- data and sizes
 
 enum { SEQUENCES = 26, STEPS = 3 };            // of 4 ranks two have 7 sequences, in 3 + 2 + 2, and two have 6
+enum { BUCKET = 1 << 14 };                     // bytes at which a bucket is closed
 static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
 
 // ---------------------------------------------------------------- one step, cut where the ranks must talk
 
-// One replica. `sum` is a second gradient buffer, which only the forgetful twin needs.
-typedef struct { Comm *dp; Tensor sum; } Replica;
+// One replica. `sum` is a second gradient buffer, which only the forgetful twin needs. As long as buckets->sync is
+// false, the buckets are asleep.
+typedef struct { Comm *dp; Buckets *buckets; Tensor sum; } Replica;
 
 // The whole batch's gradient is here, alike on every rank. Of the loss only my tokens' part is; as in the gradient, a
 // token weighs 1 / (counted tokens of all 26 sequences).
@@ -35,9 +41,12 @@ static StepResult no_sync(void *replica, Model *model, Optimizer *o, const Train
     Replica *r = replica;
     double loss = 0;
     model_zero_gradients(model);
+    // EXERCISE 02.03a (3 points): Walk all t->micro_batches micro-batches forward and backward, add up their losses, and
+    // make m->g the whole batch's gradient on every rank with one all-reduce. Mind the two gradients of the tied table.
     for (size_t k = 0; k < t->micro_batches; k++) loss += model_forward_backward(model, &mine[k]);
     model_fold_tied(model);
     data_parallel_all_reduce(r->dp, model);    // once a step, after the last micro-batch: 2(N-1)/N Psi, whatever m is
+    // END
     return update(model, o, loss, mine->token_weight);
 }
 
@@ -58,10 +67,26 @@ static StepResult forgetful(void *replica, Model *model, Optimizer *o, const Tra
     return update(model, o, loss, mine->token_weight);
 }
 
+// no_sync for all micro-batches but the last, forward AND backward: whether a backward will reduce is settled when its
+// forward begins. The last one starts the all-reduces on its way.
+static StepResult overlapped(void *replica, Model *model, Optimizer *o, const Training *t, const Batch *mine) {
+    Replica *r = replica;
+    double loss = 0;
+    model_zero_gradients(model);
+    for (size_t k = 0; k < t->micro_batches; k++) {
+        r->buckets->sync = k + 1 == t->micro_batches;
+        loss += model_forward_backward(model, &mine[k]);
+    }
+    buckets_wait(r->buckets);
+    r->buckets->sync = false;
+    return update(model, o, loss, mine->token_weight);
+}
+
 // For the picture: a step of each kind.
 static StepResult one_after_the_other(void *replica, Model *model, Optimizer *o, const Training *t, const Batch *mine) {
     no_sync(replica, model, o, t, mine);
-    return forgetful(replica, model, o, t, mine);
+    forgetful(replica, model, o, t, mine);
+    return overlapped(replica, model, o, t, mine);
 }
 
 // ---------------------------------------------------------------- training
@@ -76,14 +101,15 @@ static Course train(Run *run, Comm *dp, const Training *t, Step *step, Measured 
     Course c = course_new(run, t);
     Model *model = model_describe(&t->model, model_layers(&t->model));
     model_allocate(model);                     // functions of the seed: the same weights everywhere
-    Replica r = { .dp = dp };
-    if (step != no_sync) r.sum = tensor_new(&model->gradients, 1, model->size);
+    Replica r = { .dp = dp, .buckets = buckets_new(model, dp, BUCKET) };
+    if (step == forgetful || step == one_after_the_other) r.sum = tensor_new(&model->gradients, 1, model->size);
     comm_ledger_reset(dp);
     course_train(&c, model, t, dp->size, dp->rank, step, &r);
     *seen = (Measured){ dp->ledger[COMM_ALL_REDUCE].calls, comm_bytes_sent(dp),
                         memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER),
                         memory_peak(MEM_ACTIVATIONS), picture_timing(run) };
     comm_all_reduce_doubles(dp, c.loss, t->steps);         // for the log: every rank's part of it
+    buckets_free(r.buckets);
     model_free(model);
     return c;
 }
@@ -99,7 +125,25 @@ static size_t parameters(void) {
     return V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
 }
 
-static void predict(Run *run, const Measured *silent, const Measured *talkative, size_t m) {
+// Forward and backward of B sequences: backward is twice the work.
+static double computing(size_t B) {
+    Work block = work_block(&tiny, B, tiny.heads, 4 * tiny.width), head = work_head(&tiny, B, tiny.vocab);
+    return 3 * ((double)tiny.layers * block.time + head.time);
+}
+
+// Before its last micro-batch a rank computes all the others, and waits for nobody.
+static BucketCosts forecast(size_t N, size_t m) {
+    LastBatch *batch = host_alloc(N * sizeof *batch);
+    for (size_t r = 0; r < N; r++) {
+        batch[r].sequences = part(part(SEQUENCES, N, r), m, m - 1);
+        for (size_t k = 0; k + 1 < m; k++) batch[r].begin += computing(part(part(SEQUENCES, N, r), m, k));
+    }
+    BucketCosts costs = bucket_costs(&tiny, BUCKET, N, batch);
+    free(batch);
+    return costs;
+}
+
+static void predict(Run *run, const Measured *silent, const Measured *talkative, const Measured *early, size_t m) {
     size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers, H = tiny.heads, e = sizeof(real);
     size_t N = run->world->size, Psi = parameters();
     double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);            // one all-reduce of the gradient, per rank
@@ -110,32 +154,34 @@ static void predict(Run *run, const Measured *silent, const Measured *talkative,
     cost(run, "no_sync: sent, 3 steps (no m)", "bytes", STEPS * ring, (double)silent->bytes);
     cost(run, "forgetful: all-reduces, 3 steps", "calls", (double)(STEPS * m), (double)talkative->calls);
     cost(run, "forgetful: sent, 3 steps (m times)", "bytes", (double)(STEPS * m) * ring, (double)talkative->bytes);
+    BucketCosts f = forecast(N, m);
+    cost(run, "overlapped: all-reduces, 3 steps", "calls", (double)(STEPS * f.buckets), (double)early->calls);
+    cost(run, "overlapped: sent, 3 steps (no m)", "bytes", STEPS * f.bytes, (double)early->bytes);
     cost(run, "parameters", "bytes", (double)(Psi * e), (double)silent->parameters);
     cost(run, "no_sync: gradients (wte twice)", "bytes", (double)((Psi + V * C) * e), (double)silent->gradients);
+    cost(run, "overlapped: gradients (wte twice)", "bytes", (double)((Psi + V * C) * e), (double)early->gradients);
     cost(run, "forgetful: gradients, and the sum", "bytes", (double)((2 * Psi + V * C) * e),
          (double)talkative->gradients);
     cost(run, "AdamW's m and v", "bytes", (double)(2 * Psi * e), (double)silent->optimizer);
     cost(run, "activations, peak", "bytes", (double)(largest * T * kept * e), (double)silent->activations);
 }
 
-// Forward and backward of B sequences: backward is twice the work.
-static double computing(size_t B) {
-    Work block = work_block(&tiny, B, tiny.heads, 4 * tiny.width), head = work_head(&tiny, B, tiny.vocab);
-    return 3 * ((double)tiny.layers * block.time + head.time);
-}
-
 // A step under the model clock. An all-reduce waits for the largest micro-batch, which is always rank 0's, and nothing
 // hides it.
-static void predict_time(Run *run, const Timing *silent, const Timing *talkative, size_t m) {
+static void predict_time(Run *run, const Timing *silent, const Timing *talkative, const Timing *early, size_t m) {
     size_t N = run->world->size;
     double ring = ring_time(ALL_REDUCE_PASSES, N, parameters(), sizeof(real));     // 2 (N-1) alpha + bytes / beta
     double slowest = 0;
     for (size_t k = 0; k < m; k++) slowest += computing(part(part(SEQUENCES, N, 0), m, k));
     if (!clock_config()->model) return;
+    BucketCosts f = forecast(N, m);
     cost(run, "no_sync: exposed, all ranks", "ps", (double)N * ring, (double)silent->exposed);
     cost(run, "forgetful: exposed (m times)", "ps", (double)(N * m) * ring, (double)talkative->exposed);
     cost(run, "no_sync: step", "ps", slowest + ring, (double)silent->step);
     cost(run, "forgetful: step", "ps", slowest + (double)m * ring, (double)talkative->step);
+    cost(run, "overlapped: exposed, all ranks", "ps", f.exposed, (double)early->exposed);
+    cost(run, "overlapped: hidden, all ranks", "ps", f.hidden, (double)early->hidden);
+    cost(run, "overlapped: step", "ps", f.step, (double)early->step);
 }
 
 static void accumulation_on_ranks(Run *run) {
@@ -143,7 +189,7 @@ static void accumulation_on_ranks(Run *run) {
     REQUIRE(m >= 1 && m <= SEQUENCES, "--micro-batches must be from 1 to %d, the number of sequences", SEQUENCES);
     Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed), .steps = STEPS,
                    .sequences = SEQUENCES, .micro_batches = m, .recorded = true, .watched = MEM_ACTIVATIONS };
-    Measured silent, talkative, both;
+    Measured silent, talkative, early, all;
     t.model.seed = run->seed;
     say(run, "%d sequences on %zu ranks in %zu micro-batches each; rank 0:", SEQUENCES, n, m);
     for (size_t k = 0; k < m; k++) {
@@ -157,6 +203,7 @@ static void accumulation_on_ranks(Run *run) {
         at_once.micro_batches = 1;
         Course got = train(run, run->world, &t, no_sync, &silent);
         Course often = train(run, run->world, &t, forgetful, &talkative);
+        Course buckets = train(run, run->world, &t, overlapped, &early);
         // One process that accumulates each replica's micro-batches from zero and then adds the replicas in rank order
         // gets the same bits. Accumulating all n*m micro-batches in one row would group the sum in another way.
         Course whole = course_unsplit(run, &at_once, 1), ordered = course_unsplit(run, &t, n);
@@ -164,27 +211,32 @@ static void accumulation_on_ranks(Run *run) {
         course_compare(run, "no_sync = replicas in order", &got, &ordered, every_bit(run));
         // Right numbers, too: only the bill tells the two apart.
         course_compare(run, "forgetful = at once", &often, &whole, LIMIT_ROUNDING);
+        course_compare_tensors(run, "overlapped = no_sync", &buckets, &got, every_bit(run));
         course_free(&got);
         course_free(&often);
+        course_free(&buckets);
         course_free(&whole);
         course_free(&ordered);
     }
     Training once = t;
     once.steps = 1;
-    Course drawn = train(run, run->world, &once, one_after_the_other, &both);
+    Course drawn = train(run, run->world, &once, one_after_the_other, &all);
     course_free(&drawn);
-    picture_show(run, "a step of no_sync, then a forgetful one", PICTURE_CHART);
+    picture_show(run, "a step of no_sync, a forgetful one, an overlapped one", PICTURE_CHART);
     say(run, "no_sync:");
     picture_summary(run, &silent.last);
     say(run, "forgetful:");
     picture_summary(run, &talkative.last);
-    predict(run, &silent, &talkative, m);
-    predict_time(run, &silent.last, &talkative.last, m);
+    say(run, "overlapped:");
+    picture_summary(run, &early.last);
+    predict(run, &silent, &talkative, &early, m);
+    predict_time(run, &silent.last, &talkative.last, &early.last, m);
     data_free(&t.data);
 }
 
 static const Option options[] = {
     { "micro-batches", "N", "3", "pieces in which a replica takes its part, 1 to 26" },
+    { "link", "NAME", "lesson", "of the model clock: free, nvlink, ib, ethernet, lesson" },
     {0},
 };
 int main(int argc, char **argv) { return lesson_main(argc, argv, accumulation_on_ranks, options); }
