@@ -19,7 +19,7 @@
 // ---------------------------------------------------------------- data and sizes
 
 enum { SEQUENCES = 26, STEPS = 3 };            // of 4 ranks two have 7 sequences, in 3 + 2 + 2, and two have 6
-enum { BUCKET = 1 << 14 };                     // bytes at which a bucket is closed
+enum { BUCKET = 1 << 13 };                     // bytes at which a bucket is closed
 static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
 
 // ---------------------------------------------------------------- one step, cut where the ranks must talk
