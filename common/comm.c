@@ -457,6 +457,7 @@ void comm_wait(Request *r) {
 }
 
 Picoseconds comm_arrival(Request *r) {
+    if (!r) fault("comm_arrival of no receive: NULL");
     const Request *o = r->comm->state->open;
     while (o && o != r) o = o->next;
     if (!o) fault("comm_arrival on %s for one %s that was waited for before", r->comm->name, r->call);

@@ -1,0 +1,376 @@
+// ranks: 4
+// level: extra
+// question: What if the weights live on a server: what does its link carry, and what if nobody waits for the slowest?
+// vary: SEQUENCES 5..11, STEPS 4..7, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
+//
+// The first --servers ranks are servers, each with a piece of the weights and of the optimizer's state; the others are
+// workers with a part of the sequences of every step. A worker pulls the weights, finds its gradient and pushes it.
+//     synchronous     a server waits for everybody's push, adds them in the workers' order, and updates once: the same
+//                     bits as an all-reduce
+//     asynchronous    a server updates after every push, and answers it at once with what the weights are then, unless
+//                     the worker is more than --staleness steps ahead of the slowest (stale synchronous parallel). A
+//                     gradient then belongs to weights that are some versions old. That is no longer the unsplit
+//                     training; it equals, to the last bit, one device that replays the server's log.
+// Pushes are served in the order of their arrival by the model clock, on every machine. The first worker takes --slow
+// times as long as the others. Left out: workers and servers that get lost.
+#include "01_data_parallel/parameter_server.h"
+#include "01_data_parallel/server_log.h"
+#include "common/formulas.h"
+#include "common/picture.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---------------------------------------------------------------- data and sizes
+
+enum { SEQUENCES = 7, STEPS = 6 };             // STEPS of every worker; it has the same sequences under both rules
+static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
+
+// How the servers go about it. A staleness of STEPS is no bound.
+typedef struct { bool asynchronous; size_t staleness; } Rule;
+
+typedef struct {
+    Served *log;                               // of server 0, on all ranks; NULL when synchronous
+    bool same_logs;                            // every server served in the same order
+    Snapshot *last;                            // the weights at the end
+    Picoseconds begin;                         // when the servers sent version 0
+    Timing timing;
+    size_t sent, calls, parameters, gradients, optimizer, buffers;
+} Record;
+
+// ---------------------------------------------------------------- a worker
+
+static void label_version(Snapshot *s, size_t version) {
+    char label[32];
+    snprintf(label, sizeof label, " of step %zu", version);
+    snapshot_label(s, label);
+}
+
+static void work(const Cluster *c, const Training *t, Rule rule, Model *m, double *loss, Course *got) {
+    worker_pull(c, m);
+    for (size_t step = 0; step < STEPS; step++) {
+        loss[step] = worker_gradient(m, t, c->workers, cluster_worker(c), step);
+        worker_push(c, m);
+        worker_pull(c, m);
+        if (rule.asynchronous) continue;
+        label_version(got->weights, step);     // so that a check sees whether all have the server's bits
+        model_snapshot_weights(m, got->weights);
+    }
+}
+
+// ---------------------------------------------------------------- a server
+
+// The gradient that has just been applied, and the weights that came of it.
+static void write_down(Course *got, size_t version, const Model *m, double *squares) {
+    course_record(got, version, m, 0, 0);
+    model_grad_squares(m, squares + version * config_tensors(&m->config));
+}
+
+static void serve_synchronously(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Course *got, double *squares) {
+    for (size_t w = 0; w < c->workers; w++) server_answer(c, m, w);    // version 0
+    for (size_t step = 0; step < STEPS; step++) {
+        for (size_t w = 0; w < c->workers; w++) server_expect(c, in, w);
+        server_update_all(c, m, o, in);
+        for (size_t w = 0; w < c->workers; w++) server_answer(c, m, w);
+        write_down(got, step, m, squares);
+    }
+}
+
+static void serve_as_they_come(const Cluster *c, Model *m, Optimizer *o, Inbox *in, size_t staleness, Served *log,
+                               Course *got, double *squares) {
+    size_t *done = host_alloc(c->workers * sizeof *done), *taken = host_alloc(c->workers * sizeof *taken);
+    bool *waits = host_alloc(c->workers * sizeof *waits);              // for an answer
+    for (size_t w = 0; w < c->workers; w++) {
+        server_answer(c, m, w);
+        server_expect(c, in, w);
+    }
+    for (size_t version = 0; version < c->workers * STEPS; version++) {
+        size_t next = server_next(c, in);
+        log[version] = (Served){ next, taken[next], comm_arrival(in->coming[next]) };
+        server_take(in, next);
+        tensor_copy(m->g, in->piece[next]);
+        optimizer_step(o, m, 1);
+        done[next]++;
+        waits[next] = true;
+        write_down(got, version, m, squares);
+        // This push may have been the one for which others waited.
+        for (size_t w = 0; w < c->workers; w++) {
+            if (!waits[w] || !server_lets_go(c, done, w, staleness)) continue;
+            server_answer(c, m, w);
+            waits[w] = false;
+            taken[w] = version + 1;
+            if (done[w] < STEPS) server_expect(c, in, w);
+        }
+    }
+    free(done);
+    free(taken);
+    free(waits);
+}
+
+// ---------------------------------------------------------------- training
+
+// For the log, which the training never needs: everybody gets the norms, and the losses in the order of the versions.
+static void tell_all(const Cluster *c, Rule rule, Course *got, const double *loss, double *squares, Record *is) {
+    size_t tensors = config_tensors(&tiny), seen = 0;
+    is->same_logs = !rule.asynchronous || log_tell(got->run, is->log, got->steps, cluster_serves(c));
+    for (size_t v = 0; v < got->steps && !cluster_serves(c); v++)
+        if (!rule.asynchronous || is->log[v].worker == cluster_worker(c)) got->loss[v] = loss[seen++];
+    ledger_pause();
+    comm_all_reduce_doubles(c->world, got->loss, got->steps);
+    comm_all_reduce_doubles(c->world, squares, got->steps * tensors);
+    ledger_resume();
+    for (size_t v = 0; v < got->steps; v++) got->norm[v] = norm_of_squares(squares + v * tensors, tensors);
+}
+
+static Course train(Run *run, const Cluster *c, const Training *t, Rule rule, Record *is) {
+    Course got = course_new(run, t);
+    Optimizer o = t->optimizer;
+    Model *m = cluster_model(c, &t->model);
+    double loss[STEPS], *squares = host_alloc(t->steps * config_tensors(&tiny) * sizeof *squares);
+    *is = (Record){ .log = rule.asynchronous ? host_alloc(t->steps * sizeof *is->log) : NULL,
+                    .last = snapshot_new(run) };
+    comm_all_reduce_doubles(c->world, squares, 1);             // all begin at the same moment
+    comm_ledger_reset(c->world);
+    is->begin = clock_now();
+    picture_begin(run, MEM_ACTIVATIONS);
+    if (cluster_serves(c)) {
+        Inbox in = inbox_new(c, m);
+        optimizer_allocate(&o, m);
+        if (rule.asynchronous) serve_as_they_come(c, m, &o, &in, rule.staleness, is->log, &got, squares);
+        else serve_synchronously(c, m, &o, &in, &got, squares);
+        is->buffers = memory_now(MEM_COMMUNICATION);
+        model_snapshot_weights(m, is->last);
+        inbox_free(&in);
+    } else {
+        work(c, t, rule, m, loss, &got);
+    }
+    picture_end(run);
+    is->timing = picture_timing(run);
+    is->sent = comm_bytes_sent(c->world);
+    is->calls = c->world->ledger[COMM_SEND].calls;
+    is->parameters = memory_now(MEM_PARAMETERS);
+    is->gradients = memory_now(MEM_GRADIENTS);
+    is->optimizer = memory_now(MEM_OPTIMIZER);
+    tell_all(c, rule, &got, loss, squares, is);
+    model_free(m);
+    free(squares);
+    return got;
+}
+
+static void record_free_all(Record *is) {
+    free(is->log);
+    snapshot_free(is->last);
+}
+
+// ---------------------------------------------------------------- the predictions
+
+// The first n % parts parts have one more than the others.
+static size_t part(size_t n, size_t parts, size_t i) { return n / parts + (i < n % parts); }
+
+// Every parameter, the tied table once.
+static size_t parameters(void) {
+    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers;
+    return V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
+}
+
+// Forward and backward of worker w's sequences: backward is twice the work.
+static double computing(const Cluster *c, size_t w, size_t slow) {
+    size_t B = part(SEQUENCES, c->workers, w);
+    Work block = work_block(&tiny, B, tiny.heads, 4 * tiny.width), head = work_head(&tiny, B, tiny.vocab);
+    return 3 * ((double)tiny.layers * block.time + head.time) * (double)(w == 0 ? slow : 1);
+}
+
+// A message to or from the server with the largest piece. Every pair of ranks has a link of its own.
+static double message(const Cluster *c) {
+    return (double)clock_transfer(1, part(parameters(), c->servers, 0) * sizeof(real));
+}
+
+static void predict(Run *run, const Cluster *c, size_t slow, const Record *is, double ring_sent) {
+    size_t V = tiny.vocab, C = tiny.width, e = sizeof(real), n = c->workers, k = c->servers, Psi = parameters();
+    bool serves = cluster_serves(c);
+    size_t piece = serves ? part(Psi, k, c->world->rank) : 0;
+    double slowest = 0, busy = 0;
+    for (size_t w = 0; w < n; w++) {
+        double took = computing(c, w, slow);
+        busy += STEPS * took;
+        slowest = took > slowest ? took : slowest;
+    }
+    size_t pushes = STEPS * Psi * e, answers = (STEPS + 1) * n * piece * e;      // the first answer is version 0
+    cost(run, "sent: S a push, or n S/k of answers, a step", "bytes", (double)(serves ? answers : pushes),
+         (double)is->sent);
+    cost(run, "messages", "calls", (double)(serves ? (STEPS + 1) * n : STEPS * k), (double)is->calls);
+    cost(run, "sent, one step in a ring of the workers", "bytes", serves ? 0 : ring_bytes(ALL_REDUCE_PASSES, n, Psi, e),
+         ring_sent);
+    cost(run, "parameters (server: its piece)", "bytes", (double)((serves ? piece : Psi) * e), (double)is->parameters);
+    cost(run, "gradients (worker: wte twice)", "bytes", (double)((serves ? piece : Psi + V * C) * e),
+         (double)is->gradients);
+    cost(run, "AdamW's m and v: on servers only", "bytes", (double)(2 * piece * e), (double)is->optimizer);
+    cost(run, "buffers: a piece from every worker", "bytes", (double)(n * piece * e), (double)is->buffers);
+    cost(run, "computing, all ranks", "ps", busy, (double)is->timing.busy);
+    cost(run, "synchronous: all steps, each the slowest worker's", "ps", STEPS * (slowest + 2 * message(c)),
+         (double)is->timing.step);
+}
+
+// ---------------------------------------------------------------- what a log shows
+
+static const char *rule_name(char text[32], Rule r) {
+    if (!r.asynchronous) strcpy(text, "synchronous");
+    else if (r.staleness >= STEPS) strcpy(text, "no bound");
+    else snprintf(text, 32, "staleness %zu", r.staleness);
+    return text;
+}
+
+// One worker may begin when everybody has done at least j - s steps, and by its push nobody has done more than
+// j + s + 1: each of the others has come at most 2 s + 1 times between.
+static void check_log(Run *run, const Cluster *c, size_t slow, Rule rule, const Record *is) {
+    char name[32];
+    size_t lines = STEPS * c->workers, s = rule.staleness;
+    double took[SEQUENCES];
+    Served *want = host_alloc(lines * sizeof *want);
+    for (size_t w = 0; w < c->workers; w++) took[w] = computing(c, w, slow);
+    log_predict(want, c->workers, STEPS, s, is->begin, took, message(c));
+    LogSeen seen = log_look(is->log, c->workers, STEPS, is->begin);
+    rule_name(name, rule);
+    log_check(run, name, is->log, want, lines);
+    check_true(run, name, "nobody begins more than s steps ahead", seen.ahead <= s);
+    check_true(run, name, "no gradient is older than (n-1)(2s+1)", seen.lag <= (c->workers - 1) * (2 * s + 1));
+    check_true(run, name, "all servers have the same log", is->same_logs);
+    free(want);
+}
+
+// ---------------------------------------------------------------- the lesson
+
+static void compare(Run *run, const Cluster *c, const char *what, Course *got, Course *want) {
+    char line[96];
+    snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
+    course_compare_tensors(run, what, got, want, 0);
+    check_numbers(run, line, "loss", got->loss, want->loss, got->steps, 0);
+    // Of a tensor that two servers share, each squares its part.
+    check_numbers(run, line, "gradient norm", got->norm, want->norm, got->steps, c->servers > 1 ? LIMIT_ROUNDING : 0);
+}
+
+static Record synchronous(Run *run, const Cluster *c, const Training *t) {
+    Record is;
+    Course got = train(run, c, t, (Rule){ false, 0 }, &is);
+    Course whole = course_unsplit(run, t, 1), ordered = course_unsplit(run, t, c->workers);
+    course_compare(run, "synchronous = unsplit", &got, &whole, LIMIT_ROUNDING);
+    compare(run, c, "synchronous = workers in order", &got, &ordered);
+    course_free(&got);
+    course_free(&whole);
+    course_free(&ordered);
+    return is;
+}
+
+static Record asynchronous(Run *run, const Cluster *c, const Training *t, size_t slow, size_t staleness) {
+    Rule rule = { true, staleness };
+    Record is;
+    Training pushes = *t;
+    char name[32], line[96];
+    pushes.steps = STEPS * c->workers;                         // a version each
+    Course got = train(run, c, &pushes, rule, &is), replayed = log_replay(run, &pushes, c->workers, is.log);
+    snprintf(line, sizeof line, "%s = the log replayed", rule_name(name, rule));
+    compare(run, c, line, &got, &replayed);
+    if (!got.adamw) check_log(run, c, slow, rule, &is);        // who comes when is the same under AdamW
+    course_free(&got);
+    course_free(&replayed);
+    return is;
+}
+
+// One all-reduce of the gradient among the workers alone: what each of them sends.
+static double ring_of_workers(const Cluster *c) {
+    Comm *ring = comm_split(c->world, cluster_serves(c), 0, "ring");
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor g = tensor_new(&a, 1, parameters());
+    tensor_fill(g, 0);
+    if (!cluster_serves(c)) comm_all_reduce(ring, g);
+    double sent = (double)comm_bytes_sent(ring);
+    arena_free(&a);
+    comm_free(ring);
+    return sent;
+}
+
+static void say_traffic(Run *run, const Cluster *c) {
+    size_t n = c->workers, k = c->servers, S = parameters() * sizeof(real);
+    size_t through = n * part(parameters(), k, 0) * sizeof(real);
+    double ring = ring_bytes(ALL_REDUCE_PASSES, n, parameters(), sizeof(real));
+    double beta = clock_config()->link.beta, one_link = beta > 0 ? (double)through / beta * 1e3 : 0;
+    say(run, "\nbytes out of one device in a step, and as many in (S = %zu, n = %zu, k = %zu)", S, n, k);
+    say(run, "    a worker: S                          %9zu\n    a server: n S/k                      %9zu\n"
+        "    a rank of a ring: 2 (n-1)/n S        %9.0f\n", S, through, ring);
+    if (beta == 0) return;
+    say(run, "The model clock gives every pair of ranks a link of its own: a message takes %.3f ms.\n"
+        "Through one link of that kind a server's n S/k would take %.3f ms in and %.3f ms out.\n", message(c) * 1e-9,
+        one_link, one_link);
+}
+
+static void say_rules(Run *run, const Cluster *c, const Record *sync, const Record *is, const Rule *rule,
+                      size_t rules) {
+    char name[32];
+    say(run, "\n%-15s %14s %22s %26s\n", "", "pushes a ms", "steps ahead, most", "versions behind (bound)");
+    say(run, "%-15s %14.3f %22d %26s\n", "synchronous", STEPS * (double)c->workers * 1e9 / (double)sync->timing.step, 0,
+        "0 (0)");
+    for (size_t i = 0; i < rules; i++) {
+        LogSeen seen = log_look(is[i].log, c->workers, STEPS, is[i].begin);
+        char versions[48];
+        snprintf(versions, sizeof versions, "%zu (%zu)", seen.lag, (c->workers - 1) * (2 * rule[i].staleness + 1));
+        if (rule[i].staleness >= STEPS) snprintf(versions, sizeof versions, "%zu (none)", seen.lag);
+        say(run, "%-15s %14.3f %22zu %26s\n", rule_name(name, rule[i]), seen.pushes, seen.ahead, versions);
+    }
+    say(run, "(pushes until the first worker is through)\n");
+}
+
+static void show(Run *run, const Cluster *c, const Training *t, Rule rule, const char *title, int what) {
+    Record is;
+    Training pushes = *t;
+    if (rule.asynchronous) pushes.steps *= c->workers;
+    Course drawn = train(run, c, &pushes, rule, &is);
+    picture_show(run, title, what);
+    course_free(&drawn);
+    record_free_all(&is);
+}
+
+static void parameter_server(Run *run) {
+    REQUIRE(clock_config()->model, "05_parameter_server needs the model clock: leave --clock out");
+    Cluster c = cluster_new(run->world, option_size(run, "servers"));
+    size_t slow = option_size(run, "slow"), s = option_size(run, "staleness");
+    REQUIRE(c.workers <= SEQUENCES, "a step has %d sequences, and each of %zu workers needs one: start at most %zu "
+            "ranks", SEQUENCES, c.workers, c.servers + SEQUENCES);
+    if (s > STEPS) s = STEPS;                  // nobody can be that far ahead
+    REQUIRE(slow >= 1 && slow <= 1000, "--slow must be from 1 to 1000");
+    Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed), .steps = STEPS,
+                   .sequences = SEQUENCES, .micro_batches = 1, .optimizer = sgd(0.1) };
+    t.model.seed = run->seed;
+    if (run->world->rank == c.servers) clock_set_speed(1 / (double)slow);
+    const Rule rule[] = { { true, 0 }, { true, s }, { true, STEPS } };
+    Record sync = synchronous(run, &c, &t), is[3];
+    for (size_t i = 0; i < 3; i++) is[i] = asynchronous(run, &c, &t, slow, rule[i].staleness);
+    // With s = 0 everybody's gradient is of the version that the round began with, and SGD's small steps add up to the
+    // one that the synchronous server makes. With s > 0 and more than one worker that is over.
+    check_close(run, "SGD: staleness 0 = synchronous, at the end", is[0].last, sync.last, LIMIT_ROUNDING);
+    if (c.workers == 1) check_equal(run, "one worker: always synchronous", is[2].last, sync.last);
+    else check_differs(run, "SGD: no bound is another training", is[2].last, sync.last, 1e-4);
+    t.optimizer = adamw(0.01);
+    Record adam = synchronous(run, &c, &t), adam_is = asynchronous(run, &c, &t, slow, s);
+
+    show(run, &c, &t, (Rule){ false, 0 }, "synchronous", PICTURE_NO_FILES);
+    show(run, &c, &t, rule[2], "asynchronous, no bound", PICTURE_NO_FILES);
+    show(run, &c, &t, rule[1], "asynchronous, bounded staleness", PICTURE_CHART);
+    say_rules(run, &c, &sync, is, rule, 3);
+    say_traffic(run, &c);
+    predict(run, &c, slow, &adam, ring_of_workers(&c));
+    for (size_t i = 0; i < 3; i++) record_free_all(&is[i]);
+    record_free_all(&sync);
+    record_free_all(&adam);
+    record_free_all(&adam_is);
+    data_free(&t.data);
+}
+
+static const Option options[] = {
+    { "servers", "N", "1", "ranks that hold the weights, a piece each; the others work" },
+    { "staleness", "N", "1", "steps that a worker may be ahead of the slowest" },
+    { "slow", "N", "2", "how many times as long the first worker takes" },
+    { "clock", "model", "model", "the order of arrival is the model clock's" },
+    { "link", "NAME", "ethernet", "of the model clock: free, nvlink, ib, ethernet" },
+    {0},
+};
+int main(int argc, char **argv) { return lesson_main(argc, argv, parameter_server, options); }
