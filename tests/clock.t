@@ -25,8 +25,11 @@ for my $precision (qw(fp32 fp64)) {
 my $program = program_of('fp32', 'tests/test_clock.c');
 my $wall = { words => ['tools/launch', '-e', 2, $program, '--clock', 'wall'] };
 my @speeds = map { emu(2, $program, '--speed', $_) } qw(4 0 -1);
+# Lessons whose result depends on time have no other clock.
+my $balance = program_of('fp32', '01_data_parallel/07_balance.c');
+my @balance = map { { words => ['tools/launch', '-e', 3, $balance, split] } } '--clock wall', '--slow 1,0,2', '--slow 1,,2';
 my @h100 = map { emu(4, $program, qw(--link ib --device), $_) } qw(lesson h100);
-run_jobs([(map { grep { $_ } @$_{qw(emu mpi)} } @pairs), $wall, @speeds, @h100]);
+run_jobs([(map { grep { $_ } @$_{qw(emu mpi)} } @pairs), $wall, @speeds, @balance, @h100]);
 
 # Name, predicted, measured of each cost line of the page: every rank's smallest and largest.
 sub costs { return join "\n", grep { s/^\[.*?\] (.*\S)\s+(\S+)\s+(ok|FAIL)$/$1 $2/ } split /\n/, $_[0]{out} =~ s/.*^\[[^\n]*\] cost  //msr }
@@ -48,6 +51,10 @@ is($speeds[0]{status}, 0, 'a device of four times the rate') or diag(complain($s
 for my $bad (@speeds[1, 2]) {
     is($bad->{status}, 3, 'a speed that is none is refused') or diag(complain($bad));
     like($bad->{err}, qr/clock_set_speed\(.*: a speed is above 0/, 'with the reason');
+}
+for my $bad (@balance) {
+    is($bad->{status}, 2, "balance: $bad->{words}[-1] is refused") or diag(complain($bad));
+    like($bad->{err}, qr/\Aunsplit: [^\n]*(?:leave --clock out|whole numbers from 1)[^\n]*\n\z/, 'with one message');
 }
 is($h100[0]{status}, 0, 'a slow device with a real link') or diag(complain($h100[0]));
 isnt(costs($h100[0]), costs($h100[1]), 'a faster device gives other times');
