@@ -6,8 +6,10 @@
 BACKEND   = cpu
 PRECISION = fp32
 SANITIZE  =
+# cpu: what -march= takes. cuda: compute capabilities ("80 90"), all-major, or native: that of the GPU here, without one all-major.
 ARCH      = native
 CC        = mpicc
+CXX       = g++
 WERROR    = -Werror
 # A student's tree has a file that says what its open exercises ask for: no warnings of what they leave unused.
 -include student.mk
@@ -22,11 +24,21 @@ SUBMISSION =
 JSON =
 export OMPI_CC ?= gcc
 
-ifeq ($(BACKEND),cuda)
-    $(error BACKEND=cuda: the CUDA side is not in this tree yet; leave BACKEND out)
-else ifneq ($(BACKEND),cpu)
-    $(error BACKEND=$(BACKEND): there is only cpu)
+# cuda looks for the toolkit in CUDA_HOME and for NCCL in NCCL_HOME first. STANDIN=yes builds the same host code against stand-ins for
+# CUDA, cuBLAS and NCCL (tests/standin), which need no toolkit and no GPU.
+STANDIN   =
+CUDA_HOME =
+NCCL_HOME =
+ifeq ($(filter $(BACKEND),cpu cuda),)
+    $(error BACKEND=$(BACKEND): it is cpu or cuda)
 endif
+ifneq ($(STANDIN),)
+    ifneq ($(STANDIN) $(BACKEND),yes cuda)
+        $(error STANDIN=$(STANDIN): it is yes, and only with BACKEND=cuda)
+    endif
+endif
+# Which build this is: cpu, cuda or standin.
+KIND = $(if $(STANDIN),standin,$(BACKEND))
 ifeq ($(filter $(PRECISION),fp32 fp64),)
     $(error PRECISION=$(PRECISION): it is fp32 or fp64)
 endif
@@ -37,21 +49,30 @@ ifneq ($(SANITIZE),)
         $(error SANITIZE=$(SANITIZE): it is address,undefined or thread)
     endif
 endif
-O = build/$(BACKEND)-$(PRECISION)$(san-$(SANITIZE))
+O = build/$(KIND)-$(PRECISION)$(san-$(SANITIZE))
 
 # No fused multiply-add and no fast-math: the same text gives the same bits on every machine and backend. The two -fno-... change no
 # value: they let sqrt and comparisons be vectorised, as nobody here reads errno or traps.
-CFLAGS  = -std=gnu11 $(if $(SANITIZE),-O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all,-O3) -g \
-          -march=$(ARCH) -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra -Wno-format-truncation $(WERROR) -pthread
+CFLAGS  = -std=gnu11 $(BOTH)
+BOTH    = $(if $(SANITIZE),-O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all,-O3) -g \
+          $(MARCH-$(KIND)) -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra -Wno-format-truncation $(WERROR) -pthread
+MARCH-cpu     = -march=$(ARCH)
+MARCH-standin = -march=$(ARCH)
 DEFINES = $(if $(filter fp64,$(PRECISION)),-DREAL_IS_DOUBLE)
-LIBS    = $(BLAS_LIBS) -lpthread -lm
+LIBS    = $(LIBS-$(KIND)) -lpthread -lm
+LIBS-cpu     = $(BLAS_LIBS)
+LIBS-cuda    = $(CUDA_LIBS) $(NCCL_LIBS) -lstdc++
+LIBS-standin = -lstdc++
 TEXT    = build/text.txt
 
 # ---- what there is ----
-SOURCES  := $(wildcard common/*.c [0-9][0-9]_*/*.c tests/test_*.c tests/bench_*.c)
+SOURCES  := $(filter-out common/device_$(if $(filter cpu,$(BACKEND)),cuda,cpu).c, \
+                $(wildcard common/*.c [0-9][0-9]_*/*.c tests/test_*.c tests/bench_*.c))
 PROGRAMS := $(wildcard common/run_00.c [0-9][0-9]_*/[0-9][0-9]_*.c 08_3d/plan.c 08_3d/sample.c 08_3d/train.c tests/test_*.c tests/bench_*.c)
 MODULES  := $(filter-out $(PROGRAMS),$(SOURCES))
 PRELOADS := $(wildcard tests/pmpi_*.c)
+# The files with kernels in them: those that say FOR_EACH.
+KERNELS  := $(if $(filter cuda,$(BACKEND)),$(shell grep -lE '^ +FOR_EACH(_PART)?.[a-z]' $(SOURCES)))
 CHAPTERS := $(sort $(foreach d,$(wildcard [0-9][0-9]_*/),$(firstword $(subst _, ,$(d)))))
 CORES     = $(shell nproc 2>/dev/null || echo 2)
 
@@ -144,26 +165,62 @@ clean:
 	rm -rf build
 
 # ---- the build ----
-# Which flags BLAS needs is found out once, by set-up, which installs what is missing; make then starts over with the result.
+# Which flags the libraries need is found out once, by set-up, which installs what is missing; make then starts over with the result.
+FOUND-cpu     = build/tools.mk
+FOUND-cuda    = build/tools-cuda.mk
+FOUND-standin = build/tools-standin.mk
 ifneq ($(filter-out help list doctor setup clean student,$(or $(MAKECMDGOALS),all)),)
-    include build/tools.mk
+    include $(FOUND-$(KIND))
 endif
 build/tools.mk:
 	@tools/setup build $@
+build/tools-standin.mk:
+	@tools/setup standin $@
+build/tools-cuda.mk: build/cuda-asked
+	@CUDA_HOME='$(CUDA_HOME)' NCCL_HOME='$(NCCL_HOME)' tools/setup cuda $@
+build/cuda-asked: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CUDA_HOME) $(NCCL_HOME)' | cmp -s - $@ || echo '$(CUDA_HOME) $(NCCL_HOME)' >$@
 
 programs: $(or $(ONLY),$(PROGRAMS:%.c=$(O)/%) $(PRELOADS:%.c=$(O)/%.so)) $(TEXT)
 	@:
 
 # Objects depend on the flags they are built with; whether a warning ends the build makes no difference to them.
-COMPILE = $(CC) $(CFLAGS) $(DEFINES) $(BLAS_CFLAGS) -I.
+COMPILE = $(CC) $(CFLAGS) $(DEFINES) $(CFLAGS-$(KIND)) -I.
+CFLAGS-cpu     = $(BLAS_CFLAGS)
+CFLAGS-cuda    = $(CUDA_CFLAGS) $(NCCL_CFLAGS)
+CFLAGS-standin = -DHAVE_NCCL -Itests/standin/include
+FLAGS_NOW = $(OMPI_CC) $(filter-out $(WERROR) -Werror all-warnings,$(COMPILE) $(KERNEL-$(KIND)))
 $(O)/flags: FORCE
 	@mkdir -p $(@D)
-	@echo '$(OMPI_CC) $(filter-out $(WERROR),$(COMPILE))' | cmp -s - $@ || echo '$(OMPI_CC) $(filter-out $(WERROR),$(COMPILE))' >$@
+	@echo '$(FLAGS_NOW)' | cmp -s - $@ || echo '$(FLAGS_NOW)' >$@
 
 $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@echo "compiling $<"
 	@$(COMPILE) -DDEFAULT_TEXT='"$(TEXT)"' -MMD -MP -c -o $@ $<
+
+# A file with kernels in it, for a GPU: C that is compiled as CUDA C++, or as plain C++ for the stand-ins, with the names of C. A fused
+# multiply-add would give other bits here too.
+GPUS   = $(patsubst sm_%,%,$(if $(filter native,$(ARCH)),$(GPU_HERE),$(ARCH)))
+GENCODE = $(if $(filter all%,$(GPUS)),-arch=$(GPUS),$(foreach n,$(GPUS),-gencode arch=compute_$n,code=sm_$n) \
+              -gencode arch=compute_$(lastword $(GPUS)),code=compute_$(lastword $(GPUS)))
+KERNEL-cuda    = $(NVCC) -std=c++17 --extended-lambda --fmad=false -O3 -g -lineinfo $(GENCODE) $(if $(WERROR),-Werror all-warnings) \
+                 -Xcompiler -Wall,-Wextra,-ffp-contract=off $(DEFINES) -I.
+KERNEL-standin = $(CXX) -std=gnu++17 $(BOTH) $(DEFINES) $(CFLAGS-standin) -I.
+$(KERNELS:%.c=$(O)/%.o): $(O)/%.o: %.c $(O)/flags
+	@mkdir -p $(@D)
+	@echo "compiling $< for a GPU$(if $(STANDIN), (stand-in))"
+	@printf '#include "common/launch.h"\nextern "C" {\n#include "%s"\n}\n' $< >$(@:.o=$(if $(STANDIN),.cpp,.cu))
+	@$(KERNEL-$(KIND)) -MMD -MP -MF $(@:.o=.d) -c -o $@ $(@:.o=$(if $(STANDIN),.cpp,.cu))
+
+$(O)/tests/standin/%.o: tests/standin/%.cpp $(O)/flags
+	@mkdir -p $(@D)
+	@$(KERNEL-standin) -MMD -MP -c -o $@ $<
+STANDINS := $(if $(STANDIN),$(wildcard tests/standin/*.cpp))
+$(O)/libstandin.a: $(STANDINS:%.cpp=$(O)/%.o)
+	@rm -f $@
+	@ar rcs $@ $^
 
 $(O)/%.info.c: %.c tools/lesson-info
 	@mkdir -p $(@D)
@@ -175,7 +232,7 @@ $(O)/libunsplit.a: $(MODULES:%.c=$(O)/%.o)
 	@rm -f $@
 	@ar rcs $@ $^
 
-$(PROGRAMS:%.c=$(O)/%): $(O)/%: $(O)/%.o $(O)/%.info.o $(O)/libunsplit.a
+$(PROGRAMS:%.c=$(O)/%): $(O)/%: $(O)/%.o $(O)/%.info.o $(O)/libunsplit.a $(if $(STANDIN),$(O)/libstandin.a)
 	@$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
 
 # Libraries that tests put between a program and MPI.
@@ -186,4 +243,4 @@ $(O)/%.so: %.c $(O)/flags
 $(TEXT): FORCE
 	@tools/gather-text $@
 
--include $(SOURCES:%.c=$(O)/%.d) $(PROGRAMS:%.c=$(O)/%.info.d)
+-include $(SOURCES:%.c=$(O)/%.d) $(STANDINS:%.cpp=$(O)/%.d) $(PROGRAMS:%.c=$(O)/%.info.d)

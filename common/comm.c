@@ -1,6 +1,7 @@
 // comm.c: what all transports share: checks of arguments, the ledger, copies in and out, sums in rank order.
-// Moving bytes between ranks is comm_emu.c and comm_mpi.c, behind transport.h.
+// Moving bytes between ranks is comm_emu.c, comm_mpi.c and comm_nccl.c, behind transport.h.
 #include "transport.h"
+#include "device.h"
 #include "random.h"
 #include "record.h"
 #include <math.h>
@@ -21,9 +22,15 @@ size_t element_size(Element e) { return e == REALS ? sizeof(real) : e == DOUBLES
 
 void buffer_reserve(Buffer *b, size_t bytes) {
     if (b->data && b->capacity >= bytes) return;
-    free(b->data);
+    buffer_free(b);
     b->capacity = bytes > 64 ? bytes : 64;                     // never NULL, even for nothing
-    b->data = host_alloc(b->capacity);
+    b->data = b->on_device ? device_alloc(b->capacity) : device_host_alloc(b->capacity);
+    if (!b->data) fault("out of memory on the device: %zu bytes for a transfer", b->capacity);
+}
+
+void buffer_free(Buffer *b) {
+    if (b->data) b->on_device ? device_free(b->data) : device_host_free(b->data);
+    b->data = NULL;
 }
 
 static bool collective(const Request *r) { return r->action != DO_SEND && r->action != DO_RECV; }
@@ -61,12 +68,15 @@ static bool list_remove(Request **list, Request *r) {
 }
 
 static Request *request_new(Comm *c, Action action, const char *call, Element element, size_t count, size_t peer) {
+    bool on_device = element == REALS && c->state->wire->on_device;
     Request *r = c->state->idle;
-    if (r) c->state->idle = r->next;
+    while (r && r->on_device != on_device) r = r->next;
+    if (r) list_remove(&c->state->idle, r);
     else r = host_alloc(sizeof *r);
     Request kept = *r;
     *r = (Request){ .comm = c, .action = action, .call = call, .element = element, .count = count, .peer = peer,
                     .in = kept.in, .out = kept.out, .scratch = kept.scratch, .extra = kept.extra };
+    r->on_device = r->in.on_device = r->out.on_device = r->scratch.on_device = on_device;
     bool root = c->rank == peer;
     size_t part = range_size(request_part(r, c->rank));
     switch (action) {
@@ -99,9 +109,9 @@ static void request_recycle(Request *r) {
 static void request_free_list(Request *r) {
     while (r) {
         Request *next = r->next;
-        free(r->in.data);
-        free(r->out.data);
-        free(r->scratch.data);
+        buffer_free(&r->in);
+        buffer_free(&r->out);
+        buffer_free(&r->scratch);
         free(r->extra);
         free(r);
         r = next;
@@ -133,7 +143,9 @@ static Request *tensor_start(Comm *c, Action action, const char *call, size_t co
     Request *r = request_new(c, action, call, REALS, count, peer);
     r->input = input;
     r->output = output;
-    if (r->in_count > 0 && !alone(r)) tensor_download((real *)r->in.data, input);
+    if (r->in_count == 0 || alone(r)) return r;
+    if (r->on_device) device_copy(r->in.data, input.data, r->in_count * sizeof(real));
+    else tensor_download((real *)r->in.data, input);
     return r;
 }
 
@@ -149,7 +161,8 @@ static void wire_finish(Request *r) {
 
 static void deliver(Request *r) {
     if (r->out_count == 0) return;
-    if (!alone(r)) tensor_upload(r->output, (const real *)r->out.data);
+    if (!alone(r) && r->on_device) device_copy(r->output.data, r->out.data, r->out_count * sizeof(real));
+    else if (!alone(r)) tensor_upload(r->output, (const real *)r->out.data);
     else if (r->output.data != r->input.data)
         tensor_copy(tensor_reshape(r->output, 1, r->count), tensor_reshape(r->input, 1, r->count));
 }
@@ -249,13 +262,16 @@ static void finish_and_deliver(Request *r) {
 
 // A started input is copied at the start, so a change before the wait would do no harm here. On a transport that reads
 // the tensor itself it would: hence it is a fault everywhere (but in a group of one, where nothing was copied). The
-// tensor is looked at in pieces that stay in the cache.
+// tensor is looked at in pieces that stay in the cache, or where it is.
 enum { PIECE_REALS = 1 << 15 };
+static Tensor whole_of(const Buffer *b, size_t count) {
+    return (Tensor){ .data = (real *)b->data, .rows = 1, .cols = count, .ld = count };
+}
 static void check_unchanged(Request *r, const char *until) {
-    if (alone(r)) return;
+    if (alone(r) || r->in_count == 0) return;
     Buffer *seen = &r->comm->state->seen;
-    bool same = true;
-    for (size_t lo = 0, hi; lo < r->in_count && same; lo = hi) {
+    bool same = !r->on_device || tensor_equal(r->input, whole_of(&r->in, r->in_count));
+    for (size_t lo = 0, hi; lo < r->in_count && same && !r->on_device; lo = hi) {
         hi = r->in_count - lo < PIECE_REALS ? r->in_count : lo + PIECE_REALS;
         buffer_reserve(seen, (hi - lo) * sizeof(real));
         tensor_download((real *)seen->data, tensor_flat_range(r->input, lo, hi));
@@ -514,7 +530,7 @@ void comm_free(Comm *c) {
     }
     c->state->wire->close(c);
     request_free_list(c->state->idle);
-    free(c->state->seen.data);
+    buffer_free(&c->state->seen);
     free(c->state->peer);
     free(c->state);
     free(c);
@@ -578,22 +594,48 @@ static void refuse_silent_singletons(void) {
                 "`srun --mpi=pmix` or with mpirun; `--emulate %s` runs virtual ranks in one process.", tasks, tasks);
 }
 
+const char *const transport_name[] = { NULL, "emu", "mpi", "staged", "nccl" };
+
+// Processes with GPUs: NCCL wants one GPU for every rank.
+static void choose_for_gpus(const LaunchOptions *o, LaunchChoice *choice) {
+    size_t gpus = device_gpus();
+    char id[32];
+    device_choose(mpi_local_rank());
+    device_id(id);
+    bool one_each = mpi_all_different(id);
+    if (o->transport == TRANSPORT_NCCL) {
+        REQUIRE(nccl_missing() == NULL, "--transport nccl: %s", nccl_missing());
+        REQUIRE(one_each, "--transport nccl needs a GPU for every rank, and %zu ranks have to share here, where there "
+                "%s %zu: start no more ranks than GPUs, or let them share with --transport staged", choice->ranks,
+                gpus == 1 ? "is" : "are", gpus);
+    }
+    bool nccl = o->transport == TRANSPORT_NCCL || (o->transport == TRANSPORT_AUTO && one_each && !nccl_missing());
+    choice->transport = transport_name[nccl ? TRANSPORT_NCCL : TRANSPORT_STAGED];
+    snprintf(choice->why, sizeof choice->why, "processes: %s",
+             !one_each ? "more ranks than GPUs, so they share"
+             : nccl    ? "a GPU for each rank"
+                       : o->transport == TRANSPORT_STAGED ? "--transport staged" : "built without NCCL");
+}
+
 LaunchChoice comm_choose(const LaunchOptions *o) {
     size_t rank, size;
     bool launched = comm_launched_by_mpi(&rank, &size);
     bool wants_emu = o->transport == TRANSPORT_EMU || o->emulate > 0;
-    REQUIRE(!(o->transport == TRANSPORT_MPI && o->emulate > 0),
-            "--emulate makes virtual ranks and --transport mpi processes: leave one of them out");
+    bool wants_processes = o->transport > TRANSPORT_EMU;
+    REQUIRE(!(wants_processes && o->emulate > 0),
+            "--emulate makes virtual ranks and --transport %s processes: leave one of them out",
+            transport_name[o->transport]);
     REQUIRE(!(wants_emu && launched && size > 1),
             "%s makes virtual ranks in one process, but mpirun started %zu processes: leave out one of the two",
             o->emulate > 0 ? "--emulate" : "--transport emu", size);
-    REQUIRE(launched || o->transport != TRANSPORT_MPI,
-            "--transport mpi needs processes: start it as `mpirun -np %zu ...`, or as `tools/launch %zu ...`",
-            o->default_ranks, o->default_ranks);
+    REQUIRE(launched || !wants_processes,
+            "--transport %s needs processes: start it as `mpirun -np %zu ...`, or as `tools/launch %zu ...`",
+            transport_name[o->transport], o->default_ranks, o->default_ranks);
     REQUIRE(o->emulate <= 512, "--emulate %zu is too many: at most 512 virtual ranks fit in one process", o->emulate);
     LaunchChoice choice = { .transport = "mpi", .ranks = size };
     if (launched && !wants_emu) {
-        strcpy(choice.why, "processes: started by mpirun");
+        if (device_is_gpu()) choose_for_gpus(o, &choice);
+        else strcpy(choice.why, "processes: started by mpirun");
         return choice;
     }
     if (!wants_emu) refuse_silent_singletons();
@@ -614,6 +656,7 @@ void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
     comm_free(world);
     comm_free(side);
     memory_rank_end();
+    device_rank_end();
     record_free();
 }
 
@@ -621,5 +664,6 @@ void comm_run(const LaunchOptions *o, const LaunchChoice *choice, void (*body)(C
               void *context) {
     RankBody whole = { body, context };
     if (strcmp(choice->transport, "emu") == 0) emu_run(o, choice->ranks, whole);
+    else if (strcmp(choice->transport, "nccl") == 0) nccl_run(o, whole);
     else mpi_run(o, whole);
 }

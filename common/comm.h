@@ -1,5 +1,6 @@
-// comm.h: the only way ranks talk. One interface, several transports (emu = virtual ranks in one process, mpi =
-// processes), chosen at run time. A Comm is a group of ranks; every rank of the group must make the same calls in the
+// comm.h: the only way ranks talk. One interface, several transports, chosen at run time: emu = virtual ranks in one
+// process; mpi = processes; with GPUs staged = processes whose tensors go through host memory, so that they may share a
+// GPU, and nccl = processes with a GPU each. A Comm is a group of ranks; every rank of the group must make the same calls in the
 // same order.
 //
 // Every call is booked in the ledger of the Comm: calls, and bytes SENT by this rank. A collective books what a ring
@@ -77,9 +78,10 @@ void side_broadcast(void *data, size_t bytes);                 // from rank 0
 // --- the launch (called by lesson.c) ---
 // Add in rank order on every transport | the library's own algorithm.
 typedef enum { REDUCE_ORDERED, REDUCE_FAST } ReduceOrder;
-typedef enum { TRANSPORT_AUTO, TRANSPORT_EMU, TRANSPORT_MPI } Transport;
+typedef enum { TRANSPORT_AUTO, TRANSPORT_EMU, TRANSPORT_MPI, TRANSPORT_STAGED, TRANSPORT_NCCL } Transport;
+extern const char *const transport_name[];                     // NULL, "emu", ...
 typedef struct {
-    Transport transport;                                       // AUTO: mpi when a launcher started us, else emu
+    Transport transport;                                       // AUTO: emu, unless a launcher started us
     size_t emulate;                                            // virtual ranks, 0: not asked for
     size_t default_ranks;                                      // the lesson's own count, used when started bare
     ReduceOrder reduce;

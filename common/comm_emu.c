@@ -294,7 +294,7 @@ static void emu_close(Comm *c) {
                   g->pair[i].sends->bytes, g->world_rank[i / g->size], g->world_rank[i % g->size], c->name);
     for (Post *p = g->idle, *next; p; p = next) {
         next = p->next;
-        free(p->data.data);
+        buffer_free(&p->data);
         free(p);
     }
     free(g->pair);
@@ -303,7 +303,7 @@ static void emu_close(Comm *c) {
 
 // ---- 5. The launch ----
 
-static const Wire wire_emu = { emu_start, wait_until_done, wait_until_done, emu_split, emu_close };
+static const Wire wire_emu = { false, emu_start, wait_until_done, wait_until_done, emu_split, emu_close };
 
 // Nothing is unwound: the other threads stand in the middle of their calls.
 static void end_process(int status) {

@@ -1,4 +1,5 @@
-// comm_mpi.c: ranks are MPI processes. Works with MPI 3.1 (no large counts).
+// comm_mpi.c: ranks are MPI processes. Works with MPI 3.1 (no large counts). With GPUs this is the transport "staged":
+// comm.c has copied what is sent to host memory.
 //
 // Every operation is started nonblocking, and every wait is a loop around MPI_Test with a deadline: a lost or confused
 // rank becomes a message, not a hang. The loop yields the core, because tests run more ranks than there are cores.
@@ -277,7 +278,7 @@ static void free_landed(Link *l) {
         Afloat *a = l->landed;
         l->landed = a->next;
         free(a->flight);
-        free(a->data.data);
+        buffer_free(&a->data);
         free(a);
     }
 }
@@ -342,7 +343,7 @@ static void mpi_close(Comm *c) {
     free(l);
 }
 
-static const Wire wire_mpi = { mpi_start, mpi_finish, mpi_meet, mpi_split, mpi_close };
+static const Wire wire_mpi = { false, mpi_start, mpi_finish, mpi_meet, mpi_split, mpi_close };
 
 // ---- 5. The launch ----
 
@@ -375,6 +376,35 @@ bool comm_launched_by_mpi(size_t *rank, size_t *size) {
     if (!number_in_environment(rank_names, rank)) return false;
     number_in_environment(size_names, size);
     return true;
+}
+
+static MPI_Comm this_host(void) {
+    MPI_Comm host;
+    MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
+    return host;
+}
+
+size_t mpi_local_rank(void) {
+    MPI_Comm host = this_host();
+    int rank;
+    MPI(MPI_Comm_rank(host, &rank));
+    MPI(MPI_Comm_free(&host));
+    return (size_t)rank;
+}
+
+bool mpi_all_different(const char id[32]) {
+    MPI_Comm host = this_host();
+    int rank, size, different = 1, everywhere;
+    MPI(MPI_Comm_rank(host, &rank));
+    MPI(MPI_Comm_size(host, &size));
+    char (*all)[32] = host_alloc((size_t)size * sizeof *all);
+    MPI(MPI_Allgather(id, sizeof *all, MPI_CHAR, all, sizeof *all, MPI_CHAR, host));
+    for (int i = 0; i < size; i++)
+        if (i != rank && strncmp(all[i], id, sizeof *all) == 0) different = 0;
+    free(all);
+    MPI(MPI_Allreduce(&different, &everywhere, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));
+    MPI(MPI_Comm_free(&host));
+    return everywhere;
 }
 
 static void abort_all(int status) {

@@ -1,18 +1,35 @@
 // device.h: the few things a backend must do. device_cpu.c is malloc and CBLAS; device_cuda.c is the CUDA runtime and
-// cuBLAS. Only memory.c, tensor.c and ops.c call this.
+// cuBLAS. Only memory.c, tensor.c, ops.c, the clock's recorder and the frame of Comm call this.
+//
+// On a GPU the calls that return nothing to the host are only queued, on a stream of this rank's own: they are done in
+// order, and what fails is found at the next download.
 #ifndef DEVICE_H
 #define DEVICE_H
+#include <stdbool.h>
 #include <stddef.h>
 #include "real.h"
 
-const char *device_name(void);                 // "cpu"
+const char *device_name(void);                 // "cpu", "cuda"; "standin": CUDA's calls without a GPU, for tests
 void device_init(void);                        // once per process: pins the BLAS to one thread
+void device_rank_end(void);                    // gives back what this rank has of the device: its stream, its BLAS
+
+// --- GPUs ---
+bool device_is_gpu(void);
+size_t device_gpus(void);                      // that this process sees; usage_error() where a GPU is needed and none is
+void device_choose(size_t local_rank);         // before the ranks start: this process's GPU, by its number on the host
+void device_id(char id[32]);                   // of the chosen GPU: the same in two processes of a host if they share it
+void device_allow_tf32(void);                  // before the ranks start: products may round their factors to 10 bits
+
+// --- memory ---
 void *device_alloc(size_t bytes);              // 64-byte aligned; NULL when there is none left
 void device_free(void *p);
+void *device_host_alloc(size_t bytes);         // host memory from which the device copies fast
+void device_host_free(void *p);
 void device_copy(void *to, const void *from, size_t bytes);          // device to device
 void device_upload(void *to, const void *from, size_t bytes);        // host to device
 void device_download(void *to, const void *from, size_t bytes);      // device to host; waits for the ops before it
-void device_poison(void *p, size_t bytes);     // every byte 0xff: NaN as float and as double
+void device_fill(void *p, int byte, size_t bytes);
+void device_synchronize(void);                 // waits for all that this rank has queued
 
 // Row-major GEMM: c[m,n] = op(a)[m,k] op(b)[k,n] + beta c; op transposes where the flag is set;
 // ld = elements from row to row.

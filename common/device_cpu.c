@@ -24,6 +24,14 @@ void device_init(void) {
     if (openblas_set_num_threads) openblas_set_num_threads(1);
 }
 
+void device_rank_end(void) { }
+
+bool device_is_gpu(void) { return false; }
+size_t device_gpus(void) { return 0; }
+void device_choose(size_t local_rank) { (void)local_rank; }
+void device_id(char id[32]) { id[0] = 0; }
+void device_allow_tf32(void) { }
+
 void *device_alloc(size_t bytes) {
     size_t rounded = bytes ? ceil_div(bytes, ALIGNMENT) * ALIGNMENT : ALIGNMENT;
     return aligned_alloc(ALIGNMENT, rounded);
@@ -31,15 +39,19 @@ void *device_alloc(size_t bytes) {
 
 void device_free(void *p) { free(p); }
 
+void *device_host_alloc(size_t bytes) { return host_alloc(bytes); }
+void device_host_free(void *p) { free(p); }
+
 void device_copy(void *to, const void *from, size_t bytes) {
     if (bytes) memmove(to, from, bytes);
 }
 void device_upload(void *to, const void *from, size_t bytes) { device_copy(to, from, bytes); }
 void device_download(void *to, const void *from, size_t bytes) { device_copy(to, from, bytes); }
 
-void device_poison(void *p, size_t bytes) {
-    if (bytes) memset(p, 0xff, bytes);
+void device_fill(void *p, int byte, size_t bytes) {
+    if (bytes) memset(p, byte, bytes);
 }
+void device_synchronize(void) { }
 
 // CBLAS counts in int, and wants ld >= columns even of a matrix of one row, where it has no meaning.
 static int blas_int(size_t n) {

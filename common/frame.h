@@ -21,7 +21,7 @@ typedef struct {
     LaunchOptions launch;
     LaunchChoice choice;
     uint64_t seed;
-    bool color;
+    bool color, tf32;
     void (*lesson)(Run *run);
     double started;
     char tag[96];                              // "[03.02 linear]", the head of every line

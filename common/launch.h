@@ -1,7 +1,11 @@
 // launch.h: the one place that knows which compiler runs. An op is written once, as a function of one item; FOR_EACH
-// runs it for every item: a loop in C, a kernel in CUDA. Bodies stay in the common subset of C and C++.
+// runs it for every item: a loop in C, a kernel in CUDA C++ (launch_cuda.h). Bodies stay in the common subset of C and
+// C++. They see the variables around them as they are at the launch, and must not change them: a kernel has copies.
 #ifndef LAUNCH_H
 #define LAUNCH_H
+#ifdef __cplusplus
+#include "launch_cuda.h"
+#else
 #define ITEM static inline
 // Before a loop whose turns do not depend on each other, though their pointers may be equal (an op in place): the
 // compiler need not fear that a store changes a later load.
@@ -19,7 +23,8 @@
 // one element.
 #define FOR_EACH_PART(r, lo, hi, rows, cols, ...) \
     for (size_t r = 0, r##_end = (rows), lo = 0, hi = (cols); r < r##_end; r++) __VA_ARGS__
-// Column sums walk down a strip of neighbouring columns: wide enough to vectorise on a CPU. A column's sum is added in
-// row order whatever the width, so the width does not change a bit.
+// Column sums walk down a strip of neighbouring columns: wide enough to vectorise on a CPU, one on a GPU. A column's
+// sum is added in row order whatever the width, so the width does not change a bit.
 enum { STRIP = 64 };
+#endif
 #endif

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 static void print_title(const Program *p, size_t ranks) {
-    printf("%s %s, %s, %s, %zu rank%s (%s), ", p->tag, device_name(), p->choice.transport, REAL_NAME, ranks,
-           ranks == 1 ? "" : "s", p->choice.why);
+    printf("%s %s, %s, %s%s, %zu rank%s (%s), ", p->tag, device_name(), p->choice.transport, REAL_NAME,
+           p->tf32 ? " with products in tf32" : "", ranks, ranks == 1 ? "" : "s", p->choice.why);
     printf("reduce %s, seed %" PRIu64 ", ", p->launch.reduce == REDUCE_FAST ? "fast" : "ordered", p->seed);
     const ClockConfig *c = clock_config();
     if (c->model) printf("clock model (device %s, link %s)\n", c->device.name, c->link.name);
@@ -94,7 +94,12 @@ static void read_common_options(Program *p) {
     p->color = settings_find(s, "color")->given;
     p->launch.default_ranks = lesson_info.ranks;
     if (emulate->text != NULL) p->launch.emulate = (size_t)setting_whole(emulate, 1, 512);
-    if (transport != NULL) p->launch.transport = strcmp(transport, "mpi") == 0 ? TRANSPORT_MPI : TRANSPORT_EMU;
+    if (transport != NULL)
+        while (p->launch.transport == TRANSPORT_AUTO || strcmp(transport, transport_name[p->launch.transport]) != 0)
+            p->launch.transport++;
+    p->tf32 = device_is_gpu() && settings_find(s, "tf32")->given;
+    REQUIRE(!p->tf32 || sizeof(real) == sizeof(float), "--tf32 makes products of fp32 coarser and faster; this is %s",
+            REAL_NAME);
     p->launch.reduce = strcmp(settings_find(s, "reduce")->text, "fast") == 0 ? REDUCE_FAST : REDUCE_ORDERED;
     p->launch.timeout = setting_real(timeout);
     REQUIRE(p->launch.timeout > 0 && p->launch.timeout <= 1e6,
@@ -111,7 +116,9 @@ static void choose_clock(const Program *p) {
     while (clock_links[l].name && strcmp(clock_links[l].name, link)) l++;
     REQUIRE(clock_devices[d].name, "--device %s is not known: choose lesson, h100, a100 or core", device);
     REQUIRE(clock_links[l].name, "--link %s is not known: choose free, nvlink, ib or ethernet", link);
-    bool crowded = strcmp(p->choice.transport, "emu") == 0 || (long)p->choice.ranks > sysconf(_SC_NPROCESSORS_ONLN);
+    const char *transport = p->choice.transport;
+    bool crowded = strcmp(transport, "emu") == 0 || strcmp(transport, "staged") == 0 ||
+                   (long)p->choice.ranks > sysconf(_SC_NPROCESSORS_ONLN);
     clock_configure(&(ClockConfig){ .model = clock ? strcmp(clock, "model") == 0 : crowded,
                                     .device = clock_devices[d], .link = clock_links[l] });
 }
@@ -137,6 +144,7 @@ int lesson_main(int argc, char **argv, void (*lesson)(Run *run), const Option *o
         program.choice = comm_choose(&program.launch);
         choose_clock(&program);
         device_init();
+        if (program.tf32) device_allow_tf32();
         comm_run(&program.launch, &program.choice, rank_body, &program);
         comm_process_end();
     }

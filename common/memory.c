@@ -13,7 +13,7 @@
 #include "device.h"
 #include "util.h"
 
-enum { GRAIN = 64, GUARD = 16, GUARD_BYTE = 0xa5, LISTS = 256 };
+enum { GRAIN = 64, GUARD = 16, GUARD_BYTE = 0xa5, POISON_BYTE = 0xff /* NaN as float and as double */, LISTS = 256 };
 
 const char *const memory_category_name[MEM_CATEGORIES] = {
     "parameters", "gradients", "optimizer", "activations", "communication", "workspace", "reference"
@@ -128,11 +128,7 @@ static void check_owner(const Block *b, const char *what) {
               what, b->rank, b->bytes, memory_category_name[b->category], this_rank);
 }
 
-static void write_guard(Block *b) {
-    unsigned char guard[GUARD];
-    memset(guard, GUARD_BYTE, GUARD);
-    device_upload(b->data + b->bytes, guard, GUARD);
-}
+static void write_guard(Block *b) { device_fill(b->data + b->bytes, GUARD_BYTE, GUARD); }
 
 static void check_guard(const Block *b) {
     unsigned char guard[GUARD];
@@ -160,7 +156,7 @@ void *arena_alloc(Arena *a, size_t bytes) {
     b->category = ledger_paused() ? MEM_REFERENCE : a->category;
     b->guarded = !mine.poison_off;
     if (b->guarded) {
-        device_poison(b->data, bytes);
+        device_fill(b->data, POISON_BYTE, bytes);
         write_guard(b);
     }
     book(b->category, bytes);

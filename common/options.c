@@ -1,5 +1,6 @@
 // options.c: the command line. Every value is checked here, before any rank has started to work.
 #include "frame.h"
+#include "device.h"
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -23,6 +24,14 @@ static const Option common_options[] = {
     {"timeout", "SECONDS", "60", "how long a rank may wait in one call, but for what only rank 0 does"},
     {"color", NULL, NULL, "colour the verdicts"},
     {"help", NULL, NULL, "print this text"},
+    {0},
+};
+
+// With GPUs, added to these, or in their place.
+static const Option gpu_options[] = {
+    {"transport", "emu|staged|nccl", NULL,
+     "how ranks talk; without it: nccl when started by a launcher with a GPU for each rank, staged when they share, else emu"},
+    {"tf32", NULL, NULL, "products may round their factors to 10 bits: faster, and beyond the limits of the checks"},
     {0},
 };
 
@@ -115,17 +124,22 @@ const Setting *settings_find(const Settings *s, const char *name) {
     return &s->list[i];
 }
 
-// A lesson's option with the name of a common one replaces its default and its help.
+// An option with the name of one that is there replaces its default and its help.
+static void add_options(Settings *s, const Option *o) {
+    for (; o != NULL && o->name != NULL; o++) {
+        size_t i = look_up(s, o->name);
+        if (i == MOST_OPTIONS) fault("there is room for %d options only", MOST_OPTIONS);
+        if (i == s->count) s->count++;
+        s->list[i].option = *o;
+    }
+}
+
 static Settings settings_table(const Option *own) {
     Settings s = {0};
-    for (const Option *o = common_options; o->name != NULL; o++) s.list[s.count++].option = *o;
+    add_options(&s, common_options);
+    if (device_is_gpu()) add_options(&s, gpu_options);
     s.common = s.count;
-    for (const Option *o = own; o != NULL && o->name != NULL; o++) {
-        size_t i = look_up(&s, o->name);
-        if (i == MOST_OPTIONS) fault("there is room for %d options only", MOST_OPTIONS);
-        if (i == s.count) s.count++;
-        s.list[i].option = *o;
-    }
+    add_options(&s, own);
     for (size_t i = 0; i < s.count; i++) s.list[i].text = s.list[i].option.fallback;
     return s;
 }

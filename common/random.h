@@ -22,7 +22,7 @@ ITEM uint64_t random_key(uint64_t key, uint64_t coordinate) {
 ITEM double random_unit(uint64_t key) { return ((double)(key >> 11) + 0.5) * 0x1p-53; }          // in (0, 1)
 // Normal with mean 0 and deviation 1 (Box and Muller 1958). In double, then rounded: the same weights in both
 // precisions.
-static inline double random_normal(uint64_t key) {
+ITEM double random_normal(uint64_t key) {
     double u = random_unit(key), v = random_unit(random_key(key, 1));
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
 }

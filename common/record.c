@@ -2,6 +2,7 @@
 #include "record.h"
 #include <stdlib.h>
 #include <string.h>
+#include "device.h"
 
 const char *const event_name[EVENT_KINDS] = { "forward", "backward", "update", "collective", "send", "recv" };
 
@@ -44,10 +45,16 @@ void record_free(void) {
 const RecordedEvent *record_events(size_t *n) { *n = self.n; return self.events; }
 const MemorySample *record_memory(size_t *n) { *n = self.samples_n; return self.samples; }
 
+// Real time is the device's: what a GPU was told to do is done when it is stamped. So recording slows it down.
+static Picoseconds stamp(void) {
+    if (!clock_config()->model) device_synchronize();
+    return clock_now();
+}
+
 // ---- the compute row ----
 
 static void close_stretch(void) {
-    Picoseconds end = clock_now();
+    Picoseconds end = stamp();
     if (self.depth == 0 || end == self.since) return;
     Doing d = self.doing[self.depth - 1];
     // Where nothing came between, the last stretch goes on.
@@ -67,16 +74,16 @@ void record_enter(EventKind kind, size_t number) {
     close_stretch();
     if (self.depth == DEPTH) fault("record_enter: more than %d levels", DEPTH);
     self.doing[self.depth++] = (Doing){ (uint8_t)kind, number < NO_NUMBER ? (uint8_t)number : NO_NUMBER };
-    self.since = clock_now();
+    self.since = stamp();
 }
 void record_leave(void) {
     if (!record_on() || self.depth == 0) return;
     close_stretch();
     self.depth--;
-    self.since = clock_now();
+    self.since = stamp();
 }
 void record_pause_compute(void) { if (record_on()) close_stretch(); }
-void record_resume_compute(void) { if (record_on()) self.since = clock_now(); }
+void record_resume_compute(void) { if (record_on()) self.since = stamp(); }
 
 // ---- the communication row, memory ----
 
@@ -92,7 +99,7 @@ void record_transfer(EventKind kind, CommKind call, const char *comm, size_t pee
 
 void record_bytes(MemoryCategory c, size_t bytes) {
     if (!record_on() || c != self.watched) return;
-    Picoseconds at = clock_now();
+    Picoseconds at = stamp();
     MemorySample *last = self.samples_n ? &self.samples[self.samples_n - 1] : NULL;
     if (last && last->at == at) {                  // several changes at one moment
         if (bytes > last->high) last->high = bytes;

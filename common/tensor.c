@@ -148,3 +148,27 @@ static double sum_of_rows(Tensor t, bool squares) {
 
 double tensor_sum(Tensor t) { return sum_of_rows(t, false); }
 double tensor_sum_of_squares(Tensor t) { return sum_of_rows(t, true); }
+
+ITEM bool same_bits(real a, real b) {
+    uint64_t x = 0, y = 0;
+    memcpy(&x, &a, sizeof a);
+    memcpy(&y, &b, sizeof b);
+    return x == y;
+}
+ITEM void differ_part(int *differs, const real *a, const real *b, size_t lo, size_t hi) {
+    for (size_t c = lo; c < hi; c++)
+        if (!same_bits(a[c], b[c])) *differs = 1;              // whoever writes, writes the same
+}
+bool tensor_equal(Tensor a, Tensor b) {
+    need_contiguous(a, "tensor_equal");
+    need_contiguous(b, "tensor_equal");
+    if (tensor_count(a) != tensor_count(b))
+        fault("tensor_equal: [%zu, %zu] and [%zu, %zu]", a.rows, a.cols, b.rows, b.cols);
+    Arena scratch = arena(MEM_REFERENCE);
+    int no = 0, answer, *differs = ints_new(&scratch, 1);
+    ints_upload(differs, &no, 1);
+    FOR_EACH_PART(r, lo, hi, 1, tensor_count(a), { differ_part(differs + r, a.data, b.data, lo, hi); });
+    device_download(&answer, differs, sizeof answer);
+    arena_free(&scratch);
+    return answer == 0;
+}

@@ -30,6 +30,7 @@ void tensor_download(real *to, Tensor from);
 void tensor_randomize(Tensor t, uint64_t key, double deviation);
 double tensor_sum(Tensor t);                                     // in double, rows first, then row sums in order
 double tensor_sum_of_squares(Tensor t);                          // same order
+bool tensor_equal(Tensor a, Tensor b);                           // of equal shape: every bit
 
 int *ints_new(Arena *a, size_t n);                               // device memory for tokens and targets
 void ints_upload(int *to, const int *from, size_t n);

@@ -1,8 +1,10 @@
 // transport.h: what comm.c asks of a transport. Private to the comm_*.c files; chapters include comm.h.
 //
-// Every operation is a Request: comm.c copies the input to host memory (in), the transport turns the inputs of all
-// ranks into the output (out), comm.c delivers that. So transports see host memory only, whatever the device. These
-// buffers are kept with the Comm and used again. They are not in the memory ledger, equal on all transports.
+// Every operation is a Request: comm.c copies the input to a buffer (in), the transport turns the inputs of all ranks
+// into the output (out), comm.c delivers that. Most transports see host memory only, whatever the device. One that is
+// on_device has the elements of tensors in device memory: in is filled on this rank's compute stream, start makes its
+// own stream wait for that, and finish makes the compute stream wait for out. Bytes and doubles are always host memory.
+// These buffers are kept with the Comm and used again. They are not in the memory ledger, equal on all transports.
 #ifndef TRANSPORT_H
 #define TRANSPORT_H
 #include "comm.h"
@@ -12,8 +14,9 @@ typedef enum { DO_ALL_REDUCE, DO_ALL_REDUCE_MAX, DO_REDUCE_SCATTER, DO_ALL_GATHE
 typedef enum { REALS, DOUBLES, BYTES } Element;
 size_t element_size(Element e);
 
-typedef struct { char *data; size_t capacity; } Buffer;        // grows, never shrinks
+typedef struct { char *data; size_t capacity; bool on_device; } Buffer;        // grows, never shrinks
 void buffer_reserve(Buffer *b, size_t bytes);
+void buffer_free(Buffer *b);
 
 struct Request {
     Comm *comm;
@@ -28,8 +31,9 @@ struct Request {
     bool grouped;                          // finished by comm_group_end
     bool here;                             // the message has come, at stamp (asked by comm_arrival)
     size_t in_count, out_count;            // elements of in and out on this rank
-    Buffer in, out;
+    Buffer in, out;                        // in device memory if on_device
     Buffer scratch;                        // for the transport between start and finish
+    bool on_device;
     void *extra;                           // the transport's own, freed with the request
     Tensor input, output;                  // the caller's
     // Time. stamp: before start, when this rank is ready (a send: when its message arrives); after meet, the latest of
@@ -51,6 +55,7 @@ void describe(const Request *r, char text[200]);               // "recv from ran
 Range request_part(const Request *r, size_t rank);             // elements of part `rank` of the whole
 
 typedef struct {
+    bool on_device;
     void (*start)(Request *r);             // never waits for another rank
     void (*finish)(Request *r);            // waits; afterwards out is complete and in is free
     void (*meet)(Request *r);              // waits until all members have started it: stamp is the latest of theirs
@@ -79,5 +84,9 @@ Comm *comm_new(const char *name, size_t rank, size_t size, const Wire *wire, voi
 // One rank from its first to its last line; the links are those of world and side channel.
 void comm_run_rank(Comm *world, Comm *side, RankBody body);
 void emu_run(const LaunchOptions *o, size_t ranks, RankBody body);
-void mpi_run(const LaunchOptions *o, RankBody body);
+void mpi_run(const LaunchOptions *o, RankBody body);           // also staged: all that is staged are its Buffers
+size_t mpi_local_rank(void);                                   // this process's number among those of its host
+bool mpi_all_different(const char id[32]);                     // no two processes of one host have the same; collective
+void nccl_run(const LaunchOptions *o, RankBody body);
+const char *nccl_missing(void);                                // why not; NULL: it is built in
 #endif

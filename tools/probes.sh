@@ -3,7 +3,7 @@
 # Each probe leaves the complaint of the failing command in $probe_dir/log.
 probe_dir=$(mktemp -d "${TMPDIR:-/tmp}/unsplit-probe.XXXXXX") || exit 3
 trap 'rm -rf "$probe_dir"' EXIT
-PACKAGES="gcc libc6-dev make libopenmpi-dev openmpi-bin libopenblas-dev pkg-config perl"
+PACKAGES="gcc g++ libc6-dev make libopenmpi-dev openmpi-bin libopenblas-dev pkg-config perl"
 
 # Plain C.
 probe_c() {
@@ -44,6 +44,106 @@ try_blas() {
     # shellcheck disable=SC2086    # several flags in one variable
     "${CC:-mpicc}" $blas_cflags -o "$probe_dir/blas" "$probe_dir/blas.c" $blas_libs >"$probe_dir/log" 2>&1 &&
         "$probe_dir/blas" >>"$probe_dir/log"
+}
+
+# C++, for the tests that stand in for a GPU.
+probe_cxx() {
+    printf '#include <vector>\nint main() { return (int)std::vector<int>(0).size(); }\n' >"$probe_dir/cxx.cpp"
+    "${CXX:-g++}" -std=gnu++17 -o "$probe_dir/cxx" "$probe_dir/cxx.cpp" >"$probe_dir/log" 2>&1 && "$probe_dir/cxx"
+}
+
+# The CUDA Toolkit: a kernel by nvcc, and a C program that calls CUDA's runtime and cuBLAS, linked by MPI's wrapper. Sets nvcc,
+# cuda_cflags, cuda_libs, and cuda_version. CUDA_HOME is the only place looked at when it is given.
+probe_cuda() {
+    cat >"$probe_dir/kernel.cu" <<'END'
+#include <cuda_runtime.h>
+#if CUDART_VERSION < 12000
+#error Unsplit needs CUDA 12 or newer
+#endif
+template <typename Body> __global__ void kernel(Body body) { body(threadIdx.x); }
+extern "C" void launch(int *p) { kernel<<<1, 32>>>([=] __device__ (unsigned i) { p[i] = 1; }); }
+END
+    cat >"$probe_dir/cuda.c" <<'END'
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+#include <stdio.h>
+#include <string.h>
+void launch(int *p);
+int main(int argc, char **argv) {
+    int gpus = 0, major, minor, runtime = 0;
+    struct cudaDeviceProp p;
+    cublasHandle_t blas;
+    if (argc > 2) { launch(NULL); cublasCreate(&blas); }
+    cudaRuntimeGetVersion(&runtime);
+    if (argc > 1 && strcmp(argv[1], "version") == 0) return printf("%d.%d\n", runtime / 1000, runtime % 1000 / 10) < 0;
+    if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) return 1;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+    cudaGetDeviceProperties(&p, 0);
+    return printf("%d%d %d x %s\n", major, minor, gpus, p.name) < 0;
+}
+END
+    if [ -n "$CUDA_HOME" ]; then
+        nvcc=$CUDA_HOME/bin/nvcc
+    else
+        nvcc=$(command -v nvcc) || nvcc=/usr/local/cuda/bin/nvcc
+    fi
+    if [ ! -x "$nvcc" ]; then
+        echo "there is no $nvcc" >"$probe_dir/log"
+        return 1
+    fi
+    "$nvcc" -std=c++17 --extended-lambda -c -o "$probe_dir/kernel.o" "$probe_dir/kernel.cu" >"$probe_dir/log" 2>&1 || return 1
+    cuda_home=${CUDA_HOME:-$(dirname "$(dirname "$(readlink -f "$nvcc")")")}
+    for include in "$cuda_home/include" "$cuda_home/targets/x86_64-linux/include" ""; do
+        # A distribution's folder is searched anyway, and must not be searched first.
+        [ "$include" != /usr/include ] || include=
+        cuda_cflags=${include:+-isystem $include}
+        for lib in "$cuda_home/lib64" "$cuda_home/lib" "$cuda_home/targets/x86_64-linux/lib" ""; do
+            [ -z "$lib" ] || [ -d "$lib" ] || continue
+            for runtime in "-lcudart_static -lrt -ldl" -lcudart; do
+                for blas in -lcublas -l:libcublas.so.13 -l:libcublas.so.12; do
+                    cuda_libs="${lib:+-L$lib -Wl,-rpath,$lib }$blas $runtime"
+                    try_cuda && cuda_version=$("$probe_dir/cuda" version) && return 0
+                done
+            done
+        done
+    done
+    return 1
+}
+try_cuda() {
+    # shellcheck disable=SC2086    # several flags in one variable
+    "${CC:-mpicc}" $cuda_cflags -o "$probe_dir/cuda" "$probe_dir/cuda.c" "$probe_dir/kernel.o" $cuda_libs -lstdc++ -lpthread -lm \
+        >"$probe_dir/log" 2>&1
+}
+# What the GPU of this machine is: "90 1 x NVIDIA H100". Fails where there is none. Needs probe_cuda's program.
+probe_gpu() { "$probe_dir/cuda" 2>"$probe_dir/log"; }
+
+# NCCL: from the toolkit, the distribution, or the folder of a Python wheel (.../nvidia/nccl), which has only libnccl.so.2. NCCL_HOME is
+# the only place looked at when it is given. Needs probe_cuda; sets nccl_cflags, nccl_libs, nccl_version.
+probe_nccl() {
+    cat >"$probe_dir/nccl.c" <<'END'
+#include <nccl.h>
+#include <stdio.h>
+int main(void) { int v = 0; return ncclGetVersion(&v) != ncclSuccess || printf("%d.%d.%d\n", v / 10000, v % 10000 / 100, v % 100) < 0; }
+END
+    if [ -n "$NCCL_HOME" ]; then
+        try_nccl "$NCCL_HOME" lib || try_nccl "$NCCL_HOME" lib64
+    else
+        try_nccl "" "" || try_nccl "$cuda_home" lib || try_nccl "$cuda_home" lib64
+    fi
+}
+# In FOLDER, LIB of it; without them, where the compiler looks anyway.
+try_nccl() {
+    nccl_cflags=${1:+-isystem $1/include}
+    nccl_libs=-lnccl
+    if [ -n "$1" ]; then
+        [ -e "$1/$2/libnccl.so" ] || nccl_libs=-l:libnccl.so.2
+        nccl_libs="-L$1/$2 -Wl,-rpath,$1/$2 $nccl_libs"
+        if ! ls "$1/include/nccl.h" "$1/$2"/libnccl.so* >"$probe_dir/log" 2>&1; then return 1; fi
+    fi
+    # shellcheck disable=SC2086    # several flags in one variable
+    "${CC:-mpicc}" $nccl_cflags $cuda_cflags -o "$probe_dir/nccl" "$probe_dir/nccl.c" $nccl_libs $cuda_libs -lstdc++ -lpthread -lm \
+        >"$probe_dir/log" 2>&1 && nccl_version=$("$probe_dir/nccl" 2>>"$probe_dir/log")
 }
 
 # The launcher starts two ranks that see each other. Needs probe_mpi's program.

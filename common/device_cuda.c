@@ -1,0 +1,213 @@
+// device_cuda.c: the device is a GPU: CUDA's runtime and cuBLAS. Plain C; the kernels are made by launch_cuda.h.
+//
+// A rank has one stream, on which all its ops, copies and products run in the order of the calls, and a cuBLAS handle
+// of its own. Both are made when they are first needed, because a virtual rank is a thread, and a thread has no GPU
+// until it asks.
+//
+//   1 errors   2 the GPU of a process   3 what a rank has   4 kernels   5 memory   6 products
+#include "device_cuda.h"
+#include <cublas_v2.h>
+#include <string.h>
+#include "device.h"
+#include "util.h"
+
+static struct { int gpu; bool tf32; } chosen;      // set before the ranks start
+static _Thread_local struct {
+    bool ready;
+    cudaStream_t stream;
+    cublasHandle_t blas;
+    const char *last;                              // the op launched last: what fails, fails here or before
+} mine;
+
+// ---- 1. Errors ----
+
+// What to do about it, where that is known.
+static const char *advice(cudaError_t error) {
+    switch (error) {
+    case cudaErrorMemoryAllocation:
+        return "; the GPU is full: take fewer ranks, a smaller batch or a smaller model";
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+        return "; nvidia-smi shows the GPUs and the driver; without them, build without BACKEND=cuda";
+    case cudaErrorNoKernelImageForDevice:
+        return "; the program was built for other GPUs: make clean, then make BACKEND=cuda ARCH=all-major";
+    case cudaErrorDevicesUnavailable:
+        return "; another process has the GPU to itself (nvidia-smi -q -d COMPUTE shows its mode)";
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchFailure:
+        return "; an op went wrong before this call: with CUDA_LAUNCH_BLOCKING=1 the message names it, and "
+               "compute-sanitizer the line";
+    default:
+        return "";
+    }
+}
+
+void check_cuda(cudaError_t error, const char *call) {
+    if (error == cudaSuccess) return;
+    bool later = mine.last && (error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure);
+    fault("%s failed: %s (%s)%s%s%s", call, cudaGetErrorString(error), cudaGetErrorName(error),
+          later ? "; the last op launched is " : "", later ? mine.last : "", advice(error));
+}
+
+static void check_cublas(cublasStatus_t status, const char *call) {
+    if (status == CUBLAS_STATUS_SUCCESS) return;
+    fault("%s failed: %s%s", call, cublasGetStatusString(status),
+          status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED
+              ? "; is the GPU full? fewer ranks on it need less" : "");
+}
+#define CUBLAS(call) check_cublas(call, #call)
+
+// ---- 2. The GPU of a process ----
+
+#ifdef CUDA_STANDIN
+const char *device_name(void) { return "standin"; }
+#else
+const char *device_name(void) { return "cuda"; }
+#endif
+bool device_is_gpu(void) { return true; }
+
+size_t device_gpus(void) {
+    int gpus = 0, driver = 0, runtime = 0;
+    cudaError_t error = cudaGetDeviceCount(&gpus);
+    if (error == cudaSuccess && gpus > 0) return (size_t)gpus;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    REQUIRE(driver == 0 || error != cudaErrorInsufficientDriver,
+            "the GPU's driver knows CUDA up to %d.%d, but this program was built with CUDA %d.%d: update the driver, or "
+            "build with an older toolkit (make clean, then make BACKEND=cuda CUDA_HOME=/its/folder)",
+            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    usage_error("this program was built for GPUs, and there is none here (%s): run it on a machine with an NVIDIA GPU "
+                "and its driver, or leave BACKEND=cuda out",
+                driver == 0 ? "there is no NVIDIA driver" : error == cudaSuccess || error == cudaErrorNoDevice
+                ? "the driver shows none; CUDA_VISIBLE_DEVICES may hide them" : cudaGetErrorString(error));
+}
+
+void device_choose(size_t local_rank) { chosen.gpu = (int)(local_rank % device_gpus()); }
+void device_id(char id[32]) { CUDA(cudaDeviceGetPCIBusId(id, 32, chosen.gpu)); }
+void device_allow_tf32(void) { chosen.tf32 = true; }
+void device_init(void) { device_gpus(); }
+
+// ---- 3. What a rank has ----
+
+static void make_ready(void) {
+    if (mine.ready) return;
+    CUDA(cudaSetDevice(chosen.gpu));
+    CUDA(cudaStreamCreateWithFlags(&mine.stream, cudaStreamNonBlocking));
+    CUBLAS(cublasCreate(&mine.blas));
+    CUBLAS(cublasSetStream(mine.blas, mine.stream));
+    // Pedantic: fp32 is fp32, whatever the environment would allow.
+    CUBLAS(cublasSetMathMode(mine.blas, chosen.tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_PEDANTIC_MATH));
+    mine.ready = true;
+}
+
+void device_rank_end(void) {
+    if (!mine.ready) return;
+    device_synchronize();
+    CUBLAS(cublasDestroy(mine.blas));
+    CUDA(cudaStreamDestroy(mine.stream));
+    memset(&mine, 0, sizeof mine);
+}
+
+cudaStream_t device_stream(void) {
+    make_ready();
+    return mine.stream;
+}
+
+void device_synchronize(void) { CUDA(cudaStreamSynchronize(device_stream())); }
+
+// ---- 4. Kernels ----
+
+unsigned device_blocks(const char *op, size_t n) {
+    size_t blocks = ceil_div(n, THREADS);
+    if (blocks > 0x7fffffff) fault("%s: %zu items are more than one launch can have", op, n);
+    return (unsigned)blocks;
+}
+
+void device_launched(const char *op, cudaError_t error) {
+    mine.last = op;
+    check_cuda(error, op);
+}
+
+// ---- 5. Memory ----
+
+void *device_alloc(size_t bytes) {
+    void *p = NULL;
+    make_ready();
+    cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1);
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError();                        // it is told now: forget it
+        return NULL;
+    }
+    check_cuda(error, "cudaMalloc");
+    return p;
+}
+
+void device_free(void *p) { CUDA(cudaFree(p)); }
+
+void *device_host_alloc(size_t bytes) {
+    void *p;
+    make_ready();
+    CUDA(cudaMallocHost(&p, bytes ? bytes : 1));
+    return p;
+}
+void device_host_free(void *p) { CUDA(cudaFreeHost(p)); }
+
+void device_copy(void *to, const void *from, size_t bytes) {
+    if (bytes) CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, device_stream()));
+}
+
+// Waits, because the caller may write to `from` as soon as this returns.
+void device_upload(void *to, const void *from, size_t bytes) {
+    if (bytes == 0) return;
+    CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, device_stream()));
+    device_synchronize();
+}
+
+void device_download(void *to, const void *from, size_t bytes) {
+    if (bytes == 0) return;
+    CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, device_stream()));
+    device_synchronize();
+}
+
+void device_fill(void *p, int byte, size_t bytes) {
+    if (bytes) CUDA(cudaMemsetAsync(p, byte, bytes, device_stream()));
+}
+
+// ---- 6. Products ----
+
+#ifdef REAL_IS_DOUBLE
+#define CUBLAS_GEMM cublasDgemm
+#else
+#define CUBLAS_GEMM cublasSgemm
+#endif
+
+// cuBLAS counts in int, and wants ld >= columns even of a matrix of one row, where it has no meaning.
+static int blas_int(size_t n) {
+    if (n > 0x7fffffff) fault("a matrix dimension of %zu is more than this BLAS can count", n);
+    return (int)n;
+}
+static int blas_ld(size_t ld, size_t columns) {
+    return blas_int(ld < columns ? columns : ld < 1 ? 1 : ld);
+}
+
+// An empty sum: c <- beta c, by BLAS's rule that beta = 0 overwrites, whatever (NaN) was there.
+static void scale_only(size_t m, size_t n, real beta, real *c, size_t ldc) {
+    if (beta != 0 && beta != 1) fault("an empty product with beta = %g: a GPU does it for 0 and 1 only", (double)beta);
+    for (size_t i = 0; i < m && beta == 0; i++) device_fill(c + i * ldc, 0, n * sizeof *c);
+}
+
+// cuBLAS counts columns first. Read so, our row-major c is its transpose, and c^T = op(b)^T op(a)^T: the factors change
+// places, and nothing is transposed that was not before.
+void device_gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k,
+                 const real *a, size_t lda, const real *b, size_t ldb, real beta, real *c, size_t ldc) {
+    const real one = 1;
+    if (m == 0 || n == 0) return;
+    make_ready();
+    if (k == 0) {
+        scale_only(m, n, beta, c, ldc);
+        return;
+    }
+    CUBLAS(CUBLAS_GEMM(mine.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                       blas_int(n), blas_int(m), blas_int(k), &one, b, blas_ld(ldb, b_transposed ? k : n),
+                       a, blas_ld(lda, a_transposed ? m : k), &beta, c, blas_ld(ldc, n)));
+}
