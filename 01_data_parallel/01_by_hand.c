@@ -106,9 +106,10 @@ static Trained train(const Linear *start, const real *x, const real *target, Rul
             t.last_shard[epoch / 10] = rule == FULL_BATCH ? loss : shard_loss[SHARDS - 1];
         }
         real step = (real)lr;
-        // EXERCISE 01.01a (2 points): g is the gradient of the whole batch under FULL_BATCH, and the sum of the SHARDS
-        // shards' gradients under the two other rules. The layer moves by -step * g. Change `step` under the rule
-        // AVERAGE, and only there, so that it moves as under FULL_BATCH; SUM stays as it is, to show the difference.
+        // EXERCISE 01.01a (2 points): average the shards. g is the gradient of the whole batch under FULL_BATCH, and
+        // the sum of the SHARDS shards' gradients under the two other rules. The layer moves by -step * g. Change
+        // `step` under the rule AVERAGE, and only there, so that it moves as under FULL_BATCH; SUM stays as it is, to
+        // show the difference.
         if (rule == AVERAGE) step /= SHARDS;               // the whole difference between the rules
         // END
         add_scaled(&t.layer, &g, -step);

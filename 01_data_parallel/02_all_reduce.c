@@ -42,11 +42,11 @@ static double local_gradients(Model *m, const Data *d, uint64_t step, Range mine
 
 static double replica_gradients(Comm *dp, Model *m, const Data *d, uint64_t step) {
     double loss = 0;
-    // EXERCISE 01.02a (4 points): leave the gradient of the whole batch's mean loss in m->g, the same on every rank,
-    // and in `loss` the part of that mean loss that my shard makes up. Rank r of N has the sequences
-    // shard_range(SEQUENCES, N, r). A counted token weighs the same on whichever rank it is: find the weight with
-    // data_count() (common/data.h), which any rank may ask about any sequences. The gradient of my sequences is
-    // local_gradients(); ranks talk once, with data_parallel_all_reduce(), which adds.
+    // EXERCISE 01.02a (4 points): my part, and everybody's sum. Leave the gradient of the whole batch's mean loss in
+    // m->g, the same on every rank, and in `loss` the part of that mean loss that my shard makes up. Rank r of N has
+    // the sequences shard_range(SEQUENCES, N, r). A counted token weighs the same on whichever rank it is: find the
+    // weight with data_count() (common/data.h), which any rank may ask about any sequences. The gradient of my
+    // sequences is local_gradients(); ranks talk once, with data_parallel_all_reduce(), which adds.
     double token_weight = 1 / (double)data_count(d, step, 0, SEQUENCES);       // ALL sequences, not my shard's
     loss = local_gradients(m, d, step, shard_range(SEQUENCES, dp->size, dp->rank), token_weight);
     data_parallel_all_reduce(dp, m);           // Psi elements, once: m->g is now the whole batch's, on every rank

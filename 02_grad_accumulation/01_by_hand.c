@@ -61,10 +61,10 @@ static double at_once(Linear *sum, const Linear *l, const real *x, const real *t
 static double accumulate(Linear *sum, const Linear *l, const real *x, const real *target, size_t samples, size_t room) {
     double loss = 0;
     *sum = (Linear){ .in = l->in, .out = l->out };
-    // EXERCISE 02.01a (2 points): leave the whole batch's gradient in `sum`, which is zero now, and its mean squared
-    // error in `loss`. Only piece(samples, room, k) fits at a time, for k from 0 to ceil_div(samples, room) - 1.
-    // loss_and_gradient() finishes the gradient of one piece in a buffer of yours; add_scaled() adds it to `sum`. The
-    // last piece may be smaller than the others: what is its error divided by?
+    // EXERCISE 02.01a (2 points): add the pieces. Leave the whole batch's gradient in `sum`, which is zero now, and its
+    // mean squared error in `loss`. Only piece(samples, room, k) fits at a time, for k from 0 to
+    // ceil_div(samples, room) - 1. loss_and_gradient() finishes the gradient of one piece in a buffer of yours;
+    // add_scaled() adds it to `sum`. The last piece may be smaller than the others: what is its error divided by?
     for (size_t k = 0; k < ceil_div(samples, room); k++) {
         Linear g;
         loss += loss_and_gradient(&g, l, x, target, piece(samples, room, k), samples * l->out);

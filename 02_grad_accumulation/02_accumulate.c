@@ -23,11 +23,12 @@ static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context
 // data_batch knows from the order of the data: no micro-batch needs to know how long the others are.
 static double accumulate(Model *model, const Batch *batch, size_t m) {
     double loss = 0;
-    // EXERCISE 02.02a (4 points): leave the gradient of the whole batch's mean loss in the model's gradients, and that
-    // loss in `loss`. The batch comes in micro-batches batch[0] to batch[m - 1]. model_forward_backward() walks one
-    // of them forward and backward: it ADDS to the gradients, in which a token weighs batch[k].token_weight, and
-    // returns the sum of the losses of its tokens, not yet weighed. The gradients may hold anything when you begin. The
-    // table wte is used twice and has two gradients; model_fold_tied() makes one of them, once all is added.
+    // EXERCISE 02.02a (4 points): accumulate. Leave the gradient of the whole batch's mean loss in the model's
+    // gradients, and that loss in `loss`. The batch comes in micro-batches batch[0] to batch[m - 1].
+    // model_forward_backward() walks one of them forward and backward: it ADDS to the gradients, in which a token
+    // weighs batch[k].token_weight, and returns the sum of the losses of its tokens, not yet weighed. The gradients may
+    // hold anything when you begin. The table wte is used twice and has two gradients; model_fold_tied() makes one of
+    // them, once all is added.
     model_zero_gradients(model);
     for (size_t k = 0; k < m; k++)             // activations come and go in here
         loss += model_forward_backward(model, &batch[k]) * batch[k].token_weight;
