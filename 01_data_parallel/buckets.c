@@ -20,10 +20,10 @@ static void list_tensors(Buckets *b) {
 static void cut(Buckets *b, size_t capacity) {
     size_t hi = b->model->size;                    // where the open bucket ends in m->g
     b->bucket = host_alloc(b->n_tensors * sizeof *b->bucket);
-    // EXERCISE 01.04b (3 points): Cut m->g into buckets, from its end to its beginning. b->tensor[i].at is where tensor
-    // i begins in m->g. Write into tensor[i].bucket in which bucket it is, and into b->bucket[k] its part of m->g and
-    // how many tensors lie in it; b->n counts the buckets. A bucket is closed by the tensor with which it reaches
-    // `capacity` bytes, and the first tensor closes the last bucket.
+    // EXERCISE 01.04b (3 points): cut from the end. Cut m->g into buckets, from its end to its beginning.
+    // b->tensor[i].at is where tensor i begins in m->g. Write into tensor[i].bucket in which bucket it is, and into
+    // b->bucket[k] its part of m->g and how many tensors lie in it; b->n counts the buckets. A bucket is closed by the
+    // tensor with which it reaches `capacity` bytes, and the first tensor closes the last bucket.
     for (size_t i = b->n_tensors; i-- > 0;) {
         Bucket *open = &b->bucket[b->n];
         b->tensor[i].bucket = b->n;
@@ -63,11 +63,11 @@ static void start(Buckets *b, Bucket *k) {
 
 // The backward of layer l is done.
 static void layer_is_ready(Buckets *b, const Layer *l) {
-    // EXERCISE 01.04a (8 points): Say of every tensor of l's units that it is ready (tensor_is_ready), if it is: wte has
-    // two uses (Unit.tied_use, tied_to), and its gradient is final only when both parts are there and are added
-    // (model_fold_tied). Then start() every bucket that has become complete, and count it in b->started. All ranks must
-    // start the same buckets in the same order, whatever the order in which they become complete: in that of their
-    // numbers.
+    // EXERCISE 01.04a (8 points): what is ready may go. Say of every tensor of l's units that it is ready, if it is
+    // (tensor_is_ready): wte has two uses (Unit.tied_use, tied_to), and its gradient is final only when both parts are
+    // there and are added (model_fold_tied). Then start() every bucket that has become complete, and count it in
+    // b->started. All ranks must start the same buckets in the same order, whatever the order in which they become
+    // complete: in that of their numbers.
     for (size_t i = 0; i < l->n_units; i++) {
         const Unit *u = l->units[i];
         if (u->tied_to) continue;                  // the head's part of wte's gradient waits for the embedding's

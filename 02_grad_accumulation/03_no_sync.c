@@ -41,8 +41,9 @@ static StepResult no_sync(void *replica, Model *model, Optimizer *o, const Train
     Replica *r = replica;
     double loss = 0;
     model_zero_gradients(model);
-    // EXERCISE 02.03a (3 points): Walk all t->micro_batches micro-batches forward and backward, add up their losses, and
-    // make m->g the whole batch's gradient on every rank with one all-reduce. Mind the two gradients of the tied table.
+    // EXERCISE 02.03a (3 points): talk once. Walk all t->micro_batches micro-batches forward and backward, add up their
+    // losses, and make model->g the whole batch's gradient on every rank with one all-reduce. Mind the two gradients of
+    // the tied table.
     for (size_t k = 0; k < t->micro_batches; k++) loss += model_forward_backward(model, &mine[k]);
     model_fold_tied(model);
     data_parallel_all_reduce(r->dp, model);    // once a step, after the last micro-batch: 2(N-1)/N Psi, whatever m is
