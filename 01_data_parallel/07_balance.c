@@ -24,16 +24,11 @@
 
 // ---------------------------------------------------------------- data and sizes
 
-enum { SEQUENCES = 26, STEPS = 12, CHANGE = 5, CHANGED = 4 };
+enum { SEQUENCES = 26, STEPS = 12, CHANGE = 5, CHANGED = 4 };          // from step 5 on device 0 takes 4 times as long
 static const ModelConfig tiny = { .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
 
 typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
 static const char *const policy_name[] = { "equal", "static", "dynamic" };
-
-// From step CHANGE on device 0 takes CHANGED times as long as before.
-static size_t slowness(const Devices *d, size_t rank, size_t step) {
-    return d->slow[rank] * (rank == 0 && step >= CHANGE ? CHANGED : 1);
-}
 
 // What a training leaves behind besides its Course: who had which sequences, and how long each step took.
 typedef struct {
@@ -76,7 +71,7 @@ static void observe(Comm *dp, const Range *share, double took, double *rate) {
 
 // What is known before the first step. All 0 is nothing: equal shares.
 static void first_rates(double *rate, const Devices *d, Policy policy) {
-    for (size_t r = 0; r < d->n; r++) rate[r] = policy == STATIC ? 1 / (double)slowness(d, r, 0) : 0;
+    for (size_t r = 0; r < d->n; r++) rate[r] = policy == STATIC ? 1 / (double)devices_slowness(d, r, 0) : 0;
 }
 
 static double step_gradients(Comm *dp, Model *m, const Data *data, size_t step, const Range *share, double *rate) {
@@ -102,7 +97,7 @@ static Course train(Run *run, const Training *t, const Devices *d, Policy policy
         Range *share = is->share + step * d->n;
         memory_reset_peaks();
         balance_shares(share, rate, d->n, SEQUENCES);
-        clock_set_speed(1 / (double)slowness(d, dp->rank, step));
+        clock_set_speed(1 / (double)devices_slowness(d, dp->rank, step));
         Picoseconds begin = clock_now();
         double loss = step_gradients(dp, m, &t->data, step, share, policy == DYNAMIC ? rate : NULL);
         is->time[step] = (double)(clock_now() - begin);
@@ -133,13 +128,6 @@ static size_t parameters(void) {
     return V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
 }
 
-// Sequences a picosecond that devices of the full rate would have to do to be as fast as all these together.
-static double summed_speed(const Devices *d, size_t step) {
-    double sum = 0;
-    for (size_t r = 0; r < d->n; r++) sum += 1 / (double)slowness(d, r, step);
-    return sum;
-}
-
 // Everybody waits for the one who takes longest; then come the gradient's ring and that of the n times.
 static void predict(Record *want, const Devices *d, Policy policy) {
     double *rate = host_alloc(d->n * sizeof *rate);
@@ -150,7 +138,7 @@ static void predict(Record *want, const Devices *d, Policy policy) {
         double longest = 0;
         for (size_t r = 0; r < d->n; r++) {
             size_t B = range_size(share[r]);
-            double took = computing(B) * (double)slowness(d, r, step), now = (double)B / took;
+            double took = computing(B) * (double)devices_slowness(d, r, step), now = (double)B / took;
             longest = fmax(longest, took);
             if (policy == DYNAMIC && B > 0) rate[r] = rate[r] > 0 ? (rate[r] + now) / 2 : now;
         }
@@ -166,7 +154,7 @@ static void predict(Record *want, const Devices *d, Policy policy) {
 // smoothed rate of device 0 is 4 times too high in the step of the change, and then each step halves what is too much.
 static double bound(const Devices *d, size_t step, bool smoothed) {
     double over = smoothed && step >= CHANGE ? 1 + (CHANGED - 1) / pow(2, (double)(step - CHANGE)) : 1;
-    return over * computing(SEQUENCES + d->n - 1) / summed_speed(d, step);
+    return over * computing(SEQUENCES + d->n - 1) / devices_summed_speed(d, step);
 }
 
 static void check_bounds(Run *run, const Devices *d, const Record *is) {
@@ -228,7 +216,7 @@ static void show_times(Run *run, const Devices *d, const Record *is) {
             at += (size_t)snprintf(shares + at, sizeof shares - at, " %zu", range_size(share[r]));
         x[step] = (double)step;
         for (size_t p = 0; p < POLICIES; p++) y[p][step] = is[p].time[step] / computing(1);
-        y[POLICIES][step] = computing(SEQUENCES) / computing(1) / summed_speed(d, step);
+        y[POLICIES][step] = computing(SEQUENCES) / computing(1) / devices_summed_speed(d, step);
         say(run, "%4zu %8.2f %8.2f %8.2f %7.2f  %s\n", step, y[0][step], y[1][step], y[2][step], y[3][step], shares);
     }
     PlotLine lines[] = { { "equal", y[0] }, { "static", y[1] }, { "dynamic", y[2] }, { "ideal", y[3] } };
@@ -244,7 +232,7 @@ static void show_steps(Run *run, const Training *t, const Devices *d) {
     double *rate = host_alloc(d->n * sizeof *rate);
     Range *share = host_alloc(d->n * sizeof *share);
     model_allocate(m);
-    clock_set_speed(1 / (double)slowness(d, run->world->rank, 0));
+    clock_set_speed(1 / (double)devices_slowness(d, run->world->rank, 0));
     picture_begin(run, MEM_ACTIVATIONS);
     for (Policy p = EQUAL; p <= STATIC; p++) {
         first_rates(rate, d, p);
@@ -263,7 +251,7 @@ static void balance(Run *run) {
     REQUIRE(clock_config()->model, "07_balance needs the model clock: leave --clock out");
     REQUIRE(run->world->size <= SEQUENCES, "there are %d sequences, and each device needs one to be measured: start at "
             "most %d ranks", SEQUENCES, SEQUENCES);
-    Devices d = devices_read(run, "slow");
+    Devices d = devices_read(run, "slow", CHANGE, CHANGED);
     Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed), .steps = STEPS,
                    .sequences = SEQUENCES, .micro_batches = 1, .optimizer = sgd(0.1) };
     t.model.seed = run->seed;

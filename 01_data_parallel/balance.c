@@ -8,8 +8,8 @@ static size_t whole(const char *text, char **end) {
     return *text >= '1' && *text <= '9' ? strtoul(text, end, 10) : 0;
 }
 
-Devices devices_read(Run *run, const char *option) {
-    Devices d = { run->world->size, (size_t *)host_alloc(run->world->size * sizeof(size_t)) };
+Devices devices_read(Run *run, const char *option, size_t change, size_t changed) {
+    Devices d = { run->world->size, (size_t *)host_alloc(run->world->size * sizeof(size_t)), change, changed };
     const char *text = option_text(run, option), *at = text;
     for (size_t r = 0; r < d.n; r++) {
         char *end;
@@ -19,6 +19,16 @@ Devices devices_read(Run *run, const char *option) {
         at = *end ? end + 1 : text;
     }
     return d;
+}
+
+size_t devices_slowness(const Devices *d, size_t rank, size_t step) {
+    return d->slow[rank] * (rank == 0 && step >= d->change ? d->changed : 1);
+}
+
+double devices_summed_speed(const Devices *d, size_t step) {
+    double sum = 0;
+    for (size_t r = 0; r < d->n; r++) sum += 1 / (double)devices_slowness(d, r, step);
+    return sum;
 }
 
 void devices_free(Devices *d) { free(d->slow); }
