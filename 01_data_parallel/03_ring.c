@@ -19,12 +19,12 @@
 // ---------------------------------------------------------------- data and sizes
 
 enum { UNEVEN = 1003, LARGE = 10007 };
-enum { SIZES = 8 };
+enum { SIZES = 8, EVEN = 5 };
 static size_t size_of(size_t i, size_t N) {
     const size_t sizes[SIZES] = { 0, 1, N - 1, N, N + 1, 100 * N, UNEVEN, LARGE };
     return sizes[i];
 }
-static const char *const size_name[SIZES] = { "none", "one", "N - 1", "N", "N + 1", "100 N", "uneven", "large" };
+static const char *const size_name[SIZES] = { "empty", "one", "N - 1", "N", "N + 1", "100 N", "uneven", "large" };
 
 enum { RING, GATHER, TREE, HALVING, WAYS };
 static const struct { const char *name; void (*all_reduce)(Comm *c, Tensor t); } ways[WAYS] = {
@@ -44,7 +44,7 @@ static void fill(Tensor t, uint64_t seed, size_t rank, bool whole) {
 
 // ---------------------------------------------------------------- the same sum, four times
 
-typedef struct { size_t messages, bytes, scratch; } Bill;      // sent; kept for what comes in, at the most
+typedef struct { size_t messages, bytes, scratch, even; } Bill;        // sent; kept at the most; sent of size EVEN
 
 // Sums of all sizes into s; what they cost is added to the bill. library: by comm_all_reduce, unbilled.
 static void all_sizes(Run *run, Snapshot *s, size_t way, bool whole, bool library, Bill *bill) {
@@ -60,7 +60,8 @@ static void all_sizes(Run *run, Snapshot *s, size_t way, bool whole, bool librar
         size_t scratch = memory_peak(MEM_COMMUNICATION);
         if (bill)
             *bill = (Bill){ bill->messages + c->ledger[COMM_SEND].calls, bill->bytes + c->ledger[COMM_SEND].bytes,
-                            scratch > bill->scratch ? scratch : bill->scratch };
+                            scratch > bill->scratch ? scratch : bill->scratch,
+                            i == EVEN ? c->ledger[COMM_SEND].bytes : bill->even };
         if (!library || run->verbose) snapshot_put(s, size_name[i], 1, tensor_count(t), t, 0, 0);
         arena_free(&memory);
     }
@@ -130,19 +131,19 @@ static Bill predict(size_t way, size_t N, size_t r, size_t count) {
     switch (way) {
     case RING:                                 // every chunk but one, twice; where N divides: 2 (N-1)/N of all
         sent = 2 * count - chunk_size(count, N, r + 1) - chunk_size(count, N, r + 2);
-        return (Bill){ 2 * (N - 1), sent, N > 1 ? chunk_size(count, N, 0) : 0 };
+        return (Bill){ 2 * (N - 1), sent, N > 1 ? chunk_size(count, N, 0) : 0, 0 };
     case GATHER:                               // all of it through rank 0's port
-        return r > 0 ? (Bill){ 1, count, 0 } : (Bill){ N - 1, (N - 1) * count, N > 1 ? count : 0 };
+        return r > 0 ? (Bill){ 1, count, 0, 0 } : (Bill){ N - 1, (N - 1) * count, N > 1 ? count : 0, 0 };
     case TREE:                                 // to the parent, and to every child
         for (size_t d = 1; r % (2 * d) == 0 && d < N; d *= 2) children += r + d < N;
-        return (Bill){ children + (r > 0), (children + (r > 0)) * count, children ? count : 0 };
+        return (Bill){ children + (r > 0), (children + (r > 0)) * count, children ? count : 0, 0 };
     }
-    if (r >= n) return (Bill){ 1, count, 0 };
+    if (r >= n) return (Bill){ 1, count, 0, 0 };
     // Halving: all but my chunk. Doubling: ranges of 1, 2, 4, ... chunks with mine in them.
     sent = count - chunk_size(count, n, r);
     for (size_t d = 1; d < n; d *= 2) sent += elements(count, n, r / d * d, r / d * d + d);
     return (Bill){ 2 * height(n) + (r < rest), sent + (r < rest ? count : 0),
-                   r < rest ? count : elements(count, n, 0, n / 2) };
+                   r < rest ? count : elements(count, n, 0, n / 2), 0 };
 }
 
 static void costs(Run *run, const Bill is[WAYS]) {
@@ -153,7 +154,7 @@ static void costs(Run *run, const Bill is[WAYS]) {
         for (size_t i = 0; i < SIZES; i++) {
             Bill one = predict(way, N, r, size_of(i, N));
             sum = (Bill){ sum.messages + one.messages, sum.bytes + one.bytes * sizeof(real),
-                          one.scratch * sizeof(real) > sum.scratch ? one.scratch * sizeof(real) : sum.scratch };
+                          one.scratch * sizeof(real) > sum.scratch ? one.scratch * sizeof(real) : sum.scratch, 0 };
         }
         snprintf(name, sizeof name, "%s: messages sent, %d sizes", ways[way].name, SIZES);
         cost(run, name, "calls", (double)sum.messages, (double)is[way].messages);
@@ -162,6 +163,9 @@ static void costs(Run *run, const Bill is[WAYS]) {
         snprintf(name, sizeof name, "%s: scratch, the largest size", ways[way].name);
         cost(run, name, "bytes", (double)sum.scratch, (double)is[way].scratch);
     }
+    double S = (double)(100 * N * sizeof(real)), root = (double)(N - 1) * S;       // a size that N divides
+    cost(run, "ring: sent of S bytes: 2 (N-1)/N S", "bytes", 2 * root / (double)N, (double)is[RING].even);
+    cost(run, "gather + broadcast: rank 0 sends (N-1) S", "bytes", r > 0 ? S : root, (double)is[GATHER].even);
 }
 
 // ---------------------------------------------------------------- time
