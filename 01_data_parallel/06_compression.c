@@ -1,0 +1,254 @@
+// ranks: 4
+// level: extra
+// question: Can the ranks send a fraction of their gradients' bytes, and still train the model?
+// vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
+//
+// As in 02_all_reduce every rank holds the whole model and a part of the batch; only the all-reduce of the gradients is
+// another: 16-bit numbers, the largest one of 16 (top-k), signs (1-bit), or matrices of rank 2 (PowerSGD). What comes
+// out is no longer the sum, so the reference is the same changed rule on one device. What a rank did not say it keeps,
+// and says later: this error feedback decides whether the model trains.
+// Left out: the warm-up of 1-bit Adam and PowerSGD (some exact steps first), and overlapping with backward.
+#include "01_data_parallel/compression.h"
+#include "01_data_parallel/compression_checks.h"
+#include "01_data_parallel/compression_reference.h"
+#include "01_data_parallel/data_parallel.h"
+#include "common/course.h"
+#include "common/formulas.h"
+#include "common/plot.h"
+#include <math.h>
+#include <stdio.h>
+
+// ---------------------------------------------------------------- data and sizes
+
+enum { SEQUENCES = 7, STEPS = 3, ONE_OF = 16, RANK = 2, MIN_RATE = 2 };
+static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
+
+static const char *const method_name[METHODS] = { "fp16", "top-k", "1-bit", "PowerSGD" };
+static const CompressionPlan plans[METHODS] = {
+    { .method = HALF }, { .method = TOP_K, .one_of = ONE_OF }, { .method = ONE_BIT },
+    { .method = POWER_SGD, .rank = RANK, .min_rate = MIN_RATE } };
+
+// ---------------------------------------------------------------- one step
+
+typedef struct { Comm *dp; Compression *c; Books books; } Replica;     // c NULL: the exact sum
+
+static StepResult replica_step(void *replica, Model *m, Optimizer *o, const Training *t, const Batch *b) {
+    Replica *r = replica;
+    model_zero_gradients(m);
+    double loss = model_forward_backward(m, b) * b->token_weight;
+    model_fold_tied(m);
+    books_note(r->books.mine, m->g);
+    if (r->c) compression_all_reduce(r->c, m->g);          // the only line that differs from 02_all_reduce
+    else data_parallel_all_reduce(r->dp, m);
+    books_note(r->books.believed, m->g);
+    double norm = model_grad_norm(m, NULL);
+    optimizer_step(o, m, clip_factor(norm, t->clip));
+    return (StepResult){ loss, norm };                     // loss: my shard's part
+}
+
+// ---------------------------------------------------------------- the split training and its twin
+
+typedef struct { size_t sent, calls, gradients, kept, buffers; } Measured;     // bytes, but for the calls
+
+static Course train(Run *run, const Training *t, const CompressionPlan *plan, Measured *seen) {
+    Comm *dp = run->world;
+    Course course = course_new(run, t);
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    model_allocate(m);
+    Replica r = { .dp = dp, .c = plan ? compression_new(dp, plan, m, run->seed) : NULL };
+    if (seen && r.c->error.data) r.books = books_new(r.c, m->size);
+    comm_ledger_reset(dp);
+    course_train(&course, m, t, dp->size, dp->rank, replica_step, &r);
+    if (seen) {
+        size_t calls = 0;
+        for (size_t k = 0; k < COMM_KINDS; k++) calls += dp->ledger[k].calls;
+        *seen = (Measured){ comm_bytes_sent(dp), calls, memory_now(MEM_GRADIENTS), memory_now(MEM_COMMUNICATION),
+                            memory_peak(MEM_COMMUNICATION) };
+        if (r.c->error.data) books_check(run, &r.books, r.c, method_name[plan->method]);
+    }
+    comm_all_reduce_doubles(dp, course.loss, t->steps);    // for the log
+    if (r.c) compression_free(r.c);
+    books_free(&r.books);
+    model_free(m);
+    return course;
+}
+
+static void same_rule_on_one_device(Run *run, const Training *t, const CompressionPlan *plan, Measured *seen) {
+    char what[64];
+    snprintf(what, sizeof what, "%s = the rule on one device", method_name[plan->method]);
+    // PowerSGD alone adds with all-reduces; where the library chooses their order, its small differences pass through
+    // an orthonormalisation, which may enlarge them.
+    double limit = plan->method == POWER_SGD && every_bit(run) > 0 ? 100 * LIMIT_ROUNDING : 0;
+    Course got = train(run, t, plan, seen), want = one_device_course(run, t, plan, run->world->size);
+    course_compare(run, what, &got, &want, limit);
+    course_free(&got);
+    course_free(&want);
+}
+
+// ---------------------------------------------------------------- where compression loses nothing
+
+static void check_exact(Run *run, const CompressionPlan *plan, Kind kind, const char *name, double limit) {
+    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
+    Model *m = model_describe(&tiny, model_layers(&tiny));
+    model_allocate(m);
+    Compression *c = compression_new(run->world, plan, m, run->seed);
+    made_gradient(run, m, kind);
+    compression_all_reduce(c, m->g);
+    model_snapshot_gradients(m, got);
+    made_gradient(run, m, kind);
+    comm_all_reduce(run->world, m->g);
+    model_snapshot_gradients(m, want);
+    if (limit > 0) check_close(run, name, got, want, limit);
+    else check_equal(run, name, got, want);
+    compression_free(c);
+    model_free(m);
+    snapshot_free(got);
+    snapshot_free(want);
+}
+
+static void exact_cases(Run *run) {
+    CompressionPlan all = { .method = TOP_K, .one_of = 1 }, full = { .method = POWER_SGD, .rank = SIZE_MAX };
+    check_exact(run, &plans[HALF], SMALL, "fp16: small whole numbers = all-reduce", every_bit(run));
+    check_exact(run, &plans[HALF], LARGE, "fp16: sums beyond 65504 = all-reduce", 0x1p-10);    // two roundings of 2^-11
+    check_exact(run, &all, NOISE, "top-k, k = d = all-reduce", every_bit(run));
+    check_exact(run, &plans[ONE_BIT], EVEN, "1-bit: +-1/4 everywhere = all-reduce", every_bit(run));
+    check_exact(run, &plans[POWER_SGD], FLAT, "PowerSGD: sum of rank 2 = all-reduce", LIMIT_ROUNDING);
+    check_exact(run, &full, NOISE, "PowerSGD, full rank = all-reduce", LIMIT_ROUNDING);
+}
+
+// ---------------------------------------------------------------- the predictions
+
+// Every unit is a bucket: wte, wpe, the blocks, the last norm.
+static size_t bucket_size(size_t i) {
+    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers;
+    return i == 0 ? V * C : i == 1 ? T * C : i < 2 + L ? 12 * C * C + 13 * C : 2 * C;
+}
+
+// Of one bucket and step. What outlives the step: errors (server's), factors q.
+typedef struct { double sent; size_t calls, server, factors, buffers; } Bill;
+
+// Numbers of `bits` bits: to every other rank its part of the words, and the ring of an all-gather back.
+static double both_ways(size_t N, size_t r, size_t words) {
+    return (double)((words - range_size(shard_range(words, N, r))) * sizeof(real))
+         + ring_bytes(ONE_PASS, N, words, sizeof(real));
+}
+
+static Bill power_sgd_bill(size_t i, size_t N) {
+    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, e = sizeof(real), n = bucket_size(i), p = 0, q = 0, rest = n;
+    size_t shapes[4][2] = { { i == 0 ? V : i == 1 ? T : C, i < 2 ? C : 3 * C }, { C, C }, { C, 4 * C }, { 4 * C, C } };
+    size_t matrices = i < 2 ? 1 : i < 2 + tiny.layers ? 4 : 0;
+    for (size_t k = 0; k < matrices; k++) {
+        size_t rows = shapes[k][0], cols = shapes[k][1];
+        if ((rows + cols) * RANK * MIN_RATE >= rows * cols) continue;
+        p += rows * RANK;
+        q += cols * RANK;
+        rest -= rows * cols;
+    }
+    double sent = 0;
+    size_t list[3] = { rest, p, q }, calls = 0;
+    for (size_t k = 0; k < 3; k++) {
+        sent += ring_bytes(ALL_REDUCE_PASSES, N, list[k], e);
+        calls += list[k] > 0;
+    }
+    return (Bill){ sent, calls, 0, q, rest + p + q + n };
+}
+
+static Bill bill(Method method, size_t i, size_t N, size_t r) {
+    size_t n = bucket_size(i), e = sizeof(real), k = ceil_div(n, ONE_OF), pair = ceil_div(4 * k, e) + k;
+    size_t bits = method == HALF ? 16 : 1, words = ceil_div(n * bits, 8 * e), w = range_size(shard_range(words, N, r));
+    size_t mine = range_size(numbers_of_part(n, bits, N, r));
+    switch (method) {
+    case HALF:                                 // a maximum of one number, and the two halves
+        return (Bill){ ring_bytes(ALL_REDUCE_PASSES, N, 1, e) + both_ways(N, r, words), N + 1, 0, 0,
+                       n + 1 + words + N * w + mine + w };
+    case TOP_K:                                // everybody's k places and values to everybody
+        return (Bill){ ring_bytes(ONE_PASS, N, N * pair, e), 1, 0, 0, N * pair + n };
+    case ONE_BIT:                              // signs both ways, and twice N scales
+        return (Bill){ both_ways(N, r, words) + 2 * ring_bytes(ONE_PASS, N, N, e), N + 2, mine, 0,
+                       words + N + n + N * w + w + mine };
+    default: return power_sgd_bill(i, N);
+    }
+}
+
+static void predict(Run *run, Method method, const Measured *is) {
+    size_t N = run->world->size, e = sizeof(real), buckets = tiny.layers + 3, calls = 0, server = 0, factors = 0, most = 0;
+    size_t Psi = 0, V = tiny.vocab, C = tiny.width;
+    double sent = 0;
+    for (size_t i = 0; i < buckets; i++) {
+        Bill b = bill(method, i, N, run->world->rank);
+        Psi += bucket_size(i);
+        sent += b.sent;
+        calls += b.calls;
+        server += b.server;
+        factors += b.factors;
+        if (b.buffers > most) most = b.buffers;
+    }
+    const char *name = method_name[method];
+    char line[5][64];
+    snprintf(line[0], sizeof *line, "%s: sent a step", name);
+    snprintf(line[1], sizeof *line, "%s: calls a step that send", name);
+    snprintf(line[2], sizeof *line, "%s: gradients and errors", name);
+    snprintf(line[3], sizeof *line, "%s: buffers between steps", name);
+    snprintf(line[4], sizeof *line, "%s: buffers, peak", name);
+    size_t errors = method == HALF ? 0 : Psi + server;
+    cost(run, line[0], "bytes", sent, (double)is->sent / STEPS);
+    cost(run, line[1], "calls", (double)calls, (double)is->calls / STEPS);
+    cost(run, line[2], "bytes", (double)((Psi + V * C + errors) * e), (double)is->gradients);
+    cost(run, line[3], "bytes", (double)(factors * e), (double)is->kept);
+    cost(run, line[4], "bytes", (double)((factors + most) * e), (double)is->buffers);
+    say(run, "  %-10s %8.0f of %8.0f bytes a step: %5.1f %%\n", name, sent, ring_bytes(ALL_REDUCE_PASSES, N, Psi, e),
+        N > 1 ? 100 * sent / ring_bytes(ALL_REDUCE_PASSES, N, Psi, e) : 0);
+}
+
+// ---------------------------------------------------------------- a training on text
+
+enum { CURVES = METHODS + 3, LONG = 90, LAST = 10 };
+
+static void curves(Run *run, const Training *short_one) {
+    static const ModelConfig reader = { .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256 };
+    Training t = *short_one;
+    t.data = data_text(option_text(run, "data"), reader.context, run->seed);
+    t.model = reader;
+    t.model.seed = run->seed;
+    t.steps = LONG;
+    t.sequences = 16;
+    t.optimizer = sgd(option_real(run, "lr"));
+    const char *names[CURVES] = { "exact", "fp16", "top-k", "1-bit", "PowerSGD", "top-k, forgets", "1-bit, forgets" };
+    PlotLine lines[CURVES];
+    Course course[CURVES];
+    double x[LONG], end[CURVES] = {0};
+    for (size_t i = 0; i < LONG; i++) x[i] = (double)i;
+    for (size_t i = 0; i < CURVES; i++) {
+        CompressionPlan plan = plans[i == 0 ? 0 : i <= METHODS ? i - 1 : i == METHODS + 1 ? TOP_K : ONE_BIT];
+        plan.forgets = i > METHODS;
+        course[i] = train(run, &t, i ? &plan : NULL, NULL);
+        lines[i] = (PlotLine){ names[i], course[i].loss };
+        for (size_t s = LONG - LAST; s < LONG; s++) end[i] += course[i].loss[s] / LAST;
+        say(run, "  %-16s loss %.3f, at the end %.3f\n", names[i], course[i].loss[0], end[i]);
+    }
+    plot_show(run, &(Plot){ .title = "loss of 90 steps", .x_label = "step", .y_label = "nats a byte", .x = x, .n = LONG,
+                            .lines = lines, .n_lines = CURVES }, PICTURE_CHART);
+    for (size_t i = 0; i < CURVES; i++) course_free(&course[i]);
+    data_free(&t.data);
+}
+
+static void compression(Run *run) {
+    Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed), .steps = STEPS,
+                   .sequences = SEQUENCES, .micro_batches = 1, .optimizer = sgd(0.1) };
+    t.model.seed = run->seed;
+    for (Method i = 0; i < METHODS; i++) {
+        Measured seen;
+        same_rule_on_one_device(run, &t, &plans[i], &seen);
+        predict(run, i, &seen);
+    }
+    exact_cases(run);
+    curves(run, &t);
+    data_free(&t.data);
+}
+
+static const Option options[] = {
+    { "data", "FILE", "LICENSE", "the text that the loss curves are drawn of" },
+    { "lr", "X", "0.5", "learning rate" },
+    {0},
+};
+int main(int argc, char **argv) { return lesson_main(argc, argv, compression, options); }

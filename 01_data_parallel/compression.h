@@ -1,0 +1,70 @@
+// compression.h: the sum of the replicas' gradients, sent in fewer bytes. It is no longer the sum: every method rounds,
+// drops or projects. What keeps the training on course is error feedback: a rank notes what it wanted to say and did
+// not, and says it later,
+//     x <- g + e;    send C(x), the compressed x;    e <- x - C(x)
+// so that after T steps sent_1 + ... + sent_T + e_T = g_1 + ... + g_T: nothing is lost, only late.
+//
+// A model's units (embedding tables, blocks, last norm) are compressed one by one, as the buckets of 04_overlap are.
+// The errors e lie in one tensor laid out as the gradient is: the key of an error is the place of its gradient.
+// (PyTorch's hook had them in a dictionary by bucket number, and buckets are rebuilt after the first step: issues
+// 48670, 51427.)
+#ifndef COMPRESSION_H
+#define COMPRESSION_H
+#include "common/model.h"
+
+typedef enum {
+    HALF,          // fp16 on the wire
+    TOP_K,         // the largest numbers and their places (Aji and Heafield 2017; Stich et al. 2018)
+    ONE_BIT,       // signs and a scale, both ways (Seide et al. 2014; Tang et al. 2021, 1-bit Adam)
+    POWER_SGD,     // matrices of low rank (Vogels et al. 2019)
+    METHODS
+} Method;
+
+typedef struct {
+    Method method;
+    size_t one_of;                                 // TOP_K: of so many numbers one is sent
+    size_t rank, min_rate;                         // POWER_SGD: r, at most n and k; used if (n + k) r min_rate < n k
+    bool forgets;                                  // without error feedback: the trap
+} CompressionPlan;
+
+typedef struct { size_t offset, rows, cols, rank; bool low_rank; Tensor q; } Matrix;       // q [cols, rank]: kept
+typedef struct {
+    Range range;                                   // of the flat gradient
+    Matrix *params;                                // its tensors; vectors have one row
+    size_t n_params;
+    Tensor server_error;                           // ONE_BIT: of the part of the sum that I compress
+} Bucket;
+
+typedef struct {
+    Comm *dp;
+    CompressionPlan plan;
+    Bucket *buckets;
+    size_t n_buckets;
+    Tensor error;                                  // [1, size] e, beside the gradient; none for HALF
+    Tensor sent;                                   // [1, size] all that was ever sent, added up; data NULL: not wanted
+    Arena gradients, state;                        // what outlives a step: errors; every q
+} Compression;
+
+// q's first values are functions of seed, the same on every rank. m: allocated.
+Compression *compression_new(Comm *dp, const CompressionPlan *plan, const Model *m, uint64_t seed);
+void compression_free(Compression *c);
+// g [1, size]: mine before; afterwards what all ranks believe the sum over ranks to be, the same bits on each.
+// Collective.
+void compression_all_reduce(Compression *c, Tensor g);
+
+// ---- pieces that the reference on one device has in common ----
+static inline size_t kept_of(size_t n, size_t one_of) { return ceil_div(n, one_of); }       // k of n numbers
+// The places of the k largest of x [n] by size, ascending; of equals the first.
+void largest_places(const real *x, size_t n, size_t k, uint32_t *places);
+// What fp16 numbers are multiplied with: a power of two with which the sum of n numbers, none larger than `largest`,
+// is not above 2^15; so it can be undone without a rounding and nothing becomes infinite.
+double half_scale(double largest, size_t n);
+real sign_scale(Tensor x);                                          // |x|_2 / sqrt(d): as long as x
+void orthonormalise(Tensor p);                                      // the columns, by Gram and Schmidt
+Bucket *buckets_new(Arena *a, const CompressionPlan *plan, const Model *m, uint64_t seed, size_t *n);
+void buckets_free(Bucket *b, size_t n);
+// Words are reals full of bits: `bits` for each of n numbers.
+static inline size_t words_of(size_t n, size_t bits) { return ceil_div(n, 8 * sizeof(real) / bits); }
+// The numbers in my part of these words: parts are cut between words.
+Range numbers_of_part(size_t n, size_t bits, size_t parts, size_t part);
+#endif

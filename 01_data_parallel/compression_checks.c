@@ -1,0 +1,110 @@
+// compression_checks.c: see compression_checks.h.
+#include "01_data_parallel/compression_checks.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include "common/random.h"
+
+// ---------------------------------------------------------------- the books
+
+static Tensor zeros(Arena *a, size_t n) {
+    Tensor t = tensor_new(a, 1, n);
+    tensor_fill(t, 0);
+    return t;
+}
+
+Books books_new(Compression *c, size_t size) {
+    Books b = { .arena = arena(MEM_REFERENCE) };
+    b.mine = zeros(&b.arena, size);
+    b.believed = zeros(&b.arena, size);
+    c->sent = zeros(&b.arena, size);
+    return b;
+}
+
+void books_note(Tensor sum, Tensor g) {
+    if (sum.data) op_add(sum, sum, g);
+}
+
+void books_free(Books *b) { arena_free(&b->arena); }
+
+// On every rank: all it ever sent + what it still keeps back = all its gradients.
+static void check_workers(Run *run, const char *what, const Books *b, const Compression *c) {
+    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
+    Arena a = arena(MEM_REFERENCE);
+    Tensor sum = tensor_new(&a, 1, b->mine.cols);
+    char name[32];
+    snprintf(name, sizeof name, "rank %zu", c->dp->rank);
+    op_add(sum, c->sent, c->error);
+    snapshot_put(got, name, 1, sum.cols, sum, 0, 0);
+    snapshot_put(want, name, 1, sum.cols, b->mine, 0, 0);
+    check_close(run, what, got, want, LIMIT_ROUNDING);
+    arena_free(&a);
+    snapshot_free(got);
+    snapshot_free(want);
+}
+
+// All that was believed + what the servers keep back = all that was sent, over all ranks.
+static void check_servers(Run *run, const char *what, const Books *b, const Compression *c) {
+    Snapshot *got = snapshot_new(run), *want = snapshot_new(run), *parts = snapshot_new(run);
+    Arena a = arena(MEM_REFERENCE);
+    size_t size = b->believed.cols, N = c->dp->size;
+    char name[32];
+    snprintf(name, sizeof name, "rank %zu", c->dp->rank);
+    snapshot_put(parts, name, 1, size, c->sent, 0, 0);
+    snapshot_put(parts, "believed", 1, size, b->believed, 0, 0);       // by every rank: they must agree in every bit
+    for (size_t i = 0; i < c->n_buckets && c->plan.method == ONE_BIT; i++) {
+        const Bucket *bucket = &c->buckets[i];
+        Range part = numbers_of_part(range_size(bucket->range), 1, N, c->dp->rank);
+        snapshot_put_flat(parts, "servers", 1, size, bucket->server_error, bucket->range.lo + part.lo);
+    }
+    snapshot_join(parts);
+    if (c->dp->rank == 0) {
+        Tensor sum = zeros(&a, size), left = zeros(&a, size), t = tensor_new(&a, 1, size);
+        for (size_t k = 0; k < N; k++) {
+            snprintf(name, sizeof name, "rank %zu", k);
+            tensor_upload(t, snapshot_values(parts, name));
+            op_add(sum, sum, t);
+        }
+        if (c->plan.method == ONE_BIT) tensor_upload(left, snapshot_values(parts, "servers"));
+        op_add(left, left, b->believed);
+        snapshot_put(got, "all ranks", 1, size, left, 0, 0);
+        snapshot_put(want, "all ranks", 1, size, sum, 0, 0);
+    }
+    check_close(run, what, got, want, LIMIT_ROUNDING);
+    arena_free(&a);
+    snapshot_free(got);
+    snapshot_free(want);
+    snapshot_free(parts);
+}
+
+void books_check(Run *run, const Books *b, const Compression *c, const char *method) {
+    char what[64];
+    snprintf(what, sizeof what, "%s: sent + kept back = gradients", method);
+    check_workers(run, what, b, c);
+    snprintf(what, sizeof what, "%s: believed + kept back = sent", method);
+    check_servers(run, what, b, c);
+}
+
+// ---------------------------------------------------------------- made gradients
+
+void made_gradient(Run *run, const Model *m, Kind kind) {
+    size_t rank = run->world->rank;
+    uint64_t mine = random_key(random_key(run->seed, 7), rank), all = random_key(run->seed, 8);
+    real *host = host_alloc(m->size * sizeof *host);
+    for (size_t i = 0; i < m->size; i++) {
+        uint64_t word = random_key(kind == EVEN ? all : mine, i);
+        host[i] = kind == SMALL ? (real)((int)(word % 17) - 8) : kind == LARGE ? (real)(40000 + word % 20000)
+                : kind == EVEN ? (real)(word & 1 ? 0.25 : -0.25) : (real)random_normal(word);
+    }
+    tensor_upload(m->g, host);
+    for (size_t u = 0; u < m->n_units && kind == FLAT; u++)
+        for (size_t p = 0; p < m->units[u].n_params && !m->units[u].tied_to; p++) {
+            Tensor g = m->units[u].params[p].g;
+            Arena a = arena(MEM_REFERENCE);
+            Tensor left = tensor_new(&a, g.rows, FLAT_RANK), right = tensor_new(&a, g.cols, FLAT_RANK);
+            tensor_randomize(left, random_key(mine, p), 1);
+            tensor_randomize(right, random_key(all, p), 1);
+            op_matmul_nt(g, left, right);
+            arena_free(&a);
+        }
+    free(host);
+}
