@@ -4,7 +4,7 @@
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // As in 02_all_reduce every rank holds the whole model and a part of the batch; only the all-reduce of the gradients is
-// another: 16-bit numbers, the largest one of 16 (top-k), signs (1-bit), or matrices of rank 2 (PowerSGD). What comes
+// another: 16-bit numbers, the largest one of 32 (top-k), signs (1-bit), or matrices of rank 2 (PowerSGD). What comes
 // out is no longer the sum, so the reference is the same changed rule on one device. What a rank did not say it keeps,
 // and says later: this error feedback decides whether the model trains.
 // Left out: the warm-up of 1-bit Adam and PowerSGD (some exact steps first), and overlapping with backward.
@@ -20,7 +20,7 @@
 
 // ---------------------------------------------------------------- data and sizes
 
-enum { SEQUENCES = 7, STEPS = 3, ONE_OF = 16, RANK = 2, MIN_RATE = 2 };
+enum { SEQUENCES = 7, STEPS = 3, ONE_OF = 32, RANK = 2, MIN_RATE = 2 };
 static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
 
 static const char *const method_name[METHODS] = { "fp16", "top-k", "1-bit", "PowerSGD" };
@@ -112,7 +112,9 @@ static void exact_cases(Run *run) {
     check_exact(run, &plans[HALF], LARGE, "fp16: sums beyond 65504 = all-reduce", 0x1p-10);    // two roundings of 2^-11
     check_exact(run, &all, NOISE, "top-k, k = d = all-reduce", every_bit(run));
     check_exact(run, &plans[ONE_BIT], EVEN, "1-bit: +-1/4 everywhere = all-reduce", every_bit(run));
-    check_exact(run, &plans[POWER_SGD], FLAT, "PowerSGD: sum of rank 2 = all-reduce", LIMIT_ROUNDING);
+    // P = A B^T Q: where the directions of B and of a random Q happen to be almost at right angles, P is short, and its
+    // rounding is that much longer once it is orthonormal.
+    check_exact(run, &plans[POWER_SGD], FLAT, "PowerSGD: sum of rank 2 = all-reduce", 100 * LIMIT_ROUNDING);
     check_exact(run, &full, NOISE, "PowerSGD, full rank = all-reduce", LIMIT_ROUNDING);
 }
 
@@ -186,7 +188,7 @@ static void predict(Run *run, Method method, const Measured *is) {
     const char *name = method_name[method];
     char line[5][64];
     snprintf(line[0], sizeof *line, "%s: sent a step", name);
-    snprintf(line[1], sizeof *line, "%s: calls a step that send", name);
+    snprintf(line[1], sizeof *line, "%s: calls a step", name);
     snprintf(line[2], sizeof *line, "%s: gradients and errors", name);
     snprintf(line[3], sizeof *line, "%s: buffers between steps", name);
     snprintf(line[4], sizeof *line, "%s: buffers, peak", name);
@@ -202,7 +204,10 @@ static void predict(Run *run, Method method, const Measured *is) {
 
 // ---------------------------------------------------------------- a training on text
 
-enum { CURVES = METHODS + 3, LONG = 90, LAST = 10 };
+enum { CURVES = METHODS + 3, LONG = 90, POINTS = 9, EACH = LONG / POINTS };
+// Nats a byte: the exact training comes down by 2.6, and the others must come within a tenth of that. How near varies
+// with the seed and the number of ranks by more than a hundredth.
+static const double NEAR = 0.25, BEHIND = 0.05;
 
 static void curves(Run *run, const Training *short_one) {
     static const ModelConfig reader = { .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256 };
@@ -215,20 +220,26 @@ static void curves(Run *run, const Training *short_one) {
     t.optimizer = sgd(option_real(run, "lr"));
     const char *names[CURVES] = { "exact", "fp16", "top-k", "1-bit", "PowerSGD", "top-k, forgets", "1-bit, forgets" };
     PlotLine lines[CURVES];
-    Course course[CURVES];
-    double x[LONG], end[CURVES] = {0};
-    for (size_t i = 0; i < LONG; i++) x[i] = (double)i;
+    double x[POINTS], mean[CURVES][POINTS] = {{0}}, end[CURVES];       // of ten batches: single ones differ too much
+    for (size_t i = 0; i < POINTS; i++) x[i] = (double)((i + 1) * EACH);
     for (size_t i = 0; i < CURVES; i++) {
         CompressionPlan plan = plans[i == 0 ? 0 : i <= METHODS ? i - 1 : i == METHODS + 1 ? TOP_K : ONE_BIT];
         plan.forgets = i > METHODS;
-        course[i] = train(run, &t, i ? &plan : NULL, NULL);
-        lines[i] = (PlotLine){ names[i], course[i].loss };
-        for (size_t s = LONG - LAST; s < LONG; s++) end[i] += course[i].loss[s] / LAST;
-        say(run, "  %-16s loss %.3f, at the end %.3f\n", names[i], course[i].loss[0], end[i]);
+        Course c = train(run, &t, i ? &plan : NULL, NULL);
+        for (size_t s = 0; s < LONG; s++) mean[i][s / EACH] += c.loss[s] / EACH;
+        lines[i] = (PlotLine){ names[i], mean[i] };
+        end[i] = mean[i][POINTS - 1];
+        // Drawn to a fiftieth: signs of numbers near zero hang on the machine's BLAS, and with them the last digits.
+        for (size_t k = 0; k < POINTS; k++) mean[i][k] = round(50 * mean[i][k]) / 50;
+        say(run, "  %-16s loss of the first step %.2f, of the last ten %.2f\n", names[i], c.loss[0], end[i]);
+        course_free(&c);
     }
-    plot_show(run, &(Plot){ .title = "loss of 90 steps", .x_label = "step", .y_label = "nats a byte", .x = x, .n = LONG,
-                            .lines = lines, .n_lines = CURVES }, PICTURE_CHART);
-    for (size_t i = 0; i < CURVES; i++) course_free(&course[i]);
+    for (size_t i = 1; i <= METHODS; i++)
+        check_true(run, "trained on text", names[i], end[i] < end[0] + NEAR);
+    check_true(run, "trap: no error feedback", "top-k learns less", end[METHODS + 1] > end[1 + TOP_K] + BEHIND);
+    check_true(run, "trap: no error feedback", "1-bit learns less", end[METHODS + 2] > end[1 + ONE_BIT] + BEHIND);
+    plot_show(run, &(Plot){ .title = "training on compressed gradients", .x_label = "steps", .x = x, .n = POINTS,
+                            .y_label = "loss, nats a byte", .lines = lines, .n_lines = CURVES }, PICTURE_CHART);
     data_free(&t.data);
 }
 
@@ -248,7 +259,7 @@ static void compression(Run *run) {
 
 static const Option options[] = {
     { "data", "FILE", "LICENSE", "the text that the loss curves are drawn of" },
-    { "lr", "X", "0.5", "learning rate" },
+    { "lr", "X", "0.1", "learning rate of the loss curves" },
     {0},
 };
 int main(int argc, char **argv) { return lesson_main(argc, argv, compression, options); }
