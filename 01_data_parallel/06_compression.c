@@ -136,7 +136,8 @@ static double both_ways(size_t N, size_t r, size_t words) {
 }
 
 static Bill power_sgd_bill(size_t i, size_t N) {
-    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, e = sizeof(real), n = bucket_size(i), p = 0, q = 0, rest = n;
+    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, e = sizeof(real), n = bucket_size(i);
+    size_t rest = n, p = 0, q = 0;             // elements sent as they are; of all P's; of all Q's
     size_t shapes[4][2] = { { i == 0 ? V : i == 1 ? T : C, i < 2 ? C : 3 * C }, { C, C }, { C, 4 * C }, { 4 * C, C } };
     size_t matrices = i < 2 ? 1 : i < 2 + tiny.layers ? 4 : 0;
     for (size_t k = 0; k < matrices; k++) {
@@ -173,8 +174,8 @@ static Bill bill(Method method, size_t i, size_t N, size_t r) {
 }
 
 static void predict(Run *run, Method method, const Measured *is) {
-    size_t N = run->world->size, e = sizeof(real), buckets = tiny.layers + 3, calls = 0, server = 0, factors = 0, most = 0;
-    size_t Psi = 0, V = tiny.vocab, C = tiny.width;
+    size_t N = run->world->size, e = sizeof(real), V = tiny.vocab, C = tiny.width, buckets = tiny.layers + 3;
+    size_t Psi = 0, calls = 0, server = 0, factors = 0, most = 0;
     double sent = 0;
     for (size_t i = 0; i < buckets; i++) {
         Bill b = bill(method, i, N, run->world->rank);

@@ -305,9 +305,10 @@ static void power_sgd(Compression *c, Bucket *b, Tensor g, Tensor e) {
     // EXERCISE 01.06b (8 points): a round of PowerSGD. For every matrix m of b->params that is low_rank: M =
     // matrix_of(e, m) [rows, cols] is my part of the matrix to send, m->q [cols, rank] is Q of the last round.
     // Orthonormalise Q (orthonormalise), P = M Q (op_matmul), where P is next(ps, &at, m->rows, m->rank); then ONE
-    // all-reduce of all P's. Orthonormalise every P, Q = M^T P (op_matmul_tn), where Q is next(qs, &at_q, m->cols, m->rank);
-    // ONE all-reduce of all Q's. Copy each Q to m->q for the next round; the sum over ranks is P Q^T (op_matmul_nt), to
-    // be left in matrix_of(g, m), and a N-th of it in matrix_of(sent, m) (op_scale). No call when length.p is 0.
+    // all-reduce of all P's. Orthonormalise every P, Q = M^T P (op_matmul_tn), where Q is
+    // next(qs, &at_q, m->cols, m->rank); ONE all-reduce of all Q's. Copy each Q to m->q for the next round; the sum
+    // over ranks is P Q^T (op_matmul_nt), to be left in matrix_of(g, m), and its N-th part in matrix_of(sent, m)
+    // (op_scale). Without such a matrix (length.p is 0) there is no call.
     for (size_t i = 0; i < b->n_params; i++) {
         Matrix *m = &b->params[i];
         if (!m->low_rank) continue;

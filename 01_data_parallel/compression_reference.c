@@ -5,7 +5,13 @@
 #include "01_data_parallel/compression_items.h"
 
 // error [N, size], server_error [1, size].
-typedef struct { CompressionPlan plan; Bucket *buckets; size_t n_buckets; Tensor error, server_error; Arena arena; } OneDevice;
+typedef struct {
+    CompressionPlan plan;
+    Bucket *buckets;
+    size_t n_buckets;
+    Tensor error, server_error;
+    Arena arena;
+} OneDevice;
 
 // Of one bucket, on the host: x [N, n] is gradient + error of every shard, or, for HALF, the gradient.
 typedef struct { size_t N, n; real *x, *sum; } Shards;
