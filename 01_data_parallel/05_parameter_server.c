@@ -19,21 +19,15 @@
 #include "common/picture.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 // ---------------------------------------------------------------- data and sizes
 
 enum { SEQUENCES = 7, STEPS = 6 };             // STEPS of every worker; it has the same sequences under both rules
 static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
 
-// How the servers go about it. A staleness of STEPS is no bound.
-typedef struct { bool asynchronous; size_t staleness; } Rule;
-
 typedef struct {
-    Served *log;                               // of server 0, on all ranks; NULL when synchronous
-    bool same_logs;                            // every server served in the same order
+    Log log;                                   // of server 0, on all ranks; without lines when synchronous
     Snapshot *last;                            // the weights at the end
-    Picoseconds begin;                         // when the servers sent version 0
     Timing timing;
     size_t sent, calls, parameters, gradients, optimizer, buffers;
 } Record;
@@ -46,13 +40,13 @@ static void label_version(Snapshot *s, size_t version) {
     snapshot_label(s, label);
 }
 
-static void work(const Cluster *c, const Training *t, Rule rule, Model *m, double *loss, Course *got) {
+static void work(const Cluster *c, const Training *t, bool asynchronous, Model *m, double *loss, Course *got) {
     worker_pull(c, m);
     for (size_t step = 0; step < STEPS; step++) {
         loss[step] = worker_gradient(m, t, c->workers, cluster_worker(c), step);
         worker_push(c, m);
         worker_pull(c, m);
-        if (rule.asynchronous) continue;
+        if (asynchronous) continue;
         label_version(got->weights, step);     // so that a check sees whether all have the server's bits
         model_snapshot_weights(m, got->weights);
     }
@@ -76,8 +70,8 @@ static void serve_synchronously(const Cluster *c, Model *m, Optimizer *o, Inbox 
     }
 }
 
-static void serve_as_they_come(const Cluster *c, Model *m, Optimizer *o, Inbox *in, size_t staleness, Served *log,
-                               Course *got, double *squares) {
+static void serve_as_they_come(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Log *log, Course *got,
+                               double *squares) {
     size_t *done = host_alloc(c->workers * sizeof *done), *taken = host_alloc(c->workers * sizeof *taken);
     bool *waits = host_alloc(c->workers * sizeof *waits);              // for an answer
     for (size_t w = 0; w < c->workers; w++) {
@@ -86,7 +80,7 @@ static void serve_as_they_come(const Cluster *c, Model *m, Optimizer *o, Inbox *
     }
     for (size_t version = 0; version < c->workers * STEPS; version++) {
         size_t next = server_next(c, in);
-        log[version] = (Served){ next, taken[next], comm_arrival(in->coming[next]) };
+        log->line[version] = (Served){ next, taken[next], comm_arrival(in->coming[next]) };
         server_take(in, next);
         tensor_copy(m->g, in->piece[next]);
         optimizer_step(o, m, 1);
@@ -95,7 +89,7 @@ static void serve_as_they_come(const Cluster *c, Model *m, Optimizer *o, Inbox *
         write_down(got, version, m, squares);
         // This push may have been the one for which others waited.
         for (size_t w = 0; w < c->workers; w++) {
-            if (!waits[w] || !server_lets_go(c, done, w, staleness)) continue;
+            if (!waits[w] || !server_lets_go(c, done, w, log->staleness)) continue;
             server_answer(c, m, w);
             waits[w] = false;
             taken[w] = version + 1;
@@ -109,40 +103,28 @@ static void serve_as_they_come(const Cluster *c, Model *m, Optimizer *o, Inbox *
 
 // ---------------------------------------------------------------- training
 
-// For the log, which the training never needs: everybody gets the norms, and the losses in the order of the versions.
-static void tell_all(const Cluster *c, Rule rule, Course *got, const double *loss, double *squares, Record *is) {
-    size_t tensors = config_tensors(&tiny), seen = 0;
-    is->same_logs = !rule.asynchronous || log_tell(got->run, is->log, got->steps, cluster_serves(c));
-    for (size_t v = 0; v < got->steps && !cluster_serves(c); v++)
-        if (!rule.asynchronous || is->log[v].worker == cluster_worker(c)) got->loss[v] = loss[seen++];
-    ledger_pause();
-    comm_all_reduce_doubles(c->world, got->loss, got->steps);
-    comm_all_reduce_doubles(c->world, squares, got->steps * tensors);
-    ledger_resume();
-    for (size_t v = 0; v < got->steps; v++) got->norm[v] = norm_of_squares(squares + v * tensors, tensors);
-}
-
-static Course train(Run *run, const Cluster *c, const Training *t, Rule rule, Record *is) {
-    Course got = course_new(run, t);
+static Course train(Run *run, const Cluster *c, const Training *t, Record *is) {
+    Training updates = *t;
+    if (is->log.line) updates.steps *= c->workers;             // one for every push
+    Course got = course_new(run, &updates);
     Optimizer o = t->optimizer;
     Model *m = cluster_model(c, &t->model);
-    double loss[STEPS], *squares = host_alloc(t->steps * config_tensors(&tiny) * sizeof *squares);
-    *is = (Record){ .log = rule.asynchronous ? host_alloc(t->steps * sizeof *is->log) : NULL,
-                    .last = snapshot_new(run) };
+    double loss[STEPS], *squares = host_alloc(updates.steps * config_tensors(&tiny) * sizeof *squares);
+    is->last = snapshot_new(run);
     comm_all_reduce_doubles(c->world, squares, 1);             // all begin at the same moment
     comm_ledger_reset(c->world);
-    is->begin = clock_now();
+    is->log.begin = clock_now();
     picture_begin(run, MEM_ACTIVATIONS);
     if (cluster_serves(c)) {
         Inbox in = inbox_new(c, m);
         optimizer_allocate(&o, m);
-        if (rule.asynchronous) serve_as_they_come(c, m, &o, &in, rule.staleness, is->log, &got, squares);
+        if (is->log.line) serve_as_they_come(c, m, &o, &in, &is->log, &got, squares);
         else serve_synchronously(c, m, &o, &in, &got, squares);
         is->buffers = memory_now(MEM_COMMUNICATION);
         model_snapshot_weights(m, is->last);
         inbox_free(&in);
     } else {
-        work(c, t, rule, m, loss, &got);
+        work(c, t, is->log.line, m, loss, &got);
     }
     picture_end(run);
     is->timing = picture_timing(run);
@@ -151,14 +133,14 @@ static Course train(Run *run, const Cluster *c, const Training *t, Rule rule, Re
     is->parameters = memory_now(MEM_PARAMETERS);
     is->gradients = memory_now(MEM_GRADIENTS);
     is->optimizer = memory_now(MEM_OPTIMIZER);
-    tell_all(c, rule, &got, loss, squares, is);
+    log_tell(&is->log, c, &got, loss, squares, config_tensors(&tiny));
     model_free(m);
     free(squares);
     return got;
 }
 
-static void record_free_all(Record *is) {
-    free(is->log);
+static void forget(Record *is) {
+    log_free(&is->log);
     snapshot_free(is->last);
 }
 
@@ -211,33 +193,6 @@ static void predict(Run *run, const Cluster *c, size_t slow, const Record *is, d
          (double)is->timing.step);
 }
 
-// ---------------------------------------------------------------- what a log shows
-
-static const char *rule_name(char text[32], Rule r) {
-    if (!r.asynchronous) strcpy(text, "synchronous");
-    else if (r.staleness >= STEPS) strcpy(text, "no bound");
-    else snprintf(text, 32, "staleness %zu", r.staleness);
-    return text;
-}
-
-// One worker may begin when everybody has done at least j - s steps, and by its push nobody has done more than
-// j + s + 1: each of the others has come at most 2 s + 1 times between.
-static void check_log(Run *run, const Cluster *c, size_t slow, Rule rule, const Record *is) {
-    char name[32];
-    size_t lines = STEPS * c->workers, s = rule.staleness;
-    double took[SEQUENCES];
-    Served *want = host_alloc(lines * sizeof *want);
-    for (size_t w = 0; w < c->workers; w++) took[w] = computing(c, w, slow);
-    log_predict(want, c->workers, STEPS, s, is->begin, took, message(c));
-    LogSeen seen = log_look(is->log, c->workers, STEPS, is->begin);
-    rule_name(name, rule);
-    log_check(run, name, is->log, want, lines);
-    check_true(run, name, "nobody begins more than s steps ahead", seen.ahead <= s);
-    check_true(run, name, "no gradient is older than (n-1)(2s+1)", seen.lag <= (c->workers - 1) * (2 * s + 1));
-    check_true(run, name, "all servers have the same log", is->same_logs);
-    free(want);
-}
-
 // ---------------------------------------------------------------- the lesson
 
 static void compare(Run *run, const Cluster *c, const char *what, Course *got, Course *want) {
@@ -250,8 +205,8 @@ static void compare(Run *run, const Cluster *c, const char *what, Course *got, C
 }
 
 static Record synchronous(Run *run, const Cluster *c, const Training *t) {
-    Record is;
-    Course got = train(run, c, t, (Rule){ false, 0 }, &is);
+    Record is = {0};
+    Course got = train(run, c, t, &is);
     Course whole = course_unsplit(run, t, 1), ordered = course_unsplit(run, t, c->workers);
     course_compare(run, "synchronous = unsplit", &got, &whole, LIMIT_ROUNDING);
     compare(run, c, "synchronous = workers in order", &got, &ordered);
@@ -261,72 +216,28 @@ static Record synchronous(Run *run, const Cluster *c, const Training *t) {
     return is;
 }
 
-static Record asynchronous(Run *run, const Cluster *c, const Training *t, size_t slow, size_t staleness) {
-    Rule rule = { true, staleness };
-    Record is;
-    Training pushes = *t;
-    char name[32], line[96];
-    pushes.steps = STEPS * c->workers;                         // a version each
-    Course got = train(run, c, &pushes, rule, &is), replayed = log_replay(run, &pushes, c->workers, is.log);
-    snprintf(line, sizeof line, "%s = the log replayed", rule_name(name, rule));
+static Record asynchronous(Run *run, const Cluster *c, const Training *t, size_t staleness, size_t slow) {
+    Record is = { .log = log_new(c->workers, STEPS, staleness) };
+    char line[96];
+    double took[SEQUENCES];
+    Course got = train(run, c, t, &is), replayed = log_replay(run, t, &is.log);
+    snprintf(line, sizeof line, "%s = the log replayed", is.log.name);
     compare(run, c, line, &got, &replayed);
-    if (!got.adamw) check_log(run, c, slow, rule, &is);        // who comes when is the same under AdamW
+    for (size_t w = 0; w < c->workers; w++) took[w] = computing(c, w, slow);
+    if (!got.adamw) log_check(run, &is.log, took, message(c));         // under AdamW it is the same log
     course_free(&got);
     course_free(&replayed);
     return is;
 }
 
-// One all-reduce of the gradient among the workers alone: what each of them sends.
-static double ring_of_workers(const Cluster *c) {
-    Comm *ring = comm_split(c->world, cluster_serves(c), 0, "ring");
-    Arena a = arena(MEM_WORKSPACE);
-    Tensor g = tensor_new(&a, 1, parameters());
-    tensor_fill(g, 0);
-    if (!cluster_serves(c)) comm_all_reduce(ring, g);
-    double sent = (double)comm_bytes_sent(ring);
-    arena_free(&a);
-    comm_free(ring);
-    return sent;
-}
-
-static void say_traffic(Run *run, const Cluster *c) {
-    size_t n = c->workers, k = c->servers, S = parameters() * sizeof(real);
-    size_t through = n * part(parameters(), k, 0) * sizeof(real);
-    double ring = ring_bytes(ALL_REDUCE_PASSES, n, parameters(), sizeof(real));
-    double beta = clock_config()->link.beta, one_link = beta > 0 ? (double)through / beta * 1e3 : 0;
-    say(run, "\nbytes out of one device in a step, and as many in (S = %zu, n = %zu, k = %zu)", S, n, k);
-    say(run, "    a worker: S                          %9zu\n    a server: n S/k                      %9zu\n"
-        "    a rank of a ring: 2 (n-1)/n S        %9.0f\n", S, through, ring);
-    if (beta == 0) return;
-    say(run, "The model clock gives every pair of ranks a link of its own: a message takes %.3f ms.\n"
-        "Through one link of that kind a server's n S/k would take %.3f ms in and %.3f ms out.\n", message(c) * 1e-9,
-        one_link, one_link);
-}
-
-static void say_rules(Run *run, const Cluster *c, const Record *sync, const Record *is, const Rule *rule,
-                      size_t rules) {
-    char name[32];
-    say(run, "\n%-15s %14s %22s %26s\n", "", "pushes a ms", "steps ahead, most", "versions behind (bound)");
-    say(run, "%-15s %14.3f %22d %26s\n", "synchronous", STEPS * (double)c->workers * 1e9 / (double)sync->timing.step, 0,
-        "0 (0)");
-    for (size_t i = 0; i < rules; i++) {
-        LogSeen seen = log_look(is[i].log, c->workers, STEPS, is[i].begin);
-        char versions[48];
-        snprintf(versions, sizeof versions, "%zu (%zu)", seen.lag, (c->workers - 1) * (2 * rule[i].staleness + 1));
-        if (rule[i].staleness >= STEPS) snprintf(versions, sizeof versions, "%zu (none)", seen.lag);
-        say(run, "%-15s %14.3f %22zu %26s\n", rule_name(name, rule[i]), seen.pushes, seen.ahead, versions);
-    }
-    say(run, "(pushes until the first worker is through)\n");
-}
-
-static void show(Run *run, const Cluster *c, const Training *t, Rule rule, const char *title, int what) {
-    Record is;
-    Training pushes = *t;
-    if (rule.asynchronous) pushes.steps *= c->workers;
-    Course drawn = train(run, c, &pushes, rule, &is);
+static void show(Run *run, const Cluster *c, const Training *t, Log log, int what) {
+    Record is = { .log = log };
+    char title[64] = "synchronous";
+    if (log.line) snprintf(title, sizeof title, "asynchronous, %s", log.name);
+    Course drawn = train(run, c, t, &is);
     picture_show(run, title, what);
     course_free(&drawn);
-    record_free_all(&is);
+    forget(&is);
 }
 
 static void parameter_server(Run *run) {
@@ -341,27 +252,31 @@ static void parameter_server(Run *run) {
                    .sequences = SEQUENCES, .micro_batches = 1, .optimizer = sgd(0.1) };
     t.model.seed = run->seed;
     if (run->world->rank == c.servers) clock_set_speed(1 / (double)slow);
-    const Rule rule[] = { { true, 0 }, { true, s }, { true, STEPS } };
+    const size_t bound[] = { 0, s, STEPS };
     Record sync = synchronous(run, &c, &t), is[3];
-    for (size_t i = 0; i < 3; i++) is[i] = asynchronous(run, &c, &t, slow, rule[i].staleness);
+    for (size_t i = 0; i < 3; i++) is[i] = asynchronous(run, &c, &t, bound[i], slow);
     // With s = 0 everybody's gradient is of the version that the round began with, and SGD's small steps add up to the
     // one that the synchronous server makes. With s > 0 and more than one worker that is over.
     check_close(run, "SGD: staleness 0 = synchronous, at the end", is[0].last, sync.last, LIMIT_ROUNDING);
     if (c.workers == 1) check_equal(run, "one worker: always synchronous", is[2].last, sync.last);
     else check_differs(run, "SGD: no bound is another training", is[2].last, sync.last, 1e-4);
     t.optimizer = adamw(0.01);
-    Record adam = synchronous(run, &c, &t), adam_is = asynchronous(run, &c, &t, slow, s);
+    Record adam = synchronous(run, &c, &t), adam_is = asynchronous(run, &c, &t, s, slow);
 
-    show(run, &c, &t, (Rule){ false, 0 }, "synchronous", PICTURE_NO_FILES);
-    show(run, &c, &t, rule[2], "asynchronous, no bound", PICTURE_NO_FILES);
-    show(run, &c, &t, rule[1], "asynchronous, bounded staleness", PICTURE_CHART);
-    say_rules(run, &c, &sync, is, rule, 3);
-    say_traffic(run, &c);
-    predict(run, &c, slow, &adam, ring_of_workers(&c));
-    for (size_t i = 0; i < 3; i++) record_free_all(&is[i]);
-    record_free_all(&sync);
-    record_free_all(&adam);
-    record_free_all(&adam_is);
+    show(run, &c, &t, (Log){0}, PICTURE_NO_FILES);
+    show(run, &c, &t, log_new(c.workers, STEPS, STEPS), PICTURE_NO_FILES);
+    show(run, &c, &t, log_new(c.workers, STEPS, s), PICTURE_CHART);
+    double pushes = STEPS * (double)c.workers * 1e9 / (double)sync.timing.step;
+    say(run, "\n%-15s %12s %18s %24s", "", "pushes a ms", "most steps ahead", "versions behind (bound)");
+    say(run, "%-15s %12.3f %18d %17d (0)", "synchronous", pushes, 0, 0);
+    for (size_t i = 0; i < 3; i++) log_say(run, &is[i].log);
+    say(run, "(pushes until the first worker is through)");
+    cluster_say_traffic(run, &c, parameters());
+    predict(run, &c, slow, &adam, cluster_ring(&c, parameters()));
+    for (size_t i = 0; i < 3; i++) forget(&is[i]);
+    forget(&sync);
+    forget(&adam);
+    forget(&adam_is);
     data_free(&t.data);
 }
 

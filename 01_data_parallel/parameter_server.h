@@ -37,4 +37,8 @@ void server_update_all(const Cluster *c, Model *m, Optimizer *o, Inbox *in);
 // done so many steps begin another one, if none may be more than `staleness` steps ahead of the slowest?
 size_t server_next(const Cluster *c, const Inbox *in);
 bool server_lets_go(const Cluster *c, const size_t *done, size_t worker, size_t staleness);
+
+// ---- beside the ring ----
+double cluster_ring(const Cluster *c, size_t count);           // one all-reduce of the workers alone: bytes I sent
+void cluster_say_traffic(Run *run, const Cluster *c, size_t count);
 #endif

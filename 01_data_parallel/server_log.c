@@ -1,8 +1,73 @@
 // server_log.c: see server_log.h.
 #include "01_data_parallel/server_log.h"
-#include "01_data_parallel/parameter_server.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+
+Log log_new(size_t workers, size_t steps, size_t staleness) {
+    Served *line = (Served *)host_alloc(workers * steps * sizeof *line);
+    Log log = { workers, steps, staleness, "no bound", line, 0, true };
+    if (staleness < steps) snprintf(log.name, sizeof log.name, "staleness %zu", staleness);
+    return log;
+}
+void log_free(Log *log) { free(log->line); }
+
+// ---------------------------------------------------------------- for the comparison
+
+static void tell_lines(Log *log, const Cluster *c) {
+    size_t lines = log->workers * log->steps;
+    Served *mine = (Served *)host_alloc(lines * sizeof *mine);
+    for (size_t v = 0; v < lines; v++) mine[v] = log->line[v];
+    side_broadcast(log->line, lines * sizeof *log->line);
+    for (size_t v = 0; v < lines && cluster_serves(c); v++)    // a smaller piece arrives a little earlier
+        log->same = log->same && mine[v].worker == log->line[v].worker && mine[v].taken == log->line[v].taken;
+    free(mine);
+}
+
+void log_tell(Log *log, const Cluster *c, Course *got, const double *loss, double *squares, size_t tensors) {
+    size_t updates = got->steps, seen = 0;
+    if (log->line) tell_lines(log, c);
+    for (size_t v = 0; v < updates && !cluster_serves(c); v++)
+        if (!log->line || log->line[v].worker == cluster_worker(c)) got->loss[v] = loss[seen++];
+    ledger_pause();
+    comm_all_reduce_doubles(c->world, got->loss, updates);
+    comm_all_reduce_doubles(c->world, squares, updates * tensors);
+    ledger_resume();
+    for (size_t v = 0; v < updates; v++) got->norm[v] = norm_of_squares(squares + v * tensors, tensors);
+}
+
+Course log_replay(Run *run, const Training *t, const Log *log) {
+    Training updates = *t;
+    updates.steps = log->workers * log->steps;
+    Course c = course_new(run, &updates);
+    if (run->world->rank > 0) return c;
+    ledger_pause();
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    Optimizer o = t->optimizer;
+    Arena a = arena(MEM_REFERENCE);
+    size_t *done = (size_t *)host_alloc(log->workers * sizeof *done);
+    model_allocate(m);
+    optimizer_allocate(&o, m);
+    Tensor version = tensor_new(&a, updates.steps + 1, m->size);
+    tensor_copy(tensor_row_range(version, 0, 1), m->w);
+    for (size_t v = 0; v < updates.steps; v++) {
+        size_t w = log->line[v].worker;
+        tensor_copy(m->w, tensor_row_range(version, log->line[v].taken, log->line[v].taken + 1));
+        double loss = worker_gradient(m, t, log->workers, w, done[w]++);
+        tensor_copy(m->w, tensor_row_range(version, v, v + 1));
+        double norm = model_grad_norm(m, NULL);
+        optimizer_step(&o, m, 1);
+        tensor_copy(tensor_row_range(version, v + 1, v + 2), m->w);
+        course_record(&c, v, m, loss, norm);
+    }
+    model_free(m);
+    free(done);
+    arena_free(&a);
+    ledger_resume();
+    return c;
+}
+
+// ---------------------------------------------------------------- what it must be
 
 // Push number step * workers + worker, until it has its place in the log.
 typedef struct { size_t number, worker; double arrival; } Push;
@@ -22,97 +87,90 @@ static double answered(const double *value, size_t push, size_t n, size_t stalen
     return last;
 }
 
-void log_predict(Served *log, size_t workers, size_t steps, size_t staleness, Picoseconds begin,
-                 const double *computing, double message) {
-    size_t n = workers, lines = n * steps;
+// From sizes and speeds alone: all are sent version 0 at `begin`, and a push arrives after two messages and its
+// worker's computing, counted from the answer.
+static Served *predicted(const Log *log, const double *computing, double message) {
+    size_t n = log->workers, lines = n * log->steps, staleness = log->staleness;
+    Served *line = (Served *)host_alloc(lines * sizeof *line);
     Push *push = (Push *)host_alloc(lines * sizeof *push);
     double *arrival = (double *)host_alloc(lines * sizeof *arrival);
     double *version = (double *)host_alloc(lines * sizeof *version);       // that each push made
     for (size_t i = 0; i < lines; i++) {
-        double answer = i < n ? (double)begin : answered(arrival, i - n, n, staleness);
+        double answer = i < n ? (double)log->begin : answered(arrival, i - n, n, staleness);
         arrival[i] = answer + message + computing[i % n] + message;
-        push[i] = (Push){ i, i % n, arrival[i] };
+        push[i].number = i;
+        push[i].worker = i % n;
+        push[i].arrival = arrival[i];
     }
     qsort(push, lines, sizeof *push, by_arrival);
     for (size_t v = 0; v < lines; v++) version[push[v].number] = (double)(v + 1);
     for (size_t v = 0; v < lines; v++) {
         size_t i = push[v].number;
         size_t taken = i < n ? 0 : (size_t)answered(version, i - n, n, staleness);
-        log[v] = (Served){ push[v].worker, taken, (Picoseconds)push[v].arrival };
+        line[v].worker = push[v].worker;
+        line[v].taken = taken;
+        line[v].arrival = (Picoseconds)push[v].arrival;
     }
     free(push);
     free(arrival);
     free(version);
+    return line;
 }
 
-void log_check(Run *run, const char *what, const Served *got, const Served *want, size_t lines) {
-    static const char *const name[] = { "log: whose push", "log: the version it was taken at", "log: when it arrived" };
-    double *a = (double *)host_alloc(lines * sizeof *a), *b = (double *)host_alloc(lines * sizeof *b);
-    for (size_t column = 0; column < 3; column++) {
-        for (size_t v = 0; v < lines; v++) {
-            const Served *x = &got[v], *y = &want[v];
-            a[v] = (double)(column == 0 ? x->worker : column == 1 ? x->taken : x->arrival);
-            b[v] = (double)(column == 0 ? y->worker : column == 1 ? y->taken : y->arrival);
-        }
-        check_numbers(run, what, name[column], a, b, lines, 0);
-    }
-    free(a);
-    free(b);
-}
+// ---------------------------------------------------------------- what it shows
 
-LogSeen log_look(const Served *log, size_t workers, size_t steps, Picoseconds begin) {
-    LogSeen seen = { 0, 0, 0 };
-    size_t *done = (size_t *)host_alloc(workers * sizeof *done);           // of each worker, in all lines before
-    for (size_t v = 0; v < workers * steps; v++) {
-        size_t *then = (size_t *)host_alloc(workers * sizeof *then), slowest = steps;      // when it was answered
-        for (size_t i = 0; i < log[v].taken; i++) then[log[i].worker]++;
-        for (size_t w = 0; w < workers; w++) slowest = then[w] < slowest ? then[w] : slowest;
-        if (then[log[v].worker] - slowest > seen.ahead) seen.ahead = then[log[v].worker] - slowest;
-        if (v - log[v].taken > seen.lag) seen.lag = v - log[v].taken;
+// The most that is seen in a log. Lag: versions between the weights of a gradient and those it is applied to. Ahead:
+// steps that a worker which begins one has done more than the slowest. And pushes a millisecond until the first worker
+// is through.
+typedef struct { size_t lag, ahead; double pushes; } Seen;
+
+static Seen look(const Log *log) {
+    Seen seen = { 0, 0, 0 };
+    size_t *done = (size_t *)host_alloc(log->workers * sizeof *done);      // of each worker, in all lines before
+    for (size_t v = 0; v < log->workers * log->steps; v++) {
+        const Served *l = &log->line[v];
+        size_t *then = (size_t *)host_alloc(log->workers * sizeof *then), slowest = log->steps;    // at its answer
+        for (size_t i = 0; i < l->taken; i++) then[log->line[i].worker]++;
+        for (size_t w = 0; w < log->workers; w++) slowest = then[w] < slowest ? then[w] : slowest;
+        if (then[l->worker] - slowest > seen.ahead) seen.ahead = then[l->worker] - slowest;
+        if (v - l->taken > seen.lag) seen.lag = v - l->taken;
         free(then);
-        if (++done[log[v].worker] < steps || seen.pushes > 0) continue;
-        seen.pushes = (double)(v + 1) * 1e9 / (double)(log[v].arrival - begin);
+        if (++done[l->worker] < log->steps || seen.pushes > 0) continue;
+        seen.pushes = (double)(v + 1) * 1e9 / (double)(l->arrival - log->begin);
     }
     free(done);
     return seen;
 }
 
-bool log_tell(Run *run, Served *log, size_t lines, bool mine) {
-    Served *here = (Served *)host_alloc(lines * sizeof *here);
-    bool same = true;
-    for (size_t v = 0; v < lines; v++) here[v] = log[v];
-    side_broadcast(log, lines * sizeof *log);
-    for (size_t v = 0; v < lines && mine && run->world->rank > 0; v++)
-        same = same && here[v].worker == log[v].worker && here[v].taken == log[v].taken;
-    free(here);
-    return same;
+// A worker may begin step j when everybody has done at least j - s, and until its push nobody does more than j + s + 1:
+// each of the n - 1 others comes at most 2 s + 1 times between.
+static size_t oldest(const Log *log) { return (log->workers - 1) * (2 * log->staleness + 1); }
+
+void log_check(Run *run, const Log *log, const double *computing, double message) {
+    static const char *const name[] = { "log: whose push", "log: the version it was taken at", "log: when it arrived" };
+    size_t lines = log->workers * log->steps;
+    Served *want = predicted(log, computing, message);
+    double *a = (double *)host_alloc(lines * sizeof *a), *b = (double *)host_alloc(lines * sizeof *b);
+    for (size_t column = 0; column < 3; column++) {
+        for (size_t v = 0; v < lines; v++) {
+            const Served *x = &log->line[v], *y = &want[v];
+            a[v] = (double)(column == 0 ? x->worker : column == 1 ? x->taken : x->arrival);
+            b[v] = (double)(column == 0 ? y->worker : column == 1 ? y->taken : y->arrival);
+        }
+        check_numbers(run, log->name, name[column], a, b, lines, 0);
+    }
+    Seen seen = look(log);
+    check_true(run, log->name, "nobody begins more than s steps ahead", seen.ahead <= log->staleness);
+    check_true(run, log->name, "no gradient is older than (n-1)(2s+1)", seen.lag <= oldest(log));
+    check_true(run, log->name, "all servers have the same log", log->same);
+    free(a);
+    free(b);
+    free(want);
 }
 
-Course log_replay(Run *run, const Training *t, size_t workers, const Served *log) {
-    Course c = course_new(run, t);
-    if (run->world->rank > 0) return c;
-    ledger_pause();
-    Model *m = model_describe(&t->model, model_layers(&t->model));
-    Optimizer o = t->optimizer;
-    Arena a = arena(MEM_REFERENCE);
-    size_t *done = (size_t *)host_alloc(workers * sizeof *done);
-    model_allocate(m);
-    optimizer_allocate(&o, m);
-    Tensor version = tensor_new(&a, t->steps + 1, m->size);
-    tensor_copy(tensor_row_range(version, 0, 1), m->w);
-    for (size_t v = 0; v < t->steps; v++) {
-        size_t w = log[v].worker;
-        tensor_copy(m->w, tensor_row_range(version, log[v].taken, log[v].taken + 1));
-        double loss = worker_gradient(m, t, workers, w, done[w]++);
-        tensor_copy(m->w, tensor_row_range(version, v, v + 1));
-        double norm = model_grad_norm(m, NULL);
-        optimizer_step(&o, m, 1);
-        tensor_copy(tensor_row_range(version, v + 1, v + 2), m->w);
-        course_record(&c, v, m, loss, norm);
-    }
-    model_free(m);
-    free(done);
-    arena_free(&a);
-    ledger_resume();
-    return c;
+void log_say(Run *run, const Log *log) {
+    Seen seen = look(log);
+    char bound[32] = "none";
+    if (log->staleness < log->steps) snprintf(bound, sizeof bound, "%zu", oldest(log));
+    say(run, "%-15s %12.3f %18zu %17zu (%s)\n", log->name, seen.pushes, seen.ahead, seen.lag, bound);
 }

@@ -1,26 +1,28 @@
-// server_log.h: what an asynchronous parameter server did, line by line; and what it must have done.
+// server_log.h: what an asynchronous parameter server did, line by line; what it must have done; and the reference.
 #ifndef SERVER_LOG_H
 #define SERVER_LOG_H
-#include "common/course.h"
+#include "01_data_parallel/parameter_server.h"
 
+// A push: of which worker, the version of the weights that its gradient was taken at, and when it arrived.
+typedef struct { size_t worker, taken; Picoseconds arrival; } Served;
 // Line v is the push that made version v + 1 of the weights out of version v. Version 0 is what all begin with.
-typedef struct { size_t worker, taken; Picoseconds arrival; } Served;  // taken: the version its gradient was taken at
+typedef struct {
+    size_t workers, steps, staleness;              // steps of each worker; a staleness of `steps` is no bound
+    char name[24];                                 // "staleness 1", "no bound"
+    Served *line;                                  // [workers * steps]; NULL: none, a synchronous training
+    Picoseconds begin;                             // when version 0 was sent
+    bool same;                                     // every server served in this order
+} Log;
+Log log_new(size_t workers, size_t steps, size_t staleness);
+void log_free(Log *log);
 
-// The log of `workers` that take `steps` steps each, at most `staleness` apart: from how long they compute for one
-// (computing[workers]) and how long a message takes. All are sent version 0 at `begin`.
-void log_predict(Served *log, size_t workers, size_t steps, size_t staleness, Picoseconds begin,
-                 const double *computing, double message);
-void log_check(Run *run, const char *what, const Served *got, const Served *want, size_t lines);
-
-// The most that is seen in a log. Lag: versions between the weights of a gradient and those it is applied to. Ahead:
-// steps that a worker which begins one has done more than the slowest. And pushes a millisecond until the first worker
-// is through.
-typedef struct { size_t lag, ahead; double pushes; } LogSeen;
-LogSeen log_look(const Served *log, size_t workers, size_t steps, Picoseconds begin);
-
-// Collective: all get the log of rank 0. Is the order in mine the same? (A smaller piece arrives a little earlier.)
-bool log_tell(Run *run, Served *log, size_t lines, bool mine);
+// After a training, collective. All get server 0's log, the losses (of each update; each worker has those of its steps)
+// and the norms (from each server's squares, per update and tensor), for the comparison: the training needs none.
+void log_tell(Log *log, const Cluster *c, Course *got, const double *loss, double *squares, size_t tensors);
 // The reference: one device (rank 0, uncounted) that takes each push's gradient at the version of the weights which its
-// worker had, and applies it to the newest. A step of the Course is a line of the log: t->steps is how many there are.
-Course log_replay(Run *run, const Training *t, size_t workers, const Served *log);
+// worker had, and applies it to the newest. A step of the Course is a line of the log.
+Course log_replay(Run *run, const Training *t, const Log *log);
+// Is it the log that must come of these times? computing[workers] picoseconds a step, `message` ps a message.
+void log_check(Run *run, const Log *log, const double *computing, double message);
+void log_say(Run *run, const Log *log);            // a row of a table
 #endif
