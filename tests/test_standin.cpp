@@ -3,13 +3,17 @@
 #include <cuda_runtime.h>
 #include <cublas_v2.h>
 #include <nccl.h>
+#include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <string>
+#include <sys/mman.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 #include <vector>
 
@@ -454,10 +458,451 @@ static void products() {
     });
 }
 
+// ---- NCCL ----
+
+#define NCCL(call) nccl(call, #call, __LINE__)
+static void nccl(ncclResult_t e, const char *what, int line) {
+    if (e == ncclSuccess) return;
+    fprintf(stderr, "line %d: %s: %s: %s\n", line, what, ncclGetErrorString(e), ncclGetLastError(nullptr));
+    _exit(1);
+}
+
+// What the ranks of a test share besides their communicator.
+struct Shared {
+    ncclUniqueId id;
+    volatile bool there;
+    volatile int word[8];
+};
+struct Rank {
+    int rank, size;
+    Shared *shared;
+    ncclComm_t comm;
+    cudaStream_t stream;
+
+    void wait_for(int i, int value) const {
+        while (shared->word[i] != value) usleep(100);
+    }
+    ncclResult_t begin(int r, int n, int blocking = 1) {
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.commName = "dp";
+        config.blocking = blocking;
+        if (rank == 0) {
+            NCCL(ncclGetUniqueId(&shared->id));
+            shared->there = true;
+        }
+        while (!shared->there) usleep(100);
+        return ncclCommInitRankConfig(&comm, n, shared->id, r, &config);
+    }
+    // What the communicator says at last, or ncclInProgress after a while.
+    ncclResult_t verdict() const {
+        ncclResult_t e = ncclSuccess;
+        for (int i = 0; i < 5000 && !e && cudaStreamQuery(stream) == cudaErrorNotReady; i++) {
+            NCCL(ncclCommGetAsyncError(comm, &e));
+            usleep(100);
+        }
+        return e ? e : cudaStreamQuery(stream) ? ncclInProgress : ncclSuccess;
+    }
+};
+
+static Shared *share() {
+    const int may = PROT_READ | PROT_WRITE, is = MAP_SHARED | MAP_ANONYMOUS;
+    return static_cast<Shared *>(mmap(nullptr, sizeof(Shared), may, is, -1, 0));
+}
+
+// Every rank a process with a GPU of its own. The worst end of one is the end of all.
+static std::function<void()> ranks_bare(int n, const std::function<void(Rank &)> &body) {
+    return [=] {
+        int worst = 0, how;
+        Shared *shared = share();
+        setenv("STANDIN_GPUS", std::to_string(n).c_str(), 1);
+        for (int r = 0; r < n; r++)
+            if (fork() == 0) {
+                Rank me = { r, n, shared, nullptr, nullptr };
+                alarm(20);
+                CUDA(cudaSetDevice(r));
+                me.stream = stream();
+                body(me);
+                _exit(0);
+            }
+        while (wait(&how) > 0) worst = std::max(worst, WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how));
+        if (worst) _exit(worst);
+    };
+}
+static std::function<void()> ranks(int n, const std::function<void(Rank &)> &body) {
+    return ranks_bare(n, [=](Rank &me) {
+        NCCL(me.begin(me.rank, n));
+        body(me);
+    });
+}
+
+static void expect(const float *p, const std::vector<float> &want, int line) {
+    std::vector<float> is(want.size());
+    CUDA(cudaMemcpy(is.data(), p, is.size() * sizeof is[0], cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < is.size(); i++)
+        if (is[i] != want[i]) {
+            fprintf(stderr, "line %d: element %zu is %g, not %g\n", line, i, is[i], want[i]);
+            _exit(1);
+        }
+}
+#define EXPECT(p, ...) expect(p, __VA_ARGS__, __LINE__)
+
+static void collectives() {
+    for (int n = 1; n <= 4; n++)
+        passes(("collectives of " + std::to_string(n)).c_str(), ranks(n, [](Rank &me) {
+            const float r = float(me.rank), n = float(me.size), sum = n * (n - 1) / 2;
+            const size_t size = size_t(me.size);
+            float *in = on_gpu(3, r), *out = on_gpu(3 * size), *many = on_gpu(2 * size, r);
+            std::vector<float> all;
+            for (size_t i = 0; i < 3 * size; i++) all.push_back(float(i / 3));
+            NCCL(ncclAllReduce(in, out, 3, ncclFloat, ncclSum, me.comm, me.stream));
+            CUDA(cudaStreamSynchronize(me.stream));
+            EXPECT(out, { sum, sum, sum });
+            NCCL(ncclAllReduce(in, out, 3, ncclFloat, ncclMax, me.comm, me.stream));
+            CUDA(cudaStreamSynchronize(me.stream));
+            EXPECT(out, { n - 1 });
+            NCCL(ncclAllReduce(in, out, 3, ncclFloat, ncclAvg, me.comm, me.stream));
+            CUDA(cudaStreamSynchronize(me.stream));
+            EXPECT(out, { sum / n });
+            NCCL(ncclAllGather(in, out, 3, ncclFloat, me.comm, me.stream));
+            CUDA(cudaStreamSynchronize(me.stream));
+            EXPECT(out, all);
+            NCCL(ncclReduceScatter(many, out, 2, ncclFloat, ncclSum, me.comm, me.stream));
+            NCCL(ncclBroadcast(me.rank == me.size - 1 ? in : nullptr, out + 2, 1, ncclFloat, me.size - 1, me.comm,
+                               me.stream));
+            CUDA(cudaStreamSynchronize(me.stream));
+            EXPECT(out, { sum, sum, n - 1 });
+            NCCL(ncclReduce(in, me.rank == 0 ? out : nullptr, 3, ncclFloat, ncclSum, 0, me.comm, me.stream));
+            CUDA(cudaStreamSynchronize(me.stream));
+            if (me.rank == 0) EXPECT(out, { sum });
+            NCCL(ncclAllReduce(in, in, 3, ncclFloat, ncclSum, me.comm, me.stream));         // in place
+            NCCL(ncclReduceScatter(many, many + 2 * me.rank, 2, ncclFloat, ncclSum, me.comm, me.stream));
+            NCCL(ncclAllGather(many + 2 * me.rank, many, 2, ncclFloat, me.comm, me.stream));
+            NCCL(ncclAllReduce(in, in, 0, ncclFloat, ncclSum, me.comm, me.stream));         // nothing
+            CUDA(cudaStreamSynchronize(me.stream));
+            EXPECT(in, { sum, sum, sum });
+            EXPECT(many, std::vector<float>(2 * size, sum));
+            NCCL(ncclCommFinalize(me.comm));
+            NCCL(ncclCommDestroy(me.comm));
+            MUST(ncclAllReduce(in, in, 3, ncclFloat, ncclSum, me.comm, me.stream) == ncclInvalidArgument);
+        }));
+    passes("two ranks as threads of a process", [] {
+        setenv("STANDIN_GPUS", "2", 1);
+        ncclUniqueId id;
+        NCCL(ncclGetUniqueId(&id));
+        auto body = [&](int r) {
+            ncclComm_t comm;
+            CUDA(cudaSetDevice(r));
+            cudaStream_t s = stream();
+            float *p = on_gpu(2, float(r + 1));
+            NCCL(ncclCommInitRank(&comm, 2, id, r));
+            NCCL(ncclAllReduce(p, p, 2, ncclFloat, ncclSum, comm, s));
+            CUDA(cudaStreamSynchronize(s));
+            EXPECT(p, { 3, 3 });
+            NCCL(ncclCommDestroy(comm));
+        };
+        std::thread other(body, 1);
+        body(0);
+        other.join();
+    });
+    passes("32 MiB", ranks(2, [](Rank &me) {
+        float *p = on_gpu(8 << 20, 1);
+        NCCL(ncclAllReduce(p, p, 8 << 20, ncclFloat, ncclSum, me.comm, me.stream));
+        CUDA(cudaStreamSynchronize(me.stream));
+        EXPECT(p + (8 << 20) - 1, { 2 });
+    }));
+    passes("a result is there after a wait, not before; a changed input changes it", ranks(2, [](Rank &me) {
+        float *p = on_gpu(1, 1), *q = on_gpu(1, 0), *h = pinned(1, 0);
+        cudaStream_t other = stream();
+        NCCL(ncclAllReduce(p, q, 1, ncclFloat, ncclSum, me.comm, me.stream));
+        add(other, p, 1, 1);                        // too early: nothing orders it after the all-reduce
+        CUDA(cudaStreamSynchronize(other));
+        down(h, q, 1, me.stream);
+        MUST(std::isnan(*h));
+        CUDA(cudaStreamSynchronize(me.stream));
+        MUST(*h == 4);
+    }));
+    passes("a rank that waits for nothing does not hold up the others", ranks(2, [](Rank &me) {
+        float *p = on_gpu(1, 1);
+        NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
+        if (me.rank == 0) me.wait_for(0, 1);        // rank 1 has to get its sum first
+        CUDA(cudaStreamSynchronize(me.stream));
+        me.shared->word[0] = 1;
+        EXPECT(p, { 2 });
+    }));
+    const struct { const char *what, *says; std::function<void(Rank &, float *)> body; } mismatches[] = {
+        { "kinds", "all-reduce of 1 float32, sum meets broadcast of 1 float32, root 0", [](Rank &me, float *p) {
+            if (me.rank == 0) NCCL(ncclBroadcast(p, p, 1, ncclFloat, 0, me.comm, me.stream));
+            else NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
+        } },
+        { "counts", "all-reduce of 2 float32, sum meets all-reduce of 1 float32, sum", [](Rank &me, float *p) {
+            NCCL(ncclAllReduce(p, p, size_t(1 + me.rank), ncclFloat, ncclSum, me.comm, me.stream));
+        } },
+        { "types", "all-gather of 1 int32 meets all-gather of 1 float32", [](Rank &me, float *p) {
+            NCCL(ncclAllGather(p, p + 2, 1, me.rank ? ncclInt : ncclFloat, me.comm, me.stream));
+        } },
+        { "operations", "all-reduce of 1 float32, maximum meets all-reduce of 1 float32, sum", [](Rank &me, float *p) {
+            NCCL(ncclAllReduce(p, p, 1, ncclFloat, me.rank ? ncclMax : ncclSum, me.comm, me.stream));
+        } },
+        { "roots", "broadcast of 1 float32, root 1 meets broadcast of 1 float32, root 0", [](Rank &me, float *p) {
+            NCCL(ncclBroadcast(p, p, 1, ncclFloat, me.rank, me.comm, me.stream));
+        } },
+        { "lengths of a message", "message of 2 float32 meets message of 1 float32", [](Rank &me, float *p) {
+            if (me.rank == 0) NCCL(ncclSend(p, 1, ncclFloat, 1, me.comm, me.stream));
+            else NCCL(ncclRecv(p, 2, ncclFloat, 0, me.comm, me.stream));
+        } },
+    };
+    for (const auto &m : mismatches) {
+        const auto body = m.body;
+        const std::string says = m.says;
+        const size_t meets = says.find(" meets ");
+        const std::string turned = says.substr(meets + 7) + " meets " + says.substr(0, meets);
+        passes(("different " + std::string(m.what) + ": every rank is told").c_str(), ranks(2, [=](Rank &me) {
+            body(me, on_gpu(4, 1));
+            MUST(me.verdict() == ncclInvalidUsage);
+            const std::string text = ncclGetLastError(me.comm);
+            if (text.find(says) == text.npos && text.find(turned) == text.npos) {
+                fprintf(stderr, "%s\n", text.c_str());
+                _exit(1);
+            }
+            NCCL(ncclCommAbort(me.comm));
+            CUDA(cudaStreamSynchronize(me.stream));
+        }));
+    }
+    caught("who waits without looking at the errors waits for ever", "the host waits for ever for ncclAllReduce: ranks",
+           ranks(2, [](Rank &me) {
+               float *p = on_gpu(2, 1);
+               NCCL(ncclAllReduce(p, p, size_t(1 + me.rank), ncclFloat, ncclSum, me.comm, me.stream));
+               cudaStreamSynchronize(me.stream);
+           }));
+    caught("a rank that never comes", "ever for ncclAllReduce: all-reduce of 2 float32, sum, rank 0 of dp: rank 1 does",
+           [] {
+               setenv("STANDIN_PATIENCE", "1", 1);
+               ranks(2, [](Rank &me) {
+                   float *p = on_gpu(2, 1);
+                   if (me.rank == 1) _exit(int(sleep(3)));
+                   NCCL(ncclAllReduce(p, p, 2, ncclFloat, ncclSum, me.comm, me.stream));
+                   cudaStreamSynchronize(me.stream);
+               })();
+           });
+    caught("memory of the host", "ncclAllReduce: 0x", ranks(1, [](Rank &me) {
+        float *p = pinned(2, 1);
+        ncclAllReduce(p, p, 2, ncclFloat, ncclSum, me.comm, me.stream);
+    }));
+    caught("past the end", "ncclAllGather: 16 bytes from byte 4 of a block of 16 bytes", ranks(2, [](Rank &me) {
+        float *p = on_gpu(4, 1), *q = on_gpu(4, 1);
+        ncclAllGather(p, q + 1, 2, ncclFloat, me.comm, me.stream);
+    }));
+    caught("neither in place nor apart", "input and output overlap", ranks(1, [](Rank &me) {
+        float *p = on_gpu(4, 1);
+        ncclAllReduce(p, p + 1, 3, ncclFloat, ncclSum, me.comm, me.stream);
+    }));
+    caught("a copy beside a collective, and no event", "race: ncclAllReduce on one stream and cudaMemcpyAsync",
+           ranks(1, [](Rank &me) {
+               float *p = on_gpu(4, 1), *h = pinned(4, 0);
+               NCCL(ncclAllReduce(p, p, 4, ncclFloat, ncclSum, me.comm, me.stream));
+               down(h, p, 4, stream());
+           }));
+}
+
+static void messages() {
+    passes("a ring of messages in a group", ranks(3, [](Rank &me) {
+        float *p = on_gpu(2, float(me.rank)), *q = on_gpu(2);
+        NCCL(ncclGroupStart());
+        NCCL(ncclSend(p, 2, ncclFloat, (me.rank + 1) % 3, me.comm, me.stream));
+        NCCL(ncclRecv(q, 2, ncclFloat, (me.rank + 2) % 3, me.comm, me.stream));
+        NCCL(ncclGroupEnd());
+        CUDA(cudaStreamSynchronize(me.stream));
+        EXPECT(q, { float((me.rank + 2) % 3) });
+    }));
+    passes("messages to one rank arrive in their order, and to oneself", ranks(2, [](Rank &me) {
+        float *p = on_gpu(3, 1), *q = on_gpu(6);
+        add(me.stream, p + 1, 1, 1);
+        NCCL(ncclGroupStart());
+        for (int to = 0; to < 2; to++)
+            for (int i = 0; i < 3; i++) {
+                NCCL(ncclSend(p + i, 1, ncclFloat, to, me.comm, me.stream));
+                NCCL(ncclRecv(q + 3 * to + i, 1, ncclFloat, to, me.comm, me.stream));
+            }
+        NCCL(ncclGroupEnd());
+        CUDA(cudaStreamSynchronize(me.stream));
+        EXPECT(q, { 1, 2, 1, 1, 2, 1 });
+    }));
+    passes("a send waits for its receiver", ranks(2, [](Rank &me) {
+        float *p = on_gpu(1, 1);
+        if (me.rank == 0) {
+            NCCL(ncclSend(p, 1, ncclFloat, 1, me.comm, me.stream));
+            for (int i = 0; i < 100; i++) MUST(cudaStreamQuery(me.stream) == cudaErrorNotReady);
+            me.shared->word[0] = 1;
+        } else {
+            me.wait_for(0, 1);
+            NCCL(ncclRecv(p, 1, ncclFloat, 0, me.comm, me.stream));
+        }
+        CUDA(cudaStreamSynchronize(me.stream));
+    }));
+    passes("two that send first and then receive, without a group, never come through; an abort frees the stream",
+           ranks(2, [](Rank &me) {
+               float *p = on_gpu(1, 1), *q = on_gpu(1);
+               NCCL(ncclSend(p, 1, ncclFloat, 1 - me.rank, me.comm, me.stream));
+               NCCL(ncclRecv(q, 1, ncclFloat, 1 - me.rank, me.comm, me.stream));
+               MUST(me.verdict() == ncclInProgress);
+               me.shared->word[me.rank] = 1;
+               me.wait_for(1 - me.rank, 1);
+               NCCL(ncclCommAbort(me.comm));
+               CUDA(cudaStreamSynchronize(me.stream));
+           }));
+    passes("a group over two streams and two communicators", ranks(2, [](Rank &me) {
+        float *p = on_gpu(1, float(me.rank)), *q = on_gpu(1), *sum = on_gpu(1, 1);
+        cudaStream_t other = stream();
+        ncclComm_t again;
+        NCCL(ncclCommSplit(me.comm, 0, -me.rank, &again, nullptr));
+        NCCL(ncclGroupStart());
+        NCCL(ncclSend(p, 1, ncclFloat, 1 - me.rank, me.comm, me.stream));
+        NCCL(ncclRecv(q, 1, ncclFloat, 1 - me.rank, me.comm, other));
+        NCCL(ncclAllReduce(sum, sum, 1, ncclFloat, ncclSum, again, me.stream));
+        NCCL(ncclGroupEnd());
+        CUDA(cudaStreamSynchronize(me.stream));
+        CUDA(cudaStreamSynchronize(other));
+        EXPECT(q, { float(1 - me.rank) });
+        EXPECT(sum, { 2 });
+    }));
+    caught("a message into memory that the group sends", "two messages of a group use the same memory",
+           ranks(2, [](Rank &me) {
+               float *p = on_gpu(1, 1);
+               NCCL(ncclGroupStart());
+               NCCL(ncclSend(p, 1, ncclFloat, 1 - me.rank, me.comm, me.stream));
+               NCCL(ncclRecv(p, 1, ncclFloat, 1 - me.rank, me.comm, me.stream));
+               ncclGroupEnd();
+           }));
+    passes("what a group forbids", ranks(1, [](Rank &me) {
+        float *p = on_gpu(1, 1);
+        MUST(ncclGroupEnd() == ncclInvalidUsage);
+        MUST(ncclSend(p, 1, ncclFloat, 0, me.comm, me.stream) == ncclInvalidUsage);
+        NCCL(ncclGroupStart());
+        NCCL(ncclSend(p, 1, ncclFloat, 0, me.comm, me.stream));
+        MUST(ncclGroupEnd() == ncclInvalidUsage);
+        MUST(ncclSend(p, 1, ncclFloat, 1, me.comm, me.stream) == ncclInvalidArgument);
+    }));
+}
+
+static void communicators() {
+    passes("parts of a communicator, in the order of their keys; no color, no part", ranks(4, [](Rank &me) {
+        ncclComm_t part, none;
+        int rank, size;
+        float *p = on_gpu(1, float(me.rank)), *q = on_gpu(2);
+        for (int turn = 0; turn < 3; turn++) {
+            NCCL(ncclCommSplit(me.comm, me.rank % 2, -me.rank, &part, nullptr));
+            NCCL(ncclCommUserRank(part, &rank));
+            NCCL(ncclCommCount(part, &size));
+            MUST(size == 2 && rank == 1 - me.rank / 2);
+            NCCL(ncclAllGather(p, q, 1, ncclFloat, part, me.stream));
+            CUDA(cudaStreamSynchronize(me.stream));
+            EXPECT(q, { float(me.rank % 2 + 2), float(me.rank % 2) });
+            NCCL(ncclCommDestroy(part));
+        }
+        NCCL(ncclCommSplit(me.comm, me.rank ? NCCL_SPLIT_NOCOLOR : 7, 0, &none, nullptr));
+        MUST((none == nullptr) == (me.rank > 0));
+    }));
+    passes("no split while operations are under way", ranks(1, [](Rank &me) {
+        ncclComm_t part;
+        float *p = on_gpu(1, 1);
+        NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
+        MUST(ncclCommSplit(me.comm, 0, 0, &part, nullptr) == ncclInvalidUsage);
+    }));
+    passes("two ranks on one GPU are refused", ranks_bare(2, [](Rank &me) {
+        CUDA(cudaSetDevice(0));
+        MUST(me.begin(me.rank, 2) == ncclInvalidUsage);
+        MUST(strstr(ncclGetLastError(nullptr), "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 0"));
+    }));
+    passes("two ranks on one GPU that claim to be on two hosts", ranks_bare(2, [](Rank &me) {
+        setenv("NCCL_HOSTID", me.rank ? "b" : "a", 1);
+        CUDA(cudaSetDevice(0));
+        NCCL(me.begin(me.rank, 2));
+    }));
+    passes("two ranks that disagree about their number", ranks_bare(2, [](Rank &me) {
+        if (me.rank == 0) {
+            MUST(me.begin(0, 2, 0) == ncclInProgress);
+            me.shared->word[0] = 1;
+            return me.wait_for(1, 1);
+        }
+        me.wait_for(0, 1);
+        MUST(me.begin(1, 3) == ncclInvalidArgument);
+        me.shared->word[1] = 1;
+    }));
+    passes("without blocking: nothing is launched before the communicator is asked", ranks_bare(2, [](Rank &me) {
+        float *p = on_gpu(1, 1);
+        ncclResult_t e = me.begin(me.rank, 2, 0);
+        MUST(e == ncclSuccess || e == ncclInProgress);
+        do NCCL(ncclCommGetAsyncError(me.comm, &e)); while (e == ncclInProgress);
+        NCCL(e);
+        MUST(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream) == ncclInProgress);
+        MUST(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream) == ncclInvalidArgument);
+        MUST(cudaStreamQuery(me.stream) == cudaSuccess);
+        EXPECT(p, { 1 });
+        NCCL(ncclCommGetAsyncError(me.comm, &e));
+        NCCL(e);
+        CUDA(cudaStreamSynchronize(me.stream));
+        EXPECT(p, { 2 });
+        ncclComm_t part;
+        e = ncclCommSplit(me.comm, 0, 0, &part, nullptr);
+        MUST(e == ncclSuccess || e == ncclInProgress);
+        do NCCL(ncclCommGetAsyncError(part, &e)); while (e == ncclInProgress);
+        do NCCL(ncclCommGetAsyncError(me.comm, &e)); while (e == ncclInProgress);
+        NCCL(e);
+    }));
+    passes("two ranks with one number", ranks_bare(2, [](Rank &me) {
+        const ncclResult_t e = me.begin(0, 2, 0);
+        MUST(e == ncclInProgress || e == ncclInvalidUsage);
+        me.shared->word[me.rank] = int(e);
+        while (!me.shared->word[0] || !me.shared->word[1]) usleep(100);
+        MUST(me.shared->word[0] + me.shared->word[1] == int(ncclInProgress) + int(ncclInvalidUsage));
+    }));
+    passes("a rank that dies: the others are told", ranks(3, [](Rank &me) {
+        float *p = on_gpu(1, 1);
+        if (me.rank == 1) _exit(0);
+        NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
+        MUST(me.verdict() == ncclRemoteError);
+        MUST(strstr(ncclGetLastError(me.comm), "rank 1 of dp"));
+        MUST(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream) == ncclRemoteError);
+        NCCL(ncclCommAbort(me.comm));
+        CUDA(cudaDeviceSynchronize());
+    }));
+    passes("a rank that aborts: the others are told", ranks(2, [](Rank &me) {
+        float *p = on_gpu(1, 1);
+        NCCL(ncclAllReduce(p, p, size_t(1), ncclFloat, ncclSum, me.comm, me.stream));
+        CUDA(cudaStreamSynchronize(me.stream));
+        if (me.rank == 1) {
+            NCCL(ncclCommAbort(me.comm));
+            return me.wait_for(0, 1);
+        }
+        NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
+        MUST(me.verdict() == ncclRemoteError);
+        me.shared->word[0] = 1;
+    }));
+    passes("an operation made to fail", ranks_bare(2, [](Rank &me) {
+        if (me.rank == 0) setenv("STANDIN_NCCL_ERROR", "2", 1);
+        NCCL(me.begin(me.rank, 2));
+        float *p = on_gpu(1, 1);
+        NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
+        CUDA(cudaStreamSynchronize(me.stream));
+        const ncclResult_t e = ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream);
+        MUST(e == ncclSystemError || (e == ncclSuccess && me.verdict() == ncclSystemError));
+    }));
+    check("a process made to die", 128 + SIGKILL, "", ranks_bare(2, [](Rank &me) {
+        if (me.rank == 0) setenv("STANDIN_NCCL_DIE", "1", 1);
+        NCCL(me.begin(me.rank, 2));
+        float *p = on_gpu(1, 1);
+        NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
+        MUST(me.verdict() == ncclRemoteError);
+    }));
+}
+
 int main() {
     memory();
     streams();
     products();
+    collectives();
+    messages();
+    communicators();
     printf("1..%d\n", count);
     return failed > 0;
 }

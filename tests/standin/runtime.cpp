@@ -34,6 +34,7 @@ struct State {
     size_t end = ZONE, capacity = size_t(4) << 30;
     size_t kernels = 0, failing_kernel = 0;
     bool eager = false, check_all = false;
+    long patience = 60;                             // seconds
     std::vector<size_t> used;                       // bytes, by device
     std::map<uintptr_t, Block> blocks;              // of the device, freed ones too
     std::map<uintptr_t, size_t> pinned;
@@ -47,6 +48,7 @@ static thread_local int device_now;
 static thread_local cudaError_t last_error;
 static thread_local const char *running_kernel;
 static thread_local bool in_host_function;
+static thread_local const Op *waiting;              // where the last run_until() that came back false stands
 
 void fault(const char *format, ...) {
     va_list arguments;
@@ -73,6 +75,12 @@ char *reach(const void *p) {
 void device_file(const void *p, int *file, off_t *offset) {
     *file = all.file;
     *offset = static_cast<const char *>(p) - all.base;
+}
+
+std::string bus_id(int device) {
+    char id[16];
+    snprintf(id, sizeof id, "0000:%02X:00.0", unsigned(device + 1) & 0xff);
+    return id;
 }
 
 // The block at p, or the one before it.
@@ -157,7 +165,7 @@ static void on_segv(int, siginfo_t *info, void *) {
     sigaction(SIGSEGV, &all.other_handler, nullptr);
 }
 
-static size_t number(const char *variable, size_t otherwise) {
+size_t number(const char *variable, size_t otherwise) {
     const char *text = getenv(variable);
     return text && *text ? strtoull(text, nullptr, 0) : otherwise;
 }
@@ -168,6 +176,7 @@ static void begin() {
     all.capacity = number("STANDIN_MEMORY", all.capacity);
     all.failing_kernel = number("STANDIN_KERNEL_ERROR", 0);
     all.eager = number("STANDIN_EAGER", 0);
+    all.patience = long(number("STANDIN_PATIENCE", 60));
     all.check_all = number("STANDIN_CHECK", 0);
     all.used.resize(size_t(all.devices));
     all.defaults.resize(size_t(all.devices));
@@ -206,11 +215,11 @@ Stream *find_stream(cudaStream_t s) {
 }
 
 static uint64_t at(const Clock &c, size_t i) { return i < c.size() ? c[i] : 0; }
-static void set(Clock &c, size_t i, uint64_t count) {
+void set(Clock &c, size_t i, uint64_t count) {
     if (c.size() <= i) c.resize(i + 1);
     c[i] = std::max(c[i], count);
 }
-static void join(Clock &c, const Clock &with) {
+void join(Clock &c, const Clock &with) {
     for (size_t i = 0; i < with.size(); i++) set(c, i, with[i]);
 }
 
@@ -250,7 +259,10 @@ bool run_until(size_t stream, uint64_t count) {
         Op &op = s->pending.front();
         for (size_t t = 0; t < op.after.size(); t++)
             if (t != stream && !run_until(t, op.after[t])) return false;
-        if (!op.run()) return false;
+        if (!op.run()) {
+            waiting = &op;
+            return false;
+        }
         s->pending.pop_front();
         s->done++;
     }
@@ -265,8 +277,15 @@ void pause(std::unique_lock<std::mutex> &lock, int turn) {
     lock.lock();
 }
 
+// A GPU would wait for ever; here it is said what for.
 cudaError_t wait_for(std::unique_lock<std::mutex> &lock, size_t stream, uint64_t count) {
-    for (int turn = 0; !run_until(stream, count); turn++) pause(lock, turn);
+    const auto begin = std::chrono::steady_clock::now();
+    for (int turn = 0; !run_until(stream, count); turn++) {
+        bool for_ever = std::chrono::steady_clock::now() - begin > std::chrono::seconds(all.patience);
+        const std::string why = turn % 64 == 63 && waiting->why ? waiting->why(&for_ever) : "";
+        if (!why.empty() && for_ever) fault("the host waits for ever for %s: %s", waiting->name, why.c_str());
+        pause(lock, turn);
+    }
     return all.sticky;
 }
 
@@ -495,7 +514,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int device) {
     Entry entry;
     const cudaError_t e = device_error(entry, device);
     if (!e && length < 13) return result(cudaErrorInvalidValue);
-    if (!e) snprintf(id, size_t(length), "0000:%02X:00.0", unsigned(device + 1) & 0xff);
+    if (!e) snprintf(id, size_t(length), "%s", bus_id(device).c_str());
     return result(e);
 }
 cudaError_t cudaDeviceSynchronize(void) {

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <vector>
 #include "include/cuda_runtime.h"
 
@@ -12,6 +13,8 @@ namespace standin {
 
 // A mistake that a GPU would not report, or not always: says so on stderr and ends the process with status 3.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fault(const char *format, ...);
+
+size_t number(const char *variable, size_t otherwise);          // of the environment
 
 // ---- memory ----
 // Rows of `width` bytes, `pitch` bytes apart.
@@ -24,6 +27,7 @@ bool on_device(const void *p);
 // The address at which an operation reaches memory: the program's own, if it is not the device's.
 char *reach(const void *p);
 // The part of the device's memory as a file, for the ranks of other processes.
+std::string bus_id(int device);
 void device_file(const void *p, int *file, off_t *offset);
 // fault(), unless the range lies in one live block of the device.
 Access use(const char *what, const void *p, size_t width, size_t pitch, size_t rows, bool write, int device);
@@ -40,7 +44,8 @@ struct Op {
     const char *name;
     std::vector<Access> uses;               // those of a kernel are not known
     std::function<bool()> run;              // false: not yet, it waits for another rank
-    void *group = nullptr;                  // the communicator whose operation it is
+    std::function<std::string(bool *for_ever)> why = {};    // it waits
+    void *work = nullptr;                   // the struct Work of NCCL, if it is that
     Clock after = {};
 };
 }
@@ -60,6 +65,8 @@ extern std::vector<Stream *> &streams;      // by index; null once destroyed
 
 Stream *find_stream(cudaStream_t s);        // null: there is no such stream
 void issue(Stream *s, Op op);
+void set(Clock &c, size_t stream, uint64_t count);
+void join(Clock &c, const Clock &with);
 bool run_until(size_t stream, uint64_t count);      // false: that waits for another rank
 cudaError_t wait_for(std::unique_lock<std::mutex> &lock, size_t stream, uint64_t count);
 
