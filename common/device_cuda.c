@@ -45,13 +45,13 @@ static const char *advice(cudaError_t error) {
 void check_cuda(cudaError_t error, const char *call) {
     if (error == cudaSuccess) return;
     bool later = mine.last && (error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure);
-    fault("%s failed: %s (%s)%s%s%s", call, cudaGetErrorString(error), cudaGetErrorName(error),
+    fault("%.*s failed: %s (%s)%s%s%s", (int)strcspn(call, "("), call, cudaGetErrorString(error), cudaGetErrorName(error),
           later ? "; the last op launched is " : "", later ? mine.last : "", advice(error));
 }
 
 static void check_cublas(cublasStatus_t status, const char *call) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
-    fault("%s failed: %s%s", call, cublasGetStatusString(status),
+    fault("%.*s failed: %s%s", (int)strcspn(call, "("), call, cublasGetStatusString(status),
           status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED
               ? "; is the GPU full? fewer ranks on it need less" : "");
 }

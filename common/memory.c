@@ -114,7 +114,8 @@ static Block *new_block(size_t size_class, MemoryCategory category) {
         b->data = device_alloc(bytes);
     }
     if (!b->data)
-        fault("out of memory: %zu bytes (%.1f MiB) for one buffer of %s, beside the %.1f MiB that this rank holds",
+        fault("out of memory: %zu bytes (%.1f MiB) for one buffer of %s, beside the %.1f MiB that this rank holds; "
+              "fewer ranks on one machine or GPU, a smaller batch or model, or recomputation take less",
               size_class, (double)size_class / (1 << 20), memory_category_name[category],
               (double)(mine.total + mine.now[MEM_REFERENCE]) / (1 << 20));
     b->size_class = size_class;

@@ -67,22 +67,26 @@ static void test_pause(void) {
 static void test_blocks(void) {
     memory_rank_begin();
     Arena a = arena(MEM_WORKSPACE);
-    real *first = arena_alloc(&a, 40 * sizeof(real));
+    real *first = arena_alloc(&a, 40 * sizeof(real)), seen[40];
     bool all_nan = true;
-    for (int i = 0; i < 40; i++) all_nan = all_nan && isnan(first[i]);
+    device_download(seen, first, sizeof seen);
+    for (int i = 0; i < 40; i++) all_nan = all_nan && isnan(seen[i]);
     ok(all_nan, "new memory is NaN");
     ok((uintptr_t)first % 64 == 0, "and starts on a cache line");
-    for (int i = 0; i < 40; i++) first[i] = 1;
+    device_fill(first, 0, sizeof seen);
     arena_free(&a);
     real *second = arena_alloc(&a, 40 * sizeof(real));
     ok(second == first, "a freed block serves the next request of its size");
-    ok(isnan(second[0]) && isnan(second[39]), "and is NaN again");
+    device_download(seen, second, sizeof seen);
+    ok(isnan(seen[0]) && isnan(seen[39]), "and is NaN again");
     ok(arena_alloc(&a, 40 * sizeof(real)) != (void *)first, "but only one");
-    second[0] = 3;
+    device_fill(second, 0, sizeof *second);
     arena_free(&a);
     memory_set_poison(false);
     real *third = arena_alloc(&a, 40 * sizeof(real)), *fourth = arena_alloc(&a, 40 * sizeof(real));
-    ok(third[0] == 3 || fourth[0] == 3, "unless poison is off");
+    device_download(seen, third, sizeof *seen);
+    device_download(seen + 1, fourth, sizeof *seen);
+    ok(seen[0] == 0 || seen[1] == 0, "unless poison is off");
     memory_set_poison(true);
     arena_free(&a);
     memory_rank_end();
@@ -145,7 +149,7 @@ static void foreign_alloc(void) {
 static void write_byte(size_t where) {
     Arena a = arena(MEM_GRADIENTS);
     char *p = arena_alloc(&a, 68);
-    p[where] = 1;
+    device_fill(p + where, 1, 1);
     arena_free(&a);
 }
 static void write_last(void) { write_byte(67); }
@@ -186,7 +190,7 @@ static void test_misuse(void) {
     ends(write_past, 3, "wrote past the end of a buffer of 68 bytes of gradients");
     ends(write_last, 0, "");
     ends(too_much, 3, "more than any memory holds");
-    if (SANITIZED) return;                     // sanitizers need address space themselves
+    if (SANITIZED || device_is_gpu()) return;  // sanitizers need address space themselves; a GPU's memory is not in it
     ends(one_after_the_other, 0, "");
     ends(both_at_once, 3,
          "out of memory: 629146624 bytes (600.0 MiB) for one buffer of gradients, beside the 600.0 MiB");
@@ -292,23 +296,28 @@ static void flat_outside(void) { tensor_flat_range(numbered(), 0, 92); }
 static void bad_reshape(void) { tensor_reshape(numbered(), 7, 14); }
 static void bad_copy(void) { tensor_copy(numbered(), tensor_reshape(numbered(), 13, 7)); }
 
-int main(void) {
-    device_init();
-    test_ledger();
-    test_pause();
-    test_blocks();
-    test_ranks();
+// Before anything else: a process that has used a GPU cannot fork one that does.
+static void test_faults(void) {
     test_misuse();
-    memory_rank_begin();
-    test_views();
-    test_randomize();
-    test_sums();
     ends(rows_outside, 3, "tensor_row_range: rows 3 to 8 of [7, 13]");
     ends(cols_reversed, 3, "tensor_col_range: columns 3 to 2 of [7, 13]");
     ends(flat_of_window, 3, "tensor_flat_range: [7, 3] with 13 elements from row to row is not contiguous");
     ends(flat_outside, 3, "tensor_flat_range: elements 0 to 92 of [7, 13]");
     ends(bad_reshape, 3, "tensor_reshape: [7, 13] to [7, 14]");
     ends(bad_copy, 3, "tensor_copy: [13, 7] to [7, 13]");
+}
+
+int main(void) {
+    test_faults();
+    device_init();
+    test_ledger();
+    test_pause();
+    test_blocks();
+    test_ranks();
+    memory_rank_begin();
+    test_views();
+    test_randomize();
+    test_sums();
     memory_rank_end();
     return tap_end();
 }
