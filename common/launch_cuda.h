@@ -86,7 +86,8 @@ template <typename Body> void launch_parts(const char *op, size_t rows, size_t c
 }
 #endif
 }
-#define FOR_EACH(i, n, ...) launch_items(__func__, (n), BODY(size_t i) __VA_ARGS__)
+#define FOR_EACH(i, n, ...) launch_items(__func__, (n), BODY([[maybe_unused]] size_t i) __VA_ARGS__)
 #define FOR_EACH_PART(r, lo, hi, rows, cols, ...) \
-    launch_parts(__func__, (rows), (cols), BODY(size_t r, size_t lo, size_t hi) __VA_ARGS__)
+    launch_parts(__func__, (rows), (cols), \
+                 BODY([[maybe_unused]] size_t r, [[maybe_unused]] size_t lo, [[maybe_unused]] size_t hi) __VA_ARGS__)
 #endif
