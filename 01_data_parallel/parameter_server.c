@@ -1,6 +1,5 @@
 // parameter_server.c: see parameter_server.h.
 #include "01_data_parallel/parameter_server.h"
-#include "common/clock.h"
 #include "common/formulas.h"
 #include "common/random.h"
 #include <stdlib.h>
@@ -151,15 +150,12 @@ double cluster_ring(const Cluster *c, size_t count) {
     return sent;
 }
 
-void cluster_say_traffic(Run *run, const Cluster *c, size_t count) {
+void cluster_say_traffic(Run *run, const Cluster *c, size_t count, double step, double step_one_port) {
     size_t n = c->workers, k = c->servers, S = count * sizeof(real), piece = ceil_div(count, k) * sizeof(real);
-    double ring = ring_bytes(ALL_REDUCE_PASSES, n, count, sizeof(real)), beta = clock_config()->link.beta;
-    double one_link = beta > 0 ? (double)(n * piece) / beta * 1e3 : 0;
+    double ring = ring_bytes(ALL_REDUCE_PASSES, n, count, sizeof(real));
     say(run, "\nbytes out of one device in a step, and as many in (S = %zu, n = %zu, k = %zu)\n", S, n, k);
     say(run, "    a worker: S                      %9zu\n    a server: n S/k                  %9zu\n"
         "    a rank of a ring: 2 (n-1)/n S    %9.0f\n", S, n * piece, ring);
-    if (beta == 0) return;
-    say(run, "The model clock gives every pair of ranks a link of its own: a message takes %.3f ms.\n"
-        "Through one link of that kind a server's n S/k would take %.3f ms in and %.3f ms out.\n\n",
-        (double)clock_transfer(1, piece) * 1e-9, one_link, one_link);
+    say(run, "A synchronous step takes %.3f ms if every worker has a link of its own to every server, and\n"
+        "%.3f ms if all messages of a server go through one port.\n\n", step * 1e-9, step_one_port * 1e-9);
 }

@@ -40,5 +40,6 @@ bool server_lets_go(const Cluster *c, const size_t *done, size_t worker, size_t 
 
 // ---- beside the ring ----
 double cluster_ring(const Cluster *c, size_t count);           // one all-reduce of the workers alone: bytes I sent
-void cluster_say_traffic(Run *run, const Cluster *c, size_t count);
+// What links carry in a step; and how long a synchronous one took, in ps, with a link for each worker, with one port.
+void cluster_say_traffic(Run *run, const Cluster *c, size_t count, double step, double step_one_port);
 #endif
