@@ -50,7 +50,7 @@ static void keep_the_rest(const Compression *c, Tensor e, Tensor sent) {
 }
 
 // For the checks: in the ledger's eyes nothing happens here.
-static void note_sent(Compression *c, const Bucket *b, Tensor sent) {
+static void note_sent(Compression *c, const CompressedBucket *b, Tensor sent) {
     if (!c->sent.data) return;
     Tensor sum = tensor_flat_range(c->sent, b->range.lo, b->range.hi);
     op_add(sum, sum, sent);
@@ -78,7 +78,7 @@ static double largest_of_all(Comm *dp, Arena *a, Tensor g) {
 
 // An all-reduce in its two halves, each with half the bytes. Between them the sum is a real's: only what travels is
 // short.
-static void half(Compression *c, Bucket *b, Tensor g, Tensor e) {
+static void half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
     const size_t n = tensor_count(g);
@@ -163,7 +163,7 @@ static void add_message(Tensor y, Tensor message, size_t k) {
     FOR_EACH(i, k, { add_pair(y.data, message.data, values, i); });        // places differ: items do not meet
 }
 
-static void top_k(Compression *c, Bucket *b, Tensor g, Tensor e) {
+static void top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
     const size_t n = tensor_count(g), k = kept_of(n, c->plan.one_of), length = words_of(k, 32) + k;
@@ -205,7 +205,7 @@ static Tensor write_one_bit(Arena *a, Tensor words, Tensor scale, Tensor x) {
 
 // To every rank its part of the signs; it adds them up as this part's server, and answers with signs, too. Both
 // directions lose something, so both keep it: e is the worker's error, b->server_error the server's.
-static void one_bit(Compression *c, Bucket *b, Tensor g, Tensor e) {
+static void one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
     const size_t n = tensor_count(g), N = dp->size;
@@ -252,7 +252,7 @@ static Tensor matrix_of(Tensor flat, const Matrix *m) {
 // What PowerSGD sends of a bucket: vectors and small matrices as they are, one after another; every P; every Q. Each
 // kind is one all-reduce.
 typedef struct { size_t rest, p, q; } Lengths;
-static Lengths lengths_of(const Bucket *b) {
+static Lengths lengths_of(const CompressedBucket *b) {
     Lengths l = { 0, 0, 0 };
     for (size_t i = 0; i < b->n_params; i++) {
         const Matrix *m = &b->params[i];
@@ -272,7 +272,7 @@ static Tensor next(Tensor list, size_t *at, size_t rows, size_t cols) {
     return t;
 }
 
-static void power_sgd_rest(Compression *c, Bucket *b, Tensor g, Tensor rest) {
+static void power_sgd_rest(Compression *c, CompressedBucket *b, Tensor g, Tensor rest) {
     size_t at = 0;
     for (size_t i = 0; i < b->n_params; i++) {
         const Matrix *m = &b->params[i];
@@ -289,7 +289,7 @@ static void power_sgd_rest(Compression *c, Bucket *b, Tensor g, Tensor rest) {
 // M of a rank is its gradient and its error; the matrix that counts is their sum over ranks. Q points where that sum
 // was large before; P = M Q is where it is large now; projected on P's columns, P P^T M is the best that r columns
 // can say once they are orthonormal. M is never sent: P and Q are linear in it, so they can be added over ranks.
-static void power_sgd(Compression *c, Bucket *b, Tensor g, Tensor e) {
+static void power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
     const Lengths length = lengths_of(b);
@@ -361,14 +361,15 @@ static Matrix *matrices_of(Arena *a, const CompressionPlan *plan, const Unit *u,
     return list;
 }
 
-Bucket *buckets_new(Arena *a, const CompressionPlan *plan, const Model *m, uint64_t seed, size_t *n) {
-    Bucket *list = (Bucket *)host_alloc(m->n_units * sizeof *list);
+CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, const Model *m, uint64_t seed,
+                                         size_t *n) {
+    CompressedBucket *list = (CompressedBucket *)host_alloc(m->n_units * sizeof *list);
     size_t at = 0;
     *n = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
         if (u->tied_to) continue;              // the head's use of wte: folded into wte's gradient already
-        Bucket *b = &list[(*n)++];
+        CompressedBucket *b = &list[(*n)++];
         b->range.lo = at;
         b->range.hi = at += u->size;
         b->params = matrices_of(a, plan, u, seed);
@@ -377,7 +378,7 @@ Bucket *buckets_new(Arena *a, const CompressionPlan *plan, const Model *m, uint6
     return list;
 }
 
-void buckets_free(Bucket *b, size_t n) {
+void compressed_buckets_free(CompressedBucket *b, size_t n) {
     for (size_t i = 0; i < n; i++) free(b[i].params);
     free(b);
 }
@@ -388,12 +389,12 @@ Compression *compression_new(Comm *dp, const CompressionPlan *plan, const Model 
     c->plan = *plan;
     c->gradients = arena(MEM_GRADIENTS);
     c->state = arena(MEM_COMMUNICATION);
-    c->buckets = buckets_new(&c->state, plan, m, seed, &c->n_buckets);
+    c->buckets = compressed_buckets_new(&c->state, plan, m, seed, &c->n_buckets);
     if (plan->method == HALF) return c;
     c->error = tensor_new(&c->gradients, 1, m->size);
     tensor_fill(c->error, 0);
     for (size_t i = 0; i < c->n_buckets && plan->method == ONE_BIT; i++) {
-        Bucket *b = &c->buckets[i];
+        CompressedBucket *b = &c->buckets[i];
         Range mine = numbers_of_part(range_size(b->range), 1, dp->size, dp->rank);
         b->server_error = tensor_new(&c->gradients, 1, range_size(mine));
         tensor_fill(b->server_error, 0);
@@ -402,7 +403,7 @@ Compression *compression_new(Comm *dp, const CompressionPlan *plan, const Model 
 }
 
 void compression_free(Compression *c) {
-    buckets_free(c->buckets, c->n_buckets);
+    compressed_buckets_free(c->buckets, c->n_buckets);
     arena_free(&c->gradients);
     arena_free(&c->state);
     free(c);
@@ -410,11 +411,11 @@ void compression_free(Compression *c) {
 
 // ---------------------------------------------------------------- a step's gradient, bucket by bucket
 
-typedef void (*Compress)(Compression *c, Bucket *b, Tensor g, Tensor e);
+typedef void (*Compress)(Compression *c, CompressedBucket *b, Tensor g, Tensor e);
 void compression_all_reduce(Compression *c, Tensor g) {
     static const Compress compress[METHODS] = { half, top_k, one_bit, power_sgd };
     for (size_t i = c->n_buckets; i-- > 0;) {  // the last layers' gradients are finished first
-        Bucket *b = &c->buckets[i];
+        CompressedBucket *b = &c->buckets[i];
         Tensor e = c->error;
         if (e.data) e = tensor_flat_range(c->error, b->range.lo, b->range.hi);
         compress[c->plan.method](c, b, tensor_flat_range(g, b->range.lo, b->range.hi), e);

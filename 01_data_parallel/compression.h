@@ -33,12 +33,12 @@ typedef struct {
     Matrix *params;                                // its tensors; vectors have one row
     size_t n_params;
     Tensor server_error;                           // ONE_BIT: of the part of the sum that I compress
-} Bucket;
+} CompressedBucket;
 
 typedef struct {
     Comm *dp;
     CompressionPlan plan;
-    Bucket *buckets;
+    CompressedBucket *buckets;
     size_t n_buckets;
     Tensor error;                                  // [1, size] e, beside the gradient; none for HALF
     Tensor sent;                                   // [1, size] all that was ever sent, added up; data NULL: not wanted
@@ -61,8 +61,9 @@ void largest_places(const real *x, size_t n, size_t k, uint32_t *places);
 double half_scale(double largest, size_t n);
 real sign_scale(Tensor x);                                          // |x|_2 / sqrt(d): as long as x
 void orthonormalise(Tensor p);                                      // the columns, by Gram and Schmidt
-Bucket *buckets_new(Arena *a, const CompressionPlan *plan, const Model *m, uint64_t seed, size_t *n);
-void buckets_free(Bucket *b, size_t n);
+CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, const Model *m, uint64_t seed,
+                                         size_t *n);
+void compressed_buckets_free(CompressedBucket *b, size_t n);
 // Words are reals full of bits: `bits` for each of n numbers.
 static inline size_t words_of(size_t n, size_t bits) { return ceil_div(n, 8 * sizeof(real) / bits); }
 // The numbers in my part of these words: parts are cut between words.

@@ -7,7 +7,7 @@
 // error [N, size], server_error [1, size].
 typedef struct {
     CompressionPlan plan;
-    Bucket *buckets;
+    CompressedBucket *buckets;
     size_t n_buckets;
     Tensor error, server_error;
     Arena arena;
@@ -142,7 +142,7 @@ static void one_device_sum(OneDevice *o, Tensor sum, Tensor g) {
     if (o->plan.method == HALF) tensor_copy(o->error, g);
     else op_add(o->error, o->error, g);
     for (size_t i = 0; i < o->n_buckets; i++) {
-        const Bucket *b = &o->buckets[i];
+        const CompressedBucket *b = &o->buckets[i];
         Arena a = arena(MEM_WORKSPACE);
         Tensor kept = tensor_col_range(o->error, b->range.lo, b->range.hi);
         Tensor part = tensor_col_range(sum, b->range.lo, b->range.hi), x = tensor_new(&a, kept.rows, kept.cols);
@@ -160,7 +160,7 @@ static void one_device_sum(OneDevice *o, Tensor sum, Tensor g) {
 
 static OneDevice one_device_new(const CompressionPlan *plan, const Model *m, size_t shards, uint64_t seed) {
     OneDevice o = { .plan = *plan, .arena = arena(MEM_REFERENCE) };
-    o.buckets = buckets_new(&o.arena, plan, m, seed, &o.n_buckets);
+    o.buckets = compressed_buckets_new(&o.arena, plan, m, seed, &o.n_buckets);
     o.error = tensor_new(&o.arena, shards, m->size);
     o.server_error = tensor_new(&o.arena, 1, m->size);
     tensor_fill(o.error, 0);
@@ -169,7 +169,7 @@ static OneDevice one_device_new(const CompressionPlan *plan, const Model *m, siz
 }
 
 static void one_device_free(OneDevice *o) {
-    buckets_free(o->buckets, o->n_buckets);
+    compressed_buckets_free(o->buckets, o->n_buckets);
     arena_free(&o->arena);
 }
 
