@@ -75,7 +75,8 @@ static Request *request_new(Comm *c, Action action, const char *call, Element el
     else r = host_alloc(sizeof *r);
     Request kept = *r;
     *r = (Request){ .comm = c, .action = action, .call = call, .element = element, .count = count, .peer = peer,
-                    .in = kept.in, .out = kept.out, .scratch = kept.scratch, .extra = kept.extra };
+                    .in = kept.in, .out = kept.out, .scratch = kept.scratch, .extra = kept.extra,
+                    .more = kept.more };
     r->on_device = r->in.on_device = r->out.on_device = r->scratch.on_device = on_device;
     bool root = c->rank == peer;
     size_t part = range_size(request_part(r, c->rank));
@@ -113,6 +114,7 @@ static void request_free_list(Request *r) {
         buffer_free(&r->out);
         buffer_free(&r->scratch);
         free(r->extra);
+        free(r->more);
         free(r);
         r = next;
     }

@@ -9,9 +9,8 @@
 // the library's own algorithm.
 //
 //   1 checked calls and deadlines   2 collectives   3 point to point   4 communicators   5 the launch
-#include "transport.h"
+#include "comm_mpi.h"
 #include <limits.h>
-#include <mpi.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,23 +34,17 @@ typedef struct Afloat {
     Request what;              // for messages only
 } Afloat;
 
-typedef struct {
-    MPI_Comm comm;
-    Afloat *afloat, *landed;   // landed: received, kept for the next one
-} Link;
-
-static Link *link_of(const Request *r) { return r->comm->state->link; }
+static MpiLink *link_of(const Request *r) { return r->comm->state->link; }
 
 // ---- 1. Checked calls and deadlines ----
 
-static void check_mpi(int error, const char *call) {
+void check_mpi(int error, const char *call) {
     char text[MPI_MAX_ERROR_STRING] = "";
     int length;
     if (error == MPI_SUCCESS) return;
     MPI_Error_string(error, text, &length);
     fault("%s failed: %s", call, text);
 }
-#define MPI(call) check_mpi(call, #call)
 
 static int fits_int(size_t n) {
     if (n > INT_MAX) fault("%zu elements are too many for one call of MPI, which counts up to %d", n, INT_MAX);
@@ -154,9 +147,11 @@ static void start_exchange(Request *r, Tables t, MPI_Datatype type, MPI_Request 
 static bool stamped(const Request *r) { return r->booked && clock_config()->model; }
 enum { TAG_DATA, TAG_STAMP };
 
-static void start_stamp(Request *r) {
+void mpi_start_stamp(Request *r) {
     Flight *f = flight_of(r);
     MPI_Comm comm = link_of(r)->comm;
+    f->stamp_request = MPI_REQUEST_NULL;
+    if (!stamped(r)) return;
     f->stamp = r->stamp;
     if (r->action == DO_SEND)
         MPI(MPI_Isend(&f->stamp, 1, MPI_UINT64_T, fits_int(r->peer), TAG_STAMP, comm, &f->stamp_request));
@@ -166,7 +161,7 @@ static void start_stamp(Request *r) {
         MPI(MPI_Iallreduce(MPI_IN_PLACE, &f->stamp, 1, MPI_UINT64_T, MPI_MAX, comm, &f->stamp_request));
 }
 
-static void mpi_meet(Request *r) {
+void mpi_meet(Request *r) {
     Flight *f = r->extra;
     if (!stamped(r) || f->stamp_request == MPI_REQUEST_NULL) return;
     wait_for(r, &f->stamp_request, MPI_STATUS_IGNORE);
@@ -241,7 +236,7 @@ static void start_message(Request *r) {
     else MPI(MPI_Issend(r->in.data, count, type, peer, TAG_DATA, comm, request));      // complete when it is received
 }
 
-static void reap_afloat(Link *l) {
+static void reap_afloat(MpiLink *l) {
     for (Afloat **place = &l->afloat; *place;) {
         Afloat *a = *place;
         int done, stamped;
@@ -260,7 +255,7 @@ static void reap_afloat(Link *l) {
 // The sender goes on without its receiver; the copy lives until that has come. The request gets an older one's buffers
 // in exchange, so that a step allocates nothing.
 static void set_afloat(Request *r) {
-    Link *l = link_of(r);
+    MpiLink *l = link_of(r);
     reap_afloat(l);
     Afloat *a = l->landed;
     if (a) l->landed = a->next;
@@ -273,7 +268,7 @@ static void set_afloat(Request *r) {
     r->in = data;
 }
 
-static void free_landed(Link *l) {
+static void free_landed(MpiLink *l) {
     while (l->landed) {
         Afloat *a = l->landed;
         l->landed = a->next;
@@ -283,15 +278,14 @@ static void free_landed(Link *l) {
     }
 }
 
-static void mpi_start(Request *r) {
+void mpi_start(Request *r) {
     reap_afloat(link_of(r));
-    flight_of(r)->stamp_request = MPI_REQUEST_NULL;
     if (r->action == DO_SEND || r->action == DO_RECV) start_message(r);
     else start_collective(r);
-    if (stamped(r)) start_stamp(r);
+    mpi_start_stamp(r);
 }
 
-static void mpi_finish(Request *r) {
+void mpi_finish(Request *r) {
     if (r->buffered) {
         set_afloat(r);
         return;
@@ -303,27 +297,33 @@ static void mpi_finish(Request *r) {
 
 // ---- 4. Communicators ----
 
-static Link *link_new(MPI_Comm comm) {
-    Link *l = host_alloc(sizeof *l);
+void mpi_link_open(MpiLink *l, MPI_Comm comm) {
     l->comm = comm;
     MPI(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
+}
+static MpiLink *link_new(MPI_Comm comm) {
+    MpiLink *l = host_alloc(sizeof *l);
+    mpi_link_open(l, comm);
     return l;
 }
 
 // All members have just met in the parent, so this blocking call does not wait for a rank that is elsewhere.
-static void *mpi_split(Comm *parent, const size_t *members, size_t n, size_t me) {
+MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t n, size_t me) {
     MPI_Comm comm;
     int size, rank;
-    MPI(MPI_Comm_split(((Link *)parent->state->link)->comm, fits_int(members[0]), fits_int(me), &comm));
+    MPI(MPI_Comm_split(((MpiLink *)parent->state->link)->comm, fits_int(members[0]), fits_int(me), &comm));
     MPI(MPI_Comm_size(comm, &size));
     MPI(MPI_Comm_rank(comm, &rank));
     if ((size_t)size != n || (size_t)rank != me)
         fault("MPI_Comm_split gave rank %d of %d instead of %zu of %zu", rank, size, me, n);
-    return link_new(comm);
+    return comm;
+}
+static void *mpi_split(Comm *parent, const size_t *members, size_t n, size_t me) {
+    return link_new(mpi_split_comm(parent, members, n, me));
 }
 
-static void mpi_close(Comm *c) {
-    Link *l = c->state->link;
+void mpi_link_close(Comm *c) {
+    MpiLink *l = c->state->link;
     for (double deadline = now() + c->state->timeout; l->afloat; sched_yield()) {
         reap_afloat(l);
         if (!l->afloat || now() < deadline) continue;
@@ -340,7 +340,10 @@ static void mpi_close(Comm *c) {
         fault("a message of %d bytes from rank %d of %s was never received", bytes, status.MPI_SOURCE, c->name);
     }
     MPI(MPI_Comm_free(&l->comm));
-    free(l);
+}
+static void mpi_close(Comm *c) {
+    mpi_link_close(c);
+    free(c->state->link);
 }
 
 static const Wire wire_mpi = { false, mpi_start, mpi_finish, mpi_meet, mpi_split, mpi_close };
@@ -438,9 +441,15 @@ static Comm *duplicate_world(const LaunchOptions *o, const char *name) {
     return comm_new(name, this_rank, this_world_size, &wire_mpi, link_new(comm), o->reduce, o->timeout);
 }
 
+Comm *mpi_side_channel(const LaunchOptions *o) { return duplicate_world(o, "side channel"); }
+
 void mpi_run(const LaunchOptions *o, RankBody body) {
     Comm *world = duplicate_world(o, "world");
-    comm_run_rank(world, duplicate_world(o, "side channel"), body);
+    comm_run_rank(world, mpi_side_channel(o), body);
+    mpi_leave_together(o);
+}
+
+void mpi_leave_together(const LaunchOptions *o) {
     // No process may finalize while another can still fail: Open MPI's mpirun then sometimes hangs or crashes.
     MPI_Request request;
     int error;

@@ -34,7 +34,7 @@ struct Request {
     Buffer in, out;                        // in device memory if on_device
     Buffer scratch;                        // for the transport between start and finish
     bool on_device;
-    void *extra;                           // the transport's own, freed with the request
+    void *extra, *more;                    // the transport's own, freed with the request; more: of one built on another
     Tensor input, output;                  // the caller's
     // Time. stamp: before start, when this rank is ready (a send: when its message arrives); after meet, the latest of
     // all members (a recv: when its message arrives). The transports carry it under the model clock.

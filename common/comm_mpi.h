@@ -1,0 +1,28 @@
+// comm_mpi.h: what comm_nccl.c takes from comm_mpi.c. There, too, MPI carries host values (bytes, doubles), barriers, the
+// side channel and the stamps of the model clock; NCCL carries tensors.
+#ifndef COMM_MPI_H
+#define COMM_MPI_H
+#include <mpi.h>
+#include "transport.h"
+
+void check_mpi(int error, const char *call);                   // fault() with its text
+#define MPI(call) check_mpi(call, #call)
+
+// The link of a Comm: a transport built on this one has it as the first member of its own.
+typedef struct {
+    MPI_Comm comm;
+    struct Afloat *afloat, *landed;        // buffered sends; landed: received, kept for the next one
+} MpiLink;
+void mpi_link_open(MpiLink *l, MPI_Comm comm);
+void mpi_link_close(Comm *c);              // waits for buffered sends, frees all but the MpiLink itself
+MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t n, size_t me);     // as Wire's split
+
+// Wire's, for a Request whose buffers are host memory. They use r->extra.
+void mpi_start(Request *r);
+void mpi_finish(Request *r);
+void mpi_meet(Request *r);                 // also after mpi_start_stamp
+void mpi_start_stamp(Request *r);          // the stamp alone: the data goes another way
+
+Comm *mpi_side_channel(const LaunchOptions *o);
+void mpi_leave_together(const LaunchOptions *o);               // the end of the run: no process leaves before the others
+#endif
