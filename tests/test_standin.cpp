@@ -170,6 +170,13 @@ static void memory() {
         CUDA(cudaDeviceSynchronize());
         MUST(static_cast<volatile float *>(p)[2] == 1);
     });
+    caught("a kernel with an address in device memory", "not among its arguments", [] {
+        float *p = on_gpu(1, 0), **table;
+        CUDA(cudaMalloc(reinterpret_cast<void **>(&table), sizeof *table));
+        CUDA(cudaMemcpy(table, &p, sizeof p, cudaMemcpyHostToDevice));
+        standin_launch(nullptr, "table", [=] { **table = 1; });
+        CUDA(cudaDeviceSynchronize());
+    });
     caught("a kernel that goes by reference", "an address of the host", [] {
         float x = 1, *p = on_gpu(1, 0);
         standin_launch(nullptr, "by reference", [&] { *p = x; });

@@ -16,8 +16,8 @@
 
 namespace standin {
 
-// The device's memory is a file without a name, mapped twice. `base` is what the program gets: closed, but for the
-// moments in which a kernel runs. At `shadow` copies, products and other ranks reach the same bytes.
+// The device's memory is a file without a name, mapped twice. `base` is what the program gets, and closed. At `shadow`
+// operations reach the same bytes; the addresses among the arguments of a kernel are turned into those.
 static const size_t ROOM = size_t(1) << 36;         // addresses; none is given out twice
 static const size_t ZONE = 256;                     // at least, before, between and behind blocks
 static const int POISON = 0xff;                     // NaN, and no index
@@ -27,10 +27,9 @@ struct Block { size_t bytes; int device; bool live; };
 struct Record { size_t stream; uint64_t count; Clock after; std::chrono::steady_clock::time_point time; };
 struct State {
     std::mutex mutex;
-    pid_t process = 0;
+    bool begun = false, forked = false;
     int devices = 1, file = -1;
     char *base = nullptr, *shadow = nullptr;
-    bool open = false;                              // base may be read and written
     size_t end = ZONE, capacity = size_t(4) << 30;
     size_t kernels = 0, failing_kernel = 0;
     bool eager = false, check_all = false;
@@ -150,17 +149,9 @@ static void check_all_zones(const char *after) {
         if (b->second.live) check_zones(b, after);
 }
 
-static void protect(bool open) {
-    if (all.open == open) return;
-    const size_t page = size_t(sysconf(_SC_PAGESIZE));
-    mprotect(all.base, (all.end + page - 1) / page * page, open ? PROT_READ | PROT_WRITE : PROT_NONE);
-    all.open = open;
-}
-
-// A fault in the device's memory is the host's: a kernel finds it open.
 static void on_segv(int, siginfo_t *info, void *) {
     if (on_device(info->si_addr) && running_kernel)
-        fault("%s: a kernel reached beyond all device memory", running_kernel);
+        fault("%s: a kernel reached into device memory by an address that was not among its arguments", running_kernel);
     if (on_device(info->si_addr)) fault("the host reached into device memory, %s", where(info->si_addr).c_str());
     sigaction(SIGSEGV, &all.other_handler, nullptr);
 }
@@ -171,7 +162,8 @@ size_t number(const char *variable, size_t otherwise) {
 }
 
 static void begin() {
-    all.process = getpid();
+    all.begun = true;
+    pthread_atfork(nullptr, nullptr, [] { all.forked = true; });
     all.devices = int(number("STANDIN_GPUS", 1));
     all.capacity = number("STANDIN_MEMORY", all.capacity);
     all.failing_kernel = number("STANDIN_KERNEL_ERROR", 0);
@@ -270,7 +262,6 @@ bool run_until(size_t stream, uint64_t count) {
 }
 
 void pause(std::unique_lock<std::mutex> &lock, int turn) {
-    protect(false);
     lock.unlock();
     if (turn < 50) sched_yield();
     else usleep(50);
@@ -306,12 +297,9 @@ static cudaError_t query(size_t stream, uint64_t count) {
 Entry::Entry() : error(cudaErrorNotPermitted) {
     if (in_host_function) return;
     lock = std::unique_lock<std::mutex>(all.mutex);
-    if (!all.process) begin();
-    error = all.process != getpid() ? cudaErrorInitializationError       // CUDA does not survive a fork
-          : all.devices == 0        ? cudaErrorNoDevice : all.sticky;
-}
-Entry::~Entry() {
-    if (lock.owns_lock()) protect(false);
+    if (!all.begun) begin();
+    error = all.forked       ? cudaErrorInitializationError       // CUDA does not survive a fork
+          : all.devices == 0 ? cudaErrorNoDevice : all.sticky;
 }
 StreamEntry::StreamEntry(cudaStream_t stream) : s(error ? nullptr : find_stream(stream)) {
     if (!error && !s) error = cudaErrorInvalidResourceHandle;
@@ -393,17 +381,19 @@ static cudaError_t fill(void *p, int value, size_t bytes, cudaStream_t stream) {
 // ---- kernels ----
 
 // The arguments of a kernel are bytes. A word of them that is the address of host memory, or of device memory that is
-// nobody's, would be a crash on a GPU, or worse.
-static void check_words(const char *name, const void *closure, size_t size) {
+// nobody's, would be a crash on a GPU, or worse. Addresses of live device memory become those that operations use.
+static void check_words(const char *name, char *closure, size_t size) {
     const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
     for (size_t i = 0; i + sizeof(uintptr_t) <= size; i += sizeof(uintptr_t)) {
         uintptr_t word;
-        memcpy(&word, static_cast<const char *>(closure) + i, sizeof word);
+        memcpy(&word, closure + i, sizeof word);
         void *p = reinterpret_cast<void *>(word);
         if (on_device(p)) {
             auto b = find_block(p);
             if (b == all.blocks.end() || !b->second.live || word > b->first + b->second.bytes)
                 fault("%s: a kernel was given %s", name, where(p).c_str());
+            word = uintptr_t(reach(p));
+            memcpy(closure + i, &word, sizeof word);
         } else if (word >= 0x10000 && word < uintptr_t(1) << 47 &&
                    msync(reinterpret_cast<void *>(word / page * page), 1, MS_ASYNC) == 0) {
             fault("%s: a kernel was given %p, an address of the host", name, p);
@@ -416,12 +406,11 @@ static cudaError_t launch(cudaStream_t stream, const char *name, void (*run)(voi
     StreamEntry on(stream);
     if (on.error) return on.error;
     if (on.s->device != device_now) return cudaErrorInvalidResourceHandle;
-    check_words(name, closure.get(), size);
+    check_words(name, static_cast<char *>(closure.get()), size);
     const bool fails = ++all.kernels == all.failing_kernel;
     issue(on.s, { name, {}, [=] {
         if (fails) all.sticky = cudaErrorLaunchFailure;
         if (all.sticky) return true;
-        protect(true);
         running_kernel = name;
         run(closure.get());
         running_kernel = nullptr;
@@ -633,7 +622,6 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t f, void *data) 
     StreamEntry on(stream);
     if (on.error) return result(on.error);
     issue(on.s, { "cudaLaunchHostFunc", {}, [=] {
-        protect(false);
         in_host_function = true;
         f(data);
         in_host_function = false;

@@ -75,7 +75,6 @@ struct Entry {
     std::unique_lock<std::mutex> lock;
     cudaError_t error;
     Entry();
-    ~Entry();
 };
 struct StreamEntry : Entry {
     Stream *s;

@@ -95,7 +95,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end);
 
 // What <<<...>>> is on a GPU: run(closure), later, on the stream. The closure, of `size` bytes, is the stand-in's from
-// now on, and ends with destroy(closure). Its words must not be addresses of host memory. name: for messages; it stays.
+// now on, and ends with destroy(closure). All addresses that the kernel uses must be words of it. name: for messages,
+// must stay.
 void standin_launch(cudaStream_t stream, const char *name, void (*run)(void *closure), void (*destroy)(void *closure),
                     void *closure, size_t size);
 
@@ -105,13 +106,9 @@ void standin_launch(cudaStream_t stream, const char *name, void (*run)(void *clo
 // The same for a C++ function object, copied as a kernel's argument is.
 template <class Body> void standin_launch(cudaStream_t stream, const char *name, const Body &body) {
     Body *copy = new Body(body);
-    size_t size = 0;                         // its words are looked at only where padding does not hold chance bytes
-#if defined __GNUC__ && !defined __clang__
-    __builtin_clear_padding(copy);
-    size = sizeof(Body);
-#endif
+    __builtin_clear_padding(copy);           // of GCC: chance bytes would pass for addresses
     standin_launch(stream, name, [](void *closure) { (*static_cast<Body *>(closure))(); },
-                   [](void *closure) { delete static_cast<Body *>(closure); }, copy, size);
+                   [](void *closure) { delete static_cast<Body *>(closure); }, copy, sizeof(Body));
 }
 #endif
 #endif
