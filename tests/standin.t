@@ -19,4 +19,40 @@ then
     echo "Bail out! the stand-ins do not build"
     exit 3
 fi
-$build/test </dev/null
+
+# Each declaration of the stand-ins, after the real headers: C wants the two to agree.
+declarations() {
+    echo '#include <cuda_runtime.h>'
+    echo '#include <cublas_v2.h>'
+    echo '#include <nccl.h>'
+    sed 's://.*::' "$here"/cuda_runtime.h "$here"/cublas_v2.h "$here"/nccl.h | awk '
+        /^#define STANDIN_GEMM/, !/\\$/ { print; next }
+        /^STANDIN_GEMM/ { print; next }
+        /^(cudaError_t|cublasStatus_t|ncclResult_t|const char) [^;{]*\(/ { inside = 1 }
+        inside { print; inside = !/;/; next }
+        /^typedef enum|^enum/, /}/ {
+            n = split($0, part, ",")
+            for (i = 1; i <= n; i++)
+                if (match(part[i], /[A-Za-z0-9_]+ = [0-9]+/)) {
+                    split(substr(part[i], RSTART, RLENGTH), value, " = ")
+                    print "_Static_assert(" value[1] " == " value[2] ", \"" value[1] "\");"
+                }
+        }'
+}
+here=tests/standin/include
+toolkit=${CUDA_HOME:-/usr/local/cuda}/include
+$build/test </dev/null >$build/tap
+status=$?
+grep -v '^1\.\.' $build/tap
+n=$(($(grep -c -e '^ok ' -e '^not ok ' $build/tap) + 1))
+if [ ! -e "$toolkit/cublas_v2.h" ] || [ ! -e "$toolkit/nccl.h" ]; then
+    echo "ok $n - the headers agree with the real ones # SKIP no headers of CUDA and NCCL in $toolkit"
+elif declarations >$build/agree.c && gcc -isystem "$toolkit" -c -o $build/agree.o $build/agree.c 2>$build/log; then
+    echo "ok $n - the headers agree with the real ones"
+else
+    sed 's/^/# /' $build/log
+    echo "not ok $n - the headers agree with the real ones"
+    status=1
+fi
+echo "1..$n"
+exit $status
