@@ -121,17 +121,17 @@ bool overlap(const Range &a, const Range &b) {
 
 // Between blocks lie signalling NaNs, of float and of double: whoever reads them gets NaN, and whoever adds to them
 // leaves a quiet one.
-static const uint64_t ZONE_WORD = 0x7ff4dead7fa0dead;
-static void fill_zone(uintptr_t from, uintptr_t to) {
-    char *p = reach(reinterpret_cast<void *>(from));
-    for (size_t i = 0; i < to - from; i++) p[i] = reinterpret_cast<const char *>(&ZONE_WORD)[i % sizeof ZONE_WORD];
-}
+static const struct Zone {
+    uint64_t word[2 * ZONE / sizeof(uint64_t)];
+    Zone() { std::fill(std::begin(word), std::end(word), 0x7ff4dead7fa0dead); }
+} zone;
+static void fill_zone(uintptr_t from, uintptr_t to) { memcpy(reach(reinterpret_cast<void *>(from)), &zone, to - from); }
 static void check_zone(uintptr_t from, uintptr_t to, const Block &b, ptrdiff_t offset, const char *after) {
-    const char *p = reach(reinterpret_cast<void *>(from));
-    for (size_t i = 0; i < to - from; i++)
-        if (p[i] != reinterpret_cast<const char *>(&ZONE_WORD)[i % sizeof ZONE_WORD])
-            fault("%s: somebody wrote outside of a block of %zu bytes, at byte %td", after, b.bytes,
-                  ptrdiff_t(i & ~size_t(3)) + offset);
+    const char *p = reach(reinterpret_cast<void *>(from)), *is = reinterpret_cast<const char *>(&zone);
+    if (memcmp(p, is, to - from) == 0) return;
+    const size_t i = size_t(std::mismatch(p, p + (to - from), is).first - p);
+    fault("%s: somebody wrote outside of a block of %zu bytes, at byte %td", after, b.bytes,
+          ptrdiff_t(i & ~size_t(3)) + offset);
 }
 static void check_zones(std::map<uintptr_t, Block>::iterator b, const char *after) {
     const uintptr_t end = b->first + b->second.bytes;
