@@ -143,6 +143,11 @@ break-%: FORCE
 student:
 	@tools/student '$(DIR)' $(EXERCISES)
 
+grade:
+	@tools/setup build build/tools.mk
+	+@$(BUILD)
+	@tools/grade $(if $(JSON),--json '$(JSON)') $(ARGS) '$(SUBMISSION)' $(EXERCISES)
+
 bugs:
 	@tools/setup build build/tools.mk
 	+@$(BUILD)

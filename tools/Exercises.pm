@@ -15,7 +15,7 @@ use File::Basename qw(dirname);
 use File::Find qw(find);
 use File::Path qw(make_path);
 
-our @EXPORT = qw(exercises chosen bodies splice_body todo tree_files copy_files slurp spew);
+our @EXPORT = qw(exercises chosen bodies find_body splice_body todo tree_files copy_files slurp spew);
 
 sub slurp { my ($path) = @_; local $/; open my $f, '<:raw', $path or die "unsplit: $path: $!\n"; return scalar <$f> // '' }
 sub spew {
@@ -79,8 +79,7 @@ sub exercises {
             next if @bad;
             $e->{lesson} = $lesson =~ s{^\Q$root\E/}{}r;
             $e->{key} = "$chapter-$number";
-            ($e->{title}) = $e->{task} =~ /^(.*?[.:;])(?:\s|$)/;
-            $e->{title} //= $e->{task};
+            $e->{title} = length $e->{task} <= 56 ? $e->{task} : $e->{task} =~ /^(.{20,55}[.:;,])\s/ ? $1 : substr($e->{task}, 0, 53) . '...';
             $by_id{ $e->{id} } = $e;
         }
         push @complaints, map { "unsplit: $file, $_\n" } @bad;
@@ -100,6 +99,26 @@ sub chosen {
         $wanted{ $_->{id} } = 1 for @these;
     }
     return grep { $wanted{ $_->{id} } } @$all;
+}
+
+# The body of exercise id in a text that a student has worked on: (body, undef), or (undef, what is wrong). Only the id and the two
+# markers count.
+sub find_body {
+    my ($text, $id) = @_;
+    my (@found, $inside, $heading, $body);
+    for (split /^/m, $text) {
+        my $opens = m{^\s*//\s*EXERCISE\s+(\d\d\.\d\d[a-z])\b};
+        return (undef, "exercise $1 begins inside of $id: its `// END` is missing") if $opens && $inside;
+        if ($opens) { ($inside, $heading, $body) = (1, 1, '') if $1 eq $id; next }
+        next unless $inside;
+        if (m{^\s*// END\s*$}) { push @found, $body; $inside = 0; next }
+        next if $heading && m{^\s*//};
+        $heading = 0;
+        $body .= $_;
+    }
+    return (undef, "its `// END` is missing") if $inside;
+    return (undef, @found ? 'its marker stands there twice' : 'its marker is not there') if @found != 1;
+    return ($found[0], undef);
 }
 
 # The text with another body between the markers of exercise id.

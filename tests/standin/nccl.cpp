@@ -38,7 +38,7 @@ struct Channel {                                    // from one rank to another,
     Message message;
 };
 struct Member {
-    std::atomic<bool> taken, gone;                  // by a rank; left by it
+    std::atomic<bool> here, gone;
     pid_t process;
     int memory;                                     // the number of its device memory's file
     char gpu[64];
@@ -119,12 +119,13 @@ static ncclResult_t open_board(ncclComm *comm, pid_t process, int file) {
         return refuse(comm, ncclInvalidArgument, "%d ranks here, %d ranks elsewhere", comm->size, none);
     }
     Member &me = comm->board->member[comm->rank];
-    if (me.taken.exchange(true)) return refuse(comm, ncclInvalidUsage, "there are two ranks %d", comm->rank);
+    if (me.here.load()) return refuse(comm, ncclInvalidUsage, "there are two ranks %d", comm->rank);
     off_t offset;
     const char *host = getenv("NCCL_HOSTID");       // taken for another machine, as NCCL does
     snprintf(me.gpu, sizeof me.gpu, "%s %.40s", bus_id(comm->device).c_str(), host ? host : "");
     me.process = getpid();
     device_file(&offset, &me.memory, &offset);
+    me.here = true;
     comm->board->here++;
     comm->state = ncclComm::JOINING;
     return ncclSuccess;
@@ -132,13 +133,12 @@ static ncclResult_t open_board(ncclComm *comm, pid_t process, int file) {
 
 static ncclResult_t open_members(ncclComm *comm) {
     char path[64];
-    for (int r = 0; r < comm->size; r++)
-        for (int q = 0; q < r; q++)
-            if (!strcmp(comm->board->member[r].gpu, comm->board->member[q].gpu))
-                return refuse(comm, ncclInvalidUsage, "Duplicate GPU detected : rank %d and rank %d both on CUDA "
-                                                      "device %s", r, q, comm->board->member[r].gpu);
     for (int r = 0; r < comm->size; r++) {
         const Member &m = comm->board->member[r];
+        for (int q = 0; q < r; q++)
+            if (!strcmp(m.gpu, comm->board->member[q].gpu))
+                return refuse(comm, ncclInvalidUsage, "Duplicate GPU detected : rank %d and rank %d both on CUDA "
+                                                      "device %s", r, q, m.gpu);
         snprintf(path, sizeof path, "/proc/%d/fd/%d", int(m.process), m.memory);
         comm->memory.push_back(open(path, O_RDONLY | O_CLOEXEC));
         comm->process.push_back(int(syscall(SYS_pidfd_open, m.process, 0)));
@@ -275,7 +275,7 @@ static void reduce(char *out, const std::vector<const char *> &parts, size_t cou
 struct Work {
     std::vector<Task> tasks;
     std::vector<Transfer> transfers;
-    bool counted = false, failed = false, dropped = false;
+    bool counted = false, dropped = false;
     unsigned turns = 0;
 
     bool has(const ncclComm *comm) const {
@@ -347,10 +347,8 @@ bool Work::run() {
     if (!counted) {
         counted = true;
         if (++works == dying) raise(SIGKILL);
-        failed = works == failing;
-        if (failed) fail(tasks[0].comm, ncclSystemError, "an operation was made to fail");
+        if (works == failing) fail(tasks[0].comm, ncclSystemError, "an operation was made to fail");
     }
-    if (failed) return false;
     bool done = true;
     for (size_t i = 0; i < transfers.size(); i++) {
         Transfer &x = transfers[i];

@@ -1,0 +1,121 @@
+# GradeRules.pm: what a submitted body may say, and what may come of it in the object file. For tools/grade, whose first lines say
+# what these rules are good for.
+package GradeRules;
+use strict;
+use warnings;
+use Exporter 'import';
+
+our @EXPORT = qw(code_of text_faults public_functions object_facts object_faults);
+
+# A body without comments, and with empty strings: (code, undef) or (undef, what is wrong).
+sub code_of {
+    my ($text) = @_;
+    return (undef, 'a line that ends in \\') if $text =~ /\\[ \t]*\r?\n/;
+    my $code = '';
+    for ($text) {
+        pos = 0;
+        while (pos() < length) {
+            if (m{\G//[^\n]*}gc || m{\G/\*.*?\*/}gcs) { $code .= ' ' }
+            elsif (m{\G/\*}gc) { return (undef, 'a comment that does not end') }
+            elsif (m{\G"(?:[^"\\\n]|\\.)*"}gc) { $code .= '""' }
+            elsif (m{\G'(?:[^'\\\n]|\\.)+'}gc) { $code .= "'0'" }
+            elsif (m{\G["']}gc) { return (undef, 'a string that does not end') }
+            elsif (m{\G(.)}gcs) { $code .= $1 }
+        }
+    }
+    return ($code, undef);
+}
+
+# Whatever the function is for: names that no solution needs, unless ours has them.
+my $forbidden = qr/^(?:__\w*|_[A-Z]\w*|asm|goto|extern|static|typeof|main
+    |(?:check|snapshot|course|side|ledger|lesson|report|say|config|option|picture|memory|record|clock|grade|output|settings|exercise
+       |device|MPI|PMPI|cblas|openblas|pthread|dl)_\w*
+    |fault|usage_error|REQUIRE|TODO|host_alloc|end_all_ranks|ranks_are_processes|this_rank|this_world_size
+    |comm_(?:ledger_reset|bytes_sent|run|choose|launched_by_mpi|process_begin|process_end|split|free)
+    |data_free|model_free|optimizer_free
+    |exit|quick_exit|abort|atexit|longjmp|setjmp|sigaction|fork|system|syscall|popen|execv?[lpe]*
+    |malloc|calloc|realloc|free|alloca|aligned_alloc|posix_memalign|mmap|sbrk|brk|strdup|getenv|setenv|putenv|environ
+    |f?open|fdopen|freopen|creat|f?write|f?read|f?close|v?[fsd]?n?printf|v?snprintf|puts|fputs|putchar|stdin|stdout|stderr
+    |rename|unlink|truncate)$/x;
+# Words that are good names for variables, too: only as a call.
+my $forbidden_call = qr/^(?:costs?|say|main|kill|raise|signal|read|write|open|close|remove|link)$/;
+my %keyword = map { $_ => 1 } qw(if for while switch return sizeof do else case default break continue void char int long unsigned float double
+    bool real const);
+# Mathematics, and what a compiler makes of copies.
+my %harmless = map { $_ => 1 } qw(sqrt sqrtf fabs fabsf fmin fmax fminf fmaxf exp expf log logf log2 pow powf floor ceil round tanh tanhf
+    ldexp isnan isfinite memcpy memset memmove memcmp abs _GLOBAL_OFFSET_TABLE_);
+
+# Functions that these headers declare.
+sub public_functions {
+    my %known;
+    for my $text (@_) {
+        (my $code = $text) =~ s{//[^\n]*}{}g;
+        $known{$1} = 1 while $code =~ /\b([a-z]\w+)\s*\(/g;
+    }
+    return { map { $_ => 1 } grep { !/$forbidden/ && !/$forbidden_call/ } keys %known };
+}
+
+# What is wrong with a body, or undef. known: functions that it may call besides those of our own body.
+sub text_faults {
+    my ($body, $ours, $known) = @_;
+    my ($code, $fault) = code_of($body);
+    return $fault if defined $fault;
+    my ($our_code) = code_of($ours);
+    my %our = map { $_ => 1 } ($our_code // '') =~ /\b([A-Za-z_]\w*)/g;
+    return 'a # line' if $code =~ /#|%:/;
+    return 'a character that is no C' if $code =~ /[^\t\n\r\x20-\x7e]|[\\@`\$]/;
+    return 'a digraph' if $code =~ /<%|%>|<:|:>/;
+    my @open;
+    my %partner = (')' => '(', ']' => '[', '}' => '{');
+    for my $c ($code =~ /[()\[\]{}]/g) {
+        if (!$partner{$c}) { push @open, $c }
+        elsif (!@open || pop @open ne $partner{$c}) { return "a $c that closes nothing of the body" }
+    }
+    return "a $open[-1] that is not closed" if @open;
+    while ($code =~ /(?<![\w.])(?<!->)([A-Za-z_]\w*)(\s*\()?/g) {
+        my ($name, $call) = ($1, $2);
+        next if $our{$name};
+        return "the name $name" if $name =~ /$forbidden/;
+        return "a call of $name" if $call && $name =~ /$forbidden_call/;
+        return "a call of $name" if $call && !$keyword{$name} && !$known->{$name} && !$harmless{$name};
+    }
+    while ($code =~ /(?:\.|->)\s*([A-Za-z_]\w*)/g) {       # fields have other names than functions
+        my $name = $1;
+        return "the field $name" if !$our{$name} && $name =~ /^(?:ledger|state|link)$/;
+    }
+    return undef;
+}
+
+# Of an object file: the symbols it needs, the bytes of its variables, the largest frame of a function, how many frames have no fixed
+# size. The frames were written down by -fstack-usage.
+sub object_facts {
+    my ($object) = @_;
+    my %facts = (needs => {}, variables => 0, frame => 0, dynamic => 0);
+    for (`nm -S '$object'`) {
+        if (/^\s+U (\S+)/ || /^\s+w (\S+)/) { $facts{needs}{$1} = 1 }
+        elsif (/^\S+ (\S+) [bBdDcCsSgG] \S/) { $facts{variables} += hex $1 }
+    }
+    die "unsplit: nm cannot read $object\n" if $?;
+    (my $frames = $object) =~ s/\.o$/.su/;
+    open my $f, '<', $frames or die "unsplit: $frames: $!\n";
+    while (<$f>) {
+        my (undef, $bytes, $kind) = split /\t/;
+        $facts{frame} = $bytes if $bytes > $facts{frame};
+        $facts{dynamic}++ if $kind =~ /^dynamic/ && $kind !~ /bounded/;
+    }
+    return \%facts;
+}
+
+# What is wrong with the object of a file with a submitted body, held against the one with ours; or undef.
+my $spare = 4096;                                  # bytes of stack that a solution may use more than ours
+sub object_faults {
+    my ($theirs, $ours, $known) = @_;
+    for my $name (sort keys %{ $theirs->{needs} }) {
+        return "a use of $name" unless $ours->{needs}{$name} || $known->{$name} || $harmless{$name};
+    }
+    return 'memory outside the ledger: variables of its own' if $theirs->{variables} > $ours->{variables};
+    return 'memory outside the ledger: arrays whose size is known only when it runs' if $theirs->{dynamic} > $ours->{dynamic};
+    return 'memory outside the ledger: more than $spare bytes on the stack' =~ s/\$spare/$spare/r if $theirs->{frame} > $ours->{frame} + $spare;
+    return undef;
+}
+1;
