@@ -126,7 +126,12 @@ sed 's/limit 1.0e-05  ok$/limit 1.0e-04  ok/' "$tap_dir/page.md" >"$tap_dir/limi
 ends 1 "a quote with another limit is caught" "^DIFFERS.*limit.md:2 ^+grad.*1.0e-05" tools/check-quotes "$tap_dir/limit.md"
 sed '/^\.\.\./d' "$tap_dir/page.md" >"$tap_dir/short.md"
 ends 1 "a quote that lacks lines is caught" "^DIFFERS" tools/check-quotes "$tap_dir/short.md"
-for page in README.md common/README.md [0-9][0-9]_*/README.md docs/*.md; do
+mkdir -p "$tap_dir/book/tools" "$tap_dir/book/01_one"
+cp tools/check-quotes "$tap_dir/book/tools"
+printf '%s\n' '```console' '$ tools/no-such-tool' 'words' '```' >"$tap_dir/book/01_one/02_two.md"
+ends 1 "the page of a lesson is compared without being named" "^DIFFERS.*01_one/02_two.md:2 1.quotes" \
+    "$tap_dir/book/tools/check-quotes"
+for page in README.md common/README.md [0-9][0-9]_*/*.md docs/*.md; do
     grep -qs '^```console' "$page" || continue
     ends 0 "the output quoted in $page is what its commands print" "" tools/check-quotes "$page"
 done

@@ -51,7 +51,12 @@ page "<!-- figure: $command -->" '' '![none](figures/two.svg)'
 finds 1 "a command without a figure, too" "README.md:2: expected" --check
 page "words"
 finds 1 "a figure that no page shows, too" "figures/two.svg: no page shows it" --check
+printf '%s\n' "<!-- figure: $command -->" '![a pipeline](figures/two.svg)' >"$tap_dir/page/02_two.md"
+finds 0 "a lesson's page beside it may show it" "0 figures, all as" --check
 
 tools/figures --check >"$tap_dir/output" 2>&1
 ok $? "the figures of this tree are what their commands draw" "$tap_dir/output"
+figures=$(cat [0-9][0-9]_*/*.md | grep -c '^<!-- figure: ')
+grep -q "^$figures figures, " "$tap_dir/output"
+ok $? "and all $figures of chapters and lessons were looked at" "$tap_dir/output"
 tap_end

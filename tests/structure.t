@@ -57,12 +57,20 @@ missing_header_lines() {
 
 long_lessons() { lessons | xargs -r wc -l | awk '$2 != "total" && $1 > 300 { print $2 ": " $1 " lines" }'; }
 
+# A chapter's page has all headings, in order; the page of a lesson, NN_name.md beside NN_name.c, those of them that it needs.
 wrong_pages() {
     for folder in [0-9][0-9]_*/; do
         [ -d "$folder" ] || continue
-        page=${folder}README.md
-        [ -f "$page" ] || { echo "$page: missing"; continue; }
-        awk -v page="$page" '
+        [ -f "${folder}README.md" ] || echo "${folder}README.md: missing"
+    done
+    for page in [0-9][0-9]_*/*.md; do
+        [ -f "$page" ] || continue
+        all=1
+        if [ "${page##*/}" != README.md ]; then
+            all=0
+            [ -f "${page%.md}.c" ] || echo "$page: no lesson has this name"
+        fi
+        awk -v page="$page" -v all="$all" '
             BEGIN {
                 n = split("Builds on|The question|The picture|On a 2×2 example|Who holds what|The code, function by function|" \
                           "Run it, and what you see|What it costs|What goes wrong|Exercises|Further reading", want, "|")
@@ -71,10 +79,11 @@ wrong_pages() {
             /^```/ { fence = !fence }
             !fence && /^## / {
                 text = substr($0, 4)
+                while (!all && next_one <= n && index(text, want[next_one]) != 1) next_one++
                 if (next_one <= n && index(text, want[next_one]) == 1) next_one++
-                else print page ":" FNR ": heading \"" text "\" where \"" want[next_one] "\" belongs"
+                else print page ":" FNR ": heading \"" text "\" where " (next_one > n ? "none" : "\"" want[next_one] "\"") " belongs"
             }
-            END { if (next_one <= n) print page ": no heading \"" want[next_one] "\" in its place" }' "$page"
+            END { if (all && next_one <= n) print page ": no heading \"" want[next_one] "\" in its place" }' "$page"
     done
 }
 
@@ -127,6 +136,8 @@ END
 echo '#include "02_two/two.h"' >"$bad/common/tensor.c"
 yes '// a long lesson' | head -n 301 >"$bad/03_three/02_long.c"
 printf '## Builds on\n## The picture\n## The question\n' >"$bad/02_two/README.md"
+printf '## Builds on\n## Exercises\n## The picture\n' >"$bad/02_two/01_by_hand.md"
+printf '## Builds on\n## The picture\n## Exercises\n' >"$bad/02_two/03_gone.md"
 { ${OMPI_CC:-gcc} -fcommon -fPIC -c -o "$bad/o/03_three/three.o" "$bad/03_three/three.c" &&
     ${OMPI_CC:-gcc} -x c -c -o "$bad/o/03_three/02_long.o" /dev/null &&
     sed '/include/d' "$bad/02_two/01_by_hand.c" | ${OMPI_CC:-gcc} -fcommon -x c -c -o "$bad/o/02_two/01_by_hand.o" -; } || exit 3
@@ -148,6 +159,9 @@ has "the check of length sees 301 lines" "02_long.c" \
     long_lessons
 has "the check of pages sees a missing page and headings in the wrong order" "03_three/README.md 02_two/README.md:2" \
     wrong_pages
+has "and in the page of a lesson, and a page without a lesson" "02_two/01_by_hand.md:3 02_two/03_gone.md:.no.lesson" \
+    wrong_pages
+clean "and lets the page of a lesson leave headings out" among "03_gone.md:[0-9]" wrong_pages
 cd "$root" || exit 3
 
 # ---- this tree ----
@@ -160,7 +174,7 @@ clean "a chapter includes common/ and earlier chapters only, and common/ no chap
 clean "every lesson has its ranks, level and question" missing_header_lines
 clean "make list has every lesson" unlisted_lessons
 clean "no lesson is longer than 300 lines" long_lessons
-clean "every chapter has its page, with the headings in order" wrong_pages
+clean "every chapter has its page, and pages have their headings in order" wrong_pages
 if command -v shellcheck >/dev/null; then
     clean "shellcheck finds nothing in the scripts" script_faults
 else
