@@ -4,8 +4,8 @@
 // vary: UNEVEN 50..1500, LARGE 5000..20000
 //
 // Every rank holds a tensor of S bytes, and in the end all hold the sum. Four ways to get there, from sends and
-// receives only: a ring, everything through rank 0, a tree, and recursive halving and doubling (collectives.c). All are
-// held against the library's all-reduce; bytes, messages and time of each against closed forms.
+// receives only: a ring, everything through rank 0, a tree, and recursive halving and doubling (collectives.c). Each is
+// compared with the library's all-reduce; its bytes, messages and time with closed forms.
 // A rank has one port: it sends one message and receives one message at a time, each taking alpha + bytes / beta.
 // Left out: links that several messages share, and cutting messages in pieces that follow each other along a tree.
 #include <math.h>
@@ -44,7 +44,7 @@ static void fill(Tensor t, uint64_t seed, size_t rank, bool whole) {
 
 // ---------------------------------------------------------------- the same sum, four times
 
-typedef struct { size_t messages, bytes, scratch, even; } Bill;        // sent; kept at the most; sent of size EVEN
+typedef struct { size_t messages, bytes, scratch, even; } Bill;        // sent; at its peak; sent of size EVEN
 
 // Sums of all sizes into s; what they cost is added to the bill. library: by comm_all_reduce, unbilled.
 static void all_sizes(Run *run, Snapshot *s, size_t way, bool whole, bool library, Bill *bill) {
@@ -89,7 +89,7 @@ static void ring_order(Run *run, Snapshot *s) {
 }
 
 static void compare(Run *run, Bill bill[WAYS]) {
-    // In rank order, as the library's ordered sum; the others have orders of their own.
+    // Rank 0 adds in rank order, as the library's ordered sum does; the other ways have orders of their own.
     double same_order = run->reduce == REDUCE_ORDERED ? 0 : LIMIT_ROUNDING;
     for (size_t whole = 2; whole-- > 0;) {
         Snapshot *library = snapshot_new(run), *order = snapshot_new(run);
@@ -197,7 +197,7 @@ static double message(size_t elements) {
     return l.beta == 0 ? 0 : round(l.alpha * 1e12 + (double)(elements * sizeof(real)) * 1e12 / l.beta);
 }
 
-// For N up to `count`. In the ring and in halving the first chunks are the largest, and the slowest way is theirs.
+// For N <= count. In the ring and in halving the first chunks are the largest, so they decide how long it takes.
 static double predict_time(size_t way, size_t N, size_t count) {
     size_t n = power_below(N);
     double time = n < N ? 2 * message(count) : 0;              // to a rank below n, and back

@@ -25,7 +25,8 @@
 enum { SEQUENCES = 7, STEPS = 3 };             // of 4 ranks one has one sequence, the others two; of 8 one has none
 static const ModelConfig tiny = { .layers = 3, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
 
-// DDP closes a bucket at 25 MiB, the first one at 1 MiB, so that it starts early. That is for models of many MiB.
+// A bucket is closed at --bucket bytes; at 1 byte every tensor has its own. (DDP, for models of many MiB: 25 MiB, and
+// 1 MiB for the first one, so that it starts early.)
 enum { PER_TENSOR = 1 };
 
 // ---------------------------------------------------------------- one step, with and without overlap

@@ -4,9 +4,9 @@
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // As in 02_all_reduce every rank holds the whole model and a part of the batch; only the all-reduce of the gradients is
-// another: 16-bit numbers, the largest one of 32 (top-k), signs (1-bit), or matrices of rank 2 (PowerSGD). What comes
-// out is no longer the sum, so the reference is the same changed rule on one device. What a rank did not say it keeps,
-// and says later: this error feedback decides whether the model trains.
+// another: 16-bit numbers, one number in 32, the largest (top-k), signs (1-bit), or matrices of rank 2 (PowerSGD).
+// What comes out is no longer the sum, so the reference is the same changed rule on one device. What a rank did not say
+// it keeps, and says later: this error feedback decides whether the model trains.
 // Left out: the warm-up of 1-bit Adam and PowerSGD (some exact steps first), and overlapping with backward.
 #include "01_data_parallel/compression.h"
 #include "01_data_parallel/compression_checks.h"
@@ -230,7 +230,7 @@ static void curves(Run *run, const Training *short_one) {
         for (size_t s = 0; s < LONG; s++) mean[i][s / EACH] += c.loss[s] / EACH;
         lines[i] = (PlotLine){ names[i], mean[i] };
         end[i] = mean[i][POINTS - 1];
-        // Drawn to a fiftieth: signs of numbers near zero hang on the machine's BLAS, and with them the last digits.
+        // Drawn to a fiftieth: signs of numbers near zero depend on the machine's BLAS, and with them the last digits.
         for (size_t k = 0; k < POINTS; k++) mean[i][k] = round(50 * mean[i][k]) / 50;
         say(run, "  %-16s loss of the first step %.2f, of the last ten %.2f\n", names[i], c.loss[0], end[i]);
         course_free(&c);

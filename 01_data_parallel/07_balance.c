@@ -148,10 +148,11 @@ static void predict(Record *want, const Devices *d, Policy policy) {
     free(rate);
 }
 
-// Devices that finish together would take work / summed speed. With whole sequences nobody who got one more than its
-// exact share ends later than any other would with one more: no step is longer than work and n - 1 sequences would take
-// all. If a device is believed to be `over` times as fast as it is, its share may take that many times as long. The
-// smoothed rate of device 0 is 4 times too high in the step of the change, and then each step halves what is too much.
+// Could sequences be cut, all would end together, after work / summed speed. They are whole; but the device that ends
+// last got its last one because no other would have ended earlier with one more. So a step takes at most what n - 1
+// more sequences would take that could be cut. While a device is believed to be `over` times as fast as it is, its
+// share may take that many times as long. The smoothed rate of device 0 is 4 times too high in the step of the change,
+// and then each step halves what is too much.
 static double bound(const Devices *d, size_t step, bool smoothed) {
     double over = smoothed && step >= CHANGE ? 1 + (CHANGED - 1) / pow(2, (double)(step - CHANGE)) : 1;
     return over * computing(SEQUENCES + d->n - 1) / devices_summed_speed(d, step);
@@ -221,7 +222,7 @@ static void show_times(Run *run, const Devices *d, const Record *is) {
     }
     PlotLine lines[] = { { "equal", y[0] }, { "static", y[1] }, { "dynamic", y[2] }, { "ideal", y[3] } };
     Plot plot = { .title = "time of a step; from step 5 on device 0 is four times as slow", .x_label = "step",
-                  .y_label = "in sequences of a device of the full rate",
+                  .y_label = "1: one sequence on a fast device",
                   .x = x, .n = STEPS, .lines = lines, .n_lines = POLICIES + 1 };
     plot_show(run, &plot, steps_in_files(run) ? PICTURE_NO_FILES : PICTURE_CHART);
 }

@@ -45,7 +45,7 @@ void balance_shares(Range *share, const double *rate, size_t n, size_t total) {
     double sum = 0;
     size_t given = 0;
     for (size_t r = 0; r < n; r++) sum += rate[r];
-    for (size_t r = 0; r < n; r++) {           // what is whole of the exact share; its size first, its place below
+    for (size_t r = 0; r < n; r++) {           // the whole part of its exact share: the size here, the place below
         share[r] = sum > 0 ? (Range){ 0, (size_t)((double)total * rate[r] / sum) } : shard_range(total, n, r);
         given += range_size(share[r]);
     }

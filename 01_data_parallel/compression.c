@@ -49,7 +49,7 @@ static void keep_the_rest(const Compression *c, Tensor e, Tensor sent) {
     else subtract(e, sent);
 }
 
-// For the checks: in the ledger's eyes nothing happens here.
+// For the checks alone: all that was ever sent, added up.
 static void note_sent(Compression *c, const CompressedBucket *b, Tensor sent) {
     if (!c->sent.data) return;
     Tensor sum = tensor_flat_range(c->sent, b->range.lo, b->range.hi);

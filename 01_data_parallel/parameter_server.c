@@ -103,10 +103,11 @@ void server_answer(const Cluster *c, const Model *m, size_t worker) {
 
 void server_update_all(const Cluster *c, Model *m, Optimizer *o, Inbox *in) {
     for (size_t w = 0; w < c->workers; w++) server_take(in, w);
-    // EXERCISE 01.05a (4 points): every worker's push has come: in->piece[w] is what worker w found for my piece of the
-    // gradient, and carries 1 / (counted tokens of the whole batch) already. Make m->g their sum, added in the order
-    // of the workers and starting from worker 0's (tensor_copy, op_add), so that the bits are those of a rank-ordered
-    // all-reduce. Then update my piece of the weights, once (optimizer_step; nothing is clipped, so its scale is 1).
+    // EXERCISE 01.05a (4 points): add the pushes, update once. Every worker's push has come: in->piece[w] is what
+    // worker w found for my piece of the gradient, and carries 1 / (counted tokens of the whole batch) already. Make
+    // m->g their sum, added in the order of the workers and starting from worker 0's (tensor_copy, op_add), so that the
+    // bits are those of a rank-ordered all-reduce. Then update my piece of the weights, once (optimizer_step; nothing
+    // is clipped, so its scale is 1).
     tensor_copy(m->g, in->piece[0]);
     for (size_t w = 1; w < c->workers; w++) op_add(m->g, m->g, in->piece[w]);
     optimizer_step(o, m, 1);
@@ -116,10 +117,10 @@ void server_update_all(const Cluster *c, Model *m, Optimizer *o, Inbox *in) {
 size_t server_next(const Cluster *c, const Inbox *in) {
     size_t next = 0;
     while (!in->coming[next]) next++;
-    // EXERCISE 01.05b (3 points): in->coming[w] is NULL for a worker from which no push is expected; `next` is the
-    // first from which one is. Make it the one whose push arrives first, and of those that arrive at the same moment
-    // the one with the lowest number. comm_arrival(in->coming[w]) says when a push arrives; it really waits until it
-    // is there, so ask for every expected one: then the answer depends on no machine's whims.
+    // EXERCISE 01.05b (3 points): whose push is next. in->coming[w] is NULL for a worker from which no push is
+    // expected; `next` is the first from which one is. Make it the one whose push arrives first, and of those that
+    // arrive at the same moment the one with the lowest number. comm_arrival(in->coming[w]) says when a push arrives;
+    // it really waits until it is there, so ask for every expected one: then the answer is the same on every machine.
     for (size_t w = next + 1; w < c->workers; w++)
         if (in->coming[w] && comm_arrival(in->coming[w]) < comm_arrival(in->coming[next])) next = w;
     // END
@@ -128,9 +129,9 @@ size_t server_next(const Cluster *c, const Inbox *in) {
 
 bool server_lets_go(const Cluster *c, const size_t *done, size_t worker, size_t staleness) {
     bool may = true;
-    // EXERCISE 01.05c (3 points): done[w] is how many pushes of worker w, of c->workers, are in the weights. `worker`
-    // may begin its next step if it has done at most `staleness` steps more than the one that has done fewest. Set
-    // `may`.
+    // EXERCISE 01.05c (3 points): the bound on staleness. done[w] is how many pushes of worker w, of c->workers, are in
+    // the weights. `worker` may begin its next step if it has done at most `staleness` steps more than the one that has
+    // done fewest. Set `may`.
     for (size_t w = 0; w < c->workers; w++) may = may && done[worker] <= done[w] + staleness;
     // END
     return may;
