@@ -87,6 +87,16 @@ wrong_pages() {
     done
 }
 
+# The page of its chapter has a row for every marked exercise: | 01.02a: its title | `file` | minutes | points |
+unlisted_exercises() {
+    for file in $(chapter_sources); do
+        sed -nE 's|^ *// EXERCISE ([0-9.]+[a-z]) \(([0-9]+) points?\).*|\1 \2|p' "$file" | while read -r id points; do
+            grep -qsE "^\| $id: [^|]*\| .${file##*/}. \| [0-9]+ \| $points \|$" "${file%/*}/README.md" ||
+                echo "$file: no row of ${file%/*}/README.md has exercise $id, its file and $points points"
+        done
+    done
+}
+
 unlisted_lessons() {
     tools/list >"$tap_dir/list"
     for file in $(lessons); do
@@ -135,7 +145,12 @@ const char *name(int i) { return names[i]; }
 END
 echo '#include "02_two/two.h"' >"$bad/common/tensor.c"
 yes '// a long lesson' | head -n 301 >"$bad/03_three/02_long.c"
+printf '// EXERCISE 02.01%s (3 points): a task\n' a b c >>"$bad/02_two/01_by_hand.c"
 printf '## Builds on\n## The picture\n## The question\n' >"$bad/02_two/README.md"
+cat >>"$bad/02_two/README.md" <<'END'
+| 02.01a: a task | `01_by_hand.c` | 10 | 3 |
+| 02.01b: a task | `01_by_hand.c` | 10 | 4 |
+END
 printf '## Builds on\n## Exercises\n## The picture\n' >"$bad/02_two/01_by_hand.md"
 printf '## Builds on\n## The picture\n## Exercises\n' >"$bad/02_two/03_gone.md"
 { ${OMPI_CC:-gcc} -fcommon -fPIC -c -o "$bad/o/03_three/three.o" "$bad/03_three/three.c" &&
@@ -162,6 +177,8 @@ has "the check of pages sees a missing page and headings in the wrong order" "03
 has "and in the page of a lesson, and a page without a lesson" "02_two/01_by_hand.md:3 02_two/03_gone.md:.no.lesson" \
     wrong_pages
 clean "and lets the page of a lesson leave headings out" among "03_gone.md:[0-9]" wrong_pages
+has "the check of exercises sees one without a row and one with other points" "exercise.02.01b exercise.02.01c" unlisted_exercises
+clean "and lets a listed one pass" among "02.01a" unlisted_exercises
 cd "$root" || exit 3
 
 # ---- this tree ----
@@ -173,6 +190,7 @@ clean "no chapter names a backend" backend_names
 clean "a chapter includes common/ and earlier chapters only, and common/ no chapter" wrong_includes
 clean "every lesson has its ranks, level and question" missing_header_lines
 clean "make list has every lesson" unlisted_lessons
+clean "the pages list every marked exercise with its file and points" unlisted_exercises
 clean "no lesson is longer than 300 lines" long_lessons
 clean "every chapter has its page, and pages have their headings in order" wrong_pages
 if command -v shellcheck >/dev/null; then
