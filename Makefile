@@ -27,8 +27,8 @@ export OMPI_CC ?= gcc
 # cuda looks for the toolkit in CUDA_HOME and for NCCL in NCCL_HOME first. STANDIN=yes builds the same host code against stand-ins for
 # CUDA, cuBLAS and NCCL (tests/standin), which need no toolkit and no GPU.
 STANDIN   =
-CUDA_HOME =
-NCCL_HOME =
+CUDA_HOME ?=
+NCCL_HOME ?=
 ifeq ($(filter $(BACKEND),cpu cuda),)
     $(error BACKEND=$(BACKEND): it is cpu or cuda)
 endif
@@ -114,25 +114,29 @@ play-%: FORCE
 
 # The commands in the pages name the build of these defaults.
 figures:
-	+@$(BUILD) PRECISION=fp32 SANITIZE=
+	+@$(BUILD) BACKEND=cpu STANDIN= PRECISION=fp32 SANITIZE=
 	@tools/figures
 
 bench:
 	+@$(BUILD) ONLY=$(O)/tests/bench_record
 	@tools/bench $(O) $(ARGS)
 
+# On a machine with a GPU and the toolkit, tests/cuda.t uses them, whatever BACKEND is.
 test:
 	@tools/setup prove
-	+@$(BUILD) PRECISION=fp32
-	+@$(BUILD) PRECISION=fp64
+	+@$(BUILD) BACKEND=cpu STANDIN= PRECISION=fp32
+	+@$(BUILD) BACKEND=cpu STANDIN= PRECISION=fp64
+	+@$(BUILD) BACKEND=cuda STANDIN=yes PRECISION=fp32
 	@tools/run-tests tests/*.t
 
 test-all:
 	@tools/setup prove
-	+@$(BUILD) PRECISION=fp32
-	+@$(BUILD) PRECISION=fp64
-	+@$(BUILD) SANITIZE=address,undefined
-	+@$(BUILD) SANITIZE=thread
+	+@$(BUILD) BACKEND=cpu STANDIN= PRECISION=fp32
+	+@$(BUILD) BACKEND=cpu STANDIN= PRECISION=fp64
+	+@$(BUILD) BACKEND=cpu STANDIN= SANITIZE=address,undefined
+	+@$(BUILD) BACKEND=cpu STANDIN= SANITIZE=thread
+	+@$(BUILD) BACKEND=cuda STANDIN=yes PRECISION=fp32
+	+@$(BUILD) BACKEND=cuda STANDIN=yes PRECISION=fp64
 	@TEST_ALL=1 tools/run-tests tests/*.t
 
 break-%: FORCE

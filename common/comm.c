@@ -606,10 +606,10 @@ static void choose_for_gpus(const LaunchOptions *o, LaunchChoice *choice) {
     device_id(id);
     bool one_each = mpi_all_different(id);
     if (o->transport == TRANSPORT_NCCL) {
-        REQUIRE(nccl_missing() == NULL, "--transport nccl: %s", nccl_missing());
         REQUIRE(one_each, "--transport nccl needs a GPU for every rank, and %zu ranks have to share here, where there "
                 "%s %zu: start no more ranks than GPUs, or let them share with --transport staged", choice->ranks,
                 gpus == 1 ? "is" : "are", gpus);
+        REQUIRE(nccl_missing() == NULL, "--transport nccl: %s", nccl_missing());
     }
     bool nccl = o->transport == TRANSPORT_NCCL || (o->transport == TRANSPORT_AUTO && one_each && !nccl_missing());
     choice->transport = transport_name[nccl ? TRANSPORT_NCCL : TRANSPORT_STAGED];

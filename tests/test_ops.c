@@ -728,8 +728,9 @@ static void test_empty(void) {
 }
 
 int main(void) {
-    device_init();
     memory_rank_begin();
+    test_shapes();                             // first: a process that has used a GPU cannot fork one that does
+    device_init();
     test_exp();
     test_row_sum();
     test_dropout_rate();
@@ -738,8 +739,6 @@ int main(void) {
         test_windows_and_sizes();
         test_empty();
     }
-    framed = false;
-    test_shapes();
     printf("# worst: %.1e of a value, %.1e of a derivative\n", worst_rounding, worst_derivative);
     memory_rank_end();
     return tap_end();

@@ -1,0 +1,126 @@
+#!/usr/bin/perl
+# BACKEND=cuda, as far as a machine without a GPU can show it: every lesson on the stand-ins for CUDA (tests/standin), with virtual
+# ranks and as processes that share a GPU, must come to the verdicts of the CPU; and nvcc, where there is one, must build everything.
+# On a machine with a GPU the lessons run on that, too.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::Bin;
+use Jobs;
+use Test::More;
+
+chdir "$FindBin::Bin/.." or die;
+delete @ENV{qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES NP ARGS PRECISION BACKEND SANITIZE STANDIN ARCH)};
+my @lessons = lessons();
+my @precisions = $all ? qw(fp32 fp64) : qw(fp32);
+
+sub program { my ($build, $source) = @_; return "build/$build/" . $source =~ s/\.c$//r }
+
+# What a page says, without the numbers: every check and cost, and its verdict. Which tensor is the worst is a matter of rounding.
+sub verdicts {
+    my ($page) = @_;
+    return join "\n", map { s/, worst [^:]*//r } map { my $list = $page->{$_} || []; map { ($_->{what} // '') . " $_->{name}: " . ($_->{pass} ? 'ok' : 'FAIL') } @$list }
+        qw(checks costs);
+}
+
+# Every lesson of a build: emulated and as processes, beside the CPU's.
+sub lessons_on {
+    my ($build, $backend, $precision) = @_;
+    my (@rows, @jobs);
+    for my $lesson (@lessons) {
+        my ($ranks, $source) = @$lesson{qw(ranks source)};
+        my %row = (name => "$build $lesson->{key}", cpu => emu($ranks, program("cpu-$precision", $source)),
+                   emu => emu($ranks, program($build, $source)));
+        $row{mpi} = mpi($ranks, program($build, $source)) if have_mpi;
+        push @rows, \%row;
+        push @jobs, grep { $_ } @row{qw(cpu emu mpi)};
+    }
+    run_jobs(\@jobs);
+    for my $row (@rows) {
+        my ($cpu, $emu, $mpi) = @$row{qw(cpu emu mpi)};
+        ok($emu->{status} == 0 && $emu->{page}{pass} && $emu->{err} eq '', "$row->{name}: all checks hold emulated") or diag(complain($emu));
+        is("$emu->{page}{backend}, $emu->{page}{transport}", "$backend, emu", "$row->{name}: on this backend");
+        is(verdicts($emu->{page}), verdicts($cpu->{page}), "$row->{name}: the checks and costs of the CPU");
+        SKIP: {
+            skip 'no mpirun', 3 unless $mpi;
+            ok($mpi->{status} == 0 && $mpi->{page}{pass} && $mpi->{err} eq '', "$row->{name}: all checks hold as processes") or diag(complain($mpi));
+            like($mpi->{page}{transport} // '', qr/^(staged|nccl)$/, "$row->{name}: not by emulation");
+            is($mpi->{page}{digest}, $emu->{page}{digest}, "$row->{name}: the same bits emulated and as processes");
+        }
+    }
+}
+
+sub library_on {
+    my ($build) = @_;
+    for my $program (qw(memory ops layers model comm)) {
+        my ($job) = run_jobs([{ words => ["build/$build/tests/test_$program"] }]);
+        my @failed = grep { /^not ok/ } split /\n/, $job->{out};
+        ok($job->{status} == 0 && !@failed && $job->{out} =~ /^1\.\.\d+$/m, "$build: test_$program") or diag(complain($job), "@failed");
+    }
+}
+
+# ---- 1. the stand-ins ----
+for my $precision (@precisions) {
+    my $build = "standin-$precision";
+    my $log = `make --no-print-directory BACKEND=cuda STANDIN=yes PRECISION=$precision 2>&1`;
+    is($?, 0, "$build: builds without a warning") or diag($log), BAIL_OUT('the build against the stand-ins failed');
+    lessons_on($build, 'standin', $precision);
+    library_on($build);
+    my @train = (program($build, '08_3d/train.c'), qw(--check --steps 2 --eval-every 0 --batch 4 --layers 2 --width 16 --heads 2 --context 16));
+    my @trainers = (emu(4, @train, qw(--dp 2 --tp 2)), emu(4, @train, qw(--pp 2 --dp 2 --zero 3)), have_mpi ? mpi(4, @train, qw(--tp 2 --pp 2)) : ());
+    for my $job (run_jobs(\@trainers)) { ok($job->{status} == 0 && $job->{page}{pass}, "$build: @{ $job->{words} }[-4 .. -1]") or diag(complain($job)) }
+}
+
+# ---- 2. what cannot be: its status, and one message with the fix ----
+my $lesson = '01_data_parallel/02_all_reduce.c';
+my $program = program('standin-fp32', $lesson);
+my @refusals = (
+    ['no GPU', 2, qr/there is none here .*leave BACKEND=cuda out/, 'env', 'STANDIN_GPUS=0', $program],
+    ['a transport of the CPU', 2, qr/--transport mpi: expected one of emu\|staged\|nccl/, $program, qw(--transport mpi)],
+    ['a transport of GPUs', 2, qr/--transport nccl: expected one of emu\|mpi$/m, program('cpu-fp32', $lesson), qw(--transport nccl)],
+    ['staged without processes', 2, qr/--transport staged needs processes: start it as `mpirun/, $program, qw(--transport staged)],
+    ['staged and emulated', 2, qr/virtual ranks and --transport staged processes: leave one/, $program, qw(--transport staged --emulate 2)],
+    ['too small a GPU', 3, qr/out of memory: \d+ bytes .*take less/, 'env', 'STANDIN_MEMORY=1000000', $program],
+    ['a kernel that fails', 3, qr/cudaMemcpyAsync failed: .*the last op launched is op_\w+; .*compute-sanitizer/, 'env', 'STANDIN_KERNEL_ERROR=500', $program],
+);
+push @refusals, ['more ranks than GPUs', 2, qr/--transport nccl needs a GPU for every rank, .*--transport staged/, 'tools/launch', 4, $program, qw(--transport nccl)],
+    ['a kernel that fails, of processes', 3, qr/the last op launched is op_\w+/, 'env', 'STANDIN_KERNEL_ERROR=500', 'tools/launch', 4, $program]
+    if have_mpi;
+for my $refusal (@refusals) {
+    my ($name, $status, $words, @command) = @$refusal;
+    my ($job) = run_jobs([{ words => \@command }]);
+    is($job->{status}, $status, "$name: status $status") or diag(complain($job));
+    like($job->{err}, $words, "$name: the message");
+}
+{
+    my ($job) = run_jobs([{ words => [$program, '--tf32', '--json', "$work/tf32.json"] }]);
+    like($job->{out}, qr/^\[.*\] standin, emu, fp32 with products in tf32, /, '--tf32: the title says so');
+    is($job->{status}, 1, '--tf32: and the checks see it');
+    my ($title) = run_jobs([{ words => ['env', 'STANDIN_GPUS=4', 'tools/launch', 4, $program, qw(--transport staged)] }]);
+    like($title->{out}, qr/standin, staged, fp32, 4 ranks \(processes: --transport staged\)/, 'staged where there are enough GPUs, if asked for') if have_mpi;
+}
+
+# ---- 3. nvcc ----
+SKIP: {
+    # The probes of make doctor, without what it installs.
+    system('sh -c ". tools/probes.sh; probe_cuda" >/dev/null 2>&1') == 0 or skip 'no CUDA Toolkit here (make doctor)', 1;
+    my $build = 'cuda-test-fp32';
+    my $began = time;
+    my $log = `make --no-print-directory BACKEND=cuda ARCH=80 O=build/$build 2>&1`;
+    is($?, 0, 'nvcc and the C compiler build everything, without a warning') or diag($log), last SKIP;
+    note(sprintf 'built in %d s', time - $began);
+    my $cuda = program($build, $lesson);
+    my ($help) = run_jobs([{ words => [$cuda, '--help'] }]);
+    like($help->{out}, qr/--transport emu\|staged\|nccl .*--tf32 /s, 'its help needs no GPU');
+    my ($job) = run_jobs([emu(4, $cuda)]);
+    if ($job->{status} != 2 || $job->{err} !~ /there is none here/) {
+        lessons_on($build, 'cuda', 'fp32');
+        library_on($build);
+        last SKIP;
+    }
+    my ($page) = run_jobs([{ words => ['tools/run-lesson', "build/$build", 'run', '01-02'] }]);
+    is($page->{status}, 2, 'without a GPU: status 2, as processes too') or diag(complain($page));
+    like($page->{err}, qr/^unsplit: this program was built for GPUs, and there is none here .* leave BACKEND=cuda out$/m, 'and the fix');
+    is(scalar(() = $page->{err} =~ /^unsplit: this/mg), 1, 'said once');
+}
+done_testing();
