@@ -89,18 +89,9 @@ static Course train_replicas(Run *run, Comm *dp, const Training *t, Measured *co
 
 // ---------------------------------------------------------------- the predictions
 
-// The sequences of a rank: the first SEQUENCES % N ranks have one more than the others.
-static size_t shard_size(size_t N, size_t rank) { return SEQUENCES / N + (rank < SEQUENCES % N); }
-
-// Every parameter, the tied table once.
-static size_t parameters(void) {
-    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers;
-    return V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
-}
-
 static void predict(Run *run, const Measured *is) {
-    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers, H = tiny.heads, e = sizeof(real);
-    size_t N = run->world->size, r = run->world->rank, Psi = parameters();
+    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, N = run->world->size, r = run->world->rank;
+    size_t Psi = config_parameters(&tiny), e = sizeof(real);       // V C + T C + L (12 C^2 + 13 C) + 2 C
     double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);        // a rank sends 2 (N-1) ceil(Psi / N) e
     cost(run, "all-reduces, 3 steps", "calls", STEPS, (double)is->reductions);
     cost(run, "sent by all-reduces, 3 steps", "bytes", STEPS * ring, (double)is->reduced);
@@ -114,29 +105,25 @@ static void predict(Run *run, const Measured *is) {
     cost(run, "AdamW's m and v", "bytes", (double)(2 * Psi * e), (double)is->optimizer);
     // N is here: a rank keeps what its own sequences cause. Numbers a token: the embedding's and the blocks' outputs,
     // and what blocks and head keep inside (chapter 02 has the list).
-    size_t kept = (1 + L) * C + L * kept_block(&tiny, H, 4 * C) + kept_head(&tiny, V);
-    cost(run, "activations, peak, of my shard", "bytes", (double)(shard_size(N, r) * T * kept * e),
+    cost(run, "activations, peak, of my shard", "bytes", (double)(part_size(SEQUENCES, N, r) * T * kept_model(&tiny) * e),
          (double)is->activations);
 }
 
-// Forward and backward of B sequences: backward is twice the work.
-static double computing(size_t B) {
-    Work block = work_block(&tiny, B, tiny.heads, 4 * tiny.width), head = work_head(&tiny, B, tiny.vocab);
-    return 3 * ((double)tiny.layers * block.time + head.time);
-}
+// Forward and backward of rank r's sequences, in ps.
+static double computing(size_t N, size_t r) { return work_model(&tiny, part_size(SEQUENCES, N, r)).time; }
 
 // A step under the model clock. All compute at the same time, each its own shard. The all-reduce begins when the last
 // one is there, and nothing hides it: the step takes as long as the largest shard, and then the ring.
 static void predict_time(Run *run, const Timing *is) {
     size_t N = run->world->size;
-    double ring = ring_time(ALL_REDUCE_PASSES, N, parameters(), sizeof(real));     // 2 (N-1) alpha + bytes / beta
+    double ring = ring_time(ALL_REDUCE_PASSES, N, config_parameters(&tiny), sizeof(real));     // 2 (N-1) alpha + bytes / beta
     double busy = 0;
-    for (size_t r = 0; r < N; r++) busy += computing(shard_size(N, r));
+    for (size_t r = 0; r < N; r++) busy += computing(N, r);
     if (!clock_config()->model) return;
     cost(run, "computing, all ranks", "ps", busy, (double)is->busy);
     cost(run, "communication exposed, all ranks", "ps", (double)N * ring, (double)is->exposed);
     cost(run, "communication hidden", "ps", 0, (double)is->hidden);
-    cost(run, "step: the largest shard, and the ring", "ps", computing(shard_size(N, 0)) + ring, (double)is->step);
+    cost(run, "step: the largest shard, and the ring", "ps", computing(N, 0) + ring, (double)is->step);
 }
 
 static void all_reduce(Run *run) {

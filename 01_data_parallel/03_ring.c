@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "01_data_parallel/collective_costs.h"
 #include "01_data_parallel/collectives.h"
 #include "common/ops.h"
 #include "common/plot.h"
@@ -26,10 +27,9 @@ static size_t size_of(size_t i, size_t N) {
 }
 static const char *const size_name[SIZES] = { "empty", "one", "N - 1", "N", "N + 1", "100 N", "uneven", "large" };
 
-enum { RING, GATHER, TREE, HALVING, WAYS };
 static const struct { const char *name; void (*all_reduce)(Comm *c, Tensor t); } ways[WAYS] = {
-    { "ring", ring_all_reduce }, { "gather + broadcast", gather_broadcast_all_reduce },
-    { "tree", tree_all_reduce }, { "halving-doubling", halving_doubling_all_reduce } };
+    [RING] = { "ring", ring_all_reduce }, [GATHER] = { "gather + broadcast", gather_broadcast_all_reduce },
+    [TREE] = { "tree", tree_all_reduce }, [HALVING] = { "halving-doubling", halving_doubling_all_reduce } };
 
 // The numbers of one rank. Small whole ones have exact sums; others round, so their sum depends on the order.
 static void fill(Tensor t, uint64_t seed, size_t rank, bool whole) {
@@ -44,10 +44,10 @@ static void fill(Tensor t, uint64_t seed, size_t rank, bool whole) {
 
 // ---------------------------------------------------------------- the same sum, four times
 
-typedef struct { size_t messages, bytes, scratch, even; } Bill;        // sent; at its peak; sent of size EVEN
+typedef struct { size_t messages, bytes, scratch, even; } Measured;    // sent; at its peak; sent of size EVEN
 
-// Sums of all sizes into s; what they cost is added to the bill. library: by comm_all_reduce, unbilled.
-static void all_sizes(Run *run, Snapshot *s, size_t way, bool whole, bool library, Bill *bill) {
+// Sums of all sizes into s; what they cost is added to `seen`. library: by comm_all_reduce.
+static void all_sizes(Run *run, Snapshot *s, Way way, bool whole, bool library, Measured *seen) {
     Comm *c = run->world;
     for (size_t i = 0; i < SIZES; i++) {
         Arena memory = arena(MEM_GRADIENTS);
@@ -58,10 +58,10 @@ static void all_sizes(Run *run, Snapshot *s, size_t way, bool whole, bool librar
         if (library) comm_all_reduce(c, t);
         else ways[way].all_reduce(c, t);
         size_t scratch = memory_peak(MEM_COMMUNICATION);
-        if (bill)
-            *bill = (Bill){ bill->messages + c->ledger[COMM_SEND].calls, bill->bytes + c->ledger[COMM_SEND].bytes,
-                            scratch > bill->scratch ? scratch : bill->scratch,
-                            i == EVEN ? c->ledger[COMM_SEND].bytes : bill->even };
+        if (seen)
+            *seen = (Measured){ seen->messages + c->ledger[COMM_SEND].calls, seen->bytes + c->ledger[COMM_SEND].bytes,
+                                scratch > seen->scratch ? scratch : seen->scratch,
+                                i == EVEN ? c->ledger[COMM_SEND].bytes : seen->even };
         if (!library || run->verbose) snapshot_put(s, size_name[i], 1, tensor_count(t), t, 0, 0);
         arena_free(&memory);
     }
@@ -88,17 +88,17 @@ static void ring_order(Run *run, Snapshot *s) {
     ledger_resume();
 }
 
-static void compare(Run *run, Bill bill[WAYS]) {
+static void compare(Run *run, Measured seen[WAYS]) {
     // Rank 0 adds in rank order, as the library's ordered sum does; the other ways have orders of their own.
     double same_order = run->reduce == REDUCE_ORDERED ? 0 : LIMIT_ROUNDING;
     for (size_t whole = 2; whole-- > 0;) {
         Snapshot *library = snapshot_new(run), *order = snapshot_new(run);
-        all_sizes(run, library, 0, whole, true, NULL);
+        all_sizes(run, library, RING, whole, true, NULL);
         if (!whole) ring_order(run, order);
-        for (size_t way = 0; way < WAYS; way++) {
+        for (Way way = RING; way < WAYS; way++) {
             char what[80];
             Snapshot *got = snapshot_new(run);
-            all_sizes(run, got, way, whole, false, whole ? &bill[way] : NULL);
+            all_sizes(run, got, way, whole, false, whole ? &seen[way] : NULL);
             snprintf(what, sizeof what, "%s = library, %s", ways[way].name, whole ? "whole numbers" : "real numbers");
             if (whole) check_equal(run, what, got, library);
             else check_close(run, what, got, library, way == GATHER ? same_order : LIMIT_ROUNDING);
@@ -110,51 +110,17 @@ static void compare(Run *run, Bill bill[WAYS]) {
     }
 }
 
-// ---------------------------------------------------------------- the predictions: bytes
+// ---------------------------------------------------------------- bytes
 
-static size_t height(size_t N) {               // log2 N, rounded up
-    size_t h = 0;
-    while (((size_t)1 << h) < N) h++;
-    return h;
-}
-static size_t power_below(size_t N) { return (size_t)1 << (height(N + 1) - 1); }      // the largest one, at most N
-
-// Elements of chunks [lo, hi) when `count` are cut in n.
-static size_t elements(size_t count, size_t n, size_t lo, size_t hi) {
-    return lo == hi ? 0 : shard_range(count, n, hi - 1).hi - shard_range(count, n, lo).lo;
-}
-static size_t chunk_size(size_t count, size_t n, size_t i) { return elements(count, n, i % n, i % n + 1); }
-
-// What rank r sends of a tensor of `count` elements.
-static Bill predict(size_t way, size_t N, size_t r, size_t count) {
-    size_t n = power_below(N), rest = N - n, children = 0, sent = 0;
-    switch (way) {
-    case RING:                                 // every chunk but one, twice; where N divides: 2 (N-1)/N of all
-        sent = 2 * count - chunk_size(count, N, r + 1) - chunk_size(count, N, r + 2);
-        return (Bill){ 2 * (N - 1), sent, N > 1 ? chunk_size(count, N, 0) : 0, 0 };
-    case GATHER:                               // all of it through rank 0's port
-        return r > 0 ? (Bill){ 1, count, 0, 0 } : (Bill){ N - 1, (N - 1) * count, N > 1 ? count : 0, 0 };
-    case TREE:                                 // to the parent, and to every child
-        for (size_t d = 1; r % (2 * d) == 0 && d < N; d *= 2) children += r + d < N;
-        return (Bill){ children + (r > 0), (children + (r > 0)) * count, children ? count : 0, 0 };
-    }
-    if (r >= n) return (Bill){ 1, count, 0, 0 };
-    // Halving: all but my chunk. Doubling: ranges of 1, 2, 4, ... chunks with mine in them.
-    sent = count - chunk_size(count, n, r);
-    for (size_t d = 1; d < n; d *= 2) sent += elements(count, n, r / d * d, r / d * d + d);
-    return (Bill){ 2 * height(n) + (r < rest), sent + (r < rest ? count : 0),
-                   r < rest ? count : elements(count, n, 0, n / 2), 0 };
-}
-
-static void costs(Run *run, const Bill is[WAYS]) {
+static void costs(Run *run, const Measured is[WAYS]) {
     size_t N = run->world->size, r = run->world->rank;
     char name[80];
-    for (size_t way = 0; way < WAYS; way++) {
+    for (Way way = RING; way < WAYS; way++) {
         Bill sum = {0};
         for (size_t i = 0; i < SIZES; i++) {
-            Bill one = predict(way, N, r, size_of(i, N));
-            sum = (Bill){ sum.messages + one.messages, sum.bytes + one.bytes * sizeof(real),
-                          one.scratch * sizeof(real) > sum.scratch ? one.scratch * sizeof(real) : sum.scratch, 0 };
+            Bill one = way_bill(way, N, r, size_of(i, N));
+            sum = (Bill){ sum.messages + one.messages, sum.bytes + one.bytes,
+                          one.scratch > sum.scratch ? one.scratch : sum.scratch };
         }
         snprintf(name, sizeof name, "%s: messages sent, %d sizes", ways[way].name, SIZES);
         cost(run, name, "calls", (double)sum.messages, (double)is[way].messages);
@@ -173,7 +139,7 @@ static void costs(Run *run, const Bill is[WAYS]) {
 enum { SMALLEST = 256, POINTS = 13 };          // elements: 1 kB to 4 MB in fp32, doubling
 
 // From a common start until the last rank is done, in picoseconds.
-static double time_of(Run *run, size_t way, size_t count) {
+static double time_of(Run *run, Way way, size_t count) {
     Comm *c = run->world;
     Arena memory = arena(MEM_GRADIENTS);
     Tensor t = tensor_new(&memory, 1, count);
@@ -192,52 +158,20 @@ static double time_of(Run *run, size_t way, size_t count) {
     return last;
 }
 
-static double message(size_t elements) {
-    ClockLink l = clock_config()->link;
-    return l.beta == 0 ? 0 : round(l.alpha * 1e12 + (double)(elements * sizeof(real)) * 1e12 / l.beta);
-}
+static bool slower(Run *run, Way way, size_t count) { return time_of(run, RING, count) > time_of(run, way, count); }
 
-// For N <= count. In the ring and in halving the first chunks are the largest, so they decide how long it takes.
-static double predict_time(size_t way, size_t N, size_t count) {
-    size_t n = power_below(N);
-    double time = n < N ? 2 * message(count) : 0;              // to a rank below n, and back
-    switch (way) {
-    case RING: return (double)(2 * (N - 1)) * message(ceil_div(count, N));
-    case GATHER: return (double)(2 * (N - 1)) * message(count);
-    case TREE: return (double)(2 * height(N)) * message(count);
-    }
-    for (size_t d = 1; d < n; d *= 2) time += 2 * message(elements(count, n, 0, d));
-    return time;
-}
-
-// A way takes steps alpha + passes S / beta, where N divides: these are two lines over S, and they may cross.
-typedef struct { double steps, passes; } Line;
-static Line line_of(size_t way, size_t N) {
-    double n = (double)power_below(N), m = (double)N, h = (double)height(N), folded = n < m;
-    if (way == RING) return (Line){ 2 * (m - 1), 2 * (m - 1) / m };
-    if (way == TREE) return (Line){ 2 * h, 2 * h };
-    return (Line){ 2 * log2(n) + 2 * folded, 2 * (n - 1) / n + 2 * folded };
-}
-
-static bool slower(Run *run, size_t way, size_t count) { return time_of(run, RING, count) > time_of(run, way, count); }
-
-// From how many times `unit` elements on is the ring no slower than the other way? Measured by bisection; predicted
-// from the lines, to the next k, as a message lasts whole picoseconds.
-static void crossover(Run *run, size_t way, size_t unit) {
-    size_t N = run->world->size, lo = 0, hi = 1, k = 1;        // slower at lo units, not at hi
+// From how many times `unit` elements on is the ring no slower than the other way? Measured by bisection.
+static void crossover(Run *run, Way way, size_t unit) {
+    size_t N = run->world->size, lo = 0, hi = 1;           // slower at lo units, not at hi
     for (; hi * unit <= SMALLEST << (POINTS + 1) && slower(run, way, hi * unit); hi *= 2) lo = hi;
     while (hi - lo > 1) {
         size_t middle = (lo + hi) / 2;
         *(slower(run, way, middle * unit) ? &lo : &hi) = middle;
     }
-    Line a = line_of(RING, N), b = line_of(way, N);
-    ClockLink l = clock_config()->link;
-    double S = l.alpha * l.beta * (a.steps - b.steps) / (b.passes - a.passes);
-    if (S > (double)(unit * sizeof(real))) k = (size_t)(S / (double)(unit * sizeof(real)));
-    while (predict_time(RING, N, k * unit) > predict_time(way, N, k * unit)) k++;
     char name[80];
     snprintf(name, sizeof name, "the ring is no slower than the %s from", ways[way].name);
-    cost(run, name, "bytes", (double)(k * unit * sizeof(real)), (double)(hi * unit * sizeof(real)));
+    cost(run, name, "bytes", (double)(ring_overtakes(way, N, unit) * unit * sizeof(real)),
+         (double)(hi * unit * sizeof(real)));
 }
 
 static void times(Run *run) {
@@ -248,20 +182,20 @@ static void times(Run *run) {
     for (size_t i = 0; i < POINTS; i++) {
         size_t count = (size_t)SMALLEST << i;
         bytes[i] = (double)(count * sizeof(real));
-        for (size_t way = 0; way < WAYS; way++) {
+        for (Way way = RING; way < WAYS; way++) {
             double took = time_of(run, way, count);
             us[way][i] = took * 1e-6;
             sum[way] += took;
-            want[way] += predict_time(way, N, count);
+            want[way] += way_time(way, N, count);
         }
         never_slower = never_slower && us[HALVING][i] <= us[RING][i];
     }
     PlotLine lines[WAYS];
-    for (size_t way = 0; way < WAYS; way++) lines[way] = (PlotLine){ ways[way].name, us[way] };
+    for (Way way = RING; way < WAYS; way++) lines[way] = (PlotLine){ ways[way].name, us[way] };
     char title[80], name[80];
     snprintf(title, sizeof title, "All-reduce on %zu ranks, %s", N, model ? clock_config()->link.name : "real time");
     plot_show(run, &(Plot){ title, "bytes", "microseconds", bytes, POINTS, lines, WAYS, true, true }, 0);
-    for (size_t way = 0; way < WAYS && model; way++) {
+    for (Way way = RING; way < WAYS && model; way++) {
         snprintf(name, sizeof name, "%s: time, %d sizes", ways[way].name, POINTS);
         cost(run, name, "ps", want[way], sum[way]);
     }
@@ -274,9 +208,9 @@ static void times(Run *run) {
 }
 
 static void ring(Run *run) {
-    Bill bill[WAYS] = {0};
-    compare(run, bill);
-    costs(run, bill);
+    Measured seen[WAYS] = {{0}};
+    compare(run, seen);
+    costs(run, seen);
     times(run);
 }
 

@@ -25,9 +25,9 @@
 enum { SEQUENCES = 7, STEPS = 3 };             // of 4 ranks one has one sequence, the others two; of 8 one has none
 static const ModelConfig tiny = { .layers = 3, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
 
-// A bucket is closed at --bucket bytes; at 1 byte every tensor has its own. (DDP, for models of many MiB: 25 MiB, and
-// 1 MiB for the first one, so that it starts early.)
-enum { PER_TENSOR = 1 };
+// A bucket is closed at --bucket bytes; at as many as the smallest tensor has, every tensor has its own. (DDP, for models
+// of many MiB: 25 MiB, and 1 MiB for the first one, so that it starts early.)
+static size_t per_tensor(void) { return tiny.width * sizeof(real); }
 
 // ---------------------------------------------------------------- one step, with and without overlap
 
@@ -97,29 +97,21 @@ static Course train(Run *run, const Training *t, Step *step, size_t capacity, Me
 
 // ---------------------------------------------------------------- the predictions
 
-static size_t shard_size(size_t N, size_t rank) { return SEQUENCES / N + (rank < SEQUENCES % N); }
-
 // bucket_costs.c follows the recurrence: a bucket begins when it is complete on the last rank and the one before has
 // ended. A step is over when backward and the last bucket are.
 static BucketCosts forecast(size_t N, size_t capacity) {
     LastBatch *batch = host_alloc(N * sizeof *batch);
-    for (size_t r = 0; r < N; r++) batch[r] = (LastBatch){ .begin = 0, .sequences = shard_size(N, r) };
+    for (size_t r = 0; r < N; r++) batch[r] = (LastBatch){ .begin = 0, .sequences = part_size(SEQUENCES, N, r) };
     BucketCosts costs = bucket_costs(&tiny, capacity, N, batch);
     free(batch);
     return costs;
 }
 
-// Forward and backward of B sequences: backward is twice the work.
-static double computing(size_t B) {
-    Work block = work_block(&tiny, B, tiny.heads, 4 * tiny.width), head = work_head(&tiny, B, tiny.vocab);
-    return 3 * ((double)tiny.layers * block.time + head.time);
-}
-
 static void predict(Run *run, const Measured *is, const Measured *end, const Measured *tensors, size_t capacity) {
-    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers, N = run->world->size, e = sizeof(real);
-    size_t Psi = V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
-    BucketCosts f = forecast(N, capacity), each = forecast(N, PER_TENSOR);
-    double ring = ring_time(ALL_REDUCE_PASSES, N, Psi, e), slowest = computing(shard_size(N, 0));
+    size_t V = tiny.vocab, C = tiny.width, L = tiny.layers, N = run->world->size, e = sizeof(real);
+    size_t Psi = config_parameters(&tiny);
+    BucketCosts f = forecast(N, capacity), each = forecast(N, per_tensor());
+    double ring = ring_time(ALL_REDUCE_PASSES, N, Psi, e), slowest = work_model(&tiny, part_size(SEQUENCES, N, 0)).time;
     cost(run, "at the end: all-reduces, 3 steps", "calls", STEPS, (double)end->calls);
     cost(run, "in buckets: all-reduces, 3 steps", "calls", (double)(STEPS * f.buckets), (double)is->calls);
     cost(run, "tensor by tensor: all-reduces", "calls", (double)(STEPS * (4 + 12 * L)), (double)tensors->calls);
@@ -148,7 +140,7 @@ static void sweep(Run *run, const Training *t, const Timing *end, bool files) {
     Training one = *t;
     one.steps = 1;
     for (size_t i = 0; i < SIZES; i++) {
-        size_t capacity = i ? (size_t)128 << i : PER_TENSOR;
+        size_t capacity = i ? (size_t)128 << i : per_tensor();
         char name[64];
         Measured seen;
         Course c = train(run, &one, overlapped, capacity, &seen);
@@ -179,7 +171,7 @@ static void overlap(Run *run) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         Course got = train(run, &t, overlapped, capacity, &in_buckets);
         Course late = train(run, &t, at_the_end, capacity, &end);
-        Course each = train(run, &t, overlapped, PER_TENSOR, &tensors);
+        Course each = train(run, &t, overlapped, per_tensor(), &tensors);
         Course fused = train(run, &t, overlapped, SIZE_MAX, &whole_seen);
         Course whole = course_unsplit(run, &t, 1), ordered = course_unsplit(run, &t, run->world->size);
         course_compare(run, "overlapped = unsplit", &got, &whole, LIMIT_ROUNDING);

@@ -14,6 +14,7 @@
 // Pushes are served in the order of their arrival by the model clock, on every machine. The first worker takes --slow
 // times as long as the others. Left out: workers and servers that get lost.
 #include "01_data_parallel/parameter_server.h"
+#include "01_data_parallel/server_costs.h"
 #include "01_data_parallel/server_log.h"
 #include "common/formulas.h"
 #include "common/picture.h"
@@ -145,49 +146,15 @@ static void forget(Record *is) {
 
 // ---------------------------------------------------------------- the predictions
 
-// The first n % parts parts have one more than the others.
-static size_t part(size_t n, size_t parts, size_t i) { return n / parts + (i < n % parts); }
-
-// Every parameter, the tied table once.
-static size_t parameters(void) {
-    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers;
-    return V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
-}
-
-// Forward and backward of worker w's sequences: backward is twice the work.
-static double computing(const Cluster *c, size_t w, size_t slow) {
-    size_t B = part(SEQUENCES, c->workers, w);
-    Work block = work_block(&tiny, B, tiny.heads, 4 * tiny.width), head = work_head(&tiny, B, tiny.vocab);
-    return 3 * ((double)tiny.layers * block.time + head.time) * (double)(w == 0 ? slow : 1);
-}
-
-// A message to or from the server with the largest piece.
-static double message(const Cluster *c) {
-    return (double)clock_transfer(1, part(parameters(), c->servers, 0) * sizeof(real));
-}
-
-// All steps of the synchronous training, from the first worker's start to the end of the last pull. Answers leave a
-// port one after the other, and pushes come in one after the other, in the workers' order. Where each worker has a link
-// of its own, it is the slowest worker and two messages, every step.
-static double all_steps(const Cluster *c, size_t slow, bool one_port) {
-    double answered = 0, m = message(c);               // m: also how long a message keeps the port busy
-    for (size_t step = 0; step < STEPS; step++) {
-        double in = 0;
-        for (size_t w = 0; w < c->workers; w++) {
-            double comes = answered + (one_port ? (double)(w + 1) : 1) * m + computing(c, w, slow) + m;
-            in = one_port && w > 0 && in + m > comes ? in + m : comes > in ? comes : in;
-        }
-        answered = in;
-    }
-    return answered + (one_port ? (double)c->workers - 1 : 0) * m;
-}
-
-static void predict(Run *run, const Cluster *c, size_t slow, const Record *is, const Record *port, double ring_sent) {
-    size_t V = tiny.vocab, C = tiny.width, e = sizeof(real), n = c->workers, k = c->servers, Psi = parameters();
+// z: for the times, which server_costs.c works out.
+static void predict(Run *run, const Cluster *c, const ServerSizes *z, const Record *is, const Record *port,
+                    double ring_sent) {
+    size_t V = tiny.vocab, C = tiny.width, Psi = config_parameters(&tiny), e = sizeof(real);
+    size_t n = z->workers, k = z->servers;
     bool serves = cluster_serves(c);
-    size_t piece = serves ? part(Psi, k, c->world->rank) : 0;
+    size_t piece = serves ? part_size(Psi, k, c->world->rank) : 0;
     double busy = 0;
-    for (size_t w = 0; w < n; w++) busy += STEPS * computing(c, w, slow);
+    for (size_t w = 0; w < n; w++) busy += STEPS * server_computing(z, w);
     size_t pushes = STEPS * Psi * e, answers = (STEPS + 1) * n * piece * e;      // the first answer is version 0
     cost(run, "sent: S a push, or n S/k of answers, a step", "bytes", (double)(serves ? answers : pushes),
          (double)is->sent);
@@ -200,8 +167,8 @@ static void predict(Run *run, const Cluster *c, size_t slow, const Record *is, c
     cost(run, "AdamW's m and v: on servers only", "bytes", (double)(2 * piece * e), (double)is->optimizer);
     cost(run, "buffers: a piece from every worker", "bytes", (double)(n * piece * e), (double)is->buffers);
     cost(run, "computing, all ranks", "ps", busy, (double)is->timing.busy);
-    cost(run, "synchronous, a link for each worker", "ps", all_steps(c, slow, false), (double)is->timing.step);
-    cost(run, "synchronous, one port a server", "ps", all_steps(c, slow, true), (double)port->timing.step);
+    cost(run, "synchronous, a link for each worker", "ps", server_all_steps(z, false), (double)is->timing.step);
+    cost(run, "synchronous, one port a server", "ps", server_all_steps(z, true), (double)port->timing.step);
 }
 
 // ---------------------------------------------------------------- the lesson
@@ -227,15 +194,13 @@ static Record synchronous(Run *run, const Cluster *c, const Training *t, bool on
     return is;
 }
 
-static Record asynchronous(Run *run, const Cluster *c, const Training *t, size_t staleness, size_t slow) {
+static Record asynchronous(Run *run, const Cluster *c, const Training *t, size_t staleness, const ServerSizes *z) {
     Record is = { .log = log_new(c->workers, STEPS, staleness) };
     char line[96];
-    double took[SEQUENCES];
     Course got = train(run, c, t, &is), replayed = log_replay(run, t, &is.log);
     snprintf(line, sizeof line, "%s = the log replayed", is.log.name);
     compare(run, c, line, &got, &replayed);
-    for (size_t w = 0; w < c->workers; w++) took[w] = computing(c, w, slow);
-    if (!got.adamw) log_check(run, &is.log, took, message(c));         // under AdamW it is the same log
+    if (!got.adamw) log_check(run, &is.log, z);        // under AdamW it is the same log
     course_free(&got);
     course_free(&replayed);
     return is;
@@ -262,17 +227,18 @@ static void parameter_server(Run *run) {
     Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed), .steps = STEPS,
                    .sequences = SEQUENCES, .micro_batches = 1, .optimizer = sgd(0.1) };
     t.model.seed = run->seed;
+    const ServerSizes z = { tiny, c.servers, c.workers, SEQUENCES, STEPS, slow };
     if (run->world->rank == c.servers) clock_set_speed(1 / (double)slow);
     const size_t bound[] = { 0, s, STEPS };
     Record sync = synchronous(run, &c, &t, false), port = synchronous(run, &c, &t, true), is[3];
-    for (size_t i = 0; i < 3; i++) is[i] = asynchronous(run, &c, &t, bound[i], slow);
+    for (size_t i = 0; i < 3; i++) is[i] = asynchronous(run, &c, &t, bound[i], &z);
     // With s = 0 everybody's gradient is of the version that the round began with, and SGD's small steps add up to the
     // one that the synchronous server makes. With s > 0 and more than one worker that is over.
     check_close(run, "SGD: staleness 0 = synchronous, at the end", is[0].last, sync.last, LIMIT_ROUNDING);
     if (c.workers == 1) check_equal(run, "one worker: always synchronous", is[2].last, sync.last);
     else check_differs(run, "SGD: no bound is another training", is[2].last, sync.last, 1e-4);
     t.optimizer = adamw(0.01);
-    Record adam = synchronous(run, &c, &t, false), adam_is = asynchronous(run, &c, &t, s, slow);
+    Record adam = synchronous(run, &c, &t, false), adam_is = asynchronous(run, &c, &t, s, &z);
 
     show(run, &c, &t, (Log){0}, PICTURE_NO_FILES);
     show(run, &c, &t, log_new(c.workers, STEPS, STEPS), PICTURE_NO_FILES);
@@ -282,8 +248,9 @@ static void parameter_server(Run *run) {
     say(run, "%-15s %12.3f %18d %17d (0)", "synchronous", pushes, 0, 0);
     for (size_t i = 0; i < 3; i++) log_say(run, &is[i].log);
     say(run, "(pushes until the first worker is through)");
-    cluster_say_traffic(run, &c, parameters(), (double)sync.timing.step / STEPS, (double)port.timing.step / STEPS);
-    predict(run, &c, slow, &adam, &port, cluster_ring(&c, parameters()));
+    cluster_say_traffic(run, &c, config_parameters(&tiny), (double)sync.timing.step / STEPS,
+                        (double)port.timing.step / STEPS);
+    predict(run, &c, &z, &adam, &port, cluster_ring(&c, config_parameters(&tiny)));
     Record *all[] = { &sync, &port, &is[0], &is[1], &is[2], &adam, &adam_is };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) forget(all[i]);
     data_free(&t.data);

@@ -10,6 +10,7 @@
 // Left out: the warm-up of 1-bit Adam and PowerSGD (some exact steps first), and overlapping with backward.
 #include "01_data_parallel/compression.h"
 #include "01_data_parallel/compression_checks.h"
+#include "01_data_parallel/compression_costs.h"
 #include "01_data_parallel/compression_reference.h"
 #include "01_data_parallel/data_parallel.h"
 #include "common/course.h"
@@ -120,72 +121,11 @@ static void exact_cases(Run *run) {
 
 // ---------------------------------------------------------------- the predictions
 
-// Every unit is a bucket: wte, wpe, the blocks, the last norm.
-static size_t bucket_size(size_t i) {
-    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers;
-    return i == 0 ? V * C : i == 1 ? T * C : i < 2 + L ? 12 * C * C + 13 * C : 2 * C;
-}
-
-// Of one bucket and step. What outlives the step: errors (server's), factors q.
-typedef struct { double sent; size_t calls, server, factors, buffers; } Bill;
-
-// Numbers of `bits` bits: to every other rank its part of the words, and the ring of an all-gather back.
-static double both_ways(size_t N, size_t r, size_t words) {
-    return (double)((words - range_size(shard_range(words, N, r))) * sizeof(real))
-         + ring_bytes(ONE_PASS, N, words, sizeof(real));
-}
-
-static Bill power_sgd_bill(size_t i, size_t N) {
-    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, e = sizeof(real), n = bucket_size(i);
-    size_t rest = n, p = 0, q = 0;             // elements sent as they are; of all P's; of all Q's
-    size_t shapes[4][2] = { { i == 0 ? V : i == 1 ? T : C, i < 2 ? C : 3 * C }, { C, C }, { C, 4 * C }, { 4 * C, C } };
-    size_t matrices = i < 2 ? 1 : i < 2 + tiny.layers ? 4 : 0;
-    for (size_t k = 0; k < matrices; k++) {
-        size_t rows = shapes[k][0], cols = shapes[k][1];
-        if ((rows + cols) * RANK * MIN_RATE >= rows * cols) continue;
-        p += rows * RANK;
-        q += cols * RANK;
-        rest -= rows * cols;
-    }
-    double sent = 0;
-    size_t list[3] = { rest, p, q }, calls = 0;
-    for (size_t k = 0; k < 3; k++) {
-        sent += ring_bytes(ALL_REDUCE_PASSES, N, list[k], e);
-        calls += list[k] > 0;
-    }
-    return (Bill){ sent, calls, 0, q, rest + p + q + n };
-}
-
-static Bill bill(Method method, size_t i, size_t N, size_t r) {
-    size_t n = bucket_size(i), e = sizeof(real), k = ceil_div(n, ONE_OF), pair = ceil_div(4 * k, e) + k;
-    size_t bits = method == HALF ? 16 : 1, words = ceil_div(n * bits, 8 * e), w = range_size(shard_range(words, N, r));
-    size_t mine = range_size(numbers_of_part(n, bits, N, r));
-    switch (method) {
-    case HALF:                                 // a maximum of one number, and the two halves
-        return (Bill){ ring_bytes(ALL_REDUCE_PASSES, N, 1, e) + both_ways(N, r, words), N + 1, 0, 0,
-                       n + 1 + words + N * w + mine + w };
-    case TOP_K:                                // everybody's k places and values to everybody
-        return (Bill){ ring_bytes(ONE_PASS, N, N * pair, e), 1, 0, 0, N * pair + n };
-    case ONE_BIT:                              // signs both ways, and twice N scales
-        return (Bill){ both_ways(N, r, words) + 2 * ring_bytes(ONE_PASS, N, N, e), N + 2, mine, 0,
-                       words + N + n + N * w + w + mine };
-    default: return power_sgd_bill(i, N);
-    }
-}
-
+// compression_costs.c adds up what every bucket of a method costs.
 static void predict(Run *run, Method method, const Measured *is) {
-    size_t N = run->world->size, e = sizeof(real), V = tiny.vocab, C = tiny.width, buckets = tiny.layers + 3;
-    size_t Psi = 0, calls = 0, server = 0, factors = 0, most = 0;
-    double sent = 0;
-    for (size_t i = 0; i < buckets; i++) {
-        Bill b = bill(method, i, N, run->world->rank);
-        Psi += bucket_size(i);
-        sent += b.sent;
-        calls += b.calls;
-        server += b.server;
-        factors += b.factors;
-        if (b.buffers > most) most = b.buffers;
-    }
+    size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(&tiny), wte = tiny.vocab * tiny.width;
+    CompressionCosts want = compression_costs(&tiny, &plans[method], N, run->world->rank);
+    double exact = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);
     const char *name = method_name[method];
     char line[5][64];
     snprintf(line[0], sizeof *line, "%s: sent a step", name);
@@ -193,14 +133,13 @@ static void predict(Run *run, Method method, const Measured *is) {
     snprintf(line[2], sizeof *line, "%s: gradients and errors", name);
     snprintf(line[3], sizeof *line, "%s: buffers between steps", name);
     snprintf(line[4], sizeof *line, "%s: buffers, peak", name);
-    size_t errors = method == HALF ? 0 : Psi + server;
-    cost(run, line[0], "bytes", sent, (double)is->sent / STEPS);
-    cost(run, line[1], "calls", (double)calls, (double)is->calls / STEPS);
-    cost(run, line[2], "bytes", (double)((Psi + V * C + errors) * e), (double)is->gradients);
-    cost(run, line[3], "bytes", (double)(factors * e), (double)is->kept);
-    cost(run, line[4], "bytes", (double)((factors + most) * e), (double)is->buffers);
-    say(run, "  %-10s %8.0f of %8.0f bytes a step: %5.1f %%\n", name, sent, ring_bytes(ALL_REDUCE_PASSES, N, Psi, e),
-        N > 1 ? 100 * sent / ring_bytes(ALL_REDUCE_PASSES, N, Psi, e) : 0);
+    cost(run, line[0], "bytes", want.sent, (double)is->sent / STEPS);
+    cost(run, line[1], "calls", (double)want.calls, (double)is->calls / STEPS);
+    cost(run, line[2], "bytes", (double)((Psi + wte + want.errors) * e), (double)is->gradients);      // wte twice
+    cost(run, line[3], "bytes", (double)(want.factors * e), (double)is->kept);
+    cost(run, line[4], "bytes", (double)(want.buffers * e), (double)is->buffers);
+    say(run, "  %-10s %8.0f of %8.0f bytes a step: %5.1f %%\n", name, want.sent, exact,
+        N > 1 ? 100 * want.sent / exact : 0);
 }
 
 // ---------------------------------------------------------------- a training on text

@@ -116,17 +116,8 @@ static Course train(Run *run, const Training *t, const Devices *d, Policy policy
 
 // ---------------------------------------------------------------- the predictions
 
-// Forward and backward of B sequences at the full rate: backward is twice the work.
-static double computing(size_t B) {
-    Work block = work_block(&tiny, B, tiny.heads, 4 * tiny.width), head = work_head(&tiny, B, tiny.vocab);
-    return 3 * ((double)tiny.layers * block.time + head.time);
-}
-
-// Every parameter, the tied table once.
-static size_t parameters(void) {
-    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers;
-    return V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
-}
+// Forward and backward of B sequences at the full rate.
+static double computing(size_t B) { return work_model(&tiny, B).time; }
 
 // Everybody waits for the one who takes longest; then come the gradient's ring and that of the n times.
 static void predict(Record *want, const Devices *d, Policy policy) {
@@ -142,7 +133,7 @@ static void predict(Record *want, const Devices *d, Policy policy) {
             longest = fmax(longest, took);
             if (policy == DYNAMIC && B > 0) rate[r] = rate[r] > 0 ? (rate[r] + now) / 2 : now;
         }
-        want->time[step] = longest + ring_time(ALL_REDUCE_PASSES, d->n, parameters(), sizeof(real));
+        want->time[step] = longest + ring_time(ALL_REDUCE_PASSES, d->n, config_parameters(&tiny), sizeof(real));
         if (policy == DYNAMIC) want->time[step] += ring_time(ALL_REDUCE_PASSES, d->n, d->n, sizeof(double));
     }
     free(rate);
@@ -159,7 +150,7 @@ static double bound(const Devices *d, size_t step, bool smoothed) {
 }
 
 static void check_bounds(Run *run, const Devices *d, const Record *is) {
-    double talk = ring_time(ALL_REDUCE_PASSES, d->n, parameters(), sizeof(real));
+    double talk = ring_time(ALL_REDUCE_PASSES, d->n, config_parameters(&tiny), sizeof(real));
     double tell = ring_time(ALL_REDUCE_PASSES, d->n, d->n, sizeof(double));
     double grain = 1.01;                                   // fast devices' GEMMs are rounded to a picosecond
     bool known = true, measured = true;
@@ -179,9 +170,8 @@ static void policy_cost(Run *run, Policy policy, const char *what, const char *u
 }
 
 static void costs(Run *run, const Devices *d, Policy policy, const Record *is) {
-    size_t N = d->n, mine = run->world->rank, e = sizeof(real), L = tiny.layers, C = tiny.width;
-    size_t kept = (1 + L) * C + L * kept_block(&tiny, tiny.heads, 4 * C) + kept_head(&tiny, tiny.vocab);
-    double bytes = ring_bytes(ALL_REDUCE_PASSES, N, parameters(), e), time[2] = {0}, sequences[2] = {0};
+    size_t N = d->n, mine = run->world->rank, e = sizeof(real);
+    double bytes = ring_bytes(ALL_REDUCE_PASSES, N, config_parameters(&tiny), e), time[2] = {0}, sequences[2] = {0};
     if (policy == DYNAMIC) bytes += ring_bytes(ALL_REDUCE_PASSES, N, N, sizeof(double));
     Record want;
     predict(&want, d, policy);
@@ -194,7 +184,7 @@ static void costs(Run *run, const Devices *d, Policy policy, const Record *is) {
     policy_cost(run, policy, "my sequences", "sequences", sequences[0], sequences[1]);
     policy_cost(run, policy, "all-reduces", "calls", policy == DYNAMIC ? 2 * STEPS : STEPS, (double)is->calls);
     policy_cost(run, policy, "sent by all-reduces", "bytes", STEPS * bytes, (double)is->bytes);
-    policy_cost(run, policy, "activations, last step", "bytes", (double)(last * tiny.context * kept * e),
+    policy_cost(run, policy, "activations, last step", "bytes", (double)(last * tiny.context * kept_model(&tiny) * e),
                 (double)is->activations);
     check_numbers(run, policy_name[policy], "time of every step", is->time, want.time, STEPS, 0);
 }

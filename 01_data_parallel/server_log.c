@@ -89,15 +89,16 @@ static double answered(const double *value, size_t push, size_t n, size_t stalen
 
 // From sizes and speeds alone: all are sent version 0 at `begin`, and a push arrives after two messages and its
 // worker's computing, counted from the answer.
-static Served *predicted(const Log *log, const double *computing, double message) {
+static Served *predicted(const Log *log, const ServerSizes *z) {
     size_t n = log->workers, lines = n * log->steps, staleness = log->staleness;
+    double message = server_message(z);
     Served *line = (Served *)host_alloc(lines * sizeof *line);
     Push *push = (Push *)host_alloc(lines * sizeof *push);
     double *arrival = (double *)host_alloc(lines * sizeof *arrival);
     double *version = (double *)host_alloc(lines * sizeof *version);       // that each push made
     for (size_t i = 0; i < lines; i++) {
         double answer = i < n ? (double)log->begin : answered(arrival, i - n, n, staleness);
-        arrival[i] = answer + message + computing[i % n] + message;
+        arrival[i] = answer + message + server_computing(z, i % n) + message;
         push[i].number = i;
         push[i].worker = i % n;
         push[i].arrival = arrival[i];
@@ -146,10 +147,10 @@ static Seen look(const Log *log) {
 // each of the n - 1 others comes at most 2 s + 1 times between.
 static size_t oldest(const Log *log) { return (log->workers - 1) * (2 * log->staleness + 1); }
 
-void log_check(Run *run, const Log *log, const double *computing, double message) {
+void log_check(Run *run, const Log *log, const ServerSizes *z) {
     static const char *const name[] = { "log: whose push", "log: the version it was taken at", "log: when it arrived" };
     size_t lines = log->workers * log->steps;
-    Served *want = predicted(log, computing, message);
+    Served *want = predicted(log, z);
     double *a = (double *)host_alloc(lines * sizeof *a), *b = (double *)host_alloc(lines * sizeof *b);
     for (size_t column = 0; column < 3; column++) {
         for (size_t v = 0; v < lines; v++) {

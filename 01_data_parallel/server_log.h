@@ -2,6 +2,7 @@
 #ifndef SERVER_LOG_H
 #define SERVER_LOG_H
 #include "01_data_parallel/parameter_server.h"
+#include "01_data_parallel/server_costs.h"
 
 // A push: of which worker, the version of the weights that its gradient was taken at, and when it arrived.
 typedef struct { size_t worker, taken; Picoseconds arrival; } Served;
@@ -22,7 +23,7 @@ void log_tell(Log *log, const Cluster *c, Course *got, const double *loss, doubl
 // The reference: one device (rank 0, uncounted) that takes each push's gradient at the version of the weights which its
 // worker had, and applies it to the newest. A step of the Course is a line of the log.
 Course log_replay(Run *run, const Training *t, const Log *log);
-// Is it the log that must come of these times? computing[workers] picoseconds a step, `message` ps a message.
-void log_check(Run *run, const Log *log, const double *computing, double message);
+// Is it the log that must come of these sizes?
+void log_check(Run *run, const Log *log, const ServerSizes *z);
 void log_say(Run *run, const Log *log);            // a row of a table
 #endif

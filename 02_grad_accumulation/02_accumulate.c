@@ -132,15 +132,12 @@ static double activation_bytes(const Training *t, size_t B) {
     return (double)(B * T * (outputs + L * block + head) * sizeof(real));
 }
 
-// Forward and backward of B sequences under the model clock: backward is twice the work.
-static double computing(size_t B) {
-    Work block = work_block(&tiny, B, tiny.heads, 4 * tiny.width), head = work_head(&tiny, B, tiny.vocab);
-    return 3 * ((double)tiny.layers * block.time + head.time);
-}
+// Forward and backward of B sequences under the model clock.
+static double computing(size_t B) { return work_model(&tiny, B).time; }
 
 static void predict(Run *run, const Training *t, const Measured *got, const Measured *whole, const Timing *both) {
-    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers, e = sizeof(real), m = t->micro_batches;
-    size_t Psi = V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
+    size_t V = tiny.vocab, C = tiny.width, e = sizeof(real), m = t->micro_batches;
+    size_t Psi = config_parameters(&tiny);
     cost(run, "activations, at once", "bytes", activation_bytes(t, SEQUENCES), (double)whole->activations);
     cost(run, "activations, m micro-batches", "bytes", activation_bytes(t, ceil_div(SEQUENCES, m)),
          (double)got->activations);
@@ -149,7 +146,7 @@ static void predict(Run *run, const Training *t, const Measured *got, const Meas
     cost(run, "AdamW's m and v", "bytes", (double)(2 * Psi * e), (double)got->optimizer);
     if (!clock_config()->model) return;
     double pieces = 0;                                 // as long as at once: the same rows
-    for (size_t k = 0; k < m; k++) pieces += computing(SEQUENCES / m + (k < SEQUENCES % m));
+    for (size_t k = 0; k < m; k++) pieces += computing(part_size(SEQUENCES, m, k));
     cost(run, "time, at once and then in pieces", "ps", computing(SEQUENCES) + pieces, (double)both->step);
 }
 

@@ -117,27 +117,22 @@ static Course train(Run *run, Comm *dp, const Training *t, Step *step, Measured 
 
 // ---------------------------------------------------------------- the predictions
 
-// The first n % parts parts have one more than the others.
-static size_t part(size_t n, size_t parts, size_t i) { return n / parts + (i < n % parts); }
-
-// Every parameter, the tied table once.
-static size_t parameters(void) {
-    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers;
-    return V * C + T * C + L * (12 * C * C + 13 * C) + 2 * C;
+// Micro-batch k of rank r: the batch is cut in N shards, and each shard in m.
+static size_t micro_batch_size(size_t N, size_t r, size_t m, size_t k) {
+    return part_size(part_size(SEQUENCES, N, r), m, k);
 }
 
-// Forward and backward of B sequences: backward is twice the work.
-static double computing(size_t B) {
-    Work block = work_block(&tiny, B, tiny.heads, 4 * tiny.width), head = work_head(&tiny, B, tiny.vocab);
-    return 3 * ((double)tiny.layers * block.time + head.time);
+// Its forward and backward, in ps.
+static double computing(size_t N, size_t r, size_t m, size_t k) {
+    return work_model(&tiny, micro_batch_size(N, r, m, k)).time;
 }
 
 // Before its last micro-batch a rank computes all the others, and waits for nobody.
 static BucketCosts forecast(size_t N, size_t m) {
     LastBatch *batch = host_alloc(N * sizeof *batch);
     for (size_t r = 0; r < N; r++) {
-        batch[r].sequences = part(part(SEQUENCES, N, r), m, m - 1);
-        for (size_t k = 0; k + 1 < m; k++) batch[r].begin += computing(part(part(SEQUENCES, N, r), m, k));
+        batch[r].sequences = micro_batch_size(N, r, m, m - 1);
+        for (size_t k = 0; k + 1 < m; k++) batch[r].begin += computing(N, r, m, k);
     }
     BucketCosts costs = bucket_costs(&tiny, BUCKET, N, batch);
     free(batch);
@@ -145,12 +140,11 @@ static BucketCosts forecast(size_t N, size_t m) {
 }
 
 static void predict(Run *run, const Measured *silent, const Measured *talkative, const Measured *early, size_t m) {
-    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, L = tiny.layers, H = tiny.heads, e = sizeof(real);
-    size_t N = run->world->size, Psi = parameters();
+    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, e = sizeof(real);
+    size_t N = run->world->size, Psi = config_parameters(&tiny);
     double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);            // one all-reduce of the gradient, per rank
-    // My largest micro-batch, and what a token keeps: 02_accumulate has the list.
-    size_t largest = part(part(SEQUENCES, N, run->world->rank), m, 0);
-    size_t kept = (1 + L) * C + L * kept_block(&tiny, H, 4 * C) + kept_head(&tiny, V);
+    // My largest micro-batch; what a token keeps is listed in 02_accumulate.
+    size_t largest = micro_batch_size(N, run->world->rank, m, 0);
     cost(run, "no_sync: all-reduces, 3 steps", "calls", STEPS, (double)silent->calls);
     cost(run, "no_sync: sent, 3 steps (no m)", "bytes", STEPS * ring, (double)silent->bytes);
     cost(run, "forgetful: all-reduces, 3 steps", "calls", (double)(STEPS * m), (double)talkative->calls);
@@ -164,16 +158,16 @@ static void predict(Run *run, const Measured *silent, const Measured *talkative,
     cost(run, "forgetful: gradients, and the sum", "bytes", (double)((2 * Psi + V * C) * e),
          (double)talkative->gradients);
     cost(run, "AdamW's m and v", "bytes", (double)(2 * Psi * e), (double)silent->optimizer);
-    cost(run, "activations, peak", "bytes", (double)(largest * T * kept * e), (double)silent->activations);
+    cost(run, "activations, peak", "bytes", (double)(largest * T * kept_model(&tiny) * e), (double)silent->activations);
 }
 
 // A step under the model clock. An all-reduce waits for the largest micro-batch, which is always rank 0's, and nothing
 // hides it.
 static void predict_time(Run *run, const Timing *silent, const Timing *talkative, const Timing *early, size_t m) {
     size_t N = run->world->size;
-    double ring = ring_time(ALL_REDUCE_PASSES, N, parameters(), sizeof(real));     // 2 (N-1) alpha + bytes / beta
+    double ring = ring_time(ALL_REDUCE_PASSES, N, config_parameters(&tiny), sizeof(real));     // 2 (N-1) alpha + bytes / beta
     double slowest = 0;
-    for (size_t k = 0; k < m; k++) slowest += computing(part(part(SEQUENCES, N, 0), m, k));
+    for (size_t k = 0; k < m; k++) slowest += computing(N, 0, m, k);
     if (!clock_config()->model) return;
     BucketCosts f = forecast(N, m);
     cost(run, "no_sync: exposed, all ranks", "ps", (double)N * ring, (double)silent->exposed);

@@ -3,15 +3,19 @@
 #include <math.h>
 #include "clock.h"
 
+size_t part_size(size_t n, size_t parts, size_t i) { return n / parts + (i < n % parts); }
+
 double ring_bytes(size_t passes, size_t n, size_t count, size_t size) {
     return (double)(passes * (n - 1) * ceil_div(count, n) * size);               // n - 1 chunks in a pass
 }
-double ring_time(size_t passes, size_t n, size_t count, size_t size) {
+static double time_of(size_t messages, double bytes) {
     ClockLink link = clock_config()->link;
-    if (link.beta == 0) return 0;
-    return round((double)(passes * (n - 1)) * link.alpha * 1e12 +
-                 ring_bytes(passes, n, count, size) * 1e12 / link.beta);
+    return link.beta == 0 ? 0 : round((double)messages * link.alpha * 1e12 + bytes * 1e12 / link.beta);
 }
+double ring_time(size_t passes, size_t n, size_t count, size_t size) {
+    return time_of(passes * (n - 1), ring_bytes(passes, n, count, size));
+}
+double send_time(size_t bytes) { return time_of(1, (double)bytes); }
 
 Work work_product(size_t m, size_t n, size_t k) {
     double flops = 2 * (double)m * (double)n * (double)k;        // a multiplication and an addition each
@@ -32,6 +36,10 @@ Work work_block(const ModelConfig *c, size_t B, size_t heads, size_t hidden) {
     return work_sum(work_sum(attention, mlp), work_times(2, work_scores(c, B, heads)));
 }
 Work work_head(const ModelConfig *c, size_t B, size_t words) { return work_product(B * c->context, words, c->width); }
+Work work_model(const ModelConfig *c, size_t B) {
+    Work blocks = work_times((double)c->layers, work_block(c, B, c->heads, 4 * c->width));
+    return work_times(3, work_sum(blocks, work_head(c, B, c->vocab)));           // backward is twice the work
+}
 
 size_t kept_scores(const ModelConfig *c, size_t heads) { return (c->dropout > 0 ? 2 : 1) * heads * c->context; }
 size_t kept_block(const ModelConfig *c, size_t heads, size_t hidden) {
@@ -42,3 +50,6 @@ size_t kept_block(const ModelConfig *c, size_t heads, size_t hidden) {
 }
 // Norm, statistics, logits, their sum.
 size_t kept_head(const ModelConfig *c, size_t words) { return c->width + 2 + words + 1; }
+size_t kept_model(const ModelConfig *c) {
+    return (1 + c->layers) * c->width + c->layers * kept_block(c, c->heads, 4 * c->width) + kept_head(c, c->vocab);
+}

@@ -1,0 +1,84 @@
+// compression_costs.c: see compression_costs.h. Each unit of the model is a bucket: wte, wpe, the blocks, the last norm.
+#include "01_data_parallel/compression_costs.h"
+#include "common/formulas.h"
+
+typedef struct { size_t rows, cols; } Shape;
+
+static size_t bucket_size(const ModelConfig *c, size_t i) {
+    size_t C = c->width;
+    return i == 0 ? c->vocab * C : i == 1 ? c->context * C : i < 2 + c->layers ? 12 * C * C + 13 * C : 2 * C;
+}
+// The matrices of bucket i; all else in it are vectors.
+static size_t bucket_matrices(const ModelConfig *c, size_t i, Shape list[4]) {
+    size_t C = c->width;
+    list[0] = (Shape){ i == 0 ? c->vocab : i == 1 ? c->context : C, i < 2 ? C : 3 * C };
+    list[1] = (Shape){ C, C };
+    list[2] = (Shape){ C, 4 * C };
+    list[3] = (Shape){ 4 * C, C };
+    return i < 2 ? 1 : i < 2 + c->layers ? 4 : 0;
+}
+
+// How many of n numbers of `bits` bits lie in part r, where N parts are cut between words.
+static size_t numbers_in_part(size_t n, size_t bits, size_t words, size_t N, size_t r) {
+    size_t per = 8 * sizeof(real) / bits, lo = 0, hi;
+    for (size_t k = 0; k < r; k++) lo += part_size(words, N, k) * per;
+    hi = lo + part_size(words, N, r) * per;
+    return (hi < n ? hi : n) - (lo < n ? lo : n);
+}
+// To every other rank its part of the words, and the ring of an all-gather back.
+static double both_ways(size_t N, size_t r, size_t words) {
+    return (double)((words - part_size(words, N, r)) * sizeof(real)) + ring_bytes(ONE_PASS, N, words, sizeof(real));
+}
+
+// Three all-reduces: of what is sent as it is, of all P's, of all Q's.
+static CompressionCosts power_sgd(const ModelConfig *c, const CompressionPlan *plan, size_t i, size_t N) {
+    Shape list[4];
+    size_t n = bucket_size(c, i), rest = n, p = 0, q = 0, matrices = bucket_matrices(c, i, list);
+    for (size_t k = 0; k < matrices; k++) {
+        Shape m = list[k];
+        if ((m.rows + m.cols) * plan->rank * plan->min_rate >= m.rows * m.cols) continue;
+        p += m.rows * plan->rank;
+        q += m.cols * plan->rank;
+        rest -= m.rows * m.cols;
+    }
+    CompressionCosts costs = { .errors = n, .factors = q, .buffers = rest + p + q + n };
+    size_t length[3] = { rest, p, q };
+    for (size_t k = 0; k < 3; k++) {
+        costs.sent += ring_bytes(ALL_REDUCE_PASSES, N, length[k], sizeof(real));
+        costs.calls += length[k] > 0;
+    }
+    return costs;
+}
+
+static CompressionCosts of_bucket(const ModelConfig *c, const CompressionPlan *plan, size_t i, size_t N, size_t r) {
+    size_t n = bucket_size(c, i), e = sizeof(real), bits = plan->method == HALF ? 16 : 1;
+    size_t words = ceil_div(n * bits, 8 * e), w = part_size(words, N, r);
+    size_t mine = numbers_in_part(n, bits, words, N, r);
+    size_t k = plan->one_of ? ceil_div(n, plan->one_of) : 0, message = ceil_div(4 * k, e) + k;     // places, values
+    switch (plan->method) {
+    case HALF:                                 // a maximum of one number, and the two halves
+        return (CompressionCosts){ ring_bytes(ALL_REDUCE_PASSES, N, 1, e) + both_ways(N, r, words), N + 1, 0, 0,
+                                   n + 1 + words + N * w + mine + w };
+    case TOP_K:                                // everybody's k places and values to everybody
+        return (CompressionCosts){ ring_bytes(ONE_PASS, N, N * message, e), 1, n, 0, N * message + n };
+    case ONE_BIT:                              // signs both ways, and twice N scales; my part's server has an error, too
+        return (CompressionCosts){ both_ways(N, r, words) + 2 * ring_bytes(ONE_PASS, N, N, e), N + 2, n + mine, 0,
+                                   words + N + n + N * w + w + mine };
+    default: return power_sgd(c, plan, i, N);
+    }
+}
+
+CompressionCosts compression_costs(const ModelConfig *c, const CompressionPlan *plan, size_t N, size_t r) {
+    CompressionCosts all = {0};
+    size_t most = 0;                           // buffers of a bucket are given back before the next one
+    for (size_t i = 0; i < c->layers + 3; i++) {
+        CompressionCosts one = of_bucket(c, plan, i, N, r);
+        all.sent += one.sent;
+        all.calls += one.calls;
+        all.errors += one.errors;
+        all.factors += one.factors;
+        if (one.buffers > most) most = one.buffers;
+    }
+    all.buffers = all.factors + most;
+    return all;
+}

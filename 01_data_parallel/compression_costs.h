@@ -1,0 +1,13 @@
+// compression_costs.h: what a step's compressed all-reduce must cost, from the sizes alone.
+#ifndef COMPRESSION_COSTS_H
+#define COMPRESSION_COSTS_H
+#include "01_data_parallel/compression.h"
+
+typedef struct {
+    double sent;                                   // bytes that rank r of N sends
+    size_t calls;
+    size_t errors, factors;                        // elements kept between steps: what was not said; the matrices q
+    size_t buffers;                                // elements, at the most, with the factors
+} CompressionCosts;
+CompressionCosts compression_costs(const ModelConfig *c, const CompressionPlan *plan, size_t N, size_t r);
+#endif
