@@ -11,6 +11,7 @@
 // Whatever the shares, a token weighs 1 / (counted tokens of the whole batch), and the gradient is the unsplit one.
 // Speeds and times are those of the model clock. Left out: devices with too little memory for their share.
 #include "01_data_parallel/balance.h"
+#include "01_data_parallel/balance_costs.h"
 #include "01_data_parallel/data_parallel.h"
 #include "common/clock.h"
 #include "common/course.h"
@@ -116,47 +117,18 @@ static Course train(Run *run, const Training *t, const Devices *d, Policy policy
 
 // ---------------------------------------------------------------- the predictions
 
-// Forward and backward of B sequences at the full rate.
+// balance_costs.c works out the times, and the bounds on them.
+static BalanceSizes sizes_of(Policy policy) {
+    return (BalanceSizes){ tiny, SEQUENCES, STEPS, policy == STATIC, policy == DYNAMIC };
+}
+// Forward and backward of B sequences at the full rate, in ps.
 static double computing(size_t B) { return work_model(&tiny, B).time; }
 
-// Everybody waits for the one who takes longest; then come the gradient's ring and that of the n times.
-static void predict(Record *want, const Devices *d, Policy policy) {
-    double *rate = host_alloc(d->n * sizeof *rate);
-    first_rates(rate, d, policy);
-    for (size_t step = 0; step < STEPS; step++) {
-        Range *share = want->share + step * d->n;
-        balance_shares(share, rate, d->n, SEQUENCES);
-        double longest = 0;
-        for (size_t r = 0; r < d->n; r++) {
-            size_t B = range_size(share[r]);
-            double took = computing(B) * (double)devices_slowness(d, r, step), now = (double)B / took;
-            longest = fmax(longest, took);
-            if (policy == DYNAMIC && B > 0) rate[r] = rate[r] > 0 ? (rate[r] + now) / 2 : now;
-        }
-        want->time[step] = longest + ring_time(ALL_REDUCE_PASSES, d->n, config_parameters(&tiny), sizeof(real));
-        if (policy == DYNAMIC) want->time[step] += ring_time(ALL_REDUCE_PASSES, d->n, d->n, sizeof(double));
-    }
-    free(rate);
-}
-
-// Could sequences be cut, all would end together, after work / summed speed. They are whole; but the device that ends
-// last got its last one because no other would have ended earlier with one more. So a step takes at most what n - 1
-// more sequences would take that could be cut. While a device is believed to be `over` times as fast as it is, its
-// share may take that many times as long. The smoothed rate of device 0 is 4 times too high in the step of the change,
-// and then each step halves what is too much.
-static double bound(const Devices *d, size_t step, bool smoothed) {
-    double over = smoothed && step >= CHANGE ? 1 + (CHANGED - 1) / pow(2, (double)(step - CHANGE)) : 1;
-    return over * computing(SEQUENCES + d->n - 1) / devices_summed_speed(d, step);
-}
-
 static void check_bounds(Run *run, const Devices *d, const Record *is) {
-    double talk = ring_time(ALL_REDUCE_PASSES, d->n, config_parameters(&tiny), sizeof(real));
-    double tell = ring_time(ALL_REDUCE_PASSES, d->n, d->n, sizeof(double));
-    double grain = 1.01;                                   // fast devices' GEMMs are rounded to a picosecond
     bool known = true, measured = true;
     for (size_t step = 0; step < STEPS; step++) {
-        if (step < CHANGE) known = known && is[STATIC].time[step] - talk <= bound(d, step, false) * grain;
-        if (step > 0) measured = measured && is[DYNAMIC].time[step] - talk - tell <= bound(d, step, true) * grain;
+        if (step < CHANGE) known = known && is[STATIC].time[step] <= balance_bound(sizes_of(STATIC), d, step);
+        if (step > 0) measured = measured && is[DYNAMIC].time[step] <= balance_bound(sizes_of(DYNAMIC), d, step);
     }
     check_true(run, "static", "no step is longer than whole sequences ask for, until the change", known);
     check_true(run, "dynamic", "nor any after the first, but for what smoothing hides", measured);
@@ -174,7 +146,7 @@ static void costs(Run *run, const Devices *d, Policy policy, const Record *is) {
     double bytes = ring_bytes(ALL_REDUCE_PASSES, N, config_parameters(&tiny), e), time[2] = {0}, sequences[2] = {0};
     if (policy == DYNAMIC) bytes += ring_bytes(ALL_REDUCE_PASSES, N, N, sizeof(double));
     Record want;
-    predict(&want, d, policy);
+    balance_forecast(sizes_of(policy), d, want.share, want.time);
     for (size_t step = 0; step < STEPS; step++) {
         time[0] += want.time[step], sequences[0] += (double)range_size(want.share[step * N + mine]);
         time[1] += is->time[step], sequences[1] += (double)range_size(is->share[step * N + mine]);
