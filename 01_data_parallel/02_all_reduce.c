@@ -103,10 +103,9 @@ static void predict(Run *run, const Measured *is) {
     cost(run, "parameters", "bytes", (double)(Psi * e), (double)is->parameters);
     cost(run, "gradients (wte twice)", "bytes", (double)((Psi + V * C) * e), (double)is->gradients);
     cost(run, "AdamW's m and v", "bytes", (double)(2 * Psi * e), (double)is->optimizer);
-    // N is here: a rank keeps what its own sequences cause. Numbers a token: the embedding's and the blocks' outputs,
-    // and what blocks and head keep inside (chapter 02 has the list).
-    cost(run, "activations, peak, of my shard", "bytes", (double)(part_size(SEQUENCES, N, r) * T * kept_model(&tiny) * e),
-         (double)is->activations);
+    // N is here: a rank keeps what its own sequences cause, so many numbers a token (chapter 02 has the list).
+    double activations = (double)(part_size(SEQUENCES, N, r) * T * kept_model(&tiny) * e);
+    cost(run, "activations, peak, of my shard", "bytes", activations, (double)is->activations);
 }
 
 // Forward and backward of rank r's sequences, in ps.
@@ -115,8 +114,8 @@ static double computing(size_t N, size_t r) { return work_model(&tiny, part_size
 // A step under the model clock. All compute at the same time, each its own shard. The all-reduce begins when the last
 // one is there, and nothing hides it: the step takes as long as the largest shard, and then the ring.
 static void predict_time(Run *run, const Timing *is) {
-    size_t N = run->world->size;
-    double ring = ring_time(ALL_REDUCE_PASSES, N, config_parameters(&tiny), sizeof(real));     // 2 (N-1) alpha + bytes / beta
+    size_t N = run->world->size, Psi = config_parameters(&tiny);
+    double ring = ring_time(ALL_REDUCE_PASSES, N, Psi, sizeof(real));  // 2 (N-1) alpha + bytes / beta
     double busy = 0;
     for (size_t r = 0; r < N; r++) busy += computing(N, r);
     if (!clock_config()->model) return;

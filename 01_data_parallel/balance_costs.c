@@ -11,7 +11,8 @@ static double talking(BalanceSizes z, size_t n) {
     return gradient + (z.told ? ring_time(ALL_REDUCE_PASSES, n, n, sizeof(double)) : 0);
 }
 
-// Everybody waits for the one who takes longest; then they talk. A rate is the mean of what it was and of what the last step showed.
+// Everybody waits for the one who takes longest; then they talk. A rate is the mean of what it was and of what the last
+// step showed.
 void balance_forecast(BalanceSizes z, const Devices *d, Range *share, double *time) {
     double *rate = (double *)host_alloc(d->n * sizeof *rate);
     for (size_t r = 0; r < d->n; r++) rate[r] = z.known ? 1 / (double)devices_slowness(d, r, 0) : 0;

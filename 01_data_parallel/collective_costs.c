@@ -72,7 +72,8 @@ static Line line_of(Way way, size_t N) {
 size_t ring_overtakes(Way way, size_t N, size_t unit) {
     Line a = line_of(RING, N), b = line_of(way, N);
     ClockLink l = clock_config()->link;
-    double S = l.alpha * l.beta * (a.steps - b.steps) / (b.passes - a.passes), units = S / (double)(unit * sizeof(real));
+    double S = l.alpha * l.beta * (a.steps - b.steps) / (b.passes - a.passes);
+    double units = S / (double)(unit * sizeof(real));
     size_t k = units > 1 ? (size_t)units : 1;
     while (way_time(RING, N, k * unit) > way_time(way, N, k * unit)) k++;      // messages last whole picoseconds
     return k;

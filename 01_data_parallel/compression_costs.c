@@ -1,4 +1,4 @@
-// compression_costs.c: see compression_costs.h. Each unit of the model is a bucket: wte, wpe, the blocks, the last norm.
+// compression_costs.c: see compression_costs.h. Each unit of the model is a bucket: wte, wpe, blocks, the last norm.
 #include "01_data_parallel/compression_costs.h"
 #include "common/formulas.h"
 
@@ -61,7 +61,7 @@ static CompressionCosts of_bucket(const ModelConfig *c, const CompressionPlan *p
                                    n + 1 + words + N * w + mine + w };
     case TOP_K:                                // everybody's k places and values to everybody
         return (CompressionCosts){ ring_bytes(ONE_PASS, N, N * message, e), 1, n, 0, N * message + n };
-    case ONE_BIT:                              // signs both ways, and twice N scales; my part's server has an error, too
+    case ONE_BIT:                              // signs both ways, and twice N scales; as a server I have errors, too
         return (CompressionCosts){ both_ways(N, r, words) + 2 * ring_bytes(ONE_PASS, N, N, e), N + 2, n + mine, 0,
                                    words + N + n + N * w + w + mine };
     default: return power_sgd(c, plan, i, N);

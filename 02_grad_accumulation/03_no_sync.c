@@ -164,8 +164,8 @@ static void predict(Run *run, const Measured *silent, const Measured *talkative,
 // A step under the model clock. An all-reduce waits for the largest micro-batch, which is always rank 0's, and nothing
 // hides it.
 static void predict_time(Run *run, const Timing *silent, const Timing *talkative, const Timing *early, size_t m) {
-    size_t N = run->world->size;
-    double ring = ring_time(ALL_REDUCE_PASSES, N, config_parameters(&tiny), sizeof(real));     // 2 (N-1) alpha + bytes / beta
+    size_t N = run->world->size, Psi = config_parameters(&tiny);
+    double ring = ring_time(ALL_REDUCE_PASSES, N, Psi, sizeof(real));  // 2 (N-1) alpha + bytes / beta
     double slowest = 0;
     for (size_t k = 0; k < m; k++) slowest += computing(N, 0, m, k);
     if (!clock_config()->model) return;

@@ -13,7 +13,7 @@ my (@pairs, @refused);
 for my $precision (qw(fp32 fp64)) {
     my $program = program_of($precision, '01_data_parallel/05_parameter_server.c');
     plan skip_all => "$program is not built" unless -x $program;
-    for my $form ([3, qw(--servers 2)], [5, qw(--servers 2 --staleness 2)], [8, qw(--servers 3)], [4, qw(--slow 5 --staleness 3)],
+    for my $form ([3, qw(--servers 2)], [5, qw(--servers 2 --staleness 2)], [8, qw(--servers 3)], [8, qw(--slow 1)], [4, qw(--slow 5 --staleness 3)],
                   [6, qw(--link free)], [4, qw(--slow 1 --link nvlink --device h100)], [4, qw(--staleness 18446744073709551615)]) {
         my ($ranks, @options) = @$form;
         my $pair = { name => "$precision, $ranks ranks @options", emu => emu($ranks, $program, @options) };

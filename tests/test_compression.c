@@ -82,11 +82,35 @@ static void columns(void) {
     arena_free(&a);
 }
 
+// PowerSGD of a model of 61 words, 12 positions and 24 columns, rank 2: a matrix [n, k] is worth it if
+// (n + k) r min_rate < n k, which for wpe is 72 min_rate < 288.
+static void worth_it(void) {
+    const ModelConfig c = { .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61 };
+    Model *m = model_describe(&c, model_layers(&c));
+    bool right = true;
+    model_measure(m);
+    for (size_t rate = 3; rate <= 5; rate++) {
+        const CompressionPlan plan = { .method = POWER_SGD, .rank = 2, .min_rate = rate };
+        Arena a = arena(MEM_WORKSPACE);
+        size_t n;
+        CompressedBucket *b = compressed_buckets_new(&a, &plan, m, 1, &n);
+        right = right && n == 4 && b[0].params[0].low_rank && b[1].params[0].low_rank == (rate < 4);
+        for (size_t i = 0; i < b[2].n_params; i++)
+            right = right && b[2].params[i].low_rank == (b[2].params[i].rows > 1);
+        for (size_t i = 0; i < b[3].n_params; i++) right = right && !b[3].params[i].low_rank;
+        compressed_buckets_free(b, n);
+        arena_free(&a);
+    }
+    model_free(m);
+    ok(right, "PowerSGD takes the matrices that are worth it, and no vector");
+}
+
 int main(void) {
     memory_rank_begin();
     halves();
     largest();
     columns();
+    worth_it();
     memory_rank_end();
     return tap_end();
 }
