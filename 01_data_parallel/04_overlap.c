@@ -25,8 +25,8 @@
 enum { SEQUENCES = 7, STEPS = 3 };             // of 4 ranks one has one sequence, the others two; of 8 one has none
 static const ModelConfig tiny = { .layers = 3, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
 
-// A bucket is closed at --bucket bytes; at as many as the smallest tensor has, every tensor has its own. (DDP, for models
-// of many MiB: 25 MiB, and 1 MiB for the first one, so that it starts early.)
+// A bucket is closed at --bucket bytes; at as many as the smallest tensor has, every tensor has its own. (DDP, for
+// models of many MiB: 25 MiB, and 1 MiB for the first one, so that it starts early.)
 static size_t per_tensor(void) { return tiny.width * sizeof(real); }
 
 // ---------------------------------------------------------------- one step, with and without overlap
