@@ -51,6 +51,8 @@ static int fits_int(size_t n) {
     return (int)n;
 }
 
+void (*mpi_meanwhile)(void);
+
 // False when the deadline has passed.
 static bool poll_until(MPI_Request *request, MPI_Status *status, double timeout, int *error) {
     double deadline = now() + timeout;
@@ -58,6 +60,7 @@ static bool poll_until(MPI_Request *request, MPI_Status *status, double timeout,
         *error = MPI_Test(request, &done, status);
         if (done || *error != MPI_SUCCESS) return true;
         if (now() > deadline) return false;
+        if (mpi_meanwhile) mpi_meanwhile();
         sched_yield();
     }
 }
@@ -147,7 +150,7 @@ static void start_exchange(Request *r, Tables t, MPI_Datatype type, MPI_Request 
 static bool stamped(const Request *r) { return r->booked && clock_config()->model; }
 enum { TAG_DATA, TAG_STAMP };
 
-void mpi_start_stamp(Request *r) {
+static void start_stamp(Request *r) {
     Flight *f = flight_of(r);
     MPI_Comm comm = link_of(r)->comm;
     f->stamp_request = MPI_REQUEST_NULL;
@@ -282,7 +285,7 @@ void mpi_start(Request *r) {
     reap_afloat(link_of(r));
     if (r->action == DO_SEND || r->action == DO_RECV) start_message(r);
     else start_collective(r);
-    mpi_start_stamp(r);
+    start_stamp(r);
 }
 
 void mpi_finish(Request *r) {

@@ -1,5 +1,5 @@
-// comm_mpi.h: what comm_nccl.c takes from comm_mpi.c. There, too, MPI carries host values (bytes, doubles), barriers, the
-// side channel and the stamps of the model clock; NCCL carries tensors.
+// comm_mpi.h: what comm_nccl.c takes from comm_mpi.c. There, too, MPI carries host values (bytes, doubles), barriers and
+// the side channel; NCCL carries tensors.
 #ifndef COMM_MPI_H
 #define COMM_MPI_H
 #include <mpi.h>
@@ -20,8 +20,8 @@ MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t n, size_t me
 // Wire's, for a Request whose buffers are host memory. They use r->extra.
 void mpi_start(Request *r);
 void mpi_finish(Request *r);
-void mpi_meet(Request *r);                 // also after mpi_start_stamp
-void mpi_start_stamp(Request *r);          // the stamp alone: the data goes another way
+void mpi_meet(Request *r);
+extern void (*mpi_meanwhile)(void);        // what else is to be moved on while MPI waits; NULL: nothing
 
 Comm *mpi_side_channel(const LaunchOptions *o);
 void mpi_leave_together(const LaunchOptions *o);               // the end of the run: no process leaves before the others

@@ -14,7 +14,7 @@
 static struct { int gpu; bool tf32; } chosen;      // set before the ranks start
 static _Thread_local struct {
     bool ready;
-    cudaStream_t stream;
+    cudaStream_t stream, other;                    // other: where ops go instead, if not NULL
     cublasHandle_t blas;
     const char *last;                              // the op launched last: what fails, fails here or before
 } mine;
@@ -110,8 +110,10 @@ void device_rank_end(void) {
 
 cudaStream_t device_stream(void) {
     make_ready();
-    return mine.stream;
+    return mine.other ? mine.other : mine.stream;
 }
+
+void device_divert(cudaStream_t stream) { mine.other = stream; }
 
 void device_synchronize(void) { CUDA(cudaStreamSynchronize(device_stream())); }
 
@@ -133,16 +135,21 @@ void device_launched(const char *op, cudaError_t error) {
 void *device_alloc(size_t bytes) {
     void *p = NULL;
     make_ready();
-    cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1);
+    cudaError_t error = cudaMallocAsync(&p, bytes ? bytes : 1, mine.stream);
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();                        // it is told now: forget it
         return NULL;
     }
-    check_cuda(error, "cudaMalloc");
+    check_cuda(error, "cudaMallocAsync");
     return p;
 }
 
-void device_free(void *p) { CUDA(cudaFree(p)); }
+// In the order of the stream. cudaFree would wait for everything on the GPU, and there may be a message whose receiver
+// is not ready, which waits for this rank to go on.
+void device_free(void *p) {
+    if (mine.ready) CUDA(cudaFreeAsync(p, mine.stream));
+    else CUDA(cudaFree(p));
+}
 
 void *device_host_alloc(size_t bytes) {
     void *p;

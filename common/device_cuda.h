@@ -6,6 +6,7 @@
 
 enum { THREADS = 256 };                                        // of a block
 cudaStream_t device_stream(void);                              // this rank's: all its ops, copies and products
+void device_divert(cudaStream_t stream);                       // ops go there from now on; NULL: to its own again
 unsigned device_blocks(const char *op, size_t n);              // for n items, one a thread
 void device_launched(const char *op, cudaError_t error);       // after a launch: fault() when it failed
 void check_cuda(cudaError_t error, const char *call);          // fault() with its text, and advice where there is some

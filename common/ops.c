@@ -121,6 +121,29 @@ void op_sum_rows(Tensor sum, Tensor x) {
     });
 }
 
+// op_sum_rows begins with 0; here a sum of -0 stays -0, as where ranks are added on a CPU (comm.c).
+ITEM void sum_parts_item(real *y, Tensor x, size_t i) {
+    real sum = x.data[i];
+    for (size_t r = 1; r < x.rows; r++) sum += row_of(x, r)[i];
+    y[i] = sum;
+}
+ITEM void max_parts_item(real *y, Tensor x, size_t i) {
+    real largest = x.data[i];
+    for (size_t r = 1; r < x.rows; r++) {
+        const real part = row_of(x, r)[i];
+        if (part > largest || part != part) largest = part;
+    }
+    y[i] = largest;
+}
+void op_sum_parts(Tensor y, Tensor x) {
+    need_shape("op_sum_parts", "y", y, 1, x.cols, "x", x);
+    FOR_EACH(i, x.cols, { sum_parts_item(y.data, x, i); });
+}
+void op_max_parts(Tensor y, Tensor x) {
+    need_shape("op_max_parts", "y", y, 1, x.cols, "x", x);
+    FOR_EACH(i, x.cols, { max_parts_item(y.data, x, i); });
+}
+
 // x (1 + tanh u) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks and Gimpel 2016) is x sigmoid(2u): one exp, and
 // no cancellation for negative x.
 ITEM real gelu_2u(real x) { return (real)1.5957691216057308 * (x + (real)0.044715 * x * x * x); }

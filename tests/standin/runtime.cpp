@@ -543,6 +543,30 @@ cudaError_t cudaFree(void *p) {
     all.used[size_t(b->second.device)] -= b->second.bytes;
     return result(e);
 }
+// Memory is there at once, and nobody's from the call on; what was told the stream before still reaches it.
+cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream) {
+    {
+        StreamEntry on(stream);
+        if (on.error) return result(on.error);
+    }
+    return cudaMalloc(p, bytes);
+}
+cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) {
+    StreamEntry on(stream);
+    if (on.error || !p) return result(on.error);
+    auto b = all.blocks.find(uintptr_t(p));
+    if (b == all.blocks.end()) return result(cudaErrorInvalidValue);
+    if (!b->second.live) fault("cudaFreeAsync: %p, a block of %zu bytes, is free already", p, b->second.bytes);
+    const Access whole = use("cudaFreeAsync", p, b->second.bytes, true, b->second.device);
+    b->second.live = false;
+    all.used[size_t(b->second.device)] -= b->second.bytes;
+    issue(on.s, { "cudaFreeAsync", { whole }, [=] {
+        check_zones(b, "cudaFreeAsync");
+        memset(reach(p), POISON, b->second.bytes);
+        return true;
+    } });
+    return cudaSuccess;
+}
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     Entry entry;
     if (entry.error) return result(entry.error);
