@@ -149,7 +149,7 @@ student:
 
 grade:
 	@tools/setup build build/tools.mk
-	+@$(BUILD)
+	+@$(BUILD) PRECISION=fp32 SANITIZE=
 	@tools/grade $(if $(JSON),--json '$(JSON)') $(ARGS) '$(SUBMISSION)' $(EXERCISES)
 
 bugs:

@@ -66,7 +66,7 @@ is($status, 0, 'one lesson is cut') or diag($out);
 is(Exercises::slurp("$work/one/01_a/02_x.c"), $good =~ s/x \+= 2;/TODO("01.02a");/r, 'the task and a TODO stay');
 is(Exercises::slurp("$work/one/01_a/module.c"), $good =~ s/02a/01b/r, 'exercises that were not chosen keep their solutions');
 ok(!-e "$work/one/$_", "$_ stays out") for qw(bugs build);
-like($out, qr/^01\.02a +4 points +make run-01-02 +01_a\/02_x.c:2 +Add\. Use two\.$/m, 'it says what there is to do');
+like($out, qr/^01\.02a +4 points +make run-01-02 +01_a\/02_x.c:2 +Add$/m, 'it says what there is to do');
 ($status, $out) = ran("mkdir $work/empty && $plain/tools/student $work/empty");
 is($status, 0, 'an empty folder will do');
 like($out, qr/^2 exercises, 8 points/m, 'all exercises without a choice');

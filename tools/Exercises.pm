@@ -1,7 +1,7 @@
 # Exercises.pm: exercises stand in the sources of the chapters, as two markers around a solution:
 #
-#     // EXERCISE 01.02a (4 points): the task. More lines of it
-#     // may follow.
+#     // EXERCISE 01.02a (4 points): a title. The task, as many
+#     // lines as it takes.
 #     <statements: the solution; the first line is no comment>
 #     // END
 #
@@ -79,7 +79,7 @@ sub exercises {
             next if @bad;
             $e->{lesson} = $lesson =~ s{^\Q$root\E/}{}r;
             $e->{key} = "$chapter-$number";
-            $e->{title} = length $e->{task} <= 56 ? $e->{task} : $e->{task} =~ /^(.{20,55}[.:;,])\s/ ? $1 : substr($e->{task}, 0, 53) . '...';
+            $e->{title} = $e->{task} =~ /^(.{1,55}?)[.:](\s|$)/ ? $1 : substr($e->{task}, 0, 53) . '...';
             $by_id{ $e->{id} } = $e;
         }
         push @complaints, map { "unsplit: $file, $_\n" } @bad;
