@@ -36,6 +36,16 @@ backend_names() {
     chapter_sources | xargs -r grep -nE '\b(MPI_[A-Za-z]|cuda[A-Z]|cublas[A-Z]|nccl[A-Z]|cblas_|openblas_|pthread_)|<(mpi|omp|pthread|cblas|nccl|cuda[a-z_]*)\.h>'
 }
 
+# In common/, CUDA and NCCL are known to the device, the transports and the launch header.
+gpu_names() {
+    for file in common/*.[ch]; do
+        case $file in
+            common/device_cuda.* | common/comm_nccl.* | common/launch_cuda.*) ;;
+            *) grep -nHE '\b(cuda[A-Z]|cublas[A-Z]|nccl[A-Z]|__CUDACC__|CUDA_STANDIN)|<(nccl|cuda[a-z_]*|cublas[a-z_0-9]*)\.h>' "$file" ;;
+        esac
+    done
+}
+
 # A chapter includes common/ and chapters up to its own; common/ includes no chapter.
 wrong_includes() {
     # shellcheck disable=SC2016    # awk's $1
@@ -143,7 +153,7 @@ static const char *const names[] = {"read", "only"};
 const char *name(int i);
 const char *name(int i) { return names[i]; }
 END
-echo '#include "02_two/two.h"' >"$bad/common/tensor.c"
+printf '#include "02_two/two.h"\n#include <cuda_runtime.h>\n' >"$bad/common/tensor.c"
 yes '// a long lesson' | head -n 301 >"$bad/03_three/02_long.c"
 printf '// EXERCISE 02.01%s (3 points): a task\n' a b c >>"$bad/02_two/01_by_hand.c"
 printf '## Builds on\n## The picture\n## The question\n' >"$bad/02_two/README.md"
@@ -165,6 +175,8 @@ has "the check of globals sees all four kinds" "static_zero static_one thread_ow
 clean "and lets constants pass" among "fine\|three" writable_globals o
 has "the check of backend names sees mpi.h" "01_by_hand.c:4" \
     backend_names
+has "the check of CUDA's names sees a file of common/ that should not know them" "common/tensor.c:2" \
+    gpu_names
 has "the check of includes sees a later chapter, and a chapter in common/" "01_by_hand.c:3 common/tensor.c:1" \
     wrong_includes
 clean "and lets an earlier chapter pass" among "^03_three" wrong_includes
@@ -187,6 +199,7 @@ for objects in build/cpu-fp32 build/cpu-fp64; do
     clean "no chapter has a writable global, $objects" writable_globals $objects
 done
 clean "no chapter names a backend" backend_names
+clean "in common/, only the device, the transports and the launch header know CUDA and NCCL" gpu_names
 clean "a chapter includes common/ and earlier chapters only, and common/ no chapter" wrong_includes
 clean "every lesson has its ranks, level and question" missing_header_lines
 clean "make list has every lesson" unlisted_lessons
