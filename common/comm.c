@@ -24,12 +24,13 @@ void buffer_reserve(Buffer *b, size_t bytes) {
     if (b->data && b->capacity >= bytes) return;
     buffer_free(b);
     b->capacity = bytes > 64 ? bytes : 64;                     // never NULL, even for nothing
-    b->data = b->on_device ? device_alloc(b->capacity) : device_host_alloc(b->capacity);
+    b->data = b->place == PLAIN ? host_alloc(b->capacity)
+            : b->place == PINNED ? device_host_alloc(b->capacity) : device_alloc(b->capacity);
     if (!b->data) fault("out of memory on the device: %zu bytes for a transfer", b->capacity);
 }
 
 void buffer_free(Buffer *b) {
-    if (b->data) b->on_device ? device_free(b->data) : device_host_free(b->data);
+    if (b->data) (b->place == PLAIN ? free : b->place == PINNED ? device_host_free : device_free)(b->data);
     b->data = NULL;
 }
 
@@ -68,16 +69,17 @@ static bool list_remove(Request **list, Request *r) {
 }
 
 static Request *request_new(Comm *c, Action action, const char *call, Element element, size_t count, size_t peer) {
-    bool on_device = element == REALS && c->state->wire->on_device;
+    Place place = element != REALS ? PLAIN : c->state->wire->on_device ? ON_DEVICE : PINNED;
     Request *r = c->state->idle;
-    while (r && r->on_device != on_device) r = r->next;
+    while (r && r->in.place != place) r = r->next;
     if (r) list_remove(&c->state->idle, r);
     else r = host_alloc(sizeof *r);
     Request kept = *r;
     *r = (Request){ .comm = c, .action = action, .call = call, .element = element, .count = count, .peer = peer,
                     .in = kept.in, .out = kept.out, .scratch = kept.scratch, .extra = kept.extra,
                     .more = kept.more };
-    r->on_device = r->in.on_device = r->out.on_device = r->scratch.on_device = on_device;
+    r->on_device = place == ON_DEVICE;
+    r->in.place = r->out.place = r->scratch.place = place;
     bool root = c->rank == peer;
     size_t part = range_size(request_part(r, c->rank));
     switch (action) {
@@ -496,6 +498,7 @@ Comm *comm_new(const char *name, size_t rank, size_t size, const Wire *wire, voi
     Comm *c = host_alloc(sizeof *c);
     *c = (Comm){ .name = name, .rank = rank, .size = size, .state = host_alloc(sizeof *c->state) };
     *c->state = (struct CommState){ .wire = wire, .link = link, .reduce = reduce, .timeout = timeout };
+    c->state->seen.place = PINNED;
     c->state->peer = host_alloc(size * sizeof *c->state->peer);
     return c;
 }

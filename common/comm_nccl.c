@@ -1,22 +1,24 @@
 // comm_nccl.c: ranks are processes with a GPU each; NCCL moves their tensors. MPI starts it, carries what lies in host
-// memory (comm_mpi.c), and beside every tensor a note: what this rank thinks it is calling, and when. NCCL looks at none
-// of that: with calls that do not match it hangs, or mixes up their bytes. Empty where NCCL is not built in.
+// memory (comm_mpi.c), and beside every tensor a note: what this rank thinks it is calling, and when. NCCL compares
+// nothing: of calls that do not match it makes a hang, or mixed up bytes. Empty where NCCL is not built in.
 //
-// Streams. What the ops of a rank queue runs on its compute stream. Collectives of all its communicators run on one
-// other stream, in program order, as NCCL demands: two of them in different orders on two ranks would wait for each
-// other. Messages have a stream and a communicator of two ranks for every ordered pair of ranks that talk: so a send
-// that its receiver is not ready for keeps nobody else waiting, and sends and receives of a group go on side by side.
-// An operation first waits, on the GPU, for what the compute stream was told before (ready). The host waits only in
-// finish, until the GPU has passed the operation's end (done): until then both streams run.
+// Streams. The ops of a rank run on its compute stream. Collectives of all its communicators run on one other stream, in
+// program order, as NCCL demands: two of them, in different orders on two ranks, would wait for each other. Messages
+// have a stream and a communicator of two ranks for every ordered pair of ranks that talk: so a send whose receiver is
+// not ready keeps nobody else waiting, and the sends and receives of a group go on side by side. An operation first
+// waits, on the GPU, for what the compute stream was told before it (ready). The host waits only in finish, until the
+// GPU has passed the operation's end (done): until then computing and talking overlap.
 //
-// Nothing blocks the host inside of NCCL (blocking = 0): a call that would wait for other ranks, as a first one does to
-// connect, is "in progress", and takes no other call before it is settled. So operations stand in a lane until they are
-// on its stream, and whoever waits, here or in MPI, moves all lanes on. Every wait has a deadline and looks for errors.
+// Nothing blocks the host inside of NCCL (blocking = 0). A call that must wait for other ranks, as the first one does to
+// connect, stays "in progress", and the communicator takes no other before that is settled. So operations stand in a
+// lane until they are on its stream, and whoever waits, here or in MPI, moves all lanes on. Every wait looks for errors
+// and has a deadline.
 //
 // --reduce ordered: each rank gets its part of everybody's whole, adds in rank order, and passes the sum around, as in
 // comm_mpi.c. --reduce fast is NCCL's own algorithm.
 //
-//   1 errors   2 communicators   3 notes   4 what goes on a stream   5 lanes   6 start and finish   7 groups   8 the launch
+//   1 errors   2 communicators   3 notes   4 what goes on a stream   5 lanes   6 start and finish   7 groups
+//   8 the launch
 #include "transport.h"
 #ifndef HAVE_NCCL
 
@@ -336,7 +338,8 @@ static bool launch_to_myself(Lane *l) {
     Flight *g = *other;
     if (!g) return false;
     *other = g->behind;
-    const Request *send = f->what.action == DO_SEND ? &f->what : &g->what, *recv = send == &f->what ? &g->what : &f->what;
+    const Request *send = f->what.action == DO_SEND ? &f->what : &g->what;
+    const Request *recv = send == &f->what ? &g->what : &f->what;
     CUDA(cudaStreamWaitEvent(l->stream, f->ready, 0));
     CUDA(cudaStreamWaitEvent(l->stream, g->ready, 0));
     if (send->count == recv->count)                            // if not, their notes will say so
@@ -376,7 +379,7 @@ static Flight *flight_new(void) {
         mine.spare = f->next;
     } else {
         f = host_alloc(sizeof *f);
-        f->kept.on_device = true;
+        f->kept.place = ON_DEVICE;
         CUDA(cudaEventCreateWithFlags(&f->ready, cudaEventDisableTiming));
         CUDA(cudaEventCreateWithFlags(&f->done, cudaEventDisableTiming));
     }

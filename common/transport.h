@@ -3,7 +3,7 @@
 // Every operation is a Request: comm.c copies the input to a buffer (in), the transport turns the inputs of all ranks
 // into the output (out), comm.c delivers that. Most transports see host memory only, whatever the device. One that is
 // on_device has the elements of tensors in device memory: in is filled on this rank's compute stream, start makes its
-// own stream wait for that, and finish makes the compute stream wait for out. Bytes and doubles are always host memory.
+// own stream wait for that, and after finish the compute stream may use out. Bytes and doubles are always host memory.
 // These buffers are kept with the Comm and used again. They are not in the memory ledger, equal on all transports.
 #ifndef TRANSPORT_H
 #define TRANSPORT_H
@@ -14,7 +14,10 @@ typedef enum { DO_ALL_REDUCE, DO_ALL_REDUCE_MAX, DO_REDUCE_SCATTER, DO_ALL_GATHE
 typedef enum { REALS, DOUBLES, BYTES } Element;
 size_t element_size(Element e);
 
-typedef struct { char *data; size_t capacity; bool on_device; } Buffer;        // grows, never shrinks
+// Pinned memory is for what is copied to and from a device. Bytes and doubles are not: CUDA may wait for all that a
+// GPU does before it gives such memory back.
+typedef enum { PLAIN, PINNED, ON_DEVICE } Place;
+typedef struct { char *data; size_t capacity; Place place; } Buffer;           // grows, never shrinks
 void buffer_reserve(Buffer *b, size_t bytes);
 void buffer_free(Buffer *b);
 
@@ -31,9 +34,9 @@ struct Request {
     bool grouped;                          // finished by comm_group_end
     bool here;                             // the message has come, at stamp (asked by comm_arrival)
     size_t in_count, out_count;            // elements of in and out on this rank
-    Buffer in, out;                        // in device memory if on_device
+    Buffer in, out;
     Buffer scratch;                        // for the transport between start and finish
-    bool on_device;
+    bool on_device;                        // the buffers are
     void *extra, *more;                    // the transport's own, freed with the request; more: of one built on another
     Tensor input, output;                  // the caller's
     // Time. stamp: before start, when this rank is ready (a send: when its message arrives); after meet, the latest of

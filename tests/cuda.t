@@ -23,7 +23,10 @@ sub verdicts {
         qw(checks costs);
 }
 
-# Every lesson of a build: emulated and as processes, beside the CPU's.
+# As processes with a GPU each: the stand-in has as many as are asked for.
+sub with_gpus { my ($job) = @_; return { %$job, words => ['env', 'STANDIN_GPUS=8', @{ $job->{words} }] } }
+
+# Every lesson of a build: emulated and as processes, beside the CPU's; by the stand-ins as processes with and without a GPU for each.
 sub lessons_on {
     my ($build, $backend, $precision) = @_;
     my (@rows, @jobs);
@@ -32,8 +35,9 @@ sub lessons_on {
         my %row = (name => "$build $lesson->{key}", cpu => emu($ranks, program("cpu-$precision", $source)),
                    emu => emu($ranks, program($build, $source)));
         $row{mpi} = mpi($ranks, program($build, $source)) if have_mpi;
+        $row{nccl} = with_gpus(mpi($ranks, program($build, $source), qw(--transport nccl))) if have_mpi && $backend eq 'standin';
         push @rows, \%row;
-        push @jobs, grep { $_ } @row{qw(cpu emu mpi)};
+        push @jobs, grep { $_ } @row{qw(cpu emu mpi nccl)};
     }
     run_jobs(\@jobs);
     for my $row (@rows) {
@@ -46,6 +50,9 @@ sub lessons_on {
             ok($mpi->{status} == 0 && $mpi->{page}{pass} && $mpi->{err} eq '', "$row->{name}: all checks hold as processes") or diag(complain($mpi));
             like($mpi->{page}{transport} // '', qr/^(staged|nccl)$/, "$row->{name}: not by emulation");
             is($mpi->{page}{digest}, $emu->{page}{digest}, "$row->{name}: the same bits emulated and as processes");
+            my $nccl = $row->{nccl} or next;
+            ok($nccl->{status} == 0 && $nccl->{page}{pass} && $nccl->{err} eq '', "$row->{name}: all checks hold by NCCL") or diag(complain($nccl));
+            is("$nccl->{page}{transport} $nccl->{page}{digest}", "nccl $emu->{page}{digest}", "$row->{name}: the same bits by NCCL");
         }
     }
 }
@@ -68,6 +75,7 @@ for my $precision (@precisions) {
     library_on($build);
     my @train = (program($build, '08_3d/train.c'), qw(--check --steps 2 --eval-every 0 --batch 4 --layers 2 --width 16 --heads 2 --context 16));
     my @trainers = (emu(4, @train, qw(--dp 2 --tp 2)), emu(4, @train, qw(--pp 2 --dp 2 --zero 3)), have_mpi ? mpi(4, @train, qw(--tp 2 --pp 2)) : ());
+    push @trainers, with_gpus(mpi(8, @train, qw(--layers 4 --batch 8 --dp 2 --tp 2 --pp 2))) if have_mpi;
     for my $job (run_jobs(\@trainers)) { ok($job->{status} == 0 && $job->{page}{pass}, "$build: @{ $job->{words} }[-4 .. -1]") or diag(complain($job)) }
 }
 
@@ -100,7 +108,52 @@ for my $refusal (@refusals) {
     like($title->{out}, qr/standin, staged, fp32, 4 ranks \(processes: --transport staged\)/, 'staged where there are enough GPUs, if asked for') if have_mpi;
 }
 
-# ---- 3. nvcc ----
+# ---- 3. NCCL: what it is not asked to see, what it reports, who is lost ----
+SKIP: {
+    skip 'no mpirun', 1 unless have_mpi;
+    my $comm = program('standin-fp32', 'tests/test_comm.c');
+    my @gpus = (qw(env STANDIN_GPUS=8 tools/launch));
+    for my $case ([1], [2], [3], [8], [3, '--fast'], [4, '--fast']) {
+        my ($ranks, @fast) = @$case;
+        my ($nccl, $emu) = run_jobs([{ words => [@gpus, $ranks, $comm, @fast] }, { words => ['tools/launch', '-e', $ranks, $comm, @fast] }]);
+        ok($nccl->{status} == 0 && $nccl->{out} =~ /^# nccl, $ranks ranks/ && $nccl->{out} !~ /^not ok/m, "test_comm, $ranks ranks @fast")
+            or diag(complain($nccl), grep { /^not/ } split /^/, $nccl->{out});
+        my ($bits, $same) = map { /^(# bits .*)/m } $nccl->{out}, $emu->{out};
+        is($bits, $same, "the bits of virtual ranks, $ranks ranks") unless @fast;
+    }
+    my @cases = (
+        [mismatch => qr/calls do not match in (all-reduce on|broadcast from rank 0 of) world/],
+        [count => qr/calls do not match in broadcast|broadcast of 4 float32.* meets broadcast of 5/],
+        [root => qr/calls do not match in broadcast|root 0 meets .*root 1|root 1 meets .*root 0/],
+        [missing => qr/waited 3 s in (recv from rank 1 of|all-reduce on) world/],
+        [deadlock => qr/waited 3 s in (recv from rank|end-of-run barrier)/],
+        [rendezvous => qr/waited 3 s in (send to rank|end-of-run barrier)/],
+        [short => qr/the message has 16 bytes|of 5 float32 meets message of 4/],
+        [long => qr/the message has 20 bytes|of 4 float32 meets message of 5/],
+        [unreceived => qr/a message of 4000 bytes from rank 0 of world was never received/],
+        ['never-arrives' => qr/waited 3 s in (recv from rank 1|end-of-run barrier)/],
+        ['unwaited-recv' => qr/recv from rank 0 of world .* never waited for/],
+        ['changed-late' => qr/^\[rank 2\] the input of all-reduce on world .* was changed before comm_wait$/],
+        ['sent-changed' => qr/^\[rank 0\] the input of send to rank 1 .* was changed before comm_wait$/],
+        [killed => qr/signal 9/],
+    );
+    my @jobs = map { { words => [@gpus, 3, $comm, qw(--timeout 3), $_->[0]] } } @cases;
+    my @ran = run_jobs(\@jobs);
+    for (map { [$cases[$_], $ran[$_]] } 0 .. $#ran) {
+        my ($case, $job) = @$_;
+        is($job->{status}, 3, "NCCL, $case->[0]: status 3") or diag(complain($job));
+        like($job->{err}, $case->[1], "NCCL, $case->[0]: the message");
+    }
+    for (['an error that NCCL reports', 'STANDIN_NCCL_ERROR=5', qr/all-reduce on world .* failed: .*NCCL_DEBUG/], ['a rank that dies', 'STANDIN_NCCL_DIE=5', qr/signal 9/]) {
+        my ($name, $how, $words) = @$_;
+        my ($job) = run_jobs([{ words => ['env', $how, @gpus[1 .. $#gpus], 4, $program, qw(--transport nccl --timeout 10)] }]);
+        is($job->{status}, 3, "NCCL, $name: status 3") or diag(complain($job));
+        like($job->{err}, $words, "NCCL, $name: the message");
+        cmp_ok($job->{seconds}, '<', 15, "NCCL, $name: in time");
+    }
+}
+
+# ---- 4. nvcc ----
 SKIP: {
     # The probes of make doctor, without what it installs.
     system('sh -c ". tools/probes.sh; probe_cuda" >/dev/null 2>&1') == 0 or skip 'no CUDA Toolkit here (make doctor)', 1;

@@ -124,7 +124,9 @@ probe_nccl() {
     cat >"$probe_dir/nccl.c" <<'END'
 #include <nccl.h>
 #include <stdio.h>
-int main(void) { int v = 0; return ncclGetVersion(&v) != ncclSuccess || printf("%d.%d.%d\n", v / 10000, v % 10000 / 100, v % 100) < 0; }
+/* since 2.18 */
+ncclResult_t (*split)(ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *) = ncclCommSplit;
+int main(void) { int v = 0; return !split || ncclGetVersion(&v) != ncclSuccess || printf("%d.%d.%d\n", v / 10000, v % 10000 / 100, v % 100) < 0; }
 END
     if [ -n "$NCCL_HOME" ]; then
         try_nccl "$NCCL_HOME" lib || try_nccl "$NCCL_HOME" lib64
