@@ -160,6 +160,35 @@ static void memory() {
         CUDA(cudaFree(p));
         cudaFree(p);
     });
+    passes("memory given back in the order of a stream, without waiting for it", [] {
+        cudaStream_t s = stream();
+        float *p, *q = on_gpu(100, 0), host[100];
+        CUDA(cudaMallocAsync(reinterpret_cast<void **>(&p), sizeof host, s));
+        CUDA(cudaMemsetAsync(p, 0, sizeof host, s));
+        add(s, p, 100, 3);
+        CUDA(cudaMemcpyAsync(q, p, sizeof host, cudaMemcpyDeviceToDevice, s));
+        CUDA(cudaFreeAsync(p, s));
+        MUST(cudaStreamQuery(s) == cudaErrorNotReady);
+        CUDA(cudaStreamSynchronize(s));
+        MUST(first(q) == 3);
+    });
+    caught("a kernel with memory given back on its stream", "add: a kernel was given byte 0 of a freed block", [] {
+        cudaStream_t s = stream();
+        float *p = on_gpu(100, 0);
+        CUDA(cudaFreeAsync(p, s));
+        add(s, p, 100, 1);
+    });
+    caught("memory given back on a stream that does not know its last copy", "race: cudaMemcpy", [] {
+        cudaStream_t s = stream(), t = stream();
+        float *p = on_gpu(100, 0), *q = on_gpu(100, 0);
+        CUDA(cudaMemcpyAsync(q, p, 400, cudaMemcpyDeviceToDevice, s));
+        cudaFreeAsync(p, t);
+    });
+    caught("given back twice", "cudaFreeAsync: ", [] {
+        float *p = on_gpu(100, 0);
+        CUDA(cudaFreeAsync(p, nullptr));
+        cudaFreeAsync(p, nullptr);
+    });
     caught("the host reads device memory", "the host reached into device memory, byte 8 of a block of 400 bytes", [] {
         volatile float *p = on_gpu(100, 0);
         MUST(p[2] == 0);
