@@ -61,7 +61,7 @@ MARCH-standin = -march=$(ARCH)
 DEFINES = $(if $(filter fp64,$(PRECISION)),-DREAL_IS_DOUBLE)
 LIBS    = $(LIBS-$(KIND)) -lpthread -lm
 LIBS-cpu     = $(BLAS_LIBS)
-LIBS-cuda    = $(CUDA_LIBS) $(NCCL_LIBS) -lstdc++
+LIBS-cuda    = $(NCCL_LIBS) $(CUDA_LIBS) -lstdc++
 LIBS-standin = -lstdc++
 TEXT    = build/text.txt
 
@@ -197,7 +197,7 @@ programs: $(or $(ONLY),$(PROGRAMS:%.c=$(O)/%) $(PRELOADS:%.c=$(O)/%.so)) $(TEXT)
 # Objects depend on the flags they are built with; whether a warning ends the build makes no difference to them.
 COMPILE = $(CC) $(CFLAGS) $(DEFINES) $(CFLAGS-$(KIND)) -I.
 CFLAGS-cpu     = $(BLAS_CFLAGS)
-CFLAGS-cuda    = $(CUDA_CFLAGS) $(NCCL_CFLAGS)
+CFLAGS-cuda    = $(NCCL_CFLAGS) $(CUDA_CFLAGS)
 CFLAGS-standin = -DHAVE_NCCL -Itests/standin/include
 FLAGS_NOW = $(OMPI_CC) $(filter-out $(WERROR) -Werror all-warnings,$(COMPILE) $(KERNEL-$(KIND)))
 $(O)/flags: FORCE
