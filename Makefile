@@ -121,13 +121,19 @@ bench:
 	+@$(BUILD) ONLY=$(O)/tests/bench_record
 	@tools/bench $(O) $(ARGS)
 
-# On a machine with a GPU and the toolkit, tests/cuda.t uses them, whatever BACKEND is.
+# BACKEND=cuda: the tests of that backend beside the CPU's. Without it tests/cuda.t uses what there is of a toolkit and a GPU.
 test:
 	@tools/setup prove
 	+@$(BUILD) BACKEND=cpu STANDIN= PRECISION=fp32
 	+@$(BUILD) BACKEND=cpu STANDIN= PRECISION=fp64
+ifeq ($(BACKEND),cpu)
 	+@$(BUILD) BACKEND=cuda STANDIN=yes PRECISION=fp32
 	@tools/run-tests tests/*.t
+else
+	+@$(BUILD) PRECISION=fp32
+	+@$(BUILD) PRECISION=fp64
+	@TEST_BACKEND=$(KIND) tools/run-tests tests/gpu.t
+endif
 
 test-all:
 	@tools/setup prove

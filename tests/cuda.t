@@ -6,77 +6,29 @@ use strict;
 use warnings;
 use FindBin;
 use lib $FindBin::Bin;
+use Gpu;
 use Jobs;
 use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
 delete @ENV{qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES NP ARGS PRECISION BACKEND SANITIZE STANDIN ARCH)};
-my @lessons = lessons();
+# As processes: the stand-ins have as many GPUs as is said, a machine what it has.
+my @any = have_mpi ? { name => 'as processes', transport => qr/^(staged|nccl)$/ } : ();
+my @gpus = (qw(env STANDIN_GPUS=8 tools/launch));
+my @both = (@any, have_mpi ? { name => 'by NCCL', transport => qr/^nccl$/, options => [qw(--transport nccl)], env => [@gpus[0, 1]] } : ());
+sub mpi_nccl { my $job = mpi(@_, qw(--transport nccl)); return { %$job, words => [@gpus[0, 1], @{ $job->{words} }] } }
 my @precisions = $all ? qw(fp32 fp64) : qw(fp32);
-
-sub program { my ($build, $source) = @_; return "build/$build/" . $source =~ s/\.c$//r }
-
-# What a page says, without the numbers: every check and cost, and its verdict. Which tensor is the worst is a matter of rounding.
-sub verdicts {
-    my ($page) = @_;
-    return join "\n", map { s/, worst [^:]*//r } map { my $list = $page->{$_} || []; map { ($_->{what} // '') . " $_->{name}: " . ($_->{pass} ? 'ok' : 'FAIL') } @$list }
-        qw(checks costs);
-}
-
-# As processes with a GPU each: the stand-in has as many as are asked for.
-sub with_gpus { my ($job) = @_; return { %$job, words => ['env', 'STANDIN_GPUS=8', @{ $job->{words} }] } }
-
-# Every lesson of a build: emulated and as processes, beside the CPU's; by the stand-ins as processes with and without a GPU for each.
-sub lessons_on {
-    my ($build, $backend, $precision) = @_;
-    my (@rows, @jobs);
-    for my $lesson (@lessons) {
-        my ($ranks, $source) = @$lesson{qw(ranks source)};
-        my %row = (name => "$build $lesson->{key}", cpu => emu($ranks, program("cpu-$precision", $source)),
-                   emu => emu($ranks, program($build, $source)));
-        $row{mpi} = mpi($ranks, program($build, $source)) if have_mpi;
-        $row{nccl} = with_gpus(mpi($ranks, program($build, $source), qw(--transport nccl))) if have_mpi && $backend eq 'standin';
-        push @rows, \%row;
-        push @jobs, grep { $_ } @row{qw(cpu emu mpi nccl)};
-    }
-    run_jobs(\@jobs);
-    for my $row (@rows) {
-        my ($cpu, $emu, $mpi) = @$row{qw(cpu emu mpi)};
-        ok($emu->{status} == 0 && $emu->{page}{pass} && $emu->{err} eq '', "$row->{name}: all checks hold emulated") or diag(complain($emu));
-        is("$emu->{page}{backend}, $emu->{page}{transport}", "$backend, emu", "$row->{name}: on this backend");
-        is(verdicts($emu->{page}), verdicts($cpu->{page}), "$row->{name}: the checks and costs of the CPU");
-        SKIP: {
-            skip 'no mpirun', 3 unless $mpi;
-            ok($mpi->{status} == 0 && $mpi->{page}{pass} && $mpi->{err} eq '', "$row->{name}: all checks hold as processes") or diag(complain($mpi));
-            like($mpi->{page}{transport} // '', qr/^(staged|nccl)$/, "$row->{name}: not by emulation");
-            is($mpi->{page}{digest}, $emu->{page}{digest}, "$row->{name}: the same bits emulated and as processes");
-            my $nccl = $row->{nccl} or next;
-            ok($nccl->{status} == 0 && $nccl->{page}{pass} && $nccl->{err} eq '', "$row->{name}: all checks hold by NCCL") or diag(complain($nccl));
-            is("$nccl->{page}{transport} $nccl->{page}{digest}", "nccl $emu->{page}{digest}", "$row->{name}: the same bits by NCCL");
-        }
-    }
-}
-
-sub library_on {
-    my ($build) = @_;
-    for my $program (qw(memory ops layers model comm)) {
-        my ($job) = run_jobs([{ words => ["build/$build/tests/test_$program"] }]);
-        my @failed = grep { /^not ok/ } split /\n/, $job->{out};
-        ok($job->{status} == 0 && !@failed && $job->{out} =~ /^1\.\.\d+$/m, "$build: test_$program") or diag(complain($job), "@failed");
-    }
-}
 
 # ---- 1. the stand-ins ----
 for my $precision (@precisions) {
     my $build = "standin-$precision";
     my $log = `make --no-print-directory BACKEND=cuda STANDIN=yes PRECISION=$precision 2>&1`;
     is($?, 0, "$build: builds without a warning") or diag($log), BAIL_OUT('the build against the stand-ins failed');
-    lessons_on($build, 'standin', $precision);
+    outputs_on($build);
+    lessons_on($build, 'standin', @both);
     library_on($build);
-    my @train = (program($build, '08_3d/train.c'), qw(--check --steps 2 --eval-every 0 --batch 4 --layers 2 --width 16 --heads 2 --context 16));
-    my @trainers = (emu(4, @train, qw(--dp 2 --tp 2)), emu(4, @train, qw(--pp 2 --dp 2 --zero 3)), have_mpi ? mpi(4, @train, qw(--tp 2 --pp 2)) : ());
-    push @trainers, with_gpus(mpi(8, @train, qw(--layers 4 --batch 8 --dp 2 --tp 2 --pp 2))) if have_mpi;
-    for my $job (run_jobs(\@trainers)) { ok($job->{status} == 0 && $job->{page}{pass}, "$build: @{ $job->{words} }[-4 .. -1]") or diag(complain($job)) }
+    trainer_on($build, [\&emu, 4, qw(--dp 2 --tp 2)], [\&emu, 4, qw(--pp 2 --dp 2 --zero 3)]);
+    trainer_on($build, [\&mpi, 4, qw(--tp 2 --pp 2)], [\&mpi_nccl, 8, qw(--layers 4 --batch 8 --dp 2 --tp 2 --pp 2)]) if have_mpi;
 }
 
 # ---- 2. what cannot be: its status, and one message with the fix ----
@@ -112,7 +64,6 @@ for my $refusal (@refusals) {
 SKIP: {
     skip 'no mpirun', 1 unless have_mpi;
     my $comm = program('standin-fp32', 'tests/test_comm.c');
-    my @gpus = (qw(env STANDIN_GPUS=8 tools/launch));
     for my $case ([1], [2], [3], [8], [3, '--fast'], [4, '--fast']) {
         my ($ranks, @fast) = @$case;
         my ($nccl, $emu) = run_jobs([{ words => [@gpus, $ranks, $comm, @fast] }, { words => ['tools/launch', '-e', $ranks, $comm, @fast] }]);
@@ -167,7 +118,8 @@ SKIP: {
     like($help->{out}, qr/--transport emu\|staged\|nccl .*--tf32 /s, 'its help needs no GPU');
     my ($job) = run_jobs([emu(4, $cuda)]);
     if ($job->{status} != 2 || $job->{err} !~ /there is none here/) {
-        lessons_on($build, 'cuda', 'fp32');
+        outputs_on($build);
+        lessons_on($build, 'cuda', @any);
         library_on($build);
         last SKIP;
     }

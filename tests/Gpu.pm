@@ -1,0 +1,87 @@
+# For the tests of BACKEND=cuda, on a GPU or on the stand-ins: a build beside the CPU's build of the same precision.
+package Gpu;
+use strict;
+use warnings;
+use Exporter 'import';
+use Jobs;
+use Test::More;
+
+our @EXPORT = qw(program lessons_on library_on outputs_on trainer_on);
+
+# program('standin-fp32', '08_3d/train.c')
+sub program { my ($build, $source) = @_; return "build/$build/" . $source =~ s/\.c$//r }
+sub cpu_of { return $_[0] =~ s/^.*-/cpu-/r }
+
+# What a page says, without the numbers: every check and cost, and its verdict. Which tensor is the worst is a matter of rounding.
+sub verdicts {
+    my ($page) = @_;
+    return join "\n", map { s/, worst [^:]*//r } map { my $list = $page->{$_} || []; map { ($_->{what} // '') . " $_->{name}: " . ($_->{pass} ? 'ok' : 'FAIL') } @$list }
+        qw(checks costs);
+}
+# Bytes, calls and modelled times are counted, not rounded: they hang on no backend.
+sub costs { my ($page) = @_; return join "\n", map { "$_->{name}: $_->{predicted} $_->{measured} $_->{unit}" } @{ $page->{costs} || [] } }
+
+# Every lesson of a build beside the CPU's: emulated, and as processes in each of these ways: { name, transport (a pattern), options, env
+# (words before the command), most (ranks) }. Digests may differ from the CPU's, as products do, but not among the transports.
+sub lessons_on {
+    my ($build, $backend, @ways) = @_;
+    my (@rows, @jobs);
+    for my $lesson (lessons()) {
+        my ($ranks, $source) = @$lesson{qw(ranks source)};
+        my %row = (name => "$build $lesson->{key}", cpu => emu($ranks, program(cpu_of($build), $source)), emu => emu($ranks, program($build, $source)));
+        for my $way (grep { $ranks <= ($_->{most} || $ranks) } @ways) {
+            my $job = mpi($ranks, program($build, $source), @{ $way->{options} || [] });
+            $job->{words} = [@{ $way->{env} || [] }, @{ $job->{words} }];
+            push @{ $row{ways} }, { %$way, job => $job };
+        }
+        push @rows, \%row;
+        push @jobs, @row{qw(cpu emu)}, map { $_->{job} } @{ $row{ways} || [] };
+    }
+    run_jobs(\@jobs);
+    for my $row (@rows) {
+        my ($cpu, $emu) = @$row{qw(cpu emu)};
+        ok($emu->{status} == 0 && $emu->{page}{pass} && $emu->{err} eq '', "$row->{name}: all checks hold emulated") or diag(complain($emu));
+        is("$emu->{page}{backend}, $emu->{page}{transport}", "$backend, emu", "$row->{name}: on this backend");
+        is(verdicts($emu->{page}), verdicts($cpu->{page}), "$row->{name}: the checks and costs of the CPU");
+        is(costs($emu->{page}), costs($cpu->{page}), "$row->{name}: every cost is the CPU's");
+        for my $way (@{ $row->{ways} || [] }) {
+            my $job = $way->{job};
+            ok($job->{status} == 0 && $job->{page}{pass} && $job->{err} eq '', "$row->{name}: all checks hold, $way->{name}") or diag(complain($job));
+            like($job->{page}{transport} // '', $way->{transport}, "$row->{name}: on this transport");
+            is($job->{page}{digest}, $emu->{page}{digest}, "$row->{name}: the same bits emulated and as processes");
+        }
+    }
+}
+
+# The tests of the library: their references are plain C on the host, and finite differences of it.
+sub library_on {
+    my ($build) = @_;
+    for my $program (qw(memory ops layers model comm compression)) {
+        my ($job) = run_jobs([{ words => ["build/$build/tests/test_$program"] }]);
+        my @failed = grep { /^not ok/ } split /\n/, $job->{out};
+        ok($job->{status} == 0 && !@failed && $job->{out} =~ /^1\.\.\d+$/m, "$build: test_$program") or diag(complain($job), join "\n", @failed);
+    }
+}
+
+# What every op makes of the same numbers.
+sub outputs_on {
+    my ($build) = @_;
+    my @program = map { "build/$_/tests/test_outputs" } cpu_of($build), $build;
+    my ($written) = run_jobs([{ words => [$program[0], '--write', "$work/outputs"] }]);
+    my ($compared) = run_jobs([{ words => [$program[1], '--compare', "$work/outputs"] }]);
+    is($written->{status}, 0, "$build: the CPU wrote what its ops put out") or diag(complain($written));
+    my @failed = grep { /^not ok|^#  / } split /\n/, $compared->{out};
+    ok($compared->{status} == 0 && !@failed && $compared->{out} =~ /^1\.\.\d{3}$/m, "$build: the same from this backend")
+        or diag("status $compared->{status}", $compared->{err}, join "\n", grep { defined } @failed[0 .. 19]);
+    note($_) for $compared->{out} =~ /^# (\w.*)$/mg;
+    unlink "$work/outputs";
+}
+
+# The trainer beside its own unsplit model: jobs of [as, ranks, options].
+sub trainer_on {
+    my ($build, @cases) = @_;
+    my @train = (program($build, '08_3d/train.c'), qw(--check --steps 2 --eval-every 0 --batch 4 --layers 2 --width 16 --heads 2 --context 16));
+    my @jobs = map { my ($start, $ranks, @options) = @$_; my $job = $start->($ranks, @train, @options); $job->{name} = "train @options"; $job } @cases;
+    for my $job (run_jobs(\@jobs)) { ok($job->{status} == 0 && $job->{page}{pass}, "$build: $job->{name}") or diag(complain($job)) }
+}
+1;
