@@ -7,7 +7,8 @@
 //                 bytes / beta (steps and bytes of a ring, as the ledger books them); ends for all members at once
 //   send          leaves when it is issued and the link to that peer is free; arrives alpha + bytes / beta later; the
 //                 sender goes on
-// Links do not slow each other down, unless clock_set_one_port says so. Time stands still while the ledger is paused: the unsplit twin costs nothing.
+// Links do not slow each other down, unless clock_set_one_port says so. Time stands still while the ledger is paused:
+// the unsplit twin costs nothing.
 //
 // Under the wall clock the same calls stamp real time.
 #ifndef CLOCK_H
