@@ -118,7 +118,7 @@ figures:
 	@tools/figures
 
 bench:
-	+@$(BUILD) ONLY=$(O)/tests/bench_record
+	+@$(BUILD) ONLY="$(O)/tests/bench_record $(O)/tests/bench_device"
 	@tools/bench $(O) $(ARGS)
 
 # BACKEND=cuda: the tests of that backend beside the CPU's. Without it tests/cuda.t uses what there is of a toolkit and a GPU.
