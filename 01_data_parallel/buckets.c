@@ -21,9 +21,10 @@ static void cut(Buckets *b, size_t capacity) {
     size_t hi = b->model->size;                    // where the open bucket ends in m->g
     b->bucket = host_alloc(b->n_tensors * sizeof *b->bucket);
     // EXERCISE 01.04b (3 points): cut from the end. Cut m->g into buckets, from its end to its beginning.
-    // b->tensor[i].at is where tensor i begins in m->g. Write into tensor[i].bucket in which bucket it is, and into
-    // b->bucket[k] its part of m->g and how many tensors lie in it; b->n counts the buckets. A bucket is closed by the
-    // tensor with which it reaches `capacity` bytes, and the first tensor closes the last bucket.
+    // b->tensor[i].at is the number of the element of m->g with which tensor i begins. Write into tensor[i].bucket in
+    // which bucket it is, and into b->bucket[k] its part of m->g and how many tensors lie in it; b->n counts the
+    // buckets. Begin with the last tensor; b->n and all of b->bucket are zero now. A bucket is closed by the tensor
+    // with which it reaches `capacity` bytes, and tensor 0 closes the last bucket.
     for (size_t i = b->n_tensors; i-- > 0;) {
         Bucket *open = &b->bucket[b->n];
         b->tensor[i].bucket = b->n;
