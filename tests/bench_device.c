@@ -2,11 +2,11 @@
 // level: core
 // question: How fast is a training step on this device, and each op of it beside what the device could do at best?
 //
-// Two rivals are measured in the same run: how fast the device copies memory, and the rate of one large matrix product,
-// which stands for its peak. An op's floor is the larger of bytes / bandwidth and FLOPs / peak; what fits a cache can be
-// faster. "share" is what the op's calls of one step are of the step's time. With one rank the step is the unsplit
-// model's; with more it is the trainer's, and virtual ranks share the device. `make bench` runs it; --help shows the
-// sizes. Not part of make test: such times are not reproducible.
+// Two rivals are measured in the same run: how fast the device copies memory, and the rate of one large matrix
+// product, which stands for its peak. An op's floor is the larger of bytes / bandwidth and FLOPs / peak; what fits a
+// cache may be faster. "share" is what the op's calls of one step are of the step's time. With one rank the step is
+// the unsplit model's; with more it is the trainer's, and virtual ranks share the device. `make bench` runs it; --help
+// shows the sizes. Not part of make test: such times are not reproducible.
 #include <math.h>
 #include <stdlib.h>
 #include "05_pipeline_1f1b/schedule_1f1b.h"
