@@ -66,7 +66,8 @@ static bool poll_until(MPI_Request *request, MPI_Status *status, double timeout,
 }
 
 static _Noreturn void too_late(double timeout, const char *where) {
-    fault("waited %g s in %s; --timeout sets how long", timeout, where);
+    fault("waited %g s in %s; --timeout sets how long. Virtual ranks (make emu-..., --emulate N) say at once who waits "
+          "for whom", timeout, where);
 }
 
 static _Noreturn void wait_failed(const Request *r, int error, int class, size_t bytes) {

@@ -197,6 +197,8 @@ void picture_summary(Run *run, const Timing *t) {
         "communication %s exposed, %s hidden (all ranks)",
         duration(a, t->step), 100 * t->idle_of_total, 100 * t->idle_of_ideal,
         duration(b, t->exposed), duration(c, t->hidden));
+    // In real time a share of the made-up device of the lessons would mean nothing.
+    if (!clock_config()->model && !option_given(run, "device")) return;
     say(run, "GEMMs %.3g FLOPs: %s %.1f %% of %zu devices at %.4g FLOP/s (%s)", t->flops,
         clock_config()->model ? "utilisation" : "MFU", 100 * t->utilisation, run->world->size,
         clock_config()->device.flops, clock_config()->device.name);

@@ -156,7 +156,7 @@ SKIP: {
         my $err = slurp("$job->{place}.err");
         is($status, 3, "SIG$signal of one rank: status 3") or diag($err);
         cmp_ok($seconds, '<', $limit, "SIG$signal of one rank: it ends, and soon");
-        like($err, $signal eq 'STOP' ? qr/^\[rank \d\] waited 2 s in .*; --timeout sets how long$/m : qr/^unsplit: .* ended with status \d+ \(.*\): a fault$/m,
+        like($err, $signal eq 'STOP' ? qr/^\[rank \d\] waited 2 s in .*; --timeout sets how long\. /m : qr/^unsplit: .* ended with status \d+ \(.*\): a fault$/m,
              "SIG$signal of one rank: a message") or diag($err);
         my @left = grep { -d "/proc/$_" && slurp("/proc/$_/stat") !~ /\) Z / } @ranks;
         is("@left", '', "SIG$signal of one rank: no rank is left behind");
