@@ -221,7 +221,7 @@ GPUS   = $(patsubst sm_%,%,$(if $(filter native,$(ARCH)),$(GPU_HERE),$(ARCH)))
 GENCODE = $(if $(filter all%,$(GPUS)),-arch=$(GPUS),$(foreach n,$(GPUS),-gencode arch=compute_$n,code=sm_$n) \
               -gencode arch=compute_$(lastword $(GPUS)),code=compute_$(lastword $(GPUS)))
 KERNEL-cuda    = $(NVCC) -std=c++17 --extended-lambda --fmad=false -O3 -g -lineinfo $(GENCODE) $(if $(WERROR),-Werror all-warnings) \
-                 -Xcompiler -Wall,-Wextra,-ffp-contract=off $(DEFINES) -I.
+                 -Wno-deprecated-gpu-targets -Xcompiler -Wall,-Wextra,-ffp-contract=off $(DEFINES) -I.
 KERNEL-standin = $(CXX) -std=gnu++17 $(BOTH) $(DEFINES) $(CFLAGS-standin) -I.
 $(KERNELS:%.c=$(O)/%.o): $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)

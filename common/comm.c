@@ -25,7 +25,7 @@ void buffer_reserve(Buffer *b, size_t bytes) {
     buffer_free(b);
     b->capacity = bytes > 64 ? bytes : 64;                     // never NULL, even for nothing
     b->data = b->place == PLAIN ? host_alloc(b->capacity)
-            : b->place == PINNED ? device_host_alloc(b->capacity) : device_alloc(b->capacity);
+            : b->place == PINNED ? device_host_alloc(b->capacity) : memory_raw(b->capacity);
     if (!b->data) fault("out of memory on the device: %zu bytes for a transfer", b->capacity);
 }
 

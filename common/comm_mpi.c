@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "device.h"
 
 // What a Request keeps while it is under way. MPI reads the tables of counts until the operation is complete.
 typedef struct {
@@ -426,6 +427,7 @@ void comm_process_begin(int *argc, char ***argv) {
     // With more ranks than cores, a rank that waits must give its core away, or every message takes a time slice.
     const char *local = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     if (local && atol(local) > sysconf(_SC_NPROCESSORS_ONLN)) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    device_prepare();
     MPI(MPI_Init(argc, argv));
     MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     comm_launched_by_mpi(&this_rank, &this_world_size);

@@ -120,8 +120,10 @@ static bool passed(cudaEvent_t event) {
 
 // A turn of a loop that waits. MPI's messages move only while MPI is called. No NCCL communicator is aborted when a
 // deadline has passed: fault() ends the process, and with it its kernels, but ncclCommAbort could wait for one of them.
+static void move_on(void);
 static void turn(double since, double timeout, const char *where) {
     int any;
+    move_on();
     MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE));
     if (now() > since + timeout) fault("waited %g s in %s; --timeout sets how long", timeout, where);
     sched_yield();
@@ -412,7 +414,6 @@ static void wait_until(bool (*came)(Flight *), Flight *f, const Request *r) {
     char text[200];
     describe(r, text);
     for (double since = now(); !came(f); turn(since, r->comm->state->timeout, text)) {
-        move_on();
         ncclComm_t comm = f->pair ? f->pair->nccl : link_of(r->comm)->nccl;
         if (comm) settled(comm, text);
     }
@@ -495,10 +496,7 @@ static void nccl_close(Comm *c) {
               status.MPI_SOURCE, c->name);
     }
     double since = now();
-    for (Flight *f; (f = afloat_of(c)) != NULL; turn(since, c->state->timeout, text)) {
-        describe(&f->what, text);
-        move_on();
-    }
+    for (Flight *f; (f = afloat_of(c)) != NULL; turn(since, c->state->timeout, text)) describe(&f->what, text);
     mpi_link_close(c);
     free(l->to);
     free(l->from);
@@ -534,7 +532,6 @@ static void end_communicators(double timeout) {
 void nccl_run(const LaunchOptions *o, RankBody body) {
     MPI_Comm comm;
     ncclUniqueId id;
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);            // streams beyond 8 would share queues, and wait in them
     device_stream();                                           // from now on this process uses its GPU
     lane_open(&mine.collectives);
     MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));

@@ -11,6 +11,7 @@
 
 const char *device_name(void);                 // "cpu", "cuda"; "standin": CUDA's calls without a GPU, for tests
 void device_init(void);                        // once per process: pins the BLAS to one thread
+void device_prepare(void);                     // of processes that talk, before MPI starts: what CUDA reads when it starts
 void device_rank_end(void);                    // gives back what this rank has of the device: its stream, its BLAS
 
 // --- GPUs ---

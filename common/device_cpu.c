@@ -24,6 +24,7 @@ void device_init(void) {
     if (openblas_set_num_threads) openblas_set_num_threads(1);
 }
 
+void device_prepare(void) { }
 void device_rank_end(void) { }
 
 bool device_is_gpu(void) { return false; }

@@ -7,6 +7,7 @@
 //   1 errors   2 the GPU of a process   3 what a rank has   4 kernels   5 memory   6 products
 #include "device_cuda.h"
 #include <cublas_v2.h>
+#include <stdlib.h>
 #include <string.h>
 #include "device.h"
 #include "util.h"
@@ -86,6 +87,13 @@ void device_choose(size_t local_rank) { chosen.gpu = (int)(local_rank % device_g
 void device_id(char id[32]) { CUDA(cudaDeviceGetPCIBusId(id, 32, chosen.gpu)); }
 void device_allow_tf32(void) { chosen.tf32 = true; }
 void device_init(void) { device_gpus(); }
+
+// A kernel would be loaded at its first launch, and loading may wait for everything on the GPU: for a message, too, whose
+// receiver waits for the rank that now waits. And streams beyond 8 would share queues, and wait in them for each other.
+void device_prepare(void) {
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
 
 // ---- 3. What a rank has ----
 

@@ -103,16 +103,21 @@ static void release_kept(void) {
         }
 }
 
-// Kept blocks fit only their own size. They must not be what stands in another's way.
+// Kept blocks fit only their own size. They must not be what stands in another's way. A GPU gives memory back when it
+// has done what was queued before.
+void *memory_raw(size_t bytes) {
+    void *p = device_alloc(bytes);
+    if (p) return p;
+    release_kept();
+    device_synchronize();
+    return device_alloc(bytes);
+}
+
 static Block *new_block(size_t size_class, MemoryCategory category) {
     Block *b = malloc(sizeof *b);
     if (!b) fault("out of host memory: the description of a buffer of %zu bytes", size_class);
     size_t bytes = size_class + GRAIN;              // GRAIN >= GUARD: room for the guard
-    b->data = device_alloc(bytes);
-    if (!b->data) {
-        release_kept();
-        b->data = device_alloc(bytes);
-    }
+    b->data = memory_raw(bytes);
     if (!b->data)
         fault("out of memory: %zu bytes (%.1f MiB) for one buffer of %s, beside the %.1f MiB that this rank holds; "
               "fewer ranks on one machine or GPU, a smaller batch or model, or recomputation take less",

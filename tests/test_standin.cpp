@@ -551,6 +551,7 @@ static std::function<void()> ranks_bare(int n, const std::function<void(Rank &)>
         int worst = 0, how;
         Shared *shared = share();
         setenv("STANDIN_GPUS", std::to_string(n).c_str(), 1);
+        setenv("CUDA_MODULE_LOADING", "EAGER", 0);
         for (int r = 0; r < n; r++)
             if (fork() == 0) {
                 Rank me = { r, n, shared, nullptr, nullptr };
@@ -777,6 +778,14 @@ static void messages() {
         }
         CUDA(cudaStreamSynchronize(me.stream));
     }));
+    caught("a kernel that is loaded while a message waits", "add: a kernel's first launch may wait for the GPU", [] {
+        setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+        ranks(2, [](Rank &me) {
+            float *p = on_gpu(1, 1), *q = on_gpu(1, 1);
+            if (me.rank == 0) NCCL(ncclSend(p, 1, ncclFloat, 1, me.comm, me.stream));
+            add(stream(), q, 1, 1);
+        })();
+    });
     passes("two that send first and then receive, without a group, never come through; an abort frees the stream",
            ranks(2, [](Rank &me) {
                float *p = on_gpu(1, 1), *q = on_gpu(1);

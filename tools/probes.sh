@@ -61,6 +61,7 @@ probe_cuda() {
 #error Unsplit needs CUDA 12 or newer
 #endif
 template <typename Body> __global__ void kernel(Body body) { body(threadIdx.x); }
+extern "C" int version_of_nvcc(void) { return CUDART_VERSION; }
 extern "C" void launch(int *p) { kernel<<<1, 32>>>([=] __device__ (unsigned i) { p[i] = 1; }); }
 END
     cat >"$probe_dir/cuda.c" <<'END'
@@ -69,12 +70,18 @@ END
 #include <stdio.h>
 #include <string.h>
 void launch(int *p);
+int version_of_nvcc(void);
 int main(int argc, char **argv) {
-    int gpus = 0, major, minor, runtime = 0;
+    int gpus = 0, blas_major = 0, major, minor, runtime = 0;
     struct cudaDeviceProp p;
     cublasHandle_t blas;
     if (argc > 2) { launch(NULL); cublasCreate(&blas); }
     cudaRuntimeGetVersion(&runtime);
+    cublasGetProperty(MAJOR_VERSION, &blas_major);
+    /* one toolkit's compiler, another's headers or libraries: both are installed */
+    if (version_of_nvcc() != CUDART_VERSION || runtime / 1000 != CUDART_VERSION / 1000 || blas_major != CUBLAS_VER_MAJOR)
+        return fprintf(stderr, "CUDA %d for nvcc, %d for the C compiler; libraries: runtime %d, cuBLAS %d, wanted %d\n",
+                       version_of_nvcc(), CUDART_VERSION, runtime, blas_major, CUBLAS_VER_MAJOR) > 0;
     if (argc > 1 && strcmp(argv[1], "version") == 0) return printf("%d.%d\n", runtime / 1000, runtime % 1000 / 10) < 0;
     if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) return 1;
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
@@ -103,7 +110,7 @@ END
             for runtime in "-lcudart_static -lrt -ldl" -lcudart; do
                 for blas in -lcublas -l:libcublas.so.13 -l:libcublas.so.12; do
                     cuda_libs="${lib:+-L$lib -Wl,-rpath,$lib }$blas $runtime"
-                    try_cuda && cuda_version=$("$probe_dir/cuda" version) && return 0
+                    try_cuda && return 0
                 done
             done
         done
@@ -113,7 +120,7 @@ END
 try_cuda() {
     # shellcheck disable=SC2086    # several flags in one variable
     "${CC:-mpicc}" $cuda_cflags -o "$probe_dir/cuda" "$probe_dir/cuda.c" "$probe_dir/kernel.o" $cuda_libs -lstdc++ -lpthread -lm \
-        >"$probe_dir/log" 2>&1
+        >"$probe_dir/log" 2>&1 && cuda_version=$("$probe_dir/cuda" version 2>>"$probe_dir/log")
 }
 # What the GPU of this machine is: "90 1 x NVIDIA H100". Fails where there is none. Needs probe_cuda's program.
 probe_gpu() { "$probe_dir/cuda" 2>"$probe_dir/log"; }

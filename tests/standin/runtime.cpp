@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <sched.h>
+#include <set>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -33,6 +34,8 @@ struct State {
     size_t end = ZONE, capacity = size_t(4) << 30;
     size_t kernels = 0, failing_kernel = 0;
     bool eager = false, check_all = false;
+    bool lazy = true;                               // CUDA_MODULE_LOADING, as it was at the first call
+    std::set<std::string> loaded;                   // kernels
     long patience = 60;                             // seconds
     std::vector<size_t> used;                       // bytes, by device
     std::map<uintptr_t, Block> blocks;              // of the device, freed ones too
@@ -170,6 +173,8 @@ static void begin() {
     all.eager = number("STANDIN_EAGER", 0);
     all.patience = long(number("STANDIN_PATIENCE", 60));
     all.check_all = number("STANDIN_CHECK", 0);
+    const char *loading = getenv("CUDA_MODULE_LOADING");
+    all.lazy = !loading || strcmp(loading, "EAGER") != 0;
     all.used.resize(size_t(all.devices));
     all.defaults.resize(size_t(all.devices));
     all.file = memfd_create("device memory", MFD_CLOEXEC);
@@ -401,12 +406,24 @@ static void check_words(const char *name, char *closure, size_t size) {
     }
 }
 
+// A kernel is loaded when it is launched first, unless CUDA was told otherwise before it started. That may wait for
+// all that the GPU does, and so for another rank.
+static void load(const char *name) {
+    if (!all.lazy || !all.loaded.insert(name).second) return;
+    for (const Stream *s : streams)
+        for (size_t i = 0; s && i < s->pending.size(); i++)
+            if (s->pending[i].work)
+                fault("%s: a kernel's first launch may wait for the GPU, and here for another rank, by %s; "
+                      "CUDA_MODULE_LOADING=EAGER", name, s->pending[i].name);
+}
+
 static cudaError_t launch(cudaStream_t stream, const char *name, void (*run)(void *), std::shared_ptr<void> closure,
                           size_t size) {
     StreamEntry on(stream);
     if (on.error) return on.error;
     if (on.s->device != device_now) return cudaErrorInvalidResourceHandle;
     check_words(name, static_cast<char *>(closure.get()), size);
+    load(name);
     const bool fails = ++all.kernels == all.failing_kernel;
     issue(on.s, { name, {}, [=] {
         if (fails) all.sticky = cudaErrorLaunchFailure;
