@@ -32,8 +32,8 @@ void device_download(void *to, const void *from, size_t bytes);      // device t
 void device_fill(void *p, int byte, size_t bytes);
 void device_synchronize(void);                 // waits for all that this rank has queued
 
-// Row-major GEMM: c[m,n] = op(a)[m,k] op(b)[k,n] + beta c; op transposes where the flag is set;
-// ld = elements from row to row.
+// Row-major GEMM: c[m,n] = op(a)[m,k] op(b)[k,n], whatever (NaN) c was; op transposes where the flag is set; ld =
+// elements from row to row.
 void device_gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k,
-                 const real *a, size_t lda, const real *b, size_t ldb, real beta, real *c, size_t ldc);
+                 const real *a, size_t lda, const real *b, size_t ldb, real *c, size_t ldc);
 #endif

@@ -63,20 +63,14 @@ static int blas_ld(size_t ld, size_t columns) {
     return blas_int(ld < columns ? columns : ld < 1 ? 1 : ld);
 }
 
-// An empty sum: c <- beta c, by CBLAS's rule that beta = 0 overwrites, whatever (NaN) was there.
-static void scale_only(size_t m, size_t n, real beta, real *c, size_t ldc) {
-    for (size_t i = 0; i < m; i++)
-        for (size_t j = 0; j < n; j++) c[i * ldc + j] = beta == 0 ? 0 : beta * c[i * ldc + j];
-}
-
 void device_gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k,
-                 const real *a, size_t lda, const real *b, size_t ldb, real beta, real *c, size_t ldc) {
+                 const real *a, size_t lda, const real *b, size_t ldb, real *c, size_t ldc) {
     if (m == 0 || n == 0) return;
-    if (k == 0) {
-        scale_only(m, n, beta, c, ldc);
+    if (k == 0) {                                  // an empty sum
+        for (size_t i = 0; i < m; i++) device_fill(c + i * ldc, 0, n * sizeof *c);
         return;
     }
     CBLAS_GEMM(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans,
                blas_int(m), blas_int(n), blas_int(k), 1, a, blas_ld(lda, a_transposed ? m : k),
-               b, blas_ld(ldb, b_transposed ? k : n), beta, c, blas_ld(ldc, n));
+               b, blas_ld(ldb, b_transposed ? k : n), 0, c, blas_ld(ldc, n));
 }

@@ -36,8 +36,8 @@ static const char *advice(cudaError_t error) {
         return "; another process has the GPU to itself (nvidia-smi -q -d COMPUTE shows its mode)";
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
-        return "; an op went wrong before this call: with CUDA_LAUNCH_BLOCKING=1 the message names it, and "
-               "compute-sanitizer the line";
+        return "; an op went wrong before this call: with CUDA_LAUNCH_BLOCKING=1 (not under nccl) the message names it, "
+               "and compute-sanitizer the line";
     default:
         return "";
     }
@@ -205,24 +205,18 @@ static int blas_ld(size_t ld, size_t columns) {
     return blas_int(ld < columns ? columns : ld < 1 ? 1 : ld);
 }
 
-// An empty sum: c <- beta c, by BLAS's rule that beta = 0 overwrites, whatever (NaN) was there.
-static void scale_only(size_t m, size_t n, real beta, real *c, size_t ldc) {
-    if (beta != 0 && beta != 1) fault("an empty product with beta = %g: a GPU does it for 0 and 1 only", (double)beta);
-    for (size_t i = 0; i < m && beta == 0; i++) device_fill(c + i * ldc, 0, n * sizeof *c);
-}
-
 // cuBLAS counts columns first. Read so, our row-major c is its transpose, and c^T = op(b)^T op(a)^T: the factors change
 // places, and nothing is transposed that was not before.
 void device_gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k,
-                 const real *a, size_t lda, const real *b, size_t ldb, real beta, real *c, size_t ldc) {
-    const real one = 1;
+                 const real *a, size_t lda, const real *b, size_t ldb, real *c, size_t ldc) {
+    const real one = 1, zero = 0;
     if (m == 0 || n == 0) return;
     make_ready();
-    if (k == 0) {
-        scale_only(m, n, beta, c, ldc);
+    if (k == 0) {                                  // an empty sum
+        for (size_t i = 0; i < m; i++) device_fill(c + i * ldc, 0, n * sizeof *c);
         return;
     }
     CUBLAS(CUBLAS_GEMM(mine.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
                        blas_int(n), blas_int(m), blas_int(k), &one, b, blas_ld(ldb, b_transposed ? k : n),
-                       a, blas_ld(lda, a_transposed ? m : k), &beta, c, blas_ld(ldc, n)));
+                       a, blas_ld(lda, a_transposed ? m : k), &zero, c, blas_ld(ldc, n)));
 }

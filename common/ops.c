@@ -15,9 +15,9 @@
 
 // The one way to the library, and the only arithmetic that the model clock charges.
 static void gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k, const real *a, size_t lda,
-                 const real *b, size_t ldb, real beta, real *c, size_t ldc) {
+                 const real *b, size_t ldb, real *c, size_t ldc) {
     clock_charge_flops(2.0 * (double)m * (double)n * (double)k);
-    device_gemm(a_transposed, b_transposed, m, n, k, a, lda, b, ldb, beta, c, ldc);
+    device_gemm(a_transposed, b_transposed, m, n, k, a, lda, b, ldb, c, ldc);
 }
 
 // ---- shapes ----
@@ -48,7 +48,7 @@ static void matmul(const char *op, Tensor y, Tensor x, Tensor w, int x_transpose
     if (y.rows != m || y.cols != n || k != k_of_w)
         fault("%s: y is [%zu, %zu], but x [%zu, %zu]%s times w [%zu, %zu]%s does not fit", op, y.rows, y.cols,
               x.rows, x.cols, x_transposed ? "^T" : "", w.rows, w.cols, w_transposed ? "^T" : "");
-    gemm(x_transposed, w_transposed, m, n, k, x.data, x.ld, w.data, w.ld, 0, y.data, y.ld);
+    gemm(x_transposed, w_transposed, m, n, k, x.data, x.ld, w.data, w.ld, y.data, y.ld);
 }
 
 void op_matmul(Tensor y, Tensor x, Tensor w) { matmul("op_matmul", y, x, w, 0, 0); }
@@ -311,8 +311,8 @@ void op_heads_scores(Tensor p, Tensor q, Tensor k, size_t B, size_t heads) {
     need_same("op_heads_scores", "k", k, "q", q);
     for (size_t b = 0; b < B; b++)
         for (size_t h = 0; h < heads; h++)
-            gemm(0, 1, T, T, D, head_of(q, T, D, b, h), q.ld, head_of(k, T, D, b, h), k.ld, 0,
-                        scores_of(p, heads, b, h), p.ld);
+            gemm(0, 1, T, T, D, head_of(q, T, D, b, h), q.ld, head_of(k, T, D, b, h), k.ld,
+                 scores_of(p, heads, b, h), p.ld);
 }
 
 static void heads_mix(const char *op, Tensor o, Tensor p, Tensor v, size_t B, size_t heads, int p_transposed) {
@@ -320,8 +320,8 @@ static void heads_mix(const char *op, Tensor o, Tensor p, Tensor v, size_t B, si
     need_same(op, "o", o, "v", v);
     for (size_t b = 0; b < B; b++)
         for (size_t h = 0; h < heads; h++)
-            gemm(p_transposed, 0, T, D, T, scores_of(p, heads, b, h), p.ld, head_of(v, T, D, b, h), v.ld, 0,
-                        head_of(o, T, D, b, h), o.ld);
+            gemm(p_transposed, 0, T, D, T, scores_of(p, heads, b, h), p.ld, head_of(v, T, D, b, h), v.ld,
+                 head_of(o, T, D, b, h), o.ld);
 }
 void op_heads_mix(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
     heads_mix("op_heads_mix", o, p, v, B, heads, 0);
