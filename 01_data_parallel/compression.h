@@ -23,7 +23,7 @@ typedef enum {
 typedef struct {
     Method method;
     size_t one_of;                                 // TOP_K: of so many numbers one is sent
-    size_t rank, min_rate;                         // POWER_SGD: r, at most n and k; used if (n + k) r min_rate < n k
+    size_t rank, min_rate;                         // POWER_SGD: r; used if (rows + cols) r min_rate < rows cols
     bool forgets;                                  // without error feedback: the trap
 } CompressionPlan;
 
