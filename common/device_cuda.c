@@ -89,9 +89,9 @@ void device_allow_tf32(void) { chosen.tf32 = true; }
 void device_init(void) { device_gpus(); }
 
 // A kernel would be loaded at its first launch, and loading may wait for everything on the GPU: for a message, too, whose
-// receiver waits for the rank that now waits. And streams beyond 8 would share queues, and wait in them for each other.
+// receiver waits for the rank that now waits; so whatever the environment says. And streams beyond 8 would share queues, and wait in them for each other.
 void device_prepare(void) {
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }
 

@@ -6,7 +6,7 @@ use Exporter 'import';
 use Jobs;
 use Test::More;
 
-our @EXPORT = qw(program lessons_on library_on outputs_on trainer_on);
+our @EXPORT = qw(comm_on program lessons_on library_on outputs_on trainer_on);
 
 # program('standin-fp32', '08_3d/train.c')
 sub program { my ($build, $source) = @_; return "build/$build/" . $source =~ s/\.c$//r }
@@ -60,6 +60,25 @@ sub library_on {
         my ($job) = run_jobs([{ words => ["build/$build/tests/test_$program"] }]);
         my @failed = grep { /^not ok/ } split /\n/, $job->{out};
         ok($job->{status} == 0 && !@failed && $job->{out} =~ /^1\.\.\d+$/m, "$build: test_$program") or diag(complain($job), join "\n", @failed);
+    }
+}
+
+# Comm between processes: what it moves and adds has the bits of virtual ranks; calls that do not match and a lost rank end all.
+sub comm_on {
+    my ($build, $way, @ranks) = @_;
+    my @launch = (@{ $way->{env} || [] }, 'tools/launch');
+    my $comm = program($build, 'tests/test_comm.c');
+    for my $ranks (@ranks) {
+        my ($job, $emu) = run_jobs([{ words => [@launch, $ranks, $comm] }, { words => ['tools/launch', '-e', $ranks, $comm] }]);
+        my ($transport) = $job->{out} =~ /^# (\w+), /;
+        ok($job->{status} == 0 && ($transport // '') eq $way->{name} && $job->{out} !~ /^not ok/m, "$build: test_comm, $way->{name}, $ranks ranks")
+            or diag(complain($job), grep { /^not/ } split /^/, $job->{out});
+        my ($bits, $same) = map { $_->{out} =~ /^(# bits .*)/m } $job, $emu;
+        is($bits, $same, "$build: the bits of virtual ranks, $way->{name}, $ranks ranks");
+    }
+    for my $case (qw(mismatch killed)) {
+        my ($job) = run_jobs([{ words => [@launch, $ranks[-1], $comm, qw(--timeout 10), $case] }]);
+        is($job->{status}, 3, "$build: $case, $way->{name}: status 3") or diag(complain($job));
     }
 }
 
