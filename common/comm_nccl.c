@@ -35,6 +35,7 @@ void nccl_run(const LaunchOptions *o, RankBody body) {
 #include <nccl.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 #include "comm_mpi.h"
 #include "device_cuda.h"
@@ -94,12 +95,12 @@ static bool message(const Request *r) { return r->action == DO_SEND || r->action
 
 // ---- 1. Errors ----
 
-static void check_nccl(ncclResult_t result, const char *call) {
+static void check_nccl(ncclResult_t result, const char *doing, size_t length) {
     if (result == ncclSuccess || result == ncclInProgress) return;
-    fault("%s failed: %s: %s; with NCCL_DEBUG=WARN it says more", call, ncclGetErrorString(result),
+    fault("%.*s failed: %s: %s; with NCCL_DEBUG=WARN it says more", (int)length, doing, ncclGetErrorString(result),
           ncclGetLastError(NULL));
 }
-#define NCCL(call) check_nccl(call, #call)
+#define NCCL(call) check_nccl(call, #call, strcspn(#call, "("))
 
 // May the communicator be called again? fault() when it has failed. A rank that was lost by a fault has said why and is
 // ending all others: this one speaks only if it is still alive after a while.
@@ -107,7 +108,7 @@ static bool settled(ncclComm_t comm, const char *doing) {
     ncclResult_t state;
     NCCL(ncclCommGetAsyncError(comm, &state));
     if (state == ncclRemoteError) sleep(2);
-    check_nccl(state, doing);
+    check_nccl(state, doing, strlen(doing));
     return state != ncclInProgress;
 }
 
