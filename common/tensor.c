@@ -128,13 +128,15 @@ ITEM double sum_of_squares_block(const real *x, size_t n) {
     return sum;
 }
 
-// The sums of the blocks are made where the tensor is, CHUNK at a time, and added by the host. This scratch is a
-// constant, not a cost of any technique, so it counts as reference.
-enum { CHUNK = 1024 };
+// The sums of the blocks are made where the tensor is, CHUNK at a time, and added by the host: as many as keep a GPU
+// busy for longer than the host takes to fetch them. This scratch is small, not a cost of any technique, so it counts as
+// reference.
+enum { CHUNK = 8192 };
 static double sum_of_rows(Tensor t, bool squares) {
-    Arena scratch = arena(MEM_REFERENCE);
-    double sum = 0, row_sum = 0, host[CHUNK], *device = (double *)arena_alloc(&scratch, sizeof host);
     const size_t per_row = ceil_div(t.cols, BLOCK), blocks = t.rows * per_row;
+    Arena scratch = arena(MEM_REFERENCE);
+    double *device = (double *)arena_alloc(&scratch, (blocks < CHUNK ? blocks : (size_t)CHUNK) * sizeof *device);
+    double sum = 0, row_sum = 0, host[CHUNK];
     for (size_t first = 0; first < blocks; first += CHUNK) {
         const size_t n = blocks - first < CHUNK ? blocks - first : (size_t)CHUNK;
         FOR_EACH(i, n, {
