@@ -69,6 +69,7 @@ void memory_reset_peaks(void) {
 }
 
 void memory_set_poison(bool on) { mine.poison_off = !on; }
+bool memory_poison(void) { return !mine.poison_off; }
 
 void ledger_pause(void) { mine.pauses++; }
 bool ledger_paused(void) { return mine.pauses > 0; }

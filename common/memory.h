@@ -31,7 +31,8 @@ size_t memory_now(MemoryCategory c);           // bytes of this rank
 size_t memory_peak(MemoryCategory c);
 size_t memory_peak_total(void);                // without MEM_REFERENCE
 void memory_reset_peaks(void);                 // peaks start again from what is live now
-void memory_set_poison(bool on);               // per rank; default on
+void memory_set_poison(bool on);               // per rank; default on; off where speed counts
+bool memory_poison(void);
 
 // While paused (calls nest), communication is not counted and new memory is MEM_REFERENCE: for checks, digests, logs
 // and the unsplit twin.
