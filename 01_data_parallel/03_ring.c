@@ -215,5 +215,5 @@ static void ring(Run *run) {
 }
 
 static const Option options[] = {
-    { "link", "NAME", "ethernet", "of the model clock: free, nvlink, ib, ethernet" }, {0} };
+    { "link", "NAME", "ethernet", NULL }, {0} };
 int main(int argc, char **argv) { return lesson_main(argc, argv, ring, options); }

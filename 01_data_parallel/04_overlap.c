@@ -149,7 +149,8 @@ static void sweep(Run *run, const Training *t, const Timing *end, bool files) {
         in_buckets[i] = (double)seen.last.step * 1e-9;
         at_end[i] = (double)end->step * 1e-9;
         alone[i] = (double)end->busiest * 1e-9;
-        snprintf(name, sizeof name, "step, %zu buckets of %zu bytes", seen.buckets, capacity);
+        snprintf(name, sizeof name, "step, %zu bucket%s of %zu bytes", seen.buckets, seen.buckets > 1 ? "s" : "",
+                 capacity);
         if (!clock_config()->model) continue;
         cost(run, name, "ps", forecast(run->world->size, capacity).step, (double)seen.last.step);
     }
@@ -204,7 +205,7 @@ static void overlap(Run *run) {
 static const Option options[] = {
     { "bucket", "N", "16384", "bytes at which a bucket is closed; 1: a bucket of every tensor" },
     { "picture", "step|sweep", "step", "what --svg writes: the steps, or the step time by the size of a bucket" },
-    { "link", "NAME", "lesson", "of the model clock: free, nvlink, ib, ethernet, lesson" },
+    { "link", "NAME", "lesson", NULL },
     {0},
 };
 int main(int argc, char **argv) { return lesson_main(argc, argv, overlap, options); }

@@ -261,7 +261,7 @@ static const Option options[] = {
     { "staleness", "N", "1", "steps that a worker may be ahead of the slowest" },
     { "slow", "N", "2", "how many times as long the first worker takes" },
     { "clock", "model", "model", "the order of arrival is the model clock's" },
-    { "link", "NAME", "ethernet", "of the model clock: free, nvlink, ib, ethernet" },
+    { "link", "NAME", "ethernet", NULL },
     {0},
 };
 int main(int argc, char **argv) { return lesson_main(argc, argv, parameter_server, options); }

@@ -231,7 +231,7 @@ static void accumulation_on_ranks(Run *run) {
 
 static const Option options[] = {
     { "micro-batches", "N", "3", "pieces in which a replica takes its part, 1 to 26" },
-    { "link", "NAME", "lesson", "of the model clock: free, nvlink, ib, ethernet, lesson" },
+    { "link", "NAME", "lesson", NULL },
     {0},
 };
 int main(int argc, char **argv) { return lesson_main(argc, argv, accumulation_on_ranks, options); }

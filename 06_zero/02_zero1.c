@@ -98,7 +98,7 @@ static const Option options[] = {
     { "micro-batches", "N", "3", "micro-batches of each rank, in the training whose costs are looked at" },
     { "steps", "N", "3", "training steps" },
     { "dropout", "X", "0.1", "probability of dropping an element" },
-    { "link", "NAME", "ib", "of the model clock: free, nvlink, ib, ethernet" },
+    { "link", "NAME", "ib", NULL },
     {0},
 };
 int main(int argc, char **argv) { return lesson_main(argc, argv, zero1, options); }

@@ -258,7 +258,7 @@ static void selective(Run *run) {
 
 static const Option options[] = {
     { "dropout", "X", "0.1", "probability of dropping an element" },
-    { "link", "NAME", "nvlink", "of the model clock: free, nvlink, ib, ethernet" },
+    { "link", "NAME", "nvlink", NULL },
     { "draw", "none|selective|full", "selective", "the way whose step --svg and --trace write" },
     {0},
 };

@@ -39,7 +39,7 @@ static const Option options[] = {
     { "export", "FILE", NULL, "write the weights as safetensors, for Hugging Face's GPT-2" },
     { "check", NULL, NULL, "train the unsplit model beside it and compare losses, norms, gradients and weights" },
     { "log", "FILE", NULL, "one JSON object a step" },
-    { "reduce", "ordered|fast", "fast", "add in rank order on every transport, or as the library likes" },
+    { "reduce", "ordered|fast", "fast", NULL },
     {0},
 };
 

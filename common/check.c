@@ -244,8 +244,8 @@ static void compare_numbers(Finding *f, const double *got, const double *want, s
     f->error = scale > 0 ? difference / scale : difference;
     f->pass = limit > 0 ? f->error <= limit : bits;
     if (!f->pass)
-        trouble(f, "%s: worst is number %zu (from 0) of %zu: got %.17g, expected %.17g (from rank 0)", f->name, at, n, got[at],
-                want[at]);
+        trouble(f, "%s: worst is number %zu (from 0) of %zu: got %.17g, expected %.17g (from rank 0)", f->name, at, n,
+                got[at], want[at]);
 }
 
 bool check_numbers(Run *run, const char *what, const char *name, const double *got, const double *want, size_t n,

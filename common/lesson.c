@@ -115,7 +115,7 @@ static void choose_clock(const Program *p) {
     while (clock_devices[d].name && strcmp(clock_devices[d].name, device)) d++;
     while (clock_links[l].name && strcmp(clock_links[l].name, link)) l++;
     REQUIRE(clock_devices[d].name, "--device %s is not known: choose lesson, h100, a100 or core", device);
-    REQUIRE(clock_links[l].name, "--link %s is not known: choose free, nvlink, ib or ethernet", link);
+    REQUIRE(clock_links[l].name, "--link %s is not known: choose free, nvlink, ib, ethernet or lesson", link);
     const char *transport = p->choice.transport;
     bool crowded = strcmp(transport, "emu") == 0 || strcmp(transport, "staged") == 0 ||
                    (long)p->choice.ranks > sysconf(_SC_NPROCESSORS_ONLN);

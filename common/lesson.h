@@ -9,7 +9,8 @@ extern const LessonInfo lesson_info;
 
 // A lesson's own options. Values are read with option_*; the table ends with {0}. value says what a value is, and is
 // checked before the lesson starts: "N" a whole number, "X" a number, "a|b|c" one of these, another word any text,
-// NULL: a flag. fallback NULL: no default. An option with the name of a common one replaces its default and help.
+// NULL: a flag. fallback NULL: no default. An option with the name of a common one replaces its default, and its
+// help unless that is NULL.
 typedef struct { const char *name, *value, *fallback, *help; } Option;     // {"dp", "N", "1", "data-parallel replicas"}
 
 typedef struct Run {                           // one per rank

@@ -124,13 +124,15 @@ const Setting *settings_find(const Settings *s, const char *name) {
     return &s->list[i];
 }
 
-// An option with the name of one that is there replaces its default and its help.
+// An option with the name of one that is there replaces its values and default, and its help, if it has one.
 static void add_options(Settings *s, const Option *o) {
     for (; o != NULL && o->name != NULL; o++) {
         size_t i = look_up(s, o->name);
         if (i == MOST_OPTIONS) fault("there is room for %d options only", MOST_OPTIONS);
         if (i == s->count) s->count++;
+        const char *help = o->help ? o->help : s->list[i].option.help;
         s->list[i].option = *o;
+        s->list[i].option.help = help;
     }
 }
 

@@ -27,7 +27,7 @@ bug_put_in() {
     export GIT_CEILING_DIRECTORIES="${scratch%/*}"
     cd "$scratch" || exit 3
     bug_apply || return 1
-    make --no-print-directory PRECISION="${precision:-fp32}" WERROR= ONLY="$build/$lesson" programs >make.log 2>&1 || {
+    make --no-print-directory BACKEND=cpu SANITIZE= PRECISION="${precision:-fp32}" WERROR= ONLY="$build/$lesson" programs >make.log 2>&1 || {
         tail -n 20 make.log >&2
         return 2
     }
