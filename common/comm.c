@@ -201,8 +201,8 @@ static void time_begins(Request *r) {
     record_pause_compute();
     bool model = clock_config()->model;
     if (model && collective(r)) meet_all();
-    r->issued = clock_now();
-    r->stamp = r->issued;
+    r->issued = record_moment();
+    r->stamp = clock_now();
     if (collective(r)) {
         if (model && clock_row_free() > r->stamp) r->stamp = clock_row_free();
         return;
@@ -213,7 +213,7 @@ static void time_begins(Request *r) {
     size_t from = sends ? r->comm->rank : r->peer, to = sends ? r->peer : r->comm->rank;
     r->flow = random_key(random_key(random_key(s->id, from), to), number);
     if (!sends) return;
-    Picoseconds leaves = s->peer[r->peer].link_free > r->issued ? s->peer[r->peer].link_free : r->issued;
+    Picoseconds leaves = s->peer[r->peer].link_free > r->stamp ? s->peer[r->peer].link_free : r->stamp;
     Picoseconds takes = clock_transfer(1, r->bytes);
     if (r->peer != r->comm->rank) leaves = clock_port_out(leaves, takes);
     r->stamp = leaves + takes;
@@ -472,7 +472,7 @@ void comm_wait(Request *r) {
     if (!list_remove(&c->state->open, r))
         fault("comm_wait on %s for one %s that was waited for before", c->name, r->call);
     check_unchanged(r, "comm_wait");
-    if (r->action == DO_RECV) r->issued = clock_now();         // what was computed since the start is no waiting
+    if (r->action == DO_RECV) r->issued = record_moment();     // what was computed since the start is no waiting
     finish_and_deliver(r);
 }
 

@@ -32,6 +32,11 @@ void device_download(void *to, const void *from, size_t bytes);      // device t
 void device_fill(void *p, int byte, size_t bytes);
 void device_synchronize(void);                 // waits for all that this rank has queued
 
+// --- time on a GPU: marks between what this rank has queued. Nobody waits for them until they are read. ---
+void device_mark_start(void);                  // waits for all that is queued; mark 0 is now, earlier ones are forgotten
+size_t device_mark(void);                      // after all that was queued so far; the last mark, if nothing was since
+double device_mark_seconds(size_t mark);       // from mark 0 to this one; waits for it
+
 // Row-major GEMM: c[m,n] = op(a)[m,k] op(b)[k,n], whatever (NaN) c was; op transposes where the flag is set; ld =
 // elements from row to row.
 void device_gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k,

@@ -54,6 +54,11 @@ void device_fill(void *p, int byte, size_t bytes) {
 }
 void device_synchronize(void) { }
 
+// The host's clock will do: nothing is queued here.
+void device_mark_start(void) { }
+size_t device_mark(void) { return 0; }
+double device_mark_seconds(size_t mark) { return 0 * (double)mark; }
+
 // CBLAS counts in int, and wants ld >= columns even of a matrix of one row, where it has no meaning.
 static int blas_int(size_t n) {
     if (n > 0x7fffffff) fault("a matrix dimension of %zu is more than this BLAS can count", n);

@@ -4,7 +4,7 @@
 // of its own. Both are made when they are first needed, because a virtual rank is a thread, and a thread has no GPU
 // until it asks.
 //
-//   1 errors   2 the GPU of a process   3 what a rank has   4 kernels   5 memory   6 products
+//   1 errors   2 the GPU of a process   3 what a rank has   4 kernels   5 memory   6 products   7 marks
 #include "device_cuda.h"
 #include <cublas_v2.h>
 #include <stdlib.h>
@@ -18,6 +18,9 @@ static _Thread_local struct {
     cudaStream_t stream, other;                    // other: where ops go instead, if not NULL
     cublasHandle_t blas;
     const char *last;                              // the op launched last: what fails, fails here or before
+    cudaEvent_t *mark;                             // [made]: events on `stream`, of which `marks` are in use
+    size_t made, marks;
+    bool marked;                                   // nothing was queued since the last one
 } mine;
 
 // ---- 1. Errors ----
@@ -111,19 +114,26 @@ static void make_ready(void) {
 void device_rank_end(void) {
     if (!mine.ready) return;
     device_synchronize();
+    for (size_t i = 0; i < mine.made; i++) CUDA(cudaEventDestroy(mine.mark[i]));
+    free(mine.mark);
     CUBLAS(cublasDestroy(mine.blas));
     CUDA(cudaStreamDestroy(mine.stream));
     memset(&mine, 0, sizeof mine);
 }
 
-cudaStream_t device_stream(void) {
+static cudaStream_t current_stream(void) {
     make_ready();
     return mine.other ? mine.other : mine.stream;
 }
 
+cudaStream_t device_stream(void) {
+    mine.marked = false;                           // whoever asks is about to use it
+    return current_stream();
+}
+
 void device_divert(cudaStream_t stream) { mine.other = stream; }
 
-void device_synchronize(void) { CUDA(cudaStreamSynchronize(device_stream())); }
+void device_synchronize(void) { CUDA(cudaStreamSynchronize(current_stream())); }
 
 // ---- 4. Kernels ----
 
@@ -211,7 +221,7 @@ void device_gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t 
                  const real *a, size_t lda, const real *b, size_t ldb, real *c, size_t ldc) {
     const real one = 1, zero = 0;
     if (m == 0 || n == 0) return;
-    make_ready();
+    device_stream();
     if (k == 0) {                                  // an empty sum
         for (size_t i = 0; i < m; i++) device_fill(c + i * ldc, 0, n * sizeof *c);
         return;
@@ -219,4 +229,34 @@ void device_gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t 
     CUBLAS(CUBLAS_GEMM(mine.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
                        blas_int(n), blas_int(m), blas_int(k), &one, b, blas_ld(ldb, b_transposed ? k : n),
                        a, blas_ld(lda, a_transposed ? m : k), &zero, c, blas_ld(ldc, n)));
+}
+
+// ---- 7. Marks ----
+
+size_t device_mark(void) {
+    make_ready();
+    if (mine.marked) return mine.marks - 1;
+    if (mine.marks == mine.made) {
+        size_t more = mine.made ? 2 * mine.made : 256;
+        cudaEvent_t *all = realloc(mine.mark, more * sizeof *all);
+        if (!all) fault("out of memory while recording");
+        for (mine.mark = all; mine.made < more; mine.made++) CUDA(cudaEventCreate(&mine.mark[mine.made]));
+    }
+    CUDA(cudaEventRecord(mine.mark[mine.marks], mine.stream));
+    mine.marked = true;
+    return mine.marks++;
+}
+
+void device_mark_start(void) {
+    device_synchronize();
+    mine.marks = 0;
+    mine.marked = false;
+    device_mark();
+}
+
+double device_mark_seconds(size_t mark) {
+    float milliseconds;
+    CUDA(cudaEventSynchronize(mine.mark[mark]));
+    CUDA(cudaEventElapsedTime(&milliseconds, mine.mark[0], mine.mark[mark]));
+    return milliseconds * 1e-3;
 }

@@ -18,6 +18,7 @@ static _Thread_local struct {
     Doing doing[DEPTH];                            // what is going on, innermost last
     size_t depth;
     Picoseconds since;                             // start of the busy stretch
+    Picoseconds begun;                             // when mark 0 was set
 } self;
 
 static RecordedEvent *event_new(void) {
@@ -30,13 +31,36 @@ static RecordedEvent *event_new(void) {
 }
 
 bool record_on(void) { return self.on && !ledger_paused(); }
+
+// Real time is the device's, and a GPU is behind the host that tells it what to do. To wait for it at every stamp would
+// change what is measured, so stamps are marks, read when all is over.
+static const Picoseconds MARK = (Picoseconds)1 << 63;
+static bool on_device(void) { return device_is_gpu() && !clock_config()->model; }
+
+Picoseconds record_moment(void) { return record_on() && on_device() ? MARK | device_mark() : clock_now(); }
+
+static void read_mark(Picoseconds *t) {
+    if (*t & MARK) *t = self.begun + (Picoseconds)(device_mark_seconds(*t & ~MARK) * 1e12);
+}
+
 void record_start(MemoryCategory watched) {
     self.n = self.samples_n = self.depth = 0;
     self.on = true;
     self.watched = watched;
+    if (on_device()) {
+        device_mark_start();
+        self.begun = clock_now();
+    }
     record_bytes(watched, memory_now(watched));
 }
-void record_stop(void) { self.on = false; }
+void record_stop(void) {
+    self.on = false;
+    for (size_t i = 0; i < self.n; i++) {
+        read_mark(&self.events[i].start);
+        read_mark(&self.events[i].end);
+    }
+    for (size_t i = 0; i < self.samples_n; i++) read_mark(&self.samples[i].at);
+}
 void record_free(void) {
     free(self.events);
     free(self.samples);
@@ -45,16 +69,10 @@ void record_free(void) {
 const RecordedEvent *record_events(size_t *n) { *n = self.n; return self.events; }
 const MemorySample *record_memory(size_t *n) { *n = self.samples_n; return self.samples; }
 
-// Real time is the device's: what a GPU was told to do is done when it is stamped. So recording slows it down.
-static Picoseconds stamp(void) {
-    if (!clock_config()->model) device_synchronize();
-    return clock_now();
-}
-
 // ---- the compute row ----
 
 static void close_stretch(void) {
-    Picoseconds end = stamp();
+    Picoseconds end = record_moment();
     if (self.depth == 0 || end == self.since) return;
     Doing d = self.doing[self.depth - 1];
     // Where nothing came between, the last stretch goes on.
@@ -74,16 +92,16 @@ void record_enter(EventKind kind, size_t number) {
     close_stretch();
     if (self.depth == DEPTH) fault("record_enter: more than %d levels", DEPTH);
     self.doing[self.depth++] = (Doing){ (uint8_t)kind, number < NO_NUMBER ? (uint8_t)number : NO_NUMBER };
-    self.since = stamp();
+    self.since = record_moment();
 }
 void record_leave(void) {
     if (!record_on() || self.depth == 0) return;
     close_stretch();
     self.depth--;
-    self.since = stamp();
+    self.since = record_moment();
 }
 void record_pause_compute(void) { if (record_on()) close_stretch(); }
-void record_resume_compute(void) { if (record_on()) self.since = stamp(); }
+void record_resume_compute(void) { if (record_on()) self.since = record_moment(); }
 
 // ---- the communication row, memory ----
 
@@ -99,7 +117,7 @@ void record_transfer(EventKind kind, CommKind call, const char *comm, size_t pee
 
 void record_bytes(MemoryCategory c, size_t bytes) {
     if (!record_on() || c != self.watched) return;
-    Picoseconds at = stamp();
+    Picoseconds at = record_moment();
     MemorySample *last = self.samples_n ? &self.samples[self.samples_n - 1] : NULL;
     if (last && last->at == at) {                  // several changes at one moment
         if (bytes > last->high) last->high = bytes;

@@ -34,6 +34,9 @@ const MemorySample *record_memory(size_t *n);
 extern const char *const event_name[EVENT_KINDS];
 
 // ---- for comm.c and memory.c ----
+// Now. Where a GPU is recorded in real time: a mark among what this rank has queued, whose time is known when recording
+// stops. Only for what is recorded.
+Picoseconds record_moment(void);
 void record_pause_compute(void);                   // a call begins that may wait: the busy stretch ends here
 void record_resume_compute(void);
 void record_transfer(EventKind kind, CommKind call, const char *comm, size_t peer, size_t bytes,

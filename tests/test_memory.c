@@ -307,6 +307,22 @@ static void test_faults(void) {
     ends(bad_copy, 3, "tensor_copy: [13, 7] to [7, 13]");
 }
 
+// On a GPU an op runs when the host has long gone on. A mark behind it has the op's end, not the moment of the call.
+static void test_marks(void) {
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor t = tensor_new(&a, 2000, 1000);
+    double begin = now();
+    device_mark_start();
+    ok(device_mark() == device_mark(), "where nothing is queued, the mark stays");
+    tensor_randomize(t, 1, 1);
+    size_t mark = device_mark();
+    ok(mark == device_mark() && (mark > 0) == device_is_gpu(), "behind an op there is a new mark");
+    double took = device_mark_seconds(mark), waited = now() - begin;
+    if (device_is_gpu())
+        ok(took > 0.1 * waited && took <= waited, "and its time is when the op is done: %g of %g s", took, waited);
+    arena_free(&a);
+}
+
 int main(void) {
     test_faults();
     device_init();
@@ -318,6 +334,7 @@ int main(void) {
     test_views();
     test_randomize();
     test_sums();
+    test_marks();
     memory_rank_end();
     return tap_end();
 }
