@@ -4,7 +4,8 @@
 //     forward  k of stage i needs forward  k of stage i - 1
 //     backward k of stage i needs backward k of stage i + 1; on the last stage, its own forward k
 // Times are whole units, the same on every stage. A message takes no time, or `message` units. Then it first waits
-// until the one before it, between the same neighbours in the same direction, has arrived; its sender goes on meanwhile.
+// until the one before it, between the same neighbours in the same direction, has arrived; its sender goes on
+// meanwhile.
 #ifndef TIMELINE_H
 #define TIMELINE_H
 #include "04_pipeline_naive/pipeline.h"

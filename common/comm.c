@@ -266,7 +266,8 @@ static void finish_and_deliver(Request *r) {
 
 // A started input is copied at the start, so a change before the wait would do no harm here. On a transport that reads
 // the tensor itself it would: hence it is a fault everywhere (but in a group of one, where nothing was copied, and, as
-// a GPU is waited for here, where speed counts). The tensor is looked at in pieces that stay in the cache, or where it is.
+// a GPU is waited for here, where speed counts). The tensor is looked at in pieces that stay in the cache, or where it
+// is.
 enum { PIECE_REALS = 1 << 15 };
 static Tensor whole_of(const Buffer *b, size_t count) {
     return (Tensor){ .data = (real *)b->data, .rows = 1, .cols = count, .ld = count };

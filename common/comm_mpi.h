@@ -1,5 +1,5 @@
-// comm_mpi.h: what comm_nccl.c takes from comm_mpi.c. There, too, MPI carries host values (bytes, doubles), barriers and
-// the side channel; NCCL carries tensors.
+// comm_mpi.h: what comm_nccl.c takes from comm_mpi.c. There, too, MPI carries host values (bytes, doubles), barriers
+// and the side channel; NCCL carries tensors.
 #ifndef COMM_MPI_H
 #define COMM_MPI_H
 #include <mpi.h>
@@ -24,5 +24,5 @@ void mpi_meet(Request *r);
 extern void (*mpi_meanwhile)(void);        // what else is to be moved on while MPI waits; NULL: nothing
 
 Comm *mpi_side_channel(const LaunchOptions *o);
-void mpi_leave_together(const LaunchOptions *o);               // the end of the run: no process leaves before the others
+void mpi_leave_together(const LaunchOptions *o);               // at the end: no process leaves before the others
 #endif

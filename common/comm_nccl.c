@@ -2,15 +2,15 @@
 // memory (comm_mpi.c), and beside every tensor a note: what this rank thinks it is calling, and when. NCCL compares
 // nothing: of calls that do not match it makes a hang, or mixed up bytes. Empty where NCCL is not built in.
 //
-// Streams. The ops of a rank run on its compute stream. Collectives of all its communicators run on one other stream, in
-// program order, as NCCL demands: two of them, in different orders on two ranks, would wait for each other. Messages
+// Streams. The ops of a rank run on its compute stream. Collectives of all its communicators run on one other stream,
+// in program order, as NCCL demands: two of them, in different orders on two ranks, would wait for each other. Messages
 // have a stream and a communicator of two ranks for every ordered pair of ranks that talk: so a send whose receiver is
 // not ready keeps nobody else waiting, and the sends and receives of a group go on side by side. An operation first
 // waits, on the GPU, for what the compute stream was told before it (ready). The host waits only in finish, until the
 // GPU has passed the operation's end (done): until then computing and talking overlap.
 //
-// Nothing blocks the host inside of NCCL (blocking = 0). A call that must wait for other ranks, as the first one does to
-// connect, stays "in progress", and the communicator takes no other before that is settled. So operations stand in a
+// Nothing blocks the host inside of NCCL (blocking = 0). A call that must wait for other ranks, as the first one does
+// to connect, stays "in progress", and the communicator takes no other before that is settled. So operations stand in a
 // lane until they are on its stream, and whoever waits, here or in MPI, moves all lanes on. Every wait looks for errors
 // and has a deadline.
 //

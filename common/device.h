@@ -11,14 +11,14 @@
 
 const char *device_name(void);                 // "cpu", "cuda"; "standin": CUDA's calls without a GPU, for tests
 void device_init(void);                        // once per process: pins the BLAS to one thread
-void device_prepare(void);                     // of processes that talk, before MPI starts: what CUDA reads when it starts
+void device_prepare(void);                     // of processes that talk, before MPI starts: CUDA's environment
 void device_rank_end(void);                    // gives back what this rank has of the device: its stream, its BLAS
 
 // --- GPUs ---
 bool device_is_gpu(void);
-size_t device_gpus(void);                      // that this process sees; usage_error() where a GPU is needed and none is
+size_t device_gpus(void);                      // that this process sees; usage_error() where there is none
 void device_choose(size_t local_rank);         // before the ranks start: this process's GPU, by its number on the host
-void device_id(char id[32]);                   // of the chosen GPU: the same in two processes of a host if they share it
+void device_id(char id[32]);                   // of the chosen GPU: the same in two processes that share it
 void device_allow_tf32(void);                  // before the ranks start: products may round their factors to 10 bits
 
 // --- memory ---
@@ -33,7 +33,7 @@ void device_fill(void *p, int byte, size_t bytes);
 void device_synchronize(void);                 // waits for all that this rank has queued
 
 // --- time on a GPU: marks between what this rank has queued. Nobody waits for them until they are read. ---
-void device_mark_start(void);                  // waits for all that is queued; mark 0 is now, earlier ones are forgotten
+void device_mark_start(void);                  // waits for all that is queued; mark 0 is now, others are gone
 size_t device_mark(void);                      // after all that was queued so far; the last mark, if nothing was since
 double device_mark_seconds(size_t mark);       // from mark 0 to this one; waits for it
 

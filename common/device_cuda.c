@@ -39,8 +39,8 @@ static const char *advice(cudaError_t error) {
         return "; another process has the GPU to itself (nvidia-smi -q -d COMPUTE shows its mode)";
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
-        return "; an op went wrong before this call: with CUDA_LAUNCH_BLOCKING=1 (not under nccl) the message names it, "
-               "and compute-sanitizer the line";
+        return "; an op went wrong before this call: with CUDA_LAUNCH_BLOCKING=1 (not under nccl) the message names "
+               "it, and compute-sanitizer the line";
     default:
         return "";
     }
@@ -49,8 +49,8 @@ static const char *advice(cudaError_t error) {
 void check_cuda(cudaError_t error, const char *call) {
     if (error == cudaSuccess) return;
     bool later = mine.last && (error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure);
-    fault("%.*s failed: %s (%s)%s%s%s", (int)strcspn(call, "("), call, cudaGetErrorString(error), cudaGetErrorName(error),
-          later ? "; the last op launched is " : "", later ? mine.last : "", advice(error));
+    fault("%.*s failed: %s (%s)%s%s%s", (int)strcspn(call, "("), call, cudaGetErrorString(error),
+          cudaGetErrorName(error), later ? "; the last op launched is " : "", later ? mine.last : "", advice(error));
 }
 
 static void check_cublas(cublasStatus_t status, const char *call) {
@@ -77,8 +77,8 @@ size_t device_gpus(void) {
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
     REQUIRE(driver == 0 || error != cudaErrorInsufficientDriver,
-            "the GPU's driver knows CUDA up to %d.%d, but this program was built with CUDA %d.%d: update the driver, or "
-            "build with an older toolkit (make clean, then make BACKEND=cuda CUDA_HOME=/its/folder)",
+            "the GPU's driver knows CUDA up to %d.%d, but this program was built with CUDA %d.%d: update the driver, "
+            "or build with an older toolkit (make clean, then make BACKEND=cuda CUDA_HOME=/its/folder)",
             driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     usage_error("this program was built for GPUs, and there is none here (%s): run it on a machine with an NVIDIA GPU "
                 "and its driver, or leave BACKEND=cuda out",
@@ -91,8 +91,9 @@ void device_id(char id[32]) { CUDA(cudaDeviceGetPCIBusId(id, 32, chosen.gpu)); }
 void device_allow_tf32(void) { chosen.tf32 = true; }
 void device_init(void) { device_gpus(); }
 
-// A kernel would be loaded at its first launch, and loading may wait for everything on the GPU: for a message, too, whose
-// receiver waits for the rank that now waits; so whatever the environment says. And streams beyond 8 would share queues, and wait in them for each other.
+// A kernel would be loaded at its first launch, and loading may wait for everything on the GPU: for a message, too,
+// whose receiver waits for the rank that now waits; so whatever the environment says. And streams beyond 8 would share
+// queues, and wait in them for each other.
 void device_prepare(void) {
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

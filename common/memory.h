@@ -25,7 +25,7 @@ Arena arena(MemoryCategory category);
 void *arena_alloc(Arena *a, size_t bytes);
 void arena_free(Arena *a);                     // frees every buffer; the arena may be used again
 size_t arena_bytes(const Arena *a);
-void *memory_raw(size_t bytes);                // device memory that is in no arena and no ledger; NULL: there is none left
+void *memory_raw(size_t bytes);                // device memory in no arena and no ledger; NULL: there is none left
 
 size_t memory_now(MemoryCategory c);           // bytes of this rank
 size_t memory_peak(MemoryCategory c);

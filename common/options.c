@@ -30,7 +30,8 @@ static const Option common_options[] = {
 // With GPUs, added to these, or in their place.
 static const Option gpu_options[] = {
     {"transport", "emu|staged|nccl", NULL,
-     "how ranks talk; without it: nccl when started by a launcher with a GPU for each rank, staged when they share, else emu"},
+     "how ranks talk; without it: nccl when started by a launcher with a GPU for each rank, staged when they share, "
+     "else emu"},
     {"tf32", NULL, NULL, "products may round their factors to 10 bits: faster, and beyond the limits of the checks"},
     {0},
 };

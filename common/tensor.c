@@ -129,8 +129,8 @@ ITEM double sum_of_squares_block(const real *x, size_t n) {
 }
 
 // The sums of the blocks are made where the tensor is, CHUNK at a time, and added by the host: as many as keep a GPU
-// busy for longer than the host takes to fetch them. This scratch is small, not a cost of any technique, so it counts as
-// reference.
+// busy for longer than the host takes to fetch them. This scratch is small, not a cost of any technique, so it counts
+// as reference.
 enum { CHUNK = 8192 };
 static double sum_of_rows(Tensor t, bool squares) {
     const size_t per_row = ceil_div(t.cols, BLOCK), blocks = t.rows * per_row;

@@ -16,8 +16,8 @@ _Noreturn void usage_error(const char *format, ...) __attribute__((format(printf
 // A fault while running (lost rank, full disk, wrong shapes, deadlock). All ranks end with status 3.
 _Noreturn void fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-// An exercise that nobody has done yet, in the place of its solution (tools/student puts it there). The program goes on;
-// at its end it says which exercises are open, and never passes. id: as in the marker above it, "01.02a".
+// An exercise that nobody has done yet, in the place of its solution (tools/student puts it there). The program goes
+// on; at its end it says which exercises are open, and never passes. id: as in the marker above it, "01.02a".
 #define TODO(id) exercise_open(id, __FILE__, __LINE__)
 void exercise_open(const char *id, const char *file, int line);
 

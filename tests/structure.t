@@ -65,6 +65,12 @@ missing_header_lines() {
     for file in $(lessons); do "$root/tools/lesson-info" tsv "$file" >/dev/null; done
 }
 
+long_lines() {
+    # shellcheck disable=SC2016    # perl's variables
+    find common [0-9][0-9]_* tests tools -maxdepth 1 -name '*.[ch]' -exec \
+        perl -CSD -ne 'chomp; print "$ARGV:$.\n" if length > 120; close ARGV if eof' {} +
+}
+
 long_lessons() { lessons | xargs -r wc -l | awk '$2 != "total" && $1 > 300 { print $2 ": " $1 " lines" }'; }
 
 # A chapter's page has all headings, in order; the page of a lesson, NN_name.md beside NN_name.c, those of them that it needs.
@@ -154,7 +160,7 @@ const char *name(int i);
 const char *name(int i) { return names[i]; }
 END
 printf '#include "02_two/two.h"\n#include <cuda_runtime.h>\n' >"$bad/common/tensor.c"
-yes '// a long lesson' | head -n 301 >"$bad/03_three/02_long.c"
+{ yes '// a long lesson' | head -n 300; printf '//%0119d\n' 0; } >"$bad/03_three/02_long.c"
 printf '// EXERCISE 02.01%s (3 points): a task\n' a b c >>"$bad/02_two/01_by_hand.c"
 printf '## Builds on\n## The picture\n## The question\n' >"$bad/02_two/README.md"
 cat >>"$bad/02_two/README.md" <<'END'
@@ -184,6 +190,8 @@ has "the check of header lines sees missing and malformed ones" "02_long.c.*rank
     missing_header_lines
 has "the check of length sees 301 lines" "02_long.c" \
     long_lessons
+has "the check of lines sees one of 121 columns" "02_long.c:301" \
+    long_lines
 has "the check of pages sees a missing page and headings in the wrong order" "03_three/README.md 02_two/README.md:2" \
     wrong_pages
 has "and in the page of a lesson, and a page without a lesson" "02_two/01_by_hand.md:3 02_two/03_gone.md:.no.lesson" \
@@ -205,6 +213,7 @@ clean "every lesson has its ranks, level and question" missing_header_lines
 clean "make list has every lesson" unlisted_lessons
 clean "the pages list every marked exercise with its file and points" unlisted_exercises
 clean "no lesson is longer than 300 lines" long_lessons
+clean "no line is wider than 120 columns" long_lines
 clean "every chapter has its page, and pages have their headings in order" wrong_pages
 if command -v shellcheck >/dev/null; then
     clean "shellcheck finds nothing in the scripts" script_faults

@@ -1,6 +1,6 @@
-// tamper.c: linked into the programs that tools/grade runs. It stands between a program and MPI (through MPI's profiling
-// interface) and, where asked to, alters what messages carry. An honest program then fails its checks; one that still
-// passes has sent its messages for show, and has its result from elsewhere.
+// tamper.c: linked into the programs that tools/grade runs. It stands between a program and MPI (through MPI's
+// profiling interface) and, where asked to, alters what messages carry. An honest program then fails its checks; one
+// that still passes has sent its messages for show, and has its result from elsewhere.
 //
 // UNSPLIT_TAMPER=01.02a: what is started while the body of this exercise runs; tools/grade puts grade_enter around it.
 // UNSPLIT_TAMPER=all: every message of reals. Never altered: bytes, which are the side channel's (checks, digests), and
@@ -50,7 +50,8 @@ int MPI_Ibcast(void *data, int n, MPI_Datatype type, int root, MPI_Comm comm, MP
     if (rank == root) alter(data, n, type);
     return PMPI_Ibcast(data, n, type, root, comm, request);
 }
-int MPI_Iallreduce(const void *in, void *out, int n, MPI_Datatype type, MPI_Op op, MPI_Comm comm, MPI_Request *request) {
+int MPI_Iallreduce(const void *in, void *out, int n, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
+                   MPI_Request *request) {
     alter(in, n, type);
     return PMPI_Iallreduce(in, out, n, type, op, comm, request);
 }
