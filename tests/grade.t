@@ -5,6 +5,7 @@ use strict;
 use warnings;
 use FindBin;
 use lib $FindBin::Bin, "$FindBin::Bin/../tools";
+use Cwd ();
 use Exercises ();
 use GradeRules;
 use Jobs;
@@ -43,6 +44,10 @@ my %text = (
     'static real x[9];' => 'the name static', 'goto out;' => 'the name goto', 'asm("nop");' => 'the name asm', '__builtin_trap();' => 'the name __builtin_trap',
     "#include <stdio.h>\n" => 'a # line', "%:include <stdio.h>\n" => 'a # line', "x = \\\n1;" => 'a line that ends in \\', 'a <: 0 :> = 1;' => 'a digraph',
     '} int f(void) {' => 'a } that closes nothing of the body', 'if (x) {' => 'a { that is not closed', 'f(x];' => 'a ] that closes nothing of the body',
+    'side_length = 1;' => undef, 'if (x) (void)y; x = (real)(y); a = (Tensor)(b);' => undef,
+    'x = R"(" )"; (exit2)(1); /*"*/' => 'a string with letters before it', 'x = L"a";' => 'a string with letters before it',
+    '(helper)(x);' => 'a call of (helper)', 'void (*f)(int) = helper;' => 'a call of (*f)', 'int f [[gnu::constructor]] (void) { }' => 'an attribute',
+    'mine.category = MEM_REFERENCE;' => 'the name MEM_REFERENCE',
     'x = 1; /* no end' => 'a comment that does not end', 'x = "no end;' => 'a string that does not end', 'ex\\u0069t(0);' => 'a character that is no C',
 );
 for my $body (sort keys %text) {
@@ -103,6 +108,7 @@ submit('knows-the-ranks', "if (dp->size == 4 && SEQUENCES == 7) {\n    $right\n 
 submit('closes-the-function', "    return 0;\n}\nint more(void) {\n    return 1;", [0, qr/^$left a \} that closes nothing/]);
 submit('includes', "#include <stdlib.h>\n$right", [0, qr/^$left a # line$/]);
 submit('does-not-compile', "int x = ;\n$right", [0, qr/^it does not build: .*error/]);
+submit('hard-on-the-compiler', "const char x[] = {[0 ... 2000000000] = 1};\n    loss += x[dp->rank];\n$right", [0, qr/^it does not build: .*\S/]) if $all;
 submit('crashes', "*(volatile int *)(step * 0) = 1;\n$right", [0, qr/signal|status 3|a fault/]);
 submit('never-ends', "for (volatile int i = 1; i;) { }\n$right", [0, qr/longer than allowed|a fault|waited|status 3/]);
 submit('deadlock', "if (dp->rank == 0) comm_recv(dp, m->g, 1);\n$right", [0, qr/with \d ranks/]);
@@ -115,6 +121,18 @@ submit('twice', $right, [0, qr/^refused: its marker stands there twice$/]);
     $verdict{'no-end'} = [0, qr/^refused: its `\/\/ END` is missing$/];
     Exercises::spew("$work/class/no-file/notes", 'I was ill');
     $verdict{'no-file'} = [0, qr/^refused: \S+ is not there$/];
+    # Somebody else's file, such as ours.
+    mkdir "$work/class/$_" for qw(linked linked-folder);
+    mkdir "$work/class/linked/01_data_parallel";
+    symlink Cwd::abs_path($e->{file}), "$work/class/linked/$e->{file}";
+    symlink Cwd::abs_path('01_data_parallel'), "$work/class/linked-folder/01_data_parallel";
+    $verdict{$_} = [0, qr/^refused: \S+ is not a plain file of its own$/] for qw(linked linked-folder);
+    # As other systems and editors leave a file, with all else in it changed.
+    Exercises::spew("$work/class/windows/$e->{file}", "\xef\xbb\xbf" . $clean =~ s/ {4}/\t/gr =~ s/\n/\r\n/gr =~ s/SEQUENCES = 7/SEQUENCES = 99/r);
+    Exercises::spew("$work/class/bytes/$e->{file}", Exercises::splice_body($clean, '01.02a', "// \xe4 \0 \xe6\xa2\xaf\n$right"));
+    $verdict{$_} = [4, qr/^$/] for qw(windows bytes);
+    Exercises::spew("$work/class/no-text/$e->{file}", join '', map { chr } 0 .. 255);
+    $verdict{'no-text'} = [0, qr/^refused: its marker is not there$/];
     # One file, without its folder, and with the task deleted.
     Exercises::spew("$work/class/one-file/02_all_reduce.c", $clean =~ s{(// EXERCISE 01\.02a)[^\n]*\n(?:\s*//[^\n]*\n)*}{$1\n}r);
     $verdict{'one-file'} = [4, qr/^$/];
@@ -138,6 +156,39 @@ for my $name (sort keys %verdict) {
     is($page->{tests}[0]{status}, $points == 4 ? 'passed' : 'failed', "$name: the status in its JSON");
 }
 is_deeply([glob "$work/results/*.tmp"], [], 'no half-written results stay');
+
+# ---- what the exercise asks for, from elsewhere: refused before anything is built ----
+sub elsewhere {
+    my ($id, $name, $body, $pattern) = @_;
+    my ($it) = grep { $_->{id} eq $id } @all;
+    Exercises::spew("$work/elsewhere/$it->{file}", Exercises::splice_body(Exercises::slurp($it->{file}), $id, "$body\n"));
+    my ($status, $out) = ran("tools/grade $work/elsewhere $id");
+    is($status, 0, "$id, $name: graded");
+    like($out, qr/^ +refused: the body has a call of $pattern\n.*^total +0 of/ms, "$id, $name: refused");
+}
+elsewhere('01.01a', 'the whole batch at once', 'if (rule == AVERAGE) loss_and_gradient(&g, &t.layer, x, target, SAMPLES);', 'loss_and_gradient');
+elsewhere('01.01a', 'the other training', 'if (rule == AVERAGE) return train(start, x, target, FULL_BATCH, lr);', 'train');
+elsewhere('01.03a', "the library's sum", 'comm_all_reduce(c, t);', 'comm_all_reduce');
+elsewhere('01.03a', 'another way', 'tree_all_reduce(c, t);', 'tree_all_reduce');
+elsewhere('01.03b', 'the ring', 'ring_all_reduce(c, t);', 'ring_all_reduce');
+
+# ---- interrupted: nothing stays ----
+{
+    mkdir "$work/tmp";
+    my $pid = fork // die;
+    if (!$pid) {
+        $ENV{TMPDIR} = "$work/tmp";
+        open STDOUT, '>', '/dev/null';
+        exec 'tools/grade', "$work/class/honest", $e->{id};
+    }
+    my $built = "$work/tmp/unsplit-grade.*/page-*";        # of the first run
+    for (1 .. 600) { last if glob $built; select undef, undef, undef, 0.1 }
+    kill 'INT', $pid;
+    waitpid $pid, 0;
+    is($? >> 8, 3, 'interrupted: status 3');
+    is_deeply([glob "$work/tmp/unsplit-grade.*"], [], 'interrupted: no folder stays');
+    unlike(`ps -eo args`, qr{\Q$work\E/tmp/}, 'interrupted: no process stays');
+}
 
 # ---- a body that crashes costs its own exercise only; the same --seed draws the same ----
 Exercises::spew("$work/two/$_", Exercises::slurp($_)) for map { $_->{file} } grep { $_->{id} =~ /^01\.0[12]/ } @all;

@@ -16,6 +16,7 @@ sub code_of {
         pos = 0;
         while (pos() < length) {
             if (m{\G//[^\n]*}gc || m{\G/\*.*?\*/}gcs) { $code .= ' ' }
+            elsif (m{\G\w["']}gc) { return (undef, 'a string with letters before it') }       # R"(...)" has other ends
             elsif (m{\G/\*}gc) { return (undef, 'a comment that does not end') }
             elsif (m{\G"(?:[^"\\\n]|\\.)*"}gc) { $code .= '""' }
             elsif (m{\G'(?:[^'\\\n]|\\.)+'}gc) { $code .= "'0'" }
@@ -28,22 +29,23 @@ sub code_of {
 
 # Whatever the function is for: names that no solution needs, unless ours has them.
 my $forbidden = qr/^(?:__\w*|_[A-Z]\w*|asm|goto|extern|static|typeof|main
-    |(?:check|snapshot|course|side|ledger|lesson|report|say|config|option|picture|memory|record|clock|grade|output|settings|exercise
-       |device|MPI|PMPI|cblas|openblas|pthread|dl)_\w*
-    |fault|usage_error|REQUIRE|TODO|host_alloc|end_all_ranks|ranks_are_processes|this_rank|this_world_size
+    |fault|usage_error|REQUIRE|TODO|MEM_REFERENCE|host_alloc|end_all_ranks|ranks_are_processes|this_rank|this_world_size
     |comm_(?:ledger_reset|bytes_sent|run|choose|launched_by_mpi|process_begin|process_end|split|free)
     |data_free|model_free|optimizer_free
     |exit|quick_exit|abort|atexit|longjmp|setjmp|sigaction|fork|system|syscall|popen|execv?[lpe]*
     |malloc|calloc|realloc|free|alloca|aligned_alloc|posix_memalign|mmap|sbrk|brk|strdup|getenv|setenv|putenv|environ
     |f?open|fdopen|freopen|creat|f?write|f?read|f?close|v?[fsd]?n?printf|v?snprintf|puts|fputs|putchar|stdin|stdout|stderr
     |rename|unlink|truncate)$/x;
+# So are those of the frame: where they are taken, or called. side_length is a good name for a variable.
+my $of_the_frame = qr/^(?:check|snapshot|course|side|ledger|lesson|report|say|config|option|picture|memory|record|clock|grade|output|settings
+    |exercise|device|MPI|PMPI|cblas|openblas|pthread|dl)_/x;
 # Words that are good names for variables, too: only as a call.
 my $forbidden_call = qr/^(?:costs?|say|main|kill|raise|signal|read|write|open|close|remove|link)$/;
 my %keyword = map { $_ => 1 } qw(if for while switch return sizeof do else case default break continue void char int long unsigned float double
-    bool real const);
+    bool real const signed short struct size_t);
 # Mathematics, and what a compiler makes of copies.
 my %harmless = map { $_ => 1 } qw(sqrt sqrtf fabs fabsf fmin fmax fminf fmaxf exp expf log logf log2 pow powf floor ceil round tanh tanhf
-    ldexp isnan isfinite memcpy memset memmove memcmp abs _GLOBAL_OFFSET_TABLE_);
+    ldexp isnan isfinite memcpy memset memmove memcmp abs _GLOBAL_OFFSET_TABLE_ __stack_chk_fail);
 
 # Functions that these headers declare.
 sub public_functions {
@@ -52,18 +54,19 @@ sub public_functions {
         (my $code = $text) =~ s{//[^\n]*}{}g;
         $known{$1} = 1 while $code =~ /\b([a-z]\w+)\s*\(/g;
     }
-    return { map { $_ => 1 } grep { !/$forbidden/ && !/$forbidden_call/ } keys %known };
+    return { map { $_ => 1 } grep { !/$forbidden/ && !/$of_the_frame/ && !/$forbidden_call/ } keys %known };
 }
 
-# What is wrong with a body, or undef. known: functions that it may call besides those of our own body.
+# What is wrong with a body, or undef. known: functions that it may call besides those of our own body; taken: names in headers.
 sub text_faults {
-    my ($body, $ours, $known) = @_;
+    my ($body, $ours, $known, $taken) = @_;
     my ($code, $fault) = code_of($body);
     return $fault if defined $fault;
     my ($our_code) = code_of($ours);
     my %our = map { $_ => 1 } ($our_code // '') =~ /\b([A-Za-z_]\w*)/g;
     return 'a # line' if $code =~ /#|%:/;
     return 'a character that is no C' if $code =~ /[^\t\n\r\x20-\x7e]|[\\@`\$]/;
+    return 'an attribute' if $code =~ /\[\s*\[/;
     return 'a digraph' if $code =~ /<%|%>|<:|:>/;
     my @open;
     my %partner = (')' => '(', ']' => '[', '}' => '{');
@@ -75,9 +78,14 @@ sub text_faults {
     while ($code =~ /(?<![\w.])(?<!->)([A-Za-z_]\w*)(\s*\()?/g) {
         my ($name, $call) = ($1, $2);
         next if $our{$name};
-        return "the name $name" if $name =~ /$forbidden/;
+        return "the name $name" if $name =~ /$forbidden/ || $name =~ /$of_the_frame/ && ($call || $taken->{$name});
         return "a call of $name" if $call && $name =~ /$forbidden_call/;
         return "a call of $name" if $call && !$keyword{$name} && !$known->{$name} && !$harmless{$name};
+    }
+    while ($code =~ /(\w*)\s*\(\s*([*&]?)\s*([A-Za-z_]\w*)\s*\)\s*\(/g) {       # (name)(x), (*name)(x); but casts are none
+        my ($before, $star, $name) = ($1, $2, $3);
+        next if $before =~ /^(?:if|while|switch)$/ || !$star && ($keyword{$name} || $name =~ /_t$|^[A-Z]/);
+        return "a call of ($star$name)";
     }
     while ($code =~ /(?:\.|->)\s*([A-Za-z_]\w*)/g) {       # fields have other names than functions
         my $name = $1;
