@@ -116,7 +116,8 @@ void server_update_all(const Cluster *c, Model *m, Optimizer *o, Inbox *in) {
 
 size_t server_next(const Cluster *c, const Inbox *in) {
     size_t next = 0;
-    while (!in->coming[next]) next++;
+    while (next < c->workers && !in->coming[next]) next++;
+    if (next == c->workers) fault("every worker waits, and no push is on its way: may nobody begin a step?");
     // EXERCISE 01.05b (3 points): whose push is next. in->coming[w] is NULL for a worker from which no push is
     // expected; `next` is the first from which one is. Make it the one whose push arrives first, and of those that
     // arrive at the same moment the one with the lowest number. comm_arrival(in->coming[w]) says when a push arrives;
