@@ -38,7 +38,7 @@ size_t device_mark(void);                      // after all that was queued so f
 double device_mark_seconds(size_t mark);       // from mark 0 to this one; waits for it
 
 // Row-major GEMM: c[m,n] = op(a)[m,k] op(b)[k,n], whatever (NaN) c was; op transposes where the flag is set; ld =
-// elements from row to row.
-void device_gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k,
-                 const real *a, size_t lda, const real *b, size_t ldb, real *c, size_t ldc);
+// elements from row to row, at least the columns of a row. m, n, k > 0.
+void device_gemm(int a_transposed, int b_transposed, int m, int n, int k,
+                 const real *a, int lda, const real *b, int ldb, real *c, int ldc);
 #endif

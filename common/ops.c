@@ -13,11 +13,26 @@
 #include "real_math.h"
 #include "util.h"
 
+// A BLAS counts in int, and wants ld >= columns even of a matrix of one row, where it has no meaning.
+static int blas_int(size_t n) {
+    if (n > 0x7fffffff) fault("a matrix dimension of %zu is more than this BLAS can count", n);
+    return (int)n;
+}
+static int blas_ld(size_t ld, size_t columns) {
+    return blas_int(ld < columns ? columns : ld < 1 ? 1 : ld);
+}
+
 // The one way to the library, and the only arithmetic that the model clock charges.
 static void gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k, const real *a, size_t lda,
                  const real *b, size_t ldb, real *c, size_t ldc) {
     clock_charge_flops(2.0 * (double)m * (double)n * (double)k);
-    device_gemm(a_transposed, b_transposed, m, n, k, a, lda, b, ldb, c, ldc);
+    if (m == 0 || n == 0) return;
+    if (k == 0) {                                  // an empty sum
+        for (size_t i = 0; i < m; i++) device_fill(c + i * ldc, 0, n * sizeof *c);
+        return;
+    }
+    device_gemm(a_transposed, b_transposed, blas_int(m), blas_int(n), blas_int(k),
+                a, blas_ld(lda, a_transposed ? m : k), b, blas_ld(ldb, b_transposed ? k : n), c, blas_ld(ldc, n));
 }
 
 // ---- shapes ----
