@@ -66,7 +66,7 @@ static bool poll_until(MPI_Request *request, MPI_Status *status, double timeout,
     }
 }
 
-static _Noreturn void too_late(double timeout, const char *where) {
+_Noreturn void too_late(double timeout, const char *where) {
     fault("waited %g s in %s; --timeout sets how long. Virtual ranks (make emu-..., --emulate N) say at once who waits "
           "for whom", timeout, where);
 }

@@ -126,7 +126,7 @@ static void turn(double since, double timeout, const char *where) {
     int any;
     move_on();
     MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE));
-    if (now() > since + timeout) fault("waited %g s in %s; --timeout sets how long", timeout, where);
+    if (now() > since + timeout) too_late(timeout, where);
     sched_yield();
 }
 
