@@ -5,9 +5,10 @@ use warnings;
 use Exporter 'import';
 use File::Temp qw(tempdir);
 use JSON::PP;
+use Test::More ();
 use Time::HiRes qw(time);
 
-our @EXPORT = qw(slurp start run_jobs emu mpi lessons program_of have_mpi complain $work $all);
+our @EXPORT = qw(slurp start run_jobs emu mpi forms_of forms_hold lessons program_of have_mpi complain $work $all);
 our $work = tempdir(CLEANUP => 1);
 our $all = $ENV{TEST_ALL} || 0;
 my $at_once = $ENV{TEST_AT_ONCE} || 2;
@@ -81,6 +82,35 @@ sub run_jobs {
         finish(delete $running{$pid}, $status) if $running{$pid};
     }
     return @ran;
+}
+
+# A lesson in other forms than its own, each [ranks, options]: emulated in both precisions, and in fp32 as processes, too.
+sub forms_of {
+    my ($source, @forms) = @_;
+    my @pairs;
+    for my $precision (qw(fp32 fp64)) {
+        my $program = program_of($precision, $source);
+        for my $form (@forms) {
+            my ($ranks, @options) = @$form;
+            my $pair = { name => "$precision, $ranks ranks @options", emu => emu($ranks, $program, @options) };
+            $pair->{mpi} = mpi($ranks, $program, @options) if have_mpi() && $precision eq 'fp32';
+            push @pairs, $pair;
+        }
+    }
+    return @pairs;
+}
+
+# They pass, with the same bits as processes.
+sub forms_hold {
+    my (@pairs) = @_;
+    run_jobs([map { grep { defined } @{$_}{qw(emu mpi)} } @pairs]);
+    for my $pair (@pairs) {
+        my ($emu, $mpi) = @$pair{qw(emu mpi)};
+        Test::More::ok($emu->{status} == 0 && $emu->{page}{pass}, "$pair->{name}: all checks hold") or Test::More::diag(complain($emu));
+        next unless $mpi;
+        Test::More::ok($mpi->{status} == 0 && $mpi->{page}{pass}, "$pair->{name}: as processes, too") or Test::More::diag(complain($mpi));
+        Test::More::is($mpi->{page}{digest}, $emu->{page}{digest}, "$pair->{name}: with the same bits");
+    }
 }
 
 # Of a job that went wrong: what it printed, for diag().

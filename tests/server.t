@@ -9,34 +9,20 @@ use Jobs;
 use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
-my (@pairs, @refused);
-for my $precision (qw(fp32 fp64)) {
-    my $program = program_of($precision, '01_data_parallel/05_parameter_server.c');
-    plan skip_all => "$program is not built" unless -x $program;
-    for my $form ([3, qw(--servers 2)], [5, qw(--servers 2 --staleness 2)], [8, qw(--servers 3)], [8, qw(--slow 1)], [4, qw(--slow 5 --staleness 3)],
-                  [6, qw(--link free)], [4, qw(--slow 1 --link nvlink --device h100)], [4, qw(--staleness 18446744073709551615)]) {
-        my ($ranks, @options) = @$form;
-        my $pair = { name => "$precision, $ranks ranks @options", emu => emu($ranks, $program, @options) };
-        $pair->{mpi} = mpi($ranks, $program, @options) if have_mpi && $precision eq 'fp32';
-        push @pairs, $pair;
-    }
-}
-my $program = program_of('fp32', '01_data_parallel/05_parameter_server.c');
+my $source = '01_data_parallel/05_parameter_server.c';
+plan skip_all => "$_ is not built" for grep { !-x } map { program_of($_, $source) } qw(fp32 fp64);
+forms_hold(forms_of($source, [3, qw(--servers 2)], [5, qw(--servers 2 --staleness 2)], [8, qw(--servers 3)], [8, qw(--slow 1)],
+    [4, qw(--slow 5 --staleness 3)], [6, qw(--link free)], [4, qw(--slow 1 --link nvlink --device h100)],
+    [4, qw(--staleness 18446744073709551615)]));
+
+my ($program, @refused) = (program_of('fp32', $source));
 for my $bad ([1, qr/nobody is left to work; start at least 2 ranks/], [3, qr/3 servers on 3 ranks.*at least 4/, qw(--servers 3)],
              [9, qr/start at most 8 ranks/], [4, qr/at least 1/, qw(--servers 0)], [4, qr/--slow must be/, qw(--slow 0)],
              [4, qr/needs the model clock/, qw(--clock wall)]) {
     my ($ranks, $reason, @options) = @$bad;
     push @refused, { name => "$ranks ranks @options", reason => $reason, emu => emu($ranks, $program, @options) };
 }
-run_jobs([map { grep { defined } @{$_}{qw(emu mpi)} } @pairs, @refused]);
-
-for my $pair (@pairs) {
-    my ($emu, $mpi) = @$pair{qw(emu mpi)};
-    ok($emu->{status} == 0 && $emu->{page}{pass}, "$pair->{name}: all checks hold") or diag(complain($emu));
-    next unless $mpi;
-    ok($mpi->{status} == 0 && $mpi->{page}{pass}, "$pair->{name}: as processes, too") or diag(complain($mpi));
-    is($mpi->{page}{digest}, $emu->{page}{digest}, "$pair->{name}: with the same bits");
-}
+run_jobs([map { $_->{emu} } @refused]);
 for my $no (@refused) {
     is($no->{emu}{status}, 2, "$no->{name}: refused") or diag(complain($no->{emu}));
     like($no->{emu}{err}, $no->{reason}, "$no->{name}: with the reason");
