@@ -10,7 +10,9 @@ SANITIZE  =
 ARCH      = native
 CC        = mpicc
 CXX       = g++
-WERROR    = -Werror
+# STRICT=yes, as make test has it: a warning ends the build. For a reader it does not, whose compiler may have newer warnings.
+STRICT    =
+WERROR    = $(if $(STRICT),-Werror)
 # A student's tree has a file that says what its open exercises ask for: no warnings of what they leave unused.
 -include student.mk
 # For one lesson: its options, and the number of ranks where it is not the one of the lesson's first lines.
@@ -22,7 +24,9 @@ DIR =
 EXERCISES =
 SUBMISSION =
 JSON =
+# The compiler behind MPI's wrapper, by the names that Open MPI and MPICH read. The launcher beside CC=mpicc.mpich is MPIRUN=mpirun.mpich.
 export OMPI_CC ?= gcc
+export MPICH_CC ?= $(OMPI_CC)
 
 # cuda looks for the toolkit in CUDA_HOME and for NCCL in NCCL_HOME first. STANDIN=yes builds the same host code against stand-ins for
 # CUDA, cuBLAS and NCCL (tests/standin), which need no toolkit and no GPU.
@@ -53,9 +57,12 @@ O = build/$(KIND)-$(PRECISION)$(san-$(SANITIZE))
 
 # No fused multiply-add and no fast-math: the same text gives the same bits on every machine and backend. The two -fno-... change no
 # value: they let sqrt and comparisons be vectorised, as nobody here reads errno or traps.
-CFLAGS  = -std=gnu11 $(BOTH)
+CFLAGS  = -std=gnu11 $(BOTH) $(CUT_TEXT) $(CFLAGS-threads-$(KIND))
+CFLAGS-threads-cpu = $(OPENMP)
 BOTH    = $(if $(SANITIZE),-O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all,-O3) -g \
-          $(MARCH-$(KIND)) -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra -Wno-format-truncation $(WERROR) -pthread
+          $(MARCH-$(KIND)) -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra $(WERROR) -pthread
+# gcc warns of text that a buffer may cut, which is meant here; clang before 19 does not know that name.
+CUT_TEXT = $(if $(findstring clang version,$(COMPILER)),,-Wno-format-truncation)
 MARCH-cpu     = -march=$(ARCH)
 MARCH-standin = -march=$(ARCH)
 DEFINES = $(if $(filter fp64,$(PRECISION)),-DREAL_IS_DOUBLE)
@@ -70,7 +77,7 @@ SOURCES  := $(filter-out common/device_$(if $(filter cpu,$(BACKEND)),cuda,cpu).c
                 $(wildcard common/*.c [0-9][0-9]_*/*.c tests/test_*.c tests/bench_*.c))
 PROGRAMS := $(wildcard common/run_00.c [0-9][0-9]_*/[0-9][0-9]_*.c 08_3d/plan.c 08_3d/sample.c 08_3d/train.c tests/test_*.c tests/bench_*.c)
 MODULES  := $(filter-out $(PROGRAMS),$(SOURCES))
-PRELOADS := $(wildcard tests/pmpi_*.c)
+PRELOADS := $(wildcard tests/pmpi_*.c) tests/openblas_choice.c tests/malloc_peak.c tests/no_single_copy.c tests/pretend_cores.c
 # The files with kernels in them: those that say FOR_EACH.
 KERNELS  := $(if $(filter cuda,$(BACKEND)),$(shell grep -lE '^ +FOR_EACH(_PART)?.[a-z]' $(SOURCES)))
 CHAPTERS := $(sort $(foreach d,$(wildcard [0-9][0-9]_*/),$(firstword $(subst _, ,$(d)))))
@@ -118,31 +125,31 @@ figures:
 	@tools/figures
 
 bench:
-	+@$(BUILD) ONLY="$(O)/tests/bench_record $(O)/tests/bench_device"
+	+@$(BUILD) ONLY="$(patsubst %.c,$(O)/%,$(wildcard tests/bench_*.c))"
 	@tools/bench $(O) $(ARGS)
 
 # BACKEND=cuda: the tests of that backend beside the CPU's. Without it tests/cuda.t uses what there is of a toolkit and a GPU.
 test:
 	@tools/setup prove
-	+@$(BUILD) BACKEND=cpu STANDIN= PRECISION=fp32
-	+@$(BUILD) BACKEND=cpu STANDIN= PRECISION=fp64
+	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp32
+	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp64
 ifeq ($(BACKEND),cpu)
-	+@$(BUILD) BACKEND=cuda STANDIN=yes PRECISION=fp32
+	+@$(BUILD) STRICT=yes BACKEND=cuda STANDIN=yes PRECISION=fp32
 	@tools/run-tests tests/*.t
 else
-	+@$(BUILD) PRECISION=fp32
-	+@$(BUILD) PRECISION=fp64
+	+@$(BUILD) STRICT=yes PRECISION=fp32
+	+@$(BUILD) STRICT=yes PRECISION=fp64
 	@TEST_BACKEND=$(KIND) tools/run-tests tests/gpu.t
 endif
 
 test-all:
 	@tools/setup prove
-	+@$(BUILD) BACKEND=cpu STANDIN= PRECISION=fp32
-	+@$(BUILD) BACKEND=cpu STANDIN= PRECISION=fp64
-	+@$(BUILD) BACKEND=cpu STANDIN= SANITIZE=address,undefined
-	+@$(BUILD) BACKEND=cpu STANDIN= SANITIZE=thread
-	+@$(BUILD) BACKEND=cuda STANDIN=yes PRECISION=fp32
-	+@$(BUILD) BACKEND=cuda STANDIN=yes PRECISION=fp64
+	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp32
+	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp64
+	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= SANITIZE=address,undefined
+	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= SANITIZE=thread
+	+@$(BUILD) STRICT=yes BACKEND=cuda STANDIN=yes PRECISION=fp32
+	+@$(BUILD) STRICT=yes BACKEND=cuda STANDIN=yes PRECISION=fp64
 	@TEST_ALL=1 tools/run-tests tests/*.t
 
 break-%: FORCE
@@ -186,6 +193,11 @@ FOUND-cuda    = build/tools-cuda.mk
 FOUND-standin = build/tools-standin.mk
 ifneq ($(filter-out help list doctor setup clean student,$(or $(MAKECMDGOALS),all)),)
     include $(FOUND-$(KIND))
+    # Which compiler, and which MPI: "gcc (Debian 12.2.0-14) 12.2.0 gcc -I/usr/lib/x86_64-linux-gnu/openmpi/include ..."
+    WRAPPER  := OMPI_CC='$(OMPI_CC)' MPICH_CC='$(MPICH_CC)' $(CC)
+    COMPILER := $(shell { $(WRAPPER) --version | head -n 1; $(WRAPPER) -show; } 2>/dev/null)
+    # clang needs a package of its own for it (libomp-dev); without OpenMP a rank has one thread. The thread sanitizer does not know it.
+    OPENMP   := $(if $(filter thread,$(SANITIZE)),,$(shell echo 'int main(void) { return 0; }' | $(WRAPPER) -fopenmp -x c -o /dev/null - 2>/dev/null && echo -fopenmp))
 endif
 build/tools.mk:
 	@tools/setup build $@
@@ -200,12 +212,12 @@ build/cuda-asked: FORCE
 programs: $(or $(ONLY),$(PROGRAMS:%.c=$(O)/%) $(PRELOADS:%.c=$(O)/%.so)) $(TEXT)
 	@:
 
-# Objects depend on the flags they are built with; whether a warning ends the build makes no difference to them.
+# Objects depend on the compiler, the MPI and the flags they are built with; whether a warning ends the build makes no difference.
 COMPILE = $(CC) $(CFLAGS) $(DEFINES) $(CFLAGS-$(KIND)) -I.
 CFLAGS-cpu     = $(BLAS_CFLAGS)
 CFLAGS-cuda    = $(NCCL_CFLAGS) $(CUDA_CFLAGS)
 CFLAGS-standin = -DHAVE_NCCL -Itests/standin/include
-FLAGS_NOW = $(OMPI_CC) $(filter-out $(WERROR) -Werror all-warnings,$(COMPILE) $(KERNEL-$(KIND)))
+FLAGS_NOW = $(COMPILER) $(filter-out $(WERROR) -Werror all-warnings,$(COMPILE) $(KERNEL-$(KIND)))
 $(O)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(FLAGS_NOW)' | cmp -s - $@ || echo '$(FLAGS_NOW)' >$@
@@ -220,8 +232,8 @@ $(O)/%.o: %.c $(O)/flags
 GPUS   = $(patsubst sm_%,%,$(if $(filter native,$(ARCH)),$(GPU_HERE),$(ARCH)))
 GENCODE = $(if $(filter all%,$(GPUS)),-arch=$(GPUS),$(foreach n,$(GPUS),-gencode arch=compute_$n,code=sm_$n) \
               -gencode arch=compute_$(lastword $(GPUS)),code=compute_$(lastword $(GPUS)))
-KERNEL-cuda    = $(NVCC) -std=c++17 --extended-lambda --fmad=false -O3 -g -lineinfo $(GENCODE) $(if $(WERROR),-Werror all-warnings) \
-                 -Wno-deprecated-gpu-targets -Xcompiler -Wall,-Wextra,-ffp-contract=off $(DEFINES) -I.
+KERNEL-cuda    = $(NVCC) -std=c++17 --extended-lambda --fmad=false -O3 -g -lineinfo $(GENCODE) \
+                 $(if $(filter -Werror,$(WERROR)),-Werror all-warnings) -Wno-deprecated-gpu-targets -Xcompiler -Wall,-Wextra,-ffp-contract=off $(DEFINES) -I.
 KERNEL-standin = $(CXX) -std=gnu++17 $(BOTH) $(DEFINES) $(CFLAGS-standin) -I.
 $(KERNELS:%.c=$(O)/%.o): $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
@@ -250,7 +262,7 @@ $(O)/libunsplit.a: $(MODULES:%.c=$(O)/%.o)
 $(PROGRAMS:%.c=$(O)/%): $(O)/%: $(O)/%.o $(O)/%.info.o $(O)/libunsplit.a $(if $(STANDIN),$(O)/libstandin.a)
 	@$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
 
-# Libraries that tests put between a program and MPI.
+# Libraries that tests put between a program and MPI, the C library, or OpenBLAS and the environment.
 $(O)/%.so: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@$(COMPILE) -shared -fPIC -o $@ $<

@@ -121,7 +121,7 @@ static void predict(Run *run, const Measured *is, const Measured *end, const Mea
     cost(run, "tensor by tensor: sent, 3 steps", "bytes", STEPS * each.bytes, (double)tensors->bytes);
     cost(run, "parameters", "bytes", (double)(Psi * e), (double)is->parameters);
     cost(run, "gradients (wte twice)", "bytes", (double)((Psi + V * C) * e), (double)is->gradients);
-    cost(run, "buffers: buckets are views", "bytes", 0, (double)is->communication);
+    cost(run, "in flight: every bucket's sum", "bytes", (double)f.scratch, (double)is->communication);
     if (!clock_config()->model) return;
     cost(run, "at the end: exposed, all ranks", "ps", (double)N * ring, (double)end->last.exposed);
     cost(run, "at the end: step", "ps", slowest + ring, (double)end->last.step);

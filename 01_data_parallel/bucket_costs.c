@@ -41,6 +41,7 @@ BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks, co
     for (size_t k = 0; k < costs.buckets; k++) {
         double ready = done_everywhere(c, ranks, batch, piece[k].layer), begin = ready > end ? ready : end;
         end = begin + ring_time(ALL_REDUCE_PASSES, ranks, piece[k].elements, sizeof(real));
+        if (ranks > 1) costs.scratch += ranks * ceil_div(piece[k].elements, ranks) * sizeof(real);
         costs.bytes += ring_bytes(ALL_REDUCE_PASSES, ranks, piece[k].elements, sizeof(real));  // each rounded up
         for (size_t r = 0; r < ranks; r++) {               // hidden as long as this rank computes
             double busy = done(c, batch[r], 0), hidden = busy < begin ? 0 : busy < end ? busy - begin : end - begin;

@@ -10,6 +10,7 @@ typedef struct { double begin; size_t sequences; } LastBatch;
 typedef struct {
     size_t buckets;
     double bytes;                                  // sent by each rank
+    size_t scratch;                                // bytes in which the started sums meet, until they are waited for
     double exposed, hidden;                        // added over ranks
     double step;                                   // until backward and the last bucket have ended everywhere
 } BucketCosts;

@@ -38,6 +38,7 @@ void ring_all_reduce(Comm *c, Tensor t) {
     size_t n = c->size, r = c->rank, next = (r + 1) % n, previous = (r + n - 1) % n;
     Arena memory = arena(MEM_COMMUNICATION);
     Tensor scratch = tensor_new(&memory, 1, n > 1 ? tensor_count(chunk(t, n, 0)) : 0);   // chunk 0 is the largest
+    comm_connect(c, COMM_NEIGHBOURS);
     // EXERCISE 01.03a (8 points): the ring. t is this rank's tensor; afterwards it is the sum over all ranks, on every
     // rank. Only the neighbours `next` and `previous` may be spoken to, with exchange(); chunk(t, n, i) is part i of n
     // (write r + n - k for r - k: sizes have no sign), and what comes in to be added has room in `scratch`, cut to the
@@ -58,6 +59,7 @@ void ring_all_reduce(Comm *c, Tensor t) {
 
 void gather_broadcast_all_reduce(Comm *c, Tensor t) {
     Arena memory = arena(MEM_COMMUNICATION);
+    comm_connect(c, COMM_EVERYBODY);
     if (c->rank == 0) {
         Tensor scratch = tensor_new(&memory, 1, c->size > 1 ? tensor_count(t) : 0);
         for (size_t peer = 1; peer < c->size; peer++) receive_and_add(c, t, peer, scratch);
@@ -77,6 +79,7 @@ void tree_all_reduce(Comm *c, Tensor t) {
     size_t n = c->size, r = c->rank, d = 1;
     Arena memory = arena(MEM_COMMUNICATION);
     Tensor scratch = tensor_new(&memory, 1, r % 2 == 0 && r + 1 < n ? tensor_count(t) : 0);       // leaves add nothing
+    comm_connect(c, COMM_EVERYBODY);
     for (; d < n && r % (2 * d) == 0; d *= 2)
         if (r + d < n) receive_and_add(c, t, r + d, scratch);
     if (r > 0) {
@@ -115,6 +118,7 @@ void halving_doubling_all_reduce(Comm *c, Tensor t) {
     size_t r = c->rank, n = 1;
     while (2 * n <= c->size) n *= 2;           // ranks n, n + 1, ... are folded into ranks 0, 1, ...
     size_t rest = c->size - n, count = tensor_count(t);
+    comm_connect(c, COMM_EVERYBODY);
     if (r >= n) {
         comm_send(c, t, r - n);
         comm_recv(c, t, r - n);

@@ -22,6 +22,7 @@ static Tensor exchange(Comm *dp, Arena *a, Tensor words) {
     const size_t n = tensor_count(words);
     Range mine = shard_range(n, dp->size, dp->rank);
     Tensor in = tensor_new(a, dp->size, range_size(mine));
+    comm_connect(dp, COMM_EVERYBODY);
     comm_group_start(dp);
     for (size_t r = 0; r < dp->size; r++) {
         Range part = shard_range(n, dp->size, r);

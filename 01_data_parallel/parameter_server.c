@@ -8,6 +8,7 @@ Cluster cluster_new(Comm *world, size_t servers) {
     REQUIRE(servers >= 1, "--servers 0: somebody must have the weights, so at least 1");
     REQUIRE(world->size > servers, "%zu server%s on %zu rank%s: nobody is left to work; start at least %zu ranks",
             servers, servers > 1 ? "s" : "", world->size, world->size > 1 ? "s" : "", servers + 1);
+    comm_connect(world, COMM_EVERYBODY);
     return (Cluster){ world, servers, world->size - servers };
 }
 
@@ -66,7 +67,7 @@ static Tensor piece_of(const Cluster *c, Tensor flat, size_t server) {
 }
 
 void worker_push(const Cluster *c, Model *m) {
-    for (size_t s = 0; s < c->servers; s++) comm_wait(comm_start_send(c->world, piece_of(c, m->g, s), s));
+    for (size_t s = 0; s < c->servers; s++) comm_send(c->world, piece_of(c, m->g, s), s);
 }
 
 void worker_pull(const Cluster *c, Model *m) {
@@ -98,7 +99,7 @@ void server_take(Inbox *in, size_t worker) {
 }
 
 void server_answer(const Cluster *c, const Model *m, size_t worker) {
-    comm_wait(comm_start_send(c->world, m->w, c->servers + worker));
+    comm_send(c->world, m->w, c->servers + worker);
 }
 
 void server_update_all(const Cluster *c, Model *m, Optimizer *o, Inbox *in) {

@@ -31,6 +31,10 @@ void tensor_parallel(Model *m, Comm *tp) {
             "%zu ranks or fewer, or more --heads", tp->size, m->config.heads, m->config.heads);
     REQUIRE(tp->size <= m->config.vocab, "%zu tensor-parallel ranks need as many words; the vocabulary has %zu: "
             "choose %zu ranks or fewer", tp->size, m->config.vocab, m->config.vocab);
+    for (size_t i = 0; i < m->n_layers; i++)
+        if (m->layers[i].inner || m->w.data)
+            fault("tensor_parallel() of layer %zu (%s%s): it cuts plain layers, before recompute() and before weights "
+                  "are allocated", m->layers[i].number, m->layers[i].kind->name, m->w.data ? ", with weights" : "");
     for (size_t i = 0; i < m->n_layers; i++) {
         Layer *l = &m->layers[i];
         l->comm = tp;

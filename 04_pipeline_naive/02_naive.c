@@ -42,9 +42,7 @@ static void predict(Run *run, const Training *t, const StageCosts *seen) {
     cost(run, "in flight, most", "micro-batches", 1, seen->in_flight);
     // Micro-batch 0 is the largest. What its forward keeps is freed by its backward, before the next one starts.
     cost(run, "activations, peak", "bytes", stage_kept(&t->model, p, i) * tokens_of(t, 0) * E, seen->activations);
-    // One buffer for each direction I send in; as large as the largest micro-batch.
-    size_t neighbours = (i + 1 < p) + (i > 0);
-    cost(run, "send buffers, peak", "bytes", neighbours * tokens_of(t, 0) * sizes.width * E, seen->send_buffers);
+    cost(run, "message buffers, peak", "bytes", message_buffers(t, p, i), seen->message_buffers);
 }
 
 // Nothing ever happens at the same time: a micro-batch passes every stage twice, and every link between two of them.

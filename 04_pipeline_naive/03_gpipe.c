@@ -34,16 +34,13 @@ static StepResult pipeline_step(void *stages, Model *m, Optimizer *o, const Trai
 
 static void predict(Run *run, const Training *t, const StageCosts *gpipe, const StageCosts *naive) {
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
-    size_t next = i + 1 < p, before = i > 0, kept = stage_kept(&t->model, p, i) * E;
-    size_t all = SEQUENCES * sizes.context, largest = tokens_of(t, 0), smallest = tokens_of(t, m - 1);
+    size_t kept = stage_kept(&t->model, p, i) * E, all = SEQUENCES * sizes.context, largest = tokens_of(t, 0);
     cost_of_stage(run, t, gpipe);                          // as when naive
     cost(run, "in flight, naive", "micro-batches", 1, naive->in_flight);
     cost(run, "in flight, GPipe: m", "micro-batches", m, gpipe->in_flight);
     cost(run, "activations, peak, naive: the largest micro-batch", "bytes", kept * largest, naive->activations);
     cost(run, "activations, peak, GPipe: all of them", "bytes", kept * all, gpipe->activations);
-    // When the first gradient leaves for the stage before, the last activation still stands in the other buffer.
-    size_t buffers = next && before ? largest + smallest : next || before ? largest : 0;
-    cost(run, "send buffers, peak", "bytes", buffers * sizes.width * E, gpipe->send_buffers);
+    cost(run, "message buffers, peak", "bytes", message_buffers(t, p, i), gpipe->message_buffers);
 }
 
 static size_t max(size_t a, size_t b) { return a > b ? a : b; }
@@ -61,7 +58,7 @@ static void step_time(Run *run, const Training *t) {
     say(run, "%zu equal stages, their step in units of t_f, with t_b = 2 t_f; ideal: m (t_f + t_b)", p);
     say(run, "     m    naive    GPipe   ideal   bubble / step   bubble / ideal");
     for (size_t m = 1; m <= 32; m *= 2) {
-        char name[40];
+        char name[48];
         Played slow = stack_play(run, &stack, schedule_naive, m), seen = stack_play(run, &stack, schedule_gpipe, m);
         size_t step = p * (f + b) + 2 * links * way + (m - 1) * (max(f, way) + max(b, way));
         size_t in_turn = m * (p * (f + b) + 2 * links * way);

@@ -46,78 +46,130 @@ Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p
 
 // ---------------------------------------------------------------- the executor
 
-// A send on its way, and the buffer it leaves from.
-typedef struct { Request *request; Arena arena; } Outgoing;
-
-static Tensor outgoing_buffer(Outgoing *o, size_t rows, size_t cols) {
-    comm_wait(o->request);                         // the message before it in this direction is copied
-    o->request = NULL;
-    arena_free(&o->arena);
-    return tensor_new(&o->arena, rows, cols);
-}
-static void outgoing_done(Outgoing *o) {
-    comm_wait(o->request);
-    arena_free(&o->arena);
-}
+// Messages move while stages compute. So a receive is posted before it is needed, one message ahead in each direction;
+// and a send keeps its buffer until it is received, while the next micro-batch is computed into another one.
+enum { SEND_BUFFERS = 2 };
+typedef struct {
+    size_t peer, n, turn;                          // n: buffers; turn: the one to be used next
+    Tensor buffer[SEND_BUFFERS];                   // [largest B*T, C] each, MEM_COMMUNICATION
+    Request *request[SEND_BUFFERS];
+} Sends;
+typedef struct {
+    size_t peer, micro_batch;
+    Tensor t;                                      // [B*T, C] of the next message
+    Arena arena;                                   // MEM_COMMUNICATION until it is received
+    Request *request;                              // NULL: none is to come
+} Receives;
 
 // What one stage holds during a step.
 typedef struct {
     Comm *pp;
     Model *m;
+    const Schedule *schedule;
     const Batch *batch;
     Flight **flight;                               // [micro-batch]: kept from its forward to its backward
     Arena *input;                                  // [micro-batch]: what was received from the stage before
-    Outgoing next, previous;
+    Arena buffers;
+    Sends activations, gradients;                  // to the next stage, to the one before
+    Receives receive[2];                           // [FORWARD] from the stage before, [BACKWARD] from the next one
     bool first, last;
     size_t in_flight;
     PipelineResult result;
 } Stage;
 
-static void stage_forward(Stage *s, size_t k) {
-    const Batch *b = &s->batch[k];
-    size_t M = b->B * b->T;
+static size_t rows_of(const Batch *b) { return b->B * b->T; }
+
+// Posts the receive that the first forward (backward) at or after op i of the list needs.
+static void post_receive(Stage *s, int what, size_t i) {
+    Receives *r = &s->receive[what];
+    while (i < s->schedule->n && (int)s->schedule->ops[i].what != what) i++;
+    r->request = NULL;
+    if (i == s->schedule->n || (what == FORWARD ? s->first : s->last)) return;
+    r->arena = arena(MEM_COMMUNICATION);
+    r->t = tensor_new(&r->arena, rows_of(&s->batch[s->schedule->ops[i].micro_batch]), s->m->config.width);
+    r->request = comm_start_recv(s->pp, r->t, r->peer);
+}
+
+// The posted message, and its memory, which is from now on of this category; the receive after it is posted. i: the op
+// that is about to start.
+static Tensor receive(Stage *s, size_t i, Arena *a, MemoryCategory category) {
+    PipeOp op = s->schedule->ops[i];
+    Receives *r = &s->receive[op.what];
+    Tensor t = r->t;
+    comm_wait(r->request);                         // B*T*C reals
+    *a = r->arena;
+    arena_rebook(a, category);
+    post_receive(s, op.what, i + 1);
+    return t;
+}
+
+static Sends sends_new(Stage *s, bool used, size_t peer, size_t rows, size_t messages) {
+    Sends out = { .peer = peer, .n = !used ? 0 : messages < SEND_BUFFERS ? messages : SEND_BUFFERS };
+    for (size_t i = 0; i < out.n; i++) out.buffer[i] = tensor_new(&s->buffers, rows, s->m->config.width);
+    return out;
+}
+static Tensor send_buffer(Sends *out, size_t rows) {
+    comm_wait(out->request[out->turn]);            // the last message but one must have been received
+    out->request[out->turn] = NULL;
+    return tensor_row_range(out->buffer[out->turn], 0, rows);
+}
+static void send(Stage *s, Sends *out, Tensor t) {
+    out->request[out->turn] = comm_start_send(s->pp, t, out->peer);                // B*T*C reals; nobody waits for it
+    out->turn = (out->turn + 1) % out->n;
+}
+static void sends_done(Sends *out) {
+    for (size_t i = 0; i < out->n; i++) comm_wait(out->request[(out->turn + i) % out->n]);
+}
+
+static void stage_forward(Stage *s, size_t i) {
+    size_t k = s->schedule->ops[i].micro_batch, M = rows_of(&s->batch[k]);
     Tensor x = {0}, y;
     Arena losses = arena(MEM_WORKSPACE);
     s->input[k] = arena(MEM_ACTIVATIONS);
-    if (!s->first) {
-        x = tensor_new(&s->input[k], M, s->m->config.width);
-        comm_recv(s->pp, x, s->pp->rank - 1);                                      // B*T*C reals from the stage before
-    }
-    y = s->last ? tensor_new(&losses, M, 1) : outgoing_buffer(&s->next, M, s->m->config.width);
-    s->flight[k] = walk_forward(s->m->layers, s->m->n_layers, b, x, y);
+    if (!s->first) x = receive(s, i, &s->input[k], MEM_ACTIVATIONS);
+    y = s->last ? tensor_new(&losses, M, 1) : send_buffer(&s->activations, M);
+    s->flight[k] = walk_forward(s->m->layers, s->m->n_layers, &s->batch[k], x, y);
     if (s->last) s->result.loss += tensor_sum(y);
-    else s->next.request = comm_start_send(s->pp, y, s->pp->rank + 1);             // B*T*C reals to the next stage
+    else send(s, &s->activations, y);
     arena_free(&losses);
     if (++s->in_flight > s->result.in_flight) s->result.in_flight = s->in_flight;
 }
 
-static void stage_backward(Stage *s, size_t k) {
-    const Batch *b = &s->batch[k];
-    size_t M = b->B * b->T, C = s->m->config.width;
+static void stage_backward(Stage *s, size_t i) {
+    size_t k = s->schedule->ops[i].micro_batch, M = rows_of(&s->batch[k]);
     Arena incoming = arena(MEM_WORKSPACE);
-    Tensor dy = tensor_new(&incoming, M, s->last ? 1 : C), dx = {0};
-    if (s->last) tensor_fill(dy, (real)b->token_weight);                           // 1 / tokens of the global batch
-    else comm_recv(s->pp, dy, s->pp->rank + 1);                                    // B*T*C reals come back
-    if (!s->first) dx = outgoing_buffer(&s->previous, M, C);
-    walk_backward(s->m->layers, s->m->n_layers, b, s->flight[k], dy, dx);
-    if (!s->first) s->previous.request = comm_start_send(s->pp, dx, s->pp->rank - 1);
+    Tensor dy, dx = {0};
+    if (s->last) tensor_fill(dy = tensor_new(&incoming, M, 1), (real)s->batch[k].token_weight);    // 1 / all tokens
+    else dy = receive(s, i, &incoming, MEM_WORKSPACE);
+    if (!s->first) dx = send_buffer(&s->gradients, M);
+    walk_backward(s->m->layers, s->m->n_layers, &s->batch[k], s->flight[k], dy, dx);
+    if (!s->first) send(s, &s->gradients, dx);
     arena_free(&incoming);
     arena_free(&s->input[k]);
     s->in_flight--;
 }
 
 PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *schedule, const Batch *batch, size_t micro_batches) {
-    Stage s = { .pp = pp, .m = m, .batch = batch, .first = pp->rank == 0, .last = pp->rank + 1 == pp->size };
+    Stage s = { .pp = pp, .m = m, .schedule = schedule, .batch = batch, .buffers = arena(MEM_COMMUNICATION),
+                .first = pp->rank == 0, .last = pp->rank + 1 == pp->size };
+    size_t rows = 0;
+    for (size_t k = 0; k < micro_batches; k++) rows = rows_of(&batch[k]) > rows ? rows_of(&batch[k]) : rows;
+    comm_connect(pp, COMM_NEIGHBOURS);
     s.flight = host_alloc(micro_batches * sizeof *s.flight);
     s.input = host_alloc(micro_batches * sizeof *s.input);
-    s.next.arena = s.previous.arena = arena(MEM_COMMUNICATION);
+    s.activations = sends_new(&s, !s.last, pp->rank + 1, rows, micro_batches);
+    s.gradients = sends_new(&s, !s.first, pp->rank - 1, rows, micro_batches);
+    s.receive[FORWARD].peer = pp->rank - 1;
+    s.receive[BACKWARD].peer = pp->rank + 1;
+    post_receive(&s, FORWARD, 0);
+    post_receive(&s, BACKWARD, 0);
     for (size_t i = 0; i < schedule->n; i++) {
-        PipeOp op = schedule->ops[i];
-        if (op.what == FORWARD) stage_forward(&s, op.micro_batch);
-        else stage_backward(&s, op.micro_batch);
+        if (schedule->ops[i].what == FORWARD) stage_forward(&s, i);
+        else stage_backward(&s, i);
     }
-    outgoing_done(&s.next);
-    outgoing_done(&s.previous);
+    sends_done(&s.activations);
+    sends_done(&s.gradients);
+    arena_free(&s.buffers);
     free(s.flight);
     free(s.input);
     return s.result;
@@ -128,6 +180,7 @@ double pipeline_loss(Comm *pp, Model *m, const Batch *b) {
     size_t M = b->B * b->T, C = m->config.width;
     Arena input = arena(MEM_ACTIVATIONS), output = arena(last ? MEM_WORKSPACE : MEM_COMMUNICATION);
     Tensor x = {0}, y = tensor_new(&output, M, last ? 1 : C);
+    comm_connect(pp, COMM_NEIGHBOURS);
     if (!first) {
         x = tensor_new(&input, M, C);
         comm_recv(pp, x, pp->rank - 1);

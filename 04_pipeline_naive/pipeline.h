@@ -1,8 +1,8 @@
 // pipeline.h: a model cut into stages of neighbouring layers, one rank each; the one executor that runs every schedule.
 //
-// A schedule is data: per stage, a list of forwards and backwards of micro-batches. The executor walks the list; a
-// receive blocks, a send is posted and not waited for. Who talks to whom follows from the list alone: activations
-// [B*T, C] go to the next stage, their gradients come back.
+// A schedule is data: per stage, a list of forwards and backwards of micro-batches. The executor walks the list. It
+// waits for what an op needs, and for nothing else: receives are posted ahead, sends are started. Who talks to whom
+// follows from the list alone: activations [B*T, C] go to the next stage, their gradients come back.
 #ifndef PIPELINE_H
 #define PIPELINE_H
 #include "common/model.h"
@@ -25,8 +25,8 @@ typedef struct {
     size_t in_flight;                                            // most micro-batches between forward and backward
 } PipelineResult;
 // Runs one step's schedule: gradients are added to m's, in the order of the list's backwards. batch[k]: micro-batch k.
-// Send buffers are MEM_COMMUNICATION, one for each direction, and free for the next message once the transport has a
-// copy. These copies are its own and not counted: the schedule bounds how many are on their way.
+// For each neighbour MEM_COMMUNICATION holds two messages on their way out, as large as the largest micro-batch's (one,
+// if there is only one micro-batch), and the next one that is to come in, until it is received.
 PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *s, const Batch *batch, size_t micro_batches);
 // One micro-batch forward only, as evaluation wants it: nothing is kept, and no stage runs ahead of the next one, which
 // must have taken the last micro-batch's activations. The sum of token losses on the last stage, 0 elsewhere.

@@ -26,6 +26,12 @@ size_t tokens_of(const Training *t, size_t k) {
     return range_size(shard_range(t->sequences, t->micro_batches, k)) * t->model.context;
 }
 
+// With each neighbour: two messages on their way out, where there are two, and one that is expected.
+size_t message_buffers(const Training *t, size_t p, size_t i) {
+    size_t neighbours = (i + 1 < p) + (i > 0), out = t->micro_batches < 2 ? 1 : 2;
+    return neighbours * (out + 1) * tokens_of(t, 0) * t->model.width * sizeof(real);     // micro-batch 0 is the largest
+}
+
 Picoseconds stage_forward_time(const ModelConfig *c, size_t p, size_t i, size_t B) {
     double blocks = (double)blocks_of(c, p, i) * work_block(c, B, c->heads, 4 * c->width).time;
     return (Picoseconds)(blocks + (i + 1 == p ? work_head(c, B, c->vocab).time : 0));

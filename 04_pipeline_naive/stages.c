@@ -10,7 +10,7 @@ static StageCosts read_ledgers(const Stages *s) {
         .in_flight = s->in_flight,
         .parameters = memory_now(MEM_PARAMETERS), .gradients = memory_now(MEM_GRADIENTS),
         .optimizer = memory_now(MEM_OPTIMIZER),
-        .activations = memory_peak(MEM_ACTIVATIONS), .send_buffers = memory_peak(MEM_COMMUNICATION) };
+        .activations = memory_peak(MEM_ACTIVATIONS), .message_buffers = memory_peak(MEM_COMMUNICATION) };
 }
 
 static StepResult counted_step(void *stages, Model *m, Optimizer *o, const Training *t, const Batch *batch) {

@@ -17,7 +17,7 @@ typedef struct {
 typedef struct {
     size_t messages, message_bytes, tied_calls, tied_bytes, scalar_calls, scalar_bytes, in_flight;
     size_t parameters, gradients, optimizer;             // bytes live
-    size_t activations, send_buffers;                    // peak bytes
+    size_t activations, message_buffers;                 // peak bytes
 } StageCosts;
 
 // Trains on all ranks of the world, each with its own layers, stage i by rule(p, m, i).

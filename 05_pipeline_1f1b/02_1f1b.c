@@ -50,10 +50,7 @@ static void predict(Run *run, const Training *t, const StageCosts *seen, const S
     cost(run, "in flight, 1F1B: min(p-i, m)", "micro-batches", flight, seen->in_flight);
     cost(run, "activations, peak, GPipe", "bytes", kept * all, gpipe->activations);
     cost(run, "activations, peak, 1F1B", "bytes", kept * held, seen->activations);
-    // When gradient 0 leaves, the activation of the last forward before it stands in the other buffer.
-    size_t first = tokens_of(t, 0), last = tokens_of(t, flight - 1);
-    size_t buffers = next && before ? first + last : next || before ? first : 0;
-    cost(run, "send buffers, peak, 1F1B", "bytes", buffers * sizes.width * E, seen->send_buffers);
+    cost(run, "message buffers, peak, 1F1B", "bytes", message_buffers(t, p, i), seen->message_buffers);
 }
 
 // ---------------------------------------------------------------- equal stages: the lists played, and what happens

@@ -100,6 +100,8 @@ static void allocate_unit(Model *m, Unit *u, const Zero *z, size_t offset) {
 
 void zero_allocate(Model *m, Comm *dp, size_t stage) {
     REQUIRE(stage >= 1 && stage <= 3, "ZeRO has stages 1, 2 and 3, not %zu", stage);
+    if (m->technique || m->w.data)
+        fault("zero_allocate() of a model that is allocated: it takes model_allocate()'s place");
     Zero *z = host_alloc(sizeof *z);
     *z = (Zero){dp, stage};
     m->technique = z;
@@ -118,15 +120,19 @@ void zero_allocate(Model *m, Comm *dp, size_t stage) {
     for (size_t i = 0; stage > 1 && i < m->n_layers; i++) layer_wrap(&m->layers[i], stage == 2 ? &zero2 : &zero3, dp);
 }
 
+void zero_gather(Model *m) {
+    const Zero *z = m->technique;
+    for (size_t i = 0; i < m->n_units; i++)
+        if (z->stage == 3 && kept(&m->units[i]) && !m->units[i].tied_to)
+            gather_weights(z->dp, &m->units[i], &m->buffers);
+}
+
 void zero_begin(Model *m) {
     const Zero *z = m->technique;
+    zero_gather(m);
     model_zero_gradients(m);
-    for (size_t i = 0; i < m->n_units; i++) {
-        Unit *u = &m->units[i];
-        if (!kept(u)) continue;
-        if (z->stage == 3 && !u->tied_to) gather_weights(z->dp, u, &m->buffers);
-        if (z->stage >= 2) whole_gradients(u, &m->buffers);
-    }
+    for (size_t i = 0; i < m->n_units; i++)
+        if (z->stage >= 2 && kept(&m->units[i])) whole_gradients(&m->units[i], &m->buffers);
 }
 
 void zero_drop(Model *m) {

@@ -20,7 +20,8 @@
 // In place of model_allocate(): cuts every unit over dp, allocates what the stage keeps, wraps the layers (stages 2
 // and 3).
 void zero_allocate(Model *m, Comm *dp, size_t stage);
-void zero_begin(Model *m);                         // stage 3 gathers the tied embedding; gradients start at zero
+void zero_gather(Model *m);                        // stage 3 gathers the tied embedding: all that forwards alone need
+void zero_begin(Model *m);                         // that, and gradients start at zero
 void zero_reduce(Model *m);                        // what backward has not yet reduced; own_g is final then
 void zero_drop(Model *m);                          // what the tied embedding holds whole; part of zero_reduce
 void zero_end(Model *m);                           // stages 1 and 2 gather the updated weights

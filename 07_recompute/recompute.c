@@ -30,8 +30,19 @@ static void selective_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
 }
 static const LayerKind selective = { "selectively recomputed", selective_forward, selective_backward, NULL, NULL };
 
+// A block inside of a layer that cannot compute it again: to pass over it would drop the technique without a word.
+static bool hides_a_block(const Layer *l) {
+    if (l->kind->rebuild) return false;
+    while (l->inner) l = l->inner;
+    return l->kind->rebuild;
+}
+
 void recompute(Model *m, Recompute how) {
     if (how == RECOMPUTE_NONE) return;
+    for (size_t i = 0; i < m->n_layers; i++)
+        if (hides_a_block(&m->layers[i]))
+            fault("recompute() of layer %zu (%s): blocks are wrapped before anything else wraps their layers, "
+                  "zero_allocate() for example", m->layers[i].number, m->layers[i].kind->name);
     for (size_t i = 0; i < m->n_layers; i++)
         if (m->layers[i].kind->rebuild) layer_wrap(&m->layers[i], how == RECOMPUTE_FULL ? &full : &selective, NULL);
 }

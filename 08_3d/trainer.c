@@ -106,7 +106,7 @@ double trainer_evaluate(Trainer *t, const Data *d, size_t windows) {
     size_t m = ceil_div(ceil_div(windows, t->config.mesh.dp), most);           // the same on every replica
     Range mine = shard_range(windows, t->config.mesh.dp, mesh->at.dp);
     double loss = 0;
-    if (t->config.zero) zero_begin(t->model);
+    if (t->config.zero) zero_gather(t->model);
     for (size_t k = 0; k < m; k++) {
         Arena tokens = arena(MEM_WORKSPACE);
         Range r = shard_range(range_size(mine), m, k);

@@ -106,7 +106,7 @@ static uint64_t digest_of(const Snapshot *s) {
         const Whole *w = &s->wholes[t];
         uint64_t key = text_hash(w->name);
         for (size_t i = 0; i < w->rows * w->cols; i++)
-            if (w->owner[i] != 0) sum += random_key(random_key(key, i), real_bits(w->values[i]));
+            if (w->owner[i] != 0) sum += element_digest(key, i, w->values[i]);
     }
     return sum;
 }
@@ -193,6 +193,52 @@ bool check_equal(Run *run, const char *what, Snapshot *got, Snapshot *want) {
 }
 bool check_differs(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit) {
     return check(run, what, got, want, limit, DIFFERS);
+}
+
+// ---- fingerprints ----
+
+// Adds up the digests of distinct parts.
+static void compare_prints(Finding *f, const Whole *w, uint64_t *digest) {
+    uint64_t places = 0, all = 0, key = text_hash(w->name);
+    size_t count = 0, n = w->rows * w->cols;
+    f->name = w->name;
+    f->error = NAN;
+    for (size_t i = 0; i < w->print_count; i++) {
+        const PartPrint *p = &w->prints[i];
+        size_t first = 0;                      // the first one that is this part
+        while (w->prints[first].places != p->places || w->prints[first].count != p->count) first++;
+        if (p->nans > 0) trouble(f, "%s: %zu NaN, put by rank %zu", w->name, p->nans, p->rank);
+        if (p->digest != w->prints[first].digest)
+            trouble(f, "%s: ranks %zu and %zu hold different bits of the same %zu elements", w->name,
+                    w->prints[first].rank, p->rank, p->count);
+        if (f->trouble[0] != 0) return;
+        if (first < i) continue;
+        places += p->places;
+        count += p->count;
+        *digest += p->digest;
+    }
+    for (size_t i = 0; i < n; i++) all += random_key(key, i);
+    if (count != n || places != all)
+        trouble(f, "%s: the ranks' parts have %zu elements of [%zu, %zu], or overlap", w->name, count, w->rows,
+                w->cols);
+    else f->error = 0;
+    f->pass = f->error == 0;
+}
+
+bool check_replicas(Run *run, const char *what, Snapshot *got) {
+    bool pass = false;
+    ledger_pause();
+    snapshot_join(got);
+    if (run->world->rank == 0) {
+        Finding *findings = host_alloc((got->count + 1) * sizeof *findings);
+        for (size_t i = 0; i < got->count; i++) compare_prints(&findings[i], &got->wholes[i], &run->state->digest);
+        if (got->count == 0) trouble(&findings[0], "nothing was put: there is nothing to compare");
+        pass = print_findings(run, what, findings, got->count > 0 ? got->count : 1, 0, EQUAL);
+        free(findings);
+    }
+    side_broadcast(&pass, sizeof pass);
+    ledger_resume();
+    return pass;
 }
 
 // ---- numbers that every rank holds alike ----

@@ -1,10 +1,12 @@
 // comm.c: what all transports share: checks of arguments, the ledger, copies in and out, sums in rank order.
 // Moving bytes between ranks is comm_emu.c, comm_mpi.c and comm_nccl.c, behind transport.h.
+#define _GNU_SOURCE            // cpu_set_t
 #include "transport.h"
 #include "device.h"
 #include "random.h"
 #include "record.h"
 #include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,18 +22,11 @@ static _Thread_local Comm *side;           // this rank's side channel: a second
 
 size_t element_size(Element e) { return e == REALS ? sizeof(real) : e == DOUBLES ? sizeof(double) : 1; }
 
-void buffer_reserve(Buffer *b, size_t bytes) {
-    if (b->data && b->capacity >= bytes) return;
-    buffer_free(b);
-    b->capacity = bytes > 64 ? bytes : 64;                     // never NULL, even for nothing
-    b->data = b->place == PLAIN ? host_alloc(b->capacity)
-            : b->place == PINNED ? device_host_alloc(b->capacity) : memory_raw(b->capacity);
-    if (!b->data) fault("out of memory on the device: %zu bytes for a transfer", b->capacity);
-}
-
-void buffer_free(Buffer *b) {
-    if (b->data) (b->place == PLAIN ? free : b->place == PINNED ? device_host_free : device_free)(b->data);
-    b->data = NULL;
+char *pinned(Pinned *p, size_t bytes) {
+    if (p->data && p->capacity >= bytes) return p->data;
+    if (p->data) device_host_free(p->data);
+    p->capacity = bytes;
+    return p->data = device_host_alloc(bytes);
 }
 
 static bool collective(const Request *r) { return r->action != DO_SEND && r->action != DO_RECV; }
@@ -40,7 +35,12 @@ static bool collective(const Request *r) { return r->action != DO_SEND && r->act
 // input: nothing is copied to buffers and back.
 static bool alone(const Request *r) { return r->comm->size == 1 && collective(r); }
 
-Range request_part(const Request *r, size_t rank) { return shard_range(r->count, r->comm->size, rank); }
+bool request_adds(const Request *r) { return r->action <= DO_REDUCE_SCATTER || r->action == DO_REDUCE; }
+
+Range request_part(const Request *r, size_t rank) {
+    if (r->action == DO_REDUCE) return (Range){ 0, rank == r->peer ? r->count : 0 };
+    return shard_range(r->count, r->comm->size, rank);
+}
 
 void describe(const Request *r, char text[200]) {
     char whom[48] = "";
@@ -69,19 +69,15 @@ static bool list_remove(Request **list, Request *r) {
 }
 
 static Request *request_new(Comm *c, Action action, const char *call, Element element, size_t count, size_t peer) {
-    Place place = element != REALS ? PLAIN : c->state->wire->on_device ? ON_DEVICE : PINNED;
     Request *r = c->state->idle;
-    while (r && r->in.place != place) r = r->next;
-    if (r) list_remove(&c->state->idle, r);
+    if (r) c->state->idle = r->next;
     else r = host_alloc(sizeof *r);
     Request kept = *r;
     *r = (Request){ .comm = c, .action = action, .call = call, .element = element, .count = count, .peer = peer,
-                    .in = kept.in, .out = kept.out, .scratch = kept.scratch, .extra = kept.extra,
-                    .more = kept.more };
-    r->on_device = place == ON_DEVICE;
-    r->in.place = r->out.place = r->scratch.place = place;
+                    .held = arena(MEM_COMMUNICATION), .shadow = arena(MEM_REFERENCE), .staged = kept.staged,
+                    .staged_scratch = kept.staged_scratch, .extra = kept.extra, .more = kept.more };
     bool root = c->rank == peer;
-    size_t part = range_size(request_part(r, c->rank));
+    size_t part = range_size(shard_range(count, c->size, c->rank));
     switch (action) {
     case DO_ALL_REDUCE:
     case DO_ALL_REDUCE_MAX: r->in_count = count;           r->out_count = count;           break;
@@ -94,17 +90,15 @@ static Request *request_new(Comm *c, Action action, const char *call, Element el
     case DO_BARRIER:                                                                       break;
     }
     if (peer >= c->size) fault("%s on %s names rank %zu, but there are %zu ranks", call, c->name, peer, c->size);
-    if (c->state->grouping && action != DO_SEND && action != DO_RECV)
+    if (c->state->grouping && collective(r))
         fault("%s on %s inside a group: only sends and receives may be grouped", call, c->name);
-    if (!alone(r)) {
-        buffer_reserve(&r->in, r->in_count * element_size(element));
-        buffer_reserve(&r->out, r->out_count * element_size(element));
-    }
     if (collective(r)) c->state->meetings++;
     return r;
 }
 
 static void request_recycle(Request *r) {
+    arena_free(&r->held);
+    arena_free(&r->shadow);
     r->next = r->comm->state->idle;
     r->comm->state->idle = r;
 }
@@ -112,9 +106,8 @@ static void request_recycle(Request *r) {
 static void request_free_list(Request *r) {
     while (r) {
         Request *next = r->next;
-        buffer_free(&r->in);
-        buffer_free(&r->out);
-        buffer_free(&r->scratch);
+        if (r->staged.data) device_host_free(r->staged.data);
+        if (r->staged_scratch.data) device_host_free(r->staged_scratch.data);
         free(r->extra);
         free(r->more);
         free(r);
@@ -122,17 +115,23 @@ static void request_free_list(Request *r) {
     }
 }
 
-// Where contributions meet. Vectorised over elements; the order of the ranks is the order of this loop.
+// Where contributions meet, a block at a time: small enough for the first cache. The order of the ranks is the order of
+// the loop over them.
 #define COMBINE(type, expression) do {                                                       \
-    type *sum = (type *)out;                                                                 \
-    for (size_t rank = 1; rank < r->comm->size; rank++) {                                    \
-        const type *x = (const type *)parts[rank];                                           \
-        for (size_t i = 0; i < count; i++) sum[i] = (expression);                            \
+    type sum[BLOCK_ELEMENTS];                                                                \
+    for (size_t at = 0, n; at < count; at += n) {                                            \
+        n = count - at < BLOCK_ELEMENTS ? count - at : (size_t)BLOCK_ELEMENTS;               \
+        memcpy(sum, (const type *)parts[0] + at, n * sizeof *sum);                           \
+        for (size_t rank = 1; rank < r->comm->size; rank++) {                                \
+            const type *x = (const type *)parts[rank] + at;                                  \
+            for (size_t i = 0; i < n; i++) sum[i] = (expression);                            \
+        }                                                                                    \
+        memcpy((type *)out + at, sum, n * sizeof *sum);                                      \
     }                                                                                        \
 } while (0)
 
+enum { BLOCK_ELEMENTS = 2048 };
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count) {
-    memcpy(out, parts[0], count * element_size(r->element));
     if (r->action == DO_ALL_REDUCE_MAX) COMBINE(real, x[i] > sum[i] || isnan(x[i]) ? x[i] : sum[i]);   // NaN stays
     else if (r->element == DOUBLES) COMBINE(double, sum[i] + x[i]);
     else COMBINE(real, sum[i] + x[i]);
@@ -140,20 +139,52 @@ void combine_in_rank_order(const Request *r, char *out, const char *const parts[
 
 // ---- 2. Tensors in, tensors out ----
 
-static Request *tensor_start(Comm *c, Action action, const char *call, size_t count, size_t peer, Tensor input,
-                             Tensor output) {
+static Request *tensor_request(Comm *c, Action action, const char *call, size_t count, size_t peer, Tensor input,
+                               Tensor output) {
     if (!tensor_contiguous(input) || !tensor_contiguous(output))
         fault("%s on %s: the tensor is not contiguous", call, c->name);
     Request *r = request_new(c, action, call, REALS, count, peer);
     r->input = input;
     r->output = output;
-    if (r->in_count == 0 || alone(r)) return r;
-    if (r->on_device) device_copy(r->in.data, input.data, r->in_count * sizeof(real));
-    else tensor_download((real *)r->in.data, input);
+    r->in = (const char *)input.data;
+    r->out = (char *)output.data;
     return r;
 }
 
-static void wire_start(Request *r) {
+static bool staged(const Request *r) {
+    return r->element == REALS && device_is_gpu() && !r->comm->state->wire->device_memory && !alone(r);
+}
+
+// The whole in pinned memory; what is a part of it lies in its place.
+static void stage_in(Request *r) {
+    size_t my_place = shard_range(r->count, r->comm->size, r->comm->rank).lo * sizeof(real);
+    char *whole = pinned(&r->staged, r->count * sizeof(real));
+    r->in = whole + (r->action == DO_ALL_GATHER ? my_place : 0);
+    r->out = whole + (r->action == DO_REDUCE_SCATTER ? my_place : 0);
+    if (r->in_count) tensor_download((real *)r->in, r->input);
+}
+
+// Started, not done at once: r must hold until the wait all that others may still read, or must not see yet.
+static void hold(Request *r) {
+    r->later = true;
+    if (alone(r)) return;
+    if (memory_poison()) {
+        r->seen = tensor_new(&r->shadow, 1, r->in_count);
+        r->result = tensor_new(&r->shadow, 1, r->out_count);
+        if (r->in_count) tensor_copy(r->seen, tensor_reshape(r->input, 1, r->in_count));
+        r->in = (const char *)r->seen.data;
+        r->out = (char *)r->result.data;
+    }
+    if (!request_adds(r)) return;
+    size_t bytes = r->comm->size * ceil_div(r->count, r->comm->size) * sizeof(real);
+    r->scratch = arena_alloc(&r->held, bytes);
+}
+
+static void wire_begin(Request *r) {
+    if (staged(r)) {
+        stage_in(r);
+        if (r->scratch) r->scratch = pinned(&r->staged_scratch, arena_bytes(&r->held));    // the device's stays unused
+    }
     if (!alone(r)) r->comm->state->wire->start(r);
 }
 static void wire_meet(Request *r) {
@@ -163,11 +194,12 @@ static void wire_finish(Request *r) {
     if (!alone(r)) r->comm->state->wire->finish(r);
 }
 
+// What did not come to its place of itself.
 static void deliver(Request *r) {
     if (r->out_count == 0) return;
-    if (!alone(r) && r->on_device) device_copy(r->output.data, r->out.data, r->out_count * sizeof(real));
-    else if (!alone(r)) tensor_upload(r->output, (const real *)r->out.data);
-    else if (r->output.data != r->input.data)
+    if (staged(r)) tensor_upload(r->output, (const real *)r->out);
+    else if (r->result.data) tensor_copy(tensor_reshape(r->output, 1, r->out_count), r->result);
+    else if (alone(r) && r->output.data != r->input.data)
         tensor_copy(tensor_reshape(r->output, 1, r->count), tensor_reshape(r->input, 1, r->count));
 }
 
@@ -175,14 +207,20 @@ static void deliver(Request *r) {
 
 static _Thread_local Request *unmet;       // started collectives of this rank whose end is not known yet, oldest first
 
+static void record(const Request *r, EventKind kind, Picoseconds start, Picoseconds end) {
+    RecordedEvent e = { .start = start, .end = end, .waited = r->waited, .flow = r->flow, .bytes = r->bytes,
+                        .kind = (uint8_t)kind, .call = (uint8_t)r->kind, .peer = (uint16_t)r->peer };
+    record_transfer(e, r->comm->name);
+}
+
 static void collective_ends(Request *r) {
-    if (clock_config()->model) {
-        r->end = r->stamp + clock_transfer(r->steps, r->bytes);
-        clock_row_set(r->end);
-        record_transfer(EVENT_COLLECTIVE, r->kind, r->comm->name, 0, r->bytes, r->stamp, r->end, 0);
-    } else {
-        record_transfer(EVENT_COLLECTIVE, r->kind, r->comm->name, 0, r->bytes, r->issued, clock_now(), 0);
+    if (!clock_config()->model) {
+        record(r, EVENT_COLLECTIVE, r->issued, record_moment());
+        return;
     }
+    r->end = r->stamp + clock_transfer(r->steps, r->bytes);
+    clock_row_set(r->end);
+    record(r, EVENT_COLLECTIVE, r->stamp, r->end);
 }
 
 // One communication row: the next operation starts after those started before, so their end must be known first.
@@ -201,13 +239,14 @@ static void time_begins(Request *r) {
     record_pause_compute();
     bool model = clock_config()->model;
     if (model && collective(r)) meet_all();
-    r->issued = record_moment();
+    r->issued = r->waited = record_moment();
     r->stamp = clock_now();
+    struct CommState *s = r->comm->state;
     if (collective(r)) {
+        r->flow = random_key(random_key(s->id, s->meetings), UINT64_MAX);
         if (model && clock_row_free() > r->stamp) r->stamp = clock_row_free();
         return;
     }
-    struct CommState *s = r->comm->state;
     bool sends = r->action == DO_SEND;
     size_t number = sends ? s->peer[r->peer].sent++ : s->peer[r->peer].received++;
     size_t from = sends ? r->comm->rank : r->peer, to = sends ? r->peer : r->comm->rank;
@@ -218,7 +257,7 @@ static void time_begins(Request *r) {
     if (r->peer != r->comm->rank) leaves = clock_port_out(leaves, takes);
     r->stamp = leaves + takes;
     s->peer[r->peer].link_free = model ? r->stamp : 0;
-    if (model) record_transfer(EVENT_SEND, r->kind, r->comm->name, r->peer, r->bytes, leaves, r->stamp, r->flow);
+    if (model) record(r, EVENT_SEND, leaves, r->stamp);
 }
 
 // The call has started the operation, and returns without its result.
@@ -240,13 +279,14 @@ static void time_ends(Request *r) {
         if (r->action == DO_RECV) {
             bool from_me = r->peer == r->comm->rank;
             clock_wait_until(from_me ? r->stamp : clock_port_in(r->stamp, clock_transfer(1, r->bytes)));
-            record_transfer(EVENT_RECV, r->kind, r->comm->name, r->peer, r->bytes, r->issued, clock_now(), r->flow);
+            record(r, EVENT_RECV, r->waited, clock_now());
         }
     } else if (collective(r)) {
         collective_ends(r);
+    } else if (r->action == DO_SEND) {
+        record(r, EVENT_SEND, r->issued, r->issued);           // it ends where it is received: picture.c finds that
     } else {
-        record_transfer(r->action == DO_SEND ? EVENT_SEND : EVENT_RECV, r->kind, r->comm->name, r->peer, r->bytes,
-                        r->issued, clock_now(), r->flow);
+        record(r, EVENT_RECV, r->waited, record_moment());
     }
     record_resume_compute();
 }
@@ -264,25 +304,8 @@ static void finish_and_deliver(Request *r) {
     request_recycle(r);
 }
 
-// A started input is copied at the start, so a change before the wait would do no harm here. On a transport that reads
-// the tensor itself it would: hence it is a fault everywhere (but in a group of one, where nothing was copied, and, as
-// a GPU is waited for here, where speed counts). The tensor is looked at in pieces that stay in the cache, or where it
-// is.
-enum { PIECE_REALS = 1 << 15 };
-static Tensor whole_of(const Buffer *b, size_t count) {
-    return (Tensor){ .data = (real *)b->data, .rows = 1, .cols = count, .ld = count };
-}
 static void check_unchanged(Request *r, const char *until) {
-    if (alone(r) || r->in_count == 0 || !memory_poison()) return;
-    Buffer *seen = &r->comm->state->seen;
-    bool same = !r->on_device || tensor_equal(r->input, whole_of(&r->in, r->in_count));
-    for (size_t lo = 0, hi; lo < r->in_count && same && !r->on_device; lo = hi) {
-        hi = r->in_count - lo < PIECE_REALS ? r->in_count : lo + PIECE_REALS;
-        buffer_reserve(seen, (hi - lo) * sizeof(real));
-        tensor_download((real *)seen->data, tensor_flat_range(r->input, lo, hi));
-        same = memcmp(seen->data, r->in.data + lo * sizeof(real), (hi - lo) * sizeof(real)) == 0;
-    }
-    if (same) return;
+    if (r->in_count == 0 || !r->seen.data || tensor_equal(r->input, r->seen)) return;
     char text[200];
     describe(r, text);
     fault("the input of %s was changed before %s", text, until);
@@ -290,15 +313,16 @@ static void check_unchanged(Request *r, const char *until) {
 
 static void run_now(Request *r) {
     time_begins(r);
-    wire_start(r);
+    wire_begin(r);
     time_leaves(r);
     finish_and_deliver(r);
 }
 
 static Request *run_later(Request *r) {
     list_append(&r->comm->state->open, r);
+    hold(r);
     time_begins(r);
-    wire_start(r);
+    wire_begin(r);
     time_leaves(r);
     return r;
 }
@@ -359,18 +383,19 @@ static void check_part(const Comm *c, const char *call, Tensor mine, Tensor whol
 }
 
 static Request *all_reduce(Comm *c, Tensor t) {
-    return ring(tensor_start(c, DO_ALL_REDUCE, "all-reduce", tensor_count(t), 0, t, t), COMM_ALL_REDUCE, 2);
+    return ring(tensor_request(c, DO_ALL_REDUCE, "all-reduce", tensor_count(t), 0, t, t), COMM_ALL_REDUCE, 2);
 }
 
 static Request *reduce_scatter(Comm *c, Tensor mine, Tensor whole) {
     check_part(c, "reduce-scatter", mine, whole);
-    return ring(tensor_start(c, DO_REDUCE_SCATTER, "reduce-scatter", tensor_count(whole), 0, whole, mine),
+    return ring(tensor_request(c, DO_REDUCE_SCATTER, "reduce-scatter", tensor_count(whole), 0, whole, mine),
                 COMM_REDUCE_SCATTER, 1);
 }
 
 static Request *all_gather(Comm *c, Tensor whole, Tensor mine) {
     check_part(c, "all-gather", mine, whole);
-    return ring(tensor_start(c, DO_ALL_GATHER, "all-gather", tensor_count(whole), 0, mine, whole), COMM_ALL_GATHER, 1);
+    return ring(tensor_request(c, DO_ALL_GATHER, "all-gather", tensor_count(whole), 0, mine, whole),
+                COMM_ALL_GATHER, 1);
 }
 
 void comm_all_reduce(Comm *c, Tensor t) { run_now(all_reduce(c, t)); }
@@ -383,30 +408,28 @@ Request *comm_start_reduce_scatter(Comm *c, Tensor mine, Tensor whole) {
 }
 
 void comm_all_reduce_max(Comm *c, Tensor t) {
-    run_now(ring(tensor_start(c, DO_ALL_REDUCE_MAX, "all-reduce of maxima", tensor_count(t), 0, t, t),
+    run_now(ring(tensor_request(c, DO_ALL_REDUCE_MAX, "all-reduce of maxima", tensor_count(t), 0, t, t),
                  COMM_ALL_REDUCE, 2));
 }
 
 void comm_broadcast(Comm *c, Tensor t, size_t root) {
-    run_now(tree(tensor_start(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t),
+    run_now(tree(tensor_request(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t),
                  COMM_BROADCAST, c->rank == root));
 }
 
 void comm_reduce(Comm *c, Tensor t, size_t root) {
-    run_now(tree(tensor_start(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t), COMM_REDUCE, c->rank != root));
+    run_now(tree(tensor_request(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t), COMM_REDUCE, c->rank != root));
 }
 
 // The same with host memory. Only what was booked before takes time.
 static void host_run(Request *r, const void *in, void *out) {
-    size_t in_bytes = in ? r->in_count * element_size(r->element) : 0;
-    size_t out_bytes = out ? r->out_count * element_size(r->element) : 0;
-    if (in_bytes > 0 && !alone(r)) memcpy(r->in.data, in, in_bytes);
+    r->in = in;
+    r->out = out;
     time_begins(r);
-    wire_start(r);
+    wire_begin(r);
     time_leaves(r);
     finish_in_time(r);
-    if (out_bytes > 0 && !alone(r)) memcpy(out, r->out.data, out_bytes);
-    else if (out_bytes > 0 && in && out != in) memcpy(out, in, out_bytes);
+    if (alone(r) && out && in && out != in) memcpy(out, in, r->out_count * element_size(r->element));
     request_recycle(r);
 }
 
@@ -419,9 +442,23 @@ void comm_barrier(Comm *c) { host_run(request_new(c, DO_BARRIER, "barrier", BYTE
 
 // ---- 5. Point to point ----
 
+void comm_connect(Comm *c, CommPeers peers) {
+    if (peers <= c->state->connected) return;
+    if (c->state->wire->connect && c->size > 1) c->state->wire->connect(c, peers);
+    c->state->connected = peers;
+}
+
+// NCCL must know before the first message; so that this is seen everywhere, all transports want to.
+static void require_connected(const Comm *c, const char *call, size_t peer) {
+    bool neighbours = peer == c->rank || peer == (c->rank + 1) % c->size || c->rank == (peer + 1) % c->size;
+    if (c->state->connected == COMM_EVERYBODY || (c->state->connected == COMM_NEIGHBOURS && neighbours)) return;
+    fault("%s between ranks %zu and %zu of %s, which comm_connect has not connected", call, c->rank, peer, c->name);
+}
+
 static Request *send_to(Comm *c, Tensor t, size_t to) {
     size_t bytes = to != c->rank ? tensor_count(t) * sizeof(real) : 0;
-    return booked(tensor_start(c, DO_SEND, "send", tensor_count(t), to, t, t), COMM_SEND, bytes, 1, bytes);
+    if (to < c->size) require_connected(c, "send", to);
+    return booked(tensor_request(c, DO_SEND, "send", tensor_count(t), to, t, t), COMM_SEND, bytes, 1, bytes);
 }
 
 void comm_send(Comm *c, Tensor t, size_t to) {
@@ -431,7 +468,8 @@ void comm_send(Comm *c, Tensor t, size_t to) {
 }
 
 static Request *recv_from(Comm *c, Tensor t, size_t from) {
-    Request *r = tensor_start(c, DO_RECV, "recv", tensor_count(t), from, t, t);
+    if (from < c->size) require_connected(c, "recv", from);
+    Request *r = tensor_request(c, DO_RECV, "recv", tensor_count(t), from, t, t);
     r->booked = true;                      // by its sender; here it only takes time
     r->kind = COMM_SEND;
     r->bytes = tensor_count(t) * sizeof(real);
@@ -441,11 +479,7 @@ static Request *recv_from(Comm *c, Tensor t, size_t from) {
 void comm_recv(Comm *c, Tensor t, size_t from) { in_group_or_now(recv_from(c, t, from)); }
 Request *comm_start_recv(Comm *c, Tensor t, size_t from) { return run_later(recv_from(c, t, from)); }
 
-Request *comm_start_send(Comm *c, Tensor t, size_t to) {
-    Request *r = send_to(c, t, to);
-    r->buffered = true;
-    return run_later(r);
-}
+Request *comm_start_send(Comm *c, Tensor t, size_t to) { return run_later(send_to(c, t, to)); }
 
 void comm_group_start(Comm *c) {
     if (c->state->grouping) fault("comm_group_start on %s inside a group: groups do not nest", c->name);
@@ -473,7 +507,7 @@ void comm_wait(Request *r) {
     if (!list_remove(&c->state->open, r))
         fault("comm_wait on %s for one %s that was waited for before", c->name, r->call);
     check_unchanged(r, "comm_wait");
-    if (r->action == DO_RECV) r->issued = record_moment();     // what was computed since the start is no waiting
+    r->waited = record_moment();
     finish_and_deliver(r);
 }
 
@@ -499,7 +533,6 @@ Comm *comm_new(const char *name, size_t rank, size_t size, const Wire *wire, voi
     Comm *c = host_alloc(sizeof *c);
     *c = (Comm){ .name = name, .rank = rank, .size = size, .state = host_alloc(sizeof *c->state) };
     *c->state = (struct CommState){ .wire = wire, .link = link, .reduce = reduce, .timeout = timeout };
-    c->state->seen.place = PINNED;
     c->state->peer = host_alloc(size * sizeof *c->state->peer);
     return c;
 }
@@ -536,7 +569,6 @@ void comm_free(Comm *c) {
     }
     c->state->wire->close(c);
     request_free_list(c->state->idle);
-    buffer_free(&c->state->seen);
     free(c->state->peer);
     free(c->state);
     free(c);
@@ -556,28 +588,42 @@ static void from_rank_0(const char *call, void *data, size_t bytes) {
     host_run(r, data, data);
 }
 
-void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes) {
+void side_gather_each(const void *mine, size_t bytes, SideTake *take, void *context) {
     char here = 0;
     from_rank_0("side_gather", &here, sizeof here);
-    size_t *size = host_alloc(side->size * sizeof *size), total = 0;
+    size_t *size = host_alloc(side->size * sizeof *size);
     host_run(request_new(side, DO_ALL_GATHER, "side_gather", BYTES, side->size * sizeof *size, 0), &bytes, size);
-    if (side->rank > 0) {
-        for (size_t at = 0; at < bytes; at += piece(bytes, at)) {
-            Request *r = request_new(side, DO_SEND, "side_gather", BYTES, piece(bytes, at), 0);
-            r->patient = true;                 // rank 0 takes one rank's after the other's
-            host_run(r, (const char *)mine + at, NULL);
-        }
-        free(size);
-        return;
+    for (size_t at = 0; side->rank > 0 && at < bytes; at += piece(bytes, at)) {
+        Request *r = request_new(side, DO_SEND, "side_gather", BYTES, piece(bytes, at), 0);
+        r->patient = true;                     // rank 0 takes one rank's after the other's
+        host_run(r, (const char *)mine + at, NULL);
     }
-    for (size_t rank = 0; rank < side->size; rank++) total += size[rank];
-    char *to = *all = host_alloc(total);
-    if (bytes > 0) memcpy(to, mine, bytes);
-    to += bytes;
-    for (size_t rank = 1; rank < side->size; to += size[rank++])
+    if (side->rank == 0) take(context, 0, mine, bytes);
+    for (size_t rank = 1; side->rank == 0 && rank < side->size; rank++) {
+        char *theirs = host_alloc(size[rank]);
         for (size_t at = 0; at < size[rank]; at += piece(size[rank], at))
-            host_run(request_new(side, DO_RECV, "side_gather", BYTES, piece(size[rank], at), rank), NULL, to + at);
-    *sizes = size;
+            host_run(request_new(side, DO_RECV, "side_gather", BYTES, piece(size[rank], at), rank), NULL, theirs + at);
+        take(context, rank, theirs, size[rank]);
+        free(theirs);
+    }
+    free(size);
+}
+
+typedef struct { char *all; size_t bytes, *sizes; } Gathered;
+static void append(void *gathered, size_t rank, const void *data, size_t bytes) {
+    Gathered *g = gathered;
+    g->all = realloc(g->all, g->bytes + bytes + 1);
+    if (!g->all) fault("out of memory: %zu bytes from all ranks", g->bytes + bytes);
+    if (bytes > 0) memcpy(g->all + g->bytes, data, bytes);
+    g->bytes += bytes;
+    g->sizes[rank] = bytes;
+}
+void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes) {
+    Gathered g = { .sizes = side->rank == 0 ? host_alloc(side->size * sizeof *g.sizes) : NULL };
+    side_gather_each(mine, bytes, append, &g);
+    if (side->rank > 0) return;
+    *all = g.all;
+    *sizes = g.sizes;
 }
 
 void side_broadcast(void *data, size_t bytes) {
@@ -586,6 +632,25 @@ void side_broadcast(void *data, size_t bytes) {
         from_rank_0("side_broadcast", (char *)data + at, piece(bytes, at));
         at += piece(bytes, at);
     } while (at < bytes);
+}
+
+// Ranks that a launcher has bound to cores of their own share none.
+size_t side_cores_each(void) {
+    struct { char host[64]; cpu_set_t cores; } mine, *all = NULL;
+    size_t *sizes = NULL, least = SIZE_MAX;
+    memset(&mine, 0, sizeof mine);
+    gethostname(mine.host, sizeof mine.host - 1);
+    if (sched_getaffinity(0, sizeof mine.cores, &mine.cores) != 0) CPU_SET(0, &mine.cores);
+    side_gather(&mine, sizeof mine, (void **)&all, &sizes);
+    for (size_t i = 0; all && i < side->size; i++) {
+        size_t sharing = 0, cores = (size_t)CPU_COUNT(&all[i].cores);
+        for (size_t k = 0; k < side->size; k++) sharing += memcmp(&all[i], &all[k], sizeof mine) == 0;
+        least = cores / sharing < least ? cores / sharing : least;
+    }
+    free(all);
+    free(sizes);
+    side_broadcast(&least, sizeof least);
+    return least > 0 ? least : 1;
 }
 
 // ---- 8. The launch ----

@@ -47,6 +47,10 @@ void comm_all_reduce_doubles(Comm *c, double *values, size_t n);
 void comm_barrier(Comm *c);                                    // books nothing
 
 // --- point to point ---
+// Before the first message, on all ranks of c: with whom do its ranks exchange messages? With the next and the previous
+// one (a ring), or with everybody. NCCL makes a connection for each such pair; others may not be used.
+typedef enum { COMM_NOBODY, COMM_NEIGHBOURS, COMM_EVERYBODY } CommPeers;
+void comm_connect(Comm *c, CommPeers peers);
 // A blocking send returns when it was received (so a wrong order of sends deadlocks at every size, not only for big
 // messages).
 void comm_send(Comm *c, Tensor t, size_t to);
@@ -55,13 +59,15 @@ void comm_recv(Comm *c, Tensor t, size_t from);
 void comm_group_start(Comm *c);
 void comm_group_end(Comm *c);
 
-// --- started and waited. The input must stay untouched until the wait (which checks that); the output arrives with
-//     the wait: a forgotten wait is always wrong, never right by luck. ---
+// --- started and waited. The input must stay untouched until the wait; the output is there after it. Where memory is
+//     poisoned (memory.h), the wait checks the one and delivers the other: a forgotten wait is always wrong, never
+//     right by luck. A started sum holds communication memory as large as the whole until its wait. ---
 typedef struct Request Request;
 Request *comm_start_all_reduce(Comm *c, Tensor t);
 Request *comm_start_reduce_scatter(Comm *c, Tensor mine, Tensor whole);
 Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor mine);
-Request *comm_start_send(Comm *c, Tensor t, size_t to);        // buffered: does not wait for the receiver
+// The sender goes on; its wait returns when the message was received.
+Request *comm_start_send(Comm *c, Tensor t, size_t to);
 Request *comm_start_recv(Comm *c, Tensor t, size_t from);
 // Collectives in the order of their starts, on every rank; sends and receives in any order. NULL is allowed.
 void comm_wait(Request *r);
@@ -73,7 +79,13 @@ Picoseconds comm_arrival(Request *r);
 //     For rank 0, which compares and writes files, the others wait here a hundred times --timeout. ---
 // Rank 0: concatenation (malloc'ed) and each rank's size.
 void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes);
+// Rank 0: take() is called for every rank in order, and no two ranks' bytes are there at once.
+typedef void SideTake(void *context, size_t rank, const void *data, size_t bytes);
+void side_gather_each(const void *mine, size_t bytes, SideTake *take, void *context);
 void side_broadcast(void *data, size_t bytes);                 // from rank 0
+
+// Cores for each rank: those that it may use, divided by the ranks that share them; the least of all ranks. Collective.
+size_t side_cores_each(void);
 
 // --- the launch (called by lesson.c) ---
 // Add in rank order on every transport | the library's own algorithm.

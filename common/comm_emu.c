@@ -6,13 +6,16 @@
 //
 //   1 the baton   2 collectives: a meeting   3 point to point: two queues per pair   4 groups of ranks   5 the launch
 //
-// --reduce fast is the same as ordered here: there is no library with an order of its own.
+// Tensors are read and written where they are, on a GPU too: all virtual ranks share it. --reduce fast is the same as
+// ordered here: there is no library with an order of its own.
 #include "transport.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "device.h"
+#include "ops.h"
 
 enum { STACK_BYTES = 16 << 20 };
 
@@ -39,23 +42,13 @@ typedef struct Meeting {
     Request *of[];                         // by rank; NULL: not yet here
 } Meeting;
 
-// One end of a message that waits for the other end.
-typedef struct Post {
-    struct Post *next;
-    Request *request;                      // NULL: a buffered send, whose sender has gone on
-    size_t bytes;
-    uint64_t stamp;
-    Buffer data;                           // of a send
-} Post;
-
 typedef struct Group {
     struct Group *next;                    // among the children that not all members have joined
     struct Group *children;
     size_t number, first;                  // a child's: the parent's meetings when it was split, and its first member
     size_t size, joined, left;
     Meeting *meetings;
-    struct { Post *sends, *recvs; } *pair; // [from * size + to]; at most one of the two is not empty
-    Post *idle;                            // kept for the next message
+    struct { Request *sends, *recvs; } *pair;      // [from * size + to]; at most one of the two is not empty
     size_t world_rank[];
 } Group;
 
@@ -67,9 +60,8 @@ static size_t world_rank(const Request *r) { return group_of(r)->world_rank[r->c
 static bool can_go_on(const Rank *r) { return !r->ended && (!r->waits_for || r->waits_for->done); }
 
 static void print_missing(const Request *r) {
-    Meeting *m;
     if (r->action == DO_SEND || r->action == DO_RECV) return;
-    memcpy(&m, r->scratch.data, sizeof m);                     // see arrive()
+    const Meeting *m = r->extra;
     fprintf(stderr, ", not reached by");
     for (size_t i = 0; i < r->comm->size; i++)
         if (!m->of[i]) fprintf(stderr, " rank %zu", group_of(r)->world_rank[i]);
@@ -145,36 +137,67 @@ static void check_same_call(const Request *mine, const Meeting *m) {
           world_rank(other), other_text);
 }
 
+static void copy(const Request *r, char *to, const char *from, size_t count) {
+    size_t bytes = count * element_size(r->element);
+    if (to == from || bytes == 0) return;
+    if (r->element == REALS) device_copy(to, from, bytes);
+    else memmove(to, from, bytes);
+}
+
+// A GPU's sums, in rank order too: op by op, in pieces that are held in the memory of checks.
+enum { PIECE = 1 << 18 };                  // elements
+static void combine_on_device(const Request *r, char *out, const char *const parts[], size_t count) {
+    Arena scratch = arena(MEM_REFERENCE);
+    Tensor sum = tensor_new(&scratch, 1, count < PIECE ? count : PIECE);
+    for (size_t at = 0; at < count; at += sum.cols) {
+        if (sum.cols > count - at) sum = tensor_flat_range(sum, 0, count - at);
+        for (size_t i = 0; i < r->comm->size; i++) {
+            Tensor part = { .data = (real *)parts[i] + at, .rows = 1, .cols = sum.cols, .ld = sum.cols };
+            if (i == 0) tensor_copy(sum, part);
+            else if (r->action == DO_ALL_REDUCE_MAX) op_max(sum, sum, part);
+            else op_add(sum, sum, part);
+        }
+        device_copy((real *)out + at, sum.data, sum.cols * sizeof(real));
+    }
+    arena_free(&scratch);
+}
+static void combine(const Request *r, char *out, const char *const parts[], size_t count) {
+    if (r->element == REALS && device_is_gpu()) combine_on_device(r, out, parts, count);
+    else combine_in_rank_order(r, out, parts, count);
+}
+
+// A started sum must not change its tensor before the wait.
+static char *out_of(const Request *r) { return r->scratch ? r->scratch : r->out; }
+
 static void collect(Request *const of[], size_t n) {
     size_t size = element_size(of[0]->element), count = of[0]->count, root = of[0]->peer;
     const char *parts[n];
-    for (size_t i = 0; i < n; i++) parts[i] = of[i]->in.data;
+    for (size_t i = 0; i < n; i++) parts[i] = of[i]->in;
     switch (of[0]->action) {
     case DO_ALL_REDUCE:
     case DO_ALL_REDUCE_MAX:
-        combine_in_rank_order(of[0], of[0]->out.data, parts, count);
-        for (size_t i = 1; i < n; i++) memcpy(of[i]->out.data, of[0]->out.data, count * size);
+        combine(of[0], out_of(of[0]), parts, count);
+        for (size_t i = 1; i < n; i++) copy(of[i], out_of(of[i]), out_of(of[0]), count);
         break;
     case DO_REDUCE:
-        combine_in_rank_order(of[root], of[root]->out.data, parts, count);
+        combine(of[root], out_of(of[root]), parts, count);
         break;
     case DO_REDUCE_SCATTER:
         for (size_t to = 0; to < n; to++) {
             Range part = request_part(of[0], to);
-            for (size_t i = 0; i < n; i++) parts[i] = of[i]->in.data + part.lo * size;
-            combine_in_rank_order(of[to], of[to]->out.data, parts, range_size(part));
+            for (size_t i = 0; i < n; i++) parts[i] = of[i]->in + part.lo * size;
+            combine(of[to], out_of(of[to]), parts, range_size(part));
         }
         break;
     case DO_ALL_GATHER:
         for (size_t from = 0; from < n; from++) {
             Range part = request_part(of[0], from);
-            for (size_t i = 0; i < n; i++)
-                memcpy(of[i]->out.data + part.lo * size, parts[from], range_size(part) * size);
+            for (size_t i = 0; i < n; i++) copy(of[i], of[i]->out + part.lo * size, parts[from], range_size(part));
         }
         break;
     case DO_BROADCAST:
         for (size_t i = 0; i < n; i++)
-            if (i != root) memcpy(of[i]->out.data, parts[root], count * size);
+            if (i != root) copy(of[i], of[i]->out, parts[root], count);
         break;
     default: break;                                            // a barrier moves nothing
     }
@@ -184,15 +207,16 @@ static void arrive(Request *r) {
     Group *g = group_of(r);
     Meeting *m = meeting_of(r);
     check_same_call(r, m);
-    buffer_reserve(&r->scratch, sizeof m);
-    memcpy(r->scratch.data, &m, sizeof m);                     // for the table of a deadlock
+    r->extra = m;                                              // for the table of a deadlock
     m->of[r->comm->rank] = r;
     if (++m->arrived < g->size) return;
     collect(m->of, g->size);
+    if (r->element == REALS) device_synchronize();
     uint64_t latest = 0;
     for (size_t i = 0; i < g->size; i++) latest = m->of[i]->stamp > latest ? m->of[i]->stamp : latest;
     for (size_t i = 0; i < g->size; i++) {
         m->of[i]->stamp = latest;
+        m->of[i]->extra = NULL;
         m->of[i]->done = true;
     }
     Meeting **place = &g->meetings;
@@ -203,59 +227,41 @@ static void arrive(Request *r) {
 
 // ---- 3. Point to point: a send meets the oldest recv in the queue of its pair, or waits there; so does a recv. ----
 
-static void enqueue(Post **queue, Request *r, bool with_data) {
-    Group *g = group_of(r);
-    Post *p = g->idle;
-    if (p) g->idle = p->next;
-    else p = host_alloc(sizeof *p);
-    *p = (Post){ .bytes = r->count * element_size(r->element), .stamp = r->stamp, .data = p->data,
-                 .request = r->buffered ? NULL : r };
-    if (with_data) {
-        buffer_reserve(&p->data, p->bytes);
-        memcpy(p->data.data, r->in.data, p->bytes);
-    }
-    while (*queue) queue = &(*queue)->next;
-    *queue = p;
-}
-
-static void check_same_size(const Request *r, const Post *waiting, size_t from, size_t to) {
-    size_t mine = r->count * element_size(r->element), sent = r->action == DO_SEND ? mine : waiting->bytes;
-    size_t wanted = r->action == DO_SEND ? waiting->bytes : mine;
-    if (sent != wanted)
-        fault("sizes do not match on %s: rank %zu sends %zu bytes, where rank %zu receives %zu", r->comm->name,
-              group_of(r)->world_rank[from], sent, group_of(r)->world_rank[to], wanted);
+static void enqueue(Request **queue, Request *r) {
+    while (*queue) queue = (Request **)&(*queue)->more;        // more: the next one in the queue
+    *queue = r;
 }
 
 static void exchange(Request *r) {
     Group *g = group_of(r);
     bool sends = r->action == DO_SEND;
     size_t from = sends ? r->comm->rank : r->peer, to = sends ? r->peer : r->comm->rank;
-    Post **here = sends ? &g->pair[from * g->size + to].recvs : &g->pair[from * g->size + to].sends;
-    Post **queue = sends ? &g->pair[from * g->size + to].sends : &g->pair[from * g->size + to].recvs;
-    r->done = r->buffered;
-    if (!*here) {
-        enqueue(queue, r, sends);
-        return;
-    }
-    Post *other = *here;
-    check_same_size(r, other, from, to);
-    if (sends) {
-        memcpy(other->request->out.data, r->in.data, other->bytes);
-        other->request->stamp = r->stamp;
-    } else {
-        memcpy(r->out.data, other->data.data, other->bytes);
-        r->stamp = other->stamp;
-    }
-    r->done = true;
-    if (other->request) other->request->done = true;
-    *here = other->next;
-    other->next = g->idle;
-    g->idle = other;
+    Request **sent = &g->pair[from * g->size + to].sends, **received = &g->pair[from * g->size + to].recvs;
+    enqueue(sends ? sent : received, r);
+    if (!*sent || !*received) return;
+    Request *send = *sent, *recv = *received;
+    size_t size = element_size(r->element);
+    if (send->count != recv->count)
+        fault("sizes do not match on %s: rank %zu sends %zu bytes, where rank %zu receives %zu", r->comm->name,
+              g->world_rank[from], send->count * size, g->world_rank[to], recv->count * size);
+    copy(recv, recv->out, send->in, send->count);
+    if (r->element == REALS) device_synchronize();
+    recv->stamp = send->stamp;
+    *sent = send->more;
+    *received = recv->more;
+    send->more = recv->more = NULL;
+    send->done = recv->done = true;
 }
 
 static void emu_start(Request *r) {
+    if (r->element == REALS) device_synchronize();             // other ranks, on other streams, may use its tensors now
     if (r->action == DO_SEND || r->action == DO_RECV) exchange(r);
     else arrive(r);
+}
+
+static void emu_finish(Request *r) {
+    wait_until_done(r);
+    if (r->scratch) copy(r, r->out, r->scratch, r->out_count);
 }
 
 // ---- 4. Groups of ranks ----
@@ -288,22 +294,13 @@ static void *emu_split(Comm *parent, const size_t *members, size_t n, size_t me)
 static void emu_close(Comm *c) {
     Group *g = c->state->link;
     if (++g->left < g->size) return;
-    for (size_t i = 0; i < g->size * g->size; i++)
-        if (g->pair[i].sends)
-            fault("a message of %zu bytes from rank %zu to rank %zu on %s was never received",
-                  g->pair[i].sends->bytes, g->world_rank[i / g->size], g->world_rank[i % g->size], c->name);
-    for (Post *p = g->idle, *next; p; p = next) {
-        next = p->next;
-        buffer_free(&p->data);
-        free(p);
-    }
     free(g->pair);
     free(g);
 }
 
 // ---- 5. The launch ----
 
-static const Wire wire_emu = { false, emu_start, wait_until_done, wait_until_done, emu_split, emu_close };
+static const Wire wire_emu = { true, emu_start, emu_finish, wait_until_done, NULL, emu_split, emu_close };
 
 // Nothing is unwound: the other threads stand in the middle of their calls.
 static void end_process(int status) {

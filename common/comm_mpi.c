@@ -1,39 +1,37 @@
 // comm_mpi.c: ranks are MPI processes. Works with MPI 3.1 (no large counts). With GPUs this is the transport "staged":
 // comm.c has copied what is sent to host memory.
 //
-// Every operation is started nonblocking, and every wait is a loop around MPI_Test with a deadline: a lost or confused
-// rank becomes a message, not a hang. The loop yields the core, because tests run more ranks than there are cores.
+// Every operation is started nonblocking, and every wait is a loop around MPI_Testall with a deadline: a lost or
+// confused rank becomes a message, not a hang. The loop yields the core, because tests run more ranks than there are
+// cores. While a rank computes, device_meanwhile lets MPI move on what is under way.
 //
-// --reduce ordered: an exchange in which rank i gets part i of everybody, a sum in rank order, an all-gather of the
-// sums. That moves as many bytes as a ring does, and gives the bits of a sum from rank 0 to rank n-1. --reduce fast is
-// the library's own algorithm.
+// --reduce ordered: an exchange in which rank i gets part i of everybody, a sum in rank order, and an exchange of the
+// sums. That moves as many bytes as a ring does, and gives the bits of a sum from rank 0 to rank n-1. A blocking one is
+// done in place, piece by piece, so PIECE_BYTES are all that it needs, and a piece stays in the cache; a started one
+// has its request's scratch. --reduce fast is the library's own algorithm, for blocking sums.
 //
-//   1 checked calls and deadlines   2 collectives   3 point to point   4 communicators   5 the launch
+//   1 checked calls and deadlines   2 messages   3 sums   4 other collectives   5 communicators   6 the launch
+#define _GNU_SOURCE            // process_vm_readv
 #include "comm_mpi.h"
 #include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "device.h"
 
-// What a Request keeps while it is under way. MPI reads the tables of counts until the operation is complete.
+// What a Request keeps while it is under way.
 typedef struct {
-    MPI_Request request, stamp_request;
+    MPI_Request stamp_request, *request;   // [2 * size]
+    MPI_Status *status;
+    int requests, tag;
     uint64_t stamp;            // of the model clock: what this rank says, then the latest of all (a recv: the sender's)
-    size_t size;
-    int table[];               // 4 tables of `size` ints
+    int *part_count, *part_start;          // [size]: MPI reads them until an all-gather is complete
 } Flight;
-typedef struct { int *part_count, *part_start, *mine_count, *mine_start; } Tables;
-
-// A buffered send that its sender has waited for, but not yet its receiver.
-typedef struct Afloat {
-    struct Afloat *next;
-    Flight *flight;
-    Buffer data;
-    Request what;              // for messages only
-} Afloat;
 
 static MpiLink *link_of(const Request *r) { return r->comm->state->link; }
 
@@ -54,11 +52,11 @@ static int fits_int(size_t n) {
 
 void (*mpi_meanwhile)(void);
 
-// False when the deadline has passed.
-static bool poll_until(MPI_Request *request, MPI_Status *status, double timeout, int *error) {
+// Have all of them come? False: the deadline has passed.
+static bool poll_until(int n, MPI_Request *request, MPI_Status *status, double timeout, int *error) {
     double deadline = now() + timeout;
     for (int done = 0;;) {
-        *error = MPI_Test(request, &done, status);
+        *error = MPI_Testall(n, request, &done, status);
         if (done || *error != MPI_SUCCESS) return true;
         if (now() > deadline) return false;
         if (mpi_meanwhile) mpi_meanwhile();
@@ -71,38 +69,20 @@ _Noreturn void too_late(double timeout, const char *where) {
           "for whom", timeout, where);
 }
 
-static _Noreturn void wait_failed(const Request *r, int error, int class, size_t bytes) {
+static void wait_for(const Request *r, int n, MPI_Request *request, MPI_Status *status) {
+    int error, class;
     char text[200];
-    describe(r, text);
-    if (class == MPI_ERR_TRUNCATE && r->action != DO_RECV)
-        fault("sizes do not match in %s: a message was longer", text);
-    if (class != MPI_ERR_TRUNCATE) check_mpi(error, text);
-    fault("sizes do not match in %s: the message has %zu bytes", text, bytes);
-}
-
-static void wait_for(const Request *r, MPI_Request *request, MPI_Status *status) {
-    int error, class = MPI_SUCCESS;
     double timeout = r->comm->state->timeout * (r->patient ? 100 : 1);
-    if (!poll_until(request, status, timeout, &error)) {
-        char text[200];
-        describe(r, text);
-        too_late(timeout, text);
-    }
-    if (error == MPI_SUCCESS) return;
+    bool came = poll_until(n, request, status, timeout, &error);
+    if (came && error == MPI_SUCCESS) return;
+    describe(r, text);
+    if (!came) too_late(timeout, text);
     MPI_Error_class(error, &class);
-    MPI_Count bytes = 0;
-    if (class == MPI_ERR_TRUNCATE && status != MPI_STATUS_IGNORE)
-        MPI(MPI_Get_elements_x(status, MPI_BYTE, &bytes));     // Open MPI tells it of too long a message as well
-    wait_failed(r, error, class, (size_t)bytes);
-}
-
-static void wait_for_message(const Request *r, MPI_Request *request) {
-    MPI_Status status;
-    MPI_Count bytes;
-    wait_for(r, request, &status);
-    if (r->action != DO_RECV) return;
-    MPI(MPI_Get_elements_x(&status, MPI_BYTE, &bytes));        // an int would not do for 2 GiB
-    if ((size_t)bytes != r->count * element_size(r->element)) wait_failed(r, MPI_SUCCESS, MPI_SUCCESS, (size_t)bytes);
+    for (int i = 0; status != MPI_STATUSES_IGNORE && i < n && class == MPI_ERR_IN_STATUS; i++)
+        if (status[i].MPI_ERROR != MPI_SUCCESS && status[i].MPI_ERROR != MPI_ERR_PENDING)
+            MPI_Error_class(error = status[i].MPI_ERROR, &class);
+    if (class == MPI_ERR_TRUNCATE) fault("sizes do not match in %s: a message was longer", text);
+    check_mpi(error, text);
 }
 
 static MPI_Datatype datatype(Element e) {
@@ -111,49 +91,69 @@ static MPI_Datatype datatype(Element e) {
 }
 
 static Flight *flight_of(Request *r) {
-    if (!r->extra) {
-        Flight *f = host_alloc(sizeof *f + 4 * r->comm->size * sizeof f->table[0]);
-        f->size = r->comm->size;
+    size_t n = r->comm->size;
+    if (!r->extra) {                       // one block, freed with the request
+        Flight *f = host_alloc(sizeof *f + 2 * n * (sizeof *f->request + sizeof *f->status + sizeof *f->part_count));
+        f->request = (MPI_Request *)(f + 1);
+        f->status = (MPI_Status *)(f->request + 2 * n);
+        f->part_count = (int *)(f->status + 2 * n);
+        f->part_start = f->part_count + n;
         r->extra = f;
     }
     return r->extra;
 }
 
-// ---- 2. Collectives ----
+// ---- 2. Messages. One tag: those of a pair of ranks arrive in the order in which they were sent. Those of which a
+// collective is made have a tag of its number, and so cannot meet those of another one. ----
 
-// part_*: the parts of the whole by rank. mine_*: everybody's contribution to my part, one behind the other.
-static Tables make_tables(Request *r) {
-    Flight *f = flight_of(r);
-    size_t n = r->comm->size, mine = range_size(request_part(r, r->comm->rank));
-    Tables t = { f->table, f->table + n, f->table + 2 * n, f->table + 3 * n };
-    for (size_t i = 0; i < n; i++) {
-        Range part = request_part(r, i);
-        t.part_count[i] = fits_int(range_size(part));
-        t.part_start[i] = fits_int(part.lo);
-        t.mine_count[i] = fits_int(mine);
-        t.mine_start[i] = fits_int(i * mine);
+enum { TAG_DATA, TAG_STAMP, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 };           // MPI has 32767 tags at least
+
+static void send_piece(const Request *r, const char *from, size_t count, size_t to, int tag) {
+    Flight *f = r->extra;
+    MPI(MPI_Isend(from, fits_int(count), datatype(r->element), (int)to, tag, link_of(r)->comm,
+                  &f->request[f->requests++]));
+}
+static void receive_piece(const Request *r, char *to, size_t count, size_t from, int tag) {
+    Flight *f = r->extra;
+    MPI(MPI_Irecv(to, fits_int(count), datatype(r->element), (int)from, tag, link_of(r)->comm,
+                  &f->request[f->requests++]));
+}
+
+static void start_message(Request *r) {
+    if (r->action == DO_RECV) {
+        receive_piece(r, r->out, r->count, r->peer, TAG_DATA);
+        return;
     }
-    return t;
+    Flight *f = r->extra;                  // synchronous: complete when it is received, whatever its size
+    MPI(MPI_Issend(r->in, fits_int(r->count), datatype(r->element), fits_int(r->peer), TAG_DATA, link_of(r)->comm,
+                   &f->request[f->requests++]));
 }
 
-static bool library_sums(const Request *r) {                   // maxima and doubles never: their order is always fixed
-    return r->comm->state->reduce == REDUCE_FAST && r->element == REALS && r->action != DO_ALL_REDUCE_MAX;
+static size_t bytes_of(MPI_Status *status) {
+    MPI_Count bytes;                       // an int would not do for 2 GiB
+    MPI(MPI_Get_elements_x(status, MPI_BYTE, &bytes));
+    return (size_t)bytes;
 }
 
-// The exchange: part i of everybody's whole goes to rank i.
-static void start_exchange(Request *r, Tables t, MPI_Datatype type, MPI_Request *request) {
-    size_t n = r->comm->size;
-    buffer_reserve(&r->scratch, n * (size_t)t.mine_count[0] * element_size(r->element));
-    MPI(MPI_Ialltoallv(r->in.data, t.part_count, t.part_start, type, r->scratch.data, t.mine_count, t.mine_start, type,
-                       link_of(r)->comm, request));
+static void finish_message(Request *r) {
+    Flight *f = r->extra;
+    int error, class;
+    char text[200];
+    describe(r, text);
+    if (!poll_until(1, f->request, f->status, r->comm->state->timeout * (r->patient ? 100 : 1), &error))
+        too_late(r->comm->state->timeout * (r->patient ? 100 : 1), text);
+    if (error != MPI_SUCCESS) {
+        MPI_Error_class(error == MPI_ERR_IN_STATUS ? f->status->MPI_ERROR : error, &class);
+        if (class != MPI_ERR_TRUNCATE || r->action != DO_RECV) check_mpi(error, text);
+    }
+    if (r->action == DO_RECV && bytes_of(f->status) != r->count * element_size(r->element))
+        fault("sizes do not match in %s: the message has %zu bytes", text, bytes_of(f->status));
 }
 
 // The model clock's stamps travel beside the data: a maximum over the members; with a message, a second one.
 static bool stamped(const Request *r) { return r->booked && clock_config()->model; }
-enum { TAG_DATA, TAG_STAMP };
-
 static void start_stamp(Request *r) {
-    Flight *f = flight_of(r);
+    Flight *f = r->extra;
     MPI_Comm comm = link_of(r)->comm;
     f->stamp_request = MPI_REQUEST_NULL;
     if (!stamped(r)) return;
@@ -169,138 +169,163 @@ static void start_stamp(Request *r) {
 void mpi_meet(Request *r) {
     Flight *f = r->extra;
     if (!stamped(r) || f->stamp_request == MPI_REQUEST_NULL) return;
-    wait_for(r, &f->stamp_request, MPI_STATUS_IGNORE);
+    wait_for(r, 1, &f->stamp_request, MPI_STATUSES_IGNORE);
     r->stamp = f->stamp;
 }
 
-static void start_collective(Request *r) {
-    MPI_Comm comm = link_of(r)->comm;
-    MPI_Request *request = &flight_of(r)->request;
-    MPI_Datatype type = datatype(r->element);
-    Tables t = make_tables(r);
-    int count = fits_int(r->count), root = fits_int(r->peer), me = fits_int(r->comm->rank);
-    bool fast = library_sums(r);
-    char *in = r->in.data, *out = r->out.data;
-    switch (r->action) {
-    case DO_ALL_REDUCE:
-    case DO_ALL_REDUCE_MAX:
-        if (fast) MPI(MPI_Iallreduce(in, out, count, type, MPI_SUM, comm, request));
-        else start_exchange(r, t, type, request);
-        break;
-    case DO_REDUCE_SCATTER:
-        if (fast) MPI(MPI_Ireduce_scatter(in, out, t.part_count, type, MPI_SUM, comm, request));
-        else start_exchange(r, t, type, request);
-        break;
-    case DO_REDUCE:
-        if (fast) {
-            MPI(MPI_Ireduce(in, out, count, type, MPI_SUM, root, comm, request));
-        } else {
-            if (me == root) buffer_reserve(&r->scratch, r->comm->size * r->count * element_size(r->element));
-            MPI(MPI_Igather(in, count, type, r->scratch.data, count, type, root, comm, request));
-        }
-        break;
-    case DO_ALL_GATHER:
-        MPI(MPI_Iallgatherv(in, t.part_count[me], type, out, t.part_count, t.part_start, type, comm, request));
-        break;
-    case DO_BROADCAST: MPI(MPI_Ibcast(me == root ? in : out, count, type, root, comm, request)); break;
-    default: MPI(MPI_Ibarrier(comm, request)); break;
+// ---- 3. Sums ----
+
+enum { PIECE_BYTES = 1 << 20 };
+static char *piece;                        // this process's, of PIECE_BYTES: where the contributions of a piece meet
+
+// Elements [at, at + most) of every rank's part, if it has them.
+static Range piece_of(const Request *r, size_t rank, size_t at, size_t most) {
+    Range part = request_part(r, rank);
+    size_t left = range_size(part) > at ? range_size(part) - at : 0;
+    return (Range){ part.lo + at, part.lo + at + (left < most ? left : most) };
+}
+
+// Everybody's piece of my part comes to scratch, `most` elements apart.
+static void start_contributions(const Request *r, char *scratch, size_t at, size_t most) {
+    size_t size = element_size(r->element), me = r->comm->rank;
+    int tag = ((Flight *)r->extra)->tag;
+    Range mine = piece_of(r, me, at, most);
+    for (size_t i = 0; i < r->comm->size; i++)
+        if (i != me && range_size(mine)) receive_piece(r, scratch + i * most * size, range_size(mine), i, tag);
+    for (size_t i = 0; i < r->comm->size; i++) {
+        Range theirs = piece_of(r, i, at, most);
+        if (i != me && range_size(theirs)) send_piece(r, r->in + theirs.lo * size, range_size(theirs), i, tag);
     }
 }
 
-// The exchanged parts lie one behind the other in scratch.
-static void sum_parts(Request *r, char *out, size_t count) {
-    const char *parts[r->comm->size];
-    for (size_t i = 0; i < r->comm->size; i++) parts[i] = r->scratch.data + i * count * element_size(r->element);
-    combine_in_rank_order(r, out, parts, count);
+// My piece, in its place in out, goes to everybody, and theirs come.
+static void start_sums(const Request *r, size_t at, size_t most) {
+    size_t size = element_size(r->element), me = r->comm->rank;
+    int tag = ((Flight *)r->extra)->tag + 1;
+    Range mine = piece_of(r, me, at, most);
+    for (size_t i = 0; i < r->comm->size; i++) {
+        Range theirs = piece_of(r, i, at, most);
+        if (i != me && range_size(theirs)) receive_piece(r, r->out + theirs.lo * size, range_size(theirs), i, tag);
+    }
+    for (size_t i = 0; i < r->comm->size; i++)
+        if (i != me && range_size(mine)) send_piece(r, r->out + mine.lo * size, range_size(mine), i, tag);
 }
 
-static void finish_collective(Request *r) {
+static void wait_for_pieces(const Request *r) {
     Flight *f = r->extra;
-    wait_for(r, &f->request, MPI_STATUS_IGNORE);
-    if (library_sums(r)) return;
-    Range part = request_part(r, r->comm->rank);
-    if (r->action == DO_REDUCE_SCATTER) sum_parts(r, r->out.data, range_size(part));
-    if (r->action == DO_REDUCE && r->comm->rank == r->peer) sum_parts(r, r->out.data, r->count);
+    wait_for(r, f->requests, f->request, f->status);
+    f->requests = 0;
+}
+
+static void finish_piece(const Request *r, const char *scratch, size_t at, size_t most) {
+    size_t size = element_size(r->element);
+    bool part_only = r->action == DO_REDUCE_SCATTER;           // is out
+    Range mine = piece_of(r, r->comm->rank, at, most);
+    const char *parts[r->comm->size];
+    wait_for_pieces(r);
+    for (size_t i = 0; i < r->comm->size; i++) parts[i] = scratch + i * most * size;
+    parts[r->comm->rank] = r->in + mine.lo * size;
+    if (range_size(mine)) combine_in_rank_order(r, r->out + (part_only ? at : mine.lo) * size, parts, range_size(mine));
     if (r->action != DO_ALL_REDUCE && r->action != DO_ALL_REDUCE_MAX) return;
-    sum_parts(r, r->out.data + part.lo * element_size(r->element), range_size(part));
-    MPI_Datatype type = datatype(r->element);
-    MPI(MPI_Iallgatherv(MPI_IN_PLACE, 0, type, r->out.data, f->table, f->table + f->size, type, link_of(r)->comm,
-                        &f->request));
-    wait_for(r, &f->request, MPI_STATUS_IGNORE);
+    start_sums(r, at, most);
+    wait_for_pieces(r);
 }
 
-// ---- 3. Point to point. One tag: messages of a pair of ranks arrive in the order in which they were sent. ----
+static size_t longest_part(const Request *r) {
+    return r->action == DO_REDUCE ? r->count : ceil_div(r->count, r->comm->size);
+}
 
-static void start_message(Request *r) {
-    MPI_Request *request = &flight_of(r)->request;
-    int count = fits_int(r->count), peer = fits_int(r->peer);
-    MPI_Datatype type = datatype(r->element);
+static void sum_by_pieces(Request *r) {
+    size_t most = PIECE_BYTES / element_size(r->element) / r->comm->size;
+    if (!piece) piece = host_alloc(PIECE_BYTES);
+    for (size_t at = 0; at < longest_part(r); at += most) {
+        start_contributions(r, piece, at, most);
+        finish_piece(r, piece, at, most);
+    }
+}
+
+// Maxima and doubles never: their order is always fixed. In pieces too, as the library's scratch is as large as what it
+// is given.
+static bool library_sums(const Request *r) {
+    return r->comm->state->reduce == REDUCE_FAST && r->element == REALS && !r->later &&
+           (r->action == DO_ALL_REDUCE || r->action == DO_REDUCE);
+}
+static void sum_by_library(Request *r) {
     MPI_Comm comm = link_of(r)->comm;
-    if (r->action == DO_RECV) MPI(MPI_Irecv(r->out.data, count, type, peer, TAG_DATA, comm, request));
-    else if (r->buffered) MPI(MPI_Isend(r->in.data, count, type, peer, TAG_DATA, comm, request));
-    else MPI(MPI_Issend(r->in.data, count, type, peer, TAG_DATA, comm, request));      // complete when it is received
-}
-
-static void reap_afloat(MpiLink *l) {
-    for (Afloat **place = &l->afloat; *place;) {
-        Afloat *a = *place;
-        int done, stamped;
-        MPI(MPI_Test(&a->flight->request, &done, MPI_STATUS_IGNORE));
-        MPI(MPI_Test(&a->flight->stamp_request, &stamped, MPI_STATUS_IGNORE));
-        if (!done || !stamped) {
-            place = &a->next;
-            continue;
-        }
-        *place = a->next;
-        a->next = l->landed;
-        l->landed = a;
+    MPI_Request request;
+    size_t most = PIECE_BYTES / sizeof(real);
+    for (size_t at = 0; at < r->count; at += most) {
+        int count = fits_int(r->count - at < most ? r->count - at : most);
+        const real *in = (const real *)r->in + at;
+        real *out = (real *)r->out + at;
+        bool gets = r->action == DO_ALL_REDUCE || r->comm->rank == r->peer, in_place = gets && in == out;
+        if (r->action == DO_ALL_REDUCE)
+            MPI(MPI_Iallreduce(in_place ? MPI_IN_PLACE : in, out, count, datatype(REALS), MPI_SUM, comm, &request));
+        else
+            MPI(MPI_Ireduce(in_place ? MPI_IN_PLACE : in, gets ? out : NULL, count, datatype(REALS), MPI_SUM,
+                            (int)r->peer, comm, &request));
+        wait_for(r, 1, &request, MPI_STATUSES_IGNORE);
     }
 }
 
-// The sender goes on without its receiver; the copy lives until that has come. The request gets an older one's buffers
-// in exchange, so that a step allocates nothing.
-static void set_afloat(Request *r) {
-    MpiLink *l = link_of(r);
-    reap_afloat(l);
-    Afloat *a = l->landed;
-    if (a) l->landed = a->next;
-    else a = host_alloc(sizeof *a);
-    Flight *flight = a->flight;
-    Buffer data = a->data;
-    *a = (Afloat){ .next = l->afloat, .flight = r->extra, .data = r->in, .what = *r };
-    l->afloat = a;
-    r->extra = flight;
-    r->in = data;
+// ---- 4. Other collectives ----
+
+static void start_all_gather(Request *r) {
+    Flight *f = r->extra;
+    MPI_Datatype type = datatype(r->element);
+    Range mine = request_part(r, r->comm->rank);
+    for (size_t i = 0; i < r->comm->size; i++) {
+        f->part_count[i] = fits_int(range_size(request_part(r, i)));
+        f->part_start[i] = fits_int(request_part(r, i).lo);
+    }
+    bool in_place = r->in == r->out + mine.lo * element_size(r->element);
+    MPI(MPI_Iallgatherv(in_place ? MPI_IN_PLACE : r->in, fits_int(range_size(mine)), type, r->out, f->part_count,
+                        f->part_start, type, link_of(r)->comm, f->request));
+    f->requests = 1;
 }
 
-static void free_landed(MpiLink *l) {
-    while (l->landed) {
-        Afloat *a = l->landed;
-        l->landed = a->next;
-        free(a->flight);
-        buffer_free(&a->data);
-        free(a);
-    }
+static void start_broadcast(Request *r) {
+    Flight *f = r->extra;
+    void *data = r->comm->rank == r->peer ? (void *)r->in : r->out;
+    MPI(MPI_Ibcast(data, fits_int(r->count), datatype(r->element), (int)r->peer, link_of(r)->comm, f->request));
+    f->requests = 1;
 }
+
+static bool message(const Request *r) { return r->action == DO_SEND || r->action == DO_RECV; }
+static size_t under_way;                   // started operations of this rank
 
 void mpi_start(Request *r) {
-    reap_afloat(link_of(r));
-    if (r->action == DO_SEND || r->action == DO_RECV) start_message(r);
-    else start_collective(r);
+    Flight *f = flight_of(r);
+    f->requests = 0;
+    f->tag = TAG_COLLECTIVE + (int)(r->comm->state->meetings % COLLECTIVES) * 2;
+    under_way += r->later;
+    if (message(r)) start_message(r);
+    else if (r->action == DO_ALL_GATHER) start_all_gather(r);
+    else if (r->action == DO_BROADCAST) start_broadcast(r);
+    else if (r->action == DO_BARRIER) MPI(MPI_Ibarrier(link_of(r)->comm, &f->request[f->requests++]));
+    else if (r->later) start_contributions(r, r->scratch, 0, longest_part(r));
     start_stamp(r);
 }
 
 void mpi_finish(Request *r) {
-    if (r->buffered) {
-        set_afloat(r);
-        return;
-    }
-    if (r->action == DO_SEND || r->action == DO_RECV) wait_for_message(r, &((Flight *)r->extra)->request);
-    else finish_collective(r);
+    if (message(r)) finish_message(r);
+    else if (!request_adds(r)) wait_for_pieces(r);
+    else if (r->later) finish_piece(r, r->scratch, 0, longest_part(r));
+    else if (library_sums(r)) sum_by_library(r);
+    else sum_by_pieces(r);
+    under_way -= r->later;
     mpi_meet(r);
 }
 
-// ---- 4. Communicators ----
+// A long message moves only while MPI is called, at one end or at both. Called between the products of a rank that
+// computes, and while it waits for its GPU.
+static void move_on(double waited) {
+    int any;
+    (void)waited;
+    if (under_way) MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE));
+}
+
+// ---- 5. Communicators ----
 
 void mpi_link_open(MpiLink *l, MPI_Comm comm) {
     l->comm = comm;
@@ -329,21 +354,11 @@ static void *mpi_split(Comm *parent, const size_t *members, size_t n, size_t me)
 
 void mpi_link_close(Comm *c) {
     MpiLink *l = c->state->link;
-    for (double deadline = now() + c->state->timeout; l->afloat; sched_yield()) {
-        reap_afloat(l);
-        if (!l->afloat || now() < deadline) continue;
-        char text[200];
-        describe(&l->afloat->what, text);
-        too_late(c->state->timeout, text);
-    }
-    free_landed(l);
     MPI_Status status;
-    int forgotten, bytes;
+    int forgotten;
     MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, l->comm, &forgotten, &status));
-    if (forgotten) {
-        MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));
-        fault("a message of %d bytes from rank %d of %s was never received", bytes, status.MPI_SOURCE, c->name);
-    }
+    if (forgotten) fault("a message of %zu bytes from rank %d of %s was never received", bytes_of(&status),
+                         status.MPI_SOURCE, c->name);
     MPI(MPI_Comm_free(&l->comm));
 }
 static void mpi_close(Comm *c) {
@@ -351,9 +366,9 @@ static void mpi_close(Comm *c) {
     free(c->state->link);
 }
 
-static const Wire wire_mpi = { false, mpi_start, mpi_finish, mpi_meet, mpi_split, mpi_close };
+static const Wire wire_mpi = { false, mpi_start, mpi_finish, mpi_meet, NULL, mpi_split, mpi_close };
 
-// ---- 5. The launch ----
+// ---- 6. The launch ----
 
 static bool number_in_environment(const char *const *names, size_t *value) {
     for (; *names; names++) {
@@ -421,14 +436,36 @@ static void abort_all(int status) {
     _exit(status);
 }
 
+// May one process read the memory of another here? Open MPI's receivers take long messages so, while their senders
+// compute. Where it is forbidden, as in many containers, Open MPI would complain about every message.
+static bool single_copy_works(void) {
+    static volatile int there = 1;
+    int here = 0, status = 1;
+    pid_t parent = getpid();
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);        // as Open MPI does
+    pid_t child = fork();
+    if (child == 0) {
+        struct iovec to = { &here, sizeof here }, from = { (void *)&there, sizeof there };
+        there = 0;                         // the child's own: the parent's is still 1
+        _exit(process_vm_readv(parent, &to, 1, &from, 1, 0) == sizeof here && here == 1 ? 0 : 1);
+    }
+    return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
 void comm_process_begin(int *argc, char ***argv) {
     size_t rank, size;
     if (!comm_launched_by_mpi(&rank, &size)) return;
+    if (!single_copy_works()) {
+        setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);         // Open MPI 4
+        setenv("OMPI_MCA_smsc", "^cma", 0);                                    // Open MPI 5
+    }
     // With more ranks than cores, a rank that waits must give its core away, or every message takes a time slice.
     const char *local = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     if (local && atol(local) > sysconf(_SC_NPROCESSORS_ONLN)) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     device_prepare();
-    MPI(MPI_Init(argc, argv));
+    // Only the thread that runs the rank calls MPI; others may compute.
+    int provided;
+    MPI(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
     MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     comm_launched_by_mpi(&this_rank, &this_world_size);
     end_all_ranks = abort_all;
@@ -451,15 +488,19 @@ Comm *mpi_side_channel(const LaunchOptions *o) { return duplicate_world(o, "side
 
 void mpi_run(const LaunchOptions *o, RankBody body) {
     Comm *world = duplicate_world(o, "world");
+    device_meanwhile = move_on;
     comm_run_rank(world, mpi_side_channel(o), body);
+    device_meanwhile = NULL;
     mpi_leave_together(o);
 }
 
 void mpi_leave_together(const LaunchOptions *o) {
+    free(piece);
     // No process may finalize while another can still fail: Open MPI's mpirun then sometimes hangs or crashes.
     MPI_Request request;
     int error;
     MPI(MPI_Ibarrier(MPI_COMM_WORLD, &request));
-    if (!poll_until(&request, MPI_STATUS_IGNORE, o->timeout, &error)) too_late(o->timeout, "the end of all processes");
+    if (!poll_until(1, &request, MPI_STATUSES_IGNORE, o->timeout, &error))
+        too_late(o->timeout, "the end of all processes");
     check_mpi(error, "MPI_Ibarrier");
 }

@@ -10,12 +10,9 @@ void check_mpi(int error, const char *call);                   // fault() with i
 _Noreturn void too_late(double timeout, const char *where);    // fault(): so many seconds were waited there
 
 // The link of a Comm: a transport built on this one has it as the first member of its own.
-typedef struct {
-    MPI_Comm comm;
-    struct Afloat *afloat, *landed;        // buffered sends; landed: received, kept for the next one
-} MpiLink;
+typedef struct { MPI_Comm comm; } MpiLink;
 void mpi_link_open(MpiLink *l, MPI_Comm comm);
-void mpi_link_close(Comm *c);              // waits for buffered sends, frees all but the MpiLink itself
+void mpi_link_close(Comm *c);              // frees all but the MpiLink itself
 MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t n, size_t me);     // as Wire's split
 
 // Wire's, for a Request whose buffers are host memory. They use r->extra.

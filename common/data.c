@@ -1,10 +1,14 @@
 // data.c: see data.h.
 #include "common/data.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include "common/random.h"
 
 enum { KEY_DATA = 3, KEY_LENGTH = 4 };             // beside layer.c's: what a random number is for
@@ -38,23 +42,78 @@ static unsigned char *read_whole(const char *path, size_t *bytes) {
     return text;
 }
 
+// A regular file is mapped, so all ranks of a node share its pages. NULL: it cannot be.
+static const unsigned char *map(const char *path, size_t *bytes) {
+    struct stat is;
+    if (stat(path, &is) != 0 || !S_ISREG(is.st_mode)) return NULL;     // to open a pipe may take what is in it
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return NULL;
+    void *p = fstat(file, &is) == 0 && is.st_size > 0 ? mmap(NULL, (size_t)is.st_size, PROT_READ, MAP_SHARED, file, 0)
+                                                         : MAP_FAILED;
+    close(file);
+    *bytes = p == MAP_FAILED ? 0 : (size_t)is.st_size;
+    return p == MAP_FAILED ? NULL : p;
+}
+
+// Is it the same text on another machine? Looks at some of its pages, so that the others need not be read.
+static uint64_t fingerprint(const unsigned char *text, size_t bytes) {
+    enum { PLACES = 64, EACH = 512 };
+    uint64_t key = random_key(0, bytes);
+    for (size_t i = 0; i < PLACES; i++)
+        for (size_t at = bytes / PLACES * i, end = at + EACH; at < end && at < bytes; at++)
+            key = random_key(key, text[at]);
+    return key;
+}
+
+// Rank 0's text for those who cannot see the file, or see another one. The others take part, and forget it.
+static void send_text(Data *d, bool missing) {
+    enum { PIECE = 1 << 20 };
+    unsigned char *scratch = host_alloc(PIECE), *whole = missing ? host_alloc(d->bytes) : NULL;
+    for (size_t at = 0, n; at < d->bytes; at += n) {
+        n = d->bytes - at < PIECE ? d->bytes - at : PIECE;
+        if (this_rank == 0) memcpy(scratch, d->text + at, n);
+        side_broadcast(scratch, n);
+        if (missing) memcpy(whole + at, scratch, n);
+    }
+    if (missing) d->text = whole;
+    free(scratch);
+}
+
 Data data_text(const char *path, size_t context, uint64_t seed) {
     if (!path) path = DEFAULT_TEXT;
     Data d = { .vocab = 256, .context = context, .seed = seed };
-    unsigned char *text = this_rank == 0 ? read_whole(path, &d.bytes) : NULL;
+    d.text = map(path, &d.bytes);
+    d.mapped = d.text != NULL;
+    if (this_rank == 0 && !d.mapped) d.text = read_whole(path, &d.bytes);
     if (this_world_size > 1) {
-        side_broadcast(&d.bytes, sizeof d.bytes);
-        if (!text) text = host_alloc(d.bytes);
-        side_broadcast(text, d.bytes);
+        struct { uint64_t print; size_t bytes; } first = { d.text ? fingerprint(d.text, d.bytes) : 0, d.bytes };
+        uint64_t mine = first.print;
+        side_broadcast(&first, sizeof first);
+        bool missing = this_rank > 0 && mine != first.print, somebody = false;
+        if (missing) data_free(&d);
+        void *all = NULL;
+        size_t *sizes = NULL;
+        side_gather(&missing, sizeof missing, &all, &sizes);
+        for (size_t r = 0; all && r < this_world_size; r++) somebody |= ((bool *)all)[r];
+        free(all);
+        free(sizes);
+        side_broadcast(&somebody, sizeof somebody);
+        d.bytes = first.bytes;
+        if (somebody) send_text(&d, missing);
     }
-    d.text = text;
     d.train_bytes = d.bytes - d.bytes / 10;
     REQUIRE(d.bytes - d.train_bytes > context && d.train_bytes > context,
             "the text %s has %zu bytes, too few for --context %zu: at least %zu are needed (a tenth is held out)",
             path, d.bytes, context, 10 * (context + 1));
     return d;
 }
-void data_free(Data *d) { free((void *)d->text); }
+
+void data_free(Data *d) {
+    if (d->mapped) munmap((void *)d->text, d->bytes);
+    else free((void *)d->text);
+    d->text = NULL;
+    d->mapped = false;
+}
 
 static uint64_t sequence_key(const Data *d, int what, uint64_t step, size_t n) {
     return random_key(random_key(random_key(d->seed, (uint64_t)what), step), n);

@@ -7,14 +7,15 @@
 
 typedef struct {
     const unsigned char *text;                     // NULL: synthetic tokens
+    bool mapped;                                   // text is a file's pages, shared by all ranks of a node
     size_t bytes, train_bytes;                     // the last tenth is held out
     size_t vocab, context;                         // V, T
     uint64_t seed;
     bool ragged;                                   // sequences end early at different lengths: unequal token counts
 } Data;
 Data data_synthetic(size_t vocab, size_t context, uint64_t seed);      // ragged
-// Bytes, V = 256; path NULL: this tree's own text. Rank 0 reads it and sends it to the others over the side channel:
-// all have the same text, and it may be a pipe.
+// Bytes, V = 256; path NULL: this tree's own text. All have rank 0's text: who cannot see the file, or sees another
+// one, is sent it over the side channel; so it may be a pipe.
 Data data_text(const char *path, size_t context, uint64_t seed);
 void data_free(Data *d);
 

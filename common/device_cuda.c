@@ -7,6 +7,7 @@
 //   1 errors   2 the GPU of a process   3 what a rank has   4 kernels   5 memory   6 products   7 marks
 #include "device_cuda.h"
 #include <cublas_v2.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include "device.h"
@@ -69,6 +70,11 @@ const char *device_name(void) { return "standin"; }
 const char *device_name(void) { return "cuda"; }
 #endif
 bool device_is_gpu(void) { return true; }
+void (*device_meanwhile)(double waited);
+int device_threads = 1;
+void device_set_threads(size_t threads) {
+    REQUIRE(threads == 1, "--threads %zu: on a GPU a rank has one thread", threads);
+}
 
 size_t device_gpus(void) {
     int gpus = 0, driver = 0, runtime = 0;
@@ -103,7 +109,12 @@ void device_prepare(void) {
 
 static void make_ready(void) {
     if (mine.ready) return;
+    cudaMemPool_t pool;
+    uint64_t all = UINT64_MAX;
     CUDA(cudaSetDevice(chosen.gpu));
+    // What is freed stays in the pool for the next request, and is not given back at every wait.
+    CUDA(cudaDeviceGetDefaultMemPool(&pool, chosen.gpu));
+    CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));
     CUDA(cudaStreamCreateWithFlags(&mine.stream, cudaStreamNonBlocking));
     CUBLAS(cublasCreate(&mine.blas));
     CUBLAS(cublasSetStream(mine.blas, mine.stream));
@@ -134,7 +145,18 @@ cudaStream_t device_stream(void) {
 
 void device_divert(cudaStream_t stream) { mine.other = stream; }
 
-void device_synchronize(void) { CUDA(cudaStreamSynchronize(current_stream())); }
+void device_synchronize(void) {
+    cudaStream_t stream = current_stream();
+    cudaError_t state = cudaErrorNotReady;
+    for (double since = now(); device_meanwhile && state == cudaErrorNotReady; sched_yield()) {
+        state = cudaStreamQuery(stream);
+        if (state != cudaErrorNotReady) break;
+        cudaGetLastError();                        // it is none: do not let the next launch find it
+        device_meanwhile(now() - since);
+    }
+    if (state == cudaErrorNotReady) state = cudaStreamSynchronize(stream);
+    check_cuda(state, "cudaStreamSynchronize");
+}
 
 // ---- 4. Kernels ----
 
@@ -153,8 +175,16 @@ void device_launched(const char *op, cudaError_t error) {
 
 void *device_alloc(size_t bytes) {
     void *p = NULL;
+    cudaMemPool_t pool;
     make_ready();
     cudaError_t error = cudaMallocAsync(&p, bytes ? bytes : 1, mine.stream);
+    if (error == cudaErrorMemoryAllocation) {      // once more, without what the pool holds and nobody uses
+        cudaGetLastError();
+        device_synchronize();
+        CUDA(cudaDeviceGetDefaultMemPool(&pool, chosen.gpu));
+        CUDA(cudaMemPoolTrimTo(pool, 0));
+        error = cudaMallocAsync(&p, bytes ? bytes : 1, mine.stream);
+    }
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();                        // it is told now: forget it
         return NULL;
@@ -215,6 +245,26 @@ void device_gemm(int a_transposed, int b_transposed, int m, int n, int k,
     device_stream();
     CUBLAS(CUBLAS_GEMM(mine.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
                        n, m, k, &one, b, ldb, a, lda, &zero, c, ldc));
+}
+
+#ifdef REAL_IS_DOUBLE
+#define CUBLAS_GEMM_BATCH cublasDgemmStridedBatched
+#else
+#define CUBLAS_GEMM_BATCH cublasSgemmStridedBatched
+#endif
+
+// cuBLAS knows one step: a call for every i.
+void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k, const size_t count[2],
+                       const real *a, int lda, BatchSteps a_steps, const real *b, int ldb, BatchSteps b_steps,
+                       real *c, int ldc, BatchSteps c_steps) {
+    const real one = 1, zero = 0;
+    device_stream();
+    for (size_t i = 0; i < count[0]; i++)
+        CUBLAS(CUBLAS_GEMM_BATCH(mine.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                 a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one,
+                                 b + i * b_steps.step[0], ldb, (long long)b_steps.step[1],
+                                 a + i * a_steps.step[0], lda, (long long)a_steps.step[1], &zero,
+                                 c + i * c_steps.step[0], ldc, (long long)c_steps.step[1], (int)count[1]));
 }
 
 // ---- 7. Marks ----

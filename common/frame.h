@@ -21,6 +21,7 @@ typedef struct {
     LaunchOptions launch;
     LaunchChoice choice;
     uint64_t seed;
+    size_t threads;                            // of a rank; 0: the lesson decides
     bool color, tf32;
     void (*lesson)(Run *run);
     double started;
@@ -58,9 +59,15 @@ const char *report_mark(Run *run, bool pass, const char *good, const char *bad);
 uint64_t text_hash(const char *text);
 
 // ---- snapshot.c ----
+// What a rank holds of a tensor, without its values: how many elements; which, as a sum over hashes of their places;
+// and what they are, as a sum over hashes of place and bits. Sums do not depend on the order, so those of parts add up.
+typedef struct { uint64_t places, digest; size_t count, nans, rank; } PartPrint;
+
 typedef struct {
     char *name;
     size_t rows, cols;
+    PartPrint *prints;                         // of a snapshot of fingerprints; no values and owners then
+    size_t print_count;
     real *values;
     unsigned *owner;                           // per element: 1 + the first rank that put it; 0: nobody did
     bool clash;                                // two puts of one element differ: where, who, what
@@ -73,10 +80,11 @@ struct Snapshot {
     char label[32];                            // what names end with
     char *bytes;                               // this rank's puts, serialised, until the join
     size_t size, capacity;
-    bool joined;
+    bool joined, prints;
     Whole *wholes;                             // on rank 0, after the join
     size_t count;
 };
 Whole *snapshot_find(Snapshot *s, const char *name);           // NULL when there is none
 uint64_t real_bits(real x);
+uint64_t element_digest(uint64_t name, size_t i, real value);  // of element i of the tensor with this text_hash
 #endif

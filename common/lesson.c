@@ -2,6 +2,7 @@
 #include "frame.h"
 #include "clock.h"
 #include "device.h"
+#include "kernels.h"
 #include "output.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,10 +12,13 @@
 static void print_title(const Program *p, size_t ranks) {
     printf("%s %s, %s, %s%s, %zu rank%s (%s), ", p->tag, device_name(), p->choice.transport, REAL_NAME,
            p->tf32 ? " with products in tf32" : "", ranks, ranks == 1 ? "" : "s", p->choice.why);
+    if (p->threads > 1) printf("%zu threads each, ", p->threads);
     printf("reduce %s, seed %" PRIu64 ", ", p->launch.reduce == REDUCE_FAST ? "fast" : "ordered", p->seed);
     const ClockConfig *c = clock_config();
-    if (c->model) printf("clock model (device %s, link %s)\n", c->device.name, c->link.name);
-    else printf("clock wall\n");
+    if (c->model) printf("clock model (device %s, link %s)", c->device.name, c->link.name);
+    else printf("clock wall");
+    if (kernels_mended()) printf(", %s kernels (OpenBLAS had chosen %s)", kernels_in_use(), kernels_mended());
+    printf("\n");
     printf("%s %s\n", p->tag, lesson_info.question);
 }
 
@@ -101,9 +105,12 @@ static void read_common_options(Program *p) {
     REQUIRE(!p->tf32 || sizeof(real) == sizeof(float), "--tf32 makes products of fp32 coarser and faster; this is %s",
             REAL_NAME);
     p->launch.reduce = strcmp(settings_find(s, "reduce")->text, "fast") == 0 ? REDUCE_FAST : REDUCE_ORDERED;
+    const Setting *threads = settings_find(s, "threads");
+    if (threads->text != NULL) p->threads = (size_t)setting_whole(threads, 1, 1024);
     p->launch.timeout = setting_real(timeout);
     REQUIRE(p->launch.timeout > 0 && p->launch.timeout <= 1e6,
             "--timeout %s: expected seconds, more than 0 and at most 1000000", timeout->text);
+    usage_wait = 1 + (long)(p->launch.timeout / 2);
 }
 
 // Real time says little when ranks take turns on the cores.
@@ -132,10 +139,22 @@ static int help(const Settings *s, const char *program) {
     return 0;
 }
 
+// The launcher of another MPI than the program's starts processes that do not know of each other: worlds of one.
+static void begin_process(int *argc, char ***argv) {
+    size_t rank, started;
+    comm_launched_by_mpi(&rank, &started);     // what the launcher says, before MPI does
+    comm_process_begin(argc, argv);
+    if (started == 1 || this_world_size > 1) return;
+    this_rank = rank;                          // the first one speaks
+    usage_wait = 3;                            // and this launcher may leave the others alone
+    usage_error("the launcher started %zu processes, but MPI sees each of them alone: the program was built with "
+                "another MPI than the launcher's. Name both, as in make CC=mpicc.mpich MPIRUN=mpirun.mpich", started);
+}
+
 int lesson_main(int argc, char **argv, void (*lesson)(Run *run), const Option *options) {
     Program program = {.lesson = lesson, .started = now(), .status = STATUS_FAULT};
     setvbuf(stdout, NULL, _IOLBF, 0);          // a line is seen when it is true, in a pipe too
-    comm_process_begin(&argc, &argv);
+    begin_process(&argc, &argv);
     snprintf(program.tag, sizeof program.tag, "[%s %s]", lesson_info.id, lesson_info.name);
     program.settings = settings_parse(argc, argv, options);
     if (program.settings.help) program.status = help(&program.settings, argv[0]);
@@ -144,6 +163,7 @@ int lesson_main(int argc, char **argv, void (*lesson)(Run *run), const Option *o
         program.choice = comm_choose(&program.launch);
         choose_clock(&program);
         device_init();
+        if (program.threads) device_set_threads(program.threads);
         if (program.tf32) device_allow_tf32();
         comm_run(&program.launch, &program.choice, rank_body, &program);
         comm_process_end();

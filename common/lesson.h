@@ -44,6 +44,7 @@ void config_text(Run *run, const char *name, const char *value);
 // Values are copied at once (download), so the tensor may change afterwards.
 typedef struct Snapshot Snapshot;
 Snapshot *snapshot_new(Run *run);
+Snapshot *snapshot_new_prints(Run *run);       // of fingerprints, not values: for check_replicas, and for large models
 // part is the block of the whole [rows, cols] tensor `name` that starts at (row0, col0).
 void snapshot_put(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part, size_t row0, size_t col0);
 // elements [first, first + count(part)) of the flattened whole
@@ -63,6 +64,9 @@ void snapshot_free(Snapshot *s);
 // worst.
 bool check_close(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
 bool check_equal(Run *run, const char *what, Snapshot *got, Snapshot *want);            // every bit
+// Of a snapshot of fingerprints: every element is held by somebody, none is NaN, and ranks that hold the same part hold
+// the same bits of it. Parts may be held by several ranks, but may not overlap otherwise.
+bool check_replicas(Run *run, const char *what, Snapshot *got);
 // Numbers that every rank holds alike (losses, norms); want is read on rank 0. Error relative to max(|want|).
 bool check_numbers(Run *run, const char *what, const char *name, const double *got, const double *want, size_t n,
                    double limit);

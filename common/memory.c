@@ -1,11 +1,11 @@
-// memory.c: arenas, the ledger of bytes, and the blocks kept for the next request.
+// memory.c: arenas and the ledger of bytes. What is live in the ledger is what the device has given out, block by
+// block; what is freed goes back to it. That a step does not cost the operating system anything is the device's affair.
 //
 // Everything here belongs to one rank. Ranks may be threads of one process, so the state is thread-local, and a block
-// remembers whose it is. The ledger counts what was asked for; kept blocks are real memory of the process, but nobody's
-// bytes, so they are not in the ledger.
+// remembers whose it is.
 //
-// Behind every block lie a few guard bytes, looked at when the block is freed: blocks are reused, so an address
-// sanitizer would not see a write past the end.
+// Behind every block lie a few guard bytes, looked at when the block is freed: on a GPU no sanitizer sees a write past
+// the end.
 #include "memory.h"
 #include "record.h"
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "device.h"
 #include "util.h"
 
-enum { GRAIN = 64, GUARD = 16, GUARD_BYTE = 0xa5, POISON_BYTE = 0xff /* NaN as float and as double */, LISTS = 256 };
+enum { GUARD = 16, GUARD_BYTE = 0xa5, POISON_BYTE = 0xff /* NaN as float and as double */ };
 
 const char *const memory_category_name[MEM_CATEGORIES] = {
     "parameters", "gradients", "optimizer", "activations", "communication", "workspace", "reference"
@@ -22,21 +22,22 @@ const char *const memory_category_name[MEM_CATEGORIES] = {
 // The description of a block is host memory, its data is the device's.
 typedef struct Block Block;
 struct Block {
-    Block *next;                        // in its arena, or in a list of kept blocks
+    Block *next;                        // in its arena
     char *data;
-    size_t bytes, size_class;           // asked for; rounded up to a multiple of GRAIN
-    size_t rank;
+    size_t bytes, rank;
     MemoryCategory category;            // as booked, which is not the arena's while the ledger is paused
     bool guarded;
 };
 
 static _Thread_local struct {
     size_t now[MEM_CATEGORIES], peak[MEM_CATEGORIES];
-    size_t total, total_peak;           // without MEM_REFERENCE
+    size_t total, total_peak, total_most;          // without MEM_REFERENCE; most: never reset
     size_t pauses;
     bool poison_off;
-    Block *kept[LISTS];                 // by size class
 } mine;
+
+// Of all ranks of this process, reference too. One runs at a time.
+static size_t process, process_most;
 
 // ---- the ledger ----
 
@@ -47,14 +48,17 @@ static void raise_peak(size_t *peak, size_t now) {
 static void book(MemoryCategory c, size_t bytes) {
     mine.now[c] += bytes;
     raise_peak(&mine.peak[c], mine.now[c]);
+    raise_peak(&process_most, process += bytes);
     record_bytes(c, mine.now[c]);
     if (c == MEM_REFERENCE) return;
     mine.total += bytes;
     raise_peak(&mine.total_peak, mine.total);
+    raise_peak(&mine.total_most, mine.total);
 }
 
 static void unbook(MemoryCategory c, size_t bytes) {
     mine.now[c] -= bytes;
+    process -= bytes;
     record_bytes(c, mine.now[c]);
     if (c != MEM_REFERENCE) mine.total -= bytes;
 }
@@ -62,6 +66,8 @@ static void unbook(MemoryCategory c, size_t bytes) {
 size_t memory_now(MemoryCategory c) { return mine.now[c]; }
 size_t memory_peak(MemoryCategory c) { return mine.peak[c]; }
 size_t memory_peak_total(void) { return mine.total_peak; }
+size_t memory_most(void) { return mine.total_most; }
+size_t memory_process_most(void) { return process_most; }
 
 void memory_reset_peaks(void) {
     memcpy(mine.peak, mine.now, sizeof mine.peak);
@@ -80,51 +86,16 @@ void ledger_resume(void) {
 
 // ---- blocks ----
 
-static Block **kept_list(size_t size_class) {
-    return &mine.kept[(size_class / GRAIN) % LISTS];
-}
-
-static Block *take_kept(size_t size_class) {
-    for (Block **b = kept_list(size_class); *b; b = &(*b)->next)
-        if ((*b)->size_class == size_class) {
-            Block *found = *b;
-            *b = found->next;
-            return found;
-        }
-    return NULL;
-}
-
-static void release_kept(void) {
-    for (size_t i = 0; i < LISTS; i++)
-        while (mine.kept[i]) {
-            Block *b = mine.kept[i];
-            mine.kept[i] = b->next;
-            device_free(b->data);
-            free(b);
-        }
-}
-
-// Kept blocks fit only their own size. They must not be what stands in another's way. A GPU gives memory back when it
-// has done what was queued before.
-void *memory_raw(size_t bytes) {
-    void *p = device_alloc(bytes);
-    if (p) return p;
-    release_kept();
-    device_synchronize();
-    return device_alloc(bytes);
-}
-
-static Block *new_block(size_t size_class, MemoryCategory category) {
+static Block *new_block(size_t bytes, MemoryCategory category) {
     Block *b = malloc(sizeof *b);
-    if (!b) fault("out of host memory: the description of a buffer of %zu bytes", size_class);
-    size_t bytes = size_class + GRAIN;              // GRAIN >= GUARD: room for the guard
-    b->data = memory_raw(bytes);
+    if (!b) fault("out of host memory: the description of a buffer of %zu bytes", bytes);
+    b->data = device_alloc(bytes + GUARD);
     if (!b->data)
         fault("out of memory: %zu bytes (%.1f MiB) for one buffer of %s, beside the %.1f MiB that this rank holds; "
               "fewer ranks on one machine or GPU, a smaller batch or model, or recomputation take less",
-              size_class, (double)size_class / (1 << 20), memory_category_name[category],
+              bytes, (double)bytes / (1 << 20), memory_category_name[category],
               (double)(mine.total + mine.now[MEM_REFERENCE]) / (1 << 20));
-    b->size_class = size_class;
+    b->bytes = bytes;
     b->rank = this_rank;
     return b;
 }
@@ -155,11 +126,8 @@ Arena arena(MemoryCategory category) {
 // Zero bytes are a request like any other: the address is valid, nothing may be stored there.
 void *arena_alloc(Arena *a, size_t bytes) {
     if (a->blocks) check_owner(a->blocks, "arena_alloc");
-    if (bytes > SIZE_MAX - 2 * GRAIN) fault("arena_alloc: %zu bytes of %s", bytes, memory_category_name[a->category]);
-    size_t size_class = bytes ? ceil_div(bytes, GRAIN) * GRAIN : GRAIN;
-    Block *b = take_kept(size_class);
-    if (!b) b = new_block(size_class, a->category);
-    b->bytes = bytes;
+    if (bytes > SIZE_MAX / 2) fault("arena_alloc: %zu bytes of %s", bytes, memory_category_name[a->category]);
+    Block *b = new_block(bytes, a->category);
     b->category = ledger_paused() ? MEM_REFERENCE : a->category;
     b->guarded = !mine.poison_off;
     if (b->guarded) {
@@ -179,9 +147,19 @@ void arena_free(Arena *a) {
         if (b->guarded) check_guard(b);
         unbook(b->category, b->bytes);
         a->blocks = b->next;
-        Block **list = kept_list(b->size_class);
-        b->next = *list;
-        *list = b;
+        device_free(b->data);
+        free(b);
+    }
+}
+
+void arena_rebook(Arena *a, MemoryCategory category) {
+    a->category = category;
+    for (Block *b = a->blocks; b; b = b->next) {
+        check_owner(b, "arena_rebook");
+        if (b->category == MEM_REFERENCE) continue;            // made while the ledger was paused
+        unbook(b->category, b->bytes);
+        b->category = category;
+        book(category, b->bytes);
     }
 }
 
@@ -202,5 +180,4 @@ void memory_rank_end(void) {
         if (mine.now[c])
             fault("leak: %zu bytes of %s are still live at the end of the rank", mine.now[c], memory_category_name[c]);
     if (mine.pauses) fault("ledger_pause without ledger_resume: the ledger is still paused at the end of the rank");
-    release_kept();
 }

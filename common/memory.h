@@ -2,8 +2,8 @@
 // and the peak, of each category and of the total. Device memory under a GPU backend.
 //
 // New memory is poisoned with NaN (unless memory_poison is off), so reading what nobody wrote fails loudly. Freed
-// blocks are kept for the next request of the same size: a training step allocates nothing after the first. They are
-// given back when there is no memory left for another size.
+// memory goes back to the device's allocator, which keeps it for the next request: after the first step, a training
+// step takes nothing from the operating system.
 #ifndef MEMORY_H
 #define MEMORY_H
 #include <stdbool.h>
@@ -24,12 +24,14 @@ typedef struct { MemoryCategory category; struct Block *blocks; } Arena;
 Arena arena(MemoryCategory category);
 void *arena_alloc(Arena *a, size_t bytes);
 void arena_free(Arena *a);                     // frees every buffer; the arena may be used again
+void arena_rebook(Arena *a, MemoryCategory category);          // its buffers are of this category from now on
 size_t arena_bytes(const Arena *a);
-void *memory_raw(size_t bytes);                // device memory in no arena and no ledger; NULL: there is none left
 
 size_t memory_now(MemoryCategory c);           // bytes of this rank
 size_t memory_peak(MemoryCategory c);
 size_t memory_peak_total(void);                // without MEM_REFERENCE
+size_t memory_most(void);                      // the total's peak since the rank began, whatever was reset
+size_t memory_process_most(void);              // of all ranks of this process together, with MEM_REFERENCE
 void memory_reset_peaks(void);                 // peaks start again from what is live now
 void memory_set_poison(bool on);               // per rank; default on; off where speed counts
 bool memory_poison(void);

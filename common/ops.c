@@ -22,10 +22,16 @@ static int blas_ld(size_t ld, size_t columns) {
     return blas_int(ld < columns ? columns : ld < 1 ? 1 : ld);
 }
 
-// The one way to the library, and the only arithmetic that the model clock charges.
+// The only arithmetic that the model clock charges.
+static void charge(size_t m, size_t n, size_t k) {
+    clock_charge_flops(2.0 * (double)m * (double)n * (double)k);
+    if (device_meanwhile) device_meanwhile(0);
+}
+
+// The one way to the library, beside batches of products.
 static void gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k, const real *a, size_t lda,
                  const real *b, size_t ldb, real *c, size_t ldc) {
-    clock_charge_flops(2.0 * (double)m * (double)n * (double)k);
+    charge(m, n, k);
     if (m == 0 || n == 0) return;
     if (k == 0) {                                  // an empty sum
         for (size_t i = 0; i < m; i++) device_fill(c + i * ldc, 0, n * sizeof *c);
@@ -33,6 +39,17 @@ static void gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t 
     }
     device_gemm(a_transposed, b_transposed, blas_int(m), blas_int(n), blas_int(k),
                 a, blas_ld(lda, a_transposed ? m : k), b, blas_ld(ldb, b_transposed ? k : n), c, blas_ld(ldc, n));
+}
+
+// count[0] * count[1] of them; k > 0.
+static void gemm_batch(int a_transposed, int b_transposed, size_t m, size_t n, size_t k, const size_t count[2],
+                       Tensor a, BatchSteps a_steps, Tensor b, BatchSteps b_steps, Tensor c, BatchSteps c_steps) {
+    for (size_t i = 0; i < count[0] * count[1]; i++) charge(m, n, k);          // one by one: times are rounded
+    if (m == 0 || n == 0 || count[0] * count[1] == 0) return;
+    if (k == 0) fault("%zu products of [%zu, 0] and [0, %zu]", count[0] * count[1], m, n);
+    device_gemm_batch(a_transposed, b_transposed, blas_int(m), blas_int(n), blas_int(k), count,
+                      a.data, blas_ld(a.ld, a_transposed ? m : k), a_steps, b.data, blas_ld(b.ld, b_transposed ? k : n),
+                      b_steps, c.data, blas_ld(c.ld, n), c_steps);
 }
 
 // ---- shapes ----
@@ -82,6 +99,18 @@ void op_add(Tensor y, Tensor a, Tensor b) {
     const bool flat = tensor_contiguous(y) && tensor_contiguous(a) && tensor_contiguous(b);
     y = as_one_row(y, flat), a = as_one_row(a, flat), b = as_one_row(b, flat);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { add_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
+}
+
+ITEM void max_part(real *y, const real *a, const real *b, size_t lo, size_t hi) {
+    INDEPENDENT
+    for (size_t c = lo; c < hi; c++) y[c] = b[c] > a[c] || b[c] != b[c] ? b[c] : a[c];
+}
+void op_max(Tensor y, Tensor a, Tensor b) {
+    need_same("op_max", "y", y, "a", a);
+    need_same("op_max", "b", b, "a", a);
+    const bool flat = tensor_contiguous(y) && tensor_contiguous(a) && tensor_contiguous(b);
+    y = as_one_row(y, flat), a = as_one_row(a, flat), b = as_one_row(b, flat);
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { max_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
 }
 
 ITEM void scale_part(real *y, const real *x, real s, size_t lo, size_t hi) {
@@ -134,29 +163,6 @@ void op_sum_rows(Tensor sum, Tensor x) {
         const size_t first = i * STRIP;
         BY_STRIP(strip_width(first, x.cols), sum_rows_strip(sum.data, x, first, width_));
     });
-}
-
-// op_sum_rows begins with 0; here a sum of -0 stays -0, as where ranks are added on a CPU (comm.c).
-ITEM void sum_parts_item(real *y, Tensor x, size_t i) {
-    real sum = x.data[i];
-    for (size_t r = 1; r < x.rows; r++) sum += row_of(x, r)[i];
-    y[i] = sum;
-}
-ITEM void max_parts_item(real *y, Tensor x, size_t i) {
-    real largest = x.data[i];
-    for (size_t r = 1; r < x.rows; r++) {
-        const real part = row_of(x, r)[i];
-        if (part > largest || part != part) largest = part;
-    }
-    y[i] = largest;
-}
-void op_sum_parts(Tensor y, Tensor x) {
-    need_shape("op_sum_parts", "y", y, 1, x.cols, "x", x);
-    FOR_EACH(i, x.cols, { sum_parts_item(y.data, x, i); });
-}
-void op_max_parts(Tensor y, Tensor x) {
-    need_shape("op_max_parts", "y", y, 1, x.cols, "x", x);
-    FOR_EACH(i, x.cols, { max_parts_item(y.data, x, i); });
 }
 
 // x (1 + tanh u) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks and Gimpel 2016) is x sigmoid(2u): one exp, and
@@ -318,25 +324,27 @@ static size_t need_heads(const char *op, const char *name, Tensor x, Tensor p, s
               op, name, x.rows, x.cols, p.rows, p.cols, B, T, heads);
     return heads ? x.cols / heads : 0;
 }
-ITEM real *head_of(Tensor x, size_t T, size_t D, size_t b, size_t h) { return x.data + b * T * x.ld + h * D; }
-ITEM real *scores_of(Tensor p, size_t heads, size_t b, size_t h) { return p.data + (b * heads + h) * p.cols * p.ld; }
+// One product for every sequence and head. Where x's begin: sequences lie T rows apart, heads D columns; p's T rows.
+static BatchSteps head_steps(Tensor x, size_t T, size_t D) {
+    BatchSteps s = { { T * x.ld, D } };
+    return s;
+}
+static BatchSteps score_steps(Tensor p, size_t heads) {
+    BatchSteps s = { { heads * p.cols * p.ld, p.cols * p.ld } };
+    return s;
+}
 
 void op_heads_scores(Tensor p, Tensor q, Tensor k, size_t B, size_t heads) {
-    const size_t T = p.cols, D = need_heads("op_heads_scores", "q", q, p, B, heads);
+    const size_t T = p.cols, D = need_heads("op_heads_scores", "q", q, p, B, heads), count[2] = { B, heads };
     need_same("op_heads_scores", "k", k, "q", q);
-    for (size_t b = 0; b < B; b++)
-        for (size_t h = 0; h < heads; h++)
-            gemm(0, 1, T, T, D, head_of(q, T, D, b, h), q.ld, head_of(k, T, D, b, h), k.ld,
-                 scores_of(p, heads, b, h), p.ld);
+    gemm_batch(0, 1, T, T, D, count, q, head_steps(q, T, D), k, head_steps(k, T, D), p, score_steps(p, heads));
 }
 
 static void heads_mix(const char *op, Tensor o, Tensor p, Tensor v, size_t B, size_t heads, int p_transposed) {
-    const size_t T = p.cols, D = need_heads(op, "v", v, p, B, heads);
+    const size_t T = p.cols, D = need_heads(op, "v", v, p, B, heads), count[2] = { B, heads };
     need_same(op, "o", o, "v", v);
-    for (size_t b = 0; b < B; b++)
-        for (size_t h = 0; h < heads; h++)
-            gemm(p_transposed, 0, T, D, T, scores_of(p, heads, b, h), p.ld, head_of(v, T, D, b, h), v.ld,
-                 head_of(o, T, D, b, h), o.ld);
+    gemm_batch(p_transposed, 0, T, D, T, count, p, score_steps(p, heads), v, head_steps(v, T, D),
+               o, head_steps(o, T, D));
 }
 void op_heads_mix(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
     heads_mix("op_heads_mix", o, p, v, B, heads, 0);

@@ -13,13 +13,11 @@ void op_matmul_tn(Tensor y, Tensor x, Tensor w);           // y[M,N] = x[K,M]^T 
 
 // --- element by element ---
 void op_add(Tensor y, Tensor a, Tensor b);                 // y = a + b; y may be a or b
+void op_max(Tensor y, Tensor a, Tensor b);                 // the larger; a NaN stays one; y may be a or b
 void op_scale(Tensor y, Tensor x, real s);                 // y = s x; y may be x
 void op_multiply(Tensor y, Tensor a, Tensor b);            // y = a * b, element by element
 void op_add_bias(Tensor y, Tensor x, Tensor bias);         // y = x + bias[1,N] on every row; y may be x
 void op_sum_rows(Tensor sum, Tensor x);                    // sum[1,N]: the bias gradient; rows added in order
-// y[1,N] = x[0] + x[1] + ..., from the first on: the contributions of ranks. The largest; a NaN stays one.
-void op_sum_parts(Tensor y, Tensor x);
-void op_max_parts(Tensor y, Tensor x);
 void op_gelu(Tensor y, Tensor x);                          // tanh form, as GPT-2
 void op_gelu_backward(Tensor dx, Tensor x, Tensor dy);     // dx may be dy
 

@@ -13,6 +13,7 @@ static const Option common_options[] = {
     {"emulate", "N", NULL, "N virtual ranks in this process"},
     {"transport", "emu|mpi", NULL, "how ranks talk; without it: mpi when started by a launcher, else emu"},
     {"reduce", "ordered|fast", "ordered", "add in rank order on every transport, or as the library likes"},
+    {"threads", "N", "1", "of a rank, for products and row-wise ops; the bits of products may depend on it"},
     {"clock", "wall|model", NULL,
      "real time, or what devices and links would take; without it: model for virtual or crowded ranks"},
     {"device", "NAME", "lesson", "of the model clock: lesson, h100, a100, core"},

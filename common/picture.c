@@ -44,6 +44,38 @@ static int by_start(const void *a, const void *b) {
     return x->start < y->start ? -1 : x->start > y->start;
 }
 
+static int by_flow(const void *a, const void *b) {
+    uint64_t x = (*(const RecordedEvent *const *)a)->flow, y = (*(const RecordedEvent *const *)b)->flow;
+    return x < y ? -1 : x > y;
+}
+// All events of a kind, of all ranks, by flow.
+typedef struct { RecordedEvent **event; size_t n; } ByFlow;
+static ByFlow events_by_flow(const Recording *all, EventKind kind) {
+    size_t room = 1;
+    for (size_t r = 0; all->rank && r < all->ranks; r++) room += all->rank[r].n;
+    ByFlow list = { .event = host_alloc(room * sizeof *list.event) };
+    for (size_t r = 0; all->rank && r < all->ranks; r++)
+        for (size_t i = 0; i < all->rank[r].n; i++)
+            if (all->rank[r].events[i].kind == kind) list.event[list.n++] = &all->rank[r].events[i];
+    qsort(list.event, list.n, sizeof *list.event, by_flow);
+    return list;
+}
+// NULL: what e belongs to was before or after the recording.
+static RecordedEvent **find_flow(const ByFlow *list, const RecordedEvent *e) {
+    return bsearch(&e, list->event, list->n, sizeof *list->event, by_flow);
+}
+
+// In real time a sender does not see when its message arrives. Its receiver does.
+static void end_sends(Recording *all) {
+    ByFlow sends = events_by_flow(all, EVENT_SEND), receives = events_by_flow(all, EVENT_RECV);
+    for (size_t i = 0; i < sends.n; i++) {
+        RecordedEvent *send = sends.event[i], **received = find_flow(&receives, send);
+        if (received && (*received)->end > send->start) send->end = (*received)->end;
+    }
+    free(sends.event);
+    free(receives.event);
+}
+
 Recording recording_gather(Run *run) {
     Recording all = { .ranks = run->world->size };
     size_t n, samples, *sizes = NULL;
@@ -68,6 +100,7 @@ Recording recording_gather(Run *run) {
             all.rank[r].memory = (MemorySample *)at;
             all.rank[r].samples = sizes[r] / sizeof *memory;
         }
+        if (!clock_config()->model) end_sends(&all);
         all.begin = UINT64_MAX;
         for (size_t r = 0; r < all.ranks; r++)
             for (size_t i = 0; i < all.rank[r].n; i++) {
@@ -118,39 +151,42 @@ static Picoseconds busy_until(const Busy *b, Picoseconds t) {
     return last->before + (t < last->end ? t : last->end) - last->start;
 }
 
-static int by_flow(const void *a, const void *b) {
-    uint64_t x = (*(const RecordedEvent *const *)a)->flow, y = (*(const RecordedEvent *const *)b)->flow;
-    return x < y ? -1 : x > y;
-}
-// All sends of all ranks, by flow.
-static const RecordedEvent **sends_of(const Recording *all, size_t *n) {
-    size_t room = 1;
-    for (size_t r = 0; all->rank && r < all->ranks; r++) room += all->rank[r].n;
-    const RecordedEvent **send = host_alloc(room * sizeof *send);
-    *n = 0;
-    for (size_t r = 0; all->rank && r < all->ranks; r++)
-        for (size_t i = 0; i < all->rank[r].n; i++)
-            if (all->rank[r].events[i].kind == EVENT_SEND) send[(*n)++] = &all->rank[r].events[i];
-    qsort(send, *n, sizeof *send, by_flow);
-    return send;
-}
-
-// Adds what rank k communicates while it waits, and while it computes.
-static void add_communication(Timing *t, const RankRecording *k, const Busy *busy, const RecordedEvent **send,
-                              size_t sends) {
+// The model clock knows when a message is on its way: adds what rank k communicates while it waits, and while it
+// computes.
+static void add_communication(Timing *t, const RankRecording *k, const Busy *busy, const ByFlow *sends) {
     for (size_t i = 0; i < k->n; i++) {
         const RecordedEvent *e = &k->events[i], *m = e;
         if (e->kind == EVENT_RECV) {
-            // The message that it took; none when that was sent before the recording.
-            const RecordedEvent **found = bsearch(&e, send, sends, sizeof *send, by_flow);
-            if (!found) continue;
-            m = *found;
+            RecordedEvent **sent = find_flow(sends, e);        // the message that it took
+            if (!sent) continue;
+            m = *sent;
         } else if (e->kind != EVENT_COLLECTIVE) {
             continue;
         }
         Picoseconds hidden = busy_until(busy, m->end) - busy_until(busy, m->start);
         t->hidden += hidden;
         t->exposed += m->end - m->start - hidden;
+    }
+}
+
+// In real time it is known when rank k waited, and since when there was something to wait for: since the message was
+// sent, or the last member came to the collective. Whether something moved before the wait, while k computed, nobody
+// sees.
+static void add_waits(Timing *t, const RankRecording *k, const ByFlow *sends, const ByFlow *collectives) {
+    for (size_t i = 0; i < k->n; i++) {
+        const RecordedEvent *e = &k->events[i];
+        const ByFlow *list = e->kind == EVENT_RECV ? sends : collectives;
+        if (e->kind != EVENT_RECV && e->kind != EVENT_COLLECTIVE) continue;
+        RecordedEvent **found = find_flow(list, e), **end = list->event + list->n;
+        if (!found) continue;
+        Picoseconds begun = (*found)->start;
+        for (RecordedEvent **m = found; m < end && (*m)->flow == e->flow; m++)
+            if ((*m)->start > begun) begun = (*m)->start;
+        for (RecordedEvent **m = found; m > list->event && m[-1]->flow == e->flow; m--)
+            if (m[-1]->start > begun) begun = m[-1]->start;
+        if (e->waited > begun) t->hidden_unknown = true;
+        Picoseconds since = e->waited > begun ? e->waited : begun;
+        if (e->end > since) t->exposed += e->end - since;
     }
 }
 
@@ -161,16 +197,17 @@ Timing picture_timing(Run *run) {
     ledger_pause();
     comm_all_reduce_doubles(run->world, &flops, 1);
     ledger_resume();
-    size_t sends;
-    const RecordedEvent **send = sends_of(&all, &sends);
+    ByFlow sends = events_by_flow(&all, EVENT_SEND), collectives = events_by_flow(&all, EVENT_COLLECTIVE);
     for (size_t r = 0; all.rank && r < all.ranks; r++) {
         Busy busy = busy_of(&all.rank[r]);
         t.busy += busy.sum;
         if (busy.sum > t.busiest) t.busiest = busy.sum;
-        add_communication(&t, &all.rank[r], &busy, send, sends);
+        if (clock_config()->model) add_communication(&t, &all.rank[r], &busy, &sends);
+        else add_waits(&t, &all.rank[r], &sends, &collectives);
         free(busy.stretch);
     }
-    free(send);
+    free(sends.event);
+    free(collectives.event);
     t.step = all.end - all.begin;
     if (t.busy) {
         t.idle_of_total = 1 - (double)t.busy / ((double)all.ranks * (double)t.step);
@@ -196,7 +233,7 @@ void picture_summary(Run *run, const Timing *t) {
     say(run, "step %s; idle %.1f %% of the total, or %.1f %% on top of the ideal; "
         "communication %s exposed, %s hidden (all ranks)",
         duration(a, t->step), 100 * t->idle_of_total, 100 * t->idle_of_ideal,
-        duration(b, t->exposed), duration(c, t->hidden));
+        duration(b, t->exposed), t->hidden_unknown ? "unknown time" : duration(c, t->hidden));
     // In real time a share of the made-up device of the lessons would mean nothing.
     if (!clock_config()->model && !option_given(run, "device")) return;
     say(run, "GEMMs %.3g FLOPs: %s %.1f %% of %zu devices at %.4g FLOP/s (%s)", t->flops,

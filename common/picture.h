@@ -19,6 +19,7 @@ typedef struct {
     Picoseconds busy, busiest;            // compute rows, added over ranks; the longest one: the ideal step time
     double idle_of_total, idle_of_ideal;  // the bubble: 1 - busy / (ranks step), and step / busiest - 1
     Picoseconds exposed, hidden;          // communication while the rank waits, and while it computes; added over ranks
+    bool hidden_unknown;                  // real time does not say when a message moves: hidden means nothing then
     double flops, utilisation;            // of all ranks; flops / (ranks step rate), MFU under the wall clock
 } Timing;
 Timing picture_timing(Run *run);

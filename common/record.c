@@ -58,6 +58,7 @@ void record_stop(void) {
     for (size_t i = 0; i < self.n; i++) {
         read_mark(&self.events[i].start);
         read_mark(&self.events[i].end);
+        read_mark(&self.events[i].waited);
     }
     for (size_t i = 0; i < self.samples_n; i++) read_mark(&self.samples[i].at);
 }
@@ -105,14 +106,11 @@ void record_resume_compute(void) { if (record_on()) self.since = record_moment()
 
 // ---- the communication row, memory ----
 
-void record_transfer(EventKind kind, CommKind call, const char *comm, size_t peer, size_t bytes,
-                     Picoseconds start, Picoseconds end, uint64_t flow) {
+void record_transfer(RecordedEvent e, const char *comm) {
     if (!record_on()) return;
-    RecordedEvent *e = event_new();
-    *e = (RecordedEvent){ .start = start, .end = end, .flow = flow, .bytes = bytes, .kind = (uint8_t)kind,
-                          .call = (uint8_t)call, .number = NO_NUMBER, .peer = (uint16_t)peer };
-    strncpy(e->comm, comm, sizeof e->comm - 1);
-    if (self.depth) e->number = self.doing[self.depth - 1].number;
+    e.number = self.depth ? self.doing[self.depth - 1].number : NO_NUMBER;
+    strncpy(e.comm, comm, sizeof e.comm - 1);
+    *event_new() = e;
 }
 
 void record_bytes(MemoryCategory c, size_t bytes) {

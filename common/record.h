@@ -13,7 +13,8 @@ typedef enum {
 enum { NO_NUMBER = 255 };
 typedef struct {
     Picoseconds start, end;
-    uint64_t flow;                                 // joins a send to its recv: equal on both, 0 for the others
+    Picoseconds waited;                            // communication: when this rank began to wait for it
+    uint64_t flow;                                 // equal on all ranks that take part in a communication
     size_t bytes;
     char comm[12];                                 // "dp", ...
     uint8_t kind, number;                          // number: micro-batch, or NO_NUMBER
@@ -39,7 +40,6 @@ extern const char *const event_name[EVENT_KINDS];
 Picoseconds record_moment(void);
 void record_pause_compute(void);                   // a call begins that may wait: the busy stretch ends here
 void record_resume_compute(void);
-void record_transfer(EventKind kind, CommKind call, const char *comm, size_t peer, size_t bytes,
-                     Picoseconds start, Picoseconds end, uint64_t flow);
+void record_transfer(RecordedEvent e, const char *comm);       // number is found here
 void record_bytes(MemoryCategory c, size_t bytes);
 #endif

@@ -1,6 +1,8 @@
 // snapshot.c: whole tensors put together on rank 0 from what the ranks hold. Each rank writes its puts into one buffer
-// of records (a head, the name, the indices if any, the values); the join gathers the buffers and lays the values out.
+// of records (a head, the name, the indices if any, the values); the join takes rank after rank's buffer and lays the
+// values out. A snapshot of fingerprints holds three numbers for every part instead of its values.
 #include "frame.h"
+#include "random.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +27,12 @@ Snapshot *snapshot_new(Run *run) {
     return s;
 }
 
+Snapshot *snapshot_new_prints(Run *run) {
+    Snapshot *s = snapshot_new(run);
+    s->prints = true;
+    return s;
+}
+
 void snapshot_label(Snapshot *s, const char *label) { snprintf(s->label, sizeof s->label, "%s", label); }
 
 static void *room_for(Snapshot *s, size_t bytes) {
@@ -39,6 +47,35 @@ static void *room_for(Snapshot *s, size_t bytes) {
     return s->bytes + old;
 }
 
+static size_t place_of(const PutHead *head, const size_t *index, size_t i) {
+    if (head->kind == INDEXED) return index[i];
+    if (head->kind == FLAT) return head->at + i;
+    return (head->at + i / head->part_cols) * head->cols + head->at_col + i % head->part_cols;
+}
+
+uint64_t element_digest(uint64_t name, size_t i, real value) {
+    return random_key(random_key(name, i), real_bits(value));
+}
+
+// Of a snapshot of fingerprints: what these elements are, in three numbers.
+static void fingerprint(PartPrint *p, const PutHead *head, uint64_t name, Tensor part, const size_t *index) {
+    enum { PIECE = 1 << 14 };
+    real *values = host_alloc(PIECE * sizeof *values);
+    Tensor flat = tensor_reshape(part, 1, tensor_count(part));
+    *p = (PartPrint){ .count = flat.cols };
+    for (size_t lo = 0; lo < flat.cols; lo += PIECE) {
+        size_t n = flat.cols - lo < PIECE ? flat.cols - lo : PIECE;
+        tensor_download(values, tensor_flat_range(flat, lo, lo + n));
+        for (size_t i = 0; i < n; i++) {
+            size_t place = place_of(head, index, lo + i);
+            p->places += random_key(name, place);
+            p->digest += element_digest(name, place, values[i]);
+            p->nans += values[i] != values[i];
+        }
+    }
+    free(values);
+}
+
 static void put(Snapshot *s, PutHead head, const char *name, Tensor part, const size_t *index) {
     size_t count = tensor_count(part);
     if (s->joined) fault("snapshot: %s is put after the join", name);
@@ -49,6 +86,14 @@ static void put(Snapshot *s, PutHead head, const char *name, Tensor part, const 
     head.part_cols = part.cols;
     memcpy(room_for(s, sizeof head), &head, sizeof head);
     memcpy(room_for(s, head.name_bytes), full, head.name_bytes);
+    if (s->prints) {
+        PartPrint print;
+        ledger_pause();
+        fingerprint(&print, &head, text_hash(full), part, index);
+        ledger_resume();
+        memcpy(room_for(s, sizeof print), &print, sizeof print);
+        return;
+    }
     if (index != NULL) memcpy(room_for(s, count * sizeof *index), index, count * sizeof *index);
     if (count == 0) return;
     real *values = room_for(s, count * sizeof(real));
@@ -93,6 +138,7 @@ static Whole *whole_of(Snapshot *s, const char *name, size_t rows, size_t cols, 
         if (s->wholes == NULL) fault("out of memory: a snapshot of %zu tensors", s->count + 1);
         w = &s->wholes[s->count++];
         *w = (Whole){.name = strcpy(host_alloc(strlen(name) + 1), name), .rows = rows, .cols = cols};
+        if (s->prints) return w;
         w->values = host_alloc(rows * cols * sizeof *w->values);
         w->owner = host_alloc(rows * cols * sizeof *w->owner);
     }
@@ -116,42 +162,51 @@ static void lay_element(Whole *w, size_t i, real value, size_t rank) {
     }
 }
 
+static void lay_print(Whole *w, PartPrint print) {
+    w->prints = realloc(w->prints, (w->print_count + 1) * sizeof print);
+    if (w->prints == NULL) fault("out of memory: fingerprints of %s", w->name);
+    w->prints[w->print_count++] = print;
+}
+
 // Lays one rank's record; returns the bytes it takes.
 static size_t lay_record(Snapshot *s, const char *record, size_t rank) {
     PutHead head;
     memcpy(&head, record, sizeof head);
     const char *name = record + padded(sizeof head), *at = name + padded(head.name_bytes);
     size_t count = head.part_rows * head.part_cols;
+    if (s->prints) {
+        PartPrint print;
+        memcpy(&print, at, sizeof print);
+        print.rank = rank;
+        if (print.count > 0) lay_print(whole_of(s, name, head.rows, head.cols, rank), print);
+        return (size_t)(at - record) + padded(sizeof print);
+    }
     const size_t *index = (const void *)at;
     if (head.kind == INDEXED) at += padded(count * sizeof *index);
     const real *values = (const void *)at;
     Whole *w = whole_of(s, name, head.rows, head.cols, rank);
     for (size_t i = 0; i < count; i++) {
-        size_t place = head.at + i;
-        if (head.kind == INDEXED) place = index[i];
-        if (head.kind == BLOCK) place = (head.at + i / head.part_cols) * head.cols + head.at_col + i % head.part_cols;
-        lay_element(w, place, values[i], rank);
+        lay_element(w, place_of(&head, index, i), values[i], rank);
     }
     return (size_t)(at - record) + padded(count * sizeof(real));
 }
 
+static void lay_rank(void *snapshot, size_t rank, const void *data, size_t bytes) {
+    Snapshot *s = snapshot;
+    for (const char *record = data, *end = record + bytes; record < end;) record += lay_record(s, record, rank);
+    if (rank > 0) return;
+    free(s->bytes);                            // they are laid out now: not twice in memory
+    s->bytes = NULL;
+}
+
 void snapshot_join(Snapshot *s) {
     if (s->joined) return;
-    void *all = NULL;
-    size_t *sizes = NULL;
     ledger_pause();
-    side_gather(s->bytes, s->size, &all, &sizes);
+    side_gather_each(s->bytes, s->size, lay_rank, s);
     ledger_resume();
     s->joined = true;
     free(s->bytes);
     s->bytes = NULL;
-    if (s->run->world->rank == 0) {
-        const char *record = all;
-        for (size_t rank = 0; rank < s->run->world->size; rank++)
-            for (const char *end = record + sizes[rank]; record < end;) record += lay_record(s, record, rank);
-    }
-    free(all);
-    free(sizes);
 }
 
 const real *snapshot_values(Snapshot *s, const char *name) {
@@ -170,6 +225,7 @@ void snapshot_free(Snapshot *s) {
         free(s->wholes[i].name);
         free(s->wholes[i].values);
         free(s->wholes[i].owner);
+        free(s->wholes[i].prints);
     }
     free(s->wholes);
     free(s->bytes);

@@ -25,12 +25,12 @@ _Noreturn static void end(int status) {
 }
 
 bool ranks_are_processes;
+long usage_wait = 60;
 
 _Noreturn void usage_error(const char *format, ...) {
     // A mistake that every rank sees is told once: rank 0 speaks and ends the others, who wait for that. A rank that is
-    // still alive afterwards is alone with its mistake, and speaks for itself. On an idle machine processes are ended
-    // within a few tenths of a second; on a crowded one that may take ten times as long. Virtual ranks end together.
-    if (this_rank > 0) nanosleep(&(struct timespec){ .tv_sec = ranks_are_processes ? 3 : 0 }, NULL);
+    // still alive afterwards is alone with its mistake, and speaks for itself. Virtual ranks end together.
+    if (this_rank > 0) nanosleep(&(struct timespec){ .tv_sec = ranks_are_processes ? usage_wait : 0 }, NULL);
     va_list arguments;
     va_start(arguments, format);
     print_message("unsplit: ", format, arguments);
@@ -65,4 +65,15 @@ double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// Not getrusage: what was there before an exec counts in that.
+size_t resident_most(void) {
+    char line[128];
+    size_t kilobytes = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %zu kB", &kilobytes) == 1) break;
+    if (f) fclose(f);
+    return kilobytes * 1024;
 }

@@ -24,6 +24,9 @@ void exercise_open(const char *id, const char *file, int line);
 // How this process ends all its fellow ranks; installed by the transport. Default: exit(status).
 extern void (*end_all_ranks)(int status);
 extern bool ranks_are_processes;                    // set with it
+// Seconds for which a process leaves it to rank 0 to tell a usage error. Once --timeout is known it is half of that: if
+// a rank is alone with its mistake, the others still wait for it then.
+extern long usage_wait;
 
 // Who is speaking in messages. Thread-local, because virtual ranks are threads; 0 of 1 until a transport says
 // otherwise.
@@ -39,4 +42,5 @@ static inline size_t range_size(Range r) { return r.hi - r.lo; }
 
 void *host_alloc(size_t bytes);               // zeroed host memory outside the ledger (control data, checks); free() it
 double now(void);                             // wall clock, seconds
+size_t resident_most(void);                   // bytes of this process that were in memory at most; 0: not known
 #endif

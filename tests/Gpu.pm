@@ -77,7 +77,7 @@ sub comm_on {
         is($bits, $same, "$build: the bits of virtual ranks, $way->{name}, $ranks ranks");
     }
     for my $case (qw(mismatch killed)) {
-        my ($job) = run_jobs([{ words => [@launch, $ranks[-1], $comm, qw(--timeout 10), $case] }]);
+        my ($job) = run_jobs([{ words => [@launch, $ranks[-1], $comm, '--timeout', $case eq 'killed' ? $hang : $wait, $case] }]);
         is($job->{status}, 3, "$build: $case, $way->{name}: status 3") or diag(complain($job));
     }
 }

@@ -8,9 +8,12 @@ use JSON::PP;
 use Test::More ();
 use Time::HiRes qw(time);
 
-our @EXPORT = qw(slurp start run_jobs emu mpi forms_of forms_hold lessons program_of have_mpi complain $work $all);
+our @EXPORT = qw(slurp start run_jobs emu mpi forms_of forms_hold before_work lessons program_of have_mpi complain $work $all $hang $wait);
 our $work = tempdir(CLEANUP => 1);
 our $all = $ENV{TEST_ALL} || 0;
+# Seconds. No test judges how long something takes, because a machine may be busy: who takes longer than $hang hangs, and $wait is the
+# --timeout of a run that is to reach it, long beside anything that a rank waits for before.
+our ($hang, $wait) = (600, 20);
 my $at_once = $ENV{TEST_AT_ONCE} || 2;
 my $number = 0;
 
@@ -112,6 +115,9 @@ sub forms_hold {
         Test::More::is($mpi->{page}{digest}, $emu->{page}{digest}, "$pair->{name}: with the same bits");
     }
 }
+
+# Was it refused before the work? Nothing but the two lines of the title stands on its page.
+sub before_work { my ($job) = @_; return $job->{out} =~ /\A(?:\[[^\]\n]*\] [^\n]*\n){0,2}\z/ }
 
 # Of a job that went wrong: what it printed, for diag().
 sub complain {

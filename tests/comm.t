@@ -42,6 +42,28 @@ ends() {
     ok $good "$what" "$out"
 }
 
+# What has to wait for --timeout does so meanwhile; `waited NAME` shows it at its end.
+wait_meanwhile() {
+    seconds=$1
+    shift
+    for name in "$@"; do
+        $mpi 3 "$program" --timeout "$seconds" "$name" >"$tap_dir/$name" 2>&1
+        echo $? >"$tap_dir/$name.status"
+    done
+}
+waited() {
+    wait
+    cat "$tap_dir/$1"
+    return "$(cat "$tap_dir/$1.status")"
+}
+if [ -n "$mpi" ]; then
+    wait_meanwhile $tap_wait mismatch root &
+    wait_meanwhile $tap_wait missing deadlock &
+    wait_meanwhile $tap_wait rendezvous slow-broadcast &
+    wait_meanwhile $tap_wait never-arrives slow-gather &
+    wait_meanwhile $((2 * tap_wait)) lonely-usage &
+fi
+
 # ---- right programs ----
 for n in 1 2 3 4 8; do
     whole "$n virtual ranks" emu $n "$program"
@@ -61,28 +83,31 @@ done
 mistake() {
     ends "$2" 1 "$3" "3 virtual ranks: $1" emu 3 "$program" "$1"
     [ -n "$mpi" ] || { skip "3 processes: $1" "$no_mpi"; return; }
-    case $4 in waited*) limit=1 ;; *) limit=20 ;; esac         # a busy machine must not turn the others into waits
-    ends "$2" "${5:-0}" "$4" "3 processes: $1" $mpi 3 "$program" --timeout $limit "$1"
+    case $1:$4 in
+        lonely-usage:* | *:waited*) ends "$2" "${5:-0}" "$4" "3 processes: $1" waited "$1" ;;
+        *) ends "$2" "${5:-0}" "$4" "3 processes: $1" $mpi 3 "$program" --timeout $tap_hang "$1" ;;
+    esac
 }
 both() { mistake "$1" "$2" "$3" "$3" "$4"; }
 # Of processes any rank may be the first to have waited for too long, one that is through as well: it waits at the end.
 mistake mismatch 3 "rank [0-9] calls all-reduce on world.*rank [0-9] calls broadcast from rank 0" \
-    "waited 1 s in \\(all-reduce on world\\|broadcast from rank\\)"
+    "waited $tap_wait s in \\(all-reduce on world\\|broadcast from rank\\)"
 mistake count 3 "world (4 elements.*world (5 elements" "world (4 elements.*: a message was longer"
-mistake root 3 "broadcast from rank 0.*broadcast from rank 1" "waited 1 s in \\(broadcast from rank\\|end-of-run barrier\\)"
+mistake root 3 "broadcast from rank 0.*broadcast from rank 1" "waited $tap_wait s in \\(broadcast from rank\\|end-of-run barrier\\)"
 mistake missing 3 "rank 1 waits in all-reduce on world (4 elements, [0-9]* bytes), not reached by rank 0" \
-    "waited 1 s in \\(recv from rank 1 of world (4 elements\\|all-reduce on world\\)"
+    "waited $tap_wait s in \\(recv from rank 1 of world (4 elements\\|all-reduce on world\\)"
 mistake deadlock 3 "rank 1 waits in recv from rank 0 of world (1000 elements" \
-    "waited 1 s in \\(recv from rank\\|end-of-run barrier\\)"
+    "waited $tap_wait s in \\(recv from rank\\|end-of-run barrier\\)"
 mistake rendezvous 3 "rank 1 waits in send to rank 0 of world" \
-    "waited 1 s in \\(send to rank\\|end-of-run barrier\\)"
+    "waited $tap_wait s in \\(send to rank\\|end-of-run barrier\\)"
 mistake short 3 "rank 0 sends [0-9]* bytes, where rank 2 receives [0-9]*" \
     "from rank 0 of world (5 elements.*has [0-9]* bytes" 1
 mistake long 3 "rank 0 sends [0-9]* bytes, where rank 2 receives [0-9]*" \
     "from rank 0 of world (4 elements.*has [0-9]* bytes" 1
-mistake unreceived 3 "from rank 0 to rank 1 on world was never received" "from rank 0 of world was never received" 1
+both unreceived 3 "comm_free of world, but send to rank 1 of world (1000 .* was started and never waited for"
+both unconnected 3 "\(send\|recv\) between ranks [01] and [01] of world, which comm_connect has not connected"
 mistake never-arrives 3 "rank 0 waits in recv from rank 1 of world (4 elements" \
-    "waited 1 s in \\(recv from rank 1\\|end-of-run barrier\\)"
+    "waited $tap_wait s in \\(recv from rank 1\\|end-of-run barrier\\)"
 both unwaited-recv 3 "comm_free of world, but recv from rank 0 of world (4 .*never waited for"
 both arrival-of-send 3 "comm_arrival on world of one send"
 both arrival-after-wait 3 "comm_arrival on world for one recv that was waited for before"
@@ -106,7 +131,8 @@ both lonely-usage 2 "unsplit: the mistake of one rank" 1
 if [ -z "$mpi" ]; then
     skip "a rank 0 that takes longer than --timeout, and more bytes than an int counts" "$no_mpi"
 else
-    ends 0 0 "" "all wait for what rank 0 does, beyond --timeout" $mpi 3 "$program" --timeout 2 slow
+    ends 0 0 "" "all wait for what rank 0 tells, beyond --timeout" waited slow-broadcast
+    ends 0 0 "" "and before it gathers" waited slow-gather
     if [ -n "$TEST_ALL" ]; then
         ends 0 0 "^ok 1 - 2147483653 bytes" "more bytes than an int counts" $mpi 2 "$program" huge
     else

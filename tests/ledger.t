@@ -5,7 +5,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::Bin;
 use Jobs;
-use List::Util qw(max min);
+use List::Util qw(max min sum);
 use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
@@ -22,14 +22,14 @@ sub counted {
     $job->{name} = join ' ', $precision, $source =~ s/\.c$//r, @options ? "@options[0 .. min(7, $#options)]" : ();
     return $job;
 }
-# What MPI was given, by rank: bytes in all, and "calls:bytes" of every stretch between two collectives.
+# What MPI was given, by rank: bytes in all, bytes of sums, and "calls:bytes" of every stretch between two collectives.
 sub given {
     my ($job) = @_;
-    my (@bytes, @stretches);
-    while ($job->{err} =~ /^pmpi rank (\d+) calls \d+ bytes (\d+) stretches(.*)$/mg) { ($bytes[$1], $stretches[$1]) = ($2, [split ' ', $3]) }
+    my (@bytes, @sums, @stretches);
+    while ($job->{err} =~ /^pmpi rank (\d+) calls \d+ bytes (\d+) sums (\d+) stretches(.*)$/mg) { ($bytes[$1], $sums[$1], $stretches[$1]) = ($2, $3, [split ' ', $4]) }
     my $reports = () = $job->{err} =~ /^pmpi rank/mg;
     is($reports, $ranks, "$job->{name}: every process reports once") or diag(complain($job));
-    return { bytes => \@bytes, stretches => \@stretches };
+    return { bytes => \@bytes, sums => \@sums, stretches => \@stretches };
 }
 # What the ledger measured: the smallest and the largest of a cost line of the page.
 sub ledger {
@@ -70,4 +70,13 @@ for my $pair (@trained) {
     my $silent = $pair->[0]{name} =~ /--pp 1/;
     is(scalar(grep { $_ > 0 } @step), $silent ? 0 : $ranks, "$pair->[1]{name}: " . ($silent ? 'no rank sends' : 'every rank sends'));
 }
+
+# The factor of a ring is a convention (comm.h), but a sum in rank order sends as much: one part of everybody's, and the sums. So a step of
+# data parallelism more gives MPI 2 (N-1)/N of the parameters more, over all ranks to the byte.
+my @replicas = map { counted('fp32', '08_3d/train.c', qw(--dp 4 --tp 1 --pp 1 --reduce ordered), @model, '--steps', $_) } 2, 3;
+run_jobs(\@replicas);
+is($_->{status}, 0, "$_->{name}: status") or diag(complain($_)) for @replicas;
+my @sums = map { sum(@{ given($_)->{sums} }) } @replicas;
+my ($parameters) = $replicas[0]{out} =~ /(\d+) parameters/;
+is($sums[1] - $sums[0], 2 * ($ranks - 1) * $parameters * 4, 'a step of data parallelism sends 2 (N-1) gradients, all ranks together');
 done_testing();

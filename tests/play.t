@@ -46,7 +46,7 @@ sub screens {
     print $f $keys;
     close $f or die;
     my $settings = $setting // 'TERM=xterm';
-    my $out = `$settings timeout 20 script -qec 'stty cols 80 rows 24; tools/play $file' /dev/null <$work/keys 2>&1`;
+    my $out = `$settings timeout $hang script -qec 'stty cols 80 rows 24; tools/play $file' /dev/null <$work/keys 2>&1`;
     my $status = $? >> 8;
     $out =~ s/\r//g;
     return ($status, $out, map { s/\e\[[0-9;?]*[A-Za-z]//gr } split /\e\[H\e\[2J/, $out);

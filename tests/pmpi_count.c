@@ -2,31 +2,34 @@
 // sends, through MPI's profiling interface. It knows nothing of the ledger it is held against.
 //
 // Counted are messages of reals. Not counted: the model clock's stamps, which travel beside them under a tag of their
-// own, and bytes as such, which are the side channel's (checks, digests). At the end every rank prints one line on
-// stderr: what it sent in all, and in each stretch between two collectives, of which a pipeline's step is one:
-//     pmpi rank R calls N bytes N stretches CALLS:BYTES CALLS:BYTES ...
+// own, and bytes as such, which are the side channel's (checks, digests). Apart are the messages of which sums are
+// made. At the end every rank prints one line on stderr: what it sent in all, in sums of reals, and in each stretch
+// between two collectives, of which a pipeline's step is one:
+//     pmpi rank R calls N bytes N sums N stretches CALLS:BYTES CALLS:BYTES ...
 #include <mpi.h>
 #include <stdio.h>
 
-enum { DATA_TAG = 0, MOST = 4096 };
+enum { DATA_TAG = 0, COLLECTIVE_TAGS = 16, MOST = 4096 };      // as in comm_mpi.c
 typedef struct { unsigned long long calls, bytes; } Sent;
 static Sent all, stretch[MOST];                    // one process is one rank, with one thread that talks
+static unsigned long long sums;                    // bytes
 static int stretches;                              // closed ones; stretch[stretches] is going on
 
+static void close_stretch(void) {
+    if (stretch[stretches].calls > 0 && stretches + 1 < MOST) stretches++;
+}
 static void count(int n, MPI_Datatype type, int tag) {
     int size;
-    if (tag != DATA_TAG || type == MPI_BYTE) return;
     MPI_Type_size(type, &size);
     unsigned long long more = (unsigned long long)n * (unsigned long long)size;
+    if (tag >= COLLECTIVE_TAGS) close_stretch();
+    if (tag >= COLLECTIVE_TAGS && type == MPI_FLOAT) sums += more;
+    if (tag != DATA_TAG || type == MPI_BYTE) return;
     all.calls++;
     all.bytes += more;
     stretch[stretches].calls++;
     stretch[stretches].bytes += more;
 }
-static void close_stretch(void) {
-    if (stretch[stretches].calls > 0 && stretches + 1 < MOST) stretches++;
-}
-
 int MPI_Isend(const void *data, int n, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request) {
     count(n, type, tag);
     return PMPI_Isend(data, n, type, to, tag, comm, request);
@@ -57,20 +60,13 @@ int MPI_Iallgatherv(const void *in, int n, MPI_Datatype in_type, void *out, cons
     close_stretch();
     return PMPI_Iallgatherv(in, n, in_type, out, counts, starts, out_type, comm, request);
 }
-int MPI_Ialltoallv(const void *in, const int *in_counts, const int *in_starts, MPI_Datatype in_type, void *out,
-                   const int *out_counts, const int *out_starts, MPI_Datatype out_type, MPI_Comm comm,
-                   MPI_Request *request) {
-    close_stretch();
-    return PMPI_Ialltoallv(in, in_counts, in_starts, in_type, out, out_counts, out_starts, out_type, comm, request);
-}
-
 // One write, so that lines of several ranks do not mix.
 int MPI_Finalize(void) {
     static char line[64 + 44 * MOST];
     int rank, n;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     close_stretch();
-    n = sprintf(line, "pmpi rank %d calls %llu bytes %llu stretches", rank, all.calls, all.bytes);
+    n = sprintf(line, "pmpi rank %d calls %llu bytes %llu sums %llu stretches", rank, all.calls, all.bytes, sums);
     for (int i = 0; i < stretches; i++) n += sprintf(line + n, " %llu:%llu", stretch[i].calls, stretch[i].bytes);
     fprintf(stderr, "%s\n", line);
     return PMPI_Finalize();

@@ -63,7 +63,7 @@ for my $sanitizer ('address,undefined', $all ? 'thread' : ()) {
 
     my $build = 'fp32' . ($sanitizer eq 'thread' ? '-tsan' : '-asan');
     my %program = map { $_->{key} => program_of($build, $_->{source}) } @sample, { key => '08-train', source => '08_3d/train.c' };
-    my $made = { words => ['make', '-j2', '--no-print-directory', "SANITIZE=$sanitizer", 'programs', "ONLY=@program{sort keys %program}"] };
+    my $made = { words => ['make', '-j2', '--no-print-directory', "SANITIZE=$sanitizer", qw(STRICT=yes programs), "ONLY=@program{sort keys %program}"] };
     run_jobs([$made]);
     is($made->{status}, 0, sprintf '%s: the build, %.0f s', $sanitizer, $made->{seconds}) or diag($made->{out}, $made->{err});
     my @jobs = map { my $job = emu($_->{ranks}, $program{ $_->{key} }); $job->{what} = $_->{key}; $job } @sample;

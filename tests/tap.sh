@@ -1,5 +1,9 @@
-# shellcheck shell=sh
+# shellcheck shell=sh disable=SC2034    # the seconds are for the scripts that source this file
 # Sourced by the shell tests: the few words of TAP they need. End a test file with `tap_end`.
+# Seconds. No test judges how long something takes, because a machine may be busy: what takes longer than $tap_hang hangs, and $tap_wait
+# is the --timeout of a run that is to reach it, long beside anything that a rank waits for before.
+tap_hang=600
+tap_wait=20
 tap_n=0
 tap_bad=0
 

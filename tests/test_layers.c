@@ -6,6 +6,8 @@
 // level: core
 // question: Is every backward pass the derivative of its own forward pass?
 #include <math.h>
+#include "03_tensor_parallel/tensor_parallel.h"
+#include "06_zero/zero.h"
 #include "07_recompute/recompute.h"
 #include "common/device.h"
 #include "common/model.h"
@@ -697,7 +699,43 @@ static void test_models(void) {
     test_block_memory(RECOMPUTE_FULL, true, "a recomputed block keeps");
 }
 
+// ---- wrapping in an order that would lose a technique ----
+
+static void as_rank(void (*body)(Comm *world, Model *m)) {
+    LaunchOptions o = { .emulate = 1, .default_ranks = 1, .timeout = 60 };
+    LaunchChoice choice = comm_choose(&o);
+    device_init();
+    comm_run(&o, &choice, (void (*)(Comm *, void *))body, model_describe(&small, model_layers(&small)));
+}
+static void cut_recomputed(Comm *world, Model *m) { recompute(m, RECOMPUTE_FULL), tensor_parallel(m, world); }
+static void cut_allocated(Comm *world, Model *m) { model_allocate(m), tensor_parallel(m, world); }
+static void recomputed_sharded(Comm *world, Model *m) { zero_allocate(m, world, 2), recompute(m, RECOMPUTE_SELECTIVE); }
+static void recomputed_twice(Comm *world, Model *m) { (void)world, recompute(m, 1), recompute(m, 2); }
+static void allocated_twice(Comm *world, Model *m) { model_allocate(m), zero_allocate(m, world, 1); }
+static void right_order(Comm *world, Model *m) {
+    tensor_parallel(m, world);
+    recompute(m, RECOMPUTE_FULL);
+    zero_allocate(m, world, 3);
+    model_free(m);
+}
+static void cut_recomputed_(void) { as_rank(cut_recomputed); }
+static void cut_allocated_(void) { as_rank(cut_allocated); }
+static void recomputed_sharded_(void) { as_rank(recomputed_sharded); }
+static void recomputed_twice_(void) { as_rank(recomputed_twice); }
+static void allocated_twice_(void) { as_rank(allocated_twice); }
+static void right_order_(void) { as_rank(right_order); }
+
+static void test_order(void) {
+    ends(cut_recomputed_, 3, "tensor_parallel() of layer 1 (recomputed): it cuts plain layers");
+    ends(cut_allocated_, 3, "tensor_parallel() of layer 0 (embedding, with weights)");
+    ends(recomputed_sharded_, 3, "recompute() of layer 1 (ZeRO-2 layer)");
+    ends(recomputed_twice_, 3, "recompute() of layer 1 (");
+    ends(allocated_twice_, 3, "zero_allocate() of a model that is allocated");
+    ends(right_order_, 0, "");
+}
+
 int main(void) {
+    test_order();                              // first: a process that has used a GPU cannot fork one that does
     device_init();
     memory_rank_begin();
     test_ops();

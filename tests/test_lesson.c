@@ -99,6 +99,25 @@ static void check_tensors(Test *t) {
     snapshot_free(want);
 }
 
+// The parts that the ranks hold, by their fingerprints. Modes: print-bit, print-nan, print-missing, print-overlap.
+static void check_prints(Test *t) {
+    Snapshot *s = snapshot_new_prints(t->run);
+    Comm *world = t->run->world;
+    for (size_t tensor = 0; tensor < MORE; tensor++) {
+        Mistake m = {0};
+        if (mode_is(t, "print-bit") && tensor == REPLICA) m.change = (real)(sizeof(real) == 8 ? 1e-15 : 5e-7);
+        m.poison = mode_is(t, "print-nan") && tensor == INDEXED;
+        if (t->last && mode_is(t, "print-missing") && tensor == BY_COLS) continue;
+        put_one(s, &t->arena, tensor, world->rank, world->size, t->last ? m : none);
+    }
+    size_t index[COUNT];                       // with the parts of the others: held twice, but not by replicas
+    for (size_t i = 0; i < COUNT; i++) index[i] = i;
+    if (t->last && mode_is(t, "print-overlap"))
+        snapshot_put_flat(s, names[FLAT], ROWS, COLS, part_new(&t->arena, FLAT, 1, 2, index, none), 0);
+    check_replicas(t->run, "replicas", s);
+    snapshot_free(s);
+}
+
 static void check_rest(Test *t) {
     double losses[3] = {3.5, 2.25, 0.1}, expected[3] = {3.5, 2.25, 0.1};
     if (mode_is(t, "number")) losses[1] += 1e-3;
@@ -133,16 +152,18 @@ static void lesson(Run *run) {
     if (mode_is(&t, "leak")) tensor_new(&t.arena, 2, 2);
     if (!mode_is(&t, "nothing")) {
         check_tensors(&t);
+        check_prints(&t);
         check_rest(&t);
     }
     if (!mode_is(&t, "leak")) arena_free(&t.arena);
-    if (mode_is(&t, "slow") && run->verbose) sleep(3);         // as if it wrote a large file
+    if (mode_is(&t, "slow") && run->verbose) sleep(25);        // as if it wrote a large file
 }
 
 int main(int argc, char **argv) {
     const Option options[] = {
         {"mode", "pass|element|bit|nan|nan-expected|missing|name|empty|replicas|many|trap|number|number-nan|number-rank"
-                 "|false|cost|cost-nan|nothing|leak|slow|open", "pass", "what goes wrong"},
+                 "|false|cost|cost-nan|nothing|leak|slow|open|print-bit|print-nan|print-missing|print-overlap",
+         "pass", "what goes wrong"},
         {"size", "N", "5", "a whole number"},
         {"rate", "X", "0.5", "a real number"},
         {"note", "TEXT", "none", "a text"},

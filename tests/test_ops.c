@@ -282,36 +282,36 @@ static void test_bias(size_t M, size_t N) {
     forget("add_bias");
 }
 
-static void plain_sum_parts(Mat sum, const Mat *in) {
-    for (size_t c = 0; c < sum.cols; c++)
-        for (size_t r = 0; r < in[0].rows; r++) sum.v[c] = (r ? sum.v[c] : 0) + in[0].v[r * sum.cols + c];
+static void plain_max(Mat y, const Mat *in) {
+    for (size_t i = 0; i < y.rows * y.cols; i++) y.v[i] = fmax(in[0].v[i], in[1].v[i]);
 }
 
-// As ranks are added: a sum of -0 stays -0, which op_sum_rows would lose; a NaN stays one, wherever it comes.
-static void test_parts(size_t M, size_t N) {
-    Mat in[] = { normal(M, N, 1) }, want = mat(1, N);
-    Tensor y = out(1, N);
-    for (size_t r = 0; r < M; r++) in[0].v[r * N] = -0.0;
-    plain_sum_parts(want, in);
-    op_sum_parts(y, put(in[0]));
-    is_value("sum_parts", "y", y, want);
+static Tensor corner(Tensor t) { return tensor_row_range(tensor_col_range(t, 0, 1), 0, 1); }
+
+// As ranks are added: a sum of -0 stays -0; a NaN stays one, wherever it comes.
+static void test_contributions(size_t M, size_t N) {
+    Mat in[] = { normal(M, N, 1), normal(M, N, 2) }, want = mat(M, N);
+    Tensor y = out(M, N), a = put(in[0]), b = put(in[1]);
+    plain_max(want, in);
+    op_max(y, a, b);
+    is_value("max", "y", y, want);
+    op_max(a, a, b);
+    is_value("max", "in place", a, want);
     real first;
-    tensor_download(&first, tensor_flat_range(y, 0, 1));
-    ok(first == 0 && signbit(first), "sum_parts: a sum of -0");
-    for (size_t c = 0; c < N; c++) {
-        want.v[c] = in[0].v[c];
-        for (size_t r = 1; r < M; r++) want.v[c] = fmax(want.v[c], in[0].v[r * N + c]);
+    for (int side = 0; side < 2; side++) {
+        Mat with = normal(M, N, 3);
+        with.v[0] = NAN;
+        if (side == 0) op_max(y, put(with), b);
+        else op_max(y, b, put(with));
+        tensor_download(&first, corner(y));
+        ok(isnan(first), "max: a NaN of side %d", side);
     }
-    op_max_parts(y, put(in[0]));
-    is_value("max_parts", "y", y, want);
-    for (size_t r = 0; r < M; r++) {
-        Mat with = normal(M, N, 1);
-        with.v[r * N] = NAN;
-        op_max_parts(y, put(with));
-        tensor_download(&first, tensor_flat_range(y, 0, 1));
-        ok(isnan(first), "max_parts: a NaN of part %zu", r);
-    }
-    forget("parts");
+    Tensor zero = out(M, N);
+    tensor_fill(zero, (real)-0.0);
+    op_add(y, zero, zero);
+    tensor_download(&first, corner(y));
+    ok(first == 0 && signbit(first), "add: -0 and -0");
+    forget("max");
 }
 
 static void test_gelu(size_t M, size_t N) {
@@ -653,8 +653,7 @@ static void bad_multiply(void) { op_multiply(t(4, 8), t(4, 7), t(4, 8)); }
 static void bad_scale(void) { op_scale(t(4, 8), t(4, 7), 1); }
 static void bad_bias(void) { op_add_bias(t(4, 8), t(4, 8), t(1, 4)); }
 static void bad_sum_rows(void) { op_sum_rows(t(1, 4), t(4, 8)); }
-static void bad_sum_parts(void) { op_sum_parts(t(1, 4), t(4, 8)); }
-static void bad_max_parts(void) { op_max_parts(t(2, 8), t(4, 8)); }
+static void bad_max(void) { op_max(t(2, 8), t(4, 8), t(4, 8)); }
 static void bad_gelu(void) { op_gelu(t(4, 8), t(2, 16)); }
 static void bad_gelu_backward(void) { op_gelu_backward(t(4, 8), t(4, 8), t(4, 1)); }
 static void bad_dropout(void) { op_dropout(t(4, 8), t(4, 9), (Dropout){ .p = 0.1 }); }
@@ -689,8 +688,7 @@ static void test_shapes(void) {
     ends(bad_scale, 3, "op_scale: y is [4, 8], but x [4, 7] needs [4, 7]");
     ends(bad_bias, 3, "op_add_bias: bias is [1, 4], but x [4, 8] needs [1, 8]");
     ends(bad_sum_rows, 3, "op_sum_rows: sum is [1, 4], but x [4, 8] needs [1, 8]");
-    ends(bad_sum_parts, 3, "op_sum_parts: y is [1, 4], but x [4, 8] needs [1, 8]");
-    ends(bad_max_parts, 3, "op_max_parts: y is [2, 8], but x [4, 8] needs [1, 8]");
+    ends(bad_max, 3, "op_max: y is [2, 8], but a [4, 8] needs [4, 8]");
     ends(bad_gelu, 3, "op_gelu: y is [4, 8], but x [2, 16] needs [2, 16]");
     ends(bad_gelu_backward, 3, "op_gelu_backward: dy is [4, 1], but x [4, 8] needs [4, 8]");
     ends(bad_dropout, 3, "op_dropout: y is [4, 8], but x [4, 9] needs [4, 9]");
@@ -723,8 +721,8 @@ static void test_windows_and_sizes(void) {
     test_elements(7, 13);
     test_bias(7, 13);
     test_bias(5, 133);                                      // more than two strips
-    test_parts(7, 13);
-    test_parts(1, 5);
+    test_contributions(7, 13);
+    test_contributions(1, 5);
     test_gelu(7, 13);
     test_gelu(3, 65);
     test_dropout(7, 13, 0.3);

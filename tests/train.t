@@ -279,6 +279,17 @@ sub safetensors {
     ok($trained->{status} == 0 && length slurp("$work/trained") && $unsplit ne slurp("$work/trained"), '--export: other bytes after training');
 }
 
+# ---- dropout that empties whole rows: the norm after them magnifies rounding, and the limit knows it ----
+{
+    my @narrow = qw(--check --dp 1 --tp 5 --pp 1 --zero 3 --layers 2 --width 5 --heads 5 --context 7 --batch 1 --steps 4 --eval-every 0 --dropout);
+    my @jobs = map { emu(5, $train{fp32}, @narrow, @$_) } map { [0.9, '--seed', $_] } 1 .. 12, 815593;
+    my ($wide, $double) = (emu(5, $train{fp32}, @narrow, qw(0.9 --width 60 --heads 6)), emu(5, $train{fp64}, @narrow, 0.9));
+    run_jobs([@jobs, $wide, $double]);
+    is((scalar grep { $_->{status} == 0 } @jobs), scalar @jobs, 'strong dropout in a narrow model') or diag(map { complain($_) } grep { $_->{status} } @jobs);
+    my ($limit, $of_wide, $of_double) = map { my ($check) = grep { $_->{name} =~ /28 tensors/ } @{ $_->{page}{checks} }; $check->{limit} } $jobs[0], $wide, $double;
+    ok(abs($limit - 1e-5 * 0.9**5 / sqrt(1e-5)) < 1e-8 && $of_wide == 1e-5 && $of_double == 1e-10, "its limit, $limit, is its own: $of_wide, in double $of_double");
+}
+
 # ---- it learns ----
 sub learns {
     my ($what, $share, $job) = @_;

@@ -24,11 +24,8 @@ END
 probe_blas() {
     cat >"$probe_dir/blas.c" <<'END'
 #include <cblas.h>
-#include <stdio.h>
-char *openblas_get_corename(void) __attribute__((weak));
 int main(void) {
     double a = 2, b = 3;
-    if (openblas_get_corename) puts(openblas_get_corename());
     return cblas_ddot(1, &a, 1, &b, 1) != 6;
 }
 END
@@ -162,10 +159,18 @@ probe_mpirun() {
 
 # The TAP harness of the tests.
 probe_prove() { perl -MTAP::Harness -e 1 >"$probe_dir/log" 2>&1; }
-# Version, and the kernels in use: OpenBLAS has them for several processors and chooses at run time, or as OPENBLAS_CORETYPE says,
-# which may well mean half the speed. Needs probe_blas's program.
-openblas_version() {
-    version=$(pkg-config --modversion openblas 2>/dev/null) && version="OpenBLAS $version" || version="linked with $blas_libs"
-    core=$("$probe_dir/blas" 2>/dev/null)
-    echo "$version${core:+, kernels for $core${OPENBLAS_CORETYPE:+, as OPENBLAS_CORETYPE demands}}"
+
+# Which kernels programs get from the BLAS, and how fast one core is with them, beside what it could do: sets kernels and speed, either
+# empty if it cannot be said. Takes about a second. Needs probe_blas.
+probe_speed() {
+    kernels='' speed=''
+    for native in "-march=native -mprefer-vector-width=512" -march=native ""; do
+        # shellcheck disable=SC2086    # several flags in one variable
+        "${CC:-mpicc}" -std=gnu11 -O3 $native $blas_cflags -I. -o "$probe_dir/speed" tools/speed.c common/kernels.c $blas_libs \
+            >"$probe_dir/log" 2>&1 || continue
+        OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 "$probe_dir/speed" >"$probe_dir/said" 2>"$probe_dir/log" || return 1
+        { read -r kernels; read -r speed; } <"$probe_dir/said"
+        return
+    done
+    return 1
 }

@@ -91,6 +91,19 @@ PRODUCT(cublasDgemm, double, int)
 PRODUCT(cublasSgemm_64, float, int64_t)
 PRODUCT(cublasDgemm_64, double, int64_t)
 
+#define BATCH(name, real) \
+    STANDIN_GEMM_BATCH(name, real) { \
+        if (count < 0) return CUBLAS_STATUS_INVALID_VALUE; \
+        for (int i = 0; i < count; i++) { \
+            const cublasStatus_t status = product<real>(#name, handle, op_a, op_b, m, n, k, alpha, a + i * a_step, lda, \
+                                                        b + i * b_step, ldb, beta, c + i * c_step, ldc); \
+            if (status != CUBLAS_STATUS_SUCCESS) return status; \
+        } \
+        return CUBLAS_STATUS_SUCCESS; \
+    }
+BATCH(cublasSgemmStridedBatched, float)
+BATCH(cublasDgemmStridedBatched, double)
+
 cublasStatus_t cublasCreate(cublasHandle_t *handle) {
     int device;
     if (cudaGetDevice(&device) != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;

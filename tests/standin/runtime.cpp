@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <fcntl.h>
 #include <map>
 #include <memory>
 #include <sched.h>
@@ -19,7 +21,8 @@ namespace standin {
 
 // The device's memory is a file without a name, mapped twice. `base` is what the program gets, and closed. At `shadow`
 // operations reach the same bytes; the addresses among the arguments of a kernel are turned into those.
-static const size_t ROOM = size_t(1) << 36;         // addresses; none is given out twice
+static const size_t ROOM = size_t(1) << 40;         // addresses; none is given out twice
+static const size_t FREED = size_t(256) << 20;      // bytes of freed blocks that stay NaN; older ones read as zero
 static const size_t ZONE = 256;                     // at least, before, between and behind blocks
 static const int POISON = 0xff;                     // NaN, and no index
 static const size_t QUEUE = 1024;                   // operations that a stream holds back at most
@@ -36,8 +39,10 @@ struct State {
     bool eager = false, check_all = false;
     bool lazy = true;                               // CUDA_MODULE_LOADING, as it was at the first call
     std::set<std::string> loaded;                   // kernels
-    long patience = 60;                             // seconds
-    std::vector<size_t> used;                       // bytes, by device
+    long patience = 300;                            // seconds
+    std::vector<size_t> used, most;                 // bytes, by device: now, and at most
+    std::deque<uintptr_t> freed;                    // blocks that are NaN, oldest first
+    size_t freed_bytes = 0;
     std::map<uintptr_t, Block> blocks;              // of the device, freed ones too
     std::map<uintptr_t, size_t> pinned;
     std::vector<Stream *> defaults;                 // by device
@@ -164,6 +169,14 @@ size_t number(const char *variable, size_t otherwise) {
     return text && *text ? strtoull(text, nullptr, 0) : otherwise;
 }
 
+// How much device memory this process had at most, a line for each device that it used.
+static void write_most() {
+    FILE *f = fopen(getenv("STANDIN_MEMORY_LOG"), "a");
+    for (size_t i = 0; f && i < all.most.size(); i++)
+        if (all.most[i]) fprintf(f, "device %zu: %zu bytes\n", i, all.most[i]);
+    if (f) fclose(f);
+}
+
 static void begin() {
     all.begun = true;
     pthread_atfork(nullptr, nullptr, [] { all.forked = true; });
@@ -171,11 +184,13 @@ static void begin() {
     all.capacity = number("STANDIN_MEMORY", all.capacity);
     all.failing_kernel = number("STANDIN_KERNEL_ERROR", 0);
     all.eager = number("STANDIN_EAGER", 0);
-    all.patience = long(number("STANDIN_PATIENCE", 60));
+    all.patience = long(number("STANDIN_PATIENCE", 300));
     all.check_all = number("STANDIN_CHECK", 0);
     const char *loading = getenv("CUDA_MODULE_LOADING");
     all.lazy = !loading || strcmp(loading, "EAGER") != 0;
     all.used.resize(size_t(all.devices));
+    all.most.resize(size_t(all.devices));
+    if (getenv("STANDIN_MEMORY_LOG")) atexit(write_most);
     all.defaults.resize(size_t(all.devices));
     all.file = memfd_create("device memory", MFD_CLOEXEC);
     void *base = MAP_FAILED, *shadow = MAP_FAILED;
@@ -531,6 +546,22 @@ cudaError_t cudaDeviceSynchronize(void) {
     return result(e);
 }
 
+// A freed block is NaN; the oldest ones give their pages back.
+static void bury(uintptr_t first, size_t bytes) {
+    memset(reach(reinterpret_cast<void *>(first)), POISON, bytes);
+    all.freed.push_back(first);
+    all.freed_bytes += bytes;
+    while (all.freed_bytes > FREED && all.freed.size() > 1) {
+        const uintptr_t old = all.freed.front();
+        const size_t size = all.blocks[old].bytes;
+        const off_t lo = off_t((old - uintptr_t(all.base) + 4095) / 4096 * 4096);
+        const off_t hi = off_t((old - uintptr_t(all.base) + size) / 4096 * 4096);
+        if (hi > lo) fallocate(all.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, lo, hi - lo);
+        all.freed.pop_front();
+        all.freed_bytes -= size;
+    }
+}
+
 cudaError_t cudaMalloc(void **p, size_t bytes) {
     Entry entry;
     if (entry.error) return result(entry.error);
@@ -544,6 +575,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes) {
     fill_zone(uintptr_t(*p) + bytes, uintptr_t(*p) + room);
     all.blocks[uintptr_t(*p)] = { bytes, device_now, true };
     used += bytes;
+    all.most[size_t(device_now)] = std::max(all.most[size_t(device_now)], used);
     all.end += room;
     return cudaSuccess;
 }
@@ -555,7 +587,7 @@ cudaError_t cudaFree(void *p) {
     if (!b->second.live) fault("cudaFree: %p, a block of %zu bytes, is free already", p, b->second.bytes);
     const cudaError_t e = wait_for_device(entry.lock, b->second.device);
     check_zones(b, "cudaFree");
-    memset(reach(p), POISON, b->second.bytes);
+    bury(b->first, b->second.bytes);
     b->second.live = false;
     all.used[size_t(b->second.device)] -= b->second.bytes;
     return result(e);
@@ -579,10 +611,28 @@ cudaError_t cudaFreeAsync(void *p, cudaStream_t stream) {
     all.used[size_t(b->second.device)] -= b->second.bytes;
     issue(on.s, { "cudaFreeAsync", { whole }, [=] {
         check_zones(b, "cudaFreeAsync");
-        memset(reach(p), POISON, b->second.bytes);
+        bury(b->first, b->second.bytes);
         return true;
     } });
     return cudaSuccess;
+}
+// There is one pool for a device, and it keeps nothing.
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device) {
+    Entry entry;
+    if (entry.error) return result(entry.error);
+    if (device < 0 || device >= all.devices) return result(cudaErrorInvalidDevice);
+    *pool = reinterpret_cast<cudaMemPool_t>(uintptr_t(device) + 1);
+    return cudaSuccess;
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *) {
+    Entry entry;
+    if (entry.error) return result(entry.error);
+    return result(pool && attribute == cudaMemPoolAttrReleaseThreshold ? cudaSuccess : cudaErrorInvalidValue);
+}
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t) {
+    Entry entry;
+    if (entry.error) return result(entry.error);
+    return result(pool ? cudaSuccess : cudaErrorInvalidValue);
 }
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     Entry entry;

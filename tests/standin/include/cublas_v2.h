@@ -54,6 +54,14 @@ STANDIN_GEMM(cublasDgemm, double, int);
 STANDIN_GEMM(cublasSgemm_64, float, int64_t);
 STANDIN_GEMM(cublasDgemm_64, double, int64_t);
 
+// `count` products, whose matrices lie so many elements apart.
+#define STANDIN_GEMM_BATCH(name, real) \
+    cublasStatus_t name(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b, int m, int n, int k, \
+                        const real *alpha, const real *a, int lda, long long int a_step, const real *b, int ldb, \
+                        long long int b_step, const real *beta, real *c, int ldc, long long int c_step, int count)
+STANDIN_GEMM_BATCH(cublasSgemmStridedBatched, float);
+STANDIN_GEMM_BATCH(cublasDgemmStridedBatched, double);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,72 @@
+// ranks: 2
+// level: core
+// question: How long are the stages of a pipeline idle in real time, when its messages are long?
+//
+// Equal stages of real blocks, and messages of more than a megabyte: the closed forms hold in real time only if messages
+// move while stages compute. Schedules take turns, and the median of each is told. As processes that have a core each;
+// `make bench` runs it.
+#include <stdio.h>
+#include <stdlib.h>
+#include "04_pipeline_naive/stack.h"
+#include "05_pipeline_1f1b/schedule_1f1b.h"
+#include "common/memory.h"
+
+static const Option options[] = {
+    { "micro-batches", "N", "4", "pieces of a step" },
+    { "width", "N", "768", "features of a token" },
+    { "context", "N", "128", "tokens of a sequence" },
+    { "sequences", "N", "4", "of a micro-batch; a message has sequences x context x width reals" },
+    { "blocks", "N", "1", "of a stage" },
+    { "rounds", "N", "5", "of which the median is told" },
+    { "clock", "wall|model", "wall", NULL },
+    {0},
+};
+enum { MOST = 101 };
+static const struct { const char *name; ScheduleRule rule; } schedule[] = {
+    { "naive", schedule_naive }, { "GPipe", schedule_gpipe }, { "1F1B", schedule_1f1b },
+};
+enum { SCHEDULES = sizeof schedule / sizeof *schedule };
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+static double median(double *x, size_t n) {
+    qsort(x, n, sizeof *x, ascending);
+    return x[n / 2];
+}
+
+static void bench(Run *run) {
+    size_t p = run->world->size, m = option_size(run, "micro-batches"), rounds = option_size(run, "rounds");
+    size_t B = option_size(run, "sequences"), T = option_size(run, "context"), C = option_size(run, "width");
+    REQUIRE(m > 0 && B > 0 && rounds > 0 && rounds <= MOST, "--micro-batches, --sequences and --rounds (at most %d) "
+            "must be more than 0", MOST);
+    Stack stack = { .model = { .width = C, .heads = C / 64 ? C / 64 : 1, .context = T, .vocab = 2, .seed = run->seed },
+                    .blocks = option_size(run, "blocks"), .sequences = B };
+    stack.model.layers = stack.blocks * p;
+    config_require(&stack.model);
+    memory_set_poison(false);
+    double idle[SCHEDULES][MOST], step[SCHEDULES][MOST], exposed[SCHEDULES][MOST];
+    for (size_t i = 0; i < SCHEDULES; i++) stack_play(run, &stack, schedule[i].rule, m);       // memory is there now
+    for (size_t round = 0; round < rounds; round++)
+        for (size_t i = 0; i < SCHEDULES; i++) {
+            Timing t = stack_play(run, &stack, schedule[i].rule, m).timing;
+            idle[i][round] = 100 * t.idle_of_total;
+            step[i][round] = 1e-9 * (double)t.step;
+            exposed[i][round] = 1e-9 * (double)t.exposed;
+        }
+    say(run, "%zu stages, %zu micro-batches, messages of %.2f MB", p, m, 1e-6 * (double)(B * T * C * sizeof(real)));
+    for (size_t i = 0; i < SCHEDULES; i++) {
+        double closed = i == 0 ? 100 * (1 - 1 / (double)p) : 100 * (double)(p - 1) / (double)(m + p - 1);
+        double is = median(idle[i], rounds);
+        char name[40];
+        say(run, "%-6s step %8.2f ms, idle %5.1f %%, closed form %5.1f %%, exposed communication %7.3f ms (all ranks)",
+            schedule[i].name, median(step[i], rounds), is, closed, median(exposed[i], rounds));
+        snprintf(name, sizeof name, "idle_%s", schedule[i].name);
+        config_number(run, name, is);
+        if (i == 0) check_true(run, "idle as long as the closed form says", schedule[i].name, is > closed - 5);
+        else check_true(run, "idle at most 5 points more than the closed form", schedule[i].name, is < closed + 5);
+    }
+}
+
+int main(int argc, char **argv) { return lesson_main(argc, argv, bench, options); }

@@ -1,0 +1,221 @@
+// ranks: 1
+// level: core
+// question: How many tokens does a training step take in a second, and what share of the products' peak is that?
+//
+// With one rank and without --trainer a step of the unsplit model; else the trainer's. Steps are timed one by one, and
+// the median is told, beside the peak of the same run: the best rate of a product of two square matrices on as many
+// threads as all ranks have together. `make bench` runs it beside tools/torch_step.py, which trains the same model:
+// --reference writes down where it starts and what it must come to.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "05_pipeline_1f1b/schedule_1f1b.h"
+#include "08_3d/safetensors.h"
+#include "08_3d/trainer.h"
+#include "common/device.h"
+#include "common/output.h"
+
+static const Option options[] = {
+    { "layers", "N", "4", "blocks" },
+    { "width", "N", "128", "features of a token" },
+    { "heads", "N", "4", "attention heads" },
+    { "context", "N", "64", "tokens of a sequence" },
+    { "vocab", "N", "256", "vocabulary entries" },
+    { "batch", "N", "4", "sequences of a step" },
+    { "micro-batch", "N", NULL, "sequences of a replica and micro-batch; without it all of a replica's" },
+    { "trainer", NULL, NULL, "the trainer with one rank, too" },
+    { "dp", "N", "1", "data-parallel replicas" },
+    { "tp", "N", "1", "tensor-parallel ranks of a stage" },
+    { "pp", "N", "1", "pipeline stages" },
+    { "schedule", "naive|gpipe|1f1b", "1f1b", "order of forwards and backwards in the pipeline" },
+    { "zero", "0|1|2|3", "0", "what is sharded over the replicas" },
+    { "seconds", "X", "3", "to measure for; five steps at least, after two that are not counted" },
+    { "square", "N", "1024", "rows of the matrices whose product is the peak" },
+    { "reference", "DIR", NULL, "only write a start and ten steps: DIR/weights.safetensors, tokens, losses" },
+    { "reduce", "ordered|fast", "fast", NULL },
+    {0},
+};
+enum { WARM_UP = 2, FEWEST = 5, MOST = 5000, REFERENCE_STEPS = 10 };
+
+// ---------------------------------------------------------------- the peak
+
+// Products on this rank alone; all ranks at once, as in a step.
+static double measure_peak(size_t square) {
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor x = tensor_new(&a, square, square), y = tensor_new(&a, square, square), z = tensor_new(&a, square, square);
+    double best = INFINITY, flops = 2 * pow((double)square, 3);
+    tensor_randomize(x, 1, 1);
+    tensor_randomize(y, 2, 1);
+    op_matmul(z, x, y);
+    for (double end = now() + 0.5; now() < end;) {
+        double start = now();
+        op_matmul(z, x, y);
+        device_synchronize();
+        best = fmin(best, now() - start);
+    }
+    arena_free(&a);
+    return flops / best;
+}
+
+// ---------------------------------------------------------------- a step of either kind
+
+typedef struct {
+    Trainer *trainer;                              // NULL: the unsplit model
+    Model *model;
+    Optimizer optimizer;
+    Data data;
+    size_t batch;
+} Subject;
+
+static double unsplit_step(Subject *s, uint64_t step) {
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch b = data_batch(&s->data, &tokens, step, 0, s->batch, s->batch);
+    model_zero_gradients(s->model);
+    double loss = model_forward_backward(s->model, &b) * b.token_weight;
+    model_fold_tied(s->model);
+    optimizer_step(&s->optimizer, s->model, clip_factor(model_grad_norm(s->model, NULL), 1));
+    arena_free(&tokens);
+    return loss;
+}
+static double one_step(Subject *s, uint64_t step) {
+    if (!s->trainer) return unsplit_step(s, step);
+    StepResult r = trainer_gradients(s->trainer, &s->data, step);
+    trainer_update(s->trainer, r);
+    return r.loss;
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+// The median of a step's time, of the slowest rank; *steps: how many were measured.
+static double measure_steps(Run *run, Subject *s, double budget, size_t *steps) {
+    double *seconds = host_alloc(MOST * sizeof *seconds), begun = 0;
+    bool more = true;
+    for (size_t step = 0; more; step++) {
+        comm_barrier(run->world);
+        double start = now();
+        one_step(s, step);
+        device_synchronize();
+        comm_barrier(run->world);
+        if (step == WARM_UP) begun = start;
+        if (step >= WARM_UP) seconds[(*steps)++] = now() - start;
+        more = *steps < FEWEST || (now() - begun < budget && *steps < MOST);
+        side_broadcast(&more, sizeof more);        // rank 0's watch
+    }
+    qsort(seconds, *steps, sizeof *seconds, ascending);
+    double median = seconds[*steps / 2];
+    free(seconds);
+    return median;
+}
+
+// ---------------------------------------------------------------- for another program
+
+static FILE *file_of(const char *directory, const char *name) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *f = fopen(path, "wb");
+    REQUIRE(f, "--reference %s: %s cannot be written", directory, path);
+    return f;
+}
+
+// The start, every step's tokens [sequences, T + 1] as int32, and the loss of every step before its update.
+static void write_reference(Run *run, Subject *s, const char *directory) {
+    char path[512];
+    mkdir(directory, 0777);
+    snprintf(path, sizeof path, "%s/weights.safetensors", directory);
+    safetensors_require(run, path);
+    safetensors_export(run, s->model, path);
+    size_t T = s->data.context, M = s->batch * T;
+    int *tokens = host_alloc(M * sizeof *tokens), *targets = host_alloc(M * sizeof *targets);
+    FILE *f = file_of(directory, "tokens"), *losses = file_of(directory, "losses");
+    for (size_t step = 0; step < REFERENCE_STEPS; step++) {
+        Arena a = arena(MEM_WORKSPACE);
+        Batch b = data_batch(&s->data, &a, step, 0, s->batch, s->batch);
+        device_download(tokens, b.tokens, M * sizeof *tokens);
+        device_download(targets, b.targets, M * sizeof *targets);
+        for (size_t i = 0; i < s->batch; i++) {
+            fwrite(tokens + i * T, sizeof *tokens, T, f);
+            fwrite(targets + (i + 1) * T - 1, sizeof *targets, 1, f);
+        }
+        fprintf(losses, "%.9g\n", one_step(s, step));
+        arena_free(&a);
+    }
+    bool written = ferror(f) == 0 && ferror(losses) == 0;
+    if (fclose(f) != 0 || fclose(losses) != 0 || !written) fault("--reference %s: is the disk full?", directory);
+    free(tokens);
+    free(targets);
+    check_true(run, "written", directory, true);
+}
+
+// ---------------------------------------------------------------- the run
+
+// Products only, three of forward's size: 2 (12 L C^2 + V C) FLOPs a token in forward, and 4 L T C for the attention,
+// whose products are done over all T keys, masked ones too.
+static double flops_of(const ModelConfig *c, double tokens) {
+    double L = (double)c->layers, C = (double)c->width;
+    return 3 * tokens * (2 * (12 * L * C * C + (double)c->vocab * C) + 4 * L * (double)c->context * C);
+}
+
+static ScheduleRule rule_named(const char *name) {
+    return !strcmp(name, "naive") ? schedule_naive : !strcmp(name, "gpipe") ? schedule_gpipe : schedule_1f1b;
+}
+
+static void bench(Run *run) {
+    size_t dp = option_size(run, "dp"), batch = option_size(run, "batch"), steps = 0;
+    TrainerConfig c = {
+        .model = { .layers = option_size(run, "layers"), .width = option_size(run, "width"), .seed = run->seed,
+                   .heads = option_size(run, "heads"), .context = option_size(run, "context"),
+                   .vocab = option_size(run, "vocab") },
+        .mesh = { dp, option_size(run, "tp"), option_size(run, "pp") }, .batch = batch, .clip = 1,
+        .schedule = rule_named(option_text(run, "schedule")), .zero = (size_t)atoi(option_text(run, "zero")) };
+    c.micro_batch = option_given(run, "micro-batch") ? option_size(run, "micro-batch") : dp ? ceil_div(batch, dp) : 1;
+    trainer_require(&c);
+    double seconds_most = option_real(run, "seconds");
+    const char *reference = option_text(run, "reference");
+    bool unsplit = run->world->size == 1 && !option_flag(run, "trainer");
+    REQUIRE(seconds_most > 0 && option_size(run, "square") > 0, "--seconds and --square must be more than 0");
+    REQUIRE(!reference || unsplit, "--reference: the unsplit model's, on one rank without --trainer");
+
+    Subject s = { .batch = batch, .optimizer = adamw(1e-3) };
+    s.data = data_synthetic(c.model.vocab, c.model.context, run->seed);
+    s.data.ragged = false;
+    memory_set_poison(false);                      // speed counts
+    double peak = reference ? 1 : measure_peak(option_size(run, "square"));
+    comm_all_reduce_doubles(run->world, &peak, 1);
+    if (unsplit) {
+        s.model = model_describe(&c.model, model_layers(&c.model));
+        model_allocate(s.model);
+        optimizer_allocate(&s.optimizer, s.model);
+    } else {
+        s.trainer = trainer_new(run->world, &c, s.optimizer);
+    }
+    if (reference) {
+        write_reference(run, &s, reference);
+    } else {
+        double seconds = measure_steps(run, &s, seconds_most, &steps);
+        double tokens = (double)(batch * c.model.context), flops = flops_of(&c.model, tokens);
+        size_t resident = resident_most(), *sizes, *all;
+        side_gather(&resident, sizeof resident, (void **)&all, &sizes);
+        for (size_t r = 0; run->verbose && r < run->world->size; r++) resident = all[r] > resident ? all[r] : resident;
+        say(run, "%zu parameters, %zu tokens a step: %.3f ms (median of %zu), %.0f tokens/s, %.2f of the peak of %.1f "
+            "GFLOP/s, %.0f MB resident in a process", config_parameters(&c.model), batch * c.model.context, 1e3 * seconds,
+            steps, tokens / seconds, flops / seconds / peak, 1e-9 * peak, 1e-6 * (double)resident);
+        config_number(run, "step_seconds", seconds);
+        config_number(run, "tokens_per_second", tokens / seconds);
+        config_number(run, "peak_share", flops / seconds / peak);
+        config_number(run, "peak_flops", peak);
+        config_number(run, "resident_bytes", (double)resident);
+        if (run->verbose) { free(all); free(sizes); }
+        // A step that looks much faster was not waited for, or its FLOPs are counted wrongly.
+        check_true(run, "a step is no faster than its products", "at the peak", flops <= 1.5 * seconds * peak);
+    }
+    if (s.trainer) trainer_free(s.trainer);
+    else model_free(s.model);
+    data_free(&s.data);
+}
+
+int main(int argc, char **argv) { return lesson_main(argc, argv, bench, options); }

@@ -1,0 +1,45 @@
+#!/usr/bin/perl
+# Messages move while ranks compute, by one copy from process to process, and where that is forbidden by what MPI does between products.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::Bin;
+use Jobs;
+use Test::More;
+
+chdir "$FindBin::Bin/.." or die;
+my $program = program_of('fp32', 'tests/test_overlap.c');
+plan skip_all => "$program is not built" unless -x $program;
+plan skip_all => 'no mpirun' unless have_mpi;
+$ENV{LAUNCH_LIMIT} = 600;
+
+my $forbid = 'build/cpu-fp32/tests/no_single_copy.so';
+my $boards = 0;
+sub run_it {
+    my ($ranks, $env, @options) = @_;
+    my $job = mpi($ranks, $program, '--board', "$work/board" . $boards++, @options);
+    $job->{words} = ['env', @$env, @{ $job->{words} }];
+    return run_jobs([$job]);
+}
+sub moves {
+    my ($what, $job) = @_;
+    ok($job->{status} == 0 && $job->{page}{pass}, $what) or diag(complain($job));
+    is($job->{err}, '', "$what: no warning");
+}
+
+my ($silent) = run_it(2, [], '--silent', '--timeout', 20);
+my $single_copy = $silent->{status} == 0;
+SKIP: {
+    # The processes of a container may be forbidden to read each other.
+    skip 'no single copy between processes here', 2 unless $single_copy;
+    moves('one copy, no product', $silent);
+}
+for my $schedule (qw(gpipe 1f1b)) {
+    for my $ranks (2, 3) {
+        moves("$schedule, $ranks stages", run_it($ranks, [], '--schedule', $schedule));
+        moves("$schedule, $ranks stages, no single copy", run_it($ranks, ['OMPI_MCA_btl_vader_single_copy_mechanism=none'], '--schedule', $schedule));
+    }
+}
+# Where it is forbidden, a program finds out, and Open MPI does not complain about every message.
+moves('the single copy is forbidden', run_it(2, ["LD_PRELOAD=$forbid"], '--schedule', '1f1b'));
+done_testing();

@@ -1,0 +1,27 @@
+// test_kernels.c: says which kernels are in use, what the processor has, what was mended, and what the rule answers to
+// the arguments, "core vectors" each. tests/kernels.t asks.
+//
+// ranks: 1
+// level: core
+// question: Which kernels does a program get?
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/device.h"
+#include "common/kernels.h"
+
+static const char *or_none(const char *text) { return text ? text : "none"; }
+
+int main(int argc, char **argv) {
+    device_init();
+    printf("in use: %s\n", or_none(kernels_in_use()));
+    printf("processor: %d\n", (int)kernels_processor());
+    printf("mended: %s\n", or_none(kernels_mended()));
+    printf("OPENBLAS_CORETYPE: %s\n", or_none(getenv("OPENBLAS_CORETYPE")));
+    for (int i = 1; i < argc; i++) {
+        char core[64] = "";
+        int vectors = 0;
+        sscanf(argv[i], "%63s %d", core, &vectors);
+        printf("'%s': %s\n", argv[i], or_none(kernels_better(core, (Vectors)vectors)));
+    }
+}

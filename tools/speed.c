@@ -1,0 +1,73 @@
+// speed.c: which kernels programs here get from the BLAS, and what one core does with them beside what it could do. Two
+// lines, the first empty where the BLAS does not say. make doctor compiles it for the processor it is on, and runs it.
+#include <cblas.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include "common/kernels.h"
+
+// A multiply-add takes about 4 cycles, and 2 begin in each: more chains of them than that, as many as there are
+// registers for. What is no x86 is taken to have vectors of 16 bytes, 32 of them, and 4 pipes.
+#if defined __AVX512F__
+enum { WIDTH = 64, CHAINS = 16 };                  // bytes
+#elif defined __AVX__
+enum { WIDTH = 32, CHAINS = 12 };
+#elif defined __x86_64__
+enum { WIDTH = 16, CHAINS = 12 };
+#else
+enum { WIDTH = 16, CHAINS = 16 };
+#endif
+typedef float Vector __attribute__((vector_size(WIDTH)));
+enum { STEPS = 500000, N = 1024 };                 // some milliseconds; rows and columns of a product
+static const double PATIENCE = 0.8;                // seconds
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double multiply_adds(void) {                // FLOP/s
+    volatile float factor = 0.999f, term = 0.001f; // read at run time
+    const Vector a = factor - (Vector){ 0 }, b = term - (Vector){ 0 };
+    Vector x[CHAINS], sum = { 0 };
+    for (int c = 0; c < CHAINS; c++) x[c] = b * (float)c;
+    const double start = now();
+    for (int step = 0; step < STEPS; step++)
+        for (int c = 0; c < CHAINS; c++) x[c] = x[c] * a + b;
+    const double seconds = now() - start;
+    for (int c = 0; c < CHAINS; c++) sum += x[c];
+    term = sum[0];                                 // used, so it is computed
+    return 2.0 * STEPS * CHAINS * (WIDTH / sizeof(float)) / seconds;
+}
+
+static double product(float *c, const float *a, const float *b) {
+    const double start = now();
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, N, N, 1, a, N, b, N, 0, c, N);
+    return 2.0 * N * N * N / (now() - start);
+}
+
+static void print_kernels(void) {
+    const char *core = kernels_in_use(), *better = core ? kernels_better(core, kernels_processor()) : NULL;
+    if (core) printf("kernels for %s", core);
+    if (kernels_mended()) printf(" (OpenBLAS had chosen %s)", kernels_mended());
+    else if (core && getenv("OPENBLAS_CORETYPE")) printf(", as OPENBLAS_CORETYPE demands");
+    if (better) printf("; they are older than this processor, which could use those for %s", better);
+    printf("\n");
+}
+
+int main(void) {
+    kernels_mend();
+    print_kernels();
+    float *a = malloc(N * N * sizeof *a), *b = malloc(N * N * sizeof *b), *c = malloc(N * N * sizeof *c);
+    if (!a || !b || !c) return 1;
+    for (int i = 0; i < N * N; i++) a[i] = b[i] = 1.0f / (float)(1 + i % 97);
+    double does = 0, could = 0;                    // the best of each: others may be using this core
+    for (const double start = now(); now() - start < PATIENCE;) {
+        const double rate = product(c, a, b), limit = multiply_adds();
+        if (does < rate) does = rate;
+        if (could < limit) could = limit;
+    }
+    printf("%.0f GFLOP/s in a product of 1024 x 1024 fp32 matrices, %.0f %% of its %.0f in multiply-adds alone\n",
+           1e-9 * does, 100 * does / could, 1e-9 * could);
+}
