@@ -87,7 +87,7 @@ CORES     = $(shell nproc 2>/dev/null || echo 2)
 .SECONDEXPANSION:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs run figures bench test test-all bugs student grade list doctor help setup clean FORCE
+.PHONY: all programs preloads run figures bench test test-all bugs student grade list doctor help setup clean FORCE
 
 # The build itself runs in a second make, which uses every core; ONLY= limits it to some programs.
 BUILD = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CORES)) programs
@@ -209,7 +209,8 @@ build/cuda-asked: FORCE
 	@mkdir -p $(@D)
 	@echo '$(CUDA_HOME) $(NCCL_HOME)' | cmp -s - $@ || echo '$(CUDA_HOME) $(NCCL_HOME)' >$@
 
-programs: $(or $(ONLY),$(PROGRAMS:%.c=$(O)/%) $(PRELOADS:%.c=$(O)/%.so)) $(TEXT)
+programs: $(or $(ONLY),$(PROGRAMS:%.c=$(O)/%) preloads) $(TEXT)
+preloads: $(PRELOADS:%.c=$(O)/%.so)
 	@:
 
 # Objects depend on the compiler, the MPI and the flags they are built with; whether a warning ends the build makes no difference.

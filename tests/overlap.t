@@ -14,10 +14,10 @@ plan skip_all => 'no mpirun' unless have_mpi;
 $ENV{LAUNCH_LIMIT} = 600;
 
 my $forbid = 'build/cpu-fp32/tests/no_single_copy.so';
-my $boards = 0;
+my ($built, $boards) = ($program, 0);
 sub run_it {
     my ($ranks, $env, @options) = @_;
-    my $job = mpi($ranks, $program, '--board', "$work/board" . $boards++, @options);
+    my $job = mpi($ranks, $built, '--board', "$work/board" . $boards++, @options);
     $job->{words} = ['env', @$env, @{ $job->{words} }];
     return run_jobs([$job]);
 }
@@ -42,4 +42,22 @@ for my $schedule (qw(gpipe 1f1b)) {
 }
 # Where it is forbidden, a program finds out, and Open MPI does not complain about every message.
 moves('the single copy is forbidden', run_it(2, ["LD_PRELOAD=$forbid"], '--schedule', '1f1b'));
+# Ranks with GPUs: through host memory, and by NCCL.
+SKIP: {
+    $built = 'build/standin-fp32/tests/test_overlap';
+    skip 'the stand-ins are not built', 1 unless -x $built;
+    for my $transport (qw(staged nccl)) {
+        moves("$transport, $_", run_it(2, ['STANDIN_GPUS=2'], '--transport', $transport, '--schedule', $_)) for qw(gpipe 1f1b);
+    }
+}
+# In real time nobody sees when a message moves before it is waited for. So what is hidden is 0, or not known; and what is exposed is a part of the step.
+for my $lesson (qw(01_data_parallel/04_overlap 04_pipeline_naive/02_naive 04_pipeline_naive/03_gpipe 05_pipeline_1f1b/02_1f1b)) {
+    my ($job) = run_jobs([mpi(2, program_of('fp32', "$lesson.c"), qw(--clock wall))]);
+    my @lines = $job->{out} =~ /^(step .* hidden.*)$/mg;
+    ok($job->{status} == 0 && @lines > 0, "$lesson in real time") or diag(complain($job));
+    is(scalar(grep { !/ (?:0\.000 us|unknown time) hidden/ } @lines), 0, "$lesson: no time that nobody could see") or diag(@lines);
+    my %second = (s => 1, ms => 1e-3, us => 1e-6);
+    is(scalar(grep { /^step ([\d.]+) (\w+);.*communication ([\d.]+) (\w+) exposed/ && $3 * $second{$4} > 2 * $1 * $second{$2} } @lines), 0,
+        "$lesson: two ranks wait no longer than two steps") or diag(@lines);
+}
 done_testing();

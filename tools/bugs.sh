@@ -2,7 +2,7 @@
 # Sourced by try-bug and break, in the root of the tree: a patch of bugs/ (tools/try-bug says what stands in one), and a scratch copy
 # of the tree with the bug put in.
 
-# bug_read PATCH: sets patch, lesson and build.
+# bug_read PATCH: sets patch, lesson, test and build.
 bug_read() {
     patch=$1
     case $patch in
@@ -10,6 +10,7 @@ bug_read() {
         *) diff=$PWD/$patch ;;
     esac
     lesson=$(bug_field lesson)
+    test=$(bug_field test)
     precision=$(bug_field precision)
     build=build/cpu-${precision:-fp32}
 }
@@ -27,7 +28,7 @@ bug_put_in() {
     export GIT_CEILING_DIRECTORIES="${scratch%/*}"
     cd "$scratch" || exit 3
     bug_apply || return 1
-    make --no-print-directory BACKEND=cpu SANITIZE= PRECISION="${precision:-fp32}" WERROR= ONLY="$build/$lesson" programs >make.log 2>&1 || {
+    make --no-print-directory BACKEND=cpu SANITIZE= PRECISION="${precision:-fp32}" WERROR= ONLY="$build/$lesson" programs ${test:+preloads} >make.log 2>&1 || {
         tail -n 20 make.log >&2
         return 2
     }
@@ -35,6 +36,10 @@ bug_put_in() {
 
 # As the header says, or on so many ranks.
 bug_run() {
+    if [ -n "$test" ]; then
+        "$test"
+        return
+    fi
     # shellcheck disable=SC2046    # the words of args
     tools/launch -e "${1:-$(bug_field ranks | grep . || echo 0)}" "$build/$lesson" $(bug_field args)
 }
