@@ -356,9 +356,10 @@ void mpi_link_close(Comm *c) {
     MpiLink *l = c->state->link;
     MPI_Status status;
     int forgotten;
+    char size[40] = "";                    // of what travels beside a message it would mean nothing
     MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, l->comm, &forgotten, &status));
-    if (forgotten) fault("a message of %zu bytes from rank %d of %s was never received", bytes_of(&status),
-                         status.MPI_SOURCE, c->name);
+    if (forgotten && status.MPI_TAG == TAG_DATA) snprintf(size, sizeof size, " of %zu bytes", bytes_of(&status));
+    if (forgotten) fault("a message%s from rank %d of %s was never received", size, status.MPI_SOURCE, c->name);
     MPI(MPI_Comm_free(&l->comm));
 }
 static void mpi_close(Comm *c) {

@@ -2,9 +2,9 @@
 // level: core
 // question: How long are the stages of a pipeline idle in real time, when its messages are long?
 //
-// Equal stages of real blocks, and messages of more than a megabyte: the closed forms hold in real time only if messages
-// move while stages compute. Schedules take turns, and the median of each is told. As processes that have a core each;
-// `make bench` runs it.
+// Equal stages of real blocks, and messages of more than a megabyte: the closed forms hold in real time only if
+// messages move while stages compute. Schedules take turns, and the median of each is told. As processes that have a
+// core each; `make bench` runs it.
 #include <stdio.h>
 #include <stdlib.h>
 #include "04_pipeline_naive/stack.h"

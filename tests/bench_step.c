@@ -202,8 +202,9 @@ static void bench(Run *run) {
         side_gather(&resident, sizeof resident, (void **)&all, &sizes);
         for (size_t r = 0; run->verbose && r < run->world->size; r++) resident = all[r] > resident ? all[r] : resident;
         say(run, "%zu parameters, %zu tokens a step: %.3f ms (median of %zu), %.0f tokens/s, %.2f of the peak of %.1f "
-            "GFLOP/s, %.0f MB resident in a process", config_parameters(&c.model), batch * c.model.context, 1e3 * seconds,
-            steps, tokens / seconds, flops / seconds / peak, 1e-9 * peak, 1e-6 * (double)resident);
+            "GFLOP/s, %.0f MB resident in a process",
+            config_parameters(&c.model), batch * c.model.context, 1e3 * seconds, steps, tokens / seconds,
+            flops / seconds / peak, 1e-9 * peak, 1e-6 * (double)resident);
         config_number(run, "step_seconds", seconds);
         config_number(run, "tokens_per_second", tokens / seconds);
         config_number(run, "peak_share", flops / seconds / peak);
