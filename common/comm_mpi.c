@@ -244,10 +244,10 @@ static void sum_by_pieces(Request *r) {
     }
 }
 
-// Maxima and doubles never: their order is always fixed. In pieces too, as the library's scratch is as large as what it
-// is given.
+// Maxima and doubles never: their order is always fixed. Nor those of two ranks: a + b = b + a, and ours are faster. In
+// pieces too, as the library's scratch is as large as what it is given.
 static bool library_sums(const Request *r) {
-    return r->comm->state->reduce == REDUCE_FAST && r->element == REALS && !r->later &&
+    return r->comm->state->reduce == REDUCE_FAST && r->comm->size > 2 && r->element == REALS && !r->later &&
            (r->action == DO_ALL_REDUCE || r->action == DO_REDUCE);
 }
 static void sum_by_library(Request *r) {
