@@ -11,5 +11,5 @@ use Test::More;
 chdir "$FindBin::Bin/.." or die;
 my $source = '01_data_parallel/07_balance.c';
 plan skip_all => "$_ is not built" for grep { !-x } map { program_of($_, $source) } qw(fp32 fp64);
-forms_hold(forms_of($source, [4, qw(--slow 1,1,1,100)], [3, qw(--slow 1)], [5, qw(--slow 1000,1,3)]));
+forms_hold(forms_of($source, [4, '--slow', '1,1,1,100'], [3, qw(--slow 1)], [5, '--slow', '1000,1,3']));
 done_testing();
