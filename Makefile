@@ -1,7 +1,7 @@
 # Unsplit. `make help` lists what can be typed. Needs GNU make and a shell; tools/setup sees to the rest.
 #
-# Adding a file is enough: chapters are NN_name/, their programs NN_name/KK_name.c (and 08_3d/train.c and the like), everything
-# else in a chapter is a module; a program's rank count, level and question are its first lines and stand nowhere else.
+# Adding a file is enough: chapters are NN_name/. A file that says LESSON(...) is a program, whose rank count, level and question are its
+# first lines and stand nowhere else; it is a module too, as everything else in a chapter is: its functions lie in the one library.
 
 BACKEND   = cpu
 PRECISION = fp32
@@ -75,8 +75,9 @@ TEXT    = build/text.txt
 # ---- what there is ----
 SOURCES  := $(filter-out common/device_$(if $(filter cpu,$(BACKEND)),cuda,cpu).c, \
                 $(wildcard common/*.c [0-9][0-9]_*/*.c tests/test_*.c tests/bench_*.c))
-PROGRAMS := $(wildcard common/run_00.c [0-9][0-9]_*/[0-9][0-9]_*.c 08_3d/plan.c 08_3d/sample.c 08_3d/train.c tests/test_*.c tests/bench_*.c)
-MODULES  := $(filter-out $(PROGRAMS),$(SOURCES))
+LESSONS  := $(shell grep -l '^LESSON.' $(SOURCES))
+PROGRAMS := $(sort $(LESSONS) $(wildcard tests/test_*.c tests/bench_*.c))
+MODULES  := $(filter-out tests/%,$(SOURCES))
 PRELOADS := $(wildcard tests/pmpi_*.c) tests/openblas_choice.c tests/malloc_peak.c tests/no_single_copy.c tests/pretend_cores.c
 # The files with kernels in them: those that say FOR_EACH.
 KERNELS  := $(if $(filter cuda,$(BACKEND)),$(shell grep -lE '^ +FOR_EACH(_PART)?.[a-z]' $(SOURCES)))
@@ -223,10 +224,12 @@ $(O)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(FLAGS_NOW)' | cmp -s - $@ || echo '$(FLAGS_NOW)' >$@
 
+# What LESSON names: lesson_03_tensor_parallel_02_linear.
+SYMBOL = -DLESSON_SYMBOL=lesson_$(subst /,_,$(basename $<))
 $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@echo "compiling $<"
-	@$(COMPILE) -DDEFAULT_TEXT='"$(TEXT)"' -MMD -MP -c -o $@ $<
+	@$(COMPILE) -DDEFAULT_TEXT='"$(TEXT)"' $(SYMBOL) -MMD -MP -c -o $@ $<
 
 # A file with kernels in it, for a GPU: C that is compiled as CUDA C++, or as plain C++ for the stand-ins, with the names of C. A fused
 # multiply-add would give other bits here too.
@@ -240,7 +243,7 @@ $(KERNELS:%.c=$(O)/%.o): $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@echo "compiling $< for a GPU$(if $(STANDIN), (stand-in))"
 	@printf '#include "common/launch.h"\nextern "C" {\n#include "%s"\n}\n' $< >$(@:.o=$(if $(STANDIN),.cpp,.cu))
-	@$(KERNEL-$(KIND)) -MMD -MP -MF $(@:.o=.d) -c -o $@ $(@:.o=$(if $(STANDIN),.cpp,.cu))
+	@$(KERNEL-$(KIND)) $(SYMBOL) -MMD -MP -MF $(@:.o=.d) -c -o $@ $(@:.o=$(if $(STANDIN),.cpp,.cu))
 
 $(O)/tests/standin/%.o: tests/standin/%.cpp $(O)/flags
 	@mkdir -p $(@D)
@@ -260,8 +263,11 @@ $(O)/libunsplit.a: $(MODULES:%.c=$(O)/%.o)
 	@rm -f $@
 	@ar rcs $@ $^
 
-$(PROGRAMS:%.c=$(O)/%): $(O)/%: $(O)/%.o $(O)/%.info.o $(O)/libunsplit.a $(if $(STANDIN),$(O)/libstandin.a)
-	@$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
+LIBRARIES = $(O)/libunsplit.a $(if $(STANDIN),$(O)/libstandin.a)
+$(LESSONS:%.c=$(O)/%): $(O)/%: $(O)/%.info.o
+$(filter $(O)/tests/%,$(PROGRAMS:%.c=$(O)/%)): $(O)/%: $(O)/%.o $(O)/%.info.o
+$(PROGRAMS:%.c=$(O)/%): $(LIBRARIES)
+	@$(CC) $(CFLAGS) -o $@ $(filter-out %.a,$^) $(LIBRARIES) $(LIBS)
 
 # Libraries that tests put between a program and MPI, the C library, or OpenBLAS and the environment.
 $(O)/%.so: %.c $(O)/flags

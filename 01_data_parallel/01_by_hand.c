@@ -184,4 +184,4 @@ static void by_hand(Run *run) {
     check_true(run, "trap: the last shard's loss", "is not the loss", apart > 1e-3);
 }
 
-int main(int argc, char **argv) { return lesson_main(argc, argv, by_hand, NULL); }
+LESSON(by_hand, NULL);

@@ -154,4 +154,4 @@ static void all_reduce(Run *run) {
     data_free(&data);
 }
 
-int main(int argc, char **argv) { return lesson_main(argc, argv, all_reduce, NULL); }
+LESSON(all_reduce, NULL);

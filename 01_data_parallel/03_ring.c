@@ -216,4 +216,4 @@ static void ring(Run *run) {
 
 static const Option options[] = {
     { "link", "NAME", "ethernet", NULL }, {0} };
-int main(int argc, char **argv) { return lesson_main(argc, argv, ring, options); }
+LESSON(ring, options);

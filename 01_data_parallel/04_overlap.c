@@ -208,4 +208,4 @@ static const Option options[] = {
     { "link", "NAME", "lesson", NULL },
     {0},
 };
-int main(int argc, char **argv) { return lesson_main(argc, argv, overlap, options); }
+LESSON(overlap, options);

@@ -264,4 +264,4 @@ static const Option options[] = {
     { "link", "NAME", "ethernet", NULL },
     {0},
 };
-int main(int argc, char **argv) { return lesson_main(argc, argv, parameter_server, options); }
+LESSON(parameter_server, options);

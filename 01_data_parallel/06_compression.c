@@ -203,4 +203,4 @@ static const Option options[] = {
     { "lr", "X", "0.15", "learning rate of the loss curves" },
     {0},
 };
-int main(int argc, char **argv) { return lesson_main(argc, argv, compression, options); }
+LESSON(compression, options);

@@ -248,4 +248,4 @@ static const Option options[] = {
     { "clock", "model", "model", "the speeds are the model clock's" },
     {0},
 };
-int main(int argc, char **argv) { return lesson_main(argc, argv, balance, options); }
+LESSON(balance, options);

@@ -195,4 +195,4 @@ static void by_hand(Run *run) {
     snapshot_free(parallel);
 }
 
-int main(int argc, char **argv) { return lesson_main(argc, argv, by_hand, NULL); }
+LESSON(by_hand, NULL);

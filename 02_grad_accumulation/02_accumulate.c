@@ -191,4 +191,4 @@ static const Option options[] = {
     { "dropout", "X", "0.1", "the model's; without it, attention keeps its probabilities once, not twice" },
     {0},
 };
-int main(int argc, char **argv) { return lesson_main(argc, argv, accumulation, options); }
+LESSON(accumulation, options);

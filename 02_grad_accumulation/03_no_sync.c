@@ -234,4 +234,4 @@ static const Option options[] = {
     { "link", "NAME", "lesson", NULL },
     {0},
 };
-int main(int argc, char **argv) { return lesson_main(argc, argv, accumulation_on_ranks, options); }
+LESSON(accumulation_on_ranks, options);

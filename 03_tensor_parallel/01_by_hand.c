@@ -201,4 +201,4 @@ static void by_hand(Run *run) {
 }
 
 static const Option options[] = { {0} };
-int main(int argc, char **argv) { return lesson_main(argc, argv, by_hand, options); }
+LESSON(by_hand, options);

@@ -224,4 +224,4 @@ static void linear_layer(Run *run) {
 }
 
 static const Option options[] = { {0} };
-int main(int argc, char **argv) { return lesson_main(argc, argv, linear_layer, options); }
+LESSON(linear_layer, options);

@@ -248,4 +248,4 @@ static void mlp(Run *run) {
 }
 
 static const Option options[] = { {0} };
-int main(int argc, char **argv) { return lesson_main(argc, argv, mlp, options); }
+LESSON(mlp, options);

@@ -239,4 +239,4 @@ static void vocabulary(Run *run) {
 }
 
 static const Option options[] = { {0} };
-int main(int argc, char **argv) { return lesson_main(argc, argv, vocabulary, options); }
+LESSON(vocabulary, options);

@@ -192,4 +192,4 @@ static const Option options[] = {
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
     {0},
 };
-int main(int argc, char **argv) { return lesson_main(argc, argv, transformer, options); }
+LESSON(transformer, options);

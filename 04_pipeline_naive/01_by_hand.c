@@ -217,4 +217,4 @@ static void by_hand(Run *run) {
     check_numbers(run, "played = formula", "idle share: 1-1/2, 1-1/p, (p-1)/(m+p-1)", share, want_share, 3, 1e-15);
 }
 
-int main(int argc, char **argv) { return lesson_main(argc, argv, by_hand, NULL); }
+LESSON(by_hand, NULL);

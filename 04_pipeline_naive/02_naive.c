@@ -105,4 +105,4 @@ static const Option options[] = {
     { "micro-batches", "N", "1", "pieces the batch is cut into; each goes there and back before the next one" },
     {0},
 };
-int main(int argc, char **argv) { return lesson_main(argc, argv, naive, options); }
+LESSON(naive, options);

@@ -116,4 +116,4 @@ static const Option options[] = {
     { "dropout", "X", "0.1", "probability of dropping an element; at 0 less is kept" },
     {0},
 };
-int main(int argc, char **argv) { return lesson_main(argc, argv, gpipe, options); }
+LESSON(gpipe, options);

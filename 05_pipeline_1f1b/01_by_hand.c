@@ -190,4 +190,4 @@ static void by_hand(Run *run) {
     refused(run);
 }
 
-int main(int argc, char **argv) { return lesson_main(argc, argv, by_hand, NULL); }
+LESSON(by_hand, NULL);

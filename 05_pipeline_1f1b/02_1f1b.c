@@ -151,4 +151,4 @@ static const Option options[] = {
     { "draw", "gpipe|1f1b", "1f1b", "the schedule whose picture --svg and --trace write" },
     {0},
 };
-int main(int argc, char **argv) { return lesson_main(argc, argv, one_forward_one_backward, options); }
+LESSON(one_forward_one_backward, options);

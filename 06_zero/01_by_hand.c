@@ -146,4 +146,4 @@ static void by_hand(Run *run) {
     published(run);
 }
 
-int main(int argc, char **argv) { return lesson_main(argc, argv, by_hand, NULL); }
+LESSON(by_hand, NULL);

@@ -101,4 +101,4 @@ static const Option options[] = {
     { "link", "NAME", "ib", NULL },
     {0},
 };
-int main(int argc, char **argv) { return lesson_main(argc, argv, zero1, options); }
+LESSON(zero1, options);

@@ -113,4 +113,4 @@ static const Option options[] = {
     { "link", "NAME", "ib", NULL },
     {0},
 };
-int main(int argc, char **argv) { return lesson_main(argc, argv, zero2, options); }
+LESSON(zero2, options);

@@ -114,4 +114,4 @@ static const Option options[] = {
     { "link", "NAME", "ib", NULL },
     {0},
 };
-int main(int argc, char **argv) { return lesson_main(argc, argv, zero3, options); }
+LESSON(zero3, options);

@@ -175,4 +175,4 @@ static void by_hand(Run *run) {
              (double)(c[k].forward_products + c[k].backward_products));
 }
 
-int main(int argc, char **argv) { return lesson_main(argc, argv, by_hand, NULL); }
+LESSON(by_hand, NULL);

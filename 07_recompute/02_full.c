@@ -218,4 +218,4 @@ static const Option options[] = {
     { "draw", "keep|blocks|stages", "blocks", "the way whose step --svg and --trace write" },
     {0},
 };
-int main(int argc, char **argv) { return lesson_main(argc, argv, full, options); }
+LESSON(full, options);

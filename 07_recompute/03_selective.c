@@ -262,4 +262,4 @@ static const Option options[] = {
     { "draw", "none|selective|full", "selective", "the way whose step --svg and --trace write" },
     {0},
 };
-int main(int argc, char **argv) { return lesson_main(argc, argv, selective, options); }
+LESSON(selective, options);

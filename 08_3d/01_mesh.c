@@ -114,4 +114,4 @@ static const Option options[] = {
     { "pp", "N", NULL, "pipeline stages; without it: 2 where the ranks allow, else 1" },
     {0},
 };
-int main(int argc, char **argv) { return lesson_main(argc, argv, mesh, options); }
+LESSON(mesh, options);

@@ -282,4 +282,4 @@ static void train(Run *run) {
     free((void *)c.stage_blocks);
 }
 
-int main(int argc, char **argv) { return lesson_main(argc, argv, train, options); }
+LESSON(train, options);

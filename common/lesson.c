@@ -151,12 +151,12 @@ static void begin_process(int *argc, char ***argv) {
                 "another MPI than the launcher's. Name both, as in make CC=mpicc.mpich MPIRUN=mpirun.mpich", started);
 }
 
-int lesson_main(int argc, char **argv, void (*lesson)(Run *run), const Option *options) {
-    Program program = {.lesson = lesson, .started = now(), .status = STATUS_FAULT};
+int lesson_main(int argc, char **argv, const Lesson *lesson) {
+    Program program = {.lesson = lesson->run, .started = now(), .status = STATUS_FAULT};
     setvbuf(stdout, NULL, _IOLBF, 0);          // a line is seen when it is true, in a pipe too
     begin_process(&argc, &argv);
     snprintf(program.tag, sizeof program.tag, "[%s %s]", lesson_info.id, lesson_info.name);
-    program.settings = settings_parse(argc, argv, options);
+    program.settings = settings_parse(argc, argv, lesson->options);
     if (program.settings.help) program.status = help(&program.settings, argv[0]);
     else {
         read_common_options(&program);

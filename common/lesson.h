@@ -3,7 +3,8 @@
 #define LESSON_H
 #include "comm.h"
 
-// The machine-read first lines of a lesson's source (ranks, level, question); written by make into a file of its own.
+// The machine-read first lines of a lesson's source (ranks, level, question); written by make into a file of its own,
+// with the program's main().
 typedef struct { const char *id, *name, *question, *level; size_t ranks; } LessonInfo;    // "03.02", "linear", ...
 extern const LessonInfo lesson_info;
 
@@ -21,8 +22,11 @@ typedef struct Run {                           // one per rank
     struct RunState *state;
 } Run;
 
-// The whole of a lesson's main(). Returns the exit status.
-int lesson_main(int argc, char **argv, void (*lesson)(Run *run), const Option *options);
+// LESSON(entry, options), the last line of a lesson: names its entry and its table of options (NULL: none of its own).
+// So a lesson's file is also a module, whose functions later chapters call. LESSON_SYMBOL is the file's path.
+typedef struct { void (*run)(Run *run); const Option *options; } Lesson;
+#define LESSON(entry, table) extern const Lesson LESSON_SYMBOL; const Lesson LESSON_SYMBOL = { entry, table }
+int lesson_main(int argc, char **argv, const Lesson *lesson);  // the whole of a program's main(): the exit status
 
 size_t option_size(Run *run, const char *name);
 double option_real(Run *run, const char *name);

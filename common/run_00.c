@@ -151,4 +151,4 @@ static const Option options[] = {
     { "lr", "X", "0.01", "learning rate" },
     {0},
 };
-int main(int argc, char **argv) { return lesson_main(argc, argv, unsplit, options); }
+LESSON(unsplit, options);

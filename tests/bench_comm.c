@@ -84,4 +84,4 @@ static void bench(Run *run) {
     check_true(run, "measured", "all", true);
 }
 
-int main(int argc, char **argv) { return lesson_main(argc, argv, bench, options); }
+LESSON(bench, options);

@@ -287,4 +287,4 @@ static void bench(Run *run) {
     data_free(&d);
 }
 
-int main(int argc, char **argv) { return lesson_main(argc, argv, bench, options); }
+LESSON(bench, options);

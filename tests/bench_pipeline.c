@@ -69,4 +69,4 @@ static void bench(Run *run) {
     }
 }
 
-int main(int argc, char **argv) { return lesson_main(argc, argv, bench, options); }
+LESSON(bench, options);

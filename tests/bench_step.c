@@ -219,4 +219,4 @@ static void bench(Run *run) {
     data_free(&s.data);
 }
 
-int main(int argc, char **argv) { return lesson_main(argc, argv, bench, options); }
+LESSON(bench, options);

@@ -187,4 +187,4 @@ static void clock_test(Run *run) {
 }
 
 static const Option options[] = { { "speed", "X", "0.5", "of this device, in rates of --device" }, {0} };
-int main(int argc, char **argv) { return lesson_main(argc, argv, clock_test, options); }
+LESSON(clock_test, options);

@@ -159,16 +159,14 @@ static void lesson(Run *run) {
     if (mode_is(&t, "slow") && run->verbose) sleep(25);        // as if it wrote a large file
 }
 
-int main(int argc, char **argv) {
-    const Option options[] = {
-        {"mode", "pass|element|bit|nan|nan-expected|missing|name|empty|replicas|many|trap|number|number-nan|number-rank"
-                 "|false|cost|cost-nan|nothing|leak|slow|open|print-bit|print-nan|print-missing|print-overlap",
-         "pass", "what goes wrong"},
-        {"size", "N", "5", "a whole number"},
-        {"rate", "X", "0.5", "a real number"},
-        {"note", "TEXT", "none", "a text"},
-        {"loud", NULL, NULL, "print the options"},
-        {0},
-    };
-    return lesson_main(argc, argv, lesson, options);
-}
+static const Option options[] = {
+    {"mode", "pass|element|bit|nan|nan-expected|missing|name|empty|replicas|many|trap|number|number-nan|number-rank"
+             "|false|cost|cost-nan|nothing|leak|slow|open|print-bit|print-nan|print-missing|print-overlap",
+     "pass", "what goes wrong"},
+    {"size", "N", "5", "a whole number"},
+    {"rate", "X", "0.5", "a real number"},
+    {"note", "TEXT", "none", "a text"},
+    {"loud", NULL, NULL, "print the options"},
+    {0},
+};
+LESSON(lesson, options);

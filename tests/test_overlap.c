@@ -86,13 +86,11 @@ static void overlap(Run *run) {
     model_free(m);
 }
 
-int main(int argc, char **argv) {
-    const Option options[] = {
-        { "board", "FILE", NULL, "a file of zeros that all processes see, or none yet" },
-        { "schedule", "gpipe|1f1b", "gpipe", "the order of forwards and backwards" },
-        { "silent", NULL, NULL, "compute without products: only a single copy moves messages then" },
-        { "timeout", "SECONDS", "300", NULL },
-        {0},
-    };
-    return lesson_main(argc, argv, overlap, options);
-}
+static const Option options[] = {
+    { "board", "FILE", NULL, "a file of zeros that all processes see, or none yet" },
+    { "schedule", "gpipe|1f1b", "gpipe", "the order of forwards and backwards" },
+    { "silent", NULL, NULL, "compute without products: only a single copy moves messages then" },
+    { "timeout", "SECONDS", "300", NULL },
+    {0},
+};
+LESSON(overlap, options);

@@ -28,4 +28,4 @@ static void draw(Run *run) {
 
 static const Option options[] = {
     { "plot", "linear|log|flat|none|many|no-file|nothing", "linear", "what is drawn" }, { 0 } };
-int main(int argc, char **argv) { return lesson_main(argc, argv, draw, options); }
+LESSON(draw, options);
