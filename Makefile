@@ -74,7 +74,7 @@ TEXT    = build/text.txt
 
 # ---- what there is ----
 SOURCES  := $(filter-out common/device_$(if $(filter cpu,$(BACKEND)),cuda,cpu).c, \
-                $(wildcard common/*.c [0-9][0-9]_*/*.c tests/test_*.c tests/bench_*.c))
+                $(wildcard common/*.c [0-9][0-9]_*/*.c [0-9][0-9]_*/support/*.c tests/test_*.c tests/bench_*.c))
 LESSONS  := $(shell grep -l '^LESSON.' $(SOURCES))
 PROGRAMS := $(sort $(LESSONS) $(wildcard tests/test_*.c tests/bench_*.c))
 MODULES  := $(filter-out tests/%,$(SOURCES))

@@ -7,8 +7,8 @@ root=$PWD
 . tests/tap.sh
 
 # ---- the checks: each prints the offences in the current folder, one a line ----
-chapter_sources() { ls [0-9][0-9]_*/*.[ch] 2>/dev/null; }
-lessons() { ls [0-9][0-9]_*/[0-9][0-9]_*.c 08_3d/plan.c 08_3d/sample.c 08_3d/train.c common/run_00.c 2>/dev/null; }
+chapter_sources() { ls [0-9][0-9]_*/*.[ch] [0-9][0-9]_*/support/*.[ch] 2>/dev/null; }
+lessons() { { ls [0-9][0-9]_*/[0-9][0-9]_*.c; grep -ls '^LESSON(' common/*.c [0-9][0-9]_*/*.c; } 2>/dev/null | sort -u; }
 
 # No conditional compilation, but for the guard of a header: #ifndef X, #define X first, #endif last.
 conditional_compilation() {
@@ -24,7 +24,7 @@ conditional_compilation() {
 
 # Virtual ranks share a process, so a writable global would be shared by ranks. The argument is the folder of the objects.
 writable_globals() {
-    for file in [0-9][0-9]_*/*.c; do
+    for file in $(chapter_sources | grep 'c$'); do
         [ -e "$file" ] || continue
         objdump -t "$1/${file%.c}.o" | awk -v file="$file" '
             / \.data\.rel\.ro/ { next }
@@ -67,7 +67,7 @@ missing_header_lines() {
 
 long_lines() {
     # shellcheck disable=SC2016    # perl's variables
-    find common [0-9][0-9]_* tests tools -maxdepth 1 -name '*.[ch]' -exec \
+    find common [0-9][0-9]_* tests tools -maxdepth 2 -name '*.[ch]' -exec \
         perl -CSD -ne 'chomp; print "$ARGV:$.\n" if length > 120; close ARGV if eof' {} +
 }
 

@@ -65,7 +65,7 @@ sub bodies {
 sub exercises {
     my ($root) = @_;
     my (@complaints, %by_id);
-    for my $path (sort glob "$root/[0-9][0-9]_*/*.[ch]") {
+    for my $path (sort glob "$root/[0-9][0-9]_*/*.[ch] $root/[0-9][0-9]_*/support/*.[ch]") {
         my $file = $path =~ s{^\Q$root\E/}{}r;
         my $text = slurp($path);
         my @bad;
