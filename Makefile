@@ -24,6 +24,8 @@ DIR =
 EXERCISES =
 SUBMISSION =
 JSON =
+# For test: names of files of tests/, TESTS="comm ops"; without it all.
+TESTS =
 # The compiler behind MPI's wrapper, by the names that Open MPI and MPICH read. The launcher beside CC=mpicc.mpich is MPIRUN=mpirun.mpich.
 export OMPI_CC ?= gcc
 export MPICH_CC ?= $(OMPI_CC)
@@ -88,7 +90,7 @@ CORES     = $(shell nproc 2>/dev/null || echo 2)
 .SECONDEXPANSION:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs preloads run figures bench test test-all bugs student grade list doctor help setup clean FORCE
+.PHONY: all programs preloads run figures bench test test-quick test-all lint bugs student grade list doctor help setup clean FORCE
 
 # The build itself runs in a second make, which uses every core; ONLY= limits it to some programs.
 BUILD = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CORES)) programs
@@ -136,12 +138,23 @@ test:
 	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp64
 ifeq ($(BACKEND),cpu)
 	+@$(BUILD) STRICT=yes BACKEND=cuda STANDIN=yes PRECISION=fp32
-	@tools/run-tests tests/*.t
+	@tools/run-tests $(if $(TESTS),$(TESTS:%=tests/%.t),tests/*.t)
 else
 	+@$(BUILD) STRICT=yes PRECISION=fp32
 	+@$(BUILD) STRICT=yes PRECISION=fp64
 	@TEST_BACKEND=$(KIND) tools/run-tests tests/gpu.t
 endif
+
+# Under a minute: what to run after each change.
+QUICK = structure ops memory model layers schedule compression costs zero-costs recompute-costs oracle plot lessons
+test-quick:
+	@tools/setup prove
+	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp32
+	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp64
+	@TEST_QUICK=1 tools/run-tests $(QUICK:%=tests/%.t)
+
+lint: compile_commands.json
+	@tools/lint
 
 test-all:
 	@tools/setup prove
@@ -252,6 +265,10 @@ STANDINS := $(if $(STANDIN),$(wildcard tests/standin/*.cpp))
 $(O)/libstandin.a: $(STANDINS:%.cpp=$(O)/%.o)
 	@rm -f $@
 	@ar rcs $@ $^
+
+# For editors and clang-tidy: how each source is compiled.
+compile_commands.json: FORCE
+	@tools/compile-commands "$(filter-out -L% -l% -Wl%,$(shell $(WRAPPER) -show)) $(CFLAGS) $(DEFINES) $(CFLAGS-$(KIND)) -I." $(SOURCES) >$@
 
 $(O)/%.info.c: %.c tools/lesson-info
 	@mkdir -p $(@D)
