@@ -1,6 +1,7 @@
 // ranks: 4
 // level: core
 // question: How much memory does it save to keep only a layer's input, and what does the second forward cost?
+// vary: layers 7..11, width 12|18|24, context 8..13, vocab 31..50
 //
 // Full recomputation (Chen et al. 2016) where it is needed most: in a GPipe pipeline, where stage i must hold m
 // micro-batches at once, from their forward to their backward. One rank is a pipeline of one stage: the plain case.
@@ -38,11 +39,16 @@ static void full_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
 // What the inner layer sends in its forward it sends again: a tensor-parallel block its two all-reduces of [B*T, C]
 // (chapter 03), a plain one nothing.
 static void full_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    // EXERCISE 07.02a (3 points): compute again. Do what backward of l->inner does: the gradient of x goes to dx, those
+    // of the parameters are added to theirs. layer_backward() reads the items of the inner layer's forward in s, and s
+    // is empty; layer_forward() puts them there. It writes the layer's output, too, which nobody needs: a tensor of
+    // MEM_WORKSPACE, of dy's shape, that is freed before backward begins.
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor y = tensor_new(&scratch, dy.rows, dy.cols);             // computed again, and not needed
+    Tensor y = tensor_new(&scratch, dy.rows, dy.cols);
     layer_forward(l->inner, b, x, y, s);
     arena_free(&scratch);
     layer_backward(l->inner, b, x, dy, dx, s);
+    // END
 }
 const LayerKind recompute_full = { "recomputed", full_forward, full_backward, NULL, NULL };
 

@@ -1,6 +1,7 @@
 // ranks: 4
 // level: core
 // question: Which few items of a block take most of its memory and least work to compute again?
+// vary: SEQUENCES 2..4, STEPS 2..3, layers 2..5, width 27|36|45, context 16..28, vocab 45..70
 //
 // Selective recomputation (Korthikanti et al. 2022, section 5), together with tensor parallelism as in the paper. Of
 // all that a block keeps, only the attention probabilities grow with the square of the sequence: T elements per head
@@ -34,8 +35,13 @@ static void selective_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
 // rebuild() computes them again, of this block only: q k^T, softmax, dropout with the same masks (functions of
 // position). Every rank has q and k of its own heads: nothing is sent.
 static void selective_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    // EXERCISE 07.03a (2 points): compute the probabilities again. Do what backward of l->inner does: the gradient of x
+    // goes to dx, those of the parameters are added to theirs. layer_backward() reads what the inner layer's forward
+    // kept in s, but its [T, T] items were shed. l->inner->kind lists what a layer can do (common/layer.h). What
+    // backward still finds must not be computed again.
     l->inner->kind->rebuild(l->inner, b, s);       // B*T*T*C/tp multiplications more; the product with v is not redone
     layer_backward(l->inner, b, x, dy, dx, s);
+    // END
 }
 static const LayerKind recompute_selective = { "selectively recomputed", selective_forward, selective_backward, NULL,
                                                NULL };
