@@ -75,13 +75,14 @@ void recompute_wrap_blocks(Model *m, const LayerKind *wrapper) {
 // ---------------------------------------------------------------- a whole stage, as GPipe does it
 
 // The same idea once more, around the list of a stage's layers: one layer whose forward walks the list and forgets, and
-// whose backward walks it forward again and then back.
+// whose backward walks it forward again and then back. The stage received x [B*T, C] in its forward and the executor
+// keeps it, so the second walk receives nothing, and its output, which the next stage has had, is not sent again.
 typedef struct { Layer layer; Model *model; } Stage;
 
 static void stage_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)s;
     Model *m = ((Stage *)l)->model;
-    flight_free(walk_forward(m->layers, m->n_layers, b, x, y));    // forgotten; the executor keeps x
+    flight_free(walk_forward(m->layers, m->n_layers, b, x, y));    // what the layers keep is forgotten
 }
 static void stage_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)s;
@@ -112,7 +113,8 @@ static const char *const way_option[WAYS] = { "keep", "blocks", "stages" };
 
 typedef struct { Comm *pp, *tied; Way way; FullMeasured seen; } Pipeline;      // all stages; {first, last}, or NULL
 
-// One step of my stage: m forwards, m backwards, the tied sum, SGD. The norm adds squares over the stages.
+// One step of my stage: m forwards, m backwards (pipeline_run is chapter 04's executor, and sends their messages), the
+// tied sum, SGD. The norm adds squares over the stages.
 static StepResult step(void *pipeline, Model *m, Optimizer *o, const Training *t, const Batch *batch) {
     Pipeline *p = pipeline;
     Stage stage;
