@@ -7,20 +7,16 @@
 // backward run for one micro-batch at a time, so only its activations are alive; the gradients of all are added in the
 // one gradient buffer there is.
 // Left out: other devices (the next lesson), and overlapping micro-batches, which is a pipeline (chapter 04).
+#include "02_grad_accumulation/support/02_costs.h"
 #include "common/course.h"
-#include "common/formulas.h"
 #include "common/picture.h"
 #include <stdlib.h>
 
-// ---------------------------------------------------------------- data and sizes
+// ================================ the technique ================================
 
-enum { SEQUENCES = 7, STEPS = 3 };
-static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61 };   // --dropout 0.1
-
-// ---------------------------------------------------------------- the technique
-
-// Zero once, add m times, fold the tied table once. Every token weighs 1 / (counted tokens of the whole batch), which
-// data_batch knows from the order of the data: no micro-batch needs to know how long the others are.
+// The gradient of the whole batch's mean loss, from m micro-batches: zero once, add m times, fold the tied table once.
+// model->g [Psi] is the only gradient buffer. Every token weighs 1 / (counted tokens of the whole batch), which the
+// order of the data says in advance (data_count): no micro-batch needs to know how many tokens the others have.
 static double accumulate(Model *model, const Batch *batch, size_t m) {
     double loss = 0;
     // EXERCISE 02.02a (4 points): accumulate. Leave the gradient of the whole batch's mean loss in the model's
@@ -37,7 +33,7 @@ static double accumulate(Model *model, const Batch *batch, size_t m) {
     return loss;
 }
 
-// And step once.
+// A step: m micro-batches, then one norm and one update.
 static StepResult step(void *nothing, Model *model, Optimizer *o, const Training *t, const Batch *batch) {
     (void)nothing;
     double loss = accumulate(model, batch, t->micro_batches), norm = model_grad_norm(model, NULL);
@@ -45,7 +41,10 @@ static StepResult step(void *nothing, Model *model, Optimizer *o, const Training
     return (StepResult){ loss, norm };
 }
 
-// ---------------------------------------------------------------- training
+// ================================ the experiment ================================
+
+enum { SEQUENCES = 7, STEPS = 3 };
+static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61 };   // --dropout 0.1
 
 static Model *new_model(const Training *t) {
     Model *model = model_describe(&t->model, model_layers(&t->model));
@@ -53,14 +52,12 @@ static Model *new_model(const Training *t) {
     return model;
 }
 
-typedef struct { size_t activations, parameters, gradients, optimizer; } Measured;     // a step's peak; bytes
-
-static Course train(Run *run, const Training *t, Measured *seen) {
+static Course train(Run *run, const Training *t, AccumulationBytes *seen) {
     Course c = course_new(run, t);
     Model *model = new_model(t);
     course_train(&c, model, t, 1, 0, step, NULL);
-    *seen = (Measured){ memory_peak(MEM_ACTIVATIONS), memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS),
-                        memory_now(MEM_OPTIMIZER) };
+    *seen = (AccumulationBytes){ memory_peak(MEM_ACTIVATIONS), memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS),
+                                 memory_now(MEM_OPTIMIZER) };
     model_free(model);
     return c;
 }
@@ -118,38 +115,6 @@ static Timing draw(Run *run, const Training *t, const Training *whole) {
     return timing;
 }
 
-// ---------------------------------------------------------------- the predictions
-
-// What forward keeps until backward, for B sequences: numbers a row (a token), item by item. Only B changes with m.
-static double activation_bytes(const Training *t, size_t B) {
-    size_t L = tiny.layers, C = tiny.width, H = tiny.heads, T = tiny.context, V = tiny.vocab;
-    size_t outputs = C + L * C;                        // of the embedding and of every block; the head's is the loss
-    size_t dropped = t->model.dropout > 0 ? H * T : 0;             // masks are not kept: they are functions of a key
-    size_t block = C + 2 + 3 * C                       // first norm, its mean and deviation; q, k, v
-                 + H * T + dropped + C                 // probabilities before and after dropout; heads side by side
-                 + C + C + 2 + 4 * C + 4 * C;          // middle; second norm, its two; wide layer before and after GELU
-    size_t head = C + 2 + V + 1;                       // last norm, its two; logits; sum of exponentials
-    return (double)(B * T * (outputs + L * block + head) * sizeof(real));
-}
-
-// Forward and backward of B sequences under the model clock.
-static double computing(size_t B) { return work_model(&tiny, B).time; }
-
-static void predict(Run *run, const Training *t, const Measured *got, const Measured *whole, const Timing *both) {
-    size_t V = tiny.vocab, C = tiny.width, e = sizeof(real), m = t->micro_batches;
-    size_t Psi = config_parameters(&tiny);
-    cost(run, "activations, at once", "bytes", activation_bytes(t, SEQUENCES), (double)whole->activations);
-    cost(run, "activations, m micro-batches", "bytes", activation_bytes(t, ceil_div(SEQUENCES, m)),
-         (double)got->activations);
-    cost(run, "parameters", "bytes", (double)(Psi * e), (double)got->parameters);
-    cost(run, "gradients (wte twice): no m", "bytes", (double)((Psi + V * C) * e), (double)got->gradients);
-    cost(run, "AdamW's m and v", "bytes", (double)(2 * Psi * e), (double)got->optimizer);
-    if (!clock_config()->model) return;
-    double pieces = 0;                                 // as long as at once: the same rows
-    for (size_t k = 0; k < m; k++) pieces += computing(part_size(SEQUENCES, m, k));
-    cost(run, "time, at once and then in pieces", "ps", computing(SEQUENCES) + pieces, (double)both->step);
-}
-
 static void accumulation(Run *run) {
     REQUIRE(run->world->size == 1,
             "02_accumulate is about one device: start it with one rank (03_no_sync has several)");
@@ -166,7 +131,7 @@ static void accumulation(Run *run) {
             data_count(&data, 0, r.lo, range_size(r)));
     }
     Training t = { .model = tiny, .data = data, .steps = STEPS, .sequences = SEQUENCES, .micro_batches = m }, whole;
-    Measured seen, seen_whole;
+    AccumulationBytes seen, seen_whole;
     t.model.seed = run->seed;
     t.model.dropout = dropout;
     for (size_t i = 0; i < 2; i++) {
@@ -182,7 +147,7 @@ static void accumulation(Run *run) {
     }
     show_trap(run, &t);
     Timing both = draw(run, &t, &whole);
-    predict(run, &t, &seen, &seen_whole, &both);           // of AdamW's training
+    accumulation_costs(run, &t, &seen, &seen_whole, &both);        // of AdamW's training
     data_free(&data);
 }
 

@@ -1,6 +1,7 @@
 // ranks: 4
 // level: core
 // question: How much memory does it save to keep only a layer's input, and what does the second forward cost?
+// vary: layers 7..11, width 12|18|24, context 8..13, vocab 31..50
 //
 // Full recomputation (Chen et al. 2016) where it is needed most: in a GPipe pipeline, where stage i must hold m
 // micro-batches at once, from their forward to their backward. One rank is a pipeline of one stage: the plain case.
@@ -14,60 +15,112 @@
 // Who holds what: rank i holds the blocks of stage i. Left out: keeping as many micro-batches as fit and recomputing
 // the rest.
 #include "04_pipeline_naive/pipeline.h"
-#include "07_recompute/counted.h"
-#include "07_recompute/gpipe_time.h"
 #include "07_recompute/recompute.h"
+#include "07_recompute/support/02_costs.h"
 #include "common/picture.h"
 #include <stdio.h>
 #include <string.h>
 
-static const ModelConfig tiny = { .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 41, .dropout = 0.1 };
-static const char *const way_name[WAYS] = { "keep everything", "recompute blocks", "recompute stages" };
-static const char *const way_option[WAYS] = { "keep", "blocks", "stages" };
+// ================================ the technique ================================
 
-// ---------------------------------------------------------------- a stage as one layer, recomputed as a whole
+// ---------------------------------------------------------------- a block that keeps only its input
 
-// Blocks are recomputed by recompute.c. A stage is the same idea once more: a layer that walks the whole list of the
-// stage.
+// A recomputed block is a layer around a layer, l->inner. x, y, dy and dx are [B*T, C]. x is the output of the layer
+// below, which whoever walks the list keeps until backward: so the block itself need not keep anything.
+static void full_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    (void)s;                                       // stays empty
+    Saved forgotten = saved_new();
+    layer_forward(l->inner, b, x, y, &forgotten);  // its items: B*T (15C + 4 + 2HT) elements,
+    saved_free(&forgotten);                        // and they are gone
+}
+
+// The same forward once more, now into s, and then the backward that reads s. The walker frees s when this returns. The
+// dropout is the same, too: a mask is a function of (seed, step, layer, position), not of how often it was asked for.
+// What the inner layer sends in its forward it sends again: a tensor-parallel block its two all-reduces of [B*T, C]
+// (chapter 03), a plain one nothing.
+static void full_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    // EXERCISE 07.02a (3 points): compute again. Do what backward of l->inner does: the gradient of x goes to dx, those
+    // of the parameters are added to theirs. layer_backward() reads the items of the inner layer's forward in s, and s
+    // is empty; layer_forward() puts them there. It writes the layer's output, too, which nobody needs: a tensor of
+    // MEM_WORKSPACE, of dy's shape, that is freed before backward begins.
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor y = tensor_new(&scratch, dy.rows, dy.cols);
+    layer_forward(l->inner, b, x, y, s);
+    arena_free(&scratch);
+    layer_backward(l->inner, b, x, dy, dx, s);
+    // END
+}
+const LayerKind recompute_full = { "recomputed", full_forward, full_backward, NULL, NULL };
+
+// ---------------------------------------------------------------- all blocks of a model
+
+// A block inside of a layer that cannot compute it again: to pass over it would drop the technique without a message.
+static bool hides_a_block(const Layer *l) {
+    if (l->kind->rebuild) return false;
+    while (l->inner) l = l->inner;
+    return l->kind->rebuild;
+}
+
+// A block is known by its `rebuild`, which the embedding and the head do not have. layer_wrap() makes the layer a
+// `wrapper`, and what it was becomes its inner layer.
+void recompute_wrap_blocks(Model *m, const LayerKind *wrapper) {
+    for (size_t i = 0; i < m->n_layers; i++)
+        if (hides_a_block(&m->layers[i]))
+            fault("recompute() of layer %zu (%s): blocks are wrapped before anything else wraps their layers, "
+                  "zero_allocate() for example", m->layers[i].number, m->layers[i].kind->name);
+    for (size_t i = 0; i < m->n_layers; i++)
+        if (m->layers[i].kind->rebuild) layer_wrap(&m->layers[i], wrapper, NULL);
+}
+
+// ---------------------------------------------------------------- a whole stage, as GPipe does it
+
+// The same idea once more, around the list of a stage's layers: one layer whose forward walks the list and forgets, and
+// whose backward walks it forward again and then back. The stage received x [B*T, C] in its forward and the executor
+// keeps it, so the second walk receives nothing, and its output, which the next stage has had, is not sent again.
 typedef struct { Layer layer; Model *model; } Stage;
 
 static void stage_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)s;
     Model *m = ((Stage *)l)->model;
-    flight_free(walk_forward(m->layers, m->n_layers, b, x, y));        // forgotten; the executor keeps x
+    flight_free(walk_forward(m->layers, m->n_layers, b, x, y));    // what the layers keep is forgotten
 }
 static void stage_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)s;
     Model *m = ((Stage *)l)->model;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor y = tensor_new(&scratch, dy.rows, dy.cols);                 // computed again, and not needed
+    Tensor y = tensor_new(&scratch, dy.rows, dy.cols);             // computed again, and not needed
     Flight *f = walk_forward(m->layers, m->n_layers, b, x, y);
     arena_free(&scratch);
     walk_backward(m->layers, m->n_layers, b, f, dy, dx);
 }
 static const LayerKind recomputed_stage = { "recomputed stage", stage_forward, stage_backward, NULL, NULL };
 
+// What the executor walks in place of m: a list of this one layer.
+static Model one_layer(Model *m, Stage *stage) {
+    *stage = (Stage){ { .kind = &recomputed_stage, .config = &m->config }, m };
+    Model list = *m;
+    list.layers = &stage->layer;
+    list.n_layers = 1;
+    return list;
+}
+
+// ================================ the experiment ================================
+
+static const ModelConfig tiny = { .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 41, .dropout = 0.1 };
+static const char *const way_option[WAYS] = { "keep", "blocks", "stages" };
+
 // ---------------------------------------------------------------- training, the same for every way
 
-typedef struct {
-    Comm *pp, *tied;                               // all stages; {first, last}, or NULL
-    Way way;
-    Counts counts[16];                             // of my layers, in the last step
-    size_t parameters, gradients, optimizer, peak; // bytes; peak: of activations, in the last step
-    size_t sends, send_bytes, other_bytes;         // messages to neighbours; tied sum, loss and norm; in the last step
-    Picoseconds computing;                         // this rank, in the last step
-    Timing timing;                                 // all ranks, in the last step
-} Pipeline;
+typedef struct { Comm *pp, *tied; Way way; FullMeasured seen; } Pipeline;      // all stages; {first, last}, or NULL
 
-// One step of my stage: m forwards, m backwards, the tied sum, SGD. The norm adds squares over the stages.
+// One step of my stage: m forwards, m backwards (pipeline_run is chapter 04's executor, and sends their messages), the
+// tied sum, SGD. The norm adds squares over the stages.
 static StepResult step(void *pipeline, Model *m, Optimizer *o, const Training *t, const Batch *batch) {
     Pipeline *p = pipeline;
-    Stage stage = { { .kind = &recomputed_stage, .config = &m->config }, m };
-    // what the executor walks: my layers, or one layer that is all of them
-    Model list = *m;
-    if (p->way == RECOMPUTE_STAGES) { list.layers = &stage.layer; list.n_layers = 1; }
+    Stage stage;
+    Model list = p->way == RECOMPUTE_STAGES ? one_layer(m, &stage) : *m;
 
-    for (size_t i = 0; i < m->n_layers; i++) p->counts[i] = (Counts){0};
+    for (size_t i = 0; i < m->n_layers; i++) p->seen.counts[i] = (Counts){0};
     comm_ledger_reset(p->pp);
     if (p->tied) comm_ledger_reset(p->tied);
     model_zero_gradients(m);
@@ -81,100 +134,42 @@ static StepResult step(void *pipeline, Model *m, Optimizer *o, const Training *t
     return (StepResult){ loss * batch[0].token_weight, norm };
 }
 
-static Pipeline train(Comm *pp, Way way, const Training *t, Course *c) {
+static FullMeasured train(Comm *pp, Way way, const Training *t, Course *c) {
     Pipeline p = { .pp = pp, .tied = pipeline_tied_group(pp), .way = way };
     Model *m = model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, pp->size, pp->rank));
-    count_blocks(m, p.counts);
-    if (way == RECOMPUTE_BLOCKS) recompute(m, RECOMPUTE_FULL);
+    counted_wrap_blocks(m, p.seen.counts);
+    if (way == RECOMPUTE_BLOCKS) recompute_wrap_blocks(m, &recompute_full);
     model_allocate(m);
     course_train(c, m, t, 1, 0, step, &p);
-    p.timing = picture_timing(c->run);
-    p.computing = recorded_computing();
-    p.parameters = memory_now(MEM_PARAMETERS);
-    p.gradients = memory_now(MEM_GRADIENTS);
-    p.optimizer = memory_now(MEM_OPTIMIZER);
-    p.peak = memory_peak(MEM_ACTIVATIONS);
-    p.sends = pp->ledger[COMM_SEND].calls;
-    p.send_bytes = pp->ledger[COMM_SEND].bytes;
-    p.other_bytes = pp->ledger[COMM_ALL_REDUCE].bytes + (p.tied ? comm_bytes_sent(p.tied) : 0);
+    FullMeasured *seen = &p.seen;
+    seen->timing = picture_timing(c->run);
+    seen->computing = counted_computing();
+    seen->parameters = memory_now(MEM_PARAMETERS);
+    seen->gradients = memory_now(MEM_GRADIENTS);
+    seen->optimizer = memory_now(MEM_OPTIMIZER);
+    seen->peak = memory_peak(MEM_ACTIVATIONS);
+    seen->sends = pp->ledger[COMM_SEND].calls;
+    seen->send_bytes = pp->ledger[COMM_SEND].bytes;
+    seen->other_bytes = pp->ledger[COMM_ALL_REDUCE].bytes + (p.tied ? comm_bytes_sent(p.tied) : 0);
     model_free(m);
     comm_free(p.tied);
-    return p;
-}
-
-// ---------------------------------------------------------------- predictions, from sizes alone
-
-static size_t most(size_t a, size_t b) { return a > b ? a : b; }
-
-// Numbers that stage i keeps, at most: of all m micro-batches, and of the first one, while backward is in it.
-static size_t kept(const Training *t, size_t p, size_t i, Way way) {
-    const ModelConfig *c = &t->model;
-    size_t C = c->width, blocks = range_size(shard_range(c->layers, p, i)), first = i == 0, last = i + 1 == p;
-    size_t block = kept_block(c, c->heads, 4 * C), head = last * kept_head(c, c->vocab);
-    size_t input = !first * C;                     // tokens are no activation
-    // a layer's output is the next one's input; the last output leaves the stage
-    size_t between = (first + blocks + last - 1) * C;
-    size_t all = t->sequences * c->context, one = ceil_div(t->sequences, t->micro_batches) * c->context;
-    switch (way) {
-    case RECOMPUTE_BLOCKS: return all * (input + between) + (all - one) * head + one * most(block, head);
-    case RECOMPUTE_STAGES: return all * input + one * (between + blocks * block + head);
-    default:               return all * (input + between + blocks * block + head);
-    }
-}
-
-static void costs(Run *run, const Training *t, const Pipeline *got) {
-    const ModelConfig *c = &t->model;
-    Way way = got->way;
-    const char *name = way_name[way];
-    size_t p = got->pp->size, i = got->pp->rank, first = i == 0, last = i + 1 == p, m = t->micro_batches;
-    size_t C = c->width, wte = c->vocab * C, blocks = range_size(shard_range(c->layers, p, i)), e = sizeof(real);
-    size_t mine = blocks * (12 * C * C + 13 * C) + first * (wte + c->context * C) + last * (2 * C + !first * wte);
-    cost_of_way(run, name, "weights of my stage", "bytes", (double)(mine * e), (double)got->parameters);
-    cost_of_way(run, name, "gradients, two uses of wte", "bytes", (double)((mine + (p == 1) * wte) * e),
-                (double)got->gradients);
-    cost_of_way(run, name, "optimizer state: SGD has none", "bytes", 0, (double)got->optimizer);
-    cost_of_way(run, name, "activation peak", "bytes", (double)(kept(t, p, i, way) * e), (double)got->peak);
-    size_t forwards = 0, rebuilds = 0;
-    for (size_t k = 0; k < sizeof got->counts / sizeof *got->counts; k++) {
-        forwards += got->counts[k].forwards;
-        rebuilds += got->counts[k].rebuilds;
-    }
-    size_t times = way == KEEP_EVERYTHING ? 1 : 2;
-    cost_of_way(run, name, "forwards of my blocks", "calls", (double)(blocks * m * times),
-                (double)(forwards + rebuilds));
-    // a second forward asks nobody for anything
-    size_t neighbours = !first + !last;
-    cost_of_way(run, name, "sent to neighbours", "calls", (double)(neighbours * m), (double)got->sends);
-    cost_of_way(run, name, "sent to neighbours", "bytes", (double)(neighbours * t->sequences * c->context * C * e),
-                (double)got->send_bytes);
-    double tied = p > 1 && (first || last) ? ring_bytes(ALL_REDUCE_PASSES, 2, wte, e) : 0;
-    double scalars = ring_bytes(ALL_REDUCE_PASSES, p, 1, sizeof(double)) +
-                     ring_bytes(ALL_REDUCE_PASSES, p, config_tensors(c), sizeof(double));
-    cost_of_way(run, name, "tied sum, loss and norm", "bytes", tied + scalars, (double)got->other_bytes);
-
-    double hardware = 0, model = 0;
-    for (size_t k = 0; k < p; k++) hardware += stage_work(t, p, k, way).flops;
-    for (size_t k = 0; k < p; k++) model += stage_work(t, p, k, KEEP_EVERYTHING).flops;
-    cost_of_way(run, name, "hardware FLOPs, all stages", "FLOPs", hardware, got->timing.flops);
-    utilisations(run, name, &got->timing, model);
-    if (!clock_config()->model) return;            // real time is as it is
-    cost_of_way(run, name, "my stage computes", "ps", stage_work(t, p, i, way).time, (double)got->computing);
-    cost_of_way(run, name, "step", "ps", step_time(t, p, way), (double)got->timing.step);
+    return p.seen;
 }
 
 // ---------------------------------------------------------------- the comparison
 
-static void compare(Run *run, const Training *t, const Pipeline *p, Course *got, Course *want) {
+static void compare(Run *run, const Training *t, Way way, const FullMeasured *seen, Course *got, Course *want) {
     char what[64];
-    snprintf(what, sizeof what, "%s = unsplit", way_name[p->way]);
+    snprintf(what, sizeof what, "%s = unsplit", full_way_name[way]);
     // The same layers with the same inputs and the same dropout, in the same order: equal in every bit.
     course_compare(run, what, got, want, 0);
-    size_t blocks = range_size(shard_range(t->model.layers, p->pp->size, p->pp->rank)), first = p->pp->rank == 0;
-    size_t times = p->way == KEEP_EVERYTHING ? 1 : 2;
+    size_t p = run->world->size, rank = run->world->rank;
+    size_t blocks = range_size(shard_range(t->model.layers, p, rank)), first = rank == 0;
+    size_t times = way == KEEP_EVERYTHING ? 1 : 2;
     bool each = true;
-    for (size_t i = 0; i < blocks; i++) each &= p->counts[first + i].forwards == t->micro_batches * times;
+    for (size_t i = 0; i < blocks; i++) each &= seen->counts[first + i].forwards == t->micro_batches * times;
     const char *claim = times == 1 ? "each block: one forward" : "each block: exactly one forward more";
-    check_true(run, way_name[p->way], claim, each);
+    check_true(run, full_way_name[way], claim, each);
 }
 
 static void full(Run *run) {
@@ -196,12 +191,12 @@ static void full(Run *run) {
     Course unsplit = course_unsplit(run, &t, 1);
     for (Way way = 0; way < WAYS; way++) {
         Course got = course_new(run, &t);
-        Pipeline p = train(pp, way, &t, &got);
+        FullMeasured seen = train(pp, way, &t, &got);
         bool in_file = !strcmp(option_text(run, "draw"), way_option[way]);
-        picture_show(run, way_name[way], PICTURE_MEMORY | PICTURE_SAME_SCALE | (in_file ? 0 : PICTURE_NO_FILES));
-        picture_summary(run, &p.timing);
-        costs(run, &t, &p);
-        compare(run, &t, &p, &got, &unsplit);
+        picture_show(run, full_way_name[way], PICTURE_MEMORY | PICTURE_SAME_SCALE | (in_file ? 0 : PICTURE_NO_FILES));
+        picture_summary(run, &seen.timing);
+        full_costs(run, &t, way, &seen);
+        compare(run, &t, way, &seen, &got, &unsplit);
         course_free(&got);
     }
     say(run, "%zu steps, loss %.4f -> %.4f", t.steps, unsplit.loss[0], unsplit.loss[t.steps - 1]);

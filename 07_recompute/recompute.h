@@ -1,8 +1,9 @@
 // recompute.h: forget in the forward pass, compute again in the backward pass.
 //
-// Full (Chen et al. 2016): of a block only its input is kept, which the walker holds anyway; backward runs the block's
-// forward again. Selective (Korthikanti et al. 2022, section 5): only the attention probabilities [B*H*T, T] are
-// dropped and computed again from q and k: most of the memory for little work, when T is long.
+// Full (02_full.c; Chen et al. 2016): of a block only its input is kept, which the walker holds anyway; backward runs
+// the block's forward again. Selective (03_selective.c; Korthikanti et al. 2022, section 5): only the attention
+// probabilities [B*H/tp*T, T] are dropped and computed again from q and k: most of the memory for little work, when T
+// is long.
 //
 // The same layers run with the same inputs, and dropout masks are functions of position, so gradients are equal in
 // every bit.
@@ -11,7 +12,12 @@
 #include "common/model.h"
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
-// Wraps the blocks of a described model. The embedding keeps nothing, and the head's product with the whole vocabulary
-// would be dear to run twice: they stay.
+// Wraps the blocks of a described model, whole or tensor-parallel, before it is allocated. The embedding keeps nothing,
+// and the head's product with the whole vocabulary would be expensive to run twice: they stay as they are.
 void recompute(Model *m, Recompute how);
+
+// Its parts, from 02_full.c: a layer around a block that keeps only the block's input; and what puts such a layer
+// around every block of a described model.
+extern const LayerKind recompute_full;
+void recompute_wrap_blocks(Model *m, const LayerKind *wrapper);
 #endif

@@ -6,6 +6,6 @@
 #include "common/formulas.h"
 
 typedef enum { KEEP_EVERYTHING, RECOMPUTE_BLOCKS, RECOMPUTE_STAGES, WAYS } Way;
-Work stage_work(const Training *t, size_t p, size_t i, Way way);       // of stage i, in a step
-double step_time(const Training *t, size_t p, Way way);                // picoseconds
+Work gpipe_time_work(const Training *t, size_t p, size_t i, Way way);  // of stage i, in a step
+double gpipe_time_step(const Training *t, size_t p, Way way);               // picoseconds
 #endif

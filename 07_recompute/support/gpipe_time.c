@@ -1,5 +1,5 @@
 // gpipe_time.c: see gpipe_time.h.
-#include "07_recompute/gpipe_time.h"
+#include "07_recompute/support/gpipe_time.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ static Work backward_work(const ModelConfig *c, size_t p, size_t i, size_t B, Wa
 static size_t sequences(const Training *t, size_t k) {
     return range_size(shard_range(t->sequences, t->micro_batches, k));
 }
-Work stage_work(const Training *t, size_t p, size_t i, Way way) {
+Work gpipe_time_work(const Training *t, size_t p, size_t i, Way way) {
     Work sum = {0};
     for (size_t k = 0; k < t->micro_batches; k++)
         sum = work_sum(sum, work_sum(forward_work(&t->model, p, i, sequences(t, k), true),
@@ -38,7 +38,7 @@ static void pass(const Training *t, size_t p, size_t i, Way way, bool forward, d
     }
 }
 // A step: forwards down the stages, backwards up, the sum of the tied gradients, the sums of loss and squares.
-double step_time(const Training *t, size_t p, Way way) {
+double gpipe_time_step(const Training *t, size_t p, Way way) {
     const ModelConfig *c = &t->model;
     double *end = host_alloc(p * sizeof *end), *arrives = host_alloc(t->micro_batches * sizeof *arrives), all = 0;
     for (size_t i = 0; i < p; i++) pass(t, p, i, way, true, &end[i], arrives);

@@ -1,5 +1,5 @@
 // counted.c: see counted.h.
-#include "07_recompute/counted.h"
+#include "07_recompute/support/counted.h"
 #include "common/record.h"
 #include <stdio.h>
 
@@ -20,7 +20,7 @@ static void counted_rebuild(Layer *l, const Batch *b, Saved *s) {
 }
 static const LayerKind counted = { "counted block", counted_forward, counted_backward, block_shed, counted_rebuild };
 
-void count_blocks(Model *m, Counts *counts) {
+void counted_wrap_blocks(Model *m, Counts *counts) {
     for (size_t i = 0; i < m->n_layers; i++) {
         Layer *l = &m->layers[i];
         if (!l->kind->rebuild) continue;           // the embedding and the head
@@ -33,7 +33,7 @@ void count_blocks(Model *m, Counts *counts) {
 
 // ---------------------------------------------------------------- what was recorded
 
-Picoseconds recorded_computing(void) {
+Picoseconds counted_computing(void) {
     size_t n;
     Picoseconds sum = 0;
     const RecordedEvent *events = record_events(&n);
@@ -42,13 +42,13 @@ Picoseconds recorded_computing(void) {
     return sum;
 }
 
-void cost_of_way(Run *run, const char *way, const char *name, const char *unit, double predicted, double measured) {
+void counted_cost(Run *run, const char *way, const char *name, const char *unit, double predicted, double measured) {
     char line[96];
     snprintf(line, sizeof line, "%s: %s", way, name);
     cost(run, line, unit, predicted, measured);
 }
 
-void utilisations(Run *run, const char *way, const Timing *t, double model_flops) {
+void counted_utilisations(Run *run, const char *way, const Timing *t, double model_flops) {
     double hardware = 100 * t->utilisation, model = hardware * model_flops / t->flops;
     say(run, "%s: model FLOPs %.4g, MFU %.1f %%; hardware FLOPs %.4g, HFU %.1f %%", way, model_flops, model, t->flops,
         hardware);

@@ -1,0 +1,150 @@
+// 03_costs.c: see 03_costs.h.
+#include "07_recompute/support/03_costs.h"
+#include "common/formulas.h"
+
+const char *const selective_way_name[] = { "none", "selective", "full" };
+
+// One step of a rank: forward, backward with twice the products, and what backward computes again.
+static Work step_work(const Training *t, size_t N, size_t rank, Recompute how) {
+    const ModelConfig *c = &t->model;
+    size_t heads = range_size(shard_range(c->heads, N, rank)), F = range_size(shard_range(4 * c->width, N, rank));
+    size_t V = range_size(shard_range(c->vocab, N, rank));
+    Work block = work_block(c, t->sequences, heads, F), head = work_head(c, t->sequences, V);
+    Work again[] = { { 0 }, work_scores(c, t->sequences, heads), block };
+    return work_sum(work_times(3, head), work_times((double)c->layers, work_sum(work_times(3, block), again[how])));
+}
+
+void selective_costs(Run *run, const Training *t, Recompute how, const SelectiveMeasured *got) {
+    const ModelConfig *c = &t->model;
+    const char *name = selective_way_name[how];
+    size_t N = run->world->size, rank = run->world->rank;
+    size_t C = c->width, L = c->layers, tokens = t->sequences * c->context, e = sizeof(real);
+    size_t heads = range_size(shard_range(c->heads, N, rank)), A = heads * (C / c->heads);
+    size_t F = range_size(shard_range(4 * C, N, rank)), V = range_size(shard_range(c->vocab, N, rank));
+    // qkv, projection, fc, out; the norms and the biases added after a sum are whole on every rank
+    size_t block = (C + 1) * 3 * A + A * C + (C + 1) * F + F * C + 6 * C;
+    size_t mine = V * C + c->context * C + L * block + 2 * C;
+    counted_cost(run, name, "weights", "bytes", (double)(mine * e), (double)got->parameters);
+    counted_cost(run, name, "gradients, two uses of wte", "bytes", (double)((mine + V * C) * e),
+                 (double)got->gradients);
+    counted_cost(run, name, "optimizer state: SGD has none", "bytes", 0, (double)got->optimizer);
+
+    size_t all = kept_block(c, heads, F), scores = kept_scores(c, heads), head = kept_head(c, V);
+    size_t outputs = (L + 1) * C;                          // of the embedding and the blocks
+    // of what comes and goes: whichever backward is in
+    size_t kept[] = { outputs + L * all + head, outputs + L * (all - scores) + (scores > head ? scores : head),
+                      outputs + (all > head ? all : head) };
+    counted_cost(run, name, "activation peak", "bytes", (double)(tokens * kept[how] * e), (double)got->peak);
+
+    // of [tokens, C]: blocks, embedding, head; of [tokens, 1]: the loss
+    size_t wide = L * (how == RECOMPUTE_FULL ? 6 : 4) + 2, narrow = 3, passes = ALL_REDUCE_PASSES;
+    counted_cost(run, name, "all-reduces", "calls", (double)(wide + narrow), (double)got->calls);
+    counted_cost(run, name, "all-reduce bytes", "bytes", (double)wide * ring_bytes(passes, N, tokens * C, e) +
+                 (double)narrow * ring_bytes(passes, N, tokens, e), (double)got->bytes);
+
+    double hardware = 0, model = 0;
+    for (size_t k = 0; k < N; k++) hardware += step_work(t, N, k, how).flops;
+    for (size_t k = 0; k < N; k++) model += step_work(t, N, k, RECOMPUTE_NONE).flops;
+    counted_cost(run, name, "hardware FLOPs, all ranks", "FLOPs", hardware, got->timing.flops);
+    counted_utilisations(run, name, &got->timing, model);
+    if (!clock_config()->model) return;                    // real time is as it is
+    double norm = ring_time(passes, N, config_tensors(c), sizeof(double));
+    double rings = (double)wide * ring_time(passes, N, tokens * C, e) +
+                   (double)narrow * ring_time(passes, N, tokens, e) + norm;
+    counted_cost(run, name, "this rank computes", "ps", step_work(t, N, rank, how).time, (double)got->computing);
+    counted_cost(run, name, "exposed: every ring", "ps", (double)N * rings, (double)got->timing.exposed);
+    // Rank 0 has most heads, columns and vocabulary entries: the others wait for it.
+    counted_cost(run, name, "step", "ps", step_work(t, N, 0, how).time + rings, (double)got->timing.step);
+}
+
+// ---------------------------------------------------------------- the paper's list of items, and ours
+
+// Elements per token and column of h (or, for attention, of a*s/h): what the paper stores, its one-byte masks, what
+// this tree stores.
+typedef struct { const char *item; bool attention; int values, masks, ours; } Item;
+static const Item items[] = {
+    { "input of norm 1 (the block's x)", false, 1, 0, 1 }, { "input of q, k, v", false, 1, 0, 1 },
+    { "q and k", false, 2, 0, 2 },                         { "v", false, 1, 0, 1 },
+    { "softmax output", true, 1, 0, 1 },                   { "attention dropout mask", true, 0, 1, 0 },
+    { "attention dropout output", true, 1, 0, 1 },         { "input of the projection", false, 1, 0, 1 },
+    { "dropout mask 1", false, 0, 1, 0 },                  { "input of norm 2", false, 1, 0, 1 },
+    { "input of fc", false, 1, 0, 1 },                     { "input of GELU", false, 4, 0, 4 },
+    { "input of the MLP's projection", false, 4, 0, 4 },   { "dropout mask 2", false, 0, 1, 0 },
+};
+// Bytes: sum[0] times s*b*h, sum[1] times s*b*h * a*s/h. Without dropout there are no masks, and its output is its
+// input.
+static void item_sums(double e, bool dropout, bool ours, double sum[2]) {
+    sum[0] = sum[1] = 0;
+    for (size_t i = 0; i < sizeof items / sizeof *items; i++) {
+        const Item *t = &items[i];
+        double bytes = ours ? t->ours * e : t->values * e + t->masks;
+        if (!dropout && t->attention && i > 4) bytes = 0;
+        if (!dropout && !t->attention && t->masks) bytes = 0;
+        sum[t->attention] += bytes;
+    }
+}
+static void item_list(Run *run, const ModelConfig *c) {
+    say(run, "bytes a token of one block      times   paper, 16 bit   paper, fp32   ours, fp32");
+    for (size_t i = 0; i < sizeof items / sizeof *items; i++)
+        say(run, "  %-31s %5s %14d %13d %12d", items[i].item, items[i].attention ? "a*s/h" : "h",
+            items[i].values * 2 + items[i].masks, items[i].values * 4 + items[i].masks, items[i].ours * 4);
+    // 16 bit and fp32, with dropout and without
+    static const double published[4][2] = { { 34, 5 }, { 32, 2 }, { 66, 9 }, { 64, 4 } };
+    static const char *const name[4] = { "16 bit, dropout: 34, 5", "16 bit, no dropout: 32, 2", "fp32, dropout: 66, 9",
+                                         "fp32, no dropout: 64, 4" };
+    double sum[2], h = (double)c->width, as = (double)(c->heads * c->context);
+    for (size_t i = 0; i < 4; i++) {
+        item_sums(i < 2 ? 2 : 4, i % 2 == 0, false, sum);
+        check_numbers(run, "sum of the paper's items", name[i], sum, published[i], 2, 0);
+    }
+    item_sums(4, true, true, sum);
+    // The predictions above count the block's input with the layer below it, and 4 statistics a token, which the paper
+    // leaves out.
+    size_t kept = kept_block(c, c->heads, 4 * c->width);
+    double listed = sum[0] * h + sum[1] * as, predicted = 4 * (double)(kept + c->width - 4);
+    check_numbers(run, "sum of our items = what costs predict", "fp32, dropout: 64, 8", &listed, &predicted, 1, 0);
+}
+
+// Figure 7 of the paper: activations in percent of tensor parallelism alone, t = 8, s = 2048.
+static void figure7(Run *run) {
+    static const struct { const char *name; double a, h, published[4]; } model[4] = {
+        { "22B", 64, 6144, { 66.8, 49.4, 16.1, 7.6 } },     { "175B", 96, 12288, { 62.0, 56.5, 18.5, 8.7 } },
+        { "530B", 128, 20480, { 58.3, 61.9, 20.2, 9.5 } },  { "1T", 160, 25600, { 58.3, 61.9, 20.2, 9.5 } },
+    };
+    const double t = 8, s = 2048;
+    say(run, "percent of tensor parallelism alone: sequence parallel, selective, both, full");
+    for (size_t i = 0; i < 4; i++) {
+        double as_h = model[i].a * s / model[i].h, base = 10 + 24 / t + 5 * as_h / t;
+        double percent[4] = { 100 * (34 + 5 * as_h) / t / base, 100 * (10 + 24 / t) / base, 100 * 34 / t / base,
+                              100 * 2 / base };
+        say(run, "  %-5s %6.2f %6.2f %6.2f %6.2f", model[i].name, percent[0], percent[1], percent[2], percent[3]);
+        // printed to 0.1 percent
+        check_numbers(run, "Korthikanti, figure 7", model[i].name, percent, model[i].published, 4, 1e-3);
+    }
+}
+
+// Extra work. A block's forward is 24 b s h^2 + 4 b s^2 h floating-point operations; the second term is q k^T and its
+// product with v, half each. The paper computes both again (4 b s^2 h); this tree keeps the heads' output and computes
+// only q k^T again (2 b s^2 h).
+static void overhead(Run *run) {
+    static const struct { const char *name; double h; } model[2] = { { "175B", 12288 }, { "530B", 20480 } };
+    static const double published[2] = { 2.7, 1.6 };       // percent; the paper's text, which is of the forward pass
+    const double s = 2048;
+    double of_forward[2];
+    say(run, "extra operations, percent   paper: of forward   of both ways   ours: of forward   of both ways");
+    for (size_t i = 0; i < 2; i++) {
+        double forward = 24 * s * model[i].h * model[i].h + 4 * s * s * model[i].h, extra = 4 * s * s * model[i].h;
+        of_forward[i] = 100 * extra / forward;
+        say(run, "  %-5s %36.2f %14.2f %18.2f %14.2f", model[i].name, of_forward[i], of_forward[i] / 3,
+            of_forward[i] / 2, of_forward[i] / 6);
+    }
+    // printed to 0.1 percent
+    check_numbers(run, "selective, extra operations", "175B and 530B, of the forward pass", of_forward, published, 2,
+                  0.05 / 2.7);
+}
+
+void selective_published(Run *run, const ModelConfig *c) {
+    item_list(run, c);
+    figure7(run);
+    overhead(run);
+}

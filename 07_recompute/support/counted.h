@@ -1,0 +1,19 @@
+// counted.h: how much does a model really compute? A counting layer around a block, and the two utilisations (MFU and
+// HFU), for the lessons of this chapter.
+#ifndef COUNTED_H
+#define COUNTED_H
+#include "common/model.h"
+#include "common/picture.h"
+
+// of one block: whole forwards, and attention probabilities alone
+typedef struct { size_t forwards, rebuilds; } Counts;
+// Wraps the blocks of a described model; call it before recompute(). counts [m->n_layers] is the caller's, one for each
+// layer.
+void counted_wrap_blocks(Model *m, Counts *counts);
+
+Picoseconds counted_computing(void);               // how long this rank computed in the recorded stretch
+// A cost of one way to recompute.
+void counted_cost(Run *run, const char *way, const char *name, const char *unit, double predicted, double measured);
+// Prints the share of the devices' FLOPs that was used: counting those that the model asks for, and all that were done.
+void counted_utilisations(Run *run, const char *way, const Timing *t, double model_flops);
+#endif
