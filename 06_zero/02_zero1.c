@@ -10,8 +10,7 @@
 //     data parallel:      sum of gradients, everywhere,          then everybody updates everything
 //     ZeRO-1:             sum of MY part of the gradients,  I update my part,  all-gather of weights
 //
-// Below, `size` is the number of elements of a unit on this rank, N the number of ranks of dp, m the number of
-// micro-batches.
+// In the comments below a unit has `size` elements, and dp has N ranks.
 //
 // Left out: 16-bit weights with an fp32 master copy, where the saving is larger (01_by_hand has the table).
 #include "06_zero/support/zero_compare.h"
@@ -50,7 +49,8 @@ void zero1_gather(Model *m, Comm *dp) {
     }
 }
 
-// One step on this rank's micro-batches. Sent: 2 (N-1)/N of the model, whatever m is, as in data parallelism.
+// One step on this rank's micro-batches. Each rank sends 2 (N-1)/N of the model, however many micro-batches there are,
+// as in data parallelism.
 static StepResult zero1_step(void *comm, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
     Comm *dp = comm;
     double loss = 0;

@@ -100,7 +100,7 @@ void zero2_reduce(Model *m, Comm *dp) {
     arena_free(&m->buffers);
 }
 
-// One step on this rank's micro-batches. Sent: (m + 1) (N-1)/N of the model; 2 (N-1)/N of wte.
+// One step on this rank's m micro-batches. Each rank sends (m + 1) (N-1)/N of the model, and of wte 2 (N-1)/N.
 static StepResult zero2_step(void *comm, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
     Comm *dp = comm;
     double loss = 0;

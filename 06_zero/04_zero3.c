@@ -89,7 +89,7 @@ void zero3_reduce(Model *m, Comm *dp) {
     zero3_drop_wte(m);
 }
 
-// One step on this rank's micro-batches. Sent: 3m (N-1)/N of the model; 2 (N-1)/N of wte.
+// One step on this rank's m micro-batches. Each rank sends 3m (N-1)/N of the model, and of wte 2 (N-1)/N.
 static StepResult zero3_step(void *comm, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
     Comm *dp = comm;
     double loss = 0;
