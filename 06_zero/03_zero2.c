@@ -2,106 +2,153 @@
 // level: core
 // question: Whose gradients must a rank keep, and for how long?
 //
-// ZeRO stage 2. Only the owner of a part needs the sum of its gradients. So a unit's whole gradient exists on a rank
-// just while the backward pass of its layer runs: it is reduce-scattered at once and dropped (zero.c,
-// backward_and_reduce: a layer around a layer). Between layers a rank holds its own parts, already summed over all
-// ranks.
+// ZeRO stage 2 (Rajbhandari et al. 2020, section 5.2). Only the owner of a part needs the sum of its gradients. So a
+// unit's whole gradient exists on a rank just while the backward pass of its layer runs: it is reduce-scattered at once
+// and dropped (backward_and_reduce: a layer around a layer). Between layers a rank holds its own parts, already summed
+// over all ranks.
+//
+//     backward of a layer:   allocate whole g . compute . reduce-scatter g . add my part to own_g . drop g
 //
 // The price: with m micro-batches the reduction happens m times. The embedding is the exception: both ends of the
 // backward pass add to it, so its gradients (two, one a use) stay whole for the step and are reduced once.
 //
 // Left out: the reduction of one layer while the backward pass of the next runs (chapter 01's overlap); 16-bit
 // gradients.
-#include "06_zero/trainings.h"
+#include "06_zero/support/zero_compare.h"
 #include "06_zero/zero.h"
+
+// ================================ the technique ================================
+
+// wte, or, in a pipeline, the last stage's copy of it: a tensor that two layers use.
+bool zero2_stays_whole(const Unit *u) { return u->params[0].number == 0; }
+
+// ---------------------------------------------------------------- a gradient lives for one layer's backward
+
+static void allocate_gradient(Unit *u, Arena *a) {
+    unit_attach_gradients(u, tensor_new(a, 1, u->size));                   // g [size]
+    for (size_t i = 0; i < u->n_params; i++) u->params[i].fresh = true;    // it starts at zero
+}
+
+// own_g += my part of the sum of g over ranks. The first micro-batch's is written in place.
+static void reduce_gradient(Unit *u, Comm *dp) {
+    if (u->own_fresh) {
+        comm_reduce_scatter(dp, u->own_g, u->g);   // own_g [size/N] <- sum of g [size]; each rank sends (N-1)/N of it
+    } else {
+        Arena part = arena(MEM_COMMUNICATION);
+        Tensor arrived = tensor_new(&part, 1, range_size(u->own));
+        comm_reduce_scatter(dp, arrived, u->g);    // the same, beside own_g
+        op_add(u->own_g, u->own_g, arrived);
+        arena_free(&part);
+    }
+    u->own_fresh = false;
+}
+
+// Around each layer's own backward. Every rank must come here for every micro-batch, an empty one, too.
+void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    Arena in_flight = arena(MEM_COMMUNICATION);
+    for (size_t i = 0; i < l->n_units; i++)
+        if (!zero2_stays_whole(l->units[i])) allocate_gradient(l->units[i], &in_flight);
+    layer_backward(l->inner, b, x, dy, dx, s);
+    for (size_t i = 0; i < l->n_units; i++) {
+        Unit *u = l->units[i];
+        if (zero2_stays_whole(u)) continue;
+        reduce_gradient(u, l->comm);
+        unit_attach_gradients(u, (Tensor){0});     // the whole gradient is dropped
+    }
+    arena_free(&in_flight);
+}
+static void forward_as_it_is(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    layer_forward(l->inner, b, x, y, s);
+}
+static const LayerKind zero2_layer = { "ZeRO-2 layer", forward_as_it_is, zero2_backward_and_reduce, NULL, NULL };
+
+// ---------------------------------------------------------------- the model
+
+// Every rank: w [size] whole, own_w a view of my part; gradients [size/N]. Every layer is wrapped.
+void zero2_allocate(Model *m, Comm *dp) {
+    model_measure(m);
+    m->w = tensor_new(&m->parameters, 1, m->size);
+    size_t offset = 0;
+    for (size_t i = 0; i < m->n_units; i++) {
+        Unit *u = &m->units[i];
+        if (u->tied_to) continue;
+        u->own = shard_range(u->size, dp->size, dp->rank);
+        unit_attach_weights(u, tensor_flat_range(m->w, offset, offset + u->size));
+        unit_initialize(u, u->w, (Range){0, u->size}, m->config.seed);
+        u->own_w = tensor_flat_range(u->w, u->own.lo, u->own.hi);
+        u->own_g = tensor_new(&m->gradients, 1, range_size(u->own));
+        offset += u->size;
+    }
+    for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero2_layer, dp);
+}
+
+// Before the first forward of a step: every own_g starts at zero, and wte has room for its whole gradients, one a use.
+void zero2_begin(Model *m) {
+    model_zero_gradients(m);
+    for (size_t i = 0; i < m->n_units; i++)
+        if (zero2_stays_whole(&m->units[i])) allocate_gradient(&m->units[i], &m->buffers);
+}
+
+// After the last backward. All other units have been reduced.
+void zero2_reduce(Model *m, Comm *dp) {
+    for (size_t i = 0; i < m->n_units; i++) {
+        Unit *u = &m->units[i];
+        if (!zero2_stays_whole(u)) continue;
+        if (!u->tied_to) reduce_gradient(u, dp);   // the head's use of wte has been added to the embedding's
+        unit_attach_gradients(u, (Tensor){0});
+    }
+    arena_free(&m->buffers);
+}
+
+// One step on this rank's m micro-batches. Each rank sends (m + 1) (N-1)/N of the model, and of wte 2 (N-1)/N.
+static StepResult zero2_step(void *comm, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
+    Comm *dp = comm;
+    double loss = 0;
+    zero2_begin(m);
+    for (size_t k = 0; k < t->micro_batches; k++)
+        loss += model_forward_backward(m, &mine[k]);       // each layer's backward ends with a reduce-scatter
+    model_fold_tied(m);                            // the head's gradient of wte + the embedding's, both whole
+    zero2_reduce(m, dp);                           // reduce-scatter of wte; all that is left are own parts
+
+    double norm = model_grad_norm(m, dp);          // from here on as in stage 1
+    optimizer_step(o, m, clip_factor(norm, t->clip));
+    zero1_gather(m, dp);                           // all-gather of each unit
+    comm_all_reduce_doubles(dp, &loss, 1);
+    return (StepResult){ loss * mine[0].token_weight, norm };
+}
+
+// ================================ the experiment ================================
 
 // Every unit is odd, so no part is equal. 11 sequences: with 4 ranks and 3 micro-batches, one micro-batch of rank 3 is
 // empty, and must still take part in the reductions.
 static const ModelConfig tiny = { .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1 };
 
-// ---------------------------------------------------------------- the step, cut where ranks must talk
-
-static StepResult step(void *comm, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
-    Comm *dp = comm;
-    double loss = 0;
-    comm_ledger_reset(dp);
-    zero_begin(m);                                 // room for the two gradients of the embedding
-    for (size_t k = 0; k < t->micro_batches; k++)
-        loss += model_forward_backward(m, &mine[k]);       // each layer's backward ends with a reduce-scatter
-    model_fold_tied(m);                            // the head's gradient of wte + the embedding's, both whole
-    zero_reduce(m);                                // reduce-scatter of wte; afterwards all that is left are own parts
-
-    double norm = model_grad_norm(m, dp);
-    optimizer_step(o, m, clip_factor(norm, t->clip));
-    zero_end(m);                                   // all-gather of each unit, as in stage 1
-    comm_all_reduce_doubles(dp, &loss, 1);
-    return (StepResult){ loss * mine[0].token_weight, norm };
-}
-
-// ---------------------------------------------------------------- predictions, from sizes alone
-
-static void costs(Run *run, Comm *dp, const Training *t) {
-    size_t N = dp->size, m = t->micro_batches;
-    Share wte = share_of_wte(&t->model, N, dp->rank), others = share_of_others(&t->model, N, dp->rank);
-    double e = sizeof(real), mine = (double)(wte.mine + others.mine);      // about Psi / N, to the element
-    double all = (double)(wte.whole + others.whole), units = (double)others.units, M = (double)m;
-    cost_with(run, m, "weights: 4 bytes a parameter in fp32", "bytes", all * e, (double)memory_now(MEM_PARAMETERS));
-    cost_with(run, m, "gradients between steps: 4 / N", "bytes", mine * e, (double)memory_now(MEM_GRADIENTS));
-    cost_with(run, m, "m and v: 8 / N", "bytes", 2 * mine * e, (double)memory_now(MEM_OPTIMIZER));
-    cost_with(run, m, "all state between steps: 4 + 12 / N", "bytes", (all + 3 * mine) * e,
-              (double)(memory_now(MEM_PARAMETERS) + memory_now(MEM_GRADIENTS) + memory_now(MEM_OPTIMIZER)));
-    // whole, on its way; and the part that arrives, where it must be added to another
-    double in_flight = (double)(others.largest + (m > 1 ? others.largest_part : 0));
-    cost_with(run, m, "in flight: 2 wte + the largest unit", "bytes", (2 * (double)wte.whole + in_flight) * e,
-              (double)memory_peak(MEM_COMMUNICATION));
-    cost_with(run, m, "in flight between steps: nothing", "bytes", 0, (double)memory_now(MEM_COMMUNICATION));
-    cost_with(run, m, "activations, peak", "bytes", (double)activations(t, N, dp->rank) * e,
-              (double)memory_peak(MEM_ACTIVATIONS));
-    cost_with(run, m, "reduce-scatter calls: m a unit, wte once", "calls", M * units + 1,
-              (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
-    cost_with(run, m, "reduce-scatter: m units of traffic", "bytes", M * others.bytes + wte.bytes,
-              (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
-    cost_with(run, m, "all-gather calls, one a unit", "calls", units + 1, (double)dp->ledger[COMM_ALL_GATHER].calls);
-    cost_with(run, m, "all-gather: 1 unit of traffic", "bytes", others.bytes + wte.bytes,
-              (double)dp->ledger[COMM_ALL_GATHER].bytes);
-    cost_with(run, m, "all traffic: m + 1 units (wte 2), loss and norm", "bytes",
-              (M + 1) * others.bytes + 2 * wte.bytes + scalars_bytes(&t->model, N), (double)comm_bytes_sent(dp));
-    costs_in_time(run, t, (M + 1) * others.time + 2 * wte.time);
-}
-
-// ---------------------------------------------------------------- the comparison
-
-static void compare(Run *run, Comm *dp, Training t, const char *name) {
-    static const ZeroLesson lesson = { 2, step, costs };
-    // One micro-batch: both add the ranks' gradients in rank order, and the bits are equal. More: data parallelism adds
-    // micro-batches on each rank and then the ranks; stage 2 adds the ranks for each micro-batch and then the
-    // micro-batches. Same terms, other order. So it is with the squares of the norm, and with every clipped weight.
-    double limit = t.micro_batches == 1 && t.clip == 0 ? every_bit(run) : LIMIT_ROUNDING;
-    zero_compare(run, dp, &lesson, t, name, limit);
-}
-
 static void zero2(Run *run) {
+    static const ZeroLesson lesson = { "ZeRO-2", zero2_allocate, zero2_step, zero2_costs };
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = zero_training(run, dp, &tiny);
-    size_t m = option_size(run, "micro-batches");
 
     t.optimizer = sgd(0.1);
-    compare(run, dp, t, "SGD");
+    zero_compare(run, dp, &lesson, t, "SGD", every_bit(run));
     t.optimizer = adamw(0.01);
     t.optimizer.weight_decay = 0.1;
     t.recorded = true;
-    compare(run, dp, t, "AdamW, weight decay 0.1");
+    zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1", every_bit(run));
 
-    t.micro_batches = m;
+    // One micro-batch: both add the ranks' gradients in rank order, and the bits are equal. More: data parallelism adds
+    // micro-batches on each rank and then the ranks; stage 2 adds the ranks for each micro-batch and then the
+    // micro-batches. Same terms, other order. So it is with the squares of the norm, and with every clipped weight.
+    t.micro_batches = option_size(run, "micro-batches");
     t.recorded = false;
     t.optimizer = sgd(0.1);
     t.clip = 0.5;                                  // below every norm: each step is clipped
-    compare(run, dp, t, "SGD, clipped at 0.5");
+    zero_compare(run, dp, &lesson, t, "SGD, clipped at 0.5", LIMIT_ROUNDING);
     t.clip = 0;
     t.optimizer = adamw(0.01);
     t.optimizer.weight_decay = 0.1;
     t.recorded = true;
-    compare(run, dp, t, "AdamW, weight decay 0.1");
+    zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1",
+                 t.micro_batches == 1 ? every_bit(run) : LIMIT_ROUNDING);
     comm_free(dp);
 }
 

@@ -2,10 +2,10 @@
 // level: core
 // question: How can a rank compute with weights that it does not hold?
 //
-// ZeRO stage 3; PyTorch's fully sharded data parallel (FSDP) with reshard_after_forward=True. A rank keeps 1/N of
-// everything: weights, gradients, m and v. A unit's weights are gathered just before its layer runs, forward and
-// backward, and dropped after it (zero.c, gather_and_forward and gather_and_backward). At any time one block is whole;
-// all others are in parts.
+// ZeRO stage 3 (Rajbhandari et al. 2020, section 5.3); PyTorch's fully sharded data parallel (FSDP) with
+// reshard_after_forward=True. A rank keeps 1/N of everything: weights, gradients, m and v. A unit's weights are
+// gathered just before its layer runs, forward and backward, and dropped after it (gather_and_forward and
+// gather_and_backward). At any time one block is whole; all others are in parts.
 //
 //     forward  of a unit:   all-gather weights . compute . drop
 //     backward of a unit:   all-gather weights . compute . reduce-scatter gradient . drop both
@@ -16,93 +16,155 @@
 // from forward to backward (2 units of traffic a micro-batch, and stage 2's memory). Left out: prefetch, which real
 // systems add: the next unit is gathered while this one computes, so two units are whole at a time; 16-bit weights;
 // offloading parts to host memory.
-#include "06_zero/trainings.h"
+#include "01_data_parallel/data_parallel.h"
+#include "06_zero/support/zero_compare.h"
 #include "06_zero/zero.h"
 
-static const ModelConfig tiny = { .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1 };
+// ================================ the technique ================================
 
-// ---------------------------------------------------------------- the step, cut where ranks must talk
+// ---------------------------------------------------------------- weights live for one layer's forward or backward
 
-static StepResult step(void *comm, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
+static void gather_unit(Unit *u, Comm *dp, Arena *a) {
+    Tensor w = tensor_new(a, 1, u->size);
+    comm_all_gather(dp, w, u->own_w);              // w [size] <- own_w [size/N] of all; each rank sends (N-1)/N of it
+    unit_attach_weights(u, w);
+}
+static void gather(Layer *l, Arena *in_flight) {
+    for (size_t i = 0; i < l->n_units; i++)
+        if (!zero2_stays_whole(l->units[i])) gather_unit(l->units[i], l->comm, in_flight);
+}
+static void drop(Layer *l, Arena *in_flight) {
+    for (size_t i = 0; i < l->n_units; i++)
+        if (!zero2_stays_whole(l->units[i])) unit_attach_weights(l->units[i], (Tensor){0});
+    arena_free(in_flight);
+}
+
+static void gather_and_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    Arena in_flight = arena(MEM_COMMUNICATION);
+    gather(l, &in_flight);
+    layer_forward(l->inner, b, x, y, s);
+    drop(l, &in_flight);
+}
+static void gather_and_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    Arena in_flight = arena(MEM_COMMUNICATION);
+    gather(l, &in_flight);
+    zero2_backward_and_reduce(l, b, x, dy, dx, s);         // the layer's own backward; reduce-scatter, as in stage 2
+    drop(l, &in_flight);
+}
+static const LayerKind zero3_layer = { "ZeRO-3 layer", gather_and_forward, gather_and_backward, NULL, NULL };
+
+// ---------------------------------------------------------------- the model
+
+// Every rank: weights [size/N], gradients [size/N], no more: no rank ever holds a whole model. Every layer is wrapped.
+void zero3_allocate(Model *m, Comm *dp) {
+    model_measure(m);
+    for (size_t i = 0; i < m->n_units; i++) {
+        Unit *u = &m->units[i];
+        if (u->tied_to) continue;
+        u->own = shard_range(u->size, dp->size, dp->rank);
+        u->own_w = tensor_new(&m->parameters, 1, range_size(u->own));
+        u->own_g = tensor_new(&m->gradients, 1, range_size(u->own));
+        unit_initialize(u, u->own_w, u->own, m->config.seed);
+    }
+    for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero3_layer, dp);
+}
+
+// The tied embedding, gathered once a step, before the first forward, and kept.
+void zero3_gather_wte(Model *m, Comm *dp) {
+    for (size_t i = 0; i < m->n_units; i++)
+        if (zero2_stays_whole(&m->units[i]) && !m->units[i].tied_to) gather_unit(&m->units[i], dp, &m->buffers);
+}
+void zero3_drop_wte(Model *m) {
+    for (size_t i = 0; i < m->n_units; i++)
+        if (zero2_stays_whole(&m->units[i])) unit_attach_weights(&m->units[i], (Tensor){0});
+    arena_free(&m->buffers);
+}
+
+void zero3_begin(Model *m, Comm *dp) {
+    zero3_gather_wte(m, dp);
+    zero2_begin(m);
+}
+void zero3_reduce(Model *m, Comm *dp) {
+    zero2_reduce(m, dp);                           // reduce-scatter of wte
+    zero3_drop_wte(m);
+}
+
+// One step on this rank's m micro-batches. Each rank sends 3m (N-1)/N of the model, and of wte 2 (N-1)/N.
+static StepResult zero3_step(void *comm, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
     Comm *dp = comm;
     double loss = 0;
-    comm_ledger_reset(dp);
-    zero_begin(m);                                 // all-gather of wte; room for its two gradients
+    zero3_begin(m, dp);                            // all-gather of wte; room for its two gradients
     for (size_t k = 0; k < t->micro_batches; k++)
         loss += model_forward_backward(m, &mine[k]);       // gather, compute, drop; gather, compute, reduce, drop
     model_fold_tied(m);
-    zero_reduce(m);                                // reduce-scatter of wte; its gathered weights are dropped
+    zero3_reduce(m, dp);                           // reduce-scatter of wte; its gathered weights are dropped
 
     double norm = model_grad_norm(m, dp);
-    optimizer_step(o, m, clip_factor(norm, t->clip));
-    zero_end(m);                                   // nothing to gather: the next forward does
+    optimizer_step(o, m, clip_factor(norm, t->clip));      // nothing to gather after it: the next forward does
     comm_all_reduce_doubles(dp, &loss, 1);
     return (StepResult){ loss * mine[0].token_weight, norm };
 }
 
-// ---------------------------------------------------------------- predictions, from sizes alone
+// ---------------------------------------------------------------- all stages behind one set of functions
 
-static void costs(Run *run, Comm *dp, const Training *t) {
-    size_t N = dp->size, m = t->micro_batches;
-    Share wte = share_of_wte(&t->model, N, dp->rank), others = share_of_others(&t->model, N, dp->rank);
-    double e = sizeof(real), mine = (double)(wte.mine + others.mine);      // about Psi / N, to the element
-    double units = (double)others.units, M = (double)m;
-    cost_with(run, m, "weights between steps: 4 / N", "bytes", mine * e, (double)memory_now(MEM_PARAMETERS));
-    cost_with(run, m, "gradients between steps: 4 / N", "bytes", mine * e, (double)memory_now(MEM_GRADIENTS));
-    cost_with(run, m, "m and v: 8 / N", "bytes", 2 * mine * e, (double)memory_now(MEM_OPTIMIZER));
-    cost_with(run, m, "all state between steps: 16 / N", "bytes", 4 * mine * e,
-              (double)(memory_now(MEM_PARAMETERS) + memory_now(MEM_GRADIENTS) + memory_now(MEM_OPTIMIZER)));
-    // weights, gradient; and the part that arrives, where it must be added to another
-    double in_flight = (double)(2 * others.largest + (m > 1 ? others.largest_part : 0));
-    cost_with(run, m, "in flight: 3 wte + twice the largest unit", "bytes", (3 * (double)wte.whole + in_flight) * e,
-              (double)memory_peak(MEM_COMMUNICATION));
-    cost_with(run, m, "in flight between steps: nothing", "bytes", 0, (double)memory_now(MEM_COMMUNICATION));
-    cost_with(run, m, "activations, peak", "bytes", (double)activations(t, N, dp->rank) * e,
-              (double)memory_peak(MEM_ACTIVATIONS));
-    cost_with(run, m, "all-gather calls: 2m a unit, wte once", "calls", 2 * M * units + 1,
-              (double)dp->ledger[COMM_ALL_GATHER].calls);
-    cost_with(run, m, "all-gather: 2m units of traffic", "bytes", 2 * M * others.bytes + wte.bytes,
-              (double)dp->ledger[COMM_ALL_GATHER].bytes);
-    cost_with(run, m, "reduce-scatter calls: m a unit, wte once", "calls", M * units + 1,
-              (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
-    cost_with(run, m, "reduce-scatter: m units of traffic", "bytes", M * others.bytes + wte.bytes,
-              (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
-    cost_with(run, m, "all traffic: 3m units (wte 2), loss and norm", "bytes",
-              3 * M * others.bytes + 2 * wte.bytes + scalars_bytes(&t->model, N), (double)comm_bytes_sent(dp));
-    costs_in_time(run, t, 3 * M * others.time + 2 * wte.time);
+// For the trainer of chapter 08. Stage 0 is data parallelism, as in DeepSpeed.
+void zero_allocate(Model *m, Comm *dp, size_t stage) {
+    REQUIRE(stage <= 3, "ZeRO has stages 0, 1, 2 and 3, not %zu", stage);
+    if (m->size) fault("zero_allocate() of a model that is allocated: it takes model_allocate()'s place");
+    if (stage == 0) model_allocate(m);
+    if (stage == 1) zero1_allocate(m, dp);
+    if (stage == 2) zero2_allocate(m, dp);
+    if (stage == 3) zero3_allocate(m, dp);
+}
+void zero_begin(Model *m, Comm *dp, size_t stage) {
+    if (stage < 2) model_zero_gradients(m);
+    if (stage == 2) zero2_begin(m);
+    if (stage == 3) zero3_begin(m, dp);
+}
+void zero_reduce(Model *m, Comm *dp, size_t stage) {
+    if (stage == 0) data_parallel_all_reduce(dp, m);
+    if (stage == 1) zero1_reduce(m, dp);
+    if (stage == 2) zero2_reduce(m, dp);
+    if (stage == 3) zero3_reduce(m, dp);
+}
+void zero_end(Model *m, Comm *dp, size_t stage) {
+    if (stage == 1 || stage == 2) zero1_gather(m, dp);
+}
+void zero_evaluation_begin(Model *m, Comm *dp, size_t stage) {
+    if (stage == 3) zero3_gather_wte(m, dp);
+}
+void zero_evaluation_end(Model *m, size_t stage) {
+    if (stage == 3) zero3_drop_wte(m);
 }
 
-// ---------------------------------------------------------------- the comparison
+// ================================ the experiment ================================
 
-static void compare(Run *run, Comm *dp, Training t, const char *name) {
-    static const ZeroLesson lesson = { 3, step, costs };
-    // Gathered weights are moved data and change no bit. What is added in which order is as in stage 2.
-    double limit = t.micro_batches == 1 && t.clip == 0 ? every_bit(run) : LIMIT_ROUNDING;
-    zero_compare(run, dp, &lesson, t, name, limit);
-}
+static const ModelConfig tiny = { .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1 };
 
 static void zero3(Run *run) {
+    static const ZeroLesson lesson = { "ZeRO-3", zero3_allocate, zero3_step, zero3_costs };
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = zero_training(run, dp, &tiny);
-    size_t m = option_size(run, "micro-batches");
 
     t.optimizer = sgd(0.1);
-    compare(run, dp, t, "SGD");
+    zero_compare(run, dp, &lesson, t, "SGD", every_bit(run));
     t.optimizer = adamw(0.01);
     t.optimizer.weight_decay = 0.1;
     t.recorded = true;
-    compare(run, dp, t, "AdamW, weight decay 0.1");
+    zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1", every_bit(run));
 
-    t.micro_batches = m;
+    // Gathered weights are moved data and change no bit. What is added in which order is as in stage 2.
+    t.micro_batches = option_size(run, "micro-batches");
     t.recorded = false;
     t.optimizer = sgd(0.1);
     t.clip = 0.5;                                  // below every norm: each step is clipped
-    compare(run, dp, t, "SGD, clipped at 0.5");
+    zero_compare(run, dp, &lesson, t, "SGD, clipped at 0.5", LIMIT_ROUNDING);
     t.clip = 0;
     t.optimizer = adamw(0.01);
     t.optimizer.weight_decay = 0.1;
     t.recorded = true;
-    compare(run, dp, t, "AdamW, weight decay 0.1");
+    zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1",
+                 t.micro_batches == 1 ? every_bit(run) : LIMIT_ROUNDING);
     comm_free(dp);
 }
 

@@ -11,18 +11,36 @@
 //
 // A unit in flight (gathered weights, a whole gradient on its way) is MEM_COMMUNICATION. The tied embedding is used at
 // both ends of a step, so stage 3 gathers it once and keeps it to the end, and stages 2 and 3 reduce it once.
-//
-// The order of a step: zero_begin, forwards and backwards, [tied sum], zero_reduce, norm, optimizer_step, zero_end.
 #ifndef ZERO_H
 #define ZERO_H
 #include "common/model.h"
 
-// In place of model_allocate(): cuts every unit over dp, allocates what the stage keeps, wraps the layers (stages 2
-// and 3).
+// ---- Stage 1: 02_zero1.c. The allocator of each stage takes model_allocate()'s place. ----
+void zero1_allocate(Model *m, Comm *dp);
+void zero1_reduce(Model *m, Comm *dp);             // own_g <- my part of the sum of g
+void zero1_gather(Model *m, Comm *dp);             // w <- the own_w of all ranks; stage 2 has the same
+
+// ---- Stage 2: 03_zero2.c ----
+void zero2_allocate(Model *m, Comm *dp);
+void zero2_begin(Model *m);                        // gradients start at zero; room for those of wte
+void zero2_reduce(Model *m, Comm *dp);             // those of wte, which no layer's backward has reduced
+bool zero2_stays_whole(const Unit *u);             // for a step: wte, or the last stage's copy of it
+// A wrapped layer's backward, which stage 3 has inside its own.
+void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
+
+// ---- Stage 3: 04_zero3.c ----
+void zero3_allocate(Model *m, Comm *dp);
+void zero3_gather_wte(Model *m, Comm *dp);         // all that forwards without a backward need; then zero3_drop_wte
+void zero3_drop_wte(Model *m);
+void zero3_begin(Model *m, Comm *dp);
+void zero3_reduce(Model *m, Comm *dp);
+
+// ---- Any stage, for the trainer: the end of 04_zero3.c. Stage 0 is data parallelism, as in DeepSpeed. ----
+// A step: zero_begin, forwards and backwards, [tied sum], zero_reduce, norm, optimizer_step, zero_end.
 void zero_allocate(Model *m, Comm *dp, size_t stage);
-void zero_gather(Model *m);                        // stage 3 gathers the tied embedding: all that forwards alone need
-void zero_begin(Model *m);                         // that, and gradients start at zero
-void zero_reduce(Model *m);                        // what backward has not yet reduced; own_g is final then
-void zero_drop(Model *m);                          // what the tied embedding holds whole; part of zero_reduce
-void zero_end(Model *m);                           // stages 1 and 2 gather the updated weights
+void zero_begin(Model *m, Comm *dp, size_t stage);
+void zero_reduce(Model *m, Comm *dp, size_t stage);        // own_g is final then
+void zero_end(Model *m, Comm *dp, size_t stage);
+void zero_evaluation_begin(Model *m, Comm *dp, size_t stage);      // before and after forwards without a backward
+void zero_evaluation_end(Model *m, size_t stage);
 #endif

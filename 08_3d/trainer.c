@@ -1,7 +1,6 @@
 // trainer.c: see trainer.h.
 #include "08_3d/trainer.h"
 #include <stdlib.h>
-#include "01_data_parallel/data_parallel.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "06_zero/zero.h"
 
@@ -40,8 +39,7 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     t->model = model_describe(&c->model, stage);
     tensor_parallel(t->model, mesh->tp);                                                           // chapter 03
     recompute(t->model, c->recompute);                                                             // chapter 07
-    if (c->zero) zero_allocate(t->model, mesh->dp, c->zero);                                       // chapter 06
-    else model_allocate(t->model);
+    zero_allocate(t->model, mesh->dp, c->zero);                // chapter 06; stage 0: chapter 01
     t->optimizer = optimizer;
     optimizer_allocate(&t->optimizer, t->model);
 
@@ -74,12 +72,10 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
         batch[k].number = k;
     }
 
-    if (t->config.zero) zero_begin(t->model);
-    else model_zero_gradients(t->model);
+    zero_begin(t->model, mesh->dp, t->config.zero);
     PipelineResult p = pipeline_run(mesh->pp, t->model, &t->schedule, batch, m);       // 03, 06, 07: inside the layers
     pipeline_tied_sum(t->model, mesh->tied);                   // on full local gradients: before any reduction over dp
-    if (t->config.zero) zero_reduce(t->model);
-    else data_parallel_all_reduce(mesh->dp, t->model);
+    zero_reduce(t->model, mesh->dp, t->config.zero);           // stage 0: data_parallel_all_reduce
 
     // Every replica's last stage holds its part of the loss, the same on each of its tp ranks: counted once.
     StepResult r = { .loss = mesh->at.tp == 0 ? p.loss : 0 };
@@ -93,7 +89,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
 
 void trainer_update(Trainer *t, StepResult r) {
     optimizer_step(&t->optimizer, t->model, clip_factor(r.norm, t->config.clip));
-    if (t->config.zero) zero_end(t->model);
+    zero_end(t->model, t->mesh.dp, t->config.zero);
 }
 
 // ---------------------------------------------------------------- evaluation
@@ -106,7 +102,7 @@ double trainer_evaluate(Trainer *t, const Data *d, size_t windows) {
     size_t m = ceil_div(ceil_div(windows, t->config.mesh.dp), most);           // the same on every replica
     Range mine = shard_range(windows, t->config.mesh.dp, mesh->at.dp);
     double loss = 0;
-    if (t->config.zero) zero_gather(t->model);
+    zero_evaluation_begin(t->model, mesh->dp, t->config.zero);
     for (size_t k = 0; k < m; k++) {
         Arena tokens = arena(MEM_WORKSPACE);
         Range r = shard_range(range_size(mine), m, k);
@@ -114,7 +110,7 @@ double trainer_evaluate(Trainer *t, const Data *d, size_t windows) {
         loss += pipeline_loss(mesh->pp, t->model, &b);
         arena_free(&tokens);
     }
-    if (t->config.zero) zero_drop(t->model);
+    zero_evaluation_end(t->model, t->config.zero);
     if (mesh->at.tp) loss = 0;
     comm_all_reduce_doubles(mesh->world, &loss, 1);
     return loss / (double)(windows * d->context);

@@ -164,7 +164,6 @@ void model_free(Model *m) {
         for (Layer *l = m->layers[i].inner, *next; l; l = next) { next = l->inner; free(l); }
     free(m->units);
     free(m->layers);
-    free(m->technique);
     free(m);
 }
 

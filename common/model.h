@@ -22,7 +22,6 @@ typedef struct Model {
                                                    // they are whole
     size_t size;                                   // local elements, a tied tensor once
     Arena parameters, gradients, optimizer, buffers;
-    void *technique;                               // what a wrapping technique keeps
 } Model;
 
 // The whole list is layers [0, L+2): the embedding, L blocks, the head.

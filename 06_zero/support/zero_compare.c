@@ -1,7 +1,7 @@
-// trainings.c: see trainings.h.
-#include "06_zero/trainings.h"
+// zero_compare.c: see zero_compare.h.
+#include "06_zero/support/zero_compare.h"
+#include "common/picture.h"
 #include <stdio.h>
-#include "06_zero/zero.h"
 
 Training zero_training(Run *run, const Comm *dp, const ModelConfig *model) {
     Training t = { .model = *model, .data = data_synthetic(model->vocab, model->context, run->seed),
@@ -16,27 +16,45 @@ Training zero_training(Run *run, const Comm *dp, const ModelConfig *model) {
     return t;
 }
 
+// Its picture, with a strip of the unit in flight, and its times.
+static void show_step(Run *run, const Training *t, const char *stage) {
+    char title[64];
+    snprintf(title, sizeof title, "%s, m = %zu", stage, t->micro_batches);
+    Timing timing = picture_timing(run);
+    picture_show(run, title, PICTURE_MEMORY);
+    picture_summary(run, &timing);
+}
+
+typedef struct { const ZeroLesson *lesson; Comm *dp; } Counted;
+
+// What dp has counted after a training is its last step.
+static StepResult counted_step(void *counted, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
+    const Counted *c = counted;
+    comm_ledger_reset(c->dp);
+    return c->lesson->step(c->dp, m, o, t, mine);
+}
+
 void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, const char *name, double limit) {
-    char stage[16], what[48];
-    snprintf(stage, sizeof stage, "ZeRO-%zu", lesson->stage);
+    char what[48];
+    Counted counted = { lesson, dp };
     Model *m = model_describe(&t.model, model_layers(&t.model));
-    zero_allocate(m, dp, lesson->stage);
+    lesson->allocate(m, dp);
     Course zero = course_new(run, &t);
-    course_train(&zero, m, &t, dp->size, dp->rank, lesson->step, dp);
+    course_train(&zero, m, &t, dp->size, dp->rank, counted_step, &counted);
     say(run, "%s, %zu micro-batch%s a rank, loss %.4f -> %.4f\n", name, t.micro_batches,
         t.micro_batches > 1 ? "es" : "", zero.loss[0], zero.loss[t.steps - 1]);
     // Shard after shard in rank order: what data-parallel replicas hold, to the last bit (chapter 01).
     Course replicas = course_unsplit(run, &t, dp->size);
-    snprintf(what, sizeof what, "%s = data parallel", stage);
+    snprintf(what, sizeof what, "%s = data parallel", lesson->name);
     course_compare_tensors(run, what, &zero, &replicas, limit);
     course_compare_numbers(run, what, &zero, &replicas, LIMIT_ROUNDING);
     if (t.recorded) {
         lesson->costs(run, dp, &t);
-        show_step(run, &t, stage);
+        show_step(run, &t, lesson->name);
     }
     t.micro_batches = 1;
     Course unsplit = course_unsplit(run, &t, 1);
-    snprintf(what, sizeof what, "%s = unsplit", stage);
+    snprintf(what, sizeof what, "%s = unsplit", lesson->name);
     course_compare(run, what, &zero, &unsplit, LIMIT_ROUNDING);
     course_free(&zero);
     course_free(&replicas);

@@ -1,0 +1,18 @@
+// zero_compare.h: a stage of ZeRO trains for some steps, and is compared with data parallelism and the unsplit model.
+#ifndef ZERO_COMPARE_H
+#define ZERO_COMPARE_H
+#include "06_zero/support/zero_costs.h"
+
+typedef struct {
+    const char *name;                              // "ZeRO-1"
+    void (*allocate)(Model *m, Comm *dp);
+    Step *step;                                    // its first argument is dp
+    ZeroCosts *costs;
+} ZeroLesson;
+
+// From --steps, --batch, --dropout and --seed: one micro-batch, no optimizer yet. usage_error() for what cannot work.
+Training zero_training(Run *run, const Comm *dp, const ModelConfig *model);
+// name: of the training. limit: of gradients and weights against data parallelism; 0: every bit. The costs and the
+// picture follow where t is recorded.
+void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, const char *name, double limit);
+#endif
