@@ -8,7 +8,7 @@
 // one gradient buffer there is.
 // Left out: other devices (the next lesson), and overlapping micro-batches, which is a pipeline (chapter 04).
 #include "02_grad_accumulation/support/02_costs.h"
-#include "common/course.h"
+#include "common/training.h"
 #include "common/picture.h"
 #include <stdlib.h>
 
@@ -52,10 +52,10 @@ static Model *new_model(const Training *t) {
     return model;
 }
 
-static Course train(Run *run, const Training *t, AccumulationBytes *seen) {
-    Course c = course_new(run, t);
+static Trajectory train(Run *run, const Training *t, AccumulationBytes *seen) {
+    Trajectory c = trajectory_new(run, t);
     Model *model = new_model(t);
-    course_train(&c, model, t, 1, 0, step, NULL);
+    training_run(&c, model, t, 1, 0, step, NULL);
     *seen = (AccumulationBytes){ memory_peak(MEM_ACTIVATIONS), memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS),
                                  memory_now(MEM_OPTIMIZER) };
     model_free(model);
@@ -138,12 +138,12 @@ static void accumulation(Run *run) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         whole = t;
         whole.micro_batches = 1;
-        Course got = train(run, &t, &seen), at_once = train(run, &whole, &seen_whole);     // this one for its memory
-        Course want = course_unsplit(run, &whole, 1);
-        course_compare(run, "accumulated = at once", &got, &want, LIMIT_ROUNDING);
-        course_free(&got);
-        course_free(&at_once);
-        course_free(&want);
+        Trajectory got = train(run, &t, &seen), at_once = train(run, &whole, &seen_whole);    // this one for its memory
+        Trajectory want = training_unsplit(run, &whole, 1);
+        training_compare(run, "accumulated = at once", &got, &want, LIMIT_ROUNDING);
+        trajectory_free(&got);
+        trajectory_free(&at_once);
+        trajectory_free(&want);
     }
     show_trap(run, &t);
     Timing both = draw(run, &t, &whole);

@@ -11,7 +11,7 @@
 #include "01_data_parallel/buckets.h"
 #include "01_data_parallel/data_parallel.h"
 #include "02_grad_accumulation/support/03_costs.h"
-#include "common/course.h"
+#include "common/training.h"
 #include "common/picture.h"
 
 // ================================ the technique ================================
@@ -92,14 +92,14 @@ static StepResult one_after_the_other(void *twins, Model *model, Optimizer *o, c
     return overlapped(twins, model, o, t, mine);
 }
 
-static Course train(Run *run, Comm *dp, const Training *t, Step *step, NoSyncMeasured *seen) {
-    Course c = course_new(run, t);
+static Trajectory train(Run *run, Comm *dp, const Training *t, Step *step, NoSyncMeasured *seen) {
+    Trajectory c = trajectory_new(run, t);
     Model *model = model_describe(&t->model, model_layers(&t->model));
     model_allocate(model);                     // functions of the seed: the same weights everywhere
     Twins r = { .replica = { dp, buckets_new(model, dp, BUCKET) } };       // a pointer to it points to its replica, too
     if (step == forgetful || step == one_after_the_other) r.sum = tensor_new(&model->gradients, 1, model->size);
     comm_ledger_reset(dp);
-    course_train(&c, model, t, dp->size, dp->rank, step, &r);
+    training_run(&c, model, t, dp->size, dp->rank, step, &r);
     *seen = (NoSyncMeasured){ dp->ledger[COMM_ALL_REDUCE].calls, comm_bytes_sent(dp),
                               memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER),
                               memory_peak(MEM_ACTIVATIONS), picture_timing(run) };
@@ -126,27 +126,27 @@ static void accumulation_on_ranks(Run *run) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         Training at_once = t;
         at_once.micro_batches = 1;
-        Course got = train(run, run->world, &t, no_sync, &once_a_step);
-        Course often = train(run, run->world, &t, forgetful, &every_time);
-        Course buckets = train(run, run->world, &t, overlapped, &early);
+        Trajectory got = train(run, run->world, &t, no_sync, &once_a_step);
+        Trajectory often = train(run, run->world, &t, forgetful, &every_time);
+        Trajectory buckets = train(run, run->world, &t, overlapped, &early);
         // One process that accumulates each replica's micro-batches from zero and then adds the replicas in rank order
         // gets the same bits. Accumulating all n*m micro-batches in one row would group the sum in another way.
-        Course whole = course_unsplit(run, &at_once, 1), ordered = course_unsplit(run, &t, n);
-        course_compare(run, "no_sync = at once", &got, &whole, LIMIT_ROUNDING);
-        course_compare(run, "no_sync = replicas in order", &got, &ordered, every_bit(run));
+        Trajectory whole = training_unsplit(run, &at_once, 1), ordered = training_unsplit(run, &t, n);
+        training_compare(run, "no_sync = at once", &got, &whole, LIMIT_ROUNDING);
+        training_compare(run, "no_sync = replicas in order", &got, &ordered, every_bit(run));
         // Right numbers, too: only the costs tell the two apart.
-        course_compare(run, "forgetful = at once", &often, &whole, LIMIT_ROUNDING);
-        course_compare_tensors(run, "overlapped = no_sync", &buckets, &got, every_bit(run));
-        course_free(&got);
-        course_free(&often);
-        course_free(&buckets);
-        course_free(&whole);
-        course_free(&ordered);
+        training_compare(run, "forgetful = at once", &often, &whole, LIMIT_ROUNDING);
+        training_compare_tensors(run, "overlapped = no_sync", &buckets, &got, every_bit(run));
+        trajectory_free(&got);
+        trajectory_free(&often);
+        trajectory_free(&buckets);
+        trajectory_free(&whole);
+        trajectory_free(&ordered);
     }
     Training once = t;
     once.steps = 1;
-    Course drawn = train(run, run->world, &once, one_after_the_other, &all);
-    course_free(&drawn);
+    Trajectory drawn = train(run, run->world, &once, one_after_the_other, &all);
+    trajectory_free(&drawn);
     picture_show(run, "a step of no_sync, a forgetful one, an overlapped one", PICTURE_CHART);
     say(run, "no_sync:");
     picture_summary(run, &once_a_step.last);

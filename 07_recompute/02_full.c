@@ -82,14 +82,14 @@ typedef struct { Layer layer; Model *model; } Stage;
 static void stage_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)s;
     Model *m = ((Stage *)l)->model;
-    flight_free(walk_forward(m->layers, m->n_layers, b, x, y));    // what the layers keep is forgotten
+    activation_stash_free(walk_forward(m->layers, m->n_layers, b, x, y));    // what the layers keep is forgotten
 }
 static void stage_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)s;
     Model *m = ((Stage *)l)->model;
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor y = tensor_new(&scratch, dy.rows, dy.cols);             // computed again, and not needed
-    Flight *f = walk_forward(m->layers, m->n_layers, b, x, y);
+    ActivationStash *f = walk_forward(m->layers, m->n_layers, b, x, y);
     arena_free(&scratch);
     walk_backward(m->layers, m->n_layers, b, f, dy, dx);
 }
@@ -134,13 +134,13 @@ static StepResult step(void *pipeline, Model *m, Optimizer *o, const Training *t
     return (StepResult){ loss * batch[0].token_weight, norm };
 }
 
-static FullMeasured train(Comm *pp, Way way, const Training *t, Course *c) {
+static FullMeasured train(Comm *pp, Way way, const Training *t, Trajectory *c) {
     Pipeline p = { .pp = pp, .tied = pipeline_tied_group(pp), .way = way };
     Model *m = model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, pp->size, pp->rank));
     counted_wrap_blocks(m, p.seen.counts);
     if (way == RECOMPUTE_BLOCKS) recompute_wrap_blocks(m, &recompute_full);
     model_allocate(m);
-    course_train(c, m, t, 1, 0, step, &p);
+    training_run(c, m, t, 1, 0, step, &p);
     FullMeasured *seen = &p.seen;
     seen->timing = picture_timing(c->run);
     seen->computing = counted_computing();
@@ -158,11 +158,11 @@ static FullMeasured train(Comm *pp, Way way, const Training *t, Course *c) {
 
 // ---------------------------------------------------------------- the comparison
 
-static void compare(Run *run, const Training *t, Way way, const FullMeasured *seen, Course *got, Course *want) {
+static void compare(Run *run, const Training *t, Way way, const FullMeasured *seen, Trajectory *got, Trajectory *want) {
     char what[64];
     snprintf(what, sizeof what, "%s = unsplit", full_way_name[way]);
     // The same layers with the same inputs and the same dropout, in the same order: equal in every bit.
-    course_compare(run, what, got, want, 0);
+    training_compare(run, what, got, want, 0);
     size_t p = run->world->size, rank = run->world->rank;
     size_t blocks = range_size(shard_range(t->model.layers, p, rank)), first = rank == 0;
     size_t times = way == KEEP_EVERYTHING ? 1 : 2;
@@ -188,19 +188,19 @@ static void full(Run *run) {
     config_require(&t.model);
 
     // One device that keeps everything, and takes the same micro-batches, one by one.
-    Course unsplit = course_unsplit(run, &t, 1);
+    Trajectory unsplit = training_unsplit(run, &t, 1);
     for (Way way = 0; way < WAYS; way++) {
-        Course got = course_new(run, &t);
+        Trajectory got = trajectory_new(run, &t);
         FullMeasured seen = train(pp, way, &t, &got);
         bool in_file = !strcmp(option_text(run, "draw"), way_option[way]);
         picture_show(run, full_way_name[way], PICTURE_MEMORY | PICTURE_SAME_SCALE | (in_file ? 0 : PICTURE_NO_FILES));
         picture_summary(run, &seen.timing);
         full_costs(run, &t, way, &seen);
         compare(run, &t, way, &seen, &got, &unsplit);
-        course_free(&got);
+        trajectory_free(&got);
     }
     say(run, "%zu steps, loss %.4f -> %.4f", t.steps, unsplit.loss[0], unsplit.loss[t.steps - 1]);
-    course_free(&unsplit);
+    trajectory_free(&unsplit);
     data_free(&t.data);
     comm_free(pp);
 }

@@ -17,7 +17,7 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "07_recompute/recompute.h"
 #include "07_recompute/support/03_costs.h"
-#include "common/course.h"
+#include "common/training.h"
 #include "common/picture.h"
 #include <stdio.h>
 #include <string.h>
@@ -75,7 +75,7 @@ static StepResult step(void *trained, Model *m, Optimizer *o, const Training *t,
     return (StepResult){ loss, norm };
 }
 
-static SelectiveMeasured train(Comm *tp, Recompute how, const Training *t, Course *c) {
+static SelectiveMeasured train(Comm *tp, Recompute how, const Training *t, Trajectory *c) {
     Trained r = { .tp = tp };
     SelectiveMeasured *seen = &r.seen;
     Model *m = model_describe(&t->model, model_layers(&t->model));
@@ -83,7 +83,7 @@ static SelectiveMeasured train(Comm *tp, Recompute how, const Training *t, Cours
     counted_wrap_blocks(m, seen->counts);
     recompute(m, how);                             // wraps the blocks, whatever they are by now
     model_allocate(m);
-    course_train(c, m, t, 1, 0, step, &r);         // the same tokens on every rank
+    training_run(c, m, t, 1, 0, step, &r);         // the same tokens on every rank
     seen->timing = picture_timing(c->run);
     seen->computing = counted_computing();
     seen->parameters = memory_now(MEM_PARAMETERS);
@@ -96,8 +96,8 @@ static SelectiveMeasured train(Comm *tp, Recompute how, const Training *t, Cours
 
 // ---------------------------------------------------------------- the comparison
 
-static void compare(Run *run, Recompute how, const SelectiveMeasured *seen, Course *got, Course *none,
-                    Course *unsplit) {
+static void compare(Run *run, Recompute how, const SelectiveMeasured *seen, Trajectory *got, Trajectory *none,
+                    Trajectory *unsplit) {
     static const char *const claim[WAYS] = { "one forward a block", "attention once more, nothing else",
                                              "one forward more a block" };
     bool counted = true;
@@ -110,8 +110,8 @@ static void compare(Run *run, Recompute how, const SelectiveMeasured *seen, Cour
     snprintf(what, sizeof what, "%s = none", selective_way_name[how]);
     // Tensor parallelism adds partial sums: a tolerance, as in chapter 03. Recomputation does the same operations on
     // the same elements: every bit.
-    if (how == RECOMPUTE_NONE) course_compare(run, "none = unsplit", got, unsplit, LIMIT_ROUNDING);
-    else course_compare(run, what, got, none, 0);
+    if (how == RECOMPUTE_NONE) training_compare(run, "none = unsplit", got, unsplit, LIMIT_ROUNDING);
+    else training_compare(run, what, got, none, 0);
 }
 
 static void selective(Run *run) {
@@ -122,9 +122,9 @@ static void selective(Run *run) {
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
     config_require(&t.model);
-    Course got[WAYS], unsplit = course_unsplit(run, &t, 1);
+    Trajectory got[WAYS], unsplit = training_unsplit(run, &t, 1);
     for (Recompute how = RECOMPUTE_NONE; how <= RECOMPUTE_FULL; how++) {
-        got[how] = course_new(run, &t);
+        got[how] = trajectory_new(run, &t);
         SelectiveMeasured seen = train(tp, how, &t, &got[how]);
         char title[64];
         snprintf(title, sizeof title, "recompute %s", selective_way_name[how]);
@@ -135,8 +135,8 @@ static void selective(Run *run) {
         compare(run, how, &seen, &got[how], &got[RECOMPUTE_NONE], &unsplit);
     }
     selective_published(run, &tiny);
-    for (size_t w = 0; w < WAYS; w++) course_free(&got[w]);
-    course_free(&unsplit);
+    for (size_t w = 0; w < WAYS; w++) trajectory_free(&got[w]);
+    trajectory_free(&unsplit);
     data_free(&t.data);
     comm_free(tp);
 }

@@ -24,7 +24,7 @@ void accumulation_costs(Run *run, const Training *t, const AccumulationBytes *go
     cost(run, "parameters", "bytes", (double)(Psi * e), (double)got->parameters);
     cost(run, "gradients (wte twice): no m", "bytes", (double)((Psi + V * C) * e), (double)got->gradients);
     cost(run, "AdamW's m and v", "bytes", (double)(2 * Psi * e), (double)got->optimizer);
-    if (!clock_config()->model) return;
+    if (!clock_config()->simulated) return;
     double pieces = 0;                                 // as long as at once: the same rows
     for (size_t k = 0; k < m; k++) pieces += work_model(c, part_size(t->sequences, m, k)).time;
     cost(run, "time, at once and then in pieces", "ps", work_model(c, t->sequences).time + pieces, (double)both->step);

@@ -1,7 +1,7 @@
 // 02_costs.h: what 02_accumulate must cost, from the sizes alone, held against what was measured.
 #ifndef ACCUMULATION_COSTS_H
 #define ACCUMULATION_COSTS_H
-#include "common/course.h"
+#include "common/training.h"
 #include "common/picture.h"
 
 // Bytes of one training: the peak of the activations in its last step, and the buffers.

@@ -27,8 +27,8 @@ static BucketCosts forecast(const Training *t, size_t bucket, size_t N) {
     return costs;
 }
 
-// A step under the model clock. An all-reduce waits for the largest micro-batch, which is always rank 0's, and nothing
-// hides it.
+// A step under the simulated clock. An all-reduce waits for the largest micro-batch, which is always rank 0's, and
+// nothing hides it.
 static void time_costs(Run *run, const Training *t, const BucketCosts *f, const Timing *once, const Timing *forgetful,
                        const Timing *early) {
     size_t N = run->world->size, m = t->micro_batches, Psi = config_parameters(&t->model);
@@ -65,5 +65,5 @@ void no_sync_costs(Run *run, const Training *t, size_t bucket, const NoSyncMeasu
          (double)forgetful->gradients);
     cost(run, "AdamW's m and v", "bytes", (double)(2 * Psi * e), (double)once->optimizer);
     cost(run, "activations, peak", "bytes", (double)(largest * T * kept_model(c) * e), (double)once->activations);
-    if (clock_config()->model) time_costs(run, t, &f, &once->last, &forgetful->last, &early->last);
+    if (clock_config()->simulated) time_costs(run, t, &f, &once->last, &forgetful->last, &early->last);
 }

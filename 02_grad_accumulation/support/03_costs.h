@@ -1,7 +1,7 @@
 // 03_costs.h: what 03_no_sync must cost, from the sizes alone, held against what was measured.
 #ifndef NO_SYNC_COSTS_H
 #define NO_SYNC_COSTS_H
-#include "common/course.h"
+#include "common/training.h"
 #include "common/picture.h"
 
 typedef struct {

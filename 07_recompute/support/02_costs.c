@@ -55,7 +55,7 @@ void full_costs(Run *run, const Training *t, Way way, const FullMeasured *got) {
     for (size_t k = 0; k < p; k++) model += gpipe_time_work(t, p, k, KEEP_EVERYTHING).flops;
     counted_cost(run, name, "hardware FLOPs, all stages", "FLOPs", hardware, got->timing.flops);
     counted_utilisations(run, name, &got->timing, model);
-    if (!clock_config()->model) return;            // real time is as it is
+    if (!clock_config()->simulated) return;            // real time is as it is
     counted_cost(run, name, "my stage computes", "ps", gpipe_time_work(t, p, i, way).time, (double)got->computing);
     counted_cost(run, name, "step", "ps", gpipe_time_step(t, p, way), (double)got->timing.step);
 }

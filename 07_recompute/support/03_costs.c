@@ -47,7 +47,7 @@ void selective_costs(Run *run, const Training *t, Recompute how, const Selective
     for (size_t k = 0; k < N; k++) model += step_work(t, N, k, RECOMPUTE_NONE).flops;
     counted_cost(run, name, "hardware FLOPs, all ranks", "FLOPs", hardware, got->timing.flops);
     counted_utilisations(run, name, &got->timing, model);
-    if (!clock_config()->model) return;                    // real time is as it is
+    if (!clock_config()->simulated) return;                    // real time is as it is
     double norm = ring_time(passes, N, config_tensors(c), sizeof(double));
     double rings = (double)wide * ring_time(passes, N, tokens * C, e) +
                    (double)narrow * ring_time(passes, N, tokens, e) + norm;
