@@ -10,9 +10,11 @@
 typedef struct { ModelConfig model; size_t blocks, sequences; } Stack;     // of a stage; of a micro-batch
 Model *stack_new(const Stack *s, size_t p, size_t i);                      // stage i's part, allocated
 
-// One step of m micro-batches; stage i is rank i of the world. Its events stand until the next recording.
+// One step of m micro-batches, by the executor or by a lesson's own loop; stage i is rank i of the world. Its events
+// stand until the next recording.
 typedef struct { PipelineResult result; Timing timing; } Played;
 Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m);
+Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m);
 
 // What a stage's forward and backward of a micro-batch take under the model clock, and a message: from sizes.
 typedef struct { Picoseconds forward, backward, message; } StackTimes;

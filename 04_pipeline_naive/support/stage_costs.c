@@ -1,5 +1,5 @@
-// stage_costs.c: see stage_costs.h. L blocks, width C, context T, V words, E bytes a number.
-#include "04_pipeline_naive/stage_costs.h"
+// stage_costs.c: see costs.h. L blocks, width C, context T, V words, E bytes a number.
+#include "04_pipeline_naive/support/costs.h"
 #include <math.h>
 
 static size_t blocks_of(const ModelConfig *c, size_t p, size_t i) { return c->layers / p + (i < c->layers % p); }

@@ -1,0 +1,25 @@
+// costs.h: what stage i of p costs, predicted from sizes alone: no Model and no ledger is asked. For chapters 04 and 05.
+#ifndef PIPELINE_COSTS_H
+#define PIPELINE_COSTS_H
+#include "04_pipeline_naive/support/stages.h"
+#include "common/clock.h"
+#include "common/formulas.h"
+#include "common/picture.h"
+
+// ---- stage_costs.c: whatever the order of forwards and backwards is ----
+size_t stage_parameters(const ModelConfig *c, size_t p, size_t i);         // elements
+size_t stage_gradients(const ModelConfig *c, size_t p, size_t i);
+size_t stage_kept(const ModelConfig *c, size_t p, size_t i);               // of one token, from forward to backward
+size_t tokens_of(const Training *t, size_t k);                             // of micro-batch k
+size_t message_buffers(const Training *t, size_t p, size_t i);             // bytes, peak, under the executor
+// Under the model clock: stage i's forward for B sequences (backward: twice that), and their message to a neighbour.
+Picoseconds stage_forward_time(const ModelConfig *c, size_t p, size_t i, size_t B);
+Picoseconds message_time(const ModelConfig *c, size_t B);
+void cost_of_stage(Run *run, const Training *t, const StageCosts *seen);   // cost lines; stage i is rank i
+
+// ---- 02_costs.c, 03_costs.c: the cost lines of these lessons ----
+void naive_costs(Run *run, const Training *t, const StageCosts *seen);
+void naive_step_time(Run *run, const Training *t, const Timing *last);
+void gpipe_costs(Run *run, const Training *t, const StageCosts *gpipe, const StageCosts *naive);
+void gpipe_step_time(Run *run, const Training *t);
+#endif
