@@ -15,7 +15,8 @@
 // ================================ the technique ================================
 
 // All micro-batches of a step, on stage i. A message is [B*T, C]: activations go to stage i + 1, their gradients come
-// back from it. comm_recv and comm_send return when the message is there: then y and dx are needed no more.
+// back from it. x is the input of my layers and y their output, dx and dy are the gradients of these.
+// comm_send returns when the neighbour has received the message: then its tensor is needed no more.
 PipelineResult pipeline_naive(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
     size_t C = m->config.width;
@@ -23,16 +24,16 @@ PipelineResult pipeline_naive(Comm *pp, Model *m, const Batch *batch, size_t mic
         PipelineBatch *b = &s.micro[k];
         Arena buffers = arena(MEM_COMMUNICATION);
 
-        if (!s.first) comm_recv(pp, b->x = tensor_new(&b->input, b->rows, C), s.before);   // B*T*C reals: my input
+        if (!s.first) comm_recv(pp, b->x = tensor_new(&b->input, b->rows, C), s.before);   // B*T*C elements: x
         if (!s.last) b->y = tensor_new(&buffers, b->rows, C);
         pipeline_forward(&s, k);                                                           // my layers: y from x
-        if (!s.last) comm_send(pp, b->y, s.next);                                          // B*T*C reals: my output
+        if (!s.last) comm_send(pp, b->y, s.next);                                          // B*T*C elements: y
         arena_free(&buffers);
 
-        if (!s.last) comm_recv(pp, b->dy = tensor_new(&buffers, b->rows, C), s.next);      // B*T*C: gradient of my output
+        if (!s.last) comm_recv(pp, b->dy = tensor_new(&buffers, b->rows, C), s.next);      // B*T*C elements: dy
         if (!s.first) b->dx = tensor_new(&buffers, b->rows, C);
         pipeline_backward(&s, k);                                                          // my layers: dx from dy
-        if (!s.first) comm_send(pp, b->dx, s.before);                                      // B*T*C: gradient of my input
+        if (!s.first) comm_send(pp, b->dx, s.before);                                      // B*T*C elements: dx
         arena_free(&buffers);
     }
     return pipeline_end(&s);
@@ -49,8 +50,8 @@ static StepResult naive_step(void *rank, Model *m, Optimizer *o, const Training 
 
 StepResult pipeline_update(PipelineRank *me, Model *m, Optimizer *o, const Training *t, const Batch *batch,
                            PipelineResult r) {
-    // The first stage has the embedding's part of wte's gradient, the last one the head's. Both need the sum, and before
-    // the norm, which is of the whole gradient.
+    // The first stage has the embedding's part of wte's gradient, the last one the head's. Both need the sum,
+    // before the norm of the whole gradient is formed.
     pipeline_tied_sum(m, me->tied);
     // Only the last stage knows the loss: the others add zeros.
     comm_all_reduce_doubles(me->pp, &r.loss, 1);
@@ -70,7 +71,7 @@ void pipeline_tied_sum(Model *m, Comm *tied) {
         return;
     }
     Unit *mine = model_wte(m) ? model_wte(m) : model_wte_head(m);
-    comm_all_reduce(tied, mine->g);                        // V*C/tp reals: embedding's + head's part, the same bits on both
+    comm_all_reduce(tied, mine->g);                        // V*C/tp elements: embedding's part + head's part
 }
 
 Comm *pipeline_tied_group(Comm *pp) {
@@ -135,11 +136,11 @@ double pipeline_loss(Comm *pp, Model *m, const Batch *b) {
     Arena input = arena(MEM_ACTIVATIONS), output = arena(last ? MEM_WORKSPACE : MEM_COMMUNICATION);
     Tensor x = {0}, y = tensor_new(&output, M, last ? 1 : C);
     comm_connect(pp, COMM_NEIGHBOURS);
-    if (!first) comm_recv(pp, x = tensor_new(&input, M, C), pp->rank - 1);                 // B*T*C reals
+    if (!first) comm_recv(pp, x = tensor_new(&input, M, C), pp->rank - 1);                 // B*T*C elements
     walk_forward_only(m->layers, m->n_layers, b, x, y);
     arena_free(&input);
     double loss = last ? tensor_sum(y) : 0;
-    if (!last) comm_send(pp, y, pp->rank + 1);             // B*T*C reals; returns when they are received
+    if (!last) comm_send(pp, y, pp->rank + 1);             // B*T*C elements; returns when they are received
     arena_free(&output);
     return loss;
 }
@@ -163,7 +164,8 @@ static void naive(Run *run) {
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         Course got = course_new(run, &t), want = course_unsplit(run, &t, 1);
-        seen = stages_train(run, &t, naive_step, NULL, &got);              // calls naive_step three times
+        // Makes my stage's model and calls naive_step in every training step; then reads the ledgers of this rank.
+        seen = stages_train(run, &t, naive_step, NULL, &got);
         say(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1], got.loss[2]);
         course_compare(run, "naive = unsplit", &got, &want, 0);
         course_free(&got);
@@ -172,8 +174,8 @@ static void naive(Run *run) {
     Timing last = picture_timing(run);
     picture_show(run, "naive, the last step", PICTURE_MEMORY);
     picture_summary(run, &last);
-    naive_costs(run, &t, &seen);
-    if (clock_config()->model) naive_step_time(run, &t, &last);            // real time differs from run to run
+    pipeline_naive_costs(run, &t, &seen);
+    if (clock_config()->model) pipeline_naive_time(run, &t, &last);            // real time differs from run to run
     data_free(&t.data);
 }
 

@@ -23,19 +23,19 @@ PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t mic
     for (size_t k = 0; k < micro_batches; k++) {
         PipelineBatch *b = &s.micro[k];
         Arena buffer = arena(MEM_COMMUNICATION);
-        if (!s.first) comm_recv(pp, b->x = tensor_new(&b->input, b->rows, C), s.before);   // B*T*C reals: my input
+        if (!s.first) comm_recv(pp, b->x = tensor_new(&b->input, b->rows, C), s.before);   // B*T*C elements: x
         if (!s.last) b->y = tensor_new(&buffer, b->rows, C);
         pipeline_forward(&s, k);
-        if (!s.last) comm_send(pp, b->y, s.next);                                          // B*T*C reals: my output
+        if (!s.last) comm_send(pp, b->y, s.next);                                          // B*T*C elements: y
         arena_free(&buffer);
     }
     for (size_t k = 0; k < micro_batches; k++) {           // micro-batch 0 first: its gradients are added first
         PipelineBatch *b = &s.micro[k];
         Arena buffers = arena(MEM_COMMUNICATION);
-        if (!s.last) comm_recv(pp, b->dy = tensor_new(&buffers, b->rows, C), s.next);      // B*T*C: gradient of my output
+        if (!s.last) comm_recv(pp, b->dy = tensor_new(&buffers, b->rows, C), s.next);      // B*T*C elements: dy
         if (!s.first) b->dx = tensor_new(&buffers, b->rows, C);
         pipeline_backward(&s, k);
-        if (!s.first) comm_send(pp, b->dx, s.before);                                      // B*T*C: gradient of my input
+        if (!s.first) comm_send(pp, b->dx, s.before);                                      // B*T*C elements: dx
         arena_free(&buffers);
     }
     return pipeline_end(&s);
@@ -109,7 +109,7 @@ static void post_receive(Executor *e, int what, size_t i) {
     if (i == e->schedule->n || (what == FORWARD ? e->stage.first : e->stage.last)) return;
     r->arena = arena(MEM_COMMUNICATION);
     r->t = tensor_new(&r->arena, e->stage.micro[e->schedule->ops[i].micro_batch].rows, e->stage.m->config.width);
-    r->request = comm_start_recv(e->pp, r->t, r->peer);                            // B*T*C reals
+    r->request = comm_start_recv(e->pp, r->t, r->peer);                            // B*T*C elements
 }
 
 // The posted message, and its memory, which is from now on of this category; the receive after it is posted. i: the
@@ -130,7 +130,7 @@ static Tensor send_buffer(Sends *out, size_t rows) {
     return tensor_row_range(out->buffer[out->turn], 0, rows);
 }
 static void send(Executor *e, Sends *out, Tensor t) {
-    out->request[out->turn] = comm_start_send(e->pp, t, out->peer);                // B*T*C reals; nobody waits for it
+    out->request[out->turn] = comm_start_send(e->pp, t, out->peer);        // B*T*C elements; nobody waits for it
     out->turn = (out->turn + 1) % out->n;
 }
 static void sends_done(Sends *out) {
@@ -216,8 +216,8 @@ static void gpipe(Run *run) {
     Timing last = picture_timing(run);
     picture_show(run, "GPipe, the last step", PICTURE_MEMORY);
     picture_summary(run, &last);
-    gpipe_costs(run, &t, &seen, &slow);
-    if (clock_config()->model) gpipe_step_time(run, &t);   // real time differs from run to run
+    pipeline_gpipe_costs(run, &t, &seen, &slow);
+    if (clock_config()->model) pipeline_gpipe_time(run, &t);   // real time differs from run to run
     data_free(&t.data);
 }
 

@@ -21,38 +21,40 @@
 // Forwards that stage i runs before its first backward: one for each stage behind it, which needs one to be busy.
 static size_t warm_up(size_t p, size_t m, size_t i) { return p - 1 - i < m ? p - 1 - i : m; }
 
-// Sends must not wait here. In the steady state I send activations to the next stage while it sends a gradient to me: if
-// both waited until their message is received, nobody would receive. So a send is started and its tensor stays.
+// A send must not wait here: in the steady state a stage sends activations to the next one while that one sends a
+// gradient to it. If both waited until their message is received, nobody would receive. So a send is started, and its
+// tensor stays until the message is received.
 typedef struct { Arena arena; Request *request; } Sending;
-static Tensor to_send(Sending *s, size_t rows, size_t cols) {
+static Tensor output_buffer(Sending *s, size_t rows, size_t cols) {
     s->arena = arena(MEM_COMMUNICATION);
     return tensor_new(&s->arena, rows, cols);
 }
-static void sent(Sending *s) {                             // waits until it is received
+static void wait_received(Sending *s) {
     comm_wait(s->request);
     arena_free(&s->arena);
     s->request = NULL;
 }
 
-// Messages are those of chapter 04, [B*T, C] each; pipeline_forward and pipeline_backward walk my layers.
-static void forward(Comm *pp, PipelineStage *s, size_t k, Sending *activations) {
+// Messages are those of 04/02_naive, [B*T, C] each. pipeline_forward walks my layers, y from x, and pipeline_backward
+// walks them back, dx from dy; both stand in 04/02_naive.c.
+static void forward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activations) {
     PipelineBatch *b = &s->micro[k];
     size_t C = s->m->config.width;
-    if (!s->first) comm_recv(pp, b->x = tensor_new(&b->input, b->rows, C), s->before);     // B*T*C reals: my input
-    if (!s->last) b->y = to_send(&activations[k], b->rows, C);
+    if (!s->first) comm_recv(pp, b->x = tensor_new(&b->input, b->rows, C), s->before);     // B*T*C elements: x
+    if (!s->last) b->y = output_buffer(&activations[k], b->rows, C);
     pipeline_forward(s, k);
-    if (!s->last) activations[k].request = comm_start_send(pp, b->y, s->next);             // B*T*C reals: my output
+    if (!s->last) activations[k].request = comm_start_send(pp, b->y, s->next);             // B*T*C elements: y
 }
-static void backward(Comm *pp, PipelineStage *s, size_t k, Sending *activations, Sending *gradient) {
+static void backward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activations, Sending *gradient) {
     PipelineBatch *b = &s->micro[k];
     Arena incoming = arena(MEM_COMMUNICATION);
     size_t C = s->m->config.width;
-    if (!s->last) comm_recv(pp, b->dy = tensor_new(&incoming, b->rows, C), s->next);       // B*T*C: gradient of my output
-    if (!s->last) sent(&activations[k]);                   // received long ago: its gradient is back
-    if (!s->first) sent(gradient);                         // of the micro-batch before
-    if (!s->first) b->dx = to_send(gradient, b->rows, C);
+    if (!s->last) comm_recv(pp, b->dy = tensor_new(&incoming, b->rows, C), s->next);       // B*T*C elements: dy
+    if (!s->last) wait_received(&activations[k]);          // no time is lost: their gradient is here already
+    if (!s->first) wait_received(gradient);                // of the micro-batch before
+    if (!s->first) b->dx = output_buffer(gradient, b->rows, C);
     pipeline_backward(s, k);                               // frees what the forward of k kept
-    if (!s->first) gradient->request = comm_start_send(pp, b->dx, s->before);              // B*T*C: gradient of my input
+    if (!s->first) gradient->request = comm_start_send(pp, b->dx, s->before);              // B*T*C elements: dx
     arena_free(&incoming);
 }
 
@@ -60,17 +62,17 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
     size_t ahead = warm_up(pp->size, micro_batches, pp->rank);
     Sending *activations = host_alloc(micro_batches * sizeof *activations), gradient = {0};
-    // Warm-up: receives activations of k from the stage before and sends mine on; no gradient is back yet.
-    for (size_t k = 0; k < ahead; k++) forward(pp, &s, k, activations);
-    // Steady state: activations of k from the stage before, mine to the next one; then the gradient of k - ahead from
-    // the next one, mine to the stage before. ahead + 1 = p - i micro-batches are in flight.
+    // Warm-up: receives activations of micro-batch k from the stage before, sends activations to the next stage.
+    for (size_t k = 0; k < ahead; k++) forward_step(pp, &s, k, activations);
+    // Steady state: the same for k; then receives the gradient of k - ahead from the next stage and sends a gradient to
+    // the stage before. ahead + 1 = p - i micro-batches are in flight.
     for (size_t k = ahead; k < micro_batches; k++) {
-        forward(pp, &s, k, activations);
-        backward(pp, &s, k - ahead, activations, &gradient);
+        forward_step(pp, &s, k, activations);
+        backward_step(pp, &s, k - ahead, activations, &gradient);
     }
-    // Cool-down: the gradients of what was sent ahead come back; no activations are sent any more.
-    for (size_t k = micro_batches - ahead; k < micro_batches; k++) backward(pp, &s, k, activations, &gradient);
-    sent(&gradient);
+    // Cool-down: receives the gradients of the last `ahead` micro-batches, sends gradients; no activations any more.
+    for (size_t k = micro_batches - ahead; k < micro_batches; k++) backward_step(pp, &s, k, activations, &gradient);
+    wait_received(&gradient);
     free(activations);
     return pipeline_end(&s);
 }
@@ -137,7 +139,7 @@ static void step_time(Run *run, const Training *t) {
     Picoseconds one_by_one = makespan_with_link(schedule_1f1b, p, MICRO, d.forward, d.backward, d.message);
     cost(run, "equal stages: step, GPipe", "ps", all_then_all, gpipe.timing.step);
     cost(run, "equal stages: step, 1F1B", "ps", one_by_one, seen.timing.step);
-    cost_of_bubble(run, "equal stages, 1F1B", &stack, MICRO, one_by_one, &seen.timing);
+    stack_bubble_costs(run, "equal stages, 1F1B", &stack, MICRO, one_by_one, &seen.timing);
     Picoseconds said = seen.timing.exposed + seen.timing.hidden;
     cost(run, "equal stages, 1F1B: exposed and hidden, 2m(p-1) messages", "ps", 2 * MICRO * links * d.message, said);
     say(run, "Exposed, added over the stages: GPipe %.1f us, 1F1B %.1f us", 1e-6 * (double)gpipe.timing.exposed,
@@ -182,7 +184,7 @@ static void one_forward_one_backward(Run *run) {
         course_free(&got);
         course_free(&want);
     }
-    one_f_one_b_costs(run, &t, &seen, &gpipe);
+    pipeline_1f1b_costs(run, &t, &seen, &gpipe);
     step_time(run, &t);
     data_free(&t.data);
 }

@@ -1,4 +1,4 @@
-// costs.h: what stage i of p costs, predicted from sizes alone: no Model and no ledger is asked. For chapters 04 and 05.
+// costs.h: what stage i of p costs, predicted from sizes alone: no Model and no ledger is asked. Chapters 04, 05.
 #ifndef PIPELINE_COSTS_H
 #define PIPELINE_COSTS_H
 #include "04_pipeline_naive/support/stages.h"
@@ -10,16 +10,16 @@
 size_t stage_parameters(const ModelConfig *c, size_t p, size_t i);         // elements
 size_t stage_gradients(const ModelConfig *c, size_t p, size_t i);
 size_t stage_kept(const ModelConfig *c, size_t p, size_t i);               // of one token, from forward to backward
-size_t tokens_of(const Training *t, size_t k);                             // of micro-batch k
-size_t message_buffers(const Training *t, size_t p, size_t i);             // bytes, peak, under the executor
+size_t stage_tokens(const Training *t, size_t k);                             // of micro-batch k
+size_t stage_message_buffers(const Training *t, size_t p, size_t i);             // bytes, peak, under the executor
 // Under the model clock: stage i's forward for B sequences (backward: twice that), and their message to a neighbour.
 Picoseconds stage_forward_time(const ModelConfig *c, size_t p, size_t i, size_t B);
-Picoseconds message_time(const ModelConfig *c, size_t B);
-void cost_of_stage(Run *run, const Training *t, const StageCosts *seen);   // cost lines; stage i is rank i
+Picoseconds stage_message_time(const ModelConfig *c, size_t B);
+void stage_cost_lines(Run *run, const Training *t, const StageCosts *seen);   // cost lines; stage i is rank i
 
 // ---- 02_costs.c, 03_costs.c: the cost lines of these lessons ----
-void naive_costs(Run *run, const Training *t, const StageCosts *seen);
-void naive_step_time(Run *run, const Training *t, const Timing *last);
-void gpipe_costs(Run *run, const Training *t, const StageCosts *gpipe, const StageCosts *naive);
-void gpipe_step_time(Run *run, const Training *t);
+void pipeline_naive_costs(Run *run, const Training *t, const StageCosts *seen);
+void pipeline_naive_time(Run *run, const Training *t, const Timing *last);
+void pipeline_gpipe_costs(Run *run, const Training *t, const StageCosts *gpipe, const StageCosts *naive);
+void pipeline_gpipe_time(Run *run, const Training *t);
 #endif

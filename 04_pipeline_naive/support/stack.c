@@ -73,10 +73,10 @@ Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m) {
 StackTimes stack_times(const Stack *s) {
     double block = work_block(&s->model, s->sequences, s->model.heads, 4 * s->model.width).time;
     return (StackTimes){ .forward = (Picoseconds)(block * s->blocks), .backward = (Picoseconds)(2 * block * s->blocks),
-                         .message = message_time(&s->model, s->sequences) };
+                         .message = stage_message_time(&s->model, s->sequences) };
 }
 
-void cost_of_bubble(Run *run, const char *name, const Stack *s, size_t m, Picoseconds step, const Timing *seen) {
+void stack_bubble_costs(Run *run, const char *name, const Stack *s, size_t m, Picoseconds step, const Timing *seen) {
     static const double million = 1e6;
     char line[80];
     StackTimes t = stack_times(s);

@@ -20,5 +20,5 @@ Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m);
 typedef struct { Picoseconds forward, backward, message; } StackTimes;
 StackTimes stack_times(const Stack *s);
 // Cost lines: how long a stage is idle in a step of this length, as a share of it and of the ideal, m (t_f + t_b).
-void cost_of_bubble(Run *run, const char *name, const Stack *s, size_t m, Picoseconds step, const Timing *seen);
+void stack_bubble_costs(Run *run, const char *name, const Stack *s, size_t m, Picoseconds step, const Timing *seen);
 #endif

@@ -13,7 +13,8 @@ typedef struct {
     size_t activations, message_buffers;                 // peak bytes of the last step
 } StageCosts;
 
-// Stage i is rank i, with its own layers. The step is called t->steps times, with a PipelineRank that has this schedule.
+// Stage i is rank i, with its own layers. The step is called t->steps times, with a PipelineRank that has this
+// schedule.
 StageCosts stages_train(Run *run, const Training *t, Step *step, ScheduleRule schedule, Course *out);
 
 // Checks that one step's gradients and loss have the same bits, once by a lesson's own loop and once by the executor.

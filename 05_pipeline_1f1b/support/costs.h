@@ -3,5 +3,5 @@
 #define PIPELINE_1F1B_COSTS_H
 #include "04_pipeline_naive/support/costs.h"
 
-void one_f_one_b_costs(Run *run, const Training *t, const StageCosts *seen, const StageCosts *gpipe);
+void pipeline_1f1b_costs(Run *run, const Training *t, const StageCosts *seen, const StageCosts *gpipe);
 #endif
