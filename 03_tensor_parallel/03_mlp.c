@@ -218,7 +218,7 @@ static void predict(Run *run, const Held *held, double calls, double bytes) {
     Work mine = work_product(M, range_size(shard_range(F, n, 0)), C);      // two products forward, four backward
     double talk = 2 * ring_time(ALL_REDUCE_PASSES, n, M * C, e);
     cost(run, "matrix products of all ranks", "FLOPs", 6 * work_product(M, F, C).flops, t.flops);
-    if (clock_config()->model) {
+    if (clock_config()->simulated) {
         cost(run, "step", "ps", 6 * mine.time + talk, (double)t.step);
         cost(run, "exposed communication of all ranks", "ps", (double)n * talk, (double)t.exposed);
     }

@@ -163,19 +163,19 @@ static void naive(Run *run) {
     StageCosts seen = {0};
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
-        Course got = course_new(run, &t), want = course_unsplit(run, &t, 1);
+        Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
         // Makes my stage's model and calls naive_step in every training step; then reads the ledgers of this rank.
         seen = stages_train(run, &t, naive_step, NULL, &got);
         say(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1], got.loss[2]);
-        course_compare(run, "naive = unsplit", &got, &want, 0);
-        course_free(&got);
-        course_free(&want);
+        training_compare(run, "naive = unsplit", &got, &want, 0);
+        trajectory_free(&got);
+        trajectory_free(&want);
     }
     Timing last = picture_timing(run);
     picture_show(run, "naive, the last step", PICTURE_MEMORY);
     picture_summary(run, &last);
     pipeline_naive_costs(run, &t, &seen);
-    if (clock_config()->model) pipeline_naive_time(run, &t, &last);            // real time differs from run to run
+    if (clock_config()->simulated) pipeline_naive_time(run, &t, &last);            // real time differs from run to run
     data_free(&t.data);
 }
 

@@ -204,20 +204,20 @@ static void gpipe(Run *run) {
     StageCosts seen = {0}, slow = {0};
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
-        Course naive = course_new(run, &t), got = course_new(run, &t), want = course_unsplit(run, &t, 1);
+        Trajectory naive = trajectory_new(run, &t), got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
         slow = stages_train(run, &t, pipeline_step, schedule_naive, &naive);           // for its costs
         seen = stages_train(run, &t, pipeline_step, schedule_gpipe, &got);
         say(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1], got.loss[2]);
-        course_compare(run, "GPipe = accumulation", &got, &want, 0);
-        course_free(&naive);
-        course_free(&got);
-        course_free(&want);
+        training_compare(run, "GPipe = accumulation", &got, &want, 0);
+        trajectory_free(&naive);
+        trajectory_free(&got);
+        trajectory_free(&want);
     }
     Timing last = picture_timing(run);
     picture_show(run, "GPipe, the last step", PICTURE_MEMORY);
     picture_summary(run, &last);
     pipeline_gpipe_costs(run, &t, &seen, &slow);
-    if (clock_config()->model) pipeline_gpipe_time(run, &t);   // real time differs from run to run
+    if (clock_config()->simulated) pipeline_gpipe_time(run, &t);   // real time differs from run to run
     data_free(&t.data);
 }
 

@@ -3,7 +3,7 @@
 // that runs any of them. p stages, m micro-batches; stage i is rank i of pp.
 #ifndef PIPELINE_H
 #define PIPELINE_H
-#include "common/course.h"
+#include "common/training.h"
 
 // ---------------------------------------------------------------- 02_naive.c: one stage
 
@@ -17,7 +17,7 @@ typedef struct {
     Tensor x, y;                                   // my layers' input (first stage: none) and output (last: none)
     Tensor dy, dx;                                 // the gradients of y (last stage: none) and of x (first: none)
     Arena input;                                   // holds x until the backward is done
-    Flight *kept;                                  // what my layers keep from forward to backward
+    ActivationStash *kept;                                  // what my layers keep from forward to backward
 } PipelineBatch;
 typedef struct {
     double loss;                                   // sum of token losses; on the last stage, 0 elsewhere

@@ -12,7 +12,8 @@ size_t stage_gradients(const ModelConfig *c, size_t p, size_t i);
 size_t stage_kept(const ModelConfig *c, size_t p, size_t i);               // of one token, from forward to backward
 size_t stage_tokens(const Training *t, size_t k);                             // of micro-batch k
 size_t stage_message_buffers(const Training *t, size_t p, size_t i);             // bytes, peak, under the executor
-// Under the model clock: stage i's forward for B sequences (backward: twice that), and their message to a neighbour.
+// Under the simulated clock: stage i's forward for B sequences (backward: twice that), and their message to a
+// neighbour.
 Picoseconds stage_forward_time(const ModelConfig *c, size_t p, size_t i, size_t B);
 Picoseconds stage_message_time(const ModelConfig *c, size_t B);
 void stage_cost_lines(Run *run, const Training *t, const StageCosts *seen);   // cost lines; stage i is rank i

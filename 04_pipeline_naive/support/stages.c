@@ -8,12 +8,12 @@ static Model *stage_model(const Training *t, size_t p, size_t i) {
     return m;
 }
 
-StageCosts stages_train(Run *run, const Training *t, Step *step, ScheduleRule schedule, Course *out) {
+StageCosts stages_train(Run *run, const Training *t, Step *step, ScheduleRule schedule, Trajectory *out) {
     PipelineRank me = { .pp = run->world, .tied = pipeline_tied_group(run->world), .schedule = schedule };
     Model *m = stage_model(t, me.pp->size, me.pp->rank);
     double n = t->steps;
     comm_ledger_reset(me.pp);
-    course_train(out, m, t, 1, 0, step, &me);            // every rank knows all tokens from the data order
+    training_run(out, m, t, 1, 0, step, &me);            // every rank knows all tokens from the data order
     StageCosts costs = {
         .messages = me.pp->ledger[COMM_SEND].calls / n, .message_bytes = me.pp->ledger[COMM_SEND].bytes / n,
         .scalar_calls = me.pp->ledger[COMM_ALL_REDUCE].calls / n,

@@ -15,7 +15,7 @@ typedef struct {
 
 // Stage i is rank i, with its own layers. The step is called t->steps times, with a PipelineRank that has this
 // schedule.
-StageCosts stages_train(Run *run, const Training *t, Step *step, ScheduleRule schedule, Course *out);
+StageCosts stages_train(Run *run, const Training *t, Step *step, ScheduleRule schedule, Trajectory *out);
 
 // Checks that one step's gradients and loss have the same bits, once by a lesson's own loop and once by the executor.
 void stages_same_bits(Run *run, const char *what, const Training *t, PipelineLoop *loop, ScheduleRule schedule);
