@@ -7,72 +7,149 @@
 // the way back, before the next one starts. The embedding table wte is used twice, on the first and on the last stage:
 // both keep a copy of it.
 // Left out: working at the same time. Exactly one rank is busy at any moment; 03_gpipe does something about that.
-#include "04_pipeline_naive/stack.h"
-#include "04_pipeline_naive/stage_costs.h"
+#include "04_pipeline_naive/pipeline.h"
+#include "04_pipeline_naive/support/costs.h"
+#include "04_pipeline_naive/support/stack.h"
+#include <stdlib.h>
 
-// 9 blocks do not divide by 4 stages (3, 2, 2, 2); the sequences of a batch count 5 to 10 tokens each.
-static const ModelConfig sizes = { .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1 };
-enum { SEQUENCES = 5 };
+// ================================ the technique ================================
 
-// ---------------------------------------------------------------- one step, on stage i
+// All micro-batches of a step, on stage i. A message is [B*T, C]: activations go to stage i + 1, their gradients come
+// back from it. x is the input of my layers and y their output, dx and dy are the gradients of these.
+// comm_send returns when the neighbour has received the message: then its tensor is needed no more.
+PipelineResult pipeline_naive(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
+    PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
+    size_t C = m->config.width;
+    for (size_t k = 0; k < micro_batches; k++) {
+        PipelineBatch *b = &s.micro[k];
+        Arena buffers = arena(MEM_COMMUNICATION);
 
-static StepResult naive_step(void *stages, Model *m, Optimizer *o, const Training *t, const Batch *batch) {
-    Stages *s = stages;
-    // My list is F0 B0 F1 B1 ... A forward receives [B*T, C] from stage i - 1 and sends as much to stage i + 1; a
-    // backward receives the gradient of what I sent, and sends the gradient of what I received.
+        if (!s.first) comm_recv(pp, b->x = tensor_new(&b->input, b->rows, C), s.before);   // B*T*C elements: x
+        if (!s.last) b->y = tensor_new(&buffers, b->rows, C);
+        pipeline_forward(&s, k);                                                           // my layers: y from x
+        if (!s.last) comm_send(pp, b->y, s.next);                                          // B*T*C elements: y
+        arena_free(&buffers);
+
+        if (!s.last) comm_recv(pp, b->dy = tensor_new(&buffers, b->rows, C), s.next);      // B*T*C elements: dy
+        if (!s.first) b->dx = tensor_new(&buffers, b->rows, C);
+        pipeline_backward(&s, k);                                                          // my layers: dx from dy
+        if (!s.first) comm_send(pp, b->dx, s.before);                                      // B*T*C elements: dx
+        arena_free(&buffers);
+    }
+    return pipeline_end(&s);
+}
+
+static StepResult naive_step(void *rank, Model *m, Optimizer *o, const Training *t, const Batch *batch) {
+    PipelineRank *me = rank;
     model_zero_gradients(m);
-    PipelineResult r = pipeline_run(s->pp, m, &s->schedule, batch, t->micro_batches);
-    s->in_flight = r.in_flight;
-    // The first stage has the embedding's part of wte's gradient, the last one the head's. Both need the sum.
-    pipeline_tied_sum(m, s->tied);
+    PipelineResult r = pipeline_naive(me->pp, m, batch, t->micro_batches);
+    return pipeline_update(me, m, o, t, batch, r);
+}
 
-    // Only the last stage knows the loss, and each stage the squares of its own tensors: the others add zeros.
-    comm_all_reduce_doubles(s->pp, &r.loss, 1);
-    double norm = model_grad_norm(m, s->pp);
+// ---------------------------------------------------------------- the end of a step, the same for every schedule
+
+StepResult pipeline_update(PipelineRank *me, Model *m, Optimizer *o, const Training *t, const Batch *batch,
+                           PipelineResult r) {
+    // The first stage has the embedding's part of wte's gradient, the last one the head's. Both need the sum,
+    // before the norm of the whole gradient is formed.
+    pipeline_tied_sum(m, me->tied);
+    // Only the last stage knows the loss: the others add zeros.
+    comm_all_reduce_doubles(me->pp, &r.loss, 1);
+    // Each stage has the squares of its own tensors: one number per tensor from the stage that owns it, zeros from the
+    // others, then added in model order. So the norm, and with it every clipped weight, has the same bits however the
+    // layers are spread. wte counts once, on the first stage.
+    double norm = model_grad_norm(m, me->pp);              // all-reduces 12 L + 4 doubles
     optimizer_step(o, m, clip_factor(norm, t->clip));      // my layers only
+    me->in_flight = r.in_flight;
     // token_weight: 1 / counted tokens of the whole batch.
     return (StepResult){ r.loss * batch[0].token_weight, norm };
 }
 
-// ---------------------------------------------------------------- the predictions, from sizes alone
-
-static void predict(Run *run, const Training *t, const StageCosts *seen) {
-    size_t p = run->world->size, i = run->world->rank, E = sizeof(real);
-    cost_of_stage(run, t, seen);                           // messages, sums, parameters, gradients, optimizer state
-    cost(run, "in flight, most", "micro-batches", 1, seen->in_flight);
-    // Micro-batch 0 is the largest. What its forward keeps is freed by its backward, before the next one starts.
-    cost(run, "activations, peak", "bytes", stage_kept(&t->model, p, i) * tokens_of(t, 0) * E, seen->activations);
-    cost(run, "message buffers, peak", "bytes", message_buffers(t, p, i), seen->message_buffers);
-}
-
-// Nothing ever happens at the same time: a micro-batch passes every stage twice, and every link between two of them.
-static void step_time(Run *run, const Training *t, const Timing *last) {
-    size_t p = run->world->size, m = t->micro_batches;
-    Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
-    if (!clock_config()->simulated) return;                    // real time differs from run to run
-    Picoseconds work = 0, transfer = 0;
-    for (size_t k = 0; k < m; k++) {
-        size_t B = range_size(shard_range(SEQUENCES, m, k));
-        for (size_t i = 0; i < p; i++) work += 3 * stage_forward_time(&t->model, p, i, B);       // t_b = 2 t_f
-        transfer += 2 * (p - 1) * message_time(&t->model, B);
+void pipeline_tied_sum(Model *m, Comm *tied) {
+    if (!tied) {
+        model_fold_tied(m);                                // first and last are one stage, or this one is neither
+        return;
     }
-    // Then the sums: of wte's gradient, of the loss and of the squares. Everybody waits for all of it.
-    double sums = p > 1 ? ring_time(ALL_REDUCE_PASSES, 2, sizes.vocab * sizes.width, sizeof(real)) : 0;
-    sums += ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double));
-    sums += ring_time(ALL_REDUCE_PASSES, p, 12 * sizes.layers + 4, sizeof(double));
-    cost(run, "last step: work, messages, sums in a row", "ps", work + transfer + sums, last->step);
-
-    // Where all stages are equal, here of two blocks: m p (t_f + t_b), so that a stage is idle for 1 - 1/p of the step.
-    Played seen = stack_play(run, &stack, schedule_naive, m);
-    StackTimes d = stack_times(&stack);
-    Picoseconds step = m * (p * (d.forward + d.backward) + 2 * (p - 1) * d.message);
-    cost(run, "equal stages: step", "ps", step, seen.timing.step);
-    cost_of_bubble(run, "equal stages", &stack, m, step, &seen.timing);
-    cost(run, "equal stages: exposed, 2m(p-1) messages", "ps", 2 * m * (p - 1) * d.message, seen.timing.exposed);
-    cost(run, "equal stages: hidden", "ps", 0, seen.timing.hidden);
+    Unit *mine = model_wte(m) ? model_wte(m) : model_wte_head(m);
+    comm_all_reduce(tied, mine->g);                        // V*C/tp elements: embedding's part + head's part
 }
 
-// ---------------------------------------------------------------- the lesson
+Comm *pipeline_tied_group(Comm *pp) {
+    bool end = pp->rank == 0 || pp->rank + 1 == pp->size;
+    Comm *group = comm_split(pp, end ? 0 : 1, pp->rank, "tied");
+    if (end && pp->size > 1) return group;
+    comm_free(group);
+    return NULL;
+}
+
+// ---------------------------------------------------------------- what a stage is and computes; nothing is sent here
+
+Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p, size_t i) {
+    Range r = shard_range(c->layers, p, i);
+    if (blocks) {
+        r = (Range){0, 0};
+        for (size_t k = 0; k <= i; k++) { r.lo = r.hi; r.hi += blocks[k]; }
+    }
+    return (Range){ i == 0 ? 0 : r.lo + 1, i + 1 == p ? r.hi + 2 : r.hi + 1 };     // block k is layer k + 1
+}
+
+PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
+    PipelineStage s = { .m = m, .batch = batch, .first = pp->rank == 0, .last = pp->rank + 1 == pp->size,
+                        .before = pp->rank - 1, .next = pp->rank + 1 };
+    s.micro = host_alloc(micro_batches * sizeof *s.micro);
+    for (size_t k = 0; k < micro_batches; k++)
+        s.micro[k] = (PipelineBatch){ .rows = batch[k].B * batch[k].T, .input = arena(MEM_COMMUNICATION) };
+    comm_connect(pp, COMM_NEIGHBOURS);
+    return s;
+}
+
+void pipeline_forward(PipelineStage *s, size_t k) {
+    PipelineBatch *b = &s->micro[k];
+    Arena losses = arena(MEM_WORKSPACE);
+    arena_rebook(&b->input, MEM_ACTIVATIONS);              // x was a message and is now kept for the backward
+    Tensor y = s->last ? tensor_new(&losses, b->rows, 1) : b->y;       // the head's output is a loss per token
+    b->kept = walk_forward(s->m->layers, s->m->n_layers, &s->batch[k], b->x, y);
+    if (s->last) s->result.loss += tensor_sum(y);
+    arena_free(&losses);
+    if (++s->in_flight > s->result.in_flight) s->result.in_flight = s->in_flight;
+}
+
+void pipeline_backward(PipelineStage *s, size_t k) {
+    PipelineBatch *b = &s->micro[k];
+    Arena losses = arena(MEM_WORKSPACE);
+    if (s->last) tensor_fill(b->dy = tensor_new(&losses, b->rows, 1), (real)s->batch[k].token_weight);
+    walk_backward(s->m->layers, s->m->n_layers, &s->batch[k], b->kept, b->dy, b->dx);
+    arena_free(&losses);
+    arena_free(&b->input);                                 // x
+    s->in_flight--;
+}
+
+PipelineResult pipeline_end(PipelineStage *s) {
+    free(s->micro);
+    return s->result;
+}
+
+// Evaluation: the first half of pipeline_naive's loop, for one micro-batch of which nothing is kept.
+double pipeline_loss(Comm *pp, Model *m, const Batch *b) {
+    bool first = pp->rank == 0, last = pp->rank + 1 == pp->size;
+    size_t M = b->B * b->T, C = m->config.width;
+    Arena input = arena(MEM_ACTIVATIONS), output = arena(last ? MEM_WORKSPACE : MEM_COMMUNICATION);
+    Tensor x = {0}, y = tensor_new(&output, M, last ? 1 : C);
+    comm_connect(pp, COMM_NEIGHBOURS);
+    if (!first) comm_recv(pp, x = tensor_new(&input, M, C), pp->rank - 1);                 // B*T*C elements
+    walk_forward_only(m->layers, m->n_layers, b, x, y);
+    arena_free(&input);
+    double loss = last ? tensor_sum(y) : 0;
+    if (!last) comm_send(pp, y, pp->rank + 1);             // B*T*C elements; returns when they are received
+    arena_free(&output);
+    return loss;
+}
+
+// ================================ the experiment ================================
+
+// 9 blocks do not divide by 4 stages (3, 2, 2, 2); the sequences of a batch count 5 to 10 tokens each.
+static const ModelConfig sizes = { .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1 };
+enum { SEQUENCES = 5 };
 
 static void naive(Run *run) {
     size_t p = run->world->size, m = option_size(run, "micro-batches");
@@ -87,7 +164,8 @@ static void naive(Run *run) {
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
-        seen = stages_train(run, &t, schedule_naive, naive_step, &got);
+        // Makes my stage's model and calls naive_step in every training step; then reads the ledgers of this rank.
+        seen = stages_train(run, &t, naive_step, NULL, &got);
         say(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1], got.loss[2]);
         training_compare(run, "naive = unsplit", &got, &want, 0);
         trajectory_free(&got);
@@ -96,8 +174,8 @@ static void naive(Run *run) {
     Timing last = picture_timing(run);
     picture_show(run, "naive, the last step", PICTURE_MEMORY);
     picture_summary(run, &last);
-    predict(run, &t, &seen);
-    step_time(run, &t, &last);
+    pipeline_naive_costs(run, &t, &seen);
+    if (clock_config()->simulated) pipeline_naive_time(run, &t, &last);            // real time differs from run to run
     data_free(&t.data);
 }
 

@@ -5,81 +5,189 @@
 // GPipe (Huang et al. 2018): a stage hands micro-batch 0 on and starts micro-batch 1 at once, so that all stages work
 // at the same time on different micro-batches. All forwards come first, then all backwards. We run the backwards
 // ascending, to keep the bits of accumulation; torchgpipe runs them descending. One step still adds the gradients of
-// all micro-batches: nothing but the order of the ops differs from the naive pipeline, and every result is the same in
-// every bit. The price is memory: what m forwards keep waits until the last of them is done.
+// all micro-batches: nothing but the order of forwards and backwards differs from the naive pipeline, and every result
+// is the same in every bit. The price is memory: what m forwards keep waits until the last of them is done.
 // Left out: giving the memory back by keeping only stage inputs (GPipe does that; chapter 07).
-#include "04_pipeline_naive/stack.h"
-#include "04_pipeline_naive/stage_costs.h"
-#include <stdio.h>
+#include "04_pipeline_naive/pipeline.h"
+#include "04_pipeline_naive/support/costs.h"
+#include "04_pipeline_naive/support/stack.h"
+#include <stdlib.h>
+
+// ================================ the technique ================================
+
+// GPipe's order in two loops. Messages are those of pipeline_naive, [B*T, C] each; pipeline_forward and
+// pipeline_backward walk my layers. A stage that sends waits until the next one has received.
+PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
+    PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
+    size_t C = m->config.width;
+    for (size_t k = 0; k < micro_batches; k++) {
+        PipelineBatch *b = &s.micro[k];
+        Arena buffer = arena(MEM_COMMUNICATION);
+        if (!s.first) comm_recv(pp, b->x = tensor_new(&b->input, b->rows, C), s.before);   // B*T*C elements: x
+        if (!s.last) b->y = tensor_new(&buffer, b->rows, C);
+        pipeline_forward(&s, k);
+        if (!s.last) comm_send(pp, b->y, s.next);                                          // B*T*C elements: y
+        arena_free(&buffer);
+    }
+    for (size_t k = 0; k < micro_batches; k++) {           // micro-batch 0 first: its gradients are added first
+        PipelineBatch *b = &s.micro[k];
+        Arena buffers = arena(MEM_COMMUNICATION);
+        if (!s.last) comm_recv(pp, b->dy = tensor_new(&buffers, b->rows, C), s.next);      // B*T*C elements: dy
+        if (!s.first) b->dx = tensor_new(&buffers, b->rows, C);
+        pipeline_backward(&s, k);
+        if (!s.first) comm_send(pp, b->dx, s.before);                                      // B*T*C elements: dx
+        arena_free(&buffers);
+    }
+    return pipeline_end(&s);
+}
+
+// ---------------------------------------------------------------- a schedule becomes data: a list per stage
+
+// Both loops do the same things in another order. So we write the order down, F0 B0 F1 B1 ... or F0 F1 ... B0 B1 ...,
+// and one executor follows any such list.
+Schedule schedule_naive(size_t p, size_t m, size_t i) {
+    (void)p; (void)i;                              // every stage has the same list; receives make it wait for its turn
+    Schedule s = {0};
+    for (size_t k = 0; k < m; k++) {
+        schedule_add(&s, FORWARD, k);
+        schedule_add(&s, BACKWARD, k);
+    }
+    return s;
+}
+
+Schedule schedule_gpipe(size_t p, size_t m, size_t i) {
+    (void)p; (void)i;
+    Schedule s = {0};
+    for (size_t k = 0; k < m; k++) schedule_add(&s, FORWARD, k);
+    for (size_t k = 0; k < m; k++) schedule_add(&s, BACKWARD, k);
+    return s;
+}
+
+void schedule_add(Schedule *s, int what, size_t micro_batch) {
+    if ((s->n & (s->n - 1)) == 0) {                // full: the room doubles whenever n reaches a power of two
+        s->ops = realloc(s->ops, (s->n ? 2 * s->n : 1) * sizeof *s->ops);
+        if (!s->ops) fault("out of memory: a schedule of %zu forwards and backwards", s->n + 1);
+    }
+    s->ops[s->n].what = what;
+    s->ops[s->n++].micro_batch = micro_batch;
+}
+void schedule_free(Schedule *s) {
+    free(s->ops);
+    *s = (Schedule){0};
+}
+
+// ---------------------------------------------------------------- the executor: the same messages, without the waiting
+
+// Messages move while stages compute. So a receive is posted before it is needed, one message ahead in each direction;
+// and a send is started and not waited for: it keeps its buffer until it is received, while the next micro-batch is
+// computed into another one.
+enum { SEND_BUFFERS = 2 };
+typedef struct {
+    size_t peer, n, turn;                          // n: buffers; turn: the one to be used next
+    Tensor buffer[SEND_BUFFERS];                   // [largest B*T, C] each, MEM_COMMUNICATION
+    Request *request[SEND_BUFFERS];
+} Sends;
+typedef struct {
+    size_t peer;
+    Tensor t;                                      // [B*T, C] of the next message
+    Arena arena;                                   // MEM_COMMUNICATION until it is received
+    Request *request;                              // NULL: none is to come
+} Receives;
+typedef struct {
+    Comm *pp;
+    const Schedule *schedule;
+    PipelineStage stage;
+    Sends activations, gradients;                  // to the next stage, to the one before
+    Receives receive[2];                           // [FORWARD] from the stage before, [BACKWARD] from the next one
+} Executor;
+
+// Posts the receive that the first forward (backward) at or after place i of the list needs.
+static void post_receive(Executor *e, int what, size_t i) {
+    Receives *r = &e->receive[what];
+    while (i < e->schedule->n && (int)e->schedule->ops[i].what != what) i++;
+    r->request = NULL;
+    if (i == e->schedule->n || (what == FORWARD ? e->stage.first : e->stage.last)) return;
+    r->arena = arena(MEM_COMMUNICATION);
+    r->t = tensor_new(&r->arena, e->stage.micro[e->schedule->ops[i].micro_batch].rows, e->stage.m->config.width);
+    r->request = comm_start_recv(e->pp, r->t, r->peer);                            // B*T*C elements
+}
+
+// The posted message, and its memory, which is from now on of this category; the receive after it is posted. i: the
+// place in the list of what is about to start.
+static Tensor receive(Executor *e, size_t i, Arena *a, MemoryCategory category) {
+    Receives *r = &e->receive[e->schedule->ops[i].what];
+    Tensor t = r->t;
+    comm_wait(r->request);
+    *a = r->arena;
+    arena_rebook(a, category);
+    post_receive(e, e->schedule->ops[i].what, i + 1);
+    return t;
+}
+
+static Tensor send_buffer(Sends *out, size_t rows) {
+    comm_wait(out->request[out->turn]);            // the last message but one must have been received
+    out->request[out->turn] = NULL;
+    return tensor_row_range(out->buffer[out->turn], 0, rows);
+}
+static void send(Executor *e, Sends *out, Tensor t) {
+    out->request[out->turn] = comm_start_send(e->pp, t, out->peer);        // B*T*C elements; nobody waits for it
+    out->turn = (out->turn + 1) % out->n;
+}
+static void sends_done(Sends *out) {
+    for (size_t i = 0; i < out->n; i++) comm_wait(out->request[(out->turn + i) % out->n]);
+}
+
+PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *schedule, const Batch *batch, size_t micro_batches) {
+    Executor e = { .pp = pp, .schedule = schedule, .stage = pipeline_begin(pp, m, batch, micro_batches) };
+    PipelineStage *s = &e.stage;
+    Arena buffers = arena(MEM_COMMUNICATION), incoming = arena(MEM_WORKSPACE);
+    size_t rows = 0, n = micro_batches < SEND_BUFFERS ? micro_batches : SEND_BUFFERS;
+    for (size_t k = 0; k < micro_batches; k++) rows = s->micro[k].rows > rows ? s->micro[k].rows : rows;
+    e.activations = (Sends){ .peer = s->next, .n = s->last ? 0 : n };
+    e.gradients = (Sends){ .peer = s->before, .n = s->first ? 0 : n };
+    for (size_t i = 0; i < e.activations.n; i++) e.activations.buffer[i] = tensor_new(&buffers, rows, m->config.width);
+    for (size_t i = 0; i < e.gradients.n; i++) e.gradients.buffer[i] = tensor_new(&buffers, rows, m->config.width);
+    e.receive[FORWARD].peer = s->before;
+    e.receive[BACKWARD].peer = s->next;
+    post_receive(&e, FORWARD, 0);
+    post_receive(&e, BACKWARD, 0);
+    for (size_t i = 0; i < schedule->n; i++) {
+        size_t k = schedule->ops[i].micro_batch;
+        PipelineBatch *b = &s->micro[k];
+        if (schedule->ops[i].what == FORWARD) {
+            if (!s->first) b->x = receive(&e, i, &b->input, MEM_ACTIVATIONS);
+            if (!s->last) b->y = send_buffer(&e.activations, b->rows);
+            pipeline_forward(s, k);
+            if (!s->last) send(&e, &e.activations, b->y);
+        } else {
+            if (!s->last) b->dy = receive(&e, i, &incoming, MEM_WORKSPACE);
+            if (!s->first) b->dx = send_buffer(&e.gradients, b->rows);
+            pipeline_backward(s, k);
+            if (!s->first) send(&e, &e.gradients, b->dx);
+            arena_free(&incoming);                 // dy
+        }
+    }
+    sends_done(&e.activations);
+    sends_done(&e.gradients);
+    arena_free(&buffers);
+    return pipeline_end(s);
+}
+
+// One step with any list: only the middle differs from naive_step.
+StepResult pipeline_step(void *rank, Model *m, Optimizer *o, const Training *t, const Batch *batch) {
+    PipelineRank *me = rank;
+    Schedule list = me->schedule(me->pp->size, t->micro_batches, me->pp->rank);
+    model_zero_gradients(m);
+    PipelineResult r = pipeline_run(me->pp, m, &list, batch, t->micro_batches);
+    schedule_free(&list);
+    return pipeline_update(me, m, o, t, batch, r);         // tied sum, loss, norm, update: as in 02_naive
+}
+
+// ================================ the experiment ================================
 
 // 7 sequences of 5 to 10 counted tokens each, in 4 micro-batches of 2, 2, 2 and 1; 9 blocks on 4 stages: 3, 2, 2, 2.
 static const ModelConfig sizes = { .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37 };
 enum { SEQUENCES = 7 };
-
-// ---------------------------------------------------------------- one step: that of 02_naive, whatever the list
-
-static StepResult pipeline_step(void *stages, Model *m, Optimizer *o, const Training *t, const Batch *batch) {
-    Stages *s = stages;
-    model_zero_gradients(m);
-    PipelineResult r = pipeline_run(s->pp, m, &s->schedule, batch, t->micro_batches);
-    s->in_flight = r.in_flight;
-    pipeline_tied_sum(m, s->tied);
-    comm_all_reduce_doubles(s->pp, &r.loss, 1);
-    double norm = model_grad_norm(m, s->pp);
-    optimizer_step(o, m, clip_factor(norm, t->clip));
-    return (StepResult){ r.loss * batch[0].token_weight, norm };
-}
-
-// ---------------------------------------------------------------- the predictions, from sizes alone
-
-static void predict(Run *run, const Training *t, const StageCosts *gpipe, const StageCosts *naive) {
-    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
-    size_t kept = stage_kept(&t->model, p, i) * E, all = SEQUENCES * sizes.context, largest = tokens_of(t, 0);
-    cost_of_stage(run, t, gpipe);                          // as when naive
-    cost(run, "in flight, naive", "micro-batches", 1, naive->in_flight);
-    cost(run, "in flight, GPipe: m", "micro-batches", m, gpipe->in_flight);
-    cost(run, "activations, peak, naive: the largest micro-batch", "bytes", kept * largest, naive->activations);
-    cost(run, "activations, peak, GPipe: all of them", "bytes", kept * all, gpipe->activations);
-    cost(run, "message buffers, peak", "bytes", message_buffers(t, p, i), gpipe->message_buffers);
-}
-
-static size_t max(size_t a, size_t b) { return a > b ? a : b; }
-
-// Equal stages of two blocks, micro-batches of one sequence. The first micro-batch passes all stages and links: p t_f +
-// (p-1) d, with d the time of a message. Each of the others follows it as closely as the slowest on the way lets it, a
-// stage or a link. So messages that are not longer than the work of a stage hide behind it: all but the first of each
-// link and direction.
-static void step_time(Run *run, const Training *t) {
-    size_t p = run->world->size;
-    Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
-    if (!clock_config()->simulated) return;                    // real time differs from run to run
-    StackTimes d = stack_times(&stack);
-    size_t links = p - 1, way = links ? d.message : 0, f = d.forward, b = d.backward;
-    say(run, "%zu equal stages, their step in units of t_f, with t_b = 2 t_f; ideal: m (t_f + t_b)", p);
-    say(run, "     m    naive    GPipe   ideal   bubble / step   bubble / ideal");
-    for (size_t m = 1; m <= 32; m *= 2) {
-        char name[48];
-        Played slow = stack_play(run, &stack, schedule_naive, m), seen = stack_play(run, &stack, schedule_gpipe, m);
-        size_t step = p * (f + b) + 2 * links * way + (m - 1) * (max(f, way) + max(b, way));
-        size_t in_turn = m * (p * (f + b) + 2 * links * way);
-        sprintf(name, "equal stages, m = %zu: step", m);
-        cost(run, name, "ps", step, seen.timing.step);
-        double naive = (double)slow.timing.step / (double)f, gpipe = (double)seen.timing.step / (double)f;
-        say(run, "  %4zu  %7.1f  %7.1f  %6zu  %12.1f %%  %13.1f %%", m, naive, gpipe, 3 * m,
-            100 * seen.timing.idle_of_total, 100 * seen.timing.idle_of_ideal);
-        if (m != 8) continue;
-        cost_of_bubble(run, "equal stages, m = 8", &stack, m, step, &seen.timing);
-        size_t late = (way > f ? way - f : 0) + (way > b ? way - b : 0);         // 0: the others hide
-        size_t exposed = links * (2 * way + (m - 1) * late);
-        cost(run, "equal stages, m = 8: exposed, 2(p-1) messages or more", "ps", exposed, seen.timing.exposed);
-        cost(run, "equal stages, m = 8: hidden", "ps", links * 2 * m * way - exposed, seen.timing.hidden);
-        cost(run, "naive, m = 8: step", "ps", in_turn, slow.timing.step);
-        cost_of_bubble(run, "naive, m = 8", &stack, m, in_turn, &slow.timing);
-        cost(run, "naive, m = 8: exposed, 2m(p-1) messages", "ps", 2 * m * links * way, slow.timing.exposed);
-    }
-}
-
-// ---------------------------------------------------------------- the lesson
 
 static void gpipe(Run *run) {
     size_t p = run->world->size, m = option_size(run, "micro-batches");
@@ -91,12 +199,14 @@ static void gpipe(Run *run) {
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
+    stages_same_bits(run, "naive: executor = own loop", &t, pipeline_naive, schedule_naive);
+    stages_same_bits(run, "GPipe: executor = own loops", &t, pipeline_gpipe, schedule_gpipe);
     StageCosts seen = {0}, slow = {0};
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         Trajectory naive = trajectory_new(run, &t), got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
-        slow = stages_train(run, &t, schedule_naive, pipeline_step, &naive);           // for its costs
-        seen = stages_train(run, &t, schedule_gpipe, pipeline_step, &got);
+        slow = stages_train(run, &t, pipeline_step, schedule_naive, &naive);           // for its costs
+        seen = stages_train(run, &t, pipeline_step, schedule_gpipe, &got);
         say(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1], got.loss[2]);
         training_compare(run, "GPipe = accumulation", &got, &want, 0);
         trajectory_free(&naive);
@@ -106,8 +216,8 @@ static void gpipe(Run *run) {
     Timing last = picture_timing(run);
     picture_show(run, "GPipe, the last step", PICTURE_MEMORY);
     picture_summary(run, &last);
-    predict(run, &t, &seen, &slow);
-    step_time(run, &t);
+    pipeline_gpipe_costs(run, &t, &seen, &slow);
+    if (clock_config()->simulated) pipeline_gpipe_time(run, &t);   // real time differs from run to run
     data_free(&t.data);
 }
 

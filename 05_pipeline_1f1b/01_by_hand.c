@@ -7,8 +7,8 @@
 // forward, one backward") is held against the naive schedule and GPipe: the same time as GPipe, with at most p - i
 // micro-batches in flight on stage i instead of m. Stages and micro-batches count from 0. p stages, m micro-batches; a
 // forward takes 1 unit of time, a backward 2.
-#include "04_pipeline_naive/timeline.h"
-#include "05_pipeline_1f1b/schedule_1f1b.h"
+#include "04_pipeline_naive/support/timeline.h"
+#include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "common/lesson.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,54 +4,99 @@
 //
 // 1F1B, or PipeDream-Flush: stage i runs p - 1 - i forwards ahead and from then on one forward, one backward. A
 // backward comes as early as it can and frees what its forward kept. Model, messages and sums are those of GPipe; only
-// the lists differ. Both run here, and both are held against gradient accumulation on one device. Gradients are
+// the order differs. Both run here, and both are held against gradient accumulation on one device. Gradients are
 // clipped, which needs the norm of all stages.
 // Left out: several chunks of layers per stage (interleaving), and schedules that never wait for the pipeline to run
 // empty.
-#include "04_pipeline_naive/stack.h"
-#include "04_pipeline_naive/stage_costs.h"
-#include "05_pipeline_1f1b/schedule_1f1b.h"
+#include "05_pipeline_1f1b/pipeline_1f1b.h"
+#include "04_pipeline_naive/support/stack.h"
+#include "04_pipeline_naive/support/timeline.h"
+#include "05_pipeline_1f1b/support/costs.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+// ================================ the technique ================================
+
+// Forwards that stage i runs before its first backward: one for each stage behind it, which needs one to be busy.
+static size_t warm_up(size_t p, size_t m, size_t i) { return p - 1 - i < m ? p - 1 - i : m; }
+
+// A send must not wait here: in the steady state a stage sends activations to the next one while that one sends a
+// gradient to it. If both waited until their message is received, nobody would receive. So a send is started, and its
+// tensor stays until the message is received.
+typedef struct { Arena arena; Request *request; } Sending;
+static Tensor output_buffer(Sending *s, size_t rows, size_t cols) {
+    s->arena = arena(MEM_COMMUNICATION);
+    return tensor_new(&s->arena, rows, cols);
+}
+static void wait_received(Sending *s) {
+    comm_wait(s->request);
+    arena_free(&s->arena);
+    s->request = NULL;
+}
+
+// Messages are those of 04/02_naive, [B*T, C] each. pipeline_forward walks my layers, y from x, and pipeline_backward
+// walks them back, dx from dy; both stand in 04/02_naive.c.
+static void forward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activations) {
+    PipelineBatch *b = &s->micro[k];
+    size_t C = s->m->config.width;
+    if (!s->first) comm_recv(pp, b->x = tensor_new(&b->input, b->rows, C), s->before);     // B*T*C elements: x
+    if (!s->last) b->y = output_buffer(&activations[k], b->rows, C);
+    pipeline_forward(s, k);
+    if (!s->last) activations[k].request = comm_start_send(pp, b->y, s->next);             // B*T*C elements: y
+}
+static void backward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activations, Sending *gradient) {
+    PipelineBatch *b = &s->micro[k];
+    Arena incoming = arena(MEM_COMMUNICATION);
+    size_t C = s->m->config.width;
+    if (!s->last) comm_recv(pp, b->dy = tensor_new(&incoming, b->rows, C), s->next);       // B*T*C elements: dy
+    if (!s->last) wait_received(&activations[k]);          // no time is lost: their gradient is here already
+    if (!s->first) wait_received(gradient);                // of the micro-batch before
+    if (!s->first) b->dx = output_buffer(gradient, b->rows, C);
+    pipeline_backward(s, k);                               // frees what the forward of k kept
+    if (!s->first) gradient->request = comm_start_send(pp, b->dx, s->before);              // B*T*C elements: dx
+    arena_free(&incoming);
+}
+
+PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
+    PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
+    size_t ahead = warm_up(pp->size, micro_batches, pp->rank);
+    Sending *activations = host_alloc(micro_batches * sizeof *activations), gradient = {0};
+    // Warm-up: receives activations of micro-batch k from the stage before, sends activations to the next stage.
+    for (size_t k = 0; k < ahead; k++) forward_step(pp, &s, k, activations);
+    // Steady state: the same for k; then receives the gradient of k - ahead from the next stage and sends a gradient to
+    // the stage before. ahead + 1 = p - i micro-batches are in flight.
+    for (size_t k = ahead; k < micro_batches; k++) {
+        forward_step(pp, &s, k, activations);
+        backward_step(pp, &s, k - ahead, activations, &gradient);
+    }
+    // Cool-down: receives the gradients of the last `ahead` micro-batches, sends gradients; no activations any more.
+    for (size_t k = micro_batches - ahead; k < micro_batches; k++) backward_step(pp, &s, k, activations, &gradient);
+    wait_received(&gradient);
+    free(activations);
+    return pipeline_end(&s);
+}
+
+// The same order as a list, for the executor of 03_gpipe, which also posts receives ahead. pipeline_step, and the
+// trainer of chapter 08, run this.
+Schedule schedule_1f1b(size_t p, size_t m, size_t i) {
+    size_t ahead = warm_up(p, m, i);
+    Schedule s = {0};
+    for (size_t k = 0; k < ahead; k++) schedule_add(&s, FORWARD, k);
+    for (size_t k = ahead; k < m; k++) {
+        schedule_add(&s, FORWARD, k);
+        schedule_add(&s, BACKWARD, k - ahead);
+    }
+    for (size_t k = m - ahead; k < m; k++) schedule_add(&s, BACKWARD, k);
+    return s;
+}
+
+// ================================ the experiment ================================
 
 // 11 sequences of 5 to 10 counted tokens in 7 micro-batches: 2, 2, 2, 2, 1, 1, 1; 9 blocks on 4 stages: 3, 2, 2, 2.
 static const ModelConfig sizes = { .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37 };
 enum { SEQUENCES = 11 };
 static const double clip = 0.25;
-
-// ---------------------------------------------------------------- one step, whatever the list
-
-static StepResult pipeline_step(void *stages, Model *m, Optimizer *o, const Training *t, const Batch *batch) {
-    Stages *s = stages;
-    model_zero_gradients(m);
-    PipelineResult r = pipeline_run(s->pp, m, &s->schedule, batch, t->micro_batches);
-    s->in_flight = r.in_flight;
-    pipeline_tied_sum(m, s->tied);                         // before the norm: it is of the whole gradient
-    comm_all_reduce_doubles(s->pp, &r.loss, 1);
-    // One number a tensor, from the stage that owns it and zeros from the others; then added in model order. So the
-    // norm, and with it every clipped weight, has the same bits however the layers are spread. wte counts once, on the
-    // first stage.
-    double norm = model_grad_norm(m, s->pp);
-    optimizer_step(o, m, clip_factor(norm, t->clip));
-    return (StepResult){ r.loss * batch[0].token_weight, norm };
-}
-
-// ---------------------------------------------------------------- the predictions, from sizes alone
-
-static void predict(Run *run, const Training *t, const StageCosts *seen, const StageCosts *gpipe) {
-    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
-    size_t next = i + 1 < p, before = i > 0, kept = stage_kept(&t->model, p, i) * E;
-    size_t flight = p - i < m ? p - i : m, held = 0, all = SEQUENCES * sizes.context;
-    for (size_t k = 0; k < flight; k++) held += tokens_of(t, k);               // the first ones are the largest
-    cost_of_stage(run, t, seen);                                               // messages, sums, state: as with GPipe
-    cost(run, "messages sent, GPipe", "bytes", (next + before) * all * sizes.width * E, gpipe->message_bytes);
-    cost(run, "in flight, GPipe: m", "micro-batches", m, gpipe->in_flight);
-    cost(run, "in flight, 1F1B: min(p-i, m)", "micro-batches", flight, seen->in_flight);
-    cost(run, "activations, peak, GPipe", "bytes", kept * all, gpipe->activations);
-    cost(run, "activations, peak, 1F1B", "bytes", kept * held, seen->activations);
-    cost(run, "message buffers, peak, 1F1B", "bytes", message_buffers(t, p, i), seen->message_buffers);
-}
 
 // ---------------------------------------------------------------- equal stages: the lists played, and what happens
 
@@ -94,14 +139,12 @@ static void step_time(Run *run, const Training *t) {
     Picoseconds one_by_one = makespan_with_link(schedule_1f1b, p, MICRO, d.forward, d.backward, d.message);
     cost(run, "equal stages: step, GPipe", "ps", all_then_all, gpipe.timing.step);
     cost(run, "equal stages: step, 1F1B", "ps", one_by_one, seen.timing.step);
-    cost_of_bubble(run, "equal stages, 1F1B", &stack, MICRO, one_by_one, &seen.timing);
+    stack_bubble_costs(run, "equal stages, 1F1B", &stack, MICRO, one_by_one, &seen.timing);
     Picoseconds said = seen.timing.exposed + seen.timing.hidden;
     cost(run, "equal stages, 1F1B: exposed and hidden, 2m(p-1) messages", "ps", 2 * MICRO * links * d.message, said);
     say(run, "Exposed, added over the stages: GPipe %.1f us, 1F1B %.1f us", 1e-6 * (double)gpipe.timing.exposed,
         1e-6 * (double)seen.timing.exposed);
 }
-
-// ---------------------------------------------------------------- the lesson
 
 // Both pictures are shown, one of them is written to a file.
 static void show(Run *run, const char *schedule, const char *title, int what) {
@@ -120,14 +163,16 @@ static void one_forward_one_backward(Run *run) {
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
+    stages_same_bits(run, "1F1B: executor = own loop", &t, pipeline_1f1b, schedule_1f1b);
     StageCosts seen = {0}, gpipe = {0};
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         t.recorded = i == 1;
-        Trajectory all_then_all = trajectory_new(run, &t), got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
-        gpipe = stages_train(run, &t, schedule_gpipe, pipeline_step, &all_then_all);
+        Trajectory all_then_all = trajectory_new(run, &t), got = trajectory_new(run, &t);
+        Trajectory want = training_unsplit(run, &t, 1);
+        gpipe = stages_train(run, &t, pipeline_step, schedule_gpipe, &all_then_all);   // the same step, another list
         if (t.recorded) show(run, "gpipe", "GPipe, the last step", PICTURE_MEMORY);
-        seen = stages_train(run, &t, schedule_1f1b, pipeline_step, &got);
+        seen = stages_train(run, &t, pipeline_step, schedule_1f1b, &got);
         if (t.recorded) show(run, "1f1b", "1F1B, the last step", PICTURE_MEMORY | PICTURE_SAME_SCALE);
         say(run, "%s: loss %.4f, %.4f, %.4f; norm %.3f, %.3f, %.3f, clipped to %.2f", i ? "AdamW" : "SGD",
             got.loss[0], got.loss[1], got.loss[2], got.norm[0], got.norm[1], got.norm[2], clip);
@@ -140,7 +185,7 @@ static void one_forward_one_backward(Run *run) {
         trajectory_free(&got);
         trajectory_free(&want);
     }
-    predict(run, &t, &seen, &gpipe);
+    pipeline_1f1b_costs(run, &t, &seen, &gpipe);
     step_time(run, &t);
     data_free(&t.data);
 }

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "05_pipeline_1f1b/schedule_1f1b.h"
+#include "05_pipeline_1f1b/pipeline_1f1b.h"
 
 // "3,4,3" -> {3, 4, 3}
 static size_t *stage_layers(Run *run, size_t stages) {

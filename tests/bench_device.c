@@ -9,7 +9,7 @@
 // shows the sizes. Not part of make test: such times are not reproducible.
 #include <math.h>
 #include <stdlib.h>
-#include "05_pipeline_1f1b/schedule_1f1b.h"
+#include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/trainer.h"
 #include "common/device.h"
 #include "common/ops.h"

@@ -7,8 +7,8 @@
 // core each; `make bench` runs it.
 #include <stdio.h>
 #include <stdlib.h>
-#include "04_pipeline_naive/stack.h"
-#include "05_pipeline_1f1b/schedule_1f1b.h"
+#include "04_pipeline_naive/support/stack.h"
+#include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "common/memory.h"
 
 static const Option options[] = {

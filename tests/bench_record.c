@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-#include "05_pipeline_1f1b/schedule_1f1b.h"
+#include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/trainer.h"
 #include "common/picture.h"
 #include "common/record.h"

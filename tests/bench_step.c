@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "05_pipeline_1f1b/schedule_1f1b.h"
+#include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/safetensors.h"
 #include "08_3d/trainer.h"
 #include "common/device.h"

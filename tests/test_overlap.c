@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include "05_pipeline_1f1b/schedule_1f1b.h"
+#include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "common/lesson.h"
 
 enum { MICRO = 5, WIDTH = 1024, ROWS = 768, LIMIT = 120 /* seconds, against a hang */ };

@@ -1,8 +1,8 @@
 // test_schedule.c: the op lists of chapters 04 and 05 against their closed forms, for every p = 1..8 and m = 1..24; the
 // timeline that plays them, on lists that go wrong; the layers of a stage. No ranks: only lists. tests/schedule.t runs
 // it.
-#include "04_pipeline_naive/timeline.h"
-#include "05_pipeline_1f1b/schedule_1f1b.h"
+#include "04_pipeline_naive/support/timeline.h"
+#include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "tap.h"
 
 enum { MOST_STAGES = 8, MOST_MICRO = 24 };

@@ -1,5 +1,5 @@
 // timeline.c: see timeline.h.
-#include "04_pipeline_naive/timeline.h"
+#include "04_pipeline_naive/support/timeline.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

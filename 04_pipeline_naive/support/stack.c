@@ -1,6 +1,6 @@
 // stack.c: see stack.h.
-#include "04_pipeline_naive/stack.h"
-#include "04_pipeline_naive/stage_costs.h"
+#include "04_pipeline_naive/support/stack.h"
+#include "04_pipeline_naive/support/costs.h"
 #include "common/random.h"
 #include <math.h>
 #include <stdio.h>
@@ -41,11 +41,12 @@ Model *stack_new(const Stack *s, size_t p, size_t i) {
     return m;
 }
 
-Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m) {
+// One of the two: a lesson's loop, or a list for the executor.
+static Played play(Run *run, const Stack *s, PipelineLoop *loop, ScheduleRule rule, size_t m) {
     size_t p = run->world->size, i = run->world->rank, B = s->sequences;
     Data d = data_synthetic(s->model.vocab, s->model.context, run->seed);
     Model *stage = stack_new(s, p, i);
-    Schedule list = rule(p, m, i);
+    Schedule list = rule ? rule(p, m, i) : (Schedule){0};
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = host_alloc(m * sizeof *batch);
     for (size_t k = 0; k < m; k++) {
@@ -54,7 +55,7 @@ Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m) {
     }
     Played out;
     picture_begin(run, MEM_ACTIVATIONS);
-    out.result = pipeline_run(run->world, stage, &list, batch, m);
+    out.result = loop ? loop(run->world, stage, batch, m) : pipeline_run(run->world, stage, &list, batch, m);
     picture_end(run);
     out.timing = picture_timing(run);
     free(batch);
@@ -64,16 +65,18 @@ Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m) {
     data_free(&d);
     return out;
 }
+Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m) { return play(run, s, NULL, rule, m); }
+Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m) { return play(run, s, loop, NULL, m); }
 
 // ---------------------------------------------------------------- its times, from sizes
 
 StackTimes stack_times(const Stack *s) {
     double block = work_block(&s->model, s->sequences, s->model.heads, 4 * s->model.width).time;
     return (StackTimes){ .forward = (Picoseconds)(block * s->blocks), .backward = (Picoseconds)(2 * block * s->blocks),
-                         .message = message_time(&s->model, s->sequences) };
+                         .message = stage_message_time(&s->model, s->sequences) };
 }
 
-void cost_of_bubble(Run *run, const char *name, const Stack *s, size_t m, Picoseconds step, const Timing *seen) {
+void stack_bubble_costs(Run *run, const char *name, const Stack *s, size_t m, Picoseconds step, const Timing *seen) {
     static const double million = 1e6;
     char line[80];
     StackTimes t = stack_times(s);

@@ -1,5 +1,5 @@
-// stage_costs.c: see stage_costs.h. L blocks, width C, context T, V words, E bytes a number.
-#include "04_pipeline_naive/stage_costs.h"
+// stage_costs.c: see costs.h. L blocks, width C, context T, V words, E bytes a number.
+#include "04_pipeline_naive/support/costs.h"
 #include <math.h>
 
 static size_t blocks_of(const ModelConfig *c, size_t p, size_t i) { return c->layers / p + (i < c->layers % p); }
@@ -22,27 +22,27 @@ size_t stage_kept(const ModelConfig *c, size_t p, size_t i) {
     return blocks * kept_block(c, c->heads, 4 * C) + last * kept_head(c, c->vocab) + between;
 }
 
-size_t tokens_of(const Training *t, size_t k) {
+size_t stage_tokens(const Training *t, size_t k) {
     return range_size(shard_range(t->sequences, t->micro_batches, k)) * t->model.context;
 }
 
 // With each neighbour: two messages on their way out, where there are two, and one that is expected.
-size_t message_buffers(const Training *t, size_t p, size_t i) {
+size_t stage_message_buffers(const Training *t, size_t p, size_t i) {
     size_t neighbours = (i + 1 < p) + (i > 0), out = t->micro_batches < 2 ? 1 : 2;
-    return neighbours * (out + 1) * tokens_of(t, 0) * t->model.width * sizeof(real);     // micro-batch 0 is the largest
+    return neighbours * (out + 1) * stage_tokens(t, 0) * t->model.width * sizeof(real);      // the largest one
 }
 
 Picoseconds stage_forward_time(const ModelConfig *c, size_t p, size_t i, size_t B) {
     double blocks = (double)blocks_of(c, p, i) * work_block(c, B, c->heads, 4 * c->width).time;
     return (Picoseconds)(blocks + (i + 1 == p ? work_head(c, B, c->vocab).time : 0));
 }
-Picoseconds message_time(const ModelConfig *c, size_t B) {
+Picoseconds stage_message_time(const ModelConfig *c, size_t B) {
     const ClockLink *link = &clock_config()->link;
     double bytes = (double)(B * c->context * c->width * sizeof(real));
     return link->beta > 0 ? (Picoseconds)round(link->alpha * 1e12 + bytes * 1e12 / link->beta) : 0;
 }
 
-void cost_of_stage(Run *run, const Training *t, const StageCosts *seen) {
+void stage_cost_lines(Run *run, const Training *t, const StageCosts *seen) {
     const ModelConfig *c = &t->model;
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real), D = sizeof(double);
     size_t next = i + 1 < p, before = i > 0;               // have I a neighbour on this side?

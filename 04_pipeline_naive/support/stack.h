@@ -10,13 +10,15 @@
 typedef struct { ModelConfig model; size_t blocks, sequences; } Stack;     // of a stage; of a micro-batch
 Model *stack_new(const Stack *s, size_t p, size_t i);                      // stage i's part, allocated
 
-// One step of m micro-batches; stage i is rank i of the world. Its events stand until the next recording.
+// One step of m micro-batches, by the executor or by a lesson's own loop; stage i is rank i of the world. Its events
+// stand until the next recording.
 typedef struct { PipelineResult result; Timing timing; } Played;
 Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m);
+Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m);
 
 // What a stage's forward and backward of a micro-batch take under the simulated clock, and a message: from sizes.
 typedef struct { Picoseconds forward, backward, message; } StackTimes;
 StackTimes stack_times(const Stack *s);
 // Cost lines: how long a stage is idle in a step of this length, as a share of it and of the ideal, m (t_f + t_b).
-void cost_of_bubble(Run *run, const char *name, const Stack *s, size_t m, Picoseconds step, const Timing *seen);
+void stack_bubble_costs(Run *run, const char *name, const Stack *s, size_t m, Picoseconds step, const Timing *seen);
 #endif

@@ -1,0 +1,40 @@
+// 02_costs.c: what 02_naive predicts; see costs.h.
+#include "04_pipeline_naive/support/costs.h"
+#include "04_pipeline_naive/support/stack.h"
+
+void pipeline_naive_costs(Run *run, const Training *t, const StageCosts *seen) {
+    size_t p = run->world->size, i = run->world->rank, E = sizeof(real), neighbours = (i + 1 < p) + (i > 0);
+    stage_cost_lines(run, t, seen);                           // messages, sums, parameters, gradients, optimizer state
+    cost(run, "in flight, most", "micro-batches", 1, seen->in_flight);
+    // Micro-batch 0 is the largest. What its forward keeps is freed by its backward, before the next one starts.
+    cost(run, "activations, peak", "bytes", stage_kept(&t->model, p, i) * stage_tokens(t, 0) * E, seen->activations);
+    // In a backward, a gradient from each neighbour behind me and one to each before me.
+    cost(run, "message buffers, peak", "bytes", neighbours * stage_tokens(t, 0) * t->model.width * E,
+         seen->message_buffers);
+}
+
+// Nothing ever happens at the same time: a micro-batch passes every stage twice, and every link between two of them.
+void pipeline_naive_time(Run *run, const Training *t, const Timing *last) {
+    size_t p = run->world->size, m = t->micro_batches;
+    Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
+    Picoseconds work = 0, transfer = 0;
+    for (size_t k = 0; k < m; k++) {
+        size_t B = range_size(shard_range(t->sequences, m, k));
+        for (size_t i = 0; i < p; i++) work += 3 * stage_forward_time(&t->model, p, i, B);       // t_b = 2 t_f
+        transfer += 2 * (p - 1) * stage_message_time(&t->model, B);
+    }
+    // Then the sums: of wte's gradient, of the loss and of the squares. Everybody waits for all of it.
+    double sums = p > 1 ? ring_time(ALL_REDUCE_PASSES, 2, t->model.vocab * t->model.width, sizeof(real)) : 0;
+    sums += ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double));
+    sums += ring_time(ALL_REDUCE_PASSES, p, 12 * t->model.layers + 4, sizeof(double));
+    cost(run, "last step: work, messages, sums in a row", "ps", work + transfer + sums, last->step);
+
+    // Where all stages are equal, here of two blocks: m p (t_f + t_b), so that a stage is idle for 1 - 1/p of the step.
+    Played seen = stack_play_loop(run, &stack, pipeline_naive, m);
+    StackTimes d = stack_times(&stack);
+    Picoseconds step = m * (p * (d.forward + d.backward) + 2 * (p - 1) * d.message);
+    cost(run, "equal stages: step", "ps", step, seen.timing.step);
+    stack_bubble_costs(run, "equal stages", &stack, m, step, &seen.timing);
+    cost(run, "equal stages: exposed, 2m(p-1) messages", "ps", 2 * m * (p - 1) * d.message, seen.timing.exposed);
+    cost(run, "equal stages: hidden", "ps", 0, seen.timing.hidden);
+}

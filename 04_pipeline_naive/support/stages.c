@@ -1,0 +1,53 @@
+// stages.c: see stages.h.
+#include "04_pipeline_naive/support/stages.h"
+#include <stdlib.h>
+
+static Model *stage_model(const Training *t, size_t p, size_t i) {
+    Model *m = model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, p, i));
+    model_allocate(m);
+    return m;
+}
+
+StageCosts stages_train(Run *run, const Training *t, Step *step, ScheduleRule schedule, Trajectory *out) {
+    PipelineRank me = { .pp = run->world, .tied = pipeline_tied_group(run->world), .schedule = schedule };
+    Model *m = stage_model(t, me.pp->size, me.pp->rank);
+    double n = t->steps;
+    comm_ledger_reset(me.pp);
+    training_run(out, m, t, 1, 0, step, &me);            // every rank knows all tokens from the data order
+    StageCosts costs = {
+        .messages = me.pp->ledger[COMM_SEND].calls / n, .message_bytes = me.pp->ledger[COMM_SEND].bytes / n,
+        .scalar_calls = me.pp->ledger[COMM_ALL_REDUCE].calls / n,
+        .scalar_bytes = me.pp->ledger[COMM_ALL_REDUCE].bytes / n,
+        .tied_calls = me.tied ? me.tied->ledger[COMM_ALL_REDUCE].calls / n : 0,
+        .tied_bytes = me.tied ? me.tied->ledger[COMM_ALL_REDUCE].bytes / n : 0,
+        .in_flight = me.in_flight,
+        .parameters = memory_now(MEM_PARAMETERS), .gradients = memory_now(MEM_GRADIENTS),
+        .optimizer = memory_now(MEM_OPTIMIZER),
+        .activations = memory_peak(MEM_ACTIVATIONS), .message_buffers = memory_peak(MEM_COMMUNICATION) };
+    if (me.tied) comm_free(me.tied);
+    model_free(m);
+    return costs;
+}
+
+void stages_same_bits(Run *run, const char *what, const Training *t, PipelineLoop *loop, ScheduleRule schedule) {
+    Comm *pp = run->world, *tied = pipeline_tied_group(pp);
+    Model *a = stage_model(t, pp->size, pp->rank), *b = stage_model(t, pp->size, pp->rank);
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch *batch = training_batches(t, &tokens, 0, 1, 0);
+    Schedule list = schedule(pp->size, t->micro_batches, pp->rank);
+    model_zero_gradients(a);
+    model_zero_gradients(b);
+    PipelineResult by_loop = loop(pp, a, batch, t->micro_batches);
+    PipelineResult by_list = pipeline_run(pp, b, &list, batch, t->micro_batches);
+    pipeline_tied_sum(a, tied);
+    pipeline_tied_sum(b, tied);
+    check_true(run, what, "gradients of a step, every bit", tensor_equal(a->g, b->g));
+    check_true(run, what, "loss and micro-batches in flight",
+               by_loop.loss == by_list.loss && by_loop.in_flight == by_list.in_flight);
+    schedule_free(&list);
+    free(batch);
+    arena_free(&tokens);
+    model_free(a);
+    model_free(b);
+    if (tied) comm_free(tied);
+}
