@@ -40,7 +40,7 @@ backend_names() {
 gpu_names() {
     for file in common/*.[ch]; do
         case $file in
-            common/device_cuda.* | common/comm_nccl.* | common/launch_cuda.*) ;;
+            common/device_cuda.* | common/comm_nccl.* | common/for_each_cuda.*) ;;
             *) grep -nHE '\b(cuda[A-Z]|cublas[A-Z]|nccl[A-Z]|__CUDACC__|CUDA_STANDIN)|<(nccl|cuda[a-z_]*|cublas[a-z_0-9]*)\.h>' "$file" ;;
         esac
     done
