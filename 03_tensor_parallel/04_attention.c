@@ -30,8 +30,8 @@ void tensor_parallel_attention_cut(Param *p, Range heads, size_t D) {
 // Lesson 02's two layers, with the heads between them. Each all-reduce is over [B*T, C].
 void tensor_parallel_attention_forward(Comm *tp, const TensorParallelHeads *h, Param *p, Tensor y, Tensor x, Saved *s) {
     saved_tensor(s, S_QKV, x.rows, p[ATTENTION_QKV].w.cols);               // [B*T, 3C/tp]: q | k | v of my heads
-    saved_tensor(s, S_MIX, x.rows, p[ATTENTION_O].w.rows);                 // [B*T, C/tp]: my heads side by side
     column_parallel_forward(s->t[S_QKV], x, &p[ATTENTION_QKV], &p[ATTENTION_QKV_BIAS]);        // sends nothing
+    saved_tensor(s, S_MIX, x.rows, p[ATTENTION_O].w.rows);                 // [B*T, C/tp]: my heads side by side
     tensor_parallel_heads_forward(h, s);                                                       // sends nothing
     row_parallel_forward(tp, y, s->t[S_MIX], &p[ATTENTION_O], &p[ATTENTION_O_BIAS]);           // all-reduce of y
 }

@@ -27,15 +27,16 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     Param *p = l->units[0]->params;
     TensorParallelHeads heads = heads_of(l, b);
     size_t M = b->B * b->T, C = l->config->width;
-    saved_tensor(s, S_LN1, M, C); saved_tensor(s, S_STATS1, M, 2); saved_tensor(s, S_MIDDLE, M, C);
-    saved_tensor(s, S_LN2, M, C); saved_tensor(s, S_STATS2, M, 2);         // all whole on every rank
-    Tensor middle = s->t[S_MIDDLE];
 
+    saved_tensor(s, S_LN1, M, C); saved_tensor(s, S_STATS1, M, 2);         // whole on every rank
     op_layer_norm(s->t[S_LN1], s->t[S_STATS1], x, p[LN1_GAIN].w, p[LN1_BIAS].w);
+    saved_tensor(s, S_MIDDLE, M, C);
+    Tensor middle = s->t[S_MIDDLE];
     tensor_parallel_attention_forward(l->comm, &heads, &p[QKV_W], middle, s->t[S_LN1], s);     // all-reduce: B*T*C
     op_dropout(middle, middle, layer_dropout(l, b, SITE_MIDDLE));          // the same mask on every rank
     op_add(middle, x, middle);
 
+    saved_tensor(s, S_LN2, M, C); saved_tensor(s, S_STATS2, M, 2);
     op_layer_norm(s->t[S_LN2], s->t[S_STATS2], middle, p[LN2_GAIN].w, p[LN2_BIAS].w);
     tensor_parallel_mlp_forward(l->comm, &p[FC_W], y, s->t[S_LN2], s);                         // all-reduce: B*T*C
     op_dropout(y, y, layer_dropout(l, b, SITE_OUT));
