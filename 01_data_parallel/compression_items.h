@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-#include "common/launch.h"
+#include "common/for_each.h"
 #include "common/real.h"
 
 // ---- IEEE binary16 (fp16): 1 sign, 5 exponent and 10 fraction bits. The largest number is 65504; numbers from 2^-14

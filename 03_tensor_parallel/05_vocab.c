@@ -127,7 +127,7 @@ static void forward(Run *run, Comm *tp, Bigram *m, const Batch *b) {
     vocab_parallel_loss(tp, m->loss, m->sum, m->logits, b->targets, m->words.lo);
 }
 static void backward(Run *run, Comm *tp, Bigram *m, const Batch *b, Tensor dloss, Tensor dx) {
-    m->head.fresh = true;                                  // the head's contribution overwrites
+    m->head.gradient_empty = true;                                  // the head's contribution overwrites
     op_cross_entropy_backward(m->logits, m->sum, b->targets, dloss, m->words.lo);
     vocab_parallel_backward(tp, dx, m->logits, m->x, &m->head);
     drop(run, dx, b);

@@ -9,7 +9,7 @@
 // are 3, 2, 2, 2; 61 vocabulary entries 16, 15, 15, 15.
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "03_tensor_parallel/support/costs.h"
-#include "common/course.h"
+#include "common/training.h"
 
 // ================================ the technique ================================
 // Four all-reduces of [B*T, C] per block and micro-batch: attention's and the MLP's y in forward (g), their dx in
@@ -135,12 +135,12 @@ static StepResult step(void *measuring, Model *m, Optimizer *o, const Training *
 }
 
 // What differs from the unsplit training is one line.
-static TransformerMeasured train(Run *run, const Training *t, Course *c) {
+static TransformerMeasured train(Run *run, const Training *t, Trajectory *c) {
     Measuring measuring = { .tp = run->world };
     Model *m = model_describe(&t->model, model_layers(&t->model));
     tensor_parallel(m, run->world);                                // cuts the parameters, replaces the layers
     model_allocate(m);                                             // initial values: by the place in the WHOLE tensor
-    course_train(c, m, t, 1, 0, step, &measuring);                 // every rank reads every token
+    training_run(c, m, t, 1, 0, step, &measuring);                 // every rank reads every token
     TransformerMeasured *r = &measuring.r;
     r->block = model_unit(m, "h.0.ln_1.weight")->size * sizeof(real);
     r->parameters = memory_now(MEM_PARAMETERS);
@@ -163,14 +163,14 @@ static void transformer(Run *run) {                                // SGD, then 
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.5);
         t.recorded = i;
-        Course got = course_new(run, &t), want = course_unsplit(run, &t, 1);
+        Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
         r = train(run, &t, &got);
         if (i == 0) cost(run, "SGD's state", "bytes", 0, (double)r.optimizer);
-        course_compare(run, "tensor-parallel = unsplit", &got, &want, LIMIT_ROUNDING);
+        training_compare(run, "tensor-parallel = unsplit", &got, &want, LIMIT_ROUNDING);
         bool clipped = got.norm[0] > max_norm && got.norm[1] > max_norm && got.norm[2] > max_norm;
         check_true(run, i ? "AdamW" : "SGD", "every step is clipped", clipped);
-        course_free(&got);
-        course_free(&want);
+        trajectory_free(&got);
+        trajectory_free(&want);
     }
     transformer_costs(run, &c, BATCH, &r);
     data_free(&t.data);

@@ -2,7 +2,7 @@
 // stages that need not be equal.
 #ifndef GPIPE_TIME_H
 #define GPIPE_TIME_H
-#include "common/course.h"
+#include "common/training.h"
 #include "common/formulas.h"
 
 typedef enum { KEEP_EVERYTHING, RECOMPUTE_BLOCKS, RECOMPUTE_STAGES, WAYS } Way;

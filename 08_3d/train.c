@@ -207,7 +207,7 @@ static void show_memory(Run *run) {
     size_t *sizes, most = 0, resident = 0;
     char list[3][512] = { "", "", "" };
     side_gather(&mine, sizeof mine, (void **)&all, &sizes);
-    if (!run->verbose) return;
+    if (!run->is_root) return;
     for (size_t r = 0; r < run->world->size; r++) {
         size_t value[3] = { all[r].ledger, all[r].process, all[r].resident };
         for (int i = 0; i < 3; i++) {

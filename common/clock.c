@@ -24,7 +24,7 @@ const ClockLink clock_links[] = {
 };
 
 static ClockConfig config;                         // set before the ranks start
-static _Thread_local Picoseconds compute, row;     // model clock: this rank's two rows
+static _Thread_local Picoseconds compute, row;     // simulated clock: this rank's two rows
 static _Thread_local bool one_port;                // and the moments from which its ports are free
 static _Thread_local Picoseconds out_free, in_free;
 static _Thread_local double begun;                 // wall clock: this rank's time 0
@@ -41,7 +41,7 @@ void clock_rank_begin(void) {
     begun = now();
 }
 
-Picoseconds clock_now(void) { return config.model ? compute : (Picoseconds)((now() - begun) * 1e12); }
+Picoseconds clock_now(void) { return config.simulated ? compute : (Picoseconds)((now() - begun) * 1e12); }
 double clock_flops(void) { return flops; }
 
 double clock_begun(void) { return begun; }
@@ -50,7 +50,7 @@ void clock_set_begun(double t) { begun = t; }
 void clock_charge_flops(double n) {
     if (ledger_paused()) return;
     flops += n;
-    if (!config.model) return;
+    if (!config.simulated) return;
     double usual = round(n * 1e12 / config.device.flops);      // whole: at half the rate it takes exactly twice as long
     compute += (Picoseconds)llround(usual / speed);
 }
@@ -65,7 +65,7 @@ Picoseconds clock_transfer(size_t steps, size_t bytes) {
     return (Picoseconds)llround((double)steps * config.link.alpha * 1e12 + (double)bytes * 1e12 / config.link.beta);
 }
 void clock_wait_until(Picoseconds t) {
-    if (config.model && t > compute) compute = t;
+    if (config.simulated && t > compute) compute = t;
 }
 
 void clock_set_one_port(bool on) { one_port = on; }

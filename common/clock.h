@@ -1,7 +1,7 @@
 // clock.h: what time it is for a rank: real time, or the time that a model of devices and links predicts.
 //
-// The model clock does the arithmetic for real and computes the time: integer picoseconds, so that a run shows the same
-// digits on every machine and transport. Each rank has a compute row and a communication row.
+// The simulated clock does the arithmetic for real and computes the time: integer picoseconds, so that a run shows the
+// same digits on every machine and transport. Each rank has a compute row and a communication row.
 //   compute       only the FLOPs of GEMMs take time, FLOPs / rate
 //   collective    starts when its last member has come and everybody's communication row is free; lasts alpha * steps +
 //                 bytes / beta (steps and bytes of a ring, as the ledger books them); ends for all members at once
@@ -23,7 +23,7 @@ typedef struct { const char *name; double alpha, beta; const char *source; } Clo
 extern const ClockDevice clock_devices[];          // end with name NULL
 extern const ClockLink clock_links[];
 
-typedef struct { bool model; ClockDevice device; ClockLink link; } ClockConfig;
+typedef struct { bool simulated; ClockDevice device; ClockLink link; } ClockConfig;
 void clock_configure(const ClockConfig *c);        // once per process, before the ranks start
 const ClockConfig *clock_config(void);
 
@@ -31,7 +31,7 @@ void clock_rank_begin(void);                       // this rank's time 0: all it
 Picoseconds clock_now(void);                       // of this rank's compute row
 void clock_charge_flops(double flops);             // called by the GEMMs
 // From now on this rank's device computes at factor times the rate of --device; 1 after clock_rank_begin. For devices
-// of unequal speed. Only the model clock has it.
+// of unequal speed. Only the simulated clock has it.
 void clock_set_speed(double factor);
 // From now on this rank has one port out and one port in (off after clock_rank_begin): a message leaves when the one
 // before has left, whoever it is for, and those that are received come in one after the other, in the order of the

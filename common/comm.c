@@ -214,7 +214,7 @@ static void record(const Request *r, EventKind kind, Picoseconds start, Picoseco
 }
 
 static void collective_ends(Request *r) {
-    if (!clock_config()->model) {
+    if (!clock_config()->simulated) {
         record(r, EVENT_COLLECTIVE, r->issued, record_moment());
         return;
     }
@@ -237,7 +237,7 @@ static void time_begins(Request *r) {
     r->timed = r->booked && !ledger_paused();
     if (!r->timed) return;
     record_pause_compute();
-    bool model = clock_config()->model;
+    bool model = clock_config()->simulated;
     if (model && collective(r)) meet_all();
     r->issued = r->waited = record_moment();
     r->stamp = clock_now();
@@ -263,7 +263,7 @@ static void time_begins(Request *r) {
 // The call has started the operation, and returns without its result.
 static void time_leaves(Request *r) {
     if (!r->timed) return;
-    if (collective(r) && clock_config()->model) {
+    if (collective(r) && clock_config()->simulated) {
         Request **last = &unmet;
         while (*last) last = &(*last)->next_timed;
         *last = r;
@@ -274,7 +274,7 @@ static void time_leaves(Request *r) {
 
 static void time_ends(Request *r) {
     if (!r->timed) return;
-    if (clock_config()->model) {
+    if (clock_config()->simulated) {
         if (collective(r)) clock_wait_until(r->end);
         if (r->action == DO_RECV) {
             bool from_me = r->peer == r->comm->rank;
@@ -293,7 +293,7 @@ static void time_ends(Request *r) {
 
 static void finish_in_time(Request *r) {
     if (r->timed) record_pause_compute();
-    if (r->timed && collective(r) && clock_config()->model) meet_all();
+    if (r->timed && collective(r) && clock_config()->simulated) meet_all();
     if (!r->here) wire_finish(r);
     time_ends(r);
 }
@@ -520,7 +520,7 @@ Picoseconds comm_arrival(Request *r) {
     if (r->here) return r->stamp;
     if (r->timed) record_pause_compute();
     wire_finish(r);
-    if (!r->timed || !clock_config()->model) r->stamp = clock_now();
+    if (!r->timed || !clock_config()->simulated) r->stamp = clock_now();
     if (r->timed) record_resume_compute();
     r->here = true;
     return r->stamp;

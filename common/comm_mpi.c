@@ -29,7 +29,7 @@ typedef struct {
     MPI_Request stamp_request, *request;   // [2 * size]
     MPI_Status *status;
     int requests, tag;
-    uint64_t stamp;            // of the model clock: what this rank says, then the latest of all (a recv: the sender's)
+    uint64_t stamp;        // of the simulated clock: what this rank says, then the latest of all (a recv: the sender's)
     int *part_count, *part_start;          // [size]: MPI reads them until an all-gather is complete
 } Flight;
 
@@ -150,8 +150,8 @@ static void finish_message(Request *r) {
         fault("sizes do not match in %s: the message has %zu bytes", text, bytes_of(f->status));
 }
 
-// The model clock's stamps travel beside the data: a maximum over the members; with a message, a second one.
-static bool stamped(const Request *r) { return r->booked && clock_config()->model; }
+// The simulated clock's stamps travel beside the data: a maximum over the members; with a message, a second one.
+static bool stamped(const Request *r) { return r->booked && clock_config()->simulated; }
 static void start_stamp(Request *r) {
     Flight *f = r->extra;
     MPI_Comm comm = link_of(r)->comm;

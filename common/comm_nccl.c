@@ -262,14 +262,14 @@ static Pair *pair_of(const Request *r) {
     return l->to[r->peer];
 }
 
-// ---- 3. Notes. Of a collective: the largest stamp of the model clock, and whether all members make the same call (the
-// largest of a number and of its complement belong together only if all are equal). Of a message: stamp and length. A
-// send waits for its receiver by its note: NCCL takes short messages into a buffer. ----
+// ---- 3. Notes. Of a collective: the largest stamp of the simulated clock, and whether all members make the same call
+// (the largest of a number and of its complement belong together only if all are equal). Of a message: stamp and
+// length. A send waits for its receiver by its note: NCCL takes short messages into a buffer. ----
 
 static void start_note(Flight *f) {
     Request *r = &f->what;
     f->note_request = MPI_REQUEST_NULL;
-    if (!memory_poison() && !(r->booked && clock_config()->model)) return;
+    if (!memory_poison() && !(r->booked && clock_config()->simulated)) return;
     MPI_Comm comm = link_of(r->comm)->mpi.comm;
     uint64_t call = message(r) ? r->count : random_key(random_key(r->action, r->count), r->peer);
     f->note[0] = r->stamp, f->note[1] = call, f->note[2] = ~call;

@@ -5,8 +5,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include "kernels.h"
-#include "launch.h"
+#include "blas_kernels.h"
+#include "for_each.h"
 #include "util.h"
 
 // OpenBLAS only; weak, so that any other CBLAS links too.

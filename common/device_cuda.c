@@ -1,4 +1,4 @@
-// device_cuda.c: the device is a GPU: CUDA's runtime and cuBLAS. Plain C; the kernels are made by launch_cuda.h.
+// device_cuda.c: the device is a GPU: CUDA's runtime and cuBLAS. Plain C; the kernels are made by for_each_cuda.h.
 //
 // A rank has one stream, on which all its ops, copies and products run in the order of the calls, and a cuBLAS handle
 // of its own. Both are made when they are first needed, because a virtual rank is a thread, and a thread has no GPU

@@ -1,4 +1,4 @@
-// device_cuda.h: what device_cuda.c shares with launch_cuda.h and comm_nccl.c. Nobody else includes it.
+// device_cuda.h: what device_cuda.c shares with for_each_cuda.h and comm_nccl.c. Nobody else includes it.
 #ifndef DEVICE_CUDA_H
 #define DEVICE_CUDA_H
 #include <cuda_runtime.h>

@@ -39,8 +39,8 @@ void unit_attach_gradients(Unit *u, Tensor g) {
 }
 
 void unit_zero_gradients(Unit *u) {
-    u->own_fresh = true;
-    for (size_t i = 0; i < u->n_params; i++) u->params[i].fresh = true;
+    u->own_gradient_empty = true;
+    for (size_t i = 0; i < u->n_params; i++) u->params[i].gradient_empty = true;
 }
 
 void unit_initialize(Unit *u, Tensor w, Range range, uint64_t seed) {
@@ -85,11 +85,11 @@ void linear(Tensor y, Tensor x, const Param *w) { op_matmul(y, x, w->w); }
 // A contribution is finished from zero and added once, so that its bits do not depend on what was there before. The
 // first one after zeroing is written in place.
 static Tensor contribution(const Param *p, Arena *scratch) {
-    return p->fresh ? p->g : tensor_new(scratch, p->g.rows, p->g.cols);
+    return p->gradient_empty ? p->g : tensor_new(scratch, p->g.rows, p->g.cols);
 }
 static void add_contribution(Param *p, Tensor c) {
-    if (!p->fresh) op_add(p->g, p->g, c);
-    p->fresh = false;
+    if (!p->gradient_empty) op_add(p->g, p->g, c);
+    p->gradient_empty = false;
 }
 
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy) {
@@ -300,9 +300,9 @@ Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
 
 // ---------------------------------------------------------------- the plain walk
 
-Flight *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
+ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
     record_enter(EVENT_FORWARD, b->number);
-    Flight *f = host_alloc(sizeof *f);
+    ActivationStash *f = host_alloc(sizeof *f);
     f->n = n;
     f->x = x;
     f->layer = host_alloc(n * sizeof *f->layer);
@@ -317,7 +317,7 @@ Flight *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y
     return f;
 }
 
-void walk_backward(Layer *layers, size_t n, const Batch *b, Flight *f, Tensor dy, Tensor dx) {
+void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx) {
     record_enter(EVENT_BACKWARD, b->number);
     Arena incoming = arena(MEM_WORKSPACE);         // holds dy, once it is ours
     for (size_t i = n; i-- > 0;) {
@@ -332,7 +332,7 @@ void walk_backward(Layer *layers, size_t n, const Batch *b, Flight *f, Tensor dy
         dy = d;
     }
     arena_free(&incoming);
-    flight_free(f);
+    activation_stash_free(f);
     record_leave();
 }
 
@@ -353,7 +353,7 @@ void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor
     record_leave();
 }
 
-void flight_free(Flight *f) {
+void activation_stash_free(ActivationStash *f) {
     for (size_t i = 0; i < f->n; i++) {
         saved_free(&f->layer[i].saved);
         arena_free(&f->layer[i].arena);

@@ -42,7 +42,7 @@ typedef struct {
     bool counted;                                  // my elements enter the gradient norm (false: another rank's do)
     size_t offset;                                 // of its first local element in its unit
     Tensor w, g;                                   // my part [local rows, local cols]; data NULL while absent
-    bool fresh;                                    // nothing was added to g since it was zeroed
+    bool gradient_empty;                                    // nothing was added to g since it was zeroed
 } Param;
 size_t param_local_rows(const Param *p);
 size_t param_local_cols(const Param *p);
@@ -60,7 +60,7 @@ typedef struct Unit {
     bool tied_copy;                                // a second copy on another pipeline stage: the norm skips it
     Range own;                                     // whose final gradient, update and state are mine; all without ZeRO
     Tensor own_w, own_g;                           // [1, own]: views of w and g, or buffers of their own
-    bool own_fresh;                                // nothing was added to an own_g of its own since it was zeroed
+    bool own_gradient_empty;                             // nothing was added to an own_g of its own since it was zeroed
     Tensor m, v;                                   // [1, own]: optimizer state, absent under SGD
 } Unit;
 void unit_attach_weights(Unit *u, Tensor w);       // w [1, size], or {0}: sets the views, its tied use's, too
@@ -137,14 +137,14 @@ typedef struct {
     size_t n;
     Tensor x;                                      // input of the first layer; owned by who called
     struct { Tensor y; Arena arena; Saved saved; } *layer;   // y of every layer but the last, which is the caller's
-} Flight;
+} ActivationStash;
 // y: the last layer's output, the caller's memory. The flight keeps x (which must live until backward) and allocates
 // the rest.
-Flight *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y);
+ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y);
 // Frees every output and saved object as soon as its layer is done, and the flight. dx empty: the first layer is the
 // embedding.
-void walk_backward(Layer *layers, size_t n, const Batch *b, Flight *f, Tensor dy, Tensor dx);
-void flight_free(Flight *f);                       // without a backward
+void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx);
+void activation_stash_free(ActivationStash *f);                       // without a backward
 // Where no backward comes: a layer's output lives until the next one has read it, nothing else is kept.
 void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y);
 #endif

@@ -2,7 +2,7 @@
 #include "frame.h"
 #include "clock.h"
 #include "device.h"
-#include "kernels.h"
+#include "blas_kernels.h"
 #include "output.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ static void print_title(const Program *p, size_t ranks) {
     if (p->threads > 1) printf("%zu threads each, ", p->threads);
     printf("reduce %s, seed %" PRIu64 ", ", p->launch.reduce == REDUCE_FAST ? "fast" : "ordered", p->seed);
     const ClockConfig *c = clock_config();
-    if (c->model) printf("clock model (device %s, link %s)", c->device.name, c->link.name);
+    if (c->simulated) printf("clock simulated (device %s, link %s)", c->device.name, c->link.name);
     else printf("clock wall");
     if (kernels_mended()) printf(", %s kernels (OpenBLAS had chosen %s)", kernels_in_use(), kernels_mended());
     printf("\n");
@@ -60,7 +60,7 @@ static int verdict(Run *run) {
 // --svg and --trace: looked at before the work, and held against what the lesson did.
 static void require_files(Run *run) {
     static const char *const options[] = { "json", "svg", "trace" };
-    for (size_t i = 0; run->verbose && i < sizeof options / sizeof *options; i++)
+    for (size_t i = 0; run->is_root && i < sizeof options / sizeof *options; i++)
         if (option_text(run, options[i]) != NULL) output_require(options[i], option_text(run, options[i]));
 }
 static void require_picture(Run *run) {
@@ -75,8 +75,8 @@ static void rank_body(Comm *world, void *context) {
     Program *program = context;
     struct RunState state = {.program = program};
     Run run = {.world = world, .seed = program->seed, .reduce = program->launch.reduce, .state = &state};
-    run.verbose = world->rank == 0;
-    if (run.verbose) print_title(program, world->size);
+    run.is_root = world->rank == 0;
+    if (run.is_root) print_title(program, world->size);
     require_files(&run);
     program->lesson(&run);
     require_picture(&run);
@@ -126,7 +126,7 @@ static void choose_clock(const Program *p) {
     const char *transport = p->choice.transport;
     bool crowded = strcmp(transport, "emu") == 0 || strcmp(transport, "staged") == 0 ||
                    (long)p->choice.ranks > sysconf(_SC_NPROCESSORS_ONLN);
-    clock_configure(&(ClockConfig){ .model = clock ? strcmp(clock, "model") == 0 : crowded,
+    clock_configure(&(ClockConfig){ .simulated = clock ? strcmp(clock, "simulated") == 0 : crowded,
                                     .device = clock_devices[d], .link = clock_links[l] });
 }
 

@@ -18,7 +18,7 @@ typedef struct Run {                           // one per rank
     Comm *world;
     uint64_t seed;                             // --seed
     ReduceOrder reduce;                        // --reduce
-    bool verbose;                              // rank 0: prints
+    bool is_root;                              // rank 0: prints
     struct RunState *state;
 } Run;
 

@@ -178,7 +178,7 @@ double model_forward_backward(Model *m, const Batch *b) {
     Arena outside = arena(MEM_WORKSPACE);
     size_t M = b->B * b->T;
     Tensor y = tensor_new(&outside, M, 1), dy = tensor_new(&outside, M, 1), none = {0};
-    Flight *f = walk_forward(m->layers, m->n_layers, b, none, y);
+    ActivationStash *f = walk_forward(m->layers, m->n_layers, b, none, y);
     double loss = tensor_sum(y);
     tensor_fill(dy, (real)b->token_weight);
     walk_backward(m->layers, m->n_layers, b, f, dy, none);

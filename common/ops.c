@@ -8,7 +8,7 @@
 #include "ops.h"
 #include "clock.h"
 #include "device.h"
-#include "launch.h"
+#include "for_each.h"
 #include "random.h"
 #include "real_math.h"
 #include "util.h"
@@ -22,7 +22,7 @@ static int blas_ld(size_t ld, size_t columns) {
     return blas_int(ld < columns ? columns : ld < 1 ? 1 : ld);
 }
 
-// The only arithmetic that the model clock charges.
+// The only arithmetic that the simulated clock charges.
 static void charge(size_t m, size_t n, size_t k) {
     clock_charge_flops(2.0 * (double)m * (double)n * (double)k);
     if (device_meanwhile) device_meanwhile(0);

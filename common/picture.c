@@ -29,7 +29,7 @@ static _Thread_local MemoryCategory watched;         // by the last recording
 
 void picture_begin(Run *run, MemoryCategory category) {
     watched = category;
-    if (!clock_config()->model) common_time(run);
+    if (!clock_config()->simulated) common_time(run);
     comm_barrier(run->world);
     flops_before = clock_flops();
     record_start(category);
@@ -83,7 +83,7 @@ Recording recording_gather(Run *run) {
     const MemorySample *memory = record_memory(&samples);
     ledger_pause();
     side_gather(events, n * sizeof *events, (void **)&all.buffer[0], &sizes);
-    if (run->verbose) {
+    if (run->is_root) {
         all.rank = host_alloc(all.ranks * sizeof *all.rank);
         char *at = all.buffer[0];
         for (size_t r = 0; r < all.ranks; at += sizes[r++]) {
@@ -94,13 +94,13 @@ Recording recording_gather(Run *run) {
     }
     free(sizes);
     side_gather(memory, samples * sizeof *memory, (void **)&all.buffer[1], &sizes);
-    if (run->verbose) {
+    if (run->is_root) {
         char *at = all.buffer[1];
         for (size_t r = 0; r < all.ranks; at += sizes[r++]) {
             all.rank[r].memory = (MemorySample *)at;
             all.rank[r].samples = sizes[r] / sizeof *memory;
         }
-        if (!clock_config()->model) end_sends(&all);
+        if (!clock_config()->simulated) end_sends(&all);
         all.begin = UINT64_MAX;
         for (size_t r = 0; r < all.ranks; r++)
             for (size_t i = 0; i < all.rank[r].n; i++) {
@@ -151,7 +151,7 @@ static Picoseconds busy_until(const Busy *b, Picoseconds t) {
     return last->before + (t < last->end ? t : last->end) - last->start;
 }
 
-// The model clock knows when a message is on its way: adds what rank k communicates while it waits, and while it
+// The simulated clock knows when a message is on its way: adds what rank k communicates while it waits, and while it
 // computes.
 static void add_communication(Timing *t, const RankRecording *k, const Busy *busy, const ByFlow *sends) {
     for (size_t i = 0; i < k->n; i++) {
@@ -202,7 +202,7 @@ Timing picture_timing(Run *run) {
         Busy busy = busy_of(&all.rank[r]);
         t.busy += busy.sum;
         if (busy.sum > t.busiest) t.busiest = busy.sum;
-        if (clock_config()->model) add_communication(&t, &all.rank[r], &busy, &sends);
+        if (clock_config()->simulated) add_communication(&t, &all.rank[r], &busy, &sends);
         else add_waits(&t, &all.rank[r], &sends, &collectives);
         free(busy.stretch);
     }
@@ -235,9 +235,9 @@ void picture_summary(Run *run, const Timing *t) {
         duration(a, t->step), 100 * t->idle_of_total, 100 * t->idle_of_ideal,
         duration(b, t->exposed), t->hidden_unknown ? "unknown time" : duration(c, t->hidden));
     // In real time a share of the made-up device of the lessons would mean nothing.
-    if (!clock_config()->model && !option_given(run, "device")) return;
+    if (!clock_config()->simulated && !option_given(run, "device")) return;
     say(run, "GEMMs %.3g FLOPs: %s %.1f %% of %zu devices at %.4g FLOP/s (%s)", t->flops,
-        clock_config()->model ? "utilisation" : "MFU", 100 * t->utilisation, run->world->size,
+        clock_config()->simulated ? "utilisation" : "MFU", 100 * t->utilisation, run->world->size,
         clock_config()->device.flops, clock_config()->device.name);
 }
 
@@ -393,7 +393,7 @@ void picture_show(Run *run, const char *title, int what) {
     all.scale = scale;
     run->state->pictured = true;
     const char *svg = option_text(run, "svg"), *trace = option_text(run, "trace");
-    if (run->verbose) {
+    if (run->is_root) {
         char time[32];
         duration(time, all.end - all.begin);
         print_chart(run, &all, title, memory);

@@ -279,7 +279,7 @@ static void write_plot(const Plot *p, const Axes *a, const char *file) {
 void plot_show(Run *run, const Plot *p, int what) {
     bool files = !(what & PICTURE_NO_FILES);
     if (files) run->state->plotted = true;
-    if (!run->verbose) return;
+    if (!run->is_root) return;
     if (p->n_lines > MOST_LINES) fault("a plot of %zu lines: at most %d can be told apart", p->n_lines, MOST_LINES);
     Axes axes = axes_of(p);
     say(run, "%s%s", p->title, axes.points ? "" : ": no points, nothing to draw");

@@ -7,7 +7,7 @@
 #define RANDOM_H
 #include <stdint.h>
 #include <math.h>
-#include "launch.h"
+#include "for_each.h"
 
 // splitmix64's finaliser (Steele, Lea, Flood 2014): a bijection that mixes every bit into every other.
 ITEM uint64_t random_mix(uint64_t x) {

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include "launch.h"
+#include "for_each.h"
 #include "real.h"
 
 // exp(x) = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2, ln 2 in two parts so that n times the first is exact

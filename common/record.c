@@ -35,7 +35,7 @@ bool record_on(void) { return self.on && !ledger_paused(); }
 // Real time is the device's, and a GPU is behind the host that tells it what to do. To wait for it at every stamp would
 // change what is measured, so stamps are marks, read when all is over.
 static const Picoseconds MARK = (Picoseconds)1 << 63;
-static bool on_device(void) { return device_is_gpu() && !clock_config()->model; }
+static bool on_device(void) { return device_is_gpu() && !clock_config()->simulated; }
 
 Picoseconds record_moment(void) { return record_on() && on_device() ? MARK | device_mark() : clock_now(); }
 

@@ -36,7 +36,7 @@ const char *report_mark(Run *run, bool pass, const char *good, const char *bad) 
 }
 
 void say(Run *run, const char *format, ...) {
-    if (!run->verbose) return;
+    if (!run->is_root) return;
     va_list args;
     va_start(args, format);
     vprintf(format, args);
@@ -48,7 +48,7 @@ void say(Run *run, const char *format, ...) {
 
 static void config_set(Run *run, const char *name, const char *text, double number) {
     struct RunState *s = run->state;
-    if (!run->verbose) return;
+    if (!run->is_root) return;
     size_t i = 0;
     while (i < s->config_count && strcmp(s->configs[i].name, name) != 0) i++;
     if (i == s->config_count) {

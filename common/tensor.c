@@ -1,7 +1,7 @@
 // tensor.c: making, viewing, filling and moving tensors. In the common subset of C and C++, as ops.c.
 #include "tensor.h"
 #include "device.h"
-#include "launch.h"
+#include "for_each.h"
 #include "random.h"
 #include "real_math.h"
 #include "util.h"

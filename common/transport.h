@@ -41,7 +41,7 @@ struct Request {
     Pinned staged, staged_scratch;
     void *extra, *more;                    // the transport's own, freed with the request; more: of one built on another
     // Time. stamp: before start, when this rank is ready (a send: when its message arrives); after meet, the latest of
-    // all members (a recv: when its message arrives). The transports carry it under the model clock.
+    // all members (a recv: when its message arrives). The transports carry it under the simulated clock.
     uint64_t stamp;
     Picoseconds issued, waited, end;       // waited: when this rank began to wait for it
     size_t steps, bytes;                   // of the ring that carries it

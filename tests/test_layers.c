@@ -536,7 +536,7 @@ static void test_part(void) {
     place(&m->layers[m->n_layers - 1], batch_of(&small, 1, 3), 1);
     zero(m);
     memory_reset_peaks();
-    Flight *f = walk_forward(m->layers, m->n_layers, &at.batch, at.x, at.y);
+    ActivationStash *f = walk_forward(m->layers, m->n_layers, &at.batch, at.x, at.y);
     const size_t kept = memory_peak(MEM_ACTIVATIONS);
     Tensor kept_y = copied(at.y);
     walk_backward(m->layers, m->n_layers, &at.batch, f, at.dy, at.dx);

@@ -19,7 +19,7 @@ void mlp_costs(Run *run, size_t M, size_t C, size_t F, const TrialResult *r) {
     Work mine = work_product(M, range_size(shard_range(F, n, 0)), C);      // two products forward, four backward
     double communication = 2 * ring_time(ALL_REDUCE_PASSES, n, M * C, e);
     cost(run, "matrix products of all ranks", "FLOPs", 6 * work_product(M, F, C).flops, t.flops);
-    if (clock_config()->model) {
+    if (clock_config()->simulated) {
         cost(run, "step", "ps", 6 * mine.time + communication, (double)t.step);
         cost(run, "exposed communication of all ranks", "ps", (double)n * communication, (double)t.exposed);
     }

@@ -89,7 +89,7 @@ static void times(Run *run, const ModelConfig *c, size_t sequences, const Timing
         slowest = 3 * forward.time;
     }
     cost(run, "matrix products of all ranks, a step", "FLOPs", flops, t->flops);
-    if (!clock_config()->model) return;
+    if (!clock_config()->simulated) return;
     cost(run, "step", "ps", slowest + communication, (double)t->step);
     cost(run, "exposed communication of all ranks", "ps", (double)n * communication, (double)t->exposed);
     cost(run, "hidden communication", "ps", 0, (double)t->hidden);

@@ -74,7 +74,7 @@ void trial_train(Trial *t, TrialResult *r) {
         target = tensor_col_range(target, t->y_cols.lo, t->y_cols.hi);
         Tensor y = tensor_new(&buffers, M, target.cols), dy = tensor_new(&buffers, M, target.cols);
         Tensor dx = tensor_new(&buffers, M, x.cols);
-        for (size_t i = 0; i < n; i++) t->params[i].fresh = true;      // the first contribution overwrites
+        for (size_t i = 0; i < n; i++) t->params[i].gradient_empty = true;      // the first contribution overwrites
 
         if (recorded) picture_begin(t->run, MEM_ACTIVATIONS);
         t->forward(t, y, x, &saved);

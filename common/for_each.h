@@ -1,10 +1,10 @@
-// launch.h: the one place that knows which compiler runs. An op is written once, as a function of one item; FOR_EACH
-// runs it for every item: a loop in C, a kernel in CUDA C++ (launch_cuda.h). Bodies stay in the common subset of C and
-// C++. They see the variables around them as they are at the launch, and must not change them: a kernel has copies.
-#ifndef LAUNCH_H
-#define LAUNCH_H
+// for_each.h: the one place that knows which compiler runs. An op is written once, as a function of one item; FOR_EACH
+// runs it for every item: a loop in C, a kernel in CUDA C++ (for_each_cuda.h). Bodies stay in the common subset of C
+// and C++. They see the variables around them as they are at the launch, and must not change them: a kernel has copies.
+#ifndef FOR_EACH_H
+#define FOR_EACH_H
 #ifdef __cplusplus
-#include "launch_cuda.h"
+#include "for_each_cuda.h"
 #else
 #define ITEM static inline
 // Before a loop whose turns do not depend on each other, though their pointers may be equal (an op in place): the

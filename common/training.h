@@ -1,7 +1,7 @@
-// course.h: a short training, and what it leaves behind so that another one can be held against it. A split training
+// training.h: a short training, and what it leaves behind so that another one can be held against it. A split training
 // and the unsplit one are described by the same Training; the lesson writes the split one's step.
-#ifndef COURSE_H
-#define COURSE_H
+#ifndef TRAINING_H
+#define TRAINING_H
 #include "data.h"
 #include "optimizer.h"
 
@@ -13,7 +13,7 @@ typedef struct {
     const Range *shares;                           // [steps][shards] each shard's sequences; NULL: shard_range's
     Optimizer optimizer;
     double clip;                                   // largest gradient norm; 0: no clipping
-    bool recorded;                                 // course_train records its last step, for picture.h;
+    bool recorded;                                 // training_run records its last step, for picture.h;
     MemoryCategory watched;                        // and memory of this category over it
 } Training;
 // Sequences of micro-batch k of shard `shard`: the batch is cut in shards, and each of them in micro-batches. Some may
@@ -30,11 +30,11 @@ typedef struct {
     // Gradients of step 0; gradients of every step; weights after every step.
     Snapshot *first, *gradients, *weights;
     bool adamw;
-} Course;
-Course course_new(Run *run, const Training *t);
-void course_free(Course *c);
+} Trajectory;
+Trajectory trajectory_new(Run *run, const Training *t);
+void trajectory_free(Trajectory *c);
 // After the update of `step`: what this rank has of m's gradients and weights. loss and norm are alike on every rank.
-void course_record(Course *c, size_t step, const Model *m, double loss, double norm);
+void trajectory_record(Trajectory *c, size_t step, const Model *m, double loss, double norm);
 
 // ---- A split training. ----
 // batch[micro_batches]
@@ -43,7 +43,7 @@ typedef StepResult Step(void *lesson, Model *m, Optimizer *o, const Training *t,
 // afterwards.
 // If t->recorded, the same holds for what was recorded: the step, without what is written down about it. Collective
 // then.
-void course_train(Course *c, Model *m, const Training *t, size_t shards, size_t shard, Step *step, void *lesson);
+void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, size_t shard, Step *step, void *lesson);
 
 // ---- The unsplit training: one device with the whole model. ----
 // Rank 0 works, uncounted; the other ranks' course is empty.
@@ -52,16 +52,16 @@ void course_train(Course *c, Model *m, const Training *t, size_t shards, size_t 
 //     shards 1, micro_batches m    gradient accumulation: micro-batch after micro-batch
 //     shards N                     each shard's gradient from zero, then their sum in rank order: what an all-reduce
 //                                  over N ranks adds
-Course course_unsplit(Run *run, const Training *t, size_t shards);
+Trajectory training_unsplit(Run *run, const Training *t, size_t shards);
 
 // ---- The comparison: gradients and weights of every step, losses, norms. ----
 // Limit 0: every bit. what: "split = unsplit".
 // Under AdamW in fp32 a limit above 0 is asked of losses, norms and the gradients of step 0 only: AdamW divides a
 // gradient by its own size, so the rounding of one near zero becomes a whole step, and from then on the two trainings
 // are at different weights.
-void course_compare(Run *run, const char *what, Course *got, Course *want, double limit);
-void course_compare_tensors(Run *run, const char *what, Course *got, Course *want, double limit);      // its two halves
-void course_compare_numbers(Run *run, const char *what, Course *got, Course *want, double limit);
+void training_compare(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit);
+void training_compare_tensors(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit);      // its two halves
+void training_compare_numbers(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit);
 // The limit where the same terms are added in the same order: 0, but under --reduce fast the library has an order of
 // its own.
 static inline double every_bit(const Run *run) { return run->reduce == REDUCE_ORDERED ? 0 : LIMIT_ROUNDING; }

@@ -1,5 +1,5 @@
-// launch_cuda.h: launch.h for the compilers of CUDA C++. FOR_EACH makes the body a lambda that holds copies of what it
-// uses, and launches it as a kernel on this rank's compute stream: one thread an item. Nobody waits here; the next
+// for_each_cuda.h: for_each.h for the compilers of CUDA C++. FOR_EACH makes the body a lambda that holds copies of what
+// it uses, and launches it as a kernel on this rank's compute stream: one thread an item. Nobody waits here; the next
 // download does.
 //
 // With CUDA_STANDIN the compiler is a plain C++ one, and a kernel is a function that a stand-in for the CUDA runtime
@@ -7,8 +7,8 @@
 //
 // The C file is compiled inside extern "C" { } (see the Makefile), hence extern "C++" for templates, and here the words
 // of C that C++ lacks.
-#ifndef LAUNCH_CUDA_H
-#define LAUNCH_CUDA_H
+#ifndef FOR_EACH_CUDA_H
+#define FOR_EACH_CUDA_H
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdbool.h>

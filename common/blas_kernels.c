@@ -1,4 +1,4 @@
-// kernels.c: see kernels.h.
+// blas_kernels.c: see blas_kernels.h.
 //
 // OpenBLAS can be told its kernels only by OPENBLAS_CORETYPE, and only while it is loaded, which is before any code of
 // ours. So the program that sees a bad choice sets the variable and executes itself again: the same process, with the
@@ -7,7 +7,7 @@
 // Under gdb this shows as "is executing new program", and breakpoints stay. Under valgrind it is not done, since the
 // second start would not be valgrind's. Nor is it needed: OpenBLAS sees a processor of valgrind's own, which it knows.
 #define _GNU_SOURCE                            // program_invocation_short_name
-#include "kernels.h"
+#include "blas_kernels.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

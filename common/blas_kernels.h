@@ -1,8 +1,8 @@
-// kernels.h: which of OpenBLAS's kernels compute the products, and better ones where its choice is older than the
+// blas_kernels.h: which of OpenBLAS's kernels compute the products, and better ones where its choice is older than the
 // processor. OpenBLAS has kernels for many processors and chooses by the processor's model when it is loaded. One that
 // is newer than OpenBLAS may get the oldest kernels there are, at a fifth of the speed.
-#ifndef KERNELS_H
-#define KERNELS_H
+#ifndef BLAS_KERNELS_H
+#define BLAS_KERNELS_H
 
 // Vector units, of kernels and of processors; each has those before it too. AVX2 means with FMA; AVX512 means with what
 // all servers since Skylake have (F, DQ, BW, VL, CD).

@@ -1,5 +1,5 @@
-// course.c: see course.h.
-#include "common/course.h"
+// training.c: see training.h.
+#include "common/training.h"
 #include "common/picture.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,13 +25,13 @@ Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t sh
 
 // ---- the record ----
 
-Course course_new(Run *run, const Training *t) {
-    return (Course){ .run = run, .steps = t->steps, .adamw = t->optimizer.kind == ADAMW,
+Trajectory trajectory_new(Run *run, const Training *t) {
+    return (Trajectory){ .run = run, .steps = t->steps, .adamw = t->optimizer.kind == ADAMW,
                      .loss = host_alloc(t->steps * sizeof(double)), .norm = host_alloc(t->steps * sizeof(double)),
                      .first = snapshot_new(run), .gradients = snapshot_new(run), .weights = snapshot_new(run) };
 }
 
-void course_free(Course *c) {
+void trajectory_free(Trajectory *c) {
     free(c->loss);
     free(c->norm);
     snapshot_free(c->first);
@@ -39,7 +39,7 @@ void course_free(Course *c) {
     snapshot_free(c->weights);
 }
 
-void course_record(Course *c, size_t step, const Model *m, double loss, double norm) {
+void trajectory_record(Trajectory *c, size_t step, const Model *m, double loss, double norm) {
     char label[32];
     snprintf(label, sizeof label, " of step %zu", step);
     snapshot_label(c->gradients, label);
@@ -51,7 +51,7 @@ void course_record(Course *c, size_t step, const Model *m, double loss, double n
     model_snapshot_weights(m, c->weights);
 }
 
-void course_train(Course *c, Model *m, const Training *t, size_t shards, size_t shard, Step *step, void *lesson) {
+void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, size_t shard, Step *step, void *lesson) {
     Optimizer o = t->optimizer;
     optimizer_allocate(&o, m);
     for (size_t s = 0; s < t->steps; s++) {
@@ -62,7 +62,7 @@ void course_train(Course *c, Model *m, const Training *t, size_t shards, size_t 
         if (recorded) picture_begin(c->run, t->watched);
         StepResult r = step(lesson, m, &o, t, batch);
         if (recorded) picture_end(c->run);
-        course_record(c, s, m, r.loss, r.norm);
+        trajectory_record(c, s, m, r.loss, r.norm);
         free(batch);
         arena_free(&tokens);
     }
@@ -96,8 +96,8 @@ static double whole_gradients(Model *m, const Training *t, size_t step, size_t s
     return loss;
 }
 
-Course course_unsplit(Run *run, const Training *t, size_t shards) {
-    Course c = course_new(run, t);
+Trajectory training_unsplit(Run *run, const Training *t, size_t shards) {
+    Trajectory c = trajectory_new(run, t);
     if (run->world->rank > 0) return c;
     ledger_pause();
     Model *m = model_describe(&t->model, model_layers(&t->model));
@@ -107,7 +107,7 @@ Course course_unsplit(Run *run, const Training *t, size_t shards) {
     for (size_t s = 0; s < t->steps; s++) {
         double loss = whole_gradients(m, t, s, shards), norm = model_grad_norm(m, NULL);
         optimizer_step(&o, m, clip_factor(norm, t->clip));
-        course_record(&c, s, m, loss, norm);
+        trajectory_record(&c, s, m, loss, norm);
     }
     model_free(m);
     ledger_resume();
@@ -123,7 +123,7 @@ static void compare(Run *run, const char *what, const char *which, Snapshot *got
     else check_equal(run, line, got, want);
 }
 
-void course_compare_tensors(Run *run, const char *what, Course *got, Course *want, double limit) {
+void training_compare_tensors(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit) {
     char line[96];
     snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
     if (limit > 0 && got->adamw && sizeof(real) == 4) {
@@ -134,14 +134,14 @@ void course_compare_tensors(Run *run, const char *what, Course *got, Course *wan
     }
 }
 
-void course_compare_numbers(Run *run, const char *what, Course *got, Course *want, double limit) {
+void training_compare_numbers(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit) {
     char line[96];
     snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
     check_numbers(run, line, "loss of every step", got->loss, want->loss, got->steps, limit);
     check_numbers(run, line, "gradient norm of every step", got->norm, want->norm, got->steps, limit);
 }
 
-void course_compare(Run *run, const char *what, Course *got, Course *want, double limit) {
-    course_compare_tensors(run, what, got, want, limit);
-    course_compare_numbers(run, what, got, want, limit);
+void training_compare(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit) {
+    training_compare_tensors(run, what, got, want, limit);
+    training_compare_numbers(run, what, got, want, limit);
 }
