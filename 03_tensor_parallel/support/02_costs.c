@@ -1,0 +1,41 @@
+// 02_costs.c: one linear layer, cut by columns or by rows.
+#include <stdio.h>
+#include "03_tensor_parallel/support/costs.h"
+#include "common/formulas.h"
+
+// elements of W and b, elements kept for backward, elements that the one all-reduce is over
+static void costs(Run *run, const char *cut, size_t elements, size_t kept, size_t reduced, const TrialResult *r) {
+    const size_t e = sizeof(real);
+    char what[48];
+    snprintf(what, sizeof what, "%ss: W and b", cut);
+    cost(run, what, "bytes", (double)(elements * e), (double)r->parameters);
+    snprintf(what, sizeof what, "%ss: gradients", cut);
+    cost(run, what, "bytes", (double)(elements * e), (double)r->gradients);
+    snprintf(what, sizeof what, "%ss: SGD's state", cut);
+    cost(run, what, "bytes", 0, (double)r->optimizer);
+    snprintf(what, sizeof what, "%ss: X, kept for backward", cut);
+    cost(run, what, "bytes", (double)(kept * e), (double)r->activations);
+    // A ring sends every chunk twice, n-1 hops each.
+    snprintf(what, sizeof what, "%ss: all-reduces a step", cut);
+    cost(run, what, "calls", 1, r->calls);
+    snprintf(what, sizeof what, "%ss: sent a step", cut);
+    cost(run, what, "bytes", ring_bytes(ALL_REDUCE_PASSES, run->world->size, reduced, e), r->bytes);
+}
+
+// K*N/tp + N/tp, and all of X. The all-reduce is of dX [M, K], in backward.
+void linear_column_costs(Run *run, size_t M, size_t K, size_t N, const TrialResult *r) {
+    size_t cols = range_size(shard_range(N, run->world->size, run->world->rank));
+    costs(run, "column", (K + 1) * cols, M * K, M * K, r);
+}
+
+// K*N/tp + N, as the bias is whole, and my columns of X. The all-reduce is of Y [M, N], in forward.
+void linear_row_costs(Run *run, size_t M, size_t K, size_t N, const TrialResult *r) {
+    size_t rows = range_size(shard_range(K, run->world->size, run->world->rank));
+    costs(run, "row", rows * N + N, M * rows, M * N, r);
+}
+
+// An all-gather of equal parts, each as large as the largest.
+void linear_gather_costs(Run *run, size_t M, size_t N, double bytes) {
+    size_t n = run->world->size, padded = n * M * ceil_div(N, n);
+    cost(run, "columns: sent to gather Y", "bytes", ring_bytes(ONE_PASS, n, padded, sizeof(real)), bytes);
+}

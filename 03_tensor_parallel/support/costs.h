@@ -1,0 +1,26 @@
+// costs.h: what the lessons of this chapter predict from sizes alone, held against what was measured.
+#ifndef TENSOR_PARALLEL_COSTS_H
+#define TENSOR_PARALLEL_COSTS_H
+#include "03_tensor_parallel/support/trial.h"
+
+void linear_column_costs(Run *run, size_t M, size_t K, size_t N, const TrialResult *r);
+void linear_row_costs(Run *run, size_t M, size_t K, size_t N, const TrialResult *r);
+void linear_gather_costs(Run *run, size_t M, size_t N, double bytes);
+
+void mlp_costs(Run *run, size_t M, size_t C, size_t F, const TrialResult *r);      // with the picture and its times
+void mlp_rows_first_costs(Run *run, size_t M, size_t F, double bytes);
+
+typedef struct { size_t B, T, H, D; } AttentionSizes;
+void attention_costs(Run *run, const AttentionSizes *z, const TrialResult *r);
+
+typedef struct { size_t M, V, C; } VocabularySizes;
+void vocabulary_costs(Run *run, const VocabularySizes *z, const TrialResult *r);
+
+// 06: what one rank measured; of the last step, where it says so.
+typedef struct {
+    size_t calls, bytes, norm_bytes;                       // all-reduces and bytes in the layers; for the norm
+    size_t block, parameters, gradients, optimizer;        // bytes on this rank; block: of one block's parameters
+    size_t activations;                                    // their peak
+} TransformerMeasured;
+void transformer_costs(Run *run, const ModelConfig *c, size_t sequences, const TransformerMeasured *r);
+#endif
