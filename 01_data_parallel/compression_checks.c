@@ -2,6 +2,7 @@
 #include "01_data_parallel/compression_checks.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include "common/lesson.h"
 #include "common/random.h"
 
 // ---------------------------------------------------------------- the books

@@ -1,5 +1,6 @@
 // log.c: see log.h.
 #include "08_3d/log.h"
+#include "common/lesson.h"
 #include <errno.h>
 #include <math.h>
 #include <string.h>

@@ -3,6 +3,7 @@
 #ifndef LOG_H
 #define LOG_H
 #include <stdio.h>
+#include "common/lesson.h"
 #include "common/model.h"
 
 typedef struct { FILE *file; const char *name; } Log;

@@ -202,13 +202,13 @@ void model_fold_tied(Model *m) {
 // ---------------------------------------------------------------- norm, clipping
 
 // The part of parameter p that this rank owns, as a range of its unit's elements.
-static Range owned(const Unit *u, const Param *p) {
+Range param_owned(const Unit *u, const Param *p) {
     size_t lo = p->offset, hi = lo + param_local_rows(p) * param_local_cols(p);
     if (lo < u->own.lo) lo = u->own.lo;
     if (hi > u->own.hi) hi = u->own.hi;
     return (Range){lo, hi < lo ? lo : hi};
 }
-static Tensor owned_part(const Unit *u, Tensor own, Range r) {
+Tensor param_owned_part(const Unit *u, Tensor own, Range r) {
     return tensor_flat_range(own, r.lo - u->own.lo, r.hi - u->own.lo);
 }
 
@@ -219,8 +219,8 @@ void model_grad_squares(const Model *m, double *squares) {
         if (u->tied_to || u->tied_copy) continue;                                // counted once, where the embedding is
         for (size_t k = 0; k < u->n_params; k++) {
             const Param *p = &u->params[k];
-            Range r = owned(u, p);
-            if (p->counted && range_size(r)) squares[p->number] = tensor_sum_of_squares(owned_part(u, u->own_g, r));
+            Range r = param_owned(u, p);
+            if (p->counted && range_size(r)) squares[p->number] = tensor_sum_of_squares(param_owned_part(u, u->own_g, r));
         }
     }
 }
@@ -242,33 +242,3 @@ double clip_factor(double norm, double max_norm) {
     double factor = max_norm / (norm + 1e-6);
     return max_norm > 0 && factor < 1 ? factor : 1;
 }
-
-// ---------------------------------------------------------------- snapshots
-
-static void put(const Model *m, Snapshot *s, bool gradients, Which which) {
-    for (size_t i = 0; i < m->n_units; i++) {
-        const Unit *u = &m->units[i];
-        if (u->tied_to) continue;
-        for (size_t k = 0; k < u->n_params; k++) {
-            const Param *p = &u->params[k];
-            if (which && !which(u, p)) continue;
-            size_t all = param_local_rows(p) * param_local_cols(p);
-            bool whole = !gradients && p->w.data;                                // more than I own, under ZeRO-1 and 2
-            Range r = whole ? (Range){p->offset, p->offset + all} : owned(u, p);
-            size_t n = range_size(r), first = r.lo - p->offset;
-            Tensor part = whole ? p->w : n ? owned_part(u, gradients ? u->own_g : u->own_w, r) : (Tensor){0};
-            if (p->cut != CUT_COLS) {                                            // it lies together in the whole, too
-                snapshot_put_flat(s, p->name, p->rows, p->cols, part, n ? param_global_index(p, first) : 0);
-                continue;
-            }
-            size_t *index = host_alloc((n + 1) * sizeof *index);
-            for (size_t e = 0; e < n; e++) index[e] = param_global_index(p, first + e);
-            snapshot_put_indexed(s, p->name, p->rows, p->cols, part, index);
-            free(index);
-        }
-    }
-}
-void model_snapshot_weights(const Model *m, Snapshot *s) { put(m, s, false, NULL); }
-void model_snapshot_gradients(const Model *m, Snapshot *s) { put(m, s, true, NULL); }
-void model_snapshot_weights_of(const Model *m, Snapshot *s, Which which) { put(m, s, false, which); }
-void model_snapshot_gradients_of(const Model *m, Snapshot *s, Which which) { put(m, s, true, which); }

@@ -10,7 +10,6 @@
 #ifndef MODEL_H
 #define MODEL_H
 #include "layer.h"
-#include "lesson.h"
 
 typedef struct Model {
     ModelConfig config;
@@ -51,6 +50,10 @@ void model_fold_tied(Model *m);
 // What a step comes to: mean loss a counted token, gradient norm before clipping; the same on all ranks.
 typedef struct { double loss, norm; } StepResult;
 
+// Elements [lo, hi) of the unit that are of this parameter and mine, and that part of one of the unit's [own] tensors.
+Range param_owned(const Unit *u, const Param *p);
+Tensor param_owned_part(const Unit *u, Tensor own, Range r);
+
 // Sums of squares of the final gradients, per tensor of the whole model [config_tensors]: the counted, owned elements
 // of this rank.
 void model_grad_squares(const Model *m, double *squares);
@@ -60,13 +63,4 @@ double norm_of_squares(const double *squares, size_t n);   // tensors added in m
 double model_grad_norm(const Model *m, Comm *ranks);
 // What clipping multiplies every gradient with: min(1, max_norm / (norm + 1e-6)); 1 when max_norm is 0.
 double clip_factor(double norm, double max_norm);
-
-// Puts into a snapshot, tensor by tensor, under the parameters' names: weights that this rank holds (so that replicas
-// are compared), gradients that it owns (what else it holds may be a part of a sum).
-void model_snapshot_weights(const Model *m, Snapshot *s);
-void model_snapshot_gradients(const Model *m, Snapshot *s);
-// The same of those tensors only for which `which` holds; NULL: all.
-typedef bool (*Which)(const Unit *u, const Param *p);
-void model_snapshot_weights_of(const Model *m, Snapshot *s, Which which);
-void model_snapshot_gradients_of(const Model *m, Snapshot *s, Which which);
 #endif

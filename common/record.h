@@ -3,7 +3,8 @@
 #ifndef RECORD_H
 #define RECORD_H
 #include "clock.h"
-#include "comm.h"
+#include "memory.h"
+#include "util.h"
 
 typedef enum {
     EVENT_FORWARD, EVENT_BACKWARD, EVENT_UPDATE,   // compute row: busy stretches; waiting is what lies between them

@@ -3,6 +3,7 @@
 #ifndef TRAINING_H
 #define TRAINING_H
 #include "data.h"
+#include "lesson.h"
 #include "optimizer.h"
 
 typedef struct {
@@ -21,6 +22,16 @@ typedef struct {
 Range training_micro_batch(const Training *t, size_t shards, size_t shard, size_t k);
 // The tokens of all micro-batches of a shard, numbered from 0; free() the list, arena_free() the tokens.
 Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t shards, size_t shard);
+
+// ---- Snapshots of a model. ----
+// Puts into a snapshot, tensor by tensor, under the parameters' names: weights that this rank holds (so that replicas
+// are compared), gradients that it owns (what else it holds may be a part of a sum).
+void model_snapshot_weights(const Model *m, Snapshot *s);
+void model_snapshot_gradients(const Model *m, Snapshot *s);
+// The same of those tensors only for which `which` holds; NULL: all.
+typedef bool (*Which)(const Unit *u, const Param *p);
+void model_snapshot_weights_of(const Model *m, Snapshot *s, Which which);
+void model_snapshot_gradients_of(const Model *m, Snapshot *s, Which which);
 
 // ---- What a training leaves behind. ----
 typedef struct {
