@@ -75,8 +75,8 @@ LIBS-standin = -lstdc++
 TEXT    = build/text.txt
 
 # ---- what there is ----
-SOURCES  := $(filter-out common/device_$(if $(filter cpu,$(BACKEND)),cuda,cpu).c, \
-                $(wildcard common/*.c [0-9][0-9]_*/*.c [0-9][0-9]_*/support/*.c tests/test_*.c tests/bench_*.c))
+SOURCES  := $(filter-out common/device/device_$(if $(filter cpu,$(BACKEND)),cuda,cpu).c, \
+                $(wildcard common/*.c common/*/*.c [0-9][0-9]_*/*.c [0-9][0-9]_*/support/*.c tests/test_*.c tests/bench_*.c))
 LESSONS  := $(shell grep -l '^LESSON.' $(SOURCES))
 PROGRAMS := $(sort $(LESSONS) $(wildcard tests/test_*.c tests/bench_*.c))
 MODULES  := $(filter-out tests/%,$(SOURCES))
@@ -255,7 +255,7 @@ KERNEL-standin = $(CXX) -std=gnu++17 $(BOTH) $(DEFINES) $(CFLAGS-standin) -I.
 $(KERNELS:%.c=$(O)/%.o): $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@echo "compiling $< for a GPU$(if $(STANDIN), (stand-in))"
-	@printf '#include "common/for_each.h"\nextern "C" {\n#include "%s"\n}\n' $< >$(@:.o=$(if $(STANDIN),.cpp,.cu))
+	@printf '#include "common/device/for_each.h"\nextern "C" {\n#include "%s"\n}\n' $< >$(@:.o=$(if $(STANDIN),.cpp,.cu))
 	@$(KERNEL-$(KIND)) $(SYMBOL) -MMD -MP -MF $(@:.o=.d) -c -o $@ $(@:.o=$(if $(STANDIN),.cpp,.cu))
 
 $(O)/tests/standin/%.o: tests/standin/%.cpp $(O)/flags

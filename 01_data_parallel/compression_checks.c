@@ -2,8 +2,8 @@
 #include "01_data_parallel/compression_checks.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include "common/lesson.h"
-#include "common/random.h"
+#include "common/lesson/lesson.h"
+#include "common/tensor/random.h"
 
 // ---------------------------------------------------------------- the books
 

@@ -10,14 +10,14 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "03_tensor_parallel/support/costs.h"
 #include "03_tensor_parallel/support/trial.h"
-#include "common/random.h"
+#include "common/tensor/random.h"
 
 // ================================ the technique ================================
 // Two all-reduces, which Megatron-LM calls f and g:
 //     f   where a column-parallel layer begins   nothing in forward, an all-reduce of dX in backward
 //     g   where a row-parallel layer ends        an all-reduce of Y in forward, nothing in backward
-// linear and linear_gradients are those of the unsplit layers (common/layer.c): y = x w; w->g += x^T dy, b->g += the
-// sum of dy's rows. Gradients of the weights never need communication: each rank has all that its part depends on.
+// linear and linear_gradients are those of the unsplit layers (common/model/layer.c): y = x w; w->g += x^T dy, b->g +=
+// the sum of dy's rows. Gradients of the weights never need communication: each rank has all that its part depends on.
 
 // ---------------------------------------------------------------- column-parallel
 

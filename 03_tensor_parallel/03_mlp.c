@@ -9,8 +9,8 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "03_tensor_parallel/support/costs.h"
 #include "03_tensor_parallel/support/trial.h"
-#include "common/random.h"
-#include "common/record.h"
+#include "common/tensor/random.h"
+#include "common/measure/record.h"
 
 // ================================ the technique ================================
 

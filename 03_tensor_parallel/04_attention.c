@@ -11,7 +11,7 @@
 #include "03_tensor_parallel/support/costs.h"
 #include "03_tensor_parallel/support/trial.h"
 #include <math.h>
-#include "common/random.h"
+#include "common/tensor/random.h"
 
 // ================================ the technique ================================
 

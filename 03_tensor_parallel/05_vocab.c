@@ -12,8 +12,8 @@
 #include "03_tensor_parallel/support/costs.h"
 #include "03_tensor_parallel/support/trial.h"
 #include <math.h>
-#include "common/data.h"
-#include "common/random.h"
+#include "common/model/data.h"
+#include "common/tensor/random.h"
 
 // ================================ the technique ================================
 

@@ -4,12 +4,12 @@
 //
 // tensor_parallel() puts lessons 02 to 05 together: embedding and head by vocabulary entries, attention by heads, the
 // MLP by hidden columns; norms, row-cut biases and positions whole on every rank. Every rank runs every layer on every
-// token, with its part of each matrix. Compare the block here with the unsplit one of common/layer.c. Here it trains,
-// with dropout, unequal token counts and clipping, three steps under SGD and three under AdamW. 9 heads over 4 ranks
-// are 3, 2, 2, 2; 61 vocabulary entries 16, 15, 15, 15.
+// token, with its part of each matrix. Compare the block here with the unsplit one of common/model/layer.c. Here it
+// trains, with dropout, unequal token counts and clipping, three steps under SGD and three under AdamW. 9 heads over 4
+// ranks are 3, 2, 2, 2; 61 vocabulary entries 16, 15, 15, 15.
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "03_tensor_parallel/support/costs.h"
-#include "common/training.h"
+#include "common/lesson/training.h"
 
 // ================================ the technique ================================
 // Four all-reduces of [B*T, C] per block and micro-batch: attention's and the MLP's y in forward (g), their dx in

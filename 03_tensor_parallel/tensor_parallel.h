@@ -12,7 +12,7 @@
 // Heads, hidden columns and vocabulary entries need not divide by tp: shard_range gives the first ranks one more.
 #ifndef TENSOR_PARALLEL_H
 #define TENSOR_PARALLEL_H
-#include "common/model.h"
+#include "common/model/model.h"
 
 // ---- 02_linear.c: y = x w + b. Backward adds to w->g and b->g, and overwrites dx. ----
 // Rank holds w [K, N/tp] and b [N/tp]; x [M, K] is whole on every rank, y [M, N/tp] is cut by columns.

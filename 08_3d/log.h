@@ -3,8 +3,8 @@
 #ifndef LOG_H
 #define LOG_H
 #include <stdio.h>
-#include "common/lesson.h"
-#include "common/model.h"
+#include "common/lesson/lesson.h"
+#include "common/model/model.h"
 
 typedef struct { FILE *file; const char *name; } Log;
 Log log_open(Run *run);                            // usage_error() when FILE cannot be written; a fault() later on

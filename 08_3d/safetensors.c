@@ -2,8 +2,9 @@
 #include "08_3d/safetensors.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include "common/lesson.h"
-#include "common/output.h"
+#include "common/lesson/lesson.h"
+#include "common/base/output.h"
+#include "common/lesson/training.h"
 
 // The whole model's tensors in model order, whatever part of it this rank holds: described once more, never allocated.
 static char *header(const Model *whole, size_t *length) {

@@ -38,9 +38,9 @@ backend_names() {
 
 # In common/, CUDA and NCCL are known to the device, the transports and the launch header.
 gpu_names() {
-    for file in common/*.[ch]; do
+    for file in common/*.[ch] common/*/*.[ch]; do
         case $file in
-            common/device_cuda.* | common/comm_nccl.* | common/for_each_cuda.*) ;;
+            common/device/device_cuda.* | common/comm/comm_nccl.* | common/device/for_each_cuda.*) ;;
             *) grep -nHE '\b(cuda[A-Z]|cublas[A-Z]|nccl[A-Z]|__CUDACC__|CUDA_STANDIN)|<(nccl|cuda[a-z_]*|cublas[a-z_0-9]*)\.h>' "$file" ;;
         esac
     done
@@ -49,7 +49,7 @@ gpu_names() {
 # A chapter includes common/ and chapters up to its own; common/ includes no chapter.
 wrong_includes() {
     # shellcheck disable=SC2016    # awk's $1
-    { chapter_sources; ls common/*.[ch] 2>/dev/null; } | xargs -r awk '
+    { chapter_sources; ls common/*.[ch] common/*/*.[ch] 2>/dev/null; } | xargs -r awk '
         /^[ \t]*#[ \t]*include[ \t]*"/ {
             split($0, part, "\"")
             what = part[2]
@@ -59,6 +59,20 @@ wrong_includes() {
             if (home == 0 && what !~ /\//) next
             print FILENAME ":" FNR ": " $0
         }'
+}
+
+# In common/ arrows run one way: a folder includes itself and those that stand before it here. run_00.c is a lesson.
+folders="base device measure tensor comm model lesson"
+wrong_arrows() {
+    # shellcheck disable=SC2016    # awk's $1
+    find common -mindepth 2 -name '*.[ch]' -exec awk -v folders="$folders" '
+        BEGIN { n = split(folders, name, " "); for (i = 1; i <= n; i++) place[name[i]] = i }
+        /^[ \t]*#[ \t]*include[ \t]*"/ {
+            split($0, quoted, "\"")
+            split(quoted[2], to, "/")
+            split(FILENAME, from, "/")
+            if (to[1] != "common" || !(to[2] in place) || !(from[2] in place) || place[to[2]] > place[from[2]]) print FILENAME ":" FNR ": " $0
+        }' {} +
 }
 
 missing_header_lines() {
@@ -129,7 +143,7 @@ script_faults() {
 
 # ---- a tree that breaks every rule ----
 bad=$tap_dir/bad
-mkdir -p "$bad/common" "$bad/02_two" "$bad/03_three" "$bad/o/02_two" "$bad/o/03_three"
+mkdir -p "$bad/common/tensor" "$bad/02_two" "$bad/03_three" "$bad/o/02_two" "$bad/o/03_three"
 cat >"$bad/02_two/01_by_hand.c" <<'END'
 // ranks: many
 // level: core
@@ -148,7 +162,7 @@ END
 cat >"$bad/03_three/three.h" <<'END'
 #ifndef THREE_H
 #define THREE_H
-#include "common/comm.h"
+#include "common/comm/comm.h"
 #include "02_two/two.h"
 #if 1
 #endif
@@ -160,6 +174,7 @@ const char *name(int i);
 const char *name(int i) { return names[i]; }
 END
 printf '#include "02_two/two.h"\n#include <cuda_runtime.h>\n' >"$bad/common/tensor.c"
+printf '#include "common/base/util.h"\n#include "common/comm/comm.h"\n#include "ops.h"\n' >"$bad/common/tensor/ops.c"
 { yes '// a long lesson' | head -n 300; printf '//%0119d\n' 0; } >"$bad/03_three/02_long.c"
 printf '// EXERCISE 02.01%s (3 points): a task\n' a b c >>"$bad/02_two/01_by_hand.c"
 printf '## Builds on\n## The picture\n## The question\n' >"$bad/02_two/README.md"
@@ -186,6 +201,8 @@ has "the check of CUDA's names sees a file of common/ that should not know them"
 has "the check of includes sees a later chapter, and a chapter in common/" "01_by_hand.c:3 common/tensor.c:1" \
     wrong_includes
 clean "and lets an earlier chapter pass" among "^03_three" wrong_includes
+has "the check of arrows sees a folder above, and a name without its folder" "ops.c:2 ops.c:3" wrong_arrows
+clean "and lets a folder below pass" among "ops.c:1" wrong_arrows
 has "the check of header lines sees missing and malformed ones" "02_long.c.*ranks 02_long.c.*level 01_by_hand.c.*question 01_by_hand.c.*many" \
     missing_header_lines
 has "the check of length sees 301 lines" "02_long.c" \
@@ -209,6 +226,7 @@ done
 clean "no chapter names a backend" backend_names
 clean "in common/, only the device, the transports and the launch header know CUDA and NCCL" gpu_names
 clean "a chapter includes common/ and earlier chapters only, and common/ no chapter" wrong_includes
+clean "in common/ every arrow points to an earlier folder: $folders" wrong_arrows
 clean "every lesson has its ranks, level and question" missing_header_lines
 clean "make list has every lesson" unlisted_lessons
 clean "the pages list every marked exercise with its file and points" unlisted_exercises

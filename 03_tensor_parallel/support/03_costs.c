@@ -1,7 +1,7 @@
 // 03_costs.c: the MLP, A cut by columns and B by rows.
 #include "03_tensor_parallel/support/costs.h"
-#include "common/formulas.h"
-#include "common/picture.h"
+#include "common/model/formulas.h"
+#include "common/lesson/picture.h"
 
 // All is cut but b; kept are X and, of my hidden columns, what goes in and out of GELU. Two all-reduces of [M, C]: Y
 // and dX. Nothing is computed meanwhile, and rank 0, which has most hidden columns, sets the pace.

@@ -1,6 +1,6 @@
 // 05_costs.c: embedding and cross entropy, cut by vocabulary entries.
 #include "03_tensor_parallel/support/costs.h"
-#include "common/formulas.h"
+#include "common/model/formulas.h"
 
 // Two of [M, C] (x forward, dx backward) and the three elements per token. Gathering the logits would be [M, V] in
 // place of 3 M.

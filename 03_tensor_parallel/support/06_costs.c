@@ -1,9 +1,9 @@
 // 06_costs.c: the whole tensor-parallel Transformer: calls, bytes, memory, and the time of a step.
 #include <math.h>
 #include "03_tensor_parallel/support/costs.h"
-#include "common/formulas.h"
-#include "common/model.h"
-#include "common/picture.h"
+#include "common/model/formulas.h"
+#include "common/model/model.h"
+#include "common/lesson/picture.h"
 
 // ---------------------------------------------------------------- calls and bytes
 

@@ -2,8 +2,8 @@
 // all ranks and unsplit on rank 0, and the two compared. Whole tensors are drawn, then cut, so both start alike.
 #ifndef TENSOR_PARALLEL_TRIAL_H
 #define TENSOR_PARALLEL_TRIAL_H
-#include "common/layer.h"
-#include "common/lesson.h"
+#include "common/model/layer.h"
+#include "common/lesson/lesson.h"
 
 enum { TRIAL_STEPS = 3, TRIAL_PARAMS = 4 };
 
