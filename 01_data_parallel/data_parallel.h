@@ -3,10 +3,10 @@
 #define DATA_PARALLEL_H
 #include "common/model.h"
 
-// Once, before the first step: everybody gets rank 0's weights. S bytes leave rank 0.
+// 02_all_reduce.c. Once, before the first step: every rank gets rank 0's weights. Psi e bytes leave rank 0.
 void data_parallel_broadcast(Comm *dp, Model *m);
-// Once a step, after the last backward: g <- sum over replicas, 2(N-1)/N of the gradient's bytes sent per rank. Each
-// replica's gradient already carries 1 / (counted tokens of the WHOLE batch), so the sum is the mean over tokens:
-// nothing is divided.
+// 02_all_reduce.c. Once per step, after the last backward: g <- the sum over replicas of g; each rank sends 2(N-1)/N of
+// the gradient's bytes. Each replica's gradient already carries 1 / (counted tokens of the whole batch), so the sum is
+// the gradient of the mean over tokens: nothing is divided.
 void data_parallel_all_reduce(Comm *dp, Model *m);
 #endif
