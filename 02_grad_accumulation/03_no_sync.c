@@ -8,9 +8,8 @@
 // all-reduce, as in chapter 01. PyTorch calls the silence no_sync. The forgetful twin reduces after every micro-batch:
 // its numbers are right, its bill is m times as long. The third way is DDP's: the one reduction goes in buckets (01.04)
 // while the last micro-batch's backward still runs.
-#include "01_data_parallel/bucket_costs.h"
-#include "01_data_parallel/buckets.h"
 #include "01_data_parallel/data_parallel.h"
+#include "01_data_parallel/support/04_costs.h"
 #include "common/course.h"
 #include "common/formulas.h"
 #include "common/picture.h"
