@@ -45,4 +45,9 @@ Buckets *buckets_list_tensors(Model *m, Comm *dp);             // all tensors, a
 void buckets_arm(Buckets *b);                                  // a forward begins: if b->sync, no tensor is ready
 void buckets_tensor_ready(Buckets *b, const Param *p);         // fault() if it was already
 void buckets_check_complete(const Buckets *b);                 // fault() if some, but not all tensors are ready
+
+// ---- 07_balance.c: whole sequences for devices of unequal speed ----
+// share[n] <- `total` sequences in rank order, in proportion to rate[n] (of any unit), in whole sequences. A share may
+// be empty. Equal shares as long as no rate is known, which is when all are 0.
+void balance_shares(Range *share, const double *rate, size_t n, size_t total);
 #endif

@@ -1,7 +1,7 @@
-// balance_costs.h: how long the steps of 07_balance must take, and how long they may.
+// 07_costs.h: how long the steps of 07_balance must take, and how long they may.
 #ifndef BALANCE_COSTS_H
 #define BALANCE_COSTS_H
-#include "01_data_parallel/balance.h"
+#include "01_data_parallel/support/07_devices.h"
 #include "common/layer.h"
 
 typedef struct {
