@@ -28,7 +28,7 @@ static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context
 // along a tree; the others overwrite theirs.
 void data_parallel_broadcast(Comm *dp, Model *m) {
     // EXERCISE 01.02b (2 points): all begin alike. Give every rank of dp the weights of rank 0. m->w holds all weights
-    // of the model, one after the other, and common/comm.h lists what ranks can say to each other. One call, in which
+    // of the model, one after the other, and common/comm.h lists what ranks can send to each other. One call, in which
     // only rank 0 sends.
     comm_broadcast(dp, m->w, 0);
     // END
@@ -57,7 +57,7 @@ static double replica_gradients(Comm *dp, Model *m, const Data *d, uint64_t step
     // m->g, the same on every rank, and in `loss` the part of that mean loss that my shard makes up. Rank r of N has
     // the sequences shard_range(SEQUENCES, N, r). A counted token weighs the same on whichever rank it is: find the
     // weight with data_count() (common/data.h), which any rank may ask about any sequences. The gradient of my
-    // sequences is local_gradients(); ranks talk once, with data_parallel_all_reduce(), which adds.
+    // sequences is local_gradients(); there is one communication, data_parallel_all_reduce(), which adds.
     double token_weight = 1 / (double)data_count(d, step, 0, SEQUENCES);       // ALL sequences, not my shard's
     loss = local_gradients(m, d, step, shard_range(SEQUENCES, dp->size, dp->rank), token_weight);
     data_parallel_all_reduce(dp, m);           // Psi elements, once: m->g is now the whole batch's, on every rank

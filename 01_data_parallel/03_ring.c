@@ -53,7 +53,7 @@ static void ring_all_reduce(Comm *c, Tensor t) {
     Tensor scratch = tensor_new(&memory, 1, n > 1 ? tensor_count(chunk(t, n, 0)) : 0);   // chunk 0 is the largest
     comm_connect(c, COMM_NEIGHBOURS);
     // EXERCISE 01.03a (8 points): the ring. t is this rank's tensor; afterwards it is the sum over all ranks, on every
-    // rank. Only the neighbours `next` and `previous` may be spoken to, with exchange(); chunk(t, n, i) is part i of n
+    // rank. Messages go to `next` and come from `previous` only, with exchange(); chunk(t, n, i) is part i of n
     // (write r + n - k for r - k: sizes have no sign), and what comes in to be added has room in `scratch`, cut to the
     // chunk's length by tensor_flat_range. First n - 1 steps in which chunks are added (op_add), then n - 1 in which
     // they are copied: these can be received in their place. Every rank sends 2 (n - 1) messages of one chunk.

@@ -183,7 +183,7 @@ static Course train(Run *run, const Training *t, Step *step, size_t capacity, Bu
 // ---------------------------------------------------------------- the best size
 
 // A step for every capacity, from a bucket a tensor to one of everything, beside the two that it lies between: all
-// talking after all computing, and no talking at all.
+// communication after all computing, and none at all.
 enum { SIZES = 12 };
 static void sweep(Run *run, const Training *t, const Timing *end, bool files) {
     double x[SIZES], in_buckets[SIZES], at_end[SIZES], alone[SIZES];

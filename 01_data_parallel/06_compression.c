@@ -4,9 +4,9 @@
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // As in 02_all_reduce every rank holds the whole model and a part of the batch; only the all-reduce of the gradients is
-// another: 16-bit numbers, one number in 32, the largest (top-k), signs (1-bit), or matrices of rank 2 (PowerSGD).
-// What comes out is no longer the sum, so the reference is the same changed rule on one device. What a rank did not say
-// it keeps, and says later: this error feedback decides whether the model trains.
+// another: 16-bit elements, one element in 32, the largest (top-k), signs (1-bit), or matrices of rank 2 (PowerSGD).
+// What comes out is no longer the sum, so the reference is the same changed rule on one device. What a rank did not
+// send it keeps, and sends later: this error feedback decides whether the model trains.
 // Left out: the warm-up of 1-bit Adam and PowerSGD (some exact steps first), and overlapping with backward.
 #include "01_data_parallel/compression.h"
 #include "01_data_parallel/data_parallel.h"
@@ -58,7 +58,7 @@ static void note_sent(Compression *c, const CompressedBucket *b, Tensor sent) {
 }
 
 // 16 bits: an all-reduce in its two halves, each with half the bytes. Between them the sum is a real's: only what
-// travels is short. No residual: what is rounded off is 2^-11 of an element.
+// travels is short. No residual is kept: a rounding changes an element by 2^-11 of itself at most.
 static void half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
@@ -125,8 +125,8 @@ static void one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Tensor sum = b->server_error;                          // as a server: my residual of this part, then the sum
     for (size_t r = 0; r < N; r++) one_bit_add(sum, row(in, r), tensor_flat_range(scales, r, r + 1));
     Tensor answer = tensor_new(&a, 1, in.cols);
-    Tensor said = one_bit_write(&a, answer, my_scale, sum);
-    keep_the_rest(c, sum, said);
+    Tensor answered = one_bit_write(&a, answer, my_scale, sum);
+    keep_the_rest(c, sum, answered);
     comm_all_gather(dp, words, answer);                    // (N-1)/N of n/8 bytes
     comm_all_gather(dp, scales, my_scale);                 // (N-1) e bytes
 

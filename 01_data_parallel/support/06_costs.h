@@ -6,7 +6,7 @@
 typedef struct {
     double sent;                                   // bytes that rank r of N sends
     size_t calls;
-    size_t errors, factors;                        // elements kept between steps: what was not said; the matrices q
+    size_t errors, factors;                        // elements kept between steps: what was not sent; the matrices q
     size_t buffers;                                // elements, at the most, with the factors
 } CompressionCosts;
 CompressionCosts compression_costs(const ModelConfig *c, const CompressionPlan *plan, size_t N, size_t r);

@@ -8,7 +8,7 @@ typedef struct {
     ModelConfig model;
     size_t sequences, steps;                       // sequences of a step, of all devices together
     bool known;                                    // shares in proportion to the speeds before the training;
-    bool told;                                     // or to those of the steps before. Neither: equal shares
+    bool measured;                                 // or to those of the steps before. Neither: equal shares
 } BalanceSizes;
 // time[steps] in picoseconds; share[steps][d->n], each device's sequences.
 void balance_forecast(BalanceSizes z, const Devices *d, Range *share, double *time);
