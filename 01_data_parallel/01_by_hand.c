@@ -11,8 +11,8 @@
 //     the elements of the whole batch     the gradient of the whole batch is the sum of the shards' gradients, which is
 //                                         divided by nothing. All lessons that follow do this.
 // Left out: ranks, messages, shards of different sizes (chapter 02 shows what they do to an average).
-#include "common/lesson.h"
-#include "common/random.h"
+#include "common/lesson/lesson.h"
+#include "common/tensor/random.h"
 #include <math.h>
 #include <stdio.h>
 

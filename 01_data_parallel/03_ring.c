@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include "01_data_parallel/support/03_costs.h"
 #include "01_data_parallel/support/03_reference.h"
-#include "common/ops.h"
-#include "common/plot.h"
+#include "common/tensor/ops.h"
+#include "common/lesson/plot.h"
 
 // ================================ the technique ================================
 
@@ -178,7 +178,7 @@ static void all_sizes(Run *run, Snapshot *s, Way way, bool whole, bool library, 
             *seen = (WaySeen){ seen->messages + c->ledger[COMM_SEND].calls, seen->bytes + c->ledger[COMM_SEND].bytes,
                                 scratch > seen->scratch ? scratch : seen->scratch,
                                 i == EVEN ? c->ledger[COMM_SEND].bytes : seen->even };
-        if (!library || run->verbose) snapshot_put(s, size_name[i], 1, tensor_count(t), t, 0, 0);
+        if (!library || run->is_root) snapshot_put(s, size_name[i], 1, tensor_count(t), t, 0, 0);
         arena_free(&memory);
     }
 }
@@ -248,7 +248,7 @@ static void crossover(Run *run, Way way, size_t unit) {
 
 static void times(Run *run) {
     size_t N = run->world->size;
-    bool model = clock_config()->model, power = N == way_power_below(N), never_slower = true;
+    bool model = clock_config()->simulated, power = N == way_power_below(N), never_slower = true;
     double bytes[POINTS], us[WAYS][POINTS], sum[WAYS] = {0}, want[WAYS] = {0};
     clock_set_one_port(true);
     for (size_t i = 0; i < POINTS; i++) {

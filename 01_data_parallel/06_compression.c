@@ -232,15 +232,15 @@ static StepResult replica_step(void *replica, Model *m, Optimizer *o, const Trai
     return (StepResult){ loss, norm };                     // loss: my shard's part
 }
 
-static Course train(Run *run, const Training *t, const CompressionPlan *plan, CompressionSeen *seen) {
+static Trajectory train(Run *run, const Training *t, const CompressionPlan *plan, CompressionSeen *seen) {
     Comm *dp = run->world;
-    Course course = course_new(run, t);
+    Trajectory course = trajectory_new(run, t);
     Model *m = model_describe(&t->model, model_layers(&t->model));
     model_allocate(m);
     Replica r = { .dp = dp, .c = plan ? compression_new(dp, plan, m, run->seed) : NULL };
     if (seen && r.c->error.data) r.books = books_new(r.c, m->size);
     comm_ledger_reset(dp);
-    course_train(&course, m, t, dp->size, dp->rank, replica_step, &r);
+    training_run(&course, m, t, dp->size, dp->rank, replica_step, &r);
     if (seen) {
         size_t calls = 0;
         for (size_t k = 0; k < COMM_KINDS; k++) calls += dp->ledger[k].calls;
@@ -261,10 +261,10 @@ static void same_rule_on_one_device(Run *run, const Training *t, const Compressi
     // PowerSGD alone adds with all-reduces; where the library chooses their order, its small differences pass through
     // an orthonormalisation, which may enlarge them.
     double limit = plan->method == POWER_SGD && every_bit(run) > 0 ? 100 * LIMIT_ROUNDING : 0;
-    Course got = train(run, t, plan, seen), want = one_device_course(run, t, plan, run->world->size);
-    course_compare(run, what, &got, &want, limit);
-    course_free(&got);
-    course_free(&want);
+    Trajectory got = train(run, t, plan, seen), want = one_device_course(run, t, plan, run->world->size);
+    training_compare(run, what, &got, &want, limit);
+    trajectory_free(&got);
+    trajectory_free(&want);
 }
 
 static void compression(Run *run) {

@@ -1,7 +1,7 @@
 // data_parallel.h: what chapter 01 teaches, for later chapters: every rank has the whole model and a part of the batch.
 #ifndef DATA_PARALLEL_H
 #define DATA_PARALLEL_H
-#include "common/model.h"
+#include "common/model/model.h"
 
 // 02_all_reduce.c. Once, before the first step: every rank gets rank 0's weights. Psi e bytes leave rank 0.
 void data_parallel_broadcast(Comm *dp, Model *m);

@@ -1,6 +1,6 @@
 // costs.c: see costs.h.
 #include "06_zero/costs.h"
-#include "common/picture.h"
+#include "common/lesson/picture.h"
 #include <stdio.h>
 
 static void add(Share *s, size_t size, size_t n, size_t rank) {
@@ -65,7 +65,7 @@ void costs_in_time(Run *run, const Training *t, double traffic) {
     double computing = 0, talking = traffic + scalars_time(&t->model, N);
     double flops = forward_backward(&t->model, t->sequences).flops;
     cost_with(run, m, "FLOPs of all ranks: 3 forwards", "FLOPs", flops, is.flops);
-    if (!clock_config()->model) return;            // real time is as it is
+    if (!clock_config()->simulated) return;            // real time is as it is
     // Rank 0 has most sequences, in each micro-batch: the others wait for it.
     for (size_t k = 0; k < m; k++) computing += forward_backward(&t->model, sequences(t, N, 0, k)).time;
     cost_with(run, m, "exposed: every ring, on every rank", "ps", (double)N * talking, (double)is.exposed);

@@ -1,8 +1,8 @@
 // costs.h: what the predictions of this chapter are made of, from the sizes of the model alone.
 #ifndef COSTS_H
 #define COSTS_H
-#include "common/course.h"
-#include "common/formulas.h"
+#include "common/lesson/training.h"
+#include "common/model/formulas.h"
 
 // Some units of a model, cut over n ranks.
 typedef struct {
@@ -22,7 +22,7 @@ double scalars_bytes(const ModelConfig *c, size_t n);
 
 // A cost of a training in m micro-batches.
 void cost_with(Run *run, size_t m, const char *name, const char *unit, double predicted, double measured);
-// Of the recorded step: FLOPs, and under the model clock how long it took, and how much of that was communication.
+// Of the recorded step: FLOPs, and under the simulated clock how long it took, and how much of that was communication.
 // traffic: picoseconds of its reduce-scatters and all-gathers. Every call waits for its result, so all of it is
 // exposed, and the step is what the busiest rank computes, and then all calls one after the other.
 void costs_in_time(Run *run, const Training *t, double traffic);

@@ -17,11 +17,11 @@ static void drop_weights(Unit *u) { unit_attach_weights(u, (Tensor){0}); }
 
 static void whole_gradients(Unit *u, Arena *a) {
     unit_attach_gradients(u, tensor_new(a, 1, u->size));
-    for (size_t i = 0; i < u->n_params; i++) u->params[i].fresh = true;
+    for (size_t i = 0; i < u->n_params; i++) u->params[i].gradient_empty = true;
 }
 // own_g += my part of the sum over ranks; the whole gradient may be dropped afterwards.
 static void reduce_gradients(Comm *dp, Unit *u) {
-    if (u->own_fresh) {
+    if (u->own_gradient_empty) {
         comm_reduce_scatter(dp, u->own_g, u->g);   // (N-1)/N of the unit sent per rank
     } else {
         Arena part = arena(MEM_COMMUNICATION);
@@ -30,7 +30,7 @@ static void reduce_gradients(Comm *dp, Unit *u) {
         op_add(u->own_g, u->own_g, mine);
         arena_free(&part);
     }
-    u->own_fresh = false;
+    u->own_gradient_empty = false;
 }
 
 // ---------------------------------------------------------------- stage 2: a gradient lives for one layer's backward

@@ -15,7 +15,7 @@
 // The order of a step: zero_begin, forwards and backwards, [tied sum], zero_reduce, norm, optimizer_step, zero_end.
 #ifndef ZERO_H
 #define ZERO_H
-#include "common/model.h"
+#include "common/model/model.h"
 
 // In place of model_allocate(): cuts every unit over dp, allocates what the stage keeps, wraps the layers (stages 2
 // and 3).

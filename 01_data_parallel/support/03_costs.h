@@ -1,7 +1,7 @@
 // 03_costs.h: what the four ways of 03_ring to make an all-reduce must cost, from the sizes alone.
 #ifndef RING_COSTS_H
 #define RING_COSTS_H
-#include "common/lesson.h"
+#include "common/lesson/lesson.h"
 
 typedef enum { RING, GATHER, TREE, HALVING, WAYS } Way;
 extern const char *const way_name[WAYS];

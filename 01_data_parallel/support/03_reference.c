@@ -1,7 +1,7 @@
 // 03_reference.c: see 03_reference.h.
 #include "01_data_parallel/support/03_reference.h"
-#include "common/ops.h"
-#include "common/random.h"
+#include "common/tensor/ops.h"
+#include "common/tensor/random.h"
 #include <stdlib.h>
 
 void ring_fill(Tensor t, uint64_t seed, size_t rank, bool whole) {
@@ -16,7 +16,7 @@ void ring_fill(Tensor t, uint64_t seed, size_t rank, bool whole) {
 
 void ring_unsplit(Run *run, Snapshot *s, const char *name, size_t count) {
     size_t N = run->world->size;
-    if (!run->verbose) return;
+    if (!run->is_root) return;
     ledger_pause();
     Arena memory = arena(MEM_REFERENCE);
     Tensor sum = tensor_new(&memory, 1, count), term = tensor_new(&memory, 1, count);

@@ -1,8 +1,8 @@
 // 04_costs.c: see 04_costs.h.
 #include "01_data_parallel/support/04_costs.h"
 #include <stdlib.h>
-#include "common/formulas.h"
-#include "common/model.h"
+#include "common/model/formulas.h"
+#include "common/model/model.h"
 
 // What the rule of 04_overlap.c makes of the sizes of all tensors. A bucket is complete after the backward of the layer
 // of its first tensor: 0 is the embedding, then come the blocks, then the head. piece[2 + 12 L + 2].
@@ -83,7 +83,7 @@ void overlap_compare_costs(Run *run, const OverlapSizes *z, const BucketsSeen *i
     cost(run, "parameters", "bytes", (double)(Psi * e), (double)is->parameters);
     cost(run, "gradients (wte twice)", "bytes", (double)((Psi + V * C) * e), (double)is->gradients);
     cost(run, "in flight: every bucket's sum", "bytes", (double)f.scratch, (double)is->communication);
-    if (!clock_config()->model) return;
+    if (!clock_config()->simulated) return;
     cost(run, "at the end: exposed, all ranks", "ps", (double)N * ring, (double)end->last.exposed);
     cost(run, "at the end: step", "ps", slowest + ring, (double)end->last.step);
     cost(run, "in buckets: exposed, all ranks", "ps", f.exposed, (double)is->last.exposed);

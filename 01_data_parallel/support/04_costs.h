@@ -1,8 +1,8 @@
 // 04_costs.h: what reducing in buckets must cost, from the sizes alone. It never looks at a model or its buckets.
 #ifndef OVERLAP_COSTS_H
 #define OVERLAP_COSTS_H
-#include "common/layer.h"
-#include "common/picture.h"
+#include "common/model/layer.h"
+#include "common/lesson/picture.h"
 
 // The last (or only) micro-batch of a step on one rank: when its forward begins, in picoseconds after the step, and how
 // many sequences it has.

@@ -1,7 +1,7 @@
 // 05_costs.c: see 05_costs.h.
 #include "01_data_parallel/support/05_costs.h"
-#include "common/formulas.h"
-#include "common/model.h"
+#include "common/model/formulas.h"
+#include "common/model/model.h"
 
 double server_computing(const ServerSizes *z, size_t w) {
     size_t B = part_size(z->sequences, z->workers, w);

@@ -1,8 +1,8 @@
 // 05_costs.h: what a parameter server must cost, from sizes and speeds alone. It never looks at a log.
 #ifndef SERVER_COSTS_H
 #define SERVER_COSTS_H
-#include "common/layer.h"
-#include "common/picture.h"
+#include "common/model/layer.h"
+#include "common/lesson/picture.h"
 
 typedef struct {
     ModelConfig model;

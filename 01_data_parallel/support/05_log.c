@@ -25,12 +25,12 @@ static void tell_lines(Log *log, const Cluster *c) {
 }
 
 void notes_version(Notes *notes, size_t version, const Model *m) {
-    course_record(notes->got, version, m, 0, 0);
+    trajectory_record(notes->got, version, m, 0, 0);
     model_grad_squares(m, notes->squares + version * config_tensors(&m->config));
 }
 
 void log_tell(Log *log, const Cluster *c, Notes *notes, const double *loss, size_t tensors) {
-    Course *got = notes->got;
+    Trajectory *got = notes->got;
     double *squares = notes->squares;
     size_t updates = got->steps, seen = 0;
     if (log->line) tell_lines(log, c);
@@ -43,10 +43,10 @@ void log_tell(Log *log, const Cluster *c, Notes *notes, const double *loss, size
     for (size_t v = 0; v < updates; v++) got->norm[v] = norm_of_squares(squares + v * tensors, tensors);
 }
 
-Course log_replay(Run *run, const Training *t, const Log *log) {
+Trajectory log_replay(Run *run, const Training *t, const Log *log) {
     Training updates = *t;
     updates.steps = log->workers * log->steps;
-    Course c = course_new(run, &updates);
+    Trajectory c = trajectory_new(run, &updates);
     if (run->world->rank > 0) return c;
     ledger_pause();
     Model *m = model_describe(&t->model, model_layers(&t->model));
@@ -65,7 +65,7 @@ Course log_replay(Run *run, const Training *t, const Log *log) {
         double norm = model_grad_norm(m, NULL);
         optimizer_step(&o, m, 1);
         tensor_copy(tensor_row_range(version, v + 1, v + 2), m->w);
-        course_record(&c, v, m, loss, norm);
+        trajectory_record(&c, v, m, loss, norm);
     }
     model_free(m);
     free(done);

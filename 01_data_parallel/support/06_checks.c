@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "common/course.h"
-#include "common/random.h"
+#include "common/lesson/training.h"
+#include "common/tensor/random.h"
 
 // ---------------------------------------------------------------- the books
 

@@ -1,7 +1,7 @@
 // 06_costs.c: see 06_costs.h. Each unit of the model is a bucket: wte, wpe, blocks, the last norm.
 #include "01_data_parallel/support/06_costs.h"
 #include <stdio.h>
-#include "common/formulas.h"
+#include "common/model/formulas.h"
 
 typedef struct { size_t rows, cols; } Shape;
 

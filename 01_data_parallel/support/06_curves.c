@@ -1,7 +1,7 @@
 // 06_curves.c: see 06_curves.h.
 #include "01_data_parallel/support/06_curves.h"
 #include <math.h>
-#include "common/plot.h"
+#include "common/lesson/plot.h"
 
 enum { CURVES = METHODS + 3, LONG = 60, POINTS = 6, EACH = LONG / POINTS };
 // Nats a byte: the exact training comes down by 2.5, the others must come within a tenth of that. Forgetful ones stay
@@ -24,14 +24,14 @@ void compression_curves(Run *run, const Training *short_one, const CompressionPl
     for (size_t i = 0; i < CURVES; i++) {
         CompressionPlan plan = plans[i == 0 ? 0 : i <= METHODS ? i - 1 : i == METHODS + 1 ? TOP_K : ONE_BIT];
         plan.forgets = i > METHODS;
-        Course c = train(run, &t, i ? &plan : NULL, NULL);
+        Trajectory c = train(run, &t, i ? &plan : NULL, NULL);
         for (size_t s = 0; s < LONG; s++) mean[i][s / EACH] += c.loss[s] / EACH;
         lines[i] = (PlotLine){ names[i], mean[i] };
         end[i] = mean[i][POINTS - 1];
         // Drawn to a fiftieth: signs of numbers near zero depend on the machine's BLAS, and with them the last digits.
         for (size_t k = 0; k < POINTS; k++) mean[i][k] = round(50 * mean[i][k]) / 50;
         say(run, "  %-16s loss of the first step %.2f, of the last ten %.2f\n", names[i], c.loss[0], end[i]);
-        course_free(&c);
+        trajectory_free(&c);
     }
     for (size_t i = 1; i <= METHODS; i++)
         check_true(run, "trained on text", names[i], end[i] < end[0] + NEAR);

@@ -2,7 +2,7 @@
 #ifndef BALANCE_COSTS_H
 #define BALANCE_COSTS_H
 #include "01_data_parallel/support/07_devices.h"
-#include "common/layer.h"
+#include "common/model/layer.h"
 
 typedef struct {
     ModelConfig model;
