@@ -4,10 +4,11 @@
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // Every rank holds the whole model (a replica: weights, gradients, optimizer state) and a part of the sequences of
-// every step. They talk twice: once at the start, so that all begin with rank 0's weights, and once a step, to add
-// their gradients. The sum is right because every shard's loss already carries 1 / (counted tokens of the WHOLE
+// every step. They communicate twice: once at the start, so that all begin with rank 0's weights, and once per step, to
+// add their gradients. The sum is right because every shard's loss already carries 1 / (counted tokens of the WHOLE
 // batch): nothing is divided by N.
-// Left out: talking while backward still runs (buckets), and clipping, which would hide a gradient of the wrong length.
+// Left out: communication while backward still runs (04_overlap), and clipping, which would hide a gradient of the
+// wrong length.
 #include "01_data_parallel/data_parallel.h"
 #include "common/lesson/training.h"
 #include "common/model/formulas.h"
@@ -21,12 +22,22 @@
 enum { SEQUENCES = 7, STEPS = 3 };
 static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
 
-typedef struct {
-    size_t reductions, reduced, broadcasts, broadcast;             // calls, bytes; calls, bytes
-    size_t sent, parameters, gradients, optimizer, activations;    // bytes: of all kinds; now; the last step's peak
-} Measured;
+// ================================ the technique ================================
 
-// ---------------------------------------------------------------- one step, cut where the ranks must talk
+// Once, before the first step. Rank 0 sends its weights [Psi], Psi e bytes (e: bytes of a real) to each other rank or
+// along a tree; the others overwrite theirs.
+void data_parallel_broadcast(Comm *dp, Model *m) {
+    // EXERCISE 01.02b (2 points): all begin alike. Give every rank of dp the weights of rank 0. m->w holds all weights
+    // of the model, one after the other, and common/comm/comm.h lists what ranks can send to each other. One call, in
+    // which only rank 0 sends.
+    comm_broadcast(dp, m->w, 0);
+    // END
+}
+
+// Once per step, after the last backward. g [Psi] <- the sum over replicas of their g: one all-reduce, for which each
+// rank sends 2 (N-1)/N Psi e bytes in a ring (03_ring). Nothing is divided: each replica's g already carries
+// 1 / (counted tokens of the whole batch).
+void data_parallel_all_reduce(Comm *dp, Model *m) { comm_all_reduce(dp, m->g); }
 
 // Fills m->g with the part of the batch's gradient that comes from sequences `mine`, and returns their part of the
 // batch's mean loss. Each counted token enters both with this weight.
@@ -46,13 +57,27 @@ static double replica_gradients(Comm *dp, Model *m, const Data *d, uint64_t step
     // m->g, the same on every rank, and in `loss` the part of that mean loss that my shard makes up. Rank r of N has
     // the sequences shard_range(SEQUENCES, N, r). A counted token weighs the same on whichever rank it is: find the
     // weight with data_count() (common/model/data.h), which any rank may ask about any sequences. The gradient of my
-    // sequences is local_gradients(); ranks talk once, with data_parallel_all_reduce(), which adds.
+    // sequences is local_gradients(); there is one communication, data_parallel_all_reduce(), which adds.
     double token_weight = 1 / (double)data_count(d, step, 0, SEQUENCES);       // ALL sequences, not my shard's
     loss = local_gradients(m, d, step, shard_range(SEQUENCES, dp->size, dp->rank), token_weight);
     data_parallel_all_reduce(dp, m);           // Psi elements, once: m->g is now the whole batch's, on every rank
     // END
     return loss;                               // still my shard's part
 }
+
+// Equal weights, equal gradients and equal optimizer state give equal norms and equal weights: nothing more is sent.
+static StepResult replica_step(Comm *dp, Model *m, Optimizer *o, const Data *d, uint64_t step) {
+    double loss = replica_gradients(dp, m, d, step), norm = model_grad_norm(m, NULL);
+    optimizer_step(o, m, 1);
+    return (StepResult){ loss, norm };
+}
+
+// ================================ the experiment ================================
+
+typedef struct {
+    size_t reductions, reduced, broadcasts, broadcast;             // calls, bytes; calls, bytes
+    size_t sent, parameters, gradients, optimizer, activations;    // bytes: of all kinds; now; the last step's peak
+} Measured;
 
 static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured *cost) {
     Trajectory c = trajectory_new(run, t);
@@ -69,13 +94,9 @@ static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured
         bool last = step + 1 == t->steps;
         memory_reset_peaks();
         if (last) picture_begin(run, MEM_ACTIVATIONS);
-        double loss = replica_gradients(dp, m, &t->data, step);
-        // From here on no word is needed: equal weights, equal gradients and equal optimizer state give equal norms and
-        // equal weights.
-        double norm = model_grad_norm(m, NULL);
-        optimizer_step(&o, m, 1);
+        StepResult r = replica_step(dp, m, &o, &t->data, step);
         if (last) picture_end(run);
-        trajectory_record(&c, step, m, loss, norm);            // put by every rank: a check fails when a bit differs
+        trajectory_record(&c, step, m, r.loss, r.norm);        // put by every rank: a check fails when a bit differs
     }
     *cost = (Measured){
         dp->ledger[COMM_ALL_REDUCE].calls, dp->ledger[COMM_ALL_REDUCE].bytes,

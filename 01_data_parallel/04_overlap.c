@@ -4,14 +4,15 @@
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // Backward makes the gradients of the last layer first, long before those of the first. What is final can travel while
-// the rest is computed. So the gradient goes in buckets, from its end to its beginning (buckets.c, PyTorch's DDP): each
-// is all-reduced as soon as it is complete on all ranks. The sums are the same, element by element; only when they are
-// taken changes. What stays to wait for is the last bucket, which no backward is left to hide.
+// the rest is computed. So the gradient goes in buckets, from its end to its beginning: each is all-reduced as soon as
+// it is complete on all ranks (PyTorch's DistributedDataParallel: Li et al. 2020, arXiv 2006.15704, section 3.2;
+// torch/csrc/distributed/c10d/reducer.cpp). The sums are the same, element by element; only when they are taken
+// changes. What stays to wait for is the last bucket, which no backward is left to hide.
+// The order of a step: zero, forward and backward (starts), buckets_wait, norm, update.
 // Left out: gradients that become ready in the middle of a layer's backward, and a reduction that slows the products
 // down because it needs the device, too.
-#include "01_data_parallel/bucket_costs.h"
-#include "01_data_parallel/buckets.h"
 #include "01_data_parallel/data_parallel.h"
+#include "01_data_parallel/support/04_costs.h"
 #include "common/lesson/training.h"
 #include "common/model/formulas.h"
 #include "common/lesson/picture.h"
@@ -20,16 +21,93 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---------------------------------------------------------------- data and sizes
+// ================================ the technique ================================
 
-enum { SEQUENCES = 7, STEPS = 3 };             // of 4 ranks one has one sequence, the others two; of 8 one has none
-static const ModelConfig tiny = { .layers = 3, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
+// b->bucket <- the parts of m->g [Psi] that travel together, cut at the borders of tensors:
+//     m->g      wte | wpe | h.0 ...           | h.1 ...           | ln_f
+//     buckets   <-- 3 --> | <------ 2 ------> | <-- 1 --> <------ 0 ---->         backward runs from right to left
+// A bucket is a view of m->g (DDP's gradient_as_bucket_view): nothing is copied.
+static void cut(Buckets *b, size_t capacity) {
+    size_t hi = b->model->size;                    // where the open bucket ends in m->g
+    // EXERCISE 01.04b (3 points): cut from the end. Cut m->g into buckets, from its end to its beginning.
+    // b->tensor[i].at is the number of the element of m->g with which tensor i begins. Write into tensor[i].bucket in
+    // which bucket it is, and into b->bucket[k] its part of m->g and how many tensors lie in it; b->n counts the
+    // buckets. Begin with the last tensor; b->n and all of b->bucket are zero now. A bucket is closed by the tensor
+    // with which it reaches `capacity` bytes, and tensor 0 closes the last bucket.
+    for (size_t i = b->n_tensors; i-- > 0;) {
+        Bucket *open = &b->bucket[b->n];
+        b->tensor[i].bucket = b->n;
+        open->part = (Range){ b->tensor[i].at, hi };
+        open->tensors++;
+        if (range_size(open->part) * sizeof(real) < capacity && i > 0) continue;
+        hi = open->part.lo;
+        b->n++;
+    }
+    // END
+}
 
-// A bucket is closed at --bucket bytes; at as many as the smallest tensor has, every tensor has its own. (DDP, for
-// models of many MiB: 25 MiB, and 1 MiB for the first one, so that it starts early.)
-static size_t per_tensor(void) { return tiny.width * sizeof(real); }
+// One message per bucket: the sum over dp of its part of m->g [bucket], 2 (N-1)/N of the bucket's bytes sent per rank.
+// It is under way from here until buckets_wait; backward goes on meanwhile, and must not write into the bucket.
+static void start(Buckets *b, Bucket *k) {
+    k->request = comm_start_all_reduce(b->dp, tensor_flat_range(b->model->g, k->part.lo, k->part.hi));
+}
 
-// ---------------------------------------------------------------- one step, with and without overlap
+// The backward of layer l is done.
+static void layer_is_ready(Buckets *b, const Layer *l) {
+    // EXERCISE 01.04a (8 points): what is ready may go. Say of every tensor of l's units that it is ready, if it is
+    // (buckets_tensor_ready): wte has two uses (Unit.tied_use, tied_to), and its gradient is final only when both parts
+    // are there and are added (model_fold_tied). Then start() every bucket that has become complete, and count it in
+    // b->started. All ranks must start the same buckets in the same order, whatever the order in which they become
+    // complete: in that of their numbers.
+    for (size_t i = 0; i < l->n_units; i++) {
+        const Unit *u = l->units[i];
+        if (u->tied_to) continue;                  // the head's part of wte's gradient waits for the embedding's
+        if (u->tied_use) model_fold_tied(b->model);
+        for (size_t k = 0; k < u->n_params; k++) buckets_tensor_ready(b, &u->params[k]);
+    }
+    while (b->started < b->n && b->bucket[b->started].pending == 0) start(b, &b->bucket[b->started++]);
+    // END
+}
+
+// The hook: every layer of the model is wrapped in these two, so they run where its forward and backward would.
+static void hooked_forward(Layer *l, const Batch *batch, Tensor x, Tensor y, Saved *s) {
+    Buckets *b = l->technique;
+    if (l == &b->model->layers[0]) buckets_arm(b);         // the tensors of all buckets are missing again
+    layer_forward(l->inner, batch, x, y, s);
+}
+static void hooked_backward(Layer *l, const Batch *batch, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    Buckets *b = l->technique;
+    layer_backward(l->inner, batch, x, dy, dx, s);
+    if (b->armed) layer_is_ready(b, l);                    // may start all-reduces, and waits for none
+}
+static const LayerKind hooked = { "reducing layer", hooked_forward, hooked_backward, NULL, NULL };
+
+Buckets *buckets_new(Model *m, Comm *dp, size_t capacity) {
+    Buckets *b = buckets_list_tensors(m, dp);
+    cut(b, capacity);
+    for (size_t i = 0; i < m->n_layers; i++) {
+        layer_wrap(&m->layers[i], &hooked, dp);
+        m->layers[i].technique = b;
+    }
+    return b;
+}
+
+// As DDP does with parameters that a forward did not use. They are found in model order, so here the last bucket is
+// complete first: without the rule of layer_is_ready this rank would start it while the others start the first.
+void buckets_no_work(Buckets *b) {
+    Unit *wte = model_wte(b->model);
+    tensor_fill(b->model->g, 0);               // model_zero_gradients() leaves that to the first backward
+    if (wte && wte->tied_use) tensor_fill(wte->tied_use->g, 0);
+    buckets_arm(b);
+    for (size_t i = 0; b->armed && i < b->model->n_layers; i++) layer_is_ready(b, &b->model->layers[i]);
+}
+
+void buckets_wait(Buckets *b) {
+    buckets_check_complete(b);
+    for (size_t k = 0; k < b->started; k++) comm_wait(b->bucket[k].request);       // the sum is in m->g
+    b->started = 0;
+    b->armed = false;
+}
 
 typedef struct { Comm *dp; Buckets *buckets; } Replica;
 
@@ -40,7 +118,30 @@ static StepResult update(Model *m, Optimizer *o, double loss) {
     return (StepResult){ loss, norm };
 }
 
-// Chapter 01.02: everybody computes, then everybody talks.
+static StepResult overlapped(void *replica, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
+    (void)t;
+    Replica *r = replica;
+    double loss = 0;
+    r->buckets->sync = true;                               // before the forward
+    model_zero_gradients(m);
+    if (mine->B > 0) loss = model_forward_backward(m, mine);           // starts the all-reduces on its way
+    else buckets_no_work(r->buckets);                      // zeros: the others wait for my part of every bucket
+    buckets_wait(r->buckets);                              // nobody may use a gradient before: not norm, not optimizer
+    return update(m, o, loss * mine->token_weight);
+}
+
+// ================================ the experiment ================================
+
+// ---------------------------------------------------------------- data and sizes
+
+enum { SEQUENCES = 7, STEPS = 3 };             // of 4 ranks one has one sequence, the others two; of 8 one has none
+static const ModelConfig tiny = { .layers = 3, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
+
+// A bucket is closed at --bucket bytes; at as many as the smallest tensor has, every tensor has its own. (DDP, for
+// models of many MiB: 25 MiB, and 1 MiB for the first one, so that it starts early.)
+static size_t per_tensor(void) { return tiny.width * sizeof(real); }
+
+// Chapter 01.02: all compute, then all communicate.
 static StepResult at_the_end(void *replica, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
     (void)t;
     Replica *r = replica;
@@ -52,18 +153,6 @@ static StepResult at_the_end(void *replica, Model *m, Optimizer *o, const Traini
     return update(m, o, loss * mine->token_weight);
 }
 
-static StepResult overlapped(void *replica, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
-    (void)t;
-    Replica *r = replica;
-    double loss = 0;
-    r->buckets->sync = true;                               // before the forward
-    model_zero_gradients(m);
-    if (mine->B > 0) loss = model_forward_backward(m, mine);           // starts the all-reduces on its way
-    else buckets_no_work(r->buckets);                      // the others wait for my part of every bucket
-    buckets_wait(r->buckets);                              // nobody may use a gradient before: not norm, not optimizer
-    return update(m, o, loss * mine->token_weight);
-}
-
 // For the picture: a step of each kind.
 static StepResult one_after_the_other(void *replica, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
     at_the_end(replica, m, o, t, mine);
@@ -72,21 +161,17 @@ static StepResult one_after_the_other(void *replica, Model *m, Optimizer *o, con
 
 // ---------------------------------------------------------------- training
 
-typedef struct {
-    size_t buckets, calls, bytes;                          // all-reduces of the training
-    size_t parameters, gradients, communication;           // bytes: now, now, the last step's peak
-    Timing last;                                           // the last step's
-} Measured;
-
-static Trajectory train(Run *run, const Training *t, Step *step, size_t capacity, Measured *seen) {
+static Trajectory train(Run *run, const Training *t, Step *step, size_t capacity, BucketsSeen *seen) {
     Comm *dp = run->world;
     Trajectory c = trajectory_new(run, t);
     Model *m = model_describe(&t->model, model_layers(&t->model));
     model_allocate(m);                                     // functions of the seed: the same weights everywhere
+    // As an earlier step would have left them: a rank that has no sequences now must not add them again.
+    for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, 1);
     Replica r = { dp, buckets_new(m, dp, capacity) };
     comm_ledger_reset(dp);
     training_run(&c, m, t, dp->size, dp->rank, step, &r);
-    *seen = (Measured){ r.buckets->n, dp->ledger[COMM_ALL_REDUCE].calls, comm_bytes_sent(dp),
+    *seen = (BucketsSeen){ r.buckets->n, dp->ledger[COMM_ALL_REDUCE].calls, comm_bytes_sent(dp),
                         memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_peak(MEM_COMMUNICATION),
                         picture_timing(run) };
     comm_all_reduce_doubles(dp, c.loss, t->steps);         // for the log: every rank's part of it
@@ -95,45 +180,10 @@ static Trajectory train(Run *run, const Training *t, Step *step, size_t capacity
     return c;
 }
 
-// ---------------------------------------------------------------- the predictions
-
-// bucket_costs.c follows the recurrence: a bucket begins when it is complete on the last rank and the one before has
-// ended. A step is over when backward and the last bucket are.
-static BucketCosts forecast(size_t N, size_t capacity) {
-    LastBatch *batch = host_alloc(N * sizeof *batch);
-    for (size_t r = 0; r < N; r++) batch[r] = (LastBatch){ .begin = 0, .sequences = part_size(SEQUENCES, N, r) };
-    BucketCosts costs = bucket_costs(&tiny, capacity, N, batch);
-    free(batch);
-    return costs;
-}
-
-static void predict(Run *run, const Measured *is, const Measured *end, const Measured *tensors, size_t capacity) {
-    size_t V = tiny.vocab, C = tiny.width, L = tiny.layers, N = run->world->size, e = sizeof(real);
-    size_t Psi = config_parameters(&tiny);
-    BucketCosts f = forecast(N, capacity), each = forecast(N, per_tensor());
-    double ring = ring_time(ALL_REDUCE_PASSES, N, Psi, e), slowest = work_model(&tiny, part_size(SEQUENCES, N, 0)).time;
-    cost(run, "at the end: all-reduces, 3 steps", "calls", STEPS, (double)end->calls);
-    cost(run, "in buckets: all-reduces, 3 steps", "calls", (double)(STEPS * f.buckets), (double)is->calls);
-    cost(run, "tensor by tensor: all-reduces", "calls", (double)(STEPS * (4 + 12 * L)), (double)tensors->calls);
-    cost(run, "at the end: sent, 3 steps", "bytes", STEPS * ring_bytes(ALL_REDUCE_PASSES, N, Psi, e),
-         (double)end->bytes);
-    cost(run, "in buckets: sent, 3 steps", "bytes", STEPS * f.bytes, (double)is->bytes);
-    cost(run, "tensor by tensor: sent, 3 steps", "bytes", STEPS * each.bytes, (double)tensors->bytes);
-    cost(run, "parameters", "bytes", (double)(Psi * e), (double)is->parameters);
-    cost(run, "gradients (wte twice)", "bytes", (double)((Psi + V * C) * e), (double)is->gradients);
-    cost(run, "in flight: every bucket's sum", "bytes", (double)f.scratch, (double)is->communication);
-    if (!clock_config()->simulated) return;
-    cost(run, "at the end: exposed, all ranks", "ps", (double)N * ring, (double)end->last.exposed);
-    cost(run, "at the end: step", "ps", slowest + ring, (double)end->last.step);
-    cost(run, "in buckets: exposed, all ranks", "ps", f.exposed, (double)is->last.exposed);
-    cost(run, "in buckets: hidden, all ranks", "ps", f.hidden, (double)is->last.hidden);
-    cost(run, "in buckets: step", "ps", f.step, (double)is->last.step);
-}
-
 // ---------------------------------------------------------------- the best size
 
 // A step for every capacity, from a bucket a tensor to one of everything, beside the two that it lies between: all
-// talking after all computing, and no talking at all.
+// communication after all computing, and none at all.
 enum { SIZES = 12 };
 static void sweep(Run *run, const Training *t, const Timing *end, bool files) {
     double x[SIZES], in_buckets[SIZES], at_end[SIZES], alone[SIZES];
@@ -142,7 +192,7 @@ static void sweep(Run *run, const Training *t, const Timing *end, bool files) {
     for (size_t i = 0; i < SIZES; i++) {
         size_t capacity = i ? (size_t)128 << i : per_tensor();
         char name[64];
-        Measured seen;
+        BucketsSeen seen;
         Trajectory c = train(run, &one, overlapped, capacity, &seen);
         trajectory_free(&c);
         x[i] = (double)((size_t)128 << i);
@@ -152,7 +202,7 @@ static void sweep(Run *run, const Training *t, const Timing *end, bool files) {
         snprintf(name, sizeof name, "step, %zu bucket%s of %zu bytes", seen.buckets, seen.buckets > 1 ? "s" : "",
                  capacity);
         if (!clock_config()->simulated) continue;
-        cost(run, name, "ps", forecast(run->world->size, capacity).step, (double)seen.last.step);
+        cost(run, name, "ps", overlap_costs(&tiny, capacity, run->world->size, SEQUENCES).step, (double)seen.last.step);
     }
     PlotLine lines[] = { { "in buckets", in_buckets }, { "at the end", at_end }, { "computing alone", alone } };
     Plot plot = { .title = "a step, by the size of a bucket", .x_label = "bytes a bucket; leftmost: one a tensor",
@@ -166,7 +216,7 @@ static void overlap(Run *run) {
     REQUIRE(capacity >= 1, "--bucket must be at least 1 byte: a bucket of every tensor");
     Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed), .steps = STEPS,
                    .sequences = SEQUENCES, .micro_batches = 1, .recorded = true, .watched = MEM_GRADIENTS };
-    Measured in_buckets, end, tensors, whole_seen, both;
+    BucketsSeen in_buckets, end, tensors, whole_seen, both;
     t.model.seed = run->seed;
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
@@ -188,7 +238,8 @@ static void overlap(Run *run) {
         trajectory_free(&whole);
         trajectory_free(&ordered);
     }
-    predict(run, &in_buckets, &end, &tensors, capacity);
+    const OverlapSizes sizes = { tiny, SEQUENCES, STEPS, capacity, per_tensor() };
+    overlap_compare_costs(run, &sizes, &in_buckets, &end, &tensors);
     Training once = t;
     once.steps = 1;
     Trajectory drawn = train(run, &once, one_after_the_other, capacity, &both);

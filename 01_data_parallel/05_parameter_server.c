@@ -3,8 +3,9 @@
 // question: What if the weights live on a server: what does its link carry, and what if nobody waits for the slowest?
 // vary: SEQUENCES 5..11, STEPS 4..7, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// The first --servers ranks are servers, each with a piece of the weights and of the optimizer's state; the others are
-// workers with a part of the sequences of every step. A worker pulls the weights, finds its gradient and pushes it.
+// The first k ranks (--servers) are servers, each with a piece of the weights and of the optimizer's state
+// (parameter_server.c); the other n are workers with a part of the sequences of every step. A worker pulls the weights
+// (S bytes), finds its gradient and pushes it (S bytes).
 //     synchronous     a server waits for everybody's push, adds them in the workers' order, and updates once: the same
 //                     bits as an all-reduce
 //     asynchronous    a server updates after every push, and answers it at once with what the weights are then, unless
@@ -14,84 +15,137 @@
 // Pushes are served in the order of their arrival by the simulated clock, on every machine. The first worker takes
 // --slow times as long as the others. Left out: workers and servers that get lost.
 #include "01_data_parallel/parameter_server.h"
-#include "01_data_parallel/server_costs.h"
-#include "01_data_parallel/server_log.h"
-#include "common/model/formulas.h"
+#include "01_data_parallel/support/05_costs.h"
+#include "01_data_parallel/support/05_log.h"
 #include "common/lesson/picture.h"
 #include <stdio.h>
 #include <stdlib.h>
 
-// ---------------------------------------------------------------- data and sizes
-
 enum { SEQUENCES = 7, STEPS = 6 };             // STEPS of every worker; it has the same sequences under both rules
-static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
 
-typedef struct {
-    Log log;                                   // of server 0, on all ranks; without lines when synchronous
-    bool one_port;                             // all messages of a server go through one link
-    Snapshot *last;                            // the weights at the end
-    Timing timing;
-    size_t sent, calls, parameters, gradients, optimizer, buffers;
-} Record;
+// ================================ the technique ================================
 
-// ---------------------------------------------------------------- a worker
+// m->g <- the part of the gradient that comes from worker w's sequences of this step; returns their part of the loss.
+double worker_gradient(Model *m, const Training *t, size_t workers, size_t w, size_t step) {
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch *b = training_batches(t, &tokens, step, workers, w);
+    b->number = step;                              // for pictures
+    model_zero_gradients(m);
+    double loss = model_forward_backward(m, b) * b->token_weight;      // 1 / counted tokens of all workers together
+    model_fold_tied(m);
+    free(b);
+    arena_free(&tokens);
+    return loss;
+}
 
-static void work(const Cluster *c, const Training *t, bool asynchronous, Model *m, double *loss, Trajectory *got) {
-    worker_pull(c, m);
+// My gradient [Psi]: to each server its piece, S bytes in all. Does not wait.
+static void push(const Cluster *c, Model *m) {
+    for (size_t s = 0; s < c->servers; s++) comm_send(c->world, cluster_piece(c, m->g, s), s);     // [Psi/k], S/k bytes
+}
+// The weights [Psi], a piece from every server, S bytes in all. Waits for all of them.
+static void pull(const Cluster *c, Model *m) {
+    for (size_t s = 0; s < c->servers; s++) comm_recv(c->world, cluster_piece(c, m->w, s), s);     // [Psi/k], S/k bytes
+}
+
+// got, if given, notes the weights after every step, so that a check sees whether all have the server's bits.
+static void work(const Cluster *c, const Training *t, Model *m, double *loss, Trajectory *got) {
+    pull(c, m);                                            // version 0
     for (size_t step = 0; step < STEPS; step++) {
         loss[step] = worker_gradient(m, t, c->workers, cluster_worker(c), step);
-        worker_push(c, m);
-        worker_pull(c, m);
-        if (asynchronous) continue;
-        char label[32];                        // so that a check sees whether all have the server's bits
+        push(c, m);
+        pull(c, m);
+        char label[32];
         snprintf(label, sizeof label, " of step %zu", step);
-        snapshot_label(got->weights, label);
-        model_snapshot_weights(m, got->weights);
+        if (got) snapshot_label(got->weights, label), model_snapshot_weights(m, got->weights);
     }
 }
 
-// ---------------------------------------------------------------- a server
+// From now on the push of this worker may come: its gradient of my piece [Psi/k], S/k bytes.
+static void expect(const Cluster *c, Inbox *in, size_t worker) {
+    in->coming[worker] = comm_start_recv(c->world, in->piece[worker], c->servers + worker);
+}
+// Waits for it. The gradient is in in->piece[worker] afterwards.
+static void take(Inbox *in, size_t worker) {
+    comm_wait(in->coming[worker]);
+    in->coming[worker] = NULL;
+}
+// My piece of the weights as they are now [Psi/k], S/k bytes.
+static void answer(const Cluster *c, const Model *m, size_t worker) { comm_send(c->world, m->w, c->servers + worker); }
 
-// The gradient that has just been applied, and the weights that came of it.
-static void write_down(Trajectory *got, size_t version, const Model *m, double *squares) {
-    trajectory_record(got, version, m, 0, 0);
-    model_grad_squares(m, squares + version * config_tensors(&m->config));
+// All pushes of a step are in: one update.
+static void update_all(const Cluster *c, Model *m, Optimizer *o, Inbox *in) {
+    // EXERCISE 01.05a (4 points): add the pushes, update once. Every worker's push has come: in->piece[w] is what
+    // worker w found for my piece of the gradient, and carries 1 / (counted tokens of the whole batch) already. Make
+    // m->g their sum, added in the order of the workers and starting from worker 0's (tensor_copy, op_add), so that the
+    // bits are those of a rank-ordered all-reduce. Then update my piece of the weights, once (optimizer_step; nothing
+    // is clipped, so its scale is 1).
+    tensor_copy(m->g, in->piece[0]);
+    for (size_t w = 1; w < c->workers; w++) op_add(m->g, m->g, in->piece[w]);
+    optimizer_step(o, m, 1);
+    // END
 }
 
-static void serve_synchronously(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Trajectory *got, double *squares) {
-    for (size_t w = 0; w < c->workers; w++) server_answer(c, m, w);    // version 0
+static void serve_synchronously(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Notes *notes) {
+    for (size_t w = 0; w < c->workers; w++) answer(c, m, w);           // version 0
     for (size_t step = 0; step < STEPS; step++) {
-        for (size_t w = 0; w < c->workers; w++) server_expect(c, in, w);
-        server_update_all(c, m, o, in);
-        for (size_t w = 0; w < c->workers; w++) server_answer(c, m, w);
-        write_down(got, step, m, squares);
+        for (size_t w = 0; w < c->workers; w++) expect(c, in, w);
+        for (size_t w = 0; w < c->workers; w++) take(in, w);           // waits for the slowest
+        update_all(c, m, o, in);
+        for (size_t w = 0; w < c->workers; w++) answer(c, m, w);       // n S/k bytes
+        notes_version(notes, step, m);
     }
 }
 
-static void serve_as_they_come(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Log *log, Trajectory *got,
-                               double *squares) {
+// Whose push is next, of those that are expected.
+static size_t next_push(const Cluster *c, const Inbox *in) {
+    size_t next = 0;
+    while (next < c->workers && !in->coming[next]) next++;
+    if (next == c->workers) fault("every worker waits, and no push is on its way: may nobody begin a step?");
+    // EXERCISE 01.05b (3 points): whose push is next. in->coming[w] is NULL for a worker from which no push is
+    // expected; `next` is the first from which one is. Make it the one whose push arrives first, and of those that
+    // arrive at the same moment the one with the lowest number. comm_arrival(in->coming[w]) says when a push arrives;
+    // it really waits until it is there, so ask for every expected one: then the answer is the same on every machine.
+    for (size_t w = next + 1; w < c->workers; w++)
+        if (in->coming[w] && comm_arrival(in->coming[w]) < comm_arrival(in->coming[next])) next = w;
+    // END
+    return next;
+}
+
+// May a worker that has done so many steps begin another one, if none may be more than `staleness` steps ahead of the
+// slowest?
+static bool may_go_on(const Cluster *c, const size_t *done, size_t worker, size_t staleness) {
+    bool may = true;
+    // EXERCISE 01.05c (3 points): the bound on staleness. done[w] is how many pushes of worker w, of c->workers, are in
+    // the weights. `worker` may begin its next step if it has done at most `staleness` steps more than the one that has
+    // done fewest. Set `may`.
+    for (size_t w = 0; w < c->workers; w++) may = may && done[worker] <= done[w] + staleness;
+    // END
+    return may;
+}
+
+static void serve_as_they_come(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Log *log, Notes *notes) {
     size_t *done = host_alloc(c->workers * sizeof *done), *taken = host_alloc(c->workers * sizeof *taken);
     bool *waits = host_alloc(c->workers * sizeof *waits);              // for an answer
     for (size_t w = 0; w < c->workers; w++) {
-        server_answer(c, m, w);
-        server_expect(c, in, w);
+        answer(c, m, w);                                               // version 0
+        expect(c, in, w);
     }
     for (size_t version = 0; version < c->workers * STEPS; version++) {
-        size_t next = server_next(c, in);
+        size_t next = next_push(c, in);
         log->line[version] = (Served){ next, taken[next], comm_arrival(in->coming[next]) };
-        server_take(in, next);
-        tensor_copy(m->g, in->piece[next]);
-        optimizer_step(o, m, 1);
+        take(in, next);
+        tensor_copy(m->g, in->piece[next]);                            // one worker's gradient,
+        optimizer_step(o, m, 1);                                       // one update
         done[next]++;
         waits[next] = true;
-        write_down(got, version, m, squares);
+        notes_version(notes, version, m);
         // This push may have been the one for which others waited.
         for (size_t w = 0; w < c->workers; w++) {
-            if (!waits[w] || !server_lets_go(c, done, w, log->staleness)) continue;
-            server_answer(c, m, w);
+            if (!waits[w] || !may_go_on(c, done, w, log->staleness)) continue;
+            answer(c, m, w);                                           // S/k bytes, to this worker alone
             waits[w] = false;
             taken[w] = version + 1;
-            if (done[w] < STEPS) server_expect(c, in, w);
+            if (done[w] < STEPS) expect(c, in, w);
         }
     }
     free(done);
@@ -99,7 +153,16 @@ static void serve_as_they_come(const Cluster *c, Model *m, Optimizer *o, Inbox *
     free(waits);
 }
 
-// ---------------------------------------------------------------- training
+// ================================ the experiment ================================
+
+static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
+
+typedef struct {
+    Log log;                                   // of server 0, on all ranks; without lines when synchronous
+    bool one_port;                             // all messages of a server go through one link
+    Snapshot *last;                            // the weights at the end
+    ServerSeen seen;
+} Record;
 
 static Trajectory train(Run *run, const Cluster *c, const Training *t, Record *is) {
     Training updates = *t;
@@ -107,9 +170,10 @@ static Trajectory train(Run *run, const Cluster *c, const Training *t, Record *i
     Trajectory got = trajectory_new(run, &updates);
     Optimizer o = t->optimizer;
     Model *m = cluster_model(c, &t->model);
-    double loss[STEPS], *squares = host_alloc(updates.steps * config_tensors(&tiny) * sizeof *squares);
+    Notes notes = { &got, host_alloc(updates.steps * config_tensors(&tiny) * sizeof *notes.squares) };
+    double loss[STEPS];
     is->last = snapshot_new(run);
-    comm_all_reduce_doubles(c->world, squares, 1);             // all begin at the same moment
+    comm_all_reduce_doubles(c->world, notes.squares, 1);            // all begin at the same moment
     comm_ledger_reset(c->world);
     is->log.begin = clock_now();
     picture_begin(run, MEM_ACTIVATIONS);
@@ -117,25 +181,20 @@ static Trajectory train(Run *run, const Cluster *c, const Training *t, Record *i
     if (cluster_serves(c)) {
         Inbox in = inbox_new(c, m);
         optimizer_allocate(&o, m);
-        if (is->log.line) serve_as_they_come(c, m, &o, &in, &is->log, &got, squares);
-        else serve_synchronously(c, m, &o, &in, &got, squares);
-        is->buffers = memory_now(MEM_COMMUNICATION);
+        if (is->log.line) serve_as_they_come(c, m, &o, &in, &is->log, &notes);
+        else serve_synchronously(c, m, &o, &in, &notes);
+        is->seen.buffers = memory_now(MEM_COMMUNICATION);
         model_snapshot_weights(m, is->last);
         inbox_free(&in);
-    } else {
-        work(c, t, is->log.line, m, loss, &got);
-    }
+    } else work(c, t, m, loss, is->log.line ? NULL : &got);
     clock_set_one_port(false);
     picture_end(run);
-    is->timing = picture_timing(run);
-    is->sent = comm_bytes_sent(c->world);
-    is->calls = c->world->ledger[COMM_SEND].calls;
-    is->parameters = memory_now(MEM_PARAMETERS);
-    is->gradients = memory_now(MEM_GRADIENTS);
-    is->optimizer = memory_now(MEM_OPTIMIZER);
-    log_tell(&is->log, c, &got, loss, squares, config_tensors(&tiny));
+    is->seen = (ServerSeen){ picture_timing(run), comm_bytes_sent(c->world), c->world->ledger[COMM_SEND].calls,
+                             memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER),
+                             is->seen.buffers };
+    log_tell(&is->log, c, &notes, loss, config_tensors(&tiny));
     model_free(m);
-    free(squares);
+    free(notes.squares);
     return got;
 }
 
@@ -143,35 +202,6 @@ static void forget(Record *is) {
     log_free(&is->log);
     snapshot_free(is->last);
 }
-
-// ---------------------------------------------------------------- the predictions
-
-// z: for the times, which server_costs.c works out.
-static void predict(Run *run, const Cluster *c, const ServerSizes *z, const Record *is, const Record *port,
-                    double ring_sent) {
-    size_t V = tiny.vocab, C = tiny.width, Psi = config_parameters(&tiny), e = sizeof(real);
-    size_t n = z->workers, k = z->servers;
-    bool serves = cluster_serves(c);
-    size_t piece = serves ? part_size(Psi, k, c->world->rank) : 0;
-    double busy = 0;
-    for (size_t w = 0; w < n; w++) busy += STEPS * server_computing(z, w);
-    size_t pushes = STEPS * Psi * e, answers = (STEPS + 1) * n * piece * e;      // the first answer is version 0
-    cost(run, "sent: S a push, or n S/k of answers, a step", "bytes", (double)(serves ? answers : pushes),
-         (double)is->sent);
-    cost(run, "messages", "calls", (double)(serves ? (STEPS + 1) * n : STEPS * k), (double)is->calls);
-    cost(run, "sent, one step in a ring of the workers", "bytes", serves ? 0 : ring_bytes(ALL_REDUCE_PASSES, n, Psi, e),
-         ring_sent);
-    cost(run, "parameters (server: its piece)", "bytes", (double)((serves ? piece : Psi) * e), (double)is->parameters);
-    cost(run, "gradients (worker: wte twice)", "bytes", (double)((serves ? piece : Psi + V * C) * e),
-         (double)is->gradients);
-    cost(run, "AdamW's m and v: on servers only", "bytes", (double)(2 * piece * e), (double)is->optimizer);
-    cost(run, "buffers: a piece from every worker", "bytes", (double)(n * piece * e), (double)is->buffers);
-    cost(run, "computing, all ranks", "ps", busy, (double)is->timing.busy);
-    cost(run, "synchronous, a link for each worker", "ps", server_all_steps(z, false), (double)is->timing.step);
-    cost(run, "synchronous, one port a server", "ps", server_all_steps(z, true), (double)port->timing.step);
-}
-
-// ---------------------------------------------------------------- the lesson
 
 static void compare(Run *run, const Cluster *c, const char *what, Trajectory *got, Trajectory *want) {
     char line[96];
@@ -243,14 +273,13 @@ static void parameter_server(Run *run) {
     show(run, &c, &t, (Log){0}, PICTURE_NO_FILES);
     show(run, &c, &t, log_new(c.workers, STEPS, STEPS), PICTURE_NO_FILES);
     show(run, &c, &t, log_new(c.workers, STEPS, s), PICTURE_CHART);
-    double pushes = STEPS * (double)c.workers * 1e9 / (double)sync.timing.step;
+    double pushes = STEPS * (double)c.workers * 1e9 / (double)sync.seen.timing.step;
     say(run, "\n%-15s %12s %18s %24s", "", "pushes a ms", "most steps ahead", "versions behind (bound)");
     say(run, "%-15s %12.3f %18d %17d (0)", "synchronous", pushes, 0, 0);
     for (size_t i = 0; i < 3; i++) log_say(run, &is[i].log);
     say(run, "(pushes until the first worker is through)");
-    cluster_say_traffic(run, &c, config_parameters(&tiny), (double)sync.timing.step / STEPS,
-                        (double)port.timing.step / STEPS);
-    predict(run, &c, &z, &adam, &port, cluster_ring(&c, config_parameters(&tiny)));
+    server_say_traffic(run, &z, sync.seen.timing.step, port.seen.timing.step);
+    server_compare_costs(run, &z, &adam.seen, port.seen.timing.step);
     Record *all[] = { &sync, &port, &is[0], &is[1], &is[2], &adam, &adam_is };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) forget(all[i]);
     data_free(&t.data);

@@ -7,12 +7,12 @@
 // unequal speed (--slow), and from step 5 on device 0 is four times as slow as before. Three ways to cut the batch:
 //     equal     as many sequences for everybody
 //     static    in proportion to the speeds before the training, which are known
-//     dynamic   in proportion to the speeds of the steps before, which are measured and told to everybody
+//     dynamic   in proportion to the speeds of the steps before, which every rank measures and sends to all others
 // Whatever the shares, a token weighs 1 / (counted tokens of the whole batch), and the gradient is the unsplit one.
 // Speeds and times are those of the simulated clock. Left out: devices with too little memory for their share.
-#include "01_data_parallel/balance.h"
-#include "01_data_parallel/balance_costs.h"
 #include "01_data_parallel/data_parallel.h"
+#include "01_data_parallel/support/07_costs.h"
+#include "01_data_parallel/support/07_devices.h"
 #include "common/measure/clock.h"
 #include "common/lesson/training.h"
 #include "common/model/formulas.h"
@@ -23,22 +23,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---------------------------------------------------------------- data and sizes
-
 enum { SEQUENCES = 26, STEPS = 12, CHANGE = 5, CHANGED = 4 };          // from step 5 on device 0 takes 4 times as long
 static const ModelConfig tiny = { .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
 
-typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
-static const char *const policy_name[] = { "equal", "static", "dynamic" };
-
-// What a training leaves behind besides its Trajectory: who had which sequences, and how long each step took.
-typedef struct {
-    Range share[STEPS * SEQUENCES];                        // [STEPS][n]; there are no more devices than sequences
-    double time[STEPS];                                    // picoseconds, alike on all ranks
-    size_t calls, bytes, activations;                      // all-reduces; what they sent; the last step's peak
-} Record;
-
-// ---------------------------------------------------------------- one step, cut where the ranks must talk
+// ================================ the technique ================================
 
 static double local_gradients(Model *m, const Data *d, uint64_t step, Range mine) {
     Arena tokens = arena(MEM_WORKSPACE);
@@ -50,8 +38,12 @@ static double local_gradients(Model *m, const Data *d, uint64_t step, Range mine
     return loss;
 }
 
-// took: the picoseconds I computed for my share. rate[n]: sequences a picosecond of every device, as far as known, the
-// same numbers on every rank: only so will all cut the next batch in the same places.
+// What is known of the devices. rate[n]: sequences a picosecond of each, 0 as long as nothing is known; the same on
+// every rank: only so will all cut the next batch in the same places. took: the picoseconds I computed for my share.
+typedef struct { double *rate, took; bool measured; } Speeds;
+
+// After a measured step: the times of all ranks, in one all-reduce of n doubles (2 (n-1)/n of 8 n bytes), and what
+// follows for the rates.
 static void observe(Comm *dp, const Range *share, double took, double *rate) {
     double *times = host_alloc(dp->size * sizeof *times);  // zeros
     // EXERCISE 01.07a (4 points): learn from the last step. Make the time that each rank took known to all ranks, with
@@ -60,7 +52,7 @@ static void observe(Comm *dp, const Range *share, double took, double *rate) {
     // else the mean of what it was and `now`, which smooths the noise that real steps have. A rank that had no
     // sequences keeps its rate.
     times[dp->rank] = took;
-    comm_all_reduce_doubles(dp, times, dp->size);          // n numbers, beside a gradient of thousands
+    comm_all_reduce_doubles(dp, times, dp->size);          // n doubles, beside a gradient of thousands
     for (size_t r = 0; r < dp->size; r++) {
         if (range_size(share[r]) == 0) continue;
         double now = (double)range_size(share[r]) / times[r];
@@ -70,18 +62,55 @@ static void observe(Comm *dp, const Range *share, double took, double *rate) {
     free(times);
 }
 
+// A device takes (size + 1) / rate with one sequence more. The one that would be done with it first.
+static size_t first_done(const Range *share, const double *rate, size_t n) {
+    size_t best = 0;
+    for (size_t r = 1; r < n; r++)
+        if ((double)(range_size(share[r]) + 1) * rate[best] < (double)(range_size(share[best]) + 1) * rate[r]) best = r;
+    return best;
+}
+
+void balance_shares(Range *share, const double *rate, size_t n, size_t total) {
+    double sum = 0;
+    size_t given = 0;
+    for (size_t r = 0; r < n; r++) sum += rate[r];
+    for (size_t r = 0; r < n; r++) {           // the whole part of its exact share: the size here, the place below
+        share[r] = sum > 0 ? (Range){ 0, (size_t)((double)total * rate[r] / sum) } : shard_range(total, n, r);
+        given += range_size(share[r]);
+    }
+    // Fewer than n sequences are left, one for each fraction cut off. The largest fraction need not be the right place:
+    // it may be the slowest device's, and then everybody waits for its one sequence.
+    for (; given < total; given++) share[first_done(share, rate, n)].hi++;
+    for (size_t r = 0, lo = 0; r < n; lo = share[r].hi, r++) share[r] = (Range){ lo, lo + range_size(share[r]) };
+}
+
+// A step up to its gradient: shares in proportion to the rates, the gradient of mine, the all-reduce of 02_all_reduce.
+static double balanced_gradients(Comm *dp, Model *m, const Data *data, size_t step, Range *share, Speeds *known) {
+    balance_shares(share, known->rate, dp->size, SEQUENCES);
+    Picoseconds begin = clock_now();
+    double loss = local_gradients(m, data, step, share[dp->rank]);
+    known->took = (double)(clock_now() - begin);           // before the all-reduce, in which all wait for the slowest
+    data_parallel_all_reduce(dp, m);                       // the whole gradient, 2 (n-1)/n of its bytes
+    if (known->measured) observe(dp, share, known->took, known->rate);
+    return loss;
+}
+
+// ================================ the experiment ================================
+
+typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
+static const char *const policy_name[] = { "equal", "static", "dynamic" };
+
+// What a training leaves behind besides its Trajectory: who had which sequences, and how long each step took.
+typedef struct {
+    Range share[STEPS * SEQUENCES];                        // [STEPS][n]; there are no more devices than sequences
+    double time[STEPS];                                    // picoseconds, alike on all ranks
+    double took[STEPS];                                    // those of my share
+    size_t calls, bytes, activations;                      // all-reduces; what they sent; the last step's peak
+} Record;
+
 // What is known before the first step. All 0 is nothing: equal shares.
 static void first_rates(double *rate, const Devices *d, Policy policy) {
     for (size_t r = 0; r < d->n; r++) rate[r] = policy == STATIC ? 1 / (double)devices_slowness(d, r, 0) : 0;
-}
-
-static double step_gradients(Comm *dp, Model *m, const Data *data, size_t step, const Range *share, double *rate) {
-    Picoseconds begin = clock_now();
-    double loss = local_gradients(m, data, step, share[dp->rank]);
-    double took = (double)(clock_now() - begin);           // before the all-reduce, in which all wait for the slowest
-    data_parallel_all_reduce(dp, m);
-    if (rate) observe(dp, share, took, rate);
-    return loss;
 }
 
 static Trajectory train(Run *run, const Training *t, const Devices *d, Policy policy, Record *is) {
@@ -89,19 +118,18 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
     Trajectory c = trajectory_new(run, t);
     Optimizer o = t->optimizer;
     Model *m = model_describe(&t->model, model_layers(&t->model));
-    double *rate = host_alloc(d->n * sizeof *rate);
+    Speeds known = { .rate = host_alloc(d->n * sizeof *known.rate), .measured = policy == DYNAMIC };
     model_allocate(m);
     optimizer_allocate(&o, m);
-    first_rates(rate, d, policy);
+    first_rates(known.rate, d, policy);
     comm_ledger_reset(dp);
     for (size_t step = 0; step < STEPS; step++) {
-        Range *share = is->share + step * d->n;
         memory_reset_peaks();
-        balance_shares(share, rate, d->n, SEQUENCES);
         clock_set_speed(1 / (double)devices_slowness(d, dp->rank, step));
         Picoseconds begin = clock_now();
-        double loss = step_gradients(dp, m, &t->data, step, share, policy == DYNAMIC ? rate : NULL);
+        double loss = balanced_gradients(dp, m, &t->data, step, is->share + step * d->n, &known);
         is->time[step] = (double)(clock_now() - begin);
+        is->took[step] = known.took;
         double norm = model_grad_norm(m, NULL);
         optimizer_step(&o, m, 1);
         trajectory_record(&c, step, m, loss, norm);
@@ -111,18 +139,35 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
     is->activations = memory_peak(MEM_ACTIVATIONS);
     comm_all_reduce_doubles(dp, c.loss, STEPS);            // for the log: every rank's part of it
     model_free(m);
-    free(rate);
+    free(known.rate);
     return c;
 }
 
 // ---------------------------------------------------------------- the predictions
 
-// balance_costs.c works out the times, and the bounds on them.
+// support/07_costs.c works out the times, and the bounds on them.
 static BalanceSizes sizes_of(Policy policy) {
     return (BalanceSizes){ tiny, SEQUENCES, STEPS, policy == STATIC, policy == DYNAMIC };
 }
 // Forward and backward of B sequences at the full rate, in ps.
 static double computing(size_t B) { return work_model(&tiny, B).time; }
+
+// Could sequences be cut, all devices would end together.
+static double ideal(const Devices *d, size_t step) { return computing(SEQUENCES) / devices_summed_speed(d, step); }
+
+// That is the time in which all devices together do the batch, each as many sequences a picosecond as it was seen to do
+// in the equal shares of this step. But for a hundredth: the products of fast devices last whole picoseconds.
+static void check_ideal(Run *run, const Devices *d, const Record *equal) {
+    bool right = true;
+    for (size_t step = 0; step < STEPS; step++) {
+        double rate = (double)range_size(equal->share[step * d->n + run->world->rank]) / equal->took[step];
+        ledger_pause();
+        comm_all_reduce_doubles(run->world, &rate, 1);     // of all devices together
+        ledger_resume();
+        right = right && fabs(ideal(d, step) * rate / SEQUENCES - 1) < 0.01;
+    }
+    check_true(run, "ideal", "the time at the measured speeds", right);
+}
 
 static void check_bounds(Run *run, const Devices *d, const Record *is) {
     bool known = true, measured = true;
@@ -179,7 +224,7 @@ static void show_times(Run *run, const Devices *d, const Record *is) {
             at += (size_t)snprintf(shares + at, sizeof shares - at, " %zu", range_size(share[r]));
         x[step] = (double)step;
         for (size_t p = 0; p < POLICIES; p++) y[p][step] = is[p].time[step] / computing(1);
-        y[POLICIES][step] = computing(SEQUENCES) / computing(1) / devices_summed_speed(d, step);
+        y[POLICIES][step] = ideal(d, step) / computing(1);
         say(run, "%4zu %8.2f %8.2f %8.2f %7.2f  %s\n", step, y[0][step], y[1][step], y[2][step], y[3][step], shares);
     }
     PlotLine lines[] = { { "equal", y[0] }, { "static", y[1] }, { "dynamic", y[2] }, { "ideal", y[3] } };
@@ -192,21 +237,20 @@ static void show_times(Run *run, const Devices *d, const Record *is) {
 // A step with equal shares, and then one with shares in proportion to the speeds.
 static void show_steps(Run *run, const Training *t, const Devices *d) {
     Model *m = model_describe(&t->model, model_layers(&t->model));
-    double *rate = host_alloc(d->n * sizeof *rate);
+    Speeds known = { .rate = host_alloc(d->n * sizeof *known.rate) };
     Range *share = host_alloc(d->n * sizeof *share);
     model_allocate(m);
     clock_set_speed(1 / (double)devices_slowness(d, run->world->rank, 0));
     picture_begin(run, MEM_ACTIVATIONS);
     for (Policy p = EQUAL; p <= STATIC; p++) {
-        first_rates(rate, d, p);
-        balance_shares(share, rate, d->n, SEQUENCES);
-        step_gradients(run->world, m, &t->data, 0, share, NULL);
+        first_rates(known.rate, d, p);
+        balanced_gradients(run->world, m, &t->data, 0, share, &known);
     }
     picture_end(run);
     picture_show(run, "a step with equal shares, then one in proportion to the speeds",
                  steps_in_files(run) ? PICTURE_CHART : PICTURE_NO_FILES);
     model_free(m);
-    free(rate);
+    free(known.rate);
     free(share);
 }
 
@@ -236,6 +280,7 @@ static void balance(Run *run) {
     trajectory_free(&whole);
     show_times(run, &d, is);
     show_steps(run, &t, &d);
+    check_ideal(run, &d, &is[EQUAL]);
     check_bounds(run, &d, is);
     for (Policy p = EQUAL; p < POLICIES; p++) costs(run, &d, p, &is[p]);
     data_free(&t.data);

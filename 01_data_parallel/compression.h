@@ -48,8 +48,8 @@ typedef struct {
 // q's first values are functions of seed, the same on every rank. m: allocated.
 Compression *compression_new(Comm *dp, const CompressionPlan *plan, const Model *m, uint64_t seed);
 void compression_free(Compression *c);
-// g [1, size]: mine before; afterwards what all ranks believe the sum over ranks to be, the same bits on each.
-// Collective.
+// In 06_compression.c. g [1, size]: mine before; afterwards what all ranks believe the sum over ranks to be, the same
+// bits on each. Collective.
 void compression_all_reduce(Compression *c, Tensor g);
 
 // ---- pieces that the reference on one device has in common ----
@@ -68,4 +68,28 @@ void compressed_buckets_free(CompressedBucket *b, size_t n);
 static inline size_t words_of(size_t n, size_t bits) { return ceil_div(n, 8 * sizeof(real) / bits); }
 // The numbers in my part of these words: parts are cut between words.
 Range numbers_of_part(size_t n, size_t bits, size_t parts, size_t part);
+
+// ---- helpers: nothing is sent in them ----
+void compression_subtract(Tensor y, Tensor x);                      // y -= x
+// HALF. Returns the largest |g|, one element. Then: words <- fp16 of scale g;  sum += what words say;  g <- what words
+// say, divided by scale.
+Tensor half_largest(Arena *a, Tensor g);
+void half_write(Tensor words, Tensor g, double scale);
+void half_add(Tensor sum, Tensor words);
+void half_read(Tensor g, Tensor words, double scale);
+// TOP_K. message [words_of(k, 32) + k] <- places and values of the k largest elements of x;  y += what a message says.
+void top_k_write(Tensor message, Tensor x, size_t k);
+void top_k_add(Tensor y, Tensor message, size_t k);
+// ONE_BIT. words <- the signs of x, scale [1] <- its scale; returns what they say, scale * sign (padding bits are
+// zero). Then: sum += what words say;  x <- what they say from sign `first` on.
+Tensor one_bit_write(Arena *a, Tensor words, Tensor scale, Tensor x);
+void one_bit_add(Tensor sum, Tensor words, Tensor scale);
+void one_bit_read(Tensor x, Tensor words, size_t first, Tensor scale);
+// POWER_SGD. Elements that it sends of a bucket: vectors and small matrices as they are; every P; every Q.
+typedef struct { size_t rest, p, q; } PowerLengths;
+PowerLengths power_lengths(const CompressedBucket *b);
+Tensor power_matrix(Tensor flat, const Matrix *m);              // where it lies in its bucket
+Tensor power_next(Tensor list, size_t *at, size_t rows, size_t cols);      // the next matrix of a list of such
+void power_pack(const CompressedBucket *b, Tensor rest, Tensor g);         // what is sent as it is, side by side;
+void power_unpack(const CompressedBucket *b, Tensor g, Tensor rest);       // and back
 #endif

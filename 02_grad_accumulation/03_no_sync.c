@@ -8,7 +8,6 @@
 // all-reduce, as in chapter 01. PyTorch calls this no_sync. A second way sends the same bytes while the last
 // micro-batch's backward still runs: DDP's buckets (01.04). The forgetful twin of the experiment reduces after every
 // micro-batch: its numbers are right, and it sends m times as much.
-#include "01_data_parallel/buckets.h"
 #include "01_data_parallel/data_parallel.h"
 #include "02_grad_accumulation/support/03_costs.h"
 #include "common/lesson/training.h"

@@ -173,7 +173,7 @@ static const char *const names[] = {"read", "only"};
 const char *name(int i);
 const char *name(int i) { return names[i]; }
 END
-printf '#include "02_two/two.h"\n#include <cuda_runtime.h>\n' >"$bad/common/tensor.c"
+printf '#include "02_two/two.h"\n#include <cuda_runtime.h>\n' >"$bad/common/thing.c"
 printf '#include "common/base/util.h"\n#include "common/comm/comm.h"\n#include "ops.h"\n' >"$bad/common/tensor/ops.c"
 { yes '// a long lesson' | head -n 300; printf '//%0119d\n' 0; } >"$bad/03_three/02_long.c"
 printf '// EXERCISE 02.01%s (3 points): a task\n' a b c >>"$bad/02_two/01_by_hand.c"
@@ -196,9 +196,9 @@ has "the check of globals sees all four kinds" "static_zero static_one thread_ow
 clean "and lets constants pass" among "fine\|three" writable_globals o
 has "the check of backend names sees mpi.h" "01_by_hand.c:4" \
     backend_names
-has "the check of CUDA's names sees a file of common/ that should not know them" "common/tensor.c:2" \
+has "the check of CUDA's names sees a file of common/ that should not know them" "common/thing.c:2" \
     gpu_names
-has "the check of includes sees a later chapter, and a chapter in common/" "01_by_hand.c:3 common/tensor.c:1" \
+has "the check of includes sees a later chapter, and a chapter in common/" "01_by_hand.c:3 common/thing.c:1" \
     wrong_includes
 clean "and lets an earlier chapter pass" among "^03_three" wrong_includes
 has "the check of arrows sees a folder above, and a name without its folder" "ops.c:2 ops.c:3" wrong_arrows

@@ -1,7 +1,8 @@
 // 03_costs.c: see 03_costs.h.
+#include "01_data_parallel/data_parallel.h"
 #include "02_grad_accumulation/support/03_costs.h"
 #include <stdlib.h>
-#include "01_data_parallel/bucket_costs.h"
+#include "01_data_parallel/support/04_costs.h"
 #include "common/model/formulas.h"
 
 // Micro-batch k of rank r: the batch is cut in N shards, and each shard in m.

@@ -1,5 +1,5 @@
-// server_log.c: see server_log.h.
-#include "01_data_parallel/server_log.h"
+// 05_log.c: see 05_log.h.
+#include "01_data_parallel/support/05_log.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,14 @@ static void tell_lines(Log *log, const Cluster *c) {
     free(mine);
 }
 
-void log_tell(Log *log, const Cluster *c, Trajectory *got, const double *loss, double *squares, size_t tensors) {
+void notes_version(Notes *notes, size_t version, const Model *m) {
+    trajectory_record(notes->got, version, m, 0, 0);
+    model_grad_squares(m, notes->squares + version * config_tensors(&m->config));
+}
+
+void log_tell(Log *log, const Cluster *c, Notes *notes, const double *loss, size_t tensors) {
+    Trajectory *got = notes->got;
+    double *squares = notes->squares;
     size_t updates = got->steps, seen = 0;
     if (log->line) tell_lines(log, c);
     for (size_t v = 0; v < updates && !cluster_serves(c); v++)

@@ -1,5 +1,5 @@
-// compression_reference.c: see compression_reference.h.
-#include "01_data_parallel/compression_reference.h"
+// 06_reference.c: see 06_reference.h.
+#include "01_data_parallel/support/06_reference.h"
 #include <math.h>
 #include <stdlib.h>
 #include "01_data_parallel/compression_items.h"

@@ -1,8 +1,8 @@
-// server_log.h: what an asynchronous parameter server did, line by line; what it must have done; and the reference.
+// 05_log.h: what an asynchronous parameter server did, line by line; what it must have done; and the reference.
 #ifndef SERVER_LOG_H
 #define SERVER_LOG_H
 #include "01_data_parallel/parameter_server.h"
-#include "01_data_parallel/server_costs.h"
+#include "01_data_parallel/support/05_costs.h"
 
 // A push: of which worker, the version of the weights that its gradient was taken at, and when it arrived.
 typedef struct { size_t worker, taken; Picoseconds arrival; } Served;
@@ -17,9 +17,13 @@ typedef struct {
 Log log_new(size_t workers, size_t steps, size_t staleness);
 void log_free(Log *log);
 
+// What a server writes down, for the comparison alone: of every version of its piece of the weights the gradient that
+// was applied, the weights that came of it, and the gradient's squares, per update and tensor.
+typedef struct { Trajectory *got; double *squares; } Notes;
+void notes_version(Notes *notes, size_t version, const Model *m);
 // After a training, collective. All get server 0's log, the losses (of each update; each worker has those of its steps)
-// and the norms (from each server's squares, per update and tensor), for the comparison: the training needs none.
-void log_tell(Log *log, const Cluster *c, Trajectory *got, const double *loss, double *squares, size_t tensors);
+// and the norms (from each server's squares), for the comparison: the training needs none.
+void log_tell(Log *log, const Cluster *c, Notes *notes, const double *loss, size_t tensors);
 // The reference: one device (rank 0, uncounted) that takes each push's gradient at the version of the weights which its
 // worker had, and applies it to the newest. A step of the Trajectory is a line of the log.
 Trajectory log_replay(Run *run, const Training *t, const Log *log);

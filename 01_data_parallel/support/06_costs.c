@@ -1,5 +1,7 @@
-// compression_costs.c: see compression_costs.h. Each unit of the model is a bucket: wte, wpe, blocks, the last norm.
-#include "01_data_parallel/compression_costs.h"
+// 06_costs.c: see 06_costs.h. Each unit of the model is a bucket: wte, wpe, blocks, the last norm.
+#include "01_data_parallel/support/06_costs.h"
+#include <stdio.h>
+#include "common/lesson/lesson.h"
 #include "common/model/formulas.h"
 
 typedef struct { size_t rows, cols; } Shape;
@@ -81,4 +83,24 @@ CompressionCosts compression_costs(const ModelConfig *c, const CompressionPlan *
     }
     all.buffers = all.factors + most;
     return all;
+}
+
+void compression_compare_costs(Run *run, const ModelConfig *c, const CompressionPlan *plan, const char *name,
+                               size_t steps, const CompressionSeen *is) {
+    size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(c), wte = c->vocab * c->width;
+    CompressionCosts want = compression_costs(c, plan, N, run->world->rank);
+    double exact = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);
+    char line[5][64];
+    snprintf(line[0], sizeof *line, "%s: sent a step", name);
+    snprintf(line[1], sizeof *line, "%s: calls a step", name);
+    snprintf(line[2], sizeof *line, "%s: gradients and errors", name);
+    snprintf(line[3], sizeof *line, "%s: buffers between steps", name);
+    snprintf(line[4], sizeof *line, "%s: buffers, peak", name);
+    cost(run, line[0], "bytes", want.sent, (double)is->sent / (double)steps);
+    cost(run, line[1], "calls", (double)want.calls, (double)is->calls / (double)steps);
+    cost(run, line[2], "bytes", (double)((Psi + wte + want.errors) * e), (double)is->gradients);      // wte twice
+    cost(run, line[3], "bytes", (double)(want.factors * e), (double)is->kept);
+    cost(run, line[4], "bytes", (double)(want.buffers * e), (double)is->buffers);
+    say(run, "  %-10s %8.0f of %8.0f bytes a step: %5.1f %%\n", name, want.sent, exact,
+        N > 1 ? 100 * want.sent / exact : 0);
 }

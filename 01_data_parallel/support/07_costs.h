@@ -1,14 +1,14 @@
-// balance_costs.h: how long the steps of 07_balance must take, and how long they may.
+// 07_costs.h: how long the steps of 07_balance must take, and how long they may.
 #ifndef BALANCE_COSTS_H
 #define BALANCE_COSTS_H
-#include "01_data_parallel/balance.h"
+#include "01_data_parallel/support/07_devices.h"
 #include "common/model/layer.h"
 
 typedef struct {
     ModelConfig model;
     size_t sequences, steps;                       // sequences of a step, of all devices together
     bool known;                                    // shares in proportion to the speeds before the training;
-    bool told;                                     // or to those of the steps before. Neither: equal shares
+    bool measured;                                 // or to those of the steps before. Neither: equal shares
 } BalanceSizes;
 // time[steps] in picoseconds; share[steps][d->n], each device's sequences.
 void balance_forecast(BalanceSizes z, const Devices *d, Range *share, double *time);

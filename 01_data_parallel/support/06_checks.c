@@ -1,8 +1,9 @@
-// compression_checks.c: see compression_checks.h.
-#include "01_data_parallel/compression_checks.h"
+// 06_checks.c: see 06_checks.h.
+#include "01_data_parallel/support/06_checks.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "common/lesson/lesson.h"
+#include "common/lesson/training.h"
 #include "common/tensor/random.h"
 
 // ---------------------------------------------------------------- the books
@@ -108,4 +109,70 @@ void made_gradient(Run *run, const Model *m, Kind kind) {
             arena_free(&a);
         }
     free(host);
+}
+
+// ---------------------------------------------------------------- where compression loses nothing
+
+static void check_exact(Run *run, const ModelConfig *model, const CompressionPlan *plan, Kind kind, const char *name,
+                        double limit) {
+    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
+    Model *m = model_describe(model, model_layers(model));
+    model_allocate(m);
+    Compression *c = compression_new(run->world, plan, m, run->seed);
+    made_gradient(run, m, kind);
+    compression_all_reduce(c, m->g);
+    model_snapshot_gradients(m, got);
+    made_gradient(run, m, kind);
+    comm_all_reduce(run->world, m->g);
+    model_snapshot_gradients(m, want);
+    if (limit > 0) check_close(run, name, got, want, limit);
+    else check_equal(run, name, got, want);
+    compression_free(c);
+    model_free(m);
+    snapshot_free(got);
+    snapshot_free(want);
+}
+
+// Is place i among the chosen where, and only where, fewer than k elements come before it: larger ones, and equal ones
+// on its left?
+enum { CHOICE = 12 };
+static bool right_places(const real *x, size_t k) {
+    uint32_t places[CHOICE];
+    size_t found = 0;
+    largest_places(x, CHOICE, k, places);
+    for (size_t i = 0; i < CHOICE; i++) {
+        size_t before = 0;
+        for (size_t j = 0; j < CHOICE; j++) {
+            double difference = fabs((double)x[j]) - fabs((double)x[i]);
+            before += difference > 0 || (difference == 0 && j < i);
+        }
+        if (before < k && (found == k || places[found++] != i)) return false;
+    }
+    return found == k;
+}
+
+// Of 12 elements between -2 and 2 many are equal, and the last one is often among the chosen.
+void compression_check_choice(Run *run) {
+    bool right = true;
+    for (uint64_t v = 0; v < 64; v++)
+        for (size_t k = 1; k <= CHOICE; k++) {
+            real x[CHOICE];
+            for (size_t i = 0; i < CHOICE; i++)
+                x[i] = (real)((int)(random_key(random_key(run->seed, 9 + v), i) % 5) - 2);
+            right = right && right_places(x, k);
+        }
+    check_true(run, "top-k: of equal elements", "the first ones are sent", right);
+}
+
+void compression_check_exact(Run *run, const ModelConfig *model, const CompressionPlan *plans) {
+    CompressionPlan all = { .method = TOP_K, .one_of = 1 }, full = { .method = POWER_SGD, .rank = SIZE_MAX };
+    check_exact(run, model, &plans[HALF], SMALL, "fp16: small whole numbers = all-reduce", every_bit(run));
+    // Two roundings of 2^-11.
+    check_exact(run, model, &plans[HALF], LARGE, "fp16: sums beyond 65504 = all-reduce", 0x1p-10);
+    check_exact(run, model, &all, NOISE, "top-k, k = d = all-reduce", every_bit(run));
+    check_exact(run, model, &plans[ONE_BIT], EVEN, "1-bit: +-1/4 everywhere = all-reduce", every_bit(run));
+    // P = A B^T Q: where the directions of B and of a random Q happen to be almost at right angles, P is short, and its
+    // rounding is that much longer once it is orthonormal.
+    check_exact(run, model, &plans[POWER_SGD], FLAT, "PowerSGD: sum of rank 2 = all-reduce", 100 * LIMIT_ROUNDING);
+    check_exact(run, model, &full, NOISE, "PowerSGD, full rank = all-reduce", LIMIT_ROUNDING);
 }

@@ -1,17 +1,17 @@
-// balance_costs.c: see balance_costs.h.
-#include "01_data_parallel/balance_costs.h"
+// 07_costs.c: see 07_costs.h.
+#include "01_data_parallel/support/07_costs.h"
 #include <math.h>
 #include <stdlib.h>
+#include "01_data_parallel/data_parallel.h"
 #include "common/model/formulas.h"
-#include "common/model/model.h"
 
-// The gradient's ring and, where speeds are told, that of the n times.
-static double talking(BalanceSizes z, size_t n) {
+// The gradient's ring and, where times are sent, that of the n times.
+static double communicating(BalanceSizes z, size_t n) {
     double gradient = ring_time(ALL_REDUCE_PASSES, n, config_parameters(&z.model), sizeof(real));
-    return gradient + (z.told ? ring_time(ALL_REDUCE_PASSES, n, n, sizeof(double)) : 0);
+    return gradient + (z.measured ? ring_time(ALL_REDUCE_PASSES, n, n, sizeof(double)) : 0);
 }
 
-// Everybody waits for the one who takes longest; then they talk. A rate is the mean of what it was and of what the last
+// All wait for the one who takes longest; then they communicate. A rate is the mean of what it was and of what the last
 // step showed.
 void balance_forecast(BalanceSizes z, const Devices *d, Range *share, double *time) {
     double *rate = (double *)host_alloc(d->n * sizeof *rate);
@@ -24,9 +24,9 @@ void balance_forecast(BalanceSizes z, const Devices *d, Range *share, double *ti
             size_t B = range_size(now[r]);
             double took = work_model(&z.model, B).time * (double)devices_slowness(d, r, step), did = (double)B / took;
             longest = fmax(longest, took);
-            if (z.told && B > 0) rate[r] = rate[r] > 0 ? (rate[r] + did) / 2 : did;
+            if (z.measured && B > 0) rate[r] = rate[r] > 0 ? (rate[r] + did) / 2 : did;
         }
-        time[step] = longest + talking(z, d->n);
+        time[step] = longest + communicating(z, d->n);
     }
     free(rate);
 }
@@ -39,7 +39,7 @@ void balance_forecast(BalanceSizes z, const Devices *d, Range *share, double *ti
 // picoseconds.
 double balance_bound(BalanceSizes z, const Devices *d, size_t step) {
     double over = 1;
-    if (z.told && step >= d->change) over += (double)(d->changed - 1) / pow(2, (double)(step - d->change));
+    if (z.measured && step >= d->change) over += (double)(d->changed - 1) / pow(2, (double)(step - d->change));
     double computing = over * work_model(&z.model, z.sequences + d->n - 1).time / devices_summed_speed(d, step);
-    return computing * 1.01 + talking(z, d->n);
+    return computing * 1.01 + communicating(z, d->n);
 }

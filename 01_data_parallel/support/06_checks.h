@@ -1,4 +1,4 @@
-// compression_checks.h: what 06_compression judges with: books of what was sent, and gradients made for the purpose.
+// 06_checks.h: what 06_compression judges with: books of what was sent, and gradients made for the purpose.
 #ifndef COMPRESSION_CHECKS_H
 #define COMPRESSION_CHECKS_H
 #include "01_data_parallel/compression.h"
@@ -19,4 +19,9 @@ void books_check(Run *run, const Books *b, const Compression *c, const char *met
 typedef enum { SMALL, LARGE, NOISE, EVEN, FLAT } Kind;
 enum { FLAT_RANK = 2 };
 void made_gradient(Run *run, const Model *m, Kind kind);      // into m's gradients: this rank's
+
+// Which elements top-k takes, with many equal ones.
+void compression_check_choice(Run *run);
+// Every method with such gradients: what it makes of them is the all-reduce's sum. plans[METHODS].
+void compression_check_exact(Run *run, const ModelConfig *model, const CompressionPlan *plans);
 #endif

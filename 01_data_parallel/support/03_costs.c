@@ -1,15 +1,18 @@
-// collective_costs.c: see collective_costs.h.
-#include "01_data_parallel/collective_costs.h"
+// 03_costs.c: see 03_costs.h.
+#include "01_data_parallel/support/03_costs.h"
 #include "common/measure/clock.h"
 #include "common/model/formulas.h"
 #include <math.h>
+#include <stdio.h>
+
+const char *const way_name[WAYS] = { "ring", "gather + broadcast", "tree", "halving-doubling" };
 
 static size_t height(size_t N) {               // log2 N, rounded up
     size_t h = 0;
     while (((size_t)1 << h) < N) h++;
     return h;
 }
-size_t power_below(size_t N) { return (size_t)1 << (height(N + 1) - 1); }
+size_t way_power_below(size_t N) { return (size_t)1 << (height(N + 1) - 1); }
 
 // Elements of chunks [lo, hi) when `count` are cut in n.
 static size_t elements(size_t count, size_t n, size_t lo, size_t hi) {
@@ -19,36 +22,36 @@ static size_t elements(size_t count, size_t n, size_t lo, size_t hi) {
 }
 
 // In elements.
-static Bill in_elements(Way way, size_t N, size_t r, size_t count) {
-    size_t n = power_below(N), rest = N - n, children = 0, sent = 0;
+static WayCosts in_elements(Way way, size_t N, size_t r, size_t count) {
+    size_t n = way_power_below(N), rest = N - n, children = 0, sent = 0;
     switch (way) {
     case RING:                                 // every chunk but one, twice; where N divides: 2 (N-1)/N of all
         sent = 2 * count - part_size(count, N, (r + 1) % N) - part_size(count, N, (r + 2) % N);
-        return (Bill){ 2 * (N - 1), sent, N > 1 ? part_size(count, N, 0) : 0 };
+        return (WayCosts){ 2 * (N - 1), sent, N > 1 ? part_size(count, N, 0) : 0 };
     case GATHER:                               // all of it through rank 0's port
-        return r > 0 ? (Bill){ 1, count, 0 } : (Bill){ N - 1, (N - 1) * count, N > 1 ? count : 0 };
+        return r > 0 ? (WayCosts){ 1, count, 0 } : (WayCosts){ N - 1, (N - 1) * count, N > 1 ? count : 0 };
     case TREE:                                 // to the parent, and to every child
         for (size_t d = 1; r % (2 * d) == 0 && d < N; d *= 2) children += r + d < N;
-        return (Bill){ children + (r > 0), (children + (r > 0)) * count, children ? count : 0 };
+        return (WayCosts){ children + (r > 0), (children + (r > 0)) * count, children ? count : 0 };
     default: break;
     }
-    if (r >= n) return (Bill){ 1, count, 0 };
+    if (r >= n) return (WayCosts){ 1, count, 0 };
     // Halving: all but my chunk. Doubling: ranges of 1, 2, 4, ... chunks with mine in them.
     sent = count - part_size(count, n, r);
     for (size_t d = 1; d < n; d *= 2) sent += elements(count, n, r / d * d, r / d * d + d);
-    return (Bill){ 2 * height(n) + (r < rest), sent + (r < rest ? count : 0),
+    return (WayCosts){ 2 * height(n) + (r < rest), sent + (r < rest ? count : 0),
                    r < rest ? count : elements(count, n, 0, n / 2) };
 }
-Bill way_bill(Way way, size_t N, size_t r, size_t count) {
-    Bill b = in_elements(way, N, r, count);
-    return (Bill){ b.messages, b.bytes * sizeof(real), b.scratch * sizeof(real) };
+WayCosts way_costs(Way way, size_t N, size_t r, size_t count) {
+    WayCosts b = in_elements(way, N, r, count);
+    return (WayCosts){ b.messages, b.bytes * sizeof(real), b.scratch * sizeof(real) };
 }
 
 static double message(size_t count) { return send_time(count * sizeof(real)); }
 
 // For N <= count. In the ring and in halving the first chunks are the largest, so they decide how long it takes.
 double way_time(Way way, size_t N, size_t count) {
-    size_t n = power_below(N);
+    size_t n = way_power_below(N);
     double time = n < N ? 2 * message(count) : 0;              // to a rank below n, and back
     switch (way) {
     case RING: return (double)(2 * (N - 1)) * message(ceil_div(count, N));
@@ -63,13 +66,13 @@ double way_time(Way way, size_t N, size_t count) {
 // A way takes steps alpha + passes S / beta, where N divides: these are two lines over S, and they may cross.
 typedef struct { double steps, passes; } Line;
 static Line line_of(Way way, size_t N) {
-    double n = (double)power_below(N), m = (double)N, h = (double)height(N), folded = n < m;
+    double n = (double)way_power_below(N), m = (double)N, h = (double)height(N), folded = n < m;
     if (way == RING) return (Line){ 2 * (m - 1), 2 * (m - 1) / m };
     if (way == TREE) return (Line){ 2 * h, 2 * h };
     return (Line){ 2 * log2(n) + 2 * folded, 2 * (n - 1) / n + 2 * folded };
 }
 
-size_t ring_overtakes(Way way, size_t N, size_t unit) {
+size_t way_ring_overtakes(Way way, size_t N, size_t unit) {
     Line a = line_of(RING, N), b = line_of(way, N);
     ClockLink l = clock_config()->link;
     double S = l.alpha * l.beta * (a.steps - b.steps) / (b.passes - a.passes);
@@ -77,4 +80,28 @@ size_t ring_overtakes(Way way, size_t N, size_t unit) {
     size_t k = units > 1 ? (size_t)units : 1;
     while (way_time(RING, N, k * unit) > way_time(way, N, k * unit)) k++;      // messages last whole picoseconds
     return k;
+}
+
+// ---------------------------------------------------------------- predicted and measured
+
+void way_compare_costs(Run *run, const WaySeen is[WAYS], const size_t *count, size_t sizes, size_t even) {
+    size_t N = run->world->size, r = run->world->rank;
+    char name[80];
+    for (Way way = RING; way < WAYS; way++) {
+        WayCosts sum = {0};
+        for (size_t i = 0; i < sizes; i++) {
+            WayCosts one = way_costs(way, N, r, count[i]);
+            sum = (WayCosts){ sum.messages + one.messages, sum.bytes + one.bytes,
+                          one.scratch > sum.scratch ? one.scratch : sum.scratch };
+        }
+        snprintf(name, sizeof name, "%s: messages sent, %zu sizes", way_name[way], sizes);
+        cost(run, name, "calls", (double)sum.messages, (double)is[way].messages);
+        snprintf(name, sizeof name, "%s: sent, %zu sizes", way_name[way], sizes);
+        cost(run, name, "bytes", (double)sum.bytes, (double)is[way].bytes);
+        snprintf(name, sizeof name, "%s: scratch, the largest size", way_name[way]);
+        cost(run, name, "bytes", (double)sum.scratch, (double)is[way].scratch);
+    }
+    double S = (double)(count[even] * sizeof(real)), root = (double)(N - 1) * S;       // a size that N divides
+    cost(run, "ring: sent of S bytes: 2 (N-1)/N S", "bytes", 2 * root / (double)N, (double)is[RING].even);
+    cost(run, "gather + broadcast: rank 0 sends (N-1) S", "bytes", r > 0 ? S : root, (double)is[GATHER].even);
 }

@@ -1,6 +1,6 @@
-// balance.h: whole sequences for devices of unequal speed.
-#ifndef BALANCE_H
-#define BALANCE_H
+// 07_devices.h: the devices of 07_balance, of unequal speed.
+#ifndef BALANCE_DEVICES_H
+#define BALANCE_DEVICES_H
 #include "common/lesson/lesson.h"
 
 // How many times as long as a device of the full rate each of n devices takes. From step `change` on device 0 takes
@@ -12,8 +12,4 @@ size_t devices_slowness(const Devices *d, size_t rank, size_t step);
 // How many devices of the full rate would be as fast as all these together.
 double devices_summed_speed(const Devices *d, size_t step);
 void devices_free(Devices *d);
-
-// share[n] <- `total` sequences in rank order, in proportion to rate[n] (of any unit), in whole sequences. A share may
-// be empty. Equal shares as long as no rate is known, which is when all are 0.
-void balance_shares(Range *share, const double *rate, size_t n, size_t total);
 #endif

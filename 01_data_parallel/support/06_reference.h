@@ -1,4 +1,4 @@
-// compression_reference.h: the rules of compression.h on ONE device that has the gradients of all N shards. No message,
+// 06_reference.h: the rules of compression.h on ONE device that has the gradients of all N shards. No message,
 // no packed bits: numbers are rounded, dropped or projected where they lie, and added in shard order. What N ranks get
 // must be this, bit for bit.
 #ifndef COMPRESSION_REFERENCE_H
