@@ -1,6 +1,7 @@
 // ranks: 4
 // level: extra
 // question: Can ZeRO-3's communication hide behind its computation, and what memory does that cost?
+// vary: layers 1..3, width 15|18|21, context 9..13, vocab 40..70
 //
 // 04_zero3.c waits for every unit that it gathers and for every gradient that it reduces. Here both are started early
 // and waited for late (Zhao et al. 2023, PyTorch FSDP, section 3.3; FSDP's backward_prefetch=BACKWARD_PRE):
@@ -105,6 +106,10 @@ static void prefetch_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved
 static void prefetch_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     Prefetched *p = l->technique;
     Arena gradient = arena(MEM_COMMUNICATION);
+    // EXERCISE 06.05a (4 points): backward. Compute dx and the gradient of p's unit, which needs room (`gradient`) from
+    // here to the end of its reduction. While this layer computes, the weights of the layer that computes next are
+    // gathered, and the gradient of the one that computed last is reduced. No unit stays in memory without need, and
+    // all ranks start and wait for the same communications in the same order, the oldest first.
     if (!p->next) finish_reduction(p->model);
     start_gather(p);                               // the last layer's; nothing if forward has kept them
     start_gather(p->previous);                     // backward walks down: the layer before is the next to compute
@@ -114,6 +119,7 @@ static void prefetch_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Ten
     drop_weights(p);
     finish_reduction(p->model);                    // the gradient of the layer above had all this backward's time
     start_reduction(p, gradient);
+    // END
 }
 static const LayerKind prefetch_layer = { "ZeRO-3 layer, prefetch", prefetch_forward, prefetch_backward, NULL, NULL };
 
