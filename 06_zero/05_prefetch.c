@@ -16,8 +16,9 @@
 // --reshard-after-forward no keeps weights from forward to backward (FSDP's option of this name): 2m units of traffic
 // instead of 3m, and all units in memory at the end of forward.
 //
-// Left out: FSDP keeps the last unit from forward to backward in any case; its rate limiter, which bounds how many
-// units are in flight where the host runs ahead of the device; two communications at a time.
+// Left out: to keep the last unit from forward to backward, where it is needed first (torchtitan does); FSDP's rate
+// limiter, which bounds how many units are in flight where the host runs ahead of the device; two communications at a
+// time.
 #include "06_zero/support/prefetch_costs.h"
 #include "06_zero/support/zero_compare.h"
 #include "06_zero/zero.h"
