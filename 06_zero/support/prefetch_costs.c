@@ -73,8 +73,9 @@ static void compute(Steps *s, size_t i, size_t k, double products) {
                                                        : work_head(c, B, c->vocab);
         double begin = s->now[r], end = begin + products * one.time;
         for (size_t j = s->count; j-- > 0 && s->sent[j].end > begin;) {
-            double lo = s->sent[j].begin > begin ? s->sent[j].begin : begin, hi = s->sent[j].end < end ? s->sent[j].end : end;
-            if (hi > lo) s->hidden += hi - lo;
+            double from = s->sent[j].begin > begin ? s->sent[j].begin : begin;
+            double until = s->sent[j].end < end ? s->sent[j].end : end;
+            if (until > from) s->hidden += until - from;
         }
         s->now[r] = end;
     }
@@ -132,21 +133,23 @@ static void costs(Run *run, Comm *dp, const Training *t, bool reshard) {
     }
     zero_cost(run, m, "all state between steps: 16 / N", "bytes", 4 * mine * e,
               (double)(memory_now(MEM_PARAMETERS) + memory_now(MEM_GRADIENTS) + memory_now(MEM_OPTIMIZER)));
-    zero_cost(run, m, reshard ? "in flight: 3 wte, 2 units, 2 gradients, a sum" : "in flight: 3 wte, all units, 2 gradients, a sum",
-              "bytes", (double)in_flight(t, N, dp->rank, reshard) * e, (double)memory_peak(MEM_COMMUNICATION));
+    zero_cost(run, m, reshard ? "in flight: 3 wte, 2 units, 2 gradients, a sum"
+                              : "in flight: 3 wte, all units, 2 gradients, a sum", "bytes",
+              (double)in_flight(t, N, dp->rank, reshard) * e, (double)memory_peak(MEM_COMMUNICATION));
     zero_cost(run, m, "in flight between steps: nothing", "bytes", 0, (double)memory_now(MEM_COMMUNICATION));
     zero_cost(run, m, "activations, peak", "bytes", (double)zero_activations(t, N, dp->rank) * e,
               (double)memory_peak(MEM_ACTIVATIONS));
-    zero_cost(run, m, reshard ? "all-gather calls: 2m a unit, wte once" : "all-gather calls: m a unit, wte once", "calls",
-              gathers * (double)n + 1, (double)dp->ledger[COMM_ALL_GATHER].calls);
+    zero_cost(run, m, reshard ? "all-gather calls: 2m a unit, wte once" : "all-gather calls: m a unit, wte once",
+              "calls", gathers * (double)n + 1, (double)dp->ledger[COMM_ALL_GATHER].calls);
     zero_cost(run, m, reshard ? "all-gather: 2m units of traffic" : "all-gather: m units of traffic", "bytes",
               gathers * bytes + wte_bytes, (double)dp->ledger[COMM_ALL_GATHER].bytes);
     zero_cost(run, m, "reduce-scatter calls: m a unit, wte once", "calls", M * (double)n + 1,
               (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
     zero_cost(run, m, "reduce-scatter: m units of traffic", "bytes", M * bytes + wte_bytes,
               (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
-    zero_cost(run, m, reshard ? "all traffic: 3m units (wte 2), loss and norm" : "all traffic: 2m units (wte 2), loss and norm",
-              "bytes", (gathers + M) * bytes + 2 * wte_bytes + zero_scalars_bytes(c, N), (double)comm_bytes_sent(dp));
+    zero_cost(run, m, reshard ? "all traffic: 3m units (wte 2), loss and norm"
+                              : "all traffic: 2m units (wte 2), loss and norm", "bytes",
+              (gathers + M) * bytes + 2 * wte_bytes + zero_scalars_bytes(c, N), (double)comm_bytes_sent(dp));
     if (!clock_config()->model) return;            // real time is as it is
     Timing is = picture_timing(run);
     Times times = recurrence(t, N, reshard);

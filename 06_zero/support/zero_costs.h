@@ -10,7 +10,7 @@ ZeroCosts zero1_costs, zero2_costs, zero3_costs;
 
 // ---- What prefetch_costs.c has in common with the stages. ----
 size_t zero_sequences(const Training *t, size_t n, size_t rank, size_t k);         // of a rank's micro-batch k
-size_t zero_activations(const Training *t, size_t n, size_t rank);                 // elements kept for backward, at most
-double zero_scalars_bytes(const ModelConfig *c, size_t n);                         // all-reduces of the loss and the norm
+size_t zero_activations(const Training *t, size_t n, size_t rank);                 // kept for backward, at most
+double zero_scalars_bytes(const ModelConfig *c, size_t n);                         // loss and norm, all-reduced
 void zero_cost(Run *run, size_t m, const char *name, const char *unit, double predicted, double measured);
 #endif
