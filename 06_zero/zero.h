@@ -8,6 +8,7 @@
 //     stage 1                              4        4        8/N    2   reduce-scatter, all-gather of weights
 //     stage 2                              4        4/N      8/N    m + 1: each micro-batch's gradients are reduced
 //     stage 3                              4/N      4/N      8/N    3m: weights gathered forward and backward, too
+//     stage 3 with prefetch                4/N      4/N      8/N    3m, most of it while a rank computes
 //
 // A unit in flight (gathered weights, a whole gradient on its way) is MEM_COMMUNICATION. The tied embedding is used at
 // both ends of a step, so stage 3 gathers it once and keeps it to the end, and stages 2 and 3 reduce it once.
