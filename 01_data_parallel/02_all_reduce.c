@@ -9,10 +9,10 @@
 // batch): nothing is divided by N.
 // Left out: talking while backward still runs (buckets), and clipping, which would hide a gradient of the wrong length.
 #include "01_data_parallel/data_parallel.h"
-#include "common/course.h"
-#include "common/formulas.h"
-#include "common/picture.h"
-#include "common/random.h"
+#include "common/lesson/training.h"
+#include "common/model/formulas.h"
+#include "common/lesson/picture.h"
+#include "common/tensor/random.h"
 
 // ---------------------------------------------------------------- data and sizes
 
@@ -45,7 +45,7 @@ static double replica_gradients(Comm *dp, Model *m, const Data *d, uint64_t step
     // EXERCISE 01.02a (4 points): my part, and everybody's sum. Leave the gradient of the whole batch's mean loss in
     // m->g, the same on every rank, and in `loss` the part of that mean loss that my shard makes up. Rank r of N has
     // the sequences shard_range(SEQUENCES, N, r). A counted token weighs the same on whichever rank it is: find the
-    // weight with data_count() (common/data.h), which any rank may ask about any sequences. The gradient of my
+    // weight with data_count() (common/model/data.h), which any rank may ask about any sequences. The gradient of my
     // sequences is local_gradients(); ranks talk once, with data_parallel_all_reduce(), which adds.
     double token_weight = 1 / (double)data_count(d, step, 0, SEQUENCES);       // ALL sequences, not my shard's
     loss = local_gradients(m, d, step, shard_range(SEQUENCES, dp->size, dp->rank), token_weight);
@@ -54,8 +54,8 @@ static double replica_gradients(Comm *dp, Model *m, const Data *d, uint64_t step
     return loss;                               // still my shard's part
 }
 
-static Course train_replicas(Run *run, Comm *dp, const Training *t, Measured *cost) {
-    Course c = course_new(run, t);
+static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured *cost) {
+    Trajectory c = trajectory_new(run, t);
     Optimizer o = t->optimizer;
     Model *m = model_describe(&t->model, model_layers(&t->model));
     model_allocate(m);
@@ -75,7 +75,7 @@ static Course train_replicas(Run *run, Comm *dp, const Training *t, Measured *co
         double norm = model_grad_norm(m, NULL);
         optimizer_step(&o, m, 1);
         if (last) picture_end(run);
-        course_record(&c, step, m, loss, norm);            // put by every rank: a check fails when a bit differs
+        trajectory_record(&c, step, m, loss, norm);            // put by every rank: a check fails when a bit differs
     }
     *cost = (Measured){
         dp->ledger[COMM_ALL_REDUCE].calls, dp->ledger[COMM_ALL_REDUCE].bytes,
@@ -111,14 +111,14 @@ static void predict(Run *run, const Measured *is) {
 // Forward and backward of rank r's sequences, in ps.
 static double computing(size_t N, size_t r) { return work_model(&tiny, part_size(SEQUENCES, N, r)).time; }
 
-// A step under the model clock. All compute at the same time, each its own shard. The all-reduce begins when the last
-// one is there, and nothing hides it: the step takes as long as the largest shard, and then the ring.
+// A step under the simulated clock. All compute at the same time, each its own shard. The all-reduce begins when the
+// last one is there, and nothing hides it: the step takes as long as the largest shard, and then the ring.
 static void predict_time(Run *run, const Timing *is) {
     size_t N = run->world->size, Psi = config_parameters(&tiny);
     double ring = ring_time(ALL_REDUCE_PASSES, N, Psi, sizeof(real));  // 2 (N-1) alpha + bytes / beta
     double busy = 0;
     for (size_t r = 0; r < N; r++) busy += computing(N, r);
-    if (!clock_config()->model) return;
+    if (!clock_config()->simulated) return;
     cost(run, "computing, all ranks", "ps", busy, (double)is->busy);
     cost(run, "communication exposed, all ranks", "ps", (double)N * ring, (double)is->exposed);
     cost(run, "communication hidden", "ps", 0, (double)is->hidden);
@@ -136,15 +136,15 @@ static void all_reduce(Run *run) {
     Measured measured;
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
-        Course got = train_replicas(run, run->world, &t, &measured);
+        Trajectory got = train_replicas(run, run->world, &t, &measured);
         // Two unsplit twins. One takes the whole batch at once. The other does what the ranks do, one shard after the
         // other, and adds in rank order: to the last bit what they must get.
-        Course whole = course_unsplit(run, &t, 1), ordered = course_unsplit(run, &t, run->world->size);
-        course_compare(run, "replicas = unsplit", &got, &whole, LIMIT_ROUNDING);
-        course_compare(run, "replicas = shards in order", &got, &ordered, every_bit(run));
-        course_free(&got);
-        course_free(&whole);
-        course_free(&ordered);
+        Trajectory whole = training_unsplit(run, &t, 1), ordered = training_unsplit(run, &t, run->world->size);
+        training_compare(run, "replicas = unsplit", &got, &whole, LIMIT_ROUNDING);
+        training_compare(run, "replicas = shards in order", &got, &ordered, every_bit(run));
+        trajectory_free(&got);
+        trajectory_free(&whole);
+        trajectory_free(&ordered);
     }
     Timing timing = picture_timing(run);                   // of AdamW's training, as all that follows
     picture_show(run, "data parallel, one step", PICTURE_CHART);

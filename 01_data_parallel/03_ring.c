@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include "01_data_parallel/collective_costs.h"
 #include "01_data_parallel/collectives.h"
-#include "common/ops.h"
-#include "common/plot.h"
-#include "common/random.h"
+#include "common/tensor/ops.h"
+#include "common/lesson/plot.h"
+#include "common/tensor/random.h"
 
 // ---------------------------------------------------------------- data and sizes
 
@@ -62,7 +62,7 @@ static void all_sizes(Run *run, Snapshot *s, Way way, bool whole, bool library, 
             *seen = (Measured){ seen->messages + c->ledger[COMM_SEND].calls, seen->bytes + c->ledger[COMM_SEND].bytes,
                                 scratch > seen->scratch ? scratch : seen->scratch,
                                 i == EVEN ? c->ledger[COMM_SEND].bytes : seen->even };
-        if (!library || run->verbose) snapshot_put(s, size_name[i], 1, tensor_count(t), t, 0, 0);
+        if (!library || run->is_root) snapshot_put(s, size_name[i], 1, tensor_count(t), t, 0, 0);
         arena_free(&memory);
     }
 }
@@ -71,7 +71,7 @@ static void all_sizes(Run *run, Snapshot *s, Way way, bool whole, bool library, 
 static void ring_order(Run *run, Snapshot *s) {
     size_t N = run->world->size;
     ledger_pause();
-    for (size_t i = 0; i < SIZES && run->verbose; i++) {
+    for (size_t i = 0; i < SIZES && run->is_root; i++) {
         Arena memory = arena(MEM_REFERENCE);
         Tensor sum = tensor_new(&memory, 1, size_of(i, N)), term = tensor_new(&memory, 1, size_of(i, N));
         tensor_fill(sum, 0);
@@ -176,7 +176,7 @@ static void crossover(Run *run, Way way, size_t unit) {
 
 static void times(Run *run) {
     size_t N = run->world->size;
-    bool model = clock_config()->model, power = N == power_below(N), never_slower = true;
+    bool model = clock_config()->simulated, power = N == power_below(N), never_slower = true;
     double bytes[POINTS], us[WAYS][POINTS], sum[WAYS] = {0}, want[WAYS] = {0};
     clock_set_one_port(true);
     for (size_t i = 0; i < POINTS; i++) {

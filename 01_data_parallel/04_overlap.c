@@ -12,10 +12,10 @@
 #include "01_data_parallel/bucket_costs.h"
 #include "01_data_parallel/buckets.h"
 #include "01_data_parallel/data_parallel.h"
-#include "common/course.h"
-#include "common/formulas.h"
-#include "common/picture.h"
-#include "common/plot.h"
+#include "common/lesson/training.h"
+#include "common/model/formulas.h"
+#include "common/lesson/picture.h"
+#include "common/lesson/plot.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,14 +78,14 @@ typedef struct {
     Timing last;                                           // the last step's
 } Measured;
 
-static Course train(Run *run, const Training *t, Step *step, size_t capacity, Measured *seen) {
+static Trajectory train(Run *run, const Training *t, Step *step, size_t capacity, Measured *seen) {
     Comm *dp = run->world;
-    Course c = course_new(run, t);
+    Trajectory c = trajectory_new(run, t);
     Model *m = model_describe(&t->model, model_layers(&t->model));
     model_allocate(m);                                     // functions of the seed: the same weights everywhere
     Replica r = { dp, buckets_new(m, dp, capacity) };
     comm_ledger_reset(dp);
-    course_train(&c, m, t, dp->size, dp->rank, step, &r);
+    training_run(&c, m, t, dp->size, dp->rank, step, &r);
     *seen = (Measured){ r.buckets->n, dp->ledger[COMM_ALL_REDUCE].calls, comm_bytes_sent(dp),
                         memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_peak(MEM_COMMUNICATION),
                         picture_timing(run) };
@@ -122,7 +122,7 @@ static void predict(Run *run, const Measured *is, const Measured *end, const Mea
     cost(run, "parameters", "bytes", (double)(Psi * e), (double)is->parameters);
     cost(run, "gradients (wte twice)", "bytes", (double)((Psi + V * C) * e), (double)is->gradients);
     cost(run, "in flight: every bucket's sum", "bytes", (double)f.scratch, (double)is->communication);
-    if (!clock_config()->model) return;
+    if (!clock_config()->simulated) return;
     cost(run, "at the end: exposed, all ranks", "ps", (double)N * ring, (double)end->last.exposed);
     cost(run, "at the end: step", "ps", slowest + ring, (double)end->last.step);
     cost(run, "in buckets: exposed, all ranks", "ps", f.exposed, (double)is->last.exposed);
@@ -143,15 +143,15 @@ static void sweep(Run *run, const Training *t, const Timing *end, bool files) {
         size_t capacity = i ? (size_t)128 << i : per_tensor();
         char name[64];
         Measured seen;
-        Course c = train(run, &one, overlapped, capacity, &seen);
-        course_free(&c);
+        Trajectory c = train(run, &one, overlapped, capacity, &seen);
+        trajectory_free(&c);
         x[i] = (double)((size_t)128 << i);
         in_buckets[i] = (double)seen.last.step * 1e-9;
         at_end[i] = (double)end->step * 1e-9;
         alone[i] = (double)end->busiest * 1e-9;
         snprintf(name, sizeof name, "step, %zu bucket%s of %zu bytes", seen.buckets, seen.buckets > 1 ? "s" : "",
                  capacity);
-        if (!clock_config()->model) continue;
+        if (!clock_config()->simulated) continue;
         cost(run, name, "ps", forecast(run->world->size, capacity).step, (double)seen.last.step);
     }
     PlotLine lines[] = { { "in buckets", in_buckets }, { "at the end", at_end }, { "computing alone", alone } };
@@ -170,29 +170,29 @@ static void overlap(Run *run) {
     t.model.seed = run->seed;
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
-        Course got = train(run, &t, overlapped, capacity, &in_buckets);
-        Course late = train(run, &t, at_the_end, capacity, &end);
-        Course each = train(run, &t, overlapped, per_tensor(), &tensors);
-        Course fused = train(run, &t, overlapped, SIZE_MAX, &whole_seen);
-        Course whole = course_unsplit(run, &t, 1), ordered = course_unsplit(run, &t, run->world->size);
-        course_compare(run, "overlapped = unsplit", &got, &whole, LIMIT_ROUNDING);
+        Trajectory got = train(run, &t, overlapped, capacity, &in_buckets);
+        Trajectory late = train(run, &t, at_the_end, capacity, &end);
+        Trajectory each = train(run, &t, overlapped, per_tensor(), &tensors);
+        Trajectory fused = train(run, &t, overlapped, SIZE_MAX, &whole_seen);
+        Trajectory whole = training_unsplit(run, &t, 1), ordered = training_unsplit(run, &t, run->world->size);
+        training_compare(run, "overlapped = unsplit", &got, &whole, LIMIT_ROUNDING);
         // A sum over ranks is taken element by element. It does not matter what travels together, or when.
-        course_compare(run, "overlapped = shards in order", &got, &ordered, every_bit(run));
-        course_compare_tensors(run, "overlapped = at the end", &got, &late, every_bit(run));
-        course_compare_tensors(run, "tensor by tensor = at the end", &each, &late, every_bit(run));
-        course_compare_tensors(run, "fused in one = at the end", &fused, &late, every_bit(run));
-        course_free(&got);
-        course_free(&late);
-        course_free(&each);
-        course_free(&fused);
-        course_free(&whole);
-        course_free(&ordered);
+        training_compare(run, "overlapped = shards in order", &got, &ordered, every_bit(run));
+        training_compare_tensors(run, "overlapped = at the end", &got, &late, every_bit(run));
+        training_compare_tensors(run, "tensor by tensor = at the end", &each, &late, every_bit(run));
+        training_compare_tensors(run, "fused in one = at the end", &fused, &late, every_bit(run));
+        trajectory_free(&got);
+        trajectory_free(&late);
+        trajectory_free(&each);
+        trajectory_free(&fused);
+        trajectory_free(&whole);
+        trajectory_free(&ordered);
     }
     predict(run, &in_buckets, &end, &tensors, capacity);
     Training once = t;
     once.steps = 1;
-    Course drawn = train(run, &once, one_after_the_other, capacity, &both);
-    course_free(&drawn);
+    Trajectory drawn = train(run, &once, one_after_the_other, capacity, &both);
+    trajectory_free(&drawn);
     picture_show(run, "the all-reduce at the end, then in buckets", steps ? PICTURE_CHART : PICTURE_NO_FILES);
     say(run, "at the end:");
     picture_summary(run, &end.last);

@@ -11,13 +11,13 @@
 //                     the worker is more than --staleness steps ahead of the slowest (stale synchronous parallel). A
 //                     gradient then belongs to weights that are some versions old. That is no longer the unsplit
 //                     training; it equals, to the last bit, one device that replays the server's log.
-// Pushes are served in the order of their arrival by the model clock, on every machine. The first worker takes --slow
-// times as long as the others. Left out: workers and servers that get lost.
+// Pushes are served in the order of their arrival by the simulated clock, on every machine. The first worker takes
+// --slow times as long as the others. Left out: workers and servers that get lost.
 #include "01_data_parallel/parameter_server.h"
 #include "01_data_parallel/server_costs.h"
 #include "01_data_parallel/server_log.h"
-#include "common/formulas.h"
-#include "common/picture.h"
+#include "common/model/formulas.h"
+#include "common/lesson/picture.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -36,7 +36,7 @@ typedef struct {
 
 // ---------------------------------------------------------------- a worker
 
-static void work(const Cluster *c, const Training *t, bool asynchronous, Model *m, double *loss, Course *got) {
+static void work(const Cluster *c, const Training *t, bool asynchronous, Model *m, double *loss, Trajectory *got) {
     worker_pull(c, m);
     for (size_t step = 0; step < STEPS; step++) {
         loss[step] = worker_gradient(m, t, c->workers, cluster_worker(c), step);
@@ -53,12 +53,12 @@ static void work(const Cluster *c, const Training *t, bool asynchronous, Model *
 // ---------------------------------------------------------------- a server
 
 // The gradient that has just been applied, and the weights that came of it.
-static void write_down(Course *got, size_t version, const Model *m, double *squares) {
-    course_record(got, version, m, 0, 0);
+static void write_down(Trajectory *got, size_t version, const Model *m, double *squares) {
+    trajectory_record(got, version, m, 0, 0);
     model_grad_squares(m, squares + version * config_tensors(&m->config));
 }
 
-static void serve_synchronously(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Course *got, double *squares) {
+static void serve_synchronously(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Trajectory *got, double *squares) {
     for (size_t w = 0; w < c->workers; w++) server_answer(c, m, w);    // version 0
     for (size_t step = 0; step < STEPS; step++) {
         for (size_t w = 0; w < c->workers; w++) server_expect(c, in, w);
@@ -68,7 +68,7 @@ static void serve_synchronously(const Cluster *c, Model *m, Optimizer *o, Inbox 
     }
 }
 
-static void serve_as_they_come(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Log *log, Course *got,
+static void serve_as_they_come(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Log *log, Trajectory *got,
                                double *squares) {
     size_t *done = host_alloc(c->workers * sizeof *done), *taken = host_alloc(c->workers * sizeof *taken);
     bool *waits = host_alloc(c->workers * sizeof *waits);              // for an answer
@@ -101,10 +101,10 @@ static void serve_as_they_come(const Cluster *c, Model *m, Optimizer *o, Inbox *
 
 // ---------------------------------------------------------------- training
 
-static Course train(Run *run, const Cluster *c, const Training *t, Record *is) {
+static Trajectory train(Run *run, const Cluster *c, const Training *t, Record *is) {
     Training updates = *t;
     if (is->log.line) updates.steps *= c->workers;             // one for every push
-    Course got = course_new(run, &updates);
+    Trajectory got = trajectory_new(run, &updates);
     Optimizer o = t->optimizer;
     Model *m = cluster_model(c, &t->model);
     double loss[STEPS], *squares = host_alloc(updates.steps * config_tensors(&tiny) * sizeof *squares);
@@ -173,10 +173,10 @@ static void predict(Run *run, const Cluster *c, const ServerSizes *z, const Reco
 
 // ---------------------------------------------------------------- the lesson
 
-static void compare(Run *run, const Cluster *c, const char *what, Course *got, Course *want) {
+static void compare(Run *run, const Cluster *c, const char *what, Trajectory *got, Trajectory *want) {
     char line[96];
     snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
-    course_compare_tensors(run, what, got, want, 0);
+    training_compare_tensors(run, what, got, want, 0);
     check_numbers(run, line, "loss", got->loss, want->loss, got->steps, 0);
     // Of a tensor that two servers share, each squares its part.
     check_numbers(run, line, "gradient norm", got->norm, want->norm, got->steps, c->servers > 1 ? LIMIT_ROUNDING : 0);
@@ -184,25 +184,25 @@ static void compare(Run *run, const Cluster *c, const char *what, Course *got, C
 
 static Record synchronous(Run *run, const Cluster *c, const Training *t, bool one_port) {
     Record is = { .one_port = one_port };
-    Course got = train(run, c, t, &is);
-    Course whole = course_unsplit(run, t, 1), ordered = course_unsplit(run, t, c->workers);
-    if (!one_port) course_compare(run, "synchronous = unsplit", &got, &whole, LIMIT_ROUNDING);
+    Trajectory got = train(run, c, t, &is);
+    Trajectory whole = training_unsplit(run, t, 1), ordered = training_unsplit(run, t, c->workers);
+    if (!one_port) training_compare(run, "synchronous = unsplit", &got, &whole, LIMIT_ROUNDING);
     compare(run, c, one_port ? "one port = workers in order" : "synchronous = workers in order", &got, &ordered);
-    course_free(&got);
-    course_free(&whole);
-    course_free(&ordered);
+    trajectory_free(&got);
+    trajectory_free(&whole);
+    trajectory_free(&ordered);
     return is;
 }
 
 static Record asynchronous(Run *run, const Cluster *c, const Training *t, size_t staleness, const ServerSizes *z) {
     Record is = { .log = log_new(c->workers, STEPS, staleness) };
     char line[96];
-    Course got = train(run, c, t, &is), replayed = log_replay(run, t, &is.log);
+    Trajectory got = train(run, c, t, &is), replayed = log_replay(run, t, &is.log);
     snprintf(line, sizeof line, "%s = the log replayed", is.log.name);
     compare(run, c, line, &got, &replayed);
     if (!got.adamw) log_check(run, &is.log, z);        // under AdamW it is the same log
-    course_free(&got);
-    course_free(&replayed);
+    trajectory_free(&got);
+    trajectory_free(&replayed);
     return is;
 }
 
@@ -210,14 +210,14 @@ static void show(Run *run, const Cluster *c, const Training *t, Log log, int wha
     Record is = { .log = log };
     char title[64] = "synchronous";
     if (log.line) snprintf(title, sizeof title, "asynchronous, %s", log.name);
-    Course drawn = train(run, c, t, &is);
+    Trajectory drawn = train(run, c, t, &is);
     picture_show(run, title, what);
-    course_free(&drawn);
+    trajectory_free(&drawn);
     forget(&is);
 }
 
 static void parameter_server(Run *run) {
-    REQUIRE(clock_config()->model, "05_parameter_server needs the model clock: leave --clock out");
+    REQUIRE(clock_config()->simulated, "05_parameter_server needs the simulated clock: leave --clock out");
     Cluster c = cluster_new(run->world, option_size(run, "servers"));
     size_t slow = option_size(run, "slow"), s = option_size(run, "staleness");
     REQUIRE(c.workers <= SEQUENCES, "a step has %d sequences, and each of %zu workers needs one: start at most %zu "
@@ -260,7 +260,7 @@ static const Option options[] = {
     { "servers", "N", "1", "ranks that hold the weights, a piece each; the others work" },
     { "staleness", "N", "1", "steps that a worker may be ahead of the slowest" },
     { "slow", "N", "2", "how many times as long the first worker takes" },
-    { "clock", "model", "model", "the order of arrival is the model clock's" },
+    { "clock", "simulated", "simulated", "the order of arrival is the simulated clock's" },
     { "link", "NAME", "ethernet", NULL },
     {0},
 };

@@ -13,9 +13,9 @@
 #include "01_data_parallel/compression_costs.h"
 #include "01_data_parallel/compression_reference.h"
 #include "01_data_parallel/data_parallel.h"
-#include "common/course.h"
-#include "common/formulas.h"
-#include "common/plot.h"
+#include "common/lesson/training.h"
+#include "common/model/formulas.h"
+#include "common/lesson/plot.h"
 #include <math.h>
 #include <stdio.h>
 
@@ -51,15 +51,15 @@ static StepResult replica_step(void *replica, Model *m, Optimizer *o, const Trai
 
 typedef struct { size_t sent, calls, gradients, kept, buffers; } Measured;     // bytes, but for the calls
 
-static Course train(Run *run, const Training *t, const CompressionPlan *plan, Measured *seen) {
+static Trajectory train(Run *run, const Training *t, const CompressionPlan *plan, Measured *seen) {
     Comm *dp = run->world;
-    Course course = course_new(run, t);
+    Trajectory course = trajectory_new(run, t);
     Model *m = model_describe(&t->model, model_layers(&t->model));
     model_allocate(m);
     Replica r = { .dp = dp, .c = plan ? compression_new(dp, plan, m, run->seed) : NULL };
     if (seen && r.c->error.data) r.books = books_new(r.c, m->size);
     comm_ledger_reset(dp);
-    course_train(&course, m, t, dp->size, dp->rank, replica_step, &r);
+    training_run(&course, m, t, dp->size, dp->rank, replica_step, &r);
     if (seen) {
         size_t calls = 0;
         for (size_t k = 0; k < COMM_KINDS; k++) calls += dp->ledger[k].calls;
@@ -80,10 +80,10 @@ static void same_rule_on_one_device(Run *run, const Training *t, const Compressi
     // PowerSGD alone adds with all-reduces; where the library chooses their order, its small differences pass through
     // an orthonormalisation, which may enlarge them.
     double limit = plan->method == POWER_SGD && every_bit(run) > 0 ? 100 * LIMIT_ROUNDING : 0;
-    Course got = train(run, t, plan, seen), want = one_device_course(run, t, plan, run->world->size);
-    course_compare(run, what, &got, &want, limit);
-    course_free(&got);
-    course_free(&want);
+    Trajectory got = train(run, t, plan, seen), want = one_device_course(run, t, plan, run->world->size);
+    training_compare(run, what, &got, &want, limit);
+    trajectory_free(&got);
+    trajectory_free(&want);
 }
 
 // ---------------------------------------------------------------- where compression loses nothing
@@ -165,14 +165,14 @@ static void curves(Run *run, const Training *short_one) {
     for (size_t i = 0; i < CURVES; i++) {
         CompressionPlan plan = plans[i == 0 ? 0 : i <= METHODS ? i - 1 : i == METHODS + 1 ? TOP_K : ONE_BIT];
         plan.forgets = i > METHODS;
-        Course c = train(run, &t, i ? &plan : NULL, NULL);
+        Trajectory c = train(run, &t, i ? &plan : NULL, NULL);
         for (size_t s = 0; s < LONG; s++) mean[i][s / EACH] += c.loss[s] / EACH;
         lines[i] = (PlotLine){ names[i], mean[i] };
         end[i] = mean[i][POINTS - 1];
         // Drawn to a fiftieth: signs of numbers near zero depend on the machine's BLAS, and with them the last digits.
         for (size_t k = 0; k < POINTS; k++) mean[i][k] = round(50 * mean[i][k]) / 50;
         say(run, "  %-16s loss of the first step %.2f, of the last ten %.2f\n", names[i], c.loss[0], end[i]);
-        course_free(&c);
+        trajectory_free(&c);
     }
     for (size_t i = 1; i <= METHODS; i++)
         check_true(run, "trained on text", names[i], end[i] < end[0] + NEAR);

@@ -9,15 +9,15 @@
 //     static    in proportion to the speeds before the training, which are known
 //     dynamic   in proportion to the speeds of the steps before, which are measured and told to everybody
 // Whatever the shares, a token weighs 1 / (counted tokens of the whole batch), and the gradient is the unsplit one.
-// Speeds and times are those of the model clock. Left out: devices with too little memory for their share.
+// Speeds and times are those of the simulated clock. Left out: devices with too little memory for their share.
 #include "01_data_parallel/balance.h"
 #include "01_data_parallel/balance_costs.h"
 #include "01_data_parallel/data_parallel.h"
-#include "common/clock.h"
-#include "common/course.h"
-#include "common/formulas.h"
-#include "common/picture.h"
-#include "common/plot.h"
+#include "common/measure/clock.h"
+#include "common/lesson/training.h"
+#include "common/model/formulas.h"
+#include "common/lesson/picture.h"
+#include "common/lesson/plot.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static const ModelConfig tiny = { .layers = 1, .width = 24, .heads = 3, .context
 typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
 static const char *const policy_name[] = { "equal", "static", "dynamic" };
 
-// What a training leaves behind besides its Course: who had which sequences, and how long each step took.
+// What a training leaves behind besides its Trajectory: who had which sequences, and how long each step took.
 typedef struct {
     Range share[STEPS * SEQUENCES];                        // [STEPS][n]; there are no more devices than sequences
     double time[STEPS];                                    // picoseconds, alike on all ranks
@@ -84,9 +84,9 @@ static double step_gradients(Comm *dp, Model *m, const Data *data, size_t step, 
     return loss;
 }
 
-static Course train(Run *run, const Training *t, const Devices *d, Policy policy, Record *is) {
+static Trajectory train(Run *run, const Training *t, const Devices *d, Policy policy, Record *is) {
     Comm *dp = run->world;
-    Course c = course_new(run, t);
+    Trajectory c = trajectory_new(run, t);
     Optimizer o = t->optimizer;
     Model *m = model_describe(&t->model, model_layers(&t->model));
     double *rate = host_alloc(d->n * sizeof *rate);
@@ -104,7 +104,7 @@ static Course train(Run *run, const Training *t, const Devices *d, Policy policy
         is->time[step] = (double)(clock_now() - begin);
         double norm = model_grad_norm(m, NULL);
         optimizer_step(&o, m, 1);
-        course_record(&c, step, m, loss, norm);
+        trajectory_record(&c, step, m, loss, norm);
     }
     is->calls = dp->ledger[COMM_ALL_REDUCE].calls;
     is->bytes = dp->ledger[COMM_ALL_REDUCE].bytes;
@@ -211,7 +211,7 @@ static void show_steps(Run *run, const Training *t, const Devices *d) {
 }
 
 static void balance(Run *run) {
-    REQUIRE(clock_config()->model, "07_balance needs the model clock: leave --clock out");
+    REQUIRE(clock_config()->simulated, "07_balance needs the simulated clock: leave --clock out");
     REQUIRE(run->world->size <= SEQUENCES, "there are %d sequences, and each device needs one to be measured: start at "
             "most %d ranks", SEQUENCES, SEQUENCES);
     Devices d = devices_read(run, "slow", CHANGE, CHANGED);
@@ -219,21 +219,21 @@ static void balance(Run *run) {
                    .sequences = SEQUENCES, .micro_batches = 1, .optimizer = sgd(0.1) };
     t.model.seed = run->seed;
     Record is[POLICIES];
-    Course whole = course_unsplit(run, &t, 1);
+    Trajectory whole = training_unsplit(run, &t, 1);
     for (Policy p = EQUAL; p < POLICIES; p++) {
         char line[64];
-        Course got = train(run, &t, &d, p, &is[p]);
+        Trajectory got = train(run, &t, &d, p, &is[p]);
         Training cut = t;                                  // one device that takes the same shares, one after the other
         cut.shares = is[p].share;
-        Course ordered = course_unsplit(run, &cut, d.n);
+        Trajectory ordered = training_unsplit(run, &cut, d.n);
         snprintf(line, sizeof line, "%s shares = unsplit", policy_name[p]);
-        course_compare(run, line, &got, &whole, LIMIT_ROUNDING);
+        training_compare(run, line, &got, &whole, LIMIT_ROUNDING);
         snprintf(line, sizeof line, "%s shares = in rank order", policy_name[p]);
-        course_compare(run, line, &got, &ordered, every_bit(run));
-        course_free(&got);
-        course_free(&ordered);
+        training_compare(run, line, &got, &ordered, every_bit(run));
+        trajectory_free(&got);
+        trajectory_free(&ordered);
     }
-    course_free(&whole);
+    trajectory_free(&whole);
     show_times(run, &d, is);
     show_steps(run, &t, &d);
     check_bounds(run, &d, is);
@@ -245,7 +245,7 @@ static void balance(Run *run) {
 static const Option options[] = {
     { "slow", "LIST", "1,1,2,4", "how many times as long as a device of the full rate each takes" },
     { "picture", "times|steps", "times", "what --svg shows: the times of all steps, or two steps" },
-    { "clock", "model", "model", "the speeds are the model clock's" },
+    { "clock", "simulated", "simulated", "the speeds are the simulated clock's" },
     {0},
 };
 LESSON(balance, options);

@@ -176,8 +176,8 @@ static void one_device_free(OneDevice *o) {
 // ---- a training ----
 
 // One device takes the N shards one after the other, keeps the N gradients, and applies the rule to them.
-Course one_device_course(Run *run, const Training *t, const CompressionPlan *plan, size_t N) {
-    Course course = course_new(run, t);
+Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan *plan, size_t N) {
+    Trajectory course = trajectory_new(run, t);
     if (run->world->rank > 0) return course;
     ledger_pause();
     Model *m = model_describe(&t->model, model_layers(&t->model));
@@ -202,7 +202,7 @@ Course one_device_course(Run *run, const Training *t, const CompressionPlan *pla
         one_device_sum(&rule, m->g, g);
         double norm = model_grad_norm(m, NULL);
         optimizer_step(&o, m, clip_factor(norm, t->clip));
-        course_record(&course, step, m, loss, norm);
+        trajectory_record(&course, step, m, loss, norm);
     }
     one_device_free(&rule);
     arena_free(&a);

@@ -4,8 +4,8 @@
 #ifndef COMPRESSION_REFERENCE_H
 #define COMPRESSION_REFERENCE_H
 #include "01_data_parallel/compression.h"
-#include "common/course.h"
+#include "common/lesson/training.h"
 
 // On rank 0, uncounted; the other ranks' course is empty.
-Course one_device_course(Run *run, const Training *t, const CompressionPlan *plan, size_t shards);
+Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan *plan, size_t shards);
 #endif

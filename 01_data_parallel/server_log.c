@@ -24,7 +24,7 @@ static void tell_lines(Log *log, const Cluster *c) {
     free(mine);
 }
 
-void log_tell(Log *log, const Cluster *c, Course *got, const double *loss, double *squares, size_t tensors) {
+void log_tell(Log *log, const Cluster *c, Trajectory *got, const double *loss, double *squares, size_t tensors) {
     size_t updates = got->steps, seen = 0;
     if (log->line) tell_lines(log, c);
     for (size_t v = 0; v < updates && !cluster_serves(c); v++)
@@ -36,10 +36,10 @@ void log_tell(Log *log, const Cluster *c, Course *got, const double *loss, doubl
     for (size_t v = 0; v < updates; v++) got->norm[v] = norm_of_squares(squares + v * tensors, tensors);
 }
 
-Course log_replay(Run *run, const Training *t, const Log *log) {
+Trajectory log_replay(Run *run, const Training *t, const Log *log) {
     Training updates = *t;
     updates.steps = log->workers * log->steps;
-    Course c = course_new(run, &updates);
+    Trajectory c = trajectory_new(run, &updates);
     if (run->world->rank > 0) return c;
     ledger_pause();
     Model *m = model_describe(&t->model, model_layers(&t->model));
@@ -58,7 +58,7 @@ Course log_replay(Run *run, const Training *t, const Log *log) {
         double norm = model_grad_norm(m, NULL);
         optimizer_step(&o, m, 1);
         tensor_copy(tensor_row_range(version, v + 1, v + 2), m->w);
-        course_record(&c, v, m, loss, norm);
+        trajectory_record(&c, v, m, loss, norm);
     }
     model_free(m);
     free(done);

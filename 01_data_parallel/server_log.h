@@ -19,10 +19,10 @@ void log_free(Log *log);
 
 // After a training, collective. All get server 0's log, the losses (of each update; each worker has those of its steps)
 // and the norms (from each server's squares, per update and tensor), for the comparison: the training needs none.
-void log_tell(Log *log, const Cluster *c, Course *got, const double *loss, double *squares, size_t tensors);
+void log_tell(Log *log, const Cluster *c, Trajectory *got, const double *loss, double *squares, size_t tensors);
 // The reference: one device (rank 0, uncounted) that takes each push's gradient at the version of the weights which its
-// worker had, and applies it to the newest. A step of the Course is a line of the log.
-Course log_replay(Run *run, const Training *t, const Log *log);
+// worker had, and applies it to the newest. A step of the Trajectory is a line of the log.
+Trajectory log_replay(Run *run, const Training *t, const Log *log);
 // Is it the log that must come of these sizes?
 void log_check(Run *run, const Log *log, const ServerSizes *z);
 void log_say(Run *run, const Log *log);            // a row of a table

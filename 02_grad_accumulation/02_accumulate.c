@@ -7,9 +7,9 @@
 // backward run for one micro-batch at a time, so only its activations are alive; the gradients of all are added in the
 // one gradient buffer there is.
 // Left out: other devices (the next lesson), and overlapping micro-batches, which is a pipeline (chapter 04).
-#include "common/course.h"
-#include "common/formulas.h"
-#include "common/picture.h"
+#include "common/lesson/training.h"
+#include "common/model/formulas.h"
+#include "common/lesson/picture.h"
 #include <stdlib.h>
 
 // ---------------------------------------------------------------- data and sizes
@@ -55,10 +55,10 @@ static Model *new_model(const Training *t) {
 
 typedef struct { size_t activations, parameters, gradients, optimizer; } Measured;     // a step's peak; bytes
 
-static Course train(Run *run, const Training *t, Measured *seen) {
-    Course c = course_new(run, t);
+static Trajectory train(Run *run, const Training *t, Measured *seen) {
+    Trajectory c = trajectory_new(run, t);
     Model *model = new_model(t);
-    course_train(&c, model, t, 1, 0, step, NULL);
+    training_run(&c, model, t, 1, 0, step, NULL);
     *seen = (Measured){ memory_peak(MEM_ACTIVATIONS), memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS),
                         memory_now(MEM_OPTIMIZER) };
     model_free(model);
@@ -132,7 +132,7 @@ static double activation_bytes(const Training *t, size_t B) {
     return (double)(B * T * (outputs + L * block + head) * sizeof(real));
 }
 
-// Forward and backward of B sequences under the model clock.
+// Forward and backward of B sequences under the simulated clock.
 static double computing(size_t B) { return work_model(&tiny, B).time; }
 
 static void predict(Run *run, const Training *t, const Measured *got, const Measured *whole, const Timing *both) {
@@ -144,7 +144,7 @@ static void predict(Run *run, const Training *t, const Measured *got, const Meas
     cost(run, "parameters", "bytes", (double)(Psi * e), (double)got->parameters);
     cost(run, "gradients (wte twice): no m", "bytes", (double)((Psi + V * C) * e), (double)got->gradients);
     cost(run, "AdamW's m and v", "bytes", (double)(2 * Psi * e), (double)got->optimizer);
-    if (!clock_config()->model) return;
+    if (!clock_config()->simulated) return;
     double pieces = 0;                                 // as long as at once: the same rows
     for (size_t k = 0; k < m; k++) pieces += computing(part_size(SEQUENCES, m, k));
     cost(run, "time, at once and then in pieces", "ps", computing(SEQUENCES) + pieces, (double)both->step);
@@ -173,12 +173,12 @@ static void accumulation(Run *run) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         whole = t;
         whole.micro_batches = 1;
-        Course got = train(run, &t, &seen), at_once = train(run, &whole, &seen_whole);     // this one for its memory
-        Course want = course_unsplit(run, &whole, 1);
-        course_compare(run, "accumulated = at once", &got, &want, LIMIT_ROUNDING);
-        course_free(&got);
-        course_free(&at_once);
-        course_free(&want);
+        Trajectory got = train(run, &t, &seen), at_once = train(run, &whole, &seen_whole);    // this one for its memory
+        Trajectory want = training_unsplit(run, &whole, 1);
+        training_compare(run, "accumulated = at once", &got, &want, LIMIT_ROUNDING);
+        trajectory_free(&got);
+        trajectory_free(&at_once);
+        trajectory_free(&want);
     }
     show_trap(run, &t);
     Timing both = draw(run, &t, &whole);

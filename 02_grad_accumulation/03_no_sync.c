@@ -11,9 +11,9 @@
 #include "01_data_parallel/bucket_costs.h"
 #include "01_data_parallel/buckets.h"
 #include "01_data_parallel/data_parallel.h"
-#include "common/course.h"
-#include "common/formulas.h"
-#include "common/picture.h"
+#include "common/lesson/training.h"
+#include "common/model/formulas.h"
+#include "common/lesson/picture.h"
 #include <stdlib.h>
 
 // ---------------------------------------------------------------- data and sizes
@@ -98,14 +98,14 @@ typedef struct {
     Timing last;                               // the last step's
 } Measured;
 
-static Course train(Run *run, Comm *dp, const Training *t, Step *step, Measured *seen) {
-    Course c = course_new(run, t);
+static Trajectory train(Run *run, Comm *dp, const Training *t, Step *step, Measured *seen) {
+    Trajectory c = trajectory_new(run, t);
     Model *model = model_describe(&t->model, model_layers(&t->model));
     model_allocate(model);                     // functions of the seed: the same weights everywhere
     Replica r = { .dp = dp, .buckets = buckets_new(model, dp, BUCKET) };
     if (step == forgetful || step == one_after_the_other) r.sum = tensor_new(&model->gradients, 1, model->size);
     comm_ledger_reset(dp);
-    course_train(&c, model, t, dp->size, dp->rank, step, &r);
+    training_run(&c, model, t, dp->size, dp->rank, step, &r);
     *seen = (Measured){ dp->ledger[COMM_ALL_REDUCE].calls, comm_bytes_sent(dp),
                         memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER),
                         memory_peak(MEM_ACTIVATIONS), picture_timing(run) };
@@ -161,14 +161,14 @@ static void predict(Run *run, const Measured *silent, const Measured *talkative,
     cost(run, "activations, peak", "bytes", (double)(largest * T * kept_model(&tiny) * e), (double)silent->activations);
 }
 
-// A step under the model clock. An all-reduce waits for the largest micro-batch, which is always rank 0's, and nothing
-// hides it.
+// A step under the simulated clock. An all-reduce waits for the largest micro-batch, which is always rank 0's, and
+// nothing hides it.
 static void predict_time(Run *run, const Timing *silent, const Timing *talkative, const Timing *early, size_t m) {
     size_t N = run->world->size, Psi = config_parameters(&tiny);
     double ring = ring_time(ALL_REDUCE_PASSES, N, Psi, sizeof(real));  // 2 (N-1) alpha + bytes / beta
     double slowest = 0;
     for (size_t k = 0; k < m; k++) slowest += computing(N, 0, m, k);
-    if (!clock_config()->model) return;
+    if (!clock_config()->simulated) return;
     BucketCosts f = forecast(N, m);
     cost(run, "no_sync: exposed, all ranks", "ps", (double)N * ring, (double)silent->exposed);
     cost(run, "forgetful: exposed (m times)", "ps", (double)(N * m) * ring, (double)talkative->exposed);
@@ -196,27 +196,27 @@ static void accumulation_on_ranks(Run *run) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         Training at_once = t;
         at_once.micro_batches = 1;
-        Course got = train(run, run->world, &t, no_sync, &silent);
-        Course often = train(run, run->world, &t, forgetful, &talkative);
-        Course buckets = train(run, run->world, &t, overlapped, &early);
+        Trajectory got = train(run, run->world, &t, no_sync, &silent);
+        Trajectory often = train(run, run->world, &t, forgetful, &talkative);
+        Trajectory buckets = train(run, run->world, &t, overlapped, &early);
         // One process that accumulates each replica's micro-batches from zero and then adds the replicas in rank order
         // gets the same bits. Accumulating all n*m micro-batches in one row would group the sum in another way.
-        Course whole = course_unsplit(run, &at_once, 1), ordered = course_unsplit(run, &t, n);
-        course_compare(run, "no_sync = at once", &got, &whole, LIMIT_ROUNDING);
-        course_compare(run, "no_sync = replicas in order", &got, &ordered, every_bit(run));
+        Trajectory whole = training_unsplit(run, &at_once, 1), ordered = training_unsplit(run, &t, n);
+        training_compare(run, "no_sync = at once", &got, &whole, LIMIT_ROUNDING);
+        training_compare(run, "no_sync = replicas in order", &got, &ordered, every_bit(run));
         // Right numbers, too: only the bill tells the two apart.
-        course_compare(run, "forgetful = at once", &often, &whole, LIMIT_ROUNDING);
-        course_compare_tensors(run, "overlapped = no_sync", &buckets, &got, every_bit(run));
-        course_free(&got);
-        course_free(&often);
-        course_free(&buckets);
-        course_free(&whole);
-        course_free(&ordered);
+        training_compare(run, "forgetful = at once", &often, &whole, LIMIT_ROUNDING);
+        training_compare_tensors(run, "overlapped = no_sync", &buckets, &got, every_bit(run));
+        trajectory_free(&got);
+        trajectory_free(&often);
+        trajectory_free(&buckets);
+        trajectory_free(&whole);
+        trajectory_free(&ordered);
     }
     Training once = t;
     once.steps = 1;
-    Course drawn = train(run, run->world, &once, one_after_the_other, &all);
-    course_free(&drawn);
+    Trajectory drawn = train(run, run->world, &once, one_after_the_other, &all);
+    trajectory_free(&drawn);
     picture_show(run, "a step of no_sync, a forgetful one, an overlapped one", PICTURE_CHART);
     say(run, "no_sync:");
     picture_summary(run, &silent.last);

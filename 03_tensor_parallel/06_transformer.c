@@ -4,13 +4,13 @@
 //
 // tensor_parallel() puts lessons 02 to 05 together: embedding and head by words, attention by heads, the MLP by
 // hidden columns; norms, row-cut biases and positions whole on every rank. Every rank runs every layer on every
-// token, with its part of each matrix. Read tensor_parallel.c first, beside common/layer.c. Here it trains, with
+// token, with its part of each matrix. Read tensor_parallel.c first, beside common/model/layer.c. Here it trains, with
 // dropout, unequal token counts and clipping, three steps under SGD and three under AdamW. 9 heads over 4 ranks are
 // 3, 2, 2, 2; 61 words 16, 15, 15, 15.
 #include "03_tensor_parallel/tensor_parallel.h"
-#include "common/course.h"
-#include "common/formulas.h"
-#include "common/picture.h"
+#include "common/lesson/training.h"
+#include "common/model/formulas.h"
+#include "common/lesson/picture.h"
 #include <math.h>
 
 enum { STEPS = 3, BATCH = 3 };
@@ -48,12 +48,12 @@ static StepResult step(void *measured, Model *m, Optimizer *o, const Training *t
 }
 
 // What differs from the unsplit training is one line.
-static Measured train(Run *run, const Training *t, Course *c) {
+static Measured train(Run *run, const Training *t, Trajectory *c) {
     Measured r = { .tp = run->world };
     Model *m = model_describe(&t->model, model_layers(&t->model));
     tensor_parallel(m, r.tp);                                      // cuts the parameters, replaces the layers
     model_allocate(m);                                             // initial values: by the place in the WHOLE tensor
-    course_train(c, m, t, 1, 0, step, &r);                         // every rank reads every token
+    training_run(c, m, t, 1, 0, step, &r);                         // every rank reads every token
     r.block = model_unit(m, "h.0.ln_1.weight")->size * sizeof(real);
     r.parameters = memory_now(MEM_PARAMETERS);
     r.gradients = memory_now(MEM_GRADIENTS);
@@ -149,7 +149,7 @@ static void predict_time(Run *run, const Timing *t) {
         slowest = 3 * forward.time;
     }
     cost(run, "matrix products of all ranks, a step", "FLOPs", flops, t->flops);
-    if (!clock_config()->model) return;
+    if (!clock_config()->simulated) return;
     cost(run, "step", "ps", slowest + talk, (double)t->step);
     cost(run, "exposed communication of all ranks", "ps", (double)n * talk, (double)t->exposed);
     cost(run, "hidden communication", "ps", 0, (double)t->hidden);
@@ -167,14 +167,14 @@ static void transformer(Run *run) {
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.5);
         t.recorded = i;
-        Course got = course_new(run, &t), want = course_unsplit(run, &t, 1);
+        Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
         r = train(run, &t, &got);
         if (i == 0) cost(run, "SGD's state", "bytes", 0, (double)r.optimizer);
-        course_compare(run, "tensor-parallel = unsplit", &got, &want, LIMIT_ROUNDING);
+        training_compare(run, "tensor-parallel = unsplit", &got, &want, LIMIT_ROUNDING);
         bool clipped = got.norm[0] > max_norm && got.norm[1] > max_norm && got.norm[2] > max_norm;
         check_true(run, i ? "AdamW" : "SGD", "every step is clipped", clipped);
-        course_free(&got);
-        course_free(&want);
+        trajectory_free(&got);
+        trajectory_free(&want);
     }
     predict(run, &r);
     closed_forms(run);

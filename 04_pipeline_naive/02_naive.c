@@ -49,7 +49,7 @@ static void predict(Run *run, const Training *t, const StageCosts *seen) {
 static void step_time(Run *run, const Training *t, const Timing *last) {
     size_t p = run->world->size, m = t->micro_batches;
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
-    if (!clock_config()->model) return;                    // real time differs from run to run
+    if (!clock_config()->simulated) return;                    // real time differs from run to run
     Picoseconds work = 0, transfer = 0;
     for (size_t k = 0; k < m; k++) {
         size_t B = range_size(shard_range(SEQUENCES, m, k));
@@ -86,12 +86,12 @@ static void naive(Run *run) {
     StageCosts seen = {0};
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
-        Course got = course_new(run, &t), want = course_unsplit(run, &t, 1);
+        Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
         seen = stages_train(run, &t, schedule_naive, naive_step, &got);
         say(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1], got.loss[2]);
-        course_compare(run, "naive = unsplit", &got, &want, 0);
-        course_free(&got);
-        course_free(&want);
+        training_compare(run, "naive = unsplit", &got, &want, 0);
+        trajectory_free(&got);
+        trajectory_free(&want);
     }
     Timing last = picture_timing(run);
     picture_show(run, "naive, the last step", PICTURE_MEMORY);

@@ -52,7 +52,7 @@ static size_t max(size_t a, size_t b) { return a > b ? a : b; }
 static void step_time(Run *run, const Training *t) {
     size_t p = run->world->size;
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
-    if (!clock_config()->model) return;                    // real time differs from run to run
+    if (!clock_config()->simulated) return;                    // real time differs from run to run
     StackTimes d = stack_times(&stack);
     size_t links = p - 1, way = links ? d.message : 0, f = d.forward, b = d.backward;
     say(run, "%zu equal stages, their step in units of t_f, with t_b = 2 t_f; ideal: m (t_f + t_b)", p);
@@ -94,14 +94,14 @@ static void gpipe(Run *run) {
     StageCosts seen = {0}, slow = {0};
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
-        Course naive = course_new(run, &t), got = course_new(run, &t), want = course_unsplit(run, &t, 1);
+        Trajectory naive = trajectory_new(run, &t), got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
         slow = stages_train(run, &t, schedule_naive, pipeline_step, &naive);           // for its costs
         seen = stages_train(run, &t, schedule_gpipe, pipeline_step, &got);
         say(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1], got.loss[2]);
-        course_compare(run, "GPipe = accumulation", &got, &want, 0);
-        course_free(&naive);
-        course_free(&got);
-        course_free(&want);
+        training_compare(run, "GPipe = accumulation", &got, &want, 0);
+        trajectory_free(&naive);
+        trajectory_free(&got);
+        trajectory_free(&want);
     }
     Timing last = picture_timing(run);
     picture_show(run, "GPipe, the last step", PICTURE_MEMORY);

@@ -67,7 +67,7 @@ typedef struct {
     Model *m;
     const Schedule *schedule;
     const Batch *batch;
-    Flight **flight;                               // [micro-batch]: kept from its forward to its backward
+    ActivationStash **stash;                               // [micro-batch]: kept from its forward to its backward
     Arena *input;                                  // [micro-batch]: what was received from the stage before
     Arena buffers;
     Sends activations, gradients;                  // to the next stage, to the one before
@@ -128,7 +128,7 @@ static void stage_forward(Stage *s, size_t i) {
     s->input[k] = arena(MEM_ACTIVATIONS);
     if (!s->first) x = receive(s, i, &s->input[k], MEM_ACTIVATIONS);
     y = s->last ? tensor_new(&losses, M, 1) : send_buffer(&s->activations, M);
-    s->flight[k] = walk_forward(s->m->layers, s->m->n_layers, &s->batch[k], x, y);
+    s->stash[k] = walk_forward(s->m->layers, s->m->n_layers, &s->batch[k], x, y);
     if (s->last) s->result.loss += tensor_sum(y);
     else send(s, &s->activations, y);
     arena_free(&losses);
@@ -142,7 +142,7 @@ static void stage_backward(Stage *s, size_t i) {
     if (s->last) tensor_fill(dy = tensor_new(&incoming, M, 1), (real)s->batch[k].token_weight);    // 1 / all tokens
     else dy = receive(s, i, &incoming, MEM_WORKSPACE);
     if (!s->first) dx = send_buffer(&s->gradients, M);
-    walk_backward(s->m->layers, s->m->n_layers, &s->batch[k], s->flight[k], dy, dx);
+    walk_backward(s->m->layers, s->m->n_layers, &s->batch[k], s->stash[k], dy, dx);
     if (!s->first) send(s, &s->gradients, dx);
     arena_free(&incoming);
     arena_free(&s->input[k]);
@@ -155,7 +155,7 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *schedule, const 
     size_t rows = 0;
     for (size_t k = 0; k < micro_batches; k++) rows = rows_of(&batch[k]) > rows ? rows_of(&batch[k]) : rows;
     comm_connect(pp, COMM_NEIGHBOURS);
-    s.flight = host_alloc(micro_batches * sizeof *s.flight);
+    s.stash = host_alloc(micro_batches * sizeof *s.stash);
     s.input = host_alloc(micro_batches * sizeof *s.input);
     s.activations = sends_new(&s, !s.last, pp->rank + 1, rows, micro_batches);
     s.gradients = sends_new(&s, !s.first, pp->rank - 1, rows, micro_batches);
@@ -170,7 +170,7 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *schedule, const 
     sends_done(&s.activations);
     sends_done(&s.gradients);
     arena_free(&s.buffers);
-    free(s.flight);
+    free(s.stash);
     free(s.input);
     return s.result;
 }

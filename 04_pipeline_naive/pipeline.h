@@ -5,7 +5,7 @@
 // follows from the list alone: activations [B*T, C] go to the next stage, their gradients come back.
 #ifndef PIPELINE_H
 #define PIPELINE_H
-#include "common/model.h"
+#include "common/model/model.h"
 
 typedef struct { enum { FORWARD, BACKWARD } what; size_t micro_batch; } PipeOp;
 typedef struct { PipeOp *ops; size_t n; } Schedule;              // of one stage; free with schedule_free

@@ -5,7 +5,7 @@
 #ifndef STACK_H
 #define STACK_H
 #include "04_pipeline_naive/pipeline.h"
-#include "common/picture.h"
+#include "common/lesson/picture.h"
 
 typedef struct { ModelConfig model; size_t blocks, sequences; } Stack;     // of a stage; of a micro-batch
 Model *stack_new(const Stack *s, size_t p, size_t i);                      // stage i's part, allocated
@@ -14,7 +14,7 @@ Model *stack_new(const Stack *s, size_t p, size_t i);                      // st
 typedef struct { PipelineResult result; Timing timing; } Played;
 Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m);
 
-// What a stage's forward and backward of a micro-batch take under the model clock, and a message: from sizes.
+// What a stage's forward and backward of a micro-batch take under the simulated clock, and a message: from sizes.
 typedef struct { Picoseconds forward, backward, message; } StackTimes;
 StackTimes stack_times(const Stack *s);
 // Cost lines: how long a stage is idle in a step of this length, as a share of it and of the ideal, m (t_f + t_b).

@@ -20,13 +20,13 @@ static StepResult counted_step(void *stages, Model *m, Optimizer *o, const Train
     return s->step(s, m, o, t, batch);
 }
 
-StageCosts stages_train(Run *run, const Training *t, ScheduleRule rule, Step *step, Course *out) {
+StageCosts stages_train(Run *run, const Training *t, ScheduleRule rule, Step *step, Trajectory *out) {
     size_t p = run->world->size, i = run->world->rank;
     Stages s = { .pp = run->world, .tied = pipeline_tied_group(run->world), .step = step };
     s.schedule = rule(p, t->micro_batches, i);
     Model *m = model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, p, i));
     model_allocate(m);
-    course_train(out, m, t, 1, 0, counted_step, &s);             // every rank knows all tokens from the data order
+    training_run(out, m, t, 1, 0, counted_step, &s);             // every rank knows all tokens from the data order
     StageCosts costs = read_ledgers(&s);
     schedule_free(&s.schedule);
     if (s.tied) comm_free(s.tied);

@@ -3,7 +3,7 @@
 #ifndef STAGES_H
 #define STAGES_H
 #include "04_pipeline_naive/timeline.h"
-#include "common/course.h"
+#include "common/lesson/training.h"
 
 // Stage i is rank i.
 typedef struct {
@@ -21,5 +21,5 @@ typedef struct {
 } StageCosts;
 
 // Trains on all ranks of the world, each with its own layers, stage i by rule(p, m, i).
-StageCosts stages_train(Run *run, const Training *t, ScheduleRule rule, Step *step, Course *out);
+StageCosts stages_train(Run *run, const Training *t, ScheduleRule rule, Step *step, Trajectory *out);
 #endif

@@ -87,7 +87,7 @@ static void step_time(Run *run, const Training *t) {
     if (p == 4) same_order(run, "events = published order", 0, "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7");
     if (p == 4) same_order(run, "events = published order", 3, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7");
     cost(run, "equal stages: in flight, 1F1B", "micro-batches", p - i < MICRO ? p - i : MICRO, seen.result.in_flight);
-    if (!clock_config()->model) return;                    // real time differs from run to run
+    if (!clock_config()->simulated) return;                    // real time differs from run to run
     StackTimes d = stack_times(&stack);
     // Where messages take time, too, 1F1B's step has no short formula: the lists, played, say how long it is.
     Picoseconds all_then_all = makespan_with_link(schedule_gpipe, p, MICRO, d.forward, d.backward, d.message);
@@ -124,21 +124,21 @@ static void one_forward_one_backward(Run *run) {
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         t.recorded = i == 1;
-        Course all_then_all = course_new(run, &t), got = course_new(run, &t), want = course_unsplit(run, &t, 1);
+        Trajectory all_then_all = trajectory_new(run, &t), got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
         gpipe = stages_train(run, &t, schedule_gpipe, pipeline_step, &all_then_all);
         if (t.recorded) show(run, "gpipe", "GPipe, the last step", PICTURE_MEMORY);
         seen = stages_train(run, &t, schedule_1f1b, pipeline_step, &got);
         if (t.recorded) show(run, "1f1b", "1F1B, the last step", PICTURE_MEMORY | PICTURE_SAME_SCALE);
         say(run, "%s: loss %.4f, %.4f, %.4f; norm %.3f, %.3f, %.3f, clipped to %.2f", i ? "AdamW" : "SGD",
             got.loss[0], got.loss[1], got.loss[2], got.norm[0], got.norm[1], got.norm[2], clip);
-        course_compare(run, "1F1B = accumulation", &got, &want, 0);
-        course_compare(run, "GPipe = accumulation", &all_then_all, &want, 0);
+        training_compare(run, "1F1B = accumulation", &got, &want, 0);
+        training_compare(run, "GPipe = accumulation", &all_then_all, &want, 0);
         bool clipped = true;
         for (size_t n = 0; n < t.steps; n++) clipped &= got.norm[n] > clip;
         check_true(run, "clipping", "is at work in every step", clipped);
-        course_free(&all_then_all);
-        course_free(&got);
-        course_free(&want);
+        trajectory_free(&all_then_all);
+        trajectory_free(&got);
+        trajectory_free(&want);
     }
     predict(run, &t, &seen, &gpipe);
     step_time(run, &t);

@@ -26,12 +26,12 @@ bool zero2_stays_whole(const Unit *u) { return u->params[0].number == 0; }
 
 void zero2_allocate_gradient(Unit *u, Arena *a) {
     unit_attach_gradients(u, tensor_new(a, 1, u->size));                   // g [size]
-    for (size_t i = 0; i < u->n_params; i++) u->params[i].fresh = true;    // it starts at zero
+    for (size_t i = 0; i < u->n_params; i++) u->params[i].gradient_empty = true;    // it starts at zero
 }
 
 // own_g += my part of the sum of g over ranks. The first micro-batch's is written in place.
 static void reduce_gradient(Unit *u, Comm *dp) {
-    if (u->own_fresh) {
+    if (u->own_gradient_empty) {
         comm_reduce_scatter(dp, u->own_g, u->g);   // own_g [size/N] <- sum of g [size]; each rank sends (N-1)/N of it
     } else {
         Arena part = arena(MEM_COMMUNICATION);
@@ -40,7 +40,7 @@ static void reduce_gradient(Unit *u, Comm *dp) {
         op_add(u->own_g, u->own_g, arrived);
         arena_free(&part);
     }
-    u->own_fresh = false;
+    u->own_gradient_empty = false;
 }
 
 // Around each layer's own backward. Every rank must come here for every micro-batch, an empty one, too.

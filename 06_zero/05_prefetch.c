@@ -76,16 +76,16 @@ static void start_reduction(Prefetched *p, Arena gradient) {
     Unit *u = p->unit;
     all->reducing = p;
     all->gradient = gradient;                      // it must stay, and stay as it is, until the reduction is done
-    all->arriving = u->own_fresh ? (Tensor){0} : tensor_new(&all->gradient, 1, range_size(u->own));
+    all->arriving = u->own_gradient_empty ? (Tensor){0} : tensor_new(&all->gradient, 1, range_size(u->own));
     // own part [size/N] <- sum of g [size]; each rank sends (N-1)/N of it. Until the wait comm.c holds as much again.
-    all->reduction = comm_start_reduce_scatter(all->dp, u->own_fresh ? u->own_g : all->arriving, u->g);
+    all->reduction = comm_start_reduce_scatter(all->dp, u->own_gradient_empty ? u->own_g : all->arriving, u->g);
 }
 static void finish_reduction(Prefetch *all) {
     if (!all->reducing) return;
     Unit *u = all->reducing->unit;
     comm_wait(all->reduction);
-    if (!u->own_fresh) op_add(u->own_g, u->own_g, all->arriving);
-    u->own_fresh = false;
+    if (!u->own_gradient_empty) op_add(u->own_g, u->own_g, all->arriving);
+    u->own_gradient_empty = false;
     unit_attach_gradients(u, (Tensor){0});
     arena_free(&all->gradient);
     all->reducing = NULL;
@@ -175,11 +175,11 @@ static void resharding(Model *m, Comm *dp) { prefetch_allocate(m, dp, true); }
 static void keeping(Model *m, Comm *dp) { prefetch_allocate(m, dp, false); }
 
 // The same training with prefetch and without: every bit, and the time of a step.
-static Course train(Run *run, Comm *dp, const Training *t, void (*allocate)(Model *, Comm *), Step *step, Timing *is) {
-    Course c = course_new(run, t);
+static Trajectory train(Run *run, Comm *dp, const Training *t, void (*allocate)(Model *, Comm *), Step *step, Timing *is) {
+    Trajectory c = trajectory_new(run, t);
     Model *m = model_describe(&t->model, model_layers(&t->model));
     allocate(m, dp);
-    course_train(&c, m, t, dp->size, dp->rank, step, dp);
+    training_run(&c, m, t, dp->size, dp->rank, step, dp);
     *is = picture_timing(run);
     if (allocate != zero3_allocate) prefetch_free(m);
     model_free(m);
@@ -187,13 +187,13 @@ static Course train(Run *run, Comm *dp, const Training *t, void (*allocate)(Mode
 }
 static void beside_zero3(Run *run, Comm *dp, const Training *t, void (*allocate)(Model *, Comm *)) {
     Timing early, at_once;
-    Course got = train(run, dp, t, allocate, prefetch_step, &early);
-    Course want = train(run, dp, t, zero3_allocate, zero3_step, &at_once);
-    course_compare_tensors(run, "prefetch = ZeRO-3", &got, &want, every_bit(run));
-    course_compare_numbers(run, "prefetch = ZeRO-3", &got, &want, every_bit(run));
+    Trajectory got = train(run, dp, t, allocate, prefetch_step, &early);
+    Trajectory want = train(run, dp, t, zero3_allocate, zero3_step, &at_once);
+    training_compare_tensors(run, "prefetch = ZeRO-3", &got, &want, every_bit(run));
+    training_compare_numbers(run, "prefetch = ZeRO-3", &got, &want, every_bit(run));
     prefetch_beside_zero3(run, t, &early, &at_once);
-    course_free(&got);
-    course_free(&want);
+    trajectory_free(&got);
+    trajectory_free(&want);
 }
 
 static void prefetch(Run *run) {

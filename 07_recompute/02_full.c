@@ -17,7 +17,7 @@
 #include "07_recompute/counted.h"
 #include "07_recompute/gpipe_time.h"
 #include "07_recompute/recompute.h"
-#include "common/picture.h"
+#include "common/lesson/picture.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -34,14 +34,14 @@ typedef struct { Layer layer; Model *model; } Stage;
 static void stage_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)s;
     Model *m = ((Stage *)l)->model;
-    flight_free(walk_forward(m->layers, m->n_layers, b, x, y));        // forgotten; the executor keeps x
+    activation_stash_free(walk_forward(m->layers, m->n_layers, b, x, y));        // forgotten; the executor keeps x
 }
 static void stage_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)s;
     Model *m = ((Stage *)l)->model;
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor y = tensor_new(&scratch, dy.rows, dy.cols);                 // computed again, and not needed
-    Flight *f = walk_forward(m->layers, m->n_layers, b, x, y);
+    ActivationStash *f = walk_forward(m->layers, m->n_layers, b, x, y);
     arena_free(&scratch);
     walk_backward(m->layers, m->n_layers, b, f, dy, dx);
 }
@@ -81,13 +81,13 @@ static StepResult step(void *pipeline, Model *m, Optimizer *o, const Training *t
     return (StepResult){ loss * batch[0].token_weight, norm };
 }
 
-static Pipeline train(Comm *pp, Way way, const Training *t, Course *c) {
+static Pipeline train(Comm *pp, Way way, const Training *t, Trajectory *c) {
     Pipeline p = { .pp = pp, .tied = pipeline_tied_group(pp), .way = way };
     Model *m = model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, pp->size, pp->rank));
     count_blocks(m, p.counts);
     if (way == RECOMPUTE_BLOCKS) recompute(m, RECOMPUTE_FULL);
     model_allocate(m);
-    course_train(c, m, t, 1, 0, step, &p);
+    training_run(c, m, t, 1, 0, step, &p);
     p.timing = picture_timing(c->run);
     p.computing = recorded_computing();
     p.parameters = memory_now(MEM_PARAMETERS);
@@ -157,18 +157,18 @@ static void costs(Run *run, const Training *t, const Pipeline *got) {
     for (size_t k = 0; k < p; k++) model += stage_work(t, p, k, KEEP_EVERYTHING).flops;
     cost_of_way(run, name, "hardware FLOPs, all stages", "FLOPs", hardware, got->timing.flops);
     utilisations(run, name, &got->timing, model);
-    if (!clock_config()->model) return;            // real time is as it is
+    if (!clock_config()->simulated) return;            // real time is as it is
     cost_of_way(run, name, "my stage computes", "ps", stage_work(t, p, i, way).time, (double)got->computing);
     cost_of_way(run, name, "step", "ps", step_time(t, p, way), (double)got->timing.step);
 }
 
 // ---------------------------------------------------------------- the comparison
 
-static void compare(Run *run, const Training *t, const Pipeline *p, Course *got, Course *want) {
+static void compare(Run *run, const Training *t, const Pipeline *p, Trajectory *got, Trajectory *want) {
     char what[64];
     snprintf(what, sizeof what, "%s = unsplit", way_name[p->way]);
     // The same layers with the same inputs and the same dropout, in the same order: equal in every bit.
-    course_compare(run, what, got, want, 0);
+    training_compare(run, what, got, want, 0);
     size_t blocks = range_size(shard_range(t->model.layers, p->pp->size, p->pp->rank)), first = p->pp->rank == 0;
     size_t times = p->way == KEEP_EVERYTHING ? 1 : 2;
     bool each = true;
@@ -193,19 +193,19 @@ static void full(Run *run) {
     config_require(&t.model);
 
     // One device that keeps everything, and takes the same micro-batches, one by one.
-    Course unsplit = course_unsplit(run, &t, 1);
+    Trajectory unsplit = training_unsplit(run, &t, 1);
     for (Way way = 0; way < WAYS; way++) {
-        Course got = course_new(run, &t);
+        Trajectory got = trajectory_new(run, &t);
         Pipeline p = train(pp, way, &t, &got);
         bool in_file = !strcmp(option_text(run, "draw"), way_option[way]);
         picture_show(run, way_name[way], PICTURE_MEMORY | PICTURE_SAME_SCALE | (in_file ? 0 : PICTURE_NO_FILES));
         picture_summary(run, &p.timing);
         costs(run, &t, &p);
         compare(run, &t, &p, &got, &unsplit);
-        course_free(&got);
+        trajectory_free(&got);
     }
     say(run, "%zu steps, loss %.4f -> %.4f", t.steps, unsplit.loss[0], unsplit.loss[t.steps - 1]);
-    course_free(&unsplit);
+    trajectory_free(&unsplit);
     data_free(&t.data);
     comm_free(pp);
 }

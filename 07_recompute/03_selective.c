@@ -16,9 +16,9 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "07_recompute/counted.h"
 #include "07_recompute/recompute.h"
-#include "common/course.h"
-#include "common/formulas.h"
-#include "common/picture.h"
+#include "common/lesson/training.h"
+#include "common/model/formulas.h"
+#include "common/lesson/picture.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -52,14 +52,14 @@ static StepResult step(void *measured, Model *m, Optimizer *o, const Training *t
     return (StepResult){ loss, norm };
 }
 
-static Measured train(Comm *tp, Recompute how, const Training *t, Course *c) {
+static Measured train(Comm *tp, Recompute how, const Training *t, Trajectory *c) {
     Measured r = { .tp = tp };
     Model *m = model_describe(&t->model, model_layers(&t->model));
     tensor_parallel(m, tp);                        // chapter 03: cuts parameters, replaces layers
     count_blocks(m, r.counts);
     recompute(m, how);                             // wraps the blocks, whatever they are by now
     model_allocate(m);
-    course_train(c, m, t, 1, 0, step, &r);         // the same tokens on every rank
+    training_run(c, m, t, 1, 0, step, &r);         // the same tokens on every rank
     r.timing = picture_timing(c->run);
     r.computing = recorded_computing();
     r.parameters = memory_now(MEM_PARAMETERS);
@@ -111,7 +111,7 @@ static void costs(Run *run, Comm *tp, const ModelConfig *c, size_t w, const Meas
     for (size_t k = 0; k < N; k++) model += step_work(c, N, k, 0).flops;
     cost_of_way(run, name, "hardware FLOPs, all ranks", "FLOPs", hardware, t->timing.flops);
     utilisations(run, name, &t->timing, model);
-    if (!clock_config()->model) return;                    // real time is as it is
+    if (!clock_config()->simulated) return;                    // real time is as it is
     double norm = ring_time(passes, N, config_tensors(c), sizeof(double));
     double rings = (double)wide * ring_time(passes, N, tokens * C, e) +
                    (double)narrow * ring_time(passes, N, tokens, e) + norm;
@@ -209,7 +209,7 @@ static void overhead(Run *run) {
 
 // ---------------------------------------------------------------- the comparison
 
-static void compare(Run *run, size_t w, const Measured *seen, Course *got, Course *none, Course *unsplit) {
+static void compare(Run *run, size_t w, const Measured *seen, Trajectory *got, Trajectory *none, Trajectory *unsplit) {
     static const char *const claim[WAYS] = { "one forward a block", "attention once more, nothing else",
                                              "one forward more a block" };
     bool counted = true;
@@ -222,8 +222,8 @@ static void compare(Run *run, size_t w, const Measured *seen, Course *got, Cours
     snprintf(what, sizeof what, "%s = none", way_name[w]);
     // Tensor parallelism adds partial sums: a tolerance, as in chapter 03. Recomputation does the same operations on
     // the same numbers: every bit.
-    if (w == 0) course_compare(run, "none = unsplit", got, unsplit, LIMIT_ROUNDING);
-    else course_compare(run, what, got, none, 0);
+    if (w == 0) training_compare(run, "none = unsplit", got, unsplit, LIMIT_ROUNDING);
+    else training_compare(run, what, got, none, 0);
 }
 
 static void selective(Run *run) {
@@ -234,10 +234,10 @@ static void selective(Run *run) {
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
     config_require(&t.model);
-    Course got[WAYS], unsplit = course_unsplit(run, &t, 1);
+    Trajectory got[WAYS], unsplit = training_unsplit(run, &t, 1);
     Measured seen[WAYS];
     for (size_t w = 0; w < WAYS; w++) {
-        got[w] = course_new(run, &t);
+        got[w] = trajectory_new(run, &t);
         seen[w] = train(tp, way[w], &t, &got[w]);
         char title[64];
         snprintf(title, sizeof title, "recompute %s", way_name[w]);
@@ -250,8 +250,8 @@ static void selective(Run *run) {
     item_list(run);
     figure7(run);
     overhead(run);
-    for (size_t w = 0; w < WAYS; w++) course_free(&got[w]);
-    course_free(&unsplit);
+    for (size_t w = 0; w < WAYS; w++) trajectory_free(&got[w]);
+    trajectory_free(&unsplit);
     data_free(&t.data);
     comm_free(tp);
 }

@@ -12,9 +12,9 @@
 #include "08_3d/predict.h"
 #include "08_3d/safetensors.h"
 #include "08_3d/settings.h"
-#include "common/device.h"
-#include "common/picture.h"
-#include "common/sketch.h"
+#include "common/device/device.h"
+#include "common/lesson/picture.h"
+#include "common/lesson/sketch.h"
 
 static const Option options[] = {
     { "dp", "N", NULL, "data-parallel replicas; without it: the ranks that --tp and --pp leave" },
@@ -208,7 +208,7 @@ static void show_memory(Run *run) {
     size_t *sizes, most = 0, resident = 0;
     char list[3][512] = { "", "", "" };
     side_gather(&mine, sizeof mine, (void **)&all, &sizes);
-    if (!run->verbose) return;
+    if (!run->is_root) return;
     for (size_t r = 0; r < run->world->size; r++) {
         size_t value[3] = { all[r].ledger, all[r].process, all[r].resident };
         for (int i = 0; i < 3; i++) {

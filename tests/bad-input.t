@@ -28,7 +28,7 @@ my @mistakes = (
     [2, '--chunks 2', 2, qr/unknown option --chunks/],
     [2, '--save x', 2, qr/unknown option --save/],
     [2, '--tf32', 2, qr/unknown option --tf32/],
-    [2, '--clock sun', 2, qr/--clock sun: expected one of wall\|model/],
+    [2, '--clock sun', 2, qr/--clock sun: expected one of wall\|simulated/],
     [2, '--device x', 2, qr/--device x is not known: choose lesson, h100/],
     [2, '--link x', 2, qr/--link x is not known: choose free, nvlink/],
     [2, '--schedule interleaved', 2, qr/--schedule interleaved: expected one of naive\|gpipe\|1f1b/],

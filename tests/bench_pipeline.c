@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include "04_pipeline_naive/stack.h"
 #include "05_pipeline_1f1b/schedule_1f1b.h"
-#include "common/memory.h"
+#include "common/measure/memory.h"
 
 static const Option options[] = {
     { "micro-batches", "N", "4", "pieces of a step" },
@@ -18,7 +18,7 @@ static const Option options[] = {
     { "sequences", "N", "4", "of a micro-batch; a message has sequences x context x width reals" },
     { "blocks", "N", "1", "of a stage" },
     { "rounds", "N", "5", "of which the median is told" },
-    { "clock", "wall|model", "wall", NULL },
+    { "clock", "wall|simulated", "wall", NULL },
     {0},
 };
 enum { MOST = 101 };

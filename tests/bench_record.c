@@ -1,9 +1,9 @@
 // ranks: 4
 // level: core
-// question: What do the recorder and the model clock cost a training step?
+// question: What do the recorder and the simulated clock cost a training step?
 //
-// Trains the trainer's model with the recorder off and on, under real time and under the model clock, one step each in
-// turn, so that whatever else the machine does falls on all four alike. Processor time of this process, which all
+// Trains the trainer's model with the recorder off and on, under real time and under the simulated clock, one step each
+// in turn, so that whatever else the machine does falls on all four alike. Processor time of this process, which all
 // virtual ranks share, so that work of others does not count; a ratio is the median of the ratios of neighbours. Not
 // part of make test: such times are not reproducible.
 #include <stdio.h>
@@ -11,8 +11,8 @@
 #include <time.h>
 #include "05_pipeline_1f1b/schedule_1f1b.h"
 #include "08_3d/trainer.h"
-#include "common/picture.h"
-#include "common/record.h"
+#include "common/lesson/picture.h"
+#include "common/measure/record.h"
 
 static const Option options[] = {
     { "rounds", "N", "41", "steps of each kind" },
@@ -25,9 +25,9 @@ static const Option options[] = {
 };
 typedef enum { WALL_OFF, WALL_ON, MODEL_OFF, MODEL_ON, KINDS } Kind;
 
-static void use_clock(Run *run, bool model) {
+static void use_clock(Run *run, bool simulated) {
     ClockConfig c = *clock_config();
-    c.model = model;
+    c.simulated = simulated;
     comm_barrier(run->world);                      // no operation is under way
     clock_configure(&c);                           // every rank sets the same
     comm_barrier(run->world);
@@ -100,8 +100,8 @@ static void bench(Run *run) {
     side_broadcast(r, sizeof r);                   // the first rank's
     say(run, "a step: %.1f ms of processor time; %zu events and samples on the first rank", r[3], events);
     say(run, "recorder on / off, real time:       %.4f", r[0]);
-    say(run, "recorder on / off, model clock:     %.4f", r[1]);
-    say(run, "model clock / real time:            %.4f", r[2]);
+    say(run, "recorder on / off, simulated clock:     %.4f", r[1]);
+    say(run, "simulated clock / real time:            %.4f", r[2]);
     check_true(run, "a step of 50 ms or more", "the ratios mean something", r[3] >= 50);
     check_true(run, "the recorder costs less than 2 %", "under both clocks", r[0] < 1.02 && r[1] < 1.02);
     for (size_t k = 0; k < KINDS; k++) free(seconds[k]);

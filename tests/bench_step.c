@@ -14,8 +14,8 @@
 #include "05_pipeline_1f1b/schedule_1f1b.h"
 #include "08_3d/safetensors.h"
 #include "08_3d/trainer.h"
-#include "common/device.h"
-#include "common/output.h"
+#include "common/device/device.h"
+#include "common/base/output.h"
 
 static const Option options[] = {
     { "layers", "N", "4", "blocks" },
@@ -200,7 +200,7 @@ static void bench(Run *run) {
         double tokens = (double)(batch * c.model.context), flops = flops_of(&c.model, tokens);
         size_t resident = resident_most(), *sizes, *all;
         side_gather(&resident, sizeof resident, (void **)&all, &sizes);
-        for (size_t r = 0; run->verbose && r < run->world->size; r++) resident = all[r] > resident ? all[r] : resident;
+        for (size_t r = 0; run->is_root && r < run->world->size; r++) resident = all[r] > resident ? all[r] : resident;
         say(run, "%zu parameters, %zu tokens a step: %.3f ms (median of %zu), %.0f tokens/s, %.2f of the peak of %.1f "
             "GFLOP/s, %.0f MB resident in a process",
             config_parameters(&c.model), batch * c.model.context, 1e3 * seconds, steps, tokens / seconds,
@@ -210,7 +210,7 @@ static void bench(Run *run) {
         config_number(run, "peak_share", flops / seconds / peak);
         config_number(run, "peak_flops", peak);
         config_number(run, "resident_bytes", (double)resident);
-        if (run->verbose) { free(all); free(sizes); }
+        if (run->is_root) { free(all); free(sizes); }
         // A step that looks much faster was not waited for, or its FLOPs are counted wrongly.
         check_true(run, "a step is no faster than its products", "at the peak", flops <= 1.5 * seconds * peak);
     }

@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# The model clock against the closed forms (tests/test_clock), at several rank counts, links and precisions; the same times emulated
+# The simulated clock against the closed forms (tests/test_clock), at several rank counts, links and precisions; the same times emulated
 # and as processes.
 use strict;
 use warnings;
@@ -46,7 +46,7 @@ for my $pair (@pairs) {
     is($mpi->{page}{digest}, $emu->{page}{digest}, "$pair->{name}: and the same bits");
 }
 is($wall->{status}, 2, 'real time is refused') or diag(complain($wall));
-like($wall->{err}, qr/\Aunsplit: [^\n]*--clock model\n\z/, 'with one message');
+like($wall->{err}, qr/\Aunsplit: [^\n]*--clock simulated\n\z/, 'with one message');
 is($speeds[0]{status}, 0, 'a device of four times the rate') or diag(complain($speeds[0]));
 for my $bad (@speeds[1, 2]) {
     is($bad->{status}, 3, 'a speed that is none is refused') or diag(complain($bad));

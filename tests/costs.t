@@ -31,7 +31,7 @@ for my $precision (grep { -x program_of($_, $source) } qw(fp32 fp64)) {
         }
     }
 }
-job(\&mpi, 4, 'fp32', 2, 32, 8, 0.1, 'nvlink', qw(--clock model)) if have_mpi;
+job(\&mpi, 4, 'fp32', 2, 32, 8, 0.1, 'nvlink', qw(--clock simulated)) if have_mpi;
 run_jobs(\@jobs);
 
 for my $job (@jobs) {

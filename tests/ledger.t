@@ -45,7 +45,7 @@ my @lessons = map { my $source = $_; map { counted($_, $source) } qw(fp32 fp64) 
 # The trainer: one step more is one step's messages more, whatever else it sends.
 my @model = (qw(--layers 8 --width 24 --heads 4 --context 8 --batch 9 --micro-batch 2 --eval-every 0 --data), "$work/text");
 my @trained = map { my $how = $_; [map { counted('fp32', '08_3d/train.c', split(' ', $how), @model, '--steps', $_) } 2, 3] }
-    '--dp 1 --tp 1 --pp 4 --clock model', '--dp 1 --tp 1 --pp 4 --schedule gpipe --clock wall', '--dp 2 --tp 1 --pp 2 --zero 1 --clock model', '--dp 1 --tp 4 --pp 1';
+    '--dp 1 --tp 1 --pp 4 --clock simulated', '--dp 1 --tp 1 --pp 4 --schedule gpipe --clock wall', '--dp 2 --tp 1 --pp 2 --zero 1 --clock simulated', '--dp 1 --tp 4 --pp 1';
 run_jobs([@lessons, map { @$_ } @trained]);
 
 for my $job (@lessons) {

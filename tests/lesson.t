@@ -98,7 +98,7 @@ SKIP: {
     my ($status, $out) = start("$program --seed 7 --loud --size 12 --note 'a b' --json $work/page.json");
     is($status, 0, 'started bare');
     my @lines = split /\n/, $out;
-    like($lines[0], qr/^\[test lesson\] cpu, emu, $precision, 3 ranks \(.+\), reduce ordered, seed 7, clock model \(.+\)$/, 'the title');
+    like($lines[0], qr/^\[test lesson\] cpu, emu, $precision, 3 ranks \(.+\), reduce ordered, seed 7, clock simulated \(.+\)$/, 'the title');
     is($lines[1], '[test lesson] Does the frame "notice" every kind of mistake?', 'the question');
     is($lines[2], 'size 12 rate 0.5 note a b given 1', 'option values');
     like($lines[3], qr/^\[test lesson\] split = unsplit   by rows   max 0\.0e\+00  limit 1\.0e-\d\d  ok$/, 'a check');
@@ -138,7 +138,7 @@ my @mistakes = (
     ['--lou', qr/unknown option --lou; the nearest is --loud/], ['--lou=3', qr/unknown option --lou=3; the nearest/],
     ['--size 3 --rat=1', qr/unknown option --rat=1; the nearest is --rate/], ['--note --siz --siz 3', qr/unknown option --siz;/],
     ['--h', qr/unknown option --h;/], ['-x', qr/unknown option -x/],
-    ['--clock pigeon', qr/--clock pigeon: expected one of wall\|model/], ['--tf32', qr/unknown option --tf32/], ['--seed', qr/--seed needs a value: --seed N/],
+    ['--clock pigeon', qr/--clock pigeon: expected one of wall\|simulated/], ['--tf32', qr/unknown option --tf32/], ['--seed', qr/--seed needs a value: --seed N/],
     ['--loud=3', qr/--loud takes no value/], ['--size 1.5', qr/--size 1\.5: expected a whole number/],
     ['--size -1', qr/--size -1: expected a whole number/],
     ['--rate 1x', qr/--rate 1x: expected a number/], ['--mode pas', qr/--mode pas: expected one of pass\|/],

@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# Pictures of what ran: the chart in the terminal, --svg and --trace; equal bytes emulated and as processes under the model clock; real
+# Pictures of what ran: the chart in the terminal, --svg and --trace; equal bytes emulated and as processes under the simulated clock; real
 # time; files that cannot be written; names that are not known.
 use strict;
 use warnings;
@@ -208,7 +208,7 @@ ok(-c '/dev/full', 'a device is not replaced');
 
 # ---- names that are not known; a lesson without a picture ----
 for my $case (['--device h200', qr/--device h200 is not known: choose .*h100/], ['--link token-ring', qr/--link token-ring is not known: choose .*nvlink/],
-              ['--clock sun', qr/--clock sun: expected one of wall\|model/], ['--svg', qr/--svg needs a value/]) {
+              ['--clock sun', qr/--clock sun: expected one of wall\|simulated/], ['--svg', qr/--svg needs a value/]) {
     for my $job (run_jobs([{ words => ['tools/launch', '-e', 2, $train, @tiny, split ' ', $case->[0]] },
                            have_mpi ? { words => ['tools/launch', 2, $train, @tiny, split ' ', $case->[0]] } : ()])) {
         is($job->{status}, 2, "$case->[0]: status 2");

@@ -1,6 +1,6 @@
 // ranks: 1
 // level: core
-// question: Does the model clock give the step times, orders and transfer times that the closed forms say?
+// question: Does the simulated clock give the step times, orders and transfer times that the closed forms say?
 //
 // A stage's stack of equal blocks under every schedule; p = the number of ranks, several m. Times are in units of one
 // forward.
@@ -9,7 +9,7 @@
 #include <string.h>
 #include "04_pipeline_naive/stack.h"
 #include "05_pipeline_1f1b/schedule_1f1b.h"
-#include "common/picture.h"
+#include "common/lesson/picture.h"
 
 static const ModelConfig sizes = { .layers = 1, .width = 12, .heads = 3, .context = 6, .vocab = 17, .dropout = 0.1 };
 enum { B = 2 };
@@ -167,7 +167,7 @@ static void ports(Run *run) {
 
 static void clock_test(Run *run) {
     size_t p = run->world->size, i = run->world->rank, list[] = { 1, p, 2 * p, 24 };
-    REQUIRE(clock_config()->model, "this test is about the model clock: add --clock model");
+    REQUIRE(clock_config()->simulated, "this test is about the simulated clock: add --clock simulated");
     bool free_link = clock_config()->link.beta == 0;
     for (size_t k = 0; k < 4 && free_link; k++) {
         size_t m = list[k];

@@ -9,9 +9,9 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "06_zero/zero.h"
 #include "07_recompute/recompute.h"
-#include "common/device.h"
-#include "common/model.h"
-#include "common/random.h"
+#include "common/device/device.h"
+#include "common/model/model.h"
+#include "common/tensor/random.h"
 #include "tap.h"
 
 // max |a-b| / max(max |b|, 1e-3 max over all tensors of the test). In fp32 the difference of two sums has lost half its
@@ -536,7 +536,7 @@ static void test_part(void) {
     place(&m->layers[m->n_layers - 1], batch_of(&small, 1, 3), 1);
     zero(m);
     memory_reset_peaks();
-    Flight *f = walk_forward(m->layers, m->n_layers, &at.batch, at.x, at.y);
+    ActivationStash *f = walk_forward(m->layers, m->n_layers, &at.batch, at.x, at.y);
     const size_t kept = memory_peak(MEM_ACTIVATIONS);
     Tensor kept_y = copied(at.y);
     walk_backward(m->layers, m->n_layers, &at.batch, f, at.dy, at.dx);

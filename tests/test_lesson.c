@@ -3,8 +3,8 @@
 // ranks: 3
 // level: core
 // question: Does the frame "notice" every kind of mistake?
-#include "common/lesson.h"
-#include "common/random.h"
+#include "common/lesson/lesson.h"
+#include "common/tensor/random.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +92,7 @@ static void check_tensors(Test *t) {
     else check_close(t->run, "split = unsplit", got, want, LIMIT_ROUNDING);
     if (mode_is(t, "pass")) {
         check_equal(t->run, "moved = unsplit", got, want);
-        if (t->run->verbose && snapshot_values(got, "flat")[7] != element(FLAT, 7)) fault("snapshot_values is wrong");
+        if (t->run->is_root && snapshot_values(got, "flat")[7] != element(FLAT, 7)) fault("snapshot_values is wrong");
     }
     if (mode_is(t, "trap")) check_differs(t->run, "a trap that does nothing", got, want, 0.1);
     snapshot_free(got);
@@ -123,14 +123,14 @@ static void check_rest(Test *t) {
     if (mode_is(t, "number")) losses[1] += 1e-3;
     if (mode_is(t, "number-nan")) losses[2] = NAN;
     if (mode_is(t, "number-rank") && t->last) losses[2] = nextafter(losses[2], 1);
-    check_numbers(t->run, "split = unsplit", "losses", losses, t->run->verbose ? expected : NULL, 3, 1e-6);
+    check_numbers(t->run, "split = unsplit", "losses", losses, t->run->is_root ? expected : NULL, 3, 1e-6);
     check_true(t->run, "every rank", "agrees", !(mode_is(t, "false") && t->last));
     if (mode_is(t, "pass")) {                  // the opposite of a check: another tensor under the same name
         Snapshot *got = snapshot_new(t->run), *want = snapshot_new(t->run);
         size_t index[COUNT];
         for (size_t i = 0; i < COUNT; i++) index[i] = i;
         snapshot_put(got, "w", ROWS, COLS, part_new(&t->arena, 1, ROWS, COLS, index, none), 0, 0);
-        if (t->run->verbose)
+        if (t->run->is_root)
             snapshot_put(want, "w", ROWS, COLS, part_new(&t->arena, 2, ROWS, COLS, index, none), 0, 0);
         check_differs(t->run, "a trap", got, want, 0.1);
         snapshot_free(got);
@@ -156,7 +156,7 @@ static void lesson(Run *run) {
         check_rest(&t);
     }
     if (!mode_is(&t, "leak")) arena_free(&t.arena);
-    if (mode_is(&t, "slow") && run->verbose) sleep(25);        // as if it wrote a large file
+    if (mode_is(&t, "slow") && run->is_root) sleep(25);        // as if it wrote a large file
 }
 
 static const Option options[] = {

@@ -5,7 +5,7 @@
 // tests/plot.t reads what is printed and written. --plot chooses the chart.
 #include <math.h>
 #include <string.h>
-#include "common/plot.h"
+#include "common/lesson/plot.h"
 
 enum { N = 9 };
 static double x[N], up[N], down[N], gaps[N];
@@ -13,7 +13,7 @@ static double x[N], up[N], down[N], gaps[N];
 static void draw(Run *run) {
     const char *which = option_text(run, "plot");
     bool log = strcmp(which, "log") == 0, none = strcmp(which, "none") == 0, many = strcmp(which, "many") == 0;
-    if (run->verbose)
+    if (run->is_root)
         for (size_t i = 0; i < N; i++) {
             x[i] = log ? pow(2, 2 * (double)i) : (double)i;
             up[i] = none ? NAN : strcmp(which, "flat") == 0 ? 3 : log ? x[i] * 0.5 : 10 * (double)i;

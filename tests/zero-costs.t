@@ -89,7 +89,7 @@ for my $n (1, 2, 3, 4, 8) {
         }
     }
 }
-push @ahead, { %{ mpi(4, program_of('fp32', $prefetch), qw(--micro-batches 3 --link nvlink --steps 2 --clock model)) },
+push @ahead, { %{ mpi(4, program_of('fp32', $prefetch), qw(--micro-batches 3 --link nvlink --steps 2 --clock simulated)) },
                n => 4, m => 3, reshard => 'yes', link => 'nvlink', e => 4, as => 'mpi' } if have_mpi;
 run_jobs(\@ahead);
 

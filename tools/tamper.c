@@ -4,7 +4,7 @@
 //
 // UNSPLIT_TAMPER=01.02a: what is started while the body of this exercise runs; tools/grade puts grade_enter around it.
 // UNSPLIT_TAMPER=all: every message of reals. Never altered: bytes, which are the side channel's (checks, digests), and
-// the model clock's stamps. Without the variable nothing is.
+// the simulated clock's stamps. Without the variable nothing is.
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>

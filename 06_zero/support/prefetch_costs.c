@@ -1,7 +1,7 @@
 // prefetch_costs.c: see prefetch_costs.h.
 #include "06_zero/support/prefetch_costs.h"
 #include <stdlib.h>
-#include "common/formulas.h"
+#include "common/model/formulas.h"
 
 // ---------------------------------------------------------------- sizes
 
@@ -150,7 +150,7 @@ static void costs(Run *run, Comm *dp, const Training *t, bool reshard) {
     zero_cost(run, m, reshard ? "all traffic: 3m units (wte 2), loss and norm"
                               : "all traffic: 2m units (wte 2), loss and norm", "bytes",
               (gathers + M) * bytes + 2 * wte_bytes + zero_scalars_bytes(c, N), (double)comm_bytes_sent(dp));
-    if (!clock_config()->model) return;            // real time is as it is
+    if (!clock_config()->simulated) return;            // real time is as it is
     Timing is = picture_timing(run);
     Times times = recurrence(t, N, reshard);
     zero_cost(run, m, "exposed, all ranks", "ps", times.exposed, (double)is.exposed);

@@ -2,7 +2,7 @@
 #ifndef PREFETCH_COSTS_H
 #define PREFETCH_COSTS_H
 #include "06_zero/support/zero_costs.h"
-#include "common/picture.h"
+#include "common/lesson/picture.h"
 
 ZeroCosts prefetch_costs, prefetch_costs_kept;     // weights gathered again for backward; kept from forward
 // The recorded steps of a training with prefetch and without: communication that the ranks wait for.

@@ -1,6 +1,6 @@
 // zero_compare.c: see zero_compare.h.
 #include "06_zero/support/zero_compare.h"
-#include "common/picture.h"
+#include "common/lesson/picture.h"
 #include <stdio.h>
 
 Training zero_training(Run *run, const Comm *dp, const ModelConfig *model) {
@@ -39,26 +39,26 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, cons
     Counted counted = { lesson, dp };
     Model *m = model_describe(&t.model, model_layers(&t.model));
     lesson->allocate(m, dp);
-    Course zero = course_new(run, &t);
-    course_train(&zero, m, &t, dp->size, dp->rank, counted_step, &counted);
+    Trajectory zero = trajectory_new(run, &t);
+    training_run(&zero, m, &t, dp->size, dp->rank, counted_step, &counted);
     say(run, "%s, %zu micro-batch%s a rank, loss %.4f -> %.4f\n", name, t.micro_batches,
         t.micro_batches > 1 ? "es" : "", zero.loss[0], zero.loss[t.steps - 1]);
     // Shard after shard in rank order: what data-parallel replicas hold, to the last bit (chapter 01).
-    Course replicas = course_unsplit(run, &t, dp->size);
+    Trajectory replicas = training_unsplit(run, &t, dp->size);
     snprintf(what, sizeof what, "%s = data parallel", lesson->name);
-    course_compare_tensors(run, what, &zero, &replicas, limit);
-    course_compare_numbers(run, what, &zero, &replicas, LIMIT_ROUNDING);
+    training_compare_tensors(run, what, &zero, &replicas, limit);
+    training_compare_numbers(run, what, &zero, &replicas, LIMIT_ROUNDING);
     if (t.recorded) {
         lesson->costs(run, dp, &t);
         show_step(run, &t, lesson->name);
     }
     t.micro_batches = 1;
-    Course unsplit = course_unsplit(run, &t, 1);
+    Trajectory unsplit = training_unsplit(run, &t, 1);
     snprintf(what, sizeof what, "%s = unsplit", lesson->name);
-    course_compare(run, what, &zero, &unsplit, LIMIT_ROUNDING);
-    course_free(&zero);
-    course_free(&replicas);
-    course_free(&unsplit);
+    training_compare(run, what, &zero, &unsplit, LIMIT_ROUNDING);
+    trajectory_free(&zero);
+    trajectory_free(&replicas);
+    trajectory_free(&unsplit);
     if (lesson->free) lesson->free(m);
     model_free(m);
 }

@@ -1,7 +1,7 @@
 // zero_costs.c: see zero_costs.h.
 #include "06_zero/support/zero_costs.h"
-#include "common/formulas.h"
-#include "common/picture.h"
+#include "common/model/formulas.h"
+#include "common/lesson/picture.h"
 #include <stdio.h>
 
 // ---------------------------------------------------------------- what the predictions are made of
@@ -76,7 +76,7 @@ static Work forward_backward(const ModelConfig *c, size_t B) {
     return work_times(3, work_sum(blocks, work_head(c, B, c->vocab)));
 }
 
-// Of the recorded step: FLOPs, and under the model clock how long it took, and how much of that was communication.
+// Of the recorded step: FLOPs, and under the simulated clock how long it took, and how much of that was communication.
 // traffic: picoseconds of its reduce-scatters and all-gathers. Every call waits for its result, so all of it is
 // exposed, and the step is what the busiest rank computes, and then all calls one after the other.
 static void costs_in_time(Run *run, const Training *t, double traffic) {
@@ -85,7 +85,7 @@ static void costs_in_time(Run *run, const Training *t, double traffic) {
     double computing = 0, communicating = traffic + scalars_time(&t->model, N);
     double flops = forward_backward(&t->model, t->sequences).flops;
     zero_cost(run, m, "FLOPs of all ranks: 3 forwards", "FLOPs", flops, is.flops);
-    if (!clock_config()->model) return;            // real time is as it is
+    if (!clock_config()->simulated) return;            // real time is as it is
     // Rank 0 has most sequences, in each micro-batch: the others wait for it.
     for (size_t k = 0; k < m; k++) computing += forward_backward(&t->model, zero_sequences(t, N, 0, k)).time;
     zero_cost(run, m, "exposed: every ring, on every rank", "ps", (double)N * communicating, (double)is.exposed);

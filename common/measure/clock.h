@@ -1,0 +1,53 @@
+// clock.h: what time it is for a rank: real time, or the time that a model of devices and links predicts.
+//
+// The simulated clock does the arithmetic for real and computes the time: integer picoseconds, so that a run shows the same
+// digits on every machine and transport. Each rank has a compute row and a communication row.
+//   compute       only the FLOPs of GEMMs take time, FLOPs / rate
+//   collective    starts when its last member has come and everybody's communication row is free; lasts alpha * steps +
+//                 bytes / beta (steps and bytes of a ring, as the ledger books them); ends for all members at once
+//   send          leaves when it is issued and the link to that peer is free; arrives alpha + bytes / beta later; the
+//                 sender goes on
+// Links do not slow each other down, unless clock_set_one_port says so. Time stands still while the ledger is paused:
+// the unsplit twin costs nothing.
+//
+// Under the wall clock the same calls stamp real time.
+#ifndef CLOCK_H
+#define CLOCK_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef uint64_t Picoseconds;
+typedef struct { const char *name; double flops; const char *source; } ClockDevice;      // FLOP/s
+typedef struct { const char *name; double alpha, beta; const char *source; } ClockLink;  // seconds, bytes/s; 0, 0: free
+extern const ClockDevice clock_devices[];          // end with name NULL
+extern const ClockLink clock_links[];
+
+typedef struct { bool simulated; ClockDevice device; ClockLink link; } ClockConfig;
+void clock_configure(const ClockConfig *c);        // once per process, before the ranks start
+const ClockConfig *clock_config(void);
+
+void clock_rank_begin(void);                       // this rank's time 0: all its rows are free
+Picoseconds clock_now(void);                       // of this rank's compute row
+void clock_charge_flops(double flops);             // called by the GEMMs
+// From now on this rank's device computes at factor times the rate of --device; 1 after clock_rank_begin. For devices
+// of unequal speed. Only the simulated clock has it.
+void clock_set_speed(double factor);
+// From now on this rank has one port out and one port in (off after clock_rank_begin): a message leaves when the one
+// before has left, whoever it is for, and those that are received come in one after the other, in the order of the
+// calls (or waits); each takes alpha + bytes / beta. For what a rank that everybody writes to costs. Not for
+// collectives, and comm_arrival says when a message comes to the port.
+void clock_set_one_port(bool on);
+double clock_flops(void);                          // FLOPs this rank has charged so far, under either clock
+// ---- for picture.c, under the wall clock: time 0 of this rank, in seconds of now() ----
+double clock_begun(void);
+void clock_set_begun(double t);
+
+// ---- for comm.c: each does nothing under the wall clock ----
+Picoseconds clock_transfer(size_t steps, size_t bytes);    // how long steps messages of bytes / steps each take
+void clock_wait_until(Picoseconds t);                      // the compute row stands idle until t, if that is later
+Picoseconds clock_port_out(Picoseconds ready, Picoseconds takes);      // when a message that is ready then leaves
+Picoseconds clock_port_in(Picoseconds arrives, Picoseconds takes);     // when one that arrives then is all here
+Picoseconds clock_row_free(void);                          // when the communication row is free
+void clock_row_set(Picoseconds t);
+#endif
