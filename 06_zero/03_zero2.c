@@ -24,7 +24,7 @@ bool zero2_stays_whole(const Unit *u) { return u->params[0].number == 0; }
 
 // ---------------------------------------------------------------- a gradient lives for one layer's backward
 
-static void allocate_gradient(Unit *u, Arena *a) {
+void zero2_allocate_gradient(Unit *u, Arena *a) {
     unit_attach_gradients(u, tensor_new(a, 1, u->size));                   // g [size]
     for (size_t i = 0; i < u->n_params; i++) u->params[i].gradient_empty = true;    // it starts at zero
 }
@@ -47,7 +47,7 @@ static void reduce_gradient(Unit *u, Comm *dp) {
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     Arena in_flight = arena(MEM_COMMUNICATION);
     for (size_t i = 0; i < l->n_units; i++)
-        if (!zero2_stays_whole(l->units[i])) allocate_gradient(l->units[i], &in_flight);
+        if (!zero2_stays_whole(l->units[i])) zero2_allocate_gradient(l->units[i], &in_flight);
     layer_backward(l->inner, b, x, dy, dx, s);
     for (size_t i = 0; i < l->n_units; i++) {
         Unit *u = l->units[i];
@@ -86,7 +86,7 @@ void zero2_allocate(Model *m, Comm *dp) {
 void zero2_begin(Model *m) {
     model_zero_gradients(m);
     for (size_t i = 0; i < m->n_units; i++)
-        if (zero2_stays_whole(&m->units[i])) allocate_gradient(&m->units[i], &m->buffers);
+        if (zero2_stays_whole(&m->units[i])) zero2_allocate_gradient(&m->units[i], &m->buffers);
 }
 
 // After the last backward. All other units have been reduced.
@@ -124,7 +124,7 @@ static StepResult zero2_step(void *comm, Model *m, Optimizer *o, const Training 
 static const ModelConfig tiny = { .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1 };
 
 static void zero2(Run *run) {
-    static const ZeroLesson lesson = { "ZeRO-2", zero2_allocate, zero2_step, zero2_costs };
+    static const ZeroLesson lesson = { "ZeRO-2", zero2_allocate, zero2_step, zero2_costs, NULL };
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = zero_training(run, dp, &tiny);
 

@@ -13,9 +13,9 @@
 // The tied embedding is needed at both ends of a step: it is gathered once, kept, and reduced once.
 //
 // FSDP's words: a "unit" is what one wrapped module gathers at a time; reshard_after_forward=False keeps the weights
-// from forward to backward (2 units of traffic a micro-batch, and stage 2's memory). Left out: prefetch, which real
-// systems add: the next unit is gathered while this one computes, so two units are whole at a time; 16-bit weights;
-// offloading parts to host memory.
+// from forward to backward (2 units of traffic a micro-batch, and stage 2's memory). Left out: prefetch, which is
+// 05_prefetch.c's: the next unit is gathered while this one computes, so two units are whole at a time; 16-bit
+// weights; offloading parts to host memory.
 #include "01_data_parallel/data_parallel.h"
 #include "06_zero/support/zero_compare.h"
 #include "06_zero/zero.h"
@@ -55,8 +55,8 @@ static const LayerKind zero3_layer = { "ZeRO-3 layer", gather_and_forward, gathe
 
 // ---------------------------------------------------------------- the model
 
-// Every rank: weights [size/N], gradients [size/N], no more: no rank ever holds a whole model. Every layer is wrapped.
-void zero3_allocate(Model *m, Comm *dp) {
+// Every rank: weights [size/N], gradients [size/N], no more: no rank ever holds a whole model.
+void zero3_allocate_parts(Model *m, Comm *dp) {
     model_measure(m);
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
@@ -66,6 +66,9 @@ void zero3_allocate(Model *m, Comm *dp) {
         u->own_g = tensor_new(&m->gradients, 1, range_size(u->own));
         unit_initialize(u, u->own_w, u->own, m->config.seed);
     }
+}
+void zero3_allocate(Model *m, Comm *dp) {
+    zero3_allocate_parts(m, dp);
     for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero3_layer, dp);
 }
 
@@ -90,7 +93,7 @@ void zero3_reduce(Model *m, Comm *dp) {
 }
 
 // One step on this rank's m micro-batches. Each rank sends 3m (N-1)/N of the model, and of wte 2 (N-1)/N.
-static StepResult zero3_step(void *comm, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
+StepResult zero3_step(void *comm, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
     Comm *dp = comm;
     double loss = 0;
     zero3_begin(m, dp);                            // all-gather of wte; room for its two gradients
@@ -142,7 +145,7 @@ void zero_evaluation_end(Model *m, size_t stage) {
 static const ModelConfig tiny = { .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1 };
 
 static void zero3(Run *run) {
-    static const ZeroLesson lesson = { "ZeRO-3", zero3_allocate, zero3_step, zero3_costs };
+    static const ZeroLesson lesson = { "ZeRO-3", zero3_allocate, zero3_step, zero3_costs, NULL };
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = zero_training(run, dp, &tiny);
 

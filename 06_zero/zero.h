@@ -8,12 +8,13 @@
 //     stage 1                              4        4        8/N    2   reduce-scatter, all-gather of weights
 //     stage 2                              4        4/N      8/N    m + 1: each micro-batch's gradients are reduced
 //     stage 3                              4/N      4/N      8/N    3m: weights gathered forward and backward, too
+//     stage 3 with prefetch                4/N      4/N      8/N    3m, most of it while a rank computes
 //
 // A unit in flight (gathered weights, a whole gradient on its way) is MEM_COMMUNICATION. The tied embedding is used at
 // both ends of a step, so stage 3 gathers it once and keeps it to the end, and stages 2 and 3 reduce it once.
 #ifndef ZERO_H
 #define ZERO_H
-#include "common/model/model.h"
+#include "common/lesson/training.h"
 
 // ---- Stage 1: 02_zero1.c. The allocator of each stage takes model_allocate()'s place. ----
 void zero1_allocate(Model *m, Comm *dp);
@@ -24,16 +25,25 @@ void zero1_gather(Model *m, Comm *dp);             // w <- the own_w of all rank
 void zero2_allocate(Model *m, Comm *dp);
 void zero2_begin(Model *m);                        // gradients start at zero; room for those of wte
 void zero2_reduce(Model *m, Comm *dp);             // those of wte, which no layer's backward has reduced
+void zero2_allocate_gradient(Unit *u, Arena *a);   // u's whole gradient [size], at zero
 bool zero2_stays_whole(const Unit *u);             // for a step: wte, or the last stage's copy of it
 // A wrapped layer's backward, which stage 3 has inside its own.
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 
 // ---- Stage 3: 04_zero3.c ----
 void zero3_allocate(Model *m, Comm *dp);
+void zero3_allocate_parts(Model *m, Comm *dp);     // the same without a layer around each layer
 void zero3_gather_wte(Model *m, Comm *dp);         // all that forwards without a backward need; then zero3_drop_wte
 void zero3_drop_wte(Model *m);
 void zero3_begin(Model *m, Comm *dp);
 void zero3_reduce(Model *m, Comm *dp);
+StepResult zero3_step(void *dp, Model *m, Optimizer *o, const Training *t, const Batch *mine);
+
+// ---- Stage 3 with prefetch: 05_prefetch.c. All other functions of stage 3 stay as they are. ----
+// reshard: weights are dropped after forward and gathered again for backward, as in 04_zero3.c; no: kept in between.
+void prefetch_allocate(Model *m, Comm *dp, bool reshard);
+void prefetch_finish(Model *m);                    // after the last backward: waits for the last reduction
+void prefetch_free(Model *m);                      // before model_free
 
 // ---- Any stage, for the trainer: the end of 04_zero3.c. Stage 0 is data parallelism, as in DeepSpeed. ----
 // A step: zero_begin, forwards and backwards, [tied sum], zero_reduce, norm, optimizer_step, zero_end.

@@ -25,6 +25,7 @@ static const Option options[] = {
     { "schedule", "naive|gpipe|1f1b", "1f1b", "order of forwards and backwards in the pipeline" },
     { "stage-layers", "LIST", NULL, "blocks of each stage, such as 3,4,3; without it: as equal as possible" },
     { "zero", "0|1|2|3", "0", "shard nothing, optimizer state, gradients too, weights too, over the replicas" },
+    { "prefetch", NULL, NULL, "with --zero 3: gather a layer's weights while the one before it computes" },
     { "recompute", "none|selective|full", "none", "what backward computes again instead of keeping it" },
     { "layers", "N", "4", "blocks" },
     { "width", "N", "128", "features of a token" },
@@ -263,9 +264,9 @@ static void train(Run *run) {
     Unsplit u = {0};
     if (check && run->world->rank == 0) u = unsplit_new(run, &c);
     settings_record(run, &c);
-    say(run, "dp %zu x tp %zu x pp %zu, %d thread%s each, schedule %s, ZeRO %zu, recompute %s, %zu parameters\n",
+    say(run, "dp %zu x tp %zu x pp %zu, %d thread%s each, schedule %s, ZeRO %zu%s, recompute %s, %zu parameters\n",
         c.mesh.dp, c.mesh.tp, c.mesh.pp, device_threads, device_threads > 1 ? "s" : "", option_text(run, "schedule"),
-        c.zero, option_text(run, "recompute"), config_parameters(&c.model));
+        c.zero, c.prefetch ? " with prefetch" : "", option_text(run, "recompute"), config_parameters(&c.model));
     say(run, "batch %zu in %zu micro-batches a replica, %zu bytes of text\n", c.batch, t->micro_batches, data.bytes);
 
     Curve got = curve_new(steps), want = curve_new(steps);

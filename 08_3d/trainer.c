@@ -20,6 +20,8 @@ void trainer_require(const TrainerConfig *c) {
             c->mesh.tp, m->heads, m->heads);
     REQUIRE(c->mesh.pp <= m->layers, "--pp %zu needs as many blocks; the model has %zu: choose --pp %zu, or more "
             "--layers", c->mesh.pp, m->layers, m->layers);
+    REQUIRE(!c->prefetch || c->zero == 3, "--prefetch gathers weights ahead, and --zero %zu has them whole: choose "
+            "--zero 3, or leave --prefetch out", c->zero);
     size_t blocks = 0;
     for (size_t i = 0; c->stage_blocks && i < c->mesh.pp; i++) blocks += c->stage_blocks[i];
     REQUIRE(!c->stage_blocks || blocks == m->layers, "--stage-layers add up to %zu, but the model has --layers %zu",
@@ -39,7 +41,8 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     t->model = model_describe(&c->model, stage);
     tensor_parallel(t->model, mesh->tp);                                                           // chapter 03
     recompute(t->model, c->recompute);                                                             // chapter 07
-    zero_allocate(t->model, mesh->dp, c->zero);                // chapter 06; stage 0: chapter 01
+    if (c->prefetch) prefetch_allocate(t->model, mesh->dp, true);                                  // 06.05
+    else zero_allocate(t->model, mesh->dp, c->zero);           // chapter 06; stage 0: chapter 01
     t->optimizer = optimizer;
     optimizer_allocate(&t->optimizer, t->model);
 
@@ -52,6 +55,7 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
 }
 
 void trainer_free(Trainer *t) {
+    if (t->config.prefetch) prefetch_free(t->model);
     model_free(t->model);
     mesh_free(&t->mesh);
     schedule_free(&t->schedule);
@@ -74,6 +78,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
 
     zero_begin(t->model, mesh->dp, t->config.zero);
     PipelineResult p = pipeline_run(mesh->pp, t->model, &t->schedule, batch, m);       // 03, 06, 07: inside the layers
+    if (t->config.prefetch) prefetch_finish(t->model);
     pipeline_tied_sum(t->model, mesh->tied);                   // on full local gradients: before any reduction over dp
     zero_reduce(t->model, mesh->dp, t->config.zero);           // stage 0: data_parallel_all_reduce
 

@@ -14,6 +14,7 @@ typedef struct {
     ScheduleRule schedule;
     const size_t *stage_blocks;                    // blocks of each stage, or NULL: as equal as possible
     size_t zero;                                   // 0..3
+    bool prefetch;                                 // of stage 3: weights are gathered a layer ahead
     Recompute recompute;
     double clip;                                   // largest gradient norm; 0: no clipping
 } TrainerConfig;

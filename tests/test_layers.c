@@ -710,6 +710,8 @@ static void as_rank(void (*body)(Comm *world, Model *m)) {
 static void cut_recomputed(Comm *world, Model *m) { recompute(m, RECOMPUTE_FULL), tensor_parallel(m, world); }
 static void cut_allocated(Comm *world, Model *m) { model_allocate(m), tensor_parallel(m, world); }
 static void recomputed_sharded(Comm *world, Model *m) { zero_allocate(m, world, 2), recompute(m, RECOMPUTE_SELECTIVE); }
+static void recomputed_ahead(Comm *world, Model *m) { prefetch_allocate(m, world, true), recompute(m, RECOMPUTE_FULL); }
+static void prefetched_twice(Comm *world, Model *m) { zero_allocate(m, world, 3), prefetch_allocate(m, world, true); }
 static void recomputed_twice(Comm *world, Model *m) { (void)world, recompute(m, 1), recompute(m, 2); }
 static void allocated_twice(Comm *world, Model *m) { model_allocate(m), zero_allocate(m, world, 1); }
 static void right_order(Comm *world, Model *m) {
@@ -718,9 +720,19 @@ static void right_order(Comm *world, Model *m) {
     zero_allocate(m, world, 3);
     model_free(m);
 }
+static void right_order_ahead(Comm *world, Model *m) {
+    tensor_parallel(m, world);
+    recompute(m, RECOMPUTE_FULL);
+    prefetch_allocate(m, world, true);
+    prefetch_free(m);
+    model_free(m);
+}
+static void right_order_ahead_(void) { as_rank(right_order_ahead); }
 static void cut_recomputed_(void) { as_rank(cut_recomputed); }
 static void cut_allocated_(void) { as_rank(cut_allocated); }
 static void recomputed_sharded_(void) { as_rank(recomputed_sharded); }
+static void recomputed_ahead_(void) { as_rank(recomputed_ahead); }
+static void prefetched_twice_(void) { as_rank(prefetched_twice); }
 static void recomputed_twice_(void) { as_rank(recomputed_twice); }
 static void allocated_twice_(void) { as_rank(allocated_twice); }
 static void right_order_(void) { as_rank(right_order); }
@@ -729,9 +741,12 @@ static void test_order(void) {
     ends(cut_recomputed_, 3, "tensor_parallel() of layer 1 (recomputed): it cuts plain layers");
     ends(cut_allocated_, 3, "tensor_parallel() of layer 0 (embedding, with weights)");
     ends(recomputed_sharded_, 3, "recompute() of layer 1 (ZeRO-2 layer)");
+    ends(recomputed_ahead_, 3, "recompute() of layer 1 (ZeRO-3 layer, prefetch)");
+    ends(prefetched_twice_, 3, "prefetch_allocate() of a model that is allocated");
     ends(recomputed_twice_, 3, "recompute() of layer 1 (");
     ends(allocated_twice_, 3, "zero_allocate() of a model that is allocated");
     ends(right_order_, 0, "");
+    ends(right_order_ahead_, 0, "");
 }
 
 int main(void) {

@@ -129,6 +129,9 @@ my @ladder = (
         ['sgd', \@sgd, 2, 1, 1], ['adamw', \@adamw, 4, 1, 1], ['adamw', \@adamw, 3, 1, 2], ['adamw', \@adamw, 2, 2, 2]),
     ['zero 0 = 1 = 2 = 3, no clipping, one micro-batch, 4x1x1',
         map { bits([4, 1, 1], @batch, @adamw, '--clip', 0, '--zero', $_) } 0 .. 3],
+    (map { my ($mesh, @how) = @$_; ["zero 3 = zero 3 with prefetch, " . join('x', @$mesh) . " @how",
+        map { bits($mesh, @batch, @adamw, '--clip', 0.5, '--zero', 3, @how, @$_) } [], ['--prefetch']] }
+        [[4, 1, 1]], [[2, 1, 4], qw(--schedule gpipe)], [[2, 2, 2], qw(--recompute full)], [[3, 1, 2], qw(--recompute selective --batch 7)]),
     (map { my $dp = $_; ["pp 1 = 2 = 4, dp $dp, with clipping",
         map { bits([$dp, 1, $_], @batch, @adamw, '--clip', 0.5) } 1, 2, 4] } 1, 2),
     ['pp 1 = 2 = 4 = 4 unevenly cut, 6 blocks', map { bits([1, 1, $_->[0]], @batch, @sgd, '--layers', 6, @$_[1 .. $#$_]) }

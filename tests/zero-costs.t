@@ -72,4 +72,59 @@ for my $job (@jobs, @mpi) {
     my $computing = 3 * 1000 * (2 * (24 * $M * $C ** 2 + 4 * $M * $T * $C) + 2 * $M * $C * 53);
     is($find->('step'), $computing + $time, "$name: the step");
 }
+
+# ---- 05_prefetch: the same traffic with prefetch, 2m units where weights are kept; what is in flight; and what no order can change ----
+my ($prefetch) = map { $_->{source} } grep { $_->{key} eq '06-05' } lessons();
+my @four = (11 * 15, (12 * 15 * 15 + 13 * 15) x 4, 2 * 15);
+my @ahead;
+for my $n (1, 2, 3, 4, 8) {
+    for my $m (1, 2, 3) {
+        for my $reshard (qw(yes no)) {
+            @links = qw(ib ethernet free nvlink) unless @links;
+            my $link = shift @links;
+            my $precision = $n == 3 && -x program_of('fp64', $prefetch) ? 'fp64' : 'fp32';
+            push @ahead, { %{ emu($n, program_of($precision, $prefetch), '--micro-batches', $m, '--link', $link, '--steps', 2,
+                           '--reshard-after-forward', $reshard) }, n => $n, m => $m, reshard => $reshard, link => $link,
+                           e => $precision eq 'fp64' ? 8 : 4 };
+        }
+    }
+}
+push @ahead, { %{ mpi(4, program_of('fp32', $prefetch), qw(--micro-batches 3 --link nvlink --steps 2 --clock simulated)) },
+               n => 4, m => 3, reshard => 'yes', link => 'nvlink', e => 4, as => 'mpi' } if have_mpi;
+run_jobs(\@ahead);
+
+for my $job (@ahead) {
+    my ($n, $m, $e) = @$job{qw(n m e)};
+    my $name = "prefetch, N = $n, m = $m, reshard $job->{reshard}, $job->{link}, " . 8 * $e . ' bit' . ($job->{as} ? ', processes' : '');
+    ok($job->{status} == 0 && $job->{page}{pass}, "$name: its own predictions hold") or diag(complain($job));
+    my %is = map { ("$_->{name}, $_->{unit}" => $_->{measured}) } @{ $job->{page}{costs} || [] };
+    my $find = sub {
+        my ($what) = @_;
+        my ($key) = grep { /^m = $m: \Q$what\E/ } sort keys %is;
+        return $key ? $is{$key} : "no cost \"$what\"";
+    };
+    my $units = $job->{reshard} eq 'yes' ? 3 * $m : 2 * $m;
+    my $scalars = 2 * ring_bytes($n, 8, 2 + 12 * 4 + 2, 1);
+    is($find->('all traffic'), $units * ring_bytes($n, $e, @four) + 2 * ring_bytes($n, $e, $wte) + $scalars, "$name: $units units of traffic");
+    # Most is held in the backward of a block below another: its gradient and the other's, room for the other's sum and the part that
+    # arrives; and weights of two blocks, or of all up to this one: the third.
+    my $block = $four[1];
+    my $weights = $job->{reshard} eq 'yes' ? 2 * $block : $four[0] + 3 * $block;
+    my $sum = ($n > 1 ? $n * chunk($block, $n) : 0) + ($m > 1 ? chunk($block, $n) : 0);
+    my $most = $weights + 2 * $block + $sum;
+    # Alone, with kept weights and nothing to add: in the backward of the last block, below the norm.
+    $most += $four[-1] if "$n $m $job->{reshard}" eq '1 1 no';
+    is($find->('in flight: '), (3 * $wte + $most) * $e, "$name: in flight");
+    # Hidden or exposed, all communication takes the same time; and the step is never shorter than what rank 0 computes, or longer
+    # than that and all communication.
+    my ($alpha, $beta) = @{ $link{ $job->{link} } };
+    my $time = $units * ring_time($n, $e, $alpha, $beta, 1, @four) + 2 * ring_time($n, $e, $alpha, $beta, 1, $wte)
+        + ring_time($n, 8, $alpha, $beta, 2, 2 + 12 * 4 + 2, 1);
+    is($find->('exposed') + $find->('hidden'), $n * $time, "$name: exposed and hidden communication");
+    my ($C, $T) = (15, 11);
+    my $M = chunk(11, $n) * $T;
+    my $computing = 3 * 1000 * (4 * (24 * $M * $C ** 2 + 4 * $M * $T * $C) + 2 * $M * $C * 53);
+    my $step = $find->('step');
+    ok($step >= $computing && $step <= $computing + $time && ($time == 0 || $step < $computing + $time), "$name: the step is between the two");
+}
 done_testing();

@@ -59,5 +59,6 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, cons
     trajectory_free(&zero);
     trajectory_free(&replicas);
     trajectory_free(&unsplit);
+    if (lesson->free) lesson->free(m);
     model_free(m);
 }

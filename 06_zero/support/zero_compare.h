@@ -8,6 +8,7 @@ typedef struct {
     void (*allocate)(Model *m, Comm *dp);
     Step *step;                                    // its first argument is dp
     ZeroCosts *costs;
+    void (*free)(Model *m);                        // what allocate has made beside the model; NULL: nothing
 } ZeroLesson;
 
 // From --steps, --batch, --dropout and --seed: one micro-batch, no optimizer yet. usage_error() for what cannot work.
