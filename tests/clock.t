@@ -16,7 +16,7 @@ for my $precision (qw(fp32 fp64)) {
     for my $link (qw(free nvlink ib)) {
         for my $ranks (1, 2, 3, 4, 8) {
             my $pair = { name => "$precision, $link, $ranks ranks", emu => emu($ranks, $program, '--link', $link) };
-            $pair->{mpi} = mpi($ranks, $program, '--link', $link, '--clock', 'model') if have_mpi && $ranks == 4;
+            $pair->{mpi} = mpi($ranks, $program, '--link', $link, '--clock', 'simulated') if have_mpi && $ranks == 4;
             push @pairs, $pair;
         }
     }

@@ -131,7 +131,7 @@ my @runs;
 for my $case ([4, 'free', '--dp 1 --tp 1 --pp 4'], [4, 'nvlink', '--dp 1 --tp 1 --pp 4 --schedule gpipe'], [4, 'ib', '--dp 2 --tp 2 --pp 1 --zero 3'],
               [8, 'ethernet', '--dp 2 --tp 2 --pp 2 --recompute full'], [4, 'ethernet', '--dp 1 --tp 1 --pp 4 --schedule naive']) {
     my ($ranks, $link, $options) = @$case;
-    for my $clock ('model', $link eq 'free' || $ranks == 8 ? 'wall' : ()) {
+    for my $clock ('simulated', $link eq 'free' || $ranks == 8 ? 'wall' : ()) {
         my %run = (name => "$options, $link, $clock", ranks => $ranks, clock => $clock, m => $options =~ /--dp 2/ ? 4 : 8);
         for my $way ('emu', have_mpi ? 'mpi' : ()) {
             my $files = "$work/picture" . @runs . $way;
@@ -160,7 +160,7 @@ for my $run (@runs) {
         my @lacks = grep { !$did{$_} } map { my $r = $_; map { ("$r forward $_", "$r backward $_") } 0 .. $run->{m} - 1 } 0 .. $run->{ranks} - 1;
         is("@lacks", '', "$run->{name}, $way: every rank goes forward and back with every micro-batch");
     }
-    next unless $run->{clock} eq 'model' && $run->{mpi};
+    next unless $run->{clock} eq 'simulated' && $run->{mpi};
     for my $kind (qw(svg json)) { ok($bytes{$kind}{emu} eq $bytes{$kind}{mpi}, "$run->{name}: the same $kind emulated and as processes") }
 }
 
