@@ -1,6 +1,7 @@
 // ranks: 4
 // level: core
 // question: Can every rank hold only a few layers, train the model together, and get the very same bits?
+// vary: SEQUENCES 4..7, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
 // A model is a list of layers, so a stage is a sub-list: rank i holds some neighbouring layers, their gradients and
 // their optimizer state, nothing else. A micro-batch goes all the way forward, from rank to rank, and its gradient all
@@ -20,6 +21,11 @@
 PipelineResult pipeline_naive(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
     size_t C = m->config.width;
+    // EXERCISE 04.02a (4 points): the naive loop. One micro-batch after the other: receive x, forward, send y; receive
+    // dy, backward, send dx. The first and the last stage (s.first, s.last) have a neighbour on one side only. The
+    // tensors of micro-batch k, [b->rows, C] each, are b->x, b->y, b->dy, b->dx, b being &s.micro[k]. x must stand in
+    // &b->input: pipeline_backward frees it. The others stand in an arena of MEM_COMMUNICATION that is yours to free, y
+    // as soon as it is sent. Calls: tensor_new, comm_recv, comm_send, pipeline_forward, pipeline_backward, arena_free.
     for (size_t k = 0; k < micro_batches; k++) {
         PipelineBatch *b = &s.micro[k];
         Arena buffers = arena(MEM_COMMUNICATION);
@@ -36,6 +42,7 @@ PipelineResult pipeline_naive(Comm *pp, Model *m, const Batch *batch, size_t mic
         if (!s.first) comm_send(pp, b->dx, s.before);                                      // B*T*C elements: dx
         arena_free(&buffers);
     }
+    // END
     return pipeline_end(&s);
 }
 
@@ -70,8 +77,12 @@ void pipeline_tied_sum(Model *m, Comm *tied) {
         model_fold_tied(m);                                // first and last are one stage, or this one is neither
         return;
     }
+    // EXERCISE 04.02b (2 points): the tied sum. This is the first or the last of several stages: model_wte(m) is the
+    // embedding's unit on the first, NULL elsewhere, model_wte_head(m) the head's copy of it on the last. The gradient
+    // g of both must become the sum of the two. One call; tied is the group of these two stages.
     Unit *mine = model_wte(m) ? model_wte(m) : model_wte_head(m);
     comm_all_reduce(tied, mine->g);                        // V*C/tp elements: embedding's part + head's part
+    // END
 }
 
 Comm *pipeline_tied_group(Comm *pp) {
