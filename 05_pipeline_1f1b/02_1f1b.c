@@ -63,10 +63,10 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
     size_t ahead = warm_up(pp->size, micro_batches, pp->rank);
     Sending *activations = host_alloc(micro_batches * sizeof *activations), gradient = {0};
-    // EXERCISE 05.02a (5 points): warm-up, steady state and cool-down. `ahead` forwards; then one forward, one backward,
-    // until no forward is left; then the last backwards. forward_step and backward_step of a micro-batch receive, compute
-    // and start to send. The backwards come in ascending order. At the end the last gradient must have been received
-    // (wait_received). Calls: these three functions.
+    // EXERCISE 05.02a (5 points): warm-up, steady state and cool-down. `ahead` forwards; then a forward, a backward,
+    // until no forward is left; then the last backwards. forward_step and backward_step of a micro-batch receive,
+    // compute and start to send. The backwards come in ascending order. At the end the last gradient must have been
+    // received (wait_received). Calls: these three functions.
     for (size_t k = 0; k < ahead; k++)             // warm-up: receives activations from the stage before, sends its own
         forward_step(pp, &s, k, activations);
     // Steady state: the same for k; then receives the gradient of k - ahead from the next stage and sends a gradient to

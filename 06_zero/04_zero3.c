@@ -50,10 +50,10 @@ static void gather_and_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Sav
     drop(l, &in_flight);
 }
 static void gather_and_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    // EXERCISE 06.04b (3 points): backward of a layer whose weights are in parts. The forward has dropped what it
-    // gathered. The weights must be whole while the layer's backward runs; its gradients are reduced as in stage 2
-    // (zero2_backward_and_reduce, which calls the layer's own backward), and afterwards nothing whole is left. In flight
-    // is what MEM_COMMUNICATION holds. Calls: gather, drop and that one.
+    // EXERCISE 06.04b (2 points): backward of a layer whose weights are in parts. The forward has dropped what it
+    // gathered. The weights must be whole while the layer's backward runs, in an arena of MEM_COMMUNICATION. Its
+    // gradients are reduced as in stage 2, by zero2_backward_and_reduce, which calls the layer's own backward.
+    // Afterwards nothing whole is left. Calls: gather, drop and that one.
     Arena in_flight = arena(MEM_COMMUNICATION);
     gather(l, &in_flight);
     zero2_backward_and_reduce(l, b, x, dy, dx, s);         // the layer's own backward; reduce-scatter, as in stage 2

@@ -64,6 +64,7 @@ void pipeline_gpipe_loop_costs(Run *run, const Training *t, const StageCosts *lo
     StackTimes d = stack_times(&stack);
     Played seen = stack_play_loop(run, &stack, pipeline_gpipe, m);
     size_t way = p > 1 ? d.message : 0;
-    size_t step = p * (d.forward + d.backward) + 2 * (p - 1) * way + (m - 1) * (max(d.forward, way) + max(d.backward, way));
+    size_t first = p * (d.forward + d.backward) + 2 * (p - 1) * way;
+    size_t step = first + (m - 1) * (max(d.forward, way) + max(d.backward, way));
     cost(run, "own loops: equal stages, step", "ps", step, seen.timing.step);
 }

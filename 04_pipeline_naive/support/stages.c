@@ -29,7 +29,8 @@ StageCosts stages_train(Run *run, const Training *t, Step *step, ScheduleRule sc
     return costs;
 }
 
-StageCosts stages_same_bits(Run *run, const char *what, const Training *t, PipelineLoop *loop, ScheduleRule schedule) {
+StageCosts stages_same_bits(Run *run, const char *what, const Training *t, PipelineLoop *loop,
+                            ScheduleRule schedule) {
     Comm *pp = run->world, *tied = pipeline_tied_group(pp);
     Model *a = stage_model(t, pp->size, pp->rank), *b = stage_model(t, pp->size, pp->rank);
     Arena tokens = arena(MEM_WORKSPACE);
