@@ -162,6 +162,21 @@ double pipeline_loss(Comm *pp, Model *m, const Batch *b) {
 static const ModelConfig sizes = { .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1 };
 enum { SEQUENCES = 5 };
 
+// Every sequence is a micro-batch of its own, so that the loop has more than one turn: one SGD step.
+static StageCosts one_by_one(Run *run, Training t) {
+    t.micro_batches = SEQUENCES;
+    t.steps = 1;
+    t.recorded = false;
+    t.optimizer = sgd(0.3);
+    Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
+    StageCosts seen = stages_train(run, &t, naive_step, NULL, &got);
+    say(run, "SGD, %d micro-batches: loss %.4f", SEQUENCES, got.loss[0]);
+    training_compare(run, "a sequence each = unsplit", &got, &want, 0);
+    trajectory_free(&got);
+    trajectory_free(&want);
+    return seen;
+}
+
 static void naive(Run *run) {
     size_t p = run->world->size, m = option_size(run, "micro-batches");
     REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks", p, sizes.layers);
@@ -171,7 +186,7 @@ static void naive(Run *run) {
                    .recorded = true, .watched = MEM_ACTIVATIONS };
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
-    StageCosts seen = {0};
+    StageCosts seen = {0}, each = one_by_one(run, t);
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
@@ -186,6 +201,9 @@ static void naive(Run *run) {
     picture_show(run, "naive, the last step", PICTURE_MEMORY);
     picture_summary(run, &last);
     pipeline_naive_costs(run, &t, &seen);
+    t.micro_batches = SEQUENCES;
+    pipeline_naive_each_costs(run, &t, &each);
+    t.micro_batches = m;
     if (clock_config()->simulated) pipeline_naive_time(run, &t, &last);            // real time differs from run to run
     data_free(&t.data);
 }

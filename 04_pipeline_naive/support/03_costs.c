@@ -57,7 +57,7 @@ void pipeline_gpipe_loop_costs(Run *run, const Training *t, const StageCosts *lo
     cost(run, "own loops: in flight, m", "micro-batches", m, loops->in_flight);
     cost(run, "own loops: activations, peak", "bytes", stage_kept(&t->model, p, i) * E * all, loops->activations);
     // In a forward x and y, in a backward dy and dx.
-    cost(run, "own loops: message buffers, peak", "bytes", neighbours * stage_tokens(t, 0) * t->model.width * E,
+    cost(run, "own loops: buffers, peak", "bytes", neighbours * stage_tokens(t, 0) * t->model.width * E,
          loops->message_buffers);
     if (!clock_config()->simulated) return;                // real time differs from run to run
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };

@@ -21,6 +21,7 @@ void stage_loop_lines(Run *run, const Training *t, const StageCosts *seen);   //
 
 // ---- 02_costs.c, 03_costs.c: the cost lines of these lessons ----
 void pipeline_naive_costs(Run *run, const Training *t, const StageCosts *seen);
+void pipeline_naive_each_costs(Run *run, const Training *t, const StageCosts *seen);       // with m = SEQUENCES
 void pipeline_naive_time(Run *run, const Training *t, const Timing *last);
 void pipeline_gpipe_costs(Run *run, const Training *t, const StageCosts *gpipe, const StageCosts *naive);
 void pipeline_gpipe_time(Run *run, const Training *t);

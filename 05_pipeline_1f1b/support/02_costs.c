@@ -48,7 +48,7 @@ void pipeline_1f1b_loop_costs(Run *run, const Training *t, const StageCosts *loo
     cost(run, "own loops: in flight, min(p-i, m)", "micro-batches", flight, loop->in_flight);
     cost(run, "own loops: activations, peak", "bytes",
          stage_kept(&t->model, p, i) * tokens_of(t, 0, flight) * sizeof(real), loop->activations);
-    cost(run, "own loops: message buffers, peak", "bytes", buffered_tokens(t, p, i) * t->model.width * sizeof(real),
+    cost(run, "own loops: buffers, peak", "bytes", buffered_tokens(t, p, i) * t->model.width * sizeof(real),
          loop->message_buffers);
     if (!clock_config()->simulated) return;                // real time differs from run to run
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
