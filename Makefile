@@ -255,7 +255,7 @@ KERNEL-standin = $(CXX) -std=gnu++17 $(BOTH) $(DEFINES) $(CFLAGS-standin) -I.
 $(KERNELS:%.c=$(O)/%.o): $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@echo "compiling $< for a GPU$(if $(STANDIN), (stand-in))"
-	@printf '#include "common/for_each.h"\nextern "C" {\n#include "%s"\n}\n' $< >$(@:.o=$(if $(STANDIN),.cpp,.cu))
+	@printf '#include "common/device/for_each.h"\nextern "C" {\n#include "%s"\n}\n' $< >$(@:.o=$(if $(STANDIN),.cpp,.cu))
 	@$(KERNEL-$(KIND)) $(SYMBOL) -MMD -MP -MF $(@:.o=.d) -c -o $@ $(@:.o=$(if $(STANDIN),.cpp,.cu))
 
 $(O)/tests/standin/%.o: tests/standin/%.cpp $(O)/flags

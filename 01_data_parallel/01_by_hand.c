@@ -7,8 +7,8 @@
 // shards of 25. Every shard has the same weights and its own mean loss, as PyTorch's MSELoss: the mean over all
 // elements of the shard.
 // Left out: ranks, messages, shards of different sizes (chapter 02 shows what they do to an average).
-#include "common/lesson.h"
-#include "common/random.h"
+#include "common/lesson/lesson.h"
+#include "common/tensor/random.h"
 #include <math.h>
 #include <stdio.h>
 

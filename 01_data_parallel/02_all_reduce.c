@@ -9,10 +9,10 @@
 // batch): nothing is divided by N.
 // Left out: talking while backward still runs (buckets), and clipping, which would hide a gradient of the wrong length.
 #include "01_data_parallel/data_parallel.h"
-#include "common/training.h"
-#include "common/formulas.h"
-#include "common/picture.h"
-#include "common/random.h"
+#include "common/lesson/training.h"
+#include "common/model/formulas.h"
+#include "common/lesson/picture.h"
+#include "common/tensor/random.h"
 
 // ---------------------------------------------------------------- data and sizes
 
@@ -45,7 +45,7 @@ static double replica_gradients(Comm *dp, Model *m, const Data *d, uint64_t step
     // EXERCISE 01.02a (4 points): my part, and everybody's sum. Leave the gradient of the whole batch's mean loss in
     // m->g, the same on every rank, and in `loss` the part of that mean loss that my shard makes up. Rank r of N has
     // the sequences shard_range(SEQUENCES, N, r). A counted token weighs the same on whichever rank it is: find the
-    // weight with data_count() (common/data.h), which any rank may ask about any sequences. The gradient of my
+    // weight with data_count() (common/model/data.h), which any rank may ask about any sequences. The gradient of my
     // sequences is local_gradients(); ranks talk once, with data_parallel_all_reduce(), which adds.
     double token_weight = 1 / (double)data_count(d, step, 0, SEQUENCES);       // ALL sequences, not my shard's
     loss = local_gradients(m, d, step, shard_range(SEQUENCES, dp->size, dp->rank), token_weight);

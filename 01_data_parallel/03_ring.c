@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include "01_data_parallel/collective_costs.h"
 #include "01_data_parallel/collectives.h"
-#include "common/ops.h"
-#include "common/plot.h"
-#include "common/random.h"
+#include "common/tensor/ops.h"
+#include "common/lesson/plot.h"
+#include "common/tensor/random.h"
 
 // ---------------------------------------------------------------- data and sizes
 

@@ -12,10 +12,10 @@
 #include "01_data_parallel/bucket_costs.h"
 #include "01_data_parallel/buckets.h"
 #include "01_data_parallel/data_parallel.h"
-#include "common/training.h"
-#include "common/formulas.h"
-#include "common/picture.h"
-#include "common/plot.h"
+#include "common/lesson/training.h"
+#include "common/model/formulas.h"
+#include "common/lesson/picture.h"
+#include "common/lesson/plot.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -16,8 +16,8 @@
 #include "01_data_parallel/parameter_server.h"
 #include "01_data_parallel/server_costs.h"
 #include "01_data_parallel/server_log.h"
-#include "common/formulas.h"
-#include "common/picture.h"
+#include "common/model/formulas.h"
+#include "common/lesson/picture.h"
 #include <stdio.h>
 #include <stdlib.h>
 

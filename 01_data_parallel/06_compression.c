@@ -13,9 +13,9 @@
 #include "01_data_parallel/compression_costs.h"
 #include "01_data_parallel/compression_reference.h"
 #include "01_data_parallel/data_parallel.h"
-#include "common/training.h"
-#include "common/formulas.h"
-#include "common/plot.h"
+#include "common/lesson/training.h"
+#include "common/model/formulas.h"
+#include "common/lesson/plot.h"
 #include <math.h>
 #include <stdio.h>
 

@@ -13,11 +13,11 @@
 #include "01_data_parallel/balance.h"
 #include "01_data_parallel/balance_costs.h"
 #include "01_data_parallel/data_parallel.h"
-#include "common/clock.h"
-#include "common/training.h"
-#include "common/formulas.h"
-#include "common/picture.h"
-#include "common/plot.h"
+#include "common/measure/clock.h"
+#include "common/lesson/training.h"
+#include "common/model/formulas.h"
+#include "common/lesson/picture.h"
+#include "common/lesson/plot.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

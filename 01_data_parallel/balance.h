@@ -1,7 +1,7 @@
 // balance.h: whole sequences for devices of unequal speed.
 #ifndef BALANCE_H
 #define BALANCE_H
-#include "common/lesson.h"
+#include "common/lesson/lesson.h"
 
 // How many times as long as a device of the full rate each of n devices takes. From step `change` on device 0 takes
 // `changed` times as long as before.

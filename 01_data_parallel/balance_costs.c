@@ -2,8 +2,8 @@
 #include "01_data_parallel/balance_costs.h"
 #include <math.h>
 #include <stdlib.h>
-#include "common/formulas.h"
-#include "common/model.h"
+#include "common/model/formulas.h"
+#include "common/model/model.h"
 
 // The gradient's ring and, where speeds are told, that of the n times.
 static double talking(BalanceSizes z, size_t n) {

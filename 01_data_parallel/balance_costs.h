@@ -2,7 +2,7 @@
 #ifndef BALANCE_COSTS_H
 #define BALANCE_COSTS_H
 #include "01_data_parallel/balance.h"
-#include "common/layer.h"
+#include "common/model/layer.h"
 
 typedef struct {
     ModelConfig model;

@@ -1,7 +1,7 @@
 // bucket_costs.c: see bucket_costs.h.
 #include "01_data_parallel/bucket_costs.h"
 #include <stdlib.h>
-#include "common/formulas.h"
+#include "common/model/formulas.h"
 
 // What the rule of buckets.h makes of the sizes of all tensors. A bucket is complete after the backward of the layer of
 // its first tensor: 0 is the embedding, then come the blocks, then the head. piece[2 + 12 L + 2].

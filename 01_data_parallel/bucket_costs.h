@@ -1,7 +1,7 @@
 // bucket_costs.h: what reducing in buckets must cost, from the sizes alone. It never looks at a model or at buckets.c.
 #ifndef BUCKET_COSTS_H
 #define BUCKET_COSTS_H
-#include "common/layer.h"
+#include "common/model/layer.h"
 
 // The last (or only) micro-batch of a step on one rank: when its forward begins, in picoseconds after the step, and how
 // many sequences it has.

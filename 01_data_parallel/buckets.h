@@ -13,7 +13,7 @@
 // norm, update.
 #ifndef BUCKETS_H
 #define BUCKETS_H
-#include "common/model.h"
+#include "common/model/model.h"
 
 typedef struct {
     Range part;                                    // of m->g

@@ -1,7 +1,7 @@
 // collective_costs.c: see collective_costs.h.
 #include "01_data_parallel/collective_costs.h"
-#include "common/clock.h"
-#include "common/formulas.h"
+#include "common/measure/clock.h"
+#include "common/model/formulas.h"
 #include <math.h>
 
 static size_t height(size_t N) {               // log2 N, rounded up

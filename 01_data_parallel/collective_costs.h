@@ -1,7 +1,7 @@
 // collective_costs.h: what the four ways of collectives.h must cost, from the sizes alone.
 #ifndef COLLECTIVE_COSTS_H
 #define COLLECTIVE_COSTS_H
-#include "common/layer.h"
+#include "common/model/layer.h"
 
 typedef enum { RING, GATHER, TREE, HALVING, WAYS } Way;
 size_t power_below(size_t N);                      // the largest power of two that is at most N

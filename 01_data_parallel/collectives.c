@@ -1,7 +1,7 @@
 // collectives.c: see collectives.h. A sum is made where its parts meet, and copied from there: so all ranks hold the
 // same bits, but which bits depends on the order in which the parts met.
 #include "01_data_parallel/collectives.h"
-#include "common/ops.h"
+#include "common/tensor/ops.h"
 
 // ---------------------------------------------------------------- steps they are made of
 

@@ -2,7 +2,7 @@
 // holds the sum. S: bytes of the tensor; a chunk is a part of it by shard_range, so any size can be cut.
 #ifndef COLLECTIVES_H
 #define COLLECTIVES_H
-#include "common/comm.h"
+#include "common/comm/comm.h"
 
 // Patarasuk and Yuan 2009: everybody only ever talks to its two neighbours. In N-1 steps a chunk goes around and
 // everybody adds its own; in N-1 more steps the finished chunk goes around. 2 (N-1) messages of S / N from every rank.

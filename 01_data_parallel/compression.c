@@ -2,7 +2,7 @@
 #include "01_data_parallel/compression.h"
 #include <stdlib.h>
 #include "01_data_parallel/compression_items.h"
-#include "common/random.h"
+#include "common/tensor/random.h"
 
 // ---------------------------------------------------------------- words
 

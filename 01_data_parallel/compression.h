@@ -10,7 +10,7 @@
 // 48670, 51427.)
 #ifndef COMPRESSION_H
 #define COMPRESSION_H
-#include "common/model.h"
+#include "common/model/model.h"
 
 typedef enum {
     HALF,          // fp16 on the wire

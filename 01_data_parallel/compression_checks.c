@@ -2,7 +2,7 @@
 #include "01_data_parallel/compression_checks.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include "common/random.h"
+#include "common/tensor/random.h"
 
 // ---------------------------------------------------------------- the books
 

@@ -1,6 +1,6 @@
 // compression_costs.c: see compression_costs.h. Each unit of the model is a bucket: wte, wpe, blocks, the last norm.
 #include "01_data_parallel/compression_costs.h"
-#include "common/formulas.h"
+#include "common/model/formulas.h"
 
 typedef struct { size_t rows, cols; } Shape;
 

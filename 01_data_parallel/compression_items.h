@@ -8,8 +8,8 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-#include "common/for_each.h"
-#include "common/real.h"
+#include "common/device/for_each.h"
+#include "common/base/real.h"
 
 // ---- IEEE binary16 (fp16): 1 sign, 5 exponent and 10 fraction bits. The largest number is 65504; numbers from 2^-14
 //      on have 11 significant bits, smaller ones are multiples of 2^-24. ----

@@ -4,7 +4,7 @@
 #ifndef COMPRESSION_REFERENCE_H
 #define COMPRESSION_REFERENCE_H
 #include "01_data_parallel/compression.h"
-#include "common/training.h"
+#include "common/lesson/training.h"
 
 // On rank 0, uncounted; the other ranks' course is empty.
 Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan *plan, size_t shards);

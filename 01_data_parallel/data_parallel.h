@@ -1,7 +1,7 @@
 // data_parallel.h: what chapter 01 teaches, for later chapters: every rank has the whole model and a part of the batch.
 #ifndef DATA_PARALLEL_H
 #define DATA_PARALLEL_H
-#include "common/model.h"
+#include "common/model/model.h"
 
 // Once, before the first step: everybody gets rank 0's weights. S bytes leave rank 0.
 void data_parallel_broadcast(Comm *dp, Model *m);

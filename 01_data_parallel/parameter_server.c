@@ -1,7 +1,7 @@
 // parameter_server.c: see parameter_server.h.
 #include "01_data_parallel/parameter_server.h"
-#include "common/formulas.h"
-#include "common/random.h"
+#include "common/model/formulas.h"
+#include "common/tensor/random.h"
 #include <stdlib.h>
 
 Cluster cluster_new(Comm *world, size_t servers) {

@@ -5,7 +5,7 @@
 // of the gradient, and alone the optimizer's state of them. A worker has all weights, all gradients, and no optimizer.
 #ifndef PARAMETER_SERVER_H
 #define PARAMETER_SERVER_H
-#include "common/training.h"
+#include "common/lesson/training.h"
 
 typedef struct { Comm *world; size_t servers, workers; } Cluster;
 Cluster cluster_new(Comm *world, size_t servers);  // usage_error() where nobody is left to work

@@ -1,7 +1,7 @@
 // server_costs.c: see server_costs.h.
 #include "01_data_parallel/server_costs.h"
-#include "common/formulas.h"
-#include "common/model.h"
+#include "common/model/formulas.h"
+#include "common/model/model.h"
 
 double server_computing(const ServerSizes *z, size_t w) {
     size_t B = part_size(z->sequences, z->workers, w);

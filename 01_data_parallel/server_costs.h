@@ -2,7 +2,7 @@
 // parameter_server.c.
 #ifndef SERVER_COSTS_H
 #define SERVER_COSTS_H
-#include "common/layer.h"
+#include "common/model/layer.h"
 
 typedef struct {
     ModelConfig model;

@@ -8,8 +8,8 @@
 // step. Every contribution is divided by the size of the whole batch, never by that of its own piece: the last one is
 // smaller.
 // Left out: what is saved (activations; the next lesson measures them), and other devices (the lesson after).
-#include "common/lesson.h"
-#include "common/random.h"
+#include "common/lesson/lesson.h"
+#include "common/tensor/random.h"
 #include <math.h>
 
 enum { IN = 10, OUT = 5, SAMPLES = 100, ROOM = 30, PIECES = (SAMPLES + ROOM - 1) / ROOM, EPOCHS = 100,

@@ -8,8 +8,8 @@
 // one gradient buffer there is.
 // Left out: other devices (the next lesson), and overlapping micro-batches, which is a pipeline (chapter 04).
 #include "02_grad_accumulation/support/02_costs.h"
-#include "common/training.h"
-#include "common/picture.h"
+#include "common/lesson/training.h"
+#include "common/lesson/picture.h"
 #include <stdlib.h>
 
 // ================================ the technique ================================

@@ -11,8 +11,8 @@
 #include "01_data_parallel/buckets.h"
 #include "01_data_parallel/data_parallel.h"
 #include "02_grad_accumulation/support/03_costs.h"
-#include "common/training.h"
-#include "common/picture.h"
+#include "common/lesson/training.h"
+#include "common/lesson/picture.h"
 
 // ================================ the technique ================================
 

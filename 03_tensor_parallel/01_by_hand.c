@@ -8,7 +8,7 @@
 //     by rows      shard i reads its columns of X only and has a partial sum of ALL of Y
 // The loss is half the squared distance of Y from a target, so dY = Y - target. Left out: bias, and ranks (the next
 // lesson).
-#include "common/lesson.h"
+#include "common/lesson/lesson.h"
 #include <stdio.h>
 
 enum { M = 2, K = 4, N = 3, STEPS = 3 };                   // rows of X (the batch), inputs, outputs

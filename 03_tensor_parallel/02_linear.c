@@ -7,10 +7,10 @@
 //     row-parallel      rank holds W[its rows, :] and all of b; X comes cut by columns; every rank gets Y whole
 // Neither 10 columns nor 11 rows divide by 4: shard_range gives the first ranks one more. Left out: a second layer,
 // which is what makes both cuts worth having (next lesson).
-#include "common/formulas.h"
-#include "common/lesson.h"
-#include "common/ops.h"
-#include "common/random.h"
+#include "common/model/formulas.h"
+#include "common/lesson/lesson.h"
+#include "common/tensor/ops.h"
+#include "common/tensor/random.h"
 #include <stdio.h>
 
 enum { B = 6, K = 11, N = 10, STEPS = 3 };

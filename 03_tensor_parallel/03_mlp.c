@@ -6,11 +6,11 @@
 // by rows (Shoeybi et al. 2019): the hidden columns that rank i makes are exactly the rows of B that it holds, so
 // nothing is said between the two products. Every rank has X and Y whole. F = 38 does not divide by 4. Then the other
 // order is tried, and numbers show why it is not taken. Left out: norms, the residual path (lesson 06).
-#include "common/formulas.h"
-#include "common/ops.h"
-#include "common/picture.h"
-#include "common/random.h"
-#include "common/record.h"
+#include "common/model/formulas.h"
+#include "common/tensor/ops.h"
+#include "common/lesson/picture.h"
+#include "common/tensor/random.h"
+#include "common/measure/record.h"
 #include <stdio.h>
 
 enum { M = 10, C = 10, F = 38, STEPS = 3 };                // rows of X (tokens), width, hidden columns

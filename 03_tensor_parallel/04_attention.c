@@ -7,10 +7,10 @@
 // computes scores, softmax and mixing alone, and the rows of W_O that its heads feed are its own: column-parallel,
 // then row-parallel, as in the MLP. 9 heads over 4 ranks: 3, 2, 2, 2. Left out: norms and the residual path (lesson
 // 06).
-#include "common/formulas.h"
-#include "common/lesson.h"
-#include "common/ops.h"
-#include "common/random.h"
+#include "common/model/formulas.h"
+#include "common/lesson/lesson.h"
+#include "common/tensor/ops.h"
+#include "common/tensor/random.h"
 #include <math.h>
 #include <stdio.h>
 

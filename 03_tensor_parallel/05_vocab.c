@@ -8,10 +8,10 @@
 //     embedding       a rank looks up its own words and writes zeros for the others'; the sum over ranks is the lookup
 //     cross entropy   log(sum of exp(logit)) - logit of the target: three numbers a token are exchanged, not V
 // 61 words do not divide by anything up to 60; sequences have unequal numbers of counted targets.
-#include "common/data.h"
-#include "common/formulas.h"
-#include "common/lesson.h"
-#include "common/random.h"
+#include "common/model/data.h"
+#include "common/model/formulas.h"
+#include "common/lesson/lesson.h"
+#include "common/tensor/random.h"
 #include <math.h>
 #include <stdio.h>
 

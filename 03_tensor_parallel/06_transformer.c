@@ -4,13 +4,13 @@
 //
 // tensor_parallel() puts lessons 02 to 05 together: embedding and head by words, attention by heads, the MLP by
 // hidden columns; norms, row-cut biases and positions whole on every rank. Every rank runs every layer on every
-// token, with its part of each matrix. Read tensor_parallel.c first, beside common/layer.c. Here it trains, with
+// token, with its part of each matrix. Read tensor_parallel.c first, beside common/model/layer.c. Here it trains, with
 // dropout, unequal token counts and clipping, three steps under SGD and three under AdamW. 9 heads over 4 ranks are
 // 3, 2, 2, 2; 61 words 16, 15, 15, 15.
 #include "03_tensor_parallel/tensor_parallel.h"
-#include "common/training.h"
-#include "common/formulas.h"
-#include "common/picture.h"
+#include "common/lesson/training.h"
+#include "common/model/formulas.h"
+#include "common/lesson/picture.h"
 #include <math.h>
 
 enum { STEPS = 3, BATCH = 3 };

@@ -1,5 +1,5 @@
-// tensor_parallel.c: see tensor_parallel.h. Compare block_forward and block_backward here with those of common/layer.c:
-// the lines that end in "ALL" are the whole difference.
+// tensor_parallel.c: see tensor_parallel.h. Compare block_forward and block_backward here with those of
+// common/model/layer.c: the lines that end in "ALL" are the whole difference.
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // ---------------------------------------------------------------- who holds what

@@ -1,9 +1,9 @@
 // tensor_parallel.h: Transformer layers whose matrices are cut over the ranks of a group (Shoeybi et al. 2019,
 // section 3).
 //
-// The layers have the interface of common/layer.h and the mathematics of their twins in common/layer.c. What differs is
-// who holds what, and four all-reduces of [B*T, C] a block and micro-batch: two forward (after the row-cut products),
-// two backward (the gradients of the inputs of the column-cut products).
+// The layers have the interface of common/model/layer.h and the mathematics of their twins in common/model/layer.c.
+// What differs is who holds what, and four all-reduces of [B*T, C] a block and micro-batch: two forward (after the
+// row-cut products), two backward (the gradients of the inputs of the column-cut products).
 //
 //     tensor                      cut              rank holds
 //     attn.c_attn.weight  [C,3C]  columns of q|k|v   [C, 3C/tp]: whole heads, so attention needs no word
@@ -14,7 +14,7 @@
 //     norms, row-cut biases, wpe  whole              the same on every rank, with the same gradient: never summed
 #ifndef TENSOR_PARALLEL_H
 #define TENSOR_PARALLEL_H
-#include "common/model.h"
+#include "common/model/model.h"
 
 // Cuts the parameters of a described model over tp and replaces its layers. usage_error() when a rank would have no
 // head.

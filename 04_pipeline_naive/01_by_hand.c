@@ -7,8 +7,8 @@
 // are written down. An op starts at max(end of what it needs, end of the device's last op); a forward takes 1 unit of
 // time, a backward 2.
 // Left out: the time a message takes. Numbers in the output start at 1, as in the tables of other texts.
-#include "common/lesson.h"
-#include "common/random.h"
+#include "common/lesson/lesson.h"
+#include "common/tensor/random.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 // that runs any of them. p stages, m micro-batches; stage i is rank i of pp.
 #ifndef PIPELINE_H
 #define PIPELINE_H
-#include "common/training.h"
+#include "common/lesson/training.h"
 
 // ---------------------------------------------------------------- 02_naive.c: one stage
 

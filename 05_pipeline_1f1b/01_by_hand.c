@@ -9,7 +9,7 @@
 // forward takes 1 unit of time, a backward 2.
 #include "04_pipeline_naive/support/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "common/lesson.h"
+#include "common/lesson/lesson.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -12,7 +12,7 @@
 //
 // Left out: a model. Rank r wants the parameters to be target[r]; its loss is half the squared distance, its gradient
 // w - target[r].
-#include "common/lesson.h"
+#include "common/lesson/lesson.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -13,7 +13,7 @@
 // both ends of a step, so stage 3 gathers it once and keeps it to the end, and stages 2 and 3 reduce it once.
 #ifndef ZERO_H
 #define ZERO_H
-#include "common/model.h"
+#include "common/model/model.h"
 
 // ---- Stage 1: 02_zero1.c. The allocator of each stage takes model_allocate()'s place. ----
 void zero1_allocate(Model *m, Comm *dp);

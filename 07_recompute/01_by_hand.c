@@ -15,7 +15,7 @@
 // second layer, and walk two layers forward again before going back through them. All give the same gradients in every
 // bit, because the second forward does the same additions in the same order. What differs is counted: numbers kept at
 // once, and multiplications.
-#include "common/lesson.h"
+#include "common/lesson/lesson.h"
 #include <stdio.h>
 #include <string.h>
 

@@ -17,7 +17,7 @@
 #include "04_pipeline_naive/pipeline.h"
 #include "07_recompute/recompute.h"
 #include "07_recompute/support/02_costs.h"
-#include "common/picture.h"
+#include "common/lesson/picture.h"
 #include <stdio.h>
 #include <string.h>
 

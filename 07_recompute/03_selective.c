@@ -17,8 +17,8 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "07_recompute/recompute.h"
 #include "07_recompute/support/03_costs.h"
-#include "common/training.h"
-#include "common/picture.h"
+#include "common/lesson/training.h"
+#include "common/lesson/picture.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -37,7 +37,7 @@ static void selective_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
 static void selective_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 07.03a (2 points): compute the probabilities again. Do what backward of l->inner does: the gradient of x
     // goes to dx, those of the parameters are added to theirs. layer_backward() reads what the inner layer's forward
-    // kept in s, but its [T, T] items were shed. l->inner->kind lists what a layer can do (common/layer.h). What
+    // kept in s, but its [T, T] items were shed. l->inner->kind lists what a layer can do (common/model/layer.h). What
     // backward still finds must not be computed again.
     l->inner->kind->rebuild(l->inner, b, s);       // B*T*T*C/tp multiplications more; the product with v is not redone
     layer_backward(l->inner, b, x, dy, dx, s);

@@ -9,7 +9,7 @@
 // every bit.
 #ifndef RECOMPUTE_H
 #define RECOMPUTE_H
-#include "common/model.h"
+#include "common/model/model.h"
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 // Wraps the blocks of a described model, whole or tensor-parallel, before it is allocated. The embedding keeps nothing,

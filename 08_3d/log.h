@@ -3,7 +3,7 @@
 #ifndef LOG_H
 #define LOG_H
 #include <stdio.h>
-#include "common/model.h"
+#include "common/model/model.h"
 
 typedef struct { FILE *file; const char *name; } Log;
 Log log_open(Run *run);                            // usage_error() when FILE cannot be written; a fault() later on

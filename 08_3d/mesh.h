@@ -4,7 +4,7 @@
 // pipeline, which talks least:  rank = tp_rank + tp * (dp_rank + dp * pp_rank)   (PTD-P section 5; Megatron's order).
 #ifndef MESH_H
 #define MESH_H
-#include "common/lesson.h"
+#include "common/lesson/lesson.h"
 
 typedef struct { size_t dp, tp, pp; } Degrees;
 typedef struct { size_t dp, tp, pp; } Coordinates;

@@ -2,7 +2,7 @@
 #include "08_3d/safetensors.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include "common/output.h"
+#include "common/base/output.h"
 
 // The whole model's tensors in model order, whatever part of it this rank holds: described once more, never allocated.
 static char *header(const Model *whole, size_t *length) {

@@ -5,7 +5,7 @@
 // too). Always F32 (F64 with PRECISION=fp64); the same bytes whatever the layout that trained the model.
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
-#include "common/model.h"
+#include "common/model/model.h"
 
 // usage_error() when FILE cannot be written: asked before the training, not after it.
 void safetensors_require(Run *run, const char *file);

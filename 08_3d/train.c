@@ -12,9 +12,9 @@
 #include "08_3d/predict.h"
 #include "08_3d/safetensors.h"
 #include "08_3d/settings.h"
-#include "common/device.h"
-#include "common/picture.h"
-#include "common/sketch.h"
+#include "common/device/device.h"
+#include "common/lesson/picture.h"
+#include "common/lesson/sketch.h"
 
 static const Option options[] = {
     { "dp", "N", NULL, "data-parallel replicas; without it: the ranks that --tp and --pp leave" },

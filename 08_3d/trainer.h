@@ -4,8 +4,8 @@
 #include "04_pipeline_naive/pipeline.h"
 #include "07_recompute/recompute.h"
 #include "08_3d/mesh.h"
-#include "common/data.h"
-#include "common/optimizer.h"
+#include "common/model/data.h"
+#include "common/model/optimizer.h"
 
 typedef struct {
     ModelConfig model;

@@ -4,10 +4,10 @@
 //
 // Week 0. Everything later is compared with the model trained here, so it is held against mathematics first: central
 // finite differences, (loss(w + h v) - loss(w - h v)) / 2h along directions v, tensor by tensor, dropout included.
-#include "common/data.h"
-#include "common/model.h"
-#include "common/optimizer.h"
-#include "common/random.h"
+#include "common/model/data.h"
+#include "common/model/model.h"
+#include "common/model/optimizer.h"
+#include "common/tensor/random.h"
 #include <math.h>
 #include <stdlib.h>
 

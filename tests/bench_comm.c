@@ -6,10 +6,10 @@
 // sum over two ranks must read, add and write what a copy only copies. As processes; `make bench` runs it.
 #include <math.h>
 #include <stdlib.h>
-#include "common/device.h"
-#include "common/lesson.h"
-#include "common/memory.h"
-#include "common/ops.h"
+#include "common/device/device.h"
+#include "common/lesson/lesson.h"
+#include "common/measure/memory.h"
+#include "common/tensor/ops.h"
 
 static const Option options[] = {
     { "bytes", "N", "43000000", "of the tensor" },

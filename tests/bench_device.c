@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/trainer.h"
-#include "common/device.h"
-#include "common/ops.h"
+#include "common/device/device.h"
+#include "common/tensor/ops.h"
 
 static const Option options[] = {
     { "layers", "N", "4", "blocks" },

@@ -11,8 +11,8 @@
 #include <time.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/trainer.h"
-#include "common/picture.h"
-#include "common/record.h"
+#include "common/lesson/picture.h"
+#include "common/measure/record.h"
 
 static const Option options[] = {
     { "rounds", "N", "41", "steps of each kind" },

@@ -14,8 +14,8 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/safetensors.h"
 #include "08_3d/trainer.h"
-#include "common/device.h"
-#include "common/output.h"
+#include "common/device/device.h"
+#include "common/base/output.h"
 
 static const Option options[] = {
     { "layers", "N", "4", "blocks" },

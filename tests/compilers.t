@@ -80,7 +80,7 @@ SKIP: {
 
 # ---- objects belong to one compiler and one MPI ----
 {
-    my @object = ("O=$work/anew", "ONLY=$work/anew/common/util.o", 'programs');
+    my @object = ("O=$work/anew", "ONLY=$work/anew/common/base/util.o", 'programs');
     my $anew = sub { my ($compiled, $what, @how) = @_; is(make(@how, @object)->{out} =~ tr/\n//, $compiled, $what) };
     $anew->(1, 'an object is built');
     $anew->(0, 'and not again');

@@ -148,7 +148,7 @@ END
 cat >"$bad/03_three/three.h" <<'END'
 #ifndef THREE_H
 #define THREE_H
-#include "common/comm.h"
+#include "common/comm/comm.h"
 #include "02_two/two.h"
 #if 1
 #endif
@@ -159,7 +159,7 @@ static const char *const names[] = {"read", "only"};
 const char *name(int i);
 const char *name(int i) { return names[i]; }
 END
-printf '#include "02_two/two.h"\n#include <cuda_runtime.h>\n' >"$bad/common/tensor.c"
+printf '#include "02_two/two.h"\n#include <cuda_runtime.h>\n' >"$bad/common/tensor/tensor.c"
 { yes '// a long lesson' | head -n 300; printf '//%0119d\n' 0; } >"$bad/03_three/02_long.c"
 printf '// EXERCISE 02.01%s (3 points): a task\n' a b c >>"$bad/02_two/01_by_hand.c"
 printf '## Builds on\n## The picture\n## The question\n' >"$bad/02_two/README.md"
@@ -181,9 +181,9 @@ has "the check of globals sees all four kinds" "static_zero static_one thread_ow
 clean "and lets constants pass" among "fine\|three" writable_globals o
 has "the check of backend names sees mpi.h" "01_by_hand.c:4" \
     backend_names
-has "the check of CUDA's names sees a file of common/ that should not know them" "common/tensor.c:2" \
+has "the check of CUDA's names sees a file of common/ that should not know them" "common/tensor/tensor.c:2" \
     gpu_names
-has "the check of includes sees a later chapter, and a chapter in common/" "01_by_hand.c:3 common/tensor.c:1" \
+has "the check of includes sees a later chapter, and a chapter in common/" "01_by_hand.c:3 common/tensor/tensor.c:1" \
     wrong_includes
 clean "and lets an earlier chapter pass" among "^03_three" wrong_includes
 has "the check of header lines sees missing and malformed ones" "02_long.c.*ranks 02_long.c.*level 01_by_hand.c.*question 01_by_hand.c.*many" \

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "common/util.h"
+#include "common/base/util.h"
 
 static int tap_count, tap_failed;
 

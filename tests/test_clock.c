@@ -9,7 +9,7 @@
 #include <string.h>
 #include "04_pipeline_naive/support/stack.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "common/picture.h"
+#include "common/lesson/picture.h"
 
 static const ModelConfig sizes = { .layers = 1, .width = 12, .heads = 3, .context = 6, .vocab = 17, .dropout = 0.1 };
 enum { B = 2 };

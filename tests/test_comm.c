@@ -4,8 +4,8 @@
 // ranks: 4
 // level: core
 // question: Does every transport move and add exactly what comm.h says?
-#include "common/comm.h"
-#include "common/random.h"
+#include "common/comm/comm.h"
+#include "common/tensor/random.h"
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
 // question: Are the numbers of compression what their formats say?
 #include "01_data_parallel/compression.h"
 #include "01_data_parallel/compression_items.h"
-#include "common/random.h"
+#include "common/tensor/random.h"
 #include "tap.h"
 
 static void halves(void) {

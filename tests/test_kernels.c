@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "common/device.h"
-#include "common/blas_kernels.h"
+#include "common/device/device.h"
+#include "common/device/blas_kernels.h"
 
 static const char *or_none(const char *text) { return text ? text : "none"; }
 

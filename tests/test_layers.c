@@ -9,9 +9,9 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "06_zero/zero.h"
 #include "07_recompute/recompute.h"
-#include "common/device.h"
-#include "common/model.h"
-#include "common/random.h"
+#include "common/device/device.h"
+#include "common/model/model.h"
+#include "common/tensor/random.h"
 #include "tap.h"
 
 // max |a-b| / max(max |b|, 1e-3 max over all tensors of the test). In fp32 the difference of two sums has lost half its

@@ -3,8 +3,8 @@
 // ranks: 3
 // level: core
 // question: Does the frame "notice" every kind of mistake?
-#include "common/lesson.h"
-#include "common/random.h"
+#include "common/lesson/lesson.h"
+#include "common/tensor/random.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

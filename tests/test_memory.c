@@ -6,11 +6,11 @@
 #include <math.h>
 #include <pthread.h>
 #include <sys/resource.h>
-#include "common/data.h"
-#include "common/device.h"
-#include "common/optimizer.h"
-#include "common/random.h"
-#include "common/tensor.h"
+#include "common/model/data.h"
+#include "common/device/device.h"
+#include "common/model/optimizer.h"
+#include "common/tensor/random.h"
+#include "common/tensor/tensor.h"
 #include "tap.h"
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__

@@ -5,12 +5,12 @@
 // level: core
 // question: Do all parts of a model, a step and a batch add up to the whole?
 #include <math.h>
-#include "common/data.h"
-#include "common/device.h"
-#include "common/frame.h"
-#include "common/model.h"
-#include "common/optimizer.h"
-#include "common/random.h"
+#include "common/model/data.h"
+#include "common/device/device.h"
+#include "common/lesson/frame.h"
+#include "common/model/model.h"
+#include "common/model/optimizer.h"
+#include "common/tensor/random.h"
 #include "tap.h"
 
 static Arena storage = { .category = MEM_REFERENCE };

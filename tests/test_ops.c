@@ -5,10 +5,10 @@
 // level: core
 // question: Is every op what its formula says, and every backward its derivative?
 #include <math.h>
-#include "common/device.h"
-#include "common/ops.h"
-#include "common/random.h"
-#include "common/real_math.h"
+#include "common/device/device.h"
+#include "common/tensor/ops.h"
+#include "common/tensor/random.h"
+#include "common/tensor/real_math.h"
 #include "tap.h"
 
 #define ROUNDING (sizeof(real) == 8 ? 1e-13 : 1e-6)        // of an op against the same formula in double

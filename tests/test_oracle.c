@@ -10,7 +10,7 @@
 #include <string.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/trainer.h"
-#include "common/device.h"
+#include "common/device/device.h"
 
 static const ModelConfig sizes = { .layers = 2, .width = 4, .heads = 2, .context = 5, .vocab = 7 };
 enum { STEPS = 10, BATCH = 4 };

@@ -13,9 +13,9 @@
 // question: Do two builds compute the same numbers?
 #include <math.h>
 #include "01_data_parallel/compression.h"
-#include "common/device.h"
-#include "common/ops.h"
-#include "common/random.h"
+#include "common/device/device.h"
+#include "common/tensor/ops.h"
+#include "common/tensor/random.h"
 #include "tap.h"
 
 // What may differ. LIBM: units in the last place, of a result that was rounded to float once, or of a few operations

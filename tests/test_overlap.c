@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "common/lesson.h"
+#include "common/lesson/lesson.h"
 
 enum { MICRO = 5, WIDTH = 1024, ROWS = 768, LIMIT = 120 /* seconds, against a hang */ };
 static const ModelConfig model = { .layers = 0, .width = WIDTH, .heads = 1, .context = ROWS, .vocab = 2 };

@@ -5,7 +5,7 @@
 // tests/plot.t reads what is printed and written. --plot chooses the chart.
 #include <math.h>
 #include <string.h>
-#include "common/plot.h"
+#include "common/lesson/plot.h"
 
 enum { N = 9 };
 static double x[N], up[N], down[N], gaps[N];

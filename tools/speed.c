@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-#include "common/blas_kernels.h"
+#include "common/device/blas_kernels.h"
 
 // A multiply-add takes about 4 cycles, and 2 begin in each: more chains of them than that, as many as there are
 // registers for. What is no x86 is taken to have vectors of 16 bytes, 32 of them, and 4 pipes.

@@ -1,6 +1,6 @@
 // 02_costs.c: see 02_costs.h.
 #include "02_grad_accumulation/support/02_costs.h"
-#include "common/formulas.h"
+#include "common/model/formulas.h"
 
 // What forward keeps until backward, for B sequences: elements per row (a token), item by item. Only B changes with m.
 static double activation_bytes(const ModelConfig *c, size_t B) {

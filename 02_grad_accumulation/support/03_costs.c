@@ -2,7 +2,7 @@
 #include "02_grad_accumulation/support/03_costs.h"
 #include <stdlib.h>
 #include "01_data_parallel/bucket_costs.h"
-#include "common/formulas.h"
+#include "common/model/formulas.h"
 
 // Micro-batch k of rank r: the batch is cut in N shards, and each shard in m.
 static size_t micro_batch_size(const Training *t, size_t N, size_t r, size_t k) {

@@ -2,9 +2,9 @@
 #ifndef PIPELINE_COSTS_H
 #define PIPELINE_COSTS_H
 #include "04_pipeline_naive/support/stages.h"
-#include "common/clock.h"
-#include "common/formulas.h"
-#include "common/picture.h"
+#include "common/measure/clock.h"
+#include "common/model/formulas.h"
+#include "common/lesson/picture.h"
 
 // ---- stage_costs.c: whatever the order of forwards and backwards is ----
 size_t stage_parameters(const ModelConfig *c, size_t p, size_t i);         // elements

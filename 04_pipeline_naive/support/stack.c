@@ -1,7 +1,7 @@
 // stack.c: see stack.h.
 #include "04_pipeline_naive/support/stack.h"
 #include "04_pipeline_naive/support/costs.h"
-#include "common/random.h"
+#include "common/tensor/random.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

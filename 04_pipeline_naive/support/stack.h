@@ -5,7 +5,7 @@
 #ifndef STACK_H
 #define STACK_H
 #include "04_pipeline_naive/pipeline.h"
-#include "common/picture.h"
+#include "common/lesson/picture.h"
 
 typedef struct { ModelConfig model; size_t blocks, sequences; } Stack;     // of a stage; of a micro-batch
 Model *stack_new(const Stack *s, size_t p, size_t i);                      // stage i's part, allocated

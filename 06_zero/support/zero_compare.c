@@ -1,6 +1,6 @@
 // zero_compare.c: see zero_compare.h.
 #include "06_zero/support/zero_compare.h"
-#include "common/picture.h"
+#include "common/lesson/picture.h"
 #include <stdio.h>
 
 Training zero_training(Run *run, const Comm *dp, const ModelConfig *model) {

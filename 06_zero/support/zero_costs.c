@@ -1,7 +1,7 @@
 // zero_costs.c: see zero_costs.h.
 #include "06_zero/support/zero_costs.h"
-#include "common/formulas.h"
-#include "common/picture.h"
+#include "common/model/formulas.h"
+#include "common/lesson/picture.h"
 #include <stdio.h>
 
 // ---------------------------------------------------------------- what the predictions are made of

@@ -1,6 +1,6 @@
 // 03_costs.c: see 03_costs.h.
 #include "07_recompute/support/03_costs.h"
-#include "common/formulas.h"
+#include "common/model/formulas.h"
 
 const char *const selective_way_name[] = { "none", "selective", "full" };
 

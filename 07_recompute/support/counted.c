@@ -1,6 +1,6 @@
 // counted.c: see counted.h.
 #include "07_recompute/support/counted.h"
-#include "common/record.h"
+#include "common/measure/record.h"
 #include <stdio.h>
 
 // The inner layer, with a place to count behind it. model_free() frees it as it frees every inner layer.

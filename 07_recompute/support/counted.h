@@ -2,8 +2,8 @@
 // HFU), for the lessons of this chapter.
 #ifndef COUNTED_H
 #define COUNTED_H
-#include "common/model.h"
-#include "common/picture.h"
+#include "common/model/model.h"
+#include "common/lesson/picture.h"
 
 // of one block: whole forwards, and attention probabilities alone
 typedef struct { size_t forwards, rebuilds; } Counts;

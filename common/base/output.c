@@ -1,0 +1,65 @@
+// output.c: see output.h.
+#include "common/base/output.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "common/base/util.h"
+
+static bool in_place(const char *file) {
+    struct stat there;
+    return stat(file, &there) == 0 && !S_ISREG(there.st_mode);
+}
+
+// A new file beside the one asked for: FILE.tmp, or FILE.tmp2 and so on where that is taken. Such a file is not ours.
+static FILE *open_part(const char *file, char *part) {
+    enum { TRIES = 100 };
+    for (int n = 1; n <= TRIES; n++) {
+        sprintf(part, n == 1 ? "%s.tmp" : "%s.tmp%d", file, n);
+        int descriptor = open(part, O_WRONLY | O_CREAT | O_EXCL, 0666);
+        if (descriptor >= 0) return fdopen(descriptor, "w");
+        if (errno != EEXIST) return NULL;
+    }
+    return NULL;
+}
+
+// f is NULL where that is not possible; errno says why.
+static Output try_open(const char *option, const char *file) {
+    Output o = { .part = strcpy(host_alloc(strlen(file) + 16), file), .option = option, .file = file };
+    o.f = in_place(file) ? fopen(file, "w") : open_part(file, o.part);
+    return o;
+}
+static void forget(const Output *o) {
+    if (strcmp(o->part, o->file) != 0) remove(o->part);
+}
+
+void output_require(const char *option, const char *file) {
+    struct stat there;
+    if (stat(file, &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) return;  // a pipe is opened once
+    Output o = try_open(option, file);
+    REQUIRE(o.f, "--%s %s: cannot write it: %s; name a file in a folder that exists", option, file,
+            strerror(errno));
+    fclose(o.f);
+    forget(&o);
+    free(o.part);
+}
+
+Output output_open(const char *option, const char *file) {
+    Output o = try_open(option, file);
+    if (!o.f) fault("--%s %s: cannot write it: %s", option, file, strerror(errno));
+    return o;
+}
+
+void output_close(Output *o) {
+    int trouble = fflush(o->f) != 0 || ferror(o->f) ? (errno ? errno : EIO) : 0;
+    if (fclose(o->f) != 0 && trouble == 0) trouble = errno;
+    if (trouble == 0 && strcmp(o->part, o->file) != 0 && rename(o->part, o->file) != 0) trouble = errno;
+    if (trouble != 0) {
+        forget(o);
+        fault("--%s %s: cannot write it: %s", o->option, o->file, strerror(trouble));
+    }
+    free(o->part);
+}

@@ -1,0 +1,79 @@
+// util.c: faults, ranges, time.
+#include "common/base/util.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+void (*end_all_ranks)(int status) = exit;
+_Thread_local size_t this_rank = 0, this_world_size = 1;
+
+// The whole line goes out in one write, so that lines of several processes do not mix.
+static void print_message(const char *prefix, const char *format, va_list arguments) {
+    char text[2048];
+    vsnprintf(text, sizeof text, format, arguments);
+    fflush(stdout);
+    char line[2200];
+    int length = snprintf(line, sizeof line, "%s%s\n", prefix, text);
+    fwrite(line, 1, (size_t)length, stderr);
+    fflush(stderr);
+}
+
+_Noreturn static void end(int status) {
+    end_all_ranks(status);
+    exit(status);
+}
+
+bool ranks_are_processes;
+long usage_wait = 60;
+
+_Noreturn void usage_error(const char *format, ...) {
+    // A mistake that every rank sees is told once: rank 0 speaks and ends the others, who wait for that. A rank that is
+    // still alive afterwards is alone with its mistake, and speaks for itself. Virtual ranks end together.
+    if (this_rank > 0) nanosleep(&(struct timespec){ .tv_sec = ranks_are_processes ? usage_wait : 0 }, NULL);
+    va_list arguments;
+    va_start(arguments, format);
+    print_message("unsplit: ", format, arguments);
+    va_end(arguments);
+    end(STATUS_USAGE);
+}
+
+_Noreturn void fault(const char *format, ...) {
+    char prefix[40] = "unsplit: ";
+    if (this_world_size > 1) snprintf(prefix, sizeof prefix, "[rank %zu] ", this_rank);
+    va_list arguments;
+    va_start(arguments, format);
+    print_message(prefix, format, arguments);
+    va_end(arguments);
+    end(STATUS_FAULT);
+}
+
+Range shard_range(size_t n, size_t parts, size_t i) {
+    if (i >= parts) fault("shard_range: there is no part %zu of %zu", i, parts);
+    size_t base = n / parts, larger = n % parts;               // the first `larger` parts have base + 1
+    size_t lo = i * base + (i < larger ? i : larger);
+    return (Range){ lo, lo + base + (i < larger) };
+}
+
+void *host_alloc(size_t bytes) {
+    void *p = calloc(1, bytes > 0 ? bytes : 1);
+    if (!p) fault("out of host memory: %zu bytes were asked for", bytes);
+    return p;
+}
+
+double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// Not getrusage: what was there before an exec counts in that.
+size_t resident_most(void) {
+    char line[128];
+    size_t kilobytes = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %zu kB", &kilobytes) == 1) break;
+    if (f) fclose(f);
+    return kilobytes * 1024;
+}

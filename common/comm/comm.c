@@ -1,0 +1,740 @@
+// comm.c: what all transports share: checks of arguments, the ledger, copies in and out, sums in rank order.
+// Moving bytes between ranks is comm_emu.c, comm_mpi.c and comm_nccl.c, behind transport.h.
+#define _GNU_SOURCE            // cpu_set_t
+#include "common/comm/transport.h"
+#include "common/device/device.h"
+#include "common/tensor/random.h"
+#include "common/measure/record.h"
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const char *const comm_kind_name[COMM_KINDS] = {
+    "all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "send",
+};
+
+static _Thread_local Comm *side;           // this rank's side channel: a second Comm over the whole world
+
+// ---- 1. Requests ----
+
+size_t element_size(Element e) { return e == REALS ? sizeof(real) : e == DOUBLES ? sizeof(double) : 1; }
+
+char *pinned(Pinned *p, size_t bytes) {
+    if (p->data && p->capacity >= bytes) return p->data;
+    if (p->data) device_host_free(p->data);
+    p->capacity = bytes;
+    return p->data = device_host_alloc(bytes);
+}
+
+static bool collective(const Request *r) { return r->action != DO_SEND && r->action != DO_RECV; }
+
+// A collective in a group of one. It is booked and timed like any other, but nobody is met, and its result is its
+// input: nothing is copied to buffers and back.
+static bool alone(const Request *r) { return r->comm->size == 1 && collective(r); }
+
+bool request_adds(const Request *r) { return r->action <= DO_REDUCE_SCATTER || r->action == DO_REDUCE; }
+
+Range request_part(const Request *r, size_t rank) {
+    if (r->action == DO_REDUCE) return (Range){ 0, rank == r->peer ? r->count : 0 };
+    return shard_range(r->count, r->comm->size, rank);
+}
+
+void describe(const Request *r, char text[200]) {
+    char whom[48] = "";
+    if (r->action == DO_SEND) snprintf(whom, sizeof whom, " to rank %zu of", r->peer);
+    else if (r->action == DO_REDUCE) snprintf(whom, sizeof whom, " to rank %zu of", r->peer);
+    else if (r->action == DO_RECV) snprintf(whom, sizeof whom, " from rank %zu of", r->peer);
+    else if (r->action == DO_BROADCAST) snprintf(whom, sizeof whom, " from rank %zu of", r->peer);
+    else snprintf(whom, sizeof whom, " on");
+    size_t bytes = r->count * element_size(r->element);
+    int length = snprintf(text, 200, "%s%s %.60s", r->call, whom, r->comm->name);
+    if (r->element != BYTES) snprintf(text + length, 60, " (%zu elements, %zu bytes)", r->count, bytes);
+    else if (bytes > 0) snprintf(text + length, 60, " (%zu bytes)", bytes);
+}
+
+static void list_append(Request **list, Request *r) {
+    while (*list) list = &(*list)->next;
+    *list = r;
+    r->next = NULL;
+}
+
+static bool list_remove(Request **list, Request *r) {
+    while (*list && *list != r) list = &(*list)->next;
+    if (!*list) return false;
+    *list = r->next;
+    return true;
+}
+
+static Request *request_new(Comm *c, Action action, const char *call, Element element, size_t count, size_t peer) {
+    Request *r = c->state->idle;
+    if (r) c->state->idle = r->next;
+    else r = host_alloc(sizeof *r);
+    Request kept = *r;
+    *r = (Request){ .comm = c, .action = action, .call = call, .element = element, .count = count, .peer = peer,
+                    .held = arena(MEM_COMMUNICATION), .shadow = arena(MEM_REFERENCE), .staged = kept.staged,
+                    .staged_scratch = kept.staged_scratch, .extra = kept.extra, .more = kept.more };
+    bool root = c->rank == peer;
+    size_t part = range_size(shard_range(count, c->size, c->rank));
+    switch (action) {
+    case DO_ALL_REDUCE:
+    case DO_ALL_REDUCE_MAX: r->in_count = count;           r->out_count = count;           break;
+    case DO_REDUCE_SCATTER: r->in_count = count;           r->out_count = part;            break;
+    case DO_ALL_GATHER:     r->in_count = part;            r->out_count = count;           break;
+    case DO_BROADCAST:      r->in_count = root ? count : 0; r->out_count = root ? 0 : count; break;
+    case DO_REDUCE:         r->in_count = count;           r->out_count = root ? count : 0; break;
+    case DO_SEND:           r->in_count = count;                                           break;
+    case DO_RECV:                                          r->out_count = count;           break;
+    case DO_BARRIER:                                                                       break;
+    }
+    if (peer >= c->size) fault("%s on %s names rank %zu, but there are %zu ranks", call, c->name, peer, c->size);
+    if (c->state->grouping && collective(r))
+        fault("%s on %s inside a group: only sends and receives may be grouped", call, c->name);
+    if (collective(r)) c->state->meetings++;
+    return r;
+}
+
+static void request_recycle(Request *r) {
+    arena_free(&r->held);
+    arena_free(&r->shadow);
+    r->next = r->comm->state->idle;
+    r->comm->state->idle = r;
+}
+
+static void request_free_list(Request *r) {
+    while (r) {
+        Request *next = r->next;
+        if (r->staged.data) device_host_free(r->staged.data);
+        if (r->staged_scratch.data) device_host_free(r->staged_scratch.data);
+        free(r->extra);
+        free(r->more);
+        free(r);
+        r = next;
+    }
+}
+
+// Where contributions meet, a block at a time: small enough for the first cache. The order of the ranks is the order of
+// the loop over them.
+#define COMBINE(type, expression) do {                                                       \
+    type sum[BLOCK_ELEMENTS];                                                                \
+    for (size_t at = 0, n; at < count; at += n) {                                            \
+        n = count - at < BLOCK_ELEMENTS ? count - at : (size_t)BLOCK_ELEMENTS;               \
+        memcpy(sum, (const type *)parts[0] + at, n * sizeof *sum);                           \
+        for (size_t rank = 1; rank < r->comm->size; rank++) {                                \
+            const type *x = (const type *)parts[rank] + at;                                  \
+            for (size_t i = 0; i < n; i++) sum[i] = (expression);                            \
+        }                                                                                    \
+        memcpy((type *)out + at, sum, n * sizeof *sum);                                      \
+    }                                                                                        \
+} while (0)
+
+enum { BLOCK_ELEMENTS = 2048 };
+void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count) {
+    if (r->action == DO_ALL_REDUCE_MAX) COMBINE(real, x[i] > sum[i] || isnan(x[i]) ? x[i] : sum[i]);   // NaN stays
+    else if (r->element == DOUBLES) COMBINE(double, sum[i] + x[i]);
+    else COMBINE(real, sum[i] + x[i]);
+}
+
+// ---- 2. Tensors in, tensors out ----
+
+static Request *tensor_request(Comm *c, Action action, const char *call, size_t count, size_t peer, Tensor input,
+                               Tensor output) {
+    if (!tensor_contiguous(input) || !tensor_contiguous(output))
+        fault("%s on %s: the tensor is not contiguous", call, c->name);
+    Request *r = request_new(c, action, call, REALS, count, peer);
+    r->input = input;
+    r->output = output;
+    r->in = (const char *)input.data;
+    r->out = (char *)output.data;
+    return r;
+}
+
+static bool staged(const Request *r) {
+    return r->element == REALS && device_is_gpu() && !r->comm->state->wire->device_memory && !alone(r);
+}
+
+// The whole in pinned memory; what is a part of it lies in its place.
+static void stage_in(Request *r) {
+    size_t my_place = shard_range(r->count, r->comm->size, r->comm->rank).lo * sizeof(real);
+    char *whole = pinned(&r->staged, r->count * sizeof(real));
+    r->in = whole + (r->action == DO_ALL_GATHER ? my_place : 0);
+    r->out = whole + (r->action == DO_REDUCE_SCATTER ? my_place : 0);
+    if (r->in_count) tensor_download((real *)r->in, r->input);
+}
+
+// Started, not done at once: r must hold until the wait all that others may still read, or must not see yet.
+static void hold(Request *r) {
+    r->later = true;
+    if (alone(r)) return;
+    if (memory_poison()) {
+        r->seen = tensor_new(&r->shadow, 1, r->in_count);
+        r->result = tensor_new(&r->shadow, 1, r->out_count);
+        if (r->in_count) tensor_copy(r->seen, tensor_reshape(r->input, 1, r->in_count));
+        r->in = (const char *)r->seen.data;
+        r->out = (char *)r->result.data;
+    }
+    if (!request_adds(r)) return;
+    size_t bytes = r->comm->size * ceil_div(r->count, r->comm->size) * sizeof(real);
+    r->scratch = arena_alloc(&r->held, bytes);
+}
+
+static void wire_begin(Request *r) {
+    if (staged(r)) {
+        stage_in(r);
+        if (r->scratch) r->scratch = pinned(&r->staged_scratch, arena_bytes(&r->held));    // the device's stays unused
+    }
+    if (!alone(r)) r->comm->state->wire->start(r);
+}
+static void wire_meet(Request *r) {
+    if (!alone(r)) r->comm->state->wire->meet(r);
+}
+static void wire_finish(Request *r) {
+    if (!alone(r)) r->comm->state->wire->finish(r);
+}
+
+// What did not come to its place of itself.
+static void deliver(Request *r) {
+    if (r->out_count == 0) return;
+    if (staged(r)) tensor_upload(r->output, (const real *)r->out);
+    else if (r->result.data) tensor_copy(tensor_reshape(r->output, 1, r->out_count), r->result);
+    else if (alone(r) && r->output.data != r->input.data)
+        tensor_copy(tensor_reshape(r->output, 1, r->count), tensor_reshape(r->input, 1, r->count));
+}
+
+// ---- 2b. Time (clock.h): when operations begin and end, and what is recorded of them ----
+
+static _Thread_local Request *unmet;       // started collectives of this rank whose end is not known yet, oldest first
+
+static void record(const Request *r, EventKind kind, Picoseconds start, Picoseconds end) {
+    RecordedEvent e = { .start = start, .end = end, .waited = r->waited, .flow = r->flow, .bytes = r->bytes,
+                        .kind = (uint8_t)kind, .call = (uint8_t)r->kind, .peer = (uint16_t)r->peer };
+    record_transfer(e, r->comm->name);
+}
+
+static void collective_ends(Request *r) {
+    if (!clock_config()->simulated) {
+        record(r, EVENT_COLLECTIVE, r->issued, record_moment());
+        return;
+    }
+    r->end = r->stamp + clock_transfer(r->steps, r->bytes);
+    clock_row_set(r->end);
+    record(r, EVENT_COLLECTIVE, r->stamp, r->end);
+}
+
+// One communication row: the next operation starts after those started before, so their end must be known first.
+static void meet_all(void) {
+    while (unmet) {
+        Request *r = unmet;
+        unmet = r->next_timed;
+        wire_meet(r);
+        collective_ends(r);
+    }
+}
+
+static void time_begins(Request *r) {
+    r->timed = r->booked && !ledger_paused();
+    if (!r->timed) return;
+    record_pause_compute();
+    bool model = clock_config()->simulated;
+    if (model && collective(r)) meet_all();
+    r->issued = r->waited = record_moment();
+    r->stamp = clock_now();
+    struct CommState *s = r->comm->state;
+    if (collective(r)) {
+        r->flow = random_key(random_key(s->id, s->meetings), UINT64_MAX);
+        if (model && clock_row_free() > r->stamp) r->stamp = clock_row_free();
+        return;
+    }
+    bool sends = r->action == DO_SEND;
+    size_t number = sends ? s->peer[r->peer].sent++ : s->peer[r->peer].received++;
+    size_t from = sends ? r->comm->rank : r->peer, to = sends ? r->peer : r->comm->rank;
+    r->flow = random_key(random_key(random_key(s->id, from), to), number);
+    if (!sends) return;
+    Picoseconds leaves = s->peer[r->peer].link_free > r->stamp ? s->peer[r->peer].link_free : r->stamp;
+    Picoseconds takes = clock_transfer(1, r->bytes);
+    if (r->peer != r->comm->rank) leaves = clock_port_out(leaves, takes);
+    r->stamp = leaves + takes;
+    s->peer[r->peer].link_free = model ? r->stamp : 0;
+    if (model) record(r, EVENT_SEND, leaves, r->stamp);
+}
+
+// The call has started the operation, and returns without its result.
+static void time_leaves(Request *r) {
+    if (!r->timed) return;
+    if (collective(r) && clock_config()->simulated) {
+        Request **last = &unmet;
+        while (*last) last = &(*last)->next_timed;
+        *last = r;
+        r->next_timed = NULL;
+    }
+    record_resume_compute();
+}
+
+static void time_ends(Request *r) {
+    if (!r->timed) return;
+    if (clock_config()->simulated) {
+        if (collective(r)) clock_wait_until(r->end);
+        if (r->action == DO_RECV) {
+            bool from_me = r->peer == r->comm->rank;
+            clock_wait_until(from_me ? r->stamp : clock_port_in(r->stamp, clock_transfer(1, r->bytes)));
+            record(r, EVENT_RECV, r->waited, clock_now());
+        }
+    } else if (collective(r)) {
+        collective_ends(r);
+    } else if (r->action == DO_SEND) {
+        record(r, EVENT_SEND, r->issued, r->issued);           // it ends where it is received: picture.c finds that
+    } else {
+        record(r, EVENT_RECV, r->waited, record_moment());
+    }
+    record_resume_compute();
+}
+
+static void finish_in_time(Request *r) {
+    if (r->timed) record_pause_compute();
+    if (r->timed && collective(r) && clock_config()->simulated) meet_all();
+    if (!r->here) wire_finish(r);
+    time_ends(r);
+}
+
+static void finish_and_deliver(Request *r) {
+    finish_in_time(r);
+    deliver(r);
+    request_recycle(r);
+}
+
+static void check_unchanged(Request *r, const char *until) {
+    if (r->in_count == 0 || !r->seen.data || tensor_equal(r->input, r->seen)) return;
+    char text[200];
+    describe(r, text);
+    fault("the input of %s was changed before %s", text, until);
+}
+
+static void run_now(Request *r) {
+    time_begins(r);
+    wire_begin(r);
+    time_leaves(r);
+    finish_and_deliver(r);
+}
+
+static Request *run_later(Request *r) {
+    list_append(&r->comm->state->open, r);
+    hold(r);
+    time_begins(r);
+    wire_begin(r);
+    time_leaves(r);
+    return r;
+}
+
+static void in_group_or_now(Request *r) {
+    r->grouped = r->comm->state->grouping;
+    if (r->grouped) run_later(r);
+    else run_now(r);
+}
+
+// ---- 3. The ledger ----
+
+static void book(Comm *c, CommKind kind, size_t bytes) {
+    if (ledger_paused()) return;
+    c->ledger[kind].calls++;
+    c->ledger[kind].bytes += bytes;
+}
+
+// Books `sent` bytes of this rank; the operation takes the time of `steps` messages of `bytes` in all.
+static Request *booked(Request *r, CommKind kind, size_t sent, size_t steps, size_t bytes) {
+    book(r->comm, kind, sent);
+    r->booked = true;
+    r->kind = kind;
+    r->steps = steps;
+    r->bytes = bytes;
+    return r;
+}
+
+// `rounds` ring passes over all links but one, each with a chunk of ceil(count / n) elements.
+static Request *ring(Request *r, CommKind kind, size_t rounds) {
+    size_t n = r->comm->size, steps = rounds * (n - 1);
+    size_t bytes = steps * ceil_div(r->count, n) * element_size(r->element);
+    return booked(r, kind, bytes, steps, bytes);
+}
+
+// A tree: S bytes on its longest path, in as many steps as it is high.
+static Request *tree(Request *r, CommKind kind, bool sends) {
+    size_t height = 0, bytes = r->comm->size > 1 ? r->count * element_size(r->element) : 0;
+    while (((size_t)1 << height) < r->comm->size) height++;
+    return booked(r, kind, sends ? bytes : 0, height, bytes);
+}
+
+void comm_ledger_reset(Comm *c) { memset(c->ledger, 0, sizeof c->ledger); }
+
+size_t comm_bytes_sent(const Comm *c) {
+    size_t bytes = 0;
+    for (size_t kind = 0; kind < COMM_KINDS; kind++) bytes += c->ledger[kind].bytes;
+    return bytes;
+}
+
+// ---- 4. Collectives ----
+
+static void check_part(const Comm *c, const char *call, Tensor mine, Tensor whole) {
+    size_t part = range_size(shard_range(tensor_count(whole), c->size, c->rank));
+    if (tensor_count(mine) != part)
+        fault("%s on %s: my part of %zu elements is %zu, but the tensor given for it has %zu", call, c->name,
+              tensor_count(whole), part, tensor_count(mine));
+}
+
+static Request *all_reduce(Comm *c, Tensor t) {
+    return ring(tensor_request(c, DO_ALL_REDUCE, "all-reduce", tensor_count(t), 0, t, t), COMM_ALL_REDUCE, 2);
+}
+
+static Request *reduce_scatter(Comm *c, Tensor mine, Tensor whole) {
+    check_part(c, "reduce-scatter", mine, whole);
+    return ring(tensor_request(c, DO_REDUCE_SCATTER, "reduce-scatter", tensor_count(whole), 0, whole, mine),
+                COMM_REDUCE_SCATTER, 1);
+}
+
+static Request *all_gather(Comm *c, Tensor whole, Tensor mine) {
+    check_part(c, "all-gather", mine, whole);
+    return ring(tensor_request(c, DO_ALL_GATHER, "all-gather", tensor_count(whole), 0, mine, whole),
+                COMM_ALL_GATHER, 1);
+}
+
+void comm_all_reduce(Comm *c, Tensor t) { run_now(all_reduce(c, t)); }
+void comm_reduce_scatter(Comm *c, Tensor mine, Tensor whole) { run_now(reduce_scatter(c, mine, whole)); }
+void comm_all_gather(Comm *c, Tensor whole, Tensor mine) { run_now(all_gather(c, whole, mine)); }
+Request *comm_start_all_reduce(Comm *c, Tensor t) { return run_later(all_reduce(c, t)); }
+Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor mine) { return run_later(all_gather(c, whole, mine)); }
+Request *comm_start_reduce_scatter(Comm *c, Tensor mine, Tensor whole) {
+    return run_later(reduce_scatter(c, mine, whole));
+}
+
+void comm_all_reduce_max(Comm *c, Tensor t) {
+    run_now(ring(tensor_request(c, DO_ALL_REDUCE_MAX, "all-reduce of maxima", tensor_count(t), 0, t, t),
+                 COMM_ALL_REDUCE, 2));
+}
+
+void comm_broadcast(Comm *c, Tensor t, size_t root) {
+    run_now(tree(tensor_request(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t),
+                 COMM_BROADCAST, c->rank == root));
+}
+
+void comm_reduce(Comm *c, Tensor t, size_t root) {
+    run_now(tree(tensor_request(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t), COMM_REDUCE, c->rank != root));
+}
+
+// The same with host memory. Only what was booked before takes time.
+static void host_run(Request *r, const void *in, void *out) {
+    r->in = in;
+    r->out = out;
+    time_begins(r);
+    wire_begin(r);
+    time_leaves(r);
+    finish_in_time(r);
+    if (alone(r) && out && in && out != in) memcpy(out, in, r->out_count * element_size(r->element));
+    request_recycle(r);
+}
+
+void comm_all_reduce_doubles(Comm *c, double *values, size_t n) {
+    host_run(ring(request_new(c, DO_ALL_REDUCE, "all-reduce of doubles", DOUBLES, n, 0), COMM_ALL_REDUCE, 2),
+             values, values);
+}
+
+void comm_barrier(Comm *c) { host_run(request_new(c, DO_BARRIER, "barrier", BYTES, 0, 0), NULL, NULL); }
+
+// ---- 5. Point to point ----
+
+void comm_connect(Comm *c, CommPeers peers) {
+    if (peers <= c->state->connected) return;
+    if (c->state->wire->connect && c->size > 1) c->state->wire->connect(c, peers);
+    c->state->connected = peers;
+}
+
+// NCCL must know before the first message; so that this is seen everywhere, all transports want to.
+static void require_connected(const Comm *c, const char *call, size_t peer) {
+    bool neighbours = peer == c->rank || peer == (c->rank + 1) % c->size || c->rank == (peer + 1) % c->size;
+    if (c->state->connected == COMM_EVERYBODY || (c->state->connected == COMM_NEIGHBOURS && neighbours)) return;
+    fault("%s between ranks %zu and %zu of %s, which comm_connect has not connected", call, c->rank, peer, c->name);
+}
+
+static Request *send_to(Comm *c, Tensor t, size_t to) {
+    size_t bytes = to != c->rank ? tensor_count(t) * sizeof(real) : 0;
+    if (to < c->size) require_connected(c, "send", to);
+    return booked(tensor_request(c, DO_SEND, "send", tensor_count(t), to, t, t), COMM_SEND, bytes, 1, bytes);
+}
+
+void comm_send(Comm *c, Tensor t, size_t to) {
+    if (to == c->rank && !c->state->grouping)
+        fault("send to myself (rank %zu of %s) can never be received", to, c->name);
+    in_group_or_now(send_to(c, t, to));
+}
+
+static Request *recv_from(Comm *c, Tensor t, size_t from) {
+    if (from < c->size) require_connected(c, "recv", from);
+    Request *r = tensor_request(c, DO_RECV, "recv", tensor_count(t), from, t, t);
+    r->booked = true;                      // by its sender; here it only takes time
+    r->kind = COMM_SEND;
+    r->bytes = tensor_count(t) * sizeof(real);
+    return r;
+}
+
+void comm_recv(Comm *c, Tensor t, size_t from) { in_group_or_now(recv_from(c, t, from)); }
+Request *comm_start_recv(Comm *c, Tensor t, size_t from) { return run_later(recv_from(c, t, from)); }
+
+Request *comm_start_send(Comm *c, Tensor t, size_t to) { return run_later(send_to(c, t, to)); }
+
+void comm_group_start(Comm *c) {
+    if (c->state->grouping) fault("comm_group_start on %s inside a group: groups do not nest", c->name);
+    c->state->grouping = true;
+}
+
+void comm_group_end(Comm *c) {
+    if (!c->state->grouping) fault("comm_group_end on %s without comm_group_start", c->name);
+    c->state->grouping = false;
+    for (Request *r = c->state->open, *next; r; r = next) {    // all are under way: one after the other will do
+        next = r->next;
+        if (!r->grouped) continue;
+        list_remove(&c->state->open, r);
+        check_unchanged(r, "comm_group_end");
+        finish_and_deliver(r);
+    }
+}
+
+void comm_wait(Request *r) {
+    if (!r) return;
+    Comm *c = r->comm;
+    for (Request *o = c->state->open; o && o != r && collective(r); o = o->next)
+        if (collective(o))
+            fault("comm_wait on %s out of order: an older %s is still open", c->name, o->call);
+    if (!list_remove(&c->state->open, r))
+        fault("comm_wait on %s for one %s that was waited for before", c->name, r->call);
+    check_unchanged(r, "comm_wait");
+    r->waited = record_moment();
+    finish_and_deliver(r);
+}
+
+Picoseconds comm_arrival(Request *r) {
+    if (!r) fault("comm_arrival of no receive: NULL");
+    const Request *o = r->comm->state->open;
+    while (o && o != r) o = o->next;
+    if (!o) fault("comm_arrival on %s for one %s that was waited for before", r->comm->name, r->call);
+    if (r->action != DO_RECV) fault("comm_arrival on %s of one %s: it is for started receives", r->comm->name, r->call);
+    if (r->here) return r->stamp;
+    if (r->timed) record_pause_compute();
+    wire_finish(r);
+    if (!r->timed || !clock_config()->simulated) r->stamp = clock_now();
+    if (r->timed) record_resume_compute();
+    r->here = true;
+    return r->stamp;
+}
+
+// ---- 6. Communicators ----
+
+Comm *comm_new(const char *name, size_t rank, size_t size, const Wire *wire, void *link, ReduceOrder reduce,
+               double timeout) {
+    Comm *c = host_alloc(sizeof *c);
+    *c = (Comm){ .name = name, .rank = rank, .size = size, .state = host_alloc(sizeof *c->state) };
+    *c->state = (struct CommState){ .wire = wire, .link = link, .reduce = reduce, .timeout = timeout };
+    c->state->peer = host_alloc(size * sizeof *c->state->peer);
+    return c;
+}
+
+Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
+    typedef struct { size_t colour, key; } Wish;
+    Wish mine = { colour, key };
+    Wish *wish = host_alloc(parent->size * sizeof *wish);
+    size_t *member = host_alloc(parent->size * sizeof *member), n = 0, me = 0;
+    host_run(request_new(parent, DO_ALL_GATHER, "split", BYTES, parent->size * sizeof *wish, 0), &mine, wish);
+    for (size_t rank = 0; rank < parent->size; rank++) {       // insertion by key; equal keys keep this order
+        if (wish[rank].colour != colour) continue;
+        size_t place = n++;
+        for (; place > 0 && wish[member[place - 1]].key > wish[rank].key; place--) member[place] = member[place - 1];
+        member[place] = rank;
+    }
+    while (member[me] != parent->rank) me++;
+    struct CommState *s = parent->state;
+    void *link = s->wire->split(parent, member, n, me);
+    free(wish);
+    free(member);
+    Comm *c = comm_new(name, me, n, s->wire, link, s->reduce, s->timeout);
+    c->state->id = random_key(random_key(s->id, s->meetings), colour);
+    return c;
+}
+
+void comm_free(Comm *c) {
+    if (!c) return;
+    if (c->state->grouping) fault("comm_free of %s inside a group: comm_group_end is missing", c->name);
+    if (c->state->open) {
+        char text[200];
+        describe(c->state->open, text);
+        fault("comm_free of %s, but %s was started and never waited for", c->name, text);
+    }
+    c->state->wire->close(c);
+    request_free_list(c->state->idle);
+    free(c->state->peer);
+    free(c->state);
+    free(c);
+}
+
+// ---- 7. The side channel ----
+
+// A transport may count the bytes of a message in an int, and keeps a copy of it: long ones go in pieces.
+enum { PIECE_BYTES = 1 << 24 };
+static size_t piece(size_t bytes, size_t at) { return bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES; }
+
+// Whatever rank 0 does alone (the unsplit twin, comparing, drawing, writing to a slow disk), the others wait for it,
+// a hundred times as long as in any other call. Should it die, the launcher ends them at once.
+static void from_rank_0(const char *call, void *data, size_t bytes) {
+    Request *r = request_new(side, DO_BROADCAST, call, BYTES, bytes, 0);
+    r->patient = true;
+    host_run(r, data, data);
+}
+
+void side_gather_each(const void *mine, size_t bytes, SideTake *take, void *context) {
+    char here = 0;
+    from_rank_0("side_gather", &here, sizeof here);
+    size_t *size = host_alloc(side->size * sizeof *size);
+    host_run(request_new(side, DO_ALL_GATHER, "side_gather", BYTES, side->size * sizeof *size, 0), &bytes, size);
+    for (size_t at = 0; side->rank > 0 && at < bytes; at += piece(bytes, at)) {
+        Request *r = request_new(side, DO_SEND, "side_gather", BYTES, piece(bytes, at), 0);
+        r->patient = true;                     // rank 0 takes one rank's after the other's
+        host_run(r, (const char *)mine + at, NULL);
+    }
+    if (side->rank == 0) take(context, 0, mine, bytes);
+    for (size_t rank = 1; side->rank == 0 && rank < side->size; rank++) {
+        char *theirs = host_alloc(size[rank]);
+        for (size_t at = 0; at < size[rank]; at += piece(size[rank], at))
+            host_run(request_new(side, DO_RECV, "side_gather", BYTES, piece(size[rank], at), rank), NULL, theirs + at);
+        take(context, rank, theirs, size[rank]);
+        free(theirs);
+    }
+    free(size);
+}
+
+typedef struct { char *all; size_t bytes, *sizes; } Gathered;
+static void append(void *gathered, size_t rank, const void *data, size_t bytes) {
+    Gathered *g = gathered;
+    g->all = realloc(g->all, g->bytes + bytes + 1);
+    if (!g->all) fault("out of memory: %zu bytes from all ranks", g->bytes + bytes);
+    if (bytes > 0) memcpy(g->all + g->bytes, data, bytes);
+    g->bytes += bytes;
+    g->sizes[rank] = bytes;
+}
+void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes) {
+    Gathered g = { .sizes = side->rank == 0 ? host_alloc(side->size * sizeof *g.sizes) : NULL };
+    side_gather_each(mine, bytes, append, &g);
+    if (side->rank > 0) return;
+    *all = g.all;
+    *sizes = g.sizes;
+}
+
+void side_broadcast(void *data, size_t bytes) {
+    size_t at = 0;
+    do {
+        from_rank_0("side_broadcast", (char *)data + at, piece(bytes, at));
+        at += piece(bytes, at);
+    } while (at < bytes);
+}
+
+// Ranks that a launcher has bound to cores of their own share none.
+size_t side_cores_each(void) {
+    struct { char host[64]; cpu_set_t cores; } mine, *all = NULL;
+    size_t *sizes = NULL, least = SIZE_MAX;
+    memset(&mine, 0, sizeof mine);
+    gethostname(mine.host, sizeof mine.host - 1);
+    if (sched_getaffinity(0, sizeof mine.cores, &mine.cores) != 0) CPU_SET(0, &mine.cores);
+    side_gather(&mine, sizeof mine, (void **)&all, &sizes);
+    for (size_t i = 0; all && i < side->size; i++) {
+        size_t sharing = 0, cores = (size_t)CPU_COUNT(&all[i].cores);
+        for (size_t k = 0; k < side->size; k++) sharing += memcmp(&all[i], &all[k], sizeof mine) == 0;
+        least = cores / sharing < least ? cores / sharing : least;
+    }
+    free(all);
+    free(sizes);
+    side_broadcast(&least, sizeof least);
+    return least > 0 ? least : 1;
+}
+
+// ---- 8. The launch ----
+
+// srun without a PMI plugin starts processes that do not know of each other: each would be a world of one.
+static void refuse_silent_singletons(void) {
+    const char *tasks = getenv("SLURM_STEP_NUM_TASKS"), *process = getenv("SLURM_PROCID");
+    if (!tasks) tasks = getenv("SLURM_NTASKS");
+    if (!tasks || !process || atol(tasks) <= 1) return;
+    if (atol(process) > 0) _exit(STATUS_USAGE);                // all see the same environment; the first one speaks
+    usage_error("Slurm gave this step %s tasks, but no way for them to find each other. Start it with "
+                "`srun --mpi=pmix` or with mpirun; `--emulate %s` runs virtual ranks in one process.", tasks, tasks);
+}
+
+const char *const transport_name[] = { NULL, "emu", "mpi", "staged", "nccl" };
+
+// Processes with GPUs: NCCL wants one GPU for every rank.
+static void choose_for_gpus(const LaunchOptions *o, LaunchChoice *choice) {
+    size_t gpus = device_gpus();
+    char id[32];
+    device_choose(mpi_local_rank());
+    device_id(id);
+    bool one_each = mpi_all_different(id);
+    if (o->transport == TRANSPORT_NCCL) {
+        REQUIRE(one_each, "--transport nccl needs a GPU for every rank, and %zu ranks have to share here, where there "
+                "%s %zu: start no more ranks than GPUs, or let them share with --transport staged", choice->ranks,
+                gpus == 1 ? "is" : "are", gpus);
+        REQUIRE(nccl_missing() == NULL, "--transport nccl: %s", nccl_missing());
+    }
+    bool nccl = o->transport == TRANSPORT_NCCL || (o->transport == TRANSPORT_AUTO && one_each && !nccl_missing());
+    choice->transport = transport_name[nccl ? TRANSPORT_NCCL : TRANSPORT_STAGED];
+    snprintf(choice->why, sizeof choice->why, "processes: %s",
+             !one_each ? "more ranks than GPUs, so they share"
+             : nccl    ? "a GPU for each rank"
+                       : o->transport == TRANSPORT_STAGED ? "--transport staged" : "built without NCCL");
+}
+
+LaunchChoice comm_choose(const LaunchOptions *o) {
+    size_t rank, size;
+    bool launched = comm_launched_by_mpi(&rank, &size);
+    bool wants_emu = o->transport == TRANSPORT_EMU || o->emulate > 0;
+    bool wants_processes = o->transport > TRANSPORT_EMU;
+    REQUIRE(!(wants_processes && o->emulate > 0),
+            "--emulate makes virtual ranks and --transport %s processes: leave one of them out",
+            transport_name[o->transport]);
+    REQUIRE(!(wants_emu && launched && size > 1),
+            "%s makes virtual ranks in one process, but mpirun started %zu processes: leave out one of the two",
+            o->emulate > 0 ? "--emulate" : "--transport emu", size);
+    REQUIRE(launched || !wants_processes,
+            "--transport %s needs processes: start it as `mpirun -np %zu ...`, or as `tools/launch %zu ...`",
+            transport_name[o->transport], o->default_ranks, o->default_ranks);
+    REQUIRE(o->emulate <= 512, "--emulate %zu is too many: at most 512 virtual ranks fit in one process", o->emulate);
+    LaunchChoice choice = { .transport = "mpi", .ranks = size };
+    if (launched && !wants_emu) {
+        if (device_is_gpu()) choose_for_gpus(o, &choice);
+        else strcpy(choice.why, "processes: started by mpirun");
+        return choice;
+    }
+    if (!wants_emu) refuse_silent_singletons();
+    choice.transport = "emu";
+    choice.ranks = o->emulate > 0 ? o->emulate : o->default_ranks;
+    if (o->emulate > 0) snprintf(choice.why, sizeof choice.why, "virtual ranks: --emulate %zu", o->emulate);
+    else strcpy(choice.why, "virtual ranks: started without mpirun, the lesson's own count");
+    return choice;
+}
+
+void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
+    side = side_channel;
+    memory_rank_begin();
+    clock_rank_begin();
+    body.body(world, body.context);
+    // Nobody leaves before all have come: who ended too early is then named like any other mismatch.
+    host_run(request_new(world, DO_BARRIER, "end-of-run barrier", BYTES, 0, 0), NULL, NULL);
+    comm_free(world);
+    comm_free(side);
+    memory_rank_end();
+    device_rank_end();
+    record_free();
+}
+
+void comm_run(const LaunchOptions *o, const LaunchChoice *choice, void (*body)(Comm *world, void *context),
+              void *context) {
+    RankBody whole = { body, context };
+    if (strcmp(choice->transport, "emu") == 0) emu_run(o, choice->ranks, whole);
+    else if (strcmp(choice->transport, "nccl") == 0) nccl_run(o, whole);
+    else mpi_run(o, whole);
+}

@@ -1,0 +1,356 @@
+// comm_emu.c: virtual ranks. Each is a thread, but only the one that holds the baton runs, so a run is deterministic,
+// steps in a debugger, and needs no lock around shared data.
+//
+// A rank that must wait names the request it waits for and hands the baton to the next rank (round robin) that can go
+// on. When there is none, the ranks wait for each other: a deadlock, and what each waits for is the message.
+//
+//   1 the baton   2 collectives: a meeting   3 point to point: two queues per pair   4 groups of ranks   5 the launch
+//
+// Tensors are read and written where they are, on a GPU too: all virtual ranks share it. --reduce fast is the same as
+// ordered here: there is no library with an order of its own.
+#include "common/comm/transport.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "common/device/device.h"
+#include "common/tensor/ops.h"
+
+enum { STACK_BYTES = 16 << 20 };
+
+typedef struct {
+    pthread_t thread;
+    pthread_cond_t wake;
+    const Request *waits_for;              // NULL: can go on
+    bool ended;
+    Comm *world, *side;
+} Rank;
+
+// Owned by the rank that holds the baton.
+static struct {
+    pthread_mutex_t lock;
+    size_t ranks, running;
+    Rank *rank;
+    RankBody body;
+} stage = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+// A collective where not all have arrived.
+typedef struct Meeting {
+    struct Meeting *next;
+    size_t number, arrived;
+    Request *of[];                         // by rank; NULL: not yet here
+} Meeting;
+
+typedef struct Group {
+    struct Group *next;                    // among the children that not all members have joined
+    struct Group *children;
+    size_t number, first;                  // a child's: the parent's meetings when it was split, and its first member
+    size_t size, joined, left;
+    Meeting *meetings;
+    struct { Request *sends, *recvs; } *pair;      // [from * size + to]; at most one of the two is not empty
+    size_t world_rank[];
+} Group;
+
+static Group *group_of(const Request *r) { return r->comm->state->link; }
+static size_t world_rank(const Request *r) { return group_of(r)->world_rank[r->comm->rank]; }
+
+// ---- 1. The baton ----
+
+static bool can_go_on(const Rank *r) { return !r->ended && (!r->waits_for || r->waits_for->done); }
+
+static void print_missing(const Request *r) {
+    if (r->action == DO_SEND || r->action == DO_RECV) return;
+    const Meeting *m = r->extra;
+    fprintf(stderr, ", not reached by");
+    for (size_t i = 0; i < r->comm->size; i++)
+        if (!m->of[i]) fprintf(stderr, " rank %zu", group_of(r)->world_rank[i]);
+}
+
+// No rank has ended yet: that would need the barrier at the end of the run, which needs all.
+_Noreturn static void deadlock(void) {
+    fflush(stdout);
+    fprintf(stderr, "unsplit: deadlock: no rank can go on\n");
+    for (size_t i = 0; i < stage.ranks; i++) {
+        char text[200];
+        describe(stage.rank[i].waits_for, text);
+        fprintf(stderr, "  rank %zu waits in %s", i, text);
+        print_missing(stage.rank[i].waits_for);
+        fprintf(stderr, "\n");
+    }
+    end_all_ranks(STATUS_FAULT);
+    _exit(STATUS_FAULT);
+}
+
+// Called with the lock held. False when all have ended.
+static bool hand_on(void) {
+    bool all_ended = true;
+    for (size_t step = 1; step <= stage.ranks; step++) {
+        size_t next = (stage.running + step) % stage.ranks;
+        all_ended = all_ended && stage.rank[next].ended;
+        if (!can_go_on(&stage.rank[next])) continue;
+        stage.running = next;
+        pthread_cond_signal(&stage.rank[next].wake);
+        return true;
+    }
+    if (!all_ended) deadlock();
+    return false;
+}
+
+static void take_baton(size_t me) {
+    while (stage.running != me) pthread_cond_wait(&stage.rank[me].wake, &stage.lock);
+}
+
+static void wait_until_done(Request *r) {
+    if (r->done) return;
+    pthread_mutex_lock(&stage.lock);
+    stage.rank[this_rank].waits_for = r;
+    hand_on();
+    take_baton(this_rank);
+    stage.rank[this_rank].waits_for = NULL;
+    pthread_mutex_unlock(&stage.lock);
+}
+
+// ---- 2. Collectives: a meeting. The last rank to arrive computes all outputs. ----
+
+static Meeting *meeting_of(Request *r) {
+    Group *g = group_of(r);
+    size_t number = r->comm->state->meetings;                  // my n-th collective meets everybody's n-th
+    for (Meeting *m = g->meetings; m; m = m->next)
+        if (m->number == number) return m;
+    Meeting *m = host_alloc(sizeof *m + g->size * sizeof m->of[0]);
+    m->number = number;
+    m->next = g->meetings;
+    return g->meetings = m;
+}
+
+static void check_same_call(const Request *mine, const Meeting *m) {
+    const Request *other = NULL;
+    for (size_t i = 0; i < mine->comm->size && !other; i++) other = m->of[i];
+    if (!other) return;
+    bool same_call = strcmp(mine->call, other->call) == 0;
+    if (same_call && mine->count == other->count && mine->peer == other->peer) return;
+    char my_text[200], other_text[200];
+    describe(mine, my_text);
+    describe(other, other_text);
+    fault("calls do not match: rank %zu calls %s, where rank %zu calls %s", world_rank(mine), my_text,
+          world_rank(other), other_text);
+}
+
+static void copy(const Request *r, char *to, const char *from, size_t count) {
+    size_t bytes = count * element_size(r->element);
+    if (to == from || bytes == 0) return;
+    if (r->element == REALS) device_copy(to, from, bytes);
+    else memmove(to, from, bytes);
+}
+
+// A GPU's sums, in rank order too: op by op, in pieces that are held in the memory of checks.
+enum { PIECE = 1 << 18 };                  // elements
+static void combine_on_device(const Request *r, char *out, const char *const parts[], size_t count) {
+    Arena scratch = arena(MEM_REFERENCE);
+    Tensor sum = tensor_new(&scratch, 1, count < PIECE ? count : PIECE);
+    for (size_t at = 0; at < count; at += sum.cols) {
+        if (sum.cols > count - at) sum = tensor_flat_range(sum, 0, count - at);
+        for (size_t i = 0; i < r->comm->size; i++) {
+            Tensor part = { .data = (real *)parts[i] + at, .rows = 1, .cols = sum.cols, .ld = sum.cols };
+            if (i == 0) tensor_copy(sum, part);
+            else if (r->action == DO_ALL_REDUCE_MAX) op_max(sum, sum, part);
+            else op_add(sum, sum, part);
+        }
+        device_copy((real *)out + at, sum.data, sum.cols * sizeof(real));
+    }
+    arena_free(&scratch);
+}
+static void combine(const Request *r, char *out, const char *const parts[], size_t count) {
+    if (r->element == REALS && device_is_gpu()) combine_on_device(r, out, parts, count);
+    else combine_in_rank_order(r, out, parts, count);
+}
+
+// A started sum must not change its tensor before the wait.
+static char *out_of(const Request *r) { return r->scratch ? r->scratch : r->out; }
+
+static void collect(Request *const of[], size_t n) {
+    size_t size = element_size(of[0]->element), count = of[0]->count, root = of[0]->peer;
+    const char *parts[n];
+    for (size_t i = 0; i < n; i++) parts[i] = of[i]->in;
+    switch (of[0]->action) {
+    case DO_ALL_REDUCE:
+    case DO_ALL_REDUCE_MAX:
+        combine(of[0], out_of(of[0]), parts, count);
+        for (size_t i = 1; i < n; i++) copy(of[i], out_of(of[i]), out_of(of[0]), count);
+        break;
+    case DO_REDUCE:
+        combine(of[root], out_of(of[root]), parts, count);
+        break;
+    case DO_REDUCE_SCATTER:
+        for (size_t to = 0; to < n; to++) {
+            Range part = request_part(of[0], to);
+            for (size_t i = 0; i < n; i++) parts[i] = of[i]->in + part.lo * size;
+            combine(of[to], out_of(of[to]), parts, range_size(part));
+        }
+        break;
+    case DO_ALL_GATHER:
+        for (size_t from = 0; from < n; from++) {
+            Range part = request_part(of[0], from);
+            for (size_t i = 0; i < n; i++) copy(of[i], of[i]->out + part.lo * size, parts[from], range_size(part));
+        }
+        break;
+    case DO_BROADCAST:
+        for (size_t i = 0; i < n; i++)
+            if (i != root) copy(of[i], of[i]->out, parts[root], count);
+        break;
+    default: break;                                            // a barrier moves nothing
+    }
+}
+
+static void arrive(Request *r) {
+    Group *g = group_of(r);
+    Meeting *m = meeting_of(r);
+    check_same_call(r, m);
+    r->extra = m;                                              // for the table of a deadlock
+    m->of[r->comm->rank] = r;
+    if (++m->arrived < g->size) return;
+    collect(m->of, g->size);
+    if (r->element == REALS) device_synchronize();
+    uint64_t latest = 0;
+    for (size_t i = 0; i < g->size; i++) latest = m->of[i]->stamp > latest ? m->of[i]->stamp : latest;
+    for (size_t i = 0; i < g->size; i++) {
+        m->of[i]->stamp = latest;
+        m->of[i]->extra = NULL;
+        m->of[i]->done = true;
+    }
+    Meeting **place = &g->meetings;
+    while (*place != m) place = &(*place)->next;
+    *place = m->next;
+    free(m);
+}
+
+// ---- 3. Point to point: a send meets the oldest recv in the queue of its pair, or waits there; so does a recv. ----
+
+static void enqueue(Request **queue, Request *r) {
+    while (*queue) queue = (Request **)&(*queue)->more;        // more: the next one in the queue
+    *queue = r;
+}
+
+static void exchange(Request *r) {
+    Group *g = group_of(r);
+    bool sends = r->action == DO_SEND;
+    size_t from = sends ? r->comm->rank : r->peer, to = sends ? r->peer : r->comm->rank;
+    Request **sent = &g->pair[from * g->size + to].sends, **received = &g->pair[from * g->size + to].recvs;
+    enqueue(sends ? sent : received, r);
+    if (!*sent || !*received) return;
+    Request *send = *sent, *recv = *received;
+    size_t size = element_size(r->element);
+    if (send->count != recv->count)
+        fault("sizes do not match on %s: rank %zu sends %zu bytes, where rank %zu receives %zu", r->comm->name,
+              g->world_rank[from], send->count * size, g->world_rank[to], recv->count * size);
+    copy(recv, recv->out, send->in, send->count);
+    if (r->element == REALS) device_synchronize();
+    recv->stamp = send->stamp;
+    *sent = send->more;
+    *received = recv->more;
+    send->more = recv->more = NULL;
+    send->done = recv->done = true;
+}
+
+static void emu_start(Request *r) {
+    if (r->element == REALS) device_synchronize();             // other ranks, on other streams, may use its tensors now
+    if (r->action == DO_SEND || r->action == DO_RECV) exchange(r);
+    else arrive(r);
+}
+
+static void emu_finish(Request *r) {
+    wait_until_done(r);
+    if (r->scratch) copy(r, r->out, r->scratch, r->out_count);
+}
+
+// ---- 4. Groups of ranks ----
+
+static Group *group_new(size_t size) {
+    Group *g = host_alloc(sizeof *g + size * sizeof g->world_rank[0]);
+    g->size = size;
+    g->pair = host_alloc(size * size * sizeof *g->pair);
+    return g;
+}
+
+// The first member that comes makes the group; the last takes it from the parent's list.
+static void *emu_split(Comm *parent, const size_t *members, size_t n, size_t me) {
+    (void)me;
+    Group *p = parent->state->link;
+    size_t number = parent->state->meetings;
+    Group **place = &p->children;
+    while (*place && !((*place)->number == number && (*place)->first == members[0])) place = &(*place)->next;
+    if (!*place) {
+        *place = group_new(n);
+        (*place)->number = number;
+        (*place)->first = members[0];
+        for (size_t i = 0; i < n; i++) (*place)->world_rank[i] = p->world_rank[members[i]];
+    }
+    Group *g = *place;
+    if (++g->joined == n) *place = g->next;
+    return g;
+}
+
+static void emu_close(Comm *c) {
+    Group *g = c->state->link;
+    if (++g->left < g->size) return;
+    free(g->pair);
+    free(g);
+}
+
+// ---- 5. The launch ----
+
+static const Wire wire_emu = { true, emu_start, emu_finish, wait_until_done, NULL, emu_split, emu_close };
+
+// Nothing is unwound: the other threads stand in the middle of their calls.
+static void end_process(int status) {
+    fflush(stdout);
+    _exit(status);
+}
+
+static void *rank_main(void *argument) {
+    Rank *me = argument;
+    this_rank = me->world->rank;
+    this_world_size = stage.ranks;
+    size_t rank = this_rank;
+    pthread_mutex_lock(&stage.lock);
+    take_baton(rank);
+    pthread_mutex_unlock(&stage.lock);
+    comm_run_rank(me->world, me->side, stage.body);
+    pthread_mutex_lock(&stage.lock);
+    me->ended = true;
+    hand_on();
+    pthread_mutex_unlock(&stage.lock);
+    return NULL;
+}
+
+void emu_run(const LaunchOptions *o, size_t ranks, RankBody body) {
+    void (*end_before)(int) = end_all_ranks;
+    end_all_ranks = end_process;
+    stage.ranks = ranks;
+    stage.running = 0;
+    stage.rank = host_alloc(ranks * sizeof *stage.rank);
+    stage.body = body;
+    Group *world = group_new(ranks), *side = group_new(ranks);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    for (size_t i = 0; i < ranks; i++) {
+        Rank *r = &stage.rank[i];
+        world->world_rank[i] = side->world_rank[i] = i;
+        r->world = comm_new("world", i, ranks, &wire_emu, world, o->reduce, o->timeout);
+        r->side = comm_new("side channel", i, ranks, &wire_emu, side, o->reduce, o->timeout);
+        pthread_cond_init(&r->wake, NULL);
+    }
+    // All stand ready before the first one runs.
+    pthread_mutex_lock(&stage.lock);
+    for (size_t i = 0; i < ranks; i++)
+        if (pthread_create(&stage.rank[i].thread, &attributes, rank_main, &stage.rank[i]) != 0)
+            fault("cannot start the thread of virtual rank %zu of %zu", i, ranks);
+    pthread_mutex_unlock(&stage.lock);
+    for (size_t i = 0; i < ranks; i++) pthread_join(stage.rank[i].thread, NULL);
+    for (size_t i = 0; i < ranks; i++) pthread_cond_destroy(&stage.rank[i].wake);
+    pthread_attr_destroy(&attributes);
+    free(stage.rank);
+    end_all_ranks = end_before;
+}

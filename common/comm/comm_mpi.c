@@ -1,0 +1,507 @@
+// comm_mpi.c: ranks are MPI processes. Works with MPI 3.1 (no large counts). With GPUs this is the transport "staged":
+// comm.c has copied what is sent to host memory.
+//
+// Every operation is started nonblocking, and every wait is a loop around MPI_Testall with a deadline: a lost or
+// confused rank becomes a message, not a hang. The loop yields the core, because tests run more ranks than there are
+// cores. While a rank computes, device_meanwhile lets MPI move on what is under way.
+//
+// --reduce ordered: an exchange in which rank i gets part i of everybody, a sum in rank order, and an exchange of the
+// sums. That moves as many bytes as a ring does, and gives the bits of a sum from rank 0 to rank n-1. A blocking one is
+// done in place, piece by piece, so PIECE_BYTES are all that it needs, and a piece stays in the cache; a started one
+// has its request's scratch. --reduce fast is the library's own algorithm, for blocking sums.
+//
+//   1 checked calls and deadlines   2 messages   3 sums   4 other collectives   5 communicators   6 the launch
+#define _GNU_SOURCE            // process_vm_readv
+#include "common/comm/comm_mpi.h"
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "common/device/device.h"
+
+// What a Request keeps while it is under way.
+typedef struct {
+    MPI_Request stamp_request, *request;   // [2 * size]
+    MPI_Status *status;
+    int requests, tag;
+    uint64_t stamp;        // of the simulated clock: what this rank says, then the latest of all (a recv: the sender's)
+    int *part_count, *part_start;          // [size]: MPI reads them until an all-gather is complete
+} Flight;
+
+static MpiLink *link_of(const Request *r) { return r->comm->state->link; }
+
+// ---- 1. Checked calls and deadlines ----
+
+void check_mpi(int error, const char *call) {
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length;
+    if (error == MPI_SUCCESS) return;
+    MPI_Error_string(error, text, &length);
+    fault("%s failed: %s", call, text);
+}
+
+static int fits_int(size_t n) {
+    if (n > INT_MAX) fault("%zu elements are too many for one call of MPI, which counts up to %d", n, INT_MAX);
+    return (int)n;
+}
+
+void (*mpi_meanwhile)(void);
+
+// Have all of them come? False: the deadline has passed.
+static bool poll_until(int n, MPI_Request *request, MPI_Status *status, double timeout, int *error) {
+    double deadline = now() + timeout;
+    for (int done = 0;;) {
+        *error = MPI_Testall(n, request, &done, status);
+        if (done || *error != MPI_SUCCESS) return true;
+        if (now() > deadline) return false;
+        if (mpi_meanwhile) mpi_meanwhile();
+        sched_yield();
+    }
+}
+
+_Noreturn void too_late(double timeout, const char *where) {
+    fault("waited %g s in %s; --timeout sets how long. Virtual ranks (make emu-..., --emulate N) say at once who waits "
+          "for whom", timeout, where);
+}
+
+static void wait_for(const Request *r, int n, MPI_Request *request, MPI_Status *status) {
+    int error, class;
+    char text[200];
+    double timeout = r->comm->state->timeout * (r->patient ? 100 : 1);
+    bool came = poll_until(n, request, status, timeout, &error);
+    if (came && error == MPI_SUCCESS) return;
+    describe(r, text);
+    if (!came) too_late(timeout, text);
+    MPI_Error_class(error, &class);
+    for (int i = 0; status != MPI_STATUSES_IGNORE && i < n && class == MPI_ERR_IN_STATUS; i++)
+        if (status[i].MPI_ERROR != MPI_SUCCESS && status[i].MPI_ERROR != MPI_ERR_PENDING)
+            MPI_Error_class(error = status[i].MPI_ERROR, &class);
+    if (class == MPI_ERR_TRUNCATE) fault("sizes do not match in %s: a message was longer", text);
+    check_mpi(error, text);
+}
+
+static MPI_Datatype datatype(Element e) {
+    if (e == BYTES) return MPI_BYTE;
+    return e == DOUBLES || sizeof(real) == sizeof(double) ? MPI_DOUBLE : MPI_FLOAT;
+}
+
+static Flight *flight_of(Request *r) {
+    size_t n = r->comm->size;
+    if (!r->extra) {                       // one block, freed with the request
+        Flight *f = host_alloc(sizeof *f + 2 * n * (sizeof *f->request + sizeof *f->status + sizeof *f->part_count));
+        f->request = (MPI_Request *)(f + 1);
+        f->status = (MPI_Status *)(f->request + 2 * n);
+        f->part_count = (int *)(f->status + 2 * n);
+        f->part_start = f->part_count + n;
+        r->extra = f;
+    }
+    return r->extra;
+}
+
+// ---- 2. Messages. One tag: those of a pair of ranks arrive in the order in which they were sent. Those of which a
+// collective is made have a tag of its number, and so cannot meet those of another one. ----
+
+enum { TAG_DATA, TAG_STAMP, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 };           // MPI has 32767 tags at least
+
+static void send_piece(const Request *r, const char *from, size_t count, size_t to, int tag) {
+    Flight *f = r->extra;
+    MPI(MPI_Isend(from, fits_int(count), datatype(r->element), (int)to, tag, link_of(r)->comm,
+                  &f->request[f->requests++]));
+}
+static void receive_piece(const Request *r, char *to, size_t count, size_t from, int tag) {
+    Flight *f = r->extra;
+    MPI(MPI_Irecv(to, fits_int(count), datatype(r->element), (int)from, tag, link_of(r)->comm,
+                  &f->request[f->requests++]));
+}
+
+static void start_message(Request *r) {
+    if (r->action == DO_RECV) {
+        receive_piece(r, r->out, r->count, r->peer, TAG_DATA);
+        return;
+    }
+    Flight *f = r->extra;                  // synchronous: complete when it is received, whatever its size
+    MPI(MPI_Issend(r->in, fits_int(r->count), datatype(r->element), fits_int(r->peer), TAG_DATA, link_of(r)->comm,
+                   &f->request[f->requests++]));
+}
+
+static size_t bytes_of(MPI_Status *status) {
+    MPI_Count bytes;                       // an int would not do for 2 GiB
+    MPI(MPI_Get_elements_x(status, MPI_BYTE, &bytes));
+    return (size_t)bytes;
+}
+
+static void finish_message(Request *r) {
+    Flight *f = r->extra;
+    int error, class;
+    char text[200];
+    describe(r, text);
+    if (!poll_until(1, f->request, f->status, r->comm->state->timeout * (r->patient ? 100 : 1), &error))
+        too_late(r->comm->state->timeout * (r->patient ? 100 : 1), text);
+    if (error != MPI_SUCCESS) {
+        MPI_Error_class(error == MPI_ERR_IN_STATUS ? f->status->MPI_ERROR : error, &class);
+        if (class != MPI_ERR_TRUNCATE || r->action != DO_RECV) check_mpi(error, text);
+    }
+    if (r->action == DO_RECV && bytes_of(f->status) != r->count * element_size(r->element))
+        fault("sizes do not match in %s: the message has %zu bytes", text, bytes_of(f->status));
+}
+
+// The simulated clock's stamps travel beside the data: a maximum over the members; with a message, a second one.
+static bool stamped(const Request *r) { return r->booked && clock_config()->simulated; }
+static void start_stamp(Request *r) {
+    Flight *f = r->extra;
+    MPI_Comm comm = link_of(r)->comm;
+    f->stamp_request = MPI_REQUEST_NULL;
+    if (!stamped(r)) return;
+    f->stamp = r->stamp;
+    if (r->action == DO_SEND)
+        MPI(MPI_Isend(&f->stamp, 1, MPI_UINT64_T, fits_int(r->peer), TAG_STAMP, comm, &f->stamp_request));
+    else if (r->action == DO_RECV)
+        MPI(MPI_Irecv(&f->stamp, 1, MPI_UINT64_T, fits_int(r->peer), TAG_STAMP, comm, &f->stamp_request));
+    else
+        MPI(MPI_Iallreduce(MPI_IN_PLACE, &f->stamp, 1, MPI_UINT64_T, MPI_MAX, comm, &f->stamp_request));
+}
+
+void mpi_meet(Request *r) {
+    Flight *f = r->extra;
+    if (!stamped(r) || f->stamp_request == MPI_REQUEST_NULL) return;
+    wait_for(r, 1, &f->stamp_request, MPI_STATUSES_IGNORE);
+    r->stamp = f->stamp;
+}
+
+// ---- 3. Sums ----
+
+enum { PIECE_BYTES = 1 << 20 };
+static char *piece;                        // this process's, of PIECE_BYTES: where the contributions of a piece meet
+
+// Elements [at, at + most) of every rank's part, if it has them.
+static Range piece_of(const Request *r, size_t rank, size_t at, size_t most) {
+    Range part = request_part(r, rank);
+    size_t left = range_size(part) > at ? range_size(part) - at : 0;
+    return (Range){ part.lo + at, part.lo + at + (left < most ? left : most) };
+}
+
+// Everybody's piece of my part comes to scratch, `most` elements apart.
+static void start_contributions(const Request *r, char *scratch, size_t at, size_t most) {
+    size_t size = element_size(r->element), me = r->comm->rank;
+    int tag = ((Flight *)r->extra)->tag;
+    Range mine = piece_of(r, me, at, most);
+    for (size_t i = 0; i < r->comm->size; i++)
+        if (i != me && range_size(mine)) receive_piece(r, scratch + i * most * size, range_size(mine), i, tag);
+    for (size_t i = 0; i < r->comm->size; i++) {
+        Range theirs = piece_of(r, i, at, most);
+        if (i != me && range_size(theirs)) send_piece(r, r->in + theirs.lo * size, range_size(theirs), i, tag);
+    }
+}
+
+// My piece, in its place in out, goes to everybody, and theirs come.
+static void start_sums(const Request *r, size_t at, size_t most) {
+    size_t size = element_size(r->element), me = r->comm->rank;
+    int tag = ((Flight *)r->extra)->tag + 1;
+    Range mine = piece_of(r, me, at, most);
+    for (size_t i = 0; i < r->comm->size; i++) {
+        Range theirs = piece_of(r, i, at, most);
+        if (i != me && range_size(theirs)) receive_piece(r, r->out + theirs.lo * size, range_size(theirs), i, tag);
+    }
+    for (size_t i = 0; i < r->comm->size; i++)
+        if (i != me && range_size(mine)) send_piece(r, r->out + mine.lo * size, range_size(mine), i, tag);
+}
+
+static void wait_for_pieces(const Request *r) {
+    Flight *f = r->extra;
+    wait_for(r, f->requests, f->request, f->status);
+    f->requests = 0;
+}
+
+static void finish_piece(const Request *r, const char *scratch, size_t at, size_t most) {
+    size_t size = element_size(r->element);
+    bool part_only = r->action == DO_REDUCE_SCATTER;           // is out
+    Range mine = piece_of(r, r->comm->rank, at, most);
+    const char *parts[r->comm->size];
+    wait_for_pieces(r);
+    for (size_t i = 0; i < r->comm->size; i++) parts[i] = scratch + i * most * size;
+    parts[r->comm->rank] = r->in + mine.lo * size;
+    if (range_size(mine)) combine_in_rank_order(r, r->out + (part_only ? at : mine.lo) * size, parts, range_size(mine));
+    if (r->action != DO_ALL_REDUCE && r->action != DO_ALL_REDUCE_MAX) return;
+    start_sums(r, at, most);
+    wait_for_pieces(r);
+}
+
+static size_t longest_part(const Request *r) {
+    return r->action == DO_REDUCE ? r->count : ceil_div(r->count, r->comm->size);
+}
+
+static void sum_by_pieces(Request *r) {
+    size_t most = PIECE_BYTES / element_size(r->element) / r->comm->size;
+    if (!piece) piece = host_alloc(PIECE_BYTES);
+    for (size_t at = 0; at < longest_part(r); at += most) {
+        start_contributions(r, piece, at, most);
+        finish_piece(r, piece, at, most);
+    }
+}
+
+// Maxima and doubles never: their order is always fixed. Nor those of two ranks: a + b = b + a, and ours are faster. In
+// pieces too, as the library's scratch is as large as what it is given.
+static bool library_sums(const Request *r) {
+    return r->comm->state->reduce == REDUCE_FAST && r->comm->size > 2 && r->element == REALS && !r->later &&
+           (r->action == DO_ALL_REDUCE || r->action == DO_REDUCE);
+}
+static void sum_by_library(Request *r) {
+    MPI_Comm comm = link_of(r)->comm;
+    MPI_Request request;
+    size_t most = PIECE_BYTES / sizeof(real);
+    for (size_t at = 0; at < r->count; at += most) {
+        int count = fits_int(r->count - at < most ? r->count - at : most);
+        const real *in = (const real *)r->in + at;
+        real *out = (real *)r->out + at;
+        bool gets = r->action == DO_ALL_REDUCE || r->comm->rank == r->peer, in_place = gets && in == out;
+        if (r->action == DO_ALL_REDUCE)
+            MPI(MPI_Iallreduce(in_place ? MPI_IN_PLACE : in, out, count, datatype(REALS), MPI_SUM, comm, &request));
+        else
+            MPI(MPI_Ireduce(in_place ? MPI_IN_PLACE : in, gets ? out : NULL, count, datatype(REALS), MPI_SUM,
+                            (int)r->peer, comm, &request));
+        wait_for(r, 1, &request, MPI_STATUSES_IGNORE);
+    }
+}
+
+// ---- 4. Other collectives ----
+
+static void start_all_gather(Request *r) {
+    Flight *f = r->extra;
+    MPI_Datatype type = datatype(r->element);
+    Range mine = request_part(r, r->comm->rank);
+    for (size_t i = 0; i < r->comm->size; i++) {
+        f->part_count[i] = fits_int(range_size(request_part(r, i)));
+        f->part_start[i] = fits_int(request_part(r, i).lo);
+    }
+    bool in_place = r->in == r->out + mine.lo * element_size(r->element);
+    MPI(MPI_Iallgatherv(in_place ? MPI_IN_PLACE : r->in, fits_int(range_size(mine)), type, r->out, f->part_count,
+                        f->part_start, type, link_of(r)->comm, f->request));
+    f->requests = 1;
+}
+
+static void start_broadcast(Request *r) {
+    Flight *f = r->extra;
+    void *data = r->comm->rank == r->peer ? (void *)r->in : r->out;
+    MPI(MPI_Ibcast(data, fits_int(r->count), datatype(r->element), (int)r->peer, link_of(r)->comm, f->request));
+    f->requests = 1;
+}
+
+static bool message(const Request *r) { return r->action == DO_SEND || r->action == DO_RECV; }
+static size_t under_way;                   // started operations of this rank
+
+void mpi_start(Request *r) {
+    Flight *f = flight_of(r);
+    f->requests = 0;
+    f->tag = TAG_COLLECTIVE + (int)(r->comm->state->meetings % COLLECTIVES) * 2;
+    under_way += r->later;
+    if (message(r)) start_message(r);
+    else if (r->action == DO_ALL_GATHER) start_all_gather(r);
+    else if (r->action == DO_BROADCAST) start_broadcast(r);
+    else if (r->action == DO_BARRIER) MPI(MPI_Ibarrier(link_of(r)->comm, &f->request[f->requests++]));
+    else if (r->later) start_contributions(r, r->scratch, 0, longest_part(r));
+    start_stamp(r);
+}
+
+void mpi_finish(Request *r) {
+    if (message(r)) finish_message(r);
+    else if (!request_adds(r)) wait_for_pieces(r);
+    else if (r->later) finish_piece(r, r->scratch, 0, longest_part(r));
+    else if (library_sums(r)) sum_by_library(r);
+    else sum_by_pieces(r);
+    under_way -= r->later;
+    mpi_meet(r);
+}
+
+// A long message moves only while MPI is called, at one end or at both. Called between the products of a rank that
+// computes, and while it waits for its GPU.
+static void move_on(double waited) {
+    int any;
+    (void)waited;
+    if (under_way) MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE));
+}
+
+// ---- 5. Communicators ----
+
+void mpi_link_open(MpiLink *l, MPI_Comm comm) {
+    l->comm = comm;
+    MPI(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
+}
+static MpiLink *link_new(MPI_Comm comm) {
+    MpiLink *l = host_alloc(sizeof *l);
+    mpi_link_open(l, comm);
+    return l;
+}
+
+// All members have just met in the parent, so this blocking call does not wait for a rank that is elsewhere.
+MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t n, size_t me) {
+    MPI_Comm comm;
+    int size, rank;
+    MPI(MPI_Comm_split(((MpiLink *)parent->state->link)->comm, fits_int(members[0]), fits_int(me), &comm));
+    MPI(MPI_Comm_size(comm, &size));
+    MPI(MPI_Comm_rank(comm, &rank));
+    if ((size_t)size != n || (size_t)rank != me)
+        fault("MPI_Comm_split gave rank %d of %d instead of %zu of %zu", rank, size, me, n);
+    return comm;
+}
+static void *mpi_split(Comm *parent, const size_t *members, size_t n, size_t me) {
+    return link_new(mpi_split_comm(parent, members, n, me));
+}
+
+void mpi_link_close(Comm *c) {
+    MpiLink *l = c->state->link;
+    MPI_Status status;
+    int forgotten;
+    char size[40] = "";                    // of what travels beside a message it would mean nothing
+    MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, l->comm, &forgotten, &status));
+    if (forgotten && status.MPI_TAG == TAG_DATA) snprintf(size, sizeof size, " of %zu bytes", bytes_of(&status));
+    if (forgotten) fault("a message%s from rank %d of %s was never received", size, status.MPI_SOURCE, c->name);
+    MPI(MPI_Comm_free(&l->comm));
+}
+static void mpi_close(Comm *c) {
+    mpi_link_close(c);
+    free(c->state->link);
+}
+
+static const Wire wire_mpi = { false, mpi_start, mpi_finish, mpi_meet, NULL, mpi_split, mpi_close };
+
+// ---- 6. The launch ----
+
+static bool number_in_environment(const char *const *names, size_t *value) {
+    for (; *names; names++) {
+        const char *text = getenv(*names);
+        if (!text) continue;
+        *value = strtoul(text, NULL, 10);
+        return true;
+    }
+    return false;
+}
+
+// Open MPI's mpirun; PMIx (srun --mpi=pmix); PMI (MPICH, srun --mpi=pmi2). PMIx does not tell the size, Slurm does.
+bool comm_launched_by_mpi(size_t *rank, size_t *size) {
+    static const char *const rank_names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL };
+    static const char *const size_names[] =
+        { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", NULL };
+    int initialized, r, s;
+    MPI_Initialized(&initialized);
+    *rank = 0;
+    *size = 1;
+    if (initialized) {
+        MPI_Comm_rank(MPI_COMM_WORLD, &r);
+        MPI_Comm_size(MPI_COMM_WORLD, &s);
+        *rank = (size_t)r;
+        *size = (size_t)s;
+        return true;
+    }
+    if (!number_in_environment(rank_names, rank)) return false;
+    number_in_environment(size_names, size);
+    return true;
+}
+
+static MPI_Comm this_host(void) {
+    MPI_Comm host;
+    MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
+    return host;
+}
+
+size_t mpi_local_rank(void) {
+    MPI_Comm host = this_host();
+    int rank;
+    MPI(MPI_Comm_rank(host, &rank));
+    MPI(MPI_Comm_free(&host));
+    return (size_t)rank;
+}
+
+bool mpi_all_different(const char id[32]) {
+    MPI_Comm host = this_host();
+    int rank, size, different = 1, everywhere;
+    MPI(MPI_Comm_rank(host, &rank));
+    MPI(MPI_Comm_size(host, &size));
+    char (*all)[32] = host_alloc((size_t)size * sizeof *all);
+    MPI(MPI_Allgather(id, sizeof *all, MPI_CHAR, all, sizeof *all, MPI_CHAR, host));
+    for (int i = 0; i < size; i++)
+        if (i != rank && strncmp(all[i], id, sizeof *all) == 0) different = 0;
+    free(all);
+    MPI(MPI_Allreduce(&different, &everywhere, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));
+    MPI(MPI_Comm_free(&host));
+    return everywhere;
+}
+
+static void abort_all(int status) {
+    fflush(stdout);
+    MPI_Abort(MPI_COMM_WORLD, status);
+    _exit(status);
+}
+
+// May one process read the memory of another here? Open MPI's receivers take long messages so, while their senders
+// compute. Where it is forbidden, as in many containers, Open MPI would complain about every message.
+static bool single_copy_works(void) {
+    static volatile int there = 1;
+    int here = 0, status = 1;
+    pid_t parent = getpid();
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);        // as Open MPI does
+    pid_t child = fork();
+    if (child == 0) {
+        struct iovec to = { &here, sizeof here }, from = { (void *)&there, sizeof there };
+        there = 0;                         // the child's own: the parent's is still 1
+        _exit(process_vm_readv(parent, &to, 1, &from, 1, 0) == sizeof here && here == 1 ? 0 : 1);
+    }
+    return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+void comm_process_begin(int *argc, char ***argv) {
+    size_t rank, size;
+    if (!comm_launched_by_mpi(&rank, &size)) return;
+    if (!single_copy_works()) {
+        setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);         // Open MPI 4
+        setenv("OMPI_MCA_smsc", "^cma", 0);                                    // Open MPI 5
+    }
+    // With more ranks than cores, a rank that waits must give its core away, or every message takes a time slice.
+    const char *local = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    if (local && atol(local) > sysconf(_SC_NPROCESSORS_ONLN)) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    device_prepare();
+    // Only the thread that runs the rank calls MPI; others may compute.
+    int provided;
+    MPI(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
+    MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    comm_launched_by_mpi(&this_rank, &this_world_size);
+    end_all_ranks = abort_all;
+    ranks_are_processes = true;
+}
+
+void comm_process_end(void) {
+    int initialized;
+    MPI_Initialized(&initialized);
+    if (initialized) MPI_Finalize();
+}
+
+static Comm *duplicate_world(const LaunchOptions *o, const char *name) {
+    MPI_Comm comm;
+    MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
+    return comm_new(name, this_rank, this_world_size, &wire_mpi, link_new(comm), o->reduce, o->timeout);
+}
+
+Comm *mpi_side_channel(const LaunchOptions *o) { return duplicate_world(o, "side channel"); }
+
+void mpi_run(const LaunchOptions *o, RankBody body) {
+    Comm *world = duplicate_world(o, "world");
+    device_meanwhile = move_on;
+    comm_run_rank(world, mpi_side_channel(o), body);
+    device_meanwhile = NULL;
+    mpi_leave_together(o);
+}
+
+void mpi_leave_together(const LaunchOptions *o) {
+    free(piece);
+    // No process may finalize while another can still fail: Open MPI's mpirun then sometimes hangs or crashes.
+    MPI_Request request;
+    int error;
+    MPI(MPI_Ibarrier(MPI_COMM_WORLD, &request));
+    if (!poll_until(1, &request, MPI_STATUSES_IGNORE, o->timeout, &error))
+        too_late(o->timeout, "the end of all processes");
+    check_mpi(error, "MPI_Ibarrier");
+}

@@ -1,0 +1,642 @@
+// comm_nccl.c: ranks are processes with a GPU each; NCCL moves their tensors, from and to where they are. MPI starts it
+// and carries what lies in host memory (comm_mpi.c). Where memory is poisoned (lessons, --check), and under the model
+// clock, it carries a note beside every tensor, too: what this rank thinks it is calling, and when. NCCL compares
+// nothing: of calls that do not match it makes a hang, or mixed up bytes. Empty where NCCL is not built in.
+//
+// Streams. The ops of a rank run on its compute stream. Every communicator has a stream of its own, its lane, so that a
+// group whose last member is late keeps no other group waiting. Onto the lanes collectives go in program order, the
+// same on all ranks, as NCCL demands: two of them in different orders on two ranks could wait for each other. Messages
+// have a lane and a communicator of two ranks for every ordered pair of ranks that comm_connect names, made there: so a
+// send whose receiver is not ready keeps nobody waiting, and the sends and receives of a group go on side by side. An
+// operation first waits, on the GPU, for what the compute stream was told before it (ready); after its wait the compute
+// stream waits, on the GPU, for its end (done). The host waits for notes only.
+//
+// Nothing blocks the host inside of NCCL (blocking = 0). A call that must wait for other ranks, as the first one does
+// to connect, stays "in progress", and the communicator takes no other before that is settled. So operations stand in a
+// queue until they are on their stream, and whoever waits, here, in MPI or for the GPU, moves all of them on. Every
+// wait looks for errors and has a deadline.
+//
+// --reduce ordered: each rank gets its part of everybody's whole, adds in rank order, and passes the sum around, piece
+// by piece, as in comm_mpi.c. --reduce fast is NCCL's own algorithm.
+//
+//   1 errors   2 communicators and connections   3 notes   4 what goes on a stream   5 queues   6 start and finish
+//   7 groups   8 the launch
+#include "common/comm/transport.h"
+#ifndef HAVE_NCCL
+
+const char *nccl_missing(void) {
+    return "this program was built without NCCL; make doctor says what is missing";
+}
+
+void nccl_run(const LaunchOptions *o, RankBody body) {
+    (void)o, (void)body;
+    fault("nccl_run: %s", nccl_missing());
+}
+
+#else
+#include <nccl.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "common/comm/comm_mpi.h"
+#include "common/device/device.h"
+#include "common/device/device_cuda.h"
+#include "common/tensor/ops.h"
+#include "common/tensor/random.h"
+
+// A stream, and what is to go on it when it can, oldest first.
+typedef struct Lane {
+    cudaStream_t stream;
+    struct Flight *waiting;
+    struct Lane *next;
+} Lane;
+
+// An operation under way.
+typedef struct Flight {
+    struct Flight *behind;                 // in its queue
+    struct Flight *next;                   // among the spare ones
+    Request what;                          // as it was started
+    Lane *lane;
+    ncclComm_t comm;
+    struct Pair *pair;                     // of a message
+    size_t steps;                          // that are on the stream
+    bool launched;                         // all of it
+    cudaEvent_t ready, done;
+    MPI_Request note_request;
+    uint64_t note[3];
+} Flight;
+
+// Messages from one rank to another, of one Comm.
+typedef struct Pair {
+    Lane lane;
+    bool to_myself;
+    ncclComm_t nccl;
+    ncclUniqueId id;                       // made by the sender, which tells the receiver
+} Pair;
+
+typedef struct {
+    MpiLink mpi;                           // first: comm_mpi.c sees only this
+    ncclComm_t nccl;                       // NULL in a group of one
+    Lane lane;                             // of its collectives; they wait in mine.waiting
+    real *piece;                           // [PIECE]: where the contributions of a sum meet, under --reduce ordered
+    Pair **to, **from;                     // by rank; NULL: not connected
+} Link;
+
+// This process's only rank.
+static struct {
+    Flight *waiting;                       // collectives of all lanes, in program order
+    Lane *lanes;                           // all of them
+    Flight *spare;
+    Request latest;                        // the operation waited for last: who waits for the GPU waits for it, too
+    double timeout;
+    ncclComm_t *communicators;
+    size_t n_communicators;
+} mine;
+
+enum { TAG_NOTE = 2, TAG_ID };             // between the tags of comm_mpi.c
+enum { PIECE = 1 << 18 };                  // elements
+
+static Link *link_of(const Comm *c) { return c->state->link; }
+static bool message(const Request *r) { return r->action == DO_SEND || r->action == DO_RECV; }
+
+// ---- 1. Errors ----
+
+static void check_nccl(ncclResult_t result, const char *doing, size_t length) {
+    if (result == ncclSuccess || result == ncclInProgress) return;
+    fault("%.*s failed: %s: %s; with NCCL_DEBUG=WARN it says more", (int)length, doing, ncclGetErrorString(result),
+          ncclGetLastError(NULL));
+}
+#define NCCL(call) check_nccl(call, #call, strcspn(#call, "("))
+
+// May the communicator be called again? fault() when it has failed. A rank that was lost by a fault has said why and is
+// ending all others: this one speaks only if it is still alive after a while.
+static bool settled(ncclComm_t comm, const char *doing) {
+    ncclResult_t state;
+    NCCL(ncclCommGetAsyncError(comm, &state));
+    if (state == ncclRemoteError) sleep(2);
+    check_nccl(state, doing, strlen(doing));
+    return state != ncclInProgress;
+}
+
+// A turn of a loop that waits. MPI's messages move only while MPI is called. No NCCL communicator is aborted when a
+// deadline has passed: fault() ends the process, and with it its kernels, but ncclCommAbort could wait for one of them.
+static void move_on(void);
+static void turn(double since, double timeout, const char *where) {
+    int any;
+    move_on();
+    MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE));
+    if (now() > since + timeout) too_late(timeout, where);
+    sched_yield();
+}
+
+static const ncclDataType_t REAL = sizeof(real) == sizeof(double) ? ncclDouble : ncclFloat;
+
+// ---- 2. Communicators. They are ended all together, at the end of the run, as that is a meeting of their ranks. ----
+
+static void keep(ncclComm_t comm) {
+    mine.communicators = realloc(mine.communicators, ++mine.n_communicators * sizeof comm);
+    if (!mine.communicators) fault("out of memory for %zu communicators", mine.n_communicators);
+    mine.communicators[mine.n_communicators - 1] = comm;
+}
+
+// most_blocks: of a kernel on the GPU; 0: NCCL's choice. Returns at once; settled() says when all have come.
+static ncclComm_t join(ncclUniqueId id, int size, int rank, int most_blocks) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm;
+    config.blocking = 0;
+    if (most_blocks > 0) config.maxCTAs = most_blocks;
+    NCCL(ncclCommInitRankConfig(&comm, size, id, rank, &config));
+    keep(comm);
+    return comm;
+}
+
+static void settle(ncclComm_t comm, double timeout, const char *doing) {
+    for (double since = now(); !settled(comm, doing);) turn(since, timeout, doing);
+}
+
+static void lane_open(Lane *l) {
+    CUDA(cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking));
+    l->next = mine.lanes;
+    mine.lanes = l;
+}
+static void lane_close(Lane *l) {
+    Lane **place = &mine.lanes;
+    while (*place != l) place = &(*place)->next;
+    *place = l->next;
+    CUDA(cudaStreamDestroy(l->stream));
+}
+
+// Until all that is on a lane has been done.
+static void drain(const Lane *l, double timeout, const char *where) {
+    cudaError_t state;
+    for (double since = now(); (state = cudaStreamQuery(l->stream)) == cudaErrorNotReady;) {
+        cudaGetLastError();                                    // it is none: do not let the next launch find it
+        turn(since, timeout, where);
+    }
+    check_cuda(state, "cudaStreamQuery");
+}
+
+// NCCL connects ranks when an operation needs it for the first time. Later that would happen while kernels wait for
+// each other, and may hang: so here are operations that need all connections of the communicator.
+static void use_all_connections(ncclComm_t comm, const Lane *l, int me, int size, double timeout) {
+    size_t bytes = (size_t)(size + 1) * sizeof(real);
+    real *word = device_alloc(bytes);
+    if (!word) fault("out of memory on the GPU: %zu bytes to connect ranks", bytes);
+    CUDA(cudaMemsetAsync(word, 0, bytes, device_stream()));
+    device_synchronize();
+    NCCL(ncclAllReduce(word, word, 1, REAL, ncclSum, comm, l->stream));
+    settle(comm, timeout, "a connection");
+    NCCL(ncclGroupStart());
+    for (int peer = 0; peer < size; peer++) {
+        if (peer == me) continue;
+        NCCL(ncclSend(word, 1, REAL, peer, comm, l->stream));
+        NCCL(ncclRecv(word + 1 + peer, 1, REAL, peer, comm, l->stream));
+    }
+    NCCL(ncclGroupEnd());
+    settle(comm, timeout, "a connection");
+    drain(l, timeout, "a connection");
+    device_free(word);
+}
+
+// A send's kernel waits on the GPU for its receiver. Few blocks, so that those of all pairs find a place beside the
+// collectives and the ops: a kernel that finds none, while those that have one wait for it, would wait for ever.
+enum { PAIR_BLOCKS = 4 };
+
+static Pair *pair_new(bool to_myself) {
+    Pair *p = host_alloc(sizeof *p);
+    p->to_myself = to_myself;
+    lane_open(&p->lane);
+    return p;
+}
+static void pair_free(Pair *p) {
+    if (!p) return;
+    lane_close(&p->lane);
+    free(p);
+}
+
+// Before anything waits for a message: to join a communicator while kernels wait for each other may hang.
+static void nccl_connect(Comm *c, CommPeers peers) {
+    Link *l = link_of(c);
+    size_t n = c->size, me = c->rank, requests = 0;
+    MPI_Request *request = host_alloc(2 * n * sizeof *request);
+    bool *joins = host_alloc(2 * n * sizeof *joins);           // [to, from] by rank
+    int told = 0;
+    for (size_t peer = 0; peer < n; peer++) {
+        bool neighbour = peer == (me + 1) % n || me == (peer + 1) % n;
+        if (peer == me || l->to[peer] || (peers == COMM_NEIGHBOURS && !neighbour)) continue;
+        Pair *to = l->to[peer] = pair_new(false), *from = l->from[peer] = pair_new(false);
+        joins[peer] = true;
+        NCCL(ncclGetUniqueId(&to->id));
+        MPI(MPI_Isend(&to->id, sizeof to->id, MPI_BYTE, (int)peer, TAG_ID, l->mpi.comm, &request[requests++]));
+        MPI(MPI_Irecv(&from->id, sizeof from->id, MPI_BYTE, (int)peer, TAG_ID, l->mpi.comm, &request[requests++]));
+    }
+    for (double since = now(); !told; turn(since, c->state->timeout, "comm_connect"))
+        MPI(MPI_Testall((int)requests, request, &told, MPI_STATUSES_IGNORE));
+    for (size_t peer = 0; peer < n; peer++) {
+        if (!joins[peer]) continue;
+        l->to[peer]->nccl = join(l->to[peer]->id, 2, 0, PAIR_BLOCKS);          // rank 0 sends to rank 1
+        l->from[peer]->nccl = join(l->from[peer]->id, 2, 1, PAIR_BLOCKS);
+    }
+    for (size_t peer = 0; peer < n; peer++) {
+        if (!joins[peer]) continue;
+        settle(l->to[peer]->nccl, c->state->timeout, "comm_connect");
+        settle(l->from[peer]->nccl, c->state->timeout, "comm_connect");
+    }
+    for (size_t lo = 0; lo < n; lo++)                          // pair by pair, in one order on all ranks
+        for (size_t hi = lo + 1; hi < n; hi++) {
+            size_t peer = me == lo ? hi : lo;
+            if ((me != lo && me != hi) || !joins[peer]) continue;
+            Pair *up = me == lo ? l->to[peer] : l->from[peer], *down = me == lo ? l->from[peer] : l->to[peer];
+            use_all_connections(up->nccl, &up->lane, me == lo ? 0 : 1, 2, c->state->timeout);
+            use_all_connections(down->nccl, &down->lane, me == lo ? 1 : 0, 2, c->state->timeout);
+        }
+    free(request);
+    free(joins);
+}
+
+static Pair *pair_of(const Request *r) {
+    Link *l = link_of(r->comm);
+    if (r->peer != r->comm->rank) return (r->action == DO_SEND ? l->to : l->from)[r->peer];
+    if (!l->to[r->peer]) l->to[r->peer] = pair_new(true);
+    return l->to[r->peer];
+}
+
+// ---- 3. Notes. Of a collective: the largest stamp of the simulated clock, and whether all members make the same call
+// (the largest of a number and of its complement belong together only if all are equal). Of a message: stamp and
+// length. A send waits for its receiver by its note: NCCL takes short messages into a buffer. ----
+
+static void start_note(Flight *f) {
+    Request *r = &f->what;
+    f->note_request = MPI_REQUEST_NULL;
+    if (!memory_poison() && !(r->booked && clock_config()->simulated)) return;
+    MPI_Comm comm = link_of(r->comm)->mpi.comm;
+    uint64_t call = message(r) ? r->count : random_key(random_key(r->action, r->count), r->peer);
+    f->note[0] = r->stamp, f->note[1] = call, f->note[2] = ~call;
+    int peer = (int)r->peer;
+    if (r->action == DO_RECV) MPI(MPI_Irecv(f->note, 3, MPI_UINT64_T, peer, TAG_NOTE, comm, &f->note_request));
+    else if (!message(r)) MPI(MPI_Iallreduce(MPI_IN_PLACE, f->note, 3, MPI_UINT64_T, MPI_MAX, comm, &f->note_request));
+    else MPI(MPI_Issend(f->note, 3, MPI_UINT64_T, peer, TAG_NOTE, comm, &f->note_request));
+}
+
+static bool note_came(Flight *f) {
+    const Request *r = &f->what;
+    char text[200];
+    int came;
+    if (f->note_request == MPI_REQUEST_NULL) return true;
+    MPI(MPI_Test(&f->note_request, &came, MPI_STATUS_IGNORE));
+    if (!came) return false;
+    describe(r, text);
+    if (r->action == DO_RECV && f->note[1] != r->count)
+        fault("sizes do not match in %s: the message has %zu bytes", text, (size_t)f->note[1] * sizeof(real));
+    if (!message(r) && f->note[1] != ~f->note[2])
+        fault("calls do not match in %s: another rank makes another call, or with another size or root", text);
+    return true;
+}
+
+// ---- 4. What goes on a stream: two steps, the second of them empty but for sums in rank order ----
+
+// A maximum never is NCCL's, as it does not promise that a NaN stays; a reduce-scatter only in equal parts.
+static bool library_sums(const Request *r) {
+    return r->comm->state->reduce == REDUCE_FAST && r->action != DO_ALL_REDUCE_MAX &&
+           (r->action != DO_REDUCE_SCATTER || r->count % r->comm->size == 0);
+}
+static bool summed_here(const Request *r) { return request_adds(r) && !library_sums(r); }
+
+static void copy(real *to, const real *from, size_t count, cudaStream_t stream) {
+    if (count && to != from)
+        CUDA(cudaMemcpyAsync(to, from, count * sizeof(real), cudaMemcpyDeviceToDevice, stream));
+}
+
+// A started sum is one piece, in its request's scratch.
+static size_t longest_part(const Request *r) {
+    return r->action == DO_REDUCE ? r->count : ceil_div(r->count, r->comm->size);
+}
+static size_t piece_size(const Request *r) { return r->scratch ? longest_part(r) : PIECE / r->comm->size; }
+static real *scratch_of(const Request *r) { return r->scratch ? (real *)r->scratch : link_of(r->comm)->piece; }
+
+// Elements [at, at + most) of a rank's part, if it has them.
+static Range piece_of(const Request *r, size_t rank, size_t at) {
+    Range part = request_part(r, rank);
+    size_t most = piece_size(r), left = range_size(part) > at ? range_size(part) - at : 0;
+    return (Range){ part.lo + at, part.lo + at + (left < most ? left : most) };
+}
+
+// Everybody's piece of my part comes to scratch, in rank order.
+static void exchange(const Request *r, size_t at, ncclComm_t comm, cudaStream_t stream) {
+    const real *in = (const real *)r->in;
+    size_t me = r->comm->rank, mine_count = range_size(piece_of(r, me, at));
+    NCCL(ncclGroupStart());
+    for (size_t i = 0; i < r->comm->size; i++) {
+        Range theirs = piece_of(r, i, at);
+        if (i == me) continue;
+        if (range_size(theirs)) NCCL(ncclSend(in + theirs.lo, range_size(theirs), REAL, (int)i, comm, stream));
+        if (mine_count) NCCL(ncclRecv(scratch_of(r) + i * piece_size(r), mine_count, REAL, (int)i, comm, stream));
+    }
+    NCCL(ncclGroupEnd());
+}
+
+// My piece, in its place in out, goes to everybody, and theirs come.
+static void pass_pieces(const Request *r, size_t at, ncclComm_t comm, cudaStream_t stream) {
+    real *out = (real *)r->out;
+    Range piece = piece_of(r, r->comm->rank, at);
+    NCCL(ncclGroupStart());
+    for (size_t i = 0; i < r->comm->size; i++) {
+        Range theirs = piece_of(r, i, at);
+        if (i == r->comm->rank) continue;
+        if (range_size(piece)) NCCL(ncclSend(out + piece.lo, range_size(piece), REAL, (int)i, comm, stream));
+        if (range_size(theirs)) NCCL(ncclRecv(out + theirs.lo, range_size(theirs), REAL, (int)i, comm, stream));
+    }
+    NCCL(ncclGroupEnd());
+}
+
+static void add_pieces(const Request *r, size_t at, ncclComm_t comm, cudaStream_t stream) {
+    Range piece = piece_of(r, r->comm->rank, at);
+    size_t count = range_size(piece), n = r->comm->size, to = r->action == DO_REDUCE_SCATTER ? at : piece.lo;
+    real *scratch = scratch_of(r);
+    Tensor sum = { .data = scratch, .rows = 1, .cols = count, .ld = count }, part = sum;
+    copy(scratch + r->comm->rank * piece_size(r), (const real *)r->in + piece.lo, count, stream);
+    device_divert(stream);
+    for (size_t i = 1; i < n && count; i++) {
+        part.data = scratch + i * piece_size(r);
+        if (r->action == DO_ALL_REDUCE_MAX) op_max(sum, sum, part);
+        else op_add(sum, sum, part);
+    }
+    device_divert(NULL);
+    copy((real *)r->out + to, scratch, count, stream);
+    if (r->action == DO_ALL_REDUCE || r->action == DO_ALL_REDUCE_MAX) pass_pieces(r, at, comm, stream);
+}
+
+static void gather(const Request *r, ncclComm_t comm, cudaStream_t stream) {
+    real *out = (real *)r->out;
+    Range part = request_part(r, r->comm->rank);
+    copy(out + part.lo, (const real *)r->in, r->in_count, stream);
+    if (r->count % r->comm->size == 0) {
+        NCCL(ncclAllGather(out + part.lo, out, range_size(part), REAL, comm, stream));
+        return;
+    }
+    NCCL(ncclGroupStart());
+    for (size_t i = 0; i < r->comm->size; i++) {
+        Range theirs = request_part(r, i);
+        if (i == r->comm->rank) continue;
+        if (range_size(part)) NCCL(ncclSend(out + part.lo, range_size(part), REAL, (int)i, comm, stream));
+        if (range_size(theirs)) NCCL(ncclRecv(out + theirs.lo, range_size(theirs), REAL, (int)i, comm, stream));
+    }
+    NCCL(ncclGroupEnd());
+}
+
+static void whole_operation(const Request *r, ncclComm_t comm, cudaStream_t stream) {
+    const real *in = (const real *)r->in;
+    real *out = (real *)(r->scratch ? r->scratch : r->out);    // of a started sum: finish takes it from there
+    int root = (int)r->peer;
+    switch (r->action) {
+    case DO_SEND: NCCL(ncclSend(in, r->count, REAL, 1, comm, stream)); break;
+    case DO_RECV: NCCL(ncclRecv(out, r->count, REAL, 0, comm, stream)); break;
+    case DO_BROADCAST:
+        NCCL(ncclBroadcast(in, r->comm->rank == r->peer ? (real *)in : out, r->count, REAL, root, comm, stream));
+        break;
+    case DO_ALL_GATHER: gather(r, comm, stream); break;
+    case DO_ALL_REDUCE: NCCL(ncclAllReduce(in, out, r->count, REAL, ncclSum, comm, stream)); break;
+    case DO_REDUCE: NCCL(ncclReduce(in, out, r->count, REAL, ncclSum, root, comm, stream)); break;
+    default: NCCL(ncclReduceScatter(in, out, r->count / r->comm->size, REAL, ncclSum, comm, stream)); break;
+    }
+}
+
+// A sum in rank order has two steps a piece; everything else is one.
+static size_t steps_of(const Request *r) {
+    return r->count == 0 ? 0 : summed_here(r) ? 2 * ceil_div(longest_part(r), piece_size(r)) : 1;
+}
+static void one_step(const Request *r, size_t step, ncclComm_t comm, cudaStream_t stream) {
+    size_t at = step / 2 * piece_size(r);
+    if (!summed_here(r)) whole_operation(r, comm, stream);
+    else if (step % 2 == 0) exchange(r, at, comm, stream);
+    else add_pieces(r, at, comm, stream);
+}
+
+// ---- 5. Queues ----
+
+static void launched(Flight *f) {
+    CUDA(cudaEventRecord(f->done, f->lane->stream));
+    f->launched = true;
+}
+
+static bool launch(Flight *f) {
+    const Request *r = &f->what;
+    char text[200];
+    describe(r, text);
+    for (; f->steps < steps_of(r); f->steps++) {
+        if (!settled(f->comm, text)) return false;
+        if (f->steps == 0) CUDA(cudaStreamWaitEvent(f->lane->stream, f->ready, 0));
+        one_step(r, f->steps, f->comm, f->lane->stream);
+    }
+    if (!settled(f->comm, text)) return false;                 // only now all of it is on the stream
+    launched(f);
+    return true;
+}
+
+// A send and a receive of one rank make a copy, once both are there. Takes the partner out of the queue.
+static bool launch_to_myself(Lane *l) {
+    Flight *f = l->waiting, **other = &f->behind;
+    while (*other && (*other)->what.action == f->what.action) other = &(*other)->behind;
+    Flight *g = *other;
+    if (!g) return false;
+    *other = g->behind;
+    const Request *send = f->what.action == DO_SEND ? &f->what : &g->what;
+    const Request *recv = send == &f->what ? &g->what : &f->what;
+    CUDA(cudaStreamWaitEvent(l->stream, f->ready, 0));
+    CUDA(cudaStreamWaitEvent(l->stream, g->ready, 0));
+    if (send->count == recv->count)                            // if not, their notes will say so
+        copy((real *)recv->out, (const real *)send->in, send->count, l->stream);
+    launched(f);
+    launched(g);
+    return true;
+}
+
+// Collectives one after the other, in the order of the program.
+static void move_on(void) {
+    while (mine.waiting && launch(mine.waiting)) mine.waiting = mine.waiting->behind;
+    for (Lane *l = mine.lanes; l; l = l->next)
+        for (Flight *f; (f = l->waiting) != NULL; l->waiting = f->behind)
+            if (f->pair->to_myself ? !launch_to_myself(l) : !launch(f)) break;
+}
+
+// While the host waits for the GPU, which waits for other ranks.
+static void meanwhile(double waited) {
+    char text[200] = "the GPU";
+    int any;
+    move_on();
+    if (waited > 0) MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE));
+    for (size_t i = 0; i < mine.n_communicators && waited > 0.1; i++) settled(mine.communicators[i], "an operation");
+    if (waited < mine.timeout) return;
+    if (mine.latest.comm) describe(&mine.latest, text);
+    too_late(mine.timeout, text);
+}
+
+// ---- 6. Start and finish ----
+
+static Flight *flight_new(void) {
+    Flight *f = mine.spare;
+    if (f) {
+        mine.spare = f->next;
+    } else {
+        f = host_alloc(sizeof *f);
+        CUDA(cudaEventCreateWithFlags(&f->ready, cudaEventDisableTiming));
+        CUDA(cudaEventCreateWithFlags(&f->done, cudaEventDisableTiming));
+    }
+    *f = (Flight){ .ready = f->ready, .done = f->done };
+    return f;
+}
+
+static void nccl_start(Request *r) {
+    if (r->element != REALS) {
+        mpi_start(r);
+        return;
+    }
+    Link *l = link_of(r->comm);
+    Flight *f = r->more = flight_new();
+    if (summed_here(r) && !r->scratch && !l->piece) {
+        l->piece = device_alloc(PIECE * sizeof(real));
+        if (!l->piece) fault("out of memory on the GPU: %zu bytes for sums", PIECE * sizeof(real));
+    }
+    f->what = *r;
+    f->pair = message(r) ? pair_of(r) : NULL;
+    f->lane = f->pair ? &f->pair->lane : &l->lane;
+    f->comm = f->pair ? f->pair->nccl : l->nccl;
+    CUDA(cudaEventRecord(f->ready, device_stream()));
+    start_note(f);
+    Flight **last = f->pair ? &f->lane->waiting : &mine.waiting;
+    while (*last) last = &(*last)->behind;
+    *last = f;
+    move_on();
+}
+
+static bool is_launched(Flight *f) { return f->launched; }
+
+static void wait_until(bool (*came)(Flight *), Flight *f, const Request *r) {
+    char text[200];
+    describe(r, text);
+    for (double since = now(); !came(f); turn(since, r->comm->state->timeout, text))
+        if (f->comm) settled(f->comm, text);
+}
+
+static void take_stamp(Request *r) {
+    if (r->action != DO_SEND) r->stamp = ((Flight *)r->more)->note[0];
+}
+
+static void nccl_meet(Request *r) {
+    if (r->element != REALS) {
+        mpi_meet(r);
+        return;
+    }
+    wait_until(note_came, r->more, r);
+    take_stamp(r);
+}
+
+static void nccl_finish(Request *r) {
+    Flight *f = r->more;
+    if (r->element != REALS) {
+        mpi_finish(r);
+        return;
+    }
+    mine.latest = *r;
+    wait_until(note_came, f, r);
+    wait_until(is_launched, f, r);
+    take_stamp(r);
+    CUDA(cudaStreamWaitEvent(device_stream(), f->done, 0));    // what this rank does next comes after it
+    if (r->scratch && library_sums(r)) device_copy(r->out, r->scratch, r->out_count * sizeof(real));
+    f->next = mine.spare;
+    mine.spare = f;
+    r->more = NULL;
+}
+
+// ---- 7. Groups ----
+
+static Link *link_new(MPI_Comm comm, size_t size) {
+    Link *l = host_alloc(sizeof *l);
+    mpi_link_open(&l->mpi, comm);
+    lane_open(&l->lane);
+    l->to = host_alloc(size * sizeof *l->to);
+    l->from = host_alloc(size * sizeof *l->from);
+    return l;
+}
+
+// NCCL splits a communicator only when nothing is under way on it. A group of one needs none.
+static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me) {
+    Link *from = link_of(parent), *l = link_new(mpi_split_comm(parent, members, n, me), n);
+    double timeout = parent->state->timeout;
+    for (double since = now(); mine.waiting; turn(since, timeout, "a split")) {}
+    if (!from->nccl) return l;
+    drain(&from->lane, timeout, "a split");
+    int colour = n > 1 ? (int)members[0] : NCCL_SPLIT_NOCOLOR;
+    NCCL(ncclCommSplit(from->nccl, colour, (int)me, &l->nccl, NULL));
+    settle(from->nccl, timeout, "a split");                    // then it has set the new one
+    if (n == 1) return l;
+    settle(l->nccl, timeout, "a split");
+    keep(l->nccl);
+    use_all_connections(l->nccl, &l->lane, (int)me, (int)n, timeout);
+    return l;
+}
+
+static void nccl_close(Comm *c) {
+    Link *l = link_of(c);
+    double timeout = c->state->timeout;
+    for (size_t i = 0; i < c->size; i++) {
+        if (l->to[i]) drain(&l->to[i]->lane, timeout, "the last messages");
+        if (l->from[i]) drain(&l->from[i]->lane, timeout, "the last messages");
+        pair_free(l->to[i]);
+        pair_free(l->from[i]);
+    }
+    drain(&l->lane, timeout, "the last operations");
+    if (mine.latest.comm == c) mine.latest.comm = NULL;
+    lane_close(&l->lane);
+    if (l->piece) device_free(l->piece);
+    mpi_link_close(c);
+    free(l->to);
+    free(l->from);
+    free(l);
+}
+
+static const Wire wire_nccl = { true, nccl_start, nccl_finish, nccl_meet, nccl_connect, nccl_split, nccl_close };
+
+// ---- 8. The launch ----
+
+const char *nccl_missing(void) { return NULL; }
+
+// All of them are told, then all are waited for: so ranks may come to theirs in any order.
+static void end_communicators(double timeout) {
+    for (size_t i = 0; i < mine.n_communicators; i++) NCCL(ncclCommFinalize(mine.communicators[i]));
+    for (size_t i = 0; i < mine.n_communicators; i++) settle(mine.communicators[i], timeout, "the end of NCCL");
+    for (size_t i = 0; i < mine.n_communicators; i++) NCCL(ncclCommDestroy(mine.communicators[i]));
+    free(mine.communicators);
+    for (Flight *f; (f = mine.spare) != NULL;) {
+        mine.spare = f->next;
+        CUDA(cudaEventDestroy(f->ready));
+        CUDA(cudaEventDestroy(f->done));
+        free(f);
+    }
+}
+
+void nccl_run(const LaunchOptions *o, RankBody body) {
+    MPI_Comm comm;
+    ncclUniqueId id;
+    device_stream();                                           // from now on this process uses its GPU
+    mine.timeout = o->timeout;
+    MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
+    Link *l = link_new(comm, this_world_size);
+    if (this_world_size > 1) {
+        if (this_rank == 0) NCCL(ncclGetUniqueId(&id));
+        MPI(MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, comm));
+        l->nccl = join(id, (int)this_world_size, (int)this_rank, 0);
+        settle(l->nccl, o->timeout, "the start of NCCL");
+        use_all_connections(l->nccl, &l->lane, (int)this_rank, (int)this_world_size, o->timeout);
+    }
+    mpi_meanwhile = move_on;
+    device_meanwhile = meanwhile;
+    comm_run_rank(comm_new("world", this_rank, this_world_size, &wire_nccl, l, o->reduce, o->timeout),
+                  mpi_side_channel(o), body);
+    mpi_meanwhile = NULL;
+    device_meanwhile = NULL;
+    end_communicators(o->timeout);
+    mpi_leave_together(o);
+}
+#endif

@@ -1,0 +1,99 @@
+// transport.h: what comm.c asks of a transport. Private to the comm_*.c files; chapters include comm.h.
+//
+// Every operation is a Request. The transport finds what this rank gives at `in` and puts what it gets at `out`: the
+// memory of the caller's tensors, so nothing is copied on the way. Three exceptions, all made by comm.c:
+//   staged      MPI moves the tensors of a GPU: in and out are pinned host memory
+//   a shadow    of a started operation, where memory is poisoned (lessons, --check): in is a copy with which the tensor
+//               is compared at the wait, and out is delivered there, so a forgotten wait is always wrong. MEM_REFERENCE
+//   scratch     of a started sum, as large as the whole: where contributions meet until the wait. MEM_COMMUNICATION,
+//               the same on every transport
+#ifndef TRANSPORT_H
+#define TRANSPORT_H
+#include "common/comm/comm.h"
+
+typedef enum { DO_ALL_REDUCE, DO_ALL_REDUCE_MAX, DO_REDUCE_SCATTER, DO_ALL_GATHER, DO_BROADCAST, DO_REDUCE, DO_BARRIER,
+               DO_SEND, DO_RECV } Action;
+typedef enum { REALS, DOUBLES, BYTES } Element;                // doubles and bytes are always in host memory
+size_t element_size(Element e);
+
+typedef struct { char *data; size_t capacity; } Pinned;        // host memory of a staged operation: grows, is kept
+char *pinned(Pinned *p, size_t bytes);
+
+struct Request {
+    Comm *comm;
+    Action action;
+    const char *call;                      // its name in messages, "all-reduce"; equal on all ranks of a meeting
+    Element element;
+    size_t count;                          // elements of the whole (a message, for send and recv)
+    size_t peer;                           // the root, or the other rank; 0 where there is none
+    bool later;                            // others may run between its start and its finish
+    bool patient;                          // may wait for as long as it takes
+    bool done;                             // out holds the result (kept by the emu transport)
+    bool grouped;                          // finished by comm_group_end
+    bool here;                             // the message has come, at stamp (asked by comm_arrival)
+    size_t in_count, out_count;            // elements of in and out on this rank
+    const char *in;                        // of a whole and its part, out may be in, or each other's place in the whole
+    char *out;
+    char *scratch;                         // of a started sum: size * ceil(count / size) elements; NULL: a blocking one
+    Tensor input, output;                  // the caller's
+    Arena held, shadow;                    // of scratch; of the shadow's two tensors:
+    Tensor seen, result;
+    Pinned staged, staged_scratch;
+    void *extra, *more;                    // the transport's own, freed with the request; more: of one built on another
+    // Time. stamp: before start, when this rank is ready (a send: when its message arrives); after meet, the latest of
+    // all members (a recv: when its message arrives). The transports carry it under the simulated clock.
+    uint64_t stamp;
+    Picoseconds issued, waited, end;       // waited: when this rank began to wait for it
+    size_t steps, bytes;                   // of the ring that carries it
+    uint64_t flow;                         // equal on all ranks that take part
+    CommKind kind;
+    bool booked, timed;                    // an operation of the ledger; not while that is paused
+    Request *next_timed;                   // in the list of started collectives whose end is not known yet
+    Request *next;                         // in the list of the Comm it is in
+};
+
+// out = ((part of rank 0 + part of rank 1) + part of rank 2) + ..., or the maximum, in host memory. The order is the
+// same on every transport, so the bits are. out may be one of the parts.
+void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count);
+void describe(const Request *r, char text[200]);               // "recv from rank 1 of tp (1024 elements, 4096 bytes)"
+bool request_adds(const Request *r);                           // contributions of several ranks become one
+// Elements of the whole that end on this rank: its part, and of a reduce all at the root and none elsewhere.
+Range request_part(const Request *r, size_t rank);
+
+typedef struct {
+    bool device_memory;                    // takes tensors where they are; else from host memory
+    void (*start)(Request *r);             // never waits for another rank
+    void (*finish)(Request *r);            // waits; afterwards out is complete and in is free
+    void (*meet)(Request *r);              // waits until all members have started it: stamp is the latest of theirs
+    void (*connect)(Comm *c, CommPeers peers);     // collective; NULL: messages need no preparation
+    // The link of a new Comm over these ranks of the parent, of which I am number me. All of them call it.
+    void *(*split)(Comm *parent, const size_t *members, size_t n, size_t me);
+    void (*close)(Comm *c);
+} Wire;
+
+struct CommState {
+    const Wire *wire;
+    void *link;                            // the wire's own
+    ReduceOrder reduce;
+    double timeout;
+    size_t meetings;                       // collectives started so far: the same on all ranks
+    Request *open;                         // started or grouped, not waited for; oldest first
+    Request *idle;                         // finished, kept for the next ones
+    bool grouping;                         // between group_start and group_end
+    CommPeers connected;                   // with whom messages may be exchanged
+    uint64_t id;                           // equal on all members, different for every Comm
+    struct { size_t sent, received; Picoseconds link_free; } *peer;  // messages so far, and the model's link to a peer
+};
+
+typedef struct { void (*body)(Comm *world, void *context); void *context; } RankBody;
+Comm *comm_new(const char *name, size_t rank, size_t size, const Wire *wire, void *link, ReduceOrder reduce,
+               double timeout);
+// One rank from its first to its last line; the links are those of world and side channel.
+void comm_run_rank(Comm *world, Comm *side, RankBody body);
+void emu_run(const LaunchOptions *o, size_t ranks, RankBody body);
+void mpi_run(const LaunchOptions *o, RankBody body);           // also staged
+size_t mpi_local_rank(void);                                   // this process's number among those of its host
+bool mpi_all_different(const char id[32]);                     // no two processes of one host have the same; collective
+void nccl_run(const LaunchOptions *o, RankBody body);
+const char *nccl_missing(void);                                // why not; NULL: it is built in
+#endif

@@ -1,0 +1,131 @@
+// device_cpu.c: the device is the host. Memory is malloc's, GEMM is CBLAS's.
+#include "common/device/device.h"
+#include <cblas.h>
+#include <malloc.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/device/blas_kernels.h"
+#include "common/device/for_each.h"
+#include "common/base/util.h"
+
+// OpenBLAS only; weak, so that any other CBLAS links too.
+void openblas_set_num_threads(int threads) __attribute__((weak));
+
+#ifdef REAL_IS_DOUBLE
+#define CBLAS_GEMM cblas_dgemm
+#else
+#define CBLAS_GEMM cblas_sgemm
+#endif
+
+enum { ALIGNMENT = 64 };      // a cache line, and the widest vector
+
+const char *device_name(void) { return "cpu"; }
+void (*device_meanwhile)(double waited);
+int device_threads = 1;
+
+// However a program is started: before main, and so before MPI, which a process may join only once.
+__attribute__((constructor)) static void choose_kernels(void) { kernels_mend(); }
+
+// A BLAS with threads of its own would fight the ranks, and ours, for the cores.
+void device_init(void) {
+    if (openblas_set_num_threads) openblas_set_num_threads(1);
+    // One heap for all threads, as only one virtual rank runs at a time; it grows, and what is freed stays in it. The
+    // usual way gives large blocks back to the system at once, and every step would pay for fresh pages.
+    mallopt(M_ARENA_MAX, 1);
+    mallopt(M_MMAP_MAX, 0);
+    mallopt(M_TRIM_THRESHOLD, -1);
+}
+
+void device_set_threads(size_t threads) {
+#ifndef _OPENMP
+    REQUIRE(threads == 1, "--threads %zu: this program was built without OpenMP, so a rank has one thread; install it "
+            "(clang: libomp-dev) and make again", threads);
+#endif
+    device_threads = (int)threads;
+}
+
+void device_prepare(void) { }
+void device_rank_end(void) { }
+
+bool device_is_gpu(void) { return false; }
+size_t device_gpus(void) { return 0; }
+void device_choose(size_t local_rank) { (void)local_rank; }
+void device_id(char id[32]) { id[0] = 0; }
+void device_allow_tf32(void) { }
+
+// aligned_alloc would leave gaps that no later request fits. Before the block stands where malloc's begins.
+void *device_alloc(size_t bytes) {
+    char *all = malloc(bytes + ALIGNMENT);
+    if (!all) return NULL;
+    char *p = all + ALIGNMENT - (uintptr_t)all % ALIGNMENT;
+    ((char **)p)[-1] = all;                        // malloc's is aligned to 16 bytes: there is room
+    return p;
+}
+
+void device_free(void *p) {
+    if (p) free(((char **)p)[-1]);
+}
+
+void *device_host_alloc(size_t bytes) { return host_alloc(bytes); }
+void device_host_free(void *p) { free(p); }
+
+void device_copy(void *to, const void *from, size_t bytes) {
+    if (bytes) memmove(to, from, bytes);
+}
+void device_upload(void *to, const void *from, size_t bytes) { device_copy(to, from, bytes); }
+void device_download(void *to, const void *from, size_t bytes) { device_copy(to, from, bytes); }
+
+void device_fill(void *p, int byte, size_t bytes) {
+    if (bytes) memset(p, byte, bytes);
+}
+void device_synchronize(void) { }
+
+// The host's clock will do: nothing is queued here.
+void device_mark_start(void) { }
+size_t device_mark(void) { return 0; }
+double device_mark_seconds(size_t mark) { (void)mark; return 0; }
+
+static void product(int a_transposed, int b_transposed, int m, int n, int k,
+                    const real *a, int lda, const real *b, int ldb, real *c, int ldc) {
+    CBLAS_GEMM(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans,
+               m, n, k, 1, a, lda, b, ldb, 0, c, ldc);
+}
+
+// With threads c is cut along its longer side, in pieces of whole vectors. Each has a product of its own, which the
+// BLAS does on one thread: so there is one set of threads, and not the BLAS's beside OpenMP's.
+enum { PIECE_OF = 16 };
+void device_gemm(int a_transposed, int b_transposed, int m, int n, int k,
+                 const real *a, int lda, const real *b, int ldb, real *c, int ldc) {
+    const bool by_rows = m >= n;
+    const size_t pieces = ceil_div((size_t)(by_rows ? m : n), PIECE_OF);
+    const size_t parts = pieces < (size_t)device_threads ? pieces : (size_t)device_threads;
+    if (parts == 1) {
+        product(a_transposed, b_transposed, m, n, k, a, lda, b, ldb, c, ldc);
+        return;
+    }
+    FOR_EACH(i, parts, {
+        Range r = shard_range(pieces, parts, i);
+        size_t lo = r.lo * PIECE_OF, hi = r.hi * PIECE_OF, most = (size_t)(by_rows ? m : n), ld_a = (size_t)lda;
+        int size = (int)((hi < most ? hi : most) - lo);
+        if (by_rows)
+            product(a_transposed, b_transposed, size, n, k, a + (a_transposed ? lo : lo * ld_a), lda, b, ldb,
+                    c + lo * (size_t)ldc, ldc);
+        else
+            product(a_transposed, b_transposed, m, size, k, a, lda, b + (b_transposed ? lo * (size_t)ldb : lo), ldb,
+                    c + lo, ldc);
+    });
+}
+
+static size_t at(BatchSteps s, size_t i, size_t j) { return i * s.step[0] + j * s.step[1]; }
+
+void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k, const size_t count[2],
+                       const real *a, int lda, BatchSteps a_steps, const real *b, int ldb, BatchSteps b_steps,
+                       real *c, int ldc, BatchSteps c_steps) {
+    const size_t columns = count[1];
+    FOR_EACH(number, count[0] * columns, {
+        const size_t i = number / columns, j = number % columns;
+        product(a_transposed, b_transposed, m, n, k, a + at(a_steps, i, j), lda, b + at(b_steps, i, j), ldb,
+                c + at(c_steps, i, j), ldc);
+    });
+}

@@ -1,0 +1,298 @@
+// device_cuda.c: the device is a GPU: CUDA's runtime and cuBLAS. Plain C; the kernels are made by for_each_cuda.h.
+//
+// A rank has one stream, on which all its ops, copies and products run in the order of the calls, and a cuBLAS handle
+// of its own. Both are made when they are first needed, because a virtual rank is a thread, and a thread has no GPU
+// until it asks.
+//
+//   1 errors   2 the GPU of a process   3 what a rank has   4 kernels   5 memory   6 products   7 marks
+#include "common/device/device_cuda.h"
+#include <cublas_v2.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/device/device.h"
+#include "common/base/util.h"
+
+static struct { int gpu; bool tf32; } chosen;      // set before the ranks start
+static _Thread_local struct {
+    bool ready;
+    cudaStream_t stream, other;                    // other: where ops go instead, if not NULL
+    cublasHandle_t blas;
+    const char *last;                              // the op launched last: what fails, fails here or before
+    cudaEvent_t *mark;                             // [made]: events on `stream`, of which `marks` are in use
+    size_t made, marks;
+    bool marked;                                   // nothing was queued since the last one
+} mine;
+
+// ---- 1. Errors ----
+
+// What to do about it, where that is known.
+static const char *advice(cudaError_t error) {
+    switch (error) {
+    case cudaErrorMemoryAllocation:
+        return "; the GPU is full: take fewer ranks, a smaller batch or a smaller model";
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+        return "; nvidia-smi shows the GPUs and the driver; without them, build without BACKEND=cuda";
+    case cudaErrorNoKernelImageForDevice:
+        return "; the program was built for other GPUs: make clean, then make BACKEND=cuda ARCH=all-major";
+    case cudaErrorDevicesUnavailable:
+        return "; another process has the GPU to itself (nvidia-smi -q -d COMPUTE shows its mode)";
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchFailure:
+        return "; an op went wrong before this call: with CUDA_LAUNCH_BLOCKING=1 (not under nccl) the message names "
+               "it, and compute-sanitizer the line";
+    default:
+        return "";
+    }
+}
+
+void check_cuda(cudaError_t error, const char *call) {
+    if (error == cudaSuccess) return;
+    bool later = mine.last && (error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure);
+    fault("%.*s failed: %s (%s)%s%s%s", (int)strcspn(call, "("), call, cudaGetErrorString(error),
+          cudaGetErrorName(error), later ? "; the last op launched is " : "", later ? mine.last : "", advice(error));
+}
+
+static void check_cublas(cublasStatus_t status, const char *call) {
+    if (status == CUBLAS_STATUS_SUCCESS) return;
+    fault("%.*s failed: %s%s", (int)strcspn(call, "("), call, cublasGetStatusString(status),
+          status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED
+              ? "; is the GPU full? fewer ranks on it need less" : "");
+}
+#define CUBLAS(call) check_cublas(call, #call)
+
+// ---- 2. The GPU of a process ----
+
+#ifdef CUDA_STANDIN
+const char *device_name(void) { return "standin"; }
+#else
+const char *device_name(void) { return "cuda"; }
+#endif
+bool device_is_gpu(void) { return true; }
+void (*device_meanwhile)(double waited);
+int device_threads = 1;
+void device_set_threads(size_t threads) {
+    REQUIRE(threads == 1, "--threads %zu: on a GPU a rank has one thread", threads);
+}
+
+size_t device_gpus(void) {
+    int gpus = 0, driver = 0, runtime = 0;
+    cudaError_t error = cudaGetDeviceCount(&gpus);
+    if (error == cudaSuccess && gpus > 0) return (size_t)gpus;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    REQUIRE(driver == 0 || error != cudaErrorInsufficientDriver,
+            "the GPU's driver knows CUDA up to %d.%d, but this program was built with CUDA %d.%d: update the driver, "
+            "or build with an older toolkit (make clean, then make BACKEND=cuda CUDA_HOME=/its/folder)",
+            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    usage_error("this program was built for GPUs, and there is none here (%s): run it on a machine with an NVIDIA GPU "
+                "and its driver, or leave BACKEND=cuda out",
+                driver == 0 ? "there is no NVIDIA driver" : error == cudaSuccess || error == cudaErrorNoDevice
+                ? "the driver shows none; CUDA_VISIBLE_DEVICES may hide them" : cudaGetErrorString(error));
+}
+
+void device_choose(size_t local_rank) { chosen.gpu = (int)(local_rank % device_gpus()); }
+void device_id(char id[32]) { CUDA(cudaDeviceGetPCIBusId(id, 32, chosen.gpu)); }
+void device_allow_tf32(void) { chosen.tf32 = true; }
+void device_init(void) { device_gpus(); }
+
+// A kernel would be loaded at its first launch, and loading may wait for everything on the GPU: for a message, too,
+// whose receiver waits for the rank that now waits; so whatever the environment says. And streams beyond 8 would share
+// queues, and wait in them for each other.
+void device_prepare(void) {
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
+// ---- 3. What a rank has ----
+
+static void make_ready(void) {
+    if (mine.ready) return;
+    cudaMemPool_t pool;
+    uint64_t all = UINT64_MAX;
+    CUDA(cudaSetDevice(chosen.gpu));
+    // What is freed stays in the pool for the next request, and is not given back at every wait.
+    CUDA(cudaDeviceGetDefaultMemPool(&pool, chosen.gpu));
+    CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));
+    CUDA(cudaStreamCreateWithFlags(&mine.stream, cudaStreamNonBlocking));
+    CUBLAS(cublasCreate(&mine.blas));
+    CUBLAS(cublasSetStream(mine.blas, mine.stream));
+    // Pedantic: fp32 is fp32, whatever the environment would allow.
+    CUBLAS(cublasSetMathMode(mine.blas, chosen.tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_PEDANTIC_MATH));
+    mine.ready = true;
+}
+
+void device_rank_end(void) {
+    if (!mine.ready) return;
+    device_synchronize();
+    for (size_t i = 0; i < mine.made; i++) CUDA(cudaEventDestroy(mine.mark[i]));
+    free(mine.mark);
+    CUBLAS(cublasDestroy(mine.blas));
+    CUDA(cudaStreamDestroy(mine.stream));
+    memset(&mine, 0, sizeof mine);
+}
+
+static cudaStream_t current_stream(void) {
+    make_ready();
+    return mine.other ? mine.other : mine.stream;
+}
+
+cudaStream_t device_stream(void) {
+    mine.marked = false;                           // whoever asks is about to use it
+    return current_stream();
+}
+
+void device_divert(cudaStream_t stream) { mine.other = stream; }
+
+void device_synchronize(void) {
+    cudaStream_t stream = current_stream();
+    cudaError_t state = cudaErrorNotReady;
+    for (double since = now(); device_meanwhile && state == cudaErrorNotReady; sched_yield()) {
+        state = cudaStreamQuery(stream);
+        if (state != cudaErrorNotReady) break;
+        cudaGetLastError();                        // it is none: do not let the next launch find it
+        device_meanwhile(now() - since);
+    }
+    if (state == cudaErrorNotReady) state = cudaStreamSynchronize(stream);
+    check_cuda(state, "cudaStreamSynchronize");
+}
+
+// ---- 4. Kernels ----
+
+unsigned device_blocks(const char *op, size_t n) {
+    size_t blocks = ceil_div(n, THREADS);
+    if (blocks > 0x7fffffff) fault("%s: %zu items are more than one launch can have", op, n);
+    return (unsigned)blocks;
+}
+
+void device_launched(const char *op, cudaError_t error) {
+    mine.last = op;
+    check_cuda(error, op);
+}
+
+// ---- 5. Memory ----
+
+void *device_alloc(size_t bytes) {
+    void *p = NULL;
+    cudaMemPool_t pool;
+    make_ready();
+    cudaError_t error = cudaMallocAsync(&p, bytes ? bytes : 1, mine.stream);
+    if (error == cudaErrorMemoryAllocation) {      // once more, without what the pool holds and nobody uses
+        cudaGetLastError();
+        device_synchronize();
+        CUDA(cudaDeviceGetDefaultMemPool(&pool, chosen.gpu));
+        CUDA(cudaMemPoolTrimTo(pool, 0));
+        error = cudaMallocAsync(&p, bytes ? bytes : 1, mine.stream);
+    }
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError();                        // it is told now: forget it
+        return NULL;
+    }
+    check_cuda(error, "cudaMallocAsync");
+    return p;
+}
+
+// In the order of the stream. cudaFree would wait for everything on the GPU, and there may be a message whose receiver
+// is not ready, which waits for this rank to go on.
+void device_free(void *p) {
+    if (mine.ready) CUDA(cudaFreeAsync(p, mine.stream));
+    else CUDA(cudaFree(p));
+}
+
+void *device_host_alloc(size_t bytes) {
+    void *p;
+    make_ready();
+    CUDA(cudaMallocHost(&p, bytes ? bytes : 1));
+    return p;
+}
+void device_host_free(void *p) { CUDA(cudaFreeHost(p)); }
+
+void device_copy(void *to, const void *from, size_t bytes) {
+    if (bytes) CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, device_stream()));
+}
+
+// Waits, because the caller may write to `from` as soon as this returns.
+void device_upload(void *to, const void *from, size_t bytes) {
+    if (bytes == 0) return;
+    CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, device_stream()));
+    device_synchronize();
+}
+
+void device_download(void *to, const void *from, size_t bytes) {
+    if (bytes == 0) return;
+    CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, device_stream()));
+    device_synchronize();
+}
+
+void device_fill(void *p, int byte, size_t bytes) {
+    if (bytes) CUDA(cudaMemsetAsync(p, byte, bytes, device_stream()));
+}
+
+// ---- 6. Products ----
+
+#ifdef REAL_IS_DOUBLE
+#define CUBLAS_GEMM cublasDgemm
+#else
+#define CUBLAS_GEMM cublasSgemm
+#endif
+
+// cuBLAS counts columns first. Read so, our row-major c is its transpose, and c^T = op(b)^T op(a)^T: the factors change
+// places, and nothing is transposed that was not before.
+void device_gemm(int a_transposed, int b_transposed, int m, int n, int k,
+                 const real *a, int lda, const real *b, int ldb, real *c, int ldc) {
+    const real one = 1, zero = 0;
+    device_stream();
+    CUBLAS(CUBLAS_GEMM(mine.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                       n, m, k, &one, b, ldb, a, lda, &zero, c, ldc));
+}
+
+#ifdef REAL_IS_DOUBLE
+#define CUBLAS_GEMM_BATCH cublasDgemmStridedBatched
+#else
+#define CUBLAS_GEMM_BATCH cublasSgemmStridedBatched
+#endif
+
+// cuBLAS knows one step: a call for every i.
+void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k, const size_t count[2],
+                       const real *a, int lda, BatchSteps a_steps, const real *b, int ldb, BatchSteps b_steps,
+                       real *c, int ldc, BatchSteps c_steps) {
+    const real one = 1, zero = 0;
+    device_stream();
+    for (size_t i = 0; i < count[0]; i++)
+        CUBLAS(CUBLAS_GEMM_BATCH(mine.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                 a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one,
+                                 b + i * b_steps.step[0], ldb, (long long)b_steps.step[1],
+                                 a + i * a_steps.step[0], lda, (long long)a_steps.step[1], &zero,
+                                 c + i * c_steps.step[0], ldc, (long long)c_steps.step[1], (int)count[1]));
+}
+
+// ---- 7. Marks ----
+
+size_t device_mark(void) {
+    make_ready();
+    if (mine.marked) return mine.marks - 1;
+    if (mine.marks == mine.made) {
+        size_t more = mine.made ? 2 * mine.made : 256;
+        cudaEvent_t *all = realloc(mine.mark, more * sizeof *all);
+        if (!all) fault("out of memory while recording");
+        for (mine.mark = all; mine.made < more; mine.made++) CUDA(cudaEventCreate(&mine.mark[mine.made]));
+    }
+    CUDA(cudaEventRecord(mine.mark[mine.marks], mine.stream));
+    mine.marked = true;
+    return mine.marks++;
+}
+
+void device_mark_start(void) {
+    device_synchronize();
+    mine.marks = 0;
+    mine.marked = false;
+    device_mark();
+}
+
+double device_mark_seconds(size_t mark) {
+    float milliseconds;
+    CUDA(cudaEventSynchronize(mine.mark[mark]));
+    CUDA(cudaEventElapsedTime(&milliseconds, mine.mark[0], mine.mark[mark]));
+    return milliseconds * 1e-3;
+}

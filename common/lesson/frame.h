@@ -1,0 +1,90 @@
+// frame.h: what the parts of the frame share: lesson.c (launch, title, verdict), options.c, report.c (records, JSON),
+// snapshot.c and check.c. Lessons include lesson.h only.
+#ifndef FRAME_H
+#define FRAME_H
+#include "common/lesson/lesson.h"
+
+// ---- options.c ----
+typedef struct { Option option; const char *text; bool given; } Setting;      // text: the value given, or the fallback
+enum { MOST_OPTIONS = 96 };
+typedef struct { Setting list[MOST_OPTIONS]; size_t count, common; bool help; } Settings;     // the common ones first
+Settings settings_parse(int argc, char **argv, const Option *own);                // usage_error() on a bad command line
+void settings_print_help(const Settings *s, const char *program);
+const Setting *settings_find(const Settings *s, const char *name);                // fault() when there is none
+bool setting_is_number(const Setting *s);
+uint64_t setting_whole(const Setting *s, uint64_t lo, uint64_t hi);               // usage_error() when not in lo..hi
+double setting_real(const Setting *s);
+
+// ---- lesson.c: one Program per process, read-only while ranks run ----
+typedef struct {
+    Settings settings;
+    LaunchOptions launch;
+    LaunchChoice choice;
+    uint64_t seed;
+    size_t threads;                            // of a rank; 0: the lesson decides
+    bool color, tf32;
+    void (*lesson)(Run *run);
+    double started;
+    char tag[96];                              // "[03.02 linear]", the head of every line
+    int status;                                // what this process will return
+} Program;
+
+// ---- exercise.c: every rank remembers the open exercises that it has met ----
+size_t exercises_report(Comm *world);          // collective: rank 0 prints a line each; how many
+
+// ---- report.c: what rank 0 remembers for the verdict and the JSON ----
+typedef struct { char *name, *text; double number; } ConfigRecord;                // text NULL: a number
+typedef struct { char *what, *name; double error, limit; bool pass; } CheckRecord;
+typedef struct { double predicted, measured; uint64_t name; } CostPair;           // what each rank sends to rank 0
+typedef struct { char *name, *unit; CostPair lo, hi, wrong; size_t wrong_rank; bool pass; } CostRecord;
+
+struct RunState {
+    Program *program;
+    ConfigRecord *configs;
+    CheckRecord *checks;
+    CostRecord *costs;
+    size_t config_count, check_count, checks_failed, cost_count, costs_failed;
+    size_t what_width, name_width;             // columns of the check lines: the widest so far
+    uint64_t digest;
+    bool pictured, plotted;                    // the lesson has drawn a picture of what happened; a line chart
+};
+
+// One line and one record. error_text and limit_text are the words of the line: "max 2.1e-07", "limit 1.0e-05".
+void report_check(Run *run, CheckRecord check, const char *error_text, const char *limit_text);
+void report_detail(const char *text);          // the indented line under a failed check
+void report_costs(Run *run);                   // the table
+void report_json(Run *run, const char *path, double seconds, bool pass);
+void report_free(Run *run);
+const char *report_mark(Run *run, bool pass, const char *good, const char *bad);  // coloured when asked for
+uint64_t text_hash(const char *text);
+
+// ---- snapshot.c ----
+// What a rank holds of a tensor, without its values: how many elements; which, as a sum over hashes of their places;
+// and what they are, as a sum over hashes of place and bits. Sums do not depend on the order, so those of parts add up.
+typedef struct { uint64_t places, digest; size_t count, nans, rank; } PartPrint;
+
+typedef struct {
+    char *name;
+    size_t rows, cols;
+    PartPrint *prints;                         // of a snapshot of fingerprints; no values and owners then
+    size_t print_count;
+    real *values;
+    unsigned *owner;                           // per element: 1 + the first rank that put it; 0: nobody did
+    bool clash;                                // two puts of one element differ: where, who, what
+    size_t clash_at, clash_rank[2];
+    real clash_value[2];
+} Whole;
+
+struct Snapshot {
+    Run *run;
+    char label[32];                            // what names end with
+    char *bytes;                               // this rank's puts, serialised, until the join
+    size_t size, capacity;
+    bool joined, prints;
+    Whole *wholes;                             // on rank 0, after the join
+    size_t count;
+};
+Whole *snapshot_find(Snapshot *s, const char *name);           // NULL when there is none
+uint64_t real_bits(real x);
+uint64_t element_digest(uint64_t name, size_t i, real value);  // of element i of the tensor with this text_hash
+#endif

@@ -1,0 +1,172 @@
+// lesson.c: the frame of every program: launch, title, verdict, exit status.
+#include "common/lesson/frame.h"
+#include "common/measure/clock.h"
+#include "common/device/device.h"
+#include "common/device/blas_kernels.h"
+#include "common/base/output.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static void print_title(const Program *p, size_t ranks) {
+    printf("%s %s, %s, %s%s, %zu rank%s (%s), ", p->tag, device_name(), p->choice.transport, REAL_NAME,
+           p->tf32 ? " with products in tf32" : "", ranks, ranks == 1 ? "" : "s", p->choice.why);
+    if (p->threads > 1) printf("%zu threads each, ", p->threads);
+    printf("reduce %s, seed %" PRIu64 ", ", p->launch.reduce == REDUCE_FAST ? "fast" : "ordered", p->seed);
+    const ClockConfig *c = clock_config();
+    if (c->simulated) printf("clock simulated (device %s, link %s)", c->device.name, c->link.name);
+    else printf("clock wall");
+    if (kernels_mended()) printf(", %s kernels (OpenBLAS had chosen %s)", kernels_in_use(), kernels_mended());
+    printf("\n");
+    printf("%s %s\n", p->tag, lesson_info.question);
+}
+
+static void finish_output(void) {
+    if (fflush(stdout) != 0 || ferror(stdout)) fault("standard output could not be written; is the disk full?");
+}
+
+// ---- the verdict ----
+
+static void print_verdict(Run *run, double seconds, bool pass) {
+    const struct RunState *s = run->state;
+    size_t checks = s->check_count, costs = s->cost_count;
+    printf("%s %s  ", s->program->tag, report_mark(run, pass, "PASS", "FAIL"));
+    if (checks + costs == 0) printf("nothing was checked");
+    else if (pass) printf("%zu check%s, %zu cost%s", checks, checks == 1 ? "" : "s", costs, costs == 1 ? "" : "s");
+    else printf("%zu of %zu checks, %zu of %zu costs failed", s->checks_failed, checks, s->costs_failed, costs);
+    printf("  digest %016" PRIx64 "  %.2f s\n", s->digest, seconds);
+}
+
+// The same on every rank. The JSON comes first, so that a disk that is full is never hidden behind a PASS.
+static int verdict(Run *run) {
+    const struct RunState *s = run->state;
+    int status = 0;
+    if (run->world->rank == 0) report_costs(run);
+    bool open = exercises_report(run->world) > 0;
+    if (run->world->rank == 0) {
+        bool pass = s->check_count + s->cost_count > 0 && s->checks_failed + s->costs_failed == 0 && !open;
+        double seconds = now() - s->program->started;
+        const char *json = option_text(run, "json");
+        if (json != NULL) report_json(run, json, seconds, pass);
+        print_verdict(run, seconds, pass);
+        finish_output();
+        status = pass ? 0 : STATUS_CHECK_FAILED;
+    }
+    side_broadcast(&status, sizeof status);
+    return status;
+}
+
+// --svg and --trace: looked at before the work, and held against what the lesson did.
+static void require_files(Run *run) {
+    static const char *const options[] = { "json", "svg", "trace" };
+    for (size_t i = 0; run->is_root && i < sizeof options / sizeof *options; i++)
+        if (option_text(run, options[i]) != NULL) output_require(options[i], option_text(run, options[i]));
+}
+static void require_picture(Run *run) {
+    const struct RunState *s = run->state;
+    REQUIRE(s->pictured || s->plotted || option_text(run, "svg") == NULL,
+            "--svg: this lesson draws no picture; leave the option out, or take one that does");
+    REQUIRE(s->pictured || option_text(run, "trace") == NULL,
+            "--trace: this lesson draws no picture of what happened when; leave the option out, or take one that does");
+}
+
+static void rank_body(Comm *world, void *context) {
+    Program *program = context;
+    struct RunState state = {.program = program};
+    Run run = {.world = world, .seed = program->seed, .reduce = program->launch.reduce, .state = &state};
+    run.is_root = world->rank == 0;
+    if (run.is_root) print_title(program, world->size);
+    require_files(&run);
+    program->lesson(&run);
+    require_picture(&run);
+    char written = 0;
+    side_broadcast(&written, sizeof written);  // rank 0 may still write files: all wait for it
+    memory_rank_end();                         // a leak on any rank comes before the verdict, never under a PASS
+    comm_barrier(world);
+    program->status = verdict(&run);           // virtual ranks all write the same
+    report_free(&run);
+}
+
+// ---- the launch ----
+
+static void read_common_options(Program *p) {
+    const Settings *s = &p->settings;
+    const char *transport = settings_find(s, "transport")->text;
+    const Setting *emulate = settings_find(s, "emulate"), *timeout = settings_find(s, "timeout");
+    p->seed = setting_whole(settings_find(s, "seed"), 0, UINT64_MAX);
+    p->color = settings_find(s, "color")->given;
+    p->launch.default_ranks = lesson_info.ranks;
+    if (emulate->text != NULL) p->launch.emulate = (size_t)setting_whole(emulate, 1, 512);
+    if (transport != NULL)
+        while (p->launch.transport == TRANSPORT_AUTO || strcmp(transport, transport_name[p->launch.transport]) != 0)
+            p->launch.transport++;
+    p->tf32 = device_is_gpu() && settings_find(s, "tf32")->given;
+    REQUIRE(!p->tf32 || sizeof(real) == sizeof(float), "--tf32 makes products of fp32 coarser and faster; this is %s",
+            REAL_NAME);
+    p->launch.reduce = strcmp(settings_find(s, "reduce")->text, "fast") == 0 ? REDUCE_FAST : REDUCE_ORDERED;
+    const Setting *threads = settings_find(s, "threads");
+    if (threads->text != NULL) p->threads = (size_t)setting_whole(threads, 1, 1024);
+    p->launch.timeout = setting_real(timeout);
+    REQUIRE(p->launch.timeout > 0 && p->launch.timeout <= 1e6,
+            "--timeout %s: expected seconds, more than 0 and at most 1000000", timeout->text);
+    usage_wait = 1 + (long)(p->launch.timeout / 2);
+}
+
+// Real time says little when ranks take turns on the cores.
+static void choose_clock(const Program *p) {
+    const Settings *s = &p->settings;
+    const char *clock = settings_find(s, "clock")->text, *device = settings_find(s, "device")->text;
+    const char *link = settings_find(s, "link")->text;
+    size_t d = 0, l = 0;
+    while (clock_devices[d].name && strcmp(clock_devices[d].name, device)) d++;
+    while (clock_links[l].name && strcmp(clock_links[l].name, link)) l++;
+    REQUIRE(clock_devices[d].name, "--device %s is not known: choose lesson, h100, a100 or core", device);
+    REQUIRE(clock_links[l].name, "--link %s is not known: choose free, nvlink, ib, ethernet or lesson", link);
+    const char *transport = p->choice.transport;
+    bool crowded = strcmp(transport, "emu") == 0 || strcmp(transport, "staged") == 0 ||
+                   (long)p->choice.ranks > sysconf(_SC_NPROCESSORS_ONLN);
+    clock_configure(&(ClockConfig){ .simulated = clock ? strcmp(clock, "simulated") == 0 : crowded,
+                                    .device = clock_devices[d], .link = clock_links[l] });
+}
+
+static int help(const Settings *s, const char *program) {
+    size_t rank = 0, size = 1;
+    comm_launched_by_mpi(&rank, &size);
+    if (rank == 0) settings_print_help(s, program);
+    finish_output();
+    comm_process_end();
+    return 0;
+}
+
+// The launcher of another MPI than the program's starts processes that do not know of each other: worlds of one.
+static void begin_process(int *argc, char ***argv) {
+    size_t rank, started;
+    comm_launched_by_mpi(&rank, &started);     // what the launcher says, before MPI does
+    comm_process_begin(argc, argv);
+    if (started == 1 || this_world_size > 1) return;
+    this_rank = rank;                          // the first one speaks
+    usage_wait = 3;                            // and this launcher may leave the others alone
+    usage_error("the launcher started %zu processes, but MPI sees each of them alone: the program was built with "
+                "another MPI than the launcher's. Name both, as in make CC=mpicc.mpich MPIRUN=mpirun.mpich", started);
+}
+
+int lesson_main(int argc, char **argv, const Lesson *lesson) {
+    Program program = {.lesson = lesson->run, .started = now(), .status = STATUS_FAULT};
+    setvbuf(stdout, NULL, _IOLBF, 0);          // a line is seen when it is true, in a pipe too
+    begin_process(&argc, &argv);
+    snprintf(program.tag, sizeof program.tag, "[%s %s]", lesson_info.id, lesson_info.name);
+    program.settings = settings_parse(argc, argv, lesson->options);
+    if (program.settings.help) program.status = help(&program.settings, argv[0]);
+    else {
+        read_common_options(&program);
+        program.choice = comm_choose(&program.launch);
+        choose_clock(&program);
+        device_init();
+        if (program.threads) device_set_threads(program.threads);
+        if (program.tf32) device_allow_tf32();
+        comm_run(&program.launch, &program.choice, rank_body, &program);
+        comm_process_end();
+    }
+    return program.status;
+}

@@ -1,0 +1,85 @@
+// lesson.h: the frame of every program: options, the title, checks, costs, the verdict, JSON, the exit status.
+#ifndef LESSON_H
+#define LESSON_H
+#include "common/comm/comm.h"
+
+// The machine-read first lines of a lesson's source (ranks, level, question); written by make into a file of its own,
+// with the program's main().
+typedef struct { const char *id, *name, *question, *level; size_t ranks; } LessonInfo;    // "03.02", "linear", ...
+extern const LessonInfo lesson_info;
+
+// A lesson's own options. Values are read with option_*; the table ends with {0}. value says what a value is, and is
+// checked before the lesson starts: "N" a whole number, "X" a number, "a|b|c" one of these, another word any text,
+// NULL: a flag. fallback NULL: no default. An option with the name of a common one replaces its default, and its
+// help unless that is NULL.
+typedef struct { const char *name, *value, *fallback, *help; } Option;     // {"dp", "N", "1", "data-parallel replicas"}
+
+typedef struct Run {                           // one per rank
+    Comm *world;
+    uint64_t seed;                             // --seed
+    ReduceOrder reduce;                        // --reduce
+    bool is_root;                              // rank 0: prints
+    struct RunState *state;
+} Run;
+
+// LESSON(entry, options), the last line of a lesson: names its entry and its table of options (NULL: none of its own).
+// So a lesson's file is also a module, whose functions later chapters call. LESSON_SYMBOL is the file's path.
+typedef struct { void (*run)(Run *run); const Option *options; } Lesson;
+#define LESSON(entry, table) extern const Lesson LESSON_SYMBOL; const Lesson LESSON_SYMBOL = { entry, table }
+int lesson_main(int argc, char **argv, const Lesson *lesson);  // the whole of a program's main(): the exit status
+
+size_t option_size(Run *run, const char *name);
+double option_real(Run *run, const char *name);
+const char *option_text(Run *run, const char *name);
+bool option_flag(Run *run, const char *name);
+bool option_given(Run *run, const char *name);
+
+// Prints on rank 0 only, in order with the checks. A newline is added when there is none at the end.
+void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// A setting worth recording in the JSON's "config"; the lesson's own options stand there already.
+void config_number(Run *run, const char *name, double value);
+void config_text(Run *run, const char *name, const char *value);
+
+#define LIMIT_ROUNDING (sizeof(real) == 8 ? 1e-10 : 1e-5)      // of a re-ordered sum, relative to the largest element
+
+// ---- Snapshots: whole tensors put together on rank 0 from what the ranks hold, over the side channel. ----
+// Every rank puts the blocks it holds; an element may be put by several ranks (replicas), which must then agree in
+// every bit.
+// Values are copied at once (download), so the tensor may change afterwards.
+typedef struct Snapshot Snapshot;
+Snapshot *snapshot_new(Run *run);
+Snapshot *snapshot_new_prints(Run *run);       // of fingerprints, not values: for check_replicas, and for large models
+// part is the block of the whole [rows, cols] tensor `name` that starts at (row0, col0).
+void snapshot_put(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part, size_t row0, size_t col0);
+// elements [first, first + count(part)) of the flattened whole
+void snapshot_put_flat(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part, size_t first);
+// element i of part is element index[i] of the flattened whole
+void snapshot_put_indexed(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor part, const size_t *index);
+void snapshot_label(Snapshot *s, const char *label);           // ends the names of all that is put from now on
+void snapshot_join(Snapshot *s);               // collective; afterwards rank 0 holds everything. Called by the checks.
+const real *snapshot_values(Snapshot *s, const char *name);    // rank 0, after the join; fault() when incomplete
+void snapshot_free(Snapshot *s);
+
+// ---- Checks: collective, all ranks call them in the same order; rank 0 judges and prints. All get the verdict. ----
+// Compares every tensor of got with its namesake in want: same set of names, no element missing, no NaN, replicas
+// identical.
+// error = max |a-b| / max(max |b|, 1e-3 max |b| over all tensors); absolute where want is all zero everywhere.
+// The unsplit computation fills want on rank 0 only. Up to six tensors get a line each, more share one that names the
+// worst.
+bool check_close(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
+bool check_equal(Run *run, const char *what, Snapshot *got, Snapshot *want);            // every bit
+// Of a snapshot of fingerprints: every element is held by somebody, none is NaN, and ranks that hold the same part hold
+// the same bits of it. Parts may be held by several ranks, but may not overlap otherwise.
+bool check_replicas(Run *run, const char *what, Snapshot *got);
+// Numbers that every rank holds alike (losses, norms); want is read on rank 0. Error relative to max(|want|).
+bool check_numbers(Run *run, const char *what, const char *name, const double *got, const double *want, size_t n,
+                   double limit);
+bool check_true(Run *run, const char *what, const char *name, bool holds);              // must hold on every rank
+// The opposite of a check_close: want must be missed by at least `limit` (a trap shown failing). Not in the digest.
+bool check_differs(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
+// Snapshots and numbers checked as `got` enter the digest: a commutative sum of hashes of (name, index, bits).
+
+// ---- Costs: predicted by a formula in the lesson, measured by the library. Every rank passes its own pair; the two
+// must be equal on all of them. ----
+void cost(Run *run, const char *name, const char *unit, double predicted, double measured);
+#endif

@@ -1,0 +1,255 @@
+// options.c: the command line. Every value is checked here, before any rank has started to work.
+#include "common/lesson/frame.h"
+#include "common/device/device.h"
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const Option common_options[] = {
+    {"emulate", "N", NULL, "N virtual ranks in this process"},
+    {"transport", "emu|mpi", NULL, "how ranks talk; without it: mpi when started by a launcher, else emu"},
+    {"reduce", "ordered|fast", "ordered", "add in rank order on every transport, or as the library likes"},
+    {"threads", "N", "1", "of a rank, for products and row-wise ops; the bits of products may depend on it"},
+    {"clock", "wall|simulated", NULL,
+     "real time, or what devices and links would take; without it: model for virtual or crowded ranks"},
+    {"device", "NAME", "lesson", "of the simulated clock: lesson, h100, a100, core"},
+    {"link", "NAME", "free", "of the simulated clock: free, nvlink, ib, ethernet, lesson"},
+    {"seed", "N", "1", "of weights, data and dropout"},
+    {"json", "FILE", NULL, "write settings, checks, costs and the verdict to FILE"},
+    {"svg", "FILE", NULL, "write the lesson's picture"},
+    {"trace", "FILE", NULL, "write what happened when, as a trace for ui.perfetto.dev"},
+    {"timeout", "SECONDS", "60", "how long a rank may wait in one call, but for what only rank 0 does"},
+    {"color", NULL, NULL, "colour the verdicts"},
+    {"help", NULL, NULL, "print this text"},
+    {0},
+};
+
+// With GPUs, added to these, or in their place.
+static const Option gpu_options[] = {
+    {"transport", "emu|staged|nccl", NULL,
+     "how ranks talk; without it: nccl when started by a launcher with a GPU for each rank, staged when they share, "
+     "else emu"},
+    {"tf32", NULL, NULL, "products may round their factors to 10 bits: faster, and beyond the limits of the checks"},
+    {0},
+};
+
+typedef enum { FLAG, WHOLE, REAL, CHOICE, TEXT } Kind;
+
+static Kind kind_of(const Option *o) {
+    if (o->value == NULL) return FLAG;
+    if (strcmp(o->value, "N") == 0) return WHOLE;
+    if (strcmp(o->value, "X") == 0 || strcmp(o->value, "SECONDS") == 0) return REAL;
+    return strchr(o->value, '|') != NULL ? CHOICE : TEXT;
+}
+
+// ---- values: the whole string or nothing, no sign in front of a whole number, nothing silently cut to fit ----
+
+static bool read_whole(const char *text, uint64_t *value) {
+    if (*text == 0 || strspn(text, "0123456789") != strlen(text)) return false;
+    errno = 0;
+    *value = strtoull(text, NULL, 10);
+    return errno == 0;
+}
+
+static bool read_real(const char *text, double *value) {
+    if (*text == 0 || strspn(text, "+-.0123456789eE") != strlen(text)) return false;
+    char *end;
+    *value = strtod(text, &end);
+    return *end == 0 && isfinite(*value);
+}
+
+static bool is_choice(const char *text, const char *choices) {
+    size_t length = strlen(text);
+    for (const char *c = choices; length > 0; c++) {
+        size_t word = strcspn(c, "|");
+        if (word == length && strncmp(c, text, word) == 0) return true;
+        c += word;
+        if (*c == 0) break;
+    }
+    return false;
+}
+
+static void validate(const Setting *s) {
+    const Option *o = &s->option;
+    uint64_t whole;
+    double number;
+    switch (kind_of(o)) {
+    case WHOLE:
+        REQUIRE(read_whole(s->text, &whole), "--%s %s: expected a whole number, 0 or more", o->name, s->text);
+        break;
+    case REAL:
+        REQUIRE(read_real(s->text, &number), "--%s %s: expected a number, such as 0.5", o->name, s->text);
+        break;
+    case CHOICE:
+        REQUIRE(is_choice(s->text, o->value), "--%s %s: expected one of %s", o->name, s->text, o->value);
+        break;
+    case TEXT:
+        REQUIRE(*s->text != 0, "--%s needs a value that is not empty: --%s %s", o->name, o->name, o->value);
+        break;
+    case FLAG: break;
+    }
+}
+
+bool setting_is_number(const Setting *s) { return kind_of(&s->option) == WHOLE || kind_of(&s->option) == REAL; }
+
+uint64_t setting_whole(const Setting *s, uint64_t lo, uint64_t hi) {
+    uint64_t value;
+    if (s->text == NULL) fault("--%s has neither a value nor a default", s->option.name);
+    REQUIRE(read_whole(s->text, &value) && lo <= value && value <= hi,
+            "--%s %s: expected a whole number from %" PRIu64 " to %" PRIu64, s->option.name, s->text, lo, hi);
+    return value;
+}
+
+double setting_real(const Setting *s) {
+    double value;
+    if (s->text == NULL) fault("--%s has neither a value nor a default", s->option.name);
+    REQUIRE(read_real(s->text, &value), "--%s %s: expected a number, such as 0.5", s->option.name, s->text);
+    return value;
+}
+
+// ---- the table ----
+
+// s->count when there is none.
+static size_t look_up(const Settings *s, const char *name) {
+    size_t i = 0;
+    while (i < s->count && strcmp(s->list[i].option.name, name) != 0) i++;
+    return i;
+}
+
+const Setting *settings_find(const Settings *s, const char *name) {
+    size_t i = look_up(s, name);
+    if (i == s->count) fault("this program has no option --%s", name);
+    return &s->list[i];
+}
+
+// An option with the name of one that is there replaces its values and default, and its help, if it has one.
+static void add_options(Settings *s, const Option *o) {
+    for (; o != NULL && o->name != NULL; o++) {
+        size_t i = look_up(s, o->name);
+        if (i == MOST_OPTIONS) fault("there is room for %d options only", MOST_OPTIONS);
+        if (i == s->count) s->count++;
+        const char *help = o->help ? o->help : s->list[i].option.help;
+        s->list[i].option = *o;
+        s->list[i].option.help = help;
+    }
+}
+
+static Settings settings_table(const Option *own) {
+    Settings s = {0};
+    add_options(&s, common_options);
+    if (device_is_gpu()) add_options(&s, gpu_options);
+    s.common = s.count;
+    add_options(&s, own);
+    for (size_t i = 0; i < s.count; i++) s.list[i].text = s.list[i].option.fallback;
+    return s;
+}
+
+// How many letters must change, come or go (Levenshtein 1966).
+static size_t edit_distance(const char *a, const char *b) {
+    size_t row[65], n = strlen(b) < 64 ? strlen(b) : 64;
+    for (size_t j = 0; j <= n; j++) row[j] = j;
+    for (size_t i = 1; a[i - 1] != 0; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = best;
+        }
+    }
+    return row[n];
+}
+
+static _Noreturn void unknown_option(const Settings *s, const char *argument) {
+    char word[64];
+    const char *bare = argument + strspn(argument, "-"), *nearest = s->list[0].option.name;
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(bare, "="), bare);
+    for (size_t i = 1; i < s->count; i++) {
+        const char *name = s->list[i].option.name;
+        if (edit_distance(word, name) < edit_distance(word, nearest)) nearest = name;
+    }
+    usage_error("unknown option %s; the nearest is --%s, and --help lists them all", argument, nearest);
+}
+
+// getopt_long takes the beginning of a name for the name. Here only the whole name will do: an option that is added
+// one day must not change what an old command line means.
+static void require_whole_name(const Settings *s, const Option *o, const char *argument) {
+    size_t length = strcspn(argument + 2, "=");
+    if (length != strlen(o->name) || strncmp(argument + 2, o->name, length) != 0) unknown_option(s, argument);
+}
+
+static _Noreturn void bad_option(const Settings *s, int answer, char **argv) {
+    if (optopt >= 256) {
+        const Option *o = &s->list[optopt - 256].option;
+        require_whole_name(s, o, argv[optind - 1]);
+        if (answer == ':') usage_error("--%s needs a value: --%s %s (%s)", o->name, o->name, o->value, o->help);
+        usage_error("--%s takes no value: write only --%s", o->name, o->name);
+    }
+    if (optopt != 0) unknown_option(s, (char[]){'-', (char)optopt, 0});
+    unknown_option(s, argv[optind - 1]);
+}
+
+Settings settings_parse(int argc, char **argv, const Option *own) {
+    Settings s = settings_table(own);
+    struct option table[MOST_OPTIONS + 1] = {0};
+    for (size_t i = 0; i < s.count; i++) {
+        const Option *o = &s.list[i].option;
+        table[i] = (struct option){o->name, o->value ? required_argument : no_argument, NULL, 256 + (int)i};
+    }
+    opterr = 0;
+    for (int answer; (answer = getopt_long(argc, argv, ":", table, NULL)) != -1;) {
+        if (answer < 256) bad_option(&s, answer, argv);
+        Setting *set = &s.list[answer - 256];
+        bool apart = set->option.value != NULL && optarg == argv[optind - 1];         // --name value, not --name=value
+        require_whole_name(&s, &set->option, argv[optind - (apart ? 2 : 1)]);
+        set->given = true;
+        if (set->option.value != NULL) set->text = optarg;
+        validate(set);
+        if (strcmp(set->option.name, "help") == 0) { s.help = true; break; }
+    }
+    REQUIRE(s.help || optind >= argc, "unexpected argument %s: options start with --, and --help lists them",
+            argv[optind]);
+    return s;
+}
+
+enum { HELP_COLUMN = 32 };
+
+static void print_options(const Setting *list, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const Option *o = &list[i].option;
+        int width = printf("  --%s%s%s ", o->name, o->value ? " " : "", o->value ? o->value : "");
+        printf("%*s%s", width < HELP_COLUMN ? HELP_COLUMN - width : 0, "", o->help);
+        if (o->value != NULL && o->fallback != NULL) printf(" (default %s)", o->fallback);
+        printf("\n");
+    }
+}
+
+void settings_print_help(const Settings *s, const char *program) {
+    printf("usage: %s [options]\n", program);
+    printf("       mpirun -np N %s [options]\n\n", program);
+    printf("%s %s: %s\n", lesson_info.id, lesson_info.name, lesson_info.question);
+    printf("Started bare, it emulates %zu rank%s.\n\n", lesson_info.ranks, lesson_info.ranks == 1 ? "" : "s");
+    if (s->count > s->common) {
+        printf("Options of this program:\n");
+        print_options(s->list + s->common, s->count - s->common);
+        printf("\n");
+    }
+    printf("Options of every program:\n");
+    print_options(s->list, s->common);
+    printf("\nExit status: 0 all checks hold, 1 a check failed, 2 usage, 3 a fault while running.\n");
+}
+
+// ---- what a lesson asks ----
+
+static const Setting *asked(Run *run, const char *name) { return settings_find(&run->state->program->settings, name); }
+size_t option_size(Run *run, const char *name) { return (size_t)setting_whole(asked(run, name), 0, SIZE_MAX); }
+double option_real(Run *run, const char *name) { return setting_real(asked(run, name)); }
+const char *option_text(Run *run, const char *name) { return asked(run, name)->text; }
+bool option_flag(Run *run, const char *name) { return asked(run, name)->given; }
+bool option_given(Run *run, const char *name) { return asked(run, name)->given; }

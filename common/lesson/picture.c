@@ -1,0 +1,404 @@
+// picture.c: see picture.h. Everything is drawn on rank 0 from the events of all ranks, over the side channel.
+#include "common/lesson/picture.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "common/lesson/frame.h"
+#include "common/measure/record.h"
+#include "common/lesson/svg.h"
+
+// ---------------------------------------------------------------- gathering
+
+static _Thread_local double flops_before;          // charged before the recording began
+
+// Under the wall clock ranks count from moments of their own. On one machine they read the same clock, so the first
+// rank's moment will do for all; on others the end of a common call stands for the same moment.
+static void common_time(Run *run) {
+    struct { char host[64]; double begun, now; } first = { .begun = clock_begun() };
+    char host[sizeof first.host] = "";
+    gethostname(host, sizeof host - 1);
+    memcpy(first.host, host, sizeof host);
+    comm_barrier(run->world);
+    first.now = now();
+    side_broadcast(&first, sizeof first);
+    clock_set_begun(strcmp(host, first.host) == 0 ? first.begun : now() - (first.now - first.begun));
+}
+
+static _Thread_local MemoryCategory watched;         // by the last recording
+
+void picture_begin(Run *run, MemoryCategory category) {
+    watched = category;
+    if (!clock_config()->simulated) common_time(run);
+    comm_barrier(run->world);
+    flops_before = clock_flops();
+    record_start(category);
+}
+void picture_end(Run *run) {
+    record_stop();
+    comm_barrier(run->world);
+}
+
+static int by_start(const void *a, const void *b) {
+    const RecordedEvent *x = a, *y = b;
+    return x->start < y->start ? -1 : x->start > y->start;
+}
+
+static int by_flow(const void *a, const void *b) {
+    uint64_t x = (*(const RecordedEvent *const *)a)->flow, y = (*(const RecordedEvent *const *)b)->flow;
+    return x < y ? -1 : x > y;
+}
+// All events of a kind, of all ranks, by flow.
+typedef struct { RecordedEvent **event; size_t n; } ByFlow;
+static ByFlow events_by_flow(const Recording *all, EventKind kind) {
+    size_t room = 1;
+    for (size_t r = 0; all->rank && r < all->ranks; r++) room += all->rank[r].n;
+    ByFlow list = { .event = host_alloc(room * sizeof *list.event) };
+    for (size_t r = 0; all->rank && r < all->ranks; r++)
+        for (size_t i = 0; i < all->rank[r].n; i++)
+            if (all->rank[r].events[i].kind == kind) list.event[list.n++] = &all->rank[r].events[i];
+    qsort(list.event, list.n, sizeof *list.event, by_flow);
+    return list;
+}
+// NULL: what e belongs to was before or after the recording.
+static RecordedEvent **find_flow(const ByFlow *list, const RecordedEvent *e) {
+    return bsearch(&e, list->event, list->n, sizeof *list->event, by_flow);
+}
+
+// In real time a sender does not see when its message arrives. Its receiver does.
+static void end_sends(Recording *all) {
+    ByFlow sends = events_by_flow(all, EVENT_SEND), receives = events_by_flow(all, EVENT_RECV);
+    for (size_t i = 0; i < sends.n; i++) {
+        RecordedEvent *send = sends.event[i], **received = find_flow(&receives, send);
+        if (received && (*received)->end > send->start) send->end = (*received)->end;
+    }
+    free(sends.event);
+    free(receives.event);
+}
+
+Recording recording_gather(Run *run) {
+    Recording all = { .ranks = run->world->size };
+    size_t n, samples, *sizes = NULL;
+    const RecordedEvent *events = record_events(&n);
+    const MemorySample *memory = record_memory(&samples);
+    ledger_pause();
+    side_gather(events, n * sizeof *events, (void **)&all.buffer[0], &sizes);
+    if (run->is_root) {
+        all.rank = host_alloc(all.ranks * sizeof *all.rank);
+        char *at = all.buffer[0];
+        for (size_t r = 0; r < all.ranks; at += sizes[r++]) {
+            all.rank[r].events = (RecordedEvent *)at;
+            all.rank[r].n = sizes[r] / sizeof *events;
+            qsort(all.rank[r].events, all.rank[r].n, sizeof *events, by_start);
+        }
+    }
+    free(sizes);
+    side_gather(memory, samples * sizeof *memory, (void **)&all.buffer[1], &sizes);
+    if (run->is_root) {
+        char *at = all.buffer[1];
+        for (size_t r = 0; r < all.ranks; at += sizes[r++]) {
+            all.rank[r].memory = (MemorySample *)at;
+            all.rank[r].samples = sizes[r] / sizeof *memory;
+        }
+        if (!clock_config()->simulated) end_sends(&all);
+        all.begin = UINT64_MAX;
+        for (size_t r = 0; r < all.ranks; r++)
+            for (size_t i = 0; i < all.rank[r].n; i++) {
+                const RecordedEvent *e = &all.rank[r].events[i];
+                bool waited = e->kind == EVENT_COLLECTIVE || e->kind == EVENT_RECV;  // a send may go on after the step
+                if (e->kind > EVENT_UPDATE && !waited) continue;
+                if (e->kind != EVENT_RECV && e->start < all.begin) all.begin = e->start;
+                if (e->end > all.end) all.end = e->end;
+            }
+        if (all.begin > all.end) all.begin = all.end = 0;
+    }
+    free(sizes);
+    ledger_resume();
+    return all;
+}
+void recording_free(Recording *r) {
+    free(r->buffer[0]);
+    free(r->buffer[1]);
+    free(r->rank);
+}
+
+// ---------------------------------------------------------------- times
+
+// The busy stretches of a compute row in order, and how much was busy before each: asked many times, so by binary
+// search.
+typedef struct { Picoseconds start, end, before; } Stretch;
+typedef struct { Stretch *stretch; size_t n; Picoseconds sum; } Busy;
+
+static Busy busy_of(const RankRecording *r) {
+    Busy b = { .stretch = host_alloc((r->n + 1) * sizeof *b.stretch) };
+    for (size_t i = 0; i < r->n; i++) {
+        const RecordedEvent *e = &r->events[i];
+        if (e->kind > EVENT_UPDATE) continue;
+        b.stretch[b.n++] = (Stretch){ e->start, e->end, b.sum };
+        b.sum += e->end - e->start;
+    }
+    return b;
+}
+static Picoseconds busy_until(const Busy *b, Picoseconds t) {
+    size_t lo = 0, hi = b->n;                      // stretches [0, lo) begin before t
+    while (lo < hi) {
+        size_t middle = (lo + hi) / 2;
+        if (b->stretch[middle].start < t) lo = middle + 1;
+        else hi = middle;
+    }
+    if (lo == 0) return 0;
+    const Stretch *last = &b->stretch[lo - 1];
+    return last->before + (t < last->end ? t : last->end) - last->start;
+}
+
+// The simulated clock knows when a message is on its way: adds what rank k communicates while it waits, and while it
+// computes.
+static void add_communication(Timing *t, const RankRecording *k, const Busy *busy, const ByFlow *sends) {
+    for (size_t i = 0; i < k->n; i++) {
+        const RecordedEvent *e = &k->events[i], *m = e;
+        if (e->kind == EVENT_RECV) {
+            RecordedEvent **sent = find_flow(sends, e);        // the message that it took
+            if (!sent) continue;
+            m = *sent;
+        } else if (e->kind != EVENT_COLLECTIVE) {
+            continue;
+        }
+        Picoseconds hidden = busy_until(busy, m->end) - busy_until(busy, m->start);
+        t->hidden += hidden;
+        t->exposed += m->end - m->start - hidden;
+    }
+}
+
+// In real time it is known when rank k waited, and since when there was something to wait for: since the message was
+// sent, or the last member came to the collective. Whether something moved before the wait, while k computed, nobody
+// sees.
+static void add_waits(Timing *t, const RankRecording *k, const ByFlow *sends, const ByFlow *collectives) {
+    for (size_t i = 0; i < k->n; i++) {
+        const RecordedEvent *e = &k->events[i];
+        const ByFlow *list = e->kind == EVENT_RECV ? sends : collectives;
+        if (e->kind != EVENT_RECV && e->kind != EVENT_COLLECTIVE) continue;
+        RecordedEvent **found = find_flow(list, e), **end = list->event + list->n;
+        if (!found) continue;
+        Picoseconds begun = (*found)->start;
+        for (RecordedEvent **m = found; m < end && (*m)->flow == e->flow; m++)
+            if ((*m)->start > begun) begun = (*m)->start;
+        for (RecordedEvent **m = found; m > list->event && m[-1]->flow == e->flow; m--)
+            if (m[-1]->start > begun) begun = m[-1]->start;
+        if (e->waited > begun) t->hidden_unknown = true;
+        Picoseconds since = e->waited > begun ? e->waited : begun;
+        if (e->end > since) t->exposed += e->end - since;
+    }
+}
+
+Timing picture_timing(Run *run) {
+    Timing t = {0};
+    double flops = clock_flops() - flops_before;
+    Recording all = recording_gather(run);
+    ledger_pause();
+    comm_all_reduce_doubles(run->world, &flops, 1);
+    ledger_resume();
+    ByFlow sends = events_by_flow(&all, EVENT_SEND), collectives = events_by_flow(&all, EVENT_COLLECTIVE);
+    for (size_t r = 0; all.rank && r < all.ranks; r++) {
+        Busy busy = busy_of(&all.rank[r]);
+        t.busy += busy.sum;
+        if (busy.sum > t.busiest) t.busiest = busy.sum;
+        if (clock_config()->simulated) add_communication(&t, &all.rank[r], &busy, &sends);
+        else add_waits(&t, &all.rank[r], &sends, &collectives);
+        free(busy.stretch);
+    }
+    free(sends.event);
+    free(collectives.event);
+    t.step = all.end - all.begin;
+    if (t.busy) {
+        t.idle_of_total = 1 - (double)t.busy / ((double)all.ranks * (double)t.step);
+        t.idle_of_ideal = (double)t.step / (double)t.busiest - 1;
+    }
+    t.flops = flops;
+    if (t.step) t.utilisation = flops * 1e12 / ((double)all.ranks * (double)t.step * clock_config()->device.flops);
+    recording_free(&all);
+    side_broadcast(&t, sizeof t);
+    return t;
+}
+
+static const char *duration(char text[32], Picoseconds ps) {
+    const double s = (double)ps * 1e-12;
+    if (s >= 1) snprintf(text, 32, "%.3f s", s);
+    else if (s >= 1e-3) snprintf(text, 32, "%.3f ms", s * 1e3);
+    else snprintf(text, 32, "%.3f us", s * 1e6);
+    return text;
+}
+
+void picture_summary(Run *run, const Timing *t) {
+    char a[32], b[32], c[32];
+    say(run, "step %s; idle %.1f %% of the total, or %.1f %% on top of the ideal; "
+        "communication %s exposed, %s hidden (all ranks)",
+        duration(a, t->step), 100 * t->idle_of_total, 100 * t->idle_of_ideal,
+        duration(b, t->exposed), t->hidden_unknown ? "unknown time" : duration(c, t->hidden));
+    // In real time a share of the made-up device of the lessons would mean nothing.
+    if (!clock_config()->simulated && !option_given(run, "device")) return;
+    say(run, "GEMMs %.3g FLOPs: %s %.1f %% of %zu devices at %.4g FLOP/s (%s)", t->flops,
+        clock_config()->simulated ? "utilisation" : "MFU", 100 * t->utilisation, run->world->size,
+        clock_config()->device.flops, clock_config()->device.name);
+}
+
+// ---------------------------------------------------------------- the chart
+
+enum { LABEL = 8, NARROW = 40, WIDE = 512 };
+static const char *const colour_of[] = { "36", "33", "35", "31", "2" };              // by what happens: see ChartRow
+
+static size_t terminal_width(void) {
+    const char *columns = getenv("COLUMNS");
+    size_t width = columns ? (size_t)strtoul(columns, NULL, 10) : 0;
+    return width >= NARROW && width <= WIDE ? width : 80;
+}
+
+// One row: what happens in each column, and to which micro-batch. A run of equal columns begins with its label.
+enum { COMMUNICATES = EVENT_UPDATE + 1, IDLE };
+typedef struct { uint8_t what[WIDE], number[WIDE]; char text[WIDE]; size_t width; } ChartRow;
+
+static void put_label(ChartRow *row, size_t lo, size_t hi) {
+    static const char letter[] = "FBU#.", fill[] = "-=u#.";
+    char label[8] = "";
+    int what = row->what[lo];
+    if (what < EVENT_UPDATE && row->number[lo] != NO_NUMBER)
+        snprintf(label, sizeof label, "%c%u", letter[what], row->number[lo]);
+    else
+        snprintf(label, sizeof label, "%c", letter[what]);
+    for (size_t x = lo; x < hi; x++) {
+        size_t k = x - lo;
+        row->text[x] = k < strlen(label) && (hi - lo >= strlen(label) || k == 0) ? label[k] : fill[what];
+    }
+}
+static void put_labels(ChartRow *row) {
+    for (size_t lo = 0, hi; lo < row->width; lo = hi) {
+        for (hi = lo + 1; hi < row->width && row->what[hi] == row->what[lo] &&
+                          row->number[hi] == row->number[lo]; hi++) {}
+        put_label(row, lo, hi);
+    }
+}
+
+static size_t column(const Recording *all, size_t width, Picoseconds t) {
+    if (t <= all->begin) return 0;
+    if (t >= all->end) return width;
+    return (size_t)((double)(t - all->begin) / (double)(all->end - all->begin) * (double)width + 0.5);
+}
+
+static ChartRow chart_row(const Recording *all, size_t rank, size_t width) {
+    ChartRow row = { .width = width };
+    memset(row.what, IDLE, width);
+    memset(row.number, NO_NUMBER, width);
+    const RankRecording *r = &all->rank[rank];
+    for (int computes = 0; computes < 2; computes++)            // computing is drawn over communication
+        for (size_t i = 0; i < r->n; i++) {
+            const RecordedEvent *e = &r->events[i];
+            if ((e->kind <= EVENT_UPDATE) != computes || e->kind == EVENT_SEND || e->kind == EVENT_RECV) continue;
+            for (size_t x = column(all, width, e->start); x < column(all, width, e->end); x++) {
+                row.what[x] = computes ? e->kind : COMMUNICATES;
+                row.number[x] = computes ? e->number : NO_NUMBER;
+            }
+        }
+    put_labels(&row);
+    return row;
+}
+
+static void print_row(Run *run, const char *label, const ChartRow *row) {
+    char line[LABEL + WIDE * 10];
+    size_t n = (size_t)snprintf(line, sizeof line, "%-*s", LABEL, label);
+    bool colour = run->state->program->color;
+    for (size_t x = 0; x < row->width; x++) {
+        bool changes = colour && (x == 0 || row->what[x] != row->what[x - 1]);
+        if (changes) n += (size_t)snprintf(line + n, sizeof line - n, "\033[0;%sm", colour_of[row->what[x]]);
+        line[n++] = row->text[x];
+    }
+    line[n] = 0;
+    say(run, "%s%s", line, colour ? "\033[0m" : "");
+}
+
+// Bytes over time, as a digit of ninths of `peak`.
+static void print_memory(Run *run, const Recording *all, size_t rank, size_t width, size_t peak) {
+    const RankRecording *r = &all->rank[rank];
+    ChartRow row = { .width = width };
+    size_t i = 0, level = 0;
+    for (size_t x = 0; x < width; x++) {
+        Picoseconds until = all->begin +
+            (Picoseconds)((double)(all->end - all->begin) * (double)(x + 1) / (double)width);
+        size_t high = level;
+        for (; i < r->samples && r->memory[i].at <= until; i++) {
+            if (r->memory[i].high > high) high = r->memory[i].high;
+            level = r->memory[i].bytes;
+        }
+        size_t tenth = peak ? (high * 9 + peak - 1) / peak : 0;
+        row.text[x] = high ? (char)('0' + tenth) : ' ';
+        row.what[x] = IDLE;
+    }
+    print_row(run, "   kept", &row);
+}
+
+static size_t highest(const Recording *all) {
+    size_t peak = 0;
+    for (size_t r = 0; r < all->ranks; r++)
+        for (size_t i = 0; i < all->rank[r].samples; i++)
+            if (all->rank[r].memory[i].high > peak) peak = all->rank[r].memory[i].high;
+    return peak;
+}
+
+static void print_chart(Run *run, const Recording *all, const char *title, bool memory) {
+    size_t width = terminal_width() - LABEL;
+    char time[32], label[LABEL + 1];
+    if (all->end == all->begin) {
+        say(run, "%s: no time passed, nothing to draw", title);
+        return;
+    }
+    static const char key[] = "F forward  B backward  U update  # communication  . idle";
+    duration(time, all->end - all->begin);
+    bool fits = strlen(title) + 2 + strlen(time) + 3 + strlen(key) <= LABEL + width;
+    say(run, "%s: %s%s%s", title, time, fits ? "   " : "\n", key);
+    for (size_t r = 0; r < all->ranks; r++) {
+        snprintf(label, sizeof label, "rank %zu", r);
+        ChartRow row = chart_row(all, r, width);
+        print_row(run, label, &row);
+        if (memory) print_memory(run, all, r, width, all->scale);
+    }
+    if (memory) say(run, "%-*skept: %s, in ninths of %zu bytes", LABEL, "", memory_category_name[watched], all->scale);
+}
+
+// ---------------------------------------------------------------- the order of work
+
+char *picture_order(Run *run, size_t rank) {
+    Recording all = recording_gather(run);
+    char *text = NULL;
+    if (all.rank) {
+        const RankRecording *r = &all.rank[rank];
+        text = host_alloc(r->n * 8 + 1);
+        size_t n = 0, before_kind = EVENT_KINDS, before_number = NO_NUMBER;
+        for (size_t i = 0; i < r->n; i++) {
+            const RecordedEvent *e = &r->events[i];
+            if (e->kind > EVENT_BACKWARD || (e->kind == before_kind && e->number == before_number)) continue;
+            n += (size_t)sprintf(text + n, "%s%c%u", n ? " " : "", "FB"[e->kind], e->number);
+            before_kind = e->kind;
+            before_number = e->number;
+        }
+    }
+    recording_free(&all);
+    return text;
+}
+
+static _Thread_local size_t scale;                   // height of the strips in the picture shown last
+
+void picture_show(Run *run, const char *title, int what) {
+    Recording all = recording_gather(run);
+    bool memory = what & PICTURE_MEMORY, files = !(what & PICTURE_NO_FILES);
+    size_t peak = all.rank ? highest(&all) : 0;     // gathered on rank 0
+    if (peak > scale || !(what & PICTURE_SAME_SCALE)) scale = peak;
+    all.scale = scale;
+    run->state->pictured = true;
+    const char *svg = option_text(run, "svg"), *trace = option_text(run, "trace");
+    if (run->is_root) {
+        char time[32];
+        duration(time, all.end - all.begin);
+        print_chart(run, &all, title, memory);
+        if (files && svg) svg_write(&all, title, time, memory ? memory_category_name[watched] : NULL, svg);
+        if (files && trace) trace_write(&all, trace);
+    }
+    recording_free(&all);
+}

@@ -1,0 +1,35 @@
+// picture.h: what a recording shows: a chart in the terminal, an SVG, a trace for Perfetto, and the times of a step.
+//
+//     picture_begin(run, MEM_ACTIVATIONS);  ... one step ...  picture_end(run);        on all ranks
+//     Timing t = picture_timing(run);                                 for the checks and costs
+//     picture_show(run, "title", PICTURE_MEMORY);                     the chart; --svg and --trace are written, too
+#ifndef PICTURE_H
+#define PICTURE_H
+#include "common/measure/clock.h"
+#include "common/lesson/lesson.h"
+
+// Collective: starts recording, from a common moment. The strips of picture_show are of this category of memory.
+void picture_begin(Run *run, MemoryCategory watched);
+void picture_end(Run *run);                        // collective
+
+// Of the recorded stretch, from the first start to the last end of a computation or a collective, or of a message
+// received, on any rank; the same on all ranks.
+typedef struct {
+    Picoseconds step;                     // how long it took
+    Picoseconds busy, busiest;            // compute rows, added over ranks; the longest one: the ideal step time
+    double idle_of_total, idle_of_ideal;  // the bubble: 1 - busy / (ranks step), and step / busiest - 1
+    Picoseconds exposed, hidden;          // communication while the rank waits, and while it computes; added over ranks
+    bool hidden_unknown;                  // real time does not say when a message moves: hidden means nothing then
+    double flops, utilisation;            // of all ranks; flops / (ranks step rate), MFU under the wall clock
+} Timing;
+Timing picture_timing(Run *run);
+
+// PICTURE_MEMORY: with a strip of memory under each rank's row, as high as the most of all ranks in this picture;
+// SAME_SCALE: or in the one before, if that is more. NO_FILES: the chart only, where a program shows several pictures
+// and --svg and --trace ask for one.
+enum { PICTURE_CHART = 0, PICTURE_MEMORY = 1, PICTURE_SAME_SCALE = 2, PICTURE_NO_FILES = 4 };
+void picture_show(Run *run, const char *title, int what);
+void picture_summary(Run *run, const Timing *t);   // prints both definitions of the bubble, communication, utilisation
+// The order in which stage `rank` worked, "F0 F1 B0 ...", from the events; on rank 0, others get NULL. free() it.
+char *picture_order(Run *run, size_t rank);
+#endif

@@ -1,0 +1,285 @@
+// report.c: the lines of checks and costs, and the JSON. Only rank 0 prints and remembers.
+#include "common/lesson/frame.h"
+#include "common/device/device.h"
+#include "common/base/output.h"
+#include "common/tensor/random.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDEST_COLUMN = 48 };                   // a longer name moves its own line, not all later ones
+
+static char *copied(const char *text) { return strcpy(host_alloc(strlen(text) + 1), text); }
+
+// The list with room for one more item; it doubles whenever count reaches a power of two.
+static void *grown(void *list, size_t count, size_t item) {
+    if ((count & (count - 1)) != 0) return list;
+    list = realloc(list, (count == 0 ? 1 : 2 * count) * item);
+    if (list == NULL) fault("out of memory for %zu records", 2 * count);
+    return list;
+}
+
+uint64_t text_hash(const char *text) {
+    uint64_t key = 0;
+    for (; *text != 0; text++) key = random_key(key, (unsigned char)*text);
+    return key;
+}
+
+const char *report_mark(Run *run, bool pass, const char *good, const char *bad) {
+    static const char *const painted[2][2] = {{"\033[31mFAIL\033[0m", "\033[31mFAIL\033[0m"},
+                                              {"\033[32mok\033[0m", "\033[32mPASS\033[0m"}};
+    if (!run->state->program->color) return pass ? good : bad;
+    return painted[pass][strcmp(good, "PASS") == 0];
+}
+
+void say(Run *run, const char *format, ...) {
+    if (!run->is_root) return;
+    va_list args;
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    if (*format == 0 || format[strlen(format) - 1] != '\n') putchar('\n');
+}
+
+// ---- configuration ----
+
+static void config_set(Run *run, const char *name, const char *text, double number) {
+    struct RunState *s = run->state;
+    if (!run->is_root) return;
+    size_t i = 0;
+    while (i < s->config_count && strcmp(s->configs[i].name, name) != 0) i++;
+    if (i == s->config_count) {
+        s->configs = grown(s->configs, s->config_count++, sizeof *s->configs);
+        s->configs[i] = (ConfigRecord){.name = copied(name)};
+    }
+    free(s->configs[i].text);
+    s->configs[i].text = text == NULL ? NULL : copied(text);
+    s->configs[i].number = number;
+}
+void config_number(Run *run, const char *name, double value) { config_set(run, name, NULL, value); }
+void config_text(Run *run, const char *name, const char *value) { config_set(run, name, value, 0); }
+
+// ---- checks ----
+
+void report_check(Run *run, CheckRecord check, const char *error_text, const char *limit_text) {
+    struct RunState *s = run->state;
+    size_t what = strlen(check.what), name = strlen(check.name);
+    if (what > s->what_width && what <= WIDEST_COLUMN) s->what_width = what;
+    if (name > s->name_width && name <= WIDEST_COLUMN) s->name_width = name;
+    printf("%s %-*s   %-*s   ", s->program->tag, (int)s->what_width, check.what, (int)s->name_width, check.name);
+    printf("%-11s  %-13s  %s\n", error_text, limit_text, report_mark(run, check.pass, "ok", "FAIL"));
+    check.what = copied(check.what);
+    check.name = copied(check.name);
+    s->checks = grown(s->checks, s->check_count, sizeof *s->checks);
+    s->checks[s->check_count++] = check;
+    s->checks_failed += !check.pass;
+}
+
+void report_detail(const char *text) { printf("    %s\n", text); }
+
+// ---- costs ----
+
+static bool pair_holds(CostPair p) { return p.predicted == p.measured; }       // NaN never holds
+
+static CostRecord cost_judge(const CostPair *pairs, size_t ranks) {
+    CostRecord r = {.lo = pairs[0], .hi = pairs[0], .pass = true};
+    for (size_t i = 0; i < ranks; i++) {
+        r.lo.predicted = fmin(r.lo.predicted, pairs[i].predicted);
+        r.hi.predicted = fmax(r.hi.predicted, pairs[i].predicted);
+        r.lo.measured = fmin(r.lo.measured, pairs[i].measured);
+        r.hi.measured = fmax(r.hi.measured, pairs[i].measured);
+        if (r.pass && !pair_holds(pairs[i])) {
+            r.pass = false;
+            r.wrong = pairs[i];
+            r.wrong_rank = i;
+        }
+    }
+    return r;
+}
+
+void cost(Run *run, const char *name, const char *unit, double predicted, double measured) {
+    struct RunState *s = run->state;
+    CostPair mine = {predicted, measured, text_hash(name)};
+    void *all = NULL;
+    size_t *sizes = NULL;
+    ledger_pause();
+    side_gather(&mine, sizeof mine, &all, &sizes);
+    ledger_resume();
+    if (run->world->rank == 0) {
+        const CostPair *pairs = all;
+        for (size_t i = 1; i < run->world->size; i++)
+            if (pairs[i].name != mine.name) fault("cost \"%s\": rank %zu passes another cost here", name, i);
+        CostRecord r = cost_judge(pairs, run->world->size);
+        r.name = copied(name);
+        r.unit = copied(unit);
+        s->costs = grown(s->costs, s->cost_count, sizeof *s->costs);
+        s->costs[s->cost_count++] = r;
+        s->costs_failed += !r.pass;
+    }
+    free(all);
+    free(sizes);
+}
+
+static void number_text(char *text, size_t room, double value) {
+    snprintf(text, room, value == floor(value) && fabs(value) < 0x1p53 ? "%.0f" : "%.6g", value);
+}
+
+// One number when the ranks agree, else the range.
+static void range_text(char text[72], double lo, double hi) {
+    char a[32], b[32];
+    number_text(a, sizeof a, lo);
+    number_text(b, sizeof b, hi);
+    snprintf(text, 72, lo == hi || strcmp(a, b) == 0 ? "%s" : "%s..%s", a, b);
+}
+
+void report_costs(Run *run) {
+    struct RunState *s = run->state;
+    char text[72];
+    int widths[4] = {4, 4, 9, 8};              // of the headings below
+    if (s->cost_count == 0) return;
+    for (size_t i = 0; i < s->cost_count; i++) {
+        const CostRecord *c = &s->costs[i];
+        if ((int)strlen(c->name) > widths[0]) widths[0] = (int)strlen(c->name);
+        if ((int)strlen(c->unit) > widths[1]) widths[1] = (int)strlen(c->unit);
+        range_text(text, c->lo.predicted, c->hi.predicted);
+        if ((int)strlen(text) > widths[2]) widths[2] = (int)strlen(text);
+        range_text(text, c->lo.measured, c->hi.measured);
+        if ((int)strlen(text) > widths[3]) widths[3] = (int)strlen(text);
+    }
+    printf("%s %-*s   %-*s   ", s->program->tag, widths[0], "cost", widths[1], "unit");
+    printf("%*s   %*s\n", widths[2], "predicted", widths[3], "measured");
+    for (size_t i = 0; i < s->cost_count; i++) {
+        const CostRecord *c = &s->costs[i];
+        range_text(text, c->lo.predicted, c->hi.predicted);
+        printf("%s %-*s   %-*s   %*s   ", s->program->tag, widths[0], c->name, widths[1], c->unit, widths[2], text);
+        range_text(text, c->lo.measured, c->hi.measured);
+        printf("%*s   %s\n", widths[3], text, report_mark(run, c->pass, "ok", "FAIL"));
+        if (!c->pass)
+            printf("    %s: rank %zu measured %.17g, predicted %.17g\n", c->name, c->wrong_rank, c->wrong.measured,
+                   c->wrong.predicted);
+    }
+}
+
+// ---- JSON ----
+
+// Bytes of the UTF-8 character that text begins with; 0 when it is none, also where it is overlong, half of a pair, or
+// beyond the last one (RFC 3629).
+static size_t utf8_length(const char *text) {
+    const unsigned char *c = (const unsigned char *)text;
+    size_t n = c[0] < 0x80 ? 1 : c[0] < 0xc2 ? 0 : c[0] < 0xe0 ? 2 : c[0] < 0xf0 ? 3 : c[0] < 0xf5 ? 4 : 0;
+    for (size_t i = 1; i < n; i++)
+        if ((c[i] & 0xc0) != 0x80) return 0;
+    if ((c[0] == 0xe0 && c[1] < 0xa0) || (c[0] == 0xed && c[1] > 0x9f)) return 0;
+    if ((c[0] == 0xf0 && c[1] < 0x90) || (c[0] == 0xf4 && c[1] > 0x8f)) return 0;
+    return n;
+}
+
+static void json_string(FILE *f, const char *text) {
+    putc('"', f);
+    for (size_t n; *text != 0; text += n > 0 ? n : 1) {
+        unsigned char c = (unsigned char)*text;
+        n = utf8_length(text);
+        if (n == 0) fputs("\\ufffd", f);      // a path may hold any byte, JSON only characters
+        else if (c == '"' || c == '\\') fprintf(f, "\\%c", c);
+        else if (c < 0x20) fprintf(f, "\\u%04x", c);
+        else fwrite(text, 1, n, f);
+    }
+    putc('"', f);
+}
+
+static void json_number(FILE *f, double value) {
+    if (isfinite(value)) fprintf(f, "%.17g", value);
+    else fputs("null", f);                     // JSON has no NaN and no infinity
+}
+
+static void json_config(FILE *f, Run *run) {
+    const struct RunState *s = run->state;
+    const Settings *set = &s->program->settings;
+    fprintf(f, "\"config\":{\"reduce\":\"%s\",", run->reduce == REDUCE_FAST ? "fast" : "ordered");
+    fprintf(f, "\"seed\":%" PRIu64, run->seed);
+    for (size_t i = set->common; i < set->count; i++) {        // the program's own options; what it set itself follows
+        const Setting *o = &set->list[i];
+        bool replaced = false;
+        for (size_t k = 0; k < s->config_count; k++) replaced |= strcmp(s->configs[k].name, o->option.name) == 0;
+        if (replaced || (o->option.value != NULL && o->text == NULL)) continue;
+        putc(',', f);
+        json_string(f, o->option.name);
+        putc(':', f);
+        if (o->option.value == NULL) fputs(o->given ? "true" : "false", f);
+        else if (setting_is_number(o)) json_number(f, setting_real(o));
+        else json_string(f, o->text);
+    }
+    for (size_t i = 0; i < s->config_count; i++) {
+        const ConfigRecord *c = &s->configs[i];
+        if (strcmp(c->name, "reduce") == 0 || strcmp(c->name, "seed") == 0) continue;
+        putc(',', f);
+        json_string(f, c->name);
+        putc(':', f);
+        if (c->text == NULL) json_number(f, c->number);
+        else json_string(f, c->text);
+    }
+    fputs("},\n", f);
+}
+
+static void json_field(FILE *f, const char *before, const char *name, const char *text) {
+    fprintf(f, "%s\"%s\":", before, name);
+    json_string(f, text);
+}
+
+static void json_checks(FILE *f, const struct RunState *s) {
+    fputs("\"checks\":[", f);
+    for (size_t i = 0; i < s->check_count; i++) {
+        const CheckRecord *c = &s->checks[i];
+        json_field(f, i == 0 ? "\n{" : ",\n{", "name", c->name);
+        json_field(f, ",", "what", c->what);
+        fputs(",\"error\":", f);
+        json_number(f, c->error);
+        fputs(",\"limit\":", f);
+        json_number(f, c->limit);
+        fprintf(f, ",\"pass\":%s}", c->pass ? "true" : "false");
+    }
+    fputs("],\n\"costs\":[", f);
+    for (size_t i = 0; i < s->cost_count; i++) {
+        const CostRecord *c = &s->costs[i];    // the largest rank's numbers, or those of the first wrong rank
+        json_field(f, i == 0 ? "\n{" : ",\n{", "name", c->name);
+        json_field(f, ",", "unit", c->unit);
+        fputs(",\"predicted\":", f);
+        json_number(f, c->pass ? c->hi.predicted : c->wrong.predicted);
+        fputs(",\"measured\":", f);
+        json_number(f, c->pass ? c->hi.measured : c->wrong.measured);
+        fprintf(f, ",\"pass\":%s}", c->pass ? "true" : "false");
+    }
+    fputs("],\n", f);
+}
+
+static void json_write(FILE *f, Run *run, double seconds, bool pass) {
+    const Program *p = run->state->program;
+    json_field(f, "{", "lesson", lesson_info.id);
+    json_field(f, ",", "title", lesson_info.name);
+    json_field(f, ",", "backend", device_name());
+    json_field(f, ",", "transport", p->choice.transport);
+    fprintf(f, ",\"precision\":\"%s\",\"ranks\":%zu,\n", REAL_NAME, run->world->size);
+    json_config(f, run);
+    json_checks(f, run->state);
+    fprintf(f, "\"digest\":\"%016" PRIx64 "\",\"seconds\":%.6f,", run->state->digest, seconds);
+    fprintf(f, "\"pass\":%s}\n", pass ? "true" : "false");
+}
+
+void report_json(Run *run, const char *path, double seconds, bool pass) {
+    Output o = output_open("json", path);
+    json_write(o.f, run, seconds, pass);
+    output_close(&o);
+}
+
+void report_free(Run *run) {
+    struct RunState *s = run->state;
+    for (size_t i = 0; i < s->config_count; i++) { free(s->configs[i].name); free(s->configs[i].text); }
+    for (size_t i = 0; i < s->check_count; i++) { free(s->checks[i].what); free(s->checks[i].name); }
+    for (size_t i = 0; i < s->cost_count; i++) { free(s->costs[i].name); free(s->costs[i].unit); }
+    free(s->configs);
+    free(s->checks);
+    free(s->costs);
+}

@@ -1,0 +1,25 @@
+// svg.h: a recording as files. Private to picture.c, svg.c and trace.c; plot.c draws its own SVG.
+#ifndef SVG_H
+#define SVG_H
+#include <stdio.h>
+#include "common/lesson/lesson.h"
+#include "common/measure/record.h"
+
+typedef struct { RecordedEvent *events; size_t n; MemorySample *memory; size_t samples; } RankRecording;
+typedef struct {
+    size_t ranks;
+    RankRecording *rank;                           // NULL but on rank 0
+    Picoseconds begin, end;                        // of what was computed and of collectives
+    size_t scale;                                  // bytes that fill a strip of memory
+    void *buffer[2];
+} Recording;
+Recording recording_gather(Run *run);
+void recording_free(Recording *r);
+
+// These write whole files or none (output.h).
+// memory: NULL, no strip.
+void svg_write(const Recording *r, const char *title, const char *time, const char *memory, const char *file);
+void svg_text(FILE *f, const char *text);            // escapes what XML would read as its own
+// Chrome trace event JSON: one process per rank, rows for computing and communication, arrows from send to recv.
+void trace_write(const Recording *r, const char *file);
+#endif

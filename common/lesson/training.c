@@ -1,0 +1,147 @@
+// training.c: see training.h.
+#include "common/lesson/training.h"
+#include "common/lesson/picture.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+static Range micro_batch(const Training *t, Range mine, size_t k) {
+    Range r = shard_range(range_size(mine), t->micro_batches, k);
+    return (Range){ mine.lo + r.lo, mine.lo + r.hi };
+}
+Range training_micro_batch(const Training *t, size_t shards, size_t shard, size_t k) {
+    return micro_batch(t, shard_range(t->sequences, shards, shard), k);
+}
+
+Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t shards, size_t shard) {
+    Batch *batch = host_alloc(t->micro_batches * sizeof *batch);
+    Range mine = t->shares ? t->shares[step * shards + shard] : shard_range(t->sequences, shards, shard);
+    for (size_t k = 0; k < t->micro_batches; k++) {
+        Range r = micro_batch(t, mine, k);
+        batch[k] = data_batch(&t->data, tokens, step, r.lo, range_size(r), t->sequences);
+        batch[k].number = k;
+    }
+    return batch;
+}
+
+// ---- the record ----
+
+Trajectory trajectory_new(Run *run, const Training *t) {
+    return (Trajectory){ .run = run, .steps = t->steps, .adamw = t->optimizer.kind == ADAMW,
+                     .loss = host_alloc(t->steps * sizeof(double)), .norm = host_alloc(t->steps * sizeof(double)),
+                     .first = snapshot_new(run), .gradients = snapshot_new(run), .weights = snapshot_new(run) };
+}
+
+void trajectory_free(Trajectory *c) {
+    free(c->loss);
+    free(c->norm);
+    snapshot_free(c->first);
+    snapshot_free(c->gradients);
+    snapshot_free(c->weights);
+}
+
+void trajectory_record(Trajectory *c, size_t step, const Model *m, double loss, double norm) {
+    char label[32];
+    snprintf(label, sizeof label, " of step %zu", step);
+    snapshot_label(c->gradients, label);
+    snapshot_label(c->weights, label);
+    c->loss[step] = loss;
+    c->norm[step] = norm;
+    if (step == 0) model_snapshot_gradients(m, c->first);
+    model_snapshot_gradients(m, c->gradients);
+    model_snapshot_weights(m, c->weights);
+}
+
+void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, size_t shard, Step *step, void *lesson) {
+    Optimizer o = t->optimizer;
+    optimizer_allocate(&o, m);
+    for (size_t s = 0; s < t->steps; s++) {
+        Arena tokens = arena(MEM_WORKSPACE);
+        Batch *batch = training_batches(t, &tokens, s, shards, shard);
+        bool recorded = t->recorded && s + 1 == t->steps;
+        memory_reset_peaks();
+        if (recorded) picture_begin(c->run, t->watched);
+        StepResult r = step(lesson, m, &o, t, batch);
+        if (recorded) picture_end(c->run);
+        trajectory_record(c, s, m, r.loss, r.norm);
+        free(batch);
+        arena_free(&tokens);
+    }
+}
+
+// ---- the unsplit training ----
+
+static double shard_gradients(Model *m, const Training *t, size_t step, size_t shards, size_t shard) {
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch *batch = training_batches(t, &tokens, step, shards, shard);
+    double loss = 0, weight = batch[0].token_weight;       // 1 / counted tokens of the whole batch
+    model_zero_gradients(m);
+    for (size_t k = 0; k < t->micro_batches; k++) loss += model_forward_backward(m, &batch[k]);
+    model_fold_tied(m);
+    free(batch);
+    arena_free(&tokens);
+    return loss * weight;
+}
+
+static double whole_gradients(Model *m, const Training *t, size_t step, size_t shards) {
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor sum = tensor_new(&scratch, 1, m->size);
+    double loss = shard_gradients(m, t, step, shards, 0);
+    tensor_copy(sum, m->g);
+    for (size_t k = 1; k < shards; k++) {
+        loss += shard_gradients(m, t, step, shards, k);
+        op_add(sum, sum, m->g);
+    }
+    tensor_copy(m->g, sum);
+    arena_free(&scratch);
+    return loss;
+}
+
+Trajectory training_unsplit(Run *run, const Training *t, size_t shards) {
+    Trajectory c = trajectory_new(run, t);
+    if (run->world->rank > 0) return c;
+    ledger_pause();
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    Optimizer o = t->optimizer;
+    model_allocate(m);
+    optimizer_allocate(&o, m);
+    for (size_t s = 0; s < t->steps; s++) {
+        double loss = whole_gradients(m, t, s, shards), norm = model_grad_norm(m, NULL);
+        optimizer_step(&o, m, clip_factor(norm, t->clip));
+        trajectory_record(&c, s, m, loss, norm);
+    }
+    model_free(m);
+    ledger_resume();
+    return c;
+}
+
+// ---- the comparison ----
+
+static void compare(Run *run, const char *what, const char *which, Snapshot *got, Snapshot *want, double limit) {
+    char line[96];
+    snprintf(line, sizeof line, "%s, %s", what, which);
+    if (limit > 0) check_close(run, line, got, want, limit);
+    else check_equal(run, line, got, want);
+}
+
+void training_compare_tensors(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit) {
+    char line[96];
+    snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
+    if (limit > 0 && got->adamw && sizeof(real) == 4) {
+        compare(run, line, "gradients of step 0", got->first, want->first, limit);
+    } else {
+        compare(run, line, "gradients", got->gradients, want->gradients, limit);
+        compare(run, line, "weights", got->weights, want->weights, limit);
+    }
+}
+
+void training_compare_numbers(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit) {
+    char line[96];
+    snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
+    check_numbers(run, line, "loss of every step", got->loss, want->loss, got->steps, limit);
+    check_numbers(run, line, "gradient norm of every step", got->norm, want->norm, got->steps, limit);
+}
+
+void training_compare(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit) {
+    training_compare_tensors(run, what, got, want, limit);
+    training_compare_numbers(run, what, got, want, limit);
+}

@@ -1,0 +1,86 @@
+// clock.c: see clock.h.
+#include "common/measure/clock.h"
+#include <math.h>
+#include <time.h>
+#include "common/measure/memory.h"
+#include "common/base/util.h"
+
+// "lesson" is a device slowed down to the size of the lessons' models, whose blocks have some 1e4 FLOPs where real ones
+// have 1e12: at one FLOP a nanosecond, computing and talking stand in the proportion in which they stand in training.
+const ClockDevice clock_devices[] = {
+    { "lesson", 1e9, "one FLOP a nanosecond, to the scale of the lessons' models" },
+    { "h100", 989.4e12, "NVIDIA H100 SXM data sheet: dense bf16" },
+    { "a100", 312e12, "NVIDIA A100 data sheet: dense bf16" },
+    { "core", 105e9, "one core of an AVX-512 server, sgemm 1024^3 by OpenBLAS 0.3.21, measured" },
+    { 0 },
+};
+const ClockLink clock_links[] = {
+    { "free", 0, 0, "no time at all: shows what the order of work alone costs" },
+    { "nvlink", 2e-6, 450e9, "NVIDIA H100 data sheet: NVLink 900 GB/s, both directions; 2 us a message assumed" },
+    { "ib", 5e-6, 50e9, "NVIDIA ConnectX-7 data sheet: NDR InfiniBand 400 Gbit/s; 5 us a message assumed" },
+    { "ethernet", 30e-6, 1.25e9, "10 Gbit/s Ethernet; 30 us a message assumed" },
+    { "lesson", 5e-6, 100e6, "0.1 GB/s, 5 us a message: a link slowed down as the device of that name is" },
+    { 0 },
+};
+
+static ClockConfig config;                         // set before the ranks start
+static _Thread_local Picoseconds compute, row;     // simulated clock: this rank's two rows
+static _Thread_local bool one_port;                // and the moments from which its ports are free
+static _Thread_local Picoseconds out_free, in_free;
+static _Thread_local double begun;                 // wall clock: this rank's time 0
+static _Thread_local double flops, speed = 1;      // speed: of this rank's device, in rates of config.device
+
+void clock_configure(const ClockConfig *c) { config = *c; }
+const ClockConfig *clock_config(void) { return &config; }
+
+void clock_rank_begin(void) {
+    compute = row = out_free = in_free = 0;
+    one_port = false;
+    flops = 0;
+    speed = 1;
+    begun = now();
+}
+
+Picoseconds clock_now(void) { return config.simulated ? compute : (Picoseconds)((now() - begun) * 1e12); }
+double clock_flops(void) { return flops; }
+
+double clock_begun(void) { return begun; }
+void clock_set_begun(double t) { begun = t; }
+
+void clock_charge_flops(double n) {
+    if (ledger_paused()) return;
+    flops += n;
+    if (!config.simulated) return;
+    double usual = round(n * 1e12 / config.device.flops);      // whole: at half the rate it takes exactly twice as long
+    compute += (Picoseconds)llround(usual / speed);
+}
+void clock_set_speed(double factor) {
+    if (!(factor > 0) || !isfinite(factor)) fault("clock_set_speed(%g): a speed is above 0, and 1 is the device's own",
+                                                  factor);
+    speed = factor;
+}
+
+Picoseconds clock_transfer(size_t steps, size_t bytes) {
+    if (config.link.beta == 0) return 0;
+    return (Picoseconds)llround((double)steps * config.link.alpha * 1e12 + (double)bytes * 1e12 / config.link.beta);
+}
+void clock_wait_until(Picoseconds t) {
+    if (config.simulated && t > compute) compute = t;
+}
+
+void clock_set_one_port(bool on) { one_port = on; }
+static Picoseconds later(Picoseconds a, Picoseconds b) { return a > b ? a : b; }
+Picoseconds clock_port_out(Picoseconds ready, Picoseconds takes) {
+    if (!one_port) return ready;
+    Picoseconds leaves = later(ready, out_free);
+    out_free = leaves + takes;
+    return leaves;
+}
+Picoseconds clock_port_in(Picoseconds arrives, Picoseconds takes) {
+    if (!one_port) return arrives;
+    in_free = later(arrives, in_free + takes);
+    return in_free;
+}
+
+Picoseconds clock_row_free(void) { return row; }
+void clock_row_set(Picoseconds t) { row = t; }

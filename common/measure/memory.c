@@ -1,0 +1,183 @@
+// memory.c: arenas and the ledger of bytes. What is live in the ledger is what the device has given out, block by
+// block; what is freed goes back to it. That a step does not cost the operating system anything is the device's affair.
+//
+// Everything here belongs to one rank. Ranks may be threads of one process, so the state is thread-local, and a block
+// remembers whose it is.
+//
+// Behind every block lie a few guard bytes, looked at when the block is freed: on a GPU no sanitizer sees a write past
+// the end.
+#include "common/measure/memory.h"
+#include "common/measure/record.h"
+#include <stdlib.h>
+#include <string.h>
+#include "common/device/device.h"
+#include "common/base/util.h"
+
+enum { GUARD = 16, GUARD_BYTE = 0xa5, POISON_BYTE = 0xff /* NaN as float and as double */ };
+
+const char *const memory_category_name[MEM_CATEGORIES] = {
+    "parameters", "gradients", "optimizer", "activations", "communication", "workspace", "reference"
+};
+
+// The description of a block is host memory, its data is the device's.
+typedef struct Block Block;
+struct Block {
+    Block *next;                        // in its arena
+    char *data;
+    size_t bytes, rank;
+    MemoryCategory category;            // as booked, which is not the arena's while the ledger is paused
+    bool guarded;
+};
+
+static _Thread_local struct {
+    size_t now[MEM_CATEGORIES], peak[MEM_CATEGORIES];
+    size_t total, total_peak, total_most;          // without MEM_REFERENCE; most: never reset
+    size_t pauses;
+    bool poison_off;
+} mine;
+
+// Of all ranks of this process, reference too. One runs at a time.
+static size_t process, process_most;
+
+// ---- the ledger ----
+
+static void raise_peak(size_t *peak, size_t now) {
+    if (*peak < now) *peak = now;
+}
+
+static void book(MemoryCategory c, size_t bytes) {
+    mine.now[c] += bytes;
+    raise_peak(&mine.peak[c], mine.now[c]);
+    raise_peak(&process_most, process += bytes);
+    record_bytes(c, mine.now[c]);
+    if (c == MEM_REFERENCE) return;
+    mine.total += bytes;
+    raise_peak(&mine.total_peak, mine.total);
+    raise_peak(&mine.total_most, mine.total);
+}
+
+static void unbook(MemoryCategory c, size_t bytes) {
+    mine.now[c] -= bytes;
+    process -= bytes;
+    record_bytes(c, mine.now[c]);
+    if (c != MEM_REFERENCE) mine.total -= bytes;
+}
+
+size_t memory_now(MemoryCategory c) { return mine.now[c]; }
+size_t memory_peak(MemoryCategory c) { return mine.peak[c]; }
+size_t memory_peak_total(void) { return mine.total_peak; }
+size_t memory_most(void) { return mine.total_most; }
+size_t memory_process_most(void) { return process_most; }
+
+void memory_reset_peaks(void) {
+    memcpy(mine.peak, mine.now, sizeof mine.peak);
+    mine.total_peak = mine.total;
+}
+
+void memory_set_poison(bool on) { mine.poison_off = !on; }
+bool memory_poison(void) { return !mine.poison_off; }
+
+void ledger_pause(void) { mine.pauses++; }
+bool ledger_paused(void) { return mine.pauses > 0; }
+void ledger_resume(void) {
+    if (mine.pauses == 0) fault("ledger_resume without a ledger_pause");
+    mine.pauses--;
+}
+
+// ---- blocks ----
+
+static Block *new_block(size_t bytes, MemoryCategory category) {
+    Block *b = malloc(sizeof *b);
+    if (!b) fault("out of host memory: the description of a buffer of %zu bytes", bytes);
+    b->data = device_alloc(bytes + GUARD);
+    if (!b->data)
+        fault("out of memory: %zu bytes (%.1f MiB) for one buffer of %s, beside the %.1f MiB that this rank holds; "
+              "fewer ranks on one machine or GPU, a smaller batch or model, or recomputation take less",
+              bytes, (double)bytes / (1 << 20), memory_category_name[category],
+              (double)(mine.total + mine.now[MEM_REFERENCE]) / (1 << 20));
+    b->bytes = bytes;
+    b->rank = this_rank;
+    return b;
+}
+
+static void check_owner(const Block *b, const char *what) {
+    if (b->rank != this_rank)
+        fault("%s: a buffer of rank %zu (%zu bytes of %s) was given to rank %zu; an arena belongs to one rank",
+              what, b->rank, b->bytes, memory_category_name[b->category], this_rank);
+}
+
+static void write_guard(Block *b) { device_fill(b->data + b->bytes, GUARD_BYTE, GUARD); }
+
+static void check_guard(const Block *b) {
+    unsigned char guard[GUARD];
+    device_download(guard, b->data + b->bytes, GUARD);
+    for (size_t i = 0; i < GUARD; i++)
+        if (guard[i] != GUARD_BYTE)
+            fault("somebody wrote past the end of a buffer of %zu bytes of %s (byte %zu behind it)",
+                  b->bytes, memory_category_name[b->category], i);
+}
+
+// ---- arenas ----
+
+Arena arena(MemoryCategory category) {
+    return (Arena){ .category = category, .blocks = NULL };
+}
+
+// Zero bytes are a request like any other: the address is valid, nothing may be stored there.
+void *arena_alloc(Arena *a, size_t bytes) {
+    if (a->blocks) check_owner(a->blocks, "arena_alloc");
+    if (bytes > SIZE_MAX / 2) fault("arena_alloc: %zu bytes of %s", bytes, memory_category_name[a->category]);
+    Block *b = new_block(bytes, a->category);
+    b->category = ledger_paused() ? MEM_REFERENCE : a->category;
+    b->guarded = !mine.poison_off;
+    if (b->guarded) {
+        device_fill(b->data, POISON_BYTE, bytes);
+        write_guard(b);
+    }
+    book(b->category, bytes);
+    b->next = a->blocks;
+    a->blocks = b;
+    return b->data;
+}
+
+void arena_free(Arena *a) {
+    while (a->blocks) {
+        Block *b = a->blocks;
+        check_owner(b, "arena_free");
+        if (b->guarded) check_guard(b);
+        unbook(b->category, b->bytes);
+        a->blocks = b->next;
+        device_free(b->data);
+        free(b);
+    }
+}
+
+void arena_rebook(Arena *a, MemoryCategory category) {
+    a->category = category;
+    for (Block *b = a->blocks; b; b = b->next) {
+        check_owner(b, "arena_rebook");
+        if (b->category == MEM_REFERENCE) continue;            // made while the ledger was paused
+        unbook(b->category, b->bytes);
+        b->category = category;
+        book(category, b->bytes);
+    }
+}
+
+size_t arena_bytes(const Arena *a) {
+    size_t sum = 0;
+    for (const Block *b = a->blocks; b; b = b->next) sum += b->bytes;
+    return sum;
+}
+
+// ---- a rank's beginning and end ----
+
+void memory_rank_begin(void) {
+    memset(&mine, 0, sizeof mine);
+}
+
+void memory_rank_end(void) {
+    for (int c = 0; c < MEM_CATEGORIES; c++)
+        if (mine.now[c])
+            fault("leak: %zu bytes of %s are still live at the end of the rank", mine.now[c], memory_category_name[c]);
+    if (mine.pauses) fault("ledger_pause without ledger_resume: the ledger is still paused at the end of the rank");
+}

@@ -1,0 +1,131 @@
+// record.c: see record.h.
+#include "common/measure/record.h"
+#include <stdlib.h>
+#include <string.h>
+#include "common/device/device.h"
+
+const char *const event_name[EVENT_KINDS] = { "forward", "backward", "update", "collective", "send", "recv" };
+
+enum { DEPTH = 8 };
+typedef struct { uint8_t kind, number; } Doing;
+
+static _Thread_local struct {
+    bool on;
+    MemoryCategory watched;
+    RecordedEvent *events;
+    MemorySample *samples;
+    size_t n, room, samples_n, samples_room;
+    Doing doing[DEPTH];                            // what is going on, innermost last
+    size_t depth;
+    Picoseconds since;                             // start of the busy stretch
+    Picoseconds begun;                             // when mark 0 was set
+} self;
+
+static RecordedEvent *event_new(void) {
+    if (self.n == self.room) {
+        self.room = self.room ? 2 * self.room : 1024;
+        self.events = realloc(self.events, self.room * sizeof *self.events);
+        if (!self.events) fault("out of memory while recording");
+    }
+    return memset(&self.events[self.n++], 0, sizeof *self.events);
+}
+
+bool record_on(void) { return self.on && !ledger_paused(); }
+
+// Real time is the device's, and a GPU is behind the host that tells it what to do. To wait for it at every stamp would
+// change what is measured, so stamps are marks, read when all is over.
+static const Picoseconds MARK = (Picoseconds)1 << 63;
+static bool on_device(void) { return device_is_gpu() && !clock_config()->simulated; }
+
+Picoseconds record_moment(void) { return record_on() && on_device() ? MARK | device_mark() : clock_now(); }
+
+static void read_mark(Picoseconds *t) {
+    if (*t & MARK) *t = self.begun + (Picoseconds)(device_mark_seconds(*t & ~MARK) * 1e12);
+}
+
+void record_start(MemoryCategory watched) {
+    self.n = self.samples_n = self.depth = 0;
+    self.on = true;
+    self.watched = watched;
+    if (on_device()) {
+        device_mark_start();
+        self.begun = clock_now();
+    }
+    record_bytes(watched, memory_now(watched));
+}
+void record_stop(void) {
+    self.on = false;
+    for (size_t i = 0; i < self.n; i++) {
+        read_mark(&self.events[i].start);
+        read_mark(&self.events[i].end);
+        read_mark(&self.events[i].waited);
+    }
+    for (size_t i = 0; i < self.samples_n; i++) read_mark(&self.samples[i].at);
+}
+void record_free(void) {
+    free(self.events);
+    free(self.samples);
+    memset(&self, 0, sizeof self);
+}
+const RecordedEvent *record_events(size_t *n) { *n = self.n; return self.events; }
+const MemorySample *record_memory(size_t *n) { *n = self.samples_n; return self.samples; }
+
+// ---- the compute row ----
+
+static void close_stretch(void) {
+    Picoseconds end = record_moment();
+    if (self.depth == 0 || end == self.since) return;
+    Doing d = self.doing[self.depth - 1];
+    // Where nothing came between, the last stretch goes on.
+    for (size_t i = self.n; i-- > 0;) {
+        RecordedEvent *e = &self.events[i];
+        if (e->kind > EVENT_UPDATE) continue;
+        if (e->kind != d.kind || e->number != d.number || e->end != self.since) break;
+        e->end = end;
+        return;
+    }
+    RecordedEvent *e = event_new();
+    *e = (RecordedEvent){ .start = self.since, .end = end, .kind = d.kind, .number = d.number };
+}
+
+void record_enter(EventKind kind, size_t number) {
+    if (!record_on()) return;
+    close_stretch();
+    if (self.depth == DEPTH) fault("record_enter: more than %d levels", DEPTH);
+    self.doing[self.depth++] = (Doing){ (uint8_t)kind, number < NO_NUMBER ? (uint8_t)number : NO_NUMBER };
+    self.since = record_moment();
+}
+void record_leave(void) {
+    if (!record_on() || self.depth == 0) return;
+    close_stretch();
+    self.depth--;
+    self.since = record_moment();
+}
+void record_pause_compute(void) { if (record_on()) close_stretch(); }
+void record_resume_compute(void) { if (record_on()) self.since = record_moment(); }
+
+// ---- the communication row, memory ----
+
+void record_transfer(RecordedEvent e, const char *comm) {
+    if (!record_on()) return;
+    e.number = self.depth ? self.doing[self.depth - 1].number : NO_NUMBER;
+    strncpy(e.comm, comm, sizeof e.comm - 1);
+    *event_new() = e;
+}
+
+void record_bytes(MemoryCategory c, size_t bytes) {
+    if (!record_on() || c != self.watched) return;
+    Picoseconds at = record_moment();
+    MemorySample *last = self.samples_n ? &self.samples[self.samples_n - 1] : NULL;
+    if (last && last->at == at) {                  // several changes at one moment
+        if (bytes > last->high) last->high = bytes;
+        last->bytes = bytes;
+        return;
+    }
+    if (self.samples_n == self.samples_room) {
+        self.samples_room = self.samples_room ? 2 * self.samples_room : 1024;
+        self.samples = realloc(self.samples, self.samples_room * sizeof *self.samples);
+        if (!self.samples) fault("out of memory while recording");
+    }
+    self.samples[self.samples_n++] = (MemorySample){ at, bytes, bytes };
+}

@@ -1,0 +1,194 @@
+// data.c: see data.h.
+#include "common/model/data.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "common/tensor/random.h"
+
+enum { KEY_DATA = 3, KEY_LENGTH = 4 };             // beside layer.c's: what a random number is for
+
+#ifndef DEFAULT_TEXT
+#define DEFAULT_TEXT "build/text.txt"              // Markdown and sources of this tree, gathered by make
+#endif
+
+Data data_synthetic(size_t vocab, size_t context, uint64_t seed) {
+    return (Data){ .vocab = vocab, .context = context, .seed = seed, .ragged = true };
+}
+
+static unsigned char *read_whole(const char *path, size_t *bytes) {
+    FILE *f = fopen(path, "rb");
+    REQUIRE(f, "cannot read the text %s: %s; give --data FILE a readable text file", path, strerror(errno));
+    size_t room = 1 << 16, n = 0, got;
+    unsigned char *text = malloc(room);
+    while (text && (got = fread(text + n, 1, room - n, f)) > 0) {
+        n += got;
+        if (n == room) {
+            unsigned char *more = realloc(text, room *= 2);
+            if (!more) free(text);
+            text = more;
+        }
+    }
+    int wrong = ferror(f);
+    fclose(f);
+    REQUIRE(!wrong, "cannot read the text %s: it is not a readable file; give --data a text file", path);
+    if (!text) fault("out of memory while reading %s", path);
+    *bytes = n;
+    return text;
+}
+
+// A regular file is mapped, so all ranks of a node share its pages. NULL: it cannot be.
+static const unsigned char *map(const char *path, size_t *bytes) {
+    struct stat is;
+    if (stat(path, &is) != 0 || !S_ISREG(is.st_mode)) return NULL;     // to open a pipe may take what is in it
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return NULL;
+    void *p = fstat(file, &is) == 0 && is.st_size > 0 ? mmap(NULL, (size_t)is.st_size, PROT_READ, MAP_SHARED, file, 0)
+                                                         : MAP_FAILED;
+    close(file);
+    *bytes = p == MAP_FAILED ? 0 : (size_t)is.st_size;
+    return p == MAP_FAILED ? NULL : p;
+}
+
+// Is it the same text on another machine? Looks at some of its pages, so that the others need not be read.
+static uint64_t fingerprint(const unsigned char *text, size_t bytes) {
+    enum { PLACES = 64, EACH = 512 };
+    uint64_t key = random_key(0, bytes);
+    for (size_t i = 0; i < PLACES; i++)
+        for (size_t at = bytes / PLACES * i, end = at + EACH; at < end && at < bytes; at++)
+            key = random_key(key, text[at]);
+    return key;
+}
+
+// Rank 0's text for those who cannot see the file, or see another one. The others take part, and forget it.
+static void send_text(Data *d, bool missing) {
+    enum { PIECE = 1 << 20 };
+    unsigned char *scratch = host_alloc(PIECE), *whole = missing ? host_alloc(d->bytes) : NULL;
+    for (size_t at = 0, n; at < d->bytes; at += n) {
+        n = d->bytes - at < PIECE ? d->bytes - at : PIECE;
+        if (this_rank == 0) memcpy(scratch, d->text + at, n);
+        side_broadcast(scratch, n);
+        if (missing) memcpy(whole + at, scratch, n);
+    }
+    if (missing) d->text = whole;
+    free(scratch);
+}
+
+Data data_text(const char *path, size_t context, uint64_t seed) {
+    if (!path) path = DEFAULT_TEXT;
+    Data d = { .vocab = 256, .context = context, .seed = seed };
+    d.text = map(path, &d.bytes);
+    d.mapped = d.text != NULL;
+    if (this_rank == 0 && !d.mapped) d.text = read_whole(path, &d.bytes);
+    if (this_world_size > 1) {
+        struct { uint64_t print; size_t bytes; } first = { d.text ? fingerprint(d.text, d.bytes) : 0, d.bytes };
+        uint64_t mine = first.print;
+        side_broadcast(&first, sizeof first);
+        bool missing = this_rank > 0 && mine != first.print, somebody = false;
+        if (missing) data_free(&d);
+        void *all = NULL;
+        size_t *sizes = NULL;
+        side_gather(&missing, sizeof missing, &all, &sizes);
+        for (size_t r = 0; all && r < this_world_size; r++) somebody |= ((bool *)all)[r];
+        free(all);
+        free(sizes);
+        side_broadcast(&somebody, sizeof somebody);
+        d.bytes = first.bytes;
+        if (somebody) send_text(&d, missing);
+    }
+    d.train_bytes = d.bytes - d.bytes / 10;
+    REQUIRE(d.bytes - d.train_bytes > context && d.train_bytes > context,
+            "the text %s has %zu bytes, too few for --context %zu: at least %zu are needed (a tenth is held out)",
+            path, d.bytes, context, 10 * (context + 1));
+    return d;
+}
+
+void data_free(Data *d) {
+    if (d->mapped) munmap((void *)d->text, d->bytes);
+    else free((void *)d->text);
+    d->text = NULL;
+    d->mapped = false;
+}
+
+static uint64_t sequence_key(const Data *d, int what, uint64_t step, size_t n) {
+    return random_key(random_key(random_key(d->seed, (uint64_t)what), step), n);
+}
+// How many targets of a sequence count: all of them, or, ragged, between half and all.
+static size_t counted(const Data *d, uint64_t step, size_t n) {
+    return d->ragged ? d->context - sequence_key(d, KEY_LENGTH, step, n) % (d->context / 2 + 1) : d->context;
+}
+size_t data_count(const Data *d, uint64_t step, size_t first, size_t B) {
+    size_t tokens = 0;
+    for (size_t n = first; n < first + B; n++) tokens += counted(d, step, n);
+    return tokens;
+}
+
+// Uploads B sequences of `context` tokens. Token t of a sequence is byte[t], its target byte[t+1].
+static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targets, size_t B) {
+    size_t M = B * d->context;
+    int *device_tokens = ints_new(a, M), *device_targets = ints_new(a, M);
+    ints_upload(device_tokens, tokens, M);
+    ints_upload(device_targets, targets, M);
+    return (Batch){ .B = B, .T = d->context, .tokens = device_tokens, .targets = device_targets };
+}
+
+Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, double token_weight) {
+    size_t T = d->context;
+    int *tokens = host_alloc((B * T + 1) * sizeof(int)), *targets = host_alloc((B * T + 1) * sizeof(int));
+    for (size_t s = 0; s < B; s++) {
+        uint64_t key = sequence_key(d, KEY_DATA, step, first + s);
+        size_t start = d->text ? key % (d->train_bytes - T) : 0, end = counted(d, step, first + s);
+        for (size_t t = 0; t <= T; t++) {
+            int word = d->text ? d->text[start + t] : (int)(random_key(key, t) % d->vocab);
+            if (t < T) tokens[s * T + t] = word;
+            if (t > 0) targets[s * T + t - 1] = t <= end ? word : -1;
+        }
+    }
+    Batch b = upload(d, a, tokens, targets, B);
+    b.first_sequence = first;
+    b.step = step;
+    b.token_weight = token_weight;
+    b.training = true;
+    free(tokens);
+    free(targets);
+    return b;
+}
+
+Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, size_t global) {
+    return data_micro_batch(d, a, step, first, B, 1 / (double)data_count(d, step, 0, global));
+}
+
+size_t data_eval_windows(const Data *d) {
+    if (!d->text) fault("synthetic tokens have no held-out text");
+    return (d->bytes - d->train_bytes - 1) / d->context;
+}
+
+Batch data_eval_batch(const Data *d, Arena *a, size_t first, size_t B, size_t some) {
+    size_t T = d->context, all = data_eval_windows(d);
+    int *tokens = host_alloc((B * T + 1) * sizeof(int)), *targets = host_alloc((B * T + 1) * sizeof(int));
+    if (first + B > some || some > all) fault("%zu windows from %zu on, of %zu out of %zu", B, first, some, all);
+    for (size_t i = 0; i < B * T; i++) {
+        size_t at = d->train_bytes + (first + i / T) * all / some * T + i % T;
+        tokens[i] = d->text[at];
+        targets[i] = d->text[at + 1];
+    }
+    Batch b = upload(d, a, tokens, targets, B);
+    b.token_weight = 1 / (double)(B * T);
+    free(tokens);
+    free(targets);
+    return b;
+}
+
+double data_byte_entropy(const Data *d) {
+    size_t count[256] = {0}, n = d->bytes - d->train_bytes;
+    for (size_t i = d->train_bytes; i < d->bytes; i++) count[d->text[i]]++;
+    double entropy = 0;
+    for (size_t c = 0; c < 256; c++)
+        if (count[c]) entropy -= (double)count[c] / (double)n * log((double)count[c] / (double)n);
+    return entropy;
+}

@@ -1,0 +1,363 @@
+// layer.c: parameters and units; the unsplit layers, which are the reference of everything; the plain walk.
+// See layer.h.
+#include "common/model/layer.h"
+#include <stdlib.h>
+#include <string.h>
+#include "common/tensor/random.h"
+#include "common/measure/record.h"
+
+enum { KEY_WEIGHTS = 1, KEY_DROPOUT = 2 };         // first coordinate of every random number: what it is for
+
+// ---------------------------------------------------------------- parameters and units
+
+size_t param_local_rows(const Param *p) { return p->cut == CUT_ROWS ? range_size(p->part) : p->rows; }
+size_t param_local_cols(const Param *p) { return p->cut == CUT_COLS ? p->blocks * range_size(p->part) : p->cols; }
+
+size_t param_global_index(const Param *p, size_t i) {
+    if (p->cut == WHOLE) return i;
+    if (p->cut == CUT_ROWS) return p->part.lo * p->cols + i;
+    size_t width = range_size(p->part), local = p->blocks * width;
+    size_t row = i / local, block = i % local / width, col = i % width;
+    return row * p->cols + block * (p->cols / p->blocks) + p->part.lo + col;
+}
+
+static Tensor param_view(const Param *p, Tensor unit) {
+    if (!unit.data) return (Tensor){0};
+    size_t rows = param_local_rows(p), cols = param_local_cols(p);
+    return tensor_reshape(tensor_flat_range(unit, p->offset, p->offset + rows * cols), rows, cols);
+}
+
+void unit_attach_weights(Unit *u, Tensor w) {
+    u->w = w;
+    for (size_t i = 0; i < u->n_params; i++) u->params[i].w = param_view(&u->params[i], w);
+    if (u->tied_use) unit_attach_weights(u->tied_use, w);
+}
+
+void unit_attach_gradients(Unit *u, Tensor g) {
+    u->g = g;
+    for (size_t i = 0; i < u->n_params; i++) u->params[i].g = param_view(&u->params[i], g);
+}
+
+void unit_zero_gradients(Unit *u) {
+    u->own_gradient_empty = true;
+    for (size_t i = 0; i < u->n_params; i++) u->params[i].gradient_empty = true;
+}
+
+void unit_initialize(Unit *u, Tensor w, Range range, uint64_t seed) {
+    real *values = host_alloc(range_size(range) * sizeof(real));
+    uint64_t weights = random_key(seed, KEY_WEIGHTS);
+    for (size_t p = 0; p < u->n_params; p++) {
+        const Param *q = &u->params[p];
+        uint64_t tensor = random_key(weights, q->number);
+        size_t n = param_local_rows(q) * param_local_cols(q);
+        size_t lo = range.lo > q->offset ? range.lo : q->offset;
+        size_t hi = range.hi < q->offset + n ? range.hi : q->offset + n;
+        for (size_t i = lo; i < hi; i++) {
+            uint64_t key = random_key(tensor, param_global_index(q, i - q->offset));
+            values[i - range.lo] = (real)(q->mean + q->deviation * random_normal(key));
+        }
+    }
+    tensor_upload(w, values);
+    free(values);
+}
+
+Saved saved_new(void) {
+    return (Saved){ .arena = arena(MEM_ACTIVATIONS), .attention = arena(MEM_ACTIVATIONS) };
+}
+void saved_free(Saved *s) {
+    arena_free(&s->arena);
+    arena_free(&s->attention);
+}
+void saved_tensor(Saved *s, int name, size_t rows, size_t cols) {
+    s->t[name] = tensor_new(&s->arena, rows, cols);
+}
+
+// ---------------------------------------------------------------- pieces
+
+Dropout layer_dropout(const Layer *l, const Batch *b, int site) {
+    uint64_t key = random_key(random_key(l->config->seed, KEY_DROPOUT), b->step);
+    key = random_key(random_key(key, l->number), (uint64_t)site);
+    return (Dropout){ .key = key, .p = b->training ? l->config->dropout : 0, .row0 = b->first_sequence * b->T };
+}
+
+void linear(Tensor y, Tensor x, const Param *w) { op_matmul(y, x, w->w); }
+
+// A contribution is finished from zero and added once, so that its bits do not depend on what was there before. The
+// first one after zeroing is written in place.
+static Tensor contribution(const Param *p, Arena *scratch) {
+    return p->gradient_empty ? p->g : tensor_new(scratch, p->g.rows, p->g.cols);
+}
+static void add_contribution(Param *p, Tensor c) {
+    if (!p->gradient_empty) op_add(p->g, p->g, c);
+    p->gradient_empty = false;
+}
+
+void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy) {
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor dw = contribution(w, &scratch);
+    op_matmul_tn(dw, x, dy);                       // dW[K,N] = x[M,K]^T dy[M,N]
+    add_contribution(w, dw);
+    if (bias) {
+        Tensor db = contribution(bias, &scratch);
+        op_sum_rows(db, dy);
+        add_contribution(bias, db);
+    }
+    arena_free(&scratch);
+}
+
+void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy) {
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor dgain = contribution(gain, &scratch), dbias = contribution(bias, &scratch);
+    op_layer_norm_grads(dgain, dbias, x, stats, dy);
+    add_contribution(gain, dgain);
+    add_contribution(bias, dbias);
+    arena_free(&scratch);
+}
+
+// ---------------------------------------------------------------- embedding: y = dropout(wte[token] + wpe[position])
+
+static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    (void)x; (void)s;                              // nothing is kept: backward reads the tokens again
+    op_embed_tokens(y, l->units[0]->params[0].w, b->tokens, l->vocab.lo);
+    op_add_positions(y, y, l->units[1]->params[0].w, b->T);
+    op_dropout(y, y, layer_dropout(l, b, SITE_EMBEDDING));
+}
+
+void embedding_gradients(Layer *l, const Batch *b, Tensor dy) {
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor d = tensor_new(&scratch, dy.rows, dy.cols);
+    op_dropout(d, dy, layer_dropout(l, b, SITE_EMBEDDING));
+    Param *wte = &l->units[0]->params[0], *wpe = &l->units[1]->params[0];
+    Tensor dwte = contribution(wte, &scratch), dwpe = contribution(wpe, &scratch);
+    op_embed_tokens_grad(dwte, b->tokens, d, l->vocab.lo);
+    op_add_positions_grad(dwpe, d, b->T);
+    add_contribution(wte, dwte);
+    add_contribution(wpe, dwpe);
+    arena_free(&scratch);
+}
+
+static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    (void)x; (void)dx; (void)s;                    // tokens have no gradient
+    embedding_gradients(l, b, dy);
+}
+
+const LayerKind layer_embedding = { "embedding", embedding_forward, embedding_backward, NULL, NULL };
+
+// ---------------------------------------------------------------- attention, over the heads that are mine
+
+static Tensor heads_of(const Layer *l, Tensor qkv, int which) {        // q, k or v: [B*T, my heads * D]
+    size_t width = range_size(l->heads) * (l->config->width / l->config->heads);
+    return tensor_col_range(qkv, (size_t)which * width, (size_t)(which + 1) * width);
+}
+static real score_scale(const Layer *l) {
+    return (real)(1 / __builtin_sqrt((double)(l->config->width / l->config->heads)));
+}
+static void dropped(const Layer *l, const Batch *b, Tensor y, Tensor x) {
+    Dropout d = layer_dropout(l, b, SITE_ATTENTION);
+    op_dropout_heads(y, x, d.key, d.p, b->first_sequence, b->B, range_size(l->heads), l->heads.lo);
+}
+
+void attention_probabilities(const Layer *l, const Batch *b, Saved *s) {
+    size_t heads = range_size(l->heads);
+    s->t[S_PROBS] = tensor_new(&s->attention, b->B * heads * b->T, b->T);          // [B*H/tp*T, T]
+    op_heads_scores(s->t[S_PROBS], heads_of(l, s->t[S_QKV], 0), heads_of(l, s->t[S_QKV], 1), b->B, heads);
+    op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], score_scale(l));
+    s->t[S_DROPPED] = s->t[S_PROBS];                                               // without dropout they are one
+    if (layer_dropout(l, b, SITE_ATTENTION).p == 0) return;
+    s->t[S_DROPPED] = tensor_new(&s->attention, b->B * heads * b->T, b->T);
+    dropped(l, b, s->t[S_DROPPED], s->t[S_PROBS]);
+}
+
+void attention_forward(const Layer *l, const Batch *b, Saved *s) {
+    attention_probabilities(l, b, s);
+    op_heads_mix(s->t[S_MIX], s->t[S_DROPPED], heads_of(l, s->t[S_QKV], 2), b->B, range_size(l->heads));
+}
+
+void attention_backward(const Layer *l, const Batch *b, Tensor dqkv, Tensor dmix, Saved *s) {
+    size_t heads = range_size(l->heads);
+    Tensor q = heads_of(l, s->t[S_QKV], 0), k = heads_of(l, s->t[S_QKV], 1), v = heads_of(l, s->t[S_QKV], 2);
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor dp = tensor_new(&scratch, s->t[S_PROBS].rows, b->T);
+    op_heads_mix_t(heads_of(l, dqkv, 2), s->t[S_DROPPED], dmix, b->B, heads);      // dV = P^T dO
+    op_heads_scores(dp, dmix, v, b->B, heads);                                     // dP = dO V^T
+    dropped(l, b, dp, dp);
+    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(l));             // dS
+    op_heads_mix(heads_of(l, dqkv, 0), dp, k, b->B, heads);                        // dQ = dS K
+    op_heads_mix_t(heads_of(l, dqkv, 1), dp, q, b->B, heads);                      // dK = dS^T Q
+    arena_free(&scratch);
+}
+
+// ---------------------------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
+// The twin of these two functions, with parts of the weights and four all-reduces, is in chapter 03: compare them.
+
+static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    Param *p = l->units[0]->params;
+    size_t M = b->B * b->T, C = l->config->width, A = range_size(l->heads) * (C / l->config->heads), F = p[FC_W].w.cols;
+
+    saved_tensor(s, S_LN1, M, C); saved_tensor(s, S_STATS1, M, 2);
+    op_layer_norm(s->t[S_LN1], s->t[S_STATS1], x, p[LN1_GAIN].w, p[LN1_BIAS].w);
+    saved_tensor(s, S_QKV, M, 3 * A);                                              // [B*T, 3C]: q | k | v
+    linear(s->t[S_QKV], s->t[S_LN1], &p[QKV_W]);
+    op_add_bias(s->t[S_QKV], s->t[S_QKV], p[QKV_B].w);
+    saved_tensor(s, S_MIX, M, A);                                                  // [B*T, C]: the heads side by side
+    attention_forward(l, b, s);
+    saved_tensor(s, S_MIDDLE, M, C);
+    Tensor middle = s->t[S_MIDDLE];
+    linear(middle, s->t[S_MIX], &p[PROJ_W]);
+    op_add_bias(middle, middle, p[PROJ_B].w);
+    op_dropout(middle, middle, layer_dropout(l, b, SITE_MIDDLE));
+    op_add(middle, x, middle);
+
+    saved_tensor(s, S_LN2, M, C); saved_tensor(s, S_STATS2, M, 2);
+    op_layer_norm(s->t[S_LN2], s->t[S_STATS2], middle, p[LN2_GAIN].w, p[LN2_BIAS].w);
+    saved_tensor(s, S_FC, M, F); saved_tensor(s, S_ACT, M, F);                     // [B*T, 4C] each
+    linear(s->t[S_FC], s->t[S_LN2], &p[FC_W]);
+    op_add_bias(s->t[S_FC], s->t[S_FC], p[FC_B].w);
+    op_gelu(s->t[S_ACT], s->t[S_FC]);
+    linear(y, s->t[S_ACT], &p[OUT_W]);
+    op_add_bias(y, y, p[OUT_B].w);
+    op_dropout(y, y, layer_dropout(l, b, SITE_OUT));
+    op_add(y, middle, y);
+}
+
+static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    Param *p = l->units[0]->params;
+    size_t M = b->B * b->T, C = l->config->width;
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor d = tensor_new(&scratch, M, C), dnorm = tensor_new(&scratch, M, C), dmiddle = tensor_new(&scratch, M, C);
+    Tensor dfc = tensor_new(&scratch, M, s->t[S_FC].cols);
+    Tensor dmix = tensor_new(&scratch, M, s->t[S_MIX].cols), dqkv = tensor_new(&scratch, M, s->t[S_QKV].cols);
+
+    op_dropout(d, dy, layer_dropout(l, b, SITE_OUT));
+    linear_gradients(&p[OUT_W], &p[OUT_B], s->t[S_ACT], d);
+    op_matmul_nt(dfc, d, p[OUT_W].w);
+    op_gelu_backward(dfc, s->t[S_FC], dfc);
+    linear_gradients(&p[FC_W], &p[FC_B], s->t[S_LN2], dfc);
+    op_matmul_nt(dnorm, dfc, p[FC_W].w);
+    norm_gradients(&p[LN2_GAIN], &p[LN2_BIAS], s->t[S_MIDDLE], s->t[S_STATS2], dnorm);
+    op_layer_norm_backward(dmiddle, s->t[S_MIDDLE], s->t[S_STATS2], p[LN2_GAIN].w, dnorm);
+    op_add(dmiddle, dy, dmiddle);                                                  // the residual path
+
+    op_dropout(d, dmiddle, layer_dropout(l, b, SITE_MIDDLE));
+    linear_gradients(&p[PROJ_W], &p[PROJ_B], s->t[S_MIX], d);
+    op_matmul_nt(dmix, d, p[PROJ_W].w);
+    attention_backward(l, b, dqkv, dmix, s);
+    linear_gradients(&p[QKV_W], &p[QKV_B], s->t[S_LN1], dqkv);
+    op_matmul_nt(dnorm, dqkv, p[QKV_W].w);
+    norm_gradients(&p[LN1_GAIN], &p[LN1_BIAS], x, s->t[S_STATS1], dnorm);
+    op_layer_norm_backward(dx, x, s->t[S_STATS1], p[LN1_GAIN].w, dnorm);
+    op_add(dx, dmiddle, dx);
+    arena_free(&scratch);
+}
+
+void block_shed(Saved *s) { arena_free(&s->attention); }
+void block_rebuild(Layer *l, const Batch *b, Saved *s) { attention_probabilities(l, b, s); }
+
+const LayerKind layer_block = { "block", block_forward, block_backward, block_shed, block_rebuild };
+
+// ---------------------------------------------------------------- head: last norm, logits = norm(x) wte^T, losses
+
+static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
+    size_t M = b->B * b->T;
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor max = tensor_new(&scratch, M, 1), picked = tensor_new(&scratch, M, 1);
+    saved_tensor(s, S_LN, M, l->config->width); saved_tensor(s, S_STATS, M, 2);
+    saved_tensor(s, S_LOGITS, M, range_size(l->vocab)); saved_tensor(s, S_SUM, M, 1);
+
+    op_layer_norm(s->t[S_LN], s->t[S_STATS], x, p[0].w, p[1].w);
+    op_matmul_nt(s->t[S_LOGITS], s->t[S_LN], wte->w);
+    op_row_max(max, s->t[S_LOGITS]);
+    op_pick_target(picked, s->t[S_LOGITS], b->targets, l->vocab.lo);
+    op_exp_sum(s->t[S_SUM], s->t[S_LOGITS], max);
+    op_token_loss(y, picked, max, s->t[S_SUM], b->targets);
+    arena_free(&scratch);
+}
+
+static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor dnorm = tensor_new(&scratch, dx.rows, dx.cols);
+    Tensor dlogits = s->t[S_LOGITS];                                               // in place: logits are done with
+    op_cross_entropy_backward(dlogits, s->t[S_SUM], b->targets, dy, l->vocab.lo);
+    linear_gradients(wte, NULL, dlogits, s->t[S_LN]);                              // dwte[V,C] = dlogits^T norm(x)
+    op_matmul(dnorm, dlogits, wte->w);
+    norm_gradients(&p[0], &p[1], x, s->t[S_STATS], dnorm);
+    op_layer_norm_backward(dx, x, s->t[S_STATS], p[0].w, dnorm);
+    arena_free(&scratch);
+}
+
+const LayerKind layer_head = { "head", head_forward, head_backward, NULL, NULL };
+
+Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
+    Layer *inner = host_alloc(sizeof *inner);
+    *inner = *l;
+    l->kind = kind;
+    l->comm = comm;
+    l->inner = inner;
+    return inner;
+}
+
+// ---------------------------------------------------------------- the plain walk
+
+ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
+    record_enter(EVENT_FORWARD, b->number);
+    ActivationStash *f = host_alloc(sizeof *f);
+    f->n = n;
+    f->x = x;
+    f->layer = host_alloc(n * sizeof *f->layer);
+    for (size_t i = 0; i < n; i++) {
+        f->layer[i].arena = arena(MEM_ACTIVATIONS);
+        f->layer[i].y = i + 1 == n ? y : tensor_new(&f->layer[i].arena, b->B * b->T, layers[i].output_cols);
+        f->layer[i].saved = saved_new();
+        layer_forward(&layers[i], b, x, f->layer[i].y, &f->layer[i].saved);
+        x = f->layer[i].y;
+    }
+    record_leave();
+    return f;
+}
+
+void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx) {
+    record_enter(EVENT_BACKWARD, b->number);
+    Arena incoming = arena(MEM_WORKSPACE);         // holds dy, once it is ours
+    for (size_t i = n; i-- > 0;) {
+        Arena outgoing = arena(MEM_WORKSPACE);
+        Tensor x = i ? f->layer[i - 1].y : f->x;
+        Tensor d = i ? tensor_new(&outgoing, x.rows, x.cols) : dx;
+        layer_backward(&layers[i], b, x, dy, d, &f->layer[i].saved);
+        saved_free(&f->layer[i].saved);
+        arena_free(&f->layer[i].arena);            // y of this layer: the layer above has read it
+        arena_free(&incoming);
+        incoming = outgoing;
+        dy = d;
+    }
+    arena_free(&incoming);
+    activation_stash_free(f);
+    record_leave();
+}
+
+void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
+    record_enter(EVENT_FORWARD, b->number);
+    Arena incoming = arena(MEM_ACTIVATIONS);       // holds x, once it is ours
+    for (size_t i = 0; i < n; i++) {
+        Arena outgoing = arena(MEM_ACTIVATIONS);
+        Saved saved = saved_new();
+        Tensor out = i + 1 == n ? y : tensor_new(&outgoing, b->B * b->T, layers[i].output_cols);
+        layer_forward(&layers[i], b, x, out, &saved);
+        saved_free(&saved);
+        arena_free(&incoming);
+        incoming = outgoing;
+        x = out;
+    }
+    arena_free(&incoming);
+    record_leave();
+}
+
+void activation_stash_free(ActivationStash *f) {
+    for (size_t i = 0; i < f->n; i++) {
+        saved_free(&f->layer[i].saved);
+        arena_free(&f->layer[i].arena);
+    }
+    free(f->layer);
+    free(f);
+}

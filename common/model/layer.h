@@ -1,0 +1,150 @@
+// layer.h: a model is a list of layers. This one idea makes every technique compose: data parallelism reduces the
+// gradients of the list, a pipeline stage is a sub-list, tensor parallelism replaces layers by layers of the same
+// interface that hold a part and talk inside, ZeRO and recomputation wrap a layer in a layer that gathers or computes
+// again before it steps inside.
+//
+// Shapes: B sequences, T positions, C width, H heads, V words. A layer maps x [B*T, C] to y [B*T, C]; the embedding has
+// no x (its input is the batch's tokens), and the head's y is [B*T, 1], one loss a token.
+#ifndef LAYER_H
+#define LAYER_H
+#include "common/comm/comm.h"
+#include "common/tensor/ops.h"
+
+typedef struct {
+    size_t layers, width, heads, context, vocab;   // L blocks, C, H, longest T, V
+    double dropout;                                // probability of dropping an element, 0 <= p < 1
+    uint64_t seed;                                 // of initial weights and dropout
+} ModelConfig;
+
+// ---- What a layer may know of the world: one micro-batch. ----
+typedef struct {
+    size_t B, T;                                   // sequences, positions of each
+    const int *tokens, *targets;                   // [B*T] each; a negative target is not counted
+    size_t first_sequence;                         // the global number of sequence 0: the key of its dropout
+    uint64_t step;
+    double token_weight;                           // 1 / counted tokens of the whole global batch: the head's dy
+    bool training;                                 // dropout on
+    size_t number;                                 // among the micro-batches of a step: for pictures
+} Batch;
+
+// ---- Parameters ----
+typedef enum { WHOLE, CUT_COLS, CUT_ROWS } Cut;
+typedef struct {
+    char name[40];                                 // Hugging Face's name, "h.0.attn.c_attn.weight"
+    size_t number;                                 // its place in the whole model's order of tensors
+    size_t rows, cols;                             // of the whole tensor
+    bool vector;                                   // a bias or a gain: rows is 1, its shape is [cols]
+    Cut cut;                                       // what this rank holds: everything, or `part` of columns or rows;
+    size_t blocks;                                 // columns are cut in each of `blocks` equal blocks (q | k | v: 3)
+    Range part;                                    // (within one block)
+    double mean, deviation;                        // of its initial values
+    bool decay;                                    // weight decay applies: matrices, not biases and gains
+    bool counted;                                  // my elements enter the gradient norm (false: another rank's do)
+    size_t offset;                                 // of its first local element in its unit
+    Tensor w, g;                                   // my part [local rows, local cols]; data NULL while absent
+    bool gradient_empty;                                    // nothing was added to g since it was zeroed
+} Param;
+size_t param_local_rows(const Param *p);
+size_t param_local_cols(const Param *p);
+// Where local element i stands in the flattened whole tensor. Initial values, comparison and export use this one map.
+size_t param_global_index(const Param *p, size_t i);
+
+// A unit is what is gathered, reduced and sharded as one piece: an embedding table, a block, the last norm.
+typedef struct Unit {
+    Param *params;
+    size_t n_params;
+    size_t size;                                   // local elements
+    Tensor w, g;                                   // [1, size], parameters one after another; data NULL while absent
+    struct Unit *tied_use;                         // its second use on the same rank: same weights, own gradient
+    struct Unit *tied_to;                          // the reverse of tied_use
+    bool tied_copy;                                // a second copy on another pipeline stage: the norm skips it
+    Range own;                                     // whose final gradient, update and state are mine; all without ZeRO
+    Tensor own_w, own_g;                           // [1, own]: views of w and g, or buffers of their own
+    bool own_gradient_empty;                             // nothing was added to an own_g of its own since it was zeroed
+    Tensor m, v;                                   // [1, own]: optimizer state, absent under SGD
+} Unit;
+void unit_attach_weights(Unit *u, Tensor w);       // w [1, size], or {0}: sets the views, its tied use's, too
+void unit_attach_gradients(Unit *u, Tensor g);
+void unit_zero_gradients(Unit *u);                 // marks every gradient fresh: the first contribution overwrites
+void unit_initialize(Unit *u, Tensor w, Range range, uint64_t seed);   // w [1, range]: these elements' initial values
+
+// ---- What forward keeps for backward: one object per layer and micro-batch. ----
+enum { SAVED_TENSORS = 12 };
+typedef struct {
+    Tensor t[SAVED_TENSORS];                       // each kind of layer names its own
+    Arena arena, attention;                        // attention: the [T, T] items, which selective recomputation sheds
+} Saved;
+Saved saved_new(void);
+void saved_free(Saved *s);
+
+// ---- Layers ----
+typedef struct Layer Layer;
+typedef struct {
+    const char *name;
+    void (*forward)(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
+    // dx is overwritten; empty for the embedding.
+    void (*backward)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
+    void (*shed)(Saved *s);                        // drops what rebuild can compute again; NULL: nothing
+    void (*rebuild)(Layer *l, const Batch *b, Saved *s);
+} LayerKind;
+struct Layer {
+    const LayerKind *kind;
+    const ModelConfig *config;
+    size_t number;                                 // 0 embedding, 1..L blocks, L+1 head: a coordinate of dropout
+    size_t output_cols;                            // y is [B*T, output_cols]
+    Unit *units[2];                                // embedding: wte, wpe; block: its own; head: last norm, wte (tied)
+    size_t n_units;
+    Range heads, vocab;                            // which heads and words are mine; all of them in the unsplit layers
+    Comm *comm;                                    // whom this layer talks to; NULL in the unsplit layers
+    Layer *inner;                                  // the wrapped layer; NULL in plain layers
+    void *technique;                               // what who wrapped it keeps, where comm is not enough
+};
+static inline void layer_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    l->kind->forward(l, b, x, y, s);
+}
+static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    l->kind->backward(l, b, x, dy, dx, s);
+}
+
+// Puts a layer around l: l becomes `kind`, with `comm` to talk to and what l was as its inner layer. Returns that.
+Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm);
+
+// The unsplit layers: the reference of every split one.
+extern const LayerKind layer_embedding, layer_block, layer_head;
+
+// Names of a block's parameters and of what it saves, for its twin in chapter 03.
+enum { LN1_GAIN, LN1_BIAS, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_GAIN, LN2_BIAS, FC_W, FC_B, OUT_W, OUT_B, BLOCK_PARAMS };
+enum { S_LN1, S_STATS1, S_QKV, S_PROBS, S_DROPPED, S_MIX, S_MIDDLE, S_LN2, S_STATS2, S_FC, S_ACT };    // block
+enum { S_LN, S_STATS, S_LOGITS, S_SUM };                                                       // head
+enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_MIDDLE, SITE_OUT };                                // a layer's dropout
+
+// ---- Pieces that both twins are made of. ----
+Dropout layer_dropout(const Layer *l, const Batch *b, int site);                 // for rows [B*T] and all columns
+void linear(Tensor y, Tensor x, const Param *w);                                 // y = x w
+void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy);               // adds to w.g and bias.g (or NULL)
+void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy);
+void attention_probabilities(const Layer *l, const Batch *b, Saved *s);          // S_PROBS and S_DROPPED from S_QKV
+void attention_forward(const Layer *l, const Batch *b, Saved *s);                // S_MIX from S_QKV
+void attention_backward(const Layer *l, const Batch *b, Tensor dqkv, Tensor dmix, Saved *s);
+void block_shed(Saved *s);
+void block_rebuild(Layer *l, const Batch *b, Saved *s);
+void embedding_gradients(Layer *l, const Batch *b, Tensor dy);                   // wte and wpe
+void saved_tensor(Saved *s, int name, size_t rows, size_t cols);
+
+// ---- The plain walk over a list of layers. ----
+// What one micro-batch keeps on one stage between its forward and its backward.
+typedef struct {
+    size_t n;
+    Tensor x;                                      // input of the first layer; owned by who called
+    struct { Tensor y; Arena arena; Saved saved; } *layer;   // y of every layer but the last, which is the caller's
+} ActivationStash;
+// y: the last layer's output, the caller's memory. The flight keeps x (which must live until backward) and allocates
+// the rest.
+ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y);
+// Frees every output and saved object as soon as its layer is done, and the flight. dx empty: the first layer is the
+// embedding.
+void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx);
+void activation_stash_free(ActivationStash *f);                       // without a backward
+// Where no backward comes: a layer's output lives until the next one has read it, nothing else is kept.
+void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y);
+#endif

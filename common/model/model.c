@@ -1,0 +1,274 @@
+// model.c: the unsplit GPT-2 as a list of layers, and what every technique asks of a model. See model.h.
+#include "common/model/model.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---------------------------------------------------------------- description
+
+enum { MOST_LAYERS = 1 << 16, MOST_WIDTH = 1 << 20, MOST_CONTEXT = 1 << 20 };      // no count of elements overflows
+
+void config_require(const ModelConfig *c) {
+    REQUIRE(c->layers && c->width && c->heads && c->context && c->vocab,
+            "a model needs at least one layer, head, column, position and word");
+    REQUIRE(c->layers <= MOST_LAYERS && c->width <= MOST_WIDTH && c->context <= MOST_CONTEXT,
+            "a model has at most %d layers, %d columns and %d positions, not %zu, %zu and %zu",
+            MOST_LAYERS, MOST_WIDTH, MOST_CONTEXT, c->layers, c->width, c->context);
+    REQUIRE(c->width % c->heads == 0, "width %zu does not divide into %zu heads: choose --width as a multiple of "
+            "--heads", c->width, c->heads);
+    REQUIRE(c->dropout >= 0 && c->dropout < 1, "dropout must be at least 0 and less than 1, not %g", c->dropout);
+}
+size_t config_parameters(const ModelConfig *c) {
+    size_t C = c->width;
+    return c->vocab * C + c->context * C + c->layers * (12 * C * C + 13 * C) + 2 * C;
+}
+size_t config_tensors(const ModelConfig *c) { return 2 + BLOCK_PARAMS * c->layers + 2; }
+
+static Unit unit_new(size_t n_params) {
+    return (Unit){ .params = host_alloc(n_params * sizeof(Param)), .n_params = n_params };
+}
+// Initial weights: 0.02 at GPT-2's width 768, and as 1/sqrt(C) at others, so that small models have signal too. Biases
+// are not zero and gains not one, so that a fault in their handling shows from the first step. rows 0: a vector.
+static Param param(const ModelConfig *c, size_t number, size_t rows, size_t cols, double mean, double deviation) {
+    return (Param){ .number = number, .rows = rows ? rows : 1, .cols = cols, .vector = rows == 0, .cut = WHOLE,
+                    .blocks = 1, .mean = mean, .deviation = deviation * sqrt(768.0 / (double)c->width),
+                    .decay = rows > 0, .counted = true };
+}
+static Unit unit_table(const ModelConfig *c, size_t number, const char *name, size_t rows) {
+    Unit u = unit_new(1);
+    u.params[0] = param(c, number, rows, c->width, 0, 0.02);
+    snprintf(u.params[0].name, sizeof u.params[0].name, "%s", name);
+    return u;
+}
+static Unit unit_last_norm(const ModelConfig *c) {
+    Unit u = unit_new(2);
+    for (size_t i = 0; i < 2; i++) {
+        u.params[i] = param(c, 2 + BLOCK_PARAMS * c->layers + i, 0, c->width, i ? 0 : 1, 0.02);
+        snprintf(u.params[i].name, sizeof u.params[i].name, "ln_f.%s", i ? "bias" : "weight");
+    }
+    return u;
+}
+static Unit unit_block(const ModelConfig *c, size_t block) {
+    // rows and cols in units of C; rows 0: a vector
+    static const struct { const char *name; size_t rows, cols, blocks; } shape[BLOCK_PARAMS] = {
+        { "ln_1.weight", 0, 1, 1 },        { "ln_1.bias", 0, 1, 1 },
+        { "attn.c_attn.weight", 1, 3, 3 }, { "attn.c_attn.bias", 0, 3, 3 },
+        { "attn.c_proj.weight", 1, 1, 1 }, { "attn.c_proj.bias", 0, 1, 1 },
+        { "ln_2.weight", 0, 1, 1 },        { "ln_2.bias", 0, 1, 1 },
+        { "mlp.c_fc.weight", 1, 4, 1 },    { "mlp.c_fc.bias", 0, 4, 1 },
+        { "mlp.c_proj.weight", 4, 1, 1 },  { "mlp.c_proj.bias", 0, 1, 1 },
+    };
+    Unit u = unit_new(BLOCK_PARAMS);
+    for (size_t i = 0; i < BLOCK_PARAMS; i++) {
+        bool gain = i == LN1_GAIN || i == LN2_GAIN, into_residual = i == PROJ_W || i == OUT_W;
+        double deviation = into_residual ? 0.02 / sqrt(2.0 * (double)c->layers) : 0.02;  // GPT-2's scaling by depth
+        u.params[i] = param(c, 2 + BLOCK_PARAMS * block + i, shape[i].rows * c->width, shape[i].cols * c->width,
+                            gain ? 1 : 0, deviation);
+        u.params[i].blocks = shape[i].blocks;
+        snprintf(u.params[i].name, sizeof u.params[i].name, "h.%zu.%s", block, shape[i].name);
+    }
+    return u;
+}
+
+Model *model_describe(const ModelConfig *c, Range layers) {
+    Model *m = host_alloc(sizeof *m);
+    size_t L = c->layers;
+    m->config = *c;
+    m->parameters = arena(MEM_PARAMETERS); m->gradients = arena(MEM_GRADIENTS);
+    m->optimizer = arena(MEM_OPTIMIZER);   m->buffers = arena(MEM_COMMUNICATION);
+    m->n_layers = range_size(layers);
+    m->layers = host_alloc(m->n_layers * sizeof(Layer));
+    m->units = host_alloc((m->n_layers + 3) * sizeof(Unit));     // the embedding brings two, the head two
+    for (size_t i = 0; i < m->n_layers; i++) {
+        size_t n = layers.lo + i;
+        Layer *l = &m->layers[i];
+        *l = (Layer){ .config = &m->config, .number = n, .output_cols = n == L + 1 ? 1 : c->width,
+                      .heads = {0, c->heads}, .vocab = {0, c->vocab} };
+        l->kind = n == 0 ? &layer_embedding : n == L + 1 ? &layer_head : &layer_block;
+        Unit *u = &m->units[m->n_units];
+        if (n == 0) {
+            u[0] = unit_table(c, 0, "wte.weight", c->vocab);
+            u[1] = unit_table(c, 1, "wpe.weight", c->context);
+        } else if (n == L + 1) {
+            u[0] = unit_last_norm(c);
+            u[1] = unit_table(c, 0, "wte.weight", c->vocab);
+        } else {
+            u[0] = unit_block(c, n - 1);
+        }
+        l->n_units = n == 0 || n == L + 1 ? 2 : 1;
+        for (size_t k = 0; k < l->n_units; k++) l->units[k] = &u[k];
+        m->n_units += l->n_units;
+    }
+    Unit *first = model_wte(m), *last = model_wte_head(m);
+    if (first && last) { first->tied_use = last; last->tied_to = first; }        // same weights, two gradients
+    else if (last) last->tied_copy = true;                                       // the other copy is on the first stage
+    return m;
+}
+
+Unit *model_wte(Model *m) { return m->layers[0].number == 0 ? m->layers[0].units[0] : NULL; }
+Unit *model_wte_head(Model *m) {
+    Layer *l = &m->layers[m->n_layers - 1];
+    return l->number == m->config.layers + 1 ? l->units[1] : NULL;
+}
+Unit *model_unit(Model *m, const char *first_param) {
+    for (size_t i = 0; i < m->n_units; i++)
+        if (!strcmp(m->units[i].params[0].name, first_param)) return &m->units[i];
+    return NULL;
+}
+
+// ---------------------------------------------------------------- allocation
+
+static void unit_measure(Unit *u) {
+    u->size = 0;
+    for (size_t i = 0; i < u->n_params; i++) {
+        u->params[i].offset = u->size;
+        u->size += param_local_rows(&u->params[i]) * param_local_cols(&u->params[i]);
+    }
+    u->own = (Range){0, u->size};
+}
+
+void model_measure(Model *m) {
+    m->size = 0;
+    for (size_t i = 0; i < m->n_units; i++) {
+        unit_measure(&m->units[i]);
+        if (!m->units[i].tied_to) m->size += m->units[i].size;
+    }
+}
+
+void model_allocate(Model *m) {
+    model_measure(m);
+    m->w = tensor_new(&m->parameters, 1, m->size);
+    m->g = tensor_new(&m->gradients, 1, m->size);
+    size_t offset = 0;
+    for (size_t i = 0; i < m->n_units; i++) {
+        Unit *u = &m->units[i];
+        if (u->tied_to) continue;
+        unit_attach_weights(u, tensor_flat_range(m->w, offset, offset + u->size));
+        unit_attach_gradients(u, tensor_flat_range(m->g, offset, offset + u->size));
+        u->own_w = u->w;
+        u->own_g = u->g;
+        unit_initialize(u, u->w, u->own, m->config.seed);
+        offset += u->size;
+    }
+    Unit *wte = model_wte(m);
+    if (wte && wte->tied_use) unit_attach_gradients(wte->tied_use, tensor_new(&m->gradients, 1, wte->size));
+    model_zero_gradients(m);
+}
+
+void model_free(Model *m) {
+    arena_free(&m->parameters); arena_free(&m->gradients);
+    arena_free(&m->optimizer);  arena_free(&m->buffers);
+    for (size_t i = 0; i < m->n_units; i++) free(m->units[i].params);
+    for (size_t i = 0; i < m->n_layers; i++)
+        for (Layer *l = m->layers[i].inner, *next; l; l = next) { next = l->inner; free(l); }
+    free(m->units);
+    free(m->layers);
+    free(m);
+}
+
+// ---------------------------------------------------------------- one micro-batch
+
+void model_zero_gradients(Model *m) {
+    for (size_t i = 0; i < m->n_units; i++) unit_zero_gradients(&m->units[i]);
+}
+
+double model_forward_backward(Model *m, const Batch *b) {
+    Arena outside = arena(MEM_WORKSPACE);
+    size_t M = b->B * b->T;
+    Tensor y = tensor_new(&outside, M, 1), dy = tensor_new(&outside, M, 1), none = {0};
+    ActivationStash *f = walk_forward(m->layers, m->n_layers, b, none, y);
+    double loss = tensor_sum(y);
+    tensor_fill(dy, (real)b->token_weight);
+    walk_backward(m->layers, m->n_layers, b, f, dy, none);
+    arena_free(&outside);
+    return loss;
+}
+
+double model_loss(Model *m, const Batch *b) {
+    Arena outside = arena(MEM_WORKSPACE);
+    Tensor y = tensor_new(&outside, b->B * b->T, 1), none = {0};
+    walk_forward_only(m->layers, m->n_layers, b, none, y);
+    double loss = tensor_sum(y);
+    arena_free(&outside);
+    return loss;
+}
+
+void model_fold_tied(Model *m) {
+    Unit *wte = model_wte(m);
+    if (wte && wte->tied_use) op_add(wte->g, wte->tied_use->g, wte->g);          // head, then embedding
+}
+
+// ---------------------------------------------------------------- norm, clipping
+
+// The part of parameter p that this rank owns, as a range of its unit's elements.
+static Range owned(const Unit *u, const Param *p) {
+    size_t lo = p->offset, hi = lo + param_local_rows(p) * param_local_cols(p);
+    if (lo < u->own.lo) lo = u->own.lo;
+    if (hi > u->own.hi) hi = u->own.hi;
+    return (Range){lo, hi < lo ? lo : hi};
+}
+static Tensor owned_part(const Unit *u, Tensor own, Range r) {
+    return tensor_flat_range(own, r.lo - u->own.lo, r.hi - u->own.lo);
+}
+
+void model_grad_squares(const Model *m, double *squares) {
+    memset(squares, 0, config_tensors(&m->config) * sizeof *squares);
+    for (size_t i = 0; i < m->n_units; i++) {
+        const Unit *u = &m->units[i];
+        if (u->tied_to || u->tied_copy) continue;                                // counted once, where the embedding is
+        for (size_t k = 0; k < u->n_params; k++) {
+            const Param *p = &u->params[k];
+            Range r = owned(u, p);
+            if (p->counted && range_size(r)) squares[p->number] = tensor_sum_of_squares(owned_part(u, u->own_g, r));
+        }
+    }
+}
+double norm_of_squares(const double *squares, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += squares[i];
+    return sqrt(sum);
+}
+double model_grad_norm(const Model *m, Comm *ranks) {
+    size_t n = config_tensors(&m->config);
+    double *squares = host_alloc(n * sizeof *squares);
+    model_grad_squares(m, squares);
+    if (ranks) comm_all_reduce_doubles(ranks, squares, n);
+    double norm = norm_of_squares(squares, n);
+    free(squares);
+    return norm;
+}
+double clip_factor(double norm, double max_norm) {
+    double factor = max_norm / (norm + 1e-6);
+    return max_norm > 0 && factor < 1 ? factor : 1;
+}
+
+// ---------------------------------------------------------------- snapshots
+
+static void put(const Model *m, Snapshot *s, bool gradients, Which which) {
+    for (size_t i = 0; i < m->n_units; i++) {
+        const Unit *u = &m->units[i];
+        if (u->tied_to) continue;
+        for (size_t k = 0; k < u->n_params; k++) {
+            const Param *p = &u->params[k];
+            if (which && !which(u, p)) continue;
+            size_t all = param_local_rows(p) * param_local_cols(p);
+            bool whole = !gradients && p->w.data;                                // more than I own, under ZeRO-1 and 2
+            Range r = whole ? (Range){p->offset, p->offset + all} : owned(u, p);
+            size_t n = range_size(r), first = r.lo - p->offset;
+            Tensor part = whole ? p->w : n ? owned_part(u, gradients ? u->own_g : u->own_w, r) : (Tensor){0};
+            if (p->cut != CUT_COLS) {                                            // it lies together in the whole, too
+                snapshot_put_flat(s, p->name, p->rows, p->cols, part, n ? param_global_index(p, first) : 0);
+                continue;
+            }
+            size_t *index = host_alloc((n + 1) * sizeof *index);
+            for (size_t e = 0; e < n; e++) index[e] = param_global_index(p, first + e);
+            snapshot_put_indexed(s, p->name, p->rows, p->cols, part, index);
+            free(index);
+        }
+    }
+}
+void model_snapshot_weights(const Model *m, Snapshot *s) { put(m, s, false, NULL); }
+void model_snapshot_gradients(const Model *m, Snapshot *s) { put(m, s, true, NULL); }
+void model_snapshot_weights_of(const Model *m, Snapshot *s, Which which) { put(m, s, false, which); }
+void model_snapshot_gradients_of(const Model *m, Snapshot *s, Which which) { put(m, s, true, which); }

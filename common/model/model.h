@@ -1,0 +1,72 @@
+// model.h: GPT-2 (pre-norm, learned positions, tanh GELU, tied embeddings, biases) as a list of layers, whole or a part
+// of it.
+//
+// A model is DESCRIBED first; the techniques then change the description (cut parameters, wrap layers); then it is
+// allocated.
+//     Model *m = model_describe(&config, model_layers(&config));     // or a pipeline stage's part of the list
+//     tensor_parallel(m, tp);                                         // chapter 03, where wanted
+//     recompute(m, RECOMPUTE_FULL);                                   // chapter 07
+//     model_allocate(m);                                              // or zero_allocate(m, dp, 3), chapter 06
+#ifndef MODEL_H
+#define MODEL_H
+#include "common/model/layer.h"
+#include "common/lesson/lesson.h"
+
+typedef struct Model {
+    ModelConfig config;
+    Layer *layers;                                 // embedding, L blocks, head; or some neighbours of that list
+    size_t n_layers;
+    Unit *units;                                   // in model order: wte, wpe, h.0, ..., ln_f, the head's use of wte
+    size_t n_units;
+    Tensor w, g;                                   // [1, size]: all units but the tied use, one after another, where
+                                                   // they are whole
+    size_t size;                                   // local elements, a tied tensor once
+    Arena parameters, gradients, optimizer, buffers;
+} Model;
+
+// The whole list is layers [0, L+2): the embedding, L blocks, the head.
+static inline Range model_layers(const ModelConfig *c) { return (Range){0, c->layers + 2}; }
+void config_require(const ModelConfig *c);         // usage_error() for sizes no model can have
+size_t config_parameters(const ModelConfig *c);    // of the whole model, tied once: V*C + T*C + L*(12*C*C + 13*C) + 2*C
+size_t config_tensors(const ModelConfig *c);       // 2 + 12 L + 2
+
+Model *model_describe(const ModelConfig *c, Range layers);
+void model_allocate(Model *m);                     // weights (initialised) and gradients, replicated
+void model_free(Model *m);
+// Places parameters in their units, and counts: called by the allocators, after every change to the description.
+void model_measure(Model *m);
+Unit *model_unit(Model *m, const char *first_param);       // the unit whose first parameter has this name, or NULL
+// The embedding's wte and the head's use (or copy) of it; NULL where this part of the list has none.
+Unit *model_wte(Model *m);
+Unit *model_wte_head(Model *m);
+
+void model_zero_gradients(Model *m);
+// Walks one micro-batch forward and backward; gradients are added; returns the sum of token losses (not yet times
+// token_weight).
+double model_forward_backward(Model *m, const Batch *b);
+double model_loss(Model *m, const Batch *b);       // forward only: nothing is kept
+// Adds the head's gradient of wte to the embedding's, where both are on this rank. Once a step.
+void model_fold_tied(Model *m);
+
+// What a step comes to: mean loss a counted token, gradient norm before clipping; the same on all ranks.
+typedef struct { double loss, norm; } StepResult;
+
+// Sums of squares of the final gradients, per tensor of the whole model [config_tensors]: the counted, owned elements
+// of this rank.
+void model_grad_squares(const Model *m, double *squares);
+double norm_of_squares(const double *squares, size_t n);   // tensors added in model order
+// The norm of the whole gradient: the squares added over the ranks of `ranks`, among which the gradient is spread
+// (NULL: it is all here), then over the tensors. Every element has one owner, the others add zeros.
+double model_grad_norm(const Model *m, Comm *ranks);
+// What clipping multiplies every gradient with: min(1, max_norm / (norm + 1e-6)); 1 when max_norm is 0.
+double clip_factor(double norm, double max_norm);
+
+// Puts into a snapshot, tensor by tensor, under the parameters' names: weights that this rank holds (so that replicas
+// are compared), gradients that it owns (what else it holds may be a part of a sum).
+void model_snapshot_weights(const Model *m, Snapshot *s);
+void model_snapshot_gradients(const Model *m, Snapshot *s);
+// The same of those tensors only for which `which` holds; NULL: all.
+typedef bool (*Which)(const Unit *u, const Param *p);
+void model_snapshot_weights_of(const Model *m, Snapshot *s, Which which);
+void model_snapshot_gradients_of(const Model *m, Snapshot *s, Which which);
+#endif

@@ -1,0 +1,61 @@
+// optimizer.c: see optimizer.h.
+#include "common/model/optimizer.h"
+#include <math.h>
+#include "common/measure/record.h"
+
+Optimizer sgd(double lr) { return (Optimizer){ .kind = SGD, .lr = lr }; }
+Optimizer adamw(double lr) {
+    return (Optimizer){ .kind = ADAMW, .lr = lr, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-5 };
+}
+
+void optimizer_allocate(const Optimizer *o, Model *m) {
+    if (o->kind == SGD) return;
+    for (size_t i = 0; i < m->n_units; i++) {
+        Unit *u = &m->units[i];
+        if (u->tied_to) continue;
+        u->m = tensor_new(&m->optimizer, 1, range_size(u->own));
+        u->v = tensor_new(&m->optimizer, 1, range_size(u->own));
+        tensor_fill(u->m, 0);
+        tensor_fill(u->v, 0);
+    }
+}
+
+size_t optimizer_bytes(const Optimizer *o, const Model *m) {
+    size_t elements = 0;
+    for (size_t i = 0; i < m->n_units; i++)
+        if (!m->units[i].tied_to) elements += range_size(m->units[i].own);
+    return o->kind == SGD ? 0 : 2 * elements * sizeof(real);
+}
+
+// Whatever was cut where, the rule is element by element: elements [lo, hi) of the unit, all of one parameter.
+static void update(const Optimizer *o, Unit *u, size_t lo, size_t hi, bool decay, double scale) {
+    lo -= u->own.lo;
+    hi -= u->own.lo;
+    Tensor w = tensor_flat_range(u->own_w, lo, hi), g = tensor_flat_range(u->own_g, lo, hi);
+    double weight_decay = decay ? o->weight_decay : 0;
+    if (o->kind == SGD) {
+        op_sgd(w, g, (real)scale, (real)o->lr, (real)weight_decay);
+        return;
+    }
+    AdamW a = { .lr = (real)o->lr, .beta1 = (real)o->beta1, .beta2 = (real)o->beta2, .epsilon = (real)o->epsilon,
+                .weight_decay = (real)weight_decay, .correction1 = (real)(1 - pow(o->beta1, (double)o->step)),
+                .correction2 = (real)(1 - pow(o->beta2, (double)o->step)) };
+    op_adamw(w, g, tensor_flat_range(u->m, lo, hi), tensor_flat_range(u->v, lo, hi), (real)scale, a);
+}
+
+void optimizer_step(Optimizer *o, Model *m, double scale) {
+    record_enter(EVENT_UPDATE, NO_NUMBER);
+    o->step++;
+    for (size_t i = 0; i < m->n_units; i++) {
+        Unit *u = &m->units[i];
+        if (u->tied_to) continue;                  // its owner is updated
+        for (size_t k = 0; k < u->n_params; k++) {
+            Param *p = &u->params[k];
+            size_t lo = p->offset, hi = lo + param_local_rows(p) * param_local_cols(p);
+            if (lo < u->own.lo) lo = u->own.lo;
+            if (hi > u->own.hi) hi = u->own.hi;
+            if (lo < hi) update(o, u, lo, hi, p->decay, scale);
+        }
+    }
+    record_leave();
+}

@@ -1,0 +1,18 @@
+// optimizer.h: SGD and AdamW over what a rank owns of each unit.
+#ifndef OPTIMIZER_H
+#define OPTIMIZER_H
+#include "common/model/model.h"
+
+typedef struct {
+    enum { SGD, ADAMW } kind;
+    double lr, weight_decay;                       // weight decay is decoupled (AdamW); with SGD it is L2
+    double beta1, beta2, epsilon;                  // AdamW
+    size_t step;                                   // steps done
+} Optimizer;
+Optimizer sgd(double lr);
+// Betas 0.9, 0.95, epsilon 1e-5 (1e-8 amplifies the noise of zero gradients), no decay.
+Optimizer adamw(double lr);
+void optimizer_allocate(const Optimizer *o, Model *m);     // m and v, for what each rank owns; nothing under SGD
+void optimizer_step(Optimizer *o, Model *m, double scale); // gradients are multiplied by scale (clipping)
+size_t optimizer_bytes(const Optimizer *o, const Model *m);
+#endif

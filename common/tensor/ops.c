@@ -1,0 +1,554 @@
+// ops.c: the ops of ops.h, once for every device. An op is a function of one item (an element, part of a row, a row, a
+// strip of columns), run for every item by FOR_EACH, and stays in the common subset of C and C++. GEMM is a library's.
+//
+// Sums down a column are added in row order, sums along a row in an order that depends on its length alone. No op
+// allocates, and no item writes what another one reads: so there are no atomics, and a result never depends on timing.
+//
+//   shapes - products - element by element - dropout - layer norm - attention - embedding - cross entropy - optimizers
+#include "common/tensor/ops.h"
+#include "common/measure/clock.h"
+#include "common/device/device.h"
+#include "common/device/for_each.h"
+#include "common/tensor/random.h"
+#include "common/tensor/real_math.h"
+#include "common/base/util.h"
+
+// A BLAS counts in int, and wants ld >= columns even of a matrix of one row, where it has no meaning.
+static int blas_int(size_t n) {
+    if (n > 0x7fffffff) fault("a matrix dimension of %zu is more than this BLAS can count", n);
+    return (int)n;
+}
+static int blas_ld(size_t ld, size_t columns) {
+    return blas_int(ld < columns ? columns : ld < 1 ? 1 : ld);
+}
+
+// The only arithmetic that the simulated clock charges.
+static void charge(size_t m, size_t n, size_t k) {
+    clock_charge_flops(2.0 * (double)m * (double)n * (double)k);
+    if (device_meanwhile) device_meanwhile(0);
+}
+
+// The one way to the library, beside batches of products.
+static void gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k, const real *a, size_t lda,
+                 const real *b, size_t ldb, real *c, size_t ldc) {
+    charge(m, n, k);
+    if (m == 0 || n == 0) return;
+    if (k == 0) {                                  // an empty sum
+        for (size_t i = 0; i < m; i++) device_fill(c + i * ldc, 0, n * sizeof *c);
+        return;
+    }
+    device_gemm(a_transposed, b_transposed, blas_int(m), blas_int(n), blas_int(k),
+                a, blas_ld(lda, a_transposed ? m : k), b, blas_ld(ldb, b_transposed ? k : n), c, blas_ld(ldc, n));
+}
+
+// count[0] * count[1] of them; k > 0.
+static void gemm_batch(int a_transposed, int b_transposed, size_t m, size_t n, size_t k, const size_t count[2],
+                       Tensor a, BatchSteps a_steps, Tensor b, BatchSteps b_steps, Tensor c, BatchSteps c_steps) {
+    for (size_t i = 0; i < count[0] * count[1]; i++) charge(m, n, k);          // one by one: times are rounded
+    if (m == 0 || n == 0 || count[0] * count[1] == 0) return;
+    if (k == 0) fault("%zu products of [%zu, 0] and [0, %zu]", count[0] * count[1], m, n);
+    device_gemm_batch(a_transposed, b_transposed, blas_int(m), blas_int(n), blas_int(k), count,
+                      a.data, blas_ld(a.ld, a_transposed ? m : k), a_steps, b.data, blas_ld(b.ld, b_transposed ? k : n),
+                      b_steps, c.data, blas_ld(c.ld, n), c_steps);
+}
+
+// ---- shapes ----
+
+// t must be [rows, cols] because of what `by` is.
+static void need_shape(const char *op, const char *name, Tensor t, size_t rows, size_t cols,
+                       const char *by, Tensor other) {
+    if (t.rows != rows || t.cols != cols)
+        fault("%s: %s is [%zu, %zu], but %s [%zu, %zu] needs [%zu, %zu]",
+              op, name, t.rows, t.cols, by, other.rows, other.cols, rows, cols);
+}
+static void need_same(const char *op, const char *name, Tensor t, const char *by, Tensor other) {
+    need_shape(op, name, t, other.rows, other.cols, by, other);
+}
+
+ITEM real *row_of(Tensor t, size_t r) { return t.data + r * t.ld; }
+
+// Element by element the shape does not matter: contiguous tensors are done as one long row.
+static Tensor as_one_row(Tensor t, bool contiguous) {
+    return contiguous ? tensor_reshape(t, 1, tensor_count(t)) : t;
+}
+
+// ---- products ----
+
+static void matmul(const char *op, Tensor y, Tensor x, Tensor w, int x_transposed, int w_transposed) {
+    const size_t m = x_transposed ? x.cols : x.rows, k = x_transposed ? x.rows : x.cols;
+    const size_t n = w_transposed ? w.rows : w.cols, k_of_w = w_transposed ? w.cols : w.rows;
+    if (y.rows != m || y.cols != n || k != k_of_w)
+        fault("%s: y is [%zu, %zu], but x [%zu, %zu]%s times w [%zu, %zu]%s does not fit", op, y.rows, y.cols,
+              x.rows, x.cols, x_transposed ? "^T" : "", w.rows, w.cols, w_transposed ? "^T" : "");
+    gemm(x_transposed, w_transposed, m, n, k, x.data, x.ld, w.data, w.ld, y.data, y.ld);
+}
+
+void op_matmul(Tensor y, Tensor x, Tensor w) { matmul("op_matmul", y, x, w, 0, 0); }
+void op_matmul_nt(Tensor y, Tensor x, Tensor w) { matmul("op_matmul_nt", y, x, w, 0, 1); }
+void op_matmul_tn(Tensor y, Tensor x, Tensor w) { matmul("op_matmul_tn", y, x, w, 1, 0); }
+
+// ---- element by element ----
+
+ITEM void add_part(real *y, const real *a, const real *b, size_t lo, size_t hi) {
+    INDEPENDENT
+    for (size_t c = lo; c < hi; c++) y[c] = a[c] + b[c];
+}
+void op_add(Tensor y, Tensor a, Tensor b) {
+    need_same("op_add", "y", y, "a", a);
+    need_same("op_add", "b", b, "a", a);
+    const bool flat = tensor_contiguous(y) && tensor_contiguous(a) && tensor_contiguous(b);
+    y = as_one_row(y, flat), a = as_one_row(a, flat), b = as_one_row(b, flat);
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { add_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
+}
+
+ITEM void max_part(real *y, const real *a, const real *b, size_t lo, size_t hi) {
+    INDEPENDENT
+    for (size_t c = lo; c < hi; c++) y[c] = b[c] > a[c] || b[c] != b[c] ? b[c] : a[c];
+}
+void op_max(Tensor y, Tensor a, Tensor b) {
+    need_same("op_max", "y", y, "a", a);
+    need_same("op_max", "b", b, "a", a);
+    const bool flat = tensor_contiguous(y) && tensor_contiguous(a) && tensor_contiguous(b);
+    y = as_one_row(y, flat), a = as_one_row(a, flat), b = as_one_row(b, flat);
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { max_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
+}
+
+ITEM void scale_part(real *y, const real *x, real s, size_t lo, size_t hi) {
+    INDEPENDENT
+    for (size_t c = lo; c < hi; c++) y[c] = s * x[c];
+}
+void op_scale(Tensor y, Tensor x, real s) {
+    need_same("op_scale", "y", y, "x", x);
+    const bool flat = tensor_contiguous(y) && tensor_contiguous(x);
+    y = as_one_row(y, flat), x = as_one_row(x, flat);
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { scale_part(row_of(y, r), row_of(x, r), s, lo, hi); });
+}
+
+ITEM void multiply_part(real *y, const real *a, const real *b, size_t lo, size_t hi) {
+    INDEPENDENT
+    for (size_t c = lo; c < hi; c++) y[c] = a[c] * b[c];
+}
+void op_multiply(Tensor y, Tensor a, Tensor b) {
+    need_same("op_multiply", "y", y, "a", a);
+    need_same("op_multiply", "b", b, "a", a);
+    const bool flat = tensor_contiguous(y) && tensor_contiguous(a) && tensor_contiguous(b);
+    y = as_one_row(y, flat), a = as_one_row(a, flat), b = as_one_row(b, flat);
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { multiply_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
+}
+
+void op_add_bias(Tensor y, Tensor x, Tensor bias) {
+    need_same("op_add_bias", "y", y, "x", x);
+    need_shape("op_add_bias", "bias", bias, 1, x.cols, "x", x);
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { add_part(row_of(y, r), row_of(x, r), bias.data, lo, hi); });
+}
+
+// Strips are mostly full, and a loop of constant length is a handful of vector instructions: so strip functions are
+// inlined twice, once with width STRIP.
+#define BY_STRIP(width, call) do { if ((width) == STRIP) { const size_t width_ = STRIP; call; } \
+                                   else { const size_t width_ = (width); call; } } while (0)
+ITEM size_t strip_width(size_t first, size_t cols) { return cols - first < STRIP ? cols - first : (size_t)STRIP; }
+
+ITEM void sum_rows_strip(real *sum, Tensor x, size_t first, size_t width) {
+    real s[STRIP];
+    for (size_t c = 0; c < width; c++) s[c] = 0;
+    for (size_t r = 0; r < x.rows; r++) {
+        const real *row = row_of(x, r) + first;
+        for (size_t c = 0; c < width; c++) s[c] += row[c];
+    }
+    for (size_t c = 0; c < width; c++) sum[first + c] = s[c];
+}
+void op_sum_rows(Tensor sum, Tensor x) {
+    need_shape("op_sum_rows", "sum", sum, 1, x.cols, "x", x);
+    FOR_EACH(i, ceil_div(x.cols, STRIP), {
+        const size_t first = i * STRIP;
+        BY_STRIP(strip_width(first, x.cols), sum_rows_strip(sum.data, x, first, width_));
+    });
+}
+
+// x (1 + tanh u) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks and Gimpel 2016) is x sigmoid(2u): one exp, and
+// no cancellation for negative x.
+ITEM real gelu_2u(real x) { return (real)1.5957691216057308 * (x + (real)0.044715 * x * x * x); }
+ITEM real gelu_2u_derivative(real x) { return (real)1.5957691216057308 * (1 + (real)(3 * 0.044715) * x * x); }
+
+ITEM void gelu_part(real *y, const real *x, size_t lo, size_t hi) {
+    INDEPENDENT
+    for (size_t c = lo; c < hi; c++) y[c] = x[c] * real_sigmoid(gelu_2u(x[c]));
+}
+void op_gelu(Tensor y, Tensor x) {
+    need_same("op_gelu", "y", y, "x", x);
+    const bool flat = tensor_contiguous(y) && tensor_contiguous(x);
+    y = as_one_row(y, flat), x = as_one_row(x, flat);
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { gelu_part(row_of(y, r), row_of(x, r), lo, hi); });
+}
+
+ITEM void gelu_backward_part(real *dx, const real *x, const real *dy, size_t lo, size_t hi) {
+    INDEPENDENT
+    for (size_t c = lo; c < hi; c++) {
+        const real s = real_sigmoid(gelu_2u(x[c]));
+        dx[c] = dy[c] * (s + x[c] * s * (1 - s) * gelu_2u_derivative(x[c]));
+    }
+}
+void op_gelu_backward(Tensor dx, Tensor x, Tensor dy) {
+    need_same("op_gelu_backward", "dx", dx, "x", x);
+    need_same("op_gelu_backward", "dy", dy, "x", x);
+    const bool flat = tensor_contiguous(dx) && tensor_contiguous(x) && tensor_contiguous(dy);
+    dx = as_one_row(dx, flat), x = as_one_row(x, flat), dy = as_one_row(dy, flat);
+    FOR_EACH_PART(r, lo, hi, x.rows, x.cols, {
+        gelu_backward_part(row_of(dx, r), row_of(x, r), row_of(dy, r), lo, hi);
+    });
+}
+
+// ---- dropout ----
+
+// An element stays where random_unit of its key is at least p: where its key's upper 53 bits are at least p 2^53.
+ITEM void dropout_part(real *y, const real *x, uint64_t row_key, uint64_t first, uint64_t limit, real scale,
+                       size_t lo, size_t hi) {
+    INDEPENDENT
+    for (size_t c = lo; c < hi; c++) y[c] = random_key(row_key, first + c) >> 11 >= limit ? x[c] * scale : 0;
+}
+static uint64_t dropout_limit(const char *op, double p) {
+    if (!(p >= 0 && p < 1)) fault("%s: the probability is %g; it must be at least 0 and less than 1", op, p);
+    return (uint64_t)(p * 0x1p53);
+}
+
+void op_dropout(Tensor y, Tensor x, Dropout d) {
+    need_same("op_dropout", "y", y, "x", x);
+    const uint64_t limit = dropout_limit("op_dropout", d.p), key = d.key, row0 = d.row0, col0 = d.col0;
+    const real scale = (real)(1 / (1 - d.p));
+    if (d.p == 0) {
+        if (y.data != x.data) tensor_copy(y, x);
+        return;
+    }
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, {
+        dropout_part(row_of(y, r), row_of(x, r), random_key(key, row0 + r), col0, limit, scale, lo, hi);
+    });
+}
+
+void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t first_sequence, size_t B, size_t heads,
+                      size_t head0) {
+    const size_t T = x.cols;
+    const uint64_t limit = dropout_limit("op_dropout_heads", prob);
+    const real scale = (real)(1 / (1 - prob));
+    need_same("op_dropout_heads", "y", y, "x", x);
+    if (x.rows != B * heads * T)
+        fault("op_dropout_heads: x is [%zu, %zu], but %zu sequences of %zu with %zu heads have %zu rows",
+              x.rows, x.cols, B, T, heads, B * heads * T);
+    if (prob == 0) {
+        if (y.data != x.data) tensor_copy(y, x);
+        return;
+    }
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, {
+        const size_t query = r % T, head = r / T % heads, sequence = r / T / heads;
+        const uint64_t of_sequence = random_key(key, first_sequence + sequence);
+        const uint64_t row_key = random_key(random_key(of_sequence, query), head0 + head);
+        dropout_part(row_of(y, r), row_of(x, r), row_key, 0, limit, scale, lo, hi);
+    });
+}
+
+// ---- layer norm ----
+
+ITEM void layer_norm_row(real *y, real *stats, const real *x, const real *gain, const real *bias, size_t n) {
+    double sum, squares;
+    ROW_SUM(real, sum, c, n, x[c]);
+    const real mean = (real)(sum / (double)n);
+    ROW_SUM(real, squares, c, n, (x[c] - mean) * (x[c] - mean));
+    const real scale = (real)(1 / sqrt(squares / (double)n + 1e-5));
+    INDEPENDENT
+    for (size_t c = 0; c < n; c++) y[c] = (x[c] - mean) * scale * gain[c] + bias[c];
+    stats[0] = mean;
+    stats[1] = scale;
+}
+void op_layer_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, Tensor bias) {
+    need_same("op_layer_norm", "y", y, "x", x);
+    need_shape("op_layer_norm", "stats", stats, x.rows, 2, "x", x);
+    need_shape("op_layer_norm", "gain", gain, 1, x.cols, "x", x);
+    need_shape("op_layer_norm", "bias", bias, 1, x.cols, "x", x);
+    FOR_EACH(r, x.rows, {
+        layer_norm_row(row_of(y, r), row_of(stats, r), row_of(x, r), gain.data, bias.data, x.cols);
+    });
+}
+
+// With h = (x - mean) scale and g = dy gain: dx = scale (g - mean(g) - h mean(g h)).
+ITEM void layer_norm_backward_row(real *dx, const real *x, const real *stats, const real *gain, const real *dy,
+                                  size_t n) {
+    const real mean = stats[0], scale = stats[1];
+    double sum_g, sum_gh;
+    ROW_SUM(real, sum_g, c, n, dy[c] * gain[c]);
+    ROW_SUM(real, sum_gh, c, n, dy[c] * gain[c] * ((x[c] - mean) * scale));
+    const real mean_g = (real)(sum_g / (double)n), mean_gh = (real)(sum_gh / (double)n);
+    INDEPENDENT
+    for (size_t c = 0; c < n; c++) dx[c] = scale * (dy[c] * gain[c] - mean_g - (x[c] - mean) * scale * mean_gh);
+}
+void op_layer_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy) {
+    need_same("op_layer_norm_backward", "dx", dx, "x", x);
+    need_same("op_layer_norm_backward", "dy", dy, "x", x);
+    need_shape("op_layer_norm_backward", "stats", stats, x.rows, 2, "x", x);
+    need_shape("op_layer_norm_backward", "gain", gain, 1, x.cols, "x", x);
+    FOR_EACH(r, x.rows, {
+        layer_norm_backward_row(row_of(dx, r), row_of(x, r), row_of(stats, r), gain.data, row_of(dy, r), x.cols);
+    });
+}
+
+ITEM void layer_norm_grads_strip(real *dgain, real *dbias, Tensor x, Tensor stats, Tensor dy,
+                                 size_t first, size_t width) {
+    real g[STRIP], b[STRIP];
+    for (size_t c = 0; c < width; c++) g[c] = b[c] = 0;
+    for (size_t r = 0; r < x.rows; r++) {
+        const real *in = row_of(x, r) + first, *d = row_of(dy, r) + first, *s = row_of(stats, r);
+        const real mean = s[0], scale = s[1];
+        for (size_t c = 0; c < width; c++) g[c] += d[c] * ((in[c] - mean) * scale);
+        for (size_t c = 0; c < width; c++) b[c] += d[c];
+    }
+    for (size_t c = 0; c < width; c++) dgain[first + c] = g[c];
+    for (size_t c = 0; c < width; c++) dbias[first + c] = b[c];
+}
+void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Tensor dy) {
+    need_same("op_layer_norm_grads", "dy", dy, "x", x);
+    need_shape("op_layer_norm_grads", "stats", stats, x.rows, 2, "x", x);
+    need_shape("op_layer_norm_grads", "dgain", dgain, 1, x.cols, "x", x);
+    need_shape("op_layer_norm_grads", "dbias", dbias, 1, x.cols, "x", x);
+    FOR_EACH(i, ceil_div(x.cols, STRIP), {
+        const size_t first = i * STRIP;
+        BY_STRIP(strip_width(first, x.cols),
+                 layer_norm_grads_strip(dgain.data, dbias.data, x, stats, dy, first, width_));
+    });
+}
+
+// ---- attention ----
+
+// x is q, k, v or an output: [B T, heads D]; T is p's number of keys. Returns D.
+static size_t need_heads(const char *op, const char *name, Tensor x, Tensor p, size_t B, size_t heads) {
+    const size_t T = p.cols;
+    if (x.rows != B * T || (heads ? x.cols % heads : x.cols) != 0 || p.rows != B * heads * T)
+        fault("%s: %s is [%zu, %zu] and p is [%zu, %zu]: that is not %zu sequences of %zu with %zu heads",
+              op, name, x.rows, x.cols, p.rows, p.cols, B, T, heads);
+    return heads ? x.cols / heads : 0;
+}
+// One product for every sequence and head. Where x's begin: sequences lie T rows apart, heads D columns; p's T rows.
+static BatchSteps head_steps(Tensor x, size_t T, size_t D) {
+    BatchSteps s = { { T * x.ld, D } };
+    return s;
+}
+static BatchSteps score_steps(Tensor p, size_t heads) {
+    BatchSteps s = { { heads * p.cols * p.ld, p.cols * p.ld } };
+    return s;
+}
+
+void op_heads_scores(Tensor p, Tensor q, Tensor k, size_t B, size_t heads) {
+    const size_t T = p.cols, D = need_heads("op_heads_scores", "q", q, p, B, heads), count[2] = { B, heads };
+    need_same("op_heads_scores", "k", k, "q", q);
+    gemm_batch(0, 1, T, T, D, count, q, head_steps(q, T, D), k, head_steps(k, T, D), p, score_steps(p, heads));
+}
+
+static void heads_mix(const char *op, Tensor o, Tensor p, Tensor v, size_t B, size_t heads, int p_transposed) {
+    const size_t T = p.cols, D = need_heads(op, "v", v, p, B, heads), count[2] = { B, heads };
+    need_same(op, "o", o, "v", v);
+    gemm_batch(p_transposed, 0, T, D, T, count, p, score_steps(p, heads), v, head_steps(v, T, D),
+               o, head_steps(o, T, D));
+}
+void op_heads_mix(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
+    heads_mix("op_heads_mix", o, p, v, B, heads, 0);
+}
+void op_heads_mix_t(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
+    heads_mix("op_heads_mix_t", o, p, v, B, heads, 1);
+}
+
+// Only keys below `live` count. What the loops after the first need is rounded up to whole vectors: the extra keys have
+// score -inf, so probability 0.
+ITEM size_t whole_lanes(size_t live, size_t n) {
+    const size_t rounded = (live + LANES - 1) / LANES * LANES;
+    return rounded < n ? rounded : n;
+}
+ITEM void causal_softmax_row(real *p, const real *s, real scale, size_t live, size_t n) {
+    const size_t near = whole_lanes(live, n);
+    double sum;
+    INDEPENDENT
+    for (size_t c = 0; c < live; c++) p[c] = scale * s[c];
+    for (size_t c = live; c < near; c++) p[c] = -(real)HUGE_VAL;
+    const real max = row_max(p, near);
+    for (size_t c = 0; c < near; c++) p[c] = real_exp(p[c] - max);
+    ROW_SUM(real, sum, c, near, p[c]);
+    const real inverse = (real)(1 / sum);
+    for (size_t c = 0; c < near; c++) p[c] *= inverse;
+    for (size_t c = near; c < n; c++) p[c] = 0;
+}
+static void need_causal(const char *op, Tensor p) {
+    if (p.cols ? p.rows % p.cols : p.rows)
+        fault("%s: p is [%zu, %zu]; its rows must be a multiple of its columns", op, p.rows, p.cols);
+}
+void op_causal_softmax(Tensor p, Tensor s, real scale) {
+    need_same("op_causal_softmax", "p", p, "s", s);
+    need_causal("op_causal_softmax", p);
+    FOR_EACH(r, p.rows, { causal_softmax_row(row_of(p, r), row_of(s, r), scale, r % p.cols + 1, p.cols); });
+}
+
+// ds = scale p (dp - sum(p dp)).
+ITEM void causal_softmax_backward_row(real *ds, const real *p, const real *dp, real scale, size_t live, size_t n) {
+    const size_t near = whole_lanes(live, n);
+    double sum;
+    INDEPENDENT
+    for (size_t c = 0; c < live; c++) ds[c] = dp[c];
+    for (size_t c = live; c < n; c++) ds[c] = 0;
+    ROW_SUM(real, sum, c, near, p[c] * ds[c]);
+    const real dot = (real)sum;
+    INDEPENDENT
+    for (size_t c = 0; c < live; c++) ds[c] = scale * p[c] * (ds[c] - dot);
+}
+void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale) {
+    need_same("op_causal_softmax_backward", "ds", ds, "p", p);
+    need_same("op_causal_softmax_backward", "dp", dp, "p", p);
+    need_causal("op_causal_softmax_backward", p);
+    FOR_EACH(r, p.rows, {
+        causal_softmax_backward_row(row_of(ds, r), row_of(p, r), row_of(dp, r), scale, r % p.cols + 1, p.cols);
+    });
+}
+
+// ---- embedding ----
+
+// The row of a slice that starts at word vocab0; a foreign or negative word wraps around to beyond any slice.
+ITEM size_t vocab_row(int word, size_t vocab0) { return (size_t)word - vocab0; }
+
+ITEM void embed_part(real *y, Tensor wte, size_t row, size_t lo, size_t hi) {
+    const bool is_mine = row < wte.rows;
+    const real *from = is_mine ? row_of(wte, row) : wte.data;
+    for (size_t c = lo; c < hi; c++) y[c] = is_mine ? from[c] : 0;
+}
+void op_embed_tokens(Tensor y, Tensor wte, const int *tokens, size_t vocab0) {
+    need_shape("op_embed_tokens", "y", y, y.rows, wte.cols, "wte", wte);
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { embed_part(row_of(y, r), wte, vocab_row(tokens[r], vocab0), lo, hi); });
+}
+
+ITEM void embed_grad_strip(Tensor dwte, const int *tokens, Tensor dy, size_t vocab0, size_t first, size_t width) {
+    for (size_t r = 0; r < dy.rows; r++) {
+        const size_t row = vocab_row(tokens[r], vocab0);
+        if (row >= dwte.rows) continue;
+        real *to = row_of(dwte, row) + first;
+        const real *from = row_of(dy, r) + first;
+        for (size_t c = 0; c < width; c++) to[c] += from[c];
+    }
+}
+void op_embed_tokens_grad(Tensor dwte, const int *tokens, Tensor dy, size_t vocab0) {
+    need_shape("op_embed_tokens_grad", "dy", dy, dy.rows, dwte.cols, "dwte", dwte);
+    tensor_fill(dwte, 0);
+    FOR_EACH(i, ceil_div(dwte.cols, STRIP), {
+        const size_t first = i * STRIP;
+        BY_STRIP(strip_width(first, dwte.cols), embed_grad_strip(dwte, tokens, dy, vocab0, first, width_));
+    });
+}
+
+static void need_positions(const char *op, const char *name, Tensor w, Tensor x, size_t T) {
+    if (w.cols != x.cols || T > w.rows || (T ? x.rows % T : x.rows) != 0)
+        fault("%s: %s is [%zu, %zu]: it has no position for every row of [%zu, %zu] in sequences of %zu",
+              op, name, w.rows, w.cols, x.rows, x.cols, T);
+}
+void op_add_positions(Tensor y, Tensor x, Tensor wpe, size_t T) {
+    need_same("op_add_positions", "y", y, "x", x);
+    need_positions("op_add_positions", "wpe", wpe, x, T);
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { add_part(row_of(y, r), row_of(x, r), row_of(wpe, r % T), lo, hi); });
+}
+
+ITEM void positions_grad_part(real *dwpe, Tensor dy, size_t t, size_t T, size_t lo, size_t hi) {
+    for (size_t c = lo; c < hi; c++) dwpe[c] = 0;
+    if (t >= T) return;
+    for (size_t r = t; r < dy.rows; r += T) {
+        const real *from = row_of(dy, r);
+        INDEPENDENT
+        for (size_t c = lo; c < hi; c++) dwpe[c] += from[c];
+    }
+}
+void op_add_positions_grad(Tensor dwpe, Tensor dy, size_t T) {
+    need_positions("op_add_positions_grad", "dwpe", dwpe, dy, T);
+    FOR_EACH_PART(t, lo, hi, dwpe.rows, dwpe.cols, { positions_grad_part(row_of(dwpe, t), dy, t, T, lo, hi); });
+}
+
+// ---- cross entropy ----
+
+void op_row_max(Tensor max, Tensor logits) {
+    need_shape("op_row_max", "max", max, logits.rows, 1, "logits", logits);
+    FOR_EACH(r, logits.rows, { *row_of(max, r) = row_max(row_of(logits, r), logits.cols); });
+}
+
+ITEM real pick_row(const real *logits, size_t row, size_t n) { return row < n ? logits[row] : 0; }
+void op_pick_target(Tensor picked, Tensor logits, const int *targets, size_t vocab0) {
+    need_shape("op_pick_target", "picked", picked, logits.rows, 1, "logits", logits);
+    FOR_EACH(r, logits.rows, {
+        *row_of(picked, r) = pick_row(row_of(logits, r), vocab_row(targets[r], vocab0), logits.cols);
+    });
+}
+
+ITEM real exp_sum_row(real *x, real max, size_t n) {
+    double sum;
+    for (size_t c = 0; c < n; c++) x[c] = real_exp(x[c] - max);
+    ROW_SUM(real, sum, c, n, x[c]);
+    return (real)sum;
+}
+void op_exp_sum(Tensor sum, Tensor logits, Tensor max) {
+    need_shape("op_exp_sum", "sum", sum, logits.rows, 1, "logits", logits);
+    need_shape("op_exp_sum", "max", max, logits.rows, 1, "logits", logits);
+    FOR_EACH(r, logits.rows, { *row_of(sum, r) = exp_sum_row(row_of(logits, r), *row_of(max, r), logits.cols); });
+}
+
+ITEM real token_loss_item(real picked, real max, real sum, int target) {
+    return target < 0 ? 0 : (real)(log((double)sum) + ((double)max - (double)picked));
+}
+void op_token_loss(Tensor loss, Tensor picked, Tensor max, Tensor sum, const int *targets) {
+    need_shape("op_token_loss", "loss", loss, picked.rows, 1, "picked", picked);
+    need_shape("op_token_loss", "picked", picked, picked.rows, 1, "picked", picked);
+    need_same("op_token_loss", "max", max, "picked", picked);
+    need_same("op_token_loss", "sum", sum, "picked", picked);
+    FOR_EACH(r, loss.rows, {
+        *row_of(loss, r) = token_loss_item(*row_of(picked, r), *row_of(max, r), *row_of(sum, r), targets[r]);
+    });
+}
+
+ITEM void cross_entropy_backward_part(real *x, real sum, int target, real dloss, size_t vocab0, size_t lo, size_t hi) {
+    const real inverse = 1 / sum;
+    const size_t own = vocab_row(target, vocab0);
+    const real at_target = own >= lo && own < hi ? x[own] : 0;
+    for (size_t c = lo; c < hi; c++) x[c] = target < 0 ? 0 : x[c] * inverse * dloss;
+    if (own >= lo && own < hi) x[own] = (at_target * inverse - 1) * dloss;
+}
+void op_cross_entropy_backward(Tensor logits, Tensor sum, const int *targets, Tensor dloss, size_t vocab0) {
+    need_shape("op_cross_entropy_backward", "sum", sum, logits.rows, 1, "logits", logits);
+    need_shape("op_cross_entropy_backward", "dloss", dloss, logits.rows, 1, "logits", logits);
+    FOR_EACH_PART(r, lo, hi, logits.rows, logits.cols, {
+        cross_entropy_backward_part(row_of(logits, r), *row_of(sum, r), targets[r], *row_of(dloss, r), vocab0, lo, hi);
+    });
+}
+
+// ---- optimizers ----
+
+ITEM void sgd_part(real *w, const real *g, real scale, real lr, real weight_decay, size_t lo, size_t hi) {
+    INDEPENDENT
+    for (size_t c = lo; c < hi; c++) w[c] -= lr * (scale * g[c] + weight_decay * w[c]);
+}
+void op_sgd(Tensor w, Tensor g, real scale, real lr, real weight_decay) {
+    need_same("op_sgd", "g", g, "w", w);
+    const bool flat = tensor_contiguous(w) && tensor_contiguous(g);
+    w = as_one_row(w, flat), g = as_one_row(g, flat);
+    FOR_EACH_PART(r, lo, hi, w.rows, w.cols, {
+        sgd_part(row_of(w, r), row_of(g, r), scale, lr, weight_decay, lo, hi);
+    });
+}
+
+ITEM void adamw_part(real *w, const real *g, real *m, real *v, real scale, AdamW a, size_t lo, size_t hi) {
+    const real inverse1 = 1 / a.correction1, inverse2 = 1 / a.correction2;
+    INDEPENDENT
+    for (size_t c = lo; c < hi; c++) {
+        const real s = scale * g[c];
+        m[c] = a.beta1 * m[c] + (1 - a.beta1) * s;
+        v[c] = a.beta2 * v[c] + (1 - a.beta2) * s * s;
+        const real step = m[c] * inverse1 / (real_sqrt(v[c] * inverse2) + a.epsilon);
+        w[c] -= a.lr * (step + a.weight_decay * w[c]);
+    }
+}
+void op_adamw(Tensor w, Tensor g, Tensor m, Tensor v, real scale, AdamW a) {
+    need_same("op_adamw", "g", g, "w", w);
+    need_same("op_adamw", "m", m, "w", w);
+    need_same("op_adamw", "v", v, "w", w);
+    const bool flat = tensor_contiguous(w) && tensor_contiguous(g) && tensor_contiguous(m) && tensor_contiguous(v);
+    w = as_one_row(w, flat), g = as_one_row(g, flat), m = as_one_row(m, flat), v = as_one_row(v, flat);
+    FOR_EACH_PART(r, lo, hi, w.rows, w.cols, {
+        adamw_part(row_of(w, r), row_of(g, r), row_of(m, r), row_of(v, r), scale, a, lo, hi);
+    });
+}

@@ -1,0 +1,70 @@
+// ops.h: the mathematics of a Transformer, forward and backward. GEMMs are the BLAS's; everything else is written once
+// for every device, in ops.c. Output first, then inputs. Wrong shapes are a fault() that names both.
+//
+// Outputs are OVERWRITTEN, gradients of parameters too: who accumulates adds the finished contribution once (layer.h).
+#ifndef OPS_H
+#define OPS_H
+#include "common/tensor/tensor.h"
+
+// --- products ---
+void op_matmul(Tensor y, Tensor x, Tensor w);              // y[M,N] = x[M,K] w[K,N]
+void op_matmul_nt(Tensor y, Tensor x, Tensor w);           // y[M,N] = x[M,K] w[N,K]^T
+void op_matmul_tn(Tensor y, Tensor x, Tensor w);           // y[M,N] = x[K,M]^T w[K,N]
+
+// --- element by element ---
+void op_add(Tensor y, Tensor a, Tensor b);                 // y = a + b; y may be a or b
+void op_max(Tensor y, Tensor a, Tensor b);                 // the larger; a NaN stays one; y may be a or b
+void op_scale(Tensor y, Tensor x, real s);                 // y = s x; y may be x
+void op_multiply(Tensor y, Tensor a, Tensor b);            // y = a * b, element by element
+void op_add_bias(Tensor y, Tensor x, Tensor bias);         // y = x + bias[1,N] on every row; y may be x
+void op_sum_rows(Tensor sum, Tensor x);                    // sum[1,N]: the bias gradient; rows added in order
+void op_gelu(Tensor y, Tensor x);                          // tanh form, as GPT-2
+void op_gelu_backward(Tensor dx, Tensor x, Tensor dy);     // dx may be dy
+
+// Dropout: y = x * keep / (1-p). The mask is a function of key and the GLOBAL coordinates of an element, so it is never
+// stored: backward calls the same function on dy. Row r of x is global row row0 + r, column c is global column col0 +
+// c. p = 0 copies. y may be x.
+typedef struct { uint64_t key; double p; size_t row0, col0; } Dropout;
+void op_dropout(Tensor y, Tensor x, Dropout d);
+
+// --- layer norm (Ba, Kiros, Hinton 2016), epsilon 1e-5 ---
+// stats[M,2]: mean and 1/deviation of a row.
+void op_layer_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, Tensor bias);
+void op_layer_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy);
+void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Tensor dy);
+
+// --- attention, per head. q, k, v, o are [B*T, heads*D]; p is [B*heads*T, T] with rows in (sequence, head, query)
+//     order. heads may be 0 (a rank without a head): nothing happens. ---
+void op_heads_scores(Tensor p, Tensor q, Tensor k, size_t B, size_t heads);   // p = q k^T     also dP = do v^T
+void op_heads_mix(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);      // o = p v       also dq = dS k
+void op_heads_mix_t(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);    // o = p^T v     dv = P^T do, dk = dS^T q
+// Row r: softmax of scale*s over keys 0..(r mod T), else 0; p may be s.
+void op_causal_softmax(Tensor p, Tensor s, real scale);
+void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale);      // ds may be dp
+// Attention dropout's coordinates are (global sequence, query, global head, key). p rows as above, local head h is
+// global head0 + h.
+void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t first_sequence, size_t B, size_t heads,
+                      size_t head0);
+
+// --- embedding: y[r] = wte[token r - vocab0] + wpe[r mod T]; a token outside wte's rows contributes nothing
+//     (vocabulary-parallel). All are overwritten; a token's rows of dy are added in order. ---
+void op_embed_tokens(Tensor y, Tensor wte, const int *tokens, size_t vocab0);             // zero rows where foreign
+void op_embed_tokens_grad(Tensor dwte, const int *tokens, Tensor dy, size_t vocab0);
+void op_add_positions(Tensor y, Tensor x, Tensor wpe, size_t T);                          // y = x + wpe[r mod T]
+void op_add_positions_grad(Tensor dwpe, Tensor dy, size_t T);                             // rows past T are zero
+
+// --- cross entropy, cut where a vocabulary-parallel head must talk. Columns of logits are words vocab0 ..
+//     vocab0+cols-1. A negative target is not counted: loss 0, gradient 0. ---
+void op_row_max(Tensor max, Tensor logits);                                               // [M,1]
+void op_pick_target(Tensor picked, Tensor logits, const int *targets, size_t vocab0);     // [M,1], 0: not my word
+void op_exp_sum(Tensor sum, Tensor logits, Tensor max);                       // logits <- exp(logits - max); sum[M,1]
+void op_token_loss(Tensor loss, Tensor picked, Tensor max, Tensor sum, const int *targets);   // log(sum) + max - picked
+void op_cross_entropy_backward(Tensor logits, Tensor sum, const int *targets, Tensor dloss, size_t vocab0);
+    // logits (now exponentials) <- (exponential / sum - onehot) * dloss[M,1]
+
+// --- optimizers, on flat ranges of equal shape ---
+void op_sgd(Tensor w, Tensor g, real scale, real lr, real weight_decay);      // w -= lr (scale g + weight_decay w)
+// Corrections: 1 - beta^t.
+typedef struct { real lr, beta1, beta2, epsilon, weight_decay, correction1, correction2; } AdamW;
+void op_adamw(Tensor w, Tensor g, Tensor m, Tensor v, real scale, AdamW a);               // Loshchilov and Hutter 2019
+#endif

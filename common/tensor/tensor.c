@@ -1,0 +1,185 @@
+// tensor.c: making, viewing, filling and moving tensors. In the common subset of C and C++, as ops.c.
+#include "common/tensor/tensor.h"
+#include "common/device/device.h"
+#include "common/device/for_each.h"
+#include "common/tensor/random.h"
+#include "common/tensor/real_math.h"
+#include "common/base/util.h"
+
+Tensor tensor_new(Arena *a, size_t rows, size_t cols) {
+    Tensor t;
+    if (cols && rows > SIZE_MAX / sizeof(real) / cols)
+        fault("tensor_new: [%zu, %zu] is more than any memory holds", rows, cols);
+    t.data = (real *)arena_alloc(a, rows * cols * sizeof(real));
+    t.rows = rows;
+    t.cols = t.ld = cols;
+    return t;
+}
+
+int *ints_new(Arena *a, size_t n) {
+    return (int *)arena_alloc(a, n * sizeof(int));
+}
+
+void ints_upload(int *to, const int *from, size_t n) {
+    device_upload(to, from, n * sizeof(int));
+}
+
+// ---- views ----
+
+Tensor tensor_row_range(Tensor t, size_t lo, size_t hi) {
+    if (lo > hi || hi > t.rows) fault("tensor_row_range: rows %zu to %zu of [%zu, %zu]", lo, hi, t.rows, t.cols);
+    t.data += lo * t.ld;
+    t.rows = hi - lo;
+    return t;
+}
+
+Tensor tensor_col_range(Tensor t, size_t lo, size_t hi) {
+    if (lo > hi || hi > t.cols) fault("tensor_col_range: columns %zu to %zu of [%zu, %zu]", lo, hi, t.rows, t.cols);
+    t.data += lo;
+    t.cols = hi - lo;
+    return t;
+}
+
+static void need_contiguous(Tensor t, const char *who) {
+    if (!tensor_contiguous(t))
+        fault("%s: [%zu, %zu] with %zu elements from row to row is not contiguous", who, t.rows, t.cols, t.ld);
+}
+
+Tensor tensor_flat_range(Tensor t, size_t lo, size_t hi) {
+    need_contiguous(t, "tensor_flat_range");
+    if (lo > hi || hi > tensor_count(t))
+        fault("tensor_flat_range: elements %zu to %zu of [%zu, %zu]", lo, hi, t.rows, t.cols);
+    t.data += lo;
+    t.rows = 1;
+    t.cols = t.ld = hi - lo;
+    return t;
+}
+
+Tensor tensor_reshape(Tensor t, size_t rows, size_t cols) {
+    need_contiguous(t, "tensor_reshape");
+    if (rows * cols != tensor_count(t)) fault("tensor_reshape: [%zu, %zu] to [%zu, %zu]", t.rows, t.cols, rows, cols);
+    t.rows = rows;
+    t.cols = t.ld = cols;
+    return t;
+}
+
+// ---- values ----
+
+ITEM void fill_part(real *y, real value, size_t lo, size_t hi) {
+    for (size_t c = lo; c < hi; c++) y[c] = value;
+}
+void tensor_fill(Tensor t, real value) {
+    if (tensor_contiguous(t)) t = tensor_reshape(t, 1, tensor_count(t));
+    FOR_EACH_PART(r, lo, hi, t.rows, t.cols, { fill_part(t.data + r * t.ld, value, lo, hi); });
+}
+
+ITEM void copy_part(real *y, const real *x, size_t lo, size_t hi) {
+    INDEPENDENT
+    for (size_t c = lo; c < hi; c++) y[c] = x[c];
+}
+void tensor_copy(Tensor to, Tensor from) {
+    if (to.rows != from.rows || to.cols != from.cols)
+        fault("tensor_copy: [%zu, %zu] to [%zu, %zu]", from.rows, from.cols, to.rows, to.cols);
+    if (tensor_contiguous(to) && tensor_contiguous(from)) {
+        device_copy(to.data, from.data, tensor_count(to) * sizeof(real));
+        return;
+    }
+    FOR_EACH_PART(r, lo, hi, to.rows, to.cols, { copy_part(to.data + r * to.ld, from.data + r * from.ld, lo, hi); });
+}
+
+void tensor_upload(Tensor to, const real *from) {
+    if (tensor_contiguous(to)) {
+        device_upload(to.data, from, tensor_count(to) * sizeof(real));
+        return;
+    }
+    for (size_t r = 0; r < to.rows; r++)
+        device_upload(to.data + r * to.ld, from + r * to.cols, to.cols * sizeof(real));
+}
+
+void tensor_download(real *to, Tensor from) {
+    if (tensor_contiguous(from)) {
+        device_download(to, from.data, tensor_count(from) * sizeof(real));
+        return;
+    }
+    for (size_t r = 0; r < from.rows; r++)
+        device_download(to + r * from.cols, from.data + r * from.ld, from.cols * sizeof(real));
+}
+
+ITEM void randomize_part(real *y, uint64_t key, double deviation, uint64_t first, size_t lo, size_t hi) {
+    for (size_t c = lo; c < hi; c++) y[c] = (real)(random_normal(random_key(key, first + c)) * deviation);
+}
+void tensor_randomize(Tensor t, uint64_t key, double deviation) {
+    FOR_EACH_PART(r, lo, hi, t.rows, t.cols, {
+        randomize_part(t.data + r * t.ld, key, deviation, (uint64_t)r * t.cols, lo, hi);
+    });
+}
+
+// ---- sums for the host ----
+
+// ROW_SUM's blocks are the items, so that a long row keeps a GPU busy: folded in order, they give ROW_SUM's bits.
+ITEM double sum_block(const real *x, size_t n) {
+    double sum;
+    ROW_SUM(double, sum, c, n, (double)x[c]);
+    return sum;
+}
+ITEM double sum_of_squares_block(const real *x, size_t n) {
+    double sum;
+    ROW_SUM(double, sum, c, n, (double)x[c] * (double)x[c]);
+    return sum;
+}
+
+// The sums of the blocks are made where the tensor is, CHUNK at a time, and added by the host: as many as keep a GPU
+// busy for longer than the host takes to fetch them. This scratch is small, not a cost of any technique, so it counts
+// as reference.
+enum { CHUNK = 8192 };
+static double sum_of_rows(Tensor t, bool squares) {
+    const size_t per_row = ceil_div(t.cols, BLOCK), blocks = t.rows * per_row;
+    Arena scratch = arena(MEM_REFERENCE);
+    double *device = (double *)arena_alloc(&scratch, (blocks < CHUNK ? blocks : (size_t)CHUNK) * sizeof *device);
+    double sum = 0, row_sum = 0, host[CHUNK];
+    for (size_t first = 0; first < blocks; first += CHUNK) {
+        const size_t n = blocks - first < CHUNK ? blocks - first : (size_t)CHUNK;
+        FOR_EACH(i, n, {
+            const size_t r = (first + i) / per_row, lo = (first + i) % per_row * BLOCK;
+            const size_t width = t.cols - lo < BLOCK ? t.cols - lo : (size_t)BLOCK;
+            const real *x = t.data + r * t.ld + lo;
+            device[i] = squares ? sum_of_squares_block(x, width) : sum_block(x, width);
+        });
+        device_download(host, device, n * sizeof *host);
+        for (size_t i = 0; i < n; i++) {
+            row_sum += host[i];
+            if ((first + i + 1) % per_row != 0) continue;
+            sum += row_sum;
+            row_sum = 0;
+        }
+    }
+    arena_free(&scratch);
+    return sum;
+}
+
+double tensor_sum(Tensor t) { return sum_of_rows(t, false); }
+double tensor_sum_of_squares(Tensor t) { return sum_of_rows(t, true); }
+
+ITEM bool same_bits(real a, real b) {
+    uint64_t x = 0, y = 0;
+    memcpy(&x, &a, sizeof a);
+    memcpy(&y, &b, sizeof b);
+    return x == y;
+}
+ITEM void differ_part(int *differs, const real *a, const real *b, size_t lo, size_t hi) {
+    for (size_t c = lo; c < hi; c++)
+        if (!same_bits(a[c], b[c])) *differs = 1;              // whoever writes, writes the same
+}
+bool tensor_equal(Tensor a, Tensor b) {
+    need_contiguous(a, "tensor_equal");
+    need_contiguous(b, "tensor_equal");
+    if (tensor_count(a) != tensor_count(b))
+        fault("tensor_equal: [%zu, %zu] and [%zu, %zu]", a.rows, a.cols, b.rows, b.cols);
+    Arena scratch = arena(MEM_REFERENCE);
+    int no = 0, answer, *differs = ints_new(&scratch, 1);
+    ints_upload(differs, &no, 1);
+    FOR_EACH_PART(r, lo, hi, 1, tensor_count(a), { differ_part(differs + r, a.data, b.data, lo, hi); });
+    device_download(&answer, differs, sizeof answer);
+    arena_free(&scratch);
+    return answer == 0;
+}
