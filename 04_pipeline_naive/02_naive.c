@@ -1,6 +1,7 @@
 // ranks: 4
 // level: core
 // question: Can every rank hold only a few layers, train the model together, and get the very same bits?
+// vary: SEQUENCES 4..7, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
 // A model is a list of layers, so a stage is a sub-list: rank i holds some neighbouring layers, their gradients and
 // their optimizer state, nothing else. A micro-batch goes all the way forward, from rank to rank, and its gradient all
@@ -20,6 +21,11 @@
 PipelineResult pipeline_naive(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
     size_t C = m->config.width;
+    // EXERCISE 04.02a (4 points): the naive loop. One micro-batch after the other: receive x, forward, send y; receive
+    // dy, backward, send dx. The first and the last stage (s.first, s.last) have a neighbour on one side only. The
+    // tensors of micro-batch k, [b->rows, C] each, are b->x, b->y, b->dy, b->dx, b being &s.micro[k]. x must stand in
+    // &b->input: pipeline_backward frees it. The others stand in an arena of MEM_COMMUNICATION that is yours to free, y
+    // as soon as it is sent. Calls: tensor_new, comm_recv, comm_send, pipeline_forward, pipeline_backward, arena_free.
     for (size_t k = 0; k < micro_batches; k++) {
         PipelineBatch *b = &s.micro[k];
         Arena buffers = arena(MEM_COMMUNICATION);
@@ -36,6 +42,7 @@ PipelineResult pipeline_naive(Comm *pp, Model *m, const Batch *batch, size_t mic
         if (!s.first) comm_send(pp, b->dx, s.before);                                      // B*T*C elements: dx
         arena_free(&buffers);
     }
+    // END
     return pipeline_end(&s);
 }
 
@@ -70,8 +77,12 @@ void pipeline_tied_sum(Model *m, Comm *tied) {
         model_fold_tied(m);                                // first and last are one stage, or this one is neither
         return;
     }
+    // EXERCISE 04.02b (2 points): the tied sum. This is the first or the last of several stages: model_wte(m) is the
+    // embedding's unit on the first, NULL elsewhere, model_wte_head(m) the head's copy of it on the last. The gradient
+    // g of both must become the sum of the two. One call; tied is the group of these two stages.
     Unit *mine = model_wte(m) ? model_wte(m) : model_wte_head(m);
     comm_all_reduce(tied, mine->g);                        // V*C/tp elements: embedding's part + head's part
+    // END
 }
 
 Comm *pipeline_tied_group(Comm *pp) {
@@ -151,6 +162,21 @@ double pipeline_loss(Comm *pp, Model *m, const Batch *b) {
 static const ModelConfig sizes = { .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1 };
 enum { SEQUENCES = 5 };
 
+// Every sequence is a micro-batch of its own, so that the loop has more than one turn: one SGD step.
+static StageCosts one_by_one(Run *run, Training t) {
+    t.micro_batches = SEQUENCES;
+    t.steps = 1;
+    t.recorded = false;
+    t.optimizer = sgd(0.3);
+    Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
+    StageCosts seen = stages_train(run, &t, naive_step, NULL, &got);
+    say(run, "SGD, %d micro-batches: loss %.4f", SEQUENCES, got.loss[0]);
+    training_compare(run, "a sequence each = unsplit", &got, &want, 0);
+    trajectory_free(&got);
+    trajectory_free(&want);
+    return seen;
+}
+
 static void naive(Run *run) {
     size_t p = run->world->size, m = option_size(run, "micro-batches");
     REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks", p, sizes.layers);
@@ -160,7 +186,7 @@ static void naive(Run *run) {
                    .recorded = true, .watched = MEM_ACTIVATIONS };
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
-    StageCosts seen = {0};
+    StageCosts seen = {0}, each = one_by_one(run, t);
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
@@ -175,6 +201,9 @@ static void naive(Run *run) {
     picture_show(run, "naive, the last step", PICTURE_MEMORY);
     picture_summary(run, &last);
     pipeline_naive_costs(run, &t, &seen);
+    t.micro_batches = SEQUENCES;
+    pipeline_naive_each_costs(run, &t, &each);
+    t.micro_batches = m;
     if (clock_config()->simulated) pipeline_naive_time(run, &t, &last);            // real time differs from run to run
     data_free(&t.data);
 }

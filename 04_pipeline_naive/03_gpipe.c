@@ -1,6 +1,7 @@
 // ranks: 4
 // level: core
 // question: How long are stages idle when the batch is cut into micro-batches, and what does keeping them busy cost?
+// vary: SEQUENCES 5..9, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
 // GPipe (Huang et al. 2018): a stage hands micro-batch 0 on and starts micro-batch 1 at once, so that all stages work
 // at the same time on different micro-batches. All forwards come first, then all backwards. We run the backwards
@@ -20,6 +21,10 @@
 PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
     size_t C = m->config.width;
+    // EXERCISE 04.03a (4 points): GPipe's two loops. All forwards, then all backwards, in an order that adds the
+    // gradients as gradient accumulation does; each stage receives before it computes and sends after it. Tensors and
+    // calls are those of pipeline_naive (02_naive.c): x stands in &b->input, all others are freed when they are sent or
+    // no longer needed, so that only what the forwards keep waits for the backwards.
     for (size_t k = 0; k < micro_batches; k++) {
         PipelineBatch *b = &s.micro[k];
         Arena buffer = arena(MEM_COMMUNICATION);
@@ -38,6 +43,7 @@ PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t mic
         if (!s.first) comm_send(pp, b->dx, s.before);                                      // B*T*C elements: dx
         arena_free(&buffers);
     }
+    // END
     return pipeline_end(&s);
 }
 
@@ -200,7 +206,7 @@ static void gpipe(Run *run) {
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
     stages_same_bits(run, "naive: executor = own loop", &t, pipeline_naive, schedule_naive);
-    stages_same_bits(run, "GPipe: executor = own loops", &t, pipeline_gpipe, schedule_gpipe);
+    StageCosts loops = stages_same_bits(run, "GPipe: executor = own loops", &t, pipeline_gpipe, schedule_gpipe);
     StageCosts seen = {0}, slow = {0};
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
@@ -217,6 +223,7 @@ static void gpipe(Run *run) {
     picture_show(run, "GPipe, the last step", PICTURE_MEMORY);
     picture_summary(run, &last);
     pipeline_gpipe_costs(run, &t, &seen, &slow);
+    pipeline_gpipe_loop_costs(run, &t, &loops);
     if (clock_config()->simulated) pipeline_gpipe_time(run, &t);   // real time differs from run to run
     data_free(&t.data);
 }

@@ -1,6 +1,7 @@
 // ranks: 4
 // level: core
 // question: Can a pipeline give the same bits as GPipe in the same time, with fewer micro-batches in memory?
+// vary: SEQUENCES 8..12, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
 // 1F1B, or PipeDream-Flush: stage i runs p - 1 - i forwards ahead and from then on one forward, one backward. A
 // backward comes as early as it can and frees what its forward kept. Model, messages and sums are those of GPipe; only
@@ -62,8 +63,12 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
     size_t ahead = warm_up(pp->size, micro_batches, pp->rank);
     Sending *activations = host_alloc(micro_batches * sizeof *activations), gradient = {0};
-    // Warm-up: receives activations of micro-batch k from the stage before, sends activations to the next stage.
-    for (size_t k = 0; k < ahead; k++) forward_step(pp, &s, k, activations);
+    // EXERCISE 05.02a (5 points): warm-up, steady state and cool-down. `ahead` forwards; then a forward, a backward,
+    // until no forward is left; then the last backwards. forward_step and backward_step of a micro-batch receive,
+    // compute and start to send. The backwards come in ascending order. At the end the last gradient must have been
+    // received (wait_received). Calls: these three functions.
+    for (size_t k = 0; k < ahead; k++)             // warm-up: receives activations from the stage before, sends its own
+        forward_step(pp, &s, k, activations);
     // Steady state: the same for k; then receives the gradient of k - ahead from the next stage and sends a gradient to
     // the stage before. ahead + 1 = p - i micro-batches are in flight.
     for (size_t k = ahead; k < micro_batches; k++) {
@@ -73,6 +78,7 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
     // Cool-down: receives the gradients of the last `ahead` micro-batches, sends gradients; no activations any more.
     for (size_t k = micro_batches - ahead; k < micro_batches; k++) backward_step(pp, &s, k, activations, &gradient);
     wait_received(&gradient);
+    // END
     free(activations);
     return pipeline_end(&s);
 }
@@ -163,7 +169,7 @@ static void one_forward_one_backward(Run *run) {
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
-    stages_same_bits(run, "1F1B: executor = own loop", &t, pipeline_1f1b, schedule_1f1b);
+    StageCosts loop = stages_same_bits(run, "1F1B: executor = own loop", &t, pipeline_1f1b, schedule_1f1b);
     StageCosts seen = {0}, gpipe = {0};
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
@@ -186,6 +192,7 @@ static void one_forward_one_backward(Run *run) {
         trajectory_free(&want);
     }
     pipeline_1f1b_costs(run, &t, &seen, &gpipe);
+    pipeline_1f1b_loop_costs(run, &t, &loop);
     step_time(run, &t);
     data_free(&t.data);
 }

@@ -1,6 +1,7 @@
 // ranks: 4
 // level: core
 // question: If all replicas make the same update, why should each of them keep the whole optimizer state?
+// vary: layers 1|3, width 18|21|24, context 7..12, vocab 40..60
 //
 // ZeRO stage 1 (Rajbhandari et al. 2020, section 5.1). Every rank holds all weights and all gradients, as in data
 // parallelism, but AdamW's m and v only for its part: shard_range of the flat elements of each unit (an embedding
@@ -33,20 +34,27 @@ void zero1_allocate(Model *m, Comm *dp) {
 
 // Once a step, after the last backward. Outside my part g keeps what this rank alone has computed: nobody reads it.
 void zero1_reduce(Model *m, Comm *dp) {
+    // EXERCISE 06.02a (3 points): reduce the gradients. Every unit of the model has this rank's own gradient in g,
+    // whole. Afterwards own_g, a view of my part of g, holds the sum over the ranks of dp. A unit that is tied to
+    // another (tied_to) has nothing of its own. One collective a unit, which gives every rank its own part only.
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;                  // its gradient has been added to the embedding's
         comm_reduce_scatter(dp, u->own_g, u->g);   // own_g [size/N] <- sum of g [size]; each rank sends (N-1)/N of it
     }
+    // END
 }
 
 // Once a step, after the update: every rank gets the parts that the others have updated.
 void zero1_gather(Model *m, Comm *dp) {
+    // EXERCISE 06.02b (2 points): gather the weights. In every unit own_w, a view of my part of w, has been updated;
+    // the rest of w is old. Afterwards w is the same on all ranks of dp. One collective a unit; tied units as above.
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;
         comm_all_gather(dp, u->w, u->own_w);       // w [size] <- own_w [size/N] of all; each rank sends (N-1)/N of it
     }
+    // END
 }
 
 // One step on this rank's micro-batches. Each rank sends 2 (N-1)/N of the model, however many micro-batches there are,

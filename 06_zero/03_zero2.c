@@ -1,6 +1,7 @@
 // ranks: 4
 // level: core
 // question: Whose gradients must a rank keep, and for how long?
+// vary: layers 1|3, width 18|21|24, context 7..12, vocab 40..60
 //
 // ZeRO stage 2 (Rajbhandari et al. 2020, section 5.2). Only the owner of a part needs the sum of its gradients. So a
 // unit's whole gradient exists on a rank just while the backward pass of its layer runs: it is reduce-scattered at once
@@ -31,6 +32,10 @@ void zero2_allocate_gradient(Unit *u, Arena *a) {
 
 // own_g += my part of the sum of g over ranks. The first micro-batch's is written in place.
 static void reduce_gradient(Unit *u, Comm *dp) {
+    // EXERCISE 06.03b (3 points): add to my part. g [size] is whole on each rank, own_g [size/N] is what earlier
+    // micro-batches have left, or nothing yet (own_gradient_empty): then the sum is written there and needs no other
+    // memory. Otherwise it arrives beside own_g, in a tensor of MEM_COMMUNICATION that is freed here, and op_add adds
+    // it. One collective. range_size(u->own) is the length of my part.
     if (u->own_gradient_empty) {
         comm_reduce_scatter(dp, u->own_g, u->g);   // own_g [size/N] <- sum of g [size]; each rank sends (N-1)/N of it
     } else {
@@ -41,10 +46,16 @@ static void reduce_gradient(Unit *u, Comm *dp) {
         arena_free(&part);
     }
     u->own_gradient_empty = false;
+    // END
 }
 
 // Around each layer's own backward. Every rank must come here for every micro-batch, an empty one, too.
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    // EXERCISE 06.03a (4 points): backward, with whole gradients for this layer alone. Each unit of the layer gets room
+    // for its whole gradient in an arena of MEM_COMMUNICATION (allocate_gradient); layer_backward of l->inner fills it;
+    // reduce_gradient adds my part of the sum over the ranks of l->comm to own_g; then the unit has no whole gradient
+    // any more (unit_attach_gradients with (Tensor){0}) and the arena is freed. Units of which zero2_stays_whole() is
+    // true are left alone: zero2_begin and zero2_reduce take care of them.
     Arena in_flight = arena(MEM_COMMUNICATION);
     for (size_t i = 0; i < l->n_units; i++)
         if (!zero2_stays_whole(l->units[i])) zero2_allocate_gradient(l->units[i], &in_flight);
@@ -56,6 +67,7 @@ void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
         unit_attach_gradients(u, (Tensor){0});     // the whole gradient is dropped
     }
     arena_free(&in_flight);
+    // END
 }
 static void forward_as_it_is(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     layer_forward(l->inner, b, x, y, s);

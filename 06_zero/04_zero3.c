@@ -1,6 +1,7 @@
 // ranks: 4
 // level: core
 // question: How can a rank compute with weights that it does not hold?
+// vary: layers 1|3, width 18|21|24, context 7..12, vocab 40..60
 //
 // ZeRO stage 3 (Rajbhandari et al. 2020, section 5.3); PyTorch's fully sharded data parallel (FSDP) with
 // reshard_after_forward=True. A rank keeps 1/N of everything: weights, gradients, m and v. A unit's weights are
@@ -26,7 +27,10 @@
 
 static void gather_unit(Unit *u, Comm *dp, Arena *a) {
     Tensor w = tensor_new(a, 1, u->size);
+    // EXERCISE 06.04a (1 point): gather the weights of a unit. Each rank of dp has its part, own_w [size/N]; w [size]
+    // gets all of them.
     comm_all_gather(dp, w, u->own_w);              // w [size] <- own_w [size/N] of all; each rank sends (N-1)/N of it
+    // END
     unit_attach_weights(u, w);
 }
 static void gather(Layer *l, Arena *in_flight) {
@@ -46,10 +50,15 @@ static void gather_and_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Sav
     drop(l, &in_flight);
 }
 static void gather_and_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    // EXERCISE 06.04b (2 points): backward of a layer whose weights are in parts. The forward has dropped what it
+    // gathered. The weights must be whole while the layer's backward runs, in an arena of MEM_COMMUNICATION. Its
+    // gradients are reduced as in stage 2, by zero2_backward_and_reduce, which calls the layer's own backward.
+    // Afterwards nothing whole is left. Calls: gather, drop and that one.
     Arena in_flight = arena(MEM_COMMUNICATION);
     gather(l, &in_flight);
     zero2_backward_and_reduce(l, b, x, dy, dx, s);         // the layer's own backward; reduce-scatter, as in stage 2
     drop(l, &in_flight);
+    // END
 }
 static const LayerKind zero3_layer = { "ZeRO-3 layer", gather_and_forward, gather_and_backward, NULL, NULL };
 

@@ -171,6 +171,8 @@ elsewhere('01.01a', 'the other training', 'if (rule == AVERAGE) return train(sta
 elsewhere('01.03a', "the library's sum", 'comm_all_reduce(c, t);', 'comm_all_reduce');
 elsewhere('01.03a', 'another way', 'tree_all_reduce(c, t);', 'tree_all_reduce');
 elsewhere('01.03b', 'the ring', 'ring_all_reduce(c, t);', 'ring_all_reduce');
+elsewhere('04.03a', 'another loop', 's.result = pipeline_naive(pp, m, batch, micro_batches);', 'pipeline_naive');
+elsewhere('05.02a', 'the executor', 's.result = pipeline_run(pp, m, &list, batch, micro_batches);', 'pipeline_run');
 
 # ---- interrupted: nothing stays ----
 {

@@ -13,6 +13,16 @@ void pipeline_naive_costs(Run *run, const Training *t, const StageCosts *seen) {
          seen->message_buffers);
 }
 
+void pipeline_naive_each_costs(Run *run, const Training *t, const StageCosts *seen) {
+    size_t p = run->world->size, i = run->world->rank, E = sizeof(real), neighbours = (i + 1 < p) + (i > 0);
+    cost(run, "a sequence each: messages sent", "calls", t->micro_batches * neighbours, seen->messages);
+    cost(run, "a sequence each: in flight, most", "micro-batches", 1, seen->in_flight);
+    cost(run, "a sequence each: activations, peak", "bytes", stage_kept(&t->model, p, i) * stage_tokens(t, 0) * E,
+         seen->activations);
+    cost(run, "a sequence each: buffers, peak", "bytes", neighbours * stage_tokens(t, 0) * t->model.width * E,
+         seen->message_buffers);
+}
+
 // Nothing ever happens at the same time: a micro-batch passes every stage twice, and every link between two of them.
 void pipeline_naive_time(Run *run, const Training *t, const Timing *last) {
     size_t p = run->world->size, m = t->micro_batches;

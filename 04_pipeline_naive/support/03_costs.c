@@ -48,3 +48,23 @@ void pipeline_gpipe_time(Run *run, const Training *t) {
         cost(run, "naive, m = 8: exposed, 2m(p-1) messages", "ps", 2 * m * links * way, slow.timing.exposed);
     }
 }
+
+// The loops of the lesson, m as in its training. Where stages are equal, nobody waits longer than under the executor.
+void pipeline_gpipe_loop_costs(Run *run, const Training *t, const StageCosts *loops) {
+    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
+    size_t neighbours = (i + 1 < p) + (i > 0), all = t->sequences * t->model.context;
+    stage_loop_lines(run, t, loops);
+    cost(run, "own loops: in flight, m", "micro-batches", m, loops->in_flight);
+    cost(run, "own loops: activations, peak", "bytes", stage_kept(&t->model, p, i) * E * all, loops->activations);
+    // In a forward x and y, in a backward dy and dx.
+    cost(run, "own loops: buffers, peak", "bytes", neighbours * stage_tokens(t, 0) * t->model.width * E,
+         loops->message_buffers);
+    if (!clock_config()->simulated) return;                // real time differs from run to run
+    Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
+    StackTimes d = stack_times(&stack);
+    Played seen = stack_play_loop(run, &stack, pipeline_gpipe, m);
+    size_t way = p > 1 ? d.message : 0;
+    size_t first = p * (d.forward + d.backward) + 2 * (p - 1) * way;
+    size_t step = first + (m - 1) * (max(d.forward, way) + max(d.backward, way));
+    cost(run, "own loops: equal stages, step", "ps", step, seen.timing.step);
+}

@@ -17,10 +17,13 @@ size_t stage_message_buffers(const Training *t, size_t p, size_t i);            
 Picoseconds stage_forward_time(const ModelConfig *c, size_t p, size_t i, size_t B);
 Picoseconds stage_message_time(const ModelConfig *c, size_t B);
 void stage_cost_lines(Run *run, const Training *t, const StageCosts *seen);   // cost lines; stage i is rank i
+void stage_loop_lines(Run *run, const Training *t, const StageCosts *seen);   // messages of a lesson's own loop
 
 // ---- 02_costs.c, 03_costs.c: the cost lines of these lessons ----
 void pipeline_naive_costs(Run *run, const Training *t, const StageCosts *seen);
+void pipeline_naive_each_costs(Run *run, const Training *t, const StageCosts *seen);       // with m = SEQUENCES
 void pipeline_naive_time(Run *run, const Training *t, const Timing *last);
 void pipeline_gpipe_costs(Run *run, const Training *t, const StageCosts *gpipe, const StageCosts *naive);
 void pipeline_gpipe_time(Run *run, const Training *t);
+void pipeline_gpipe_loop_costs(Run *run, const Training *t, const StageCosts *loops);      // of pipeline_gpipe itself
 #endif

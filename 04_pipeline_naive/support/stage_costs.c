@@ -42,6 +42,14 @@ Picoseconds stage_message_time(const ModelConfig *c, size_t B) {
     return link->beta > 0 ? (Picoseconds)round(link->alpha * 1e12 + bytes * 1e12 / link->beta) : 0;
 }
 
+void stage_loop_lines(Run *run, const Training *t, const StageCosts *seen) {
+    size_t neighbours = (run->world->rank + 1 < run->world->size) + (run->world->rank > 0);
+    size_t tokens = t->sequences * t->model.context;
+    cost(run, "own loops: messages sent", "calls", t->micro_batches * neighbours, seen->messages);
+    cost(run, "own loops: messages sent", "bytes", neighbours * tokens * t->model.width * sizeof(real),
+         seen->message_bytes);
+}
+
 void stage_cost_lines(Run *run, const Training *t, const StageCosts *seen) {
     const ModelConfig *c = &t->model;
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real), D = sizeof(double);

@@ -18,5 +18,6 @@ typedef struct {
 StageCosts stages_train(Run *run, const Training *t, Step *step, ScheduleRule schedule, Trajectory *out);
 
 // Checks that one step's gradients and loss have the same bits, once by a lesson's own loop and once by the executor.
-void stages_same_bits(Run *run, const char *what, const Training *t, PipelineLoop *loop, ScheduleRule schedule);
+// Returns what the loop has sent and held: messages, in_flight, activations and message_buffers; the rest is 0.
+StageCosts stages_same_bits(Run *run, const char *what, const Training *t, PipelineLoop *loop, ScheduleRule schedule);
 #endif

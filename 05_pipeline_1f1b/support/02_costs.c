@@ -1,5 +1,8 @@
 // 02_costs.c: what 02_1f1b predicts, from sizes alone; see costs.h.
 #include "05_pipeline_1f1b/support/costs.h"
+#include "04_pipeline_naive/support/stack.h"
+#include "04_pipeline_naive/support/timeline.h"
+#include "05_pipeline_1f1b/pipeline_1f1b.h"
 
 void pipeline_1f1b_costs(Run *run, const Training *t, const StageCosts *seen, const StageCosts *gpipe) {
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
@@ -13,4 +16,44 @@ void pipeline_1f1b_costs(Run *run, const Training *t, const StageCosts *seen, co
     cost(run, "activations, peak, GPipe", "bytes", kept * all, gpipe->activations);
     cost(run, "activations, peak, 1F1B", "bytes", kept * held, seen->activations);
     cost(run, "message buffers, peak, 1F1B", "bytes", stage_message_buffers(t, p, i), seen->message_buffers);
+}
+
+// Tokens of micro-batches k, k + 1, ..., before end.
+static size_t tokens_of(const Training *t, size_t k, size_t end) {
+    size_t n = 0;
+    for (; k < end; k++) n += stage_tokens(t, k);
+    return n;
+}
+static size_t max(size_t a, size_t b) { return a > b ? a : b; }
+
+// The loop of the lesson has a buffer for each output that the next stage has not used yet, and at a time one for what
+// it receives and one for the gradient that it sends. Most tokens in them, over all forwards and backwards of stage i.
+static size_t buffered_tokens(const Training *t, size_t p, size_t i) {
+    size_t m = t->micro_batches, flight = p - i < m ? p - i : m, most = 0;
+    bool next = i + 1 < p, before = i > 0;
+    for (size_t k = 0; k < m; k++) {
+        size_t back = k < flight ? 0 : k + 1 - flight, ahead = k + flight < m ? k + flight : m;
+        size_t sending = before && back > 0 ? stage_tokens(t, back - 1) : 0;
+        most = max(most, next * tokens_of(t, back, k + 1) + before * stage_tokens(t, k) + sending);    // forward: y, x
+        sending = before && k > 0 ? stage_tokens(t, k - 1) : 0;
+        most = max(most, next * (tokens_of(t, k, ahead) + stage_tokens(t, k)) + sending);      // backward: y, dy
+        most = max(most, next * (tokens_of(t, k + 1, ahead) + stage_tokens(t, k)) + before * stage_tokens(t, k));
+    }
+    return most;
+}
+
+void pipeline_1f1b_loop_costs(Run *run, const Training *t, const StageCosts *loop) {
+    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, flight = p - i < m ? p - i : m;
+    stage_loop_lines(run, t, loop);
+    cost(run, "own loops: in flight, min(p-i, m)", "micro-batches", flight, loop->in_flight);
+    cost(run, "own loops: activations, peak", "bytes",
+         stage_kept(&t->model, p, i) * tokens_of(t, 0, flight) * sizeof(real), loop->activations);
+    cost(run, "own loops: buffers, peak", "bytes", buffered_tokens(t, p, i) * t->model.width * sizeof(real),
+         loop->message_buffers);
+    if (!clock_config()->simulated) return;                // real time differs from run to run
+    Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
+    StackTimes d = stack_times(&stack);
+    Played seen = stack_play_loop(run, &stack, pipeline_1f1b, m);
+    cost(run, "own loops: equal stages, step", "ps",
+         makespan_with_link(schedule_1f1b, p, m, d.forward, d.backward, d.message), seen.timing.step);
 }

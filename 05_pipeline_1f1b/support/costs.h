@@ -4,4 +4,5 @@
 #include "04_pipeline_naive/support/costs.h"
 
 void pipeline_1f1b_costs(Run *run, const Training *t, const StageCosts *seen, const StageCosts *gpipe);
+void pipeline_1f1b_loop_costs(Run *run, const Training *t, const StageCosts *loop);        // of pipeline_1f1b itself
 #endif
