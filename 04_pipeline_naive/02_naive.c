@@ -197,6 +197,7 @@ static void naive(Run *run) {
         trajectory_free(&got);
         trajectory_free(&want);
     }
+    stages_check_evaluation(run, &t);
     Timing last = picture_timing(run);
     picture_show(run, "naive, the last step", PICTURE_MEMORY);
     picture_summary(run, &last);

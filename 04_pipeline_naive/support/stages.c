@@ -8,6 +8,34 @@ static Model *stage_model(const Training *t, size_t p, size_t i) {
     return m;
 }
 
+void stages_check_evaluation(Run *run, const Training *t) {
+    Comm *pp = run->world;
+    size_t p = pp->size, *uneven = host_alloc(p * sizeof *uneven);
+    for (size_t i = 0; i < p; i++) uneven[i] = i + 1 < p ? 1 : t->model.layers - (p - 1);
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch *batch = training_batches(t, &tokens, 0, 1, 0);
+    double got[2], want[2] = {0};
+    for (size_t k = 0; k < 2; k++) {
+        Model *m = model_describe(&t->model, pipeline_stage_layers(&t->model, k ? uneven : NULL, p, pp->rank));
+        model_allocate(m);
+        got[k] = pipeline_loss(pp, m, &batch[0]);          // known on the last stage; the others add 0
+        model_free(m);
+    }
+    comm_all_reduce_doubles(pp, got, 2);
+    ledger_pause();
+    if (run->is_root) {
+        Model *whole = model_describe(&t->model, model_layers(&t->model));
+        model_allocate(whole);
+        want[0] = want[1] = model_loss(whole, &batch[0]);
+        model_free(whole);
+    }
+    ledger_resume();
+    check_numbers(run, "evaluation = unsplit", "loss; even stages, and 1, 1, ... and the rest", got, want, 2, 0);
+    free(batch);
+    free(uneven);
+    arena_free(&tokens);
+}
+
 StageCosts stages_train(Run *run, const Training *t, Step *step, ScheduleRule schedule, Trajectory *out) {
     PipelineRank me = { .pp = run->world, .tied = pipeline_tied_group(run->world), .schedule = schedule };
     Model *m = stage_model(t, me.pp->size, me.pp->rank);
