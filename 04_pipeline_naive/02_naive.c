@@ -197,10 +197,10 @@ static void naive(Run *run) {
         trajectory_free(&got);
         trajectory_free(&want);
     }
-    stages_check_evaluation(run, &t);
     Timing last = picture_timing(run);
     picture_show(run, "naive, the last step", PICTURE_MEMORY);
     picture_summary(run, &last);
+    stages_check_evaluation(run, &t);
     pipeline_naive_costs(run, &t, &seen);
     t.micro_batches = SEQUENCES;
     pipeline_naive_each_costs(run, &t, &each);
