@@ -1,6 +1,7 @@
 // ranks: 4
 // level: core
 // question: How do ranks share one linear layer, and which way through it do they have to talk?
+// vary: M 4..9, K 8..14, N 8..13
 //
 // Y = dropout(X W + b), X [M, K], W [K, N]; a step of SGD on half the squared distance of Y from a target, three times.
 //     column-parallel   rank holds W[:, its columns] and b[its columns]; every rank has X whole; Y stays cut by columns
@@ -29,9 +30,14 @@ void column_parallel_forward(Tensor y, Tensor x, const Param *w, const Param *b)
 }
 
 void column_parallel_backward(Comm *tp, Tensor dx, Tensor x, Tensor dy, Param *w, Param *b) {
+    // EXERCISE 03.02a (3 points): back through a column-parallel layer. dy [M, N/tp] is the gradient of this rank's
+    // columns, x [M, K] the whole input, w [K, N/tp] and b [N/tp] this rank's part. Add the gradients of w and b
+    // (linear_gradients), and make dx [M, K] the gradient of the whole input, the same on every rank
+    // (op_matmul_nt(c, a, b) is c = a b^T; w->w are the weights). All ranks together need one all-reduce.
     linear_gradients(w, b, x, dy);                         // [K, N/tp] = [M, K]^T x [M, N/tp]: finished
     op_matmul_nt(dx, dy, w->w);                            // [M, K] = [M, N/tp] x [K, N/tp]^T: a partial sum
     comm_all_reduce(tp, dx);                               // f: M*K elements, sends 2(tp-1)/tp of them
+    // END
 }
 
 // Where the next layer wants all columns (Megatron's gather_output): whole [M, N] <- y [M, N/tp] of all ranks, side by
@@ -57,9 +63,13 @@ void column_parallel_gather(Comm *tp, Tensor whole, Tensor y) {
 void row_parallel_cut(Param *p, Range rows) { p->cut = CUT_ROWS; p->part = rows; }
 
 void row_parallel_forward(Comm *tp, Tensor y, Tensor x, const Param *w, const Param *b) {
+    // EXERCISE 03.02b (2 points): forward through a row-parallel layer. x [M, K/tp] are this rank's columns of the
+    // input, w [K/tp, N] its rows of the weights (linear multiplies), b [N] the whole bias, which every rank has
+    // (op_add_bias adds b->w to every row). y [M, N] is to be the whole layer's output, on every rank.
     linear(y, x, w);                                       // [M, N] = [M, K/tp] x [K/tp, N]: a partial sum, of my K/tp
     comm_all_reduce(tp, y);                                // g: M*N elements, sends 2(tp-1)/tp of them
     op_add_bias(y, y, b->w);                               // [N], whole on every rank: added once, after the sum
+    // END
 }
 
 void row_parallel_backward(Tensor dx, Tensor x, Tensor dy, Param *w, Param *b) {
