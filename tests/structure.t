@@ -32,6 +32,14 @@ writable_globals() {
     done
 }
 
+# Functions and data that two files show under one name: the linker would take either, without a word. The two devices have one interface.
+# The argument is the folder of the objects.
+namesakes() {
+    { chapter_sources; find common -mindepth 2 -name '*.c' ! -name device_cuda.c; } | sed -n "s|^\(.*\)\.c\$|$1/\1.o|p" | while read -r object; do
+        [ ! -e "$object" ] || nm -g --defined-only "$object"
+    done | awk 'NF == 3 { print $3 }' | sort | uniq -d
+}
+
 backend_names() {
     chapter_sources | xargs -r grep -nE '\b(MPI_[A-Za-z]|cuda[A-Z]|cublas[A-Z]|nccl[A-Z]|cblas_|openblas_|pthread_)|<(mpi|omp|pthread|cblas|nccl|cuda[a-z_]*)\.h>'
 }
@@ -173,6 +181,7 @@ static const char *const names[] = {"read", "only"};
 const char *name(int i);
 const char *name(int i) { return names[i]; }
 END
+printf 'int name(void);\nint name(void) { return 0; }\n' >"$bad/03_three/two.c"
 printf '#include "02_two/two.h"\n#include <cuda_runtime.h>\n' >"$bad/common/thing.c"
 printf '#include "common/base/util.h"\n#include "common/comm/comm.h"\n#include "ops.h"\n' >"$bad/common/tensor/ops.c"
 { yes '// a long lesson' | head -n 300; printf '//%0119d\n' 0; } >"$bad/03_three/02_long.c"
@@ -186,6 +195,7 @@ printf '## Builds on\n## Exercises\n## The picture\n' >"$bad/02_two/01_by_hand.m
 printf '## Builds on\n## The picture\n## Exercises\n' >"$bad/02_two/03_gone.md"
 { ${OMPI_CC:-gcc} -fcommon -fPIC -c -o "$bad/o/03_three/three.o" "$bad/03_three/three.c" &&
     ${OMPI_CC:-gcc} -x c -c -o "$bad/o/03_three/02_long.o" /dev/null &&
+    ${OMPI_CC:-gcc} -c -o "$bad/o/03_three/two.o" "$bad/03_three/two.c" &&
     sed '/include/d' "$bad/02_two/01_by_hand.c" | ${OMPI_CC:-gcc} -fcommon -x c -c -o "$bad/o/02_two/01_by_hand.o" -; } || exit 3
 cd "$bad" || exit 3
 has "the check of #if sees one in a source and one in a header" "01_by_hand.c:5 three.h:5" \
@@ -194,6 +204,8 @@ clean "and lets the guard of a header pass" among three.h:1: conditional_compila
 has "the check of globals sees all four kinds" "static_zero static_one thread_own common_symbol" \
     writable_globals o
 clean "and lets constants pass" among "fine\|three" writable_globals o
+has "the check of namesakes sees a function of two files" "^name$" namesakes o
+clean "and lets others pass" among "^use$" namesakes o
 has "the check of backend names sees mpi.h" "01_by_hand.c:4" \
     backend_names
 has "the check of CUDA's names sees a file of common/ that should not know them" "common/thing.c:2" \
@@ -222,6 +234,7 @@ cd "$root" || exit 3
 clean "no chapter has conditional compilation" conditional_compilation
 for objects in build/cpu-fp32 build/cpu-fp64; do
     clean "no chapter has a writable global, $objects" writable_globals $objects
+    clean "no two files have a public function or datum of one name, $objects" namesakes $objects
 done
 clean "no chapter names a backend" backend_names
 clean "in common/, only the device, the transports and the launch header know CUDA and NCCL" gpu_names
