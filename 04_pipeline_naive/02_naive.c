@@ -63,9 +63,9 @@ StepResult pipeline_update(PipelineRank *me, Model *m, Optimizer *o, const Train
     // Only the last stage knows the loss: the others add zeros.
     comm_all_reduce_doubles(me->pp, &r.loss, 1);
     // Each stage has the squares of its own tensors: one number per tensor from the stage that owns it, zeros from the
-    // others, then added in model order. So the norm, and with it every clipped weight, has the same bits however the
-    // layers are spread. wte counts once, on the first stage.
-    double norm = model_grad_norm(m, me->pp);              // all-reduces 12 L + 4 doubles
+    // others, then added in model order. So the norm has the same bits however the layers are spread. wte counts once,
+    // on the first stage.
+    double norm = model_grad_norm(m, me->pp);              // all-reduces 12 L + 4 doubles, one per tensor of the model
     optimizer_step(o, m, clip_factor(norm, t->clip));      // my layers only
     me->in_flight = r.in_flight;
     // token_weight: 1 / counted tokens of the whole batch.
@@ -74,14 +74,14 @@ StepResult pipeline_update(PipelineRank *me, Model *m, Optimizer *o, const Train
 
 void pipeline_tied_sum(Model *m, Comm *tied) {
     if (!tied) {
-        model_fold_tied(m);                                // first and last are one stage, or this one is neither
+        model_fold_tied(m);                                // one stage has both: it adds them. In the middle: nothing
         return;
     }
     // EXERCISE 04.02b (2 points): the tied sum. This is the first or the last of several stages: model_wte(m) is the
     // embedding's unit on the first, NULL elsewhere, model_wte_head(m) the head's copy of it on the last. The gradient
     // g of both must become the sum of the two. One call; tied is the group of these two stages.
     Unit *mine = model_wte(m) ? model_wte(m) : model_wte_head(m);
-    comm_all_reduce(tied, mine->g);                        // V*C/tp elements: embedding's part + head's part
+    comm_all_reduce(tied, mine->g);                        // V*C elements (this rank's part of them in chapter 08)
     // END
 }
 

@@ -5,8 +5,9 @@
 //
 // 1F1B, or PipeDream-Flush: stage i runs p - 1 - i forwards ahead and from then on one forward, one backward. A
 // backward comes as early as it can and frees what its forward kept. Model, messages and sums are those of GPipe; only
-// the order differs. Both run here, and both are held against gradient accumulation on one device. Gradients are
-// clipped, which needs the norm of all stages.
+// the order differs. Both run here, and both are held against gradient accumulation on one device. What surrounds the
+// loop in a step (gradients start at zero; the tied sum, loss and norm, the update) is that of 04/02_naive, and stands
+// there. Gradients are clipped, which needs the norm of all stages.
 // Left out: several chunks of layers per stage (interleaving), and schedules that never wait for the pipeline to run
 // empty.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -19,7 +20,8 @@
 
 // ================================ the technique ================================
 
-// Forwards that stage i runs before its first backward: one for each stage behind it, which needs one to be busy.
+// Forwards that stage i runs before its first backward: one for each of the p - 1 - i later stages, so that each has
+// work.
 static size_t warm_up(size_t p, size_t m, size_t i) { return p - 1 - i < m ? p - 1 - i : m; }
 
 // A send must not wait here: in the steady state a stage sends activations to the next one while that one sends a
@@ -52,7 +54,7 @@ static void backward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activat
     size_t C = s->m->config.width;
     if (!s->last) comm_recv(pp, b->dy = tensor_new(&incoming, b->rows, C), s->next);       // B*T*C elements: dy
     if (!s->last) wait_received(&activations[k]);          // no time is lost: their gradient is here already
-    if (!s->first) wait_received(gradient);                // of the micro-batch before
+    if (!s->first) wait_received(gradient);                // of the micro-batch before; of the first one: nothing
     if (!s->first) b->dx = output_buffer(gradient, b->rows, C);
     pipeline_backward(s, k);                               // frees what the forward of k kept
     if (!s->first) gradient->request = comm_start_send(pp, b->dx, s->before);              // B*T*C elements: dx
@@ -70,7 +72,7 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
     for (size_t k = 0; k < ahead; k++)             // warm-up: receives activations from the stage before, sends its own
         forward_step(pp, &s, k, activations);
     // Steady state: the same for k; then receives the gradient of k - ahead from the next stage and sends a gradient to
-    // the stage before. ahead + 1 = p - i micro-batches are in flight.
+    // the stage before. ahead + 1 micro-batches are in flight: p - i, if there are so many.
     for (size_t k = ahead; k < micro_batches; k++) {
         forward_step(pp, &s, k, activations);
         backward_step(pp, &s, k - ahead, activations, &gradient);
@@ -83,8 +85,8 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
     return pipeline_end(&s);
 }
 
-// The same order as a list, for the executor of 03_gpipe, which also posts receives ahead. pipeline_step, and the
-// trainer of chapter 08, run this.
+// The same order as a list of ops. pipeline_run in 04/03_gpipe.c, the executor, works down any such list, and starts
+// each receive one message early. The trainer of chapter 08 uses that; the experiment compares both.
 Schedule schedule_1f1b(size_t p, size_t m, size_t i) {
     size_t ahead = warm_up(p, m, i);
     Schedule s = {0};
