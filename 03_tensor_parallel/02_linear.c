@@ -160,7 +160,7 @@ static void train_rows(Run *run, Comm *tp, TrialResult *r) {
     trial_train(&t, r);
 }
 
-// Adding up tensors that are zero but for a rank's own columns puts the same Y together, for twice the bytes.
+// Adding up tensors that are zero but for a rank's own columns puts the same Y together, for nearly twice the bytes.
 static void gathered(Run *run) {
     Comm *tp = run->world;
     Range mine = shard_range(N, tp->size, tp->rank);

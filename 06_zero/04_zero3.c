@@ -14,7 +14,8 @@
 // The tied embedding is needed at both ends of a step: it is gathered once, kept, and reduced once.
 //
 // FSDP's words: a "unit" is what one wrapped module gathers at a time; reshard_after_forward=False keeps the weights
-// from forward to backward (2 units of traffic a micro-batch, and stage 2's memory). Left out: prefetch, which is
+// from forward to backward: per micro-batch each rank then sends 2 (N-1)/N of the model, not 3, and has stage 2's
+// memory. The reduction of gradients is stage 2's, and stands in 03_zero2.c. Left out: prefetch, which is
 // 05_prefetch.c's: the next unit is gathered while this one computes, so two units are whole at a time; 16-bit
 // weights; offloading parts to host memory.
 #include "01_data_parallel/data_parallel.h"

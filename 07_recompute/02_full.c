@@ -61,8 +61,9 @@ static bool hides_a_block(const Layer *l) {
     return l->kind->rebuild;
 }
 
-// A block is known by its `rebuild`, which the embedding and the head do not have. layer_wrap() makes the layer a
-// `wrapper`, and what it was becomes its inner layer.
+// A block is known by its `rebuild` (what 03_selective calls; a kind of layer has it as its last member), which the
+// embedding and the head do not have. layer_wrap() makes the layer a `wrapper`, and what it was becomes its inner
+// layer.
 void recompute_wrap_blocks(Model *m, const LayerKind *wrapper) {
     for (size_t i = 0; i < m->n_layers; i++)
         if (hides_a_block(&m->layers[i]))
