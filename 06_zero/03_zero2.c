@@ -52,10 +52,10 @@ static void reduce_gradient(Unit *u, Comm *dp) {
 // Around each layer's own backward. Every rank must come here for every micro-batch, an empty one, too.
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 06.03a (4 points): backward, with whole gradients for this layer alone. Each unit of the layer gets room
-    // for its whole gradient in an arena of MEM_COMMUNICATION (allocate_gradient); layer_backward of l->inner fills it;
-    // reduce_gradient adds my part of the sum over the ranks of l->comm to own_g; then the unit has no whole gradient
-    // any more (unit_attach_gradients with (Tensor){0}) and the arena is freed. Units of which zero2_stays_whole() is
-    // true are left alone: zero2_begin and zero2_reduce take care of them.
+    // for its whole gradient in an arena of MEM_COMMUNICATION (zero2_allocate_gradient); layer_backward of l->inner
+    // fills it; reduce_gradient adds my part of the sum over the ranks of l->comm to own_g; then the unit has no whole
+    // gradient any more (unit_attach_gradients with (Tensor){0}) and the arena is freed. Units of which
+    // zero2_stays_whole() is true are left alone: zero2_begin and zero2_reduce take care of them.
     Arena in_flight = arena(MEM_COMMUNICATION);
     for (size_t i = 0; i < l->n_units; i++)
         if (!zero2_stays_whole(l->units[i])) zero2_allocate_gradient(l->units[i], &in_flight);

@@ -27,7 +27,7 @@ static size_t *stage_layers(Run *run, size_t stages) {
     return blocks;
 }
 
-static ScheduleRule schedule_named(const char *name) {
+ScheduleRule settings_schedule(const char *name) {
     return !strcmp(name, "naive") ? schedule_naive : !strcmp(name, "gpipe") ? schedule_gpipe : schedule_1f1b;
 }
 static Recompute recompute_named(const char *name) {
@@ -42,7 +42,7 @@ TrainerConfig settings_config(Run *run) {
                    .dropout = check && !option_given(run, "dropout") ? 0.1 : option_real(run, "dropout"),
                    .seed = run->seed },
         .mesh = mesh_degrees(run), .batch = option_size(run, "batch"), .micro_batch = option_size(run, "micro-batch"),
-        .schedule = schedule_named(option_text(run, "schedule")), .zero = (size_t)atoi(option_text(run, "zero")),
+        .schedule = settings_schedule(option_text(run, "schedule")), .zero = (size_t)atoi(option_text(run, "zero")),
         .prefetch = option_flag(run, "prefetch"),
         .recompute = recompute_named(option_text(run, "recompute")), .clip = option_real(run, "clip"),
     };

@@ -9,11 +9,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/safetensors.h"
-#include "08_3d/trainer.h"
+#include "08_3d/settings.h"
 #include "common/device/device.h"
 #include "common/base/output.h"
 
@@ -160,10 +158,6 @@ static double flops_of(const ModelConfig *c, double tokens) {
     return 3 * tokens * (2 * (12 * L * C * C + (double)c->vocab * C) + 4 * L * (double)c->context * C);
 }
 
-static ScheduleRule rule_named(const char *name) {
-    return !strcmp(name, "naive") ? schedule_naive : !strcmp(name, "gpipe") ? schedule_gpipe : schedule_1f1b;
-}
-
 static void bench(Run *run) {
     size_t dp = option_size(run, "dp"), batch = option_size(run, "batch"), steps = 0;
     TrainerConfig c = {
@@ -171,7 +165,7 @@ static void bench(Run *run) {
                    .heads = option_size(run, "heads"), .context = option_size(run, "context"),
                    .vocab = option_size(run, "vocab") },
         .mesh = { dp, option_size(run, "tp"), option_size(run, "pp") }, .batch = batch, .clip = 1,
-        .schedule = rule_named(option_text(run, "schedule")), .zero = (size_t)atoi(option_text(run, "zero")) };
+        .schedule = settings_schedule(option_text(run, "schedule")), .zero = (size_t)atoi(option_text(run, "zero")) };
     c.micro_batch = option_given(run, "micro-batch") ? option_size(run, "micro-batch") : dp ? ceil_div(batch, dp) : 1;
     trainer_require(&c);
     double seconds_most = option_real(run, "seconds");

@@ -143,12 +143,6 @@ unlisted_lessons() {
     done
 }
 
-script_faults() {
-    for script in tools/* tests/*.t tests/*.sh .ci/run; do        # the Perl one is not its business
-        if head -n 1 "$script" | grep -q -e 'sh$' -e 'shell=sh'; then shellcheck -x "$script"; fi
-    done
-}
-
 # ---- a tree that breaks every rule ----
 bad=$tap_dir/bad
 mkdir -p "$bad/common/tensor" "$bad/02_two" "$bad/03_three" "$bad/o/02_two" "$bad/o/03_three"
@@ -247,7 +241,7 @@ clean "no lesson is longer than 300 lines" long_lessons
 clean "no line is wider than 120 columns" long_lines
 clean "every chapter has its page, and pages have their headings in order" wrong_pages
 if command -v shellcheck >/dev/null; then
-    clean "shellcheck finds nothing in the scripts" script_faults
+    clean "shellcheck finds nothing in the scripts" tools/lint scripts
 else
     skip "shellcheck finds nothing in the scripts" "shellcheck is not installed"
 fi

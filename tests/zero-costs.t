@@ -25,6 +25,17 @@ sub ring_time {
     return sum(map { sprintf '%.0f', $passes * (($n - 1) * $alpha * 1e12 + ring_bytes($n, $e, $_) * 1e12 / $beta) } @sizes);
 }
 
+# What a job measured, by the beginning of a cost's name: $find->('all traffic').
+sub finder {
+    my ($job) = @_;
+    my %is = map { ("$_->{name}, $_->{unit}" => $_->{measured}) } @{ $job->{page}{costs} || [] };
+    return sub {
+        my ($what) = @_;
+        my ($key) = grep { /^m = $job->{m}: \Q$what\E/ } sort keys %is;
+        return $key ? $is{$key} : "no cost \"$what\"";
+    };
+}
+
 my (@jobs, @links);
 for my $n (1, 2, 3, 4, 8) {
     for my $m (1, 2, 3) {
@@ -45,12 +56,7 @@ for my $job (@jobs, @mpi) {
     my ($n, $m, $e) = @$job{qw(n m e)};
     my $name = "ZeRO-$job->{stage}, N = $n, m = $m, $job->{link}, " . 8 * $e . ' bit' . ($job->{as} ? ', processes' : '');
     ok($job->{status} == 0 && $job->{page}{pass}, "$name: its own predictions hold") or diag(complain($job));
-    my %is = map { ("$_->{name}, $_->{unit}" => $_->{measured}) } @{ $job->{page}{costs} || [] };
-    my $find = sub {
-        my ($what) = @_;
-        my ($key) = grep { /^m = $m: \Q$what\E/ } sort keys %is;
-        return $key ? $is{$key} : "no cost \"$what\"";
-    };
+    my $find = finder($job);
     my $psi = sum($wte, @others);
     my $mine = sum(map { chunk($_, $n) } $wte, @others);
     my $part = $m > 1 ? chunk($others[1], $n) : 0;         # of a block, where it arrives to be added
@@ -97,12 +103,7 @@ for my $job (@ahead) {
     my ($n, $m, $e) = @$job{qw(n m e)};
     my $name = "prefetch, N = $n, m = $m, reshard $job->{reshard}, $job->{link}, " . 8 * $e . ' bit' . ($job->{as} ? ', processes' : '');
     ok($job->{status} == 0 && $job->{page}{pass}, "$name: its own predictions hold") or diag(complain($job));
-    my %is = map { ("$_->{name}, $_->{unit}" => $_->{measured}) } @{ $job->{page}{costs} || [] };
-    my $find = sub {
-        my ($what) = @_;
-        my ($key) = grep { /^m = $m: \Q$what\E/ } sort keys %is;
-        return $key ? $is{$key} : "no cost \"$what\"";
-    };
+    my $find = finder($job);
     my $units = $job->{reshard} eq 'yes' ? 3 * $m : 2 * $m;
     my $scalars = 2 * ring_bytes($n, 8, 2 + 12 * 4 + 2, 1);
     is($find->('all traffic'), $units * ring_bytes($n, $e, @four) + 2 * ring_bytes($n, $e, $wte) + $scalars, "$name: $units units of traffic");

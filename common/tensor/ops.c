@@ -89,15 +89,20 @@ void op_matmul_tn(Tensor y, Tensor x, Tensor w) { matmul("op_matmul_tn", y, x, w
 
 // ---- element by element ----
 
+// y from a and b, of one shape; one long row each where all are contiguous.
+static void need_pair(const char *op, Tensor *y, Tensor *a, Tensor *b) {
+    need_same(op, "y", *y, "a", *a);
+    need_same(op, "b", *b, "a", *a);
+    const bool flat = tensor_contiguous(*y) && tensor_contiguous(*a) && tensor_contiguous(*b);
+    *y = as_one_row(*y, flat), *a = as_one_row(*a, flat), *b = as_one_row(*b, flat);
+}
+
 ITEM void add_part(real *y, const real *a, const real *b, size_t lo, size_t hi) {
     INDEPENDENT
     for (size_t c = lo; c < hi; c++) y[c] = a[c] + b[c];
 }
 void op_add(Tensor y, Tensor a, Tensor b) {
-    need_same("op_add", "y", y, "a", a);
-    need_same("op_add", "b", b, "a", a);
-    const bool flat = tensor_contiguous(y) && tensor_contiguous(a) && tensor_contiguous(b);
-    y = as_one_row(y, flat), a = as_one_row(a, flat), b = as_one_row(b, flat);
+    need_pair("op_add", &y, &a, &b);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { add_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
 }
 
@@ -106,10 +111,7 @@ ITEM void max_part(real *y, const real *a, const real *b, size_t lo, size_t hi) 
     for (size_t c = lo; c < hi; c++) y[c] = b[c] > a[c] || b[c] != b[c] ? b[c] : a[c];
 }
 void op_max(Tensor y, Tensor a, Tensor b) {
-    need_same("op_max", "y", y, "a", a);
-    need_same("op_max", "b", b, "a", a);
-    const bool flat = tensor_contiguous(y) && tensor_contiguous(a) && tensor_contiguous(b);
-    y = as_one_row(y, flat), a = as_one_row(a, flat), b = as_one_row(b, flat);
+    need_pair("op_max", &y, &a, &b);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { max_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
 }
 
@@ -129,10 +131,7 @@ ITEM void multiply_part(real *y, const real *a, const real *b, size_t lo, size_t
     for (size_t c = lo; c < hi; c++) y[c] = a[c] * b[c];
 }
 void op_multiply(Tensor y, Tensor a, Tensor b) {
-    need_same("op_multiply", "y", y, "a", a);
-    need_same("op_multiply", "b", b, "a", a);
-    const bool flat = tensor_contiguous(y) && tensor_contiguous(a) && tensor_contiguous(b);
-    y = as_one_row(y, flat), a = as_one_row(a, flat), b = as_one_row(b, flat);
+    need_pair("op_multiply", &y, &a, &b);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { multiply_part(row_of(y, r), row_of(a, r), row_of(b, r), lo, hi); });
 }
 
