@@ -141,7 +141,8 @@ static void print_line(Run *run, const char *what, const char *name, const Findi
     char error[24], bound[24];
     snprintf(error, sizeof error, mode == EQUAL && f->pass ? "every bit" : "max %.1e", f->error);
     snprintf(bound, sizeof bound, limit == 0 ? "limit 0" : mode == DIFFERS ? "least %.1e" : "limit %.1e", limit);
-    report_check(run, (CheckRecord){(char *)what, (char *)name, f->error, limit, f->pass}, error, bound);
+    CheckKind kind = mode == DIFFERS ? CHECK_DIFFERS : mode == EQUAL ? CHECK_BITS : CHECK_CLOSE;
+    report_check(run, (CheckRecord){(char *)what, (char *)name, f->error, limit, f->pass, kind}, error, bound);
 }
 
 static bool print_findings(Run *run, const char *what, const Finding *findings, size_t count, double limit, Mode mode) {
@@ -327,7 +328,7 @@ bool check_true(Run *run, const char *what, const char *name, bool holds) {
     if (run->world->rank == 0) {
         for (size_t r = run->world->size; r-- > 0;)
             if (!((unsigned char *)all)[r]) { missing++; first = r; }
-        CheckRecord record = {(char *)what, (char *)name, (double)missing, 0, missing == 0};
+        CheckRecord record = {(char *)what, (char *)name, (double)missing, 0, missing == 0, CHECK_HOLDS};
         report_check(run, record, missing == 0 ? "holds" : "does not", "on every rank");
         Finding f = {.name = name};
         trouble(&f, "%s: does not hold on %zu of %zu ranks, first on rank %zu", name, missing, run->world->size, first);

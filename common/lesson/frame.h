@@ -22,7 +22,7 @@ typedef struct {
     LaunchChoice choice;
     uint64_t seed;
     size_t threads;                            // of a rank; 0: the lesson decides
-    bool color, tf32;
+    bool color, tf32, verbose;
     void (*lesson)(Run *run);
     double started;
     char tag[96];                              // "[03.02 linear]", the head of every line
@@ -34,7 +34,8 @@ size_t exercises_report(Comm *world);          // collective: rank 0 prints a li
 
 // ---- report.c: what rank 0 remembers for the verdict and the JSON ----
 typedef struct { char *name, *text; double number; } ConfigRecord;                // text NULL: a number
-typedef struct { char *what, *name; double error, limit; bool pass; } CheckRecord;
+typedef enum { CHECK_BITS, CHECK_CLOSE, CHECK_HOLDS, CHECK_DIFFERS, CHECK_KINDS } CheckKind;
+typedef struct { char *what, *name; double error, limit; bool pass; CheckKind kind; } CheckRecord;
 typedef struct { double predicted, measured; uint64_t name; } CostPair;           // what each rank sends to rank 0
 typedef struct { char *name, *unit; CostPair lo, hi, wrong; size_t wrong_rank; bool pass; } CostRecord;
 
@@ -52,11 +53,17 @@ struct RunState {
 // One line and one record. error_text and limit_text are the words of the line: "max 2.1e-07", "limit 1.0e-05".
 void report_check(Run *run, CheckRecord check, const char *error_text, const char *limit_text);
 void report_detail(const char *text);          // the indented line under a failed check
-void report_costs(Run *run);                   // the table
+void report_costs(Run *run);                   // the table; without --verbose the failed ones only
 void report_json(Run *run, const char *path, double seconds, bool pass);
 void report_free(Run *run);
 const char *report_mark(Run *run, bool pass, const char *good, const char *bad);  // coloured when asked for
 uint64_t text_hash(const char *text);
+
+// ---- page.c: what stands on the page in place of the log ----
+size_t page_width(void);                       // columns: COLUMNS, the terminal's, or 80
+void page_title(const Program *p, size_t ranks);
+void page_claims(Run *run);                    // a line per claim that was checked, one for all costs
+void page_value(char *text, size_t room, double value, const char *unit);         // 2.60 ms, 338 kB, 27.3 %
 
 // ---- snapshot.c ----
 // What a rank holds of a tensor, without its values: how many elements; which, as a sum over hashes of their places;

@@ -43,6 +43,7 @@ static int verdict(Run *run) {
     const struct RunState *s = run->state;
     int status = 0;
     if (run->world->rank == 0) report_costs(run);
+    if (run->world->rank == 0 && !s->program->verbose) page_claims(run);
     bool open = exercises_report(run->world) > 0;
     if (run->world->rank == 0) {
         bool pass = s->check_count + s->cost_count > 0 && s->checks_failed + s->costs_failed == 0 && !open;
@@ -76,7 +77,8 @@ static void rank_body(Comm *world, void *context) {
     struct RunState state = {.program = program};
     Run run = {.world = world, .seed = program->seed, .reduce = program->launch.reduce, .state = &state};
     run.is_root = world->rank == 0;
-    if (run.is_root) print_title(program, world->size);
+    if (run.is_root && program->verbose) print_title(program, world->size);
+    if (run.is_root && !program->verbose) page_title(program, world->size);
     require_files(&run);
     program->lesson(&run);
     require_picture(&run);
@@ -96,6 +98,7 @@ static void read_common_options(Program *p) {
     const Setting *emulate = settings_find(s, "emulate"), *timeout = settings_find(s, "timeout");
     p->seed = setting_whole(settings_find(s, "seed"), 0, UINT64_MAX);
     p->color = settings_find(s, "color")->given;
+    p->verbose = settings_find(s, "verbose")->given;
     p->launch.default_ranks = lesson_info.ranks;
     if (emulate->text != NULL) p->launch.emulate = (size_t)setting_whole(emulate, 1, 512);
     if (transport != NULL)

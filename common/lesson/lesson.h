@@ -36,6 +36,8 @@ bool option_given(Run *run, const char *name);
 
 // Prints on rank 0 only, in order with the checks. A newline is added when there is none at the end.
 void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// The same for what only --verbose shows.
+void say_detail(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // A setting worth recording in the JSON's "config"; the lesson's own options stand there already.
 void config_number(Run *run, const char *name, double value);
 void config_text(Run *run, const char *name, const char *value);
@@ -82,4 +84,11 @@ bool check_differs(Run *run, const char *what, Snapshot *got, Snapshot *want, do
 // ---- Costs: predicted by a formula in the lesson, measured by the library. Every rank passes its own pair; the two
 // must be equal on all of them. ----
 void cost(Run *run, const char *name, const char *unit, double predicted, double measured);
+
+// The table of results, in units for people: a row per quantity, a column per way of doing it, and the formula. A cell
+// names a cost (the last one of this name), whose measured value stands there, or is a text of its own behind "=", or
+// NULL. columns ends with NULL, rows with {0}. On rank 0, after the costs.
+enum { RESULT_COLUMNS = 6 };
+typedef struct { const char *what, *formula, *cell[RESULT_COLUMNS]; } Result;
+void results(Run *run, const char *const *columns, const Result *rows);
 #endif

@@ -23,6 +23,7 @@ static const Option common_options[] = {
     {"svg", "FILE", NULL, "write the lesson's picture"},
     {"trace", "FILE", NULL, "write what happened when, as a trace for ui.perfetto.dev"},
     {"timeout", "SECONDS", "60", "how long a rank may wait in one call, but for what only rank 0 does"},
+    {"verbose", NULL, NULL, "the log: a line for each check and each cost, to the last digit"},
     {"color", NULL, NULL, "colour the verdicts"},
     {"help", NULL, NULL, "print this text"},
     {0},

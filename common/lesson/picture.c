@@ -230,27 +230,21 @@ static const char *duration(char text[32], Picoseconds ps) {
 
 void picture_summary(Run *run, const Timing *t) {
     char a[32], b[32], c[32];
-    say(run, "step %s; idle %.1f %% of the total, or %.1f %% on top of the ideal; "
-        "communication %s exposed, %s hidden (all ranks)",
-        duration(a, t->step), 100 * t->idle_of_total, 100 * t->idle_of_ideal,
-        duration(b, t->exposed), t->hidden_unknown ? "unknown time" : duration(c, t->hidden));
+    double ranks = (double)run->world->size;
+    Picoseconds exposed = (Picoseconds)((double)t->exposed / ranks), hidden = (Picoseconds)((double)t->hidden / ranks);
+    say(run, "step %s, idle %.1f %%; communication per rank: %s exposed, %s hidden", duration(a, t->step),
+        100 * t->idle_of_total, duration(b, exposed), t->hidden_unknown ? "unknown time" : duration(c, hidden));
+    say_detail(run, "idle %.1f %% on top of the ideal; GEMMs %.3g FLOPs", 100 * t->idle_of_ideal, t->flops);
     // In real time a share of the made-up device of the lessons would mean nothing.
     if (!clock_config()->simulated && !option_given(run, "device")) return;
-    say(run, "GEMMs %.3g FLOPs: %s %.1f %% of %zu devices at %.4g FLOP/s (%s)", t->flops,
-        clock_config()->simulated ? "utilisation" : "MFU", 100 * t->utilisation, run->world->size,
-        clock_config()->device.flops, clock_config()->device.name);
+    say_detail(run, "%s %.1f %% of %zu devices at %.4g FLOP/s (%s)", clock_config()->simulated ? "utilisation" : "MFU",
+               100 * t->utilisation, run->world->size, clock_config()->device.flops, clock_config()->device.name);
 }
 
 // ---------------------------------------------------------------- the chart
 
-enum { LABEL = 8, NARROW = 40, WIDE = 512 };
+enum { LABEL = 8, WIDE = 512 };
 static const char *const colour_of[] = { "36", "33", "35", "31", "2" };              // by what happens: see ChartRow
-
-static size_t terminal_width(void) {
-    const char *columns = getenv("COLUMNS");
-    size_t width = columns ? (size_t)strtoul(columns, NULL, 10) : 0;
-    return width >= NARROW && width <= WIDE ? width : 80;
-}
 
 // One row: what happens in each column, and to which micro-batch. A run of equal columns begins with its label.
 enum { COMMUNICATES = EVENT_UPDATE + 1, IDLE };
@@ -301,6 +295,63 @@ static ChartRow chart_row(const Recording *all, size_t rank, size_t width) {
     return row;
 }
 
+// ---- the link: each communication has at least one column, so that none is lost, however short ----
+
+// A capital where it begins, then the same small letter. Messages point to the rank that they go to.
+static char link_letter(const RecordedEvent *e, size_t rank) {
+    static const char of_kind[COMM_KINDS] = { [COMM_ALL_REDUCE] = 'A', [COMM_REDUCE_SCATTER] = 'S',
+        [COMM_ALL_GATHER] = 'G', [COMM_BROADCAST] = 'B', [COMM_REDUCE] = 'R' };
+    if (e->kind == EVENT_SEND) return e->peer > rank ? '>' : '<';
+    return of_kind[e->call] ? of_kind[e->call] : 'C';
+}
+static bool on_link(const RecordedEvent *e) {
+    return e->kind == EVENT_COLLECTIVE || (e->kind == EVENT_SEND && e->end > e->start);
+}
+// False: nothing of this rank is on a link, or all of it takes no time.
+static bool link_row(ChartRow *row, const Recording *all, size_t rank, size_t width) {
+    *row = (ChartRow){ .width = width };
+    memset(row->what, IDLE, width);
+    memset(row->text, '.', width);
+    const RankRecording *r = &all->rank[rank];
+    size_t free = 0;
+    bool any = false;
+    for (size_t i = 0; i < r->n && free < width; i++) {
+        const RecordedEvent *e = &r->events[i];
+        if (!on_link(e)) continue;
+        any = true;
+        size_t lo = column(all, width, e->start), hi = column(all, width, e->end);
+        if (lo < free) lo = free;
+        if (lo >= width) lo = width - 1;
+        if (hi <= lo) hi = lo + 1;
+        char letter = link_letter(e, rank);
+        for (size_t x = lo; x < hi; x++) {
+            row->what[x] = COMMUNICATES;
+            row->text[x] = x == lo || letter == '>' || letter == '<' ? letter : (char)(letter | 0x20);
+        }
+        free = hi;
+    }
+    return any;
+}
+// What the letters mean that stand in some row.
+static void link_key(char *text, size_t room, const Recording *all) {
+    bool kinds[COMM_KINDS] = {0}, messages = false;
+    for (size_t k = 0; k < all->ranks; k++)
+        for (size_t i = 0; i < all->rank[k].n; i++) {
+            const RecordedEvent *e = &all->rank[k].events[i];
+            if (!on_link(e)) continue;
+            if (e->kind == EVENT_SEND) messages = true;
+            else kinds[e->call] = true;
+        }
+    size_t n = 0;
+    *text = 0;
+    for (size_t k = 0; k < COMM_KINDS && n < room; k++)
+        if (kinds[k])
+            n += (size_t)snprintf(text + n, room - n, "%s%c %s", n ? "  " : "",
+                                  link_letter(&(RecordedEvent){ .kind = EVENT_COLLECTIVE, .call = (uint8_t)k }, 0),
+                                  comm_kind_name[k]);
+    if (messages && n < room) snprintf(text + n, room - n, "%s> < messages to a higher, a lower rank", n ? "  " : "");
+}
+
 static void print_row(Run *run, const char *label, const ChartRow *row) {
     char line[LABEL + WIDE * 10];
     size_t n = (size_t)snprintf(line, sizeof line, "%-*s", LABEL, label);
@@ -315,7 +366,7 @@ static void print_row(Run *run, const char *label, const ChartRow *row) {
 }
 
 // Bytes over time, as a digit of ninths of `peak`.
-static void print_memory(Run *run, const Recording *all, size_t rank, size_t width, size_t peak) {
+static ChartRow memory_row(const Recording *all, size_t rank, size_t width, size_t peak) {
     const RankRecording *r = &all->rank[rank];
     ChartRow row = { .width = width };
     size_t i = 0, level = 0;
@@ -327,11 +378,11 @@ static void print_memory(Run *run, const Recording *all, size_t rank, size_t wid
             if (r->memory[i].high > high) high = r->memory[i].high;
             level = r->memory[i].bytes;
         }
-        size_t tenth = peak ? (high * 9 + peak - 1) / peak : 0;
-        row.text[x] = high ? (char)('0' + tenth) : ' ';
+        size_t ninth = peak ? (high * 9 + peak - 1) / peak : 0;
+        row.text[x] = high ? (char)('0' + ninth) : ' ';
         row.what[x] = IDLE;
     }
-    print_row(run, "   kept", &row);
+    return row;
 }
 
 static size_t highest(const Recording *all) {
@@ -343,7 +394,7 @@ static size_t highest(const Recording *all) {
 }
 
 static void print_chart(Run *run, const Recording *all, const char *title, bool memory) {
-    size_t width = terminal_width() - LABEL;
+    size_t width = page_width() - LABEL;
     char time[32], label[LABEL + 1];
     if (all->end == all->begin) {
         say(run, "%s: no time passed, nothing to draw", title);
@@ -353,13 +404,30 @@ static void print_chart(Run *run, const Recording *all, const char *title, bool 
     duration(time, all->end - all->begin);
     bool fits = strlen(title) + 2 + strlen(time) + 3 + strlen(key) <= LABEL + width;
     say(run, "%s: %s%s%s", title, time, fits ? "   " : "\n", key);
+    // The strips of the ranks, the link's and the memory's: one for all where they are alike.
+    ChartRow *link = host_alloc(all->ranks * sizeof *link), *kept = host_alloc(all->ranks * sizeof *kept);
+    bool any = false, one_link = true, one_kept = true;
     for (size_t r = 0; r < all->ranks; r++) {
+        any |= link_row(&link[r], all, r, width);
+        kept[r] = memory_row(all, r, width, all->scale);
+        one_link &= !memcmp(link[r].text, link[0].text, width);
+        one_kept &= !memcmp(kept[r].text, kept[0].text, width);
+    }
+    for (size_t r = 0; r < all->ranks; r++) {
+        bool last = r + 1 == all->ranks;
         snprintf(label, sizeof label, "rank %zu", r);
         ChartRow row = chart_row(all, r, width);
         print_row(run, label, &row);
-        if (memory) print_memory(run, all, r, width, all->scale);
+        if (any && (!one_link || last)) print_row(run, one_link ? "  links" : "   link", &link[r]);
+        if (memory && (!one_kept || last)) print_row(run, "   kept", &kept[r]);
     }
-    if (memory) say(run, "%-*skept: %s, in ninths of %zu bytes", LABEL, "", memory_category_name[watched], all->scale);
+    free(link);
+    free(kept);
+    char links[160], peak[32];
+    link_key(links, sizeof links, all);
+    page_value(peak, sizeof peak, (double)all->scale, "bytes");
+    if (*links) say(run, "%-*slink: %s", LABEL, "", links);
+    if (memory) say(run, "%-*skept: %s, in ninths of %s", LABEL, "", memory_category_name[watched], peak);
 }
 
 // ---------------------------------------------------------------- the order of work

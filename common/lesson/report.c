@@ -44,6 +44,15 @@ void say(Run *run, const char *format, ...) {
     if (*format == 0 || format[strlen(format) - 1] != '\n') putchar('\n');
 }
 
+void say_detail(Run *run, const char *format, ...) {
+    if (!run->is_root || !run->state->program->verbose) return;
+    va_list args;
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    if (*format == 0 || format[strlen(format) - 1] != '\n') putchar('\n');
+}
+
 // ---- configuration ----
 
 static void config_set(Run *run, const char *name, const char *text, double number) {
@@ -69,8 +78,10 @@ void report_check(Run *run, CheckRecord check, const char *error_text, const cha
     size_t what = strlen(check.what), name = strlen(check.name);
     if (what > s->what_width && what <= WIDEST_COLUMN) s->what_width = what;
     if (name > s->name_width && name <= WIDEST_COLUMN) s->name_width = name;
-    printf("%s %-*s   %-*s   ", s->program->tag, (int)s->what_width, check.what, (int)s->name_width, check.name);
-    printf("%-11s  %-13s  %s\n", error_text, limit_text, report_mark(run, check.pass, "ok", "FAIL"));
+    if (s->program->verbose || !check.pass) {
+        printf("%s %-*s   %-*s   ", s->program->tag, (int)s->what_width, check.what, (int)s->name_width, check.name);
+        printf("%-11s  %-13s  %s\n", error_text, limit_text, report_mark(run, check.pass, "ok", "FAIL"));
+    }
     check.what = copied(check.what);
     check.name = copied(check.name);
     s->checks = grown(s->checks, s->check_count, sizeof *s->checks);
@@ -139,7 +150,8 @@ void report_costs(Run *run) {
     struct RunState *s = run->state;
     char text[72];
     int widths[4] = {4, 4, 9, 8};              // of the headings below
-    if (s->cost_count == 0) return;
+    bool verbose = s->program->verbose;
+    if (s->cost_count == 0 || (!verbose && !s->costs_failed)) return;
     for (size_t i = 0; i < s->cost_count; i++) {
         const CostRecord *c = &s->costs[i];
         if ((int)strlen(c->name) > widths[0]) widths[0] = (int)strlen(c->name);
@@ -153,6 +165,7 @@ void report_costs(Run *run) {
     printf("%*s   %*s\n", widths[2], "predicted", widths[3], "measured");
     for (size_t i = 0; i < s->cost_count; i++) {
         const CostRecord *c = &s->costs[i];
+        if (c->pass && !verbose) continue;
         range_text(text, c->lo.predicted, c->hi.predicted);
         printf("%s %-*s   %-*s   %*s   ", s->program->tag, widths[0], c->name, widths[1], c->unit, widths[2], text);
         range_text(text, c->lo.measured, c->hi.measured);
