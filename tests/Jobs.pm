@@ -39,7 +39,7 @@ sub program_of {
     return "build/cpu-$build/$source";
 }
 
-# A job is a hash: the words of a command; json: ask for the page. run_jobs adds status, out, err, seconds, page.
+# A job is a hash: the words of a command; json: ask for the log and the JSON. run_jobs adds status, out, err, seconds, page.
 sub emu { my ($ranks, @words) = @_; return { json => 1, words => ['tools/launch', '-e', $ranks, @words] } }
 sub mpi { my ($ranks, @words) = @_; return { json => 1, words => ['tools/launch', $ranks, @words] } }
 
@@ -47,7 +47,7 @@ sub start {
     my ($job) = @_;
     $job->{place} = "$work/" . ++$number;
     $job->{began} = time;
-    my @words = (@{ $job->{words} }, $job->{json} ? ('--json', "$job->{place}.json") : ());
+    my @words = (@{ $job->{words} }, $job->{json} ? ('--verbose', '--json', "$job->{place}.json") : ());
     my $pid = fork() // die "fork: $!";
     return $pid if $pid;
     open STDIN, '<', '/dev/null';

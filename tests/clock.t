@@ -23,11 +23,11 @@ for my $precision (qw(fp32 fp64)) {
 }
 # What the clock must refuse, and what it must not depend on.
 my $program = program_of('fp32', 'tests/test_clock.c');
-my $wall = { words => ['tools/launch', '-e', 2, $program, '--clock', 'wall'] };
+my $wall = { words => ['tools/launch', '-e', 2, $program, '--verbose', '--clock', 'wall'] };
 my @speeds = map { emu(2, $program, '--speed', $_) } qw(4 0 -1);
 # Lessons whose result depends on time have no other clock.
 my $balance = program_of('fp32', '01_data_parallel/07_balance.c');
-my @balance = map { { words => ['tools/launch', '-e', 3, $balance, split] } } '--clock wall', '--slow 1,0,2', '--slow 1,,2';
+my @balance = map { { words => ['tools/launch', '-e', 3, $balance, '--verbose', split] } } '--clock wall', '--slow 1,0,2', '--slow 1,,2';
 my @h100 = map { emu(4, $program, qw(--link ib --device), $_) } qw(lesson h100);
 run_jobs([(map { grep { $_ } @$_{qw(emu mpi)} } @pairs), $wall, @speeds, @balance, @h100]);
 

@@ -18,7 +18,7 @@ sub counted {
     my $library = "$FindBin::Bin/../build/cpu-$precision/tests/pmpi_count.so";
     my $program = program_of($precision, $source);
     plan skip_all => "$program or $library is not built" unless -x $program && -e $library;
-    my $job = { words => ['tools/launch', $ranks, 'env', "LD_PRELOAD=$library", $program, @options] };
+    my $job = { words => ['tools/launch', $ranks, 'env', "LD_PRELOAD=$library", $program, '--verbose', @options] };
     $job->{name} = join ' ', $precision, $source =~ s/\.c$//r, @options ? "@options[0 .. min(7, $#options)]" : ();
     return $job;
 }

@@ -69,7 +69,7 @@ for my $way (@ways) {
     for my $mode (@modes) {
         my ($what, $expected, $words, $fewest, $processes_too) = @$mode;
         next if $ranks < $fewest || ($name =~ /mpi/ && !$processes_too);
-        my ($status, $out, $err) = start("$command --mode $what --json $work/page.json");
+        my ($status, $out, $err) = start("$command --mode $what --verbose --json $work/page.json");
         is($status, $expected, "$name, $what: exit status") or diag($out, $err);
         like($out, $words, "$name, $what: the words");
         my $page = eval { decode_json(slurp("$work/page.json")) };
@@ -95,7 +95,7 @@ SKIP: {
 
 # ---- the page ----
 {
-    my ($status, $out) = start("$program --seed 7 --loud --size 12 --note 'a b' --json $work/page.json");
+    my ($status, $out) = start("$program --verbose --seed 7 --loud --size 12 --note 'a b' --json $work/page.json");
     is($status, 0, 'started bare');
     my @lines = split /\n/, $out;
     like($lines[0], qr/^\[test lesson\] cpu, emu, $precision, 3 ranks \(.+\), reduce ordered, seed 7, clock simulated \(.+\)$/, 'the title');
@@ -106,7 +106,7 @@ SKIP: {
     like($out, qr/^\[test lesson\] bytes by rank +bytes +4096\.\.4098 +4096\.\.4098 +ok\n/m, 'a cost by rank');
     like($out, qr/^\[test lesson\] fraction idle +0\.1875 +0\.1875 +ok$/m, 'a cost that is not whole');
     unlike($out, qr/\033/, 'no colour unless asked for');
-    my (undef, $colored) = start("$program --color");
+    my (undef, $colored) = start("$program --verbose --color");
     like($colored, qr/\033\[32mok\033\[0m\n/, 'green with --color');
 
     my $page = decode_json(slurp("$work/page.json"));
@@ -122,6 +122,26 @@ SKIP: {
     is_deeply($page->{costs}[0], {%cost, pass => JSON::PP::true}, 'JSON: a cost');
     like(slurp("$work/page.json"), qr/"predicted":4098,"measured":4098,/, 'JSON: numbers are numbers');
     is($page->{digest}, $digest{pass}{1}, 'JSON: the digest; the seed is not in it');
+}
+
+# ---- the page without --verbose: a line per claim, failures in full, the table of results ----
+{
+    my ($status, $out) = start("COLUMNS=90 $program --emulate 3");
+    is($status, 0, 'the page: status');
+    like($out, qr/^\[test lesson\]  Does the frame "notice" every kind of mistake\?\n {15}3 ranks, emu \(.+; seed 1\n/s, 'the page: its title');
+    unlike($out, qr/ ok$/m, 'the page: no line of its own for a check that holds');
+    like($out, qr/^  split = unsplit +by rows, by cols, .*: within 1\.0e-\d\d$/m, 'the page: a claim within a limit');
+    like($out, qr/^  moved = unsplit +by rows, .*: every bit$/m, 'the page: a claim of every bit');
+    like($out, qr/^  a trap +w: differs, as it must/m, 'the page: a trap');
+    like($out, qr/^  predicted = measured +2 of 2 costs, exactly/m, 'the page: the costs');
+    like($out, qr/^ +here +formula\n  bytes +4\.10 kB  4096 \+ rank\n  idle +0\.1875\n  a text +as it is\n/m, 'the page: the table of results');
+    is(scalar(grep { length > 90 } split /\n/, $out), 0, 'the page: as wide as it may be');
+    my ($failed, $words) = start("$program --emulate 3 --mode cost");
+    is($failed, 1, 'the page: a cost that differs');
+    like($words, qr/ bytes by rank .*FAIL\n    bytes by rank: rank \d measured/, 'the page: in full');
+    unlike($words, qr/fraction idle .* ok$/m, 'the page: and only that one');
+    (undef, $words) = start("$program --emulate 3 --mode element");
+    like($words, qr/by rows +max .*FAIL\n.*element/, 'the page: a check that fails, in full');
 }
 
 # ---- usage: status 2, one message that names the fix, before the title ----

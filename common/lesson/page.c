@@ -178,7 +178,7 @@ static void print_claim(const struct RunState *s, size_t first, size_t widest) {
     Named head = named(&s->checks[first]);
     Parts parts = {0}, with = {0};
     double error = 0, limit = 0, least = INFINITY;
-    size_t kinds[CHECK_KINDS] = {0};
+    size_t kinds[CHECK_KINDS] = {0}, count = 0, failed = 0;
     for (size_t i = first; i < s->check_count; i++) {
         const CheckRecord *c = &s->checks[i];
         Named n = named(c);
@@ -186,11 +186,14 @@ static void print_claim(const struct RunState *s, size_t first, size_t widest) {
         parts_add(&parts, n.part);
         parts_add(&with, n.with);
         kinds[c->kind]++;
+        count++;
+        failed += !c->pass;
         if (c->kind == CHECK_CLOSE && c->error >= error) { error = c->error; limit = c->limit; }
         if (c->kind == CHECK_DIFFERS && c->error < least) least = c->error;
     }
     char verdict[96];
-    if (kinds[CHECK_DIFFERS]) snprintf(verdict, sizeof verdict, "differs, as it must (%.1e)", least);
+    if (failed) snprintf(verdict, sizeof verdict, "%zu of %zu FAILED, see above", failed, count);
+    else if (kinds[CHECK_DIFFERS]) snprintf(verdict, sizeof verdict, "differs, as it must (%.1e)", least);
     else if (kinds[CHECK_CLOSE]) snprintf(verdict, sizeof verdict, "within %.1e (largest error %.1e)", limit, error);
     else snprintf(verdict, sizeof verdict, kinds[CHECK_BITS] ? "every bit" : "holds");
     char text[1200];
