@@ -11,7 +11,7 @@ chdir "$FindBin::Bin/.." or die;
 my $program = program_of('fp32', 'tests/test_plot.c');
 plan skip_all => "$program is not built" unless -x $program;
 
-sub plot { my ($ranks, $which, @more) = @_; return { words => ['tools/launch', $ranks > 0 ? ('-e', $ranks) : -$ranks, $program, '--plot', $which, @more] } }
+sub plot { my ($ranks, $which, @more) = @_; return { words => ['tools/launch', $ranks > 0 ? ('-e', $ranks) : -$ranks, $program, '--verbose', '--plot', $which, @more] } }
 
 # ---- the charts ----
 my %run;

@@ -13,7 +13,7 @@ large="--layers 6 --width 120 --heads 5 --context 24 --batch 16 --micro-batch 3 
 one() {
     ranks=$(($4 * $5 * $6))
     # shellcheck disable=SC2086    # options in one variable
-    page=$("$1" --emulate "$ranks" $3 --dp "$4" --tp "$5" --pp "$6" $7 --steps 1 --eval-every 0 --data LICENSE 2>&1)
+    page=$("$1" --verbose --emulate "$ranks" $3 --dp "$4" --tp "$5" --pp "$6" $7 --steps 1 --eval-every 0 --data LICENSE 2>&1)
     status=$?
     costs=$(printf '%s\n' "$page" | grep -cE '^\[08 train\] .* (calls|bytes sent|bytes) +[0-9.]+ +[0-9.]+ +ok$')
     [ "$status" -eq 0 ] && [ "$costs" -eq 10 ]

@@ -26,7 +26,8 @@ size_t page_width(void) {
 // ---------------------------------------------------------------- text that is broken at spaces
 
 // Prints text from column `at` on; further lines begin at column `indent`.
-static void wrapped(const char *text, size_t at, size_t indent, size_t width) {
+void page_wrap(const char *text, size_t at, size_t indent) {
+    size_t width = page_width();
     while (*text) {
         size_t n = strcspn(text, " ");
         if (at + n > width && at > indent) {
@@ -52,9 +53,9 @@ static void wrapped(const char *text, size_t at, size_t indent, size_t width) {
 
 void page_title(const Program *p, size_t ranks) {
     char text[512];
-    size_t n = 0, width = page_width(), indent = strlen(p->tag) + 2;
+    size_t n = 0, indent = strlen(p->tag) + 2;
     printf("%s  ", p->tag);
-    wrapped(lesson_info.question, indent, indent, width);
+    page_wrap(lesson_info.question, indent, indent);
     n += (size_t)snprintf(text + n, sizeof text - n, "%zu rank%s, %s (%s); %s %s%s; ", ranks, ranks == 1 ? "" : "s",
                           p->choice.transport, p->choice.why, device_name(), REAL_NAME, p->tf32 ? " in tf32" : "");
     if (p->threads > 1) n += (size_t)snprintf(text + n, sizeof text - n, "%zu threads each; ", p->threads);
@@ -65,7 +66,7 @@ void page_title(const Program *p, size_t ranks) {
     snprintf(text + n, sizeof text - n, "%sseed %" PRIu64, p->launch.reduce == REDUCE_FAST ? "reduce fast; " : "",
              p->seed);
     printf("%*s", (int)indent, "");
-    wrapped(text, indent, indent, width);
+    page_wrap(text, indent, indent);
     putchar('\n');
 }
 
@@ -201,7 +202,7 @@ static void print_claim(const struct RunState *s, size_t first, size_t widest) {
     snprintf(text, sizeof text, "%s%s%s: %s", parts.text, with.count ? "; " : "", with.text, verdict);
     printf("  %-*s  ", (int)widest, head.claim);
     size_t indent = widest + 4;
-    wrapped(text, strlen(head.claim) > widest ? strlen(head.claim) + 4 : indent, indent, page_width());
+    page_wrap(text, strlen(head.claim) > widest ? strlen(head.claim) + 4 : indent, indent);
 }
 
 void page_claims(Run *run) {

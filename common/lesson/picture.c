@@ -424,9 +424,13 @@ static void print_chart(Run *run, const Recording *all, const char *title, bool 
     free(link);
     free(kept);
     char links[160], peak[32];
-    link_key(links, sizeof links, all);
+    memcpy(links, "link: ", 7);
+    link_key(links + 6, sizeof links - 6, all);
     page_value(peak, sizeof peak, (double)all->scale, "bytes");
-    if (*links) say(run, "%-*slink: %s", LABEL, "", links);
+    if (links[6]) {
+        printf("%-*s", LABEL, "");
+        page_wrap(links, LABEL, LABEL);
+    }
     if (memory) say(run, "%-*skept: %s, in ninths of %s", LABEL, "", memory_category_name[watched], peak);
 }
 
