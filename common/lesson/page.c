@@ -13,7 +13,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { NARROW = 40, WIDE = 512, USUAL = 80 };      // columns
+enum { NARROW = 40, WIDE = 512, USUAL = 100 };      // columns
 
 size_t page_width(void) {
     struct winsize window;

@@ -474,3 +474,38 @@ void picture_show(Run *run, const char *title, int what) {
     }
     recording_free(&all);
 }
+
+// ---------------------------------------------------------------- what each rank holds between steps
+
+StateBytes picture_state_now(void) {
+    return (StateBytes){ { memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER) } };
+}
+
+void picture_state(Run *run, const char *title, StateBytes mine) {
+    static const char letter[] = "wgm";
+    StateBytes *all = NULL;
+    size_t *sizes = NULL, most = 0;
+    ledger_pause();
+    side_gather(&mine, sizeof mine, (void **)&all, &sizes);
+    ledger_resume();
+    for (size_t r = 0; run->is_root && r < run->world->size; r++) {
+        size_t sum = all[r].bytes[0] + all[r].bytes[1] + all[r].bytes[2];
+        if (sum > most) most = sum;
+    }
+    if (run->is_root && most) say(run, "%s: w weights  g gradients  m moments of the optimizer", title);
+    for (size_t r = 0; run->is_root && most && r < run->world->size; r++) {
+        char bar[WIDE + 1], sum[32];
+        size_t n = 0, width = page_width() - LABEL - 12, bytes = 0;
+        for (size_t k = 0; k < 3; k++) {
+            bytes += all[r].bytes[k];
+            size_t end = (size_t)((double)bytes / (double)most * (double)width + 0.5);
+            if (all[r].bytes[k] && end <= n) end = n + 1;                // each kind that is there has a column
+            while (n < end && n < WIDE) bar[n++] = letter[k];
+        }
+        bar[n] = 0;
+        page_value(sum, sizeof sum, (double)bytes, "bytes");
+        say(run, "rank %-*zu%s  %s", LABEL - 5, r, bar, sum);
+    }
+    free(all);
+    free(sizes);
+}

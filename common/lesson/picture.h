@@ -32,4 +32,10 @@ void picture_show(Run *run, const char *title, int what);
 void picture_summary(Run *run, const Timing *t);   // prints both definitions of the bubble, communication, utilisation
 // The order in which stage `rank` worked, "F0 F1 B0 ...", from the events; on rank 0, others get NULL. free() it.
 char *picture_order(Run *run, size_t rank);
+
+// A bar for each rank: what it holds between steps. Collective. mine is taken where the model is allocated:
+// picture_state_now() reads the ledger.
+typedef struct { size_t bytes[3]; } StateBytes;    // weights, gradients, moments
+StateBytes picture_state_now(void);
+void picture_state(Run *run, const char *title, StateBytes mine);
 #endif
