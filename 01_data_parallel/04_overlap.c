@@ -14,7 +14,7 @@
 #include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/support/04_costs.h"
 #include "common/lesson/training.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 #include "common/lesson/picture.h"
 #include "common/lesson/plot.h"
 #include <stdio.h>

@@ -15,7 +15,7 @@
 #include "01_data_parallel/support/07_devices.h"
 #include "common/measure/clock.h"
 #include "common/lesson/training.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 #include "common/lesson/picture.h"
 #include "common/lesson/plot.h"
 #include <math.h>

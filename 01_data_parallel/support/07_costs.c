@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include "01_data_parallel/data_parallel.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 
 // The gradient's ring and, where times are sent, that of the n times.
 static double communicating(BalanceSizes z, size_t n) {

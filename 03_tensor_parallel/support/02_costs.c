@@ -1,7 +1,7 @@
 // 02_costs.c: one linear layer, cut by columns or by rows.
 #include <stdio.h>
 #include "03_tensor_parallel/support/costs.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 
 // elements of W and b, elements kept for backward, elements that the one all-reduce is over
 static void costs(Run *run, const char *cut, size_t elements, size_t kept, size_t reduced, const TrialResult *r) {

@@ -71,7 +71,8 @@ Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m) {
 // ---------------------------------------------------------------- its times, from sizes
 
 StackTimes stack_times(const Stack *s) {
-    double block = work_block(&s->model, s->sequences, s->model.heads, 4 * s->model.width).time;
+    CutSizes z = cut_sizes(&s->model, 1, 0);
+    double block = work_block(&z, s->sequences).time;
     return (StackTimes){ .forward = (Picoseconds)(block * s->blocks), .backward = (Picoseconds)(2 * block * s->blocks),
                          .message = stage_message_time(&s->model, s->sequences) };
 }
