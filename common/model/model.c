@@ -1,5 +1,6 @@
 // model.c: the unsplit GPT-2 as a list of layers, and what every technique asks of a model. See model.h.
 #include "common/model/model.h"
+#include "common/model/costs.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +21,8 @@ void config_require(const ModelConfig *c) {
     REQUIRE(c->dropout >= 0 && c->dropout < 1, "dropout must be at least 0 and less than 1, not %g", c->dropout);
 }
 size_t config_parameters(const ModelConfig *c) {
-    size_t C = c->width;
-    return c->vocab * C + c->context * C + c->layers * (12 * C * C + 13 * C) + 2 * C;
+    CutSizes whole = cut_sizes(c, 1, 0);
+    return elements_stage(&whole);
 }
 size_t config_tensors(const ModelConfig *c) { return 2 + BLOCK_PARAMS * c->layers + 2; }
 
