@@ -1,5 +1,7 @@
 // predict.c: see predict.h.
 #include "08_3d/predict.h"
+#include <stdlib.h>
+#include "01_data_parallel/support/04_costs.h"
 #include "common/model/costs.h"
 
 enum { E = sizeof(real) };
@@ -31,6 +33,19 @@ static size_t sequences(const TrainerConfig *c, size_t dp_rank, size_t m, size_t
     return range_size(shard_range(mine, m, k));
 }
 
+// One all-reduce of the gradient; with overlap one of each bucket, which is as large as a block.
+static void reductions(Prediction *out, const TrainerConfig *c, const CutSizes *z) {
+    BucketPiece whole = { elements_stage(z), 0 }, *piece = &whole, *list = NULL;
+    out->dp_calls = 1;
+    if (c->overlap) {
+        out->dp_calls = bucket_pieces(z, elements_block(z) * E, &list);
+        piece = list;
+    }
+    for (size_t i = 0; i < out->dp_calls; i++)
+        out->dp_bytes += ring(ALL_REDUCE_PASSES, c->mesh.dp, piece[i].elements);
+    free(list);
+}
+
 static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t m) {
     size_t t = c->mesh.tp, d = c->mesh.dp;
     for (size_t k = 0; k < m; k++) {
@@ -42,7 +57,7 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
     }
     PerUnit units = over_units(z, unit_ring, d, at.dp);
     switch (c->zero) {
-    case 0: out->dp_bytes = ring(ALL_REDUCE_PASSES, d, elements_stage(z)); break;            // one all-reduce
+    case 0: reductions(out, c, z); break;
     case 1: out->dp_bytes = 2 * (units.wte + units.others); break;
     case 2: out->dp_bytes = 2 * units.wte + (m + 1) * units.others; break;
     case 3: out->dp_bytes = 2 * units.wte + 3 * m * units.others; break;

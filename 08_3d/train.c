@@ -26,6 +26,7 @@ static const Option options[] = {
     { "stage-layers", "LIST", NULL, "blocks of each stage, such as 3,4,3; without it: as equal as possible" },
     { "zero", "0|1|2|3", "0", "shard nothing, optimizer state, gradients too, weights too, over the replicas" },
     { "prefetch", NULL, NULL, "with --zero 3: gather a layer's weights while the one before it computes" },
+    { "overlap", NULL, NULL, "with --zero 0: reduce the gradient in buckets while the last backward runs" },
     { "recompute", "none|selective|full", "none", "what backward computes again instead of keeping it" },
     { "layers", "N", "4", "blocks" },
     { "width", "N", "128", "features of a token" },
@@ -130,6 +131,8 @@ static void costs_end(Run *run, Trainer *t) {
     cost(run, "tensor-parallel traffic", "bytes sent", (double)p.tp_bytes, (double)comm_bytes_sent(m->tp));
     cost(run, "pipeline traffic", "bytes sent", (double)p.pp_bytes, (double)comm_bytes_sent(m->pp));
     cost(run, "data-parallel traffic", "bytes sent", (double)p.dp_bytes, (double)comm_bytes_sent(m->dp));
+    if (t->config.overlap)
+        cost(run, "data-parallel buckets", "calls", (double)p.dp_calls, (double)m->dp->ledger[COMM_ALL_REDUCE].calls);
     cost(run, "tied embedding", "bytes sent", (double)p.tied_bytes, m->tied ? (double)comm_bytes_sent(m->tied) : 0);
     cost(run, "loss and norm", "bytes sent", (double)p.scalar_bytes,
          (double)(comm_bytes_sent(m->world) + comm_bytes_sent(m->model)));
@@ -266,7 +269,8 @@ static void train(Run *run) {
     settings_record(run, &c);
     say(run, "dp %zu x tp %zu x pp %zu, %d thread%s each, schedule %s, ZeRO %zu%s, recompute %s, %zu parameters\n",
         c.mesh.dp, c.mesh.tp, c.mesh.pp, device_threads, device_threads > 1 ? "s" : "", option_text(run, "schedule"),
-        c.zero, c.prefetch ? " with prefetch" : "", option_text(run, "recompute"), config_parameters(&c.model));
+        c.zero, c.prefetch ? " with prefetch" : c.overlap ? ", overlapped" : "", option_text(run, "recompute"),
+        config_parameters(&c.model));
     say(run, "batch %zu in %zu micro-batches a replica, %zu bytes of text\n", c.batch, t->micro_batches, data.bytes);
 
     Curve got = curve_new(steps), want = curve_new(steps);
