@@ -1,5 +1,5 @@
 // test_costs.c: the cost model (common/model/costs.h) against a model that allocates, keeps, computes and sends; and
-// against the closed forms of papers. All ranks are one tensor-parallel group. tests/cost-model.t runs it on 1, 2 and 3.
+// against the closed forms of papers. All ranks are one tensor-parallel group. tests/cost-model.t runs it.
 //
 // ranks: 3
 // level: core
