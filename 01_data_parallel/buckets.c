@@ -6,7 +6,8 @@ Buckets *buckets_list_tensors(Model *m, Comm *dp) {
     Buckets *b = host_alloc(sizeof *b);
     *b = (Buckets){ .model = m, .dp = dp };
     b->tensor = host_alloc(config_tensors(&m->config) * sizeof *b->tensor);
-    const Unit *wte = model_wte(m), *head = model_wte_head(m), *shared = !wte != !head ? wte ? wte : head : NULL;
+    const Unit *wte = model_wte(m), *head = model_wte_head(m);
+    const Unit *shared = wte && head ? NULL : wte ? wte : head;    // whose other use is on another stage
     size_t at = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];

@@ -7,7 +7,7 @@
 enum { E = sizeof(real) };
 
 // What each of n ranks sends in a ring for `count` elements.
-static size_t ring(size_t passes, size_t n, size_t count) { return (size_t)ring_bytes(passes, n, count, E); }
+static size_t ring_sent(size_t passes, size_t n, size_t count) { return (size_t)ring_bytes(passes, n, count, E); }
 
 static CutSizes my_sizes(const TrainerConfig *c, Coordinates at) {
     CutSizes z = cut_stage(cut_sizes(&c->model, c->mesh.tp, at.tp), c->mesh.pp, at.pp);
@@ -23,33 +23,33 @@ static PerUnit over_units(const CutSizes *z, size_t (*f)(size_t size, size_t n, 
     return sum;
 }
 static size_t unit_shard(size_t size, size_t n, size_t rank) { return range_size(shard_range(size, n, rank)); }
-static size_t unit_ring(size_t size, size_t n, size_t rank) { (void)rank; return ring(ONE_PASS, n, size); }
+static size_t unit_ring(size_t size, size_t n, size_t rank) { (void)rank; return ring_sent(ONE_PASS, n, size); }
 
 // ---------------------------------------------------------------- traffic
 
 // Of micro-batch k of this replica.
-static size_t sequences(const TrainerConfig *c, size_t dp_rank, size_t m, size_t k) {
+static size_t predict_sequences(const TrainerConfig *c, size_t dp_rank, size_t m, size_t k) {
     size_t mine = range_size(shard_range(c->batch, c->mesh.dp, dp_rank));
     return range_size(shard_range(mine, m, k));
 }
 
 // One all-reduce of the gradient; with overlap one of each bucket, which is as large as a block.
 static void reductions(Prediction *out, const TrainerConfig *c, const CutSizes *z) {
-    BucketPiece whole = { elements_stage(z), 0 }, *piece = &whole, *list = NULL;
     out->dp_calls = 1;
-    if (c->overlap) {
-        out->dp_calls = bucket_pieces(z, elements_block(z) * E, &list);
-        piece = list;
-    }
+    out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, c->mesh.dp, elements_stage(z));
+    if (!c->overlap) return;
+    BucketPiece *piece;
+    out->dp_calls = bucket_pieces(z, elements_block(z) * E, &piece);
+    out->dp_bytes = 0;
     for (size_t i = 0; i < out->dp_calls; i++)
-        out->dp_bytes += ring(ALL_REDUCE_PASSES, c->mesh.dp, piece[i].elements);
-    free(list);
+        out->dp_bytes += ring_sent(ALL_REDUCE_PASSES, c->mesh.dp, piece[i].elements);
+    free(piece);
 }
 
 static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t m) {
     size_t t = c->mesh.tp, d = c->mesh.dp;
     for (size_t k = 0; k < m; k++) {
-        size_t B = sequences(c, at.dp, m, k);
+        size_t B = predict_sequences(c, at.dp, m, k);
         Traffic layers = traffic_tensor_parallel(z, t, B, c->recompute == RECOMPUTE_FULL);
         out->tp_calls += (size_t)layers.calls;
         out->tp_bytes += (size_t)layers.bytes;
@@ -62,7 +62,7 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
     case 2: out->dp_bytes = 2 * units.wte + (m + 1) * units.others; break;
     case 3: out->dp_bytes = 2 * units.wte + 3 * m * units.others; break;
     }
-    if (c->mesh.pp > 1 && (z->first || z->last)) out->tied_bytes = ring(ALL_REDUCE_PASSES, 2, elements_wte(z));
+    if (c->mesh.pp > 1 && (z->first || z->last)) out->tied_bytes = ring_sent(ALL_REDUCE_PASSES, 2, elements_wte(z));
     size_t world = d * t * c->mesh.pp, holders = c->zero ? world : t * c->mesh.pp;
     out->scalar_bytes = (size_t)(ring_bytes(ALL_REDUCE_PASSES, world, 1, sizeof(double)) +
                                  ring_bytes(ALL_REDUCE_PASSES, holders, config_tensors(&c->model), sizeof(double)));
@@ -90,7 +90,7 @@ static void activations(Prediction *out, const TrainerConfig *c, Coordinates at,
     Schedule s = c->schedule(c->mesh.pp, m, at.pp);
     size_t held = 0;                                                             // tokens in flight
     for (size_t i = 0; i < s.n; i++) {
-        size_t M = sequences(c, at.dp, m, s.ops[i].micro_batch) * z->T;
+        size_t M = predict_sequences(c, at.dp, m, s.ops[i].micro_batch) * z->T;
         size_t others = s.ops[i].what == FORWARD ? held : held - M;
         size_t now = (others * (light + blocks + head) + M * (light + blocks + passing)) * E;
         if (now > out->activations) out->activations = now;

@@ -121,7 +121,7 @@ static Times recurrence(const Training *t, size_t N, bool reshard) {
 
 // ---------------------------------------------------------------- the costs
 
-static void costs(Run *run, Comm *dp, const Training *t, bool reshard) {
+static void prefetch_cost_lines(Run *run, Comm *dp, const Training *t, bool reshard) {
     const ModelConfig *c = &t->model;
     size_t N = dp->size, m = t->micro_batches, n = c->layers + 2, wte = c->vocab * c->width;
     double e = sizeof(real), M = (double)m, gathers = reshard ? 2 * M : M, mine, bytes = 0;
@@ -157,8 +157,8 @@ static void costs(Run *run, Comm *dp, const Training *t, bool reshard) {
     zero_cost(run, m, "hidden, all ranks", "ps", times.hidden, (double)is.hidden);
     zero_cost(run, m, "step", "ps", times.step, (double)is.step);
 }
-void prefetch_costs(Run *run, Comm *dp, const Training *t) { costs(run, dp, t, true); }
-void prefetch_costs_kept(Run *run, Comm *dp, const Training *t) { costs(run, dp, t, false); }
+void prefetch_costs(Run *run, Comm *dp, const Training *t) { prefetch_cost_lines(run, dp, t, true); }
+void prefetch_costs_kept(Run *run, Comm *dp, const Training *t) { prefetch_cost_lines(run, dp, t, false); }
 
 void prefetch_beside_zero3(Run *run, const Training *t, const Timing *prefetch, const Timing *zero3) {
     double early = (double)prefetch->exposed, at_once = (double)zero3->exposed;
