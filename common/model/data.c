@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include "common/tensor/random.h"
 
-enum { KEY_DATA = 3, KEY_LENGTH = 4 };             // beside layer.c's: what a random number is for
+enum { KEY_DATA = 3, KEY_LENGTH = 4 };             // beside unit.c's and layer.c's: what a random number is for
 
 #ifndef DEFAULT_TEXT
 #define DEFAULT_TEXT "build/text.txt"              // Markdown and sources of this tree, gathered by make
