@@ -82,8 +82,8 @@ static StepResult unsplit_gradients(Unsplit *u, const TrainerConfig *c, const Da
 // last stage. When sums are added in rank order, all these ranks must hold the same bits. Under --reduce fast the
 // library may add the same terms in another order where a tensor lies elsewhere in its message, as these copies do:
 // then the same place of every replica must have the same bits, and copies within a replica must be close.
-static bool original(const Unit *u, const Param *p) { return p->counted && !u->tied_copy; }
-static bool whole(const Unit *u, const Param *p) { (void)u; return p->cut == WHOLE; }
+static bool original(const Unit *u, const Param *p) { return p->in_norm && !u->tied_copy; }
+static bool whole(const Unit *u, const Param *p) { (void)u; return param_is_whole(p); }
 static bool table(const Unit *u, const Param *p) { (void)u; return p->number == 0; }
 static Which one_of_each(const Run *run) { return run->reduce == REDUCE_ORDERED ? NULL : original; }
 

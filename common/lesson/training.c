@@ -37,7 +37,7 @@ static void put_model(const Model *m, Snapshot *s, bool gradients, Which which) 
             Range r = whole ? (Range){p->offset, p->offset + all} : param_owned(u, p);
             size_t n = range_size(r), first = r.lo - p->offset;
             Tensor part = whole ? p->w : n ? param_owned_part(u, gradients ? u->own_g : u->own_w, r) : (Tensor){0};
-            if (p->cut != CUT_COLS) {                                            // it lies together in the whole, too
+            if (param_local_cols(p) == p->cols) {                                // it lies together in the whole, too
                 snapshot_put_flat(s, p->name, p->rows, p->cols, part, n ? param_global_index(p, first) : 0);
                 continue;
             }

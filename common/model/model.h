@@ -54,8 +54,8 @@ typedef struct { double loss, norm; } StepResult;
 Range param_owned(const Unit *u, const Param *p);
 Tensor param_owned_part(const Unit *u, Tensor own, Range r);
 
-// Sums of squares of the final gradients, per tensor of the whole model [config_tensors]: the counted, owned elements
-// of this rank.
+// Sums of squares of the final gradients, per tensor of the whole model [config_tensors]: of the elements
+// that this rank owns, where they are in_norm.
 void model_grad_squares(const Model *m, double *squares);
 double norm_of_squares(const double *squares, size_t n);   // tensors added in model order
 // The norm of the whole gradient: the squares added over the ranks of `ranks`, among which the gradient is spread

@@ -1,19 +1,28 @@
 // unit.c: see unit.h.
 #include "common/model/unit.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include "common/tensor/random.h"
 
 enum { KEY_WEIGHTS = 1 };                          // first coordinate of every random number: what it is for
 
-size_t param_local_rows(const Param *p) { return p->cut == CUT_ROWS ? range_size(p->part) : p->rows; }
-size_t param_local_cols(const Param *p) { return p->cut == CUT_COLS ? p->blocks * range_size(p->part) : p->cols; }
+Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks) {
+    Param p = { .rows = rows ? rows : 1, .cols = cols, .vector = rows == 0, .blocks = blocks, .decay = rows > 0,
+                .in_norm = true };
+    snprintf(p.name, sizeof p.name, "%s", name);
+    p.my_rows = (Range){ 0, p.rows };
+    p.my_cols = (Range){ 0, cols / blocks };
+    return p;
+}
+
+size_t param_local_rows(const Param *p) { return range_size(p->my_rows); }
+size_t param_local_cols(const Param *p) { return p->blocks * range_size(p->my_cols); }
+bool param_is_whole(const Param *p) { return param_local_rows(p) == p->rows && param_local_cols(p) == p->cols; }
 
 size_t param_global_index(const Param *p, size_t i) {
-    if (p->cut == WHOLE) return i;
-    if (p->cut == CUT_ROWS) return p->part.lo * p->cols + i;
-    size_t width = range_size(p->part), local = p->blocks * width;
+    size_t width = range_size(p->my_cols), local = p->blocks * width;
     size_t row = i / local, block = i % local / width, col = i % width;
-    return row * p->cols + block * (p->cols / p->blocks) + p->part.lo + col;
+    return (p->my_rows.lo + row) * p->cols + block * (p->cols / p->blocks) + p->my_cols.lo + col;
 }
 
 static Tensor param_view(const Param *p, Tensor unit) {

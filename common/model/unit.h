@@ -5,24 +5,26 @@
 #include "common/base/util.h"
 #include "common/tensor/tensor.h"
 
-typedef enum { WHOLE, CUT_COLS, CUT_ROWS } Cut;
 typedef struct {
     char name[40];                                 // Hugging Face's name, "h.0.attn.c_attn.weight"
     size_t number;                                 // its place in the whole model's order of tensors
     size_t rows, cols;                             // of the whole tensor
     bool vector;                                   // a bias or a gain: rows is 1, its shape is [cols]
-    Cut cut;                                       // what this rank holds: everything, or `part` of columns or rows;
     size_t blocks;                                 // columns are cut in each of `blocks` equal blocks (q | k | v: 3)
-    Range part;                                    // (within one block)
+    Range my_rows, my_cols;                        // the rectangle that this rank holds; my_cols within each block
     double mean, deviation;                        // of its initial values
     bool decay;                                    // weight decay applies: matrices, not biases and gains
-    bool counted;                                  // my elements enter the gradient norm (false: another rank's do)
+    bool in_norm;                                  // my elements enter the gradient norm (false: another rank's do)
     size_t offset;                                 // of its first local element in its unit
-    Tensor w, g;                                   // my part [local rows, local cols]; data NULL while absent
+    Tensor w, g;                                   // my part [my_rows, blocks * my_cols]; data NULL while absent
     bool gradient_empty;                                    // nothing was added to g since it was zeroed
 } Param;
+// A whole tensor [rows, cols] as every parameter begins; rows 0: a vector [cols]. Number and initial values are the
+// model's to say.
+Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks);
 size_t param_local_rows(const Param *p);
-size_t param_local_cols(const Param *p);
+size_t param_local_cols(const Param *p);               // of all blocks
+bool param_is_whole(const Param *p);                   // this rank holds all of it
 // Where local element i stands in the flattened whole tensor. Initial values, comparison and export use this one map.
 size_t param_global_index(const Param *p, size_t i);
 
