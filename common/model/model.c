@@ -135,6 +135,11 @@ void model_measure(Model *m) {
     }
 }
 
+void model_replicas(Model *m, Comm *dp) {
+    for (size_t i = 0; i < m->n_units; i++)
+        if (!m->units[i].replicas) m->units[i].replicas = dp;
+}
+
 void model_allocate(Model *m) {
     model_measure(m);
     m->w = tensor_new(&m->parameters, 1, m->size);
@@ -191,6 +196,11 @@ double model_loss(Model *m, const Batch *b) {
     double loss = tensor_sum(y);
     arena_free(&outside);
     return loss;
+}
+
+void model_partial_sums(Model *m) {
+    for (size_t i = 0; i < m->n_units; i++)
+        if (m->units[i].g.data) unit_partial_sums(&m->units[i]);
 }
 
 void model_fold_tied(Model *m) {

@@ -30,6 +30,8 @@ size_t config_parameters(const ModelConfig *c);    // of the whole model, tied o
 size_t config_tensors(const ModelConfig *c);       // 2 + 12 L + 2
 
 Model *model_describe(const ModelConfig *c, Range layers);
+// The replicas of all units that have none of their own yet; after the description, before the allocation.
+void model_replicas(Model *m, Comm *dp);
 void model_allocate(Model *m);                     // weights (initialised) and gradients, replicated
 void model_free(Model *m);
 // Places parameters in their units, and counts: called by the allocators, after every change to the description.
@@ -44,6 +46,9 @@ void model_zero_gradients(Model *m);
 // token_weight).
 double model_forward_backward(Model *m, const Batch *b);
 double model_loss(Model *m, const Batch *b);       // forward only: nothing is kept
+// Once a step, after the last backward and before model_fold_tied: unit_partial_sums of each unit whose whole gradient
+// is there. Where it is not (ZeRO 2 and 3), backward has called that before it reduced and dropped it.
+void model_partial_sums(Model *m);
 // Adds the head's gradient of wte to the embedding's, where both are on this rank. Once a step.
 void model_fold_tied(Model *m);
 

@@ -47,6 +47,15 @@ void unit_zero_gradients(Unit *u) {
     for (size_t i = 0; i < u->n_params; i++) u->params[i].gradient_empty = true;
 }
 
+void unit_partial_sums(Unit *u) {
+    for (size_t i = 0, end; i < u->n_params; i = end) {
+        Comm *ranks = u->params[i].partial;
+        for (end = i + 1; end < u->n_params && u->params[end].partial == ranks;) end++;
+        size_t hi = end < u->n_params ? u->params[end].offset : u->size;
+        if (ranks) comm_all_reduce(ranks, tensor_flat_range(u->g, u->params[i].offset, hi));
+    }
+}
+
 void unit_initialize(Unit *u, Tensor w, Range range, uint64_t seed) {
     real *values = host_alloc(range_size(range) * sizeof(real));
     uint64_t weights = random_key(seed, KEY_WEIGHTS);

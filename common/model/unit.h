@@ -1,9 +1,8 @@
-// unit.h: parameters, and the units in which they lie. A parameter says which part of the whole tensor this rank holds; a
-// unit is some parameters one after another.
+// unit.h: parameters, and the units in which they lie. A parameter says which part of the whole tensor this rank holds;
+// a unit is some parameters one after another.
 #ifndef UNIT_H
 #define UNIT_H
-#include "common/base/util.h"
-#include "common/tensor/tensor.h"
+#include "common/comm/comm.h"
 
 typedef struct {
     char name[40];                                 // Hugging Face's name, "h.0.attn.c_attn.weight"
@@ -15,6 +14,8 @@ typedef struct {
     double mean, deviation;                        // of its initial values
     bool decay;                                    // weight decay applies: matrices, not biases and gains
     bool in_norm;                                  // my elements enter the gradient norm (false: another rank's do)
+    Comm *partial;                                 // what backward leaves in g is my part of a sum over these ranks, as
+                                                   // each has seen some of the rows only; NULL: it is the sum
     size_t offset;                                 // of its first local element in its unit
     Tensor w, g;                                   // my part [my_rows, blocks * my_cols]; data NULL while absent
     bool gradient_empty;                                    // nothing was added to g since it was zeroed
@@ -37,6 +38,8 @@ typedef struct Unit {
     struct Unit *tied_use;                         // its second use on the same rank: same weights, own gradient
     struct Unit *tied_to;                          // the reverse of tied_use
     bool tied_copy;                                // a second copy on another pipeline stage: the norm skips it
+    Comm *replicas;                                // who has the same unit: its gradient is reduced over them, and its
+                                                   // state sharded; NULL until model_replicas()
     Range own;                                     // whose final gradient, update and state are mine; all without ZeRO
     Tensor own_w, own_g;                           // [1, own]: views of w and g, or buffers of their own
     bool own_gradient_empty;                             // nothing was added to an own_g of its own since it was zeroed
@@ -45,5 +48,8 @@ typedef struct Unit {
 void unit_attach_weights(Unit *u, Tensor w);       // w [1, size], or {0}: sets the views, its tied use's, too
 void unit_attach_gradients(Unit *u, Tensor g);
 void unit_zero_gradients(Unit *u);                 // marks every gradient fresh: the first contribution overwrites
+// After backward, before anything else is done with gradients: those that are partial become sums. Collective over
+// Param.partial; parameters that lie side by side and have the same ranks share one all-reduce.
+void unit_partial_sums(Unit *u);
 void unit_initialize(Unit *u, Tensor w, Range range, uint64_t seed);   // w [1, range]: these elements' initial values
 #endif
