@@ -80,18 +80,13 @@ static const LayerKind zero2_layer = { "ZeRO-2 layer", forward_as_it_is, zero2_b
 // Every rank: w [size] whole, own_w a view of my part; gradients [size/N]. Every layer is wrapped.
 void zero2_allocate(Model *m, Comm *dp) {
     model_replicas(m, dp);
-    model_measure(m);
-    m->w = tensor_new(&m->parameters, 1, m->size);
-    size_t offset = 0;
+    model_allocate_weights(m);
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;
         u->own = shard_range(u->size, u->replicas->size, u->replicas->rank);
-        unit_attach_weights(u, tensor_flat_range(m->w, offset, offset + u->size));
-        unit_initialize(u, u->w, (Range){0, u->size}, m->config.seed);
         u->own_w = tensor_flat_range(u->w, u->own.lo, u->own.hi);
         u->own_g = tensor_new(&m->gradients, 1, range_size(u->own));
-        offset += u->size;
     }
     for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero2_layer, dp);
 }

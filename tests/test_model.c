@@ -614,7 +614,7 @@ static void test_snapshot_size(void) {
     c.width = 64;
     Model *m = whole_model(&c);
     Snapshot *s = snapshot_new(NULL);
-    model_snapshot_weights(m, s);
+    model_snapshot(m, s, UNIT_WEIGHTS, NULL);
     size_t bytes = config_parameters(&c) * sizeof(real), most = bytes + config_tensors(&c) * 256;
     ok(s->size >= bytes && s->size <= most, "a snapshot of %zu bytes of whole weights takes %zu", bytes, s->size);
     snapshot_free(s);

@@ -140,19 +140,27 @@ void model_replicas(Model *m, Comm *dp) {
         if (!m->units[i].replicas) m->units[i].replicas = dp;
 }
 
-void model_allocate(Model *m) {
+void model_allocate_weights(Model *m) {
     model_measure(m);
     m->w = tensor_new(&m->parameters, 1, m->size);
-    m->g = tensor_new(&m->gradients, 1, m->size);
-    size_t offset = 0;
-    for (size_t i = 0; i < m->n_units; i++) {
+    for (size_t i = 0, offset = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;
         unit_attach_weights(u, tensor_flat_range(m->w, offset, offset + u->size));
-        unit_attach_gradients(u, tensor_flat_range(m->g, offset, offset + u->size));
-        u->own_w = u->w;
-        u->own_g = u->g;
         unit_initialize(u, u->w, u->own, m->config.seed);
+        u->own_w = u->w;
+        offset += u->size;
+    }
+}
+
+void model_allocate(Model *m) {
+    model_allocate_weights(m);
+    m->g = tensor_new(&m->gradients, 1, m->size);
+    for (size_t i = 0, offset = 0; i < m->n_units; i++) {
+        Unit *u = &m->units[i];
+        if (u->tied_to) continue;
+        unit_attach_gradients(u, tensor_flat_range(m->g, offset, offset + u->size));
+        u->own_g = u->g;
         offset += u->size;
     }
     Unit *wte = model_wte(m);

@@ -33,6 +33,7 @@ Model *model_describe(const ModelConfig *c, Range layers);
 // The replicas of all units that have none of their own yet; after the description, before the allocation.
 void model_replicas(Model *m, Comm *dp);
 void model_allocate(Model *m);                     // weights (initialised) and gradients, replicated
+void model_allocate_weights(Model *m);             // the first half of it: where gradients are somebody else's matter
 void model_free(Model *m);
 // Places parameters in their units, and counts: called by the allocators, after every change to the description.
 void model_measure(Model *m);

@@ -56,20 +56,32 @@ void unit_partial_sums(Unit *u) {
     }
 }
 
-void unit_initialize(Unit *u, Tensor w, Range range, uint64_t seed) {
+Tensor unit_own(const Unit *u, UnitTensor what) {
+    static const char *const name[] = { "weights", "gradient", "m", "v" };
+    Tensor t = what == UNIT_WEIGHTS ? u->own_w : what == UNIT_GRADIENTS ? u->own_g : what == UNIT_M ? u->m : u->v;
+    if (tensor_count(t) != range_size(u->own))
+        fault("the unit of %s has no %s: allocate them first (SGD has no m and v)", u->params[0].name, name[what]);
+    return t;
+}
+
+void unit_fill(const Unit *u, Tensor t, Range range, UnitElement *element, void *context) {
     real *values = host_alloc(range_size(range) * sizeof(real));
-    uint64_t weights = random_key(seed, KEY_WEIGHTS);
-    for (size_t p = 0; p < u->n_params; p++) {
-        const Param *q = &u->params[p];
-        uint64_t tensor = random_key(weights, q->number);
-        size_t n = param_local_rows(q) * param_local_cols(q);
-        size_t lo = range.lo > q->offset ? range.lo : q->offset;
-        size_t hi = range.hi < q->offset + n ? range.hi : q->offset + n;
-        for (size_t i = lo; i < hi; i++) {
-            uint64_t key = random_key(tensor, param_global_index(q, i - q->offset));
-            values[i - range.lo] = (real)(q->mean + q->deviation * random_normal(key));
-        }
+    for (size_t k = 0; k < u->n_params; k++) {
+        const Param *p = &u->params[k];
+        size_t end = p->offset + param_local_rows(p) * param_local_cols(p);
+        size_t lo = range.lo > p->offset ? range.lo : p->offset, hi = range.hi < end ? range.hi : end;
+        for (size_t i = lo; i < hi; i++)
+            values[i - range.lo] = element(context, p, param_global_index(p, i - p->offset));
     }
-    tensor_upload(w, values);
+    tensor_upload(t, values);
     free(values);
+}
+
+static real initial_value(void *weights_key, const Param *p, size_t global_index) {
+    uint64_t key = random_key(random_key(*(uint64_t *)weights_key, p->number), global_index);
+    return (real)(p->mean + p->deviation * random_normal(key));
+}
+void unit_initialize(const Unit *u, Tensor w, Range range, uint64_t seed) {
+    uint64_t key = random_key(seed, KEY_WEIGHTS);
+    unit_fill(u, w, range, initial_value, &key);
 }

@@ -51,5 +51,13 @@ void unit_zero_gradients(Unit *u);                 // marks every gradient fresh
 // After backward, before anything else is done with gradients: those that are partial become sums. Collective over
 // Param.partial; parameters that lie side by side and have the same ranks share one all-reduce.
 void unit_partial_sums(Unit *u);
-void unit_initialize(Unit *u, Tensor w, Range range, uint64_t seed);   // w [1, range]: these elements' initial values
+
+// What a unit has of each of its elements: the weights, and, of what this rank owns, the final gradient and the state.
+typedef enum { UNIT_WEIGHTS, UNIT_GRADIENTS, UNIT_M, UNIT_V } UnitTensor;
+Tensor unit_own(const Unit *u, UnitTensor what);   // [1, own]; fault() where there is none, as m and v under SGD
+// Fills t [1, range], which has these elements of the unit, with values that are asked for by parameter and place in
+// the flattened whole tensor. Initial values, loading and migration are this one call.
+typedef real UnitElement(void *context, const Param *p, size_t global_index);
+void unit_fill(const Unit *u, Tensor t, Range range, UnitElement *element, void *context);
+void unit_initialize(const Unit *u, Tensor w, Range range, uint64_t seed);     // with the initial values
 #endif
