@@ -254,7 +254,7 @@ static void train(Run *run) {
     size_t steps = settings_steps(run);
     bool check = option_flag(run, "check");
     if (option_given(run, "export")) safetensors_require(run, option_text(run, "export"));     // before the work
-    Data data = data_text(option_given(run, "data") ? option_text(run, "data") : NULL, c.model.context, run->seed);
+    Data data = training_text(run, option_given(run, "data") ? option_text(run, "data") : NULL, c.model.context);
     data.ragged = check;                           // unequal token counts: without them real bugs pass
     memory_set_poison(check);                      // otherwise speed counts
     if (!option_given(run, "threads") && !check && run->reduce == REDUCE_FAST && !device_is_gpu())

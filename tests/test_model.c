@@ -186,6 +186,32 @@ static void test_distribution(void) {
     model_free(m);
 }
 
+// A value for each element by its place in the whole tensor; a range that begins and ends inside of parameters.
+static real its_place(void *scale, const Param *p, size_t global_index) {
+    return (real)(*(double *)scale * (double)(1000 * p->number + global_index));
+}
+static void no_state(void) {
+    Model *m = whole_model(&small);
+    unit_own(&m->units[0], UNIT_M);
+}
+static void test_fill(void) {
+    Param p[2] = { part_of(param_describe("a", 5, 6, 3), 2, 1, 2, 0), param_describe("b", 0, 4, 1) };
+    p[0].number = 7, p[1].number = 8;
+    p[1].offset = param_local_rows(&p[0]) * param_local_cols(&p[0]);
+    const Unit u = { .params = p, .n_params = 2, .size = p[1].offset + 4 };
+    Tensor t = tensor_new(&storage, 1, 5);
+    double half = 0.5;
+    unit_fill(&u, t, (Range){ 4, 9 }, its_place, &half);    // of a: rows 3 and 4, one column of each of three blocks
+    real *values = downloaded(t);
+    const double want[] = { 7026, 7028, 8000, 8001, 8002 };
+    bool same = true;
+    for (size_t i = 0; i < 5; i++) same = same && (double)values[i] == want[i] / 2;
+    ok(same, "unit_fill: each element by its parameter and place");
+    free(values);
+    arena_free(&storage);
+    ends(no_state, 3, "has no m: allocate");
+}
+
 // ---- sizes ----
 
 static void test_sizes(size_t L, size_t C, size_t heads, size_t T, size_t V) {
@@ -556,17 +582,23 @@ static void write_text(void) {
         bytes[i] = (unsigned char)(i < TRAIN ? i * i % 97 : FIRST_HELD_OUT + i - TRAIN);
     if (file < 0 || write(file, bytes, sizeof bytes) != (ssize_t)sizeof bytes || close(file) != 0) fault("no text");
 }
-static void short_text(void) { data_text(text_path, 104, 1); }
+// What cannot be read is an answer, and the program goes on.
+static void cannot_open(const char *path, size_t context, const char *words) {
+    Data d;
+    char why[DATA_WHY];
+    ok(!data_open(&d, path, context, 1, why) && strstr(why, words) && !d.text, "text: %s", words);
+}
 static void no_held_out(void) {
     Data d = data_synthetic(11, 4, 1);
     data_eval_windows(&d);
 }
-static void no_text(void) { data_text("/no/such/text", 8, 1); }
 
 static void test_text(void) {
     const size_t T = 8;
     write_text();
-    Data d = data_text(text_path, T, 1);
+    Data d;
+    char why[DATA_WHY];
+    ok(data_open(&d, text_path, T, 1, why) && !why[0], "text: it is there");
     ok(d.bytes == TRAIN + HELD_OUT && d.train_bytes == TRAIN && d.vocab == 256, "text: a tenth is held out");
     test_order(&d, "text");
     bool apart = true, in_order = true;
@@ -600,9 +632,11 @@ static void test_text(void) {
     free(of_third);
     data_free(&d);
     arena_free(&storage);
-    ends(short_text, 2, "too few for --context 104");
     ends(no_held_out, 3, "synthetic tokens have no held-out text");
-    ends(no_text, 2, "cannot read the text /no/such/text");
+    cannot_open(text_path, 104, "too few for --context 104");
+    cannot_open("/no/such/text", 8, "cannot read the text /no/such/text: No such file");
+    cannot_open("/dev/null", 8, "/dev/null has 0 bytes, too few for --context 8");
+    cannot_open("/", 8, "cannot read the text /: it is not a readable file");
     remove(text_path);
 }
 
@@ -628,6 +662,7 @@ int main(void) {
     test_ranges();
     test_cuts();
     test_initial_weights();
+    test_fill();
     test_distribution();
     test_sizes(1, 4, 1, 1, 1);
     test_sizes(2, 8, 2, 7, 11);

@@ -1,5 +1,6 @@
-// test_units.c: over whom a unit's gradient is summed. Six ranks are two rows of three: a parameter may be partial over a
-// row, a unit may have replicas of its own, and what ZeRO has sharded is put together again. tests/units.t runs it.
+// test_units.c: over whom a unit's gradient is summed. Six ranks are two rows of three: a parameter may be partial over
+// a row, a unit may have replicas of its own, and what ZeRO has sharded is put together again. And what only rank 0 sees
+// of a file, every rank is told. tests/units.t runs it.
 //
 // ranks: 6
 // level: core
@@ -211,6 +212,12 @@ static void compare_state(Test *t) {
     }
 }
 
+static bool cannot_open(const char *path) {
+    Data d;
+    char why[DATA_WHY];
+    return !data_open(&d, path, 8, 1, why) && strstr(why, "cannot read the text") && !d.text;
+}
+
 static void units(Run *run) {
     Comm *world = run->world;
     REQUIRE(world->size == SHARDS, "these are %d rows of %d ranks: start %d", ROWS, ROW, SHARDS);
@@ -219,13 +226,15 @@ static void units(Run *run) {
                           .sequences = BATCH, .micro_batches = MICRO };
     Test t = { run, world, comm_split(world, row, column, "row"), comm_split(world, column, row, "column"), &training };
     training.model.seed = run->seed;
-    const Case sequences = { "partial over a row", " of column %zu", ROW, mark_partial, not_partial, partial, of_column };
+    const Case sequences = { "partial over a row", " of column %zu", ROW, mark_partial, not_partial, partial,
+                             of_column };
     const Case experts = { "replicas of a row", " of row %zu", ROWS, mark_expert, expert, not_expert, of_row };
     compare(&t, &sequences, t.column, column);
     compare(&t, &experts, world, row);
     training.micro_batches = 1;
     compare_state(&t);
     data_free(&training.data);
+    check_true(run, "no text", "every rank is told, and goes on", cannot_open("/no/such/text") && cannot_open("/"));
     comm_free(t.row);
     comm_free(t.column);
 }

@@ -4,6 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+Data training_text(Run *run, const char *path, size_t context) {
+    Data d;
+    char why[DATA_WHY];
+    REQUIRE(data_open(&d, path, context, run->seed, why), "%s", why);
+    return d;
+}
+
 static Range micro_batch(const Training *t, Range mine, size_t k) {
     Range r = shard_range(range_size(mine), t->micro_batches, k);
     return (Range){ mine.lo + r.lo, mine.lo + r.hi };
