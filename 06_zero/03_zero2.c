@@ -63,7 +63,7 @@ void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     for (size_t i = 0; i < l->n_units; i++) {
         Unit *u = l->units[i];
         if (zero2_stays_whole(u)) continue;
-        unit_partial_sums(u);                      // sends nothing here: where ranks share rows, chapter 03
+        unit_partial_sums(u);                      // nothing is sent here: each rank has seen all rows of its batch
         reduce_gradient(u, u->replicas);
         unit_attach_gradients(u, (Tensor){0});     // the whole gradient is dropped
     }

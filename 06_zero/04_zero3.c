@@ -124,8 +124,10 @@ StepResult zero3_step(void *comm, Model *m, Optimizer *o, const Training *t, con
 void zero_allocate(Model *m, Comm *dp, size_t stage) {
     REQUIRE(stage <= 3, "ZeRO has stages 0, 1, 2 and 3, not %zu", stage);
     if (m->size) fault("zero_allocate() of a model that is allocated: it takes model_allocate()'s place");
-    model_replicas(m, dp);
-    if (stage == 0) model_allocate(m);
+    if (stage == 0) {
+        model_replicas(m, dp);
+        model_allocate(m);
+    }
     if (stage == 1) zero1_allocate(m, dp);
     if (stage == 2) zero2_allocate(m, dp);
     if (stage == 3) zero3_allocate(m, dp);

@@ -73,7 +73,7 @@ static void drop_weights(Prefetched *p) {
 static void start_reduction(Prefetched *p, Arena gradient) {
     Prefetch *all = p->model;
     Unit *u = p->unit;
-    unit_partial_sums(u);                          // sends nothing here, as in stage 2
+    unit_partial_sums(u);                          // nothing is sent here, as in stage 2
     all->reducing = p;
     all->gradient = gradient;                      // it must stay, and stay as it is, until the reduction is done
     all->arriving = u->own_gradient_empty ? (Tensor){0} : tensor_new(&all->gradient, 1, range_size(u->own));

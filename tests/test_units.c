@@ -1,6 +1,6 @@
-// test_units.c: over whom a unit's gradient is summed. Six ranks are two rows of three: a parameter may be partial over
-// a row, a unit may have replicas of its own, and what ZeRO has sharded is put together again. And what only rank 0 sees
-// of a file, every rank is told. tests/units.t runs it.
+// test_units.c: over whom a unit's gradient is summed. Six ranks are two rows of three: a parameter may be partial
+// over a row, a unit may have replicas of its own, and what ZeRO has sharded is put together again. And what only rank
+// 0 sees of a file, every rank is told. tests/units.t runs it.
 //
 // ranks: 6
 // level: core
