@@ -36,8 +36,8 @@ void zero1_allocate(Model *m, Comm *dp) {
 // Once a step, after the last backward. Outside my part g keeps what this rank alone has computed: nobody reads it.
 void zero1_reduce(Model *m) {
     // EXERCISE 06.02a (3 points): reduce the gradients. Every unit of the model has this rank's own gradient in g,
-    // whole. Afterwards own_g, a view of my part of g, holds the sum over the unit's replicas. A unit that is tied to
-    // another (tied_to) has nothing of its own. One collective a unit, which gives every rank its own part only.
+    // whole. Afterwards own_g, a view of my part of g, holds the sum over the ranks of u->replicas. A unit that is tied
+    // to another (tied_to) has nothing of its own. One collective a unit, which gives every rank its own part only.
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;                  // its gradient has been added to the embedding's
@@ -49,7 +49,8 @@ void zero1_reduce(Model *m) {
 // Once a step, after the update: every rank gets the parts that the others have updated.
 void zero1_gather(Model *m) {
     // EXERCISE 06.02b (2 points): gather the weights. In every unit own_w, a view of my part of w, has been updated;
-    // the rest of w is old. Afterwards w is the same on all its replicas. One collective a unit; tied units as above.
+    // the rest of w is old. Afterwards w is the same on all ranks of u->replicas. One collective a unit; tied units as
+    // above.
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;
