@@ -146,10 +146,8 @@ static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s)
 
 static Trial layers(Run *run, Comm *tp) {
     Trial t = { .run = run, .tp = tp, .M = M, .K = C, .N = C, .x_cols = {0, C}, .y_cols = {0, C},
-                .params = { { .name = "W_qkv", .rows = C, .cols = 3 * C, .blocks = 3 },
-                            { .name = "b_qkv", .rows = 1, .cols = 3 * C, .blocks = 3 },
-                            { .name = "W_O", .rows = C, .cols = C, .blocks = 1 },
-                            { .name = "b_O", .rows = 1, .cols = C, .blocks = 1 } },
+                .params = { param_describe("W_qkv", C, 3 * C, 3), param_describe("b_qkv", 0, 3 * C, 3),
+                            param_describe("W_O", C, C, 1), param_describe("b_O", 0, C, 1) },
                 .deviation = 0.2, .rate = 0.1, .before = "updated ", .after = ", step 3",
                 .key = key, .forward = tp ? split_forward : unsplit_forward,
                 .backward = tp ? split_backward : unsplit_backward };
@@ -167,7 +165,7 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
 static void cut_contiguous(Param *p) {
     for (int i = ATTENTION_QKV; i <= ATTENTION_QKV_BIAS; i++) {
         p[i].blocks = 1;
-        column_parallel_cut(&p[i], (Range){3 * p[i].part.lo, 3 * p[i].part.hi});
+        column_parallel_cut(&p[i], (Range){3 * p[i].my_cols.lo, 3 * p[i].my_cols.hi});
     }
 }
 static void contiguous_cut(Run *run) {

@@ -107,7 +107,7 @@ void tensor_parallel(Model *m, Comm *tp) {
     // A whole tensor has the same gradient on every rank: only rank 0's copy enters the norm.
     for (size_t i = 0; i < m->n_units; i++)
         for (size_t k = 0; k < m->units[i].n_params; k++)
-            m->units[i].params[k].counted = m->units[i].params[k].cut != WHOLE || tp->rank == 0;
+            m->units[i].params[k].in_norm = !param_is_whole(&m->units[i].params[k]) || tp->rank == 0;
 }
 
 // ================================ the experiment ================================
@@ -127,7 +127,7 @@ static StepResult step(void *measuring, Model *m, Optimizer *o, const Training *
     r->bytes = comm_bytes_sent(tp);
     model_fold_tied(m);                                            // my rows of wte, both uses: sends nothing
     // Each rank has squares of its parts of the cut tensors; whole tensors have the same gradient on every rank and are
-    // counted on rank 0 only (Param.counted). One sum over the ranks gives the norm that the unsplit model finds.
+    // counted on rank 0 only (Param.in_norm). One sum over the ranks gives the norm that the unsplit model finds.
     double norm = model_grad_norm(m, tp);
     r->norm_bytes = comm_bytes_sent(tp) - r->bytes;
     optimizer_step(o, m, clip_factor(norm, t->clip));              // each rank updates what it holds

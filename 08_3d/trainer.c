@@ -79,8 +79,9 @@ void trainer_free(Trainer *t) {
 
 // Gradients are complete on this rank; afterwards they are summed over dp.
 static void reduce(Trainer *t) {
+    model_partial_sums(t->model);                              // where ranks have seen some of the rows only
     pipeline_tied_sum(t->model, t->mesh.tied);                 // on full local gradients: before any reduction over dp
-    zero_reduce(t->model, t->mesh.dp, t->config.zero);         // stage 0: data_parallel_all_reduce
+    zero_reduce(t->model, t->config.zero);                     // stage 0: data parallelism's all-reduce
 }
 // With --overlap the last backward has started the buckets. Where one stage has both uses of wte, it has added them,
 // too; where two stages have a copy each, wte travels over dp after their sum.
@@ -102,7 +103,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
         batch[k].number = k;
     }
 
-    zero_begin(t->model, mesh->dp, t->config.zero);
+    zero_begin(t->model, t->config.zero);
     PipelineResult p = pipeline_run(mesh->pp, t->model, &t->schedule, batch, m);       // 03, 06, 07: inside the layers
     if (t->config.prefetch) prefetch_finish(t->model);
     if (t->buckets) finish_buckets(t);
@@ -120,7 +121,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
 
 void trainer_update(Trainer *t, StepResult r) {
     optimizer_step(&t->optimizer, t->model, clip_factor(r.norm, t->config.clip));
-    zero_end(t->model, t->mesh.dp, t->config.zero);
+    zero_end(t->model, t->config.zero);
 }
 
 // ---------------------------------------------------------------- evaluation
@@ -133,7 +134,7 @@ double trainer_evaluate(Trainer *t, const Data *d, size_t windows) {
     size_t m = ceil_div(ceil_div(windows, t->config.mesh.dp), most);           // the same on every replica
     Range mine = shard_range(windows, t->config.mesh.dp, mesh->at.dp);
     double loss = 0;
-    zero_evaluation_begin(t->model, mesh->dp, t->config.zero);
+    zero_evaluation_begin(t->model, t->config.zero);
     for (size_t k = 0; k < m; k++) {
         Arena tokens = arena(MEM_WORKSPACE);
         Range r = shard_range(range_size(mine), m, k);

@@ -1,65 +1,11 @@
-// layer.c: parameters and units; the unsplit layers, which are the reference of everything; the plain walk.
-// See layer.h.
+// layer.c: the unsplit layers, which are the reference of everything; the plain walk. See layer.h.
 #include "common/model/layer.h"
 #include <stdlib.h>
 #include <string.h>
 #include "common/tensor/random.h"
 #include "common/measure/record.h"
 
-enum { KEY_WEIGHTS = 1, KEY_DROPOUT = 2 };         // first coordinate of every random number: what it is for
-
-// ---------------------------------------------------------------- parameters and units
-
-size_t param_local_rows(const Param *p) { return p->cut == CUT_ROWS ? range_size(p->part) : p->rows; }
-size_t param_local_cols(const Param *p) { return p->cut == CUT_COLS ? p->blocks * range_size(p->part) : p->cols; }
-
-size_t param_global_index(const Param *p, size_t i) {
-    if (p->cut == WHOLE) return i;
-    if (p->cut == CUT_ROWS) return p->part.lo * p->cols + i;
-    size_t width = range_size(p->part), local = p->blocks * width;
-    size_t row = i / local, block = i % local / width, col = i % width;
-    return row * p->cols + block * (p->cols / p->blocks) + p->part.lo + col;
-}
-
-static Tensor param_view(const Param *p, Tensor unit) {
-    if (!unit.data) return (Tensor){0};
-    size_t rows = param_local_rows(p), cols = param_local_cols(p);
-    return tensor_reshape(tensor_flat_range(unit, p->offset, p->offset + rows * cols), rows, cols);
-}
-
-void unit_attach_weights(Unit *u, Tensor w) {
-    u->w = w;
-    for (size_t i = 0; i < u->n_params; i++) u->params[i].w = param_view(&u->params[i], w);
-    if (u->tied_use) unit_attach_weights(u->tied_use, w);
-}
-
-void unit_attach_gradients(Unit *u, Tensor g) {
-    u->g = g;
-    for (size_t i = 0; i < u->n_params; i++) u->params[i].g = param_view(&u->params[i], g);
-}
-
-void unit_zero_gradients(Unit *u) {
-    u->own_gradient_empty = true;
-    for (size_t i = 0; i < u->n_params; i++) u->params[i].gradient_empty = true;
-}
-
-void unit_initialize(Unit *u, Tensor w, Range range, uint64_t seed) {
-    real *values = host_alloc(range_size(range) * sizeof(real));
-    uint64_t weights = random_key(seed, KEY_WEIGHTS);
-    for (size_t p = 0; p < u->n_params; p++) {
-        const Param *q = &u->params[p];
-        uint64_t tensor = random_key(weights, q->number);
-        size_t n = param_local_rows(q) * param_local_cols(q);
-        size_t lo = range.lo > q->offset ? range.lo : q->offset;
-        size_t hi = range.hi < q->offset + n ? range.hi : q->offset + n;
-        for (size_t i = lo; i < hi; i++) {
-            uint64_t key = random_key(tensor, param_global_index(q, i - q->offset));
-            values[i - range.lo] = (real)(q->mean + q->deviation * random_normal(key));
-        }
-    }
-    tensor_upload(w, values);
-    free(values);
-}
+enum { KEY_DROPOUT = 2 };                          // beside unit.c's: what a random number is for
 
 Saved saved_new(void) {
     return (Saved){ .arena = arena(MEM_ACTIVATIONS), .attention = arena(MEM_ACTIVATIONS) };

@@ -8,6 +8,7 @@
 #ifndef LAYER_H
 #define LAYER_H
 #include "common/comm/comm.h"
+#include "common/model/unit.h"
 #include "common/tensor/ops.h"
 
 typedef struct {
@@ -26,47 +27,6 @@ typedef struct {
     bool training;                                 // dropout on
     size_t number;                                 // among the micro-batches of a step: for pictures
 } Batch;
-
-// ---- Parameters ----
-typedef enum { WHOLE, CUT_COLS, CUT_ROWS } Cut;
-typedef struct {
-    char name[40];                                 // Hugging Face's name, "h.0.attn.c_attn.weight"
-    size_t number;                                 // its place in the whole model's order of tensors
-    size_t rows, cols;                             // of the whole tensor
-    bool vector;                                   // a bias or a gain: rows is 1, its shape is [cols]
-    Cut cut;                                       // what this rank holds: everything, or `part` of columns or rows;
-    size_t blocks;                                 // columns are cut in each of `blocks` equal blocks (q | k | v: 3)
-    Range part;                                    // (within one block)
-    double mean, deviation;                        // of its initial values
-    bool decay;                                    // weight decay applies: matrices, not biases and gains
-    bool counted;                                  // my elements enter the gradient norm (false: another rank's do)
-    size_t offset;                                 // of its first local element in its unit
-    Tensor w, g;                                   // my part [local rows, local cols]; data NULL while absent
-    bool gradient_empty;                                    // nothing was added to g since it was zeroed
-} Param;
-size_t param_local_rows(const Param *p);
-size_t param_local_cols(const Param *p);
-// Where local element i stands in the flattened whole tensor. Initial values, comparison and export use this one map.
-size_t param_global_index(const Param *p, size_t i);
-
-// A unit is what is gathered, reduced and sharded as one piece: an embedding table, a block, the last norm.
-typedef struct Unit {
-    Param *params;
-    size_t n_params;
-    size_t size;                                   // local elements
-    Tensor w, g;                                   // [1, size], parameters one after another; data NULL while absent
-    struct Unit *tied_use;                         // its second use on the same rank: same weights, own gradient
-    struct Unit *tied_to;                          // the reverse of tied_use
-    bool tied_copy;                                // a second copy on another pipeline stage: the norm skips it
-    Range own;                                     // whose final gradient, update and state are mine; all without ZeRO
-    Tensor own_w, own_g;                           // [1, own]: views of w and g, or buffers of their own
-    bool own_gradient_empty;                             // nothing was added to an own_g of its own since it was zeroed
-    Tensor m, v;                                   // [1, own]: optimizer state, absent under SGD
-} Unit;
-void unit_attach_weights(Unit *u, Tensor w);       // w [1, size], or {0}: sets the views, its tied use's, too
-void unit_attach_gradients(Unit *u, Tensor g);
-void unit_zero_gradients(Unit *u);                 // marks every gradient fresh: the first contribution overwrites
-void unit_initialize(Unit *u, Tensor w, Range range, uint64_t seed);   // w [1, range]: these elements' initial values
 
 // ---- What forward keeps for backward: one object per layer and micro-batch. ----
 enum { SAVED_TENSORS = 12 };

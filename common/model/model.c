@@ -30,24 +30,23 @@ static Unit unit_new(size_t n_params) {
     return (Unit){ .params = host_alloc(n_params * sizeof(Param)), .n_params = n_params };
 }
 // Initial weights: 0.02 at GPT-2's width 768, and as 1/sqrt(C) at others, so that small models have signal too. Biases
-// are not zero and gains not one, so that a fault in their handling shows from the first step. rows 0: a vector.
-static Param param(const ModelConfig *c, size_t number, size_t rows, size_t cols, double mean, double deviation) {
-    return (Param){ .number = number, .rows = rows ? rows : 1, .cols = cols, .vector = rows == 0, .cut = WHOLE,
-                    .blocks = 1, .mean = mean, .deviation = deviation * sqrt(768.0 / (double)c->width),
-                    .decay = rows > 0, .counted = true };
+// are not zero and gains not one, so that a fault in their handling shows from the first step.
+static Param model_param(const ModelConfig *c, size_t number, Param p, double mean, double deviation) {
+    p.number = number;
+    p.mean = mean;
+    p.deviation = deviation * sqrt(768.0 / (double)c->width);
+    return p;
 }
 static Unit unit_table(const ModelConfig *c, size_t number, const char *name, size_t rows) {
     Unit u = unit_new(1);
-    u.params[0] = param(c, number, rows, c->width, 0, 0.02);
-    snprintf(u.params[0].name, sizeof u.params[0].name, "%s", name);
+    u.params[0] = model_param(c, number, param_describe(name, rows, c->width, 1), 0, 0.02);
     return u;
 }
 static Unit unit_last_norm(const ModelConfig *c) {
     Unit u = unit_new(2);
-    for (size_t i = 0; i < 2; i++) {
-        u.params[i] = param(c, 2 + BLOCK_PARAMS * c->layers + i, 0, c->width, i ? 0 : 1, 0.02);
-        snprintf(u.params[i].name, sizeof u.params[i].name, "ln_f.%s", i ? "bias" : "weight");
-    }
+    size_t first = 2 + BLOCK_PARAMS * c->layers;
+    u.params[0] = model_param(c, first, param_describe("ln_f.weight", 0, c->width, 1), 1, 0.02);
+    u.params[1] = model_param(c, first + 1, param_describe("ln_f.bias", 0, c->width, 1), 0, 0.02);
     return u;
 }
 static Unit unit_block(const ModelConfig *c, size_t block) {
@@ -64,10 +63,10 @@ static Unit unit_block(const ModelConfig *c, size_t block) {
     for (size_t i = 0; i < BLOCK_PARAMS; i++) {
         bool gain = i == LN1_GAIN || i == LN2_GAIN, into_residual = i == PROJ_W || i == OUT_W;
         double deviation = into_residual ? 0.02 / sqrt(2.0 * (double)c->layers) : 0.02;  // GPT-2's scaling by depth
-        u.params[i] = param(c, 2 + BLOCK_PARAMS * block + i, shape[i].rows * c->width, shape[i].cols * c->width,
-                            gain ? 1 : 0, deviation);
-        u.params[i].blocks = shape[i].blocks;
-        snprintf(u.params[i].name, sizeof u.params[i].name, "h.%zu.%s", block, shape[i].name);
+        char name[sizeof u.params[i].name];
+        snprintf(name, sizeof name, "h.%zu.%s", block, shape[i].name);
+        Param p = param_describe(name, shape[i].rows * c->width, shape[i].cols * c->width, shape[i].blocks);
+        u.params[i] = model_param(c, 2 + BLOCK_PARAMS * block + i, p, gain ? 1 : 0, deviation);
     }
     return u;
 }
@@ -137,19 +136,32 @@ void model_measure(Model *m) {
     }
 }
 
-void model_allocate(Model *m) {
+void model_replicas(Model *m, Comm *dp) {
+    for (size_t i = 0; i < m->n_units; i++)
+        if (!m->units[i].replicas) m->units[i].replicas = dp;
+}
+
+void model_allocate_weights(Model *m) {
     model_measure(m);
     m->w = tensor_new(&m->parameters, 1, m->size);
-    m->g = tensor_new(&m->gradients, 1, m->size);
-    size_t offset = 0;
-    for (size_t i = 0; i < m->n_units; i++) {
+    for (size_t i = 0, offset = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;
         unit_attach_weights(u, tensor_flat_range(m->w, offset, offset + u->size));
-        unit_attach_gradients(u, tensor_flat_range(m->g, offset, offset + u->size));
-        u->own_w = u->w;
-        u->own_g = u->g;
         unit_initialize(u, u->w, u->own, m->config.seed);
+        u->own_w = u->w;
+        offset += u->size;
+    }
+}
+
+void model_allocate(Model *m) {
+    model_allocate_weights(m);
+    m->g = tensor_new(&m->gradients, 1, m->size);
+    for (size_t i = 0, offset = 0; i < m->n_units; i++) {
+        Unit *u = &m->units[i];
+        if (u->tied_to) continue;
+        unit_attach_gradients(u, tensor_flat_range(m->g, offset, offset + u->size));
+        u->own_g = u->g;
         offset += u->size;
     }
     Unit *wte = model_wte(m);
@@ -195,6 +207,11 @@ double model_loss(Model *m, const Batch *b) {
     return loss;
 }
 
+void model_partial_sums(Model *m) {
+    for (size_t i = 0; i < m->n_units; i++)
+        if (m->units[i].g.data) unit_partial_sums(&m->units[i]);
+}
+
 void model_fold_tied(Model *m) {
     Unit *wte = model_wte(m);
     if (wte && wte->tied_use) op_add(wte->g, wte->tied_use->g, wte->g);          // head, then embedding
@@ -221,7 +238,7 @@ void model_grad_squares(const Model *m, double *squares) {
         for (size_t k = 0; k < u->n_params; k++) {
             const Param *p = &u->params[k];
             Range r = param_owned(u, p);
-            if (!p->counted || !range_size(r)) continue;
+            if (!p->in_norm || !range_size(r)) continue;
             squares[p->number] = tensor_sum_of_squares(param_owned_part(u, u->own_g, r));
         }
     }

@@ -30,7 +30,10 @@ size_t config_parameters(const ModelConfig *c);    // of the whole model, tied o
 size_t config_tensors(const ModelConfig *c);       // 2 + 12 L + 2
 
 Model *model_describe(const ModelConfig *c, Range layers);
+// The replicas of all units that have none of their own yet; after the description, before the allocation.
+void model_replicas(Model *m, Comm *dp);
 void model_allocate(Model *m);                     // weights (initialised) and gradients, replicated
+void model_allocate_weights(Model *m);             // the first half of it: where gradients are somebody else's matter
 void model_free(Model *m);
 // Places parameters in their units, and counts: called by the allocators, after every change to the description.
 void model_measure(Model *m);
@@ -44,6 +47,9 @@ void model_zero_gradients(Model *m);
 // token_weight).
 double model_forward_backward(Model *m, const Batch *b);
 double model_loss(Model *m, const Batch *b);       // forward only: nothing is kept
+// Once a step, after the last backward and before model_fold_tied: unit_partial_sums of each unit whose whole gradient
+// is there. Where it is not (ZeRO 2 and 3), backward has called that before it reduced and dropped it.
+void model_partial_sums(Model *m);
 // Adds the head's gradient of wte to the embedding's, where both are on this rank. Once a step.
 void model_fold_tied(Model *m);
 
@@ -54,8 +60,8 @@ typedef struct { double loss, norm; } StepResult;
 Range param_owned(const Unit *u, const Param *p);
 Tensor param_owned_part(const Unit *u, Tensor own, Range r);
 
-// Sums of squares of the final gradients, per tensor of the whole model [config_tensors]: the counted, owned elements
-// of this rank.
+// Sums of squares of the final gradients, per tensor of the whole model [config_tensors]: of the elements
+// that this rank owns, where they are in_norm.
 void model_grad_squares(const Model *m, double *squares);
 double norm_of_squares(const double *squares, size_t n);   // tensors added in model order
 // The norm of the whole gradient: the squares added over the ranks of `ranks`, among which the gradient is spread
