@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 const char *const comm_kind_name[COMM_KINDS] = {
-    "all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "send",
+    "all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce", "send",
 };
 
 static _Thread_local Comm *side;           // this rank's side channel: a second Comm over the whole world
@@ -37,9 +37,16 @@ static bool alone(const Request *r) { return r->comm->size == 1 && collective(r)
 
 bool request_adds(const Request *r) { return r->action <= DO_REDUCE_SCATTER || r->action == DO_REDUCE; }
 
+static bool whole_at_root(const Request *r) { return r->action == DO_REDUCE && !r->later; }
+
 Range request_part(const Request *r, size_t rank) {
-    if (r->action == DO_REDUCE) return (Range){ 0, rank == r->peer ? r->count : 0 };
-    return shard_range(r->count, r->comm->size, rank);
+    if (whole_at_root(r)) return (Range){ 0, rank == r->peer ? r->count : 0 };
+    Range rows = shard_range(r->count / r->row, r->comm->size, rank);
+    return (Range){ rows.lo * r->row, rows.hi * r->row };
+}
+
+size_t request_longest_part(const Request *r) {
+    return whole_at_root(r) ? r->count : ceil_div(r->count / r->row, r->comm->size) * r->row;
 }
 
 void describe(const Request *r, char text[200]) {
@@ -51,7 +58,9 @@ void describe(const Request *r, char text[200]) {
     else snprintf(whom, sizeof whom, " on");
     size_t bytes = r->count * element_size(r->element);
     int length = snprintf(text, 200, "%s%s %.60s", r->call, whom, r->comm->name);
-    if (r->element != BYTES) snprintf(text + length, 60, " (%zu elements, %zu bytes)", r->count, bytes);
+    char rows[40] = "";
+    if (r->row > 1) snprintf(rows, sizeof rows, " in rows of %zu", r->row);
+    if (r->element != BYTES) snprintf(text + length, 90, " (%zu elements%s, %zu bytes)", r->count, rows, bytes);
     else if (bytes > 0) snprintf(text + length, 60, " (%zu bytes)", bytes);
 }
 
@@ -68,6 +77,26 @@ static bool list_remove(Request **list, Request *r) {
     return true;
 }
 
+// Its parts are whole rows of so many elements; 1: any elements.
+static Request *cut_by_rows(Request *r, size_t row) {
+    r->row = row;
+    bool root = r->comm->rank == r->peer;
+    size_t part = range_size(request_part(r, r->comm->rank));
+    switch (r->action) {
+    case DO_ALL_REDUCE:
+    case DO_ALL_REDUCE_MAX: r->in_count = r->count;            r->out_count = r->count;            break;
+    case DO_REDUCE_SCATTER: r->in_count = r->count;            r->out_count = part;                break;
+    case DO_ALL_GATHER:     r->in_count = part;                r->out_count = r->count;            break;
+    case DO_ALL_TO_ALL:     r->in_count = r->count;            r->out_count = r->comm->size * part; break;
+    case DO_BROADCAST:      r->in_count = root ? r->count : 0; r->out_count = root ? 0 : r->count; break;
+    case DO_REDUCE:         r->in_count = r->count;            r->out_count = root ? r->count : 0; break;
+    case DO_SEND:           r->in_count = r->count;                                                break;
+    case DO_RECV:                                              r->out_count = r->count;            break;
+    case DO_BARRIER:                                                                               break;
+    }
+    return r;
+}
+
 static Request *request_new(Comm *c, Action action, const char *call, Element element, size_t count, size_t peer) {
     Request *r = c->state->idle;
     if (r) c->state->idle = r->next;
@@ -76,24 +105,11 @@ static Request *request_new(Comm *c, Action action, const char *call, Element el
     *r = (Request){ .comm = c, .action = action, .call = call, .element = element, .count = count, .peer = peer,
                     .held = arena(MEM_COMMUNICATION), .shadow = arena(MEM_REFERENCE), .staged = kept.staged,
                     .staged_scratch = kept.staged_scratch, .extra = kept.extra, .more = kept.more };
-    bool root = c->rank == peer;
-    size_t part = range_size(shard_range(count, c->size, c->rank));
-    switch (action) {
-    case DO_ALL_REDUCE:
-    case DO_ALL_REDUCE_MAX: r->in_count = count;           r->out_count = count;           break;
-    case DO_REDUCE_SCATTER: r->in_count = count;           r->out_count = part;            break;
-    case DO_ALL_GATHER:     r->in_count = part;            r->out_count = count;           break;
-    case DO_BROADCAST:      r->in_count = root ? count : 0; r->out_count = root ? 0 : count; break;
-    case DO_REDUCE:         r->in_count = count;           r->out_count = root ? count : 0; break;
-    case DO_SEND:           r->in_count = count;                                           break;
-    case DO_RECV:                                          r->out_count = count;           break;
-    case DO_BARRIER:                                                                       break;
-    }
     if (peer >= c->size) fault("%s on %s names rank %zu, but there are %zu ranks", call, c->name, peer, c->size);
     if (c->state->grouping && collective(r))
         fault("%s on %s inside a group: only sends and receives may be grouped", call, c->name);
     if (collective(r)) c->state->meetings++;
-    return r;
+    return cut_by_rows(r, 1);
 }
 
 static void request_recycle(Request *r) {
@@ -155,12 +171,13 @@ static bool staged(const Request *r) {
     return r->element == REALS && device_is_gpu() && !r->comm->state->wire->device_memory && !alone(r);
 }
 
-// The whole in pinned memory; what is a part of it lies in its place.
+// The whole in pinned memory; what is a part of it lies in its place. Of an all-to-all what comes lies behind it.
 static void stage_in(Request *r) {
-    size_t my_place = shard_range(r->count, r->comm->size, r->comm->rank).lo * sizeof(real);
-    char *whole = pinned(&r->staged, r->count * sizeof(real));
+    size_t my_place = request_part(r, r->comm->rank).lo * sizeof(real), bytes = r->count * sizeof(real);
+    bool beside = r->action == DO_ALL_TO_ALL;
+    char *whole = pinned(&r->staged, bytes + (beside ? r->out_count * sizeof(real) : 0));
     r->in = whole + (r->action == DO_ALL_GATHER ? my_place : 0);
-    r->out = whole + (r->action == DO_REDUCE_SCATTER ? my_place : 0);
+    r->out = whole + (beside ? bytes : r->action == DO_REDUCE_SCATTER ? my_place : 0);
     if (r->in_count) tensor_download((real *)r->in, r->input);
 }
 
@@ -176,8 +193,7 @@ static void hold(Request *r) {
         r->out = (char *)r->result.data;
     }
     if (!request_adds(r)) return;
-    size_t bytes = r->comm->size * ceil_div(r->count, r->comm->size) * sizeof(real);
-    r->scratch = arena_alloc(&r->held, bytes);
+    r->scratch = arena_alloc(&r->held, r->comm->size * request_longest_part(r) * sizeof(real));
 }
 
 static void wire_begin(Request *r) {
@@ -351,10 +367,10 @@ static Request *booked(Request *r, CommKind kind, size_t sent, size_t steps, siz
     return r;
 }
 
-// `rounds` ring passes over all links but one, each with a chunk of ceil(count / n) elements.
+// `rounds` ring passes over all links but one, each with a chunk as long as the longest part.
 static Request *ring(Request *r, CommKind kind, size_t rounds) {
     size_t n = r->comm->size, steps = rounds * (n - 1);
-    size_t bytes = steps * ceil_div(r->count, n) * element_size(r->element);
+    size_t bytes = steps * request_longest_part(r) * element_size(r->element);
     return booked(r, kind, bytes, steps, bytes);
 }
 
@@ -398,27 +414,72 @@ static Request *all_gather(Comm *c, Tensor whole, Tensor mine) {
                 COMM_ALL_GATHER, 1);
 }
 
+// mine: my rows of whole.
+static void check_rows(const Comm *c, const char *call, Tensor mine, Tensor whole) {
+    size_t rows = range_size(shard_range(whole.rows, c->size, c->rank));
+    if (mine.rows != rows || mine.cols != whole.cols)
+        fault("%s on %s: my rows of [%zu, %zu] are [%zu, %zu], but the tensor given for them is [%zu, %zu]", call,
+              c->name, whole.rows, whole.cols, rows, whole.cols, mine.rows, mine.cols);
+}
+static size_t row_of(Tensor whole) { return whole.cols > 0 ? whole.cols : 1; }
+
+static Request *reduce_scatter_rows(Comm *c, Tensor mine, Tensor whole) {
+    const char *call = "reduce-scatter of rows";
+    check_rows(c, call, mine, whole);
+    Request *r = tensor_request(c, DO_REDUCE_SCATTER, call, tensor_count(whole), 0, whole, mine);
+    return ring(cut_by_rows(r, row_of(whole)), COMM_REDUCE_SCATTER, 1);
+}
+
+static Request *all_gather_rows(Comm *c, Tensor whole, Tensor mine) {
+    const char *call = "all-gather of rows";
+    check_rows(c, call, mine, whole);
+    Request *r = tensor_request(c, DO_ALL_GATHER, call, tensor_count(whole), 0, mine, whole);
+    return ring(cut_by_rows(r, row_of(whole)), COMM_ALL_GATHER, 1);
+}
+
+static Request *broadcast(Comm *c, Tensor t, size_t root) {
+    return tree(tensor_request(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t), COMM_BROADCAST,
+                c->rank == root);
+}
+
+static Request *reduce(Comm *c, Tensor t, size_t root) {
+    return tree(tensor_request(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t), COMM_REDUCE, c->rank != root);
+}
+
 void comm_all_reduce(Comm *c, Tensor t) { run_now(all_reduce(c, t)); }
 void comm_reduce_scatter(Comm *c, Tensor mine, Tensor whole) { run_now(reduce_scatter(c, mine, whole)); }
 void comm_all_gather(Comm *c, Tensor whole, Tensor mine) { run_now(all_gather(c, whole, mine)); }
+void comm_reduce_scatter_rows(Comm *c, Tensor mine, Tensor whole) { run_now(reduce_scatter_rows(c, mine, whole)); }
+void comm_all_gather_rows(Comm *c, Tensor whole, Tensor mine) { run_now(all_gather_rows(c, whole, mine)); }
+void comm_broadcast(Comm *c, Tensor t, size_t root) { run_now(broadcast(c, t, root)); }
+void comm_reduce(Comm *c, Tensor t, size_t root) { run_now(reduce(c, t, root)); }
 Request *comm_start_all_reduce(Comm *c, Tensor t) { return run_later(all_reduce(c, t)); }
 Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor mine) { return run_later(all_gather(c, whole, mine)); }
 Request *comm_start_reduce_scatter(Comm *c, Tensor mine, Tensor whole) {
     return run_later(reduce_scatter(c, mine, whole));
 }
+Request *comm_start_reduce_scatter_rows(Comm *c, Tensor mine, Tensor whole) {
+    return run_later(reduce_scatter_rows(c, mine, whole));
+}
+Request *comm_start_all_gather_rows(Comm *c, Tensor whole, Tensor mine) {
+    return run_later(all_gather_rows(c, whole, mine));
+}
+Request *comm_start_broadcast(Comm *c, Tensor t, size_t root) { return run_later(broadcast(c, t, root)); }
+Request *comm_start_reduce(Comm *c, Tensor t, size_t root) { return run_later(reduce(c, t, root)); }
 
 void comm_all_reduce_max(Comm *c, Tensor t) {
     run_now(ring(tensor_request(c, DO_ALL_REDUCE_MAX, "all-reduce of maxima", tensor_count(t), 0, t, t),
                  COMM_ALL_REDUCE, 2));
 }
 
-void comm_broadcast(Comm *c, Tensor t, size_t root) {
-    run_now(tree(tensor_request(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t),
-                 COMM_BROADCAST, c->rank == root));
-}
-
-void comm_reduce(Comm *c, Tensor t, size_t root) {
-    run_now(tree(tensor_request(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t), COMM_REDUCE, c->rank != root));
+void comm_all_to_all(Comm *c, Tensor out, Tensor in) {
+    size_t count = tensor_count(in), part = range_size(shard_range(count, c->size, c->rank));
+    if (tensor_count(out) != c->size * part)
+        fault("all-to-all on %s: %zu ranks have %zu elements each for me, but the tensor given for them has %zu",
+              c->name, c->size, part, tensor_count(out));
+    if (count > 0 && out.data < in.data + count && in.data < out.data + tensor_count(out))
+        fault("all-to-all on %s: out and in overlap", c->name);
+    run_now(ring(tensor_request(c, DO_ALL_TO_ALL, "all-to-all", count, 0, in, out), COMM_ALL_TO_ALL, 1));
 }
 
 // The same with host memory. Only what was booked before takes time.

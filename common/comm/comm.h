@@ -4,11 +4,12 @@
 // calls in the same order.
 //
 // Every call is booked in the ledger of the Comm: calls, and bytes SENT by this rank. A collective books what a ring
-// implementation sends, with chunks c = ceil(count / n): all-reduce 2(n-1)c elements, reduce-scatter and all-gather
-// (n-1)c; broadcast S bytes at the root, reduce S bytes at every other rank. That factor is a convention; calls and
-// sizes are facts.
+// implementation sends, with chunks c = ceil(count / n): all-reduce 2(n-1)c elements, reduce-scatter, all-gather and
+// all-to-all (n-1)c; broadcast S bytes at the root, reduce S bytes at every other rank. That factor is a convention;
+// calls and sizes are facts.
 //
-// Tensors given to a Comm are contiguous. Part i of a whole is always shard_range(count, size, i).
+// Tensors given to a Comm are contiguous. Part i of a whole is always shard_range(count, size, i); of a call that ends
+// in _rows it is the rows shard_range(rows, size, i), and a chunk is ceil(rows / n) rows.
 #ifndef COMM_H
 #define COMM_H
 #include "common/measure/clock.h"
@@ -16,7 +17,8 @@
 #include "common/base/util.h"
 
 typedef enum {
-    COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_BROADCAST, COMM_REDUCE, COMM_SEND, COMM_KINDS
+    COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_ALL_TO_ALL, COMM_BROADCAST, COMM_REDUCE, COMM_SEND,
+    COMM_KINDS
 } CommKind;
 extern const char *const comm_kind_name[COMM_KINDS];           // "all-reduce", ...
 
@@ -40,6 +42,12 @@ void comm_all_reduce_max(Comm *c, Tensor t);
 void comm_reduce_scatter(Comm *c, Tensor mine, Tensor whole);
 // whole <- the parts in rank order; mine may be my place in whole.
 void comm_all_gather(Comm *c, Tensor whole, Tensor mine);
+// The same with whole [M, N] cut between rows: mine [rows of shard_range(M, size, rank), N], which may be none. Where
+// size divides M these are the parts of the calls above; elsewhere those cut through a row.
+void comm_reduce_scatter_rows(Comm *c, Tensor mine, Tensor whole);
+void comm_all_gather_rows(Comm *c, Tensor whole, Tensor mine);
+// Part i of in goes to rank i. out [size, my part]: row j is what rank j's in has for me. out and in do not overlap.
+void comm_all_to_all(Comm *c, Tensor out, Tensor in);
 void comm_broadcast(Comm *c, Tensor t, size_t root);
 void comm_reduce(Comm *c, Tensor t, size_t root);              // the root's t <- sum; others' t is left as it was
 // Host values (losses, counts, norms); always in rank order.
@@ -66,6 +74,10 @@ typedef struct Request Request;
 Request *comm_start_all_reduce(Comm *c, Tensor t);
 Request *comm_start_reduce_scatter(Comm *c, Tensor mine, Tensor whole);
 Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor mine);
+Request *comm_start_reduce_scatter_rows(Comm *c, Tensor mine, Tensor whole);
+Request *comm_start_all_gather_rows(Comm *c, Tensor whole, Tensor mine);
+Request *comm_start_broadcast(Comm *c, Tensor t, size_t root);
+Request *comm_start_reduce(Comm *c, Tensor t, size_t root);
 // The sender goes on; its wait returns when the message was received.
 Request *comm_start_send(Comm *c, Tensor t, size_t to);
 Request *comm_start_recv(Comm *c, Tensor t, size_t from);
