@@ -51,7 +51,7 @@ static void exposed(Run *run, const char *name, ScheduleRule rule, size_t m, siz
     Stack stack = stack_of(run);
     Played is = stack_play(run, &stack, rule, m);
     double t_f = forward_time();
-    size_t message = clock_transfer(1, B * sizes.context * sizes.width * sizeof(real));
+    size_t message = clock_transfer(true, 1, B * sizes.context * sizes.width * sizeof(real));
     if (run->world->size == 1) transfers = 0;
     cost(run, name, "ps", (double)units * 3 * t_f + (double)(transfers * message), (double)is.timing.step);
 }
@@ -112,7 +112,7 @@ static void arrivals(Run *run) {
         size_t from = i % n, bytes = 10 * from * sizeof(real);
         if (from == 0) continue;
         double compute = (double)(unit * (n - from)) * 1e12 / clock_config()->device.flops;
-        double transfer = (double)clock_transfer(1, bytes), first = (double)since[from] + compute + transfer;
+        double transfer = (double)clock_transfer(true, 1, bytes), first = (double)since[from] + compute + transfer;
         double sent = (double)since[from] + 2 * compute, link_free = first;
         want[i] = i < n ? first : (sent > link_free ? sent : link_free) + transfer;
         got[i] = (double)comm_arrival(r[i]);
@@ -147,7 +147,7 @@ static void ports(Run *run) {
     Arena memory = arena(MEM_COMMUNICATION);
     Tensor t = tensor_new(&memory, 1, 1000);
     tensor_fill(t, 1);
-    double message = (double)clock_transfer(1, 1000 * sizeof(real)), rest = (double)(c->size - 1);
+    double message = (double)clock_transfer(true, 1, 1000 * sizeof(real)), rest = (double)(c->size - 1);
     for (size_t one_port = 0; one_port < 2; one_port++) {
         clock_set_one_port(one_port);
         comm_all_reduce(c, t);                 // all begin at the same moment

@@ -221,7 +221,11 @@ static void deliver(Request *r) {
 
 // ---- 2b. Time (clock.h): when operations begin and end, and what is recorded of them ----
 
-static _Thread_local Request *unmet;       // started collectives of this rank whose end is not known yet, oldest first
+static bool one_node(const Request *r) {
+    const size_t *world_rank = r->comm->state->world_rank;
+    return collective(r) ? r->comm->one_node : clock_same_node(world_rank[r->comm->rank], world_rank[r->peer]);
+}
+static Picoseconds duration(const Request *r) { return clock_transfer(one_node(r), r->steps, r->bytes); }
 
 static void record(const Request *r, EventKind kind, Picoseconds start, Picoseconds end) {
     RecordedEvent e = { .start = start, .end = end, .waited = r->waited, .flow = r->flow, .bytes = r->bytes,
@@ -234,16 +238,16 @@ static void collective_ends(Request *r) {
         record(r, EVENT_COLLECTIVE, r->issued, record_moment());
         return;
     }
-    r->end = r->stamp + clock_transfer(r->steps, r->bytes);
-    clock_row_set(r->end);
+    r->end = r->stamp + duration(r);
+    r->comm->state->lane_free = r->end;
     record(r, EVENT_COLLECTIVE, r->stamp, r->end);
 }
 
-// One communication row: the next operation starts after those started before, so their end must be known first.
-static void meet_all(void) {
-    while (unmet) {
-        Request *r = unmet;
-        unmet = r->next_timed;
+// One lane: the next collective of a Comm starts after those started before, so their end must be known first.
+static void meet_all(struct CommState *s) {
+    while (s->unmet) {
+        Request *r = s->unmet;
+        s->unmet = r->next_timed;
         wire_meet(r);
         collective_ends(r);
     }
@@ -254,13 +258,13 @@ static void time_begins(Request *r) {
     if (!r->timed) return;
     record_pause_compute();
     bool model = clock_config()->simulated;
-    if (model && collective(r)) meet_all();
+    struct CommState *s = r->comm->state;
+    if (model && collective(r)) meet_all(s);
     r->issued = r->waited = record_moment();
     r->stamp = clock_now();
-    struct CommState *s = r->comm->state;
     if (collective(r)) {
         r->flow = random_key(random_key(s->id, s->meetings), UINT64_MAX);
-        if (model && clock_row_free() > r->stamp) r->stamp = clock_row_free();
+        if (model && s->lane_free > r->stamp) r->stamp = s->lane_free;
         return;
     }
     bool sends = r->action == DO_SEND;
@@ -268,11 +272,11 @@ static void time_begins(Request *r) {
     size_t from = sends ? r->comm->rank : r->peer, to = sends ? r->peer : r->comm->rank;
     r->flow = random_key(random_key(random_key(s->id, from), to), number);
     if (!sends) return;
-    Picoseconds leaves = s->peer[r->peer].link_free > r->stamp ? s->peer[r->peer].link_free : r->stamp;
-    Picoseconds takes = clock_transfer(1, r->bytes);
+    Picoseconds leaves = s->peer[r->peer].lane_free > r->stamp ? s->peer[r->peer].lane_free : r->stamp;
+    Picoseconds takes = duration(r);
     if (r->peer != r->comm->rank) leaves = clock_port_out(leaves, takes);
     r->stamp = leaves + takes;
-    s->peer[r->peer].link_free = model ? r->stamp : 0;
+    s->peer[r->peer].lane_free = model ? r->stamp : 0;
     if (model) record(r, EVENT_SEND, leaves, r->stamp);
 }
 
@@ -280,7 +284,7 @@ static void time_begins(Request *r) {
 static void time_leaves(Request *r) {
     if (!r->timed) return;
     if (collective(r) && clock_config()->simulated) {
-        Request **last = &unmet;
+        Request **last = &r->comm->state->unmet;
         while (*last) last = &(*last)->next_timed;
         *last = r;
         r->next_timed = NULL;
@@ -294,7 +298,7 @@ static void time_ends(Request *r) {
         if (collective(r)) clock_wait_until(r->end);
         if (r->action == DO_RECV) {
             bool from_me = r->peer == r->comm->rank;
-            clock_wait_until(from_me ? r->stamp : clock_port_in(r->stamp, clock_transfer(1, r->bytes)));
+            clock_wait_until(from_me ? r->stamp : clock_port_in(r->stamp, duration(r)));
             record(r, EVENT_RECV, r->waited, clock_now());
         }
     } else if (collective(r)) {
@@ -309,7 +313,7 @@ static void time_ends(Request *r) {
 
 static void finish_in_time(Request *r) {
     if (r->timed) record_pause_compute();
-    if (r->timed && collective(r) && clock_config()->simulated) meet_all();
+    if (r->timed && collective(r) && clock_config()->simulated) meet_all(r->comm->state);
     if (!r->here) wire_finish(r);
     time_ends(r);
 }
@@ -533,6 +537,7 @@ static Request *recv_from(Comm *c, Tensor t, size_t from) {
     Request *r = tensor_request(c, DO_RECV, "recv", tensor_count(t), from, t, t);
     r->booked = true;                      // by its sender; here it only takes time
     r->kind = COMM_SEND;
+    r->steps = 1;
     r->bytes = tensor_count(t) * sizeof(real);
     return r;
 }
@@ -589,12 +594,17 @@ Picoseconds comm_arrival(Request *r) {
 
 // ---- 6. Communicators ----
 
-Comm *comm_new(const char *name, size_t rank, size_t size, const Wire *wire, void *link, ReduceOrder reduce,
-               double timeout) {
+Comm *comm_new(const char *name, size_t rank, size_t size, const size_t *world_rank, const Wire *wire, void *link,
+               ReduceOrder reduce, double timeout) {
     Comm *c = host_alloc(sizeof *c);
     *c = (Comm){ .name = name, .rank = rank, .size = size, .state = host_alloc(sizeof *c->state) };
     *c->state = (struct CommState){ .wire = wire, .link = link, .reduce = reduce, .timeout = timeout };
     c->state->peer = host_alloc(size * sizeof *c->state->peer);
+    c->state->world_rank = host_alloc(size * sizeof *c->state->world_rank);
+    for (size_t i = 0; i < size; i++) c->state->world_rank[i] = world_rank ? world_rank[i] : i;
+    c->one_node = true;
+    for (size_t i = 1; i < size; i++)
+        c->one_node = c->one_node && clock_same_node(c->state->world_rank[0], c->state->world_rank[i]);
     return c;
 }
 
@@ -613,9 +623,10 @@ Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
     while (member[me] != parent->rank) me++;
     struct CommState *s = parent->state;
     void *link = s->wire->split(parent, member, n, me);
+    for (size_t i = 0; i < n; i++) member[i] = s->world_rank[member[i]];
+    Comm *c = comm_new(name, me, n, member, s->wire, link, s->reduce, s->timeout);
     free(wish);
     free(member);
-    Comm *c = comm_new(name, me, n, s->wire, link, s->reduce, s->timeout);
     c->state->id = random_key(random_key(s->id, s->meetings), colour);
     return c;
 }
@@ -631,6 +642,7 @@ void comm_free(Comm *c) {
     c->state->wire->close(c);
     request_free_list(c->state->idle);
     free(c->state->peer);
+    free(c->state->world_rank);
     free(c->state);
     free(c);
 }

@@ -25,6 +25,7 @@ extern const char *const comm_kind_name[COMM_KINDS];           // "all-reduce", 
 typedef struct Comm {
     const char *name;                                          // "world", "dp", "tp", "pp": for messages and the ledger
     size_t rank, size;                                         // mine, and how many
+    bool one_node;                                             // do all of them share a node? (clock.h)
     struct { size_t calls, bytes; } ledger[COMM_KINDS];        // counted since the last comm_ledger_reset
     struct CommState *state;                                   // the transport's
 } Comm;

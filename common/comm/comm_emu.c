@@ -347,8 +347,8 @@ void emu_run(const LaunchOptions *o, size_t ranks, RankBody body) {
     for (size_t i = 0; i < ranks; i++) {
         Rank *r = &stage.rank[i];
         world->world_rank[i] = side->world_rank[i] = i;
-        r->world = comm_new("world", i, ranks, &wire_emu, world, o->reduce, o->timeout);
-        r->side = comm_new("side channel", i, ranks, &wire_emu, side, o->reduce, o->timeout);
+        r->world = comm_new("world", i, ranks, NULL, &wire_emu, world, o->reduce, o->timeout);
+        r->side = comm_new("side channel", i, ranks, NULL, &wire_emu, side, o->reduce, o->timeout);
         pthread_cond_init(&r->wake, NULL);
     }
     // All stand ready before the first one runs.

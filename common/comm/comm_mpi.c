@@ -496,7 +496,7 @@ void comm_process_end(void) {
 static Comm *duplicate_world(const LaunchOptions *o, const char *name) {
     MPI_Comm comm;
     MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
-    return comm_new(name, this_rank, this_world_size, &wire_mpi, link_new(comm), o->reduce, o->timeout);
+    return comm_new(name, this_rank, this_world_size, NULL, &wire_mpi, link_new(comm), o->reduce, o->timeout);
 }
 
 Comm *mpi_side_channel(const LaunchOptions *o) { return duplicate_world(o, "side channel"); }

@@ -653,7 +653,7 @@ void nccl_run(const LaunchOptions *o, RankBody body) {
     }
     mpi_meanwhile = move_on;
     device_meanwhile = meanwhile;
-    comm_run_rank(comm_new("world", this_rank, this_world_size, &wire_nccl, l, o->reduce, o->timeout),
+    comm_run_rank(comm_new("world", this_rank, this_world_size, NULL, &wire_nccl, l, o->reduce, o->timeout),
                   mpi_side_channel(o), body);
     mpi_meanwhile = NULL;
     device_meanwhile = NULL;

@@ -49,7 +49,7 @@ struct Request {
     uint64_t flow;                         // equal on all ranks that take part
     CommKind kind;
     bool booked, timed;                    // an operation of the ledger; not while that is paused
-    Request *next_timed;                   // in the list of started collectives whose end is not known yet
+    Request *next_timed;                   // in the list of its Comm's started collectives whose end is not known yet
     Request *next;                         // in the list of the Comm it is in
 };
 
@@ -85,12 +85,18 @@ struct CommState {
     bool grouping;                         // between group_start and group_end
     CommPeers connected;                   // with whom messages may be exchanged
     uint64_t id;                           // equal on all members, different for every Comm
-    struct { size_t sent, received; Picoseconds link_free; } *peer;  // messages so far, and the model's link to a peer
+    size_t *world_rank;                    // of every member
+    // The simulated clock's: when the lane of the collectives is free, and those of which that is not known yet, oldest
+    // first. Of messages: how many so far, and when the lane to a peer is free.
+    Picoseconds lane_free;
+    Request *unmet;
+    struct { size_t sent, received; Picoseconds lane_free; } *peer;
 };
 
 typedef struct { void (*body)(Comm *world, void *context); void *context; } RankBody;
-Comm *comm_new(const char *name, size_t rank, size_t size, const Wire *wire, void *link, ReduceOrder reduce,
-               double timeout);
+// world_rank: of every member; NULL: these are the ranks of the world.
+Comm *comm_new(const char *name, size_t rank, size_t size, const size_t *world_rank, const Wire *wire, void *link,
+               ReduceOrder reduce, double timeout);
 // One rank from its first to its last line; the links are those of world and side channel.
 void comm_run_rank(Comm *world, Comm *side, RankBody body);
 void emu_run(const LaunchOptions *o, size_t ranks, RankBody body);
