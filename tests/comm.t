@@ -134,6 +134,7 @@ both gaps 3 "broadcast on world: the tensor is not contiguous"
 both leak 3 "rank 2. leak" 1
 both fault 3 "rank 2. the fault of one rank" 1
 both usage 2 "unsplit: the same mistake on every rank" 1
+both grid 2 "unsplit: a grid of 2 x 2 x 1 ranks needs 4, but world has 3" 1
 both lonely-usage 2 "unsplit: the mistake of one rank" 1
 
 # ---- what takes long ----

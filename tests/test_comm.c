@@ -576,6 +576,37 @@ static void test_split(Test *t) {
     comm_free(half);
 }
 
+// Sums over the rows, columns and depths of every grid that the ranks can make: each rank adds its number at its place.
+static bool sums_over(Comm *line, size_t first, size_t step) {
+    double sum[8] = { 0 }, want[8] = { 0 };
+    size_t me = first + line->rank * step;
+    sum[me % 8] = (double)me;
+    comm_all_reduce_doubles(line, sum, 8);
+    for (size_t i = 0; i < line->size; i++) want[(first + i * step) % 8] += (double)(first + i * step);
+    return memcmp(sum, want, sizeof sum) == 0;
+}
+static void test_grids(Test *t) {
+    Comm *w = t->world;
+    size_t n = w->size, grids = 0;
+    bool places = true, sums = true;
+    for (size_t rows = 1; rows <= n; rows++)
+        for (size_t cols = 1; rows * cols <= n; cols++) {
+            if (n % (rows * cols) != 0) continue;
+            CommGrid g = comm_grid(w, rows, cols, n / (rows * cols));
+            size_t layer = rows * cols, column = w->rank % cols, row = w->rank % layer / cols;
+            places = places && g.col == column && g.row == row && g.layer == w->rank / layer;
+            places = places && g.in_row->size == cols && g.in_row->rank == column && g.in_col->size == rows;
+            places = places && g.in_col->rank == row && g.in_depth->size == g.depth && g.in_depth->rank == g.layer;
+            sums = sums_over(g.in_row, w->rank - column, 1) && sums;
+            sums = sums_over(g.in_col, w->rank - row * cols, cols) && sums;
+            sums = sums_over(g.in_depth, w->rank % layer, layer) && sums;
+            comm_grid_free(&g);
+            grids++;
+        }
+    ok(t, places, "%zu grids: every rank has its row, column and layer", grids);
+    ok(t, sums, "sums over rows, columns and depths");
+}
+
 // The last rank comes to the world's sum only after it has heard that the others' own one is over.
 static void test_late_member(Test *t) {
     Comm *w = t->world;
@@ -657,6 +688,7 @@ static void test_everything(Test *t) {
     test_allocations(t, t->world);
     test_ledger(t, t->world);
     test_split(t);
+    test_grids(t);
     test_late_member(t);
     test_side_channel(t);
     test_long_messages(t, ((size_t)1 << 24) + 5);
@@ -773,6 +805,7 @@ static void make_mistake(Test *t) {
     if (strcmp(t->mode, "unconnected") != 0) comm_connect(w, COMM_EVERYBODY);
     comm_barrier(w);
     if (strcmp(t->mode, "usage") == 0) usage_error("the same mistake on every rank");
+    if (strcmp(t->mode, "grid") == 0) comm_grid(w, 2, 2, 1);
     if (strcmp(t->mode, "lonely-usage") == 0 && last) usage_error("the mistake of one rank");
     if (strcmp(t->mode, "fault") == 0 && last) fault("the fault of one rank");
     if (strcmp(t->mode, "leak") == 0 && last) return;

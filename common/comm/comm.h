@@ -33,6 +33,17 @@ typedef struct Comm {
 // Ranks of the parent with equal colour form a group, ordered by (key, parent rank). Collective over the parent.
 Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name);
 void comm_free(Comm *c);                                       // fault() when a started operation was never waited for
+// A Comm of rows x cols x depth ranks as layers of a matrix of ranks: rank = col + cols * (row + rows * layer). With a
+// depth of 1 it is one matrix, in row-major order (SUMMA); q x q x d is Tesseract's grid.
+typedef struct {
+    size_t rows, cols, depth, row, col, layer;                 // how many, and mine
+    Comm *in_row;                                              // [cols] the ranks of my row in my layer, by column
+    Comm *in_col;                                              // [rows] those of my column in my layer, by row
+    Comm *in_depth;                                            // [depth] those of my row and column, by layer
+} CommGrid;
+// Collective over c; usage_error() when rows * cols * depth is not its size.
+CommGrid comm_grid(Comm *c, size_t rows, size_t cols, size_t depth);
+void comm_grid_free(CommGrid *g);
 void comm_ledger_reset(Comm *c);
 size_t comm_bytes_sent(const Comm *c);                         // over all kinds
 
