@@ -194,11 +194,11 @@ static void lanes(Run *run) {
     size_t rank = w->rank, p = w->size, node = clock_config()->node ? clock_config()->node : p;
     size_t first = rank / node * node, in_node = p - first < node ? p - first : node, nodes = (p - 1 - rank % node) / node + 1;
     Comm *inside = comm_split(w, rank / node, rank, "inside"), *between = comm_split(w, rank % node, rank, "between");
-    Comm *alone = comm_split(between, between->rank, 0, "alone"), *again = comm_split(inside, 0, 0, "again");
+    Comm *alone = comm_split(between, between->rank, 0, "alone"), *again = comm_split(between, 0, 0, "again");
     check_true(run, "nodes", "the groups have their sizes", inside->size == in_node && between->size == nodes);
     check_true(run, "nodes", "a communicator knows whether its ranks share one",
-               inside->one_node && alone->one_node && again->one_node && between->one_node == (nodes == 1) &&
-               w->one_node == (p <= node));
+               inside->one_node && alone->one_node && between->one_node == (nodes == 1) &&
+               again->one_node == (nodes == 1) && w->one_node == (p <= node));
     Arena memory = arena(MEM_COMMUNICATION);
     Tensor t[] = { tensor_new(&memory, 1, COUNT), tensor_new(&memory, 1, COUNT), tensor_new(&memory, 1, COUNT) };
     for (size_t i = 0; i < 3; i++) tensor_fill(t[i], 1);
