@@ -3,9 +3,9 @@
 // question: How do ranks in a row become a mesh of replicas, tensor slices and stages, and who talks to whom?
 //
 // Every rank holds three coordinates (dp, tp, pp) and nothing else. A group of one kind is a line through the mesh:
-// ranks that differ in one coordinate only; of two kinds it is a plane. Which coordinate varies fastest decides which ranks are neighbours, and so
-// which traffic stays on the fast links inside a node: tensor-parallel ranks talk in every layer, so they stand side by
-// side.
+// ranks that differ in one coordinate only; of two kinds it is a plane. Which coordinate varies fastest decides which
+// ranks are neighbours, and so which traffic stays on the fast links inside a node: tensor-parallel ranks talk in every
+// layer, so they stand side by side.
 //
 // Left out: what the groups are used for (trainer.c composes chapters 01-07 on them).
 #include <stdio.h>

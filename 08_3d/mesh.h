@@ -30,8 +30,8 @@ typedef struct {
 } Mesh;
 Mesh mesh_new(Comm *world, Degrees n);             // collective; usage_error() when dp * tp * pp is not the world
 // The ranks that differ from me along these axes only, in the order of the world: one axis is a line through the mesh,
-// two are a plane, all are the world, none is this rank alone. Made by all ranks of the world together when they ask for
-// it first; mesh_free frees it.
+// two are a plane, all are the world, none is this rank alone. Collective over the world when these axes are asked for
+// first; mesh_free frees it.
 Comm *mesh_group(Mesh *m, unsigned axes);
 void mesh_free(Mesh *m);
 #endif

@@ -192,7 +192,7 @@ static double together(Run *run, Comm *const *c, size_t n, Tensor *t) {
 static void lanes(Run *run) {
     Comm *w = run->world;
     size_t rank = w->rank, p = w->size, node = clock_config()->node ? clock_config()->node : p;
-    size_t first = rank / node * node, in_node = p - first < node ? p - first : node, nodes = (p - 1 - rank % node) / node + 1;
+    size_t first = rank / node * node, in_node = min(p - first, node), nodes = (p - 1 - rank % node) / node + 1;
     Comm *inside = comm_split(w, rank / node, rank, "inside"), *between = comm_split(w, rank % node, rank, "between");
     Comm *alone = comm_split(between, between->rank, 0, "alone"), *again = comm_split(between, 0, 0, "again");
     check_true(run, "nodes", "the groups have their sizes", inside->size == in_node && between->size == nodes);
