@@ -122,7 +122,7 @@ both twice 3 "was waited for before"
 both grouped 3 "only sends and receives may be grouped"
 both part 3 "my part of 1000 elements is 33[34], but .* has 4"      # whichever rank speaks first
 both rows 3 "my rows of .100, 10. are .3[34], 10., but .* is .1, 10."
-ends 3 1 "elements in rows of 4, .*elements in rows of 8," "3 virtual ranks: rows of others" \
+ends 3 1 "elements in rows of 8, .*elements in rows of 4," "3 virtual ranks: rows of others" \
     emu 3 "$program" rows-of-others
 both to-all 3 "3 ranks have 33[34] elements each for me, but .* has 4"
 both overlap 3 "all-to-all on world: out and in overlap"
