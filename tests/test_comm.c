@@ -829,11 +829,25 @@ static void take_long(Comm *world, bool gathers) {
     free(sizes);
 }
 
+// What is made of messages from rank to rank, in equal parts: tests/ledger.t holds the bytes against what MPI was given.
+static void print_sent(Comm *c) {
+    size_t rows = 7 * c->size;
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor whole = matrix(&a, integer, c->rank, (Range){ 0, rows }), out = tensor_new(&a, c->size, 7 * WIDTH);
+    Tensor mine = tensor_new(&a, 7, WIDTH);
+    comm_reduce_scatter_rows(c, mine, whole);
+    comm_wait(comm_start_reduce_scatter_rows(c, mine, whole));
+    comm_all_to_all(c, out, whole);
+    fprintf(stderr, "ledger rank %zu bytes %zu\n", c->rank, comm_bytes_sent(c));
+    arena_free(&a);
+}
+
 static void body(Comm *world, void *context) {
     Context *c = context;
     Test t = { .world = world, .mode = c->mode, .reduce = c->reduce };
     if (c->mode && strncmp(c->mode, "slow-", 5) == 0) take_long(world, strcmp(c->mode, "slow-gather") == 0);
     else if (c->mode && strcmp(c->mode, "huge") == 0) test_long_messages(&t, ((size_t)1 << 31) + 5);
+    else if (c->mode && strcmp(c->mode, "sent") == 0) print_sent(world);
     else if (c->mode) make_mistake(&t);
     else test_everything(&t);
     if (world->rank == 0) c->status = t.failed > 0 ? STATUS_CHECK_FAILED : 0;
