@@ -829,7 +829,7 @@ static void take_long(Comm *world, bool gathers) {
     free(sizes);
 }
 
-// What is made of messages from rank to rank, in equal parts: tests/ledger.t holds the bytes against what MPI was given.
+// What is made of messages from rank to rank, in equal parts: tests/ledger.t holds it against what MPI was given.
 static void print_sent(Comm *c) {
     size_t rows = 7 * c->size;
     Arena a = arena(MEM_WORKSPACE);
