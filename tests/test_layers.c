@@ -358,13 +358,13 @@ static void backward(void) {
     saved_free(&s);
 }
 static void place(Layer *l, Batch b, uint64_t seed) {
-    const size_t M = b.B * b.T, C = l->config->width;
     at.layer = l;
     at.batch = b;
-    at.x = l->number ? normal(M, C, seed) : none;           // the embedding has no x
-    at.dx = l->number ? tensor_new(&storage, M, C) : none;
-    at.y = tensor_new(&storage, M, l->output_cols);
-    at.dy = normal(M, l->output_cols, seed + 1);
+    const Shape in = layer_input(l, &b), out = layer_output(l, &b);
+    at.x = l->number ? normal(in.rows, in.cols, seed) : none;           // the embedding has no x
+    at.dx = l->number ? tensor_shaped(&storage, in) : none;
+    at.y = tensor_shaped(&storage, out);
+    at.dy = normal(out.rows, out.cols, seed + 1);
 }
 
 static void test_layer(const char *what, const ModelConfig *c, Recompute how, size_t number, size_t B, bool training) {

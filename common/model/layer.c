@@ -74,6 +74,9 @@ void saved_tensor(Saved *s, int name, size_t rows, size_t cols) {
 
 // ---------------------------------------------------------------- pieces
 
+Shape hidden_shape(const Layer *l, const Batch *b) { return (Shape){ b->B * b->T, l->config->width }; }
+Shape token_shape(const Layer *l, const Batch *b) { (void)l; return (Shape){ b->B * b->T, 1 }; }
+
 Dropout layer_dropout(const Layer *l, const Batch *b, int site) {
     uint64_t key = random_key(random_key(l->config->seed, KEY_DROPOUT), b->step);
     key = random_key(random_key(key, l->number), (uint64_t)site);
@@ -141,7 +144,8 @@ static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     embedding_gradients(l, b, dy);
 }
 
-const LayerKind layer_embedding = { "embedding", embedding_forward, embedding_backward, NULL, NULL };
+const LayerKind layer_embedding = { .name = "embedding", .output = hidden_shape, .forward = embedding_forward,
+                                    .backward = embedding_backward };
 
 // ---------------------------------------------------------------- attention, over the heads that are mine
 
@@ -253,7 +257,8 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 void block_shed(Saved *s) { arena_free(&s->attention); }
 void block_rebuild(Layer *l, const Batch *b, Saved *s) { attention_probabilities(l, b, s); }
 
-const LayerKind layer_block = { "block", block_forward, block_backward, block_shed, block_rebuild };
+const LayerKind layer_block = { .name = "block", .output = hidden_shape, .forward = block_forward,
+                                .backward = block_backward, .shed = block_shed, .rebuild = block_rebuild };
 
 // ---------------------------------------------------------------- head: last norm, logits = norm(x) wte^T, losses
 
@@ -287,7 +292,24 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     arena_free(&scratch);
 }
 
-const LayerKind layer_head = { "head", head_forward, head_backward, NULL, NULL };
+const LayerKind layer_head = { .name = "head", .output = token_shape, .input = hidden_shape, .forward = head_forward,
+                               .backward = head_backward };
+
+// ---------------------------------------------------------------- what every layer can be asked
+
+// The layer that says its shapes: a wrapper does not change those of what it wraps.
+static const Layer *shaped(const Layer *l) {
+    while (!l->kind->output) l = l->inner;
+    return l;
+}
+Shape layer_output(const Layer *l, const Batch *b) {
+    l = shaped(l);
+    return l->kind->output(l, b);
+}
+Shape layer_input(const Layer *l, const Batch *b) {
+    l = shaped(l);
+    return l->kind->input ? l->kind->input(l, b) : l->kind->output(l, b);
+}
 
 Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
     Layer *inner = host_alloc(sizeof *inner);
@@ -308,7 +330,7 @@ ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x,
     f->layer = host_alloc(n * sizeof *f->layer);
     for (size_t i = 0; i < n; i++) {
         f->layer[i].arena = arena(MEM_ACTIVATIONS);
-        f->layer[i].y = i + 1 == n ? y : tensor_new(&f->layer[i].arena, b->B * b->T, layers[i].output_cols);
+        f->layer[i].y = i + 1 == n ? y : tensor_shaped(&f->layer[i].arena, layer_output(&layers[i], b));
         f->layer[i].saved = saved_new();
         layer_forward(&layers[i], b, x, f->layer[i].y, &f->layer[i].saved);
         x = f->layer[i].y;
@@ -342,7 +364,7 @@ void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor
     for (size_t i = 0; i < n; i++) {
         Arena outgoing = arena(MEM_ACTIVATIONS);
         Saved saved = saved_new();
-        Tensor out = i + 1 == n ? y : tensor_new(&outgoing, b->B * b->T, layers[i].output_cols);
+        Tensor out = i + 1 == n ? y : tensor_shaped(&outgoing, layer_output(&layers[i], b));
         layer_forward(&layers[i], b, x, out, &saved);
         saved_free(&saved);
         arena_free(&incoming);

@@ -4,7 +4,8 @@
 // again before it steps inside.
 //
 // Shapes: B sequences, T positions, C width, H heads, V words. A layer maps x [B*T, C] to y [B*T, C]; the embedding has
-// no x (its input is the batch's tokens), and the head's y is [B*T, 1], one loss a token.
+// no x (its input is the batch's tokens), and the head's y is [B*T, 1], one loss a token. Where a rank holds a part of
+// the rows or columns, its layers say which shape that is: who allocates between layers asks layer_output().
 #ifndef LAYER_H
 #define LAYER_H
 #include "common/comm/comm.h"
@@ -81,6 +82,8 @@ void saved_free(Saved *s);
 typedef struct Layer Layer;
 typedef struct {
     const char *name;
+    Shape (*output)(const Layer *l, const Batch *b);       // of y, on this rank; NULL: a wrapper, its inner layer's
+    Shape (*input)(const Layer *l, const Batch *b);        // of x; NULL: as the output, or the inner layer's
     void (*forward)(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
     // dx is overwritten; empty for the embedding.
     void (*backward)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
@@ -91,7 +94,6 @@ struct Layer {
     const LayerKind *kind;
     const ModelConfig *config;
     size_t number;                                 // 0 embedding, 1..L blocks, L+1 head: a coordinate of dropout
-    size_t output_cols;                            // y is [B*T, output_cols]
     Unit *units[2];                                // embedding: wte, wpe; block: its own; head: last norm, wte (tied)
     size_t n_units;
     Range heads, vocab;                            // which heads and words are mine; all of them in the unsplit layers
@@ -99,6 +101,9 @@ struct Layer {
     Layer *inner;                                  // the wrapped layer; NULL in plain layers
     void *technique;                               // what who wrapped it keeps, where comm is not enough
 };
+// What the layer's y and dy, and its x and dx, are on this rank. The embedding has no x.
+Shape layer_output(const Layer *l, const Batch *b);
+Shape layer_input(const Layer *l, const Batch *b);
 static inline void layer_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     l->kind->forward(l, b, x, y, s);
 }
@@ -119,6 +124,8 @@ enum { S_LN, S_STATS, S_LOGITS, S_SUM };                                        
 enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_MIDDLE, SITE_OUT };                                // a layer's dropout
 
 // ---- Pieces that both twins are made of. ----
+Shape hidden_shape(const Layer *l, const Batch *b);                              // [B*T, C], whole on this rank
+Shape token_shape(const Layer *l, const Batch *b);                               // [B*T, 1]
 Dropout layer_dropout(const Layer *l, const Batch *b, int site);                 // for rows [B*T] and all columns
 void linear(Tensor y, Tensor x, const Param *w);                                 // y = x w
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy);               // adds to w.g and bias.g (or NULL)

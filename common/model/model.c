@@ -83,8 +83,7 @@ Model *model_describe(const ModelConfig *c, Range layers) {
     for (size_t i = 0; i < m->n_layers; i++) {
         size_t n = layers.lo + i;
         Layer *l = &m->layers[i];
-        *l = (Layer){ .config = &m->config, .number = n, .output_cols = n == L + 1 ? 1 : c->width,
-                      .heads = {0, c->heads}, .vocab = {0, c->vocab} };
+        *l = (Layer){ .config = &m->config, .number = n, .heads = {0, c->heads}, .vocab = {0, c->vocab} };
         l->kind = n == 0 ? &layer_embedding : n == L + 1 ? &layer_head : &layer_block;
         Unit *u = &m->units[m->n_units];
         if (n == 0) {
@@ -175,8 +174,8 @@ void model_zero_gradients(Model *m) {
 
 double model_forward_backward(Model *m, const Batch *b) {
     Arena outside = arena(MEM_WORKSPACE);
-    size_t M = b->B * b->T;
-    Tensor y = tensor_new(&outside, M, 1), dy = tensor_new(&outside, M, 1), none = {0};
+    Shape losses = layer_output(&m->layers[m->n_layers - 1], b);
+    Tensor y = tensor_shaped(&outside, losses), dy = tensor_shaped(&outside, losses), none = {0};
     ActivationStash *f = walk_forward(m->layers, m->n_layers, b, none, y);
     double loss = tensor_sum(y);
     tensor_fill(dy, (real)b->token_weight);
@@ -187,7 +186,7 @@ double model_forward_backward(Model *m, const Batch *b) {
 
 double model_loss(Model *m, const Batch *b) {
     Arena outside = arena(MEM_WORKSPACE);
-    Tensor y = tensor_new(&outside, b->B * b->T, 1), none = {0};
+    Tensor y = tensor_shaped(&outside, layer_output(&m->layers[m->n_layers - 1], b)), none = {0};
     walk_forward_only(m->layers, m->n_layers, b, none, y);
     double loss = tensor_sum(y);
     arena_free(&outside);
