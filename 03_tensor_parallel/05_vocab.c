@@ -51,7 +51,7 @@ void vocab_parallel_backward(Comm *tp, Tensor dx, Tensor dlogits, Tensor x, Para
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)x; (void)s;
     vocab_parallel_lookup(l->comm, y, l->units[0]->params[0].w, b->tokens, l->vocab.lo);
-    op_add_positions(y, y, l->units[1]->params[0].w, b->T);        // once, after the sum
+    op_add_positions(y, y, l->units[1]->params[0].w, b->position);  // once, after the sum
     op_dropout(y, y, layer_dropout(l, b, SITE_EMBEDDING));
 }
 static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {

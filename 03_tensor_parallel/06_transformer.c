@@ -20,7 +20,7 @@
 static TensorParallelHeads heads_of(const Layer *l, const Batch *b) {
     Dropout d = layer_dropout(l, b, SITE_ATTENTION);
     return (TensorParallelHeads){ b->B, b->T, l->config->width / l->config->heads, l->heads, d.key, d.p,
-                                  b->first_sequence };
+                                  b->first_sequence, b->position };
 }
 
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {

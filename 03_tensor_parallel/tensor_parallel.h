@@ -40,6 +40,7 @@ typedef struct {
     uint64_t key;                                              // dropout of the attention probabilities
     double drop;
     size_t first_sequence;
+    const int *position;                                       // [B*T], as in Batch; NULL: 0, 1, 2, ...
 } TensorParallelHeads;
 void tensor_parallel_attention_cut(Param *p, Range heads, size_t D);
 void tensor_parallel_attention_forward(Comm *tp, const TensorParallelHeads *h, Param *p, Tensor y, Tensor x, Saved *s);

@@ -120,7 +120,8 @@ static int *ids(const int *host, size_t n) {
 
 static struct {
     Tensor in[3], y, stats, dy;
-    size_t B, heads, T;
+    size_t B, heads;
+    HeadsPlace at;
     const int *ids;
 } op;
 static const Dropout mask = { .key = 3, .p = 0.3, .row0 = 2, .col0 = 1 };
@@ -148,14 +149,14 @@ OP(f_matmul_tn, op_matmul_tn(op.y, op.in[0], op.in[1]))
 OP(f_add_bias, op_add_bias(op.y, op.in[0], op.in[1]))
 OP(f_gelu, op_gelu(op.y, op.in[0]))
 OP(f_dropout, op_dropout(op.y, op.in[0], mask))
-OP(f_dropout_heads, op_dropout_heads(op.y, op.in[0], 3, 0.3, 4, op.B, op.heads, 1))
+OP(f_dropout_heads, op_dropout_heads(op.y, op.in[0], 3, 0.3, 4, 1, op.at))
 OP(f_layer_norm, op_layer_norm(op.y, op.stats, op.in[0], op.in[1], op.in[2]))
 OP(f_scores, op_heads_scores(op.y, op.in[0], op.in[1], op.B, op.heads))
 OP(f_mix, op_heads_mix(op.y, op.in[0], op.in[1], op.B, op.heads))
 OP(f_mix_t, op_heads_mix_t(op.y, op.in[0], op.in[1], op.B, op.heads))
-OP(f_softmax, op_causal_softmax(op.y, op.in[0], (real)0.7))
+OP(f_softmax, op_causal_softmax(op.y, op.in[0], (real)0.7, op.at))
 OP(f_embed, op_embed_tokens(op.y, op.in[0], op.ids, 2))
-OP(f_positions, op_add_positions(op.y, op.in[0], op.in[1], op.T))
+OP(f_positions, op_add_positions(op.y, op.in[0], op.in[1], op.ids))
 
 static void test_products(size_t M, size_t K, size_t N) {
     op.in[0] = normal(M, K, 1), op.in[1] = normal(K, N, 2), op_begin(M, N);
@@ -204,7 +205,7 @@ static void test_norm(size_t M, size_t N) {
 
 static void test_attention(size_t B, size_t heads, size_t T, size_t D) {
     const size_t M = B * T, P = B * heads * T;
-    op.B = B, op.heads = heads;
+    op.B = B, op.heads = heads, op.at = (HeadsPlace){ .B = B, .heads = heads };
     op.in[0] = normal(M, heads * D, 1), op.in[1] = normal(M, heads * D, 2), op_begin(P, T);
     Tensor d0 = like(op.in[0]), d1 = like(op.in[1]);
     op_heads_mix(d0, op.dy, op.in[1], B, heads);
@@ -224,12 +225,12 @@ static void test_attention(size_t B, size_t heads, size_t T, size_t D) {
     op_end("op_heads_mix_t", f_mix_t, d0, d1, none);
 
     op.in[0] = normal(P, T, 1), op_begin(P, T), d0 = like(op.in[0]);
-    op_causal_softmax(op.y, op.in[0], (real)0.7);
-    op_causal_softmax_backward(d0, op.y, op.dy, (real)0.7);
+    op_causal_softmax(op.y, op.in[0], (real)0.7, op.at);
+    op_causal_softmax_backward(d0, op.y, op.dy, (real)0.7, op.at);
     op_end("op_causal_softmax_backward", f_softmax, d0, none, none);
 
     op.in[0] = normal(P, T, 1), op_begin(P, T), d0 = like(op.in[0]);
-    op_dropout_heads(d0, op.dy, 3, 0.3, 4, B, heads, 1);
+    op_dropout_heads(d0, op.dy, 3, 0.3, 4, 1, op.at);
     op_end("op_dropout_heads", f_dropout_heads, d0, none, none);
 }
 
@@ -240,9 +241,10 @@ static void test_embedding(void) {
     op_embed_tokens_grad(d0, op.ids, op.dy, 2);
     op_end("op_embed_tokens_grad", f_embed, d0, none, none);
 
-    op.in[0] = normal(8, 7, 1), op.in[1] = normal(5, 7, 2), op_begin(8, 7), op.T = 4;
+    op.in[0] = normal(8, 7, 1), op.in[1] = normal(5, 7, 2), op_begin(8, 7);
+    op.ids = ids((int[]){ 0, 1, 2, 4, 0, 1, 2, 4 }, 8);             // row 3 of wpe is not used
     d1 = like(op.in[1]);
-    op_add_positions_grad(d1, op.dy, 4);
+    op_add_positions_grad(d1, op.ids, op.dy);
     op_end("op_add_positions_grad", f_positions, op.dy, d1, none);
 }
 
@@ -278,16 +280,19 @@ static const ModelConfig wide = { .layers = 1, .width = 70, .heads = 2, .context
 static Batch batch_of(const ModelConfig *c, size_t first, size_t B) {
     const size_t T = c->context - 2, n = B * T;
     int *tokens = host_alloc((n + 1) * sizeof *tokens), *targets = host_alloc((n + 1) * sizeof *targets);
+    int *position = host_alloc((n + 1) * sizeof *position);
     for (size_t i = 0; i < n; i++) {
+        position[i] = (int)(i % T);
         const size_t sequence = first + i / T, counted = sequence % 4 == 3 ? 0 : T - sequence % 3;
         const uint64_t key = random_key(random_key(8, sequence), i % T);
         tokens[i] = (int)(key % c->vocab);
         targets[i] = i % T < counted ? (int)(random_key(key, 1) % c->vocab) : -1;
     }
-    Batch b = { .B = B, .T = T, .tokens = ids(tokens, n), .targets = ids(targets, n), .first_sequence = first,
-                .step = 3, .token_weight = 1 / 17.0, .training = true };
+    Batch b = { .B = B, .T = T, .tokens = ids(tokens, n), .targets = ids(targets, n), .position = ids(position, n),
+                .first_sequence = first, .step = 3, .token_weight = 1 / 17.0, .training = true };
     free(tokens);
     free(targets);
+    free(position);
     return b;
 }
 

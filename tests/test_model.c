@@ -333,10 +333,14 @@ static void test_forward(void) {
     static const int targets[2][T] = { { 0, 10, 3, 7, 5 }, { 2, 2, 9, -1, -1 } };
     Model *m = whole_model(&small);
     plain = m;
+    static const int positions[2 * T] = { 0, 1, 2, 3, 4, 0, 1, 2, 3, 4 };
     int *on_device = ints_new(&storage, 2 * T), *their_targets = ints_new(&storage, 2 * T);
+    int *their_positions = ints_new(&storage, 2 * T);
+    ints_upload(their_positions, positions, 2 * T);
     ints_upload(on_device, &tokens[0][0], 2 * T);
     ints_upload(their_targets, &targets[0][0], 2 * T);
-    const Batch b = { .B = 2, .T = T, .tokens = on_device, .targets = their_targets, .token_weight = 1 };
+    const Batch b = { .B = 2, .T = T, .tokens = on_device, .targets = their_targets, .position = their_positions,
+                      .token_weight = 1 };
     const double want = plain_loss(tokens[0], targets[0]) + plain_loss(tokens[1], targets[1]), got = model_loss(m, &b);
     const double limit = sizeof(real) == 8 ? 1e-13 : 1e-6;
     ok(fabs(got / want - 1) < limit, "the loss is GPT-2's: %.9f, expected %.9f", got, want);

@@ -80,7 +80,8 @@ Shape token_shape(const Layer *l, const Batch *b) { (void)l; return (Shape){ b->
 Dropout layer_dropout(const Layer *l, const Batch *b, int site) {
     uint64_t key = random_key(random_key(l->config->seed, KEY_DROPOUT), b->step);
     key = random_key(random_key(key, l->number), (uint64_t)site);
-    return (Dropout){ .key = key, .p = b->training ? l->config->dropout : 0, .row0 = b->first_sequence * b->T };
+    return (Dropout){ .key = key, .p = b->training ? l->config->dropout : 0, .T = b->T, .length = l->config->context,
+                      .first_sequence = b->first_sequence, .position = b->position };
 }
 
 void linear(Tensor y, Tensor x, const Param *w) { op_matmul(y, x, w->w); }
@@ -122,7 +123,7 @@ void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy)
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)x; (void)s;                              // nothing is kept: backward reads the tokens again
     op_embed_tokens(y, l->units[0]->params[0].w, b->tokens, l->vocab.lo);
-    op_add_positions(y, y, l->units[1]->params[0].w, b->T);
+    op_add_positions(y, y, l->units[1]->params[0].w, b->position);
     op_dropout(y, y, layer_dropout(l, b, SITE_EMBEDDING));
 }
 
@@ -133,7 +134,7 @@ void embedding_gradients(Layer *l, const Batch *b, Tensor dy) {
     Param *wte = &l->units[0]->params[0], *wpe = &l->units[1]->params[0];
     Tensor dwte = contribution(wte, &scratch), dwpe = contribution(wpe, &scratch);
     op_embed_tokens_grad(dwte, b->tokens, d, l->vocab.lo);
-    op_add_positions_grad(dwpe, d, b->T);
+    op_add_positions_grad(dwpe, b->position, d);
     add_contribution(wte, dwte);
     add_contribution(wpe, dwpe);
     arena_free(&scratch);
@@ -156,16 +157,19 @@ static Tensor heads_of(const Layer *l, Tensor qkv, int which) {        // q, k o
 static real score_scale(const Layer *l) {
     return (real)(1 / __builtin_sqrt((double)(l->config->width / l->config->heads)));
 }
+static HeadsPlace heads_place(const Layer *l, const Batch *b) {        // every query, every key
+    return (HeadsPlace){ b->B, range_size(l->heads), b->position, b->position };
+}
 static void dropped(const Layer *l, const Batch *b, Tensor y, Tensor x) {
     Dropout d = layer_dropout(l, b, SITE_ATTENTION);
-    op_dropout_heads(y, x, d.key, d.p, b->first_sequence, b->B, range_size(l->heads), l->heads.lo);
+    op_dropout_heads(y, x, d.key, d.p, b->first_sequence, l->heads.lo, heads_place(l, b));
 }
 
 void attention_probabilities(const Layer *l, const Batch *b, Saved *s) {
     size_t heads = range_size(l->heads);
     s->t[S_PROBS] = tensor_new(&s->attention, b->B * heads * b->T, b->T);          // [B*H/tp*T, T]
     op_heads_scores(s->t[S_PROBS], heads_of(l, s->t[S_QKV], 0), heads_of(l, s->t[S_QKV], 1), b->B, heads);
-    op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], score_scale(l));
+    op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], score_scale(l), heads_place(l, b));
     s->t[S_DROPPED] = s->t[S_PROBS];                                               // without dropout they are one
     if (layer_dropout(l, b, SITE_ATTENTION).p == 0) return;
     s->t[S_DROPPED] = tensor_new(&s->attention, b->B * heads * b->T, b->T);
@@ -185,7 +189,7 @@ void attention_backward(const Layer *l, const Batch *b, Tensor dqkv, Tensor dmix
     op_heads_mix_t(heads_of(l, dqkv, 2), s->t[S_DROPPED], dmix, b->B, heads);      // dV = P^T dO
     op_heads_scores(dp, dmix, v, b->B, heads);                                     // dP = dO V^T
     dropped(l, b, dp, dp);
-    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(l));             // dS
+    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(l), heads_place(l, b));      // dS
     op_heads_mix(heads_of(l, dqkv, 0), dp, k, b->B, heads);                        // dQ = dS K
     op_heads_mix_t(heads_of(l, dqkv, 1), dp, q, b->B, heads);                      // dK = dS^T Q
     arena_free(&scratch);

@@ -19,8 +19,9 @@ typedef struct {
 
 // ---- What a layer may know of the world: one micro-batch. ----
 typedef struct {
-    size_t B, T;                                   // sequences, positions of each
+    size_t B, T;                                   // sequences, positions of each on this rank
     const int *tokens, *targets;                   // [B*T] each; a negative target is not counted
+    const int *position;                           // [B*T]: where each row stands in its whole sequence; ascending
     size_t first_sequence;                         // the global number of sequence 0: the key of its dropout
     uint64_t step;
     double token_weight;                           // 1 / counted tokens of the whole global batch: the head's dy
@@ -126,7 +127,7 @@ enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_MIDDLE, SITE_OUT };                 
 // ---- Pieces that both twins are made of. ----
 Shape hidden_shape(const Layer *l, const Batch *b);                              // [B*T, C], whole on this rank
 Shape token_shape(const Layer *l, const Batch *b);                               // [B*T, 1]
-Dropout layer_dropout(const Layer *l, const Batch *b, int site);                 // for rows [B*T] and all columns
+Dropout layer_dropout(const Layer *l, const Batch *b, int site);                 // of rows [B*T], all columns; row0, col0: of a part
 void linear(Tensor y, Tensor x, const Param *w);                                 // y = x w
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy);               // adds to w.g and bias.g (or NULL)
 void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy);
