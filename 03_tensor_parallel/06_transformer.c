@@ -90,6 +90,11 @@ static void cut_vocabulary(Layer *l, Unit *wte, Comm *tp, const LayerKind *kind)
     l->kind = kind;
 }
 
+static void cut_loss(Layer *l, Comm *tp) {                                // it has no parameters
+    l->vocab = shard_range(l->config->vocab, tp->size, tp->rank);
+    l->kind = &tensor_parallel_loss;
+}
+
 void tensor_parallel(Model *m, Comm *tp) {
     REQUIRE(tp->size <= m->config.heads, "%zu tensor-parallel ranks need as many heads; the model has %zu: choose "
             "%zu ranks or fewer, or more --heads", tp->size, m->config.heads, m->config.heads);
@@ -104,6 +109,7 @@ void tensor_parallel(Model *m, Comm *tp) {
         l->comm = tp;
         if (l->kind == &layer_embedding) cut_vocabulary(l, l->units[0], tp, &tensor_parallel_embedding);
         else if (l->kind == &layer_head) cut_vocabulary(l, l->units[1], tp, &tensor_parallel_head);
+        else if (l->kind == &layer_loss) cut_loss(l, tp);
         else cut_block(l, tp);
     }
     // A whole tensor has the same gradient on every rank: only rank 0's copy enters the norm.

@@ -101,7 +101,7 @@ Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p
         r = (Range){0, 0};
         for (size_t k = 0; k <= i; k++) { r.lo = r.hi; r.hi += blocks[k]; }
     }
-    return (Range){ i == 0 ? 0 : r.lo + 1, i + 1 == p ? r.hi + 2 : r.hi + 1 };     // block k is layer k + 1
+    return (Range){ i == 0 ? 0 : r.lo + 1, i + 1 == p ? r.hi + 3 : r.hi + 1 };     // block k is layer k + 1
 }
 
 PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {

@@ -8,7 +8,7 @@
 // ---------------------------------------------------------------- 02_naive.c: one stage
 
 // The layers of stage i. Blocks per stage: blocks[] of {3, 4, 3}, or NULL: as equal as possible. The embedding stands
-// before stage 0's blocks, the head after the last stage's.
+// before stage 0's blocks, head and loss after the last stage's.
 Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p, size_t i);
 
 // One micro-batch on this stage. Whoever receives and sends sets the four tensors before they are used.

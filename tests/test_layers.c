@@ -350,16 +350,23 @@ static bool all_zero(Tensor t) {
 
 static struct { Layer *layer; Model *model; Batch batch; Tensor x, y, dy, dx; } at;
 
+// A layer that works in place gets a copy, and gives dx where that was.
 static double f_layer(void) {
     Saved s = saved_new();
-    layer_forward(at.layer, &at.batch, at.x, at.y, &s);
+    Arena copy = arena(MEM_WORKSPACE);
+    Tensor x = at.x;
+    if (layer_in_place(at.layer)) tensor_copy(x = tensor_new(&copy, x.rows, x.cols), at.x);
+    layer_forward(at.layer, &at.batch, x, at.y, &s);
     saved_free(&s);
+    arena_free(&copy);
     return dot(at.dy, at.y);
 }
 static void backward(void) {
     Saved s = saved_new();
-    layer_forward(at.layer, &at.batch, at.x, at.y, &s);
-    layer_backward(at.layer, &at.batch, at.x, at.dy, at.dx, &s);
+    Tensor x = at.x;
+    if (layer_in_place(at.layer)) tensor_copy(x = at.dx, at.x);
+    layer_forward(at.layer, &at.batch, x, at.y, &s);
+    layer_backward(at.layer, &at.batch, x, at.dy, at.dx, &s);
     saved_free(&s);
 }
 static void place(Layer *l, Batch b, uint64_t seed) {
@@ -531,14 +538,16 @@ static void test_model(const ModelConfig *c, Recompute how, size_t B, const char
     arena_free(&storage);
 }
 
-// A part of the list, as a pipeline stage walks it: blocks and head.
+// A part of the list, as a pipeline stage walks it: blocks, head and loss.
 static double f_part(void) {
     walk_forward_only(at.model->layers, at.model->n_layers, &at.batch, at.x, at.y);
     return dot(at.dy, at.y);
 }
 static void test_part(void) {
-    Model *m = at.model = model_of(&small, (Range){ 1, small.layers + 2 }, RECOMPUTE_NONE);
+    Model *m = at.model = model_of(&small, (Range){ 1, small.layers + 3 }, RECOMPUTE_NONE);
     place(&m->layers[m->n_layers - 1], batch_of(&small, 1, 3), 1);
+    const Shape in = layer_input(m->layers, &at.batch);
+    at.x = normal(in.rows, in.cols, 1), at.dx = tensor_shaped(&storage, in);
     zero(m);
     memory_reset_peaks();
     ActivationStash *f = walk_forward(m->layers, m->n_layers, &at.batch, at.x, at.y);
@@ -553,7 +562,7 @@ static void test_part(void) {
     differentiate("x", f_part, at.x, at.dx);
     Params p = of_model(m);
     for (size_t i = 0; i < p.count; i++) differentiate(p.of[i]->name, f_part, p.of[i]->w, p.of[i]->g);
-    judge("blocks and head");
+    judge("blocks, head and loss");
     model_free(m);
     arena_free(&storage);
 }
@@ -669,7 +678,8 @@ static void test_ops(void) {
 static void test_layers(void) {
     static const struct { const char *what; Recompute how; size_t number; } layer[] = {
         { "embedding", RECOMPUTE_NONE, 0 }, { "block", RECOMPUTE_NONE, 2 }, { "head", RECOMPUTE_NONE, 3 },
-        { "recomputed block", RECOMPUTE_FULL, 2 }, { "selectively recomputed block", RECOMPUTE_SELECTIVE, 2 },
+        { "loss", RECOMPUTE_NONE, 4 }, { "recomputed block", RECOMPUTE_FULL, 2 },
+        { "selectively recomputed block", RECOMPUTE_SELECTIVE, 2 },
     };
     for (size_t i = 0; i < sizeof layer / sizeof *layer; i++) {
         test_layer(layer[i].what, &small, layer[i].how, layer[i].number, 1, true);

@@ -35,7 +35,9 @@ static const LayerKind sink = { .name = "sink", .output = token_shape, .input = 
 Model *stack_new(const Stack *s, size_t p, size_t i) {
     ModelConfig whole = s->model;
     whole.layers = s->blocks * p;
-    Model *m = model_describe(&whole, pipeline_stage_layers(&whole, NULL, p, i));
+    Range layers = pipeline_stage_layers(&whole, NULL, p, i);
+    if (i + 1 == p) layers.hi--;                               // the sink stands for head and loss
+    Model *m = model_describe(&whole, layers);
     Layer *first = &m->layers[0], *last = &m->layers[m->n_layers - 1];
     if (i == 0) { first->kind = &source; first->n_units = 0; }
     if (i + 1 == p) { last->kind = &sink; last->n_units = 0; }

@@ -75,6 +75,7 @@ void saved_tensor(Saved *s, int name, size_t rows, size_t cols) {
 // ---------------------------------------------------------------- pieces
 
 Shape hidden_shape(const Layer *l, const Batch *b) { return (Shape){ b->B * b->T, l->config->width }; }
+Shape logits_shape(const Layer *l, const Batch *b) { return (Shape){ b->B * b->T, range_size(l->vocab) }; }
 Shape token_shape(const Layer *l, const Batch *b) { (void)l; return (Shape){ b->B * b->T, 1 }; }
 
 Dropout layer_dropout(const Layer *l, const Batch *b, int site) {
@@ -264,44 +265,55 @@ void block_rebuild(Layer *l, const Batch *b, Saved *s) { attention_probabilities
 const LayerKind layer_block = { .name = "block", .output = hidden_shape, .forward = block_forward,
                                 .backward = block_backward, .shed = block_shed, .rebuild = block_rebuild };
 
-// ---------------------------------------------------------------- head: last norm, logits = norm(x) wte^T, losses
+// ---------------------------------------------------------------- head: logits = norm(x) wte^T
 
 static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    (void)b;
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
-    size_t M = b->B * b->T;
-    Arena scratch = arena(MEM_WORKSPACE);
-    Tensor max = tensor_new(&scratch, M, 1), picked = tensor_new(&scratch, M, 1);
-    saved_tensor(s, S_LN, M, l->config->width); saved_tensor(s, S_STATS, M, 2);
-    saved_tensor(s, S_LOGITS, M, range_size(l->vocab)); saved_tensor(s, S_SUM, M, 1);
-
+    saved_tensor(s, S_LN, x.rows, x.cols); saved_tensor(s, S_STATS, x.rows, 2);
     op_layer_norm(s->t[S_LN], s->t[S_STATS], x, p[0].w, p[1].w);
-    op_matmul_nt(s->t[S_LOGITS], s->t[S_LN], wte->w);
-    op_row_max(max, s->t[S_LOGITS]);
-    op_pick_target(picked, s->t[S_LOGITS], b->targets, l->vocab.lo);
-    op_exp_sum(s->t[S_SUM], s->t[S_LOGITS], max);
-    op_token_loss(y, picked, max, s->t[S_SUM], b->targets);
-    arena_free(&scratch);
+    op_matmul_nt(y, s->t[S_LN], wte->w);                                           // [B*T, V]
 }
 
 static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    (void)b;
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dnorm = tensor_new(&scratch, dx.rows, dx.cols);
-    Tensor dlogits = s->t[S_LOGITS];                                               // in place: logits are done with
-    op_cross_entropy_backward(dlogits, s->t[S_SUM], b->targets, dy, l->vocab.lo);
-    linear_gradients(wte, NULL, dlogits, s->t[S_LN]);                              // dwte[V,C] = dlogits^T norm(x)
-    op_matmul(dnorm, dlogits, wte->w);
+    linear_gradients(wte, NULL, dy, s->t[S_LN]);                                   // dwte[V,C] = dlogits^T norm(x)
+    op_matmul(dnorm, dy, wte->w);
     norm_gradients(&p[0], &p[1], x, s->t[S_STATS], dnorm);
     op_layer_norm_backward(dx, x, s->t[S_STATS], p[0].w, dnorm);
     arena_free(&scratch);
 }
 
-const LayerKind layer_head = { .name = "head", .output = token_shape, .input = hidden_shape, .forward = head_forward,
+const LayerKind layer_head = { .name = "head", .output = logits_shape, .input = hidden_shape, .forward = head_forward,
                                .backward = head_backward };
+
+// ---------------------------------------------------------------- loss: -log softmax(logits)[target], of every token
+
+static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor max = tensor_new(&scratch, x.rows, 1), picked = tensor_new(&scratch, x.rows, 1);
+    saved_tensor(s, S_SUM, x.rows, 1);
+    op_row_max(max, x);
+    op_pick_target(picked, x, b->targets, l->vocab.lo);
+    op_exp_sum(s->t[S_SUM], x, max);                                               // x: exponentials from here on
+    op_token_loss(y, picked, max, s->t[S_SUM], b->targets);
+    arena_free(&scratch);
+}
+
+void loss_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    op_cross_entropy_backward(x, s->t[S_SUM], b->targets, dy, l->vocab.lo);
+    if (dx.data != x.data) tensor_copy(dx, x);
+}
+
+const LayerKind layer_loss = { .name = "loss", .output = token_shape, .input = logits_shape, .in_place = true,
+                               .forward = loss_forward, .backward = loss_backward };
 
 // ---------------------------------------------------------------- what every layer can be asked
 
-// The layer that says its shapes: a wrapper does not change those of what it wraps.
+// The layer that says its shapes, and whether it works in place: a wrapper does not change that.
 static const Layer *shaped(const Layer *l) {
     while (!l->kind->output) l = l->inner;
     return l;
@@ -314,6 +326,7 @@ Shape layer_input(const Layer *l, const Batch *b) {
     l = shaped(l);
     return l->kind->input ? l->kind->input(l, b) : l->kind->output(l, b);
 }
+bool layer_in_place(const Layer *l) { return shaped(l)->kind->in_place; }
 
 Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
     Layer *inner = host_alloc(sizeof *inner);
@@ -349,7 +362,7 @@ void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, 
     for (size_t i = n; i-- > 0;) {
         Arena outgoing = arena(MEM_WORKSPACE);
         Tensor x = i ? f->layer[i - 1].y : f->x;
-        Tensor d = i ? tensor_new(&outgoing, x.rows, x.cols) : dx;
+        Tensor d = i == 0 ? dx : layer_in_place(&layers[i]) ? x : tensor_new(&outgoing, x.rows, x.cols);
         layer_backward(&layers[i], b, x, dy, d, &f->layer[i].saved);
         saved_free(&f->layer[i].saved);
         arena_free(&f->layer[i].arena);            // y of this layer: the layer above has read it

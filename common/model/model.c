@@ -84,7 +84,7 @@ Model *model_describe(const ModelConfig *c, Range layers) {
         size_t n = layers.lo + i;
         Layer *l = &m->layers[i];
         *l = (Layer){ .config = &m->config, .number = n, .heads = {0, c->heads}, .vocab = {0, c->vocab} };
-        l->kind = n == 0 ? &layer_embedding : n == L + 1 ? &layer_head : &layer_block;
+        l->kind = n == 0 ? &layer_embedding : n <= L ? &layer_block : n == L + 1 ? &layer_head : &layer_loss;
         Unit *u = &m->units[m->n_units];
         if (n == 0) {
             u[0] = unit_table(c, 0, "wte.weight", c->vocab);
@@ -92,10 +92,10 @@ Model *model_describe(const ModelConfig *c, Range layers) {
         } else if (n == L + 1) {
             u[0] = unit_last_norm(c);
             u[1] = unit_table(c, 0, "wte.weight", c->vocab);
-        } else {
+        } else if (n <= L) {
             u[0] = unit_block(c, n - 1);
         }
-        l->n_units = n == 0 || n == L + 1 ? 2 : 1;
+        l->n_units = n == 0 || n == L + 1 ? 2 : n <= L ? 1 : 0;
         for (size_t k = 0; k < l->n_units; k++) l->units[k] = &u[k];
         m->n_units += l->n_units;
     }
@@ -107,8 +107,9 @@ Model *model_describe(const ModelConfig *c, Range layers) {
 
 Unit *model_wte(Model *m) { return m->layers[0].number == 0 ? m->layers[0].units[0] : NULL; }
 Unit *model_wte_head(Model *m) {
-    Layer *l = &m->layers[m->n_layers - 1];
-    return l->number == m->config.layers + 1 ? l->units[1] : NULL;
+    for (size_t i = 0; i < m->n_layers; i++)
+        if (m->layers[i].number == m->config.layers + 1) return m->layers[i].units[1];
+    return NULL;
 }
 Unit *model_unit(Model *m, const char *first_param) {
     for (size_t i = 0; i < m->n_units; i++)
