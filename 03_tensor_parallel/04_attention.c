@@ -66,7 +66,7 @@ void tensor_parallel_probabilities(const TensorParallelHeads *h, Saved *s) {
     size_t heads = range_size(h->heads);
     Tensor qkv = s->t[S_QKV], probs = tensor_new(&s->attention, h->B * heads * h->T, h->T);    // [B*H/tp*T, T]
     op_heads_scores(probs, part_of(h, qkv, 0), part_of(h, qkv, 1), h->B, heads);               // S = Q K^T
-    op_causal_softmax(probs, probs, score_scale(h), place_of(h));                              // P = softmax(S / sqrt(D))
+    op_causal_softmax(probs, probs, score_scale(h), place_of(h));                      // P = softmax(S / sqrt(D))
     s->t[S_PROBS] = s->t[S_DROPPED] = probs;                                                   // one without dropout
     if (h->drop == 0) return;
     s->t[S_DROPPED] = tensor_new(&s->attention, probs.rows, h->T);

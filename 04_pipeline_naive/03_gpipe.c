@@ -147,12 +147,14 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *schedule, const 
     Executor e = { .pp = pp, .schedule = schedule, .stage = pipeline_begin(pp, m, batch, micro_batches) };
     PipelineStage *s = &e.stage;
     Arena buffers = arena(MEM_COMMUNICATION), incoming = arena(MEM_WORKSPACE);
-    size_t n = micro_batches < SEND_BUFFERS ? micro_batches : SEND_BUFFERS, largest = 0;
-    for (size_t k = 1; k < micro_batches; k++) if (s->micro[k].out.rows > s->micro[largest].out.rows) largest = k;
+    size_t n = micro_batches < SEND_BUFFERS ? micro_batches : SEND_BUFFERS;
+    const PipelineBatch *largest = &s->micro[0];
+    for (size_t k = 1; k < micro_batches; k++)
+        if (s->micro[k].out.rows > largest->out.rows) largest = &s->micro[k];
     e.activations = (Sends){ .peer = s->next, .n = s->last ? 0 : n };
     e.gradients = (Sends){ .peer = s->before, .n = s->first ? 0 : n };
-    for (size_t i = 0; i < e.activations.n; i++) e.activations.buffer[i] = tensor_shaped(&buffers, s->micro[largest].out);
-    for (size_t i = 0; i < e.gradients.n; i++) e.gradients.buffer[i] = tensor_shaped(&buffers, s->micro[largest].in);
+    for (size_t i = 0; i < e.activations.n; i++) e.activations.buffer[i] = tensor_shaped(&buffers, largest->out);
+    for (size_t i = 0; i < e.gradients.n; i++) e.gradients.buffer[i] = tensor_shaped(&buffers, largest->in);
     e.receive[FORWARD].peer = s->before;
     e.receive[BACKWARD].peer = s->next;
     post_receive(&e, FORWARD, 0);

@@ -376,7 +376,8 @@ static void test_logits(void) {
         some += p != 1.0 / (double)V;
     }
     const double got = model_loss(m, &b), limit = sizeof(real) == 8 ? 1e-13 : 1e-6;
-    ok(some > 0 && fabs(got / want - 1) < limit, "softmax of the logits gives the loss: %.9f, expected %.9f", got, want);
+    ok(some > 0 && fabs(got / want - 1) < limit, "softmax of the logits gives the loss: %.9f, expected %.9f", got,
+       want);
     free(logits);
     free(targets);
     model_free(m);

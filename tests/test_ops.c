@@ -419,7 +419,8 @@ static void test_dropout_tokens(void) {
         for (size_t c = 0; c < N; c++)
             want.v[r * N + c] = random_unit(random_key(row, c)) >= 0.3 ? in[0].v[r * N + c] / (1 - 0.3) : 0;
     }
-    Dropout d = { .key = 99, .p = 0.3, .T = T, .length = LENGTH, .first_sequence = 4, .position = ids(position, B * T) };
+    Dropout d = { .key = 99, .p = 0.3, .T = T, .length = LENGTH, .first_sequence = 4 };
+    d.position = ids(position, B * T);
     Tensor x = put(in[0]), y = out(B * T, N), part = out(7, N - 1);
     op_dropout(y, x, d);
     is_value("dropout of tokens", "y", y, want);
@@ -485,7 +486,7 @@ static void test_layer_norm(size_t M, size_t N) {
 
 // ---- attention ----
 
-static double *at(Mat m, size_t T, size_t b, size_t h, size_t t, size_t d) {   // element d of head h of token (b, t)
+static double *at(Mat m, size_t T, size_t b, size_t h, size_t t, size_t d) { // element d of head h of token (b, t)
     return &m.v[(b * T + t) * m.cols + h * (m.cols / fixed.heads) + d];
 }
 static double *score_at(Mat p, size_t b, size_t h, size_t i, size_t j) {
@@ -633,7 +634,8 @@ static void test_chunks(size_t B, size_t H, size_t D, bool zigzag) {
         }
     }
     const char *what = zigzag ? "zigzag chunks" : "chunks";
-    ok(worst < 10 * ROUNDING, "%s of queries and keys: scores and softmax are that part of the whole: %.1e", what, worst);
+    ok(worst < 10 * ROUNDING, "%s of queries and keys: scores and softmax are that part of the whole: %.1e", what,
+       worst);
     ok(same_mask, "%s of queries and keys: the causal mask is that part of the whole", what);
     ok(same_dropout, "%s of queries and keys: dropout is that part of the whole", what);
     forget("chunks");
@@ -774,6 +776,7 @@ static void test_optimizers(size_t M, size_t N) {
 // ---- wrong shapes end with both shapes and status 3 ----
 
 static Tensor t(size_t rows, size_t cols) { return put(mat(rows, cols)); }
+static HeadsPlace place(size_t B, size_t heads) { return (HeadsPlace){ .B = B, .heads = heads }; }
 static void bad_matmul(void) { op_matmul(t(4, 8), t(4, 5), t(6, 8)); }
 static void bad_matmul_nt(void) { op_matmul_nt(t(4, 8), t(4, 5), t(5, 8)); }
 static void bad_matmul_tn(void) { op_matmul_tn(t(4, 8), t(4, 5), t(4, 8)); }
@@ -787,15 +790,15 @@ static void bad_gelu(void) { op_gelu(t(4, 8), t(2, 16)); }
 static void bad_gelu_backward(void) { op_gelu_backward(t(4, 8), t(4, 8), t(4, 1)); }
 static void bad_dropout(void) { op_dropout(t(4, 8), t(4, 9), (Dropout){ .p = 0.1 }); }
 static void bad_p(void) { op_dropout(t(4, 8), t(4, 8), (Dropout){ .p = 1 }); }
-static void bad_dropout_heads(void) { op_dropout_heads(t(30, 5), t(30, 5), 1, 0.1, 0, 0, (HeadsPlace){ 4, 2, NULL, NULL }); }
+static void bad_dropout_heads(void) { op_dropout_heads(t(30, 5), t(30, 5), 1, 0.1, 0, 0, place(4, 2)); }
 static void bad_norm(void) { op_layer_norm(t(4, 8), t(4, 1), t(4, 8), t(1, 8), t(1, 8)); }
 static void bad_norm_backward(void) { op_layer_norm_backward(t(4, 8), t(4, 8), t(4, 2), t(8, 1), t(4, 8)); }
 static void bad_norm_grads(void) { op_layer_norm_grads(t(1, 8), t(1, 7), t(4, 8), t(4, 2), t(4, 8)); }
 static void bad_scores(void) { op_heads_scores(t(30, 5), t(10, 7), t(10, 7), 2, 3); }
 static void bad_mix(void) { op_heads_mix(t(10, 6), t(30, 5), t(10, 9), 2, 3); }
 static void bad_mix_t(void) { op_heads_mix_t(t(10, 6), t(20, 5), t(10, 6), 2, 3); }
-static void bad_softmax(void) { op_causal_softmax(t(7, 5), t(7, 5), 1, (HeadsPlace){ 1, 2, NULL, NULL }); }
-static void bad_softmax_backward(void) { op_causal_softmax_backward(t(10, 5), t(10, 5), t(5, 5), 1, (HeadsPlace){ 1, 2, NULL, NULL }); }
+static void bad_softmax(void) { op_causal_softmax(t(7, 5), t(7, 5), 1, place(1, 2)); }
+static void bad_softmax_backward(void) { op_causal_softmax_backward(t(10, 5), t(10, 5), t(5, 5), 1, place(1, 2)); }
 static void bad_embed(void) { op_embed_tokens(t(4, 8), t(9, 7), NULL, 0); }
 static void bad_embed_grad(void) { op_embed_tokens_grad(t(9, 7), NULL, t(4, 8), 0); }
 static void bad_positions(void) { op_add_positions(t(10, 3), t(10, 3), t(4, 4), NULL); }

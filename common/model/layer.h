@@ -4,8 +4,9 @@
 // again before it steps inside.
 //
 // Shapes: B sequences, T positions, C width, H heads, V words. A layer maps x [B*T, C] to y [B*T, C]; the embedding has
-// no x (its input is the batch's tokens), the head's y is [B*T, V], the logits, and the loss's [B*T, 1], one a token. Where a rank holds a part of
-// the rows or columns, its layers say which shape that is: who allocates between layers asks layer_output().
+// no x (its input is the batch's tokens), the head's y is [B*T, V], the logits, and the loss's [B*T, 1], one a token.
+// Where a rank holds a part of the rows or columns, its layers say which shape that is: who allocates between layers
+// asks layer_output().
 #ifndef LAYER_H
 #define LAYER_H
 #include "common/comm/comm.h"
@@ -96,7 +97,7 @@ typedef struct {
 struct Layer {
     const LayerKind *kind;
     const ModelConfig *config;
-    size_t number;                                 // 0 embedding, 1..L blocks, L+1 head, L+2 loss: a coordinate of dropout
+    size_t number;                                 // 0 embedding, 1..L blocks, L+1 head, L+2 loss: a key of dropout
     Unit *units[2];                                // embedding: wte, wpe; block: its own; head: last norm, wte (tied)
     size_t n_units;
     Range heads, vocab;                            // which heads and words are mine; all of them in the unsplit layers
@@ -130,9 +131,9 @@ enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_MIDDLE, SITE_OUT };                 
 
 // ---- Pieces that both twins are made of. ----
 Shape hidden_shape(const Layer *l, const Batch *b);                              // [B*T, C], whole on this rank
-Shape logits_shape(const Layer *l, const Batch *b);                              // [B*T, V]: of the words that are mine
+Shape logits_shape(const Layer *l, const Batch *b);                              // [B*T, V], of my words
 Shape token_shape(const Layer *l, const Batch *b);                               // [B*T, 1]
-Dropout layer_dropout(const Layer *l, const Batch *b, int site);                 // of rows [B*T], all columns; row0, col0: of a part
+Dropout layer_dropout(const Layer *l, const Batch *b, int site);                 // of [B*T, C]; row0, col0: of a part
 void linear(Tensor y, Tensor x, const Param *w);                                 // y = x w
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy);               // adds to w.g and bias.g (or NULL)
 void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy);

@@ -40,8 +40,8 @@ void op_layer_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, Tensor bias);
 void op_layer_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy);
 void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Tensor dy);
 
-// --- attention, per head, of Tq queries and Tk keys a sequence. q and o are [B*Tq, heads*D], k and v [B*Tk, heads*D]; p
-//     is [B*heads*Tq, Tk] with rows in (sequence, head, query) order. heads may be 0 (a rank without a head): nothing
+// --- attention, per head, of Tq queries and Tk keys a sequence. q and o are [B*Tq, heads*D], k and v [B*Tk, heads*D];
+//     p is [B*heads*Tq, Tk] with rows in (sequence, head, query) order. heads may be 0 (a rank without a head): nothing
 //     happens. ---
 void op_heads_scores(Tensor p, Tensor q, Tensor k, size_t B, size_t heads);   // p = q k^T     also dP = do v^T
 void op_heads_mix(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);      // o = p v       also dq = dS k
