@@ -350,24 +350,29 @@ static bool all_zero(Tensor t) {
 
 static struct { Layer *layer; Model *model; Batch batch; Tensor x, y, dy, dx; } at;
 
-// A layer that works in place gets a copy, and gives dx where that was.
+// A layer that works in place overwrites its x: it gets a copy.
+static Tensor input(Arena *a) {
+    if (!layer_in_place(at.layer)) return at.x;
+    Tensor x = tensor_new(a, at.x.rows, at.x.cols);
+    tensor_copy(x, at.x);
+    return x;
+}
 static double f_layer(void) {
     Saved s = saved_new();
-    Arena copy = arena(MEM_WORKSPACE);
-    Tensor x = at.x;
-    if (layer_in_place(at.layer)) tensor_copy(x = tensor_new(&copy, x.rows, x.cols), at.x);
-    layer_forward(at.layer, &at.batch, x, at.y, &s);
+    Arena copy = arena(MEM_REFERENCE);
+    layer_forward(at.layer, &at.batch, input(&copy), at.y, &s);
     saved_free(&s);
     arena_free(&copy);
     return dot(at.dy, at.y);
 }
 static void backward(void) {
     Saved s = saved_new();
-    Tensor x = at.x;
-    if (layer_in_place(at.layer)) tensor_copy(x = at.dx, at.x);
+    Arena copy = arena(MEM_REFERENCE);
+    Tensor x = input(&copy);
     layer_forward(at.layer, &at.batch, x, at.y, &s);
     layer_backward(at.layer, &at.batch, x, at.dy, at.dx, &s);
     saved_free(&s);
+    arena_free(&copy);
 }
 static void place(Layer *l, Batch b, uint64_t seed) {
     at.layer = l;
@@ -659,6 +664,24 @@ static void test_model_memory(Recompute how, const char *what) {
     arena_free(&storage);
 }
 
+// The gradient of the logits [M, V] takes their place: head and loss need no more than the head's gradient of norm(x).
+static void test_logits_memory(void) {
+    const ModelConfig *c = &small;
+    Model *m = model_of(c, (Range){ c->layers + 1, c->layers + 3 }, RECOMPUTE_NONE);
+    const Batch b = batch_of(c, 2, 3);
+    const size_t M = b.B * b.T, C = c->width;
+    Tensor x = normal(M, C, 1), y = tensor_new(&storage, M, 1), dy = normal(M, 1, 2), dx = like(x);
+    zero(m);
+    ActivationStash *f = walk_forward(m->layers, m->n_layers, &b, x, y);
+    is_bytes("head and loss keep", memory_now(MEM_ACTIVATIONS), M * (C + 2 + c->vocab + 1) * sizeof(real));
+    memory_reset_peaks();
+    const size_t before = memory_now(MEM_WORKSPACE);
+    walk_backward(m->layers, m->n_layers, &b, f, dy, dx);
+    is_bytes("their backward needs beside it", memory_peak(MEM_WORKSPACE) - before, M * C * sizeof(real));
+    model_free(m);
+    arena_free(&storage);
+}
+
 // ---- all of it ----
 
 static void test_ops(void) {
@@ -708,6 +731,7 @@ static void test_models(void) {
         test_model_memory(kind[i].how, kind[i].what);
     }
     test_part();
+    test_logits_memory();
     test_block_memory(RECOMPUTE_NONE, true, "a block keeps");
     test_block_memory(RECOMPUTE_NONE, false, "a block without dropout keeps");
     test_block_memory(RECOMPUTE_SELECTIVE, true, "a selectively recomputed block keeps");
