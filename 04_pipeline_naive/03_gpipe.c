@@ -130,10 +130,10 @@ static Tensor receive(Executor *e, size_t i, Arena *a, MemoryCategory category) 
     return t;
 }
 
-static Tensor send_buffer(Sends *out, Shape s) {
+static Tensor send_buffer(Sends *out, size_t rows) {
     comm_wait(out->request[out->turn]);            // the last message but one must have been received
     out->request[out->turn] = NULL;
-    return tensor_row_range(out->buffer[out->turn], 0, s.rows);
+    return tensor_row_range(out->buffer[out->turn], 0, rows);
 }
 static void send(Executor *e, Sends *out, Tensor t) {
     out->request[out->turn] = comm_start_send(e->pp, t, out->peer);        // B*T*C elements; nobody waits for it
@@ -164,12 +164,12 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *schedule, const 
         PipelineBatch *b = &s->micro[k];
         if (schedule->ops[i].what == FORWARD) {
             if (!s->first) b->x = receive(&e, i, &b->input, MEM_ACTIVATIONS);
-            if (!s->last) b->y = send_buffer(&e.activations, b->out);
+            if (!s->last) b->y = send_buffer(&e.activations, b->out.rows);
             pipeline_forward(s, k);
             if (!s->last) send(&e, &e.activations, b->y);
         } else {
             if (!s->last) b->dy = receive(&e, i, &incoming, MEM_WORKSPACE);
-            if (!s->first) b->dx = send_buffer(&e.gradients, b->in);
+            if (!s->first) b->dx = send_buffer(&e.gradients, b->in.rows);
             pipeline_backward(s, k);
             if (!s->first) send(&e, &e.gradients, b->dx);
             arena_free(&incoming);                 // dy
