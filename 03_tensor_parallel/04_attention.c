@@ -54,16 +54,19 @@ static Tensor part_of(const TensorParallelHeads *h, Tensor qkv, size_t which) { 
     return tensor_col_range(qkv, which * columns, (which + 1) * columns);
 }
 static real score_scale(const TensorParallelHeads *h) { return (real)(1 / sqrt((double)h->D)); }
+static HeadsPlace place_of(const TensorParallelHeads *h) {         // every query, every key
+    return (HeadsPlace){ h->B, range_size(h->heads), h->position, h->position };
+}
 static void drop_probabilities(const TensorParallelHeads *h, Tensor y, Tensor x) {
     // Keyed by the head's number in the whole layer: rank 1's first head has the mask of head 3, not that of head 0.
-    op_dropout_heads(y, x, h->key, h->drop, h->first_sequence, h->B, range_size(h->heads), h->heads.lo);
+    op_dropout_heads(y, x, h->key, h->drop, h->first_sequence, h->heads.lo, place_of(h));
 }
 
 void tensor_parallel_probabilities(const TensorParallelHeads *h, Saved *s) {
     size_t heads = range_size(h->heads);
     Tensor qkv = s->t[S_QKV], probs = tensor_new(&s->attention, h->B * heads * h->T, h->T);    // [B*H/tp*T, T]
     op_heads_scores(probs, part_of(h, qkv, 0), part_of(h, qkv, 1), h->B, heads);               // S = Q K^T
-    op_causal_softmax(probs, probs, score_scale(h));                               // P = softmax(S / sqrt(D))
+    op_causal_softmax(probs, probs, score_scale(h), place_of(h));                      // P = softmax(S / sqrt(D))
     s->t[S_PROBS] = s->t[S_DROPPED] = probs;                                                   // one without dropout
     if (h->drop == 0) return;
     s->t[S_DROPPED] = tensor_new(&s->attention, probs.rows, h->T);
@@ -82,7 +85,7 @@ void tensor_parallel_heads_backward(const TensorParallelHeads *h, Tensor dqkv, T
     op_heads_mix_t(part_of(h, dqkv, 2), s->t[S_DROPPED], dmix, h->B, heads);                   // dV = dropout(P)^T dO
     op_heads_scores(dp, dmix, part_of(h, qkv, 2), h->B, heads);                                // dP = dO V^T
     drop_probabilities(h, dp, dp);
-    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(h));                         // dS
+    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(h), place_of(h));            // dS
     op_heads_mix(part_of(h, dqkv, 0), dp, part_of(h, qkv, 1), h->B, heads);                    // dQ = dS K
     op_heads_mix_t(part_of(h, dqkv, 1), dp, part_of(h, qkv, 0), h->B, heads);                  // dK = dS^T Q
     arena_free(&scratch);

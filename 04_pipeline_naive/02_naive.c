@@ -20,24 +20,24 @@
 // comm_send returns when the neighbour has received the message: then its tensor is needed no more.
 PipelineResult pipeline_naive(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
-    size_t C = m->config.width;
     // EXERCISE 04.02a (4 points): the naive loop. One micro-batch after the other: receive x, forward, send y; receive
     // dy, backward, send dx. The first and the last stage (s.first, s.last) have a neighbour on one side only. The
-    // tensors of micro-batch k, [b->rows, C] each, are b->x, b->y, b->dy, b->dx, b being &s.micro[k]. x must stand in
-    // &b->input: pipeline_backward frees it. The others stand in an arena of MEM_COMMUNICATION that is yours to free, y
-    // as soon as it is sent. Calls: tensor_new, comm_recv, comm_send, pipeline_forward, pipeline_backward, arena_free.
+    // tensors of micro-batch k are b->x and b->dx, of shape b->in, and b->y and b->dy, of shape b->out, b being
+    // &s.micro[k]. x must stand in &b->input: pipeline_backward frees it. The others stand in an arena of
+    // MEM_COMMUNICATION that is yours to free, y as soon as it is sent. Calls: tensor_shaped, comm_recv, comm_send,
+    // pipeline_forward, pipeline_backward, arena_free.
     for (size_t k = 0; k < micro_batches; k++) {
         PipelineBatch *b = &s.micro[k];
         Arena buffers = arena(MEM_COMMUNICATION);
 
-        if (!s.first) comm_recv(pp, b->x = tensor_new(&b->input, b->rows, C), s.before);   // B*T*C elements: x
-        if (!s.last) b->y = tensor_new(&buffers, b->rows, C);
+        if (!s.first) comm_recv(pp, b->x = tensor_shaped(&b->input, b->in), s.before);     // B*T*C elements: x
+        if (!s.last) b->y = tensor_shaped(&buffers, b->out);
         pipeline_forward(&s, k);                                                           // my layers: y from x
         if (!s.last) comm_send(pp, b->y, s.next);                                          // B*T*C elements: y
         arena_free(&buffers);
 
-        if (!s.last) comm_recv(pp, b->dy = tensor_new(&buffers, b->rows, C), s.next);      // B*T*C elements: dy
-        if (!s.first) b->dx = tensor_new(&buffers, b->rows, C);
+        if (!s.last) comm_recv(pp, b->dy = tensor_shaped(&buffers, b->out), s.next);       // B*T*C elements: dy
+        if (!s.first) b->dx = tensor_shaped(&buffers, b->in);
         pipeline_backward(&s, k);                                                          // my layers: dx from dy
         if (!s.first) comm_send(pp, b->dx, s.before);                                      // B*T*C elements: dx
         arena_free(&buffers);
@@ -101,7 +101,7 @@ Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p
         r = (Range){0, 0};
         for (size_t k = 0; k <= i; k++) { r.lo = r.hi; r.hi += blocks[k]; }
     }
-    return (Range){ i == 0 ? 0 : r.lo + 1, i + 1 == p ? r.hi + 2 : r.hi + 1 };     // block k is layer k + 1
+    return (Range){ i == 0 ? 0 : r.lo + 1, i + 1 == p ? r.hi + 3 : r.hi + 1 };     // block k is layer k + 1
 }
 
 PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
@@ -109,7 +109,9 @@ PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micr
                         .before = pp->rank - 1, .next = pp->rank + 1 };
     s.micro = host_alloc(micro_batches * sizeof *s.micro);
     for (size_t k = 0; k < micro_batches; k++)
-        s.micro[k] = (PipelineBatch){ .rows = batch[k].B * batch[k].T, .input = arena(MEM_COMMUNICATION) };
+        s.micro[k] = (PipelineBatch){ .in = layer_input(&m->layers[0], &batch[k]),
+                                      .out = layer_output(&m->layers[m->n_layers - 1], &batch[k]),
+                                      .input = arena(MEM_COMMUNICATION) };
     comm_connect(pp, COMM_NEIGHBOURS);
     return s;
 }
@@ -118,7 +120,7 @@ void pipeline_forward(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     Arena losses = arena(MEM_WORKSPACE);
     arena_rebook(&b->input, MEM_ACTIVATIONS);              // x was a message and is now kept for the backward
-    Tensor y = s->last ? tensor_new(&losses, b->rows, 1) : b->y;       // the head's output is a loss per token
+    Tensor y = s->last ? tensor_shaped(&losses, b->out) : b->y;         // the last output is a loss per token
     b->kept = walk_forward(s->m->layers, s->m->n_layers, &s->batch[k], b->x, y);
     if (s->last) s->result.loss += tensor_sum(y);
     arena_free(&losses);
@@ -128,7 +130,7 @@ void pipeline_forward(PipelineStage *s, size_t k) {
 void pipeline_backward(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     Arena losses = arena(MEM_WORKSPACE);
-    if (s->last) tensor_fill(b->dy = tensor_new(&losses, b->rows, 1), (real)s->batch[k].token_weight);
+    if (s->last) tensor_fill(b->dy = tensor_shaped(&losses, b->out), (real)s->batch[k].token_weight);
     walk_backward(s->m->layers, s->m->n_layers, &s->batch[k], b->kept, b->dy, b->dx);
     arena_free(&losses);
     arena_free(&b->input);                                 // x
@@ -143,11 +145,10 @@ PipelineResult pipeline_end(PipelineStage *s) {
 // Evaluation: the first half of pipeline_naive's loop, for one micro-batch of which nothing is kept.
 double pipeline_loss(Comm *pp, Model *m, const Batch *b) {
     bool first = pp->rank == 0, last = pp->rank + 1 == pp->size;
-    size_t M = b->B * b->T, C = m->config.width;
     Arena input = arena(MEM_ACTIVATIONS), output = arena(last ? MEM_WORKSPACE : MEM_COMMUNICATION);
-    Tensor x = {0}, y = tensor_new(&output, M, last ? 1 : C);
+    Tensor x = {0}, y = tensor_shaped(&output, layer_output(&m->layers[m->n_layers - 1], b));
     comm_connect(pp, COMM_NEIGHBOURS);
-    if (!first) comm_recv(pp, x = tensor_new(&input, M, C), pp->rank - 1);                 // B*T*C elements
+    if (!first) comm_recv(pp, x = tensor_shaped(&input, layer_input(&m->layers[0], b)), pp->rank - 1);     // B*T*C
     walk_forward_only(m->layers, m->n_layers, b, x, y);
     arena_free(&input);
     double loss = last ? tensor_sum(y) : 0;

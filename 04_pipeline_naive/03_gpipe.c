@@ -20,7 +20,6 @@
 // pipeline_backward walk my layers. A stage that sends waits until the next one has received.
 PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
-    size_t C = m->config.width;
     // EXERCISE 04.03a (4 points): GPipe's two loops. All forwards, then all backwards, in an order that adds the
     // gradients as gradient accumulation does; each stage receives before it computes and sends after it. Tensors and
     // calls are those of pipeline_naive (02_naive.c): x stands in &b->input, all others are freed when they are sent or
@@ -28,8 +27,8 @@ PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t mic
     for (size_t k = 0; k < micro_batches; k++) {
         PipelineBatch *b = &s.micro[k];
         Arena buffer = arena(MEM_COMMUNICATION);
-        if (!s.first) comm_recv(pp, b->x = tensor_new(&b->input, b->rows, C), s.before);   // B*T*C elements: x
-        if (!s.last) b->y = tensor_new(&buffer, b->rows, C);
+        if (!s.first) comm_recv(pp, b->x = tensor_shaped(&b->input, b->in), s.before);     // B*T*C elements: x
+        if (!s.last) b->y = tensor_shaped(&buffer, b->out);
         pipeline_forward(&s, k);
         if (!s.last) comm_send(pp, b->y, s.next);                                          // B*T*C elements: y
         arena_free(&buffer);
@@ -37,8 +36,8 @@ PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t mic
     for (size_t k = 0; k < micro_batches; k++) {           // micro-batch 0 first: its gradients are added first
         PipelineBatch *b = &s.micro[k];
         Arena buffers = arena(MEM_COMMUNICATION);
-        if (!s.last) comm_recv(pp, b->dy = tensor_new(&buffers, b->rows, C), s.next);      // B*T*C elements: dy
-        if (!s.first) b->dx = tensor_new(&buffers, b->rows, C);
+        if (!s.last) comm_recv(pp, b->dy = tensor_shaped(&buffers, b->out), s.next);       // B*T*C elements: dy
+        if (!s.first) b->dx = tensor_shaped(&buffers, b->in);
         pipeline_backward(&s, k);
         if (!s.first) comm_send(pp, b->dx, s.before);                                      // B*T*C elements: dx
         arena_free(&buffers);
@@ -90,12 +89,12 @@ void schedule_free(Schedule *s) {
 enum { SEND_BUFFERS = 2 };
 typedef struct {
     size_t peer, n, turn;                          // n: buffers; turn: the one to be used next
-    Tensor buffer[SEND_BUFFERS];                   // [largest B*T, C] each, MEM_COMMUNICATION
+    Tensor buffer[SEND_BUFFERS];                   // for the micro-batch with most rows; MEM_COMMUNICATION
     Request *request[SEND_BUFFERS];
 } Sends;
 typedef struct {
     size_t peer;
-    Tensor t;                                      // [B*T, C] of the next message
+    Tensor t;                                      // the next message
     Arena arena;                                   // MEM_COMMUNICATION until it is received
     Request *request;                              // NULL: none is to come
 } Receives;
@@ -114,7 +113,8 @@ static void post_receive(Executor *e, int what, size_t i) {
     r->request = NULL;
     if (i == e->schedule->n || (what == FORWARD ? e->stage.first : e->stage.last)) return;
     r->arena = arena(MEM_COMMUNICATION);
-    r->t = tensor_new(&r->arena, e->stage.micro[e->schedule->ops[i].micro_batch].rows, e->stage.m->config.width);
+    const PipelineBatch *b = &e->stage.micro[e->schedule->ops[i].micro_batch];
+    r->t = tensor_shaped(&r->arena, what == FORWARD ? b->in : b->out);
     r->request = comm_start_recv(e->pp, r->t, r->peer);                            // B*T*C elements
 }
 
@@ -147,12 +147,14 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *schedule, const 
     Executor e = { .pp = pp, .schedule = schedule, .stage = pipeline_begin(pp, m, batch, micro_batches) };
     PipelineStage *s = &e.stage;
     Arena buffers = arena(MEM_COMMUNICATION), incoming = arena(MEM_WORKSPACE);
-    size_t rows = 0, n = micro_batches < SEND_BUFFERS ? micro_batches : SEND_BUFFERS;
-    for (size_t k = 0; k < micro_batches; k++) rows = s->micro[k].rows > rows ? s->micro[k].rows : rows;
+    size_t n = micro_batches < SEND_BUFFERS ? micro_batches : SEND_BUFFERS;
+    const PipelineBatch *largest = &s->micro[0];
+    for (size_t k = 1; k < micro_batches; k++)
+        if (s->micro[k].out.rows > largest->out.rows) largest = &s->micro[k];
     e.activations = (Sends){ .peer = s->next, .n = s->last ? 0 : n };
     e.gradients = (Sends){ .peer = s->before, .n = s->first ? 0 : n };
-    for (size_t i = 0; i < e.activations.n; i++) e.activations.buffer[i] = tensor_new(&buffers, rows, m->config.width);
-    for (size_t i = 0; i < e.gradients.n; i++) e.gradients.buffer[i] = tensor_new(&buffers, rows, m->config.width);
+    for (size_t i = 0; i < e.activations.n; i++) e.activations.buffer[i] = tensor_shaped(&buffers, largest->out);
+    for (size_t i = 0; i < e.gradients.n; i++) e.gradients.buffer[i] = tensor_shaped(&buffers, largest->in);
     e.receive[FORWARD].peer = s->before;
     e.receive[BACKWARD].peer = s->next;
     post_receive(&e, FORWARD, 0);
@@ -162,12 +164,12 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *schedule, const 
         PipelineBatch *b = &s->micro[k];
         if (schedule->ops[i].what == FORWARD) {
             if (!s->first) b->x = receive(&e, i, &b->input, MEM_ACTIVATIONS);
-            if (!s->last) b->y = send_buffer(&e.activations, b->rows);
+            if (!s->last) b->y = send_buffer(&e.activations, b->out.rows);
             pipeline_forward(s, k);
             if (!s->last) send(&e, &e.activations, b->y);
         } else {
             if (!s->last) b->dy = receive(&e, i, &incoming, MEM_WORKSPACE);
-            if (!s->first) b->dx = send_buffer(&e.gradients, b->rows);
+            if (!s->first) b->dx = send_buffer(&e.gradients, b->in.rows);
             pipeline_backward(s, k);
             if (!s->first) send(&e, &e.gradients, b->dx);
             arena_free(&incoming);                 // dy

@@ -8,12 +8,12 @@
 // ---------------------------------------------------------------- 02_naive.c: one stage
 
 // The layers of stage i. Blocks per stage: blocks[] of {3, 4, 3}, or NULL: as equal as possible. The embedding stands
-// before stage 0's blocks, the head after the last stage's.
+// before stage 0's blocks, head and loss after the last stage's.
 Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p, size_t i);
 
-// One micro-batch on this stage. Whoever receives and sends sets the four tensors, [B*T, C] each, before they are used.
+// One micro-batch on this stage. Whoever receives and sends sets the four tensors before they are used.
 typedef struct {
-    size_t rows;                                   // B*T
+    Shape in, out;                                 // of x and dx, of y and dy: as my first and last layer say
     Tensor x, y;                                   // my layers' input (first stage: none) and output (last: none)
     Tensor dy, dx;                                 // the gradients of y (last stage: none) and of x (first: none)
     Arena input;                                   // holds x until the backward is done

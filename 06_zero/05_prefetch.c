@@ -122,7 +122,8 @@ static void prefetch_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Ten
     start_reduction(p, gradient);
     // END
 }
-static const LayerKind prefetch_layer = { "ZeRO-3 layer, prefetch", prefetch_forward, prefetch_backward, NULL, NULL };
+static const LayerKind prefetch_layer = { .name = "ZeRO-3 layer, prefetch", .forward = prefetch_forward,
+                                          .backward = prefetch_backward };
 
 // ---------------------------------------------------------------- the model
 
@@ -131,17 +132,18 @@ static const LayerKind prefetch_layer = { "ZeRO-3 layer, prefetch", prefetch_for
 void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
     if (m->size) fault("prefetch_allocate() of a model that is allocated: it takes model_allocate()'s place");
     zero3_allocate_parts(m, dp);
-    size_t n = m->n_layers;
+    size_t n = m->n_layers, k = 0;
     Prefetch *all = host_alloc(sizeof *all + n * sizeof *all->layer);
     all->reshard = reshard;
     for (size_t i = 0; i < n; i++) {
         Layer *l = &m->layers[i];
+        if (l->n_units == 0) continue;             // the loss: nothing to gather
         Unit *gathered = l->units[0];              // of the embedding's wte and wpe, the head's ln_f and wte: not wte
         if (zero2_stays_whole(gathered)) gathered = l->units[1];
-        all->layer[i] = (Prefetched){ .unit = gathered, .model = all, .previous = i ? &all->layer[i - 1] : NULL,
-                                      .next = i + 1 < n ? &all->layer[i + 1] : NULL };
+        all->layer[k] = (Prefetched){ .unit = gathered, .model = all, .previous = k ? &all->layer[k - 1] : NULL };
+        if (k) all->layer[k - 1].next = &all->layer[k];
         layer_wrap(l, &prefetch_layer, dp);
-        l->technique = &all->layer[i];
+        l->technique = &all->layer[k++];
     }
 }
 static Prefetch *prefetch_of(Model *m) { return ((Prefetched *)m->layers[0].technique)->model; }

@@ -50,7 +50,7 @@ static void full_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     layer_backward(l->inner, b, x, dy, dx, s);
     // END
 }
-const LayerKind recompute_full = { "recomputed", full_forward, full_backward, NULL, NULL };
+const LayerKind recompute_full = { .name = "recomputed", .forward = full_forward, .backward = full_backward };
 
 // ---------------------------------------------------------------- all blocks of a model
 
@@ -89,12 +89,18 @@ static void stage_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     (void)s;
     Model *m = ((Stage *)l)->model;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor y = tensor_new(&scratch, dy.rows, dy.cols);             // computed again, and not needed
+    Tensor y = tensor_shaped(&scratch, layer_output(l, b));        // computed again, and not needed
     ActivationStash *f = walk_forward(m->layers, m->n_layers, b, x, y);
     arena_free(&scratch);
     walk_backward(m->layers, m->n_layers, b, f, dy, dx);
 }
-static const LayerKind recomputed_stage = { "recomputed stage", stage_forward, stage_backward, NULL, NULL };
+static Shape stage_output(const Layer *l, const Batch *b) {
+    const Model *m = ((const Stage *)l)->model;
+    return layer_output(&m->layers[m->n_layers - 1], b);
+}
+static Shape stage_input(const Layer *l, const Batch *b) { return layer_input(((const Stage *)l)->model->layers, b); }
+static const LayerKind recomputed_stage = { .name = "recomputed stage", .output = stage_output, .input = stage_input,
+                                            .forward = stage_forward, .backward = stage_backward };
 
 // What the executor walks in place of m: a list of this one layer.
 static Model one_layer(Model *m, Stage *stage) {

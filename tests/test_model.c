@@ -241,11 +241,16 @@ static void test_sizes(size_t L, size_t C, size_t heads, size_t T, size_t V) {
     free(seen);
 }
 
+// The last stage has the loss, beside the head.
+static Range stage_layers(size_t stages, size_t s) {
+    Range r = shard_range(small.layers + 2, stages, s);
+    return (Range){ r.lo, r.hi + (s + 1 == stages) };
+}
 // Over the stages of a pipeline: the whole, and wte once more.
 static void test_stages(size_t stages) {
     size_t elements = 0;
     for (size_t s = 0; s < stages; s++) {
-        Model *m = model_describe(&small, shard_range(small.layers + 2, stages, s));
+        Model *m = model_describe(&small, stage_layers(stages, s));
         model_measure(m);
         elements += m->size;
         ok((s == 0) == (model_wte(m) != NULL) && (s + 1 == stages) == (model_wte_head(m) != NULL) &&
@@ -367,15 +372,51 @@ static void test_forward(void) {
     static const int targets[2][T] = { { 0, 10, 3, 7, 5 }, { 2, 2, 9, -1, -1 } };
     Model *m = whole_model(&small);
     plain = m;
+    static const int positions[2 * T] = { 0, 1, 2, 3, 4, 0, 1, 2, 3, 4 };
     int *on_device = ints_new(&storage, 2 * T), *their_targets = ints_new(&storage, 2 * T);
+    int *their_positions = ints_new(&storage, 2 * T);
+    ints_upload(their_positions, positions, 2 * T);
     ints_upload(on_device, &tokens[0][0], 2 * T);
     ints_upload(their_targets, &targets[0][0], 2 * T);
-    const Batch b = { .B = 2, .T = T, .tokens = on_device, .targets = their_targets, .token_weight = 1 };
+    const Batch b = { .B = 2, .T = T, .tokens = on_device, .targets = their_targets, .position = their_positions,
+                      .token_weight = 1 };
     const double want = plain_loss(tokens[0], targets[0]) + plain_loss(tokens[1], targets[1]), got = model_loss(m, &b);
     const double limit = sizeof(real) == 8 ? 1e-13 : 1e-6;
     ok(fabs(got / want - 1) < limit, "the loss is GPT-2's: %.9f, expected %.9f", got, want);
     model_free(m);
     arena_free(&storage);
+}
+
+// Layers [0, L+2) give logits; their softmax, by hand, gives the loss.
+static void test_logits(void) {
+    Data d = data_synthetic(small.vocab, small.context, 5);
+    Model *m = whole_model(&small);
+    const Batch b = data_batch(&d, &storage, 1, 2, 3, 9);
+    const size_t V = small.vocab, M = b.B * b.T;
+    const Shape s = layer_output(&m->layers[small.layers + 1], &b);
+    ok(s.rows == M && s.cols == V, "the head's output is [%zu, %zu], [B*T, V]", s.rows, s.cols);
+    Tensor y = tensor_shaped(&storage, s), none = {0};
+    walk_forward_only(m->layers, small.layers + 2, &b, none, y);
+    real *logits = downloaded(y);
+    int *targets = host_alloc(M * sizeof *targets);
+    device_download(targets, b.targets, M * sizeof *targets);
+    double want = 0, some = 0;
+    for (size_t r = 0; r < M; r++) {
+        double sum = 0;
+        for (size_t v = 0; v < V; v++) sum += exp((double)logits[r * V + v]);
+        if (targets[r] < 0) continue;
+        const double p = exp((double)logits[r * V + (size_t)targets[r]]) / sum;
+        want -= log(p);
+        some += p != 1.0 / (double)V;
+    }
+    const double got = model_loss(m, &b), limit = sizeof(real) == 8 ? 1e-13 : 1e-6;
+    ok(some > 0 && fabs(got / want - 1) < limit, "softmax of the logits gives the loss: %.9f, expected %.9f", got,
+       want);
+    free(logits);
+    free(targets);
+    model_free(m);
+    arena_free(&storage);
+    data_free(&d);
 }
 
 // ---- gradient norm ----
@@ -673,6 +714,7 @@ int main(void) {
     ends(all_dropped, 2, "less than 1");
     ends(not_a_number, 2, "dropout must be");
     test_forward();
+    test_logits();
     test_norm();
     for (size_t parts = 1; parts <= 3; parts++) {
         test_owned_parts(sgd(0.1), "SGD", parts);

@@ -4,7 +4,6 @@
 #include "common/lesson/lesson.h"
 #include "common/model/costs.h"
 
-typedef struct { size_t rows, cols; } Shape;
 
 static size_t bucket_size(const ModelConfig *c, size_t i) {
     CutSizes z = cut_sizes(c, 1, 0);

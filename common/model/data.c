@@ -146,10 +146,15 @@ size_t data_count(const Data *d, uint64_t step, size_t first, size_t B) {
 // Uploads B sequences of `context` tokens. Token t of a sequence is byte[t], its target byte[t+1].
 static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targets, size_t B) {
     size_t M = B * d->context;
-    int *device_tokens = ints_new(a, M), *device_targets = ints_new(a, M);
+    int *device_tokens = ints_new(a, M), *device_targets = ints_new(a, M), *device_position = ints_new(a, M);
+    int *position = host_alloc((M + 1) * sizeof(int));
+    for (size_t i = 0; i < M; i++) position[i] = (int)(i % d->context);            // whole sequences
     ints_upload(device_tokens, tokens, M);
     ints_upload(device_targets, targets, M);
-    return (Batch){ .B = B, .T = d->context, .tokens = device_tokens, .targets = device_targets };
+    ints_upload(device_position, position, M);
+    free(position);
+    return (Batch){ .B = B, .T = d->context, .tokens = device_tokens, .targets = device_targets,
+                    .position = device_position };
 }
 
 Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, double token_weight) {

@@ -20,10 +20,15 @@ void saved_tensor(Saved *s, int name, size_t rows, size_t cols) {
 
 // ---------------------------------------------------------------- pieces
 
+Shape hidden_shape(const Layer *l, const Batch *b) { return (Shape){ b->B * b->T, l->config->width }; }
+Shape logits_shape(const Layer *l, const Batch *b) { return (Shape){ b->B * b->T, range_size(l->vocab) }; }
+Shape token_shape(const Layer *l, const Batch *b) { (void)l; return (Shape){ b->B * b->T, 1 }; }
+
 Dropout layer_dropout(const Layer *l, const Batch *b, int site) {
     uint64_t key = random_key(random_key(l->config->seed, KEY_DROPOUT), b->step);
     key = random_key(random_key(key, l->number), (uint64_t)site);
-    return (Dropout){ .key = key, .p = b->training ? l->config->dropout : 0, .row0 = b->first_sequence * b->T };
+    return (Dropout){ .key = key, .p = b->training ? l->config->dropout : 0, .T = b->T, .length = l->config->context,
+                      .first_sequence = b->first_sequence, .position = b->position };
 }
 
 void linear(Tensor y, Tensor x, const Param *w) { op_matmul(y, x, w->w); }
@@ -65,7 +70,7 @@ void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy)
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)x; (void)s;                              // nothing is kept: backward reads the tokens again
     op_embed_tokens(y, l->units[0]->params[0].w, b->tokens, l->vocab.lo);
-    op_add_positions(y, y, l->units[1]->params[0].w, b->T);
+    op_add_positions(y, y, l->units[1]->params[0].w, b->position);
     op_dropout(y, y, layer_dropout(l, b, SITE_EMBEDDING));
 }
 
@@ -76,7 +81,7 @@ void embedding_gradients(Layer *l, const Batch *b, Tensor dy) {
     Param *wte = &l->units[0]->params[0], *wpe = &l->units[1]->params[0];
     Tensor dwte = contribution(wte, &scratch), dwpe = contribution(wpe, &scratch);
     op_embed_tokens_grad(dwte, b->tokens, d, l->vocab.lo);
-    op_add_positions_grad(dwpe, d, b->T);
+    op_add_positions_grad(dwpe, b->position, d);
     add_contribution(wte, dwte);
     add_contribution(wpe, dwpe);
     arena_free(&scratch);
@@ -87,7 +92,8 @@ static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     embedding_gradients(l, b, dy);
 }
 
-const LayerKind layer_embedding = { "embedding", embedding_forward, embedding_backward, NULL, NULL };
+const LayerKind layer_embedding = { .name = "embedding", .output = hidden_shape, .forward = embedding_forward,
+                                    .backward = embedding_backward };
 
 // ---------------------------------------------------------------- attention, over the heads that are mine
 
@@ -98,16 +104,19 @@ static Tensor heads_of(const Layer *l, Tensor qkv, int which) {        // q, k o
 static real score_scale(const Layer *l) {
     return (real)(1 / __builtin_sqrt((double)(l->config->width / l->config->heads)));
 }
+static HeadsPlace heads_place(const Layer *l, const Batch *b) {        // every query, every key
+    return (HeadsPlace){ b->B, range_size(l->heads), b->position, b->position };
+}
 static void dropped(const Layer *l, const Batch *b, Tensor y, Tensor x) {
     Dropout d = layer_dropout(l, b, SITE_ATTENTION);
-    op_dropout_heads(y, x, d.key, d.p, b->first_sequence, b->B, range_size(l->heads), l->heads.lo);
+    op_dropout_heads(y, x, d.key, d.p, b->first_sequence, l->heads.lo, heads_place(l, b));
 }
 
 void attention_probabilities(const Layer *l, const Batch *b, Saved *s) {
     size_t heads = range_size(l->heads);
     s->t[S_PROBS] = tensor_new(&s->attention, b->B * heads * b->T, b->T);          // [B*H/tp*T, T]
     op_heads_scores(s->t[S_PROBS], heads_of(l, s->t[S_QKV], 0), heads_of(l, s->t[S_QKV], 1), b->B, heads);
-    op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], score_scale(l));
+    op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], score_scale(l), heads_place(l, b));
     s->t[S_DROPPED] = s->t[S_PROBS];                                               // without dropout they are one
     if (layer_dropout(l, b, SITE_ATTENTION).p == 0) return;
     s->t[S_DROPPED] = tensor_new(&s->attention, b->B * heads * b->T, b->T);
@@ -127,7 +136,7 @@ void attention_backward(const Layer *l, const Batch *b, Tensor dqkv, Tensor dmix
     op_heads_mix_t(heads_of(l, dqkv, 2), s->t[S_DROPPED], dmix, b->B, heads);      // dV = P^T dO
     op_heads_scores(dp, dmix, v, b->B, heads);                                     // dP = dO V^T
     dropped(l, b, dp, dp);
-    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(l));             // dS
+    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(l), heads_place(l, b));      // dS
     op_heads_mix(heads_of(l, dqkv, 0), dp, k, b->B, heads);                        // dQ = dS K
     op_heads_mix_t(heads_of(l, dqkv, 1), dp, q, b->B, heads);                      // dK = dS^T Q
     arena_free(&scratch);
@@ -199,41 +208,71 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 void block_shed(Saved *s) { arena_free(&s->attention); }
 void block_rebuild(Layer *l, const Batch *b, Saved *s) { attention_probabilities(l, b, s); }
 
-const LayerKind layer_block = { "block", block_forward, block_backward, block_shed, block_rebuild };
+const LayerKind layer_block = { .name = "block", .output = hidden_shape, .forward = block_forward,
+                                .backward = block_backward, .shed = block_shed, .rebuild = block_rebuild };
 
-// ---------------------------------------------------------------- head: last norm, logits = norm(x) wte^T, losses
+// ---------------------------------------------------------------- head: logits = norm(x) wte^T
 
 static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    (void)b;
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
-    size_t M = b->B * b->T;
-    Arena scratch = arena(MEM_WORKSPACE);
-    Tensor max = tensor_new(&scratch, M, 1), picked = tensor_new(&scratch, M, 1);
-    saved_tensor(s, S_LN, M, l->config->width); saved_tensor(s, S_STATS, M, 2);
-    saved_tensor(s, S_LOGITS, M, range_size(l->vocab)); saved_tensor(s, S_SUM, M, 1);
-
+    saved_tensor(s, S_LN, x.rows, x.cols); saved_tensor(s, S_STATS, x.rows, 2);
     op_layer_norm(s->t[S_LN], s->t[S_STATS], x, p[0].w, p[1].w);
-    op_matmul_nt(s->t[S_LOGITS], s->t[S_LN], wte->w);
-    op_row_max(max, s->t[S_LOGITS]);
-    op_pick_target(picked, s->t[S_LOGITS], b->targets, l->vocab.lo);
-    op_exp_sum(s->t[S_SUM], s->t[S_LOGITS], max);
-    op_token_loss(y, picked, max, s->t[S_SUM], b->targets);
-    arena_free(&scratch);
+    op_matmul_nt(y, s->t[S_LN], wte->w);                                           // [B*T, V]
 }
 
 static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    (void)b;
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dnorm = tensor_new(&scratch, dx.rows, dx.cols);
-    Tensor dlogits = s->t[S_LOGITS];                                               // in place: logits are done with
-    op_cross_entropy_backward(dlogits, s->t[S_SUM], b->targets, dy, l->vocab.lo);
-    linear_gradients(wte, NULL, dlogits, s->t[S_LN]);                              // dwte[V,C] = dlogits^T norm(x)
-    op_matmul(dnorm, dlogits, wte->w);
+    linear_gradients(wte, NULL, dy, s->t[S_LN]);                                   // dwte[V,C] = dlogits^T norm(x)
+    op_matmul(dnorm, dy, wte->w);
     norm_gradients(&p[0], &p[1], x, s->t[S_STATS], dnorm);
     op_layer_norm_backward(dx, x, s->t[S_STATS], p[0].w, dnorm);
     arena_free(&scratch);
 }
 
-const LayerKind layer_head = { "head", head_forward, head_backward, NULL, NULL };
+const LayerKind layer_head = { .name = "head", .output = logits_shape, .input = hidden_shape, .forward = head_forward,
+                               .backward = head_backward };
+
+// ---------------------------------------------------------------- loss: -log softmax(logits)[target], of every token
+
+static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor max = tensor_new(&scratch, x.rows, 1), picked = tensor_new(&scratch, x.rows, 1);
+    saved_tensor(s, S_SUM, x.rows, 1);
+    op_row_max(max, x);
+    op_pick_target(picked, x, b->targets, l->vocab.lo);
+    op_exp_sum(s->t[S_SUM], x, max);                                               // x: exponentials from here on
+    op_token_loss(y, picked, max, s->t[S_SUM], b->targets);
+    arena_free(&scratch);
+}
+
+void loss_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    op_cross_entropy_backward(x, s->t[S_SUM], b->targets, dy, l->vocab.lo);
+    if (dx.data != x.data) tensor_copy(dx, x);
+}
+
+const LayerKind layer_loss = { .name = "loss", .output = token_shape, .input = logits_shape, .in_place = true,
+                               .forward = loss_forward, .backward = loss_backward };
+
+// ---------------------------------------------------------------- what every layer can be asked
+
+// The layer that says its shapes, and whether it works in place: a wrapper does not change that.
+static const Layer *shaped(const Layer *l) {
+    while (!l->kind->output) l = l->inner;
+    return l;
+}
+Shape layer_output(const Layer *l, const Batch *b) {
+    l = shaped(l);
+    return l->kind->output(l, b);
+}
+Shape layer_input(const Layer *l, const Batch *b) {
+    l = shaped(l);
+    return l->kind->input ? l->kind->input(l, b) : l->kind->output(l, b);
+}
+bool layer_in_place(const Layer *l) { return shaped(l)->kind->in_place; }
 
 Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
     Layer *inner = host_alloc(sizeof *inner);
@@ -254,7 +293,7 @@ ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x,
     f->layer = host_alloc(n * sizeof *f->layer);
     for (size_t i = 0; i < n; i++) {
         f->layer[i].arena = arena(MEM_ACTIVATIONS);
-        f->layer[i].y = i + 1 == n ? y : tensor_new(&f->layer[i].arena, b->B * b->T, layers[i].output_cols);
+        f->layer[i].y = i + 1 == n ? y : tensor_shaped(&f->layer[i].arena, layer_output(&layers[i], b));
         f->layer[i].saved = saved_new();
         layer_forward(&layers[i], b, x, f->layer[i].y, &f->layer[i].saved);
         x = f->layer[i].y;
@@ -269,7 +308,7 @@ void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, 
     for (size_t i = n; i-- > 0;) {
         Arena outgoing = arena(MEM_WORKSPACE);
         Tensor x = i ? f->layer[i - 1].y : f->x;
-        Tensor d = i ? tensor_new(&outgoing, x.rows, x.cols) : dx;
+        Tensor d = i == 0 ? dx : layer_in_place(&layers[i]) ? x : tensor_new(&outgoing, x.rows, x.cols);
         layer_backward(&layers[i], b, x, dy, d, &f->layer[i].saved);
         saved_free(&f->layer[i].saved);
         arena_free(&f->layer[i].arena);            // y of this layer: the layer above has read it
@@ -288,7 +327,7 @@ void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor
     for (size_t i = 0; i < n; i++) {
         Arena outgoing = arena(MEM_ACTIVATIONS);
         Saved saved = saved_new();
-        Tensor out = i + 1 == n ? y : tensor_new(&outgoing, b->B * b->T, layers[i].output_cols);
+        Tensor out = i + 1 == n ? y : tensor_shaped(&outgoing, layer_output(&layers[i], b));
         layer_forward(&layers[i], b, x, out, &saved);
         saved_free(&saved);
         arena_free(&incoming);

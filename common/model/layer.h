@@ -4,7 +4,9 @@
 // again before it steps inside.
 //
 // Shapes: B sequences, T positions, C width, H heads, V words. A layer maps x [B*T, C] to y [B*T, C]; the embedding has
-// no x (its input is the batch's tokens), and the head's y is [B*T, 1], one loss a token.
+// no x (its input is the batch's tokens), the head's y is [B*T, V], the logits, and the loss's [B*T, 1], one a token.
+// Where a rank holds a part of the rows or columns, its layers say which shape that is: who allocates between layers
+// asks layer_output().
 #ifndef LAYER_H
 #define LAYER_H
 #include "common/comm/comm.h"
@@ -19,8 +21,9 @@ typedef struct {
 
 // ---- What a layer may know of the world: one micro-batch. ----
 typedef struct {
-    size_t B, T;                                   // sequences, positions of each
+    size_t B, T;                                   // sequences, positions of each on this rank
     const int *tokens, *targets;                   // [B*T] each; a negative target is not counted
+    const int *position;                           // [B*T]: where each row stands in its whole sequence; ascending
     size_t first_sequence;                         // the global number of sequence 0: the key of its dropout
     uint64_t step;
     double token_weight;                           // 1 / counted tokens of the whole global batch: the head's dy
@@ -41,6 +44,10 @@ void saved_free(Saved *s);
 typedef struct Layer Layer;
 typedef struct {
     const char *name;
+    Shape (*output)(const Layer *l, const Batch *b);       // of y, on this rank; NULL: a wrapper, its inner layer's
+    Shape (*input)(const Layer *l, const Batch *b);        // of x; NULL: as the output, or the inner layer's
+    // dx takes x's memory, and forward may overwrite x: [B*T, V] is large. The layer before must not need its y then.
+    bool in_place;
     void (*forward)(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
     // dx is overwritten; empty for the embedding.
     void (*backward)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
@@ -50,8 +57,7 @@ typedef struct {
 struct Layer {
     const LayerKind *kind;
     const ModelConfig *config;
-    size_t number;                                 // 0 embedding, 1..L blocks, L+1 head: a coordinate of dropout
-    size_t output_cols;                            // y is [B*T, output_cols]
+    size_t number;                                 // 0 embedding, 1..L blocks, L+1 head, L+2 loss: a key of dropout
     Unit *units[2];                                // embedding: wte, wpe; block: its own; head: last norm, wte (tied)
     size_t n_units;
     Range heads, vocab;                            // which heads and words are mine; all of them in the unsplit layers
@@ -59,6 +65,10 @@ struct Layer {
     Layer *inner;                                  // the wrapped layer; NULL in plain layers
     void *technique;                               // what who wrapped it keeps, where comm is not enough
 };
+// What the layer's y and dy, and its x and dx, are on this rank. The embedding has no x.
+Shape layer_output(const Layer *l, const Batch *b);
+Shape layer_input(const Layer *l, const Batch *b);
+bool layer_in_place(const Layer *l);
 static inline void layer_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     l->kind->forward(l, b, x, y, s);
 }
@@ -70,16 +80,20 @@ static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy,
 Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm);
 
 // The unsplit layers: the reference of every split one.
-extern const LayerKind layer_embedding, layer_block, layer_head;
+extern const LayerKind layer_embedding, layer_block, layer_head, layer_loss;
 
 // Names of a block's parameters and of what it saves, for its twin in chapter 03.
 enum { LN1_GAIN, LN1_BIAS, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_GAIN, LN2_BIAS, FC_W, FC_B, OUT_W, OUT_B, BLOCK_PARAMS };
 enum { S_LN1, S_STATS1, S_QKV, S_PROBS, S_DROPPED, S_MIX, S_MIDDLE, S_LN2, S_STATS2, S_FC, S_ACT };    // block
-enum { S_LN, S_STATS, S_LOGITS, S_SUM };                                                       // head
+enum { S_LN, S_STATS };                                                                        // head
+enum { S_SUM };                                                                                // loss
 enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_MIDDLE, SITE_OUT };                                // a layer's dropout
 
 // ---- Pieces that both twins are made of. ----
-Dropout layer_dropout(const Layer *l, const Batch *b, int site);                 // for rows [B*T] and all columns
+Shape hidden_shape(const Layer *l, const Batch *b);                              // [B*T, C], whole on this rank
+Shape logits_shape(const Layer *l, const Batch *b);                              // [B*T, V], of my words
+Shape token_shape(const Layer *l, const Batch *b);                               // [B*T, 1]
+Dropout layer_dropout(const Layer *l, const Batch *b, int site);                 // of [B*T, C]; row0, col0: of a part
 void linear(Tensor y, Tensor x, const Param *w);                                 // y = x w
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy);               // adds to w.g and bias.g (or NULL)
 void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy);
@@ -89,6 +103,7 @@ void attention_backward(const Layer *l, const Batch *b, Tensor dqkv, Tensor dmix
 void block_shed(Saved *s);
 void block_rebuild(Layer *l, const Batch *b, Saved *s);
 void embedding_gradients(Layer *l, const Batch *b, Tensor dy);                   // wte and wpe
+void loss_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void saved_tensor(Saved *s, int name, size_t rows, size_t cols);
 
 // ---- The plain walk over a list of layers. ----

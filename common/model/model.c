@@ -83,9 +83,8 @@ Model *model_describe(const ModelConfig *c, Range layers) {
     for (size_t i = 0; i < m->n_layers; i++) {
         size_t n = layers.lo + i;
         Layer *l = &m->layers[i];
-        *l = (Layer){ .config = &m->config, .number = n, .output_cols = n == L + 1 ? 1 : c->width,
-                      .heads = {0, c->heads}, .vocab = {0, c->vocab} };
-        l->kind = n == 0 ? &layer_embedding : n == L + 1 ? &layer_head : &layer_block;
+        *l = (Layer){ .config = &m->config, .number = n, .heads = {0, c->heads}, .vocab = {0, c->vocab} };
+        l->kind = n == 0 ? &layer_embedding : n <= L ? &layer_block : n == L + 1 ? &layer_head : &layer_loss;
         Unit *u = &m->units[m->n_units];
         if (n == 0) {
             u[0] = unit_table(c, 0, "wte.weight", c->vocab);
@@ -93,10 +92,10 @@ Model *model_describe(const ModelConfig *c, Range layers) {
         } else if (n == L + 1) {
             u[0] = unit_last_norm(c);
             u[1] = unit_table(c, 0, "wte.weight", c->vocab);
-        } else {
+        } else if (n <= L) {
             u[0] = unit_block(c, n - 1);
         }
-        l->n_units = n == 0 || n == L + 1 ? 2 : 1;
+        l->n_units = n == 0 || n == L + 1 ? 2 : n <= L ? 1 : 0;
         for (size_t k = 0; k < l->n_units; k++) l->units[k] = &u[k];
         m->n_units += l->n_units;
     }
@@ -108,8 +107,9 @@ Model *model_describe(const ModelConfig *c, Range layers) {
 
 Unit *model_wte(Model *m) { return m->layers[0].number == 0 ? m->layers[0].units[0] : NULL; }
 Unit *model_wte_head(Model *m) {
-    Layer *l = &m->layers[m->n_layers - 1];
-    return l->number == m->config.layers + 1 ? l->units[1] : NULL;
+    for (size_t i = 0; i < m->n_layers; i++)
+        if (m->layers[i].number == m->config.layers + 1) return m->layers[i].units[1];
+    return NULL;
 }
 Unit *model_unit(Model *m, const char *first_param) {
     for (size_t i = 0; i < m->n_units; i++)
@@ -188,8 +188,8 @@ void model_zero_gradients(Model *m) {
 
 double model_forward_backward(Model *m, const Batch *b) {
     Arena outside = arena(MEM_WORKSPACE);
-    size_t M = b->B * b->T;
-    Tensor y = tensor_new(&outside, M, 1), dy = tensor_new(&outside, M, 1), none = {0};
+    Shape losses = layer_output(&m->layers[m->n_layers - 1], b);
+    Tensor y = tensor_shaped(&outside, losses), dy = tensor_shaped(&outside, losses), none = {0};
     ActivationStash *f = walk_forward(m->layers, m->n_layers, b, none, y);
     double loss = tensor_sum(y);
     tensor_fill(dy, (real)b->token_weight);
@@ -200,7 +200,7 @@ double model_forward_backward(Model *m, const Batch *b) {
 
 double model_loss(Model *m, const Batch *b) {
     Arena outside = arena(MEM_WORKSPACE);
-    Tensor y = tensor_new(&outside, b->B * b->T, 1), none = {0};
+    Tensor y = tensor_shaped(&outside, layer_output(&m->layers[m->n_layers - 1], b)), none = {0};
     walk_forward_only(m->layers, m->n_layers, b, none, y);
     double loss = tensor_sum(y);
     arena_free(&outside);

@@ -13,7 +13,7 @@
 
 typedef struct Model {
     ModelConfig config;
-    Layer *layers;                                 // embedding, L blocks, head; or some neighbours of that list
+    Layer *layers;                                 // embedding, L blocks, head, loss; or some neighbours of these
     size_t n_layers;
     Unit *units;                                   // in model order: wte, wpe, h.0, ..., ln_f, the head's use of wte
     size_t n_units;
@@ -23,8 +23,8 @@ typedef struct Model {
     Arena parameters, gradients, optimizer, buffers;
 } Model;
 
-// The whole list is layers [0, L+2): the embedding, L blocks, the head.
-static inline Range model_layers(const ModelConfig *c) { return (Range){0, c->layers + 2}; }
+// The whole list is layers [0, L+3): the embedding, L blocks, the head, the loss. Without the last, y is the logits.
+static inline Range model_layers(const ModelConfig *c) { return (Range){0, c->layers + 3}; }
 void config_require(const ModelConfig *c);         // usage_error() for sizes no model can have
 size_t config_parameters(const ModelConfig *c);    // of the whole model, tied once: V*C + T*C + L*(12*C*C + 13*C) + 2*C
 size_t config_tensors(const ModelConfig *c);       // 2 + 12 L + 2
