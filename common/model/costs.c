@@ -133,14 +133,15 @@ Work work_model(const ModelConfig *c, size_t B) {
 double ring_bytes(size_t passes, size_t n, size_t count, size_t size) {
     return (double)(passes * (n - 1) * ceil_div(count, n) * size);               // n - 1 chunks in a pass
 }
-static double time_of(size_t messages, double bytes) {
-    ClockLink link = clock_config()->link;
+static double time_of(bool one_node, size_t messages, double bytes) {
+    ClockLink link = one_node ? clock_config()->link : clock_config()->between;
     return link.beta == 0 ? 0 : round((double)messages * link.alpha * 1e12 + bytes * 1e12 / link.beta);
 }
 double ring_time(size_t passes, size_t n, size_t count, size_t size) {
-    return time_of(passes * (n - 1), ring_bytes(passes, n, count, size));
+    bool one_node = clock_config()->node == 0 || n <= clock_config()->node;
+    return time_of(one_node, passes * (n - 1), ring_bytes(passes, n, count, size));
 }
-double send_time(size_t bytes) { return time_of(1, (double)bytes); }
+double send_time(size_t bytes) { return time_of(true, 1, (double)bytes); }
 
 size_t message_elements(const CutSizes *z, size_t B) { return B * z->T * z->C; }
 
