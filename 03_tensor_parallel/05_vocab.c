@@ -58,8 +58,10 @@ static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     (void)x; (void)dx; (void)s;
     embedding_gradients(l, b, dy);                                 // dy is whole: a rank takes its words' rows
 }
-const LayerKind tensor_parallel_embedding = { "tensor-parallel embedding", embedding_forward, embedding_backward,
-                                              NULL, NULL };
+const LayerKind tensor_parallel_embedding = {
+    .name = "tensor-parallel embedding", .forward = embedding_forward, .backward = embedding_backward,
+    .backward_inputs = embedding_backward_inputs, .backward_weights = embedding_backward_weights,
+};
 
 static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
@@ -80,7 +82,9 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     op_layer_norm_backward(dx, x, s->t[S_STATS], p[0].w, dnorm);
     arena_free(&scratch);
 }
-const LayerKind tensor_parallel_head = { "tensor-parallel head", head_forward, head_backward, NULL, NULL };
+const LayerKind tensor_parallel_head = {
+    .name = "tensor-parallel head", .forward = head_forward, .backward = head_backward,
+};
 
 // ================================ the experiment ================================
 

@@ -70,7 +70,10 @@ static void rebuild(Layer *l, const Batch *b, Saved *s) {                  // fo
     tensor_parallel_probabilities(&heads, s);
 }
 
-const LayerKind tensor_parallel_block = { "tensor-parallel block", block_forward, block_backward, block_shed, rebuild };
+const LayerKind tensor_parallel_block = {
+    .name = "tensor-parallel block", .forward = block_forward, .backward = block_backward, .shed = block_shed,
+    .rebuild = rebuild,
+};
 
 // ---------------------------------------------------------------- who holds what: the cut of a model's description
 

@@ -105,11 +105,17 @@ Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p
 }
 
 PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
-    PipelineStage s = { .m = m, .batch = batch, .first = pp->rank == 0, .last = pp->rank + 1 == pp->size,
-                        .before = pp->rank - 1, .next = pp->rank + 1 };
-    s.micro = host_alloc(micro_batches * sizeof *s.micro);
-    for (size_t k = 0; k < micro_batches; k++)
-        s.micro[k] = (PipelineBatch){ .rows = batch[k].B * batch[k].T, .input = arena(MEM_COMMUNICATION) };
+    size_t p = pp->size, i = pp->rank, v = model_chunks(m);            // v: 1, unless a stage has layers of several places
+    PipelineStage s = { .m = m, .micro_batches = micro_batches, .first = i == 0, .last = i + 1 == p,
+                        .before = (i + p - 1) % p, .next = (i + 1) % p };
+    s.micro = host_alloc(v * micro_batches * sizeof *s.micro);
+    for (size_t n = 0; n < v * micro_batches; n++) {
+        const Batch *b = &batch[n % micro_batches];
+        size_t chunk = n / micro_batches;
+        s.micro[n] = (PipelineBatch){ .batch = b, .rows = b->B * b->T, .layers = model_chunk(m, chunk),
+                                      .head = s.last && chunk + 1 == v, .input = arena(MEM_COMMUNICATION),
+                                      .gradient = arena(MEM_WORKSPACE) };
+    }
     comm_connect(pp, COMM_NEIGHBOURS);
     return s;
 }
@@ -118,9 +124,9 @@ void pipeline_forward(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     Arena losses = arena(MEM_WORKSPACE);
     arena_rebook(&b->input, MEM_ACTIVATIONS);              // x was a message and is now kept for the backward
-    Tensor y = s->last ? tensor_new(&losses, b->rows, 1) : b->y;       // the head's output is a loss per token
-    b->kept = walk_forward(s->m->layers, s->m->n_layers, &s->batch[k], b->x, y);
-    if (s->last) s->result.loss += tensor_sum(y);
+    Tensor y = b->head ? tensor_new(&losses, b->rows, 1) : b->y;       // the head's output is a loss per token
+    b->kept = walk_forward(s->m->layers + b->layers.lo, range_size(b->layers), b->batch, b->x, y);
+    if (b->head) s->result.loss += tensor_sum(y);
     arena_free(&losses);
     if (++s->in_flight > s->result.in_flight) s->result.in_flight = s->in_flight;
 }
@@ -128,9 +134,22 @@ void pipeline_forward(PipelineStage *s, size_t k) {
 void pipeline_backward(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     Arena losses = arena(MEM_WORKSPACE);
-    if (s->last) tensor_fill(b->dy = tensor_new(&losses, b->rows, 1), (real)s->batch[k].token_weight);
-    walk_backward(s->m->layers, s->m->n_layers, &s->batch[k], b->kept, b->dy, b->dx);
+    if (b->head) tensor_fill(b->dy = tensor_new(&losses, b->rows, 1), (real)b->batch->token_weight);
+    walk_backward(s->m->layers + b->layers.lo, range_size(b->layers), b->batch, b->kept, b->dy, b->dx);
     arena_free(&losses);
+    arena_free(&b->input);                                 // x
+    s->in_flight--;
+}
+void pipeline_backward_inputs(PipelineStage *s, size_t k) {
+    PipelineBatch *b = &s->micro[k];
+    Arena losses = arena(MEM_WORKSPACE);
+    if (b->head) tensor_fill(b->dy = tensor_new(&losses, b->rows, 1), (real)b->batch->token_weight);
+    walk_backward_inputs(s->m->layers + b->layers.lo, range_size(b->layers), b->batch, b->kept, b->dy, b->dx);
+    arena_free(&losses);
+}
+void pipeline_backward_weights(PipelineStage *s, size_t k) {
+    PipelineBatch *b = &s->micro[k];
+    walk_backward_weights(s->m->layers + b->layers.lo, range_size(b->layers), b->batch, b->kept);
     arena_free(&b->input);                                 // x
     s->in_flight--;
 }
@@ -140,19 +159,25 @@ PipelineResult pipeline_end(PipelineStage *s) {
     return s->result;
 }
 
-// Evaluation: the first half of pipeline_naive's loop, for one micro-batch of which nothing is kept.
+// Evaluation: the first half of pipeline_naive's loop, for one micro-batch of which nothing is kept. Chunk after chunk,
+// where a stage has several: the last stage's output goes on to the first stage. (One stage alone has all chunks in a
+// row: they are one.)
 double pipeline_loss(Comm *pp, Model *m, const Batch *b) {
-    bool first = pp->rank == 0, last = pp->rank + 1 == pp->size;
-    size_t M = b->B * b->T, C = m->config.width;
-    Arena input = arena(MEM_ACTIVATIONS), output = arena(last ? MEM_WORKSPACE : MEM_COMMUNICATION);
-    Tensor x = {0}, y = tensor_new(&output, M, last ? 1 : C);
+    size_t p = pp->size, i = pp->rank, v = p == 1 ? 1 : model_chunks(m), M = b->B * b->T, C = m->config.width;
+    double loss = 0;
     comm_connect(pp, COMM_NEIGHBOURS);
-    if (!first) comm_recv(pp, x = tensor_new(&input, M, C), pp->rank - 1);                 // B*T*C elements
-    walk_forward_only(m->layers, m->n_layers, b, x, y);
-    arena_free(&input);
-    double loss = last ? tensor_sum(y) : 0;
-    if (!last) comm_send(pp, y, pp->rank + 1);             // B*T*C elements; returns when they are received
-    arena_free(&output);
+    for (size_t chunk = 0; chunk < v; chunk++) {
+        bool first = i == 0 && chunk == 0, last = i + 1 == p && chunk + 1 == v;
+        Range layers = p == 1 ? (Range){0, m->n_layers} : model_chunk(m, chunk);
+        Arena input = arena(MEM_ACTIVATIONS), output = arena(last ? MEM_WORKSPACE : MEM_COMMUNICATION);
+        Tensor x = {0}, y = tensor_new(&output, M, last ? 1 : C);
+        if (!first) comm_recv(pp, x = tensor_new(&input, M, C), (i + p - 1) % p);          // B*T*C elements
+        walk_forward_only(m->layers + layers.lo, range_size(layers), b, x, y);
+        arena_free(&input);
+        if (last) loss = tensor_sum(y);
+        else comm_send(pp, y, (i + 1) % p);                // B*T*C elements; returns when they are received
+        arena_free(&output);
+    }
     return loss;
 }
 

@@ -72,7 +72,9 @@ void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
 static void forward_as_it_is(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     layer_forward(l->inner, b, x, y, s);
 }
-static const LayerKind zero2_layer = { "ZeRO-2 layer", forward_as_it_is, zero2_backward_and_reduce, NULL, NULL };
+static const LayerKind zero2_layer = {
+    .name = "ZeRO-2 layer", .forward = forward_as_it_is, .backward = zero2_backward_and_reduce,
+};
 
 // ---------------------------------------------------------------- the model
 

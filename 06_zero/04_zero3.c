@@ -61,7 +61,9 @@ static void gather_and_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, T
     drop(l, &in_flight);
     // END
 }
-static const LayerKind zero3_layer = { "ZeRO-3 layer", gather_and_forward, gather_and_backward, NULL, NULL };
+static const LayerKind zero3_layer = {
+    .name = "ZeRO-3 layer", .forward = gather_and_forward, .backward = gather_and_backward,
+};
 
 // ---------------------------------------------------------------- the model
 

@@ -122,7 +122,9 @@ static void prefetch_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Ten
     start_reduction(p, gradient);
     // END
 }
-static const LayerKind prefetch_layer = { "ZeRO-3 layer, prefetch", prefetch_forward, prefetch_backward, NULL, NULL };
+static const LayerKind prefetch_layer = {
+    .name = "ZeRO-3 layer, prefetch", .forward = prefetch_forward, .backward = prefetch_backward,
+};
 
 // ---------------------------------------------------------------- the model
 

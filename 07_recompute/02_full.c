@@ -50,7 +50,7 @@ static void full_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     layer_backward(l->inner, b, x, dy, dx, s);
     // END
 }
-const LayerKind recompute_full = { "recomputed", full_forward, full_backward, NULL, NULL };
+const LayerKind recompute_full = { .name = "recomputed", .forward = full_forward, .backward = full_backward };
 
 // ---------------------------------------------------------------- all blocks of a model
 
@@ -94,7 +94,7 @@ static void stage_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     arena_free(&scratch);
     walk_backward(m->layers, m->n_layers, b, f, dy, dx);
 }
-static const LayerKind recomputed_stage = { "recomputed stage", stage_forward, stage_backward, NULL, NULL };
+static const LayerKind recomputed_stage = { .name = "recomputed stage", .forward = stage_forward, .backward = stage_backward };
 
 // What the executor walks in place of m: a list of this one layer.
 static Model one_layer(Model *m, Stage *stage) {

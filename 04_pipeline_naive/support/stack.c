@@ -15,7 +15,7 @@ static void source_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *
 static void source_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)l; (void)b; (void)x; (void)dy; (void)dx; (void)s;
 }
-static const LayerKind source = { "source", source_forward, source_backward, NULL, NULL };
+static const LayerKind source = { .name = "source", .forward = source_forward, .backward = source_backward };
 
 static void sink_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)l; (void)b; (void)s;
@@ -26,7 +26,7 @@ static void sink_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     tensor_fill(dx, 0);
     tensor_copy(tensor_col_range(dx, 0, 1), dy);
 }
-static const LayerKind sink = { "sink", sink_forward, sink_backward, NULL, NULL };
+static const LayerKind sink = { .name = "sink", .forward = sink_forward, .backward = sink_backward };
 
 // ---------------------------------------------------------------- the stack
 

@@ -18,7 +18,10 @@ static void counted_rebuild(Layer *l, const Batch *b, Saved *s) {
     counts_of(l)->rebuilds++;
     l->inner->kind->rebuild(l->inner, b, s);
 }
-static const LayerKind counted = { "counted block", counted_forward, counted_backward, block_shed, counted_rebuild };
+static const LayerKind counted = {
+    .name = "counted block", .forward = counted_forward, .backward = counted_backward, .shed = block_shed,
+    .rebuild = counted_rebuild,
+};
 
 void counted_wrap_blocks(Model *m, Counts *counts) {
     for (size_t i = 0; i < m->n_layers; i++) {

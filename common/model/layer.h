@@ -43,6 +43,7 @@ typedef struct {
     size_t offset;                                 // of its first local element in its unit
     Tensor w, g;                                   // my part [local rows, local cols]; data NULL while absent
     bool gradient_empty;                                    // nothing was added to g since it was zeroed
+    struct Saved *deferred;                        // where contributions to g wait for backward of weights; or NULL
 } Param;
 size_t param_local_rows(const Param *p);
 size_t param_local_cols(const Param *p);
@@ -69,10 +70,15 @@ void unit_zero_gradients(Unit *u);                 // marks every gradient fresh
 void unit_initialize(Unit *u, Tensor w, Range range, uint64_t seed);   // w [1, range]: these elements' initial values
 
 // ---- What forward keeps for backward: one object per layer and micro-batch. ----
-enum { SAVED_TENSORS = 12 };
-typedef struct {
+enum { SAVED_TENSORS = 12, SAVED_GRADIENTS = 8 };
+// What backward of inputs leaves to backward of weights: the arguments of linear_gradients or, with stats, norm_gradients.
+typedef struct { Param *w, *bias; Tensor x, stats, dy; bool norm; } WeightGradient;
+typedef struct Saved {
     Tensor t[SAVED_TENSORS];                       // each kind of layer names its own
     Arena arena, attention;                        // attention: the [T, T] items, which selective recomputation sheds
+    WeightGradient deferred[SAVED_GRADIENTS];      // [n_deferred], between the two halves of a backward
+    size_t n_deferred;
+    Tensor input;                                  // the layer's x, which its walker keeps
 } Saved;
 Saved saved_new(void);
 void saved_free(Saved *s);
@@ -86,11 +92,19 @@ typedef struct {
     void (*backward)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*shed)(Saved *s);                        // drops what rebuild can compute again; NULL: nothing
     void (*rebuild)(Layer *l, const Batch *b, Saved *s);
+    // backward in two halves, in this order. NULL: see layer_backward_inputs. A wrapper that does more in backward than
+    // its inner layer must have its own.
+    void (*backward_inputs)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
+    void (*backward_weights)(Layer *l, const Batch *b, Tensor x, Saved *s);
+    // The walk calls it before the layer in front of l computes, forward or backward: time to fetch what l needs. NULL:
+    // nothing.
+    void (*prepare)(Layer *l, bool backward);
 } LayerKind;
 struct Layer {
     const LayerKind *kind;
     const ModelConfig *config;
     size_t number;                                 // 0 embedding, 1..L blocks, L+1 head: a coordinate of dropout
+    size_t chunk;                                  // which of its rank's parts of the model it is in: see model.h
     size_t output_cols;                            // y is [B*T, output_cols]
     Unit *units[2];                                // embedding: wte, wpe; block: its own; head: last norm, wte (tied)
     size_t n_units;
@@ -105,6 +119,12 @@ static inline void layer_forward(Layer *l, const Batch *b, Tensor x, Tensor y, S
 static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     l->kind->backward(l, b, x, dy, dx, s);
 }
+// The two halves of backward (Qi et al. 2023, zero bubble pipelines): dx first, which the stage before waits for; the
+// weights' gradients any time later. Same bits as backward. Any plain layer has them: in the first half linear_gradients
+// and norm_gradients put their arguments into s, and copy what does not live until the second one; the second half calls
+// them again.
+void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
+void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 
 // Puts a layer around l: l becomes `kind`, with `comm` to talk to and what l was as its inner layer. Returns that.
 Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm);
@@ -116,6 +136,7 @@ extern const LayerKind layer_embedding, layer_block, layer_head;
 enum { LN1_GAIN, LN1_BIAS, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_GAIN, LN2_BIAS, FC_W, FC_B, OUT_W, OUT_B, BLOCK_PARAMS };
 enum { S_LN1, S_STATS1, S_QKV, S_PROBS, S_DROPPED, S_MIX, S_MIDDLE, S_LN2, S_STATS2, S_FC, S_ACT };    // block
 enum { S_LN, S_STATS, S_LOGITS, S_SUM };                                                       // head
+enum { S_DY };                                     // embedding, between the halves of its backward
 enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_MIDDLE, SITE_OUT };                                // a layer's dropout
 
 // ---- Pieces that both twins are made of. ----
@@ -129,6 +150,8 @@ void attention_backward(const Layer *l, const Batch *b, Tensor dqkv, Tensor dmix
 void block_shed(Saved *s);
 void block_rebuild(Layer *l, const Batch *b, Saved *s);
 void embedding_gradients(Layer *l, const Batch *b, Tensor dy);                   // wte and wpe
+void embedding_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);     // keeps dy
+void embedding_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 void saved_tensor(Saved *s, int name, size_t rows, size_t cols);
 
 // ---- The plain walk over a list of layers. ----
@@ -144,6 +167,9 @@ ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x,
 // Frees every output and saved object as soon as its layer is done, and the flight. dx empty: the first layer is the
 // embedding.
 void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx);
+// The same in two halves; the second one frees.
+void walk_backward_inputs(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx);
+void walk_backward_weights(Layer *layers, size_t n, const Batch *b, ActivationStash *f);
 void activation_stash_free(ActivationStash *f);                       // without a backward
 // Where no backward comes: a layer's output lives until the next one has read it, nothing else is kept.
 void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y);

@@ -71,19 +71,24 @@ static Unit unit_block(const ModelConfig *c, size_t block) {
     return u;
 }
 
-Model *model_describe(const ModelConfig *c, Range layers) {
+Model *model_describe(const ModelConfig *c, Range layers) { return model_describe_chunks(c, &layers, 1); }
+
+Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n_chunks) {
     Model *m = host_alloc(sizeof *m);
     size_t L = c->layers;
     m->config = *c;
     m->parameters = arena(MEM_PARAMETERS); m->gradients = arena(MEM_GRADIENTS);
     m->optimizer = arena(MEM_OPTIMIZER);   m->buffers = arena(MEM_COMMUNICATION);
-    m->n_layers = range_size(layers);
+    for (size_t i = 0; i < n_chunks; i++) {
+        if (!range_size(chunks[i])) fault("model_describe_chunks(): chunk %zu has no layer", i);
+        m->n_layers += range_size(chunks[i]);
+    }
     m->layers = host_alloc(m->n_layers * sizeof(Layer));
     m->units = host_alloc((m->n_layers + 3) * sizeof(Unit));     // the embedding brings two, the head two
-    for (size_t i = 0; i < m->n_layers; i++) {
-        size_t n = layers.lo + i;
+    for (size_t i = 0, chunk = 0, n = chunks[0].lo; i < m->n_layers; i++, n++) {
+        if (n == chunks[chunk].hi) n = chunks[++chunk].lo;
         Layer *l = &m->layers[i];
-        *l = (Layer){ .config = &m->config, .number = n, .output_cols = n == L + 1 ? 1 : c->width,
+        *l = (Layer){ .config = &m->config, .number = n, .chunk = chunk, .output_cols = n == L + 1 ? 1 : c->width,
                       .heads = {0, c->heads}, .vocab = {0, c->vocab} };
         l->kind = n == 0 ? &layer_embedding : n == L + 1 ? &layer_head : &layer_block;
         Unit *u = &m->units[m->n_units];
@@ -104,6 +109,14 @@ Model *model_describe(const ModelConfig *c, Range layers) {
     if (first && last) { first->tied_use = last; last->tied_to = first; }        // same weights, two gradients
     else if (last) last->tied_copy = true;                                       // the other copy is on the first stage
     return m;
+}
+
+size_t model_chunks(const Model *m) { return m->layers[m->n_layers - 1].chunk + 1; }
+Range model_chunk(const Model *m, size_t chunk) {
+    Range r = {0, 0};
+    while (r.lo < m->n_layers && m->layers[r.lo].chunk < chunk) r.lo++;
+    for (r.hi = r.lo; r.hi < m->n_layers && m->layers[r.hi].chunk == chunk;) r.hi++;
+    return r;
 }
 
 Unit *model_wte(Model *m) { return m->layers[0].number == 0 ? m->layers[0].units[0] : NULL; }

@@ -13,7 +13,8 @@
 
 typedef struct Model {
     ModelConfig config;
-    Layer *layers;                                 // embedding, L blocks, head; or some neighbours of that list
+    Layer *layers;                                 // embedding, L blocks, head; or some neighbours of that list, or
+                                                   // several such chunks, one after another
     size_t n_layers;
     Unit *units;                                   // in model order: wte, wpe, h.0, ..., ln_f, the head's use of wte
     size_t n_units;
@@ -30,6 +31,10 @@ size_t config_parameters(const ModelConfig *c);    // of the whole model, tied o
 size_t config_tensors(const ModelConfig *c);       // 2 + 12 L + 2
 
 Model *model_describe(const ModelConfig *c, Range layers);
+// A rank's chunks of the list, in model order (interleaved pipelines; Narayanan et al. 2021, section 2.2).
+Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n);
+size_t model_chunks(const Model *m);               // 1 in all other models
+Range model_chunk(const Model *m, size_t chunk);   // of m->layers
 void model_allocate(Model *m);                     // weights (initialised) and gradients, replicated
 void model_free(Model *m);
 // Places parameters in their units, and counts: called by the allocators, after every change to the description.
