@@ -1,8 +1,7 @@
-// executor.c: the rule of all schedules, and what runs any of them. See pipeline.h. Messages are those of the lessons' own
-// loops; nobody waits for a message longer than needed.
+// executor.c: the rule of all schedules, and what runs any of them. See pipeline.h.
 #include "04_pipeline_naive/pipeline.h"
 
-// ---------------------------------------------------------------- the rule: what an op needs, and where its result goes
+// ---------------------------------------------------------------- the rule: what an op needs, and what takes its result
 
 // The same op of the part before (step -1) or behind (step 1), and the stage that has it.
 static StageOp neighbour(PipeOp op, size_t i, size_t p, int step) {
@@ -68,7 +67,7 @@ typedef struct {
     PipelineStage stage;
     size_t v;                                      // chunks
     Sends activations, gradients;                  // to the next stage, to the one before
-    Receives receive[2];                           // from the stage before, from the next one; of two stages one is both
+    Receives receive[2];                           // from the stage before, from the next one; one of two is both
 } Executor;
 
 static PipelineBatch *batch_of(Executor *e, PipeOp op) {

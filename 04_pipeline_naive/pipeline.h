@@ -1,6 +1,6 @@
 // pipeline.h: a model cut into stages of neighbouring layers, one rank each. 02_naive.c has the messages, the end of a
-// step and what a stage computes; 03_gpipe.c has schedules, which are lists of forwards and backwards; executor.c has the
-// rule of what each of them needs, and what runs any list. p stages, m micro-batches; stage i is rank i of pp.
+// step and what a stage computes; 03_gpipe.c has schedules, which are lists of forwards and backwards; executor.c has
+// the rule of what each of them needs, and what runs any list. p stages, m micro-batches; stage i is rank i of pp.
 #ifndef PIPELINE_H
 #define PIPELINE_H
 #include "common/lesson/training.h"
@@ -59,12 +59,13 @@ Comm *pipeline_tied_group(Comm *pp);
 // must have received the last micro-batch's activations. The sum of token losses on the last stage, 0 elsewhere.
 double pipeline_loss(Comm *pp, Model *m, const Batch *b);
 
-// ---------------------------------------------------------------- schedules: 03_gpipe.c, and their executor: executor.c
+// ---------------------------------------------------------------- 03_gpipe.c: schedules; executor.c: what runs them
 
 // What a stage does with a micro-batch. BACKWARD is BACKWARD_INPUTS and BACKWARD_WEIGHTS in one.
 typedef enum { FORWARD, BACKWARD, BACKWARD_INPUTS, BACKWARD_WEIGHTS, UPDATE } PipeWhat;
 // A stage may hold several chunks of the model: chunk c on stage i of p is part c*p + i of all v*p parts, as in
-// interleaved 1F1B (Narayanan et al. 2021, section 2.2). version: of the weights that it reads. Both are 0 in most lists.
+// interleaved 1F1B (Narayanan et al. 2021, section 2.2). version: of the weights that it reads. Both are 0 in most
+// lists.
 typedef struct { PipeWhat what; size_t micro_batch, chunk, version; } PipeOp;
 typedef struct { size_t stage; PipeOp op; } StageOp;
 // The rule of every pipeline: which op, on which stage, must be done before this op of stage i of p, with v chunks on

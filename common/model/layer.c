@@ -109,7 +109,7 @@ static void defer(Saved *s, WeightGradient g) {
 
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy) {
     if (w->deferred) {                             // only the first half of a backward is wanted now
-        defer(w->deferred, (WeightGradient){ .w = w, .bias = bias, .x = x, .dy = dy });
+        defer(w->deferred, (WeightGradient){ w, bias, x, {0}, dy, .norm = false });
         return;
     }
     Arena scratch = arena(MEM_WORKSPACE);
@@ -126,7 +126,7 @@ void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy) {
 
 void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy) {
     if (gain->deferred) {
-        defer(gain->deferred, (WeightGradient){ .w = gain, .bias = bias, .x = x, .stats = stats, .dy = dy, .norm = true });
+        defer(gain->deferred, (WeightGradient){ gain, bias, x, stats, dy, .norm = true });
         return;
     }
     Arena scratch = arena(MEM_WORKSPACE);

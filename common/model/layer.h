@@ -71,7 +71,7 @@ void unit_initialize(Unit *u, Tensor w, Range range, uint64_t seed);   // w [1, 
 
 // ---- What forward keeps for backward: one object per layer and micro-batch. ----
 enum { SAVED_TENSORS = 12, SAVED_GRADIENTS = 8 };
-// What backward of inputs leaves to backward of weights: the arguments of linear_gradients or, with stats, norm_gradients.
+// What backward of inputs leaves to backward of weights: the arguments of linear_gradients, or of norm_gradients.
 typedef struct { Param *w, *bias; Tensor x, stats, dy; bool norm; } WeightGradient;
 typedef struct Saved {
     Tensor t[SAVED_TENSORS];                       // each kind of layer names its own
@@ -120,9 +120,9 @@ static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy,
     l->kind->backward(l, b, x, dy, dx, s);
 }
 // The two halves of backward (Qi et al. 2023, zero bubble pipelines): dx first, which the stage before waits for; the
-// weights' gradients any time later. Same bits as backward. Any plain layer has them: in the first half linear_gradients
-// and norm_gradients put their arguments into s, and copy what does not live until the second one; the second half calls
-// them again.
+// weights' gradients any time later. Same bits as backward. Any plain layer has them: in the first half
+// linear_gradients and norm_gradients put their arguments into s, and copy what does not live until the second one; the
+// second half calls them again.
 void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 
