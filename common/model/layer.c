@@ -156,13 +156,23 @@ void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 }
 
 void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
-    if (l->kind->backward_weights) l->kind->backward_weights(l, b, x, s);
+    if (l->kind->backward_weights) {
+        l->kind->backward_weights(l, b, x, s);
+        return;
+    }
     for (size_t i = 0; i < s->n_deferred; i++) {
         const WeightGradient *g = &s->deferred[i];
         if (g->norm) norm_gradients(g->w, g->bias, g->x, g->stats, g->dy);
         else linear_gradients(g->w, g->bias, g->x, g->dy);
     }
     s->n_deferred = 0;
+}
+
+void layer_inner_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    layer_backward_inputs(l->inner, b, x, dy, dx, s);
+}
+void layer_inner_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
+    layer_backward_weights(l->inner, b, x, s);
 }
 
 // ---------------------------------------------------------------- embedding: y = dropout(wte[token] + wpe[position])
@@ -361,14 +371,17 @@ Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
     l->kind = kind;
     l->comm = comm;
     l->inner = inner;
+    l->n_inner = 1;
+    l->technique = NULL;
     return inner;
 }
 
 // ---------------------------------------------------------------- the plain walk
 
-// Layer i of n, if there is one, and whatever is inside of it. (i - 1 of 0 is none.)
+// Layer i of n, if there is one, and what is inside of it. (i - 1 of 0 is none.) Several inner layers are a walk of
+// their own.
 static void prepare(Layer *layers, size_t n, size_t i, bool backward) {
-    for (Layer *l = i < n ? &layers[i] : NULL; l; l = l->inner)
+    for (Layer *l = i < n ? &layers[i] : NULL; l; l = l->n_inner == 1 ? l->inner : NULL)
         if (l->kind->prepare) l->kind->prepare(l, backward);
 }
 

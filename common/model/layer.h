@@ -79,6 +79,7 @@ typedef struct Saved {
     WeightGradient deferred[SAVED_GRADIENTS];      // [n_deferred], between the two halves of a backward
     size_t n_deferred;
     Tensor input;                                  // the layer's x, which its walker keeps
+    struct ActivationStash *inner;                 // of a layer around several, between the halves of its backward
 } Saved;
 Saved saved_new(void);
 void saved_free(Saved *s);
@@ -106,11 +107,12 @@ struct Layer {
     size_t number;                                 // 0 embedding, 1..L blocks, L+1 head: a coordinate of dropout
     size_t chunk;                                  // which of its rank's parts of the model it is in: see model.h
     size_t output_cols;                            // y is [B*T, output_cols]
-    Unit *units[2];                                // embedding: wte, wpe; block: its own; head: last norm, wte (tied)
+    Unit **units;                                  // embedding: wte, wpe; block: its own; head: last norm, wte (tied)
     size_t n_units;
     Range heads, vocab;                            // which heads and words are mine; all of them in the unsplit layers
     Comm *comm;                                    // whom this layer talks to; NULL in the unsplit layers
-    Layer *inner;                                  // the wrapped layer; NULL in plain layers
+    Layer *inner;                                  // the wrapped layer, or several neighbours; NULL in plain layers
+    size_t n_inner;
     void *technique;                               // what who wrapped it keeps, where comm is not enough
 };
 static inline void layer_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
@@ -125,9 +127,12 @@ static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy,
 // second half calls them again.
 void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
+// For wrappers that add nothing to them: those of the inner layer.
+void layer_inner_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
+void layer_inner_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 
 // Puts a layer around l: l becomes `kind`, with `comm` to talk to and what l was as its inner layer. Returns that.
-Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm);
+Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm);            // around several: model_wrap_range
 
 // The unsplit layers: the reference of every split one.
 extern const LayerKind layer_embedding, layer_block, layer_head;
@@ -156,7 +161,7 @@ void saved_tensor(Saved *s, int name, size_t rows, size_t cols);
 
 // ---- The plain walk over a list of layers. ----
 // What one micro-batch keeps on one stage between its forward and its backward.
-typedef struct {
+typedef struct ActivationStash {
     size_t n;
     Tensor x;                                      // input of the first layer; owned by who called
     struct { Tensor y; Arena arena; Saved saved; } *layer;   // y of every layer but the last, which is the caller's

@@ -85,6 +85,7 @@ Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n
     }
     m->layers = host_alloc(m->n_layers * sizeof(Layer));
     m->units = host_alloc((m->n_layers + 3) * sizeof(Unit));     // the embedding brings two, the head two
+    m->units_of_layers = host_alloc((m->n_layers + 3) * sizeof *m->units_of_layers);
     for (size_t i = 0, chunk = 0, n = chunks[0].lo; i < m->n_layers; i++, n++) {
         if (n == chunks[chunk].hi) n = chunks[++chunk].lo;
         Layer *l = &m->layers[i];
@@ -102,6 +103,7 @@ Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n
             u[0] = unit_block(c, n - 1);
         }
         l->n_units = n == 0 || n == L + 1 ? 2 : 1;
+        l->units = &m->units_of_layers[m->n_units];
         for (size_t k = 0; k < l->n_units; k++) l->units[k] = &u[k];
         m->n_units += l->n_units;
     }
@@ -119,10 +121,26 @@ Range model_chunk(const Model *m, size_t chunk) {
     return r;
 }
 
-Unit *model_wte(Model *m) { return m->layers[0].number == 0 ? m->layers[0].units[0] : NULL; }
+Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Comm *comm) {
+    if (n == 0 || lo + n > m->n_layers || m->layers[lo].chunk != m->layers[lo + n - 1].chunk)
+        fault("%s around layers %zu to %zu of %zu: they must be neighbours in one chunk", kind->name, lo, lo + n - 1,
+              m->n_layers);
+    Layer *l = &m->layers[lo], *inner = host_alloc(n * sizeof *inner);
+    memcpy(inner, l, n * sizeof *inner);
+    *l = (Layer){ .kind = kind, .config = &m->config, .number = l->number, .chunk = l->chunk,
+                  .output_cols = inner[n - 1].output_cols, .units = inner[0].units, .heads = inner[0].heads,
+                  .vocab = inner[0].vocab, .comm = comm, .inner = inner, .n_inner = n };
+    for (size_t i = 0; i < n; i++) l->n_units += inner[i].n_units;               // of neighbours: one after another
+    memmove(l + 1, l + n, (m->n_layers - lo - n) * sizeof *l);
+    m->n_layers -= n - 1;
+    return l;
+}
+
+// wte is the first unit of all, and the head's use of it the last one.
+Unit *model_wte(Model *m) { return m->units[0].params[0].number == 0 ? &m->units[0] : NULL; }
 Unit *model_wte_head(Model *m) {
-    Layer *l = &m->layers[m->n_layers - 1];
-    return l->number == m->config.layers + 1 ? l->units[1] : NULL;
+    Unit *last = &m->units[m->n_units - 1];
+    return last->params[0].number == 0 && last->n_params == 1 ? last : NULL;
 }
 Unit *model_unit(Model *m, const char *first_param) {
     for (size_t i = 0; i < m->n_units; i++)
@@ -169,13 +187,17 @@ void model_allocate(Model *m) {
     model_zero_gradients(m);
 }
 
+static void free_inner(Layer *l) {
+    for (size_t i = 0; i < l->n_inner; i++) free_inner(&l->inner[i]);
+    free(l->inner);
+}
 void model_free(Model *m) {
     arena_free(&m->parameters); arena_free(&m->gradients);
     arena_free(&m->optimizer);  arena_free(&m->buffers);
     for (size_t i = 0; i < m->n_units; i++) free(m->units[i].params);
-    for (size_t i = 0; i < m->n_layers; i++)
-        for (Layer *l = m->layers[i].inner, *next; l; l = next) { next = l->inner; free(l); }
+    for (size_t i = 0; i < m->n_layers; i++) free_inner(&m->layers[i]);
     free(m->units);
+    free(m->units_of_layers);
     free(m->layers);
     free(m);
 }

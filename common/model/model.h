@@ -17,6 +17,7 @@ typedef struct Model {
                                                    // several such chunks, one after another
     size_t n_layers;
     Unit *units;                                   // in model order: wte, wpe, h.0, ..., ln_f, the head's use of wte
+    Unit **units_of_layers;                        // a pointer to each; Layer.units points into this list
     size_t n_units;
     Tensor w, g;                                   // [1, size]: all units but the tied use, one after another, where
                                                    // they are whole
@@ -31,6 +32,9 @@ size_t config_parameters(const ModelConfig *c);    // of the whole model, tied o
 size_t config_tensors(const ModelConfig *c);       // 2 + 12 L + 2
 
 Model *model_describe(const ModelConfig *c, Range layers);
+// Puts one layer around layers [lo, lo + n) of a described model: they become its inner layers, and the list has n - 1
+// layers less. Returns it.
+Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Comm *comm);
 // A rank's chunks of the list, in model order (interleaved pipelines; Narayanan et al. 2021, section 2.2).
 Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n);
 size_t model_chunks(const Model *m);               // 1 in all other models
