@@ -72,8 +72,22 @@ void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
 static void forward_as_it_is(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     layer_forward(l->inner, b, x, y, s);
 }
+// Where a backward comes in halves: dx needs no gradient; the gradients of weights are reduced as above.
+void zero2_backward_weights_and_reduce(Layer *l, const Batch *b, Tensor x, Saved *s) {
+    Arena in_flight = arena(MEM_COMMUNICATION);
+    for (size_t i = 0; i < l->n_units; i++)
+        if (!zero2_stays_whole(l->units[i])) zero2_allocate_gradient(l->units[i], &in_flight);
+    layer_backward_weights(l->inner, b, x, s);
+    for (size_t i = 0; i < l->n_units; i++) {
+        if (zero2_stays_whole(l->units[i])) continue;
+        reduce_gradient(l->units[i], l->comm);
+        unit_attach_gradients(l->units[i], (Tensor){0});
+    }
+    arena_free(&in_flight);
+}
 static const LayerKind zero2_layer = {
     .name = "ZeRO-2 layer", .forward = forward_as_it_is, .backward = zero2_backward_and_reduce,
+    .backward_inputs = layer_inner_backward_inputs, .backward_weights = zero2_backward_weights_and_reduce,
 };
 
 // ---------------------------------------------------------------- the model

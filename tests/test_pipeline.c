@@ -7,7 +7,10 @@
 // level: core
 // question: Does the executor run every schedule that the rule of pipelines allows?
 #include "04_pipeline_naive/support/timeline.h"
+#include "03_tensor_parallel/tensor_parallel.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
+#include "06_zero/zero.h"
+#include "07_recompute/recompute.h"
 #include "common/device/device.h"
 #include "tap.h"
 
@@ -192,6 +195,174 @@ static void run_case(Comm *world, void *which) {
     data_free(&d);
 }
 
+// ---------------------------------------------------------------- wrapped layers
+
+// Ways to change a described model, and to allocate it. `reduce`: what ends a step.
+typedef struct {
+    const char *name;
+    size_t ranks;
+    bool cut;
+    Recompute recompute;
+    size_t together;                               // so many neighbouring blocks are recomputed as one
+    size_t zero;
+} Wrapping;
+
+static void wrap(const Wrapping *w, Model *m, Comm *world) {
+    if (w->cut) tensor_parallel(m, world);
+    recompute(m, w->recompute);
+    for (size_t i = 1; w->together && i + 1 < m->n_layers; i++) {
+        size_t left = m->n_layers - 1 - i;
+        recompute_wrap_range(m, i, left < w->together ? left : w->together);
+    }
+    zero_allocate(m, world, w->zero);
+}
+
+// One step of two micro-batches. halves: the gradients of all weights come after both backwards of inputs.
+static double step_of(const Wrapping *w, Model *m, Comm *world, const Batch *batch, bool halves) {
+    ActivationStash *f[2];
+    double loss = 0;
+    zero_begin(m, world, w->zero);
+    for (size_t k = 0; k < 2; k++) {
+        Arena outside = arena(MEM_WORKSPACE);
+        Tensor y = tensor_new(&outside, batch[k].B * batch[k].T, 1), none = {0};
+        f[k] = walk_forward(m->layers, m->n_layers, &batch[k], none, y);
+        loss += tensor_sum(y);
+        tensor_fill(y, (real)batch[k].token_weight);
+        if (halves) walk_backward_inputs(m->layers, m->n_layers, &batch[k], f[k], y, none);
+        else walk_backward(m->layers, m->n_layers, &batch[k], f[k], y, none);
+        arena_free(&outside);
+    }
+    for (size_t k = 0; halves && k < 2; k++) walk_backward_weights(m->layers, m->n_layers, &batch[k], f[k]);
+    model_fold_tied(m);
+    if (w->zero || !w->cut) zero_reduce(m, world, w->zero);
+    return loss;
+}
+
+static void run_wrapped(Comm *world, void *which) {
+    const Wrapping *w = which;
+    Arena tokens = arena(MEM_WORKSPACE);
+    Data d = data_synthetic(sizes.vocab, sizes.context, 1);
+    Batch batch[2];
+    for (size_t k = 0; k < 2; k++) batch[k] = data_batch(&d, &tokens, 0, (w->cut ? k : 2 * k + world->rank) * 2, 2, 8);
+    Model *m[2];
+    double loss[2], wrong = 0;
+    size_t most[2];
+    for (size_t i = 0; i < 2; i++) {
+        m[i] = model_describe(&sizes, model_layers(&sizes));
+        wrap(w, m[i], world);
+        memory_reset_peaks();
+        loss[i] = step_of(w, m[i], world, batch, i == 1);
+        most[i] = memory_peak(MEM_ACTIVATIONS);
+    }
+    for (size_t i = 0; i < m[0]->n_units; i++)
+        if (!m[0]->units[i].tied_to) wrong += !tensor_equal(m[0]->units[i].own_g, m[1]->units[i].own_g);
+    wrong += loss[0] != loss[1];
+    comm_all_reduce_doubles(world, &wrong, 1);
+    if (world->rank == 0) {
+        ok(wrong == 0, "%s: a backward in halves has every bit of a whole one", w->name);
+        ok(most[1] > most[0], "%s: and keeps more, %zu instead of %zu bytes", w->name, most[1], most[0]);
+    }
+    for (size_t i = 0; i < 2; i++) model_free(m[i]);
+    arena_free(&tokens);
+    data_free(&d);
+}
+
+static const Wrapping wrappings[] = {
+    { .name = "plain layers", .ranks = 1 },
+    { .name = "recompute full", .ranks = 1, .recompute = RECOMPUTE_FULL },
+    { .name = "recompute selective", .ranks = 1, .recompute = RECOMPUTE_SELECTIVE },
+    { .name = "every 3 blocks recomputed together", .ranks = 1, .together = 3 },
+    { .name = "tensor-parallel", .ranks = 3, .cut = true },
+    { .name = "tensor-parallel, recompute full", .ranks = 2, .cut = true, .recompute = RECOMPUTE_FULL },
+    { .name = "data-parallel", .ranks = 2 },
+    { .name = "ZeRO-1", .ranks = 2, .zero = 1 },
+    { .name = "ZeRO-2", .ranks = 2, .zero = 2 },
+    { .name = "ZeRO-3", .ranks = 3, .zero = 3 },
+    { .name = "ZeRO-3, every 2 blocks recomputed together", .ranks = 2, .zero = 3, .together = 2 },
+    { .name = "ZeRO-2, recompute selective", .ranks = 2, .zero = 2, .recompute = RECOMPUTE_SELECTIVE },
+};
+
+// Blocks recomputed in pairs: the bits of the plain model, and of two blocks one input is kept.
+static void run_pairs(Comm *world, void *unused) {
+    (void)unused;
+    static const ModelConfig four = { .layers = 4, .width = 12, .heads = 3, .context = 5, .vocab = 17, .dropout = 0.1 };
+    Arena tokens = arena(MEM_WORKSPACE);
+    Data d = data_synthetic(four.vocab, four.context, 1);
+    Batch b = data_batch(&d, &tokens, 0, 0, 3, 3);
+    Tensor g[3] = {{0}};
+    Model *m[3];
+    size_t kept[3], M = b.B * b.T;
+    for (size_t i = 0; i < 3; i++) {               // plain; every block; every two blocks
+        m[i] = model_describe(&four, (Range){1, 5});
+        if (i == 1) recompute(m[i], RECOMPUTE_FULL);
+        for (size_t k = 0; i == 2 && k < 2; k++) recompute_wrap_range(m[i], k, 2);
+        model_allocate(m[i]);
+        Arena outside = arena(MEM_REFERENCE);
+        Tensor x = tensor_new(&outside, M, 12), y = tensor_new(&outside, M, 12), dx = tensor_new(&outside, M, 12);
+        tensor_fill(x, (real)0.5);
+        ActivationStash *f = walk_forward(m[i]->layers, m[i]->n_layers, &b, x, y);
+        kept[i] = memory_now(MEM_ACTIVATIONS);
+        walk_backward(m[i]->layers, m[i]->n_layers, &b, f, y, dx);
+        g[i] = m[i]->g;
+        arena_free(&outside);
+    }
+    ok(m[2]->n_layers == 2 && m[2]->layers[1].n_units == 2, "4 blocks are 2 layers of 2 units");
+    ok(tensor_equal(g[1], g[0]) && tensor_equal(g[2], g[0]), "blocks recomputed in pairs: gradients, every bit");
+    // The caller holds the first input and the last output: 3 tensors are between 4 blocks, 1 between 2 pairs.
+    ok(kept[1] == 3 * M * 12 * sizeof(real) && kept[2] == 1 * M * 12 * sizeof(real),
+       "and they keep one input a pair: %zu bytes, one a block are %zu, all is %zu", kept[2], kept[1], kept[0]);
+    for (size_t i = 0; i < 3; i++) model_free(m[i]);
+    arena_free(&tokens);
+    data_free(&d);
+    (void)world;
+}
+
+// ---------------------------------------------------------------- prepare: one layer ahead
+
+static void note(Layer *l, char what) {
+    char *log = l->technique;
+    sprintf(log + strlen(log), "%c%zu ", what, l->number);
+}
+static void noted_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    (void)b; (void)x; (void)s;
+    note(l, 'F');
+    tensor_fill(y, 0);
+}
+static void noted_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    (void)b; (void)x; (void)dy; (void)s;
+    note(l, 'B');
+    tensor_fill(dx, 0);
+}
+static void noted_prepare(Layer *l, bool backward) { note(l, backward ? 'b' : 'f'); }
+static const LayerKind noted = {
+    .name = "noted", .forward = noted_forward, .backward = noted_backward, .prepare = noted_prepare,
+};
+static const LayerKind around = {
+    .name = "around", .forward = noted_forward, .backward = noted_backward,
+};
+static void run_prepare(Comm *world, void *unused) {
+    (void)world; (void)unused;
+    char log[200] = "";
+    Model *m = model_describe(&sizes, (Range){1, 4});
+    for (size_t i = 0; i < 3; i++) {
+        m->layers[i].kind = &noted;
+        m->layers[i].technique = log;
+    }
+    layer_wrap(&m->layers[1], &around, NULL);      // what is inside of a wrapper is prepared, too
+    m->layers[1].technique = log;
+    Batch b = { .B = 1, .T = 2 };
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor x = tensor_new(&a, 2, 12), y = tensor_new(&a, 2, 12);
+    walk_backward(m->layers, 3, &b, walk_forward(m->layers, 3, &b, x, y), y, x);
+    if (!ok(!strcmp(log, "f1 f2 F1 f3 F2 F3 b3 b2 B3 b1 B2 B1 "), "prepare is called one layer ahead"))
+        printf("#   %s\n", log);
+    log[0] = 0;
+    walk_forward_only(m->layers, 3, &b, x, y);
+    ok(!strcmp(log, "f1 f2 F1 f3 F2 F3 "), "and so where no backward comes");
+    arena_free(&a);
+    model_free(m);
+}
+
 static void as_ranks(size_t n, void (*body)(Comm *world, void *arg), const void *arg) {
     LaunchOptions o = { .emulate = (int)n, .default_ranks = (int)n, .timeout = 60 };
     LaunchChoice choice = comm_choose(&o);
@@ -220,5 +391,9 @@ int main(void) {
     test_lists();
     device_init();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) as_ranks(cases[i].p, run_case, &cases[i]);
+    for (size_t i = 0; i < sizeof wrappings / sizeof *wrappings; i++)
+        as_ranks(wrappings[i].ranks, run_wrapped, &wrappings[i]);
+    as_ranks(1, run_pairs, NULL);
+    as_ranks(1, run_prepare, NULL);
     return tap_end();
 }
