@@ -65,6 +65,7 @@ typedef struct {
     Comm *pp;
     const Schedule *schedule;
     PipelineStage stage;
+    const PipelineWeights *weights;                // NULL: one version, and no updates
     size_t v;                                      // chunks
     Sends activations, gradients;                  // to the next stage, to the one before
     Receives receive[2];                           // from the stage before, from the next one; one of two is both
@@ -144,20 +145,29 @@ static void run_op(Executor *e, size_t at) {
     Tensor result = sends ? send_buffer(out, b->rows) : gives ? hand_over(e, feeds.op) : (Tensor){0};
     if (forward) b->y = result;
     else b->dx = result;
+    if (e->weights && op.what != UPDATE) e->weights->attach(e->weights->who, s->m, op);
     switch (op.what) {
     case FORWARD: pipeline_forward(s, k); break;
     case BACKWARD: pipeline_backward(s, k); break;
     case BACKWARD_INPUTS: pipeline_backward_inputs(s, k); break;
     case BACKWARD_WEIGHTS: pipeline_backward_weights(s, k); break;
-    case UPDATE: break;
+    case UPDATE: e->weights->update(e->weights->who, s->m, op); break;
     }
     if (sends) send(e, out, result);
     if (!forward) arena_free(&b->gradient);        // dy
 }
 
 PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *schedule, const Batch *batch, size_t micro_batches) {
+    for (size_t at = 0; at < schedule->n; at++)
+        if (schedule->ops[at].version || schedule->ops[at].what == UPDATE)
+            fault("pipeline_run() of a list with versions or updates: it is for pipeline_run_versions()");
+    return pipeline_run_versions(pp, m, schedule, batch, micro_batches, NULL);
+}
+
+PipelineResult pipeline_run_versions(Comm *pp, Model *m, const Schedule *schedule, const Batch *batch,
+                                     size_t micro_batches, const PipelineWeights *weights) {
     Executor e = { .pp = pp, .schedule = schedule, .stage = pipeline_begin(pp, m, batch, micro_batches),
-                   .v = model_chunks(m) };
+                   .weights = weights, .v = model_chunks(m) };
     PipelineStage *s = &e.stage;
     Arena buffers = arena(MEM_COMMUNICATION);
     size_t rows = 0, messages = e.v * micro_batches, n = messages < SEND_BUFFERS ? messages : SEND_BUFFERS;

@@ -195,6 +195,110 @@ static void run_case(Comm *world, void *which) {
     data_free(&d);
 }
 
+// ---------------------------------------------------------------- versions of weights, and no flush between updates
+
+// PipeDream (Harlap et al. 2018): an update after every backward, and the pipeline never runs empty. Micro-batch k of
+// stage i reads, forward and backward, version max(0, k - (p-1-i)) of its weights; its gradient makes version k+1.
+enum { STEPS = 6 };
+static const double rate = 0.3;
+static size_t version_of(size_t p, size_t i, size_t k) { return k < p - 1 - i ? 0 : k - (p - 1 - i); }
+
+static Schedule pipedream(size_t p, size_t i) {
+    Schedule s = {0};
+    for (size_t forward = 0, back = 0; back < STEPS;) {
+        PipeWhat what = forward < STEPS && forward <= back + p - 1 - i ? FORWARD : BACKWARD;
+        size_t k = what == FORWARD ? forward++ : back++;
+        schedule_add_op(&s, (PipeOp){ .what = what, .micro_batch = k, .version = version_of(p, i, k) });
+        if (what == BACKWARD) schedule_add(&s, UPDATE, k);
+    }
+    return s;
+}
+
+typedef struct { Arena arena; Tensor w[STEPS + 1]; } Versions;                   // [1, size] each
+static void versions_begin(Versions *v, Model *m) {
+    *v = (Versions){ .arena = arena(MEM_PARAMETERS) };
+    for (size_t k = 0; k <= STEPS; k++) v->w[k] = tensor_new(&v->arena, 1, m->size);
+    tensor_copy(v->w[0], m->w);
+}
+static void attach(void *versions, Model *m, PipeOp op) {
+    Versions *v = versions;
+    model_attach_weights(m, v->w[op.version]);
+}
+static void update(void *versions, Model *m, PipeOp op) {
+    Versions *v = versions;
+    model_fold_tied(m);                            // of one stage: it has both uses
+    tensor_copy(v->w[op.micro_batch + 1], v->w[op.micro_batch]);
+    op_sgd(v->w[op.micro_batch + 1], m->g, 1, (real)rate, 0);
+    model_zero_gradients(m);
+}
+
+// The recurrence itself: stage after stage in one place, one micro-batch at a time.
+static void recurrence(size_t p, Model **stage, Versions *v, const Batch *batch) {
+    for (size_t k = 0; k < STEPS; k++) {
+        Arena outside = arena(MEM_WORKSPACE);
+        ActivationStash *f[3];
+        size_t M = batch[k].B * batch[k].T;
+        Tensor x = {0}, dy = tensor_new(&outside, M, 1);
+        for (size_t i = 0; i < p; i++) {
+            attach(&v[i], stage[i], (PipeOp){ .version = version_of(p, i, k) });
+            Tensor y = tensor_new(&outside, M, i + 1 < p ? sizes.width : 1);
+            f[i] = walk_forward(stage[i]->layers, stage[i]->n_layers, &batch[k], x, y);
+            x = y;
+        }
+        tensor_fill(dy, (real)batch[k].token_weight);
+        for (size_t i = p; i-- > 0;) {
+            Tensor dx = i ? tensor_new(&outside, M, sizes.width) : (Tensor){0};
+            walk_backward(stage[i]->layers, stage[i]->n_layers, &batch[k], f[i], dy, dx);
+            update(&v[i], stage[i], (PipeOp){ .micro_batch = k });
+            dy = dx;
+        }
+        arena_free(&outside);
+    }
+}
+
+static void run_versions(Comm *world, void *unused) {
+    (void)unused;
+    size_t p = world->size, i = world->rank;
+    Arena tokens = arena(MEM_WORKSPACE);
+    Data d = data_synthetic(sizes.vocab, sizes.context, 1);
+    Batch batch[STEPS];
+    for (size_t k = 0; k < STEPS; k++) batch[k] = data_batch(&d, &tokens, k, 0, SEQUENCES, SEQUENCES);
+    Model *stage[3], *mine = part_of(p, 1, i);
+    Versions want[3], got;
+    for (size_t j = 0; j < p; j++) versions_begin(&want[j], stage[j] = part_of(p, 1, j));
+    versions_begin(&got, mine);
+    recurrence(p, stage, want, batch);
+
+    Schedule list = pipedream(p, i);
+    PipelineResult r = pipeline_run_versions(world, mine, &list, batch, STEPS,
+                                             &(PipelineWeights){ attach, update, &got });
+    double wrong[3] = { 0, r.in_flight != p - i, 0 };
+    for (size_t k = 0; k <= STEPS; k++) wrong[0] += !tensor_equal(got.w[k], want[i].w[k]);
+    for (size_t k = 1; k <= STEPS; k++) wrong[2] += tensor_equal(got.w[k], got.w[k - 1]);
+    comm_all_reduce_doubles(world, wrong, 3);
+    if (i == 0) {
+        ok(wrong[0] == 0, "PipeDream, p = %zu: every version of the weights has the recurrence's bits", p);
+        ok(wrong[1] == 0, "PipeDream, p = %zu: p - i in flight, and no flush", p);
+        ok(wrong[2] == 0, "PipeDream, p = %zu: every update changes the weights", p);
+    }
+    for (size_t j = 0; j < p; j++) {
+        arena_free(&want[j].arena);
+        model_free(stage[j]);
+    }
+    arena_free(&got.arena);
+    schedule_free(&list);
+    model_free(mine);
+    arena_free(&tokens);
+    data_free(&d);
+}
+
+static void update_by_nobody(Comm *world, void *unused) {
+    (void)unused;
+    Schedule s = list_of("F0 B0 U0");
+    Batch b = {0};
+    pipeline_run(world, part_of(1, 1, 0), &s, &b, 1);
+}
+
 // ---------------------------------------------------------------- wrapped layers
 
 // Ways to change a described model, and to allocate it. `reduce`: what ends a step.
@@ -386,13 +490,20 @@ static const Case cases[] = {
     { "halves, one stage", 1, 1, 3, { "F0 I0 F1 I1 F2 I2 W0 W1 W2" }, 3 },
 };
 
+static void update_by_nobody_(void) {
+    device_init();
+    as_ranks(1, update_by_nobody, NULL);
+}
+
 int main(void) {
+    ends(update_by_nobody_, 3, "a list with versions or updates");
     test_rule();
     test_lists();
     device_init();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) as_ranks(cases[i].p, run_case, &cases[i]);
     for (size_t i = 0; i < sizeof wrappings / sizeof *wrappings; i++)
         as_ranks(wrappings[i].ranks, run_wrapped, &wrappings[i]);
+    for (size_t p = 1; p <= 3; p++) as_ranks(p, run_versions, NULL);
     as_ranks(1, run_pairs, NULL);
     as_ranks(1, run_prepare, NULL);
     return tap_end();

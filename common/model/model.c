@@ -167,15 +167,25 @@ void model_measure(Model *m) {
     }
 }
 
+void model_attach_weights(Model *m, Tensor w) {
+    size_t offset = 0;
+    for (size_t i = 0; i < m->n_units; i++) {
+        Unit *u = &m->units[i];
+        if (u->tied_to) continue;                  // attached with the embedding's
+        unit_attach_weights(u, tensor_flat_range(w, offset, offset + u->size));
+        offset += u->size;
+    }
+}
+
 void model_allocate(Model *m) {
     model_measure(m);
     m->w = tensor_new(&m->parameters, 1, m->size);
     m->g = tensor_new(&m->gradients, 1, m->size);
+    model_attach_weights(m, m->w);
     size_t offset = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;
-        unit_attach_weights(u, tensor_flat_range(m->w, offset, offset + u->size));
         unit_attach_gradients(u, tensor_flat_range(m->g, offset, offset + u->size));
         u->own_w = u->w;
         u->own_g = u->g;

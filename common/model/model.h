@@ -40,6 +40,8 @@ Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n
 size_t model_chunks(const Model *m);               // 1 in all other models
 Range model_chunk(const Model *m, size_t chunk);   // of m->layers
 void model_allocate(Model *m);                     // weights (initialised) and gradients, replicated
+// Lets every unit read its weights from w [1, size], laid out as m->w: another version of them.
+void model_attach_weights(Model *m, Tensor w);
 void model_free(Model *m);
 // Places parameters in their units, and counts: called by the allocators, after every change to the description.
 void model_measure(Model *m);
