@@ -105,7 +105,7 @@ Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p
 }
 
 PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
-    size_t p = pp->size, i = pp->rank, v = model_chunks(m);        // v is 1, unless a stage has several parts of a model
+    size_t p = pp->size, i = pp->rank, v = model_chunks(m);            // v is 1: a stage is one part of the model
     PipelineStage s = { .m = m, .micro_batches = micro_batches, .first = i == 0, .last = i + 1 == p,
                         .before = (i + p - 1) % p, .next = (i + 1) % p };
     s.micro = host_alloc(v * micro_batches * sizeof *s.micro);

@@ -89,8 +89,8 @@ void schedule_free(Schedule *s) {
     *s = (Schedule){0};
 }
 
-// The executor is pipeline_run in executor.c: it works down any such list, with the messages of the two loops and without
-// their waiting. A receive is posted one message ahead, a send keeps its buffer until it is received.
+// The executor is pipeline_run in executor.c: it works down any such list, with the messages of the two loops and
+// without their waiting. A receive is posted one message ahead, a send keeps its buffer until it is received.
 
 // One step with any list: only the middle differs from naive_step.
 StepResult pipeline_step(void *rank, Model *m, Optimizer *o, const Training *t, const Batch *batch) {

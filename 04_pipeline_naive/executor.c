@@ -1,7 +1,7 @@
 // executor.c: the rule of all schedules, and what runs any of them. See pipeline.h.
 #include "04_pipeline_naive/pipeline.h"
 
-// ---------------------------------------------------------------- the rule: what an op needs, and what takes its result
+// ---------------------------------------------------------------- what an op needs, and what takes its result
 
 // The same op of the part before (step -1) or behind (step 1), and the stage that has it.
 static StageOp neighbour(PipeOp op, size_t i, size_t p, int step) {

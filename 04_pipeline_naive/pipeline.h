@@ -93,9 +93,9 @@ void schedule_free(Schedule *s);
 PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *s, const Batch *batch, size_t micro_batches);
 
 // A list may go over several steps without the pipeline ever running empty: its ops UPDATE say when a stage updates its
-// weights, their versions which weights an op reads (PipeDream, Harlap et al. 2018; 2BW, Narayanan et al. 2021). Both are
-// the caller's: attach is called before every op that computes, and lets m read that version (model_attach_weights);
-// update stands for an op UPDATE. batch[k] are all micro-batches of all steps.
+// weights, their versions which weights an op reads (PipeDream, Harlap et al. 2018; 2BW, Narayanan et al. 2021). Both
+// are the caller's: attach is called before every op that computes, and lets m read that version
+// (model_attach_weights); update stands for an op UPDATE. batch[k] are all micro-batches of all steps.
 typedef struct {
     void (*attach)(void *who, Model *m, PipeOp op);
     void (*update)(void *who, Model *m, PipeOp op);

@@ -165,7 +165,6 @@ void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
         if (g->norm) norm_gradients(g->w, g->bias, g->x, g->stats, g->dy);
         else linear_gradients(g->w, g->bias, g->x, g->dy);
     }
-    s->n_deferred = 0;
 }
 
 void layer_inner_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
