@@ -111,10 +111,10 @@ PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micr
     s.micro = host_alloc(v * micro_batches * sizeof *s.micro);
     for (size_t n = 0; n < v * micro_batches; n++) {
         const Batch *b = &batch[n % micro_batches];
-        size_t chunk = n / micro_batches;
-        s.micro[n] = (PipelineBatch){ .batch = b, .rows = b->B * b->T, .layers = model_chunk(m, chunk),
-                                      .head = s.last && chunk + 1 == v, .input = arena(MEM_COMMUNICATION),
-                                      .gradient = arena(MEM_WORKSPACE) };
+        Range chunk = model_chunk(m, n / micro_batches);
+        s.micro[n] = (PipelineBatch){ .batch = b, .rows = b->B * b->T, .layers = &m->layers[chunk.lo],
+                                      .n_layers = range_size(chunk), .head = s.last && chunk.hi == m->n_layers,
+                                      .input = arena(MEM_COMMUNICATION), .gradient = arena(MEM_WORKSPACE) };
     }
     comm_connect(pp, COMM_NEIGHBOURS);
     return s;
@@ -125,7 +125,7 @@ void pipeline_forward(PipelineStage *s, size_t k) {
     Arena losses = arena(MEM_WORKSPACE);
     arena_rebook(&b->input, MEM_ACTIVATIONS);              // x was a message and is now kept for the backward
     Tensor y = b->head ? tensor_new(&losses, b->rows, 1) : b->y;       // the head's output is a loss per token
-    b->kept = walk_forward(s->m->layers + b->layers.lo, range_size(b->layers), b->batch, b->x, y);
+    b->kept = walk_forward(b->layers, b->n_layers, b->batch, b->x, y);
     if (b->head) s->result.loss += tensor_sum(y);
     arena_free(&losses);
     if (++s->in_flight > s->result.in_flight) s->result.in_flight = s->in_flight;
@@ -135,7 +135,7 @@ void pipeline_backward(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     Arena losses = arena(MEM_WORKSPACE);
     if (b->head) tensor_fill(b->dy = tensor_new(&losses, b->rows, 1), (real)b->batch->token_weight);
-    walk_backward(s->m->layers + b->layers.lo, range_size(b->layers), b->batch, b->kept, b->dy, b->dx);
+    walk_backward(b->layers, b->n_layers, b->batch, b->kept, b->dy, b->dx);
     arena_free(&losses);
     arena_free(&b->input);                                 // x
     s->in_flight--;
@@ -144,12 +144,12 @@ void pipeline_backward_inputs(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     Arena losses = arena(MEM_WORKSPACE);
     if (b->head) tensor_fill(b->dy = tensor_new(&losses, b->rows, 1), (real)b->batch->token_weight);
-    walk_backward_inputs(s->m->layers + b->layers.lo, range_size(b->layers), b->batch, b->kept, b->dy, b->dx);
+    walk_backward_inputs(b->layers, b->n_layers, b->batch, b->kept, b->dy, b->dx);
     arena_free(&losses);
 }
 void pipeline_backward_weights(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
-    walk_backward_weights(s->m->layers + b->layers.lo, range_size(b->layers), b->batch, b->kept);
+    walk_backward_weights(b->layers, b->n_layers, b->batch, b->kept);
     arena_free(&b->input);                                 // x
     s->in_flight--;
 }

@@ -15,7 +15,8 @@ Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p
 typedef struct {
     const Batch *batch;                            // its tokens and targets
     size_t rows;                                   // B*T
-    Range layers;                                  // of the stage's: all of them, or one of its chunks
+    Layer *layers;                                 // the stage's [n_layers]: all of them, or one of its chunks
+    size_t n_layers;
     bool head;                                     // the last of them is the model's head: y is a loss per token
     Tensor x, y;                                   // my layers' input (first stage: none) and output (last: none)
     Tensor dy, dx;                                 // the gradients of y (last stage: none) and of x (first: none)
