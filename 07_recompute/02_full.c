@@ -50,16 +50,9 @@ static void full_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     layer_backward(l->inner, b, x, dy, dx, s);
     // END
 }
-// In halves (zero bubble pipelines): the items are there again from the first half to the second.
-static void full_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    Arena scratch = arena(MEM_WORKSPACE);
-    layer_forward(l->inner, b, x, tensor_new(&scratch, dy.rows, dy.cols), s);
-    arena_free(&scratch);
-    layer_backward_inputs(l->inner, b, x, dy, dx, s);
-}
 const LayerKind recompute_full = {
     .name = "recomputed", .forward = full_forward, .backward = full_backward,
-    .backward_inputs = full_backward_inputs, .backward_weights = layer_inner_backward_weights,
+    .backward_inputs = layer_defer, .backward_weights = layer_deferred,
 };
 
 // ---------------------------------------------------------------- all blocks of a model
@@ -105,6 +98,7 @@ static void range_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     (void)s;
     walk_backward(l->inner, l->n_inner, b, forward_again(l, b, x, dy), dy, dx);
 }
+// Its halves, for pipelines that take them apart: the second walk's items stay from one to the other.
 static void range_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     s->inner = forward_again(l, b, x, dy);
     walk_backward_inputs(l->inner, l->n_inner, b, s->inner, dy, dx);

@@ -43,14 +43,9 @@ static void selective_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     layer_backward(l->inner, b, x, dy, dx, s);
     // END
 }
-static void selective_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    l->inner->kind->rebuild(l->inner, b, s);
-    layer_backward_inputs(l->inner, b, x, dy, dx, s);
-    l->inner->kind->shed(s);                       // the gradients of weights do not read them
-}
 static const LayerKind recompute_selective = {
     .name = "selectively recomputed", .forward = selective_forward, .backward = selective_backward,
-    .backward_inputs = selective_backward_inputs, .backward_weights = layer_inner_backward_weights,
+    .backward_inputs = layer_defer, .backward_weights = layer_deferred,
 };
 
 // The one call of this chapter: chapter 08 makes it, too. recompute_wrap_blocks() and full are in 02_full.c.

@@ -18,8 +18,7 @@ static void counted_rebuild(Layer *l, const Batch *b, Saved *s) {
 }
 static const LayerKind counted = {
     .name = "counted block", .forward = counted_forward, .backward = counted_backward, .shed = block_shed,
-    .rebuild = counted_rebuild, .backward_inputs = layer_inner_backward_inputs,
-    .backward_weights = layer_inner_backward_weights,
+    .rebuild = counted_rebuild, .backward_inputs = layer_defer, .backward_weights = layer_deferred,
 };
 
 void counted_wrap_blocks(Model *m, Counts *counts) {

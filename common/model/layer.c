@@ -142,24 +142,14 @@ static void defer_gradients(Layer *l, Saved *s) {
         for (size_t k = 0; k < l->units[i]->n_params; k++) l->units[i]->params[k].deferred = s;
 }
 
-void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    if (l->kind->backward_inputs) {
-        l->kind->backward_inputs(l, b, x, dy, dx, s);
-        return;
-    }
-    if (l->inner) fault("layer %zu (%s): its backward has no halves: choose a schedule of whole backwards", l->number,
-                        l->kind->name);
+void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     s->input = x;
     defer_gradients(l, s);
     layer_backward(l, b, x, dy, dx, s);
     defer_gradients(l, NULL);
 }
-
-void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
-    if (l->kind->backward_weights) {
-        l->kind->backward_weights(l, b, x, s);
-        return;
-    }
+void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s) {
+    (void)l; (void)b; (void)x;
     for (size_t i = 0; i < s->n_deferred; i++) {
         const WeightGradient *g = &s->deferred[i];
         if (g->norm) norm_gradients(g->w, g->bias, g->x, g->stats, g->dy);
@@ -167,11 +157,14 @@ void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
     }
 }
 
-void layer_inner_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    layer_backward_inputs(l->inner, b, x, dy, dx, s);
+void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    if (l->inner && !l->kind->backward_inputs)
+        fault("layer %zu (%s): its backward has no halves: choose a schedule of whole backwards", l->number,
+              l->kind->name);
+    (l->kind->backward_inputs ? l->kind->backward_inputs : layer_defer)(l, b, x, dy, dx, s);
 }
-void layer_inner_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
-    layer_backward_weights(l->inner, b, x, s);
+void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
+    (l->kind->backward_weights ? l->kind->backward_weights : layer_deferred)(l, b, x, s);
 }
 
 // ---------------------------------------------------------------- embedding: y = dropout(wte[token] + wpe[position])

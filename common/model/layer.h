@@ -93,8 +93,7 @@ typedef struct {
     void (*backward)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*shed)(Saved *s);                        // drops what rebuild can compute again; NULL: nothing
     void (*rebuild)(Layer *l, const Batch *b, Saved *s);
-    // backward in two halves, in this order. NULL: see layer_backward_inputs. A wrapper that does more in backward than
-    // its inner layer must have its own.
+    // backward in two halves, in this order. NULL, in plain layers: layer_defer and layer_deferred; in wrappers: none.
     void (*backward_inputs)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*backward_weights)(Layer *l, const Batch *b, Tensor x, Saved *s);
     // The walk calls it before the layer in front of l computes, forward or backward: time to fetch what l needs. NULL:
@@ -127,9 +126,9 @@ static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy,
 // second half calls them again.
 void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
-// For wrappers that add nothing to them: those of the inner layer.
-void layer_inner_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
-void layer_inner_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
+// What plain layers do by default. A wrapper whose backward does nothing with the gradients of weights has these two.
+void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
+void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s);
 
 // Puts a layer around l: l becomes `kind`, with `comm` to talk to and what l was as its inner layer. Returns that.
 Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm);            // around several: model_wrap_range
