@@ -74,7 +74,7 @@ typedef struct { size_t stage; PipeOp op; } StageOp;
 //     forward k                 forward k of the part before; the first part needs none
 //     backward (of inputs) k    backward (of inputs) k of the part behind; the last part: its own forward k
 //     backward of weights k     its own backward of inputs k
-// A backward of inputs is needed where an op BACKWARD does, too: pipe_op_is.
+// Where a backward of inputs is needed, a whole BACKWARD does, too: pipe_op_is says whether an op is the needed one.
 bool pipe_op_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
 // The reverse: which op of another part takes this one's y (forward) or dx (backward).
 bool pipe_op_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
