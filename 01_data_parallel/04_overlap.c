@@ -83,8 +83,7 @@ static void hooked_backward(Layer *l, const Batch *batch, Tensor x, Tensor dy, T
     layer_backward(l->inner, batch, x, dy, dx, s);
     if (b->armed && may_reduce(b, batch)) layer_is_ready(b, l);    // may start all-reduces, and waits for none
 }
-static const LayerKind hooked = { .name = "reducing layer", .forward = hooked_forward,
-                                  .backward = hooked_backward };
+static const LayerKind hooked = { .name = "reducing layer", .forward = hooked_forward, .backward = hooked_backward };
 
 Buckets *buckets_new(Model *m, Comm *dp, size_t capacity) {
     Buckets *b = buckets_list_tensors(m, dp);

@@ -83,7 +83,7 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
     return pipeline_end(&s);
 }
 
-// The same order as a list of ops. pipeline_run in 04/03_gpipe.c, the executor, works down any such list, and starts
+// The same order as a list of ops. pipeline_run in 04/executor.c, the executor, works down any such list, and starts
 // each receive one message early. The trainer of chapter 08 uses that; the experiment compares both.
 Schedule schedule_1f1b(size_t p, size_t m, size_t i) {
     size_t ahead = warm_up(p, m, i);

@@ -73,8 +73,26 @@ void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
 static void forward_as_it_is(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     layer_forward(l->inner, b, x, y, s);
 }
-static const LayerKind zero2_layer = { .name = "ZeRO-2 layer", .forward = forward_as_it_is,
-                                       .backward = zero2_backward_and_reduce };
+
+// Where a pipeline takes a backward in halves: dx is the inner layer's affair; then its gradients of weights take the
+// place of its backward in the function above.
+static void inner_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    layer_backward_inputs(l->inner, b, x, dy, dx, s);
+}
+static void inner_weights(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    (void)dy; (void)dx;
+    layer_backward_weights(l->inner, b, x, s);
+}
+void zero2_backward_weights_and_reduce(Layer *l, const Batch *b, Tensor x, Saved *s) {
+    static const LayerKind second_half = { .name = "second half", .backward = inner_weights };
+    Layer inner = { .kind = &second_half, .inner = l->inner, .n_inner = 1 }, outer = *l;
+    outer.inner = &inner;
+    zero2_backward_and_reduce(&outer, b, x, (Tensor){0}, (Tensor){0}, s);
+}
+static const LayerKind zero2_layer = {
+    .name = "ZeRO-2 layer", .forward = forward_as_it_is, .backward = zero2_backward_and_reduce,
+    .backward_inputs = inner_inputs, .backward_weights = zero2_backward_weights_and_reduce,
+};
 
 // ---------------------------------------------------------------- the model
 

@@ -60,8 +60,17 @@ static void gather_and_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, T
     drop(l, &in_flight);
     // END
 }
-static const LayerKind zero3_layer = { .name = "ZeRO-3 layer", .forward = gather_and_forward,
-                                       .backward = gather_and_backward };
+// In halves: weights are gathered for dx; their gradients do not read them.
+static void gather_and_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    Arena in_flight = arena(MEM_COMMUNICATION);
+    gather(l, &in_flight);
+    layer_backward_inputs(l->inner, b, x, dy, dx, s);
+    drop(l, &in_flight);
+}
+static const LayerKind zero3_layer = {
+    .name = "ZeRO-3 layer", .forward = gather_and_forward, .backward = gather_and_backward,
+    .backward_inputs = gather_and_backward_inputs, .backward_weights = zero2_backward_weights_and_reduce,
+};
 
 // ---------------------------------------------------------------- the model
 

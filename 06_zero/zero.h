@@ -30,6 +30,7 @@ void zero2_allocate_gradient(Unit *u, Arena *a);   // u's whole gradient [size],
 bool zero2_stays_whole(const Unit *u);             // for a step: wte, or the last stage's copy of it
 // A wrapped layer's backward, which stage 3 has inside its own.
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
+void zero2_backward_weights_and_reduce(Layer *l, const Batch *b, Tensor x, Saved *s);
 
 // ---- Stage 3: 04_zero3.c ----
 void zero3_allocate(Model *m, Comm *dp);

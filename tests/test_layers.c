@@ -747,6 +747,14 @@ static void as_rank(void (*body)(Comm *world, Model *m)) {
     comm_run(&o, &choice, (void (*)(Comm *, void *))body, model_describe(&small, model_layers(&small)));
 }
 static void cut_recomputed(Comm *world, Model *m) { recompute(m, RECOMPUTE_FULL), tensor_parallel(m, world); }
+static void cut_pair(Comm *world, Model *m) { recompute_wrap_range(m, 1, 2), tensor_parallel(m, world); }
+static void cut_sharded(Comm *world, Model *m) { zero_allocate(m, world, 3), tensor_parallel(m, world); }
+static void pair_recomputed(Comm *world, Model *m) { (void)world, recompute_wrap_range(m, 1, 2), recompute(m, 1); }
+static void pair_past_end(Comm *world, Model *m) { (void)world, recompute_wrap_range(m, m->n_layers - 1, 2); }
+static void halves_ahead(Comm *world, Model *m) {
+    prefetch_allocate(m, world, true);
+    layer_backward_inputs(&m->layers[1], NULL, (Tensor){0}, (Tensor){0}, (Tensor){0}, NULL);
+}
 static void cut_allocated(Comm *world, Model *m) { model_allocate(m), tensor_parallel(m, world); }
 static void recomputed_sharded(Comm *world, Model *m) { zero_allocate(m, world, 2), recompute(m, RECOMPUTE_SELECTIVE); }
 static void recomputed_ahead(Comm *world, Model *m) { prefetch_allocate(m, world, true), recompute(m, RECOMPUTE_FULL); }
@@ -768,6 +776,11 @@ static void right_order_ahead(Comm *world, Model *m) {
 }
 static void right_order_ahead_(void) { as_rank(right_order_ahead); }
 static void cut_recomputed_(void) { as_rank(cut_recomputed); }
+static void cut_pair_(void) { as_rank(cut_pair); }
+static void cut_sharded_(void) { as_rank(cut_sharded); }
+static void pair_recomputed_(void) { as_rank(pair_recomputed); }
+static void pair_past_end_(void) { as_rank(pair_past_end); }
+static void halves_ahead_(void) { as_rank(halves_ahead); }
 static void cut_allocated_(void) { as_rank(cut_allocated); }
 static void recomputed_sharded_(void) { as_rank(recomputed_sharded); }
 static void recomputed_ahead_(void) { as_rank(recomputed_ahead); }
@@ -778,6 +791,11 @@ static void right_order_(void) { as_rank(right_order); }
 
 static void test_order(void) {
     ends(cut_recomputed_, 3, "tensor_parallel() of layer 1 (recomputed): it cuts plain layers");
+    ends(cut_pair_, 3, "tensor_parallel() of layer 1 (recomputed range): it cuts plain layers");
+    ends(cut_sharded_, 3, "tensor_parallel() of layer 0 (ZeRO-3 layer): it cuts plain layers");
+    ends(pair_recomputed_, 3, "recompute() of layer 1 (recomputed range)");
+    ends(pair_past_end_, 3, "they must be neighbours in one chunk");
+    ends(halves_ahead_, 3, "layer 1 (ZeRO-3 layer, prefetch): its backward has no halves");
     ends(cut_allocated_, 3, "tensor_parallel() of layer 0 (embedding, with weights)");
     ends(recomputed_sharded_, 3, "recompute() of layer 1 (ZeRO-2 layer)");
     ends(recomputed_ahead_, 3, "recompute() of layer 1 (ZeRO-3 layer, prefetch)");

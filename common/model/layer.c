@@ -43,7 +43,26 @@ static void add_contribution(Param *p, Tensor c) {
     p->gradient_empty = false;
 }
 
+// Of what waits in s for backward of weights, s and the walker keep what they hold; the rest is copied.
+static Tensor kept(Saved *s, Tensor t) {
+    if (!t.data || t.data == s->input.data || arena_holds(&s->arena, t.data)) return t;
+    Tensor copy = tensor_new(&s->arena, t.rows, t.cols);
+    tensor_copy(copy, t);
+    return copy;
+}
+static void defer(Saved *s, WeightGradient g) {
+    if (s->n_deferred == SAVED_GRADIENTS) fault("a layer has more than %d weight gradients to defer", SAVED_GRADIENTS);
+    g.x = kept(s, g.x);
+    g.stats = kept(s, g.stats);
+    g.dy = kept(s, g.dy);
+    s->deferred[s->n_deferred++] = g;
+}
+
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy) {
+    if (w->deferred) {                             // only the first half of a backward is wanted now
+        defer(w->deferred, (WeightGradient){ w, bias, x, {0}, dy, .norm = false });
+        return;
+    }
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dw = contribution(w, &scratch);
     op_matmul_tn(dw, x, dy);                       // dW[K,N] = x[M,K]^T dy[M,N]
@@ -57,12 +76,46 @@ void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy) {
 }
 
 void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy) {
+    if (gain->deferred) {
+        defer(gain->deferred, (WeightGradient){ gain, bias, x, stats, dy, .norm = true });
+        return;
+    }
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dgain = contribution(gain, &scratch), dbias = contribution(bias, &scratch);
     op_layer_norm_grads(dgain, dbias, x, stats, dy);
     add_contribution(gain, dgain);
     add_contribution(bias, dbias);
     arena_free(&scratch);
+}
+
+static void defer_gradients(Layer *l, Saved *s) {
+    for (size_t i = 0; i < l->n_units; i++)
+        for (size_t k = 0; k < l->units[i]->n_params; k++) l->units[i]->params[k].deferred = s;
+}
+
+void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    s->input = x;
+    defer_gradients(l, s);
+    layer_backward(l, b, x, dy, dx, s);
+    defer_gradients(l, NULL);
+}
+void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s) {
+    (void)l; (void)b; (void)x;
+    for (size_t i = 0; i < s->n_deferred; i++) {
+        const WeightGradient *g = &s->deferred[i];
+        if (g->norm) norm_gradients(g->w, g->bias, g->x, g->stats, g->dy);
+        else linear_gradients(g->w, g->bias, g->x, g->dy);
+    }
+}
+
+void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    if (l->inner && !l->kind->backward_inputs)
+        fault("layer %zu (%s): its backward has no halves: choose a schedule of whole backwards", l->number,
+              l->kind->name);
+    (l->kind->backward_inputs ? l->kind->backward_inputs : layer_defer)(l, b, x, dy, dx, s);
+}
+void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
+    (l->kind->backward_weights ? l->kind->backward_weights : layer_deferred)(l, b, x, s);
 }
 
 // ---------------------------------------------------------------- embedding: y = dropout(wte[token] + wpe[position])
@@ -92,8 +145,20 @@ static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     embedding_gradients(l, b, dy);
 }
 
-const LayerKind layer_embedding = { .name = "embedding", .output = hidden_shape, .forward = embedding_forward,
-                                    .backward = embedding_backward };
+void embedding_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    (void)l; (void)b; (void)x; (void)dx;
+    saved_tensor(s, S_DY, dy.rows, dy.cols);
+    tensor_copy(s->t[S_DY], dy);
+}
+void embedding_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
+    (void)x;
+    embedding_gradients(l, b, s->t[S_DY]);
+}
+
+const LayerKind layer_embedding = {
+    .name = "embedding", .output = hidden_shape, .forward = embedding_forward, .backward = embedding_backward,
+    .backward_inputs = embedding_backward_inputs, .backward_weights = embedding_backward_weights,
+};
 
 // ---------------------------------------------------------------- attention, over the heads that are mine
 
@@ -259,20 +324,20 @@ const LayerKind layer_loss = { .name = "loss", .output = token_shape, .input = l
 
 // ---------------------------------------------------------------- what every layer can be asked
 
-// The layer that says its shapes, and whether it works in place: a wrapper does not change that.
-static const Layer *shaped(const Layer *l) {
-    while (!l->kind->output) l = l->inner;
-    return l;
-}
+// A wrapper, which says no shapes, has those of its inner layers: the input of the first, the output of the last.
 Shape layer_output(const Layer *l, const Batch *b) {
-    l = shaped(l);
+    while (!l->kind->output) l = &l->inner[l->n_inner - 1];
     return l->kind->output(l, b);
 }
 Shape layer_input(const Layer *l, const Batch *b) {
-    l = shaped(l);
+    while (!l->kind->output) l = l->inner;
     return l->kind->input ? l->kind->input(l, b) : l->kind->output(l, b);
 }
-bool layer_in_place(const Layer *l) { return shaped(l)->kind->in_place; }
+// A wrapper around one layer changes nothing about it; a wrapper around several keeps their tensors to itself.
+bool layer_in_place(const Layer *l) {
+    while (!l->kind->output && l->n_inner == 1) l = l->inner;
+    return l->kind->in_place;
+}
 
 Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
     Layer *inner = host_alloc(sizeof *inner);
@@ -280,10 +345,19 @@ Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
     l->kind = kind;
     l->comm = comm;
     l->inner = inner;
+    l->n_inner = 1;
+    l->technique = NULL;
     return inner;
 }
 
 // ---------------------------------------------------------------- the plain walk
+
+// Layer i of n, if there is one, and what is inside of it. (i - 1 of 0 is none.) Several inner layers are a walk of
+// their own.
+static void prepare(Layer *layers, size_t n, size_t i, bool backward) {
+    for (Layer *l = i < n ? &layers[i] : NULL; l; l = l->n_inner == 1 ? l->inner : NULL)
+        if (l->kind->prepare) l->kind->prepare(l, backward);
+}
 
 ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
     record_enter(EVENT_FORWARD, b->number);
@@ -291,7 +365,9 @@ ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x,
     f->n = n;
     f->x = x;
     f->layer = host_alloc(n * sizeof *f->layer);
+    prepare(layers, n, 0, false);
     for (size_t i = 0; i < n; i++) {
+        prepare(layers, n, i + 1, false);
         f->layer[i].arena = arena(MEM_ACTIVATIONS);
         f->layer[i].y = i + 1 == n ? y : tensor_shaped(&f->layer[i].arena, layer_output(&layers[i], b));
         f->layer[i].saved = saved_new();
@@ -302,21 +378,45 @@ ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x,
     return f;
 }
 
-void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx) {
+// y of this layer, which the layer above has read, and what it keeps.
+static void free_layer(ActivationStash *f, size_t i) {
+    saved_free(&f->layer[i].saved);
+    arena_free(&f->layer[i].arena);
+}
+
+// whole: with the gradients of weights, and frees.
+static void walk_back(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx, bool whole) {
     record_enter(EVENT_BACKWARD, b->number);
     Arena incoming = arena(MEM_WORKSPACE);         // holds dy, once it is ours
+    prepare(layers, n, n - 1, true);
     for (size_t i = n; i-- > 0;) {
+        prepare(layers, n, i - 1, true);
         Arena outgoing = arena(MEM_WORKSPACE);
         Tensor x = i ? f->layer[i - 1].y : f->x;
         Tensor d = i == 0 ? dx : layer_in_place(&layers[i]) ? x : tensor_new(&outgoing, x.rows, x.cols);
-        layer_backward(&layers[i], b, x, dy, d, &f->layer[i].saved);
-        saved_free(&f->layer[i].saved);
-        arena_free(&f->layer[i].arena);            // y of this layer: the layer above has read it
+        (whole ? layer_backward : layer_backward_inputs)(&layers[i], b, x, dy, d, &f->layer[i].saved);
+        if (whole) free_layer(f, i);
         arena_free(&incoming);
         incoming = outgoing;
         dy = d;
     }
     arena_free(&incoming);
+    record_leave();
+}
+
+void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx) {
+    walk_back(layers, n, b, f, dy, dx, true);
+    activation_stash_free(f);
+}
+void walk_backward_inputs(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx) {
+    walk_back(layers, n, b, f, dy, dx, false);
+}
+void walk_backward_weights(Layer *layers, size_t n, const Batch *b, ActivationStash *f) {
+    record_enter(EVENT_BACKWARD, b->number);
+    for (size_t i = n; i-- > 0;) {
+        layer_backward_weights(&layers[i], b, i ? f->layer[i - 1].y : f->x, &f->layer[i].saved);
+        free_layer(f, i);
+    }
     activation_stash_free(f);
     record_leave();
 }
@@ -324,7 +424,9 @@ void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, 
 void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
     record_enter(EVENT_FORWARD, b->number);
     Arena incoming = arena(MEM_ACTIVATIONS);       // holds x, once it is ours
+    prepare(layers, n, 0, false);
     for (size_t i = 0; i < n; i++) {
+        prepare(layers, n, i + 1, false);
         Arena outgoing = arena(MEM_ACTIVATIONS);
         Saved saved = saved_new();
         Tensor out = i + 1 == n ? y : tensor_shaped(&outgoing, layer_output(&layers[i], b));
@@ -339,10 +441,7 @@ void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor
 }
 
 void activation_stash_free(ActivationStash *f) {
-    for (size_t i = 0; i < f->n; i++) {
-        saved_free(&f->layer[i].saved);
-        arena_free(&f->layer[i].arena);
-    }
+    for (size_t i = 0; i < f->n; i++) free_layer(f, i);
     free(f->layer);
     free(f);
 }

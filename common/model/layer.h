@@ -32,10 +32,16 @@ typedef struct {
 } Batch;
 
 // ---- What forward keeps for backward: one object per layer and micro-batch. ----
-enum { SAVED_TENSORS = 12 };
-typedef struct {
+enum { SAVED_TENSORS = 12, SAVED_GRADIENTS = 8 };
+// What backward of inputs leaves to backward of weights: the arguments of linear_gradients, or of norm_gradients.
+typedef struct { Param *w, *bias; Tensor x, stats, dy; bool norm; } WeightGradient;
+typedef struct Saved {
     Tensor t[SAVED_TENSORS];                       // each kind of layer names its own
     Arena arena, attention;                        // attention: the [T, T] items, which selective recomputation sheds
+    WeightGradient deferred[SAVED_GRADIENTS];      // [n_deferred], between the two halves of a backward
+    size_t n_deferred;
+    Tensor input;                                  // the layer's x, which its walker keeps
+    struct ActivationStash *inner;                 // of a layer around several, between the halves of its backward
 } Saved;
 Saved saved_new(void);
 void saved_free(Saved *s);
@@ -53,16 +59,24 @@ typedef struct {
     void (*backward)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*shed)(Saved *s);                        // drops what rebuild can compute again; NULL: nothing
     void (*rebuild)(Layer *l, const Batch *b, Saved *s);
+    // backward in two halves, in this order. NULL, in plain layers: layer_defer and layer_deferred; in wrappers: none.
+    void (*backward_inputs)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
+    void (*backward_weights)(Layer *l, const Batch *b, Tensor x, Saved *s);
+    // The walk calls it before the layer in front of l computes, forward or backward: time to fetch what l needs. NULL:
+    // nothing.
+    void (*prepare)(Layer *l, bool backward);
 } LayerKind;
 struct Layer {
     const LayerKind *kind;
     const ModelConfig *config;
     size_t number;                                 // 0 embedding, 1..L blocks, L+1 head, L+2 loss: a key of dropout
-    Unit *units[2];                                // embedding: wte, wpe; block: its own; head: last norm, wte (tied)
+    size_t chunk;                                  // which of its rank's parts of the model it is in: see model.h
+    Unit **units;                                  // embedding: wte, wpe; block: its own; head: last norm, wte (tied)
     size_t n_units;
     Range heads, vocab;                            // which heads and words are mine; all of them in the unsplit layers
     Comm *comm;                                    // whom this layer talks to; NULL in the unsplit layers
-    Layer *inner;                                  // the wrapped layer; NULL in plain layers
+    Layer *inner;                                  // the wrapped layer, or several neighbours; NULL in plain layers
+    size_t n_inner;
     void *technique;                               // what who wrapped it keeps, where comm is not enough
 };
 // What the layer's y and dy, and its x and dx, are on this rank. The embedding has no x.
@@ -75,9 +89,18 @@ static inline void layer_forward(Layer *l, const Batch *b, Tensor x, Tensor y, S
 static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     l->kind->backward(l, b, x, dy, dx, s);
 }
+// The two halves of backward (Qi et al. 2023, zero bubble pipelines): dx first, which the stage before waits for; the
+// weights' gradients any time later. Same bits as backward. Any plain layer has them: in the first half
+// linear_gradients and norm_gradients put their arguments into s, and copy what does not live until the second one; the
+// second half calls them again.
+void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
+void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
+// What plain layers do by default. A wrapper whose backward does nothing with the gradients of weights has these two.
+void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
+void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s);
 
 // Puts a layer around l: l becomes `kind`, with `comm` to talk to and what l was as its inner layer. Returns that.
-Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm);
+Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm);            // around several: model_wrap_range
 
 // The unsplit layers: the reference of every split one.
 extern const LayerKind layer_embedding, layer_block, layer_head, layer_loss;
@@ -87,6 +110,7 @@ enum { LN1_GAIN, LN1_BIAS, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_GAIN, LN2_BIAS, FC_
 enum { S_LN1, S_STATS1, S_QKV, S_PROBS, S_DROPPED, S_MIX, S_MIDDLE, S_LN2, S_STATS2, S_FC, S_ACT };    // block
 enum { S_LN, S_STATS };                                                                        // head
 enum { S_SUM };                                                                                // loss
+enum { S_DY };                                     // embedding, between the halves of its backward
 enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_MIDDLE, SITE_OUT };                                // a layer's dropout
 
 // ---- Pieces that both twins are made of. ----
@@ -104,11 +128,13 @@ void block_shed(Saved *s);
 void block_rebuild(Layer *l, const Batch *b, Saved *s);
 void embedding_gradients(Layer *l, const Batch *b, Tensor dy);                   // wte and wpe
 void loss_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
+void embedding_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);     // keeps dy
+void embedding_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 void saved_tensor(Saved *s, int name, size_t rows, size_t cols);
 
 // ---- The plain walk over a list of layers. ----
 // What one micro-batch keeps on one stage between its forward and its backward.
-typedef struct {
+typedef struct ActivationStash {
     size_t n;
     Tensor x;                                      // input of the first layer; owned by who called
     struct { Tensor y; Arena arena; Saved saved; } *layer;   // y of every layer but the last, which is the caller's
@@ -119,6 +145,9 @@ ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x,
 // Frees every output and saved object as soon as its layer is done, and the flight. dx empty: the first layer is the
 // embedding.
 void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx);
+// The same in two halves; the second one frees.
+void walk_backward_inputs(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx);
+void walk_backward_weights(Layer *layers, size_t n, const Batch *b, ActivationStash *f);
 void activation_stash_free(ActivationStash *f);                       // without a backward
 // Where no backward comes: a layer's output lives until the next one has read it, nothing else is kept.
 void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y);

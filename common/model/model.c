@@ -71,19 +71,25 @@ static Unit unit_block(const ModelConfig *c, size_t block) {
     return u;
 }
 
-Model *model_describe(const ModelConfig *c, Range layers) {
+Model *model_describe(const ModelConfig *c, Range layers) { return model_describe_chunks(c, &layers, 1); }
+
+Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n_chunks) {
     Model *m = host_alloc(sizeof *m);
     size_t L = c->layers;
     m->config = *c;
     m->parameters = arena(MEM_PARAMETERS); m->gradients = arena(MEM_GRADIENTS);
     m->optimizer = arena(MEM_OPTIMIZER);   m->buffers = arena(MEM_COMMUNICATION);
-    m->n_layers = range_size(layers);
+    for (size_t i = 0; i < n_chunks; i++) {
+        if (!range_size(chunks[i])) fault("model_describe_chunks(): chunk %zu has no layer", i);
+        m->n_layers += range_size(chunks[i]);
+    }
     m->layers = host_alloc(m->n_layers * sizeof(Layer));
     m->units = host_alloc((m->n_layers + 3) * sizeof(Unit));     // the embedding brings two, the head two
-    for (size_t i = 0; i < m->n_layers; i++) {
-        size_t n = layers.lo + i;
+    m->units_of_layers = host_alloc((m->n_layers + 3) * sizeof *m->units_of_layers);
+    for (size_t i = 0, chunk = 0, n = chunks[0].lo; i < m->n_layers; i++, n++) {
+        if (n == chunks[chunk].hi) n = chunks[++chunk].lo;
         Layer *l = &m->layers[i];
-        *l = (Layer){ .config = &m->config, .number = n, .heads = {0, c->heads}, .vocab = {0, c->vocab} };
+        *l = (Layer){ .config = &m->config, .number = n, .chunk = chunk, .heads = {0, c->heads}, .vocab = {0, c->vocab} };
         l->kind = n == 0 ? &layer_embedding : n <= L ? &layer_block : n == L + 1 ? &layer_head : &layer_loss;
         Unit *u = &m->units[m->n_units];
         if (n == 0) {
@@ -96,6 +102,7 @@ Model *model_describe(const ModelConfig *c, Range layers) {
             u[0] = unit_block(c, n - 1);
         }
         l->n_units = n == 0 || n == L + 1 ? 2 : n <= L ? 1 : 0;
+        l->units = &m->units_of_layers[m->n_units];
         for (size_t k = 0; k < l->n_units; k++) l->units[k] = &u[k];
         m->n_units += l->n_units;
     }
@@ -105,11 +112,33 @@ Model *model_describe(const ModelConfig *c, Range layers) {
     return m;
 }
 
-Unit *model_wte(Model *m) { return m->layers[0].number == 0 ? m->layers[0].units[0] : NULL; }
+size_t model_chunks(const Model *m) { return m->layers[m->n_layers - 1].chunk + 1; }
+Range model_chunk(const Model *m, size_t chunk) {
+    Range r = {0, 0};
+    while (r.lo < m->n_layers && m->layers[r.lo].chunk < chunk) r.lo++;
+    for (r.hi = r.lo; r.hi < m->n_layers && m->layers[r.hi].chunk == chunk;) r.hi++;
+    return r;
+}
+
+Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Comm *comm) {
+    if (n == 0 || lo + n > m->n_layers || m->layers[lo].chunk != m->layers[lo + n - 1].chunk)
+        fault("%s around layers %zu to %zu of %zu: they must be neighbours in one chunk", kind->name, lo, lo + n - 1,
+              m->n_layers);
+    Layer *l = &m->layers[lo], *inner = host_alloc(n * sizeof *inner);
+    memcpy(inner, l, n * sizeof *inner);
+    *l = (Layer){ .kind = kind, .config = &m->config, .number = l->number, .chunk = l->chunk, .units = inner[0].units,
+                  .heads = inner[0].heads, .vocab = inner[0].vocab, .comm = comm, .inner = inner, .n_inner = n };
+    for (size_t i = 0; i < n; i++) l->n_units += inner[i].n_units;               // of neighbours: one after another
+    memmove(l + 1, l + n, (m->n_layers - lo - n) * sizeof *l);
+    m->n_layers -= n - 1;
+    return l;
+}
+
+// wte is the first unit of all, and the head's use of it the last one.
+Unit *model_wte(Model *m) { return m->units[0].params[0].number == 0 ? &m->units[0] : NULL; }
 Unit *model_wte_head(Model *m) {
-    for (size_t i = 0; i < m->n_layers; i++)
-        if (m->layers[i].number == m->config.layers + 1) return m->layers[i].units[1];
-    return NULL;
+    Unit *last = &m->units[m->n_units - 1];
+    return last->params[0].number == 0 && last->n_params == 1 ? last : NULL;
 }
 Unit *model_unit(Model *m, const char *first_param) {
     for (size_t i = 0; i < m->n_units; i++)
@@ -141,16 +170,25 @@ void model_replicas(Model *m, Comm *dp) {
         if (!m->units[i].replicas) m->units[i].replicas = dp;
 }
 
+void model_attach_weights(Model *m, Tensor w) {
+    size_t offset = 0;
+    for (size_t i = 0; i < m->n_units; i++) {
+        Unit *u = &m->units[i];
+        if (u->tied_to) continue;                  // attached with the embedding's
+        unit_attach_weights(u, tensor_flat_range(w, offset, offset + u->size));
+        offset += u->size;
+    }
+}
+
 void model_allocate_weights(Model *m) {
     model_measure(m);
     m->w = tensor_new(&m->parameters, 1, m->size);
-    for (size_t i = 0, offset = 0; i < m->n_units; i++) {
+    model_attach_weights(m, m->w);
+    for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;
-        unit_attach_weights(u, tensor_flat_range(m->w, offset, offset + u->size));
         unit_initialize(u, u->w, u->own, m->config.seed);
         u->own_w = u->w;
-        offset += u->size;
     }
 }
 
@@ -169,13 +207,17 @@ void model_allocate(Model *m) {
     model_zero_gradients(m);
 }
 
+static void free_inner(Layer *l) {
+    for (size_t i = 0; i < l->n_inner; i++) free_inner(&l->inner[i]);
+    free(l->inner);
+}
 void model_free(Model *m) {
     arena_free(&m->parameters); arena_free(&m->gradients);
     arena_free(&m->optimizer);  arena_free(&m->buffers);
     for (size_t i = 0; i < m->n_units; i++) free(m->units[i].params);
-    for (size_t i = 0; i < m->n_layers; i++)
-        for (Layer *l = m->layers[i].inner, *next; l; l = next) { next = l->inner; free(l); }
+    for (size_t i = 0; i < m->n_layers; i++) free_inner(&m->layers[i]);
     free(m->units);
+    free(m->units_of_layers);
     free(m->layers);
     free(m);
 }

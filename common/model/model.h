@@ -13,9 +13,11 @@
 
 typedef struct Model {
     ModelConfig config;
-    Layer *layers;                                 // embedding, L blocks, head, loss; or some neighbours of these
+    Layer *layers;                                 // embedding, L blocks, head, loss; or some neighbours of that list,
+                                                   // or several such chunks, one after another
     size_t n_layers;
     Unit *units;                                   // in model order: wte, wpe, h.0, ..., ln_f, the head's use of wte
+    Unit **units_of_layers;                        // a pointer to each; Layer.units points into this list
     size_t n_units;
     Tensor w, g;                                   // [1, size]: all units but the tied use, one after another, where
                                                    // they are whole
@@ -32,8 +34,17 @@ size_t config_tensors(const ModelConfig *c);       // 2 + 12 L + 2
 Model *model_describe(const ModelConfig *c, Range layers);
 // The replicas of all units that have none of their own yet; after the description, before the allocation.
 void model_replicas(Model *m, Comm *dp);
+// Puts one layer around layers [lo, lo + n) of a described model: they become its inner layers, and the list has n - 1
+// layers less. Returns it.
+Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Comm *comm);
+// A rank's chunks of the list, in model order (interleaved pipelines; Narayanan et al. 2021, section 2.2).
+Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n);
+size_t model_chunks(const Model *m);               // 1 in all other models
+Range model_chunk(const Model *m, size_t chunk);   // of m->layers
 void model_allocate(Model *m);                     // weights (initialised) and gradients, replicated
 void model_allocate_weights(Model *m);             // the first half of it: where gradients are somebody else's matter
+// Lets every unit read its weights from w [1, size], laid out as m->w: another version of them.
+void model_attach_weights(Model *m, Tensor w);
 void model_free(Model *m);
 // Places parameters in their units, and counts: called by the allocators, after every change to the description.
 void model_measure(Model *m);

@@ -19,6 +19,7 @@ typedef struct {
     size_t offset;                                 // of its first local element in its unit
     Tensor w, g;                                   // my part [my_rows, blocks * my_cols]; data NULL while absent
     bool gradient_empty;                                    // nothing was added to g since it was zeroed
+    struct Saved *deferred;                        // where contributions to g wait for backward of weights; or NULL
 } Param;
 // A whole tensor [rows, cols] as every parameter begins; rows 0: a vector [cols]. Number and initial values are the
 // model's to say.
