@@ -355,7 +355,7 @@ static void run_wrapped(Comm *world, void *which) {
         m[i] = model_describe(&sizes, model_layers(&sizes));
         wrap(w, m[i], world);
         memory_reset_peaks();
-        loss[i] = step_of(w, m[i], world, batch, i == 1);
+        loss[i] = step_of(w, m[i], batch, i == 1);
         most[i] = memory_peak(MEM_ACTIVATIONS);
     }
     for (size_t i = 0; i < m[0]->n_units; i++)
