@@ -59,7 +59,8 @@ static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     embedding_gradients(l, b, dy);                                 // dy is whole: a rank takes its words' rows
 }
 const LayerKind tensor_parallel_embedding = {
-    .name = "tensor-parallel embedding", .output = hidden_shape, .forward = embedding_forward, .backward = embedding_backward,
+    .name = "tensor-parallel embedding", .output = hidden_shape,
+    .forward = embedding_forward, .backward = embedding_backward,
     .backward_inputs = embedding_backward_inputs, .backward_weights = embedding_backward_weights,
 };
 

@@ -143,7 +143,9 @@ static void run_op(Executor *e, size_t at) {
     }
     bool gives = pipe_op_feeds(op, e->pp->rank, e->pp->size, e->v, &feeds), sends = gives && e->pp->size > 1;
     Sends *out = forward ? &e->activations : &e->gradients;
-    Tensor result = sends ? send_buffer(out, forward ? b->out.rows : b->in.rows) : gives ? hand_over(e, feeds.op) : (Tensor){0};
+    Tensor result = {0};
+    if (sends) result = send_buffer(out, forward ? b->out.rows : b->in.rows);
+    else if (gives) result = hand_over(e, feeds.op);
     if (forward) b->y = result;
     else b->dx = result;
     if (e->weights && op.what != UPDATE) e->weights->attach(e->weights->who, s->m, op);

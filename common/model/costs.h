@@ -58,8 +58,8 @@ Work work_stage(const CutSizes *z, size_t B);      // blocks and head; the embed
 Work work_model(const ModelConfig *c, size_t B);   // forward and backward of the whole model
 
 // ---- Traffic: what each of n ranks sends in a ring for `count` elements of `size` bytes, and how many picoseconds
-//      that takes; and how long one message takes. The ring is of neighbouring ranks from the first one of a node on: it
-//      takes the link between nodes where a node has fewer than n. The message stays in its node. ----
+//      that takes; and how long one message takes. The ring is of neighbouring ranks from the first one of a node on:
+//      it takes the link between nodes where a node has fewer than n. The message stays in its node. ----
 enum { ONE_PASS = 1, ALL_REDUCE_PASSES = 2 };  // a reduce-scatter or an all-gather is one pass, an all-reduce is both
 double ring_bytes(size_t passes, size_t n, size_t count, size_t size);
 double ring_time(size_t passes, size_t n, size_t count, size_t size);

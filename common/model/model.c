@@ -89,7 +89,8 @@ Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n
     for (size_t i = 0, chunk = 0, n = chunks[0].lo; i < m->n_layers; i++, n++) {
         if (n == chunks[chunk].hi) n = chunks[++chunk].lo;
         Layer *l = &m->layers[i];
-        *l = (Layer){ .config = &m->config, .number = n, .chunk = chunk, .heads = {0, c->heads}, .vocab = {0, c->vocab} };
+        *l = (Layer){ .config = &m->config, .number = n, .chunk = chunk, .heads = {0, c->heads},
+                      .vocab = {0, c->vocab} };
         l->kind = n == 0 ? &layer_embedding : n <= L ? &layer_block : n == L + 1 ? &layer_head : &layer_loss;
         Unit *u = &m->units[m->n_units];
         if (n == 0) {
