@@ -12,6 +12,8 @@ typedef struct {
 } BalanceSizes;
 // time[steps] in picoseconds; share[steps][d->n], each device's sequences.
 void balance_forecast(BalanceSizes z, const Devices *d, Range *share, double *time);
+// How many devices of the full rate would be as fast as all these together.
+double balance_summed_speed(const Devices *d, size_t step);
 // The most that a step may take of devices that share in proportion to what they believe of each other.
 double balance_bound(BalanceSizes z, const Devices *d, size_t step);
 #endif

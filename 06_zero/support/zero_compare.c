@@ -34,6 +34,18 @@ static StepResult counted_step(void *counted, Model *m, Optimizer *o, const Trai
     return c->lesson->step(c->dp, m, o, t, mine);
 }
 
+// What a stage cuts into parts is whole only while it is used: between steps no unit points at memory that was dropped.
+static void check_dropped(Run *run, const ZeroLesson *lesson, const Model *m) {
+    bool gradients = true, weights = true;
+    for (size_t i = 0; i < m->n_units; i++) {
+        const Unit *u = &m->units[i];
+        gradients = gradients && !u->g.data && !u->params[0].g.data;
+        weights = weights && !u->w.data && !u->params[0].w.data;
+    }
+    if (lesson->stage >= 2) check_true(run, lesson->name, "no whole gradients between steps", gradients);
+    if (lesson->stage >= 3) check_true(run, lesson->name, "no whole weights between steps", weights);
+}
+
 void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, const char *name, double limit) {
     char what[48];
     Counted counted = { lesson, dp };
@@ -49,6 +61,7 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, cons
     training_compare_tensors(run, what, &zero, &replicas, limit);
     training_compare_numbers(run, what, &zero, &replicas, LIMIT_ROUNDING);
     if (t.recorded) {
+        check_dropped(run, lesson, m);
         lesson->costs(run, dp, &t);
         show_step(run, &t, lesson->name);
     }

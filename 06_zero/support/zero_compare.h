@@ -5,6 +5,7 @@
 
 typedef struct {
     const char *name;                              // "ZeRO-1"
+    size_t stage;
     void (*allocate)(Model *m, Comm *dp);
     Step *step;                                    // its first argument is dp
     ZeroCosts *costs;
