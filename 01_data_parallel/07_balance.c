@@ -281,6 +281,7 @@ static void balance(Run *run) {
     show_times(run, &d, is);
     show_steps(run, &t, &d);
     check_ideal(run, &d, &is[EQUAL]);
+    balance_check_idle(run, observe);
     check_bounds(run, &d, is);
     for (Policy p = EQUAL; p < POLICIES; p++) costs(run, &d, p, &is[p]);
     data_free(&t.data);

@@ -70,3 +70,18 @@ double balance_bound(BalanceSizes z, const Devices *d, size_t step) {
     double computing = over * work_model(&z.model, z.sequences + d->n - 1).time / balance_summed_speed(d, step);
     return computing * 1.01 + communicating(z, d->n);
 }
+
+// Rank 0 had 4 sequences and took 8; the others had none.
+void balance_check_idle(Run *run, void (*observe)(Comm *dp, const Range *share, double took, double *rate)) {
+    size_t n = run->world->size;
+    Range *share = (Range *)host_alloc(n * sizeof *share);
+    double *rate = (double *)host_alloc(n * sizeof *rate);
+    for (size_t r = 0; r < n; r++) rate[r] = 1.5;
+    share[0].hi = 4;
+    observe(run->world, share, run->world->rank == 0 ? 8 : 0, rate);
+    bool right = rate[0] == 1;                     // the mean of 1.5 and 4/8
+    for (size_t r = 1; r < n; r++) right = right && rate[r] == 1.5;
+    check_true(run, "rates", "who had no sequences keeps its own", right);
+    free(share);
+    free(rate);
+}
