@@ -178,6 +178,7 @@ static void zero3(Run *run) {
     t.recorded = true;
     zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1",
                  t.micro_batches == 1 ? every_bit(run) : LIMIT_ROUNDING);
+    zero_check_stages(run, dp, t);
     comm_free(dp);
 }
 
