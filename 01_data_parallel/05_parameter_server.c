@@ -262,6 +262,7 @@ static void parameter_server(Run *run) {
     const size_t bound[] = { 0, s, STEPS };
     Record sync = synchronous(run, &c, &t, false), port = synchronous(run, &c, &t, true), is[3];
     for (size_t i = 0; i < 3; i++) is[i] = asynchronous(run, &c, &t, bound[i], &z);
+    log_check_bound(run, &c, may_go_on);
     // With s = 0 everybody's gradient is of the version that the round began with, and SGD's small steps add up to the
     // one that the synchronous server makes. With s > 0 and more than one worker that is over.
     check_close(run, "SGD: staleness 0 = synchronous, at the end", is[0].last, sync.last, LIMIT_ROUNDING);

@@ -121,14 +121,23 @@ static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
     tensor_parallel_attention_backward(t->tp, &h, t->params, dx, x, dy, s);
 }
 
-// Unsplit: all heads at once, whole matrices.
+// Unsplit: all heads at once, whole matrices. It calls no function of the technique.
+static Tensor third(Tensor qkv, size_t which) { return tensor_col_range(qkv, which * C, (which + 1) * C); }
+static void drop_whole(const TensorParallelHeads *h, Tensor y, Tensor x) {
+    op_dropout_heads(y, x, h->key, dropout, 0, B, H, 0);
+}
 static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
     const Param *p = t->params;
     TensorParallelHeads h = heads_of(t);
     saved_tensor(s, S_QKV, M, 3 * C); saved_tensor(s, S_MIX, M, C);
     op_matmul(s->t[S_QKV], x, p[ATTENTION_QKV].w);
     op_add_bias(s->t[S_QKV], s->t[S_QKV], p[ATTENTION_QKV_BIAS].w);
-    tensor_parallel_heads_forward(&h, s);
+    s->t[S_PROBS] = tensor_new(&s->attention, B * H * T, T);
+    s->t[S_DROPPED] = tensor_new(&s->attention, B * H * T, T);
+    op_heads_scores(s->t[S_PROBS], third(s->t[S_QKV], 0), third(s->t[S_QKV], 1), B, H);
+    op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], (real)(1 / sqrt(D)));
+    drop_whole(&h, s->t[S_DROPPED], s->t[S_PROBS]);
+    op_heads_mix(s->t[S_MIX], s->t[S_DROPPED], third(s->t[S_QKV], 2), B, H);
     op_matmul(y, s->t[S_MIX], p[ATTENTION_O].w);
     op_add_bias(y, y, p[ATTENTION_O_BIAS].w);
     drop(t, y);
@@ -138,10 +147,16 @@ static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s)
     TensorParallelHeads h = heads_of(t);
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dmix = tensor_new(&scratch, M, C), dqkv = tensor_new(&scratch, M, 3 * C);
+    Tensor dp = tensor_new(&scratch, B * H * T, T), qkv = s->t[S_QKV];
     drop(t, dy);
     linear_gradients(&p[ATTENTION_O], &p[ATTENTION_O_BIAS], s->t[S_MIX], dy);
     op_matmul_nt(dmix, dy, p[ATTENTION_O].w);
-    tensor_parallel_heads_backward(&h, dqkv, dmix, s);
+    op_heads_mix_t(third(dqkv, 2), s->t[S_DROPPED], dmix, B, H);
+    op_heads_scores(dp, dmix, third(qkv, 2), B, H);
+    drop_whole(&h, dp, dp);
+    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, (real)(1 / sqrt(D)));
+    op_heads_mix(third(dqkv, 0), dp, third(qkv, 1), B, H);
+    op_heads_mix_t(third(dqkv, 1), dp, third(qkv, 0), B, H);
     linear_gradients(&p[ATTENTION_QKV], &p[ATTENTION_QKV_BIAS], x, dqkv);
     op_matmul_nt(dx, dqkv, p[ATTENTION_QKV].w);
     arena_free(&scratch);

@@ -82,7 +82,7 @@ static StepResult zero1_step(void *comm, Model *m, Optimizer *o, const Training 
 static const ModelConfig tiny = { .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1 };
 
 static void zero1(Run *run) {
-    static const ZeroLesson lesson = { "ZeRO-1", zero1_allocate, zero1_step, zero1_costs, NULL };
+    static const ZeroLesson lesson = { "ZeRO-1", 1, zero1_allocate, zero1_step, zero1_costs, NULL };
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = zero_training(run, dp, &tiny);
 

@@ -152,7 +152,7 @@ static StepResult zero2_step(void *comm, Model *m, Optimizer *o, const Training 
 static const ModelConfig tiny = { .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1 };
 
 static void zero2(Run *run) {
-    static const ZeroLesson lesson = { "ZeRO-2", zero2_allocate, zero2_step, zero2_costs, NULL };
+    static const ZeroLesson lesson = { "ZeRO-2", 2, zero2_allocate, zero2_step, zero2_costs, NULL };
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = zero_training(run, dp, &tiny);
 

@@ -178,7 +178,7 @@ void zero_evaluation_end(Model *m, size_t stage) {
 static const ModelConfig tiny = { .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1 };
 
 static void zero3(Run *run) {
-    static const ZeroLesson lesson = { "ZeRO-3", zero3_allocate, zero3_step, zero3_costs, NULL };
+    static const ZeroLesson lesson = { "ZeRO-3", 3, zero3_allocate, zero3_step, zero3_costs, NULL };
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = zero_training(run, dp, &tiny);
 
@@ -201,6 +201,7 @@ static void zero3(Run *run) {
     t.recorded = true;
     zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1",
                  t.micro_batches == 1 ? every_bit(run) : LIMIT_ROUNDING);
+    zero_check_stages(run, dp, t);
     comm_free(dp);
 }
 

@@ -200,7 +200,7 @@ static void beside_zero3(Run *run, Comm *dp, const Training *t, void (*allocate)
 
 static void prefetch(Run *run) {
     bool reshard = strcmp(option_text(run, "reshard-after-forward"), "yes") == 0;
-    const ZeroLesson lesson = { "ZeRO-3 with prefetch", reshard ? resharding : keeping, prefetch_step,
+    const ZeroLesson lesson = { "ZeRO-3 with prefetch", 3, reshard ? resharding : keeping, prefetch_step,
                                 reshard ? prefetch_costs : prefetch_costs_kept, prefetch_free };
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = zero_training(run, dp, &tiny);
