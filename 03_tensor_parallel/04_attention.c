@@ -122,9 +122,10 @@ static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
 }
 
 // Unsplit: all heads at once, whole matrices. It calls no function of the technique.
+static const HeadsPlace all_heads = { .B = B, .heads = H };
 static Tensor third(Tensor qkv, size_t which) { return tensor_col_range(qkv, which * C, (which + 1) * C); }
 static void drop_whole(const TensorParallelHeads *h, Tensor y, Tensor x) {
-    op_dropout_heads(y, x, h->key, dropout, 0, B, H, 0);
+    op_dropout_heads(y, x, h->key, dropout, 0, 0, all_heads);
 }
 static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
     const Param *p = t->params;
@@ -135,7 +136,7 @@ static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
     s->t[S_PROBS] = tensor_new(&s->attention, B * H * T, T);
     s->t[S_DROPPED] = tensor_new(&s->attention, B * H * T, T);
     op_heads_scores(s->t[S_PROBS], third(s->t[S_QKV], 0), third(s->t[S_QKV], 1), B, H);
-    op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], (real)(1 / sqrt(D)));
+    op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], (real)(1 / sqrt(D)), all_heads);
     drop_whole(&h, s->t[S_DROPPED], s->t[S_PROBS]);
     op_heads_mix(s->t[S_MIX], s->t[S_DROPPED], third(s->t[S_QKV], 2), B, H);
     op_matmul(y, s->t[S_MIX], p[ATTENTION_O].w);
@@ -154,7 +155,7 @@ static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s)
     op_heads_mix_t(third(dqkv, 2), s->t[S_DROPPED], dmix, B, H);
     op_heads_scores(dp, dmix, third(qkv, 2), B, H);
     drop_whole(&h, dp, dp);
-    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, (real)(1 / sqrt(D)));
+    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, (real)(1 / sqrt(D)), all_heads);
     op_heads_mix(third(dqkv, 0), dp, third(qkv, 1), B, H);
     op_heads_mix_t(third(dqkv, 1), dp, third(qkv, 0), B, H);
     linear_gradients(&p[ATTENTION_QKV], &p[ATTENTION_QKV_BIAS], x, dqkv);

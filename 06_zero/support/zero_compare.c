@@ -86,13 +86,13 @@ typedef struct { Comm *dp; size_t stage; } Staged;
 static StepResult staged_step(void *staged, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
     const Staged *z = staged;
     double loss = 0;
-    zero_begin(m, z->dp, z->stage);
+    zero_begin(m, z->stage);
     for (size_t k = 0; k < t->micro_batches; k++) loss += model_forward_backward(m, &mine[k]);
     model_fold_tied(m);
-    zero_reduce(m, z->dp, z->stage);
+    zero_reduce(m, z->stage);
     double norm = model_grad_norm(m, z->stage ? z->dp : NULL);
     optimizer_step(o, m, clip_factor(norm, t->clip));
-    zero_end(m, z->dp, z->stage);
+    zero_end(m, z->stage);
     comm_all_reduce_doubles(z->dp, &loss, 1);
     return (StepResult){ loss * mine[0].token_weight, norm };
 }
@@ -102,7 +102,7 @@ static double loss_afterwards(const Staged *z, Model *m, const Training *t) {
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *b = training_batches(t, &tokens, t->steps, z->dp->size, z->dp->rank);
     double loss = 0;
-    zero_evaluation_begin(m, z->dp, z->stage);
+    zero_evaluation_begin(m, z->stage);
     for (size_t k = 0; k < t->micro_batches; k++) {
         b[k].training = false;
         loss += model_loss(m, &b[k]) * b[k].token_weight;
