@@ -146,7 +146,7 @@ else
 endif
 
 # Under a minute: what to run after each change.
-QUICK = structure ops memory model layers schedule compression costs zero-costs recompute-costs oracle plot lessons
+QUICK = structure ops memory model units cost-model layers schedule pipeline compression costs zero-costs recompute-costs oracle plot lessons
 test-quick:
 	@tools/setup prove
 	+@$(BUILD) STRICT=yes BACKEND=cpu STANDIN= PRECISION=fp32

@@ -11,7 +11,7 @@
 // wrong length.
 #include "01_data_parallel/data_parallel.h"
 #include "common/lesson/training.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 #include "common/lesson/picture.h"
 #include "common/tensor/random.h"
 

@@ -14,7 +14,7 @@
 #include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/support/04_costs.h"
 #include "common/lesson/training.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 #include "common/lesson/picture.h"
 #include "common/lesson/plot.h"
 #include <stdio.h>
@@ -28,7 +28,7 @@
 //     buckets   <-- 3 --> | <------ 2 ------> | <-- 1 --> <------ 0 ---->         backward runs from right to left
 // A bucket is a view of m->g (DDP's gradient_as_bucket_view): nothing is copied.
 static void cut(Buckets *b, size_t capacity) {
-    size_t hi = b->model->size;                    // where the open bucket ends in m->g
+    size_t hi = b->end;                            // where the open bucket ends in m->g
     // EXERCISE 01.04b (3 points): cut from the end. Cut m->g into buckets, from its end to its beginning.
     // b->tensor[i].at is the number of the element of m->g with which tensor i begins. Write into tensor[i].bucket in
     // which bucket it is, and into b->bucket[k] its part of m->g and how many tensors lie in it; b->n counts the
@@ -69,18 +69,21 @@ static void layer_is_ready(Buckets *b, const Layer *l) {
     // END
 }
 
+static bool may_reduce(const Buckets *b, const Batch *batch) {
+    return b->micro_batches == 0 || batch->number + 1 == b->micro_batches;         // 0: no pipeline; b->sync says it
+}
 // The hook: every layer of the model is wrapped in these two, so they run where its forward and backward would.
 static void hooked_forward(Layer *l, const Batch *batch, Tensor x, Tensor y, Saved *s) {
     Buckets *b = l->technique;
-    if (l == &b->model->layers[0]) buckets_arm(b);         // the tensors of all buckets are missing again
+    if (l == &b->model->layers[0] && may_reduce(b, batch)) buckets_arm(b);    // no tensor is ready
     layer_forward(l->inner, batch, x, y, s);
 }
 static void hooked_backward(Layer *l, const Batch *batch, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     Buckets *b = l->technique;
     layer_backward(l->inner, batch, x, dy, dx, s);
-    if (b->armed) layer_is_ready(b, l);                    // may start all-reduces, and waits for none
+    if (b->armed && may_reduce(b, batch)) layer_is_ready(b, l);    // may start all-reduces, and waits for none
 }
-static const LayerKind hooked = { "reducing layer", hooked_forward, hooked_backward, NULL, NULL };
+static const LayerKind hooked = { .name = "reducing layer", .forward = hooked_forward, .backward = hooked_backward };
 
 Buckets *buckets_new(Model *m, Comm *dp, size_t capacity) {
     Buckets *b = buckets_list_tensors(m, dp);
@@ -102,9 +105,17 @@ void buckets_no_work(Buckets *b) {
     for (size_t i = 0; b->armed && i < b->model->n_layers; i++) layer_is_ready(b, &b->model->layers[i]);
 }
 
+// For chapter 08: the first and the last stage of a pipeline add their gradients of wte when both have them.
+void buckets_start_tied(Buckets *b) {
+    if (range_size(b->tied) == 0) return;
+    b->tied_request = comm_start_all_reduce(b->dp, tensor_flat_range(b->model->g, b->tied.lo, b->tied.hi));
+}
+
 void buckets_wait(Buckets *b) {
     buckets_check_complete(b);
     for (size_t k = 0; k < b->started; k++) comm_wait(b->bucket[k].request);       // the sum is in m->g
+    comm_wait(b->tied_request);
+    b->tied_request = NULL;
     b->started = 0;
     b->armed = false;
 }

@@ -56,7 +56,7 @@ static void work(const Cluster *c, const Training *t, Model *m, double *loss, Tr
         pull(c, m);
         char label[32];
         snprintf(label, sizeof label, " of step %zu", step);
-        if (got) snapshot_label(got->weights, label), model_snapshot_weights(m, got->weights);
+        if (got) snapshot_label(got->weights, label), model_snapshot(m, got->weights, UNIT_WEIGHTS, NULL);
     }
 }
 
@@ -184,7 +184,7 @@ static Trajectory train(Run *run, const Cluster *c, const Training *t, Record *i
         if (is->log.line) serve_as_they_come(c, m, &o, &in, &is->log, &notes);
         else serve_synchronously(c, m, &o, &in, &notes);
         is->seen.buffers = memory_now(MEM_COMMUNICATION);
-        model_snapshot_weights(m, is->last);
+        model_snapshot(m, is->last, UNIT_WEIGHTS, NULL);
         inbox_free(&in);
     } else work(c, t, m, loss, is->log.line ? NULL : &got);
     clock_set_one_port(false);
@@ -262,6 +262,7 @@ static void parameter_server(Run *run) {
     const size_t bound[] = { 0, s, STEPS };
     Record sync = synchronous(run, &c, &t, false), port = synchronous(run, &c, &t, true), is[3];
     for (size_t i = 0; i < 3; i++) is[i] = asynchronous(run, &c, &t, bound[i], &z);
+    log_check_bound(run, &c, may_go_on);
     // With s = 0 everybody's gradient is of the version that the round began with, and SGD's small steps add up to the
     // one that the synchronous server makes. With s > 0 and more than one worker that is over.
     check_close(run, "SGD: staleness 0 = synchronous, at the end", is[0].last, sync.last, LIMIT_ROUNDING);

@@ -15,7 +15,7 @@
 #include "01_data_parallel/support/07_devices.h"
 #include "common/measure/clock.h"
 #include "common/lesson/training.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 #include "common/lesson/picture.h"
 #include "common/lesson/plot.h"
 #include <math.h>
@@ -153,7 +153,7 @@ static BalanceSizes sizes_of(Policy policy) {
 static double computing(size_t B) { return work_model(&tiny, B).time; }
 
 // Could sequences be cut, all devices would end together.
-static double ideal(const Devices *d, size_t step) { return computing(SEQUENCES) / devices_summed_speed(d, step); }
+static double ideal(const Devices *d, size_t step) { return computing(SEQUENCES) / balance_summed_speed(d, step); }
 
 // That is the time in which all devices together do the batch, each as many sequences a picosecond as it was seen to do
 // in the equal shares of this step. But for a hundredth: the products of fast devices last whole picoseconds.
@@ -281,6 +281,7 @@ static void balance(Run *run) {
     show_times(run, &d, is);
     show_steps(run, &t, &d);
     check_ideal(run, &d, &is[EQUAL]);
+    balance_check_idle(run, observe);
     check_bounds(run, &d, is);
     for (Policy p = EQUAL; p < POLICIES; p++) costs(run, &d, p, &is[p]);
     data_free(&t.data);

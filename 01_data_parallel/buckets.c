@@ -6,13 +6,21 @@ Buckets *buckets_list_tensors(Model *m, Comm *dp) {
     Buckets *b = host_alloc(sizeof *b);
     *b = (Buckets){ .model = m, .dp = dp };
     b->tensor = host_alloc(config_tensors(&m->config) * sizeof *b->tensor);
+    const Unit *wte = model_wte(m), *head = model_wte_head(m);
+    const Unit *shared = wte && head ? NULL : wte ? wte : head;    // whose other use is on another stage
     size_t at = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
         if (u->tied_to) continue;                  // its gradient is added to the other use's
-        for (size_t k = 0; k < u->n_params; k++)
+        if (u == shared) b->tied = (Range){ at, at + u->size };    // final only after the sum over both stages
+        for (size_t k = 0; k < u->n_params && u != shared; k++) {
+            if (u->params[k].partial)
+                fault("%s is a partial sum over %s: no bucket may be reduced before it is added up",
+                      u->params[k].name, u->params[k].partial->name);
             b->tensor[b->n_tensors++] = (BucketTensor){ .param = &u->params[k], .at = at + u->params[k].offset };
+        }
         at += u->size;
+        if (u != shared) b->end = at;
     }
     b->bucket = host_alloc(b->n_tensors * sizeof *b->bucket);
     return b;
@@ -37,7 +45,8 @@ void buckets_arm(Buckets *b) {
 
 void buckets_tensor_ready(Buckets *b, const Param *p) {
     size_t i = 0;
-    while (b->tensor[i].param != p) i++;
+    while (i < b->n_tensors && b->tensor[i].param != p) i++;
+    if (i == b->n_tensors) return;                 // the table that another stage has, too: buckets_start_tied()
     if (b->tensor[i].ready) fault("%s is ready for the second time in one backward", p->name);
     b->tensor[i].ready = true;
     b->bucket[b->tensor[i].bucket].pending--;

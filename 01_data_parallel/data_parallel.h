@@ -24,11 +24,18 @@ typedef struct {
     // Looked at when a FORWARD begins: shall the backward that follows it reduce? False is DDP's no_sync(). It must be
     // false during the forward, too; around the backward alone it comes too late.
     bool sync;
+    // In a pipeline several micro-batches are in flight, and sync is true for all of them: only the last one of a step,
+    // of so many, reduces. 0: no pipeline.
+    size_t micro_batches;
     bool armed;                                    // this backward reduces
     size_t n, started;                             // buckets; those before `started` are under way
     Bucket *bucket;
     size_t n_tensors;
     BucketTensor *tensor;                          // in model order, the tied table once
+    size_t end;                                    // of m->g, as far as the tensors lie in it
+    // Where another stage has a copy of the tied table: its place in m->g, in no bucket; empty elsewhere.
+    Range tied;
+    Request *tied_request;
 } Buckets;
 
 // After model_allocate(): cuts, and wraps every layer. A bucket is closed when it has reached `capacity` bytes: 1 makes
@@ -37,7 +44,10 @@ Buckets *buckets_new(Model *m, Comm *dp, size_t capacity);
 void buckets_free(Buckets *b);
 // In place of forward and backward, where a rank has no sequences: its gradient is zero, and final at once.
 void buckets_no_work(Buckets *b);
-// After the last backward: the reduced gradient arrives. Nothing to do where no bucket was started.
+// After the last backward, on a stage that shares the tied table with another one: the sum of both stages' gradients of
+// it stands in m->g now, and travels over dp like a last bucket. Nothing to do elsewhere.
+void buckets_start_tied(Buckets *b);
+// After that, or after the last backward: the reduced gradient arrives. Nothing to do where no bucket was started.
 void buckets_wait(Buckets *b);
 
 // The bookkeeping, in buckets.c.

@@ -81,10 +81,10 @@ static void show_trap(Run *run, const Training *t) {
     Batch *batch = training_batches(t, &tokens, step, 1, 0);
     Snapshot *wrong = snapshot_new(run), *right = snapshot_new(run);
     double loss = accumulate(model, batch, m);
-    model_snapshot_gradients(model, right);
+    model_snapshot(model, right, UNIT_GRADIENTS, NULL);
     for (size_t k = 0; k < m; k++) batch[k].token_weight = 1 / (double)(m * count[k]);
     double loss_wrong = accumulate(model, batch, m);
-    model_snapshot_gradients(model, wrong);
+    model_snapshot(model, wrong, UNIT_GRADIENTS, NULL);
     say(run, "step %zu: mean loss %.4f; the mean of the micro-batches' means %.4f\n", (size_t)step, loss, loss_wrong);
     check_differs(run, "trap: the mean of means", wrong, right, 1e-3);     // a hundred times what rounding may do
     snapshot_free(wrong);

@@ -12,6 +12,7 @@
 #include "02_grad_accumulation/support/03_costs.h"
 #include "common/lesson/training.h"
 #include "common/lesson/picture.h"
+#include <math.h>
 
 // ================================ the technique ================================
 
@@ -136,6 +137,12 @@ static void accumulation_on_ranks(Run *run) {
         // Right numbers, too: only the costs tell the two apart.
         training_compare(run, "forgetful = at once", &often, &whole, LIMIT_ROUNDING);
         training_compare_tensors(run, "overlapped = no_sync", &buckets, &got, every_bit(run));
+        bool alike = true;
+        for (size_t step = 0; step < STEPS; step++)
+            alike = alike && fabs(buckets.loss[step] - got.loss[step]) <= every_bit(run) * got.loss[step] &&
+                    fabs(buckets.norm[step] - got.norm[step]) <= every_bit(run) * got.norm[step];
+        check_true(run, i ? "AdamW: overlapped = no_sync" : "SGD: overlapped = no_sync", "loss and norm of every step",
+                   alike);
         trajectory_free(&got);
         trajectory_free(&often);
         trajectory_free(&buckets);

@@ -22,7 +22,7 @@
 
 // ---------------------------------------------------------------- column-parallel
 
-void column_parallel_cut(Param *p, Range columns) { p->cut = CUT_COLS; p->part = columns; }
+void column_parallel_cut(Param *p, Range columns) { p->my_cols = columns; }
 
 void column_parallel_forward(Tensor y, Tensor x, const Param *w, const Param *b) {
     linear(y, x, w);                                       // [M, N/tp] = [M, K] x [K, N/tp]: finished, sends nothing
@@ -60,7 +60,7 @@ void column_parallel_gather(Comm *tp, Tensor whole, Tensor y) {
 
 // ---------------------------------------------------------------- row-parallel
 
-void row_parallel_cut(Param *p, Range rows) { p->cut = CUT_ROWS; p->part = rows; }
+void row_parallel_cut(Param *p, Range rows) { p->my_rows = rows; }
 
 void row_parallel_forward(Comm *tp, Tensor y, Tensor x, const Param *w, const Param *b) {
     // EXERCISE 03.02b (2 points): forward through a row-parallel layer. x [M, K/tp] are this rank's columns of the
@@ -134,8 +134,7 @@ static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s)
 
 static Trial layer(Run *run, Comm *tp) {
     return (Trial){ .run = run, .tp = tp, .M = M, .K = K, .N = N, .x_cols = {0, K}, .y_cols = {0, N},
-                    .params = { { .name = "W", .rows = K, .cols = N, .blocks = 1 },
-                                { .name = "b", .rows = 1, .cols = N, .blocks = 1 } },
+                    .params = { param_describe("W", K, N, 1), param_describe("b", 0, N, 1) },
                     .deviation = 0.3, .rate = 0.05, .before = "", .after = "", .key = key,
                     .forward = unsplit_forward, .backward = unsplit_backward };
 }

@@ -89,10 +89,8 @@ static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s)
 
 static Trial layers(Run *run, Comm *tp) {
     Trial t = { .run = run, .tp = tp, .M = M, .K = C, .N = C, .x_cols = {0, C}, .y_cols = {0, C},
-                .params = { { .name = "A", .rows = C, .cols = F, .blocks = 1 },
-                            { .name = "a", .rows = 1, .cols = F, .blocks = 1 },
-                            { .name = "B", .rows = F, .cols = C, .blocks = 1 },
-                            { .name = "b", .rows = 1, .cols = C, .blocks = 1 } },
+                .params = { param_describe("A", C, F, 1), param_describe("a", 0, F, 1),
+                            param_describe("B", F, C, 1), param_describe("b", 0, C, 1) },
                 .deviation = 0.3, .rate = 0.1, .before = "updated ", .after = ", step 3", .recorded = true,
                 .key = key, .forward = tp ? split_forward : unsplit_forward,
                 .backward = tp ? split_backward : unsplit_backward };

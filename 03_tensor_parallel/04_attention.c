@@ -54,16 +54,19 @@ static Tensor part_of(const TensorParallelHeads *h, Tensor qkv, size_t which) { 
     return tensor_col_range(qkv, which * columns, (which + 1) * columns);
 }
 static real score_scale(const TensorParallelHeads *h) { return (real)(1 / sqrt((double)h->D)); }
+static HeadsPlace place_of(const TensorParallelHeads *h) {         // every query, every key
+    return (HeadsPlace){ h->B, range_size(h->heads), h->position, h->position };
+}
 static void drop_probabilities(const TensorParallelHeads *h, Tensor y, Tensor x) {
     // Keyed by the head's number in the whole layer: rank 1's first head has the mask of head 3, not that of head 0.
-    op_dropout_heads(y, x, h->key, h->drop, h->first_sequence, h->B, range_size(h->heads), h->heads.lo);
+    op_dropout_heads(y, x, h->key, h->drop, h->first_sequence, h->heads.lo, place_of(h));
 }
 
 void tensor_parallel_probabilities(const TensorParallelHeads *h, Saved *s) {
     size_t heads = range_size(h->heads);
     Tensor qkv = s->t[S_QKV], probs = tensor_new(&s->attention, h->B * heads * h->T, h->T);    // [B*H/tp*T, T]
     op_heads_scores(probs, part_of(h, qkv, 0), part_of(h, qkv, 1), h->B, heads);               // S = Q K^T
-    op_causal_softmax(probs, probs, score_scale(h));                               // P = softmax(S / sqrt(D))
+    op_causal_softmax(probs, probs, score_scale(h), place_of(h));                      // P = softmax(S / sqrt(D))
     s->t[S_PROBS] = s->t[S_DROPPED] = probs;                                                   // one without dropout
     if (h->drop == 0) return;
     s->t[S_DROPPED] = tensor_new(&s->attention, probs.rows, h->T);
@@ -82,7 +85,7 @@ void tensor_parallel_heads_backward(const TensorParallelHeads *h, Tensor dqkv, T
     op_heads_mix_t(part_of(h, dqkv, 2), s->t[S_DROPPED], dmix, h->B, heads);                   // dV = dropout(P)^T dO
     op_heads_scores(dp, dmix, part_of(h, qkv, 2), h->B, heads);                                // dP = dO V^T
     drop_probabilities(h, dp, dp);
-    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(h));                         // dS
+    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(h), place_of(h));            // dS
     op_heads_mix(part_of(h, dqkv, 0), dp, part_of(h, qkv, 1), h->B, heads);                    // dQ = dS K
     op_heads_mix_t(part_of(h, dqkv, 1), dp, part_of(h, qkv, 0), h->B, heads);                  // dK = dS^T Q
     arena_free(&scratch);
@@ -118,14 +121,24 @@ static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
     tensor_parallel_attention_backward(t->tp, &h, t->params, dx, x, dy, s);
 }
 
-// Unsplit: all heads at once, whole matrices.
+// Unsplit: all heads at once, whole matrices. It calls no function of the technique.
+static const HeadsPlace all_heads = { .B = B, .heads = H };
+static Tensor third(Tensor qkv, size_t which) { return tensor_col_range(qkv, which * C, (which + 1) * C); }
+static void drop_whole(const TensorParallelHeads *h, Tensor y, Tensor x) {
+    op_dropout_heads(y, x, h->key, dropout, 0, 0, all_heads);
+}
 static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
     const Param *p = t->params;
     TensorParallelHeads h = heads_of(t);
     saved_tensor(s, S_QKV, M, 3 * C); saved_tensor(s, S_MIX, M, C);
     op_matmul(s->t[S_QKV], x, p[ATTENTION_QKV].w);
     op_add_bias(s->t[S_QKV], s->t[S_QKV], p[ATTENTION_QKV_BIAS].w);
-    tensor_parallel_heads_forward(&h, s);
+    s->t[S_PROBS] = tensor_new(&s->attention, B * H * T, T);
+    s->t[S_DROPPED] = tensor_new(&s->attention, B * H * T, T);
+    op_heads_scores(s->t[S_PROBS], third(s->t[S_QKV], 0), third(s->t[S_QKV], 1), B, H);
+    op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], (real)(1 / sqrt(D)), all_heads);
+    drop_whole(&h, s->t[S_DROPPED], s->t[S_PROBS]);
+    op_heads_mix(s->t[S_MIX], s->t[S_DROPPED], third(s->t[S_QKV], 2), B, H);
     op_matmul(y, s->t[S_MIX], p[ATTENTION_O].w);
     op_add_bias(y, y, p[ATTENTION_O_BIAS].w);
     drop(t, y);
@@ -135,10 +148,16 @@ static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s)
     TensorParallelHeads h = heads_of(t);
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dmix = tensor_new(&scratch, M, C), dqkv = tensor_new(&scratch, M, 3 * C);
+    Tensor dp = tensor_new(&scratch, B * H * T, T), qkv = s->t[S_QKV];
     drop(t, dy);
     linear_gradients(&p[ATTENTION_O], &p[ATTENTION_O_BIAS], s->t[S_MIX], dy);
     op_matmul_nt(dmix, dy, p[ATTENTION_O].w);
-    tensor_parallel_heads_backward(&h, dqkv, dmix, s);
+    op_heads_mix_t(third(dqkv, 2), s->t[S_DROPPED], dmix, B, H);
+    op_heads_scores(dp, dmix, third(qkv, 2), B, H);
+    drop_whole(&h, dp, dp);
+    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, (real)(1 / sqrt(D)), all_heads);
+    op_heads_mix(third(dqkv, 0), dp, third(qkv, 1), B, H);
+    op_heads_mix_t(third(dqkv, 1), dp, third(qkv, 0), B, H);
     linear_gradients(&p[ATTENTION_QKV], &p[ATTENTION_QKV_BIAS], x, dqkv);
     op_matmul_nt(dx, dqkv, p[ATTENTION_QKV].w);
     arena_free(&scratch);
@@ -146,10 +165,8 @@ static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s)
 
 static Trial layers(Run *run, Comm *tp) {
     Trial t = { .run = run, .tp = tp, .M = M, .K = C, .N = C, .x_cols = {0, C}, .y_cols = {0, C},
-                .params = { { .name = "W_qkv", .rows = C, .cols = 3 * C, .blocks = 3 },
-                            { .name = "b_qkv", .rows = 1, .cols = 3 * C, .blocks = 3 },
-                            { .name = "W_O", .rows = C, .cols = C, .blocks = 1 },
-                            { .name = "b_O", .rows = 1, .cols = C, .blocks = 1 } },
+                .params = { param_describe("W_qkv", C, 3 * C, 3), param_describe("b_qkv", 0, 3 * C, 3),
+                            param_describe("W_O", C, C, 1), param_describe("b_O", 0, C, 1) },
                 .deviation = 0.2, .rate = 0.1, .before = "updated ", .after = ", step 3",
                 .key = key, .forward = tp ? split_forward : unsplit_forward,
                 .backward = tp ? split_backward : unsplit_backward };
@@ -167,7 +184,7 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
 static void cut_contiguous(Param *p) {
     for (int i = ATTENTION_QKV; i <= ATTENTION_QKV_BIAS; i++) {
         p[i].blocks = 1;
-        column_parallel_cut(&p[i], (Range){3 * p[i].part.lo, 3 * p[i].part.hi});
+        column_parallel_cut(&p[i], (Range){3 * p[i].my_cols.lo, 3 * p[i].my_cols.hi});
     }
 }
 static void contiguous_cut(Run *run) {

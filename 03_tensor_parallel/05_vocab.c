@@ -51,36 +51,46 @@ void vocab_parallel_backward(Comm *tp, Tensor dx, Tensor dlogits, Tensor x, Para
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)x; (void)s;
     vocab_parallel_lookup(l->comm, y, l->units[0]->params[0].w, b->tokens, l->vocab.lo);
-    op_add_positions(y, y, l->units[1]->params[0].w, b->T);        // once, after the sum
+    op_add_positions(y, y, l->units[1]->params[0].w, b->position);  // once, after the sum
     op_dropout(y, y, layer_dropout(l, b, SITE_EMBEDDING));
 }
 static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)x; (void)dx; (void)s;
     embedding_gradients(l, b, dy);                                 // dy is whole: a rank takes its words' rows
 }
-const LayerKind tensor_parallel_embedding = { "tensor-parallel embedding", embedding_forward, embedding_backward,
-                                              NULL, NULL };
+const LayerKind tensor_parallel_embedding = {
+    .name = "tensor-parallel embedding", .output = hidden_shape,
+    .forward = embedding_forward, .backward = embedding_backward,
+    .backward_inputs = embedding_backward_inputs, .backward_weights = embedding_backward_weights,
+};
 
 static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    (void)b;
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
-    size_t M = b->B * b->T;
-    saved_tensor(s, S_LN, M, l->config->width); saved_tensor(s, S_STATS, M, 2);
-    saved_tensor(s, S_LOGITS, M, range_size(l->vocab)); saved_tensor(s, S_SUM, M, 1);  // [B*T, V/tp]
+    saved_tensor(s, S_LN, x.rows, x.cols); saved_tensor(s, S_STATS, x.rows, 2);
     op_layer_norm(s->t[S_LN], s->t[S_STATS], x, p[0].w, p[1].w);
-    op_matmul_nt(s->t[S_LOGITS], s->t[S_LN], wte->w);
-    vocab_parallel_loss(l->comm, y, s->t[S_SUM], s->t[S_LOGITS], b->targets, l->vocab.lo);
+    op_matmul_nt(y, s->t[S_LN], wte->w);                           // logits [B*T, V/tp], of my words: sends nothing
 }
 static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    (void)b;
     Param *p = l->units[0]->params;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dnorm = tensor_new(&scratch, dx.rows, dx.cols), dlogits = s->t[S_LOGITS];
-    op_cross_entropy_backward(dlogits, s->t[S_SUM], b->targets, dy, l->vocab.lo);
-    vocab_parallel_backward(l->comm, dnorm, dlogits, s->t[S_LN], &l->units[1]->params[0]);
+    Tensor dnorm = tensor_new(&scratch, dx.rows, dx.cols);
+    vocab_parallel_backward(l->comm, dnorm, dy, s->t[S_LN], &l->units[1]->params[0]);
     norm_gradients(&p[0], &p[1], x, s->t[S_STATS], dnorm);         // dnorm is whole: equal on every rank
     op_layer_norm_backward(dx, x, s->t[S_STATS], p[0].w, dnorm);
     arena_free(&scratch);
 }
-const LayerKind tensor_parallel_head = { "tensor-parallel head", head_forward, head_backward, NULL, NULL };
+const LayerKind tensor_parallel_head = { .name = "tensor-parallel head", .output = logits_shape, .input = hidden_shape,
+                                         .forward = head_forward, .backward = head_backward };
+
+// x [B*T, V/tp] becomes exponentials; its gradient, which sends nothing, is the unsplit layer's, in x's place.
+static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    saved_tensor(s, S_SUM, x.rows, 1);
+    vocab_parallel_loss(l->comm, y, s->t[S_SUM], x, b->targets, l->vocab.lo);
+}
+const LayerKind tensor_parallel_loss = { .name = "tensor-parallel loss", .output = token_shape, .input = logits_shape,
+                                         .in_place = true, .forward = loss_forward, .backward = loss_backward };
 
 // ================================ the experiment ================================
 

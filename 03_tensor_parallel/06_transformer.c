@@ -20,7 +20,7 @@
 static TensorParallelHeads heads_of(const Layer *l, const Batch *b) {
     Dropout d = layer_dropout(l, b, SITE_ATTENTION);
     return (TensorParallelHeads){ b->B, b->T, l->config->width / l->config->heads, l->heads, d.key, d.p,
-                                  b->first_sequence };
+                                  b->first_sequence, b->position };
 }
 
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
@@ -70,7 +70,9 @@ static void rebuild(Layer *l, const Batch *b, Saved *s) {                  // fo
     tensor_parallel_probabilities(&heads, s);
 }
 
-const LayerKind tensor_parallel_block = { "tensor-parallel block", block_forward, block_backward, block_shed, rebuild };
+const LayerKind tensor_parallel_block = { .name = "tensor-parallel block", .output = hidden_shape,
+                                          .forward = block_forward, .backward = block_backward, .shed = block_shed,
+                                          .rebuild = rebuild };
 
 // ---------------------------------------------------------------- who holds what: the cut of a model's description
 
@@ -88,6 +90,11 @@ static void cut_vocabulary(Layer *l, Unit *wte, Comm *tp, const LayerKind *kind)
     l->kind = kind;
 }
 
+static void cut_loss(Layer *l, Comm *tp) {                                // it has no parameters
+    l->vocab = shard_range(l->config->vocab, tp->size, tp->rank);
+    l->kind = &tensor_parallel_loss;
+}
+
 void tensor_parallel(Model *m, Comm *tp) {
     REQUIRE(tp->size <= m->config.heads, "%zu tensor-parallel ranks need as many heads; the model has %zu: choose "
             "%zu ranks or fewer, or more --heads", tp->size, m->config.heads, m->config.heads);
@@ -102,12 +109,13 @@ void tensor_parallel(Model *m, Comm *tp) {
         l->comm = tp;
         if (l->kind == &layer_embedding) cut_vocabulary(l, l->units[0], tp, &tensor_parallel_embedding);
         else if (l->kind == &layer_head) cut_vocabulary(l, l->units[1], tp, &tensor_parallel_head);
+        else if (l->kind == &layer_loss) cut_loss(l, tp);
         else cut_block(l, tp);
     }
     // A whole tensor has the same gradient on every rank: only rank 0's copy enters the norm.
     for (size_t i = 0; i < m->n_units; i++)
         for (size_t k = 0; k < m->units[i].n_params; k++)
-            m->units[i].params[k].counted = m->units[i].params[k].cut != WHOLE || tp->rank == 0;
+            m->units[i].params[k].in_norm = !param_is_whole(&m->units[i].params[k]) || tp->rank == 0;
 }
 
 // ================================ the experiment ================================
@@ -127,7 +135,7 @@ static StepResult step(void *measuring, Model *m, Optimizer *o, const Training *
     r->bytes = comm_bytes_sent(tp);
     model_fold_tied(m);                                            // my rows of wte, both uses: sends nothing
     // Each rank has squares of its parts of the cut tensors; whole tensors have the same gradient on every rank and are
-    // counted on rank 0 only (Param.counted). One sum over the ranks gives the norm that the unsplit model finds.
+    // counted on rank 0 only (Param.in_norm). One sum over the ranks gives the norm that the unsplit model finds.
     double norm = model_grad_norm(m, tp);
     r->norm_bytes = comm_bytes_sent(tp) - r->bytes;
     optimizer_step(o, m, clip_factor(norm, t->clip));              // each rank updates what it holds

@@ -40,6 +40,7 @@ typedef struct {
     uint64_t key;                                              // dropout of the attention probabilities
     double drop;
     size_t first_sequence;
+    const int *position;                                       // [B*T], as in Batch; NULL: 0, 1, 2, ...
 } TensorParallelHeads;
 void tensor_parallel_attention_cut(Param *p, Range heads, size_t D);
 void tensor_parallel_attention_forward(Comm *tp, const TensorParallelHeads *h, Param *p, Tensor y, Tensor x, Saved *s);
@@ -54,7 +55,7 @@ void tensor_parallel_heads_backward(const TensorParallelHeads *h, Tensor dqkv, T
 void vocab_parallel_lookup(Comm *tp, Tensor y, Tensor table, const int *tokens, size_t first);
 void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const int *targets, size_t first);
 void vocab_parallel_backward(Comm *tp, Tensor dx, Tensor dlogits, Tensor x, Param *table);
-extern const LayerKind tensor_parallel_embedding, tensor_parallel_head;
+extern const LayerKind tensor_parallel_embedding, tensor_parallel_head, tensor_parallel_loss;
 
 // ---- 06_transformer.c ----
 // Cuts the parameters of a described model over tp and replaces its layers. usage_error() when a rank would have no

@@ -20,24 +20,24 @@
 // comm_send returns when the neighbour has received the message: then its tensor is needed no more.
 PipelineResult pipeline_naive(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
-    size_t C = m->config.width;
     // EXERCISE 04.02a (4 points): the naive loop. One micro-batch after the other: receive x, forward, send y; receive
     // dy, backward, send dx. The first and the last stage (s.first, s.last) have a neighbour on one side only. The
-    // tensors of micro-batch k, [b->rows, C] each, are b->x, b->y, b->dy, b->dx, b being &s.micro[k]. x must stand in
-    // &b->input: pipeline_backward frees it. The others stand in an arena of MEM_COMMUNICATION that is yours to free, y
-    // as soon as it is sent. Calls: tensor_new, comm_recv, comm_send, pipeline_forward, pipeline_backward, arena_free.
+    // tensors of micro-batch k are b->x and b->dx, of shape b->in, and b->y and b->dy, of shape b->out, b being
+    // &s.micro[k]. x must stand in &b->input: pipeline_backward frees it. The others stand in an arena of
+    // MEM_COMMUNICATION that is yours to free, y as soon as it is sent. Calls: tensor_shaped, comm_recv, comm_send,
+    // pipeline_forward, pipeline_backward, arena_free.
     for (size_t k = 0; k < micro_batches; k++) {
         PipelineBatch *b = &s.micro[k];
         Arena buffers = arena(MEM_COMMUNICATION);
 
-        if (!s.first) comm_recv(pp, b->x = tensor_new(&b->input, b->rows, C), s.before);   // B*T*C elements: x
-        if (!s.last) b->y = tensor_new(&buffers, b->rows, C);
+        if (!s.first) comm_recv(pp, b->x = tensor_shaped(&b->input, b->in), s.before);     // B*T*C elements: x
+        if (!s.last) b->y = tensor_shaped(&buffers, b->out);
         pipeline_forward(&s, k);                                                           // my layers: y from x
         if (!s.last) comm_send(pp, b->y, s.next);                                          // B*T*C elements: y
         arena_free(&buffers);
 
-        if (!s.last) comm_recv(pp, b->dy = tensor_new(&buffers, b->rows, C), s.next);      // B*T*C elements: dy
-        if (!s.first) b->dx = tensor_new(&buffers, b->rows, C);
+        if (!s.last) comm_recv(pp, b->dy = tensor_shaped(&buffers, b->out), s.next);       // B*T*C elements: dy
+        if (!s.first) b->dx = tensor_shaped(&buffers, b->in);
         pipeline_backward(&s, k);                                                          // my layers: dx from dy
         if (!s.first) comm_send(pp, b->dx, s.before);                                      // B*T*C elements: dx
         arena_free(&buffers);
@@ -101,15 +101,23 @@ Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p
         r = (Range){0, 0};
         for (size_t k = 0; k <= i; k++) { r.lo = r.hi; r.hi += blocks[k]; }
     }
-    return (Range){ i == 0 ? 0 : r.lo + 1, i + 1 == p ? r.hi + 2 : r.hi + 1 };     // block k is layer k + 1
+    return (Range){ i == 0 ? 0 : r.lo + 1, i + 1 == p ? r.hi + 3 : r.hi + 1 };     // block k is layer k + 1
 }
 
 PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
-    PipelineStage s = { .m = m, .batch = batch, .first = pp->rank == 0, .last = pp->rank + 1 == pp->size,
-                        .before = pp->rank - 1, .next = pp->rank + 1 };
-    s.micro = host_alloc(micro_batches * sizeof *s.micro);
-    for (size_t k = 0; k < micro_batches; k++)
-        s.micro[k] = (PipelineBatch){ .rows = batch[k].B * batch[k].T, .input = arena(MEM_COMMUNICATION) };
+    size_t p = pp->size, i = pp->rank, v = model_chunks(m);            // v is 1: a stage is one part of the model
+    PipelineStage s = { .m = m, .micro_batches = micro_batches, .first = i == 0, .last = i + 1 == p,
+                        .before = (i + p - 1) % p, .next = (i + 1) % p };
+    s.micro = host_alloc(v * micro_batches * sizeof *s.micro);
+    for (size_t n = 0; n < v * micro_batches; n++) {
+        const Batch *b = &batch[n % micro_batches];
+        Range chunk = model_chunk(m, n / micro_batches);
+        s.micro[n] = (PipelineBatch){ .batch = b, .layers = &m->layers[chunk.lo], .n_layers = range_size(chunk),
+                                      .in = layer_input(&m->layers[chunk.lo], b),
+                                      .out = layer_output(&m->layers[chunk.hi - 1], b),
+                                      .end = s.last && chunk.hi == m->n_layers,
+                                      .input = arena(MEM_COMMUNICATION), .gradient = arena(MEM_WORKSPACE) };
+    }
     comm_connect(pp, COMM_NEIGHBOURS);
     return s;
 }
@@ -118,9 +126,9 @@ void pipeline_forward(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     Arena losses = arena(MEM_WORKSPACE);
     arena_rebook(&b->input, MEM_ACTIVATIONS);              // x was a message and is now kept for the backward
-    Tensor y = s->last ? tensor_new(&losses, b->rows, 1) : b->y;       // the head's output is a loss per token
-    b->kept = walk_forward(s->m->layers, s->m->n_layers, &s->batch[k], b->x, y);
-    if (s->last) s->result.loss += tensor_sum(y);
+    Tensor y = b->end ? tensor_shaped(&losses, b->out) : b->y;         // the last output is a loss per token
+    b->kept = walk_forward(b->layers, b->n_layers, b->batch, b->x, y);
+    if (b->end) s->result.loss += tensor_sum(y);
     arena_free(&losses);
     if (++s->in_flight > s->result.in_flight) s->result.in_flight = s->in_flight;
 }
@@ -128,9 +136,22 @@ void pipeline_forward(PipelineStage *s, size_t k) {
 void pipeline_backward(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     Arena losses = arena(MEM_WORKSPACE);
-    if (s->last) tensor_fill(b->dy = tensor_new(&losses, b->rows, 1), (real)s->batch[k].token_weight);
-    walk_backward(s->m->layers, s->m->n_layers, &s->batch[k], b->kept, b->dy, b->dx);
+    if (b->end) tensor_fill(b->dy = tensor_shaped(&losses, b->out), (real)b->batch->token_weight);
+    walk_backward(b->layers, b->n_layers, b->batch, b->kept, b->dy, b->dx);
     arena_free(&losses);
+    arena_free(&b->input);                                 // x
+    s->in_flight--;
+}
+void pipeline_backward_inputs(PipelineStage *s, size_t k) {
+    PipelineBatch *b = &s->micro[k];
+    Arena losses = arena(MEM_WORKSPACE);
+    if (b->end) tensor_fill(b->dy = tensor_shaped(&losses, b->out), (real)b->batch->token_weight);
+    walk_backward_inputs(b->layers, b->n_layers, b->batch, b->kept, b->dy, b->dx);
+    arena_free(&losses);
+}
+void pipeline_backward_weights(PipelineStage *s, size_t k) {
+    PipelineBatch *b = &s->micro[k];
+    walk_backward_weights(b->layers, b->n_layers, b->batch, b->kept);
     arena_free(&b->input);                                 // x
     s->in_flight--;
 }
@@ -140,19 +161,26 @@ PipelineResult pipeline_end(PipelineStage *s) {
     return s->result;
 }
 
-// Evaluation: the first half of pipeline_naive's loop, for one micro-batch of which nothing is kept.
+// Evaluation: the first half of pipeline_naive's loop, for one micro-batch of which nothing is kept. Chunk after chunk,
+// where a stage has several: the last stage's output goes on to the first stage. (One stage alone has all chunks in a
+// row: they are one.)
 double pipeline_loss(Comm *pp, Model *m, const Batch *b) {
-    bool first = pp->rank == 0, last = pp->rank + 1 == pp->size;
-    size_t M = b->B * b->T, C = m->config.width;
-    Arena input = arena(MEM_ACTIVATIONS), output = arena(last ? MEM_WORKSPACE : MEM_COMMUNICATION);
-    Tensor x = {0}, y = tensor_new(&output, M, last ? 1 : C);
+    size_t p = pp->size, i = pp->rank, v = p == 1 ? 1 : model_chunks(m);
+    double loss = 0;
     comm_connect(pp, COMM_NEIGHBOURS);
-    if (!first) comm_recv(pp, x = tensor_new(&input, M, C), pp->rank - 1);                 // B*T*C elements
-    walk_forward_only(m->layers, m->n_layers, b, x, y);
-    arena_free(&input);
-    double loss = last ? tensor_sum(y) : 0;
-    if (!last) comm_send(pp, y, pp->rank + 1);             // B*T*C elements; returns when they are received
-    arena_free(&output);
+    for (size_t chunk = 0; chunk < v; chunk++) {
+        bool first = i == 0 && chunk == 0, last = i + 1 == p && chunk + 1 == v;
+        Range r = p == 1 ? (Range){0, m->n_layers} : model_chunk(m, chunk);
+        Layer *layers = &m->layers[r.lo];
+        Arena input = arena(MEM_ACTIVATIONS), output = arena(last ? MEM_WORKSPACE : MEM_COMMUNICATION);
+        Tensor x = {0}, y = tensor_shaped(&output, layer_output(&m->layers[r.hi - 1], b));
+        if (!first) comm_recv(pp, x = tensor_shaped(&input, layer_input(layers, b)), (i + p - 1) % p);     // B*T*C
+        walk_forward_only(layers, range_size(r), b, x, y);
+        arena_free(&input);
+        if (last) loss = tensor_sum(y);
+        else comm_send(pp, y, (i + 1) % p);                // B*T*C elements; returns when they are received
+        arena_free(&output);
+    }
     return loss;
 }
 

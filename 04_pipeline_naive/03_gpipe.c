@@ -20,7 +20,6 @@
 // pipeline_backward walk my layers. A stage that sends waits until the next one has received.
 PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
-    size_t C = m->config.width;
     // EXERCISE 04.03a (4 points): GPipe's two loops. All forwards, then all backwards, in an order that adds the
     // gradients as gradient accumulation does; each stage receives before it computes and sends after it. Tensors and
     // calls are those of pipeline_naive (02_naive.c): x stands in &b->input, all others are freed when they are sent or
@@ -28,8 +27,8 @@ PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t mic
     for (size_t k = 0; k < micro_batches; k++) {
         PipelineBatch *b = &s.micro[k];
         Arena buffer = arena(MEM_COMMUNICATION);
-        if (!s.first) comm_recv(pp, b->x = tensor_new(&b->input, b->rows, C), s.before);   // B*T*C elements: x
-        if (!s.last) b->y = tensor_new(&buffer, b->rows, C);
+        if (!s.first) comm_recv(pp, b->x = tensor_shaped(&b->input, b->in), s.before);     // B*T*C elements: x
+        if (!s.last) b->y = tensor_shaped(&buffer, b->out);
         pipeline_forward(&s, k);
         if (!s.last) comm_send(pp, b->y, s.next);                                          // B*T*C elements: y
         arena_free(&buffer);
@@ -37,8 +36,8 @@ PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t mic
     for (size_t k = 0; k < micro_batches; k++) {           // micro-batch 0 first: its gradients are added first
         PipelineBatch *b = &s.micro[k];
         Arena buffers = arena(MEM_COMMUNICATION);
-        if (!s.last) comm_recv(pp, b->dy = tensor_new(&buffers, b->rows, C), s.next);      // B*T*C elements: dy
-        if (!s.first) b->dx = tensor_new(&buffers, b->rows, C);
+        if (!s.last) comm_recv(pp, b->dy = tensor_shaped(&buffers, b->out), s.next);       // B*T*C elements: dy
+        if (!s.first) b->dx = tensor_shaped(&buffers, b->in);
         pipeline_backward(&s, k);
         if (!s.first) comm_send(pp, b->dx, s.before);                                      // B*T*C elements: dx
         arena_free(&buffers);
@@ -69,115 +68,28 @@ Schedule schedule_gpipe(size_t p, size_t m, size_t i) {
     return s;
 }
 
-void schedule_add(Schedule *s, int what, size_t micro_batch) {
+void schedule_add(Schedule *s, PipeWhat what, size_t micro_batch) {
+    schedule_add_op(s, (PipeOp){ .what = what, .micro_batch = micro_batch });
+}
+void schedule_add_op(Schedule *s, PipeOp op) {
     if ((s->n & (s->n - 1)) == 0) {                // full: the room doubles whenever n reaches a power of two
         s->ops = realloc(s->ops, (s->n ? 2 * s->n : 1) * sizeof *s->ops);
         if (!s->ops) fault("out of memory: a schedule of %zu forwards and backwards", s->n + 1);
     }
-    s->ops[s->n].what = what;
-    s->ops[s->n++].micro_batch = micro_batch;
+    s->ops[s->n++] = op;
+}
+size_t schedule_chunks(const Schedule *s) {
+    size_t v = 1;
+    for (size_t e = 0; e < s->n; e++) v = s->ops[e].chunk < v ? v : s->ops[e].chunk + 1;
+    return v;
 }
 void schedule_free(Schedule *s) {
     free(s->ops);
     *s = (Schedule){0};
 }
 
-// ---------------------------------------------------------------- the executor: the same messages, without the waiting
-
-// Messages move while stages compute. So a receive is posted before it is needed, one message ahead in each direction;
-// and a send is started and not waited for: it keeps its buffer until it is received, while the next micro-batch is
-// computed into another one.
-enum { SEND_BUFFERS = 2 };
-typedef struct {
-    size_t peer, n, turn;                          // n: buffers; turn: the one to be used next
-    Tensor buffer[SEND_BUFFERS];                   // [largest B*T, C] each, MEM_COMMUNICATION
-    Request *request[SEND_BUFFERS];
-} Sends;
-typedef struct {
-    size_t peer;
-    Tensor t;                                      // [B*T, C] of the next message
-    Arena arena;                                   // MEM_COMMUNICATION until it is received
-    Request *request;                              // NULL: none is to come
-} Receives;
-typedef struct {
-    Comm *pp;
-    const Schedule *schedule;
-    PipelineStage stage;
-    Sends activations, gradients;                  // to the next stage, to the one before
-    Receives receive[2];                           // [FORWARD] from the stage before, [BACKWARD] from the next one
-} Executor;
-
-// Posts the receive that the first forward (backward) at or after place i of the list needs.
-static void post_receive(Executor *e, int what, size_t i) {
-    Receives *r = &e->receive[what];
-    while (i < e->schedule->n && (int)e->schedule->ops[i].what != what) i++;
-    r->request = NULL;
-    if (i == e->schedule->n || (what == FORWARD ? e->stage.first : e->stage.last)) return;
-    r->arena = arena(MEM_COMMUNICATION);
-    r->t = tensor_new(&r->arena, e->stage.micro[e->schedule->ops[i].micro_batch].rows, e->stage.m->config.width);
-    r->request = comm_start_recv(e->pp, r->t, r->peer);                            // B*T*C elements
-}
-
-// The posted message, and its memory, which is from now on of this category; the receive after it is posted. i: the
-// place in the list of what is about to start.
-static Tensor receive(Executor *e, size_t i, Arena *a, MemoryCategory category) {
-    Receives *r = &e->receive[e->schedule->ops[i].what];
-    Tensor t = r->t;
-    comm_wait(r->request);
-    *a = r->arena;
-    arena_rebook(a, category);
-    post_receive(e, e->schedule->ops[i].what, i + 1);
-    return t;
-}
-
-static Tensor send_buffer(Sends *out, size_t rows) {
-    comm_wait(out->request[out->turn]);            // the last message but one must have been received
-    out->request[out->turn] = NULL;
-    return tensor_row_range(out->buffer[out->turn], 0, rows);
-}
-static void send(Executor *e, Sends *out, Tensor t) {
-    out->request[out->turn] = comm_start_send(e->pp, t, out->peer);        // B*T*C elements; nobody waits for it
-    out->turn = (out->turn + 1) % out->n;
-}
-static void sends_done(Sends *out) {
-    for (size_t i = 0; i < out->n; i++) comm_wait(out->request[(out->turn + i) % out->n]);
-}
-
-PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *schedule, const Batch *batch, size_t micro_batches) {
-    Executor e = { .pp = pp, .schedule = schedule, .stage = pipeline_begin(pp, m, batch, micro_batches) };
-    PipelineStage *s = &e.stage;
-    Arena buffers = arena(MEM_COMMUNICATION), incoming = arena(MEM_WORKSPACE);
-    size_t rows = 0, n = micro_batches < SEND_BUFFERS ? micro_batches : SEND_BUFFERS;
-    for (size_t k = 0; k < micro_batches; k++) rows = s->micro[k].rows > rows ? s->micro[k].rows : rows;
-    e.activations = (Sends){ .peer = s->next, .n = s->last ? 0 : n };
-    e.gradients = (Sends){ .peer = s->before, .n = s->first ? 0 : n };
-    for (size_t i = 0; i < e.activations.n; i++) e.activations.buffer[i] = tensor_new(&buffers, rows, m->config.width);
-    for (size_t i = 0; i < e.gradients.n; i++) e.gradients.buffer[i] = tensor_new(&buffers, rows, m->config.width);
-    e.receive[FORWARD].peer = s->before;
-    e.receive[BACKWARD].peer = s->next;
-    post_receive(&e, FORWARD, 0);
-    post_receive(&e, BACKWARD, 0);
-    for (size_t i = 0; i < schedule->n; i++) {
-        size_t k = schedule->ops[i].micro_batch;
-        PipelineBatch *b = &s->micro[k];
-        if (schedule->ops[i].what == FORWARD) {
-            if (!s->first) b->x = receive(&e, i, &b->input, MEM_ACTIVATIONS);
-            if (!s->last) b->y = send_buffer(&e.activations, b->rows);
-            pipeline_forward(s, k);
-            if (!s->last) send(&e, &e.activations, b->y);
-        } else {
-            if (!s->last) b->dy = receive(&e, i, &incoming, MEM_WORKSPACE);
-            if (!s->first) b->dx = send_buffer(&e.gradients, b->rows);
-            pipeline_backward(s, k);
-            if (!s->first) send(&e, &e.gradients, b->dx);
-            arena_free(&incoming);                 // dy
-        }
-    }
-    sends_done(&e.activations);
-    sends_done(&e.gradients);
-    arena_free(&buffers);
-    return pipeline_end(s);
-}
+// The executor is pipeline_run in executor.c: it works down any such list, with the messages of the two loops and
+// without their waiting. A receive is posted one message ahead, a send keeps its buffer until it is received.
 
 // One step with any list: only the middle differs from naive_step.
 StepResult pipeline_step(void *rank, Model *m, Optimizer *o, const Training *t, const Batch *batch) {

@@ -55,8 +55,10 @@ static bool receive(Mailbox *from, size_t k, bool *wrong) {
 }
 static void post(Mailbox *to, size_t k) { to->sent[to->n++] = k; }         // a send is posted and not waited for
 
-// Lets the stages work down their lists, as 04's executor does. What can run stays able to run, whoever moves first; so
-// if one order of moves gets through, all do, and if one gets stuck, all do.
+// Lets the stages work down their lists, as 04's executor does. What an op needs, and from which stage, is the rule of
+// every pipeline (pipe_op_needs): forward k that of the stage before, backward k that of the stage behind, on the last
+// stage its own forward. What can run stays able to run, whoever moves first; so if one order of moves gets through,
+// all do, and if one gets stuck, all do.
 static Verdict judge(const Schedule *stage, size_t p, size_t m) {
     Mailbox on[MOST_STAGES] = {0}, back[MOST_STAGES] = {0};                // from stage i: to i + 1, and to i - 1
     bool done[MOST_STAGES][2][MOST_MICRO] = {{{0}}};
@@ -71,9 +73,12 @@ static Verdict judge(const Schedule *stage, size_t p, size_t m) {
             PipeOp op = stage[i].ops[next[i]];
             size_t k = op.micro_batch;
             if (done[i][op.what][k]) return NOT_ONCE;
-            if (op.what == BACKWARD && !done[i][FORWARD][k]) return DEADLOCK;      // it would wait for its own future
-            if (op.what == FORWARD && i > 0 && !receive(&on[i - 1], k, &wrong)) continue;
-            if (op.what == BACKWARD && i + 1 < p && !receive(&back[i + 1], k, &wrong)) continue;
+            StageOp needs;
+            if (pipe_op_needs(op, i, p, 1, &needs)) {
+                Mailbox *from = op.what == FORWARD ? &on[needs.stage] : &back[needs.stage];
+                if (needs.stage != i && !receive(from, k, &wrong)) continue;
+                if (needs.stage == i && !done[i][FORWARD][k]) return DEADLOCK;     // it would wait for its own future
+            }
             if (wrong) return WRONG_MESSAGE;
             post(op.what == FORWARD ? &on[i] : &back[i], k);
             done[i][op.what][k] = moved = true;

@@ -28,9 +28,9 @@ static size_t warm_up(size_t p, size_t m, size_t i) { return p - 1 - i < m ? p -
 // gradient to it. If both waited until their message is received, nobody would receive. So a send is started, and its
 // tensor stays until the message is received.
 typedef struct { Arena arena; Request *request; } Sending;
-static Tensor output_buffer(Sending *s, size_t rows, size_t cols) {
+static Tensor output_buffer(Sending *s, Shape shape) {
     s->arena = arena(MEM_COMMUNICATION);
-    return tensor_new(&s->arena, rows, cols);
+    return tensor_shaped(&s->arena, shape);
 }
 static void wait_received(Sending *s) {
     comm_wait(s->request);
@@ -42,20 +42,18 @@ static void wait_received(Sending *s) {
 // walks them back, dx from dy; both stand in 04/02_naive.c.
 static void forward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activations) {
     PipelineBatch *b = &s->micro[k];
-    size_t C = s->m->config.width;
-    if (!s->first) comm_recv(pp, b->x = tensor_new(&b->input, b->rows, C), s->before);     // B*T*C elements: x
-    if (!s->last) b->y = output_buffer(&activations[k], b->rows, C);
+    if (!s->first) comm_recv(pp, b->x = tensor_shaped(&b->input, b->in), s->before);       // B*T*C elements: x
+    if (!s->last) b->y = output_buffer(&activations[k], b->out);
     pipeline_forward(s, k);
     if (!s->last) activations[k].request = comm_start_send(pp, b->y, s->next);             // B*T*C elements: y
 }
 static void backward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activations, Sending *gradient) {
     PipelineBatch *b = &s->micro[k];
     Arena incoming = arena(MEM_COMMUNICATION);
-    size_t C = s->m->config.width;
-    if (!s->last) comm_recv(pp, b->dy = tensor_new(&incoming, b->rows, C), s->next);       // B*T*C elements: dy
+    if (!s->last) comm_recv(pp, b->dy = tensor_shaped(&incoming, b->out), s->next);        // B*T*C elements: dy
     if (!s->last) wait_received(&activations[k]);          // no time is lost: their gradient is here already
     if (!s->first) wait_received(gradient);                // of the micro-batch before; of the first one: nothing
-    if (!s->first) b->dx = output_buffer(gradient, b->rows, C);
+    if (!s->first) b->dx = output_buffer(gradient, b->in);
     pipeline_backward(s, k);                               // frees what the forward of k kept
     if (!s->first) gradient->request = comm_start_send(pp, b->dx, s->before);              // B*T*C elements: dx
     arena_free(&incoming);
@@ -85,7 +83,7 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
     return pipeline_end(&s);
 }
 
-// The same order as a list of ops. pipeline_run in 04/03_gpipe.c, the executor, works down any such list, and starts
+// The same order as a list of ops. pipeline_run in 04/executor.c, the executor, works down any such list, and starts
 // each receive one message early. The trainer of chapter 08 uses that; the experiment compares both.
 Schedule schedule_1f1b(size_t p, size_t m, size_t i) {
     size_t ahead = warm_up(p, m, i);

@@ -11,7 +11,7 @@
 //     data parallel:      sum of gradients, everywhere,          then everybody updates everything
 //     ZeRO-1:             sum of MY part of the gradients,  I update my part,  all-gather of weights
 //
-// In the comments below a unit has `size` elements, and dp has N ranks.
+// In the comments below a unit has `size` elements, and N ranks have a replica of it: u->replicas, which is dp here.
 //
 // Left out: 16-bit weights with an fp32 master copy, where the saving is larger (01_by_hand has the table).
 #include "06_zero/support/zero_compare.h"
@@ -22,37 +22,39 @@
 // Every rank: w [size] and g [size] whole. It owns part r of N of every unit: own_w and own_g [size/N] are views of
 // that part. optimizer_allocate() then gives m and v [size/N] to what is owned, and optimizer_step() updates that.
 void zero1_allocate(Model *m, Comm *dp) {
+    model_replicas(m, dp);
     model_allocate(m);
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;                  // the head's use of wte: the same weights
-        u->own = shard_range(u->size, dp->size, dp->rank);
+        u->own = shard_range(u->size, u->replicas->size, u->replicas->rank);
         u->own_w = tensor_flat_range(u->w, u->own.lo, u->own.hi);
         u->own_g = tensor_flat_range(u->g, u->own.lo, u->own.hi);
     }
 }
 
 // Once a step, after the last backward. Outside my part g keeps what this rank alone has computed: nobody reads it.
-void zero1_reduce(Model *m, Comm *dp) {
+void zero1_reduce(Model *m) {
     // EXERCISE 06.02a (3 points): reduce the gradients. Every unit of the model has this rank's own gradient in g,
-    // whole. Afterwards own_g, a view of my part of g, holds the sum over the ranks of dp. A unit that is tied to
-    // another (tied_to) has nothing of its own. One collective a unit, which gives every rank its own part only.
+    // whole. Afterwards own_g, a view of my part of g, holds the sum over the ranks of u->replicas. A unit that is tied
+    // to another (tied_to) has nothing of its own. One collective a unit, which gives every rank its own part only.
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;                  // its gradient has been added to the embedding's
-        comm_reduce_scatter(dp, u->own_g, u->g);   // own_g [size/N] <- sum of g [size]; each rank sends (N-1)/N of it
+        comm_reduce_scatter(u->replicas, u->own_g, u->g);  // own_g [size/N] <- sum of g [size]; a rank sends (N-1)/N
     }
     // END
 }
 
 // Once a step, after the update: every rank gets the parts that the others have updated.
-void zero1_gather(Model *m, Comm *dp) {
+void zero1_gather(Model *m) {
     // EXERCISE 06.02b (2 points): gather the weights. In every unit own_w, a view of my part of w, has been updated;
-    // the rest of w is old. Afterwards w is the same on all ranks of dp. One collective a unit; tied units as above.
+    // the rest of w is old. Afterwards w is the same on all ranks of u->replicas. One collective a unit; tied units as
+    // above.
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;
-        comm_all_gather(dp, u->w, u->own_w);       // w [size] <- own_w [size/N] of all; each rank sends (N-1)/N of it
+        comm_all_gather(u->replicas, u->w, u->own_w);      // w [size] <- own_w [size/N] of all; a rank sends (N-1)/N
     }
     // END
 }
@@ -65,11 +67,11 @@ static StepResult zero1_step(void *comm, Model *m, Optimizer *o, const Training 
     model_zero_gradients(m);
     for (size_t k = 0; k < t->micro_batches; k++) loss += model_forward_backward(m, &mine[k]);     // nothing is sent
     model_fold_tied(m);                            // on whole local gradients: before anything is reduced
-    zero1_reduce(m, dp);                           // reduce-scatter of each unit
+    zero1_reduce(m);                               // reduce-scatter of each unit
 
     double norm = model_grad_norm(m, dp);          // of the elements I own; all-reduce of a double for each tensor
     optimizer_step(o, m, clip_factor(norm, t->clip));      // own_w, with own_g and my m and v
-    zero1_gather(m, dp);                           // all-gather of each unit
+    zero1_gather(m);                               // all-gather of each unit
     comm_all_reduce_doubles(dp, &loss, 1);
     return (StepResult){ loss * mine[0].token_weight, norm };
 }
@@ -80,7 +82,7 @@ static StepResult zero1_step(void *comm, Model *m, Optimizer *o, const Training 
 static const ModelConfig tiny = { .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1 };
 
 static void zero1(Run *run) {
-    static const ZeroLesson lesson = { "ZeRO-1", zero1_allocate, zero1_step, zero1_costs, NULL };
+    static const ZeroLesson lesson = { "ZeRO-1", 1, zero1_allocate, zero1_step, zero1_costs, NULL };
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = zero_training(run, dp, &tiny);
 

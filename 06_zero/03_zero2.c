@@ -53,9 +53,9 @@ static void reduce_gradient(Unit *u, Comm *dp) {
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 06.03a (4 points): backward, with whole gradients for this layer alone. Each unit of the layer gets room
     // for its whole gradient in an arena of MEM_COMMUNICATION (zero2_allocate_gradient); layer_backward of l->inner
-    // fills it; reduce_gradient adds my part of the sum over the ranks of l->comm to own_g; then the unit has no whole
-    // gradient any more (unit_attach_gradients with (Tensor){0}) and the arena is freed. Units of which
-    // zero2_stays_whole() is true are left alone: zero2_begin and zero2_reduce take care of them.
+    // fills it, and unit_partial_sums completes it; reduce_gradient adds my part of the sum over u->replicas to
+    // own_g; then the unit has no whole gradient any more (unit_attach_gradients with (Tensor){0}) and the arena is
+    // freed. Units of which zero2_stays_whole() is true are left alone: zero2_begin and zero2_reduce take care of them.
     Arena in_flight = arena(MEM_COMMUNICATION);
     for (size_t i = 0; i < l->n_units; i++)
         if (!zero2_stays_whole(l->units[i])) zero2_allocate_gradient(l->units[i], &in_flight);
@@ -63,7 +63,8 @@ void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     for (size_t i = 0; i < l->n_units; i++) {
         Unit *u = l->units[i];
         if (zero2_stays_whole(u)) continue;
-        reduce_gradient(u, l->comm);
+        unit_partial_sums(u);                      // nothing is sent here: each rank has seen all rows of its batch
+        reduce_gradient(u, u->replicas);
         unit_attach_gradients(u, (Tensor){0});     // the whole gradient is dropped
     }
     arena_free(&in_flight);
@@ -72,24 +73,39 @@ void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
 static void forward_as_it_is(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     layer_forward(l->inner, b, x, y, s);
 }
-static const LayerKind zero2_layer = { "ZeRO-2 layer", forward_as_it_is, zero2_backward_and_reduce, NULL, NULL };
+
+// Where a pipeline takes a backward in halves: dx is the inner layer's affair; then its gradients of weights take the
+// place of its backward in the function above.
+static void inner_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    layer_backward_inputs(l->inner, b, x, dy, dx, s);
+}
+static void inner_weights(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    (void)dy; (void)dx;
+    layer_backward_weights(l->inner, b, x, s);
+}
+void zero2_backward_weights_and_reduce(Layer *l, const Batch *b, Tensor x, Saved *s) {
+    static const LayerKind second_half = { .name = "second half", .backward = inner_weights };
+    Layer inner = { .kind = &second_half, .inner = l->inner, .n_inner = 1 }, outer = *l;
+    outer.inner = &inner;
+    zero2_backward_and_reduce(&outer, b, x, (Tensor){0}, (Tensor){0}, s);
+}
+static const LayerKind zero2_layer = {
+    .name = "ZeRO-2 layer", .forward = forward_as_it_is, .backward = zero2_backward_and_reduce,
+    .backward_inputs = inner_inputs, .backward_weights = zero2_backward_weights_and_reduce,
+};
 
 // ---------------------------------------------------------------- the model
 
 // Every rank: w [size] whole, own_w a view of my part; gradients [size/N]. Every layer is wrapped.
 void zero2_allocate(Model *m, Comm *dp) {
-    model_measure(m);
-    m->w = tensor_new(&m->parameters, 1, m->size);
-    size_t offset = 0;
+    model_replicas(m, dp);
+    model_allocate_weights(m);
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;
-        u->own = shard_range(u->size, dp->size, dp->rank);
-        unit_attach_weights(u, tensor_flat_range(m->w, offset, offset + u->size));
-        unit_initialize(u, u->w, (Range){0, u->size}, m->config.seed);
+        u->own = shard_range(u->size, u->replicas->size, u->replicas->rank);
         u->own_w = tensor_flat_range(u->w, u->own.lo, u->own.hi);
         u->own_g = tensor_new(&m->gradients, 1, range_size(u->own));
-        offset += u->size;
     }
     for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero2_layer, dp);
 }
@@ -102,11 +118,11 @@ void zero2_begin(Model *m) {
 }
 
 // After the last backward. All other units have been reduced.
-void zero2_reduce(Model *m, Comm *dp) {
+void zero2_reduce(Model *m) {
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (!zero2_stays_whole(u)) continue;
-        if (!u->tied_to) reduce_gradient(u, dp);   // the head's use of wte has been added to the embedding's
+        if (!u->tied_to) reduce_gradient(u, u->replicas);  // the head's use of wte has been added to the embedding's
         unit_attach_gradients(u, (Tensor){0});
     }
     arena_free(&m->buffers);
@@ -120,11 +136,11 @@ static StepResult zero2_step(void *comm, Model *m, Optimizer *o, const Training 
     for (size_t k = 0; k < t->micro_batches; k++)
         loss += model_forward_backward(m, &mine[k]);       // each layer's backward ends with a reduce-scatter
     model_fold_tied(m);                            // the head's gradient of wte + the embedding's, both whole
-    zero2_reduce(m, dp);                           // reduce-scatter of wte; all that is left are own parts
+    zero2_reduce(m);                               // reduce-scatter of wte; all that is left are own parts
 
     double norm = model_grad_norm(m, dp);          // from here on as in stage 1
     optimizer_step(o, m, clip_factor(norm, t->clip));
-    zero1_gather(m, dp);                           // all-gather of each unit
+    zero1_gather(m);                               // all-gather of each unit
     comm_all_reduce_doubles(dp, &loss, 1);
     return (StepResult){ loss * mine[0].token_weight, norm };
 }
@@ -136,7 +152,7 @@ static StepResult zero2_step(void *comm, Model *m, Optimizer *o, const Training 
 static const ModelConfig tiny = { .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1 };
 
 static void zero2(Run *run) {
-    static const ZeroLesson lesson = { "ZeRO-2", zero2_allocate, zero2_step, zero2_costs, NULL };
+    static const ZeroLesson lesson = { "ZeRO-2", 2, zero2_allocate, zero2_step, zero2_costs, NULL };
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = zero_training(run, dp, &tiny);
 

@@ -18,7 +18,6 @@
 // memory. The reduction of gradients is stage 2's, and stands in 03_zero2.c. Left out: prefetch, which is
 // 05_prefetch.c's: the next unit is gathered while this one computes, so two units are whole at a time; 16-bit
 // weights; offloading parts to host memory.
-#include "01_data_parallel/data_parallel.h"
 #include "06_zero/support/zero_compare.h"
 #include "06_zero/zero.h"
 
@@ -26,17 +25,17 @@
 
 // ---------------------------------------------------------------- weights live for one layer's forward or backward
 
-static void gather_unit(Unit *u, Comm *dp, Arena *a) {
+static void gather_unit(Unit *u, Arena *a) {
     Tensor w = tensor_new(a, 1, u->size);
-    // EXERCISE 06.04a (1 point): gather the weights of a unit. Each rank of dp has its part, own_w [size/N]; w [size]
-    // gets all of them.
-    comm_all_gather(dp, w, u->own_w);              // w [size] <- own_w [size/N] of all; each rank sends (N-1)/N of it
+    // EXERCISE 06.04a (1 point): gather the weights of a unit. Each rank of u->replicas has its part, own_w [size/N];
+    // w [size] gets all of them.
+    comm_all_gather(u->replicas, w, u->own_w);     // w [size] <- own_w [size/N] of all; each rank sends (N-1)/N of it
     // END
     unit_attach_weights(u, w);
 }
 static void gather(Layer *l, Arena *in_flight) {
     for (size_t i = 0; i < l->n_units; i++)
-        if (!zero2_stays_whole(l->units[i])) gather_unit(l->units[i], l->comm, in_flight);
+        if (!zero2_stays_whole(l->units[i])) gather_unit(l->units[i], in_flight);
 }
 static void drop(Layer *l, Arena *in_flight) {
     for (size_t i = 0; i < l->n_units; i++)
@@ -61,17 +60,28 @@ static void gather_and_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, T
     drop(l, &in_flight);
     // END
 }
-static const LayerKind zero3_layer = { "ZeRO-3 layer", gather_and_forward, gather_and_backward, NULL, NULL };
+// In halves: weights are gathered for dx; their gradients do not read them.
+static void gather_and_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    Arena in_flight = arena(MEM_COMMUNICATION);
+    gather(l, &in_flight);
+    layer_backward_inputs(l->inner, b, x, dy, dx, s);
+    drop(l, &in_flight);
+}
+static const LayerKind zero3_layer = {
+    .name = "ZeRO-3 layer", .forward = gather_and_forward, .backward = gather_and_backward,
+    .backward_inputs = gather_and_backward_inputs, .backward_weights = zero2_backward_weights_and_reduce,
+};
 
 // ---------------------------------------------------------------- the model
 
 // Every rank: weights [size/N], gradients [size/N], no more: no rank ever holds a whole model.
 void zero3_allocate_parts(Model *m, Comm *dp) {
+    model_replicas(m, dp);
     model_measure(m);
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;
-        u->own = shard_range(u->size, dp->size, dp->rank);
+        u->own = shard_range(u->size, u->replicas->size, u->replicas->rank);
         u->own_w = tensor_new(&m->parameters, 1, range_size(u->own));
         u->own_g = tensor_new(&m->gradients, 1, range_size(u->own));
         unit_initialize(u, u->own_w, u->own, m->config.seed);
@@ -83,9 +93,9 @@ void zero3_allocate(Model *m, Comm *dp) {
 }
 
 // The tied embedding, gathered once a step, before the first forward, and kept.
-void zero3_gather_wte(Model *m, Comm *dp) {
+void zero3_gather_wte(Model *m) {
     for (size_t i = 0; i < m->n_units; i++)
-        if (zero2_stays_whole(&m->units[i]) && !m->units[i].tied_to) gather_unit(&m->units[i], dp, &m->buffers);
+        if (zero2_stays_whole(&m->units[i]) && !m->units[i].tied_to) gather_unit(&m->units[i], &m->buffers);
 }
 void zero3_drop_wte(Model *m) {
     for (size_t i = 0; i < m->n_units; i++)
@@ -93,12 +103,12 @@ void zero3_drop_wte(Model *m) {
     arena_free(&m->buffers);
 }
 
-void zero3_begin(Model *m, Comm *dp) {
-    zero3_gather_wte(m, dp);
+void zero3_begin(Model *m) {
+    zero3_gather_wte(m);
     zero2_begin(m);
 }
-void zero3_reduce(Model *m, Comm *dp) {
-    zero2_reduce(m, dp);                           // reduce-scatter of wte
+void zero3_reduce(Model *m) {
+    zero2_reduce(m);                               // reduce-scatter of wte
     zero3_drop_wte(m);
 }
 
@@ -106,11 +116,11 @@ void zero3_reduce(Model *m, Comm *dp) {
 StepResult zero3_step(void *comm, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
     Comm *dp = comm;
     double loss = 0;
-    zero3_begin(m, dp);                            // all-gather of wte; room for its two gradients
+    zero3_begin(m);                                // all-gather of wte; room for its two gradients
     for (size_t k = 0; k < t->micro_batches; k++)
         loss += model_forward_backward(m, &mine[k]);       // gather, compute, drop; gather, compute, reduce, drop
     model_fold_tied(m);
-    zero3_reduce(m, dp);                           // reduce-scatter of wte; its gathered weights are dropped
+    zero3_reduce(m);                               // reduce-scatter of wte; its gathered weights are dropped
 
     double norm = model_grad_norm(m, dp);
     optimizer_step(o, m, clip_factor(norm, t->clip));      // nothing to gather after it: the next forward does
@@ -124,27 +134,40 @@ StepResult zero3_step(void *comm, Model *m, Optimizer *o, const Training *t, con
 void zero_allocate(Model *m, Comm *dp, size_t stage) {
     REQUIRE(stage <= 3, "ZeRO has stages 0, 1, 2 and 3, not %zu", stage);
     if (m->size) fault("zero_allocate() of a model that is allocated: it takes model_allocate()'s place");
-    if (stage == 0) model_allocate(m);
+    if (stage == 0) {
+        model_replicas(m, dp);
+        model_allocate(m);
+    }
     if (stage == 1) zero1_allocate(m, dp);
     if (stage == 2) zero2_allocate(m, dp);
     if (stage == 3) zero3_allocate(m, dp);
 }
-void zero_begin(Model *m, Comm *dp, size_t stage) {
+// Stage 0. g <- the sum over the replicas of each unit. Units that lie side by side and have the same replicas share
+// one all-reduce; where dp has all of them it is the one of data_parallel_all_reduce (chapter 01).
+static void all_reduce_units(Model *m) {
+    for (size_t i = 0, end, lo = 0, hi = 0; i < m->n_units; i = end, lo = hi) {
+        Comm *replicas = m->units[i].replicas;
+        for (end = i; end < m->n_units && m->units[end].replicas == replicas; end++)
+            if (!m->units[end].tied_to) hi += m->units[end].size;
+        if (hi > lo) comm_all_reduce(replicas, tensor_flat_range(m->g, lo, hi));
+    }
+}
+void zero_begin(Model *m, size_t stage) {
     if (stage < 2) model_zero_gradients(m);
     if (stage == 2) zero2_begin(m);
-    if (stage == 3) zero3_begin(m, dp);
+    if (stage == 3) zero3_begin(m);
 }
-void zero_reduce(Model *m, Comm *dp, size_t stage) {
-    if (stage == 0) data_parallel_all_reduce(dp, m);
-    if (stage == 1) zero1_reduce(m, dp);
-    if (stage == 2) zero2_reduce(m, dp);
-    if (stage == 3) zero3_reduce(m, dp);
+void zero_reduce(Model *m, size_t stage) {
+    if (stage == 0) all_reduce_units(m);
+    if (stage == 1) zero1_reduce(m);
+    if (stage == 2) zero2_reduce(m);
+    if (stage == 3) zero3_reduce(m);
 }
-void zero_end(Model *m, Comm *dp, size_t stage) {
-    if (stage == 1 || stage == 2) zero1_gather(m, dp);
+void zero_end(Model *m, size_t stage) {
+    if (stage == 1 || stage == 2) zero1_gather(m);
 }
-void zero_evaluation_begin(Model *m, Comm *dp, size_t stage) {
-    if (stage == 3) zero3_gather_wte(m, dp);
+void zero_evaluation_begin(Model *m, size_t stage) {
+    if (stage == 3) zero3_gather_wte(m);
 }
 void zero_evaluation_end(Model *m, size_t stage) {
     if (stage == 3) zero3_drop_wte(m);
@@ -155,7 +178,7 @@ void zero_evaluation_end(Model *m, size_t stage) {
 static const ModelConfig tiny = { .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1 };
 
 static void zero3(Run *run) {
-    static const ZeroLesson lesson = { "ZeRO-3", zero3_allocate, zero3_step, zero3_costs, NULL };
+    static const ZeroLesson lesson = { "ZeRO-3", 3, zero3_allocate, zero3_step, zero3_costs, NULL };
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = zero_training(run, dp, &tiny);
 
@@ -178,6 +201,7 @@ static void zero3(Run *run) {
     t.recorded = true;
     zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1",
                  t.micro_batches == 1 ? every_bit(run) : LIMIT_ROUNDING);
+    zero_check_stages(run, dp, t);
     comm_free(dp);
 }
 

@@ -38,7 +38,6 @@ typedef struct Prefetched {
     Request *gather;                               // started, and not yet waited for
 } Prefetched;
 typedef struct Prefetch {
-    Comm *dp;
     bool reshard;
     Prefetched *reducing;                          // the layer whose gradient is on its way; NULL: none
     Request *reduction;
@@ -55,7 +54,7 @@ static void start_gather(Prefetched *p) {
     p->in_flight = arena(MEM_COMMUNICATION);
     p->weights = tensor_new(&p->in_flight, 1, p->unit->size);
     // w [size] <- own_w [size/N] of all ranks; each rank sends (N-1)/N of the unit
-    p->gather = comm_start_all_gather(p->model->dp, p->weights, p->unit->own_w);
+    p->gather = comm_start_all_gather(p->unit->replicas, p->weights, p->unit->own_w);
 }
 static void wait_for_weights(Prefetched *p) {
     comm_wait(p->gather);                          // NULL where they were kept from forward
@@ -74,11 +73,12 @@ static void drop_weights(Prefetched *p) {
 static void start_reduction(Prefetched *p, Arena gradient) {
     Prefetch *all = p->model;
     Unit *u = p->unit;
+    unit_partial_sums(u);                          // nothing is sent here, as in stage 2
     all->reducing = p;
     all->gradient = gradient;                      // it must stay, and stay as it is, until the reduction is done
     all->arriving = u->own_gradient_empty ? (Tensor){0} : tensor_new(&all->gradient, 1, range_size(u->own));
     // own part [size/N] <- sum of g [size]; each rank sends (N-1)/N of it. Until the wait comm.c holds as much again.
-    all->reduction = comm_start_reduce_scatter(all->dp, u->own_gradient_empty ? u->own_g : all->arriving, u->g);
+    all->reduction = comm_start_reduce_scatter(u->replicas, u->own_gradient_empty ? u->own_g : all->arriving, u->g);
 }
 static void finish_reduction(Prefetch *all) {
     if (!all->reducing) return;
@@ -122,7 +122,8 @@ static void prefetch_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Ten
     start_reduction(p, gradient);
     // END
 }
-static const LayerKind prefetch_layer = { "ZeRO-3 layer, prefetch", prefetch_forward, prefetch_backward, NULL, NULL };
+static const LayerKind prefetch_layer = { .name = "ZeRO-3 layer, prefetch", .forward = prefetch_forward,
+                                          .backward = prefetch_backward };
 
 // ---------------------------------------------------------------- the model
 
@@ -131,18 +132,18 @@ static const LayerKind prefetch_layer = { "ZeRO-3 layer, prefetch", prefetch_for
 void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
     if (m->size) fault("prefetch_allocate() of a model that is allocated: it takes model_allocate()'s place");
     zero3_allocate_parts(m, dp);
-    size_t n = m->n_layers;
+    size_t n = m->n_layers, k = 0;
     Prefetch *all = host_alloc(sizeof *all + n * sizeof *all->layer);
-    all->dp = dp;
     all->reshard = reshard;
     for (size_t i = 0; i < n; i++) {
         Layer *l = &m->layers[i];
+        if (l->n_units == 0) continue;             // the loss: nothing to gather
         Unit *gathered = l->units[0];              // of the embedding's wte and wpe, the head's ln_f and wte: not wte
         if (zero2_stays_whole(gathered)) gathered = l->units[1];
-        all->layer[i] = (Prefetched){ .unit = gathered, .model = all, .previous = i ? &all->layer[i - 1] : NULL,
-                                      .next = i + 1 < n ? &all->layer[i + 1] : NULL };
+        all->layer[k] = (Prefetched){ .unit = gathered, .model = all, .previous = k ? &all->layer[k - 1] : NULL };
+        if (k) all->layer[k - 1].next = &all->layer[k];
         layer_wrap(l, &prefetch_layer, dp);
-        l->technique = &all->layer[i];
+        l->technique = &all->layer[k++];
     }
 }
 static Prefetch *prefetch_of(Model *m) { return ((Prefetched *)m->layers[0].technique)->model; }
@@ -153,12 +154,12 @@ void prefetch_free(Model *m) { free(prefetch_of(m)); }
 static StepResult prefetch_step(void *comm, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
     Comm *dp = comm;
     double loss = 0;
-    zero3_begin(m, dp);                            // all-gather of wte; room for its two gradients
+    zero3_begin(m);                                // all-gather of wte; room for its two gradients
     for (size_t k = 0; k < t->micro_batches; k++)
         loss += model_forward_backward(m, &mine[k]);
     prefetch_finish(m);                            // of the first layer; no computation is left to hide it
     model_fold_tied(m);
-    zero3_reduce(m, dp);                           // reduce-scatter of wte; its gathered weights are dropped
+    zero3_reduce(m);                               // reduce-scatter of wte; its gathered weights are dropped
 
     double norm = model_grad_norm(m, dp);
     optimizer_step(o, m, clip_factor(norm, t->clip));
@@ -199,7 +200,7 @@ static void beside_zero3(Run *run, Comm *dp, const Training *t, void (*allocate)
 
 static void prefetch(Run *run) {
     bool reshard = strcmp(option_text(run, "reshard-after-forward"), "yes") == 0;
-    const ZeroLesson lesson = { "ZeRO-3 with prefetch", reshard ? resharding : keeping, prefetch_step,
+    const ZeroLesson lesson = { "ZeRO-3 with prefetch", 3, reshard ? resharding : keeping, prefetch_step,
                                 reshard ? prefetch_costs : prefetch_costs_kept, prefetch_free };
     Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
     Training t = zero_training(run, dp, &tiny);

@@ -16,27 +16,29 @@
 #define ZERO_H
 #include "common/lesson/training.h"
 
-// ---- Stage 1: 02_zero1.c. The allocator of each stage takes model_allocate()'s place. ----
+// ---- Stage 1: 02_zero1.c. The allocator of each stage takes model_allocate()'s place. A unit is sharded and reduced
+//      over its replicas: dp, where it has none of its own. ----
 void zero1_allocate(Model *m, Comm *dp);
-void zero1_reduce(Model *m, Comm *dp);             // own_g <- my part of the sum of g
-void zero1_gather(Model *m, Comm *dp);             // w <- the own_w of all ranks; stage 2 has the same
+void zero1_reduce(Model *m);                       // own_g <- my part of the sum of g
+void zero1_gather(Model *m);                       // w <- the own_w of all ranks; stage 2 has the same
 
 // ---- Stage 2: 03_zero2.c ----
 void zero2_allocate(Model *m, Comm *dp);
 void zero2_begin(Model *m);                        // gradients start at zero; room for those of wte
-void zero2_reduce(Model *m, Comm *dp);             // those of wte, which no layer's backward has reduced
+void zero2_reduce(Model *m);                       // those of wte, which no layer's backward has reduced
 void zero2_allocate_gradient(Unit *u, Arena *a);   // u's whole gradient [size], at zero
 bool zero2_stays_whole(const Unit *u);             // for a step: wte, or the last stage's copy of it
 // A wrapped layer's backward, which stage 3 has inside its own.
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
+void zero2_backward_weights_and_reduce(Layer *l, const Batch *b, Tensor x, Saved *s);
 
 // ---- Stage 3: 04_zero3.c ----
 void zero3_allocate(Model *m, Comm *dp);
 void zero3_allocate_parts(Model *m, Comm *dp);     // the same without a layer around each layer
-void zero3_gather_wte(Model *m, Comm *dp);         // all that forwards without a backward need; then zero3_drop_wte
+void zero3_gather_wte(Model *m);                   // all that forwards without a backward need; then zero3_drop_wte
 void zero3_drop_wte(Model *m);
-void zero3_begin(Model *m, Comm *dp);
-void zero3_reduce(Model *m, Comm *dp);
+void zero3_begin(Model *m);
+void zero3_reduce(Model *m);
 StepResult zero3_step(void *dp, Model *m, Optimizer *o, const Training *t, const Batch *mine);
 
 // ---- Stage 3 with prefetch: 05_prefetch.c. All other functions of stage 3 stay as they are. ----
@@ -46,11 +48,12 @@ void prefetch_finish(Model *m);                    // after the last backward: w
 void prefetch_free(Model *m);                      // before model_free
 
 // ---- Any stage, for the trainer: the end of 04_zero3.c. Stage 0 is data parallelism, as in DeepSpeed. ----
-// A step: zero_begin, forwards and backwards, [tied sum], zero_reduce, norm, optimizer_step, zero_end.
+// A step: zero_begin, forwards and backwards, [model_partial_sums, tied sum], zero_reduce, norm, optimizer_step,
+// zero_end.
 void zero_allocate(Model *m, Comm *dp, size_t stage);
-void zero_begin(Model *m, Comm *dp, size_t stage);
-void zero_reduce(Model *m, Comm *dp, size_t stage);        // own_g is final then
-void zero_end(Model *m, Comm *dp, size_t stage);
-void zero_evaluation_begin(Model *m, Comm *dp, size_t stage);      // before and after forwards without a backward
+void zero_begin(Model *m, size_t stage);
+void zero_reduce(Model *m, size_t stage);                  // own_g is final then
+void zero_end(Model *m, size_t stage);
+void zero_evaluation_begin(Model *m, size_t stage);                // before and after forwards without a backward
 void zero_evaluation_end(Model *m, size_t stage);
 #endif

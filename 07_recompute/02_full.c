@@ -50,15 +50,19 @@ static void full_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     layer_backward(l->inner, b, x, dy, dx, s);
     // END
 }
-const LayerKind recompute_full = { "recomputed", full_forward, full_backward, NULL, NULL };
+const LayerKind recompute_full = {
+    .name = "recomputed", .forward = full_forward, .backward = full_backward,
+    .backward_inputs = layer_defer, .backward_weights = layer_deferred,
+};
 
 // ---------------------------------------------------------------- all blocks of a model
 
 // A block inside of a layer that cannot compute it again: to pass over it would drop the technique without a message.
 static bool hides_a_block(const Layer *l) {
     if (l->kind->rebuild) return false;
-    while (l->inner) l = l->inner;
-    return l->kind->rebuild;
+    for (size_t i = 0; i < l->n_inner; i++)
+        if (l->inner[i].kind->rebuild || hides_a_block(&l->inner[i])) return true;
+    return false;
 }
 
 // A block is known by its `rebuild` (what 03_selective calls; a kind of layer has it as its last member), which the
@@ -75,35 +79,41 @@ void recompute_wrap_blocks(Model *m, const LayerKind *wrapper) {
 
 // ---------------------------------------------------------------- a whole stage, as GPipe does it
 
-// The same idea once more, around the list of a stage's layers: one layer whose forward walks the list and forgets, and
-// whose backward walks it forward again and then back. The stage received x [B*T, C] in its forward and the executor
-// keeps it, so the second walk receives nothing, and its output, which the next stage has had, is not sent again.
-typedef struct { Layer layer; Model *model; } Stage;
-
-static void stage_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+// The same idea once more, around several neighbouring layers, here all of a stage: one layer whose forward walks the
+// inner ones and forgets, and whose backward walks them forward again and then back. The stage received x [B*T, C] in
+// its forward and the executor keeps it, so the second walk receives nothing, and its output, which the next stage has
+// had, is not sent again.
+static void range_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)s;
-    Model *m = ((Stage *)l)->model;
-    activation_stash_free(walk_forward(m->layers, m->n_layers, b, x, y));    // what the layers keep is forgotten
+    activation_stash_free(walk_forward(l->inner, l->n_inner, b, x, y));      // what the layers keep is forgotten
 }
-static void stage_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    (void)s;
-    Model *m = ((Stage *)l)->model;
+static ActivationStash *forward_again(Layer *l, const Batch *b, Tensor x) {
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor y = tensor_new(&scratch, dy.rows, dy.cols);             // computed again, and not needed
-    ActivationStash *f = walk_forward(m->layers, m->n_layers, b, x, y);
+    Tensor y = tensor_shaped(&scratch, layer_output(l, b));        // computed again, and not needed
+    ActivationStash *f = walk_forward(l->inner, l->n_inner, b, x, y);
     arena_free(&scratch);
-    walk_backward(m->layers, m->n_layers, b, f, dy, dx);
+    return f;
 }
-static const LayerKind recomputed_stage = { "recomputed stage", stage_forward, stage_backward, NULL, NULL };
+static void range_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    (void)s;
+    walk_backward(l->inner, l->n_inner, b, forward_again(l, b, x), dy, dx);
+}
+// Its halves, for pipelines that take them apart: the second walk's items stay from one to the other.
+static void range_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    s->inner = forward_again(l, b, x);
+    walk_backward_inputs(l->inner, l->n_inner, b, s->inner, dy, dx);
+}
+static void range_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
+    (void)x;
+    walk_backward_weights(l->inner, l->n_inner, b, s->inner);
+}
+static const LayerKind recomputed_range = {
+    .name = "recomputed range", .forward = range_forward, .backward = range_backward,
+    .backward_inputs = range_backward_inputs, .backward_weights = range_backward_weights,
+};
 
-// What the executor walks in place of m: a list of this one layer.
-static Model one_layer(Model *m, Stage *stage) {
-    *stage = (Stage){ { .kind = &recomputed_stage, .config = &m->config }, m };
-    Model list = *m;
-    list.layers = &stage->layer;
-    list.n_layers = 1;
-    return list;
-}
+// One recomputed layer in place of layers [lo, lo + n) of a described model.
+void recompute_wrap_range(Model *m, size_t lo, size_t n) { model_wrap_range(m, lo, n, &recomputed_range, NULL); }
 
 // ================================ the experiment ================================
 
@@ -118,15 +128,12 @@ typedef struct { Comm *pp, *tied; Way way; FullMeasured seen; } Pipeline;      /
 // tied sum, SGD. The norm adds squares over the stages.
 static StepResult step(void *pipeline, Model *m, Optimizer *o, const Training *t, const Batch *batch) {
     Pipeline *p = pipeline;
-    Stage stage;
-    Model list = p->way == RECOMPUTE_STAGES ? one_layer(m, &stage) : *m;
-
-    for (size_t i = 0; i < m->n_layers; i++) p->seen.counts[i] = (Counts){0};
+    memset(p->seen.counts, 0, sizeof p->seen.counts);
     comm_ledger_reset(p->pp);
     if (p->tied) comm_ledger_reset(p->tied);
     model_zero_gradients(m);
     Schedule s = schedule_gpipe(p->pp->size, t->micro_batches, p->pp->rank);
-    double loss = pipeline_run(p->pp, &list, &s, batch, t->micro_batches).loss;
+    double loss = pipeline_run(p->pp, m, &s, batch, t->micro_batches).loss;
     schedule_free(&s);
     pipeline_tied_sum(m, p->tied);
     comm_all_reduce_doubles(p->pp, &loss, 1);      // zero on all stages but the last
@@ -140,6 +147,7 @@ static FullMeasured train(Comm *pp, Way way, const Training *t, Trajectory *c) {
     Model *m = model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, pp->size, pp->rank));
     counted_wrap_blocks(m, p.seen.counts);
     if (way == RECOMPUTE_BLOCKS) recompute_wrap_blocks(m, &recompute_full);
+    if (way == RECOMPUTE_STAGES) recompute_wrap_range(m, 0, m->n_layers);
     model_allocate(m);
     training_run(c, m, t, 1, 0, step, &p);
     FullMeasured *seen = &p.seen;

@@ -43,8 +43,10 @@ static void selective_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     layer_backward(l->inner, b, x, dy, dx, s);
     // END
 }
-static const LayerKind recompute_selective = { "selectively recomputed", selective_forward, selective_backward, NULL,
-                                               NULL };
+static const LayerKind recompute_selective = {
+    .name = "selectively recomputed", .forward = selective_forward, .backward = selective_backward,
+    .backward_inputs = layer_defer, .backward_weights = layer_deferred,
+};
 
 // The one call of this chapter: chapter 08 makes it, too. recompute_wrap_blocks() and full are in 02_full.c.
 void recompute(Model *m, Recompute how) {

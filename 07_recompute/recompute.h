@@ -20,4 +20,6 @@ void recompute(Model *m, Recompute how);
 // around every block of a described model.
 extern const LayerKind recompute_full;
 void recompute_wrap_blocks(Model *m, const LayerKind *wrapper);
+// Layers [lo, lo + n) of a described model recomputed together: of all of them only the first one's input is kept.
+void recompute_wrap_range(Model *m, size_t lo, size_t n);
 #endif

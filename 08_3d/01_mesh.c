@@ -3,9 +3,9 @@
 // question: How do ranks in a row become a mesh of replicas, tensor slices and stages, and who talks to whom?
 //
 // Every rank holds three coordinates (dp, tp, pp) and nothing else. A group of one kind is a line through the mesh:
-// ranks that differ in one coordinate only. Which coordinate varies fastest decides which ranks are neighbours, and so
-// which traffic stays on the fast links inside a node: tensor-parallel ranks talk in every layer, so they stand side by
-// side.
+// ranks that differ in one coordinate only; of two kinds it is a plane. Which coordinate varies fastest decides which
+// ranks are neighbours, and so which traffic stays on the fast links inside a node: tensor-parallel ranks talk in every
+// layer, so they stand side by side.
 //
 // Left out: what the groups are used for (trainer.c composes chapters 01-07 on them).
 #include <stdio.h>
@@ -17,11 +17,12 @@
 
 typedef enum { DP, TP, PP, KINDS } Kind;
 static const char *const kind_name[KINDS] = { "dp", "tp", "pp" };
+static const unsigned axis[KINDS] = { MESH_DP, MESH_TP, MESH_PP };
 static size_t degree(Degrees n, Kind k) { return k == DP ? n.dp : k == TP ? n.tp : n.pp; }
 
-static bool same_group(Degrees n, Kind k, size_t a, size_t b) {
+static bool same_group(Degrees n, unsigned axes, size_t a, size_t b) {
     Coordinates x = mesh_coordinates(n, a), y = mesh_coordinates(n, b);
-    return (k == DP || x.dp == y.dp) && (k == TP || x.tp == y.tp) && (k == PP || x.pp == y.pp);
+    return (axes & MESH_DP || x.dp == y.dp) && (axes & MESH_TP || x.tp == y.tp) && (axes & MESH_PP || x.pp == y.pp);
 }
 
 static void picture(Run *run, Degrees n) {
@@ -47,9 +48,9 @@ static void map_checks(Run *run, Degrees n, size_t world) {
         for (Kind k = DP; k < KINDS; k++) {
             size_t members = 0;
             for (size_t b = 0; b < world; b++) {
-                members += same_group(n, k, a, b);
+                members += same_group(n, axis[k], a, b);
                 for (Kind other = DP; other < k; other++)
-                    lines &= a == b || !(same_group(n, k, a, b) && same_group(n, other, a, b));
+                    lines &= a == b || !(same_group(n, axis[k], a, b) && same_group(n, axis[other], a, b));
             }
             sizes &= members == degree(n, k);
         }
@@ -58,7 +59,7 @@ static void map_checks(Run *run, Degrees n, size_t world) {
     check_true(run, "groups", "every rank stands in one group of each kind, of its degree's size", sizes);
     check_true(run, "groups", "groups of two kinds share at most one rank", lines);
     check_true(run, "neighbours", "tensor-parallel ranks follow one another",
-               n.tp == 1 || world == 1 || same_group(n, TP, 0, 1));
+               n.tp == 1 || world == 1 || same_group(n, MESH_TP, 0, 1));
 }
 
 // ---------------------------------------------------------------- the groups as communicators
@@ -70,29 +71,38 @@ static void members(Run *run, Comm *group, double *mark) {
     comm_all_reduce_doubles(group, mark, run->world->size);
 }
 
-static void group_checks(Run *run, const Mesh *m) {
+static void group_checks(Run *run, Mesh *m) {
     size_t world = run->world->size, me = run->world->rank;
     double *mark = host_alloc(world * sizeof *mark);
-    Comm *group[KINDS] = { m->dp, m->tp, m->pp };
-    size_t order[KINDS] = { m->at.dp, m->at.tp, m->at.pp };
-    for (Kind k = DP; k < KINDS; k++) {
-        members(run, group[k], mark);
-        bool right = group[k]->size == degree(m->n, k) && group[k]->rank == order[k];
-        for (size_t b = 0; b < world; b++) right &= (mark[b] == 1) == same_group(m->n, k, me, b);
-        check_true(run, "communicator", kind_name[k], right);
+    const struct { const char *name; unsigned axes; Comm *comm; } group[] = {
+        { "dp", MESH_DP, m->dp }, { "tp", MESH_TP, m->tp }, { "pp", MESH_PP, m->pp },
+        { "model: one replica", MESH_TP | MESH_PP, m->model },
+        { "tp x dp: one stage", MESH_TP | MESH_DP, mesh_group(m, MESH_TP | MESH_DP) },
+        { "dp x pp: one slice of every layer", MESH_DP | MESH_PP, mesh_group(m, MESH_DP | MESH_PP) },
+        { "all axes: the world", MESH_ALL, mesh_group(m, MESH_ALL) },
+        { "no axis: every rank alone", 0, mesh_group(m, 0) },
+    };
+    for (size_t k = 0; k < sizeof group / sizeof *group; k++) {
+        size_t count = 0, before = 0;              // members by the formula, and those of lower rank than mine
+        members(run, group[k].comm, mark);
+        bool right = group[k].comm == mesh_group(m, group[k].axes);
+        for (size_t b = 0; b < world; b++) {
+            bool member = same_group(m->n, group[k].axes, me, b);
+            right &= (mark[b] == 1) == member;
+            count += member;
+            before += member && b < me;
+        }
+        check_true(run, "communicator", group[k].name, right && group[k].comm->size == count &&
+                                                       group[k].comm->rank == before);
     }
-    members(run, m->model, mark);                  // tp x pp: the ranks that hold one replica
-    bool right = m->model->size == m->n.tp * m->n.pp;
-    for (size_t b = 0; b < world; b++) right &= (mark[b] == 1) == (mesh_coordinates(m->n, b).dp == m->at.dp);
-    check_true(run, "communicator", "model: one replica", right);
 
     bool two = m->n.pp > 1 && (m->at.pp == 0 || m->at.pp + 1 == m->n.pp);
     check_true(run, "communicator", "tied: first and last stage, where they differ",
                two ? m->tied && m->tied->size == 2 : !m->tied);
     for (Kind k = DP; k < KINDS; k++) {            // a ring all-reduce of one double for every rank of the world
-        size_t n = group[k]->size;
+        size_t n = group[k].comm->size;            // the first three of the table
         cost(run, kind_name[k], "bytes sent", (double)(2 * (n - 1) * ceil_div(world, n) * sizeof(double)),
-             (double)comm_bytes_sent(group[k]));
+             (double)comm_bytes_sent(group[k].comm));
     }
     free(mark);
 }

@@ -30,22 +30,38 @@ Degrees mesh_degrees(Run *run) {
     return n;                                      // mesh_new() checks the product
 }
 
+// Equal on the ranks of a group: those that differ along these axes only.
+static size_t group_number(Degrees n, Coordinates at, unsigned axes) {
+    if (axes & MESH_TP) at.tp = 0;
+    if (axes & MESH_DP) at.dp = 0;
+    if (axes & MESH_PP) at.pp = 0;
+    return mesh_rank(n, at);
+}
+
+Comm *mesh_group(Mesh *m, unsigned axes) {
+    static const char *const name[] = { "alone", "tp", "dp", "tp x dp", "pp", "model", "dp x pp", "world" };
+    if (axes > MESH_ALL) fault("mesh_group: %u is no set of axes", axes);
+    if (!m->group[axes])
+        m->group[axes] = comm_split(m->world, group_number(m->n, m->at, axes), m->world->rank, name[axes]);
+    return m->group[axes];
+}
+
 Mesh mesh_new(Comm *world, Degrees n) {
     REQUIRE(n.dp && n.tp && n.pp && n.dp * n.tp * n.pp == world->size,
             "dp %zu x tp %zu x pp %zu is not %zu ranks: choose --dp, --tp and --pp whose product is the number of "
             "ranks, or start as many ranks (--emulate %zu, mpirun -np %zu)",
             n.dp, n.tp, n.pp, world->size, n.dp * n.tp * n.pp, n.dp * n.tp * n.pp);
-    Mesh m = { .n = n, .at = mesh_coordinates(n, world->rank), .world = world };
+    Mesh m = { .n = n, .at = mesh_coordinates(n, world->rank), .world = world, .group = { [MESH_ALL] = world } };
     // Every rank makes every split, in one order: a communicator is made by all of its members together.
-    m.tp = comm_split(world, m.at.dp + n.dp * m.at.pp, m.at.tp, "tp");
-    m.dp = comm_split(world, m.at.tp + n.tp * m.at.pp, m.at.dp, "dp");
-    m.pp = comm_split(world, m.at.tp + n.tp * m.at.dp, m.at.pp, "pp");
-    m.model = comm_split(world, m.at.dp, m.at.tp + n.tp * m.at.pp, "model");
+    m.tp = mesh_group(&m, MESH_TP);
+    m.dp = mesh_group(&m, MESH_DP);
+    m.pp = mesh_group(&m, MESH_PP);
+    m.model = mesh_group(&m, MESH_TP | MESH_PP);
     m.tied = pipeline_tied_group(m.pp);
     return m;
 }
 
 void mesh_free(Mesh *m) {
-    comm_free(m->tp); comm_free(m->dp); comm_free(m->pp); comm_free(m->model);
-    if (m->tied) comm_free(m->tied);
+    for (unsigned axes = 0; axes < MESH_ALL; axes++) comm_free(m->group[axes]);        // the world is the caller's
+    comm_free(m->tied);
 }

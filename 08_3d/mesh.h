@@ -15,15 +15,23 @@ size_t mesh_rank(Degrees n, Coordinates c);
 // allow, and dp the ranks that are left. usage_error() where the product cannot be the number of ranks.
 Degrees mesh_degrees(Run *run);
 
+// A set of axes of the mesh, as bits.
+enum { MESH_TP = 1, MESH_DP = 2, MESH_PP = 4, MESH_ALL = MESH_TP | MESH_DP | MESH_PP };
+
 typedef struct {
     Degrees n;
     Coordinates at;
     Comm *world;
+    Comm *group[MESH_ALL + 1]; // by the axes along which its ranks differ; NULL: not asked for yet
     Comm *dp, *tp, *pp;        // ranks that differ from me in this coordinate only
     Comm *model;               // tp x pp: together they hold one replica; the gradient norm is summed here, or over the
                                // world when gradients are sharded over dp
     Comm *tied;                // first and last stage, which share the embedding; NULL elsewhere
 } Mesh;
 Mesh mesh_new(Comm *world, Degrees n);             // collective; usage_error() when dp * tp * pp is not the world
+// The ranks that differ from me along these axes only, in the order of the world: one axis is a line through the mesh,
+// two are a plane, all are the world, none is this rank alone. Collective over the world when these axes are asked for
+// first; mesh_free frees it.
+Comm *mesh_group(Mesh *m, unsigned axes);
 void mesh_free(Mesh *m);
 #endif

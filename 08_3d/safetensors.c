@@ -56,7 +56,7 @@ static void write_file(const Model *whole, Snapshot *weights, const char *file) 
 void safetensors_export(Run *run, const Model *m, const char *file) {
     ledger_pause();
     Snapshot *weights = snapshot_new(run);
-    model_snapshot_weights(m, weights);
+    model_snapshot(m, weights, UNIT_WEIGHTS, NULL);
     snapshot_join(weights);
     if (run->world->rank == 0) {
         Model *whole = model_describe(&m->config, model_layers(&m->config));

@@ -26,6 +26,7 @@ static const Option options[] = {
     { "stage-layers", "LIST", NULL, "blocks of each stage, such as 3,4,3; without it: as equal as possible" },
     { "zero", "0|1|2|3", "0", "shard nothing, optimizer state, gradients too, weights too, over the replicas" },
     { "prefetch", NULL, NULL, "with --zero 3: gather a layer's weights while the one before it computes" },
+    { "overlap", NULL, NULL, "with --zero 0: reduce the gradient in buckets while the last backward runs" },
     { "recompute", "none|selective|full", "none", "what backward computes again instead of keeping it" },
     { "layers", "N", "4", "blocks" },
     { "width", "N", "128", "features of a token" },
@@ -82,8 +83,8 @@ static StepResult unsplit_gradients(Unsplit *u, const TrainerConfig *c, const Da
 // last stage. When sums are added in rank order, all these ranks must hold the same bits. Under --reduce fast the
 // library may add the same terms in another order where a tensor lies elsewhere in its message, as these copies do:
 // then the same place of every replica must have the same bits, and copies within a replica must be close.
-static bool original(const Unit *u, const Param *p) { return p->counted && !u->tied_copy; }
-static bool whole(const Unit *u, const Param *p) { (void)u; return p->cut == WHOLE; }
+static bool original(const Unit *u, const Param *p) { return p->in_norm && !u->tied_copy; }
+static bool whole(const Unit *u, const Param *p) { (void)u; return param_is_whole(p); }
 static bool table(const Unit *u, const Param *p) { (void)u; return p->number == 0; }
 static Which one_of_each(const Run *run) { return run->reduce == REDUCE_ORDERED ? NULL : original; }
 
@@ -95,12 +96,12 @@ static void compare_copies(Run *run, const Trainer *t, double limit) {
         snprintf(label, sizeof label, " of slice %zu", slice);
         snapshot_label(got, label);
         snapshot_label(want, label);
-        if (mesh->at.tp == slice) model_snapshot_weights_of(t->model, got, whole);
-        if (mesh->at.tp == 0) model_snapshot_weights_of(t->model, want, whole);
+        if (mesh->at.tp == slice) model_snapshot(t->model, got, UNIT_WEIGHTS, whole);
+        if (mesh->at.tp == 0) model_snapshot(t->model, want, UNIT_WEIGHTS, whole);
     }
     snapshot_label(got, " of the last stage");
     snapshot_label(want, " of the last stage");
-    if (mesh->tied) model_snapshot_weights_of(t->model, mesh->at.pp ? got : want, table);
+    if (mesh->tied) model_snapshot(t->model, mesh->at.pp ? got : want, UNIT_WEIGHTS, table);
     check_close(run, "copies within a replica are alike", got, want, limit);
     snapshot_free(got);
     snapshot_free(want);
@@ -130,6 +131,8 @@ static void costs_end(Run *run, Trainer *t) {
     cost(run, "tensor-parallel traffic", "bytes sent", (double)p.tp_bytes, (double)comm_bytes_sent(m->tp));
     cost(run, "pipeline traffic", "bytes sent", (double)p.pp_bytes, (double)comm_bytes_sent(m->pp));
     cost(run, "data-parallel traffic", "bytes sent", (double)p.dp_bytes, (double)comm_bytes_sent(m->dp));
+    if (t->config.overlap)
+        cost(run, "data-parallel buckets", "calls", (double)p.dp_calls, (double)m->dp->ledger[COMM_ALL_REDUCE].calls);
     cost(run, "tied embedding", "bytes sent", (double)p.tied_bytes, m->tied ? (double)comm_bytes_sent(m->tied) : 0);
     cost(run, "loss and norm", "bytes sent", (double)p.scalar_bytes,
          (double)(comm_bytes_sent(m->world) + comm_bytes_sent(m->model)));
@@ -153,8 +156,8 @@ static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
 static void first_gradients(Run *run, const Trainer *t, const Unsplit *u) {
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
-    model_snapshot_gradients_of(t->model, got, one_of_each(run));
-    if (u->model) model_snapshot_gradients(u->model, want);
+    model_snapshot(t->model, got, UNIT_GRADIENTS, one_of_each(run));
+    if (u->model) model_snapshot(u->model, want, UNIT_GRADIENTS, NULL);
     check_close(run, "3D = unsplit, first step's gradients", got, want, rounding_limit(&t->config.model));
     snapshot_free(got);
     snapshot_free(want);
@@ -232,8 +235,8 @@ static void checks(Run *run, Trainer *t, Unsplit *u, Curve got, Curve want) {
     double limit = rounding_limit(&t->config.model);
     bool exact = sizeof(real) == 8 || t->optimizer.kind == SGD, check = option_flag(run, "check");
     Snapshot *weights = check ? snapshot_new(run) : snapshot_new_prints(run), *unsplit = snapshot_new(run);
-    model_snapshot_weights_of(t->model, weights, one_of_each(run));
-    if (u->model) model_snapshot_weights(u->model, unsplit);
+    model_snapshot(t->model, weights, UNIT_WEIGHTS, one_of_each(run));
+    if (u->model) model_snapshot(u->model, unsplit, UNIT_WEIGHTS, NULL);
     // fp32 under AdamW: rounding in a gradient that is nearly zero changes its update by a whole learning rate, so
     // single weights drift apart (losses and norms hardly feel it); they are compared under SGD, and in double.
     if (check) {
@@ -254,7 +257,7 @@ static void train(Run *run) {
     size_t steps = settings_steps(run);
     bool check = option_flag(run, "check");
     if (option_given(run, "export")) safetensors_require(run, option_text(run, "export"));     // before the work
-    Data data = data_text(option_given(run, "data") ? option_text(run, "data") : NULL, c.model.context, run->seed);
+    Data data = training_text(run, option_given(run, "data") ? option_text(run, "data") : NULL, c.model.context);
     data.ragged = check;                           // unequal token counts: without them real bugs pass
     memory_set_poison(check);                      // otherwise speed counts
     if (!option_given(run, "threads") && !check && run->reduce == REDUCE_FAST && !device_is_gpu())
@@ -266,7 +269,8 @@ static void train(Run *run) {
     settings_record(run, &c);
     say(run, "dp %zu x tp %zu x pp %zu, %d thread%s each, schedule %s, ZeRO %zu%s, recompute %s, %zu parameters\n",
         c.mesh.dp, c.mesh.tp, c.mesh.pp, device_threads, device_threads > 1 ? "s" : "", option_text(run, "schedule"),
-        c.zero, c.prefetch ? " with prefetch" : "", option_text(run, "recompute"), config_parameters(&c.model));
+        c.zero, c.prefetch ? " with prefetch" : c.overlap ? ", overlapped" : "", option_text(run, "recompute"),
+        config_parameters(&c.model));
     say(run, "batch %zu in %zu micro-batches a replica, %zu bytes of text\n", c.batch, t->micro_batches, data.bytes);
 
     Curve got = curve_new(steps), want = curve_new(steps);

@@ -22,6 +22,8 @@ void trainer_require(const TrainerConfig *c) {
             "--layers", c->mesh.pp, m->layers, m->layers);
     REQUIRE(!c->prefetch || c->zero == 3, "--prefetch gathers weights ahead, and --zero %zu has them whole: choose "
             "--zero 3, or leave --prefetch out", c->zero);
+    REQUIRE(!c->overlap || c->zero == 0, "--overlap all-reduces whole gradients, and --zero %zu reduces them in parts: "
+            "choose --zero 0, or --zero 3 with --prefetch, or leave --overlap out", c->zero);
     size_t blocks = 0;
     for (size_t i = 0; c->stage_blocks && i < c->mesh.pp; i++) blocks += c->stage_blocks[i];
     REQUIRE(!c->stage_blocks || blocks == m->layers, "--stage-layers add up to %zu, but the model has --layers %zu",
@@ -29,6 +31,16 @@ void trainer_require(const TrainerConfig *c) {
 }
 
 // ---------------------------------------------------------------- composition
+
+// A bucket as large as a block: while one block's gradient is reduced, the backward of the block below runs.
+static Buckets *overlapped(Trainer *t) {
+    const Model *m = t->model;
+    const Layer *block = &m->layers[m->layers[0].number == 0];
+    Buckets *b = buckets_new(t->model, t->mesh.dp, block->units[0]->size * sizeof(real));
+    b->sync = true;
+    b->micro_batches = t->micro_batches;
+    return b;
+}
 
 Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     Trainer *t = host_alloc(sizeof *t);
@@ -45,17 +57,18 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     else zero_allocate(t->model, mesh->dp, c->zero);           // chapter 06; stage 0: chapter 01
     t->optimizer = optimizer;
     optimizer_allocate(&t->optimizer, t->model);
-
     // The batch over replicas, then in micro-batches. Every replica runs the same number of them, because ZeRO reduces
     // in each; where sequences do not divide, some are smaller.
     t->sequences = shard_range(c->batch, c->mesh.dp, mesh->at.dp);
     t->micro_batches = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
     t->schedule = c->schedule(c->mesh.pp, t->micro_batches, mesh->at.pp);                          // chapters 04, 05
+    if (c->overlap) t->buckets = overlapped(t);                                                    // 01.04
     return t;
 }
 
 void trainer_free(Trainer *t) {
     if (t->config.prefetch) prefetch_free(t->model);
+    if (t->buckets) buckets_free(t->buckets);
     model_free(t->model);
     mesh_free(&t->mesh);
     schedule_free(&t->schedule);
@@ -63,6 +76,20 @@ void trainer_free(Trainer *t) {
 }
 
 // ---------------------------------------------------------------- one step
+
+// Gradients are complete on this rank; afterwards they are summed over dp.
+static void reduce(Trainer *t) {
+    model_partial_sums(t->model);                              // where ranks have seen some of the rows only
+    pipeline_tied_sum(t->model, t->mesh.tied);                 // on full local gradients: before any reduction over dp
+    zero_reduce(t->model, t->config.zero);                     // stage 0: data parallelism's all-reduce
+}
+// With --overlap the last backward has started the buckets. Where one stage has both uses of wte, it has added them,
+// too; where two stages have a copy each, wte travels over dp after their sum.
+static void finish_buckets(Trainer *t) {
+    if (t->mesh.tied) pipeline_tied_sum(t->model, t->mesh.tied);
+    buckets_start_tied(t->buckets);
+    buckets_wait(t->buckets);
+}
 
 StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     const Mesh *mesh = &t->mesh;
@@ -76,11 +103,11 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
         batch[k].number = k;
     }
 
-    zero_begin(t->model, mesh->dp, t->config.zero);
+    zero_begin(t->model, t->config.zero);
     PipelineResult p = pipeline_run(mesh->pp, t->model, &t->schedule, batch, m);       // 03, 06, 07: inside the layers
     if (t->config.prefetch) prefetch_finish(t->model);
-    pipeline_tied_sum(t->model, mesh->tied);                   // on full local gradients: before any reduction over dp
-    zero_reduce(t->model, mesh->dp, t->config.zero);           // stage 0: data_parallel_all_reduce
+    if (t->buckets) finish_buckets(t);
+    else reduce(t);
 
     // Every replica's last stage holds its part of the loss, the same on each of its tp ranks: counted once.
     StepResult r = { .loss = mesh->at.tp == 0 ? p.loss : 0 };
@@ -94,7 +121,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
 
 void trainer_update(Trainer *t, StepResult r) {
     optimizer_step(&t->optimizer, t->model, clip_factor(r.norm, t->config.clip));
-    zero_end(t->model, t->mesh.dp, t->config.zero);
+    zero_end(t->model, t->config.zero);
 }
 
 // ---------------------------------------------------------------- evaluation
@@ -107,7 +134,7 @@ double trainer_evaluate(Trainer *t, const Data *d, size_t windows) {
     size_t m = ceil_div(ceil_div(windows, t->config.mesh.dp), most);           // the same on every replica
     Range mine = shard_range(windows, t->config.mesh.dp, mesh->at.dp);
     double loss = 0;
-    zero_evaluation_begin(t->model, mesh->dp, t->config.zero);
+    zero_evaluation_begin(t->model, t->config.zero);
     for (size_t k = 0; k < m; k++) {
         Arena tokens = arena(MEM_WORKSPACE);
         Range r = shard_range(range_size(mine), m, k);

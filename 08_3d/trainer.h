@@ -1,6 +1,7 @@
 // trainer.h: data x tensor x pipeline parallelism, with ZeRO and recomputation: what chapters 01-07 taught, composed.
 #ifndef TRAINER_H
 #define TRAINER_H
+#include "01_data_parallel/data_parallel.h"
 #include "04_pipeline_naive/pipeline.h"
 #include "07_recompute/recompute.h"
 #include "08_3d/mesh.h"
@@ -15,6 +16,7 @@ typedef struct {
     const size_t *stage_blocks;                    // blocks of each stage, or NULL: as equal as possible
     size_t zero;                                   // 0..3
     bool prefetch;                                 // of stage 3: weights are gathered a layer ahead
+    bool overlap;                                  // of stage 0: gradients are reduced while the last backward runs
     Recompute recompute;
     double clip;                                   // largest gradient norm; 0: no clipping
 } TrainerConfig;
@@ -23,6 +25,7 @@ void trainer_require(const TrainerConfig *c);      // usage_error() for what can
 typedef struct {
     TrainerConfig config;
     Mesh mesh;
+    Buckets *buckets;                              // with overlap; else NULL
     Model *model;                                  // my stage's layers, my part of their tensors
     Optimizer optimizer;
     Schedule schedule;

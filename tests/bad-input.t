@@ -34,6 +34,8 @@ my @mistakes = (
     [2, '--schedule interleaved', 2, qr/--schedule interleaved: expected one of naive\|gpipe\|1f1b/],
     [2, '--zero 4', 2, qr/--zero 4: expected one of 0\|1\|2\|3/],
     [2, '--prefetch --zero 2', 2, qr/--prefetch gathers weights ahead, and --zero 2 has them whole: choose --zero 3/],
+    [2, '--overlap --zero 1', 2, qr/--overlap all-reduces whole gradients, and --zero 1 reduces them in parts: choose --zero 0/],
+    [2, '--overlap --zero 3', 2, qr/--zero 3 reduces them in parts: choose --zero 0, or --zero 3 with --prefetch/],
     [2, '--recompute some', 2, qr/expected one of none\|selective\|full/],
     [2, '--optimizer adam', 2, qr/expected one of sgd\|adamw/],
     [2, '--lr fast', 2, qr/--lr fast: expected a number/],

@@ -81,8 +81,9 @@ static Peak measure_peak(size_t square, size_t megabytes) {
 typedef struct {
     size_t B, T, H, M, C, V;
     Tensor c[3], f[3], p[3], row[4], stats, gain[3], bias, sum, w, wte[2], wpe[2], x, flat[4];
-    int *words;
+    int *words, *position;
 } Place;
+static HeadsPlace at(const Place *s) { return (HeadsPlace){ s->B, s->H, s->position, s->position }; }
 
 #define RUN(name, ...) static void run_##name(void *v) { Place *s = v; __VA_ARGS__; }
 RUN(matmul, op_matmul(s->f[0], s->c[0], s->w))
@@ -94,8 +95,8 @@ RUN(logits_dw, op_matmul_tn(s->wte[1], s->x, s->c[0]))
 RUN(scores, op_heads_scores(s->p[0], s->c[0], s->c[1], s->B, s->H))
 RUN(mix, op_heads_mix(s->c[2], s->p[1], s->c[1], s->B, s->H))
 RUN(mix_t, op_heads_mix_t(s->c[2], s->p[1], s->c[1], s->B, s->H))
-RUN(softmax, op_causal_softmax(s->p[0], s->p[1], (real)0.125))
-RUN(softmax_backward, op_causal_softmax_backward(s->p[2], s->p[0], s->p[1], (real)0.125))
+RUN(softmax, op_causal_softmax(s->p[0], s->p[1], (real)0.125, at(s)))
+RUN(softmax_backward, op_causal_softmax_backward(s->p[2], s->p[0], s->p[1], (real)0.125, at(s)))
 RUN(norm, op_layer_norm(s->c[1], s->stats, s->c[0], s->gain[0], s->gain[1]))
 RUN(norm_backward, op_layer_norm_backward(s->c[2], s->c[0], s->stats, s->gain[0], s->c[1]))
 RUN(norm_grads, op_layer_norm_grads(s->gain[1], s->gain[2], s->c[0], s->stats, s->c[1]))
@@ -107,8 +108,8 @@ RUN(add, op_add(s->c[2], s->c[0], s->c[1]))
 RUN(dropout, op_dropout(s->c[2], s->c[0], (Dropout){ .key = 1, .p = 0.1 }))
 RUN(embed, op_embed_tokens(s->c[2], s->wte[0], s->words, 0))
 RUN(embed_grad, op_embed_tokens_grad(s->wte[1], s->words, s->c[0], 0))
-RUN(positions, op_add_positions(s->c[2], s->c[0], s->wpe[0], s->T))
-RUN(positions_grad, op_add_positions_grad(s->wpe[1], s->c[0], s->T))
+RUN(positions, op_add_positions(s->c[2], s->c[0], s->wpe[0], s->position))
+RUN(positions_grad, op_add_positions_grad(s->wpe[1], s->position, s->c[0]))
 RUN(row_max, op_row_max(s->row[0], s->x))
 RUN(exp_sum, op_exp_sum(s->row[1], s->x, s->row[0]))
 RUN(entropy_backward, op_cross_entropy_backward(s->x, s->row[1], s->words, s->row[2], 0))
@@ -149,6 +150,9 @@ static Place place(Arena *a, const ModelConfig *c, size_t B) {
     int *host = host_alloc(M * sizeof *host);
     for (size_t i = 0; i < M; i++) host[i] = (int)(i * 7919 % c->vocab);
     ints_upload(s.words, host, M);
+    s.position = ints_new(a, M);
+    for (size_t i = 0; i < M; i++) host[i] = (int)(i % c->context);
+    ints_upload(s.position, host, M);
     free(host);
     return s;
 }

@@ -53,6 +53,18 @@ for my $job (@jobs) {
     is($job->{status}, $good, "the tool, $job->{what}: status $good");
 }
 
+# ---- mutants of a technique ----
+{
+    my @jobs = ({ words => [qw(tools/mutate -v -n 2 02_grad_accumulation/02_accumulate.c)] }, { words => [qw(tools/mutate -n 2 08_3d/train.c)] },
+                { words => [qw(tools/mutate -n)] });
+    run_jobs(\@jobs);
+    like($jobs[0]{out}, qr/02_accumulate.c:\d+: .* -> .* caught: .*\n.*\n.* 2 caught, 0 by a later lesson only, 0 not\n2 mutants: 100.0% caught/, 'tools/mutate: two mutants are caught')
+        or diag($jobs[0]{out}, $jobs[0]{err});
+    is($jobs[0]{status}, 0, 'tools/mutate: status 0');
+    is($jobs[1]{status}, 2, 'tools/mutate refuses a file without a technique');
+    is($jobs[2]{status}, 2, 'tools/mutate refuses -n without a number');
+}
+
 # ---- the zoo ----
 my $every = $ENV{BUGS_EVERY} || ($all ? 1 : 4);
 my @patches = sort glob 'bugs/*.patch';

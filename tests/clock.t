@@ -20,24 +20,37 @@ for my $precision (qw(fp32 fp64)) {
             push @pairs, $pair;
         }
     }
+    # Nodes: of as many ranks as divide the world, and of others; the slow link may be the one inside.
+    for my $case ([2, 2], [3, 2], [4, 2], [4, 1], [4, 3], [8, 4]) {
+        my ($ranks, $node) = @$case;
+        for my $links ('nvlink,ib', 'ib,nvlink', 'lesson') {
+            my @options = ('--node', $node, '--link', $links);
+            my $pair = { name => "$precision, $links, $ranks ranks, nodes of $node", nodes => 1, emu => emu($ranks, $program, @options) };
+            $pair->{mpi} = mpi($ranks, $program, @options, '--clock', 'simulated') if have_mpi && $ranks == 4 && $node == 2;
+            push @pairs, $pair;
+        }
+    }
 }
 # What the clock must refuse, and what it must not depend on.
 my $program = program_of('fp32', 'tests/test_clock.c');
 my $wall = { words => ['tools/launch', '-e', 2, $program, '--verbose', '--clock', 'wall'] };
+my @nodes = map { emu(4, $program, split) } '--link nvlink,ib', '--link nvlink,fast --node 2', '--link ,ib --node 2', '--node 0';
 my @speeds = map { emu(2, $program, '--speed', $_) } qw(4 0 -1);
 # Lessons whose result depends on time have no other clock.
 my $balance = program_of('fp32', '01_data_parallel/07_balance.c');
 my @balance = map { { words => ['tools/launch', '-e', 3, $balance, '--verbose', split] } } '--clock wall', '--slow 1,0,2', '--slow 1,,2';
 my @h100 = map { emu(4, $program, qw(--link ib --device), $_) } qw(lesson h100);
-run_jobs([(map { grep { $_ } @$_{qw(emu mpi)} } @pairs), $wall, @speeds, @balance, @h100]);
+run_jobs([(map { grep { $_ } @$_{qw(emu mpi)} } @pairs), $wall, @nodes, @speeds, @balance, @h100]);
 
 # Name, predicted, measured of each cost line of the page: every rank's smallest and largest.
 sub costs { return join "\n", grep { s/^\[.*?\] (.*\S)\s+(\S+)\s+(ok|FAIL)$/$1 $2/ } split /\n/, $_[0]{out} =~ s/.*^\[[^\n]*\] cost  //msr }
 for my $pair (@pairs) {
     my ($emu, $mpi) = @$pair{qw(emu mpi)};
     ok($emu->{status} == 0 && $emu->{page}{pass}, "$pair->{name}: the closed forms hold") or diag(complain($emu));
-    my @times = grep { $_->{unit} eq 'ps' && $_->{name} !~ /to rank 0/ } @{ $emu->{page}{costs} || [] };
-    is(scalar @times, $pair->{name} =~ /free/ ? 12 : 8, "$pair->{name}: all step times were compared");
+    my @times = grep { $_->{unit} eq 'ps' && $_->{name} =~ /^(?:naive|GPipe|1F1B)/ } @{ $emu->{page}{costs} || [] };
+    is(scalar @times, $pair->{nodes} ? 0 : $pair->{name} =~ /free/ ? 12 : 8, "$pair->{name}: all step times were compared");
+    my @lanes = grep { $_->{name} =~ /^(?:all-reduce|two|a blocking|a message) / } @{ $emu->{page}{costs} || [] };
+    is(scalar @lanes, 8, "$pair->{name}: and those of links and lanes");
     is(scalar(grep { $_->{measured} <= 0 || $_->{measured} != $_->{predicted} } @times), 0, "$pair->{name}: and are times");
     next unless $mpi;
     ok($mpi->{status} == 0 && $mpi->{page}{pass}, "$pair->{name}: as processes, too") or diag(complain($mpi));
@@ -47,6 +60,9 @@ for my $pair (@pairs) {
 }
 is($wall->{status}, 2, 'real time is refused') or diag(complain($wall));
 like($wall->{err}, qr/\Aunsplit: [^\n]*--clock simulated\n\z/, 'with one message');
+is(join(' ', map { $_->{status} } @nodes), '2 2 2 2', 'links and nodes that are none are refused');
+like($nodes[0]{err}, qr/\Aunsplit: [^\n]*say with --node N [^\n]*\n\z/, 'a link between nodes needs nodes');
+like($nodes[1]{err}, qr/--link fast is not known/, 'each link by its name');
 is($speeds[0]{status}, 0, 'a device of four times the rate') or diag(complain($speeds[0]));
 for my $bad (@speeds[1, 2]) {
     is($bad->{status}, 3, 'a speed that is none is refused') or diag(complain($bad));

@@ -65,7 +65,7 @@ if [ -n "$mpi" ]; then
 fi
 
 # ---- right programs ----
-for n in 1 2 3 4 8; do
+for n in 1 2 3 4 5 8; do
     whole "$n virtual ranks" emu $n "$program"
     grep '^# bits' "$out" >"$tap_dir/bits-$n"
 done
@@ -121,12 +121,20 @@ both order 3 "out of order"
 both twice 3 "was waited for before"
 both grouped 3 "only sends and receives may be grouped"
 both part 3 "my part of 1000 elements is 33[34], but .* has 4"      # whichever rank speaks first
+both rows 3 "my rows of .100, 10. are .3[34], 10., but .* is .1, 10."
+ends 3 1 "elements in rows of 8, .*elements in rows of 4," "3 virtual ranks: rows of others" \
+    emu 3 "$program" rows-of-others
+both to-all 3 "3 ranks have 33[34] elements each for me, but .* has 4"
+both overlap 3 "all-to-all on world: out and in overlap"
+both unwaited-reduce 3 "comm_free of world, but reduce to rank 0 of world (4 .*never waited for"
+both changed-root 3 "rank 2. the input of broadcast from rank 2 of world (4 .* was changed before comm_wait" 1
 both myself 3 "send to myself"
 both nobody 3 "recv on world names rank 3, but there are 3 ranks"
 both gaps 3 "broadcast on world: the tensor is not contiguous"
 both leak 3 "rank 2. leak" 1
 both fault 3 "rank 2. the fault of one rank" 1
 both usage 2 "unsplit: the same mistake on every rank" 1
+both grid 2 "unsplit: a grid of 2 x 2 x 1 ranks needs 4, but world has 3" 1
 both lonely-usage 2 "unsplit: the mistake of one rank" 1
 
 # ---- what takes long ----

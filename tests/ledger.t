@@ -46,7 +46,16 @@ my @lessons = map { my $source = $_; map { counted($_, $source) } qw(fp32 fp64) 
 my @model = (qw(--layers 8 --width 24 --heads 4 --context 8 --batch 9 --micro-batch 2 --eval-every 0 --data), "$work/text");
 my @trained = map { my $how = $_; [map { counted('fp32', '08_3d/train.c', split(' ', $how), @model, '--steps', $_) } 2, 3] }
     '--dp 1 --tp 1 --pp 4 --clock simulated', '--dp 1 --tp 1 --pp 4 --schedule gpipe --clock wall', '--dp 2 --tp 1 --pp 2 --zero 1 --clock simulated', '--dp 1 --tp 4 --pp 1';
-run_jobs([@lessons, map { @$_ } @trained]);
+my $rows = counted('fp32', 'tests/test_comm.c', 'sent');
+run_jobs([$rows, @lessons, map { @$_ } @trained]);
+
+# Collectives that MPI has not of its own, or not in rank order: sums of rows, and all-to-all.
+{
+    my $given = given($rows);
+    my %ledger = $rows->{err} =~ /^ledger rank (\d+) bytes (\d+)$/mg;
+    is($given->{sums}[$_], $ledger{$_}, "rows and all-to-all: rank $_ gives MPI what the ledger says") for 0 .. $ranks - 1;
+    cmp_ok($ledger{0}, '>', 0, 'and that is something');
+}
 
 for my $job (@lessons) {
     is($job->{status}, 0, "$job->{name}: status") or diag(complain($job));

@@ -3,8 +3,8 @@
 //
 // Counted are messages of reals. Not counted: the simulated clock's stamps, which travel beside them under a tag of
 // their own, and bytes as such, which are the side channel's (checks, digests). Apart are the messages of which sums
-// are made. At the end every rank prints one line on stderr: what it sent in all, in sums of reals, and in each stretch
-// between two collectives, of which a pipeline's step is one:
+// and all-to-alls are made. At the end every rank prints one line on stderr: what it sent in all, in sums and
+// all-to-alls of reals, and in each stretch between two collectives, of which a pipeline's step is one:
 //     pmpi rank R calls N bytes N sums N stretches CALLS:BYTES CALLS:BYTES ...
 #include <mpi.h>
 #include <stdio.h>

@@ -4,6 +4,7 @@
 //
 // A stage's stack of equal blocks under every schedule; p = the number of ranks, several m. Times are in units of one
 // forward.
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +52,7 @@ static void exposed(Run *run, const char *name, ScheduleRule rule, size_t m, siz
     Stack stack = stack_of(run);
     Played is = stack_play(run, &stack, rule, m);
     double t_f = forward_time();
-    size_t message = clock_transfer(1, B * sizes.context * sizes.width * sizeof(real));
+    size_t message = clock_transfer(true, 1, B * sizes.context * sizes.width * sizeof(real));
     if (run->world->size == 1) transfers = 0;
     cost(run, name, "ps", (double)units * 3 * t_f + (double)(transfers * message), (double)is.timing.step);
 }
@@ -112,7 +113,7 @@ static void arrivals(Run *run) {
         size_t from = i % n, bytes = 10 * from * sizeof(real);
         if (from == 0) continue;
         double compute = (double)(unit * (n - from)) * 1e12 / clock_config()->device.flops;
-        double transfer = (double)clock_transfer(1, bytes), first = (double)since[from] + compute + transfer;
+        double transfer = (double)clock_transfer(true, 1, bytes), first = (double)since[from] + compute + transfer;
         double sent = (double)since[from] + 2 * compute, link_free = first;
         want[i] = i < n ? first : (sent > link_free ? sent : link_free) + transfer;
         got[i] = (double)comm_arrival(r[i]);
@@ -140,14 +141,14 @@ static void arrivals(Run *run) {
     arena_free(&a);
 }
 
-// Everybody sends to rank 0, which answers everybody, 1000 numbers each. With a port for every peer all come at once;
+// Everybody sends to rank 0, which answers everybody, 1000 elements each. With a port for every peer all come at once;
 // with one port they come, and leave, one after the other.
 static void ports(Run *run) {
     Comm *c = run->world;
     Arena memory = arena(MEM_COMMUNICATION);
     Tensor t = tensor_new(&memory, 1, 1000);
     tensor_fill(t, 1);
-    double message = (double)clock_transfer(1, 1000 * sizeof(real)), rest = (double)(c->size - 1);
+    double message = (double)clock_transfer(true, 1, 1000 * sizeof(real)), rest = (double)(c->size - 1);
     for (size_t one_port = 0; one_port < 2; one_port++) {
         clock_set_one_port(one_port);
         comm_all_reduce(c, t);                 // all begin at the same moment
@@ -165,9 +166,80 @@ static void ports(Run *run) {
     arena_free(&memory);
 }
 
+// ---- nodes and lanes ----
+
+enum { COUNT = 1000 };                                         // elements of every operation here
+static double transfer(bool in_node, size_t steps, size_t bytes) {
+    ClockLink l = in_node ? clock_config()->link : clock_config()->between;
+    return l.beta == 0 ? 0 : round((double)steps * l.alpha * 1e12 + (double)bytes * 1e12 / l.beta);
+}
+static double all_reduce_time(size_t n, bool in_node) {
+    size_t steps = 2 * (n - 1);
+    return transfer(in_node, steps, steps * ((COUNT + n - 1) / n) * sizeof(real));
+}
+
+// Starts an all-reduce on each of some communicators at one moment, waits for all: how long did it take?
+static double together(Run *run, Comm *const *c, size_t n, Tensor *t) {
+    Request *r[4];
+    comm_all_reduce(run->world, t[0]);                         // all begin at the same moment
+    Picoseconds begin = clock_now();
+    for (size_t i = 0; i < n; i++) r[i] = comm_start_all_reduce(c[i], t[i]);
+    for (size_t i = 0; i < n; i++) comm_wait(r[i]);
+    return (double)(clock_now() - begin);
+}
+
+// Ranks of one node; ranks that have the same place in theirs; all of them. Without --node there is one node.
+static void lanes(Run *run) {
+    Comm *w = run->world;
+    size_t rank = w->rank, p = w->size, node = clock_config()->node ? clock_config()->node : p;
+    size_t first = rank / node * node, in_node = min(p - first, node), nodes = (p - 1 - rank % node) / node + 1;
+    Comm *inside = comm_split(w, rank / node, rank, "inside"), *between = comm_split(w, rank % node, rank, "between");
+    Comm *alone = comm_split(between, between->rank, 0, "alone"), *again = comm_split(between, 0, 0, "again");
+    check_true(run, "nodes", "the groups have their sizes", inside->size == in_node && between->size == nodes);
+    check_true(run, "nodes", "a communicator knows whether its ranks share one",
+               inside->one_node && alone->one_node && between->one_node == (nodes == 1) &&
+               again->one_node == (nodes == 1) && w->one_node == (p <= node));
+    Arena memory = arena(MEM_COMMUNICATION);
+    Tensor t[] = { tensor_new(&memory, 1, COUNT), tensor_new(&memory, 1, COUNT), tensor_new(&memory, 1, COUNT) };
+    for (size_t i = 0; i < 3; i++) tensor_fill(t[i], 1);
+    double fast = all_reduce_time(in_node, true), slow = all_reduce_time(nodes, nodes == 1);
+    cost(run, "all-reduce in a node", "ps", fast, together(run, &inside, 1, t));
+    cost(run, "all-reduce between nodes", "ps", slow, together(run, &between, 1, t));
+    cost(run, "all-reduce of the world", "ps", all_reduce_time(p, p <= node), together(run, &w, 1, t));
+    cost(run, "two on two communicators overlap", "ps", fast > slow ? fast : slow,
+         together(run, (Comm *[]){ inside, between }, 2, t));
+    cost(run, "two on one communicator queue", "ps", 2 * fast, together(run, (Comm *[]){ inside, inside }, 2, t));
+    double longer = 2 * fast > slow ? 2 * fast : slow;
+    cost(run, "two and one, between them", "ps", longer, together(run, (Comm *[]){ inside, between, inside }, 3, t));
+    // A collective that is under way does not hold up a shorter one of another communicator.
+    comm_all_reduce(w, t[0]);
+    Picoseconds begin = clock_now();
+    Request *r = comm_start_all_reduce(between, t[1]);
+    comm_all_reduce(inside, t[0]);
+    cost(run, "a blocking one beside a started one", "ps", fast, (double)(clock_now() - begin));
+    comm_wait(r);
+    // Around the ring: who shares a node with the one before has its message sooner.
+    size_t before = (rank + p - 1) % p;
+    comm_connect(w, COMM_NEIGHBOURS);
+    comm_all_reduce(w, t[0]);
+    begin = clock_now();
+    r = p > 1 ? comm_start_send(w, t[1], (rank + 1) % p) : NULL;
+    if (p > 1) comm_recv(w, t[2], before);
+    double message = p > 1 ? transfer(before / node == rank / node, 1, COUNT * sizeof(real)) : 0;
+    cost(run, "a message from the rank before", "ps", message, (double)(clock_now() - begin));
+    comm_wait(r);
+    comm_free(again);
+    comm_free(alone);
+    comm_free(between);
+    comm_free(inside);
+    arena_free(&memory);
+}
+
 static void clock_test(Run *run) {
     size_t p = run->world->size, i = run->world->rank, list[] = { 1, p, 2 * p, 24 };
     REQUIRE(clock_config()->simulated, "this test is about the simulated clock: add --clock simulated");
+    lanes(run);
+    if (clock_config()->node > 0) return;                      // the rest has one link
     bool free_link = clock_config()->link.beta == 0;
     for (size_t k = 0; k < 4 && free_link; k++) {
         size_t m = list[k];

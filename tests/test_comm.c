@@ -5,6 +5,7 @@
 // level: core
 // question: Does every transport move and add exactly what comm.h says?
 #include "common/comm/comm.h"
+#include "common/tensor/ops.h"
 #include "common/tensor/random.h"
 #include <math.h>
 #include <signal.h>
@@ -132,6 +133,45 @@ static bool all_gathers(Comm *c, Arena *a, size_t n, Value v) {
     return holds(whole, one, v, 5, 0) && holds(again, one, v, 5, 0) && holds(mine, one, v, 5, part.lo);
 }
 
+// A whole [n, WIDTH], cut between rows: not where the same elements as one row would be cut.
+enum { WIDTH = 3 };
+static Tensor matrix(Arena *a, Value v, size_t rank, Range rows) {
+    return tensor_reshape(vector(a, v, rank, rows.lo * WIDTH, rows.hi * WIDTH), range_size(rows), WIDTH);
+}
+
+static bool reduce_scatters_of_rows(Comm *c, Arena *a, size_t n, Value v) {
+    Range rows = shard_range(n, c->size, c->rank);
+    Tensor whole = matrix(a, v, c->rank, (Range){ 0, n }), mine = tensor_new(a, range_size(rows), WIDTH);
+    Tensor again = matrix(a, v, c->rank, (Range){ 0, n }), place = tensor_row_range(again, rows.lo, rows.hi);
+    comm_reduce_scatter_rows(c, mine, whole);
+    comm_reduce_scatter_rows(c, place, again);                 // in place
+    return holds(mine, sum_in_order, v, c->size, rows.lo * WIDTH) && holds(whole, one, v, c->rank, 0) &&
+           holds(place, sum_in_order, v, c->size, rows.lo * WIDTH);
+}
+
+static bool all_gathers_of_rows(Comm *c, Arena *a, size_t n, Value v) {
+    Range rows = shard_range(n, c->size, c->rank);
+    Tensor mine = matrix(a, v, 5, rows), whole = tensor_new(a, n, WIDTH), again = tensor_new(a, n, WIDTH);
+    Tensor place = tensor_row_range(again, rows.lo, rows.hi);
+    tensor_copy(place, mine);
+    comm_all_gather_rows(c, whole, mine);
+    comm_all_gather_rows(c, again, place);                     // in place
+    return holds(whole, one, v, 5, 0) && holds(again, one, v, 5, 0) && holds(mine, one, v, 5, rows.lo * WIDTH);
+}
+
+// Twice is once back, where all parts are equally long.
+static bool all_to_alls(Comm *c, Arena *a, size_t n, Value v) {
+    Range part = shard_range(n, c->size, c->rank);
+    Tensor in = vector(a, v, c->rank, 0, n), out = tensor_new(a, c->size, range_size(part)), back = tensor_new(a, 1, n);
+    comm_all_to_all(c, out, in);
+    bool good = holds(in, one, v, c->rank, 0);
+    for (size_t from = 0; from < c->size; from++)
+        good = good && holds(tensor_row_range(out, from, from + 1), one, v, from, part.lo);
+    if (n % c->size != 0) return good;
+    comm_all_to_all(c, back, out);
+    return good && holds(back, one, v, c->rank, 0);
+}
+
 static bool broadcasts(Comm *c, Arena *a, size_t n, Value v) {
     bool good = true;
     for (size_t root = 0; root < c->size; root++) {
@@ -168,7 +208,9 @@ static bool doubles(Comm *c, Arena *a, size_t n, Value v) {
 
 static const struct { const char *name; bool (*run)(Comm *c, Arena *a, size_t n, Value v); } collective[] = {
     { "all-reduce, sum and maximum", all_reduces }, { "reduce-scatter", reduce_scatters },
-    { "all-gather", all_gathers }, { "broadcast from every root", broadcasts },
+    { "all-gather", all_gathers }, { "reduce-scatter of rows", reduce_scatters_of_rows },
+    { "all-gather of rows", all_gathers_of_rows }, { "all-to-all", all_to_alls },
+    { "broadcast from every root", broadcasts },
     { "reduce to every root", reduces }, { "all-reduce of doubles", doubles },
 };
 enum { COLLECTIVES = sizeof collective / sizeof collective[0] };
@@ -323,6 +365,57 @@ static void test_started(Test *t, Comm *c) {
     arena_free(&a);
 }
 
+// From and to every root, and those of rows. A started sum holds as much as the whole, in n longest parts.
+static void test_started_roots(Test *t, Comm *c) {
+    size_t n = 20011, ranks = c->size;
+    Range rows = shard_range(n, ranks, c->rank);
+    Arena a = arena(MEM_WORKSPACE);
+    Request **r = host_alloc((2 * ranks + 2) * sizeof *r);
+    Tensor *sent = host_alloc(ranks * sizeof *sent), *sum = host_alloc(ranks * sizeof *sum);
+    bool untouched = true, good = true, held = true;
+    Value v = t->reduce == REDUCE_ORDERED ? rough : another;
+    for (size_t root = 0; root < ranks; root++) {
+        sent[root] = vector(&a, integer, c->rank + root, 0, n);
+        sum[root] = vector(&a, v, c->rank + root, 0, n);
+        size_t before = memory_now(MEM_COMMUNICATION);
+        r[2 * root] = comm_start_broadcast(c, sent[root], root);
+        held = held && memory_now(MEM_COMMUNICATION) == before;
+        r[2 * root + 1] = comm_start_reduce(c, sum[root], root);
+        size_t more = ranks > 1 ? ranks * ((n + ranks - 1) / ranks) * sizeof(real) : 0;
+        held = held && memory_now(MEM_COMMUNICATION) == before + more;
+    }
+    Tensor whole = matrix(&a, integer, c->rank, (Range){ 0, n }), shard = tensor_new(&a, range_size(rows), WIDTH);
+    Tensor mine = matrix(&a, integer, 5, rows), gathered = tensor_new(&a, n, WIDTH);
+    r[2 * ranks] = comm_start_reduce_scatter_rows(c, shard, whole);
+    r[2 * ranks + 1] = comm_start_all_gather_rows(c, gathered, mine);
+    comm_barrier(c);
+    for (size_t root = 0; root < ranks; root++) {
+        untouched = untouched && holds(sent[root], one, integer, c->rank + root, 0);
+        untouched = untouched && holds(sum[root], one, v, c->rank + root, 0);
+    }
+    untouched = untouched && poisoned(shard) && poisoned(gathered);
+    for (size_t i = 0; i < 2 * ranks + 2; i++) comm_wait(r[i]);
+    for (size_t root = 0; root < ranks; root++) {
+        Tensor all = vector(&a, v, root, 0, n);
+        for (size_t i = 1; i < ranks; i++) {
+            Arena other = arena(MEM_WORKSPACE);
+            op_add(all, all, vector(&other, v, root + i, 0, n));
+            arena_free(&other);
+        }
+        bool mine_kept = holds(sum[root], one, v, c->rank + root, 0);
+        good = good && holds(sent[root], one, integer, 2 * root, 0);
+        good = good && (c->rank == root ? tensor_equal(sum[root], all) : mine_kept);
+    }
+    good = good && holds(shard, sum_in_order, integer, ranks, rows.lo * WIDTH) && holds(gathered, one, integer, 5, 0);
+    ok(t, untouched, "started broadcasts, reduces and calls of rows change nothing before their waits");
+    ok(t, good, "all of them under way at once");
+    ok(t, held, "a started reduce holds as much as the whole");
+    free(r);
+    free(sent);
+    free(sum);
+    arena_free(&a);
+}
+
 // Receives from all ranks (oneself among them), two from each, waited for in the opposite order; a group between.
 static void test_started_receives(Test *t, Comm *c) {
     size_t n = 3001, ranks = c->size;
@@ -417,10 +510,21 @@ static void test_ledger(Test *t, Comm *c) {
         good = booked(c, COMM_REDUCE_SCATTER, 1, links * chunk * sizeof(real)) && good;
         comm_all_gather(c, whole, mine);
         good = booked(c, COMM_ALL_GATHER, 1, links * chunk * sizeof(real)) && good;
+        comm_all_to_all(c, tensor_new(&a, c->size, range_size(part)), whole);
+        good = booked(c, COMM_ALL_TO_ALL, 1, links * chunk * sizeof(real)) && good;
+        Tensor rows = matrix(&a, integer, c->rank, (Range){ 0, n }), my_rows = tensor_row_range(rows, part.lo, part.hi);
+        comm_reduce_scatter_rows(c, my_rows, rows);
+        comm_wait(comm_start_reduce_scatter_rows(c, my_rows, rows));
+        good = booked(c, COMM_REDUCE_SCATTER, 2, 2 * links * chunk * WIDTH * sizeof(real)) && good;
+        comm_all_gather_rows(c, rows, my_rows);
+        comm_wait(comm_start_all_gather_rows(c, rows, my_rows));
+        good = booked(c, COMM_ALL_GATHER, 2, 2 * links * chunk * WIDTH * sizeof(real)) && good;
         comm_broadcast(c, whole, links);
-        good = booked(c, COMM_BROADCAST, 1, c->rank == links ? whole_bytes : 0) && good;
+        comm_wait(comm_start_broadcast(c, whole, links));
+        good = booked(c, COMM_BROADCAST, 2, c->rank == links ? 2 * whole_bytes : 0) && good;
         comm_reduce(c, whole, links);
-        good = booked(c, COMM_REDUCE, 1, c->rank == links ? 0 : whole_bytes) && good;
+        comm_wait(comm_start_reduce(c, whole, links));
+        good = booked(c, COMM_REDUCE, 2, c->rank == links ? 0 : 2 * whole_bytes) && good;
         Request *r = comm_start_send(c, whole, neighbour(c, 1));
         comm_recv(c, tensor_new(&a, 1, n), neighbour(c, links));
         comm_wait(r);
@@ -446,6 +550,7 @@ static void test_split(Test *t) {
     ok(t, half->size == members && half->rank == (last - w->rank) / 2, "split by colour, ordered by key");
     test_collectives(t, half, "half of the world", integer);
     test_groups(t, half);
+    test_started_roots(t, half);
     test_blocking_sends(t, half);
     test_ledger(t, half);
     Comm *same = comm_split(w, 7, 0, "same"), *alone = comm_split(half, half->rank, 0, "alone");
@@ -454,6 +559,7 @@ static void test_split(Test *t) {
     comm_connect(alone, COMM_NEIGHBOURS);
     test_collectives(t, alone, "a group of one", rough);
     test_started(t, alone);
+    test_started_roots(t, alone);
     test_started_receives(t, alone);
     test_groups(t, alone);
     test_ledger(t, alone);
@@ -468,6 +574,37 @@ static void test_split(Test *t) {
     comm_free(alone);
     comm_free(same);
     comm_free(half);
+}
+
+// Sums over the rows, columns and depths of every grid that the ranks can make: each rank adds its number at its place.
+static bool sums_over(Comm *line, size_t first, size_t step) {
+    double sum[8] = { 0 }, want[8] = { 0 };
+    size_t me = first + line->rank * step;
+    sum[me % 8] = (double)me;
+    comm_all_reduce_doubles(line, sum, 8);
+    for (size_t i = 0; i < line->size; i++) want[(first + i * step) % 8] += (double)(first + i * step);
+    return memcmp(sum, want, sizeof sum) == 0;
+}
+static void test_grids(Test *t) {
+    Comm *w = t->world;
+    size_t n = w->size, grids = 0;
+    bool places = true, sums = true;
+    for (size_t rows = 1; rows <= n; rows++)
+        for (size_t cols = 1; rows * cols <= n; cols++) {
+            if (n % (rows * cols) != 0) continue;
+            CommGrid g = comm_grid(w, rows, cols, n / (rows * cols));
+            size_t layer = rows * cols, column = w->rank % cols, row = w->rank % layer / cols;
+            places = places && g.col == column && g.row == row && g.layer == w->rank / layer;
+            places = places && g.in_row->size == cols && g.in_row->rank == column && g.in_col->size == rows;
+            places = places && g.in_col->rank == row && g.in_depth->size == g.depth && g.in_depth->rank == g.layer;
+            sums = sums_over(g.in_row, w->rank - column, 1) && sums;
+            sums = sums_over(g.in_col, w->rank - row * cols, cols) && sums;
+            sums = sums_over(g.in_depth, w->rank % layer, layer) && sums;
+            comm_grid_free(&g);
+            grids++;
+        }
+    ok(t, places, "%zu grids: every rank has its row, column and layer", grids);
+    ok(t, sums, "sums over rows, columns and depths");
 }
 
 // The last rank comes to the world's sum only after it has heard that the others' own one is over.
@@ -546,10 +683,12 @@ static void test_everything(Test *t) {
     test_blocking_sends(t, t->world);
     test_groups(t, t->world);
     test_started(t, t->world);
+    test_started_roots(t, t->world);
     test_started_receives(t, t->world);
     test_allocations(t, t->world);
     test_ledger(t, t->world);
     test_split(t);
+    test_grids(t);
     test_late_member(t);
     test_side_channel(t);
     test_long_messages(t, ((size_t)1 << 24) + 5);
@@ -576,6 +715,22 @@ static void mistaken_collective(const char *mode, Comm *w, Tensor x) {
         comm_all_reduce(w, four);
     } else if (strcmp(mode, "part") == 0) {
         comm_all_gather(w, x, four);
+    } else if (strcmp(mode, "rows") == 0) {
+        comm_all_gather_rows(w, tensor_reshape(x, 100, 10), tensor_flat_range(x, 0, 10));
+    } else if (strcmp(mode, "rows-of-others") == 0) {
+        Tensor whole = last ? tensor_reshape(x, 250, 4) : tensor_reshape(x, 125, 8);
+        Range mine = shard_range(whole.rows, w->size, w->rank);
+        comm_all_gather_rows(w, whole, tensor_row_range(whole, mine.lo, mine.hi));
+    } else if (strcmp(mode, "to-all") == 0) {
+        comm_all_to_all(w, four, x);
+    } else if (strcmp(mode, "overlap") == 0) {
+        comm_all_to_all(w, tensor_flat_range(x, 5, 14), tensor_flat_range(x, 0, 9));
+    } else if (strcmp(mode, "unwaited-reduce") == 0) {
+        comm_start_reduce(w, four, 0);
+    } else if (strcmp(mode, "changed-root") == 0) {
+        Request *r = comm_start_broadcast(w, four, w->size - 1);
+        if (last) tensor_fill(tensor_flat_range(x, 3, 4), 9);
+        comm_wait(r);
     } else if (strcmp(mode, "unwaited") == 0) {
         comm_start_all_reduce(w, four);
     } else if (strcmp(mode, "changed") == 0) {
@@ -650,6 +805,7 @@ static void make_mistake(Test *t) {
     if (strcmp(t->mode, "unconnected") != 0) comm_connect(w, COMM_EVERYBODY);
     comm_barrier(w);
     if (strcmp(t->mode, "usage") == 0) usage_error("the same mistake on every rank");
+    if (strcmp(t->mode, "grid") == 0) comm_grid(w, 2, 2, 1);
     if (strcmp(t->mode, "lonely-usage") == 0 && last) usage_error("the mistake of one rank");
     if (strcmp(t->mode, "fault") == 0 && last) fault("the fault of one rank");
     if (strcmp(t->mode, "leak") == 0 && last) return;
@@ -673,11 +829,25 @@ static void take_long(Comm *world, bool gathers) {
     free(sizes);
 }
 
+// What is made of messages from rank to rank, in equal parts: tests/ledger.t holds it against what MPI was given.
+static void print_sent(Comm *c) {
+    size_t rows = 7 * c->size;
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor whole = matrix(&a, integer, c->rank, (Range){ 0, rows }), out = tensor_new(&a, c->size, 7 * WIDTH);
+    Tensor mine = tensor_new(&a, 7, WIDTH);
+    comm_reduce_scatter_rows(c, mine, whole);
+    comm_wait(comm_start_reduce_scatter_rows(c, mine, whole));
+    comm_all_to_all(c, out, whole);
+    fprintf(stderr, "ledger rank %zu bytes %zu\n", c->rank, comm_bytes_sent(c));
+    arena_free(&a);
+}
+
 static void body(Comm *world, void *context) {
     Context *c = context;
     Test t = { .world = world, .mode = c->mode, .reduce = c->reduce };
     if (c->mode && strncmp(c->mode, "slow-", 5) == 0) take_long(world, strcmp(c->mode, "slow-gather") == 0);
     else if (c->mode && strcmp(c->mode, "huge") == 0) test_long_messages(&t, ((size_t)1 << 31) + 5);
+    else if (c->mode && strcmp(c->mode, "sent") == 0) print_sent(world);
     else if (c->mode) make_mistake(&t);
     else test_everything(&t);
     if (world->rank == 0) c->status = t.failed > 0 ? STATUS_CHECK_FAILED : 0;

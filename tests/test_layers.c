@@ -120,7 +120,8 @@ static int *ids(const int *host, size_t n) {
 
 static struct {
     Tensor in[3], y, stats, dy;
-    size_t B, heads, T;
+    size_t B, heads;
+    HeadsPlace at;
     const int *ids;
 } op;
 static const Dropout mask = { .key = 3, .p = 0.3, .row0 = 2, .col0 = 1 };
@@ -148,14 +149,14 @@ OP(f_matmul_tn, op_matmul_tn(op.y, op.in[0], op.in[1]))
 OP(f_add_bias, op_add_bias(op.y, op.in[0], op.in[1]))
 OP(f_gelu, op_gelu(op.y, op.in[0]))
 OP(f_dropout, op_dropout(op.y, op.in[0], mask))
-OP(f_dropout_heads, op_dropout_heads(op.y, op.in[0], 3, 0.3, 4, op.B, op.heads, 1))
+OP(f_dropout_heads, op_dropout_heads(op.y, op.in[0], 3, 0.3, 4, 1, op.at))
 OP(f_layer_norm, op_layer_norm(op.y, op.stats, op.in[0], op.in[1], op.in[2]))
 OP(f_scores, op_heads_scores(op.y, op.in[0], op.in[1], op.B, op.heads))
 OP(f_mix, op_heads_mix(op.y, op.in[0], op.in[1], op.B, op.heads))
 OP(f_mix_t, op_heads_mix_t(op.y, op.in[0], op.in[1], op.B, op.heads))
-OP(f_softmax, op_causal_softmax(op.y, op.in[0], (real)0.7))
+OP(f_softmax, op_causal_softmax(op.y, op.in[0], (real)0.7, op.at))
 OP(f_embed, op_embed_tokens(op.y, op.in[0], op.ids, 2))
-OP(f_positions, op_add_positions(op.y, op.in[0], op.in[1], op.T))
+OP(f_positions, op_add_positions(op.y, op.in[0], op.in[1], op.ids))
 
 static void test_products(size_t M, size_t K, size_t N) {
     op.in[0] = normal(M, K, 1), op.in[1] = normal(K, N, 2), op_begin(M, N);
@@ -204,7 +205,7 @@ static void test_norm(size_t M, size_t N) {
 
 static void test_attention(size_t B, size_t heads, size_t T, size_t D) {
     const size_t M = B * T, P = B * heads * T;
-    op.B = B, op.heads = heads;
+    op.B = B, op.heads = heads, op.at = (HeadsPlace){ .B = B, .heads = heads };
     op.in[0] = normal(M, heads * D, 1), op.in[1] = normal(M, heads * D, 2), op_begin(P, T);
     Tensor d0 = like(op.in[0]), d1 = like(op.in[1]);
     op_heads_mix(d0, op.dy, op.in[1], B, heads);
@@ -224,12 +225,12 @@ static void test_attention(size_t B, size_t heads, size_t T, size_t D) {
     op_end("op_heads_mix_t", f_mix_t, d0, d1, none);
 
     op.in[0] = normal(P, T, 1), op_begin(P, T), d0 = like(op.in[0]);
-    op_causal_softmax(op.y, op.in[0], (real)0.7);
-    op_causal_softmax_backward(d0, op.y, op.dy, (real)0.7);
+    op_causal_softmax(op.y, op.in[0], (real)0.7, op.at);
+    op_causal_softmax_backward(d0, op.y, op.dy, (real)0.7, op.at);
     op_end("op_causal_softmax_backward", f_softmax, d0, none, none);
 
     op.in[0] = normal(P, T, 1), op_begin(P, T), d0 = like(op.in[0]);
-    op_dropout_heads(d0, op.dy, 3, 0.3, 4, B, heads, 1);
+    op_dropout_heads(d0, op.dy, 3, 0.3, 4, 1, op.at);
     op_end("op_dropout_heads", f_dropout_heads, d0, none, none);
 }
 
@@ -240,9 +241,10 @@ static void test_embedding(void) {
     op_embed_tokens_grad(d0, op.ids, op.dy, 2);
     op_end("op_embed_tokens_grad", f_embed, d0, none, none);
 
-    op.in[0] = normal(8, 7, 1), op.in[1] = normal(5, 7, 2), op_begin(8, 7), op.T = 4;
+    op.in[0] = normal(8, 7, 1), op.in[1] = normal(5, 7, 2), op_begin(8, 7);
+    op.ids = ids((int[]){ 0, 1, 2, 4, 0, 1, 2, 4 }, 8);             // row 3 of wpe is not used
     d1 = like(op.in[1]);
-    op_add_positions_grad(d1, op.dy, 4);
+    op_add_positions_grad(d1, op.ids, op.dy);
     op_end("op_add_positions_grad", f_positions, op.dy, d1, none);
 }
 
@@ -278,16 +280,19 @@ static const ModelConfig wide = { .layers = 1, .width = 70, .heads = 2, .context
 static Batch batch_of(const ModelConfig *c, size_t first, size_t B) {
     const size_t T = c->context - 2, n = B * T;
     int *tokens = host_alloc((n + 1) * sizeof *tokens), *targets = host_alloc((n + 1) * sizeof *targets);
+    int *position = host_alloc((n + 1) * sizeof *position);
     for (size_t i = 0; i < n; i++) {
+        position[i] = (int)(i % T);
         const size_t sequence = first + i / T, counted = sequence % 4 == 3 ? 0 : T - sequence % 3;
         const uint64_t key = random_key(random_key(8, sequence), i % T);
         tokens[i] = (int)(key % c->vocab);
         targets[i] = i % T < counted ? (int)(random_key(key, 1) % c->vocab) : -1;
     }
-    Batch b = { .B = B, .T = T, .tokens = ids(tokens, n), .targets = ids(targets, n), .first_sequence = first,
-                .step = 3, .token_weight = 1 / 17.0, .training = true };
+    Batch b = { .B = B, .T = T, .tokens = ids(tokens, n), .targets = ids(targets, n), .position = ids(position, n),
+                .first_sequence = first, .step = 3, .token_weight = 1 / 17.0, .training = true };
     free(tokens);
     free(targets);
+    free(position);
     return b;
 }
 
@@ -345,26 +350,38 @@ static bool all_zero(Tensor t) {
 
 static struct { Layer *layer; Model *model; Batch batch; Tensor x, y, dy, dx; } at;
 
+// A layer that works in place overwrites its x: it gets a copy.
+static Tensor input(Arena *a) {
+    if (!layer_in_place(at.layer)) return at.x;
+    Tensor x = tensor_new(a, at.x.rows, at.x.cols);
+    tensor_copy(x, at.x);
+    return x;
+}
 static double f_layer(void) {
     Saved s = saved_new();
-    layer_forward(at.layer, &at.batch, at.x, at.y, &s);
+    Arena copy = arena(MEM_REFERENCE);
+    layer_forward(at.layer, &at.batch, input(&copy), at.y, &s);
     saved_free(&s);
+    arena_free(&copy);
     return dot(at.dy, at.y);
 }
 static void backward(void) {
     Saved s = saved_new();
-    layer_forward(at.layer, &at.batch, at.x, at.y, &s);
-    layer_backward(at.layer, &at.batch, at.x, at.dy, at.dx, &s);
+    Arena copy = arena(MEM_REFERENCE);
+    Tensor x = input(&copy);
+    layer_forward(at.layer, &at.batch, x, at.y, &s);
+    layer_backward(at.layer, &at.batch, x, at.dy, at.dx, &s);
     saved_free(&s);
+    arena_free(&copy);
 }
 static void place(Layer *l, Batch b, uint64_t seed) {
-    const size_t M = b.B * b.T, C = l->config->width;
     at.layer = l;
     at.batch = b;
-    at.x = l->number ? normal(M, C, seed) : none;           // the embedding has no x
-    at.dx = l->number ? tensor_new(&storage, M, C) : none;
-    at.y = tensor_new(&storage, M, l->output_cols);
-    at.dy = normal(M, l->output_cols, seed + 1);
+    const Shape in = layer_input(l, &b), out = layer_output(l, &b);
+    at.x = l->number ? normal(in.rows, in.cols, seed) : none;           // the embedding has no x
+    at.dx = l->number ? tensor_shaped(&storage, in) : none;
+    at.y = tensor_shaped(&storage, out);
+    at.dy = normal(out.rows, out.cols, seed + 1);
 }
 
 static void test_layer(const char *what, const ModelConfig *c, Recompute how, size_t number, size_t B, bool training) {
@@ -526,14 +543,16 @@ static void test_model(const ModelConfig *c, Recompute how, size_t B, const char
     arena_free(&storage);
 }
 
-// A part of the list, as a pipeline stage walks it: blocks and head.
+// A part of the list, as a pipeline stage walks it: blocks, head and loss.
 static double f_part(void) {
     walk_forward_only(at.model->layers, at.model->n_layers, &at.batch, at.x, at.y);
     return dot(at.dy, at.y);
 }
 static void test_part(void) {
-    Model *m = at.model = model_of(&small, (Range){ 1, small.layers + 2 }, RECOMPUTE_NONE);
+    Model *m = at.model = model_of(&small, (Range){ 1, small.layers + 3 }, RECOMPUTE_NONE);
     place(&m->layers[m->n_layers - 1], batch_of(&small, 1, 3), 1);
+    const Shape in = layer_input(m->layers, &at.batch);
+    at.x = normal(in.rows, in.cols, 1), at.dx = tensor_shaped(&storage, in);
     zero(m);
     memory_reset_peaks();
     ActivationStash *f = walk_forward(m->layers, m->n_layers, &at.batch, at.x, at.y);
@@ -548,7 +567,7 @@ static void test_part(void) {
     differentiate("x", f_part, at.x, at.dx);
     Params p = of_model(m);
     for (size_t i = 0; i < p.count; i++) differentiate(p.of[i]->name, f_part, p.of[i]->w, p.of[i]->g);
-    judge("blocks and head");
+    judge("blocks, head and loss");
     model_free(m);
     arena_free(&storage);
 }
@@ -645,6 +664,24 @@ static void test_model_memory(Recompute how, const char *what) {
     arena_free(&storage);
 }
 
+// The gradient of the logits [M, V] takes their place: head and loss need no more than the head's gradient of norm(x).
+static void test_logits_memory(void) {
+    const ModelConfig *c = &small;
+    Model *m = model_of(c, (Range){ c->layers + 1, c->layers + 3 }, RECOMPUTE_NONE);
+    const Batch b = batch_of(c, 2, 3);
+    const size_t M = b.B * b.T, C = c->width;
+    Tensor x = normal(M, C, 1), y = tensor_new(&storage, M, 1), dy = normal(M, 1, 2), dx = like(x);
+    zero(m);
+    ActivationStash *f = walk_forward(m->layers, m->n_layers, &b, x, y);
+    is_bytes("head and loss keep", memory_now(MEM_ACTIVATIONS), M * (C + 2 + c->vocab + 1) * sizeof(real));
+    memory_reset_peaks();
+    const size_t before = memory_now(MEM_WORKSPACE);
+    walk_backward(m->layers, m->n_layers, &b, f, dy, dx);
+    is_bytes("their backward needs beside it", memory_peak(MEM_WORKSPACE) - before, M * C * sizeof(real));
+    model_free(m);
+    arena_free(&storage);
+}
+
 // ---- all of it ----
 
 static void test_ops(void) {
@@ -664,7 +701,8 @@ static void test_ops(void) {
 static void test_layers(void) {
     static const struct { const char *what; Recompute how; size_t number; } layer[] = {
         { "embedding", RECOMPUTE_NONE, 0 }, { "block", RECOMPUTE_NONE, 2 }, { "head", RECOMPUTE_NONE, 3 },
-        { "recomputed block", RECOMPUTE_FULL, 2 }, { "selectively recomputed block", RECOMPUTE_SELECTIVE, 2 },
+        { "loss", RECOMPUTE_NONE, 4 }, { "recomputed block", RECOMPUTE_FULL, 2 },
+        { "selectively recomputed block", RECOMPUTE_SELECTIVE, 2 },
     };
     for (size_t i = 0; i < sizeof layer / sizeof *layer; i++) {
         test_layer(layer[i].what, &small, layer[i].how, layer[i].number, 1, true);
@@ -693,6 +731,7 @@ static void test_models(void) {
         test_model_memory(kind[i].how, kind[i].what);
     }
     test_part();
+    test_logits_memory();
     test_block_memory(RECOMPUTE_NONE, true, "a block keeps");
     test_block_memory(RECOMPUTE_NONE, false, "a block without dropout keeps");
     test_block_memory(RECOMPUTE_SELECTIVE, true, "a selectively recomputed block keeps");
@@ -708,6 +747,14 @@ static void as_rank(void (*body)(Comm *world, Model *m)) {
     comm_run(&o, &choice, (void (*)(Comm *, void *))body, model_describe(&small, model_layers(&small)));
 }
 static void cut_recomputed(Comm *world, Model *m) { recompute(m, RECOMPUTE_FULL), tensor_parallel(m, world); }
+static void cut_pair(Comm *world, Model *m) { recompute_wrap_range(m, 1, 2), tensor_parallel(m, world); }
+static void cut_sharded(Comm *world, Model *m) { zero_allocate(m, world, 3), tensor_parallel(m, world); }
+static void pair_recomputed(Comm *world, Model *m) { (void)world, recompute_wrap_range(m, 1, 2), recompute(m, 1); }
+static void pair_past_end(Comm *world, Model *m) { (void)world, recompute_wrap_range(m, m->n_layers - 1, 2); }
+static void halves_ahead(Comm *world, Model *m) {
+    prefetch_allocate(m, world, true);
+    layer_backward_inputs(&m->layers[1], NULL, (Tensor){0}, (Tensor){0}, (Tensor){0}, NULL);
+}
 static void cut_allocated(Comm *world, Model *m) { model_allocate(m), tensor_parallel(m, world); }
 static void recomputed_sharded(Comm *world, Model *m) { zero_allocate(m, world, 2), recompute(m, RECOMPUTE_SELECTIVE); }
 static void recomputed_ahead(Comm *world, Model *m) { prefetch_allocate(m, world, true), recompute(m, RECOMPUTE_FULL); }
@@ -729,6 +776,11 @@ static void right_order_ahead(Comm *world, Model *m) {
 }
 static void right_order_ahead_(void) { as_rank(right_order_ahead); }
 static void cut_recomputed_(void) { as_rank(cut_recomputed); }
+static void cut_pair_(void) { as_rank(cut_pair); }
+static void cut_sharded_(void) { as_rank(cut_sharded); }
+static void pair_recomputed_(void) { as_rank(pair_recomputed); }
+static void pair_past_end_(void) { as_rank(pair_past_end); }
+static void halves_ahead_(void) { as_rank(halves_ahead); }
 static void cut_allocated_(void) { as_rank(cut_allocated); }
 static void recomputed_sharded_(void) { as_rank(recomputed_sharded); }
 static void recomputed_ahead_(void) { as_rank(recomputed_ahead); }
@@ -739,6 +791,11 @@ static void right_order_(void) { as_rank(right_order); }
 
 static void test_order(void) {
     ends(cut_recomputed_, 3, "tensor_parallel() of layer 1 (recomputed): it cuts plain layers");
+    ends(cut_pair_, 3, "tensor_parallel() of layer 1 (recomputed range): it cuts plain layers");
+    ends(cut_sharded_, 3, "tensor_parallel() of layer 0 (ZeRO-3 layer): it cuts plain layers");
+    ends(pair_recomputed_, 3, "recompute() of layer 1 (recomputed range)");
+    ends(pair_past_end_, 3, "they must be neighbours in one chunk");
+    ends(halves_ahead_, 3, "layer 1 (ZeRO-3 layer, prefetch): its backward has no halves");
     ends(cut_allocated_, 3, "tensor_parallel() of layer 0 (embedding, with weights)");
     ends(recomputed_sharded_, 3, "recompute() of layer 1 (ZeRO-2 layer)");
     ends(recomputed_ahead_, 3, "recompute() of layer 1 (ZeRO-3 layer, prefetch)");

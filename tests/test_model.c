@@ -78,43 +78,52 @@ static size_t by_loops(const Param *p, size_t *index) {
     for (size_t r = 0; r < p->rows; r++)
         for (size_t c = 0; c < p->cols; c++) {
             const size_t in_block = c % (p->cols / p->blocks);
-            const bool mine = p->cut == WHOLE || (p->cut == CUT_ROWS && r >= p->part.lo && r < p->part.hi) ||
-                              (p->cut == CUT_COLS && in_block >= p->part.lo && in_block < p->part.hi);
-            if (mine) index[n++] = r * p->cols + c;
+            if (r >= p->my_rows.lo && r < p->my_rows.hi && in_block >= p->my_cols.lo && in_block < p->my_cols.hi)
+                index[n++] = r * p->cols + c;
         }
     return n;
 }
 
-static void test_cut(Cut cut, size_t rows, size_t cols, size_t blocks, size_t parts) {
-    size_t *hits = host_alloc((rows * cols + 1) * sizeof *hits), *index = host_alloc((rows * cols + 1) * sizeof *index);
-    size_t total = 0;
+// Part (i, j) of a tensor that row_parts x col_parts ranks share.
+static Param part_of(Param p, size_t row_parts, size_t i, size_t col_parts, size_t j) {
+    p.my_rows = shard_range(p.rows, row_parts, i);
+    p.my_cols = shard_range(p.cols / p.blocks, col_parts, j);
+    p.offset = 0;
+    return p;
+}
+
+static void test_cut(size_t rows, size_t cols, size_t blocks, size_t row_parts, size_t col_parts) {
+    const Param whole = param_describe("", rows, cols, blocks);
+    const size_t all = whole.rows * whole.cols;
+    size_t *hits = host_alloc(all * sizeof *hits), *index = host_alloc(all * sizeof *index), total = 0;
     bool in_place = true, once = true;
-    for (size_t i = 0; i < parts; i++) {
-        const size_t extent = cut == CUT_ROWS ? rows : cols / blocks;
-        Param p = { .rows = rows, .cols = cols, .cut = cut, .blocks = blocks, .part = shard_range(extent, parts, i) };
+    for (size_t part = 0; part < row_parts * col_parts; part++) {
+        const Param p = part_of(whole, row_parts, part / col_parts, col_parts, part % col_parts);
         const size_t n = param_local_rows(&p) * param_local_cols(&p);
         in_place = in_place && by_loops(&p, index) == n;
         for (size_t e = 0; in_place && e < n; e++) {
             in_place = param_global_index(&p, e) == index[e];
             hits[index[e]]++;
         }
+        in_place = in_place && param_is_whole(&p) == (row_parts * col_parts == 1);
         total += n;
     }
-    for (size_t i = 0; i < rows * cols; i++) once = once && hits[i] == 1;
-    const char *const name[] = { "whole", "columns cut", "rows cut" };
-    ok(in_place && once && total == rows * cols, "[%zu, %zu], %s, %zu blocks, %zu parts: each element once, in place",
-       rows, cols, name[cut], blocks, parts);
+    for (size_t i = 0; i < all; i++) once = once && hits[i] == 1;
+    ok(in_place && once && total == all, "[%zu, %zu], %zu blocks, cut in %zu x %zu: each element once, "
+       "in place", rows, cols, blocks, row_parts, col_parts);
     free(hits);
     free(index);
 }
 
 static void test_cuts(void) {
-    test_cut(WHOLE, 5, 12, 3, 1);
-    for (size_t parts = 1; parts <= 5; parts++) {
-        test_cut(CUT_ROWS, 7, 5, 1, parts);
-        test_cut(CUT_COLS, 3, 11, 1, parts);
-        test_cut(CUT_COLS, 4, 12, 3, parts);                // q | k | v, 4 columns each: with 5 parts one is empty
-        test_cut(CUT_COLS, 1, 21, 3, parts);                // their bias
+    test_cut(5, 12, 3, 1, 1);
+    for (size_t parts = 2; parts <= 5; parts++) {
+        test_cut(7, 5, 1, parts, 1);
+        test_cut(3, 11, 1, 1, parts);
+        test_cut(4, 12, 3, 1, parts);                       // q | k | v, 4 columns each: with 5 parts one is empty
+        test_cut(0, 21, 3, 1, parts);                       // their bias, a vector
+        test_cut(7, 12, 3, 2, parts);                       // both directions at once
+        test_cut(7, 15, 3, parts, 3);
     }
 }
 
@@ -133,9 +142,8 @@ static void test_initial_weights(void) {
         }
     ok(same, "unit_initialize: a range of a unit is the same range of the whole");
     real *whole = downloaded(u->params[QKV_W].w);
-    for (size_t i = 0; i < 3; i++) {                        // a part of the columns of q, k and v
-        Param p = u->params[QKV_W];
-        p.cut = CUT_COLS, p.part = shard_range(8, 3, i), p.offset = 0;
+    for (size_t i = 0; i < 6; i++) {                        // 2 x 3 parts: of the rows, and of the columns of q, k, v
+        Param p = part_of(u->params[QKV_W], 2, i / 3, 3, i % 3);
         Unit cut = { .params = &p, .n_params = 1 };
         const size_t n = param_local_rows(&p) * param_local_cols(&p);
         Tensor t = tensor_new(&storage, 1, n);
@@ -144,7 +152,7 @@ static void test_initial_weights(void) {
         for (size_t e = 0; e < n; e++) same = same && values[e] == whole[param_global_index(&p, e)];
         free(values);
     }
-    ok(same, "unit_initialize: so is a cut tensor");
+    ok(same, "unit_initialize: so is a tensor cut in both directions");
     free(whole);
     Tensor other = tensor_new(&storage, 1, u->size);
     unit_initialize(u, other, u->own, small.seed + 1);
@@ -178,6 +186,32 @@ static void test_distribution(void) {
     model_free(m);
 }
 
+// A value for each element by its place in the whole tensor; a range that begins and ends inside of parameters.
+static real its_place(void *scale, const Param *p, size_t global_index) {
+    return (real)(*(double *)scale * (double)(1000 * p->number + global_index));
+}
+static void no_state(void) {
+    Model *m = whole_model(&small);
+    unit_own(&m->units[0], UNIT_M);
+}
+static void test_fill(void) {
+    Param p[2] = { part_of(param_describe("a", 5, 6, 3), 2, 1, 2, 0), param_describe("b", 0, 4, 1) };
+    p[0].number = 7, p[1].number = 8;
+    p[1].offset = param_local_rows(&p[0]) * param_local_cols(&p[0]);
+    const Unit u = { .params = p, .n_params = 2, .size = p[1].offset + 4 };
+    Tensor t = tensor_new(&storage, 1, 5);
+    double half = 0.5;
+    unit_fill(&u, t, (Range){ 4, 9 }, its_place, &half);    // of a: rows 3 and 4, one column of each of three blocks
+    real *values = downloaded(t);
+    const double want[] = { 7026, 7028, 8000, 8001, 8002 };
+    bool same = true;
+    for (size_t i = 0; i < 5; i++) same = same && (double)values[i] == want[i] / 2;
+    ok(same, "unit_fill: each element by its parameter and place");
+    free(values);
+    arena_free(&storage);
+    ends(no_state, 3, "has no m: allocate");
+}
+
 // ---- sizes ----
 
 static void test_sizes(size_t L, size_t C, size_t heads, size_t T, size_t V) {
@@ -207,11 +241,16 @@ static void test_sizes(size_t L, size_t C, size_t heads, size_t T, size_t V) {
     free(seen);
 }
 
+// The last stage has the loss, beside the head.
+static Range stage_layers(size_t stages, size_t s) {
+    Range r = shard_range(small.layers + 2, stages, s);
+    return (Range){ r.lo, r.hi + (s + 1 == stages) };
+}
 // Over the stages of a pipeline: the whole, and wte once more.
 static void test_stages(size_t stages) {
     size_t elements = 0;
     for (size_t s = 0; s < stages; s++) {
-        Model *m = model_describe(&small, shard_range(small.layers + 2, stages, s));
+        Model *m = model_describe(&small, stage_layers(stages, s));
         model_measure(m);
         elements += m->size;
         ok((s == 0) == (model_wte(m) != NULL) && (s + 1 == stages) == (model_wte_head(m) != NULL) &&
@@ -333,15 +372,51 @@ static void test_forward(void) {
     static const int targets[2][T] = { { 0, 10, 3, 7, 5 }, { 2, 2, 9, -1, -1 } };
     Model *m = whole_model(&small);
     plain = m;
+    static const int positions[2 * T] = { 0, 1, 2, 3, 4, 0, 1, 2, 3, 4 };
     int *on_device = ints_new(&storage, 2 * T), *their_targets = ints_new(&storage, 2 * T);
+    int *their_positions = ints_new(&storage, 2 * T);
+    ints_upload(their_positions, positions, 2 * T);
     ints_upload(on_device, &tokens[0][0], 2 * T);
     ints_upload(their_targets, &targets[0][0], 2 * T);
-    const Batch b = { .B = 2, .T = T, .tokens = on_device, .targets = their_targets, .token_weight = 1 };
+    const Batch b = { .B = 2, .T = T, .tokens = on_device, .targets = their_targets, .position = their_positions,
+                      .token_weight = 1 };
     const double want = plain_loss(tokens[0], targets[0]) + plain_loss(tokens[1], targets[1]), got = model_loss(m, &b);
     const double limit = sizeof(real) == 8 ? 1e-13 : 1e-6;
     ok(fabs(got / want - 1) < limit, "the loss is GPT-2's: %.9f, expected %.9f", got, want);
     model_free(m);
     arena_free(&storage);
+}
+
+// Layers [0, L+2) give logits; their softmax, by hand, gives the loss.
+static void test_logits(void) {
+    Data d = data_synthetic(small.vocab, small.context, 5);
+    Model *m = whole_model(&small);
+    const Batch b = data_batch(&d, &storage, 1, 2, 3, 9);
+    const size_t V = small.vocab, M = b.B * b.T;
+    const Shape s = layer_output(&m->layers[small.layers + 1], &b);
+    ok(s.rows == M && s.cols == V, "the head's output is [%zu, %zu], [B*T, V]", s.rows, s.cols);
+    Tensor y = tensor_shaped(&storage, s), none = {0};
+    walk_forward_only(m->layers, small.layers + 2, &b, none, y);
+    real *logits = downloaded(y);
+    int *targets = host_alloc(M * sizeof *targets);
+    device_download(targets, b.targets, M * sizeof *targets);
+    double want = 0, some = 0;
+    for (size_t r = 0; r < M; r++) {
+        double sum = 0;
+        for (size_t v = 0; v < V; v++) sum += exp((double)logits[r * V + v]);
+        if (targets[r] < 0) continue;
+        const double p = exp((double)logits[r * V + (size_t)targets[r]]) / sum;
+        want -= log(p);
+        some += p != 1.0 / (double)V;
+    }
+    const double got = model_loss(m, &b), limit = sizeof(real) == 8 ? 1e-13 : 1e-6;
+    ok(some > 0 && fabs(got / want - 1) < limit, "softmax of the logits gives the loss: %.9f, expected %.9f", got,
+       want);
+    free(logits);
+    free(targets);
+    model_free(m);
+    arena_free(&storage);
+    data_free(&d);
 }
 
 // ---- gradient norm ----
@@ -385,7 +460,7 @@ static void test_norm(void) {
     for (size_t i = 0; i < n; i++) whole = whole && fabs(parts[i] / squares[i] - 1) < 1e-12;
     ok(whole, "model_grad_squares: five owned parts add up to the whole");
     own_range(m, 1, 0);
-    model_unit(m, "h.0.ln_1.weight")->params[QKV_B].counted = false;
+    model_unit(m, "h.0.ln_1.weight")->params[QKV_B].in_norm = false;
     model_grad_squares(m, parts);
     ok(parts[2 + QKV_B] == 0 && parts[2 + QKV_W] == squares[2 + QKV_W],
        "model_grad_squares: what another rank counts is left out");
@@ -548,17 +623,23 @@ static void write_text(void) {
         bytes[i] = (unsigned char)(i < TRAIN ? i * i % 97 : FIRST_HELD_OUT + i - TRAIN);
     if (file < 0 || write(file, bytes, sizeof bytes) != (ssize_t)sizeof bytes || close(file) != 0) fault("no text");
 }
-static void short_text(void) { data_text(text_path, 104, 1); }
+// What cannot be read is an answer, and the program goes on.
+static void cannot_open(const char *path, size_t context, const char *words) {
+    Data d;
+    char why[DATA_WHY];
+    ok(!data_open(&d, path, context, 1, why) && strstr(why, words) && !d.text, "text: %s", words);
+}
 static void no_held_out(void) {
     Data d = data_synthetic(11, 4, 1);
     data_eval_windows(&d);
 }
-static void no_text(void) { data_text("/no/such/text", 8, 1); }
 
 static void test_text(void) {
     const size_t T = 8;
     write_text();
-    Data d = data_text(text_path, T, 1);
+    Data d;
+    char why[DATA_WHY];
+    ok(data_open(&d, text_path, T, 1, why) && !why[0], "text: it is there");
     ok(d.bytes == TRAIN + HELD_OUT && d.train_bytes == TRAIN && d.vocab == 256, "text: a tenth is held out");
     test_order(&d, "text");
     bool apart = true, in_order = true;
@@ -592,9 +673,11 @@ static void test_text(void) {
     free(of_third);
     data_free(&d);
     arena_free(&storage);
-    ends(short_text, 2, "too few for --context 104");
     ends(no_held_out, 3, "synthetic tokens have no held-out text");
-    ends(no_text, 2, "cannot read the text /no/such/text");
+    cannot_open(text_path, 104, "too few for --context 104");
+    cannot_open("/no/such/text", 8, "cannot read the text /no/such/text: No such file");
+    cannot_open("/dev/null", 8, "/dev/null has 0 bytes, too few for --context 8");
+    cannot_open("/", 8, "cannot read the text /: it is not a readable file");
     remove(text_path);
 }
 
@@ -606,7 +689,7 @@ static void test_snapshot_size(void) {
     c.width = 64;
     Model *m = whole_model(&c);
     Snapshot *s = snapshot_new(NULL);
-    model_snapshot_weights(m, s);
+    model_snapshot(m, s, UNIT_WEIGHTS, NULL);
     size_t bytes = config_parameters(&c) * sizeof(real), most = bytes + config_tensors(&c) * 256;
     ok(s->size >= bytes && s->size <= most, "a snapshot of %zu bytes of whole weights takes %zu", bytes, s->size);
     snapshot_free(s);
@@ -620,6 +703,7 @@ int main(void) {
     test_ranges();
     test_cuts();
     test_initial_weights();
+    test_fill();
     test_distribution();
     test_sizes(1, 4, 1, 1, 1);
     test_sizes(2, 8, 2, 7, 11);
@@ -630,6 +714,7 @@ int main(void) {
     ends(all_dropped, 2, "less than 1");
     ends(not_a_number, 2, "dropout must be");
     test_forward();
+    test_logits();
     test_norm();
     for (size_t parts = 1; parts <= 3; parts++) {
         test_owned_parts(sgd(0.1), "SGD", parts);

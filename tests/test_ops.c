@@ -125,7 +125,8 @@ static bool same_bits(Tensor a, Tensor b) {
 // A plain computation: y from up to three inputs, and from what `fixed` says.
 typedef void Plain(Mat y, const Mat *in);
 static struct {
-    size_t T, B, heads, vocab0, sequence0, row0, col0, head0;
+    size_t Tq, Tk, B, heads, vocab0, sequence0, row0, col0, head0;
+    const int *query, *key_at;                              // positions of [B*Tq] queries, [B*Tk] keys; NULL: 0, 1, ...
     double scale, p;
     uint64_t key;
     const int *ids;
@@ -356,34 +357,82 @@ static void test_dropout(size_t M, size_t N, double p) {
     forget("dropout");
 }
 
+static int query_position(size_t b, size_t i) { return fixed.query ? fixed.query[b * fixed.Tq + i] : (int)i; }
+static int key_position(size_t b, size_t j) { return fixed.key_at ? fixed.key_at[b * fixed.Tk + j] : (int)j; }
+
 static void plain_dropout_heads(Mat y, const Mat *in) {
-    const size_t T = fixed.T, H = fixed.heads;
+    const size_t H = fixed.heads;
     for (size_t b = 0; b < fixed.B; b++)
         for (size_t h = 0; h < H; h++)
-            for (size_t t = 0; t < T; t++)
-                for (size_t k = 0; k < T; k++) {
-                    const uint64_t at = random_key(random_key(fixed.key, fixed.sequence0 + b), t);
-                    const uint64_t key = random_key(random_key(at, fixed.head0 + h), k);
-                    const size_t i = ((b * H + h) * T + t) * T + k;
+            for (size_t t = 0; t < fixed.Tq; t++)
+                for (size_t k = 0; k < fixed.Tk; k++) {
+                    const uint64_t sequence = random_key(fixed.key, fixed.sequence0 + b);
+                    const uint64_t at = random_key(sequence, (uint64_t)query_position(b, t));
+                    const uint64_t key = random_key(random_key(at, fixed.head0 + h), (uint64_t)key_position(b, k));
+                    const size_t i = ((b * H + h) * fixed.Tq + t) * fixed.Tk + k;
                     y.v[i] = random_unit(key) >= fixed.p ? in[0].v[i] / (1 - fixed.p) : 0;
                 }
 }
 
-static void test_dropout_heads(size_t T, size_t B, size_t H, double p) {
-    Mat in[] = { normal(B * H * T, T, 1) }, want = mat(B * H * T, T), dy = normal(B * H * T, T, 3);
-    fixed.T = T, fixed.B = B, fixed.heads = H, fixed.key = 4, fixed.p = p, fixed.sequence0 = 6, fixed.head0 = 2;
-    Tensor x = put(in[0]), y = out(B * H * T, T), dx = out(B * H * T, T);
+// n ascending positions with gaps for each of B sequences, from `first` on; others in every sequence.
+static int *some_positions(size_t B, size_t n, int first) {
+    int *p = host_alloc((B * n + 1) * sizeof *p);
+    for (size_t i = 0; i < B * n; i++)
+        p[i] = i % n == 0 ? first + (int)(i / n) : p[i - 1] + 1 + (int)(random_key(5, i) % 3);
+    return p;
+}
+// Queries and keys 0, 1, 2, ... in every sequence, or with gaps. The arrays on the device.
+static HeadsPlace place_heads(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
+    fixed.Tq = Tq, fixed.Tk = Tk, fixed.B = B, fixed.heads = H;
+    fixed.query = gaps ? some_positions(B, Tq, 2) : NULL, fixed.key_at = gaps ? some_positions(B, Tk, 4) : NULL;
+    return (HeadsPlace){ B, H, gaps ? ids(fixed.query, B * Tq) : NULL, gaps ? ids(fixed.key_at, B * Tk) : NULL };
+}
+
+static void test_dropout_heads(size_t Tq, size_t Tk, size_t B, size_t H, double p, bool gaps) {
+    Mat in[] = { normal(B * H * Tq, Tk, 1) }, want = mat(B * H * Tq, Tk), dy = normal(B * H * Tq, Tk, 3);
+    const HeadsPlace at = place_heads(Tq, Tk, B, H, gaps);
+    fixed.key = 4, fixed.p = p, fixed.sequence0 = 6, fixed.head0 = 2;
+    Tensor x = put(in[0]), y = out(B * H * Tq, Tk), dx = out(B * H * Tq, Tk);
     plain_dropout_heads(want, in);
-    op_dropout_heads(y, x, 4, p, 6, B, H, 2);
+    op_dropout_heads(y, x, 4, p, 6, 2, at);
     is_value("dropout_heads", "y", y, want);
-    op_dropout_heads(dx, put(dy), 4, p, 6, B, H, 2);
-    is_gradient("dropout_heads", "dx", dx, plain_dropout_heads, B * H * T, T, in, 0, dy);
-    if (H > 1) {                                            // the last head of the last sequence alone, in place
-        Tensor part = tensor_row_range(x, (B * H - 1) * T, B * H * T);
-        op_dropout_heads(part, part, 4, p, 6 + B - 1, 1, 1, 2 + H - 1);
-        ok(same_bits(part, tensor_row_range(y, (B * H - 1) * T, B * H * T)), "dropout_heads, one head alone, in place");
+    op_dropout_heads(dx, put(dy), 4, p, 6, 2, at);
+    is_gradient("dropout_heads", "dx", dx, plain_dropout_heads, B * H * Tq, Tk, in, 0, dy);
+    if (H > 1 && !gaps) {                                   // the last head of the last sequence alone, in place
+        Tensor part = tensor_row_range(x, (B * H - 1) * Tq, B * H * Tq);
+        op_dropout_heads(part, part, 4, p, 6 + B - 1, 2 + H - 1, (HeadsPlace){ .B = 1, .heads = 1 });
+        ok(same_bits(part, tensor_row_range(y, (B * H - 1) * Tq, B * H * Tq)),
+           "dropout_heads, one head alone, in place");
     }
     forget("dropout_heads");
+}
+
+// Tokens: rows are keyed by (sequence, position), whatever rows are here.
+static void test_dropout_tokens(void) {
+    enum { T = 6, B = 3, N = 5, LENGTH = 11 };
+    static const int some[] = { 1, 2, 4, 7, 8, 10 };        // of each sequence, the same or others
+    int position[B * T];
+    Mat in[] = { normal(B * T, N, 1) }, want = mat(B * T, N);
+    for (size_t i = 0; i < B * T; i++) position[i] = some[i % T] - (int)(i / T % 2);
+    for (size_t r = 0; r < B * T; r++) {
+        const uint64_t row = random_key(99, (4 + r / T) * LENGTH + (uint64_t)position[r]);
+        for (size_t c = 0; c < N; c++)
+            want.v[r * N + c] = random_unit(random_key(row, c)) >= 0.3 ? in[0].v[r * N + c] / (1 - 0.3) : 0;
+    }
+    Dropout d = { .key = 99, .p = 0.3, .T = T, .length = LENGTH, .first_sequence = 4 };
+    d.position = ids(position, B * T);
+    Tensor x = put(in[0]), y = out(B * T, N), part = out(7, N - 1);
+    op_dropout(y, x, d);
+    is_value("dropout of tokens", "y", y, want);
+    d.row0 = 8, d.col0 = 1;
+    op_dropout(part, tensor_col_range(tensor_row_range(x, 8, 15), 1, N), d);
+    ok(same_bits(part, tensor_col_range(tensor_row_range(y, 8, 15), 1, N)), "dropout of tokens, from a row on");
+    Tensor whole = out(2 * LENGTH, 1), same = out(2 * LENGTH, 1);
+    tensor_fill(whole, 1);
+    op_dropout(same, whole, (Dropout){ .key = 9, .p = 0.5, .T = LENGTH, .length = LENGTH, .first_sequence = 3 });
+    op_dropout(whole, whole, (Dropout){ .key = 9, .p = 0.5, .row0 = 3 * LENGTH });
+    ok(same_bits(same, whole), "dropout of tokens, whole sequences: global row numbers");
+    forget("dropout of tokens");
 }
 
 static void test_dropout_rate(void) {
@@ -437,89 +486,159 @@ static void test_layer_norm(size_t M, size_t N) {
 
 // ---- attention ----
 
-static double *at(Mat m, size_t b, size_t h, size_t t, size_t d) {      // element d of head h of token (b, t)
-    return &m.v[(b * fixed.T + t) * m.cols + h * (m.cols / fixed.heads) + d];
+static double *at(Mat m, size_t T, size_t b, size_t h, size_t t, size_t d) { // element d of head h of token (b, t)
+    return &m.v[(b * T + t) * m.cols + h * (m.cols / fixed.heads) + d];
 }
 static double *score_at(Mat p, size_t b, size_t h, size_t i, size_t j) {
-    return &p.v[((b * fixed.heads + h) * fixed.T + i) * fixed.T + j];
+    return &p.v[((b * fixed.heads + h) * fixed.Tq + i) * fixed.Tk + j];
 }
 #define FOR(i, n) for (size_t i = 0; i < (n); i++)
 static void plain_scores(Mat p, const Mat *in) {
-    FOR(b, fixed.B) FOR(h, fixed.heads) FOR(i, fixed.T) FOR(j, fixed.T) {
+    FOR(b, fixed.B) FOR(h, fixed.heads) FOR(i, fixed.Tq) FOR(j, fixed.Tk) {
         double s = 0;
-        FOR(d, in[0].cols / fixed.heads) s += *at(in[0], b, h, i, d) * *at(in[1], b, h, j, d);
+        FOR(d, in[0].cols / fixed.heads) s += *at(in[0], fixed.Tq, b, h, i, d) * *at(in[1], fixed.Tk, b, h, j, d);
         *score_at(p, b, h, i, j) = s;
     }
 }
 static void plain_mix(Mat o, const Mat *in) {
-    FOR(b, fixed.B) FOR(h, fixed.heads) FOR(i, fixed.T) FOR(d, o.cols / fixed.heads) {
+    FOR(b, fixed.B) FOR(h, fixed.heads) FOR(i, fixed.Tq) FOR(d, o.cols / fixed.heads) {
         double s = 0;
-        FOR(j, fixed.T) s += *score_at(in[0], b, h, i, j) * *at(in[1], b, h, j, d);
-        *at(o, b, h, i, d) = s;
+        FOR(j, fixed.Tk) s += *score_at(in[0], b, h, i, j) * *at(in[1], fixed.Tk, b, h, j, d);
+        *at(o, fixed.Tq, b, h, i, d) = s;
     }
 }
 static void plain_mix_t(Mat o, const Mat *in) {
-    FOR(b, fixed.B) FOR(h, fixed.heads) FOR(j, fixed.T) FOR(d, o.cols / fixed.heads) {
+    FOR(b, fixed.B) FOR(h, fixed.heads) FOR(j, fixed.Tk) FOR(d, o.cols / fixed.heads) {
         double s = 0;
-        FOR(i, fixed.T) s += *score_at(in[0], b, h, i, j) * *at(in[1], b, h, i, d);
-        *at(o, b, h, j, d) = s;
+        FOR(i, fixed.Tq) s += *score_at(in[0], b, h, i, j) * *at(in[1], fixed.Tq, b, h, i, d);
+        *at(o, fixed.Tk, b, h, j, d) = s;
     }
 }
 
-static void test_heads(size_t T, size_t B, size_t H, size_t D) {
-    fixed.T = T, fixed.B = B, fixed.heads = H;
-    Mat qk[] = { normal(B * T, H * D, 1), normal(B * T, H * D, 2) }, pv[] = { normal(B * H * T, T, 3), qk[1] };
-    Mat p_want = mat(B * H * T, T), o_want = mat(B * T, H * D);
-    Mat dp = normal(B * H * T, T, 4), d_o = normal(B * T, H * D, 5);
-    Tensor p = out(B * H * T, T), o = out(B * T, H * D), q = put(qk[0]), k = put(qk[1]), s = put(pv[0]);
+static void test_heads(size_t Tq, size_t Tk, size_t B, size_t H, size_t D) {
+    fixed.Tq = Tq, fixed.Tk = Tk, fixed.B = B, fixed.heads = H;
+    const size_t P = B * H * Tq;
+    Mat qk[] = { normal(B * Tq, H * D, 1), normal(B * Tk, H * D, 2) }, pv[] = { normal(P, Tk, 3), qk[1] };
+    Mat pq[] = { pv[0], qk[0] }, p_want = mat(P, Tk), o_want = mat(B * Tq, H * D), ot_want = mat(B * Tk, H * D);
+    Mat dp = normal(P, Tk, 4), d_o = normal(B * Tq, H * D, 5);
+    Tensor p = out(P, Tk), o = out(B * Tq, H * D), ot = out(B * Tk, H * D), q = put(qk[0]), k = put(qk[1]);
+    Tensor s = put(pv[0]);
     plain_scores(p_want, qk);
     op_heads_scores(p, q, k, B, H);
     is_value("heads_scores", "p", p, p_want);
     op_heads_mix(o, put(dp), k, B, H);
-    is_gradient("heads_mix", "dq", o, plain_scores, B * H * T, T, qk, 0, dp);
-    op_heads_mix_t(o, put(dp), q, B, H);
-    is_gradient("heads_mix_t", "dk", o, plain_scores, B * H * T, T, qk, 1, dp);
+    is_gradient("heads_mix", "dq", o, plain_scores, P, Tk, qk, 0, dp);
+    op_heads_mix_t(ot, put(dp), q, B, H);
+    is_gradient("heads_mix_t", "dk", ot, plain_scores, P, Tk, qk, 1, dp);
     plain_mix(o_want, pv);
     op_heads_mix(o, s, k, B, H);
     is_value("heads_mix", "o", o, o_want);
     op_heads_scores(p, put(d_o), k, B, H);
-    is_gradient("heads_scores", "dp", p, plain_mix, B * T, H * D, pv, 0, d_o);
-    op_heads_mix_t(o, s, put(d_o), B, H);
-    is_gradient("heads_mix_t", "dv", o, plain_mix, B * T, H * D, pv, 1, d_o);
-    plain_mix_t(o_want, pv);
-    op_heads_mix_t(o, s, k, B, H);
-    is_value("heads_mix_t", "o", o, o_want);
+    is_gradient("heads_scores", "dp", p, plain_mix, B * Tq, H * D, pv, 0, d_o);
+    op_heads_mix_t(ot, s, put(d_o), B, H);
+    is_gradient("heads_mix_t", "dv", ot, plain_mix, B * Tq, H * D, pv, 1, d_o);
+    plain_mix_t(ot_want, pq);
+    op_heads_mix_t(ot, s, q, B, H);
+    is_value("heads_mix_t", "o", ot, ot_want);
     forget("a head's op");
 }
 
 static void plain_softmax(Mat p, const Mat *in) {
     FOR(r, p.rows) {
         const double *s = in[0].v + r * p.cols;
-        const size_t live = r % fixed.T + 1;
+        const size_t b = r / fixed.Tq / fixed.heads;
         double sum = 0, largest = -INFINITY;
-        FOR(c, live) largest = fmax(largest, fixed.scale * s[c]);
-        FOR(c, live) sum += exp(fixed.scale * s[c] - largest);
-        FOR(c, p.cols) p.v[r * p.cols + c] = c < live ? exp(fixed.scale * s[c] - largest) / sum : 0;
+        bool live[64];
+        FOR(c, p.cols) live[c] = key_position(b, c) <= query_position(b, r % fixed.Tq);
+        FOR(c, p.cols) if (live[c]) largest = fmax(largest, fixed.scale * s[c]);
+        FOR(c, p.cols) if (live[c]) sum += exp(fixed.scale * s[c] - largest);
+        FOR(c, p.cols) p.v[r * p.cols + c] = live[c] ? exp(fixed.scale * s[c] - largest) / sum : 0;
     }
 }
 
-static void test_softmax(size_t T, size_t n) {
-    Mat in[] = { normal(n * T, T, 1) }, want = mat(n * T, T), dy = normal(n * T, T, 2);
-    fixed.T = T, fixed.scale = 0.7;
+static void test_softmax(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
+    const size_t P = B * H * Tq;
+    const HeadsPlace place = place_heads(Tq, Tk, B, H, gaps);
+    Mat in[] = { normal(P, Tk, 1) }, want = mat(P, Tk), dy = normal(P, Tk, 2);
+    fixed.scale = 0.7;
     in[0].v[0] = 300;                                       // a score whose exp is no float
-    Tensor s = put(in[0]), p = out(n * T, T), ds = out(n * T, T), dp = put(dy);
+    Tensor s = put(in[0]), p = out(P, Tk), ds = out(P, Tk), dp = put(dy);
     plain_softmax(want, in);
-    op_causal_softmax(p, s, (real)0.7);
+    op_causal_softmax(p, s, (real)0.7, place);
     is_value("causal_softmax", "p", p, want);
-    op_causal_softmax_backward(ds, p, dp, (real)0.7);
-    is_gradient("causal_softmax_backward", "ds", ds, plain_softmax, n * T, T, in, 0, dy);
-    FOR(t, T - 1) tensor_fill(tensor_col_range(tensor_row_range(s, t, t + 1), t + 1, T), (real)NAN);
-    FOR(t, T - 1) tensor_fill(tensor_col_range(tensor_row_range(dp, t, t + 1), t + 1, T), (real)NAN);
-    op_causal_softmax(s, s, (real)0.7);
+    op_causal_softmax_backward(ds, p, dp, (real)0.7, place);
+    is_gradient("causal_softmax_backward", "ds", ds, plain_softmax, P, Tk, in, 0, dy);
+    FOR(r, P) FOR(c, Tk) {
+        if (key_position(r / Tq / H, c) <= query_position(r / Tq / H, r % Tq)) continue;
+        tensor_fill(tensor_col_range(tensor_row_range(s, r, r + 1), c, c + 1), (real)NAN);
+        tensor_fill(tensor_col_range(tensor_row_range(dp, r, r + 1), c, c + 1), (real)NAN);
+    }
+    op_causal_softmax(s, s, (real)0.7, place);
     ok(same_bits(s, p), "causal_softmax, in place, never looks at later keys");
-    op_causal_softmax_backward(dp, p, dp, (real)0.7);
+    op_causal_softmax_backward(dp, p, dp, (real)0.7, place);
     ok(same_bits(dp, ds), "causal_softmax_backward, in place, never looks at later keys");
     forget("causal_softmax");
+}
+
+// Chunks of a sequence on N ranks: some queries against some keys are that part of whole attention. A rank's positions:
+// the rank-th of N equal chunks, or, zigzag, of 2N the rank-th from the front and the rank-th from the back.
+enum { CHUNK_RANKS = 3, CHUNK_EACH = 4, CHUNK_T = CHUNK_RANKS * CHUNK_EACH };
+static void chunk_positions(int *position, size_t B, size_t rank, bool zigzag) {
+    enum { HALF = CHUNK_EACH / 2 };
+    FOR(b, B) FOR(i, CHUNK_EACH) {
+        const size_t back = (2 * CHUNK_RANKS - 1 - rank) * HALF;
+        position[b * CHUNK_EACH + i] = (int)(!zigzag ? rank * CHUNK_EACH + i : i < HALF ? rank * HALF + i
+                                                                                        : back + i - HALF);
+    }
+}
+static Mat chosen(Mat whole, const int *position, size_t B, size_t T) {    // these tokens' rows of [B*T, cols]
+    Mat m = mat(B * CHUNK_EACH, whole.cols);
+    FOR(r, m.rows) {
+        const size_t from = r / CHUNK_EACH * T + (size_t)position[r];
+        memcpy(m.v + r * m.cols, whole.v + from * m.cols, m.cols * sizeof *m.v);
+    }
+    return m;
+}
+static void test_chunks(size_t B, size_t H, size_t D, bool zigzag) {
+    const size_t T = CHUNK_T, E = CHUNK_EACH;
+    Mat q = normal(B * T, H * D, 1), k = normal(B * T, H * D, 2);
+    const HeadsPlace all = { .B = B, .heads = H };
+    Tensor whole = out(B * H * T, T), seen = out(B * H * T, T), kept = out(B * H * T, T);
+    op_heads_scores(whole, put(q), put(k), B, H);
+    op_causal_softmax(seen, whole, 1, all);
+    op_dropout_heads(kept, whole, 4, 0.4, 6, 1, all);
+    Mat scores = get(whole), p = get(seen), dropped = get(kept);
+    double worst = 0;
+    bool same_mask = true, same_dropout = true;
+    FOR(i, CHUNK_RANKS) FOR(j, CHUNK_RANKS) {
+        int query[8], key[8];
+        chunk_positions(query, B, i, zigzag);
+        chunk_positions(key, B, j, zigzag);
+        const HeadsPlace place = { B, H, ids(query, B * E), ids(key, B * E) };
+        Tensor s = out(B * H * E, E), part = out(B * H * E, E), d = out(B * H * E, E);
+        op_heads_scores(s, put(chosen(q, query, B, T)), put(chosen(k, key, B, T)), B, H);
+        op_causal_softmax(part, s, 1, place);
+        op_dropout_heads(d, s, 4, 0.4, 6, 1, place);
+        Mat my_scores = get(s), mine = get(part), my_dropped = get(d);
+        FOR(r, B * H * E) {
+            const size_t row = r / E * T + (size_t)query[r % E];
+            double share = 0;                              // of the row's whole probability that these keys have
+            FOR(c, E) share += p.v[row * T + (size_t)key[c]];
+            FOR(c, E) {
+                const size_t at = row * T + (size_t)key[c];
+                worst = fmax(worst, fabs(my_scores.v[r * E + c] - scores.v[at]));
+                worst = fmax(worst, fabs(mine.v[r * E + c] * share - p.v[at]));
+                same_mask = same_mask && (mine.v[r * E + c] == 0) == (p.v[at] == 0);
+                same_dropout = same_dropout && (my_dropped.v[r * E + c] == 0) == (dropped.v[at] == 0);
+            }
+        }
+    }
+    const char *what = zigzag ? "zigzag chunks" : "chunks";
+    ok(worst < 10 * ROUNDING, "%s of queries and keys: scores and softmax are that part of the whole: %.1e", what,
+       worst);
+    ok(same_mask, "%s of queries and keys: the causal mask is that part of the whole", what);
+    ok(same_dropout, "%s of queries and keys: dropout is that part of the whole", what);
+    forget("chunks");
 }
 
 // ---- embedding ----
@@ -532,7 +651,7 @@ static void plain_embed(Mat y, const Mat *in) {
 }
 static void plain_positions(Mat y, const Mat *in) {
     FOR(r, y.rows) FOR(c, y.cols)
-        y.v[r * y.cols + c] = in[0].v[r * y.cols + c] + in[1].v[r % fixed.T * y.cols + c];
+        y.v[r * y.cols + c] = in[0].v[r * y.cols + c] + in[1].v[(size_t)fixed.ids[r] * y.cols + c];
 }
 
 static void test_embedding(size_t words, size_t vocab0, size_t C) {
@@ -549,18 +668,30 @@ static void test_embedding(size_t words, size_t vocab0, size_t C) {
     forget("embed_tokens");
 }
 
+// T of the positions that wpe has, not the same in every sequence.
 static void test_positions(size_t T, size_t B, size_t positions, size_t C) {
     const size_t M = B * T;
     Mat in[] = { normal(M, C, 1), normal(positions, C, 2) }, want = mat(M, C), dy = normal(M, C, 3);
-    fixed.T = T;
+    int *position = host_alloc((M + 1) * sizeof *position);
+    for (size_t i = 0; i < M; i++) position[i] = (int)((i % T * (positions / T) + i / T) % positions);
+    fixed.ids = position;
+    const int *on_device = ids(position, M);
     Tensor x = put(in[0]), wpe = put(in[1]), y = out(M, C), dwpe = out(positions, C);
     plain_positions(want, in);
-    op_add_positions(y, x, wpe, T);
+    op_add_positions(y, x, wpe, on_device);
     is_value("add_positions", "y", y, want);
-    op_add_positions(x, x, wpe, T);
+    op_add_positions(x, x, wpe, on_device);
     ok(same_bits(x, y), "add_positions, in place");
-    op_add_positions_grad(dwpe, put(dy), T);
+    op_add_positions_grad(dwpe, on_device, put(dy));
     is_gradient("add_positions_grad", "dwpe", dwpe, plain_positions, M, C, in, 1, dy);
+    free(position);
+    forget("add_positions");
+}
+static void test_no_such_position(void) {
+    Tensor x = put(normal(3, 5, 1)), wpe = put(normal(4, 5, 2)), y = out(3, 5);
+    op_add_positions(y, x, wpe, ids((int[]){ 3, 4, -1 }, 3));
+    Mat got = get(y);
+    ok(!isnan(got.v[0]) && isnan(got.v[5]) && isnan(got.v[14]), "add_positions: NaN where wpe has no such position");
     forget("add_positions");
 }
 
@@ -645,6 +776,7 @@ static void test_optimizers(size_t M, size_t N) {
 // ---- wrong shapes end with both shapes and status 3 ----
 
 static Tensor t(size_t rows, size_t cols) { return put(mat(rows, cols)); }
+static HeadsPlace place(size_t B, size_t heads) { return (HeadsPlace){ .B = B, .heads = heads }; }
 static void bad_matmul(void) { op_matmul(t(4, 8), t(4, 5), t(6, 8)); }
 static void bad_matmul_nt(void) { op_matmul_nt(t(4, 8), t(4, 5), t(5, 8)); }
 static void bad_matmul_tn(void) { op_matmul_tn(t(4, 8), t(4, 5), t(4, 8)); }
@@ -658,19 +790,19 @@ static void bad_gelu(void) { op_gelu(t(4, 8), t(2, 16)); }
 static void bad_gelu_backward(void) { op_gelu_backward(t(4, 8), t(4, 8), t(4, 1)); }
 static void bad_dropout(void) { op_dropout(t(4, 8), t(4, 9), (Dropout){ .p = 0.1 }); }
 static void bad_p(void) { op_dropout(t(4, 8), t(4, 8), (Dropout){ .p = 1 }); }
-static void bad_dropout_heads(void) { op_dropout_heads(t(30, 5), t(30, 5), 1, 0.1, 0, 2, 2, 0); }
+static void bad_dropout_heads(void) { op_dropout_heads(t(30, 5), t(30, 5), 1, 0.1, 0, 0, place(4, 2)); }
 static void bad_norm(void) { op_layer_norm(t(4, 8), t(4, 1), t(4, 8), t(1, 8), t(1, 8)); }
 static void bad_norm_backward(void) { op_layer_norm_backward(t(4, 8), t(4, 8), t(4, 2), t(8, 1), t(4, 8)); }
 static void bad_norm_grads(void) { op_layer_norm_grads(t(1, 8), t(1, 7), t(4, 8), t(4, 2), t(4, 8)); }
 static void bad_scores(void) { op_heads_scores(t(30, 5), t(10, 7), t(10, 7), 2, 3); }
 static void bad_mix(void) { op_heads_mix(t(10, 6), t(30, 5), t(10, 9), 2, 3); }
 static void bad_mix_t(void) { op_heads_mix_t(t(10, 6), t(20, 5), t(10, 6), 2, 3); }
-static void bad_softmax(void) { op_causal_softmax(t(7, 5), t(7, 5), 1); }
-static void bad_softmax_backward(void) { op_causal_softmax_backward(t(10, 5), t(10, 5), t(5, 5), 1); }
+static void bad_softmax(void) { op_causal_softmax(t(7, 5), t(7, 5), 1, place(1, 2)); }
+static void bad_softmax_backward(void) { op_causal_softmax_backward(t(10, 5), t(10, 5), t(5, 5), 1, place(1, 2)); }
 static void bad_embed(void) { op_embed_tokens(t(4, 8), t(9, 7), NULL, 0); }
 static void bad_embed_grad(void) { op_embed_tokens_grad(t(9, 7), NULL, t(4, 8), 0); }
-static void bad_positions(void) { op_add_positions(t(10, 3), t(10, 3), t(4, 3), 5); }
-static void bad_positions_grad(void) { op_add_positions_grad(t(5, 3), t(11, 3), 5); }
+static void bad_positions(void) { op_add_positions(t(10, 3), t(10, 3), t(4, 4), NULL); }
+static void bad_positions_grad(void) { op_add_positions_grad(t(5, 3), NULL, t(11, 4)); }
 static void bad_row_max(void) { op_row_max(t(4, 2), t(4, 8)); }
 static void bad_pick(void) { op_pick_target(t(3, 1), t(4, 8), NULL, 0); }
 static void bad_exp_sum(void) { op_exp_sum(t(4, 1), t(4, 8), t(1, 4)); }
@@ -693,19 +825,19 @@ static void test_shapes(void) {
     ends(bad_gelu_backward, 3, "op_gelu_backward: dy is [4, 1], but x [4, 8] needs [4, 8]");
     ends(bad_dropout, 3, "op_dropout: y is [4, 8], but x [4, 9] needs [4, 9]");
     ends(bad_p, 3, "op_dropout: the probability is 1; it must be at least 0 and less than 1");
-    ends(bad_dropout_heads, 3, "op_dropout_heads: x is [30, 5], but 2 sequences of 5 with 2 heads have 20 rows");
+    ends(bad_dropout_heads, 3, "op_dropout_heads: p is [30, 5]: that is not 4 sequences with 2 heads");
     ends(bad_norm, 3, "op_layer_norm: stats is [4, 1], but x [4, 8] needs [4, 2]");
     ends(bad_norm_backward, 3, "op_layer_norm_backward: gain is [8, 1], but x [4, 8] needs [1, 8]");
     ends(bad_norm_grads, 3, "op_layer_norm_grads: dbias is [1, 7], but x [4, 8] needs [1, 8]");
-    ends(bad_scores, 3, "op_heads_scores: q is [10, 7] and p is [30, 5]: that is not 2 sequences of 5 with 3 heads");
-    ends(bad_mix, 3, "op_heads_mix: o is [10, 6], but v [10, 9] needs [10, 9]");
-    ends(bad_mix_t, 3, "op_heads_mix_t: v is [10, 6] and p is [20, 5]: that is not 2 sequences of 5 with 3 heads");
-    ends(bad_softmax, 3, "op_causal_softmax: p is [7, 5]; its rows must be a multiple of its columns");
+    ends(bad_scores, 3, "op_heads_scores: q is [10, 7], k [10, 7] and p [30, 5]: that is not 2 sequences with 3 heads");
+    ends(bad_mix, 3, "op_heads_mix: o is [10, 6], v [10, 9] and p [30, 5]: that is not 2 sequences with 3 heads");
+    ends(bad_mix_t, 3, "op_heads_mix_t: v is [10, 6], o [10, 6] and p [20, 5]: that is not 2 sequences with 3 heads");
+    ends(bad_softmax, 3, "op_causal_softmax: p is [7, 5]: that is not 1 sequences with 2 heads");
     ends(bad_softmax_backward, 3, "op_causal_softmax_backward: dp is [5, 5], but p [10, 5] needs [10, 5]");
     ends(bad_embed, 3, "op_embed_tokens: y is [4, 8], but wte [9, 7] needs [4, 7]");
     ends(bad_embed_grad, 3, "op_embed_tokens_grad: dy is [4, 8], but dwte [9, 7] needs [4, 7]");
-    ends(bad_positions, 3, "op_add_positions: wpe is [4, 3]: it has no position for every row of [10, 3]");
-    ends(bad_positions_grad, 3, "op_add_positions_grad: dwpe is [5, 3]: it has no position for every row of [11, 3]");
+    ends(bad_positions, 3, "op_add_positions: x is [10, 3], but wpe [4, 4] needs [10, 4]");
+    ends(bad_positions_grad, 3, "op_add_positions_grad: dy is [11, 4], but dwpe [5, 3] needs [11, 3]");
     ends(bad_row_max, 3, "op_row_max: max is [4, 2], but logits [4, 8] needs [4, 1]");
     ends(bad_pick, 3, "op_pick_target: picked is [3, 1], but logits [4, 8] needs [4, 1]");
     ends(bad_exp_sum, 3, "op_exp_sum: max is [1, 4], but logits [4, 8] needs [4, 1]");
@@ -727,19 +859,29 @@ static void test_windows_and_sizes(void) {
     test_gelu(3, 65);
     test_dropout(7, 13, 0.3);
     test_dropout(7, 13, 0);
-    test_dropout_heads(5, 2, 3, 0.3);
-    test_dropout_heads(5, 2, 3, 0);
+    test_dropout_tokens();
+    test_dropout_heads(5, 5, 2, 3, 0.3, false);
+    test_dropout_heads(5, 5, 2, 3, 0, false);
+    test_dropout_heads(4, 6, 2, 3, 0.3, true);
     test_layer_norm(7, 13);
     test_layer_norm(4, 131);
     test_layer_norm(2, 1030);
-    test_heads(5, 2, 3, 7);
-    test_softmax(5, 3);
-    test_softmax(41, 1);
+    test_heads(5, 5, 2, 3, 7);
+    test_heads(3, 8, 2, 3, 7);
+    test_heads(8, 3, 2, 3, 7);
+    test_softmax(5, 5, 3, 1, false);
+    test_softmax(41, 41, 1, 1, false);
+    test_softmax(5, 9, 2, 2, true);                         // the first query comes before all keys
+    test_softmax(40, 17, 1, 2, true);
+    test_chunks(2, 3, 5, false);
+    test_chunks(2, 3, 5, true);
     test_embedding(13, 0, 9);
     test_embedding(5, 4, 9);
     test_embedding(5, 4, 70);
     test_positions(5, 2, 5, 9);
     test_positions(5, 3, 7, 33);
+    test_positions(3, 2, 8, 9);                             // with gaps
+    test_no_such_position();
     test_cross_entropy(13, (size_t[]){ 0, 13, 13, 13, 13 }, "cross entropy");
     test_cross_entropy(13, (size_t[]){ 0, 5, 5, 11, 13 }, "cross entropy in slices");
     test_cross_entropy(1030, (size_t[]){ 0, 5, 600, 1000, 1030 }, "cross entropy of many words");
@@ -755,9 +897,9 @@ static void test_empty(void) {
     test_bias(4, 0);
     test_gelu(0, 5);
     test_layer_norm(0, 13);
-    test_heads(5, 2, 0, 7);                                 // a rank without a head
-    test_heads(5, 0, 3, 7);
-    test_dropout_heads(5, 2, 0, 0.3);
+    test_heads(5, 5, 2, 0, 7);                              // a rank without a head
+    test_heads(5, 5, 0, 3, 7);
+    test_dropout_heads(5, 5, 2, 0, 0.3, false);
     test_positions(5, 0, 7, 9);
     test_embedding(0, 4, 9);
     test_optimizers(1, 0);

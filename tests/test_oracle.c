@@ -166,7 +166,7 @@ static void oracle(Run *run) {
         m = t->model;
     }
     Snapshot *start = snapshot_new(run);
-    model_snapshot_weights(m, start);
+    model_snapshot(m, start, UNIT_WEIGHTS, NULL);
     compare(run, f, "start", NULL, start);
     double loss[STEPS], norm[STEPS];
     for (size_t step = 0; step < STEPS; step++) {
@@ -174,14 +174,14 @@ static void oracle(Run *run) {
         loss[step] = r.loss, norm[step] = r.norm;
         if (step == 0 || step + 1 == STEPS) {
             Snapshot *s = snapshot_new(run);
-            model_snapshot_gradients(m, s);
+            model_snapshot(m, s, UNIT_GRADIENTS, NULL);
             compare(run, f, name, step ? "last-gradients" : "first-gradients", s);
         }
         if (t) trainer_update(t, r);
         else optimizer_step(&o, m, clip_factor(r.norm, clip));
     }
     Snapshot *weights = snapshot_new(run);
-    model_snapshot_weights(m, weights);
+    model_snapshot(m, weights, UNIT_WEIGHTS, NULL);
     compare(run, f, name, "weights", weights);
     char key[2][32];
     snprintf(key[0], sizeof key[0], "%s.loss", name);

@@ -121,6 +121,14 @@ static const int *words(size_t n, int below) {              // -1: not counted
     return device;
 }
 
+static const int *positions(size_t B, size_t T) {
+    int *host = host_alloc(B * T * sizeof *host), *device = ints_new(&storage, B * T);
+    for (size_t i = 0; i < B * T; i++) host[i] = (int)(i % T);
+    ints_upload(device, host, B * T);
+    free(host);
+    return device;
+}
+
 // ---- the ops ----
 
 static void elements(size_t M, size_t N) {
@@ -172,12 +180,14 @@ static void attention(size_t B, size_t T, size_t heads, size_t D) {
     const size_t rows = B * heads * T;
     Tensor q = normal(B * T, heads * D, 1), k = normal(B * T, heads * D, 2), o = empty(B * T, heads * D);
     Tensor p = empty(rows, T), s = normal(rows, T, 3), dp = normal(rows, T, 4);
+    const int *position = positions(B, T);
+    const HeadsPlace at = { B, heads, position, position };
     op_heads_scores(p, q, k, B, heads), product("heads_scores", p, D, q, k);
     op_heads_mix(o, s, k, B, heads), product("heads_mix", o, T, s, k);
     op_heads_mix_t(o, s, k, B, heads), product("heads_mix_t", o, T, s, k);
-    op_causal_softmax(p, s, (real)0.7), exact("causal_softmax", p);
-    op_causal_softmax_backward(s, p, dp, (real)0.7), exact("causal_softmax_backward", s);
-    op_dropout_heads(s, p, 4, 0.2, 6, B, heads, 2), exact("dropout_heads", s);
+    op_causal_softmax(p, s, (real)0.7, at), exact("causal_softmax", p);
+    op_causal_softmax_backward(s, p, dp, (real)0.7, at), exact("causal_softmax_backward", s);
+    op_dropout_heads(s, p, 4, 0.2, 6, 2, at), exact("dropout_heads", s);
 }
 
 static void embeddings(size_t B, size_t T, size_t V, size_t C) {
@@ -185,9 +195,9 @@ static void embeddings(size_t B, size_t T, size_t V, size_t C) {
     Tensor wte = normal(V, C, 1), wpe = normal(T + 3, C, 2), y = empty(B * T, C);
     Tensor dwte = empty(V, C), dwpe = empty(T + 3, C);
     op_embed_tokens(y, wte, tokens, 4), exact("embed_tokens", y);
-    op_add_positions(y, y, wpe, T), exact("add_positions", y);
+    op_add_positions(y, y, wpe, positions(B, T)), exact("add_positions", y);
     op_embed_tokens_grad(dwte, tokens, y, 4), exact("embed_tokens_grad", dwte);
-    op_add_positions_grad(dwpe, y, T), exact("add_positions_grad", dwpe);
+    op_add_positions_grad(dwpe, positions(B, T), y), exact("add_positions_grad", dwpe);
 }
 
 static void cross_entropy(size_t M, size_t V) {

@@ -48,7 +48,8 @@ static void meter_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     me.board->begun[BACKWARD][me.stage][b->number] = true;
     if (me.stage > 0 && b->number > 0) compute_until(BACKWARD, me.stage - 1, b->number - 1);
 }
-static const LayerKind meter = { "meter", meter_forward, meter_backward, NULL, NULL };
+static const LayerKind meter = { .name = "meter", .output = hidden_shape, .forward = meter_forward,
+                                 .backward = meter_backward };
 
 static Board *board_of(Run *run) {
     const char *path = option_text(run, "board");

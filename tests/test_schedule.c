@@ -130,8 +130,8 @@ static Schedule one_missing(size_t p, size_t m, size_t i) {        // stage 0 fo
 static Schedule crossed(size_t p, size_t m, size_t i) {            // two neighbours wait for each other's later op
     Schedule s = schedule_gpipe(p, m, i);
     if (i == 0) {
-        s.ops[m - 1] = (PipeOp){ BACKWARD, 0 };
-        s.ops[m] = (PipeOp){ FORWARD, m - 1 };
+        s.ops[m - 1] = (PipeOp){ .what = BACKWARD, .micro_batch = 0 };
+        s.ops[m] = (PipeOp){ .what = FORWARD, .micro_batch = m - 1 };
     }
     return s;
 }

@@ -1,7 +1,7 @@
 // 03_costs.c: see 03_costs.h.
 #include "01_data_parallel/support/03_costs.h"
 #include "common/measure/clock.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 #include <math.h>
 #include <stdio.h>
 

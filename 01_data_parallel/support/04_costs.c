@@ -1,29 +1,40 @@
 // 04_costs.c: see 04_costs.h.
 #include "01_data_parallel/support/04_costs.h"
 #include <stdlib.h>
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 #include "common/model/model.h"
 
-// What the rule of 04_overlap.c makes of the sizes of all tensors. A bucket is complete after the backward of the layer
-// of its first tensor: 0 is the embedding, then come the blocks, then the head. piece[2 + 12 L + 2].
-typedef struct { size_t elements, layer; } Piece;
-static size_t cut(const ModelConfig *c, size_t capacity, Piece *piece) {
-    size_t V = c->vocab, T = c->context, C = c->width, L = c->layers, n = 0, open = 0;
-    size_t block[12] = { C, C, 3 * C * C, 3 * C, C * C, C, C, C, 4 * C * C, 4 * C, 4 * C * C, C };
-    for (size_t i = 2 + 12 * L + 2; i-- > 0;) {
-        size_t layer = i < 2 ? 0 : 1 + (i - 2) / 12;
-        open += i == 0 ? V * C : i == 1 ? T * C : layer == L + 1 ? C : block[(i - 2) % 12];
+// Tensors of the stage in model order, and the layer of each: 0 is the stage's first one.
+static size_t list_tensors(const CutSizes *z, bool with_wte, BucketPiece *tensor) {
+    size_t block[TENSORS_OF_BLOCK], n = 0, layers = cut_layers(z);
+    elements_tensors(z, block);
+    if (z->first && with_wte) tensor[n++] = (BucketPiece){ elements_wte(z), 0 };
+    if (z->first) tensor[n++] = (BucketPiece){ elements_unit(z, 0), 0 };                           // wpe
+    for (size_t i = 0; i < z->blocks * TENSORS_OF_BLOCK; i++)
+        tensor[n++] = (BucketPiece){ block[i % TENSORS_OF_BLOCK], z->first + i / TENSORS_OF_BLOCK };
+    for (size_t i = 0; i < 2 && z->last; i++) tensor[n++] = (BucketPiece){ z->C, layers - 1 };     // the last norm
+    return n;
+}
+
+size_t bucket_pieces(const CutSizes *z, size_t capacity, BucketPiece **piece) {
+    BucketPiece *tensor = host_alloc((2 + z->blocks * TENSORS_OF_BLOCK + 2) * sizeof *tensor);
+    size_t n = 0, open = 0, tensors = list_tensors(z, z->first && z->last, tensor);
+    *piece = host_alloc((tensors + 1) * sizeof **piece);
+    for (size_t i = tensors; i-- > 0;) {
+        open += tensor[i].elements;
         if (open * sizeof(real) < capacity && i > 0) continue;
-        piece[n++] = (Piece){ open, layer };
+        (*piece)[n++] = (BucketPiece){ open, tensor[i].layer };
         open = 0;
     }
+    free(tensor);
+    if (z->first != z->last) (*piece)[n++] = (BucketPiece){ elements_wte(z), 0 };
     return n;
 }
 
 // When the backward of `layer` is done on a rank. The embedding's costs nothing: it has no product of matrices.
 static double done(const ModelConfig *c, LastBatch b, size_t layer) {
-    double block = work_block(c, b.sequences, c->heads, 4 * c->width).time;
-    double head = work_head(c, b.sequences, c->vocab).time;
+    CutSizes z = cut_sizes(c, 1, 0);
+    double block = work_block(&z, b.sequences).time, head = work_head(&z, b.sequences).time;
     size_t L = c->layers, blocks = layer > 0 ? L + 1 - layer : L;
     return b.begin + (double)L * block + head + 2 * (head + (double)blocks * block);
 }
@@ -36,8 +47,10 @@ static double done_everywhere(const ModelConfig *c, size_t ranks, const LastBatc
 
 // Bucket k begins when it is complete on the last rank and bucket k - 1 has ended.
 BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks, const LastBatch *batch) {
-    Piece *piece = host_alloc((2 + 12 * c->layers + 2) * sizeof *piece);
-    BucketCosts costs = { .buckets = cut(c, capacity, piece), .step = done_everywhere(c, ranks, batch, 0) };
+    BucketPiece *piece;
+    CutSizes z = cut_sizes(c, 1, 0);
+    BucketCosts costs = { .buckets = bucket_pieces(&z, capacity, &piece),
+                          .step = done_everywhere(c, ranks, batch, 0) };
     double end = 0;
     for (size_t k = 0; k < costs.buckets; k++) {
         double ready = done_everywhere(c, ranks, batch, piece[k].layer), begin = ready > end ? ready : end;

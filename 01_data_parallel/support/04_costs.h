@@ -1,8 +1,14 @@
 // 04_costs.h: what reducing in buckets must cost, from the sizes alone. It never looks at a model or its buckets.
 #ifndef OVERLAP_COSTS_H
 #define OVERLAP_COSTS_H
-#include "common/model/layer.h"
+#include "common/model/costs.h"
 #include "common/lesson/picture.h"
+
+// What the rule of 04_overlap.c makes of the sizes of all tensors of a stage, in the order of the starts. A bucket is
+// complete after the backward of `layer`, that of its first tensor; 0 is the stage's first layer. The last bucket of a
+// stage that shares wte with another one is wte alone. *piece is the caller's to free().
+typedef struct { size_t elements, layer; } BucketPiece;
+size_t bucket_pieces(const CutSizes *z, size_t capacity, BucketPiece **piece);
 
 // The last (or only) micro-batch of a step on one rank: when its forward begins, in picoseconds after the step, and how
 // many sequences it has.

@@ -1,6 +1,6 @@
 // 05_costs.c: see 05_costs.h.
 #include "01_data_parallel/support/05_costs.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 #include "common/model/model.h"
 
 double server_computing(const ServerSizes *z, size_t w) {

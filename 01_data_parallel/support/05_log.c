@@ -176,6 +176,18 @@ void log_check(Run *run, const Log *log, const ServerSizes *z) {
     free(want);
 }
 
+void log_check_bound(Run *run, const Cluster *c, bool (*may_go_on)(const Cluster *, const size_t *, size_t, size_t)) {
+    size_t *done = (size_t *)host_alloc(c->workers * sizeof *done);
+    bool right = true;
+    for (size_t slowest = 0; slowest < c->workers; slowest++) {
+        for (size_t w = 0; w < c->workers; w++) done[w] = w == slowest ? 1 : 3;
+        for (size_t w = 0; w < c->workers; w++)
+            right = right && may_go_on(c, done, w, 2) && may_go_on(c, done, w, 1) == (w == slowest);
+    }
+    check_true(run, "bound", "the others wait, whichever worker is 2 steps behind", right);
+    free(done);
+}
+
 void log_say(Run *run, const Log *log) {
     Seen seen = look(log);
     char bound[32] = "none";

@@ -29,5 +29,7 @@ void log_tell(Log *log, const Cluster *c, Notes *notes, const double *loss, size
 Trajectory log_replay(Run *run, const Training *t, const Log *log);
 // Is it the log that must come of these sizes?
 void log_check(Run *run, const Log *log, const ServerSizes *z);
+// Whichever worker is the slowest, the others must wait for it, and it must not wait. In the log it is always one.
+void log_check_bound(Run *run, const Cluster *c, bool (*may_go_on)(const Cluster *, const size_t *, size_t, size_t));
 void log_say(Run *run, const Log *log);            // a row of a table
 #endif

@@ -121,10 +121,10 @@ static void check_exact(Run *run, const ModelConfig *model, const CompressionPla
     Compression *c = compression_new(run->world, plan, m, run->seed);
     made_gradient(run, m, kind);
     compression_all_reduce(c, m->g);
-    model_snapshot_gradients(m, got);
+    model_snapshot(m, got, UNIT_GRADIENTS, NULL);
     made_gradient(run, m, kind);
     comm_all_reduce(run->world, m->g);
-    model_snapshot_gradients(m, want);
+    model_snapshot(m, want, UNIT_GRADIENTS, NULL);
     if (limit > 0) check_close(run, name, got, want, limit);
     else check_equal(run, name, got, want);
     compression_free(c);

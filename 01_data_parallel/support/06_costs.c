@@ -2,13 +2,12 @@
 #include "01_data_parallel/support/06_costs.h"
 #include <stdio.h>
 #include "common/lesson/lesson.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 
-typedef struct { size_t rows, cols; } Shape;
 
 static size_t bucket_size(const ModelConfig *c, size_t i) {
-    size_t C = c->width;
-    return i == 0 ? c->vocab * C : i == 1 ? c->context * C : i < 2 + c->layers ? 12 * C * C + 13 * C : 2 * C;
+    CutSizes z = cut_sizes(c, 1, 0);
+    return i == 0 ? elements_wte(&z) : elements_unit(&z, i - 1);
 }
 // The matrices of bucket i; all else in it are vectors.
 static size_t bucket_matrices(const ModelConfig *c, size_t i, Shape list[4]) {
@@ -20,8 +19,8 @@ static size_t bucket_matrices(const ModelConfig *c, size_t i, Shape list[4]) {
     return i < 2 ? 1 : i < 2 + c->layers ? 4 : 0;
 }
 
-// How many of n numbers of `bits` bits lie in part r, where N parts are cut between words.
-static size_t numbers_in_part(size_t n, size_t bits, size_t words, size_t N, size_t r) {
+// How many of n values of `bits` bits lie in part r, where N parts are cut between words.
+static size_t values_in_part(size_t n, size_t bits, size_t words, size_t N, size_t r) {
     size_t per = 8 * sizeof(real) / bits, lo = 0, hi;
     for (size_t k = 0; k < r; k++) lo += part_size(words, N, k) * per;
     hi = lo + part_size(words, N, r) * per;
@@ -55,10 +54,10 @@ static CompressionCosts power_sgd(const ModelConfig *c, const CompressionPlan *p
 static CompressionCosts of_bucket(const ModelConfig *c, const CompressionPlan *plan, size_t i, size_t N, size_t r) {
     size_t n = bucket_size(c, i), e = sizeof(real), bits = plan->method == HALF ? 16 : 1;
     size_t words = ceil_div(n * bits, 8 * e), w = part_size(words, N, r);
-    size_t mine = numbers_in_part(n, bits, words, N, r);
+    size_t mine = values_in_part(n, bits, words, N, r);
     size_t k = plan->one_of ? ceil_div(n, plan->one_of) : 0, message = ceil_div(4 * k, e) + k;     // places, values
     switch (plan->method) {
-    case HALF:                                 // a maximum of one number, and the two halves
+    case HALF:                                 // a maximum of one element, and the two halves
         return (CompressionCosts){ ring_bytes(ALL_REDUCE_PASSES, N, 1, e) + both_ways(N, r, words), N + 1, 0, 0,
                                    n + 1 + words + N * w + mine + w };
     case TOP_K:                                // everybody's k places and values to everybody

@@ -11,7 +11,7 @@ static const double NEAR = 0.25, BEHIND = 0.02;
 void compression_curves(Run *run, const Training *short_one, const CompressionPlan *plans, CompressedTraining *train) {
     static const ModelConfig reader = { .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256 };
     Training t = *short_one;
-    t.data = data_text(option_text(run, "data"), reader.context, run->seed);
+    t.data = training_text(run, option_text(run, "data"), reader.context);
     t.model = reader;
     t.model.seed = run->seed;
     t.steps = LONG;

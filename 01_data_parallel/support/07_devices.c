@@ -25,10 +25,4 @@ size_t devices_slowness(const Devices *d, size_t rank, size_t step) {
     return d->slow[rank] * (rank == 0 && step >= d->change ? d->changed : 1);
 }
 
-double devices_summed_speed(const Devices *d, size_t step) {
-    double sum = 0;
-    for (size_t r = 0; r < d->n; r++) sum += 1 / (double)devices_slowness(d, r, step);
-    return sum;
-}
-
 void devices_free(Devices *d) { free(d->slow); }

@@ -8,8 +8,7 @@
 typedef struct { size_t n, *slow, change, changed; } Devices;
 // One device a rank, from an option such as --slow 1,1,2,4; with more ranks, from the beginning again.
 Devices devices_read(Run *run, const char *option, size_t change, size_t changed);
+// For the clock; 07_costs.c predicts without it.
 size_t devices_slowness(const Devices *d, size_t rank, size_t step);
-// How many devices of the full rate would be as fast as all these together.
-double devices_summed_speed(const Devices *d, size_t step);
 void devices_free(Devices *d);
 #endif

@@ -1,17 +1,10 @@
 // 02_costs.c: see 02_costs.h.
 #include "02_grad_accumulation/support/02_costs.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 
-// What forward keeps until backward, for B sequences: elements per row (a token), item by item. Only B changes with m.
+// What forward keeps until backward, for B sequences. Only B changes with m.
 static double activation_bytes(const ModelConfig *c, size_t B) {
-    size_t L = c->layers, C = c->width, H = c->heads, T = c->context, V = c->vocab;
-    size_t outputs = C + L * C;                        // of the embedding and of every block; the head's is the loss
-    size_t dropped = c->dropout > 0 ? H * T : 0;       // masks are not kept: they are functions of a key
-    size_t block = C + 2 + 3 * C                       // first norm, its mean and deviation; q, k, v
-                 + H * T + dropped + C                 // probabilities before and after dropout; heads side by side
-                 + C + C + 2 + 4 * C + 4 * C;          // middle; second norm, its two; wide layer before and after GELU
-    size_t head = C + 2 + V + 1;                       // last norm, its two; logits; sum of exponentials
-    return (double)(B * T * (outputs + L * block + head) * sizeof(real));
+    return (double)(B * c->context * kept_model(c) * sizeof(real));
 }
 
 void accumulation_costs(Run *run, const Training *t, const AccumulationBytes *got, const AccumulationBytes *whole,

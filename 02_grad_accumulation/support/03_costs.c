@@ -3,7 +3,7 @@
 #include "02_grad_accumulation/support/03_costs.h"
 #include <stdlib.h>
 #include "01_data_parallel/support/04_costs.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 
 // Micro-batch k of rank r: the batch is cut in N shards, and each shard in m.
 static size_t micro_batch_size(const Training *t, size_t N, size_t r, size_t k) {
@@ -51,7 +51,7 @@ void no_sync_costs(Run *run, const Training *t, size_t bucket, const NoSyncMeasu
     size_t V = c->vocab, T = c->context, C = c->width, e = sizeof(real), steps = t->steps, m = t->micro_batches;
     size_t N = run->world->size, Psi = config_parameters(c);
     double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);            // one all-reduce of the gradient, per rank
-    size_t largest = micro_batch_size(t, N, run->world->rank, 0);      // what a token keeps is listed in 02_costs.c
+    size_t largest = micro_batch_size(t, N, run->world->rank, 0);
     BucketCosts f = forecast(t, bucket, N);
     cost(run, "no_sync: all-reduces, 3 steps", "calls", (double)steps, (double)once->calls);
     cost(run, "no_sync: sent, 3 steps (no m)", "bytes", (double)steps * ring, (double)once->bytes);

@@ -10,8 +10,8 @@ typedef struct {
     Timing last;                               // the last step's
 } NoSyncMeasured;
 
-// The three trainings of the lesson: one reduction a step, one after every micro-batch, and one in buckets of `bucket`
-// bytes during the last backward.
+// The three trainings of the lesson: one reduction per step, one after every micro-batch, and one in buckets of
+// `bucket` bytes during the last backward.
 void no_sync_costs(Run *run, const Training *t, size_t bucket, const NoSyncMeasured *once,
                    const NoSyncMeasured *forgetful, const NoSyncMeasured *early);
 #endif

@@ -1,10 +1,11 @@
 // 02_costs.c: one linear layer, cut by columns or by rows.
 #include <stdio.h>
 #include "03_tensor_parallel/support/costs.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 
 // elements of W and b, elements kept for backward, elements that the one all-reduce is over
-static void costs(Run *run, const char *cut, size_t elements, size_t kept, size_t reduced, const TrialResult *r) {
+static void linear_costs(Run *run, const char *cut, size_t elements, size_t kept, size_t reduced,
+                         const TrialResult *r) {
     const size_t e = sizeof(real);
     char what[48];
     snprintf(what, sizeof what, "%ss: W and b", cut);
@@ -25,13 +26,13 @@ static void costs(Run *run, const char *cut, size_t elements, size_t kept, size_
 // K*N/tp + N/tp, and all of X. The all-reduce is of dX [M, K], in backward.
 void linear_column_costs(Run *run, size_t M, size_t K, size_t N, const TrialResult *r) {
     size_t cols = range_size(shard_range(N, run->world->size, run->world->rank));
-    costs(run, "column", (K + 1) * cols, M * K, M * K, r);
+    linear_costs(run, "column", (K + 1) * cols, M * K, M * K, r);
 }
 
 // K*N/tp + N, as the bias is whole, and my columns of X. The all-reduce is of Y [M, N], in forward.
 void linear_row_costs(Run *run, size_t M, size_t K, size_t N, const TrialResult *r) {
     size_t rows = range_size(shard_range(K, run->world->size, run->world->rank));
-    costs(run, "row", rows * N + N, M * rows, M * N, r);
+    linear_costs(run, "row", rows * N + N, M * rows, M * N, r);
 }
 
 // An all-gather of equal parts, each as large as the largest.

@@ -1,6 +1,6 @@
 // 03_costs.c: the MLP, A cut by columns and B by rows.
 #include "03_tensor_parallel/support/costs.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 #include "common/lesson/picture.h"
 
 // All is cut but b; kept are X and, of my hidden columns, what goes in and out of GELU. Two all-reduces of [M, C]: Y

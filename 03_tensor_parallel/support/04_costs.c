@@ -1,6 +1,6 @@
 // 04_costs.c: attention, cut by heads.
 #include "03_tensor_parallel/support/costs.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 
 // All is cut but b_O. Kept: X whole; q|k|v, the probabilities before and after dropout, and mix of my heads.
 void attention_costs(Run *run, const AttentionSizes *z, const TrialResult *r) {

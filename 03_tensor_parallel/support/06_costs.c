@@ -1,55 +1,42 @@
 // 06_costs.c: the whole tensor-parallel Transformer: calls, bytes, memory, and the time of a step.
 #include <math.h>
 #include "03_tensor_parallel/support/costs.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 #include "common/model/model.h"
 #include "common/lesson/picture.h"
 
 // ---------------------------------------------------------------- calls and bytes
 
-typedef struct { size_t heads, A, F, V; } Part;            // of a rank: heads, their columns, hidden columns, words
-static Part part_of(Run *run, const ModelConfig *c, size_t rank) {
-    const size_t n = run->world->size, heads = range_size(shard_range(c->heads, n, rank));
-    return (Part){ .heads = heads, .A = heads * (c->width / c->heads),
-                   .F = range_size(shard_range(4 * c->width, n, rank)),
-                   .V = range_size(shard_range(c->vocab, n, rank)) };
-}
-static double all_reduce_bytes(Run *run, size_t count) {
-    return ring_bytes(ALL_REDUCE_PASSES, run->world->size, count, sizeof(real));
-}
+static CutSizes slice_of(Run *run, const ModelConfig *c, size_t rank) { return cut_sizes(c, run->world->size, rank); }
 
-// Cut: W_qkv and b_qkv, W_O, A and a, B. Whole: b_O, b, two norms.
-static size_t block_parameters(size_t C, Part p) {
-    return (C + 1) * 3 * p.A + p.A * C + (C + 1) * p.F + p.F * C + 6 * C;
-}
 // What backward reads, per token: cut are q|k|v and mix (4 A), the two of the MLP (2 F) and the scores; whole are two
 // norms' outputs with two statistics each, the middle (all in kept_block), and the block's output.
-static size_t block_kept(const ModelConfig *c, Part p) { return kept_block(c, p.heads, p.F) + c->width; }
+static size_t block_kept(const CutSizes *z) { return kept_block(z) + z->C; }
 
-static void bytes(Run *run, const ModelConfig *c, size_t M, const TransformerMeasured *r) {
-    const Part p = part_of(run, c, run->world->rank);
-    const size_t L = c->layers, C = c->width, e = sizeof(real);
+static void bytes(Run *run, const ModelConfig *c, size_t sequences, const TransformerMeasured *r) {
+    const CutSizes z = slice_of(run, c, run->world->rank);
+    const size_t n = run->world->size, e = sizeof(real);
 
     // Four of [M, C] per block, one for the embedding, one for the head's dx, three elements per token for the loss.
-    double sent = (double)(4 * L + 2) * all_reduce_bytes(run, M * C) + 3 * all_reduce_bytes(run, M);
-    double squares = ring_bytes(ALL_REDUCE_PASSES, run->world->size, config_tensors(c), sizeof(double));
-    cost(run, "all-reduces in the layers, a step", "calls", (double)(4 * L + 2 + 3), (double)r->calls);
-    cost(run, "sent in the layers, a step", "bytes", sent, (double)r->bytes);
+    Traffic layers = traffic_tensor_parallel(&z, n, sequences, false);
+    double squares = ring_bytes(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double));
+    cost(run, "all-reduces in the layers, a step", "calls", layers.calls, (double)r->calls);
+    cost(run, "sent in the layers, a step", "bytes", layers.bytes, (double)r->bytes);
     cost(run, "sent for the norm, a step", "bytes", squares, (double)r->norm_bytes);
 
-    size_t block = block_parameters(C, p), parameters = p.V * C + c->context * C + L * block + 2 * C;
-    cost(run, "parameters of a block", "bytes", (double)(block * e), (double)r->block);
+    size_t parameters = elements_stage(&z);
+    cost(run, "parameters of a block", "bytes", (double)(elements_block(&z) * e), (double)r->block);
     cost(run, "parameters", "bytes", (double)(parameters * e), (double)r->parameters);
-    cost(run, "gradients (wte twice)", "bytes", (double)((parameters + p.V * C) * e), (double)r->gradients);
+    cost(run, "gradients (wte twice)", "bytes", (double)(elements_gradients(&z) * e), (double)r->gradients);
     cost(run, "AdamW's m and v", "bytes", (double)(2 * parameters * e), (double)r->optimizer);
 
     // Around the blocks: the embedding's output; what the head keeps of its norm, logits and sums.
-    size_t peak = M * (C + L * block_kept(c, p) + kept_head(c, p.V));
+    size_t peak = sequences * z.T * (z.C + z.blocks * block_kept(&z) + kept_head(&z));
     cost(run, "activations, peak", "bytes", (double)(peak * e), (double)r->activations);
 }
 
 // The papers write b s h for our M C, and let everything divide by t. Where it does, what was asserted above is their
-// form, to the last number.
+// form, to the last element.
 static void closed_form(Run *run, const ModelConfig *c, const char *what, const char *formula, double general,
                         double closed) {
     say(run, "a block: %.0f %s; %s = %.2f", general, what, formula, closed);
@@ -57,34 +44,29 @@ static void closed_form(Run *run, const ModelConfig *c, const char *what, const 
     check_true(run, "the closed form of a block", what, fabs(general - closed) < 1e-6);
 }
 static void closed_forms(Run *run, const ModelConfig *c, size_t sequences) {
-    const Part p = part_of(run, c, run->world->rank);
+    const CutSizes z = slice_of(run, c, run->world->rank);
     const double t = (double)run->world->size, h = (double)c->width, s = (double)c->context, a = (double)c->heads;
     const double bs = (double)sequences * s, bsh = bs * h, probabilities = c->dropout > 0 ? 8 : 4;
-    closed_form(run, c, "numbers sent a step", "8 b s h (t-1)/t", 4 * all_reduce_bytes(run, (size_t)bsh) / sizeof(real),
-                8 * bsh * (t - 1) / t);
-    closed_form(run, c, "parameters", "12 h^2/t + 7 h/t + 6 h", (double)block_parameters(c->width, p),
+    closed_form(run, c, "numbers sent a step", "8 b s h (t-1)/t",
+                4 * ring_bytes(ALL_REDUCE_PASSES, run->world->size, (size_t)bsh, 1), 8 * bsh * (t - 1) / t);
+    closed_form(run, c, "parameters", "12 h^2/t + 7 h/t + 6 h", (double)elements_block(&z),
                 12 * h * h / t + 7 * h / t + 6 * h);
     closed_form(run, c, "numbers kept for backward", c->dropout > 0 ? "b s h (16 + 48/t + 8 a s/(h t) + 16/h)/4"
-                : "b s h (16 + 48/t + 4 a s/(h t) + 16/h)/4", bs * (double)block_kept(c, p),
+                : "b s h (16 + 48/t + 4 a s/(h t) + 16/h)/4", bs * (double)block_kept(&z),
                 bsh * (16 + 48 / t + probabilities * a * s / (h * t) + 16 / h) / 4);
 }
 
 // ---------------------------------------------------------------- time
 
-static double all_reduce_time(Run *run, size_t count, size_t size) {
-    return ring_time(ALL_REDUCE_PASSES, run->world->size, count, size);
-}
-
 // All wait in every all-reduce, so the rank that holds most sets the pace: rank 0. Nothing is computed meanwhile.
 static void times(Run *run, const ModelConfig *c, size_t sequences, const Timing *t) {
-    const size_t M = sequences * c->context, n = run->world->size;
-    double wide = all_reduce_time(run, M * c->width, sizeof(real)), narrow = all_reduce_time(run, M, sizeof(real));
-    double communication = (double)(4 * c->layers + 2) * wide + 3 * narrow
-                         + all_reduce_time(run, config_tensors(c), sizeof(double)), flops = 0, slowest = 0;
+    const size_t n = run->world->size;
+    CutSizes z = slice_of(run, c, 0);
+    double communication = traffic_tensor_parallel(&z, n, sequences, false).time
+                         + ring_time(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double)), flops = 0, slowest = 0;
     for (size_t rank = n; rank-- > 0;) {
-        Part p = part_of(run, c, rank);
-        Work forward = work_sum(work_times((double)c->layers, work_block(c, sequences, p.heads, p.F)),
-                                work_head(c, sequences, p.V));
+        z = slice_of(run, c, rank);
+        Work forward = work_stage(&z, sequences);
         flops += 3 * forward.flops;                        // backward: two products for each of forward
         slowest = 3 * forward.time;
     }
@@ -96,7 +78,7 @@ static void times(Run *run, const ModelConfig *c, size_t sequences, const Timing
 }
 
 void transformer_costs(Run *run, const ModelConfig *c, size_t sequences, const TransformerMeasured *r) {
-    bytes(run, c, sequences * c->context, r);
+    bytes(run, c, sequences, r);
     closed_forms(run, c, sequences);
     Timing timing = picture_timing(run);
     times(run, c, sequences, &timing);

@@ -21,23 +21,21 @@ static void parameters_new(Trial *t, Arena *parameters, Arena *gradients) {
         ledger_pause();                            // the whole one is not counted, and freed at once
         Arena scratch = arena(MEM_REFERENCE);
         Tensor whole = trial_drawn(t, &scratch, TRIAL_WEIGHTS, i);
-        size_t width = range_size(p->part);
-        if (p->cut == WHOLE) tensor_copy(p->w, whole);
-        else if (p->cut == CUT_ROWS) tensor_copy(p->w, tensor_row_range(whole, p->part.lo, p->part.hi));
-        else for (size_t block = 0, lo = p->part.lo; block < p->blocks; block++, lo += p->cols / p->blocks)
+        Tensor rows = tensor_row_range(whole, p->my_rows.lo, p->my_rows.hi);
+        size_t width = range_size(p->my_cols), lo = p->my_cols.lo;
+        for (size_t block = 0; block < p->blocks; block++, lo += p->cols / p->blocks)
             tensor_copy(tensor_col_range(p->w, block * width, (block + 1) * width),
-                        tensor_col_range(whole, lo, lo + width));
+                        tensor_col_range(rows, lo, lo + width));
         arena_free(&scratch);
         ledger_resume();
     }
 }
 
 static void put_param(Snapshot *s, const char *name, const Param *p, Tensor t) {
-    size_t width = range_size(p->part);
-    if (p->cut != CUT_COLS) snapshot_put(s, name, p->rows, p->cols, t, p->cut == CUT_ROWS ? p->part.lo : 0, 0);
-    else for (size_t block = 0; block < p->blocks; block++)
+    size_t width = range_size(p->my_cols);
+    for (size_t block = 0; block < p->blocks; block++)
         snapshot_put(s, name, p->rows, p->cols, tensor_col_range(t, block * width, (block + 1) * width),
-                     0, block * (p->cols / p->blocks) + p->part.lo);
+                     p->my_rows.lo, block * (p->cols / p->blocks) + p->my_cols.lo);
 }
 
 void trial_put(Snapshot *s, const char *name, size_t step, size_t rows, size_t cols, Tensor part,

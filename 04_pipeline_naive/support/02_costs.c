@@ -34,9 +34,10 @@ void pipeline_naive_time(Run *run, const Training *t, const Timing *last) {
         transfer += 2 * (p - 1) * stage_message_time(&t->model, B);
     }
     // Then the sums: of wte's gradient, of the loss and of the squares. Everybody waits for all of it.
-    double sums = p > 1 ? ring_time(ALL_REDUCE_PASSES, 2, t->model.vocab * t->model.width, sizeof(real)) : 0;
+    CutSizes z = stage_sizes(&t->model, p, 0);
+    double sums = p > 1 ? ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), sizeof(real)) : 0;
     sums += ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double));
-    sums += ring_time(ALL_REDUCE_PASSES, p, 12 * t->model.layers + 4, sizeof(double));
+    sums += ring_time(ALL_REDUCE_PASSES, p, config_tensors(&t->model), sizeof(double));
     cost(run, "last step: work, messages, sums in a row", "ps", work + transfer + sums, last->step);
 
     // Where all stages are equal, here of two blocks: m p (t_f + t_b), so that a stage is idle for 1 - 1/p of the step.

@@ -3,13 +3,12 @@
 #define PIPELINE_COSTS_H
 #include "04_pipeline_naive/support/stages.h"
 #include "common/measure/clock.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 #include "common/lesson/picture.h"
 
 // ---- stage_costs.c: whatever the order of forwards and backwards is ----
-size_t stage_parameters(const ModelConfig *c, size_t p, size_t i);         // elements
-size_t stage_gradients(const ModelConfig *c, size_t p, size_t i);
-size_t stage_kept(const ModelConfig *c, size_t p, size_t i);               // of one token, from forward to backward
+CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i);
+size_t stage_kept(const ModelConfig *c, size_t p, size_t i);               // elements per token, forward to backward
 size_t stage_tokens(const Training *t, size_t k);                             // of micro-batch k
 size_t stage_message_buffers(const Training *t, size_t p, size_t i);             // bytes, peak, under the executor
 // Under the simulated clock: stage i's forward for B sequences (backward: twice that), and their message to a

@@ -15,7 +15,8 @@ static void source_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *
 static void source_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)l; (void)b; (void)x; (void)dy; (void)dx; (void)s;
 }
-static const LayerKind source = { "source", source_forward, source_backward, NULL, NULL };
+static const LayerKind source = { .name = "source", .output = hidden_shape, .forward = source_forward,
+                                  .backward = source_backward };
 
 static void sink_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)l; (void)b; (void)s;
@@ -26,14 +27,17 @@ static void sink_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     tensor_fill(dx, 0);
     tensor_copy(tensor_col_range(dx, 0, 1), dy);
 }
-static const LayerKind sink = { "sink", sink_forward, sink_backward, NULL, NULL };
+static const LayerKind sink = { .name = "sink", .output = token_shape, .input = hidden_shape,
+                                .forward = sink_forward, .backward = sink_backward };
 
 // ---------------------------------------------------------------- the stack
 
 Model *stack_new(const Stack *s, size_t p, size_t i) {
     ModelConfig whole = s->model;
     whole.layers = s->blocks * p;
-    Model *m = model_describe(&whole, pipeline_stage_layers(&whole, NULL, p, i));
+    Range layers = pipeline_stage_layers(&whole, NULL, p, i);
+    if (i + 1 == p) layers.hi--;                               // the sink stands for head and loss
+    Model *m = model_describe(&whole, layers);
     Layer *first = &m->layers[0], *last = &m->layers[m->n_layers - 1];
     if (i == 0) { first->kind = &source; first->n_units = 0; }
     if (i + 1 == p) { last->kind = &sink; last->n_units = 0; }
@@ -71,7 +75,8 @@ Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m) {
 // ---------------------------------------------------------------- its times, from sizes
 
 StackTimes stack_times(const Stack *s) {
-    double block = work_block(&s->model, s->sequences, s->model.heads, 4 * s->model.width).time;
+    CutSizes z = cut_sizes(&s->model, 1, 0);
+    double block = work_block(&z, s->sequences).time;
     return (StackTimes){ .forward = (Picoseconds)(block * s->blocks), .backward = (Picoseconds)(2 * block * s->blocks),
                          .message = stage_message_time(&s->model, s->sequences) };
 }

@@ -1,5 +1,5 @@
 // stack.h: a stack of equal blocks, the model for which the closed forms of pipelines are exact. No embedding and no
-// head: the first stage starts from numbers drawn for each token, and the last one takes a token's first feature as its
+// head: the first stage starts from values drawn for each token, and the last one takes a token's first feature as its
 // loss.
 // Backward's GEMMs have exactly twice the FLOPs of forward's, so t_b = 2 t_f.
 #ifndef STACK_H

@@ -14,35 +14,49 @@ void schedule_all_free(Schedule *stage, size_t p) {
     free(stage);
 }
 
-// The event of an op on a stage, if it has run already.
-static const Event *event_of(const Timeline *t, size_t i, int what, size_t k) {
-    for (size_t e = 0; e < t->n[i]; e++)
-        if ((int)t->event[i][e].op.what == what && t->event[i][e].op.micro_batch == k) return &t->event[i][e];
-    return NULL;
-}
-
 // When what an op of stage i needs is there; false: not yet.
 static bool arrived(const Timeline *t, size_t i, PipeOp op, size_t *when) {
-    const Event *needed;
+    StageOp needs;
     *when = 0;
-    if (op.what == FORWARD && i == 0) return true;       // tokens are always there
-    if (op.what == FORWARD) needed = event_of(t, i - 1, FORWARD, op.micro_batch);
-    else if (i + 1 < t->p) needed = event_of(t, i + 1, BACKWARD, op.micro_batch);
-    else needed = event_of(t, i, FORWARD, op.micro_batch);
-    if (needed) *when = i + 1 == t->p && op.what == BACKWARD ? needed->end : needed->arrives;
-    return needed;
+    if (!pipe_op_needs(op, i, t->p, t->v, &needs)) return true;
+    for (size_t e = 0; e < t->n[needs.stage]; e++) {
+        const Event *done = &t->event[needs.stage][e];
+        if (!pipe_op_is(done->op, needs.op)) continue;
+        *when = needs.stage == i ? done->end : done->arrives;
+        return true;
+    }
+    return false;
+}
+
+// The stage that an op of stage i sends to; i: none.
+static size_t sends_to(const Timeline *t, size_t i, PipeOp op) {
+    StageOp feeds;
+    return pipe_op_feeds(op, i, t->p, t->v, &feeds) ? feeds.stage : i;
 }
 
 // When the link that the message of a next op of stage i takes is free: when the one before it has arrived.
 static size_t link_free(const Timeline *t, size_t i, PipeOp op) {
+    size_t to = sends_to(t, i, op);
     for (size_t e = t->n[i]; e-- > 0;)
-        if (t->event[i][e].op.what == op.what) return t->event[i][e].arrives;
+        if (to != i && sends_to(t, i, t->event[i][e].op) == to) return t->event[i][e].arrives;
+    return 0;
+}
+
+static size_t duration(PipeOp op, const OpTimes *t) {
+    switch (op.what) {
+    case FORWARD: return t->forward;
+    case BACKWARD: return t->backward_inputs + t->backward_weights;
+    case BACKWARD_INPUTS: return t->backward_inputs;
+    case BACKWARD_WEIGHTS: return t->backward_weights;
+    case UPDATE: break;
+    }
     return 0;
 }
 
 // Starting an op never takes away what another one needs, so the order in which stages are asked changes nothing.
-Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b, size_t message) {
-    Timeline t = { .p = p, .m = m, .event = host_alloc(p * sizeof *t.event), .n = host_alloc(p * sizeof *t.n) };
+Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const OpTimes *times) {
+    Timeline t = { .p = p, .v = schedule_chunks(&stage[0]), .m = m, .event = host_alloc(p * sizeof *t.event),
+                   .n = host_alloc(p * sizeof *t.n) };
     for (size_t i = 0; i < p; i++) t.event[i] = host_alloc((stage[i].n + 1) * sizeof **t.event);
     for (bool moved = true; moved;) {
         moved = t.stuck = false;
@@ -52,9 +66,9 @@ Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_
             PipeOp op = stage[i].ops[done];
             if (!arrived(&t, i, op, &at)) { t.stuck = true; continue; }
             size_t free_at = done ? t.event[i][done - 1].end : 0;
-            size_t start = at > free_at ? at : free_at, end = start + (op.what == FORWARD ? t_f : t_b);
+            size_t start = at > free_at ? at : free_at, end = start + duration(op, times);
             size_t leaves = link_free(&t, i, op) > end ? link_free(&t, i, op) : end;
-            t.event[i][t.n[i]++] = (Event){ op, start, end, leaves + message };
+            t.event[i][t.n[i]++] = (Event){ op, start, end, leaves + times->message };
             if (end > t.end) t.end = end;
             moved = true;
         }
@@ -62,6 +76,9 @@ Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_
     return t;
 }
 
+Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b, size_t message) {
+    return timeline_with_times(stage, p, m, &(OpTimes){ t_f, t_b, 0, message });
+}
 Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b) {
     return timeline_with_link(stage, p, m, t_f, t_b, 0);
 }
@@ -85,9 +102,9 @@ char *timeline_row(const Timeline *t, size_t i) {
     for (size_t e = 0; e < t->n[i]; e++) {
         const Event *v = &t->event[i][e];
         memset(row + 3 * v->start, '-', 3 * (v->end - v->start));
-        row[3 * v->end - 1] = ' ';
-        snprintf(name, sizeof name, "%c%zu", v->op.what == FORWARD ? 'F' : 'B', v->op.micro_batch);
-        memcpy(row + 3 * v->start, name, strlen(name) < 3 ? strlen(name) : 3);
+        if (v->end > v->start) row[3 * v->end - 1] = ' ';
+        snprintf(name, sizeof name, "%c%zu", "FBBWU"[v->op.what], v->op.micro_batch);
+        if (v->end > v->start) memcpy(row + 3 * v->start, name, strlen(name) < 3 ? strlen(name) : 3);
     }
     return row;
 }

@@ -1,23 +1,25 @@
 // timeline.h: how long a step takes, worked out from the op lists alone: no model, no ranks, no clock.
 //
-// A stage works down its list. An op starts as soon as the one before it is done AND what it needs is there:
-//     forward  k of stage i needs forward  k of stage i - 1
-//     backward k of stage i needs backward k of stage i + 1; on the last stage, its own forward k
-// Times are whole units, the same on every stage. A message takes no time, or `message` units. Then it first waits
-// until the one before it, between the same neighbours in the same direction, has arrived; its sender goes on
-// meanwhile.
+// A stage works down its list. An op starts as soon as the one before it is done AND what it needs is there: the rule
+// is pipe_op_needs. Times are whole units, the same on every stage. A message takes no time, or `message` units. Then
+// it first waits until the one before it, between the same neighbours in the same direction, has arrived; its sender
+// goes on meanwhile.
 #ifndef TIMELINE_H
 #define TIMELINE_H
 #include "04_pipeline_naive/pipeline.h"
 
 typedef struct { PipeOp op; size_t start, end, arrives; } Event;     // arrives: its message, at the neighbour
 typedef struct {
-    size_t p, m;
+    size_t p, v, m;
     Event **event;                                       // [stage][place in the list]
     size_t *n;                                           // [stage]: how many ops have run
     size_t end;                                          // of the last op of all: the makespan
     bool stuck;                                          // no stage can start its next op: the lists deadlock
 } Timeline;
+// What an op of one chunk takes, and a message. A whole backward is both halves; an update takes no time.
+typedef struct { size_t forward, backward_inputs, backward_weights, message; } OpTimes;
+Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const OpTimes *times);
+// Where no list cuts a backward in two.
 Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b);     // stage[p]
 Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b, size_t message);
 void timeline_free(Timeline *t);

@@ -1,14 +1,14 @@
 // prefetch_costs.c: see prefetch_costs.h.
 #include "06_zero/support/prefetch_costs.h"
 #include <stdlib.h>
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 
 // ---------------------------------------------------------------- sizes
 
-// Layer i of n = L + 2 (the embedding, blocks, the head) gathers one unit: wpe T C, a block 12 C^2 + 13 C, ln_f 2 C.
+// Layer i of n = L + 2 (the embedding, blocks, the head) gathers one unit: wpe, its own, the last norm.
 static size_t unit(const ModelConfig *c, size_t i) {
-    size_t C = c->width;
-    return i == 0 ? c->context * C : i <= c->layers ? 12 * C * C + 13 * C : 2 * C;
+    CutSizes z = cut_sizes(c, 1, 0);
+    return elements_unit(&z, i);
 }
 
 // Elements in flight, at most, on this rank: the tied embedding's weights and two gradients, all the time; in forward
@@ -67,10 +67,10 @@ static double ring(const Steps *s, size_t elements) { return ring_time(ONE_PASS,
 // `products` times the work of layer i's forward, for micro-batch k. All that is on its way has been started.
 static void compute(Steps *s, size_t i, size_t k, double products) {
     const ModelConfig *c = &s->t->model;
+    CutSizes z = cut_sizes(c, 1, 0);
     for (size_t r = 0; r < s->N; r++) {
         size_t B = zero_sequences(s->t, s->N, r, k);
-        Work one = i == 0 ? (Work){0} : i <= c->layers ? work_block(c, B, c->heads, 4 * c->width)
-                                                       : work_head(c, B, c->vocab);
+        Work one = i == 0 ? (Work){0} : i <= c->layers ? work_block(&z, B) : work_head(&z, B);
         double begin = s->now[r], end = begin + products * one.time;
         for (size_t j = s->count; j-- > 0 && s->sent[j].end > begin;) {
             double from = s->sent[j].begin > begin ? s->sent[j].begin : begin;
@@ -121,7 +121,7 @@ static Times recurrence(const Training *t, size_t N, bool reshard) {
 
 // ---------------------------------------------------------------- the costs
 
-static void costs(Run *run, Comm *dp, const Training *t, bool reshard) {
+static void prefetch_cost_lines(Run *run, Comm *dp, const Training *t, bool reshard) {
     const ModelConfig *c = &t->model;
     size_t N = dp->size, m = t->micro_batches, n = c->layers + 2, wte = c->vocab * c->width;
     double e = sizeof(real), M = (double)m, gathers = reshard ? 2 * M : M, mine, bytes = 0;
@@ -157,8 +157,8 @@ static void costs(Run *run, Comm *dp, const Training *t, bool reshard) {
     zero_cost(run, m, "hidden, all ranks", "ps", times.hidden, (double)is.hidden);
     zero_cost(run, m, "step", "ps", times.step, (double)is.step);
 }
-void prefetch_costs(Run *run, Comm *dp, const Training *t) { costs(run, dp, t, true); }
-void prefetch_costs_kept(Run *run, Comm *dp, const Training *t) { costs(run, dp, t, false); }
+void prefetch_costs(Run *run, Comm *dp, const Training *t) { prefetch_cost_lines(run, dp, t, true); }
+void prefetch_costs_kept(Run *run, Comm *dp, const Training *t) { prefetch_cost_lines(run, dp, t, false); }
 
 void prefetch_beside_zero3(Run *run, const Training *t, const Timing *prefetch, const Timing *zero3) {
     double early = (double)prefetch->exposed, at_once = (double)zero3->exposed;

@@ -1,6 +1,6 @@
 // zero_costs.c: see zero_costs.h.
 #include "06_zero/support/zero_costs.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 #include "common/lesson/picture.h"
 #include <stdio.h>
 
@@ -26,19 +26,18 @@ static void add(Share *s, size_t size, size_t n, size_t rank) {
     s->largest = size;
     s->largest_part = part;
 }
-// V C, the table that both ends of a step use.
+// The table that both ends of a step use.
 static Share share_of_wte(const ModelConfig *c, size_t n, size_t rank) {
+    CutSizes z = cut_sizes(c, 1, 0);
     Share s = {0};
-    add(&s, c->vocab * c->width, n, rank);
+    add(&s, elements_wte(&z), n, rank);
     return s;
 }
-// wpe T C, blocks 12 C^2 + 13 C each, ln_f 2 C.
+// wpe, a unit of every block, the last norm.
 static Share share_of_others(const ModelConfig *c, size_t n, size_t rank) {
+    CutSizes z = cut_sizes(c, 1, 0);
     Share s = {0};
-    size_t C = c->width;
-    add(&s, c->context * C, n, rank);
-    for (size_t i = 0; i < c->layers; i++) add(&s, 12 * C * C + 13 * C, n, rank);
-    add(&s, 2 * C, n, rank);
+    for (size_t i = 0; i < cut_layers(&z); i++) add(&s, elements_unit(&z, i), n, rank);
     return s;
 }
 
@@ -48,10 +47,7 @@ size_t zero_sequences(const Training *t, size_t n, size_t rank, size_t k) {
 }
 // Most elements that forward keeps for backward on this rank: of the largest micro-batch, between the two.
 size_t zero_activations(const Training *t, size_t n, size_t rank) {
-    const ModelConfig *c = &t->model;
-    size_t outputs = (1 + c->layers) * c->width;                       // of the embedding and the blocks
-    size_t inside = c->layers * kept_block(c, c->heads, 4 * c->width) + kept_head(c, c->vocab);
-    return zero_sequences(t, n, rank, 0) * c->context * (outputs + inside);
+    return zero_sequences(t, n, rank, 0) * t->model.context * kept_model(&t->model);
 }
 // The all-reduces of the loss and of the squares for the norm.
 double zero_scalars_bytes(const ModelConfig *c, size_t n) {
@@ -70,12 +66,6 @@ void zero_cost(Run *run, size_t m, const char *name, const char *unit, double pr
     cost(run, line, unit, predicted, measured);
 }
 
-// One forward and its backward, on a micro-batch of B sequences.
-static Work forward_backward(const ModelConfig *c, size_t B) {
-    Work blocks = work_times((double)c->layers, work_block(c, B, c->heads, 4 * c->width));
-    return work_times(3, work_sum(blocks, work_head(c, B, c->vocab)));
-}
-
 // Of the recorded step: FLOPs, and under the simulated clock how long it took, and how much of that was communication.
 // traffic: picoseconds of its reduce-scatters and all-gathers. Every call waits for its result, so all of it is
 // exposed, and the step is what the busiest rank computes, and then all calls one after the other.
@@ -83,11 +73,11 @@ static void costs_in_time(Run *run, const Training *t, double traffic) {
     size_t N = run->world->size, m = t->micro_batches;
     Timing is = picture_timing(run);
     double computing = 0, communicating = traffic + scalars_time(&t->model, N);
-    double flops = forward_backward(&t->model, t->sequences).flops;
+    double flops = work_model(&t->model, t->sequences).flops;
     zero_cost(run, m, "FLOPs of all ranks: 3 forwards", "FLOPs", flops, is.flops);
     if (!clock_config()->simulated) return;            // real time is as it is
     // Rank 0 has most sequences, in each micro-batch: the others wait for it.
-    for (size_t k = 0; k < m; k++) computing += forward_backward(&t->model, zero_sequences(t, N, 0, k)).time;
+    for (size_t k = 0; k < m; k++) computing += work_model(&t->model, zero_sequences(t, N, 0, k)).time;
     zero_cost(run, m, "exposed: every ring, on every rank", "ps", (double)N * communicating, (double)is.exposed);
     zero_cost(run, m, "hidden: nothing", "ps", 0, (double)is.hidden);
     zero_cost(run, m, "step: computing, and every ring", "ps", computing + communicating, (double)is.step);

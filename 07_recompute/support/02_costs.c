@@ -7,17 +7,14 @@ static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
 // Elements that stage i keeps, at most: of all m micro-batches, and of the first one, while backward is in it.
 static size_t kept(const Training *t, size_t p, size_t i, Way way) {
-    const ModelConfig *c = &t->model;
-    size_t C = c->width, blocks = range_size(shard_range(c->layers, p, i)), first = i == 0, last = i + 1 == p;
-    size_t block = kept_block(c, c->heads, 4 * C), head = last * kept_head(c, c->vocab);
-    size_t input = !first * C;                     // tokens are no activation
-    // a layer's output is the next one's input; the last output leaves the stage
-    size_t between = (first + blocks + last - 1) * C;
-    size_t all = t->sequences * c->context, one = ceil_div(t->sequences, t->micro_batches) * c->context;
+    CutSizes z = cut_stage(cut_sizes(&t->model, 1, 0), p, i);
+    size_t block = kept_block(&z), head = z.last ? kept_head(&z) : 0, stage = kept_stage(&z);
+    size_t input = z.first ? 0 : z.C;              // tokens are no activation
+    size_t all = t->sequences * z.T, one = ceil_div(t->sequences, t->micro_batches) * z.T;
     switch (way) {
-    case RECOMPUTE_BLOCKS: return all * (input + between) + (all - one) * head + one * most(block, head);
-    case RECOMPUTE_STAGES: return all * input + one * (between + blocks * block + head);
-    default:               return all * (input + between + blocks * block + head);
+    case RECOMPUTE_BLOCKS: return all * kept_between(&z) + (all - one) * head + one * most(block, head);
+    case RECOMPUTE_STAGES: return all * input + one * (stage - input);
+    default:               return all * stage;
     }
 }
 
@@ -25,10 +22,10 @@ void full_costs(Run *run, const Training *t, Way way, const FullMeasured *got) {
     const ModelConfig *c = &t->model;
     const char *name = full_way_name[way];
     size_t p = run->world->size, i = run->world->rank, first = i == 0, last = i + 1 == p, m = t->micro_batches;
-    size_t C = c->width, wte = c->vocab * C, blocks = range_size(shard_range(c->layers, p, i)), e = sizeof(real);
-    size_t mine = blocks * (12 * C * C + 13 * C) + first * (wte + c->context * C) + last * (2 * C + !first * wte);
+    CutSizes z = cut_stage(cut_sizes(c, 1, 0), p, i);
+    size_t wte = elements_wte(&z), mine = elements_stage(&z), e = sizeof(real);
     counted_cost(run, name, "weights of my stage", "bytes", (double)(mine * e), (double)got->parameters);
-    counted_cost(run, name, "gradients, two uses of wte", "bytes", (double)((mine + (p == 1) * wte) * e),
+    counted_cost(run, name, "gradients, two uses of wte", "bytes", (double)(elements_gradients(&z) * e),
                  (double)got->gradients);
     counted_cost(run, name, "optimizer state: SGD has none", "bytes", 0, (double)got->optimizer);
     counted_cost(run, name, "activation peak", "bytes", (double)(kept(t, p, i, way) * e), (double)got->peak);
@@ -38,13 +35,13 @@ void full_costs(Run *run, const Training *t, Way way, const FullMeasured *got) {
         rebuilds += got->counts[k].rebuilds;
     }
     size_t times = way == KEEP_EVERYTHING ? 1 : 2;
-    counted_cost(run, name, "forwards of my blocks", "calls", (double)(blocks * m * times),
+    counted_cost(run, name, "forwards of my blocks", "calls", (double)(z.blocks * m * times),
                  (double)(forwards + rebuilds));
     // a second forward communicates with nobody
     size_t neighbours = !first + !last;
     counted_cost(run, name, "sent to neighbours", "calls", (double)(neighbours * m), (double)got->sends);
-    counted_cost(run, name, "sent to neighbours", "bytes", (double)(neighbours * t->sequences * c->context * C * e),
-                 (double)got->send_bytes);
+    counted_cost(run, name, "sent to neighbours", "bytes",
+                 (double)(neighbours * message_elements(&z, t->sequences) * e), (double)got->send_bytes);
     double tied = p > 1 && (first || last) ? ring_bytes(ALL_REDUCE_PASSES, 2, wte, e) : 0;
     double scalars = ring_bytes(ALL_REDUCE_PASSES, p, 1, sizeof(double)) +
                      ring_bytes(ALL_REDUCE_PASSES, p, config_tensors(c), sizeof(double));

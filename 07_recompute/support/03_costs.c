@@ -1,46 +1,37 @@
 // 03_costs.c: see 03_costs.h.
 #include "07_recompute/support/03_costs.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 
 const char *const selective_way_name[] = { "none", "selective", "full" };
 
 // One step of a rank: forward, backward with twice the products, and what backward computes again.
 static Work step_work(const Training *t, size_t N, size_t rank, Recompute how) {
-    const ModelConfig *c = &t->model;
-    size_t heads = range_size(shard_range(c->heads, N, rank)), F = range_size(shard_range(4 * c->width, N, rank));
-    size_t V = range_size(shard_range(c->vocab, N, rank));
-    Work block = work_block(c, t->sequences, heads, F), head = work_head(c, t->sequences, V);
-    Work again[] = { { 0 }, work_scores(c, t->sequences, heads), block };
-    return work_sum(work_times(3, head), work_times((double)c->layers, work_sum(work_times(3, block), again[how])));
+    CutSizes z = cut_sizes(&t->model, N, rank);
+    Work again[] = { { 0 }, work_scores(&z, t->sequences), work_block(&z, t->sequences) };
+    return work_sum(work_times(3, work_stage(&z, t->sequences)), work_times((double)z.blocks, again[how]));
 }
 
 void selective_costs(Run *run, const Training *t, Recompute how, const SelectiveMeasured *got) {
     const ModelConfig *c = &t->model;
     const char *name = selective_way_name[how];
     size_t N = run->world->size, rank = run->world->rank;
-    size_t C = c->width, L = c->layers, tokens = t->sequences * c->context, e = sizeof(real);
-    size_t heads = range_size(shard_range(c->heads, N, rank)), A = heads * (C / c->heads);
-    size_t F = range_size(shard_range(4 * C, N, rank)), V = range_size(shard_range(c->vocab, N, rank));
-    // qkv, projection, fc, out; the norms and the biases added after a sum are whole on every rank
-    size_t block = (C + 1) * 3 * A + A * C + (C + 1) * F + F * C + 6 * C;
-    size_t mine = V * C + c->context * C + L * block + 2 * C;
+    CutSizes z = cut_sizes(c, N, rank);
+    size_t L = c->layers, tokens = t->sequences * c->context, e = sizeof(real), mine = elements_stage(&z);
     counted_cost(run, name, "weights", "bytes", (double)(mine * e), (double)got->parameters);
-    counted_cost(run, name, "gradients, two uses of wte", "bytes", (double)((mine + V * C) * e),
+    counted_cost(run, name, "gradients, two uses of wte", "bytes", (double)(elements_gradients(&z) * e),
                  (double)got->gradients);
     counted_cost(run, name, "optimizer state: SGD has none", "bytes", 0, (double)got->optimizer);
 
-    size_t all = kept_block(c, heads, F), scores = kept_scores(c, heads), head = kept_head(c, V);
-    size_t outputs = (L + 1) * C;                          // of the embedding and the blocks
+    size_t all = kept_block(&z), scores = kept_scores(&z), head = kept_head(&z);
+    size_t outputs = kept_between(&z);                     // of the embedding and the blocks
     // of what comes and goes: whichever backward is in
     size_t kept[] = { outputs + L * all + head, outputs + L * (all - scores) + (scores > head ? scores : head),
                       outputs + (all > head ? all : head) };
     counted_cost(run, name, "activation peak", "bytes", (double)(tokens * kept[how] * e), (double)got->peak);
 
-    // of [tokens, C]: blocks, embedding, head; of [tokens, 1]: the loss
-    size_t wide = L * (how == RECOMPUTE_FULL ? 6 : 4) + 2, narrow = 3, passes = ALL_REDUCE_PASSES;
-    counted_cost(run, name, "all-reduces", "calls", (double)(wide + narrow), (double)got->calls);
-    counted_cost(run, name, "all-reduce bytes", "bytes", (double)wide * ring_bytes(passes, N, tokens * C, e) +
-                 (double)narrow * ring_bytes(passes, N, tokens, e), (double)got->bytes);
+    Traffic layers = traffic_tensor_parallel(&z, N, t->sequences, how == RECOMPUTE_FULL);
+    counted_cost(run, name, "all-reduces", "calls", layers.calls, (double)got->calls);
+    counted_cost(run, name, "all-reduce bytes", "bytes", layers.bytes, (double)got->bytes);
 
     double hardware = 0, model = 0;
     for (size_t k = 0; k < N; k++) hardware += step_work(t, N, k, how).flops;
@@ -48,9 +39,7 @@ void selective_costs(Run *run, const Training *t, Recompute how, const Selective
     counted_cost(run, name, "hardware FLOPs, all ranks", "FLOPs", hardware, got->timing.flops);
     counted_utilisations(run, name, &got->timing, model);
     if (!clock_config()->simulated) return;                    // real time is as it is
-    double norm = ring_time(passes, N, config_tensors(c), sizeof(double));
-    double rings = (double)wide * ring_time(passes, N, tokens * C, e) +
-                   (double)narrow * ring_time(passes, N, tokens, e) + norm;
+    double rings = layers.time + ring_time(ALL_REDUCE_PASSES, N, config_tensors(c), sizeof(double));
     counted_cost(run, name, "this rank computes", "ps", step_work(t, N, rank, how).time, (double)got->computing);
     counted_cost(run, name, "exposed: every ring", "ps", (double)N * rings, (double)got->timing.exposed);
     // Rank 0 has most heads, columns and vocabulary entries: the others wait for it.
@@ -59,49 +48,45 @@ void selective_costs(Run *run, const Training *t, Recompute how, const Selective
 
 // ---------------------------------------------------------------- the paper's list of items, and ours
 
-// Elements per token and column of h (or, for attention, of a*s/h): what the paper stores, its one-byte masks, what
-// this tree stores.
-typedef struct { const char *item; bool attention; int values, masks, ours; } Item;
-static const Item items[] = {
-    { "input of norm 1 (the block's x)", false, 1, 0, 1 }, { "input of q, k, v", false, 1, 0, 1 },
-    { "q and k", false, 2, 0, 2 },                         { "v", false, 1, 0, 1 },
-    { "softmax output", true, 1, 0, 1 },                   { "attention dropout mask", true, 0, 1, 0 },
-    { "attention dropout output", true, 1, 0, 1 },         { "input of the projection", false, 1, 0, 1 },
-    { "dropout mask 1", false, 0, 1, 0 },                  { "input of norm 2", false, 1, 0, 1 },
-    { "input of fc", false, 1, 0, 1 },                     { "input of GELU", false, 4, 0, 4 },
-    { "input of the MLP's projection", false, 4, 0, 4 },   { "dropout mask 2", false, 0, 1, 0 },
-};
-// Bytes: sum[0] times s*b*h, sum[1] times s*b*h * a*s/h. Without dropout there are no masks, and its output is its
-// input.
-static void item_sums(double e, bool dropout, bool ours, double sum[2]) {
+// The items of kept_items() without the statistics, which the paper leaves out: bytes per token for each column of h
+// (or, for attention, for each of a*s/h columns), elements and masks of so many bytes.
+static size_t item_bytes(const ModelConfig *c, const KeptItem *item, size_t element, size_t mask) {
+    size_t columns = item->kind == KEPT_SCORES ? c->heads * c->context : c->width;
+    return (item->elements * element + item->masks * mask) / columns;
+}
+// sum[0] times s*b*h, sum[1] times s*b*h * a*s/h. Without dropout there are no masks, and its output is its input.
+static void item_sums(const ModelConfig *c, bool dropout, size_t element, size_t mask, double sum[2]) {
+    CutSizes z = cut_sizes(c, 1, 0);
+    KeptItem item[KEPT_ITEMS];
+    z.dropout = dropout;
+    kept_items(&z, item);
     sum[0] = sum[1] = 0;
-    for (size_t i = 0; i < sizeof items / sizeof *items; i++) {
-        const Item *t = &items[i];
-        double bytes = ours ? t->ours * e : t->values * e + t->masks;
-        if (!dropout && t->attention && i > 4) bytes = 0;
-        if (!dropout && !t->attention && t->masks) bytes = 0;
-        sum[t->attention] += bytes;
-    }
+    for (size_t i = 0; i < KEPT_ITEMS; i++)
+        if (item[i].kind != KEPT_STATISTICS)
+            sum[item[i].kind == KEPT_SCORES] += (double)item_bytes(c, &item[i], element, mask);
 }
 static void item_list(Run *run, const ModelConfig *c) {
+    CutSizes z = cut_sizes(c, 1, 0);
+    KeptItem item[KEPT_ITEMS];
+    z.dropout = true;
+    kept_items(&z, item);
     say(run, "bytes a token of one block      times   paper, 16 bit   paper, fp32   ours, fp32");
-    for (size_t i = 0; i < sizeof items / sizeof *items; i++)
-        say(run, "  %-31s %5s %14d %13d %12d", items[i].item, items[i].attention ? "a*s/h" : "h",
-            items[i].values * 2 + items[i].masks, items[i].values * 4 + items[i].masks, items[i].ours * 4);
+    for (size_t i = 0; i < KEPT_ITEMS; i++)
+        if (item[i].kind != KEPT_STATISTICS)
+            say(run, "  %-31s %5s %14zu %13zu %12zu", item[i].name, item[i].kind == KEPT_SCORES ? "a*s/h" : "h",
+                item_bytes(c, &item[i], 2, 1), item_bytes(c, &item[i], 4, 1), item_bytes(c, &item[i], 4, 0));
     // 16 bit and fp32, with dropout and without
     static const double published[4][2] = { { 34, 5 }, { 32, 2 }, { 66, 9 }, { 64, 4 } };
     static const char *const name[4] = { "16 bit, dropout: 34, 5", "16 bit, no dropout: 32, 2", "fp32, dropout: 66, 9",
                                          "fp32, no dropout: 64, 4" };
     double sum[2], h = (double)c->width, as = (double)(c->heads * c->context);
     for (size_t i = 0; i < 4; i++) {
-        item_sums(i < 2 ? 2 : 4, i % 2 == 0, false, sum);
+        item_sums(c, i % 2 == 0, i < 2 ? 2 : 4, 1, sum);
         check_numbers(run, "sum of the paper's items", name[i], sum, published[i], 2, 0);
     }
-    item_sums(4, true, true, sum);
-    // The predictions above count the block's input with the layer below it, and 4 statistics a token, which the paper
-    // leaves out.
-    size_t kept = kept_block(c, c->heads, 4 * c->width);
-    double listed = sum[0] * h + sum[1] * as, predicted = 4 * (double)(kept + c->width - 4);
+    // The predictions above count the block's input with the layer below it, and 4 statistics per token, which the
+    // paper leaves out.
+    double listed = 64 * h + 8 * as, predicted = 4 * (double)(kept_block(&z) + c->width - 4);
     check_numbers(run, "sum of our items = what costs predict", "fp32, dropout: 64, 8", &listed, &predicted, 1, 0);
 }
 

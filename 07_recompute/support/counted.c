@@ -3,9 +3,7 @@
 #include "common/measure/record.h"
 #include <stdio.h>
 
-// The inner layer, with a place to count behind it. model_free() frees it as it frees every inner layer.
-typedef struct { Layer layer; Counts *counts; } Counted;
-static Counts *counts_of(const Layer *l) { return ((Counted *)l->inner)->counts; }
+static Counts *counts_of(const Layer *l) { return l->technique; }
 
 static void counted_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     counts_of(l)->forwards++;
@@ -18,16 +16,17 @@ static void counted_rebuild(Layer *l, const Batch *b, Saved *s) {
     counts_of(l)->rebuilds++;
     l->inner->kind->rebuild(l->inner, b, s);
 }
-static const LayerKind counted = { "counted block", counted_forward, counted_backward, block_shed, counted_rebuild };
+static const LayerKind counted = {
+    .name = "counted block", .forward = counted_forward, .backward = counted_backward, .shed = block_shed,
+    .rebuild = counted_rebuild, .backward_inputs = layer_defer, .backward_weights = layer_deferred,
+};
 
 void counted_wrap_blocks(Model *m, Counts *counts) {
     for (size_t i = 0; i < m->n_layers; i++) {
         Layer *l = &m->layers[i];
         if (!l->kind->rebuild) continue;           // the embedding and the head
-        Counted *c = host_alloc(sizeof *c);
-        *c = (Counted){ *l, &counts[i] };
-        l->inner = &c->layer;
-        l->kind = &counted;
+        layer_wrap(l, &counted, l->comm);
+        l->technique = &counts[i];
     }
 }
 

@@ -5,9 +5,9 @@
 
 // What stage i computes for B sequences. Backward is two products for each of forward's, and what it computes again.
 static Work forward_work(const ModelConfig *c, size_t p, size_t i, size_t B, bool with_head) {
-    double blocks = (double)range_size(shard_range(c->layers, p, i));
-    Work work = work_times(blocks, work_block(c, B, c->heads, 4 * c->width));
-    return with_head && i + 1 == p ? work_sum(work, work_head(c, B, c->vocab)) : work;
+    CutSizes z = cut_stage(cut_sizes(c, 1, 0), p, i);
+    z.last = z.last && with_head;
+    return work_stage(&z, B);
 }
 static Work backward_work(const ModelConfig *c, size_t p, size_t i, size_t B, Way way) {
     Work twice = work_times(2, forward_work(c, p, i, B, true));
@@ -25,15 +25,16 @@ Work gpipe_time_work(const Training *t, size_t p, size_t i, Way way) {
 }
 
 // One way through the pipeline: stage i starts micro-batch k when it is done with the one before and k has arrived. A
-// message takes the time of a ring of two for twice as much; it waits for the one before it, and its sender does not.
+// message waits for the one before it, and its sender does not.
 static void pass(const Training *t, size_t p, size_t i, Way way, bool forward, double *end, double *arrives) {
     const ModelConfig *c = &t->model;
+    CutSizes z = cut_sizes(c, 1, 0);
     double link = 0;
     for (size_t k = 0; k < t->micro_batches; k++) {
         size_t B = sequences(t, k);
         Work work = forward ? forward_work(c, p, i, B, true) : backward_work(c, p, i, B, way);
         *end = (arrives[k] > *end ? arrives[k] : *end) + work.time;
-        link = (link > *end ? link : *end) + ring_time(ONE_PASS, 2, 2 * B * c->context * c->width, sizeof(real));
+        link = (link > *end ? link : *end) + send_time(message_elements(&z, B) * sizeof(real));
         arrives[k] = link;
     }
 }
@@ -45,7 +46,8 @@ double gpipe_time_step(const Training *t, size_t p, Way way) {
     memset(arrives, 0, t->micro_batches * sizeof *arrives);
     for (size_t i = p; i-- > 0;) pass(t, p, i, way, false, &end[i], arrives);
     double both = end[0] > end[p - 1] ? end[0] : end[p - 1];
-    if (p > 1) end[0] = both + ring_time(ALL_REDUCE_PASSES, 2, c->vocab * c->width, sizeof(real));
+    CutSizes z = cut_sizes(c, 1, 0);
+    if (p > 1) end[0] = both + ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), sizeof(real));
     for (size_t i = 0; i < p; i++) all = end[i] > all ? end[i] : all;
     free(end);
     free(arrives);

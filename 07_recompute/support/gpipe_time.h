@@ -3,7 +3,7 @@
 #ifndef GPIPE_TIME_H
 #define GPIPE_TIME_H
 #include "common/lesson/training.h"
-#include "common/model/formulas.h"
+#include "common/model/costs.h"
 
 typedef enum { KEEP_EVERYTHING, RECOMPUTE_BLOCKS, RECOMPUTE_STAGES, WAYS } Way;
 Work gpipe_time_work(const Training *t, size_t p, size_t i, Way way);  // of stage i, in a step

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 const char *const comm_kind_name[COMM_KINDS] = {
-    "all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "send",
+    "all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce", "send",
 };
 
 static _Thread_local Comm *side;           // this rank's side channel: a second Comm over the whole world
@@ -37,9 +37,16 @@ static bool alone(const Request *r) { return r->comm->size == 1 && collective(r)
 
 bool request_adds(const Request *r) { return r->action <= DO_REDUCE_SCATTER || r->action == DO_REDUCE; }
 
+static bool whole_at_root(const Request *r) { return r->action == DO_REDUCE && !r->later; }
+
 Range request_part(const Request *r, size_t rank) {
-    if (r->action == DO_REDUCE) return (Range){ 0, rank == r->peer ? r->count : 0 };
-    return shard_range(r->count, r->comm->size, rank);
+    if (whole_at_root(r)) return (Range){ 0, rank == r->peer ? r->count : 0 };
+    Range rows = shard_range(r->count / r->row, r->comm->size, rank);
+    return (Range){ rows.lo * r->row, rows.hi * r->row };
+}
+
+size_t request_longest_part(const Request *r) {
+    return whole_at_root(r) ? r->count : ceil_div(r->count / r->row, r->comm->size) * r->row;
 }
 
 void describe(const Request *r, char text[200]) {
@@ -51,7 +58,9 @@ void describe(const Request *r, char text[200]) {
     else snprintf(whom, sizeof whom, " on");
     size_t bytes = r->count * element_size(r->element);
     int length = snprintf(text, 200, "%s%s %.60s", r->call, whom, r->comm->name);
-    if (r->element != BYTES) snprintf(text + length, 60, " (%zu elements, %zu bytes)", r->count, bytes);
+    char rows[40] = "";
+    if (r->row > 1) snprintf(rows, sizeof rows, " in rows of %zu", r->row);
+    if (r->element != BYTES) snprintf(text + length, 90, " (%zu elements%s, %zu bytes)", r->count, rows, bytes);
     else if (bytes > 0) snprintf(text + length, 60, " (%zu bytes)", bytes);
 }
 
@@ -68,6 +77,26 @@ static bool list_remove(Request **list, Request *r) {
     return true;
 }
 
+// Its parts are whole rows of so many elements; 1: any elements.
+static Request *cut_by_rows(Request *r, size_t row) {
+    r->row = row;
+    bool root = r->comm->rank == r->peer;
+    size_t part = range_size(request_part(r, r->comm->rank));
+    switch (r->action) {
+    case DO_ALL_REDUCE:
+    case DO_ALL_REDUCE_MAX: r->in_count = r->count;            r->out_count = r->count;            break;
+    case DO_REDUCE_SCATTER: r->in_count = r->count;            r->out_count = part;                break;
+    case DO_ALL_GATHER:     r->in_count = part;                r->out_count = r->count;            break;
+    case DO_ALL_TO_ALL:     r->in_count = r->count;            r->out_count = r->comm->size * part; break;
+    case DO_BROADCAST:      r->in_count = root ? r->count : 0; r->out_count = root ? 0 : r->count; break;
+    case DO_REDUCE:         r->in_count = r->count;            r->out_count = root ? r->count : 0; break;
+    case DO_SEND:           r->in_count = r->count;                                                break;
+    case DO_RECV:                                              r->out_count = r->count;            break;
+    case DO_BARRIER:                                                                               break;
+    }
+    return r;
+}
+
 static Request *request_new(Comm *c, Action action, const char *call, Element element, size_t count, size_t peer) {
     Request *r = c->state->idle;
     if (r) c->state->idle = r->next;
@@ -76,24 +105,11 @@ static Request *request_new(Comm *c, Action action, const char *call, Element el
     *r = (Request){ .comm = c, .action = action, .call = call, .element = element, .count = count, .peer = peer,
                     .held = arena(MEM_COMMUNICATION), .shadow = arena(MEM_REFERENCE), .staged = kept.staged,
                     .staged_scratch = kept.staged_scratch, .extra = kept.extra, .more = kept.more };
-    bool root = c->rank == peer;
-    size_t part = range_size(shard_range(count, c->size, c->rank));
-    switch (action) {
-    case DO_ALL_REDUCE:
-    case DO_ALL_REDUCE_MAX: r->in_count = count;           r->out_count = count;           break;
-    case DO_REDUCE_SCATTER: r->in_count = count;           r->out_count = part;            break;
-    case DO_ALL_GATHER:     r->in_count = part;            r->out_count = count;           break;
-    case DO_BROADCAST:      r->in_count = root ? count : 0; r->out_count = root ? 0 : count; break;
-    case DO_REDUCE:         r->in_count = count;           r->out_count = root ? count : 0; break;
-    case DO_SEND:           r->in_count = count;                                           break;
-    case DO_RECV:                                          r->out_count = count;           break;
-    case DO_BARRIER:                                                                       break;
-    }
     if (peer >= c->size) fault("%s on %s names rank %zu, but there are %zu ranks", call, c->name, peer, c->size);
     if (c->state->grouping && collective(r))
         fault("%s on %s inside a group: only sends and receives may be grouped", call, c->name);
     if (collective(r)) c->state->meetings++;
-    return r;
+    return cut_by_rows(r, 1);
 }
 
 static void request_recycle(Request *r) {
@@ -155,12 +171,13 @@ static bool staged(const Request *r) {
     return r->element == REALS && device_is_gpu() && !r->comm->state->wire->device_memory && !alone(r);
 }
 
-// The whole in pinned memory; what is a part of it lies in its place.
+// The whole in pinned memory; what is a part of it lies in its place. Of an all-to-all what comes lies behind it.
 static void stage_in(Request *r) {
-    size_t my_place = shard_range(r->count, r->comm->size, r->comm->rank).lo * sizeof(real);
-    char *whole = pinned(&r->staged, r->count * sizeof(real));
+    size_t my_place = request_part(r, r->comm->rank).lo * sizeof(real), bytes = r->count * sizeof(real);
+    bool beside = r->action == DO_ALL_TO_ALL;
+    char *whole = pinned(&r->staged, bytes + (beside ? r->out_count * sizeof(real) : 0));
     r->in = whole + (r->action == DO_ALL_GATHER ? my_place : 0);
-    r->out = whole + (r->action == DO_REDUCE_SCATTER ? my_place : 0);
+    r->out = whole + (beside ? bytes : r->action == DO_REDUCE_SCATTER ? my_place : 0);
     if (r->in_count) tensor_download((real *)r->in, r->input);
 }
 
@@ -176,8 +193,7 @@ static void hold(Request *r) {
         r->out = (char *)r->result.data;
     }
     if (!request_adds(r)) return;
-    size_t bytes = r->comm->size * ceil_div(r->count, r->comm->size) * sizeof(real);
-    r->scratch = arena_alloc(&r->held, bytes);
+    r->scratch = arena_alloc(&r->held, r->comm->size * request_longest_part(r) * sizeof(real));
 }
 
 static void wire_begin(Request *r) {
@@ -205,7 +221,11 @@ static void deliver(Request *r) {
 
 // ---- 2b. Time (clock.h): when operations begin and end, and what is recorded of them ----
 
-static _Thread_local Request *unmet;       // started collectives of this rank whose end is not known yet, oldest first
+static bool one_node(const Request *r) {
+    const size_t *world_rank = r->comm->state->world_rank;
+    return collective(r) ? r->comm->one_node : clock_same_node(world_rank[r->comm->rank], world_rank[r->peer]);
+}
+static Picoseconds duration(const Request *r) { return clock_transfer(one_node(r), r->steps, r->bytes); }
 
 static void record(const Request *r, EventKind kind, Picoseconds start, Picoseconds end) {
     RecordedEvent e = { .start = start, .end = end, .waited = r->waited, .flow = r->flow, .bytes = r->bytes,
@@ -218,16 +238,16 @@ static void collective_ends(Request *r) {
         record(r, EVENT_COLLECTIVE, r->issued, record_moment());
         return;
     }
-    r->end = r->stamp + clock_transfer(r->steps, r->bytes);
-    clock_row_set(r->end);
+    r->end = r->stamp + duration(r);
+    r->comm->state->lane_free = r->end;
     record(r, EVENT_COLLECTIVE, r->stamp, r->end);
 }
 
-// One communication row: the next operation starts after those started before, so their end must be known first.
-static void meet_all(void) {
-    while (unmet) {
-        Request *r = unmet;
-        unmet = r->next_timed;
+// One lane: the next collective of a Comm starts after those started before, so their end must be known first.
+static void meet_all(struct CommState *s) {
+    while (s->unmet) {
+        Request *r = s->unmet;
+        s->unmet = r->next_timed;
         wire_meet(r);
         collective_ends(r);
     }
@@ -238,13 +258,13 @@ static void time_begins(Request *r) {
     if (!r->timed) return;
     record_pause_compute();
     bool model = clock_config()->simulated;
-    if (model && collective(r)) meet_all();
+    struct CommState *s = r->comm->state;
+    if (model && collective(r)) meet_all(s);
     r->issued = r->waited = record_moment();
     r->stamp = clock_now();
-    struct CommState *s = r->comm->state;
     if (collective(r)) {
         r->flow = random_key(random_key(s->id, s->meetings), UINT64_MAX);
-        if (model && clock_row_free() > r->stamp) r->stamp = clock_row_free();
+        if (model && s->lane_free > r->stamp) r->stamp = s->lane_free;
         return;
     }
     bool sends = r->action == DO_SEND;
@@ -252,11 +272,11 @@ static void time_begins(Request *r) {
     size_t from = sends ? r->comm->rank : r->peer, to = sends ? r->peer : r->comm->rank;
     r->flow = random_key(random_key(random_key(s->id, from), to), number);
     if (!sends) return;
-    Picoseconds leaves = s->peer[r->peer].link_free > r->stamp ? s->peer[r->peer].link_free : r->stamp;
-    Picoseconds takes = clock_transfer(1, r->bytes);
+    Picoseconds leaves = s->peer[r->peer].lane_free > r->stamp ? s->peer[r->peer].lane_free : r->stamp;
+    Picoseconds takes = duration(r);
     if (r->peer != r->comm->rank) leaves = clock_port_out(leaves, takes);
     r->stamp = leaves + takes;
-    s->peer[r->peer].link_free = model ? r->stamp : 0;
+    s->peer[r->peer].lane_free = model ? r->stamp : 0;
     if (model) record(r, EVENT_SEND, leaves, r->stamp);
 }
 
@@ -264,7 +284,7 @@ static void time_begins(Request *r) {
 static void time_leaves(Request *r) {
     if (!r->timed) return;
     if (collective(r) && clock_config()->simulated) {
-        Request **last = &unmet;
+        Request **last = &r->comm->state->unmet;
         while (*last) last = &(*last)->next_timed;
         *last = r;
         r->next_timed = NULL;
@@ -278,7 +298,7 @@ static void time_ends(Request *r) {
         if (collective(r)) clock_wait_until(r->end);
         if (r->action == DO_RECV) {
             bool from_me = r->peer == r->comm->rank;
-            clock_wait_until(from_me ? r->stamp : clock_port_in(r->stamp, clock_transfer(1, r->bytes)));
+            clock_wait_until(from_me ? r->stamp : clock_port_in(r->stamp, duration(r)));
             record(r, EVENT_RECV, r->waited, clock_now());
         }
     } else if (collective(r)) {
@@ -293,7 +313,7 @@ static void time_ends(Request *r) {
 
 static void finish_in_time(Request *r) {
     if (r->timed) record_pause_compute();
-    if (r->timed && collective(r) && clock_config()->simulated) meet_all();
+    if (r->timed && collective(r) && clock_config()->simulated) meet_all(r->comm->state);
     if (!r->here) wire_finish(r);
     time_ends(r);
 }
@@ -351,10 +371,10 @@ static Request *booked(Request *r, CommKind kind, size_t sent, size_t steps, siz
     return r;
 }
 
-// `rounds` ring passes over all links but one, each with a chunk of ceil(count / n) elements.
+// `rounds` ring passes over all links but one, each with a chunk as long as the longest part.
 static Request *ring(Request *r, CommKind kind, size_t rounds) {
     size_t n = r->comm->size, steps = rounds * (n - 1);
-    size_t bytes = steps * ceil_div(r->count, n) * element_size(r->element);
+    size_t bytes = steps * request_longest_part(r) * element_size(r->element);
     return booked(r, kind, bytes, steps, bytes);
 }
 
@@ -398,27 +418,72 @@ static Request *all_gather(Comm *c, Tensor whole, Tensor mine) {
                 COMM_ALL_GATHER, 1);
 }
 
+// mine: my rows of whole.
+static void check_rows(const Comm *c, const char *call, Tensor mine, Tensor whole) {
+    size_t rows = range_size(shard_range(whole.rows, c->size, c->rank));
+    if (mine.rows != rows || mine.cols != whole.cols)
+        fault("%s on %s: my rows of [%zu, %zu] are [%zu, %zu], but the tensor given for them is [%zu, %zu]", call,
+              c->name, whole.rows, whole.cols, rows, whole.cols, mine.rows, mine.cols);
+}
+static size_t row_of(Tensor whole) { return whole.cols > 0 ? whole.cols : 1; }
+
+static Request *reduce_scatter_rows(Comm *c, Tensor mine, Tensor whole) {
+    const char *call = "reduce-scatter of rows";
+    check_rows(c, call, mine, whole);
+    Request *r = tensor_request(c, DO_REDUCE_SCATTER, call, tensor_count(whole), 0, whole, mine);
+    return ring(cut_by_rows(r, row_of(whole)), COMM_REDUCE_SCATTER, 1);
+}
+
+static Request *all_gather_rows(Comm *c, Tensor whole, Tensor mine) {
+    const char *call = "all-gather of rows";
+    check_rows(c, call, mine, whole);
+    Request *r = tensor_request(c, DO_ALL_GATHER, call, tensor_count(whole), 0, mine, whole);
+    return ring(cut_by_rows(r, row_of(whole)), COMM_ALL_GATHER, 1);
+}
+
+static Request *broadcast(Comm *c, Tensor t, size_t root) {
+    return tree(tensor_request(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t), COMM_BROADCAST,
+                c->rank == root);
+}
+
+static Request *reduce(Comm *c, Tensor t, size_t root) {
+    return tree(tensor_request(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t), COMM_REDUCE, c->rank != root);
+}
+
 void comm_all_reduce(Comm *c, Tensor t) { run_now(all_reduce(c, t)); }
 void comm_reduce_scatter(Comm *c, Tensor mine, Tensor whole) { run_now(reduce_scatter(c, mine, whole)); }
 void comm_all_gather(Comm *c, Tensor whole, Tensor mine) { run_now(all_gather(c, whole, mine)); }
+void comm_reduce_scatter_rows(Comm *c, Tensor mine, Tensor whole) { run_now(reduce_scatter_rows(c, mine, whole)); }
+void comm_all_gather_rows(Comm *c, Tensor whole, Tensor mine) { run_now(all_gather_rows(c, whole, mine)); }
+void comm_broadcast(Comm *c, Tensor t, size_t root) { run_now(broadcast(c, t, root)); }
+void comm_reduce(Comm *c, Tensor t, size_t root) { run_now(reduce(c, t, root)); }
 Request *comm_start_all_reduce(Comm *c, Tensor t) { return run_later(all_reduce(c, t)); }
 Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor mine) { return run_later(all_gather(c, whole, mine)); }
 Request *comm_start_reduce_scatter(Comm *c, Tensor mine, Tensor whole) {
     return run_later(reduce_scatter(c, mine, whole));
 }
+Request *comm_start_reduce_scatter_rows(Comm *c, Tensor mine, Tensor whole) {
+    return run_later(reduce_scatter_rows(c, mine, whole));
+}
+Request *comm_start_all_gather_rows(Comm *c, Tensor whole, Tensor mine) {
+    return run_later(all_gather_rows(c, whole, mine));
+}
+Request *comm_start_broadcast(Comm *c, Tensor t, size_t root) { return run_later(broadcast(c, t, root)); }
+Request *comm_start_reduce(Comm *c, Tensor t, size_t root) { return run_later(reduce(c, t, root)); }
 
 void comm_all_reduce_max(Comm *c, Tensor t) {
     run_now(ring(tensor_request(c, DO_ALL_REDUCE_MAX, "all-reduce of maxima", tensor_count(t), 0, t, t),
                  COMM_ALL_REDUCE, 2));
 }
 
-void comm_broadcast(Comm *c, Tensor t, size_t root) {
-    run_now(tree(tensor_request(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t),
-                 COMM_BROADCAST, c->rank == root));
-}
-
-void comm_reduce(Comm *c, Tensor t, size_t root) {
-    run_now(tree(tensor_request(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t), COMM_REDUCE, c->rank != root));
+void comm_all_to_all(Comm *c, Tensor out, Tensor in) {
+    size_t count = tensor_count(in), part = range_size(shard_range(count, c->size, c->rank));
+    if (tensor_count(out) != c->size * part)
+        fault("all-to-all on %s: %zu ranks have %zu elements each for me, but the tensor given for them has %zu",
+              c->name, c->size, part, tensor_count(out));
+    if (count > 0 && out.data < in.data + count && in.data < out.data + tensor_count(out))
+        fault("all-to-all on %s: out and in overlap", c->name);
+    run_now(ring(tensor_request(c, DO_ALL_TO_ALL, "all-to-all", count, 0, in, out), COMM_ALL_TO_ALL, 1));
 }
 
 // The same with host memory. Only what was booked before takes time.
@@ -472,6 +537,7 @@ static Request *recv_from(Comm *c, Tensor t, size_t from) {
     Request *r = tensor_request(c, DO_RECV, "recv", tensor_count(t), from, t, t);
     r->booked = true;                      // by its sender; here it only takes time
     r->kind = COMM_SEND;
+    r->steps = 1;
     r->bytes = tensor_count(t) * sizeof(real);
     return r;
 }
@@ -528,12 +594,17 @@ Picoseconds comm_arrival(Request *r) {
 
 // ---- 6. Communicators ----
 
-Comm *comm_new(const char *name, size_t rank, size_t size, const Wire *wire, void *link, ReduceOrder reduce,
-               double timeout) {
+Comm *comm_new(const char *name, size_t rank, size_t size, const size_t *world_rank, const Wire *wire, void *link,
+               ReduceOrder reduce, double timeout) {
     Comm *c = host_alloc(sizeof *c);
     *c = (Comm){ .name = name, .rank = rank, .size = size, .state = host_alloc(sizeof *c->state) };
     *c->state = (struct CommState){ .wire = wire, .link = link, .reduce = reduce, .timeout = timeout };
     c->state->peer = host_alloc(size * sizeof *c->state->peer);
+    c->state->world_rank = host_alloc(size * sizeof *c->state->world_rank);
+    for (size_t i = 0; i < size; i++) c->state->world_rank[i] = world_rank ? world_rank[i] : i;
+    c->one_node = true;
+    for (size_t i = 1; i < size; i++)
+        c->one_node = c->one_node && clock_same_node(c->state->world_rank[0], c->state->world_rank[i]);
     return c;
 }
 
@@ -552,11 +623,29 @@ Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
     while (member[me] != parent->rank) me++;
     struct CommState *s = parent->state;
     void *link = s->wire->split(parent, member, n, me);
+    for (size_t i = 0; i < n; i++) member[i] = s->world_rank[member[i]];
+    Comm *c = comm_new(name, me, n, member, s->wire, link, s->reduce, s->timeout);
     free(wish);
     free(member);
-    Comm *c = comm_new(name, me, n, s->wire, link, s->reduce, s->timeout);
     c->state->id = random_key(random_key(s->id, s->meetings), colour);
     return c;
+}
+
+CommGrid comm_grid(Comm *c, size_t rows, size_t cols, size_t depth) {
+    REQUIRE(rows * cols * depth == c->size, "a grid of %zu x %zu x %zu ranks needs %zu, but %s has %zu: start as many, "
+            "or choose another grid", rows, cols, depth, rows * cols * depth, c->name, c->size);
+    CommGrid g = { .rows = rows, .cols = cols, .depth = depth,
+                   .row = c->rank / cols % rows, .col = c->rank % cols, .layer = c->rank / (cols * rows) };
+    g.in_row = comm_split(c, g.row + rows * g.layer, g.col, "row");
+    g.in_col = comm_split(c, g.col + cols * g.layer, g.row, "column");
+    g.in_depth = comm_split(c, g.col + cols * g.row, g.layer, "depth");
+    return g;
+}
+
+void comm_grid_free(CommGrid *g) {
+    comm_free(g->in_row);
+    comm_free(g->in_col);
+    comm_free(g->in_depth);
 }
 
 void comm_free(Comm *c) {
@@ -570,6 +659,7 @@ void comm_free(Comm *c) {
     c->state->wire->close(c);
     request_free_list(c->state->idle);
     free(c->state->peer);
+    free(c->state->world_rank);
     free(c->state);
     free(c);
 }

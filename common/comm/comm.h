@@ -4,11 +4,12 @@
 // calls in the same order.
 //
 // Every call is booked in the ledger of the Comm: calls, and bytes SENT by this rank. A collective books what a ring
-// implementation sends, with chunks c = ceil(count / n): all-reduce 2(n-1)c elements, reduce-scatter and all-gather
-// (n-1)c; broadcast S bytes at the root, reduce S bytes at every other rank. That factor is a convention; calls and
-// sizes are facts.
+// implementation sends, with chunks c = ceil(count / n): all-reduce 2(n-1)c elements, reduce-scatter, all-gather and
+// all-to-all (n-1)c; broadcast S bytes at the root, reduce S bytes at every other rank. That factor is a convention;
+// calls and sizes are facts.
 //
-// Tensors given to a Comm are contiguous. Part i of a whole is always shard_range(count, size, i).
+// Tensors given to a Comm are contiguous. Part i of a whole is always shard_range(count, size, i); of a call that ends
+// in _rows it is the rows shard_range(rows, size, i), and a chunk is ceil(rows / n) rows.
 #ifndef COMM_H
 #define COMM_H
 #include "common/measure/clock.h"
@@ -16,13 +17,15 @@
 #include "common/base/util.h"
 
 typedef enum {
-    COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_BROADCAST, COMM_REDUCE, COMM_SEND, COMM_KINDS
+    COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_ALL_TO_ALL, COMM_BROADCAST, COMM_REDUCE, COMM_SEND,
+    COMM_KINDS
 } CommKind;
 extern const char *const comm_kind_name[COMM_KINDS];           // "all-reduce", ...
 
 typedef struct Comm {
     const char *name;                                          // "world", "dp", "tp", "pp": for messages and the ledger
     size_t rank, size;                                         // mine, and how many
+    bool one_node;                                             // do all of them share a node? (clock.h)
     struct { size_t calls, bytes; } ledger[COMM_KINDS];        // counted since the last comm_ledger_reset
     struct CommState *state;                                   // the transport's
 } Comm;
@@ -30,6 +33,17 @@ typedef struct Comm {
 // Ranks of the parent with equal colour form a group, ordered by (key, parent rank). Collective over the parent.
 Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name);
 void comm_free(Comm *c);                                       // fault() when a started operation was never waited for
+// A Comm of rows x cols x depth ranks as layers of a matrix of ranks: rank = col + cols * (row + rows * layer). With a
+// depth of 1 it is one matrix, in row-major order (SUMMA); q x q x d is Tesseract's grid.
+typedef struct {
+    size_t rows, cols, depth, row, col, layer;                 // how many, and mine
+    Comm *in_row;                                              // [cols] the ranks of my row in my layer, by column
+    Comm *in_col;                                              // [rows] those of my column in my layer, by row
+    Comm *in_depth;                                            // [depth] those of my row and column, by layer
+} CommGrid;
+// Collective over c; usage_error() when rows * cols * depth is not its size.
+CommGrid comm_grid(Comm *c, size_t rows, size_t cols, size_t depth);
+void comm_grid_free(CommGrid *g);
 void comm_ledger_reset(Comm *c);
 size_t comm_bytes_sent(const Comm *c);                         // over all kinds
 
@@ -40,6 +54,12 @@ void comm_all_reduce_max(Comm *c, Tensor t);
 void comm_reduce_scatter(Comm *c, Tensor mine, Tensor whole);
 // whole <- the parts in rank order; mine may be my place in whole.
 void comm_all_gather(Comm *c, Tensor whole, Tensor mine);
+// The same with whole [M, N] cut between rows: mine [rows of shard_range(M, size, rank), N], which may be none. Where
+// size divides M these are the parts of the calls above; elsewhere those cut through a row.
+void comm_reduce_scatter_rows(Comm *c, Tensor mine, Tensor whole);
+void comm_all_gather_rows(Comm *c, Tensor whole, Tensor mine);
+// Part i of in goes to rank i. out [size, my part]: row j is what rank j's in has for me. out and in do not overlap.
+void comm_all_to_all(Comm *c, Tensor out, Tensor in);
 void comm_broadcast(Comm *c, Tensor t, size_t root);
 void comm_reduce(Comm *c, Tensor t, size_t root);              // the root's t <- sum; others' t is left as it was
 // Host values (losses, counts, norms); always in rank order.
@@ -66,6 +86,10 @@ typedef struct Request Request;
 Request *comm_start_all_reduce(Comm *c, Tensor t);
 Request *comm_start_reduce_scatter(Comm *c, Tensor mine, Tensor whole);
 Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor mine);
+Request *comm_start_reduce_scatter_rows(Comm *c, Tensor mine, Tensor whole);
+Request *comm_start_all_gather_rows(Comm *c, Tensor whole, Tensor mine);
+Request *comm_start_broadcast(Comm *c, Tensor t, size_t root);
+Request *comm_start_reduce(Comm *c, Tensor t, size_t root);
 // The sender goes on; its wait returns when the message was received.
 Request *comm_start_send(Comm *c, Tensor t, size_t to);
 Request *comm_start_recv(Comm *c, Tensor t, size_t from);

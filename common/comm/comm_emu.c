@@ -129,7 +129,8 @@ static void check_same_call(const Request *mine, const Meeting *m) {
     for (size_t i = 0; i < mine->comm->size && !other; i++) other = m->of[i];
     if (!other) return;
     bool same_call = strcmp(mine->call, other->call) == 0;
-    if (same_call && mine->count == other->count && mine->peer == other->peer) return;
+    bool same_sizes = mine->count == other->count && mine->row == other->row;
+    if (same_call && same_sizes && mine->peer == other->peer) return;
     char my_text[200], other_text[200];
     describe(mine, my_text);
     describe(other, other_text);
@@ -193,6 +194,14 @@ static void collect(Request *const of[], size_t n) {
         for (size_t from = 0; from < n; from++) {
             Range part = request_part(of[0], from);
             for (size_t i = 0; i < n; i++) copy(of[i], of[i]->out + part.lo * size, parts[from], range_size(part));
+        }
+        break;
+    case DO_ALL_TO_ALL:
+        for (size_t to = 0; to < n; to++) {
+            Range part = request_part(of[0], to);
+            for (size_t from = 0; from < n; from++)
+                copy(of[to], of[to]->out + from * range_size(part) * size, parts[from] + part.lo * size,
+                     range_size(part));
         }
         break;
     case DO_BROADCAST:
@@ -338,8 +347,8 @@ void emu_run(const LaunchOptions *o, size_t ranks, RankBody body) {
     for (size_t i = 0; i < ranks; i++) {
         Rank *r = &stage.rank[i];
         world->world_rank[i] = side->world_rank[i] = i;
-        r->world = comm_new("world", i, ranks, &wire_emu, world, o->reduce, o->timeout);
-        r->side = comm_new("side channel", i, ranks, &wire_emu, side, o->reduce, o->timeout);
+        r->world = comm_new("world", i, ranks, NULL, &wire_emu, world, o->reduce, o->timeout);
+        r->side = comm_new("side channel", i, ranks, NULL, &wire_emu, side, o->reduce, o->timeout);
         pthread_cond_init(&r->wake, NULL);
     }
     // All stand ready before the first one runs.

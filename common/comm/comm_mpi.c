@@ -198,17 +198,19 @@ static void start_contributions(const Request *r, char *scratch, size_t at, size
     }
 }
 
-// My piece, in its place in out, goes to everybody, and theirs come.
-static void start_sums(const Request *r, size_t at, size_t most) {
+static bool gets_all(const Request *r, size_t rank) { return r->action != DO_REDUCE || rank == r->peer; }
+
+// The sum of my piece goes to everybody who gets the whole, and theirs come, if I do.
+static void start_sums(const Request *r, const char *sum, size_t at, size_t most) {
     size_t size = element_size(r->element), me = r->comm->rank;
     int tag = ((Flight *)r->extra)->tag + 1;
     Range mine = piece_of(r, me, at, most);
-    for (size_t i = 0; i < r->comm->size; i++) {
+    for (size_t i = 0; i < r->comm->size && gets_all(r, me); i++) {
         Range theirs = piece_of(r, i, at, most);
         if (i != me && range_size(theirs)) receive_piece(r, r->out + theirs.lo * size, range_size(theirs), i, tag);
     }
     for (size_t i = 0; i < r->comm->size; i++)
-        if (i != me && range_size(mine)) send_piece(r, r->out + mine.lo * size, range_size(mine), i, tag);
+        if (i != me && range_size(mine) && gets_all(r, i)) send_piece(r, sum, range_size(mine), i, tag);
 }
 
 static void wait_for_pieces(const Request *r) {
@@ -217,28 +219,25 @@ static void wait_for_pieces(const Request *r) {
     f->requests = 0;
 }
 
-static void finish_piece(const Request *r, const char *scratch, size_t at, size_t most) {
-    size_t size = element_size(r->element);
-    bool part_only = r->action == DO_REDUCE_SCATTER;           // is out
-    Range mine = piece_of(r, r->comm->rank, at, most);
+static void finish_piece(const Request *r, char *scratch, size_t at, size_t most) {
+    size_t size = element_size(r->element), me = r->comm->rank;
+    bool part_only = r->action == DO_REDUCE_SCATTER, at_root = r->action == DO_REDUCE && !r->later;
+    Range mine = piece_of(r, me, at, most);
     const char *parts[r->comm->size];
+    char *sum = !gets_all(r, me) ? scratch + me * most * size : r->out + (part_only ? at : mine.lo) * size;
     wait_for_pieces(r);
     for (size_t i = 0; i < r->comm->size; i++) parts[i] = scratch + i * most * size;
-    parts[r->comm->rank] = r->in + mine.lo * size;
-    if (range_size(mine)) combine_in_rank_order(r, r->out + (part_only ? at : mine.lo) * size, parts, range_size(mine));
-    if (r->action != DO_ALL_REDUCE && r->action != DO_ALL_REDUCE_MAX) return;
-    start_sums(r, at, most);
+    parts[me] = r->in + mine.lo * size;
+    if (range_size(mine)) combine_in_rank_order(r, sum, parts, range_size(mine));
+    if (part_only || at_root) return;
+    start_sums(r, sum, at, most);
     wait_for_pieces(r);
-}
-
-static size_t longest_part(const Request *r) {
-    return r->action == DO_REDUCE ? r->count : ceil_div(r->count, r->comm->size);
 }
 
 static void sum_by_pieces(Request *r) {
     size_t most = PIECE_BYTES / element_size(r->element) / r->comm->size;
     if (!piece) piece = host_alloc(PIECE_BYTES);
-    for (size_t at = 0; at < longest_part(r); at += most) {
+    for (size_t at = 0; at < request_longest_part(r); at += most) {
         start_contributions(r, piece, at, most);
         finish_piece(r, piece, at, most);
     }
@@ -291,6 +290,20 @@ static void start_broadcast(Request *r) {
     f->requests = 1;
 }
 
+// All parts for me are as long as mine.
+static void start_all_to_all(Request *r) {
+    size_t size = element_size(r->element), me = r->comm->rank, length = range_size(request_part(r, me));
+    int tag = ((Flight *)r->extra)->tag;
+    for (size_t i = 0; i < r->comm->size; i++)
+        if (i != me && length) receive_piece(r, r->out + i * length * size, length, i, tag);
+    for (size_t i = 0; i < r->comm->size; i++) {
+        Range theirs = request_part(r, i);
+        const char *from = r->in + theirs.lo * size;
+        if (i != me && range_size(theirs)) send_piece(r, from, range_size(theirs), i, tag);
+        else if (range_size(theirs)) memcpy(r->out + me * length * size, from, length * size);
+    }
+}
+
 static bool message(const Request *r) { return r->action == DO_SEND || r->action == DO_RECV; }
 static size_t under_way;                   // started operations of this rank
 
@@ -301,16 +314,17 @@ void mpi_start(Request *r) {
     under_way += r->later;
     if (message(r)) start_message(r);
     else if (r->action == DO_ALL_GATHER) start_all_gather(r);
+    else if (r->action == DO_ALL_TO_ALL) start_all_to_all(r);
     else if (r->action == DO_BROADCAST) start_broadcast(r);
     else if (r->action == DO_BARRIER) MPI(MPI_Ibarrier(link_of(r)->comm, &f->request[f->requests++]));
-    else if (r->later) start_contributions(r, r->scratch, 0, longest_part(r));
+    else if (r->later) start_contributions(r, r->scratch, 0, request_longest_part(r));
     start_stamp(r);
 }
 
 void mpi_finish(Request *r) {
     if (message(r)) finish_message(r);
     else if (!request_adds(r)) wait_for_pieces(r);
-    else if (r->later) finish_piece(r, r->scratch, 0, longest_part(r));
+    else if (r->later) finish_piece(r, r->scratch, 0, request_longest_part(r));
     else if (library_sums(r)) sum_by_library(r);
     else sum_by_pieces(r);
     under_way -= r->later;
@@ -482,7 +496,7 @@ void comm_process_end(void) {
 static Comm *duplicate_world(const LaunchOptions *o, const char *name) {
     MPI_Comm comm;
     MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
-    return comm_new(name, this_rank, this_world_size, &wire_mpi, link_new(comm), o->reduce, o->timeout);
+    return comm_new(name, this_rank, this_world_size, NULL, &wire_mpi, link_new(comm), o->reduce, o->timeout);
 }
 
 Comm *mpi_side_channel(const LaunchOptions *o) { return duplicate_world(o, "side channel"); }

@@ -271,7 +271,8 @@ static void start_note(Flight *f) {
     f->note_request = MPI_REQUEST_NULL;
     if (!memory_poison() && !(r->booked && clock_config()->simulated)) return;
     MPI_Comm comm = link_of(r->comm)->mpi.comm;
-    uint64_t call = message(r) ? r->count : random_key(random_key(r->action, r->count), r->peer);
+    uint64_t key = random_key(random_key(r->action, r->count), r->peer);
+    uint64_t call = message(r) ? r->count : random_key(key, r->row);
     f->note[0] = r->stamp, f->note[1] = call, f->note[2] = ~call;
     int peer = (int)r->peer;
     if (r->action == DO_RECV) MPI(MPI_Irecv(f->note, 3, MPI_UINT64_T, peer, TAG_NOTE, comm, &f->note_request));
@@ -296,10 +297,12 @@ static bool note_came(Flight *f) {
 
 // ---- 4. What goes on a stream: two steps, the second of them empty but for sums in rank order ----
 
+static bool equal_parts(const Request *r) { return r->count % (r->comm->size * r->row) == 0; }
+
 // A maximum never is NCCL's, as it does not promise that a NaN stays; a reduce-scatter only in equal parts.
 static bool library_sums(const Request *r) {
     return r->comm->state->reduce == REDUCE_FAST && r->action != DO_ALL_REDUCE_MAX &&
-           (r->action != DO_REDUCE_SCATTER || r->count % r->comm->size == 0);
+           (r->action != DO_REDUCE_SCATTER || equal_parts(r));
 }
 static bool summed_here(const Request *r) { return request_adds(r) && !library_sums(r); }
 
@@ -309,10 +312,7 @@ static void copy(real *to, const real *from, size_t count, cudaStream_t stream) 
 }
 
 // A started sum is one piece, in its request's scratch.
-static size_t longest_part(const Request *r) {
-    return r->action == DO_REDUCE ? r->count : ceil_div(r->count, r->comm->size);
-}
-static size_t piece_size(const Request *r) { return r->scratch ? longest_part(r) : PIECE / r->comm->size; }
+static size_t piece_size(const Request *r) { return r->scratch ? request_longest_part(r) : PIECE / r->comm->size; }
 static real *scratch_of(const Request *r) { return r->scratch ? (real *)r->scratch : link_of(r->comm)->piece; }
 
 // Elements [at, at + most) of a rank's part, if it has them.
@@ -336,24 +336,28 @@ static void exchange(const Request *r, size_t at, ncclComm_t comm, cudaStream_t 
     NCCL(ncclGroupEnd());
 }
 
-// My piece, in its place in out, goes to everybody, and theirs come.
-static void pass_pieces(const Request *r, size_t at, ncclComm_t comm, cudaStream_t stream) {
+static bool gets_all(const Request *r, size_t rank) { return r->action != DO_REDUCE || rank == r->peer; }
+
+// The sum of my piece goes to everybody who gets the whole, and theirs come, if I do.
+static void pass_pieces(const Request *r, const real *sum, size_t at, ncclComm_t comm, cudaStream_t stream) {
     real *out = (real *)r->out;
-    Range piece = piece_of(r, r->comm->rank, at);
+    size_t me = r->comm->rank, count = range_size(piece_of(r, me, at));
     NCCL(ncclGroupStart());
     for (size_t i = 0; i < r->comm->size; i++) {
         Range theirs = piece_of(r, i, at);
-        if (i == r->comm->rank) continue;
-        if (range_size(piece)) NCCL(ncclSend(out + piece.lo, range_size(piece), REAL, (int)i, comm, stream));
-        if (range_size(theirs)) NCCL(ncclRecv(out + theirs.lo, range_size(theirs), REAL, (int)i, comm, stream));
+        if (i == me) continue;
+        if (count && gets_all(r, i)) NCCL(ncclSend(sum, count, REAL, (int)i, comm, stream));
+        if (range_size(theirs) && gets_all(r, me))
+            NCCL(ncclRecv(out + theirs.lo, range_size(theirs), REAL, (int)i, comm, stream));
     }
     NCCL(ncclGroupEnd());
 }
 
 static void add_pieces(const Request *r, size_t at, ncclComm_t comm, cudaStream_t stream) {
     Range piece = piece_of(r, r->comm->rank, at);
-    size_t count = range_size(piece), n = r->comm->size, to = r->action == DO_REDUCE_SCATTER ? at : piece.lo;
-    real *scratch = scratch_of(r);
+    bool part_only = r->action == DO_REDUCE_SCATTER, at_root = r->action == DO_REDUCE && !r->later;
+    size_t count = range_size(piece), n = r->comm->size;
+    real *scratch = scratch_of(r), *out = (real *)r->out + (part_only ? at : piece.lo);
     Tensor sum = { .data = scratch, .rows = 1, .cols = count, .ld = count }, part = sum;
     copy(scratch + r->comm->rank * piece_size(r), (const real *)r->in + piece.lo, count, stream);
     device_divert(stream);
@@ -363,15 +367,15 @@ static void add_pieces(const Request *r, size_t at, ncclComm_t comm, cudaStream_
         else op_add(sum, sum, part);
     }
     device_divert(NULL);
-    copy((real *)r->out + to, scratch, count, stream);
-    if (r->action == DO_ALL_REDUCE || r->action == DO_ALL_REDUCE_MAX) pass_pieces(r, at, comm, stream);
+    if (gets_all(r, r->comm->rank)) copy(out, scratch, count, stream);
+    if (!part_only && !at_root) pass_pieces(r, scratch, at, comm, stream);
 }
 
 static void gather(const Request *r, ncclComm_t comm, cudaStream_t stream) {
     real *out = (real *)r->out;
     Range part = request_part(r, r->comm->rank);
     copy(out + part.lo, (const real *)r->in, r->in_count, stream);
-    if (r->count % r->comm->size == 0) {
+    if (equal_parts(r)) {
         NCCL(ncclAllGather(out + part.lo, out, range_size(part), REAL, comm, stream));
         return;
     }
@@ -381,6 +385,22 @@ static void gather(const Request *r, ncclComm_t comm, cudaStream_t stream) {
         if (i == r->comm->rank) continue;
         if (range_size(part)) NCCL(ncclSend(out + part.lo, range_size(part), REAL, (int)i, comm, stream));
         if (range_size(theirs)) NCCL(ncclRecv(out + theirs.lo, range_size(theirs), REAL, (int)i, comm, stream));
+    }
+    NCCL(ncclGroupEnd());
+}
+
+// All parts for me are as long as mine.
+static void all_to_all(const Request *r, ncclComm_t comm, cudaStream_t stream) {
+    const real *in = (const real *)r->in;
+    real *out = (real *)r->out;
+    size_t me = r->comm->rank, length = range_size(request_part(r, me));
+    copy(out + me * length, in + request_part(r, me).lo, length, stream);
+    NCCL(ncclGroupStart());
+    for (size_t i = 0; i < r->comm->size; i++) {
+        Range theirs = request_part(r, i);
+        if (i == me) continue;
+        if (range_size(theirs)) NCCL(ncclSend(in + theirs.lo, range_size(theirs), REAL, (int)i, comm, stream));
+        if (length) NCCL(ncclRecv(out + i * length, length, REAL, (int)i, comm, stream));
     }
     NCCL(ncclGroupEnd());
 }
@@ -396,6 +416,7 @@ static void whole_operation(const Request *r, ncclComm_t comm, cudaStream_t stre
         NCCL(ncclBroadcast(in, r->comm->rank == r->peer ? (real *)in : out, r->count, REAL, root, comm, stream));
         break;
     case DO_ALL_GATHER: gather(r, comm, stream); break;
+    case DO_ALL_TO_ALL: all_to_all(r, comm, stream); break;
     case DO_ALL_REDUCE: NCCL(ncclAllReduce(in, out, r->count, REAL, ncclSum, comm, stream)); break;
     case DO_REDUCE: NCCL(ncclReduce(in, out, r->count, REAL, ncclSum, root, comm, stream)); break;
     default: NCCL(ncclReduceScatter(in, out, r->count / r->comm->size, REAL, ncclSum, comm, stream)); break;
@@ -404,7 +425,7 @@ static void whole_operation(const Request *r, ncclComm_t comm, cudaStream_t stre
 
 // A sum in rank order has two steps a piece; everything else is one.
 static size_t steps_of(const Request *r) {
-    return r->count == 0 ? 0 : summed_here(r) ? 2 * ceil_div(longest_part(r), piece_size(r)) : 1;
+    return r->count == 0 ? 0 : summed_here(r) ? 2 * ceil_div(request_longest_part(r), piece_size(r)) : 1;
 }
 static void one_step(const Request *r, size_t step, ncclComm_t comm, cudaStream_t stream) {
     size_t at = step / 2 * piece_size(r);
@@ -632,7 +653,7 @@ void nccl_run(const LaunchOptions *o, RankBody body) {
     }
     mpi_meanwhile = move_on;
     device_meanwhile = meanwhile;
-    comm_run_rank(comm_new("world", this_rank, this_world_size, &wire_nccl, l, o->reduce, o->timeout),
+    comm_run_rank(comm_new("world", this_rank, this_world_size, NULL, &wire_nccl, l, o->reduce, o->timeout),
                   mpi_side_channel(o), body);
     mpi_meanwhile = NULL;
     device_meanwhile = NULL;

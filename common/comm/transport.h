@@ -11,8 +11,8 @@
 #define TRANSPORT_H
 #include "common/comm/comm.h"
 
-typedef enum { DO_ALL_REDUCE, DO_ALL_REDUCE_MAX, DO_REDUCE_SCATTER, DO_ALL_GATHER, DO_BROADCAST, DO_REDUCE, DO_BARRIER,
-               DO_SEND, DO_RECV } Action;
+typedef enum { DO_ALL_REDUCE, DO_ALL_REDUCE_MAX, DO_REDUCE_SCATTER, DO_ALL_GATHER, DO_ALL_TO_ALL, DO_BROADCAST,
+               DO_REDUCE, DO_BARRIER, DO_SEND, DO_RECV } Action;
 typedef enum { REALS, DOUBLES, BYTES } Element;                // doubles and bytes are always in host memory
 size_t element_size(Element e);
 
@@ -25,6 +25,7 @@ struct Request {
     const char *call;                      // its name in messages, "all-reduce"; equal on all ranks of a meeting
     Element element;
     size_t count;                          // elements of the whole (a message, for send and recv)
+    size_t row;                            // elements that no cut divides: of a row, or 1
     size_t peer;                           // the root, or the other rank; 0 where there is none
     bool later;                            // others may run between its start and its finish
     bool patient;                          // may wait for as long as it takes
@@ -34,7 +35,7 @@ struct Request {
     size_t in_count, out_count;            // elements of in and out on this rank
     const char *in;                        // of a whole and its part, out may be in, or each other's place in the whole
     char *out;
-    char *scratch;                         // of a started sum: size * ceil(count / size) elements; NULL: a blocking one
+    char *scratch;                         // of a started sum: size * request_longest_part; NULL: a blocking one
     Tensor input, output;                  // the caller's
     Arena held, shadow;                    // of scratch; of the shadow's two tensors:
     Tensor seen, result;
@@ -48,7 +49,7 @@ struct Request {
     uint64_t flow;                         // equal on all ranks that take part
     CommKind kind;
     bool booked, timed;                    // an operation of the ledger; not while that is paused
-    Request *next_timed;                   // in the list of started collectives whose end is not known yet
+    Request *next_timed;                   // in the list of its Comm's started collectives whose end is not known yet
     Request *next;                         // in the list of the Comm it is in
 };
 
@@ -57,8 +58,10 @@ struct Request {
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count);
 void describe(const Request *r, char text[200]);               // "recv from rank 1 of tp (1024 elements, 4096 bytes)"
 bool request_adds(const Request *r);                           // contributions of several ranks become one
-// Elements of the whole that end on this rank: its part, and of a reduce all at the root and none elsewhere.
+// Elements of the whole that this rank gets or adds up: its part. A blocking reduce is added up by the root alone, a
+// started one part by part, as its scratch is no larger than another sum's; the root gets the sums with the wait.
 Range request_part(const Request *r, size_t rank);
+size_t request_longest_part(const Request *r);
 
 typedef struct {
     bool device_memory;                    // takes tensors where they are; else from host memory
@@ -82,12 +85,18 @@ struct CommState {
     bool grouping;                         // between group_start and group_end
     CommPeers connected;                   // with whom messages may be exchanged
     uint64_t id;                           // equal on all members, different for every Comm
-    struct { size_t sent, received; Picoseconds link_free; } *peer;  // messages so far, and the model's link to a peer
+    size_t *world_rank;                    // of every member
+    // The simulated clock's: when the lane of the collectives is free, and those of which that is not known yet, oldest
+    // first. Of messages: how many so far, and when the lane to a peer is free.
+    Picoseconds lane_free;
+    Request *unmet;
+    struct { size_t sent, received; Picoseconds lane_free; } *peer;
 };
 
 typedef struct { void (*body)(Comm *world, void *context); void *context; } RankBody;
-Comm *comm_new(const char *name, size_t rank, size_t size, const Wire *wire, void *link, ReduceOrder reduce,
-               double timeout);
+// world_rank: of every member; NULL: these are the ranks of the world.
+Comm *comm_new(const char *name, size_t rank, size_t size, const size_t *world_rank, const Wire *wire, void *link,
+               ReduceOrder reduce, double timeout);
 // One rank from its first to its last line; the links are those of world and side channel.
 void comm_run_rank(Comm *world, Comm *side, RankBody body);
 void emu_run(const LaunchOptions *o, size_t ranks, RankBody body);

@@ -15,7 +15,10 @@ static void print_title(const Program *p, size_t ranks) {
     if (p->threads > 1) printf("%zu threads each, ", p->threads);
     printf("reduce %s, seed %" PRIu64 ", ", p->launch.reduce == REDUCE_FAST ? "fast" : "ordered", p->seed);
     const ClockConfig *c = clock_config();
-    if (c->simulated) printf("clock simulated (device %s, link %s)", c->device.name, c->link.name);
+    if (c->simulated && c->node > 0)
+        printf("clock simulated (device %s, nodes of %zu, link %s inside, %s between)", c->device.name, c->node,
+               c->link.name, c->between.name);
+    else if (c->simulated) printf("clock simulated (device %s, link %s)", c->device.name, c->link.name);
     else printf("clock wall");
     if (kernels_mended()) printf(", %s kernels (OpenBLAS had chosen %s)", kernels_in_use(), kernels_mended());
     printf("\n");
@@ -116,21 +119,34 @@ static void read_common_options(Program *p) {
     usage_wait = 1 + (long)(p->launch.timeout / 2);
 }
 
+static ClockLink link_named(const char *text, size_t length) {
+    size_t l = 0;
+    while (clock_links[l].name && (strlen(clock_links[l].name) != length || strncmp(clock_links[l].name, text, length)))
+        l++;
+    REQUIRE(clock_links[l].name, "--link %.*s is not known: choose free, nvlink, ib, ethernet or lesson", (int)length,
+            text);
+    return clock_links[l];
+}
+
 // Real time says little when ranks take turns on the cores.
 static void choose_clock(const Program *p) {
     const Settings *s = &p->settings;
     const char *clock = settings_find(s, "clock")->text, *device = settings_find(s, "device")->text;
     const char *link = settings_find(s, "link")->text;
-    size_t d = 0, l = 0;
+    const Setting *node = settings_find(s, "node");
+    size_t d = 0, inside = strcspn(link, ",");
     while (clock_devices[d].name && strcmp(clock_devices[d].name, device)) d++;
-    while (clock_links[l].name && strcmp(clock_links[l].name, link)) l++;
     REQUIRE(clock_devices[d].name, "--device %s is not known: choose lesson, h100, a100 or core", device);
-    REQUIRE(clock_links[l].name, "--link %s is not known: choose free, nvlink, ib, ethernet or lesson", link);
+    const char *between = link[inside] ? link + inside + 1 : link;
+    REQUIRE(between == link || node->text, "--link %s names a link between nodes, but all ranks share one: say with "
+            "--node N how many ranks a node has", link);
     const char *transport = p->choice.transport;
     bool crowded = strcmp(transport, "emu") == 0 || strcmp(transport, "staged") == 0 ||
                    (long)p->choice.ranks > sysconf(_SC_NPROCESSORS_ONLN);
     clock_configure(&(ClockConfig){ .simulated = clock ? strcmp(clock, "simulated") == 0 : crowded,
-                                    .device = clock_devices[d], .link = clock_links[l] });
+                                    .device = clock_devices[d], .link = link_named(link, inside),
+                                    .between = link_named(between, strlen(between)),
+                                    .node = node->text ? (size_t)setting_whole(node, 1, SIZE_MAX) : 0 });
 }
 
 static int help(const Settings *s, const char *program) {

@@ -61,8 +61,11 @@ void page_title(const Program *p, size_t ranks) {
     if (p->threads > 1) n += (size_t)snprintf(text + n, sizeof text - n, "%zu threads each; ", p->threads);
     const ClockConfig *c = clock_config();
     if (c->simulated)
-        n += (size_t)snprintf(text + n, sizeof text - n, "simulated clock: device %s, link %s; ", c->device.name,
+        n += (size_t)snprintf(text + n, sizeof text - n, "simulated clock: device %s, link %s", c->device.name,
                               c->link.name);
+    if (c->simulated && c->node > 0)
+        n += (size_t)snprintf(text + n, sizeof text - n, " in nodes of %zu, %s between", c->node, c->between.name);
+    if (c->simulated) n += (size_t)snprintf(text + n, sizeof text - n, "; ");
     snprintf(text + n, sizeof text - n, "%sseed %" PRIu64, p->launch.reduce == REDUCE_FAST ? "reduce fast; " : "",
              p->seed);
     printf("%*s", (int)indent, "");

@@ -4,6 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+Data training_text(Run *run, const char *path, size_t context) {
+    Data d;
+    char why[DATA_WHY];
+    REQUIRE(data_open(&d, path, context, run->seed, why), "%s", why);
+    return d;
+}
+
 static Range micro_batch(const Training *t, Range mine, size_t k) {
     Range r = shard_range(range_size(mine), t->micro_batches, k);
     return (Range){ mine.lo + r.lo, mine.lo + r.hi };
@@ -25,7 +32,7 @@ Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t sh
 
 // ---- snapshots of a model ----
 
-static void put_model(const Model *m, Snapshot *s, bool gradients, Which which) {
+void model_snapshot(const Model *m, Snapshot *s, UnitTensor what, Which which) {
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
         if (u->tied_to) continue;
@@ -33,11 +40,11 @@ static void put_model(const Model *m, Snapshot *s, bool gradients, Which which) 
             const Param *p = &u->params[k];
             if (which && !which(u, p)) continue;
             size_t all = param_local_rows(p) * param_local_cols(p);
-            bool whole = !gradients && p->w.data;                                // more than I own, under ZeRO-1 and 2
+            bool whole = what == UNIT_WEIGHTS && p->w.data;                      // more than I own, under ZeRO-1 and 2
             Range r = whole ? (Range){p->offset, p->offset + all} : param_owned(u, p);
             size_t n = range_size(r), first = r.lo - p->offset;
-            Tensor part = whole ? p->w : n ? param_owned_part(u, gradients ? u->own_g : u->own_w, r) : (Tensor){0};
-            if (p->cut != CUT_COLS) {                                            // it lies together in the whole, too
+            Tensor part = whole ? p->w : n ? param_owned_part(u, unit_own(u, what), r) : (Tensor){0};
+            if (param_local_cols(p) == p->cols) {                                // it lies together in the whole, too
                 snapshot_put_flat(s, p->name, p->rows, p->cols, part, n ? param_global_index(p, first) : 0);
                 continue;
             }
@@ -48,10 +55,6 @@ static void put_model(const Model *m, Snapshot *s, bool gradients, Which which) 
         }
     }
 }
-void model_snapshot_weights(const Model *m, Snapshot *s) { put_model(m, s, false, NULL); }
-void model_snapshot_gradients(const Model *m, Snapshot *s) { put_model(m, s, true, NULL); }
-void model_snapshot_weights_of(const Model *m, Snapshot *s, Which which) { put_model(m, s, false, which); }
-void model_snapshot_gradients_of(const Model *m, Snapshot *s, Which which) { put_model(m, s, true, which); }
 
 // ---- the record ----
 
@@ -76,9 +79,9 @@ void trajectory_record(Trajectory *c, size_t step, const Model *m, double loss, 
     snapshot_label(c->weights, label);
     c->loss[step] = loss;
     c->norm[step] = norm;
-    if (step == 0) model_snapshot_gradients(m, c->first);
-    model_snapshot_gradients(m, c->gradients);
-    model_snapshot_weights(m, c->weights);
+    if (step == 0) model_snapshot(m, c->first, UNIT_GRADIENTS, NULL);
+    model_snapshot(m, c->gradients, UNIT_GRADIENTS, NULL);
+    model_snapshot(m, c->weights, UNIT_WEIGHTS, NULL);
 }
 
 void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, size_t shard, Step *step, void *lesson) {

@@ -17,6 +17,8 @@ typedef struct {
     bool recorded;                                 // training_run records its last step, for picture.h;
     MemoryCategory watched;                        // and memory of this category over it
 } Training;
+// The text of a file, NULL: this tree's own, in an order that follows from --seed; usage_error() where there is none.
+Data training_text(Run *run, const char *path, size_t context);
 // Sequences of micro-batch k of shard `shard`: the batch is cut in shards, and each of them in micro-batches. Some may
 // be empty.
 Range training_micro_batch(const Training *t, size_t shards, size_t shard, size_t k);
@@ -25,13 +27,10 @@ Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t sh
 
 // ---- Snapshots of a model. ----
 // Puts into a snapshot, tensor by tensor, under the parameters' names: weights that this rank holds (so that replicas
-// are compared), gradients that it owns (what else it holds may be a part of a sum).
-void model_snapshot_weights(const Model *m, Snapshot *s);
-void model_snapshot_gradients(const Model *m, Snapshot *s);
-// The same of those tensors only for which `which` holds; NULL: all.
+// are compared), or the gradients, m or v that it owns (what else it holds of a gradient may be a part of a sum). Of
+// those tensors only for which `which` holds; NULL: all.
 typedef bool (*Which)(const Unit *u, const Param *p);
-void model_snapshot_weights_of(const Model *m, Snapshot *s, Which which);
-void model_snapshot_gradients_of(const Model *m, Snapshot *s, Which which);
+void model_snapshot(const Model *m, Snapshot *s, UnitTensor what, Which which);
 
 // ---- What a training leaves behind. ----
 typedef struct {

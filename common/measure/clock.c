@@ -24,7 +24,7 @@ const ClockLink clock_links[] = {
 };
 
 static ClockConfig config;                         // set before the ranks start
-static _Thread_local Picoseconds compute, row;     // simulated clock: this rank's two rows
+static _Thread_local Picoseconds compute;          // simulated clock: this rank's row,
 static _Thread_local bool one_port;                // and the moments from which its ports are free
 static _Thread_local Picoseconds out_free, in_free;
 static _Thread_local double begun;                 // wall clock: this rank's time 0
@@ -34,7 +34,7 @@ void clock_configure(const ClockConfig *c) { config = *c; }
 const ClockConfig *clock_config(void) { return &config; }
 
 void clock_rank_begin(void) {
-    compute = row = out_free = in_free = 0;
+    compute = out_free = in_free = 0;
     one_port = false;
     flops = 0;
     speed = 1;
@@ -60,9 +60,11 @@ void clock_set_speed(double factor) {
     speed = factor;
 }
 
-Picoseconds clock_transfer(size_t steps, size_t bytes) {
-    if (config.link.beta == 0) return 0;
-    return (Picoseconds)llround((double)steps * config.link.alpha * 1e12 + (double)bytes * 1e12 / config.link.beta);
+bool clock_same_node(size_t a, size_t b) { return config.node == 0 || a / config.node == b / config.node; }
+Picoseconds clock_transfer(bool one_node, size_t steps, size_t bytes) {
+    const ClockLink *link = one_node ? &config.link : &config.between;
+    if (link->beta == 0) return 0;
+    return (Picoseconds)llround((double)steps * link->alpha * 1e12 + (double)bytes * 1e12 / link->beta);
 }
 void clock_wait_until(Picoseconds t) {
     if (config.simulated && t > compute) compute = t;
@@ -81,6 +83,3 @@ Picoseconds clock_port_in(Picoseconds arrives, Picoseconds takes) {
     in_free = later(arrives, in_free + takes);
     return in_free;
 }
-
-Picoseconds clock_row_free(void) { return row; }
-void clock_row_set(Picoseconds t) { row = t; }

@@ -1,14 +1,18 @@
 // clock.h: what time it is for a rank: real time, or the time that a model of devices and links predicts.
 //
 // The simulated clock does the arithmetic for real and computes the time: integer picoseconds, so that a run shows the
-// same digits on every machine and transport. Each rank has a compute row and a communication row.
+// same digits on every machine and transport. A rank has a row for what it computes; a communicator has a lane for its
+// collectives, and one for the messages of each of its ordered pairs of ranks.
 //   compute       only the FLOPs of GEMMs take time, FLOPs / rate
-//   collective    starts when its last member has come and everybody's communication row is free; lasts alpha * steps +
+//   collective    starts when its last member has come and the communicator's lane is free; lasts alpha * steps +
 //                 bytes / beta (steps and bytes of a ring, as the ledger books them); ends for all members at once
-//   send          leaves when it is issued and the link to that peer is free; arrives alpha + bytes / beta later; the
+//   send          leaves when it is issued and the lane of that pair is free; arrives alpha + bytes / beta later; the
 //                 sender goes on
-// Links do not slow each other down, unless clock_set_one_port says so. Time stands still while the ledger is paused:
-// the unsplit twin costs nothing.
+// So the collectives of one communicator queue; those of two overlap. Lanes do not slow each other down, unless
+// clock_set_one_port says so. Time stands still while the ledger is paused: the unsplit twin costs nothing.
+//
+// Nodes: neighbouring ranks of the world share one. alpha and beta are those of the link inside a node where all ranks
+// of the collective, or both of the message, share a node, and those of the link between nodes elsewhere.
 //
 // Under the wall clock the same calls stamp real time.
 #ifndef CLOCK_H
@@ -23,9 +27,15 @@ typedef struct { const char *name; double alpha, beta; const char *source; } Clo
 extern const ClockDevice clock_devices[];          // end with name NULL
 extern const ClockLink clock_links[];
 
-typedef struct { bool simulated; ClockDevice device; ClockLink link; } ClockConfig;
+typedef struct {
+    bool simulated;
+    ClockDevice device;
+    ClockLink link, between;                       // inside a node, between nodes
+    size_t node;                                   // ranks of a node; 0: all of them share one
+} ClockConfig;
 void clock_configure(const ClockConfig *c);        // once per process, before the ranks start
 const ClockConfig *clock_config(void);
+bool clock_same_node(size_t a, size_t b);          // do two ranks of the world share a node?
 
 void clock_rank_begin(void);                       // this rank's time 0: all its rows are free
 Picoseconds clock_now(void);                       // of this rank's compute row
@@ -44,10 +54,9 @@ double clock_begun(void);
 void clock_set_begun(double t);
 
 // ---- for comm.c: each does nothing under the wall clock ----
-Picoseconds clock_transfer(size_t steps, size_t bytes);    // how long steps messages of bytes / steps each take
+// How long steps messages of bytes / steps each take, on the link inside a node or between nodes.
+Picoseconds clock_transfer(bool one_node, size_t steps, size_t bytes);
 void clock_wait_until(Picoseconds t);                      // the compute row stands idle until t, if that is later
 Picoseconds clock_port_out(Picoseconds ready, Picoseconds takes);      // when a message that is ready then leaves
 Picoseconds clock_port_in(Picoseconds arrives, Picoseconds takes);     // when one that arrives then is all here
-Picoseconds clock_row_free(void);                          // when the communication row is free
-void clock_row_set(Picoseconds t);
 #endif

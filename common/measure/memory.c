@@ -169,6 +169,12 @@ size_t arena_bytes(const Arena *a) {
     return sum;
 }
 
+bool arena_holds(const Arena *a, const void *p) {
+    for (const Block *b = a->blocks; b; b = b->next)
+        if ((const char *)p >= b->data && (const char *)p < b->data + b->bytes) return true;
+    return false;
+}
+
 // ---- a rank's beginning and end ----
 
 void memory_rank_begin(void) {

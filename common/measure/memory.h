@@ -26,6 +26,7 @@ void *arena_alloc(Arena *a, size_t bytes);
 void arena_free(Arena *a);                     // frees every buffer; the arena may be used again
 void arena_rebook(Arena *a, MemoryCategory category);          // its buffers are of this category from now on
 size_t arena_bytes(const Arena *a);
+bool arena_holds(const Arena *a, const void *p);        // p lies in one of its buffers
 
 size_t memory_now(MemoryCategory c);           // bytes of this rank
 size_t memory_peak(MemoryCategory c);

@@ -8,7 +8,7 @@
 
 typedef enum {
     EVENT_FORWARD, EVENT_BACKWARD, EVENT_UPDATE,   // compute row: busy stretches; waiting is what lies between them
-    EVENT_COLLECTIVE, EVENT_SEND, EVENT_RECV,      // communication row
+    EVENT_COLLECTIVE, EVENT_SEND, EVENT_RECV,      // communication; several may be under way at once
     EVENT_KINDS
 } EventKind;
 enum { NO_NUMBER = 255 };

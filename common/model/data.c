@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include "common/tensor/random.h"
 
-enum { KEY_DATA = 3, KEY_LENGTH = 4 };             // beside layer.c's: what a random number is for
+enum { KEY_DATA = 3, KEY_LENGTH = 4 };             // beside unit.c's and layer.c's: what a random number is for
 
 #ifndef DEFAULT_TEXT
 #define DEFAULT_TEXT "build/text.txt"              // Markdown and sources of this tree, gathered by make
@@ -21,9 +21,14 @@ Data data_synthetic(size_t vocab, size_t context, uint64_t seed) {
     return (Data){ .vocab = vocab, .context = context, .seed = seed, .ragged = true };
 }
 
-static unsigned char *read_whole(const char *path, size_t *bytes) {
+// NULL: why[] says what is wrong.
+static unsigned char *read_whole(const char *path, size_t *bytes, char why[DATA_WHY]) {
     FILE *f = fopen(path, "rb");
-    REQUIRE(f, "cannot read the text %s: %s; give --data FILE a readable text file", path, strerror(errno));
+    if (!f) {
+        snprintf(why, DATA_WHY, "cannot read the text %s: %s; give --data FILE a readable text file", path,
+                 strerror(errno));
+        return NULL;
+    }
     size_t room = 1 << 16, n = 0, got;
     unsigned char *text = malloc(room);
     while (text && (got = fread(text + n, 1, room - n, f)) > 0) {
@@ -36,8 +41,12 @@ static unsigned char *read_whole(const char *path, size_t *bytes) {
     }
     int wrong = ferror(f);
     fclose(f);
-    REQUIRE(!wrong, "cannot read the text %s: it is not a readable file; give --data a text file", path);
     if (!text) fault("out of memory while reading %s", path);
+    if (wrong) {
+        snprintf(why, DATA_WHY, "cannot read the text %s: it is not a readable file; give --data a text file", path);
+        free(text);
+        return NULL;
+    }
     *bytes = n;
     return text;
 }
@@ -79,33 +88,39 @@ static void send_text(Data *d, bool missing) {
     free(scratch);
 }
 
-Data data_text(const char *path, size_t context, uint64_t seed) {
+// All have rank 0's text afterwards.
+static void share_text(Data *d) {
+    struct { uint64_t print; size_t bytes; } first = { d->text ? fingerprint(d->text, d->bytes) : 0, d->bytes };
+    uint64_t mine = first.print;
+    side_broadcast(&first, sizeof first);
+    bool missing = this_rank > 0 && mine != first.print, somebody = false;
+    if (missing) data_free(d);
+    void *all = NULL;
+    size_t *sizes = NULL;
+    side_gather(&missing, sizeof missing, &all, &sizes);
+    for (size_t r = 0; all && r < this_world_size; r++) somebody |= ((bool *)all)[r];
+    free(all);
+    free(sizes);
+    side_broadcast(&somebody, sizeof somebody);
+    d->bytes = first.bytes;
+    if (somebody) send_text(d, missing);
+}
+
+bool data_open(Data *d, const char *path, size_t context, uint64_t seed, char why[DATA_WHY]) {
     if (!path) path = DEFAULT_TEXT;
-    Data d = { .vocab = 256, .context = context, .seed = seed };
-    d.text = map(path, &d.bytes);
-    d.mapped = d.text != NULL;
-    if (this_rank == 0 && !d.mapped) d.text = read_whole(path, &d.bytes);
-    if (this_world_size > 1) {
-        struct { uint64_t print; size_t bytes; } first = { d.text ? fingerprint(d.text, d.bytes) : 0, d.bytes };
-        uint64_t mine = first.print;
-        side_broadcast(&first, sizeof first);
-        bool missing = this_rank > 0 && mine != first.print, somebody = false;
-        if (missing) data_free(&d);
-        void *all = NULL;
-        size_t *sizes = NULL;
-        side_gather(&missing, sizeof missing, &all, &sizes);
-        for (size_t r = 0; all && r < this_world_size; r++) somebody |= ((bool *)all)[r];
-        free(all);
-        free(sizes);
-        side_broadcast(&somebody, sizeof somebody);
-        d.bytes = first.bytes;
-        if (somebody) send_text(&d, missing);
-    }
-    d.train_bytes = d.bytes - d.bytes / 10;
-    REQUIRE(d.bytes - d.train_bytes > context && d.train_bytes > context,
-            "the text %s has %zu bytes, too few for --context %zu: at least %zu are needed (a tenth is held out)",
-            path, d.bytes, context, 10 * (context + 1));
-    return d;
+    *d = (Data){ .vocab = 256, .context = context, .seed = seed };
+    memset(why, 0, DATA_WHY);
+    d->text = map(path, &d->bytes);
+    d->mapped = d->text != NULL;
+    if (this_rank == 0 && !d->mapped) d->text = read_whole(path, &d->bytes, why);
+    if (this_world_size > 1) side_broadcast(why, DATA_WHY);                // what is wrong on rank 0 is wrong for all
+    if (!why[0] && this_world_size > 1) share_text(d);
+    d->train_bytes = d->bytes - d->bytes / 10;
+    if (!why[0] && (d->bytes - d->train_bytes <= context || d->train_bytes <= context))
+        snprintf(why, DATA_WHY, "the text %s has %zu bytes, too few for --context %zu: at least %zu are needed (a "
+                 "tenth is held out)", path, d->bytes, context, 10 * (context + 1));
+    if (why[0]) data_free(d);
+    return !why[0];
 }
 
 void data_free(Data *d) {
@@ -131,10 +146,15 @@ size_t data_count(const Data *d, uint64_t step, size_t first, size_t B) {
 // Uploads B sequences of `context` tokens. Token t of a sequence is byte[t], its target byte[t+1].
 static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targets, size_t B) {
     size_t M = B * d->context;
-    int *device_tokens = ints_new(a, M), *device_targets = ints_new(a, M);
+    int *device_tokens = ints_new(a, M), *device_targets = ints_new(a, M), *device_position = ints_new(a, M);
+    int *position = host_alloc((M + 1) * sizeof(int));
+    for (size_t i = 0; i < M; i++) position[i] = (int)(i % d->context);            // whole sequences
     ints_upload(device_tokens, tokens, M);
     ints_upload(device_targets, targets, M);
-    return (Batch){ .B = B, .T = d->context, .tokens = device_tokens, .targets = device_targets };
+    ints_upload(device_position, position, M);
+    free(position);
+    return (Batch){ .B = B, .T = d->context, .tokens = device_tokens, .targets = device_targets,
+                    .position = device_position };
 }
 
 Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, double token_weight) {

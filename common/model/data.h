@@ -14,9 +14,11 @@ typedef struct {
     bool ragged;                                   // sequences end early at different lengths: unequal token counts
 } Data;
 Data data_synthetic(size_t vocab, size_t context, uint64_t seed);      // ragged
-// Bytes, V = 256; path NULL: this tree's own text. All have rank 0's text: who cannot see the file, or sees another
-// one, is sent it over the side channel; so it may be a pipe.
-Data data_text(const char *path, size_t context, uint64_t seed);
+// Text of bytes, V = 256; path NULL: this tree's own text. All have rank 0's text: who cannot see the file, or sees
+// another one, is sent it over the side channel; so it may be a pipe. False, on all ranks alike: it cannot be read or
+// is too short; why says so and names the fix, and *d needs no data_free().
+enum { DATA_WHY = 2048 };
+bool data_open(Data *d, const char *path, size_t context, uint64_t seed, char why[DATA_WHY]);
 void data_free(Data *d);
 
 // Micro-batch of B sequences from global sequence number `first` of a step whose global batch is `global` sequences.

@@ -1,65 +1,11 @@
-// layer.c: parameters and units; the unsplit layers, which are the reference of everything; the plain walk.
-// See layer.h.
+// layer.c: the unsplit layers, which are the reference of everything; the plain walk. See layer.h.
 #include "common/model/layer.h"
 #include <stdlib.h>
 #include <string.h>
 #include "common/tensor/random.h"
 #include "common/measure/record.h"
 
-enum { KEY_WEIGHTS = 1, KEY_DROPOUT = 2 };         // first coordinate of every random number: what it is for
-
-// ---------------------------------------------------------------- parameters and units
-
-size_t param_local_rows(const Param *p) { return p->cut == CUT_ROWS ? range_size(p->part) : p->rows; }
-size_t param_local_cols(const Param *p) { return p->cut == CUT_COLS ? p->blocks * range_size(p->part) : p->cols; }
-
-size_t param_global_index(const Param *p, size_t i) {
-    if (p->cut == WHOLE) return i;
-    if (p->cut == CUT_ROWS) return p->part.lo * p->cols + i;
-    size_t width = range_size(p->part), local = p->blocks * width;
-    size_t row = i / local, block = i % local / width, col = i % width;
-    return row * p->cols + block * (p->cols / p->blocks) + p->part.lo + col;
-}
-
-static Tensor param_view(const Param *p, Tensor unit) {
-    if (!unit.data) return (Tensor){0};
-    size_t rows = param_local_rows(p), cols = param_local_cols(p);
-    return tensor_reshape(tensor_flat_range(unit, p->offset, p->offset + rows * cols), rows, cols);
-}
-
-void unit_attach_weights(Unit *u, Tensor w) {
-    u->w = w;
-    for (size_t i = 0; i < u->n_params; i++) u->params[i].w = param_view(&u->params[i], w);
-    if (u->tied_use) unit_attach_weights(u->tied_use, w);
-}
-
-void unit_attach_gradients(Unit *u, Tensor g) {
-    u->g = g;
-    for (size_t i = 0; i < u->n_params; i++) u->params[i].g = param_view(&u->params[i], g);
-}
-
-void unit_zero_gradients(Unit *u) {
-    u->own_gradient_empty = true;
-    for (size_t i = 0; i < u->n_params; i++) u->params[i].gradient_empty = true;
-}
-
-void unit_initialize(Unit *u, Tensor w, Range range, uint64_t seed) {
-    real *values = host_alloc(range_size(range) * sizeof(real));
-    uint64_t weights = random_key(seed, KEY_WEIGHTS);
-    for (size_t p = 0; p < u->n_params; p++) {
-        const Param *q = &u->params[p];
-        uint64_t tensor = random_key(weights, q->number);
-        size_t n = param_local_rows(q) * param_local_cols(q);
-        size_t lo = range.lo > q->offset ? range.lo : q->offset;
-        size_t hi = range.hi < q->offset + n ? range.hi : q->offset + n;
-        for (size_t i = lo; i < hi; i++) {
-            uint64_t key = random_key(tensor, param_global_index(q, i - q->offset));
-            values[i - range.lo] = (real)(q->mean + q->deviation * random_normal(key));
-        }
-    }
-    tensor_upload(w, values);
-    free(values);
-}
+enum { KEY_DROPOUT = 2 };                          // beside unit.c's: what a random number is for
 
 Saved saved_new(void) {
     return (Saved){ .arena = arena(MEM_ACTIVATIONS), .attention = arena(MEM_ACTIVATIONS) };
@@ -74,10 +20,15 @@ void saved_tensor(Saved *s, int name, size_t rows, size_t cols) {
 
 // ---------------------------------------------------------------- pieces
 
+Shape hidden_shape(const Layer *l, const Batch *b) { return (Shape){ b->B * b->T, l->config->width }; }
+Shape logits_shape(const Layer *l, const Batch *b) { return (Shape){ b->B * b->T, range_size(l->vocab) }; }
+Shape token_shape(const Layer *l, const Batch *b) { (void)l; return (Shape){ b->B * b->T, 1 }; }
+
 Dropout layer_dropout(const Layer *l, const Batch *b, int site) {
     uint64_t key = random_key(random_key(l->config->seed, KEY_DROPOUT), b->step);
     key = random_key(random_key(key, l->number), (uint64_t)site);
-    return (Dropout){ .key = key, .p = b->training ? l->config->dropout : 0, .row0 = b->first_sequence * b->T };
+    return (Dropout){ .key = key, .p = b->training ? l->config->dropout : 0, .T = b->T, .length = l->config->context,
+                      .first_sequence = b->first_sequence, .position = b->position };
 }
 
 void linear(Tensor y, Tensor x, const Param *w) { op_matmul(y, x, w->w); }
@@ -92,7 +43,26 @@ static void add_contribution(Param *p, Tensor c) {
     p->gradient_empty = false;
 }
 
+// Of what waits in s for backward of weights, s and the walker keep what they hold; the rest is copied.
+static Tensor kept(Saved *s, Tensor t) {
+    if (!t.data || t.data == s->input.data || arena_holds(&s->arena, t.data)) return t;
+    Tensor copy = tensor_new(&s->arena, t.rows, t.cols);
+    tensor_copy(copy, t);
+    return copy;
+}
+static void defer(Saved *s, WeightGradient g) {
+    if (s->n_deferred == SAVED_GRADIENTS) fault("a layer has more than %d weight gradients to defer", SAVED_GRADIENTS);
+    g.x = kept(s, g.x);
+    g.stats = kept(s, g.stats);
+    g.dy = kept(s, g.dy);
+    s->deferred[s->n_deferred++] = g;
+}
+
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy) {
+    if (w->deferred) {                             // only the first half of a backward is wanted now
+        defer(w->deferred, (WeightGradient){ w, bias, x, {0}, dy, .norm = false });
+        return;
+    }
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dw = contribution(w, &scratch);
     op_matmul_tn(dw, x, dy);                       // dW[K,N] = x[M,K]^T dy[M,N]
@@ -106,6 +76,10 @@ void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy) {
 }
 
 void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy) {
+    if (gain->deferred) {
+        defer(gain->deferred, (WeightGradient){ gain, bias, x, stats, dy, .norm = true });
+        return;
+    }
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dgain = contribution(gain, &scratch), dbias = contribution(bias, &scratch);
     op_layer_norm_grads(dgain, dbias, x, stats, dy);
@@ -114,12 +88,42 @@ void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy)
     arena_free(&scratch);
 }
 
+static void defer_gradients(Layer *l, Saved *s) {
+    for (size_t i = 0; i < l->n_units; i++)
+        for (size_t k = 0; k < l->units[i]->n_params; k++) l->units[i]->params[k].deferred = s;
+}
+
+void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    s->input = x;
+    defer_gradients(l, s);
+    layer_backward(l, b, x, dy, dx, s);
+    defer_gradients(l, NULL);
+}
+void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s) {
+    (void)l; (void)b; (void)x;
+    for (size_t i = 0; i < s->n_deferred; i++) {
+        const WeightGradient *g = &s->deferred[i];
+        if (g->norm) norm_gradients(g->w, g->bias, g->x, g->stats, g->dy);
+        else linear_gradients(g->w, g->bias, g->x, g->dy);
+    }
+}
+
+void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    if (l->inner && !l->kind->backward_inputs)
+        fault("layer %zu (%s): its backward has no halves: choose a schedule of whole backwards", l->number,
+              l->kind->name);
+    (l->kind->backward_inputs ? l->kind->backward_inputs : layer_defer)(l, b, x, dy, dx, s);
+}
+void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
+    (l->kind->backward_weights ? l->kind->backward_weights : layer_deferred)(l, b, x, s);
+}
+
 // ---------------------------------------------------------------- embedding: y = dropout(wte[token] + wpe[position])
 
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)x; (void)s;                              // nothing is kept: backward reads the tokens again
     op_embed_tokens(y, l->units[0]->params[0].w, b->tokens, l->vocab.lo);
-    op_add_positions(y, y, l->units[1]->params[0].w, b->T);
+    op_add_positions(y, y, l->units[1]->params[0].w, b->position);
     op_dropout(y, y, layer_dropout(l, b, SITE_EMBEDDING));
 }
 
@@ -130,7 +134,7 @@ void embedding_gradients(Layer *l, const Batch *b, Tensor dy) {
     Param *wte = &l->units[0]->params[0], *wpe = &l->units[1]->params[0];
     Tensor dwte = contribution(wte, &scratch), dwpe = contribution(wpe, &scratch);
     op_embed_tokens_grad(dwte, b->tokens, d, l->vocab.lo);
-    op_add_positions_grad(dwpe, d, b->T);
+    op_add_positions_grad(dwpe, b->position, d);
     add_contribution(wte, dwte);
     add_contribution(wpe, dwpe);
     arena_free(&scratch);
@@ -141,7 +145,20 @@ static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     embedding_gradients(l, b, dy);
 }
 
-const LayerKind layer_embedding = { "embedding", embedding_forward, embedding_backward, NULL, NULL };
+void embedding_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    (void)l; (void)b; (void)x; (void)dx;
+    saved_tensor(s, S_DY, dy.rows, dy.cols);
+    tensor_copy(s->t[S_DY], dy);
+}
+void embedding_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
+    (void)x;
+    embedding_gradients(l, b, s->t[S_DY]);
+}
+
+const LayerKind layer_embedding = {
+    .name = "embedding", .output = hidden_shape, .forward = embedding_forward, .backward = embedding_backward,
+    .backward_inputs = embedding_backward_inputs, .backward_weights = embedding_backward_weights,
+};
 
 // ---------------------------------------------------------------- attention, over the heads that are mine
 
@@ -152,16 +169,19 @@ static Tensor heads_of(const Layer *l, Tensor qkv, int which) {        // q, k o
 static real score_scale(const Layer *l) {
     return (real)(1 / __builtin_sqrt((double)(l->config->width / l->config->heads)));
 }
+static HeadsPlace heads_place(const Layer *l, const Batch *b) {        // every query, every key
+    return (HeadsPlace){ b->B, range_size(l->heads), b->position, b->position };
+}
 static void dropped(const Layer *l, const Batch *b, Tensor y, Tensor x) {
     Dropout d = layer_dropout(l, b, SITE_ATTENTION);
-    op_dropout_heads(y, x, d.key, d.p, b->first_sequence, b->B, range_size(l->heads), l->heads.lo);
+    op_dropout_heads(y, x, d.key, d.p, b->first_sequence, l->heads.lo, heads_place(l, b));
 }
 
 void attention_probabilities(const Layer *l, const Batch *b, Saved *s) {
     size_t heads = range_size(l->heads);
     s->t[S_PROBS] = tensor_new(&s->attention, b->B * heads * b->T, b->T);          // [B*H/tp*T, T]
     op_heads_scores(s->t[S_PROBS], heads_of(l, s->t[S_QKV], 0), heads_of(l, s->t[S_QKV], 1), b->B, heads);
-    op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], score_scale(l));
+    op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], score_scale(l), heads_place(l, b));
     s->t[S_DROPPED] = s->t[S_PROBS];                                               // without dropout they are one
     if (layer_dropout(l, b, SITE_ATTENTION).p == 0) return;
     s->t[S_DROPPED] = tensor_new(&s->attention, b->B * heads * b->T, b->T);
@@ -181,7 +201,7 @@ void attention_backward(const Layer *l, const Batch *b, Tensor dqkv, Tensor dmix
     op_heads_mix_t(heads_of(l, dqkv, 2), s->t[S_DROPPED], dmix, b->B, heads);      // dV = P^T dO
     op_heads_scores(dp, dmix, v, b->B, heads);                                     // dP = dO V^T
     dropped(l, b, dp, dp);
-    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(l));             // dS
+    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(l), heads_place(l, b));      // dS
     op_heads_mix(heads_of(l, dqkv, 0), dp, k, b->B, heads);                        // dQ = dS K
     op_heads_mix_t(heads_of(l, dqkv, 1), dp, q, b->B, heads);                      // dK = dS^T Q
     arena_free(&scratch);
@@ -253,41 +273,71 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 void block_shed(Saved *s) { arena_free(&s->attention); }
 void block_rebuild(Layer *l, const Batch *b, Saved *s) { attention_probabilities(l, b, s); }
 
-const LayerKind layer_block = { "block", block_forward, block_backward, block_shed, block_rebuild };
+const LayerKind layer_block = { .name = "block", .output = hidden_shape, .forward = block_forward,
+                                .backward = block_backward, .shed = block_shed, .rebuild = block_rebuild };
 
-// ---------------------------------------------------------------- head: last norm, logits = norm(x) wte^T, losses
+// ---------------------------------------------------------------- head: logits = norm(x) wte^T
 
 static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    (void)b;
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
-    size_t M = b->B * b->T;
-    Arena scratch = arena(MEM_WORKSPACE);
-    Tensor max = tensor_new(&scratch, M, 1), picked = tensor_new(&scratch, M, 1);
-    saved_tensor(s, S_LN, M, l->config->width); saved_tensor(s, S_STATS, M, 2);
-    saved_tensor(s, S_LOGITS, M, range_size(l->vocab)); saved_tensor(s, S_SUM, M, 1);
-
+    saved_tensor(s, S_LN, x.rows, x.cols); saved_tensor(s, S_STATS, x.rows, 2);
     op_layer_norm(s->t[S_LN], s->t[S_STATS], x, p[0].w, p[1].w);
-    op_matmul_nt(s->t[S_LOGITS], s->t[S_LN], wte->w);
-    op_row_max(max, s->t[S_LOGITS]);
-    op_pick_target(picked, s->t[S_LOGITS], b->targets, l->vocab.lo);
-    op_exp_sum(s->t[S_SUM], s->t[S_LOGITS], max);
-    op_token_loss(y, picked, max, s->t[S_SUM], b->targets);
-    arena_free(&scratch);
+    op_matmul_nt(y, s->t[S_LN], wte->w);                                           // [B*T, V]
 }
 
 static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    (void)b;
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dnorm = tensor_new(&scratch, dx.rows, dx.cols);
-    Tensor dlogits = s->t[S_LOGITS];                                               // in place: logits are done with
-    op_cross_entropy_backward(dlogits, s->t[S_SUM], b->targets, dy, l->vocab.lo);
-    linear_gradients(wte, NULL, dlogits, s->t[S_LN]);                              // dwte[V,C] = dlogits^T norm(x)
-    op_matmul(dnorm, dlogits, wte->w);
+    linear_gradients(wte, NULL, dy, s->t[S_LN]);                                   // dwte[V,C] = dlogits^T norm(x)
+    op_matmul(dnorm, dy, wte->w);
     norm_gradients(&p[0], &p[1], x, s->t[S_STATS], dnorm);
     op_layer_norm_backward(dx, x, s->t[S_STATS], p[0].w, dnorm);
     arena_free(&scratch);
 }
 
-const LayerKind layer_head = { "head", head_forward, head_backward, NULL, NULL };
+const LayerKind layer_head = { .name = "head", .output = logits_shape, .input = hidden_shape, .forward = head_forward,
+                               .backward = head_backward };
+
+// ---------------------------------------------------------------- loss: -log softmax(logits)[target], of every token
+
+static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor max = tensor_new(&scratch, x.rows, 1), picked = tensor_new(&scratch, x.rows, 1);
+    saved_tensor(s, S_SUM, x.rows, 1);
+    op_row_max(max, x);
+    op_pick_target(picked, x, b->targets, l->vocab.lo);
+    op_exp_sum(s->t[S_SUM], x, max);                                               // x: exponentials from here on
+    op_token_loss(y, picked, max, s->t[S_SUM], b->targets);
+    arena_free(&scratch);
+}
+
+void loss_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    op_cross_entropy_backward(x, s->t[S_SUM], b->targets, dy, l->vocab.lo);
+    if (dx.data != x.data) tensor_copy(dx, x);
+}
+
+const LayerKind layer_loss = { .name = "loss", .output = token_shape, .input = logits_shape, .in_place = true,
+                               .forward = loss_forward, .backward = loss_backward };
+
+// ---------------------------------------------------------------- what every layer can be asked
+
+// A wrapper, which says no shapes, has those of its inner layers: the input of the first, the output of the last.
+Shape layer_output(const Layer *l, const Batch *b) {
+    while (!l->kind->output) l = &l->inner[l->n_inner - 1];
+    return l->kind->output(l, b);
+}
+Shape layer_input(const Layer *l, const Batch *b) {
+    while (!l->kind->output) l = l->inner;
+    return l->kind->input ? l->kind->input(l, b) : l->kind->output(l, b);
+}
+// A wrapper around one layer changes nothing about it; a wrapper around several keeps their tensors to itself.
+bool layer_in_place(const Layer *l) {
+    while (!l->kind->output && l->n_inner == 1) l = l->inner;
+    return l->kind->in_place;
+}
 
 Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
     Layer *inner = host_alloc(sizeof *inner);
@@ -295,10 +345,19 @@ Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
     l->kind = kind;
     l->comm = comm;
     l->inner = inner;
+    l->n_inner = 1;
+    l->technique = NULL;
     return inner;
 }
 
 // ---------------------------------------------------------------- the plain walk
+
+// Layer i of n, if there is one, and what is inside of it. (i - 1 of 0 is none.) Several inner layers are a walk of
+// their own.
+static void prepare(Layer *layers, size_t n, size_t i, bool backward) {
+    for (Layer *l = i < n ? &layers[i] : NULL; l; l = l->n_inner == 1 ? l->inner : NULL)
+        if (l->kind->prepare) l->kind->prepare(l, backward);
+}
 
 ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
     record_enter(EVENT_FORWARD, b->number);
@@ -306,9 +365,11 @@ ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x,
     f->n = n;
     f->x = x;
     f->layer = host_alloc(n * sizeof *f->layer);
+    prepare(layers, n, 0, false);
     for (size_t i = 0; i < n; i++) {
+        prepare(layers, n, i + 1, false);
         f->layer[i].arena = arena(MEM_ACTIVATIONS);
-        f->layer[i].y = i + 1 == n ? y : tensor_new(&f->layer[i].arena, b->B * b->T, layers[i].output_cols);
+        f->layer[i].y = i + 1 == n ? y : tensor_shaped(&f->layer[i].arena, layer_output(&layers[i], b));
         f->layer[i].saved = saved_new();
         layer_forward(&layers[i], b, x, f->layer[i].y, &f->layer[i].saved);
         x = f->layer[i].y;
@@ -317,21 +378,45 @@ ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x,
     return f;
 }
 
-void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx) {
+// y of this layer, which the layer above has read, and what it keeps.
+static void free_layer(ActivationStash *f, size_t i) {
+    saved_free(&f->layer[i].saved);
+    arena_free(&f->layer[i].arena);
+}
+
+// whole: with the gradients of weights, and frees.
+static void walk_back(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx, bool whole) {
     record_enter(EVENT_BACKWARD, b->number);
     Arena incoming = arena(MEM_WORKSPACE);         // holds dy, once it is ours
+    prepare(layers, n, n - 1, true);
     for (size_t i = n; i-- > 0;) {
+        prepare(layers, n, i - 1, true);
         Arena outgoing = arena(MEM_WORKSPACE);
         Tensor x = i ? f->layer[i - 1].y : f->x;
-        Tensor d = i ? tensor_new(&outgoing, x.rows, x.cols) : dx;
-        layer_backward(&layers[i], b, x, dy, d, &f->layer[i].saved);
-        saved_free(&f->layer[i].saved);
-        arena_free(&f->layer[i].arena);            // y of this layer: the layer above has read it
+        Tensor d = i == 0 ? dx : layer_in_place(&layers[i]) ? x : tensor_new(&outgoing, x.rows, x.cols);
+        (whole ? layer_backward : layer_backward_inputs)(&layers[i], b, x, dy, d, &f->layer[i].saved);
+        if (whole) free_layer(f, i);
         arena_free(&incoming);
         incoming = outgoing;
         dy = d;
     }
     arena_free(&incoming);
+    record_leave();
+}
+
+void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx) {
+    walk_back(layers, n, b, f, dy, dx, true);
+    activation_stash_free(f);
+}
+void walk_backward_inputs(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx) {
+    walk_back(layers, n, b, f, dy, dx, false);
+}
+void walk_backward_weights(Layer *layers, size_t n, const Batch *b, ActivationStash *f) {
+    record_enter(EVENT_BACKWARD, b->number);
+    for (size_t i = n; i-- > 0;) {
+        layer_backward_weights(&layers[i], b, i ? f->layer[i - 1].y : f->x, &f->layer[i].saved);
+        free_layer(f, i);
+    }
     activation_stash_free(f);
     record_leave();
 }
@@ -339,10 +424,12 @@ void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, 
 void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
     record_enter(EVENT_FORWARD, b->number);
     Arena incoming = arena(MEM_ACTIVATIONS);       // holds x, once it is ours
+    prepare(layers, n, 0, false);
     for (size_t i = 0; i < n; i++) {
+        prepare(layers, n, i + 1, false);
         Arena outgoing = arena(MEM_ACTIVATIONS);
         Saved saved = saved_new();
-        Tensor out = i + 1 == n ? y : tensor_new(&outgoing, b->B * b->T, layers[i].output_cols);
+        Tensor out = i + 1 == n ? y : tensor_shaped(&outgoing, layer_output(&layers[i], b));
         layer_forward(&layers[i], b, x, out, &saved);
         saved_free(&saved);
         arena_free(&incoming);
@@ -354,10 +441,7 @@ void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor
 }
 
 void activation_stash_free(ActivationStash *f) {
-    for (size_t i = 0; i < f->n; i++) {
-        saved_free(&f->layer[i].saved);
-        arena_free(&f->layer[i].arena);
-    }
+    for (size_t i = 0; i < f->n; i++) free_layer(f, i);
     free(f->layer);
     free(f);
 }

@@ -4,10 +4,13 @@
 // again before it steps inside.
 //
 // Shapes: B sequences, T positions, C width, H heads, V words. A layer maps x [B*T, C] to y [B*T, C]; the embedding has
-// no x (its input is the batch's tokens), and the head's y is [B*T, 1], one loss a token.
+// no x (its input is the batch's tokens), the head's y is [B*T, V], the logits, and the loss's [B*T, 1], one a token.
+// Where a rank holds a part of the rows or columns, its layers say which shape that is: who allocates between layers
+// asks layer_output().
 #ifndef LAYER_H
 #define LAYER_H
 #include "common/comm/comm.h"
+#include "common/model/unit.h"
 #include "common/tensor/ops.h"
 
 typedef struct {
@@ -18,8 +21,9 @@ typedef struct {
 
 // ---- What a layer may know of the world: one micro-batch. ----
 typedef struct {
-    size_t B, T;                                   // sequences, positions of each
+    size_t B, T;                                   // sequences, positions of each on this rank
     const int *tokens, *targets;                   // [B*T] each; a negative target is not counted
+    const int *position;                           // [B*T]: where each row stands in its whole sequence; ascending
     size_t first_sequence;                         // the global number of sequence 0: the key of its dropout
     uint64_t step;
     double token_weight;                           // 1 / counted tokens of the whole global batch: the head's dy
@@ -27,52 +31,17 @@ typedef struct {
     size_t number;                                 // among the micro-batches of a step: for pictures
 } Batch;
 
-// ---- Parameters ----
-typedef enum { WHOLE, CUT_COLS, CUT_ROWS } Cut;
-typedef struct {
-    char name[40];                                 // Hugging Face's name, "h.0.attn.c_attn.weight"
-    size_t number;                                 // its place in the whole model's order of tensors
-    size_t rows, cols;                             // of the whole tensor
-    bool vector;                                   // a bias or a gain: rows is 1, its shape is [cols]
-    Cut cut;                                       // what this rank holds: everything, or `part` of columns or rows;
-    size_t blocks;                                 // columns are cut in each of `blocks` equal blocks (q | k | v: 3)
-    Range part;                                    // (within one block)
-    double mean, deviation;                        // of its initial values
-    bool decay;                                    // weight decay applies: matrices, not biases and gains
-    bool counted;                                  // my elements enter the gradient norm (false: another rank's do)
-    size_t offset;                                 // of its first local element in its unit
-    Tensor w, g;                                   // my part [local rows, local cols]; data NULL while absent
-    bool gradient_empty;                                    // nothing was added to g since it was zeroed
-} Param;
-size_t param_local_rows(const Param *p);
-size_t param_local_cols(const Param *p);
-// Where local element i stands in the flattened whole tensor. Initial values, comparison and export use this one map.
-size_t param_global_index(const Param *p, size_t i);
-
-// A unit is what is gathered, reduced and sharded as one piece: an embedding table, a block, the last norm.
-typedef struct Unit {
-    Param *params;
-    size_t n_params;
-    size_t size;                                   // local elements
-    Tensor w, g;                                   // [1, size], parameters one after another; data NULL while absent
-    struct Unit *tied_use;                         // its second use on the same rank: same weights, own gradient
-    struct Unit *tied_to;                          // the reverse of tied_use
-    bool tied_copy;                                // a second copy on another pipeline stage: the norm skips it
-    Range own;                                     // whose final gradient, update and state are mine; all without ZeRO
-    Tensor own_w, own_g;                           // [1, own]: views of w and g, or buffers of their own
-    bool own_gradient_empty;                             // nothing was added to an own_g of its own since it was zeroed
-    Tensor m, v;                                   // [1, own]: optimizer state, absent under SGD
-} Unit;
-void unit_attach_weights(Unit *u, Tensor w);       // w [1, size], or {0}: sets the views, its tied use's, too
-void unit_attach_gradients(Unit *u, Tensor g);
-void unit_zero_gradients(Unit *u);                 // marks every gradient fresh: the first contribution overwrites
-void unit_initialize(Unit *u, Tensor w, Range range, uint64_t seed);   // w [1, range]: these elements' initial values
-
 // ---- What forward keeps for backward: one object per layer and micro-batch. ----
-enum { SAVED_TENSORS = 12 };
-typedef struct {
+enum { SAVED_TENSORS = 12, SAVED_GRADIENTS = 8 };
+// What backward of inputs leaves to backward of weights: the arguments of linear_gradients, or of norm_gradients.
+typedef struct { Param *w, *bias; Tensor x, stats, dy; bool norm; } WeightGradient;
+typedef struct Saved {
     Tensor t[SAVED_TENSORS];                       // each kind of layer names its own
     Arena arena, attention;                        // attention: the [T, T] items, which selective recomputation sheds
+    WeightGradient deferred[SAVED_GRADIENTS];      // [n_deferred], between the two halves of a backward
+    size_t n_deferred;
+    Tensor input;                                  // the layer's x, which its walker keeps
+    struct ActivationStash *inner;                 // of a layer around several, between the halves of its backward
 } Saved;
 Saved saved_new(void);
 void saved_free(Saved *s);
@@ -81,45 +50,74 @@ void saved_free(Saved *s);
 typedef struct Layer Layer;
 typedef struct {
     const char *name;
+    Shape (*output)(const Layer *l, const Batch *b);       // of y, on this rank; NULL: a wrapper, its inner layer's
+    Shape (*input)(const Layer *l, const Batch *b);        // of x; NULL: as the output, or the inner layer's
+    // dx takes x's memory, and forward may overwrite x: [B*T, V] is large. The layer before must not need its y then.
+    bool in_place;
     void (*forward)(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
     // dx is overwritten; empty for the embedding.
     void (*backward)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
     void (*shed)(Saved *s);                        // drops what rebuild can compute again; NULL: nothing
     void (*rebuild)(Layer *l, const Batch *b, Saved *s);
+    // backward in two halves, in this order. NULL, in plain layers: layer_defer and layer_deferred; in wrappers: none.
+    void (*backward_inputs)(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
+    void (*backward_weights)(Layer *l, const Batch *b, Tensor x, Saved *s);
+    // The walk calls it before the layer in front of l computes, forward or backward: time to fetch what l needs. NULL:
+    // nothing.
+    void (*prepare)(Layer *l, bool backward);
 } LayerKind;
 struct Layer {
     const LayerKind *kind;
     const ModelConfig *config;
-    size_t number;                                 // 0 embedding, 1..L blocks, L+1 head: a coordinate of dropout
-    size_t output_cols;                            // y is [B*T, output_cols]
-    Unit *units[2];                                // embedding: wte, wpe; block: its own; head: last norm, wte (tied)
+    size_t number;                                 // 0 embedding, 1..L blocks, L+1 head, L+2 loss: a key of dropout
+    size_t chunk;                                  // which of its rank's parts of the model it is in: see model.h
+    Unit **units;                                  // embedding: wte, wpe; block: its own; head: last norm, wte (tied)
     size_t n_units;
     Range heads, vocab;                            // which heads and words are mine; all of them in the unsplit layers
     Comm *comm;                                    // whom this layer talks to; NULL in the unsplit layers
-    Layer *inner;                                  // the wrapped layer; NULL in plain layers
+    Layer *inner;                                  // the wrapped layer, or several neighbours; NULL in plain layers
+    size_t n_inner;
     void *technique;                               // what who wrapped it keeps, where comm is not enough
 };
+// What the layer's y and dy, and its x and dx, are on this rank. The embedding has no x.
+Shape layer_output(const Layer *l, const Batch *b);
+Shape layer_input(const Layer *l, const Batch *b);
+bool layer_in_place(const Layer *l);
 static inline void layer_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     l->kind->forward(l, b, x, y, s);
 }
 static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     l->kind->backward(l, b, x, dy, dx, s);
 }
+// The two halves of backward (Qi et al. 2023, zero bubble pipelines): dx first, which the stage before waits for; the
+// weights' gradients any time later. Same bits as backward. Any plain layer has them: in the first half
+// linear_gradients and norm_gradients put their arguments into s, and copy what does not live until the second one; the
+// second half calls them again.
+void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
+void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
+// What plain layers do by default. A wrapper whose backward does nothing with the gradients of weights has these two.
+void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
+void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s);
 
 // Puts a layer around l: l becomes `kind`, with `comm` to talk to and what l was as its inner layer. Returns that.
-Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm);
+Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm);            // around several: model_wrap_range
 
 // The unsplit layers: the reference of every split one.
-extern const LayerKind layer_embedding, layer_block, layer_head;
+extern const LayerKind layer_embedding, layer_block, layer_head, layer_loss;
 
 // Names of a block's parameters and of what it saves, for its twin in chapter 03.
 enum { LN1_GAIN, LN1_BIAS, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_GAIN, LN2_BIAS, FC_W, FC_B, OUT_W, OUT_B, BLOCK_PARAMS };
 enum { S_LN1, S_STATS1, S_QKV, S_PROBS, S_DROPPED, S_MIX, S_MIDDLE, S_LN2, S_STATS2, S_FC, S_ACT };    // block
-enum { S_LN, S_STATS, S_LOGITS, S_SUM };                                                       // head
+enum { S_LN, S_STATS };                                                                        // head
+enum { S_SUM };                                                                                // loss
+enum { S_DY };                                     // embedding, between the halves of its backward
 enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_MIDDLE, SITE_OUT };                                // a layer's dropout
 
 // ---- Pieces that both twins are made of. ----
-Dropout layer_dropout(const Layer *l, const Batch *b, int site);                 // for rows [B*T] and all columns
+Shape hidden_shape(const Layer *l, const Batch *b);                              // [B*T, C], whole on this rank
+Shape logits_shape(const Layer *l, const Batch *b);                              // [B*T, V], of my words
+Shape token_shape(const Layer *l, const Batch *b);                               // [B*T, 1]
+Dropout layer_dropout(const Layer *l, const Batch *b, int site);                 // of [B*T, C]; row0, col0: of a part
 void linear(Tensor y, Tensor x, const Param *w);                                 // y = x w
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy);               // adds to w.g and bias.g (or NULL)
 void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy);
@@ -129,11 +127,14 @@ void attention_backward(const Layer *l, const Batch *b, Tensor dqkv, Tensor dmix
 void block_shed(Saved *s);
 void block_rebuild(Layer *l, const Batch *b, Saved *s);
 void embedding_gradients(Layer *l, const Batch *b, Tensor dy);                   // wte and wpe
+void loss_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
+void embedding_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);     // keeps dy
+void embedding_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 void saved_tensor(Saved *s, int name, size_t rows, size_t cols);
 
 // ---- The plain walk over a list of layers. ----
 // What one micro-batch keeps on one stage between its forward and its backward.
-typedef struct {
+typedef struct ActivationStash {
     size_t n;
     Tensor x;                                      // input of the first layer; owned by who called
     struct { Tensor y; Arena arena; Saved saved; } *layer;   // y of every layer but the last, which is the caller's
@@ -144,6 +145,9 @@ ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x,
 // Frees every output and saved object as soon as its layer is done, and the flight. dx empty: the first layer is the
 // embedding.
 void walk_backward(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx);
+// The same in two halves; the second one frees.
+void walk_backward_inputs(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx);
+void walk_backward_weights(Layer *layers, size_t n, const Batch *b, ActivationStash *f);
 void activation_stash_free(ActivationStash *f);                       // without a backward
 // Where no backward comes: a layer's output lives until the next one has read it, nothing else is kept.
 void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y);

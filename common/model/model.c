@@ -1,5 +1,6 @@
 // model.c: the unsplit GPT-2 as a list of layers, and what every technique asks of a model. See model.h.
 #include "common/model/model.h"
+#include "common/model/costs.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +21,8 @@ void config_require(const ModelConfig *c) {
     REQUIRE(c->dropout >= 0 && c->dropout < 1, "dropout must be at least 0 and less than 1, not %g", c->dropout);
 }
 size_t config_parameters(const ModelConfig *c) {
-    size_t C = c->width;
-    return c->vocab * C + c->context * C + c->layers * (12 * C * C + 13 * C) + 2 * C;
+    CutSizes whole = cut_sizes(c, 1, 0);
+    return elements_stage(&whole);
 }
 size_t config_tensors(const ModelConfig *c) { return 2 + BLOCK_PARAMS * c->layers + 2; }
 
@@ -29,24 +30,23 @@ static Unit unit_new(size_t n_params) {
     return (Unit){ .params = host_alloc(n_params * sizeof(Param)), .n_params = n_params };
 }
 // Initial weights: 0.02 at GPT-2's width 768, and as 1/sqrt(C) at others, so that small models have signal too. Biases
-// are not zero and gains not one, so that a fault in their handling shows from the first step. rows 0: a vector.
-static Param param(const ModelConfig *c, size_t number, size_t rows, size_t cols, double mean, double deviation) {
-    return (Param){ .number = number, .rows = rows ? rows : 1, .cols = cols, .vector = rows == 0, .cut = WHOLE,
-                    .blocks = 1, .mean = mean, .deviation = deviation * sqrt(768.0 / (double)c->width),
-                    .decay = rows > 0, .counted = true };
+// are not zero and gains not one, so that a fault in their handling shows from the first step.
+static Param model_param(const ModelConfig *c, size_t number, Param p, double mean, double deviation) {
+    p.number = number;
+    p.mean = mean;
+    p.deviation = deviation * sqrt(768.0 / (double)c->width);
+    return p;
 }
 static Unit unit_table(const ModelConfig *c, size_t number, const char *name, size_t rows) {
     Unit u = unit_new(1);
-    u.params[0] = param(c, number, rows, c->width, 0, 0.02);
-    snprintf(u.params[0].name, sizeof u.params[0].name, "%s", name);
+    u.params[0] = model_param(c, number, param_describe(name, rows, c->width, 1), 0, 0.02);
     return u;
 }
 static Unit unit_last_norm(const ModelConfig *c) {
     Unit u = unit_new(2);
-    for (size_t i = 0; i < 2; i++) {
-        u.params[i] = param(c, 2 + BLOCK_PARAMS * c->layers + i, 0, c->width, i ? 0 : 1, 0.02);
-        snprintf(u.params[i].name, sizeof u.params[i].name, "ln_f.%s", i ? "bias" : "weight");
-    }
+    size_t first = 2 + BLOCK_PARAMS * c->layers;
+    u.params[0] = model_param(c, first, param_describe("ln_f.weight", 0, c->width, 1), 1, 0.02);
+    u.params[1] = model_param(c, first + 1, param_describe("ln_f.bias", 0, c->width, 1), 0, 0.02);
     return u;
 }
 static Unit unit_block(const ModelConfig *c, size_t block) {
@@ -63,29 +63,35 @@ static Unit unit_block(const ModelConfig *c, size_t block) {
     for (size_t i = 0; i < BLOCK_PARAMS; i++) {
         bool gain = i == LN1_GAIN || i == LN2_GAIN, into_residual = i == PROJ_W || i == OUT_W;
         double deviation = into_residual ? 0.02 / sqrt(2.0 * (double)c->layers) : 0.02;  // GPT-2's scaling by depth
-        u.params[i] = param(c, 2 + BLOCK_PARAMS * block + i, shape[i].rows * c->width, shape[i].cols * c->width,
-                            gain ? 1 : 0, deviation);
-        u.params[i].blocks = shape[i].blocks;
-        snprintf(u.params[i].name, sizeof u.params[i].name, "h.%zu.%s", block, shape[i].name);
+        char name[sizeof u.params[i].name];
+        snprintf(name, sizeof name, "h.%zu.%s", block, shape[i].name);
+        Param p = param_describe(name, shape[i].rows * c->width, shape[i].cols * c->width, shape[i].blocks);
+        u.params[i] = model_param(c, 2 + BLOCK_PARAMS * block + i, p, gain ? 1 : 0, deviation);
     }
     return u;
 }
 
-Model *model_describe(const ModelConfig *c, Range layers) {
+Model *model_describe(const ModelConfig *c, Range layers) { return model_describe_chunks(c, &layers, 1); }
+
+Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n_chunks) {
     Model *m = host_alloc(sizeof *m);
     size_t L = c->layers;
     m->config = *c;
     m->parameters = arena(MEM_PARAMETERS); m->gradients = arena(MEM_GRADIENTS);
     m->optimizer = arena(MEM_OPTIMIZER);   m->buffers = arena(MEM_COMMUNICATION);
-    m->n_layers = range_size(layers);
+    for (size_t i = 0; i < n_chunks; i++) {
+        if (!range_size(chunks[i])) fault("model_describe_chunks(): chunk %zu has no layer", i);
+        m->n_layers += range_size(chunks[i]);
+    }
     m->layers = host_alloc(m->n_layers * sizeof(Layer));
     m->units = host_alloc((m->n_layers + 3) * sizeof(Unit));     // the embedding brings two, the head two
-    for (size_t i = 0; i < m->n_layers; i++) {
-        size_t n = layers.lo + i;
+    m->units_of_layers = host_alloc((m->n_layers + 3) * sizeof *m->units_of_layers);
+    for (size_t i = 0, chunk = 0, n = chunks[0].lo; i < m->n_layers; i++, n++) {
+        if (n == chunks[chunk].hi) n = chunks[++chunk].lo;
         Layer *l = &m->layers[i];
-        *l = (Layer){ .config = &m->config, .number = n, .output_cols = n == L + 1 ? 1 : c->width,
-                      .heads = {0, c->heads}, .vocab = {0, c->vocab} };
-        l->kind = n == 0 ? &layer_embedding : n == L + 1 ? &layer_head : &layer_block;
+        *l = (Layer){ .config = &m->config, .number = n, .chunk = chunk, .heads = {0, c->heads},
+                      .vocab = {0, c->vocab} };
+        l->kind = n == 0 ? &layer_embedding : n <= L ? &layer_block : n == L + 1 ? &layer_head : &layer_loss;
         Unit *u = &m->units[m->n_units];
         if (n == 0) {
             u[0] = unit_table(c, 0, "wte.weight", c->vocab);
@@ -93,10 +99,11 @@ Model *model_describe(const ModelConfig *c, Range layers) {
         } else if (n == L + 1) {
             u[0] = unit_last_norm(c);
             u[1] = unit_table(c, 0, "wte.weight", c->vocab);
-        } else {
+        } else if (n <= L) {
             u[0] = unit_block(c, n - 1);
         }
-        l->n_units = n == 0 || n == L + 1 ? 2 : 1;
+        l->n_units = n == 0 || n == L + 1 ? 2 : n <= L ? 1 : 0;
+        l->units = &m->units_of_layers[m->n_units];
         for (size_t k = 0; k < l->n_units; k++) l->units[k] = &u[k];
         m->n_units += l->n_units;
     }
@@ -106,10 +113,33 @@ Model *model_describe(const ModelConfig *c, Range layers) {
     return m;
 }
 
-Unit *model_wte(Model *m) { return m->layers[0].number == 0 ? m->layers[0].units[0] : NULL; }
+size_t model_chunks(const Model *m) { return m->layers[m->n_layers - 1].chunk + 1; }
+Range model_chunk(const Model *m, size_t chunk) {
+    Range r = {0, 0};
+    while (r.lo < m->n_layers && m->layers[r.lo].chunk < chunk) r.lo++;
+    for (r.hi = r.lo; r.hi < m->n_layers && m->layers[r.hi].chunk == chunk;) r.hi++;
+    return r;
+}
+
+Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Comm *comm) {
+    if (n == 0 || lo + n > m->n_layers || m->layers[lo].chunk != m->layers[lo + n - 1].chunk)
+        fault("%s around layers %zu to %zu of %zu: they must be neighbours in one chunk", kind->name, lo, lo + n - 1,
+              m->n_layers);
+    Layer *l = &m->layers[lo], *inner = host_alloc(n * sizeof *inner);
+    memcpy(inner, l, n * sizeof *inner);
+    *l = (Layer){ .kind = kind, .config = &m->config, .number = l->number, .chunk = l->chunk, .units = inner[0].units,
+                  .heads = inner[0].heads, .vocab = inner[0].vocab, .comm = comm, .inner = inner, .n_inner = n };
+    for (size_t i = 0; i < n; i++) l->n_units += inner[i].n_units;               // of neighbours: one after another
+    memmove(l + 1, l + n, (m->n_layers - lo - n) * sizeof *l);
+    m->n_layers -= n - 1;
+    return l;
+}
+
+// wte is the first unit of all, and the head's use of it the last one.
+Unit *model_wte(Model *m) { return m->units[0].params[0].number == 0 ? &m->units[0] : NULL; }
 Unit *model_wte_head(Model *m) {
-    Layer *l = &m->layers[m->n_layers - 1];
-    return l->number == m->config.layers + 1 ? l->units[1] : NULL;
+    Unit *last = &m->units[m->n_units - 1];
+    return last->params[0].number == 0 && last->n_params == 1 ? last : NULL;
 }
 Unit *model_unit(Model *m, const char *first_param) {
     for (size_t i = 0; i < m->n_units; i++)
@@ -136,19 +166,41 @@ void model_measure(Model *m) {
     }
 }
 
-void model_allocate(Model *m) {
-    model_measure(m);
-    m->w = tensor_new(&m->parameters, 1, m->size);
-    m->g = tensor_new(&m->gradients, 1, m->size);
+void model_replicas(Model *m, Comm *dp) {
+    for (size_t i = 0; i < m->n_units; i++)
+        if (!m->units[i].replicas) m->units[i].replicas = dp;
+}
+
+void model_attach_weights(Model *m, Tensor w) {
     size_t offset = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
+        if (u->tied_to) continue;                  // attached with the embedding's
+        unit_attach_weights(u, tensor_flat_range(w, offset, offset + u->size));
+        offset += u->size;
+    }
+}
+
+void model_allocate_weights(Model *m) {
+    model_measure(m);
+    m->w = tensor_new(&m->parameters, 1, m->size);
+    model_attach_weights(m, m->w);
+    for (size_t i = 0; i < m->n_units; i++) {
+        Unit *u = &m->units[i];
         if (u->tied_to) continue;
-        unit_attach_weights(u, tensor_flat_range(m->w, offset, offset + u->size));
-        unit_attach_gradients(u, tensor_flat_range(m->g, offset, offset + u->size));
-        u->own_w = u->w;
-        u->own_g = u->g;
         unit_initialize(u, u->w, u->own, m->config.seed);
+        u->own_w = u->w;
+    }
+}
+
+void model_allocate(Model *m) {
+    model_allocate_weights(m);
+    m->g = tensor_new(&m->gradients, 1, m->size);
+    for (size_t i = 0, offset = 0; i < m->n_units; i++) {
+        Unit *u = &m->units[i];
+        if (u->tied_to) continue;
+        unit_attach_gradients(u, tensor_flat_range(m->g, offset, offset + u->size));
+        u->own_g = u->g;
         offset += u->size;
     }
     Unit *wte = model_wte(m);
@@ -156,13 +208,17 @@ void model_allocate(Model *m) {
     model_zero_gradients(m);
 }
 
+static void free_inner(Layer *l) {
+    for (size_t i = 0; i < l->n_inner; i++) free_inner(&l->inner[i]);
+    free(l->inner);
+}
 void model_free(Model *m) {
     arena_free(&m->parameters); arena_free(&m->gradients);
     arena_free(&m->optimizer);  arena_free(&m->buffers);
     for (size_t i = 0; i < m->n_units; i++) free(m->units[i].params);
-    for (size_t i = 0; i < m->n_layers; i++)
-        for (Layer *l = m->layers[i].inner, *next; l; l = next) { next = l->inner; free(l); }
+    for (size_t i = 0; i < m->n_layers; i++) free_inner(&m->layers[i]);
     free(m->units);
+    free(m->units_of_layers);
     free(m->layers);
     free(m);
 }
@@ -175,8 +231,8 @@ void model_zero_gradients(Model *m) {
 
 double model_forward_backward(Model *m, const Batch *b) {
     Arena outside = arena(MEM_WORKSPACE);
-    size_t M = b->B * b->T;
-    Tensor y = tensor_new(&outside, M, 1), dy = tensor_new(&outside, M, 1), none = {0};
+    Shape losses = layer_output(&m->layers[m->n_layers - 1], b);
+    Tensor y = tensor_shaped(&outside, losses), dy = tensor_shaped(&outside, losses), none = {0};
     ActivationStash *f = walk_forward(m->layers, m->n_layers, b, none, y);
     double loss = tensor_sum(y);
     tensor_fill(dy, (real)b->token_weight);
@@ -187,11 +243,16 @@ double model_forward_backward(Model *m, const Batch *b) {
 
 double model_loss(Model *m, const Batch *b) {
     Arena outside = arena(MEM_WORKSPACE);
-    Tensor y = tensor_new(&outside, b->B * b->T, 1), none = {0};
+    Tensor y = tensor_shaped(&outside, layer_output(&m->layers[m->n_layers - 1], b)), none = {0};
     walk_forward_only(m->layers, m->n_layers, b, none, y);
     double loss = tensor_sum(y);
     arena_free(&outside);
     return loss;
+}
+
+void model_partial_sums(Model *m) {
+    for (size_t i = 0; i < m->n_units; i++)
+        if (m->units[i].g.data) unit_partial_sums(&m->units[i]);
 }
 
 void model_fold_tied(Model *m) {
@@ -220,7 +281,7 @@ void model_grad_squares(const Model *m, double *squares) {
         for (size_t k = 0; k < u->n_params; k++) {
             const Param *p = &u->params[k];
             Range r = param_owned(u, p);
-            if (!p->counted || !range_size(r)) continue;
+            if (!p->in_norm || !range_size(r)) continue;
             squares[p->number] = tensor_sum_of_squares(param_owned_part(u, u->own_g, r));
         }
     }

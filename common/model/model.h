@@ -13,9 +13,11 @@
 
 typedef struct Model {
     ModelConfig config;
-    Layer *layers;                                 // embedding, L blocks, head; or some neighbours of that list
+    Layer *layers;                                 // embedding, L blocks, head, loss; or some neighbours of that list,
+                                                   // or several such chunks, one after another
     size_t n_layers;
     Unit *units;                                   // in model order: wte, wpe, h.0, ..., ln_f, the head's use of wte
+    Unit **units_of_layers;                        // a pointer to each; Layer.units points into this list
     size_t n_units;
     Tensor w, g;                                   // [1, size]: all units but the tied use, one after another, where
                                                    // they are whole
@@ -23,14 +25,26 @@ typedef struct Model {
     Arena parameters, gradients, optimizer, buffers;
 } Model;
 
-// The whole list is layers [0, L+2): the embedding, L blocks, the head.
-static inline Range model_layers(const ModelConfig *c) { return (Range){0, c->layers + 2}; }
+// The whole list is layers [0, L+3): the embedding, L blocks, the head, the loss. Without the last, y is the logits.
+static inline Range model_layers(const ModelConfig *c) { return (Range){0, c->layers + 3}; }
 void config_require(const ModelConfig *c);         // usage_error() for sizes no model can have
 size_t config_parameters(const ModelConfig *c);    // of the whole model, tied once: V*C + T*C + L*(12*C*C + 13*C) + 2*C
 size_t config_tensors(const ModelConfig *c);       // 2 + 12 L + 2
 
 Model *model_describe(const ModelConfig *c, Range layers);
+// The replicas of all units that have none of their own yet; after the description, before the allocation.
+void model_replicas(Model *m, Comm *dp);
+// Puts one layer around layers [lo, lo + n) of a described model: they become its inner layers, and the list has n - 1
+// layers less. Returns it.
+Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Comm *comm);
+// A rank's chunks of the list, in model order (interleaved pipelines; Narayanan et al. 2021, section 2.2).
+Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n);
+size_t model_chunks(const Model *m);               // 1 in all other models
+Range model_chunk(const Model *m, size_t chunk);   // of m->layers
 void model_allocate(Model *m);                     // weights (initialised) and gradients, replicated
+void model_allocate_weights(Model *m);             // the first half of it: where gradients are somebody else's matter
+// Lets every unit read its weights from w [1, size], laid out as m->w: another version of them.
+void model_attach_weights(Model *m, Tensor w);
 void model_free(Model *m);
 // Places parameters in their units, and counts: called by the allocators, after every change to the description.
 void model_measure(Model *m);
@@ -44,6 +58,9 @@ void model_zero_gradients(Model *m);
 // token_weight).
 double model_forward_backward(Model *m, const Batch *b);
 double model_loss(Model *m, const Batch *b);       // forward only: nothing is kept
+// Once a step, after the last backward and before model_fold_tied: unit_partial_sums of each unit whose whole gradient
+// is there. Where it is not (ZeRO 2 and 3), backward has called that before it reduced and dropped it.
+void model_partial_sums(Model *m);
 // Adds the head's gradient of wte to the embedding's, where both are on this rank. Once a step.
 void model_fold_tied(Model *m);
 
@@ -54,8 +71,8 @@ typedef struct { double loss, norm; } StepResult;
 Range param_owned(const Unit *u, const Param *p);
 Tensor param_owned_part(const Unit *u, Tensor own, Range r);
 
-// Sums of squares of the final gradients, per tensor of the whole model [config_tensors]: the counted, owned elements
-// of this rank.
+// Sums of squares of the final gradients, per tensor of the whole model [config_tensors]: of the elements
+// that this rank owns, where they are in_norm.
 void model_grad_squares(const Model *m, double *squares);
 double norm_of_squares(const double *squares, size_t n);   // tensors added in model order
 // The norm of the whole gradient: the squares added over the ranks of `ranks`, among which the gradient is spread

@@ -210,37 +210,21 @@ static uint64_t dropout_limit(const char *op, double p) {
     return (uint64_t)(p * 0x1p53);
 }
 
+ITEM uint64_t dropout_row(Dropout d, size_t i) {
+    if (d.T == 0) return i;
+    return (d.first_sequence + i / d.T) * d.length + (d.position ? (size_t)d.position[i] : i % d.T);
+}
 void op_dropout(Tensor y, Tensor x, Dropout d) {
     need_same("op_dropout", "y", y, "x", x);
-    const uint64_t limit = dropout_limit("op_dropout", d.p), key = d.key, row0 = d.row0, col0 = d.col0;
+    const uint64_t limit = dropout_limit("op_dropout", d.p);
     const real scale = (real)(1 / (1 - d.p));
     if (d.p == 0) {
         if (y.data != x.data) tensor_copy(y, x);
         return;
     }
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols, {
-        dropout_part(row_of(y, r), row_of(x, r), random_key(key, row0 + r), col0, limit, scale, lo, hi);
-    });
-}
-
-void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t first_sequence, size_t B, size_t heads,
-                      size_t head0) {
-    const size_t T = x.cols;
-    const uint64_t limit = dropout_limit("op_dropout_heads", prob);
-    const real scale = (real)(1 / (1 - prob));
-    need_same("op_dropout_heads", "y", y, "x", x);
-    if (x.rows != B * heads * T)
-        fault("op_dropout_heads: x is [%zu, %zu], but %zu sequences of %zu with %zu heads have %zu rows",
-              x.rows, x.cols, B, T, heads, B * heads * T);
-    if (prob == 0) {
-        if (y.data != x.data) tensor_copy(y, x);
-        return;
-    }
-    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, {
-        const size_t query = r % T, head = r / T % heads, sequence = r / T / heads;
-        const uint64_t of_sequence = random_key(key, first_sequence + sequence);
-        const uint64_t row_key = random_key(random_key(of_sequence, query), head0 + head);
-        dropout_part(row_of(y, r), row_of(x, r), row_key, 0, limit, scale, lo, hi);
+        const uint64_t row_key = random_key(d.key, dropout_row(d, d.row0 + r));
+        dropout_part(row_of(y, r), row_of(x, r), row_key, d.col0, limit, scale, lo, hi);
     });
 }
 
@@ -315,41 +299,90 @@ void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Ten
 
 // ---- attention ----
 
-// x is q, k, v or an output: [B T, heads D]; T is p's number of keys. Returns D.
-static size_t need_heads(const char *op, const char *name, Tensor x, Tensor p, size_t B, size_t heads) {
-    const size_t T = p.cols;
-    if (x.rows != B * T || (heads ? x.cols % heads : x.cols) != 0 || p.rows != B * heads * T)
-        fault("%s: %s is [%zu, %zu] and p is [%zu, %zu]: that is not %zu sequences of %zu with %zu heads",
-              op, name, x.rows, x.cols, p.rows, p.cols, B, T, heads);
-    return heads ? x.cols / heads : 0;
+// queries and keys are what p's rows and columns belong to: [B Tq, heads D] and [B Tk, heads D]. Returns D.
+static size_t need_heads(const char *op, const char *q, Tensor queries, const char *k, Tensor keys, Tensor p, size_t B,
+                         size_t heads) {
+    if (p.rows != heads * queries.rows || keys.rows != B * p.cols || (B ? queries.rows % B : queries.rows) != 0 ||
+        queries.cols != keys.cols || (heads ? keys.cols % heads : keys.cols) != 0)
+        fault("%s: %s is [%zu, %zu], %s [%zu, %zu] and p [%zu, %zu]: that is not %zu sequences with %zu heads", op, q,
+              queries.rows, queries.cols, k, keys.rows, keys.cols, p.rows, p.cols, B, heads);
+    return heads ? keys.cols / heads : 0;
 }
-// One product for every sequence and head. Where x's begin: sequences lie T rows apart, heads D columns; p's T rows.
+// One product for every sequence and head. Where x's begin: sequences lie T rows apart, heads D columns; p's Tq rows.
 static BatchSteps head_steps(Tensor x, size_t T, size_t D) {
     BatchSteps s = { { T * x.ld, D } };
     return s;
 }
-static BatchSteps score_steps(Tensor p, size_t heads) {
-    BatchSteps s = { { heads * p.cols * p.ld, p.cols * p.ld } };
+static BatchSteps score_steps(Tensor p, size_t Tq, size_t heads) {
+    BatchSteps s = { { heads * Tq * p.ld, Tq * p.ld } };
     return s;
 }
+static size_t per_sequence(Tensor x, size_t B) { return B ? x.rows / B : 0; }
 
 void op_heads_scores(Tensor p, Tensor q, Tensor k, size_t B, size_t heads) {
-    const size_t T = p.cols, D = need_heads("op_heads_scores", "q", q, p, B, heads), count[2] = { B, heads };
-    need_same("op_heads_scores", "k", k, "q", q);
-    gemm_batch(0, 1, T, T, D, count, q, head_steps(q, T, D), k, head_steps(k, T, D), p, score_steps(p, heads));
-}
-
-static void heads_mix(const char *op, Tensor o, Tensor p, Tensor v, size_t B, size_t heads, int p_transposed) {
-    const size_t T = p.cols, D = need_heads(op, "v", v, p, B, heads), count[2] = { B, heads };
-    need_same(op, "o", o, "v", v);
-    gemm_batch(p_transposed, 0, T, D, T, count, p, score_steps(p, heads), v, head_steps(v, T, D),
-               o, head_steps(o, T, D));
+    const size_t D = need_heads("op_heads_scores", "q", q, "k", k, p, B, heads), count[2] = { B, heads };
+    const size_t Tq = per_sequence(q, B), Tk = p.cols;
+    gemm_batch(0, 1, Tq, Tk, D, count, q, head_steps(q, Tq, D), k, head_steps(k, Tk, D), p, score_steps(p, Tq, heads));
 }
 void op_heads_mix(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
-    heads_mix("op_heads_mix", o, p, v, B, heads, 0);
+    const size_t D = need_heads("op_heads_mix", "o", o, "v", v, p, B, heads), count[2] = { B, heads };
+    const size_t Tq = per_sequence(o, B), Tk = p.cols;
+    gemm_batch(0, 0, Tq, D, Tk, count, p, score_steps(p, Tq, heads), v, head_steps(v, Tk, D), o, head_steps(o, Tq, D));
 }
 void op_heads_mix_t(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
-    heads_mix("op_heads_mix_t", o, p, v, B, heads, 1);
+    const size_t D = need_heads("op_heads_mix_t", "v", v, "o", o, p, B, heads), count[2] = { B, heads };
+    const size_t Tq = per_sequence(v, B), Tk = p.cols;
+    gemm_batch(1, 0, Tk, D, Tq, count, p, score_steps(p, Tq, heads), v, head_steps(v, Tq, D), o, head_steps(o, Tk, D));
+}
+
+// p's queries a sequence.
+static size_t need_place(const char *op, Tensor p, HeadsPlace at) {
+    const size_t n = at.B * at.heads;
+    if (n ? p.rows % n : p.rows)
+        fault("%s: p is [%zu, %zu]: that is not %zu sequences with %zu heads", op, p.rows, p.cols, at.B, at.heads);
+    return n ? p.rows / n : 0;
+}
+ITEM size_t query_position(HeadsPlace at, size_t Tq, size_t r) {
+    return at.query ? (size_t)at.query[r / (at.heads * Tq) * Tq + r % Tq] : r % Tq;
+}
+// How many of its sequence's Tk keys do not come after the query of row r: as positions ascend, the first ones.
+ITEM size_t keys_seen(HeadsPlace at, size_t Tq, size_t Tk, size_t r) {
+    const size_t query = query_position(at, Tq, r);
+    if (!at.key) return query < Tk ? query + 1 : Tk;
+    const int *key = at.key + r / (at.heads * Tq) * Tk;
+    size_t lo = 0;
+    for (size_t hi = Tk; lo < hi;) {
+        const size_t middle = lo + (hi - lo) / 2;
+        if ((size_t)key[middle] <= query) lo = middle + 1;
+        else hi = middle;
+    }
+    return lo;
+}
+
+ITEM void dropout_keys_part(real *y, const real *x, uint64_t row_key, const int *key, uint64_t limit, real scale,
+                            size_t lo, size_t hi) {
+    INDEPENDENT
+    for (size_t c = lo; c < hi; c++) y[c] = random_key(row_key, (uint64_t)key[c]) >> 11 >= limit ? x[c] * scale : 0;
+}
+void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t first_sequence, size_t head0,
+                      HeadsPlace at) {
+    const uint64_t limit = dropout_limit("op_dropout_heads", prob);
+    const real scale = (real)(1 / (1 - prob));
+    need_same("op_dropout_heads", "y", y, "x", x);
+    const size_t Tq = need_place("op_dropout_heads", x, at);
+    if (prob == 0) {
+        if (y.data != x.data) tensor_copy(y, x);
+        return;
+    }
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, {
+        const size_t head = r / Tq % at.heads, sequence = r / Tq / at.heads;
+        const uint64_t of_sequence = random_key(key, first_sequence + sequence);
+        const uint64_t of_query = random_key(of_sequence, query_position(at, Tq, r));
+        const uint64_t row_key = random_key(of_query, head0 + head);
+        if (at.key)
+            dropout_keys_part(row_of(y, r), row_of(x, r), row_key, at.key + sequence * y.cols, limit, scale, lo, hi);
+        else dropout_part(row_of(y, r), row_of(x, r), row_key, 0, limit, scale, lo, hi);
+    });
 }
 
 // Only keys below `live` count. What the loops after the first need is rounded up to whole vectors: the extra keys have
@@ -361,6 +394,10 @@ ITEM size_t whole_lanes(size_t live, size_t n) {
 ITEM void causal_softmax_row(real *p, const real *s, real scale, size_t live, size_t n) {
     const size_t near = whole_lanes(live, n);
     double sum;
+    if (live == 0) {
+        for (size_t c = 0; c < n; c++) p[c] = 0;
+        return;
+    }
     INDEPENDENT
     for (size_t c = 0; c < live; c++) p[c] = scale * s[c];
     for (size_t c = live; c < near; c++) p[c] = -(real)HUGE_VAL;
@@ -371,14 +408,12 @@ ITEM void causal_softmax_row(real *p, const real *s, real scale, size_t live, si
     for (size_t c = 0; c < near; c++) p[c] *= inverse;
     for (size_t c = near; c < n; c++) p[c] = 0;
 }
-static void need_causal(const char *op, Tensor p) {
-    if (p.cols ? p.rows % p.cols : p.rows)
-        fault("%s: p is [%zu, %zu]; its rows must be a multiple of its columns", op, p.rows, p.cols);
-}
-void op_causal_softmax(Tensor p, Tensor s, real scale) {
+void op_causal_softmax(Tensor p, Tensor s, real scale, HeadsPlace at) {
     need_same("op_causal_softmax", "p", p, "s", s);
-    need_causal("op_causal_softmax", p);
-    FOR_EACH(r, p.rows, { causal_softmax_row(row_of(p, r), row_of(s, r), scale, r % p.cols + 1, p.cols); });
+    const size_t Tq = need_place("op_causal_softmax", p, at);
+    FOR_EACH(r, p.rows, {
+        causal_softmax_row(row_of(p, r), row_of(s, r), scale, keys_seen(at, Tq, p.cols, r), p.cols);
+    });
 }
 
 // ds = scale p (dp - sum(p dp)).
@@ -393,12 +428,13 @@ ITEM void causal_softmax_backward_row(real *ds, const real *p, const real *dp, r
     INDEPENDENT
     for (size_t c = 0; c < live; c++) ds[c] = scale * p[c] * (ds[c] - dot);
 }
-void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale) {
+void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale, HeadsPlace at) {
     need_same("op_causal_softmax_backward", "ds", ds, "p", p);
     need_same("op_causal_softmax_backward", "dp", dp, "p", p);
-    need_causal("op_causal_softmax_backward", p);
+    const size_t Tq = need_place("op_causal_softmax_backward", p, at);
     FOR_EACH(r, p.rows, {
-        causal_softmax_backward_row(row_of(ds, r), row_of(p, r), row_of(dp, r), scale, r % p.cols + 1, p.cols);
+        const size_t live = keys_seen(at, Tq, p.cols, r);
+        causal_softmax_backward_row(row_of(ds, r), row_of(p, r), row_of(dp, r), scale, live, p.cols);
     });
 }
 
@@ -435,29 +471,30 @@ void op_embed_tokens_grad(Tensor dwte, const int *tokens, Tensor dy, size_t voca
     });
 }
 
-static void need_positions(const char *op, const char *name, Tensor w, Tensor x, size_t T) {
-    if (w.cols != x.cols || T > w.rows || (T ? x.rows % T : x.rows) != 0)
-        fault("%s: %s is [%zu, %zu]: it has no position for every row of [%zu, %zu] in sequences of %zu",
-              op, name, w.rows, w.cols, x.rows, x.cols, T);
+ITEM void add_position_part(real *y, const real *x, Tensor wpe, size_t position, size_t lo, size_t hi) {
+    if (position < wpe.rows) add_part(y, x, row_of(wpe, position), lo, hi);
+    else for (size_t c = lo; c < hi; c++) y[c] = (real)NAN;
 }
-void op_add_positions(Tensor y, Tensor x, Tensor wpe, size_t T) {
+void op_add_positions(Tensor y, Tensor x, Tensor wpe, const int *position) {
     need_same("op_add_positions", "y", y, "x", x);
-    need_positions("op_add_positions", "wpe", wpe, x, T);
-    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { add_part(row_of(y, r), row_of(x, r), row_of(wpe, r % T), lo, hi); });
+    need_shape("op_add_positions", "x", x, x.rows, wpe.cols, "wpe", wpe);
+    FOR_EACH_PART(r, lo, hi, y.rows, y.cols, {
+        add_position_part(row_of(y, r), row_of(x, r), wpe, (size_t)position[r], lo, hi);
+    });
 }
 
-ITEM void positions_grad_part(real *dwpe, Tensor dy, size_t t, size_t T, size_t lo, size_t hi) {
+ITEM void positions_grad_part(real *dwpe, const int *position, Tensor dy, size_t t, size_t lo, size_t hi) {
     for (size_t c = lo; c < hi; c++) dwpe[c] = 0;
-    if (t >= T) return;
-    for (size_t r = t; r < dy.rows; r += T) {
+    for (size_t r = 0; r < dy.rows; r++) {
+        if ((size_t)position[r] != t) continue;
         const real *from = row_of(dy, r);
         INDEPENDENT
         for (size_t c = lo; c < hi; c++) dwpe[c] += from[c];
     }
 }
-void op_add_positions_grad(Tensor dwpe, Tensor dy, size_t T) {
-    need_positions("op_add_positions_grad", "dwpe", dwpe, dy, T);
-    FOR_EACH_PART(t, lo, hi, dwpe.rows, dwpe.cols, { positions_grad_part(row_of(dwpe, t), dy, t, T, lo, hi); });
+void op_add_positions_grad(Tensor dwpe, const int *position, Tensor dy) {
+    need_shape("op_add_positions_grad", "dy", dy, dy.rows, dwpe.cols, "dwpe", dwpe);
+    FOR_EACH_PART(t, lo, hi, dwpe.rows, dwpe.cols, { positions_grad_part(row_of(dwpe, t), position, dy, t, lo, hi); });
 }
 
 // ---- cross entropy ----

@@ -22,9 +22,16 @@ void op_gelu(Tensor y, Tensor x);                          // tanh form, as GPT-
 void op_gelu_backward(Tensor dx, Tensor x, Tensor dy);     // dx may be dy
 
 // Dropout: y = x * keep / (1-p). The mask is a function of key and the GLOBAL coordinates of an element, so it is never
-// stored: backward calls the same function on dy. Row r of x is global row row0 + r, column c is global column col0 +
-// c. p = 0 copies. y may be x.
-typedef struct { uint64_t key; double p; size_t row0, col0; } Dropout;
+// stored: backward calls the same function on dy. p = 0 copies. y may be x.
+typedef struct {
+    uint64_t key;
+    double p;
+    size_t row0, col0;                             // where x, a part of a whole tensor, begins in it
+    // Rows of the whole that are tokens: row i is position[i] in global sequence first_sequence + i / T, which has
+    // `length` positions. position NULL: i mod T. T 0: no tokens, row i is global row i.
+    size_t T, length, first_sequence;
+    const int *position;
+} Dropout;
 void op_dropout(Tensor y, Tensor x, Dropout d);
 
 // --- layer norm (Ba, Kiros, Hinton 2016), epsilon 1e-5 ---
@@ -33,25 +40,30 @@ void op_layer_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, Tensor bias);
 void op_layer_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy);
 void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Tensor dy);
 
-// --- attention, per head. q, k, v, o are [B*T, heads*D]; p is [B*heads*T, T] with rows in (sequence, head, query)
-//     order. heads may be 0 (a rank without a head): nothing happens. ---
+// --- attention, per head, of Tq queries and Tk keys a sequence. q and o are [B*Tq, heads*D], k and v [B*Tk, heads*D];
+//     p is [B*heads*Tq, Tk] with rows in (sequence, head, query) order. heads may be 0 (a rank without a head): nothing
+//     happens. ---
 void op_heads_scores(Tensor p, Tensor q, Tensor k, size_t B, size_t heads);   // p = q k^T     also dP = do v^T
 void op_heads_mix(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);      // o = p v       also dq = dS k
 void op_heads_mix_t(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);    // o = p^T v     dv = P^T do, dk = dS^T q
-// Row r: softmax of scale*s over keys 0..(r mod T), else 0; p may be s.
-void op_causal_softmax(Tensor p, Tensor s, real scale);
-void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale);      // ds may be dp
-// Attention dropout's coordinates are (global sequence, query, global head, key). p rows as above, local head h is
+// Where the queries [B*Tq] and keys [B*Tk] of p stand in their sequences: ascending in each, but not without gaps, so
+// that a rank may have any chunks of a sequence. NULL: 0, 1, 2, ...
+typedef struct { size_t B, heads; const int *query, *key; } HeadsPlace;
+// A row: softmax of scale*s over the keys that do not come after the query, else 0; all 0 where all come after it. p
+// may be s.
+void op_causal_softmax(Tensor p, Tensor s, real scale, HeadsPlace at);
+void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale, HeadsPlace at);       // ds may be dp
+// Attention dropout's coordinates are (global sequence, query's position, global head, key's position); local head h is
 // global head0 + h.
-void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t first_sequence, size_t B, size_t heads,
-                      size_t head0);
+void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t first_sequence, size_t head0,
+                      HeadsPlace at);
 
-// --- embedding: y[r] = wte[token r - vocab0] + wpe[r mod T]; a token outside wte's rows contributes nothing
+// --- embedding: y[r] = wte[token r - vocab0] + wpe[position r]; a token outside wte's rows contributes nothing
 //     (vocabulary-parallel). All are overwritten; a token's rows of dy are added in order. ---
 void op_embed_tokens(Tensor y, Tensor wte, const int *tokens, size_t vocab0);             // zero rows where foreign
 void op_embed_tokens_grad(Tensor dwte, const int *tokens, Tensor dy, size_t vocab0);
-void op_add_positions(Tensor y, Tensor x, Tensor wpe, size_t T);                          // y = x + wpe[r mod T]
-void op_add_positions_grad(Tensor dwpe, Tensor dy, size_t T);                             // rows past T are zero
+void op_add_positions(Tensor y, Tensor x, Tensor wpe, const int *position);       // NaN where wpe has no such row
+void op_add_positions_grad(Tensor dwpe, const int *position, Tensor dy);          // zero where no row has the position
 
 // --- cross entropy, cut where a vocabulary-parallel head must talk. Columns of logits are words vocab0 ..
 //     vocab0+cols-1. A negative target is not counted: loss 0, gradient 0. ---

@@ -10,8 +10,10 @@
 
 // data may be device memory: chapters never look inside.
 typedef struct { real *data; size_t rows, cols, ld; } Tensor;
+typedef struct { size_t rows, cols; } Shape;
 
 Tensor tensor_new(Arena *a, size_t rows, size_t cols);           // poisoned, not zeroed
+static inline Tensor tensor_shaped(Arena *a, Shape s) { return tensor_new(a, s.rows, s.cols); }
 static inline size_t tensor_count(Tensor t) { return t.rows * t.cols; }
 static inline bool tensor_contiguous(Tensor t) { return t.ld == t.cols || t.rows <= 1; }
 

@@ -1,0 +1,154 @@
+// costs.c: see costs.h.
+#include "common/model/costs.h"
+#include <math.h>
+#include "common/measure/clock.h"
+
+// ---------------------------------------------------------------- sizes
+
+size_t part_size(size_t n, size_t parts, size_t i) { return n / parts + (i < n % parts); }
+
+CutSizes cut_sizes(const ModelConfig *c, size_t t, size_t i) {
+    return (CutSizes){ .C = c->width, .D = c->width / c->heads, .T = c->context, .heads = part_size(c->heads, t, i),
+                       .hidden = part_size(4 * c->width, t, i), .vocab = part_size(c->vocab, t, i),
+                       .blocks = c->layers, .first = true, .last = true, .dropout = c->dropout > 0 };
+}
+CutSizes cut_stage(CutSizes z, size_t p, size_t i) {
+    z.blocks = part_size(z.blocks, p, i);
+    z.first = i == 0;
+    z.last = i + 1 == p;
+    return z;
+}
+size_t cut_layers(const CutSizes *z) { return z->first + z->blocks + z->last; }
+static size_t columns(const CutSizes *z) { return z->heads * z->D; }             // of this rank's heads together
+
+// ---------------------------------------------------------------- parameters
+
+void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]) {
+    size_t C = z->C, A = columns(z), F = z->hidden;
+    const size_t elements[TENSORS_OF_BLOCK] = { C, C, C * 3 * A, 3 * A, A * C, C,          // norm, q|k|v, projection
+                                                C, C, C * F, F, F * C, C };                // norm, fc, out
+    for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) tensor[i] = elements[i];
+}
+size_t elements_block(const CutSizes *z) {
+    size_t tensor[TENSORS_OF_BLOCK], sum = 0;
+    elements_tensors(z, tensor);
+    for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) sum += tensor[i];
+    return sum;
+}
+size_t elements_wte(const CutSizes *z) { return z->vocab * z->C; }
+size_t elements_unit(const CutSizes *z, size_t i) {
+    if (z->first && i == 0) return z->T * z->C;
+    return i < z->first + z->blocks ? elements_block(z) : 2 * z->C;
+}
+size_t elements_stage(const CutSizes *z) {
+    size_t sum = z->first || z->last ? elements_wte(z) : 0;
+    for (size_t i = 0; i < cut_layers(z); i++) sum += elements_unit(z, i);
+    return sum;
+}
+size_t elements_gradients(const CutSizes *z) {
+    return elements_stage(z) + (z->first && z->last ? elements_wte(z) : 0);
+}
+
+// ---------------------------------------------------------------- kept activations
+
+void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]) {
+    size_t C = z->C, A = columns(z), F = z->hidden, scores = z->heads * z->T, dropout = z->dropout;
+    const KeptItem list[KEPT_ITEMS] = {
+        { "input of norm 1 (the block's x)", KEPT_INPUT, C, 0 },
+        { "mean and deviation of norm 1", KEPT_STATISTICS, 2, 0 },
+        { "input of q, k, v", KEPT_DENSE, C, 0 },
+        { "q and k", KEPT_DENSE, 2 * A, 0 },
+        { "v", KEPT_DENSE, A, 0 },
+        { "softmax output", KEPT_SCORES, scores, 0 },
+        { "attention dropout mask", KEPT_SCORES, 0, dropout * scores },
+        { "attention dropout output", KEPT_SCORES, dropout * scores, 0 },      // without dropout: the softmax output
+        { "input of the projection", KEPT_DENSE, A, 0 },
+        { "dropout mask 1", KEPT_DENSE, 0, dropout * C },
+        { "input of norm 2", KEPT_DENSE, C, 0 },
+        { "mean and deviation of norm 2", KEPT_STATISTICS, 2, 0 },
+        { "input of fc", KEPT_DENSE, C, 0 },
+        { "input of GELU", KEPT_DENSE, F, 0 },
+        { "input of the MLP's projection", KEPT_DENSE, F, 0 },
+        { "dropout mask 2", KEPT_DENSE, 0, dropout * C },
+    };
+    for (size_t i = 0; i < KEPT_ITEMS; i++) item[i] = list[i];
+}
+size_t kept_scores(const CutSizes *z) {
+    KeptItem item[KEPT_ITEMS];
+    size_t sum = 0;
+    kept_items(z, item);
+    for (size_t i = 0; i < KEPT_ITEMS; i++) sum += item[i].kind == KEPT_SCORES ? item[i].elements : 0;
+    return sum;
+}
+size_t kept_block(const CutSizes *z) {
+    KeptItem item[KEPT_ITEMS];
+    size_t sum = 0;
+    kept_items(z, item);
+    for (size_t i = 0; i < KEPT_ITEMS; i++) sum += item[i].kind == KEPT_INPUT ? 0 : item[i].elements;
+    return sum;
+}
+size_t kept_head(const CutSizes *z) { return z->C + 2 + z->vocab + 1; }    // norm, its statistics, logits, their sum
+// The output of a layer is the input of the next one. Tokens, the first layer's input, are none of it; the last layer's
+// output leaves the stage.
+size_t kept_between(const CutSizes *z) { return (!z->first + cut_layers(z) - 1) * z->C; }
+size_t kept_stage(const CutSizes *z) {
+    return kept_between(z) + z->blocks * kept_block(z) + (z->last ? kept_head(z) : 0);
+}
+size_t kept_model(const ModelConfig *c) {
+    CutSizes z = cut_sizes(c, 1, 0);
+    return kept_stage(&z);
+}
+
+// ---------------------------------------------------------------- FLOPs
+
+Work work_product(size_t m, size_t n, size_t k) {
+    double flops = 2 * (double)m * (double)n * (double)k;        // a multiplication and an addition each
+    return (Work){ flops, round(flops * 1e12 / clock_config()->device.flops) };
+}
+Work work_times(double times, Work w) { return (Work){ times * w.flops, times * w.time }; }
+Work work_sum(Work a, Work b) { return (Work){ a.flops + b.flops, a.time + b.time }; }
+
+Work work_scores(const CutSizes *z, size_t B) {
+    return work_times((double)(B * z->heads), work_product(z->T, z->T, z->D));
+}
+// If it is whole: 24 M C^2 + 4 M T C, PTD-P's 24 B s h^2 + 4 B s^2 h.
+Work work_block(const CutSizes *z, size_t B) {
+    size_t M = B * z->T, C = z->C, A = columns(z), F = z->hidden;
+    Work attention = work_sum(work_product(M, 3 * A, C), work_product(M, C, A));                 // q, k, v; projection
+    Work mlp = work_sum(work_product(M, F, C), work_product(M, C, F));                           // fc, out
+    return work_sum(work_sum(attention, mlp), work_times(2, work_scores(z, B)));     // q k^T, and its product with v
+}
+Work work_head(const CutSizes *z, size_t B) { return work_product(B * z->T, z->vocab, z->C); }
+Work work_stage(const CutSizes *z, size_t B) {
+    Work blocks = work_times((double)z->blocks, work_block(z, B));
+    return z->last ? work_sum(blocks, work_head(z, B)) : blocks;
+}
+Work work_model(const ModelConfig *c, size_t B) {
+    CutSizes z = cut_sizes(c, 1, 0);
+    return work_times(3, work_stage(&z, B));
+}
+
+// ---------------------------------------------------------------- traffic
+
+double ring_bytes(size_t passes, size_t n, size_t count, size_t size) {
+    return (double)(passes * (n - 1) * ceil_div(count, n) * size);               // n - 1 chunks in a pass
+}
+static double time_of(bool one_node, size_t messages, double bytes) {
+    ClockLink link = one_node ? clock_config()->link : clock_config()->between;
+    return link.beta == 0 ? 0 : round((double)messages * link.alpha * 1e12 + bytes * 1e12 / link.beta);
+}
+double ring_time(size_t passes, size_t n, size_t count, size_t size) {
+    bool one_node = clock_config()->node == 0 || n <= clock_config()->node;
+    return time_of(one_node, passes * (n - 1), ring_bytes(passes, n, count, size));
+}
+double send_time(size_t bytes) { return time_of(true, 1, (double)bytes); }
+
+size_t message_elements(const CutSizes *z, size_t B) { return B * z->T * z->C; }
+
+Traffic traffic_tensor_parallel(const CutSizes *z, size_t t, size_t B, bool forward_again) {
+    size_t M = B * z->T, passes = ALL_REDUCE_PASSES, e = sizeof(real);
+    double wide = (double)(z->blocks * (forward_again ? 6 : 4) + z->first + z->last), narrow = z->last ? 3 : 0;
+    return (Traffic){ .calls = wide + narrow,
+                      .bytes = wide * ring_bytes(passes, t, M * z->C, e) + narrow * ring_bytes(passes, t, M, e),
+                      .time = wide * ring_time(passes, t, M * z->C, e) + narrow * ring_time(passes, t, M, e) };
+}

@@ -1,0 +1,16 @@
+#!/usr/bin/perl
+# The cost model: parameters, kept activations, FLOPs and traffic of a model cut in 1, 2 and 3, as measured and as the papers have them.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::Bin;
+use Jobs;
+use Test::More;
+
+chdir "$FindBin::Bin/.." or die;
+my $source = 'tests/test_costs.c';
+plan skip_all => "$source is not built" if grep { !-x program_of($_, $source) } qw(fp32 fp64);
+my @pairs = forms_of($source, [1], [2], [3]);
+forms_hold(@pairs);
+is(scalar @{ $_->{emu}{page}{costs} || [] }, 53, "$_->{name}: all costs were compared") for @pairs;
+done_testing();

@@ -1,0 +1,510 @@
+// test_pipeline.c: what the executor can do that no lesson of chapters 04 and 05 asks of it: several chunks of a model
+// on a stage, and backwards in two halves. On real models of the smallest sizes, emulated; every result has the bits of
+// gradient accumulation on one device. And the rule of all schedules, pipe_op_needs, on lists alone. tests/pipeline.t
+// runs it.
+//
+// ranks: 1
+// level: core
+// question: Does the executor run every schedule that the rule of pipelines allows?
+#include "04_pipeline_naive/support/timeline.h"
+#include "03_tensor_parallel/tensor_parallel.h"
+#include "05_pipeline_1f1b/pipeline_1f1b.h"
+#include "06_zero/zero.h"
+#include "07_recompute/recompute.h"
+#include "common/device/device.h"
+#include "tap.h"
+
+// ---------------------------------------------------------------- lists
+
+// "F0c1 B2 I0 W0": forward, backward, backward of inputs, of weights; of micro-batch, of chunk (0: not written).
+static Schedule list_of(const char *text) {
+    Schedule s = {0};
+    for (char *end; *text; text = end + (*end == ' ')) {
+        static const char letters[] = "FBIWU";
+        PipeOp op = { .what = (PipeWhat)(strchr(letters, *text) - letters) };
+        op.micro_batch = strtoul(text + 1, &end, 10);
+        if (*end == 'c') op.chunk = strtoul(end + 1, &end, 10);
+        schedule_add_op(&s, op);
+    }
+    return s;
+}
+
+// Interleaved 1F1B as in Megatron-LM (Narayanan et al. 2021, section 2.2): groups of p micro-batches walk through all
+// chunks. Stage i of p, v chunks, m micro-batches, a multiple of p.
+static Schedule interleaved(size_t p, size_t v, size_t m, size_t i) {
+    Schedule s = {0};
+    size_t ahead = 2 * (p - 1 - i) + (v - 1) * p, all = m * v, warm_up = ahead < all ? ahead : all;
+    for (size_t n = 0; n < all + warm_up; n++) {
+        for (int back = 0; back < 2; back++) {
+            if (back ? n < warm_up : n >= all) continue;
+            size_t turn = back ? n - warm_up : n, chunk = turn % (p * v) / p;
+            schedule_add_op(&s, (PipeOp){ .what = back ? BACKWARD : FORWARD, .chunk = back ? v - 1 - chunk : chunk,
+                                          .micro_batch = turn / (p * v) * p + turn % p });
+        }
+    }
+    return s;
+}
+
+static bool equal(Schedule a, Schedule b) {
+    bool same = a.n == b.n;
+    for (size_t e = 0; same && e < a.n; e++)
+        same = pipe_op_is(a.ops[e], b.ops[e]) && a.ops[e].what == b.ops[e].what;
+    schedule_free(&a);
+    schedule_free(&b);
+    return same;
+}
+
+// What takes an op's result needs that op; and every need but the first part's is answered by such a result.
+static void test_rule(void) {
+    bool inverse = true, counted = true;
+    for (size_t p = 1; p <= 5; p++)
+        for (size_t v = 1; v <= 4; v++) {
+            size_t fed = 0;
+            for (size_t i = 0; i < p; i++)
+                for (size_t chunk = 0; chunk < v; chunk++)
+                    for (int what = FORWARD; what <= UPDATE; what++) {
+                        PipeOp op = { .what = (PipeWhat)what, .micro_batch = 3, .chunk = chunk };
+                        StageOp feeds, needs;
+                        if (!pipe_op_feeds(op, i, p, v, &feeds)) continue;
+                        inverse &= pipe_op_needs(feeds.op, feeds.stage, p, v, &needs) && needs.stage == i &&
+                                   pipe_op_is(op, needs.op);
+                        inverse &= feeds.op.chunk * p + feeds.stage + (what == FORWARD ? 0 : 2) == chunk * p + i + 1;
+                        fed++;
+                    }
+            counted &= fed == 3 * (p * v - 1);             // forward, backward, backward of inputs
+        }
+    ok(inverse, "what takes an op's result needs that op, and is of the part beside it, p = 1..5, v = 1..4");
+    ok(counted, "of p v parts all but one send each way");
+    StageOp needs;
+    PipeOp weights = { .what = BACKWARD_WEIGHTS, .micro_batch = 1, .chunk = 1 };
+    PipeOp own = { .what = BACKWARD_INPUTS, .micro_batch = 1, .chunk = 1 };
+    bool of_own = pipe_op_needs(weights, 1, 3, 2, &needs) && needs.stage == 1 && pipe_op_is(own, needs.op);
+    ok(of_own && !pipe_op_is(weights, needs.op), "a backward of weights needs its own backward of inputs");
+    ok(!pipe_op_needs((PipeOp){ .what = UPDATE }, 1, 3, 1, &needs), "an update needs only its place in the list");
+}
+
+static size_t step_time(Schedule *stage, size_t p, size_t m, const OpTimes *times) {
+    Timeline t = timeline_with_times(stage, p, m, times);
+    size_t end = t.stuck ? SIZE_MAX : t.end;
+    timeline_free(&t);
+    for (size_t i = 0; i < p; i++) schedule_free(&stage[i]);
+    return end;
+}
+
+static void test_lists(void) {
+    ok(equal(interleaved(2, 2, 4, 0), list_of("F0c0 F1c0 F0c1 F1c1 F2c0 B0c1 F3c0 B1c1 F2c1 B0c0 F3c1 B1c0 B2c1 B3c1 "
+                                              "B2c0 B3c0")), "interleaved, p = 2, v = 2, m = 4, rank 0: as published");
+    ok(equal(interleaved(2, 2, 4, 1), list_of("F0c0 F1c0 F0c1 B0c1 F1c1 B1c1 F2c0 B0c0 F3c0 B1c0 F2c1 B2c1 F3c1 B3c1 "
+                                              "B2c0 B3c0")), "interleaved, p = 2, v = 2, m = 4, rank 1: as published");
+    bool exact = true;
+    for (size_t p = 1; p <= 4; p++)
+        for (size_t v = 1; v <= 4; v++)
+            for (size_t m = p; m <= 4 * p; m += p) {
+                Schedule stage[4];
+                for (size_t i = 0; i < p; i++) stage[i] = interleaved(p, v, m, i);
+                // t_f of a stage is v units, of a chunk 1: (m + (p-1)/v) (t_f + t_b)
+                exact &= step_time(stage, p, m, &(OpTimes){ 1, 2, 0, 0 }) == (m * v + p - 1) * 3;
+            }
+    ok(exact, "interleaved: step time (m + (p-1)/v)(t_f + t_b), p = 1..4, v = 1..4, m = p..4p");
+
+    // ZB-H1 (Qi et al. 2023): 1F1B's order, and stage i puts off its gradients of weights by i micro-batches.
+    Schedule zero[4] = {0};
+    for (size_t i = 0; i < 4; i++) {
+        size_t forward = 0, weights = 0, back = 0;
+        while (forward < 3 - i) schedule_add(&zero[i], FORWARD, forward++);
+        while (back < 8) {
+            if (forward < 8) schedule_add(&zero[i], FORWARD, forward++);
+            schedule_add(&zero[i], BACKWARD_INPUTS, back++);
+            if (back > i) schedule_add(&zero[i], BACKWARD_WEIGHTS, weights++);
+        }
+        while (weights < 8) schedule_add(&zero[i], BACKWARD_WEIGHTS, weights++);
+    }
+    size_t units = step_time(zero, 4, 8, &(OpTimes){ 1, 1, 1, 0 });
+    if (!ok(units == 27, "backwards in halves, p = 4, m = 8, each op 1 unit: ZB-H1 takes 27, 1F1B 33"))
+        printf("#   %zu units\n", units);
+    ok(makespan(schedule_1f1b, 4, 8, 1, 2) == 33, "1F1B: 33");
+}
+
+// ---------------------------------------------------------------- the executor on a real model
+
+typedef struct {
+    const char *name;
+    size_t p, v, m;
+    const char *list[4];                           // of each stage; NULL: interleaved
+    size_t in_flight;                              // most on stage 0
+} Case;
+
+enum { SEQUENCES = 2 };
+static const ModelConfig sizes = { .layers = 7, .width = 12, .heads = 3, .context = 5, .vocab = 17, .dropout = 0.1,
+                                   .seed = 4 };
+
+static Model *part_of(size_t p, size_t v, size_t i) {
+    Range chunk[4];
+    for (size_t c = 0; c < v; c++) chunk[c] = pipeline_stage_layers(&sizes, NULL, p * v, c * p + i);
+    Model *m = model_describe_chunks(&sizes, chunk, v);
+    model_allocate(m);
+    return m;
+}
+
+// The gradients of this stage's tensors have the bits of the whole model's.
+static bool same_gradients(Model *part, Model *whole) {
+    bool same = true;
+    for (size_t i = 0; i < part->n_units; i++) {
+        Unit *u = &part->units[i], *w = u == model_wte_head(part) ? model_wte_head(whole)
+                                                                  : model_unit(whole, u->params[0].name);
+        same &= tensor_equal(u->g, w->g);
+    }
+    return same;
+}
+
+static void run_case(Comm *world, void *which) {
+    const Case *c = which;
+    size_t p = world->size, i = world->rank;
+    Arena tokens = arena(MEM_WORKSPACE);
+    Data d = data_synthetic(sizes.vocab, sizes.context, 1);
+    Batch batch[16];
+    for (size_t k = 0; k < c->m; k++) {
+        // the last micro-batch is smaller
+        batch[k] = data_batch(&d, &tokens, 0, k * SEQUENCES, SEQUENCES - (k + 1 == c->m), c->m * SEQUENCES - 1);
+        batch[k].number = k;
+    }
+    // One device: forward and backward of one micro-batch after the other.
+    Model *whole = model_describe(&sizes, model_layers(&sizes)), *mine = part_of(p, c->v, i);
+    model_allocate(whole);
+    double want = 0, want_evaluated = model_loss(whole, &batch[0]);
+    for (size_t k = 0; k < c->m; k++) want += model_forward_backward(whole, &batch[k]);
+
+    Schedule list = c->list[0] ? list_of(c->list[i]) : interleaved(p, c->v, c->m, i);
+    PipelineResult got = pipeline_run(world, mine, &list, batch, c->m);
+    double evaluated = pipeline_loss(world, mine, &batch[0]);
+    double wrong[] = { !same_gradients(mine, whole), i + 1 == p && got.loss != want,
+                       i + 1 == p ? evaluated != want_evaluated : evaluated != 0,
+                       i == 0 && got.in_flight != c->in_flight };
+    comm_all_reduce_doubles(world, wrong, 4);
+    if (i == 0) {
+        ok(wrong[0] == 0, "%s, p = %zu, v = %zu, m = %zu: gradients, every bit", c->name, p, c->v, c->m);
+        ok(wrong[1] == 0, "%s, p = %zu, v = %zu: loss, every bit", c->name, p, c->v);
+        ok(wrong[2] == 0, "%s, p = %zu, v = %zu: evaluation", c->name, p, c->v);
+        if (!ok(wrong[3] == 0, "%s, p = %zu, v = %zu: %zu in flight on stage 0", c->name, p, c->v, c->in_flight))
+            printf("#   %zu\n", got.in_flight);
+    }
+    schedule_free(&list);
+    model_free(mine);
+    model_free(whole);
+    arena_free(&tokens);
+    data_free(&d);
+}
+
+// ---------------------------------------------------------------- versions of weights, and no flush between updates
+
+// PipeDream (Harlap et al. 2018): an update after every backward, and the pipeline never runs empty. Micro-batch k of
+// stage i reads, forward and backward, version max(0, k - (p-1-i)) of its weights; its gradient makes version k+1.
+enum { STEPS = 6 };
+static const double rate = 0.3;
+static size_t version_of(size_t p, size_t i, size_t k) { return k < p - 1 - i ? 0 : k - (p - 1 - i); }
+
+static Schedule pipedream(size_t p, size_t i) {
+    Schedule s = {0};
+    for (size_t forward = 0, back = 0; back < STEPS;) {
+        PipeWhat what = forward < STEPS && forward <= back + p - 1 - i ? FORWARD : BACKWARD;
+        size_t k = what == FORWARD ? forward++ : back++;
+        schedule_add_op(&s, (PipeOp){ .what = what, .micro_batch = k, .version = version_of(p, i, k) });
+        if (what == BACKWARD) schedule_add(&s, UPDATE, k);
+    }
+    return s;
+}
+
+typedef struct { Arena arena; Tensor w[STEPS + 1]; } Versions;                   // [1, size] each
+static void versions_begin(Versions *v, Model *m) {
+    *v = (Versions){ .arena = arena(MEM_PARAMETERS) };
+    for (size_t k = 0; k <= STEPS; k++) v->w[k] = tensor_new(&v->arena, 1, m->size);
+    tensor_copy(v->w[0], m->w);
+}
+static void attach(void *versions, Model *m, PipeOp op) {
+    Versions *v = versions;
+    model_attach_weights(m, v->w[op.version]);
+}
+static void update(void *versions, Model *m, PipeOp op) {
+    Versions *v = versions;
+    model_fold_tied(m);                            // of one stage: it has both uses
+    tensor_copy(v->w[op.micro_batch + 1], v->w[op.micro_batch]);
+    op_sgd(v->w[op.micro_batch + 1], m->g, 1, (real)rate, 0);
+    model_zero_gradients(m);
+}
+
+// The recurrence itself: stage after stage in one place, one micro-batch at a time.
+static void recurrence(size_t p, Model **stage, Versions *v, const Batch *batch) {
+    for (size_t k = 0; k < STEPS; k++) {
+        Arena outside = arena(MEM_WORKSPACE);
+        ActivationStash *f[3];
+        size_t M = batch[k].B * batch[k].T;
+        Tensor x = {0}, dy = tensor_new(&outside, M, 1);
+        for (size_t i = 0; i < p; i++) {
+            attach(&v[i], stage[i], (PipeOp){ .version = version_of(p, i, k) });
+            Tensor y = tensor_new(&outside, M, i + 1 < p ? sizes.width : 1);
+            f[i] = walk_forward(stage[i]->layers, stage[i]->n_layers, &batch[k], x, y);
+            x = y;
+        }
+        tensor_fill(dy, (real)batch[k].token_weight);
+        for (size_t i = p; i-- > 0;) {
+            Tensor dx = i ? tensor_new(&outside, M, sizes.width) : (Tensor){0};
+            walk_backward(stage[i]->layers, stage[i]->n_layers, &batch[k], f[i], dy, dx);
+            update(&v[i], stage[i], (PipeOp){ .micro_batch = k });
+            dy = dx;
+        }
+        arena_free(&outside);
+    }
+}
+
+static void run_versions(Comm *world, void *unused) {
+    (void)unused;
+    size_t p = world->size, i = world->rank;
+    Arena tokens = arena(MEM_WORKSPACE);
+    Data d = data_synthetic(sizes.vocab, sizes.context, 1);
+    Batch batch[STEPS];
+    for (size_t k = 0; k < STEPS; k++) batch[k] = data_batch(&d, &tokens, k, 0, SEQUENCES, SEQUENCES);
+    Model *stage[3], *mine = part_of(p, 1, i);
+    Versions want[3], got;
+    for (size_t j = 0; j < p; j++) versions_begin(&want[j], stage[j] = part_of(p, 1, j));
+    versions_begin(&got, mine);
+    recurrence(p, stage, want, batch);
+
+    Schedule list = pipedream(p, i);
+    PipelineResult r = pipeline_run_versions(world, mine, &list, batch, STEPS,
+                                             &(PipelineWeights){ attach, update, &got });
+    double wrong[3] = { 0, r.in_flight != p - i, 0 };
+    for (size_t k = 0; k <= STEPS; k++) wrong[0] += !tensor_equal(got.w[k], want[i].w[k]);
+    for (size_t k = 1; k <= STEPS; k++) wrong[2] += tensor_equal(got.w[k], got.w[k - 1]);
+    comm_all_reduce_doubles(world, wrong, 3);
+    if (i == 0) {
+        ok(wrong[0] == 0, "PipeDream, p = %zu: every version of the weights has the recurrence's bits", p);
+        ok(wrong[1] == 0, "PipeDream, p = %zu: p - i in flight, and no flush", p);
+        ok(wrong[2] == 0, "PipeDream, p = %zu: every update changes the weights", p);
+    }
+    for (size_t j = 0; j < p; j++) {
+        arena_free(&want[j].arena);
+        model_free(stage[j]);
+    }
+    arena_free(&got.arena);
+    schedule_free(&list);
+    model_free(mine);
+    arena_free(&tokens);
+    data_free(&d);
+}
+
+static void update_by_nobody(Comm *world, void *unused) {
+    (void)unused;
+    Schedule s = list_of("F0 B0 U0");
+    Batch b = {0};
+    pipeline_run(world, part_of(1, 1, 0), &s, &b, 1);
+}
+
+// ---------------------------------------------------------------- wrapped layers
+
+// Ways to change a described model, and to allocate it. `reduce`: what ends a step.
+typedef struct {
+    const char *name;
+    size_t ranks;
+    bool cut;
+    Recompute recompute;
+    size_t together;                               // so many neighbouring blocks are recomputed as one
+    size_t zero;
+} Wrapping;
+
+static void wrap(const Wrapping *w, Model *m, Comm *world) {
+    if (w->cut) tensor_parallel(m, world);
+    recompute(m, w->recompute);
+    for (size_t i = 1; w->together && i + 2 < m->n_layers; i++) {          // head and loss stay
+        size_t left = m->n_layers - 2 - i;
+        recompute_wrap_range(m, i, left < w->together ? left : w->together);
+    }
+    zero_allocate(m, world, w->zero);
+}
+
+// One step of two micro-batches. halves: the gradients of all weights come after both backwards of inputs.
+static double step_of(const Wrapping *w, Model *m, const Batch *batch, bool halves) {
+    ActivationStash *f[2];
+    double loss = 0;
+    zero_begin(m, w->zero);
+    for (size_t k = 0; k < 2; k++) {
+        Arena outside = arena(MEM_WORKSPACE);
+        Tensor y = tensor_new(&outside, batch[k].B * batch[k].T, 1), none = {0};
+        f[k] = walk_forward(m->layers, m->n_layers, &batch[k], none, y);
+        loss += tensor_sum(y);
+        tensor_fill(y, (real)batch[k].token_weight);
+        if (halves) walk_backward_inputs(m->layers, m->n_layers, &batch[k], f[k], y, none);
+        else walk_backward(m->layers, m->n_layers, &batch[k], f[k], y, none);
+        arena_free(&outside);
+    }
+    for (size_t k = 0; halves && k < 2; k++) walk_backward_weights(m->layers, m->n_layers, &batch[k], f[k]);
+    model_fold_tied(m);
+    if (w->zero || !w->cut) zero_reduce(m, w->zero);
+    return loss;
+}
+
+static void run_wrapped(Comm *world, void *which) {
+    const Wrapping *w = which;
+    Arena tokens = arena(MEM_WORKSPACE);
+    Data d = data_synthetic(sizes.vocab, sizes.context, 1);
+    Batch batch[2];
+    for (size_t k = 0; k < 2; k++) batch[k] = data_batch(&d, &tokens, 0, (w->cut ? k : 2 * k + world->rank) * 2, 2, 8);
+    Model *m[2];
+    double loss[2], wrong = 0;
+    size_t most[2];
+    for (size_t i = 0; i < 2; i++) {
+        m[i] = model_describe(&sizes, model_layers(&sizes));
+        wrap(w, m[i], world);
+        memory_reset_peaks();
+        loss[i] = step_of(w, m[i], batch, i == 1);
+        most[i] = memory_peak(MEM_ACTIVATIONS);
+    }
+    for (size_t i = 0; i < m[0]->n_units; i++)
+        if (!m[0]->units[i].tied_to) wrong += !tensor_equal(m[0]->units[i].own_g, m[1]->units[i].own_g);
+    wrong += loss[0] != loss[1];
+    comm_all_reduce_doubles(world, &wrong, 1);
+    if (world->rank == 0) {
+        ok(wrong == 0, "%s: a backward in halves has every bit of a whole one", w->name);
+        ok(most[1] > most[0], "%s: and keeps more, %zu instead of %zu bytes", w->name, most[1], most[0]);
+    }
+    for (size_t i = 0; i < 2; i++) model_free(m[i]);
+    arena_free(&tokens);
+    data_free(&d);
+}
+
+static const Wrapping wrappings[] = {
+    { .name = "plain layers", .ranks = 1 },
+    { .name = "recompute full", .ranks = 1, .recompute = RECOMPUTE_FULL },
+    { .name = "recompute selective", .ranks = 1, .recompute = RECOMPUTE_SELECTIVE },
+    { .name = "every 3 blocks recomputed together", .ranks = 1, .together = 3 },
+    { .name = "tensor-parallel", .ranks = 3, .cut = true },
+    { .name = "tensor-parallel, recompute full", .ranks = 2, .cut = true, .recompute = RECOMPUTE_FULL },
+    { .name = "data-parallel", .ranks = 2 },
+    { .name = "ZeRO-1", .ranks = 2, .zero = 1 },
+    { .name = "ZeRO-2", .ranks = 2, .zero = 2 },
+    { .name = "ZeRO-3", .ranks = 3, .zero = 3 },
+    { .name = "ZeRO-3, every 2 blocks recomputed together", .ranks = 2, .zero = 3, .together = 2 },
+    { .name = "ZeRO-2, recompute selective", .ranks = 2, .zero = 2, .recompute = RECOMPUTE_SELECTIVE },
+};
+
+// Blocks recomputed in pairs: the bits of the plain model, and of two blocks one input is kept.
+static void run_pairs(Comm *world, void *unused) {
+    (void)unused;
+    static const ModelConfig four = { .layers = 4, .width = 12, .heads = 3, .context = 5, .vocab = 17, .dropout = 0.1 };
+    Arena tokens = arena(MEM_WORKSPACE);
+    Data d = data_synthetic(four.vocab, four.context, 1);
+    Batch b = data_batch(&d, &tokens, 0, 0, 3, 3);
+    Tensor g[3] = {{0}};
+    Model *m[3];
+    size_t kept[3], M = b.B * b.T;
+    for (size_t i = 0; i < 3; i++) {               // plain; every block; every two blocks
+        m[i] = model_describe(&four, (Range){1, 5});
+        if (i == 1) recompute(m[i], RECOMPUTE_FULL);
+        for (size_t k = 0; i == 2 && k < 2; k++) recompute_wrap_range(m[i], k, 2);
+        model_allocate(m[i]);
+        Arena outside = arena(MEM_REFERENCE);
+        Tensor x = tensor_new(&outside, M, 12), y = tensor_new(&outside, M, 12), dx = tensor_new(&outside, M, 12);
+        tensor_fill(x, (real)0.5);
+        ActivationStash *f = walk_forward(m[i]->layers, m[i]->n_layers, &b, x, y);
+        kept[i] = memory_now(MEM_ACTIVATIONS);
+        walk_backward(m[i]->layers, m[i]->n_layers, &b, f, y, dx);
+        g[i] = m[i]->g;
+        arena_free(&outside);
+    }
+    ok(m[2]->n_layers == 2 && m[2]->layers[1].n_units == 2, "4 blocks are 2 layers of 2 units");
+    ok(tensor_equal(g[1], g[0]) && tensor_equal(g[2], g[0]), "blocks recomputed in pairs: gradients, every bit");
+    // The caller holds the first input and the last output: 3 tensors are between 4 blocks, 1 between 2 pairs.
+    ok(kept[1] == 3 * M * 12 * sizeof(real) && kept[2] == 1 * M * 12 * sizeof(real),
+       "and they keep one input a pair: %zu bytes, one a block are %zu, all is %zu", kept[2], kept[1], kept[0]);
+    for (size_t i = 0; i < 3; i++) model_free(m[i]);
+    arena_free(&tokens);
+    data_free(&d);
+    (void)world;
+}
+
+// ---------------------------------------------------------------- prepare: one layer ahead
+
+static void note(Layer *l, char what) {
+    char *log = l->technique;
+    sprintf(log + strlen(log), "%c%zu ", what, l->number);
+}
+static void noted_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    (void)b; (void)x; (void)s;
+    note(l, 'F');
+    tensor_fill(y, 0);
+}
+static void noted_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    (void)b; (void)x; (void)dy; (void)s;
+    note(l, 'B');
+    tensor_fill(dx, 0);
+}
+static void noted_prepare(Layer *l, bool backward) { note(l, backward ? 'b' : 'f'); }
+static const LayerKind noted = {
+    .name = "noted", .forward = noted_forward, .backward = noted_backward, .prepare = noted_prepare,
+};
+static const LayerKind around = {
+    .name = "around", .forward = noted_forward, .backward = noted_backward,
+};
+static void run_prepare(Comm *world, void *unused) {
+    (void)world; (void)unused;
+    char log[200] = "";
+    Model *m = model_describe(&sizes, (Range){1, 4});
+    for (size_t i = 0; i < 3; i++) {
+        m->layers[i].kind = &noted;
+        m->layers[i].technique = log;
+    }
+    layer_wrap(&m->layers[1], &around, NULL);      // what is inside of a wrapper is prepared, too
+    m->layers[1].technique = log;
+    Batch b = { .B = 1, .T = 2 };
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor x = tensor_new(&a, 2, 12), y = tensor_new(&a, 2, 12);
+    walk_backward(m->layers, 3, &b, walk_forward(m->layers, 3, &b, x, y), y, x);
+    if (!ok(!strcmp(log, "f1 f2 F1 f3 F2 F3 b3 b2 B3 b1 B2 B1 "), "prepare is called one layer ahead"))
+        printf("#   %s\n", log);
+    log[0] = 0;
+    walk_forward_only(m->layers, 3, &b, x, y);
+    ok(!strcmp(log, "f1 f2 F1 f3 F2 F3 "), "and so where no backward comes");
+    arena_free(&a);
+    model_free(m);
+}
+
+static void as_ranks(size_t n, void (*body)(Comm *world, void *arg), const void *arg) {
+    LaunchOptions o = { .emulate = (int)n, .default_ranks = (int)n, .timeout = 60 };
+    LaunchChoice choice = comm_choose(&o);
+    comm_run(&o, &choice, body, (void *)arg);
+}
+
+static const Case cases[] = {
+    { "interleaved", 2, 2, 4, {
+        "F0c0 F1c0 F0c1 F1c1 F2c0 B0c1 F3c0 B1c1 F2c1 B0c0 F3c1 B1c0 B2c1 B3c1 B2c0 B3c0",
+        "F0c0 F1c0 F0c1 B0c1 F1c1 B1c1 F2c0 B0c0 F3c0 B1c0 F2c1 B2c1 F3c1 B3c1 B2c0 B3c0" }, 5 },
+    { "interleaved", 1, 2, 2, {0}, 2 },
+    { "interleaved", 1, 1, 3, {0}, 1 },
+    { "interleaved", 2, 3, 2, {0}, 6 },
+    { "interleaved", 3, 2, 6, {0}, 8 },
+    { "interleaved", 4, 2, 4, {0}, 8 },
+    { "backwards in halves", 2, 1, 3, { "F0 F1 I0 F2 I1 W0 I2 W1 W2", "F0 I0 F1 I1 W0 F2 I2 W1 W2" }, 3 },
+    { "some backwards in halves", 2, 1, 3, { "F0 F1 I0 F2 W0 B1 I2 W2", "F0 B0 F1 I1 F2 W1 B2" }, 3 },
+    { "chunks and halves", 2, 2, 2, {
+        "F0c0 F1c0 F0c1 F1c1 I0c1 I1c1 I0c0 W0c1 I1c0 W1c1 W0c0 W1c0",
+        "F0c0 F1c0 F0c1 I0c1 F1c1 I1c1 I0c0 I1c0 W0c1 W1c1 W0c0 W1c0" }, 4 },
+    { "halves, one stage", 1, 1, 3, { "F0 I0 F1 I1 F2 I2 W0 W1 W2" }, 3 },
+};
+
+static void update_by_nobody_(void) {
+    device_init();
+    as_ranks(1, update_by_nobody, NULL);
+}
+
+int main(void) {
+    ends(update_by_nobody_, 3, "a list with versions or updates");
+    test_rule();
+    test_lists();
+    device_init();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) as_ranks(cases[i].p, run_case, &cases[i]);
+    for (size_t i = 0; i < sizeof wrappings / sizeof *wrappings; i++)
+        as_ranks(wrappings[i].ranks, run_wrapped, &wrappings[i]);
+    for (size_t p = 1; p <= 3; p++) as_ranks(p, run_versions, NULL);
+    as_ranks(1, run_pairs, NULL);
+    as_ranks(1, run_prepare, NULL);
+    return tap_end();
+}
