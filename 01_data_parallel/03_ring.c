@@ -288,5 +288,5 @@ static void ring(Run *run) {
 }
 
 static const Option options[] = {
-    { "link", "NAME", "ethernet", NULL }, {0} };
+    { "link", "NAME[,NAME]", "slow", NULL }, {0} };
 LESSON(ring, options);

@@ -267,7 +267,7 @@ static void overlap(Run *run) {
 static const Option options[] = {
     { "bucket", "N", "16384", "bytes at which a bucket is closed; 1: a bucket of every tensor" },
     { "picture", "step|sweep", "step", "what --svg writes: the steps, or the step time by the size of a bucket" },
-    { "link", "NAME", "lesson", NULL },
+    { "link", "NAME[,NAME]", "slow", NULL },
     {0},
 };
 LESSON(overlap, options);

@@ -291,7 +291,7 @@ static const Option options[] = {
     { "staleness", "N", "1", "steps that a worker may be ahead of the slowest" },
     { "slow", "N", "2", "how many times as long the first worker takes" },
     { "clock", "simulated", "simulated", "the order of arrival is the simulated clock's" },
-    { "link", "NAME", "ethernet", NULL },
+    { "link", "NAME[,NAME]", "slow", NULL },
     {0},
 };
 LESSON(parameter_server, options);

@@ -166,7 +166,7 @@ static void accumulation_on_ranks(Run *run) {
 
 static const Option options[] = {
     { "micro-batches", "N", "3", "pieces in which a replica takes its part, 1 to 26" },
-    { "link", "NAME", "lesson", NULL },
+    { "link", "NAME[,NAME]", "slow", NULL },
     {0},
 };
 LESSON(accumulation_on_ranks, options);

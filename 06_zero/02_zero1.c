@@ -106,7 +106,7 @@ static const Option options[] = {
     { "micro-batches", "N", "3", "micro-batches of each rank, in the training whose costs are looked at" },
     { "steps", "N", "3", "training steps" },
     { "dropout", "X", "0.1", "probability of dropping an element" },
-    { "link", "NAME", "ib", NULL },
+    { "link", "NAME[,NAME]", "slow", NULL },
     {0},
 };
 LESSON(zero1, options);

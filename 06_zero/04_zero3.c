@@ -210,7 +210,7 @@ static const Option options[] = {
     { "micro-batches", "N", "3", "micro-batches of each rank, in the second half" },
     { "steps", "N", "3", "training steps" },
     { "dropout", "X", "0.1", "probability of dropping an element" },
-    { "link", "NAME", "ib", NULL },
+    { "link", "NAME[,NAME]", "slow", NULL },
     {0},
 };
 LESSON(zero3, options);

@@ -145,7 +145,6 @@ static void selective(Run *run) {
 
 static const Option options[] = {
     { "dropout", "X", "0.1", "probability of dropping an element" },
-    { "link", "NAME", "nvlink", NULL },
     { "draw", "none|selective|full", "selective", "the way whose step --svg and --trace write" },
     {0},
 };

@@ -23,7 +23,7 @@ for my $precision (qw(fp32 fp64)) {
     # Nodes: of as many ranks as divide the world, and of others; the slow link may be the one inside.
     for my $case ([2, 2], [3, 2], [4, 2], [4, 1], [4, 3], [8, 4]) {
         my ($ranks, $node) = @$case;
-        for my $links ('nvlink,ib', 'ib,nvlink', 'lesson') {
+        for my $links ('nvlink,ib', 'ib,nvlink', 'slow') {
             my @options = ('--node', $node, '--link', $links);
             my $pair = { name => "$precision, $links, $ranks ranks, nodes of $node", nodes => 1, emu => emu($ranks, $program, @options) };
             $pair->{mpi} = mpi($ranks, $program, @options, '--clock', 'simulated') if have_mpi && $ranks == 4 && $node == 2;
@@ -34,7 +34,7 @@ for my $precision (qw(fp32 fp64)) {
 # What the clock must refuse, and what it must not depend on.
 my $program = program_of('fp32', 'tests/test_clock.c');
 my $wall = { words => ['tools/launch', '-e', 2, $program, '--verbose', '--clock', 'wall'] };
-my @nodes = map { emu(4, $program, split) } '--link nvlink,ib', '--link nvlink,fast --node 2', '--link ,ib --node 2', '--node 0';
+my @nodes = map { emu(4, $program, split) } '--link nvlink,ib', '--link nvlink,quick --node 2', '--link ,ib --node 2', '--node 0';
 my @speeds = map { emu(2, $program, '--speed', $_) } qw(4 0 -1);
 # Lessons whose result depends on time have no other clock.
 my $balance = program_of('fp32', '01_data_parallel/07_balance.c');
@@ -62,7 +62,7 @@ is($wall->{status}, 2, 'real time is refused') or diag(complain($wall));
 like($wall->{err}, qr/\Aunsplit: [^\n]*--clock simulated\n\z/, 'with one message');
 is(join(' ', map { $_->{status} } @nodes), '2 2 2 2', 'links and nodes that are none are refused');
 like($nodes[0]{err}, qr/\Aunsplit: [^\n]*say with --node N [^\n]*\n\z/, 'a link between nodes needs nodes');
-like($nodes[1]{err}, qr/--link fast is not known/, 'each link by its name');
+like($nodes[1]{err}, qr/--link quick is not known/, 'each link by its name');
 is($speeds[0]{status}, 0, 'a device of four times the rate') or diag(complain($speeds[0]));
 for my $bad (@speeds[1, 2]) {
     is($bad->{status}, 3, 'a speed that is none is refused') or diag(complain($bad));
