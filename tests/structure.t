@@ -95,14 +95,17 @@ long_lines() {
 
 long_lessons() { lessons | xargs -r wc -l | awk '$2 != "total" && $1 > 300 { print $2 ": " $1 " lines" }'; }
 
-# A chapter's page has all headings, in order; the page of a lesson, NN_name.md beside NN_name.c, those of them that it needs.
+# A chapter's page has all headings, in order, and at most 1,900 words; the page of a lesson, NN_name.md beside NN_name.c, has those of
+# them that it needs. reference.md, for what is looked up and not read (long tables, what goes wrong), is free.
 wrong_pages() {
     for folder in [0-9][0-9]_*/; do
         [ -d "$folder" ] || continue
-        [ -f "${folder}README.md" ] || echo "${folder}README.md: missing"
+        [ -f "${folder}README.md" ] || { echo "${folder}README.md: missing"; continue; }
+        words=$(wc -w <"${folder}README.md")
+        [ "$words" -le 1900 ] || echo "${folder}README.md: $words words"
     done
     for page in [0-9][0-9]_*/*.md; do
-        [ -f "$page" ] || continue
+        if [ ! -f "$page" ] || [ "${page##*/}" = reference.md ]; then continue; fi
         all=1
         if [ "${page##*/}" != README.md ]; then
             all=0
@@ -110,8 +113,8 @@ wrong_pages() {
         fi
         awk -v page="$page" -v all="$all" '
             BEGIN {
-                n = split("Builds on|The question|The picture|On a 2×2 example|Who holds what|The code, function by function|" \
-                          "Run it, and what you see|What it costs|What goes wrong|Exercises|Further reading", want, "|")
+                n = split("The question|The picture|On a 2×2 example|The code|Run it|What it costs|Use it when, until|" \
+                          "Exercises|Further reading", want, "|")
                 next_one = 1
             }
             /^```/ { fence = !fence }
@@ -180,13 +183,14 @@ printf '#include "02_two/two.h"\n#include <cuda_runtime.h>\n' >"$bad/common/thin
 printf '#include "common/base/util.h"\n#include "common/comm/comm.h"\n#include "ops.h"\n' >"$bad/common/tensor/ops.c"
 { yes '// a long lesson' | head -n 300; printf '//%0119d\n' 0; } >"$bad/03_three/02_long.c"
 printf '// EXERCISE 02.01%s (3 points): a task\n' a b c >>"$bad/02_two/01_by_hand.c"
-printf '## Builds on\n## The picture\n## The question\n' >"$bad/02_two/README.md"
+printf '## The question\n## On a 2×2 example\n## The picture\n' >"$bad/02_two/README.md"
+yes word | head -n 1900 >>"$bad/02_two/README.md"
 cat >>"$bad/02_two/README.md" <<'END'
 | 02.01a: a task | `01_by_hand.c` | 10 | 3 |
 | 02.01b: a task | `01_by_hand.c` | 10 | 4 |
 END
-printf '## Builds on\n## Exercises\n## The picture\n' >"$bad/02_two/01_by_hand.md"
-printf '## Builds on\n## The picture\n## Exercises\n' >"$bad/02_two/03_gone.md"
+printf '## The question\n## Exercises\n## The picture\n' >"$bad/02_two/01_by_hand.md"
+printf '## The question\n## The picture\n## Exercises\n' >"$bad/02_two/03_gone.md"
 { ${OMPI_CC:-gcc} -fcommon -fPIC -c -o "$bad/o/03_three/three.o" "$bad/03_three/three.c" &&
     ${OMPI_CC:-gcc} -x c -c -o "$bad/o/03_three/02_long.o" /dev/null &&
     ${OMPI_CC:-gcc} -c -o "$bad/o/03_three/two.o" "$bad/03_three/two.c" &&
@@ -215,7 +219,7 @@ has "the check of length sees 301 lines" "02_long.c" \
     long_lessons
 has "the check of lines sees one of 121 columns" "02_long.c:301" \
     long_lines
-has "the check of pages sees a missing page and headings in the wrong order" "03_three/README.md 02_two/README.md:2" \
+has "the check of pages sees a missing page and headings in the wrong order" "03_three/README.md 02_two/README.md:2 02_two/README.md:.*words" \
     wrong_pages
 has "and in the page of a lesson, and a page without a lesson" "02_two/01_by_hand.md:3 02_two/03_gone.md:.no.lesson" \
     wrong_pages

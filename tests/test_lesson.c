@@ -140,7 +140,8 @@ static void check_rest(Test *t) {
     cost(t->run, "bytes by rank", "bytes", bytes, mode_is(t, "cost") && t->last ? bytes + 4 : bytes);
     cost(t->run, "fraction idle", "", 0.1875, mode_is(t, "cost-nan") ? NAN : 0.1875);
     static const char *const columns[] = { "here", NULL };
-    static const Result rows[] = { { "bytes", "4096 + rank", { "bytes by rank" } }, { "idle", NULL, { "fraction idle" } },
+    static const Result rows[] = { { "bytes", "4096 + rank", { "bytes by rank" } },
+                                   { "idle", NULL, { "fraction idle" } },
                                    { "a text", NULL, { "=as it is" } }, {0} };
     if (!option_flag(t->run, "verbose")) results(t->run, columns, rows);
 }

@@ -123,8 +123,8 @@ static ClockLink link_named(const char *text, size_t length) {
     size_t l = 0;
     while (clock_links[l].name && (strlen(clock_links[l].name) != length || strncmp(clock_links[l].name, text, length)))
         l++;
-    REQUIRE(clock_links[l].name, "--link %.*s is not known: choose fast, slow, free, nvlink, ib or ethernet", (int)length,
-            text);
+    REQUIRE(clock_links[l].name, "--link %.*s is not known: choose fast, slow, free, nvlink, ib or ethernet",
+            (int)length, text);
     return clock_links[l];
 }
 
@@ -138,8 +138,9 @@ static void choose_clock(const Program *p) {
     while (clock_devices[d].name && strcmp(clock_devices[d].name, device)) d++;
     REQUIRE(clock_devices[d].name, "--device %s is not known: choose lesson, h100, a100 or core", device);
     const char *between = link[inside] ? link + inside + 1 : link;
-    REQUIRE(between == link || node->text || !settings_find(s, "link")->given, "--link %s names a link between nodes, but all ranks share one: say with "
-            "--node N how many ranks a node has", link);
+    REQUIRE(between == link || node->text || !settings_find(s, "link")->given,
+            "--link %s names a link between nodes, but all ranks share one: say with --node N how many ranks a node has",
+            link);
     const char *transport = p->choice.transport;
     bool crowded = strcmp(transport, "emu") == 0 || strcmp(transport, "staged") == 0 ||
                    (long)p->choice.ranks > sysconf(_SC_NPROCESSORS_ONLN);

@@ -5,11 +5,11 @@
 #include "common/measure/memory.h"
 #include "common/base/util.h"
 
-// "lesson", "fast" and "slow" are an A100, its NVLink and its InfiniBand slowed down together, to the size of the lessons'
-// models: for a block of width 24, 4 heads and context 12 over t = 4 ranks in fp32, the time of its products and of its
-// two all-reduces stand to each other as for GPT-3's block (width 12288, context 2048, t = 8, bf16) on A100s: compute 1,
-// NVLink 0.19, InfiniBand 2.3 (common/README.md derives it, tests/cost-model.t holds it within 10 %). Latency is a few
-// per cent of an all-reduce, as there.
+// "lesson", "fast" and "slow" are an A100, its NVLink and its InfiniBand slowed down together, to the size of the
+// lessons' models: for a block of width 24, 4 heads and context 12 over t = 4 ranks in fp32, the time of its products
+// and of its two all-reduces stand to each other as for GPT-3's block (width 12288, context 2048, t = 8, bf16) on
+// A100s: compute 1, NVLink 0.19, InfiniBand 2.3 (common/README.md derives it, tests/cost-model.t holds it within 10 %).
+// Latency is a few per cent of an all-reduce, as there.
 const ClockDevice clock_devices[] = {
     { "lesson", 1e9, "one FLOP a nanosecond, to the scale of the lessons' models" },
     { "h100", 989.4e12, "NVIDIA H100 SXM data sheet: dense bf16" },
@@ -22,8 +22,8 @@ const ClockLink clock_links[] = {
     { "nvlink", 2e-6, 450e9, "NVIDIA H100 data sheet: NVLink 900 GB/s, both directions; 2 us a message assumed" },
     { "ib", 5e-6, 50e9, "NVIDIA ConnectX-7 data sheet: NDR InfiniBand 400 Gbit/s; 5 us a message assumed" },
     { "ethernet", 30e-6, 1.25e9, "10 Gbit/s Ethernet; 30 us a message assumed" },
-    { "fast", 50e-9, 400e6, "NVLink of an A100 to the scale of the lessons' models: 300 GB/s, each way, becomes 0.4 GB/s" },
-    { "slow", 250e-9, 400e6 / 12, "InfiniBand, 200 Gbit/s a GPU, to the same scale: a twelfth of the fast link" },
+    { "fast", 50e-9, 400e6, "NVLink of an A100, 300 GB/s each way, to the scale of the lessons' models" },
+    { "slow", 250e-9, 400e6 / 12, "InfiniBand, 200 Gbit/s per GPU, to the same scale: a twelfth of the fast link" },
     { 0 },
 };
 
