@@ -191,7 +191,8 @@ static real its_place(void *scale, const Param *p, size_t global_index) {
     return (real)(*(double *)scale * (double)(1000 * p->number + global_index));
 }
 static void no_state(void) {
-    Model *m = whole_model(&small);
+    Model *m = model_describe(&small, model_layers(&small));
+    model_measure(m);
     unit_own(&m->units[0], UNIT_M);
 }
 static void test_fill(void) {
