@@ -78,9 +78,9 @@ size_t settings_steps(Run *run) {
 }
 
 void settings_record(Run *run, const TrainerConfig *c) {
-    config_number(run, "dp", (double)c->mesh.dp);
-    config_number(run, "tp", (double)c->mesh.tp);
-    config_number(run, "pp", (double)c->mesh.pp);
-    config_number(run, "zero", (double)c->zero);
-    config_number(run, "dropout", c->model.dropout);
+    report_config_number(run, "dp", (double)c->mesh.dp);
+    report_config_number(run, "tp", (double)c->mesh.tp);
+    report_config_number(run, "pp", (double)c->mesh.pp);
+    report_config_number(run, "zero", (double)c->zero);
+    report_config_number(run, "dropout", c->model.dropout);
 }

@@ -200,9 +200,9 @@ static void show(Run *run, Trainer *t, const Data *d, Log *log, Curve got) {
     sketch_curve(run, "loss, nats a byte", got.loss, settings_steps(run));
     say(run, "held-out loss %.4f nats a byte, over %zu of %zu windows\n", eval, windows, all);
     say(run, "that is %.2f of %.4f, the entropy of single bytes in the whole held-out text\n", eval / entropy, entropy);
-    config_number(run, "eval_loss", eval);
-    config_number(run, "eval_windows", (double)windows);
-    config_number(run, "byte_entropy", entropy);
+    report_config_number(run, "eval_loss", eval);
+    report_config_number(run, "eval_windows", (double)windows);
+    report_config_number(run, "byte_entropy", entropy);
 }
 
 // What the ledger says beside what the process had. Virtual ranks are one process.
@@ -223,9 +223,9 @@ static void show_memory(Run *run) {
     }
     say(run, "memory at most, of the largest rank: %.1f MB in the ledger; %.1f MB were resident in its process%s\n",
         1e-6 * (double)most, 1e-6 * (double)resident, ranks_are_processes ? "" : ", which has all ranks");
-    config_text(run, "memory_most", list[0]);              // bytes, by rank
-    config_text(run, "process_memory_most", list[1]);
-    config_text(run, "resident_most", list[2]);
+    report_config_text(run, "memory_most", list[0]);              // bytes, by rank
+    report_config_text(run, "process_memory_most", list[1]);
+    report_config_text(run, "resident_most", list[2]);
     free(all);
     free(sizes);
 }

@@ -78,7 +78,7 @@ static void bench(Run *run) {
         if (i == 0) copied = rate;
         say(run, "%-36s %8.2f ms  %6.2f GB/s  %.2f of a copy", action[i].name, 1e3 * (double)(n * sizeof(real)) / rate,
             1e-9 * rate, rate / copied);
-        config_number(run, action[i].name, rate / copied);
+        report_config_number(run, action[i].name, rate / copied);
     }
     arena_free(&memory);
     check_true(run, "measured", "all", true);

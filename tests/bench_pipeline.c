@@ -63,7 +63,7 @@ static void bench(Run *run) {
         say(run, "%-6s step %8.2f ms, idle %5.1f %%, closed form %5.1f %%, exposed communication %7.3f ms (all ranks)",
             schedule[i].name, median(step[i], rounds), is, closed, median(exposed[i], rounds));
         snprintf(name, sizeof name, "idle_%s", schedule[i].name);
-        config_number(run, name, is);
+        report_config_number(run, name, is);
         if (i == 0) check_true(run, "idle as long as the closed form says", schedule[i].name, is > closed - 5);
         else check_true(run, "idle at most 5 points more than the closed form", schedule[i].name, is < closed + 5);
     }

@@ -199,11 +199,11 @@ static void bench(Run *run) {
             "GFLOP/s, %.0f MB resident in a process",
             config_parameters(&c.model), batch * c.model.context, 1e3 * seconds, steps, tokens / seconds,
             flops / seconds / peak, 1e-9 * peak, 1e-6 * (double)resident);
-        config_number(run, "step_seconds", seconds);
-        config_number(run, "tokens_per_second", tokens / seconds);
-        config_number(run, "peak_share", flops / seconds / peak);
-        config_number(run, "peak_flops", peak);
-        config_number(run, "resident_bytes", (double)resident);
+        report_config_number(run, "step_seconds", seconds);
+        report_config_number(run, "tokens_per_second", tokens / seconds);
+        report_config_number(run, "peak_share", flops / seconds / peak);
+        report_config_number(run, "peak_flops", peak);
+        report_config_number(run, "resident_bytes", (double)resident);
         if (run->is_root) { free(all); free(sizes); }
         // A step that looks much faster was not waited for, or its FLOPs are counted wrongly.
         check_true(run, "a step is no faster than its products", "at the peak", flops <= 1.5 * seconds * peak);

@@ -151,8 +151,8 @@ static void lesson(Run *run) {
     if (option_flag(run, "loud"))
         say(run, "size %zu rate %g note %s given %d", option_size(run, "size"), option_real(run, "rate"),
             option_text(run, "note"), option_given(run, "size"));
-    config_number(run, "infinite", INFINITY);
-    config_text(run, "quoted", "a \"b\"\n\\c");
+    report_config_number(run, "infinite", INFINITY);
+    report_config_text(run, "quoted", "a \"b\"\n\\c");
     for (size_t i = 0; mode_is(&t, "open") && t.last && i < 3; i++) TODO("00.01a");        // on one rank, thrice
     if (mode_is(&t, "leak")) tensor_new(&t.arena, 2, 2);
     if (!mode_is(&t, "nothing")) {

@@ -1,4 +1,4 @@
-// comm.h: the only way ranks talk. One interface, several transports, chosen at run time: emu = virtual ranks in one
+// comm.h: the only way in which ranks communicate. One interface, several transports, chosen at run time: emu = virtual ranks in one
 // process; mpi = processes; with GPUs staged = processes whose tensors go through host memory, so that they may share a
 // GPU, and nccl = processes with a GPU each. A Comm is a group of ranks; every rank of the group must make the same
 // calls in the same order.

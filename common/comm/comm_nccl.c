@@ -181,22 +181,22 @@ static void drain(const Lane *l, double timeout, const char *where) {
 // each other, and may hang: so here are operations that need all connections of the communicator.
 static void use_all_connections(ncclComm_t comm, const Lane *l, int me, int size, double timeout) {
     size_t bytes = (size_t)(size + 1) * sizeof(real);
-    real *word = device_alloc(bytes);
-    if (!word) fault("out of memory on the GPU: %zu bytes to connect ranks", bytes);
-    CUDA(cudaMemsetAsync(word, 0, bytes, device_stream()));
+    real *element = device_alloc(bytes);
+    if (!element) fault("out of memory on the GPU: %zu bytes to connect ranks", bytes);
+    CUDA(cudaMemsetAsync(element, 0, bytes, device_stream()));
     device_synchronize();
-    NCCL(ncclAllReduce(word, word, 1, REAL, ncclSum, comm, l->stream));
+    NCCL(ncclAllReduce(element, element, 1, REAL, ncclSum, comm, l->stream));
     settle(comm, timeout, "a connection");
     NCCL(ncclGroupStart());
     for (int peer = 0; peer < size; peer++) {
         if (peer == me) continue;
-        NCCL(ncclSend(word, 1, REAL, peer, comm, l->stream));
-        NCCL(ncclRecv(word + 1 + peer, 1, REAL, peer, comm, l->stream));
+        NCCL(ncclSend(element, 1, REAL, peer, comm, l->stream));
+        NCCL(ncclRecv(element + 1 + peer, 1, REAL, peer, comm, l->stream));
     }
     NCCL(ncclGroupEnd());
     settle(comm, timeout, "a connection");
     drain(l, timeout, "a connection");
-    device_free(word);
+    device_free(element);
 }
 
 // A send's kernel waits on the GPU for its receiver. Few blocks, so that those of all pairs find a place beside the

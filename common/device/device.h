@@ -15,7 +15,7 @@ void device_init(void);                        // once per process
 // Before the ranks start, or by all of them alike. The bits of a product may depend on it.
 extern int device_threads;
 void device_set_threads(size_t threads);
-void device_prepare(void);                     // of processes that talk, before MPI starts: CUDA's environment
+void device_prepare(void);                     // of processes that communicate, before MPI starts: CUDA's environment
 void device_rank_end(void);                    // gives back what this rank has of the device: its stream, its BLAS
 
 // --- GPUs ---

@@ -5,19 +5,19 @@
 #include "common/lesson/lesson.h"
 
 // ---- options.c ----
-typedef struct { Option option; const char *text; bool given; } Setting;      // text: the value given, or the fallback
+typedef struct { Option option; const char *text; bool given; } OptionValue;      // text: the value given, or the fallback
 enum { MOST_OPTIONS = 96 };
-typedef struct { Setting list[MOST_OPTIONS]; size_t count, common; bool help; } Settings;     // the common ones first
-Settings settings_parse(int argc, char **argv, const Option *own);                // usage_error() on a bad command line
-void settings_print_help(const Settings *s, const char *program);
-const Setting *settings_find(const Settings *s, const char *name);                // fault() when there is none
-bool setting_is_number(const Setting *s);
-uint64_t setting_whole(const Setting *s, uint64_t lo, uint64_t hi);               // usage_error() when not in lo..hi
-double setting_real(const Setting *s);
+typedef struct { OptionValue list[MOST_OPTIONS]; size_t count, common; bool help; } OptionValues;     // the common ones first
+OptionValues options_parse(int argc, char **argv, const Option *own);                // usage_error() on a bad command line
+void options_print_help(const OptionValues *s, const char *program);
+const OptionValue *options_find(const OptionValues *s, const char *name);                // fault() when there is none
+bool option_value_is_number(const OptionValue *s);
+uint64_t option_value_whole(const OptionValue *s, uint64_t lo, uint64_t hi);               // usage_error() when not in lo..hi
+double option_value_real(const OptionValue *s);
 
 // ---- lesson.c: one Program per process, read-only while ranks run ----
 typedef struct {
-    Settings settings;
+    OptionValues settings;
     LaunchOptions launch;
     LaunchChoice choice;
     uint64_t seed;
@@ -50,7 +50,7 @@ struct RunState {
     bool pictured, plotted;                    // the lesson has drawn a picture of what happened; a line chart
 };
 
-// One line and one record. error_text and limit_text are the words of the line: "max 2.1e-07", "limit 1.0e-05".
+// One line and one record. error_text and limit_text are what the line says: "max 2.1e-07", "limit 1.0e-05".
 void report_check(Run *run, CheckRecord check, const char *error_text, const char *limit_text);
 void report_detail(const char *text);          // the indented line under a failed check
 void report_costs(Run *run);                   // the table; without --verbose the failed ones only

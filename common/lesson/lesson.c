@@ -96,24 +96,24 @@ static void rank_body(Comm *world, void *context) {
 // ---- the launch ----
 
 static void read_common_options(Program *p) {
-    const Settings *s = &p->settings;
-    const char *transport = settings_find(s, "transport")->text;
-    const Setting *emulate = settings_find(s, "emulate"), *timeout = settings_find(s, "timeout");
-    p->seed = setting_whole(settings_find(s, "seed"), 0, UINT64_MAX);
-    p->color = settings_find(s, "color")->given;
-    p->verbose = settings_find(s, "verbose")->given;
+    const OptionValues *s = &p->settings;
+    const char *transport = options_find(s, "transport")->text;
+    const OptionValue *emulate = options_find(s, "emulate"), *timeout = options_find(s, "timeout");
+    p->seed = option_value_whole(options_find(s, "seed"), 0, UINT64_MAX);
+    p->color = options_find(s, "color")->given;
+    p->verbose = options_find(s, "verbose")->given;
     p->launch.default_ranks = lesson_info.ranks;
-    if (emulate->text != NULL) p->launch.emulate = (size_t)setting_whole(emulate, 1, 512);
+    if (emulate->text != NULL) p->launch.emulate = (size_t)option_value_whole(emulate, 1, 512);
     if (transport != NULL)
         while (p->launch.transport == TRANSPORT_AUTO || strcmp(transport, transport_name[p->launch.transport]) != 0)
             p->launch.transport++;
-    p->tf32 = device_is_gpu() && settings_find(s, "tf32")->given;
+    p->tf32 = device_is_gpu() && options_find(s, "tf32")->given;
     REQUIRE(!p->tf32 || sizeof(real) == sizeof(float), "--tf32 makes products of fp32 coarser and faster; this is %s",
             REAL_NAME);
-    p->launch.reduce = strcmp(settings_find(s, "reduce")->text, "fast") == 0 ? REDUCE_FAST : REDUCE_ORDERED;
-    const Setting *threads = settings_find(s, "threads");
-    if (threads->text != NULL) p->threads = (size_t)setting_whole(threads, 1, 1024);
-    p->launch.timeout = setting_real(timeout);
+    p->launch.reduce = strcmp(options_find(s, "reduce")->text, "fast") == 0 ? REDUCE_FAST : REDUCE_ORDERED;
+    const OptionValue *threads = options_find(s, "threads");
+    if (threads->text != NULL) p->threads = (size_t)option_value_whole(threads, 1, 1024);
+    p->launch.timeout = option_value_real(timeout);
     REQUIRE(p->launch.timeout > 0 && p->launch.timeout <= 1e6,
             "--timeout %s: expected seconds, more than 0 and at most 1000000", timeout->text);
     usage_wait = 1 + (long)(p->launch.timeout / 2);
@@ -130,15 +130,15 @@ static ClockLink link_named(const char *text, size_t length) {
 
 // Real time says little when ranks take turns on the cores.
 static void choose_clock(const Program *p) {
-    const Settings *s = &p->settings;
-    const char *clock = settings_find(s, "clock")->text, *device = settings_find(s, "device")->text;
-    const char *link = settings_find(s, "link")->text;
-    const Setting *node = settings_find(s, "node");
+    const OptionValues *s = &p->settings;
+    const char *clock = options_find(s, "clock")->text, *device = options_find(s, "device")->text;
+    const char *link = options_find(s, "link")->text;
+    const OptionValue *node = options_find(s, "node");
     size_t d = 0, inside = strcspn(link, ",");
     while (clock_devices[d].name && strcmp(clock_devices[d].name, device)) d++;
     REQUIRE(clock_devices[d].name, "--device %s is not known: choose lesson, h100, a100 or core", device);
     const char *between = link[inside] ? link + inside + 1 : link;
-    REQUIRE(between == link || node->text || !settings_find(s, "link")->given,
+    REQUIRE(between == link || node->text || !options_find(s, "link")->given,
             "--link %s names a link between nodes, but all ranks share one: say with --node N how many ranks a node has",
             link);
     const char *transport = p->choice.transport;
@@ -147,13 +147,13 @@ static void choose_clock(const Program *p) {
     clock_configure(&(ClockConfig){ .simulated = clock ? strcmp(clock, "simulated") == 0 : crowded,
                                     .device = clock_devices[d], .link = link_named(link, inside),
                                     .between = link_named(between, strlen(between)),
-                                    .node = node->text ? (size_t)setting_whole(node, 1, SIZE_MAX) : 0 });
+                                    .node = node->text ? (size_t)option_value_whole(node, 1, SIZE_MAX) : 0 });
 }
 
-static int help(const Settings *s, const char *program) {
+static int help(const OptionValues *s, const char *program) {
     size_t rank = 0, size = 1;
     comm_launched_by_mpi(&rank, &size);
-    if (rank == 0) settings_print_help(s, program);
+    if (rank == 0) options_print_help(s, program);
     finish_output();
     comm_process_end();
     return 0;
@@ -176,7 +176,7 @@ int lesson_main(int argc, char **argv, const Lesson *lesson) {
     setvbuf(stdout, NULL, _IOLBF, 0);          // a line is seen when it is true, in a pipe too
     begin_process(&argc, &argv);
     snprintf(program.tag, sizeof program.tag, "[%s %s]", lesson_info.id, lesson_info.name);
-    program.settings = settings_parse(argc, argv, lesson->options);
+    program.settings = options_parse(argc, argv, lesson->options);
     if (program.settings.help) program.status = help(&program.settings, argv[0]);
     else {
         read_common_options(&program);

@@ -39,8 +39,8 @@ void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3))
 // The same for what only --verbose shows.
 void say_detail(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // A setting worth recording in the JSON's "config"; the lesson's own options stand there already.
-void config_number(Run *run, const char *name, double value);
-void config_text(Run *run, const char *name, const char *value);
+void report_config_number(Run *run, const char *name, double value);
+void report_config_text(Run *run, const char *name, const char *value);
 
 #define LIMIT_ROUNDING (sizeof(real) == 8 ? 1e-10 : 1e-5)      // of a re-ordered sum, relative to the largest element
 

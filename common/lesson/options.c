@@ -11,7 +11,7 @@
 
 static const Option common_options[] = {
     {"emulate", "N", NULL, "N virtual ranks in this process"},
-    {"transport", "emu|mpi", NULL, "how ranks talk; without it: mpi when started by a launcher, else emu"},
+    {"transport", "emu|mpi", NULL, "how ranks communicate; without it: mpi when started by a launcher, else emu"},
     {"reduce", "ordered|fast", "ordered", "add in rank order on every transport, or as the library likes"},
     {"threads", "N", "1", "of a rank, for products and row-wise ops; the bits of products may depend on it"},
     {"clock", "wall|simulated", NULL,
@@ -34,7 +34,7 @@ static const Option common_options[] = {
 // With GPUs, added to these, or in their place.
 static const Option gpu_options[] = {
     {"transport", "emu|staged|nccl", NULL,
-     "how ranks talk; without it: nccl when started by a launcher with a GPU for each rank, staged when they share, "
+     "how ranks communicate; without it: nccl when started by a launcher with a GPU for each rank, staged when they share, "
      "else emu"},
     {"tf32", NULL, NULL, "products may round their factors to 10 bits: faster, and beyond the limits of the checks"},
     {0},
@@ -76,7 +76,7 @@ static bool is_choice(const char *text, const char *choices) {
     return false;
 }
 
-static void validate(const Setting *s) {
+static void validate(const OptionValue *s) {
     const Option *o = &s->option;
     uint64_t whole;
     double number;
@@ -97,9 +97,9 @@ static void validate(const Setting *s) {
     }
 }
 
-bool setting_is_number(const Setting *s) { return kind_of(&s->option) == WHOLE || kind_of(&s->option) == REAL; }
+bool option_value_is_number(const OptionValue *s) { return kind_of(&s->option) == WHOLE || kind_of(&s->option) == REAL; }
 
-uint64_t setting_whole(const Setting *s, uint64_t lo, uint64_t hi) {
+uint64_t option_value_whole(const OptionValue *s, uint64_t lo, uint64_t hi) {
     uint64_t value;
     if (s->text == NULL) fault("--%s has neither a value nor a default", s->option.name);
     REQUIRE(read_whole(s->text, &value) && lo <= value && value <= hi,
@@ -107,7 +107,7 @@ uint64_t setting_whole(const Setting *s, uint64_t lo, uint64_t hi) {
     return value;
 }
 
-double setting_real(const Setting *s) {
+double option_value_real(const OptionValue *s) {
     double value;
     if (s->text == NULL) fault("--%s has neither a value nor a default", s->option.name);
     REQUIRE(read_real(s->text, &value), "--%s %s: expected a number, such as 0.5", s->option.name, s->text);
@@ -117,20 +117,20 @@ double setting_real(const Setting *s) {
 // ---- the table ----
 
 // s->count when there is none.
-static size_t look_up(const Settings *s, const char *name) {
+static size_t look_up(const OptionValues *s, const char *name) {
     size_t i = 0;
     while (i < s->count && strcmp(s->list[i].option.name, name) != 0) i++;
     return i;
 }
 
-const Setting *settings_find(const Settings *s, const char *name) {
+const OptionValue *options_find(const OptionValues *s, const char *name) {
     size_t i = look_up(s, name);
     if (i == s->count) fault("this program has no option --%s", name);
     return &s->list[i];
 }
 
 // An option with the name of one that is there replaces its values and default, and its help, if it has one.
-static void add_options(Settings *s, const Option *o) {
+static void add_options(OptionValues *s, const Option *o) {
     for (; o != NULL && o->name != NULL; o++) {
         size_t i = look_up(s, o->name);
         if (i == MOST_OPTIONS) fault("there is room for %d options only", MOST_OPTIONS);
@@ -141,8 +141,8 @@ static void add_options(Settings *s, const Option *o) {
     }
 }
 
-static Settings settings_table(const Option *own) {
-    Settings s = {0};
+static OptionValues options_table(const Option *own) {
+    OptionValues s = {0};
     add_options(&s, common_options);
     if (device_is_gpu()) add_options(&s, gpu_options);
     s.common = s.count;
@@ -169,7 +169,7 @@ static size_t edit_distance(const char *a, const char *b) {
     return row[n];
 }
 
-static _Noreturn void unknown_option(const Settings *s, const char *argument) {
+static _Noreturn void unknown_option(const OptionValues *s, const char *argument) {
     char word[64];
     const char *bare = argument + strspn(argument, "-"), *nearest = s->list[0].option.name;
     snprintf(word, sizeof word, "%.*s", (int)strcspn(bare, "="), bare);
@@ -182,12 +182,12 @@ static _Noreturn void unknown_option(const Settings *s, const char *argument) {
 
 // getopt_long takes the beginning of a name for the name. Here only the whole name will do: an option that is added
 // one day must not change what an old command line means.
-static void require_whole_name(const Settings *s, const Option *o, const char *argument) {
+static void require_whole_name(const OptionValues *s, const Option *o, const char *argument) {
     size_t length = strcspn(argument + 2, "=");
     if (length != strlen(o->name) || strncmp(argument + 2, o->name, length) != 0) unknown_option(s, argument);
 }
 
-static _Noreturn void bad_option(const Settings *s, int answer, char **argv) {
+static _Noreturn void bad_option(const OptionValues *s, int answer, char **argv) {
     if (optopt >= 256) {
         const Option *o = &s->list[optopt - 256].option;
         require_whole_name(s, o, argv[optind - 1]);
@@ -198,8 +198,8 @@ static _Noreturn void bad_option(const Settings *s, int answer, char **argv) {
     unknown_option(s, argv[optind - 1]);
 }
 
-Settings settings_parse(int argc, char **argv, const Option *own) {
-    Settings s = settings_table(own);
+OptionValues options_parse(int argc, char **argv, const Option *own) {
+    OptionValues s = options_table(own);
     struct option table[MOST_OPTIONS + 1] = {0};
     for (size_t i = 0; i < s.count; i++) {
         const Option *o = &s.list[i].option;
@@ -208,7 +208,7 @@ Settings settings_parse(int argc, char **argv, const Option *own) {
     opterr = 0;
     for (int answer; (answer = getopt_long(argc, argv, ":", table, NULL)) != -1;) {
         if (answer < 256) bad_option(&s, answer, argv);
-        Setting *set = &s.list[answer - 256];
+        OptionValue *set = &s.list[answer - 256];
         bool apart = set->option.value != NULL && optarg == argv[optind - 1];         // --name value, not --name=value
         require_whole_name(&s, &set->option, argv[optind - (apart ? 2 : 1)]);
         set->given = true;
@@ -223,7 +223,7 @@ Settings settings_parse(int argc, char **argv, const Option *own) {
 
 enum { HELP_COLUMN = 32 };
 
-static void print_options(const Setting *list, size_t count) {
+static void print_options(const OptionValue *list, size_t count) {
     for (size_t i = 0; i < count; i++) {
         const Option *o = &list[i].option;
         int width = printf("  --%s%s%s ", o->name, o->value ? " " : "", o->value ? o->value : "");
@@ -233,7 +233,7 @@ static void print_options(const Setting *list, size_t count) {
     }
 }
 
-void settings_print_help(const Settings *s, const char *program) {
+void options_print_help(const OptionValues *s, const char *program) {
     printf("usage: %s [options]\n", program);
     printf("       mpirun -np N %s [options]\n\n", program);
     printf("%s %s: %s\n", lesson_info.id, lesson_info.name, lesson_info.question);
@@ -250,9 +250,9 @@ void settings_print_help(const Settings *s, const char *program) {
 
 // ---- what a lesson asks ----
 
-static const Setting *asked(Run *run, const char *name) { return settings_find(&run->state->program->settings, name); }
-size_t option_size(Run *run, const char *name) { return (size_t)setting_whole(asked(run, name), 0, SIZE_MAX); }
-double option_real(Run *run, const char *name) { return setting_real(asked(run, name)); }
+static const OptionValue *asked(Run *run, const char *name) { return options_find(&run->state->program->settings, name); }
+size_t option_size(Run *run, const char *name) { return (size_t)option_value_whole(asked(run, name), 0, SIZE_MAX); }
+double option_real(Run *run, const char *name) { return option_value_real(asked(run, name)); }
 const char *option_text(Run *run, const char *name) { return asked(run, name)->text; }
 bool option_flag(Run *run, const char *name) { return asked(run, name)->given; }
 bool option_given(Run *run, const char *name) { return asked(run, name)->given; }

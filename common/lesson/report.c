@@ -68,8 +68,8 @@ static void config_set(Run *run, const char *name, const char *text, double numb
     s->configs[i].text = text == NULL ? NULL : copied(text);
     s->configs[i].number = number;
 }
-void config_number(Run *run, const char *name, double value) { config_set(run, name, NULL, value); }
-void config_text(Run *run, const char *name, const char *value) { config_set(run, name, value, 0); }
+void report_config_number(Run *run, const char *name, double value) { config_set(run, name, NULL, value); }
+void report_config_text(Run *run, const char *name, const char *value) { config_set(run, name, value, 0); }
 
 // ---- checks ----
 
@@ -210,11 +210,11 @@ static void json_number(FILE *f, double value) {
 
 static void json_config(FILE *f, Run *run) {
     const struct RunState *s = run->state;
-    const Settings *set = &s->program->settings;
+    const OptionValues *set = &s->program->settings;
     fprintf(f, "\"config\":{\"reduce\":\"%s\",", run->reduce == REDUCE_FAST ? "fast" : "ordered");
     fprintf(f, "\"seed\":%" PRIu64, run->seed);
     for (size_t i = set->common; i < set->count; i++) {        // the program's own options; what it set itself follows
-        const Setting *o = &set->list[i];
+        const OptionValue *o = &set->list[i];
         bool replaced = false;
         for (size_t k = 0; k < s->config_count; k++) replaced |= strcmp(s->configs[k].name, o->option.name) == 0;
         if (replaced || (o->option.value != NULL && o->text == NULL)) continue;
@@ -222,7 +222,7 @@ static void json_config(FILE *f, Run *run) {
         json_string(f, o->option.name);
         putc(':', f);
         if (o->option.value == NULL) fputs(o->given ? "true" : "false", f);
-        else if (setting_is_number(o)) json_number(f, setting_real(o));
+        else if (option_value_is_number(o)) json_number(f, option_value_real(o));
         else json_string(f, o->text);
     }
     for (size_t i = 0; i < s->config_count; i++) {

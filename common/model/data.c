@@ -164,9 +164,9 @@ Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, siz
         uint64_t key = sequence_key(d, KEY_DATA, step, first + s);
         size_t start = d->text ? key % (d->train_bytes - T) : 0, end = counted(d, step, first + s);
         for (size_t t = 0; t <= T; t++) {
-            int word = d->text ? d->text[start + t] : (int)(random_key(key, t) % d->vocab);
-            if (t < T) tokens[s * T + t] = word;
-            if (t > 0) targets[s * T + t - 1] = t <= end ? word : -1;
+            int token = d->text ? d->text[start + t] : (int)(random_key(key, t) % d->vocab);
+            if (t < T) tokens[s * T + t] = token;
+            if (t > 0) targets[s * T + t - 1] = t <= end ? token : -1;
         }
     }
     Batch b = upload(d, a, tokens, targets, B);

@@ -1,6 +1,6 @@
 // data.h: where tokens come from. The sequence with global number n of step s is a function of (seed, s, n): who asks,
-// and how the batch is cut, does not matter. So every rank knows the whole order, and the global token count, without a
-// word spoken.
+// and how the batch is cut, does not matter. So every rank knows the whole order, and the global token count, without
+// communication.
 #ifndef DATA_H
 #define DATA_H
 #include "common/model/layer.h"

@@ -1,9 +1,9 @@
 // layer.h: a model is a list of layers. This one idea makes every technique compose: data parallelism reduces the
 // gradients of the list, a pipeline stage is a sub-list, tensor parallelism replaces layers by layers of the same
-// interface that hold a part and talk inside, ZeRO and recomputation wrap a layer in a layer that gathers or computes
+// interface that hold a part and communicate inside, ZeRO and recomputation wrap a layer in a layer that gathers or computes
 // again before it steps inside.
 //
-// Shapes: B sequences, T positions, C width, H heads, V words. A layer maps x [B*T, C] to y [B*T, C]; the embedding has
+// Shapes: B sequences, T positions, C width, H heads, V vocabulary entries. A layer maps x [B*T, C] to y [B*T, C]; the embedding has
 // no x (its input is the batch's tokens), the head's y is [B*T, V], the logits, and the loss's [B*T, 1], one a token.
 // Where a rank holds a part of the rows or columns, its layers say which shape that is: who allocates between layers
 // asks layer_output().
@@ -73,8 +73,8 @@ struct Layer {
     size_t chunk;                                  // which of its rank's parts of the model it is in: see model.h
     Unit **units;                                  // embedding: wte, wpe; block: its own; head: last norm, wte (tied)
     size_t n_units;
-    Range heads, vocab;                            // which heads and words are mine; all of them in the unsplit layers
-    Comm *comm;                                    // whom this layer talks to; NULL in the unsplit layers
+    Range heads, vocab;                            // my heads and vocabulary entries; all of them in the unsplit layers
+    Comm *comm;                                    // whom this layer communicates with; NULL in the unsplit layers
     Layer *inner;                                  // the wrapped layer, or several neighbours; NULL in plain layers
     size_t n_inner;
     void *technique;                               // what who wrapped it keeps, where comm is not enough
@@ -99,7 +99,7 @@ void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s);
 
-// Puts a layer around l: l becomes `kind`, with `comm` to talk to and what l was as its inner layer. Returns that.
+// Puts a layer around l: l becomes `kind`, with `comm` to communicate over and what l was as its inner layer. Returns that.
 Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm);            // around several: model_wrap_range
 
 // The unsplit layers: the reference of every split one.
@@ -115,7 +115,7 @@ enum { SITE_EMBEDDING, SITE_ATTENTION, SITE_MIDDLE, SITE_OUT };                 
 
 // ---- Pieces that both twins are made of. ----
 Shape hidden_shape(const Layer *l, const Batch *b);                              // [B*T, C], whole on this rank
-Shape logits_shape(const Layer *l, const Batch *b);                              // [B*T, V], of my words
+Shape logits_shape(const Layer *l, const Batch *b);                              // [B*T, V], of my vocabulary entries
 Shape token_shape(const Layer *l, const Batch *b);                               // [B*T, 1]
 Dropout layer_dropout(const Layer *l, const Batch *b, int site);                 // of [B*T, C]; row0, col0: of a part
 void linear(Tensor y, Tensor x, const Param *w);                                 // y = x w

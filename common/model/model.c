@@ -12,7 +12,7 @@ enum { MOST_LAYERS = 1 << 16, MOST_WIDTH = 1 << 20, MOST_CONTEXT = 1 << 20 };   
 
 void config_require(const ModelConfig *c) {
     REQUIRE(c->layers && c->width && c->heads && c->context && c->vocab,
-            "a model needs at least one layer, head, column, position and word");
+            "a model needs at least one layer, head, column, position and vocabulary entry");
     REQUIRE(c->layers <= MOST_LAYERS && c->width <= MOST_WIDTH && c->context <= MOST_CONTEXT,
             "a model has at most %d layers, %d columns and %d positions, not %zu, %zu and %zu",
             MOST_LAYERS, MOST_WIDTH, MOST_CONTEXT, c->layers, c->width, c->context);

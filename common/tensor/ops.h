@@ -65,10 +65,10 @@ void op_embed_tokens_grad(Tensor dwte, const int *tokens, Tensor dy, size_t voca
 void op_add_positions(Tensor y, Tensor x, Tensor wpe, const int *position);       // NaN where wpe has no such row
 void op_add_positions_grad(Tensor dwpe, const int *position, Tensor dy);          // zero where no row has the position
 
-// --- cross entropy, cut where a vocabulary-parallel head must talk. Columns of logits are words vocab0 ..
+// --- cross entropy, cut where a vocabulary-parallel head communicates. Columns of logits are entries vocab0 ..
 //     vocab0+cols-1. A negative target is not counted: loss 0, gradient 0. ---
 void op_row_max(Tensor max, Tensor logits);                                               // [M,1]
-void op_pick_target(Tensor picked, Tensor logits, const int *targets, size_t vocab0);     // [M,1], 0: not my word
+void op_pick_target(Tensor picked, Tensor logits, const int *targets, size_t vocab0);     // [M,1], 0: not my entry
 void op_exp_sum(Tensor sum, Tensor logits, Tensor max);                       // logits <- exp(logits - max); sum[M,1]
 void op_token_loss(Tensor loss, Tensor picked, Tensor max, Tensor sum, const int *targets);   // log(sum) + max - picked
 void op_cross_entropy_backward(Tensor logits, Tensor sum, const int *targets, Tensor dloss, size_t vocab0);
