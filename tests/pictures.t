@@ -173,7 +173,7 @@ for my $job (@charts) {
     $chart //= '';
     my $name = "COLUMNS=$job->{columns}" . ($job->{color} ? ', coloured' : '');
     is(scalar($chart =~ s/\e\[[0-9;]*m//g) > 0, $job->{color} == 1, "$name: colours only when asked for");
-    my $width = $job->{columns} =~ /^(40|80|200)$/ ? $job->{columns} : 80;
+    my $width = $job->{columns} =~ /^(40|80|200)$/ ? $job->{columns} : 100;
     my @long = grep { length > ($width > 60 ? $width : 60) } split /\n/, $chart;          # 60: the words of the key
     is("@long", '', "$name: no line is longer than that");
     my ($longest) = sort { $b <=> $a } map { length } $chart =~ /^rank.*$/mg;

@@ -139,8 +139,8 @@ static void choose_clock(const Program *p) {
     REQUIRE(clock_devices[d].name, "--device %s is not known: choose lesson, h100, a100 or core", device);
     const char *between = link[inside] ? link + inside + 1 : link;
     REQUIRE(between == link || node->text || !options_find(s, "link")->given,
-            "--link %s names a link between nodes, but all ranks share one: say with --node N how many ranks a node has",
-            link);
+            "--link %s names a link between nodes, but all ranks share one: say with --node N how many ranks a node "
+            "has", link);
     const char *transport = p->choice.transport;
     bool crowded = strcmp(transport, "emu") == 0 || strcmp(transport, "staged") == 0 ||
                    (long)p->choice.ranks > sysconf(_SC_NPROCESSORS_ONLN);

@@ -34,8 +34,8 @@ static const Option common_options[] = {
 // With GPUs, added to these, or in their place.
 static const Option gpu_options[] = {
     {"transport", "emu|staged|nccl", NULL,
-     "how ranks communicate; without it: nccl when started by a launcher with a GPU for each rank, staged when they share, "
-     "else emu"},
+     "how ranks communicate; without it: nccl when started by a launcher with a GPU for each rank, staged when they "
+     "share, else emu"},
     {"tf32", NULL, NULL, "products may round their factors to 10 bits: faster, and beyond the limits of the checks"},
     {0},
 };
@@ -97,7 +97,9 @@ static void validate(const OptionValue *s) {
     }
 }
 
-bool option_value_is_number(const OptionValue *s) { return kind_of(&s->option) == WHOLE || kind_of(&s->option) == REAL; }
+bool option_value_is_number(const OptionValue *s) {
+    return kind_of(&s->option) == WHOLE || kind_of(&s->option) == REAL;
+}
 
 uint64_t option_value_whole(const OptionValue *s, uint64_t lo, uint64_t hi) {
     uint64_t value;
@@ -250,7 +252,9 @@ void options_print_help(const OptionValues *s, const char *program) {
 
 // ---- what a lesson asks ----
 
-static const OptionValue *asked(Run *run, const char *name) { return options_find(&run->state->program->settings, name); }
+static const OptionValue *asked(Run *run, const char *name) {
+    return options_find(&run->state->program->settings, name);
+}
 size_t option_size(Run *run, const char *name) { return (size_t)option_value_whole(asked(run, name), 0, SIZE_MAX); }
 double option_real(Run *run, const char *name) { return option_value_real(asked(run, name)); }
 const char *option_text(Run *run, const char *name) { return asked(run, name)->text; }

@@ -3,7 +3,8 @@
 #include <stdio.h>
 #include "common/base/output.h"
 
-enum { LEFT = 70, WIDTH = 880, TOP = 50, ROW = 26, GAP = 8, STRIP_HEIGHT = 22 };     // pixels
+// A rank has a row of what it computes, a lane of what is on its link, and a strip of memory. Pixels.
+enum { LEFT = 70, WIDTH = 880, TOP = 50, ROW = 18, LANE = 8, GAP = 10, STRIP_HEIGHT = 22, MOST_ARROWS = 240 };
 
 void svg_text(FILE *f, const char *text) {
     for (; *text; text++)
@@ -18,18 +19,39 @@ static double x_of(const Recording *r, Picoseconds t) {
     return LEFT + (double)(t - r->begin) / (double)(r->end - r->begin) * WIDTH;
 }
 
+static bool computes(const RecordedEvent *e) { return e->kind <= EVENT_UPDATE; }
+static bool on_link(const RecordedEvent *e) {
+    return e->kind == EVENT_COLLECTIVE || (e->kind == EVENT_SEND && e->end > e->start);
+}
+
+// What is on the link is never too short to be seen.
 static void box(FILE *f, const Recording *r, const RecordedEvent *e, double y) {
     double x = x_of(r, e->start), w = x_of(r, e->end) - x;
-    bool computes = e->kind <= EVENT_UPDATE;
+    if (on_link(e) && w < 1.5) w = 1.5;
     if (w <= 0) return;
     fprintf(f, "<rect class=\"%c\" x=\"%.2f\" y=\"%g\" width=\"%.2f\" height=\"%d\"/>\n",
-            computes ? "FBU"[e->kind] : 'C', x, computes ? y : y + ROW - 7, w, computes ? ROW - 8 : 6);
-    if (!computes || w < 10) return;
+            computes(e) ? "FBU"[e->kind] : e->kind == EVENT_SEND ? 'M' : 'C', x, y, w, computes(e) ? ROW : LANE);
+    if (!computes(e) || w < 10) return;
     char label[12];
     if (e->number == NO_NUMBER) snprintf(label, sizeof label, "%c", "FBU"[e->kind]);
     else if (w < 20) snprintf(label, sizeof label, "%u", e->number);
     else snprintf(label, sizeof label, "%c%u", "FBU"[e->kind], e->number);
-    fprintf(f, "<text class=\"n\" x=\"%.2f\" y=\"%g\">%s</text>\n", x + w / 2, y + ROW - 13, label);
+    fprintf(f, "<text class=\"n\" x=\"%.2f\" y=\"%g\">%s</text>\n", x + w / 2, y + ROW - 5, label);
+}
+
+// Messages, from the sender's lane when they leave to the receiver's row when they arrive, unless there are too many.
+static void arrows(FILE *f, const Recording *r, size_t height) {
+    size_t messages = 0;
+    for (int draw = 0; draw < 2; draw++)
+        for (size_t k = 0; k < r->ranks; k++)
+            for (size_t i = 0; i < r->rank[k].n; i++) {
+                const RecordedEvent *e = &r->rank[k].events[i];
+                if (e->kind != EVENT_SEND || !on_link(e) || e->end > r->end) continue;
+                if (!draw) messages++;
+                else if (messages <= MOST_ARROWS)
+                    fprintf(f, "<line class=\"a\" x1=\"%.2f\" y1=\"%zu\" x2=\"%.2f\" y2=\"%zu\"/>\n", x_of(r, e->start),
+                            TOP + k * height + ROW + 2 + LANE / 2, x_of(r, e->end), TOP + e->peer * height + ROW / 2);
+            }
 }
 
 // Steps: at each sample up to what was reached at that moment, then to what was left of it.
@@ -45,22 +67,26 @@ static void memory_strip(FILE *f, const Recording *r, const RankRecording *k, do
 }
 
 static void legend(FILE *f, const char *memory) {
-    static const char class[] = "FBUCA";
+    static const char class[] = "FBUCMA";
     const struct { const char *text, *fill; } key[] = {
         { "forward", "#56b4e9" }, { "backward", "#e69f00" }, { "update", "#cc79a7" },
-        { "communication", "#d55e00" }, { memory, "#009e73" } };
-    fputs("<style>.n{text-anchor:middle}.F,.B,.U,.C{stroke:#fff;stroke-width:.5}.A{fill-opacity:.45}", f);
+        { "collective", "#d55e00" }, { "message", "#0072b2" }, { memory, "#009e73" } };
+    fputs("<style>.n{text-anchor:middle}.F,.B,.U{stroke:#fff;stroke-width:.5}.A{fill-opacity:.45}"
+          ".a{stroke:#0072b2;stroke-width:.7;stroke-opacity:.6}", f);
     for (size_t i = 0; i < sizeof key / sizeof *key; i++) fprintf(f, ".%c{fill:%s}", class[i], key[i].fill);
     fputs("</style>\n", f);
     for (size_t i = 0; i < sizeof key / sizeof *key && key[i].text; i++)
         fprintf(f, "<rect class=\"%c\" x=\"%zu\" y=\"30\" width=\"10\" height=\"10\"/>"
                 "<text x=\"%zu\" y=\"39\">%s%s</text>\n",
-                class[i], LEFT + i * 130, LEFT + i * 130 + 14, i == 4 ? "kept: " : "", key[i].text);
+                class[i], LEFT + i * 110, LEFT + i * 110 + 14, i == 5 ? "kept: " : "", key[i].text);
 }
 
 void svg_write(const Recording *r, const char *title, const char *time, const char *memory, const char *file) {
     Output o = output_open("svg", file);
-    size_t height = ROW + GAP + (memory ? STRIP_HEIGHT : 0);
+    bool lanes = false;
+    for (size_t k = 0; k < r->ranks; k++)
+        for (size_t i = 0; i < r->rank[k].n; i++) lanes |= on_link(&r->rank[k].events[i]);
+    size_t lane = lanes ? LANE + 2 : 0, height = ROW + lane + GAP + (memory ? STRIP_HEIGHT + 2 : 0);
     fprintf(o.f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %zu\" "
             "font-family=\"sans-serif\" font-size=\"11\">\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<text x=\"%d\" y=\"20\" font-size=\"14\">",
@@ -72,11 +98,18 @@ void svg_write(const Recording *r, const char *title, const char *time, const ch
         double y = TOP + (double)(k * height);
         fprintf(o.f, "<text x=\"10\" y=\"%.1f\">rank %zu</text>\n"
                 "<rect x=\"%d\" y=\"%.1f\" width=\"%d\" height=\"%d\" fill=\"#eee\"/>\n",
-                y + 13, k, LEFT, y, WIDTH, ROW - 8);
-        for (size_t i = 0; i < r->rank[k].n; i++)
-            if (r->rank[k].events[i].kind <= EVENT_COLLECTIVE) box(o.f, r, &r->rank[k].events[i], y);
-        if (memory) memory_strip(o.f, r, &r->rank[k], y + ROW, r->scale ? r->scale : 1);
+                y + 13, k, LEFT, y, WIDTH, ROW);
+        if (lanes)
+            fprintf(o.f, "<rect x=\"%d\" y=\"%.1f\" width=\"%d\" height=\"%d\" fill=\"#f6f6f6\"/>\n", LEFT, y + ROW + 2,
+                    WIDTH, LANE);
+        for (size_t i = 0; i < r->rank[k].n; i++) {
+            const RecordedEvent *e = &r->rank[k].events[i];
+            if (computes(e)) box(o.f, r, e, y);
+            else if (on_link(e)) box(o.f, r, e, y + ROW + 2);
+        }
+        if (memory) memory_strip(o.f, r, &r->rank[k], y + ROW + (double)lane + 2, r->scale ? r->scale : 1);
     }
+    arrows(o.f, r, height);
     fprintf(o.f, "</svg>\n");
     output_close(&o);
 }
