@@ -64,7 +64,6 @@ size_t page_width(void);                       // columns: COLUMNS, the terminal
 void page_wrap(const char *text, size_t at, size_t indent);    // rank 0: text from column `at` on, broken at spaces
 void page_title(const Program *p, size_t ranks);
 void page_claims(Run *run);                    // a line per claim that was checked, one for all costs
-void page_value(char *text, size_t room, double value, const char *unit);         // 2.60 ms, 338 kB, 27.3 %
 
 // ---- snapshot.c ----
 // What a rank holds of a tensor, without its values: how many elements; which, as a sum over hashes of their places;
