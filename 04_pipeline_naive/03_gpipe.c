@@ -108,6 +108,7 @@ static const ModelConfig sizes = { .layers = 9, .width = 12, .heads = 3, .contex
 enum { SEQUENCES = 7 };
 
 static void gpipe(Run *run) {
+    require_one_link(run);
     size_t p = run->world->size, m = option_size(run, "micro-batches");
     REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks", p, sizes.layers);
     REQUIRE(m >= 1 && m <= SEQUENCES, "--micro-batches %zu: the batch has %d sequences: choose 1 to %d", m, SEQUENCES,
