@@ -22,7 +22,8 @@ void stage_loop_lines(Run *run, const Training *t, const StageCosts *seen);   //
 void pipeline_naive_costs(Run *run, const Training *t, const StageCosts *seen);
 void pipeline_naive_each_costs(Run *run, const Training *t, const StageCosts *seen);       // with m = SEQUENCES
 void pipeline_naive_time(Run *run, const Training *t, const Timing *last);
+void pipeline_naive_results(Run *run, const Training *t, const double loss[2]);    // the table; loss: unsplit, naive
 void pipeline_gpipe_costs(Run *run, const Training *t, const StageCosts *gpipe, const StageCosts *naive);
-void pipeline_gpipe_time(Run *run, const Training *t);
+void pipeline_gpipe_time(Run *run, const Training *t, const Timing *last);         // and the table; last: the model's step
 void pipeline_gpipe_loop_costs(Run *run, const Training *t, const StageCosts *loops);      // of pipeline_gpipe itself
 #endif
