@@ -56,8 +56,8 @@ void pipeline_gpipe_time(Run *run, const Training *t, const Timing *last) {
         stack_bubble_costs(run, "naive, m = 8", &stack, m, in_turn, &slow.timing);
         cost(run, "naive, m = 8: exposed, 2m(p-1) messages", "ps", 2 * m * links * way, slow.timing.exposed);
     }
-    static const char *const what[] = { "naive: step", "  idle", "GPipe: step", "  of it messages", "  idle",
-                                        "  idle, free link", "kept, naive", "kept, GPipe" };
+    static const char *const what[] = { "naive: step", "  idle", "GPipe: step", "  messages", "  idle",
+                                        "  idle, d = 0", "kept, naive", "kept, GPipe" };
     static const char *const formula[] = { "m(p(f+b)+2(p-1)d)", "1-1/p where d = 0", "(m+p-1)(f+b)+2(p-1)d", "2(p-1)d",
                                            "1-m(f+b)/step", "(p-1)/(m+p-1)", "one micro-batch's", "m times that" };
     const char *columns[CASES + 1] = { NULL };
