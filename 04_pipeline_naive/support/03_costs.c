@@ -71,7 +71,7 @@ void pipeline_gpipe_time(Run *run, const Training *t, const Timing *last) {
     say(run, "  Stages of two blocks. For a micro-batch, f = %.1f us is a stage's forward, b = 2f its backward,",
         (double)f / 1e6);
     say(run, "  and d = %.2f us a message; formulas hold where d <= f.", (double)way / 1e6);
-    say(run, "  The lesson's model, whose last stage has the head, too, in %zu micro-batches: idle %.1f %%.",
+    say(run, "  The model, with unequal stages and the head on the last one, in %zu micro-batches: idle %.1f %%.",
         t->micro_batches, 100 * last->idle_of_total);
 }
 
