@@ -1,6 +1,6 @@
 // ranks: 1
 // level: core
-// question: When the layers of a model are spread over devices, which device works when, and what do micro-batches gain?
+// question: When a model's layers are spread over devices, which device works when, and what do micro-batches gain?
 //
 // Four layers of one number each, y = tanh(w x + b), on two or four imagined devices: plain arrays in one process,
 // without communication. Seven samples are cut into micro-batches. A loop plays the schedule: every op really computes,
@@ -206,7 +206,8 @@ static void by_hand(Run *run) {
     Line two = line_up(run, 2, 1, there_and_back), naive = line_up(run, LAYERS, PIECES, there_and_back);
     char line[400] = "", text[400] = "";
     play(&slices);
-    say_detail(run, "Forwards of %d micro-batches (MB) through %d stages; idle devices are the bubble:", PIECES, LAYERS);
+    say_detail(run, "Forwards of %d micro-batches (MB) through %d stages; idle devices are the bubble:", PIECES,
+               LAYERS);
     for (size_t u = 0; u < slices.end; u++) say_detail(run, "  %s", slice_line(line, &slices, u));
     check_true(run, "time slice t3", "all four devices are at work",
                !strcmp(slice_line(line, &slices, 3), "t3 | MB3 Stage0 | MB2 Stage1 | MB1 Stage2 | MB0 Stage3"));

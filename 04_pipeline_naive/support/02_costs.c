@@ -75,7 +75,7 @@ void pipeline_naive_results(Run *run, const Training *t, const double loss[2]) {
     results(run, (const char *const[]){ "one device", ranks, NULL }, rows);
     if (!clock_config()->simulated) return;
     StackTimes d = stack_times(&(Stack){ .model = t->model, .blocks = 2, .sequences = 1 });
-    say(run, "  Equal stages have two blocks each. For a micro-batch of one sequence, f = %.1f us is a stage's",
+    say(run, "  Equal stages have two blocks each. For a micro-batch of one sequence, f = %.3g us is a stage's",
         (double)d.forward / 1e6);
-    say(run, "  forward, b = 2f its backward, and d = %.2f us a message.", p > 1 ? (double)d.message / 1e6 : 0);
+    say(run, "  forward, b = 2f its backward, and d = %.3g us a message.", p > 1 ? (double)d.message / 1e6 : 0);
 }

@@ -154,9 +154,9 @@ void require_one_link(Run *run) {
     const ClockConfig *c = clock_config();
     bool differ = c->link.alpha != c->between.alpha || c->link.beta != c->between.beta;
     bool nodes = c->simulated && c->node > 0 && c->node < run->world->size;
-    REQUIRE(!nodes || !differ, "--node %zu: this lesson predicts times for one link only, but link %s inside a node and "
-            "link %s between nodes differ: leave --node out, or name one link with --link %s", c->node, c->link.name,
-            c->between.name, c->between.name);
+    REQUIRE(!nodes || !differ, "--node %zu: this lesson predicts times for one link only, but link %s inside a node "
+            "and link %s between nodes differ: leave --node out, or name one link with --link %s", c->node,
+            c->link.name, c->between.name, c->between.name);
 }
 
 static int help(const Settings *s, const char *program) {
