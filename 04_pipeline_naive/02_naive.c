@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: Can each rank hold a few layers only and the ranks together train the model to the very same bits?
+// question: If each rank holds only a few layers, can the ranks train the model to the same bits as one device?
 // vary: SEQUENCES 4..7, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
 // A model is a list of layers, so a stage is a sub-list: rank i holds some neighbouring layers, their gradients and
@@ -243,7 +243,7 @@ static void naive(Run *run) {
 }
 
 static const Option options[] = {
-    { "micro-batches", "N", "1", "pieces the batch is cut into; each goes there and back before the next one" },
+    { "micro-batches", "N", "1", "that the batch is cut into; the next one starts after the backward of one" },
     {0},
 };
 LESSON(naive, options);

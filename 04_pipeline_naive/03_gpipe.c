@@ -153,7 +153,7 @@ static void gpipe(Run *run) {
 }
 
 static const Option options[] = {
-    { "micro-batches", "N", "4", "pieces the batch is cut into" },
+    { "micro-batches", "N", "4", "that the batch is cut into" },
     { "dropout", "X", "0.1", "probability of dropping an element; at 0 less is kept" },
     {0},
 };
