@@ -280,6 +280,7 @@ static void times(Run *run) {
 }
 
 static void ring(Run *run) {
+    require_one_link(run);
     WaySeen seen[WAYS] = {{0}};
     const Sizes sizes = sizes_of(run->world->size);
     compare(run, seen);

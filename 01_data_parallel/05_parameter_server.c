@@ -248,6 +248,7 @@ static void show(Run *run, const Cluster *c, const Training *t, Log log, int wha
 
 static void parameter_server(Run *run) {
     REQUIRE(clock_config()->simulated, "05_parameter_server needs the simulated clock: leave --clock out");
+    require_one_link(run);
     Cluster c = cluster_new(run->world, option_size(run, "servers"));
     size_t slow = option_size(run, "slow"), s = option_size(run, "staleness");
     REQUIRE(c.workers <= SEQUENCES, "a step has %d sequences, and each of %zu workers needs one: start at most %zu "

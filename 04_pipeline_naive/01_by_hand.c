@@ -1,12 +1,12 @@
 // ranks: 1
 // level: core
-// question: When a model is a chain of layers on several devices, who works when, and how do small batches help?
+// question: When a model's layers are spread over devices, which device works when, and what do micro-batches gain?
 //
-// Four layers of one number each, y = tanh(w x + b), on two or four imagined devices: plain arrays, one process, nobody
-// talks. Seven samples are cut into micro-batches. A loop plays the schedule: every op really computes, and its times
-// are written down. An op starts at max(end of what it needs, end of the device's last op); a forward takes 1 unit of
-// time, a backward 2.
-// Left out: the time a message takes. Numbers in the output start at 1, as in the tables of other texts.
+// Four layers of one number each, y = tanh(w x + b), on two or four imagined devices: plain arrays in one process,
+// without communication. Seven samples are cut into micro-batches. A loop plays the schedule: every op really computes,
+// and its times are written down. An op starts at max(end of what it needs, end of the device's last op); a forward
+// takes 1 unit of time, a backward 2.
+// Left out: the time a message takes.
 #include "common/lesson/lesson.h"
 #include "common/tensor/random.h"
 #include <math.h>
@@ -26,7 +26,7 @@ typedef struct {
     real d[SAMPLES];                                       // what goes back to the device before me
     Op op[2 * PIECES];                                     // my list: what I do, in this order
     size_t ops;
-    char at[MOST_UNITS][4];                                // by unit of time: "F1", "--" still at it, ". " idle
+    char at[MOST_UNITS][4];                                // by unit of time: "F0", "--" still at it, ". " idle
 } Device;
 typedef struct {
     size_t p, pieces, end, busy;                           // end: of the last op; busy: units of work of all devices
@@ -77,10 +77,10 @@ static double run_backward(Line *t, size_t i, Range mine) {
 typedef void Rule(Device *d, size_t pieces);
 static void add(Device *d, char what, size_t k) { d->op[d->ops++] = (Op){ what, k }; }
 static void forwards_only(Device *d, size_t pieces) { for (size_t k = 0; k < pieces; k++) add(d, 'F', k); }
-static void there_and_back(Device *d, size_t pieces) {     // naive: the next micro-batch starts when this one is back
+static void there_and_back(Device *d, size_t pieces) {     // naive: the next forward starts after this backward
     for (size_t k = 0; k < pieces; k++) { add(d, 'F', k); add(d, 'B', k); }
 }
-static void all_there_all_back(Device *d, size_t pieces) { // send them all off, then fetch them all back
+static void all_there_all_back(Device *d, size_t pieces) { // all forwards, then all backwards
     forwards_only(d, pieces);
     for (size_t k = 0; k < pieces; k++) add(d, 'B', k);
 }
@@ -96,7 +96,7 @@ static void play(Line *t) {
         Device *me = &t->device[i];
         if (next[i] == me->ops) continue;
         Op op = me->op[next[i]];
-        bool back = op.what == 'B', none = !back && i == 0;            // device 1's forward needs nobody
+        bool back = op.what == 'B', none = !back && i == 0;            // device 0's forward needs nobody
         size_t need = none ? 0 : !back ? end[0][i - 1][op.k] : i + 1 < t->p ? end[1][i + 1][op.k] : end[0][i][op.k];
         if (!none && need == 0) continue;                  // what it needs is not there yet
         size_t start = need > free_at[i] ? need : free_at[i], duration = back ? T_BACKWARD : T_FORWARD;
@@ -105,7 +105,7 @@ static void play(Line *t) {
         else run_forward(t, i, mine);
         for (size_t u = start; u < start + duration; u++) strcpy(me->at[u], "--");
         me->at[start][0] = op.what;
-        me->at[start][1] = (char)('1' + op.k);
+        me->at[start][1] = (char)('0' + op.k);
         end[back][i][op.k] = free_at[i] = start + duration;
         t->busy += duration;
         if (free_at[i] > t->end) t->end = free_at[i];
@@ -157,11 +157,8 @@ static void compare(Run *run, const char *what, Line *split) {
     for (size_t i = 0; i < split->p; i++) {
         char row[2 * MOST_UNITS + 1] = "";
         for (size_t u = 0; u < split->end; u++) strcat(row, split->device[i].at[u]);
-        say(run, "  device %zu  %s", i + 1, row);
+        say(run, "  %zu %s", i, row);
     }
-    size_t all = split->p * split->end;
-    say(run, "  %zu units of time; the %zu devices are idle for %zu of their %zu", split->end, split->p,
-        all - split->busy, all);
     check_numbers(run, what, "weights and gradients of every step", number, want_number, NUMBERS, 0);
     check_numbers(run, what, "loss of every step", loss, want_loss, STEPS, 0);
 }
@@ -170,10 +167,10 @@ static void compare(Run *run, const char *what, Line *split) {
 
 // One line a time slice, one column a device.
 static const char *slice_line(char *line, const Line *t, size_t u) {
-    sprintf(line, "t%zu", u + 1);
+    sprintf(line, "t%zu", u);
     for (size_t i = 0; i < t->p; i++) {
         char cell[32] = "idle";
-        if (t->device[i].at[u][0] == 'F') sprintf(cell, "MB%c Stage%zu", t->device[i].at[u][1], i + 1);
+        if (t->device[i].at[u][0] == 'F') sprintf(cell, "MB%c Stage%zu", t->device[i].at[u][1], i);
         sprintf(line + strlen(line), " | %-10s", cell);
     }
     return line;
@@ -183,12 +180,25 @@ static void order_in_words(char *line, const Line *t) {
     for (size_t u = 0; u < t->end; u++)
         for (size_t i = 0; i < t->p; i++) {
             char what = t->device[i].at[u][0], *end = line + strlen(line);
-            if (what == 'F') sprintf(end, "%s%zu forward", u ? " - " : "", i + 1);
-            if (what == 'B') sprintf(end, " - %zu backward", i + 1);
+            if (what == 'F') sprintf(end, "%s%zu forward", u ? " - " : "", i);
+            if (what == 'B') sprintf(end, " - %zu backward", i);
         }
 }
 
 static double idle(const Line *t) { return (double)(t->p * t->end - t->busy) / (double)(t->p * t->end); }
+
+static void show_results(Run *run, const Line *two, const Line *naive, const Line *piped) {
+    const Line *way[] = { two, naive, piped };
+    char end[3][16], share[3][16];
+    for (size_t k = 0; k < 3; k++) {
+        sprintf(end[k], "=%zu", way[k]->end);
+        sprintf(share[k], "=%.1f %%", 100 * idle(way[k]));
+    }
+    results(run, (const char *const[]){ "naive", "naive", "micro-batched", NULL }, (const Result[]){
+        { "p devices, m micro-batches", NULL, { "=2, 1", "=4, 4", "=4, 4" } },
+        { "step, units of time", "mp(f+b); (m+p-1)(f+b)", { end[0], end[1], end[2] } },
+        { "idle share", "1-1/p; (p-1)/(m+p-1)", { share[0], share[1], share[2] } }, {0} });
+}
 
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1, "this lesson imagines its devices: start it with one rank");
@@ -196,16 +206,18 @@ static void by_hand(Run *run) {
     Line two = line_up(run, 2, 1, there_and_back), naive = line_up(run, LAYERS, PIECES, there_and_back);
     char line[400] = "", text[400] = "";
     play(&slices);
-    say(run, "Forwards of %d micro-batches (MB) through %d stages; idle devices are the bubble:", PIECES, LAYERS);
-    for (size_t u = 0; u < slices.end; u++) say(run, "  %s", slice_line(line, &slices, u));
-    check_true(run, "time slice t4", "all four devices are at work",
-               !strcmp(slice_line(line, &slices, 3), "t4 | MB4 Stage1 | MB3 Stage2 | MB2 Stage3 | MB1 Stage4"));
+    say_detail(run, "Forwards of %d micro-batches (MB) through %d stages; idle devices are the bubble:", PIECES,
+               LAYERS);
+    for (size_t u = 0; u < slices.end; u++) say_detail(run, "  %s", slice_line(line, &slices, u));
+    check_true(run, "time slice t3", "all four devices are at work",
+               !strcmp(slice_line(line, &slices, 3), "t3 | MB3 Stage0 | MB2 Stage1 | MB1 Stage2 | MB0 Stage3"));
 
+    say(run, "A row is a device. F0 is the forward of micro-batch 0: 1 unit of time. B0-- is its backward: 2.");
     say(run, "\nNaive, 2 devices with 2 layers each, the whole batch at once:");
     compare(run, "naive, 2 devices = unsplit", &two);
     order_in_words(text, &two);
-    check_true(run, "naive, 2 devices: order", text, !strcmp(text, "1 forward - 2 forward - 2 backward - 1 backward"));
-    say(run, "\nNaive, 4 devices, %d micro-batches one after the other:", PIECES);
+    check_true(run, "naive, 2 devices: order", text, !strcmp(text, "0 forward - 1 forward - 1 backward - 0 backward"));
+    say(run, "\nNaive, 4 devices with a layer each, %d micro-batches one after the other:", PIECES);
     compare(run, "naive, 4 devices = unsplit", &naive);
     say(run, "\nMicro-batched, 4 devices: all forwards, then all backwards:");
     compare(run, "micro-batched = unsplit", &piped);
@@ -215,6 +227,7 @@ static void by_hand(Run *run) {
     double want_share[] = { 1 - 1 / 2.0, 1 - 1 / p, (p - 1) / (m + p - 1) };
     check_numbers(run, "played = formula", "step time: 2(f+b), mp(f+b), (m+p-1)(f+b)", units, want_units, 3, 0);
     check_numbers(run, "played = formula", "idle share: 1-1/2, 1-1/p, (p-1)/(m+p-1)", share, want_share, 3, 1e-15);
+    show_results(run, &two, &naive, &piped);
 }
 
 LESSON(by_hand, NULL);

@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: Can every rank hold only a few layers, train the model together, and get the very same bits?
+// question: If each rank holds only a few layers, can the ranks train the model to the same bits as one device?
 // vary: SEQUENCES 4..7, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
 // A model is a list of layers, so a stage is a sub-list: rank i holds some neighbouring layers, their gradients and
@@ -198,7 +198,7 @@ static StageCosts one_by_one(Run *run, Training t) {
     t.optimizer = sgd(0.3);
     Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
     StageCosts seen = stages_train(run, &t, naive_step, NULL, &got);
-    say(run, "SGD, %d micro-batches: loss %.4f", SEQUENCES, got.loss[0]);
+    say_detail(run, "SGD, %d micro-batches: loss %.4f", SEQUENCES, got.loss[0]);
     training_compare(run, "a sequence each = unsplit", &got, &want, 0);
     trajectory_free(&got);
     trajectory_free(&want);
@@ -206,6 +206,7 @@ static StageCosts one_by_one(Run *run, Training t) {
 }
 
 static void naive(Run *run) {
+    require_one_link(run);
     size_t p = run->world->size, m = option_size(run, "micro-batches");
     REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks", p, sizes.layers);
     REQUIRE(m >= 1 && m <= SEQUENCES, "--micro-batches %zu: the batch has %d sequences: choose 1 to %d", m, SEQUENCES,
@@ -215,13 +216,16 @@ static void naive(Run *run) {
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     StageCosts seen = {0}, each = one_by_one(run, t);
+    double loss[2] = {0};                                  // of the last step: unsplit, naive
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
         // Makes my stage's model and calls naive_step in every training step; then reads the ledgers of this rank.
         seen = stages_train(run, &t, naive_step, NULL, &got);
-        say(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1], got.loss[2]);
+        say_detail(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1], got.loss[2]);
         training_compare(run, "naive = unsplit", &got, &want, 0);
+        loss[0] = want.loss[t.steps - 1];
+        loss[1] = got.loss[t.steps - 1];
         trajectory_free(&got);
         trajectory_free(&want);
     }
@@ -234,11 +238,12 @@ static void naive(Run *run) {
     pipeline_naive_each_costs(run, &t, &each);
     t.micro_batches = m;
     if (clock_config()->simulated) pipeline_naive_time(run, &t, &last);            // real time differs from run to run
+    pipeline_naive_results(run, &t, loss);
     data_free(&t.data);
 }
 
 static const Option options[] = {
-    { "micro-batches", "N", "1", "pieces the batch is cut into; each goes there and back before the next one" },
+    { "micro-batches", "N", "1", "that the batch is cut into; the next one starts after the backward of one" },
     {0},
 };
 LESSON(naive, options);

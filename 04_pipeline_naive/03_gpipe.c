@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: How long are stages idle when the batch is cut into micro-batches, and what does keeping them busy cost?
+// question: How much less idle are the stages when a batch is cut into micro-batches, and what does that cost?
 // vary: SEQUENCES 5..9, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
 // GPipe (Huang et al. 2018): a stage hands micro-batch 0 on and starts micro-batch 1 at once, so that all stages work
@@ -107,7 +107,16 @@ StepResult pipeline_step(void *rank, Model *m, Optimizer *o, const Training *t, 
 static const ModelConfig sizes = { .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37 };
 enum { SEQUENCES = 7 };
 
+// One step of equal stages, two blocks each, where nothing but the order of the work makes a stage wait.
+static void draw_equal_stages(Run *run, const Training *t) {
+    Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
+    Played equal = stack_play(run, &stack, schedule_gpipe, t->micro_batches);
+    picture_show(run, "GPipe, equal stages", PICTURE_MEMORY);
+    picture_summary(run, &equal.timing);
+}
+
 static void gpipe(Run *run) {
+    require_one_link(run);
     size_t p = run->world->size, m = option_size(run, "micro-batches");
     REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks", p, sizes.layers);
     REQUIRE(m >= 1 && m <= SEQUENCES, "--micro-batches %zu: the batch has %d sequences: choose 1 to %d", m, SEQUENCES,
@@ -120,28 +129,31 @@ static void gpipe(Run *run) {
     stages_same_bits(run, "naive: executor = own loop", &t, pipeline_naive, schedule_naive);
     StageCosts loops = stages_same_bits(run, "GPipe: executor = own loops", &t, pipeline_gpipe, schedule_gpipe);
     StageCosts seen = {0}, slow = {0};
+    draw_equal_stages(run, &t);
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         Trajectory naive = trajectory_new(run, &t), got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
         slow = stages_train(run, &t, pipeline_step, schedule_naive, &naive);           // for its costs
         seen = stages_train(run, &t, pipeline_step, schedule_gpipe, &got);
-        say(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1], got.loss[2]);
+        say_detail(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1], got.loss[2]);
         training_compare(run, "GPipe = accumulation", &got, &want, 0);
         trajectory_free(&naive);
         trajectory_free(&got);
         trajectory_free(&want);
     }
     Timing last = picture_timing(run);
-    picture_show(run, "GPipe, the last step", PICTURE_MEMORY);
-    picture_summary(run, &last);
+    if (option_flag(run, "verbose")) {
+        picture_show(run, "GPipe, the model's last step", PICTURE_MEMORY | PICTURE_NO_FILES);
+        picture_summary(run, &last);
+    }
     pipeline_gpipe_costs(run, &t, &seen, &slow);
     pipeline_gpipe_loop_costs(run, &t, &loops);
-    if (clock_config()->simulated) pipeline_gpipe_time(run, &t);   // real time differs from run to run
+    if (clock_config()->simulated) pipeline_gpipe_time(run, &t, &last);    // real time differs from run to run
     data_free(&t.data);
 }
 
 static const Option options[] = {
-    { "micro-batches", "N", "4", "pieces the batch is cut into" },
+    { "micro-batches", "N", "4", "that the batch is cut into" },
     { "dropout", "X", "0.1", "probability of dropping an element; at 0 less is kept" },
     {0},
 };

@@ -160,6 +160,7 @@ static void show(Run *run, const char *schedule, const char *title, int what) {
 }
 
 static void one_forward_one_backward(Run *run) {
+    require_one_link(run);
     size_t p = run->world->size, m = option_size(run, "micro-batches");
     REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks", p, sizes.layers);
     REQUIRE(m >= 1 && m <= SEQUENCES, "--micro-batches %zu: the batch has %d sequences: choose 1 to %d", m, SEQUENCES,

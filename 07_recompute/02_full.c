@@ -182,6 +182,7 @@ static void compare(Run *run, const Training *t, Way way, const FullMeasured *se
 }
 
 static void full(Run *run) {
+    require_one_link(run);
     Comm *pp = comm_split(run->world, 0, run->world->rank, "pp");
     Training t = { .model = tiny, .steps = option_size(run, "steps"), .sequences = option_size(run, "batch"),
                    .micro_batches = option_size(run, "micro-batches"), .optimizer = sgd(0.1),

@@ -39,8 +39,12 @@ my @speeds = map { emu(2, $program, '--speed', $_) } qw(4 0 -1);
 # Lessons whose result depends on time have no other clock.
 my $balance = program_of('fp32', '01_data_parallel/07_balance.c');
 my @balance = map { { words => ['tools/launch', '-e', 3, $balance, '--verbose', split] } } '--clock wall', '--slow 1,0,2', '--slow 1,,2';
+# Lessons that predict times for one link only.
+my @one_link = map { emu(4, program_of('fp32', $_), '--node', 2, '--link', 'fast,slow') }
+    qw(01_data_parallel/03_ring.c 01_data_parallel/05_parameter_server.c 04_pipeline_naive/02_naive.c 04_pipeline_naive/03_gpipe.c
+       05_pipeline_1f1b/02_1f1b.c 07_recompute/02_full.c);
 my @h100 = map { emu(4, $program, qw(--link ib --device), $_) } qw(lesson h100);
-run_jobs([(map { grep { $_ } @$_{qw(emu mpi)} } @pairs), $wall, @nodes, @speeds, @balance, @h100]);
+run_jobs([(map { grep { $_ } @$_{qw(emu mpi)} } @pairs), $wall, @nodes, @speeds, @balance, @one_link, @h100]);
 
 # Name, predicted, measured of each cost line of the page: every rank's smallest and largest.
 sub costs { return join "\n", grep { s/^\[.*?\] (.*\S)\s+(\S+)\s+(ok|FAIL)$/$1 $2/ } split /\n/, $_[0]{out} =~ s/.*^\[[^\n]*\] cost  //msr }
@@ -71,6 +75,10 @@ for my $bad (@speeds[1, 2]) {
 for my $bad (@balance) {
     is($bad->{status}, 2, "balance: $bad->{words}[-1] is refused") or diag(complain($bad));
     like($bad->{err}, qr/\Aunsplit: [^\n]*(?:leave --clock out|whole numbers from 1)[^\n]*\n\z/, 'with one message');
+}
+for my $bad (@one_link) {
+    is($bad->{status}, 2, "two links are refused: $bad->{words}[3]") or diag(complain($bad));
+    like($bad->{err}, qr/\Aunsplit: [^\n]*leave --node out, or name one link with --link slow\n\z/, 'with one message');
 }
 is($h100[0]{status}, 0, 'a slow device with a real link') or diag(complain($h100[0]));
 isnt(costs($h100[0]), costs($h100[1]), 'a faster device gives other times');

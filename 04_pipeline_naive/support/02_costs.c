@@ -1,6 +1,7 @@
 // 02_costs.c: what 02_naive predicts; see costs.h.
 #include "04_pipeline_naive/support/costs.h"
 #include "04_pipeline_naive/support/stack.h"
+#include <stdio.h>
 
 void pipeline_naive_costs(Run *run, const Training *t, const StageCosts *seen) {
     size_t p = run->world->size, i = run->world->rank, E = sizeof(real), neighbours = (i + 1 < p) + (i > 0);
@@ -48,4 +49,33 @@ void pipeline_naive_time(Run *run, const Training *t, const Timing *last) {
     stack_bubble_costs(run, "equal stages", &stack, m, step, &seen.timing);
     cost(run, "equal stages: exposed, 2m(p-1) messages", "ps", 2 * m * (p - 1) * d.message, seen.timing.exposed);
     cost(run, "equal stages: hidden", "ps", 0, seen.timing.hidden);
+}
+
+// The model as it is on one device, and on the ranks; then the times of equal stages.
+void pipeline_naive_results(Run *run, const Training *t, const double loss[2]) {
+    size_t p = run->world->size;
+    CutSizes whole = stage_sizes(&t->model, 1, 0);
+    char weights[32], moments[32], kept[32], same[2][32], ranks[48];
+    double kB = sizeof(real) / 1e3;
+    snprintf(weights, sizeof weights, "=%.1f kB", (double)elements_stage(&whole) * kB);
+    snprintf(moments, sizeof moments, "=%.1f kB", 2 * (double)elements_stage(&whole) * kB);
+    snprintf(kept, sizeof kept, "=%.0f kB", (double)(kept_stage(&whole) * stage_tokens(t, 0)) * kB);
+    for (size_t k = 0; k < 2; k++) snprintf(same[k], sizeof *same, "=%.4f", loss[k]);
+    snprintf(ranks, sizeof ranks, "each of %zu ranks", p);
+    Result rows[] = {
+        { "loss of the last step", NULL, { same[0], same[1] } },
+        { "weights", "12C^2+13C a block; ends: embedding, head", { weights, "parameters of my stage" } },
+        { "AdamW's moments", "twice the weights", { moments, "optimizer state of my stage" } },
+        { "activations, peak", "those of one micro-batch", { kept, "activations, peak" } },
+        { "messages sent", "m [B*T, C] for each neighbour", { "=0 B", "messages sent" } },
+        { "equal stages: step", "m(p(f+b) + 2(p-1)d)", { NULL, "equal stages: step" } },
+        { "  of it messages", "2m(p-1)d", { NULL, "equal stages: exposed, 2m(p-1) messages" } },
+        { "  idle", "1-1/p where d = 0", { NULL, "equal stages: bubble / step" } }, {0} };
+    if (!clock_config()->simulated) rows[5].what = NULL;   // times were not compared
+    results(run, (const char *const[]){ "one device", ranks, NULL }, rows);
+    if (!clock_config()->simulated) return;
+    StackTimes d = stack_times(&(Stack){ .model = t->model, .blocks = 2, .sequences = 1 });
+    say(run, "  Equal stages have two blocks each. For a micro-batch of one sequence, f = %.3g us is a stage's",
+        (double)d.forward / 1e6);
+    say(run, "  forward, b = 2f its backward, and d = %.3g us a message.", p > 1 ? (double)d.message / 1e6 : 0);
 }

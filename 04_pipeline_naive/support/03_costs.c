@@ -15,28 +15,40 @@ void pipeline_gpipe_costs(Run *run, const Training *t, const StageCosts *gpipe, 
 }
 
 static size_t max(size_t a, size_t b) { return a > b ? a : b; }
+static void time_text(char *cell, double ps) {
+    sprintf(cell, ps < 1e9 ? "=%.3g us" : "=%.2f ms", ps < 1e9 ? ps / 1e6 : ps / 1e9);
+}
 
 // Equal stages of two blocks, micro-batches of one sequence. The first micro-batch passes all stages and links: p t_f +
 // (p-1) d, with d the time of a message. Each of the others follows it as closely as the slowest on the way lets it, a
 // stage or a link. So messages that are not longer than the work of a stage hide behind it: all but the first of each
 // link and direction.
-void pipeline_gpipe_time(Run *run, const Training *t) {
-    size_t p = run->world->size;
+void pipeline_gpipe_time(Run *run, const Training *t, const Timing *last) {
+    enum { CASES = RESULT_COLUMNS };                       // m = 1, 2, 4, 8, 16, 32
+    char cell[8][CASES][24], column[CASES][12];
+    size_t p = run->world->size, i = run->world->rank;
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
     StackTimes d = stack_times(&stack);
     size_t links = p - 1, way = links ? d.message : 0, f = d.forward, b = d.backward;
-    say(run, "%zu equal stages, their step in units of t_f, with t_b = 2 t_f; ideal: m (t_f + t_b)", p);
-    say(run, "     m    naive    GPipe   ideal   bubble / step   bubble / ideal");
-    for (size_t m = 1; m <= 32; m *= 2) {
-        char name[48];
+    for (size_t k = 0; k < CASES; k++) {
+        char name[64];
+        size_t m = (size_t)1 << k;
         Played slow = stack_play(run, &stack, schedule_naive, m), seen = stack_play(run, &stack, schedule_gpipe, m);
         size_t step = p * (f + b) + 2 * links * way + (m - 1) * (max(f, way) + max(b, way));
-        size_t in_turn = m * (p * (f + b) + 2 * links * way);
+        size_t in_turn = m * (p * (f + b) + 2 * links * way), ideal = m * (f + b), free = (m + p - 1) * (f + b);
         sprintf(name, "equal stages, m = %zu: step", m);
         cost(run, name, "ps", step, seen.timing.step);
-        double naive = (double)slow.timing.step / (double)f, gpipe = (double)seen.timing.step / (double)f;
-        say(run, "  %4zu  %7.1f  %7.1f  %6zu  %12.1f %%  %13.1f %%", m, naive, gpipe, 3 * m,
-            100 * seen.timing.idle_of_total, 100 * seen.timing.idle_of_ideal);
+        sprintf(name, "equal stages, m = %zu: activations, peak", m);
+        cost(run, name, "bytes", m * stack_kept(&stack, p, i), seen.activations);
+        sprintf(column[k], "m = %zu", m);
+        time_text(cell[0][k], (double)slow.timing.step);
+        sprintf(cell[1][k], "=%.1f %%", 100 * slow.timing.idle_of_total);
+        time_text(cell[2][k], (double)seen.timing.step);
+        time_text(cell[3][k], (double)seen.timing.step - (double)free);
+        sprintf(cell[4][k], "=%.1f %%", 100 * seen.timing.idle_of_total);
+        sprintf(cell[5][k], "=%.1f %%", 100 * (1 - (double)ideal / (double)free));
+        sprintf(cell[6][k], "=%.1f kB", (double)slow.activations / 1e3);
+        sprintf(cell[7][k], "=%.1f kB", (double)seen.activations / 1e3);
         if (m != 8) continue;
         stack_bubble_costs(run, "equal stages, m = 8", &stack, m, step, &seen.timing);
         size_t late = (way > f ? way - f : 0) + (way > b ? way - b : 0);         // 0: the others hide
@@ -47,6 +59,23 @@ void pipeline_gpipe_time(Run *run, const Training *t) {
         stack_bubble_costs(run, "naive, m = 8", &stack, m, in_turn, &slow.timing);
         cost(run, "naive, m = 8: exposed, 2m(p-1) messages", "ps", 2 * m * links * way, slow.timing.exposed);
     }
+    static const char *const what[] = { "naive: step", "  idle", "GPipe: step", "  messages", "  idle",
+                                        "  idle, d = 0", "kept, naive", "kept, GPipe" };
+    static const char *const formula[] = { "m(p(f+b)+2(p-1)d)", "1-1/p where d = 0", "(m+p-1)(f+b)+2(p-1)d", "2(p-1)d",
+                                           "1-m(f+b)/step", "(p-1)/(m+p-1)", "one micro-batch's", "m times that" };
+    const char *columns[CASES + 1] = { NULL };
+    Result rows[9] = { {0} };
+    for (size_t k = 0; k < CASES; k++) columns[k] = column[k];
+    for (size_t r = 0; r < 8; r++) {
+        rows[r] = (Result){ .what = what[r], .formula = formula[r] };
+        for (size_t k = 0; k < CASES; k++) rows[r].cell[k] = cell[r][k];
+    }
+    results(run, columns, rows);
+    say(run, "  Stages of two blocks. For a micro-batch, f = %.3g us is a stage's forward, b = 2f its backward,",
+        (double)f / 1e6);
+    say(run, "  and d = %.3g us a message; formulas hold where d <= f.", (double)way / 1e6);
+    say(run, "  The model, with unequal stages and the head on the last one, in %zu micro-batches: idle %.1f %%.",
+        t->micro_batches, 100 * last->idle_of_total);
 }
 
 // The loops of the lesson, m as in its training. Where stages are equal, nobody waits longer than under the executor.

@@ -18,11 +18,12 @@ Picoseconds stage_message_time(const ModelConfig *c, size_t B);
 void stage_cost_lines(Run *run, const Training *t, const StageCosts *seen);   // cost lines; stage i is rank i
 void stage_loop_lines(Run *run, const Training *t, const StageCosts *seen);   // messages of a lesson's own loop
 
-// ---- 02_costs.c, 03_costs.c: the cost lines of these lessons ----
+// ---- 02_costs.c, 03_costs.c: the cost lines of these lessons, and their tables; last: the model's last step ----
 void pipeline_naive_costs(Run *run, const Training *t, const StageCosts *seen);
 void pipeline_naive_each_costs(Run *run, const Training *t, const StageCosts *seen);       // with m = SEQUENCES
 void pipeline_naive_time(Run *run, const Training *t, const Timing *last);
+void pipeline_naive_results(Run *run, const Training *t, const double loss[2]);    // loss: unsplit, naive
 void pipeline_gpipe_costs(Run *run, const Training *t, const StageCosts *gpipe, const StageCosts *naive);
-void pipeline_gpipe_time(Run *run, const Training *t);
+void pipeline_gpipe_time(Run *run, const Training *t, const Timing *last);
 void pipeline_gpipe_loop_costs(Run *run, const Training *t, const StageCosts *loops);      // of pipeline_gpipe itself
 #endif

@@ -58,9 +58,11 @@ static Played play(Run *run, const Stack *s, PipelineLoop *loop, ScheduleRule ru
         batch[k].number = k;
     }
     Played out;
+    memory_reset_peaks();
     picture_begin(run, MEM_ACTIVATIONS);
     out.result = loop ? loop(run->world, stage, batch, m) : pipeline_run(run->world, stage, &list, batch, m);
     picture_end(run);
+    out.activations = memory_peak(MEM_ACTIVATIONS);
     out.timing = picture_timing(run);
     free(batch);
     arena_free(&tokens);
@@ -79,6 +81,13 @@ StackTimes stack_times(const Stack *s) {
     double block = work_block(&z, s->sequences).time;
     return (StackTimes){ .forward = (Picoseconds)(block * s->blocks), .backward = (Picoseconds)(2 * block * s->blocks),
                          .message = stage_message_time(&s->model, s->sequences) };
+}
+
+// Each block's own, and its input; the sink's input, too.
+size_t stack_kept(const Stack *s, size_t p, size_t i) {
+    CutSizes z = cut_sizes(&s->model, 1, 0);
+    size_t per_token = s->blocks * (kept_block(&z) + z.C) + (i + 1 == p ? z.C : 0);
+    return per_token * s->sequences * s->model.context * sizeof(real);
 }
 
 void stack_bubble_costs(Run *run, const char *name, const Stack *s, size_t m, Picoseconds step, const Timing *seen) {

@@ -12,13 +12,14 @@ Model *stack_new(const Stack *s, size_t p, size_t i);                      // st
 
 // One step of m micro-batches, by the executor or by a lesson's own loop; stage i is rank i of the world. Its events
 // stand until the next recording.
-typedef struct { PipelineResult result; Timing timing; } Played;
+typedef struct { PipelineResult result; Timing timing; size_t activations; } Played;      // activations: peak bytes
 Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m);
 Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m);
 
 // What a stage's forward and backward of a micro-batch take under the simulated clock, and a message: from sizes.
 typedef struct { Picoseconds forward, backward, message; } StackTimes;
 StackTimes stack_times(const Stack *s);
+size_t stack_kept(const Stack *s, size_t p, size_t i);             // bytes of activations that a micro-batch keeps
 // Cost lines: how long a stage is idle in a step of this length, as a share of it and of the ideal, m (t_f + t_b).
 void stack_bubble_costs(Run *run, const char *name, const Stack *s, size_t m, Picoseconds step, const Timing *seen);
 #endif

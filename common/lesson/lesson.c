@@ -150,6 +150,15 @@ static void choose_clock(const Program *p) {
                                     .node = node->text ? (size_t)option_value_whole(node, 1, SIZE_MAX) : 0 });
 }
 
+void require_one_link(Run *run) {
+    const ClockConfig *c = clock_config();
+    bool differ = c->link.alpha != c->between.alpha || c->link.beta != c->between.beta;
+    bool nodes = c->simulated && c->node > 0 && c->node < run->world->size;
+    REQUIRE(!nodes || !differ, "--node %zu: this lesson predicts times for one link only, but link %s inside a node "
+            "and link %s between nodes differ: leave --node out, or name one link with --link %s", c->node,
+            c->link.name, c->between.name, c->between.name);
+}
+
 static int help(const OptionValues *s, const char *program) {
     size_t rank = 0, size = 1;
     comm_launched_by_mpi(&rank, &size);

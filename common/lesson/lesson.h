@@ -42,6 +42,10 @@ void say_detail(Run *run, const char *format, ...) __attribute__((format(printf,
 void report_config_number(Run *run, const char *name, double value);
 void report_config_text(Run *run, const char *name, const char *value);
 
+// usage_error() where ranks share nodes whose link inside is not the link between them: for lessons that predict times
+// for one link only. Called before the work.
+void require_one_link(Run *run);
+
 #define LIMIT_ROUNDING (sizeof(real) == 8 ? 1e-10 : 1e-5)      // of a re-ordered sum, relative to the largest element
 
 // ---- Snapshots: whole tensors put together on rank 0 from what the ranks hold, over the side channel. ----
