@@ -2,11 +2,11 @@
 // level: core
 // question: In which order may a pipeline stage do its forwards and backwards, and which order keeps little in memory?
 //
-// A schedule is a list of ops per stage. Nothing is computed here: lists are written, drawn, and judged. A list is
-// legal when every op stands in it once and every receive is answered by the message it waits for. Then 1F1B ("one
-// forward, one backward") is held against the naive schedule and GPipe: the same time as GPipe, with at most p - i
-// micro-batches in flight on stage i instead of m. Stages and micro-batches count from 0. p stages, m micro-batches; a
-// forward takes 1 unit of time, a backward 2.
+// A schedule is a list of ops per stage. Nothing is computed here: lists are written, played, drawn and judged. A list
+// is legal when every op stands in it once and every receive gets the message that it waits for. Then 1F1B ("one
+// forward, one backward") is compared with the naive schedule and with GPipe: the time of GPipe, with at most p - i
+// micro-batches in flight on stage i instead of m. In flight: between their forward and their backward. Stages and
+// micro-batches count from 0. p stages, m micro-batches; a forward takes 1 unit of time, a backward 2, a message none.
 #include "04_pipeline_naive/support/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "common/lesson/lesson.h"
@@ -43,51 +43,61 @@ static char *text_of(const Schedule *s) {                  // "F0 F1 B0 ..."; fr
 // ---------------------------------------------------------------- the judge
 
 typedef enum { LEGAL, NOT_ONCE, WRONG_MESSAGE, DEADLOCK } Verdict;
+// start: of each op, in the order of its list; end: of the last op of all.
+typedef struct { Verdict verdict; size_t end, start[MOST_STAGES][2 * MOST_MICRO]; } Outcome;
 
 // One direction between two neighbours: messages arrive in the order in which they were sent, and carry no name.
 typedef struct { size_t sent[2 * MOST_MICRO], n, read; } Mailbox;
 
-// Can this op run now? If so it takes its message; *wrong: the message at hand is another micro-batch's.
+// Takes the next message; false: there is none yet, and the stage waits. *wrong: it is another micro-batch's.
 static bool receive(Mailbox *from, size_t k, bool *wrong) {
-    if (from->read == from->n) return false;               // a receive blocks
+    if (from->read == from->n) return false;
     *wrong |= from->sent[from->read++] != k;
     return true;
 }
-static void post(Mailbox *to, size_t k) { to->sent[to->n++] = k; }         // a send is posted and not waited for
+static void send(Mailbox *to, size_t k) { to->sent[to->n++] = k; }         // its stage goes on at once
 
-// Lets the stages work down their lists, as 04's executor does. What an op needs, and from which stage, is the rule of
-// every pipeline (pipe_op_needs): forward k that of the stage before, backward k that of the stage behind, on the last
-// stage its own forward. What can run stays able to run, whoever moves first; so if one order of moves gets through,
-// all do, and if one gets stuck, all do.
-static Verdict judge(const Schedule *stage, size_t p, size_t m) {
+static size_t duration(PipeOp op) { return op.what == BACKWARD ? T_BACKWARD : T_FORWARD; }
+
+// Plays the lists as 04/01_by_hand does: asks the stages in turn, again and again, whether their next op can run. It
+// starts at max(end of what it needs, end of the stage's last op). What an op needs, and from which stage, is the rule
+// of every pipeline (pipe_op_needs): forward k that of the stage before, backward k that of the next stage, on the last
+// stage its own forward. New here: it comes as a message, and may be the wrong one. An op that can run stays able to
+// run, whatever other stages do first; so if one order of play gets through, all do, and if one gets stuck, all do.
+static Outcome judge(const Schedule *stage, size_t p, size_t m) {
+    Outcome out = { LEGAL, 0, {{0}} };
     Mailbox on[MOST_STAGES] = {0}, back[MOST_STAGES] = {0};                // from stage i: to i + 1, and to i - 1
-    bool done[MOST_STAGES][2][MOST_MICRO] = {{{0}}};
-    size_t next[MOST_STAGES] = {0};
-    bool wrong = false;
+    size_t end[MOST_STAGES][2][MOST_MICRO] = {{{0}}};                      // of forward, backward k; 0: not yet
+    size_t next[MOST_STAGES] = {0}, free_at[MOST_STAGES] = {0};
     for (size_t i = 0; i < p; i++)
-        if (stage[i].n != 2 * m) return NOT_ONCE;
+        if (stage[i].n != 2 * m) return out.verdict = NOT_ONCE, out;
     for (bool moved = true; moved;) {
         moved = false;
         for (size_t i = 0; i < p; i++) {
             if (next[i] == 2 * m) continue;
             PipeOp op = stage[i].ops[next[i]];
-            size_t k = op.micro_batch;
-            if (done[i][op.what][k]) return NOT_ONCE;
+            size_t k = op.micro_batch, start = free_at[i];
+            bool backward = op.what == BACKWARD, wrong = false;
+            if (end[i][backward][k]) return out.verdict = NOT_ONCE, out;
             StageOp needs;
             if (pipe_op_needs(op, i, p, 1, &needs)) {
-                Mailbox *from = op.what == FORWARD ? &on[needs.stage] : &back[needs.stage];
+                Mailbox *from = backward ? &back[needs.stage] : &on[needs.stage];
                 if (needs.stage != i && !receive(from, k, &wrong)) continue;
-                if (needs.stage == i && !done[i][FORWARD][k]) return DEADLOCK;     // it would wait for its own future
+                if (wrong) return out.verdict = WRONG_MESSAGE, out;
+                size_t there = end[needs.stage][needs.op.what != FORWARD][k];
+                if (!there) return out.verdict = DEADLOCK, out;            // it would wait for its own future
+                if (there > start) start = there;
             }
-            if (wrong) return WRONG_MESSAGE;
-            post(op.what == FORWARD ? &on[i] : &back[i], k);
-            done[i][op.what][k] = moved = true;
-            next[i]++;
+            send(backward ? &back[i] : &on[i], k);
+            end[i][backward][k] = free_at[i] = start + duration(op);
+            if (free_at[i] > out.end) out.end = free_at[i];
+            out.start[i][next[i]++] = start;
+            moved = true;
         }
     }
     for (size_t i = 0; i < p; i++)
-        if (next[i] < 2 * m) return DEADLOCK;
-    return LEGAL;
+        if (next[i] < 2 * m) out.verdict = DEADLOCK;
+    return out;
 }
 
 // Most micro-batches between their forward and their backward.
@@ -109,8 +119,9 @@ static void judge_all(Run *run, const char *what, ScheduleRule rule, bool naive,
     for (size_t p = 1; p <= MOST_STAGES; p++)
         for (size_t m = 1; m <= MOST_MICRO; m++, n++) {
             Schedule *stage = schedule_all(rule, p, m);
-            legal += judge(stage, p, m) == LEGAL;
-            end[n] = makespan(rule, p, m, T_FORWARD, T_BACKWARD);
+            Outcome played = judge(stage, p, m);
+            legal += played.verdict == LEGAL;
+            end[n] = played.end;
             want_end[n] = (naive ? m * p : m + p - 1) * (T_FORWARD + T_BACKWARD);
             for (size_t i = 0; i < p; i++, stages++) {
                 flight[stages] = most_in_flight(&stage[i]);
@@ -127,9 +138,9 @@ static void judge_all(Run *run, const char *what, ScheduleRule rule, bool naive,
 static void golden(Run *run, size_t i, const char *order) {            // p = 4, m = 8
     Schedule mine = by_hand_1f1b(4, 8, i);
     char name[40], *text = text_of(&mine);
-    sprintf(name, "1F1B order, p = 4, m = 8, stage %zu", i);
-    say(run, "  stage %zu: %s", i, text);
-    check_true(run, name, "as published", !strcmp(text, order));
+    sprintf(name, "stage %zu of 4, m = 8", i);
+    say_detail(run, "  stage %zu: %s", i, text);
+    check_true(run, "1F1B order as published", name, !strcmp(text, order));
     free(text);
     schedule_free(&mine);
 }
@@ -140,42 +151,93 @@ static void refused(Run *run) {
     PipeOp *op = s[1].ops, keep[8];
     memcpy(keep, op, sizeof keep);
     op[0] = keep[2]; op[2] = keep[0];
-    check_true(run, "refused", "B0 before F0: a deadlock", judge(s, 3, 4) == DEADLOCK);
+    check_true(run, "refused", "B0 before F0: a deadlock", judge(s, 3, 4).verdict == DEADLOCK);
     memcpy(op, keep, sizeof keep);
     op[7].micro_batch = 2;
-    check_true(run, "refused", "B2 twice, B3 never", judge(s, 3, 4) == NOT_ONCE);
+    check_true(run, "refused", "B2 twice, B3 never", judge(s, 3, 4).verdict == NOT_ONCE);
     memcpy(op, keep, sizeof keep);
     op[0] = keep[1]; op[1] = keep[0];
-    check_true(run, "refused", "F1 before F0 on one stage: the wrong message", judge(s, 3, 4) == WRONG_MESSAGE);
+    check_true(run, "refused", "F1 before F0 on one stage: the wrong message", judge(s, 3, 4).verdict == WRONG_MESSAGE);
     memcpy(op, keep, sizeof keep);
     op[1] = keep[2]; op[2] = keep[1];
-    check_true(run, "not refused", "B0 before F1: legal, only slower", judge(s, 3, 4) == LEGAL);
-    Timeline t = timeline_of(s, 3, 4, T_FORWARD, T_BACKWARD);
-    bool longer = !t.stuck && t.end > (4 + 3 - 1) * (T_FORWARD + T_BACKWARD);
+    check_true(run, "not refused", "B0 before F1: legal, only slower", judge(s, 3, 4).verdict == LEGAL);
+    bool longer = judge(s, 3, 4).end > (4 + 3 - 1) * (T_FORWARD + T_BACKWARD);
     check_true(run, "not refused", "and that is what it costs: a longer step", longer);
-    timeline_free(&t);
     schedule_all_free(s, 3);
 }
 
-static void chart(Run *run, const char *title, ScheduleRule rule, size_t m) {
-    enum { STAGES = 4 };
-    Schedule *stage = schedule_all(rule, STAGES, m);
-    Timeline t = timeline_of(stage, STAGES, m, T_FORWARD, T_BACKWARD);
-    say(run, "%s, %d stages, %zu micro-batches: %zu units", title, STAGES, m, t.end);
-    for (size_t i = 0; i < STAGES; i++) {
-        char *row = timeline_row(&t, i);
-        say(run, "  stage %zu (%zu in flight)  %s", i, most_in_flight(&stage[i]), row);
-        free(row);
+// ---------------------------------------------------------------- the page: 4 stages, 8 micro-batches
+
+enum { P = 4, M = 8 };
+
+// Two columns a unit: "F0", "B0--", ".." idle.
+static void chart(Run *run, const char *title, ScheduleRule rule) {
+    Schedule *stage = schedule_all(rule, P, M);
+    Outcome played = judge(stage, P, M);
+    say(run, "%s: %zu units", title, played.end);
+    for (size_t i = 0; i < P; i++) {
+        char row[2 * P * M * (T_FORWARD + T_BACKWARD) + 1];
+        memset(row, '.', 2 * played.end);
+        row[2 * played.end] = 0;
+        for (size_t e = 0; e < stage[i].n; e++) {
+            PipeOp op = stage[i].ops[e];
+            char *at = row + 2 * played.start[i][e];
+            memset(at, '-', 2 * duration(op));
+            at[0] = "FB"[op.what == BACKWARD];
+            at[1] = (char)('0' + op.micro_batch);
+        }
+        say(run, "  stage %zu  %s  %zu in flight", i, row, most_in_flight(&stage[i]));
     }
-    timeline_free(&t);
-    schedule_all_free(stage, STAGES);
+    schedule_all_free(stage, P);
+}
+
+// The ops [lo, hi) of stage 1 with their messages.
+static void messages(Run *run, const char *phase, const Schedule *s, size_t lo, size_t hi) {
+    char line[24 * 2 * M] = "";
+    for (size_t e = lo; e < hi; e++) {
+        StageOp from, to;
+        PipeOp op = s->ops[e];
+        char *at = line + strlen(line);
+        if (pipe_op_needs(op, 1, P, 1, &from)) at += sprintf(at, "%zu>", from.stage);
+        at += sprintf(at, "%c%zu", "FB"[op.what == BACKWARD], op.micro_batch);
+        if (pipe_op_feeds(op, 1, P, 1, &to)) at += sprintf(at, ">%zu", to.stage);
+        if (e + 1 < hi) sprintf(at, " ");
+    }
+    say(run, "  %-9s  %s", phase, line);
+}
+
+static void table(Run *run) {
+    const ScheduleRule rule[] = { schedule_naive, schedule_gpipe, by_hand_1f1b };
+    char step[3][32], idle[3][32], flight[3][24 * P];
+    for (size_t n = 0; n < 3; n++) {
+        Schedule *stage = schedule_all(rule[n], P, M);
+        size_t end = judge(stage, P, M).end;
+        sprintf(step[n], "=%zu units", end);
+        sprintf(idle[n], "=%.1f %%", 100 - 100.0 * M * (T_FORWARD + T_BACKWARD) / (double)end);
+        strcpy(flight[n], "=");
+        for (size_t i = 0; i < P; i++)
+            sprintf(flight[n] + strlen(flight[n]), "%s%zu", i ? " " : "", most_in_flight(&stage[i]));
+        schedule_all_free(stage, P);
+    }
+    static const char *const columns[] = { "naive", "GPipe", "1F1B", NULL };
+    results(run, columns, (Result[]){
+        { "step", "m p (t_f+t_b); (m+p-1)(t_f+t_b)", { step[0], step[1], step[2] } },
+        { "idle, of the step", "1-1/p; (p-1)/(m+p-1)", { idle[0], idle[1], idle[2] } },
+        { "in flight, stage 0 1 2 3", "1; m; min(p-i, m)", { flight[0], flight[1], flight[2] } }, {0} });
 }
 
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1, "this lesson only writes lists: start it with one rank");
-    chart(run, "Naive", schedule_naive, 2);
-    chart(run, "GPipe", schedule_gpipe, 8);
-    chart(run, "1F1B", by_hand_1f1b, 8);
+    say(run, "F: forward, 1 unit of time. B: backward, 2 units. In flight: between their forward and backward.");
+    chart(run, "GPipe, p = 4 stages, m = 8 micro-batches", schedule_gpipe);
+    chart(run, "1F1B, p = 4 stages, m = 8 micro-batches", by_hand_1f1b);
+    Schedule list = by_hand_1f1b(P, M, 1);
+    say(run, "1F1B, stage 1 with its messages: 0>F0>2 receives from stage 0, runs forward 0, sends to stage 2");
+    messages(run, "warm-up", &list, 0, P - 2);
+    messages(run, "steady", &list, P - 2, 2 * M - (P - 2));
+    messages(run, "cool-down", &list, 2 * M - (P - 2), 2 * M);
+    schedule_free(&list);
+    table(run);
     golden(run, 0, "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7");
     golden(run, 3, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7");
     judge_all(run, "naive", schedule_naive, true, false);

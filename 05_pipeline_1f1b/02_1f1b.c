@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: Can a pipeline give the same bits as GPipe in the same time, with fewer micro-batches in memory?
+// question: Can a pipeline give GPipe's bits in GPipe's time with fewer micro-batches in memory?
 // vary: SEQUENCES 8..12, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
 // 1F1B, or PipeDream-Flush: stage i runs p - 1 - i forwards ahead and from then on one forward, one backward. A
@@ -99,33 +99,46 @@ Schedule schedule_1f1b(size_t p, size_t m, size_t i) {
 
 // ================================ the experiment ================================
 
-// 11 sequences of 5 to 10 counted tokens in 7 micro-batches: 2, 2, 2, 2, 1, 1, 1; 9 blocks on 4 stages: 3, 2, 2, 2.
-static const ModelConfig sizes = { .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37 };
-enum { SEQUENCES = 11 };
-static const double clip = 0.25;
-
-// ---------------------------------------------------------------- equal stages: the lists played, and what happens
+// ---------------------------------------------------------------- equal stages: GPipe and 1F1B beside each other
 
 enum { MICRO = 8 };                                        // micro-batches of one sequence; stages of two blocks
+
+// One step by this list, recorded, and its picture. --svg and --trace write the one that --draw names, and then there
+// are strips of what each rank keeps; as with --verbose. In real time no cost says how long it took: the summary does.
+static EqualStep equal_step(Run *run, const Stack *stack, ScheduleRule rule, const char *schedule, const char *name) {
+    char title[48];
+    snprintf(title, sizeof title, "%s, %zu equal stages, m = %d", name, run->world->size, MICRO);
+    comm_ledger_reset(run->world);
+    memory_reset_peaks();
+    Played played = stack_play(run, stack, rule, MICRO);
+    EqualStep step = { .timing = played.timing, .in_flight = played.result.in_flight,
+                       .activations = memory_peak(MEM_ACTIVATIONS),
+                       .messages = run->world->ledger[COMM_SEND].calls };
+    bool verbose = option_flag(run, "verbose");
+    bool strips = verbose || option_text(run, "svg") || option_text(run, "trace");
+    picture_show(run, title, (strips ? PICTURE_MEMORY : 0) | (rule == schedule_1f1b ? PICTURE_SAME_SCALE : 0) |
+                             (strcmp(option_text(run, "draw"), schedule) ? PICTURE_NO_FILES : 0));
+    if (verbose || !clock_config()->simulated) picture_summary(run, &step.timing);
+    return step;
+}
 
 // In which order a stage worked, by its recorded events; on rank 0.
 static void same_order(Run *run, const char *what, size_t i, const char *want) {
     char name[40], *order = picture_order(run, i);
     sprintf(name, "stage %zu", i);
-    if (order) say(run, "  stage %zu: %s", i, order);
+    if (order) say_detail(run, "  stage %zu: %s", i, order);
     check_true(run, what, name, !order || !strcmp(order, want));
     free(order);
 }
 
-static void step_time(Run *run, const Training *t) {
-    size_t p = run->world->size, i = run->world->rank, links = p - 1;
+static void equal_stages(Run *run, const Training *t) {
+    size_t p = run->world->size;
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
     double units[] = { makespan(schedule_gpipe, p, MICRO, 1, 2), makespan(schedule_1f1b, p, MICRO, 1, 2) };
     double want[] = { (MICRO + p - 1) * 3, (MICRO + p - 1) * 3 };
     check_numbers(run, "op lists = formula", "GPipe and 1F1B: (m+p-1)(t_f+t_b)", units, want, 2, 0);
-
-    Played gpipe = stack_play(run, &stack, schedule_gpipe, MICRO), seen = stack_play(run, &stack, schedule_1f1b, MICRO);
-    say(run, "1F1B, %zu equal stages, m = %d: what they did, from the recorded events", p, MICRO);
+    EqualStep gpipe = equal_step(run, &stack, schedule_gpipe, "gpipe", "GPipe");
+    EqualStep seen = equal_step(run, &stack, schedule_1f1b, "1f1b", "1F1B");
     for (size_t k = 0; k < p; k++) {
         Schedule list = schedule_1f1b(p, MICRO, k);
         char text[8 * MICRO] = "";
@@ -135,27 +148,23 @@ static void step_time(Run *run, const Training *t) {
         same_order(run, "events = list", k, text);
         schedule_free(&list);
     }
-    if (p == 4) same_order(run, "events = published order", 0, "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7");
-    if (p == 4) same_order(run, "events = published order", 3, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7");
-    cost(run, "equal stages: in flight, 1F1B", "micro-batches", p - i < MICRO ? p - i : MICRO, seen.result.in_flight);
-    if (!clock_config()->simulated) return;                    // real time differs from run to run
-    StackTimes d = stack_times(&stack);
-    // Where messages take time, too, 1F1B's step has no short formula: the lists, played, say how long it is.
-    Picoseconds all_then_all = makespan_with_link(schedule_gpipe, p, MICRO, d.forward, d.backward, d.message);
-    Picoseconds one_by_one = makespan_with_link(schedule_1f1b, p, MICRO, d.forward, d.backward, d.message);
-    cost(run, "equal stages: step, GPipe", "ps", all_then_all, gpipe.timing.step);
-    cost(run, "equal stages: step, 1F1B", "ps", one_by_one, seen.timing.step);
-    stack_bubble_costs(run, "equal stages, 1F1B", &stack, MICRO, one_by_one, &seen.timing);
-    Picoseconds said = seen.timing.exposed + seen.timing.hidden;
-    cost(run, "equal stages, 1F1B: exposed and hidden, 2m(p-1) messages", "ps", 2 * MICRO * links * d.message, said);
-    say(run, "Exposed, added over the stages: GPipe %.1f us, 1F1B %.1f us", 1e-6 * (double)gpipe.timing.exposed,
-        1e-6 * (double)seen.timing.exposed);
+    if (p == 4) same_order(run, "events = list, as published", 0, "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7");
+    if (p == 4) same_order(run, "events = list, as published", 3, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7");
+    pipeline_1f1b_equal_costs(run, &stack, MICRO, &gpipe, &seen);
 }
 
-// Both pictures are shown, one of them is written to a file.
-static void show(Run *run, const char *schedule, const char *title, int what) {
+// ---------------------------------------------------------------- training, on stages of unequal size
+
+// 11 sequences of 5 to 10 counted tokens in 7 micro-batches: 2, 2, 2, 2, 1, 1, 1; 9 blocks on 4 stages: 3, 2, 2, 2.
+static const ModelConfig sizes = { .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37 };
+enum { SEQUENCES = 11 };
+static const double clip = 0.25;
+
+// The last step of a training, for --verbose.
+static void show(Run *run, const char *title, int what) {
     Timing last = picture_timing(run);
-    picture_show(run, title, what | (strcmp(option_text(run, "draw"), schedule) ? PICTURE_NO_FILES : 0));
+    if (!option_flag(run, "verbose")) return;
+    picture_show(run, title, what | PICTURE_MEMORY | PICTURE_NO_FILES);
     picture_summary(run, &last);
 }
 
@@ -170,6 +179,7 @@ static void one_forward_one_backward(Run *run) {
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
+    equal_stages(run, &t);
     StageCosts loop = stages_same_bits(run, "1F1B: executor = own loop", &t, pipeline_1f1b, schedule_1f1b);
     StageCosts seen = {0}, gpipe = {0};
     for (size_t i = 0; i < 2; i++) {
@@ -178,11 +188,11 @@ static void one_forward_one_backward(Run *run) {
         Trajectory all_then_all = trajectory_new(run, &t), got = trajectory_new(run, &t);
         Trajectory want = training_unsplit(run, &t, 1);
         gpipe = stages_train(run, &t, pipeline_step, schedule_gpipe, &all_then_all);   // the same step, another list
-        if (t.recorded) show(run, "gpipe", "GPipe, the last step", PICTURE_MEMORY);
+        if (t.recorded) show(run, "GPipe, the last step", 0);
         seen = stages_train(run, &t, pipeline_step, schedule_1f1b, &got);
-        if (t.recorded) show(run, "1f1b", "1F1B, the last step", PICTURE_MEMORY | PICTURE_SAME_SCALE);
-        say(run, "%s: loss %.4f, %.4f, %.4f; norm %.3f, %.3f, %.3f, clipped to %.2f", i ? "AdamW" : "SGD",
-            got.loss[0], got.loss[1], got.loss[2], got.norm[0], got.norm[1], got.norm[2], clip);
+        if (t.recorded) show(run, "1F1B, the last step", PICTURE_SAME_SCALE);
+        say_detail(run, "%s: loss %.4f, %.4f, %.4f; norm %.3f, %.3f, %.3f, clipped to %.2f", i ? "AdamW" : "SGD",
+                   got.loss[0], got.loss[1], got.loss[2], got.norm[0], got.norm[1], got.norm[2], clip);
         training_compare(run, "1F1B = accumulation", &got, &want, 0);
         training_compare(run, "GPipe = accumulation", &all_then_all, &want, 0);
         bool clipped = true;
@@ -194,7 +204,7 @@ static void one_forward_one_backward(Run *run) {
     }
     pipeline_1f1b_costs(run, &t, &seen, &gpipe);
     pipeline_1f1b_loop_costs(run, &t, &loop);
-    step_time(run, &t);
+    pipeline_1f1b_table(run);
     data_free(&t.data);
 }
 

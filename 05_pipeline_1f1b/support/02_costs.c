@@ -57,3 +57,52 @@ void pipeline_1f1b_loop_costs(Run *run, const Training *t, const StageCosts *loo
     cost(run, "own loops: equal stages, step", "ps",
          makespan_with_link(schedule_1f1b, p, m, d.forward, d.backward, d.message), seen.timing.step);
 }
+
+// ---------------------------------------------------------------- equal stages, and the table of the page
+
+// Kept per token: all of a block but its input, and every block's input or output that stays on the stage. On the first
+// stage the source's output stands for what the others receive; on the last one the sink's input stays, too.
+static size_t stack_kept(const Stack *stack, size_t p, size_t i) {
+    CutSizes z = cut_sizes(&stack->model, 1, 0);
+    return stack->blocks * kept_block(&z) + (stack->blocks + (i + 1 == p)) * stack->model.width;
+}
+
+void pipeline_1f1b_equal_costs(Run *run, const Stack *stack, size_t m, const EqualStep *gpipe, const EqualStep *seen) {
+    size_t p = run->world->size, i = run->world->rank, flight = p - i < m ? p - i : m;
+    size_t one = stack_kept(stack, p, i) * stack->sequences * stack->model.context * sizeof(real);
+    size_t neighbours = (i + 1 < p) + (i > 0);
+    cost(run, "equal stages: in flight, GPipe", "micro-batches", m, gpipe->in_flight);
+    cost(run, "equal stages: in flight, 1F1B", "micro-batches", flight, seen->in_flight);
+    cost(run, "equal stages: activations, peak, GPipe", "bytes", m * one, gpipe->activations);
+    cost(run, "equal stages: activations, peak, 1F1B", "bytes", flight * one, seen->activations);
+    cost(run, "equal stages: messages sent, GPipe", "calls", m * neighbours, gpipe->messages);
+    cost(run, "equal stages: messages sent, 1F1B", "calls", m * neighbours, seen->messages);
+    if (!clock_config()->simulated) return;                    // real time differs from run to run
+    StackTimes d = stack_times(stack);
+    // Where messages take time, too, 1F1B's step has no short formula: the lists, played, say how long it is.
+    Picoseconds all_then_all = makespan_with_link(schedule_gpipe, p, m, d.forward, d.backward, d.message);
+    Picoseconds one_by_one = makespan_with_link(schedule_1f1b, p, m, d.forward, d.backward, d.message);
+    cost(run, "equal stages: step, GPipe", "ps", all_then_all, gpipe->timing.step);
+    cost(run, "equal stages: step, 1F1B", "ps", one_by_one, seen->timing.step);
+    stack_bubble_costs(run, "equal stages, GPipe", stack, m, all_then_all, &gpipe->timing);
+    stack_bubble_costs(run, "equal stages, 1F1B", stack, m, one_by_one, &seen->timing);
+    Picoseconds said = seen->timing.exposed + seen->timing.hidden;
+    cost(run, "equal stages, 1F1B: exposed and hidden, 2m(p-1) messages", "ps", 2 * m * (p - 1) * d.message, said);
+    say_detail(run, "Exposed, per rank: GPipe %.1f us, 1F1B %.1f us", 1e-6 * (double)gpipe->timing.exposed / (double)p,
+               1e-6 * (double)seen->timing.exposed / (double)p);
+}
+
+void pipeline_1f1b_table(Run *run) {
+    static const char *const columns[] = { "GPipe", "1F1B", NULL };
+    static const Result rows[] = {
+        { "step", "(m+p-1)(t_f+t_b), and messages", { "equal stages: step, GPipe", "equal stages: step, 1F1B" } },
+        { "idle, of the step", "(p-1)/(m+p-1), and messages",
+          { "equal stages, GPipe: bubble / step", "equal stages, 1F1B: bubble / step" } },
+        { "micro-batches in flight", "m; on stage i min(p-i, m)",
+          { "equal stages: in flight, GPipe", "equal stages: in flight, 1F1B" } },
+        { "activations, peak of a rank", "kept per micro-batch x in flight",
+          { "equal stages: activations, peak, GPipe", "equal stages: activations, peak, 1F1B" } },
+        { "messages sent by a rank", "m to each neighbour",
+          { "equal stages: messages sent, GPipe", "equal stages: messages sent, 1F1B" } }, {0} };
+    results(run, columns, clock_config()->simulated ? rows : rows + 2);        // no cost is a time in real time
+}
