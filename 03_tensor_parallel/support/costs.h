@@ -3,12 +3,15 @@
 #define TENSOR_PARALLEL_COSTS_H
 #include "03_tensor_parallel/support/trial.h"
 
+// Costs, with the picture of the last step, and the table of both cuts.
 void linear_column_costs(Run *run, size_t M, size_t K, size_t N, const TrialResult *r);
 void linear_row_costs(Run *run, size_t M, size_t K, size_t N, const TrialResult *r);
 void linear_gather_costs(Run *run, size_t M, size_t N, double bytes);
+void linear_results(Run *run, size_t M, size_t K, size_t N);
 
 void mlp_costs(Run *run, size_t M, size_t C, size_t F, const TrialResult *r);      // with the picture and its times
 void mlp_rows_first_costs(Run *run, size_t M, size_t F, double bytes);
+void mlp_results(Run *run, const TrialResult *r);
 
 typedef struct { size_t B, T, H, D; } AttentionSizes;
 void attention_costs(Run *run, const AttentionSizes *z, const TrialResult *r);
