@@ -156,7 +156,7 @@ static void mlp(Run *run) {
     mlp_results(run, &r);
     say(run, "  M = %d tokens, width C = %d, F = %d hidden columns; t = %zu ranks, %zu bytes per element", M, C, F,
         run->world->size, sizeof(real));
-    say(run, "  A by rows gives partial sums, and GELU(2) + GELU(-2) = %.2f, but GELU(2 - 2) = %.2f: add before GELU.",
+    say(run, "  A by rows: GELU(2) + GELU(-2) = %.2f, but GELU(2 - 2) = %.2f, so add before GELU",
         gelu_of(2) + gelu_of(-2), gelu_of(0));
 }
 
