@@ -18,6 +18,9 @@ void attention_costs(Run *run, const AttentionSizes *z, const TrialResult *r);
 
 typedef struct { size_t M, V, C; } VocabularySizes;
 void vocabulary_costs(Run *run, const VocabularySizes *z, const TrialResult *r);
+// One token's loss: mine: this rank's largest logit, its target's logit or 0, its sum of exponentials.
+void vocabulary_token(Run *run, Range words, const double mine[3], double loss);
+void vocabulary_results(Run *run, const VocabularySizes *z, double loss, double loss_if_gathered);
 
 // 06: what one rank measured; of the last step, where it says so.
 typedef struct {
