@@ -55,6 +55,6 @@ void linear_results(Run *run, size_t M, size_t K, size_t N) {
           { "columns: sent a step", "rows: sent a step" } },
         { "sent to have Y whole", "(t-1) M ceil(N/t); it is whole", { "columns: sent to gather Y", "=0 B" } }, {0} };
     results(run, columns, rows);
-    say(run, "  Y = X W + b: X is M x K = %zu x %zu, W is K x N = %zu x %zu; t = %zu ranks, %zu bytes per element", M, K,
-        K, N, run->world->size, sizeof(real));
+    say(run, "  Y = X W + b: X is M x K = %zu x %zu, W is K x N = %zu x %zu; t = %zu ranks, %zu bytes per element",
+        M, K, K, N, run->world->size, sizeof(real));
 }

@@ -22,7 +22,8 @@ static void attention_results(Run *run, const AttentionSizes *z, double sent) {
         { "sent between W_qkv and W_O", "2 · 2 (t-1) ceil(B H T T/t)", { "=0 B", added } },
         { "sent per rank and step", "and 2 · 2 (t-1) ceil(M C/t)", { "sent a step", all } }, {0} };
     results(run, columns, rows);
-    say(run, "  B = %zu sequences of T = %zu, M = B T; H = %zu heads of D = %zu, C = H D; t = %zu, %zu bytes per element",
+    say(run,
+        "  B = %zu sequences of T = %zu, M = B T; H = %zu heads of D = %zu, C = H D; t = %zu, %zu bytes per element",
         z->B, z->T, z->H, z->D, n, sizeof(real));
 }
 

@@ -110,7 +110,8 @@ static void table(Run *run, const ModelConfig *c, size_t sequences) {
         { "parameters of a block", "12 h²/t + 7 h/t + 6 h", { block, "parameters of a block" } },
         { "parameters", "L blocks, V h/t, s h, 2 h", { parameters, "parameters" } },
         { "activations, peak", c->dropout > 0 ? "L b s h (4 + 12/t + 2as/(ht) + 4/h), ends"
-                                              : "L b s h (4 + 12/t + as/(ht) + 4/h), ends", { kept, "activations, peak" } },
+                                              : "L b s h (4 + 12/t + as/(ht) + 4/h), ends",
+          { kept, "activations, peak" } },
         { "all-reduces per step", "4 L + 5", { "=0", "all-reduces in the layers, a step" } },
         { "sent per step", "L blocks, 2 of b s h, 3 of b s", { "=0 kB", "sent in the layers, a step" } },
         { "sent per block and step", "8 b s h (t-1)/t", { "=0 kB", sent } },
