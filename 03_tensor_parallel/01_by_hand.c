@@ -1,6 +1,6 @@
 // ranks: 1
 // level: core
-// question: If a weight matrix is cut, which results are finished parts that lie side by side, and which must be added?
+// question: If a weight matrix is cut, which results lie side by side, and which must be added?
 //
 // Y = X W with X [2, 4] and W [4, 3] in whole numbers small enough for paper. One process plays every rank in turn,
 // with bare loops over plain arrays: shard i touches its own part of W and nothing else of it. W is cut in two ways:
@@ -10,6 +10,7 @@
 // lesson).
 #include "common/lesson/lesson.h"
 #include <stdio.h>
+#include <string.h>
 
 enum { M = 2, K = 4, N = 3, STEPS = 3 };                   // rows of X (the batch), inputs, outputs
 static const double X[M][K] = { { 1, 2, 0, 3 }, { 2, 1, 1, 0 } };
@@ -27,14 +28,35 @@ static Layer new_layer(void) {
 
 // ---------------------------------------------------------------- the paper
 
-// Rows of a matrix, written as on paper; ld numbers from row to row, so that a part of a matrix can be shown.
-static void paper(Run *run, const char *name, const double *a, size_t rows, size_t cols, size_t ld) {
-    for (size_t r = 0; r < rows; r++) {
-        char line[80];
-        int at = snprintf(line, sizeof line, "    %-32s [", r ? "" : name);
-        for (size_t c = 0; c < cols; c++) at += snprintf(line + at, sizeof line - (size_t)at, " %3g", a[r * ld + c]);
-        say(run, "%s ]", line);
+// Matrices side by side, as on paper: a line of names, then the rows.
+typedef struct { char text[1 + K][100]; size_t rows, at; } Paper;
+
+// sign: what stands between the matrix before and this one. ld elements from row to row, so that a part of a matrix
+// can be shown.
+static void write_matrix(Paper *p, const char *sign, const char *name, const double *a, size_t rows, size_t cols,
+                         size_t ld) {
+    char body[1 + K][40];
+    size_t width = 0;
+    for (size_t r = 0; r <= rows; r++) {
+        int n = r ? snprintf(body[r], sizeof body[r], "[") : snprintf(body[r], sizeof body[r], "%s", name);
+        for (size_t c = 0; r && c < cols; c++)
+            n += snprintf(body[r] + n, sizeof body[r] - (size_t)n, "%3g", a[(r - 1) * ld + c]);
+        if (r) n += snprintf(body[r] + n, sizeof body[r] - (size_t)n, " ]");
+        if ((size_t)n > width) width = (size_t)n;
     }
+    for (size_t r = 0; r <= K; r++)
+        snprintf(p->text[r] + p->at, sizeof p->text[r] - p->at, "  %1s %-*s", r && r <= rows ? sign : "", (int)width,
+                 r <= rows ? body[r] : "");
+    p->at += 4 + width;
+    if (rows > p->rows) p->rows = rows;
+}
+static void show(Run *run, Paper *p) {
+    for (size_t r = 0; r <= p->rows; r++) {
+        size_t n = strlen(p->text[r]);
+        while (n && p->text[r][n - 1] == ' ') n--;
+        say(run, "%.*s", (int)n, p->text[r]);
+    }
+    *p = (Paper){0};
 }
 
 // ---------------------------------------------------------------- unsplit
@@ -65,7 +87,7 @@ static void unsplit_step(Layer *l) {
 
 // ---------------------------------------------------------------- W cut by columns
 
-static void column_step(Run *run, Layer *l, size_t shards, bool show) {
+static void column_step(Layer *l, size_t shards, Paper *page) {
     for (size_t i = 0; i < shards; i++) {                  // forward: shard i has columns c.lo <= n < c.hi
         Range c = shard_range(N, shards, i);
         for (int m = 0; m < M; m++)
@@ -75,8 +97,9 @@ static void column_step(Run *run, Layer *l, size_t shards, bool show) {
             }
         char name[40];
         snprintf(name, sizeof name, "Y%zu = X W%zu", i, i);
-        if (show) paper(run, name, &l->y[0][c.lo], M, range_size(c), N);
+        if (page) write_matrix(&page[0], i ? "|" : "", name, &l->y[0][c.lo], M, range_size(c), N);
     }
+    if (page) write_matrix(&page[0], "=", "Y", &l->y[0][0], M, N, N);
     error_of(l);                                           // element by element: each shard does it for its own columns
     double dx[M][K] = {{0}};
     for (size_t i = 0; i < shards; i++) {
@@ -86,11 +109,12 @@ static void column_step(Run *run, Layer *l, size_t shards, bool show) {
             for (int k = 0; k < K; k++)
                 for (size_t n = c.lo; n < c.hi; n++) part[m][k] += l->dy[m][n] * l->w[k][n];
         char name[40];
-        snprintf(name, sizeof name, "dY%zu W%zu^T, a part of dX", i, i);
-        if (show) paper(run, name, &part[0][0], M, K, K);
+        snprintf(name, sizeof name, "dY%zu W%zu^T", i, i);
+        if (page) write_matrix(&page[1], i ? "+" : "", name, &part[0][0], M, K, K);
         for (int m = 0; m < M; m++) for (int k = 0; k < K; k++) dx[m][k] += part[m][k];        // the sum over shards
     }
     for (int m = 0; m < M; m++) for (int k = 0; k < K; k++) l->dx[m][k] = dx[m][k];
+    if (page) write_matrix(&page[1], "=", "dX", &l->dx[0][0], M, K, K);
     for (size_t i = 0; i < shards; i++) {                  // dW_i = X^T dY_i: finished, and updated where it lies
         Range c = shard_range(N, shards, i);
         for (int k = 0; k < K; k++)
@@ -104,7 +128,7 @@ static void column_step(Run *run, Layer *l, size_t shards, bool show) {
 
 // ---------------------------------------------------------------- W cut by rows, X by columns
 
-static void row_step(Run *run, Layer *l, size_t shards, bool show) {
+static void row_step(Layer *l, size_t shards, Paper *page) {
     double y[M][N] = {{0}};
     for (size_t i = 0; i < shards; i++) {                  // forward: shard i has rows r.lo <= k < r.hi
         Range r = shard_range(K, shards, i);
@@ -113,11 +137,12 @@ static void row_step(Run *run, Layer *l, size_t shards, bool show) {
             for (int n = 0; n < N; n++)
                 for (size_t k = r.lo; k < r.hi; k++) part[m][n] += X[m][k] * l->w[k][n];
         char name[40];
-        snprintf(name, sizeof name, "X%zu W%zu, a part of Y", i, i);
-        if (show) paper(run, name, &part[0][0], M, N, N);
+        snprintf(name, sizeof name, "X%zu W%zu", i, i);
+        if (page) write_matrix(&page[0], i ? "+" : "", name, &part[0][0], M, N, N);
         for (int m = 0; m < M; m++) for (int n = 0; n < N; n++) y[m][n] += part[m][n];         // the sum over shards
     }
     for (int m = 0; m < M; m++) for (int n = 0; n < N; n++) l->y[m][n] = y[m][n];
+    if (page) write_matrix(&page[0], "=", "Y", &l->y[0][0], M, N, N);
     error_of(l);                                           // needs the sum: every shard must know all of Y now
     for (size_t i = 0; i < shards; i++) {                  // backward: dX_i = dY W_i^T, dW_i = X_i^T dY: both finished
         Range r = shard_range(K, shards, i);
@@ -134,8 +159,9 @@ static void row_step(Run *run, Layer *l, size_t shards, bool show) {
         }
         char name[40];
         snprintf(name, sizeof name, "dX%zu = dY W%zu^T", i, i);
-        if (show) paper(run, name, &l->dx[0][r.lo], M, range_size(r), K);
+        if (page) write_matrix(&page[1], i ? "|" : "", name, &l->dx[0][r.lo], M, range_size(r), K);
     }
+    if (page) write_matrix(&page[1], "=", "dX", &l->dx[0][0], M, K, K);
 }
 
 // ---------------------------------------------------------------- where the words swap
@@ -169,35 +195,49 @@ static void compare(Run *run, const char *what, const Layer *got, const Layer *w
 
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1, "this lesson plays all ranks in one process: start it with one rank");
-    say(run, "unsplit");
-    paper(run, "X", &X[0][0], M, K, K);
-    paper(run, "W", &START[0][0], K, N, N);
     Layer want = new_layer();
     unsplit_step(&want);
-    paper(run, "Y = X W", &want.y[0][0], M, N, N);
-    paper(run, "dY = Y - target", &want.dy[0][0], M, N, N);
-    paper(run, "dX = dY W^T", &want.dx[0][0], M, K, K);
+    Paper page[2] = {0};
+    write_matrix(page, "", "X", &X[0][0], M, K, K);
+    write_matrix(page, "", "W", &START[0][0], K, N, N);
+    write_matrix(page, "", "Y = X W", &want.y[0][0], M, N, N);
+    write_matrix(page, "", "dY = Y - target", &want.dy[0][0], M, N, N);
+    write_matrix(page, "", "dX = dY W^T", &want.dx[0][0], M, K, K);
+    show(run, page);
     for (int step = 1; step < STEPS; step++) unsplit_step(&want);
 
     for (size_t shards = 1; shards <= N; shards++) {
         Layer got = new_layer();
-        if (shards == N)
-            say(run, "W in %zu column shards: columns of Y lie side by side, parts of dX are added", shards);
-        for (int step = 0; step < STEPS; step++) column_step(run, &got, shards, shards == N && step == 0);
+        for (int step = 0; step < STEPS; step++) column_step(&got, shards, shards == N && step == 0 ? page : NULL);
+        if (shards == N) {
+            say(run, "W in %zu column shards. Forward: finished columns of Y, side by side", shards);
+            show(run, &page[0]);
+            say(run, "  Backward: partial sums of all of dX, added");
+            show(run, &page[1]);
+        }
         char what[40];
         snprintf(what, sizeof what, "%zu-way column cut = unsplit", shards);
         compare(run, what, &got, &want);
     }
     for (size_t shards = 1; shards <= K; shards++) {
         Layer got = new_layer();
-        if (shards == 2)
-            say(run, "W in %zu row shards: parts of Y are added, columns of dX lie side by side", shards);
-        for (int step = 0; step < STEPS; step++) row_step(run, &got, shards, shards == 2 && step == 0);
+        for (int step = 0; step < STEPS; step++) row_step(&got, shards, shards == 2 && step == 0 ? page : NULL);
+        if (shards == 2) {
+            say(run, "W in %zu row shards. Forward: partial sums of all of Y, added", shards);
+            show(run, &page[0]);
+            say(run, "  Backward: finished columns of dX, side by side");
+            show(run, &page[1]);
+        }
         char what[40];
         snprintf(what, sizeof what, "%zu-way row cut = unsplit", shards);
         compare(run, what, &got, &want);
     }
     stored_transposed(run);
+    static const char *const columns[] = { "Y", "dX", "dW", NULL };
+    static const Result rows[] = { { "W by columns", NULL, { "=side by side", "=added", "=finished" } },
+                                   { "W by rows", NULL, { "=added", "=side by side", "=finished" } }, {0} };
+    results(run, columns, rows);
+    say(run, "PyTorch's Linear stores V = W^T, so a row of V is a column of W.");
 }
 
 static const Option options[] = { {0} };

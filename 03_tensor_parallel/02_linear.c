@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: How do ranks share one linear layer, and which way through it do they have to talk?
+// question: How do ranks share one linear layer, and must they communicate forward or backward?
 // vary: M 4..9, K 8..14, N 8..13
 //
 // Y = dropout(X W + b), X [M, K], W [K, N]; a step of SGD on half the squared distance of Y from a target, three times.
@@ -12,6 +12,7 @@
 #include "03_tensor_parallel/support/costs.h"
 #include "03_tensor_parallel/support/trial.h"
 #include "common/tensor/random.h"
+#include "common/measure/record.h"
 
 // ================================ the technique ================================
 // Two all-reduces, which Megatron-LM calls f and g:
@@ -98,24 +99,32 @@ static void drop(const Trial *t, Tensor y) {
 
 static void column_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
     (void)s;
+    record_enter(EVENT_FORWARD, NO_NUMBER);                // for the picture
     column_parallel_forward(y, x, &t->params[W], &t->params[BIAS]);
     drop(t, y);
+    record_leave();
 }
 static void column_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
     (void)s;
+    record_enter(EVENT_BACKWARD, NO_NUMBER);
     drop(t, dy);
     column_parallel_backward(t->tp, dx, x, dy, &t->params[W], &t->params[BIAS]);
+    record_leave();
 }
 
 static void row_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
     (void)s;
+    record_enter(EVENT_FORWARD, NO_NUMBER);
     row_parallel_forward(t->tp, y, x, &t->params[W], &t->params[BIAS]);
     drop(t, y);
+    record_leave();
 }
 static void row_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
     (void)s;
+    record_enter(EVENT_BACKWARD, NO_NUMBER);
     drop(t, dy);
     row_parallel_backward(dx, x, dy, &t->params[W], &t->params[BIAS]);
+    record_leave();
 }
 
 static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
@@ -135,7 +144,7 @@ static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s)
 static Trial layer(Run *run, Comm *tp) {
     return (Trial){ .run = run, .tp = tp, .M = M, .K = K, .N = N, .x_cols = {0, K}, .y_cols = {0, N},
                     .params = { param_describe("W", K, N, 1), param_describe("b", 0, N, 1) },
-                    .deviation = 0.3, .rate = 0.05, .before = "", .after = "", .key = key,
+                    .deviation = 0.3, .rate = 0.05, .before = "", .after = "", .recorded = true, .key = key,
                     .forward = unsplit_forward, .backward = unsplit_backward };
 }
 static void train_columns(Run *run, Comm *tp, TrialResult *r) {
@@ -178,15 +187,14 @@ static void gathered(Run *run) {
 }
 
 static void linear_layer(Run *run) {
-    size_t n = run->world->size, me = run->world->rank;
+    size_t n = run->world->size;
     REQUIRE(n <= N, "%zu ranks cannot share %d columns: start at most %d", n, N, N);
-    size_t cols = range_size(shard_range(N, n, me)), rows = range_size(shard_range(K, n, me));
-    say(run, "W [%d, %d]: rank 0 holds %zu columns, or %zu rows", K, N, cols, rows);
     TrialResult columns = trial_compare(run, "column-parallel = unsplit", train_columns);
     linear_column_costs(run, M, K, N, &columns);
     TrialResult by_rows = trial_compare(run, "row-parallel = unsplit", train_rows);
     linear_row_costs(run, M, K, N, &by_rows);
     gathered(run);
+    linear_results(run, M, K, N);
 }
 
 static const Option options[] = { {0} };

@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: How can two matrix products in a row be split so that the ranks talk only once each way?
+// question: How can two matrix products in a row be split so that the ranks communicate only once each way?
 //
 // The MLP of a Transformer: Y = dropout(GELU(X A + a) B + b), X [M, C], A [C, F], B [F, C]. A is cut by columns and B
 // by rows (Shoeybi et al. 2019): the hidden columns that rank i makes are exactly the rows of B that it holds, so
@@ -117,7 +117,6 @@ static double gelu_of(double u) {
 }
 
 static void rows_first(Run *run) {
-    say(run, "GELU(2) + GELU(-2) = %.4f, but GELU(2 + -2) = %.4f", gelu_of(2) + gelu_of(-2), gelu_of(0));
     Comm *tp = run->world;
     Range mine = shard_range(C, tp->size, tp->rank);
     Trial trial = layers(run, NULL);
@@ -154,6 +153,11 @@ static void mlp(Run *run) {
     TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
     mlp_costs(run, M, C, F, &r);
     rows_first(run);
+    mlp_results(run, &r);
+    say(run, "  M = %d tokens, width C = %d, F = %d hidden columns; t = %zu ranks, %zu bytes per element", M, C, F,
+        run->world->size, sizeof(real));
+    say(run, "  A by rows: GELU(2) + GELU(-2) = %.2f, but GELU(2 - 2) = %.2f, so add before GELU",
+        gelu_of(2) + gelu_of(-2), gelu_of(0));
 }
 
 static const Option options[] = { {0} };

@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: Why do whole heads make attention the easiest part of a Transformer to split?
+// question: Why is attention split by whole heads?
 //
 // Y = dropout(attention(X W_qkv + b_qkv) W_O + b_O). W_qkv is W_Q | W_K | W_V side by side, [C, 3C]; each head owns D
 // columns of each of the three, and D rows of W_O. Heads never look at each other, so a rank with whole heads
@@ -12,6 +12,7 @@
 #include "03_tensor_parallel/support/trial.h"
 #include <math.h>
 #include "common/tensor/random.h"
+#include "common/measure/record.h"
 
 // ================================ the technique ================================
 
@@ -112,13 +113,17 @@ static TensorParallelHeads heads_of(const Trial *t) {
 
 static void split_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
     TensorParallelHeads h = heads_of(t);
+    record_enter(EVENT_FORWARD, NO_NUMBER);                // for the picture
     tensor_parallel_attention_forward(t->tp, &h, t->params, y, x, s);
     drop(t, y);
+    record_leave();
 }
 static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
     TensorParallelHeads h = heads_of(t);
+    record_enter(EVENT_BACKWARD, NO_NUMBER);
     drop(t, dy);
     tensor_parallel_attention_backward(t->tp, &h, t->params, dx, x, dy, s);
+    record_leave();
 }
 
 // Unsplit: all heads at once, whole matrices. It calls no function of the technique.
@@ -167,7 +172,7 @@ static Trial layers(Run *run, Comm *tp) {
     Trial t = { .run = run, .tp = tp, .M = M, .K = C, .N = C, .x_cols = {0, C}, .y_cols = {0, C},
                 .params = { param_describe("W_qkv", C, 3 * C, 3), param_describe("b_qkv", 0, 3 * C, 3),
                             param_describe("W_O", C, C, 1), param_describe("b_O", 0, C, 1) },
-                .deviation = 0.2, .rate = 0.1, .before = "updated ", .after = ", step 3",
+                .deviation = 0.2, .rate = 0.1, .before = "updated ", .after = ", step 3", .recorded = true,
                 .key = key, .forward = tp ? split_forward : unsplit_forward,
                 .backward = tp ? split_backward : unsplit_backward };
     if (tp) tensor_parallel_attention_cut(t.params, shard_range(H, tp->size, tp->rank), D);

@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: How is a loss computed over words that no rank has all of?
+// question: How do the ranks compute the loss when none of them has all logits of a token?
 //
 // The smallest language model that has both ends of GPT: x = dropout(E[token]), logits = x E^T, loss = cross entropy,
 // one table E [V, C] for both (tied). Rank i holds the rows of its vocabulary entries (words, in short), so it makes
@@ -213,10 +213,28 @@ static void lookup_moves_data(Run *run, const Batch *b) {
     snapshot_free(got); snapshot_free(want);
 }
 
+// Token 0 through vocab_parallel_loss: what each rank puts into its three all-reduces.
+static void one_token(Run *run, const Batch *b) {
+    Range words = shard_range(V, run->world->size, run->world->rank);
+    Bigram m = bigram_new(run->seed, words);
+    vocab_parallel_lookup(run->world, m.x, m.embedding.w, b->tokens, words.lo);
+    drop(run, m.x, b);
+    op_matmul_nt(m.logits, m.x, m.head.w);
+    op_row_max(m.sum, m.logits);                           // before the loss overwrites both
+    double max = tensor_sum(tensor_row_range(m.sum, 0, 1));
+    op_pick_target(m.loss, m.logits, b->targets, words.lo);
+    double picked = tensor_sum(tensor_row_range(m.loss, 0, 1));
+    vocab_parallel_loss(run->world, m.loss, m.sum, m.logits, b->targets, words.lo);
+    double sum = tensor_sum(tensor_row_range(m.logits, 0, 1)), loss = tensor_sum(tensor_row_range(m.loss, 0, 1));
+    vocabulary_token(run, words, (double[]){ max, picked, sum }, loss);
+    bigram_free(&m);
+}
+
 // Logits that were gathered before, handed to the vocabulary-parallel loss. Each rank takes its [M, V] for the logits
 // of V words of its own, of t V in all: rank 0 finds the target, but every exponential is counted t times: log(t sum)
 // = log(sum) + log t.
-static void gathered_logits(Run *run, const Batch *b) {
+typedef struct { double right, wrong; } Losses;
+static Losses gathered_logits(Run *run, const Batch *b) {
     Comm *tp = run->world;
     Bigram m = bigram_new(run->seed, (Range){0, V});
     op_embed_tokens(m.x, m.embedding.w, b->tokens, 0);
@@ -226,10 +244,9 @@ static void gathered_logits(Run *run, const Batch *b) {
     double wrong = tensor_sum(m.loss) * b->token_weight, less = wrong - log((double)tp->size);
     unsplit_forward(run, &m, b);
     double right = tensor_sum(m.loss) * b->token_weight;
-    say(run, "gathered logits in the parallel loss: %.4f instead of %.4f, log %zu = %.4f more", wrong, right, tp->size,
-        log((double)tp->size));
     check_numbers(run, "gathered logits: the trap", "loss - log t", &less, &right, 1, LIMIT_ROUNDING);
     bigram_free(&m);
+    return (Losses){ right, wrong };
 }
 
 static void vocabulary(Run *run) {
@@ -240,11 +257,13 @@ static void vocabulary(Run *run) {
     Arena tokens = arena(MEM_REFERENCE);
     Batch b = data_batch(&data, &tokens, 0, 0, B, B);
     lookup_moves_data(run, &b);
-    gathered_logits(run, &b);
+    Losses loss = gathered_logits(run, &b);
+    one_token(run, &b);
     arena_free(&tokens);
     data_free(&data);
     ledger_resume();
     vocabulary_costs(run, &(VocabularySizes){ M, V, C }, &r);
+    vocabulary_results(run, &(VocabularySizes){ M, V, C }, loss.right, loss.wrong);
 }
 
 static const Option options[] = { {0} };

@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: Does a GPT whose every matrix is cut over the ranks train exactly like the whole one?
+// question: Does a GPT whose every matrix is cut train like the whole one, and what does its communication cost?
 //
 // tensor_parallel() puts lessons 02 to 05 together: embedding and head by vocabulary entries, attention by heads, the
 // MLP by hidden columns; norms, row-cut biases and positions whole on every rank. Every rank runs every layer on every
@@ -164,7 +164,7 @@ static void transformer(Run *run) {                                // SGD, then 
                       .heads = option_size(run, "heads"), .context = 7, .vocab = 61,
                       .dropout = option_real(run, "dropout"), .seed = run->seed };
     config_require(&c);
-    say(run, "%zu parameters in %zu tensors", config_parameters(&c), config_tensors(&c));
+    say_detail(run, "%zu parameters in %zu tensors", config_parameters(&c), config_tensors(&c));
     Training t = { .model = c, .data = data_synthetic(c.vocab, c.context, run->seed), .steps = STEPS,
                    .sequences = BATCH, .micro_batches = 1, .clip = max_norm, .watched = MEM_ACTIVATIONS };
     TransformerMeasured r;

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include "03_tensor_parallel/support/costs.h"
 #include "common/model/costs.h"
+#include "common/lesson/picture.h"
 
 // elements of W and b, elements kept for backward, elements that the one all-reduce is over
 static void linear_costs(Run *run, const char *cut, size_t elements, size_t kept, size_t reduced,
@@ -27,16 +28,33 @@ static void linear_costs(Run *run, const char *cut, size_t elements, size_t kept
 void linear_column_costs(Run *run, size_t M, size_t K, size_t N, const TrialResult *r) {
     size_t cols = range_size(shard_range(N, run->world->size, run->world->rank));
     linear_costs(run, "column", (K + 1) * cols, M * K, M * K, r);
+    picture_show(run, "W by columns, one step", PICTURE_CHART);
 }
 
 // K*N/tp + N, as the bias is whole, and my columns of X. The all-reduce is of Y [M, N], in forward.
 void linear_row_costs(Run *run, size_t M, size_t K, size_t N, const TrialResult *r) {
     size_t rows = range_size(shard_range(K, run->world->size, run->world->rank));
     linear_costs(run, "row", rows * N + N, M * rows, M * N, r);
+    picture_show(run, "W by rows, one step", PICTURE_NO_FILES);
 }
 
 // An all-gather of equal parts, each as large as the largest.
 void linear_gather_costs(Run *run, size_t M, size_t N, double bytes) {
     size_t n = run->world->size, padded = n * M * ceil_div(N, n);
     cost(run, "columns: sent to gather Y", "bytes", ring_bytes(ONE_PASS, n, padded, sizeof(real)), bytes);
+}
+
+void linear_results(Run *run, size_t M, size_t K, size_t N) {
+    static const char *const columns[] = { "W by columns", "W by rows", NULL };
+    static const Result rows[] = {
+        { "W and b, per rank", "(K+1) N/t; K N/t + N", { "columns: W and b", "rows: W and b" } },
+        { "X, kept for backward", "M K; M K/t", { "columns: X, kept for backward", "rows: X, kept for backward" } },
+        { "all-reduces per step", "of dX backward; of Y forward",
+          { "columns: all-reduces a step", "rows: all-reduces a step" } },
+        { "sent per rank and step", "2 (t-1) ceil(MK/t); 2 (t-1) ceil(MN/t)",
+          { "columns: sent a step", "rows: sent a step" } },
+        { "sent to have Y whole", "(t-1) M ceil(N/t); it is whole", { "columns: sent to gather Y", "=0 B" } }, {0} };
+    results(run, columns, rows);
+    say(run, "  Y = X W + b: X is M x K = %zu x %zu, W is K x N = %zu x %zu; t = %zu ranks, %zu bytes per element",
+        M, K, K, N, run->world->size, sizeof(real));
 }

@@ -2,6 +2,7 @@
 #include "03_tensor_parallel/support/costs.h"
 #include "common/model/costs.h"
 #include "common/lesson/picture.h"
+#include <stdio.h>
 
 // All is cut but b; kept are X and, of my hidden columns, what goes in and out of GELU. Two all-reduces of [M, C]: Y
 // and dX. Nothing is computed meanwhile, and rank 0, which has most hidden columns, sets the pace.
@@ -31,4 +32,19 @@ void mlp_costs(Run *run, size_t M, size_t C, size_t F, const TrialResult *r) {
 void mlp_rows_first_costs(Run *run, size_t M, size_t F, double bytes) {
     cost(run, "A by rows instead: sent before GELU", "bytes",
          ring_bytes(ALL_REDUCE_PASSES, run->world->size, M * F, sizeof(real)), bytes);
+}
+
+void mlp_results(Run *run, const TrialResult *r) {
+    static const char *const columns[] = { "A by columns, B by rows", "A by rows", NULL };
+    char forward[24];
+    snprintf(forward, sizeof forward, "=%.0f B", r->bytes / 2);            // one of two equal all-reduces
+    const Result rows[] = {
+        { "A, a, B, b, per rank", "2 C F/t + F/t + C", { "A, a, B, b" } },
+        { "kept for backward", "M (C + 2 F/t)", { "kept for backward" } },
+        { "all-reduces per step", "of Y forward, of dX backward", { "all-reduces a step" } },
+        { "sent forward, per rank", "2 (t-1) ceil(MC/t); 2 (t-1) ceil(MF/t)",
+          { forward, "A by rows instead: sent before GELU" } },
+        { "sent per step", "twice: Y and dX", { "sent a step" } },
+        { clock_config()->simulated ? "time of a step" : NULL, "12 M C F/t FLOPs, two all-reduces", { "step" } }, {0} };
+    results(run, columns, rows);
 }

@@ -1,5 +1,7 @@
 // 06_costs.c: the whole tensor-parallel Transformer: calls, bytes, memory, and the time of a step.
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 #include "03_tensor_parallel/support/costs.h"
 #include "common/model/costs.h"
 #include "common/model/model.h"
@@ -39,7 +41,7 @@ static void bytes(Run *run, const ModelConfig *c, size_t sequences, const Transf
 // form, to the last element.
 static void closed_form(Run *run, const ModelConfig *c, const char *what, const char *formula, double general,
                         double closed) {
-    say(run, "a block: %.0f %s; %s = %.2f", general, what, formula, closed);
+    say_detail(run, "a block: %.0f %s; %s = %.2f", general, what, formula, closed);
     if (c->heads % run->world->size) return;
     check_true(run, "the closed form of a block", what, fabs(general - closed) < 1e-6);
 }
@@ -77,6 +79,56 @@ static void times(Run *run, const ModelConfig *c, size_t sequences, const Timing
     cost(run, "hidden communication", "ps", 0, (double)t->hidden);
 }
 
+// ---------------------------------------------------------------- the page
+
+// Two all-reduces of [M, C] over n ranks on this link, in ps.
+static double two_rings(const char *name, size_t n, size_t elements) {
+    const ClockLink *l = clock_links;
+    while (l->name && strcmp(l->name, name)) l++;
+    return 2e12 * (2 * (double)(n - 1) * l->alpha + ring_bytes(ALL_REDUCE_PASSES, n, elements, sizeof(real)) / l->beta);
+}
+// For people: kB, from elements.
+static void kilobytes(char text[40], double elements) {
+    snprintf(text, 40, "=%.1f kB", elements * sizeof(real) / 1000);
+}
+
+static void table(Run *run, const ModelConfig *c, size_t sequences) {
+    const size_t n = run->world->size, M = sequences * c->context;
+    const CutSizes first = slice_of(run, c, 0), whole = cut_sizes(c, 1, 0);
+    const double products = work_block(&first, sequences).time;
+    char ranks[40], block[40], parameters[40], kept[40], sent[40], step[40], ratio[40];
+    snprintf(ranks, sizeof ranks, "each of %zu", n);
+    kilobytes(block, (double)elements_block(&whole));
+    kilobytes(parameters, (double)elements_stage(&whole));
+    kilobytes(kept, (double)(M * (whole.C + whole.blocks * block_kept(&whole) + kept_head(&whole))));
+    kilobytes(sent, 4 * ring_bytes(ALL_REDUCE_PASSES, n, M * c->width, 1));
+    snprintf(step, sizeof step, "=%.2f ms", work_model(c, sequences).time / 1e9);
+    snprintf(ratio, sizeof ratio, "=1 : %.2f : %.1f", two_rings("fast", n, M * c->width) / products,
+             two_rings("slow", n, M * c->width) / products);
+    const char *const columns[] = { "one device", ranks, NULL };
+    const Result rows[] = {
+        { "parameters of a block", "12 h²/t + 7 h/t + 6 h", { block, "parameters of a block" } },
+        { "parameters", "L blocks, V h/t, s h, 2 h", { parameters, "parameters" } },
+        { "activations, peak", c->dropout > 0 ? "L b s h (4 + 12/t + 2as/(ht) + 4/h), ends"
+                                              : "L b s h (4 + 12/t + as/(ht) + 4/h), ends",
+          { kept, "activations, peak" } },
+        { "all-reduces per step", "4 L + 5", { "=0", "all-reduces in the layers, a step" } },
+        { "sent per step", "L blocks, 2 of b s h, 3 of b s", { "=0 kB", "sent in the layers, a step" } },
+        { "sent per block and step", "8 b s h (t-1)/t", { "=0 kB", sent } },
+        { clock_config()->simulated ? "time of a step" : NULL, "72 L b s h²/t FLOPs, scores, head, all-reduces",
+          { step, "step" } },
+        { clock_config()->simulated ? "products : fast : slow" : NULL, "a block, forward; GPT-3's 1 : 0.19 : 2.3",
+          { NULL, ratio } }, {0} };
+    results(run, columns, rows);
+    say(run, "  b = %zu sequences of s = %zu; width h = %zu, a = %zu heads, L = %zu blocks, V = %zu; t = %zu; "
+        "%zu-byte elements", sequences, c->context, c->width, c->heads, c->layers, c->vocab, n, sizeof(real));
+    if (clock_config()->simulated)
+        say(run, "  products : fast : slow: time of the matrix products, and of two all-reduces on either link");
+    if (c->heads % n)
+        say(run, "  t does not divide the heads: rank 0 has %zu of %zu. Where it does, the formulas are exact.",
+            first.heads, c->heads);
+}
+
 void transformer_costs(Run *run, const ModelConfig *c, size_t sequences, const TransformerMeasured *r) {
     bytes(run, c, sequences, r);
     closed_forms(run, c, sequences);
@@ -84,4 +136,5 @@ void transformer_costs(Run *run, const ModelConfig *c, size_t sequences, const T
     times(run, c, sequences, &timing);
     picture_show(run, "tensor parallelism, last step", PICTURE_CHART);
     picture_summary(run, &timing);
+    table(run, c, sequences);
 }

@@ -3,18 +3,24 @@
 #define TENSOR_PARALLEL_COSTS_H
 #include "03_tensor_parallel/support/trial.h"
 
+// Costs, with the picture of the last step, and the table of both cuts.
 void linear_column_costs(Run *run, size_t M, size_t K, size_t N, const TrialResult *r);
 void linear_row_costs(Run *run, size_t M, size_t K, size_t N, const TrialResult *r);
 void linear_gather_costs(Run *run, size_t M, size_t N, double bytes);
+void linear_results(Run *run, size_t M, size_t K, size_t N);
 
 void mlp_costs(Run *run, size_t M, size_t C, size_t F, const TrialResult *r);      // with the picture and its times
 void mlp_rows_first_costs(Run *run, size_t M, size_t F, double bytes);
+void mlp_results(Run *run, const TrialResult *r);
 
 typedef struct { size_t B, T, H, D; } AttentionSizes;
 void attention_costs(Run *run, const AttentionSizes *z, const TrialResult *r);
 
 typedef struct { size_t M, V, C; } VocabularySizes;
 void vocabulary_costs(Run *run, const VocabularySizes *z, const TrialResult *r);
+// One token's loss: mine: this rank's largest logit, its target's logit or 0, its sum of exponentials.
+void vocabulary_token(Run *run, Range words, const double mine[3], double loss);
+void vocabulary_results(Run *run, const VocabularySizes *z, double loss, double loss_if_gathered);
 
 // 06: what one rank measured; of the last step, where it says so.
 typedef struct {
