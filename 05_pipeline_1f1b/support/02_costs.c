@@ -60,16 +60,9 @@ void pipeline_1f1b_loop_costs(Run *run, const Training *t, const StageCosts *loo
 
 // ---------------------------------------------------------------- equal stages, and the table of the page
 
-// Kept per token: all of a block but its input, and every block's input or output that stays on the stage. On the first
-// stage the source's output stands for what the others receive; on the last one the sink's input stays, too.
-static size_t stack_kept(const Stack *stack, size_t p, size_t i) {
-    CutSizes z = cut_sizes(&stack->model, 1, 0);
-    return stack->blocks * kept_block(&z) + (stack->blocks + (i + 1 == p)) * stack->model.width;
-}
-
 void pipeline_1f1b_equal_costs(Run *run, const Stack *stack, size_t m, const EqualStep *gpipe, const EqualStep *seen) {
     size_t p = run->world->size, i = run->world->rank, flight = p - i < m ? p - i : m;
-    size_t one = stack_kept(stack, p, i) * stack->sequences * stack->model.context * sizeof(real);
+    size_t one = stack_kept(stack, p, i);        // bytes of a micro-batch
     size_t neighbours = (i + 1 < p) + (i > 0);
     cost(run, "equal stages: in flight, GPipe", "micro-batches", m, gpipe->in_flight);
     cost(run, "equal stages: in flight, 1F1B", "micro-batches", flight, seen->in_flight);
