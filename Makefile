@@ -90,7 +90,7 @@ CORES     = $(shell nproc 2>/dev/null || echo 2)
 .SECONDEXPANSION:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all programs preloads run figures bench test test-quick test-all lint bugs student grade list doctor help setup clean FORCE
+.PHONY: book all programs preloads run figures bench test test-quick test-all lint bugs student grade list doctor help setup clean FORCE
 
 # The build itself runs in a second make, which uses every core; ONLY= limits it to some programs.
 BUILD = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CORES)) programs
@@ -126,6 +126,9 @@ play-%: FORCE
 figures:
 	+@$(BUILD) BACKEND=cpu STANDIN= PRECISION=fp32 SANITIZE=
 	@tools/figures
+
+book:
+	@tools/book
 
 bench:
 	+@$(BUILD) ONLY="$(patsubst %.c,$(O)/%,$(wildcard tests/bench_*.c))"
