@@ -6,6 +6,7 @@
 #include "common/base/output.h"
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -100,7 +101,9 @@ static void read_common_options(Program *p) {
     const char *transport = options_find(s, "transport")->text;
     const OptionValue *emulate = options_find(s, "emulate"), *timeout = options_find(s, "timeout");
     p->seed = option_value_whole(options_find(s, "seed"), 0, UINT64_MAX);
-    p->color = options_find(s, "color")->given;
+    const char *terminal = getenv("TERM");
+    p->color = options_find(s, "color")->given ||
+               (isatty(STDOUT_FILENO) && !getenv("NO_COLOR") && terminal && strcmp(terminal, "dumb") != 0);
     p->verbose = options_find(s, "verbose")->given;
     p->launch.default_ranks = lesson_info.ranks;
     if (emulate->text != NULL) p->launch.emulate = (size_t)option_value_whole(emulate, 1, 512);

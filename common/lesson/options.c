@@ -26,7 +26,7 @@ static const Option common_options[] = {
     {"trace", "FILE", NULL, "write what happened when, as a trace for ui.perfetto.dev"},
     {"timeout", "SECONDS", "60", "how long a rank may wait in one call, but for what only rank 0 does"},
     {"verbose", NULL, NULL, "the log: a line for each check and each cost, to the last digit"},
-    {"color", NULL, NULL, "colour the verdicts"},
+    {"color", NULL, NULL, "colours, as on a terminal (there NO_COLOR=1 turns them off)"},
     {"help", NULL, NULL, "print this text"},
     {0},
 };
