@@ -15,7 +15,7 @@
 //
 // Left out: the reduction of one layer while the backward pass of the next runs (chapter 01's overlap); 16-bit
 // gradients.
-#include "06_zero/support/zero_compare.h"
+#include "06_zero/support/zero_page.h"
 #include "06_zero/zero.h"
 
 // ================================ the technique ================================
@@ -176,6 +176,7 @@ static void zero2(Run *run) {
     t.recorded = true;
     zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1",
                  t.micro_batches == 1 ? every_bit(run) : LIMIT_ROUNDING);
+    zero_page(run, dp, &lesson, t);
     comm_free(dp);
 }
 
