@@ -172,14 +172,14 @@ void prefetch_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, boo
     char text[ROWS][4][24], heads[4][32];
     const char *names[5] = {0};
     Result row[ROWS + 1] = {
-        { "in flight, at most", reshard ? "5 blocks, not 2" : "all units, 3 blocks", {0} },
-        { "sent per rank, a step", reshard ? "the same" : "2m, not 3m units", {0} },
-        { "communication exposed", "where a rank waits", {0} }, { "communication hidden", "under F and B", {0} },
+        { "in flight, at most", reshard ? "5 blocks, not 2" : "L + 2 blocks, not 2", {0} },
+        { "sent per rank", reshard ? "the same" : "2m, not 3m units", {0} },
+        { "exposed, per rank", "where a rank waits", {0} }, { "hidden, per rank", "under F and B", {0} },
         { "step", "computing + exposed", {0} } };
     for (size_t i = 0; i < columns; i++) {
         t.micro_batches = m[i / 2];
         ZeroMeasured is = zero_measure(run, dp, way[i % 2], t);
-        snprintf(heads[i], sizeof heads[i], "%s, m = %zu", i % 2 ? "prefetch" : "ZeRO-3", t.micro_batches);
+        snprintf(heads[i], sizeof heads[i], "%s, m=%zu", i % 2 ? "prefetch" : "ZeRO-3", t.micro_batches);
         names[i] = heads[i];
         zero_bytes(text[0][i], is.in_flight);
         zero_bytes(text[1][i], is.sent);
@@ -191,6 +191,6 @@ void prefetch_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, boo
         if (i < 2) picture_show(run, heads[i], strips | (i == 0 ? PICTURE_NO_FILES : PICTURE_SAME_SCALE));
         if (i < 2 && option_flag(run, "verbose")) picture_summary(run, &is.timing);
     }
-    say(run, "A ring hides where a layer computes for as long: 1 large micro-batch hides more than %zu small ones.", m[1]);
+    say(run, "A ring hides where a layer computes for as long: in a larger micro-batch a larger share of it hides.");
     results(run, names, row);
 }
