@@ -51,7 +51,7 @@ void zero_bytes(char cell[24], double bytes) {
 }
 static double sum(StateBytes s) { return (double)(s.bytes[0] + s.bytes[1] + s.bytes[2]); }
 
-// The rows of a stage: what data parallelism has there, the name of the stage's cost, its formula. Bytes in fp32.
+// The rows of a stage: the name of its cost (NULL: no row), and the formula, in fp32.
 enum { STATE, WEIGHTS, GRADIENTS, MOMENTS, IN_FLIGHT, SENT, LINES };
 static const char *const what[LINES] = { "state between steps", "  weights", "  gradients", "  m and v",
                                          "in flight, at most", "sent per rank, a step" };
@@ -108,7 +108,7 @@ static void show_results(Run *run, const ZeroLesson *lesson, size_t columns, con
 static void explain(Run *run, const Comm *dp, const ModelConfig *c, size_t stage) {
     static const char *const answer[4] = {
         [1] = "They need not: each rank updates its part, 1/N, and gets the other parts by an all-gather.",
-        [2] = "A part's gradients: its owner's, for the step. Whole ones: each rank's, for one layer's backward.",
+        [2] = "A rank keeps its part of each gradient for the step; a whole one only for its layer's backward.",
         [3] = "G before each F and B gathers the layer's weights from all ranks; they are dropped after it.",
     };
     CutSizes z = cut_sizes(c, 1, 0);
