@@ -481,10 +481,12 @@ StateBytes picture_state_now(void) {
     return (StateBytes){ { memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER) } };
 }
 
+static _Thread_local size_t most;                    // bytes of the longest bar drawn so far
+
 void picture_state(Run *run, const char *title, StateBytes mine) {
     static const char letter[] = "wgm";
     StateBytes *all = NULL;
-    size_t *sizes = NULL, most = 0;
+    size_t *sizes = NULL;
     ledger_pause();
     side_gather(&mine, sizeof mine, (void **)&all, &sizes);
     ledger_resume();
