@@ -3,10 +3,10 @@
 // question: A batch does not fit on the device: how do you take it in pieces, and still step as if it had come at once?
 // vary: IN 7..12, OUT 3..6, ROOM 30|40|45
 //
-// The linear layer of chapter 01, y = xW + b, 10 inputs to 5 outputs, on plain C arrays. The device has room for 30 of the
-// 100 samples, so the batch comes in micro-batches of 30, 30, 30 and 10. Their gradients are added; then there is ONE
-// step. Every contribution is divided by the size of the whole batch, never by that of its own piece: the last one is
-// smaller.
+// The linear layer of chapter 01, y = xW + b, 10 inputs to 5 outputs, on plain C arrays. The device has room for 30 of
+// the 100 samples, so the batch comes in micro-batches of 30, 30, 30 and 10. Their gradients are added; then there is
+// ONE step. Every contribution is divided by the size of the whole batch, never by that of its own piece: the last one
+// is smaller.
 // Left out: what is saved (activations; the next lesson measures them), and other devices (the lesson after).
 #include "common/lesson/lesson.h"
 #include "common/tensor/random.h"

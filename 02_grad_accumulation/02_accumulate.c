@@ -85,8 +85,8 @@ static void show_trap(Run *run, const Training *t) {
     for (size_t k = 0; k < m; k++) batch[k].token_weight = 1 / (double)(m * count[k]);
     double loss_wrong = accumulate(model, batch, m);
     model_snapshot(model, wrong, UNIT_GRADIENTS, NULL);
-    say(run, "step %zu: mean loss of the tokens %.4f; mean of the micro-batches' means %.4f (the trap)\n", (size_t)step, loss,
-        loss_wrong);
+    say(run, "step %zu: mean loss of the tokens %.4f; mean of the micro-batches' means %.4f (the trap)\n", (size_t)step,
+        loss, loss_wrong);
     check_differs(run, "trap: the mean of means", wrong, right, 1e-3);     // a hundred times what rounding may do
     snapshot_free(wrong);
     snapshot_free(right);

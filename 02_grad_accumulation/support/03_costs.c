@@ -59,11 +59,11 @@ static void show(Run *run, size_t steps, const Timing *const way[3]) {
     snprintf(calls, sizeof calls, "all-reduces, %zu steps", steps);
     snprintf(bytes, sizeof bytes, "sent per rank, %zu steps", steps);
     const Result rows[] = {
-        { calls, "per step: 1; m; a call per bucket", { "no_sync: all-reduces, 3 steps", "forgetful: all-reduces, 3 steps",
-                                            "overlapped: all-reduces, 3 steps" } },
+        { calls, "per step: 1; m; a call per bucket",
+          { "no_sync: all-reduces, 3 steps", "forgetful: all-reduces, 3 steps", "overlapped: all-reduces, 3 steps" } },
         { bytes, "2(N-1)/N Psi e per step; m times that", { sent[0], sent[1], sent[2] } },
-        { "gradient buffers", "Psi + wte; 2 Psi + wte", { "no_sync: gradients (wte twice)",
-                                  "forgetful: gradients, and the sum", "overlapped: gradients (wte twice)" } },
+        { "gradient buffers", "Psi + wte; 2 Psi + wte",
+          { "no_sync: gradients (wte twice)", "forgetful: gradients, and the sum", "overlapped: gradients (wte twice)" } },
         { clock_config()->simulated ? "step" : NULL, "3F + R; 3F + mR",
           { "no_sync: step", "forgetful: step", "overlapped: step" } },
         { "exposed per rank", "R; mR", { exposed[0], exposed[1], exposed[2] } },
