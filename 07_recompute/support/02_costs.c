@@ -64,12 +64,12 @@ void full_results(Run *run, const FullMeasured got[WAYS]) {
     for (Way w = 0; w < WAYS; w++) counted_percent(mfu[w], hfu[w], &got[w].timing, got[KEEP_EVERYTHING].timing.flops);
     bool simulated = clock_config()->simulated;
     const Result rows[] = {
-        { "activations, peak per stage", "all of m; inputs of m, 1 block; m inputs, 1 stage", EACH_WAY("activation peak") },
-        { "forwards of my blocks", "m per block; 2m; 2m", EACH_WAY("forwards of my blocks") },
-        { "sent to neighbours", "nothing is sent a second time", EACH_WAY("sent to neighbours") },
+        { "activations, peak", "all; inputs and one block/stage", EACH_WAY("activation peak") },
+        { "forwards of blocks", "m per block; 2m", EACH_WAY("forwards of my blocks") },
+        { "sent to neighbours", "nothing is sent again", EACH_WAY("sent to neighbours") },
         { "FLOPs, all stages", "3F; 3F + F of the blocks; 4F", EACH_WAY("hardware FLOPs, all stages") },
-        { simulated ? "step" : NULL, "GPipe's order: computing, then waiting", EACH_WAY("step") },
-        { "MFU", "3F / what the ranks could do in the step", { mfu[0], mfu[1], mfu[2] } },
+        { simulated ? "step" : NULL, "GPipe's order", EACH_WAY("step") },
+        { "MFU", "3F / (p x rate x step)", { mfu[0], mfu[1], mfu[2] } },
         { "HFU", "all FLOPs / the same", { hfu[0], hfu[1], hfu[2] } },
         {0}
     };

@@ -55,7 +55,7 @@ void selective_results(Run *run, const Training *t, const SelectiveMeasured got[
         counted_percent(mfu[i], hfu[i], &got[i].timing, got[RECOMPUTE_NONE].timing.flops);
     bool simulated = clock_config()->simulated;
     const Result rows[] = {
-        { "activations, peak", "all items; less 2HT each; inputs, 1 block", EACH_WAY("activation peak") },
+        { "activations, peak", "all items; less 2HT; inputs, 1 block", EACH_WAY("activation peak") },
         { "sent per rank", "4 all-reduces per block; 4; 6", EACH_WAY("all-reduce bytes") },
         { "FLOPs, all ranks", "3F; 3F + q k^T; 3F + F of the blocks", EACH_WAY("hardware FLOPs, all ranks") },
         { simulated ? "step" : NULL, "rank 0 computes, and every ring", EACH_WAY("step") },
