@@ -1,6 +1,6 @@
 // ranks: 1
 // level: core
-// question: How much memory does a batch need when it comes in m micro-batches, and does the Transformer notice?
+// question: How much memory does a batch need when it comes in m micro-batches, and are its gradients the same?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // One device. 7 sequences come in m micro-batches (--micro-batches, default 3: of 3, 2 and 2 sequences). Forward and

@@ -211,6 +211,7 @@ static void full(Run *run) {
         trajectory_free(&got);
     }
     full_results(run, seen);
+    say(run, "One step of one way is drawn; of another: --draw keep, blocks or stages.");
     say_detail(run, "%zu steps, loss %.4f -> %.4f", t.steps, unsplit.loss[0], unsplit.loss[t.steps - 1]);
     trajectory_free(&unsplit);
     data_free(&t.data);
