@@ -153,6 +153,8 @@ static void accumulation_on_ranks(Run *run) {
     once.steps = 1;
     Trajectory drawn = train(run, run->world, &once, one_after_the_other, &all);
     trajectory_free(&drawn);
+    say(run, "All-reduce: after the last micro-batch (no_sync), after every one (forgetful),\n"
+             "or in buckets during the last backward (overlapped).");
     picture_show(run, "a step of no_sync, of forgetful, of overlapped", PICTURE_CHART);
     const Timing *last[] = { &once_a_step.last, &every_time.last, &early.last };
     static const char *const name[] = { "no_sync", "forgetful", "overlapped" };

@@ -118,6 +118,8 @@ static void print_matrix(Run *run, const char *name, size_t layer, const Matrix 
 static void print_chain(Run *run, const Matrix dw[LAYERS]) {
     Matrix x = start, y;
     Count unused = {0};
+    say(run, "%d layers y = x W. Backward, dW = x^T dy and dx = dy W^T, needs each layer's x. Of layers 0 and 1:",
+        LAYERS);
     print_matrix(run, " x", 0, &x);
     for (size_t l = 0; l < 2; l++) {
         forward(&unused, &y, &x, &weights[l]);
