@@ -171,7 +171,7 @@ static void table(Run *run, const Trained *whole, const Trained *averaged, const
             snprintf(loss[i][k], sizeof loss[i][k], "=%.4f", of[i]->loss[k * (PRINTED - 1) / 2]);
             rows[i].cell[k] = loss[i][k];
         }
-    results(run, (const char *const[]){ "loss: epoch 0", "epoch 40", "epoch 90", NULL }, rows);
+    results(run, (const char *const[]){ "epoch 0", "epoch 40", "epoch 90", NULL }, rows);
 }
 
 static void by_hand(Run *run) {
@@ -206,12 +206,12 @@ static void by_hand(Run *run) {
     Trained whole = train(&start, x, target, FULL_BATCH, 0.01), averaged = train(&start, x, target, AVERAGE, 0.01);
     Trained divided = train(&start, x, target, WHOLE, 0.01);
     Trained summed = train(&start, x, target, SUM, 0.01), quick = train(&start, x, target, FULL_BATCH, SHARDS * 0.01);
-    say_detail(run, "\nepoch   full batch   shards averaged   sum / whole batch   shards summed   (last shard alone)\n");
+    say_detail(run, "\nepoch   full batch   shards averaged   sum / whole batch   shards summed   (last alone)\n");
     for (size_t i = 0; i < PRINTED; i++)
         say_detail(run, "%5zu   %.6f     %.6f          %.6f            %.6f        (%.6f)\n", 10 * i, whole.loss[i],
                    averaged.loss[i], divided.loss[i], summed.loss[i], averaged.last_shard[i]);
-    say(run, "\n%d samples in %d shards of %d, learning rate 0.01; gk: the gradient of shard k\n", SAMPLES, SHARDS,
-        SHARD);
+    say(run, "\n%d samples in %d shards of %d, learning rate 0.01. The loss (gk: gradient of shard k):\n", SAMPLES,
+        SHARDS, SHARD);
     table(run, &whole, &averaged, &divided, &summed, &quick);
     say(run, "\nAverage them if each is divided by the elements of its own shard, and add them if each is divided by\n"
              "those of the whole batch. The sum of shard means trains with %d times the learning rate.\n", SHARDS);

@@ -172,8 +172,8 @@ static void all_reduce(Run *run) {
     Data data = data_synthetic(tiny.vocab, tiny.context, run->seed);
     Range mine = shard_range(SEQUENCES, run->world->size, run->world->rank);
     say_detail(run, "%zu parameters on each of %zu ranks\n", config_parameters(&tiny), run->world->size);
-    say_detail(run, "rank 0 has sequences %zu to %zu of %d, in step 0 %zu of %zu tokens\n", mine.lo, mine.hi - 1, SEQUENCES,
-        data_count(&data, 0, mine.lo, range_size(mine)), data_count(&data, 0, 0, SEQUENCES));
+    say_detail(run, "rank 0 has sequences %zu to %zu of %d, in step 0 %zu of %zu tokens\n", mine.lo, mine.hi - 1,
+               SEQUENCES, data_count(&data, 0, mine.lo, range_size(mine)), data_count(&data, 0, 0, SEQUENCES));
     Training t = { .model = tiny, .data = data, .steps = STEPS, .sequences = SEQUENCES, .micro_batches = 1 };
     t.model.seed = run->seed;
     Measured measured;
