@@ -12,7 +12,8 @@ void ring_say_steps(Run *run) {
         char line[128];
         size_t n = (size_t)snprintf(line, sizeof line, "  step %2zu   0", k);
         for (size_t r = 0; r < N; r++)
-            n += (size_t)snprintf(line + n, sizeof line - n, " -%c-> %zu", (char)('a' + (r + 2 * N - k) % N), (r + 1) % N);
+            n += (size_t)snprintf(line + n, sizeof line - n, " -%c-> %zu", (char)('a' + (r + 2 * N - k) % N),
+                                  (r + 1) % N);
         say(run, "%s   %s\n", line, k < N - 1 ? "added: reduce-scatter" : "copied: all-gather");
     }
 }
@@ -47,8 +48,8 @@ void ring_say_fastest(Run *run) {
     }
     say(run, "\nWhich is the fastest of ring, tree and gather + broadcast, and how many times as fast as the last?\n");
     results(run, (const char *const[]){ "fast: N=3", "N=16", "N=256", "slow: N=3", "N=16", "N=256", NULL }, rows);
-    say(run, "\nBy formulas, checked at this N. The ring beats the tree from alpha beta (N-1-h) / (h-(N-1)/N) bytes on,\n"
-             "h = log2 N rounded up. Gather + broadcast sends all through rank 0, and is never faster than the tree.\n"
+    say(run, "\nBy formulas, checked at this N. From alpha beta (N-1-h) / (h-(N-1)/N) bytes on the ring beats the\n"
+             "tree; h = log2 N rounded up. Gather + broadcast sends all through rank 0, and never beats the tree.\n"
              "Halving-doubling takes at most the tree's time and, for N a power of two, at most the ring's, while\n"
              "every pair of ranks has a link of its own.\n");
 }
