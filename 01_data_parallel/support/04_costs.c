@@ -119,8 +119,8 @@ void overlap_show_results(Run *run, const OverlapSizes *z, const BucketsSeen *is
         { "sent by a rank, 3 steps", "3 * sum of 2(N-1)/N Psi_k e",
           { "at the end: sent, 3 steps", "in buckets: sent, 3 steps", "tensor by tensor: sent, 3 steps" } },
         { "step", "until the last bucket's end", {0} },
-        { "exposed, mean of ranks", "the rank computes nothing meanwhile", {0} },
-        { "hidden, mean of ranks", "the rank computes meanwhile", {0} },
+        { "exposed, mean of ranks", "the rank does not compute", {0} },
+        { "hidden, mean of ranks", "the rank computes", {0} },
         { "idle", "1 - computing / (N * step)", {0} }, {0} };
     for (size_t i = 0; i < CUTS; i++) {
         const Timing *t = &seen[i]->last;
