@@ -46,10 +46,10 @@ void ring_say_fastest(Run *run) {
             rows[i].cell[k] = cell[i][k];
         }
     }
-    say(run, "\nWhich is the fastest of ring, tree and gather + broadcast, and how many times as fast as the last?\n");
+    say(run, "\nThe fastest of ring, tree and gather + broadcast. 2.0x: twice as fast as gather + broadcast.\n");
     results(run, (const char *const[]){ "fast: N=3", "N=16", "N=256", "slow: N=3", "N=16", "N=256", NULL }, rows);
-    say(run, "\nBy the formulas that this run's simulated times are compared with, one port per rank. Ring beats tree\n"
-             "from alpha beta (N-1-h) / (h-(N-1)/N) bytes on, h = log2 N rounded up. Gather + broadcast sends all\n"
-             "through rank 0 and never beats the tree. Halving-doubling takes at most the tree's time and, for N a\n"
-             "power of two, at most the ring's, while every pair of ranks has a link of its own.\n");
+    say(run, "\nBy the formulas that this run's simulated times are compared with, one port per rank. The ring beats\n"
+             "the tree from alpha beta (N-1-h) / (h-(N-1)/N) bytes on, h = log2 N rounded up. Gather + broadcast\n"
+             "sends all through rank 0 and never beats the tree. Halving-doubling takes at most the tree's time\n"
+             "and, for N a power of two, at most the ring's, while every pair of ranks has a link of its own.\n");
 }
