@@ -229,7 +229,8 @@ static Picoseconds duration(const Request *r) { return clock_transfer(one_node(r
 
 static void record(const Request *r, EventKind kind, Picoseconds start, Picoseconds end) {
     RecordedEvent e = { .start = start, .end = end, .waited = r->waited, .flow = r->flow, .bytes = r->bytes,
-                        .kind = (uint8_t)kind, .call = (uint8_t)r->kind, .peer = (uint16_t)r->peer };
+                        .kind = (uint8_t)kind, .call = (uint8_t)r->kind,
+                        .peer = (uint16_t)r->comm->state->world_rank[r->peer] };
     record_transfer(e, r->comm->name);
 }
 

@@ -20,7 +20,7 @@ typedef struct {
     char comm[12];                                 // "dp", ...
     uint8_t kind, number;                          // number: micro-batch, or NO_NUMBER
     uint8_t call;                                  // CommKind
-    uint16_t peer;
+    uint16_t peer;                                 // of a message: the other rank, as the world numbers it
 } RecordedEvent;
 typedef struct { Picoseconds at; size_t high, bytes; } MemorySample;   // most at a moment, and left after it
 
