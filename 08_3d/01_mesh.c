@@ -120,8 +120,8 @@ static void table(Run *run, Mesh *m) {
 static void mesh(Run *run) {
     Degrees n = mesh_degrees(run);
     Mesh m = mesh_new(run->world, n);
-    say(run, "dp %zu x tp %zu x pp %zu: rank = tp + %zu (dp + %zu pp); [ ] is a tensor-parallel group", n.dp, n.tp, n.pp,
-        n.tp, n.dp);
+    say(run, "dp %zu x tp %zu x pp %zu: rank = tp + %zu (dp + %zu pp); [ ] is a tensor-parallel group", n.dp, n.tp,
+        n.pp, n.tp, n.dp);
     mesh_show(run, n, NULL);
     map_checks(run, n, run->world->size);
     group_checks(run, &m);

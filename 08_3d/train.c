@@ -177,8 +177,8 @@ static void show(Run *run, Trainer *t, const Data *d, Log *log, Curve got) {
     size_t steps = settings_steps(run);
     if (option_flag(run, "verbose")) sketch_curve(run, "loss, nats per byte", got.loss, steps);
     say(run, "\nloss %.4f nats per byte at step 0, %.4f at step %zu\n", got.loss[0], got.loss[steps - 1], steps - 1);
-    say(run, "held-out loss %.4f, over %zu of %zu windows; bytes guessed by their frequency alone: %.4f\n", eval, windows,
-        all, entropy);
+    say(run, "held-out loss %.4f, over %zu of %zu windows; bytes guessed by their frequency alone: %.4f\n", eval,
+        windows, all, entropy);
     config_number(run, "eval_loss", eval);
     config_number(run, "eval_windows", (double)windows);
     config_number(run, "byte_entropy", entropy);
@@ -248,7 +248,7 @@ static void train(Run *run) {
     settings_record(run, &c);
     say(run, "%zu parameters; batch %zu, %zu micro-batches per replica; %zu bytes of text\n",
         config_parameters(&c.model), c.batch, t->micro_batches, data.bytes);
-    say(run, "dp %zu x tp %zu x pp %zu, [ ] is a tp group; schedule %s, ZeRO %zu%s, recompute %s, %d thread%s per rank\n",
+    say(run, "dp %zu x tp %zu x pp %zu, [ ] is a tp group; schedule %s, ZeRO %zu%s, recompute %s, %d thread%s per rank",
         c.mesh.dp, c.mesh.tp, c.mesh.pp, option_text(run, "schedule"), c.zero,
         c.prefetch ? " with prefetch" : c.overlap ? ", overlapped" : "", option_text(run, "recompute"), device_threads,
         device_threads > 1 ? "s" : "");
