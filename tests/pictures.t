@@ -173,7 +173,7 @@ for my $job (@charts) {
     $chart //= '';
     my $name = "COLUMNS=$job->{columns}" . ($job->{color} ? ', coloured' : '');
     is(scalar($chart =~ s/\e\[[0-9;]*m//g) > 0, $job->{color} == 1, "$name: colours only when asked for");
-    my $width = $job->{columns} =~ /^(40|80|200)$/ ? $job->{columns} : 80;
+    my $width = $job->{columns} =~ /^(40|80|200)$/ ? $job->{columns} : 100;
     my @long = grep { length > ($width > 60 ? $width : 60) } split /\n/, $chart;          # 60: the words of the key
     is("@long", '', "$name: no line is longer than that");
     my ($longest) = sort { $b <=> $a } map { length } $chart =~ /^rank.*$/mg;
@@ -183,6 +183,14 @@ for my $job (@charts) {
         my @lacks = $width < 80 ? () : grep { ($row // '') !~ /$_/ } map { ("F$_", "B$_") } 0 .. 3;
         ok($row && !@lacks, "$name: rank $rank has a row, and its micro-batches") or diag("lacks @lacks\n$chart");
     }
+}
+
+# ---- ranks that do the same are drawn once; a message points to the rank that it goes to, whatever the group calls it ----
+{
+    my ($job) = run_jobs([{ words => ['env', 'COLUMNS=100', 'tools/launch', '-e', 4, $train, @small, qw(--dp 2 --tp 1 --pp 2 --batch 4)] }]);
+    my ($first, $last) = map { $job->{out} =~ /^$_  [^\n]*\n +link (\S+)$/m ? $1 : '' } '0 to 1', '2 to 3';
+    ok($first =~ />/ && $first !~ /</ && $last =~ /</ && $last !~ />/, 'two replicas: stage 0 sends to higher ranks, stage 1 to lower ones')
+        or diag(complain($job), $job->{out});
 }
 
 # ---- what cannot be written ----
