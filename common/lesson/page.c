@@ -87,7 +87,7 @@ static void scaled(char *text, size_t room, double value, const char *unit, bool
 }
 void page_value(char *text, size_t room, double value, const char *unit) {
     if (!strcmp(unit, "ps")) scaled(text, room, value, "s", true);
-    else if (!strcmp(unit, "bytes")) scaled(text, room, value, "B", false);
+    else if (!strncmp(unit, "bytes", 5)) scaled(text, room, value, "B", false);
     else if (!strcmp(unit, "FLOPs")) scaled(text, room, value, "FLOP", false);
     else if (!strcmp(unit, "millionths")) snprintf(text, room, "%.1f %%", value / 1e4);
     else snprintf(text, room, "%.6g", value);
@@ -148,7 +148,7 @@ void results(Run *run, const char *const *columns, const Result *rows) {
 // ---------------------------------------------------------------- claims
 
 // "SGD: 1F1B = accumulation, gradients" is the claim "1F1B = accumulation", checked of "gradients" under "SGD".
-typedef struct { char claim[96], part[64], with[32]; } Named;
+typedef struct { char claim[96], part[128], with[32]; } Named;
 static Named named(const CheckRecord *c) {
     Named n = {0};
     const char *what = c->what, *colon = strstr(what, ": "), *equals = strstr(what, " = ");
