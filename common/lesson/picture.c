@@ -468,7 +468,7 @@ void picture_show(Run *run, const char *title, int what) {
     if (run->is_root) {
         char time[32];
         duration(time, all.end - all.begin);
-        print_chart(run, &all, title, memory);
+        if (!(what & PICTURE_DETAIL) || run->state->program->verbose) print_chart(run, &all, title, memory);
         if (files && svg) svg_write(&all, title, time, memory ? memory_category_name[watched] : NULL, svg);
         if (files && trace) trace_write(&all, trace);
     }

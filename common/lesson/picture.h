@@ -26,8 +26,8 @@ Timing picture_timing(Run *run);
 
 // PICTURE_MEMORY: with a strip of memory under each rank's row, as high as the most of all ranks in this picture;
 // SAME_SCALE: or in the one before, if that is more. NO_FILES: the chart only, where a program shows several pictures
-// and --svg and --trace ask for one.
-enum { PICTURE_CHART = 0, PICTURE_MEMORY = 1, PICTURE_SAME_SCALE = 2, PICTURE_NO_FILES = 4 };
+// and --svg and --trace ask for one. DETAIL: in the terminal with --verbose only.
+enum { PICTURE_CHART = 0, PICTURE_MEMORY = 1, PICTURE_SAME_SCALE = 2, PICTURE_NO_FILES = 4, PICTURE_DETAIL = 8 };
 void picture_show(Run *run, const char *title, int what);
 void picture_summary(Run *run, const Timing *t);   // prints both definitions of the bubble, communication, utilisation
 // The order in which stage `rank` worked, "F0 F1 B0 ...", from the events; on rank 0, others get NULL. free() it.
