@@ -77,13 +77,14 @@ void compression_results(Run *run, const char *const *names, size_t steps, const
                          const CompressionSeen *exact, const double *loss) {
     enum { WAYS = METHODS + 1 };
     typedef char Cell[64];
-    Cell sent[WAYS], part[WAYS], calls[WAYS], step[WAYS], learnt[WAYS], forgets[WAYS];
+    Cell sent[WAYS], calls[WAYS], step[WAYS], learnt[WAYS], forgets[WAYS];
     const char *columns[WAYS + 1] = { "exact" };
     for (size_t i = 0; i < WAYS; i++) {
         const CompressionSeen *is = i == 0 ? exact : &seen[i - 1];
         if (i > 0) columns[i] = names[i - 1];
-        snprintf(sent[i], sizeof *sent, "=%.1f kB", (double)is->sent / (double)steps / 1e3);
-        snprintf(part[i], sizeof *part, "=%.1f %%", exact->sent ? 100 * (double)is->sent / (double)exact->sent : 100);
+        double kB = (double)is->sent / (double)steps / 1e3, all = (double)exact->sent / (double)steps / 1e3;
+        if (i == 0 || all == 0) snprintf(sent[i], sizeof *sent, "=%.1f kB", kB);
+        else snprintf(sent[i], sizeof *sent, "=%.1f kB, %.0f %%", kB, 100 * kB / all);
         snprintf(calls[i], sizeof *calls, "=%zu", is->calls / steps);
         snprintf(step[i], sizeof *step, "=%.2f ms", (double)is->step * 1e-9);
         snprintf(learnt[i], sizeof *learnt, "=%.2f", loss[i]);
@@ -93,13 +94,12 @@ void compression_results(Run *run, const char *const *names, size_t steps, const
     }
 #define ROW(cells) { cells[0], cells[1], cells[2], cells[3], cells[4] }
     results(run, columns, (const Result[]){
-        { "bytes, c = 2(N-1)/N", NULL, { "=c Psi e", "=c Psi 2", "=(N-1) k (4+e)", "=c Psi/8", "=c r (rows+cols) e" } },
-        { "sent by a rank per step", NULL, ROW(sent) },
-        { "part of the exact bytes", NULL, ROW(part) },
-        { "calls per step", NULL, ROW(calls) },
+        { "about, c = 2(N-1)/N", NULL, { "=c Psi e", "=c Psi 2", "=(N-1) k (4+e)", "=c Psi/8", "=c r (a+b) e" } },
+        { "sent by a rank", NULL, ROW(sent) },
+        { "calls", NULL, ROW(calls) },
         { "step", NULL, ROW(step) },
-        { "loss on text after 60 steps", NULL, ROW(learnt) },
-        { "the same without residual", NULL, ROW(forgets) },
+        { "loss after 60 steps", NULL, ROW(learnt) },
+        { "same without residual", NULL, ROW(forgets) },
         {0} });
 #undef ROW
 }
