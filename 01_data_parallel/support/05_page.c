@@ -70,7 +70,7 @@ void server_results(Run *run, const Cluster *c, const Training *t, const Log *lo
     snprintf(what[0], sizeof *what, "loss on text after %.0f ms", moment * 1e-9);
     snprintf(what[1], sizeof *what, "and after %d steps of every worker", LONG);
     results(run, (const char *const[]){ "synchronous", log[0]->name, "no bound", NULL }, (const Result[]){
-        { "pushes a ms, all workers", "synchronous: n/(max t_w+2c)", { pushes[0], pushes[1], pushes[2] } },
+        { "pushes a ms, all workers", "sync.: n/(max t_w + 2c)", { pushes[0], pushes[1], pushes[2] } },
         { "steps ahead of the slowest, most", "bound: s", { ahead[0], ahead[1], ahead[2] } },
         { "age of a gradient, versions, most", "bound: (n-1)(2s+1)", { behind[0], behind[1], behind[2] } },
         { what[0], NULL, { half[0], half[1], half[2] } },

@@ -65,7 +65,7 @@ void balance_results(Run *run, BalanceSizes z, const Devices *d, const BalanceSe
         { what[2], NULL, { time[2][0], time[2][1], time[2][2], time[2][3] } },
         { what[3], NULL, { time[3][0], time[3][1], time[3][2], time[3][3] } },
         { "all steps", "their sum", { "equal: all steps", "static: all steps", "dynamic: all steps", best } },
-        { "sequences k_r, last step", "B together", { shares[0], shares[1], shares[2] } },
+        { "sequences, last step", "k_r, B together", { shares[0], shares[1], shares[2] } },
         { "activations, last step", "k_r T kept e", { "equal: activations, last step",
           "static: activations, last step", "dynamic: activations, last step" } },
         {0} });
