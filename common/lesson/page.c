@@ -13,7 +13,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { NARROW = 40, WIDE = 512, USUAL = 100 };      // columns
+enum { NARROW = 40, WIDE = 512, USUAL = 100, WIDEST_PARTS = 120 };         // columns
 
 size_t page_width(void) {
     struct winsize window;
@@ -201,7 +201,8 @@ static void print_claim(const struct RunState *s, size_t first, size_t widest) {
     else if (kinds[CHECK_CLOSE]) snprintf(verdict, sizeof verdict, "within %.1e (largest error %.1e)", limit, error);
     else snprintf(verdict, sizeof verdict, kinds[CHECK_BITS] ? "every bit" : "holds");
     char text[1200];
-    if (parts.count > 6) snprintf(parts.text, sizeof parts.text, "%zu checks", parts.count);
+    if (parts.count > 6 || strlen(parts.text) > WIDEST_PARTS)
+        snprintf(parts.text, sizeof parts.text, "%zu checks", parts.count);
     snprintf(text, sizeof text, "%s%s%s: %s", parts.text, with.count ? "; " : "", with.text, verdict);
     printf("  %-*s  ", (int)widest, head.claim);
     size_t indent = widest + 4;
