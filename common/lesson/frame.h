@@ -60,6 +60,7 @@ const char *report_mark(Run *run, bool pass, const char *good, const char *bad);
 uint64_t text_hash(const char *text);
 
 // ---- page.c: what stands on the page in place of the log ----
+bool page_on_terminal(void);
 size_t page_width(void);                       // columns: COLUMNS, the terminal's, or 100
 void page_wrap(const char *text, size_t at, size_t indent);    // rank 0: text from column `at` on, broken at spaces
 void page_title(const Program *p, size_t ranks);

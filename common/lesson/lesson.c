@@ -103,7 +103,7 @@ static void read_common_options(Program *p) {
     p->seed = option_value_whole(options_find(s, "seed"), 0, UINT64_MAX);
     const char *terminal = getenv("TERM");
     p->color = options_find(s, "color")->given ||
-               (isatty(STDOUT_FILENO) && !getenv("NO_COLOR") && terminal && strcmp(terminal, "dumb") != 0);
+               (page_on_terminal() && !getenv("NO_COLOR") && terminal && strcmp(terminal, "dumb") != 0);
     p->verbose = options_find(s, "verbose")->given;
     p->launch.default_ranks = lesson_info.ranks;
     if (emulate->text != NULL) p->launch.emulate = (size_t)option_value_whole(emulate, 1, 512);

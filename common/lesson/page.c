@@ -15,11 +15,16 @@
 
 enum { NARROW = 40, WIDE = 512, USUAL = 100, WIDEST_PARTS = 120 };         // columns
 
+// A launcher gives its processes terminals of their own, wherever their output goes.
+bool page_on_terminal(void) {
+    size_t rank, size;
+    return isatty(STDOUT_FILENO) && !comm_launched_by_mpi(&rank, &size);
+}
 size_t page_width(void) {
     struct winsize window;
     const char *columns = getenv("COLUMNS");
     size_t width = columns ? (size_t)strtoul(columns, NULL, 10) : 0;
-    if (!width && isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0) width = window.ws_col;
+    if (!width && page_on_terminal() && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0) width = window.ws_col;
     return width >= NARROW && width <= WIDE ? width : USUAL;
 }
 
@@ -196,7 +201,7 @@ static void print_claim(const struct RunState *s, size_t first, size_t widest) {
         if (c->kind == CHECK_DIFFERS && c->error < least) least = c->error;
     }
     char verdict[96];
-    if (failed) snprintf(verdict, sizeof verdict, "%zu of %zu FAILED, see above", failed, count);
+    if (failed) snprintf(verdict, sizeof verdict, "%zu of %zu do not hold: see above", failed, count);
     else if (kinds[CHECK_DIFFERS]) snprintf(verdict, sizeof verdict, "differs, as it must (%.1e)", least);
     else if (kinds[CHECK_CLOSE]) snprintf(verdict, sizeof verdict, "within %.1e (largest error %.1e)", limit, error);
     else snprintf(verdict, sizeof verdict, kinds[CHECK_BITS] ? "every bit" : "holds");
