@@ -3,8 +3,12 @@
 let C;                                             // the functions of player.c
 const at = {};                                     // what the sliders say
 const byId = id => document.getElementById(id);
-const put = (id, svg, width, height) => { byId(id).innerHTML = svg; byId(id).setAttribute('viewBox', `0 0 ${width} ${height}`); };
-const rect = (kind, x, y, w, h) => `<rect class="${kind}" x="${x.toFixed(2)}" y="${y}" width="${Math.max(w, 0).toFixed(2)}" height="${h}"/>`;
+function put(id, svg, width, height) {
+  byId(id).innerHTML = svg;
+  byId(id).setAttribute('viewBox', `0 0 ${width} ${height}`);
+}
+const rect = (kind, x, y, w, h) =>
+  `<rect class="${kind}" x="${x.toFixed(2)}" y="${y}" width="${Math.max(w, 0).toFixed(2)}" height="${h}"/>`;
 const text = (x, y, what, kind = '') => `<text class="${kind}" x="${x.toFixed(1)}" y="${y}">${what}</text>`;
 const WIDTH = 960, LEFT = 70;
 
@@ -56,8 +60,8 @@ function play_schedule() {
   now = Math.min(now, end);
   const share = 1 - C.player_busy() / (at.p * end), most = ops.map((_, i) => most_kept(i));
   byId('summary').innerHTML = `A step takes <b>${end} units</b>. Each stage computes for m (t_f + t_b) = ${at.m * (at.t_f + at.t_b)} of them;
-    all stages together are idle for <b>${(100 * share).toFixed(1)}%</b> of the step (the bubble). ${2 * at.m * (at.p - 1)} messages are sent.
-    Most micro-batches in flight, stage by stage: <b>${most.join(', ')}</b>.`;
+    all stages together are idle for <b>${(100 * share).toFixed(1)}%</b> of the step (the bubble).
+    ${2 * at.m * (at.p - 1)} messages are sent. Most micro-batches in flight, stage by stage: <b>${most.join(', ')}</b>.`;
   draw_timeline();
   draw_now();
 }
@@ -78,7 +82,8 @@ function draw_timeline() {
     for (const o of ops[i]) {
       const x = x_of(o.start), w = x_of(o.end) - x;
       svg += rect(o.what, x, y, w, ROW);
-      if (w >= 13) svg += text(x + w / 2, y + 14.5, w < 24 ? o.k : o.what + o.k, 'on');
+      const label = w < 26 ? `${o.k}` : o.what + o.k;
+      if (w > 5 + 7 * label.length) svg += text(x + w / 2, y + 14.5, label, 'on');
       if (o.to >= 0 && at.link) svg += rect('M', x_of(o.leaves), y + ROW + 1, x_of(o.arrives) - x_of(o.leaves), LANE);
     }
   }
@@ -97,7 +102,8 @@ function draw_now() {
     const doing = ops[i].find(o => o.start <= now && now < o.end), x = x0(i), mid = x + box / 2;
     const n = C.player_in_flight(i, Math.floor(now));
     svg += text(mid, 14, `stage ${i}`, 'mid') + rect(doing ? doing.what : 'ground', x, 20, box, 54);
-    svg += doing ? text(mid, 50, doing.what + doing.k, 'on large') + rect('done', x, 68, box * (now - doing.start) / (doing.end - doing.start), 6)
+    svg += doing ? text(mid, 50, doing.what + doing.k, 'on large') +
+                   rect('done', x, 68, box * (now - doing.start) / (doing.end - doing.start), 6)
                  : text(mid, 51, now >= end ? 'done' : 'idle', 'mid faint');
     const kept = ops[i].filter(o => o.what === 'F' && o.start <= now && !ops[i].some(b => b.what === 'B' && b.k === o.k && b.end <= now));
     kept.forEach((o, j) => {
@@ -114,7 +120,8 @@ function draw_now() {
       moving += `<circle class="M" cx="${(from + (to - from) * along).toFixed(1)}" cy="${y}" r="9"/>` +
                 text(from + (to - from) * along, y + 4, o.k, 'white');
     }
-    if (i + 1 < at.p) for (const y of [34, 60]) svg += `<line class="link" x1="${x + box + 3}" x2="${x + box + gap - 3}" y1="${y}" y2="${y}"/>`;
+    for (const y of i + 1 < at.p ? [34, 60] : [])
+      svg += `<line class="link" x1="${x + box + 3}" x2="${x + box + gap - 3}" y1="${y}" y2="${y}"/>`;
   }
   put('stages', svg + moving, WIDTH, 82 + Math.ceil(at.m / row) * 18 + 32);
   const x = x_of(now);
@@ -171,7 +178,8 @@ function bars(id, rows, note) {
     svg += '</g>' + text(x + 8, y + 20, bytes(sum), r.chosen ? 'bold' : '');
   });
   const x = left + 80e9 / most * room;             // a line where a device of 80 GB is full
-  if (x < WIDTH - 110) svg += `<line class="full" x1="${x}" x2="${x}" y1="0" y2="${rows.length * 40 + 4}"/>` + text(x, rows.length * 40 + 16, '80 GB', 'mid small');
+  if (x < WIDTH - 110) svg += `<line class="full" x1="${x}" x2="${x}" y1="0" y2="${rows.length * 40 + 4}"/>` +
+                                 text(x, rows.length * 40 + 16, '80 GB', 'mid small');
   if (note) svg += text(left, rows.length * 40 + 34, note, 'small');
   put(id, svg, WIDTH, rows.length * 40 + 40);
 }
@@ -198,8 +206,10 @@ WebAssembly.instantiate(Uint8Array.from(atob(PLAYER_WASM), c => c.charCodeAt(0))
     { name: 't_f', label: 'forward t_f', range: [1, 12], start: 2 }, { name: 't_b', label: 'backward t_b', range: [1, 12], start: 4 },
     { name: 'link', label: 'a message', range: [0, 12], start: 1 }], play_schedule);
   settings('model-sliders', [
-    { name: 'L', label: 'layers L', range: [8, 128], start: 48 }, { name: 'h', label: 'width h', values: Array.from({ length: 64 }, (_, i) => 256 * (i + 1)), start: 6144 },
-    { name: 'a', label: 'heads a', values: [8, 12, 16, 24, 32, 48, 64, 96, 128], start: 64 }, { name: 's', label: 'positions s', values: power(8, 14), start: 2048 },
+    { name: 'L', label: 'layers L', range: [8, 128], start: 48 },
+    { name: 'h', label: 'width h', values: Array.from({ length: 64 }, (_, i) => 256 * (i + 1)), start: 6144 },
+    { name: 'a', label: 'heads a', values: [8, 12, 16, 24, 32, 48, 64, 96, 128], start: 64 },
+    { name: 's', label: 'positions s', values: power(8, 14), start: 2048 },
     { name: 'b', label: 'sequences b', range: [1, 32], start: 4 }, { name: 'e', label: 'bytes of an activation', values: [2, 4], start: 2 },
     { name: 'dropout', label: 'dropout', texts: ['no', 'yes'], start: 'yes' }], draw_memory);
   settings('zero-sliders', [
@@ -213,4 +223,5 @@ WebAssembly.instantiate(Uint8Array.from(atob(PLAYER_WASM), c => c.charCodeAt(0))
   play_schedule();
   byId('player').hidden = false;                   // the pictures stay where any of this fails
   byId('pictures').hidden = true;
+  if (location.hash) byId(location.hash.slice(1))?.scrollIntoView();
 });
