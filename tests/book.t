@@ -80,8 +80,8 @@ SKIP: {
 setTimeout(() => {
   const set = (name, v) => { const e = byId('set-' + name); e.value = v; e.dispatchEvent(new Event('input')); };
   const all = [...document.querySelectorAll('#player label input, #player select')];
-  for (const e of all)
-    for (const v of [e.max || e.options.length - 1, 0]) { e.value = v; e.dispatchEvent(new Event('input')); }
+  for (const least of [false, true])                   // one after the other, until all are at their largest, then at their least
+    for (const e of all) { e.value = least ? 0 : e.max || e.options.length - 1; e.dispatchEvent(new Event('input')); }
   set('schedule', 2); set('p', 3); set('m', 7); set('t_f', 0); set('t_b', 1); set('link', 0);
   byId('start').click();
   for (let n = 0; n < 100 && now < end; n++) byId('step').click();
