@@ -1,6 +1,6 @@
-// test_player.c: prints all that the functions of docs/book/player.c say, native: every schedule for p = 1..8 and
-// m = 1..24, with and without a time for messages, and the memory of some models. tests/test_player.js prints the same
-// from the page's WebAssembly, and tests/book.t compares the two. Then what the player says is held against closed forms.
+// test_player.c: what the functions of docs/book/player.c say, held against closed forms. With the argument print: all
+// of it, every schedule for p = 1..8 and m = 1..24, with and without a time for messages, and the memory of some models.
+// tests/test_player.js prints the same from the page's WebAssembly, and tests/book.t compares the two.
 #include "docs/book/player.c"
 #include "tap.h"
 
@@ -51,8 +51,8 @@ static void closed_forms(void) {
             }
     ok(spans, "makespans: naive mp(t_f + t_b), GPipe and 1F1B (m + p - 1)(t_f + t_b)");
     ok(flights, "in flight: naive 1, GPipe m, 1F1B min(p - i, m)");
-    // Sizes that 8 divides: bytes a parameter, as in 06's README. kept: 07, where one device keeps a whole block of 16
-    // items (64 h and 8 as bytes in fp32; the statistics are 4 elements).
+    // Sizes that 8 divides. Bytes a parameter: as in ZeRO's figure 1. Kept of a block: 64 h + 8 as bytes in fp32 (07), and
+    // 4 elements of statistics; its input counts with the layer below.
     player_model(8, 64, 8, 16, 64, 1);
     double whole = player_parameters(), bytes[] = { 16, 4 + 12 / 8., 2 + 14 / 8., 16 / 8. };
     bool state = true;
@@ -62,7 +62,8 @@ static void closed_forms(void) {
         state &= sum == bytes[stage] * whole;
     }
     ok(state, "ZeRO, mixed precision: 16, 4 + 12/N, 2 + 14/N and 16/N bytes a parameter");
-    ok(whole == 8 * (12 * 64 * 64 + 13 * 64) + 64 * 64 + 16 * 64 + 2 * 64, "parameters: L (12 C^2 + 13 C) + VC + TC + 2C");
+    ok(whole == 8 * (12 * 64 * 64 + 13 * 64) + 64 * 64 + 16 * 64 + 2 * 64,
+       "parameters: L (12 C^2 + 13 C) + VC + TC + 2C");
     double block = (64 * 64 + 8 * 8 * 16) / 4 + 4 - 64, head = 64 + 2 + 64 + 1, sums[3] = { 0 };
     for (int how = 0; how < 3; how++)
         for (int what = 0; what < 4; what++) sums[how] += player_kept(how, what, 1);
