@@ -90,7 +90,7 @@ CORES     = $(shell nproc 2>/dev/null || echo 2)
 .SECONDEXPANSION:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: book all programs preloads run figures bench test test-quick test-all lint bugs student grade list doctor help setup clean FORCE
+.PHONY: book all programs preloads run figures pages bench test test-quick test-all lint bugs student grade list doctor help setup clean FORCE
 
 # The build itself runs in a second make, which uses every core; ONLY= limits it to some programs.
 BUILD = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CORES)) programs
@@ -129,6 +129,11 @@ figures:
 
 book:
 	@tools/book
+
+# The page of every lesson, one after the other.
+pages:
+	+@$(BUILD) BACKEND=cpu STANDIN= PRECISION=fp32 SANITIZE=
+	@tools/pages >docs/pages.md.new && mv docs/pages.md.new docs/pages.md || { rm -f docs/pages.md.new; exit 1; }
 
 bench:
 	+@$(BUILD) ONLY="$(patsubst %.c,$(O)/%,$(wildcard tests/bench_*.c))"

@@ -155,6 +155,25 @@ static void compare(Run *run, Judge *judge, const char *what, const Linear *got,
 // Number i of list `list`: inputs, targets, weights and biases each have their own.
 static uint64_t key(const Run *run, uint64_t list, size_t i) { return random_key(random_key(run->seed, list), i); }
 
+// The loss of all samples under each rule.
+static void table(Run *run, const Trained *whole, const Trained *averaged, const Trained *divided,
+                  const Trained *summed, const Trained *quick) {
+    const Trained *of[] = { whole, averaged, divided, summed, quick };
+    char loss[5][3][16];
+    Result rows[] = {
+        { "full batch", "the mean over all elements", {0} },
+        { "shards averaged", "sum of gk / shards, gk: mean over own elements", {0} },
+        { "shards added", "sum of gk, each divided by the batch's elements", {0} },
+        { "trap: means added", "sum of gk, gk: mean over own elements", {0} },
+        { "full batch, rate x 4", "as long a step as the trap's", {0} }, {0} };
+    for (size_t i = 0; i < 5; i++)
+        for (size_t k = 0; k < 3; k++) {
+            snprintf(loss[i][k], sizeof loss[i][k], "=%.4f", of[i]->loss[k * (PRINTED - 1) / 2]);
+            rows[i].cell[k] = loss[i][k];
+        }
+    results(run, (const char *const[]){ "epoch 0", "epoch 40", "epoch 90", NULL }, rows);
+}
+
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1, "01_by_hand plays its four devices itself: start it with one rank");
     on_paper(run);
@@ -179,18 +198,23 @@ static void by_hand(Run *run) {
     char losses[16 * SHARDS] = "";
     for (size_t k = 0, at = 0; k < SHARDS; k++)
         at += (size_t)snprintf(losses + at, sizeof losses - at, " %.4f", shard_loss[k]);
-    say(run, "\n%d samples in %d shards of %d, losses%s\n", SAMPLES, SHARDS, SHARD, losses);
-    say(run, "mean of the shards' losses %.4f, loss of all samples %.4f\n", mean, loss);
+    say_detail(run, "%d samples in %d shards of %d, losses%s\n", SAMPLES, SHARDS, SHARD, losses);
+    say_detail(run, "mean of the shards' losses %.4f, loss of all samples %.4f\n", mean, loss);
     check_numbers(run, "first epoch", "mean of the shards' losses = loss", &mean, &loss, 1, LIMIT_ROUNDING);
     compare(run, check_close, "sum of the shards = 4 x the gradient", &sum, &four, LIMIT_ROUNDING);
 
     Trained whole = train(&start, x, target, FULL_BATCH, 0.01), averaged = train(&start, x, target, AVERAGE, 0.01);
     Trained divided = train(&start, x, target, WHOLE, 0.01);
     Trained summed = train(&start, x, target, SUM, 0.01), quick = train(&start, x, target, FULL_BATCH, SHARDS * 0.01);
-    say(run, "\nepoch   full batch   shards averaged   sum / whole batch   shards summed   (last shard alone)\n");
+    say_detail(run, "\nepoch   full batch   shards averaged   sum / whole batch   shards summed   (last alone)\n");
     for (size_t i = 0; i < PRINTED; i++)
-        say(run, "%5zu   %.6f     %.6f          %.6f            %.6f        (%.6f)\n", 10 * i, whole.loss[i],
-            averaged.loss[i], divided.loss[i], summed.loss[i], averaged.last_shard[i]);
+        say_detail(run, "%5zu   %.6f     %.6f          %.6f            %.6f        (%.6f)\n", 10 * i, whole.loss[i],
+                   averaged.loss[i], divided.loss[i], summed.loss[i], averaged.last_shard[i]);
+    say(run, "\n%d samples in %d shards of %d, learning rate 0.01. The loss (gk: gradient of shard k):\n", SAMPLES,
+        SHARDS, SHARD);
+    table(run, &whole, &averaged, &divided, &summed, &quick);
+    say(run, "\nAverage them if each is divided by the elements of its own shard, and add them if each is divided by\n"
+             "those of the whole batch. The sum of shard means trains with %d times the learning rate.\n", SHARDS);
 
     check_numbers(run, "averaged = full batch", "loss", averaged.loss, whole.loss, PRINTED, LIMIT_ROUNDING);
     compare(run, check_close, "averaged = full batch", &averaged.layer, &whole.layer, LIMIT_ROUNDING);

@@ -146,12 +146,34 @@ static void predict_time(Run *run, const Timing *is) {
     cost(run, "step: the largest shard, and the ring", "ps", computing(N, 0) + ring, (double)is->step);
 }
 
+static void table(Run *run, const Timing *timing) {
+    bool model = clock_config()->simulated;
+    const Result rows[] = {
+        { "parameters", "Psi e: a whole copy", { "parameters" } },
+        { "gradients", "(Psi + VC) e: wte twice", { "gradients (wte twice)" } },
+        { "AdamW's m and v", "2 Psi e", { "AdamW's m and v" } },
+        { "activations, peak", "of B/N sequences", { "activations, peak, of my shard" } },
+        { "broadcasts, all steps", "1, of Psi e bytes, before step 0", { "broadcasts" } },
+        { "all-reduces, 3 steps", "1 per step", { "all-reduces, 3 steps" } },
+        { "sent by them", "3 * 2(N-1)/N Psi e", { "sent by all-reduces, 3 steps" } },
+        { model ? "step" : NULL, "3F(B/N) + 2(N-1) alpha + 2(N-1)/N Psi e / beta, F: forward",
+          { "step: the largest shard, and the ring" } },
+        {0},
+    };
+    results(run, (const char *const[]){ "each rank", NULL }, rows);
+    say(run, "\nAll begin with rank 0's weights. Then equal gradients keep them equal: one all-reduce per step.\n");
+    if (run->world->size > 1 && model)
+        say(run, "One device needs %.2f ms for this step, %zu ranks together %.2f ms: %.1f times as fast.\n",
+            computing(1, 0) * 1e-9, run->world->size, (double)timing->step * 1e-9,
+            computing(1, 0) / (double)timing->step);
+}
+
 static void all_reduce(Run *run) {
     Data data = data_synthetic(tiny.vocab, tiny.context, run->seed);
     Range mine = shard_range(SEQUENCES, run->world->size, run->world->rank);
-    say(run, "%zu parameters on each of %zu ranks\n", config_parameters(&tiny), run->world->size);
-    say(run, "rank 0 has sequences %zu to %zu of %d, in step 0 %zu of %zu tokens\n", mine.lo, mine.hi - 1, SEQUENCES,
-        data_count(&data, 0, mine.lo, range_size(mine)), data_count(&data, 0, 0, SEQUENCES));
+    say_detail(run, "%zu parameters on each of %zu ranks\n", config_parameters(&tiny), run->world->size);
+    say_detail(run, "rank 0 has sequences %zu to %zu of %d, in step 0 %zu of %zu tokens\n", mine.lo, mine.hi - 1,
+               SEQUENCES, data_count(&data, 0, mine.lo, range_size(mine)), data_count(&data, 0, 0, SEQUENCES));
     Training t = { .model = tiny, .data = data, .steps = STEPS, .sequences = SEQUENCES, .micro_batches = 1 };
     t.model.seed = run->seed;
     Measured measured;
@@ -172,7 +194,9 @@ static void all_reduce(Run *run) {
     picture_summary(run, &timing);
     predict(run, &measured);
     predict_time(run, &timing);
+    table(run, &timing);
     data_free(&data);
 }
 
-LESSON(all_reduce, NULL);
+static const Option options[] = { { "link", "NAME[,NAME]", "slow", NULL }, {0} };
+LESSON(all_reduce, options);

@@ -12,7 +12,9 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "01_data_parallel/support/03_costs.h"
+#include "01_data_parallel/support/03_page.h"
 #include "01_data_parallel/support/03_reference.h"
 #include "common/tensor/ops.h"
 #include "common/lesson/plot.h"
@@ -246,7 +248,7 @@ static void crossover(Run *run, Way way, size_t unit) {
          (double)(hi * unit * sizeof(real)));
 }
 
-static void times(Run *run) {
+static void times(Run *run, bool curves) {
     size_t N = run->world->size;
     bool model = clock_config()->simulated, power = N == way_power_below(N), never_slower = true;
     double bytes[POINTS], us[WAYS][POINTS], sum[WAYS] = {0}, want[WAYS] = {0};
@@ -266,7 +268,7 @@ static void times(Run *run) {
     for (Way way = RING; way < WAYS; way++) lines[way] = (PlotLine){ way_name[way], us[way] };
     char title[80], name[80];
     snprintf(title, sizeof title, "All-reduce on %zu ranks, %s", N, model ? clock_config()->link.name : "real time");
-    plot_show(run, &(Plot){ title, "bytes", "microseconds", bytes, POINTS, lines, WAYS, true, true }, 0);
+    if (curves) plot_show(run, &(Plot){ title, "bytes", "microseconds", bytes, POINTS, lines, WAYS, true, true }, 0);
     for (Way way = RING; way < WAYS && model; way++) {
         snprintf(name, sizeof name, "%s: time, %d sizes", way_name[way], POINTS);
         cost(run, name, "ps", want[way], sum[way]);
@@ -285,9 +287,12 @@ static void ring(Run *run) {
     const Sizes sizes = sizes_of(run->world->size);
     compare(run, seen);
     way_compare_costs(run, seen, sizes.count, SIZES, EVEN);
-    times(run);
+    times(run, option_text(run, "svg") || strcmp(option_text(run, "picture"), "times") == 0);
+    ring_say_steps(run);
+    ring_say_fastest(run);
 }
 
 static const Option options[] = {
+    { "picture", "none|times", "none", "times: a chart of the four ways' times by size, as --svg writes it" },
     { "link", "NAME[,NAME]", "slow", NULL }, {0} };
 LESSON(ring, options);

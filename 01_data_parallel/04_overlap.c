@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: Why wait for the whole gradient before the first word is sent?
+// question: Why wait for the whole gradient before its first byte is sent?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // Backward makes the gradients of the last layer first, long before those of the first. What is final can travel while
@@ -196,7 +196,7 @@ static Trajectory train(Run *run, const Training *t, Step *step, size_t capacity
 // A step for every capacity, from a bucket a tensor to one of everything, beside the two that it lies between: all
 // communication after all computing, and none at all.
 enum { SIZES = 12 };
-static void sweep(Run *run, const Training *t, const Timing *end, bool files) {
+static void sweep(Run *run, const Training *t, const Timing *end, bool drawn) {
     double x[SIZES], in_buckets[SIZES], at_end[SIZES], alone[SIZES];
     Training one = *t;
     one.steps = 1;
@@ -218,7 +218,7 @@ static void sweep(Run *run, const Training *t, const Timing *end, bool files) {
     PlotLine lines[] = { { "in buckets", in_buckets }, { "at the end", at_end }, { "computing alone", alone } };
     Plot plot = { .title = "a step, by the size of a bucket", .x_label = "bytes a bucket; leftmost: one a tensor",
                   .y_label = "ms", .x = x, .n = SIZES, .lines = lines, .n_lines = 3, .log_x = true };
-    plot_show(run, &plot, files ? 0 : PICTURE_NO_FILES);
+    if (drawn) plot_show(run, &plot, 0);
 }
 
 static void overlap(Run *run) {
@@ -255,18 +255,15 @@ static void overlap(Run *run) {
     once.steps = 1;
     Trajectory drawn = train(run, &once, one_after_the_other, capacity, &both);
     trajectory_free(&drawn);
-    picture_show(run, "the all-reduce at the end, then in buckets", steps ? PICTURE_CHART : PICTURE_NO_FILES);
-    say(run, "at the end:");
-    picture_summary(run, &end.last);
-    say(run, "in %zu buckets of %zu bytes:", in_buckets.buckets, capacity);
-    picture_summary(run, &in_buckets.last);
+    if (steps) picture_show(run, "the all-reduce at the end, then in buckets", PICTURE_CHART);
     sweep(run, &t, &end.last, !steps);
+    overlap_show_results(run, &sizes, &in_buckets, &end, &tensors);
     data_free(&t.data);
 }
 
 static const Option options[] = {
     { "bucket", "N", "16384", "bytes at which a bucket is closed; 1: a bucket of every tensor" },
-    { "picture", "step|sweep", "step", "what --svg writes: the steps, or the step time by the size of a bucket" },
+    { "picture", "step|sweep", "step", "what is drawn: the steps, or the step time by the size of a bucket" },
     { "link", "NAME[,NAME]", "slow", NULL },
     {0},
 };

@@ -1,6 +1,6 @@
 // ranks: 4
 // level: extra
-// question: Can the ranks send a fraction of their gradients' bytes, and still train the model?
+// question: Can ranks send a fraction of their gradients' bytes and still train the model?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // As in 02_all_reduce every rank holds the whole model and a part of the batch; only the all-reduce of the gradients is
@@ -23,7 +23,7 @@
 
 static Tensor row(Tensor t, size_t r) { return tensor_row_range(t, r, r + 1); }
 
-// All-to-all: everybody cuts its words in N parts and sends part r to rank r. What came for me is [N, my part], row r
+// All-to-all: every rank cuts its words in N parts and sends part r to rank r. What came for me is [N, my part], row r
 // from rank r.
 static Tensor exchange(Comm *dp, Arena *a, Tensor words) {
     const size_t n = tensor_count(words);
@@ -238,15 +238,17 @@ static Trajectory train(Run *run, const Training *t, const CompressionPlan *plan
     Model *m = model_describe(&t->model, model_layers(&t->model));
     model_allocate(m);
     Replica r = { .dp = dp, .c = plan ? compression_new(dp, plan, m, run->seed) : NULL };
-    if (seen && r.c->error.data) r.books = books_new(r.c, m->size);
+    if (seen && r.c && r.c->error.data) r.books = books_new(r.c, m->size);
     comm_ledger_reset(dp);
+    Picoseconds begin = clock_now();
     training_run(&course, m, t, dp->size, dp->rank, replica_step, &r);
+    Picoseconds took = clock_now() - begin;
     if (seen) {
         size_t calls = 0;
         for (size_t k = 0; k < COMM_KINDS; k++) calls += dp->ledger[k].calls;
         *seen = (CompressionSeen){ comm_bytes_sent(dp), calls, memory_now(MEM_GRADIENTS), memory_now(MEM_COMMUNICATION),
-                            memory_peak(MEM_COMMUNICATION) };
-        if (r.c->error.data) books_check(run, &r.books, r.c, method_name[plan->method]);
+                            memory_peak(MEM_COMMUNICATION), took / t->steps };
+        if (r.c && r.c->error.data) books_check(run, &r.books, r.c, method_name[plan->method]);
     }
     comm_all_reduce_doubles(dp, course.loss, t->steps);    // for the log
     if (r.c) compression_free(r.c);
@@ -271,20 +273,26 @@ static void compression(Run *run) {
     Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed), .steps = STEPS,
                    .sequences = SEQUENCES, .micro_batches = 1, .optimizer = sgd(0.1) };
     t.model.seed = run->seed;
+    CompressionSeen seen[METHODS], exact;
+    double loss[CURVES];
     for (Method i = 0; i < METHODS; i++) {
-        CompressionSeen seen;
-        same_rule_on_one_device(run, &t, &plans[i], &seen);
-        compression_compare_costs(run, &tiny, &plans[i], method_name[i], STEPS, &seen);
+        same_rule_on_one_device(run, &t, &plans[i], &seen[i]);
+        compression_compare_costs(run, &tiny, &plans[i], method_name[i], STEPS, &seen[i]);
     }
     compression_check_choice(run);
     compression_check_exact(run, &tiny, plans);
-    compression_curves(run, &t, plans, train);
+    compression_show_steps(run, &t, &plans[TOP_K]);
+    Trajectory plain = train(run, &t, NULL, &exact);
+    trajectory_free(&plain);
+    compression_curves(run, &t, plans, train, loss);
+    compression_results(run, method_name, STEPS, seen, &exact, loss);
     data_free(&t.data);
 }
 
 static const Option options[] = {
     { "data", "FILE", "LICENSE", "the text that the loss curves are drawn of" },
     { "lr", "X", "0.15", "learning rate of the loss curves" },
+    { "link", "NAME[,NAME]", "slow", NULL },
     {0},
 };
 LESSON(compression, options);

@@ -1,11 +1,12 @@
 // ranks: 4
 // level: extra
-// question: One device is four times as slow as the others: must everybody wait for it?
+// question: One device is four times as slow as the others, then a second: must all wait?
 // vary: SEQUENCES 20..31, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // As in 02_all_reduce every rank has the whole model and a part of the sequences of every step; but the devices are of
-// unequal speed (--slow), and from step 5 on device 0 is four times as slow as before. Three ways to cut the batch:
-//     equal     as many sequences for everybody
+// unequal speed (--slow: of four, the last is four times as slow), and from step 5 on device 0 is four times as slow as
+// before. Three ways to cut the batch:
+//     equal     as many sequences for each rank
 //     static    in proportion to the speeds before the training, which are known
 //     dynamic   in proportion to the speeds of the steps before, which every rank measures and sends to all others
 // Whatever the shares, a token weighs 1 / (counted tokens of the whole batch), and the gradient is the unsplit one.
@@ -13,11 +14,11 @@
 #include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/support/07_costs.h"
 #include "01_data_parallel/support/07_devices.h"
+#include "01_data_parallel/support/07_page.h"
 #include "common/measure/clock.h"
 #include "common/lesson/training.h"
 #include "common/model/costs.h"
 #include "common/lesson/picture.h"
-#include "common/lesson/plot.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,9 +98,6 @@ static double balanced_gradients(Comm *dp, Model *m, const Data *data, size_t st
 
 // ================================ the experiment ================================
 
-typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
-static const char *const policy_name[] = { "equal", "static", "dynamic" };
-
 // What a training leaves behind besides its Trajectory: who had which sequences, and how long each step took.
 typedef struct {
     Range share[STEPS * SEQUENCES];                        // [STEPS][n]; there are no more devices than sequences
@@ -149,14 +147,8 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
 static BalanceSizes sizes_of(Policy policy) {
     return (BalanceSizes){ tiny, SEQUENCES, STEPS, policy == STATIC, policy == DYNAMIC };
 }
-// Forward and backward of B sequences at the full rate, in ps.
-static double computing(size_t B) { return work_model(&tiny, B).time; }
-
-// Could sequences be cut, all devices would end together.
-static double ideal(const Devices *d, size_t step) { return computing(SEQUENCES) / balance_summed_speed(d, step); }
-
-// That is the time in which all devices together do the batch, each as many sequences a picosecond as it was seen to do
-// in the equal shares of this step. But for a hundredth: the products of fast devices last whole picoseconds.
+// The ideal is the time in which all devices together do the batch, each as many sequences a picosecond as it was seen
+// to do in the equal shares of this step. But for a hundredth: the products of fast devices last whole picoseconds.
 static void check_ideal(Run *run, const Devices *d, const Record *equal) {
     bool right = true;
     for (size_t step = 0; step < STEPS; step++) {
@@ -164,7 +156,7 @@ static void check_ideal(Run *run, const Devices *d, const Record *equal) {
         ledger_pause();
         comm_all_reduce_doubles(run->world, &rate, 1);     // of all devices together
         ledger_resume();
-        right = right && fabs(ideal(d, step) * rate / SEQUENCES - 1) < 0.01;
+        right = right && fabs(balance_ideal(sizes_of(EQUAL), d, step) * rate / SEQUENCES - 1) < 0.01;
     }
     check_true(run, "ideal", "the time at the measured speeds", right);
 }
@@ -182,7 +174,7 @@ static void check_bounds(Run *run, const Devices *d, const Record *is) {
 static void policy_cost(Run *run, Policy policy, const char *what, const char *unit, double predicted,
                         double measured) {
     char name[96];
-    snprintf(name, sizeof name, "%s: %s", policy_name[policy], what);
+    snprintf(name, sizeof name, "%s: %s", balance_policy[policy], what);
     cost(run, name, unit, predicted, measured);
 }
 
@@ -203,7 +195,7 @@ static void costs(Run *run, const Devices *d, Policy policy, const Record *is) {
     policy_cost(run, policy, "sent by all-reduces", "bytes", STEPS * bytes, (double)is->bytes);
     policy_cost(run, policy, "activations, last step", "bytes", (double)(last * tiny.context * kept_model(&tiny) * e),
                 (double)is->activations);
-    check_numbers(run, policy_name[policy], "time of every step", is->time, want.time, STEPS, 0);
+    check_numbers(run, balance_policy[policy], "time of every step", is->time, want.time, STEPS, 0);
 }
 
 // ---------------------------------------------------------------- what to see
@@ -211,27 +203,6 @@ static void costs(Run *run, const Devices *d, Policy policy, const Record *is) {
 // --svg takes one picture; a trace is of steps.
 static bool steps_in_files(Run *run) {
     return option_given(run, "trace") || strcmp(option_text(run, "picture"), "steps") == 0;
-}
-
-// In units of the time that a device of the full rate takes for one sequence.
-static void show_times(Run *run, const Devices *d, const Record *is) {
-    double x[STEPS], y[POLICIES + 1][STEPS];
-    say(run, "\nstep    equal   static  dynamic   ideal   sequences of each device, dynamic");
-    for (size_t step = 0; step < STEPS; step++) {
-        char shares[8 * SEQUENCES] = "";
-        const Range *share = is[DYNAMIC].share + step * d->n;
-        for (size_t r = 0, at = 0; r < d->n; r++)
-            at += (size_t)snprintf(shares + at, sizeof shares - at, " %zu", range_size(share[r]));
-        x[step] = (double)step;
-        for (size_t p = 0; p < POLICIES; p++) y[p][step] = is[p].time[step] / computing(1);
-        y[POLICIES][step] = ideal(d, step) / computing(1);
-        say(run, "%4zu %8.2f %8.2f %8.2f %7.2f  %s\n", step, y[0][step], y[1][step], y[2][step], y[3][step], shares);
-    }
-    PlotLine lines[] = { { "equal", y[0] }, { "static", y[1] }, { "dynamic", y[2] }, { "ideal", y[3] } };
-    Plot plot = { .title = "time of a step; from step 5 on device 0 is four times as slow", .x_label = "step",
-                  .y_label = "1: one sequence on a fast device",
-                  .x = x, .n = STEPS, .lines = lines, .n_lines = POLICIES + 1 };
-    plot_show(run, &plot, steps_in_files(run) ? PICTURE_NO_FILES : PICTURE_CHART);
 }
 
 // A step with equal shares, and then one with shares in proportion to the speeds.
@@ -247,7 +218,7 @@ static void show_steps(Run *run, const Training *t, const Devices *d) {
         balanced_gradients(run->world, m, &t->data, 0, share, &known);
     }
     picture_end(run);
-    picture_show(run, "a step with equal shares, then one in proportion to the speeds",
+    picture_show(run, "a step with equal shares, then one with shares in proportion to the speeds (static)",
                  steps_in_files(run) ? PICTURE_CHART : PICTURE_NO_FILES);
     model_free(m);
     free(known.rate);
@@ -263,6 +234,7 @@ static void balance(Run *run) {
                    .sequences = SEQUENCES, .micro_batches = 1, .optimizer = sgd(0.1) };
     t.model.seed = run->seed;
     Record is[POLICIES];
+    BalanceSeen seen[POLICIES];
     Trajectory whole = training_unsplit(run, &t, 1);
     for (Policy p = EQUAL; p < POLICIES; p++) {
         char line[64];
@@ -270,28 +242,31 @@ static void balance(Run *run) {
         Training cut = t;                                  // one device that takes the same shares, one after the other
         cut.shares = is[p].share;
         Trajectory ordered = training_unsplit(run, &cut, d.n);
-        snprintf(line, sizeof line, "%s shares = unsplit", policy_name[p]);
+        snprintf(line, sizeof line, "%s shares = unsplit", balance_policy[p]);
         training_compare(run, line, &got, &whole, LIMIT_ROUNDING);
-        snprintf(line, sizeof line, "%s shares = in rank order", policy_name[p]);
+        snprintf(line, sizeof line, "%s shares = in rank order", balance_policy[p]);
         training_compare(run, line, &got, &ordered, every_bit(run));
         trajectory_free(&got);
         trajectory_free(&ordered);
     }
     trajectory_free(&whole);
-    show_times(run, &d, is);
+    for (Policy p = EQUAL; p < POLICIES; p++) seen[p] = (BalanceSeen){ is[p].share, is[p].time };
+    balance_show_times(run, sizes_of(EQUAL), &d, seen, steps_in_files(run) ? PICTURE_NO_FILES : PICTURE_CHART);
     show_steps(run, &t, &d);
     check_ideal(run, &d, &is[EQUAL]);
     balance_check_idle(run, observe);
     check_bounds(run, &d, is);
     for (Policy p = EQUAL; p < POLICIES; p++) costs(run, &d, p, &is[p]);
+    balance_results(run, sizes_of(EQUAL), &d, seen);
     data_free(&t.data);
     devices_free(&d);
 }
 
 static const Option options[] = {
-    { "slow", "LIST", "1,1,2,4", "how many times as long as a device of the full rate each takes" },
+    { "slow", "LIST", "1,1,1,4", "how many times as long as a device of the full rate each takes" },
     { "picture", "times|steps", "times", "what --svg shows: the times of all steps, or two steps" },
     { "clock", "simulated", "simulated", "the speeds are the simulated clock's" },
+    { "link", "NAME[,NAME]", "slow", NULL },
     {0},
 };
 LESSON(balance, options);

@@ -7,8 +7,8 @@
 #define PARAMETER_SERVER_H
 #include "common/lesson/training.h"
 
-typedef struct { Comm *world; size_t servers, workers; } Cluster;
-Cluster cluster_new(Comm *world, size_t servers);  // usage_error() where nobody is left to work
+typedef struct { Comm *world; size_t servers, workers, steps; } Cluster;       // steps of each worker
+Cluster cluster_new(Comm *world, size_t servers, size_t steps);        // usage_error() where nobody is left to work
 static inline bool cluster_serves(const Cluster *c) { return c->world->rank < c->servers; }
 static inline size_t cluster_worker(const Cluster *c) { return c->world->rank - c->servers; }  // my number among them
 

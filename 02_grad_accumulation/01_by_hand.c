@@ -3,14 +3,15 @@
 // question: A batch does not fit on the device: how do you take it in pieces, and still step as if it had come at once?
 // vary: IN 7..12, OUT 3..6, ROOM 30|40|45
 //
-// The linear layer of chapter 01, y = xW + b, 10 numbers to 5, on plain C arrays. The device has room for 30 of the
-// 100 samples, so the batch comes in micro-batches of 30, 30, 30 and 10. Their gradients are added; then there is ONE
-// step. Every contribution is divided by the size of the whole batch, never by that of its own piece: the last one is
-// smaller.
+// The linear layer of chapter 01, y = xW + b, 10 inputs to 5 outputs, on plain C arrays. The device has room for 30 of
+// the 100 samples, so the batch comes in micro-batches of 30, 30, 30 and 10. Their gradients are added; then there is
+// ONE step. Every contribution is divided by the size of the whole batch, never by that of its own piece: the last one
+// is smaller.
 // Left out: what is saved (activations; the next lesson measures them), and other devices (the lesson after).
 #include "common/lesson/lesson.h"
 #include "common/tensor/random.h"
 #include <math.h>
+#include <stdio.h>
 
 enum { IN = 10, OUT = 5, SAMPLES = 100, ROOM = 30, PIECES = (SAMPLES + ROOM - 1) / ROOM, EPOCHS = 100,
        PRINTED = EPOCHS / 10 };
@@ -158,6 +159,34 @@ static Snapshot *snapshot_of(Run *run, const Trained *t) {
     return s;
 }
 
+// The page's table: losses, and how far the first gradient is from that of the batch at once.
+static void show_training(Run *run, const Trained *whole, const Trained *accumulated, const Trained *means) {
+    static const char *const columns[] = { "at once", "accumulated", "mean of means", NULL };
+    const Trained *way[] = { whole, accumulated, means };
+    char loss[2][3][32], error[3][32], rooms[2][32];
+    snprintf(rooms[0], sizeof rooms[0], "=%d", SAMPLES);
+    snprintf(rooms[1], sizeof rooms[1], "=%d", ROOM);
+    Result rows[] = { { .what = "samples on the device", .cell = { rooms[0], rooms[1], rooms[1] } },
+                      { .what = "loss, epoch 0", .formula = "squares / elements of the batch" },
+                      { .what = "loss, epoch 90", .formula = "all pieces: the same divisor" },
+                      { .what = "first dW, largest error", .formula = "of its largest element" }, {0} };
+    for (size_t k = 0; k < 3; k++) {
+        double most = 0, off = 0;
+        for (size_t i = 0; i < IN * OUT; i++) {
+            double want = (double)whole->first_gradient.w[i];
+            most = fmax(most, fabs(want));
+            off = fmax(off, fabs((double)way[k]->first_gradient.w[i] - want));
+        }
+        for (size_t i = 0; i < 2; i++) {
+            snprintf(loss[i][k], sizeof loss[i][k], "=%.6f", way[k]->loss[9 * i]);
+            rows[i + 1].cell[k] = loss[i][k];
+        }
+        snprintf(error[k], sizeof error[k], "=%.1f %%", 100 * off / most);
+        rows[3].cell[k] = error[k];
+    }
+    results(run, columns, rows);
+}
+
 // Number i of list `list`: inputs, targets, weights and biases each have their own.
 static uint64_t key(const Run *run, uint64_t list, size_t i) { return random_key(random_key(run->seed, list), i); }
 
@@ -175,11 +204,9 @@ static void by_hand(Run *run) {
 
     Trained whole = train(&start, x, target, at_once), accumulated = train(&start, x, target, accumulate);
     Trained means = train(&start, x, target, mean_of_means), devices = train(&start, x, target, on_devices);
-    say(run, "\n%d samples, room for %d: %d micro-batches, the last of %d\n", SAMPLES, ROOM, PIECES,
-        SAMPLES - (PIECES - 1) * ROOM);
-    say(run, "epoch   at once    accumulated   mean of means\n");
-    for (size_t i = 0; i < PRINTED; i++)
-        say(run, "%5zu   %.6f   %.6f      %.6f\n", 10 * i, whole.loss[i], accumulated.loss[i], means.loss[i]);
+    say(run, "\n%d samples, room for %d: %d micro-batches, the last of %d; %d steps of SGD\n", SAMPLES, ROOM, PIECES,
+        SAMPLES - (PIECES - 1) * ROOM, EPOCHS);
+    show_training(run, &whole, &accumulated, &means);
 
     Snapshot *want = snapshot_of(run, &whole), *got = snapshot_of(run, &accumulated);
     Snapshot *trap = snapshot_of(run, &means), *parallel = snapshot_of(run, &devices);

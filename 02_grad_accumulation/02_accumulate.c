@@ -1,6 +1,6 @@
 // ranks: 1
 // level: core
-// question: How much memory does a batch need when it comes in m micro-batches, and does the Transformer notice?
+// question: How much memory does a batch need when it comes in m micro-batches, and are its gradients the same?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // One device. 7 sequences come in m micro-batches (--micro-batches, default 3: of 3, 2 and 2 sequences). Forward and
@@ -85,7 +85,8 @@ static void show_trap(Run *run, const Training *t) {
     for (size_t k = 0; k < m; k++) batch[k].token_weight = 1 / (double)(m * count[k]);
     double loss_wrong = accumulate(model, batch, m);
     model_snapshot(model, wrong, UNIT_GRADIENTS, NULL);
-    say(run, "step %zu: mean loss %.4f; the mean of the micro-batches' means %.4f\n", (size_t)step, loss, loss_wrong);
+    say(run, "step %zu: mean loss of the tokens %.4f; mean of the micro-batches' means %.4f (the trap)\n", (size_t)step,
+        loss, loss_wrong);
     check_differs(run, "trap: the mean of means", wrong, right, 1e-3);     // a hundred times what rounding may do
     snapshot_free(wrong);
     snapshot_free(right);
@@ -106,8 +107,8 @@ static Timing draw(Run *run, const Training *t, const Training *whole) {
     accumulate(model, batch, t->micro_batches);
     picture_end(run);
     Timing timing = picture_timing(run);
-    picture_show(run, "one batch, at once and in micro-batches", PICTURE_MEMORY);
-    picture_summary(run, &timing);
+    picture_show(run, "one batch at once, then in micro-batches", PICTURE_MEMORY);
+    if (option_flag(run, "verbose")) picture_summary(run, &timing);
     free(at_once);
     free(batch);
     arena_free(&tokens);
@@ -124,11 +125,11 @@ static void accumulation(Run *run) {
     REQUIRE(m >= 2 && m <= SEQUENCES,
             "--micro-batches must be from 2 to %d, so that the batch is cut and no piece is empty", SEQUENCES);
     Data data = data_synthetic(tiny.vocab, tiny.context, run->seed);
-    say(run, "%d sequences in %zu micro-batches; counted tokens in step 0:", SEQUENCES, m);
+    say_detail(run, "%d sequences in %zu micro-batches; counted tokens in step 0:", SEQUENCES, m);
     for (size_t k = 0; k < m; k++) {
         Range r = shard_range(SEQUENCES, m, k);
-        say(run, "    micro-batch %zu: %zu sequences, %zu tokens\n", k, range_size(r),
-            data_count(&data, 0, r.lo, range_size(r)));
+        say_detail(run, "    micro-batch %zu: %zu sequences, %zu tokens\n", k, range_size(r),
+                   data_count(&data, 0, r.lo, range_size(r)));
     }
     Training t = { .model = tiny, .data = data, .steps = STEPS, .sequences = SEQUENCES, .micro_batches = m }, whole;
     AccumulationBytes seen, seen_whole;

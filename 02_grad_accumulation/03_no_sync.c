@@ -116,11 +116,11 @@ static void accumulation_on_ranks(Run *run) {
                    .sequences = SEQUENCES, .micro_batches = m, .recorded = true, .watched = MEM_ACTIVATIONS };
     NoSyncMeasured once_a_step, every_time, early, all;
     t.model.seed = run->seed;
-    say(run, "%d sequences on %zu ranks in %zu micro-batches each; rank 0:", SEQUENCES, n, m);
+    say_detail(run, "%d sequences on %zu ranks in %zu micro-batches each; rank 0:", SEQUENCES, n, m);
     for (size_t k = 0; k < m; k++) {
         Range r = training_micro_batch(&t, n, 0, k);
-        say(run, "    micro-batch %zu: %zu sequences, %zu tokens in step 0\n", k, range_size(r),
-            data_count(&t.data, 0, r.lo, range_size(r)));
+        say_detail(run, "    micro-batch %zu: %zu sequences, %zu tokens in step 0\n", k, range_size(r),
+                   data_count(&t.data, 0, r.lo, range_size(r)));
     }
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
@@ -153,13 +153,16 @@ static void accumulation_on_ranks(Run *run) {
     once.steps = 1;
     Trajectory drawn = train(run, run->world, &once, one_after_the_other, &all);
     trajectory_free(&drawn);
-    picture_show(run, "a step of no_sync, a forgetful one, an overlapped one", PICTURE_CHART);
-    say(run, "no_sync:");
-    picture_summary(run, &once_a_step.last);
-    say(run, "forgetful:");
-    picture_summary(run, &every_time.last);
-    say(run, "overlapped:");
-    picture_summary(run, &early.last);
+    say(run, "All-reduce: after the last micro-batch (no_sync), after every one (forgetful),\n"
+             "or in buckets during the last backward (overlapped).");
+    picture_show(run, "a step of no_sync, of forgetful, of overlapped", PICTURE_CHART);
+    const Timing *last[] = { &once_a_step.last, &every_time.last, &early.last };
+    static const char *const name[] = { "no_sync", "forgetful", "overlapped" };
+    for (size_t i = 0; i < 3; i++)
+        if (option_flag(run, "verbose")) {
+            say(run, "%s:", name[i]);
+            picture_summary(run, last[i]);
+        }
     no_sync_costs(run, &t, BUCKET, &once_a_step, &every_time, &early);
     data_free(&t.data);
 }

@@ -76,17 +76,18 @@ static void update_by_hand(Run *run) {
     double whole[N][SIZE], cut[N][SIZE];
     for (size_t r = 0; r < N; r++)
         for (size_t i = 0; i < SIZE; i++) whole[r][i] = cut[r][i] = start(i);
+    say(run, "four replicas: each holds 10 weights, 10 gradients, 10 m and 10 v, and updates all 10 weights alike");
     say(run, "gradients of the first step at elements 3 (b3) and 4 (m00), rank by rank:");
     for (size_t r = 0; r < N; r++) {
         Range own = shard_range(SIZE, N, r);
-        say(run, "  rank %zu: %+.1f %+.1f   owns elements %zu..%zu, AdamW state for %zu of 10", r,
+        say(run, "  rank %zu: %+.1f %+.1f   owns elements %zu..%zu, m and v for %zu of 10", r,
             start(3) - target(r, 3), start(4) - target(r, 4), own.lo, own.hi - 1, range_size(own));
     }
     replicas(whole);
     parts(cut);
     say(run, "  sum    %+.1f %+.1f   reduced to rank 1, which owns both; only m00 decays", 4 * start(3),
         4 * start(4) - 4);
-    say(run, "after %d steps: b3 = %.4f, m00 = %.4f\n", STEPS, cut[0][3], cut[0][4]);
+    say(run, "after %d steps, with replicas and with parts: b3 = %.4f, m00 = %.4f", STEPS, cut[0][3], cut[0][4]);
     for (size_t r = 0; r < N; r++) {
         char name[40];
         snprintf(name, sizeof name, "10 weights on rank %zu", r);

@@ -14,7 +14,7 @@
 // In the comments below a unit has `size` elements, and N ranks have a replica of it: u->replicas, which is dp here.
 //
 // Left out: 16-bit weights with an fp32 master copy, where the saving is larger (01_by_hand has the table).
-#include "06_zero/support/zero_compare.h"
+#include "06_zero/support/zero_page.h"
 #include "06_zero/zero.h"
 
 // ================================ the technique ================================
@@ -98,6 +98,7 @@ static void zero1(Run *run) {
     t.micro_batches = option_size(run, "micro-batches");
     t.recorded = true;
     zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1", every_bit(run));
+    zero_page(run, dp, &lesson, t);
     comm_free(dp);
 }
 

@@ -15,7 +15,7 @@
 //
 // Left out: the reduction of one layer while the backward pass of the next runs (chapter 01's overlap); 16-bit
 // gradients.
-#include "06_zero/support/zero_compare.h"
+#include "06_zero/support/zero_page.h"
 #include "06_zero/zero.h"
 
 // ================================ the technique ================================
@@ -49,17 +49,20 @@ static void reduce_gradient(Unit *u, Comm *dp) {
     // END
 }
 
-// Around each layer's own backward. Every rank must come here for every micro-batch, an empty one, too.
-void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+// A layer's own backward, or only its gradients of weights, and their reduction. Every rank must come here for every
+// micro-batch, an empty one, too.
+static void backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s, bool weights_only) {
     // EXERCISE 06.03a (4 points): backward, with whole gradients for this layer alone. Each unit of the layer gets room
     // for its whole gradient in an arena of MEM_COMMUNICATION (zero2_allocate_gradient); layer_backward of l->inner
-    // fills it, and unit_partial_sums completes it; reduce_gradient adds my part of the sum over u->replicas to
-    // own_g; then the unit has no whole gradient any more (unit_attach_gradients with (Tensor){0}) and the arena is
-    // freed. Units of which zero2_stays_whole() is true are left alone: zero2_begin and zero2_reduce take care of them.
+    // fills it (layer_backward_weights where weights_only: dx has been computed), and unit_partial_sums completes it;
+    // reduce_gradient adds my part of the sum over u->replicas to own_g; then the unit has no whole gradient any more
+    // (unit_attach_gradients with (Tensor){0}) and the arena is freed. Units of which zero2_stays_whole() is true are
+    // left alone: zero2_begin and zero2_reduce take care of them.
     Arena in_flight = arena(MEM_COMMUNICATION);
     for (size_t i = 0; i < l->n_units; i++)
         if (!zero2_stays_whole(l->units[i])) zero2_allocate_gradient(l->units[i], &in_flight);
-    layer_backward(l->inner, b, x, dy, dx, s);
+    if (weights_only) layer_backward_weights(l->inner, b, x, s);
+    else layer_backward(l->inner, b, x, dy, dx, s);
     for (size_t i = 0; i < l->n_units; i++) {
         Unit *u = l->units[i];
         if (zero2_stays_whole(u)) continue;
@@ -70,28 +73,24 @@ void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     arena_free(&in_flight);
     // END
 }
+void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    backward_and_reduce(l, b, x, dy, dx, s, false);
+}
 static void forward_as_it_is(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     layer_forward(l->inner, b, x, y, s);
 }
 
-// Where a pipeline takes a backward in halves: dx is the inner layer's affair; then its gradients of weights take the
-// place of its backward in the function above.
-static void inner_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+// Where a pipeline splits the backward in two (chapter 05, zero bubble): dx first, which needs no gradients of weights;
+// those later.
+static void backward_inputs_as_they_are(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     layer_backward_inputs(l->inner, b, x, dy, dx, s);
 }
-static void inner_weights(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    (void)dy; (void)dx;
-    layer_backward_weights(l->inner, b, x, s);
-}
 void zero2_backward_weights_and_reduce(Layer *l, const Batch *b, Tensor x, Saved *s) {
-    static const LayerKind second_half = { .name = "second half", .backward = inner_weights };
-    Layer inner = { .kind = &second_half, .inner = l->inner, .n_inner = 1 }, outer = *l;
-    outer.inner = &inner;
-    zero2_backward_and_reduce(&outer, b, x, (Tensor){0}, (Tensor){0}, s);
+    backward_and_reduce(l, b, x, (Tensor){0}, (Tensor){0}, s, true);
 }
 static const LayerKind zero2_layer = {
     .name = "ZeRO-2 layer", .forward = forward_as_it_is, .backward = zero2_backward_and_reduce,
-    .backward_inputs = inner_inputs, .backward_weights = zero2_backward_weights_and_reduce,
+    .backward_inputs = backward_inputs_as_they_are, .backward_weights = zero2_backward_weights_and_reduce,
 };
 
 // ---------------------------------------------------------------- the model
@@ -177,6 +176,7 @@ static void zero2(Run *run) {
     t.recorded = true;
     zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1",
                  t.micro_batches == 1 ? every_bit(run) : LIMIT_ROUNDING);
+    zero_page(run, dp, &lesson, t);
     comm_free(dp);
 }
 

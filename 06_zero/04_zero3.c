@@ -18,7 +18,7 @@
 // memory. The reduction of gradients is stage 2's, and stands in 03_zero2.c. Left out: prefetch, which is
 // 05_prefetch.c's: the next unit is gathered while this one computes, so two units are whole at a time; 16-bit
 // weights; offloading parts to host memory.
-#include "06_zero/support/zero_compare.h"
+#include "06_zero/support/zero_page.h"
 #include "06_zero/zero.h"
 
 // ================================ the technique ================================
@@ -202,6 +202,7 @@ static void zero3(Run *run) {
     zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1",
                  t.micro_batches == 1 ? every_bit(run) : LIMIT_ROUNDING);
     zero_check_stages(run, dp, t);
+    zero_page(run, dp, &lesson, t);
     comm_free(dp);
 }
 

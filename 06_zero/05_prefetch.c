@@ -20,7 +20,6 @@
 // limiter, which bounds how many units are in flight where the host runs ahead of the device; two communications at a
 // time.
 #include "06_zero/support/prefetch_costs.h"
-#include "06_zero/support/zero_compare.h"
 #include "06_zero/zero.h"
 #include <stdlib.h>
 #include <string.h>
@@ -175,25 +174,21 @@ static const ModelConfig tiny = { .layers = 4, .width = 15, .heads = 3, .context
 static void resharding(Model *m, Comm *dp) { prefetch_allocate(m, dp, true); }
 static void keeping(Model *m, Comm *dp) { prefetch_allocate(m, dp, false); }
 
-// The same training with prefetch and without: every bit, and the time of a step.
-static Trajectory train(Run *run, Comm *dp, const Training *t, void (*allocate)(Model *, Comm *), Step *step,
-                        Timing *is) {
+// The same training with prefetch and without: every bit.
+static Trajectory train(Run *run, Comm *dp, const Training *t, void (*allocate)(Model *, Comm *), Step *step) {
     Trajectory c = trajectory_new(run, t);
     Model *m = model_describe(&t->model, model_layers(&t->model));
     allocate(m, dp);
     training_run(&c, m, t, dp->size, dp->rank, step, dp);
-    *is = picture_timing(run);
     if (allocate != zero3_allocate) prefetch_free(m);
     model_free(m);
     return c;
 }
 static void beside_zero3(Run *run, Comm *dp, const Training *t, void (*allocate)(Model *, Comm *)) {
-    Timing early, at_once;
-    Trajectory got = train(run, dp, t, allocate, prefetch_step, &early);
-    Trajectory want = train(run, dp, t, zero3_allocate, zero3_step, &at_once);
+    Trajectory got = train(run, dp, t, allocate, prefetch_step);
+    Trajectory want = train(run, dp, t, zero3_allocate, zero3_step);
     training_compare_tensors(run, "prefetch = ZeRO-3", &got, &want, every_bit(run));
     training_compare_numbers(run, "prefetch = ZeRO-3", &got, &want, every_bit(run));
-    prefetch_beside_zero3(run, t, &early, &at_once);
     trajectory_free(&got);
     trajectory_free(&want);
 }
@@ -214,7 +209,9 @@ static void prefetch(Run *run) {
     zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1",
                  t.micro_batches == 1 ? every_bit(run) : LIMIT_ROUNDING);
     t.clip = 0.5;                                  // below every norm: each step is clipped
+    t.recorded = false;
     beside_zero3(run, dp, &t, lesson.allocate);
+    prefetch_page(run, dp, &lesson, t, reshard);
     comm_free(dp);
 }
 

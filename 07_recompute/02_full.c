@@ -199,17 +199,21 @@ static void full(Run *run) {
 
     // One device that keeps everything, and takes the same micro-batches, one by one.
     Trajectory unsplit = training_unsplit(run, &t, 1);
+    FullMeasured seen[WAYS];
     for (Way way = 0; way < WAYS; way++) {
         Trajectory got = trajectory_new(run, &t);
-        FullMeasured seen = train(pp, way, &t, &got);
-        bool in_file = !strcmp(option_text(run, "draw"), way_option[way]);
-        picture_show(run, full_way_name[way], PICTURE_MEMORY | PICTURE_SAME_SCALE | (in_file ? 0 : PICTURE_NO_FILES));
-        picture_summary(run, &seen.timing);
-        full_costs(run, &t, way, &seen);
-        compare(run, &t, way, &seen, &got, &unsplit);
+        seen[way] = train(pp, way, &t, &got);
+        bool drawn = !strcmp(option_text(run, "draw"), way_option[way]);
+        picture_show(run, full_way_name[way],
+                     PICTURE_MEMORY | PICTURE_SAME_SCALE | (drawn ? 0 : PICTURE_NO_FILES | PICTURE_DETAIL));
+        if (option_flag(run, "verbose")) picture_summary(run, &seen[way].timing);
+        full_costs(run, &t, way, &seen[way]);
+        compare(run, &t, way, &seen[way], &got, &unsplit);
         trajectory_free(&got);
     }
-    say(run, "%zu steps, loss %.4f -> %.4f", t.steps, unsplit.loss[0], unsplit.loss[t.steps - 1]);
+    full_results(run, seen);
+    say(run, "One step of one way is drawn; of another: --draw keep, blocks or stages.");
+    say_detail(run, "%zu steps, loss %.4f -> %.4f", t.steps, unsplit.loss[0], unsplit.loss[t.steps - 1]);
     trajectory_free(&unsplit);
     data_free(&t.data);
     comm_free(pp);
@@ -220,7 +224,7 @@ static const Option options[] = {
     { "micro-batches", "N", "3", "micro-batches of a step" },
     { "steps", "N", "3", "training steps" },
     { "dropout", "X", "0.1", "probability of dropping an element" },
-    { "draw", "keep|blocks|stages", "blocks", "the way whose step --svg and --trace write" },
+    { "draw", "keep|blocks|stages", "blocks", "the way whose step is drawn, here and in files" },
     {0},
 };
 LESSON(full, options);

@@ -1,6 +1,6 @@
 // ranks: 4
 // level: core
-// question: Which few items of a block take most of its memory and least work to compute again?
+// question: Which items of a block take much of its memory, and little work to compute again?
 // vary: SEQUENCES 2..4, STEPS 2..3, layers 2..5, width 27|36|45, context 16..28, vocab 45..70
 //
 // Selective recomputation (Korthikanti et al. 2022, section 5), together with tensor parallelism as in the paper. Of
@@ -125,17 +125,20 @@ static void selective(Run *run) {
     t.model.dropout = option_real(run, "dropout");
     config_require(&t.model);
     Trajectory got[WAYS], unsplit = training_unsplit(run, &t, 1);
+    SelectiveMeasured seen[WAYS];
     for (Recompute how = RECOMPUTE_NONE; how <= RECOMPUTE_FULL; how++) {
         got[how] = trajectory_new(run, &t);
-        SelectiveMeasured seen = train(tp, how, &t, &got[how]);
+        seen[how] = train(tp, how, &t, &got[how]);
         char title[64];
         snprintf(title, sizeof title, "recompute %s", selective_way_name[how]);
-        bool in_file = !strcmp(option_text(run, "draw"), selective_way_name[how]);
-        picture_show(run, title, PICTURE_MEMORY | PICTURE_SAME_SCALE | (in_file ? 0 : PICTURE_NO_FILES));
-        picture_summary(run, &seen.timing);
-        selective_costs(run, &t, how, &seen);
-        compare(run, how, &seen, &got[how], &got[RECOMPUTE_NONE], &unsplit);
+        bool drawn = !strcmp(option_text(run, "draw"), selective_way_name[how]);
+        picture_show(run, title,
+                     PICTURE_MEMORY | PICTURE_SAME_SCALE | (drawn ? 0 : PICTURE_NO_FILES | PICTURE_DETAIL));
+        if (option_flag(run, "verbose")) picture_summary(run, &seen[how].timing);
+        selective_costs(run, &t, how, &seen[how]);
+        compare(run, how, &seen[how], &got[how], &got[RECOMPUTE_NONE], &unsplit);
     }
+    selective_results(run, &t, seen);
     selective_published(run, &tiny);
     for (size_t w = 0; w < WAYS; w++) trajectory_free(&got[w]);
     trajectory_free(&unsplit);
@@ -145,7 +148,7 @@ static void selective(Run *run) {
 
 static const Option options[] = {
     { "dropout", "X", "0.1", "probability of dropping an element" },
-    { "draw", "none|selective|full", "selective", "the way whose step --svg and --trace write" },
+    { "draw", "none|selective|full", "selective", "the way whose step is drawn, here and in files" },
     {0},
 };
 LESSON(selective, options);

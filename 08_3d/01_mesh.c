@@ -1,17 +1,17 @@
 // ranks: 8
 // level: core
-// question: How do ranks in a row become a mesh of replicas, tensor slices and stages, and who talks to whom?
+// question: Which ranks of a row form the data, tensor and pipeline groups, and which links do these use?
 //
 // Every rank holds three coordinates (dp, tp, pp) and nothing else. A group of one kind is a line through the mesh:
 // ranks that differ in one coordinate only; of two kinds it is a plane. Which coordinate varies fastest decides which
-// ranks are neighbours, and so which traffic stays on the fast links inside a node: tensor-parallel ranks talk in every
-// layer, so they stand side by side.
+// ranks are neighbours, and so which traffic stays on the fast links inside a node: tensor-parallel ranks communicate
+// in every layer, so they stand side by side.
 //
 // Left out: what the groups are used for (trainer.c composes chapters 01-07 on them).
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "08_3d/mesh.h"
+#include "08_3d/support/mesh_picture.h"
 
 // ---------------------------------------------------------------- the map, without any communication
 
@@ -23,21 +23,6 @@ static size_t degree(Degrees n, Kind k) { return k == DP ? n.dp : k == TP ? n.tp
 static bool same_group(Degrees n, unsigned axes, size_t a, size_t b) {
     Coordinates x = mesh_coordinates(n, a), y = mesh_coordinates(n, b);
     return (axes & MESH_DP || x.dp == y.dp) && (axes & MESH_TP || x.tp == y.tp) && (axes & MESH_PP || x.pp == y.pp);
-}
-
-static void picture(Run *run, Degrees n) {
-    say(run, "rank = tp + %zu * (dp + %zu * pp)\n", n.tp, n.dp);
-    for (size_t pp = 0; pp < n.pp; pp++) {
-        say(run, "  stage %zu\n", pp);
-        for (size_t dp = 0; dp < n.dp; dp++) {
-            char line[512] = "";
-            size_t length = 0;
-            for (size_t tp = 0; tp < n.tp && length + 8 < sizeof line; tp++)
-                length += (size_t)snprintf(line + length, sizeof line - length, "%4zu",
-                                           mesh_rank(n, (Coordinates){ .dp = dp, .tp = tp, .pp = pp }));
-            say(run, "    replica %zu  |%s |   a tensor-parallel group\n", dp, line);
-        }
-    }
 }
 
 // The algebra of groups, by counting.
@@ -107,14 +92,41 @@ static void group_checks(Run *run, Mesh *m) {
     free(mark);
 }
 
+// The groups of rank 0; those of the other ranks lie alike.
+static void table(Run *run, Mesh *m) {
+    const struct { const char *name, *formula; unsigned axes; size_t degree; } kind[] = {
+        { "tensor parallel (tp)", "neighbours", MESH_TP, m->n.tp },
+        { "data parallel (dp)", "every tp-th rank of a stage", MESH_DP, m->n.dp },
+        { "pipeline (pp)", "every (tp dp)-th rank", MESH_PP, m->n.pp },
+        { "a replica (tp, pp)", "holds the whole model", MESH_TP | MESH_PP, m->n.tp * m->n.pp },
+        { "a stage (tp, dp)", "tp dp neighbours", MESH_TP | MESH_DP, m->n.tp * m->n.dp },
+    };
+    enum { ROWS = sizeof kind / sizeof *kind };
+    Result row[ROWS + 1] = {0};
+    char text[ROWS][4][64], link[ROWS][LINK_NAME];
+    for (size_t k = 0; k < ROWS; k++) {
+        snprintf(text[k][0], 64, "=%zu", run->world->size / kind[k].degree);
+        snprintf(text[k][1], 64, "=%zu", kind[k].degree);
+        size_t n = (size_t)snprintf(text[k][2], 64, "=");
+        for (size_t b = 0; b < run->world->size && n < 24; b++)
+            if (same_group(m->n, kind[k].axes, 0, b))
+                n += (size_t)snprintf(text[k][2] + n, 64 - n, n < 20 ? "%zu " : "...", b);
+        row[k] = (Result){ kind[k].name, kind[k].formula, { text[k][0], text[k][1], text[k][2],
+                           mesh_link(mesh_group(m, kind[k].axes), link[k]) } };
+    }
+    results(run, (const char *const[]){ "groups", "ranks of each", "that of rank 0", "its link", NULL }, row);
+}
+
 static void mesh(Run *run) {
     Degrees n = mesh_degrees(run);
     Mesh m = mesh_new(run->world, n);
-    picture(run, n);
-    say(run, "%zu data-parallel groups of %zu, %zu tensor-parallel groups of %zu, %zu pipelines of %zu\n",
-        n.tp * n.pp, n.dp, n.dp * n.pp, n.tp, n.dp * n.tp, n.pp);
+    say(run, "dp %zu x tp %zu x pp %zu: rank = tp + %zu (dp + %zu pp); [ ] is a tensor-parallel group", n.dp, n.tp,
+        n.pp, n.tp, n.dp);
+    mesh_show(run, n, NULL);
     map_checks(run, n, run->world->size);
     group_checks(run, &m);
+    table(run, &m);
+    say(run, "\ntensor parallelism sends most, so its ranks are neighbours, inside a node; pipelines send least");
     mesh_free(&m);
 }
 
@@ -122,6 +134,7 @@ static const Option options[] = {
     { "dp", "N", NULL, "data-parallel replicas; without it: the ranks that --tp and --pp leave" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: 2 where the ranks allow, else 1" },
     { "pp", "N", NULL, "pipeline stages; without it: 2 where the ranks allow, else 1" },
+    { "node", "N", "4", "ranks of a node" },
     {0},
 };
 LESSON(mesh, options);

@@ -1,7 +1,7 @@
-// mesh.h: where a rank stands among dp x tp x pp ranks, and the groups in which it talks.
+// mesh.h: where a rank stands among dp x tp x pp ranks, and the groups in which it communicates.
 //
-// Tensor parallelism talks most and varies fastest: its ranks are neighbours (one node, fast links). Then data, then
-// pipeline, which talks least:  rank = tp_rank + tp * (dp_rank + dp * pp_rank)   (PTD-P section 5; Megatron's order).
+// Tensor parallelism sends most and varies fastest: its ranks are neighbours (one node, fast links). Then data, then
+// pipeline, which sends least:  rank = tp_rank + tp * (dp_rank + dp * pp_rank)   (PTD-P section 5; Megatron's order).
 #ifndef MESH_H
 #define MESH_H
 #include "common/lesson/lesson.h"

@@ -1,6 +1,6 @@
 // ranks: 8
 // level: core
-// question: Can everything so far be combined, and does the whole still compute what one device would?
+// question: Can everything so far be combined, and does it still compute what one device would?
 //
 // Trains GPT-2's architecture on bytes of real text with data x tensor x pipeline parallelism. What a step does is in
 // trainer.c; here are the options, the loop, the checks, and (--check) the unsplit model that is trained beside it.
@@ -9,9 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include "08_3d/log.h"
-#include "08_3d/predict.h"
 #include "08_3d/safetensors.h"
 #include "08_3d/settings.h"
+#include "08_3d/support/mesh_picture.h"
+#include "08_3d/support/train_costs.h"
 #include "common/device/device.h"
 #include "common/lesson/picture.h"
 #include "common/lesson/sketch.h"
@@ -45,6 +46,7 @@ static const Option options[] = {
     { "check", NULL, NULL, "train the unsplit model beside it and compare losses, norms, gradients and weights" },
     { "log", "FILE", NULL, "one JSON object a step" },
     { "reduce", "ordered|fast", "fast", NULL },
+    { "node", "N", "4", "ranks of a node" },
     { "threads", "N", NULL, "of a rank; without it: cores / ranks, but 1 with --check or --reduce ordered" },
     {0},
 };
@@ -115,33 +117,6 @@ static double rounding_limit(const ModelConfig *c) {
     return LIMIT_ROUNDING * (sizeof(real) == 4 && magnified > 1 ? magnified : 1);
 }
 
-// ---------------------------------------------------------------- costs of one step
-
-// Starts the ledgers anew; costs_end() compares what the step in between has cost with the formulas.
-static void costs_begin(Trainer *t) {
-    Comm *groups[] = { t->mesh.world, t->mesh.tp, t->mesh.pp, t->mesh.dp, t->mesh.model, t->mesh.tied };
-    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
-        if (groups[i]) comm_ledger_reset(groups[i]);
-    memory_reset_peaks();
-}
-static void costs_end(Run *run, Trainer *t) {
-    const Mesh *m = &t->mesh;
-    Prediction p = predict_step(&t->config, run->world->rank, t->optimizer.kind == ADAMW);
-    cost(run, "tensor-parallel calls", "calls", (double)p.tp_calls, (double)m->tp->ledger[COMM_ALL_REDUCE].calls);
-    cost(run, "tensor-parallel traffic", "bytes sent", (double)p.tp_bytes, (double)comm_bytes_sent(m->tp));
-    cost(run, "pipeline traffic", "bytes sent", (double)p.pp_bytes, (double)comm_bytes_sent(m->pp));
-    cost(run, "data-parallel traffic", "bytes sent", (double)p.dp_bytes, (double)comm_bytes_sent(m->dp));
-    if (t->config.overlap)
-        cost(run, "data-parallel buckets", "calls", (double)p.dp_calls, (double)m->dp->ledger[COMM_ALL_REDUCE].calls);
-    cost(run, "tied embedding", "bytes sent", (double)p.tied_bytes, m->tied ? (double)comm_bytes_sent(m->tied) : 0);
-    cost(run, "loss and norm", "bytes sent", (double)p.scalar_bytes,
-         (double)(comm_bytes_sent(m->world) + comm_bytes_sent(m->model)));
-    cost(run, "parameters", "bytes", (double)p.parameters, (double)memory_now(MEM_PARAMETERS));
-    cost(run, "gradients", "bytes", (double)p.gradients, (double)memory_now(MEM_GRADIENTS));
-    cost(run, "optimizer state", "bytes", (double)p.optimizer, (double)memory_now(MEM_OPTIMIZER));
-    cost(run, "activations, peak", "bytes", (double)p.activations, (double)memory_peak(MEM_ACTIVATIONS));
-}
-
 // ---------------------------------------------------------------- training
 
 typedef struct { double *loss, *norm; } Curve;
@@ -165,18 +140,18 @@ static void first_gradients(Run *run, const Trainer *t, const Unsplit *u) {
 
 static void loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log, Curve got, Curve want) {
     size_t steps = settings_steps(run), every = option_size(run, "eval-every"), windows = data_eval_windows(d);
-    size_t show = steps > 20 ? steps / 20 : 1;
+    size_t show = steps > 10 ? steps / 10 : 1;
     for (size_t step = 0; step < steps; step++) {
         double start = now();
         bool last = step + 1 == steps;
-        if (last) { costs_begin(t); picture_begin(run, MEM_ACTIVATIONS); }
+        if (last) { train_costs_begin(t); picture_begin(run, MEM_ACTIVATIONS); }
         StepResult r = trainer_gradients(t, d, step), w = {0};
         curve_set(got, step, r);
         if (u->model) curve_set(want, step, w = unsplit_gradients(u, &t->config, d, step));
         if (option_flag(run, "check") && step == 0) first_gradients(run, t, u);
         t->optimizer.lr = u->optimizer.lr = settings_rate(run, step);
         trainer_update(t, r);
-        if (last) { picture_end(run); costs_end(run, t); }
+        if (last) { picture_end(run); train_costs_end(run, t); }
         if (u->model) optimizer_step(&u->optimizer, u->model, clip_factor(w.norm, t->config.clip));
 
         double seconds = now() - start;
@@ -192,14 +167,18 @@ static void loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log
 
 static void show(Run *run, Trainer *t, const Data *d, Log *log, Curve got) {
     Timing timing = picture_timing(run);
-    picture_show(run, "the last step", PICTURE_MEMORY);
+    say(run, "\n");
+    picture_show(run, "the last step", PICTURE_MEMORY | PICTURE_ALIKE_ONCE);
     picture_summary(run, &timing);
+    train_results(run, t);
     size_t all = data_eval_windows(d), windows = at_most(all, MOST_WINDOWS);
     double eval = trainer_evaluate(t, d, windows), entropy = data_byte_entropy(d);
     log_end(log, eval);
-    sketch_curve(run, "loss, nats a byte", got.loss, settings_steps(run));
-    say(run, "held-out loss %.4f nats a byte, over %zu of %zu windows\n", eval, windows, all);
-    say(run, "that is %.2f of %.4f, the entropy of single bytes in the whole held-out text\n", eval / entropy, entropy);
+    size_t steps = settings_steps(run);
+    if (option_flag(run, "verbose")) sketch_curve(run, "loss, nats per byte", got.loss, steps);
+    say(run, "\nloss %.4f nats per byte at step 0, %.4f at step %zu\n", got.loss[0], got.loss[steps - 1], steps - 1);
+    say(run, "held-out loss %.4f, over %zu of %zu windows; bytes guessed by their frequency alone: %.4f\n", eval,
+        windows, all, entropy);
     report_config_number(run, "eval_loss", eval);
     report_config_number(run, "eval_windows", (double)windows);
     report_config_number(run, "byte_entropy", entropy);
@@ -221,8 +200,8 @@ static void show_memory(Run *run) {
         most = all[r].ledger > most ? all[r].ledger : most;
         resident = all[r].resident > resident ? all[r].resident : resident;
     }
-    say(run, "memory at most, of the largest rank: %.1f MB in the ledger; %.1f MB were resident in its process%s\n",
-        1e-6 * (double)most, 1e-6 * (double)resident, ranks_are_processes ? "" : ", which has all ranks");
+    say(run, "memory at most, largest rank: %.1f MB in the ledger, %.1f MB resident in its process%s\n",
+        1e-6 * (double)most, 1e-6 * (double)resident, ranks_are_processes ? "" : " (all ranks)");
     report_config_text(run, "memory_most", list[0]);              // bytes, by rank
     report_config_text(run, "process_memory_most", list[1]);
     report_config_text(run, "resident_most", list[2]);
@@ -267,11 +246,14 @@ static void train(Run *run) {
     Unsplit u = {0};
     if (check && run->world->rank == 0) u = unsplit_new(run, &c);
     settings_record(run, &c);
-    say(run, "dp %zu x tp %zu x pp %zu, %d thread%s each, schedule %s, ZeRO %zu%s, recompute %s, %zu parameters\n",
-        c.mesh.dp, c.mesh.tp, c.mesh.pp, device_threads, device_threads > 1 ? "s" : "", option_text(run, "schedule"),
-        c.zero, c.prefetch ? " with prefetch" : c.overlap ? ", overlapped" : "", option_text(run, "recompute"),
-        config_parameters(&c.model));
-    say(run, "batch %zu in %zu micro-batches a replica, %zu bytes of text\n", c.batch, t->micro_batches, data.bytes);
+    say(run, "%zu parameters; batch %zu, %zu micro-batches per replica; %zu bytes of text\n",
+        config_parameters(&c.model), c.batch, t->micro_batches, data.bytes);
+    say(run, "dp %zu x tp %zu x pp %zu, [ ] is a tp group; schedule %s, ZeRO %zu%s, recompute %s, %d thread%s per rank",
+        c.mesh.dp, c.mesh.tp, c.mesh.pp, option_text(run, "schedule"), c.zero,
+        c.prefetch ? " with prefetch" : c.overlap ? ", overlapped" : "", option_text(run, "recompute"), device_threads,
+        device_threads > 1 ? "s" : "");
+    train_show_mesh(run, &c);
+    say(run, "\n");
 
     Curve got = curve_new(steps), want = curve_new(steps);
     loop(run, t, &u, &data, &log, got, want);

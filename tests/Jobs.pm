@@ -116,8 +116,8 @@ sub forms_hold {
     }
 }
 
-# Was it refused before the work? Nothing but the two lines of the title stands on its page.
-sub before_work { my ($job) = @_; return $job->{out} =~ /\A(?:\[[^\]\n]*\] [^\n]*\n){0,2}\z/ }
+# Was it refused before the work? Nothing but the title stands on its page: with --verbose two lines, without it text broken at spaces.
+sub before_work { my ($job) = @_; return $job->{out} =~ /\A(?:(?:\[[^\]\n]*\] [^\n]*\n){0,2}|\[[^\]\n]*\]  [^\n]*\n(?: {6,}[^\n]*\n)*\n)\z/ }
 
 # Of a job that went wrong: what it printed, for diag().
 sub complain {

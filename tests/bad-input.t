@@ -30,7 +30,7 @@ my @mistakes = (
     [2, '--tf32', 2, qr/unknown option --tf32/],
     [2, '--clock sun', 2, qr/--clock sun: expected one of wall\|simulated/],
     [2, '--device x', 2, qr/--device x is not known: choose lesson, h100/],
-    [2, '--link x', 2, qr/--link x is not known: choose free, nvlink/],
+    [2, '--link x', 2, qr/--link x is not known: choose fast, slow, free, nvlink/],
     [2, '--schedule interleaved', 2, qr/--schedule interleaved: expected one of naive\|gpipe\|1f1b/],
     [2, '--zero 4', 2, qr/--zero 4: expected one of 0\|1\|2\|3/],
     [2, '--prefetch --zero 2', 2, qr/--prefetch gathers weights ahead, and --zero 2 has them whole: choose --zero 3/],

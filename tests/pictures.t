@@ -185,6 +185,14 @@ for my $job (@charts) {
     }
 }
 
+# ---- ranks that do the same are drawn once; a message points to the rank that it goes to, whatever the group calls it ----
+{
+    my ($job) = run_jobs([{ words => ['env', 'COLUMNS=100', 'tools/launch', '-e', 4, $train, @small, qw(--dp 2 --tp 1 --pp 2 --batch 4)] }]);
+    my ($first, $last) = map { $job->{out} =~ /^$_  [^\n]*\n +link (\S+)$/m ? $1 : '' } '0 to 1', '2 to 3';
+    ok($first =~ />/ && $first !~ /</ && $last =~ /</ && $last !~ />/, 'two replicas: stage 0 sends to higher ranks, stage 1 to lower ones')
+        or diag(complain($job), $job->{out});
+}
+
 # ---- what cannot be written ----
 mkdir "$work/folder" or die;
 my @tiny = (@small, qw(--steps 1));

@@ -96,7 +96,7 @@ long_lines() {
 long_lessons() { lessons | xargs -r wc -l | awk '$2 != "total" && $1 > 300 { print $2 ": " $1 " lines" }'; }
 
 # A chapter's page has all headings, in order, and at most 1,900 words; the page of a lesson, NN_name.md beside NN_name.c, has those of
-# them that it needs. reference.md, for what is looked up and not read (long tables, what goes wrong), is free.
+# them that it needs. reference*.md, for what is looked up and not read (long tables, what goes wrong), is free.
 wrong_pages() {
     for folder in [0-9][0-9]_*/; do
         [ -d "$folder" ] || continue
@@ -105,7 +105,8 @@ wrong_pages() {
         [ "$words" -le 1900 ] || echo "${folder}README.md: $words words"
     done
     for page in [0-9][0-9]_*/*.md; do
-        if [ ! -f "$page" ] || [ "${page##*/}" = reference.md ]; then continue; fi
+        case ${page##*/} in reference*.md) continue ;; esac
+        [ -f "$page" ] || continue
         all=1
         if [ "${page##*/}" != README.md ]; then
             all=0

@@ -4,7 +4,9 @@
 // ranks: 3
 // level: core
 // question: Does a model hold, keep, compute and send what its sizes say?
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "04_pipeline_naive/pipeline.h"
 #include "common/lesson/lesson.h"
@@ -140,6 +142,43 @@ static void closed_forms(Run *run) {
     cost(run, "8 b s h (t-1)/t a block", "elements", blocks, traffic.bytes / sizeof(real) - head);
 }
 
+// ---------------------------------------------------------------- the scale of the default device and links
+
+// Seconds of a block's forward over t ranks: its products, the volume of its two all-reduces, the latency of these.
+typedef struct { double products, volume, latency; } BlockTimes;
+static BlockTimes block_times(const ModelConfig *c, size_t t, size_t B, size_t element, double rate, ClockLink link) {
+    CutSizes z = cut_sizes(c, t, 0);
+    double bytes = 2 * ring_bytes(ALL_REDUCE_PASSES, t, B * z.T * z.C, element), messages = 2.0 * 2 * ((double)t - 1);
+    return (BlockTimes){ work_block(&z, B).flops / rate, bytes / link.beta, messages * link.alpha };
+}
+
+// The lessons' device and links must show what real ones cost: how long a block's all-reduces take beside its products
+// is the same, within 10 %, as for GPT-3 (Brown et al. 2020, table 2.1) on 8 A100s of NVIDIA with NVLink (300 GB/s
+// each way) and with InfiniBand (HDR, 200 Gbit/s per GPU). common/README.md derives both.
+static void scale(Run *run) {
+    static const ModelConfig gpt3 = { .layers = 96, .width = 12288, .heads = 96, .context = 2048, .vocab = 50257 };
+    static const ModelConfig lesson = { .layers = 1, .width = 24, .heads = 4, .context = 12, .vocab = 61 };
+    static const double real_beta[] = { 300e9, 25e9 }, stated[] = { 0.19, 2.3 };
+    static const char *const name[] = { "fast", "slow" };
+    enum { A100_RANKS = 8, LESSON_RANKS = 4, LESSON_SEQUENCES = 4 };
+    const ClockDevice *a100 = clock_devices, *device = clock_devices;
+    while (strcmp(a100->name, "a100")) a100++;
+    while (strcmp(device->name, "lesson")) device++;
+    for (size_t i = 0; i < 2; i++) {
+        const ClockLink *link = clock_links;
+        while (strcmp(link->name, name[i])) link++;
+        BlockTimes real_one = block_times(&gpt3, A100_RANKS, 1, 2, a100->flops, (ClockLink){ .beta = real_beta[i] });
+        BlockTimes ours = block_times(&lesson, LESSON_RANKS, LESSON_SEQUENCES, 4, device->flops, *link);
+        double wanted = real_one.volume / real_one.products, got = ours.volume / ours.products;
+        say(run, "GPT-3's block: products %.3f ms, all-reduces %.3f ms, 1 : %.3f; the lessons' on %s: 1 : %.3f, "
+            "latency %.2f %% of it\n", 1e3 * real_one.products, 1e3 * real_one.volume, wanted, name[i], got,
+            100 * ours.latency / ours.volume);
+        check_true(run, name[i], "GPT-3's ratio is the stated one", fabs(wanted / stated[i] - 1) < 0.02);
+        check_true(run, name[i], "all-reduces beside products as on A100s", fabs(got / wanted - 1) < 0.1);
+        check_true(run, name[i], "latency is a few per cent", ours.latency < 0.03 * ours.volume);
+    }
+}
+
 static void costs_test(Run *run) {
     for (size_t i = 0; i < 2; i++) {
         const char *name = i ? "even" : "uneven";
@@ -154,5 +193,6 @@ static void costs_test(Run *run) {
         data_free(&d);
     }
     closed_forms(run);
+    scale(run);
 }
 LESSON(costs_test, NULL);

@@ -169,7 +169,7 @@ for my $i (0 .. $#ladder) {
     run_jobs([map { @$_[1, 2] } @pairs]);
     for my $pair (@pairs) {
         my ($what, @jobs) = @$pair;
-        my @took = map { $_->{out} =~ /^step ([0-9.]+) ms;/m ? $1 : 0 } @jobs;
+        my @took = map { $_->{out} =~ /^step ([0-9.]+) ms,/m ? $1 : 0 } @jobs;
         ok($took[1] > 0 && $took[1] < $took[0], "--overlap, $what: a step of $took[1] ms, not $took[0]") or diag(map { complain($_) } @jobs);
         my @costs = map { my ($job) = @_; my ($line) = grep { $_->{name} eq 'data-parallel buckets' } @{ $_->{page}{costs} || [] }; $line } @jobs;
         ok(!$costs[0] && $costs[1] && $costs[1]{pass} && $costs[1]{measured} > 2, "--overlap, $what: in buckets");

@@ -1,6 +1,5 @@
 // 03_costs.c: see 03_costs.h.
 #include "01_data_parallel/support/03_costs.h"
-#include "common/measure/clock.h"
 #include "common/model/costs.h"
 #include <math.h>
 #include <stdio.h>
@@ -47,21 +46,24 @@ WayCosts way_costs(Way way, size_t N, size_t r, size_t count) {
     return (WayCosts){ b.messages, b.bytes * sizeof(real), b.scratch * sizeof(real) };
 }
 
-static double message(size_t count) { return send_time(count * sizeof(real)); }
+static double message(const ClockLink *l, size_t count) {
+    return l->beta == 0 ? 0 : round(l->alpha * 1e12 + (double)(count * sizeof(real)) * 1e12 / l->beta);
+}
 
-// For N <= count. In the ring and in halving the first chunks are the largest, so they decide how long it takes.
-double way_time(Way way, size_t N, size_t count) {
+// In the ring and in halving the first chunks are the largest, so they decide how long it takes.
+double way_time_on(const ClockLink *l, Way way, size_t N, size_t count) {
     size_t n = way_power_below(N);
-    double time = n < N ? 2 * message(count) : 0;              // to a rank below n, and back
+    double time = n < N ? 2 * message(l, count) : 0;           // to a rank below n, and back
     switch (way) {
-    case RING: return (double)(2 * (N - 1)) * message(ceil_div(count, N));
-    case GATHER: return (double)(2 * (N - 1)) * message(count);
-    case TREE: return (double)(2 * height(N)) * message(count);
+    case RING: return (double)(2 * (N - 1)) * message(l, ceil_div(count, N));
+    case GATHER: return (double)(2 * (N - 1)) * message(l, count);
+    case TREE: return (double)(2 * height(N)) * message(l, count);
     default: break;
     }
-    for (size_t d = 1; d < n; d *= 2) time += 2 * message(elements(count, n, 0, d));
+    for (size_t d = 1; d < n; d *= 2) time += 2 * message(l, elements(count, n, 0, d));
     return time;
 }
+double way_time(Way way, size_t N, size_t count) { return way_time_on(&clock_config()->link, way, N, count); }
 
 // A way takes steps alpha + passes S / beta, where N divides: these are two lines over S, and they may cross.
 typedef struct { double steps, passes; } Line;

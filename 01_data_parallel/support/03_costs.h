@@ -2,6 +2,7 @@
 #ifndef RING_COSTS_H
 #define RING_COSTS_H
 #include "common/lesson/lesson.h"
+#include "common/measure/clock.h"
 
 typedef enum { RING, GATHER, TREE, HALVING, WAYS } Way;
 extern const char *const way_name[WAYS];
@@ -11,8 +12,9 @@ size_t way_power_below(size_t N);                      // the largest power of t
 typedef struct { size_t messages, bytes, scratch; } WayCosts;
 WayCosts way_costs(Way way, size_t N, size_t r, size_t count);
 
-// Picoseconds until the last rank is done, each with one port.
+// Picoseconds until the last rank is done, each with one port; over this run's link, or any other.
 double way_time(Way way, size_t N, size_t count);
+double way_time_on(const ClockLink *l, Way way, size_t N, size_t count);
 // From how many times `unit` elements on the ring is no slower than another way. `unit` is divided by N, and by the
 // number of chunks of the other way.
 size_t way_ring_overtakes(Way way, size_t N, size_t unit);

@@ -1,5 +1,6 @@
 // 04_costs.c: see 04_costs.h.
 #include "01_data_parallel/support/04_costs.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include "common/model/costs.h"
 #include "common/model/model.h"
@@ -102,4 +103,36 @@ void overlap_compare_costs(Run *run, const OverlapSizes *z, const BucketsSeen *i
     cost(run, "in buckets: exposed, all ranks", "ps", f.exposed, (double)is->last.exposed);
     cost(run, "in buckets: hidden, all ranks", "ps", f.hidden, (double)is->last.hidden);
     cost(run, "in buckets: step", "ps", f.step, (double)is->last.step);
+}
+
+void overlap_show_results(Run *run, const OverlapSizes *z, const BucketsSeen *is, const BucketsSeen *end,
+                          const BucketsSeen *tensors) {
+    enum { CUTS = 3, TIMES = 4 };
+    const BucketsSeen *seen[CUTS] = { end, is, tensors };
+    double ranks = (double)run->world->size;
+    double limit = work_model(&z->model, part_size(z->sequences, run->world->size, 0)).time;
+    char cut[32], time[TIMES][CUTS][24];
+    snprintf(cut, sizeof cut, "%zu bucket%s", is->buckets, is->buckets > 1 ? "s" : "");
+    Result rows[] = {
+        { "all-reduces, 3 steps", "3 * number of buckets",
+          { "at the end: all-reduces, 3 steps", "in buckets: all-reduces, 3 steps", "tensor by tensor: all-reduces" } },
+        { "sent by a rank, 3 steps", "3 * sum of 2(N-1)/N Psi_k e",
+          { "at the end: sent, 3 steps", "in buckets: sent, 3 steps", "tensor by tensor: sent, 3 steps" } },
+        { "step", "until the last bucket's end", {0} },
+        { "exposed, mean of ranks", "the rank does not compute", {0} },
+        { "hidden, mean of ranks", "the rank computes", {0} },
+        { "idle", "1 - computing / (N * step)", {0} }, {0} };
+    for (size_t i = 0; i < CUTS; i++) {
+        const Timing *t = &seen[i]->last;
+        snprintf(time[0][i], 24, "=%.2f ms", (double)t->step * 1e-9);
+        snprintf(time[1][i], 24, "=%.2f ms", (double)t->exposed / ranks * 1e-9);
+        if (t->hidden_unknown) snprintf(time[2][i], 24, "=unknown");
+        else snprintf(time[2][i], 24, "=%.2f ms", (double)t->hidden / ranks * 1e-9);
+        snprintf(time[3][i], 24, "=%.1f %%", t->idle_of_total * 100);
+        for (size_t k = 0; k < TIMES; k++) rows[2 + k].cell[i] = time[k][i];
+    }
+    results(run, (const char *const[]){ "at the end", cut, "one per tensor", NULL }, rows);
+    say(run, "\nThe same bits, sent earlier. No backward is left to hide the last bucket, and each bucket costs\n"
+             "2(N-1) alpha of latency: buckets can be too small and too large (--picture sweep).\n");
+    if (clock_config()->simulated) say(run, "Computing alone takes %.2f ms.\n", limit * 1e-9);
 }

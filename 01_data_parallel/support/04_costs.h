@@ -34,4 +34,7 @@ typedef struct {
 // The cost lines of three trainings: buckets of `capacity` bytes, one all-reduce at the end, a bucket of every tensor.
 void overlap_compare_costs(Run *run, const OverlapSizes *z, const BucketsSeen *is, const BucketsSeen *end,
                            const BucketsSeen *tensors);
+// The table of results: the same three, and what the last step's time went to.
+void overlap_show_results(Run *run, const OverlapSizes *z, const BucketsSeen *is, const BucketsSeen *end,
+                          const BucketsSeen *tensors);
 #endif

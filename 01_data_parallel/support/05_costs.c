@@ -69,9 +69,9 @@ void server_say_traffic(Run *run, const ServerSizes *z, Picoseconds took, Picose
     const size_t count = config_parameters(&z->model);
     size_t n = z->workers, k = z->servers, S = count * sizeof(real), piece = ceil_div(count, k) * sizeof(real);
     double ring = ring_bytes(ALL_REDUCE_PASSES, n, count, sizeof(real));
-    say(run, "\nbytes out of one device in a step, and as many in (S = %zu, n = %zu, k = %zu)\n", S, n, k);
-    say(run, "    a worker: S                      %9zu\n    a server: n S/k                  %9zu\n"
-        "    a rank of a ring: 2 (n-1)/n S    %9.0f\n", S, n * piece, ring);
-    say(run, "A synchronous step takes %.3f ms if every worker has a link of its own to every server, and\n"
-        "%.3f ms if all messages of a server go through one port.\n\n", step * 1e-9, step_one_port * 1e-9);
+    double port_busy = (double)n * server_message(z) / step_one_port;
+    say(run, "Per step a worker sends S = %.1f kB, a server n S/k = %.0f kB, a rank of a ring 2(n-1)/n S = %.1f kB.",
+        (double)S / 1e3, (double)(n * piece) / 1e3, ring / 1e3);
+    say(run, "Synchronous steps of %.2f ms become %.2f ms if a server has one port, busy %.0f %% of it each way.\n",
+        step * 1e-9, step_one_port * 1e-9, 100 * port_busy);
 }

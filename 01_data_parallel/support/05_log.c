@@ -127,13 +127,8 @@ static Served *predicted(const Log *log, const ServerSizes *z) {
 
 // ---------------------------------------------------------------- what it shows
 
-// The most that is seen in a log. Lag: versions between the weights of a gradient and those it is applied to. Ahead:
-// steps that a worker which begins one has done more than the slowest. And pushes a millisecond until the first worker
-// is through.
-typedef struct { size_t lag, ahead; double pushes; } Seen;
-
-static Seen look(const Log *log) {
-    Seen seen = { 0, 0, 0 };
+LogSeen log_look(const Log *log) {
+    LogSeen seen = { 0, 0, 0 };
     size_t *done = (size_t *)host_alloc(log->workers * sizeof *done);      // of each worker, in all lines before
     for (size_t v = 0; v < log->workers * log->steps; v++) {
         const Served *l = &log->line[v];
@@ -152,7 +147,7 @@ static Seen look(const Log *log) {
 
 // A worker may begin step j when everybody has done at least j - s, and until its push nobody does more than j + s + 1:
 // each of the n - 1 others comes at most 2 s + 1 times between.
-static size_t oldest(const Log *log) { return (log->workers - 1) * (2 * log->staleness + 1); }
+size_t log_oldest(const Log *log) { return (log->workers - 1) * (2 * log->staleness + 1); }
 
 void log_check(Run *run, const Log *log, const ServerSizes *z) {
     static const char *const name[] = { "log: whose push", "log: the version it was taken at", "log: when it arrived" };
@@ -167,9 +162,9 @@ void log_check(Run *run, const Log *log, const ServerSizes *z) {
         }
         check_numbers(run, log->name, name[column], a, b, lines, 0);
     }
-    Seen seen = look(log);
+    LogSeen seen = log_look(log);
     check_true(run, log->name, "nobody begins more than s steps ahead", seen.ahead <= log->staleness);
-    check_true(run, log->name, "no gradient is older than (n-1)(2s+1)", seen.lag <= oldest(log));
+    check_true(run, log->name, "no gradient is older than (n-1)(2s+1)", seen.lag <= log_oldest(log));
     check_true(run, log->name, "all servers have the same log", log->same);
     free(a);
     free(b);
@@ -188,9 +183,11 @@ void log_check_bound(Run *run, const Cluster *c, bool (*may_go_on)(const Cluster
     free(done);
 }
 
-void log_say(Run *run, const Log *log) {
-    Seen seen = look(log);
-    char bound[32] = "none";
-    if (log->staleness < log->steps) snprintf(bound, sizeof bound, "%zu", oldest(log));
-    say(run, "%-15s %12.3f %18zu %17zu (%s)\n", log->name, seen.pushes, seen.ahead, seen.lag, bound);
+void server_compare(Run *run, const Cluster *c, const char *what, Trajectory *got, Trajectory *want) {
+    char line[96];
+    snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
+    training_compare_tensors(run, what, got, want, 0);
+    check_numbers(run, line, "loss", got->loss, want->loss, got->steps, 0);
+    // Of a tensor that two servers share, each squares its part.
+    check_numbers(run, line, "gradient norm", got->norm, want->norm, got->steps, c->servers > 1 ? LIMIT_ROUNDING : 0);
 }

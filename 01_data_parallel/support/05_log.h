@@ -31,5 +31,13 @@ Trajectory log_replay(Run *run, const Training *t, const Log *log);
 void log_check(Run *run, const Log *log, const ServerSizes *z);
 // Whichever worker is the slowest, the others must wait for it, and it must not wait. In the log it is always one.
 void log_check_bound(Run *run, const Cluster *c, bool (*may_go_on)(const Cluster *, const size_t *, size_t, size_t));
-void log_say(Run *run, const Log *log);            // a row of a table
+// Every bit of gradients, weights, losses and norms; but where servers share a tensor, norms within the rounding.
+void server_compare(Run *run, const Cluster *c, const char *what, Trajectory *got, Trajectory *want);
+// The most that is seen in a log. Lag: versions between the weights of a gradient and those it is applied to. Ahead:
+// steps that a worker which begins one has done more than the slowest. And pushes a millisecond until the first worker
+// is through.
+typedef struct { size_t lag, ahead; double pushes; } LogSeen;
+LogSeen log_look(const Log *log);
+// The most versions that the bound on staleness allows a gradient to lag.
+size_t log_oldest(const Log *log);
 #endif

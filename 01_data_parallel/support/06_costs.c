@@ -88,7 +88,6 @@ void compression_compare_costs(Run *run, const ModelConfig *c, const Compression
                                size_t steps, const CompressionSeen *is) {
     size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(c), wte = c->vocab * c->width;
     CompressionCosts want = compression_costs(c, plan, N, run->world->rank);
-    double exact = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);
     char line[5][64];
     snprintf(line[0], sizeof *line, "%s: sent a step", name);
     snprintf(line[1], sizeof *line, "%s: calls a step", name);
@@ -100,6 +99,4 @@ void compression_compare_costs(Run *run, const ModelConfig *c, const Compression
     cost(run, line[2], "bytes", (double)((Psi + wte + want.errors) * e), (double)is->gradients);      // wte twice
     cost(run, line[3], "bytes", (double)(want.factors * e), (double)is->kept);
     cost(run, line[4], "bytes", (double)(want.buffers * e), (double)is->buffers);
-    say(run, "  %-10s %8.0f of %8.0f bytes a step: %5.1f %%\n", name, want.sent, exact,
-        N > 1 ? 100 * want.sent / exact : 0);
 }

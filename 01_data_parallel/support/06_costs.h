@@ -12,8 +12,8 @@ typedef struct {
 } CompressionCosts;
 CompressionCosts compression_costs(const ModelConfig *c, const CompressionPlan *plan, size_t N, size_t r);
 
-// What a rank was seen to do in a training and to hold: bytes, but for the calls.
-typedef struct { size_t sent, calls, gradients, kept, buffers; } CompressionSeen;
+// What a rank was seen to do in a training and to hold: bytes, but for calls and time.
+typedef struct { size_t sent, calls, gradients, kept, buffers, step; } CompressionSeen;     // step: picoseconds
 // The cost lines of a method.
 void compression_compare_costs(Run *run, const ModelConfig *c, const CompressionPlan *plan, const char *name,
                                size_t steps, const CompressionSeen *is);

@@ -5,8 +5,7 @@
 #include "common/model/costs.h"
 #include "common/model/model.h"
 
-// The gradient's ring and, where times are sent, that of the n times.
-static double communicating(BalanceSizes z, size_t n) {
+double balance_rings(BalanceSizes z, size_t n) {
     double gradient = ring_time(ALL_REDUCE_PASSES, n, config_parameters(&z.model), sizeof(real));
     return gradient + (z.measured ? ring_time(ALL_REDUCE_PASSES, n, n, sizeof(double)) : 0);
 }
@@ -45,7 +44,7 @@ void balance_forecast(BalanceSizes z, const Devices *d, Range *share, double *ti
             longest = fmax(longest, took);
             if (z.measured && B > 0) rate[r] = step > 0 ? (rate[r] + did) / 2 : did;
         }
-        time[step] = longest + communicating(z, d->n);
+        time[step] = longest + balance_rings(z, d->n);
     }
     free(rate);
     free(slow);
@@ -58,6 +57,10 @@ double balance_summed_speed(const Devices *d, size_t step) {
     return step < d->change ? sum : sum - (1 - 1 / (double)d->changed) / (double)d->slow[0];
 }
 
+double balance_ideal(BalanceSizes z, const Devices *d, size_t step) {
+    return work_model(&z.model, z.sequences).time / balance_summed_speed(d, step);
+}
+
 // Could sequences be cut, all would end together, after work / summed speed. They are whole; but the device that ends
 // last got its last one because no other would have ended earlier with one more. So a step takes at most what n - 1
 // more sequences would take that could be cut. While a device is believed to be `over` times as fast as it is, its
@@ -68,7 +71,7 @@ double balance_bound(BalanceSizes z, const Devices *d, size_t step) {
     double over = 1;
     if (z.measured && step >= d->change) over += (double)(d->changed - 1) / pow(2, (double)(step - d->change));
     double computing = over * work_model(&z.model, z.sequences + d->n - 1).time / balance_summed_speed(d, step);
-    return computing * 1.01 + communicating(z, d->n);
+    return computing * 1.01 + balance_rings(z, d->n);
 }
 
 // Rank 0 had 4 sequences and took 8; the others had none.

@@ -1,6 +1,7 @@
 // 03_costs.c: see 03_costs.h.
 #include "01_data_parallel/data_parallel.h"
 #include "02_grad_accumulation/support/03_costs.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include "01_data_parallel/support/04_costs.h"
 #include "common/model/costs.h"
@@ -45,6 +46,34 @@ static void time_costs(Run *run, const Training *t, const BucketCosts *f, const 
     cost(run, "overlapped: step", "ps", f->step, (double)early->step);
 }
 
+// The page's table. Communication is the mean of the ranks.
+static void show(Run *run, size_t steps, const Timing *const way[3]) {
+    char sent[3][40], exposed[3][32], hidden[3][32], calls[48], bytes[48];
+    const char *const columns[] = { "no_sync", "forgetful", "overlapped", NULL };
+    double N = (double)run->world->size;
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(sent[i], sizeof sent[i], "%s: sent, 3 steps (%s)", columns[i], i == 1 ? "m times" : "no m");
+        snprintf(exposed[i], sizeof exposed[i], "=%.2f ms", (double)way[i]->exposed / N / 1e9);
+        snprintf(hidden[i], sizeof hidden[i], "=%.2f ms", (double)way[i]->hidden / N / 1e9);
+    }
+    snprintf(calls, sizeof calls, "all-reduces, %zu steps", steps);
+    snprintf(bytes, sizeof bytes, "sent per rank, %zu steps", steps);
+    const Result rows[] = {
+        { calls, "per step: 1; m; a call per bucket",
+          { "no_sync: all-reduces, 3 steps", "forgetful: all-reduces, 3 steps", "overlapped: all-reduces, 3 steps" } },
+        { bytes, "2(N-1)/N Psi e per step; m times that", { sent[0], sent[1], sent[2] } },
+        { "gradient buffers", "Psi + wte; 2 Psi + wte",
+          { "no_sync: gradients (wte twice)", "forgetful: gradients, and the sum",
+            "overlapped: gradients (wte twice)" } },
+        { clock_config()->simulated ? "step" : NULL, "3F + R; 3F + mR",
+          { "no_sync: step", "forgetful: step", "overlapped: step" } },
+        { "exposed per rank", "R; mR", { exposed[0], exposed[1], exposed[2] } },
+        { "hidden per rank", "in the last backward only", { hidden[0], hidden[1], hidden[2] } },
+        {0}
+    };
+    results(run, columns, rows);
+}
+
 void no_sync_costs(Run *run, const Training *t, size_t bucket, const NoSyncMeasured *once,
                    const NoSyncMeasured *forgetful, const NoSyncMeasured *early) {
     const ModelConfig *c = &t->model;
@@ -67,4 +96,6 @@ void no_sync_costs(Run *run, const Training *t, size_t bucket, const NoSyncMeasu
     cost(run, "AdamW's m and v", "bytes", (double)(2 * Psi * e), (double)once->optimizer);
     cost(run, "activations, peak", "bytes", (double)(largest * T * kept_model(c) * e), (double)once->activations);
     if (clock_config()->simulated) time_costs(run, t, &f, &once->last, &forgetful->last, &early->last);
+    const Timing *const way[] = { &once->last, &forgetful->last, &early->last };
+    show(run, steps, way);
 }

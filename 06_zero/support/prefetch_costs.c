@@ -1,6 +1,8 @@
 // prefetch_costs.c: see prefetch_costs.h.
 #include "06_zero/support/prefetch_costs.h"
 #include <stdlib.h>
+#include <stdio.h>
+#include "06_zero/zero.h"
 #include "common/model/costs.h"
 
 // ---------------------------------------------------------------- sizes
@@ -160,10 +162,35 @@ static void prefetch_cost_lines(Run *run, Comm *dp, const Training *t, bool resh
 void prefetch_costs(Run *run, Comm *dp, const Training *t) { prefetch_cost_lines(run, dp, t, true); }
 void prefetch_costs_kept(Run *run, Comm *dp, const Training *t) { prefetch_cost_lines(run, dp, t, false); }
 
-void prefetch_beside_zero3(Run *run, const Training *t, const Timing *prefetch, const Timing *zero3) {
-    double early = (double)prefetch->exposed, at_once = (double)zero3->exposed;
-    say(run, "exposed, all ranks, m = %zu: %.3f ms with prefetch, %.3f ms without (06.04)%s%.2f of it\n",
-        t->micro_batches, 1e-9 * early, 1e-9 * at_once, at_once > 0 ? ": " : "; ", at_once > 0 ? early / at_once : 1);
-    say(run, "step: %.3f ms with prefetch, %.3f ms without\n", 1e-9 * (double)prefetch->step,
-        1e-9 * (double)zero3->step);
+// ---------------------------------------------------------------- the page
+
+void prefetch_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool reshard) {
+    static const ZeroLesson zero3 = { "ZeRO-3", 3, zero3_allocate, zero3_step, NULL, NULL };
+    const ZeroLesson *way[2] = { &zero3, lesson };
+    enum { ROWS = 5 };
+    size_t m[2] = { 1, t.micro_batches }, columns = m[1] > 1 ? 4 : 2;
+    char text[ROWS][4][24], heads[4][32];
+    const char *names[5] = {0};
+    Result row[ROWS + 1] = {
+        { "in flight, at most", reshard ? "5 blocks, not 2" : "L + 2 blocks, not 2", {0} },
+        { "sent per rank", reshard ? "the same" : "2m, not 3m units", {0} },
+        { "exposed, per rank", "where a rank waits", {0} }, { "hidden, per rank", "under F and B", {0} },
+        { "step", "computing + exposed", {0} } };
+    for (size_t i = 0; i < columns; i++) {
+        t.micro_batches = m[i / 2];
+        ZeroMeasured is = zero_measure(run, dp, way[i % 2], t);
+        snprintf(heads[i], sizeof heads[i], "%s, m=%zu", i % 2 ? "prefetch" : "ZeRO-3", t.micro_batches);
+        names[i] = heads[i];
+        zero_bytes(text[0][i], is.in_flight);
+        zero_bytes(text[1][i], is.sent);
+        zero_time(text[2][i], is.timing.exposed / dp->size);
+        zero_time(text[3][i], is.timing.hidden / dp->size);
+        zero_time(text[4][i], is.timing.step);
+        for (size_t k = 0; k < ROWS; k++) row[k].cell[i] = text[k][i];
+        int strips = zero_strips(run) ? PICTURE_MEMORY : PICTURE_CHART;
+        if (i < 2) picture_show(run, heads[i], strips | (i == 0 ? PICTURE_NO_FILES : PICTURE_SAME_SCALE));
+        if (i < 2 && option_flag(run, "verbose")) picture_summary(run, &is.timing);
+    }
+    say(run, "A ring hides where a layer computes for as long: in a larger micro-batch a larger share of it hides.");
+    results(run, names, row);
 }

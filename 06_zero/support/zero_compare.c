@@ -1,7 +1,6 @@
 // zero_compare.c: see zero_compare.h.
 #include "06_zero/support/zero_compare.h"
 #include "06_zero/zero.h"
-#include "common/lesson/picture.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,15 +16,6 @@ Training zero_training(Run *run, const Comm *dp, const ModelConfig *model) {
     config_require(&t.model);
     t.watched = MEM_COMMUNICATION;                 // the picture's strip: the unit in flight
     return t;
-}
-
-// Its picture, with a strip of the unit in flight, and its times.
-static void show_step(Run *run, const Training *t, const char *stage) {
-    char title[64];
-    snprintf(title, sizeof title, "%s, m = %zu", stage, t->micro_batches);
-    Timing timing = picture_timing(run);
-    picture_show(run, title, PICTURE_MEMORY);
-    picture_summary(run, &timing);
 }
 
 typedef struct { const ZeroLesson *lesson; Comm *dp; } Counted;
@@ -56,7 +46,7 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, cons
     lesson->allocate(m, dp);
     Trajectory zero = trajectory_new(run, &t);
     training_run(&zero, m, &t, dp->size, dp->rank, counted_step, &counted);
-    say(run, "%s, %zu micro-batch%s a rank, loss %.4f -> %.4f\n", name, t.micro_batches,
+    say_detail(run, "%s, %zu micro-batch%s a rank, loss %.4f -> %.4f\n", name, t.micro_batches,
         t.micro_batches > 1 ? "es" : "", zero.loss[0], zero.loss[t.steps - 1]);
     // Shard after shard in rank order: what data-parallel replicas hold, to the last bit (chapter 01).
     Trajectory replicas = training_unsplit(run, &t, dp->size);
@@ -66,7 +56,6 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, cons
     if (t.recorded) {
         check_dropped(run, lesson, m);
         lesson->costs(run, dp, &t);
-        show_step(run, &t, lesson->name);
     }
     t.micro_batches = 1;
     Trajectory unsplit = training_unsplit(run, &t, 1);

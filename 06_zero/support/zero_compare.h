@@ -14,8 +14,8 @@ typedef struct {
 
 // From --steps, --batch, --dropout and --seed: one micro-batch, no optimizer yet. usage_error() for what cannot work.
 Training zero_training(Run *run, const Comm *dp, const ModelConfig *model);
-// name: of the training. limit: of gradients and weights against data parallelism; 0: every bit. The costs and the
-// picture follow where t is recorded.
+// name: of the training. limit: of gradients and weights against data parallelism; 0: every bit. The costs
+// follow where t is recorded.
 void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, const char *name, double limit);
 // zero_allocate() to zero_evaluation_end(), which the trainer calls: all stages must find the same losses and norms,
 // and the same loss of the weights that they leave behind.

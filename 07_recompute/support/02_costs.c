@@ -56,3 +56,22 @@ void full_costs(Run *run, const Training *t, Way way, const FullMeasured *got) {
     counted_cost(run, name, "my stage computes", "ps", gpipe_time_work(t, p, i, way).time, (double)got->computing);
     counted_cost(run, name, "step", "ps", gpipe_time_step(t, p, way), (double)got->timing.step);
 }
+
+#define EACH_WAY(name) { "keep everything: " name, "recompute blocks: " name, "recompute stages: " name }
+void full_results(Run *run, const FullMeasured got[WAYS]) {
+    static const char *const columns[] = { "keep all", "blocks", "stages", NULL };
+    char mfu[WAYS][32], hfu[WAYS][32];
+    for (Way w = 0; w < WAYS; w++) counted_percent(mfu[w], hfu[w], &got[w].timing, got[KEEP_EVERYTHING].timing.flops);
+    bool simulated = clock_config()->simulated;
+    const Result rows[] = {
+        { "activations, peak", "all; inputs and one block/stage", EACH_WAY("activation peak") },
+        { "forwards of blocks", "m per block; 2m", EACH_WAY("forwards of my blocks") },
+        { "sent to neighbours", "nothing is sent again", EACH_WAY("sent to neighbours") },
+        { "FLOPs, all stages", "3F; 3F + F of the blocks; 4F", EACH_WAY("hardware FLOPs, all stages") },
+        { simulated ? "step" : NULL, "GPipe's order", EACH_WAY("step") },
+        { "MFU", "3F / (p x rate x step)", { mfu[0], mfu[1], mfu[2] } },
+        { "HFU", "all FLOPs / the same", { hfu[0], hfu[1], hfu[2] } },
+        {0}
+    };
+    results(run, columns, rows);
+}

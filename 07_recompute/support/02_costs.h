@@ -15,4 +15,5 @@ typedef struct {
 } FullMeasured;
 
 void full_costs(Run *run, const Training *t, Way way, const FullMeasured *got);
+void full_results(Run *run, const FullMeasured got[WAYS]);             // the page's table, after the costs of every way
 #endif

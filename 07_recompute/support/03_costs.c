@@ -1,6 +1,7 @@
 // 03_costs.c: see 03_costs.h.
 #include "07_recompute/support/03_costs.h"
 #include "common/model/costs.h"
+#include <stdio.h>
 
 const char *const selective_way_name[] = { "none", "selective", "full" };
 
@@ -46,6 +47,28 @@ void selective_costs(Run *run, const Training *t, Recompute how, const Selective
     counted_cost(run, name, "step", "ps", step_work(t, N, 0, how).time + rings, (double)got->timing.step);
 }
 
+#define EACH_WAY(name) { "none: " name, "selective: " name, "full: " name }
+void selective_results(Run *run, const Training *t, const SelectiveMeasured got[RECOMPUTE_FULL + 1]) {
+    static const char *const columns[] = { "none", "selective", "full", NULL };
+    char mfu[3][32], hfu[3][32];
+    for (size_t i = 0; i < 3; i++)
+        counted_percent(mfu[i], hfu[i], &got[i].timing, got[RECOMPUTE_NONE].timing.flops);
+    bool simulated = clock_config()->simulated;
+    const Result rows[] = {
+        { "activations, peak", "all items; less 2HT; inputs, 1 block", EACH_WAY("activation peak") },
+        { "sent per rank", "4 all-reduces per block; 4; 6", EACH_WAY("all-reduce bytes") },
+        { "FLOPs, all ranks", "3F; 3F + q k^T; 3F + F of the blocks", EACH_WAY("hardware FLOPs, all ranks") },
+        { simulated ? "step" : NULL, "rank 0 computes, and every ring", EACH_WAY("step") },
+        { "MFU", "3F / what the ranks could do in the step", { mfu[0], mfu[1], mfu[2] } },
+        {0}
+    };
+    results(run, columns, rows);
+    CutSizes z = cut_sizes(&t->model, 1, 0);
+    say(run, "Attention's probabilities: %.0f %% of what a block keeps. Computing them again: %.1f %% of its forward.",
+        100 * (double)kept_scores(&z) / (double)(kept_block(&z) + z.C),
+        100 * work_scores(&z, t->sequences).flops / work_block(&z, t->sequences).flops);
+}
+
 // ---------------------------------------------------------------- the paper's list of items, and ours
 
 // The items of kept_items() without the statistics, which the paper leaves out: bytes per token for each column of h
@@ -70,10 +93,10 @@ static void item_list(Run *run, const ModelConfig *c) {
     KeptItem item[KEPT_ITEMS];
     z.dropout = true;
     kept_items(&z, item);
-    say(run, "bytes a token of one block      times   paper, 16 bit   paper, fp32   ours, fp32");
+    say_detail(run, "bytes a token of one block      times   paper, 16 bit   paper, fp32   ours, fp32");
     for (size_t i = 0; i < KEPT_ITEMS; i++)
         if (item[i].kind != KEPT_STATISTICS)
-            say(run, "  %-31s %5s %14zu %13zu %12zu", item[i].name, item[i].kind == KEPT_SCORES ? "a*s/h" : "h",
+            say_detail(run, "  %-31s %5s %14zu %13zu %12zu", item[i].name, item[i].kind == KEPT_SCORES ? "a*s/h" : "h",
                 item_bytes(c, &item[i], 2, 1), item_bytes(c, &item[i], 4, 1), item_bytes(c, &item[i], 4, 0));
     // 16 bit and fp32, with dropout and without
     static const double published[4][2] = { { 34, 5 }, { 32, 2 }, { 66, 9 }, { 64, 4 } };
@@ -97,12 +120,13 @@ static void figure7(Run *run) {
         { "530B", 128, 20480, { 58.3, 61.9, 20.2, 9.5 } },  { "1T", 160, 25600, { 58.3, 61.9, 20.2, 9.5 } },
     };
     const double t = 8, s = 2048;
-    say(run, "percent of tensor parallelism alone: sequence parallel, selective, both, full");
+    say_detail(run, "percent of tensor parallelism alone: sequence parallel, selective, both, full");
     for (size_t i = 0; i < 4; i++) {
         double as_h = model[i].a * s / model[i].h, base = 10 + 24 / t + 5 * as_h / t;
         double percent[4] = { 100 * (34 + 5 * as_h) / t / base, 100 * (10 + 24 / t) / base, 100 * 34 / t / base,
                               100 * 2 / base };
-        say(run, "  %-5s %6.2f %6.2f %6.2f %6.2f", model[i].name, percent[0], percent[1], percent[2], percent[3]);
+        say_detail(run, "  %-5s %6.2f %6.2f %6.2f %6.2f", model[i].name, percent[0], percent[1], percent[2],
+                   percent[3]);
         // printed to 0.1 percent
         check_numbers(run, "Korthikanti, figure 7", model[i].name, percent, model[i].published, 4, 1e-3);
     }
@@ -116,11 +140,11 @@ static void overhead(Run *run) {
     static const double published[2] = { 2.7, 1.6 };       // percent; the paper's text, which is of the forward pass
     const double s = 2048;
     double of_forward[2];
-    say(run, "extra operations, percent   paper: of forward   of both ways   ours: of forward   of both ways");
+    say_detail(run, "extra operations, percent   paper: of forward   of both ways   ours: of forward   of both ways");
     for (size_t i = 0; i < 2; i++) {
         double forward = 24 * s * model[i].h * model[i].h + 4 * s * s * model[i].h, extra = 4 * s * s * model[i].h;
         of_forward[i] = 100 * extra / forward;
-        say(run, "  %-5s %36.2f %14.2f %18.2f %14.2f", model[i].name, of_forward[i], of_forward[i] / 3,
+        say_detail(run, "  %-5s %36.2f %14.2f %18.2f %14.2f", model[i].name, of_forward[i], of_forward[i] / 3,
             of_forward[i] / 2, of_forward[i] / 6);
     }
     // printed to 0.1 percent

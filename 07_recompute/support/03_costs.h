@@ -18,6 +18,8 @@ typedef struct {
 
 // All ranks of the run are one tensor-parallel group.
 void selective_costs(Run *run, const Training *t, Recompute how, const SelectiveMeasured *got);
+// The page's table, after the costs of every way.
+void selective_results(Run *run, const Training *t, const SelectiveMeasured got[RECOMPUTE_FULL + 1]);
 // The paper's list of a block's items beside this tree's, its figure 7, and the extra work it states.
 void selective_published(Run *run, const ModelConfig *c);
 #endif

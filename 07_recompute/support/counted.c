@@ -49,6 +49,10 @@ void counted_cost(Run *run, const char *way, const char *name, const char *unit,
 
 void counted_utilisations(Run *run, const char *way, const Timing *t, double model_flops) {
     double hardware = 100 * t->utilisation, model = hardware * model_flops / t->flops;
-    say(run, "%s: model FLOPs %.4g, MFU %.1f %%; hardware FLOPs %.4g, HFU %.1f %%", way, model_flops, model, t->flops,
-        hardware);
+    say_detail(run, "%s: model FLOPs %.4g, MFU %.1f %%; hardware FLOPs %.4g, HFU %.1f %%", way, model_flops, model,
+               t->flops, hardware);
+}
+void counted_percent(char mfu[32], char hfu[32], const Timing *t, double model_flops) {
+    snprintf(mfu, 32, "=%.1f %%", 100 * t->utilisation * model_flops / t->flops);
+    snprintf(hfu, 32, "=%.1f %%", 100 * t->utilisation);
 }

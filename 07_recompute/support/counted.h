@@ -14,6 +14,8 @@ void counted_wrap_blocks(Model *m, Counts *counts);
 Picoseconds counted_computing(void);               // how long this rank computed in the recorded stretch
 // A cost of one way to recompute.
 void counted_cost(Run *run, const char *way, const char *name, const char *unit, double predicted, double measured);
-// Prints the share of the devices' FLOPs that was used: counting those that the model asks for, and all that were done.
+// The share of the devices' FLOPs that was used: counting those that the model asks for (MFU), and all that were done
+// (HFU). Printed with --verbose; and as two cells of a table of results.
 void counted_utilisations(Run *run, const char *way, const Timing *t, double model_flops);
+void counted_percent(char mfu[32], char hfu[32], const Timing *t, double model_flops);
 #endif

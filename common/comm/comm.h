@@ -1,7 +1,7 @@
-// comm.h: the only way in which ranks communicate. One interface, several transports, chosen at run time: emu = virtual ranks in one
-// process; mpi = processes; with GPUs staged = processes whose tensors go through host memory, so that they may share a
-// GPU, and nccl = processes with a GPU each. A Comm is a group of ranks; every rank of the group must make the same
-// calls in the same order.
+// comm.h: the only way in which ranks communicate. One interface, several transports, chosen at run time: emu =
+// virtual ranks in one process; mpi = processes; with GPUs staged = processes whose tensors go through host memory,
+// so that they may share a GPU, and nccl = processes with a GPU each. A Comm is a group of ranks; every rank of the
+// group must make the same calls in the same order.
 //
 // Every call is booked in the ledger of the Comm: calls, and bytes SENT by this rank. A collective books what a ring
 // implementation sends, with chunks c = ceil(count / n): all-reduce 2(n-1)c elements, reduce-scatter, all-gather and

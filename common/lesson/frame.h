@@ -5,14 +5,14 @@
 #include "common/lesson/lesson.h"
 
 // ---- options.c ----
-typedef struct { Option option; const char *text; bool given; } OptionValue;      // text: the value given, or the fallback
+typedef struct { Option option; const char *text; bool given; } OptionValue;      // text: the value given, or fallback
 enum { MOST_OPTIONS = 96 };
-typedef struct { OptionValue list[MOST_OPTIONS]; size_t count, common; bool help; } OptionValues;     // the common ones first
-OptionValues options_parse(int argc, char **argv, const Option *own);                // usage_error() on a bad command line
+typedef struct { OptionValue list[MOST_OPTIONS]; size_t count, common; bool help; } OptionValues;  // common ones first
+OptionValues options_parse(int argc, char **argv, const Option *own);          // usage_error() on a bad command line
 void options_print_help(const OptionValues *s, const char *program);
 const OptionValue *options_find(const OptionValues *s, const char *name);                // fault() when there is none
 bool option_value_is_number(const OptionValue *s);
-uint64_t option_value_whole(const OptionValue *s, uint64_t lo, uint64_t hi);               // usage_error() when not in lo..hi
+uint64_t option_value_whole(const OptionValue *s, uint64_t lo, uint64_t hi);           // usage_error() beyond lo..hi
 double option_value_real(const OptionValue *s);
 
 // ---- lesson.c: one Program per process, read-only while ranks run ----

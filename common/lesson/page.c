@@ -13,7 +13,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { NARROW = 40, WIDE = 512, USUAL = 100 };      // columns
+enum { NARROW = 40, WIDE = 512, USUAL = 100, WIDEST_PARTS = 120 };         // columns
 
 size_t page_width(void) {
     struct winsize window;
@@ -87,7 +87,7 @@ static void scaled(char *text, size_t room, double value, const char *unit, bool
 }
 void page_value(char *text, size_t room, double value, const char *unit) {
     if (!strcmp(unit, "ps")) scaled(text, room, value, "s", true);
-    else if (!strcmp(unit, "bytes")) scaled(text, room, value, "B", false);
+    else if (!strncmp(unit, "bytes", 5)) scaled(text, room, value, "B", false);
     else if (!strcmp(unit, "FLOPs")) scaled(text, room, value, "FLOP", false);
     else if (!strcmp(unit, "millionths")) snprintf(text, room, "%.1f %%", value / 1e4);
     else snprintf(text, room, "%.6g", value);
@@ -148,7 +148,7 @@ void results(Run *run, const char *const *columns, const Result *rows) {
 // ---------------------------------------------------------------- claims
 
 // "SGD: 1F1B = accumulation, gradients" is the claim "1F1B = accumulation", checked of "gradients" under "SGD".
-typedef struct { char claim[96], part[64], with[32]; } Named;
+typedef struct { char claim[96], part[128], with[32]; } Named;
 static Named named(const CheckRecord *c) {
     Named n = {0};
     const char *what = c->what, *colon = strstr(what, ": "), *equals = strstr(what, " = ");
@@ -201,7 +201,8 @@ static void print_claim(const struct RunState *s, size_t first, size_t widest) {
     else if (kinds[CHECK_CLOSE]) snprintf(verdict, sizeof verdict, "within %.1e (largest error %.1e)", limit, error);
     else snprintf(verdict, sizeof verdict, kinds[CHECK_BITS] ? "every bit" : "holds");
     char text[1200];
-    if (parts.count > 6) snprintf(parts.text, sizeof parts.text, "%zu checks", parts.count);
+    if (parts.count > 6 || strlen(parts.text) > WIDEST_PARTS)
+        snprintf(parts.text, sizeof parts.text, "%zu checks", parts.count);
     snprintf(text, sizeof text, "%s%s%s: %s", parts.text, with.count ? "; " : "", with.text, verdict);
     printf("  %-*s  ", (int)widest, head.claim);
     size_t indent = widest + 4;

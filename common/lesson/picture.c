@@ -393,7 +393,7 @@ static size_t highest(const Recording *all) {
     return peak;
 }
 
-static void print_chart(Run *run, const Recording *all, const char *title, bool memory) {
+static void print_chart(Run *run, const Recording *all, const char *title, bool memory, bool alike_once) {
     size_t width = page_width() - LABEL;
     char time[32], label[LABEL + 1];
     if (all->end == all->begin) {
@@ -406,23 +406,28 @@ static void print_chart(Run *run, const Recording *all, const char *title, bool 
     say(run, "%s: %s%s%s", title, time, fits ? "   " : "\n", key);
     // The strips of the ranks, the link's and the memory's: one for all where they are alike.
     ChartRow *link = host_alloc(all->ranks * sizeof *link), *kept = host_alloc(all->ranks * sizeof *kept);
+    ChartRow *work = host_alloc(all->ranks * sizeof *work);
     bool any = false, one_link = true, one_kept = true;
     for (size_t r = 0; r < all->ranks; r++) {
         any |= link_row(&link[r], all, r, width);
         kept[r] = memory_row(all, r, width, all->scale);
+        work[r] = chart_row(all, r, width);
         one_link &= !memcmp(link[r].text, link[0].text, width);
         one_kept &= !memcmp(kept[r].text, kept[0].text, width);
     }
     for (size_t r = 0; r < all->ranks; r++) {
+        size_t first = r;
+        while (alike_once && r + 1 < all->ranks && !memcmp(work[r].text, work[r + 1].text, width) &&
+               !memcmp(link[r].text, link[r + 1].text, width) && !memcmp(kept[r].text, kept[r + 1].text, width)) r++;
         bool last = r + 1 == all->ranks;
-        snprintf(label, sizeof label, "rank %zu", r);
-        ChartRow row = chart_row(all, r, width);
-        print_row(run, label, &row);
+        snprintf(label, sizeof label, first < r ? "%zu to %zu" : "rank %zu", first, r);
+        print_row(run, label, &work[r]);
         if (any && (!one_link || last)) print_row(run, one_link ? "  links" : "   link", &link[r]);
         if (memory && (!one_kept || last)) print_row(run, "   kept", &kept[r]);
     }
     free(link);
     free(kept);
+    free(work);
     char links[160], peak[32];
     memcpy(links, "link: ", 7);
     link_key(links + 6, sizeof links - 6, all);
@@ -468,7 +473,8 @@ void picture_show(Run *run, const char *title, int what) {
     if (run->is_root) {
         char time[32];
         duration(time, all.end - all.begin);
-        print_chart(run, &all, title, memory);
+        if (!(what & PICTURE_DETAIL) || run->state->program->verbose)
+            print_chart(run, &all, title, memory, what & PICTURE_ALIKE_ONCE);
         if (files && svg) svg_write(&all, title, time, memory ? memory_category_name[watched] : NULL, svg);
         if (files && trace) trace_write(&all, trace);
     }
@@ -481,10 +487,12 @@ StateBytes picture_state_now(void) {
     return (StateBytes){ { memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER) } };
 }
 
+static _Thread_local size_t most;                    // bytes of the longest bar drawn so far
+
 void picture_state(Run *run, const char *title, StateBytes mine) {
     static const char letter[] = "wgm";
     StateBytes *all = NULL;
-    size_t *sizes = NULL, most = 0;
+    size_t *sizes = NULL;
     ledger_pause();
     side_gather(&mine, sizeof mine, (void **)&all, &sizes);
     ledger_resume();

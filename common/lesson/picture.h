@@ -26,15 +26,17 @@ Timing picture_timing(Run *run);
 
 // PICTURE_MEMORY: with a strip of memory under each rank's row, as high as the most of all ranks in this picture;
 // SAME_SCALE: or in the one before, if that is more. NO_FILES: the chart only, where a program shows several pictures
-// and --svg and --trace ask for one.
-enum { PICTURE_CHART = 0, PICTURE_MEMORY = 1, PICTURE_SAME_SCALE = 2, PICTURE_NO_FILES = 4 };
+// and --svg and --trace ask for one. DETAIL: the chart is printed with --verbose only. ALIKE_ONCE: neighbouring ranks
+// whose rows and strips are the same are drawn once.
+enum { PICTURE_CHART = 0, PICTURE_MEMORY = 1, PICTURE_SAME_SCALE = 2, PICTURE_NO_FILES = 4, PICTURE_DETAIL = 8,
+       PICTURE_ALIKE_ONCE = 16 };
 void picture_show(Run *run, const char *title, int what);
 void picture_summary(Run *run, const Timing *t);   // prints both definitions of the bubble, communication, utilisation
 // The order in which stage `rank` worked, "F0 F1 B0 ...", from the events; on rank 0, others get NULL. free() it.
 char *picture_order(Run *run, size_t rank);
 
 // A bar for each rank: what it holds between steps. Collective. mine is taken where the model is allocated:
-// picture_state_now() reads the ledger.
+// picture_state_now() reads the ledger. Bars of a later call have the scale of the longest so far: the largest first.
 typedef struct { size_t bytes[3]; } StateBytes;    // weights, gradients, moments
 StateBytes picture_state_now(void);
 void picture_state(Run *run, const char *title, StateBytes mine);

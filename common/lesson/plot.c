@@ -282,7 +282,8 @@ void plot_show(Run *run, const Plot *p, int what) {
     if (!run->is_root) return;
     if (p->n_lines > MOST_LINES) fault("a plot of %zu lines: at most %d can be told apart", p->n_lines, MOST_LINES);
     Axes axes = axes_of(p);
-    say(run, "%s%s", p->title, axes.points ? "" : ": no points, nothing to draw");
-    if (axes.points) print_plot(run, p, &axes);
+    bool shown = !(what & PICTURE_DETAIL) || run->state->program->verbose;
+    if (shown) say(run, "%s%s", p->title, axes.points ? "" : ": no points, nothing to draw");
+    if (shown && axes.points) print_plot(run, p, &axes);
     if (files && option_text(run, "svg")) write_plot(p, &axes, option_text(run, "svg"));
 }

@@ -1,12 +1,12 @@
 // layer.h: a model is a list of layers. This one idea makes every technique compose: data parallelism reduces the
 // gradients of the list, a pipeline stage is a sub-list, tensor parallelism replaces layers by layers of the same
-// interface that hold a part and communicate inside, ZeRO and recomputation wrap a layer in a layer that gathers or computes
-// again before it steps inside.
+// interface that hold a part and communicate inside, ZeRO and recomputation wrap a layer in one that gathers or
+// computes again before it steps inside.
 //
-// Shapes: B sequences, T positions, C width, H heads, V vocabulary entries. A layer maps x [B*T, C] to y [B*T, C]; the embedding has
-// no x (its input is the batch's tokens), the head's y is [B*T, V], the logits, and the loss's [B*T, 1], one a token.
-// Where a rank holds a part of the rows or columns, its layers say which shape that is: who allocates between layers
-// asks layer_output().
+// Shapes: B sequences, T positions, C width, H heads, V vocabulary entries. A layer maps x [B*T, C] to y [B*T, C];
+// the embedding has no x (its input is the batch's tokens), the head's y is [B*T, V], the logits, and the loss's
+// [B*T, 1], one a token. Where a rank holds a part of the rows or columns, its layers say which shape that is: who
+// allocates between layers asks layer_output().
 #ifndef LAYER_H
 #define LAYER_H
 #include "common/comm/comm.h"
@@ -99,7 +99,8 @@ void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s);
 
-// Puts a layer around l: l becomes `kind`, with `comm` to communicate over and what l was as its inner layer. Returns that.
+// Puts a layer around l: l becomes `kind`, which communicates over `comm`, with what l was as its inner layer. Returns
+// that.
 Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm);            // around several: model_wrap_range
 
 // The unsplit layers: the reference of every split one.

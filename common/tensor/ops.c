@@ -440,7 +440,8 @@ void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale, Head
 
 // ---- embedding ----
 
-// The row of a slice that starts at vocabulary entry vocab0; a foreign or negative token wraps around to beyond any slice.
+// The row of a slice that starts at vocabulary entry vocab0; a foreign or negative token wraps around to beyond any
+// slice.
 ITEM size_t vocab_row(int token, size_t vocab0) { return (size_t)token - vocab0; }
 
 ITEM void embed_part(real *y, Tensor wte, size_t row, size_t lo, size_t hi) {

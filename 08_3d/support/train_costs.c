@@ -1,0 +1,63 @@
+// train_costs.c: see train_costs.h.
+#include "08_3d/support/train_costs.h"
+#include <stdlib.h>
+#include "08_3d/predict.h"
+#include "08_3d/support/mesh_picture.h"
+#include "common/model/costs.h"
+
+void train_show_mesh(Run *run, const TrainerConfig *c) {
+    size_t *blocks = host_alloc(c->mesh.pp * sizeof *blocks);
+    for (size_t i = 0; i < c->mesh.pp; i++)
+        blocks[i] = c->stage_blocks ? c->stage_blocks[i] : part_size(c->model.layers, c->mesh.pp, i);
+    mesh_show(run, c->mesh, blocks);
+    free(blocks);
+}
+
+void train_costs_begin(Trainer *t) {
+    Comm *groups[] = { t->mesh.world, t->mesh.tp, t->mesh.pp, t->mesh.dp, t->mesh.model, t->mesh.tied };
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+        if (groups[i]) comm_ledger_reset(groups[i]);
+    memory_reset_peaks();
+}
+void train_costs_end(Run *run, Trainer *t) {
+    const Mesh *m = &t->mesh;
+    Prediction p = predict_step(&t->config, run->world->rank, t->optimizer.kind == ADAMW);
+    cost(run, "tensor-parallel calls", "calls", (double)p.tp_calls, (double)m->tp->ledger[COMM_ALL_REDUCE].calls);
+    cost(run, "tensor-parallel traffic", "bytes sent", (double)p.tp_bytes, (double)comm_bytes_sent(m->tp));
+    cost(run, "pipeline traffic", "bytes sent", (double)p.pp_bytes, (double)comm_bytes_sent(m->pp));
+    cost(run, "data-parallel traffic", "bytes sent", (double)p.dp_bytes, (double)comm_bytes_sent(m->dp));
+    if (t->config.overlap)
+        cost(run, "data-parallel buckets", "calls", (double)p.dp_calls, (double)m->dp->ledger[COMM_ALL_REDUCE].calls);
+    cost(run, "tied embedding", "bytes sent", (double)p.tied_bytes, m->tied ? (double)comm_bytes_sent(m->tied) : 0);
+    cost(run, "loss and norm", "bytes sent", (double)p.scalar_bytes,
+         (double)(comm_bytes_sent(m->world) + comm_bytes_sent(m->model)));
+    cost(run, "parameters", "bytes", (double)p.parameters, (double)memory_now(MEM_PARAMETERS));
+    cost(run, "gradients", "bytes", (double)p.gradients, (double)memory_now(MEM_GRADIENTS));
+    cost(run, "optimizer state", "bytes", (double)p.optimizer, (double)memory_now(MEM_OPTIMIZER));
+    cost(run, "activations, peak", "bytes", (double)p.activations, (double)memory_peak(MEM_ACTIVATIONS));
+}
+
+void train_results(Run *run, const Trainer *t) {
+    char link[4][LINK_NAME];
+    const Mesh *m = &t->mesh;
+    const bool adamw = t->optimizer.kind == ADAMW, again = t->config.recompute == RECOMPUTE_FULL;
+    const size_t zero = t->config.zero;
+    const Result rows[] = {
+        { "tensor parallel, sent", again ? "6 all-reduces of [tokens, C] per block"
+                                         : "4 all-reduces of [tokens, C] per block",
+          { "tensor-parallel traffic", mesh_link(m->tp, link[0]) } },
+        { "pipeline, sent", "[tokens, C] on and back",
+          { "pipeline traffic", mesh_link(m->pp, link[1]) } },
+        { "data parallel, sent", zero ? "by units: chapter 06" : "2(dp-1)/dp of the gradient",
+          { "data-parallel traffic", mesh_link(m->dp, link[2]) } },
+        { "tied embedding, sent", "V/tp C, first and last stage", { "tied embedding", mesh_link(m->tied, link[3]) } },
+        { "weights", zero == 3 ? "1/(tp pp dp) of the model, and copies" : "1/(tp pp) of the model, and copies",
+          { "parameters" } },
+        { "gradients", zero > 1 ? "1/dp of the slice" : "one per weight; the tied table per use", { "gradients" } },
+        { "optimizer state", !adamw ? "SGD has none" : zero ? "m and v of 1/dp of the slice" : "m and v per weight",
+          { "optimizer state" } },
+        { "activations, peak", "kept per token x tokens in flight", { "activations, peak" } },
+        { 0 },
+    };
+    results(run, (const char *const[]){ "per rank and step", "link", NULL }, rows);
+}
