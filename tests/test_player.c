@@ -1,5 +1,5 @@
-// test_player.c: what the functions of docs/book/player.c say, held against closed forms. With the argument print: all
-// of it, every schedule for p = 1..8 and m = 1..24, with and without a time for messages, and the memory of some models.
+// test_player.c: what docs/book/player.c says, held against closed forms. With the argument print: all
+// of it, every schedule for p = 1..8 and m = 1..24, messages with and without a time, and the memory of some models.
 // tests/test_player.js prints the same from the page's WebAssembly, and tests/book.t compares the two.
 #include "docs/book/player.c"
 #include "tap.h"
@@ -51,7 +51,7 @@ static void closed_forms(void) {
             }
     ok(spans, "makespans: naive mp(t_f + t_b), GPipe and 1F1B (m + p - 1)(t_f + t_b)");
     ok(flights, "in flight: naive 1, GPipe m, 1F1B min(p - i, m)");
-    // Sizes that 8 divides. Bytes a parameter: as in ZeRO's figure 1. Kept of a block: 64 h + 8 as bytes in fp32 (07), and
+    // Sizes that 8 divides. Bytes a parameter: as in ZeRO's figure 1. Kept of a block: 64 h + 8 as bytes in fp32, and
     // 4 elements of statistics; its input counts with the layer below.
     player_model(8, 64, 8, 16, 64, 1);
     double whole = player_parameters(), bytes[] = { 16, 4 + 12 / 8., 2 + 14 / 8., 16 / 8. };
@@ -71,6 +71,13 @@ static void closed_forms(void) {
     ok(sums[0] == between + 8 * block + head, "nothing recomputed: everything");
     ok(sums[1] == between + 8 * (block - scores) + scores, "selective: one block's attention probabilities");
     ok(sums[2] == between + block, "full: one block");
+    player_model(3, 27, 9, 24, 53, 1);
+    static const double measured[3] = { 319392, 223776, 122976 };
+    for (int how = 0; how < 3; how++) {
+        double sum = 0;
+        for (int what = 0; what < 4; what++) sum += player_kept(how, what, 4);
+        ok(3 * 24 * 4 * sum == measured[how], "as 07/03_selective measures on rank 0 of 4: %.0f bytes", measured[how]);
+    }
 }
 
 int main(int argc, char **argv) {
