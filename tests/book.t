@@ -74,8 +74,8 @@ SKIP: {
         or diag('line ' . ($line // 0) . ":\n  native " . ($here[$line // 0] // '') . "\n  wasm   " . ($there[$line // 0] // ''));
 }
 SKIP: {
-    skip $played, 3 if $played;
-    skip 'no Chromium is installed', 3 unless $browser;
+    skip $played, 4 if $played;
+    skip 'no Chromium is installed', 4 unless $browser;
     my ($dom, $console) = browse('player.html', <<'SCRIPT');
 setTimeout(() => {
   const set = (name, v) => { const e = byId('set-' + name); e.value = v; e.dispatchEvent(new Event('input')); };
@@ -86,12 +86,18 @@ setTimeout(() => {
   byId('start').click();
   for (let n = 0; n < 100 && now < end; n++) byId('step').click();
   document.body.dataset.stepped = byId('clock').textContent;
+  let frame = 0;                                   // a browser without a window draws no frames of its own
+  window.requestAnimationFrame = f => setTimeout(() => f(frame += 16), 16);
   byId('play').click();
-  setTimeout(() => byId('play').click(), 1000);
+  setTimeout(() => {
+    byId('play').click();
+    document.body.dataset.played = now > 0 && now < end;           // from the start again, for a second
+  }, 1000);
 }, 1000);
 SCRIPT
     is($console, '', 'no message on the console, whatever is set');
     like($dom, qr/data-stepped="33 of 33 units"/, 'stepped to the end: 1F1B, p = 4, m = 8');
+    like($dom, qr/data-played="true"/, 'and played');
     my ($timeline) = $dom =~ m{<svg id="timeline".*?</svg>}s ? $& : '';
     is(join(' ', map { scalar(() = $timeline =~ /<rect class="$_"/g) } qw(F B M)), '32 32 0', 'and as many boxes: forwards, backwards, no message');
 }
