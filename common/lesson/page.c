@@ -3,6 +3,7 @@
 // report.c's.
 #include "common/lesson/frame.h"
 #include "common/device/device.h"
+#include "common/device/blas_kernels.h"
 #include "common/measure/clock.h"
 #include <inttypes.h>
 #include <math.h>
@@ -71,6 +72,9 @@ void page_title(const Program *p, size_t ranks) {
     if (c->simulated && c->node > 0)
         n += (size_t)snprintf(text + n, sizeof text - n, " in nodes of %zu, %s between", c->node, c->between.name);
     if (c->simulated) n += (size_t)snprintf(text + n, sizeof text - n, "; ");
+    if (kernels_mended())
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s kernels (OpenBLAS had chosen %s); ", kernels_in_use(),
+                              kernels_mended());
     snprintf(text + n, sizeof text - n, "%sseed %" PRIu64, p->launch.reduce == REDUCE_FAST ? "reduce fast; " : "",
              p->seed);
     printf("%*s", (int)indent, "");
