@@ -20,7 +20,7 @@ my @limited = qw(timeout 60 env OPENBLAS_VERBOSE=2);
 sub job { my ($settings, @words) = @_; return { words => [@limited, "LD_PRELOAD=$library", @$settings, @words] } }
 sub loaded { return join ' ', $_[0]{err} =~ /^Core: (\w+)$/mg }
 sub said { my ($job, $what) = @_; return ($job->{out} =~ /^\Q$what\E: (.*)$/m)[0] // '(nothing)' }
-sub mended { return join '; ', $_[0]{out} =~ /(\w+ kernels \(.*?\))$/mg }
+sub mended { return join '; ', ($_[0]{out} =~ s/\s+/ /gr) =~ /(\w+ kernels \(.*?\))/g }
 
 # ---- the rule ----
 my ($sse, $avx, $avx2, $avx512) = 0 .. 3;
