@@ -196,7 +196,7 @@ void prefetch_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, boo
         config_parameters(&t.model), elements_wte(&z), t.model.layers, elements_block(&z),
         config_parameters(&t.model) - elements_wte(&z) - t.model.layers * elements_block(&z), dp->size);
     say(run, "In flight, and 3 wte: ZeRO-3 the weights and gradient of 1 block; prefetch the weights of %s,",
-        reshard ? "2 blocks" : "all");
+        reshard ? "2 blocks" : "L - 1");
     say(run, "2 gradients, and a copy of the one that is being summed. Both: block/N more where m > 1.");
     say(run, "A ring hides where a layer computes for as long: in a larger micro-batch a larger share of it hides.");
     results(run, names, row);
