@@ -237,6 +237,8 @@ static void by_hand(Run *run) {
     messages(run, "steady", &list, P - 2, 2 * M - (P - 2));
     messages(run, "cool-down", &list, 2 * M - (P - 2), 2 * M);
     schedule_free(&list);
+    say(run, "The judge refuses a list that hangs, has an op twice, or receives a message it does not wait for.");
+    say(run, "A legal one may still be slow. As published: PTD-P (arXiv 2104.04473), figure 4.");
     table(run);
     golden(run, 0, "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7");
     golden(run, 3, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7");

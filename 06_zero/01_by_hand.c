@@ -76,6 +76,7 @@ static void update_by_hand(Run *run) {
     double whole[N][SIZE], cut[N][SIZE];
     for (size_t r = 0; r < N; r++)
         for (size_t i = 0; i < SIZE; i++) whole[r][i] = cut[r][i] = start(i);
+    say(run, "10 parameters: a bias b0..b3, then a 2x3 matrix m00..m12, the only one with weight decay");
     say(run, "four replicas: each holds 10 weights, 10 gradients, 10 m and 10 v, and updates all 10 weights alike");
     say(run, "gradients of the first step at elements 3 (b3) and 4 (m00), rank by rank:");
     for (size_t r = 0; r < N; r++) {
@@ -85,7 +86,7 @@ static void update_by_hand(Run *run) {
     }
     replicas(whole);
     parts(cut);
-    say(run, "  sum    %+.1f %+.1f   reduced to rank 1, which owns both; only m00 decays", 4 * start(3),
+    say(run, "  sum    %+.1f %+.1f   reduced to rank 1, which owns both; only m00 has weight decay", 4 * start(3),
         4 * start(4) - 4);
     say(run, "after %d steps, with replicas and with parts: b3 = %.4f, m00 = %.4f", STEPS, cut[0][3], cut[0][4]);
     for (size_t r = 0; r < N; r++) {

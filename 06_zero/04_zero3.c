@@ -56,7 +56,7 @@ static void gather_and_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, T
     // Afterwards nothing whole is left. Calls: gather, drop and that one.
     Arena in_flight = arena(MEM_COMMUNICATION);
     gather(l, &in_flight);
-    zero2_backward_and_reduce(l, b, x, dy, dx, s);         // the layer's own backward; reduce-scatter, as in stage 2
+    zero2_backward_and_reduce(l, b, x, dy, dx, s);         // own_g [size/N] += my part of sum of g; sends (N-1)/N
     drop(l, &in_flight);
     // END
 }
@@ -112,7 +112,7 @@ void zero3_reduce(Model *m) {
     zero3_drop_wte(m);
 }
 
-// One step on this rank's m micro-batches. Each rank sends 3m (N-1)/N of the model, and of wte 2 (N-1)/N.
+// One step on this rank's m micro-batches. Each rank sends 3m (N-1)/N of all units but wte, of wte 2 (N-1)/N.
 StepResult zero3_step(void *comm, Model *m, Optimizer *o, const Training *t, const Batch *mine) {
     Comm *dp = comm;
     double loss = 0;
@@ -122,7 +122,7 @@ StepResult zero3_step(void *comm, Model *m, Optimizer *o, const Training *t, con
     model_fold_tied(m);
     zero3_reduce(m);                               // reduce-scatter of wte; its gathered weights are dropped
 
-    double norm = model_grad_norm(m, dp);
+    double norm = model_grad_norm(m, dp);          // all-reduce of a double for each tensor: sums of squares
     optimizer_step(o, m, clip_factor(norm, t->clip));      // nothing to gather after it: the next forward does
     comm_all_reduce_doubles(dp, &loss, 1);
     return (StepResult){ loss * mine[0].token_weight, norm };

@@ -174,8 +174,8 @@ void prefetch_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, boo
     Result row[ROWS + 1] = {
         { "in flight, at most", reshard ? "5 blocks, not 2" : "L + 2 blocks, not 2", {0} },
         { "sent per rank", reshard ? "the same" : "2m, not 3m units", {0} },
-        { "exposed, per rank", "where a rank waits", {0} }, { "hidden, per rank", "under F and B", {0} },
-        { "step", "computing + exposed", {0} } };
+        { "exposed, per rank", "waits; ranks' mean", {0} }, { "hidden, per rank", "under F, B; mean", {0} },
+        { "step", "its slowest rank", {0} } };
     for (size_t i = 0; i < columns; i++) {
         t.micro_batches = m[i / 2];
         ZeroMeasured is = zero_measure(run, dp, way[i % 2], t);
@@ -191,6 +191,13 @@ void prefetch_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, boo
         if (i < 2) picture_show(run, heads[i], strips | (i == 0 ? PICTURE_NO_FILES : PICTURE_SAME_SCALE));
         if (i < 2 && option_flag(run, "verbose")) picture_summary(run, &is.timing);
     }
+    CutSizes z = cut_sizes(&t.model, 1, 0);
+    say(run, "Psi = %zu: wte %zu, %zu blocks of %zu, wpe and last norm %zu. N = %zu.",
+        config_parameters(&t.model), elements_wte(&z), t.model.layers, elements_block(&z),
+        config_parameters(&t.model) - elements_wte(&z) - t.model.layers * elements_block(&z), dp->size);
+    say(run, "In flight, and 3 wte: ZeRO-3 the weights and gradient of 1 block; prefetch the weights of %s,",
+        reshard ? "2 blocks" : "L - 1");
+    say(run, "2 gradients, and a copy of the one that is being summed. Both: block/N more where m > 1.");
     say(run, "A ring hides where a layer computes for as long: in a larger micro-batch a larger share of it hides.");
     results(run, names, row);
 }

@@ -54,7 +54,7 @@ static double sum(StateBytes s) { return (double)(s.bytes[0] + s.bytes[1] + s.by
 // The rows of a stage: the name of its cost (NULL: no row), and the formula, in fp32.
 enum { STATE, WEIGHTS, GRADIENTS, MOMENTS, IN_FLIGHT, SENT, LINES };
 static const char *const what[LINES] = { "state between steps", "  weights", "  gradients", "  m and v",
-                                         "in flight, at most", "sent per rank, a step" };
+                                         "in flight, at most", "sent per rank" };
 typedef struct { const char *cost, *formula; } Line;
 static const Line line[4][LINES] = {
     [1] = { [STATE] = { "all state: 8 + 8 / N (and that use of wte)", "(8 + 8/N) Psi + 4 wte; was 16 Psi + 4 wte" },
@@ -63,11 +63,11 @@ static const Line line[4][LINES] = {
             [MOMENTS] = { "m and v: 8 / N", "8/N Psi; was 8 Psi" },
             [SENT] = { "all traffic: 2 units, loss and norm", "2 (N-1)/N x 4 Psi, loss and norm" } },
     [2] = { [STATE] = { "all state between steps: 4 + 12 / N", "(4 + 12/N) Psi" },
-            [IN_FLIGHT] = { "in flight: 2 wte + the largest unit", "4 (2 wte + block [+ part])" },
-            [SENT] = { "all traffic: m + 1 units (wte 2), loss and norm", "(m+1) (N-1)/N x 4 Psi" } },
+            [IN_FLIGHT] = { "in flight: 2 wte + the largest unit", "4 (2 wte + block [+ block/N])" },
+            [SENT] = { "all traffic: m + 1 units (wte 2), loss and norm", "4(N-1)/N ((m+1)(Psi-wte)+2 wte)" } },
     [3] = { [STATE] = { "all state between steps: 16 / N", "16/N Psi" },
-            [IN_FLIGHT] = { "in flight: 3 wte + twice the largest unit", "4 (3 wte+2 blocks [+ part])" },
-            [SENT] = { "all traffic: 3m units (wte 2), loss and norm", "3m (N-1)/N x 4 Psi" } },
+            [IN_FLIGHT] = { "in flight: 3 wte + twice the largest unit", "4 (3 wte+2 blocks [+ block/N])" },
+            [SENT] = { "all traffic: 3m units (wte 2), loss and norm", "4(N-1)/N (3m(Psi-wte)+2 wte)" } },
 };
 
 // Columns of the table: data parallelism, and the stage with m[0] and m[1] micro-batches.
@@ -90,7 +90,7 @@ static void show_results(Run *run, const ZeroLesson *lesson, size_t columns, con
         }
         n++;
     }
-    row[n] = (Result){ .what = "communication exposed", .formula = "all rings, one by one" };
+    row[n] = (Result){ .what = "exposed, per rank", .formula = "all rings, one by one" };
     row[n + 1] = (Result){ .what = "step", .formula = "computing + all rings" };
     for (size_t i = 0; i < columns; i++) {
         zero_time(times[0][i], is[i].timing.exposed / run->world->size);
@@ -113,9 +113,10 @@ static void explain(Run *run, const Comm *dp, const ModelConfig *c, size_t stage
     };
     CutSizes z = cut_sizes(c, 1, 0);
     say(run, "%s", answer[stage]);
-    say(run, "Psi = %zu parameters: wte has %zu, a block %zu%s. N = %zu.", config_parameters(c), elements_wte(&z),
-        elements_block(&z), stage >= 2 ? "; part: 1/N of a block, where m > 1" : "",
-        dp->size);
+    say(run, "Psi = %zu: wte %zu, %zu blocks of %zu, wpe and last norm %zu. N = %zu. %sLoss, norm: %.1f kB.",
+        config_parameters(c), elements_wte(&z), c->layers, elements_block(&z),
+        config_parameters(c) - elements_wte(&z) - c->layers * elements_block(&z), dp->size,
+        stage >= 2 ? "[ ]: m > 1. " : "", 1e-3 * zero_scalars_bytes(c, dp->size));
 }
 
 void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
