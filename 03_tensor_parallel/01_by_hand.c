@@ -237,7 +237,8 @@ static void by_hand(Run *run) {
     static const Result rows[] = { { "W by columns", NULL, { "=side by side", "=added", "=finished" } },
                                    { "W by rows", NULL, { "=added", "=side by side", "=finished" } }, {0} };
     results(run, columns, rows);
-    say(run, "PyTorch's Linear stores V = W^T, so a row of V is a column of W.");
+    say(run, "PyTorch's Linear stores V = W^T, so a row of V is a column of W. target: [ %g %g %g ], [ %g %g %g ]",
+        TARGET[0][0], TARGET[0][1], TARGET[0][2], TARGET[1][0], TARGET[1][1], TARGET[1][2]);
 }
 
 static const Option options[] = { {0} };

@@ -37,7 +37,7 @@ void column_parallel_backward(Comm *tp, Tensor dx, Tensor x, Tensor dy, Param *w
     // (op_matmul_nt(c, a, b) is c = a b^T; w->w are the weights). All ranks together need one all-reduce.
     linear_gradients(w, b, x, dy);                         // [K, N/tp] = [M, K]^T x [M, N/tp]: finished
     op_matmul_nt(dx, dy, w->w);                            // [M, K] = [M, N/tp] x [K, N/tp]^T: a partial sum
-    comm_all_reduce(tp, dx);                               // f: M*K elements, sends 2(tp-1)/tp of them
+    comm_all_reduce(tp, dx);                               // f: sends 2(tp-1) ceil(M*K/tp) of its M*K elements
     // END
 }
 
@@ -68,7 +68,7 @@ void row_parallel_forward(Comm *tp, Tensor y, Tensor x, const Param *w, const Pa
     // input, w [K/tp, N] its rows of the weights (linear multiplies), b [N] the whole bias, which every rank has
     // (op_add_bias adds b->w to every row). y [M, N] is to be the whole layer's output, on every rank.
     linear(y, x, w);                                       // [M, N] = [M, K/tp] x [K/tp, N]: a partial sum, of my K/tp
-    comm_all_reduce(tp, y);                                // g: M*N elements, sends 2(tp-1)/tp of them
+    comm_all_reduce(tp, y);                                // g: sends 2(tp-1) ceil(M*N/tp) of its M*N elements
     op_add_bias(y, y, b->w);                               // [N], whole on every rank: added once, after the sum
     // END
 }

@@ -230,7 +230,7 @@ static void naive(Run *run) {
         trajectory_free(&want);
     }
     Timing last = picture_timing(run);
-    picture_show(run, "naive, the last step", PICTURE_MEMORY);
+    picture_show(run, "naive, the model's last step", PICTURE_MEMORY);
     picture_summary(run, &last);
     stages_check_evaluation(run, &t);
     pipeline_naive_costs(run, &t, &seen);

@@ -36,6 +36,13 @@ void linear_row_costs(Run *run, size_t M, size_t K, size_t N, const TrialResult 
     size_t rows = range_size(shard_range(K, run->world->size, run->world->rank));
     linear_costs(run, "row", rows * N + N, M * rows, M * N, r);
     picture_show(run, "W by rows, one step", PICTURE_NO_FILES);
+    // Who has fewer rows is done with a backward sooner (two products), and starts the next forward at once.
+    const size_t n = run->world->size, most = ceil_div(K, n);
+    if (!clock_config()->simulated || K % n == 0) return;
+    double step = 3 * work_product(M, N, most).time + ring_time(ALL_REDUCE_PASSES, n, M * N, sizeof(real));
+    say(run, "By rows: rank %zu has %zu row%s, rank 0 has %zu. It finished its last backward %.2f us sooner, so its F",
+        n - 1, most - 1, most == 2 ? "" : "s", most, 2 * work_product(M, N, 1).time / 1e6);
+    say(run, "starts first; from step to step it is %.2f us.", step / 1e6);
 }
 
 // An all-gather of equal parts, each as large as the largest.

@@ -87,6 +87,12 @@ static double two_rings(const char *name, size_t n, size_t elements) {
     while (l->name && strcmp(l->name, name)) l++;
     return 2e12 * (2 * (double)(n - 1) * l->alpha + ring_bytes(ALL_REDUCE_PASSES, n, elements, sizeof(real)) / l->beta);
 }
+// The same to the products, without latency, scores and unequal parts: (t-1) e F/(6 h beta).
+static double plain_ratio(const char *name, size_t n, size_t h) {
+    const ClockLink *l = clock_links;
+    while (l->name && strcmp(l->name, name)) l++;
+    return (double)((n - 1) * sizeof(real)) * clock_config()->device.flops / (6 * (double)h * l->beta);
+}
 // For people: kB, from elements.
 static void kilobytes(char text[40], double elements) {
     snprintf(text, 40, "=%.1f kB", elements * sizeof(real) / 1000);
@@ -96,15 +102,18 @@ static void table(Run *run, const ModelConfig *c, size_t sequences) {
     const size_t n = run->world->size, M = sequences * c->context;
     const CutSizes first = slice_of(run, c, 0), whole = cut_sizes(c, 1, 0);
     const double products = work_block(&first, sequences).time;
-    char ranks[40], block[40], parameters[40], kept[40], sent[40], step[40], ratio[40];
+    char ranks[40], block[40], parameters[40], kept[40], sent[40], step[40], ratio[40], calls[80];
+    const double fast = two_rings("fast", n, M * c->width) / products;
+    const double slow = two_rings("slow", n, M * c->width) / products;
     snprintf(ranks, sizeof ranks, "each of %zu", n);
     kilobytes(block, (double)elements_block(&whole));
     kilobytes(parameters, (double)elements_stage(&whole));
     kilobytes(kept, (double)(M * (whole.C + whole.blocks * block_kept(&whole) + kept_head(&whole))));
     kilobytes(sent, 4 * ring_bytes(ALL_REDUCE_PASSES, n, M * c->width, 1));
     snprintf(step, sizeof step, "=%.2f ms", work_model(c, sequences).time / 1e9);
-    snprintf(ratio, sizeof ratio, "=1 : %.2f : %.1f", two_rings("fast", n, M * c->width) / products,
-             two_rings("slow", n, M * c->width) / products);
+    snprintf(ratio, sizeof ratio, "=1 : %.2f : %.1f", fast, slow);
+    snprintf(calls, sizeof calls, "4 L + 5; and the gradient norm's, of %.0f B",
+             ring_bytes(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double)));
     const char *const columns[] = { "one device", ranks, NULL };
     const Result rows[] = {
         { "parameters of a block", "12 h²/t + 7 h/t + 6 h", { block, "parameters of a block" } },
@@ -112,21 +121,26 @@ static void table(Run *run, const ModelConfig *c, size_t sequences) {
         { "activations, peak", c->dropout > 0 ? "L b s h (4 + 12/t + 2as/(ht) + 4/h), ends"
                                               : "L b s h (4 + 12/t + as/(ht) + 4/h), ends",
           { kept, "activations, peak" } },
-        { "all-reduces per step", "4 L + 5", { "=0", "all-reduces in the layers, a step" } },
+        { "all-reduces per step", calls, { "=0", "all-reduces in the layers, a step" } },
         { "sent per step", "L blocks, 2 of b s h, 3 of b s", { "=0 kB", "sent in the layers, a step" } },
         { "sent per block and step", "8 b s h (t-1)/t", { "=0 kB", sent } },
-        { clock_config()->simulated ? "time of a step" : NULL, "72 L b s h²/t FLOPs, scores, head, all-reduces",
+        { clock_config()->simulated ? "time of a step" : NULL, "72 L b s h²/t FLOPs, scores, head, messages",
           { step, "step" } },
-        { clock_config()->simulated ? "products : fast : slow" : NULL, "a block, forward; GPT-3's 1 : 0.19 : 2.3",
+        { clock_config()->simulated ? "products : fast : slow" : NULL, "one block forward; GPT-3's 1 : 0.19 : 2.3",
           { NULL, ratio } }, {0} };
     results(run, columns, rows);
     say(run, "  b = %zu sequences of s = %zu; width h = %zu, a = %zu heads, L = %zu blocks, V = %zu; t = %zu; "
         "%zu-byte elements", sequences, c->context, c->width, c->heads, c->layers, c->vocab, n, sizeof(real));
     if (clock_config()->simulated)
-        say(run, "  products : fast : slow: time of the matrix products, and of two all-reduces on either link");
+        say(run, "  The last row: products take 1, two all-reduces %.2f on the fast link and %.1f on the slow one.",
+            fast, slow);
+    if (clock_config()->simulated && n > 1)
+        say(run, "  (t-1)eF/(6h beta) gives %.2f and %.1f: it leaves out scores, latency and unequal parts.",
+            plain_ratio("fast", n, c->width), plain_ratio("slow", n, c->width));
     if (c->heads % n)
         say(run, "  t does not divide the heads: rank 0 has %zu of %zu. Where it does, the formulas are exact.",
             first.heads, c->heads);
+    say(run, "  ends: the embedding's output, and what head and loss keep; a..b: smallest to largest rank");
 }
 
 void transformer_costs(Run *run, const ModelConfig *c, size_t sequences, const TransformerMeasured *r) {

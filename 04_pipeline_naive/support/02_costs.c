@@ -64,18 +64,20 @@ void pipeline_naive_results(Run *run, const Training *t, const double loss[2]) {
     snprintf(ranks, sizeof ranks, "each of %zu ranks", p);
     Result rows[] = {
         { "loss of the last step", NULL, { same[0], same[1] } },
-        { "weights", "12C^2+13C a block; ends: embedding, head", { weights, "parameters of my stage" } },
+        { "weights", "12C^2+13C a block; embedding first, head last", { weights, "parameters of my stage" } },
         { "AdamW's moments", "twice the weights", { moments, "optimizer state of my stage" } },
         { "activations, peak", "those of one micro-batch", { kept, "activations, peak" } },
         { "messages sent", "m [B*T, C] for each neighbour", { "=0 B", "messages sent" } },
         { "equal stages: step", "m(p(f+b) + 2(p-1)d)", { NULL, "equal stages: step" } },
         { "  of it messages", "2m(p-1)d", { NULL, "equal stages: exposed, 2m(p-1) messages" } },
-        { "  idle", "1-1/p where d = 0", { NULL, "equal stages: bubble / step" } }, {0} };
+        { "  idle", "1-(f+b)/(p(f+b)+2(p-1)d)", { NULL, "equal stages: bubble / step" } }, {0} };
     if (!clock_config()->simulated) rows[5].what = NULL;   // times were not compared
     results(run, (const char *const[]){ "one device", ranks, NULL }, rows);
     if (!clock_config()->simulated) return;
     StackTimes d = stack_times(&(Stack){ .model = t->model, .blocks = 2, .sequences = 1 });
-    say(run, "  Equal stages have two blocks each. For a micro-batch of one sequence, f = %.3g us is a stage's",
+    say(run, "  Drawn: the model, %zu blocks, C = %zu, a = %zu; %zu sequences of T = %zu, m = %zu. Equal stages: a "
+        "second", t->model.layers, t->model.width, t->model.heads, t->sequences, t->model.context, t->micro_batches);
+    say(run, "  run, two blocks a stage, one sequence a micro-batch: f = %.3g us is a stage's forward, b = 2f its",
         (double)d.forward / 1e6);
-    say(run, "  forward, b = 2f its backward, and d = %.3g us a message.", p > 1 ? (double)d.message / 1e6 : 0);
+    say(run, "  backward, d = %.3g us a message.", p > 1 ? (double)d.message / 1e6 : 0);
 }

@@ -61,8 +61,9 @@ void pipeline_gpipe_time(Run *run, const Training *t, const Timing *last) {
     }
     static const char *const what[] = { "naive: step", "  idle", "GPipe: step", "  messages", "  idle",
                                         "  idle, d = 0", "kept, naive", "kept, GPipe" };
-    static const char *const formula[] = { "m(p(f+b)+2(p-1)d)", "1-1/p where d = 0", "(m+p-1)(f+b)+2(p-1)d", "2(p-1)d",
-                                           "1-m(f+b)/step", "(p-1)/(m+p-1)", "one micro-batch's", "m times that" };
+    static const char *const formula[] = { "m(p(f+b)+2(p-1)d)", "1-m(f+b)/step", "(m+p-1)(f+b)+2(p-1)d", "2(p-1)d",
+                                           "1-m(f+b)/step", "(p-1)/(m+p-1)",
+                                           "one micro-batch's, rank 0", "m times that" };
     const char *columns[CASES + 1] = { NULL };
     Result rows[9] = { {0} };
     for (size_t k = 0; k < CASES; k++) columns[k] = column[k];
@@ -71,11 +72,12 @@ void pipeline_gpipe_time(Run *run, const Training *t, const Timing *last) {
         for (size_t k = 0; k < CASES; k++) rows[r].cell[k] = cell[r][k];
     }
     results(run, columns, rows);
-    say(run, "  Stages of two blocks. For a micro-batch, f = %.3g us is a stage's forward, b = 2f its backward,",
-        (double)f / 1e6);
-    say(run, "  and d = %.3g us a message; formulas hold where d <= f.", (double)way / 1e6);
-    say(run, "  The model, with unequal stages and the head on the last one, in %zu micro-batches: idle %.1f %%.",
-        t->micro_batches, 100 * last->idle_of_total);
+    say(run, "  Stages of two blocks, C = %zu, a = %zu; micro-batches of one sequence, T = %zu. f = %.3g us is a",
+        t->model.width, t->model.heads, t->model.context, (double)f / 1e6);
+    say(run, "  forward, b = 2f, d = %.3g us a message; formulas need d <= f. The last stage keeps %zu B more.",
+        (double)way / 1e6, t->model.context * t->model.width * sizeof(real));
+    say(run, "  The model: %zu blocks and the head on unequal stages, %zu sequences in %zu micro-batches: idle "
+        "%.1f %%.", t->model.layers, t->sequences, t->micro_batches, 100 * last->idle_of_total);
 }
 
 // The loops of the lesson, m as in its training. Where stages are equal, nobody waits longer than under the executor.
