@@ -167,8 +167,8 @@ static void show_training(Run *run, const Trained *whole, const Trained *accumul
     snprintf(rooms[0], sizeof rooms[0], "=%d", SAMPLES);
     snprintf(rooms[1], sizeof rooms[1], "=%d", ROOM);
     Result rows[] = { { .what = "samples on the device", .cell = { rooms[0], rooms[1], rooms[1] } },
-                      { .what = "loss, epoch 0", .formula = "squares / elements of the batch" },
-                      { .what = "loss, epoch 90", .formula = "all pieces: the same divisor" },
+                      { .what = "loss, step 0", .formula = "squares / elements of the batch" },
+                      { .what = "loss, step 90", .formula = "all pieces: the same divisor" },
                       { .what = "first dW, largest error", .formula = "of its largest element" }, {0} };
     for (size_t k = 0; k < 3; k++) {
         double most = 0, off = 0;

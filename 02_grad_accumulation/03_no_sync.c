@@ -44,8 +44,8 @@ static StepResult no_sync(void *replica, Model *model, Optimizer *o, const Train
 }
 
 // The same bytes, sent earlier. no_sync for all micro-batches but the last, forward AND backward: whether a backward
-// will reduce is settled when its forward begins. The last backward starts an all-reduce for each bucket of g as soon
-// as the bucket is complete; together they send what no_sync sends.
+// will reduce is settled when its forward begins. The last backward starts an all-reduce for each bucket of g (here 7,
+// of about 9 kB) as soon as the bucket is complete; together they send what no_sync sends.
 static StepResult overlapped(void *replica, Model *model, Optimizer *o, const Training *t, const Batch *mine) {
     Replica *r = replica;
     double loss = 0;

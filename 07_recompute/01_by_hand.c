@@ -114,7 +114,7 @@ static void print_matrix(Run *run, const char *name, size_t layer, const Matrix 
     say(run, "  %s%-2zu  [%8.5f %8.5f; %8.5f %8.5f]", name, layer, (double)m->a[0][0], (double)m->a[0][1],
         (double)m->a[1][0], (double)m->a[1][1]);
 }
-// The first two layers, forward and backward.
+// The first two layers: forward, and what backward of the whole chain leaves them.
 static void print_chain(Run *run, const Matrix dw[LAYERS]) {
     Matrix x = start, y;
     Count unused = {0};
@@ -127,6 +127,7 @@ static void print_chain(Run *run, const Matrix dw[LAYERS]) {
         print_matrix(run, " x", l + 1, &y);
         x = y;
     }
+    say(run, "The gradients of the two, after all %d layers; the loss is the sum of x%d:", LAYERS, LAYERS);
     for (size_t l = 2; l-- > 0;) print_matrix(run, "dW", l, &dw[l]);
 }
 

@@ -133,11 +133,12 @@ static StepResult step(void *pipeline, Model *m, Optimizer *o, const Training *t
     if (p->tied) comm_ledger_reset(p->tied);
     model_zero_gradients(m);
     Schedule s = schedule_gpipe(p->pp->size, t->micro_batches, p->pp->rank);
+    // sends [B*T, C] per micro-batch: an activation to the next stage, its gradient to the one before
     double loss = pipeline_run(p->pp, m, &s, batch, t->micro_batches).loss;
     schedule_free(&s);
-    pipeline_tied_sum(m, p->tied);
+    pipeline_tied_sum(m, p->tied);                 // first and last stage: all-reduce of wte's gradient, V*C*e bytes
     comm_all_reduce_doubles(p->pp, &loss, 1);      // zero on all stages but the last
-    double norm = model_grad_norm(m, p->pp);
+    double norm = model_grad_norm(m, p->pp);       // an all-reduce of one double per tensor of the model
     optimizer_step(o, m, 1);
     return (StepResult){ loss * batch[0].token_weight, norm };
 }
@@ -197,6 +198,8 @@ static void full(Run *run) {
     t.model.dropout = option_real(run, "dropout");
     config_require(&t.model);
 
+    say(run, "%zu blocks on %zu stages, C = %zu, H = %zu, T = %zu, V = %zu; %zu sequences in %zu micro-batches",
+        tiny.layers, pp->size, tiny.width, tiny.heads, tiny.context, tiny.vocab, t.sequences, t.micro_batches);
     // One device that keeps everything, and takes the same micro-batches, one by one.
     Trajectory unsplit = training_unsplit(run, &t, 1);
     FullMeasured seen[WAYS];

@@ -124,6 +124,8 @@ static void selective(Run *run) {
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
     config_require(&t.model);
+    say(run, "%zu blocks, C = %zu, H = %zu, T = %zu, V = %zu; one micro-batch of %d sequences; %zu ranks",
+        tiny.layers, tiny.width, tiny.heads, tiny.context, tiny.vocab, SEQUENCES, tp->size);
     Trajectory got[WAYS], unsplit = training_unsplit(run, &t, 1);
     SelectiveMeasured seen[WAYS];
     for (Recompute how = RECOMPUTE_NONE; how <= RECOMPUTE_FULL; how++) {

@@ -65,10 +65,10 @@ static void show(Run *run, size_t steps, const Timing *const way[3]) {
         { "gradient buffers", "Psi + wte; 2 Psi + wte",
           { "no_sync: gradients (wte twice)", "forgetful: gradients, and the sum",
             "overlapped: gradients (wte twice)" } },
-        { clock_config()->simulated ? "step" : NULL, "3F + R; 3F + mR",
+        { clock_config()->simulated ? "step" : NULL, "3F + R; 3F + mR; 3F + R - hidden (rank 0)",
           { "no_sync: step", "forgetful: step", "overlapped: step" } },
-        { "exposed per rank", "R; mR", { exposed[0], exposed[1], exposed[2] } },
-        { "hidden per rank", "in the last backward only", { hidden[0], hidden[1], hidden[2] } },
+        { "exposed, mean of ranks", "R; mR; R - hidden", { exposed[0], exposed[1], exposed[2] } },
+        { "hidden, mean of ranks", "in the last backward only", { hidden[0], hidden[1], hidden[2] } },
         {0}
     };
     results(run, columns, rows);

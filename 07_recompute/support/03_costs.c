@@ -56,7 +56,7 @@ void selective_results(Run *run, const Training *t, const SelectiveMeasured got[
     bool simulated = clock_config()->simulated;
     const Result rows[] = {
         { "activations, peak", "all items; less 2HT; inputs, 1 block", EACH_WAY("activation peak") },
-        { "sent per rank", "4 all-reduces per block; 4; 6", EACH_WAY("all-reduce bytes") },
+        { "sent per rank", "4L + 5 all-reduces; same; 6L + 5", EACH_WAY("all-reduce bytes") },
         { "FLOPs, all ranks", "3F; 3F + q k^T; 3F + F of the blocks", EACH_WAY("hardware FLOPs, all ranks") },
         { simulated ? "step" : NULL, "rank 0 computes, and every ring", EACH_WAY("step") },
         { "MFU", "3F / what the ranks could do in the step", { mfu[0], mfu[1], mfu[2] } },
@@ -105,12 +105,12 @@ static void item_list(Run *run, const ModelConfig *c) {
     double sum[2], h = (double)c->width, as = (double)(c->heads * c->context);
     for (size_t i = 0; i < 4; i++) {
         item_sums(c, i % 2 == 0, i < 2 ? 2 : 4, 1, sum);
-        check_numbers(run, "sum of the paper's items", name[i], sum, published[i], 2, 0);
+        check_numbers(run, "paper: bytes, h and as", name[i], sum, published[i], 2, 0);
     }
     // The predictions above count the block's input with the layer below it, and 4 statistics per token, which the
     // paper leaves out.
     double listed = 64 * h + 8 * as, predicted = 4 * (double)(kept_block(&z) + c->width - 4);
-    check_numbers(run, "sum of our items = what costs predict", "fp32, dropout: 64, 8", &listed, &predicted, 1, 0);
+    check_numbers(run, "ours: bytes, h and as", "fp32, dropout: 64, 8", &listed, &predicted, 1, 0);
 }
 
 // Figure 7 of the paper: activations in percent of tensor parallelism alone, t = 8, s = 2048.
@@ -148,7 +148,7 @@ static void overhead(Run *run) {
             of_forward[i] / 2, of_forward[i] / 6);
     }
     // printed to 0.1 percent
-    check_numbers(run, "selective, extra operations", "175B and 530B, of the forward pass", of_forward, published, 2,
+    check_numbers(run, "paper: 2.7, 1.6 % more", "175B and 530B, of the forward pass", of_forward, published, 2,
                   0.05 / 2.7);
 }
 
