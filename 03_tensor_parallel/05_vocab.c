@@ -3,11 +3,11 @@
 // question: How do the ranks compute the loss when none of them has all logits of a token?
 //
 // The smallest language model that has both ends of GPT: x = dropout(E[token]), logits = x E^T, loss = cross entropy,
-// one table E [V, C] for both (tied). Rank i holds the rows of its vocabulary entries (words, in short), so it makes
-// the columns of the logits of its words.
-//     embedding       a rank looks up its own words and writes zeros for the others'; the sum over ranks is the lookup
+// one table E [V, C] for both (tied). Rank i holds the rows of its vocabulary entries, so it makes
+// the columns of the logits of its entries.
+//     embedding       a rank looks up its own entries and writes zeros for the others'; the sum over ranks is the lookup
 //     cross entropy   log(sum of exp(logit)) - logit of the target: three elements per token are exchanged, not V
-// 61 words do not divide by anything up to 60; sequences have unequal numbers of counted targets.
+// 61 entries do not divide by anything up to 60; sequences have unequal numbers of counted targets.
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "03_tensor_parallel/support/costs.h"
 #include "03_tensor_parallel/support/trial.h"
@@ -19,7 +19,7 @@
 
 // y [M, C] <- rows of the whole table; this rank holds rows [V/tp, C] from `first` on.
 void vocab_parallel_lookup(Comm *tp, Tensor y, Tensor table, const int *tokens, size_t first) {
-    op_embed_tokens(y, table, tokens, first);                      // zero rows for words of other ranks
+    op_embed_tokens(y, table, tokens, first);                      // zero rows for entries of other ranks
     comm_all_reduce(tp, y);                                        // M*C elements; of a row's summands one is not zero
 }
 
@@ -32,7 +32,7 @@ void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const
     comm_all_reduce_max(tp, max);                                  // 1: M elements, the largest logit, for exp
     op_pick_target(picked, logits, targets, first);                // 0 where the target is not my word
     comm_all_reduce(tp, picked);                                   // 2: M elements, the target's logit
-    op_exp_sum(sum, logits, max);                                  // logits <- exp(logits - max); my words' sum
+    op_exp_sum(sum, logits, max);                                  // logits <- exp(logits - max); my entries' sum
     comm_all_reduce(tp, sum);                                      // 3: M elements, the sum of exponentials
     op_token_loss(loss, picked, max, sum, targets);                // log(sum) + max - picked
     arena_free(&scratch);
@@ -56,7 +56,7 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
 }
 static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)x; (void)dx; (void)s;
-    embedding_gradients(l, b, dy);                                 // dy is whole: a rank takes its words' rows
+    embedding_gradients(l, b, dy);                                 // dy is whole: a rank takes its entries' rows
 }
 const LayerKind tensor_parallel_embedding = {
     .name = "tensor-parallel embedding", .output = hidden_shape,
@@ -69,7 +69,7 @@ static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
     saved_tensor(s, S_LN, x.rows, x.cols); saved_tensor(s, S_STATS, x.rows, 2);
     op_layer_norm(s->t[S_LN], s->t[S_STATS], x, p[0].w, p[1].w);
-    op_matmul_nt(y, s->t[S_LN], wte->w);                           // logits [B*T, V/tp], of my words: sends nothing
+    op_matmul_nt(y, s->t[S_LN], wte->w);                           // logits [B*T, V/tp], of my entries: sends nothing
 }
 static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)b;
@@ -98,27 +98,27 @@ enum { B = 3, T = 8, M = B * T, V = 61, C = 12 };
 enum { KEY_TABLE = 101, KEY_MASK };
 
 typedef struct {
-    Range words;                                           // mine
+    Range entries;                                         // mine
     Param embedding, head;                                 // [V/tp, C]: E in its two uses, each with a gradient
     Tensor x, logits, sum, loss;                           // [M, C], [M, V/tp], [M, 1], [M, 1]
     Arena parameters, gradients, kept, output;
 } Bigram;
 
-static Bigram bigram_new(uint64_t seed, Range words) {
-    Bigram m = { .words = words, .parameters = arena(MEM_PARAMETERS), .gradients = arena(MEM_GRADIENTS),
+static Bigram bigram_new(uint64_t seed, Range entries) {
+    Bigram m = { .entries = entries, .parameters = arena(MEM_PARAMETERS), .gradients = arena(MEM_GRADIENTS),
                  .kept = arena(MEM_ACTIVATIONS), .output = arena(MEM_WORKSPACE) };
-    m.embedding.w = m.head.w = tensor_new(&m.parameters, range_size(words), C);
-    m.embedding.g = tensor_new(&m.gradients, range_size(words), C);
-    m.head.g = tensor_new(&m.gradients, range_size(words), C);
+    m.embedding.w = m.head.w = tensor_new(&m.parameters, range_size(entries), C);
+    m.embedding.g = tensor_new(&m.gradients, range_size(entries), C);
+    m.head.g = tensor_new(&m.gradients, range_size(entries), C);
     m.x = tensor_new(&m.kept, M, C);
-    m.logits = tensor_new(&m.kept, M, range_size(words));
+    m.logits = tensor_new(&m.kept, M, range_size(entries));
     m.sum = tensor_new(&m.kept, M, 1);
     m.loss = tensor_new(&m.output, M, 1);
     ledger_pause();                                        // drawn whole, then cut
     Arena scratch = arena(MEM_REFERENCE);
     Tensor whole = tensor_new(&scratch, V, C);
     tensor_randomize(whole, random_key(seed, KEY_TABLE), 0.7);
-    tensor_copy(m.head.w, tensor_row_range(whole, words.lo, words.hi));
+    tensor_copy(m.head.w, tensor_row_range(whole, entries.lo, entries.hi));
     arena_free(&scratch);
     ledger_resume();
     return m;
@@ -131,17 +131,17 @@ static void drop(Run *run, Tensor x, const Batch *b) {     // x is whole: the sa
 }
 
 static void forward(Run *run, Comm *tp, Bigram *m, const Batch *b) {
-    vocab_parallel_lookup(tp, m->x, m->embedding.w, b->tokens, m->words.lo);
+    vocab_parallel_lookup(tp, m->x, m->embedding.w, b->tokens, m->entries.lo);
     drop(run, m->x, b);
     op_matmul_nt(m->logits, m->x, m->head.w);              // [M, V/tp] = [M, C] x [V/tp, C]^T: sends nothing
-    vocab_parallel_loss(tp, m->loss, m->sum, m->logits, b->targets, m->words.lo);
+    vocab_parallel_loss(tp, m->loss, m->sum, m->logits, b->targets, m->entries.lo);
 }
 static void backward(Run *run, Comm *tp, Bigram *m, const Batch *b, Tensor dloss, Tensor dx) {
     m->head.gradient_empty = true;                                  // the head's contribution overwrites
-    op_cross_entropy_backward(m->logits, m->sum, b->targets, dloss, m->words.lo);
+    op_cross_entropy_backward(m->logits, m->sum, b->targets, dloss, m->entries.lo);
     vocab_parallel_backward(tp, dx, m->logits, m->x, &m->head);
     drop(run, dx, b);
-    op_embed_tokens_grad(m->embedding.g, b->tokens, dx, m->words.lo);      // each rank takes its own words' rows
+    op_embed_tokens_grad(m->embedding.g, b->tokens, dx, m->entries.lo);      // each rank takes its own entries' rows
     op_add(m->embedding.g, m->head.g, m->embedding.g);     // tied: head, then embedding
 }
 
@@ -181,13 +181,13 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
         if (tp) backward(run, tp, &m, &b, dloss, dx);
         else unsplit_backward(run, &m, &b, dloss, dx);
         trial_put(r->seen, "loss of each token", step, M, 1, m.loss, 0, 0);
-        trial_put(r->seen, "grad logits", step, M, V, m.logits, 0, m.words.lo);    // where the logits were
-        trial_put(r->seen, "grad E", step, V, C, m.embedding.g, m.words.lo, 0);
+        trial_put(r->seen, "grad logits", step, M, V, m.logits, 0, m.entries.lo);    // where the logits were
+        trial_put(r->seen, "grad E", step, V, C, m.embedding.g, m.entries.lo, 0);
         op_sgd(m.embedding.w, m.embedding.g, 1, (real)0.5, 0);
         trial_held(r);
         arena_free(&buffers);
     }
-    snapshot_put(r->weights, "E after 3 steps", V, C, m.embedding.w, m.words.lo, 0);
+    snapshot_put(r->weights, "E after 3 steps", V, C, m.embedding.w, m.entries.lo, 0);
     bigram_free(&m);
     data_free(&data);
 }
@@ -200,7 +200,7 @@ static void lookup_moves_data(Run *run, const Batch *b) {
     Comm *tp = run->world;
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
     Bigram m = bigram_new(run->seed, shard_range(V, tp->size, tp->rank));
-    vocab_parallel_lookup(tp, m.x, m.embedding.w, b->tokens, m.words.lo);
+    vocab_parallel_lookup(tp, m.x, m.embedding.w, b->tokens, m.entries.lo);
     snapshot_put(got, "E[token]", M, C, m.x, 0, 0);
     bigram_free(&m);
     if (tp->rank == 0) {
@@ -215,23 +215,23 @@ static void lookup_moves_data(Run *run, const Batch *b) {
 
 // Token 0 through vocab_parallel_loss: what each rank puts into its three all-reduces.
 static void one_token(Run *run, const Batch *b) {
-    Range words = shard_range(V, run->world->size, run->world->rank);
-    Bigram m = bigram_new(run->seed, words);
-    vocab_parallel_lookup(run->world, m.x, m.embedding.w, b->tokens, words.lo);
+    Range entries = shard_range(V, run->world->size, run->world->rank);
+    Bigram m = bigram_new(run->seed, entries);
+    vocab_parallel_lookup(run->world, m.x, m.embedding.w, b->tokens, entries.lo);
     drop(run, m.x, b);
     op_matmul_nt(m.logits, m.x, m.head.w);
     op_row_max(m.sum, m.logits);                           // before the loss overwrites both
     double max = tensor_sum(tensor_row_range(m.sum, 0, 1));
-    op_pick_target(m.loss, m.logits, b->targets, words.lo);
+    op_pick_target(m.loss, m.logits, b->targets, entries.lo);
     double picked = tensor_sum(tensor_row_range(m.loss, 0, 1));
-    vocab_parallel_loss(run->world, m.loss, m.sum, m.logits, b->targets, words.lo);
+    vocab_parallel_loss(run->world, m.loss, m.sum, m.logits, b->targets, entries.lo);
     double sum = tensor_sum(tensor_row_range(m.logits, 0, 1)), loss = tensor_sum(tensor_row_range(m.loss, 0, 1));
-    vocabulary_token(run, words, (double[]){ max, picked, sum }, loss);
+    vocabulary_token(run, entries, (double[]){ max, picked, sum }, loss);
     bigram_free(&m);
 }
 
 // Logits that were gathered before, handed to the vocabulary-parallel loss. Each rank takes its [M, V] for the logits
-// of V words of its own, of t V in all: rank 0 finds the target, but every exponential is counted t times: log(t sum)
+// of V entries of its own, of t V in all: rank 0 finds the target, but every exponential is counted t times: log(t sum)
 // = log(sum) + log t.
 typedef struct { double right, wrong; } Losses;
 static Losses gathered_logits(Run *run, const Batch *b) {
@@ -250,7 +250,7 @@ static Losses gathered_logits(Run *run, const Batch *b) {
 }
 
 static void vocabulary(Run *run) {
-    REQUIRE(run->world->size <= V, "%zu ranks cannot share %d words: start at most %d", run->world->size, V, V);
+    REQUIRE(run->world->size <= V, "%zu ranks cannot share %d entries: start at most %d", run->world->size, V, V);
     TrialResult r = trial_compare(run, "vocabulary-parallel = unsplit", train);
     ledger_pause();
     Data data = data_synthetic(V, T, run->seed);
