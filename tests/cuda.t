@@ -53,10 +53,10 @@ for my $refusal (@refusals) {
     like($job->{err}, $words, "$name: the message");
 }
 {
-    my ($job) = run_jobs([{ words => [$program, '--tf32', '--json', "$work/tf32.json"] }]);
+    my ($job) = run_jobs([{ words => [$program, '--verbose', '--tf32', '--json', "$work/tf32.json"] }]);
     like($job->{out}, qr/^\[.*\] standin, emu, fp32 with products in tf32, /, '--tf32: the title says so');
     is($job->{status}, 1, '--tf32: and the checks see it');
-    my ($title) = run_jobs([{ words => ['env', 'STANDIN_GPUS=4', 'tools/launch', 4, $program, qw(--transport staged)] }]);
+    my ($title) = run_jobs([{ words => ['env', 'STANDIN_GPUS=4', 'tools/launch', 4, $program, qw(--verbose --transport staged)] }]);
     like($title->{out}, qr/standin, staged, fp32, 4 ranks \(processes: --transport staged\)/, 'staged where there are enough GPUs, if asked for') if have_mpi;
 }
 
