@@ -3,9 +3,9 @@
 // question: How do the ranks compute the loss when none of them has all logits of a token?
 //
 // The smallest language model that has both ends of GPT: x = dropout(E[token]), logits = x E^T, loss = cross entropy,
-// one table E [V, C] for both (tied). Rank i holds the rows of its vocabulary entries, so it makes
-// the columns of the logits of its entries.
-//     embedding       a rank looks up its own entries and writes zeros for the others'; the sum over ranks is the lookup
+// one table E [V, C] for both (tied). Rank i holds the rows of its vocabulary entries, so it makes the
+// columns of the logits of its entries.
+//     embedding       a rank looks up its own entries, with zeros for the others'; the sum over ranks is the lookup
 //     cross entropy   log(sum of exp(logit)) - logit of the target: three elements per token are exchanged, not V
 // 61 entries do not divide by anything up to 60; sequences have unequal numbers of counted targets.
 #include "03_tensor_parallel/tensor_parallel.h"
