@@ -10,6 +10,7 @@
 // Left out: ZeRO, recomputation and micro-batches of other sizes, which change memory and time, too.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/support/02_costs.h"
+#include "08_3d/support/train_costs.h"
 #include "08_3d/trainer.h"
 #include "common/lesson/picture.h"
 #include <stdio.h>
@@ -93,10 +94,7 @@ static Layout run_layout(Run *run, Comm *world, const Data *d, Degrees n, Layout
     Layout l = { .n = n };
     TrainerConfig c = config_of(run, n);
     Trainer *t = trainer_new(world, &c, sgd(0.1));
-    Comm *groups[] = { t->mesh.tp, t->mesh.dp, t->mesh.pp, t->mesh.model, t->mesh.world, t->mesh.tied };
-    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
-        if (groups[i]) comm_ledger_reset(groups[i]);
-    memory_reset_peaks();
+    train_costs_begin(t);
     picture_begin(run, MEM_ACTIVATIONS);
     l.result = trainer_gradients(t, d, 0);
     trainer_update(t, l.result);

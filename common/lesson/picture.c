@@ -304,9 +304,6 @@ static char link_letter(const RecordedEvent *e, size_t rank) {
     if (e->kind == EVENT_SEND) return e->peer > rank ? '>' : '<';
     return of_kind[e->call] ? of_kind[e->call] : 'C';
 }
-static bool on_link(const RecordedEvent *e) {
-    return e->kind == EVENT_COLLECTIVE || (e->kind == EVENT_SEND && e->end > e->start);
-}
 // False: nothing of this rank is on a link, or all of it takes no time.
 static bool link_row(ChartRow *row, const Recording *all, size_t rank, size_t width) {
     *row = (ChartRow){ .width = width };

@@ -35,22 +35,25 @@ const char *report_mark(Run *run, bool pass, const char *good, const char *bad) 
     return painted[pass][strcmp(good, "PASS") == 0];
 }
 
+static void print_line(const char *format, va_list args) {
+    vprintf(format, args);
+    if (*format == 0 || format[strlen(format) - 1] != '\n') putchar('\n');
+}
+
 void say(Run *run, const char *format, ...) {
     if (!run->is_root) return;
     va_list args;
     va_start(args, format);
-    vprintf(format, args);
+    print_line(format, args);
     va_end(args);
-    if (*format == 0 || format[strlen(format) - 1] != '\n') putchar('\n');
 }
 
 void say_detail(Run *run, const char *format, ...) {
     if (!run->is_root || !run->state->program->verbose) return;
     va_list args;
     va_start(args, format);
-    vprintf(format, args);
+    print_line(format, args);
     va_end(args);
-    if (*format == 0 || format[strlen(format) - 1] != '\n') putchar('\n');
 }
 
 // ---- configuration ----

@@ -20,9 +20,6 @@ static double x_of(const Recording *r, Picoseconds t) {
 }
 
 static bool computes(const RecordedEvent *e) { return e->kind <= EVENT_UPDATE; }
-static bool on_link(const RecordedEvent *e) {
-    return e->kind == EVENT_COLLECTIVE || (e->kind == EVENT_SEND && e->end > e->start);
-}
 
 // What is on the link is never too short to be seen.
 static void box(FILE *f, const Recording *r, const RecordedEvent *e, double y) {

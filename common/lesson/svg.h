@@ -13,6 +13,10 @@ typedef struct {
     size_t scale;                                  // bytes that fill a strip of memory
     void *buffer[2];
 } Recording;
+// What is drawn on a rank's link: collectives, and messages that take time.
+static inline bool on_link(const RecordedEvent *e) {
+    return e->kind == EVENT_COLLECTIVE || (e->kind == EVENT_SEND && e->end > e->start);
+}
 Recording recording_gather(Run *run);
 void recording_free(Recording *r);
 
