@@ -140,7 +140,7 @@ void cube_places(Run *run, size_t q, CubeSizes z) {
         text_of(v, weights(at, z.K, z.N));
         text_of(y, activation(swapped, z.B, z.N));
         text_of(w, weights(swapped, z.N, z.K));
-        say(run, "    %4zu  %5zu %3zu %3zu    %-9s  %-10s  %-10s    %-11s  %s", rank, layer.rank, row.rank, col.rank, x, v,
-            y, w, x);
+        say(run, "    %4zu  %5zu %3zu %3zu    %-9s  %-10s  %-10s    %-11s  %s", rank, layer.rank, row.rank, col.rank, x,
+            v, y, w, x);
     }
 }
