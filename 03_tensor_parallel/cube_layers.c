@@ -75,9 +75,9 @@ static void linear_backward(const Layer *l, CubeLayout at, Tensor dx, Param *w, 
 }
 static void bias_gradient(Param *bias, Tensor dy) {        // partial: of my rows
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor db = gradient_contribution(bias, &scratch);
+    Tensor db = tensor_new(&scratch, 1, dy.cols);
     op_sum_rows(db, dy);
-    gradient_add(bias, db);
+    param_add_gradient(bias, db);
     arena_free(&scratch);
 }
 
@@ -193,14 +193,14 @@ static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     Param *wte = &l->units[0]->params[0], *wpe = &l->units[1]->params[0];
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor d = tensor_new(&scratch, dy.rows, dy.cols), dtable = tensor_new(&scratch, range_size(l->vocab), dy.cols);
-    Tensor dwte = gradient_contribution(wte, &scratch), dwpe = gradient_contribution(wpe, &scratch);
+    Tensor dwte = tensor_new(&scratch, wte->w.rows, dy.cols), dwpe = tensor_new(&scratch, wpe->w.rows, dy.cols);
     op_dropout(d, dy, dropout(l, b, at, SITE_EMBEDDING));
     op_add_positions_grad(dwpe, mine.position, d);         // partial: of my rows
-    gradient_add(wpe, dwpe);
+    param_add_gradient(wpe, dwpe);
     Tensor whole = cube_gather(at.rows, &scratch, at.B, at.T, d);                  // [M/q, C/q]
     op_embed_tokens_grad(dtable, tokens_of_layer(b, at), whole, l->vocab.lo);      // [V/q, C/q]: of my layer's rows
     cube_scatter(at.layers, dtable.rows, dwte, dtable);
-    gradient_add(wte, dwte);
+    param_add_gradient(wte, dwte);
     arena_free(&scratch);
 }
 static const LayerKind cube_embedding = {
@@ -235,13 +235,13 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     Tensor X = again ? cube_gather(at.rows, &scratch, at.B, at.T, s->t[S_LN]) : s->t[S_LN];
     Tensor W = again ? table_of(l, at, &scratch, l->units[1]) : s->t[WHOLE_W + HEAD];
     Tensor dX = tensor_new(&scratch, X.rows, X.cols), dW = tensor_new(&scratch, W.rows, W.cols);
-    Tensor dnorm = tensor_new(&scratch, x.rows, x.cols), dw = gradient_contribution(wte, &scratch);
+    Tensor dnorm = tensor_new(&scratch, x.rows, x.cols), dw = tensor_new(&scratch, wte->w.rows, x.cols);
     Tensor dY = cube_gather(at.cols, &scratch, at.B, at.T, dy);                    // [M/q, V/q]
     op_matmul(dX, dY, W);
     cube_scatter(at.rows, at.B, dnorm, dX);
     op_matmul_tn(dW, dY, X);                               // [V/q, C/q]
     cube_scatter(at.layers, dW.rows, dw, dW);
-    gradient_add(wte, dw);
+    param_add_gradient(wte, dw);
     norm_backward(at, l->config->width, dx, x, s->t[S_STATS], &p[0], &p[1], dnorm);
     arena_free(&scratch);
 }

@@ -35,10 +35,10 @@ void linear(Tensor y, Tensor x, const Param *w) { op_matmul(y, x, w->w); }
 
 // A contribution is finished from zero and added once, so that its bits do not depend on what was there before. The
 // first one after zeroing is written in place.
-Tensor gradient_contribution(const Param *p, Arena *scratch) {
+static Tensor contribution(const Param *p, Arena *scratch) {
     return p->gradient_empty ? p->g : tensor_new(scratch, p->g.rows, p->g.cols);
 }
-void gradient_add(Param *p, Tensor c) {
+static void add_contribution(Param *p, Tensor c) {
     if (!p->gradient_empty) op_add(p->g, p->g, c);
     p->gradient_empty = false;
 }
@@ -64,13 +64,13 @@ void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy) {
         return;
     }
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dw = gradient_contribution(w, &scratch);
+    Tensor dw = contribution(w, &scratch);
     op_matmul_tn(dw, x, dy);                       // dW[K,N] = x[M,K]^T dy[M,N]
-    gradient_add(w, dw);
+    add_contribution(w, dw);
     if (bias) {
-        Tensor db = gradient_contribution(bias, &scratch);
+        Tensor db = contribution(bias, &scratch);
         op_sum_rows(db, dy);
-        gradient_add(bias, db);
+        add_contribution(bias, db);
     }
     arena_free(&scratch);
 }
@@ -81,10 +81,10 @@ void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy)
         return;
     }
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dgain = gradient_contribution(gain, &scratch), dbias = gradient_contribution(bias, &scratch);
+    Tensor dgain = contribution(gain, &scratch), dbias = contribution(bias, &scratch);
     op_layer_norm_grads(dgain, dbias, x, stats, dy);
-    gradient_add(gain, dgain);
-    gradient_add(bias, dbias);
+    add_contribution(gain, dgain);
+    add_contribution(bias, dbias);
     arena_free(&scratch);
 }
 
@@ -132,11 +132,11 @@ void embedding_gradients(Layer *l, const Batch *b, Tensor dy) {
     Tensor d = tensor_new(&scratch, dy.rows, dy.cols);
     op_dropout(d, dy, layer_dropout(l, b, SITE_EMBEDDING));
     Param *wte = &l->units[0]->params[0], *wpe = &l->units[1]->params[0];
-    Tensor dwte = gradient_contribution(wte, &scratch), dwpe = gradient_contribution(wpe, &scratch);
+    Tensor dwte = contribution(wte, &scratch), dwpe = contribution(wpe, &scratch);
     op_embed_tokens_grad(dwte, b->tokens, d, l->vocab.lo);
     op_add_positions_grad(dwpe, b->position, d);
-    gradient_add(wte, dwte);
-    gradient_add(wpe, dwpe);
+    add_contribution(wte, dwte);
+    add_contribution(wpe, dwpe);
     arena_free(&scratch);
 }
 

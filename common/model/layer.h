@@ -120,9 +120,6 @@ Shape logits_shape(const Layer *l, const Batch *b);                             
 Shape token_shape(const Layer *l, const Batch *b);                               // [B*T, 1]
 Dropout layer_dropout(const Layer *l, const Batch *b, int site);                 // of [B*T, C]; row0, col0: of a part
 void linear(Tensor y, Tensor x, const Param *w);                                 // y = x w
-// Where a contribution to p's gradient is computed, from zero, and what adds it: in place, where it is the first one.
-Tensor gradient_contribution(const Param *p, Arena *scratch);
-void gradient_add(Param *p, Tensor contribution);
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy);               // adds to w.g and bias.g (or NULL)
 void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy);
 void attention_probabilities(const Layer *l, const Batch *b, Saved *s);          // S_PROBS and S_DROPPED from S_QKV
