@@ -34,7 +34,7 @@ void transformer_costs(Run *run, const ModelConfig *c, size_t sequences, const T
 // 11: along the axes of a cube: the ranks of my row, of my column, and of my row and column in all layers.
 enum { CUBE_ROW, CUBE_COL, CUBE_DEPTH, CUBE_AXES };
 typedef struct { size_t B, T, K, N; } CubeSizes;           // Y [B*T, N] = X [B*T, K] V [K, N]; Z [B*T, K] = Y W [N, K]
-void cube_linears(Run *run, const Cube *c, CubeSizes z);   // cube_linears.c: compared with the unsplit products
+void cube_linears(Run *run, const Cube *c, CubeSizes z, bool shown);   // compared with the unsplit products
 void cube_places(Run *run, size_t q, CubeSizes z);         // prints who holds what of them
 void cube_ledgers_reset(const Cube *c);
 void cube_sent(const Cube *c, double bytes[CUBE_AXES]);    // since then
