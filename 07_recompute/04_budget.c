@@ -1,7 +1,7 @@
 // ranks: 2
 // level: extra
 // question: Which blocks should be computed again, when the memory for activations is given?
-// vary: layers 12..16, STEPS 2..3, width 12|18, context 8..12
+// vary: STEPS 2..3, width 12|18|24, context 8..13, vocab 31..50
 //
 // 02_full and 03_selective treat all blocks alike. With a budget of bytes, some blocks may keep everything, some shed
 // their attention probabilities and some keep only their input, and the best plan is the one that computes least
