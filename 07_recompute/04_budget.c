@@ -180,7 +180,7 @@ static void budgets(Run *run, Comm *pp, const Training *t) {
         Trajectory got = trajectory_new(run, t);
         *r = train(pp, t, plan.choice, 0, &got);
         char title[64];
-        snprintf(title, sizeof title, "at most %s of what keeping everything takes", budget_name[way]);
+        snprintf(title, sizeof title, "budget: %s of the way from the least to keeping all", budget_name[way]);
         picture_show(run, title, PICTURE_MEMORY | PICTURE_SAME_SCALE |
                      (way == BUDGET_DRAWN ? 0 : PICTURE_NO_FILES | PICTURE_DETAIL));
         check_true(run, "every plan", "the measured peak is within its budget", r->peak <= plan.budget);
