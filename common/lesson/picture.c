@@ -448,13 +448,15 @@ char *picture_order(Run *run, size_t rank) {
         const RankRecording *r = &all.rank[rank];
         text = host_alloc(r->n * 12 + 1);
         const RecordedEvent *before = NULL;
+        bool chunks = false;
+        for (size_t i = 0; i < r->n; i++) chunks |= r->events[i].chunk > 0;
         size_t n = 0;
         for (size_t i = 0; i < r->n; i++) {
             const RecordedEvent *e = &r->events[i];
             if (e->kind > EVENT_BACKWARD) continue;
             if (before && e->kind == before->kind && e->number == before->number && e->chunk == before->chunk) continue;
             n += (size_t)sprintf(text + n, "%s%c%u", n ? " " : "", "FB"[e->kind], e->number);
-            if (e->chunk) n += (size_t)sprintf(text + n, "c%u", e->chunk);
+            if (chunks) n += (size_t)sprintf(text + n, "c%u", e->chunk);
             before = e;
         }
     }
