@@ -360,7 +360,7 @@ static void prepare(Layer *layers, size_t n, size_t i, bool backward) {
 }
 
 ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
-    record_enter(EVENT_FORWARD, b->number);
+    record_enter_chunk(EVENT_FORWARD, b->number, layers[0].chunk);
     ActivationStash *f = host_alloc(sizeof *f);
     f->n = n;
     f->x = x;
@@ -386,7 +386,7 @@ static void free_layer(ActivationStash *f, size_t i) {
 
 // whole: with the gradients of weights, and frees.
 static void walk_back(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx, bool whole) {
-    record_enter(EVENT_BACKWARD, b->number);
+    record_enter_chunk(EVENT_BACKWARD, b->number, layers[0].chunk);
     Arena incoming = arena(MEM_WORKSPACE);         // holds dy, once it is ours
     prepare(layers, n, n - 1, true);
     for (size_t i = n; i-- > 0;) {
