@@ -23,9 +23,6 @@
 #include "03_tensor_parallel/support/08_costs.h"
 #include "common/lesson/training.h"
 #include <stdio.h>
-#include <stdlib.h>
-#include "common/measure/record.h"
-#include "common/tensor/random.h"
 
 // ================================ the technique ================================
 
@@ -219,67 +216,7 @@ static void trainings(Run *run) {
 
 // ---------------------------------------------------------------- attention alone: time, work, and large scores
 
-static const ContextSizes alone = { .chunk = 192, .heads = 8, .D = 4 };    // chunk: positions of a rank
-
-// What one device would do with a whole sequence, or what this rank does with its positions of it. The deviation makes
-// scores of several hundreds, whose exp is no float.
-static ContextMeasured attend(Run *run, const AttentionKind *kind, Snapshot *s) {
-    const size_t T = alone.chunk * run->world->size, A = alone.heads * alone.D;
-    AttentionHeads h = { .B = 1, .T = kind ? alone.chunk : T, .D = alone.D, .heads = {0, alone.heads}, .kind = kind,
-                         .cp = run->world, .length = T };
-    Positions mine = kind ? context_positions_of(&h, run->world->rank) : (Positions){ 1, { {0, T} } };
-    Arena a = arena(MEM_WORKSPACE);
-    Tensor whole = tensor_new(&a, T, 3 * A), whole_dout = tensor_new(&a, T, A);
-    tensor_randomize(whole, random_key(run->seed, 1), 16);
-    tensor_randomize(whole_dout, random_key(run->seed, 2), 1);
-    Saved saved = saved_new();
-    saved_tensor(&saved, S_QKV, h.T, 3 * A); saved_tensor(&saved, S_MIX, h.T, A);
-    Tensor dqkv = tensor_new(&a, h.T, 3 * A), dmix = tensor_new(&a, h.T, A);
-    int *position = ints_new(&a, h.T), *host = host_alloc(h.T * sizeof *host);
-    for (size_t i = 0, row = 0; i < mine.n; i++)
-        for (size_t t = mine.chunk[i].lo; t < mine.chunk[i].hi; t++, row++) {
-            tensor_copy(tensor_row_range(saved.t[S_QKV], row, row + 1), tensor_row_range(whole, t, t + 1));
-            tensor_copy(tensor_row_range(dmix, row, row + 1), tensor_row_range(whole_dout, t, t + 1));
-            host[row] = (int)t;
-        }
-    ints_upload(position, host, h.T);
-    h.position = position;
-    free(host);
-
-    ContextMeasured r;
-    size_t without = memory_now(MEM_ACTIVATIONS);
-    memory_reset_peaks();
-    comm_ledger_reset(run->world);
-    if (kind) picture_begin(run, MEM_ACTIVATIONS);
-    record_enter(EVENT_FORWARD, NO_NUMBER);
-    attention_forward(&h, &saved);
-    record_leave();
-    r.kept = memory_now(MEM_ACTIVATIONS) - without;
-    if (kind) {
-        picture_end(run);
-        r.forward = picture_timing(run);
-        if (kind == &ring_attention) picture_show(run, "contiguous chunks, forward", PICTURE_NO_FILES);
-        if (kind == &ring_attention_zigzag) picture_show(run, "zigzag chunks, forward", PICTURE_CHART);
-        picture_begin(run, MEM_ACTIVATIONS);
-    }
-    record_enter(EVENT_BACKWARD, NO_NUMBER);
-    attention_backward(&h, dqkv, dmix, &saved);
-    record_leave();
-    if (kind) {
-        picture_end(run);
-        r.backward = picture_timing(run);
-    }
-    r.sent = comm_bytes_sent(run->world);
-    r.buffers = memory_peak(MEM_COMMUNICATION);
-    for (size_t i = 0, row = 0; i < mine.n; row += range_size(mine.chunk[i++])) {
-        size_t end = row + range_size(mine.chunk[i]);
-        snapshot_put(s, "out", T, A, tensor_row_range(saved.t[S_MIX], row, end), mine.chunk[i].lo, 0);
-        snapshot_put(s, "grad q, k, v", T, 3 * A, tensor_row_range(dqkv, row, end), mine.chunk[i].lo, 0);
-    }
-    saved_free(&saved);
-    arena_free(&a);
-    return r;
-}
+static const ContextSizes alone = { .chunk = 192, .heads = 8, .D = 4 };    // one sequence; chunk: positions of a rank
 
 static void attention_alone(Run *run) {
     // In fp32 a score of 500 is rounded by 3e-5, and its exp by as much.
@@ -287,9 +224,9 @@ static void attention_alone(Run *run) {
     comm_connect(run->world, COMM_NEIGHBOURS);
     for (int i = 0; i < CONTEXT_KINDS; i++) {
         Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
-        ContextMeasured r = attend(run, kinds[i], got);
+        ContextMeasured r = context_attend(run, &alone, kinds[i], got);
         ledger_pause();
-        if (run->is_root) attend(run, NULL, want);
+        if (run->is_root) context_attend(run, &alone, NULL, want);
         ledger_resume();
         char what[48];
         snprintf(what, sizeof what, "scores of hundreds: %s = plain", kinds[i]->name);
@@ -302,6 +239,7 @@ static void attention_alone(Run *run) {
 }
 
 static void ring(Run *run) {
+    require_one_link(run);
     trainings(run);
     attention_alone(run);
 }

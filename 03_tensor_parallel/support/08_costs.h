@@ -20,6 +20,9 @@ typedef struct {
     size_t sent, kept, buffers;                            // bytes; of communication, their peak
     Timing forward, backward;
 } ContextMeasured;
+// What one device does with a whole sequence (kind NULL), or this rank with its positions of it: puts out and the
+// gradients of q, k and v. Scores are of several hundreds: their exp is no float.
+ContextMeasured context_attend(Run *run, const ContextSizes *z, const AttentionKind *kind, Snapshot *s);
 void context_attention_costs(Run *run, const ContextSizes *z, int kind, const ContextMeasured *r);
 void context_results(Run *run, const ContextSizes *z);
 #endif
