@@ -34,22 +34,15 @@ void tensor_parallel_mlp_backward(Comm *tp, Param *p, Tensor dx, Tensor x, Tenso
 // ---- 04_attention.c: p[4] are QKV_W, QKV_B, PROJ_W, PROJ_B of a block; x and y [B*T, C] are whole. Keeps S_QKV,
 //      S_PROBS, S_DROPPED and S_MIX. ----
 enum { ATTENTION_QKV, ATTENTION_QKV_BIAS, ATTENTION_O, ATTENTION_O_BIAS, ATTENTION_PARAMS };
-typedef struct {
-    size_t B, T, D;                                            // sequences, positions, columns of one head
-    Range heads;                                               // of this rank, numbered in the whole layer
-    uint64_t key;                                              // dropout of the attention probabilities
-    double drop;
-    size_t first_sequence;
-    const int *position;                                       // [B*T], as in Batch; NULL: 0, 1, 2, ...
-} TensorParallelHeads;
+typedef AttentionHeads TensorParallelHeads;                    // of this rank, numbered in the whole layer
 void tensor_parallel_attention_cut(Param *p, Range heads, size_t D);
 void tensor_parallel_attention_forward(Comm *tp, const TensorParallelHeads *h, Param *p, Tensor y, Tensor x, Saved *s);
 void tensor_parallel_attention_backward(Comm *tp, const TensorParallelHeads *h, Param *p, Tensor dx, Tensor x,
                                         Tensor dy, Saved *s);
-// What lies between the two matrices, for the heads of this rank, without communication.
+// What lies between the two matrices, for the heads of this rank, without communication; or as h->kind does it.
 void tensor_parallel_probabilities(const TensorParallelHeads *h, Saved *s);      // S_PROBS and S_DROPPED from S_QKV
 void tensor_parallel_heads_forward(const TensorParallelHeads *h, Saved *s);      // S_MIX from S_QKV
-void tensor_parallel_heads_backward(const TensorParallelHeads *h, Tensor dqkv, Tensor dmix, const Saved *s);
+void tensor_parallel_heads_backward(const TensorParallelHeads *h, Tensor dqkv, Tensor dmix, Saved *s);
 
 // ---- 05_vocab.c: `first` is the first vocabulary entry of this rank. ----
 void vocab_parallel_lookup(Comm *tp, Tensor y, Tensor table, const int *tokens, size_t first);
