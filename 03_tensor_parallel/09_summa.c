@@ -243,8 +243,9 @@ static void summa_lesson(Run *run) {                               // SGD, then 
     require_one_link(run);
     CommGrid g = summa_grid(run->world);
     ModelConfig c = { .layers = option_size(run, "layers"), .width = option_size(run, "width"),
-                      .heads = option_size(run, "heads"), .context = 7, .vocab = option_size(run, "vocab"),
-                      .dropout = option_real(run, "dropout"), .seed = run->seed };
+                      .heads = option_size(run, "heads"), .context = option_size(run, "context"),
+                      .vocab = option_size(run, "vocab"), .dropout = option_real(run, "dropout"),
+                      .seed = run->seed };
     config_require(&c);
     one_layer(run, &g);
     Training t = { .model = c, .data = data_synthetic(c.vocab, c.context, run->seed), .steps = STEPS,
@@ -270,6 +271,7 @@ static const Option options[] = {
     { "layers", "N", "2", "blocks" },
     { "width", "N", "20", "columns; a multiple of --heads" },
     { "heads", "N", "5", "attention heads; at least one a column of the grid" },
+    { "context", "N", "7", "positions of a sequence" },
     { "vocab", "N", "61", "vocabulary entries" },
     { "batch", "N", "3", "sequences of a step; a row of the grid may have none" },
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },

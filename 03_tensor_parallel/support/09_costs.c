@@ -79,33 +79,53 @@ static void axis_costs(Run *run, const char *axis, const AxisTraffic *want, cons
     cost(run, what, "bytes", want->received, got->received);
 }
 
-static void kilobytes(char text[40], double elements) { snprintf(text, 40, "=%.1f kB", elements * E / 1000); }
-
 static size_t kept(const CutSizes *z, size_t tokens) { return tokens * kept_stage(z); }
 
-// Beside the grid: one device, and tensor parallelism by rows and columns (03.06) on as many ranks, computed.
+// ---------------------------------------------------------------- the page
+
+// Cells of one device and of tensor parallelism by columns and rows (03.06) on as many ranks, computed.
+typedef struct { char block[40], parameters[40], activations[40], received[40], took[40]; } Column;
+static void fill(Column *col, const ModelConfig *c, size_t n, size_t sequences) {
+    const CutSizes z = cut_sizes(c, n, 0);
+    const Traffic t = traffic_tensor_parallel(&z, n, sequences, false);
+    if (n > c->heads) {
+        *col = (Column){ "=-", "=-", "=-", "=-", "=-" };
+        return;
+    }
+    snprintf(col->block, 40, "=%.1f kB", (double)(elements_block(&z) * E) / 1e3);
+    snprintf(col->parameters, 40, "=%.1f kB", (double)(elements_stage(&z) * E) / 1e3);
+    snprintf(col->activations, 40, "=%.1f kB", (double)(kept(&z, sequences * c->context) * E) / 1e3);
+    snprintf(col->received, 40, "=%.1f kB", t.bytes / 1e3);
+    snprintf(col->took, 40, "=%.2f ms", (3 * work_stage(&z, sequences).time + t.time) / 1e9);
+}
+
 static void table(Run *run, const GridPlace *at, size_t sequences, const SummaMeasured *r) {
     const ModelConfig *c = at->c;
-    const size_t n = run->world->size, M = sequences * c->context;
-    const CutSizes whole = cut_sizes(c, 1, 0), slice = cut_sizes(c, n, 0);
-    const bool can = n <= c->heads;
-    char block[40], parameters[40], activations[40], one[3][40], line[3][40], sent[40], grid[40], took[40];
-    kilobytes(one[0], (double)elements_block(&whole)), kilobytes(line[0], (double)elements_block(&slice));
-    kilobytes(one[1], (double)elements_stage(&whole)), kilobytes(line[1], (double)elements_stage(&slice));
-    kilobytes(one[2], (double)kept(&whole, M)), kilobytes(line[2], (double)kept(&slice, M));
-    kilobytes(sent, traffic_tensor_parallel(&slice, n, sequences, false).bytes / E);
-    (void)block; (void)parameters; (void)activations; (void)r;
-    snprintf(grid, sizeof grid, "%zu x %zu", at->q, at->q);
-    snprintf(took, sizeof took, "1D, %zu", n);
-    const char *const columns[] = { "one device", took, grid, NULL };
+    const size_t n = run->world->size, q = at->q;
+    Column one, line;
+    fill(&one, c, 1, sequences);
+    fill(&line, c, n, sequences);
+    char title[2][40], took[40];
+    snprintf(title[0], 40, "1D: each of %zu", n);
+    snprintf(title[1], 40, "%zu x %zu: each", q, q);
+    snprintf(took, sizeof took, "=%.2f ms", (double)r->took / 1e9);
+    const char *const columns[] = { "one device", title[0], title[1], NULL };
     const Result rows[] = {
-        { "parameters of a block", "12 h²/q²; vectors on row 0", { one[0], can ? line[0] : "=-", "parameters of a block" } },
-        { "parameters", "all matrices ÷ q²", { one[1], can ? line[1] : "=-", "parameters" } },
-        { "activations, peak", "÷ q²; statistics ÷ q", { one[2], can ? line[2] : "=-", "activations, peak" } },
-        { "received in a row", "3(q-1)/q² of each product's X", { "=0 kB", NULL, "row: received a step" } },
-        { "received in a column", "3(q-1)/q² of each product's A", { "=0 kB", NULL, "column: received a step" } },
-        { "received, together", "1D: 8bsh(t-1)/t a block", { "=0 kB", can ? sent : "=-", "received a step" } }, {0} };
+        { "parameters of a block", "12 h²/q², and on row 0 13 h/q", { one.block, line.block, "parameters of a block" } },
+        { "parameters", "every matrix in q² blocks", { one.parameters, line.parameters, "parameters" } },
+        { "activations, peak", "÷ q², but statistics ÷ q", { one.activations, line.activations, "activations, peak" } },
+        { "received in the row", "3(q-1)/q² of X; norms, loss", { NULL, NULL, "row: received a step" } },
+        { "received in the column", "3(q-1)/q² of A; vectors", { NULL, NULL, "column: received a step" } },
+        { "received per step", "the two; 1D: 8bsh(p-1)/p a block", { "=0 kB", line.received, "received a step" } },
+        { clock_config()->simulated ? "time of the layers" : NULL, "rank 0; nothing is overlapped",
+          { one.took, line.took, took } }, {0} };
     results(run, columns, rows);
+    say(run, "  b = %zu sequences of s = %zu; h = %zu, %zu heads, %zu blocks, %zu vocabulary entries; p = %zu, q = %zu",
+        sequences, c->context, c->width, c->heads, c->layers, c->vocab, n, q);
+    say(run, "  of X, of A: of both factors of every product, forward and twice backward; 1D: lesson 06, computed");
+    if (q > 1)
+        say(run, "  A block receives less than in 1D from bs = 36h/(8q-13) = %.0f tokens on; here there are %zu.",
+            36.0 * (double)c->width / (8.0 * (double)q - 13), sequences * c->context);
 }
 
 void summa_costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequences, const SummaMeasured *r) {
