@@ -55,4 +55,29 @@ extern const LayerKind tensor_parallel_embedding, tensor_parallel_head, tensor_p
 // head.
 void tensor_parallel(Model *m, Comm *tp);
 extern const LayerKind tensor_parallel_block;
+
+// ---- 09_summa.c: matrices in q x q blocks, block (i, j) on the rank of row i and column j of a grid. ----
+// How one side of a matrix is cut in q pieces: n things of `each` elements, dealt out by shard_range.
+typedef struct { size_t n, each; } SummaCut;
+Range summa_range(SummaCut cut, size_t q, size_t l);           // piece l, in elements
+CommGrid summa_grid(Comm *ranks);                              // collective; usage_error() when they are no square
+// Collective over the grid; k is how K is cut, on both factors. Outputs are overwritten.
+void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k);       // y [M, N] = x [M, K] a [K, N]
+void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor a, SummaCut k);    // x [M, K] = y [M, N] a [K, N]^T
+void summa_product_tn(const CommGrid *g, Tensor a, Tensor x, Tensor y, SummaCut k);    // a [K, N] = x [M, K]^T y [M, N]
+// A block that is mine, or room in a for another rank's.
+Tensor summa_panel(Arena *a, bool is_mine, Tensor block, size_t rows, size_t cols);
+// p[0] is the weights [K, N], p[1] the bias [N], on row 0 only. Backward adds to their gradients, and overwrites dx.
+void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, const Param *p);
+void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, Tensor dy, Param *p);
+void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols);
+void summa_cut_vector(Param *p, const CommGrid *g, SummaCut cols);
+
+// ---- grid_layers.c: GPT's layers of these, with the interface of all layers. ----
+// Cuts the parameters of a described model over g, and replaces its layers; g must live as long as m. The loss of a
+// micro-batch is then spread over the rows of the grid, and the same on all ranks of a row. usage_error() when a column
+// would have no head.
+void summa(Model *m, const CommGrid *g);
+Batch summa_batch(const CommGrid *g, const Batch *b);          // its sequences that are this row's; there may be none
+extern const LayerKind summa_embedding, summa_block, summa_head, summa_loss;
 #endif
