@@ -80,4 +80,44 @@ void summa_cut_vector(Param *p, const CommGrid *g, SummaCut cols);
 void summa(Model *m, const CommGrid *g);
 Batch summa_batch(const CommGrid *g, const Batch *b);          // its sequences that are this row's; there may be none
 extern const LayerKind summa_embedding, summa_block, summa_head, summa_loss;
+// ---- 11_cube.c: 3D tensor parallelism (Bian et al. 2021). q x q x q ranks (layer, row, col) of a comm_grid.
+//
+//     tensor                 rows cut over                cols cut over   rank holds
+//     x of linears 0, 2, ..  layer, then row  sequences   col             [M/q^2, K/q]
+//     y of these             layer, then col  sequences   row             [M/q^2, N/q]: row and col have swapped
+//     their w                col, then layer              row             [K/q^2, N/q]
+//     x, y, w of linears 1, 3, ..                                         the same with row and col swapped
+//     biases, gains, wpe     -                            as y's          [N/q]: the same on the q^2 ranks of a plane
+//
+// Sequences, columns, heads and vocabulary entries need not divide by q. A rank may have no sequence at all. ----
+typedef struct {
+    CommGrid grid;
+    Comm *same_col, *same_row;                                 // [q^2] who has the same columns as I: col's, row's
+    bool gather_again;                                         // backward gathers x and w again; else both are kept
+} Cube;
+Cube cube_new(Comm *ranks);                                    // collective; usage_error() when they are no cube
+void cube_free(Cube *c);
+// Where an activation stands. Its rows are whole sequences.
+typedef struct {
+    Comm *rows, *cols;                                         // along which its rows and its columns are cut
+    Comm *layers;                                              // along which its rows are cut before
+    size_t B, T;                                               // sequences of my layer of ranks, positions of each
+} CubeLayout;
+CubeLayout cube_layout(const Cube *c, const Batch *b);         // of x of linear 0
+CubeLayout cube_swapped(CubeLayout l);                         // of y, where x is at l
+Range cube_sequences(CubeLayout l, size_t B);                  // mine, of all B
+// [n, N] whole of mine, the rows of shard_range, of n rows or n sequences, and the way back: my rows of a sum.
+Tensor cube_gather(Comm *axis, Arena *a, size_t n, size_t positions, Tensor mine);
+void cube_scatter(Comm *axis, size_t n, Tensor mine, Tensor sum);
+typedef struct { Tensor x, w; } CubeOperands;                  // gathered: [B*T, K/q], [K/q, N/q]
+CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w);
+void cube_forward(CubeLayout at, Tensor y, CubeOperands o);
+void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o);     // adds to w->g
+
+// ---- cube_layers.c ----
+// Cuts the parameters of a described model over the cube and replaces its layers; c must live as long as they.
+// usage_error() when a rank would have no head or vocabulary entry. Every rank is given the tokens of all sequences.
+// The loss layer's y is 0 where another rank has the same tokens: added over all ranks it is the loss. Gradients of
+// vectors and of wpe are partial (model_partial_sums).
+void cube_parallel(Model *m, const Cube *c);
 #endif
