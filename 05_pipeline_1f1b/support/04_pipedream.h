@@ -26,5 +26,19 @@ double pipedream_deviation(Run *run, const PipeDreamSeen *a, const PipeDreamSeen
 // All mini-batches (of micro-batches) of all steps; free() the list, arena_free() the tokens.
 Batch *pipedream_batches(const Training *t, Arena *tokens);
 
-void pipedream_costs(Run *run, const Training *t, PipeDreamRule rule, const PipeDreamSeen *seen);
+// Equal stages: n pieces by this list, recorded; their updates change weights that nobody looks at.
+Played pipedream_play(Run *run, const Stack *stack, const Schedule *list, size_t older, size_t n);
+// Two (or `times`) steps of 1F1B, one after the other: m micro-batches, a flush, an update, and again.
+Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times);
+typedef Schedule (*PipeDreamList)(size_t p, size_t n, size_t i);
+// Of played lists, by the times of the stack: until the last op ends.
+Picoseconds pipedream_makespan(const Stack *stack, PipeDreamList list, size_t p, size_t n);
+
+// ---- 04_costs.c ----
+// Pictures and times of both, and what the lists of all sizes must be.
+void pipedream_equal_stages(Run *run, const Training *t);
+// way: 0 synchronous, with a flush after every mini-batch; else 1 + a PipeDreamRule.
+void pipedream_costs(Run *run, const Training *t, size_t way, const PipeDreamSeen *seen);
+// off: pipedream_deviation without stashing; loss: of each way, the mean of these mini-batches.
+void pipedream_results(Run *run, double off, const double loss[4], size_t first, size_t last);
 #endif

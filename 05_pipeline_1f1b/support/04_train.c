@@ -1,5 +1,6 @@
 // 04_train.c: the trainings of 04_pipedream; see 04_pipedream.h.
 #include "05_pipeline_1f1b/support/04_pipedream.h"
+#include "04_pipeline_naive/support/timeline.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,4 +84,55 @@ double pipedream_deviation(Run *run, const PipeDreamSeen *a, const PipeDreamSeen
     comm_all_reduce_doubles(run->world, squares, 2);
     ledger_resume();
     return sqrt(squares[0] / squares[1]);
+}
+
+// ---------------------------------------------------------------- equal stages, on the clock
+
+Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times) {
+    Schedule all = {0}, one = schedule_1f1b(p, m, i);
+    for (size_t step = 0; step < times; step++) {
+        for (size_t e = 0; e < one.n; e++) {
+            PipeOp op = one.ops[e];
+            op.micro_batch += step * m;
+            op.version = step;
+            schedule_add_op(&all, op);
+        }
+        schedule_add(&all, UPDATE, step);
+    }
+    schedule_free(&one);
+    return all;
+}
+
+Played pipedream_play(Run *run, const Stack *stack, const Schedule *list, size_t older, size_t n) {
+    size_t B = stack->sequences;
+    Data d = data_synthetic(stack->model.vocab, stack->model.context, run->seed);
+    Model *m = stack_new(stack, run->world->size, run->world->rank);
+    Optimizer o = sgd(0.01);
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch *batch = host_alloc(n * sizeof *batch);
+    for (size_t k = 0; k < n; k++) {
+        batch[k] = data_batch(&d, &tokens, 0, k * B, B, n * B);
+        batch[k].number = k;
+    }
+    Played out;
+    picture_begin(run, MEM_PARAMETERS);
+    out.result = pipeline_pipedream(run->world, m, &o, list, older, batch, n, NULL);
+    picture_end(run);
+    out.timing = picture_timing(run);
+    free(batch);
+    arena_free(&tokens);
+    model_free(m);
+    data_free(&d);
+    return out;
+}
+
+Picoseconds pipedream_makespan(const Stack *stack, PipeDreamList list, size_t p, size_t n) {
+    StackTimes d = stack_times(stack);
+    Schedule *stage = host_alloc(p * sizeof *stage);
+    for (size_t i = 0; i < p; i++) stage[i] = list(p, n, i);
+    Timeline t = timeline_with_times(stage, p, n, &(OpTimes){ d.forward, d.backward, 0, d.message });
+    Picoseconds end = t.stuck ? UINT64_MAX : t.end;
+    timeline_free(&t);
+    schedule_all_free(stage, p);
+    return end;
 }
