@@ -271,7 +271,7 @@ static void run_versions(Comm *world, void *unused) {
 
     Schedule list = pipedream(p, i);
     PipelineResult r = pipeline_run_versions(world, mine, &list, batch, STEPS,
-                                             &(PipelineWeights){ attach, update, &got });
+                                             &(PipelineWeights){ attach, update, &got, NULL });
     double wrong[3] = { 0, r.in_flight != p - i, 0 };
     for (size_t k = 0; k <= STEPS; k++) wrong[0] += !tensor_equal(got.w[k], want[i].w[k]);
     for (size_t k = 1; k <= STEPS; k++) wrong[2] += tensor_equal(got.w[k], got.w[k - 1]);
