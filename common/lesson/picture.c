@@ -244,14 +244,14 @@ void picture_summary(Run *run, const Timing *t) {
 // ---------------------------------------------------------------- the chart
 
 enum { LABEL = 8, WIDE = 512 };
-static const char *const colour_of[] = { "36", "33", "35", "31", "2" };              // by what happens: see ChartRow
+static const char *const colour_of[] = { "36", "33", "32", "35", "31", "2" };              // by what happens: see ChartRow
 
 // One row: what happens in each column, and to which micro-batch. A run of equal columns begins with its label.
 enum { COMMUNICATES = EVENT_UPDATE + 1, IDLE };
 typedef struct { uint8_t what[WIDE], number[WIDE]; char text[WIDE]; size_t width; } ChartRow;
 
 static void put_label(ChartRow *row, size_t lo, size_t hi) {
-    static const char letter[] = "FBU#.", fill[] = "-=u#.";
+    static const char letter[] = "FBWU#.", fill[] = "-=~u#.";
     char label[8] = "";
     int what = row->what[lo];
     if (what < EVENT_UPDATE && row->number[lo] != NO_NUMBER)
@@ -397,7 +397,9 @@ static void print_chart(Run *run, const Recording *all, const char *title, bool 
         say(run, "%s: no time passed, nothing to draw", title);
         return;
     }
-    static const char key[] = "F forward  B backward  U update  # communication  . idle";
+    char key[80];
+    snprintf(key, sizeof key, "F forward  B backward%s  U update  # communication  . idle",
+             recording_has(all, EVENT_WEIGHTS) ? " (of inputs)  W weights" : "");
     duration(time, all->end - all->begin);
     bool fits = strlen(title) + 2 + strlen(time) + 3 + strlen(key) <= LABEL + width;
     say(run, "%s: %s%s%s", title, time, fits ? "   " : "\n", key);
@@ -447,8 +449,8 @@ char *picture_order(Run *run, size_t rank) {
         size_t n = 0, before_kind = EVENT_KINDS, before_number = NO_NUMBER;
         for (size_t i = 0; i < r->n; i++) {
             const RecordedEvent *e = &r->events[i];
-            if (e->kind > EVENT_BACKWARD || (e->kind == before_kind && e->number == before_number)) continue;
-            n += (size_t)sprintf(text + n, "%s%c%u", n ? " " : "", "FB"[e->kind], e->number);
+            if (e->kind > EVENT_WEIGHTS || (e->kind == before_kind && e->number == before_number)) continue;
+            n += (size_t)sprintf(text + n, "%s%c%u", n ? " " : "", "FBW"[e->kind], e->number);
             before_kind = e->kind;
             before_number = e->number;
         }
