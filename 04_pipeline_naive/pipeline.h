@@ -23,6 +23,7 @@ typedef struct {
     Arena input;                                   // holds x until the backward is done
     Arena gradient;                                // holds dy under the executor
     ActivationStash *kept;                                  // what my layers keep from forward to backward
+    bool half;                                     // between the two halves of its backward
 } PipelineBatch;
 typedef struct {
     double loss;                                   // sum of token losses; on the last stage, 0 elsewhere

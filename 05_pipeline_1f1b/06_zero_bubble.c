@@ -126,10 +126,10 @@ static Schedule h1_twice(size_t p, size_t m, size_t i) { return twice(schedule_z
 static Schedule auto_p_twice(size_t p, size_t m, size_t i) { return twice(auto_p, p, m, i); }
 static Schedule auto_2p_twice(size_t p, size_t m, size_t i) { return twice(auto_2p, p, m, i); }
 static const ZeroBubbleWay ways[ZB_WAYS] = {
-    { "1F1B", schedule_1f1b, one_by_one_twice, schedule_1f1b },
-    { "ZB-H1", schedule_zb_h1, h1_twice, schedule_zb_h1 },
-    { "auto, p", auto_p, auto_p_twice, units_p },
-    { "auto, 2p-1", auto_2p, auto_2p_twice, units_2p },
+    { "1F1B", "1f1b", schedule_1f1b, one_by_one_twice, schedule_1f1b },
+    { "ZB-H1", "zb-h1", schedule_zb_h1, h1_twice, schedule_zb_h1 },
+    { "auto, p", "auto-p", auto_p, auto_p_twice, units_p },
+    { "auto, 2p-1", "auto-2p-1", auto_2p, auto_2p_twice, units_2p },
 };
 
 // ---------------------------------------------------------------- lists alone
@@ -201,7 +201,7 @@ static void measure(Run *run, const Stack *stack) {
         seen[k] = (ZeroBubbleStep){ .one = one, .messages = run->world->ledger[COMM_SEND].calls };
         snprintf(title, sizeof title, "%s, m = %d", ways[k].name, MICRO);
         picture_show(run, title, (k == 1 ? 0 : PICTURE_DETAIL) | (option_flag(run, "verbose") ? PICTURE_MEMORY : 0) |
-                                 (strcmp(option_text(run, "draw"), ways[k].name) ? PICTURE_NO_FILES : 0));
+                                 (strcmp(option_text(run, "draw"), ways[k].draw) ? PICTURE_NO_FILES : 0));
         same_order(run, ways[k].name, ways[k].rule);
         seen[k].two = stack_play(run, stack, ways[k].twice, 2 * MICRO).timing.step;
     }
@@ -246,7 +246,7 @@ static void zero_bubble(Run *run) {
 
 static const Option options[] = {
     { "micro-batches", "N", "7", "pieces the batch is cut into" },
-    { "draw", "TITLE", "ZB-H1", "whose picture --svg and --trace write: 1F1B, ZB-H1, \"auto, p\", \"auto, 2p-1\"" },
+    { "draw", "1f1b|zb-h1|auto-p|auto-2p-1", "zb-h1", "the schedule whose picture --svg and --trace write" },
     {0},
 };
 LESSON(zero_bubble, options);

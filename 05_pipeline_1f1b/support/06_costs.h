@@ -6,9 +6,9 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 
 // A way to make the lists; twice: of two steps without a barrier in between, m the micro-batches of both; units: made
-// for F = B = W = 1.
+// for F = B = W = 1; draw: what --draw calls it.
 enum { ZB_WAYS = 4 };
-typedef struct { const char *name; ScheduleRule rule, twice, units; } ZeroBubbleWay;
+typedef struct { const char *name, *draw; ScheduleRule rule, twice, units; } ZeroBubbleWay;
 typedef struct { Played one; Picoseconds two; size_t messages; } ZeroBubbleStep;       // what this rank has measured
 
 OpTimes zb_times(const Stack *s);                          // F, B, W and a message under the simulated clock

@@ -244,7 +244,7 @@ void picture_summary(Run *run, const Timing *t) {
 // ---------------------------------------------------------------- the chart
 
 enum { LABEL = 8, WIDE = 512 };
-static const char *const colour_of[] = { "36", "33", "32", "35", "31", "2" };              // by what happens: see ChartRow
+static const char *const colour_of[] = { "36", "33", "32", "35", "31", "2" };        // by what happens: see ChartRow
 
 // One row: what happens in each column, and to which micro-batch. A run of equal columns begins with its label.
 enum { COMMUNICATES = EVENT_UPDATE + 1, IDLE };
