@@ -57,4 +57,8 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
 // Before the allocation: embedding and head have a table each, of equal values at first. The head's is called
 // lm_head.weight.
 void model_untie(Model *m);
+// Zero bubble (Qi et al. 2023, "Zero Bubble Pipeline Parallelism"): backwards in two halves. 06_zero_bubble.c.
+Schedule schedule_zb_h1(size_t p, size_t m, size_t i);           // min(p, m) in flight, counted until W
+// Made from the times of the ops and of a message; at most cap (1 or more) micro-batches in flight on each stage.
+Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes times);
 #endif

@@ -16,8 +16,6 @@ typedef struct {
     size_t end;                                          // of the last op of all: the makespan
     bool stuck;                                          // no stage can start its next op: the lists deadlock
 } Timeline;
-// What an op of one chunk takes, and a message. A whole backward is both halves; an update takes no time.
-typedef struct { size_t forward, backward_inputs, backward_weights, message; } OpTimes;
 Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const OpTimes *times);
 // Where no list cuts a backward in two.
 Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b);     // stage[p]

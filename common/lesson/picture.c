@@ -244,7 +244,7 @@ void picture_summary(Run *run, const Timing *t) {
 // ---------------------------------------------------------------- the chart
 
 enum { LABEL = 8, WIDE = 512 };
-static const char *const colour_of[] = { "36", "33", "35", "31", "2" };              // by what happens: see ChartRow
+static const char *const colour_of[] = { "36", "33", "32", "35", "31", "2" };        // by what happens: see ChartRow
 
 // One row: what happens in each column, to which micro-batch, in which chunk. A run of equal columns begins with its
 // label.
@@ -252,7 +252,7 @@ enum { COMMUNICATES = EVENT_UPDATE + 1, IDLE };
 typedef struct { uint8_t what[WIDE], number[WIDE], chunk[WIDE]; char text[WIDE]; size_t width; } ChartRow;
 
 static void put_label(ChartRow *row, size_t lo, size_t hi) {
-    static const char letters[2][6] = { "FBU#.", "fbU#." }, fill[] = "-=u#.";
+    static const char letters[2][7] = { "FBWU#.", "fbwU#." }, fill[] = "-=~u#.";
     const char *letter = letters[row->chunk[lo] % 2];
     char label[8] = "";
     int what = row->what[lo];
@@ -400,7 +400,9 @@ static void print_chart(Run *run, const Recording *all, const char *title, bool 
         say(run, "%s: no time passed, nothing to draw", title);
         return;
     }
-    static const char key[] = "F forward  B backward  U update  # communication  . idle";
+    char key[80];
+    snprintf(key, sizeof key, "F forward  B backward%s  U update  # communication  . idle",
+             recording_has(all, EVENT_WEIGHTS) ? " (of inputs)  W weights" : "");
     duration(time, all->end - all->begin);
     bool fits = strlen(title) + 2 + strlen(time) + 3 + strlen(key) <= LABEL + width;
     say(run, "%s: %s%s%s", title, time, fits ? "   " : "\n", key);
@@ -453,9 +455,9 @@ char *picture_order(Run *run, size_t rank) {
         size_t n = 0;
         for (size_t i = 0; i < r->n; i++) {
             const RecordedEvent *e = &r->events[i];
-            if (e->kind > EVENT_BACKWARD) continue;
+            if (e->kind > EVENT_WEIGHTS) continue;
             if (before && e->kind == before->kind && e->number == before->number && e->chunk == before->chunk) continue;
-            n += (size_t)sprintf(text + n, "%s%c%u", n ? " " : "", "FB"[e->kind], e->number);
+            n += (size_t)sprintf(text + n, "%s%c%u", n ? " " : "", "FBW"[e->kind], e->number);
             if (chunks) n += (size_t)sprintf(text + n, "c%u", e->chunk);
             before = e;
         }

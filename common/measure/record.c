@@ -4,7 +4,8 @@
 #include <string.h>
 #include "common/device/device.h"
 
-const char *const event_name[EVENT_KINDS] = { "forward", "backward", "update", "collective", "send", "recv" };
+const char *const event_name[EVENT_KINDS] = {
+    "forward", "backward", "weights", "update", "collective", "send", "recv" };
 
 enum { DEPTH = 8 };
 typedef struct { uint8_t kind, number, chunk; } Doing;

@@ -7,7 +7,8 @@
 #include "common/base/util.h"
 
 typedef enum {
-    EVENT_FORWARD, EVENT_BACKWARD, EVENT_UPDATE,   // compute row: busy stretches; waiting is what lies between them
+    // Compute row: busy stretches; waiting is what lies between them. WEIGHTS: the second half of a backward in two.
+    EVENT_FORWARD, EVENT_BACKWARD, EVENT_WEIGHTS, EVENT_UPDATE,
     EVENT_COLLECTIVE, EVENT_SEND, EVENT_RECV,      // communication; several may be under way at once
     EVENT_KINDS
 } EventKind;

@@ -43,10 +43,10 @@ static void add_contribution(Param *p, Tensor c) {
     p->gradient_empty = false;
 }
 
-// Of what waits in s for backward of weights, s and the walker keep what they hold; the rest is copied.
+// What waits in s for backward of weights is copied, but for x, which the walker keeps: so that all else can be freed.
 static Tensor kept(Saved *s, Tensor t) {
-    if (!t.data || t.data == s->input.data || arena_holds(&s->arena, t.data)) return t;
-    Tensor copy = tensor_new(&s->arena, t.rows, t.cols);
+    if (!t.data || t.data == s->input.data) return t;
+    Tensor copy = tensor_new(&s->later, t.rows, t.cols);
     tensor_copy(copy, t);
     return copy;
 }
@@ -95,9 +95,12 @@ static void defer_gradients(Layer *l, Saved *s) {
 
 void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     s->input = x;
+    s->later = arena(MEM_ACTIVATIONS);
     defer_gradients(l, s);
     layer_backward(l, b, x, dy, dx, s);
     defer_gradients(l, NULL);
+    saved_free(s);                                 // q, k, v, scores, ...: only the first half needs them
+    s->arena = s->later;
 }
 void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s) {
     (void)l; (void)b; (void)x;
@@ -432,7 +435,7 @@ void walk_backward_inputs(Layer *layers, size_t n, const Batch *b, ActivationSta
     walk_back(layers, n, b, f, dy, dx, false);
 }
 void walk_backward_weights(Layer *layers, size_t n, const Batch *b, ActivationStash *f) {
-    record_enter(EVENT_BACKWARD, b->number);
+    record_enter(EVENT_WEIGHTS, b->number);
     for (size_t i = n; i-- > 0;) {
         layer_backward_weights(&layers[i], b, i ? f->layer[i - 1].y : f->x, &f->layer[i].saved);
         free_layer(f, i);

@@ -38,6 +38,7 @@ typedef struct { Param *w, *bias; Tensor x, stats, dy; bool norm; } WeightGradie
 typedef struct Saved {
     Tensor t[SAVED_TENSORS];                       // each kind of layer names its own
     Arena arena, attention;                        // attention: the [T, T] items, which selective recomputation sheds
+    Arena later;                                   // during the first half of a backward: what the second will read
     WeightGradient deferred[SAVED_GRADIENTS];      // [n_deferred], between the two halves of a backward
     size_t n_deferred;
     Tensor input;                                  // the layer's x, which its walker keeps
@@ -115,8 +116,8 @@ static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy,
 }
 // The two halves of backward (Qi et al. 2023, zero bubble pipelines): dx first, which the stage before waits for; the
 // weights' gradients any time later. Same bits as backward. Any plain layer has them: in the first half
-// linear_gradients and norm_gradients put their arguments into s, and copy what does not live until the second one; the
-// second half calls them again.
+// linear_gradients and norm_gradients put copies of their arguments into s, in the place of all that forward kept
+// there; the second half calls them again.
 void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 // What plain layers do by default. A wrapper whose backward does nothing with the gradients of weights has these two.
