@@ -171,6 +171,7 @@ static void show(Run *run, Trainer *t, const Data *d, Log *log, Curve got) {
     picture_show(run, "the last step", PICTURE_MEMORY | PICTURE_ALIKE_ONCE);
     picture_summary(run, &timing);
     train_results(run, t);
+    train_say_faster(run, t, &timing);
     size_t all = data_eval_windows(d), windows = at_most(all, MOST_WINDOWS);
     double eval = trainer_evaluate(t, d, windows), entropy = data_byte_entropy(d);
     log_end(log, eval);
