@@ -48,8 +48,9 @@ Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
     // END
     return s;
 }
-// Why 2 (p-1-i): p-1-i would be legal and, where messages take no time, as fast. But a forward's output then arrives at
-// the moment in which it is needed; with one more forward between, a message has the time of a chunk to travel.
+// Why 2 (p-1-i): with p-1-i the step would be as short where messages take no time. But then an output is needed in the
+// moment in which it is there; with one more forward between, a message has the time of a chunk to travel. (And with
+// p = 2, whose two neighbours are one, the messages of the two lists would come in different orders.)
 
 // My chunks of the model: chunk c is part c p + i. blocks [v p] of each part, or NULL: as equal as possible.
 Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v, size_t i) {
