@@ -52,6 +52,6 @@ void tesseract_costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t s
     if (clock_config()->simulated && grid_even(&at, sequences))
         cost(run, "the layers and the sums, a step", "ps", want.products.time + want.transfers + sums.transfers,
              (double)r->took);
-    picture_show(run, "a step of GPT on the grid", PICTURE_CHART);
+    picture_show(run, "a step of GPT on the grid", PICTURE_ALIKE_ONCE);
     table(run, &at, sequences, r);
 }
