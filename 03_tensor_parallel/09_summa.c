@@ -1,6 +1,7 @@
 // ranks: 4
 // level: extra
 // question: Can every matrix be cut by all ranks, weights and activations alike, and what must be sent for that?
+// vary: ranks 9, M 10..14, K 20..26, N 30..38
 //
 // p = q x q ranks stand in a grid. Every matrix of the model, weights, activations and gradients, is cut in q x q
 // blocks; block (i, j) is on the rank of row i and column j, rank i q + j. No rank ever holds a whole row or a whole

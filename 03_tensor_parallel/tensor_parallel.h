@@ -80,6 +80,12 @@ void summa_cut_vector(Param *p, const CommGrid *g, SummaCut cols);
 void summa(Model *m, const CommGrid *g);
 Batch summa_batch(const CommGrid *g, const Batch *b);          // its sequences that are this row's; there may be none
 extern const LayerKind summa_embedding, summa_block, summa_head, summa_loss;
+
+// ---- 10_tesseract.c: d layers of such a grid, which share the weights and cut the tokens. ----
+CommGrid tesseract_grid(Comm *ranks, size_t depth);            // collective; usage_error() when they are no q x q x depth
+// As summa(), in every layer; gradients are then partial sums over depth until model_partial_sums().
+void tesseract(Model *m, const CommGrid *g);
+
 // ---- 11_cube.c: 3D tensor parallelism (Bian et al. 2021). q x q x q ranks (layer, row, col) of a comm_grid.
 //
 //     tensor                 rows cut over                cols cut over   rank holds

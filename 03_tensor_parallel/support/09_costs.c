@@ -66,7 +66,7 @@ void summa_layer_costs(Run *run, const CommGrid *g, size_t M, size_t K, size_t N
 
 // ---------------------------------------------------------------- a step of GPT
 
-static void axis_costs(Run *run, const char *axis, const AxisTraffic *want, const AxisTraffic *got) {
+void summa_axis_costs(Run *run, const char *axis, const AxisTraffic *want, const AxisTraffic *got) {
     char what[64];
     for (size_t kind = 0; kind < COMM_KINDS; kind++) {
         if (want->calls[kind] == 0 && got->calls[kind] == 0) continue;
@@ -80,6 +80,17 @@ static void axis_costs(Run *run, const char *axis, const AxisTraffic *want, cons
 }
 
 static size_t kept(const CutSizes *z, size_t tokens) { return tokens * kept_stage(z); }
+
+void summa_memory_costs(Run *run, const GridPlace *at, size_t sequences, const SummaMeasured *r) {
+    const CutSizes whole = cut_sizes(at->c, 1, 0), z = grid_sizes(at);
+    size_t parameters = grid_elements_stage(at, &whole) * E;
+    cost(run, "parameters of a block", "bytes", (double)(grid_elements_block(at) * E), (double)r->block);
+    cost(run, "parameters", "bytes", (double)parameters, (double)r->parameters);
+    cost(run, "gradients (wte twice)", "bytes", (double)(parameters + grid_elements_wte(at) * E), (double)r->gradients);
+    cost(run, "AdamW's m and v", "bytes", (double)(2 * parameters), (double)r->optimizer);
+    size_t tokens = grid_sequences(at, sequences) * at->c->context;
+    cost(run, "activations, peak", "bytes", (double)(kept(&z, tokens) * E), (double)r->activations);
+}
 
 // ---------------------------------------------------------------- the page
 
@@ -130,19 +141,13 @@ static void table(Run *run, const GridPlace *at, size_t sequences, const SummaMe
 
 void summa_costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequences, const SummaMeasured *r) {
     const GridPlace at = grid_place(c, g);
-    const CutSizes whole = cut_sizes(c, 1, 0), z = grid_sizes(&at);
+    const CutSizes whole = cut_sizes(c, 1, 0);
     const GridTraffic want = grid_stage(&at, &whole, sequences, false), *got = &r->traffic;
-    axis_costs(run, "row", &want.row, &got->row);
-    axis_costs(run, "column", &want.col, &got->col);
+    summa_axis_costs(run, "row", &want.row, &got->row);
+    summa_axis_costs(run, "column", &want.col, &got->col);
     cost(run, "received a step", "bytes", want.row.received + want.col.received, got->row.received + got->col.received);
 
-    size_t parameters = grid_elements_stage(&at, &whole) * E;
-    cost(run, "parameters of a block", "bytes", (double)(grid_elements_block(&at) * E), (double)r->block);
-    cost(run, "parameters", "bytes", (double)parameters, (double)r->parameters);
-    cost(run, "gradients (wte twice)", "bytes", (double)(parameters + grid_elements_wte(&at) * E), (double)r->gradients);
-    cost(run, "AdamW's m and v", "bytes", (double)(2 * parameters), (double)r->optimizer);
-    size_t tokens = grid_sequences(&at, sequences) * c->context;
-    cost(run, "activations, peak", "bytes", (double)(kept(&z, tokens) * E), (double)r->activations);
+    summa_memory_costs(run, &at, sequences, r);
     if (clock_config()->simulated && grid_even(&at, sequences))
         cost(run, "the layers, a step", "ps", want.products.time + want.transfers, (double)r->took);
     table(run, &at, sequences, r);

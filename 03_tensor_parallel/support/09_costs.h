@@ -16,6 +16,9 @@ void summa_measure_state(SummaMeasured *r, const Model *m);            // before
 
 // Of one linear layer, forward and backward, in equal blocks; with its picture.
 void summa_layer_costs(Run *run, const CommGrid *g, size_t M, size_t K, size_t N, const SummaMeasured r[2]);
+// The cost lines of one axis; and of what a rank holds, for a step of `sequences` on all ranks.
+void summa_axis_costs(Run *run, const char *axis, const AxisTraffic *want, const AxisTraffic *got);
+void summa_memory_costs(Run *run, const GridPlace *at, size_t sequences, const SummaMeasured *r);
 // Of a step of GPT, and the page's table.
 void summa_costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequences, const SummaMeasured *r);
 #endif

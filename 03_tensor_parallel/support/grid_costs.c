@@ -11,7 +11,8 @@ static AxisTraffic axis_measured(const Comm *c) {
     return a;
 }
 GridTraffic grid_measured(const CommGrid *g) {
-    return (GridTraffic){ .row = axis_measured(g->in_row), .col = axis_measured(g->in_col) };
+    return (GridTraffic){ .row = axis_measured(g->in_row), .col = axis_measured(g->in_col),
+                          .depth = axis_measured(g->in_depth) };
 }
 
 // ---------------------------------------------------------------- who holds what
@@ -202,4 +203,18 @@ GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, boo
         norm_backward(&c, M, z.C);
     }
     return c.t;
+}
+
+GridTraffic grid_partial_sums(const GridPlace *at, const CutSizes *stage) {
+    GridTraffic t = {0};
+    size_t tables = stage->first + stage->last, units = tables + cut_layers(stage);
+    for (size_t i = 0; i < units; i++) {
+        size_t n = i < tables ? grid_elements_wte(at) : grid_elements_unit(at, stage, i - tables);
+        double bytes = ring_bytes(ALL_REDUCE_PASSES, at->depth, n, E);
+        t.depth.calls[COMM_ALL_REDUCE]++;
+        t.depth.sent += bytes;
+        t.depth.received += bytes;
+        t.transfers += ring_time(ALL_REDUCE_PASSES, at->depth, n, E);
+    }
+    return t;
 }

@@ -7,7 +7,7 @@
 
 typedef struct { double calls[COMM_KINDS], sent, received; } AxisTraffic;          // bytes of this rank
 typedef struct {
-    AxisTraffic row, col;                                  // over the ranks of its row, of its column
+    AxisTraffic row, col, depth;                           // over the ranks of its row, its column, its place in depth
     Work products;                                         // of this rank
     double transfers;                                      // ps, one after the other: where all blocks are equal
 } GridTraffic;
@@ -24,6 +24,8 @@ GridTraffic grid_linear_forward(const GridPlace *at, size_t M, size_t K, size_t 
 GridTraffic grid_linear_backward(const GridPlace *at, size_t M, size_t K, size_t N);
 // Of a stage: forward, if `again` forward of its blocks once more, and backward, of B sequences.
 GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, bool again);
+// The sums over depth of the gradients of a stage: one all-reduce a unit, both uses of wte.
+GridTraffic grid_partial_sums(const GridPlace *at, const CutSizes *stage);
 
 // The sizes of the stage on this rank: kept_block() and such are then per token of its row's sequences.
 CutSizes grid_sizes(const GridPlace *at);
