@@ -3,10 +3,10 @@
 // question: Does a pipeline that never runs empty equal one device with weights just as old?
 // vary: SEQUENCES 2..4, STEPS 9..13, layers 8..11, width 18|24, context 7..13, vocab 31..50
 //
-// PipeDream (Harlap et al. 2018, sections 3.2 to 3.4): 1F1B without its flush. There is no batch of micro-batches: every
-// mini-batch ends with an update of its own, on each stage as soon as its backward is done there, and the next ones are
-// in the pipeline already. So the weights change between the forward and the backward of a mini-batch. Weight stashing:
-// a stage keeps the version that the forward read, and the backward reads it again. Stage i holds p - i versions.
+// PipeDream (Harlap et al. 2018, section 3.3): 1F1B without its flush. There is no batch of micro-batches: every
+// mini-batch ends with an update of its own, on each stage as soon as its backward is done there, and the next ones
+// are in the pipeline already. So the weights change between the forward and the backward of a mini-batch. Weight
+// stashing: a stage keeps the version that the forward read, and the backward reads it again: p - i versions.
 //     W_i(k+1) = W_i(k) - eta g_i,  g = gradient of loss k at (W_0(max(0, k-p+1)), ..., W_i(max(0, k-(p-1-i))), ...)
 // This is not the unsplit training: the gradient is taken at old weights and subtracted from new ones. It equals, in
 // every bit, one device that runs this recurrence (support/04_reference.c). Vertical sync: all stages read the version
@@ -19,8 +19,6 @@
 #include "05_pipeline_1f1b/support/04_pipedream.h"
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 // ================================ the technique ================================
 
