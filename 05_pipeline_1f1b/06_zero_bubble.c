@@ -62,7 +62,7 @@ static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeW
 }
 
 // Of the ops that could start first, B goes before F, because stages wait for it, and F before W. cap: most
-// micro-batches in flight on a stage, p or more; with 2p - 1 no stage is idle from its first forward to its last W.
+// micro-batches in flight on a stage. With 2p - 1, and F = B = W, no stage is idle between its first op and its last.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes t) {
     static const PipeWhat by_urgency[] = { BACKWARD_INPUTS, FORWARD, BACKWARD_WEIGHTS };
     const size_t takes[4] = { [FORWARD] = t.forward, [BACKWARD_INPUTS] = t.backward_inputs,
@@ -125,6 +125,7 @@ static Schedule one_by_one_twice(size_t p, size_t m, size_t i) { return twice(sc
 static Schedule h1_twice(size_t p, size_t m, size_t i) { return twice(schedule_zb_h1, p, m, i); }
 static Schedule auto_p_twice(size_t p, size_t m, size_t i) { return twice(auto_p, p, m, i); }
 static Schedule auto_2p_twice(size_t p, size_t m, size_t i) { return twice(auto_2p, p, m, i); }
+static Schedule units_2p_twice(size_t p, size_t m, size_t i) { return twice(units_2p, p, m, i); }
 static const ZeroBubbleWay ways[ZB_WAYS] = {
     { "1F1B", "1f1b", schedule_1f1b, one_by_one_twice, schedule_1f1b },
     { "ZB-H1", "zb-h1", schedule_zb_h1, h1_twice, schedule_zb_h1 },
@@ -139,6 +140,10 @@ static void lists(Run *run) {
     double got[4], want[] = { 33, 27, 29, 27 };
     for (size_t k = 0; k < 4; k++) got[k] = (double)zb_judge(ways[k].units, 4, 8, &units).step;
     check_numbers(run, "lists", "p = 4, m = 8, F = B = W = 1: 33, 27, 29, 27", got, want, 4, 0);
+    // The next step is as long, or m(F+B+W) = 24, where each stage begins and ends one unit after the one before.
+    double two[] = { (double)zb_judge(h1_twice, 4, 16, &units).step,
+                     (double)zb_judge(units_2p_twice, 4, 16, &units).step }, no_barrier[] = { 27 + 27, 27 + 24 };
+    check_numbers(run, "lists", "two steps without a barrier: 54, 51", two, no_barrier, 2, 0);
     // Every p = 1..8, m = 1..24. t: B longer than F, W shorter, as in a block. Where m < p, W's are late at the end.
     enum { CASES = 8 * 24 };
     static const OpTimes t = { 12, 14, 10, 0 };
@@ -200,7 +205,9 @@ static void measure(Run *run, const Stack *stack) {
         Played one = stack_play(run, stack, ways[k].rule, MICRO);
         seen[k] = (ZeroBubbleStep){ .one = one, .messages = run->world->ledger[COMM_SEND].calls };
         snprintf(title, sizeof title, "%s, m = %d", ways[k].name, MICRO);
-        picture_show(run, title, (k == 1 ? 0 : PICTURE_DETAIL) | (option_flag(run, "verbose") ? PICTURE_MEMORY : 0) |
+        bool strips = option_flag(run, "verbose") || option_text(run, "svg") || option_text(run, "trace");
+        picture_show(run, title, (k == 1 ? 0 : PICTURE_DETAIL) | (k ? PICTURE_SAME_SCALE : 0) |
+                                 (strips ? PICTURE_MEMORY : 0) |
                                  (strcmp(option_text(run, "draw"), ways[k].draw) ? PICTURE_NO_FILES : 0));
         same_order(run, ways[k].name, ways[k].rule);
         seen[k].two = stack_play(run, stack, ways[k].twice, 2 * MICRO).timing.step;

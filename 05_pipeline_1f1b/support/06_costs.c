@@ -93,6 +93,13 @@ static size_t peak(const Schedule *s, Kept kept, const size_t *tokens) {
 
 // ---------------------------------------------------------------- the cost lines
 
+// The rules of 1F1B and ZB-H1 say it; of an automatic list only the list.
+static size_t predicted_in_flight(const ZeroBubbleWay *way, const Schedule *list, size_t p, size_t m, size_t i) {
+    size_t most = way->rule == schedule_1f1b ? p - i : p;
+    if (way->rule != schedule_1f1b && way->rule != schedule_zb_h1) return in_flight(list);
+    return most < m ? most : m;
+}
+
 void zb_costs(Run *run, const Training *t, const ZeroBubbleWay *way, const StageCosts *seen) {
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
     CutSizes z = stage_sizes(&t->model, p, i);
@@ -103,7 +110,7 @@ void zb_costs(Run *run, const Training *t, const ZeroBubbleWay *way, const Stage
     say_detail(run, "%s:", way->name);
     stage_cost_lines(run, t, seen);                        // messages, sums, state: as with 1F1B
     snprintf(line, sizeof line, "%s: in flight until W", way->name);
-    cost(run, line, "micro-batches", in_flight(&list), seen->in_flight);
+    cost(run, line, "micro-batches", predicted_in_flight(way, &list, p, m, i), seen->in_flight);
     snprintf(line, sizeof line, "%s: activations, peak", way->name);
     cost(run, line, "bytes", peak(&list, kept_of(&z, z.blocks, z.last, z.first, kept_stage(&z)), tokens),
          seen->activations);
@@ -124,7 +131,8 @@ void zb_equal_costs(Run *run, const Stack *stack, size_t m, const ZeroBubbleWay 
         char line[96];
         Schedule list = ways[k].rule(p, m, i);
         snprintf(line, sizeof line, "equal stages, %s: in flight", ways[k].name);
-        cost(run, line, "micro-batches", in_flight(&list), seen[k].one.result.in_flight);
+        cost(run, line, "micro-batches", predicted_in_flight(&ways[k], &list, p, m, i),
+             seen[k].one.result.in_flight);
         snprintf(line, sizeof line, "equal stages, %s: activations, peak", ways[k].name);
         cost(run, line, "bytes", peak(&list, kept, tokens), seen[k].one.activations);
         snprintf(line, sizeof line, "equal stages, %s: messages sent", ways[k].name);
@@ -167,7 +175,7 @@ void zb_table(Run *run, const ZeroBubbleWay *ways, const Stack *stack, size_t m)
         }
         n++;
     }
-    rows[n] = (Result){ .what = "F = B = W = 1: step", .cell = { plain[0], plain[1], plain[2], plain[3] } };
+    rows[n] = (Result){ .what = "F = B = W: step", .cell = { plain[0], plain[1], plain[2], plain[3] } };
     results(run, columns, rows);
     say(run, "  Without messages: 1F1B (m+p-1)(F+B+W), ZB-H1 m(F+B+W) + (p-1)(F+B-W). A stage of");
     say(run, "  two blocks has F, B, W = %.3g, %.3g, %.3g us, m(F+B+W) = %.3g ms; a message %.3g us. p, 2p-1: the cap.",
