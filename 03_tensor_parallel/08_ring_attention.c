@@ -230,7 +230,7 @@ static void attention_alone(Run *run) {
         Snapshot *got = snapshot_new(run);
         ContextMeasured r = context_attend(run, &alone, kinds[i], got);
         char what[48];
-        snprintf(what, sizeof what, "large scores: split = plain, %s", kinds[i]->name);
+        snprintf(what, sizeof what, "split = plain, %s", kinds[i]->name);
         check_close(run, what, got, want, limit);
         context_attention_costs(run, &alone, i, &r);
         snapshot_free(got);
