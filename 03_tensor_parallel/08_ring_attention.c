@@ -1,7 +1,7 @@
 // ranks: 4
 // level: extra
 // question: How can ranks share a sequence that is too long for one of them?
-// vary: SEQUENCES 2..4, STEPS 2..3, layers 1..2, context 19..40, vocab 45..70
+// vary: SEQUENCES 2..4, layers 1..3, context 19..40, vocab 45..70, chunk 96|128|160
 //
 // The positions of a sequence are cut over the ranks of a group, cp. Norms, linear layers, embedding and loss work on
 // one position at a time and need nothing from others. Attention does: queries stay where they are, keys and values
@@ -81,6 +81,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
     Arena room[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) }, scratch = arena(MEM_WORKSPACE);
     Arena sums[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
     Tensor here = my_block(h, s->t[S_QKV], &room[0]), coming = {0}, sum = {0}, sum_coming = {0};
+    Tensor home = block_of(h, cp->rank, &scratch);                         // dk | dv of my keys, from all queries
     Tensor dq = tensor_col_range(dqkv, 0, dqkv.cols / 3), dot = tensor_new(&scratch, dmix.rows, range_size(h->heads));
     Request *sum_leaves = NULL, *sum_arrives = NULL;
     op_heads_dot(dot, s->t[S_MIX], dmix);                                  // sum over ALL keys of p dp, from out
@@ -97,21 +98,22 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
         tensor_fill(sum, 0);
         attention_attend_backward(h, &mine, dq, sum, here, &theirs, dmix, dot, s);
         // EXERCISE 03.08a (4 points): bring dk | dv home. sum [B*T/N, 2A] is what my queries do to the keys that are
-        // here. The parts of the ranks that had these keys before come from the previous rank, after step 0: add them.
-        // Then start to send the sum on to the next rank, which has these keys next, or owns them. Receive, into
-        // sum_coming, what the previous rank has started to send: the sum of the keys that are here in step k + 1
-        // (block_of gives it room in sums[k % 2]); after the last step those are my own. sum_leaves and sum_arrives
-        // are the requests of step k - 1; wait for both before their room, sums[(k + 1) % 2], is freed. A group of one
-        // rank sends nothing: sum_coming is the sum itself then.
+        // here. From step 1 on, the parts of all ranks that had these keys before have been received from the previous
+        // rank in sum_coming: add them. Then start to send the sum to the next rank, which has these keys next, or owns
+        // them, and to receive in sum_coming the previous rank's sum, of the keys that are here in step k + 1: block_of
+        // gives it room in sums[k % 2]. After the last step those keys are mine; their place is home. sum_leaves and
+        // sum_arrives are the requests: wait for those of step k - 1, then free their room, sums[(k + 1) % 2]. A group
+        // of one rank sends nothing: home is a copy of sum.
         comm_wait(sum_arrives);
         if (k > 0) op_add(sum, sum, sum_coming);
         comm_wait(sum_leaves);
         arena_free(&sums[(k + 1) % 2]);
-        sum_coming = sum;
+        sum_coming = k + 1 == cp->size ? home : block_of(h, ring_owner(cp, k + 1), &sums[k % 2]);
         if (cp->size > 1) {
             sum_leaves = comm_start_send(cp, sum, ring_next(cp));          // dk | dv: 2 B T/N A elements, N times
-            sum_coming = block_of(h, ring_owner(cp, k + 1), &sums[k % 2]);
             sum_arrives = comm_start_recv(cp, sum_coming, ring_previous(cp));
+        } else {
+            tensor_copy(home, sum);
         }
         // END
         comm_wait(leaves);
@@ -121,7 +123,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
     }
     comm_wait(sum_leaves);
     comm_wait(sum_arrives);                                                // the N-th hop: mine is home
-    tensor_copy(keys_and_values(dqkv), sum_coming);
+    tensor_copy(keys_and_values(dqkv), home);
     arena_free(&sums[0]);
     arena_free(&sums[1]);
     arena_free(&scratch);
