@@ -1,6 +1,6 @@
-// context_parallel.h: context parallelism: a group of ranks, cp, has different positions of the same sequences. All of a
-// GPT but its attention works on one position at a time, so only attention communicates. Parameters are whole on every
-// rank, and their gradients are summed over the group, as in data parallelism.
+// context_parallel.h: context parallelism: a group of ranks, cp, has different positions of the same sequences. All of
+// a GPT but its attention works on one position at a time, so only attention communicates. Parameters are whole on
+// every rank, and their gradients are summed over the group, as in data parallelism.
 //
 //     kind                     elements sent per layer, rank and step   keeps of the scores
 //     ring_self_attention      8(N-1) bsh/N                             [b a s/N, s]: all keys of my queries

@@ -1,12 +1,13 @@
-// ring_self_attention.c: Ring Self-Attention (Li et al. 2021, section 3.2): the positions are cut, and each rank holds the
-// whole rows of scores of its queries. Two passes round the ring: the first one, of k, fills the rows; softmax works on
-// them as on any rows; the second one, of v, adds up the output. Backward: v goes round again for dP, k for dQ; dK and
-// dV are partial sums over queries, of all positions: two all-reduces of [B*T, A], of which a rank keeps its rows.
+// ring_self_attention.c: Ring Self-Attention (Li et al. 2021, section 3.2): the positions are cut, and each rank holds
+// the whole rows of scores of its queries. Two passes round the ring: the first one, of k, fills the rows; softmax
+// works on them as on any rows; the second one, of v, adds up the output. Backward: v goes round again for dP, k for
+// dQ; dK and dV are partial sums over queries, of all positions: two all-reduces of [B*T, A], of which a rank keeps its
+// rows.
 //
 //     forward 2(N-1), backward 2(N-1) + 2 all-reduces of 2(N-1), all of bsh/N elements: 8(N-1) bsh/N
 //
-// The rows are [B*heads*T/N, T]: memory grows with T * T / N. Every score is computed, those that the causal mask hides,
-// too. Chunks are contiguous.
+// The rows are [B*heads*T/N, T]: memory grows with T * T / N. Every score is computed, also those that the causal mask
+// hides. Chunks are contiguous.
 #include "03_tensor_parallel/context_parallel.h"
 #include <math.h>
 

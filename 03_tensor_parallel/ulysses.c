@@ -1,6 +1,6 @@
-// ulysses.c: DeepSpeed-Ulysses (Jacobs et al. 2023, section 3.1): positions are cut outside of attention, heads inside. One
-// all-to-all changes q, k and v from [T/N positions, all heads] to [all positions, heads/N]; attention is then that of
-// one device, with fewer heads; a second all-to-all brings its output back. Backward is the same the other way round.
+// ulysses.c: DeepSpeed-Ulysses (Jacobs et al. 2023, section 3.1): positions are cut outside of attention, heads inside.
+// One all-to-all changes q, k and v from [T/N positions, all heads] to [all positions, heads/N]; attention is then that
+// of one device, with fewer heads; a second all-to-all brings its output back. Backward is the same the other way.
 //
 //     3 + 1 forward, 1 + 3 backward, each of (N-1)/N of bsh/N elements: 8(N-1)/N bsh/N
 //
@@ -18,7 +18,7 @@ static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t 
     size_t lines = h->B * blocks * most_rows, width = most_heads * h->D;
     Tensor out = tensor_new(&room, cp->size * lines, width), in = tensor_new(&room, cp->size * lines, width);
     tensor_fill(out, 0);
-    for (int pass = 0; pass < 2; pass++) {                     // 0: into the parts that leave; 1: out of those that came
+    for (int pass = 0; pass < 2; pass++) {                     // into the parts that leave; out of those that came
         for (size_t j = 0; j < cp->size; j++) {
             Range their_heads = shard_range(all, cp->size, j), their_rows = context_positions_of(h, j).chunk[0];
             for (size_t i = 0; i < h->B * blocks; i++) {

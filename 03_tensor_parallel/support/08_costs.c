@@ -23,14 +23,15 @@ static size_t positions_of(int kind, size_t s, size_t n, size_t i) {
 }
 static double layer_bytes(Run *run, int kind, LayerSizes z) {
     const size_t n = run->world->size, A = z.heads * z.D, e = sizeof(real);
-    if (kind == ULYSSES) {                                 // q, k, v; out; their gradients. Parts have room for the largest
+    if (kind == ULYSSES) {                                 // q, k, v; out; their gradients; parts as the largest
         size_t part = z.b * ceil_div(z.s, n) * ceil_div(z.heads, n) * z.D;
         return (double)(8 * (n - 1) * part * e);
     }
-    size_t visits = 0, all = n > 1 ? z.s : 0;              // positions of the blocks that leave me: every one but the last
+    size_t visits = 0, all = n > 1 ? z.s : 0;              // positions of the blocks that leave me
     for (size_t k = 0; k + 1 < n; k++) visits += positions_of(kind, z.s, n, (run->world->rank + n - k) % n);
-    if (kind == RSA) return (double)(4 * visits * z.b * A * e) + 2 * ring_bytes(ALL_REDUCE_PASSES, n, z.b * z.s * A, e);
-    return (double)((2 * visits + 2 * visits + 2 * all) * z.b * A * e);        // k, v; k, v again; dk, dv of every block
+    if (kind == RSA)                                       // k; v; v, k again; the sums of dk and dv
+        return (double)(4 * visits * z.b * A * e) + 2 * ring_bytes(ALL_REDUCE_PASSES, n, z.b * z.s * A, e);
+    return (double)((2 * visits + 2 * visits + 2 * all) * z.b * A * e);        // k, v; again; dk, dv of every block
 }
 
 // ---------------------------------------------------------------- the GPT
@@ -45,7 +46,8 @@ void context_trained_costs(Run *run, const Training *t, int kind, const ContextT
     z.online = kind != RSA;
     size_t kept = b * T * kept_stage(&z), mine = part_size(c->heads, n, run->world->rank);
     // Ulysses keeps q, k, v, out and lse of its heads, for all positions; and no lse of its positions.
-    if (kind == ULYSSES) kept = kept - b * T * c->layers * c->heads + b * c->context * c->layers * mine * (4 * layer.D + 1);
+    size_t heads = b * c->context * mine * (4 * layer.D + 1), lse = b * T * c->heads;
+    if (kind == ULYSSES) kept += c->layers * (heads - lse);
     cost_of(run, kind, "sent in the layers, a step", "bytes", (double)c->layers * layer_bytes(run, kind, layer),
             (double)r->sent);
     cost_of(run, kind, "sent for the sum of gradients", "bytes",
@@ -66,7 +68,7 @@ static size_t kept_elements(int kind, const ContextSizes *z, size_t n, size_t ra
 static size_t buffer_elements(int kind, const ContextSizes *z, size_t n) {
     size_t c = z->chunk, A = z->heads * z->D;
     if (kind == RSA) return n * c * A;                                         // dk of all keys, before its sum
-    if (kind == ULYSSES) return 2 * n * 3 * c * ceil_div(z->heads, n) * z->D;  // q, k, v: those that leave and that come
+    if (kind == ULYSSES) return 2 * n * 3 * c * ceil_div(z->heads, n) * z->D;  // q, k, v: leaving, coming
     return (n > 2 ? 5 : 2 * n) * c * 2 * A;        // k, v: here and coming; dk, dv: here, leaving and coming
 }
 // The most positions of a rank for which q, k, v, out, what is kept and buffers have room in so many bytes.
@@ -138,14 +140,14 @@ void context_attention_costs(Run *run, const ContextSizes *z, int kind, const Co
     const size_t n = run->world->size, e = sizeof(real), bsh = n * z->chunk * z->heads * z->D;
     LayerSizes layer = { 1, n * z->chunk, z->heads, z->D };
     double sent = layer_bytes(run, kind, layer);
-    cost_of(run, kind, "sent, forward and backward", "bytes", sent, (double)r->sent);
+    cost_of(run, kind, "sent in both", "bytes", sent, (double)r->sent);
     cost_of(run, kind, "kept by attention", "bytes", (double)(kept_elements(kind, z, n, run->world->rank) * e),
             (double)r->kept);
     cost_of(run, kind, "buffers, peak", "bytes", (double)(buffer_elements(kind, z, n) * e), (double)r->buffers);
-    static const char *const form[] = { "(6N-4) bsh/N", "(6N-4) bsh/N", "8(N-1) bsh/N", "8(N-1)/N bsh/N" };
+    // Of bsh/N elements.
     double N = (double)n, units[] = { n > 1 ? 6 * N - 4 : 0, n > 1 ? 6 * N - 4 : 0, 8 * (N - 1), 8 * (N - 1) / N };
     if (kind != ULYSSES || z->heads % n == 0)
-        check_true(run, "closed form, sent", form[kind], fabs(sent - units[kind] * (double)(bsh / n * e)) < 1e-6);
+        check_true(run, "closed form", "sent", fabs(sent - units[kind] * (double)(bsh / n * e)) < 1e-6);
     if (!clock_config()->simulated) return;
     cost_of(run, kind, "forward", "ps", forward_time(run, kind, z, false), (double)r->forward.step);
     cost_of(run, kind, "backward", "ps", forward_time(run, kind, z, true), (double)r->backward.step);
@@ -158,20 +160,19 @@ void context_attention_costs(Run *run, const ContextSizes *z, int kind, const Co
     double closed = kind == RING ? (N * c + 1) / ((2 * N - 1) * c + 1) : 1;
     double triangle = 2 * (double)z->heads * work_product(z->chunk * z->chunk / 2, 1, z->D).time;
     if (send_time(2 * z->chunk * z->heads * z->D * e) < triangle)
-        check_true(run, "closed form, busy", kind == RING ? "(Nc+1)/((2N-1)c+1)" : "1", fabs(busy - closed) < 1e-9);
+        check_true(run, "closed form", "busy", fabs(busy - closed) < 1e-9);
 }
 
 // ---------------------------------------------------------------- the page
 
 void context_results(Run *run, const ContextSizes *z) {
     enum { LONGEST = 1000000 };
-    const size_t n = run->world->size, many[2] = { 2, 64 };
-    char chunk[2][CONTEXT_KINDS][24], busy[80], fits[2][60];
-    for (int i = 0; i < 2; i++) {
-        snprintf(fits[i], sizeof fits[i], "longest c in 1 MB, N = %zu", many[i]);
-        for (int k = 0; k < CONTEXT_KINDS; k++)
-            if (k == ULYSSES && many[i] > z->heads) snprintf(chunk[i][k], sizeof chunk[i][k], "=N > heads");
-            else snprintf(chunk[i][k], sizeof chunk[i][k], "=%zu", longest_chunk(k, *z, many[i], LONGEST));
+    const size_t n = run->world->size;
+    char chunk[CONTEXT_KINDS][40], busy[80];
+    for (int k = 0; k < CONTEXT_KINDS; k++) {
+        size_t end = (size_t)snprintf(chunk[k], sizeof chunk[k], "=%zu", longest_chunk(k, *z, 4, LONGEST));
+        if (k == ULYSSES) continue;                // has no more ranks than heads
+        snprintf(chunk[k] + end, sizeof chunk[k] - end, ", %zu", longest_chunk(k, *z, 64, LONGEST));
     }
     snprintf(busy, sizeof busy, "N/(2N-1) = %.1f %%; 1", 100 * (double)n / (2 * (double)n - 1));
     const char *const columns[] = { "ring", "zigzag", "RSA", "Ulysses", NULL };
@@ -182,17 +183,14 @@ void context_results(Run *run, const ContextSizes *z) {
           { "ring: busy in forward", "zigzag: busy in forward", NULL, NULL } },
         { clock_config()->simulated ? "backward" : NULL, "5 products for 2; RSA 4",
           { "ring: backward", "zigzag: backward", "RSA: backward", "Ulysses: backward" } },
-        { "sent, both", "6N-4; 8(N-1); 8(N-1)/N: x bsh/N",
-          { "ring: sent, forward and backward", "zigzag: sent, forward and backward", "RSA: sent, forward and backward",
-            "Ulysses: sent, forward and backward" } },
+        { "sent in both", "6N-4; 8(N-1); 8(N-1)/N: x bsh/N",
+          { "ring: sent in both", "zigzag: sent in both", "RSA: sent in both", "Ulysses: sent in both" } },
         { "kept by attention", "ac; acs; (4h+a)c",
           { "ring: kept by attention", "zigzag: kept by attention", "RSA: kept by attention",
             "Ulysses: kept by attention" } },
-        { "buffers", "10ch; sh; 6ch",
-          { "ring: buffers, peak", "zigzag: buffers, peak", "RSA: buffers, peak", "Ulysses: buffers, peak" } },
-        { fits[0], "4ch, and both above", { chunk[0][0], chunk[0][1], chunk[0][2], chunk[0][3] } },
-        { fits[1], "flat, or falling with N", { chunk[1][0], chunk[1][1], chunk[1][2], chunk[1][3] } }, {0} };
+        { "longest c in 1 MB, N = 4, 64", "q, k, v, out; kept; buffers", 
+          { chunk[0], chunk[1], chunk[2], chunk[3] } }, {0} };
     results(run, columns, rows);
-    say(run, "  one sequence (b = 1) of s = %zu, c = s/N = %zu on a rank, N = %zu; h = %zu in a = %zu heads", n * z->chunk,
-        z->chunk, n, z->heads * z->D, z->heads);
+    say(run, "  attention alone: b = 1 sequence of s = %zu, c = s/N = %zu, N = %zu; h = %zu in a = %zu heads",
+        n * z->chunk, z->chunk, n, z->heads * z->D, z->heads);
 }

@@ -126,7 +126,8 @@ static void attend_tile_backward(void *attending, const Tile *t) {
     for (size_t i = 0; i < a->h->B; i++) {
         Arena scratch = arena(MEM_WORKSPACE);
         Tensor p = tensor_new(&scratch, heads * n, m), dp = tensor_new(&scratch, heads * n, m);
-        Tensor dq = tensor_new(&scratch, n, a->A), dk = tensor_new(&scratch, m, a->A), dv = tensor_new(&scratch, m, a->A);
+        Tensor dq = tensor_new(&scratch, n, a->A);
+        Tensor dk = tensor_new(&scratch, m, a->A), dv = tensor_new(&scratch, m, a->A);
         Tensor q = my_rows(a, a->q, i, t), d_o = my_rows(a, a->d_o, i, t);
         Tensor k = their_rows(a, a->kv, i, t, 0), v = their_rows(a, a->kv, i, t, 1);
         Product *scores = product(t, op_heads_scores, op_heads_scores_triangle);

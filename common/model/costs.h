@@ -55,8 +55,8 @@ typedef struct { double flops, time; } Work;
 Work work_product(size_t m, size_t n, size_t k);   // [m, k] times [k, n]
 Work work_times(double times, Work w);
 Work work_sum(Work a, Work b);
-// Forward for B sequences. Backward has two products of the same size for each of forward's: twice the work; attention in
-// blocks has q k^T once more.
+// Forward for B sequences. Backward has two products of the same size for each of forward's: twice the work; attention
+// in blocks has q k^T once more.
 Work work_scores(const CutSizes *z, size_t B);     // q k^T of a block; in blocks: of what the causal mask leaves of it
 Work work_block(const CutSizes *z, size_t B);
 Work work_block_backward(const CutSizes *z, size_t B);

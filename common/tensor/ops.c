@@ -620,7 +620,8 @@ void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real 
 
 // Row by row, or column by column, of the triangle: a product for every sequence and head.
 static void need_square(const char *op, Tensor p, size_t B, size_t Tq) {
-    if (B && p.cols != Tq) fault("%s: p has %zu queries and %zu keys a sequence: a triangle has as many", op, Tq, p.cols);
+    if (B && p.cols != Tq)
+        fault("%s: p has %zu queries and %zu keys a sequence: a triangle has as many", op, Tq, p.cols);
 }
 static Tensor part(Tensor t, size_t row, size_t col) {     // begins there; its size is the caller's to know
     t.data += row * t.ld + col;

@@ -63,7 +63,8 @@ typedef struct { size_t B, heads; const int *query, *key; } HeadsPlace;
 void op_causal_softmax(Tensor p, Tensor s, real scale, HeadsPlace at);
 void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale, HeadsPlace at);       // ds may be dp
 // Of some keys only, which the caller puts together (online softmax; Milakov and Gimelshein 2018, section 3). lse
-// [B*Tq, heads]: of each query and head the logarithm of the sum of exp(scale s) over the keys it sees here; -inf: none.
+// [B*Tq, heads]: of each query and head the logarithm of the sum of exp(scale s) over the keys that it sees here; -inf:
+// none.
 void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlace at);
 // o [M, heads*D] and lse [M, heads] of some keys <- of those and of the keys of o_more and lse_more.
 void op_merge_heads(Tensor o, Tensor lse, Tensor o_more, Tensor lse_more);
