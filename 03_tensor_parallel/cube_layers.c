@@ -97,7 +97,8 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     linear_forward(l, at, s->t[S_QKV], norm1, &p[QKV_W], s, S_LN1, QKV);           // here row and col swap,
     op_add_bias(s->t[S_QKV], s->t[S_QKV], p[QKV_B].w);
     Tensor mix = s->t[S_MIX] = new_x(l, s, &scratch, N, A);
-    attention_forward(l, &mine, s);                        // sends nothing
+    AttentionHeads heads = layer_heads(l, &mine);
+    attention_forward(&heads, s);                          // sends nothing
     saved_tensor(s, S_MIDDLE, M, x.cols);
     Tensor middle = s->t[S_MIDDLE];
     linear_forward(l, sw, middle, mix, &p[PROJ_W], s, S_MIX, PROJ);                // and here they swap back
@@ -142,7 +143,8 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     op_dropout(d, dmiddle, dropout(l, b, at, SITE_MIDDLE));
     bias_gradient(&p[PROJ_B], d);
     linear_backward(l, sw, dmix, &p[PROJ_W], d, s, S_MIX, PROJ);
-    attention_backward(l, &mine, dqkv, dmix, s);
+    AttentionHeads heads = layer_heads(l, &mine);
+    attention_backward(&heads, dqkv, dmix, s);
     bias_gradient(&p[QKV_B], dqkv);
     linear_backward(l, at, dnorm, &p[QKV_W], dqkv, s, S_LN1, QKV);
     norm_backward(at, C, dx, x, s->t[S_STATS1], &p[LN1_GAIN], &p[LN1_BIAS], dnorm);
@@ -152,7 +154,8 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 
 static void rebuild(Layer *l, const Batch *b, Saved *s) {
     Batch mine = rows_of(b, swapped(l, b));
-    attention_probabilities(l, &mine, s);
+    AttentionHeads heads = layer_heads(l, &mine);
+    attention_rebuild(&heads, s);
 }
 
 static Shape stream_shape(const Layer *l, const Batch *b) {        // [M/q^2, C/q]

@@ -34,22 +34,15 @@ void tensor_parallel_mlp_backward(Comm *tp, Param *p, Tensor dx, Tensor x, Tenso
 // ---- 04_attention.c: p[4] are QKV_W, QKV_B, PROJ_W, PROJ_B of a block; x and y [B*T, C] are whole. Keeps S_QKV,
 //      S_PROBS, S_DROPPED and S_MIX. ----
 enum { ATTENTION_QKV, ATTENTION_QKV_BIAS, ATTENTION_O, ATTENTION_O_BIAS, ATTENTION_PARAMS };
-typedef struct {
-    size_t B, T, D;                                            // sequences, positions, columns of one head
-    Range heads;                                               // of this rank, numbered in the whole layer
-    uint64_t key;                                              // dropout of the attention probabilities
-    double drop;
-    size_t first_sequence;
-    const int *position;                                       // [B*T], as in Batch; NULL: 0, 1, 2, ...
-} TensorParallelHeads;
+typedef AttentionHeads TensorParallelHeads;                    // of this rank, numbered in the whole layer
 void tensor_parallel_attention_cut(Param *p, Range heads, size_t D);
 void tensor_parallel_attention_forward(Comm *tp, const TensorParallelHeads *h, Param *p, Tensor y, Tensor x, Saved *s);
 void tensor_parallel_attention_backward(Comm *tp, const TensorParallelHeads *h, Param *p, Tensor dx, Tensor x,
                                         Tensor dy, Saved *s);
-// What lies between the two matrices, for the heads of this rank, without communication.
+// What lies between the two matrices, for the heads of this rank, without communication; or as h->kind does it.
 void tensor_parallel_probabilities(const TensorParallelHeads *h, Saved *s);      // S_PROBS and S_DROPPED from S_QKV
 void tensor_parallel_heads_forward(const TensorParallelHeads *h, Saved *s);      // S_MIX from S_QKV
-void tensor_parallel_heads_backward(const TensorParallelHeads *h, Tensor dqkv, Tensor dmix, const Saved *s);
+void tensor_parallel_heads_backward(const TensorParallelHeads *h, Tensor dqkv, Tensor dmix, Saved *s);
 
 // ---- 05_vocab.c: `first` is the first vocabulary entry of this rank. ----
 void vocab_parallel_lookup(Comm *tp, Tensor y, Tensor table, const int *tokens, size_t first);
@@ -62,6 +55,36 @@ extern const LayerKind tensor_parallel_embedding, tensor_parallel_head, tensor_p
 // head.
 void tensor_parallel(Model *m, Comm *tp);
 extern const LayerKind tensor_parallel_block;
+
+// ---- 09_summa.c: matrices in q x q blocks, block (i, j) on the rank of row i and column j of a grid. ----
+// How one side of a matrix is cut in q pieces: n things of `each` elements, dealt out by shard_range.
+typedef struct { size_t n, each; } SummaCut;
+Range summa_range(SummaCut cut, size_t q, size_t l);           // piece l, in elements
+CommGrid summa_grid(Comm *ranks);                              // collective; usage_error() when they are no square
+// Collective over the grid; k is how K is cut, on both factors. Outputs are overwritten.
+void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k);       // y [M, N] = x [M, K] a [K, N]
+void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor a, SummaCut k);    // x [M, K] = y [M, N] a [K, N]^T
+void summa_product_tn(const CommGrid *g, Tensor a, Tensor x, Tensor y, SummaCut k);    // a [K, N] = x [M, K]^T y [M, N]
+// A block that is mine, or room in a for another rank's.
+Tensor summa_panel(Arena *a, bool is_mine, Tensor block, size_t rows, size_t cols);
+// p[0] is the weights [K, N], p[1] the bias [N], on row 0 only. Backward adds to their gradients, and overwrites dx.
+void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, const Param *p);
+void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, Tensor dy, Param *p);
+void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols);
+void summa_cut_vector(Param *p, const CommGrid *g, SummaCut cols);
+
+// ---- grid_layers.c: GPT's layers of these, with the interface of all layers. ----
+// Cuts the parameters of a described model over g, and replaces its layers; g must live as long as m. The loss of a
+// micro-batch is then spread over the rows of the grid, and the same on all ranks of a row. usage_error() when a column
+// would have no head.
+void summa(Model *m, const CommGrid *g);
+Batch summa_batch(const CommGrid *g, const Batch *b);          // its sequences that are this row's; there may be none
+extern const LayerKind summa_embedding, summa_block, summa_head, summa_loss;
+
+// ---- 10_tesseract.c: d layers of such a grid, which share the weights and cut the tokens. ----
+CommGrid tesseract_grid(Comm *ranks, size_t depth);            // collective; usage_error() when they are no q x q x depth
+// As summa(), in every layer; gradients are then partial sums over depth until model_partial_sums().
+void tesseract(Model *m, const CommGrid *g);
 
 // ---- 11_cube.c: 3D tensor parallelism (Bian et al. 2021). q x q x q ranks (layer, row, col) of a comm_grid.
 //
