@@ -2,6 +2,7 @@
 #ifndef TENSOR_PARALLEL_COSTS_H
 #define TENSOR_PARALLEL_COSTS_H
 #include "03_tensor_parallel/support/trial.h"
+#include "common/lesson/training.h"
 
 // Costs, with the picture of the last step, and the table of both cuts.
 void linear_column_costs(Run *run, size_t M, size_t K, size_t N, const TrialResult *r);
@@ -29,4 +30,19 @@ typedef struct {
     size_t activations;                                    // their peak
 } TransformerMeasured;
 void transformer_costs(Run *run, const ModelConfig *c, size_t sequences, const TransformerMeasured *r);
+
+// 07: three ways: lesson 06; sequence parallelism that keeps inputs whole, and that gathers them again in backward.
+typedef enum { TENSOR_ONLY, SEQUENCE_WHOLE, SEQUENCE_SHARD, SEQUENCE_WAYS } SequenceWay;
+extern const char *const sequence_way_name[SEQUENCE_WAYS];
+typedef struct { size_t gathers, scatters, sums, bytes; } SequenceSent;          // calls of three kinds; bytes of all
+SequenceSent sequence_sent(const Comm *tp);                // since the last comm_ledger_reset
+typedef struct {
+    Comm *tp;
+    SequenceSent layers, partial;                          // per step: in the layers; sums of partial gradients
+    size_t parameters, gradients, optimizer, activations;  // bytes on this rank; the last is their peak
+    size_t message;                                        // bytes from a block to the next stage, largest micro-batch
+} SequenceMeasured;
+void sequence_held(SequenceMeasured *r, const Model *m, const Training *t);      // all but what was sent
+void sequence_costs(Run *run, const Training *t, SequenceWay way, const SequenceMeasured *r);    // and the picture
+void sequence_results(Run *run, const Training *t);
 #endif
