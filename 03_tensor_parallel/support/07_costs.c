@@ -166,7 +166,8 @@ void sequence_results(Run *run, const Training *t) {
     const char *scores = t->model.dropout > 0 ? "2as/h" : "as/h";
     say(run, "  a block keeps b s h times (12 + %s)/t, and 4 + 4/h; 2 + 2/t + 4/(ht); 4/t + 4/(ht)",
         scores);
-    if (M % n || t->model.heads % n)
-        say(run, "  t does not divide %zu rows or %zu heads: rank 0 has most.", M, t->model.heads);
+    if (M % n) say(run, "  t does not divide %zu rows: the first ranks have one more.", M);
+    if (t->model.heads % n)
+        say(run, "  t does not divide the heads: rank 0 has most. Where it does, the formulas are exact.");
     figure7(run);
 }
