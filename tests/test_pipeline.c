@@ -442,7 +442,8 @@ static void noted_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 }
 static void noted_prepare(Layer *l, bool backward) { note(l, backward ? 'b' : 'f'); }
 static const LayerKind noted = {
-    .name = "noted", .forward = noted_forward, .backward = noted_backward, .prepare = noted_prepare,
+    .name = "noted", .output = hidden_shape, .forward = noted_forward, .backward = noted_backward,
+    .prepare = noted_prepare,
 };
 static const LayerKind around = {
     .name = "around", .forward = noted_forward, .backward = noted_backward,
