@@ -153,10 +153,10 @@ void sequence_results(Run *run, const Training *t) {
     }
     const Result rows[] = {
         { "activations, peak", "of a block: below", EACH_WAY("activations, peak") },
-        { "message to a next stage", "b s h; b s h/t; b s h/t", EACH_WAY("message to a next stage") },
-        { "gathers, scatters, sums", "block: 0, 0, 4; 4, 4, 0; 6, 4, 0", { calls[0], calls[1], calls[2] } },
-        { "sent in the layers per step", "block: 8; 8; 10 b s h (t-1)/t", EACH_WAY("sent in the layers per step") },
-        { "sent for partial gradients", "6Lh + 2h, once per step", EACH_WAY("sent for partial gradients") },
+        { "message to a next stage", "bsh; bsh/t; bsh/t", EACH_WAY("message to a next stage") },
+        { "gathers, scatters, sums", "block: 0,0,4; 4,4,0; 6,4,0", { calls[0], calls[1], calls[2] } },
+        { "sent in the layers per step", "block: 8; 8; 10 bsh(t-1)/t", EACH_WAY("sent in the layers per step") },
+        { "sent for partial gradients", "6Lh + 2h, once", EACH_WAY("sent for partial gradients") },
         { clock_config()->simulated ? "step" : NULL, "products, messages", EACH_WAY("step") },
         {0}
     };
