@@ -154,15 +154,15 @@ void sequence_results(Run *run, const Training *t) {
     const Result rows[] = {
         { "activations, peak", "of a block: below", EACH_WAY("activations, peak") },
         { "message to a next stage", "bsh; bsh/t; bsh/t", EACH_WAY("message to a next stage") },
-        { "gathers, scatters, sums", "block: 0,0,4; 4,4,0; 6,4,0", { calls[0], calls[1], calls[2] } },
-        { "sent in the layers per step", "block: 8; 8; 10 bsh(t-1)/t", EACH_WAY("sent in the layers per step") },
-        { "sent for partial gradients", "6Lh + 2h, once", EACH_WAY("sent for partial gradients") },
+        { "gathers, scatters, sums", "0,0,4; 4,4,0; 6,4,0", { calls[0], calls[1], calls[2] } },
+        { "sent in the layers", "8; 8; 10 bsh(t-1)/t", EACH_WAY("sent in the layers per step") },
+        { "sent for partial sums", "6Lh + 2h, once per step", EACH_WAY("sent for partial gradients") },
         { clock_config()->simulated ? "step" : NULL, "products, messages", EACH_WAY("step") },
         {0}
     };
     results(run, columns, rows);
-    say(run, "  b = %zu sequences in the first of m = %zu micro-batches; s = %zu, h = %zu, a = %zu, L = %zu, t = %zu",
-        sequences_of(t, 0), t->micro_batches, t->model.context, t->model.width, t->model.heads, t->model.layers, n);
+    say(run, "  formulas of calls and bytes: of one block. L = %zu, h = %zu, a = %zu, s = %zu, t = %zu; b <= %zu",
+        t->model.layers, t->model.width, t->model.heads, t->model.context, n, sequences_of(t, 0));
     const char *scores = t->model.dropout > 0 ? "2as/h" : "as/h";
     say(run, "  a block keeps b s h times (12 + %s)/t, and 4 + 4/h; 2 + 2/t + 4/(ht); 4/t + 4/(ht)",
         scores);
