@@ -63,7 +63,7 @@ static Tensor input_again(const Layer *l, const Batch *b, const Saved *s, int na
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Comm *tp = l->comm;
     Param *p = l->units[0]->params;
-    TensorParallelHeads heads = tensor_parallel_heads(l, b);
+    TensorParallelHeads heads = layer_heads(l, b);
     size_t M = b->B * b->T, C = x.cols, F = p[FC_W].w.cols;                // F: of this rank, 4C/tp
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor partial = tensor_new(&scratch, M, C);                           // of all rows, summed over my columns
@@ -99,7 +99,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
 static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     Comm *tp = l->comm;
     Param *p = l->units[0]->params;
-    TensorParallelHeads heads = tensor_parallel_heads(l, b);
+    TensorParallelHeads heads = layer_heads(l, b);
     size_t M = b->B * b->T, C = x.cols;
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor d = tensor_new(&scratch, x.rows, C), dnorm = tensor_new(&scratch, x.rows, C);       // of my rows

@@ -6,7 +6,9 @@
 // Every call is booked in the ledger of the Comm: calls, and bytes SENT by this rank. A collective books what a ring
 // implementation sends, with chunks c = ceil(count / n): all-reduce 2(n-1)c elements, reduce-scatter, all-gather and
 // all-to-all (n-1)c; broadcast S bytes at the root, reduce S bytes at every other rank. That factor is a convention;
-// calls and sizes are facts.
+// calls and sizes are facts. Beside it stands what this rank RECEIVES. In a ring that is what it sends. A broadcast goes
+// through the other ranks and a reduce comes through them (root+1, root+2, ..., root), so of a broadcast every rank but
+// the root receives S bytes, of a reduce every rank but the first one of that chain; of a message its receiver.
 //
 // Tensors given to a Comm are contiguous. Part i of a whole is always shard_range(count, size, i); of a call that ends
 // in _rows it is the rows shard_range(rows, size, i), and a chunk is ceil(rows / n) rows.
@@ -26,7 +28,7 @@ typedef struct Comm {
     const char *name;                                          // "world", "dp", "tp", "pp": for messages and the ledger
     size_t rank, size;                                         // mine, and how many
     bool one_node;                                             // do all of them share a node? (clock.h)
-    struct { size_t calls, bytes; } ledger[COMM_KINDS];        // counted since the last comm_ledger_reset
+    struct { size_t calls, bytes, received; } ledger[COMM_KINDS];      // counted since the last comm_ledger_reset
     struct CommState *state;                                   // the transport's
 } Comm;
 
@@ -46,6 +48,7 @@ CommGrid comm_grid(Comm *c, size_t rows, size_t cols, size_t depth);
 void comm_grid_free(CommGrid *g);
 void comm_ledger_reset(Comm *c);
 size_t comm_bytes_sent(const Comm *c);                         // over all kinds
+size_t comm_bytes_received(const Comm *c);
 
 // --- blocking collectives ---
 void comm_all_reduce(Comm *c, Tensor t);                       // t <- sum over ranks; all ranks get the same bits
