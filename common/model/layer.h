@@ -32,7 +32,7 @@ typedef struct {
 } Batch;
 
 // ---- What forward keeps for backward: one object per layer and micro-batch. ----
-enum { SAVED_TENSORS = 16, SAVED_GRADIENTS = 8 };
+enum { SAVED_TENSORS = 16, SAVED_GRADIENTS = 12 };
 // What backward of inputs leaves to backward of weights: the arguments of linear_gradients, of norm_gradients, or of
 // bias_gradient (w NULL).
 typedef struct { Param *w, *bias; Tensor x, stats, dy; bool norm; } WeightGradient;
