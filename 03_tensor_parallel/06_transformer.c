@@ -59,14 +59,15 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     arena_free(&scratch);
 }
 
-static void rebuild(Layer *l, const Batch *b, Saved *s) {                  // for selective recomputation, chapter 07
+// For selective recomputation, chapter 07.
+void tensor_parallel_rebuild(Layer *l, const Batch *b, Saved *s) {
     TensorParallelHeads heads = layer_heads(l, b);
     tensor_parallel_probabilities(&heads, s);
 }
 
 const LayerKind tensor_parallel_block = { .name = "tensor-parallel block", .output = hidden_shape,
                                           .forward = block_forward, .backward = block_backward, .shed = block_shed,
-                                          .rebuild = rebuild };
+                                          .rebuild = tensor_parallel_rebuild };
 
 // ---------------------------------------------------------------- who holds what: the cut of a model's description
 

@@ -265,14 +265,15 @@ static void update_by_nobody(Comm *world, void *unused) {
 typedef struct {
     const char *name;
     size_t ranks;
-    bool cut;
+    bool cut, rows;                                // tensor parallelism; with sequence parallelism
     Recompute recompute;
     size_t together;                               // so many neighbouring blocks are recomputed as one
     size_t zero;
 } Wrapping;
 
 static void wrap(const Wrapping *w, Model *m, Comm *world) {
-    if (w->cut) tensor_parallel(m, world);
+    if (w->rows) sequence_parallel(m, world, KEEP_SHARD);
+    else if (w->cut) tensor_parallel(m, world);
     recompute(m, w->recompute);
     for (size_t i = 1; w->together && i + 2 < m->n_layers; i++) {          // head and loss stay
         size_t left = m->n_layers - 2 - i;
@@ -338,6 +339,8 @@ static const Wrapping wrappings[] = {
     { .name = "every 3 blocks recomputed together", .ranks = 1, .together = 3 },
     { .name = "tensor-parallel", .ranks = 3, .cut = true },
     { .name = "tensor-parallel, recompute full", .ranks = 2, .cut = true, .recompute = RECOMPUTE_FULL },
+    { .name = "sequence-parallel", .ranks = 3, .cut = true, .rows = true },
+    { .name = "sequence-parallel, recompute full", .ranks = 2, .cut = true, .rows = true, .recompute = RECOMPUTE_FULL },
     { .name = "data-parallel", .ranks = 2 },
     { .name = "ZeRO-1", .ranks = 2, .zero = 1 },
     { .name = "ZeRO-2", .ranks = 2, .zero = 2 },
