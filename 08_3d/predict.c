@@ -97,7 +97,8 @@ static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const
 // or, while a layer is at work, what that one brings.
 static size_t in_flight(const TrainerConfig *c, const CutSizes *z, size_t B, bool working) {
     bool full = c->recompute == RECOMPUTE_FULL, selective = c->recompute == RECOMPUTE_SELECTIVE;
-    size_t block = activations_block(z, B), scores = activations_scores(z, B), head = z->last ? activations_head(z, B) : 0;
+    size_t block = activations_block(z, B), scores = activations_scores(z, B);
+    size_t head = z->last ? activations_head(z, B) : 0;
     size_t blocks = full ? 0 : z->blocks * (selective ? block - scores : block);
     size_t passing = full ? block : selective ? scores : 0;
     return activations_between(z, B) + blocks + (working && passing > head ? passing : head);

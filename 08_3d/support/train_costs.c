@@ -26,7 +26,8 @@ void train_costs_end(Run *run, Trainer *t) {
     Prediction p = predict_step(&t->config, run->world->rank, t->optimizer.kind == ADAMW);
     cost(run, "tensor-parallel calls", "calls", (double)p.tp_calls, (double)m->tp->ledger[COMM_ALL_REDUCE].calls);
     if (t->config.sequence) {
-        cost(run, "tensor-parallel gathers", "calls", (double)p.tp_gathers, (double)m->tp->ledger[COMM_ALL_GATHER].calls);
+        cost(run, "tensor-parallel gathers", "calls", (double)p.tp_gathers,
+             (double)m->tp->ledger[COMM_ALL_GATHER].calls);
         cost(run, "tensor-parallel scatters", "calls", (double)p.tp_scatters,
              (double)m->tp->ledger[COMM_REDUCE_SCATTER].calls);
     }
