@@ -44,6 +44,7 @@ TrainerConfig settings_config(Run *run) {
         .mesh = mesh_degrees(run), .batch = option_size(run, "batch"), .micro_batch = option_size(run, "micro-batch"),
         .schedule = settings_schedule(option_text(run, "schedule")), .zero = (size_t)atoi(option_text(run, "zero")),
         .prefetch = option_flag(run, "prefetch"), .overlap = option_flag(run, "overlap"),
+        .sequence = option_flag(run, "sequence-parallel"),
         .recompute = recompute_named(option_text(run, "recompute")), .clip = option_real(run, "clip"),
     };
     REQUIRE(c.clip >= 0, "--clip must not be negative: 0 turns clipping off");

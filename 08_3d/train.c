@@ -28,6 +28,7 @@ static const Option options[] = {
     { "zero", "0|1|2|3", "0", "shard nothing, optimizer state, gradients too, weights too, over the replicas" },
     { "prefetch", NULL, NULL, "with --zero 3: gather a layer's weights while the one before it computes" },
     { "overlap", NULL, NULL, "with --zero 0: reduce the gradient in buckets while the last backward runs" },
+    { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
     { "recompute", "none|selective|full", "none", "what backward computes again instead of keeping it" },
     { "layers", "N", "4", "blocks" },
     { "width", "N", "128", "features of a token" },
