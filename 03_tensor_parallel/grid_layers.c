@@ -89,7 +89,8 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     norm_forward(l, s->t[S_LN1], s->t[S_STATS1], x, &p[LN1_GAIN]);
     saved_tensor(s, S_QKV, M, 3 * A); saved_tensor(s, S_MIX, M, A);                    // [M/q, 3C/q], [M/q, C/q]
     summa_linear_forward(g, by_feature(c), s->t[S_QKV], s->t[S_LN1], &p[QKV_W]);
-    attention_forward(l, &mine, s);                        // my heads of my sequences: sends nothing
+    AttentionHeads heads = layer_heads(l, &mine);
+    attention_forward(&heads, s);                        // my heads of my sequences: sends nothing
     saved_tensor(s, S_MIDDLE, M, C);
     Tensor middle = s->t[S_MIDDLE];
     summa_linear_forward(g, by_head(c), middle, s->t[S_MIX], &p[PROJ_W]);
@@ -126,7 +127,8 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 
     op_dropout(d, dmiddle, my_dropout(l, &mine, SITE_MIDDLE));
     summa_linear_backward(g, by_head(c), dmix, s->t[S_MIX], d, &p[PROJ_W]);
-    attention_backward(l, &mine, dqkv, dmix, s);           // sends nothing
+    AttentionHeads heads = layer_heads(l, &mine);
+    attention_backward(&heads, dqkv, dmix, s);           // sends nothing
     summa_linear_backward(g, by_feature(c), dnorm, s->t[S_LN1], dqkv, &p[QKV_W]);
     norm_backward(l, dx, x, s->t[S_STATS1], dnorm, &p[LN1_GAIN]);
     op_add(dx, dmiddle, dx);
@@ -135,7 +137,8 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 
 static void rebuild(Layer *l, const Batch *b, Saved *s) {  // for selective recomputation, chapter 07
     const Batch mine = summa_batch(grid_of(l), b);
-    attention_probabilities(l, &mine, s);
+    AttentionHeads heads = layer_heads(l, &mine);
+    attention_rebuild(&heads, s);
 }
 
 const LayerKind summa_block = { .name = "SUMMA block", .output = features_shape, .forward = block_forward,

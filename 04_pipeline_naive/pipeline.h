@@ -23,6 +23,8 @@ typedef struct {
     Arena input;                                   // holds x until the backward is done
     Arena gradient;                                // holds dy under the executor
     ActivationStash *kept;                                  // what my layers keep from forward to backward
+    double loss;                                   // sum of token losses; on the last stage, 0 elsewhere
+    bool half;                                     // between the two halves of its backward
 } PipelineBatch;
 typedef struct {
     double loss;                                   // sum of token losses; on the last stage, 0 elsewhere
@@ -69,6 +71,8 @@ typedef enum { FORWARD, BACKWARD, BACKWARD_INPUTS, BACKWARD_WEIGHTS, UPDATE } Pi
 // lists.
 typedef struct { PipeWhat what; size_t micro_batch, chunk, version; } PipeOp;
 typedef struct { size_t stage; PipeOp op; } StageOp;
+// What an op of one chunk takes, and a message. A whole backward is both halves; an update takes no time.
+typedef struct { size_t forward, backward_inputs, backward_weights, message; } OpTimes;
 // The rule of every pipeline: which op, on which stage, must be done before this op of stage i of p, with v chunks on
 // each stage; false: none. Where the two are on different stages, that op's message is what this one receives.
 //     forward k                 forward k of the part before; the first part needs none
@@ -101,6 +105,7 @@ typedef struct {
     void (*attach)(void *who, Model *m, PipeOp op);
     void (*update)(void *who, Model *m, PipeOp op);
     void *who;
+    double *loss;                                  // [micro-batches] of each: see PipelineBatch; NULL: not asked for
 } PipelineWeights;
 PipelineResult pipeline_run_versions(Comm *pp, Model *m, const Schedule *s, const Batch *batch, size_t micro_batches,
                                      const PipelineWeights *weights);

@@ -142,6 +142,7 @@ static void loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log
     size_t steps = settings_steps(run), every = option_size(run, "eval-every"), windows = data_eval_windows(d);
     size_t show = steps > 10 ? steps / 10 : 1;
     for (size_t step = 0; step < steps; step++) {
+        progress(run, "step", step, steps);
         double start = now();
         bool last = step + 1 == steps;
         if (last) { train_costs_begin(t); picture_begin(run, MEM_ACTIVATIONS); }
@@ -163,6 +164,7 @@ static void loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log
         if (every && (step + 1) % every == 0 && !last)
             say(run, "             held-out loss %.4f\n", trainer_evaluate(t, d, at_most(windows, SOME_WINDOWS)));
     }
+    progress(run, "step", steps, steps);
 }
 
 static void show(Run *run, Trainer *t, const Data *d, Log *log, Curve got) {
@@ -171,6 +173,7 @@ static void show(Run *run, Trainer *t, const Data *d, Log *log, Curve got) {
     picture_show(run, "the last step", PICTURE_MEMORY | PICTURE_ALIKE_ONCE);
     picture_summary(run, &timing);
     train_results(run, t);
+    train_say_faster(run, t, &timing);
     size_t all = data_eval_windows(d), windows = at_most(all, MOST_WINDOWS);
     double eval = trainer_evaluate(t, d, windows), entropy = data_byte_entropy(d);
     log_end(log, eval);

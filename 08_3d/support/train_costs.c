@@ -1,8 +1,10 @@
 // train_costs.c: see train_costs.h.
 #include "08_3d/support/train_costs.h"
+#include <math.h>
 #include <stdlib.h>
 #include "08_3d/predict.h"
 #include "08_3d/support/mesh_picture.h"
+#include "08_3d/support/step_time.h"
 #include "common/model/costs.h"
 
 void train_show_mesh(Run *run, const TrainerConfig *c) {
@@ -60,4 +62,19 @@ void train_results(Run *run, const Trainer *t) {
         { 0 },
     };
     results(run, (const char *const[]){ "per rank and step", "link", NULL }, rows);
+}
+
+void train_say_faster(Run *run, const Trainer *t, const Timing *timing) {
+    if (!clock_config()->simulated || t->config.prefetch || t->config.overlap) return;
+    double mine = step_time(&t->config), time;
+    if (fabs(mine / (double)timing->step - 1) > 0.01) return;  // a step that the model does not know: it would mislead
+    Degrees n = step_time_best(&t->config, &time), here = t->config.mesh;
+    char text[2][32];
+    page_value(text[0], sizeof text[0], time, "ps");
+    page_value(text[1], sizeof text[1], mine, "ps");
+    if (n.dp == here.dp && n.tp == here.tp)
+        say(run, "  By the cost model no other dp x tp x pp of these ranks would have been faster.\n");
+    else
+        say(run, "  By the cost model dp %zu x tp %zu x pp %zu would have been %.2f times as fast: a step of %s, not %s.\n",
+            n.dp, n.tp, n.pp, mine / time, text[0], text[1]);
 }

@@ -244,14 +244,16 @@ void picture_summary(Run *run, const Timing *t) {
 // ---------------------------------------------------------------- the chart
 
 enum { LABEL = 8, WIDE = 512 };
-static const char *const colour_of[] = { "36", "33", "35", "31", "2" };              // by what happens: see ChartRow
+static const char *const colour_of[] = { "36", "33", "32", "35", "31", "2" };        // by what happens: see ChartRow
 
-// One row: what happens in each column, and to which micro-batch. A run of equal columns begins with its label.
+// One row: what happens in each column, to which micro-batch, in which chunk. A run of equal columns begins with its
+// label.
 enum { COMMUNICATES = EVENT_UPDATE + 1, IDLE };
-typedef struct { uint8_t what[WIDE], number[WIDE]; char text[WIDE]; size_t width; } ChartRow;
+typedef struct { uint8_t what[WIDE], number[WIDE], chunk[WIDE]; char text[WIDE]; size_t width; } ChartRow;
 
 static void put_label(ChartRow *row, size_t lo, size_t hi) {
-    static const char letter[] = "FBU#.", fill[] = "-=u#.";
+    static const char letters[2][7] = { "FBWU#.", "fbwU#." }, fill[] = "-=~u#.";
+    const char *letter = letters[row->chunk[lo] % 2];
     char label[8] = "";
     int what = row->what[lo];
     if (what < EVENT_UPDATE && row->number[lo] != NO_NUMBER)
@@ -266,7 +268,7 @@ static void put_label(ChartRow *row, size_t lo, size_t hi) {
 static void put_labels(ChartRow *row) {
     for (size_t lo = 0, hi; lo < row->width; lo = hi) {
         for (hi = lo + 1; hi < row->width && row->what[hi] == row->what[lo] &&
-                          row->number[hi] == row->number[lo]; hi++) {}
+                          row->number[hi] == row->number[lo] && row->chunk[hi] == row->chunk[lo]; hi++) {}
         put_label(row, lo, hi);
     }
 }
@@ -289,6 +291,7 @@ static ChartRow chart_row(const Recording *all, size_t rank, size_t width) {
             for (size_t x = column(all, width, e->start); x < column(all, width, e->end); x++) {
                 row.what[x] = computes ? e->kind : COMMUNICATES;
                 row.number[x] = computes ? e->number : NO_NUMBER;
+                row.chunk[x] = computes ? e->chunk : 0;
             }
         }
     put_labels(&row);
@@ -397,7 +400,9 @@ static void print_chart(Run *run, const Recording *all, const char *title, bool 
         say(run, "%s: no time passed, nothing to draw", title);
         return;
     }
-    static const char key[] = "F forward  B backward  U update  # communication  . idle";
+    char key[80];
+    snprintf(key, sizeof key, "F forward  B backward%s  U update  # communication  . idle",
+             recording_has(all, EVENT_WEIGHTS) ? " (of inputs)  W weights" : "");
     duration(time, all->end - all->begin);
     bool fits = strlen(title) + 2 + strlen(time) + 3 + strlen(key) <= LABEL + width;
     say(run, "%s: %s%s%s", title, time, fits ? "   " : "\n", key);
@@ -443,14 +448,18 @@ char *picture_order(Run *run, size_t rank) {
     char *text = NULL;
     if (all.rank) {
         const RankRecording *r = &all.rank[rank];
-        text = host_alloc(r->n * 8 + 1);
-        size_t n = 0, before_kind = EVENT_KINDS, before_number = NO_NUMBER;
+        text = host_alloc(r->n * 12 + 1);
+        const RecordedEvent *before = NULL;
+        bool chunks = false;
+        for (size_t i = 0; i < r->n; i++) chunks |= r->events[i].chunk > 0;
+        size_t n = 0;
         for (size_t i = 0; i < r->n; i++) {
             const RecordedEvent *e = &r->events[i];
-            if (e->kind > EVENT_BACKWARD || (e->kind == before_kind && e->number == before_number)) continue;
-            n += (size_t)sprintf(text + n, "%s%c%u", n ? " " : "", "FB"[e->kind], e->number);
-            before_kind = e->kind;
-            before_number = e->number;
+            if (e->kind > EVENT_WEIGHTS) continue;
+            if (before && e->kind == before->kind && e->number == before->number && e->chunk == before->chunk) continue;
+            n += (size_t)sprintf(text + n, "%s%c%u", n ? " " : "", "FBW"[e->kind], e->number);
+            if (chunks) n += (size_t)sprintf(text + n, "c%u", e->chunk);
+            before = e;
         }
     }
     recording_free(&all);

@@ -17,6 +17,12 @@ typedef struct {
 static inline bool on_link(const RecordedEvent *e) {
     return e->kind == EVENT_COLLECTIVE || (e->kind == EVENT_SEND && e->end > e->start);
 }
+static inline bool recording_has(const Recording *all, EventKind kind) {
+    for (size_t k = 0; k < all->ranks; k++)
+        for (size_t i = 0; i < all->rank[k].n; i++)
+            if (all->rank[k].events[i].kind == kind) return true;
+    return false;
+}
 Recording recording_gather(Run *run);
 void recording_free(Recording *r);
 

@@ -8,7 +8,8 @@
 size_t part_size(size_t n, size_t parts, size_t i) { return n / parts + (i < n % parts); }
 
 CutSizes cut_sizes(const ModelConfig *c, size_t t, size_t i) {
-    return (CutSizes){ .C = c->width, .D = c->width / c->heads, .T = c->context, .heads = part_size(c->heads, t, i),
+    return (CutSizes){ .C = c->width, .D = c->width / c->heads, .T = c->context, .Tk = c->context,
+                       .heads = part_size(c->heads, t, i),
                        .hidden = part_size(4 * c->width, t, i), .vocab = part_size(c->vocab, t, i),
                        .blocks = c->layers, .first = true, .last = true, .dropout = c->dropout > 0 };
 }
@@ -16,6 +17,12 @@ CutSizes cut_stage(CutSizes z, size_t p, size_t i) {
     z.blocks = part_size(z.blocks, p, i);
     z.first = i == 0;
     z.last = i + 1 == p;
+    return z;
+}
+CutSizes cut_positions(CutSizes z, const Positions *mine, bool online) {
+    z.mine = mine->n ? *mine : (Positions){ 1, { {0, z.Tk} } };
+    z.T = positions_count(&z.mine);
+    z.online = online;
     return z;
 }
 size_t cut_layers(const CutSizes *z) { return z->first + z->blocks + z->last; }
@@ -37,7 +44,7 @@ size_t elements_block(const CutSizes *z) {
 }
 size_t elements_wte(const CutSizes *z) { return z->vocab * z->C; }
 size_t elements_unit(const CutSizes *z, size_t i) {
-    if (z->first && i == 0) return z->T * z->C;
+    if (z->first && i == 0) return z->Tk * z->C;
     return i < z->first + z->blocks ? elements_block(z) : 2 * z->C;
 }
 size_t elements_stage(const CutSizes *z) {
@@ -52,7 +59,7 @@ size_t elements_gradients(const CutSizes *z) {
 // ---------------------------------------------------------------- kept activations
 
 void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]) {
-    size_t C = z->C, A = columns(z), F = z->hidden, scores = z->heads * z->T, dropout = z->dropout;
+    size_t C = z->C, A = columns(z), F = z->hidden, scores = z->online ? 0 : z->heads * z->Tk, dropout = z->dropout;
     const KeptItem list[KEPT_ITEMS] = {
         { "input of norm 1 (the block's x)", KEPT_INPUT, C, 0 },
         { "mean and deviation of norm 1", KEPT_STATISTICS, 2, 0 },
@@ -60,6 +67,7 @@ void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]) {
         { "q and k", KEPT_DENSE, 2 * A, 0 },
         { "v", KEPT_DENSE, A, 0 },
         { "softmax output", KEPT_SCORES, scores, 0 },
+        { "logarithm of softmax's sum", KEPT_STATISTICS, z->online ? z->heads : 0, 0 },
         { "attention dropout mask", KEPT_SCORES, 0, dropout * scores },
         { "attention dropout output", KEPT_SCORES, dropout * scores, 0 },      // without dropout: the softmax output
         { "input of the projection", KEPT_DENSE, A, 0 },
@@ -109,7 +117,13 @@ Work work_times(double times, Work w) { return (Work){ times * w.flops, times * 
 Work work_sum(Work a, Work b) { return (Work){ a.flops + b.flops, a.time + b.time }; }
 
 Work work_scores(const CutSizes *z, size_t B) {
-    return work_times((double)(B * z->heads), work_product(z->T, z->T, z->D));
+    if (!z->online) return work_times((double)(B * z->heads), work_product(z->T, z->Tk, z->D));
+    size_t pairs = 0;                              // position t sees t + 1 keys
+    for (size_t i = 0; i < z->mine.n; i++) {
+        Range r = z->mine.chunk[i];
+        pairs += (r.hi * (r.hi + 1) - r.lo * (r.lo + 1)) / 2;
+    }
+    return work_times((double)(B * z->heads), work_product(pairs, 1, z->D));
 }
 // If it is whole: 24 M C^2 + 4 M T C, PTD-P's 24 B s h^2 + 4 B s^2 h.
 Work work_block(const CutSizes *z, size_t B) {
@@ -117,6 +131,10 @@ Work work_block(const CutSizes *z, size_t B) {
     Work attention = work_sum(work_product(M, 3 * A, C), work_product(M, C, A));                 // q, k, v; projection
     Work mlp = work_sum(work_product(M, F, C), work_product(M, C, F));                           // fc, out
     return work_sum(work_sum(attention, mlp), work_times(2, work_scores(z, B)));     // q k^T, and its product with v
+}
+Work work_block_backward(const CutSizes *z, size_t B) {
+    Work twice = work_times(2, work_block(z, B));
+    return z->online ? work_sum(twice, work_scores(z, B)) : twice;
 }
 Work work_head(const CutSizes *z, size_t B) { return work_product(B * z->T, z->vocab, z->C); }
 Work work_stage(const CutSizes *z, size_t B) {

@@ -3,7 +3,7 @@
 // time, so that what it predicts can be held against them. The formula of a lesson is made of these, in its support/.
 #ifndef COSTS_H
 #define COSTS_H
-#include "common/model/layer.h"
+#include "common/model/attention.h"
 
 // n things cut in `parts` parts, as everything is cut: the first n % parts have one more than the others.
 size_t part_size(size_t n, size_t parts, size_t i);
@@ -11,6 +11,9 @@ size_t part_size(size_t n, size_t parts, size_t i);
 // ---- What a rank has of the model. M is B * T: the tokens of B sequences. ----
 typedef struct {
     size_t C, D, T;                                // features of a token, columns of a head, positions of a sequence
+    size_t Tk;                                     // keys that a query may see: positions of whole sequences
+    bool online;                                   // attention in blocks: no scores are kept, but a softmax's lse
+    Positions mine;                                // of that attention's queries, of a sequence
     size_t heads, hidden, vocab;                   // this rank's heads, columns of the MLP and vocabulary entries
     size_t blocks;                                 // of its stage
     bool first, last;                              // the embedding stands before them; the head stands after them
@@ -18,6 +21,8 @@ typedef struct {
 } CutSizes;
 CutSizes cut_sizes(const ModelConfig *c, size_t t, size_t i);  // all layers, as rank i of t holds them; t = 1: whole
 CutSizes cut_stage(CutSizes z, size_t p, size_t i);            // of these layers stage i of p, as equal as possible
+// The same where a rank has these positions of each sequence only (n 0: all), or its attention keeps no scores.
+CutSizes cut_positions(CutSizes z, const Positions *mine, bool online);
 size_t cut_layers(const CutSizes *z);                          // of the stage: its blocks, embedding and head
 
 // ---- Parameters, in elements. Cut: W_qkv and b_qkv, W_O, fc and its bias, the MLP's second matrix, wte. Whole on
@@ -36,7 +41,7 @@ size_t elements_gradients(const CutSizes *z);      // where embedding and head a
 // masks, of a byte in the paper, are not stored here: they are functions of a counter.
 typedef enum { KEPT_INPUT, KEPT_DENSE, KEPT_SCORES, KEPT_STATISTICS } KeptKind;
 typedef struct { const char *name; KeptKind kind; size_t elements, masks; } KeptItem;
-enum { KEPT_ITEMS = 16 };
+enum { KEPT_ITEMS = 17 };
 void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]);
 size_t kept_scores(const CutSizes *z);             // softmax, and what dropout left of it
 size_t kept_block(const CutSizes *z);              // all items of a block but its input
@@ -50,9 +55,11 @@ typedef struct { double flops, time; } Work;
 Work work_product(size_t m, size_t n, size_t k);   // [m, k] times [k, n]
 Work work_times(double times, Work w);
 Work work_sum(Work a, Work b);
-// Forward for B sequences. Backward has two products of the same size for each of forward's: twice the work.
-Work work_scores(const CutSizes *z, size_t B);     // q k^T of a block
+// Forward for B sequences. Backward has two products of the same size for each of forward's: twice the work; attention
+// in blocks has q k^T once more.
+Work work_scores(const CutSizes *z, size_t B);     // q k^T of a block; in blocks: of what the causal mask leaves of it
 Work work_block(const CutSizes *z, size_t B);
+Work work_block_backward(const CutSizes *z, size_t B);
 Work work_head(const CutSizes *z, size_t B);
 Work work_stage(const CutSizes *z, size_t B);      // blocks and head; the embedding has no product
 Work work_model(const ModelConfig *c, size_t B);   // forward and backward of the whole model

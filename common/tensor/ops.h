@@ -62,6 +62,23 @@ typedef struct { size_t B, heads; const int *query, *key; } HeadsPlace;
 // may be s.
 void op_causal_softmax(Tensor p, Tensor s, real scale, HeadsPlace at);
 void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale, HeadsPlace at);       // ds may be dp
+// Of some keys only, which the caller puts together (online softmax; Milakov and Gimelshein 2018, section 3). lse
+// [B*Tq, heads]: of each query and head the logarithm of the sum of exp(scale s) over the keys that it sees here; -inf:
+// none.
+void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlace at);
+// o [M, heads*D] and lse [M, heads] of some keys <- of those and of the keys of o_more and lse_more.
+void op_merge_heads(Tensor o, Tensor lse, Tensor o_more, Tensor lse_more);
+// p again, from the lse of all keys: exp(scale s - lse) of the keys that a query sees, else 0.
+void op_causal_probabilities(Tensor p, Tensor s, Tensor lse, real scale, HeadsPlace at);
+// Softmax's backward where a row's keys are not all here: dot [B*Tq, heads] is sum(p dp) over all of them, which is the
+// product of o and do, head by head.
+void op_heads_dot(Tensor dot, Tensor o, Tensor d_o);
+void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real scale, HeadsPlace at);    // may be dp
+// The three products where query i of a sequence sees its keys 0 .. i (Tq = Tk): half the work. What lies above the
+// diagonal of p is neither written nor read.
+void op_heads_scores_triangle(Tensor p, Tensor q, Tensor k, size_t B, size_t heads);
+void op_heads_mix_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
+void op_heads_mix_t_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
 // Attention dropout's coordinates are (global sequence, query's position, global head, key's position); local head h is
 // global head0 + h.
 void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t first_sequence, size_t head0,
