@@ -1,0 +1,19 @@
+// 05_2bw.h: the reference of 05_pipedream_2bw, its trainings, its cost lines and the results of its page.
+#ifndef TWO_BW_SUPPORT_H
+#define TWO_BW_SUPPORT_H
+#include "05_pipeline_1f1b/support/04_pipedream.h"
+#include <stdio.h>
+
+// The reference: one device (rank 0, uncounted) with two buffers of weights, W(t+1) = W(t) - eta grad f_t(W(t-1)), its
+// m micro-batches one after the other. The norms of the Trajectory stay 0.
+Trajectory two_bw_reference(Run *run, const Training *t);
+
+// t->steps batches of t->micro_batches. Bytes: peaks; messages and sums over all steps. loss: alike on all ranks.
+typedef struct {
+    size_t in_flight, weights, gradients, optimizer, activations, size;
+    double messages, message_bytes, table_sums, table_bytes, other_sums;
+} TwoBwSeen;
+TwoBwSeen two_bw_train(Run *run, const Training *t, Trajectory *got);      // got->loss is always filled
+
+void two_bw_costs(Run *run, const Training *t, const TwoBwSeen *seen);
+#endif

@@ -1,0 +1,77 @@
+// 05_reference.c: 2BW's recurrence on one device, and its training on all ranks; see 05_2bw.h.
+#include "05_pipeline_1f1b/support/05_2bw.h"
+#include <stdlib.h>
+
+Trajectory two_bw_reference(Run *run, const Training *t) {
+    Trajectory out = trajectory_new(run, t);
+    if (run->world->rank > 0) return out;
+    ledger_pause();
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    Optimizer o = t->optimizer;
+    Arena a = arena(MEM_REFERENCE);
+    model_allocate(m);
+    optimizer_allocate(&o, m);
+    Tensor newest = tensor_new(&a, 1, m->size), before = tensor_new(&a, 1, m->size);
+    tensor_copy(before, m->w);
+    for (size_t step = 0; step < t->steps; step++) {
+        Arena tokens = arena(MEM_WORKSPACE);
+        Batch *b = training_batches(t, &tokens, step, 1, 0);
+        tensor_copy(newest, m->w);
+        tensor_copy(m->w, before);                             // the whole batch reads the version before the newest
+        model_zero_gradients(m);
+        for (size_t k = 0; k < t->micro_batches; k++) out.loss[step] += model_forward_backward(m, &b[k]);
+        out.loss[step] *= b->token_weight;
+        model_fold_tied(m);
+        tensor_copy(before, newest);
+        tensor_copy(m->w, newest);
+        optimizer_step(&o, m, 1);                              // and the newest is updated
+        trajectory_record(&out, step, m, out.loss[step], 0);
+        free(b);
+        arena_free(&tokens);
+    }
+    arena_free(&a);
+    model_free(m);
+    ledger_resume();
+    return out;
+}
+
+static void note(void *got, Model *m, size_t update, Which which) {
+    ledger_pause();
+    pipeline_note(got, m, update, which);
+    ledger_resume();
+}
+
+TwoBwSeen two_bw_train(Run *run, const Training *t, Trajectory *got) {
+    Comm *pp = run->world, *tied = pipeline_tied_group(pp);
+    Model *m = model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, pp->size, pp->rank));
+    Optimizer o = t->optimizer;
+    model_allocate(m);
+    optimizer_allocate(&o, m);
+    size_t n = t->steps * t->micro_batches;
+    double *loss = host_alloc(n * sizeof *loss);
+    PipelineNotes notes = { loss, note, got };
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch *batch = pipedream_batches(t, &tokens);
+    Schedule list = schedule_2bw(pp->size, t->micro_batches, t->steps, pp->rank);
+    comm_ledger_reset(pp);
+    memory_reset_peaks();
+    PipelineResult r = pipeline_2bw(pp, tied, m, &o, &list, batch, n, &notes);
+    TwoBwSeen seen = { .in_flight = r.in_flight, .size = m->size,
+        .weights = memory_peak(MEM_PARAMETERS), .gradients = memory_peak(MEM_GRADIENTS),
+        .optimizer = memory_peak(MEM_OPTIMIZER), .activations = memory_peak(MEM_ACTIVATIONS),
+        .messages = pp->ledger[COMM_SEND].calls, .message_bytes = pp->ledger[COMM_SEND].bytes,
+        .table_sums = tied ? tied->ledger[COMM_ALL_REDUCE].calls : 0,
+        .table_bytes = tied ? tied->ledger[COMM_ALL_REDUCE].bytes : 0, .other_sums = pp->ledger[COMM_ALL_REDUCE].calls };
+    ledger_pause();
+    comm_all_reduce_doubles(pp, loss, n);                      // the last stage has them, the others zeros
+    ledger_resume();
+    for (size_t k = 0; k < n; k++) got->loss[k / t->micro_batches] += loss[k];
+    for (size_t step = 0; step < t->steps; step++) got->loss[step] *= batch[step * t->micro_batches].token_weight;
+    schedule_free(&list);
+    free(batch);
+    free(loss);
+    arena_free(&tokens);
+    model_free(m);
+    if (tied) comm_free(tied);
+    return seen;
+}
