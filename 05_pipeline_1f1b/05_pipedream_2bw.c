@@ -129,16 +129,42 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
 static const ModelConfig sizes = { .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1 };
 enum { SEQUENCES = 11, STEPS = 5 };
 
-static void equals_recurrence(Run *run, const Training *t, const char *name) {
-    char line[80];
-    snprintf(line, sizeof line, "%s = one update late", name);
-    Trajectory got = trajectory_new(run, t), want = two_bw_reference(run, t);
-    TwoBwSeen seen = two_bw_train(run, t, &got);
-    training_compare_tensors(run, line, &got, &want, 0);
-    check_numbers(run, line, "loss", got.loss, want.loss, t->steps, 0);
-    two_bw_costs(run, t, &seen);
+// Trained by 2BW's list, or by 1F1B's with a flush after every batch, which reads the newest weights.
+static TwoBwSeen train(Run *run, const Training *t, bool flush, bool noted, Trajectory *got) {
+    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
+    Schedule list = flush ? schedule_flushed(p, m, i, t->steps) : schedule_2bw(p, m, t->steps, i);
+    TwoBwSeen seen = two_bw_train(run, t, &list, noted, got);
+    schedule_free(&list);
+    return seen;
+}
+
+static void equals_recurrence(Run *run, const Training *t, bool flush, const char *what) {
+    Trajectory got = trajectory_new(run, t);
+    Trajectory want = flush ? training_unsplit(run, t, 1) : two_bw_reference(run, t);
+    TwoBwSeen seen = train(run, t, flush, true, &got);
+    training_compare_tensors(run, what, &got, &want, 0);
+    check_numbers(run, what, "loss", got.loss, want.loss, t->steps, 0);
+    if (!flush) two_bw_costs(run, t, &seen);
     trajectory_free(&got);
     trajectory_free(&want);
+}
+
+// Mean loss of the last batches of a training on text: with a flush, and with 2BW.
+enum { LONG = 120, LAST = 20 };
+static void losses_on_text(Run *run, double loss[2]) {
+    size_t p = run->world->size, m = p < 4 ? 4 : p;
+    Training t = { .model = { .layers = m, .width = 16, .heads = 2, .context = 16, .vocab = 256 },
+                   .steps = LONG, .sequences = m, .micro_batches = m, .optimizer = sgd(0.1) };
+    t.model.seed = run->seed;
+    t.data = training_text(run, option_text(run, "data"), t.model.context);
+    for (size_t way = 0; way < 2; way++) {
+        Trajectory got = trajectory_new(run, &t);
+        train(run, &t, way == 0, false, &got);
+        loss[way] = 0;
+        for (size_t step = LONG - LAST; step < LONG; step++) loss[way] += got.loss[step] / LAST;
+        trajectory_free(&got);
+    }
+    data_free(&t.data);
 }
 
 static void two_bw(Run *run) {
@@ -149,10 +175,23 @@ static void two_bw(Run *run) {
             "would begin a batch before the weights are there that it must read", m, p);
     REQUIRE(m <= SEQUENCES, "--micro-batches %zu: a batch has %d sequences: choose at most that many", m, SEQUENCES);
     Training t = { .model = sizes, .steps = STEPS, .sequences = SEQUENCES, .micro_batches = m };
+    double loss[2];
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
+    two_bw_equal_stages(run, &t);
     t.optimizer = sgd(0.3);
-    equals_recurrence(run, &t, "2BW");
+    equals_recurrence(run, &t, true, "with a flush = unsplit");
+    equals_recurrence(run, &t, false, "2BW = one update late");
+    t.optimizer.momentum = 0.9;
+    t.optimizer.lr = 0.03;
+    equals_recurrence(run, &t, false, "momentum = one update late");
+    t.optimizer = adamw(0.01);
+    equals_recurrence(run, &t, false, "2BW = one update late");
+    t.micro_batches = m < SEQUENCES ? m + 1 : m;
+    t.optimizer = sgd(0.3);
+    equals_recurrence(run, &t, false, "m + 1 = one update late");
+    losses_on_text(run, loss);
+    two_bw_results(run, loss, LAST);
     data_free(&t.data);
 }
 

@@ -126,9 +126,11 @@ Played pipedream_play(Run *run, const Stack *stack, const Schedule *list, size_t
         batch[k].number = k;
     }
     Played out;
+    memory_reset_peaks();
     picture_begin(run, MEM_PARAMETERS);
     out.result = pipeline_pipedream(run->world, m, &o, list, older, batch, n, NULL);
     picture_end(run);
+    out.activations = memory_peak(MEM_ACTIVATIONS);
     out.timing = picture_timing(run);
     free(batch);
     arena_free(&tokens);

@@ -2,7 +2,6 @@
 #ifndef TWO_BW_SUPPORT_H
 #define TWO_BW_SUPPORT_H
 #include "05_pipeline_1f1b/support/04_pipedream.h"
-#include <stdio.h>
 
 // The reference: one device (rank 0, uncounted) with two buffers of weights, W(t+1) = W(t) - eta grad f_t(W(t-1)), its
 // m micro-batches one after the other. The norms of the Trajectory stay 0.
@@ -13,7 +12,14 @@ typedef struct {
     size_t in_flight, weights, gradients, optimizer, activations, size;
     double messages, message_bytes, table_sums, table_bytes, other_sums;
 } TwoBwSeen;
-TwoBwSeen two_bw_train(Run *run, const Training *t, Trajectory *got);      // got->loss is always filled
+// By this list; noted: got's tensors are filled, too, and not only its losses.
+TwoBwSeen two_bw_train(Run *run, const Training *t, const Schedule *list, bool noted, Trajectory *got);
+// Equal stages: steps batches of m micro-batches, recorded.
+Played two_bw_play(Run *run, const Stack *stack, size_t m, size_t steps);
 
 void two_bw_costs(Run *run, const Training *t, const TwoBwSeen *seen);
+// Lists of all sizes; the picture; times and memory of GPipe, 1F1B, PipeDream and 2BW on equal stages.
+void two_bw_equal_stages(Run *run, const Training *t);
+// loss: synchronous, 2BW: the mean of the last `last` batches.
+void two_bw_results(Run *run, const double loss[2], size_t last);
 #endif

@@ -41,7 +41,7 @@ static void note(void *got, Model *m, size_t update, Which which) {
     ledger_resume();
 }
 
-TwoBwSeen two_bw_train(Run *run, const Training *t, Trajectory *got) {
+TwoBwSeen two_bw_train(Run *run, const Training *t, const Schedule *list, bool noted, Trajectory *got) {
     Comm *pp = run->world, *tied = pipeline_tied_group(pp);
     Model *m = model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, pp->size, pp->rank));
     Optimizer o = t->optimizer;
@@ -49,13 +49,12 @@ TwoBwSeen two_bw_train(Run *run, const Training *t, Trajectory *got) {
     optimizer_allocate(&o, m);
     size_t n = t->steps * t->micro_batches;
     double *loss = host_alloc(n * sizeof *loss);
-    PipelineNotes notes = { loss, note, got };
+    PipelineNotes notes = { loss, noted ? note : NULL, got };
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = pipedream_batches(t, &tokens);
-    Schedule list = schedule_2bw(pp->size, t->micro_batches, t->steps, pp->rank);
     comm_ledger_reset(pp);
     memory_reset_peaks();
-    PipelineResult r = pipeline_2bw(pp, tied, m, &o, &list, batch, n, &notes);
+    PipelineResult r = pipeline_2bw(pp, tied, m, &o, list, batch, n, &notes);
     TwoBwSeen seen = { .in_flight = r.in_flight, .size = m->size,
         .weights = memory_peak(MEM_PARAMETERS), .gradients = memory_peak(MEM_GRADIENTS),
         .optimizer = memory_peak(MEM_OPTIMIZER), .activations = memory_peak(MEM_ACTIVATIONS),
@@ -67,11 +66,43 @@ TwoBwSeen two_bw_train(Run *run, const Training *t, Trajectory *got) {
     ledger_resume();
     for (size_t k = 0; k < n; k++) got->loss[k / t->micro_batches] += loss[k];
     for (size_t step = 0; step < t->steps; step++) got->loss[step] *= batch[step * t->micro_batches].token_weight;
-    schedule_free(&list);
     free(batch);
     free(loss);
     arena_free(&tokens);
     model_free(m);
     if (tied) comm_free(tied);
     return seen;
+}
+
+// ---------------------------------------------------------------- equal stages, on the clock
+
+// The stack has no embedding and no head, but their table is there: its gradient, all zeros, is summed as in a model.
+Played two_bw_play(Run *run, const Stack *stack, size_t m, size_t steps) {
+    size_t p = run->world->size, i = run->world->rank, B = stack->sequences, n = m * steps;
+    Comm *tied = pipeline_tied_group(run->world);
+    Data d = data_synthetic(stack->model.vocab, stack->model.context, run->seed);
+    Model *model = stack_new(stack, p, i);
+    Optimizer o = sgd(0.01);
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch *batch = host_alloc(n * sizeof *batch);
+    Schedule list = schedule_2bw(p, m, steps, i);
+    tensor_fill(model->g, 0);
+    for (size_t k = 0; k < n; k++) {
+        batch[k] = data_batch(&d, &tokens, 0, k * B, B, n * B);
+        batch[k].number = k;
+    }
+    Played out;
+    memory_reset_peaks();
+    picture_begin(run, MEM_ACTIVATIONS);
+    out.result = pipeline_2bw(run->world, tied, model, &o, &list, batch, n, NULL);
+    picture_end(run);
+    out.activations = memory_peak(MEM_ACTIVATIONS);
+    out.timing = picture_timing(run);
+    schedule_free(&list);
+    free(batch);
+    arena_free(&tokens);
+    model_free(model);
+    data_free(&d);
+    if (tied) comm_free(tied);
+    return out;
 }
