@@ -11,9 +11,10 @@
 // between their forward and their backward. It is not the unsplit training, but one device with a delay of one update,
 // which it equals in every bit (support/05_reference.c); moments of AdamW or momentum take the late gradient as it is.
 // Who holds what: rank i has stage i, gradients and optimizer state once, weights twice. Communication: per micro-batch
-// [B*T, C] to the next stage and a gradient back; per update the tied table's gradient, V*C elements, added over
-// {first, last}. Waiting for that sum would stop the last stage until the first one comes, p - 1 backwards later. It is
-// started and waited for when the new table is needed, a batch later: the delay pays for it.
+// [B*T, C] to the next stage and a gradient back; per update the first and the last stage send each other their
+// gradient of the tied table, V*C elements, and both add the two. Waiting for it at once would stop the last stage until
+// the first one comes, p - 1 backwards later. So it is started, and waited for when the new table is needed, most of a
+// batch later: the delay pays for it.
 // Left out: clipping, whose norm needs all stages at one moment; recomputation.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "05_pipeline_1f1b/support/05_2bw.h"
@@ -44,16 +45,16 @@ Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i) {
 
 // ---------------------------------------------------------------- the update, and the tied table after it
 
-// table: on the first and the last of several stages, the unit of the tied table. Its gradient has two buffers [V*C]:
-// backward adds into one, the other is being summed over {first, last}.
+// table: on the first and the last of several stages, the unit of the tied table. Its gradient has two buffers [1, V*C]:
+// backward adds into one (table->g) while the other one (table->own_g) is on its way to the other end of the pipeline.
 typedef struct {
     WeightVersions weights;
     Optimizer *optimizer;
     const PipelineNotes *notes;
-    Comm *tied;
+    Comm *tied;                                            // {first, last}: ranks 0 and 1 of it
     Unit *table;
-    Tensor other;
-    Request *sum;                                          // under way; NULL: none
+    Tensor spare, theirs;                                  // [1, V*C]: the buffer that nobody uses; what arrives
+    Request *sends, *receives;                             // under way; NULL: none
 } Stage;
 
 static bool is_table(const Unit *u, const Param *p) { (void)u; return p->number == 0; }
@@ -63,19 +64,23 @@ static void note(Stage *s, Model *m, Which which) {
     if (s->notes && s->notes->updated) s->notes->updated(s->notes->who, m, s->weights.newest - 1, which);
 }
 
-// The sum of the table's gradient begins; backward goes on with the other buffer.
+// My part of the table's gradient leaves for the other end, and theirs may come; backward goes on with another buffer.
+// Two messages and not an all-reduce: they arrive while their receiver computes or waits for something else.
 static void table_start(Stage *s) {
-    Tensor g = s->table->g;
-    s->table->own_g = g;                                           // what the update will take
-    s->sum = comm_start_all_reduce(s->tied, g);                    // V*C elements, over {first, last}
-    unit_attach_gradients(s->table, s->other);
-    s->other = g;
+    size_t other_end = 1 - s->tied->rank;
+    s->table->own_g = s->table->g;
+    s->receives = comm_start_recv(s->tied, s->theirs, other_end);                  // V*C elements
+    s->sends = comm_start_send(s->tied, s->table->own_g, other_end);               // V*C elements
+    unit_attach_gradients(s->table, s->spare);
 }
-// Waits for it, and updates the table: the last part of the newest version.
+// Waits for both, adds them, and updates the table: the last part of the newest version.
 static void table_finish(Stage *s, Model *m) {
-    if (!s->sum) return;
-    comm_wait(s->sum);
-    s->sum = NULL;
+    if (!s->sends) return;
+    comm_wait(s->receives);
+    comm_wait(s->sends);
+    s->sends = NULL;
+    s->spare = s->table->own_g;
+    op_add(s->table->own_g, s->table->own_g, s->theirs);           // a + b = b + a: the same bits on both
     optimizer_step_unit(s->optimizer, s->table, 1);
     note(s, m, is_table);
 }
@@ -107,18 +112,22 @@ static void update(void *stage, Model *m, PipeOp op) {
 PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const Schedule *list, const Batch *batch,
                             size_t n, const PipelineNotes *notes) {
     Stage s = { .weights = weight_versions_new(m, 1), .optimizer = o, .notes = notes, .tied = tied };
-    Arena buffer = arena(MEM_GRADIENTS);
+    Arena buffer = arena(MEM_GRADIENTS), incoming = arena(MEM_COMMUNICATION);
+    Tensor g = {0};
     if (tied) {
         s.table = model_wte(m) ? model_wte(m) : model_wte_head(m);
-        tensor_fill(s.other = tensor_new(&buffer, 1, s.table->size), 0);
+        g = s.table->g;
+        tensor_fill(s.spare = tensor_new(&buffer, 1, s.table->size), 0);
+        s.theirs = tensor_new(&incoming, 1, s.table->size);
+        comm_connect(tied, COMM_NEIGHBOURS);
     }
-    Tensor first = s.table ? s.table->g : (Tensor){0};
     PipelineWeights weights = { read_version, update, &s, notes ? notes->loss : NULL };
     model_zero_gradients(m);
     PipelineResult r = pipeline_run_versions(pp, m, list, batch, n, &weights);
     table_finish(&s, m);
-    if (s.table) unit_attach_gradients(s.table, s.table->own_g = first);
+    if (tied) unit_attach_gradients(s.table, s.table->own_g = g);          // the model is as it was given
     arena_free(&buffer);
+    arena_free(&incoming);
     weight_versions_free(&s.weights);
     return r;
 }

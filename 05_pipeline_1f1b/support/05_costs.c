@@ -21,10 +21,10 @@ void two_bw_costs(Run *run, const Training *t, const TwoBwSeen *seen) {
     cost(run, "2BW: messages sent", "calls", n * (next + before), seen->messages);
     cost(run, "2BW: messages sent", "bytes", t->steps * (next + before) * message_elements(&z, t->sequences) * E,
          seen->message_bytes);
-    cost(run, "2BW: sums of the tied table", "calls", tied * t->steps, seen->table_sums);
-    cost(run, "2BW: sums of the tied table", "bytes",
-         tied ? (double)t->steps * ring_bytes(ALL_REDUCE_PASSES, 2, table, E) : 0, seen->table_bytes);
-    cost(run, "2BW: other sums over stages", "calls", 0, seen->other_sums);
+    cost(run, "2BW: message buffers, peak", "bytes", stage_message_buffers(t, p, i) + tied * table * E, seen->buffers);
+    cost(run, "2BW: gradients of the tied table sent", "calls", tied * t->steps, seen->table_calls);
+    cost(run, "2BW: gradients of the tied table sent", "bytes", tied * t->steps * table * E, seen->table_bytes);
+    cost(run, "2BW: sums over stages", "calls", 0, seen->sums);
 }
 
 // ---------------------------------------------------------------- lists alone
@@ -87,17 +87,17 @@ static Way pipedream(Run *run, const Stack *stack, size_t m) {
                     pipedream_makespan(stack, stashing, p, 3 * m) - pipedream_makespan(stack, stashing, p, 2 * m));
 }
 
-// Predicted without the sums of the table, measured with them: but for the last one, which comes after all work, they
-// must be hidden.
+// Predicted without the messages of the table, measured with them: but for the last one, which comes after all work,
+// they must be hidden.
 static Way two_bw(Run *run, const Stack *stack, size_t m) {
     size_t p = run->world->size;
     Played two = two_bw_play(run, stack, m, 2);
     picture_show(run, "2BW, two batches", PICTURE_CHART);
     Played three = two_bw_play(run, stack, m, 3);
     Picoseconds work = pipedream_makespan(stack, as_one_batch, p, 2 * m);
-    double sum = p > 1 ? ring_time(ALL_REDUCE_PASSES, 2, stack->model.vocab * stack->model.width, sizeof(real)) : 0;
+    double table = p > 1 ? send_time(stack->model.vocab * stack->model.width * sizeof(real)) : 0;
     if (clock_config()->simulated)
-        cost(run, "equal stages, 2BW: two batches, the last sum", "ps", (double)work + sum, two.timing.step);
+        cost(run, "equal stages, 2BW: two batches, and the table", "ps", (double)work + table, two.timing.step);
     return measured(&three, three.timing.step - two.timing.step,
                     pipedream_makespan(stack, as_one_batch, p, 3 * m) - work);
 }

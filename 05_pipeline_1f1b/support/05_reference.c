@@ -59,8 +59,9 @@ TwoBwSeen two_bw_train(Run *run, const Training *t, const Schedule *list, bool n
         .weights = memory_peak(MEM_PARAMETERS), .gradients = memory_peak(MEM_GRADIENTS),
         .optimizer = memory_peak(MEM_OPTIMIZER), .activations = memory_peak(MEM_ACTIVATIONS),
         .messages = pp->ledger[COMM_SEND].calls, .message_bytes = pp->ledger[COMM_SEND].bytes,
-        .table_sums = tied ? tied->ledger[COMM_ALL_REDUCE].calls : 0,
-        .table_bytes = tied ? tied->ledger[COMM_ALL_REDUCE].bytes : 0, .other_sums = pp->ledger[COMM_ALL_REDUCE].calls };
+        .table_calls = tied ? tied->ledger[COMM_SEND].calls : 0,
+        .table_bytes = tied ? tied->ledger[COMM_SEND].bytes : 0,
+        .buffers = memory_peak(MEM_COMMUNICATION), .sums = pp->ledger[COMM_ALL_REDUCE].calls };
     ledger_pause();
     comm_all_reduce_doubles(pp, loss, n);                      // the last stage has them, the others zeros
     ledger_resume();
