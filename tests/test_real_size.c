@@ -115,7 +115,8 @@ static void overlapped(void) {
             "%.0f take %.0f ms",
             bytes / G, size / 1e6, n, size / 1e6, 14e3 * alpha, 1e3 * wire, 1e3 * (14 * alpha + wire), n, 1e3 * busy);
     on_page("%.0f + %.0f = %.0f ms. From then on the link is busy: %.0f + %.0f = %.0f ms",
-            2e3 * work_head(&z, 8).flops / A100, 2e3 * work_block(&z, 8).flops / A100, 1e3 * first, 1e3 * (F + first), 1e3 * busy, 1e3 * (F + first + busy));
+            2e3 * work_head(&z, 8).flops / A100, 2e3 * work_block(&z, 8).flops / A100, 1e3 * first,
+            1e3 * (F + first), 1e3 * busy, 1e3 * (F + first + busy));
     on_page("lower bound is %.0f ms", 3 * round(1e3 * F));
 }
 
