@@ -45,8 +45,8 @@ Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i) {
 
 // ---------------------------------------------------------------- the update, and the tied table after it
 
-// table: on the first and the last of several stages, the unit of the tied table. Its gradient has two buffers, [1, V*C]
-// each: backward adds into one (table->g) while the other one (table->own_g) is on its way to the pipeline's other end.
+// table: on the first and the last of several stages, the unit of the tied table. Its gradient has two buffers, each
+// [1, V*C]: backward adds into one (table->g) while the other (table->own_g) is on its way to the pipeline's other end.
 typedef struct {
     WeightVersions weights;
     Optimizer *optimizer;
