@@ -127,6 +127,20 @@ static void test_cuts(void) {
     }
 }
 
+// The first contribution after zeroing overwrites, the others are added.
+static void test_add_gradient(void) {
+    Param p = param_describe("", 3, 4, 1);
+    Tensor one = tensor_new(&storage, 3, 4), two = tensor_new(&storage, 3, 4);
+    p.g = tensor_new(&storage, 3, 4);
+    p.gradient_empty = true;
+    tensor_fill(one, 1);
+    tensor_fill(two, 2);
+    param_add_gradient(&p, two);
+    const bool first = same_bits(p.g, two) && !p.gradient_empty;
+    param_add_gradient(&p, one);
+    ok(first && tensor_sum(p.g) == 3 * 12, "param_add_gradient: what was there before zeroing is gone, the rest adds up");
+}
+
 // ---- initial weights ----
 
 static void test_initial_weights(void) {
@@ -738,6 +752,7 @@ int main(void) {
     test_snapshot_size();
     test_ranges();
     test_cuts();
+    test_add_gradient();
     test_initial_weights();
     test_fill();
     test_distribution();
