@@ -42,13 +42,13 @@ static Schedule pipedream(size_t p, size_t m, size_t batches, size_t i) {
 static Schedule two_bw(size_t p, size_t m, size_t batches, size_t i) { return schedule_2bw(p, m, batches, i); }
 
 static const Way ways[COMPARE_WAYS] = {
-    { "naive", "1-1/p", WAY_FLUSH, naive, false },
-    { "GPipe", "(p-1)/(m+p-1)", WAY_FLUSH, gpipe, false },
-    { "1F1B", "(p-1)/(m+p-1)", WAY_FLUSH, one_f_one_b, false },
-    { "interleaved", "(p-1)/(vm+p-1)", WAY_FLUSH, interleaved, true },
-    { "ZB-H1", "(p-1)(F+B-W)/step", WAY_FLUSH, zero_bubble, false },
-    { "PipeDream", "0", WAY_PIPEDREAM, pipedream, false },
-    { "2BW", "0", WAY_2BW, two_bw, false },
+    { "naive", "1-1/p", WAY_FLUSH, naive, FLIGHT_ONE, false },
+    { "GPipe", "(p-1)/(m+p-1)", WAY_FLUSH, gpipe, FLIGHT_ALL, false },
+    { "1F1B", "(p-1)/(m+p-1)", WAY_FLUSH, one_f_one_b, FLIGHT_FEW, false },
+    { "interleaved", "(p-1)/(vm+p-1)", WAY_FLUSH, interleaved, FLIGHT_LISTED, true },
+    { "ZB-H1", "(p-1)(F+B-W)/step", WAY_FLUSH, zero_bubble, FLIGHT_LISTED, false },
+    { "PipeDream", "0", WAY_PIPEDREAM, pipedream, FLIGHT_FEW, false },
+    { "2BW", "0", WAY_2BW, two_bw, FLIGHT_FEW, false },
 };
 
 // Runs so many batches by the functions of the way's own lesson.
@@ -85,7 +85,7 @@ static WaySeen measure(Run *run, const Way *w, const Stack *stack, size_t m) {
 
 // ================================ the experiment ================================
 
-static const ModelConfig sizes = { .layers = 1, .width = 12, .heads = 3, .context = 10, .vocab = 37 };
+static const ModelConfig sizes = { .layers = 1, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1 };
 
 // The closed forms, where messages take no time, of lists alone.
 static void closed_forms(Run *run, const Stack *stack, size_t m) {

@@ -46,20 +46,19 @@ size_t way_late(const Schedule *s) {
 
 // ---------------------------------------------------------------- the cost lines
 
-// Bytes: what the parts of the model in flight at once keep, by the list.
 static size_t activations(const Way *w, const Stack *stack, size_t p, size_t m, size_t i) {
     size_t v = way_chunks(w, p), now = 0, most = 0;
+    if (w->flight != FLIGHT_LISTED)
+        return (w->flight == FLIGHT_ONE ? 1 : w->flight == FLIGHT_ALL ? m : p - i) * stack_kept(stack, p, i);
     Stack part = *stack;
     part.blocks /= v;
     Schedule list = w->list(p, m, 3, i);
-    for (size_t n = 0; n < list.n; n++) {
+    if (!w->chunks) most = zb_stack_peak(stack, &list, p, i);
+    for (size_t n = 0; n < list.n && w->chunks; n++) {             // chunks may keep unequally much
         size_t kept = stack_kept(&part, v * p, list.ops[n].chunk * p + i);
-        if (list.ops[n].what == FORWARD) now += kept;
-        if (list.ops[n].what == BACKWARD) now -= kept;
+        now = list.ops[n].what == FORWARD ? now + kept : now - kept;
         if (now > most) most = now;
-        if (list.ops[n].what == BACKWARD_WEIGHTS) most = 0;
     }
-    if (most == 0) most = zb_stack_peak(stack, &list, p, i);       // halves: what is kept changes in between
     schedule_free(&list);
     return most;
 }
@@ -155,14 +154,15 @@ void compare_results(Run *run, const Way *ways, const Stack *stack, size_t m, co
     Result rows[COMPARE_WAYS + 1] = {{0}};
     size_t p = run->world->size;
     bool simulated = clock_config()->simulated;
-    say(run, "A batch of m = %zu micro-batches on %zu stages of %zu blocks.  = computing  . idle", m, p, stack->blocks);
+    say(run, "A batch of m = %zu micro-batches on %zu stages of %zu blocks.%s", m, p, stack->blocks,
+        simulated ? "  = computing  . idle" : "");
     for (size_t k = 0; k < COMPARE_WAYS; k++) {
         const WaySeen *s = &seen[k];
         double busy = s->busy / ((double)p * (double)s->batch), longest = (double)seen[0].batch;
         double value[COLUMNS] = { (double)s->batch, 1e6 * (1 - busy), most(run, (double)s->activations),
                                   most(run, (double)s->weights), most(run, (double)s->messages),
                                   most(run, (double)s->late) };
-        rows[k] = (Result){ .what = ways[k].name, .formula = ways[k].formula };
+        rows[k] = (Result){ .what = ways[k].name, .formula = simulated ? ways[k].formula : NULL };
         for (size_t c = simulated ? 0 : 2, n = 0; c < COLUMNS; c++, n++) {
             cell[k][n][0] = '=';
             page_value(cell[k][n] + 1, sizeof cell[k][n] - 1, round(value[c]), unit[c]);

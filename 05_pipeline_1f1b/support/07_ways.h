@@ -10,7 +10,15 @@ enum { COMPARE_WAYS = 7, COMPARE_CHUNKS = 2 };
 // batches of m micro-batches; those with a flush make one.
 typedef enum { WAY_FLUSH, WAY_PIPEDREAM, WAY_2BW } WayKind;
 typedef Schedule WayList(size_t p, size_t m, size_t batches, size_t i);
-typedef struct { const char *name, *formula; WayKind kind; WayList *list; bool chunks; } Way;
+// flight: most micro-batches in flight on a stage; LISTED: chunks or halves, of which the list says it.
+typedef enum { FLIGHT_ONE, FLIGHT_ALL, FLIGHT_FEW, FLIGHT_LISTED } WayFlight;      // 1, m, p - i
+typedef struct {
+    const char *name, *formula;                    // formula: of the idle share
+    WayKind kind;
+    WayList *list;
+    WayFlight flight;
+    bool chunks;
+} Way;
 
 // What this rank has measured of one batch in the steady state.
 typedef struct {
