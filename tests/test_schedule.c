@@ -115,7 +115,7 @@ static void known_orders(void) {
 
 // ---- stages of unequal times ----
 
-    ok(bound == CASES, "unequal stages, 1F1B: at least max over j of m(f+b) of j and f+b of those before");
+// GPipe takes sum(f+b) + (m-1)(max f + max b). 1F1B is never slower, and not faster than any stage's own work after
 // what the stages before it need once.
 static void unequal_stages(void) {
     size_t exact = 0, bound = 0, faster = 0, met = 0;
