@@ -63,7 +63,9 @@ static void drop_probabilities(const TensorParallelHeads *h, Tensor y, Tensor x)
     op_dropout_heads(y, x, h->key, h->drop, h->first_sequence, h->heads.lo, place_of(h));
 }
 
+// Each of the three functions below is the plain attention, unless h->kind says another one (08_ring_attention).
 void tensor_parallel_probabilities(const TensorParallelHeads *h, Saved *s) {
+    if (h->kind) { attention_rebuild(h, s); return; }
     size_t heads = range_size(h->heads);
     Tensor qkv = s->t[S_QKV], probs = tensor_new(&s->attention, h->B * heads * h->T, h->T);    // [B*H/tp*T, T]
     op_heads_scores(probs, part_of(h, qkv, 0), part_of(h, qkv, 1), h->B, heads);               // S = Q K^T
@@ -74,11 +76,13 @@ void tensor_parallel_probabilities(const TensorParallelHeads *h, Saved *s) {
     drop_probabilities(h, s->t[S_DROPPED], probs);
 }
 void tensor_parallel_heads_forward(const TensorParallelHeads *h, Saved *s) {
+    if (h->kind) { attention_forward(h, s); return; }
     tensor_parallel_probabilities(h, s);
     Tensor v = part_of(h, s->t[S_QKV], 2);
     op_heads_mix(s->t[S_MIX], s->t[S_DROPPED], v, h->B, range_size(h->heads));                 // O = dropout(P) V
 }
-void tensor_parallel_heads_backward(const TensorParallelHeads *h, Tensor dqkv, Tensor dmix, const Saved *s) {
+void tensor_parallel_heads_backward(const TensorParallelHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
+    if (h->kind) { attention_backward(h, dqkv, dmix, s); return; }
     size_t heads = range_size(h->heads);
     Tensor qkv = s->t[S_QKV];
     Arena scratch = arena(MEM_WORKSPACE);

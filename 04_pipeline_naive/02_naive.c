@@ -128,7 +128,7 @@ void pipeline_forward(PipelineStage *s, size_t k) {
     arena_rebook(&b->input, MEM_ACTIVATIONS);              // x was a message and is now kept for the backward
     Tensor y = b->end ? tensor_shaped(&losses, b->out) : b->y;         // the last output is a loss per token
     b->kept = walk_forward(b->layers, b->n_layers, b->batch, b->x, y);
-    if (b->end) s->result.loss += tensor_sum(y);
+    if (b->end) s->result.loss += b->loss = tensor_sum(y);
     arena_free(&losses);
     if (++s->in_flight > s->result.in_flight) s->result.in_flight = s->in_flight;
 }

@@ -23,6 +23,7 @@ typedef struct {
     Arena input;                                   // holds x until the backward is done
     Arena gradient;                                // holds dy under the executor
     ActivationStash *kept;                                  // what my layers keep from forward to backward
+    double loss;                                   // sum of token losses; on the last stage, 0 elsewhere
     bool half;                                     // between the two halves of its backward
 } PipelineBatch;
 typedef struct {
@@ -104,6 +105,7 @@ typedef struct {
     void (*attach)(void *who, Model *m, PipeOp op);
     void (*update)(void *who, Model *m, PipeOp op);
     void *who;
+    double *loss;                                  // [micro-batches] of each: see PipelineBatch; NULL: not asked for
 } PipelineWeights;
 PipelineResult pipeline_run_versions(Comm *pp, Model *m, const Schedule *s, const Batch *batch, size_t micro_batches,
                                      const PipelineWeights *weights);

@@ -4,6 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+char *schedule_text(const Schedule *s) {
+    char *text = host_alloc(48 * s->n + 1), *at = text;
+    bool chunks = schedule_chunks(s) > 1;
+    for (size_t e = 0; e < s->n; e++) {
+        at += sprintf(at, "%s%c%zu", e ? " " : "", "FBIWU"[s->ops[e].what], s->ops[e].micro_batch);
+        if (chunks) at += sprintf(at, "c%zu", s->ops[e].chunk);
+    }
+    return text;
+}
+
 Schedule *schedule_all(ScheduleRule rule, size_t p, size_t m) {
     Schedule *stage = host_alloc(p * sizeof *stage);
     for (size_t i = 0; i < p; i++) stage[i] = rule(p, m, i);

@@ -25,6 +25,7 @@ void timeline_free(Timeline *t);
 size_t timeline_busy(const Timeline *t);                 // units in which a stage works, added over the stages
 char *timeline_row(const Timeline *t, size_t i);         // stage i as text, three columns a unit; free() it
 
+char *schedule_text(const Schedule *s);                  // "F0 F1 B0 ..."; of several chunks "F0c1 ..."; free() it
 Schedule *schedule_all(ScheduleRule rule, size_t p, size_t m);       // the lists of all stages
 void schedule_all_free(Schedule *stage, size_t p);
 // Time from the first forward to the last backward; SIZE_MAX when the lists deadlock.

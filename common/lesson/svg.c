@@ -26,8 +26,9 @@ static void box(FILE *f, const Recording *r, const RecordedEvent *e, double y) {
     double x = x_of(r, e->start), w = x_of(r, e->end) - x;
     if (on_link(e) && w < 1.5) w = 1.5;
     if (w <= 0) return;
-    fprintf(f, "<rect class=\"%c\" x=\"%.2f\" y=\"%g\" width=\"%.2f\" height=\"%d\"/>\n",
-            computes(e) ? "FBWU"[e->kind] : e->kind == EVENT_SEND ? 'M' : 'C', x, y, w, computes(e) ? ROW : LANE);
+    fprintf(f, "<rect class=\"%c\"%s x=\"%.2f\" y=\"%g\" width=\"%.2f\" height=\"%d\"/>\n",
+            computes(e) ? "FBWU"[e->kind] : e->kind == EVENT_SEND ? 'M' : 'C',
+            e->chunk % 2 ? " fill-opacity=\".5\"" : "", x, y, w, computes(e) ? ROW : LANE);
     if (!computes(e) || w < 10) return;
     char label[12];
     if (e->number == NO_NUMBER) snprintf(label, sizeof label, "%c", "FBWU"[e->kind]);

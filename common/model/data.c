@@ -93,17 +93,10 @@ static void share_text(Data *d) {
     struct { uint64_t print; size_t bytes; } first = { d->text ? fingerprint(d->text, d->bytes) : 0, d->bytes };
     uint64_t mine = first.print;
     side_broadcast(&first, sizeof first);
-    bool missing = this_rank > 0 && mine != first.print, somebody = false;
+    bool missing = this_rank > 0 && mine != first.print;
     if (missing) data_free(d);
-    void *all = NULL;
-    size_t *sizes = NULL;
-    side_gather(&missing, sizeof missing, &all, &sizes);
-    for (size_t r = 0; all && r < this_world_size; r++) somebody |= ((bool *)all)[r];
-    free(all);
-    free(sizes);
-    side_broadcast(&somebody, sizeof somebody);
     d->bytes = first.bytes;
-    if (somebody) send_text(d, missing);
+    if (side_any(missing)) send_text(d, missing);
 }
 
 bool data_open(Data *d, const char *path, size_t context, uint64_t seed, char why[DATA_WHY]) {
@@ -143,18 +136,25 @@ size_t data_count(const Data *d, uint64_t step, size_t first, size_t B) {
     return tokens;
 }
 
-// Uploads B sequences of `context` tokens. Token t of a sequence is byte[t], its target byte[t+1].
+// Uploads B sequences of `context` tokens, or these positions of each. Token t of a sequence is byte[t], its target
+// byte[t+1].
 static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targets, size_t B) {
-    size_t M = B * d->context;
-    int *device_tokens = ints_new(a, M), *device_targets = ints_new(a, M), *device_position = ints_new(a, M);
-    int *position = host_alloc((M + 1) * sizeof(int));
-    for (size_t i = 0; i < M; i++) position[i] = (int)(i % d->context);            // whole sequences
-    ints_upload(device_tokens, tokens, M);
-    ints_upload(device_targets, targets, M);
-    ints_upload(device_position, position, M);
-    free(position);
-    return (Batch){ .B = B, .T = d->context, .tokens = device_tokens, .targets = device_targets,
-                    .position = device_position };
+    Positions mine = d->positions.n ? d->positions : (Positions){ 1, { {0, d->context} } };
+    size_t T = positions_count(&mine), M = B * T, row = 0;
+    int *device[3], *host[3];                      // tokens, targets, positions
+    for (int i = 0; i < 3; i++) device[i] = ints_new(a, M), host[i] = host_alloc((M + 1) * sizeof(int));
+    for (size_t s = 0; s < B; s++)
+        for (size_t i = 0; i < mine.n; i++)
+            for (size_t t = mine.chunk[i].lo; t < mine.chunk[i].hi; t++, row++) {
+                host[0][row] = tokens[s * d->context + t];
+                host[1][row] = targets[s * d->context + t];
+                host[2][row] = (int)t;
+            }
+    for (int i = 0; i < 3; i++) {
+        ints_upload(device[i], host[i], M);
+        free(host[i]);
+    }
+    return (Batch){ .B = B, .T = T, .tokens = device[0], .targets = device[1], .position = device[2] };
 }
 
 Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, double token_weight) {

@@ -3,7 +3,7 @@
 // communication.
 #ifndef DATA_H
 #define DATA_H
-#include "common/model/layer.h"
+#include "common/model/attention.h"
 
 typedef struct {
     const unsigned char *text;                     // NULL: synthetic tokens
@@ -11,6 +11,7 @@ typedef struct {
     size_t bytes, train_bytes;                     // the last tenth is held out
     size_t vocab, context;                         // V, T
     uint64_t seed;
+    Positions positions;                           // of each sequence, which ones a batch has; n 0: all
     bool ragged;                                   // sequences end early at different lengths: unequal token counts
 } Data;
 Data data_synthetic(size_t vocab, size_t context, uint64_t seed);      // ragged

@@ -67,11 +67,19 @@ void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy) {
     Tensor dw = contribution(w, &scratch);
     op_matmul_tn(dw, x, dy);                       // dW[K,N] = x[M,K]^T dy[M,N]
     add_contribution(w, dw);
-    if (bias) {
-        Tensor db = contribution(bias, &scratch);
-        op_sum_rows(db, dy);
-        add_contribution(bias, db);
+    arena_free(&scratch);
+    if (bias) bias_gradient(bias, dy);
+}
+
+void bias_gradient(Param *bias, Tensor dy) {
+    if (bias->deferred) {
+        defer(bias->deferred, (WeightGradient){ .bias = bias, .dy = dy });
+        return;
     }
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor db = contribution(bias, &scratch);
+    op_sum_rows(db, dy);
+    add_contribution(bias, db);
     arena_free(&scratch);
 }
 
@@ -107,6 +115,7 @@ void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s) {
     for (size_t i = 0; i < s->n_deferred; i++) {
         const WeightGradient *g = &s->deferred[i];
         if (g->norm) norm_gradients(g->w, g->bias, g->x, g->stats, g->dy);
+        else if (!g->w) bias_gradient(g->bias, g->dy);
         else linear_gradients(g->w, g->bias, g->x, g->dy);
     }
 }
@@ -165,49 +174,64 @@ const LayerKind layer_embedding = {
 
 // ---------------------------------------------------------------- attention, over the heads that are mine
 
-static Tensor heads_of(const Layer *l, Tensor qkv, int which) {        // q, k or v: [B*T, my heads * D]
-    size_t width = range_size(l->heads) * (l->config->width / l->config->heads);
-    return tensor_col_range(qkv, (size_t)which * width, (size_t)(which + 1) * width);
-}
-static real score_scale(const Layer *l) {
-    return (real)(1 / __builtin_sqrt((double)(l->config->width / l->config->heads)));
-}
-static HeadsPlace heads_place(const Layer *l, const Batch *b) {        // every query, every key
-    return (HeadsPlace){ b->B, range_size(l->heads), b->position, b->position };
-}
-static void dropped(const Layer *l, const Batch *b, Tensor y, Tensor x) {
+AttentionHeads layer_heads(const Layer *l, const Batch *b) {
     Dropout d = layer_dropout(l, b, SITE_ATTENTION);
-    op_dropout_heads(y, x, d.key, d.p, b->first_sequence, l->heads.lo, heads_place(l, b));
+    return (AttentionHeads){ .B = b->B, .T = b->T, .D = l->config->width / l->config->heads, .heads = l->heads,
+                             .key = d.key, .drop = d.p, .first_sequence = b->first_sequence, .position = b->position,
+                             .kind = l->attention, .cp = l->cp, .length = l->config->context };
 }
 
-void attention_probabilities(const Layer *l, const Batch *b, Saved *s) {
-    size_t heads = range_size(l->heads);
-    s->t[S_PROBS] = tensor_new(&s->attention, b->B * heads * b->T, b->T);          // [B*H/tp*T, T]
-    op_heads_scores(s->t[S_PROBS], heads_of(l, s->t[S_QKV], 0), heads_of(l, s->t[S_QKV], 1), b->B, heads);
-    op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], score_scale(l), heads_place(l, b));
+static Tensor part_of(const AttentionHeads *h, Tensor qkv, size_t which) {     // q, k or v: [B*T, my heads * D]
+    size_t width = range_size(h->heads) * h->D;
+    return tensor_col_range(qkv, which * width, (which + 1) * width);
+}
+static real score_scale(const AttentionHeads *h) { return (real)(1 / __builtin_sqrt((double)h->D)); }
+static HeadsPlace heads_place(const AttentionHeads *h) {               // every query, every key
+    return (HeadsPlace){ h->B, range_size(h->heads), h->position, h->position };
+}
+static void dropped(const AttentionHeads *h, Tensor y, Tensor x) {
+    op_dropout_heads(y, x, h->key, h->drop, h->first_sequence, h->heads.lo, heads_place(h));
+}
+
+static void probabilities(const AttentionHeads *h, Saved *s) {         // S_PROBS and S_DROPPED from S_QKV
+    size_t heads = range_size(h->heads);
+    s->t[S_PROBS] = tensor_new(&s->attention, h->B * heads * h->T, h->T);          // [B*H/tp*T, T]
+    op_heads_scores(s->t[S_PROBS], part_of(h, s->t[S_QKV], 0), part_of(h, s->t[S_QKV], 1), h->B, heads);
+    op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], score_scale(h), heads_place(h));
     s->t[S_DROPPED] = s->t[S_PROBS];                                               // without dropout they are one
-    if (layer_dropout(l, b, SITE_ATTENTION).p == 0) return;
-    s->t[S_DROPPED] = tensor_new(&s->attention, b->B * heads * b->T, b->T);
-    dropped(l, b, s->t[S_DROPPED], s->t[S_PROBS]);
+    if (h->drop == 0) return;
+    s->t[S_DROPPED] = tensor_new(&s->attention, h->B * heads * h->T, h->T);
+    dropped(h, s->t[S_DROPPED], s->t[S_PROBS]);
 }
 
-void attention_forward(const Layer *l, const Batch *b, Saved *s) {
-    attention_probabilities(l, b, s);
-    op_heads_mix(s->t[S_MIX], s->t[S_DROPPED], heads_of(l, s->t[S_QKV], 2), b->B, range_size(l->heads));
+static void plain_forward(const AttentionHeads *h, Saved *s) {
+    probabilities(h, s);
+    op_heads_mix(s->t[S_MIX], s->t[S_DROPPED], part_of(h, s->t[S_QKV], 2), h->B, range_size(h->heads));
 }
 
-void attention_backward(const Layer *l, const Batch *b, Tensor dqkv, Tensor dmix, Saved *s) {
-    size_t heads = range_size(l->heads);
-    Tensor q = heads_of(l, s->t[S_QKV], 0), k = heads_of(l, s->t[S_QKV], 1), v = heads_of(l, s->t[S_QKV], 2);
+static void plain_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
+    size_t heads = range_size(h->heads);
+    Tensor q = part_of(h, s->t[S_QKV], 0), k = part_of(h, s->t[S_QKV], 1), v = part_of(h, s->t[S_QKV], 2);
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dp = tensor_new(&scratch, s->t[S_PROBS].rows, b->T);
-    op_heads_mix_t(heads_of(l, dqkv, 2), s->t[S_DROPPED], dmix, b->B, heads);      // dV = P^T dO
-    op_heads_scores(dp, dmix, v, b->B, heads);                                     // dP = dO V^T
-    dropped(l, b, dp, dp);
-    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(l), heads_place(l, b));      // dS
-    op_heads_mix(heads_of(l, dqkv, 0), dp, k, b->B, heads);                        // dQ = dS K
-    op_heads_mix_t(heads_of(l, dqkv, 1), dp, q, b->B, heads);                      // dK = dS^T Q
+    Tensor dp = tensor_new(&scratch, s->t[S_PROBS].rows, h->T);
+    op_heads_mix_t(part_of(h, dqkv, 2), s->t[S_DROPPED], dmix, h->B, heads);       // dV = P^T dO
+    op_heads_scores(dp, dmix, v, h->B, heads);                                     // dP = dO V^T
+    dropped(h, dp, dp);
+    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(h), heads_place(h));         // dS
+    op_heads_mix(part_of(h, dqkv, 0), dp, k, h->B, heads);                         // dQ = dS K
+    op_heads_mix_t(part_of(h, dqkv, 1), dp, q, h->B, heads);                       // dK = dS^T Q
     arena_free(&scratch);
+}
+
+static const AttentionKind plain = { .name = "plain", .forward = plain_forward, .backward = plain_backward,
+                                     .rebuild = probabilities };
+static const AttentionKind *kind_of(const AttentionHeads *h) { return h->kind ? h->kind : &plain; }
+void attention_forward(const AttentionHeads *h, Saved *s) { kind_of(h)->forward(h, s); }
+void attention_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
+    kind_of(h)->backward(h, dqkv, dmix, s);
+}
+void attention_rebuild(const AttentionHeads *h, Saved *s) {
+    if (kind_of(h)->rebuild) kind_of(h)->rebuild(h, s);
 }
 
 // ---------------------------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
@@ -223,7 +247,8 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     linear(s->t[S_QKV], s->t[S_LN1], &p[QKV_W]);
     op_add_bias(s->t[S_QKV], s->t[S_QKV], p[QKV_B].w);
     saved_tensor(s, S_MIX, M, A);                                                  // [B*T, C]: the heads side by side
-    attention_forward(l, b, s);
+    AttentionHeads heads = layer_heads(l, b);
+    attention_forward(&heads, s);
     saved_tensor(s, S_MIDDLE, M, C);
     Tensor middle = s->t[S_MIDDLE];
     linear(middle, s->t[S_MIX], &p[PROJ_W]);
@@ -264,7 +289,8 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     op_dropout(d, dmiddle, layer_dropout(l, b, SITE_MIDDLE));
     linear_gradients(&p[PROJ_W], &p[PROJ_B], s->t[S_MIX], d);
     op_matmul_nt(dmix, d, p[PROJ_W].w);
-    attention_backward(l, b, dqkv, dmix, s);
+    AttentionHeads heads = layer_heads(l, b);
+    attention_backward(&heads, dqkv, dmix, s);
     linear_gradients(&p[QKV_W], &p[QKV_B], s->t[S_LN1], dqkv);
     op_matmul_nt(dnorm, dqkv, p[QKV_W].w);
     norm_gradients(&p[LN1_GAIN], &p[LN1_BIAS], x, s->t[S_STATS1], dnorm);
@@ -274,7 +300,10 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 }
 
 void block_shed(Saved *s) { arena_free(&s->attention); }
-void block_rebuild(Layer *l, const Batch *b, Saved *s) { attention_probabilities(l, b, s); }
+void block_rebuild(Layer *l, const Batch *b, Saved *s) {
+    AttentionHeads heads = layer_heads(l, b);
+    attention_rebuild(&heads, s);
+}
 
 const LayerKind layer_block = { .name = "block", .output = hidden_shape, .forward = block_forward,
                                 .backward = block_backward, .shed = block_shed, .rebuild = block_rebuild };
@@ -363,7 +392,7 @@ static void prepare(Layer *layers, size_t n, size_t i, bool backward) {
 }
 
 ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
-    record_enter(EVENT_FORWARD, b->number);
+    record_enter_chunk(EVENT_FORWARD, b->number, layers[0].chunk);
     ActivationStash *f = host_alloc(sizeof *f);
     f->n = n;
     f->x = x;
@@ -389,7 +418,7 @@ static void free_layer(ActivationStash *f, size_t i) {
 
 // whole: with the gradients of weights, and frees.
 static void walk_back(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx, bool whole) {
-    record_enter(EVENT_BACKWARD, b->number);
+    record_enter_chunk(EVENT_BACKWARD, b->number, layers[0].chunk);
     Arena incoming = arena(MEM_WORKSPACE);         // holds dy, once it is ours
     prepare(layers, n, n - 1, true);
     for (size_t i = n; i-- > 0;) {

@@ -32,8 +32,9 @@ typedef struct {
 } Batch;
 
 // ---- What forward keeps for backward: one object per layer and micro-batch. ----
-enum { SAVED_TENSORS = 12, SAVED_GRADIENTS = 8 };
-// What backward of inputs leaves to backward of weights: the arguments of linear_gradients, or of norm_gradients.
+enum { SAVED_TENSORS = 16, SAVED_GRADIENTS = 12 };
+// What backward of inputs leaves to backward of weights: the arguments of linear_gradients, of norm_gradients, or of
+// bias_gradient (w NULL).
 typedef struct { Param *w, *bias; Tensor x, stats, dy; bool norm; } WeightGradient;
 typedef struct Saved {
     Tensor t[SAVED_TENSORS];                       // each kind of layer names its own
@@ -46,6 +47,28 @@ typedef struct Saved {
 } Saved;
 Saved saved_new(void);
 void saved_free(Saved *s);
+
+// ---- Attention: what lies between the two matrices of a block, for the heads and the positions of this rank. ----
+typedef struct AttentionKind AttentionKind;
+typedef struct {
+    size_t B, T, D;                                // sequences, positions of each on this rank, columns of a head
+    Range heads;                                   // of this rank, numbered in the whole layer
+    uint64_t key;                                  // dropout of the attention probabilities
+    double drop;
+    size_t first_sequence;
+    const int *position;                           // [B*T], as in Batch; NULL: 0, 1, 2, ...
+    const AttentionKind *kind;                     // NULL: the plain one, which keeps [T, T] for each head
+    Comm *cp;                                      // who has the other positions of these sequences; NULL: nobody
+    size_t length;                                 // positions of a whole sequence, on all ranks of cp
+} AttentionHeads;
+struct AttentionKind {
+    const char *name;
+    // S_MIX [B*T, A] from S_QKV [B*T, 3A]. What rebuild can compute again lies in s->attention, which selective
+    // recomputation frees; the rest in s->arena.
+    void (*forward)(const AttentionHeads *h, Saved *s);
+    void (*backward)(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s);
+    void (*rebuild)(const AttentionHeads *h, Saved *s);    // NULL: s->attention is empty
+};
 
 // ---- Layers ----
 typedef struct Layer Layer;
@@ -76,6 +99,8 @@ struct Layer {
     size_t n_units;
     Range heads, vocab;                            // my heads and vocabulary entries; all of them in the unsplit layers
     Comm *comm;                                    // whom this layer communicates with; NULL in the unsplit layers
+    const AttentionKind *attention;                // of a block; NULL: the plain one
+    Comm *cp;                                      // who has the other positions of its sequences; NULL: nobody
     Layer *inner;                                  // the wrapped layer, or several neighbours; NULL in plain layers
     size_t n_inner;
     void *technique;                               // what who wrapped it keeps, where comm is not enough
@@ -109,7 +134,8 @@ extern const LayerKind layer_embedding, layer_block, layer_head, layer_loss;
 
 // Names of a block's parameters and of what it saves, for its twin in chapter 03.
 enum { LN1_GAIN, LN1_BIAS, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_GAIN, LN2_BIAS, FC_W, FC_B, OUT_W, OUT_B, BLOCK_PARAMS };
-enum { S_LN1, S_STATS1, S_QKV, S_PROBS, S_DROPPED, S_MIX, S_MIDDLE, S_LN2, S_STATS2, S_FC, S_ACT };    // block
+enum { S_LN1, S_STATS1, S_QKV, S_PROBS, S_DROPPED, S_MIX, S_MIDDLE, S_LN2, S_STATS2, S_FC, S_ACT,
+       S_LSE, S_HEADS_QKV, S_HEADS_MIX };          // block; the last three: of other kinds of attention
 enum { S_LN, S_STATS };                                                                        // head
 enum { S_SUM };                                                                                // loss
 enum { S_DY };                                     // embedding, between the halves of its backward
@@ -122,10 +148,12 @@ Shape token_shape(const Layer *l, const Batch *b);                              
 Dropout layer_dropout(const Layer *l, const Batch *b, int site);                 // of [B*T, C]; row0, col0: of a part
 void linear(Tensor y, Tensor x, const Param *w);                                 // y = x w
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy);               // adds to w.g and bias.g (or NULL)
+void bias_gradient(Param *bias, Tensor dy);                                      // its second half alone
 void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy);
-void attention_probabilities(const Layer *l, const Batch *b, Saved *s);          // S_PROBS and S_DROPPED from S_QKV
-void attention_forward(const Layer *l, const Batch *b, Saved *s);                // S_MIX from S_QKV
-void attention_backward(const Layer *l, const Batch *b, Tensor dqkv, Tensor dmix, Saved *s);
+AttentionHeads layer_heads(const Layer *l, const Batch *b);
+void attention_forward(const AttentionHeads *h, Saved *s);                       // S_MIX from S_QKV, as h->kind does it
+void attention_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s);
+void attention_rebuild(const AttentionHeads *h, Saved *s);                       // what was freed in s->attention
 void block_shed(Saved *s);
 void block_rebuild(Layer *l, const Batch *b, Saved *s);
 void embedding_gradients(Layer *l, const Batch *b, Tensor dy);                   // wte and wpe

@@ -297,6 +297,80 @@ void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Ten
     });
 }
 
+// ---- layer norm of rows that are spread over ranks ----
+
+ITEM void layer_norm_sums_row(real *sums, const real *x, size_t n) {
+    double sum, squares;
+    ROW_SUM(double, sum, c, n, x[c]);
+    ROW_SUM(double, squares, c, n, (double)x[c] * (double)x[c]);
+    sums[0] = (real)sum;
+    sums[1] = (real)squares;
+}
+void op_layer_norm_sums(Tensor sums, Tensor x) {
+    need_shape("op_layer_norm_sums", "sums", sums, x.rows, 2, "x", x);
+    FOR_EACH(r, x.rows, { layer_norm_sums_row(row_of(sums, r), row_of(x, r), x.cols); });
+}
+
+ITEM void layer_norm_apply_row(real *y, real *stats, const real *sums, const real *x, const real *gain,
+                               const real *bias, size_t n, size_t whole) {
+    const double first = (double)sums[0] / (double)whole, variance = (double)sums[1] / (double)whole - first * first;
+    const real mean = (real)first, scale = (real)(1 / sqrt((variance > 0 ? variance : 0) + 1e-5));
+    INDEPENDENT
+    for (size_t c = 0; c < n; c++) y[c] = (x[c] - mean) * scale * gain[c] + bias[c];
+    stats[0] = mean;
+    stats[1] = scale;
+}
+void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias, size_t whole) {
+    need_same("op_layer_norm_apply", "y", y, "x", x);
+    need_shape("op_layer_norm_apply", "stats", stats, x.rows, 2, "x", x);
+    need_shape("op_layer_norm_apply", "sums", sums, x.rows, 2, "x", x);
+    need_shape("op_layer_norm_apply", "gain", gain, 1, x.cols, "x", x);
+    need_shape("op_layer_norm_apply", "bias", bias, 1, x.cols, "x", x);
+    FOR_EACH(r, x.rows, {
+        layer_norm_apply_row(row_of(y, r), row_of(stats, r), row_of(sums, r), row_of(x, r), gain.data, bias.data,
+                             x.cols, whole);
+    });
+}
+
+ITEM void layer_norm_backward_sums_row(real *sums, const real *x, const real *stats, const real *gain, const real *dy,
+                                       size_t n) {
+    const real mean = stats[0], scale = stats[1];
+    double sum_g, sum_gh;
+    ROW_SUM(real, sum_g, c, n, dy[c] * gain[c]);
+    ROW_SUM(real, sum_gh, c, n, dy[c] * gain[c] * ((x[c] - mean) * scale));
+    sums[0] = (real)sum_g;
+    sums[1] = (real)sum_gh;
+}
+void op_layer_norm_backward_sums(Tensor sums, Tensor x, Tensor stats, Tensor gain, Tensor dy) {
+    need_shape("op_layer_norm_backward_sums", "sums", sums, x.rows, 2, "x", x);
+    need_same("op_layer_norm_backward_sums", "dy", dy, "x", x);
+    need_shape("op_layer_norm_backward_sums", "stats", stats, x.rows, 2, "x", x);
+    need_shape("op_layer_norm_backward_sums", "gain", gain, 1, x.cols, "x", x);
+    FOR_EACH(r, x.rows, {
+        layer_norm_backward_sums_row(row_of(sums, r), row_of(x, r), row_of(stats, r), gain.data, row_of(dy, r), x.cols);
+    });
+}
+
+ITEM void layer_norm_backward_apply_row(real *dx, const real *sums, const real *x, const real *stats, const real *gain,
+                                        const real *dy, size_t n, size_t whole) {
+    const real mean = stats[0], scale = stats[1];
+    const real mean_g = (real)((double)sums[0] / (double)whole), mean_gh = (real)((double)sums[1] / (double)whole);
+    INDEPENDENT
+    for (size_t c = 0; c < n; c++) dx[c] = scale * (dy[c] * gain[c] - mean_g - (x[c] - mean) * scale * mean_gh);
+}
+void op_layer_norm_backward_apply(Tensor dx, Tensor sums, Tensor x, Tensor stats, Tensor gain, Tensor dy,
+                                  size_t whole) {
+    need_same("op_layer_norm_backward_apply", "dx", dx, "x", x);
+    need_same("op_layer_norm_backward_apply", "dy", dy, "x", x);
+    need_shape("op_layer_norm_backward_apply", "sums", sums, x.rows, 2, "x", x);
+    need_shape("op_layer_norm_backward_apply", "stats", stats, x.rows, 2, "x", x);
+    need_shape("op_layer_norm_backward_apply", "gain", gain, 1, x.cols, "x", x);
+    FOR_EACH(r, x.rows, {
+        layer_norm_backward_apply_row(row_of(dx, r), row_of(sums, r), row_of(x, r), row_of(stats, r), gain.data,
+                                      row_of(dy, r), x.cols, whole);
+    });
+}
+
 // ---- attention ----
 
 // queries and keys are what p's rows and columns belong to: [B Tq, heads D] and [B Tk, heads D]. Returns D.
@@ -436,6 +510,146 @@ void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale, Head
         const size_t live = keys_seen(at, Tq, p.cols, r);
         causal_softmax_backward_row(row_of(ds, r), row_of(p, r), row_of(dp, r), scale, live, p.cols);
     });
+}
+
+// ---- attention over some of the keys ----
+
+ITEM size_t token_of(size_t heads, size_t Tq, size_t r) { return r / (heads * Tq) * Tq + r % Tq; }
+ITEM size_t head_of(size_t heads, size_t Tq, size_t r) { return r / Tq % heads; }
+static void need_tokens(const char *op, const char *name, Tensor t, Tensor p, HeadsPlace at) {
+    need_shape(op, name, t, at.heads ? p.rows / at.heads : t.rows, at.heads, "p", p);
+}
+
+ITEM real causal_softmax_lse_row(real *p, const real *s, real scale, size_t live, size_t n) {
+    const size_t near = whole_lanes(live, n);
+    double sum;
+    if (live == 0) {
+        for (size_t c = 0; c < n; c++) p[c] = 0;
+        return -(real)HUGE_VAL;
+    }
+    INDEPENDENT
+    for (size_t c = 0; c < live; c++) p[c] = scale * s[c];
+    for (size_t c = live; c < near; c++) p[c] = -(real)HUGE_VAL;
+    const real max = row_max(p, near);
+    for (size_t c = 0; c < near; c++) p[c] = real_exp(p[c] - max);
+    ROW_SUM(real, sum, c, near, p[c]);
+    const real inverse = (real)(1 / sum);
+    for (size_t c = 0; c < near; c++) p[c] *= inverse;
+    for (size_t c = near; c < n; c++) p[c] = 0;
+    return (real)((double)max + log(sum));
+}
+void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlace at) {
+    need_same("op_causal_softmax_lse", "p", p, "s", s);
+    need_tokens("op_causal_softmax_lse", "lse", lse, p, at);
+    const size_t Tq = need_place("op_causal_softmax_lse", p, at);
+    FOR_EACH(r, p.rows, {
+        const size_t live = keys_seen(at, Tq, p.cols, r);
+        row_of(lse, token_of(at.heads, Tq, r))[head_of(at.heads, Tq, r)] =
+            causal_softmax_lse_row(row_of(p, r), row_of(s, r), scale, live, p.cols);
+    });
+}
+
+// Two softmaxes over different keys become one over both: each o weighs as its sum of exponentials, e^lse. The larger
+// lse is taken out first: e^100 is more than a float can hold.
+ITEM void merge_heads_item(real *o, real *lse, const real *o_more, real lse_more, size_t D) {
+    const real max = *lse > lse_more ? *lse : lse_more;
+    if (lse_more == -(real)HUGE_VAL) return;       // none of these keys is seen
+    const real mine = real_exp(*lse - max), more = real_exp(lse_more - max), sum = mine + more;
+    for (size_t c = 0; c < D; c++) o[c] = mine / sum * o[c] + more / sum * o_more[c];
+    *lse = (real)((double)max + log((double)sum));
+}
+void op_merge_heads(Tensor o, Tensor lse, Tensor o_more, Tensor lse_more) {
+    need_same("op_merge_heads", "o_more", o_more, "o", o);
+    need_same("op_merge_heads", "lse_more", lse_more, "lse", lse);
+    need_shape("op_merge_heads", "lse", lse, o.rows, lse.cols, "o", o);
+    const size_t heads = lse.cols, D = heads ? o.cols / heads : 0;
+    FOR_EACH(i, o.rows * heads, {
+        const size_t r = i / heads, h = i % heads;
+        merge_heads_item(row_of(o, r) + h * D, row_of(lse, r) + h, row_of(o_more, r) + h * D, row_of(lse_more, r)[h],
+                         D);
+    });
+}
+
+ITEM void causal_probabilities_row(real *p, const real *s, real lse, real scale, size_t live, size_t n) {
+    INDEPENDENT
+    for (size_t c = 0; c < live; c++) p[c] = real_exp(scale * s[c] - lse);
+    for (size_t c = live; c < n; c++) p[c] = 0;
+}
+void op_causal_probabilities(Tensor p, Tensor s, Tensor lse, real scale, HeadsPlace at) {
+    need_same("op_causal_probabilities", "p", p, "s", s);
+    need_tokens("op_causal_probabilities", "lse", lse, p, at);
+    const size_t Tq = need_place("op_causal_probabilities", p, at);
+    FOR_EACH(r, p.rows, {
+        const real of_row = row_of(lse, token_of(at.heads, Tq, r))[head_of(at.heads, Tq, r)];
+        causal_probabilities_row(row_of(p, r), row_of(s, r), of_row, scale, keys_seen(at, Tq, p.cols, r), p.cols);
+    });
+}
+
+ITEM real heads_dot_item(const real *a, const real *b, size_t D) {
+    double sum;
+    ROW_SUM(real, sum, c, D, a[c] * b[c]);
+    return (real)sum;
+}
+void op_heads_dot(Tensor dot, Tensor o, Tensor d_o) {
+    need_same("op_heads_dot", "do", d_o, "o", o);
+    need_shape("op_heads_dot", "dot", dot, o.rows, dot.cols, "o", o);
+    const size_t heads = dot.cols, D = heads ? o.cols / heads : 0;
+    FOR_EACH(i, o.rows * heads, {
+        const size_t r = i / heads, h = i % heads;
+        row_of(dot, r)[h] = heads_dot_item(row_of(o, r) + h * D, row_of(d_o, r) + h * D, D);
+    });
+}
+
+ITEM void causal_scores_backward_row(real *ds, const real *p, const real *dp, real dot, real scale, size_t live,
+                                     size_t n) {
+    INDEPENDENT
+    for (size_t c = 0; c < live; c++) ds[c] = scale * p[c] * (dp[c] - dot);
+    for (size_t c = live; c < n; c++) ds[c] = 0;
+}
+void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real scale, HeadsPlace at) {
+    need_same("op_causal_scores_backward", "ds", ds, "p", p);
+    need_same("op_causal_scores_backward", "dp", dp, "p", p);
+    need_tokens("op_causal_scores_backward", "dot", dot, p, at);
+    const size_t Tq = need_place("op_causal_scores_backward", p, at);
+    FOR_EACH(r, p.rows, {
+        const real of_row = row_of(dot, token_of(at.heads, Tq, r))[head_of(at.heads, Tq, r)];
+        causal_scores_backward_row(row_of(ds, r), row_of(p, r), row_of(dp, r), of_row, scale,
+                                   keys_seen(at, Tq, p.cols, r), p.cols);
+    });
+}
+
+// Row by row, or column by column, of the triangle: a product for every sequence and head.
+static void need_square(const char *op, Tensor p, size_t B, size_t Tq) {
+    if (B && p.cols != Tq)
+        fault("%s: p has %zu queries and %zu keys a sequence: a triangle has as many", op, Tq, p.cols);
+}
+static Tensor part(Tensor t, size_t row, size_t col) {     // begins there; its size is the caller's to know
+    t.data += row * t.ld + col;
+    return t;
+}
+void op_heads_scores_triangle(Tensor p, Tensor q, Tensor k, size_t B, size_t heads) {
+    const size_t D = need_heads("op_heads_scores_triangle", "q", q, "k", k, p, B, heads), count[2] = { B, heads };
+    const size_t T = per_sequence(q, B);
+    need_square("op_heads_scores_triangle", p, B, T);
+    for (size_t i = 0; i < T; i++)                 // p[i, 0..i] = q[i] k[0..i]^T
+        gemm_batch(0, 1, 1, i + 1, D, count, part(q, i, 0), head_steps(q, T, D), k, head_steps(k, T, D), part(p, i, 0),
+                   score_steps(p, T, heads));
+}
+void op_heads_mix_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
+    const size_t D = need_heads("op_heads_mix_triangle", "o", o, "v", v, p, B, heads), count[2] = { B, heads };
+    const size_t T = per_sequence(o, B);
+    need_square("op_heads_mix_triangle", p, B, T);
+    for (size_t i = 0; i < T; i++)                 // o[i] = p[i, 0..i] v[0..i]
+        gemm_batch(0, 0, 1, D, i + 1, count, part(p, i, 0), score_steps(p, T, heads), v, head_steps(v, T, D),
+                   part(o, i, 0), head_steps(o, T, D));
+}
+void op_heads_mix_t_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
+    const size_t D = need_heads("op_heads_mix_t_triangle", "v", v, "o", o, p, B, heads), count[2] = { B, heads };
+    const size_t T = per_sequence(v, B);
+    need_square("op_heads_mix_t_triangle", p, B, T);
+    for (size_t i = 0; i < T; i++)                 // o[i] = p[i.., i]^T v[i..]
+        gemm_batch(1, 0, 1, D, T - i, count, part(p, i, i), score_steps(p, T, heads), part(v, i, 0),
+                   head_steps(v, T, D), part(o, i, 0), head_steps(o, T, D));
 }
 
 // ---- embedding ----

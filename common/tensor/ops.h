@@ -39,6 +39,15 @@ void op_dropout(Tensor y, Tensor x, Dropout d);
 void op_layer_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, Tensor bias);
 void op_layer_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy);
 void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Tensor dy);
+// The same of rows that are spread over ranks. x, y, gain, bias have some of a row's `whole` columns; stats and sums
+// have all rows. sums[M,2] are over my columns; the caller adds them over the ranks that share the rows, then applies.
+// The variance is mean(x^2) - mean(x)^2, so that one all-reduce of the sums is enough; its relative error is that of
+// 1 + mean^2 / variance roundings. stats may be sums. op_layer_norm_grads needs my columns only.
+void op_layer_norm_sums(Tensor sums, Tensor x);                            // of x and x^2
+void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias, size_t whole);
+void op_layer_norm_backward_sums(Tensor sums, Tensor x, Tensor stats, Tensor gain, Tensor dy);
+void op_layer_norm_backward_apply(Tensor dx, Tensor sums, Tensor x, Tensor stats, Tensor gain, Tensor dy,
+                                  size_t whole);
 
 // --- attention, per head, of Tq queries and Tk keys a sequence. q and o are [B*Tq, heads*D], k and v [B*Tk, heads*D];
 //     p is [B*heads*Tq, Tk] with rows in (sequence, head, query) order. heads may be 0 (a rank without a head): nothing
@@ -53,6 +62,23 @@ typedef struct { size_t B, heads; const int *query, *key; } HeadsPlace;
 // may be s.
 void op_causal_softmax(Tensor p, Tensor s, real scale, HeadsPlace at);
 void op_causal_softmax_backward(Tensor ds, Tensor p, Tensor dp, real scale, HeadsPlace at);       // ds may be dp
+// Of some keys only, which the caller puts together (online softmax; Milakov and Gimelshein 2018, section 3). lse
+// [B*Tq, heads]: of each query and head the logarithm of the sum of exp(scale s) over the keys that it sees here; -inf:
+// none.
+void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlace at);
+// o [M, heads*D] and lse [M, heads] of some keys <- of those and of the keys of o_more and lse_more.
+void op_merge_heads(Tensor o, Tensor lse, Tensor o_more, Tensor lse_more);
+// p again, from the lse of all keys: exp(scale s - lse) of the keys that a query sees, else 0.
+void op_causal_probabilities(Tensor p, Tensor s, Tensor lse, real scale, HeadsPlace at);
+// Softmax's backward where a row's keys are not all here: dot [B*Tq, heads] is sum(p dp) over all of them, which is the
+// product of o and do, head by head.
+void op_heads_dot(Tensor dot, Tensor o, Tensor d_o);
+void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real scale, HeadsPlace at);    // may be dp
+// The three products where query i of a sequence sees its keys 0 .. i (Tq = Tk): half the work. What lies above the
+// diagonal of p is neither written nor read.
+void op_heads_scores_triangle(Tensor p, Tensor q, Tensor k, size_t B, size_t heads);
+void op_heads_mix_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
+void op_heads_mix_t_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t heads);
 // Attention dropout's coordinates are (global sequence, query's position, global head, key's position); local head h is
 // global head0 + h.
 void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t first_sequence, size_t head0,

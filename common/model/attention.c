@@ -1,0 +1,181 @@
+// attention.c: see attention.h.
+#include "common/model/attention.h"
+#include <math.h>
+#include <stdlib.h>
+
+// ---------------------------------------------------------------- tiles
+
+size_t positions_count(const Positions *p) {
+    size_t n = 0;
+    for (size_t i = 0; i < p->n; i++) n += range_size(p->chunk[i]);
+    return n;
+}
+static size_t tiles_of(Range chunk) { return ceil_div(range_size(chunk), ATTENTION_TILE); }
+static Range tile_of(Range chunk, size_t i) {
+    size_t lo = chunk.lo + i * ATTENTION_TILE;
+    return (Range){ lo, lo + ATTENTION_TILE < chunk.hi ? lo + ATTENTION_TILE : chunk.hi };
+}
+
+void attention_tiles(const Positions *queries, const Positions *keys, void (*visit)(void *context, const Tile *t),
+                     void *context) {
+    size_t query_row = 0, key_row;
+    for (size_t i = 0; i < queries->n; query_row += range_size(queries->chunk[i++]))
+        for (size_t k = 0; k < tiles_of(queries->chunk[i]); k++) {
+            Range query = tile_of(queries->chunk[i], k);
+            key_row = 0;
+            for (size_t j = 0; j < keys->n; key_row += range_size(keys->chunk[j++]))
+                for (size_t l = 0; l < tiles_of(keys->chunk[j]); l++) {
+                    Range key = tile_of(keys->chunk[j], l);
+                    if (key.lo >= query.hi) continue;      // they all come after the queries
+                    if (key.hi > query.lo && key.lo != query.lo)
+                        fault("attention of positions %zu to %zu to keys %zu to %zu: chunks are the same or apart",
+                              query.lo, query.hi, key.lo, key.hi);
+                    visit(context, &(Tile){ query, key, query_row + k * ATTENTION_TILE, key_row + l * ATTENTION_TILE });
+                }
+        }
+}
+
+// ---------------------------------------------------------------- what a tile works on
+
+typedef struct {
+    const AttentionHeads *h;
+    size_t Tq, Tk, A;                              // rows of a sequence here and in kv; columns of all heads
+    Tensor q, kv, o, lse;                          // forward
+    Tensor dq, dkv, d_o, dot;                      // backward
+    const int *position;                           // 0, 1, 2, ...
+} Attending;
+
+static Tensor rows(Tensor t, size_t sequence, size_t T, size_t row, Range positions) {
+    size_t lo = sequence * T + row;
+    return tensor_row_range(t, lo, lo + range_size(positions));
+}
+static Tensor my_rows(const Attending *a, Tensor t, size_t sequence, const Tile *tile) {
+    return rows(t, sequence, a->Tq, tile->query_row, tile->query);
+}
+static Tensor their_rows(const Attending *a, Tensor t, size_t sequence, const Tile *tile, size_t which) {      // k or v
+    Tensor both = rows(t, sequence, a->Tk, tile->key_row, tile->key);
+    return tensor_col_range(both, which * a->A, (which + 1) * a->A);
+}
+static real score_scale(const AttentionHeads *h) { return (real)(1 / sqrt((double)h->D)); }
+static HeadsPlace place_of(const Attending *a, const Tile *t) {
+    return (HeadsPlace){ 1, range_size(a->h->heads), a->position + t->query.lo, a->position + t->key.lo };
+}
+static void drop(const Attending *a, size_t sequence, const Tile *t, Tensor y, Tensor x) {
+    const AttentionHeads *h = a->h;
+    op_dropout_heads(y, x, h->key, h->drop, h->first_sequence + sequence, h->heads.lo, place_of(a, t));
+}
+typedef void Product(Tensor to, Tensor a, Tensor b, size_t B, size_t heads);
+static Product *product(const Tile *t, Product *whole, Product *triangle) {
+    return t->key.lo == t->query.lo ? triangle : whole;
+}
+
+static int *count_up(Arena *scratch, size_t n) {
+    int *device = ints_new(scratch, n), *host = host_alloc((n + 1) * sizeof *host);
+    for (size_t i = 0; i < n; i++) host[i] = (int)i;
+    ints_upload(device, host, n);
+    free(host);
+    return device;
+}
+static Attending attending(const AttentionHeads *h, const Positions *queries, Tensor kv, const Positions *keys,
+                           const Saved *s, Arena *scratch) {
+    size_t A = range_size(h->heads) * h->D;
+    if (positions_count(queries) != h->T || kv.rows != h->B * positions_count(keys))
+        fault("attention: %zu positions for %zu rows, and %zu keys a sequence for %zu rows of %zu sequences",
+              positions_count(queries), h->T, positions_count(keys), kv.rows, h->B);
+    return (Attending){ .h = h, .Tq = h->T, .Tk = positions_count(keys), .A = A, .kv = kv,
+                        .q = tensor_col_range(s->t[S_QKV], 0, A), .o = s->t[S_MIX], .lse = s->t[S_LSE],
+                        .position = count_up(scratch, h->length) };
+}
+
+// ---------------------------------------------------------------- forward: scores, their softmax, one more merge
+
+static void attend_tile(void *attending, const Tile *t) {
+    const Attending *a = attending;
+    size_t heads = range_size(a->h->heads), n = range_size(t->query), m = range_size(t->key);
+    for (size_t i = 0; i < a->h->B; i++) {
+        Arena scratch = arena(MEM_WORKSPACE);
+        Tensor p = tensor_new(&scratch, heads * n, m), o = tensor_new(&scratch, n, a->A);
+        Tensor lse = tensor_new(&scratch, n, heads), q = my_rows(a, a->q, i, t);
+        product(t, op_heads_scores, op_heads_scores_triangle)(p, q, their_rows(a, a->kv, i, t, 0), 1, heads);
+        op_causal_softmax_lse(p, lse, p, score_scale(a->h), place_of(a, t));
+        drop(a, i, t, p, p);
+        product(t, op_heads_mix, op_heads_mix_triangle)(o, p, their_rows(a, a->kv, i, t, 1), 1, heads);
+        op_merge_heads(my_rows(a, a->o, i, t), my_rows(a, a->lse, i, t), o, lse);
+        arena_free(&scratch);
+    }
+}
+
+void attention_begin(const AttentionHeads *h, Saved *s) {
+    saved_tensor(s, S_LSE, h->B * h->T, range_size(h->heads));
+    tensor_fill(s->t[S_MIX], 0);
+    tensor_fill(s->t[S_LSE], -(real)HUGE_VAL);
+}
+void attention_attend(const AttentionHeads *h, const Positions *queries, Tensor kv, const Positions *keys, Saved *s) {
+    Arena scratch = arena(MEM_WORKSPACE);
+    Attending a = attending(h, queries, kv, keys, s, &scratch);
+    attention_tiles(queries, keys, attend_tile, &a);
+    arena_free(&scratch);
+}
+
+// ---------------------------------------------------------------- backward: scores again, then four products
+
+static void attend_tile_backward(void *attending, const Tile *t) {
+    const Attending *a = attending;
+    size_t heads = range_size(a->h->heads), n = range_size(t->query), m = range_size(t->key);
+    real scale = score_scale(a->h);
+    for (size_t i = 0; i < a->h->B; i++) {
+        Arena scratch = arena(MEM_WORKSPACE);
+        Tensor p = tensor_new(&scratch, heads * n, m), dp = tensor_new(&scratch, heads * n, m);
+        Tensor dq = tensor_new(&scratch, n, a->A);
+        Tensor dk = tensor_new(&scratch, m, a->A), dv = tensor_new(&scratch, m, a->A);
+        Tensor q = my_rows(a, a->q, i, t), d_o = my_rows(a, a->d_o, i, t);
+        Tensor k = their_rows(a, a->kv, i, t, 0), v = their_rows(a, a->kv, i, t, 1);
+        Product *scores = product(t, op_heads_scores, op_heads_scores_triangle);
+        Product *mix = product(t, op_heads_mix, op_heads_mix_triangle);
+        Product *mix_t = product(t, op_heads_mix_t, op_heads_mix_t_triangle);
+        scores(p, q, k, 1, heads);
+        op_causal_probabilities(p, p, my_rows(a, a->lse, i, t), scale, place_of(a, t));
+        drop(a, i, t, dp, p);
+        mix_t(dv, dp, d_o, 1, heads);                                              // dV = dropout(P)^T dO
+        scores(dp, d_o, v, 1, heads);                                              // dP = dO V^T
+        drop(a, i, t, dp, dp);
+        op_causal_scores_backward(dp, p, dp, my_rows(a, a->dot, i, t), scale, place_of(a, t));     // dS
+        mix(dq, dp, k, 1, heads);                                                  // dQ = dS K
+        mix_t(dk, dp, q, 1, heads);                                                // dK = dS^T Q
+        op_add(my_rows(a, a->dq, i, t), my_rows(a, a->dq, i, t), dq);
+        op_add(their_rows(a, a->dkv, i, t, 0), their_rows(a, a->dkv, i, t, 0), dk);
+        op_add(their_rows(a, a->dkv, i, t, 1), their_rows(a, a->dkv, i, t, 1), dv);
+        arena_free(&scratch);
+    }
+}
+void attention_attend_backward(const AttentionHeads *h, const Positions *queries, Tensor dq, Tensor dkv, Tensor kv,
+                               const Positions *keys, Tensor dmix, Tensor dot, const Saved *s) {
+    Arena scratch = arena(MEM_WORKSPACE);
+    Attending a = attending(h, queries, kv, keys, s, &scratch);
+    a.dq = dq, a.dkv = dkv, a.d_o = dmix, a.dot = dot;
+    attention_tiles(queries, keys, attend_tile_backward, &a);
+    arena_free(&scratch);
+}
+
+// ---------------------------------------------------------------- a whole sequence on this rank
+
+static Positions whole(const AttentionHeads *h) { return (Positions){ 1, { {0, h->T} } }; }
+static Tensor keys_and_values(Tensor qkv) { return tensor_col_range(qkv, qkv.cols / 3, qkv.cols); }
+
+static void blockwise_forward(const AttentionHeads *h, Saved *s) {
+    Positions all = whole(h);
+    attention_begin(h, s);
+    attention_attend(h, &all, keys_and_values(s->t[S_QKV]), &all, s);
+}
+static void blockwise_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
+    Positions all = whole(h);
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor dot = tensor_new(&scratch, dmix.rows, range_size(h->heads));
+    op_heads_dot(dot, s->t[S_MIX], dmix);
+    tensor_fill(dqkv, 0);
+    attention_attend_backward(h, &all, tensor_col_range(dqkv, 0, dqkv.cols / 3), keys_and_values(dqkv),
+                              keys_and_values(s->t[S_QKV]), &all, dmix, dot, s);
+    arena_free(&scratch);
+}
+const AttentionKind attention_blockwise = { .name = "blockwise", .forward = blockwise_forward,
+                                            .backward = blockwise_backward };
