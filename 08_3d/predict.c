@@ -9,9 +9,17 @@ enum { E = sizeof(real) };
 // What each of n ranks sends in a ring for `count` elements.
 static size_t ring_sent(size_t passes, size_t n, size_t count) { return (size_t)ring_bytes(passes, n, count, E); }
 
+// Chunk k of this rank's stage: part k pp + stage of the model.
+static CutSizes chunk_sizes(const TrainerConfig *c, Coordinates at, size_t k) {
+    size_t parts = c->mesh.pp * trainer_chunks(c), part = k * c->mesh.pp + at.pp;
+    CutSizes z = cut_stage(cut_sizes(&c->model, c->mesh.tp, at.tp), parts, part);
+    if (c->stage_blocks) z.blocks = c->stage_blocks[part];
+    return z;
+}
 static CutSizes my_sizes(const TrainerConfig *c, Coordinates at) {
     CutSizes z = cut_stage(cut_sizes(&c->model, c->mesh.tp, at.tp), c->mesh.pp, at.pp);
-    if (c->stage_blocks) z.blocks = c->stage_blocks[at.pp];
+    z.blocks = 0;                                          // of all its chunks; there may be one
+    for (size_t k = 0; k < trainer_chunks(c); k++) z.blocks += chunk_sizes(c, at, k).blocks;
     return z;
 }
 
@@ -53,7 +61,8 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
         Traffic layers = traffic_tensor_parallel(z, t, B, c->recompute == RECOMPUTE_FULL);
         out->tp_calls += (size_t)layers.calls;
         out->tp_bytes += (size_t)layers.bytes;
-        out->pp_bytes += (!z->last + !z->first) * message_elements(z, B) * E;    // activations on, their gradients back
+        size_t messages = 2 * trainer_chunks(c) - z->last - z->first;  // activations on, their gradients back
+        if (c->mesh.pp > 1) out->pp_bytes += messages * message_elements(z, B) * E;
     }
     PerUnit units = over_units(z, unit_ring, d, at.dp);
     switch (c->zero) {
@@ -80,21 +89,26 @@ static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const
 
 // Elements per token of what forward keeps on one stage: until the backward comes, and at most `passing` for the layer
 // that is at work.
-static void activations(Prediction *out, const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t m) {
+typedef struct { size_t kept, passing; } PerToken; // of a chunk: kept with what its head keeps; `passing` in its place
+static PerToken chunk_activations(const TrainerConfig *c, const CutSizes *z) {
     bool full = c->recompute == RECOMPUTE_FULL, selective = c->recompute == RECOMPUTE_SELECTIVE;
     size_t block = kept_block(z), scores = kept_scores(z), head = z->last ? kept_head(z) : 0, light = kept_between(z);
     size_t blocks = full ? 0 : z->blocks * (selective ? block - scores : block);
     size_t passing = full ? block : selective ? scores : 0;
     if (passing < head) passing = head;
-
-    Schedule s = c->schedule(c->mesh.pp, m, at.pp);
-    size_t held = 0;                                                             // tokens in flight
+    return (PerToken){ light + blocks + head, light + blocks + passing };
+}
+static void activations(Prediction *out, const TrainerConfig *c, Coordinates at, size_t m) {
+    Schedule s = trainer_schedule(c, m, at.pp);
+    size_t held = 0;                                                             // elements in flight
     for (size_t i = 0; i < s.n; i++) {
-        size_t M = predict_sequences(c, at.dp, m, s.ops[i].micro_batch) * z->T;
-        size_t others = s.ops[i].what == FORWARD ? held : held - M;
-        size_t now = (others * (light + blocks + head) + M * (light + blocks + passing)) * E;
+        CutSizes z = chunk_sizes(c, at, s.ops[i].chunk);
+        PerToken token = chunk_activations(c, &z);
+        size_t M = predict_sequences(c, at.dp, m, s.ops[i].micro_batch) * z.T;
+        size_t others = s.ops[i].what == FORWARD ? held : held - M * token.kept;
+        size_t now = (others + M * token.passing) * E;
         if (now > out->activations) out->activations = now;
-        held = s.ops[i].what == FORWARD ? held + M : held - M;
+        held = s.ops[i].what == FORWARD ? held + M * token.kept : held - M * token.kept;
     }
     schedule_free(&s);
 }
@@ -106,6 +120,6 @@ Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw) {
     Prediction out = {0};
     traffic(&out, c, at, &z, m);
     state(&out, c, at, &z, adamw);
-    activations(&out, c, at, &z, m);
+    activations(&out, c, at, m);
     return out;
 }
