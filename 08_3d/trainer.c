@@ -64,7 +64,8 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
 
     // A list of layers; each technique changes it.
     t->model = interleaved_describe(&c->model, c->stage_blocks, c->mesh.pp, trainer_chunks(c), mesh->at.pp);   // 04, 05
-    tensor_parallel(t->model, mesh->tp);                                                           // chapter 03
+    if (c->sequence) sequence_parallel(t->model, mesh->tp, KEEP_SHARD);                            // 03.07
+    else tensor_parallel(t->model, mesh->tp);                                                      // chapter 03
     recompute(t->model, c->recompute);                                                             // chapter 07
     if (c->prefetch) prefetch_allocate(t->model, mesh->dp, true);                                  // 06.05
     else zero_allocate(t->model, mesh->dp, c->zero);           // chapter 06; stage 0: chapter 01

@@ -4,6 +4,7 @@
 #include "04_pipeline_naive/support/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "05_pipeline_1f1b/support/judge.h"
+#include "common/tensor/random.h"
 #include "tap.h"
 
 enum { MOST_STAGES = 8, MOST_MICRO = 24 };
@@ -211,6 +212,42 @@ static void known_orders(void) {
        makespan(schedule_1f1b, 4, 8, 1, 2) == 33, "p = 4, m = 8, t_f = 1, t_b = 2: 96, 33, 33 units");
 }
 
+// ---- stages of unequal times ----
+
+// GPipe takes sum(f+b) + (m-1)(max f + max b). 1F1B is never slower, and cannot be faster than any stage's own work after
+// what the stages before it need once.
+static void unequal_stages(void) {
+    size_t exact = 0, bound = 0, faster = 0, met = 0;
+    enum { CASES = 2000 };
+    for (size_t k = 0; k < CASES; k++) {
+        size_t p = 1 + random_key(1, k) % 8, m = 1 + random_key(2, k) % 24, sum = 0, most = 0, least = 0, before = 0;
+        OpTimes t[8];
+        for (size_t i = 0; i < p; i++) {
+            size_t f = 1 + random_key(random_key(3, k), i) % 20;
+            t[i] = (OpTimes){ .forward = f, .backward_inputs = 2 * f };
+            least = least > 3 * m * f + before ? least : 3 * m * f + before;
+            before += 3 * f;
+            sum += 3 * f;
+            most = most > f ? most : f;
+        }
+        Schedule *gpipe = schedule_all(schedule_gpipe, p, m), *one = schedule_all(schedule_1f1b, p, m);
+        Timeline all = timeline_of_stages(gpipe, p, m, t), by_one = timeline_of_stages(one, p, m, t);
+        exact += all.end == sum + (m - 1) * 3 * most;
+        bound += by_one.end >= least;
+        faster += by_one.end <= all.end;
+        met += by_one.end == least;
+        timeline_free(&all);
+        timeline_free(&by_one);
+        schedule_all_free(gpipe, p);
+        schedule_all_free(one, p);
+    }
+    ok(exact == CASES, "unequal stages, GPipe: sum(f+b) + (m-1)(max f + max b), 2000 random ones");
+    ok(faster == CASES, "unequal stages: 1F1B is never slower");
+    ok(bound == CASES, "unequal stages, 1F1B: at least max over j of m(f+b) of j and f+b of the stages before");
+    if (!ok(met > CASES / 4, "unequal stages, 1F1B: which is often met")) printf("#   in %zu of 2000\n", met);
+    printf("# 1F1B meets its bound in %zu of %d\n", met, CASES);
+}
+
 // ---- the timeline on lists that go wrong ----
 
 static Schedule backward_first(size_t p, size_t m, size_t i) {     // stage 1 wants its backward before its forward
@@ -381,6 +418,7 @@ int main(void) {
     for (size_t p = 1; p <= MOST_STAGES; p++) zero_bubble_forms(p);
     typed_lists();
     known_orders();
+    unequal_stages();
     lists_that_deadlock();
     rows();
     long_lists();
