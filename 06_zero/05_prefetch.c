@@ -27,7 +27,8 @@
 // ================================ the technique ================================
 
 // What a layer knows (Layer.technique): the one unit that is gathered for it (a block's, wpe, or the last norm; wte
-// stays whole for a step), and its neighbours on this rank. NULL: the list of layers, or the pipeline stage, ends here.
+// stays whole for a step), and its neighbours on this rank. NULL: the list of layers, or the chunk of a pipeline stage,
+// ends here.
 typedef struct Prefetched {
     Unit *unit;
     struct Prefetched *previous, *next;
@@ -139,8 +140,10 @@ void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
         if (l->n_units == 0) continue;             // the loss: nothing to gather
         Unit *gathered = l->units[0];              // of the embedding's wte and wpe, the head's ln_f and wte: not wte
         if (zero2_stays_whole(gathered)) gathered = l->units[1];
-        all->layer[k] = (Prefetched){ .unit = gathered, .model = all, .previous = k ? &all->layer[k - 1] : NULL };
-        if (k) all->layer[k - 1].next = &all->layer[k];
+        bool neighbours = k && m->layers[i - 1].chunk == l->chunk;
+        all->layer[k] = (Prefetched){ .unit = gathered, .model = all };
+        if (neighbours) all->layer[k].previous = &all->layer[k - 1];
+        if (neighbours) all->layer[k - 1].next = &all->layer[k];
         layer_wrap(l, &prefetch_layer, dp);
         l->technique = &all->layer[k++];
     }

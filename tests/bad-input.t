@@ -65,6 +65,12 @@ my @mistakes = (
     [4, '--layers 1', 2, qr/--pp 2 needs as many blocks; the model has 1: choose --pp 1, or more --layers/],
     (map { [2, $_, 2, qr/at most 65536 layers, 1048576 columns and 1048576 positions/] }
         '--context 18446744073709551615', '--width 4294967296', '--layers 18446744073709551615'),
+    [2, '--pp 2 --schedule interleaved --layers 4 --batch 3 --micro-batch 1', 2,
+        qr/groups of --pp 2, each through all chunks, and a replica has 3: choose --batch and --micro-batch for a multiple of 2/, 'mpi'],
+    [2, '--pp 2 --schedule interleaved', 2, qr/--chunks 2 on each of 2 stages needs 4 blocks; the model has 2: choose --chunks 1, or more --layers/],
+    [2, '--pp 2 --schedule interleaved --chunks 0', 2, qr/--chunks 0: a stage has at least one chunk/],
+    [2, '--pp 2 --chunks 2', 2, qr/--chunks 2: only interleaved stages have several: choose --schedule interleaved/],
+    [2, '--pp 2 --schedule interleaved --layers 4 --stage-layers 2,2', 2, qr/expected 4 numbers, one for each chunk of each stage of --pp 2/],
     [2, '--pp 2 --stage-layers 2,1', 2, qr/--stage-layers add up to 3, but the model has --layers 2/, 'mpi'],
     (map { [2, "--pp 2 --stage-layers $_", 2, qr/--stage-layers \Q$_\E: expected 2 numbers, one for each stage of --pp 2/] }
         '2', '1,1,1', '0,2', '18446744073709551615,3', '99999999999999999999,1', '1;1'),
