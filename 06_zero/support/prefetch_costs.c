@@ -143,11 +143,12 @@ static void prefetch_cost_lines(Run *run, Comm *dp, const Training *t, bool resh
               (double)memory_peak(MEM_ACTIVATIONS));
     zero_cost(run, m, reshard ? "all-gather calls: 2m a unit, wte once" : "all-gather calls: m a unit, wte once",
               "calls", gathers * (double)n + 1, (double)dp->ledger[COMM_ALL_GATHER].calls);
-    zero_cost(run, m, reshard ? "all-gather: 2m units of traffic" : "all-gather: m units of traffic", "bytes",
+    zero_cost(run, m, reshard ? "all-gather: 2m passes over the parameters" :
+                                "all-gather: m passes over the parameters", "bytes",
               gathers * bytes + wte_bytes, (double)dp->ledger[COMM_ALL_GATHER].bytes);
     zero_cost(run, m, "reduce-scatter calls: m a unit, wte once", "calls", M * (double)n + 1,
               (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
-    zero_cost(run, m, "reduce-scatter: m units of traffic", "bytes", M * bytes + wte_bytes,
+    zero_cost(run, m, "reduce-scatter: m passes over the parameters", "bytes", M * bytes + wte_bytes,
               (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
     zero_cost(run, m, reshard ? "all traffic: 3m units (wte 2), loss and norm"
                               : "all traffic: 2m units (wte 2), loss and norm", "bytes",
