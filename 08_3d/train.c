@@ -15,6 +15,7 @@
 #include "08_3d/support/mesh_picture.h"
 #include "08_3d/support/train_checks.h"
 #include "08_3d/support/train_costs.h"
+#include "08_3d/support/unsplit.h"
 #include "common/device/device.h"
 #include "common/lesson/picture.h"
 #include "common/lesson/sketch.h"
@@ -63,27 +64,11 @@ static const Option options[] = {
 typedef struct { Model *model; Optimizer optimizer; } Unsplit;
 
 static Unsplit unsplit_new(Run *run, const TrainerConfig *c) {
-    Unsplit u = { .optimizer = settings_optimizer(run) };
+    Unsplit u = { .model = unsplit_model(c), .optimizer = settings_optimizer(run) };
     ledger_pause();
-    u.model = model_describe(&c->model, model_layers(&c->model));
-    model_allocate(u.model);
     optimizer_allocate(&u.optimizer, u.model);
     ledger_resume();
     return u;
-}
-
-// The whole global batch at once.
-static StepResult unsplit_gradients(Unsplit *u, const TrainerConfig *c, const Data *d, uint64_t step) {
-    ledger_pause();
-    Arena tokens = arena(MEM_WORKSPACE);
-    Batch b = data_batch(d, &tokens, step, 0, c->batch, c->batch);
-    model_zero_gradients(u->model);
-    StepResult r = { .loss = model_forward_backward(u->model, &b) * b.token_weight };
-    model_fold_tied(u->model);
-    r.norm = model_grad_norm(u->model, NULL);
-    arena_free(&tokens);
-    ledger_resume();
-    return r;
 }
 
 // ---------------------------------------------------------------- training
@@ -118,7 +103,7 @@ static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *l
         if (last) { train_costs_begin(t); picture_begin(run, MEM_ACTIVATIONS); }
         StepResult r = trainer_gradients(t, d, step), w = {0};
         curve_set(got, step, r);
-        if (u->model) curve_set(want, step, w = unsplit_gradients(u, &t->config, d, step));
+        if (u->model) curve_set(want, step, w = unsplit_gradients(u->model, &t->config, d, step));
         if (option_flag(run, "check") && step == from) train_check_first(run, t, u->model);
         t->optimizer.lr = u->optimizer.lr = settings_rate(run, step);
         trainer_update(t, r);
