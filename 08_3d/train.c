@@ -85,7 +85,7 @@ static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 // After a step: a checkpoint, where one is due. True: SIGTERM has come to some rank, and the training ends here.
 static bool save_and_stop(Run *run, const Trainer *t, size_t done, size_t steps) {
     if (!option_given(run, "save")) return false;
-    bool stop = side_any(stop_asked());
+    bool stop = side_any(stop_asked() >= 0);
     if (stop || done == steps || done % option_size(run, "save-every") == 0)
         checkpoint_save(run, t->model, &t->optimizer, option_text(run, "save"), done);
     if (stop) say(run, "SIGTERM: saved after %zu of %zu steps; go on with --resume %s\n", done, steps, option_text(run, "save"));
