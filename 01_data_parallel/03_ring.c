@@ -7,17 +7,17 @@
 // receives only: a ring, everything through rank 0, a tree, and recursive halving and doubling. Each is compared with
 // the library's all-reduce; its bytes, messages and time with closed forms (support/03_costs.c). A sum is made where
 // its parts meet, and copied from there: so all ranks hold the same bits; which bits depends on the order of the parts.
+// A fifth one is for ranks in nodes, made of the library's collectives over two groups: what goes to other nodes is
+// divided among the ranks of a node.
 // A rank has one port: it sends one message and receives one message at a time, each taking alpha + bytes / beta.
 // Left out: links that several messages share, and cutting messages in pieces that follow each other along a tree.
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "01_data_parallel/support/03_costs.h"
 #include "01_data_parallel/support/03_page.h"
 #include "01_data_parallel/support/03_reference.h"
+#include "01_data_parallel/support/03_times.h"
 #include "common/tensor/ops.h"
-#include "common/lesson/plot.h"
 
 // ================================ the technique ================================
 
@@ -149,6 +149,16 @@ static void halving_doubling_all_reduce(Comm *c, Tensor t) {
     arena_free(&memory);
 }
 
+// Over nodes, M of n ranks each. inside: the ranks of my node; between: the rank with my place in every node. Each rank
+// sums one n-th of the tensor over its node, and that alone goes to other nodes: all n ranks send there at once.
+static void hierarchical_all_reduce(Comm *inside, Comm *between, Tensor t) {
+    Range r = shard_range(tensor_count(t), inside->size, inside->rank);
+    Tensor mine = tensor_flat_range(t, r.lo, r.hi);        // [count / n]
+    comm_reduce_scatter(inside, mine, t);                  // sends (n-1)/n S to ranks of my node
+    comm_all_reduce(between, mine);                        // 2 (M-1)/M S/n to other nodes
+    comm_all_gather(inside, t, mine);                      // (n-1)/n S to ranks of my node
+}
+
 // ================================ the experiment ================================
 
 // ---------------------------------------------------------------- data and sizes
@@ -158,7 +168,7 @@ typedef struct { size_t count[SIZES]; } Sizes;
 static Sizes sizes_of(size_t N) { return (Sizes){{ 0, 1, N - 1, N, N + 1, 100 * N, UNEVEN, LARGE }}; }
 static const char *const size_name[SIZES] = { "empty", "one", "N - 1", "N", "N + 1", "100 N", "uneven", "large" };
 
-static void (*const all_reduce[WAYS])(Comm *c, Tensor t) = {
+static AllReduce *const all_reduce[WAYS] = {
     [RING] = ring_all_reduce, [GATHER] = gather_broadcast_all_reduce,
     [TREE] = tree_all_reduce, [HALVING] = halving_doubling_all_reduce };
 
@@ -208,91 +218,75 @@ static void compare(Run *run, WaySeen seen[WAYS]) {
     }
 }
 
-// ---------------------------------------------------------------- time
+// ---------------------------------------------------------------- over nodes
 
-enum { SMALLEST = 256, POINTS = 13 };          // elements: 1 kB to 4 MB in fp32, doubling
+enum { ACROSS = 24000 };                       // elements of the timed tensor: most numbers of ranks divide them
 
-// From a common start until the last rank is done, in picoseconds.
-static double time_of(Run *run, Way way, size_t count) {
-    Comm *c = run->world;
-    Arena memory = arena(MEM_GRADIENTS);
-    Tensor t = tensor_new(&memory, 1, count);
-    double *took = host_alloc(c->size * sizeof *took), last = 0, start = 0;
-    tensor_fill(t, 0);
-    comm_all_reduce_doubles(c, &start, 1);     // a collective ends for all at the same moment
+// From a common start until this rank is done, in picoseconds.
+static double flat_time(Comm *c, Tensor t) {
     Picoseconds begin = clock_now();
-    all_reduce[way](c, t);
-    took[c->rank] = (double)(clock_now() - begin);
-    ledger_pause();
-    comm_all_reduce_doubles(c, took, c->size);
-    ledger_resume();
-    for (size_t r = 0; r < c->size; r++) last = fmax(last, took[r]);
-    free(took);
-    arena_free(&memory);
-    return last;
+    comm_all_reduce(c, t);
+    return (double)(clock_now() - begin);
+}
+static double hierarchical_time(Comm *inside, Comm *between, Tensor t) {
+    Picoseconds begin = clock_now();
+    hierarchical_all_reduce(inside, between, t);
+    return (double)(clock_now() - begin);
 }
 
-static bool slower(Run *run, Way way, size_t count) { return time_of(run, RING, count) > time_of(run, way, count); }
-
-// From how many times `unit` elements on is the ring no slower than the other way? WaySeen by bisection.
-static void crossover(Run *run, Way way, size_t unit) {
-    size_t N = run->world->size, lo = 0, hi = 1;           // slower at lo units, not at hi
-    for (; hi * unit <= SMALLEST << (POINTS + 1) && slower(run, way, hi * unit); hi *= 2) lo = hi;
-    while (hi - lo > 1) {
-        size_t middle = (lo + hi) / 2;
-        *(slower(run, way, middle * unit) ? &lo : &hi) = middle;
+static void over_nodes(Run *run) {
+    Comm *c = run->world;
+    size_t node = clock_config()->node, n = node < c->size ? node : c->size;
+    if (c->size % n > 0) {
+        say(run, "\n%zu ranks do not fill nodes of %zu: no hierarchical all-reduce.\n", c->size, n);
+        return;
     }
-    char name[80];
-    snprintf(name, sizeof name, "the ring is no slower than the %s from", way_name[way]);
-    cost(run, name, "bytes", (double)(way_ring_overtakes(way, N, unit) * unit * sizeof(real)),
-         (double)(hi * unit * sizeof(real)));
-}
-
-static void times(Run *run, bool curves) {
-    size_t N = run->world->size;
-    bool model = clock_config()->simulated, power = N == way_power_below(N), never_slower = true;
-    double bytes[POINTS], us[WAYS][POINTS], sum[WAYS] = {0}, want[WAYS] = {0};
-    clock_set_one_port(true);
-    for (size_t i = 0; i < POINTS; i++) {
-        size_t count = (size_t)SMALLEST << i;
-        bytes[i] = (double)(count * sizeof(real));
-        for (Way way = RING; way < WAYS; way++) {
-            double took = time_of(run, way, count);
-            us[way][i] = took * 1e-6;
-            sum[way] += took;
-            want[way] += way_time(way, N, count);
+    Comm *inside = comm_split(c, c->rank / n, c->rank, "node"), *between = comm_split(c, c->rank % n, c->rank, "nodes");
+    for (size_t whole = 2; whole-- > 0;) {
+        Snapshot *flat = snapshot_new(run), *got = snapshot_new(run);
+        all_sizes(run, flat, RING, whole, true, NULL);
+        for (size_t i = 0; i < SIZES; i++) {
+            Arena memory = arena(MEM_GRADIENTS);
+            Tensor t = tensor_new(&memory, 1, sizes_of(c->size).count[i]);
+            ring_fill(t, run->seed, c->rank, whole);
+            hierarchical_all_reduce(inside, between, t);
+            snapshot_put(got, size_name[i], 1, tensor_count(t), t, 0, 0);
+            arena_free(&memory);
         }
-        never_slower = never_slower && us[HALVING][i] <= us[RING][i];
+        if (whole) check_equal(run, "hierarchical = library, whole numbers", got, flat);
+        else check_close(run, "hierarchical = library, real numbers", got, flat, LIMIT_ROUNDING);
+        snapshot_free(flat);
+        snapshot_free(got);
     }
-    PlotLine lines[WAYS];
-    for (Way way = RING; way < WAYS; way++) lines[way] = (PlotLine){ way_name[way], us[way] };
-    char title[80], name[80];
-    snprintf(title, sizeof title, "All-reduce on %zu ranks, %s", N, model ? clock_config()->link.name : "real time");
-    if (curves) plot_show(run, &(Plot){ title, "bytes", "microseconds", bytes, POINTS, lines, WAYS, true, true }, 0);
-    for (Way way = RING; way < WAYS && model; way++) {
-        snprintf(name, sizeof name, "%s: time, %d sizes", way_name[way], POINTS);
-        cost(run, name, "ps", want[way], sum[way]);
-    }
-    if (model && clock_config()->link.beta > 0) {
-        crossover(run, TREE, N);
-        if (power) check_true(run, "halving-doubling", "never slower than the ring", never_slower);
-        else crossover(run, HALVING, N * way_power_below(N));
-    }
-    clock_set_one_port(false);
+    Arena memory = arena(MEM_GRADIENTS);
+    Tensor t = tensor_new(&memory, 1, ACROSS);
+    tensor_fill(t, 0);
+    comm_all_reduce(c, t);                     // a collective ends for all at the same moment
+    Comm *all[] = { c, inside, between };
+    for (size_t i = 0; i < 3; i++) comm_ledger_reset(all[i]);
+    NodesSeen seen = { .flat_time = flat_time(c, t), .time = hierarchical_time(inside, between, t) };
+    seen.flat = comm_bytes_sent(c);
+    seen.inside = comm_bytes_sent(inside);
+    seen.between = comm_bytes_sent(between);
+    way_compare_nodes(run, &seen, n, ACROSS);
+    arena_free(&memory);
+    comm_free(inside);
+    comm_free(between);
 }
 
 static void ring(Run *run) {
-    require_one_link(run);
     WaySeen seen[WAYS] = {{0}};
     const Sizes sizes = sizes_of(run->world->size);
     compare(run, seen);
     way_compare_costs(run, seen, sizes.count, SIZES, EVEN);
-    times(run, option_text(run, "svg") || strcmp(option_text(run, "picture"), "times") == 0);
+    way_times(run, all_reduce, option_text(run, "svg") || strcmp(option_text(run, "picture"), "times") == 0);
+    over_nodes(run);
     ring_say_steps(run);
     ring_say_fastest(run);
+    ring_say_nodes(run, ACROSS);
 }
 
 static const Option options[] = {
     { "picture", "none|times", "none", "times: a chart of the four ways' times by size, as --svg writes it" },
-    { "link", "NAME[,NAME]", "slow", NULL }, {0} };
+    { "link", "NAME[,NAME]", "fast,slow", NULL }, { "node", "N", "2", "N neighbouring ranks share a node" }, {0} };
 LESSON(ring, options);

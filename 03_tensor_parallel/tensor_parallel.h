@@ -8,6 +8,7 @@
 //     mlp.c_proj.weight   [4C,C]  rows               [4C/tp, C]
 //     wte                 [V, C]  rows               [V/tp, C]: its vocabulary entries, in embedding and head
 //     norms, row-cut biases, wpe  whole              the same on every rank, with the same gradient: never summed
+//                                                    (but under sequence parallelism, lesson 07: partial gradients)
 //
 // Heads, hidden columns and vocabulary entries need not divide by tp: shard_range gives the first ranks one more.
 #ifndef TENSOR_PARALLEL_H
@@ -54,5 +55,90 @@ extern const LayerKind tensor_parallel_embedding, tensor_parallel_head, tensor_p
 // Cuts the parameters of a described model over tp and replaces its layers. usage_error() when a rank would have no
 // head.
 void tensor_parallel(Model *m, Comm *tp);
+void tensor_parallel_rebuild(Layer *l, const Batch *b, Saved *s);                // what attention has shed
 extern const LayerKind tensor_parallel_block;
+
+// ---- 07_sequence_parallel.c: between the regions where rows are whole, rank holds rows shard_range(M, tp, rank) ----
+// whole [M, C], mine [M/tp, C]: the rows of this rank; there may be none.
+void sequence_enter(Comm *tp, Tensor whole, Tensor mine);                  // Megatron's g: all-gather
+void sequence_enter_backward(Comm *tp, Tensor dmine, Tensor dpartial);     // reduce-scatter
+void sequence_leave(Comm *tp, Tensor mine, Tensor partial);                // Megatron's g with a bar: reduce-scatter
+void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor dmine);       // all-gather
+// What is kept of a column-parallel layer's input: my rows, gathered again in backward, or all rows.
+typedef enum { KEEP_SHARD, KEEP_WHOLE } KeptInput;
+// tensor_parallel(), and layers whose x and y are [M/tp, C]. Gradients of norms and of biases that are added after a
+// sum are partial: model_partial_sums() once per step. usage_error() as tensor_parallel().
+void sequence_parallel(Model *m, Comm *tp, KeptInput keep);
+extern const LayerKind sequence_parallel_embedding, sequence_parallel_block, sequence_parallel_block_whole,
+    sequence_parallel_head, sequence_parallel_head_whole;
+// ---- 09_summa.c: matrices in q x q blocks, block (i, j) on the rank of row i and column j of a grid. ----
+// How one side of a matrix is cut in q pieces: n things of `each` elements, dealt out by shard_range.
+typedef struct { size_t n, each; } SummaCut;
+Range summa_range(SummaCut cut, size_t q, size_t l);           // piece l, in elements
+CommGrid summa_grid(Comm *ranks);                              // collective; usage_error() when they are no square
+// Collective over the grid; k is how K is cut, on both factors. Outputs are overwritten.
+void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k);       // y [M, N] = x [M, K] a [K, N]
+void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor a, SummaCut k);    // x [M, K] = y [M, N] a [K, N]^T
+void summa_product_tn(const CommGrid *g, Tensor a, Tensor x, Tensor y, SummaCut k);    // a [K, N] = x [M, K]^T y [M, N]
+// A block that is mine, or room in a for another rank's.
+Tensor summa_panel(Arena *a, bool is_mine, Tensor block, size_t rows, size_t cols);
+// p[0] is the weights [K, N], p[1] the bias [N], on row 0 only. Backward adds to their gradients, and overwrites dx.
+void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, const Param *p);
+void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, Tensor dy, Param *p);
+void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols);
+void summa_cut_vector(Param *p, const CommGrid *g, SummaCut cols);
+
+// ---- grid_layers.c: GPT's layers of these, with the interface of all layers. ----
+// Cuts the parameters of a described model over g, and replaces its layers; g must live as long as m. The loss of a
+// micro-batch is then spread over the rows of the grid, and the same on all ranks of a row. usage_error() when a column
+// would have no head.
+void summa(Model *m, const CommGrid *g);
+Batch summa_batch(const CommGrid *g, const Batch *b);          // its sequences that are this row's; there may be none
+extern const LayerKind summa_embedding, summa_block, summa_head, summa_loss;
+
+// ---- 10_tesseract.c: d layers of such a grid, which share the weights and cut the tokens. ----
+CommGrid tesseract_grid(Comm *ranks, size_t depth);            // collective; usage_error() unless q x q x depth
+// As summa(), in every layer; gradients are then partial sums over depth until model_partial_sums().
+void tesseract(Model *m, const CommGrid *g);
+
+// ---- 11_cube.c: 3D tensor parallelism (Bian et al. 2021). q x q x q ranks (layer, row, col) of a comm_grid.
+//
+//     tensor                 rows cut over                cols cut over   rank holds
+//     x of linears 0, 2, ..  layer, then row  sequences   col             [M/q^2, K/q]
+//     y of these             layer, then col  sequences   row             [M/q^2, N/q]: row and col have swapped
+//     their w                col, then layer              row             [K/q^2, N/q]
+//     x, y, w of linears 1, 3, ..                                         the same with row and col swapped
+//     biases, gains, wpe     -                            as y's          [N/q]: the same on the q^2 ranks of a plane
+//
+// Sequences, columns, heads and vocabulary entries need not divide by q. A rank may have no sequence at all. ----
+typedef struct {
+    CommGrid grid;
+    Comm *same_col, *same_row;                                 // [q^2] who has the same columns as I: col's, row's
+    bool gather_again;                                         // backward gathers x and w again; else both are kept
+} Cube;
+Cube cube_new(Comm *ranks);                                    // collective; usage_error() when they are no cube
+void cube_free(Cube *c);
+// Where an activation stands. Its rows are whole sequences.
+typedef struct {
+    Comm *rows, *cols;                                         // along which its rows and its columns are cut
+    Comm *layers;                                              // along which its rows are cut before
+    size_t B, T;                                               // sequences of my layer of ranks, positions of each
+} CubeLayout;
+CubeLayout cube_layout(const Cube *c, const Batch *b);         // of x of linear 0
+CubeLayout cube_swapped(CubeLayout l);                         // of y, where x is at l
+Range cube_sequences(CubeLayout l, size_t B);                  // mine, of all B
+// [n, N] whole of mine, the rows of shard_range, of n rows or n sequences, and the way back: my rows of a sum.
+Tensor cube_gather(Comm *axis, Arena *a, size_t n, size_t positions, Tensor mine);
+void cube_scatter(Comm *axis, size_t n, Tensor mine, Tensor sum);
+typedef struct { Tensor x, w; } CubeOperands;                  // gathered: [B*T, K/q], [K/q, N/q]
+CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w);
+void cube_forward(CubeLayout at, Tensor y, CubeOperands o);
+void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o);     // adds to w->g
+
+// ---- cube_layers.c ----
+// Cuts the parameters of a described model over the cube and replaces its layers; c must live as long as they.
+// usage_error() when a rank would have no head or vocabulary entry. Every rank is given the tokens of all sequences.
+// The loss layer's y is 0 where another rank has the same tokens: added over all ranks it is the loss. Gradients of
+// vectors and of wpe are partial (model_partial_sums).
+void cube_parallel(Model *m, const Cube *c);
 #endif

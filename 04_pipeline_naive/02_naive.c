@@ -128,7 +128,7 @@ void pipeline_forward(PipelineStage *s, size_t k) {
     arena_rebook(&b->input, MEM_ACTIVATIONS);              // x was a message and is now kept for the backward
     Tensor y = b->end ? tensor_shaped(&losses, b->out) : b->y;         // the last output is a loss per token
     b->kept = walk_forward(b->layers, b->n_layers, b->batch, b->x, y);
-    if (b->end) s->result.loss += tensor_sum(y);
+    if (b->end) s->result.loss += b->loss = tensor_sum(y);
     arena_free(&losses);
     if (++s->in_flight > s->result.in_flight) s->result.in_flight = s->in_flight;
 }
@@ -147,10 +147,13 @@ void pipeline_backward_inputs(PipelineStage *s, size_t k) {
     Arena losses = arena(MEM_WORKSPACE);
     if (b->end) tensor_fill(b->dy = tensor_shaped(&losses, b->out), (real)b->batch->token_weight);
     walk_backward_inputs(b->layers, b->n_layers, b->batch, b->kept, b->dy, b->dx);
+    b->half = true;
     arena_free(&losses);
 }
 void pipeline_backward_weights(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
+    if (!b->half) fault("backward of weights %zu without its backward of inputs before it", k);
+    b->half = false;
     walk_backward_weights(b->layers, b->n_layers, b->batch, b->kept);
     arena_free(&b->input);                                 // x
     s->in_flight--;

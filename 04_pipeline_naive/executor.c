@@ -156,6 +156,7 @@ static void run_op(Executor *e, size_t at) {
     case BACKWARD_WEIGHTS: pipeline_backward_weights(s, k); break;
     case UPDATE: e->weights->update(e->weights->who, s->m, op); break;
     }
+    if (e->weights && e->weights->loss && forward) e->weights->loss[op.micro_batch] += b->loss;    // of a chunk, or 0
     if (sends) send(e, out, result);
     if (!forward) arena_free(&b->gradient);        // dy
 }

@@ -23,6 +23,8 @@ typedef struct {
     Arena input;                                   // holds x until the backward is done
     Arena gradient;                                // holds dy under the executor
     ActivationStash *kept;                                  // what my layers keep from forward to backward
+    double loss;                                   // sum of token losses; on the last stage, 0 elsewhere
+    bool half;                                     // between the two halves of its backward
 } PipelineBatch;
 typedef struct {
     double loss;                                   // sum of token losses; on the last stage, 0 elsewhere
@@ -69,6 +71,8 @@ typedef enum { FORWARD, BACKWARD, BACKWARD_INPUTS, BACKWARD_WEIGHTS, UPDATE } Pi
 // lists.
 typedef struct { PipeWhat what; size_t micro_batch, chunk, version; } PipeOp;
 typedef struct { size_t stage; PipeOp op; } StageOp;
+// What an op of one chunk takes, and a message. A whole backward is both halves; an update takes no time.
+typedef struct { size_t forward, backward_inputs, backward_weights, message; } OpTimes;
 // The rule of every pipeline: which op, on which stage, must be done before this op of stage i of p, with v chunks on
 // each stage; false: none. Where the two are on different stages, that op's message is what this one receives.
 //     forward k                 forward k of the part before; the first part needs none
@@ -101,9 +105,26 @@ typedef struct {
     void (*attach)(void *who, Model *m, PipeOp op);
     void (*update)(void *who, Model *m, PipeOp op);
     void *who;
+    double *loss;                                  // [micro-batches] of each: see PipelineBatch; NULL: not asked for
 } PipelineWeights;
 PipelineResult pipeline_run_versions(Comm *pp, Model *m, const Schedule *s, const Batch *batch, size_t micro_batches,
                                      const PipelineWeights *weights);
+
+// ---------------------------------------------------------------- 04_partition.c: which layers a stage has
+
+// Cuts cost [n] into p <= n neighbouring parts whose largest sum is as small as possible: part i is first[i] up to
+// first[i+1], first [p+1]. Returns that sum.
+double partition_min_max(const double *cost, size_t n, size_t p, size_t *first);
+// Measured costs: embedding, blocks, head with loss, L + 2 of them. Of a described model before its allocation, and
+// after all other wraps: what its layers take is added to cost, which must live as long.
+size_t partition_items(const ModelConfig *c);
+void partition_time_layers(Model *m, double *cost);
+// blocks [p] <- the best cut for the costs that the stages have measured; collective, the same on all of them.
+void partition_solve(Comm *pp, const ModelConfig *c, double *cost, size_t *blocks);
+// Weights and moments of all layers, from a model cut as before [p] says into one cut as after [p] says, which is
+// allocated with its optimizer state. Collective.
+void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const size_t *before, Model *to,
+                      const size_t *after);
 
 // ---------------------------------------------------------------- the step of a lesson (chapters 04 and 05)
 

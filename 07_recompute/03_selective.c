@@ -43,7 +43,7 @@ static void selective_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     layer_backward(l->inner, b, x, dy, dx, s);
     // END
 }
-static const LayerKind recompute_selective = {
+const LayerKind recompute_selective = {
     .name = "selectively recomputed", .forward = selective_forward, .backward = selective_backward,
     .backward_inputs = layer_defer, .backward_weights = layer_deferred,
 };

@@ -10,9 +10,11 @@
 // Left out: ZeRO, recomputation and micro-batches of other sizes, which change memory and time, too.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/support/02_costs.h"
+#include "08_3d/support/step_time.h"
 #include "08_3d/support/train_costs.h"
 #include "08_3d/trainer.h"
 #include "common/lesson/picture.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -46,6 +48,7 @@ typedef struct {
     double step, computing, exposed;               // picoseconds, mean of the ranks; what is left of the step is idle
     double inside, between;                        // bytes sent by this rank in one step, by the link that they take
     double state, activations;                     // bytes: weights, gradients and moments; the peak
+    double error;                                  // of the step that the cost model predicts, relative
 } Layout;
 
 static bool possible(Degrees n) { return n.tp <= model.heads && n.pp <= model.layers && n.dp <= BATCH; }
@@ -89,6 +92,13 @@ static double most_of(Run *run, double mine) {
     return most;
 }
 
+// Do the groups of one kind lie alike in the nodes? Elsewhere some wait for others at times that step_time leaves out.
+static bool divides(size_t a, size_t b) { return a % b == 0 || b % a == 0; }
+static bool groups_alike(Degrees n, size_t world) {
+    size_t node = clock_config()->node;
+    return node == 0 || (divides(n.tp, node) && divides(n.tp * n.dp, node) && divides(world, node));
+}
+
 // One step of one layout. world is in the mesh's order.
 static Layout run_layout(Run *run, Comm *world, const Data *d, Degrees n, LayoutOrder *process) {
     Layout l = { .n = n };
@@ -119,6 +129,12 @@ static Layout run_layout(Run *run, Comm *world, const Data *d, Degrees n, Layout
     cost(run, name, "bytes", (double)(p.parameters + p.gradients + p.optimizer), l.state);
     snprintf(name, sizeof name, "dp %zu x tp %zu x pp %zu%s: activations, peak", n.dp, n.tp, n.pp, order);
     cost(run, name, "bytes", (double)p.activations, l.activations);
+    if (!process && clock_config()->simulated) {
+        double step = step_time(&c);
+        l.error = fabs(step / l.step - 1);
+        snprintf(name, sizeof name, "dp %zu x tp %zu x pp %zu: step", n.dp, n.tp, n.pp);
+        if (groups_alike(n, world->size)) cost(run, name, "ps", step, l.step);
+    }
     trainer_free(t);
     l.inside = most_of(run, l.inside);
     l.between = most_of(run, l.between);
@@ -242,6 +258,9 @@ static void layouts(Run *run) {
     }
     check_numbers(run, "every layout = unsplit", "loss", loss, want_loss, n + 1, LIMIT_ROUNDING);
     check_numbers(run, "every layout = unsplit", "gradient norm", norm, want_norm, n + 1, LIMIT_ROUNDING);
+    double error = 0;
+    for (size_t i = 0; i < n; i++) error = layout[i].error > error ? layout[i].error : error;
+    check_true(run, "the cost model", "steps within 0.1 % of every layout's", error < 1e-3);
     data_free(&d);
 }
 

@@ -6,7 +6,7 @@ both() {
     trap 'rm -f "$work"' EXIT
     for build in ${BUILD:-build/cpu-fp32 build/cpu-fp64}; do
         "$build/tests/$1" </dev/null
-        echo "status $?"
+        printf '\nstatus %s\n' $?                 # a killed program leaves half a line
     done >"$work"
     awk '
         /^(not )?ok [0-9]+ - / { n++; bad += /^not/; sub(/ok [0-9]+/, "ok " n) }
@@ -16,6 +16,6 @@ both() {
             all += bad; planned = bad = 0
             next
         }
-        { print }
+        NF { print }
         END { print "1.." n; exit all > 0 }' "$work"
 }

@@ -224,6 +224,19 @@ SKIP: {
     skip 'no mpirun', 1 unless $have_mpi;
     is(join('', <$slow>), "status 0\n", 'rank 0 may take longer than --timeout at the end, where it writes files: nobody complains');
 }
+# ---- progress of long work: on a terminal only, which script(1) makes ----
+my (undef, undef, $silent) = start("$program --emulate 2 --mode long");
+is($silent, '', 'no progress where standard error is no terminal');
+SKIP: {
+    skip 'no script(1)', 4 if system('command -v script >/dev/null') != 0;
+    my $screen = `TERM=xterm timeout 60 script -qec '$program --emulate 2 --mode long' /dev/null </dev/null 2>&1`;
+    is($? >> 8, 0, 'on a terminal: status 0');
+    my ($first, $second) = $screen =~ /\r\e\[Kpart (\d+) of 100\r\e\[Kpart (\d+) of 100/;
+    ok(defined $second && $first >= 50 && $second > $first, 'on a terminal: how far it is, after two seconds') or diag($screen);
+    like($screen, qr/part \d+ of 100\r\e\[Ka line in between/, 'on a terminal: a line of the page takes its place');
+    my ($rest) = $screen =~ /a line in between\r?\n(.*)/s;
+    like($rest, qr/\A(?:\r\e\[Kpart \d+ of 100)+\r\e\[K(?!part)/, 'on a terminal: it is cleared at the end');
+}
 SKIP: {
     skip 'no /dev/full', 4 unless -c '/dev/full';
     for my $args ('', '--help') {

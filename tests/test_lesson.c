@@ -162,11 +162,17 @@ static void lesson(Run *run) {
     }
     if (!mode_is(&t, "leak")) arena_free(&t.arena);
     if (mode_is(&t, "slow") && run->is_root) sleep(25);        // as if it wrote a large file
+    for (size_t i = 0; mode_is(&t, "long") && i < 100; i++) {
+        progress(run, "part", i, 100);
+        if (run->is_root) usleep(30000);
+        if (i == 90) say(run, "a line in between\n");
+    }
+    if (mode_is(&t, "long")) progress(run, "part", 100, 100);
 }
 
 static const Option options[] = {
     {"mode", "pass|element|bit|nan|nan-expected|missing|name|empty|replicas|many|trap|number|number-nan|number-rank"
-             "|false|cost|cost-nan|nothing|leak|slow|open|print-bit|print-nan|print-missing|print-overlap",
+             "|false|cost|cost-nan|nothing|leak|slow|long|open|print-bit|print-nan|print-missing|print-overlap",
      "pass", "what goes wrong"},
     {"size", "N", "5", "a whole number"},
     {"rate", "X", "0.5", "a real number"},

@@ -484,6 +484,44 @@ static void test_layer_norm(size_t M, size_t N) {
     forget("layer_norm");
 }
 
+// A row's columns on three "ranks": each one's sums are added before anybody applies them.
+static void test_layer_norm_parts(size_t M, size_t N) {
+    enum { PARTS = 3 };
+    Mat in[] = { normal(M, N, 1), normal(1, N, 2), normal(1, N, 3) }, want = mat(M, N), dy = normal(M, N, 4);
+    for (size_t c = 0; c < N && M; c++) in[0].v[c] = (real)(1e-3 * in[0].v[c]);
+    Tensor x = put(in[0]), gain = put_flat(in[1]), bias = put_flat(in[2]), d = put(dy);
+    Tensor y = out(M, N), stats = out(M, 2), dx = out(M, N), dgain = out(1, N), dbias = out(1, N);
+    Tensor sums = out(M, 2), part = out(M, 2);
+    for (int backward = 0; backward < 2; backward++) {
+        tensor_fill(sums, 0);
+        for (size_t i = 0; i < PARTS; i++) {
+            const Range r = shard_range(N, PARTS, i);
+            Tensor my_x = tensor_col_range(x, r.lo, r.hi), my_d = tensor_col_range(d, r.lo, r.hi);
+            if (backward) op_layer_norm_backward_sums(part, my_x, stats, tensor_col_range(gain, r.lo, r.hi), my_d);
+            else op_layer_norm_sums(part, my_x);
+            op_add(sums, sums, part);
+        }
+        for (size_t i = 0; i < PARTS; i++) {
+            const Range r = shard_range(N, PARTS, i);
+            Tensor my_x = tensor_col_range(x, r.lo, r.hi), my_d = tensor_col_range(d, r.lo, r.hi);
+            Tensor my_gain = tensor_col_range(gain, r.lo, r.hi), my_bias = tensor_col_range(bias, r.lo, r.hi);
+            if (backward) {
+                op_layer_norm_backward_apply(tensor_col_range(dx, r.lo, r.hi), sums, my_x, stats, my_gain, my_d, N);
+                op_layer_norm_grads(tensor_col_range(dgain, r.lo, r.hi), tensor_col_range(dbias, r.lo, r.hi), my_x,
+                                    stats, my_d);
+            } else {
+                op_layer_norm_apply(tensor_col_range(y, r.lo, r.hi), stats, sums, my_x, my_gain, my_bias, N);
+            }
+        }
+    }
+    plain_layer_norm(want, in);
+    is_value("layer_norm of parts", "y", y, want);
+    is_gradient("layer_norm of parts", "dx", dx, plain_layer_norm, M, N, in, 0, dy);
+    is_gradient("layer_norm of parts", "dgain", dgain, plain_layer_norm, M, N, in, 1, dy);
+    is_gradient("layer_norm of parts", "dbias", dbias, plain_layer_norm, M, N, in, 2, dy);
+    forget("layer_norm of parts");
+}
+
 // ---- attention ----
 
 static double *at(Mat m, size_t T, size_t b, size_t h, size_t t, size_t d) { // element d of head h of token (b, t)
@@ -879,6 +917,12 @@ static void bad_dropout_heads(void) { op_dropout_heads(t(30, 5), t(30, 5), 1, 0.
 static void bad_norm(void) { op_layer_norm(t(4, 8), t(4, 1), t(4, 8), t(1, 8), t(1, 8)); }
 static void bad_norm_backward(void) { op_layer_norm_backward(t(4, 8), t(4, 8), t(4, 2), t(8, 1), t(4, 8)); }
 static void bad_norm_grads(void) { op_layer_norm_grads(t(1, 8), t(1, 7), t(4, 8), t(4, 2), t(4, 8)); }
+static void bad_norm_sums(void) { op_layer_norm_sums(t(4, 1), t(4, 8)); }
+static void bad_norm_apply(void) { op_layer_norm_apply(t(4, 8), t(4, 2), t(3, 2), t(4, 8), t(1, 8), t(1, 8), 16); }
+static void bad_norm_backward_sums(void) { op_layer_norm_backward_sums(t(4, 2), t(4, 8), t(4, 2), t(1, 16), t(4, 8)); }
+static void bad_norm_backward_apply(void) {
+    op_layer_norm_backward_apply(t(4, 8), t(4, 1), t(4, 8), t(4, 2), t(1, 8), t(4, 8), 16);
+}
 static void bad_scores(void) { op_heads_scores(t(30, 5), t(10, 7), t(10, 7), 2, 3); }
 static void bad_mix(void) { op_heads_mix(t(10, 6), t(30, 5), t(10, 9), 2, 3); }
 static void bad_mix_t(void) { op_heads_mix_t(t(10, 6), t(20, 5), t(10, 6), 2, 3); }
@@ -918,6 +962,10 @@ static void test_shapes(void) {
     ends(bad_norm, 3, "op_layer_norm: stats is [4, 1], but x [4, 8] needs [4, 2]");
     ends(bad_norm_backward, 3, "op_layer_norm_backward: gain is [8, 1], but x [4, 8] needs [1, 8]");
     ends(bad_norm_grads, 3, "op_layer_norm_grads: dbias is [1, 7], but x [4, 8] needs [1, 8]");
+    ends(bad_norm_sums, 3, "op_layer_norm_sums: sums is [4, 1], but x [4, 8] needs [4, 2]");
+    ends(bad_norm_apply, 3, "op_layer_norm_apply: sums is [3, 2], but x [4, 8] needs [4, 2]");
+    ends(bad_norm_backward_sums, 3, "op_layer_norm_backward_sums: gain is [1, 16], but x [4, 8] needs [1, 8]");
+    ends(bad_norm_backward_apply, 3, "op_layer_norm_backward_apply: sums is [4, 1], but x [4, 8] needs [4, 2]");
     ends(bad_scores, 3, "op_heads_scores: q is [10, 7], k [10, 7] and p [30, 5]: that is not 2 sequences with 3 heads");
     ends(bad_mix, 3, "op_heads_mix: o is [10, 6], v [10, 9] and p [30, 5]: that is not 2 sequences with 3 heads");
     ends(bad_mix_t, 3, "op_heads_mix_t: v is [10, 6], o [10, 6] and p [20, 5]: that is not 2 sequences with 3 heads");
@@ -959,6 +1007,8 @@ static void test_windows_and_sizes(void) {
     test_layer_norm(7, 13);
     test_layer_norm(4, 131);
     test_layer_norm(2, 1030);
+    test_layer_norm_parts(7, 13);
+    test_layer_norm_parts(3, 131);
     test_heads(5, 5, 2, 3, 7);
     test_heads(3, 8, 2, 3, 7);
     test_heads(8, 3, 2, 3, 7);
@@ -992,6 +1042,8 @@ static void test_empty(void) {
     test_bias(4, 0);
     test_gelu(0, 5);
     test_layer_norm(0, 13);
+    test_layer_norm_parts(0, 13);
+    test_layer_norm_parts(2, 2);                            // a rank without a column
     test_heads(5, 5, 2, 0, 7);                              // a rank without a head
     test_heads(5, 5, 0, 3, 7);
     test_dropout_heads(5, 5, 2, 0, 0.3, false);

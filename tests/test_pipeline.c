@@ -29,31 +29,6 @@ static Schedule list_of(const char *text) {
     return s;
 }
 
-// Interleaved 1F1B as in Megatron-LM (Narayanan et al. 2021, section 2.2): groups of p micro-batches walk through all
-// chunks. Stage i of p, v chunks, m micro-batches, a multiple of p.
-static Schedule interleaved(size_t p, size_t v, size_t m, size_t i) {
-    Schedule s = {0};
-    size_t ahead = 2 * (p - 1 - i) + (v - 1) * p, all = m * v, warm_up = ahead < all ? ahead : all;
-    for (size_t n = 0; n < all + warm_up; n++) {
-        for (int back = 0; back < 2; back++) {
-            if (back ? n < warm_up : n >= all) continue;
-            size_t turn = back ? n - warm_up : n, chunk = turn % (p * v) / p;
-            schedule_add_op(&s, (PipeOp){ .what = back ? BACKWARD : FORWARD, .chunk = back ? v - 1 - chunk : chunk,
-                                          .micro_batch = turn / (p * v) * p + turn % p });
-        }
-    }
-    return s;
-}
-
-static bool equal(Schedule a, Schedule b) {
-    bool same = a.n == b.n;
-    for (size_t e = 0; same && e < a.n; e++)
-        same = pipe_op_is(a.ops[e], b.ops[e]) && a.ops[e].what == b.ops[e].what;
-    schedule_free(&a);
-    schedule_free(&b);
-    return same;
-}
-
 // What takes an op's result needs that op; and every need but the first part's is answered by such a result.
 static void test_rule(void) {
     bool inverse = true, counted = true;
@@ -92,33 +67,9 @@ static size_t step_time(Schedule *stage, size_t p, size_t m, const OpTimes *time
 }
 
 static void test_lists(void) {
-    ok(equal(interleaved(2, 2, 4, 0), list_of("F0c0 F1c0 F0c1 F1c1 F2c0 B0c1 F3c0 B1c1 F2c1 B0c0 F3c1 B1c0 B2c1 B3c1 "
-                                              "B2c0 B3c0")), "interleaved, p = 2, v = 2, m = 4, rank 0: as published");
-    ok(equal(interleaved(2, 2, 4, 1), list_of("F0c0 F1c0 F0c1 B0c1 F1c1 B1c1 F2c0 B0c0 F3c0 B1c0 F2c1 B2c1 F3c1 B3c1 "
-                                              "B2c0 B3c0")), "interleaved, p = 2, v = 2, m = 4, rank 1: as published");
-    bool exact = true;
-    for (size_t p = 1; p <= 4; p++)
-        for (size_t v = 1; v <= 4; v++)
-            for (size_t m = p; m <= 4 * p; m += p) {
-                Schedule stage[4];
-                for (size_t i = 0; i < p; i++) stage[i] = interleaved(p, v, m, i);
-                // t_f of a stage is v units, of a chunk 1: (m + (p-1)/v) (t_f + t_b)
-                exact &= step_time(stage, p, m, &(OpTimes){ 1, 2, 0, 0 }) == (m * v + p - 1) * 3;
-            }
-    ok(exact, "interleaved: step time (m + (p-1)/v)(t_f + t_b), p = 1..4, v = 1..4, m = p..4p");
-
     // ZB-H1 (Qi et al. 2023): 1F1B's order, and stage i puts off its gradients of weights by i micro-batches.
-    Schedule zero[4] = {0};
-    for (size_t i = 0; i < 4; i++) {
-        size_t forward = 0, weights = 0, back = 0;
-        while (forward < 3 - i) schedule_add(&zero[i], FORWARD, forward++);
-        while (back < 8) {
-            if (forward < 8) schedule_add(&zero[i], FORWARD, forward++);
-            schedule_add(&zero[i], BACKWARD_INPUTS, back++);
-            if (back > i) schedule_add(&zero[i], BACKWARD_WEIGHTS, weights++);
-        }
-        while (weights < 8) schedule_add(&zero[i], BACKWARD_WEIGHTS, weights++);
-    }
+    Schedule zero[4];
+    for (size_t i = 0; i < 4; i++) zero[i] = schedule_zb_h1(4, 8, i);
     size_t units = step_time(zero, 4, 8, &(OpTimes){ 1, 1, 1, 0 });
     if (!ok(units == 27, "backwards in halves, p = 4, m = 8, each op 1 unit: ZB-H1 takes 27, 1F1B 33"))
         printf("#   %zu units\n", units);
@@ -174,7 +125,7 @@ static void run_case(Comm *world, void *which) {
     double want = 0, want_evaluated = model_loss(whole, &batch[0]);
     for (size_t k = 0; k < c->m; k++) want += model_forward_backward(whole, &batch[k]);
 
-    Schedule list = c->list[0] ? list_of(c->list[i]) : interleaved(p, c->v, c->m, i);
+    Schedule list = c->list[0] ? list_of(c->list[i]) : schedule_interleaved(p, c->m, c->v, i);
     PipelineResult got = pipeline_run(world, mine, &list, batch, c->m);
     double evaluated = pipeline_loss(world, mine, &batch[0]);
     double wrong[] = { !same_gradients(mine, whole), i + 1 == p && got.loss != want,
@@ -271,7 +222,7 @@ static void run_versions(Comm *world, void *unused) {
 
     Schedule list = pipedream(p, i);
     PipelineResult r = pipeline_run_versions(world, mine, &list, batch, STEPS,
-                                             &(PipelineWeights){ attach, update, &got });
+                                             &(PipelineWeights){ attach, update, &got, NULL });
     double wrong[3] = { 0, r.in_flight != p - i, 0 };
     for (size_t k = 0; k <= STEPS; k++) wrong[0] += !tensor_equal(got.w[k], want[i].w[k]);
     for (size_t k = 1; k <= STEPS; k++) wrong[2] += tensor_equal(got.w[k], got.w[k - 1]);
@@ -305,14 +256,15 @@ static void update_by_nobody(Comm *world, void *unused) {
 typedef struct {
     const char *name;
     size_t ranks;
-    bool cut;
+    bool cut, rows;                                // tensor parallelism; with sequence parallelism
     Recompute recompute;
     size_t together;                               // so many neighbouring blocks are recomputed as one
     size_t zero;
 } Wrapping;
 
 static void wrap(const Wrapping *w, Model *m, Comm *world) {
-    if (w->cut) tensor_parallel(m, world);
+    if (w->rows) sequence_parallel(m, world, KEEP_SHARD);
+    else if (w->cut) tensor_parallel(m, world);
     recompute(m, w->recompute);
     for (size_t i = 1; w->together && i + 2 < m->n_layers; i++) {          // head and loss stay
         size_t left = m->n_layers - 2 - i;
@@ -378,6 +330,8 @@ static const Wrapping wrappings[] = {
     { .name = "every 3 blocks recomputed together", .ranks = 1, .together = 3 },
     { .name = "tensor-parallel", .ranks = 3, .cut = true },
     { .name = "tensor-parallel, recompute full", .ranks = 2, .cut = true, .recompute = RECOMPUTE_FULL },
+    { .name = "sequence-parallel", .ranks = 3, .cut = true, .rows = true },
+    { .name = "sequence-parallel, recompute full", .ranks = 2, .cut = true, .rows = true, .recompute = RECOMPUTE_FULL },
     { .name = "data-parallel", .ranks = 2 },
     { .name = "ZeRO-1", .ranks = 2, .zero = 1 },
     { .name = "ZeRO-2", .ranks = 2, .zero = 2 },
@@ -439,7 +393,8 @@ static void noted_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 }
 static void noted_prepare(Layer *l, bool backward) { note(l, backward ? 'b' : 'f'); }
 static const LayerKind noted = {
-    .name = "noted", .forward = noted_forward, .backward = noted_backward, .prepare = noted_prepare,
+    .name = "noted", .output = hidden_shape, .forward = noted_forward, .backward = noted_backward,
+    .prepare = noted_prepare,
 };
 static const LayerKind around = {
     .name = "around", .forward = noted_forward, .backward = noted_backward,

@@ -63,7 +63,7 @@ double way_time_on(const ClockLink *l, Way way, size_t N, size_t count) {
     for (size_t d = 1; d < n; d *= 2) time += 2 * message(l, elements(count, n, 0, d));
     return time;
 }
-double way_time(Way way, size_t N, size_t count) { return way_time_on(&clock_config()->link, way, N, count); }
+double way_time(Way way, size_t N, size_t count) { return way_time_on(&clock_config()->between, way, N, count); }
 
 // A way takes steps alpha + passes S / beta, where N divides: these are two lines over S, and they may cross.
 typedef struct { double steps, passes; } Line;
@@ -76,7 +76,7 @@ static Line line_of(Way way, size_t N) {
 
 size_t way_ring_overtakes(Way way, size_t N, size_t unit) {
     Line a = line_of(RING, N), b = line_of(way, N);
-    ClockLink l = clock_config()->link;
+    ClockLink l = clock_config()->between;
     double S = l.alpha * l.beta * (a.steps - b.steps) / (b.passes - a.passes);
     double units = S / (double)(unit * sizeof(real));
     size_t k = units > 1 ? (size_t)units : 1;
@@ -106,4 +106,28 @@ void way_compare_costs(Run *run, const WaySeen is[WAYS], const size_t *count, si
     double S = (double)(count[even] * sizeof(real)), root = (double)(N - 1) * S;       // a size that N divides
     cost(run, "ring: sent of S bytes: 2 (N-1)/N S", "bytes", 2 * root / (double)N, (double)is[RING].even);
     cost(run, "gather + broadcast: rank 0 sends (N-1) S", "bytes", r > 0 ? S : root, (double)is[GATHER].even);
+}
+
+// ---------------------------------------------------------------- over nodes
+
+// One collective of `steps` messages of `count` elements, in picoseconds.
+static double lasts(const ClockLink *l, size_t steps, size_t count) {
+    double bytes = (double)(steps * count * sizeof(real));
+    return l->beta == 0 ? 0 : round((double)steps * l->alpha * 1e12 + bytes * 1e12 / l->beta);
+}
+
+void way_compare_nodes(Run *run, const NodesSeen *is, size_t n, size_t count) {
+    const ClockConfig *k = clock_config();
+    size_t N = run->world->size, M = N / n, part = ceil_div(count, n), mine = part_size(count, n, run->world->rank % n);
+    cost(run, "over nodes, flat: sent", "bytes", (double)(2 * (N - 1) * ceil_div(count, N) * sizeof(real)),
+         (double)is->flat);
+    cost(run, "over nodes, hierarchical: sent inside the node", "bytes", (double)(2 * (n - 1) * part * sizeof(real)),
+         (double)is->inside);
+    cost(run, "over nodes, hierarchical: sent to other nodes", "bytes",
+         (double)(2 * (M - 1) * ceil_div(mine, M) * sizeof(real)), (double)is->between);
+    if (!k->simulated) return;
+    cost(run, "over nodes, flat: time", "ps", lasts(M > 1 ? &k->between : &k->link, 2 * (N - 1), ceil_div(count, N)),
+         is->flat_time);
+    cost(run, "over nodes, hierarchical: time", "ps",
+         2 * lasts(&k->link, n - 1, part) + lasts(&k->between, 2 * (M - 1), ceil_div(part, M)), is->time);
 }

@@ -3,18 +3,21 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_RANKS = 8 };                       // as many as have room in a line
+enum { MOST_RANKS = 8, ALL_STEPS = 6 };        // as many as have room in a line; more steps are left out
+
 void ring_say_steps(Run *run) {
     size_t N = run->world->size;
     if (N < 2 || N > MOST_RANKS) return;
     say(run, "The ring on %zu ranks: in each step every rank sends one chunk (a, b, ...) to the next rank.\n", N);
     for (size_t k = 0; k < 2 * (N - 1); k++) {
         char line[128];
-        size_t n = (size_t)snprintf(line, sizeof line, "  step %2zu   0", k);
+        size_t n = (size_t)snprintf(line, sizeof line, "  step %2zu   0", k), in_phase = k % (N - 1);
+        bool shown = 2 * (N - 1) <= ALL_STEPS || in_phase == 0 || in_phase == N - 2;
+        if (!shown && in_phase == 1) say(run, "  ...\n");
         for (size_t r = 0; r < N; r++)
             n += (size_t)snprintf(line + n, sizeof line - n, " -%c-> %zu", (char)('a' + (r + 2 * N - k) % N),
                                   (r + 1) % N);
-        say(run, "%s   %s\n", line, k < N - 1 ? "added: reduce-scatter" : "copied: all-gather");
+        if (shown) say(run, "%s   %s\n", line, k < N - 1 ? "added: reduce-scatter" : "copied: all-gather");
     }
 }
 
@@ -33,7 +36,7 @@ static void fastest(char *text, size_t room, const ClockLink *l, size_t N, size_
 }
 
 void ring_say_fastest(Run *run) {
-    static const size_t ranks[] = { 3, 16, 256 }, count[] = { 1, 16, 64, 256, 16384, 1 << 20 };
+    static const size_t ranks[] = { 3, 16, 256 }, count[] = { 1, 16, 256, 1 << 20 };
     enum { LINKS = 2, RANKS = sizeof ranks / sizeof *ranks, COUNTS = sizeof count / sizeof *count };
     static const char *const link[LINKS] = { "fast", "slow" };
     char label[COUNTS][24], cell[COUNTS][RESULT_COLUMNS][24];
@@ -48,8 +51,27 @@ void ring_say_fastest(Run *run) {
     }
     say(run, "\nThe fastest of ring, tree and gather + broadcast. 2.0x: twice as fast as gather + broadcast.\n");
     results(run, (const char *const[]){ "fast: N=3", "N=16", "N=256", "slow: N=3", "N=16", "N=256", NULL }, rows);
-    say(run, "\nBy the formulas that this run's simulated times are compared with, one port per rank. The ring beats\n"
-             "the tree from alpha beta (N-1-h) / (h-(N-1)/N) bytes on, h = log2 N rounded up. Gather + broadcast\n"
-             "sends all through rank 0 and never beats the tree. Halving-doubling takes at most the tree's time\n"
-             "and, for N a power of two, at most the ring's, while every pair of ranks has a link of its own.\n");
+    say(run, "\nBy the formulas of this run's simulated times: one port per rank, one kind of link.\n");
+    say_detail(run, "The ring beats the tree from alpha beta (N-1-h) / (h-(N-1)/N) bytes on, h = log2 N rounded up.\n"
+                    "Gather + broadcast sends all through rank 0 and never beats the tree. Halving-doubling takes\n"
+                    "at most the tree's time and, for N a power of two, at most the ring's, while every pair of\n"
+                    "ranks has a link of its own.\n");
+}
+
+void ring_say_nodes(Run *run, size_t count) {
+    const ClockConfig *k = clock_config();
+    size_t N = run->world->size, n = k->node < N ? k->node : N;
+    if (N % n > 0 || n == N) return;
+    char size[32];
+    page_value(size, sizeof size, (double)(count * sizeof(real)), "bytes");
+    say(run, "\nOne all-reduce of S = %s over M = %zu nodes of n = %zu ranks, link %s inside, %s between nodes:\n",
+        size, N / n, n, k->link.name, k->between.name);
+    results(run, (const char *const[]){ "flat ring", "hierarchical", NULL }, (const Result[]){
+        { "sent by a rank in its node", "hierarchical: 2(n-1)/n S",
+          { "=-", "over nodes, hierarchical: sent inside the node" } },
+        { "sent by a rank to other nodes", "last of node: 2(N-1)/N S; all: 2(M-1)/M S/n",
+          { "over nodes, flat: sent", "over nodes, hierarchical: sent to other nodes" } },
+        { "time", "flat: by the slowest link",
+          { k->simulated ? "over nodes, flat: time" : NULL, k->simulated ? "over nodes, hierarchical: time" : NULL } },
+        {0} });
 }

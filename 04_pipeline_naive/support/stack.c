@@ -35,9 +35,12 @@ static const LayerKind sink = { .name = "sink", .output = token_shape, .input = 
 Model *stack_new(const Stack *s, size_t p, size_t i) {
     ModelConfig whole = s->model;
     whole.layers = s->blocks * p;
-    Range layers = pipeline_stage_layers(&whole, NULL, p, i);
-    if (i + 1 == p) layers.hi--;                               // the sink stands for head and loss
-    Model *m = model_describe(&whole, layers);
+    size_t v = s->chunks ? s->chunks : 1;
+    Range *chunk = host_alloc(v * sizeof *chunk);              // chunk c of stage i is part c p + i
+    for (size_t c = 0; c < v; c++) chunk[c] = pipeline_stage_layers(&whole, NULL, v * p, c * p + i);
+    if (i + 1 == p) chunk[v - 1].hi--;                         // the sink stands for head and loss
+    Model *m = model_describe_chunks(&whole, chunk, v);
+    free(chunk);
     Layer *first = &m->layers[0], *last = &m->layers[m->n_layers - 1];
     if (i == 0) { first->kind = &source; first->n_units = 0; }
     if (i + 1 == p) { last->kind = &sink; last->n_units = 0; }
@@ -46,11 +49,10 @@ Model *stack_new(const Stack *s, size_t p, size_t i) {
 }
 
 // One of the two: a lesson's loop, or a list for the executor.
-static Played play(Run *run, const Stack *s, PipelineLoop *loop, ScheduleRule rule, size_t m) {
+static Played play(Run *run, const Stack *s, PipelineLoop *loop, const Schedule *list, size_t m) {
     size_t p = run->world->size, i = run->world->rank, B = s->sequences;
     Data d = data_synthetic(s->model.vocab, s->model.context, run->seed);
     Model *stage = stack_new(s, p, i);
-    Schedule list = rule ? rule(p, m, i) : (Schedule){0};
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = host_alloc(m * sizeof *batch);
     for (size_t k = 0; k < m; k++) {
@@ -60,18 +62,25 @@ static Played play(Run *run, const Stack *s, PipelineLoop *loop, ScheduleRule ru
     Played out;
     memory_reset_peaks();
     picture_begin(run, MEM_ACTIVATIONS);
-    out.result = loop ? loop(run->world, stage, batch, m) : pipeline_run(run->world, stage, &list, batch, m);
+    out.result = loop ? loop(run->world, stage, batch, m) : pipeline_run(run->world, stage, list, batch, m);
     picture_end(run);
     out.activations = memory_peak(MEM_ACTIVATIONS);
     out.timing = picture_timing(run);
     free(batch);
     arena_free(&tokens);
-    schedule_free(&list);
     model_free(stage);
     data_free(&d);
     return out;
 }
-Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m) { return play(run, s, NULL, rule, m); }
+Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m) {
+    Schedule list = rule(run->world->size, m, run->world->rank);
+    Played out = play(run, s, NULL, &list, m);
+    schedule_free(&list);
+    return out;
+}
+Played stack_play_list(Run *run, const Stack *s, const Schedule *list, size_t m) {
+    return play(run, s, NULL, list, m);
+}
 Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m) { return play(run, s, loop, NULL, m); }
 
 // ---------------------------------------------------------------- its times, from sizes

@@ -7,7 +7,11 @@
 #include "04_pipeline_naive/pipeline.h"
 #include "common/lesson/picture.h"
 
-typedef struct { ModelConfig model; size_t blocks, sequences; } Stack;     // of a stage; of a micro-batch
+typedef struct {
+    ModelConfig model;
+    size_t blocks, sequences;                      // of a stage; of a micro-batch
+    size_t chunks;                                 // in which a stage has its blocks, of equal size; 0: one (05.03)
+} Stack;
 Model *stack_new(const Stack *s, size_t p, size_t i);                      // stage i's part, allocated
 
 // One step of m micro-batches, by the executor or by a lesson's own loop; stage i is rank i of the world. Its events
@@ -15,6 +19,7 @@ Model *stack_new(const Stack *s, size_t p, size_t i);                      // st
 typedef struct { PipelineResult result; Timing timing; size_t activations; } Played;      // activations: peak bytes
 Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m);
 Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m);
+Played stack_play_list(Run *run, const Stack *s, const Schedule *list, size_t m);          // list: of this rank
 
 // What a stage's forward and backward of a micro-batch take under the simulated clock, and a message: from sizes.
 typedef struct { Picoseconds forward, backward, message; } StackTimes;

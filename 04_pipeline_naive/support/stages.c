@@ -37,8 +37,15 @@ void stages_check_evaluation(Run *run, const Training *t) {
 }
 
 StageCosts stages_train(Run *run, const Training *t, Step *step, ScheduleRule schedule, Trajectory *out) {
+    Model *m = stage_model(t, run->world->size, run->world->rank);
+    StageCosts costs = stages_train_model(run, t, m, step, schedule, out);
+    model_free(m);
+    return costs;
+}
+
+StageCosts stages_train_model(Run *run, const Training *t, Model *m, Step *step, ScheduleRule schedule,
+                              Trajectory *out) {
     PipelineRank me = { .pp = run->world, .tied = pipeline_tied_group(run->world), .schedule = schedule };
-    Model *m = stage_model(t, me.pp->size, me.pp->rank);
     double n = t->steps;
     comm_ledger_reset(me.pp);
     training_run(out, m, t, 1, 0, step, &me);            // every rank knows all tokens from the data order
@@ -53,17 +60,26 @@ StageCosts stages_train(Run *run, const Training *t, Step *step, ScheduleRule sc
         .optimizer = memory_now(MEM_OPTIMIZER),
         .activations = memory_peak(MEM_ACTIVATIONS), .message_buffers = memory_peak(MEM_COMMUNICATION) };
     if (me.tied) comm_free(me.tied);
-    model_free(m);
     return costs;
 }
 
 StageCosts stages_same_bits(Run *run, const char *what, const Training *t, PipelineLoop *loop,
                             ScheduleRule schedule) {
-    Comm *pp = run->world, *tied = pipeline_tied_group(pp);
+    Comm *pp = run->world;
     Model *a = stage_model(t, pp->size, pp->rank), *b = stage_model(t, pp->size, pp->rank);
+    Schedule list = schedule(pp->size, t->micro_batches, pp->rank);
+    StageCosts costs = stages_same_bits_models(run, what, t, a, b, loop, &list);
+    schedule_free(&list);
+    model_free(a);
+    model_free(b);
+    return costs;
+}
+
+StageCosts stages_same_bits_models(Run *run, const char *what, const Training *t, Model *a, Model *b,
+                                   PipelineLoop *loop, const Schedule *list) {
+    Comm *pp = run->world, *tied = pipeline_tied_group(pp);
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = training_batches(t, &tokens, 0, 1, 0);
-    Schedule list = schedule(pp->size, t->micro_batches, pp->rank);
     model_zero_gradients(a);
     model_zero_gradients(b);
     comm_ledger_reset(pp);
@@ -72,16 +88,13 @@ StageCosts stages_same_bits(Run *run, const char *what, const Training *t, Pipel
     StageCosts costs = { .messages = pp->ledger[COMM_SEND].calls, .message_bytes = pp->ledger[COMM_SEND].bytes,
                          .in_flight = by_loop.in_flight, .activations = memory_peak(MEM_ACTIVATIONS),
                          .message_buffers = memory_peak(MEM_COMMUNICATION) };
-    PipelineResult by_list = pipeline_run(pp, b, &list, batch, t->micro_batches);
+    PipelineResult by_list = pipeline_run(pp, b, list, batch, t->micro_batches);
     pipeline_tied_sum(a, tied);
     pipeline_tied_sum(b, tied);
     check_true(run, what, "gradients of a step, every bit", tensor_equal(a->g, b->g));
     check_true(run, what, "loss, every bit", by_loop.loss == by_list.loss);
-    schedule_free(&list);
     free(batch);
     arena_free(&tokens);
-    model_free(a);
-    model_free(b);
     if (tied) comm_free(tied);
     return costs;
 }

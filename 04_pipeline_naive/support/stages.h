@@ -17,6 +17,10 @@ typedef struct {
 // schedule.
 StageCosts stages_train(Run *run, const Training *t, Step *step, ScheduleRule schedule, Trajectory *out);
 
+// The same for a model that the caller has made (and frees): its stage may have several chunks.
+StageCosts stages_train_model(Run *run, const Training *t, Model *m, Step *step, ScheduleRule schedule,
+                              Trajectory *out);
+
 // Checks the loss of a batch by forwards alone (pipeline_loss): on even stages, and where all but the last one have one
 // block.
 void stages_check_evaluation(Run *run, const Training *t);
@@ -24,4 +28,7 @@ void stages_check_evaluation(Run *run, const Training *t);
 // Checks that one step's gradients and loss have the same bits, once by a lesson's own loop and once by the executor.
 // Returns what the loop has sent and held: messages, in_flight, activations and message_buffers; the rest is 0.
 StageCosts stages_same_bits(Run *run, const char *what, const Training *t, PipelineLoop *loop, ScheduleRule schedule);
+// Of two equal models, which the caller frees, and of this rank's list.
+StageCosts stages_same_bits_models(Run *run, const char *what, const Training *t, Model *a, Model *b,
+                                   PipelineLoop *loop, const Schedule *list);
 #endif

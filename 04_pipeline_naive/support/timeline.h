@@ -16,9 +16,8 @@ typedef struct {
     size_t end;                                          // of the last op of all: the makespan
     bool stuck;                                          // no stage can start its next op: the lists deadlock
 } Timeline;
-// What an op of one chunk takes, and a message. A whole backward is both halves; an update takes no time.
-typedef struct { size_t forward, backward_inputs, backward_weights, message; } OpTimes;
 Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const OpTimes *times);
+Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m, const OpTimes *times);        // times[p]
 // Where no list cuts a backward in two.
 Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b);     // stage[p]
 Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b, size_t message);
@@ -26,6 +25,7 @@ void timeline_free(Timeline *t);
 size_t timeline_busy(const Timeline *t);                 // units in which a stage works, added over the stages
 char *timeline_row(const Timeline *t, size_t i);         // stage i as text, three columns a unit; free() it
 
+char *schedule_text(const Schedule *s);                  // "F0 F1 B0 ..."; of several chunks "F0c1 ..."; free() it
 Schedule *schedule_all(ScheduleRule rule, size_t p, size_t m);       // the lists of all stages
 void schedule_all_free(Schedule *stage, size_t p);
 // Time from the first forward to the last backward; SIZE_MAX when the lists deadlock.

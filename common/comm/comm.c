@@ -356,15 +356,16 @@ static void in_group_or_now(Request *r) {
 
 // ---- 3. The ledger ----
 
-static void book(Comm *c, CommKind kind, size_t bytes) {
+static void book(Comm *c, CommKind kind, size_t calls, size_t sent, size_t received) {
     if (ledger_paused()) return;
-    c->ledger[kind].calls++;
-    c->ledger[kind].bytes += bytes;
+    c->ledger[kind].calls += calls;
+    c->ledger[kind].bytes += sent;
+    c->ledger[kind].received += received;
 }
 
-// Books `sent` bytes of this rank; the operation takes the time of `steps` messages of `bytes` in all.
-static Request *booked(Request *r, CommKind kind, size_t sent, size_t steps, size_t bytes) {
-    book(r->comm, kind, sent);
+// Books what this rank sends and receives; the operation takes the time of `steps` messages of `bytes` in all.
+static Request *booked(Request *r, CommKind kind, size_t sent, size_t received, size_t steps, size_t bytes) {
+    book(r->comm, kind, 1, sent, received);
     r->booked = true;
     r->kind = kind;
     r->steps = steps;
@@ -376,14 +377,14 @@ static Request *booked(Request *r, CommKind kind, size_t sent, size_t steps, siz
 static Request *ring(Request *r, CommKind kind, size_t rounds) {
     size_t n = r->comm->size, steps = rounds * (n - 1);
     size_t bytes = steps * request_longest_part(r) * element_size(r->element);
-    return booked(r, kind, bytes, steps, bytes);
+    return booked(r, kind, bytes, bytes, steps, bytes);
 }
 
 // A tree: S bytes on its longest path, in as many steps as it is high.
-static Request *tree(Request *r, CommKind kind, bool sends) {
+static Request *tree(Request *r, CommKind kind, bool sends, bool receives) {
     size_t height = 0, bytes = r->comm->size > 1 ? r->count * element_size(r->element) : 0;
     while (((size_t)1 << height) < r->comm->size) height++;
-    return booked(r, kind, sends ? bytes : 0, height, bytes);
+    return booked(r, kind, sends ? bytes : 0, receives ? bytes : 0, height, bytes);
 }
 
 void comm_ledger_reset(Comm *c) { memset(c->ledger, 0, sizeof c->ledger); }
@@ -391,6 +392,11 @@ void comm_ledger_reset(Comm *c) { memset(c->ledger, 0, sizeof c->ledger); }
 size_t comm_bytes_sent(const Comm *c) {
     size_t bytes = 0;
     for (size_t kind = 0; kind < COMM_KINDS; kind++) bytes += c->ledger[kind].bytes;
+    return bytes;
+}
+size_t comm_bytes_received(const Comm *c) {
+    size_t bytes = 0;
+    for (size_t kind = 0; kind < COMM_KINDS; kind++) bytes += c->ledger[kind].received;
     return bytes;
 }
 
@@ -444,11 +450,12 @@ static Request *all_gather_rows(Comm *c, Tensor whole, Tensor mine) {
 
 static Request *broadcast(Comm *c, Tensor t, size_t root) {
     return tree(tensor_request(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t), COMM_BROADCAST,
-                c->rank == root);
+                c->rank == root, c->rank != root);
 }
 
 static Request *reduce(Comm *c, Tensor t, size_t root) {
-    return tree(tensor_request(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t), COMM_REDUCE, c->rank != root);
+    return tree(tensor_request(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t), COMM_REDUCE, c->rank != root,
+                c->rank != (root + 1) % c->size);
 }
 
 void comm_all_reduce(Comm *c, Tensor t) { run_now(all_reduce(c, t)); }
@@ -524,7 +531,7 @@ static void require_connected(const Comm *c, const char *call, size_t peer) {
 static Request *send_to(Comm *c, Tensor t, size_t to) {
     size_t bytes = to != c->rank ? tensor_count(t) * sizeof(real) : 0;
     if (to < c->size) require_connected(c, "send", to);
-    return booked(tensor_request(c, DO_SEND, "send", tensor_count(t), to, t, t), COMM_SEND, bytes, 1, bytes);
+    return booked(tensor_request(c, DO_SEND, "send", tensor_count(t), to, t, t), COMM_SEND, bytes, 0, 1, bytes);
 }
 
 void comm_send(Comm *c, Tensor t, size_t to) {
@@ -536,10 +543,12 @@ void comm_send(Comm *c, Tensor t, size_t to) {
 static Request *recv_from(Comm *c, Tensor t, size_t from) {
     if (from < c->size) require_connected(c, "recv", from);
     Request *r = tensor_request(c, DO_RECV, "recv", tensor_count(t), from, t, t);
-    r->booked = true;                      // by its sender; here it only takes time
+    size_t bytes = tensor_count(t) * sizeof(real);
+    book(c, COMM_SEND, 0, 0, from != c->rank ? bytes : 0);
+    r->booked = true;                      // as a call by its sender; here it takes time
     r->kind = COMM_SEND;
     r->steps = 1;
-    r->bytes = tensor_count(t) * sizeof(real);
+    r->bytes = bytes;
     return r;
 }
 
@@ -723,6 +732,16 @@ void side_broadcast(void *data, size_t bytes) {
         from_rank_0("side_broadcast", (char *)data + at, piece(bytes, at));
         at += piece(bytes, at);
     } while (at < bytes);
+}
+bool side_any(bool mine) {
+    bool *all = NULL, any = false;
+    size_t *sizes = NULL;
+    side_gather(&mine, sizeof mine, (void **)&all, &sizes);
+    for (size_t r = 0; all && r < this_world_size; r++) any |= all[r];
+    free(all);
+    free(sizes);
+    side_broadcast(&any, sizeof any);
+    return any;
 }
 
 // Ranks that a launcher has bound to cores of their own share none.

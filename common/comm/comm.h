@@ -6,7 +6,9 @@
 // Every call is booked in the ledger of the Comm: calls, and bytes SENT by this rank. A collective books what a ring
 // implementation sends, with chunks c = ceil(count / n): all-reduce 2(n-1)c elements, reduce-scatter, all-gather and
 // all-to-all (n-1)c; broadcast S bytes at the root, reduce S bytes at every other rank. That factor is a convention;
-// calls and sizes are facts.
+// calls and sizes are facts. Beside it stands what this rank RECEIVES. In a ring that is what it sends. A broadcast is
+// passed on along a chain of ranks that begins at the root, and a reduce along one that ends there (root+1, ..., root):
+// all but the first rank of the chain receive S bytes. A message is received by its receiver.
 //
 // Tensors given to a Comm are contiguous. Part i of a whole is always shard_range(count, size, i); of a call that ends
 // in _rows it is the rows shard_range(rows, size, i), and a chunk is ceil(rows / n) rows.
@@ -26,7 +28,7 @@ typedef struct Comm {
     const char *name;                                          // "world", "dp", "tp", "pp": for messages and the ledger
     size_t rank, size;                                         // mine, and how many
     bool one_node;                                             // do all of them share a node? (clock.h)
-    struct { size_t calls, bytes; } ledger[COMM_KINDS];        // counted since the last comm_ledger_reset
+    struct { size_t calls, bytes, received; } ledger[COMM_KINDS];      // counted since the last comm_ledger_reset
     struct CommState *state;                                   // the transport's
 } Comm;
 
@@ -46,6 +48,7 @@ CommGrid comm_grid(Comm *c, size_t rows, size_t cols, size_t depth);
 void comm_grid_free(CommGrid *g);
 void comm_ledger_reset(Comm *c);
 size_t comm_bytes_sent(const Comm *c);                         // over all kinds
+size_t comm_bytes_received(const Comm *c);
 
 // --- blocking collectives ---
 void comm_all_reduce(Comm *c, Tensor t);                       // t <- sum over ranks; all ranks get the same bits
@@ -107,6 +110,7 @@ void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes);
 typedef void SideTake(void *context, size_t rank, const void *data, size_t bytes);
 void side_gather_each(const void *mine, size_t bytes, SideTake *take, void *context);
 void side_broadcast(void *data, size_t bytes);                 // from rank 0
+bool side_any(bool mine);                                      // is it true on some rank? The same on all
 
 // Cores for each rank: those that it may use, divided by the ranks that share them; the least of all ranks. Collective.
 size_t side_cores_each(void);

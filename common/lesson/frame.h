@@ -47,6 +47,7 @@ struct RunState {
     size_t config_count, check_count, checks_failed, cost_count, costs_failed;
     size_t what_width, name_width;             // columns of the check lines: the widest so far
     uint64_t digest;
+    double progressed;                         // when the line of progress() was drawn; 0: there is none
     bool pictured, plotted;                    // the lesson has drawn a picture of what happened; a line chart
 };
 
@@ -61,6 +62,7 @@ uint64_t text_hash(const char *text);
 
 // ---- page.c: what stands on the page in place of the log ----
 bool page_on_terminal(void);
+void page_clear_progress(Run *run);            // before anything else is printed
 size_t page_width(void);                       // columns: COLUMNS, the terminal's, or 100
 void page_wrap(const char *text, size_t at, size_t indent);    // rank 0: text from column `at` on, broken at spaces
 void page_title(const Program *p, size_t ranks);

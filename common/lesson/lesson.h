@@ -33,11 +33,17 @@ double option_real(Run *run, const char *name);
 const char *option_text(Run *run, const char *name);
 bool option_flag(Run *run, const char *name);
 bool option_given(Run *run, const char *name);
+// From now on this is its value where it was not given, as if it were its default: for what a file says. Called by all
+// ranks with the same text; usage_error() where it is no value for this option.
+void option_default(Run *run, const char *name, const char *text);
 
 // Prints on rank 0 only, in order with the checks. A newline is added when there is none at the end.
 void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // The same for what only --verbose shows.
 void say_detail(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// What work is at, "step 12 of 400", on a terminal's stderr while it takes longer than two seconds, on rank 0: for loops
+// that may be long. The next line of the page takes its place; done == all clears it.
+void progress(Run *run, const char *what, size_t done, size_t all);
 // A setting worth recording in the JSON's "config"; the lesson's own options stand there already.
 void report_config_number(Run *run, const char *name, double value);
 void report_config_text(Run *run, const char *name, const char *value);

@@ -29,6 +29,25 @@ size_t page_width(void) {
     return width >= NARROW && width <= WIDE ? width : USUAL;
 }
 
+// ---------------------------------------------------------------- progress, on a terminal's stderr
+
+void page_clear_progress(Run *run) {
+    if (run->state->progressed > 0) fprintf(stderr, "\r\033[K");
+    run->state->progressed = 0;
+}
+void progress(Run *run, const char *what, size_t done, size_t all) {
+    enum { PATIENCE = 2 };                     // seconds
+    const double pause = 0.2, t = now();
+    struct RunState *s = run->state;
+    size_t rank, size;
+    if (!run->is_root || !isatty(STDERR_FILENO) || comm_launched_by_mpi(&rank, &size)) return;
+    if (done >= all) page_clear_progress(run);
+    else if (t - s->program->started > PATIENCE && t - s->progressed > pause) {
+        fprintf(stderr, "\r\033[K%s %zu of %zu", what, done, all);
+        s->progressed = t;
+    }
+}
+
 // ---------------------------------------------------------------- text that is broken at spaces
 
 // Prints text from column `at` on; further lines begin at column `indent`.

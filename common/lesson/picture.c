@@ -228,6 +228,13 @@ static const char *duration(char text[32], Picoseconds ps) {
     return text;
 }
 
+static const char *length_of(char text[32], const Recording *all) {
+    Picoseconds length = all->end - all->begin;
+    if (!all->unit) return duration(text, length);
+    snprintf(text, 32, "%.4g units", (double)length / (double)all->unit);
+    return text;
+}
+
 void picture_summary(Run *run, const Timing *t) {
     char a[32], b[32], c[32];
     double ranks = (double)run->world->size;
@@ -244,14 +251,16 @@ void picture_summary(Run *run, const Timing *t) {
 // ---------------------------------------------------------------- the chart
 
 enum { LABEL = 8, WIDE = 512 };
-static const char *const colour_of[] = { "36", "33", "35", "31", "2" };              // by what happens: see ChartRow
+static const char *const colour_of[] = { "36", "33", "32", "35", "31", "2" };        // by what happens: see ChartRow
 
-// One row: what happens in each column, and to which micro-batch. A run of equal columns begins with its label.
+// One row: what happens in each column, to which micro-batch, in which chunk. A run of equal columns begins with its
+// label.
 enum { COMMUNICATES = EVENT_UPDATE + 1, IDLE };
-typedef struct { uint8_t what[WIDE], number[WIDE]; char text[WIDE]; size_t width; } ChartRow;
+typedef struct { uint8_t what[WIDE], number[WIDE], chunk[WIDE]; char text[WIDE]; size_t width; } ChartRow;
 
 static void put_label(ChartRow *row, size_t lo, size_t hi) {
-    static const char letter[] = "FBU#.", fill[] = "-=u#.";
+    static const char letters[2][7] = { "FBWU#.", "fbwU#." }, fill[] = "-=~u#.";
+    const char *letter = letters[row->chunk[lo] % 2];
     char label[8] = "";
     int what = row->what[lo];
     if (what < EVENT_UPDATE && row->number[lo] != NO_NUMBER)
@@ -266,7 +275,7 @@ static void put_label(ChartRow *row, size_t lo, size_t hi) {
 static void put_labels(ChartRow *row) {
     for (size_t lo = 0, hi; lo < row->width; lo = hi) {
         for (hi = lo + 1; hi < row->width && row->what[hi] == row->what[lo] &&
-                          row->number[hi] == row->number[lo]; hi++) {}
+                          row->number[hi] == row->number[lo] && row->chunk[hi] == row->chunk[lo]; hi++) {}
         put_label(row, lo, hi);
     }
 }
@@ -289,6 +298,7 @@ static ChartRow chart_row(const Recording *all, size_t rank, size_t width) {
             for (size_t x = column(all, width, e->start); x < column(all, width, e->end); x++) {
                 row.what[x] = computes ? e->kind : COMMUNICATES;
                 row.number[x] = computes ? e->number : NO_NUMBER;
+                row.chunk[x] = computes ? e->chunk : 0;
             }
         }
     put_labels(&row);
@@ -397,8 +407,10 @@ static void print_chart(Run *run, const Recording *all, const char *title, bool 
         say(run, "%s: no time passed, nothing to draw", title);
         return;
     }
-    static const char key[] = "F forward  B backward  U update  # communication  . idle";
-    duration(time, all->end - all->begin);
+    char key[80];
+    snprintf(key, sizeof key, "F forward  B backward%s  U update  # communication  . idle",
+             recording_has(all, EVENT_WEIGHTS) ? " (of inputs)  W weights" : "");
+    length_of(time, all);
     bool fits = strlen(title) + 2 + strlen(time) + 3 + strlen(key) <= LABEL + width;
     say(run, "%s: %s%s%s", title, time, fits ? "   " : "\n", key);
     // The strips of the ranks, the link's and the memory's: one for all where they are alike.
@@ -443,14 +455,18 @@ char *picture_order(Run *run, size_t rank) {
     char *text = NULL;
     if (all.rank) {
         const RankRecording *r = &all.rank[rank];
-        text = host_alloc(r->n * 8 + 1);
-        size_t n = 0, before_kind = EVENT_KINDS, before_number = NO_NUMBER;
+        text = host_alloc(r->n * 12 + 1);
+        const RecordedEvent *before = NULL;
+        bool chunks = false;
+        for (size_t i = 0; i < r->n; i++) chunks |= r->events[i].chunk > 0;
+        size_t n = 0;
         for (size_t i = 0; i < r->n; i++) {
             const RecordedEvent *e = &r->events[i];
-            if (e->kind > EVENT_BACKWARD || (e->kind == before_kind && e->number == before_number)) continue;
-            n += (size_t)sprintf(text + n, "%s%c%u", n ? " " : "", "FB"[e->kind], e->number);
-            before_kind = e->kind;
-            before_number = e->number;
+            if (e->kind > EVENT_WEIGHTS) continue;
+            if (before && e->kind == before->kind && e->number == before->number && e->chunk == before->chunk) continue;
+            n += (size_t)sprintf(text + n, "%s%c%u", n ? " " : "", "FBW"[e->kind], e->number);
+            if (chunks) n += (size_t)sprintf(text + n, "c%u", e->chunk);
+            before = e;
         }
     }
     recording_free(&all);
@@ -461,21 +477,25 @@ static _Thread_local size_t scale;                   // height of the strips in 
 
 void picture_show(Run *run, const char *title, int what) {
     Recording all = recording_gather(run);
+    recording_show(run, &all, title, what);
+    recording_free(&all);
+}
+
+void recording_show(Run *run, Recording *all, const char *title, int what) {
     bool memory = what & PICTURE_MEMORY, files = !(what & PICTURE_NO_FILES);
-    size_t peak = all.rank ? highest(&all) : 0;     // gathered on rank 0
+    size_t peak = all->rank ? highest(all) : 0;     // gathered on rank 0
     if (peak > scale || !(what & PICTURE_SAME_SCALE)) scale = peak;
-    all.scale = scale;
+    all->scale = scale;
     run->state->pictured = true;
     const char *svg = option_text(run, "svg"), *trace = option_text(run, "trace");
     if (run->is_root) {
         char time[32];
-        duration(time, all.end - all.begin);
+        length_of(time, all);
         if (!(what & PICTURE_DETAIL) || run->state->program->verbose)
-            print_chart(run, &all, title, memory, what & PICTURE_ALIKE_ONCE);
-        if (files && svg) svg_write(&all, title, time, memory ? memory_category_name[watched] : NULL, svg);
-        if (files && trace) trace_write(&all, trace);
+            print_chart(run, all, title, memory, what & PICTURE_ALIKE_ONCE);
+        if (files && svg) svg_write(all, title, time, memory ? memory_category_name[watched] : NULL, svg);
+        if (files && trace) trace_write(all, trace);
     }
-    recording_free(&all);
 }
 
 // ---------------------------------------------------------------- what each rank holds between steps

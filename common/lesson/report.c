@@ -42,6 +42,7 @@ static void print_line(const char *format, va_list args) {
 
 void say(Run *run, const char *format, ...) {
     if (!run->is_root) return;
+    page_clear_progress(run);
     va_list args;
     va_start(args, format);
     print_line(format, args);
@@ -50,6 +51,7 @@ void say(Run *run, const char *format, ...) {
 
 void say_detail(Run *run, const char *format, ...) {
     if (!run->is_root || !run->state->program->verbose) return;
+    page_clear_progress(run);
     va_list args;
     va_start(args, format);
     print_line(format, args);
@@ -79,6 +81,7 @@ void report_config_text(Run *run, const char *name, const char *value) { config_
 void report_check(Run *run, CheckRecord check, const char *error_text, const char *limit_text) {
     struct RunState *s = run->state;
     size_t what = strlen(check.what), name = strlen(check.name);
+    page_clear_progress(run);
     if (what > s->what_width && what <= WIDEST_COLUMN) s->what_width = what;
     if (name > s->name_width && name <= WIDEST_COLUMN) s->name_width = name;
     if (s->program->verbose || !check.pass) {

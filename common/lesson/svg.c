@@ -26,13 +26,14 @@ static void box(FILE *f, const Recording *r, const RecordedEvent *e, double y) {
     double x = x_of(r, e->start), w = x_of(r, e->end) - x;
     if (on_link(e) && w < 1.5) w = 1.5;
     if (w <= 0) return;
-    fprintf(f, "<rect class=\"%c\" x=\"%.2f\" y=\"%g\" width=\"%.2f\" height=\"%d\"/>\n",
-            computes(e) ? "FBU"[e->kind] : e->kind == EVENT_SEND ? 'M' : 'C', x, y, w, computes(e) ? ROW : LANE);
+    fprintf(f, "<rect class=\"%c\"%s x=\"%.2f\" y=\"%g\" width=\"%.2f\" height=\"%d\"/>\n",
+            computes(e) ? "FBWU"[e->kind] : e->kind == EVENT_SEND ? 'M' : 'C',
+            e->chunk % 2 ? " fill-opacity=\".5\"" : "", x, y, w, computes(e) ? ROW : LANE);
     if (!computes(e) || w < 10) return;
     char label[12];
-    if (e->number == NO_NUMBER) snprintf(label, sizeof label, "%c", "FBU"[e->kind]);
+    if (e->number == NO_NUMBER) snprintf(label, sizeof label, "%c", "FBWU"[e->kind]);
     else if (w < 20) snprintf(label, sizeof label, "%u", e->number);
-    else snprintf(label, sizeof label, "%c%u", "FBU"[e->kind], e->number);
+    else snprintf(label, sizeof label, "%c%u", "FBWU"[e->kind], e->number);
     fprintf(f, "<text class=\"n\" x=\"%.2f\" y=\"%g\">%s</text>\n", x + w / 2, y + ROW - 5, label);
 }
 
@@ -63,19 +64,24 @@ static void memory_strip(FILE *f, const Recording *r, const RankRecording *k, do
     fprintf(f, "H%dV%.1fZ\"/>\n", LEFT + WIDTH, bottom);
 }
 
-static void legend(FILE *f, const char *memory) {
-    static const char class[] = "FBUCMA";
-    const struct { const char *text, *fill; } key[] = {
-        { "forward", "#56b4e9" }, { "backward", "#e69f00" }, { "update", "#cc79a7" },
-        { "collective", "#d55e00" }, { "message", "#0072b2" }, { memory, "#009e73" } };
-    fputs("<style>.n{text-anchor:middle}.F,.B,.U{stroke:#fff;stroke-width:.5}.A{fill-opacity:.45}"
-          ".a{stroke:#0072b2;stroke-width:.7;stroke-opacity:.6}", f);
-    for (size_t i = 0; i < sizeof key / sizeof *key; i++) fprintf(f, ".%c{fill:%s}", class[i], key[i].fill);
+// halves: some backward comes in two, and has a colour for each.
+static void legend(FILE *f, const char *memory, bool halves) {
+    const struct { char class; const char *text, *fill; } key[] = {
+        { 'F', "forward", "#56b4e9" }, { 'B', "backward", "#e69f00" }, { 'W', "weights", "#f0e442" },
+        { 'U', "update", "#cc79a7" }, { 'C', "collective", "#d55e00" }, { 'M', "message", "#0072b2" },
+        { 'A', memory, "#009e73" } };
+    fprintf(f, "<style>.n{text-anchor:middle}.F,.B,.%sU{stroke:#fff;stroke-width:.5}.A{fill-opacity:.45}"
+            ".a{stroke:#0072b2;stroke-width:.7;stroke-opacity:.6}", halves ? "W,." : "");
+    for (size_t i = 0; i < sizeof key / sizeof *key; i++)
+        if (halves || key[i].class != 'W') fprintf(f, ".%c{fill:%s}", key[i].class, key[i].fill);
     fputs("</style>\n", f);
-    for (size_t i = 0; i < sizeof key / sizeof *key && key[i].text; i++)
+    for (size_t i = 0, x = LEFT; i < sizeof key / sizeof *key && key[i].text; i++) {
+        if (!halves && key[i].class == 'W') continue;
         fprintf(f, "<rect class=\"%c\" x=\"%zu\" y=\"30\" width=\"10\" height=\"10\"/>"
                 "<text x=\"%zu\" y=\"39\">%s%s</text>\n",
-                class[i], LEFT + i * 110, LEFT + i * 110 + 14, i == 5 ? "kept: " : "", key[i].text);
+                key[i].class, x, x + 14, key[i].class == 'A' ? "kept: " : "", key[i].text);
+        x += 110;
+    }
 }
 
 void svg_write(const Recording *r, const char *title, const char *time, const char *memory, const char *file) {
@@ -90,7 +96,7 @@ void svg_write(const Recording *r, const char *title, const char *time, const ch
             LEFT + WIDTH + 20, TOP + r->ranks * height + 20, LEFT);
     svg_text(o.f, title);
     fprintf(o.f, ": %s</text>\n", time);
-    legend(o.f, memory);
+    legend(o.f, memory, recording_has(r, EVENT_WEIGHTS));
     for (size_t k = 0; k < r->ranks && r->end > r->begin; k++) {
         double y = TOP + (double)(k * height);
         fprintf(o.f, "<text x=\"10\" y=\"%.1f\">rank %zu</text>\n"

@@ -88,6 +88,7 @@ void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, siz
     Optimizer o = t->optimizer;
     optimizer_allocate(&o, m);
     for (size_t s = 0; s < t->steps; s++) {
+        progress(c->run, "step", s, t->steps);
         Arena tokens = arena(MEM_WORKSPACE);
         Batch *batch = training_batches(t, &tokens, s, shards, shard);
         bool recorded = t->recorded && s + 1 == t->steps;
@@ -99,6 +100,7 @@ void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, siz
         free(batch);
         arena_free(&tokens);
     }
+    progress(c->run, "step", t->steps, t->steps);
 }
 
 // ---- the unsplit training ----
@@ -138,10 +140,12 @@ Trajectory training_unsplit(Run *run, const Training *t, size_t shards) {
     model_allocate(m);
     optimizer_allocate(&o, m);
     for (size_t s = 0; s < t->steps; s++) {
+        progress(run, "unsplit, step", s, t->steps);
         double loss = whole_gradients(m, t, s, shards), norm = model_grad_norm(m, NULL);
         optimizer_step(&o, m, clip_factor(norm, t->clip));
         trajectory_record(&c, s, m, loss, norm);
     }
+    progress(run, "unsplit, step", t->steps, t->steps);
     model_free(m);
     ledger_resume();
     return c;

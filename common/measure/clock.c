@@ -29,7 +29,7 @@ const ClockLink clock_links[] = {
 
 static ClockConfig config;                         // set before the ranks start
 static _Thread_local Picoseconds compute;          // simulated clock: this rank's row,
-static _Thread_local bool one_port;                // and the moments from which its ports are free
+static _Thread_local bool one_port, own_nodes;     // and the moments from which its ports are free
 static _Thread_local Picoseconds out_free, in_free;
 static _Thread_local double begun;                 // wall clock: this rank's time 0
 static _Thread_local double flops, speed = 1;      // speed: of this rank's device, in rates of config.device
@@ -39,7 +39,7 @@ const ClockConfig *clock_config(void) { return &config; }
 
 void clock_rank_begin(void) {
     compute = out_free = in_free = 0;
-    one_port = false;
+    one_port = own_nodes = false;
     flops = 0;
     speed = 1;
     begun = now();
@@ -64,7 +64,11 @@ void clock_set_speed(double factor) {
     speed = factor;
 }
 
-bool clock_same_node(size_t a, size_t b) { return config.node == 0 || a / config.node == b / config.node; }
+void clock_set_own_nodes(bool on) { own_nodes = on; }
+bool clock_same_node(size_t a, size_t b) {
+    if (own_nodes) return a == b;
+    return config.node == 0 || a / config.node == b / config.node;
+}
 Picoseconds clock_transfer(bool one_node, size_t steps, size_t bytes) {
     const ClockLink *link = one_node ? &config.link : &config.between;
     if (link->beta == 0) return 0;

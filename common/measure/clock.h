@@ -48,6 +48,9 @@ void clock_set_speed(double factor);
 // calls (or waits); each takes alpha + bytes / beta. For what a rank that everybody writes to costs. Not for
 // collectives, and comm_arrival says when a message comes to the port.
 void clock_set_one_port(bool on);
+// From now on this rank's messages to others go over the link between nodes, whoever shares its node (off after
+// clock_rank_begin). On both ends. Not for collectives.
+void clock_set_own_nodes(bool on);
 double clock_flops(void);                          // FLOPs this rank has charged so far, under either clock
 // ---- for picture.c, under the wall clock: time 0 of this rank, in seconds of now() ----
 double clock_begun(void);

@@ -4,10 +4,11 @@
 #include <string.h>
 #include "common/device/device.h"
 
-const char *const event_name[EVENT_KINDS] = { "forward", "backward", "update", "collective", "send", "recv" };
+const char *const event_name[EVENT_KINDS] = {
+    "forward", "backward", "weights", "update", "collective", "send", "recv" };
 
 enum { DEPTH = 8 };
-typedef struct { uint8_t kind, number; } Doing;
+typedef struct { uint8_t kind, number, chunk; } Doing;
 
 static _Thread_local struct {
     bool on;
@@ -80,19 +81,22 @@ static void close_stretch(void) {
     for (size_t i = self.n; i-- > 0;) {
         RecordedEvent *e = &self.events[i];
         if (e->kind > EVENT_UPDATE) continue;
-        if (e->kind != d.kind || e->number != d.number || e->end != self.since) break;
+        if (e->kind != d.kind || e->number != d.number || e->chunk != d.chunk || e->end != self.since) break;
         e->end = end;
         return;
     }
     RecordedEvent *e = event_new();
-    *e = (RecordedEvent){ .start = self.since, .end = end, .kind = d.kind, .number = d.number };
+    *e = (RecordedEvent){ .start = self.since, .end = end, .kind = d.kind, .number = d.number,
+                         .chunk = d.chunk };
 }
 
-void record_enter(EventKind kind, size_t number) {
+void record_enter(EventKind kind, size_t number) { record_enter_chunk(kind, number, 0); }
+void record_enter_chunk(EventKind kind, size_t number, size_t chunk) {
     if (!record_on()) return;
     close_stretch();
     if (self.depth == DEPTH) fault("record_enter: more than %d levels", DEPTH);
-    self.doing[self.depth++] = (Doing){ (uint8_t)kind, number < NO_NUMBER ? (uint8_t)number : NO_NUMBER };
+    self.doing[self.depth++] = (Doing){ (uint8_t)kind, number < NO_NUMBER ? (uint8_t)number : NO_NUMBER,
+                                         (uint8_t)chunk };
     self.since = record_moment();
 }
 void record_leave(void) {

@@ -7,7 +7,8 @@
 #include "common/base/util.h"
 
 typedef enum {
-    EVENT_FORWARD, EVENT_BACKWARD, EVENT_UPDATE,   // compute row: busy stretches; waiting is what lies between them
+    // Compute row: busy stretches; waiting is what lies between them. WEIGHTS: the second half of a backward in two.
+    EVENT_FORWARD, EVENT_BACKWARD, EVENT_WEIGHTS, EVENT_UPDATE,
     EVENT_COLLECTIVE, EVENT_SEND, EVENT_RECV,      // communication; several may be under way at once
     EVENT_KINDS
 } EventKind;
@@ -20,6 +21,7 @@ typedef struct {
     char comm[12];                                 // "dp", ...
     uint8_t kind, number;                          // number: micro-batch, or NO_NUMBER
     uint8_t call;                                  // CommKind
+    uint8_t chunk;                                 // of an interleaved pipeline's stage; else 0
     uint16_t peer;                                 // of a message: the other rank, as numbered in the world
 } RecordedEvent;
 typedef struct { Picoseconds at; size_t high, bytes; } MemorySample;   // most at a moment, and left after it
@@ -30,6 +32,7 @@ bool record_on(void);
 void record_free(void);
 // Everything until record_leave is `kind` of micro-batch `number`. Nests: what was before goes on after.
 void record_enter(EventKind kind, size_t number);
+void record_enter_chunk(EventKind kind, size_t number, size_t chunk);      // of the stage's layers
 void record_leave(void);
 const RecordedEvent *record_events(size_t *n);
 const MemorySample *record_memory(size_t *n);

@@ -43,10 +43,10 @@ static void add_contribution(Param *p, Tensor c) {
     p->gradient_empty = false;
 }
 
-// Of what waits in s for backward of weights, s and the walker keep what they hold; the rest is copied.
+// What waits in s for backward of weights is copied, but for x, which the walker keeps: so that all else can be freed.
 static Tensor kept(Saved *s, Tensor t) {
-    if (!t.data || t.data == s->input.data || arena_holds(&s->arena, t.data)) return t;
-    Tensor copy = tensor_new(&s->arena, t.rows, t.cols);
+    if (!t.data || t.data == s->input.data) return t;
+    Tensor copy = tensor_new(&s->later, t.rows, t.cols);
     tensor_copy(copy, t);
     return copy;
 }
@@ -67,11 +67,19 @@ void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy) {
     Tensor dw = contribution(w, &scratch);
     op_matmul_tn(dw, x, dy);                       // dW[K,N] = x[M,K]^T dy[M,N]
     add_contribution(w, dw);
-    if (bias) {
-        Tensor db = contribution(bias, &scratch);
-        op_sum_rows(db, dy);
-        add_contribution(bias, db);
+    arena_free(&scratch);
+    if (bias) bias_gradient(bias, dy);
+}
+
+void bias_gradient(Param *bias, Tensor dy) {
+    if (bias->deferred) {
+        defer(bias->deferred, (WeightGradient){ .bias = bias, .dy = dy });
+        return;
     }
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor db = contribution(bias, &scratch);
+    op_sum_rows(db, dy);
+    add_contribution(bias, db);
     arena_free(&scratch);
 }
 
@@ -95,15 +103,19 @@ static void defer_gradients(Layer *l, Saved *s) {
 
 void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     s->input = x;
+    s->later = arena(MEM_ACTIVATIONS);
     defer_gradients(l, s);
     layer_backward(l, b, x, dy, dx, s);
     defer_gradients(l, NULL);
+    saved_free(s);                                 // q, k, v, scores, ...: only the first half needs them
+    s->arena = s->later;
 }
 void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s) {
     (void)l; (void)b; (void)x;
     for (size_t i = 0; i < s->n_deferred; i++) {
         const WeightGradient *g = &s->deferred[i];
         if (g->norm) norm_gradients(g->w, g->bias, g->x, g->stats, g->dy);
+        else if (!g->w) bias_gradient(g->bias, g->dy);
         else linear_gradients(g->w, g->bias, g->x, g->dy);
     }
 }
@@ -380,7 +392,7 @@ static void prepare(Layer *layers, size_t n, size_t i, bool backward) {
 }
 
 ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
-    record_enter(EVENT_FORWARD, b->number);
+    record_enter_chunk(EVENT_FORWARD, b->number, layers[0].chunk);
     ActivationStash *f = host_alloc(sizeof *f);
     f->n = n;
     f->x = x;
@@ -406,7 +418,7 @@ static void free_layer(ActivationStash *f, size_t i) {
 
 // whole: with the gradients of weights, and frees.
 static void walk_back(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy, Tensor dx, bool whole) {
-    record_enter(EVENT_BACKWARD, b->number);
+    record_enter_chunk(EVENT_BACKWARD, b->number, layers[0].chunk);
     Arena incoming = arena(MEM_WORKSPACE);         // holds dy, once it is ours
     prepare(layers, n, n - 1, true);
     for (size_t i = n; i-- > 0;) {
@@ -432,7 +444,7 @@ void walk_backward_inputs(Layer *layers, size_t n, const Batch *b, ActivationSta
     walk_back(layers, n, b, f, dy, dx, false);
 }
 void walk_backward_weights(Layer *layers, size_t n, const Batch *b, ActivationStash *f) {
-    record_enter(EVENT_BACKWARD, b->number);
+    record_enter(EVENT_WEIGHTS, b->number);
     for (size_t i = n; i-- > 0;) {
         layer_backward_weights(&layers[i], b, i ? f->layer[i - 1].y : f->x, &f->layer[i].saved);
         free_layer(f, i);

@@ -32,12 +32,14 @@ typedef struct {
 } Batch;
 
 // ---- What forward keeps for backward: one object per layer and micro-batch. ----
-enum { SAVED_TENSORS = 14, SAVED_GRADIENTS = 8 };
-// What backward of inputs leaves to backward of weights: the arguments of linear_gradients, or of norm_gradients.
+enum { SAVED_TENSORS = 16, SAVED_GRADIENTS = 12 };
+// What backward of inputs leaves to backward of weights: the arguments of linear_gradients, of norm_gradients, or of
+// bias_gradient (w NULL).
 typedef struct { Param *w, *bias; Tensor x, stats, dy; bool norm; } WeightGradient;
 typedef struct Saved {
     Tensor t[SAVED_TENSORS];                       // each kind of layer names its own
     Arena arena, attention;                        // attention: the [T, T] items, which selective recomputation sheds
+    Arena later;                                   // during the first half of a backward: what the second will read
     WeightGradient deferred[SAVED_GRADIENTS];      // [n_deferred], between the two halves of a backward
     size_t n_deferred;
     Tensor input;                                  // the layer's x, which its walker keeps
@@ -115,8 +117,8 @@ static inline void layer_backward(Layer *l, const Batch *b, Tensor x, Tensor dy,
 }
 // The two halves of backward (Qi et al. 2023, zero bubble pipelines): dx first, which the stage before waits for; the
 // weights' gradients any time later. Same bits as backward. Any plain layer has them: in the first half
-// linear_gradients and norm_gradients put their arguments into s, and copy what does not live until the second one; the
-// second half calls them again.
+// linear_gradients and norm_gradients put copies of their arguments into s, in the place of all that forward kept
+// there; the second half calls them again.
 void layer_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 void layer_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 // What plain layers do by default. A wrapper whose backward does nothing with the gradients of weights has these two.
@@ -146,6 +148,7 @@ Shape token_shape(const Layer *l, const Batch *b);                              
 Dropout layer_dropout(const Layer *l, const Batch *b, int site);                 // of [B*T, C]; row0, col0: of a part
 void linear(Tensor y, Tensor x, const Param *w);                                 // y = x w
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy);               // adds to w.g and bias.g (or NULL)
+void bias_gradient(Param *bias, Tensor dy);                                      // its second half alone
 void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy);
 AttentionHeads layer_heads(const Layer *l, const Batch *b);
 void attention_forward(const AttentionHeads *h, Saved *s);                       // S_MIX from S_QKV, as h->kind does it

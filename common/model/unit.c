@@ -2,6 +2,7 @@
 #include "common/model/unit.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include "common/tensor/ops.h"
 #include "common/tensor/random.h"
 
 enum { KEY_WEIGHTS = 1 };                          // first coordinate of every random number: what it is for
@@ -18,6 +19,12 @@ Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks) 
 size_t param_local_rows(const Param *p) { return range_size(p->my_rows); }
 size_t param_local_cols(const Param *p) { return p->blocks * range_size(p->my_cols); }
 bool param_is_whole(const Param *p) { return param_local_rows(p) == p->rows && param_local_cols(p) == p->cols; }
+
+void param_add_gradient(Param *p, Tensor g) {
+    if (p->gradient_empty) tensor_copy(p->g, g);
+    else op_add(p->g, p->g, g);
+    p->gradient_empty = false;
+}
 
 size_t param_global_index(const Param *p, size_t i) {
     size_t width = range_size(p->my_cols), local = p->blocks * width;

@@ -27,6 +27,8 @@ Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks);
 size_t param_local_rows(const Param *p);
 size_t param_local_cols(const Param *p);               // of all blocks
 bool param_is_whole(const Param *p);                   // this rank holds all of it
+// p->g += g: a finished contribution of the shape of my part. The first one after zeroing overwrites.
+void param_add_gradient(Param *p, Tensor g);
 // Where local element i stands in the flattened whole tensor. Initial values, comparison and export use this one map.
 size_t param_global_index(const Param *p, size_t i);
 

@@ -297,6 +297,80 @@ void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Ten
     });
 }
 
+// ---- layer norm of rows that are spread over ranks ----
+
+ITEM void layer_norm_sums_row(real *sums, const real *x, size_t n) {
+    double sum, squares;
+    ROW_SUM(double, sum, c, n, x[c]);
+    ROW_SUM(double, squares, c, n, (double)x[c] * (double)x[c]);
+    sums[0] = (real)sum;
+    sums[1] = (real)squares;
+}
+void op_layer_norm_sums(Tensor sums, Tensor x) {
+    need_shape("op_layer_norm_sums", "sums", sums, x.rows, 2, "x", x);
+    FOR_EACH(r, x.rows, { layer_norm_sums_row(row_of(sums, r), row_of(x, r), x.cols); });
+}
+
+ITEM void layer_norm_apply_row(real *y, real *stats, const real *sums, const real *x, const real *gain,
+                               const real *bias, size_t n, size_t whole) {
+    const double first = (double)sums[0] / (double)whole, variance = (double)sums[1] / (double)whole - first * first;
+    const real mean = (real)first, scale = (real)(1 / sqrt((variance > 0 ? variance : 0) + 1e-5));
+    INDEPENDENT
+    for (size_t c = 0; c < n; c++) y[c] = (x[c] - mean) * scale * gain[c] + bias[c];
+    stats[0] = mean;
+    stats[1] = scale;
+}
+void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias, size_t whole) {
+    need_same("op_layer_norm_apply", "y", y, "x", x);
+    need_shape("op_layer_norm_apply", "stats", stats, x.rows, 2, "x", x);
+    need_shape("op_layer_norm_apply", "sums", sums, x.rows, 2, "x", x);
+    need_shape("op_layer_norm_apply", "gain", gain, 1, x.cols, "x", x);
+    need_shape("op_layer_norm_apply", "bias", bias, 1, x.cols, "x", x);
+    FOR_EACH(r, x.rows, {
+        layer_norm_apply_row(row_of(y, r), row_of(stats, r), row_of(sums, r), row_of(x, r), gain.data, bias.data,
+                             x.cols, whole);
+    });
+}
+
+ITEM void layer_norm_backward_sums_row(real *sums, const real *x, const real *stats, const real *gain, const real *dy,
+                                       size_t n) {
+    const real mean = stats[0], scale = stats[1];
+    double sum_g, sum_gh;
+    ROW_SUM(real, sum_g, c, n, dy[c] * gain[c]);
+    ROW_SUM(real, sum_gh, c, n, dy[c] * gain[c] * ((x[c] - mean) * scale));
+    sums[0] = (real)sum_g;
+    sums[1] = (real)sum_gh;
+}
+void op_layer_norm_backward_sums(Tensor sums, Tensor x, Tensor stats, Tensor gain, Tensor dy) {
+    need_shape("op_layer_norm_backward_sums", "sums", sums, x.rows, 2, "x", x);
+    need_same("op_layer_norm_backward_sums", "dy", dy, "x", x);
+    need_shape("op_layer_norm_backward_sums", "stats", stats, x.rows, 2, "x", x);
+    need_shape("op_layer_norm_backward_sums", "gain", gain, 1, x.cols, "x", x);
+    FOR_EACH(r, x.rows, {
+        layer_norm_backward_sums_row(row_of(sums, r), row_of(x, r), row_of(stats, r), gain.data, row_of(dy, r), x.cols);
+    });
+}
+
+ITEM void layer_norm_backward_apply_row(real *dx, const real *sums, const real *x, const real *stats, const real *gain,
+                                        const real *dy, size_t n, size_t whole) {
+    const real mean = stats[0], scale = stats[1];
+    const real mean_g = (real)((double)sums[0] / (double)whole), mean_gh = (real)((double)sums[1] / (double)whole);
+    INDEPENDENT
+    for (size_t c = 0; c < n; c++) dx[c] = scale * (dy[c] * gain[c] - mean_g - (x[c] - mean) * scale * mean_gh);
+}
+void op_layer_norm_backward_apply(Tensor dx, Tensor sums, Tensor x, Tensor stats, Tensor gain, Tensor dy,
+                                  size_t whole) {
+    need_same("op_layer_norm_backward_apply", "dx", dx, "x", x);
+    need_same("op_layer_norm_backward_apply", "dy", dy, "x", x);
+    need_shape("op_layer_norm_backward_apply", "sums", sums, x.rows, 2, "x", x);
+    need_shape("op_layer_norm_backward_apply", "stats", stats, x.rows, 2, "x", x);
+    need_shape("op_layer_norm_backward_apply", "gain", gain, 1, x.cols, "x", x);
+    FOR_EACH(r, x.rows, {
+        layer_norm_backward_apply_row(row_of(dx, r), row_of(sums, r), row_of(x, r), row_of(stats, r), gain.data,
+                                      row_of(dy, r), x.cols, whole);
+    });
+}
+
 // ---- attention ----
 
 // queries and keys are what p's rows and columns belong to: [B Tq, heads D] and [B Tk, heads D]. Returns D.

@@ -39,6 +39,15 @@ void op_dropout(Tensor y, Tensor x, Dropout d);
 void op_layer_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, Tensor bias);
 void op_layer_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy);
 void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Tensor dy);
+// The same of rows that are spread over ranks. x, y, gain, bias have some of a row's `whole` columns; stats and sums
+// have all rows. sums[M,2] are over my columns; the caller adds them over the ranks that share the rows, then applies.
+// The variance is mean(x^2) - mean(x)^2, so that one all-reduce of the sums is enough; its relative error is that of
+// 1 + mean^2 / variance roundings. stats may be sums. op_layer_norm_grads needs my columns only.
+void op_layer_norm_sums(Tensor sums, Tensor x);                            // of x and x^2
+void op_layer_norm_apply(Tensor y, Tensor stats, Tensor sums, Tensor x, Tensor gain, Tensor bias, size_t whole);
+void op_layer_norm_backward_sums(Tensor sums, Tensor x, Tensor stats, Tensor gain, Tensor dy);
+void op_layer_norm_backward_apply(Tensor dx, Tensor sums, Tensor x, Tensor stats, Tensor gain, Tensor dy,
+                                  size_t whole);
 
 // --- attention, per head, of Tq queries and Tk keys a sequence. q and o are [B*Tq, heads*D], k and v [B*Tk, heads*D];
 //     p is [B*heads*Tq, Tk] with rows in (sequence, head, query) order. heads may be 0 (a rank without a head): nothing
