@@ -13,6 +13,7 @@
 #include "08_3d/safetensors.h"
 #include "08_3d/settings.h"
 #include "08_3d/support/mesh_picture.h"
+#include "08_3d/support/train_checks.h"
 #include "08_3d/support/train_costs.h"
 #include "common/device/device.h"
 #include "common/lesson/picture.h"
@@ -84,47 +85,8 @@ static StepResult unsplit_gradients(Unsplit *u, const TrainerConfig *c, const Da
     return r;
 }
 
-// ---------------------------------------------------------------- which tensors are compared
-
-// A replica holds some tensors more than once: norms, positions and row-cut biases on every slice, wte on its first and
-// last stage. When sums are added in rank order, all these ranks must hold the same bits. Under --reduce fast the
-// library may add the same terms in another order where a tensor lies elsewhere in its message, as these copies do:
-// then the same place of every replica must have the same bits, and copies within a replica must be close.
-static bool original(const Unit *u, const Param *p) { return p->in_norm && !u->tied_copy; }
-static bool whole(const Unit *u, const Param *p) { (void)u; return param_is_whole(p); }
-static bool table(const Unit *u, const Param *p) { (void)u; return p->number == 0; }
-static Which one_of_each(const Run *run) { return run->reduce == REDUCE_ORDERED ? NULL : original; }
-
-static void compare_copies(Run *run, const Trainer *t, double limit) {
-    const Mesh *mesh = &t->mesh;
-    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
-    for (size_t slice = 1; slice < mesh->n.tp; slice++) {
-        char label[40];
-        snprintf(label, sizeof label, " of slice %zu", slice);
-        snapshot_label(got, label);
-        snapshot_label(want, label);
-        if (mesh->at.tp == slice) model_snapshot(t->model, got, UNIT_WEIGHTS, whole);
-        if (mesh->at.tp == 0) model_snapshot(t->model, want, UNIT_WEIGHTS, whole);
-    }
-    snapshot_label(got, " of the last stage");
-    snapshot_label(want, " of the last stage");
-    if (mesh->tied) model_snapshot(t->model, mesh->at.pp ? got : want, UNIT_WEIGHTS, table);
-    check_close(run, "copies within a replica are alike", got, want, limit);
-    snapshot_free(got);
-    snapshot_free(want);
-}
-
-// A row of C features that dropout has emptied has no variance, and the norm after it multiplies what is left of it,
-// rounding too, by 1 / sqrt(1e-5). The share of such rows is dropout^C: below any influence in all but the narrowest
-// models. In double, rounding stays below the limit even so.
-static double rounding_limit(const ModelConfig *c) {
-    double magnified = pow(c->dropout, (double)c->width) / sqrt(1e-5);
-    return LIMIT_ROUNDING * (sizeof(real) == 4 && magnified > 1 ? magnified : 1);
-}
-
 // ---------------------------------------------------------------- training
 
-typedef struct { double *loss, *norm; } Curve;
 static Curve curve_new(size_t steps) {
     return (Curve){ host_alloc(steps * sizeof(double)), host_alloc(steps * sizeof(double)) };
 }
@@ -133,15 +95,6 @@ static void curve_free(Curve c) { free(c.loss); free(c.norm); }
 
 enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };    // of the held-out text: while training, and at the end
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
-
-static void first_gradients(Run *run, const Trainer *t, const Unsplit *u) {
-    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
-    model_snapshot(t->model, got, UNIT_GRADIENTS, one_of_each(run));
-    if (u->model) model_snapshot(u->model, want, UNIT_GRADIENTS, NULL);
-    check_close(run, "3D = unsplit, first step's gradients", got, want, rounding_limit(&t->config.model));
-    snapshot_free(got);
-    snapshot_free(want);
-}
 
 // After a step: a checkpoint, where one is due. True: SIGTERM has come to some rank, and the training ends here.
 static bool save_and_stop(Run *run, const Trainer *t, size_t done, size_t steps) {
@@ -165,7 +118,7 @@ static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *l
         StepResult r = trainer_gradients(t, d, step), w = {0};
         curve_set(got, step, r);
         if (u->model) curve_set(want, step, w = unsplit_gradients(u, &t->config, d, step));
-        if (option_flag(run, "check") && step == from) first_gradients(run, t, u);
+        if (option_flag(run, "check") && step == from) train_check_first(run, t, u->model);
         t->optimizer.lr = u->optimizer.lr = settings_rate(run, step);
         trainer_update(t, r);
         if (last) { picture_end(run); train_costs_end(run, t); }
@@ -231,28 +184,6 @@ static void show_memory(Run *run) {
     free(sizes);
 }
 
-// Of steps [from, done).
-static void checks(Run *run, Trainer *t, Unsplit *u, size_t from, size_t done, Curve got, Curve want) {
-    size_t steps = done - from;
-    double limit = rounding_limit(&t->config.model);
-    bool exact = sizeof(real) == 8 || t->optimizer.kind == SGD, check = option_flag(run, "check");
-    Snapshot *weights = check ? snapshot_new(run) : snapshot_new_prints(run), *unsplit = snapshot_new(run);
-    model_snapshot(t->model, weights, UNIT_WEIGHTS, one_of_each(run));
-    if (u->model) model_snapshot(u->model, unsplit, UNIT_WEIGHTS, NULL);
-    // fp32 under AdamW: rounding in a gradient that is nearly zero changes its update by a whole learning rate, so
-    // single weights drift apart (losses and norms hardly feel it); they are compared under SGD, and in double.
-    if (check) {
-        check_numbers(run, "3D = unsplit", "loss of every step", got.loss + from, want.loss + from, steps, limit);
-        check_numbers(run, "3D = unsplit", "gradient norm of every step", got.norm + from, want.norm + from, steps, limit);
-        if (exact) check_close(run, "3D = unsplit, weights after the last step", weights, unsplit, limit);
-    } else {
-        check_replicas(run, "replicas hold the same weights", weights);            // and no element is missing
-    }
-    if (run->reduce == REDUCE_FAST && t->mesh.model->size > 1) compare_copies(run, t, exact ? LIMIT_ROUNDING : 1e-3);
-    snapshot_free(weights);
-    snapshot_free(unsplit);
-}
-
 // Before the work: can it be written? What is written where?
 static void require_files(Run *run) {
     if (option_given(run, "export")) safetensors_require(run, option_text(run, "export"));
@@ -302,7 +233,7 @@ static void train(Run *run) {
     size_t done = loop(run, t, &u, &data, &log, from, got, want);
     if (done == steps) show(run, t, &data, &log, from, got);
     if (option_given(run, "export")) safetensors_export(run, t->model, option_text(run, "export"));
-    checks(run, t, &u, from, done, got, want);
+    train_checks(run, t, u.model, (Range){ from, done }, got, want);
     show_memory(run);
     curve_free(got);
     curve_free(want);

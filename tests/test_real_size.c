@@ -293,7 +293,7 @@ static void recomputation(void) {
     on_page("$16 \\cdot 175 \\cdot 10^9/128$ = %.1f GB. Together %.0f GB", state, state + 96 * all / G);
     on_page("$%.0f\\,sbh$ = %.0f MB, all %.1f GB, and the probabilities of one block: together %.0f GB", dense / sbh,
             dense / 1e6, 96 * dense / G, state + (96 * dense + all - dense) / G);
-    CutSizes whole = { .C = z.C, .D = z.D, .T = z.T, .Tk = z.T, .heads = 96, .hidden = 4 * z.C, .blocks = 1 };
+    CutSizes whole = cut(&gpt3, 1);
     on_page("= %.1f %%", 100 * 4 * s * s * h / (3 * work_block(&whole, 1).flops));
     on_page("$2\\,sbh$ = %.0f MB, all %.1f GB, and %.1f GB for the block in work: together %.0f GB", full / 1e6,
             96 * full / G,
