@@ -26,7 +26,7 @@ static bool one_node(Degrees n, unsigned axes, size_t d, size_t stage) {
 static bool near_stages(Degrees n, size_t d, size_t from, size_t to) {
     bool one = true;
     for (size_t tp = 0; tp < n.tp; tp++) {
-        Coordinates a = { d, tp, from }, b = { d, tp, to };
+        Coordinates a = { .dp = d, .tp = tp, .pp = from }, b = { .dp = d, .tp = tp, .pp = to };
         one = one && clock_same_node(mesh_rank(n, a), mesh_rank(n, b));
     }
     return one;
