@@ -145,7 +145,7 @@ static Layout run_layout(Run *run, Comm *world, const Data *d, Degrees n, Layout
 }
 
 static StepResult unsplit_step(Run *run, const Data *d) {
-    TrainerConfig c = config_of(run, (Degrees){ 1, 1, 1 });
+    TrainerConfig c = config_of(run, (Degrees){ .dp = 1, .tp = 1, .pp = 1 });
     StepResult r = {0};
     if (!run->is_root) return r;
     Model *m = unsplit_model(&c);

@@ -32,6 +32,8 @@ static const Option options[] = {
     { "zero", "0|1|2|3", "0", "shard nothing, optimizer state, gradients too, weights too, over the replicas" },
     { "prefetch", NULL, NULL, "with --zero 3: gather a layer's weights while the one before it computes" },
     { "overlap", NULL, NULL, "with --zero 0: reduce the gradient in buckets while the last backward runs" },
+    { "cp", "N", NULL, "context-parallel ranks, which share the positions of a sequence (ring attention); without it: 1" },
+    { "attention", "plain|blockwise", "plain", "keep all scores, or none: in blocks; with --cp always blockwise" },
     { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
     { "recompute", "none|selective|full", "none", "what backward computes again instead of keeping it" },
     { "layers", "N", "4", "blocks" },
@@ -208,8 +210,11 @@ static void train(Run *run) {
     settings_record(run, &c);
     say(run, "%zu parameters; batch %zu, %zu micro-batches per replica; %zu bytes of text\n",
         config_parameters(&c.model), c.batch, t->micro_batches, data.bytes);
-    say(run, "dp %zu x tp %zu x pp %zu, [ ] is a tp group; schedule %s, ZeRO %zu%s, recompute %s, %d thread%s per rank",
-        c.mesh.dp, c.mesh.tp, c.mesh.pp, option_text(run, "schedule"), c.zero,
+    char cp[40] = "";
+    if (t->mesh.cp) snprintf(cp, sizeof cp, " x cp %zu", c.mesh.cp);
+    say(run,
+        "dp %zu x tp %zu x pp %zu%s, [ ] is a tp group; schedule %s, ZeRO %zu%s, recompute %s, %d thread%s per rank",
+        c.mesh.dp, c.mesh.tp, c.mesh.pp, cp, option_text(run, "schedule"), c.zero,
         c.prefetch ? " with prefetch" : c.overlap ? ", overlapped" : "", option_text(run, "recompute"), device_threads,
         device_threads > 1 ? "s" : "");
     train_show_mesh(run, &c);
