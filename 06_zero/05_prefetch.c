@@ -13,8 +13,8 @@
 // A rank runs one communication at a time, in the order of the starts, and the same order on all ranks: in backward the
 // gather of layer i-1 is started before the reduction of layer i, because the next computation needs it and nobody
 // waits for the reduction. The memory: one more gathered unit, and in backward one more whole gradient.
-// --reshard-after-forward no keeps weights from forward to backward (FSDP's option of this name): 2m units of traffic
-// instead of 3m, and all units in memory at the end of forward.
+// --reshard-after-forward no keeps weights from forward to backward (FSDP's option of this name): 2m passes over the
+// parameters instead of 3m, and all units in memory at the end of forward.
 //
 // Left out: to keep the last unit from forward to backward, where it is needed first (torchtitan does); FSDP's rate
 // limiter, which bounds how many units are in flight where the host runs ahead of the device; two communications at a

@@ -2,6 +2,7 @@
 #include "08_3d/predict.h"
 #include <stdlib.h>
 #include "01_data_parallel/support/04_costs.h"
+#include "03_tensor_parallel/context_parallel.h"
 #include "common/model/costs.h"
 
 enum { E = sizeof(real) };
@@ -13,6 +14,12 @@ static size_t ring_sent(size_t passes, size_t n, size_t count) { return (size_t)
 static CutSizes part_sizes(const TrainerConfig *c, Coordinates at, size_t part) {
     CutSizes z = cut_stage(cut_sizes(&c->model, c->mesh.tp, at.tp), c->mesh.pp * trainer_chunks(c), part);
     if (c->stage_blocks) z.blocks = c->stage_blocks[part];
+    if (mesh_cp(c->mesh) > 1 || c->blockwise) {
+        Positions mine = { 0 };
+        if (mesh_cp(c->mesh) > 1)
+            mine = context_positions(c->model.context, c->mesh.cp, at.cp, &ring_attention_zigzag);
+        z = cut_positions(z, &mine, true);
+    }
     return c->sequence ? cut_sequence(z, false) : z;
 }
 // All of this rank's stage: chunk k is part k pp + stage.
@@ -23,6 +30,9 @@ static CutSizes my_sizes(const TrainerConfig *c, Coordinates at) {
     for (size_t k = 1; k <= last; k++) z.blocks += part_sizes(c, at, k * c->mesh.pp + at.pp).blocks;
     return z;
 }
+// Who has the same parameters: over them gradients are summed, and ZeRO shards.
+static size_t replicas(const TrainerConfig *c) { return c->mesh.dp * mesh_cp(c->mesh); }
+static size_t replica(const TrainerConfig *c, Coordinates at) { return at.cp + mesh_cp(c->mesh) * at.dp; }
 
 // Adds up f(unit) over the units of a stage; wte is given apart.
 typedef struct { size_t wte, others; } PerUnit;
@@ -45,13 +55,13 @@ static size_t predict_sequences(const TrainerConfig *c, size_t dp_rank, size_t m
 // One all-reduce of the gradient; with overlap one of each bucket, which is as large as a block.
 static void reductions(Prediction *out, const TrainerConfig *c, const CutSizes *z) {
     out->dp_calls = 1;
-    out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, c->mesh.dp, elements_stage(z));
+    out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, replicas(c), elements_stage(z));
     if (!c->overlap) return;
     BucketPiece *piece;
     out->dp_calls = bucket_pieces(z, elements_block(z) * E, &piece);
     out->dp_bytes = 0;
     for (size_t i = 0; i < out->dp_calls; i++)
-        out->dp_bytes += ring_sent(ALL_REDUCE_PASSES, c->mesh.dp, piece[i].elements);
+        out->dp_bytes += ring_sent(ALL_REDUCE_PASSES, replicas(c), piece[i].elements);
     free(piece);
 }
 
@@ -66,11 +76,21 @@ static void tensor_traffic(Prediction *out, const CutSizes *z, size_t B, bool ag
     out->tp_bytes += (size_t)s.bytes;
 }
 
+// Ring attention of B sequences, in a block: k and v of every other rank, but those of the next one, go on from here
+// forward, and again backward; then the gradients of all.
+static size_t ring_traffic(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B) {
+    if (mesh_cp(c->mesh) == 1) return 0;
+    size_t n = c->mesh.cp, next = (at.cp + 1) % n, forwards = c->recompute == RECOMPUTE_FULL ? 3 : 2;
+    Positions others = context_positions(z->Tk, n, next, &ring_attention_zigzag);
+    return (forwards * (z->Tk - positions_count(&others)) + z->Tk) * B * 2 * z->heads * z->D * E;
+}
+
 static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t m) {
-    size_t t = c->mesh.tp, d = c->mesh.dp;
+    size_t t = c->mesh.tp, d = replicas(c);
     for (size_t k = 0; k < m; k++) {
         size_t B = predict_sequences(c, at.dp, m, k);
         tensor_traffic(out, z, B, c->recompute == RECOMPUTE_FULL);
+        out->cp_bytes += z->blocks * ring_traffic(c, at, z, B);
         size_t messages = 2 * trainer_chunks(c) - z->last - z->first;  // activations on, their gradients back
         if (c->mesh.pp > 1) out->pp_bytes += messages * message_elements(z, B) * E;
     }
@@ -80,7 +100,7 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
         out->tp_calls += times * (size_t)partial.calls;
         out->tp_bytes += times * (size_t)partial.bytes;
     }
-    PerUnit units = over_units(z, unit_ring, d, at.dp);
+    PerUnit units = over_units(z, unit_ring, d, replica(c, at));
     switch (c->zero) {
     case 0: reductions(out, c, z); break;
     case 1: out->dp_bytes = 2 * (units.wte + units.others); break;
@@ -96,7 +116,7 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
 // ---------------------------------------------------------------- memory
 
 static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const CutSizes *z, bool adamw) {
-    PerUnit shard = over_units(z, unit_shard, c->mesh.dp, at.dp);
+    PerUnit shard = over_units(z, unit_shard, replicas(c), replica(c, at));
     size_t all = elements_stage(z) * E, mine = (shard.wte + shard.others) * E;
     out->parameters = c->zero < 3 ? all : mine;
     out->gradients = c->zero < 2 ? elements_gradients(z) * E : mine;

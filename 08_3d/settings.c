@@ -56,6 +56,7 @@ TrainerConfig settings_config(Run *run) {
         .schedule = settings_schedule(option_text(run, "schedule")), .zero = (size_t)atoi(option_text(run, "zero")),
         .prefetch = option_flag(run, "prefetch"), .overlap = option_flag(run, "overlap"),
         .sequence = option_flag(run, "sequence-parallel"),
+        .blockwise = !strcmp(option_text(run, "attention"), "blockwise"),
         .recompute = recompute_named(option_text(run, "recompute")), .clip = option_real(run, "clip"),
     };
     REQUIRE(c.clip >= 0, "--clip must not be negative: 0 turns clipping off");
@@ -94,6 +95,7 @@ void settings_record(Run *run, const TrainerConfig *c) {
     report_config_number(run, "dp", (double)c->mesh.dp);
     report_config_number(run, "tp", (double)c->mesh.tp);
     report_config_number(run, "pp", (double)c->mesh.pp);
+    report_config_number(run, "cp", (double)mesh_cp(c->mesh));
     report_config_number(run, "zero", (double)c->zero);
     report_config_number(run, "dropout", c->model.dropout);
 }

@@ -1,4 +1,5 @@
-// trainer.h: data x tensor x pipeline parallelism, with ZeRO and recomputation: what chapters 01-07 taught, composed.
+// trainer.h: data x context x tensor x pipeline parallelism, with ZeRO and recomputation: what chapters 01-07 taught,
+// composed.
 #ifndef TRAINER_H
 #define TRAINER_H
 #include "01_data_parallel/data_parallel.h"
@@ -20,6 +21,7 @@ typedef struct {
     bool prefetch;                                 // of stage 3: weights are gathered a layer ahead
     bool overlap;                                  // of stage 0: gradients are reduced while the last backward runs
     bool sequence;                                 // sequence parallelism: each tp rank has some rows outside of products
+    bool blockwise;                                // attention in blocks; with cp it always is
     Recompute recompute;
     double clip;                                   // largest gradient norm; 0: no clipping
 } TrainerConfig;
@@ -34,6 +36,7 @@ typedef struct {
     Model *model;                                  // my stage's layers, my part of their tensors
     Optimizer optimizer;
     Schedule schedule;
+    Positions positions;                           // of each sequence: this rank's; n 0: all
     size_t micro_batches;                          // m, the same on every replica
     Range sequences;                               // of each global batch: my replica's
 } Trainer;

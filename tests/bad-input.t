@@ -26,7 +26,6 @@ my @mistakes = (
     [2, '--micro-bach 1', 2, qr/the nearest is --micro-batch/],
     [2, '--batc 4', 2, qr/unknown option --batc; the nearest is --batch/, 'mpi'],
     [2, '--chunks 2', 2, qr/unknown option --chunks/],
-    [2, '--save x', 2, qr/unknown option --save/],
     [2, '--tf32', 2, qr/unknown option --tf32/],
     [2, '--clock sun', 2, qr/--clock sun: expected one of wall\|simulated/],
     [2, '--device x', 2, qr/--device x is not known: choose lesson, h100/],
@@ -121,23 +120,6 @@ ok(!-e '/dev/full' || (-c '/dev/full' && !-e '/dev/full.tmp'), 'a device is not 
 ok(!(grep { -e "$work/$_" } 'no', 'text.tmp'), 'nothing is left behind');
 
 # ---- a rank that dies, a rank that hangs ----
-# The processes of one run of ours: descendants of the launcher that are the trainer.
-sub ranks_of {
-    my ($root) = @_;
-    my (%parent, %name);
-    for my $stat (glob '/proc/[0-9]*/stat') {
-        my ($pid, $name, $parent) = slurp($stat) =~ /^(\d+) \((.*)\) \S (\d+)/ or next;
-        ($parent{$pid}, $name{$pid}) = ($parent, $name);
-    }
-    my @found;
-    for my $pid (grep { $name{$_} eq 'train' } keys %name) {
-        my $up = $pid;
-        $up = $parent{$up} while $up && $up != $root;
-        push @found, $pid if $up;
-    }
-    return sort { $a <=> $b } @found;
-}
-
 SKIP: {
     skip 'no mpirun', 8 unless have_mpi;
     # The launcher sees that a rank has died: nobody has to wait for it. That one has stopped is seen by those who wait.

@@ -156,6 +156,40 @@ note($_) for @table;
     ok($short->{status} == 0 && $short->{page}{pass}, 'sequence parallelism with fewer rows than ranks') or diag(complain($short));
 }
 
+# ---- context parallelism: every schedule, ZeRO stage and recomputation; chunks that do not divide, of one position, in tiles ----
+{
+    my @meshes = ([1, 1, 1, 2], [2, 1, 1, 2], [1, 2, 2, 2], [1, 1, 2, 3], [1, 3, 1, 2], [2, 2, 1, 2]);       # dp, tp, pp, cp
+    my @contexts = (19, 16, 4, 150, 19, 7);
+    my @jobs;
+    for my $i (0 .. $#combinations) {
+        my ($dp, $tp, $pp, $cp) = @{ $meshes[$i % @meshes] };
+        my ($schedule, $zero, $recompute) = @{ $combinations[$i] };
+        my $precision = $i % 5 == 1 ? 'fp64' : 'fp32';
+        my @options = ('--dp', $dp, '--tp', $tp, '--pp', $pp, '--cp', $cp, '--schedule', $schedule, '--zero', $zero, '--recompute', $recompute,
+            '--context', $contexts[$i % @contexts], qw(--layers 3 --width 36 --heads 6 --batch 5 --micro-batch 1 --steps 3 --check --eval-every 2
+            --reduce ordered --data), $text, $i % 4 == 1 ? qw(--optimizer adamw --lr 0.003) : qw(--optimizer sgd --lr 0.1));
+        push @options, '--overlap' if $zero == 0 && $i % 2;
+        push @options, '--prefetch' if $zero == 3 && $i % 2;
+        push @options, '--sequence-parallel' if $tp > 1 && $i % 3;
+        my $job = emu($dp * $tp * $pp * $cp, $train{$precision}, @options);
+        push @jobs, { %$job, name => "cp $cp, ${dp}x${tp}x$pp $schedule zero $zero recompute $recompute $precision" };
+        next unless have_mpi && $i % 12 == 4;
+        push @jobs, { %{ mpi($dp * $tp * $pp * $cp, $train{$precision}, @options) }, name => "$jobs[-1]{name}, as processes" };
+    }
+    # Attention in blocks without ranks that share a sequence.
+    my $blocks = emu(2, $train{fp32}, qw(--dp 1 --tp 2 --pp 1 --attention blockwise --context 150 --layers 2 --width 16 --heads 4 --batch 3
+        --recompute selective --steps 3 --check --optimizer sgd --lr 0.1 --eval-every 0 --data), $text);
+    run_jobs([@jobs, $blocks]);
+    for my $i (0 .. $#jobs) {
+        my $job = $jobs[$i];
+        ok($job->{status} == 0 && $job->{page}{pass}, $job->{name}) or diag(complain($job));
+        my $sent = grep { $_->{name} eq 'context-parallel traffic' && $_->{pass} && $_->{measured} > 0 } @{ $job->{page}{costs} || [] };
+        is($sent, 1, '... which has sent its keys as predicted');
+        is($job->{page}{digest}, $jobs[$i - 1]{page}{digest}, '... the same bits as processes') if $job->{name} =~ /processes/;
+    }
+    ok($blocks->{status} == 0 && $blocks->{page}{pass}, '--attention blockwise') or diag(complain($blocks));
+}
+
 # ---- equal bits ----
 # Not among them: replicas against accumulation. The tied embedding adds its two gradients before the sum over replicas, but
 # after the sum over micro-batches, so their sums are grouped differently.

@@ -26,7 +26,7 @@ static bool one_node(Degrees n, unsigned axes, size_t d, size_t stage) {
 static bool near_stages(Degrees n, size_t d, size_t from, size_t to) {
     bool one = true;
     for (size_t tp = 0; tp < n.tp; tp++) {
-        Coordinates a = { d, tp, from }, b = { d, tp, to };
+        Coordinates a = { .dp = d, .tp = tp, .pp = from }, b = { .dp = d, .tp = tp, .pp = to };
         one = one && clock_same_node(mesh_rank(n, a), mesh_rank(n, b));
     }
     return one;
@@ -48,6 +48,7 @@ static Stage chunk_of(const TrainerConfig *c, size_t d, size_t i, size_t k) {
     Stage s = { .z = cut_stage(cut_sizes(&c->model, c->mesh.tp, 0), parts, part),
                 .tp_near = one_node(c->mesh, MESH_TP, d, i), .dp_near = one_node(c->mesh, MESH_DP, d, i) };
     if (c->stage_blocks) s.z.blocks = c->stage_blocks[part];
+    if (c->blockwise) s.z = cut_positions(s.z, &(Positions){ 0 }, true);
     if (c->sequence) s.z = cut_sequence(s.z, false);
     return s;
 }
@@ -93,10 +94,11 @@ static double op_time(const TrainerConfig *c, const Stage *s, PipeWhat what, siz
     if (what == FORWARD)
         return work_stage(z, B).time + (2 * blocks + z->first) * wide + (z->last - (double)z->first) * half +
                z->last * 3 * narrow + (c->zero == 3 ? units(c, s, 1) : 0);
-    double time = 2 * work_stage(z, B).time + (2 * blocks + z->last) * wide + (2 * blocks + z->first) * half;
+    double time = 2 * work_stage(z, B).time + z->online * blocks * work_scores(z, B).time +
+                  (2 * blocks + z->last) * wide + (2 * blocks + z->first) * half;
     if (c->sequence && c->zero > 1) time += partial_sums(c, s);
     if (again) time += blocks * (work_block(z, B).time + 2 * wide);
-    if (c->recompute == RECOMPUTE_SELECTIVE) time += blocks * work_scores(z, B).time;
+    if (c->recompute == RECOMPUTE_SELECTIVE && !z->online) time += blocks * work_scores(z, B).time;
     return time + (c->zero == 3 ? 2 : c->zero == 2) * units(c, s, 1);
 }
 
