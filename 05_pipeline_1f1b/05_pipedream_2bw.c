@@ -159,7 +159,7 @@ static void equals_recurrence(Run *run, const Training *t, bool flush, const cha
 }
 
 // Mean loss of the last batches of a training on text: with a flush, and with 2BW.
-enum { LONG = 120, LAST = 20 };
+enum { LONG = 80, LAST = 20 };
 static void losses_on_text(Run *run, double loss[2]) {
     size_t p = run->world->size, m = p < 4 ? 4 : p;
     Training t = { .model = { .layers = m, .width = 16, .heads = 2, .context = 16, .vocab = 256 },
