@@ -2,6 +2,7 @@
 #include "08_3d/predict.h"
 #include <stdlib.h>
 #include "01_data_parallel/support/04_costs.h"
+#include "03_tensor_parallel/context_parallel.h"
 #include "common/model/costs.h"
 
 enum { E = sizeof(real) };
@@ -9,11 +10,29 @@ enum { E = sizeof(real) };
 // What each of n ranks sends in a ring for `count` elements.
 static size_t ring_sent(size_t passes, size_t n, size_t count) { return (size_t)ring_bytes(passes, n, count, E); }
 
-static CutSizes my_sizes(const TrainerConfig *c, Coordinates at) {
-    CutSizes z = cut_stage(cut_sizes(&c->model, c->mesh.tp, at.tp), c->mesh.pp, at.pp);
-    if (c->stage_blocks) z.blocks = c->stage_blocks[at.pp];
+// Part `part` of the model: a stage, or a chunk of one.
+static CutSizes part_sizes(const TrainerConfig *c, Coordinates at, size_t part) {
+    CutSizes z = cut_stage(cut_sizes(&c->model, c->mesh.tp, at.tp), c->mesh.pp * trainer_chunks(c), part);
+    if (c->stage_blocks) z.blocks = c->stage_blocks[part];
+    if (mesh_cp(c->mesh) > 1 || c->blockwise) {
+        Positions mine = { 0 };
+        if (mesh_cp(c->mesh) > 1)
+            mine = context_positions(c->model.context, c->mesh.cp, at.cp, &ring_attention_zigzag);
+        z = cut_positions(z, &mine, true);
+    }
     return c->sequence ? cut_sequence(z, false) : z;
 }
+// All of this rank's stage: chunk k is part k pp + stage.
+static CutSizes my_sizes(const TrainerConfig *c, Coordinates at) {
+    size_t last = trainer_chunks(c) - 1;
+    CutSizes z = part_sizes(c, at, at.pp), end = part_sizes(c, at, last * c->mesh.pp + at.pp);
+    z.last = end.last;
+    for (size_t k = 1; k <= last; k++) z.blocks += part_sizes(c, at, k * c->mesh.pp + at.pp).blocks;
+    return z;
+}
+// Who has the same parameters: over them gradients are summed, and ZeRO shards.
+static size_t replicas(const TrainerConfig *c) { return c->mesh.dp * mesh_cp(c->mesh); }
+static size_t replica(const TrainerConfig *c, Coordinates at) { return at.cp + mesh_cp(c->mesh) * at.dp; }
 
 // Adds up f(unit) over the units of a stage; wte is given apart.
 typedef struct { size_t wte, others; } PerUnit;
@@ -36,13 +55,13 @@ static size_t predict_sequences(const TrainerConfig *c, size_t dp_rank, size_t m
 // One all-reduce of the gradient; with overlap one of each bucket, which is as large as a block.
 static void reductions(Prediction *out, const TrainerConfig *c, const CutSizes *z) {
     out->dp_calls = 1;
-    out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, c->mesh.dp, elements_stage(z));
+    out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, replicas(c), elements_stage(z));
     if (!c->overlap) return;
     BucketPiece *piece;
     out->dp_calls = bucket_pieces(z, elements_block(z) * E, &piece);
     out->dp_bytes = 0;
     for (size_t i = 0; i < out->dp_calls; i++)
-        out->dp_bytes += ring_sent(ALL_REDUCE_PASSES, c->mesh.dp, piece[i].elements);
+        out->dp_bytes += ring_sent(ALL_REDUCE_PASSES, replicas(c), piece[i].elements);
     free(piece);
 }
 
@@ -57,12 +76,23 @@ static void tensor_traffic(Prediction *out, const CutSizes *z, size_t B, bool ag
     out->tp_bytes += (size_t)s.bytes;
 }
 
+// Ring attention of B sequences, in a block: k and v of every other rank, but those of the next one, go on from here
+// forward, and again backward; then the gradients of all.
+static size_t ring_traffic(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B) {
+    if (mesh_cp(c->mesh) == 1) return 0;
+    size_t n = c->mesh.cp, next = (at.cp + 1) % n, forwards = c->recompute == RECOMPUTE_FULL ? 3 : 2;
+    Positions others = context_positions(z->Tk, n, next, &ring_attention_zigzag);
+    return (forwards * (z->Tk - positions_count(&others)) + z->Tk) * B * 2 * z->heads * z->D * E;
+}
+
 static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t m) {
-    size_t t = c->mesh.tp, d = c->mesh.dp;
+    size_t t = c->mesh.tp, d = replicas(c);
     for (size_t k = 0; k < m; k++) {
         size_t B = predict_sequences(c, at.dp, m, k);
         tensor_traffic(out, z, B, c->recompute == RECOMPUTE_FULL);
-        out->pp_bytes += (!z->last + !z->first) * message_elements(z, B) * E;    // activations on, their gradients back
+        out->cp_bytes += z->blocks * ring_traffic(c, at, z, B);
+        size_t messages = 2 * trainer_chunks(c) - z->last - z->first;  // activations on, their gradients back
+        if (c->mesh.pp > 1) out->pp_bytes += messages * message_elements(z, B) * E;
     }
     if (z->sequence) {                             // summed before ZeRO reduces them: once, or for each micro-batch
         Traffic partial = traffic_partial_sums(z);
@@ -70,7 +100,7 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
         out->tp_calls += times * (size_t)partial.calls;
         out->tp_bytes += times * (size_t)partial.bytes;
     }
-    PerUnit units = over_units(z, unit_ring, d, at.dp);
+    PerUnit units = over_units(z, unit_ring, d, replica(c, at));
     switch (c->zero) {
     case 0: reductions(out, c, z); break;
     case 1: out->dp_bytes = 2 * (units.wte + units.others); break;
@@ -86,7 +116,7 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
 // ---------------------------------------------------------------- memory
 
 static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const CutSizes *z, bool adamw) {
-    PerUnit shard = over_units(z, unit_shard, c->mesh.dp, at.dp);
+    PerUnit shard = over_units(z, unit_shard, replicas(c), replica(c, at));
     size_t all = elements_stage(z) * E, mine = (shard.wte + shard.others) * E;
     out->parameters = c->zero < 3 ? all : mine;
     out->gradients = c->zero < 2 ? elements_gradients(z) * E : mine;
@@ -103,12 +133,13 @@ static size_t in_flight(const TrainerConfig *c, const CutSizes *z, size_t B, boo
     size_t passing = full ? block : selective ? scores : 0;
     return activations_between(z, B) + blocks + (working && passing > head ? passing : head);
 }
-static void activations(Prediction *out, const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t m) {
-    Schedule s = c->schedule(c->mesh.pp, m, at.pp);
+static void activations(Prediction *out, const TrainerConfig *c, Coordinates at, size_t m) {
+    Schedule s = trainer_schedule(c, m, at.pp);
     size_t held = 0;                                                             // elements in flight
     for (size_t i = 0; i < s.n; i++) {
-        size_t B = predict_sequences(c, at.dp, m, s.ops[i].micro_batch), its = in_flight(c, z, B, false);
-        size_t others = s.ops[i].what == FORWARD ? held : held - its, now = (others + in_flight(c, z, B, true)) * E;
+        CutSizes z = part_sizes(c, at, s.ops[i].chunk * c->mesh.pp + at.pp);
+        size_t B = predict_sequences(c, at.dp, m, s.ops[i].micro_batch), its = in_flight(c, &z, B, false);
+        size_t others = s.ops[i].what == FORWARD ? held : held - its, now = (others + in_flight(c, &z, B, true)) * E;
         if (now > out->activations) out->activations = now;
         held = others + (s.ops[i].what == FORWARD ? its : 0);
     }
@@ -122,6 +153,6 @@ Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw) {
     Prediction out = {0};
     traffic(&out, c, at, &z, m);
     state(&out, c, at, &z, adamw);
-    activations(&out, c, at, &z, m);
+    activations(&out, c, at, m);
     return out;
 }
