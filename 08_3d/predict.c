@@ -10,9 +10,10 @@ enum { E = sizeof(real) };
 // What each of n ranks sends in a ring for `count` elements.
 static size_t ring_sent(size_t passes, size_t n, size_t count) { return (size_t)ring_bytes(passes, n, count, E); }
 
-static CutSizes my_sizes(const TrainerConfig *c, Coordinates at) {
-    CutSizes z = cut_stage(cut_sizes(&c->model, c->mesh.tp, at.tp), c->mesh.pp, at.pp);
-    if (c->stage_blocks) z.blocks = c->stage_blocks[at.pp];
+// Part `part` of the model: a stage, or a chunk of one.
+static CutSizes part_sizes(const TrainerConfig *c, Coordinates at, size_t part) {
+    CutSizes z = cut_stage(cut_sizes(&c->model, c->mesh.tp, at.tp), c->mesh.pp * trainer_chunks(c), part);
+    if (c->stage_blocks) z.blocks = c->stage_blocks[part];
     if (mesh_cp(c->mesh) > 1 || c->blockwise) {
         Positions mine = { 0 };
         if (mesh_cp(c->mesh) > 1)
@@ -20,6 +21,14 @@ static CutSizes my_sizes(const TrainerConfig *c, Coordinates at) {
         z = cut_positions(z, &mine, true);
     }
     return c->sequence ? cut_sequence(z, false) : z;
+}
+// All of this rank's stage: chunk k is part k pp + stage.
+static CutSizes my_sizes(const TrainerConfig *c, Coordinates at) {
+    size_t last = trainer_chunks(c) - 1;
+    CutSizes z = part_sizes(c, at, at.pp), end = part_sizes(c, at, last * c->mesh.pp + at.pp);
+    z.last = end.last;
+    for (size_t k = 1; k <= last; k++) z.blocks += part_sizes(c, at, k * c->mesh.pp + at.pp).blocks;
+    return z;
 }
 // Who has the same parameters: over them gradients are summed, and ZeRO shards.
 static size_t replicas(const TrainerConfig *c) { return c->mesh.dp * mesh_cp(c->mesh); }
@@ -82,7 +91,8 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
         size_t B = predict_sequences(c, at.dp, m, k);
         tensor_traffic(out, z, B, c->recompute == RECOMPUTE_FULL);
         out->cp_bytes += z->blocks * ring_traffic(c, at, z, B);
-        out->pp_bytes += (!z->last + !z->first) * message_elements(z, B) * E;    // activations on, their gradients back
+        size_t messages = 2 * trainer_chunks(c) - z->last - z->first;  // activations on, their gradients back
+        if (c->mesh.pp > 1) out->pp_bytes += messages * message_elements(z, B) * E;
     }
     if (z->sequence) {                             // summed before ZeRO reduces them: once, or for each micro-batch
         Traffic partial = traffic_partial_sums(z);
@@ -123,12 +133,13 @@ static size_t in_flight(const TrainerConfig *c, const CutSizes *z, size_t B, boo
     size_t passing = full ? block : selective ? scores : 0;
     return activations_between(z, B) + blocks + (working && passing > head ? passing : head);
 }
-static void activations(Prediction *out, const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t m) {
-    Schedule s = c->schedule(c->mesh.pp, m, at.pp);
+static void activations(Prediction *out, const TrainerConfig *c, Coordinates at, size_t m) {
+    Schedule s = trainer_schedule(c, m, at.pp);
     size_t held = 0;                                                             // elements in flight
     for (size_t i = 0; i < s.n; i++) {
-        size_t B = predict_sequences(c, at.dp, m, s.ops[i].micro_batch), its = in_flight(c, z, B, false);
-        size_t others = s.ops[i].what == FORWARD ? held : held - its, now = (others + in_flight(c, z, B, true)) * E;
+        CutSizes z = part_sizes(c, at, s.ops[i].chunk * c->mesh.pp + at.pp);
+        size_t B = predict_sequences(c, at.dp, m, s.ops[i].micro_batch), its = in_flight(c, &z, B, false);
+        size_t others = s.ops[i].what == FORWARD ? held : held - its, now = (others + in_flight(c, &z, B, true)) * E;
         if (now > out->activations) out->activations = now;
         held = others + (s.ops[i].what == FORWARD ? its : 0);
     }
@@ -142,6 +153,6 @@ Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw) {
     Prediction out = {0};
     traffic(&out, c, at, &z, m);
     state(&out, c, at, &z, adamw);
-    activations(&out, c, at, &z, m);
+    activations(&out, c, at, m);
     return out;
 }

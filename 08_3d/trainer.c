@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include "03_tensor_parallel/context_parallel.h"
 #include "03_tensor_parallel/tensor_parallel.h"
+#include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "06_zero/zero.h"
 
 // ---------------------------------------------------------------- what is refused, with the reason
@@ -27,10 +28,23 @@ void trainer_require(const TrainerConfig *c) {
             "--zero 3, or leave --prefetch out", c->zero);
     REQUIRE(!c->overlap || c->zero == 0, "--overlap all-reduces whole gradients, and --zero %zu reduces them in parts: "
             "choose --zero 0, or --zero 3 with --prefetch, or leave --overlap out", c->zero);
-    size_t blocks = 0;
-    for (size_t i = 0; c->stage_blocks && i < c->mesh.pp; i++) blocks += c->stage_blocks[i];
+    size_t blocks = 0, v = trainer_chunks(c), m_each = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
+    REQUIRE(v * c->mesh.pp <= m->layers, "--chunks %zu on each of %zu stages needs %zu blocks; the model has %zu: "
+            "choose --chunks %zu, or more --layers", v, c->mesh.pp, v * c->mesh.pp, m->layers, m->layers / c->mesh.pp);
+    REQUIRE(v == 1 || m_each % c->mesh.pp == 0, "--schedule interleaved takes micro-batches in groups of --pp %zu, "
+            "each through all chunks, and a replica has %zu: choose --batch and --micro-batch for a multiple of %zu, "
+            "or --schedule 1f1b", c->mesh.pp, m_each, c->mesh.pp);
+    for (size_t i = 0; c->stage_blocks && i < v * c->mesh.pp; i++) blocks += c->stage_blocks[i];
     REQUIRE(!c->stage_blocks || blocks == m->layers, "--stage-layers add up to %zu, but the model has --layers %zu",
             blocks, m->layers);
+}
+
+// ---------------------------------------------------------------- the pipeline's list
+
+size_t trainer_chunks(const TrainerConfig *c) { return c->chunks > 1 ? c->chunks : 1; }
+Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage) {
+    if (trainer_chunks(c) == 1) return c->schedule(c->mesh.pp, m, stage);                          // chapters 04, 05
+    return schedule_interleaved(c->mesh.pp, m, c->chunks, stage);                                  // 05.03
 }
 
 // ---------------------------------------------------------------- composition
@@ -52,8 +66,7 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     Mesh *mesh = &t->mesh;
 
     // A list of layers; each technique changes it.
-    Range stage = pipeline_stage_layers(&c->model, c->stage_blocks, c->mesh.pp, mesh->at.pp);      // chapter 04
-    t->model = model_describe(&c->model, stage);
+    t->model = interleaved_describe(&c->model, c->stage_blocks, c->mesh.pp, trainer_chunks(c), mesh->at.pp);   // 04, 05
     if (c->sequence) sequence_parallel(t->model, mesh->tp, KEEP_SHARD);                            // 03.07
     else tensor_parallel(t->model, mesh->tp);                                                      // chapter 03
     for (size_t i = 0; c->blockwise && i < t->model->n_layers; i++)
@@ -68,7 +81,7 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     // in each; where sequences do not divide, some are smaller.
     t->sequences = shard_range(c->batch, c->mesh.dp, mesh->at.dp);
     t->micro_batches = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
-    t->schedule = c->schedule(c->mesh.pp, t->micro_batches, mesh->at.pp);                          // chapters 04, 05
+    t->schedule = trainer_schedule(c, t->micro_batches, mesh->at.pp);
     if (c->overlap) t->buckets = overlapped(t);                                                    // 01.04
     return t;
 }

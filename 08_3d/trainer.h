@@ -14,7 +14,9 @@ typedef struct {
     Degrees mesh;
     size_t batch, micro_batch;                     // sequences of a step; of one replica and micro-batch, at most
     ScheduleRule schedule;
-    const size_t *stage_blocks;                    // blocks of each stage, or NULL: as equal as possible
+    size_t chunks;                                 // of the model on each stage; above 1 the order is 05.03's
+    const size_t *stage_blocks;                    // blocks of each stage, of each chunk in model order where there are
+                                                   // several; or NULL: as equal as possible
     size_t zero;                                   // 0..3
     bool prefetch;                                 // of stage 3: weights are gathered a layer ahead
     bool overlap;                                  // of stage 0: gradients are reduced while the last backward runs
@@ -24,6 +26,8 @@ typedef struct {
     double clip;                                   // largest gradient norm; 0: no clipping
 } TrainerConfig;
 void trainer_require(const TrainerConfig *c);      // usage_error() for what cannot work
+size_t trainer_chunks(const TrainerConfig *c);     // 1 or more
+Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage);         // of m micro-batches; schedule_free
 
 typedef struct {
     TrainerConfig config;

@@ -55,6 +55,13 @@ for precision in fp32 fp64; do
         one $program middle "$middle" "$1" "$2" "$3" "--sequence-parallel --zero 2 --schedule 1f1b --recompute selective"
         one $program large "$large" "$1" "$2" "$3" "--sequence-parallel --zero 3 --schedule 1f1b"
     done
+    # stages of several chunks: micro-batches in groups of the stages
+    groups="--layers 9 --width 48 --heads 6 --context 12 --batch 15 --micro-batch 2 --dropout 0.1"
+    one $program groups "$groups" 1 1 4 "--zero 0 --schedule interleaved"
+    one $program groups "$groups" 2 2 2 "--zero 1 --schedule interleaved --chunks 3 --recompute selective"
+    one $program groups "$groups" 1 2 2 "--zero 0 --schedule interleaved --chunks 4 --recompute full --overlap"
+    one $program groups "$groups" 2 1 4 "--zero 3 --schedule interleaved --recompute full"
+    one $program groups "$groups" 2 1 2 "--zero 2 --schedule interleaved --stage-layers 1,3,4,1"
 done
 
 # The layout that is said to be faster takes the time that is said, and is told to be the fastest.

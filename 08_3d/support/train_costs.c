@@ -1,17 +1,32 @@
 // train_costs.c: see train_costs.h.
 #include "08_3d/support/train_costs.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "08_3d/predict.h"
 #include "08_3d/support/mesh_picture.h"
 #include "08_3d/support/step_time.h"
 #include "common/model/costs.h"
 
+// How many blocks each part of the model has, and whose chunk it is: "stage 0: 2 blocks, 1: 2 blocks, 0: 1 block, ...".
+static void show_parts(Run *run, const TrainerConfig *c, const size_t *blocks) {
+    char line[400] = "  chunks of the stages, in model order:";
+    for (size_t i = 0, block = 0; i < c->mesh.pp * trainer_chunks(c); block += blocks[i++]) {
+        size_t n = strlen(line);
+        if (n > sizeof line - 60) { snprintf(line + n, sizeof line - n, " ..."); break; }
+        snprintf(line + n, sizeof line - n, "%s %zu: %zu block%s", i ? "," : " stage", i % c->mesh.pp, blocks[i],
+                 blocks[i] == 1 ? "" : "s");
+    }
+    say(run, "%s", line);
+}
+
 void train_show_mesh(Run *run, const TrainerConfig *c) {
-    size_t *blocks = host_alloc(c->mesh.pp * sizeof *blocks);
-    for (size_t i = 0; i < c->mesh.pp; i++)
-        blocks[i] = c->stage_blocks ? c->stage_blocks[i] : part_size(c->model.layers, c->mesh.pp, i);
-    mesh_show(run, c->mesh, blocks);
+    size_t parts = c->mesh.pp * trainer_chunks(c), *blocks = host_alloc(parts * sizeof *blocks);
+    for (size_t i = 0; i < parts; i++)
+        blocks[i] = c->stage_blocks ? c->stage_blocks[i] : part_size(c->model.layers, parts, i);
+    mesh_show(run, c->mesh, parts == c->mesh.pp ? blocks : NULL);
+    if (parts > c->mesh.pp) show_parts(run, c, blocks);
     free(blocks);
 }
 
