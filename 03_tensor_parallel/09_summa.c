@@ -114,12 +114,12 @@ void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, T
 
 // ---------------------------------------------------------------- who holds what
 
-CommGrid summa_grid(Comm *ranks) {
+size_t summa_side(size_t ranks) {
     size_t q = 1;
-    while ((q + 1) * (q + 1) <= ranks->size) q++;
-    REQUIRE(q * q == ranks->size, "%zu ranks are no square: a grid of q x q ranks needs 1, 4, 9, 16, ...: start %zu or "
-            "%zu ranks", ranks->size, q * q, (q + 1) * (q + 1));
-    return comm_grid(ranks, q, q, 1);
+    while ((q + 1) * (q + 1) <= ranks) q++;
+    REQUIRE(q * q == ranks, "%zu ranks are no square: a grid of q x q ranks needs 1, 4, 9, 16, ...: start %zu or %zu",
+            ranks, q * q, (q + 1) * (q + 1));
+    return q;
 }
 
 void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols) {     // cols: in each of p->blocks
@@ -243,7 +243,8 @@ static SummaMeasured train(Run *run, const CommGrid *g, const Training *t, Traje
 
 static void summa_lesson(Run *run) {                               // SGD, then AdamW
     require_one_link(run);
-    CommGrid g = summa_grid(run->world);
+    size_t q = summa_side(run->world->size);
+    CommGrid g = comm_grid(run->world, q, q, 1);
     ModelConfig c = { .layers = option_size(run, "layers"), .width = option_size(run, "width"),
                       .heads = option_size(run, "heads"), .context = option_size(run, "context"),
                       .vocab = option_size(run, "vocab"), .dropout = option_real(run, "dropout"),

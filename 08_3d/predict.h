@@ -6,6 +6,7 @@
 
 typedef struct {
     size_t tp_calls, dp_calls;                             // collectives on tp; all-reduces over dp, without ZeRO
+    size_t tp_received;
     size_t tp_bytes, pp_bytes, dp_bytes, tied_bytes;       // sent by this rank in one step
     size_t scalar_bytes;                                   // the loss, and the norm's squares, one a tensor
     size_t parameters, gradients, optimizer;               // bytes between steps

@@ -34,6 +34,10 @@ static Recompute recompute_named(const char *name) {
     return !strcmp(name, "full") ? RECOMPUTE_FULL : !strcmp(name, "selective") ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;
 }
 
+TensorKind settings_tensor(const char *name) {
+    return !strcmp(name, "2d") ? TENSOR_2D : !strcmp(name, "2.5d") ? TENSOR_25D : !strcmp(name, "3d") ? TENSOR_3D : TENSOR_1D;
+}
+
 TrainerConfig settings_config(Run *run) {
     bool check = option_flag(run, "check");
     TrainerConfig c = {
@@ -41,7 +45,9 @@ TrainerConfig settings_config(Run *run) {
                    .heads = option_size(run, "heads"), .context = option_size(run, "context"), .vocab = 256,
                    .dropout = check && !option_given(run, "dropout") ? 0.1 : option_real(run, "dropout"),
                    .seed = run->seed },
-        .mesh = mesh_degrees(run), .batch = option_size(run, "batch"), .micro_batch = option_size(run, "micro-batch"),
+        .mesh = mesh_degrees(run), .tensor = settings_tensor(option_text(run, "tensor")),
+        .depth = option_size(run, "depth"),
+        .batch = option_size(run, "batch"), .micro_batch = option_size(run, "micro-batch"),
         .schedule = settings_schedule(option_text(run, "schedule")), .zero = (size_t)atoi(option_text(run, "zero")),
         .prefetch = option_flag(run, "prefetch"), .overlap = option_flag(run, "overlap"),
         .recompute = recompute_named(option_text(run, "recompute")), .clip = option_real(run, "clip"),

@@ -21,6 +21,8 @@ static const Option options[] = {
     { "dp", "N", NULL, "data-parallel replicas; without it: the ranks that --tp and --pp leave" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: 2 where the ranks allow, else 1" },
     { "pp", "N", NULL, "pipeline stages; without it: 2 where the ranks allow, else 1" },
+    { "tensor", "1d|2d|2.5d", "1d", "how tp ranks cut a layer: by columns and rows, on a square, on a square in layers" },
+    { "depth", "N", "0", "with --tensor 2.5d: layers of the grid; 0: the fewest that make one of the tp ranks" },
     { "batch", "N", "16", "sequences of one step, over all replicas" },
     { "micro-batch", "N", "4", "sequences of one replica and micro-batch, at most" },
     { "schedule", "naive|gpipe|1f1b", "1f1b", "order of forwards and backwards in the pipeline" },
@@ -92,14 +94,18 @@ static Which one_of_each(const Run *run) { return run->reduce == REDUCE_ORDERED 
 
 static void compare_copies(Run *run, const Trainer *t, double limit) {
     const Mesh *mesh = &t->mesh;
+    // On a grid the layers of its depth hold the same, and a layer has no copies.
+    bool grid = tensor_is_grid(&t->config);
+    size_t copies = grid ? t->grid.depth : mesh->n.tp, mine = grid ? t->grid.layer : mesh->at.tp;
+    if (copies == 1 && mesh->n.pp == 1) return;
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
-    for (size_t slice = 1; slice < mesh->n.tp; slice++) {
+    for (size_t copy = 1; copy < copies; copy++) {
         char label[40];
-        snprintf(label, sizeof label, " of slice %zu", slice);
+        snprintf(label, sizeof label, " of slice %zu", copy);
         snapshot_label(got, label);
         snapshot_label(want, label);
-        if (mesh->at.tp == slice) model_snapshot(t->model, got, UNIT_WEIGHTS, whole);
-        if (mesh->at.tp == 0) model_snapshot(t->model, want, UNIT_WEIGHTS, whole);
+        if (mine == copy) model_snapshot(t->model, got, UNIT_WEIGHTS, grid ? NULL : whole);
+        if (mine == 0) model_snapshot(t->model, want, UNIT_WEIGHTS, grid ? NULL : whole);
     }
     snapshot_label(got, " of the last stage");
     snapshot_label(want, " of the last stage");
@@ -251,6 +257,9 @@ static void train(Run *run) {
     settings_record(run, &c);
     say(run, "%zu parameters; batch %zu, %zu micro-batches per replica; %zu bytes of text\n",
         config_parameters(&c.model), c.batch, t->micro_batches, data.bytes);
+    if (tensor_is_grid(&c))
+        say(run, "a tp group is a grid of %zu x %zu x %zu ranks", tensor_sides(&c).q, tensor_sides(&c).q,
+            tensor_sides(&c).depth);
     say(run, "dp %zu x tp %zu x pp %zu, [ ] is a tp group; schedule %s, ZeRO %zu%s, recompute %s, %d thread%s per rank",
         c.mesh.dp, c.mesh.tp, c.mesh.pp, option_text(run, "schedule"), c.zero,
         c.prefetch ? " with prefetch" : c.overlap ? ", overlapped" : "", option_text(run, "recompute"), device_threads,

@@ -19,13 +19,32 @@ void train_costs_begin(Trainer *t) {
     Comm *groups[] = { t->mesh.world, t->mesh.tp, t->mesh.pp, t->mesh.dp, t->mesh.model, t->mesh.tied };
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         if (groups[i]) comm_ledger_reset(groups[i]);
+    Comm *axes[] = { t->grid.in_row, t->grid.in_col, t->grid.in_depth };
+    for (size_t i = 0; i < 3; i++)
+        if (axes[i]) comm_ledger_reset(axes[i]);
     memory_reset_peaks();
 }
+
+// On a tp group, or on the rows, columns and depth of its grid.
+static void tensor_costs(Run *run, const Trainer *t, const Prediction *p) {
+    const Comm *groups[] = { t->mesh.tp, t->grid.in_row, t->grid.in_col, t->grid.in_depth };
+    size_t calls = 0, sent = 0, received = 0;
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        if (!groups[i]) continue;
+        for (size_t kind = 0; kind < COMM_KINDS; kind++) calls += groups[i]->ledger[kind].calls;
+        sent += comm_bytes_sent(groups[i]);
+        received += comm_bytes_received(groups[i]);
+    }
+    cost(run, "tensor-parallel calls", "calls", (double)p->tp_calls, (double)calls);
+    cost(run, "tensor-parallel traffic", "bytes sent", (double)p->tp_bytes, (double)sent);
+    if (tensor_is_grid(&t->config))
+        cost(run, "tensor-parallel traffic, received", "bytes", (double)p->tp_received, (double)received);
+}
+
 void train_costs_end(Run *run, Trainer *t) {
     const Mesh *m = &t->mesh;
     Prediction p = predict_step(&t->config, run->world->rank, t->optimizer.kind == ADAMW);
-    cost(run, "tensor-parallel calls", "calls", (double)p.tp_calls, (double)m->tp->ledger[COMM_ALL_REDUCE].calls);
-    cost(run, "tensor-parallel traffic", "bytes sent", (double)p.tp_bytes, (double)comm_bytes_sent(m->tp));
+    tensor_costs(run, t, &p);
     cost(run, "pipeline traffic", "bytes sent", (double)p.pp_bytes, (double)comm_bytes_sent(m->pp));
     cost(run, "data-parallel traffic", "bytes sent", (double)p.dp_bytes, (double)comm_bytes_sent(m->dp));
     if (t->config.overlap)
@@ -45,7 +64,7 @@ void train_results(Run *run, const Trainer *t) {
     const bool adamw = t->optimizer.kind == ADAMW, again = t->config.recompute == RECOMPUTE_FULL;
     const size_t zero = t->config.zero;
     const Result rows[] = {
-        { "tensor parallel, sent", again ? "6 all-reduces of [tokens, C] per block"
+        { "tensor parallel, sent", tensor_is_grid(&t->config) ? "blocks, broadcast and reduced: 03.09" : again ? "6 all-reduces of [tokens, C] per block"
                                          : "4 all-reduces of [tokens, C] per block",
           { "tensor-parallel traffic", mesh_link(m->tp, link[0]) } },
         { "pipeline, sent", "[tokens, C] on and back",
@@ -65,7 +84,7 @@ void train_results(Run *run, const Trainer *t) {
 }
 
 void train_say_faster(Run *run, const Trainer *t, const Timing *timing) {
-    if (!clock_config()->simulated || t->config.prefetch || t->config.overlap) return;
+    if (!clock_config()->simulated || t->config.prefetch || t->config.overlap || t->config.tensor != TENSOR_1D) return;
     double mine = step_time(&t->config), time;
     if (fabs(mine / (double)timing->step - 1) > 0.01) return;  // a step that the model does not know: it would mislead
     Degrees n = step_time_best(&t->config, &time), here = t->config.mesh;
