@@ -149,7 +149,7 @@ note($_) for @table;
     my @refused = (['8 ranks are no square', 8, qw(--tp 8 --tensor 2d)], ['only --tensor 2.5d has layers', 4, qw(--tp 4 --tensor 2d --depth 2)],
         ['no q x q x d grid', 6, qw(--tp 6 --tensor 2.5d)], ['--overlap', 8, qw(--dp 2 --tp 4 --tensor 2d --overlap)],
         ['need as many heads', 9, qw(--tp 9 --tensor 2d --heads 2)]);
-    my @no = map { my ($why, $ranks, @options) = @$_; { %{ emu($ranks, $train{fp32}, @options) }, why => $why } } @refused;
+    my @no = map { my ($why, $ranks, @options) = @$_; +{ %{ emu($ranks, $train{fp32}, @options) }, why => $why } } @refused;
     run_jobs(\@no);
     ok($_->{status} == 2 && $_->{err} =~ /\Q$_->{why}/, "refused: $_->{why}") or diag(complain($_)) for @no;
 }
