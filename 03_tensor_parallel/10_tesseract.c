@@ -31,8 +31,8 @@ TesseractSides tesseract_sides(size_t ranks, size_t depth) {
         if (q * q * d == ranks) return (TesseractSides){ q, d };
     }
     if (depth)
-        usage_error("%zu ranks are no q x q x %zu grid with a q of %zu or more: start %zu or %zu ranks, or choose another "
-                    "--depth", ranks, depth, depth, q * q * depth, (q + 1) * (q + 1) * depth);
+        usage_error("%zu ranks are no q x q x %zu grid with a q of %zu or more: start %zu or %zu ranks, or choose "
+                    "another --depth", ranks, depth, depth, q * q * depth, (q + 1) * (q + 1) * depth);
     usage_error("%zu ranks are no q x q x d grid with d up to q: start 1, 4, 8, 9, 16, 18, 25, 27 or 32 ranks", ranks);
 }
 

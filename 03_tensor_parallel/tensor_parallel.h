@@ -60,7 +60,7 @@ extern const LayerKind tensor_parallel_block;
 // How one side of a matrix is cut in q pieces: n things of `each` elements, dealt out by shard_range.
 typedef struct { size_t n, each; } SummaCut;
 Range summa_range(SummaCut cut, size_t q, size_t l);           // piece l, in elements
-size_t summa_side(size_t ranks);                               // q of q x q ranks; usage_error() when they are no square
+size_t summa_side(size_t ranks);                               // q of q x q ranks; usage_error() if they are no square
 // Collective over the grid; k is how K is cut, on both factors. Outputs are overwritten.
 void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k);       // y [M, N] = x [M, K] a [K, N]
 void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor a, SummaCut k);    // x [M, K] = y [M, N] a [K, N]^T

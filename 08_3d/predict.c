@@ -102,7 +102,8 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
     for (size_t k = 0; k < m; k++) {
         size_t B = predict_sequences(c, at.dp, m, k);
         layer_traffic(out, c, my, B);
-        out->pp_bytes += (!z->last + !z->first) * message_elements(z, my_sequences(my, B)) * E;    // on, and gradients back
+        size_t message = message_elements(z, my_sequences(my, B)) * E;                         // on, and gradients back
+        out->pp_bytes += (!z->last + !z->first) * message;
     }
     depth_traffic(out, c, my, m);
     PerUnit units = over_units(my, unit_ring, d, at.dp);
@@ -122,7 +123,8 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
 
 static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my, bool adamw) {
     PerUnit shard = over_units(my, unit_shard, c->mesh.dp, at.dp);
-    size_t all = stage_elements(my) * E, twice = my->z.first && my->z.last ? wte_elements(my) * E : 0, mine = (shard.wte + shard.others) * E;
+    size_t all = stage_elements(my) * E, twice = my->z.first && my->z.last ? wte_elements(my) * E : 0;
+    size_t mine = (shard.wte + shard.others) * E;
     out->parameters = c->zero < 3 ? all : mine;
     out->gradients = c->zero < 2 ? all + twice : mine;
     out->optimizer = adamw ? 2 * (c->zero ? mine : all) : 0;

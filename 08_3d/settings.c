@@ -35,7 +35,8 @@ static Recompute recompute_named(const char *name) {
 }
 
 TensorKind settings_tensor(const char *name) {
-    return !strcmp(name, "2d") ? TENSOR_2D : !strcmp(name, "2.5d") ? TENSOR_25D : !strcmp(name, "3d") ? TENSOR_3D : TENSOR_1D;
+    return !strcmp(name, "2d") ? TENSOR_2D : !strcmp(name, "2.5d") ? TENSOR_25D
+         : !strcmp(name, "3d") ? TENSOR_3D : TENSOR_1D;
 }
 
 TrainerConfig settings_config(Run *run) {

@@ -21,7 +21,7 @@ static const Option options[] = {
     { "dp", "N", NULL, "data-parallel replicas; without it: the ranks that --tp and --pp leave" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: 2 where the ranks allow, else 1" },
     { "pp", "N", NULL, "pipeline stages; without it: 2 where the ranks allow, else 1" },
-    { "tensor", "1d|2d|2.5d", "1d", "how tp ranks cut a layer: by columns and rows, on a square, on a square in layers" },
+    { "tensor", "1d|2d|2.5d", "1d", "tp ranks cut layers by columns and rows, on a square, on a square in layers" },
     { "depth", "N", "0", "with --tensor 2.5d: layers of the grid; 0: the fewest that make one of the tp ranks" },
     { "batch", "N", "16", "sequences of one step, over all replicas" },
     { "micro-batch", "N", "4", "sequences of one replica and micro-batch, at most" },

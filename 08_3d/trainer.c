@@ -14,16 +14,17 @@ TesseractSides tensor_sides(const TrainerConfig *c) {
 
 static void require_tensor(const TrainerConfig *c) {
     const ModelConfig *m = &c->model;
-    REQUIRE(c->tensor != TENSOR_1D || c->mesh.tp <= m->heads, "--tp %zu needs as many heads; the model has %zu: choose --tp %zu, or more --heads",
+    REQUIRE(c->tensor != TENSOR_1D || c->mesh.tp <= m->heads,
+            "--tp %zu needs as many heads; the model has %zu: choose --tp %zu, or more --heads",
             c->mesh.tp, m->heads, m->heads);
     REQUIRE(c->depth == 0 || c->tensor == TENSOR_25D, "--depth %zu: only --tensor 2.5d has layers; leave it out",
             c->depth);
     if (!tensor_is_grid(c)) return;
     size_t q = tensor_sides(c).q;
-    REQUIRE(q <= m->heads, "--tp %zu has %zu columns of ranks, which need as many heads; the model has %zu: choose fewer "
-            "ranks, or more --heads", c->mesh.tp, q, m->heads);
-    REQUIRE(!c->overlap, "--overlap starts to reduce a gradient before its sum over the grid is there: leave it out, or "
-            "choose --tensor 1d");
+    REQUIRE(q <= m->heads, "--tp %zu has %zu columns of ranks, which need as many heads; the model has %zu: choose "
+            "fewer ranks, or more --heads", c->mesh.tp, q, m->heads);
+    REQUIRE(!c->overlap, "--overlap cuts the gradient of --tensor 1d in buckets, and a grid's must be summed over its "
+            "depth first: leave it out, or choose --tensor 1d");
 }
 
 void trainer_require(const TrainerConfig *c) {

@@ -64,7 +64,8 @@ void train_results(Run *run, const Trainer *t) {
     const bool adamw = t->optimizer.kind == ADAMW, again = t->config.recompute == RECOMPUTE_FULL;
     const size_t zero = t->config.zero;
     const Result rows[] = {
-        { "tensor parallel, sent", tensor_is_grid(&t->config) ? "blocks, broadcast and reduced: 03.09" : again ? "6 all-reduces of [tokens, C] per block"
+        { "tensor parallel, sent", tensor_is_grid(&t->config) ? "blocks, broadcast and reduced: 03.09" :
+                                   again ? "6 all-reduces of [tokens, C] per block"
                                          : "4 all-reduces of [tokens, C] per block",
           { "tensor-parallel traffic", mesh_link(m->tp, link[0]) } },
         { "pipeline, sent", "[tokens, C] on and back",
@@ -94,6 +95,6 @@ void train_say_faster(Run *run, const Trainer *t, const Timing *timing) {
     if (n.dp == here.dp && n.tp == here.tp)
         say(run, "  By the cost model no other dp x tp x pp of these ranks would have been faster.\n");
     else
-        say(run, "  By the cost model dp %zu x tp %zu x pp %zu would have been %.2f times as fast: a step of %s, not %s.\n",
-            n.dp, n.tp, n.pp, mine / time, text[0], text[1]);
+        say(run, "  By the cost model dp %zu x tp %zu x pp %zu would have been %.2f times as fast: a step of %s, not "
+            "%s.\n", n.dp, n.tp, n.pp, mine / time, text[0], text[1]);
 }
