@@ -27,12 +27,13 @@
 // So each product is q turns: broadcast what comes from my row or my column, multiply, add here or reduce. K is cut the
 // same way on both factors, in pieces that need not be equal.
 
+// Piece l of q of one side of a matrix.
 Range summa_range(SummaCut cut, size_t q, size_t l) {
     Range r = shard_range(cut.n, q, l);
     return (Range){ r.lo * cut.each, r.hi * cut.each };
 }
 
-// What others send, or are sent, in one turn; if it is my own block, there is no copy.
+// The block of one turn: my own, without a copy, or room for another rank's.
 Tensor summa_panel(Arena *a, bool is_mine, Tensor block, size_t rows, size_t cols) {
     return is_mine ? block : tensor_new(a, rows, cols);
 }

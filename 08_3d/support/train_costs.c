@@ -62,18 +62,21 @@ void train_results(Run *run, const Trainer *t) {
     char link[4][LINK_NAME];
     const Mesh *m = &t->mesh;
     const bool adamw = t->optimizer.kind == ADAMW, again = t->config.recompute == RECOMPUTE_FULL;
+    const bool grid = tensor_is_grid(&t->config);
     const size_t zero = t->config.zero;
     const Result rows[] = {
-        { "tensor parallel, sent", tensor_is_grid(&t->config) ? "blocks, broadcast and reduced: 03.09" :
-                                   again ? "6 all-reduces of [tokens, C] per block"
-                                         : "4 all-reduces of [tokens, C] per block",
+        { "tensor parallel, sent",
+          grid ? "blocks, broadcast and reduced: 03.09" :
+          again ? "6 all-reduces of [tokens, C] per block" : "4 all-reduces of [tokens, C] per block",
           { "tensor-parallel traffic", mesh_link(m->tp, link[0]) } },
         { "pipeline, sent", "[tokens, C] on and back",
           { "pipeline traffic", mesh_link(m->pp, link[1]) } },
         { "data parallel, sent", zero ? "by units: chapter 06" : "2(dp-1)/dp of the gradient",
           { "data-parallel traffic", mesh_link(m->dp, link[2]) } },
         { "tied embedding, sent", "V/tp C, first and last stage", { "tied embedding", mesh_link(m->tied, link[3]) } },
-        { "weights", zero == 3 ? "1/(tp pp dp) of the model, and copies" : "1/(tp pp) of the model, and copies",
+        { "weights",
+          grid ? "matrices: 1/q² of the stage's" :
+          zero == 3 ? "1/(tp pp dp) of the model, and copies" : "1/(tp pp) of the model, and copies",
           { "parameters" } },
         { "gradients", zero > 1 ? "1/dp of the slice" : "one per weight; the tied table per use", { "gradients" } },
         { "optimizer state", !adamw ? "SGD has none" : zero ? "m and v of 1/dp of the slice" : "m and v per weight",
