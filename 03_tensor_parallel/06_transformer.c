@@ -59,14 +59,15 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     arena_free(&scratch);
 }
 
-static void rebuild(Layer *l, const Batch *b, Saved *s) {                  // for selective recomputation, chapter 07
+// For selective recomputation, chapter 07.
+void tensor_parallel_rebuild(Layer *l, const Batch *b, Saved *s) {
     TensorParallelHeads heads = layer_heads(l, b);
     tensor_parallel_probabilities(&heads, s);
 }
 
 const LayerKind tensor_parallel_block = { .name = "tensor-parallel block", .output = hidden_shape,
                                           .forward = block_forward, .backward = block_backward, .shed = block_shed,
-                                          .rebuild = rebuild };
+                                          .rebuild = tensor_parallel_rebuild };
 
 // ---------------------------------------------------------------- who holds what: the cut of a model's description
 
@@ -92,7 +93,7 @@ static void cut_loss(Layer *l, Comm *tp) {                                // it 
 void tensor_parallel(Model *m, Comm *tp) {
     REQUIRE(tp->size <= m->config.heads, "%zu tensor-parallel ranks need as many heads; the model has %zu: choose "
             "%zu ranks or fewer, or more --heads", tp->size, m->config.heads, m->config.heads);
-    REQUIRE(tp->size <= m->config.vocab, "%zu tensor-parallel ranks need as many words; the vocabulary has %zu: "
+    REQUIRE(tp->size <= m->config.vocab, "%zu tensor-parallel ranks need as many entries; the vocabulary has %zu: "
             "choose %zu ranks or fewer", tp->size, m->config.vocab, m->config.vocab);
     for (size_t i = 0; i < m->n_layers; i++)
         if (m->layers[i].inner || m->w.data)

@@ -73,13 +73,6 @@ static void linear_backward(const Layer *l, CubeLayout at, Tensor dx, Param *w, 
     cube_backward(at, dx, w, dy, o);
     arena_free(&scratch);
 }
-static void bias_gradient(Param *bias, Tensor dy) {        // partial: of my rows
-    Arena scratch = arena(MEM_WORKSPACE);
-    Tensor db = tensor_new(&scratch, 1, dy.cols);
-    op_sum_rows(db, dy);
-    param_add_gradient(bias, db);
-    arena_free(&scratch);
-}
 
 // ---------------------------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
 

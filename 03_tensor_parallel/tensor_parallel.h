@@ -8,6 +8,7 @@
 //     mlp.c_proj.weight   [4C,C]  rows               [4C/tp, C]
 //     wte                 [V, C]  rows               [V/tp, C]: its vocabulary entries, in embedding and head
 //     norms, row-cut biases, wpe  whole              the same on every rank, with the same gradient: never summed
+//                                                    (but under sequence parallelism, lesson 07: partial gradients)
 //
 // Heads, hidden columns and vocabulary entries need not divide by tp: shard_range gives the first ranks one more.
 #ifndef TENSOR_PARALLEL_H
@@ -54,8 +55,22 @@ extern const LayerKind tensor_parallel_embedding, tensor_parallel_head, tensor_p
 // Cuts the parameters of a described model over tp and replaces its layers. usage_error() when a rank would have no
 // head.
 void tensor_parallel(Model *m, Comm *tp);
+void tensor_parallel_rebuild(Layer *l, const Batch *b, Saved *s);                // what attention has shed
 extern const LayerKind tensor_parallel_block;
 
+// ---- 07_sequence_parallel.c: between the regions where rows are whole, rank holds rows shard_range(M, tp, rank) ----
+// whole [M, C], mine [M/tp, C]: the rows of this rank; there may be none.
+void sequence_enter(Comm *tp, Tensor whole, Tensor mine);                  // Megatron's g: all-gather
+void sequence_enter_backward(Comm *tp, Tensor dmine, Tensor dpartial);     // reduce-scatter
+void sequence_leave(Comm *tp, Tensor mine, Tensor partial);                // Megatron's g with a bar: reduce-scatter
+void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor dmine);       // all-gather
+// What is kept of a column-parallel layer's input: my rows, gathered again in backward, or all rows.
+typedef enum { KEEP_SHARD, KEEP_WHOLE } KeptInput;
+// tensor_parallel(), and layers whose x and y are [M/tp, C]. Gradients of norms and of biases that are added after a
+// sum are partial: model_partial_sums() once per step. usage_error() as tensor_parallel().
+void sequence_parallel(Model *m, Comm *tp, KeptInput keep);
+extern const LayerKind sequence_parallel_embedding, sequence_parallel_block, sequence_parallel_block_whole,
+    sequence_parallel_head, sequence_parallel_head_whole;
 // ---- 09_summa.c: matrices in q x q blocks, block (i, j) on the rank of row i and column j of a grid. ----
 // How one side of a matrix is cut in q pieces: n things of `each` elements, dealt out by shard_range.
 typedef struct { size_t n, each; } SummaCut;

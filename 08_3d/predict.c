@@ -21,6 +21,7 @@ static Mine mine_of(const TrainerConfig *c, Coordinates at) {
     }
     my.z = cut_stage(my.z, c->mesh.pp, at.pp);
     if (c->stage_blocks) my.z.blocks = c->stage_blocks[at.pp];
+    if (c->sequence) my.z = cut_sequence(my.z, false);
     return my;
 }
 static size_t wte_elements(const Mine *my) {
@@ -69,31 +70,44 @@ static void reductions(Prediction *out, const TrainerConfig *c, const Mine *my) 
     free(piece);
 }
 
+// On the rows, columns and depth of a grid: all kinds of calls.
 static void add_axis(Prediction *out, const AxisTraffic *a, size_t times) {
     for (size_t kind = 0; kind < COMM_KINDS; kind++) out->tp_calls += times * (size_t)a->calls[kind];
     out->tp_bytes += times * (size_t)a->sent;
     out->tp_received += times * (size_t)a->received;
 }
-// Inside the layers, of a micro-batch of B sequences.
-static void layer_traffic(Prediction *out, const TrainerConfig *c, const Mine *my, size_t B) {
-    bool again = c->recompute == RECOMPUTE_FULL;
+
+// In the layers, for forward and backward of B sequences.
+static void tensor_traffic(Prediction *out, const Mine *my, size_t B, bool again) {
+    const CutSizes *z = &my->z;
     if (my->is_grid) {
-        GridTraffic g = grid_stage(&my->grid, &my->z, B, again);
+        GridTraffic g = grid_stage(&my->grid, z, B, again);
         add_axis(out, &g.row, 1);
         add_axis(out, &g.col, 1);
         return;
     }
-    Traffic layers = traffic_tensor_parallel(&my->z, c->mesh.tp, B, again);
-    out->tp_calls += (size_t)layers.calls;
-    out->tp_bytes += (size_t)layers.bytes;
-    out->tp_received += (size_t)layers.bytes;
+    Traffic sums = traffic_tensor_parallel(z, z->t, B, again);
+    SequenceTraffic s = { .sums = sums.calls, .bytes = sums.bytes };
+    if (z->sequence) s = traffic_sequence_parallel(z, B, again);
+    out->tp_calls += (size_t)s.sums;
+    out->tp_gathers += (size_t)s.gathers;
+    out->tp_scatters += (size_t)s.scatters;
+    out->tp_bytes += (size_t)s.bytes;
 }
-// Gradients over depth: once, or, where every micro-batch reduces and drops them, each time; wte's always once.
-static void depth_traffic(Prediction *out, const TrainerConfig *c, const Mine *my, size_t m) {
+
+// Partial gradients are summed before ZeRO reduces them: once, or, where each micro-batch reduces and drops them, each
+// time; wte's always once.
+static void partial_sums(Prediction *out, const TrainerConfig *c, const Mine *my, size_t m) {
+    const size_t times = c->zero < 2 ? 1 : m;
+    if (my->z.sequence) {
+        Traffic partial = traffic_partial_sums(&my->z);
+        out->tp_calls += times * (size_t)partial.calls;
+        out->tp_bytes += times * (size_t)partial.bytes;
+    }
     if (c->tensor != TENSOR_25D) return;
     GridTraffic tables = grid_table_sums(&my->grid, &my->z), others = grid_unit_sums(&my->grid, &my->z);
     add_axis(out, &tables.depth, 1);
-    add_axis(out, &others.depth, c->zero < 2 ? 1 : m);
+    add_axis(out, &others.depth, times);
 }
 
 static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my, size_t m) {
@@ -101,11 +115,11 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
     size_t t = c->mesh.tp, d = c->mesh.dp;
     for (size_t k = 0; k < m; k++) {
         size_t B = predict_sequences(c, at.dp, m, k);
-        layer_traffic(out, c, my, B);
-        size_t message = message_elements(z, my_sequences(my, B)) * E;                         // on, and gradients back
+        tensor_traffic(out, my, B, c->recompute == RECOMPUTE_FULL);
+        size_t message = message_elements(z, my_sequences(my, B)) * E;           // activations on, their gradients back
         out->pp_bytes += (!z->last + !z->first) * message;
     }
-    depth_traffic(out, c, my, m);
+    partial_sums(out, c, my, m);
     PerUnit units = over_units(my, unit_ring, d, at.dp);
     switch (c->zero) {
     case 0: reductions(out, c, my); break;
@@ -130,24 +144,26 @@ static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const
     out->optimizer = adamw ? 2 * (c->zero ? mine : all) : 0;
 }
 
-// Elements per token of what forward keeps on one stage: until the backward comes, and at most `passing` for the layer
-// that is at work.
-static void activations(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my, size_t m) {
-    const CutSizes *z = &my->z;
+// Elements of B sequences that forward keeps on one stage until the backward comes: light items, blocks, and the head's
+// or, while a layer is at work, what that one brings.
+static size_t in_flight(const TrainerConfig *c, const CutSizes *z, size_t B, bool working) {
     bool full = c->recompute == RECOMPUTE_FULL, selective = c->recompute == RECOMPUTE_SELECTIVE;
-    size_t block = kept_block(z), scores = kept_scores(z), head = z->last ? kept_head(z) : 0, light = kept_between(z);
+    size_t block = activations_block(z, B), scores = activations_scores(z, B);
+    size_t head = z->last ? activations_head(z, B) : 0;
     size_t blocks = full ? 0 : z->blocks * (selective ? block - scores : block);
     size_t passing = full ? block : selective ? scores : 0;
-    if (passing < head) passing = head;
-
+    return activations_between(z, B) + blocks + (working && passing > head ? passing : head);
+}
+static void activations(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my, size_t m) {
+    const CutSizes *z = &my->z;
     Schedule s = c->schedule(c->mesh.pp, m, at.pp);
-    size_t held = 0;                                                             // tokens in flight
+    size_t held = 0;                                                             // elements in flight
     for (size_t i = 0; i < s.n; i++) {
-        size_t M = my_sequences(my, predict_sequences(c, at.dp, m, s.ops[i].micro_batch)) * z->T;
-        size_t others = s.ops[i].what == FORWARD ? held : held - M;
-        size_t now = (others * (light + blocks + head) + M * (light + blocks + passing)) * E;
+        size_t B = my_sequences(my, predict_sequences(c, at.dp, m, s.ops[i].micro_batch));
+        size_t its = in_flight(c, z, B, false);
+        size_t others = s.ops[i].what == FORWARD ? held : held - its, now = (others + in_flight(c, z, B, true)) * E;
         if (now > out->activations) out->activations = now;
-        held = s.ops[i].what == FORWARD ? held + M : held - M;
+        held = others + (s.ops[i].what == FORWARD ? its : 0);
     }
     schedule_free(&s);
 }

@@ -20,6 +20,8 @@ static void require_tensor(const TrainerConfig *c) {
     REQUIRE(c->depth == 0 || c->tensor == TENSOR_25D, "--depth %zu: only --tensor 2.5d has layers; leave it out",
             c->depth);
     if (!tensor_is_grid(c)) return;
+    REQUIRE(!c->sequence, "--sequence-parallel cuts the rows that --tensor 1d leaves whole, and on a grid all are cut: "
+            "leave one of the two out");
     size_t q = tensor_sides(c).q;
     REQUIRE(q <= m->heads, "--tp %zu has %zu columns of ranks, which need as many heads; the model has %zu: choose "
             "fewer ranks, or more --heads", c->mesh.tp, q, m->heads);
@@ -66,7 +68,10 @@ static void cut_tensors(Trainer *t) {
         t->grid = comm_grid(t->mesh.tp, n.q, n.q, n.depth);
     }
     switch (t->config.tensor) {
-    case TENSOR_1D: tensor_parallel(t->model, t->mesh.tp); break;
+    case TENSOR_1D:
+        if (t->config.sequence) sequence_parallel(t->model, t->mesh.tp, KEEP_SHARD);                   // 03.07
+        else tensor_parallel(t->model, t->mesh.tp);
+        break;
     case TENSOR_2D: summa(t->model, &t->grid); break;
     case TENSOR_25D: tesseract(t->model, &t->grid); break;
     case TENSOR_3D: fault("--tensor 3d is not here yet");

@@ -68,17 +68,8 @@ static size_t step_time(Schedule *stage, size_t p, size_t m, const OpTimes *time
 
 static void test_lists(void) {
     // ZB-H1 (Qi et al. 2023): 1F1B's order, and stage i puts off its gradients of weights by i micro-batches.
-    Schedule zero[4] = {0};
-    for (size_t i = 0; i < 4; i++) {
-        size_t forward = 0, weights = 0, back = 0;
-        while (forward < 3 - i) schedule_add(&zero[i], FORWARD, forward++);
-        while (back < 8) {
-            if (forward < 8) schedule_add(&zero[i], FORWARD, forward++);
-            schedule_add(&zero[i], BACKWARD_INPUTS, back++);
-            if (back > i) schedule_add(&zero[i], BACKWARD_WEIGHTS, weights++);
-        }
-        while (weights < 8) schedule_add(&zero[i], BACKWARD_WEIGHTS, weights++);
-    }
+    Schedule zero[4];
+    for (size_t i = 0; i < 4; i++) zero[i] = schedule_zb_h1(4, 8, i);
     size_t units = step_time(zero, 4, 8, &(OpTimes){ 1, 1, 1, 0 });
     if (!ok(units == 27, "backwards in halves, p = 4, m = 8, each op 1 unit: ZB-H1 takes 27, 1F1B 33"))
         printf("#   %zu units\n", units);
@@ -265,14 +256,15 @@ static void update_by_nobody(Comm *world, void *unused) {
 typedef struct {
     const char *name;
     size_t ranks;
-    bool cut;
+    bool cut, rows;                                // tensor parallelism; with sequence parallelism
     Recompute recompute;
     size_t together;                               // so many neighbouring blocks are recomputed as one
     size_t zero;
 } Wrapping;
 
 static void wrap(const Wrapping *w, Model *m, Comm *world) {
-    if (w->cut) tensor_parallel(m, world);
+    if (w->rows) sequence_parallel(m, world, KEEP_SHARD);
+    else if (w->cut) tensor_parallel(m, world);
     recompute(m, w->recompute);
     for (size_t i = 1; w->together && i + 2 < m->n_layers; i++) {          // head and loss stay
         size_t left = m->n_layers - 2 - i;
@@ -338,6 +330,8 @@ static const Wrapping wrappings[] = {
     { .name = "every 3 blocks recomputed together", .ranks = 1, .together = 3 },
     { .name = "tensor-parallel", .ranks = 3, .cut = true },
     { .name = "tensor-parallel, recompute full", .ranks = 2, .cut = true, .recompute = RECOMPUTE_FULL },
+    { .name = "sequence-parallel", .ranks = 3, .cut = true, .rows = true },
+    { .name = "sequence-parallel, recompute full", .ranks = 2, .cut = true, .rows = true, .recompute = RECOMPUTE_FULL },
     { .name = "data-parallel", .ranks = 2 },
     { .name = "ZeRO-1", .ranks = 2, .zero = 1 },
     { .name = "ZeRO-2", .ranks = 2, .zero = 2 },

@@ -3,6 +3,7 @@
 #define TENSOR_PARALLEL_COSTS_H
 #include "03_tensor_parallel/support/trial.h"
 #include "03_tensor_parallel/tensor_parallel.h"
+#include "common/lesson/training.h"
 
 // Costs, with the picture of the last step, and the table of both cuts.
 void linear_column_costs(Run *run, size_t M, size_t K, size_t N, const TrialResult *r);
@@ -31,10 +32,24 @@ typedef struct {
 } TransformerMeasured;
 void transformer_costs(Run *run, const ModelConfig *c, size_t sequences, const TransformerMeasured *r);
 
+// 07: three ways: lesson 06; sequence parallelism that keeps inputs whole, and that gathers them again in backward.
+typedef enum { TENSOR_ONLY, SEQUENCE_WHOLE, SEQUENCE_SHARD, SEQUENCE_WAYS } SequenceWay;
+extern const char *const sequence_way_name[SEQUENCE_WAYS];
+typedef struct { size_t gathers, scatters, sums, bytes; } SequenceSent;          // calls of three kinds; bytes of all
+SequenceSent sequence_sent(const Comm *tp);                // since the last comm_ledger_reset
+typedef struct {
+    Comm *tp;
+    SequenceSent layers, partial;                          // per step: in the layers; sums of partial gradients
+    size_t parameters, gradients, optimizer, activations;  // bytes on this rank; the last is their peak
+    size_t message;                                        // bytes from a block to the next stage, largest micro-batch
+} SequenceMeasured;
+void sequence_held(SequenceMeasured *r, const Model *m, const Training *t);      // all but what was sent
+void sequence_costs(Run *run, const Training *t, SequenceWay way, const SequenceMeasured *r);    // and the picture
+void sequence_results(Run *run, const Training *t);
 // 11: along the axes of a cube: the ranks of my row, of my column, and of my row and column in all layers.
 enum { CUBE_ROW, CUBE_COL, CUBE_DEPTH, CUBE_AXES };
 typedef struct { size_t B, T, K, N; } CubeSizes;           // Y [B*T, N] = X [B*T, K] V [K, N]; Z [B*T, K] = Y W [N, K]
-void cube_linears(Run *run, const Cube *c, CubeSizes z);   // cube_linears.c: compared with the unsplit products
+void cube_linears(Run *run, const Cube *c, CubeSizes z, bool shown);   // compared with the unsplit products
 void cube_places(Run *run, size_t q, CubeSizes z);         // prints who holds what of them
 void cube_ledgers_reset(const Cube *c);
 void cube_sent(const Cube *c, double bytes[CUBE_AXES]);    // since then

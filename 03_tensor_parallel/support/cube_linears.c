@@ -70,7 +70,7 @@ static void unsplit(Snapshot *want, Tensor X, Tensor V, Tensor W, Tensor dZ) {
     arena_free(&scratch);
 }
 
-void cube_linears(Run *run, const Cube *c, CubeSizes z) {
+void cube_linears(Run *run, const Cube *c, CubeSizes z, bool shown) {
     const size_t M = z.B * z.T;
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor X = drawn(run, &scratch, KEY_X, M, z.K), V = drawn(run, &scratch, KEY_V, z.K, z.N);
@@ -117,6 +117,7 @@ void cube_linears(Run *run, const Cube *c, CubeSizes z) {
     ledger_resume();
     check_close(run, "two linear layers = unsplit", got, want, LIMIT_ROUNDING);
     snapshot_free(got); snapshot_free(want);
+    if (shown) picture_show(run, "Y = X V, Z = Y W, forward and backward", PICTURE_ALIKE_ONCE);
     for (size_t i = 0; i < CUBE_AXES; i++) first[0][i] += first[1][i];
     cube_linear_costs(run, &c->grid, z, first[0], second);
     arena_free(&scratch);

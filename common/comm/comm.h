@@ -110,6 +110,7 @@ void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes);
 typedef void SideTake(void *context, size_t rank, const void *data, size_t bytes);
 void side_gather_each(const void *mine, size_t bytes, SideTake *take, void *context);
 void side_broadcast(void *data, size_t bytes);                 // from rank 0
+bool side_any(bool mine);                                      // is it true on some rank? The same on all
 
 // Cores for each rank: those that it may use, divided by the ranks that share them; the least of all ranks. Collective.
 size_t side_cores_each(void);

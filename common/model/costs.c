@@ -11,8 +11,15 @@ CutSizes cut_sizes(const ModelConfig *c, size_t t, size_t i) {
     return (CutSizes){ .C = c->width, .D = c->width / c->heads, .T = c->context, .Tk = c->context,
                        .heads = part_size(c->heads, t, i),
                        .hidden = part_size(4 * c->width, t, i), .vocab = part_size(c->vocab, t, i),
-                       .blocks = c->layers, .first = true, .last = true, .dropout = c->dropout > 0 };
+                       .blocks = c->layers, .first = true, .last = true, .dropout = c->dropout > 0,
+                       .t = t, .rank = i };
 }
+CutSizes cut_sequence(CutSizes z, bool whole_inputs) {
+    z.sequence = true;
+    z.whole_inputs = whole_inputs;
+    return z;
+}
+size_t cut_rows(const CutSizes *z, size_t B) { return z->sequence ? part_size(B * z->T, z->t, z->rank) : B * z->T; }
 CutSizes cut_stage(CutSizes z, size_t p, size_t i) {
     z.blocks = part_size(z.blocks, p, i);
     z.first = i == 0;
@@ -60,24 +67,25 @@ size_t elements_gradients(const CutSizes *z) {
 
 void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]) {
     size_t C = z->C, A = columns(z), F = z->hidden, scores = z->online ? 0 : z->heads * z->Tk, dropout = z->dropout;
+    bool rows = z->sequence, inputs = rows && !z->whole_inputs;
     const KeptItem list[KEPT_ITEMS] = {
-        { "input of norm 1 (the block's x)", KEPT_INPUT, C, 0 },
-        { "mean and deviation of norm 1", KEPT_STATISTICS, 2, 0 },
-        { "input of q, k, v", KEPT_DENSE, C, 0 },
-        { "q and k", KEPT_DENSE, 2 * A, 0 },
-        { "v", KEPT_DENSE, A, 0 },
-        { "softmax output", KEPT_SCORES, scores, 0 },
-        { "logarithm of softmax's sum", KEPT_STATISTICS, z->online ? z->heads : 0, 0 },
-        { "attention dropout mask", KEPT_SCORES, 0, dropout * scores },
-        { "attention dropout output", KEPT_SCORES, dropout * scores, 0 },      // without dropout: the softmax output
-        { "input of the projection", KEPT_DENSE, A, 0 },
-        { "dropout mask 1", KEPT_DENSE, 0, dropout * C },
-        { "input of norm 2", KEPT_DENSE, C, 0 },
-        { "mean and deviation of norm 2", KEPT_STATISTICS, 2, 0 },
-        { "input of fc", KEPT_DENSE, C, 0 },
-        { "input of GELU", KEPT_DENSE, F, 0 },
-        { "input of the MLP's projection", KEPT_DENSE, F, 0 },
-        { "dropout mask 2", KEPT_DENSE, 0, dropout * C },
+        { "input of norm 1 (the block's x)", KEPT_INPUT, C, 0, rows },
+        { "mean and deviation of norm 1", KEPT_STATISTICS, 2, 0, rows },
+        { "input of q, k, v", KEPT_DENSE, C, 0, inputs },
+        { "q and k", KEPT_DENSE, 2 * A, 0, false },
+        { "v", KEPT_DENSE, A, 0, false },
+        { "softmax output", KEPT_SCORES, scores, 0, false },
+        { "logarithm of softmax's sum", KEPT_STATISTICS, z->online ? z->heads : 0, 0, false },
+        { "attention dropout mask", KEPT_SCORES, 0, dropout * scores, false },
+        { "attention dropout output", KEPT_SCORES, dropout * scores, 0, false },   // without dropout: softmax's
+        { "input of the projection", KEPT_DENSE, A, 0, false },
+        { "dropout mask 1", KEPT_DENSE, 0, dropout * C, rows },
+        { "input of norm 2", KEPT_DENSE, C, 0, rows },
+        { "mean and deviation of norm 2", KEPT_STATISTICS, 2, 0, rows },
+        { "input of fc", KEPT_DENSE, C, 0, inputs },
+        { "input of GELU", KEPT_DENSE, F, 0, false },
+        { "input of the MLP's projection", KEPT_DENSE, F, 0, false },
+        { "dropout mask 2", KEPT_DENSE, 0, dropout * C, rows },
     };
     for (size_t i = 0; i < KEPT_ITEMS; i++) item[i] = list[i];
 }
@@ -105,6 +113,36 @@ size_t kept_stage(const CutSizes *z) {
 size_t kept_model(const ModelConfig *c) {
     CutSizes z = cut_sizes(c, 1, 0);
     return kept_stage(&z);
+}
+
+// Of B sequences: so many elements per token, and so many per row of mine.
+static size_t activations(const CutSizes *z, size_t B, size_t per_token, size_t per_row) {
+    return B * z->T * per_token + cut_rows(z, B) * per_row;
+}
+size_t activations_block(const CutSizes *z, size_t B) {
+    KeptItem item[KEPT_ITEMS];
+    size_t per[2] = { 0, 0 };
+    kept_items(z, item);
+    for (size_t i = 0; i < KEPT_ITEMS; i++) per[item[i].by_row] += item[i].kind == KEPT_INPUT ? 0 : item[i].elements;
+    return activations(z, B, per[0], per[1]);
+}
+size_t activations_scores(const CutSizes *z, size_t B) { return activations(z, B, kept_scores(z), 0); }
+size_t activations_head(const CutSizes *z, size_t B) {
+    size_t input = z->whole_inputs ? 0 : z->C;
+    return activations(z, B, kept_head(z) - input - 2, input + 2);
+}
+size_t activations_between(const CutSizes *z, size_t B) { return activations(z, B, 0, kept_between(z)); }
+size_t activations_stage(const CutSizes *z, size_t B) {
+    return activations_between(z, B) + z->blocks * activations_block(z, B) + (z->last ? activations_head(z, B) : 0);
+}
+double kept_bytes(const CutSizes *z, size_t B, size_t element, size_t mask, bool scores) {
+    KeptItem item[KEPT_ITEMS];
+    size_t per[2] = { 0, 0 };
+    kept_items(z, item);
+    for (size_t i = 0; i < KEPT_ITEMS; i++)
+        if (item[i].kind != KEPT_STATISTICS && (scores || item[i].kind != KEPT_SCORES))
+            per[item[i].by_row] += item[i].elements * element + item[i].masks * mask;
+    return (double)activations(z, B, per[0], per[1]);
 }
 
 // ---------------------------------------------------------------- FLOPs
@@ -166,7 +204,7 @@ double tree_time(size_t n, size_t bytes) {
 }
 double send_time(size_t bytes) { return time_of(true, 1, (double)bytes); }
 
-size_t message_elements(const CutSizes *z, size_t B) { return B * z->T * z->C; }
+size_t message_elements(const CutSizes *z, size_t B) { return cut_rows(z, B) * z->C; }
 
 Traffic traffic_tensor_parallel(const CutSizes *z, size_t t, size_t B, bool forward_again) {
     size_t M = B * z->T, passes = ALL_REDUCE_PASSES, e = sizeof(real);
@@ -174,4 +212,27 @@ Traffic traffic_tensor_parallel(const CutSizes *z, size_t t, size_t B, bool forw
     return (Traffic){ .calls = wide + narrow,
                       .bytes = wide * ring_bytes(passes, t, M * z->C, e) + narrow * ring_bytes(passes, t, M, e),
                       .time = wide * ring_time(passes, t, M * z->C, e) + narrow * ring_time(passes, t, M, e) };
+}
+
+SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forward_again) {
+    size_t t = z->t, M = B * z->T, rows = t * ceil_div(M, t), e = sizeof(real);    // a chunk is the largest part
+    double again = z->whole_inputs ? 0 : 1, blocks = (double)z->blocks, repeated = forward_again ? blocks * 2 : 0;
+    SequenceTraffic s = { .gathers = blocks * (4 + 2 * again) + repeated + z->first + z->last * (1 + again),
+                          .scatters = blocks * 4 + repeated + z->first + z->last, .sums = z->last ? 3 : 0 };
+    double wide = s.gathers + s.scatters;
+    s.bytes = wide * ring_bytes(ONE_PASS, t, rows * z->C, e) + s.sums * ring_bytes(ALL_REDUCE_PASSES, t, M, e);
+    s.time = wide * ring_time(ONE_PASS, t, rows * z->C, e) + s.sums * ring_time(ALL_REDUCE_PASSES, t, M, e);
+    return s;
+}
+
+Traffic traffic_partial_sums(const CutSizes *z) {
+    size_t together[] = { 2, 3, 1, 2 };            // norm 1; projection's bias, norm 2; out's bias; last norm
+    Traffic sum = {0};
+    for (size_t i = 0; i < 4; i++) {
+        double times = i < 3 ? (double)z->blocks : z->last;
+        sum.calls += times;
+        sum.bytes += times * ring_bytes(ALL_REDUCE_PASSES, z->t, together[i] * z->C, sizeof(real));
+        sum.time += times * ring_time(ALL_REDUCE_PASSES, z->t, together[i] * z->C, sizeof(real));
+    }
+    return sum;
 }

@@ -18,9 +18,14 @@ typedef struct {
     size_t blocks;                                 // of its stage
     bool first, last;                              // the embedding stands before them; the head stands after them
     bool dropout;
+    size_t t, rank;                                // of the tensor-parallel group
+    bool sequence, whole_inputs;                   // sequence parallelism: norms, dropout, residual paths and messages
+                                                   // have cut_rows; are the products' inputs kept whole all the same?
 } CutSizes;
 CutSizes cut_sizes(const ModelConfig *c, size_t t, size_t i);  // all layers, as rank i of t holds them; t = 1: whole
+CutSizes cut_sequence(CutSizes z, bool whole_inputs);          // the same with sequence parallelism
 CutSizes cut_stage(CutSizes z, size_t p, size_t i);            // of these layers stage i of p, as equal as possible
+size_t cut_rows(const CutSizes *z, size_t B);                  // of B sequences, outside of the products: M, or M/t
 // The same where a rank has these positions of each sequence only (n 0: all), or its attention keeps no scores.
 CutSizes cut_positions(CutSizes z, const Positions *mine, bool online);
 size_t cut_layers(const CutSizes *z);                          // of the stage: its blocks, embedding and head
@@ -40,7 +45,7 @@ size_t elements_gradients(const CutSizes *z);      // where embedding and head a
 // selective recomputation sheds. KEPT_STATISTICS: mean and deviation of a norm; the paper leaves them out. Dropout
 // masks, of a byte in the paper, are not stored here: they are functions of a counter.
 typedef enum { KEPT_INPUT, KEPT_DENSE, KEPT_SCORES, KEPT_STATISTICS } KeptKind;
-typedef struct { const char *name; KeptKind kind; size_t elements, masks; } KeptItem;
+typedef struct { const char *name; KeptKind kind; size_t elements, masks; bool by_row; } KeptItem; // of my rows only
 enum { KEPT_ITEMS = 17 };
 void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]);
 size_t kept_scores(const CutSizes *z);             // softmax, and what dropout left of it
@@ -49,6 +54,14 @@ size_t kept_head(const CutSizes *z);
 size_t kept_between(const CutSizes *z);            // what layers hand to each other, and what the stage has received
 size_t kept_stage(const CutSizes *z);              // all of it
 size_t kept_model(const ModelConfig *c);           // of the whole model
+// The same in elements of B sequences; with sequence parallelism, too, where a rank has some rows of some items.
+size_t activations_block(const CutSizes *z, size_t B);
+size_t activations_scores(const CutSizes *z, size_t B);
+size_t activations_head(const CutSizes *z, size_t B);
+size_t activations_between(const CutSizes *z, size_t B);
+size_t activations_stage(const CutSizes *z, size_t B);
+// The paper's count, in bytes: a block's items, its input among them, without the norms' statistics.
+double kept_bytes(const CutSizes *z, size_t B, size_t element, size_t mask, bool scores);
 
 // ---- Products of matrices: FLOPs, and the picoseconds of the chosen device, one product after the other. ----
 typedef struct { double flops, time; } Work;
@@ -72,10 +85,18 @@ double ring_bytes(size_t passes, size_t n, size_t count, size_t size);
 double ring_time(size_t passes, size_t n, size_t count, size_t size);
 double tree_time(size_t n, size_t bytes);      // a broadcast or a reduce: its height times alpha, and bytes / beta
 double send_time(size_t bytes);                // alpha + bytes / beta
-size_t message_elements(const CutSizes *z, size_t B);  // between stages, one way: [B*T, C]
+size_t message_elements(const CutSizes *z, size_t B);  // between stages, one way: [B*T, C], or my rows of it
 // The all-reduces of the layers of a stage over t ranks, for forward and backward of B sequences: of [M, C] four in a
 // block (six where backward runs the forward again), one for the embedding's output, one for the head's dx; of [M, 1]
 // three for the loss. All follow one another.
 typedef struct { double calls, bytes, time; } Traffic;
 Traffic traffic_tensor_parallel(const CutSizes *z, size_t t, size_t B, bool forward_again);
+// With sequence parallelism, of [M, C] by rows: in a block two all-gathers and two reduce-scatters forward, as many
+// backward, and two more gathers there unless inputs are kept whole; one of each for the embedding and one for the
+// head, and one more gather there; the loss's three all-reduces stay. forward_again: a block's forward once more.
+typedef struct { double gathers, scatters, sums, bytes, time; } SequenceTraffic;
+SequenceTraffic traffic_sequence_parallel(const CutSizes *z, size_t B, bool forward_again);
+// Once per step, or where ZeRO reduces per micro-batch: the sums of partial gradients, of 2C, 3C and C elements of each
+// block, and of 2C of the last norm.
+Traffic traffic_partial_sums(const CutSizes *z);
 #endif

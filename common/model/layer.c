@@ -67,11 +67,19 @@ void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy) {
     Tensor dw = contribution(w, &scratch);
     op_matmul_tn(dw, x, dy);                       // dW[K,N] = x[M,K]^T dy[M,N]
     add_contribution(w, dw);
-    if (bias) {
-        Tensor db = contribution(bias, &scratch);
-        op_sum_rows(db, dy);
-        add_contribution(bias, db);
+    arena_free(&scratch);
+    if (bias) bias_gradient(bias, dy);
+}
+
+void bias_gradient(Param *bias, Tensor dy) {
+    if (bias->deferred) {
+        defer(bias->deferred, (WeightGradient){ .bias = bias, .dy = dy });
+        return;
     }
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor db = contribution(bias, &scratch);
+    op_sum_rows(db, dy);
+    add_contribution(bias, db);
     arena_free(&scratch);
 }
 
@@ -107,6 +115,7 @@ void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s) {
     for (size_t i = 0; i < s->n_deferred; i++) {
         const WeightGradient *g = &s->deferred[i];
         if (g->norm) norm_gradients(g->w, g->bias, g->x, g->stats, g->dy);
+        else if (!g->w) bias_gradient(g->bias, g->dy);
         else linear_gradients(g->w, g->bias, g->x, g->dy);
     }
 }

@@ -32,8 +32,9 @@ typedef struct {
 } Batch;
 
 // ---- What forward keeps for backward: one object per layer and micro-batch. ----
-enum { SAVED_TENSORS = 16, SAVED_GRADIENTS = 8 };
-// What backward of inputs leaves to backward of weights: the arguments of linear_gradients, or of norm_gradients.
+enum { SAVED_TENSORS = 16, SAVED_GRADIENTS = 12 };
+// What backward of inputs leaves to backward of weights: the arguments of linear_gradients, of norm_gradients, or of
+// bias_gradient (w NULL).
 typedef struct { Param *w, *bias; Tensor x, stats, dy; bool norm; } WeightGradient;
 typedef struct Saved {
     Tensor t[SAVED_TENSORS];                       // each kind of layer names its own
@@ -147,6 +148,7 @@ Shape token_shape(const Layer *l, const Batch *b);                              
 Dropout layer_dropout(const Layer *l, const Batch *b, int site);                 // of [B*T, C]; row0, col0: of a part
 void linear(Tensor y, Tensor x, const Param *w);                                 // y = x w
 void linear_gradients(Param *w, Param *bias, Tensor x, Tensor dy);               // adds to w.g and bias.g (or NULL)
+void bias_gradient(Param *bias, Tensor dy);                                      // its second half alone
 void norm_gradients(Param *gain, Param *bias, Tensor x, Tensor stats, Tensor dy);
 AttentionHeads layer_heads(const Layer *l, const Batch *b);
 void attention_forward(const AttentionHeads *h, Saved *s);                       // S_MIX from S_QKV, as h->kind does it
