@@ -25,8 +25,7 @@ static void require_tensor(const TrainerConfig *c) {
     size_t q = tensor_sides(c).q;
     REQUIRE(q <= m->heads, "--tp %zu has %zu columns of ranks, which need as many heads; the model has %zu: choose "
             "fewer ranks, or more --heads", c->mesh.tp, q, m->heads);
-    REQUIRE(!c->overlap, "--overlap cuts the gradient of --tensor 1d in buckets, and a grid's must be summed over its "
-            "depth first: leave it out, or choose --tensor 1d");
+    REQUIRE(!c->overlap, "--overlap cuts its buckets by the tensors of --tensor 1d: leave it out, or choose that");
 }
 
 void trainer_require(const TrainerConfig *c) {
