@@ -129,6 +129,14 @@ static Work products(const Sizes *z) {                     // forward
 
 static const char *const axis_name[CUBE_AXES] = { "along the row", "along the column", "along the depth" };
 
+TensorShare cube_share(const ModelConfig *c, size_t sequences, size_t q, size_t rank, bool again) {
+    const Sizes z = sizes(c, sequences, q, rank / q % q, rank % q, rank / (q * q));
+    const Sent s = traffic(&z, again), sums = planes(&z);
+    return (TensorShare){ (double)parameters(&z), (double)kept(&z, again),
+                          s.bytes[CUBE_ROW] + s.bytes[CUBE_COL] + s.bytes[CUBE_DEPTH] + sums.bytes[0],
+                          3 * products(&z).time + s.time + sums.time };
+}
+
 // Under a name of its own for both ways: "kept: " or "gathered again: ".
 static void costs(Run *run, bool again, const char *what, const char *unit, double predicted, double measured) {
     char name[96];

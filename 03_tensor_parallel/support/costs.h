@@ -63,5 +63,9 @@ typedef struct {
 } CubeMeasured;
 void cube_costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequences, bool again,
                 const CubeMeasured *r);
+// 12: what one rank has and receives under one of the ways of this chapter.
+// Elements; elements, their peak; bytes per step; ps per step, if nobody is waited for.
+typedef struct { double parameters, kept, received, time; } TensorShare;
+TensorShare cube_share(const ModelConfig *c, size_t sequences, size_t q, size_t rank, bool again);
 void cube_results(Run *run, const ModelConfig *c, size_t sequences, size_t q);
 #endif
