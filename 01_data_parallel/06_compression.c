@@ -23,10 +23,10 @@
 
 static Tensor row(Tensor t, size_t r) { return tensor_row_range(t, r, r + 1); }
 
-// All-to-all: every rank cuts its words in N parts and sends part r to rank r. What came for me is [N, my part], row r
-// from rank r.
-static Tensor exchange(Comm *dp, Arena *a, Tensor words) {
-    const size_t n = tensor_count(words);
+// All-to-all: every rank cuts its packed elements in N parts and sends part r to rank r. What came for me is
+// [N, my part], row r from rank r.
+static Tensor exchange(Comm *dp, Arena *a, Tensor packed) {
+    const size_t n = tensor_count(packed);
     Range mine = shard_range(n, dp->size, dp->rank);
     Tensor in = tensor_new(a, dp->size, range_size(mine));
     comm_connect(dp, COMM_EVERYBODY);
@@ -34,10 +34,10 @@ static Tensor exchange(Comm *dp, Arena *a, Tensor words) {
     for (size_t r = 0; r < dp->size; r++) {
         Range part = shard_range(n, dp->size, r);
         if (r == dp->rank) {
-            tensor_copy(row(in, r), tensor_flat_range(words, mine.lo, mine.hi));
+            tensor_copy(row(in, r), tensor_flat_range(packed, mine.lo, mine.hi));
             continue;
         }
-        comm_send(dp, tensor_flat_range(words, part.lo, part.hi), r);
+        comm_send(dp, tensor_flat_range(packed, part.lo, part.hi), r);
         comm_recv(dp, row(in, r), r);
     }
     comm_group_end(dp);
@@ -63,21 +63,21 @@ static void half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
     const size_t n = tensor_count(g);
-    Tensor words = tensor_new(&a, 1, words_of(n, 16)), most = half_largest(&a, g);
+    Tensor packed = tensor_new(&a, 1, packed_count(n, 16)), most = half_largest(&a, g);
     real largest;
     comm_all_reduce_max(dp, most);                         // one element: the price of knowing that no sum overflows
     tensor_download(&largest, most);
     const double scale = half_scale((double)largest, dp->size);
-    half_write(words, g, scale);
-    Tensor in = exchange(dp, &a, words);                   // (N-1)/N of 2 n bytes
+    half_write(packed, g, scale);
+    Tensor in = exchange(dp, &a, packed);                   // (N-1)/N of 2 n bytes
 
-    Range mine = numbers_of_part(n, 16, dp->size, dp->rank);
+    Range mine = elements_of_part(n, 16, dp->size, dp->rank);
     Tensor sum = tensor_new(&a, 1, range_size(mine)), out = tensor_new(&a, 1, in.cols);
     tensor_fill(sum, 0);
     for (size_t r = 0; r < dp->size; r++) half_add(sum, row(in, r));       // in rank order
     half_write(out, sum, 1);
-    comm_all_gather(dp, words, out);                       // (N-1)/N of 2 n bytes
-    half_read(g, words, scale);
+    comm_all_gather(dp, packed, out);                       // (N-1)/N of 2 n bytes
+    half_read(g, packed, scale);
     arena_free(&a);
     (void)b, (void)e;
 }
@@ -87,12 +87,12 @@ static void half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
 static void top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
-    const size_t n = tensor_count(g), k = kept_of(n, c->plan.one_of), length = words_of(k, 32) + k;
+    const size_t n = tensor_count(g), k = kept_of(n, c->plan.one_of), length = packed_count(k, 32) + k;
     Tensor all = tensor_new(&a, dp->size, length), sent = tensor_new(&a, 1, n), mine = row(all, dp->rank);
     tensor_fill(sent, 0);
     tensor_fill(mine, 0);
     // EXERCISE 01.06a (4 points): error feedback. g [1, n] is my gradient, e [1, n] what I have not sent yet. Make e
-    // what I would like to send now, write its k largest numbers into `mine` (top_k_write), and unpack them again
+    // what I would like to send now, write its k largest elements into `mine` (top_k_write), and unpack them again
     // into `sent` (top_k_add), which is zero. Leave in e what is still unsent (keep_the_rest). Nothing is sent here.
     op_add(e, e, g);
     top_k_write(mine, e, k);
@@ -112,14 +112,14 @@ static void one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
     const size_t n = tensor_count(g), N = dp->size;
-    Tensor words = tensor_new(&a, 1, words_of(n, 1)), scales = tensor_new(&a, 1, N);
+    Tensor packed = tensor_new(&a, 1, packed_count(n, 1)), scales = tensor_new(&a, 1, N);
     Tensor my_scale = tensor_flat_range(scales, dp->rank, dp->rank + 1);
 
     op_add(e, e, g);                                       // as a worker
-    Tensor sent = one_bit_write(&a, words, my_scale, e);
+    Tensor sent = one_bit_write(&a, packed, my_scale, e);
     keep_the_rest(c, e, sent);
     note_sent(c, b, sent);
-    Tensor in = exchange(dp, &a, words);                   // (N-1)/N of n/8 bytes
+    Tensor in = exchange(dp, &a, packed);                   // (N-1)/N of n/8 bytes
     comm_all_gather(dp, scales, my_scale);                 // (N-1) e bytes
 
     Tensor sum = b->server_error;                          // as a server: my residual of this part, then the sum
@@ -127,12 +127,12 @@ static void one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Tensor answer = tensor_new(&a, 1, in.cols);
     Tensor answered = one_bit_write(&a, answer, my_scale, sum);
     keep_the_rest(c, sum, answered);
-    comm_all_gather(dp, words, answer);                    // (N-1)/N of n/8 bytes
+    comm_all_gather(dp, packed, answer);                    // (N-1)/N of n/8 bytes
     comm_all_gather(dp, scales, my_scale);                 // (N-1) e bytes
 
     for (size_t r = 0; r < N; r++) {                       // every rank unpacks every answer
-        Range part = numbers_of_part(n, 1, N, r);
-        one_bit_read(tensor_flat_range(g, part.lo, part.hi), words, part.lo, tensor_flat_range(scales, r, r + 1));
+        Range part = elements_of_part(n, 1, N, r);
+        one_bit_read(tensor_flat_range(g, part.lo, part.hi), packed, part.lo, tensor_flat_range(scales, r, r + 1));
     }
     arena_free(&a);
 }

@@ -13,12 +13,8 @@ Buckets *buckets_list_tensors(Model *m, Comm *dp) {
         const Unit *u = &m->units[i];
         if (u->tied_to) continue;                  // its gradient is added to the other use's
         if (u == shared) b->tied = (Range){ at, at + u->size };    // final only after the sum over both stages
-        for (size_t k = 0; k < u->n_params && u != shared; k++) {
-            if (u->params[k].partial)
-                fault("%s is a partial sum over %s: no bucket may be reduced before it is added up",
-                      u->params[k].name, u->params[k].partial->name);
+        for (size_t k = 0; k < u->n_params && u != shared; k++)
             b->tensor[b->n_tensors++] = (BucketTensor){ .param = &u->params[k], .at = at + u->params[k].offset };
-        }
         at += u->size;
         if (u != shared) b->end = at;
     }

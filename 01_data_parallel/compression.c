@@ -4,11 +4,11 @@
 #include "01_data_parallel/compression_items.h"
 #include "common/tensor/random.h"
 
-// ---------------------------------------------------------------- words
+// ---------------------------------------------------------------- packed elements
 
-Range numbers_of_part(size_t n, size_t bits, size_t parts, size_t part) {
+Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part) {
     const size_t per = 8 * sizeof(real) / bits;
-    Range r = shard_range(words_of(n, bits), parts, part);
+    Range r = shard_range(packed_count(n, bits), parts, part);
     r.lo = r.lo * per < n ? r.lo * per : n;
     r.hi = r.hi * per < n ? r.hi * per : n;
     return r;
@@ -35,15 +35,15 @@ Tensor half_largest(Arena *a, Tensor g) {
     return most;
 }
 
-void half_write(Tensor words, Tensor g, double scale) {
-    tensor_fill(words, 0);
-    FOR_EACH(i, tensor_count(g), { write_half(words.data, i, (double)g.data[i] * scale); });
+void half_write(Tensor packed, Tensor g, double scale) {
+    tensor_fill(packed, 0);
+    FOR_EACH(i, tensor_count(g), { write_half(packed.data, i, (double)g.data[i] * scale); });
 }
-void half_add(Tensor sum, Tensor words) {
-    FOR_EACH(i, tensor_count(sum), { sum.data[i] += (real)read_half(words.data, i); });
+void half_add(Tensor sum, Tensor packed) {
+    FOR_EACH(i, tensor_count(sum), { sum.data[i] += (real)read_half(packed.data, i); });
 }
-void half_read(Tensor g, Tensor words, double scale) {
-    FOR_EACH(i, tensor_count(g), { g.data[i] = (real)(read_half(words.data, i) / scale); });
+void half_read(Tensor g, Tensor packed, double scale) {
+    FOR_EACH(i, tensor_count(g), { g.data[i] = (real)(read_half(packed.data, i) / scale); });
 }
 
 // ---------------------------------------------------------------- top-k
@@ -85,14 +85,14 @@ void largest_places(const real *x, size_t n, size_t k, uint32_t *places) {
 
 // A few elements are chosen on the host, where a selection is a few lines; a GPU would do it where x is.
 void top_k_write(Tensor message, Tensor x, size_t k) {
-    const size_t n = tensor_count(x), words = words_of(k, 32);
+    const size_t n = tensor_count(x), packed = packed_count(k, 32);
     real *host = (real *)host_alloc(n * sizeof *host);
     real *out = (real *)host_alloc(tensor_count(message) * sizeof *out);
     uint32_t *places = (uint32_t *)host_alloc(k * sizeof *places);
     tensor_download(host, x);
     largest_places(host, n, k, places);
     memcpy(out, places, k * sizeof *places);
-    for (size_t i = 0; i < k; i++) out[words + i] = host[places[i]];
+    for (size_t i = 0; i < k; i++) out[packed + i] = host[places[i]];
     tensor_upload(message, out);
     free(host);
     free(out);
@@ -100,7 +100,7 @@ void top_k_write(Tensor message, Tensor x, size_t k) {
 }
 
 void top_k_add(Tensor y, Tensor message, size_t k) {
-    const real *values = message.data + words_of(k, 32);
+    const real *values = message.data + packed_count(k, 32);
     FOR_EACH(i, k, { add_pair(y.data, message.data, values, i); });        // places differ: items do not meet
 }
 
@@ -111,21 +111,21 @@ real sign_scale(Tensor x) {
     return d ? (real)sqrt(tensor_sum_of_squares(x) / (double)d) : 0;
 }
 
-Tensor one_bit_write(Arena *a, Tensor words, Tensor scale, Tensor x) {
-    const size_t n = tensor_count(x), of_32 = tensor_count(words) * sizeof(real) / sizeof(uint32_t);
+Tensor one_bit_write(Arena *a, Tensor packed, Tensor scale, Tensor x) {
+    const size_t n = tensor_count(x), of_32 = tensor_count(packed) * sizeof(real) / sizeof(uint32_t);
     const real s = sign_scale(x);
-    Tensor said = tensor_new(a, 1, n);
+    Tensor sent = tensor_new(a, 1, n);
     tensor_upload(scale, &s);
-    FOR_EACH(i, of_32, { write_signs(words.data, x.data, n, i); });
-    FOR_EACH(i, n, { said.data[i] = s * read_sign(words.data, i); });
-    return said;
+    FOR_EACH(i, of_32, { write_signs(packed.data, x.data, n, i); });
+    FOR_EACH(i, n, { sent.data[i] = s * read_sign(packed.data, i); });
+    return sent;
 }
 
-void one_bit_add(Tensor sum, Tensor words, Tensor scale) {
-    FOR_EACH(i, tensor_count(sum), { sum.data[i] += scale.data[0] * read_sign(words.data, i); });
+void one_bit_add(Tensor sum, Tensor packed, Tensor scale) {
+    FOR_EACH(i, tensor_count(sum), { sum.data[i] += scale.data[0] * read_sign(packed.data, i); });
 }
-void one_bit_read(Tensor x, Tensor words, size_t first, Tensor scale) {
-    FOR_EACH(i, tensor_count(x), { x.data[i] = scale.data[0] * read_sign(words.data, first + i); });
+void one_bit_read(Tensor x, Tensor packed, size_t first, Tensor scale) {
+    FOR_EACH(i, tensor_count(x), { x.data[i] = scale.data[0] * read_sign(packed.data, first + i); });
 }
 
 // ---------------------------------------------------------------- PowerSGD
@@ -227,7 +227,7 @@ Compression *compression_new(Comm *dp, const CompressionPlan *plan, const Model 
     tensor_fill(c->error, 0);
     for (size_t i = 0; i < c->n_buckets && plan->method == ONE_BIT; i++) {
         CompressedBucket *b = &c->buckets[i];
-        Range mine = numbers_of_part(range_size(b->range), 1, dp->size, dp->rank);
+        Range mine = elements_of_part(range_size(b->range), 1, dp->size, dp->rank);
         b->server_error = tensor_new(&c->gradients, 1, range_size(mine));
         tensor_fill(b->server_error, 0);
     }

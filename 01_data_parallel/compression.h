@@ -14,7 +14,7 @@
 
 typedef enum {
     HALF,          // fp16 on the wire
-    TOP_K,         // the largest numbers and their places (Aji and Heafield 2017; Stich et al. 2018)
+    TOP_K,         // the largest elements and their places (Aji and Heafield 2017; Stich et al. 2018)
     ONE_BIT,       // signs and a scale, both ways (Seide et al. 2014; Tang et al. 2021, 1-bit Adam)
     POWER_SGD,     // matrices of low rank (Vogels et al. 2019)
     METHODS
@@ -22,7 +22,7 @@ typedef enum {
 
 typedef struct {
     Method method;
-    size_t one_of;                                 // TOP_K: of so many numbers one is sent
+    size_t one_of;                                 // TOP_K: of so many elements one is sent
     size_t rank, min_rate;                         // POWER_SGD: r; used if (rows + cols) r min_rate < rows cols
     bool forgets;                                  // without error feedback: the trap
 } CompressionPlan;
@@ -53,10 +53,10 @@ void compression_free(Compression *c);
 void compression_all_reduce(Compression *c, Tensor g);
 
 // ---- pieces that the reference on one device has in common ----
-static inline size_t kept_of(size_t n, size_t one_of) { return ceil_div(n, one_of); }       // k of n numbers
+static inline size_t kept_of(size_t n, size_t one_of) { return ceil_div(n, one_of); }       // k of n elements
 // The places of the k largest of x [n] by size, ascending; of equals the first.
 void largest_places(const real *x, size_t n, size_t k, uint32_t *places);
-// What fp16 numbers are multiplied with: a power of two with which the sum of n numbers, none larger than `largest`,
+// What fp16 numbers are multiplied with: a power of two with which the sum of n elements, none larger than `largest`,
 // is not above 2^15; so it can be undone without a rounding and nothing becomes infinite.
 double half_scale(double largest, size_t n);
 real sign_scale(Tensor x);                                          // |x|_2 / sqrt(d): as long as x
@@ -64,27 +64,28 @@ void orthonormalise(Tensor p);                                      // the colum
 CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, const Model *m, uint64_t seed,
                                          size_t *n);
 void compressed_buckets_free(CompressedBucket *b, size_t n);
-// Words are reals full of bits: `bits` for each of n numbers.
-static inline size_t words_of(size_t n, size_t bits) { return ceil_div(n, 8 * sizeof(real) / bits); }
-// The numbers in my part of these words: parts are cut between words.
-Range numbers_of_part(size_t n, size_t bits, size_t parts, size_t part);
+// Packed elements: how many reals hold n elements of `bits` bits each.
+static inline size_t packed_count(size_t n, size_t bits) { return ceil_div(n, 8 * sizeof(real) / bits); }
+// The elements in a part of them: parts are cut between reals.
+Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part);
 
 // ---- helpers: nothing is sent in them ----
 void compression_subtract(Tensor y, Tensor x);                      // y -= x
-// HALF. Returns the largest |g|, one element. Then: words <- fp16 of scale g;  sum += what words say;  g <- what words
-// say, divided by scale.
+// HALF. Returns the largest |g|, one element. Then: packed <- fp16 of scale g;  sum += the packed elements;  g <- the
+// packed elements, divided by scale.
 Tensor half_largest(Arena *a, Tensor g);
-void half_write(Tensor words, Tensor g, double scale);
-void half_add(Tensor sum, Tensor words);
-void half_read(Tensor g, Tensor words, double scale);
-// TOP_K. message [words_of(k, 32) + k] <- places and values of the k largest elements of x;  y += what a message says.
+void half_write(Tensor packed, Tensor g, double scale);
+void half_add(Tensor sum, Tensor packed);
+void half_read(Tensor g, Tensor packed, double scale);
+// TOP_K. message [packed_count(k, 32) + k] <- places and values of the k largest elements of x;  y += the elements of a
+// message.
 void top_k_write(Tensor message, Tensor x, size_t k);
 void top_k_add(Tensor y, Tensor message, size_t k);
-// ONE_BIT. words <- the signs of x, scale [1] <- its scale; returns what they say, scale * sign (padding bits are
-// zero). Then: sum += what words say;  x <- what they say from sign `first` on.
-Tensor one_bit_write(Arena *a, Tensor words, Tensor scale, Tensor x);
-void one_bit_add(Tensor sum, Tensor words, Tensor scale);
-void one_bit_read(Tensor x, Tensor words, size_t first, Tensor scale);
+// ONE_BIT. packed <- the signs of x, scale [1] <- its scale; returns scale * sign (padding bits are zero). Then:
+// sum += scale * sign;  x <- scale * sign, from sign `first` on.
+Tensor one_bit_write(Arena *a, Tensor packed, Tensor scale, Tensor x);
+void one_bit_add(Tensor sum, Tensor packed, Tensor scale);
+void one_bit_read(Tensor x, Tensor packed, size_t first, Tensor scale);
 // POWER_SGD. Elements that it sends of a bucket: vectors and small matrices as they are; every P; every Q.
 typedef struct { size_t rest, p, q; } PowerLengths;
 PowerLengths power_lengths(const CompressedBucket *b);

@@ -1,4 +1,4 @@
-// compression_items.h: what compression does to one number, or to one word of bits. In the common subset of C and C++,
+// compression_items.h: what compression does to one element, or to 32 packed ones. In the common subset of C and C++,
 // as every function that runs where the tensors are.
 //
 // A Comm carries reals and nothing else. What is smaller than a real is packed: a buffer of reals is taken as bytes,
@@ -37,17 +37,17 @@ ITEM double half_value(uint16_t h) {
     if (exponent == 31) return fraction ? NAN : sign * INFINITY;
     return sign * (exponent ? (1024 + fraction) * power_of_two(exponent - 25) : fraction * power_of_two(-24));
 }
-ITEM void write_half(real *words, size_t i, double x) {
+ITEM void write_half(real *packed, size_t i, double x) {
     const uint16_t h = half_from(x);
-    memcpy((char *)words + i * sizeof h, &h, sizeof h);
+    memcpy((char *)packed + i * sizeof h, &h, sizeof h);
 }
-ITEM double read_half(const real *words, size_t i) {
+ITEM double read_half(const real *packed, size_t i) {
     uint16_t h;
-    memcpy(&h, (const char *)words + i * sizeof h, sizeof h);
+    memcpy(&h, (const char *)packed + i * sizeof h, sizeof h);
     return half_value(h);
 }
 
-// ---- a kept number of top-k: indices first, 4 bytes each, then values. k of them. ----
+// ---- a kept element of top-k: indices first, 4 bytes each, then values. k of them. ----
 
 ITEM uint32_t read_index(const real *message, size_t i) {
     uint32_t index;
@@ -58,17 +58,17 @@ ITEM void add_pair(real *y, const real *message, const real *values, size_t i) {
     y[read_index(message, i)] += values[i];
 }
 
-// ---- signs: bit i of 32 is set where number i is negative ----
+// ---- signs: bit i of 32 is set where element i is negative ----
 
-// Numbers 32 i to 32 i + 31 of x[n]; what lies behind its end counts as positive.
-ITEM void write_signs(real *words, const real *x, size_t n, size_t i) {
+// Elements 32 i to 32 i + 31 of x[n]; what lies behind its end counts as positive.
+ITEM void write_signs(real *packed, const real *x, size_t n, size_t i) {
     uint32_t bits = 0;
     for (size_t b = 0; b < 32 && 32 * i + b < n; b++) bits |= (uint32_t)(x[32 * i + b] < 0) << b;
-    memcpy((char *)words + i * sizeof bits, &bits, sizeof bits);
+    memcpy((char *)packed + i * sizeof bits, &bits, sizeof bits);
 }
-ITEM real read_sign(const real *words, size_t i) {
+ITEM real read_sign(const real *packed, size_t i) {
     uint32_t bits;
-    memcpy(&bits, (const char *)words + i / 32 * sizeof bits, sizeof bits);
+    memcpy(&bits, (const char *)packed + i / 32 * sizeof bits, sizeof bits);
     return bits >> i % 32 & 1 ? (real)-1 : (real)1;
 }
 

@@ -30,7 +30,7 @@ void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const
     Tensor max = tensor_new(&scratch, logits.rows, 1), picked = tensor_new(&scratch, logits.rows, 1);
     op_row_max(max, logits);
     comm_all_reduce_max(tp, max);                                  // 1: M elements, the largest logit, for exp
-    op_pick_target(picked, logits, targets, first);                // 0 where the target is not my word
+    op_pick_target(picked, logits, targets, first);                // 0 where the target is not my entry
     comm_all_reduce(tp, picked);                                   // 2: M elements, the target's logit
     op_exp_sum(sum, logits, max);                                  // logits <- exp(logits - max); my entries' sum
     comm_all_reduce(tp, sum);                                      // 3: M elements, the sum of exponentials

@@ -93,7 +93,7 @@ static void cut_loss(Layer *l, Comm *tp) {                                // it 
 void tensor_parallel(Model *m, Comm *tp) {
     REQUIRE(tp->size <= m->config.heads, "%zu tensor-parallel ranks need as many heads; the model has %zu: choose "
             "%zu ranks or fewer, or more --heads", tp->size, m->config.heads, m->config.heads);
-    REQUIRE(tp->size <= m->config.vocab, "%zu tensor-parallel ranks need as many words; the vocabulary has %zu: "
+    REQUIRE(tp->size <= m->config.vocab, "%zu tensor-parallel ranks need as many entries; the vocabulary has %zu: "
             "choose %zu ranks or fewer", tp->size, m->config.vocab, m->config.vocab);
     for (size_t i = 0; i < m->n_layers; i++)
         if (m->layers[i].inner || m->w.data)

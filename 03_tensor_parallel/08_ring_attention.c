@@ -249,5 +249,8 @@ static void ring(Run *run) {
     attention_alone(run);
 }
 
-static const Option options[] = { {0} };
+static const Option options[] = {
+    { "picture", "contiguous|zigzag", "contiguous", "which of the two --svg and --trace write" },
+    {0},
+};
 LESSON(ring, options);

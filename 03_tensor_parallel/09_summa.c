@@ -150,7 +150,8 @@ static Tensor drawn(Arena *a, uint64_t key, size_t rows, size_t cols, Range r, R
 }
 // My blocks of everything; g NULL: all of it.
 static Linear linear_new(Run *run, Arena *a, const CommGrid *g, Range m, Range k, Range n) {
-    Linear l = { .x = drawn(a, random_key(run->seed, KEY_X), M, K, m, k), .dx = tensor_new(a, range_size(m), range_size(k)),
+    Linear l = { .x = drawn(a, random_key(run->seed, KEY_X), M, K, m, k),
+                 .dx = tensor_new(a, range_size(m), range_size(k)),
                  .y = tensor_new(a, range_size(m), range_size(n)),
                  .dy = drawn(a, random_key(run->seed, KEY_DY), M, N, m, n),
                  .p = { param_describe("A", K, N, 1), param_describe("b", 0, N, 1) } };

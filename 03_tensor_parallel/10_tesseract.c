@@ -22,7 +22,7 @@
 //     dA(l,j) = sum over layers k of  X_k(0,l)^T dY_k(0,j) + X_k(1,l)^T dY_k(1,j) + ...
 //                                     SUMMA's reduce, down a column of layer k
 //
-// So each layer has a partial sum of every gradient of weights and vectors, and one all-reduce over depth makes it whole.
+// So each layer has a partial sum of every gradient of weights and vectors; an all-reduce over depth makes it whole.
 
 CommGrid tesseract_grid(Comm *ranks, size_t depth) {
     size_t q = depth;                                      // d <= q

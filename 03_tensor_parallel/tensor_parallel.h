@@ -97,7 +97,7 @@ Batch summa_batch(const CommGrid *g, const Batch *b);          // its sequences 
 extern const LayerKind summa_embedding, summa_block, summa_head, summa_loss;
 
 // ---- 10_tesseract.c: d layers of such a grid, which share the weights and cut the tokens. ----
-CommGrid tesseract_grid(Comm *ranks, size_t depth);            // collective; usage_error() when they are no q x q x depth
+CommGrid tesseract_grid(Comm *ranks, size_t depth);            // collective; usage_error() unless q x q x depth
 // As summa(), in every layer; gradients are then partial sums over depth until model_partial_sums().
 void tesseract(Model *m, const CommGrid *g);
 

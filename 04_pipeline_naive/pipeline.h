@@ -110,6 +110,22 @@ typedef struct {
 PipelineResult pipeline_run_versions(Comm *pp, Model *m, const Schedule *s, const Batch *batch, size_t micro_batches,
                                      const PipelineWeights *weights);
 
+// ---------------------------------------------------------------- 04_partition.c: which layers a stage has
+
+// Cuts cost [n] into p <= n neighbouring parts whose largest sum is as small as possible: part i is first[i] up to
+// first[i+1], first [p+1]. Returns that sum.
+double partition_min_max(const double *cost, size_t n, size_t p, size_t *first);
+// Measured costs: embedding, blocks, head with loss, L + 2 of them. Of a described model before its allocation, and
+// after all other wraps: what its layers take is added to cost, which must live as long.
+size_t partition_items(const ModelConfig *c);
+void partition_time_layers(Model *m, double *cost);
+// blocks [p] <- the best cut for the costs that the stages have measured; collective, the same on all of them.
+void partition_solve(Comm *pp, const ModelConfig *c, double *cost, size_t *blocks);
+// Weights and moments of all layers, from a model cut as before [p] says into one cut as after [p] says, which is
+// allocated with its optimizer state. Collective.
+void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const size_t *before, Model *to,
+                      const size_t *after);
+
 // ---------------------------------------------------------------- the step of a lesson (chapters 04 and 05)
 
 // This rank in a pipeline that is trained: the first argument of a Step.

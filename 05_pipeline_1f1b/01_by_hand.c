@@ -9,6 +9,7 @@
 // micro-batches count from 0. p stages, m micro-batches; a forward takes 1 unit of time, a backward 2, a message none.
 #include "04_pipeline_naive/support/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
+#include "05_pipeline_1f1b/support/player.h"
 #include "common/lesson/lesson.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -228,6 +229,10 @@ static void table(Run *run) {
 
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1, "this lesson only writes lists: start it with one rank");
+    if (player_asked(run)) {                               // make play-05: any schedule
+        player(run);
+        return;
+    }
     say(run, "F: forward, 1 unit of time. B: backward, 2 units. In flight: between their forward and backward.");
     chart(run, "GPipe, p = 4 stages, m = 8 micro-batches", schedule_gpipe);
     chart(run, "1F1B, p = 4 stages, m = 8 micro-batches", by_hand_1f1b);
@@ -259,4 +264,5 @@ static void by_hand(Run *run) {
     refused(run);
 }
 
-LESSON(by_hand, NULL);
+static const Option options[] = { PLAYER_OPTIONS, {0} };
+LESSON(by_hand, options);

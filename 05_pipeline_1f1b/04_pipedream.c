@@ -94,7 +94,7 @@ static void update(void *stage, Model *m, PipeOp op) {
     optimizer_step(s->optimizer, m, 1);                // m->w: version k becomes version k + 1
     s->weights.newest++;
     weight_versions_attach(&s->weights, m, s->weights.newest);
-    if (s->notes && s->notes->updated) s->notes->updated(s->notes->who, m, op.micro_batch);
+    if (s->notes && s->notes->updated) s->notes->updated(s->notes->who, m, op.micro_batch, NULL);
     model_zero_gradients(m);
 }
 

@@ -44,11 +44,11 @@ typedef enum { WEIGHT_STASHING, VERTICAL_SYNC, NO_STASHING } PipeDreamRule;
 size_t pipedream_older(PipeDreamRule rule, size_t p, size_t i);            // versions held besides the newest
 Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i);     // of n mini-batches
 
-// For who looks at a training: of n micro-batches the loss [n], of each update the model right after it, whose
-// gradients are still there; update: from 0.
+// For who looks at a training: of n micro-batches the loss [n]; and after each update (from 0) the model, which reads
+// the newest weights and still has the gradients, of those tensors for which `which` holds (NULL: all).
 typedef struct {
     double *loss;
-    void (*updated)(void *who, Model *m, size_t update);
+    void (*updated)(void *who, Model *m, size_t update, Which which);
     void *who;
 } PipelineNotes;
 // Runs a list with an update in it after every mini-batch; m holds `older` copies meanwhile. notes may be NULL.
@@ -57,7 +57,20 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
 // Before the allocation: embedding and head have a table each, of equal values at first. The head's is called
 // lm_head.weight.
 void model_untie(Model *m);
-// Zero bubble (Qi et al. 2023, "Zero Bubble Pipeline Parallelism"): backwards in two halves. 06_zero_bubble.c.
+
+// ---------------------------------------------------------------- 05_pipedream_2bw.c: two versions (2BW)
+
+// Of steps * m micro-batches, m >= p. Those of batch t read, forward and backward, version max(0, t - 1) on every
+// stage; UPDATE's micro_batch is the batch.
+Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i);
+// tied: {first, last}, whose gradients of the embedding's table are added before it is updated; NULL elsewhere, and for
+// one stage.
+PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const Schedule *s, const Batch *batch,
+                            size_t n, const PipelineNotes *notes);
+
+// ---------------------------------------------------------------- 06_zero_bubble.c: backwards in two halves
+
+// Zero bubble (Qi et al. 2023, "Zero Bubble Pipeline Parallelism").
 Schedule schedule_zb_h1(size_t p, size_t m, size_t i);           // min(p, m) in flight, counted until W
 // Made from the times of the ops and of a message; at most cap (1 or more) micro-batches in flight on each stage.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes times);

@@ -66,7 +66,7 @@ static void backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, T
     for (size_t i = 0; i < l->n_units; i++) {
         Unit *u = l->units[i];
         if (zero2_stays_whole(u)) continue;
-        unit_partial_sums(u);                      // nothing is sent here: each rank has seen all rows of its batch
+        unit_partial_sums(u);                      // nothing is sent here: lesson 03.07 has gradients that need it
         reduce_gradient(u, u->replicas);
         unit_attach_gradients(u, (Tensor){0});     // the whole gradient is dropped
     }

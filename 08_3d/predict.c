@@ -12,7 +12,7 @@ static size_t ring_sent(size_t passes, size_t n, size_t count) { return (size_t)
 static CutSizes my_sizes(const TrainerConfig *c, Coordinates at) {
     CutSizes z = cut_stage(cut_sizes(&c->model, c->mesh.tp, at.tp), c->mesh.pp, at.pp);
     if (c->stage_blocks) z.blocks = c->stage_blocks[at.pp];
-    return z;
+    return c->sequence ? cut_sequence(z, false) : z;
 }
 
 // Adds up f(unit) over the units of a stage; wte is given apart.
@@ -46,14 +46,29 @@ static void reductions(Prediction *out, const TrainerConfig *c, const CutSizes *
     free(piece);
 }
 
+// In the layers, for forward and backward of B sequences.
+static void tensor_traffic(Prediction *out, const CutSizes *z, size_t B, bool again) {
+    Traffic sums = traffic_tensor_parallel(z, z->t, B, again);
+    SequenceTraffic s = { .sums = sums.calls, .bytes = sums.bytes };
+    if (z->sequence) s = traffic_sequence_parallel(z, B, again);
+    out->tp_calls += (size_t)s.sums;
+    out->tp_gathers += (size_t)s.gathers;
+    out->tp_scatters += (size_t)s.scatters;
+    out->tp_bytes += (size_t)s.bytes;
+}
+
 static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t m) {
     size_t t = c->mesh.tp, d = c->mesh.dp;
     for (size_t k = 0; k < m; k++) {
         size_t B = predict_sequences(c, at.dp, m, k);
-        Traffic layers = traffic_tensor_parallel(z, t, B, c->recompute == RECOMPUTE_FULL);
-        out->tp_calls += (size_t)layers.calls;
-        out->tp_bytes += (size_t)layers.bytes;
+        tensor_traffic(out, z, B, c->recompute == RECOMPUTE_FULL);
         out->pp_bytes += (!z->last + !z->first) * message_elements(z, B) * E;    // activations on, their gradients back
+    }
+    if (z->sequence) {                             // summed before ZeRO reduces them: once, or for each micro-batch
+        Traffic partial = traffic_partial_sums(z);
+        size_t times = c->zero < 2 ? 1 : m;
+        out->tp_calls += times * (size_t)partial.calls;
+        out->tp_bytes += times * (size_t)partial.bytes;
     }
     PerUnit units = over_units(z, unit_ring, d, at.dp);
     switch (c->zero) {
@@ -78,23 +93,24 @@ static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const
     out->optimizer = adamw ? 2 * (c->zero ? mine : all) : 0;
 }
 
-// Elements per token of what forward keeps on one stage: until the backward comes, and at most `passing` for the layer
-// that is at work.
-static void activations(Prediction *out, const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t m) {
+// Elements of B sequences that forward keeps on one stage until the backward comes: light items, blocks, and the head's
+// or, while a layer is at work, what that one brings.
+static size_t in_flight(const TrainerConfig *c, const CutSizes *z, size_t B, bool working) {
     bool full = c->recompute == RECOMPUTE_FULL, selective = c->recompute == RECOMPUTE_SELECTIVE;
-    size_t block = kept_block(z), scores = kept_scores(z), head = z->last ? kept_head(z) : 0, light = kept_between(z);
+    size_t block = activations_block(z, B), scores = activations_scores(z, B);
+    size_t head = z->last ? activations_head(z, B) : 0;
     size_t blocks = full ? 0 : z->blocks * (selective ? block - scores : block);
     size_t passing = full ? block : selective ? scores : 0;
-    if (passing < head) passing = head;
-
+    return activations_between(z, B) + blocks + (working && passing > head ? passing : head);
+}
+static void activations(Prediction *out, const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t m) {
     Schedule s = c->schedule(c->mesh.pp, m, at.pp);
-    size_t held = 0;                                                             // tokens in flight
+    size_t held = 0;                                                             // elements in flight
     for (size_t i = 0; i < s.n; i++) {
-        size_t M = predict_sequences(c, at.dp, m, s.ops[i].micro_batch) * z->T;
-        size_t others = s.ops[i].what == FORWARD ? held : held - M;
-        size_t now = (others * (light + blocks + head) + M * (light + blocks + passing)) * E;
+        size_t B = predict_sequences(c, at.dp, m, s.ops[i].micro_batch), its = in_flight(c, z, B, false);
+        size_t others = s.ops[i].what == FORWARD ? held : held - its, now = (others + in_flight(c, z, B, true)) * E;
         if (now > out->activations) out->activations = now;
-        held = s.ops[i].what == FORWARD ? held + M : held - M;
+        held = others + (s.ops[i].what == FORWARD ? its : 0);
     }
     schedule_free(&s);
 }

@@ -5,7 +5,8 @@
 #include "08_3d/trainer.h"
 
 typedef struct {
-    size_t tp_calls, dp_calls;                             // collectives on tp; all-reduces over dp, without ZeRO
+    size_t tp_calls, dp_calls;                             // all-reduces on tp; over dp, without ZeRO
+    size_t tp_gathers, tp_scatters;                        // all-gathers and reduce-scatters on tp
     size_t tp_bytes, pp_bytes, dp_bytes, tied_bytes;       // sent by this rank in one step
     size_t scalar_bytes;                                   // the loss, and the norm's squares, one a tensor
     size_t parameters, gradients, optimizer;               // bytes between steps

@@ -35,15 +35,15 @@ static Recompute recompute_named(const char *name) {
 }
 
 TrainerConfig settings_config(Run *run) {
-    bool check = option_flag(run, "check");
+    if (option_flag(run, "check")) option_default(run, "dropout", "0.1");      // unless given
     TrainerConfig c = {
         .model = { .layers = option_size(run, "layers"), .width = option_size(run, "width"),
                    .heads = option_size(run, "heads"), .context = option_size(run, "context"), .vocab = 256,
-                   .dropout = check && !option_given(run, "dropout") ? 0.1 : option_real(run, "dropout"),
-                   .seed = run->seed },
+                   .dropout = option_real(run, "dropout"), .seed = run->seed },
         .mesh = mesh_degrees(run), .batch = option_size(run, "batch"), .micro_batch = option_size(run, "micro-batch"),
         .schedule = settings_schedule(option_text(run, "schedule")), .zero = (size_t)atoi(option_text(run, "zero")),
         .prefetch = option_flag(run, "prefetch"), .overlap = option_flag(run, "overlap"),
+        .sequence = option_flag(run, "sequence-parallel"),
         .recompute = recompute_named(option_text(run, "recompute")), .clip = option_real(run, "clip"),
     };
     REQUIRE(c.clip >= 0, "--clip must not be negative: 0 turns clipping off");

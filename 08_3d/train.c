@@ -8,10 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "08_3d/checkpoint.h"
 #include "08_3d/log.h"
 #include "08_3d/safetensors.h"
 #include "08_3d/settings.h"
 #include "08_3d/support/mesh_picture.h"
+#include "08_3d/support/train_checks.h"
 #include "08_3d/support/train_costs.h"
 #include "common/device/device.h"
 #include "common/lesson/picture.h"
@@ -28,6 +30,7 @@ static const Option options[] = {
     { "zero", "0|1|2|3", "0", "shard nothing, optimizer state, gradients too, weights too, over the replicas" },
     { "prefetch", NULL, NULL, "with --zero 3: gather a layer's weights while the one before it computes" },
     { "overlap", NULL, NULL, "with --zero 0: reduce the gradient in buckets while the last backward runs" },
+    { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
     { "recompute", "none|selective|full", "none", "what backward computes again instead of keeping it" },
     { "layers", "N", "4", "blocks" },
     { "width", "N", "128", "features of a token" },
@@ -42,6 +45,9 @@ static const Option options[] = {
     { "clip", "X", "1", "largest gradient norm; 0: no clipping" },
     { "optimizer", "sgd|adamw", "adamw", "update rule" },
     { "eval-every", "N", "100", "steps between evaluations on held-out text; 0: at the end only" },
+    { "save", "DIR", NULL, "write checkpoints: DIR/step-000100 and so on" },
+    { "save-every", "N", "100", "with --save: steps between checkpoints; one more at the end, and on SIGTERM" },
+    { "resume", "DIR", NULL, "take up the newest checkpoint in DIR, at any layout; what it trained need not be given again" },
     { "export", "FILE", NULL, "write the weights as safetensors, for Hugging Face's GPT-2" },
     { "check", NULL, NULL, "train the unsplit model beside it and compare losses, norms, gradients and weights" },
     { "log", "FILE", NULL, "one JSON object a step" },
@@ -79,47 +85,8 @@ static StepResult unsplit_gradients(Unsplit *u, const TrainerConfig *c, const Da
     return r;
 }
 
-// ---------------------------------------------------------------- which tensors are compared
-
-// A replica holds some tensors more than once: norms, positions and row-cut biases on every slice, wte on its first and
-// last stage. When sums are added in rank order, all these ranks must hold the same bits. Under --reduce fast the
-// library may add the same terms in another order where a tensor lies elsewhere in its message, as these copies do:
-// then the same place of every replica must have the same bits, and copies within a replica must be close.
-static bool original(const Unit *u, const Param *p) { return p->in_norm && !u->tied_copy; }
-static bool whole(const Unit *u, const Param *p) { (void)u; return param_is_whole(p); }
-static bool table(const Unit *u, const Param *p) { (void)u; return p->number == 0; }
-static Which one_of_each(const Run *run) { return run->reduce == REDUCE_ORDERED ? NULL : original; }
-
-static void compare_copies(Run *run, const Trainer *t, double limit) {
-    const Mesh *mesh = &t->mesh;
-    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
-    for (size_t slice = 1; slice < mesh->n.tp; slice++) {
-        char label[40];
-        snprintf(label, sizeof label, " of slice %zu", slice);
-        snapshot_label(got, label);
-        snapshot_label(want, label);
-        if (mesh->at.tp == slice) model_snapshot(t->model, got, UNIT_WEIGHTS, whole);
-        if (mesh->at.tp == 0) model_snapshot(t->model, want, UNIT_WEIGHTS, whole);
-    }
-    snapshot_label(got, " of the last stage");
-    snapshot_label(want, " of the last stage");
-    if (mesh->tied) model_snapshot(t->model, mesh->at.pp ? got : want, UNIT_WEIGHTS, table);
-    check_close(run, "copies within a replica are alike", got, want, limit);
-    snapshot_free(got);
-    snapshot_free(want);
-}
-
-// A row of C features that dropout has emptied has no variance, and the norm after it multiplies what is left of it,
-// rounding too, by 1 / sqrt(1e-5). The share of such rows is dropout^C: below any influence in all but the narrowest
-// models. In double, rounding stays below the limit even so.
-static double rounding_limit(const ModelConfig *c) {
-    double magnified = pow(c->dropout, (double)c->width) / sqrt(1e-5);
-    return LIMIT_ROUNDING * (sizeof(real) == 4 && magnified > 1 ? magnified : 1);
-}
-
 // ---------------------------------------------------------------- training
 
-typedef struct { double *loss, *norm; } Curve;
 static Curve curve_new(size_t steps) {
     return (Curve){ host_alloc(steps * sizeof(double)), host_alloc(steps * sizeof(double)) };
 }
@@ -129,19 +96,21 @@ static void curve_free(Curve c) { free(c.loss); free(c.norm); }
 enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };    // of the held-out text: while training, and at the end
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
-static void first_gradients(Run *run, const Trainer *t, const Unsplit *u) {
-    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
-    model_snapshot(t->model, got, UNIT_GRADIENTS, one_of_each(run));
-    if (u->model) model_snapshot(u->model, want, UNIT_GRADIENTS, NULL);
-    check_close(run, "3D = unsplit, first step's gradients", got, want, rounding_limit(&t->config.model));
-    snapshot_free(got);
-    snapshot_free(want);
+// After a step: a checkpoint, where one is due. True: SIGTERM has come to some rank, and the training ends here.
+static bool save_and_stop(Run *run, const Trainer *t, size_t done, size_t steps) {
+    if (!option_given(run, "save")) return false;
+    bool stop = side_any(stop_asked());
+    if (stop || done == steps || done % option_size(run, "save-every") == 0)
+        checkpoint_save(run, t->model, &t->optimizer, option_text(run, "save"), done);
+    if (stop) say(run, "SIGTERM: saved after %zu of %zu steps; go on with --resume %s\n", done, steps, option_text(run, "save"));
+    return stop;
 }
 
-static void loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log, Curve got, Curve want) {
+// Steps [from, steps) of the training; returns how many are done at the end.
+static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log, size_t from, Curve got, Curve want) {
     size_t steps = settings_steps(run), every = option_size(run, "eval-every"), windows = data_eval_windows(d);
     size_t show = steps > 10 ? steps / 10 : 1;
-    for (size_t step = 0; step < steps; step++) {
+    for (size_t step = from; step < steps; step++) {
         progress(run, "step", step, steps);
         double start = now();
         bool last = step + 1 == steps;
@@ -149,7 +118,7 @@ static void loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log
         StepResult r = trainer_gradients(t, d, step), w = {0};
         curve_set(got, step, r);
         if (u->model) curve_set(want, step, w = unsplit_gradients(u, &t->config, d, step));
-        if (option_flag(run, "check") && step == 0) first_gradients(run, t, u);
+        if (option_flag(run, "check") && step == from) train_check_first(run, t, u->model);
         t->optimizer.lr = u->optimizer.lr = settings_rate(run, step);
         trainer_update(t, r);
         if (last) { picture_end(run); train_costs_end(run, t); }
@@ -163,11 +132,13 @@ static void loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log
                 t->optimizer.lr, (double)tokens / seconds);
         if (every && (step + 1) % every == 0 && !last)
             say(run, "             held-out loss %.4f\n", trainer_evaluate(t, d, at_most(windows, SOME_WINDOWS)));
+        if (save_and_stop(run, t, step + 1, steps)) return step + 1;
     }
     progress(run, "step", steps, steps);
+    return steps;
 }
 
-static void show(Run *run, Trainer *t, const Data *d, Log *log, Curve got) {
+static void show(Run *run, Trainer *t, const Data *d, Log *log, size_t from, Curve got) {
     Timing timing = picture_timing(run);
     say(run, "\n");
     picture_show(run, "the last step", PICTURE_MEMORY | PICTURE_ALIKE_ONCE);
@@ -178,8 +149,9 @@ static void show(Run *run, Trainer *t, const Data *d, Log *log, Curve got) {
     double eval = trainer_evaluate(t, d, windows), entropy = data_byte_entropy(d);
     log_end(log, eval);
     size_t steps = settings_steps(run);
-    if (option_flag(run, "verbose")) sketch_curve(run, "loss, nats per byte", got.loss, steps);
-    say(run, "\nloss %.4f nats per byte at step 0, %.4f at step %zu\n", got.loss[0], got.loss[steps - 1], steps - 1);
+    if (option_flag(run, "verbose")) sketch_curve(run, "loss, nats per byte", got.loss + from, steps - from);
+    say(run, "\nloss %.4f nats per byte at step %zu, %.4f at step %zu\n", got.loss[from], from, got.loss[steps - 1],
+        steps - 1);
     say(run, "held-out loss %.4f, over %zu of %zu windows; bytes guessed by their frequency alone: %.4f\n", eval,
         windows, all, entropy);
     report_config_number(run, "eval_loss", eval);
@@ -212,34 +184,27 @@ static void show_memory(Run *run) {
     free(sizes);
 }
 
-static void checks(Run *run, Trainer *t, Unsplit *u, Curve got, Curve want) {
-    size_t steps = settings_steps(run);
-    double limit = rounding_limit(&t->config.model);
-    bool exact = sizeof(real) == 8 || t->optimizer.kind == SGD, check = option_flag(run, "check");
-    Snapshot *weights = check ? snapshot_new(run) : snapshot_new_prints(run), *unsplit = snapshot_new(run);
-    model_snapshot(t->model, weights, UNIT_WEIGHTS, one_of_each(run));
-    if (u->model) model_snapshot(u->model, unsplit, UNIT_WEIGHTS, NULL);
-    // fp32 under AdamW: rounding in a gradient that is nearly zero changes its update by a whole learning rate, so
-    // single weights drift apart (losses and norms hardly feel it); they are compared under SGD, and in double.
-    if (check) {
-        check_numbers(run, "3D = unsplit", "loss of every step", got.loss, want.loss, steps, limit);
-        check_numbers(run, "3D = unsplit", "gradient norm of every step", got.norm, want.norm, steps, limit);
-        if (exact) check_close(run, "3D = unsplit, weights after the last step", weights, unsplit, limit);
-    } else {
-        check_replicas(run, "replicas hold the same weights", weights);            // and no element is missing
-    }
-    if (run->reduce == REDUCE_FAST && t->mesh.model->size > 1) compare_copies(run, t, exact ? LIMIT_ROUNDING : 1e-3);
-    snapshot_free(weights);
-    snapshot_free(unsplit);
+// Before the work: can it be written? What is written where?
+static void require_files(Run *run) {
+    if (option_given(run, "export")) safetensors_require(run, option_text(run, "export"));
+    REQUIRE(option_given(run, "save") || !option_given(run, "save-every"), "--save-every says when, and --save DIR where: "
+            "give both");
+    if (!option_given(run, "save")) return;
+    REQUIRE(option_size(run, "save-every") > 0, "--save-every must be at least 1");
+    checkpoint_require(run, option_text(run, "save"));
+    stop_catch();
 }
 
 static void train(Run *run) {
+    Checkpoint *before = option_given(run, "resume") ? checkpoint_resume(run, option_text(run, "resume")) : NULL;
     TrainerConfig c = settings_config(run);
     Optimizer optimizer = settings_optimizer(run);
     size_t steps = settings_steps(run);
+    size_t from = before ? checkpoint_step(before) : 0;
     bool check = option_flag(run, "check");
-    if (option_given(run, "export")) safetensors_require(run, option_text(run, "export"));     // before the work
-    Data data = training_text(run, option_given(run, "data") ? option_text(run, "data") : NULL, c.model.context);
+    REQUIRE(from < steps, "--resume %s: all of its %zu steps are done; give more --steps", option_text(run, "resume"), from);
+    require_files(run);
+    Data data = training_text(run, option_text(run, "data"), c.model.context);
     data.ragged = check;                           // unequal token counts: without them real bugs pass
     memory_set_poison(check);                      // otherwise speed counts
     if (!option_given(run, "threads") && !check && run->reduce == REDUCE_FAST && !device_is_gpu())
@@ -248,6 +213,12 @@ static void train(Run *run) {
     Trainer *t = trainer_new(run->world, &c, optimizer);
     Unsplit u = {0};
     if (check && run->world->rank == 0) u = unsplit_new(run, &c);
+    if (before) {
+        checkpoint_load(before, t->model, &t->optimizer);
+        if (u.model) checkpoint_load(before, u.model, &u.optimizer);
+        checkpoint_free(before);
+        say(run, "%zu of %zu steps were done before\n", from, steps);
+    }
     settings_record(run, &c);
     say(run, "%zu parameters; batch %zu, %zu micro-batches per replica; %zu bytes of text\n",
         config_parameters(&c.model), c.batch, t->micro_batches, data.bytes);
@@ -259,10 +230,10 @@ static void train(Run *run) {
     say(run, "\n");
 
     Curve got = curve_new(steps), want = curve_new(steps);
-    loop(run, t, &u, &data, &log, got, want);
-    show(run, t, &data, &log, got);
+    size_t done = loop(run, t, &u, &data, &log, from, got, want);
+    if (done == steps) show(run, t, &data, &log, from, got);
     if (option_given(run, "export")) safetensors_export(run, t->model, option_text(run, "export"));
-    checks(run, t, &u, got, want);
+    train_checks(run, t, u.model, (Range){ from, done }, got, want);
     show_memory(run);
     curve_free(got);
     curve_free(want);

@@ -51,7 +51,8 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     // A list of layers; each technique changes it.
     Range stage = pipeline_stage_layers(&c->model, c->stage_blocks, c->mesh.pp, mesh->at.pp);      // chapter 04
     t->model = model_describe(&c->model, stage);
-    tensor_parallel(t->model, mesh->tp);                                                           // chapter 03
+    if (c->sequence) sequence_parallel(t->model, mesh->tp, KEEP_SHARD);                            // 03.07
+    else tensor_parallel(t->model, mesh->tp);                                                      // chapter 03
     recompute(t->model, c->recompute);                                                             // chapter 07
     if (c->prefetch) prefetch_allocate(t->model, mesh->dp, true);                                  // 06.05
     else zero_allocate(t->model, mesh->dp, c->zero);           // chapter 06; stage 0: chapter 01

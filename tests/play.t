@@ -105,6 +105,14 @@ for my $words ([], ["$work/none.json"], [$work], ['a', 'b']) {
 my $job = command(qw(make --no-print-directory play-08 NP=4), "ARGS=@small --dp 1 --tp 1 --pp 4");
 is($job->{status}, 0, 'make play-08 records the trainer and plays it') or diag(complain($job));
 like($job->{out}, qr/^32 of 32 events.*^rank 3 +F0/ms, 'and shows it');
+$job = command(qw(make --no-print-directory play-05), 'ARGS=--schedule interleaved --p 2 --m 4');
+is($job->{status}, 0, 'make play-05 plays any schedule') or diag(complain($job));
+like($job->{out}, qr/^32 of 32 events.*^rank 1 +F0.*^Legal: 13.5 units\./ms, 'and says what it is worth');
+$job = command(qw(make --no-print-directory play-05), "ARGS=--list 'F0 B0 F1 B1 / F0 F1 B0 B1'");
+like($job->{out}, qr/^Deadlock.*^  stage 1 waits before F1 for F1 of stage 0, which has B0 to run first$/ms, 'of a typed list, who waits for whom');
+$job = command(qw(make --no-print-directory play-05), "ARGS=--list 'F0 Q'");
+is($job->{status}, 2, 'what is no list');
+like($job->{err}, qr/--list, stage 0: 'Q' does not begin with an op/, 'is refused');
 $job = command(qw(make --no-print-directory play-01-01));
 is($job->{status}, 2, 'a lesson without a picture');
 like($job->{err}, qr/draws no picture/, 'says so');

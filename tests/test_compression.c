@@ -82,7 +82,7 @@ static void columns(void) {
     arena_free(&a);
 }
 
-// PowerSGD of a model of 61 words, 12 positions and 24 columns, rank 2: a matrix [n, k] is worth it if
+// PowerSGD of a model of 61 vocabulary entries, 12 positions and 24 columns, rank 2: a matrix [n, k] is worth it if
 // (n + k) r min_rate < n k, which for wpe is 72 min_rate < 288.
 static void worth_it(void) {
     const ModelConfig c = { .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61 };

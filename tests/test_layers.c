@@ -641,6 +641,65 @@ static void test_block_memory(Recompute how, bool training, const char *what) {
     arena_free(&storage);
 }
 
+// Attention in blocks is the plain attention, within rounding; what it keeps grows with T, and its workspace does not
+// grow at all once a sequence is longer than a tile.
+static AttentionHeads heads_of(size_t B, size_t T, double drop, const AttentionKind *kind) {
+    return (AttentionHeads){ .B = B, .T = T, .D = 5, .heads = {1, 4}, .key = 7, .drop = drop, .first_sequence = 3,
+                             .kind = kind, .length = T };
+}
+typedef struct { Tensor mix, dqkv; size_t kept, workspace; } Attended;
+static Attended attended(AttentionHeads h, double deviation) {
+    const size_t M = h.B * h.T, A = range_size(h.heads) * h.D;
+    Saved s = saved_new();
+    Attended a = { .mix = tensor_new(&storage, M, A), .dqkv = tensor_new(&storage, M, 3 * A) };
+    Tensor dmix = normal(M, A, 12);
+    s.t[S_QKV] = normal(M, 3 * A, 11);
+    op_scale(s.t[S_QKV], s.t[S_QKV], (real)deviation);
+    s.t[S_MIX] = a.mix;
+    const size_t before = memory_now(MEM_ACTIVATIONS);
+    memory_reset_peaks();
+    attention_forward(&h, &s);
+    a.kept = memory_now(MEM_ACTIVATIONS) - before;
+    attention_backward(&h, a.dqkv, dmix, &s);
+    a.workspace = memory_peak(MEM_WORKSPACE);
+    saved_free(&s);
+    return a;
+}
+static double apart(Tensor a, Tensor b) {
+    double *x = downloaded(a), *y = downloaded(b), worst = 0, most = 0;
+    for (size_t i = 0; i < tensor_count(a); i++) {
+        worst = larger(worst, fabs(x[i] - y[i]));
+        most = larger(most, fabs(y[i]));
+    }
+    free(x);
+    free(y);
+    return worst / most;
+}
+static void test_blockwise(void) {
+    static const double drop[] = { 0, 0.3 }, deviation[] = { 1, 12 };
+    for (int d = 0; d < 2; d++)
+        for (int l = 0; l < 2; l++) {
+            Attended want = attended(heads_of(2, 150, drop[d], NULL), deviation[l]);
+            Attended got = attended(heads_of(2, 150, drop[d], &attention_blockwise), deviation[l]);
+            // Scores of hundreds are rounded by 1e-7 of themselves, and so is their exp.
+            const double limit = (sizeof(real) == 8 ? 1e-11 : 5e-6) * (l ? 100 : 1);
+            const double e = larger(apart(got.mix, want.mix), apart(got.dqkv, want.dqkv));
+            ok(e <= limit, "blockwise attention is the plain one, %sdropout%s: %.1e", d ? "" : "no ",
+               l ? ", scores of hundreds" : "", e);
+            arena_free(&storage);
+        }
+    size_t kept[3], workspace[3];
+    for (int i = 0; i < 3; i++) {
+        Attended a = attended(heads_of(1, (size_t)128 << i, 0.3, &attention_blockwise), 1);
+        kept[i] = a.kept, workspace[i] = a.workspace - ((size_t)128 << i) * (3 * sizeof(real) + sizeof(int));
+        is_bytes("kept by blockwise attention: lse", kept[i], ((size_t)128 << i) * 3 * sizeof(real));
+        arena_free(&storage);
+    }
+    ok(workspace[0] == workspace[1] && workspace[1] == workspace[2],
+       "its workspace, but for positions and dot: %zu, %zu, %zu bytes at T = 128, 256, 512", workspace[0], workspace[1],
+       workspace[2]);
+}
+
 // The list keeps the output of every layer but the last beside what the layers save. It is fullest as backward starts.
 static void test_model_memory(Recompute how, const char *what) {
     const ModelConfig *c = &small;
@@ -699,6 +758,7 @@ static void test_ops(void) {
 }
 
 static void test_layers(void) {
+    test_blockwise();
     static const struct { const char *what; Recompute how; size_t number; } layer[] = {
         { "embedding", RECOMPUTE_NONE, 0 }, { "block", RECOMPUTE_NONE, 2 }, { "head", RECOMPUTE_NONE, 3 },
         { "loss", RECOMPUTE_NONE, 4 }, { "recomputed block", RECOMPUTE_FULL, 2 },

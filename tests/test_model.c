@@ -127,6 +127,20 @@ static void test_cuts(void) {
     }
 }
 
+// The first contribution after zeroing overwrites, the others are added.
+static void test_add_gradient(void) {
+    Param p = param_describe("", 3, 4, 1);
+    Tensor one = tensor_new(&storage, 3, 4), two = tensor_new(&storage, 3, 4);
+    p.g = tensor_new(&storage, 3, 4);
+    p.gradient_empty = true;
+    tensor_fill(one, 1);
+    tensor_fill(two, 2);
+    param_add_gradient(&p, two);
+    const bool first = same_bits(p.g, two) && !p.gradient_empty;
+    param_add_gradient(&p, one);
+    ok(first && tensor_sum(p.g) == 3 * 12, "param_add_gradient: what was there before zeroing is gone, the rest adds up");
+}
+
 // ---- initial weights ----
 
 static void test_initial_weights(void) {
@@ -527,6 +541,41 @@ static void test_owned_parts(Optimizer o, const char *name, size_t parts) {
     arena_free(&storage);
 }
 
+// m <- momentum m + scale g + decay w, w <- w - lr m, of one tensor with decay, in doubles.
+static void test_momentum(void) {
+    Model *m = whole_model(&small);
+    Optimizer o = sgd(0.1);
+    o.momentum = 0.5;
+    o.weight_decay = 0.1;
+    optimizer_allocate(&o, m);
+    const Param *p = &m->units[0].params[0];
+    size_t n = tensor_count(p->w);
+    real *w = downloaded(p->w);
+    double *want = host_alloc(n * sizeof *want), *moment = host_alloc(n * sizeof *moment), worst = 0;
+    for (size_t e = 0; e < n; e++) want[e] = w[e];
+    for (uint64_t step = 1; step <= 3; step++) {
+        randomize_gradients(m, step);
+        real *g = downloaded(p->g);
+        for (size_t e = 0; e < n; e++) {
+            moment[e] = 0.5 * moment[e] + 0.7 * g[e] + 0.1 * want[e];
+            want[e] -= 0.1 * moment[e];
+        }
+        free(g);
+        if (step != 2) optimizer_step(&o, m, 0.7);
+        if (step == 2) o.step++;
+        for (size_t i = m->n_units; step == 2 && i-- > 0;)                         // unit by unit, the last one first
+            if (!m->units[i].tied_to) optimizer_step_unit(&o, &m->units[i], 0.7);
+    }
+    free(w);
+    w = downloaded(p->w);
+    for (size_t e = 0; e < n; e++) worst = fmax(worst, fabs(w[e] - want[e]));
+    ok(worst < 1e-5, "momentum: three steps as in doubles, one of them unit by unit: off by %g", worst);
+    free(w);
+    free(want);
+    free(moment);
+    model_free(m);
+}
+
 static void test_decay(Optimizer o, const char *name) {
     Model *m = whole_model(&small);
     o.weight_decay = 0.5;
@@ -703,6 +752,7 @@ int main(void) {
     test_snapshot_size();
     test_ranges();
     test_cuts();
+    test_add_gradient();
     test_initial_weights();
     test_fill();
     test_distribution();
@@ -719,9 +769,11 @@ int main(void) {
     test_norm();
     for (size_t parts = 1; parts <= 3; parts++) {
         test_owned_parts(sgd(0.1), "SGD", parts);
+        test_owned_parts((Optimizer){ .kind = SGD, .lr = 0.1, .momentum = 0.5 }, "momentum", parts);
         test_owned_parts(adamw(0.1), "AdamW", parts);
     }
     test_owned_parts(adamw(0.1), "AdamW", 200);             // more parts than some units have elements
+    test_momentum();
     test_decay(sgd(0.1), "SGD");
     test_decay(adamw(0.1), "AdamW");
     const Data synthetic = data_synthetic(23, 9, 4);

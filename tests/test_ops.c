@@ -679,6 +679,86 @@ static void test_chunks(size_t B, size_t H, size_t D, bool zigzag) {
     forget("chunks");
 }
 
+// Softmax over two blocks of keys, merged, is softmax over all of them; so is its backward, block by block. Scores are of
+// hundreds. The triangles are the products of a causal block.
+static void plain_lse(Mat lse, const Mat *in) {             // [B*Tq, heads] of scores [B*heads*Tq, Tk]
+    FOR(r, in[0].rows) {
+        const double *s = in[0].v + r * in[0].cols;
+        const size_t b = r / fixed.Tq / fixed.heads, q = r % fixed.Tq, h = r / fixed.Tq % fixed.heads;
+        double sum = 0, largest = -INFINITY;
+        FOR(c, in[0].cols) if (key_position(b, c) <= query_position(b, q)) largest = fmax(largest, fixed.scale * s[c]);
+        FOR(c, in[0].cols)
+            if (key_position(b, c) <= query_position(b, q)) sum += exp(fixed.scale * s[c] - largest);
+        lse.v[(b * fixed.Tq + q) * fixed.heads + h] = largest + log(sum);
+    }
+}
+static void test_blocks(size_t T, size_t B, size_t H, size_t D) {
+    const size_t P = B * H * T, A = H * D, half = T / 2;
+    const HeadsPlace all = place_heads(T, T, B, H, false);
+    int *first = host_alloc((B * T + 1) * sizeof *first), *second = host_alloc((B * T + 1) * sizeof *second);
+    FOR(b, B) FOR(i, T) {                                   // keys of each block, with gaps between
+        if (i < half) first[b * half + i] = (int)i;
+        else second[b * (T - half) + i - half] = (int)i;
+    }
+    int *query = host_alloc((B * T + 1) * sizeof *query);
+    FOR(i, B * T) query[i] = (int)(i % T);
+    const int *queries = ids(query, B * T);
+    const HeadsPlace early = { B, H, queries, ids(first, B * half) }, late = { B, H, queries, ids(second, B * (T - half)) };
+    Mat in[] = { normal(P, T, 1) }, want = mat(P, T), lse_want = mat(B * T, H), dot_want = mat(B * T, H);
+    FOR(i, P * T) in[0].v[i] *= 200;
+    fixed.scale = 0.5;
+    plain_softmax(want, in);
+    plain_lse(lse_want, in);
+    Tensor s = put(in[0]), p = out(P, T), lse = out(B * T, H), again = out(P, T);
+    op_causal_softmax_lse(p, lse, s, (real)0.5, all);
+    ok(error_of(get(p), want) <= 10 * ROUNDING, "causal_softmax_lse: p: %.1e", error_of(get(p), want));
+    is_value("causal_softmax_lse", "lse", lse, lse_want);
+    op_causal_probabilities(again, s, lse, (real)0.5, all);
+    ok(error_of(get(again), want) <= 1000 * ROUNDING, "causal_probabilities from lse are p: %.1e", error_of(get(again), want));
+
+    Tensor v = put(normal(B * T, A, 2)), o = out(B * T, A), o_all = out(B * T, A), lse_merged = out(B * T, H);
+    op_heads_mix(o_all, p, v, B, H);
+    tensor_fill(o, 0);
+    tensor_fill(lse_merged, -(real)HUGE_VAL);
+    FOR(block, 2) {                                         // the later keys first: to many queries nothing
+        const size_t n = block ? half : T - half, lo = block ? 0 : half;
+        Tensor ps = out(P, n), vs = out(B * n, A), os = out(B * T, A), ls = out(B * T, H);
+        FOR(b, B) tensor_copy(tensor_row_range(vs, b * n, (b + 1) * n), tensor_row_range(v, b * T + lo, b * T + lo + n));
+        op_causal_softmax_lse(ps, ls, tensor_col_range(s, lo, lo + n), (real)0.5, block ? early : late);
+        op_heads_mix(os, ps, vs, B, H);
+        op_merge_heads(o, lse_merged, os, ls);
+    }
+    ok(error_of(get(o), get(o_all)) <= 100 * ROUNDING, "merge_heads: o of all keys: %.1e", error_of(get(o), get(o_all)));
+    is_value("merge_heads", "lse", lse_merged, lse_want);
+
+    Tensor d_o = put(normal(B * T, A, 3)), dot = out(B * T, H), dp = out(P, T), ds = out(P, T), ds_want = out(P, T);
+    Mat mo = get(o_all), md = get(d_o);
+    FOR(r, B * T) FOR(c, A) dot_want.v[r * H + c / D] += mo.v[r * A + c] * md.v[r * A + c];
+    op_heads_dot(dot, o_all, d_o);
+    is_value("heads_dot", "dot", dot, dot_want);
+    op_heads_scores(dp, d_o, v, B, H);
+    op_causal_softmax_backward(ds_want, p, dp, (real)0.5, all);
+    op_causal_scores_backward(ds, p, dp, dot, (real)0.5, all);
+    ok(error_of(get(ds), get(ds_want)) <= 100 * ROUNDING, "causal_scores_backward: ds: %.1e",
+       error_of(get(ds), get(ds_want)));
+
+    Tensor q = put(normal(B * T, A, 4)), k = put(normal(B * T, A, 5)), full = out(P, T), triangle = out(P, T);
+    op_heads_scores(full, q, k, B, H);
+    op_heads_scores_triangle(triangle, q, k, B, H);         // above the diagonal it stays NaN
+    op_causal_softmax(full, full, 1, all);
+    op_causal_softmax(again, triangle, 1, all);
+    ok(error_of(get(again), get(full)) <= 100 * ROUNDING, "heads_scores_triangle: %.1e", error_of(get(again), get(full)));
+    op_heads_mix(o, full, v, B, H);
+    FOR(r, P) if (r % T + 1 < T) tensor_fill(tensor_col_range(tensor_row_range(again, r, r + 1), r % T + 1, T), (real)NAN);
+    op_heads_mix_triangle(o_all, again, v, B, H);
+    ok(error_of(get(o_all), get(o)) <= 100 * ROUNDING, "heads_mix_triangle: %.1e", error_of(get(o_all), get(o)));
+    op_heads_mix_t(o, full, v, B, H);
+    op_heads_mix_t_triangle(o_all, again, v, B, H);
+    ok(error_of(get(o_all), get(o)) <= 100 * ROUNDING, "heads_mix_t_triangle: %.1e", error_of(get(o_all), get(o)));
+    free(first), free(second), free(query);
+    forget("an op of blocks");
+}
+
 // ---- embedding ----
 
 static void plain_embed(Mat y, const Mat *in) {
@@ -843,6 +923,10 @@ static void bad_mix(void) { op_heads_mix(t(10, 6), t(30, 5), t(10, 9), 2, 3); }
 static void bad_mix_t(void) { op_heads_mix_t(t(10, 6), t(20, 5), t(10, 6), 2, 3); }
 static void bad_softmax(void) { op_causal_softmax(t(7, 5), t(7, 5), 1, place(1, 2)); }
 static void bad_softmax_backward(void) { op_causal_softmax_backward(t(10, 5), t(10, 5), t(5, 5), 1, place(1, 2)); }
+static void bad_lse(void) { op_causal_softmax_lse(t(10, 5), t(10, 2), t(10, 5), 1, place(1, 2)); }
+static void bad_merge(void) { op_merge_heads(t(4, 8), t(4, 2), t(4, 8), t(4, 1)); }
+static void bad_dot(void) { op_heads_dot(t(3, 2), t(4, 8), t(4, 8)); }
+static void bad_triangle(void) { op_heads_scores_triangle(t(10, 4), t(5, 6), t(4, 6), 1, 2); }
 static void bad_embed(void) { op_embed_tokens(t(4, 8), t(9, 7), NULL, 0); }
 static void bad_embed_grad(void) { op_embed_tokens_grad(t(9, 7), NULL, t(4, 8), 0); }
 static void bad_positions(void) { op_add_positions(t(10, 3), t(10, 3), t(4, 4), NULL); }
@@ -882,6 +966,10 @@ static void test_shapes(void) {
     ends(bad_mix_t, 3, "op_heads_mix_t: v is [10, 6], o [10, 6] and p [20, 5]: that is not 2 sequences with 3 heads");
     ends(bad_softmax, 3, "op_causal_softmax: p is [7, 5]: that is not 1 sequences with 2 heads");
     ends(bad_softmax_backward, 3, "op_causal_softmax_backward: dp is [5, 5], but p [10, 5] needs [10, 5]");
+    ends(bad_lse, 3, "op_causal_softmax_lse: lse is [10, 2], but p [10, 5] needs [5, 2]");
+    ends(bad_merge, 3, "op_merge_heads: lse_more is [4, 1], but lse [4, 2] needs [4, 2]");
+    ends(bad_dot, 3, "op_heads_dot: dot is [3, 2], but o [4, 8] needs [4, 2]");
+    ends(bad_triangle, 3, "op_heads_scores_triangle: p has 5 queries and 4 keys a sequence: a triangle has as many");
     ends(bad_embed, 3, "op_embed_tokens: y is [4, 8], but wte [9, 7] needs [4, 7]");
     ends(bad_embed_grad, 3, "op_embed_tokens_grad: dy is [4, 8], but dwte [9, 7] needs [4, 7]");
     ends(bad_positions, 3, "op_add_positions: x is [10, 3], but wpe [4, 4] needs [10, 4]");
@@ -923,6 +1011,8 @@ static void test_windows_and_sizes(void) {
     test_softmax(41, 41, 1, 1, false);
     test_softmax(5, 9, 2, 2, true);                         // the first query comes before all keys
     test_softmax(40, 17, 1, 2, true);
+    test_blocks(10, 2, 3, 5);
+    test_blocks(41, 1, 2, 4);
     test_chunks(2, 3, 5, false);
     test_chunks(2, 3, 5, true);
     test_embedding(13, 0, 9);

@@ -24,6 +24,7 @@ static const Option options[] = {
     { "dp", "N", "1", "data-parallel replicas" },
     { "tp", "N", "1", "tensor-parallel ranks of a stage" },
     { "pp", "N", "1", "pipeline stages" },
+    { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
     { "zero", "0|1|2|3", "0", "what is sharded over the replicas" },
     { "micro-batch", "N", "4", "sequences of a replica and micro-batch, at most" },
     {0},
@@ -160,7 +161,8 @@ static void oracle(Run *run) {
         TrainerConfig config = {
             .model = c, .batch = BATCH, .micro_batch = option_size(run, "micro-batch"), .clip = clip,
             .mesh = { option_size(run, "dp"), option_size(run, "tp"), option_size(run, "pp") },
-            .schedule = schedule_1f1b, .zero = (size_t)atoi(option_text(run, "zero")) };
+            .schedule = schedule_1f1b, .sequence = option_flag(run, "sequence-parallel"),
+            .zero = (size_t)atoi(option_text(run, "zero")) };
         trainer_require(&config);
         t = trainer_new(run->world, &config, o);
         m = t->model;

@@ -68,17 +68,8 @@ static size_t step_time(Schedule *stage, size_t p, size_t m, const OpTimes *time
 
 static void test_lists(void) {
     // ZB-H1 (Qi et al. 2023): 1F1B's order, and stage i puts off its gradients of weights by i micro-batches.
-    Schedule zero[4] = {0};
-    for (size_t i = 0; i < 4; i++) {
-        size_t forward = 0, weights = 0, back = 0;
-        while (forward < 3 - i) schedule_add(&zero[i], FORWARD, forward++);
-        while (back < 8) {
-            if (forward < 8) schedule_add(&zero[i], FORWARD, forward++);
-            schedule_add(&zero[i], BACKWARD_INPUTS, back++);
-            if (back > i) schedule_add(&zero[i], BACKWARD_WEIGHTS, weights++);
-        }
-        while (weights < 8) schedule_add(&zero[i], BACKWARD_WEIGHTS, weights++);
-    }
+    Schedule zero[4];
+    for (size_t i = 0; i < 4; i++) zero[i] = schedule_zb_h1(4, 8, i);
     size_t units = step_time(zero, 4, 8, &(OpTimes){ 1, 1, 1, 0 });
     if (!ok(units == 27, "backwards in halves, p = 4, m = 8, each op 1 unit: ZB-H1 takes 27, 1F1B 33"))
         printf("#   %zu units\n", units);

@@ -3,6 +3,8 @@
 // that go wrong; the layers of a stage. No ranks: only lists. tests/schedule.t runs it.
 #include "04_pipeline_naive/support/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
+#include "05_pipeline_1f1b/support/judge.h"
+#include "common/tensor/random.h"
 #include "tap.h"
 
 enum { MOST_STAGES = 8, MOST_MICRO = 24 };
@@ -105,6 +107,8 @@ static void closed_forms(const Kind *kind, size_t p, size_t t_f, size_t t_b) {
         NEED(happens_before(&t, t_f, t_b), "an op before what it needs");
         NEED(t.end == units && makespan(kind->rule, p, m, t_f, t_b) == units, "step time");
         NEED(timeline_busy(&t) == p * m * (t_f + t_b), "busy time");
+        Judgement j = judge_lists(stage, p, m, 1, &(OpTimes){ t_f, t_b, 0, 0 });
+        NEED(j.verdict == LISTS_LEGAL && j.end == units, "the judge");
         NEED(all_pairs_agree(stage, p, 1, m), "order of messages");
         for (size_t i = 0; i < p; i++) {
             NEED(well_formed(&stage[i], m), "the list");
@@ -155,6 +159,8 @@ static void interleaved_forms(size_t p, size_t v, size_t t_f, size_t t_b) {
         Timeline t = timeline_of(stage, p, m, t_f, t_b);
         NEED(!t.stuck, "deadlock");
         NEED(t.end == (m * v + p - 1) * (t_f + t_b), "step time (m + (p-1)/v)(t_f + t_b)");
+        Judgement j = judge_lists(stage, p, m, v, &(OpTimes){ t_f, t_b, 0, 0 });
+        NEED(j.verdict == LISTS_LEGAL && j.end == t.end, "the judge");
         NEED(timeline_busy(&t) == p * m * v * (t_f + t_b), "busy time");
         NEED(all_pairs_agree(stage, p, v, m), "order of messages");
         for (size_t i = 0; i < p; i++) {
@@ -206,6 +212,42 @@ static void known_orders(void) {
        makespan(schedule_1f1b, 4, 8, 1, 2) == 33, "p = 4, m = 8, t_f = 1, t_b = 2: 96, 33, 33 units");
 }
 
+// ---- stages of unequal times ----
+
+// GPipe takes sum(f+b) + (m-1)(max f + max b). 1F1B is never slower, and cannot be faster than any stage's own work after
+// what the stages before it need once.
+static void unequal_stages(void) {
+    size_t exact = 0, bound = 0, faster = 0, met = 0;
+    enum { CASES = 2000 };
+    for (size_t k = 0; k < CASES; k++) {
+        size_t p = 1 + random_key(1, k) % 8, m = 1 + random_key(2, k) % 24, sum = 0, most = 0, least = 0, before = 0;
+        OpTimes t[8];
+        for (size_t i = 0; i < p; i++) {
+            size_t f = 1 + random_key(random_key(3, k), i) % 20;
+            t[i] = (OpTimes){ .forward = f, .backward_inputs = 2 * f };
+            least = least > 3 * m * f + before ? least : 3 * m * f + before;
+            before += 3 * f;
+            sum += 3 * f;
+            most = most > f ? most : f;
+        }
+        Schedule *gpipe = schedule_all(schedule_gpipe, p, m), *one = schedule_all(schedule_1f1b, p, m);
+        Timeline all = timeline_of_stages(gpipe, p, m, t), by_one = timeline_of_stages(one, p, m, t);
+        exact += all.end == sum + (m - 1) * 3 * most;
+        bound += by_one.end >= least;
+        faster += by_one.end <= all.end;
+        met += by_one.end == least;
+        timeline_free(&all);
+        timeline_free(&by_one);
+        schedule_all_free(gpipe, p);
+        schedule_all_free(one, p);
+    }
+    ok(exact == CASES, "unequal stages, GPipe: sum(f+b) + (m-1)(max f + max b), 2000 random ones");
+    ok(faster == CASES, "unequal stages: 1F1B is never slower");
+    ok(bound == CASES, "unequal stages, 1F1B: at least max over j of m(f+b) of j and f+b of the stages before");
+    if (!ok(met > CASES / 4, "unequal stages, 1F1B: which is often met")) printf("#   in %zu of 2000\n", met);
+    printf("# 1F1B meets its bound in %zu of %d\n", met, CASES);
+}
+
 // ---- the timeline on lists that go wrong ----
 
 static Schedule backward_first(size_t p, size_t m, size_t i) {     // stage 1 wants its backward before its forward
@@ -234,6 +276,80 @@ static void lists_that_deadlock(void) {
     ok(makespan(backward_first, 2, 3, 1, 2) == SIZE_MAX, "a backward before its forward is a deadlock");
     ok(makespan(one_missing, 2, 3, 1, 2) == SIZE_MAX, "a forward that never comes is a deadlock");
     ok(makespan(crossed, 2, 3, 1, 2) == SIZE_MAX, "a ring of waiting stages is a deadlock");
+}
+
+// ---- backwards in halves ----
+
+// ZB-H1: m(F+B+W) + (p-1)(F+B-W) where m >= p, and where W is not longer than what it fills. The automatic list with
+// unit times: 3m + p - 1 with cap 2p - 1; with cap p at most 2 more for p = 2, 4, 8 and m = p, 2p, 4p.
+static void zero_bubble_forms(size_t p) {
+    size_t wrong = 0, wrong_m = 0;
+    const char *what = "";
+#define NEED(condition, text) do { if (!(condition) && !wrong++) { wrong_m = m; what = text; } } while (0)
+    static const OpTimes unit = { 1, 1, 1, 0 };
+    for (size_t m = 1; m <= MOST_MICRO; m++) {
+        Schedule *h1 = schedule_all(schedule_zb_h1, p, m), *cap_p = host_alloc(p * sizeof *cap_p);
+        Schedule *wide = host_alloc(p * sizeof *wide);
+        for (size_t i = 0; i < p; i++) {
+            cap_p[i] = schedule_zb_auto(p, m, i, p, unit);
+            wide[i] = schedule_zb_auto(p, m, i, 2 * p - 1, unit);
+        }
+        Judgement a = judge_lists(h1, p, m, 1, &unit), b = judge_lists(cap_p, p, m, 1, &unit);
+        Judgement c = judge_lists(wide, p, m, 1, &unit);
+        NEED(a.verdict == LISTS_LEGAL && b.verdict == LISTS_LEGAL && c.verdict == LISTS_LEGAL, "the judge");
+        NEED(m < p || a.end == 3 * m + p - 1, "ZB-H1: m(F+B+W) + (p-1)(F+B-W)");
+        NEED(m < p || c.end == 3 * m + p - 1, "automatic, cap 2p-1: 3m + p - 1");
+        bool bounded = (p & (p - 1)) == 0 && (m == p || m == 2 * p || m == 4 * p);
+        NEED(!bounded || b.end <= 3 * m + p + 1, "automatic, cap p: at most 2 more");
+        NEED(all_pairs_agree(h1, p, 1, m) && all_pairs_agree(cap_p, p, 1, m) && all_pairs_agree(wide, p, 1, m),
+             "order of messages");
+        for (size_t i = 0; i < p; i++) {
+            NEED(judge_in_flight(&h1[i]) == (p < m ? p : m), "ZB-H1: min(p, m) in flight");
+            NEED(judge_in_flight(&cap_p[i]) <= p && judge_in_flight(&wide[i]) <= 2 * p - 1, "in flight: the cap");
+        }
+        schedule_all_free(h1, p);
+        schedule_all_free(cap_p, p);
+        schedule_all_free(wide, p);
+    }
+#undef NEED
+    if (!ok(!wrong, "zero bubble, p = %zu, m = 1..%d", p, MOST_MICRO)) printf("#   m = %zu: %s\n", wrong_m, what);
+}
+
+// ---- the judge on lists that somebody has typed ----
+
+static void judged(const char *text, ListsVerdict verdict, const char *why) {
+    size_t p, m = 0, v = 0;
+    Schedule *stage = lists_parse(text, &p);
+    for (size_t i = 0; i < p; i++)
+        for (size_t e = 0; e < stage[i].n; e++) {
+            if (stage[i].ops[e].micro_batch >= m) m = stage[i].ops[e].micro_batch + 1;
+            if (stage[i].ops[e].chunk >= v) v = stage[i].ops[e].chunk + 1;
+        }
+    Judgement j = judge_lists(stage, p, m, v, &(OpTimes){ 1, 1, 1, 0 });
+    if (!ok(j.verdict == verdict && strstr(j.why, why), "%s: %s", text, *why ? why : "legal"))
+        printf("#   verdict %d: %s\n", j.verdict, j.why);
+    schedule_all_free(stage, p);
+}
+
+static void typed_lists(void) {
+    judged("F0 F1 B0 B1 / F0 B0 F1 B1", LISTS_LEGAL, "");
+    judged("F0 B0 F1 B1/F0 I0 W0 F1 I1 W1", LISTS_LEGAL, "");
+    judged("F0c0 F0c1 B0c1 B0c0 / F0 F0c1 B0c1 B0", LISTS_LEGAL, "");
+    judged("F0 B0 F1 B1 / F0 F1 B0 B1", LISTS_DEADLOCK, "stage 0 waits before B0 for B0 of stage 1, which has F1 to");
+    judged("F0 B0 F1 B1 / F0 F1 B0 B1", LISTS_DEADLOCK, "stage 1 waits before F1 for F1 of stage 0, which has B0 to");
+    judged("W0 I0 F0", LISTS_DEADLOCK, "stage 0 waits before W0 for its own I0, which its list has later");
+    judged("F0 B0 / F0 B0 / B0 F0", LISTS_DEADLOCK, "stage 0 waits before B0 for B0 of stage 1, which waits, too");
+    judged("F0 F1 B0 B1 / F1 B1 F0 B0", LISTS_WRONG_MESSAGE, "message 0 from stage 1 to stage 0 is for B1");
+    judged("F0 F1 B0 B1 / F0 B0 F1", LISTS_NOT_ONCE, "stage 1 never runs B1");
+    judged("F0 F0 B0", LISTS_NOT_ONCE, "stage 0 runs F0 2 times");
+    judged("F0 B0 I0 W0", LISTS_NOT_ONCE, "stage 0 has B0, and a half of it, too");
+    judged("F0 I0", LISTS_NOT_ONCE, "stage 0 never runs W0");
+    size_t p;
+    Schedule *slow = lists_parse("F0 B0 F1 B1 / F0 B0 F1 B1", &p);
+    Judgement j = judge_lists(slow, p, 2, 1, &(OpTimes){ 1, 1, 1, 0 });
+    ok(j.end == 12 && j.waits == 1 && j.wait[0].units == 3 && j.wait[0].op.what == BACKWARD && j.wait[0].from == 1,
+       "the longest wait of a slow list: 3 units, stage 0 before B0, for stage 1");
+    schedule_all_free(slow, p);
 }
 
 static void rows(void) {
@@ -299,7 +415,10 @@ int main(void) {
             interleaved_forms(p, v, 1, 2);
             interleaved_forms(p, v, 3, 5);
         }
+    for (size_t p = 1; p <= MOST_STAGES; p++) zero_bubble_forms(p);
+    typed_lists();
     known_orders();
+    unequal_stages();
     lists_that_deadlock();
     rows();
     long_lists();

@@ -17,6 +17,7 @@ one() {
     status=$?
     costs=$(printf '%s\n' "$page" | grep -cE '^\[08 train\] .* (calls|bytes sent|bytes) +[0-9.]+ +[0-9.]+ +ok$')
     case $7 in *--overlap*) lines=11 ;; *) lines=10 ;; esac
+    case $7 in *--sequence*) lines=$((lines + 2)) ;; esac
     case $7 in *--overlap*) said=0 ;; *) said=1 ;; esac    # the cost model's step is within 1 % of this one
     [ "$status" -eq 0 ] && [ "$costs" -eq $lines ] && [ "$(printf '%s\n' "$page" | grep -c 'By the cost model')" -eq $said ]
     ok $? "$1: $2, $4 x $5 x $6 $7"
@@ -32,6 +33,15 @@ for precision in fp32 fp64; do
         one $program middle "$middle" "$1" "$2" "$3" "--zero 1 --schedule gpipe --recompute full"
         one $program middle "$middle" "$1" "$2" "$3" "--zero 2 --schedule 1f1b --recompute selective"
         one $program large "$large" "$1" "$2" "$3" "--zero 3 --schedule 1f1b"
+    done
+    for mesh in "1 1 1" "1 2 1" "2 4 1" "2 2 2" "1 3 2"; do
+        # shellcheck disable=SC2086    # three numbers
+        set -- $mesh
+        one $program small "$small" "$1" "$2" "$3" "--sequence-parallel --zero 0 --schedule naive --recompute selective"
+        one $program middle "$middle" "$1" "$2" "$3" "--sequence-parallel --zero 0 --schedule 1f1b --overlap"
+        one $program middle "$middle" "$1" "$2" "$3" "--sequence-parallel --zero 1 --schedule gpipe --recompute full"
+        one $program middle "$middle" "$1" "$2" "$3" "--sequence-parallel --zero 2 --schedule 1f1b --recompute selective"
+        one $program large "$large" "$1" "$2" "$3" "--sequence-parallel --zero 3 --schedule 1f1b"
     done
 done
 

@@ -54,10 +54,12 @@ sub row {
     push @options, $how{adamw} ? qw(--optimizer adamw --lr 0.003) : qw(--optimizer sgd --lr 0.1);
     push @options, '--stage-layers', $uneven{$pp} if $how{uneven} && $uneven{$pp};
     push @options, '--overlap' if $how{overlap} && $zero == 0;
+    push @options, '--sequence-parallel' if $how{sequence};
+    push @options, '--prefetch' if $how{prefetch} && $zero == 3;
     push @options, '--steps', $how{steps} || 10;
     my $job = ($how{mpi} ? \&mpi : \&emu)->($dp * $tp * $pp, $train{$precision}, @model, @options);
     @$job{qw(mesh schedule zero recompute how)} = ("${dp}x${tp}x$pp", $schedule, $zero, $recompute,
-        join ' ', $precision, $how{adamw} ? 'adamw' : 'sgd', $how{mpi} ? 'mpi' : 'emu', $how{uneven} ? 'uneven' : (), $how{overlap} && $zero == 0 ? 'overlap' : ());
+        join ' ', $precision, $how{adamw} ? 'adamw' : 'sgd', $how{mpi} ? 'mpi' : 'emu', $how{uneven} ? 'uneven' : (), $how{overlap} && $zero == 0 ? 'overlap' : (), $how{sequence} ? 'sequence' : ());
     return $job;
 }
 
@@ -106,6 +108,34 @@ is($_->[0]{page}{digest}, $_->[1]{page}{digest}, name($_->[0]) . ': the same bit
 my %seen = map { ("$_->{schedule} $_->{zero} $_->{recompute}" => 1) } grep { $_->{mesh} =~ /[2-8]x.*x[2-8]/ } @rows;
 is(scalar keys %seen, 36, 'every combination has met replicas and stages');
 note($_) for @table;
+
+# ---- sequence parallelism: every schedule, ZeRO stage and recomputation ----
+{
+    my @meshes = ([2, 2, 2], [1, 3, 2], [2, 4, 1], [1, 2, 3], [3, 2, 1], [1, 8, 1]);
+    my @jobs;
+    for my $i (0 .. $#combinations) {
+        my ($mesh, $combination) = ($meshes[$i % @meshes], $combinations[$i]);
+        my %how = (steps => 3, precision => $i % 5 == 1 ? 'fp64' : 'fp32', adamw => $i % 4 == 1, uneven => $i % 2,
+            overlap => $i % 3 == 0, sequence => 1, prefetch => $i % 2);
+        push @jobs, row($mesh, $combination, %how);
+        # The same bits as processes: every ZeRO stage.
+        next unless have_mpi && $i % 9 == 4;
+        push @jobs, row($mesh, $combination, %how, mpi => 1);
+    }
+    run_jobs(\@jobs);
+    for my $i (0 .. $#jobs) {
+        my $job = $jobs[$i];
+        ok(holds($job), name($job)) or diag(complain($job));
+        my $sent = grep { $_->{name} eq 'tensor-parallel gathers' && $_->{pass} } @{ $job->{page}{costs} || [] };
+        is($sent, 1, '... with all-gathers, as many as predicted');
+        is($job->{page}{digest}, $jobs[$i - 1]{page}{digest}, '... the same bits as processes') if $job->{how} =~ /mpi/;
+    }
+    # Two rows on four ranks.
+    my $short = emu(4, $train{fp32}, qw(--dp 1 --tp 4 --pp 1 --sequence-parallel --check --layers 2 --width 16 --heads 4 --context 2
+        --batch 3 --micro-batch 1 --steps 3 --optimizer sgd --lr 0.1 --eval-every 0 --data), $text);
+    run_jobs([$short]);
+    ok($short->{status} == 0 && $short->{page}{pass}, 'sequence parallelism with fewer rows than ranks') or diag(complain($short));
+}
 
 # ---- equal bits ----
 # Not among them: replicas against accumulation. The tied embedding adds its two gradients before the sum over replicas, but

@@ -3,7 +3,7 @@
 # Each probe leaves the complaint of the failing command in $probe_dir/log.
 probe_dir=$(mktemp -d "${TMPDIR:-/tmp}/unsplit-probe.XXXXXX") || exit 3
 trap 'rm -rf "$probe_dir"' EXIT
-PACKAGES="gcc g++ libc6-dev make libopenmpi-dev openmpi-bin libopenblas-dev pkg-config perl"
+PACKAGES="gcc g++ libc6-dev make libopenmpi-dev openmpi-bin libopenblas-dev libcjson-dev pkg-config perl"
 
 # Plain C.
 probe_c() {
@@ -41,6 +41,15 @@ try_blas() {
     # shellcheck disable=SC2086    # several flags in one variable
     "${CC:-mpicc}" $blas_cflags -o "$probe_dir/blas" "$probe_dir/blas.c" $blas_libs >"$probe_dir/log" 2>&1 &&
         "$probe_dir/blas" >>"$probe_dir/log"
+}
+
+# cJSON, which reads checkpoints.
+probe_json() {
+    cat >"$probe_dir/json.c" <<'END'
+#include <cjson/cJSON.h>
+int main(void) { cJSON *j = cJSON_ParseWithLength("1", 1); int bad = !cJSON_IsNumber(j); cJSON_Delete(j); return bad; }
+END
+    "${CC:-mpicc}" -o "$probe_dir/json" "$probe_dir/json.c" -lcjson >"$probe_dir/log" 2>&1 && "$probe_dir/json"
 }
 
 # C++, for the tests that stand in for a GPU.

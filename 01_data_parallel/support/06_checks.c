@@ -55,7 +55,7 @@ static void check_servers(Run *run, const char *what, const Books *b, const Comp
     snapshot_put(parts, "believed", 1, size, b->believed, 0, 0);       // by every rank: they must agree in every bit
     for (size_t i = 0; i < c->n_buckets && c->plan.method == ONE_BIT; i++) {
         const CompressedBucket *bucket = &c->buckets[i];
-        Range part = numbers_of_part(range_size(bucket->range), 1, N, c->dp->rank);
+        Range part = elements_of_part(range_size(bucket->range), 1, N, c->dp->rank);
         snapshot_put_flat(parts, "servers", 1, size, bucket->server_error, bucket->range.lo + part.lo);
     }
     snapshot_join(parts);

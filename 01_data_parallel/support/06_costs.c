@@ -19,16 +19,16 @@ static size_t bucket_matrices(const ModelConfig *c, size_t i, Shape list[4]) {
     return i < 2 ? 1 : i < 2 + c->layers ? 4 : 0;
 }
 
-// How many of n values of `bits` bits lie in part r, where N parts are cut between words.
-static size_t values_in_part(size_t n, size_t bits, size_t words, size_t N, size_t r) {
+// How many of n values of `bits` bits lie in part r, where N parts are cut between reals.
+static size_t values_in_part(size_t n, size_t bits, size_t packed, size_t N, size_t r) {
     size_t per = 8 * sizeof(real) / bits, lo = 0, hi;
-    for (size_t k = 0; k < r; k++) lo += part_size(words, N, k) * per;
-    hi = lo + part_size(words, N, r) * per;
+    for (size_t k = 0; k < r; k++) lo += part_size(packed, N, k) * per;
+    hi = lo + part_size(packed, N, r) * per;
     return (hi < n ? hi : n) - (lo < n ? lo : n);
 }
-// To every other rank its part of the words, and the ring of an all-gather back.
-static double both_ways(size_t N, size_t r, size_t words) {
-    return (double)((words - part_size(words, N, r)) * sizeof(real)) + ring_bytes(ONE_PASS, N, words, sizeof(real));
+// To every other rank its part of the packed elements, and the ring of an all-gather back.
+static double both_ways(size_t N, size_t r, size_t packed) {
+    return (double)((packed - part_size(packed, N, r)) * sizeof(real)) + ring_bytes(ONE_PASS, N, packed, sizeof(real));
 }
 
 // Three all-reduces: of what is sent as it is, of all P's, of all Q's.
@@ -53,18 +53,18 @@ static CompressionCosts power_sgd(const ModelConfig *c, const CompressionPlan *p
 
 static CompressionCosts of_bucket(const ModelConfig *c, const CompressionPlan *plan, size_t i, size_t N, size_t r) {
     size_t n = bucket_size(c, i), e = sizeof(real), bits = plan->method == HALF ? 16 : 1;
-    size_t words = ceil_div(n * bits, 8 * e), w = part_size(words, N, r);
-    size_t mine = values_in_part(n, bits, words, N, r);
+    size_t packed = ceil_div(n * bits, 8 * e), w = part_size(packed, N, r);
+    size_t mine = values_in_part(n, bits, packed, N, r);
     size_t k = plan->one_of ? ceil_div(n, plan->one_of) : 0, message = ceil_div(4 * k, e) + k;     // places, values
     switch (plan->method) {
     case HALF:                                 // a maximum of one element, and the two halves
-        return (CompressionCosts){ ring_bytes(ALL_REDUCE_PASSES, N, 1, e) + both_ways(N, r, words), N + 1, 0, 0,
-                                   n + 1 + words + N * w + mine + w };
+        return (CompressionCosts){ ring_bytes(ALL_REDUCE_PASSES, N, 1, e) + both_ways(N, r, packed), N + 1, 0, 0,
+                                   n + 1 + packed + N * w + mine + w };
     case TOP_K:                                // everybody's k places and values to everybody
         return (CompressionCosts){ ring_bytes(ONE_PASS, N, N * message, e), 1, n, 0, N * message + n };
     case ONE_BIT:                              // signs both ways, and twice N scales; as a server I have errors, too
-        return (CompressionCosts){ both_ways(N, r, words) + 2 * ring_bytes(ONE_PASS, N, N, e), N + 2, n + mine, 0,
-                                   words + N + n + N * w + w + mine };
+        return (CompressionCosts){ both_ways(N, r, packed) + 2 * ring_bytes(ONE_PASS, N, N, e), N + 2, n + mine, 0,
+                                   packed + N + n + N * w + w + mine };
     default: return power_sgd(c, plan, i, N);
     }
 }

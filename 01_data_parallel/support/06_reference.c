@@ -74,7 +74,7 @@ static void one_bit(const Shards *s, real *server) {
         for (size_t i = 0; i < s->n; i++) s->sum[i] += said[i];
     }
     for (size_t r = 0; r < s->N; r++) {            // every part has a scale of its own
-        Range part = numbers_of_part(s->n, 1, s->N, r);
+        Range part = elements_of_part(s->n, 1, s->N, r);
         to_signs(s->sum + part.lo, server + part.lo, range_size(part));
     }
     free(said);

@@ -1,6 +1,7 @@
 // 08_attend.c: attention alone, forward and backward, on all ranks or on one: what it computes, sends, keeps and takes.
 #include "03_tensor_parallel/support/08_costs.h"
 #include <stdlib.h>
+#include <string.h>
 #include "common/measure/record.h"
 #include "common/tensor/random.h"
 
@@ -48,8 +49,11 @@ ContextMeasured context_attend(Run *run, const ContextSizes *z, const AttentionK
         r.sent = comm_bytes_sent(run->world);
         picture_end(run);
         r.forward = picture_timing(run);
-        if (kind == &ring_attention) picture_show(run, "contiguous chunks, forward", PICTURE_NO_FILES);
-        if (kind == &ring_attention_zigzag) picture_show(run, "zigzag chunks, forward", PICTURE_CHART);
+        bool zigzag = kind == &ring_attention_zigzag;
+        bool written = zigzag == !strcmp(option_text(run, "picture"), "zigzag");
+        if (zigzag || kind == &ring_attention)
+            picture_show(run, zigzag ? "zigzag chunks, forward" : "contiguous chunks, forward",
+                         written ? PICTURE_CHART : PICTURE_NO_FILES);
         begin_together(run);
     }
     record_enter(EVENT_BACKWARD, NO_NUMBER);

@@ -122,7 +122,8 @@ static void table(Run *run, const GridPlace *at, size_t sequences, const SummaMe
     snprintf(took, sizeof took, "=%.2f ms", (double)r->took / 1e9);
     const char *const columns[] = { "one device", title[0], title[1], NULL };
     const Result rows[] = {
-        { "parameters of a block", "12 h²/q², and on row 0 13 h/q", { one.block, line.block, "parameters of a block" } },
+        { "parameters of a block", "12 h²/q², and on row 0 13 h/q",
+          { one.block, line.block, "parameters of a block" } },
         { "parameters", "every matrix in q² blocks", { one.parameters, line.parameters, "parameters" } },
         { "activations, peak", "÷ q², but statistics ÷ q", { one.activations, line.activations, "activations, peak" } },
         { "received in the row", "3(q-1)/q² of X; norms, loss", { NULL, NULL, "row: received a step" } },

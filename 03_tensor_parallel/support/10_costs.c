@@ -33,8 +33,8 @@ static void table(Run *run, const GridPlace *at, size_t sequences, const SummaMe
         { clock_config()->simulated && grid_even(at, sequences) ? "time, layers and sums" : NULL,
           "products, X's part: ÷ d", { cell[4], took } }, {0} };
     results(run, columns, rows);
-    say(run, "  %zu sequences of %zu; width %zu, %zu heads, %zu blocks, %zu vocabulary entries; q = %zu, d = %zu", sequences,
-        c->context, c->width, c->heads, c->layers, c->vocab, at->q, at->depth);
+    say(run, "  %zu sequences of %zu; width %zu, %zu heads, %zu blocks, %zu vocabulary entries; q = %zu, d = %zu",
+        sequences, c->context, c->width, c->heads, c->layers, c->vocab, at->q, at->depth);
     say(run, "  %zu x %zu: lesson 09 with the same batch, computed", at->q, at->q);
 }
 

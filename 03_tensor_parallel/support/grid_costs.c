@@ -79,7 +79,7 @@ static void tree(Count *c, Axis axis, CommKind kind, size_t root, size_t element
     size_t q = c->at->q, me = axis == ROW ? c->at->col : c->at->row, first = (root + 1) % q;
     double bytes = q > 1 ? (double)(elements * E) : 0;
     bool sends = kind == COMM_BROADCAST ? me == root : me != root;
-    bool receives = kind == COMM_BROADCAST ? me != root : me != first;     // a reduce is a chain, from `first` to the root
+    bool receives = kind == COMM_BROADCAST ? me != root : me != first;     // a reduce: a chain from `first` to the root
     a->calls[kind]++;
     a->sent += sends * bytes;
     a->received += receives * bytes;

@@ -64,7 +64,7 @@ static size_t duration(PipeOp op, const OpTimes *t) {
 }
 
 // Starting an op never takes away what another one needs, so the order in which stages are asked changes nothing.
-Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const OpTimes *times) {
+Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m, const OpTimes *times) {
     Timeline t = { .p = p, .v = schedule_chunks(&stage[0]), .m = m, .event = host_alloc(p * sizeof *t.event),
                    .n = host_alloc(p * sizeof *t.n) };
     for (size_t i = 0; i < p; i++) t.event[i] = host_alloc((stage[i].n + 1) * sizeof **t.event);
@@ -76,9 +76,9 @@ Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const Op
             PipeOp op = stage[i].ops[done];
             if (!arrived(&t, i, op, &at)) { t.stuck = true; continue; }
             size_t free_at = done ? t.event[i][done - 1].end : 0;
-            size_t start = at > free_at ? at : free_at, end = start + duration(op, times);
+            size_t start = at > free_at ? at : free_at, end = start + duration(op, &times[i]);
             size_t leaves = link_free(&t, i, op) > end ? link_free(&t, i, op) : end;
-            t.event[i][t.n[i]++] = (Event){ op, start, end, leaves + times->message };
+            t.event[i][t.n[i]++] = (Event){ op, start, end, leaves + times[i].message };
             if (end > t.end) t.end = end;
             moved = true;
         }
@@ -86,6 +86,13 @@ Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const Op
     return t;
 }
 
+Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const OpTimes *times) {
+    OpTimes *same = host_alloc(p * sizeof *same);
+    for (size_t i = 0; i < p; i++) same[i] = *times;
+    Timeline t = timeline_of_stages(stage, p, m, same);
+    free(same);
+    return t;
+}
 Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b, size_t message) {
     return timeline_with_times(stage, p, m, &(OpTimes){ t_f, t_b, 0, message });
 }

@@ -17,6 +17,7 @@ typedef struct {
     bool stuck;                                          // no stage can start its next op: the lists deadlock
 } Timeline;
 Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const OpTimes *times);
+Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m, const OpTimes *times);        // times[p]
 // Where no list cuts a backward in two.
 Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b);     // stage[p]
 Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b, size_t message);

@@ -23,6 +23,8 @@ PipeDreamSeen pipedream_train(Run *run, const Training *t, const Schedule *list,
 void pipedream_seen_free(PipeDreamSeen *seen);
 // |a - b| / |b| over all stages, of the gradients of mini-batch 1.
 double pipedream_deviation(Run *run, const PipeDreamSeen *a, const PipeDreamSeen *b);
+// Puts what is there after an update into a Trajectory, of some tensors: see PipelineNotes.
+void pipeline_note(Trajectory *got, Model *m, size_t update, Which which);
 // All mini-batches (of micro-batches) of all steps; free() the list, arena_free() the tokens.
 Batch *pipedream_batches(const Training *t, Arena *tokens);
 

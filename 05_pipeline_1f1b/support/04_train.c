@@ -2,6 +2,7 @@
 #include "05_pipeline_1f1b/support/04_pipedream.h"
 #include "04_pipeline_naive/support/timeline.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,11 +20,21 @@ Batch *pipedream_batches(const Training *t, Arena *tokens) {
     return all;
 }
 
+void pipeline_note(Trajectory *got, Model *m, size_t update, Which which) {
+    char label[32];
+    snprintf(label, sizeof label, " of step %zu", update);
+    snapshot_label(got->gradients, label);
+    snapshot_label(got->weights, label);
+    if (update == 0) model_snapshot(m, got->first, UNIT_GRADIENTS, which);
+    model_snapshot(m, got->gradients, UNIT_GRADIENTS, which);
+    model_snapshot(m, got->weights, UNIT_WEIGHTS, which);
+}
+
 typedef struct { Trajectory *got; PipeDreamSeen *seen; } Notes;
-static void note(void *notes, Model *m, size_t k) {
+static void note(void *notes, Model *m, size_t k, Which which) {
     Notes *n = notes;
     ledger_pause();
-    trajectory_record(n->got, k, m, 0, 0);
+    pipeline_note(n->got, m, k, which);
     if (k == 1) {
         real *values = host_alloc(m->size * sizeof *values);
         tensor_download(values, m->g);
@@ -115,9 +126,11 @@ Played pipedream_play(Run *run, const Stack *stack, const Schedule *list, size_t
         batch[k].number = k;
     }
     Played out;
+    memory_reset_peaks();
     picture_begin(run, MEM_PARAMETERS);
     out.result = pipeline_pipedream(run->world, m, &o, list, older, batch, n, NULL);
     picture_end(run);
+    out.activations = memory_peak(MEM_ACTIVATIONS);
     out.timing = picture_timing(run);
     free(batch);
     arena_free(&tokens);

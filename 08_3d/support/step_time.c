@@ -46,6 +46,7 @@ static Stage stage_of(const TrainerConfig *c, size_t d, size_t i) {
     Stage s = { .z = cut_stage(cut_sizes(&c->model, c->mesh.tp, 0), c->mesh.pp, i),
                 .tp_near = one_node(c->mesh, MESH_TP, d, i), .dp_near = one_node(c->mesh, MESH_DP, d, i) };
     if (c->stage_blocks) s.z.blocks = c->stage_blocks[i];
+    if (c->sequence) s.z = cut_sequence(s.z, false);
     return s;
 }
 
@@ -61,17 +62,29 @@ static double table(const TrainerConfig *c, const Stage *s) {
     return 2 * ring(s->dp_near, ONE_PASS, c->mesh.dp, elements_wte(&s->z), E);
 }
 
+// Sums of the partial gradients of sequence parallelism, before ZeRO reduces: costs.h, traffic_partial_sums.
+static double partial_sums(const TrainerConfig *c, const Stage *s) {
+    const size_t together[] = { 2, 3, 1 };
+    double time = 0;
+    for (size_t i = 0; i < 3; i++)
+        time += (double)s->z.blocks * ring(s->tp_near, ALL_REDUCE_PASSES, c->mesh.tp, together[i] * s->z.C, E);
+    return time + s->z.last * ring(s->tp_near, ALL_REDUCE_PASSES, c->mesh.tp, 2 * s->z.C, E);
+}
+
 // A forward or backward of B sequences: products, the sums over tp between them, ZeRO's gathers and reductions.
 static double op_time(const TrainerConfig *c, const Stage *s, PipeWhat what, size_t B) {
     const CutSizes *z = &s->z;
     size_t t = c->mesh.tp, M = B * z->T;
     bool again = c->recompute == RECOMPUTE_FULL;
     double wide = ring(s->tp_near, ALL_REDUCE_PASSES, t, M * z->C, E);
+    double half = c->sequence ? ring(s->tp_near, ONE_PASS, t, t * cut_rows(z, B) * z->C, E) : 0;
+    if (c->sequence) wide = 2 * half;              // a reduce-scatter and an all-gather
     double narrow = ring(s->tp_near, ALL_REDUCE_PASSES, t, M, E), blocks = (double)z->blocks;
     if (what == FORWARD)
-        return work_stage(z, B).time + (2 * blocks + z->first) * wide + z->last * 3 * narrow +
-               (c->zero == 3 ? units(c, s, 1) : 0);
-    double time = 2 * work_stage(z, B).time + (2 * blocks + z->last) * wide;
+        return work_stage(z, B).time + (2 * blocks + z->first) * wide + (z->last - (double)z->first) * half +
+               z->last * 3 * narrow + (c->zero == 3 ? units(c, s, 1) : 0);
+    double time = 2 * work_stage(z, B).time + (2 * blocks + z->last) * wide + (2 * blocks + z->first) * half;
+    if (c->sequence && c->zero > 1) time += partial_sums(c, s);
     if (again) time += blocks * (work_block(z, B).time + 2 * wide);
     if (c->recompute == RECOMPUTE_SELECTIVE) time += blocks * work_scores(z, B).time;
     return time + (c->zero == 3 ? 2 : c->zero == 2) * units(c, s, 1);
@@ -91,7 +104,7 @@ static double gather(const TrainerConfig *c, const Stage *s) {
 typedef struct { Stage stage; Schedule list; size_t done; double now, lane[2], *forward, *backward; } Player;
 
 static double message(const TrainerConfig *c, size_t d, size_t from, size_t to, size_t B) {
-    size_t bytes = B * c->model.context * c->model.width * E;
+    size_t rows = B * c->model.context, bytes = (c->sequence ? ceil_div(rows, c->mesh.tp) : rows) * c->model.width * E;
     return (double)clock_transfer(near_stages(c->mesh, d, from, to), 1, bytes);
 }
 
@@ -130,6 +143,7 @@ static void play_replica(const TrainerConfig *c, size_t d, size_t m, double *now
         for (size_t i = 0; i < n.pp; i++)
             while (play_op(c, player, d, i, m)) moved = true;
     }
+    for (size_t i = 0; i < n.pp && c->sequence && c->zero < 2; i++) player[i].now += partial_sums(c, &player[i].stage);
     Player *first = &player[0], *last = &player[n.pp - 1];
     if (n.pp > 1)                                  // they wait for each other
         first->now = last->now = fmax(first->now, last->now) +

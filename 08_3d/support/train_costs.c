@@ -25,6 +25,12 @@ void train_costs_end(Run *run, Trainer *t) {
     const Mesh *m = &t->mesh;
     Prediction p = predict_step(&t->config, run->world->rank, t->optimizer.kind == ADAMW);
     cost(run, "tensor-parallel calls", "calls", (double)p.tp_calls, (double)m->tp->ledger[COMM_ALL_REDUCE].calls);
+    if (t->config.sequence) {
+        cost(run, "tensor-parallel gathers", "calls", (double)p.tp_gathers,
+             (double)m->tp->ledger[COMM_ALL_GATHER].calls);
+        cost(run, "tensor-parallel scatters", "calls", (double)p.tp_scatters,
+             (double)m->tp->ledger[COMM_REDUCE_SCATTER].calls);
+    }
     cost(run, "tensor-parallel traffic", "bytes sent", (double)p.tp_bytes, (double)comm_bytes_sent(m->tp));
     cost(run, "pipeline traffic", "bytes sent", (double)p.pp_bytes, (double)comm_bytes_sent(m->pp));
     cost(run, "data-parallel traffic", "bytes sent", (double)p.dp_bytes, (double)comm_bytes_sent(m->dp));
@@ -44,11 +50,14 @@ void train_results(Run *run, const Trainer *t) {
     const Mesh *m = &t->mesh;
     const bool adamw = t->optimizer.kind == ADAMW, again = t->config.recompute == RECOMPUTE_FULL;
     const size_t zero = t->config.zero;
+    const char *const layers = t->config.sequence ? again ? "14 half all-reduces of [tokens, C] per block"
+                                                          : "10 half all-reduces of [tokens, C] per block"
+                             : again ? "6 all-reduces of [tokens, C] per block"
+                                     : "4 all-reduces of [tokens, C] per block";
     const Result rows[] = {
-        { "tensor parallel, sent", again ? "6 all-reduces of [tokens, C] per block"
-                                         : "4 all-reduces of [tokens, C] per block",
+        { "tensor parallel, sent", layers,
           { "tensor-parallel traffic", mesh_link(m->tp, link[0]) } },
-        { "pipeline, sent", "[tokens, C] on and back",
+        { "pipeline, sent", t->config.sequence ? "[tokens/tp, C] on and back" : "[tokens, C] on and back",
           { "pipeline traffic", mesh_link(m->pp, link[1]) } },
         { "data parallel, sent", zero ? "by units: chapter 06" : "2(dp-1)/dp of the gradient",
           { "data-parallel traffic", mesh_link(m->dp, link[2]) } },

@@ -1,5 +1,6 @@
 // util.c: faults, ranges, time.
 #include "common/base/util.h"
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,6 +67,14 @@ double now(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+static volatile sig_atomic_t stopping;
+static void stop(int signal) {
+    (void)signal;
+    stopping = 1;
+}
+void stop_catch(void) { sigaction(SIGTERM, &(struct sigaction){ .sa_handler = stop, .sa_flags = SA_RESTART }, NULL); }
+bool stop_asked(void) { return stopping; }
 
 // Not getrusage: what was there before an exec counts in that.
 size_t resident_most(void) {

@@ -42,5 +42,8 @@ static inline size_t range_size(Range r) { return r.hi - r.lo; }
 
 void *host_alloc(size_t bytes);               // zeroed host memory outside the ledger (control data, checks); free() it
 double now(void);                             // wall clock, seconds
+// SIGTERM, the warning of a launcher or a batch system, no longer ends this process: stop_asked() says that it came.
+void stop_catch(void);
+bool stop_asked(void);
 size_t resident_most(void);                   // bytes of this process that were in memory at most; 0: not known
 #endif

@@ -733,6 +733,16 @@ void side_broadcast(void *data, size_t bytes) {
         at += piece(bytes, at);
     } while (at < bytes);
 }
+bool side_any(bool mine) {
+    bool *all = NULL, any = false;
+    size_t *sizes = NULL;
+    side_gather(&mine, sizeof mine, (void **)&all, &sizes);
+    for (size_t r = 0; all && r < this_world_size; r++) any |= all[r];
+    free(all);
+    free(sizes);
+    side_broadcast(&any, sizeof any);
+    return any;
+}
 
 // Ranks that a launcher has bound to cores of their own share none.
 size_t side_cores_each(void) {

@@ -6,9 +6,9 @@
 // Every call is booked in the ledger of the Comm: calls, and bytes SENT by this rank. A collective books what a ring
 // implementation sends, with chunks c = ceil(count / n): all-reduce 2(n-1)c elements, reduce-scatter, all-gather and
 // all-to-all (n-1)c; broadcast S bytes at the root, reduce S bytes at every other rank. That factor is a convention;
-// calls and sizes are facts. Beside it stands what this rank RECEIVES. In a ring that is what it sends. A broadcast goes
-// through the other ranks and a reduce comes through them (root+1, root+2, ..., root), so of a broadcast every rank but
-// the root receives S bytes, of a reduce every rank but the first one of that chain; of a message its receiver.
+// calls and sizes are facts. Beside it stands what this rank RECEIVES. In a ring that is what it sends. A broadcast is
+// passed on along a chain of ranks that begins at the root, and a reduce along one that ends there (root+1, ..., root):
+// all but the first rank of the chain receive S bytes. A message is received by its receiver.
 //
 // Tensors given to a Comm are contiguous. Part i of a whole is always shard_range(count, size, i); of a call that ends
 // in _rows it is the rows shard_range(rows, size, i), and a chunk is ceil(rows / n) rows.
@@ -110,6 +110,7 @@ void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes);
 typedef void SideTake(void *context, size_t rank, const void *data, size_t bytes);
 void side_gather_each(const void *mine, size_t bytes, SideTake *take, void *context);
 void side_broadcast(void *data, size_t bytes);                 // from rank 0
+bool side_any(bool mine);                                      // is it true on some rank? The same on all
 
 // Cores for each rank: those that it may use, divided by the ranks that share them; the least of all ranks. Collective.
 size_t side_cores_each(void);

@@ -260,3 +260,9 @@ double option_real(Run *run, const char *name) { return option_value_real(asked(
 const char *option_text(Run *run, const char *name) { return asked(run, name)->text; }
 bool option_flag(Run *run, const char *name) { return asked(run, name)->given; }
 bool option_given(Run *run, const char *name) { return asked(run, name)->given; }
+void option_default(Run *run, const char *name, const char *text) {
+    OptionValue *o = (OptionValue *)asked(run, name);
+    if (o->given || (o->text && strcmp(o->text, text) == 0)) return;
+    o->text = strcpy(host_alloc(strlen(text) + 1), text);          // lives as long as the process
+    validate(o);
+}

@@ -228,6 +228,13 @@ static const char *duration(char text[32], Picoseconds ps) {
     return text;
 }
 
+static const char *length_of(char text[32], const Recording *all) {
+    Picoseconds length = all->end - all->begin;
+    if (!all->unit) return duration(text, length);
+    snprintf(text, 32, "%.4g units", (double)length / (double)all->unit);
+    return text;
+}
+
 void picture_summary(Run *run, const Timing *t) {
     char a[32], b[32], c[32];
     double ranks = (double)run->world->size;
@@ -403,7 +410,7 @@ static void print_chart(Run *run, const Recording *all, const char *title, bool 
     char key[80];
     snprintf(key, sizeof key, "F forward  B backward%s  U update  # communication  . idle",
              recording_has(all, EVENT_WEIGHTS) ? " (of inputs)  W weights" : "");
-    duration(time, all->end - all->begin);
+    length_of(time, all);
     bool fits = strlen(title) + 2 + strlen(time) + 3 + strlen(key) <= LABEL + width;
     say(run, "%s: %s%s%s", title, time, fits ? "   " : "\n", key);
     // The strips of the ranks, the link's and the memory's: one for all where they are alike.
@@ -470,21 +477,25 @@ static _Thread_local size_t scale;                   // height of the strips in 
 
 void picture_show(Run *run, const char *title, int what) {
     Recording all = recording_gather(run);
+    recording_show(run, &all, title, what);
+    recording_free(&all);
+}
+
+void recording_show(Run *run, Recording *all, const char *title, int what) {
     bool memory = what & PICTURE_MEMORY, files = !(what & PICTURE_NO_FILES);
-    size_t peak = all.rank ? highest(&all) : 0;     // gathered on rank 0
+    size_t peak = all->rank ? highest(all) : 0;     // gathered on rank 0
     if (peak > scale || !(what & PICTURE_SAME_SCALE)) scale = peak;
-    all.scale = scale;
+    all->scale = scale;
     run->state->pictured = true;
     const char *svg = option_text(run, "svg"), *trace = option_text(run, "trace");
     if (run->is_root) {
         char time[32];
-        duration(time, all.end - all.begin);
+        length_of(time, all);
         if (!(what & PICTURE_DETAIL) || run->state->program->verbose)
-            print_chart(run, &all, title, memory, what & PICTURE_ALIKE_ONCE);
-        if (files && svg) svg_write(&all, title, time, memory ? memory_category_name[watched] : NULL, svg);
-        if (files && trace) trace_write(&all, trace);
+            print_chart(run, all, title, memory, what & PICTURE_ALIKE_ONCE);
+        if (files && svg) svg_write(all, title, time, memory ? memory_category_name[watched] : NULL, svg);
+        if (files && trace) trace_write(all, trace);
     }
-    recording_free(&all);
 }
 
 // ---------------------------------------------------------------- what each rank holds between steps

@@ -1,4 +1,5 @@
-// svg.h: a recording as files. Private to picture.c, svg.c and trace.c; plot.c draws its own SVG.
+// svg.h: a recording as files. For picture.c, svg.c and trace.c, and for who shows what has not been recorded (the
+// schedules of 05.01); plot.c draws its own SVG.
 #ifndef SVG_H
 #define SVG_H
 #include <stdio.h>
@@ -11,6 +12,7 @@ typedef struct {
     RankRecording *rank;                           // NULL but on rank 0
     Picoseconds begin, end;                        // of what was computed and of collectives
     size_t scale;                                  // bytes that fill a strip of memory
+    Picoseconds unit;                              // 0, or in which times are said: "33 units"
     void *buffer[2];
 } Recording;
 // What is drawn on a rank's link: collectives, and messages that take time.
@@ -25,6 +27,7 @@ static inline bool recording_has(const Recording *all, EventKind kind) {
 }
 Recording recording_gather(Run *run);
 void recording_free(Recording *r);
+void recording_show(Run *run, Recording *r, const char *title, int what);      // as picture_show; on rank 0
 
 // These write whole files or none (output.h).
 // memory: NULL, no strip.

@@ -93,17 +93,10 @@ static void share_text(Data *d) {
     struct { uint64_t print; size_t bytes; } first = { d->text ? fingerprint(d->text, d->bytes) : 0, d->bytes };
     uint64_t mine = first.print;
     side_broadcast(&first, sizeof first);
-    bool missing = this_rank > 0 && mine != first.print, somebody = false;
+    bool missing = this_rank > 0 && mine != first.print;
     if (missing) data_free(d);
-    void *all = NULL;
-    size_t *sizes = NULL;
-    side_gather(&missing, sizeof missing, &all, &sizes);
-    for (size_t r = 0; all && r < this_world_size; r++) somebody |= ((bool *)all)[r];
-    free(all);
-    free(sizes);
-    side_broadcast(&somebody, sizeof somebody);
     d->bytes = first.bytes;
-    if (somebody) send_text(d, missing);
+    if (side_any(missing)) send_text(d, missing);
 }
 
 bool data_open(Data *d, const char *path, size_t context, uint64_t seed, char why[DATA_WHY]) {

@@ -9,13 +9,14 @@ Optimizer adamw(double lr) {
 }
 
 void optimizer_allocate(const Optimizer *o, Model *m) {
-    if (o->kind == SGD) return;
+    if (o->kind == SGD && o->momentum == 0) return;
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;
         u->m = tensor_new(&m->optimizer, 1, range_size(u->own));
-        u->v = tensor_new(&m->optimizer, 1, range_size(u->own));
         tensor_fill(u->m, 0);
+        if (o->kind == SGD) continue;
+        u->v = tensor_new(&m->optimizer, 1, range_size(u->own));
         tensor_fill(u->v, 0);
     }
 }
@@ -24,7 +25,7 @@ size_t optimizer_bytes(const Optimizer *o, const Model *m) {
     size_t elements = 0;
     for (size_t i = 0; i < m->n_units; i++)
         if (!m->units[i].tied_to) elements += range_size(m->units[i].own);
-    return o->kind == SGD ? 0 : 2 * elements * sizeof(real);
+    return (o->kind == ADAMW ? 2 : o->momentum > 0 ? 1 : 0) * elements * sizeof(real);
 }
 
 // Whatever was cut where, the rule is element by element: elements [lo, hi) of the unit, all of one parameter.
@@ -33,6 +34,14 @@ static void update(const Optimizer *o, Unit *u, size_t lo, size_t hi, bool decay
     hi -= u->own.lo;
     Tensor w = tensor_flat_range(u->own_w, lo, hi), g = tensor_flat_range(u->own_g, lo, hi);
     double weight_decay = decay ? o->weight_decay : 0;
+    if (o->kind == SGD && o->momentum > 0) {
+        Tensor m = tensor_flat_range(u->m, lo, hi);
+        op_scale(m, m, (real)o->momentum);
+        op_sgd(m, g, (real)scale, -1, 0);                  // m += scale g
+        op_sgd(m, w, (real)weight_decay, -1, 0);           // m += weight_decay w
+        op_sgd(w, m, 1, (real)o->lr, 0);
+        return;
+    }
     if (o->kind == SGD) {
         op_sgd(w, g, (real)scale, (real)o->lr, (real)weight_decay);
         return;
@@ -43,19 +52,20 @@ static void update(const Optimizer *o, Unit *u, size_t lo, size_t hi, bool decay
     op_adamw(w, g, tensor_flat_range(u->m, lo, hi), tensor_flat_range(u->v, lo, hi), (real)scale, a);
 }
 
+void optimizer_step_unit(const Optimizer *o, Unit *u, double scale) {
+    for (size_t k = 0; k < u->n_params; k++) {
+        Param *p = &u->params[k];
+        size_t lo = p->offset, hi = lo + param_local_rows(p) * param_local_cols(p);
+        if (lo < u->own.lo) lo = u->own.lo;
+        if (hi > u->own.hi) hi = u->own.hi;
+        if (lo < hi) update(o, u, lo, hi, p->decay, scale);
+    }
+}
+
 void optimizer_step(Optimizer *o, Model *m, double scale) {
     record_enter(EVENT_UPDATE, NO_NUMBER);
     o->step++;
-    for (size_t i = 0; i < m->n_units; i++) {
-        Unit *u = &m->units[i];
-        if (u->tied_to) continue;                  // its owner is updated
-        for (size_t k = 0; k < u->n_params; k++) {
-            Param *p = &u->params[k];
-            size_t lo = p->offset, hi = lo + param_local_rows(p) * param_local_cols(p);
-            if (lo < u->own.lo) lo = u->own.lo;
-            if (hi > u->own.hi) hi = u->own.hi;
-            if (lo < hi) update(o, u, lo, hi, p->decay, scale);
-        }
-    }
+    for (size_t i = 0; i < m->n_units; i++)
+        if (!m->units[i].tied_to) optimizer_step_unit(o, &m->units[i], scale);     // its owner is updated
     record_leave();
 }

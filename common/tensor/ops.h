@@ -39,8 +39,8 @@ void op_dropout(Tensor y, Tensor x, Dropout d);
 void op_layer_norm(Tensor y, Tensor stats, Tensor x, Tensor gain, Tensor bias);
 void op_layer_norm_backward(Tensor dx, Tensor x, Tensor stats, Tensor gain, Tensor dy);
 void op_layer_norm_grads(Tensor dgain, Tensor dbias, Tensor x, Tensor stats, Tensor dy);
-// The same of rows that are spread over ranks. x, y, gain, bias have some of a row's `whole` columns, stats and sums all
-// its rows: sums[M,2] over my columns, then, added over the ranks that share the rows, what is left is my own matter.
+// The same of rows that are spread over ranks. x, y, gain, bias have some of a row's `whole` columns; stats and sums
+// have all rows. sums[M,2] are over my columns; the caller adds them over the ranks that share the rows, then applies.
 // The variance is mean(x^2) - mean(x)^2, so that one all-reduce of the sums is enough; its relative error is that of
 // 1 + mean^2 / variance roundings. stats may be sums. op_layer_norm_grads needs my columns only.
 void op_layer_norm_sums(Tensor sums, Tensor x);                            // of x and x^2

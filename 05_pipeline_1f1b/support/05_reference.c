@@ -1,0 +1,109 @@
+// 05_reference.c: 2BW's recurrence on one device, and its training on all ranks; see 05_2bw.h.
+#include "05_pipeline_1f1b/support/05_2bw.h"
+#include <stdlib.h>
+
+Trajectory two_bw_reference(Run *run, const Training *t) {
+    Trajectory out = trajectory_new(run, t);
+    if (run->world->rank > 0) return out;
+    ledger_pause();
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    Optimizer o = t->optimizer;
+    Arena a = arena(MEM_REFERENCE);
+    model_allocate(m);
+    optimizer_allocate(&o, m);
+    Tensor newest = tensor_new(&a, 1, m->size), before = tensor_new(&a, 1, m->size);
+    tensor_copy(before, m->w);
+    for (size_t step = 0; step < t->steps; step++) {
+        Arena tokens = arena(MEM_WORKSPACE);
+        Batch *b = training_batches(t, &tokens, step, 1, 0);
+        tensor_copy(newest, m->w);
+        tensor_copy(m->w, before);                             // the whole batch reads the version before the newest
+        model_zero_gradients(m);
+        for (size_t k = 0; k < t->micro_batches; k++) out.loss[step] += model_forward_backward(m, &b[k]);
+        out.loss[step] *= b->token_weight;
+        model_fold_tied(m);
+        tensor_copy(before, newest);
+        tensor_copy(m->w, newest);
+        optimizer_step(&o, m, 1);                              // and the newest is updated
+        trajectory_record(&out, step, m, out.loss[step], 0);
+        free(b);
+        arena_free(&tokens);
+    }
+    arena_free(&a);
+    model_free(m);
+    ledger_resume();
+    return out;
+}
+
+static void note(void *got, Model *m, size_t update, Which which) {
+    ledger_pause();
+    pipeline_note(got, m, update, which);
+    ledger_resume();
+}
+
+TwoBwSeen two_bw_train(Run *run, const Training *t, const Schedule *list, bool noted, Trajectory *got) {
+    Comm *pp = run->world, *tied = pipeline_tied_group(pp);
+    Model *m = model_describe(&t->model, pipeline_stage_layers(&t->model, NULL, pp->size, pp->rank));
+    Optimizer o = t->optimizer;
+    model_allocate(m);
+    optimizer_allocate(&o, m);
+    size_t n = t->steps * t->micro_batches;
+    double *loss = host_alloc(n * sizeof *loss);
+    PipelineNotes notes = { loss, noted ? note : NULL, got };
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch *batch = pipedream_batches(t, &tokens);
+    comm_ledger_reset(pp);
+    memory_reset_peaks();
+    PipelineResult r = pipeline_2bw(pp, tied, m, &o, list, batch, n, &notes);
+    TwoBwSeen seen = { .in_flight = r.in_flight, .size = m->size,
+        .weights = memory_peak(MEM_PARAMETERS), .gradients = memory_peak(MEM_GRADIENTS),
+        .optimizer = memory_peak(MEM_OPTIMIZER), .activations = memory_peak(MEM_ACTIVATIONS),
+        .messages = pp->ledger[COMM_SEND].calls, .message_bytes = pp->ledger[COMM_SEND].bytes,
+        .table_calls = tied ? tied->ledger[COMM_SEND].calls : 0,
+        .table_bytes = tied ? tied->ledger[COMM_SEND].bytes : 0,
+        .buffers = memory_peak(MEM_COMMUNICATION), .sums = pp->ledger[COMM_ALL_REDUCE].calls };
+    ledger_pause();
+    comm_all_reduce_doubles(pp, loss, n);                      // the last stage has them, the others zeros
+    ledger_resume();
+    for (size_t k = 0; k < n; k++) got->loss[k / t->micro_batches] += loss[k];
+    for (size_t step = 0; step < t->steps; step++) got->loss[step] *= batch[step * t->micro_batches].token_weight;
+    free(batch);
+    free(loss);
+    arena_free(&tokens);
+    model_free(m);
+    if (tied) comm_free(tied);
+    return seen;
+}
+
+// ---------------------------------------------------------------- equal stages, on the clock
+
+// The stack has no embedding and no head, but their table is there: its gradient, all zeros, is summed as in a model.
+Played two_bw_play(Run *run, const Stack *stack, size_t m, size_t steps) {
+    size_t p = run->world->size, i = run->world->rank, B = stack->sequences, n = m * steps;
+    Comm *tied = pipeline_tied_group(run->world);
+    Data d = data_synthetic(stack->model.vocab, stack->model.context, run->seed);
+    Model *model = stack_new(stack, p, i);
+    Optimizer o = sgd(0.01);
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch *batch = host_alloc(n * sizeof *batch);
+    Schedule list = schedule_2bw(p, m, steps, i);
+    tensor_fill(model->g, 0);
+    for (size_t k = 0; k < n; k++) {
+        batch[k] = data_batch(&d, &tokens, 0, k * B, B, n * B);
+        batch[k].number = k;
+    }
+    Played out;
+    memory_reset_peaks();
+    picture_begin(run, MEM_ACTIVATIONS);
+    out.result = pipeline_2bw(run->world, tied, model, &o, &list, batch, n, NULL);
+    picture_end(run);
+    out.activations = memory_peak(MEM_ACTIVATIONS);
+    out.timing = picture_timing(run);
+    schedule_free(&list);
+    free(batch);
+    arena_free(&tokens);
+    model_free(model);
+    data_free(&d);
+    if (tied) comm_free(tied);
+    return out;
+}

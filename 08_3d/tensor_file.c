@@ -1,0 +1,119 @@
+// tensor_file.c: see tensor_file.h.
+#include "08_3d/tensor_file.h"
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "common/base/util.h"
+
+// A whole number from 0 to 2^53, which JSON's doubles hold exactly.
+static bool whole(const cJSON *j, size_t *value) {
+    if (!cJSON_IsNumber(j) || !(j->valuedouble >= 0 && j->valuedouble <= 9007199254740992.0)) return false;
+    *value = (size_t)j->valuedouble;
+    return (double)*value == j->valuedouble;
+}
+
+// NULL, or what is wrong with the tensor.
+static const char *tensor_of(FileTensor *t, const cJSON *j, const unsigned char *data, size_t bytes) {
+    const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(j, "dtype");
+    const cJSON *shape = cJSON_GetObjectItemCaseSensitive(j, "shape");
+    const cJSON *place = cJSON_GetObjectItemCaseSensitive(j, "data_offsets");
+    size_t lo, hi;
+    if (!cJSON_IsString(dtype) || !cJSON_IsArray(shape) || cJSON_GetArraySize(shape) > 4)
+        return "has no dtype, or no shape of at most 4 sides";
+    t->is_double = strcmp(dtype->valuestring, "F64") == 0;
+    if (!t->is_double && strcmp(dtype->valuestring, "F32") != 0) return "is neither F32 nor F64: convert it";
+    if (!cJSON_IsArray(place) || cJSON_GetArraySize(place) != 2 || !whole(cJSON_GetArrayItem(place, 0), &lo) ||
+        !whole(cJSON_GetArrayItem(place, 1), &hi)) return "has no place";
+    size_t size = t->is_double ? sizeof(double) : sizeof(float), room = bytes / size;
+    t->count = 1;
+    const cJSON *side;
+    cJSON_ArrayForEach(side, shape) {
+        if (!whole(side, &t->shape[t->dims])) return "has a side that is no whole number";
+        if (t->shape[t->dims] && t->count > room / t->shape[t->dims]) return "is larger than the file";
+        t->count *= t->shape[t->dims++];
+    }
+    if (lo > hi || hi > bytes || hi - lo != t->count * size) return "does not lie in the file, or the file is cut short";
+    t->data = data + lo;
+    return (uintptr_t)t->data % size ? "is not aligned" : NULL;
+}
+
+bool tensor_file_parse(TensorFile *f, const unsigned char *map, size_t bytes, const char *name,
+                       char why[TENSOR_FILE_WHY]) {
+    *f = (TensorFile){ .map = map, .bytes = bytes };
+    uint64_t length = 0;
+    for (size_t i = 0; bytes >= 8 && i < 8; i++) length |= (uint64_t)map[i] << (8 * i);
+    if (bytes < 8 || length > bytes - 8) {
+        snprintf(why, TENSOR_FILE_WHY, "%s is no safetensors file, or cut short: %zu bytes", name, bytes);
+        return false;
+    }
+    f->header = cJSON_ParseWithLength((const char *)map + 8, (size_t)length);
+    if (!cJSON_IsObject(f->header)) {
+        snprintf(why, TENSOR_FILE_WHY, "%s is no safetensors file: its header is not JSON", name);
+        tensor_file_close(f);
+        return false;
+    }
+    f->tensor = host_alloc((size_t)(cJSON_GetArraySize(f->header) + 1) * sizeof *f->tensor);
+    const cJSON *j;
+    cJSON_ArrayForEach(j, f->header) {
+        if (strcmp(j->string, "__metadata__") == 0) continue;
+        FileTensor *t = &f->tensor[f->n++];
+        t->name = j->string;
+        const char *wrong = tensor_of(t, j, map + 8 + length, bytes - 8 - (size_t)length);
+        if (wrong) {
+            snprintf(why, TENSOR_FILE_WHY, "%s: the tensor %.80s %s", name, t->name, wrong);
+            tensor_file_close(f);
+            return false;
+        }
+    }
+    return true;
+}
+
+bool tensor_file_open(TensorFile *f, const char *path, char why[TENSOR_FILE_WHY]) {
+    *f = (TensorFile){0};
+    struct stat is;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0 || fstat(file, &is) != 0 || !S_ISREG(is.st_mode)) {
+        snprintf(why, TENSOR_FILE_WHY, "cannot read %s: %s", path, file < 0 ? strerror(errno) : "it is no plain file");
+        if (file >= 0) close(file);
+        return false;
+    }
+    size_t bytes = (size_t)is.st_size;
+    void *map = bytes ? mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
+    close(file);
+    if (map == MAP_FAILED) {
+        snprintf(why, TENSOR_FILE_WHY, "cannot read %s: %s", path, bytes ? strerror(errno) : "it is empty");
+        return false;
+    }
+    if (tensor_file_parse(f, map, bytes, path, why)) return f->mapped = true;
+    munmap(map, bytes);
+    return false;
+}
+
+void tensor_file_close(TensorFile *f) {
+    cJSON_Delete(f->header);
+    free(f->tensor);
+    if (f->mapped) munmap((void *)f->map, f->bytes);
+    *f = (TensorFile){0};
+}
+
+const FileTensor *tensor_file_find(const TensorFile *f, const char *name) {
+    for (size_t i = 0; i < f->n; i++)
+        if (strcmp(f->tensor[i].name, name) == 0) return &f->tensor[i];
+    return NULL;
+}
+
+const char *tensor_file_note(const TensorFile *f, const char *key) {
+    const cJSON *notes = cJSON_GetObjectItemCaseSensitive(f->header, "__metadata__");
+    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(notes, key));
+}
+
+double tensor_file_value(const FileTensor *t, size_t i) {
+    return t->is_double ? ((const double *)t->data)[i] : (double)((const float *)t->data)[i];
+}

@@ -1,0 +1,33 @@
+// tensor_file.h: reads a safetensors file (github.com/huggingface/safetensors, "Format"): 8 bytes, the length of the
+// header; the header, JSON: name -> dtype, shape, place; the tensors, row-major. The file is mapped, not read: only the
+// pages that somebody looks at come into memory.
+#ifndef TENSOR_FILE_H
+#define TENSOR_FILE_H
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct {
+    const char *name;
+    bool is_double;                                // F64; else F32
+    size_t dims, shape[4], count;                  // count: elements
+    const void *data;                              // in the mapped file, aligned to its elements
+} FileTensor;
+typedef struct {
+    FileTensor *tensor;                            // [n]
+    size_t n, bytes;                               // bytes of the file
+    const unsigned char *map;
+    bool mapped;                                   // map is ours to give back
+    struct cJSON *header;                          // holds the names
+} TensorFile;
+enum { TENSOR_FILE_WHY = 512 };
+// False: this is no safetensors file of F32 or F64 tensors, or it is torn; why says so, and names the file.
+bool tensor_file_open(TensorFile *f, const char *path, char why[TENSOR_FILE_WHY]);
+// The same for bytes in memory, which stay the caller's; name is for the messages.
+bool tensor_file_parse(TensorFile *f, const unsigned char *map, size_t bytes, const char *name,
+                       char why[TENSOR_FILE_WHY]);
+void tensor_file_close(TensorFile *f);
+const FileTensor *tensor_file_find(const TensorFile *f, const char *name);         // NULL where there is none
+// The value of "__metadata__" with this key; NULL where there is none.
+const char *tensor_file_note(const TensorFile *f, const char *key);
+double tensor_file_value(const FileTensor *t, size_t i);
+#endif
