@@ -47,7 +47,7 @@ static void cut(Compared *w, Model *m, Data *d) {
     switch (w->way) {
     case WAY_1D: tensor_parallel(m, world); break;
     case WAY_SP: sequence_parallel(m, world, KEEP_SHARD); break;
-    case WAY_2D: w->grid = summa_grid(world); summa(m, &w->grid); break;
+    case WAY_2D: w->grid = comm_grid(world, shape.q, shape.q, 1); summa(m, &w->grid); break;
     case WAY_25D: w->grid = tesseract_grid(world, shape.depth); tesseract(m, &w->grid); break;
     case WAY_3D:
         w->cube = cube_new(world);

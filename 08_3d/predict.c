@@ -2,6 +2,7 @@
 #include "08_3d/predict.h"
 #include <stdlib.h>
 #include "01_data_parallel/support/04_costs.h"
+#include "03_tensor_parallel/support/cube_costs.h"
 #include "03_tensor_parallel/support/grid_costs.h"
 #include "common/model/costs.h"
 
@@ -11,9 +12,11 @@ enum { E = sizeof(real) };
 static size_t ring_sent(size_t passes, size_t n, size_t count) { return (size_t)ring_bytes(passes, n, count, E); }
 
 // What a rank has of its stage.
-typedef struct { CutSizes z; bool is_grid; GridPlace grid; } Mine;
+typedef struct { CutSizes z; bool is_grid, is_cube; GridPlace grid; CubePlace cube; } Mine;
 static Mine mine_of(const TrainerConfig *c, Coordinates at) {
-    Mine my = { .z = cut_sizes(&c->model, c->mesh.tp, at.tp), .is_grid = tensor_is_grid(c) };
+    Mine my = { .z = cut_sizes(&c->model, c->mesh.tp, at.tp), .is_grid = tensor_is_grid(c),
+                .is_cube = c->tensor == TENSOR_3D };
+    if (my.is_cube) my.cube = cube_place_of(&c->model, cube_side(c->mesh.tp), at.tp, true);
     if (my.is_grid) {
         TesseractSides n = tensor_sides(c);
         my.grid = grid_place_of(&c->model, n.q, n.depth, at.tp);
@@ -25,13 +28,18 @@ static Mine mine_of(const TrainerConfig *c, Coordinates at) {
     return my;
 }
 static size_t wte_elements(const Mine *my) {
-    return my->is_grid ? grid_elements_wte(&my->grid) : elements_wte(&my->z);
+    return my->is_cube ? cube_elements_wte(&my->cube) : my->is_grid ? grid_elements_wte(&my->grid)
+                                                                    : elements_wte(&my->z);
 }
 static size_t unit_elements(const Mine *my, size_t i) {
-    return my->is_grid ? grid_elements_unit(&my->grid, &my->z, i) : elements_unit(&my->z, i);
+    return my->is_cube ? cube_elements_unit(&my->cube, &my->z, i) :
+           my->is_grid ? grid_elements_unit(&my->grid, &my->z, i) : elements_unit(&my->z, i);
 }
 // Of B sequences of a micro-batch those whose activations are here.
 static size_t my_sequences(const Mine *my, size_t B) { return my->is_grid ? grid_sequences(&my->grid, B) : B; }
+static size_t my_message(const Mine *my, size_t B) {
+    return my->is_cube ? cube_message(&my->cube, B) : message_elements(&my->z, my_sequences(my, B));
+}
 
 // Adds up f(unit) over the units of a stage; wte is given apart.
 typedef struct { size_t wte, others; } PerUnit;
@@ -77,9 +85,20 @@ static void add_axis(Prediction *out, const AxisTraffic *a, size_t times) {
     out->tp_received += times * (size_t)a->received;
 }
 
+// On a cube everything is a ring: a rank receives what it sends.
+static void add_cube(Prediction *out, CubeTraffic t, size_t times) {
+    out->tp_calls += times * (size_t)t.calls;
+    out->tp_bytes += times * (size_t)cube_bytes(&t);
+    out->tp_received += times * (size_t)cube_bytes(&t);
+}
+
 // In the layers, for forward and backward of B sequences.
 static void tensor_traffic(Prediction *out, const Mine *my, size_t B, bool again) {
     const CutSizes *z = &my->z;
+    if (my->is_cube) {
+        add_cube(out, cube_stage(&my->cube, z, B, again), 1);
+        return;
+    }
     if (my->is_grid) {
         GridTraffic g = grid_stage(&my->grid, z, B, again);
         add_axis(out, &g.row, 1);
@@ -104,6 +123,7 @@ static void partial_sums(Prediction *out, const TrainerConfig *c, const Mine *my
         out->tp_calls += times * (size_t)partial.calls;
         out->tp_bytes += times * (size_t)partial.bytes;
     }
+    if (my->is_cube) add_cube(out, cube_plane_sums(&my->cube, &my->z), times);
     if (c->tensor != TENSOR_25D) return;
     GridTraffic tables = grid_table_sums(&my->grid, &my->z), others = grid_unit_sums(&my->grid, &my->z);
     add_axis(out, &tables.depth, 1);
@@ -116,7 +136,7 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
     for (size_t k = 0; k < m; k++) {
         size_t B = predict_sequences(c, at.dp, m, k);
         tensor_traffic(out, my, B, c->recompute == RECOMPUTE_FULL);
-        size_t message = message_elements(z, my_sequences(my, B)) * E;           // activations on, their gradients back
+        size_t message = my_message(my, B) * E;                                  // activations on, their gradients back
         out->pp_bytes += (!z->last + !z->first) * message;
     }
     partial_sums(out, c, my, m);
@@ -146,22 +166,31 @@ static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const
 
 // Elements of B sequences that forward keeps on one stage until the backward comes: light items, blocks, and the head's
 // or, while a layer is at work, what that one brings.
-static size_t in_flight(const TrainerConfig *c, const CutSizes *z, size_t B, bool working) {
+typedef struct { size_t block, scores, head, between; } Kept;
+static Kept kept(const Mine *my, size_t sequences) {
+    const CutSizes *z = &my->z;
+    const CubePlace *q = &my->cube;
+    const size_t B = my_sequences(my, sequences);
+    if (my->is_cube)
+        return (Kept){ cube_kept_block(q, B), cube_kept_scores(q, B), cube_kept_head(q, B),
+                       cube_kept_between(q, z, B) };
+    return (Kept){ activations_block(z, B), activations_scores(z, B), activations_head(z, B),
+                   activations_between(z, B) };
+}
+static size_t in_flight(const TrainerConfig *c, const Mine *my, size_t B, bool working) {
     bool full = c->recompute == RECOMPUTE_FULL, selective = c->recompute == RECOMPUTE_SELECTIVE;
-    size_t block = activations_block(z, B), scores = activations_scores(z, B);
-    size_t head = z->last ? activations_head(z, B) : 0;
-    size_t blocks = full ? 0 : z->blocks * (selective ? block - scores : block);
-    size_t passing = full ? block : selective ? scores : 0;
-    return activations_between(z, B) + blocks + (working && passing > head ? passing : head);
+    const Kept k = kept(my, B);
+    size_t head = my->z.last ? k.head : 0;
+    size_t blocks = full ? 0 : my->z.blocks * (selective ? k.block - k.scores : k.block);
+    size_t passing = full ? k.block : selective ? k.scores : 0;
+    return k.between + blocks + (working && passing > head ? passing : head);
 }
 static void activations(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my, size_t m) {
-    const CutSizes *z = &my->z;
     Schedule s = c->schedule(c->mesh.pp, m, at.pp);
     size_t held = 0;                                                             // elements in flight
     for (size_t i = 0; i < s.n; i++) {
-        size_t B = my_sequences(my, predict_sequences(c, at.dp, m, s.ops[i].micro_batch));
-        size_t its = in_flight(c, z, B, false);
-        size_t others = s.ops[i].what == FORWARD ? held : held - its, now = (others + in_flight(c, z, B, true)) * E;
+        size_t B = predict_sequences(c, at.dp, m, s.ops[i].micro_batch), its = in_flight(c, my, B, false);
+        size_t others = s.ops[i].what == FORWARD ? held : held - its, now = (others + in_flight(c, my, B, true)) * E;
         if (now > out->activations) out->activations = now;
         held = others + (s.ops[i].what == FORWARD ? its : 0);
     }

@@ -22,11 +22,12 @@ static TensorShare columns_and_rows(const ModelConfig *c, size_t B, size_t n, si
 static TensorShare grid(const ModelConfig *c, size_t B, CompareShape s, size_t rank) {
     const GridPlace at = grid_place_of(c, s.q, s.depth, rank);
     const CutSizes whole = cut_sizes(c, 1, 0), z = grid_sizes(&at);
-    const GridTraffic layers = grid_stage(&at, &whole, B, false), sums = grid_partial_sums(&at, &whole);
+    const GridTraffic layers = grid_stage(&at, &whole, B, false);
+    const GridTraffic tables = grid_table_sums(&at, &whole), units = grid_unit_sums(&at, &whole);
     return (TensorShare){ (double)grid_elements_stage(&at, &whole),
                           (double)(grid_sequences(&at, B) * c->context * kept_stage(&z)),
-                          layers.row.received + layers.col.received + sums.depth.received,
-                          layers.products.time + layers.transfers + sums.transfers };
+                          layers.row.received + layers.col.received + tables.depth.received + units.depth.received,
+                          layers.products.time + layers.transfers + tables.transfers + units.transfers };
 }
 // Keys and values of all other positions, twice; the gradients of all; and the sum of the gradients of parameters.
 static TensorShare ring(const ModelConfig *c, size_t B, size_t n, size_t rank) {
