@@ -54,7 +54,7 @@ static void cut(Compared *w, Model *m, Data *d) {
         w->cube.gather_again = true;
         cube_parallel(m, &w->cube);
         break;
-    case WAY_RING: context_parallel(m, world, &ring_attention_zigzag, d); break;
+    case WAY_RING: d->positions = context_parallel(m, world, &ring_attention_zigzag); break;
     case WAYS: break;
     }
 }

@@ -4,11 +4,11 @@
 // vary: MICRO 5..8, layers 10..12, width 18|24, context 7..13, vocab 200..400
 //
 // A pipeline goes at the pace of its slowest stage. So the layers are cut into stages whose largest cost is as small as
-// possible (min-max); the head is one of the costs, the embedding another. The best cut is found by dynamic programming.
-// Costs may change while a model is trained (frozen layers, routed tokens, a device that gets slower). Then the layers'
-// times are measured, the cut is solved anew, and between two steps layers move to their new stages, with all that
-// training knows about them: weights and AdamW's two moments (DynMo, Wahib et al. 2025). Nothing is drawn or summed by a
-// rank's number, so a training whose layers move has the bits of one whose layers stay.
+// possible (min-max); the head is one of the costs, the embedding another. The best cut is found by dynamic
+// programming. Costs may change while a model is trained (frozen layers, routed tokens, a device that gets slower).
+// Then the layers' times are measured, the cut is solved anew, and between two steps layers move to their new stages,
+// with all that training knows about them: weights and AdamW's two moments (DynMo, Wahib et al. 2025). Nothing is drawn
+// or summed by a rank's number, so a training whose layers move has the bits of one whose layers stay.
 // Left out: stages with several replicas each (PipeDream's planner: a table, support/04_planner.c).
 #include "04_pipeline_naive/pipeline.h"
 #include "04_pipeline_naive/support/04_costs.h"
@@ -28,11 +28,11 @@
 double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) {
     double *best = host_alloc((p + 1) * (n + 1) * sizeof *best);
     size_t *from = host_alloc((p + 1) * (n + 1) * sizeof *from);           // the i of best[k][j]
-    for (size_t i = 0; i <= p; i++) first[i] = i < p ? shard_range(n, p, i).lo : n;        // equal counts, to begin with
-    // EXERCISE 04.04a (4 points): the best cut. best[k * (n+1) + j] is the largest stage of the first j layers on k stages,
-    // from[...] the first layer of the k-th of these. best[0] of no layer is 0, of any others INFINITY, as every best[k]
-    // of fewer than k layers. Then first[p-1], ..., first[0] are read off backwards: the last stage ends at n. Among
-    // equal cuts take the one whose last stage begins earliest.
+    for (size_t i = 0; i <= p; i++) first[i] = i < p ? shard_range(n, p, i).lo : n;        // equal counts, at first
+    // EXERCISE 04.04a (4 points): the best cut. best[k * (n+1) + j] is the largest stage of the first j layers on k
+    // stages, from[k * (n+1) + j] the first layer of the last of these. For k = 0 it is 0 of no layer and INFINITY of
+    // any others; so it is for every k of fewer than k layers. Then first[p-1], ..., first[0] are read off backwards:
+    // the last stage ends at n. Among equal cuts take the one whose last stage begins earliest.
     for (size_t k = 0; k <= p; k++)
         for (size_t j = 0; j <= n; j++) {
             double last = 0, *here = &best[k * (n + 1) + j];
@@ -219,7 +219,7 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
         r->moved[s] = (Moved){ pp->ledger[COMM_SEND].calls, pp->ledger[COMM_SEND].bytes,
                                pp->ledger[COMM_ALL_REDUCE].bytes };
         double done = 0;
-        comm_all_reduce_doubles(pp, &done, 1);             // until every layer has arrived: what follows is the step alone
+        comm_all_reduce_doubles(pp, &done, 1);             // until every layer has arrived: then the step begins
         memset(cost, 0, n * sizeof *cost);
         picture_begin(run, MEM_ACTIVATIONS);
         StepResult seen = pipeline_step(&me, m, &o, t, batch);
@@ -229,7 +229,8 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
         if (t->recorded && (s == 0 || s + 1 == t->steps)) {
             char title[48];
             snprintf(title, sizeof title, "step %zu, %s", s, s ? "rebalanced twice" : "as it begins");
-            picture_show(run, title, s ? PICTURE_CHART : PICTURE_NO_FILES);
+            bool file = !strcmp(option_text(run, "draw"), s ? "end" : "begin");
+            picture_show(run, title, file ? PICTURE_CHART : PICTURE_NO_FILES);
         }
         free(batch);
         arena_free(&tokens);
@@ -244,8 +245,8 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
 static void partition(Run *run) {
     require_one_link(run);
     size_t p = run->world->size, blocks[MOST_STAGES];
-    REQUIRE(p <= sizes.layers && p <= MOST_STAGES, "%zu stages need at least as many blocks: start at most %zu ranks", p,
-            sizes.layers);
+    REQUIRE(p <= sizes.layers && p <= MOST_STAGES, "%zu stages need at least as many blocks: start at most %zu ranks",
+            p, sizes.layers);
     partition_blocks(run, sizes.layers, blocks);
     Training t = { .model = sizes, .steps = STEPS, .sequences = MICRO, .micro_batches = MICRO, .clip = 0.25 };
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
@@ -273,6 +274,7 @@ static void partition(Run *run) {
 
 static const Option options[] = {
     { "blocks", "LIST", NULL, "of each stage in the beginning; without it: 3,4,3, or as equal as possible" },
+    { "draw", "begin|end", "end", "whose step --svg and --trace write" },
     {0},
 };
 LESSON(partition, options);

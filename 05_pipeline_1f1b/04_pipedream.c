@@ -3,7 +3,7 @@
 // question: Does a pipeline that never runs empty equal one device with weights just as old?
 // vary: SEQUENCES 2..4, STEPS 9..13, layers 8..11, width 18|24, context 7..13, vocab 31..50
 //
-// PipeDream (Harlap et al. 2018, section 3.3): 1F1B without its flush. There is no batch of micro-batches: every
+// PipeDream (Harlap et al. 2018, section 3): 1F1B without its flush. There is no batch of micro-batches: every
 // mini-batch ends with an update of its own, on each stage as soon as its backward is done there, and the next ones
 // are in the pipeline already. So the weights change between the forward and the backward of a mini-batch. Weight
 // stashing: a stage keeps the version that the forward read, and the backward reads it again: p - i versions.

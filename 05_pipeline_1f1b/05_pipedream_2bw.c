@@ -12,9 +12,9 @@
 // which it equals in every bit (support/05_reference.c); moments of AdamW or momentum take the late gradient as it is.
 // Who holds what: rank i has stage i, gradients and optimizer state once, weights twice. Communication: per micro-batch
 // [B*T, C] to the next stage and a gradient back; per update the first and the last stage send each other their
-// gradient of the tied table, V*C elements, and both add the two. Waiting for it at once would stop the last stage until
-// the first one comes, p - 1 backwards later. So it is started, and waited for when the new table is needed, most of a
-// batch later: the delay pays for it.
+// gradient of the tied table, V*C elements, and both add the two. Waiting for it at once would stop the last stage
+// until the first one comes, p - 1 backwards later. So it is started, and waited for when the new table is needed, most
+// of a batch later: the delay pays for it.
 // Left out: clipping, whose norm needs all stages at one moment; recomputation.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "05_pipeline_1f1b/support/05_2bw.h"
@@ -45,8 +45,8 @@ Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i) {
 
 // ---------------------------------------------------------------- the update, and the tied table after it
 
-// table: on the first and the last of several stages, the unit of the tied table. Its gradient has two buffers [1, V*C]:
-// backward adds into one (table->g) while the other one (table->own_g) is on its way to the other end of the pipeline.
+// table: on the first and the last of several stages, the unit of the tied table. Its gradient has two buffers, each
+// [1, V*C]: backward adds into one (table->g) while the other (table->own_g) is on its way to the pipeline's other end.
 typedef struct {
     WeightVersions weights;
     Optimizer *optimizer;

@@ -2,6 +2,7 @@
 #include "08_3d/predict.h"
 #include <stdlib.h>
 #include "01_data_parallel/support/04_costs.h"
+#include "03_tensor_parallel/context_parallel.h"
 #include "03_tensor_parallel/support/cube_costs.h"
 #include "03_tensor_parallel/support/grid_costs.h"
 #include "common/model/costs.h"
@@ -11,20 +12,47 @@ enum { E = sizeof(real) };
 // What each of n ranks sends in a ring for `count` elements.
 static size_t ring_sent(size_t passes, size_t n, size_t count) { return (size_t)ring_bytes(passes, n, count, E); }
 
-// What a rank has of its stage.
+static GridPlace grid_place_in(const TrainerConfig *c, Coordinates at) {
+    TesseractSides n = tensor_sides(c);
+    return grid_place_of(&c->model, n.q, n.depth, at.tp);
+}
+
+// Part `part` of the model: a stage, or a chunk of one.
+static CutSizes part_sizes(const TrainerConfig *c, Coordinates at, size_t part) {
+    CutSizes all = cut_sizes(&c->model, c->mesh.tp, at.tp);
+    if (tensor_is_grid(c)) {
+        GridPlace place = grid_place_in(c, at);
+        all = grid_sizes(&place);
+    }
+    CutSizes z = cut_stage(all, c->mesh.pp * trainer_chunks(c), part);
+    if (c->stage_blocks) z.blocks = c->stage_blocks[part];
+    if (mesh_cp(c->mesh) > 1 || c->blockwise) {
+        Positions mine = { 0 };
+        if (mesh_cp(c->mesh) > 1)
+            mine = context_positions(c->model.context, c->mesh.cp, at.cp, &ring_attention_zigzag);
+        z = cut_positions(z, &mine, true);
+    }
+    return c->sequence ? cut_sequence(z, false) : z;
+}
+// All of this rank's stage: chunk k is part k pp + stage.
+static CutSizes my_sizes(const TrainerConfig *c, Coordinates at) {
+    size_t last = trainer_chunks(c) - 1;
+    CutSizes z = part_sizes(c, at, at.pp), end = part_sizes(c, at, last * c->mesh.pp + at.pp);
+    z.last = end.last;
+    for (size_t k = 1; k <= last; k++) z.blocks += part_sizes(c, at, k * c->mesh.pp + at.pp).blocks;
+    return z;
+}
+// Who has the same parameters: over them gradients are summed, and ZeRO shards.
+static size_t replicas(const TrainerConfig *c) { return c->mesh.dp * mesh_cp(c->mesh); }
+static size_t replica(const TrainerConfig *c, Coordinates at) { return at.cp + mesh_cp(c->mesh) * at.dp; }
+
+// The same, and where this rank stands on its grid or cube, if its tp group is one.
 typedef struct { CutSizes z; bool is_grid, is_cube; GridPlace grid; CubePlace cube; } Mine;
 static Mine mine_of(const TrainerConfig *c, Coordinates at) {
-    Mine my = { .z = cut_sizes(&c->model, c->mesh.tp, at.tp), .is_grid = tensor_is_grid(c),
-                .is_cube = c->tensor == TENSOR_3D };
+    Mine my = { .z = my_sizes(c, at), .is_grid = tensor_is_grid(c), .is_cube = c->tensor == TENSOR_3D };
+    if (my.is_grid) my.grid = grid_place_in(c, at);
     if (my.is_cube) my.cube = cube_place_of(&c->model, cube_side(c->mesh.tp), at.tp, true);
-    if (my.is_grid) {
-        TesseractSides n = tensor_sides(c);
-        my.grid = grid_place_of(&c->model, n.q, n.depth, at.tp);
-        my.z = grid_sizes(&my.grid);
-    }
-    my.z = cut_stage(my.z, c->mesh.pp, at.pp);
-    if (c->stage_blocks) my.z.blocks = c->stage_blocks[at.pp];
-    if (c->sequence) my.z = cut_sequence(my.z, false);
+    my.cube.blockwise = c->blockwise;
     return my;
 }
 static size_t wte_elements(const Mine *my) {
@@ -68,13 +96,13 @@ static size_t predict_sequences(const TrainerConfig *c, size_t dp_rank, size_t m
 static void reductions(Prediction *out, const TrainerConfig *c, const Mine *my) {
     const CutSizes *z = &my->z;
     out->dp_calls = 1;
-    out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, c->mesh.dp, stage_elements(my));
+    out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, replicas(c), stage_elements(my));
     if (!c->overlap) return;
     BucketPiece *piece;
     out->dp_calls = bucket_pieces(z, elements_block(z) * E, &piece);
     out->dp_bytes = 0;
     for (size_t i = 0; i < out->dp_calls; i++)
-        out->dp_bytes += ring_sent(ALL_REDUCE_PASSES, c->mesh.dp, piece[i].elements);
+        out->dp_bytes += ring_sent(ALL_REDUCE_PASSES, replicas(c), piece[i].elements);
     free(piece);
 }
 
@@ -114,6 +142,15 @@ static void tensor_traffic(Prediction *out, const Mine *my, size_t B, bool again
     out->tp_bytes += (size_t)s.bytes;
 }
 
+// Ring attention of B sequences, in a block: k and v of every other rank, but those of the next one, go on from here
+// forward, and again backward; then the gradients of all.
+static size_t ring_traffic(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B) {
+    if (mesh_cp(c->mesh) == 1) return 0;
+    size_t n = c->mesh.cp, next = (at.cp + 1) % n, forwards = c->recompute == RECOMPUTE_FULL ? 3 : 2;
+    Positions others = context_positions(z->Tk, n, next, &ring_attention_zigzag);
+    return (forwards * (z->Tk - positions_count(&others)) + z->Tk) * B * 2 * z->heads * z->D * E;
+}
+
 // Partial gradients are summed before ZeRO reduces them: once, or, where each micro-batch reduces and drops them, each
 // time; wte's always once.
 static void partial_sums(Prediction *out, const TrainerConfig *c, const Mine *my, size_t m) {
@@ -132,15 +169,16 @@ static void partial_sums(Prediction *out, const TrainerConfig *c, const Mine *my
 
 static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my, size_t m) {
     const CutSizes *z = &my->z;
-    size_t t = c->mesh.tp, d = c->mesh.dp;
+    size_t t = c->mesh.tp, d = replicas(c);
     for (size_t k = 0; k < m; k++) {
         size_t B = predict_sequences(c, at.dp, m, k);
         tensor_traffic(out, my, B, c->recompute == RECOMPUTE_FULL);
-        size_t message = my_message(my, B) * E;                                  // activations on, their gradients back
-        out->pp_bytes += (!z->last + !z->first) * message;
+        out->cp_bytes += z->blocks * ring_traffic(c, at, z, B);
+        size_t messages = 2 * trainer_chunks(c) - z->last - z->first;  // activations on, their gradients back
+        if (c->mesh.pp > 1) out->pp_bytes += messages * my_message(my, B) * E;
     }
     partial_sums(out, c, my, m);
-    PerUnit units = over_units(my, unit_ring, d, at.dp);
+    PerUnit units = over_units(my, unit_ring, d, replica(c, at));
     switch (c->zero) {
     case 0: reductions(out, c, my); break;
     case 1: out->dp_bytes = 2 * (units.wte + units.others); break;
@@ -156,7 +194,7 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
 // ---------------------------------------------------------------- memory
 
 static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my, bool adamw) {
-    PerUnit shard = over_units(my, unit_shard, c->mesh.dp, at.dp);
+    PerUnit shard = over_units(my, unit_shard, replicas(c), replica(c, at));
     size_t all = stage_elements(my) * E, twice = my->z.first && my->z.last ? wte_elements(my) * E : 0;
     size_t mine = (shard.wte + shard.others) * E;
     out->parameters = c->zero < 3 ? all : mine;
@@ -186,11 +224,13 @@ static size_t in_flight(const TrainerConfig *c, const Mine *my, size_t B, bool w
     return k.between + blocks + (working && passing > head ? passing : head);
 }
 static void activations(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my, size_t m) {
-    Schedule s = c->schedule(c->mesh.pp, m, at.pp);
+    Schedule s = trainer_schedule(c, m, at.pp);
     size_t held = 0;                                                             // elements in flight
     for (size_t i = 0; i < s.n; i++) {
-        size_t B = predict_sequences(c, at.dp, m, s.ops[i].micro_batch), its = in_flight(c, my, B, false);
-        size_t others = s.ops[i].what == FORWARD ? held : held - its, now = (others + in_flight(c, my, B, true)) * E;
+        Mine part = *my;
+        part.z = part_sizes(c, at, s.ops[i].chunk * c->mesh.pp + at.pp);
+        size_t B = predict_sequences(c, at.dp, m, s.ops[i].micro_batch), its = in_flight(c, &part, B, false);
+        size_t others = s.ops[i].what == FORWARD ? held : held - its, now = (others + in_flight(c, &part, B, true)) * E;
         if (now > out->activations) out->activations = now;
         held = others + (s.ops[i].what == FORWARD ? its : 0);
     }

@@ -1,6 +1,8 @@
 // trainer.c: see trainer.h.
 #include "08_3d/trainer.h"
 #include <stdlib.h>
+#include "03_tensor_parallel/context_parallel.h"
+#include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "06_zero/zero.h"
 
 // ---------------------------------------------------------------- what is refused, with the reason
@@ -20,6 +22,8 @@ static void require_tensor(const TrainerConfig *c) {
     REQUIRE(c->depth == 0 || c->tensor == TENSOR_25D, "--depth %zu: only --tensor 2.5d has layers; leave it out",
             c->depth);
     if (c->tensor == TENSOR_1D) return;
+    REQUIRE(mesh_cp(c->mesh) == 1, "--cp cuts the positions of a sequence, and a grid's rows are whole sequences: leave "
+            "--cp out, or choose --tensor 1d");
     REQUIRE(!c->sequence, "--sequence-parallel cuts the rows that --tensor 1d leaves whole, and on a grid all are cut: "
             "leave one of the two out");
     size_t q = c->tensor == TENSOR_3D ? cube_side(c->mesh.tp) : tensor_sides(c).q;
@@ -39,14 +43,29 @@ void trainer_require(const TrainerConfig *c) {
     require_tensor(c);
     REQUIRE(c->mesh.pp <= m->layers, "--pp %zu needs as many blocks; the model has %zu: choose --pp %zu, or more "
             "--layers", c->mesh.pp, m->layers, m->layers);
+    REQUIRE(mesh_cp(c->mesh) <= m->context, "--cp %zu needs as many positions; a sequence has %zu: choose --cp %zu or "
+            "less, or more --context", mesh_cp(c->mesh), m->context, m->context);
     REQUIRE(!c->prefetch || c->zero == 3, "--prefetch gathers weights ahead, and --zero %zu has them whole: choose "
             "--zero 3, or leave --prefetch out", c->zero);
     REQUIRE(!c->overlap || c->zero == 0, "--overlap all-reduces whole gradients, and --zero %zu reduces them in parts: "
             "choose --zero 0, or --zero 3 with --prefetch, or leave --overlap out", c->zero);
-    size_t blocks = 0;
-    for (size_t i = 0; c->stage_blocks && i < c->mesh.pp; i++) blocks += c->stage_blocks[i];
+    size_t blocks = 0, v = trainer_chunks(c), m_each = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
+    REQUIRE(v * c->mesh.pp <= m->layers, "--chunks %zu on each of %zu stages needs %zu blocks; the model has %zu: "
+            "choose --chunks %zu, or more --layers", v, c->mesh.pp, v * c->mesh.pp, m->layers, m->layers / c->mesh.pp);
+    REQUIRE(v == 1 || m_each % c->mesh.pp == 0, "--schedule interleaved takes micro-batches in groups of --pp %zu, "
+            "each through all chunks, and a replica has %zu: choose --batch and --micro-batch for a multiple of %zu, "
+            "or --schedule 1f1b", c->mesh.pp, m_each, c->mesh.pp);
+    for (size_t i = 0; c->stage_blocks && i < v * c->mesh.pp; i++) blocks += c->stage_blocks[i];
     REQUIRE(!c->stage_blocks || blocks == m->layers, "--stage-layers add up to %zu, but the model has --layers %zu",
             blocks, m->layers);
+}
+
+// ---------------------------------------------------------------- the pipeline's list
+
+size_t trainer_chunks(const TrainerConfig *c) { return c->chunks > 1 ? c->chunks : 1; }
+Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage) {
+    if (trainer_chunks(c) == 1) return c->schedule(c->mesh.pp, m, stage);                          // chapters 04, 05
+    return schedule_interleaved(c->mesh.pp, m, c->chunks, stage);                                  // 05.03
 }
 
 // ---------------------------------------------------------------- composition
@@ -55,7 +74,7 @@ void trainer_require(const TrainerConfig *c) {
 static Buckets *overlapped(Trainer *t) {
     const Model *m = t->model;
     const Layer *block = &m->layers[m->layers[0].number == 0];
-    Buckets *b = buckets_new(t->model, t->mesh.dp, block->units[0]->size * sizeof(real));
+    Buckets *b = buckets_new(t->model, t->mesh.replicas, block->units[0]->size * sizeof(real));
     b->sync = true;
     b->micro_batches = t->micro_batches;
     return b;
@@ -92,19 +111,21 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     Mesh *mesh = &t->mesh;
 
     // A list of layers; each technique changes it.
-    Range stage = pipeline_stage_layers(&c->model, c->stage_blocks, c->mesh.pp, mesh->at.pp);      // chapter 04
-    t->model = model_describe(&c->model, stage);
+    t->model = interleaved_describe(&c->model, c->stage_blocks, c->mesh.pp, trainer_chunks(c), mesh->at.pp);   // 04, 05
     cut_tensors(t);                                                                                // chapter 03
+    for (size_t i = 0; c->blockwise && i < t->model->n_layers; i++)
+        t->model->layers[i].attention = &attention_blockwise;                                      // common/model
+    if (mesh->cp) t->positions = context_parallel(t->model, mesh->cp, &ring_attention_zigzag);     // 03.08
     recompute(t->model, c->recompute);                                                             // chapter 07
-    if (c->prefetch) prefetch_allocate(t->model, mesh->dp, true);                                  // 06.05
-    else zero_allocate(t->model, mesh->dp, c->zero);           // chapter 06; stage 0: chapter 01
+    if (c->prefetch) prefetch_allocate(t->model, mesh->replicas, true);                            // 06.05
+    else zero_allocate(t->model, mesh->replicas, c->zero);     // chapter 06; stage 0: chapter 01
     t->optimizer = optimizer;
     optimizer_allocate(&t->optimizer, t->model);
     // The batch over replicas, then in micro-batches. Every replica runs the same number of them, because ZeRO reduces
     // in each; where sequences do not divide, some are smaller.
     t->sequences = shard_range(c->batch, c->mesh.dp, mesh->at.dp);
     t->micro_batches = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
-    t->schedule = c->schedule(c->mesh.pp, t->micro_batches, mesh->at.pp);                          // chapters 04, 05
+    t->schedule = trainer_schedule(c, t->micro_batches, mesh->at.pp);
     if (c->overlap) t->buckets = overlapped(t);                                                    // 01.04
     return t;
 }
@@ -141,10 +162,12 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     size_t m = t->micro_batches;
     double weight = 1 / (double)data_count(d, step, 0, t->config.batch);       // of a token: the global batch's mean
     Arena tokens = arena(MEM_WORKSPACE);
+    Data mine = *d;
+    mine.positions = t->positions;
     Batch *batch = host_alloc(m * sizeof *batch);
     for (size_t k = 0; k < m; k++) {
         Range r = shard_range(range_size(t->sequences), m, k);
-        batch[k] = data_micro_batch(d, &tokens, step, t->sequences.lo + r.lo, range_size(r), weight);
+        batch[k] = data_micro_batch(&mine, &tokens, step, t->sequences.lo + r.lo, range_size(r), weight);
         batch[k].number = k;
     }
 
@@ -154,7 +177,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     if (t->buckets) finish_buckets(t);
     else reduce(t);
 
-    // Every replica's last stage holds its part of the loss.
+    // Every replica's last stage holds its part of the loss, of its positions.
     StepResult r = { .loss = counts_loss(t) ? p.loss : 0 };
     comm_all_reduce_doubles(mesh->world, &r.loss, 1);
     r.loss *= weight;
@@ -178,12 +201,14 @@ double trainer_evaluate(Trainer *t, const Data *d, size_t windows) {
     size_t most = EVAL_ROWS / d->context > t->config.micro_batch ? EVAL_ROWS / d->context : t->config.micro_batch;
     size_t m = ceil_div(ceil_div(windows, t->config.mesh.dp), most);           // the same on every replica
     Range mine = shard_range(windows, t->config.mesh.dp, mesh->at.dp);
+    Data some = *d;
+    some.positions = t->positions;
     double loss = 0;
     zero_evaluation_begin(t->model, t->config.zero);
     for (size_t k = 0; k < m; k++) {
         Arena tokens = arena(MEM_WORKSPACE);
         Range r = shard_range(range_size(mine), m, k);
-        Batch b = data_eval_batch(d, &tokens, mine.lo + r.lo, range_size(r), windows);
+        Batch b = data_eval_batch(&some, &tokens, mine.lo + r.lo, range_size(r), windows);
         loss += pipeline_loss(mesh->pp, t->model, &b);
         arena_free(&tokens);
     }

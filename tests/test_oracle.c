@@ -25,6 +25,7 @@ static const Option options[] = {
     { "dp", "N", "1", "data-parallel replicas" },
     { "tp", "N", "1", "tensor-parallel ranks of a stage" },
     { "pp", "N", "1", "pipeline stages" },
+    { "cp", "N", "1", "context-parallel ranks" },
     { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
     { "tensor", "1d|2d|2.5d|3d", "1d", "how tp ranks cut a layer" },
     { "zero", "0|1|2|3", "0", "what is sharded over the replicas" },
@@ -162,7 +163,7 @@ static void oracle(Run *run) {
     } else {
         TrainerConfig config = {
             .model = c, .batch = BATCH, .micro_batch = option_size(run, "micro-batch"), .clip = clip,
-            .mesh = { option_size(run, "dp"), option_size(run, "tp"), option_size(run, "pp") },
+            .mesh = { option_size(run, "dp"), option_size(run, "tp"), option_size(run, "pp"), option_size(run, "cp") },
             .tensor = settings_tensor(option_text(run, "tensor")), .schedule = schedule_1f1b,
             .sequence = option_flag(run, "sequence-parallel"),
             .zero = (size_t)atoi(option_text(run, "zero")) };

@@ -214,7 +214,7 @@ static void known_orders(void) {
 
 // ---- stages of unequal times ----
 
-// GPipe takes sum(f+b) + (m-1)(max f + max b). 1F1B is never slower, and cannot be faster than any stage's own work after
+// GPipe takes sum(f+b) + (m-1)(max f + max b). 1F1B is never slower, and not faster than any stage's own work after
 // what the stages before it need once.
 static void unequal_stages(void) {
     size_t exact = 0, bound = 0, faster = 0, met = 0;

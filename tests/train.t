@@ -82,6 +82,25 @@ for my $combination (grep { !$met{"@$_"} } @combinations) {
                     adamw => $extra % 4 == 1, uneven => $extra % 2, overlap => $extra % 2);
     $extra++;
 }
+# Interleaved stages: 2 or 3 chunks on each, with every ZeRO stage and recomputation; m is a multiple of the stages.
+my %parts = ('2 2' => '3,2,1,2', '2 3' => '2,1,1,1,1,2', '3 2' => '1,2,1,1,2,1', '4 2' => '1,1,1,1,1,1,1,1');   # "pp chunks"
+my @interleaved;
+{
+    my @meshes = ([2, 2, 2], [1, 2, 3], [2, 1, 4], [3, 1, 2], [1, 1, 2], [2, 1, 3], [1, 2, 4]);
+    for my $zero (0 .. 3) {
+        for my $recompute (qw(none selective full)) {
+            my $i = @interleaved;
+            my ($dp, $tp, $pp) = @{ $meshes[$i % @meshes] };
+            my $chunks = $pp == 2 && $i % 3 != 1 ? 3 : 2;
+            my $job = row([$dp, $tp, $pp], ['interleaved', $zero, $recompute], steps => 4, precision => $i % 3 == 2 ? 'fp64' : 'fp32',
+                          adamw => $i % 4 == 1, overlap => $i % 2);
+            push @{ $job->{words} }, '--chunks', $chunks, '--batch', 2 * $dp * $pp - ($dp > 1), $i % 2 ? ('--stage-layers', $parts{"$pp $chunks"}) : ();
+            push @{ $job->{words} }, '--prefetch' if $zero == 3 && $i % 2;
+            push @interleaved, $job;
+        }
+    }
+    push @rows, @interleaved;
+}
 run_jobs(\@rows);
 
 sub holds {
@@ -105,7 +124,7 @@ for my $job (@rows) {
         $near ? @$near{qw(error limit)} : ('nan', 'nan'), $job->{seconds};
 }
 is($_->[0]{page}{digest}, $_->[1]{page}{digest}, name($_->[0]) . ': the same bits as processes') for @pairs;
-my %seen = map { ("$_->{schedule} $_->{zero} $_->{recompute}" => 1) } grep { $_->{mesh} =~ /[2-8]x.*x[2-8]/ } @rows;
+my %seen = map { ("$_->{schedule} $_->{zero} $_->{recompute}" => 1) } grep { $_->{schedule} ne 'interleaved' && $_->{mesh} =~ /[2-8]x.*x[2-8]/ } @rows;
 is(scalar keys %seen, 36, 'every combination has met replicas and stages');
 note($_) for @table;
 
@@ -135,6 +154,40 @@ note($_) for @table;
         --batch 3 --micro-batch 1 --steps 3 --optimizer sgd --lr 0.1 --eval-every 0 --data), $text);
     run_jobs([$short]);
     ok($short->{status} == 0 && $short->{page}{pass}, 'sequence parallelism with fewer rows than ranks') or diag(complain($short));
+}
+
+# ---- context parallelism: every schedule, ZeRO stage and recomputation; chunks that do not divide, of one position, in tiles ----
+{
+    my @meshes = ([1, 1, 1, 2], [2, 1, 1, 2], [1, 2, 2, 2], [1, 1, 2, 3], [1, 3, 1, 2], [2, 2, 1, 2]);       # dp, tp, pp, cp
+    my @contexts = (19, 16, 4, 150, 19, 7);
+    my @jobs;
+    for my $i (0 .. $#combinations) {
+        my ($dp, $tp, $pp, $cp) = @{ $meshes[$i % @meshes] };
+        my ($schedule, $zero, $recompute) = @{ $combinations[$i] };
+        my $precision = $i % 5 == 1 ? 'fp64' : 'fp32';
+        my @options = ('--dp', $dp, '--tp', $tp, '--pp', $pp, '--cp', $cp, '--schedule', $schedule, '--zero', $zero, '--recompute', $recompute,
+            '--context', $contexts[$i % @contexts], qw(--layers 3 --width 36 --heads 6 --batch 5 --micro-batch 1 --steps 3 --check --eval-every 2
+            --reduce ordered --data), $text, $i % 4 == 1 ? qw(--optimizer adamw --lr 0.003) : qw(--optimizer sgd --lr 0.1));
+        push @options, '--overlap' if $zero == 0 && $i % 2;
+        push @options, '--prefetch' if $zero == 3 && $i % 2;
+        push @options, '--sequence-parallel' if $tp > 1 && $i % 3;
+        my $job = emu($dp * $tp * $pp * $cp, $train{$precision}, @options);
+        push @jobs, { %$job, name => "cp $cp, ${dp}x${tp}x$pp $schedule zero $zero recompute $recompute $precision" };
+        next unless have_mpi && $i % 12 == 4;
+        push @jobs, { %{ mpi($dp * $tp * $pp * $cp, $train{$precision}, @options) }, name => "$jobs[-1]{name}, as processes" };
+    }
+    # Attention in blocks without ranks that share a sequence.
+    my $blocks = emu(2, $train{fp32}, qw(--dp 1 --tp 2 --pp 1 --attention blockwise --context 150 --layers 2 --width 16 --heads 4 --batch 3
+        --recompute selective --steps 3 --check --optimizer sgd --lr 0.1 --eval-every 0 --data), $text);
+    run_jobs([@jobs, $blocks]);
+    for my $i (0 .. $#jobs) {
+        my $job = $jobs[$i];
+        ok($job->{status} == 0 && $job->{page}{pass}, $job->{name}) or diag(complain($job));
+        my $sent = grep { $_->{name} eq 'context-parallel traffic' && $_->{pass} && $_->{measured} > 0 } @{ $job->{page}{costs} || [] };
+        is($sent, 1, '... which has sent its keys as predicted');
+        is($job->{page}{digest}, $jobs[$i - 1]{page}{digest}, '... the same bits as processes') if $job->{name} =~ /processes/;
+    }
+    ok($blocks->{status} == 0 && $blocks->{page}{pass}, '--attention blockwise') or diag(complain($blocks));
 }
 
 # ---- a tp group as a grid: 2D and 2.5D; and as a cube: 3D ----
@@ -203,6 +256,11 @@ my @batch = qw(--batch 8 --micro-batch 2);
 my @ladder = (
     (map { my $mesh = $_; ["naive = gpipe = 1f1b, " . join('x', @$mesh),
         map { bits($mesh, @batch, @adamw, '--schedule', $_) } qw(naive gpipe 1f1b)] } [1, 1, 3], [1, 2, 2], [2, 1, 4]),
+    (map { my ($mesh, @how) = @$_; ["1f1b = interleaved, " . join('x', @$mesh) . " @how",
+        map { bits($mesh, @batch, @adamw, '--clip', 0.5, @how, '--schedule', $_) } qw(1f1b interleaved)] }
+        [[1, 1, 2]], [[2, 2, 2], qw(--zero 1 --recompute full)], [[2, 1, 2], qw(--zero 3 --prefetch)], [[1, 2, 4], qw(--layers 9)],
+        [[2, 1, 2], qw(--overlap --batch 7 --micro-batch 1)]),
+    ['interleaved, 2 chunks = 3 = 4, 1x1x2', map { bits([1, 1, 2], @batch, @adamw, qw(--layers 8 --schedule interleaved --chunks), $_) } 2 .. 4],
     (map { my ($zero, @mesh) = @$_; ["none = selective = full, zero $zero, " . join('x', @mesh),
         map { bits(\@mesh, @batch, @adamw, '--zero', $zero, '--recompute', $_) } qw(none selective full)] }
         [0, 1, 1, 1], [0, 1, 2, 2], [3, 2, 1, 2], [2, 2, 2, 2]),
@@ -224,7 +282,8 @@ my @ladder = (
         [1], [2], [4], [4, '--stage-layers', '1,2,1,2']],
 );
 if (have_mpi) {
-    for my $case ([[2, 2, 2], '--zero', 3, '--recompute', 'full'], [[1, 1, 4], '--schedule', 'gpipe'], [[3, 2, 1], '--zero', 2], [[2, 1, 3], '--overlap']) {
+    for my $case ([[2, 2, 2], '--zero', 3, '--recompute', 'full'], [[1, 1, 4], '--schedule', 'gpipe'], [[3, 2, 1], '--zero', 2], [[2, 1, 3], '--overlap'],
+                  [[2, 1, 2], qw(--schedule interleaved --zero 3 --prefetch)]) {
         my ($mesh, @options) = @$case;
         my $ranks = $mesh->[0] * $mesh->[1] * $mesh->[2];
         my $job = bits($mesh, @batch, @adamw, @options);

@@ -2,7 +2,7 @@
 #include "03_tensor_parallel/support/cube_costs.h"
 
 CubePlace cube_place_of(const ModelConfig *c, size_t q, size_t rank, bool gather_again) {
-    return (CubePlace){ c, q, rank / q % q, rank % q, rank / (q * q), gather_again };
+    return (CubePlace){ c, q, rank / q % q, rank % q, rank / (q * q), gather_again, false };
 }
 double cube_bytes(const CubeTraffic *t) { return t->bytes[CUBE_ROW] + t->bytes[CUBE_COL] + t->bytes[CUBE_DEPTH]; }
 
@@ -149,14 +149,15 @@ size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage) {
 
 size_t cube_kept_scores(const CubePlace *at, size_t B) {
     const Sizes z = sizes(at, B);
-    return z.N * z.heads * at->c->context * (at->c->dropout > 0 ? 2 : 1);
+    return at->blockwise ? 0 : z.N * z.heads * at->c->context * (at->c->dropout > 0 ? 2 : 1);
 }
 size_t cube_kept_block(const CubePlace *at, size_t B) {
     const Sizes z = sizes(at, B);
     const size_t gathered = z.B * at->c->context * (2 * z.C + z.A + z.F);
     const size_t weights = z.C * 3 * z.A + z.A * z.C + 2 * z.C * z.F;
     const size_t operands = at->gather_again ? z.M * 2 * z.C + z.N * (z.A + z.F) : gathered + weights;
-    return operands + z.M * (z.C + 4) + z.N * (3 * z.A + z.F) + cube_kept_scores(at, B);
+    const size_t scores = at->blockwise ? z.N * z.heads : cube_kept_scores(at, B);
+    return operands + z.M * (z.C + 4) + z.N * (3 * z.A + z.F) + scores;
 }
 size_t cube_kept_head(const CubePlace *at, size_t B) {
     const Sizes z = sizes(at, B);

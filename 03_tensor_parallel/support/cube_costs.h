@@ -14,6 +14,7 @@ typedef struct {
     const ModelConfig *c;
     size_t q, row, col, layer;
     bool gather_again;                                     // backward gathers X and W again
+    bool blockwise;                                        // attention keeps one element a query and head, no scores
 } CubePlace;
 CubePlace cube_place_of(const ModelConfig *c, size_t q, size_t rank, bool gather_again);
 

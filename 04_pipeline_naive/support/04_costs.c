@@ -94,7 +94,7 @@ static double step_time(const Training *t, const double *cost, const size_t *blo
     double sums = p > 1 ? ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), sizeof(real)) : 0;
     sums += ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double));
     sums += ring_time(ALL_REDUCE_PASSES, p, config_tensors(&t->model), sizeof(double));
-    if (stage_time(cost, blocks, p, 0) == 0) sum -= way;   // only the embedding: the step begins when its message arrives
+    if (stage_time(cost, blocks, p, 0) == 0) sum -= way;   // only the embedding: its message begins the step
     return sum + 2 * (double)(p - 1) * way + others * (fmax(slowest, way) + fmax(2 * slowest, way)) + sums;
 }
 
@@ -151,8 +151,8 @@ static void table(Run *run, const Training *t, Growth g, const Rebalanced *stays
     forward_times(t, (Growth){0}, 0, cost);
     say(run, "  GPipe's step: sum(f+b) + (m-1)(max f + max b), and messages. A block: f = %.3g us, b = 2f. The",
         cost[1] / 1e6);
-    say(run, "  head costs %.2f blocks, the embedding nothing; from step %zu on the first %zu blocks cost %zu times as "
-        "much.", cost[t->model.layers + 1] / cost[1], g.from, g.blocks, g.times);
+    say(run, "  head costs %.2f blocks, the embedding nothing; from step %zu on the first %zu blocks cost %zu times "
+        "it.", cost[t->model.layers + 1] / cost[1], g.from, g.blocks, g.times);
     say(run, "  Costs 9 5 5 9 6 on 3 stages: the largest is 14 by min-max, 15 by the smallest max - min.");
     free(cost);
 }

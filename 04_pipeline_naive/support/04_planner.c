@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum { MOST_LAYERS = 8, MOST_WORKERS = 8 };
-// Of each layer: forward and backward; bytes of its weights and of its output, over the bytes of a link per unit of time.
+// Of each layer: forward and backward; how long a link takes for its weights, for its output.
 typedef struct { size_t n; double time[MOST_LAYERS], weights[MOST_LAYERS], output[MOST_LAYERS]; } Profile;
 // The best way for the first j layers on m workers, its last stage: `from` of `replicas`.
 typedef struct { double slowest; size_t from, replicas; } Plan;

@@ -1,17 +1,32 @@
 // train_costs.c: see train_costs.h.
 #include "08_3d/support/train_costs.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "08_3d/predict.h"
 #include "08_3d/support/mesh_picture.h"
 #include "08_3d/support/step_time.h"
 #include "common/model/costs.h"
 
+// How many blocks each part of the model has, and whose chunk it is: "stage 0: 2 blocks, 1: 2 blocks, 0: 1 block, ...".
+static void show_parts(Run *run, const TrainerConfig *c, const size_t *blocks) {
+    char line[400] = "  chunks of the stages, in model order:";
+    for (size_t i = 0, block = 0; i < c->mesh.pp * trainer_chunks(c); block += blocks[i++]) {
+        size_t n = strlen(line);
+        if (n > sizeof line - 60) { snprintf(line + n, sizeof line - n, " ..."); break; }
+        snprintf(line + n, sizeof line - n, "%s %zu: %zu block%s", i ? "," : " stage", i % c->mesh.pp, blocks[i],
+                 blocks[i] == 1 ? "" : "s");
+    }
+    say(run, "%s", line);
+}
+
 void train_show_mesh(Run *run, const TrainerConfig *c) {
-    size_t *blocks = host_alloc(c->mesh.pp * sizeof *blocks);
-    for (size_t i = 0; i < c->mesh.pp; i++)
-        blocks[i] = c->stage_blocks ? c->stage_blocks[i] : part_size(c->model.layers, c->mesh.pp, i);
-    mesh_show(run, c->mesh, blocks);
+    size_t parts = c->mesh.pp * trainer_chunks(c), *blocks = host_alloc(parts * sizeof *blocks);
+    for (size_t i = 0; i < parts; i++)
+        blocks[i] = c->stage_blocks ? c->stage_blocks[i] : part_size(c->model.layers, parts, i);
+    mesh_show(run, c->mesh, parts == c->mesh.pp ? blocks : NULL);
+    if (parts > c->mesh.pp) show_parts(run, c, blocks);
     free(blocks);
 }
 
@@ -24,7 +39,8 @@ static void tensor_axes(const Trainer *t, Comm *axes[AXES]) {
 }
 
 void train_costs_begin(Trainer *t) {
-    Comm *groups[] = { t->mesh.world, t->mesh.tp, t->mesh.pp, t->mesh.dp, t->mesh.model, t->mesh.tied };
+    Comm *groups[] = { t->mesh.world, t->mesh.tp, t->mesh.pp, t->mesh.replicas, t->mesh.model, t->mesh.tied,
+                       t->mesh.cp };
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         if (groups[i]) comm_ledger_reset(groups[i]);
     Comm *axes[AXES];
@@ -64,9 +80,12 @@ void train_costs_end(Run *run, Trainer *t) {
     Prediction p = predict_step(&t->config, run->world->rank, t->optimizer.kind == ADAMW);
     (t->config.tensor != TENSOR_1D ? grid_costs : tensor_costs)(run, t, &p);
     cost(run, "pipeline traffic", "bytes sent", (double)p.pp_bytes, (double)comm_bytes_sent(m->pp));
-    cost(run, "data-parallel traffic", "bytes sent", (double)p.dp_bytes, (double)comm_bytes_sent(m->dp));
+    cost(run, "data-parallel traffic", "bytes sent", (double)p.dp_bytes, (double)comm_bytes_sent(m->replicas));
+    if (m->cp)
+        cost(run, "context-parallel traffic", "bytes sent", (double)p.cp_bytes, (double)comm_bytes_sent(m->cp));
     if (t->config.overlap)
-        cost(run, "data-parallel buckets", "calls", (double)p.dp_calls, (double)m->dp->ledger[COMM_ALL_REDUCE].calls);
+        cost(run, "data-parallel buckets", "calls", (double)p.dp_calls,
+             (double)m->replicas->ledger[COMM_ALL_REDUCE].calls);
     cost(run, "tied embedding", "bytes sent", (double)p.tied_bytes, m->tied ? (double)comm_bytes_sent(m->tied) : 0);
     cost(run, "loss and norm", "bytes sent", (double)p.scalar_bytes,
          (double)(comm_bytes_sent(m->world) + comm_bytes_sent(m->model)));
@@ -77,7 +96,7 @@ void train_costs_end(Run *run, Trainer *t) {
 }
 
 void train_results(Run *run, const Trainer *t) {
-    char link[4][LINK_NAME];
+    char link[5][LINK_NAME];
     const Mesh *m = &t->mesh;
     const bool adamw = t->optimizer.kind == ADAMW, again = t->config.recompute == RECOMPUTE_FULL;
     const size_t zero = t->config.zero;
@@ -93,8 +112,9 @@ void train_results(Run *run, const Trainer *t) {
           { "tensor-parallel traffic", mesh_link(m->tp, link[0]) } },
         { "pipeline, sent", t->config.sequence ? "[tokens/tp, C] on and back" : "[tokens, C] on and back",
           { "pipeline traffic", mesh_link(m->pp, link[1]) } },
-        { "data parallel, sent", zero ? "by units: chapter 06" : "2(dp-1)/dp of the gradient",
-          { "data-parallel traffic", mesh_link(m->dp, link[2]) } },
+        { "data parallel, sent", zero ? "by units: chapter 06" : m->cp ? "2(n-1)/n of the gradient, n = dp cp"
+                                                                       : "2(dp-1)/dp of the gradient",
+          { "data-parallel traffic", mesh_link(m->replicas, link[2]) } },
         { "tied embedding, sent", "V/tp C, first and last stage", { "tied embedding", mesh_link(m->tied, link[3]) } },
         { "weights", grid ? "matrices: 1/q² of the stage's" : cube ? "matrices: 1/q³ of the stage's" :
                      zero == 3 ? "1/(tp pp dp) of the model, and copies" : "1/(tp pp) of the model, and copies",
@@ -103,13 +123,16 @@ void train_results(Run *run, const Trainer *t) {
         { "optimizer state", !adamw ? "SGD has none" : zero ? "m and v of 1/dp of the slice" : "m and v per weight",
           { "optimizer state" } },
         { "activations, peak", "kept per token x tokens in flight", { "activations, peak" } },
+        { m->cp ? "context parallel, sent" : NULL, "(6cp-4) [tokens/cp, C] per block",
+          { m->cp ? "context-parallel traffic" : NULL, mesh_link(m->cp, link[4]) } },
         { 0 },
     };
     results(run, (const char *const[]){ "per rank and step", "link", NULL }, rows);
 }
 
 void train_say_faster(Run *run, const Trainer *t, const Timing *timing) {
-    if (!clock_config()->simulated || t->config.prefetch || t->config.overlap || t->config.tensor != TENSOR_1D) return;
+    if (!clock_config()->simulated || t->config.prefetch || t->config.overlap || t->mesh.cp) return;
+    if (t->config.tensor != TENSOR_1D) return;
     double mine = step_time(&t->config), time;
     if (fabs(mine / (double)timing->step - 1) > 0.01) return;  // a step that the model does not know: it would mislead
     Degrees n = step_time_best(&t->config, &time), here = t->config.mesh;

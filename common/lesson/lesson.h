@@ -102,5 +102,6 @@ enum { RESULT_COLUMNS = 6 };
 typedef struct { const char *what, *formula, *cell[RESULT_COLUMNS]; } Result;
 // A value with its unit, as these cells have it: of "ps" 2.60 ms, of "bytes" 338 kB, of "millionths" 27.3 %.
 void page_value(char *text, size_t room, double value, const char *unit);
+void page_cell(char cell[24], double value, const char *unit);  // the same as a cell of its own: "=2.60 ms"
 void results(Run *run, const char *const *columns, const Result *rows);
 #endif
