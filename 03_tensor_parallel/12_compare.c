@@ -19,7 +19,7 @@
 
 // The groups of a way, and who of them counts what.
 typedef struct {
-    CompareWay way;
+    TensorWay way;
     Comm *world;
     CommGrid grid;                                         // of 2D, 2.5D
     Cube cube;                                             // of 3D
@@ -30,20 +30,20 @@ static size_t root_of(size_t n, size_t power) {            // q with q^power = n
         if ((power == 2 ? q * q : q * q * q) == n) return q;
     return 0;
 }
-CompareShape compare_shape(CompareWay way, size_t ranks) {
-    if (way == WAY_2D) return (CompareShape){ root_of(ranks, 2), 1 };
-    if (way == WAY_3D) return (CompareShape){ root_of(ranks, 3), root_of(ranks, 3) };
-    if (way != WAY_25D) return (CompareShape){ ranks, 1 };
+TensorWayShape tensor_ways_shape(TensorWay way, size_t ranks) {
+    if (way == WAY_2D) return (TensorWayShape){ root_of(ranks, 2), 1 };
+    if (way == WAY_3D) return (TensorWayShape){ root_of(ranks, 3), root_of(ranks, 3) };
+    if (way != WAY_25D) return (TensorWayShape){ ranks, 1 };
     for (size_t d = ranks > 1 ? 2 : 1; d * d * d <= ranks; d++)        // the flattest that is not 2D
-        if (ranks % d == 0 && root_of(ranks / d, 2)) return (CompareShape){ root_of(ranks / d, 2), d };
-    return (CompareShape){ 0, 0 };
+        if (ranks % d == 0 && root_of(ranks / d, 2)) return (TensorWayShape){ root_of(ranks / d, 2), d };
+    return (TensorWayShape){ 0, 0 };
 }
 
 // Cuts a described model, and for the ring its data. This is all in which the ways differ; what they do is inside their
 // layers.
 static void cut(Compared *w, Model *m, Data *d) {
     Comm *world = w->world;
-    const CompareShape shape = compare_shape(w->way, world->size);
+    const TensorWayShape shape = tensor_ways_shape(w->way, world->size);
     switch (w->way) {
     case WAY_1D: tensor_parallel(m, world); break;
     case WAY_SP: sequence_parallel(m, world, KEEP_SHARD); break;
@@ -70,21 +70,21 @@ static void uncut(Compared *w) {
     if (w->way == WAY_3D) cube_free(&w->cube);
     else if (w->grid.in_row) comm_grid_free(&w->grid);
 }
-const ClockLink *compare_link(int i) { return i ? &clock_config()->between : &clock_config()->link; }
+const ClockLink *tensor_ways_link(int i) { return i ? &clock_config()->between : &clock_config()->link; }
 // Is the loss that I got a part of the sum over all ranks? In 1D all have the same; on a grid the ranks of a row.
 static bool counts(const Compared *w) {
     if (w->way == WAY_1D || w->way == WAY_SP) return w->world->rank == 0;
     return w->way != WAY_2D && w->way != WAY_25D ? true : w->grid.col == 0;
 }
 
-typedef struct { Compared *w; size_t step; CompareMeasured r; } Measuring;
+typedef struct { Compared *w; size_t step; TensorWayMeasured r; } Measuring;
 
 static StepResult step(void *measuring, Model *m, Optimizer *o, const Training *t, const Batch *b) {
     Measuring *x = measuring;
     Compared *w = x->w;
     Comm *group[6];
     const size_t n = groups(w, group);
-    clock_set_link(compare_link((int)x->step));
+    clock_set_link(tensor_ways_link((int)x->step));
     comm_all_reduce_doubles(w->world, &(double){0}, 1);            // all begin at once
     for (size_t i = 0; i < n; i++) comm_ledger_reset(group[i]);
     Picoseconds begin = clock_now();
@@ -107,7 +107,7 @@ static StepResult step(void *measuring, Model *m, Optimizer *o, const Training *
 
 // ================================ the experiment ================================
 
-static CompareMeasured train(Run *run, const Training *unsplit, CompareWay way, Trajectory *c) {
+static TensorWayMeasured train(Run *run, const Training *unsplit, TensorWay way, Trajectory *c) {
     Compared w = { .way = way, .world = run->world };
     Measuring measuring = { .w = &w };
     Training t = *unsplit;
@@ -133,22 +133,22 @@ static void compare(Run *run) {
     Training t = { .model = c, .data = data_synthetic(c.vocab, c.context, run->seed), .steps = 2,
                    .sequences = option_size(run, "batch"), .micro_batches = 1, .optimizer = adamw(0.01) };
     Trajectory want = training_unsplit(run, &t, 1);
-    CompareMeasured measured[WAYS] = {{0}};
-    for (CompareWay way = 0; way < WAYS; way++) {
-        if (compare_shape(way, n).q == 0) continue;
+    TensorWayMeasured measured[WAYS] = {{0}};
+    for (TensorWay way = 0; way < WAYS; way++) {
+        if (tensor_ways_shape(way, n).q == 0) continue;
         Trajectory got = trajectory_new(run, &t);
         char what[40];
-        snprintf(what, sizeof what, "split = unsplit, %s", compare_name[way]);
+        snprintf(what, sizeof what, "split = unsplit, %s", tensor_ways_name[way]);
         measured[way] = train(run, &t, way, &got);
         training_compare(run, what, &got, &want, LIMIT_ROUNDING);
-        compare_costs(run, &t, way, &measured[way]);
+        tensor_ways_costs(run, &t, way, &measured[way]);
         trajectory_free(&got);
     }
     trajectory_free(&want);
-    compare_results(run, &t, measured);
-    compare_block(run);
-    compare_plot(run);
-    compare_crossover(run);
+    tensor_ways_results(run, &t, measured);
+    tensor_ways_block(run);
+    tensor_ways_plot(run);
+    tensor_ways_crossover(run);
     data_free(&t.data);
 }
 

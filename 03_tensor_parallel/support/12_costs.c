@@ -6,7 +6,7 @@
 #include "common/lesson/plot.h"
 #include "common/model/costs.h"
 
-const char *const compare_name[WAYS] = { "1D", "1D + SP", "2D", "2.5D", "3D", "ring" };
+const char *const tensor_ways_name[WAYS] = { "1D", "1D + SP", "2D", "2.5D", "3D", "ring" };
 
 // ---------------------------------------------------------------- what a rank has and receives
 
@@ -19,7 +19,7 @@ static TensorShare columns_and_rows(const ModelConfig *c, size_t B, size_t n, si
                           sequence ? rows.bytes + sums.bytes : whole.bytes,
                           3 * work_stage(&z, B).time + (sequence ? rows.time + sums.time : whole.time) };
 }
-static TensorShare grid(const ModelConfig *c, size_t B, CompareShape s, size_t rank) {
+static TensorShare grid(const ModelConfig *c, size_t B, TensorWayShape s, size_t rank) {
     const GridPlace at = grid_place_of(c, s.q, s.depth, rank);
     const CutSizes whole = cut_sizes(c, 1, 0), z = grid_sizes(&at);
     const GridTraffic layers = grid_stage(&at, &whole, B, false);
@@ -40,8 +40,8 @@ static TensorShare ring(const ModelConfig *c, size_t B, size_t n, size_t rank) {
     return (TensorShare){ (double)elements_stage(&whole), (double)(B * z.T * kept_stage(&z)),
                           (double)(elements * sizeof(real)) + sums, 0 };
 }
-static TensorShare share(CompareWay way, const ModelConfig *c, size_t B, size_t n, size_t rank) {
-    const CompareShape s = compare_shape(way, n);
+static TensorShare share(TensorWay way, const ModelConfig *c, size_t B, size_t n, size_t rank) {
+    const TensorWayShape s = tensor_ways_shape(way, n);
     if (way == WAY_1D || way == WAY_SP) return columns_and_rows(c, B, n, rank, way == WAY_SP);
     if (way == WAY_RING) return ring(c, B, n, rank);
     return way == WAY_3D ? cube_share(c, B, s.q, rank, true) : grid(c, B, s, rank);
@@ -49,20 +49,20 @@ static TensorShare share(CompareWay way, const ModelConfig *c, size_t B, size_t 
 
 // ---------------------------------------------------------------- costs
 
-static void line(Run *run, CompareWay way, const char *what, const char *unit, double predicted, double measured) {
+static void line(Run *run, TensorWay way, const char *what, const char *unit, double predicted, double measured) {
     char name[96];
-    snprintf(name, sizeof name, "%s: %s", compare_name[way], what);
+    snprintf(name, sizeof name, "%s: %s", tensor_ways_name[way], what);
     cost(run, name, unit, predicted, measured);
 }
 // A ring passes blocks on while it computes: its time is lesson 08's to predict, of attention alone. On a grid with
 // unequal blocks ranks wait for each other.
-static bool time_follows(CompareWay way, const Training *t, size_t n) {
-    const CompareShape s = compare_shape(way, n);
+static bool time_follows(TensorWay way, const Training *t, size_t n) {
+    const TensorWayShape s = tensor_ways_shape(way, n);
     const GridPlace at = grid_place_of(&t->model, s.q, s.depth, 0);
     if (way == WAY_2D || way == WAY_25D) return grid_even(&at, t->sequences);
     return way != WAY_RING;
 }
-void compare_costs(Run *run, const Training *t, CompareWay way, const CompareMeasured *r) {
+void tensor_ways_costs(Run *run, const Training *t, TensorWay way, const TensorWayMeasured *r) {
     const size_t n = run->world->size;
     const TensorShare s = share(way, &t->model, t->sequences, n, run->world->rank);
     line(run, way, "parameters", "bytes", s.parameters * sizeof(real), (double)r->parameters);
@@ -71,8 +71,8 @@ void compare_costs(Run *run, const Training *t, CompareWay way, const CompareMea
     if (!clock_config()->simulated || !time_follows(way, t, n)) return;
     for (int i = 0; i < 2; i++) {
         char what[40];
-        snprintf(what, sizeof what, "step, link %s", compare_link(i)->name);
-        clock_set_link(compare_link(i));
+        snprintf(what, sizeof what, "step, link %s", tensor_ways_link(i)->name);
+        clock_set_link(tensor_ways_link(i));
         double loss = ring_time(ALL_REDUCE_PASSES, n, 1, sizeof(double));
         line(run, way, what, "ps", share(way, &t->model, t->sequences, n, 0).time + loss, (double)r->time[i]);
     }
@@ -89,12 +89,12 @@ static Result row(const char *what, Cells cell) {
 }
 static const char *const columns[WAYS + 1] = { "1D", "1D + SP", "2D", "2.5D", "3D", "ring", NULL };
 
-void compare_results(Run *run, const Training *t, const CompareMeasured measured[WAYS]) {
+void tensor_ways_results(Run *run, const Training *t, const TensorWayMeasured measured[WAYS]) {
     const size_t n = run->world->size;
     Cells shape, parameters, kept, received, time[2];
     char name[2][40];
-    for (CompareWay way = 0; way < WAYS; way++) {
-        const CompareShape s = compare_shape(way, n);
+    for (TensorWay way = 0; way < WAYS; way++) {
+        const TensorWayShape s = tensor_ways_shape(way, n);
         const bool grid = way == WAY_2D || way == WAY_25D || way == WAY_3D;
         Cells *all[] = { &shape, &parameters, &kept, &received, &time[0], &time[1] };
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) snprintf((*all[i])[way], 40, "=-");
@@ -102,12 +102,12 @@ void compare_results(Run *run, const Training *t, const CompareMeasured measured
         if (grid && s.depth > 1) snprintf(shape[way], 40, "=%zu x %zu x %zu", s.q, s.q, s.depth);
         else if (grid) snprintf(shape[way], 40, "=%zu x %zu", s.q, s.q);
         else snprintf(shape[way], 40, "=%zu", n);
-        snprintf(parameters[way], 40, "%s: parameters", compare_name[way]);
-        snprintf(kept[way], 40, "%s: activations, peak", compare_name[way]);
-        snprintf(received[way], 40, "%s: received a step", compare_name[way]);
+        snprintf(parameters[way], 40, "%s: parameters", tensor_ways_name[way]);
+        snprintf(kept[way], 40, "%s: activations, peak", tensor_ways_name[way]);
+        snprintf(received[way], 40, "%s: received a step", tensor_ways_name[way]);
         for (int i = 0; i < 2; i++) snprintf(time[i][way], 40, "=%.2f ms", (double)measured[way].time[i] / 1e9);
     }
-    for (int i = 0; i < 2; i++) snprintf(name[i], 40, "step, link %s", compare_link(i)->name);
+    for (int i = 0; i < 2; i++) snprintf(name[i], 40, "step, link %s", tensor_ways_link(i)->name);
     const bool simulated = clock_config()->simulated;
     const Result rows[] = { row("ranks", shape), row("parameters", parameters), row("activations, peak", kept),
                             row("received per step", received), row(simulated ? name[0] : NULL, time[0]),
@@ -119,7 +119,7 @@ void compare_results(Run *run, const Training *t, const CompareMeasured measured
 }
 
 // Of one more block.
-static TensorShare block_share(CompareWay way, ModelConfig c, size_t B, size_t n) {
+static TensorShare block_share(TensorWay way, ModelConfig c, size_t B, size_t n) {
     c.layers = 1;
     TensorShare one = share(way, &c, B, n, 0);
     c.layers = 2;
@@ -132,9 +132,9 @@ static const ModelConfig wide = { .layers = 1, .width = 12288, .heads = 128, .co
                                   .dropout = 0.1 };
 enum { RANKS = 64, SEQUENCES = 16 };
 
-void compare_block(Run *run) {
+void tensor_ways_block(Run *run) {
     Cells parameters, kept, received;
-    for (CompareWay way = 0; way < WAYS; way++) {
+    for (TensorWay way = 0; way < WAYS; way++) {
         const TensorShare s = block_share(way, wide, SEQUENCES, RANKS);
         snprintf(parameters[way], 40, "=%.1f M", s.parameters / 1e6);
         snprintf(kept[way], 40, "=%.0f M", s.kept / 1e6);
@@ -148,18 +148,18 @@ void compare_block(Run *run) {
 }
 
 // What a rank receives for a block against its tokens, both relative to the width.
-void compare_plot(Run *run) {
+void tensor_ways_plot(Run *run) {
     enum { POINTS = 9, FIRST = 192 };                      // positions: 16 sequences of them are h / 4 tokens
     double x[POINTS], y[WAYS][POINTS];
     PlotLine lines[WAYS];
-    for (CompareWay way = 0; way < WAYS; way++) {
+    for (TensorWay way = 0; way < WAYS; way++) {
         for (size_t i = 0; i < POINTS; i++) {
             ModelConfig c = wide;
             c.context = (size_t)FIRST << i;
             x[i] = (double)(SEQUENCES * c.context) / (double)c.width;
             y[way][i] = block_share(way, c, SEQUENCES, RANKS).received / ((double)c.width * (double)c.width);
         }
-        lines[way] = (PlotLine){ compare_name[way], y[way] };
+        lines[way] = (PlotLine){ tensor_ways_name[way], y[way] };
     }
     plot_show(run, &(Plot){ "received by a rank for a block, forward and backward, 64 ranks", "tokens / h",
                             "elements / h^2", x, POINTS, lines, WAYS, true, true }, PICTURE_DETAIL);
@@ -193,7 +193,7 @@ static Volume volume(const ModelConfig *c, size_t q, size_t B, int measure) {
     return v;
 }
 
-void compare_crossover(Run *run) {
+void tensor_ways_crossover(Run *run) {
     enum { CASES = 4 };
     static const size_t q[CASES] = { 2, 3, 4, 8 };
     // Everything divides by 2, 3, 4 and 8, squared; vectors are small beside the matrices.
