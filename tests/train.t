@@ -215,8 +215,12 @@ note($_) for @table;
         push @jobs, { %{ emu($dp * $tp * $pp, $train{fp64}, @blocks, '--tensor', $tensor, '--dp', $dp, '--tp', $tp, '--pp', $pp, qw(--recompute selective)) },
                       name => "--tensor $tensor, ${dp}x${tp}x$pp recompute selective" };
     }
-    push @jobs, { %{ emu(8, $train{fp64}, @blocks, qw(--tensor 2d --dp 2 --tp 4 --zero 3 --prefetch)) }, name => '--tensor 2d with --prefetch' };
-    push @jobs, { %{ emu(16, $train{fp64}, @blocks, qw(--tensor 3d --dp 2 --tp 8 --zero 3 --prefetch)) }, name => '--tensor 3d with --prefetch' };
+    push @jobs, map { my ($ranks, @options) = @$_; +{ %{ emu($ranks, $train{fp64}, @blocks, '--tensor', '2d', @options) }, name => "--tensor 2d @options" } }
+        [8, qw(--dp 2 --tp 4 --zero 3 --prefetch)], [8, qw(--dp 1 --tp 4 --pp 2 --schedule interleaved --chunks 2 --layers 4 --batch 8)],
+        [4, qw(--tp 4 --pp 1 --attention blockwise)];
+    push @jobs, map { my ($ranks, @options) = @$_; +{ %{ emu($ranks, $train{fp64}, @blocks, '--tensor', '3d', @options) }, name => "--tensor 3d @options" } }
+        [16, qw(--dp 2 --tp 8 --zero 3 --prefetch)], [16, qw(--dp 1 --tp 8 --pp 2 --schedule interleaved --chunks 2 --layers 4 --batch 8)],
+        [8, qw(--tp 8 --pp 1 --attention blockwise)];
     push @jobs, { %{ emu(16, $train{fp32}, @blocks, qw(--tensor 3d --dp 2 --tp 8 --reduce fast)) }, name => '--tensor 3d --reduce fast' };
     push @jobs, { %{ emu(8, $train{fp32}, @blocks, qw(--tensor 2.5d --depth 2 --tp 8 --reduce fast)) }, name => '--tensor 2.5d --reduce fast: copies in depth' };
     for my $grid (['2d', 4], ['2.5d', 8], ['3d', 8]) {
@@ -234,8 +238,10 @@ note($_) for @table;
     is($_->[1]{page}{digest}, $_->[2]{page}{digest}, "--tensor $_->[0]: the same bits as processes") or diag(complain($_->[2])) for @pairs;
     my @refused = (['8 ranks are no square', 8, qw(--tp 8 --tensor 2d)], ['only --tensor 2.5d has layers', 4, qw(--tp 4 --tensor 2d --depth 2)],
         ['no q x q x d grid', 6, qw(--tp 6 --tensor 2.5d)], ['--overlap', 8, qw(--dp 2 --tp 4 --tensor 2d --overlap)],
+        ['--cp cuts', 8, qw(--tp 4 --cp 2 --pp 1 --tensor 2d)], ['--sequence-parallel cuts', 4, qw(--tp 4 --tensor 2d --sequence-parallel)],
         ['need as many heads', 9, qw(--tp 9 --tensor 2d --heads 2)],
-        ['4 are no such cube', 4, qw(--tp 4 --tensor 3d)], ['leave one of the two out', 8, qw(--tp 8 --tensor 3d --sequence-parallel)]);
+        ['4 are no such cube', 4, qw(--tp 4 --tensor 3d)], ['--cp cuts', 16, qw(--tp 8 --cp 2 --pp 1 --tensor 3d)],
+        ['--sequence-parallel cuts', 8, qw(--tp 8 --tensor 3d --sequence-parallel)], ['--overlap', 16, qw(--dp 2 --tp 8 --tensor 3d --overlap)]);
     my @no = map { my ($why, $ranks, @options) = @$_; +{ %{ emu($ranks, $train{fp32}, @options) }, why => $why } } @refused;
     run_jobs(\@no);
     ok($_->{status} == 2 && $_->{err} =~ /\Q$_->{why}/, "refused: $_->{why}") or diag(complain($_)) for @no;

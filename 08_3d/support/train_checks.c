@@ -66,7 +66,8 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
     // single weights drift apart (losses and norms hardly feel it); they are compared under SGD, and in double.
     if (check) {
         check_numbers(run, "3D = unsplit", "loss of every step", got.loss + from, want.loss + from, steps, limit);
-        check_numbers(run, "3D = unsplit", "gradient norm of every step", got.norm + from, want.norm + from, steps, limit);
+        check_numbers(run, "3D = unsplit", "gradient norm of every step", got.norm + from, want.norm + from, steps,
+                      limit);
         if (exact) check_close(run, "3D = unsplit, weights after the last step", weights, wanted, limit);
     } else {
         check_replicas(run, "replicas hold the same weights", weights);            // and no element is missing
