@@ -27,7 +27,7 @@ typedef struct {
     size_t zero;                                   // 0..3
     bool prefetch;                                 // of stage 3: weights are gathered a layer ahead
     bool overlap;                                  // of stage 0: gradients are reduced while the last backward runs
-    bool sequence;                                 // sequence parallelism: each tp rank has some rows outside of products
+    bool sequence;                                 // sequence parallelism: a tp rank has some rows outside of products
     bool blockwise;                                // attention in blocks; with cp it always is
     Recompute recompute;
     double clip;                                   // largest gradient norm; 0: no clipping
