@@ -166,7 +166,7 @@ static double is_no_gradient(Run *run, const Training *t) {
 }
 
 // Mean loss of the last mini-batches of a training on text.
-enum { LONG = 400, LAST = 40 };
+enum { LONG = 160, LAST = 40 };
 static void losses_on_text(Run *run, double loss[WAYS]) {
     size_t p = run->world->size;
     Training t = { .model = { .layers = p < 4 ? 4 : p, .width = 16, .heads = 2, .context = 16, .vocab = 256 },

@@ -1,6 +1,6 @@
 // ranks: 4
 // level: extra
-// question: Seven ways to run a pipeline: what does each of them cost, in idle time, memory, messages and old gradients?
+// question: Seven ways to run a pipeline: what does each cost in time, memory, messages and old gradients?
 //
 // The same model, the same stages, the same batches of m micro-batches, run in the ways of chapters 04 and 05, each by
 // the list that its lesson makes. Rank i is stage i. Whatever the list, a forward receives [B*T, C] elements from the
@@ -92,11 +92,11 @@ static void closed_forms(Run *run, const Stack *stack, size_t m) {
     size_t p = run->world->size, v = way_chunks(&ways[3], p);
     StackTimes t = stack_times(stack);
     OpTimes halves = zb_times(stack);
+    double bubble = (double)(halves.forward + halves.backward_inputs - halves.backward_weights);
     double both = (double)(t.forward + t.backward), got[COMPARE_WAYS];
     double want[COMPARE_WAYS] = { (double)(m * p) * both, (double)(m + p - 1) * both, (double)(m + p - 1) * both,
                                   ((double)m + (double)(p - 1) / (double)v) * both,
-                                  (double)m * both + (double)(p - 1) * (double)(halves.forward + halves.backward_inputs -
-                                                                                 halves.backward_weights),
+                                  (double)m * both + (double)(p - 1) * bubble,
                                   (double)m * both, (double)m * both };
     for (size_t k = 0; k < COMPARE_WAYS; k++) got[k] = (double)way_batch(&ways[k], stack, p, m, false);
     check_numbers(run, "lists = closed forms", "a batch, without messages", got, want, COMPARE_WAYS, 1e-12);

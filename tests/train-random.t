@@ -53,6 +53,9 @@ sub draw {
     my @words = ('--dp', $dp, '--tp', $tp, '--pp', $pp, '--schedule', $schedule, '--layers', $layers, '--heads', $heads, '--width', 4 * $heads * up_to(3),
                  '--context', 4 + int rand 12, '--batch', $batch, '--micro-batch', $micro, '--zero', $zero, '--recompute', any(qw(none selective full)),
                  '--seed', up_to(1000), '--steps', 3, '--clip', any(0, 0.3, 1));
+    my $cp = $help =~ /--cp/ && $dp * $tp * $pp <= 4 && rand 2 < 1 ? any(grep { $_ * $dp * $tp * $pp <= 8 } 2 .. 4) : 1;
+    push @words, '--cp', $cp if $cp > 1;
+    push @words, qw(--attention blockwise) if $help =~ /--attention/ && $cp == 1 && rand 6 < 1;
     push @words, '--chunks', $chunks if $chunks > 1;
     push @words, '--stage-layers', join ',', cut($layers, $pp * $chunks) if $pp > 1 && rand 2 < 1;
     push @words, '--prefetch' if $zero == 3 && rand 2 < 1;

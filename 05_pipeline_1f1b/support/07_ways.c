@@ -188,8 +188,9 @@ void compare_plot(Run *run, const Way *ways, const Stack *stack) {
     for (size_t n = 0; n < POINTS; n++) {
         size_t m = (n + 1) * p;
         x[n] = (double)m;
+        double computing = (double)(m * (t.forward + t.backward));
         for (size_t k = 0; k < COMPARE_WAYS; k++)
-            y[k][n] = 100 - 100 * (double)(m * (t.forward + t.backward)) / (double)way_batch(&ways[k], stack, p, m, true);
+            y[k][n] = 100 - 100 * computing / (double)way_batch(&ways[k], stack, p, m, true);
     }
     for (size_t k = 0; k < COMPARE_WAYS; k++) lines[k] = (PlotLine){ ways[k].name, y[k] };
     Plot plot = { .title = "idle, by the number of micro-batches", .x_label = "micro-batches m of a batch",
