@@ -20,8 +20,8 @@ void checkpoint_require(Run *run, const char *dir);
 void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const char *dir, size_t step);
 
 typedef struct Checkpoint Checkpoint;
-// DIR: the newest checkpoint in it, or itself one. NULL: there is none, it is torn, foreign or from the future; why says
-// so. Not collective, and looks at headers only.
+// DIR: the newest checkpoint in it, or itself one. NULL: there is none, it is torn, foreign or from the future; why
+// says so. Not collective, and looks at headers only.
 Checkpoint *checkpoint_read(const char *dir, char why[CHECKPOINT_WHY]);
 void checkpoint_free(Checkpoint *c);
 size_t checkpoint_step(const Checkpoint *c);

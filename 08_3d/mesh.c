@@ -13,7 +13,7 @@ size_t mesh_rank(Degrees n, Coordinates c) { return c.tp + n.tp * (c.cp + mesh_c
 // 0 when it is not given.
 static size_t degree(Run *run, const char *name) {
     size_t world = run->world->size, n = option_given(run, name) ? option_size(run, name) : 0;
-    REQUIRE(n > 0 || !option_given(run, name), "--dp, --tp, --pp and --cp are at least 1");
+    REQUIRE(n > 0 || !option_given(run, name), "--dp, --tp and --pp are at least 1, and so is --cp");
     REQUIRE(n <= world, "--%s %zu is more than the %zu ranks that there are: choose degrees whose product is %zu",
             name, n, world, world);
     return n;
@@ -25,8 +25,8 @@ Degrees mesh_degrees(Run *run) {
     n.cp = mesh_cp(n);
     size_t given = (n.tp ? n.tp : 1) * (n.pp ? n.pp : 1) * (n.dp ? n.dp : 1) * n.cp;
     REQUIRE(world % given == 0,
-            "--dp, --tp, --pp and --cp ask for a multiple of %zu ranks, but there are %zu: choose degrees whose product "
-            "is %zu", given, world, world);
+            "--dp, --tp and --pp%s ask for a multiple of %zu ranks, but there are %zu: choose degrees whose product is "
+            "%zu", n.cp > 1 ? ", with --cp," : "", given, world, world);
     size_t free = world / given;
     if (!n.tp) { n.tp = free % 2 ? 1 : 2; free /= n.tp; }
     if (!n.pp) { n.pp = free % 2 ? 1 : 2; free /= n.pp; }

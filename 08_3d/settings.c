@@ -46,13 +46,20 @@ static Recompute recompute_named(const char *name) {
     return !strcmp(name, "full") ? RECOMPUTE_FULL : !strcmp(name, "selective") ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;
 }
 
+TensorKind settings_tensor(const char *name) {
+    return !strcmp(name, "2d") ? TENSOR_2D : !strcmp(name, "2.5d") ? TENSOR_25D
+         : !strcmp(name, "3d") ? TENSOR_3D : TENSOR_1D;
+}
+
 TrainerConfig settings_config(Run *run) {
     if (option_flag(run, "check")) option_default(run, "dropout", "0.1");      // unless given
     TrainerConfig c = {
         .model = { .layers = option_size(run, "layers"), .width = option_size(run, "width"),
                    .heads = option_size(run, "heads"), .context = option_size(run, "context"), .vocab = 256,
                    .dropout = option_real(run, "dropout"), .seed = run->seed },
-        .mesh = mesh_degrees(run), .batch = option_size(run, "batch"), .micro_batch = option_size(run, "micro-batch"),
+        .mesh = mesh_degrees(run), .tensor = settings_tensor(option_text(run, "tensor")),
+        .depth = option_size(run, "depth"),
+        .batch = option_size(run, "batch"), .micro_batch = option_size(run, "micro-batch"),
         .schedule = settings_schedule(option_text(run, "schedule")), .zero = (size_t)atoi(option_text(run, "zero")),
         .prefetch = option_flag(run, "prefetch"), .overlap = option_flag(run, "overlap"),
         .sequence = option_flag(run, "sequence-parallel"),

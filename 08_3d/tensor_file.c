@@ -39,7 +39,8 @@ static const char *tensor_of(FileTensor *t, const cJSON *j, const unsigned char 
         if (t->shape[t->dims] && t->count > room / t->shape[t->dims]) return "is larger than the file";
         t->count *= t->shape[t->dims++];
     }
-    if (lo > hi || hi > bytes || hi - lo != t->count * size) return "does not lie in the file, or the file is cut short";
+    if (lo > hi || hi > bytes || hi - lo != t->count * size)
+        return "does not lie in the file, or the file is cut short";
     t->data = data + lo;
     return (uintptr_t)t->data % size ? "is not aligned" : NULL;
 }

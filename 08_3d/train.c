@@ -24,6 +24,8 @@ static const Option options[] = {
     { "dp", "N", NULL, "data-parallel replicas; without it: the ranks that --tp and --pp leave" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: 2 where the ranks allow, else 1" },
     { "pp", "N", NULL, "pipeline stages; without it: 2 where the ranks allow, else 1" },
+    { "tensor", "1d|2d|2.5d", "1d", "tp ranks cut layers by columns and rows, on a square, on a square in layers" },
+    { "depth", "N", "0", "with --tensor 2.5d: layers of the grid; 0: the fewest that make one of the tp ranks" },
     { "batch", "N", "16", "sequences of one step, over all replicas" },
     { "micro-batch", "N", "4", "sequences of one replica and micro-batch, at most" },
     { "schedule", "naive|gpipe|1f1b|interleaved", "1f1b", "order of forwards and backwards in the pipeline" },
@@ -51,7 +53,7 @@ static const Option options[] = {
     { "eval-every", "N", "100", "steps between evaluations on held-out text; 0: at the end only" },
     { "save", "DIR", NULL, "write checkpoints: DIR/step-000100 and so on" },
     { "save-every", "N", "100", "with --save: steps between checkpoints; one more at the end, and on SIGTERM" },
-    { "resume", "DIR", NULL, "take up the newest checkpoint in DIR, at any layout; what it trained need not be given again" },
+    { "resume", "DIR", NULL, "take up the newest checkpoint in DIR, at any layout, with the options of its training" },
     { "export", "FILE", NULL, "write the weights as safetensors, for Hugging Face's GPT-2" },
     { "check", NULL, NULL, "train the unsplit model beside it and compare losses, norms, gradients and weights" },
     { "log", "FILE", NULL, "one JSON object a step" },
@@ -90,12 +92,15 @@ static bool save_and_stop(Run *run, const Trainer *t, size_t done, size_t steps)
     bool stop = side_any(stop_asked() >= 0);
     if (stop || done == steps || done % option_size(run, "save-every") == 0)
         checkpoint_save(run, t->model, &t->optimizer, option_text(run, "save"), done);
-    if (stop) say(run, "SIGTERM: saved after %zu of %zu steps; go on with --resume %s\n", done, steps, option_text(run, "save"));
+    if (stop)
+        say(run, "SIGTERM: saved after %zu of %zu steps; go on with --resume %s\n", done, steps,
+            option_text(run, "save"));
     return stop;
 }
 
 // Steps [from, steps) of the training; returns how many are done at the end.
-static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log, size_t from, Curve got, Curve want) {
+static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log, size_t from, Curve got,
+                   Curve want) {
     size_t steps = settings_steps(run), every = option_size(run, "eval-every"), windows = data_eval_windows(d);
     size_t show = steps > 10 ? steps / 10 : 1;
     for (size_t step = from; step < steps; step++) {
@@ -175,8 +180,8 @@ static void show_memory(Run *run) {
 // Before the work: can it be written? What is written where?
 static void require_files(Run *run) {
     if (option_given(run, "export")) safetensors_require(run, option_text(run, "export"));
-    REQUIRE(option_given(run, "save") || !option_given(run, "save-every"), "--save-every says when, and --save DIR where: "
-            "give both");
+    REQUIRE(option_given(run, "save") || !option_given(run, "save-every"),
+            "--save-every says when, and --save DIR where: give both");
     if (!option_given(run, "save")) return;
     REQUIRE(option_size(run, "save-every") > 0, "--save-every must be at least 1");
     checkpoint_require(run, option_text(run, "save"));
@@ -190,7 +195,8 @@ static void train(Run *run) {
     size_t steps = settings_steps(run);
     size_t from = before ? checkpoint_step(before) : 0;
     bool check = option_flag(run, "check");
-    REQUIRE(from < steps, "--resume %s: all of its %zu steps are done; give more --steps", option_text(run, "resume"), from);
+    REQUIRE(from < steps, "--resume %s: all of its %zu steps are done; give more --steps", option_text(run, "resume"),
+            from);
     require_files(run);
     Data data = training_text(run, option_text(run, "data"), c.model.context);
     data.ragged = check;                           // unequal token counts: without them real bugs pass
@@ -210,6 +216,9 @@ static void train(Run *run) {
     settings_record(run, &c);
     say(run, "%zu parameters; batch %zu, %zu micro-batches per replica; %zu bytes of text\n",
         config_parameters(&c.model), c.batch, t->micro_batches, data.bytes);
+    if (tensor_is_grid(&c))
+        say(run, "a tp group is a grid of %zu x %zu x %zu ranks", tensor_sides(&c).q, tensor_sides(&c).q,
+            tensor_sides(&c).depth);
     char cp[40] = "";
     if (t->mesh.cp) snprintf(cp, sizeof cp, " x cp %zu", c.mesh.cp);
     say(run,

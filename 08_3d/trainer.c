@@ -2,13 +2,35 @@
 #include "08_3d/trainer.h"
 #include <stdlib.h>
 #include "03_tensor_parallel/context_parallel.h"
-#include "03_tensor_parallel/tensor_parallel.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "06_zero/zero.h"
 
 // ---------------------------------------------------------------- what is refused, with the reason
 
 enum { MOST_SEQUENCES = 1 << 20 };                 // of a step: beyond that it is a typing error
+
+TesseractSides tensor_sides(const TrainerConfig *c) {
+    if (c->tensor == TENSOR_2D) return (TesseractSides){ summa_side(c->mesh.tp), 1 };
+    return tesseract_sides(c->mesh.tp, c->depth);
+}
+
+static void require_tensor(const TrainerConfig *c) {
+    const ModelConfig *m = &c->model;
+    REQUIRE(c->tensor != TENSOR_1D || c->mesh.tp <= m->heads,
+            "--tp %zu needs as many heads; the model has %zu: choose --tp %zu, or more --heads",
+            c->mesh.tp, m->heads, m->heads);
+    REQUIRE(c->depth == 0 || c->tensor == TENSOR_25D, "--depth %zu: only --tensor 2.5d has layers; leave it out",
+            c->depth);
+    if (!tensor_is_grid(c)) return;
+    REQUIRE(mesh_cp(c->mesh) == 1, "--cp cuts the positions of a sequence, and a grid's rows are whole sequences: leave "
+            "--cp out, or choose --tensor 1d");
+    REQUIRE(!c->sequence, "--sequence-parallel cuts the rows that --tensor 1d leaves whole, and on a grid all are cut: "
+            "leave one of the two out");
+    size_t q = tensor_sides(c).q;
+    REQUIRE(q <= m->heads, "--tp %zu has %zu columns of ranks, which need as many heads; the model has %zu: choose "
+            "fewer ranks, or more --heads", c->mesh.tp, q, m->heads);
+    REQUIRE(!c->overlap, "--overlap cuts its buckets by the tensors of --tensor 1d: leave it out, or choose that");
+}
 
 void trainer_require(const TrainerConfig *c) {
     const ModelConfig *m = &c->model;
@@ -18,8 +40,7 @@ void trainer_require(const TrainerConfig *c) {
     REQUIRE(c->batch >= c->mesh.dp,
             "--batch %zu leaves some of the %zu replicas without a sequence: choose at least --batch %zu",
             c->batch, c->mesh.dp, c->mesh.dp);
-    REQUIRE(c->mesh.tp <= m->heads, "--tp %zu needs as many heads; the model has %zu: choose --tp %zu, or more --heads",
-            c->mesh.tp, m->heads, m->heads);
+    require_tensor(c);
     REQUIRE(c->mesh.pp <= m->layers, "--pp %zu needs as many blocks; the model has %zu: choose --pp %zu, or more "
             "--layers", c->mesh.pp, m->layers, m->layers);
     REQUIRE(mesh_cp(c->mesh) <= m->context, "--cp %zu needs as many positions; a sequence has %zu: choose --cp %zu or "
@@ -59,6 +80,24 @@ static Buckets *overlapped(Trainer *t) {
     return b;
 }
 
+static void cut_tensors(Trainer *t) {
+    if (tensor_is_grid(&t->config)) {
+        TesseractSides n = tensor_sides(&t->config);
+        t->grid = comm_grid(t->mesh.tp, n.q, n.q, n.depth);
+    }
+    switch (t->config.tensor) {
+    case TENSOR_1D:
+        if (t->config.sequence) sequence_parallel(t->model, t->mesh.tp, KEEP_SHARD);                   // 03.07
+        else tensor_parallel(t->model, t->mesh.tp);
+        break;
+    case TENSOR_2D: summa(t->model, &t->grid); break;
+    case TENSOR_25D: tesseract(t->model, &t->grid); break;
+    case TENSOR_3D: fault("--tensor 3d is not here yet");
+    }
+}
+// Ranks of a tp group that have the loss of the same tokens: one of them counts it.
+static bool counts_loss(const Trainer *t) { return tensor_is_grid(&t->config) ? t->grid.col == 0 : t->mesh.at.tp == 0; }
+
 Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     Trainer *t = host_alloc(sizeof *t);
     t->config = *c;
@@ -67,8 +106,7 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
 
     // A list of layers; each technique changes it.
     t->model = interleaved_describe(&c->model, c->stage_blocks, c->mesh.pp, trainer_chunks(c), mesh->at.pp);   // 04, 05
-    if (c->sequence) sequence_parallel(t->model, mesh->tp, KEEP_SHARD);                            // 03.07
-    else tensor_parallel(t->model, mesh->tp);                                                      // chapter 03
+    cut_tensors(t);                                                                                // chapter 03
     for (size_t i = 0; c->blockwise && i < t->model->n_layers; i++)
         t->model->layers[i].attention = &attention_blockwise;                                      // common/model
     if (mesh->cp) t->positions = context_parallel(t->model, mesh->cp, &ring_attention_zigzag);     // 03.08
@@ -90,6 +128,7 @@ void trainer_free(Trainer *t) {
     if (t->config.prefetch) prefetch_free(t->model);
     if (t->buckets) buckets_free(t->buckets);
     model_free(t->model);
+    if (tensor_is_grid(&t->config)) comm_grid_free(&t->grid);
     mesh_free(&t->mesh);
     schedule_free(&t->schedule);
     free(t);
@@ -131,9 +170,8 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     if (t->buckets) finish_buckets(t);
     else reduce(t);
 
-    // Every replica's last stage holds its part of the loss, of its positions, the same on each of its tp ranks:
-    // counted once.
-    StepResult r = { .loss = mesh->at.tp == 0 ? p.loss : 0 };
+    // Every replica's last stage holds its part of the loss, of its positions.
+    StepResult r = { .loss = counts_loss(t) ? p.loss : 0 };
     comm_all_reduce_doubles(mesh->world, &r.loss, 1);
     r.loss *= weight;
     r.norm = model_grad_norm(t->model, t->config.zero ? mesh->world : mesh->model);    // without ZeRO replicas agree
@@ -168,7 +206,7 @@ double trainer_evaluate(Trainer *t, const Data *d, size_t windows) {
         arena_free(&tokens);
     }
     zero_evaluation_end(t->model, t->config.zero);
-    if (mesh->at.tp) loss = 0;
+    if (!counts_loss(t)) loss = 0;
     comm_all_reduce_doubles(mesh->world, &loss, 1);
     return loss / (double)(windows * d->context);
 }

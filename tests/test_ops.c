@@ -1042,7 +1042,6 @@ static void test_empty(void) {
     test_bias(4, 0);
     test_gelu(0, 5);
     test_layer_norm(0, 13);
-    test_layer_norm_parts(0, 13);
     test_layer_norm_parts(2, 2);                            // a rank without a column
     test_heads(5, 5, 2, 0, 7);                              // a rank without a head
     test_heads(5, 5, 0, 3, 7);

@@ -52,6 +52,9 @@ sub draw {
     my @words = ('--dp', $dp, '--tp', $tp, '--pp', $pp, '--schedule', $schedule, '--layers', $layers, '--heads', $heads, '--width', 4 * $heads * up_to(3),
                  '--context', 4 + int rand 12, '--batch', $batch, '--micro-batch', $micro, '--zero', $zero, '--recompute', any(qw(none selective full)),
                  '--seed', up_to(1000), '--steps', 3, '--clip', any(0, 0.3, 1));
+    my $cp = $help =~ /--cp/ && $dp * $tp * $pp <= 4 && rand 2 < 1 ? any(grep { $_ * $dp * $tp * $pp <= 8 } 2 .. 4) : 1;
+    push @words, '--cp', $cp if $cp > 1;
+    push @words, qw(--attention blockwise) if $help =~ /--attention/ && $cp == 1 && rand 6 < 1;
     push @words, '--chunks', $chunks if $chunks > 1;
     push @words, '--stage-layers', join ',', cut($layers, $pp * $chunks) if $pp > 1 && rand 2 < 1;
     push @words, '--prefetch' if $zero == 3 && rand 2 < 1;
@@ -59,8 +62,8 @@ sub draw {
     push @words, '--sequence-parallel' if $tp > 1 && $help =~ /--sequence-parallel/ && rand 3 < 1;
     push @words, any([qw(--optimizer sgd --lr 0.1)], [qw(--optimizer adamw --lr 0.003)])->@*;
     my $precision = any(qw(fp32 fp32 fp64));
-    my $start = have_mpi && rand 6 < 1 && $dp * $tp * $pp <= 4 ? \&mpi : \&emu;
-    my $job = $start->($dp * $tp * $pp, $train{$precision}, @words, qw(--check --reduce ordered --eval-every 0 --data), $text);
+    my $start = have_mpi && rand 6 < 1 && $dp * $tp * $pp * $cp <= 4 ? \&mpi : \&emu;
+    my $job = $start->($dp * $tp * $pp * $cp, $train{$precision}, @words, qw(--check --reduce ordered --eval-every 0 --data), $text);
     $job->{what} = "$precision @words";
     return $job;
 }

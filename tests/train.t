@@ -190,6 +190,56 @@ note($_) for @table;
     ok($blocks->{status} == 0 && $blocks->{page}{pass}, '--attention blockwise') or diag(complain($blocks));
 }
 
+# ---- a tp group as a grid: 2D and 2.5D ----
+# Nothing divides: 9 sequences in micro-batches of 3, 5 heads on 2 columns; with micro-batches of 1 a row of the grid has none.
+{
+    my @blocks = (qw(--layers 2 --width 20 --heads 5 --context 9 --batch 9 --steps 3 --eval-every 0 --check --reduce ordered --data), $text);
+    my (@jobs, @pairs, $n);
+    for my $grid (['2d', 2, 4, 2], ['2.5d', 2, 8, 1]) {
+        my ($tensor, $dp, $tp, $pp) = @$grid;
+        for my $schedule (qw(gpipe 1f1b)) {
+            for my $zero (0 .. 3) {
+                for my $recompute (qw(none full)) {
+                    my $sgd = ++$n % 3;
+                    my @options = (@blocks, '--tensor', $tensor, '--dp', $dp, '--tp', $tp, '--pp', $pp, '--schedule', $schedule, '--zero', $zero,
+                        '--recompute', $recompute, '--micro-batch', $n % 4 ? 3 : 1, $sgd ? qw(--optimizer sgd --lr 0.1) : qw(--optimizer adamw --lr 0.003));
+                    my $precision = $sgd ? 'fp32' : 'fp64';
+                    push @jobs, { %{ emu($dp * $tp * $pp, $train{$precision}, @options) }, name => "--tensor $tensor, ${dp}x${tp}x$pp $schedule zero $zero recompute $recompute $precision" };
+                }
+            }
+        }
+    }
+    for my $other (['2d', 2, 9, 1], ['2d', 4, 1, 1], ['2.5d', 1, 8, 2], ['2.5d', 1, 4, 1], ['2.5d', 1, 18, 1]) {
+        my ($tensor, $dp, $tp, $pp) = @$other;
+        push @jobs, { %{ emu($dp * $tp * $pp, $train{fp64}, @blocks, '--tensor', $tensor, '--dp', $dp, '--tp', $tp, '--pp', $pp, qw(--recompute selective)) },
+                      name => "--tensor $tensor, ${dp}x${tp}x$pp recompute selective" };
+    }
+    push @jobs, map { my ($ranks, @options) = @$_; +{ %{ emu($ranks, $train{fp64}, @blocks, '--tensor', '2d', @options) }, name => "--tensor 2d @options" } }
+        [8, qw(--dp 2 --tp 4 --zero 3 --prefetch)], [8, qw(--dp 1 --tp 4 --pp 2 --schedule interleaved --chunks 2 --layers 4 --batch 8)],
+        [4, qw(--tp 4 --pp 1 --attention blockwise)];
+    push @jobs, { %{ emu(8, $train{fp32}, @blocks, qw(--tensor 2.5d --depth 2 --tp 8 --reduce fast)) }, name => '--tensor 2.5d --reduce fast: copies in depth' };
+    for my $grid (['2d', 4], ['2.5d', 8]) {
+        next unless have_mpi;
+        my @options = (@blocks, '--tensor', $grid->[0], '--dp', 1, '--tp', $grid->[1], '--pp', 1);
+        push @pairs, [$grid->[0], emu($grid->[1], $train{fp32}, @options), mpi($grid->[1], $train{fp32}, @options)];
+    }
+    run_jobs([@jobs, map { @$_[1, 2] } @pairs]);
+    for my $job (@jobs) {
+        my %of = map { ("$_->{name}" => 1) } @{ $job->{page}{checks} || [] };
+        my @costs = grep { $_->{name} =~ /^tensor-parallel/ } @{ $job->{page}{costs} || [] };
+        ok($job->{status} == 0 && $job->{page}{pass} && $of{'loss of every step'} && $of{'gradient norm of every step'} && @costs == 3, $job->{name})
+            or diag(complain($job));
+    }
+    is($_->[1]{page}{digest}, $_->[2]{page}{digest}, "--tensor $_->[0]: the same bits as processes") or diag(complain($_->[2])) for @pairs;
+    my @refused = (['8 ranks are no square', 8, qw(--tp 8 --tensor 2d)], ['only --tensor 2.5d has layers', 4, qw(--tp 4 --tensor 2d --depth 2)],
+        ['no q x q x d grid', 6, qw(--tp 6 --tensor 2.5d)], ['--overlap', 8, qw(--dp 2 --tp 4 --tensor 2d --overlap)],
+        ['--cp cuts', 8, qw(--tp 4 --cp 2 --pp 1 --tensor 2d)], ['--sequence-parallel cuts', 4, qw(--tp 4 --tensor 2d --sequence-parallel)],
+        ['need as many heads', 9, qw(--tp 9 --tensor 2d --heads 2)]);
+    my @no = map { my ($why, $ranks, @options) = @$_; +{ %{ emu($ranks, $train{fp32}, @options) }, why => $why } } @refused;
+    run_jobs(\@no);
+    ok($_->{status} == 2 && $_->{err} =~ /\Q$_->{why}/, "refused: $_->{why}") or diag(complain($_)) for @no;
+}
+
 # ---- equal bits ----
 # Not among them: replicas against accumulation. The tied embedding adds its two gradients before the sum over replicas, but
 # after the sum over micro-batches, so their sums are grouped differently.

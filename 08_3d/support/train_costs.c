@@ -35,19 +35,40 @@ void train_costs_begin(Trainer *t) {
                        t->mesh.cp };
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         if (groups[i]) comm_ledger_reset(groups[i]);
+    Comm *axes[] = { t->grid.in_row, t->grid.in_col, t->grid.in_depth };
+    for (size_t i = 0; i < 3; i++)
+        if (axes[i]) comm_ledger_reset(axes[i]);
     memory_reset_peaks();
 }
+
+static void tensor_costs(Run *run, const Trainer *t, const Prediction *p) {
+    const Comm *tp = t->mesh.tp;
+    cost(run, "tensor-parallel calls", "calls", (double)p->tp_calls, (double)tp->ledger[COMM_ALL_REDUCE].calls);
+    if (t->config.sequence) {
+        cost(run, "tensor-parallel gathers", "calls", (double)p->tp_gathers, (double)tp->ledger[COMM_ALL_GATHER].calls);
+        cost(run, "tensor-parallel scatters", "calls", (double)p->tp_scatters,
+             (double)tp->ledger[COMM_REDUCE_SCATTER].calls);
+    }
+    cost(run, "tensor-parallel traffic", "bytes sent", (double)p->tp_bytes, (double)comm_bytes_sent(tp));
+}
+// All calls on the rows, columns and depth of the grid that a tp group is.
+static void grid_costs(Run *run, const Trainer *t, const Prediction *p) {
+    const Comm *axes[] = { t->grid.in_row, t->grid.in_col, t->grid.in_depth };
+    size_t calls = 0, sent = 0, received = 0;
+    for (size_t i = 0; i < 3; i++) {
+        for (size_t kind = 0; kind < COMM_KINDS; kind++) calls += axes[i]->ledger[kind].calls;
+        sent += comm_bytes_sent(axes[i]);
+        received += comm_bytes_received(axes[i]);
+    }
+    cost(run, "tensor-parallel calls", "calls", (double)p->tp_calls, (double)calls);
+    cost(run, "tensor-parallel traffic", "bytes sent", (double)p->tp_bytes, (double)sent);
+    cost(run, "tensor-parallel traffic, received", "bytes", (double)p->tp_received, (double)received);
+}
+
 void train_costs_end(Run *run, Trainer *t) {
     const Mesh *m = &t->mesh;
     Prediction p = predict_step(&t->config, run->world->rank, t->optimizer.kind == ADAMW);
-    cost(run, "tensor-parallel calls", "calls", (double)p.tp_calls, (double)m->tp->ledger[COMM_ALL_REDUCE].calls);
-    if (t->config.sequence) {
-        cost(run, "tensor-parallel gathers", "calls", (double)p.tp_gathers,
-             (double)m->tp->ledger[COMM_ALL_GATHER].calls);
-        cost(run, "tensor-parallel scatters", "calls", (double)p.tp_scatters,
-             (double)m->tp->ledger[COMM_REDUCE_SCATTER].calls);
-    }
-    cost(run, "tensor-parallel traffic", "bytes sent", (double)p.tp_bytes, (double)comm_bytes_sent(m->tp));
+    (tensor_is_grid(&t->config) ? grid_costs : tensor_costs)(run, t, &p);
     cost(run, "pipeline traffic", "bytes sent", (double)p.pp_bytes, (double)comm_bytes_sent(m->pp));
     cost(run, "data-parallel traffic", "bytes sent", (double)p.dp_bytes, (double)comm_bytes_sent(m->replicas));
     if (m->cp)
@@ -69,7 +90,9 @@ void train_results(Run *run, const Trainer *t) {
     const Mesh *m = &t->mesh;
     const bool adamw = t->optimizer.kind == ADAMW, again = t->config.recompute == RECOMPUTE_FULL;
     const size_t zero = t->config.zero;
-    const char *const layers = t->config.sequence ? again ? "14 half all-reduces of [tokens, C] per block"
+    const bool grid = tensor_is_grid(&t->config);
+    const char *const layers = grid ? "blocks, broadcast and reduced: 03.09"
+                             : t->config.sequence ? again ? "14 half all-reduces of [tokens, C] per block"
                                                           : "10 half all-reduces of [tokens, C] per block"
                              : again ? "6 all-reduces of [tokens, C] per block"
                                      : "4 all-reduces of [tokens, C] per block";
@@ -82,7 +105,8 @@ void train_results(Run *run, const Trainer *t) {
                                                                        : "2(dp-1)/dp of the gradient",
           { "data-parallel traffic", mesh_link(m->replicas, link[2]) } },
         { "tied embedding, sent", "V/tp C, first and last stage", { "tied embedding", mesh_link(m->tied, link[3]) } },
-        { "weights", zero == 3 ? "1/(tp pp dp) of the model, and copies" : "1/(tp pp) of the model, and copies",
+        { "weights", grid ? "matrices: 1/q² of the stage's" :
+                     zero == 3 ? "1/(tp pp dp) of the model, and copies" : "1/(tp pp) of the model, and copies",
           { "parameters" } },
         { "gradients", zero > 1 ? "1/dp of the slice" : "one per weight; the tied table per use", { "gradients" } },
         { "optimizer state", !adamw ? "SGD has none" : zero ? "m and v of 1/dp of the slice" : "m and v per weight",
@@ -97,6 +121,7 @@ void train_results(Run *run, const Trainer *t) {
 
 void train_say_faster(Run *run, const Trainer *t, const Timing *timing) {
     if (!clock_config()->simulated || t->config.prefetch || t->config.overlap || t->mesh.cp) return;
+    if (t->config.tensor != TENSOR_1D) return;
     double mine = step_time(&t->config), time;
     if (fabs(mine / (double)timing->step - 1) > 0.01) return;  // a step that the model does not know: it would mislead
     Degrees n = step_time_best(&t->config, &time), here = t->config.mesh;
@@ -106,6 +131,7 @@ void train_say_faster(Run *run, const Trainer *t, const Timing *timing) {
     if (n.dp == here.dp && n.tp == here.tp)
         say(run, "  By the cost model no other dp x tp x pp of these ranks would have been faster.\n");
     else
-        say(run, "  By the cost model dp %zu x tp %zu x pp %zu would have been %.2f times as fast: a step of %s, not %s.\n",
+        say(run, "  By the cost model dp %zu x tp %zu x pp %zu would have been %.2f times as fast: a step of %s, "
+                 "not %s.\n",
             n.dp, n.tp, n.pp, mine / time, text[0], text[1]);
 }

@@ -41,8 +41,8 @@ void option_default(Run *run, const char *name, const char *text);
 void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // The same for what only --verbose shows.
 void say_detail(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
-// What work is at, "step 12 of 400", on a terminal's stderr while it takes longer than two seconds, on rank 0: for loops
-// that may be long. The next line of the page takes its place; done == all clears it.
+// What work is at, "step 12 of 400", on a terminal's stderr while it takes longer than two seconds, on rank 0: for
+// loops that may be long. The next line of the page takes its place; done == all clears it.
 void progress(Run *run, const char *what, size_t done, size_t all);
 // A setting worth recording in the JSON's "config"; the lesson's own options stand there already.
 void report_config_number(Run *run, const char *name, double value);

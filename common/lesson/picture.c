@@ -403,7 +403,8 @@ static size_t highest(const Recording *all) {
 // A page has room for MOST_ROWS rows of a picture: of more the first ones and the last one are drawn.
 enum { MOST_ROWS = 4 };
 static bool row_drawn(Run *run, size_t row, size_t rows) {
-    bool room = rows <= MOST_ROWS || run->state->program->verbose, drawn = room || row + 2 < MOST_ROWS || row + 1 == rows;
+    bool room = rows <= MOST_ROWS || run->state->program->verbose;
+    bool drawn = room || row + 2 < MOST_ROWS || row + 1 == rows;
     if (!drawn && row + 2 == MOST_ROWS) say(run, "%-*s%zu rows between: --verbose", LABEL, "...", rows - MOST_ROWS + 1);
     return drawn;
 }
