@@ -22,8 +22,8 @@ static void require_tensor(const TrainerConfig *c) {
     REQUIRE(c->depth == 0 || c->tensor == TENSOR_25D, "--depth %zu: only --tensor 2.5d has layers; leave it out",
             c->depth);
     if (c->tensor == TENSOR_1D) return;
-    REQUIRE(mesh_cp(c->mesh) == 1, "--cp cuts the positions of a sequence, and a grid's rows are whole sequences: leave "
-            "--cp out, or choose --tensor 1d");
+    REQUIRE(mesh_cp(c->mesh) == 1, "--cp cuts the positions of a sequence, and a grid's rows are whole sequences: "
+            "leave --cp out, or choose --tensor 1d");
     REQUIRE(!c->sequence, "--sequence-parallel cuts the rows that --tensor 1d leaves whole, and on a grid all are cut: "
             "leave one of the two out");
     size_t q = c->tensor == TENSOR_3D ? cube_side(c->mesh.tp) : tensor_sides(c).q;
