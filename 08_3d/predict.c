@@ -103,14 +103,38 @@ static size_t in_flight(const TrainerConfig *c, const CutSizes *z, size_t B, boo
     size_t passing = full ? block : selective ? scores : 0;
     return activations_between(z, B) + blocks + (working && passing > head ? passing : head);
 }
+// Where a backward is in two halves (05.06): after the first one, and the most while it runs. Layer by layer from the
+// last one, what the second half will read comes, and then what else was kept goes.
+typedef struct { size_t highest, after; } Halves;
+static Halves in_halves(const TrainerConfig *c, const CutSizes *z, size_t B) {
+    bool full = c->recompute == RECOMPUTE_FULL, selective = c->recompute == RECOMPUTE_SELECTIVE;
+    size_t M = B * z->T, block = activations_block(z, B), scores = activations_scores(z, B);
+    size_t again = full ? block : selective ? scores : 0, kept = full ? 0 : selective ? block - scores : block;
+    size_t now = in_flight(c, z, B, false), highest = now;
+    if (z->last) {
+        highest = now += deferred_head(z, B) - M;          // the loss has freed its sums
+        now -= activations_head(z, B) - M * z->vocab - M;  // the gradient of the logits stands in their place
+    }
+    for (size_t i = 0; i < z->blocks; i++) {
+        size_t most = now + again + deferred_block(z, B);
+        if (most > highest) highest = most;
+        now += deferred_block(z, B) - kept;
+    }
+    if (z->first) now += cut_rows(z, B) * z->C;
+    return (Halves){ now > highest ? now : highest, now };
+}
 static void activations(Prediction *out, const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t m) {
     Schedule s = c->schedule(c->mesh.pp, m, at.pp);
     size_t held = 0;                                                             // elements in flight
     for (size_t i = 0; i < s.n; i++) {
         size_t B = predict_sequences(c, at.dp, m, s.ops[i].micro_batch), its = in_flight(c, z, B, false);
-        size_t others = s.ops[i].what == FORWARD ? held : held - its, now = (others + in_flight(c, z, B, true)) * E;
-        if (now > out->activations) out->activations = now;
-        held = others + (s.ops[i].what == FORWARD ? its : 0);
+        Halves halves = in_halves(c, z, B);
+        PipeWhat what = s.ops[i].what;
+        size_t others = what == FORWARD ? held : held - (what == BACKWARD_WEIGHTS ? halves.after : its);
+        size_t now = what == BACKWARD_WEIGHTS ? held : others + (what == BACKWARD_INPUTS ? halves.highest
+                                                                                         : in_flight(c, z, B, true));
+        if (now * E > out->activations) out->activations = now * E;
+        held = others + (what == FORWARD ? its : what == BACKWARD_INPUTS ? halves.after : 0);
     }
     schedule_free(&s);
 }

@@ -1,7 +1,9 @@
 // trainer.c: see trainer.h.
 #include "08_3d/trainer.h"
 #include <stdlib.h>
+#include <string.h>
 #include "03_tensor_parallel/tensor_parallel.h"
+#include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "06_zero/zero.h"
 
 // ---------------------------------------------------------------- what is refused, with the reason
@@ -24,6 +26,12 @@ void trainer_require(const TrainerConfig *c) {
             "--zero 3, or leave --prefetch out", c->zero);
     REQUIRE(!c->overlap || c->zero == 0, "--overlap all-reduces whole gradients, and --zero %zu reduces them in parts: "
             "choose --zero 0, or --zero 3 with --prefetch, or leave --overlap out", c->zero);
+    REQUIRE(!c->prefetch || c->schedule != schedule_zb_h1, "--prefetch gathers for whole backwards, and --schedule "
+            "zero-bubble cuts them in two: leave --prefetch out, or choose --schedule 1f1b");
+    REQUIRE(!c->overlap || c->schedule != schedule_zb_h1, "--overlap reduces what a whole backward has completed, and "
+            "--schedule zero-bubble cuts them in two: leave --overlap out, or choose --schedule 1f1b");
+    REQUIRE(!c->rebalanced || !(c->prefetch || c->overlap), "--rebalance moves layers, and %s lists those of a stage when "
+            "the training begins: leave one of them out", c->prefetch ? "--prefetch" : "--overlap");
     size_t blocks = 0;
     for (size_t i = 0; c->stage_blocks && i < c->mesh.pp; i++) blocks += c->stage_blocks[i];
     REQUIRE(!c->stage_blocks || blocks == m->layers, "--stage-layers add up to %zu, but the model has --layers %zu",
@@ -42,22 +50,36 @@ static Buckets *overlapped(Trainer *t) {
     return b;
 }
 
+// My stage: a list of layers; each technique changes it.
+static Model *stage_new(const Trainer *t) {
+    const TrainerConfig *c = &t->config;
+    const Mesh *mesh = &t->mesh;
+    Range stage = pipeline_stage_layers(&c->model, c->stage_blocks, c->mesh.pp, mesh->at.pp);      // chapter 04
+    Model *m = model_describe(&c->model, stage);
+    if (c->sequence) sequence_parallel(m, mesh->tp, KEEP_SHARD);                                   // 03.07
+    else tensor_parallel(m, mesh->tp);                                                             // chapter 03
+    recompute(m, c->recompute);                                                                    // chapter 07
+    if (c->prefetch) prefetch_allocate(m, mesh->dp, true);                                         // 06.05
+    else zero_allocate(m, mesh->dp, c->zero);                  // chapter 06; stage 0: chapter 01
+    if (c->rebalanced) partition_time_layers(m, t->cost);                                          // 04.04
+    optimizer_allocate(&t->optimizer, m);
+    return m;
+}
+
 Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     Trainer *t = host_alloc(sizeof *t);
     t->config = *c;
     t->mesh = mesh_new(world, c->mesh);
-    Mesh *mesh = &t->mesh;
-
-    // A list of layers; each technique changes it.
-    Range stage = pipeline_stage_layers(&c->model, c->stage_blocks, c->mesh.pp, mesh->at.pp);      // chapter 04
-    t->model = model_describe(&c->model, stage);
-    if (c->sequence) sequence_parallel(t->model, mesh->tp, KEEP_SHARD);                            // 03.07
-    else tensor_parallel(t->model, mesh->tp);                                                      // chapter 03
-    recompute(t->model, c->recompute);                                                             // chapter 07
-    if (c->prefetch) prefetch_allocate(t->model, mesh->dp, true);                                  // 06.05
-    else zero_allocate(t->model, mesh->dp, c->zero);           // chapter 06; stage 0: chapter 01
     t->optimizer = optimizer;
-    optimizer_allocate(&t->optimizer, t->model);
+    const Mesh *mesh = &t->mesh;
+    if (c->rebalanced) {
+        t->cost = host_alloc(partition_items(&c->model) * sizeof *t->cost);
+        t->blocks = host_alloc(c->mesh.pp * sizeof *t->blocks);
+        for (size_t i = 0; i < c->mesh.pp; i++)
+            t->blocks[i] = c->stage_blocks ? c->stage_blocks[i] : range_size(shard_range(c->model.layers, c->mesh.pp, i));
+        t->config.stage_blocks = t->blocks;
+    }
+    t->model = stage_new(t);
     // The batch over replicas, then in micro-batches. Every replica runs the same number of them, because ZeRO reduces
     // in each; where sequences do not divide, some are smaller.
     t->sequences = shard_range(c->batch, c->mesh.dp, mesh->at.dp);
@@ -73,6 +95,8 @@ void trainer_free(Trainer *t) {
     model_free(t->model);
     mesh_free(&t->mesh);
     schedule_free(&t->schedule);
+    free(t->blocks);
+    free(t->cost);
     free(t);
 }
 
@@ -104,6 +128,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
         batch[k].number = k;
     }
 
+    if (t->cost) memset(t->cost, 0, partition_items(&t->config.model) * sizeof *t->cost);
     zero_begin(t->model, t->config.zero);
     PipelineResult p = pipeline_run(mesh->pp, t->model, &t->schedule, batch, m);       // 03, 06, 07: inside the layers
     if (t->config.prefetch) prefetch_finish(t->model);
@@ -123,6 +148,35 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
 void trainer_update(Trainer *t, StepResult r) {
     optimizer_step(&t->optimizer, t->model, clip_factor(r.norm, t->config.clip));
     zero_end(t->model, t->config.zero);
+}
+
+bool trainer_rebalance(Trainer *t) {
+    const Mesh *mesh = &t->mesh;
+    size_t n = partition_items(&t->config.model), p = t->config.mesh.pp;
+    size_t *before = host_alloc(p * sizeof *before);
+    memcpy(before, t->blocks, p * sizeof *before);
+    // All replicas and parts of a stage wait for its slowest.
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor slowest = tensor_new(&scratch, 1, n);
+    real *ms = host_alloc(n * sizeof *ms);
+    for (size_t i = 0; i < n; i++) ms[i] = (real)(t->cost[i] / 1e9);
+    tensor_upload(slowest, ms);
+    comm_all_reduce_max(mesh->dp, slowest);
+    comm_all_reduce_max(mesh->tp, slowest);
+    tensor_download(ms, slowest);
+    for (size_t i = 0; i < n; i++) t->cost[i] = (double)ms[i];
+    partition_solve(mesh->pp, &t->config.model, t->cost, t->blocks);
+    bool moves = memcmp(before, t->blocks, p * sizeof *before);
+    if (moves) {
+        Model *next = stage_new(t);
+        pipeline_migrate(mesh->pp, &t->optimizer, t->model, before, next, t->blocks);
+        model_free(t->model);
+        t->model = next;
+    }
+    arena_free(&scratch);
+    free(ms);
+    free(before);
+    return moves;
 }
 
 // ---------------------------------------------------------------- evaluation
