@@ -30,8 +30,8 @@ void trainer_require(const TrainerConfig *c) {
             "zero-bubble cuts them in two: leave --prefetch out, or choose --schedule 1f1b");
     REQUIRE(!c->overlap || c->schedule != schedule_zb_h1, "--overlap reduces what a whole backward has completed, and "
             "--schedule zero-bubble cuts them in two: leave --overlap out, or choose --schedule 1f1b");
-    REQUIRE(!c->rebalanced || !(c->prefetch || c->overlap), "--rebalance moves layers, and %s lists those of a stage when "
-            "the training begins: leave one of them out", c->prefetch ? "--prefetch" : "--overlap");
+    REQUIRE(!c->rebalanced || !(c->prefetch || c->overlap), "--rebalance moves layers, and %s lists those of a stage "
+            "when the training begins: leave one of them out", c->prefetch ? "--prefetch" : "--overlap");
     size_t blocks = 0;
     for (size_t i = 0; c->stage_blocks && i < c->mesh.pp; i++) blocks += c->stage_blocks[i];
     REQUIRE(!c->stage_blocks || blocks == m->layers, "--stage-layers add up to %zu, but the model has --layers %zu",
@@ -75,8 +75,10 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     if (c->rebalanced) {
         t->cost = host_alloc(partition_items(&c->model) * sizeof *t->cost);
         t->blocks = host_alloc(c->mesh.pp * sizeof *t->blocks);
-        for (size_t i = 0; i < c->mesh.pp; i++)
-            t->blocks[i] = c->stage_blocks ? c->stage_blocks[i] : range_size(shard_range(c->model.layers, c->mesh.pp, i));
+        for (size_t i = 0; i < c->mesh.pp; i++) {
+            size_t even = range_size(shard_range(c->model.layers, c->mesh.pp, i));
+            t->blocks[i] = c->stage_blocks ? c->stage_blocks[i] : even;
+        }
         t->config.stage_blocks = t->blocks;
     }
     t->model = stage_new(t);

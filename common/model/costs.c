@@ -135,8 +135,8 @@ size_t activations_between(const CutSizes *z, size_t B) { return activations(z, 
 size_t activations_stage(const CutSizes *z, size_t B) {
     return activations_between(z, B) + z->blocks * activations_block(z, B) + (z->last ? activations_head(z, B) : 0);
 }
-// Three matrices have x of C, C/t and 4C/t features, one dy of 3C/t, one of 4C/t; the others C. With sequence parallelism
-// dy of the two biases that are added after a sum is of my rows, and apart from that of its matrix.
+// Features of x and dy: C and 3C/t of q, k, v; C/t and C of the projection; C and 4C/t of fc; 4C/t and C of the last
+// one. With sequence parallelism dy of the two biases that are added after a sum is of my rows, and apart.
 size_t deferred_block(const CutSizes *z, size_t B) {
     size_t C = z->C, A = columns(z), F = z->hidden;
     return activations(z, B, 4 * C + 4 * A + 2 * F, (z->sequence ? 5 : 3) * C + 4);
