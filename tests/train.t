@@ -56,12 +56,13 @@ sub row {
     my $halves = $schedule eq 'zero-bubble';       # what hides communication needs whole backwards
     my $overlap = $how{overlap} && $zero == 0 && !$halves;
     push @options, '--overlap' if $overlap;
+    push @options, '--rebalance', 2 if $how{rebalance} && !$overlap;
     push @options, '--sequence-parallel' if $how{sequence};
     push @options, '--prefetch' if $how{prefetch} && $zero == 3 && !$halves;
     push @options, '--steps', $how{steps} || 10;
     my $job = ($how{mpi} ? \&mpi : \&emu)->($dp * $tp * $pp, $train{$precision}, @model, @options);
     @$job{qw(mesh schedule zero recompute how)} = ("${dp}x${tp}x$pp", $schedule, $zero, $recompute,
-        join ' ', $precision, $how{adamw} ? 'adamw' : 'sgd', $how{mpi} ? 'mpi' : 'emu', $how{uneven} ? 'uneven' : (), $overlap ? 'overlap' : (), $how{sequence} ? 'sequence' : ());
+        join ' ', $precision, $how{adamw} ? 'adamw' : 'sgd', $how{mpi} ? 'mpi' : 'emu', $how{uneven} ? 'uneven' : (), $overlap ? 'overlap' : (), $how{rebalance} && !$overlap ? 'rebalanced' : (), $how{sequence} ? 'sequence' : ());
     return $job;
 }
 
@@ -81,7 +82,7 @@ for my $i (0 .. $#factorisations) {
 my $extra = 0;
 for my $combination (grep { !$met{"@$_"} } @combinations) {
     push @rows, row([2, 2, 2], $combination, steps => 4, precision => $extra % 3 == 2 ? 'fp64' : 'fp32',
-                    adamw => $extra % 4 == 1, uneven => $extra % 2, overlap => $extra % 2);
+                    adamw => $extra % 4 == 1, uneven => $extra % 2, overlap => $extra % 4 == 1, rebalance => $extra % 4 == 3);
     $extra++;
 }
 run_jobs(\@rows);
