@@ -82,7 +82,7 @@ static void hooked_backward(Layer *l, const Batch *batch, Tensor x, Tensor dy, T
     Buckets *b = l->technique;
     layer_backward(l->inner, batch, x, dy, dx, s);
     if (!b->armed || !may_reduce(b, batch)) return;
-    for (size_t i = 0; i < l->n_units; i++) unit_partial_sums(l->units[i]);        // of one replica's ranks, if it has any
+    for (size_t i = 0; i < l->n_units; i++) unit_partial_sums(l->units[i]);        // nothing is sent here: see 03.07
     layer_is_ready(b, l);                                          // may start all-reduces, and waits for none
 }
 static const LayerKind hooked = { .name = "reducing layer", .forward = hooked_forward, .backward = hooked_backward };

@@ -134,7 +134,7 @@ const AttentionKind ring_attention_zigzag = { .name = "zigzag", .forward = ring_
 
 // ---------------------------------------------------------------- the model
 
-void context_parallel(Model *m, Comm *cp, const AttentionKind *kind, Data *d) {
+Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind) {
     const ModelConfig *c = &m->config;
     REQUIRE(cp->size <= c->context, "%zu context-parallel ranks need as many positions; a sequence has %zu: choose "
             "fewer ranks, or more --context", cp->size, c->context);
@@ -145,7 +145,7 @@ void context_parallel(Model *m, Comm *cp, const AttentionKind *kind, Data *d) {
         m->layers[i].cp = cp;
         m->layers[i].attention = kind;                                     // only blocks read it
     }
-    if (d) d->positions = context_positions(c->context, cp->size, cp->rank, kind);
+    return context_positions(c->context, cp->size, cp->rank, kind);
 }
 
 // ================================ the experiment ================================
@@ -182,7 +182,7 @@ static ContextTrained train(Run *run, const Training *unsplit, const AttentionKi
     Measuring measuring = { .cp = run->world };
     Training t = *unsplit;
     Model *m = model_describe(&t.model, model_layers(&t.model));
-    context_parallel(m, run->world, kind, &t.data);
+    t.data.positions = context_parallel(m, run->world, kind);
     model_allocate(m);
     training_run(c, m, &t, 1, 0, step, &measuring);
     ContextTrained *r = &measuring.r;

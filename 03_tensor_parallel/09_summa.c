@@ -27,12 +27,13 @@
 // So each product is q turns: broadcast what comes from my row or my column, multiply, add here or reduce. K is cut the
 // same way on both factors, in pieces that need not be equal.
 
+// Piece l of q of one side of a matrix.
 Range summa_range(SummaCut cut, size_t q, size_t l) {
     Range r = shard_range(cut.n, q, l);
     return (Range){ r.lo * cut.each, r.hi * cut.each };
 }
 
-// What others send, or are sent, in one turn; if it is my own block, there is no copy.
+// The block of one turn: my own, without a copy, or room for another rank's.
 Tensor summa_panel(Arena *a, bool is_mine, Tensor block, size_t rows, size_t cols) {
     return is_mine ? block : tensor_new(a, rows, cols);
 }
@@ -114,12 +115,12 @@ void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, T
 
 // ---------------------------------------------------------------- who holds what
 
-CommGrid summa_grid(Comm *ranks) {
+size_t summa_side(size_t ranks) {
     size_t q = 1;
-    while ((q + 1) * (q + 1) <= ranks->size) q++;
-    REQUIRE(q * q == ranks->size, "%zu ranks are no square: a grid of q x q ranks needs 1, 4, 9, 16, ...: start %zu or "
-            "%zu ranks", ranks->size, q * q, (q + 1) * (q + 1));
-    return comm_grid(ranks, q, q, 1);
+    while ((q + 1) * (q + 1) <= ranks) q++;
+    REQUIRE(q * q == ranks, "%zu ranks are no square: a grid of q x q ranks needs 1, 4, 9, 16, ...: start %zu or %zu",
+            ranks, q * q, (q + 1) * (q + 1));
+    return q;
 }
 
 void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols) {     // cols: in each of p->blocks
@@ -243,7 +244,8 @@ static SummaMeasured train(Run *run, const CommGrid *g, const Training *t, Traje
 
 static void summa_lesson(Run *run) {                               // SGD, then AdamW
     require_one_link(run);
-    CommGrid g = summa_grid(run->world);
+    size_t q = summa_side(run->world->size);
+    CommGrid g = comm_grid(run->world, q, q, 1);
     ModelConfig c = { .layers = option_size(run, "layers"), .width = option_size(run, "width"),
                       .heads = option_size(run, "heads"), .context = option_size(run, "context"),
                       .vocab = option_size(run, "vocab"), .dropout = option_real(run, "dropout"),

@@ -24,13 +24,21 @@
 //
 // So each layer has a partial sum of every gradient of weights and vectors; an all-reduce over depth makes it whole.
 
+TesseractSides tesseract_sides(size_t ranks, size_t depth) {
+    size_t q = 0, d = depth ? depth : 1;
+    for (; d <= (depth ? depth : ranks); d++) {
+        for (q = d; (q + 1) * (q + 1) * d <= ranks;) q++;  // d <= q
+        if (q * q * d == ranks) return (TesseractSides){ q, d };
+    }
+    if (depth)
+        usage_error("%zu ranks are no q x q x %zu grid with a q of %zu or more: start %zu or %zu ranks, or choose "
+                    "another --depth", ranks, depth, depth, q * q * depth, (q + 1) * (q + 1) * depth);
+    usage_error("%zu ranks are no q x q x d grid with d up to q: start 1, 4, 8, 9, 16, 18, 25, 27 or 32 ranks", ranks);
+}
+
 CommGrid tesseract_grid(Comm *ranks, size_t depth) {
-    size_t q = depth;                                      // d <= q
-    while ((q + 1) * (q + 1) * depth <= ranks->size) q++;
-    REQUIRE(depth > 0 && q * q * depth == ranks->size, "%zu ranks are no q x q x %zu grid with a q of %zu or more: "
-            "start %zu or %zu ranks, or choose another --depth", ranks->size, depth, depth, q * q * depth,
-            (q + 1) * (q + 1) * depth);
-    return comm_grid(ranks, q, q, depth);
+    TesseractSides n = tesseract_sides(ranks->size, depth);
+    return comm_grid(ranks, n.q, n.q, n.depth);
 }
 
 void tesseract(Model *m, const CommGrid *g) {
@@ -79,18 +87,9 @@ static SummaMeasured train(Run *run, const CommGrid *g, const Training *t, Traje
     return measuring.r;
 }
 
-// The smallest depth with which the ranks make a grid.
-static size_t least_depth(size_t ranks) {
-    for (size_t d = 1; d <= ranks; d++)
-        for (size_t q = d; q * q * d <= ranks; q++)
-            if (q * q * d == ranks) return d;
-    return 1;                                                      // refused, by tesseract_grid
-}
-
 static void tesseract_lesson(Run *run) {                           // SGD, then AdamW
     require_one_link(run);
-    size_t depth = option_size(run, "depth");
-    CommGrid g = tesseract_grid(run->world, depth ? depth : least_depth(run->world->size));
+    CommGrid g = tesseract_grid(run->world, option_size(run, "depth"));
     ModelConfig c = { .layers = option_size(run, "layers"), .width = option_size(run, "width"),
                       .heads = option_size(run, "heads"), .context = option_size(run, "context"),
                       .vocab = option_size(run, "vocab"), .dropout = option_real(run, "dropout"),

@@ -17,9 +17,10 @@ extern const AttentionKind ring_attention, ring_attention_zigzag;
 // Which of a sequence's T positions rank i of n has: the i-th of n chunks; zigzag: the i-th and the last but i of 2n.
 // Chunks are shard_range's: T need not divide.
 Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *kind);
-// Gives the blocks of a described model this attention over cp, and its batches' data this rank's positions (d may be
-// NULL). usage_error() where there are fewer positions than ranks, or, for Ulysses, fewer heads.
-void context_parallel(Model *m, Comm *cp, const AttentionKind *kind, Data *d);
+// Gives the blocks of a described model this attention over cp; before recompute(). Returns which positions of each
+// sequence this rank has: for Data.positions. usage_error() where there are fewer positions than ranks, or, for
+// Ulysses, fewer heads.
+Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind);
 
 // ---- ring_self_attention.c (Li et al. 2021), ulysses.c (Jacobs et al. 2023) ----
 extern const AttentionKind ring_self_attention, ulysses_attention;

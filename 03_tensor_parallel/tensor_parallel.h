@@ -75,7 +75,7 @@ extern const LayerKind sequence_parallel_embedding, sequence_parallel_block, seq
 // How one side of a matrix is cut in q pieces: n things of `each` elements, dealt out by shard_range.
 typedef struct { size_t n, each; } SummaCut;
 Range summa_range(SummaCut cut, size_t q, size_t l);           // piece l, in elements
-CommGrid summa_grid(Comm *ranks);                              // collective; usage_error() when they are no square
+size_t summa_side(size_t ranks);                               // q of q x q ranks; usage_error() if they are no square
 // Collective over the grid; k is how K is cut, on both factors. Outputs are overwritten.
 void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k);       // y [M, N] = x [M, K] a [K, N]
 void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor a, SummaCut k);    // x [M, K] = y [M, N] a [K, N]^T
@@ -97,7 +97,10 @@ Batch summa_batch(const CommGrid *g, const Batch *b);          // its sequences 
 extern const LayerKind summa_embedding, summa_block, summa_head, summa_loss;
 
 // ---- 10_tesseract.c: d layers of such a grid, which share the weights and cut the tokens. ----
-CommGrid tesseract_grid(Comm *ranks, size_t depth);            // collective; usage_error() unless q x q x depth
+// So many ranks as q x q x depth, depth <= q; depth 0: the least with which they are one. usage_error() if none is.
+typedef struct { size_t q, depth; } TesseractSides;
+TesseractSides tesseract_sides(size_t ranks, size_t depth);
+CommGrid tesseract_grid(Comm *ranks, size_t depth);            // collective
 // As summa(), in every layer; gradients are then partial sums over depth until model_partial_sums().
 void tesseract(Model *m, const CommGrid *g);
 

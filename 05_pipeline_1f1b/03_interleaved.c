@@ -155,6 +155,7 @@ static EqualStep equal_step(Run *run, const Stack *stack, size_t m, const char *
     comm_ledger_reset(run->world);
     Schedule list = schedule_interleaved(p, m, v, run->world->rank);
     Played played = stack_play_list(run, stack, &list, m);
+    schedule_free(&list);
     EqualStep step = { .timing = played.timing, .in_flight = played.result.in_flight,
                        .activations = played.activations, .messages = run->world->ledger[COMM_SEND].calls };
     bool strips = option_flag(run, "verbose") || option_text(run, "svg") || option_text(run, "trace");

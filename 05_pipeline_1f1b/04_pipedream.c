@@ -3,7 +3,7 @@
 // question: Does a pipeline that never runs empty equal one device with weights just as old?
 // vary: SEQUENCES 2..4, STEPS 9..13, layers 8..11, width 18|24, context 7..13, vocab 31..50
 //
-// PipeDream (Harlap et al. 2018, section 3.3): 1F1B without its flush. There is no batch of micro-batches: every
+// PipeDream (Harlap et al. 2018, section 3): 1F1B without its flush. There is no batch of micro-batches: every
 // mini-batch ends with an update of its own, on each stage as soon as its backward is done there, and the next ones
 // are in the pipeline already. So the weights change between the forward and the backward of a mini-batch. Weight
 // stashing: a stage keeps the version that the forward read, and the backward reads it again: p - i versions.
@@ -166,7 +166,7 @@ static double is_no_gradient(Run *run, const Training *t) {
 }
 
 // Mean loss of the last mini-batches of a training on text.
-enum { LONG = 400, LAST = 40 };
+enum { LONG = 160, LAST = 40 };
 static void losses_on_text(Run *run, double loss[WAYS]) {
     size_t p = run->world->size;
     Training t = { .model = { .layers = p < 4 ? 4 : p, .width = 16, .heads = 2, .context = 16, .vocab = 256 },

@@ -12,9 +12,9 @@
 // which it equals in every bit (support/05_reference.c); moments of AdamW or momentum take the late gradient as it is.
 // Who holds what: rank i has stage i, gradients and optimizer state once, weights twice. Communication: per micro-batch
 // [B*T, C] to the next stage and a gradient back; per update the first and the last stage send each other their
-// gradient of the tied table, V*C elements, and both add the two. Waiting for it at once would stop the last stage until
-// the first one comes, p - 1 backwards later. So it is started, and waited for when the new table is needed, most of a
-// batch later: the delay pays for it.
+// gradient of the tied table, V*C elements, and both add the two. Waiting for it at once would stop the last stage
+// until the first one comes, p - 1 backwards later. So it is started, and waited for when the new table is needed, most
+// of a batch later: the delay pays for it.
 // Left out: clipping, whose norm needs all stages at one moment; recomputation.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "05_pipeline_1f1b/support/05_2bw.h"
@@ -28,10 +28,10 @@ static size_t version_of_batch(size_t t) { return t ? t - 1 : 0; }
 Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i) {
     Schedule s = {0};
     size_t ahead = p - 1 - i, n = steps * m;
-    // EXERCISE 05.05a (4 points): 2BW's list of stage i, over all n micro-batches of all steps. `ahead` forwards first;
-    // then a forward and a backward in turn; then the last backwards. Micro-batch k is of batch k / m. After the
-    // backward of a batch's last micro-batch comes its UPDATE, whose micro_batch is the number of the batch. Forwards
-    // and backwards name the version that they read. Calls: schedule_add_op, schedule_add, version_of_batch.
+    // EXERCISE 05.05a (4 points): 2BW's list of stage i. All n micro-batches of all steps: `ahead` forwards first; then
+    // a forward and a backward in turn; then the last backwards. Micro-batch k is of batch k / m. After the backward of
+    // a batch's last micro-batch comes its UPDATE, whose micro_batch is the number of the batch. Forwards and backwards
+    // name the version that they read. Calls: schedule_add_op, schedule_add, version_of_batch.
     for (size_t turn = 0; turn < n + ahead; turn++) {
         size_t k = turn, back = turn - ahead;
         if (k < n) schedule_add_op(&s, (PipeOp){ FORWARD, k, .version = version_of_batch(k / m) });
@@ -45,8 +45,8 @@ Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i) {
 
 // ---------------------------------------------------------------- the update, and the tied table after it
 
-// table: on the first and the last of several stages, the unit of the tied table. Its gradient has two buffers [1, V*C]:
-// backward adds into one (table->g) while the other one (table->own_g) is on its way to the other end of the pipeline.
+// table: on the first and the last of several stages, the unit of the tied table. Its gradient has two buffers, each
+// [1, V*C]: backward adds into one (table->g) while the other (table->own_g) is on its way to the pipeline's other end.
 typedef struct {
     WeightVersions weights;
     Optimizer *optimizer;
@@ -91,7 +91,8 @@ static void read_version(void *stage, Model *m, PipeOp op) {
     weight_versions_attach(&s->weights, m, op.version);
 }
 
-// After the last backward of batch t. m->w, version t, becomes version t + 1 by a gradient that was taken at t - 1.
+// After the last backward of batch t. m->w, version t, becomes version t + 1 by a gradient that was taken at t - 1. On
+// the first and the last stage all but the table: table_finish does that, before anybody reads version t + 1.
 static void update(void *stage, Model *m, PipeOp op) {
     Stage *s = stage;
     (void)op;
@@ -159,7 +160,7 @@ static void equals_recurrence(Run *run, const Training *t, bool flush, const cha
 }
 
 // Mean loss of the last batches of a training on text: with a flush, and with 2BW.
-enum { LONG = 120, LAST = 20 };
+enum { LONG = 80, LAST = 20 };
 static void losses_on_text(Run *run, double loss[2]) {
     size_t p = run->world->size, m = p < 4 ? 4 : p;
     Training t = { .model = { .layers = m, .width = 16, .heads = 2, .context = 16, .vocab = 256 },

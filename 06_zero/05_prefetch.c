@@ -13,8 +13,8 @@
 // A rank runs one communication at a time, in the order of the starts, and the same order on all ranks: in backward the
 // gather of layer i-1 is started before the reduction of layer i, because the next computation needs it and nobody
 // waits for the reduction. The memory: one more gathered unit, and in backward one more whole gradient.
-// --reshard-after-forward no keeps weights from forward to backward (FSDP's option of this name): 2m units of traffic
-// instead of 3m, and all units in memory at the end of forward.
+// --reshard-after-forward no keeps weights from forward to backward (FSDP's option of this name): 2m passes over the
+// parameters instead of 3m, and all units in memory at the end of forward.
 //
 // Left out: to keep the last unit from forward to backward, where it is needed first (torchtitan does); FSDP's rate
 // limiter, which bounds how many units are in flight where the host runs ahead of the device; two communications at a
@@ -27,7 +27,8 @@
 // ================================ the technique ================================
 
 // What a layer knows (Layer.technique): the one unit that is gathered for it (a block's, wpe, or the last norm; wte
-// stays whole for a step), and its neighbours on this rank. NULL: the list of layers, or the pipeline stage, ends here.
+// stays whole for a step), and its neighbours on this rank. NULL: the list of layers, or the chunk of a pipeline stage,
+// ends here.
 typedef struct Prefetched {
     Unit *unit;
     struct Prefetched *previous, *next;
@@ -139,8 +140,10 @@ void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
         if (l->n_units == 0) continue;             // the loss: nothing to gather
         Unit *gathered = l->units[0];              // of the embedding's wte and wpe, the head's ln_f and wte: not wte
         if (zero2_stays_whole(gathered)) gathered = l->units[1];
-        all->layer[k] = (Prefetched){ .unit = gathered, .model = all, .previous = k ? &all->layer[k - 1] : NULL };
-        if (k) all->layer[k - 1].next = &all->layer[k];
+        bool neighbours = k && m->layers[i - 1].chunk == l->chunk;
+        all->layer[k] = (Prefetched){ .unit = gathered, .model = all };
+        if (neighbours) all->layer[k].previous = &all->layer[k - 1];
+        if (neighbours) all->layer[k - 1].next = &all->layer[k];
         layer_wrap(l, &prefetch_layer, dp);
         l->technique = &all->layer[k++];
     }

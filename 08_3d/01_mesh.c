@@ -15,14 +15,16 @@
 
 // ---------------------------------------------------------------- the map, without any communication
 
-typedef enum { DP, TP, PP, KINDS } Kind;
-static const char *const kind_name[KINDS] = { "dp", "tp", "pp" };
-static const unsigned axis[KINDS] = { MESH_DP, MESH_TP, MESH_PP };
-static size_t degree(Degrees n, Kind k) { return k == DP ? n.dp : k == TP ? n.tp : n.pp; }
+typedef enum { DP, TP, PP, CP, KINDS } Kind;
+static const char *const kind_name[KINDS] = { "dp", "tp", "pp", "cp" };
+static const unsigned axis[KINDS] = { MESH_DP, MESH_TP, MESH_PP, MESH_CP };
+static size_t degree(Degrees n, Kind k) { return k == DP ? n.dp : k == TP ? n.tp : k == PP ? n.pp : mesh_cp(n); }
+static Kind kinds(Degrees n) { return mesh_cp(n) > 1 ? KINDS : CP; }   // cp, the last one, with --cp only
 
 static bool same_group(Degrees n, unsigned axes, size_t a, size_t b) {
     Coordinates x = mesh_coordinates(n, a), y = mesh_coordinates(n, b);
-    return (axes & MESH_DP || x.dp == y.dp) && (axes & MESH_TP || x.tp == y.tp) && (axes & MESH_PP || x.pp == y.pp);
+    return (axes & MESH_DP || x.dp == y.dp) && (axes & MESH_TP || x.tp == y.tp) && (axes & MESH_PP || x.pp == y.pp) &&
+           (axes & MESH_CP || x.cp == y.cp);
 }
 
 // The algebra of groups, by counting.
@@ -30,7 +32,7 @@ static void map_checks(Run *run, Degrees n, size_t world) {
     bool round_trip = true, sizes = true, lines = true;
     for (size_t a = 0; a < world; a++) {
         round_trip &= mesh_rank(n, mesh_coordinates(n, a)) == a;
-        for (Kind k = DP; k < KINDS; k++) {
+        for (Kind k = DP; k < kinds(n); k++) {
             size_t members = 0;
             for (size_t b = 0; b < world; b++) {
                 members += same_group(n, axis[k], a, b);
@@ -66,8 +68,11 @@ static void group_checks(Run *run, Mesh *m) {
         { "dp x pp: one slice of every layer", MESH_DP | MESH_PP, mesh_group(m, MESH_DP | MESH_PP) },
         { "all axes: the world", MESH_ALL, mesh_group(m, MESH_ALL) },
         { "no axis: every rank alone", 0, mesh_group(m, 0) },
+        { "dp x cp: the same parameters", MESH_DP | MESH_CP, m->replicas },
+        { "cp", MESH_CP, m->cp },                  // the last two with --cp only
     };
-    for (size_t k = 0; k < sizeof group / sizeof *group; k++) {
+    const size_t groups = sizeof group / sizeof *group - (m->cp ? 0 : 2);
+    for (size_t k = 0; k < groups; k++) {
         size_t count = 0, before = 0;              // members by the formula, and those of lower rank than mine
         members(run, group[k].comm, mark);
         bool right = group[k].comm == mesh_group(m, group[k].axes);
@@ -84,10 +89,11 @@ static void group_checks(Run *run, Mesh *m) {
     bool two = m->n.pp > 1 && (m->at.pp == 0 || m->at.pp + 1 == m->n.pp);
     check_true(run, "communicator", "tied: first and last stage, where they differ",
                two ? m->tied && m->tied->size == 2 : !m->tied);
-    for (Kind k = DP; k < KINDS; k++) {            // a ring all-reduce of one double for every rank of the world
-        size_t n = group[k].comm->size;            // the first three of the table
+    for (Kind k = DP; k < kinds(m->n); k++) {      // a ring all-reduce of one double for every rank of the world
+        Comm *line = mesh_group(m, axis[k]);
+        size_t n = line->size;
         cost(run, kind_name[k], "bytes sent", (double)(2 * (n - 1) * ceil_div(world, n) * sizeof(double)),
-             (double)comm_bytes_sent(group[k].comm));
+             (double)comm_bytes_sent(line));
     }
     free(mark);
 }
@@ -100,11 +106,13 @@ static void table(Run *run, Mesh *m) {
         { "pipeline (pp)", "every (tp dp)-th rank", MESH_PP, m->n.pp },
         { "a replica (tp, pp)", "holds the whole model", MESH_TP | MESH_PP, m->n.tp * m->n.pp },
         { "a stage (tp, dp)", "tp dp neighbours", MESH_TP | MESH_DP, m->n.tp * m->n.dp },
+        { "context parallel (cp)", "every tp-th rank of a replica's stage", MESH_CP, mesh_cp(m->n) },  // with --cp only
     };
     enum { ROWS = sizeof kind / sizeof *kind };
+    const size_t rows = ROWS - !m->cp;
     Result row[ROWS + 1] = {0};
     char text[ROWS][4][64], link[ROWS][LINK_NAME];
-    for (size_t k = 0; k < ROWS; k++) {
+    for (size_t k = 0; k < rows; k++) {
         snprintf(text[k][0], 64, "=%zu", run->world->size / kind[k].degree);
         snprintf(text[k][1], 64, "=%zu", kind[k].degree);
         size_t n = (size_t)snprintf(text[k][2], 64, "=");
@@ -120,8 +128,12 @@ static void table(Run *run, Mesh *m) {
 static void mesh(Run *run) {
     Degrees n = mesh_degrees(run);
     Mesh m = mesh_new(run->world, n);
-    say(run, "dp %zu x tp %zu x pp %zu: rank = tp + %zu (dp + %zu pp); [ ] is a tensor-parallel group", n.dp, n.tp,
-        n.pp, n.tp, n.dp);
+    if (m.cp)
+        say(run, "dp %zu x cp %zu x tp %zu x pp %zu: rank = tp + %zu (cp + %zu (dp + %zu pp)); [ ] is a tp group",
+            n.dp, n.cp, n.tp, n.pp, n.tp, n.cp, n.dp);
+    else
+        say(run, "dp %zu x tp %zu x pp %zu: rank = tp + %zu (dp + %zu pp); [ ] is a tensor-parallel group", n.dp, n.tp,
+            n.pp, n.tp, n.dp);
     mesh_show(run, n, NULL);
     map_checks(run, n, run->world->size);
     group_checks(run, &m);
@@ -134,6 +146,7 @@ static const Option options[] = {
     { "dp", "N", NULL, "data-parallel replicas; without it: the ranks that --tp and --pp leave" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: 2 where the ranks allow, else 1" },
     { "pp", "N", NULL, "pipeline stages; without it: 2 where the ranks allow, else 1" },
+    { "cp", "N", NULL, "context-parallel ranks, which share the positions of a sequence; without it: 1" },
     { "node", "N", "4", "ranks of a node" },
     {0},
 };

@@ -12,6 +12,7 @@
 #include "08_3d/support/02_costs.h"
 #include "08_3d/support/step_time.h"
 #include "08_3d/support/train_costs.h"
+#include "08_3d/support/unsplit.h"
 #include "08_3d/trainer.h"
 #include "common/lesson/picture.h"
 #include <math.h>
@@ -144,20 +145,12 @@ static Layout run_layout(Run *run, Comm *world, const Data *d, Degrees n, Layout
 }
 
 static StepResult unsplit_step(Run *run, const Data *d) {
-    TrainerConfig c = config_of(run, (Degrees){ 1, 1, 1 });
+    TrainerConfig c = config_of(run, (Degrees){ .dp = 1, .tp = 1, .pp = 1 });
     StepResult r = {0};
     if (!run->is_root) return r;
-    ledger_pause();
-    Arena tokens = arena(MEM_WORKSPACE);
-    Model *m = model_describe(&c.model, model_layers(&c.model));
-    model_allocate(m);
-    Batch b = data_batch(d, &tokens, 0, 0, BATCH, BATCH);
-    r.loss = model_forward_backward(m, &b) * b.token_weight;
-    model_fold_tied(m);
-    r.norm = model_grad_norm(m, NULL);
+    Model *m = unsplit_model(&c);
+    r = unsplit_gradients(m, &c, d, 0);
     model_free(m);
-    arena_free(&tokens);
-    ledger_resume();
     return r;
 }
 

@@ -1,16 +1,19 @@
 // mesh.c: see mesh.h.
 #include "08_3d/mesh.h"
+#include <stdio.h>
 #include "04_pipeline_naive/pipeline.h"
 
 Coordinates mesh_coordinates(Degrees n, size_t rank) {
-    return (Coordinates){ .tp = rank % n.tp, .dp = rank / n.tp % n.dp, .pp = rank / (n.tp * n.dp) };
+    size_t inner = n.tp * mesh_cp(n);
+    return (Coordinates){ .tp = rank % n.tp, .cp = rank / n.tp % mesh_cp(n), .dp = rank / inner % n.dp,
+                          .pp = rank / (inner * n.dp) };
 }
-size_t mesh_rank(Degrees n, Coordinates c) { return c.tp + n.tp * (c.dp + n.dp * c.pp); }
+size_t mesh_rank(Degrees n, Coordinates c) { return c.tp + n.tp * (c.cp + mesh_cp(n) * (c.dp + n.dp * c.pp)); }
 
 // 0 when it is not given.
 static size_t degree(Run *run, const char *name) {
     size_t world = run->world->size, n = option_given(run, name) ? option_size(run, name) : 0;
-    REQUIRE(n > 0 || !option_given(run, name), "--dp, --tp and --pp are at least 1");
+    REQUIRE(n > 0 || !option_given(run, name), "--dp, --tp and --pp are at least 1, and so is --cp");
     REQUIRE(n <= world, "--%s %zu is more than the %zu ranks that there are: choose degrees whose product is %zu",
             name, n, world, world);
     return n;
@@ -18,11 +21,12 @@ static size_t degree(Run *run, const char *name) {
 
 Degrees mesh_degrees(Run *run) {
     size_t world = run->world->size;
-    Degrees n = { .dp = degree(run, "dp"), .tp = degree(run, "tp"), .pp = degree(run, "pp") };
-    size_t given = (n.tp ? n.tp : 1) * (n.pp ? n.pp : 1) * (n.dp ? n.dp : 1);
+    Degrees n = { .dp = degree(run, "dp"), .tp = degree(run, "tp"), .pp = degree(run, "pp"), .cp = degree(run, "cp") };
+    n.cp = mesh_cp(n);
+    size_t given = (n.tp ? n.tp : 1) * (n.pp ? n.pp : 1) * (n.dp ? n.dp : 1) * n.cp;
     REQUIRE(world % given == 0,
-            "--dp, --tp and --pp ask for a multiple of %zu ranks, but there are %zu: choose degrees whose product is "
-            "%zu", given, world, world);
+            "--dp, --tp and --pp%s ask for a multiple of %zu ranks, but there are %zu: choose degrees whose product is "
+            "%zu", n.cp > 1 ? ", with --cp," : "", given, world, world);
     size_t free = world / given;
     if (!n.tp) { n.tp = free % 2 ? 1 : 2; free /= n.tp; }
     if (!n.pp) { n.pp = free % 2 ? 1 : 2; free /= n.pp; }
@@ -35,11 +39,13 @@ static size_t group_number(Degrees n, Coordinates at, unsigned axes) {
     if (axes & MESH_TP) at.tp = 0;
     if (axes & MESH_DP) at.dp = 0;
     if (axes & MESH_PP) at.pp = 0;
+    if (axes & MESH_CP) at.cp = 0;
     return mesh_rank(n, at);
 }
 
 Comm *mesh_group(Mesh *m, unsigned axes) {
-    static const char *const name[] = { "alone", "tp", "dp", "tp x dp", "pp", "model", "dp x pp", "world" };
+    static const char *const name[] = { "alone", "tp", "dp", "tp x dp", "pp", "model", "dp x pp", "tp x dp x pp",
+                                        "cp", "tp x cp", "dp x cp", "stage", "cp x pp", "replica", "slice", "world" };
     if (axes > MESH_ALL) fault("mesh_group: %u is no set of axes", axes);
     if (!m->group[axes])
         m->group[axes] = comm_split(m->world, group_number(m->n, m->at, axes), m->world->rank, name[axes]);
@@ -47,15 +53,23 @@ Comm *mesh_group(Mesh *m, unsigned axes) {
 }
 
 Mesh mesh_new(Comm *world, Degrees n) {
-    REQUIRE(n.dp && n.tp && n.pp && n.dp * n.tp * n.pp == world->size,
-            "dp %zu x tp %zu x pp %zu is not %zu ranks: choose --dp, --tp and --pp whose product is the number of "
+    size_t all = n.dp * n.tp * n.pp * mesh_cp(n);
+    char cp[40] = "";
+    if (mesh_cp(n) > 1) snprintf(cp, sizeof cp, " x cp %zu", n.cp);
+    REQUIRE(n.dp && n.tp && n.pp && all == world->size,
+            "dp %zu x tp %zu x pp %zu%s is not %zu ranks: choose --dp, --tp and --pp whose product is the number of "
             "ranks, or start as many ranks (--emulate %zu, mpirun -np %zu)",
-            n.dp, n.tp, n.pp, world->size, n.dp * n.tp * n.pp, n.dp * n.tp * n.pp);
+            n.dp, n.tp, n.pp, cp, world->size, all, all);
     Mesh m = { .n = n, .at = mesh_coordinates(n, world->rank), .world = world, .group = { [MESH_ALL] = world } };
     // Every rank makes every split, in one order: a communicator is made by all of its members together.
     m.tp = mesh_group(&m, MESH_TP);
     m.dp = mesh_group(&m, MESH_DP);
     m.pp = mesh_group(&m, MESH_PP);
+    m.replicas = m.dp;
+    if (mesh_cp(n) > 1) {
+        m.cp = mesh_group(&m, MESH_CP);
+        m.replicas = mesh_group(&m, MESH_DP | MESH_CP);
+    }
     m.model = mesh_group(&m, MESH_TP | MESH_PP);
     m.tied = pipeline_tied_group(m.pp);
     return m;

@@ -1,22 +1,25 @@
-// mesh.h: where a rank stands among dp x tp x pp ranks, and the groups in which it communicates.
+// mesh.h: where a rank stands among dp x tp x pp ranks, or dp x cp x tp x pp with context parallelism, and the groups
+// in which it communicates.
 //
-// Tensor parallelism sends most and varies fastest: its ranks are neighbours (one node, fast links). Then data, then
-// pipeline, which sends least:  rank = tp_rank + tp * (dp_rank + dp * pp_rank)   (PTD-P section 5; Megatron's order).
+// Tensor parallelism sends most and varies fastest: its ranks are neighbours (one node, fast links). Then context, then
+// data, then pipeline, which sends least (PTD-P section 5; Megatron's order):
+//     rank = tp_rank + tp * (cp_rank + cp * (dp_rank + dp * pp_rank))
 #ifndef MESH_H
 #define MESH_H
 #include "common/lesson/lesson.h"
 
-typedef struct { size_t dp, tp, pp; } Degrees;
-typedef struct { size_t dp, tp, pp; } Coordinates;
+typedef struct { size_t dp, tp, pp, cp; } Degrees;         // cp 0 is 1: whole sequences on every rank
+typedef struct { size_t dp, tp, pp, cp; } Coordinates;
+static inline size_t mesh_cp(Degrees n) { return n.cp ? n.cp : 1; }
 Coordinates mesh_coordinates(Degrees n, size_t rank);
 size_t mesh_rank(Degrees n, Coordinates c);
 
-// From --dp, --tp and --pp, which the program's options must have. What is not given: tp 2, then pp 2, where the ranks
-// allow, and dp the ranks that are left. usage_error() where the product cannot be the number of ranks.
+// From --dp, --tp, --pp and --cp, which the program's options must have. What is not given: cp 1, tp 2, then pp 2,
+// where the ranks allow, and dp the ranks that are left. usage_error() where the product cannot be the number of ranks.
 Degrees mesh_degrees(Run *run);
 
 // A set of axes of the mesh, as bits.
-enum { MESH_TP = 1, MESH_DP = 2, MESH_PP = 4, MESH_ALL = MESH_TP | MESH_DP | MESH_PP };
+enum { MESH_TP = 1, MESH_DP = 2, MESH_PP = 4, MESH_CP = 8, MESH_ALL = MESH_TP | MESH_DP | MESH_PP | MESH_CP };
 
 typedef struct {
     Degrees n;
@@ -24,11 +27,13 @@ typedef struct {
     Comm *world;
     Comm *group[MESH_ALL + 1]; // by the axes along which its ranks differ; NULL: not asked for yet
     Comm *dp, *tp, *pp;        // ranks that differ from me in this coordinate only
+    Comm *cp;                  // the same; NULL without context parallelism
+    Comm *replicas;            // dp x cp: who has the same parameters; gradients are summed here, and ZeRO shards them
     Comm *model;               // tp x pp: together they hold one replica; the gradient norm is summed here, or over the
-                               // world when gradients are sharded over dp
+                               // world when gradients are sharded
     Comm *tied;                // first and last stage, which share the embedding; NULL elsewhere
 } Mesh;
-Mesh mesh_new(Comm *world, Degrees n);             // collective; usage_error() when dp * tp * pp is not the world
+Mesh mesh_new(Comm *world, Degrees n);             // collective; usage_error() when the product is not the world
 // The ranks that differ from me along these axes only, in the order of the world: one axis is a line through the mesh,
 // two are a plane, all are the world, none is this rank alone. Collective over the world when these axes are asked for
 // first; mesh_free frees it.

@@ -2,6 +2,8 @@
 #include "08_3d/predict.h"
 #include <stdlib.h>
 #include "01_data_parallel/support/04_costs.h"
+#include "03_tensor_parallel/context_parallel.h"
+#include "03_tensor_parallel/support/grid_costs.h"
 #include "common/model/costs.h"
 
 enum { E = sizeof(real) };
@@ -9,18 +11,67 @@ enum { E = sizeof(real) };
 // What each of n ranks sends in a ring for `count` elements.
 static size_t ring_sent(size_t passes, size_t n, size_t count) { return (size_t)ring_bytes(passes, n, count, E); }
 
-static CutSizes my_sizes(const TrainerConfig *c, Coordinates at) {
-    CutSizes z = cut_stage(cut_sizes(&c->model, c->mesh.tp, at.tp), c->mesh.pp, at.pp);
-    if (c->stage_blocks) z.blocks = c->stage_blocks[at.pp];
+static GridPlace grid_place_in(const TrainerConfig *c, Coordinates at) {
+    TesseractSides n = tensor_sides(c);
+    return grid_place_of(&c->model, n.q, n.depth, at.tp);
+}
+
+// Part `part` of the model: a stage, or a chunk of one.
+static CutSizes part_sizes(const TrainerConfig *c, Coordinates at, size_t part) {
+    CutSizes all = cut_sizes(&c->model, c->mesh.tp, at.tp);
+    if (tensor_is_grid(c)) {
+        GridPlace place = grid_place_in(c, at);
+        all = grid_sizes(&place);
+    }
+    CutSizes z = cut_stage(all, c->mesh.pp * trainer_chunks(c), part);
+    if (c->stage_blocks) z.blocks = c->stage_blocks[part];
+    if (mesh_cp(c->mesh) > 1 || c->blockwise) {
+        Positions mine = { 0 };
+        if (mesh_cp(c->mesh) > 1)
+            mine = context_positions(c->model.context, c->mesh.cp, at.cp, &ring_attention_zigzag);
+        z = cut_positions(z, &mine, true);
+    }
     return c->sequence ? cut_sequence(z, false) : z;
 }
+// All of this rank's stage: chunk k is part k pp + stage.
+static CutSizes my_sizes(const TrainerConfig *c, Coordinates at) {
+    size_t last = trainer_chunks(c) - 1;
+    CutSizes z = part_sizes(c, at, at.pp), end = part_sizes(c, at, last * c->mesh.pp + at.pp);
+    z.last = end.last;
+    for (size_t k = 1; k <= last; k++) z.blocks += part_sizes(c, at, k * c->mesh.pp + at.pp).blocks;
+    return z;
+}
+// Who has the same parameters: over them gradients are summed, and ZeRO shards.
+static size_t replicas(const TrainerConfig *c) { return c->mesh.dp * mesh_cp(c->mesh); }
+static size_t replica(const TrainerConfig *c, Coordinates at) { return at.cp + mesh_cp(c->mesh) * at.dp; }
+
+// The same, and where this rank stands on its grid, if its tp group is one.
+typedef struct { CutSizes z; bool is_grid; GridPlace grid; } Mine;
+static Mine mine_of(const TrainerConfig *c, Coordinates at) {
+    Mine my = { .z = my_sizes(c, at), .is_grid = tensor_is_grid(c) };
+    if (my.is_grid) my.grid = grid_place_in(c, at);
+    return my;
+}
+static size_t wte_elements(const Mine *my) {
+    return my->is_grid ? grid_elements_wte(&my->grid) : elements_wte(&my->z);
+}
+static size_t unit_elements(const Mine *my, size_t i) {
+    return my->is_grid ? grid_elements_unit(&my->grid, &my->z, i) : elements_unit(&my->z, i);
+}
+// Of B sequences of a micro-batch those whose activations are here.
+static size_t my_sequences(const Mine *my, size_t B) { return my->is_grid ? grid_sequences(&my->grid, B) : B; }
 
 // Adds up f(unit) over the units of a stage; wte is given apart.
 typedef struct { size_t wte, others; } PerUnit;
-static PerUnit over_units(const CutSizes *z, size_t (*f)(size_t size, size_t n, size_t rank), size_t n, size_t rank) {
-    PerUnit sum = { .wte = z->first || z->last ? f(elements_wte(z), n, rank) : 0 };
-    for (size_t i = 0; i < cut_layers(z); i++) sum.others += f(elements_unit(z, i), n, rank);
+static PerUnit over_units(const Mine *my, size_t (*f)(size_t size, size_t n, size_t rank), size_t n, size_t rank) {
+    PerUnit sum = { .wte = my->z.first || my->z.last ? f(wte_elements(my), n, rank) : 0 };
+    for (size_t i = 0; i < cut_layers(&my->z); i++) sum.others += f(unit_elements(my, i), n, rank);
     return sum;
+}
+static size_t unit_whole(size_t size, size_t n, size_t rank) { (void)n; (void)rank; return size; }
+static size_t stage_elements(const Mine *my) {
+    PerUnit whole = over_units(my, unit_whole, 1, 0);
+    return whole.wte + whole.others;
 }
 static size_t unit_shard(size_t size, size_t n, size_t rank) { return range_size(shard_range(size, n, rank)); }
 static size_t unit_ring(size_t size, size_t n, size_t rank) { (void)rank; return ring_sent(ONE_PASS, n, size); }
@@ -34,20 +85,35 @@ static size_t predict_sequences(const TrainerConfig *c, size_t dp_rank, size_t m
 }
 
 // One all-reduce of the gradient; with overlap one of each bucket, which is as large as a block.
-static void reductions(Prediction *out, const TrainerConfig *c, const CutSizes *z) {
+static void reductions(Prediction *out, const TrainerConfig *c, const Mine *my) {
+    const CutSizes *z = &my->z;
     out->dp_calls = 1;
-    out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, c->mesh.dp, elements_stage(z));
+    out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, replicas(c), stage_elements(my));
     if (!c->overlap) return;
     BucketPiece *piece;
     out->dp_calls = bucket_pieces(z, elements_block(z) * E, &piece);
     out->dp_bytes = 0;
     for (size_t i = 0; i < out->dp_calls; i++)
-        out->dp_bytes += ring_sent(ALL_REDUCE_PASSES, c->mesh.dp, piece[i].elements);
+        out->dp_bytes += ring_sent(ALL_REDUCE_PASSES, replicas(c), piece[i].elements);
     free(piece);
 }
 
+// On the rows, columns and depth of a grid: all kinds of calls.
+static void add_axis(Prediction *out, const AxisTraffic *a, size_t times) {
+    for (size_t kind = 0; kind < COMM_KINDS; kind++) out->tp_calls += times * (size_t)a->calls[kind];
+    out->tp_bytes += times * (size_t)a->sent;
+    out->tp_received += times * (size_t)a->received;
+}
+
 // In the layers, for forward and backward of B sequences.
-static void tensor_traffic(Prediction *out, const CutSizes *z, size_t B, bool again) {
+static void tensor_traffic(Prediction *out, const Mine *my, size_t B, bool again) {
+    const CutSizes *z = &my->z;
+    if (my->is_grid) {
+        GridTraffic g = grid_stage(&my->grid, z, B, again);
+        add_axis(out, &g.row, 1);
+        add_axis(out, &g.col, 1);
+        return;
+    }
     Traffic sums = traffic_tensor_parallel(z, z->t, B, again);
     SequenceTraffic s = { .sums = sums.calls, .bytes = sums.bytes };
     if (z->sequence) s = traffic_sequence_parallel(z, B, again);
@@ -57,27 +123,49 @@ static void tensor_traffic(Prediction *out, const CutSizes *z, size_t B, bool ag
     out->tp_bytes += (size_t)s.bytes;
 }
 
-static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t m) {
-    size_t t = c->mesh.tp, d = c->mesh.dp;
-    for (size_t k = 0; k < m; k++) {
-        size_t B = predict_sequences(c, at.dp, m, k);
-        tensor_traffic(out, z, B, c->recompute == RECOMPUTE_FULL);
-        out->pp_bytes += (!z->last + !z->first) * message_elements(z, B) * E;    // activations on, their gradients back
-    }
-    if (z->sequence) {                             // summed before ZeRO reduces them: once, or for each micro-batch
-        Traffic partial = traffic_partial_sums(z);
-        size_t times = c->zero < 2 ? 1 : m;
+// Ring attention of B sequences, in a block: k and v of every other rank, but those of the next one, go on from here
+// forward, and again backward; then the gradients of all.
+static size_t ring_traffic(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B) {
+    if (mesh_cp(c->mesh) == 1) return 0;
+    size_t n = c->mesh.cp, next = (at.cp + 1) % n, forwards = c->recompute == RECOMPUTE_FULL ? 3 : 2;
+    Positions others = context_positions(z->Tk, n, next, &ring_attention_zigzag);
+    return (forwards * (z->Tk - positions_count(&others)) + z->Tk) * B * 2 * z->heads * z->D * E;
+}
+
+// Partial gradients are summed before ZeRO reduces them: once, or, where each micro-batch reduces and drops them, each
+// time; wte's always once.
+static void partial_sums(Prediction *out, const TrainerConfig *c, const Mine *my, size_t m) {
+    const size_t times = c->zero < 2 ? 1 : m;
+    if (my->z.sequence) {
+        Traffic partial = traffic_partial_sums(&my->z);
         out->tp_calls += times * (size_t)partial.calls;
         out->tp_bytes += times * (size_t)partial.bytes;
     }
-    PerUnit units = over_units(z, unit_ring, d, at.dp);
+    if (c->tensor != TENSOR_25D) return;
+    GridTraffic tables = grid_table_sums(&my->grid, &my->z), others = grid_unit_sums(&my->grid, &my->z);
+    add_axis(out, &tables.depth, 1);
+    add_axis(out, &others.depth, times);
+}
+
+static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my, size_t m) {
+    const CutSizes *z = &my->z;
+    size_t t = c->mesh.tp, d = replicas(c);
+    for (size_t k = 0; k < m; k++) {
+        size_t B = predict_sequences(c, at.dp, m, k);
+        tensor_traffic(out, my, B, c->recompute == RECOMPUTE_FULL);
+        out->cp_bytes += z->blocks * ring_traffic(c, at, z, B);
+        size_t messages = 2 * trainer_chunks(c) - z->last - z->first;  // activations on, their gradients back
+        if (c->mesh.pp > 1) out->pp_bytes += messages * message_elements(z, my_sequences(my, B)) * E;
+    }
+    partial_sums(out, c, my, m);
+    PerUnit units = over_units(my, unit_ring, d, replica(c, at));
     switch (c->zero) {
-    case 0: reductions(out, c, z); break;
+    case 0: reductions(out, c, my); break;
     case 1: out->dp_bytes = 2 * (units.wte + units.others); break;
     case 2: out->dp_bytes = 2 * units.wte + (m + 1) * units.others; break;
     case 3: out->dp_bytes = 2 * units.wte + 3 * m * units.others; break;
     }
-    if (c->mesh.pp > 1 && (z->first || z->last)) out->tied_bytes = ring_sent(ALL_REDUCE_PASSES, 2, elements_wte(z));
+    if (c->mesh.pp > 1 && (z->first || z->last)) out->tied_bytes = ring_sent(ALL_REDUCE_PASSES, 2, wte_elements(my));
     size_t world = d * t * c->mesh.pp, holders = c->zero ? world : t * c->mesh.pp;
     out->scalar_bytes = (size_t)(ring_bytes(ALL_REDUCE_PASSES, world, 1, sizeof(double)) +
                                  ring_bytes(ALL_REDUCE_PASSES, holders, config_tensors(&c->model), sizeof(double)));
@@ -85,11 +173,12 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
 
 // ---------------------------------------------------------------- memory
 
-static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const CutSizes *z, bool adamw) {
-    PerUnit shard = over_units(z, unit_shard, c->mesh.dp, at.dp);
-    size_t all = elements_stage(z) * E, mine = (shard.wte + shard.others) * E;
+static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my, bool adamw) {
+    PerUnit shard = over_units(my, unit_shard, replicas(c), replica(c, at));
+    size_t all = stage_elements(my) * E, twice = my->z.first && my->z.last ? wte_elements(my) * E : 0;
+    size_t mine = (shard.wte + shard.others) * E;
     out->parameters = c->zero < 3 ? all : mine;
-    out->gradients = c->zero < 2 ? elements_gradients(z) * E : mine;
+    out->gradients = c->zero < 2 ? all + twice : mine;
     out->optimizer = adamw ? 2 * (c->zero ? mine : all) : 0;
 }
 
@@ -123,16 +212,18 @@ static Halves in_halves(const TrainerConfig *c, const CutSizes *z, size_t B) {
     if (z->first) now += cut_rows(z, B) * z->C;
     return (Halves){ now > highest ? now : highest, now };
 }
-static void activations(Prediction *out, const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t m) {
-    Schedule s = c->schedule(c->mesh.pp, m, at.pp);
+static void activations(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my, size_t m) {
+    Schedule s = trainer_schedule(c, m, at.pp);
     size_t held = 0;                                                             // elements in flight
     for (size_t i = 0; i < s.n; i++) {
-        size_t B = predict_sequences(c, at.dp, m, s.ops[i].micro_batch), its = in_flight(c, z, B, false);
-        Halves halves = in_halves(c, z, B);
+        CutSizes z = part_sizes(c, at, s.ops[i].chunk * c->mesh.pp + at.pp);
+        size_t B = my_sequences(my, predict_sequences(c, at.dp, m, s.ops[i].micro_batch));
         PipeWhat what = s.ops[i].what;
-        size_t others = what == FORWARD ? held : held - (what == BACKWARD_WEIGHTS ? halves.after : its);
-        size_t now = what == BACKWARD_WEIGHTS ? held : others + (what == BACKWARD_INPUTS ? halves.highest
-                                                                                         : in_flight(c, z, B, true));
+        Halves halves = in_halves(c, &z, B);
+        size_t its = in_flight(c, &z, B, false), gone = what == BACKWARD_WEIGHTS ? halves.after : its;
+        size_t others = what == FORWARD ? held : held - gone, now = held;
+        if (what == FORWARD || what == BACKWARD) now = others + in_flight(c, &z, B, true);
+        if (what == BACKWARD_INPUTS) now = others + halves.highest;
         if (now * E > out->activations) out->activations = now * E;
         held = others + (what == FORWARD ? its : what == BACKWARD_INPUTS ? halves.after : 0);
     }
@@ -141,11 +232,11 @@ static void activations(Prediction *out, const TrainerConfig *c, Coordinates at,
 
 Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw) {
     Coordinates at = mesh_coordinates(c->mesh, rank);
-    CutSizes z = my_sizes(c, at);
+    Mine my = mine_of(c, at);
     size_t m = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
     Prediction out = {0};
-    traffic(&out, c, at, &z, m);
-    state(&out, c, at, &z, adamw);
-    activations(&out, c, at, &z, m);
+    traffic(&out, c, at, &my, m);
+    state(&out, c, at, &my, adamw);
+    activations(&out, c, at, &my, m);
     return out;
 }

@@ -5,9 +5,11 @@
 #include "08_3d/trainer.h"
 
 typedef struct {
-    size_t tp_calls, dp_calls;                             // all-reduces on tp; over dp, without ZeRO
+    size_t tp_calls, dp_calls;                             // all-reduces on tp, or all calls on a grid; over dp
+    size_t tp_received;                                    // bytes, on a grid
     size_t tp_gathers, tp_scatters;                        // all-gathers and reduce-scatters on tp
-    size_t tp_bytes, pp_bytes, dp_bytes, tied_bytes;       // sent by this rank in one step
+    size_t tp_bytes, pp_bytes, dp_bytes, tied_bytes;       // sent by this rank in one step; dp: over dp x cp
+    size_t cp_bytes;
     size_t scalar_bytes;                                   // the loss, and the norm's squares, one a tensor
     size_t parameters, gradients, optimizer;               // bytes between steps
     size_t activations;                                    // peak bytes during the step

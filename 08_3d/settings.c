@@ -5,25 +5,37 @@
 #include <string.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 
-// "3,4,3" -> {3, 4, 3}
-static size_t *stage_layers(Run *run, size_t stages) {
+// Of --chunks, where the schedule has some. A stage alone has nothing to interleave.
+static size_t chunks(Run *run, size_t stages) {
+    bool interleaved = !strcmp(option_text(run, "schedule"), "interleaved");
+    size_t v = option_size(run, "chunks");
+    REQUIRE(v > 0, "--chunks 0: a stage has at least one chunk of the model");
+    REQUIRE(interleaved || !option_given(run, "chunks"), "--chunks %zu: only interleaved stages have several: choose "
+            "--schedule interleaved, or leave --chunks out", v);
+    return interleaved && stages > 1 ? v : 1;
+}
+
+// "3,4,3" -> {3, 4, 3}; of each stage, or of each chunk, in model order.
+static size_t *stage_layers(Run *run, size_t pp, size_t chunks) {
     if (!option_given(run, "stage-layers")) return NULL;
     const char *text = option_text(run, "stage-layers");
-    size_t *blocks = host_alloc(stages * sizeof *blocks), n = 0;
+    size_t stages = pp * chunks, *blocks = host_alloc(stages * sizeof *blocks), n = 0;
+    const char *each = chunks > 1 ? "chunk of each stage" : "stage";
     for (const char *s = text; ; s++) {
         char *end;
         REQUIRE(*s >= '0' && *s <= '9',
                 "--stage-layers %s: expected whole numbers with commas between them, such as 3,4,3", text);
         unsigned long value = strtoul(s, &end, 10);
         REQUIRE(n < stages && value > 0 && value <= option_size(run, "layers"),
-                "--stage-layers %s: expected %zu numbers, one for each stage of --pp %zu, each from 1 to --layers %zu",
-                text, stages, stages, option_size(run, "layers"));
+                "--stage-layers %s: expected %zu numbers, one for each %s of --pp %zu, each from 1 to --layers %zu",
+                text, stages, each, pp, option_size(run, "layers"));
         blocks[n++] = value;
         s = end;
         if (*s != ',') break;
     }
     REQUIRE(n == stages && text[strspn(text, "0123456789,")] == 0,
-            "--stage-layers %s: expected %zu numbers, one for each stage of --pp %zu", text, stages, stages);
+            "--stage-layers %s: expected %zu numbers, one for each %s of --pp %zu", text, stages, each,
+            pp);
     return blocks;
 }
 
@@ -35,20 +47,29 @@ static Recompute recompute_named(const char *name) {
     return !strcmp(name, "full") ? RECOMPUTE_FULL : !strcmp(name, "selective") ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;
 }
 
+TensorKind settings_tensor(const char *name) {
+    return !strcmp(name, "2d") ? TENSOR_2D : !strcmp(name, "2.5d") ? TENSOR_25D
+         : !strcmp(name, "3d") ? TENSOR_3D : TENSOR_1D;
+}
+
 TrainerConfig settings_config(Run *run) {
     if (option_flag(run, "check")) option_default(run, "dropout", "0.1");      // unless given
     TrainerConfig c = {
         .model = { .layers = option_size(run, "layers"), .width = option_size(run, "width"),
                    .heads = option_size(run, "heads"), .context = option_size(run, "context"), .vocab = 256,
                    .dropout = option_real(run, "dropout"), .seed = run->seed },
-        .mesh = mesh_degrees(run), .batch = option_size(run, "batch"), .micro_batch = option_size(run, "micro-batch"),
+        .mesh = mesh_degrees(run), .tensor = settings_tensor(option_text(run, "tensor")),
+        .depth = option_size(run, "depth"),
+        .batch = option_size(run, "batch"), .micro_batch = option_size(run, "micro-batch"),
         .schedule = settings_schedule(option_text(run, "schedule")), .zero = (size_t)atoi(option_text(run, "zero")),
         .prefetch = option_flag(run, "prefetch"), .overlap = option_flag(run, "overlap"),
         .sequence = option_flag(run, "sequence-parallel"), .rebalanced = option_size(run, "rebalance") > 0,
+        .blockwise = !strcmp(option_text(run, "attention"), "blockwise"),
         .recompute = recompute_named(option_text(run, "recompute")), .clip = option_real(run, "clip"),
     };
     REQUIRE(c.clip >= 0, "--clip must not be negative: 0 turns clipping off");
-    c.stage_blocks = stage_layers(run, c.mesh.pp);
+    c.chunks = chunks(run, c.mesh.pp);
+    c.stage_blocks = stage_layers(run, c.mesh.pp, c.chunks);
     trainer_require(&c);
     return c;
 }
@@ -82,6 +103,7 @@ void settings_record(Run *run, const TrainerConfig *c) {
     report_config_number(run, "dp", (double)c->mesh.dp);
     report_config_number(run, "tp", (double)c->mesh.tp);
     report_config_number(run, "pp", (double)c->mesh.pp);
+    report_config_number(run, "cp", (double)mesh_cp(c->mesh));
     report_config_number(run, "zero", (double)c->zero);
     report_config_number(run, "dropout", c->model.dropout);
 }

@@ -3,7 +3,9 @@
 #define SETTINGS_H
 #include "08_3d/trainer.h"
 
-ScheduleRule settings_schedule(const char *name);  // of --schedule naive|gpipe|1f1b|zero-bubble
+// Of --schedule; interleaved stages of one chunk: 1F1B's.
+ScheduleRule settings_schedule(const char *name);
+TensorKind settings_tensor(const char *name);      // of --tensor 1d|2d|2.5d|3d
 TrainerConfig settings_config(Run *run);           // free() its stage_blocks
 Optimizer settings_optimizer(Run *run);
 double settings_rate(Run *run, size_t step);       // the learning rate: linear warm-up, then a cosine down to a tenth

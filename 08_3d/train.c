@@ -15,6 +15,7 @@
 #include "08_3d/support/mesh_picture.h"
 #include "08_3d/support/train_checks.h"
 #include "08_3d/support/train_costs.h"
+#include "08_3d/support/unsplit.h"
 #include "common/device/device.h"
 #include "common/lesson/picture.h"
 #include "common/lesson/sketch.h"
@@ -23,14 +24,19 @@ static const Option options[] = {
     { "dp", "N", NULL, "data-parallel replicas; without it: the ranks that --tp and --pp leave" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: 2 where the ranks allow, else 1" },
     { "pp", "N", NULL, "pipeline stages; without it: 2 where the ranks allow, else 1" },
+    { "tensor", "1d|2d|2.5d", "1d", "tp ranks cut layers by columns and rows, on a square, on a square in layers" },
+    { "depth", "N", "0", "with --tensor 2.5d: layers of the grid; 0: the fewest that make one of the tp ranks" },
     { "batch", "N", "16", "sequences of one step, over all replicas" },
     { "micro-batch", "N", "4", "sequences of one replica and micro-batch, at most" },
-    { "schedule", "naive|gpipe|1f1b|zero-bubble", "1f1b", "order of forwards and backwards in the pipeline" },
+    { "schedule", "naive|gpipe|1f1b|interleaved|zero-bubble", "1f1b", "order of forwards and backwards in the pipeline" },
+    { "chunks", "N", "2", "of the model on each stage; interleaved only" },
     { "stage-layers", "LIST", NULL, "blocks of each stage, such as 3,4,3; without it: as equal as possible" },
     { "rebalance", "N", "0", "steps after which blocks move to where the measured times want them; 0: never" },
     { "zero", "0|1|2|3", "0", "shard nothing, optimizer state, gradients too, weights too, over the replicas" },
     { "prefetch", NULL, NULL, "with --zero 3: gather a layer's weights while the one before it computes" },
     { "overlap", NULL, NULL, "with --zero 0: reduce the gradient in buckets while the last backward runs" },
+    { "cp", "N", NULL, "context-parallel ranks, which share the positions of a sequence (ring attention); without it: 1" },
+    { "attention", "plain|blockwise", "plain", "keep all scores, or none: in blocks; with --cp always blockwise" },
     { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
     { "recompute", "none|selective|full", "none", "what backward computes again instead of keeping it" },
     { "layers", "N", "4", "blocks" },
@@ -63,27 +69,11 @@ static const Option options[] = {
 typedef struct { Model *model; Optimizer optimizer; } Unsplit;
 
 static Unsplit unsplit_new(Run *run, const TrainerConfig *c) {
-    Unsplit u = { .optimizer = settings_optimizer(run) };
+    Unsplit u = { .model = unsplit_model(c), .optimizer = settings_optimizer(run) };
     ledger_pause();
-    u.model = model_describe(&c->model, model_layers(&c->model));
-    model_allocate(u.model);
     optimizer_allocate(&u.optimizer, u.model);
     ledger_resume();
     return u;
-}
-
-// The whole global batch at once.
-static StepResult unsplit_gradients(Unsplit *u, const TrainerConfig *c, const Data *d, uint64_t step) {
-    ledger_pause();
-    Arena tokens = arena(MEM_WORKSPACE);
-    Batch b = data_batch(d, &tokens, step, 0, c->batch, c->batch);
-    model_zero_gradients(u->model);
-    StepResult r = { .loss = model_forward_backward(u->model, &b) * b.token_weight };
-    model_fold_tied(u->model);
-    r.norm = model_grad_norm(u->model, NULL);
-    arena_free(&tokens);
-    ledger_resume();
-    return r;
 }
 
 // ---------------------------------------------------------------- training
@@ -100,7 +90,7 @@ static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 // After a step: a checkpoint, where one is due. True: SIGTERM has come to some rank, and the training ends here.
 static bool save_and_stop(Run *run, const Trainer *t, size_t done, size_t steps) {
     if (!option_given(run, "save")) return false;
-    bool stop = side_any(stop_asked());
+    bool stop = side_any(stop_asked() >= 0);
     if (stop || done == steps || done % option_size(run, "save-every") == 0)
         checkpoint_save(run, t->model, &t->optimizer, option_text(run, "save"), done);
     if (stop) say(run, "SIGTERM: saved after %zu of %zu steps; go on with --resume %s\n", done, steps, option_text(run, "save"));
@@ -128,7 +118,7 @@ static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *l
         if (last) { train_costs_begin(t); picture_begin(run, MEM_ACTIVATIONS); }
         StepResult r = trainer_gradients(t, d, step), w = {0};
         curve_set(got, step, r);
-        if (u->model) curve_set(want, step, w = unsplit_gradients(u, &t->config, d, step));
+        if (u->model) curve_set(want, step, w = unsplit_gradients(u->model, &t->config, d, step));
         if (option_flag(run, "check") && step == from) train_check_first(run, t, u->model);
         t->optimizer.lr = u->optimizer.lr = settings_rate(run, step);
         trainer_update(t, r);
@@ -234,8 +224,14 @@ static void train(Run *run) {
     settings_record(run, &c);
     say(run, "%zu parameters; batch %zu, %zu micro-batches per replica; %zu bytes of text\n",
         config_parameters(&c.model), c.batch, t->micro_batches, data.bytes);
-    say(run, "dp %zu x tp %zu x pp %zu, [ ] is a tp group; schedule %s, ZeRO %zu%s, recompute %s, %d thread%s per rank",
-        c.mesh.dp, c.mesh.tp, c.mesh.pp, option_text(run, "schedule"), c.zero,
+    if (tensor_is_grid(&c))
+        say(run, "a tp group is a grid of %zu x %zu x %zu ranks", tensor_sides(&c).q, tensor_sides(&c).q,
+            tensor_sides(&c).depth);
+    char cp[40] = "";
+    if (t->mesh.cp) snprintf(cp, sizeof cp, " x cp %zu", c.mesh.cp);
+    say(run,
+        "dp %zu x tp %zu x pp %zu%s, [ ] is a tp group; schedule %s, ZeRO %zu%s, recompute %s, %d thread%s per rank",
+        c.mesh.dp, c.mesh.tp, c.mesh.pp, cp, option_text(run, "schedule"), c.zero,
         c.prefetch ? " with prefetch" : c.overlap ? ", overlapped" : "", option_text(run, "recompute"), device_threads,
         device_threads > 1 ? "s" : "");
     train_show_mesh(run, &c);

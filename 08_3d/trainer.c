@@ -2,13 +2,36 @@
 #include "08_3d/trainer.h"
 #include <stdlib.h>
 #include <string.h>
-#include "03_tensor_parallel/tensor_parallel.h"
+#include "03_tensor_parallel/context_parallel.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "06_zero/zero.h"
 
 // ---------------------------------------------------------------- what is refused, with the reason
 
 enum { MOST_SEQUENCES = 1 << 20 };                 // of a step: beyond that it is a typing error
+
+TesseractSides tensor_sides(const TrainerConfig *c) {
+    if (c->tensor == TENSOR_2D) return (TesseractSides){ summa_side(c->mesh.tp), 1 };
+    return tesseract_sides(c->mesh.tp, c->depth);
+}
+
+static void require_tensor(const TrainerConfig *c) {
+    const ModelConfig *m = &c->model;
+    REQUIRE(c->tensor != TENSOR_1D || c->mesh.tp <= m->heads,
+            "--tp %zu needs as many heads; the model has %zu: choose --tp %zu, or more --heads",
+            c->mesh.tp, m->heads, m->heads);
+    REQUIRE(c->depth == 0 || c->tensor == TENSOR_25D, "--depth %zu: only --tensor 2.5d has layers; leave it out",
+            c->depth);
+    if (!tensor_is_grid(c)) return;
+    REQUIRE(mesh_cp(c->mesh) == 1, "--cp cuts the positions of a sequence, and a grid's rows are whole sequences: leave "
+            "--cp out, or choose --tensor 1d");
+    REQUIRE(!c->sequence, "--sequence-parallel cuts the rows that --tensor 1d leaves whole, and on a grid all are cut: "
+            "leave one of the two out");
+    size_t q = tensor_sides(c).q;
+    REQUIRE(q <= m->heads, "--tp %zu has %zu columns of ranks, which need as many heads; the model has %zu: choose "
+            "fewer ranks, or more --heads", c->mesh.tp, q, m->heads);
+    REQUIRE(!c->overlap, "--overlap cuts its buckets by the tensors of --tensor 1d: leave it out, or choose that");
+}
 
 void trainer_require(const TrainerConfig *c) {
     const ModelConfig *m = &c->model;
@@ -18,10 +41,11 @@ void trainer_require(const TrainerConfig *c) {
     REQUIRE(c->batch >= c->mesh.dp,
             "--batch %zu leaves some of the %zu replicas without a sequence: choose at least --batch %zu",
             c->batch, c->mesh.dp, c->mesh.dp);
-    REQUIRE(c->mesh.tp <= m->heads, "--tp %zu needs as many heads; the model has %zu: choose --tp %zu, or more --heads",
-            c->mesh.tp, m->heads, m->heads);
+    require_tensor(c);
     REQUIRE(c->mesh.pp <= m->layers, "--pp %zu needs as many blocks; the model has %zu: choose --pp %zu, or more "
             "--layers", c->mesh.pp, m->layers, m->layers);
+    REQUIRE(mesh_cp(c->mesh) <= m->context, "--cp %zu needs as many positions; a sequence has %zu: choose --cp %zu or "
+            "less, or more --context", mesh_cp(c->mesh), m->context, m->context);
     REQUIRE(!c->prefetch || c->zero == 3, "--prefetch gathers weights ahead, and --zero %zu has them whole: choose "
             "--zero 3, or leave --prefetch out", c->zero);
     REQUIRE(!c->overlap || c->zero == 0, "--overlap all-reduces whole gradients, and --zero %zu reduces them in parts: "
@@ -32,10 +56,27 @@ void trainer_require(const TrainerConfig *c) {
             "--schedule zero-bubble cuts them in two: leave --overlap out, or choose --schedule 1f1b");
     REQUIRE(!c->rebalanced || !(c->prefetch || c->overlap), "--rebalance moves layers, and %s lists those of a stage "
             "when the training begins: leave one of them out", c->prefetch ? "--prefetch" : "--overlap");
-    size_t blocks = 0;
-    for (size_t i = 0; c->stage_blocks && i < c->mesh.pp; i++) blocks += c->stage_blocks[i];
+    REQUIRE(c->schedule != schedule_zb_h1 || !tensor_is_grid(c), "--schedule zero-bubble puts the gradients of weights "
+            "off, and the products of a grid communicate for them: choose --tensor 1d, or --schedule 1f1b");
+    REQUIRE(!c->rebalanced || c->chunks <= 1, "--rebalance moves blocks between stages of one chunk, and --schedule "
+            "interleaved has several: leave one of them out");
+    size_t blocks = 0, v = trainer_chunks(c), m_each = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
+    REQUIRE(v * c->mesh.pp <= m->layers, "--chunks %zu on each of %zu stages needs %zu blocks; the model has %zu: "
+            "choose --chunks %zu, or more --layers", v, c->mesh.pp, v * c->mesh.pp, m->layers, m->layers / c->mesh.pp);
+    REQUIRE(v == 1 || m_each % c->mesh.pp == 0, "--schedule interleaved takes micro-batches in groups of --pp %zu, "
+            "each through all chunks, and a replica has %zu: choose --batch and --micro-batch for a multiple of %zu, "
+            "or --schedule 1f1b", c->mesh.pp, m_each, c->mesh.pp);
+    for (size_t i = 0; c->stage_blocks && i < v * c->mesh.pp; i++) blocks += c->stage_blocks[i];
     REQUIRE(!c->stage_blocks || blocks == m->layers, "--stage-layers add up to %zu, but the model has --layers %zu",
             blocks, m->layers);
+}
+
+// ---------------------------------------------------------------- the pipeline's list
+
+size_t trainer_chunks(const TrainerConfig *c) { return c->chunks > 1 ? c->chunks : 1; }
+Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage) {
+    if (trainer_chunks(c) == 1) return c->schedule(c->mesh.pp, m, stage);                          // chapters 04, 05
+    return schedule_interleaved(c->mesh.pp, m, c->chunks, stage);                                  // 05.03
 }
 
 // ---------------------------------------------------------------- composition
@@ -44,23 +85,38 @@ void trainer_require(const TrainerConfig *c) {
 static Buckets *overlapped(Trainer *t) {
     const Model *m = t->model;
     const Layer *block = &m->layers[m->layers[0].number == 0];
-    Buckets *b = buckets_new(t->model, t->mesh.dp, block->units[0]->size * sizeof(real));
+    Buckets *b = buckets_new(t->model, t->mesh.replicas, block->units[0]->size * sizeof(real));
     b->sync = true;
     b->micro_batches = t->micro_batches;
     return b;
 }
 
+static void cut_tensors(const Trainer *t, Model *m) {
+    switch (t->config.tensor) {
+    case TENSOR_1D:
+        if (t->config.sequence) sequence_parallel(m, t->mesh.tp, KEEP_SHARD);                   // 03.07
+        else tensor_parallel(m, t->mesh.tp);
+        break;
+    case TENSOR_2D: summa(m, &t->grid); break;
+    case TENSOR_25D: tesseract(m, &t->grid); break;
+    case TENSOR_3D: fault("--tensor 3d is not here yet");
+    }
+}
+// Ranks of a tp group that have the loss of the same tokens: one of them counts it.
+static bool counts_loss(const Trainer *t) { return tensor_is_grid(&t->config) ? t->grid.col == 0 : t->mesh.at.tp == 0; }
+
 // My stage: a list of layers; each technique changes it.
-static Model *stage_new(const Trainer *t) {
+static Model *stage_new(Trainer *t) {
     const TrainerConfig *c = &t->config;
     const Mesh *mesh = &t->mesh;
-    Range stage = pipeline_stage_layers(&c->model, c->stage_blocks, c->mesh.pp, mesh->at.pp);      // chapter 04
-    Model *m = model_describe(&c->model, stage);
-    if (c->sequence) sequence_parallel(m, mesh->tp, KEEP_SHARD);                                   // 03.07
-    else tensor_parallel(m, mesh->tp);                                                             // chapter 03
+    Model *m = interleaved_describe(&c->model, c->stage_blocks, c->mesh.pp, trainer_chunks(c), mesh->at.pp);   // 04, 05
+    cut_tensors(t, m);                                                                             // chapter 03
+    for (size_t i = 0; c->blockwise && i < m->n_layers; i++)
+        m->layers[i].attention = &attention_blockwise;                                             // common/model
+    if (mesh->cp) t->positions = context_parallel(m, mesh->cp, &ring_attention_zigzag);            // 03.08
     recompute(m, c->recompute);                                                                    // chapter 07
-    if (c->prefetch) prefetch_allocate(m, mesh->dp, true);                                         // 06.05
-    else zero_allocate(m, mesh->dp, c->zero);                  // chapter 06; stage 0: chapter 01
+    if (c->prefetch) prefetch_allocate(m, mesh->replicas, true);                                   // 06.05
+    else zero_allocate(m, mesh->replicas, c->zero);            // chapter 06; stage 0: chapter 01
     if (c->rebalanced) partition_time_layers(m, t->cost);                                          // 04.04
     optimizer_allocate(&t->optimizer, m);
     return m;
@@ -72,6 +128,10 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     t->mesh = mesh_new(world, c->mesh);
     t->optimizer = optimizer;
     const Mesh *mesh = &t->mesh;
+    if (tensor_is_grid(c)) {
+        TesseractSides n = tensor_sides(c);
+        t->grid = comm_grid(mesh->tp, n.q, n.q, n.depth);
+    }
     if (c->rebalanced) {
         t->cost = host_alloc(partition_items(&c->model) * sizeof *t->cost);
         t->blocks = host_alloc(c->mesh.pp * sizeof *t->blocks);
@@ -86,7 +146,7 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     // in each; where sequences do not divide, some are smaller.
     t->sequences = shard_range(c->batch, c->mesh.dp, mesh->at.dp);
     t->micro_batches = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
-    t->schedule = c->schedule(c->mesh.pp, t->micro_batches, mesh->at.pp);                          // chapters 04, 05
+    t->schedule = trainer_schedule(c, t->micro_batches, mesh->at.pp);
     if (c->overlap) t->buckets = overlapped(t);                                                    // 01.04
     return t;
 }
@@ -95,6 +155,7 @@ void trainer_free(Trainer *t) {
     if (t->config.prefetch) prefetch_free(t->model);
     if (t->buckets) buckets_free(t->buckets);
     model_free(t->model);
+    if (tensor_is_grid(&t->config)) comm_grid_free(&t->grid);
     mesh_free(&t->mesh);
     schedule_free(&t->schedule);
     free(t->blocks);
@@ -123,10 +184,12 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     size_t m = t->micro_batches;
     double weight = 1 / (double)data_count(d, step, 0, t->config.batch);       // of a token: the global batch's mean
     Arena tokens = arena(MEM_WORKSPACE);
+    Data mine = *d;
+    mine.positions = t->positions;
     Batch *batch = host_alloc(m * sizeof *batch);
     for (size_t k = 0; k < m; k++) {
         Range r = shard_range(range_size(t->sequences), m, k);
-        batch[k] = data_micro_batch(d, &tokens, step, t->sequences.lo + r.lo, range_size(r), weight);
+        batch[k] = data_micro_batch(&mine, &tokens, step, t->sequences.lo + r.lo, range_size(r), weight);
         batch[k].number = k;
     }
 
@@ -137,8 +200,8 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     if (t->buckets) finish_buckets(t);
     else reduce(t);
 
-    // Every replica's last stage holds its part of the loss, the same on each of its tp ranks: counted once.
-    StepResult r = { .loss = mesh->at.tp == 0 ? p.loss : 0 };
+    // Every replica's last stage holds its part of the loss, of its positions.
+    StepResult r = { .loss = counts_loss(t) ? p.loss : 0 };
     comm_all_reduce_doubles(mesh->world, &r.loss, 1);
     r.loss *= weight;
     r.norm = model_grad_norm(t->model, t->config.zero ? mesh->world : mesh->model);    // without ZeRO replicas agree
@@ -163,7 +226,7 @@ bool trainer_rebalance(Trainer *t) {
     real *ms = host_alloc(n * sizeof *ms);
     for (size_t i = 0; i < n; i++) ms[i] = (real)(t->cost[i] / 1e9);
     tensor_upload(slowest, ms);
-    comm_all_reduce_max(mesh->dp, slowest);
+    comm_all_reduce_max(mesh->replicas, slowest);
     comm_all_reduce_max(mesh->tp, slowest);
     tensor_download(ms, slowest);
     for (size_t i = 0; i < n; i++) t->cost[i] = (double)ms[i];
@@ -190,17 +253,19 @@ double trainer_evaluate(Trainer *t, const Data *d, size_t windows) {
     size_t most = EVAL_ROWS / d->context > t->config.micro_batch ? EVAL_ROWS / d->context : t->config.micro_batch;
     size_t m = ceil_div(ceil_div(windows, t->config.mesh.dp), most);           // the same on every replica
     Range mine = shard_range(windows, t->config.mesh.dp, mesh->at.dp);
+    Data some = *d;
+    some.positions = t->positions;
     double loss = 0;
     zero_evaluation_begin(t->model, t->config.zero);
     for (size_t k = 0; k < m; k++) {
         Arena tokens = arena(MEM_WORKSPACE);
         Range r = shard_range(range_size(mine), m, k);
-        Batch b = data_eval_batch(d, &tokens, mine.lo + r.lo, range_size(r), windows);
+        Batch b = data_eval_batch(&some, &tokens, mine.lo + r.lo, range_size(r), windows);
         loss += pipeline_loss(mesh->pp, t->model, &b);
         arena_free(&tokens);
     }
     zero_evaluation_end(t->model, t->config.zero);
-    if (mesh->at.tp) loss = 0;
+    if (!counts_loss(t)) loss = 0;
     comm_all_reduce_doubles(mesh->world, &loss, 1);
     return loss / (double)(windows * d->context);
 }

@@ -1,38 +1,55 @@
-// trainer.h: data x tensor x pipeline parallelism, with ZeRO and recomputation: what chapters 01-07 taught, composed.
+// trainer.h: data x context x tensor x pipeline parallelism, with ZeRO and recomputation: what chapters 01-07 taught,
+// composed.
 #ifndef TRAINER_H
 #define TRAINER_H
 #include "01_data_parallel/data_parallel.h"
+#include "03_tensor_parallel/tensor_parallel.h"
 #include "04_pipeline_naive/pipeline.h"
 #include "07_recompute/recompute.h"
 #include "08_3d/mesh.h"
 #include "common/model/data.h"
 #include "common/model/optimizer.h"
 
+// How the ranks of a tp group cut a layer: by columns and rows (03.06), in blocks on a square (03.09), on a square in
+// layers (03.10), on a cube.
+typedef enum { TENSOR_1D, TENSOR_2D, TENSOR_25D, TENSOR_3D } TensorKind;
+
 typedef struct {
     ModelConfig model;
     Degrees mesh;
+    TensorKind tensor;
+    size_t depth;                                  // of 2.5D, 0: the least that makes a grid of the tp ranks
     size_t batch, micro_batch;                     // sequences of a step; of one replica and micro-batch, at most
     ScheduleRule schedule;
-    const size_t *stage_blocks;                    // blocks of each stage, or NULL: as equal as possible
+    size_t chunks;                                 // of the model on each stage; above 1 the order is 05.03's
+    const size_t *stage_blocks;                    // blocks of each stage, of each chunk in model order where there are
+                                                   // several; or NULL: as equal as possible
     bool rebalanced;                               // trainer_rebalance will be called: layers are timed
     size_t zero;                                   // 0..3
     bool prefetch;                                 // of stage 3: weights are gathered a layer ahead
     bool overlap;                                  // of stage 0: gradients are reduced while the last backward runs
     bool sequence;                                 // sequence parallelism: each tp rank has some rows outside of products
+    bool blockwise;                                // attention in blocks; with cp it always is
     Recompute recompute;
     double clip;                                   // largest gradient norm; 0: no clipping
 } TrainerConfig;
 void trainer_require(const TrainerConfig *c);      // usage_error() for what cannot work
+static inline bool tensor_is_grid(const TrainerConfig *c) { return c->tensor == TENSOR_2D || c->tensor == TENSOR_25D; }
+TesseractSides tensor_sides(const TrainerConfig *c);           // of such a grid
+size_t trainer_chunks(const TrainerConfig *c);     // 1 or more
+Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage);         // of m micro-batches; schedule_free
 
 typedef struct {
     TrainerConfig config;
     Mesh mesh;
+    CommGrid grid;                                 // of the tp group; 2D and 2.5D
     Buckets *buckets;                              // with overlap; else NULL
     Model *model;                                  // my stage's layers, my part of their tensors
     Optimizer optimizer;
     Schedule schedule;
     size_t *blocks;                                // of each stage, now; of a pipeline that is rebalanced
     double *cost;                                  // and what its layers took in the last step
+    Positions positions;                           // of each sequence: this rank's; n 0: all
     size_t micro_batches;                          // m, the same on every replica
     Range sequences;                               // of each global batch: my replica's
 } Trainer;

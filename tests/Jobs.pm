@@ -8,7 +8,7 @@ use JSON::PP;
 use Test::More ();
 use Time::HiRes qw(time);
 
-our @EXPORT = qw(slurp start run_jobs emu mpi forms_of forms_hold before_work lessons program_of have_mpi complain $work $all $hang $wait);
+our @EXPORT = qw(slurp start run_jobs emu mpi forms_of forms_hold before_work lessons program_of have_mpi complain ranks_of $work $all $hang $wait);
 our $work = tempdir(CLEANUP => 1);
 our $all = $ENV{TEST_ALL} || 0;
 # Seconds. No test judges how long something takes, because a machine may be busy: who takes longer than $hang hangs, and $wait is the
@@ -118,6 +118,23 @@ sub forms_hold {
 
 # Was it refused before the work? Nothing but the title stands on its page: with --verbose two lines, without it text broken at spaces.
 sub before_work { my ($job) = @_; return $job->{out} =~ /\A(?:(?:\[[^\]\n]*\] [^\n]*\n){0,2}|\[[^\]\n]*\]  [^\n]*\n(?: {6,}[^\n]*\n)*\n)\z/ }
+
+# The processes of one run of ours: descendants of the launcher that are the trainer.
+sub ranks_of {
+    my ($root) = @_;
+    my (%parent, %name);
+    for my $stat (glob '/proc/[0-9]*/stat') {
+        my ($pid, $name, $parent) = slurp($stat) =~ /^(\d+) \((.*)\) \S (\d+)/ or next;
+        ($parent{$pid}, $name{$pid}) = ($parent, $name);
+    }
+    my @found;
+    for my $pid (grep { $name{$_} eq 'train' } keys %name) {
+        my $up = $pid;
+        $up = $parent{$up} while $up && $up != $root;
+        push @found, $pid if $up;
+    }
+    return sort { $a <=> $b } @found;
+}
 
 # Of a job that went wrong: what it printed, for diag().
 sub complain {

@@ -26,12 +26,11 @@ my @mistakes = (
     [2, '--micro-bach 1', 2, qr/the nearest is --micro-batch/],
     [2, '--batc 4', 2, qr/unknown option --batc; the nearest is --batch/, 'mpi'],
     [2, '--chunks 2', 2, qr/unknown option --chunks/],
-    [2, '--save x', 2, qr/unknown option --save/],
     [2, '--tf32', 2, qr/unknown option --tf32/],
     [2, '--clock sun', 2, qr/--clock sun: expected one of wall\|simulated/],
     [2, '--device x', 2, qr/--device x is not known: choose lesson, h100/],
     [2, '--link x', 2, qr/--link x is not known: choose fast, slow, free, nvlink/],
-    [2, '--schedule interleaved', 2, qr/--schedule interleaved: expected one of naive\|gpipe\|1f1b/],
+    [2, '--schedule diagonal', 2, qr/--schedule diagonal: expected one of naive\|gpipe\|1f1b/],
     [2, '--zero 4', 2, qr/--zero 4: expected one of 0\|1\|2\|3/],
     [2, '--prefetch --zero 2', 2, qr/--prefetch gathers weights ahead, and --zero 2 has them whole: choose --zero 3/],
     [2, '--prefetch --zero 3 --schedule zero-bubble', 2, qr/--prefetch gathers for whole backwards, and .* leave --prefetch out/],
@@ -68,6 +67,12 @@ my @mistakes = (
     [4, '--layers 1', 2, qr/--pp 2 needs as many blocks; the model has 1: choose --pp 1, or more --layers/],
     (map { [2, $_, 2, qr/at most 65536 layers, 1048576 columns and 1048576 positions/] }
         '--context 18446744073709551615', '--width 4294967296', '--layers 18446744073709551615'),
+    [2, '--pp 2 --schedule interleaved --layers 4 --batch 3 --micro-batch 1', 2,
+        qr/groups of --pp 2, each through all chunks, and a replica has 3: choose --batch and --micro-batch for a multiple of 2/, 'mpi'],
+    [2, '--pp 2 --schedule interleaved', 2, qr/--chunks 2 on each of 2 stages needs 4 blocks; the model has 2: choose --chunks 1, or more --layers/],
+    [2, '--pp 2 --schedule interleaved --chunks 0', 2, qr/--chunks 0: a stage has at least one chunk/],
+    [2, '--pp 2 --chunks 2', 2, qr/--chunks 2: only interleaved stages have several: choose --schedule interleaved/],
+    [2, '--pp 2 --schedule interleaved --layers 4 --stage-layers 2,2', 2, qr/expected 4 numbers, one for each chunk of each stage of --pp 2/],
     [2, '--pp 2 --stage-layers 2,1', 2, qr/--stage-layers add up to 3, but the model has --layers 2/, 'mpi'],
     (map { [2, "--pp 2 --stage-layers $_", 2, qr/--stage-layers \Q$_\E: expected 2 numbers, one for each stage of --pp 2/] }
         '2', '1,1,1', '0,2', '18446744073709551615,3', '99999999999999999999,1', '1;1'),
@@ -118,23 +123,6 @@ ok(!-e '/dev/full' || (-c '/dev/full' && !-e '/dev/full.tmp'), 'a device is not 
 ok(!(grep { -e "$work/$_" } 'no', 'text.tmp'), 'nothing is left behind');
 
 # ---- a rank that dies, a rank that hangs ----
-# The processes of one run of ours: descendants of the launcher that are the trainer.
-sub ranks_of {
-    my ($root) = @_;
-    my (%parent, %name);
-    for my $stat (glob '/proc/[0-9]*/stat') {
-        my ($pid, $name, $parent) = slurp($stat) =~ /^(\d+) \((.*)\) \S (\d+)/ or next;
-        ($parent{$pid}, $name{$pid}) = ($parent, $name);
-    }
-    my @found;
-    for my $pid (grep { $name{$_} eq 'train' } keys %name) {
-        my $up = $pid;
-        $up = $parent{$up} while $up && $up != $root;
-        push @found, $pid if $up;
-    }
-    return sort { $a <=> $b } @found;
-}
-
 SKIP: {
     skip 'no mpirun', 8 unless have_mpi;
     # The launcher sees that a rank has died: nobody has to wait for it. That one has stopped is seen by those who wait.

@@ -261,7 +261,7 @@ static void bench(Run *run) {
     TrainerConfig c = { .model = { .layers = option_size(run, "layers"), .width = option_size(run, "width"),
                                    .heads = option_size(run, "heads"), .context = option_size(run, "context"),
                                    .vocab = option_size(run, "vocab"), .seed = run->seed },
-                        .mesh = { option_size(run, "dp"), option_size(run, "tp"), option_size(run, "pp") },
+                        .mesh = { option_size(run, "dp"), option_size(run, "tp"), option_size(run, "pp"), 1 },
                         .batch = batch, .micro_batch = option_size(run, "micro-batch"), .schedule = schedule_1f1b,
                         .clip = 1 };
     config_require(&c.model);

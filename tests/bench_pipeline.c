@@ -16,14 +16,14 @@ static const Option options[] = {
     { "width", "N", "768", "features of a token" },
     { "context", "N", "128", "tokens of a sequence" },
     { "sequences", "N", "4", "of a micro-batch; a message has sequences x context x width reals" },
-    { "blocks", "N", "1", "of a stage" },
+    { "blocks", "N", "1", "of a stage; interleaved stages have two chunks of so many" },
     { "rounds", "N", "5", "of which the median is told" },
     { "clock", "wall|simulated", "wall", NULL },
     {0},
 };
 enum { MOST = 101 };
 static const struct { const char *name; ScheduleRule rule; } schedule[] = {
-    { "naive", schedule_naive }, { "GPipe", schedule_gpipe }, { "1F1B", schedule_1f1b },
+    { "naive", schedule_naive }, { "GPipe", schedule_gpipe }, { "1F1B", schedule_1f1b }, { "interleaved", NULL },
 };
 enum { SCHEDULES = sizeof schedule / sizeof *schedule };
 
@@ -36,31 +36,45 @@ static double median(double *x, size_t n) {
     return x[n / 2];
 }
 
+// One step. Interleaved: two chunks on each stage, each as large as a stage of the others.
+enum { CHUNKS = 2 };
+static Timing play(Run *run, Stack stack, ScheduleRule rule, size_t m) {
+    if (rule) return stack_play(run, &stack, rule, m).timing;
+    stack.blocks *= CHUNKS;
+    stack.chunks = CHUNKS;
+    Schedule list = schedule_interleaved(run->world->size, m, CHUNKS, run->world->rank);
+    Timing t = stack_play_list(run, &stack, &list, m).timing;
+    schedule_free(&list);
+    return t;
+}
+
 static void bench(Run *run) {
     size_t p = run->world->size, m = option_size(run, "micro-batches"), rounds = option_size(run, "rounds");
     size_t B = option_size(run, "sequences"), T = option_size(run, "context"), C = option_size(run, "width");
     REQUIRE(m > 0 && B > 0 && rounds > 0 && rounds <= MOST, "--micro-batches, --sequences and --rounds (at most %d) "
             "must be more than 0", MOST);
+    REQUIRE(m % p == 0, "--micro-batches %zu: interleaved stages take them in groups of %zu: choose a multiple", m, p);
     Stack stack = { .model = { .width = C, .heads = C / 64 ? C / 64 : 1, .context = T, .vocab = 2, .seed = run->seed },
                     .blocks = option_size(run, "blocks"), .sequences = B };
     stack.model.layers = stack.blocks * p;
     config_require(&stack.model);
     memory_set_poison(false);
     double idle[SCHEDULES][MOST], step[SCHEDULES][MOST], exposed[SCHEDULES][MOST];
-    for (size_t i = 0; i < SCHEDULES; i++) stack_play(run, &stack, schedule[i].rule, m);       // memory is there now
+    for (size_t i = 0; i < SCHEDULES; i++) play(run, stack, schedule[i].rule, m);       // memory is there now
     for (size_t round = 0; round < rounds; round++)
         for (size_t i = 0; i < SCHEDULES; i++) {
-            Timing t = stack_play(run, &stack, schedule[i].rule, m).timing;
+            Timing t = play(run, stack, schedule[i].rule, m);
             idle[i][round] = 100 * t.idle_of_total;
             step[i][round] = 1e-9 * (double)t.step;
             exposed[i][round] = 1e-9 * (double)t.exposed;
         }
     say(run, "%zu stages, %zu micro-batches, messages of %.2f MB", p, m, 1e-6 * (double)(B * T * C * sizeof(real)));
     for (size_t i = 0; i < SCHEDULES; i++) {
-        double closed = i == 0 ? 100 * (1 - 1 / (double)p) : 100 * (double)(p - 1) / (double)(m + p - 1);
+        size_t v = schedule[i].rule ? 1 : CHUNKS;
+        double closed = i == 0 ? 100 * (1 - 1 / (double)p) : 100 * (double)(p - 1) / (double)(v * m + p - 1);
         double is = median(idle[i], rounds);
         char name[40];
-        say(run, "%-6s step %8.2f ms, idle %5.1f %%, closed form %5.1f %%, exposed communication %7.3f ms (all ranks)",
+        say(run, "%-11s step %8.2f ms, idle %5.1f %%, closed form %5.1f %%, exposed communication %7.3f ms (all ranks)",
             schedule[i].name, median(step[i], rounds), is, closed, median(exposed[i], rounds));
         snprintf(name, sizeof name, "idle_%s", schedule[i].name);
         report_config_number(run, name, is);

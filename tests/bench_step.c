@@ -164,7 +164,7 @@ static void bench(Run *run) {
         .model = { .layers = option_size(run, "layers"), .width = option_size(run, "width"), .seed = run->seed,
                    .heads = option_size(run, "heads"), .context = option_size(run, "context"),
                    .vocab = option_size(run, "vocab") },
-        .mesh = { dp, option_size(run, "tp"), option_size(run, "pp") }, .batch = batch, .clip = 1,
+        .mesh = { dp, option_size(run, "tp"), option_size(run, "pp"), 1 }, .batch = batch, .clip = 1,
         .schedule = settings_schedule(option_text(run, "schedule")), .zero = (size_t)atoi(option_text(run, "zero")) };
     c.micro_batch = option_given(run, "micro-batch") ? option_size(run, "micro-batch") : dp ? ceil_div(batch, dp) : 1;
     trainer_require(&c);

@@ -136,12 +136,19 @@ SKIP: {
     like($out, qr/^  predicted = measured +2 of 2 costs, exactly/m, 'the page: the costs');
     like($out, qr/^ +here +formula\n  bytes +4\.10 kB  4096 \+ rank\n  idle +0\.1875\n  a text +as it is\n/m, 'the page: the table of results');
     is(scalar(grep { length > 90 } split /\n/, $out), 0, 'the page: as wide as it may be');
+    my (undef, $table) = start("$program --emulate 3 --mode page --node 2 --link fast,slow");
+    like($table, qr/^  spread +1\.00\.\.3\.00 kB\n  share +27\.3 %\n/m, 'the page: cells by rank, and in percent');
+    is(join('', $table =~ /^  a = b .*\n/mg), join('', $table =~ /^  a = b +x, y; SGD, AdamW: holds\n/mg), 'the page: a claim has one line');
+    like($table, qr/^  a = b +x, y; SGD, AdamW: holds$/m, 'the page: of what it was checked, and with what');
+    like($table, qr/link\s+fast\s+in\s+nodes\s+of\s+2,\s+slow\s+between/, 'the page: both links in the title');
     my ($failed, $words) = start("$program --emulate 3 --mode cost");
+    like($words, qr/^  predicted = measured +1 of 2 costs$/m, 'the page: how many costs hold');
     is($failed, 1, 'the page: a cost that differs');
     like($words, qr/ bytes by rank .*FAIL\n    bytes by rank: rank \d measured/, 'the page: in full');
     unlike($words, qr/fraction idle .* ok$/m, 'the page: and only that one');
     (undef, $words) = start("$program --emulate 3 --mode element");
     like($words, qr/by rows +max .*FAIL\n.*element/, 'the page: a check that fails, in full');
+    like($words, qr/^  split = unsplit +[^:]*: 1 of 6 do not\s+hold:\s+see\s+above$/m, 'the page: and that its claim does not hold');
 }
 
 # ---- usage: status 2, one message that names the fix, before the title ----

@@ -231,4 +231,16 @@ if ($plain) {
     like($job->{err}, qr/\Aunsplit: --svg: this lesson draws no picture[^\n]*\n\z/, 'with one message');
     ok(!-e "$work/none.svg", 'and writes nothing');
 }
+# ---- PICTURE_DETAIL: a chart for --verbose only; files are written all the same ----
+for my $case ([program_of('fp32', '07_recompute/03_selective.c'), qr/^recompute (\w+): [\d.]+ ms /m, 'selective', 'none selective full'],
+              [program_of('fp32', '01_data_parallel/07_balance.c'), qr/^(time of a step); from step/m, '', 'time of a step']) {
+    my ($program, $title, $page, $log) = @$case;
+    my ($brief, $long) = run_jobs([{ words => ['tools/launch', '-e', 4, $program, '--svg', "$work/detail.svg"] },
+                                   { words => ['tools/launch', '-e', 4, $program, '--verbose'] }]);
+    is(join(' ', $brief->{out} =~ /$title/g), $page, "$program: the charts of the page");
+    is(join(' ', $long->{out} =~ /$title/g), $log, "$program: and those of the log");
+    ok(-s "$work/detail.svg", "$program: --svg is written");
+    unlink "$work/detail.svg";
+}
+
 done_testing();

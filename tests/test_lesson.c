@@ -161,6 +161,15 @@ static void lesson(Run *run) {
         check_rest(&t);
     }
     if (!mode_is(&t, "leak")) arena_free(&t.arena);
+    if (mode_is(&t, "page")) {                     // what stands in the cells of a table, and in a claim's line
+        cost(run, "spread", "bytes", 1000 * (double)(run->world->rank + 1), 1000 * (double)(run->world->rank + 1));
+        cost(run, "share", "millionths", 100000, 100000);
+        cost(run, "share", "millionths", 272727, 272727);      // a cell has the last one of its name
+        check_true(run, "SGD: a = b", "x", true);
+        check_true(run, "AdamW: a = b, y", "", true);
+        results(run, (const char *const[]){ "here", NULL },
+                (const Result[]){ { "spread", NULL, { "spread" } }, { "share", NULL, { "share" } }, {0} });
+    }
     if (mode_is(&t, "slow") && run->is_root) sleep(25);        // as if it wrote a large file
     for (size_t i = 0; mode_is(&t, "long") && i < 100; i++) {
         progress(run, "part", i, 100);
@@ -172,7 +181,7 @@ static void lesson(Run *run) {
 
 static const Option options[] = {
     {"mode", "pass|element|bit|nan|nan-expected|missing|name|empty|replicas|many|trap|number|number-nan|number-rank"
-             "|false|cost|cost-nan|nothing|leak|slow|long|open|print-bit|print-nan|print-missing|print-overlap",
+             "|false|cost|cost-nan|nothing|leak|page|slow|long|open|print-bit|print-nan|print-missing|print-overlap",
      "pass", "what goes wrong"},
     {"size", "N", "5", "a whole number"},
     {"rate", "X", "0.5", "a real number"},

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
+#include "08_3d/settings.h"
 #include "08_3d/trainer.h"
 #include "common/device/device.h"
 
@@ -24,7 +25,9 @@ static const Option options[] = {
     { "dp", "N", "1", "data-parallel replicas" },
     { "tp", "N", "1", "tensor-parallel ranks of a stage" },
     { "pp", "N", "1", "pipeline stages" },
+    { "cp", "N", "1", "context-parallel ranks" },
     { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
+    { "tensor", "1d|2d|2.5d", "1d", "how tp ranks cut a layer" },
     { "zero", "0|1|2|3", "0", "what is sharded over the replicas" },
     { "micro-batch", "N", "4", "sequences of a replica and micro-batch, at most" },
     {0},
@@ -160,8 +163,9 @@ static void oracle(Run *run) {
     } else {
         TrainerConfig config = {
             .model = c, .batch = BATCH, .micro_batch = option_size(run, "micro-batch"), .clip = clip,
-            .mesh = { option_size(run, "dp"), option_size(run, "tp"), option_size(run, "pp") },
-            .schedule = schedule_1f1b, .sequence = option_flag(run, "sequence-parallel"),
+            .mesh = { option_size(run, "dp"), option_size(run, "tp"), option_size(run, "pp"), option_size(run, "cp") },
+            .tensor = settings_tensor(option_text(run, "tensor")), .schedule = schedule_1f1b,
+            .sequence = option_flag(run, "sequence-parallel"),
             .zero = (size_t)atoi(option_text(run, "zero")) };
         trainer_require(&config);
         t = trainer_new(run->world, &config, o);

@@ -221,13 +221,20 @@ static void run_versions(Comm *world, void *unused) {
     recurrence(p, stage, want, batch);
 
     Schedule list = pipedream(p, i);
+    double loss[STEPS] = {0}, sum = 0;
     PipelineResult r = pipeline_run_versions(world, mine, &list, batch, STEPS,
-                                             &(PipelineWeights){ attach, update, &got, NULL });
-    double wrong[3] = { 0, r.in_flight != p - i, 0 };
+                                             &(PipelineWeights){ attach, update, &got, loss });
+    double wrong[4] = { 0, r.in_flight != p - i, 0, 0 };
+    for (size_t k = 0; k < STEPS; k++) {
+        sum += loss[k];
+        wrong[3] += (loss[k] > 0) != (i + 1 == p);
+    }
+    wrong[3] += sum != r.loss;
     for (size_t k = 0; k <= STEPS; k++) wrong[0] += !tensor_equal(got.w[k], want[i].w[k]);
     for (size_t k = 1; k <= STEPS; k++) wrong[2] += tensor_equal(got.w[k], got.w[k - 1]);
-    comm_all_reduce_doubles(world, wrong, 3);
+    comm_all_reduce_doubles(world, wrong, 4);
     if (i == 0) {
+        ok(wrong[3] == 0, "PipeDream, p = %zu: the last stage has the loss of each micro-batch", p);
         ok(wrong[0] == 0, "PipeDream, p = %zu: every version of the weights has the recurrence's bits", p);
         ok(wrong[1] == 0, "PipeDream, p = %zu: p - i in flight, and no flush", p);
         ok(wrong[2] == 0, "PipeDream, p = %zu: every update changes the weights", p);

@@ -12,13 +12,15 @@ large="--layers 6 --width 120 --heads 5 --context 24 --batch 16 --micro-batch 3 
 # one PROGRAM SIZE-NAME SIZE DP TP PP OPTIONS
 one() {
     ranks=$(($4 * $5 * $6))
+    case $7 in *--cp*) ranks=$((ranks * 2)) ;; esac
     # shellcheck disable=SC2086    # options in one variable
     page=$("$1" --verbose --emulate "$ranks" $3 --dp "$4" --tp "$5" --pp "$6" $7 --steps 1 --eval-every 0 --data LICENSE 2>&1)
     status=$?
     costs=$(printf '%s\n' "$page" | grep -cE '^\[08 train\] .* (calls|bytes sent|bytes) +[0-9.]+ +[0-9.]+ +ok$')
     case $7 in *--overlap*) lines=11 ;; *) lines=10 ;; esac
     case $7 in *--sequence*) lines=$((lines + 2)) ;; esac
-    case $7 in *--overlap*) said=0 ;; *) said=1 ;; esac    # the cost model's step is within 1 % of this one
+    case $7 in *--cp*) lines=$((lines + 1)) ;; esac
+    case $7 in *--overlap*|*--cp*) said=0 ;; *) said=1 ;; esac    # the cost model's step is within 1 % of this one
     [ "$status" -eq 0 ] && [ "$costs" -eq $lines ] && [ "$(printf '%s\n' "$page" | grep -c 'By the cost model')" -eq $said ]
     ok $? "$1: $2, $4 x $5 x $6 $7"
 }
@@ -42,6 +44,16 @@ for precision in fp32 fp64; do
         one $program large "$large" "$1" "$2" "$3" "--zero 3 --schedule zero-bubble"
         one $program middle "$middle" "$1" "$2" "$3" "--sequence-parallel --zero 1 --schedule zero-bubble"
     done
+    for mesh in "1 1 1" "2 1 1" "1 2 1" "2 1 2"; do
+        # shellcheck disable=SC2086    # three numbers
+        set -- $mesh
+        one $program small "$small" "$1" "$2" "$3" "--attention blockwise --zero 0 --schedule gpipe --recompute selective"
+        one $program small "$small" "$1" "$2" "$3" "--cp 2 --zero 0 --schedule naive --recompute selective"
+        one $program middle "$middle" "$1" "$2" "$3" "--cp 2 --zero 0 --schedule 1f1b --overlap"
+        one $program middle "$middle" "$1" "$2" "$3" "--cp 2 --zero 1 --schedule gpipe --recompute full"
+        one $program middle "$middle" "$1" "$2" "$3" "--cp 2 --zero 2 --schedule 1f1b --sequence-parallel"
+        one $program large "$large" "$1" "$2" "$3" "--cp 2 --zero 3 --schedule 1f1b"
+    done
     for mesh in "1 1 1" "1 2 1" "2 4 1" "2 2 2" "1 3 2"; do
         # shellcheck disable=SC2086    # three numbers
         set -- $mesh
@@ -51,6 +63,13 @@ for precision in fp32 fp64; do
         one $program middle "$middle" "$1" "$2" "$3" "--sequence-parallel --zero 2 --schedule 1f1b --recompute selective"
         one $program large "$large" "$1" "$2" "$3" "--sequence-parallel --zero 3 --schedule 1f1b"
     done
+    # stages of several chunks: micro-batches in groups of the stages
+    groups="--layers 9 --width 48 --heads 6 --context 12 --batch 15 --micro-batch 2 --dropout 0.1"
+    one $program groups "$groups" 1 1 4 "--zero 0 --schedule interleaved"
+    one $program groups "$groups" 2 2 2 "--zero 1 --schedule interleaved --chunks 3 --recompute selective"
+    one $program groups "$groups" 1 2 2 "--zero 0 --schedule interleaved --chunks 4 --recompute full --overlap"
+    one $program groups "$groups" 2 1 4 "--zero 3 --schedule interleaved --recompute full"
+    one $program groups "$groups" 2 1 2 "--zero 2 --schedule interleaved --stage-layers 1,3,4,1"
 done
 
 # The layout that is said to be faster takes the time that is said, and is told to be the fastest.

@@ -85,6 +85,25 @@ for my $combination (grep { !$met{"@$_"} } @combinations) {
                     adamw => $extra % 4 == 1, uneven => $extra % 2, overlap => $extra % 4 == 1, rebalance => $extra % 4 == 3);
     $extra++;
 }
+# Interleaved stages: 2 or 3 chunks on each, with every ZeRO stage and recomputation; m is a multiple of the stages.
+my %parts = ('2 2' => '3,2,1,2', '2 3' => '2,1,1,1,1,2', '3 2' => '1,2,1,1,2,1', '4 2' => '1,1,1,1,1,1,1,1');   # "pp chunks"
+my @interleaved;
+{
+    my @meshes = ([2, 2, 2], [1, 2, 3], [2, 1, 4], [3, 1, 2], [1, 1, 2], [2, 1, 3], [1, 2, 4]);
+    for my $zero (0 .. 3) {
+        for my $recompute (qw(none selective full)) {
+            my $i = @interleaved;
+            my ($dp, $tp, $pp) = @{ $meshes[$i % @meshes] };
+            my $chunks = $pp == 2 && $i % 3 != 1 ? 3 : 2;
+            my $job = row([$dp, $tp, $pp], ['interleaved', $zero, $recompute], steps => 4, precision => $i % 3 == 2 ? 'fp64' : 'fp32',
+                          adamw => $i % 4 == 1, overlap => $i % 2);
+            push @{ $job->{words} }, '--chunks', $chunks, '--batch', 2 * $dp * $pp - ($dp > 1), $i % 2 ? ('--stage-layers', $parts{"$pp $chunks"}) : ();
+            push @{ $job->{words} }, '--prefetch' if $zero == 3 && $i % 2;
+            push @interleaved, $job;
+        }
+    }
+    push @rows, @interleaved;
+}
 run_jobs(\@rows);
 
 sub holds {
@@ -108,7 +127,7 @@ for my $job (@rows) {
         $near ? @$near{qw(error limit)} : ('nan', 'nan'), $job->{seconds};
 }
 is($_->[0]{page}{digest}, $_->[1]{page}{digest}, name($_->[0]) . ': the same bits as processes') for @pairs;
-my %seen = map { ("$_->{schedule} $_->{zero} $_->{recompute}" => 1) } grep { $_->{mesh} =~ /[2-8]x.*x[2-8]/ } @rows;
+my %seen = map { ("$_->{schedule} $_->{zero} $_->{recompute}" => 1) } grep { $_->{schedule} ne 'interleaved' && $_->{mesh} =~ /[2-8]x.*x[2-8]/ } @rows;
 is(scalar keys %seen, @combinations, 'every combination has met replicas and stages');
 note($_) for @table;
 
@@ -140,6 +159,90 @@ note($_) for @table;
     ok($short->{status} == 0 && $short->{page}{pass}, 'sequence parallelism with fewer rows than ranks') or diag(complain($short));
 }
 
+# ---- context parallelism: every schedule, ZeRO stage and recomputation; chunks that do not divide, of one position, in tiles ----
+{
+    my @meshes = ([1, 1, 1, 2], [2, 1, 1, 2], [1, 2, 2, 2], [1, 1, 2, 3], [1, 3, 1, 2], [2, 2, 1, 2]);       # dp, tp, pp, cp
+    my @contexts = (19, 16, 4, 150, 19, 7);
+    my @jobs;
+    for my $i (0 .. $#combinations) {
+        my ($dp, $tp, $pp, $cp) = @{ $meshes[$i % @meshes] };
+        my ($schedule, $zero, $recompute) = @{ $combinations[$i] };
+        my $precision = $i % 5 == 1 ? 'fp64' : 'fp32';
+        my @options = ('--dp', $dp, '--tp', $tp, '--pp', $pp, '--cp', $cp, '--schedule', $schedule, '--zero', $zero, '--recompute', $recompute,
+            '--context', $contexts[$i % @contexts], qw(--layers 3 --width 36 --heads 6 --batch 5 --micro-batch 1 --steps 3 --check --eval-every 2
+            --reduce ordered --data), $text, $i % 4 == 1 ? qw(--optimizer adamw --lr 0.003) : qw(--optimizer sgd --lr 0.1));
+        push @options, '--overlap' if $zero == 0 && $i % 2;
+        push @options, '--prefetch' if $zero == 3 && $i % 2;
+        push @options, '--sequence-parallel' if $tp > 1 && $i % 3;
+        my $job = emu($dp * $tp * $pp * $cp, $train{$precision}, @options);
+        push @jobs, { %$job, name => "cp $cp, ${dp}x${tp}x$pp $schedule zero $zero recompute $recompute $precision" };
+        next unless have_mpi && $i % 12 == 4;
+        push @jobs, { %{ mpi($dp * $tp * $pp * $cp, $train{$precision}, @options) }, name => "$jobs[-1]{name}, as processes" };
+    }
+    # Attention in blocks without ranks that share a sequence.
+    my $blocks = emu(2, $train{fp32}, qw(--dp 1 --tp 2 --pp 1 --attention blockwise --context 150 --layers 2 --width 16 --heads 4 --batch 3
+        --recompute selective --steps 3 --check --optimizer sgd --lr 0.1 --eval-every 0 --data), $text);
+    run_jobs([@jobs, $blocks]);
+    for my $i (0 .. $#jobs) {
+        my $job = $jobs[$i];
+        ok($job->{status} == 0 && $job->{page}{pass}, $job->{name}) or diag(complain($job));
+        my $sent = grep { $_->{name} eq 'context-parallel traffic' && $_->{pass} && $_->{measured} > 0 } @{ $job->{page}{costs} || [] };
+        is($sent, 1, '... which has sent its keys as predicted');
+        is($job->{page}{digest}, $jobs[$i - 1]{page}{digest}, '... the same bits as processes') if $job->{name} =~ /processes/;
+    }
+    ok($blocks->{status} == 0 && $blocks->{page}{pass}, '--attention blockwise') or diag(complain($blocks));
+}
+
+# ---- a tp group as a grid: 2D and 2.5D ----
+# Nothing divides: 9 sequences in micro-batches of 3, 5 heads on 2 columns; with micro-batches of 1 a row of the grid has none.
+{
+    my @blocks = (qw(--layers 2 --width 20 --heads 5 --context 9 --batch 9 --steps 3 --eval-every 0 --check --reduce ordered --data), $text);
+    my (@jobs, @pairs, $n);
+    for my $grid (['2d', 2, 4, 2], ['2.5d', 2, 8, 1]) {
+        my ($tensor, $dp, $tp, $pp) = @$grid;
+        for my $schedule (qw(gpipe 1f1b)) {
+            for my $zero (0 .. 3) {
+                for my $recompute (qw(none full)) {
+                    my $sgd = ++$n % 3;
+                    my @options = (@blocks, '--tensor', $tensor, '--dp', $dp, '--tp', $tp, '--pp', $pp, '--schedule', $schedule, '--zero', $zero,
+                        '--recompute', $recompute, '--micro-batch', $n % 4 ? 3 : 1, $sgd ? qw(--optimizer sgd --lr 0.1) : qw(--optimizer adamw --lr 0.003));
+                    my $precision = $sgd ? 'fp32' : 'fp64';
+                    push @jobs, { %{ emu($dp * $tp * $pp, $train{$precision}, @options) }, name => "--tensor $tensor, ${dp}x${tp}x$pp $schedule zero $zero recompute $recompute $precision" };
+                }
+            }
+        }
+    }
+    for my $other (['2d', 2, 9, 1], ['2d', 4, 1, 1], ['2.5d', 1, 8, 2], ['2.5d', 1, 4, 1], ['2.5d', 1, 18, 1]) {
+        my ($tensor, $dp, $tp, $pp) = @$other;
+        push @jobs, { %{ emu($dp * $tp * $pp, $train{fp64}, @blocks, '--tensor', $tensor, '--dp', $dp, '--tp', $tp, '--pp', $pp, qw(--recompute selective)) },
+                      name => "--tensor $tensor, ${dp}x${tp}x$pp recompute selective" };
+    }
+    push @jobs, map { my ($ranks, @options) = @$_; +{ %{ emu($ranks, $train{fp64}, @blocks, '--tensor', '2d', @options) }, name => "--tensor 2d @options" } }
+        [8, qw(--dp 2 --tp 4 --zero 3 --prefetch)], [8, qw(--dp 1 --tp 4 --pp 2 --schedule interleaved --chunks 2 --layers 4 --batch 8)],
+        [4, qw(--tp 4 --pp 1 --attention blockwise)];
+    push @jobs, { %{ emu(8, $train{fp32}, @blocks, qw(--tensor 2.5d --depth 2 --tp 8 --reduce fast)) }, name => '--tensor 2.5d --reduce fast: copies in depth' };
+    for my $grid (['2d', 4], ['2.5d', 8]) {
+        next unless have_mpi;
+        my @options = (@blocks, '--tensor', $grid->[0], '--dp', 1, '--tp', $grid->[1], '--pp', 1);
+        push @pairs, [$grid->[0], emu($grid->[1], $train{fp32}, @options), mpi($grid->[1], $train{fp32}, @options)];
+    }
+    run_jobs([@jobs, map { @$_[1, 2] } @pairs]);
+    for my $job (@jobs) {
+        my %of = map { ("$_->{name}" => 1) } @{ $job->{page}{checks} || [] };
+        my @costs = grep { $_->{name} =~ /^tensor-parallel/ } @{ $job->{page}{costs} || [] };
+        ok($job->{status} == 0 && $job->{page}{pass} && $of{'loss of every step'} && $of{'gradient norm of every step'} && @costs == 3, $job->{name})
+            or diag(complain($job));
+    }
+    is($_->[1]{page}{digest}, $_->[2]{page}{digest}, "--tensor $_->[0]: the same bits as processes") or diag(complain($_->[2])) for @pairs;
+    my @refused = (['8 ranks are no square', 8, qw(--tp 8 --tensor 2d)], ['only --tensor 2.5d has layers', 4, qw(--tp 4 --tensor 2d --depth 2)],
+        ['no q x q x d grid', 6, qw(--tp 6 --tensor 2.5d)], ['--overlap', 8, qw(--dp 2 --tp 4 --tensor 2d --overlap)],
+        ['--cp cuts', 8, qw(--tp 4 --cp 2 --pp 1 --tensor 2d)], ['--sequence-parallel cuts', 4, qw(--tp 4 --tensor 2d --sequence-parallel)],
+        ['need as many heads', 9, qw(--tp 9 --tensor 2d --heads 2)]);
+    my @no = map { my ($why, $ranks, @options) = @$_; +{ %{ emu($ranks, $train{fp32}, @options) }, why => $why } } @refused;
+    run_jobs(\@no);
+    ok($_->{status} == 2 && $_->{err} =~ /\Q$_->{why}/, "refused: $_->{why}") or diag(complain($_)) for @no;
+}
+
 # ---- equal bits ----
 # Not among them: replicas against accumulation. The tied embedding adds its two gradients before the sum over replicas, but
 # after the sum over micro-batches, so their sums are grouped differently.
@@ -155,6 +258,11 @@ my @batch = qw(--batch 8 --micro-batch 2);
 my @ladder = (
     (map { my $mesh = $_; ["naive = gpipe = 1f1b = zero-bubble, " . join('x', @$mesh),
         map { bits($mesh, @batch, @adamw, '--schedule', $_) } qw(naive gpipe 1f1b zero-bubble)] } [1, 1, 3], [1, 2, 2], [2, 1, 4]),
+    (map { my ($mesh, @how) = @$_; ["1f1b = interleaved, " . join('x', @$mesh) . " @how",
+        map { bits($mesh, @batch, @adamw, '--clip', 0.5, @how, '--schedule', $_) } qw(1f1b interleaved)] }
+        [[1, 1, 2]], [[2, 2, 2], qw(--zero 1 --recompute full)], [[2, 1, 2], qw(--zero 3 --prefetch)], [[1, 2, 4], qw(--layers 9)],
+        [[2, 1, 2], qw(--overlap --batch 7 --micro-batch 1)]),
+    ['interleaved, 2 chunks = 3 = 4, 1x1x2', map { bits([1, 1, 2], @batch, @adamw, qw(--layers 8 --schedule interleaved --chunks), $_) } 2 .. 4],
     (map { my ($zero, @mesh) = @$_; ["none = selective = full, zero $zero, " . join('x', @mesh),
         map { bits(\@mesh, @batch, @adamw, '--zero', $zero, '--recompute', $_) } qw(none selective full)] }
         [0, 1, 1, 1], [0, 1, 2, 2], [3, 2, 1, 2], [2, 2, 2, 2]),
@@ -179,7 +287,8 @@ my @ladder = (
         [1], [2], [4], [4, '--stage-layers', '1,2,1,2']],
 );
 if (have_mpi) {
-    for my $case ([[2, 2, 2], '--zero', 3, '--recompute', 'full'], [[1, 1, 4], '--schedule', 'gpipe'], [[3, 2, 1], '--zero', 2], [[2, 1, 3], '--overlap']) {
+    for my $case ([[2, 2, 2], '--zero', 3, '--recompute', 'full'], [[1, 1, 4], '--schedule', 'gpipe'], [[3, 2, 1], '--zero', 2], [[2, 1, 3], '--overlap'],
+                  [[2, 1, 2], qw(--schedule interleaved --zero 3 --prefetch)]) {
         my ($mesh, @options) = @$case;
         my $ranks = $mesh->[0] * $mesh->[1] * $mesh->[2];
         my $job = bits($mesh, @batch, @adamw, @options);

@@ -60,12 +60,12 @@ for my $job (@jobs, @mpi) {
     my $psi = sum($wte, @others);
     my $mine = sum(map { chunk($_, $n) } $wte, @others);
     my $part = $m > 1 ? chunk($others[1], $n) : 0;         # of a block, where it arrives to be added
-    # units of traffic of all but wte; bytes of state; numbers in flight
+    # passes over the parameters of all but wte; bytes of state; numbers in flight
     my ($units, $state, $in_flight) = $job->{stage} == 1 ? (2, 2 * $psi + $wte + 2 * $mine, 0)
         : $job->{stage} == 2 ? ($m + 1, $psi + 3 * $mine, 2 * $wte + $others[1] + $part)
         : (3 * $m, 4 * $mine, 3 * $wte + 2 * $others[1] + $part);
     my $scalars = 2 * ring_bytes($n, 8, 2 + 12 * 2 + 2, 1);
-    is($find->('all traffic'), $units * ring_bytes($n, $e, @others) + 2 * ring_bytes($n, $e, $wte) + $scalars, "$name: $units units of traffic");
+    is($find->('all traffic'), $units * ring_bytes($n, $e, @others) + 2 * ring_bytes($n, $e, $wte) + $scalars, "$name: $units passes over the parameters");
     is($find->('all state'), $state * $e, "$name: state");
     is($find->('in flight: '), $in_flight * $e, "$name: in flight");
     my ($alpha, $beta) = @{ $link{ $job->{link} } };
@@ -106,7 +106,7 @@ for my $job (@ahead) {
     my $find = finder($job);
     my $units = $job->{reshard} eq 'yes' ? 3 * $m : 2 * $m;
     my $scalars = 2 * ring_bytes($n, 8, 2 + 12 * 4 + 2, 1);
-    is($find->('all traffic'), $units * ring_bytes($n, $e, @four) + 2 * ring_bytes($n, $e, $wte) + $scalars, "$name: $units units of traffic");
+    is($find->('all traffic'), $units * ring_bytes($n, $e, @four) + 2 * ring_bytes($n, $e, $wte) + $scalars, "$name: $units passes over the parameters");
     # Most is held in the backward of a block below another: its gradient and the other's, room for the other's sum and the part that
     # arrives; and weights of two blocks, or of all up to this one: the third.
     my $block = $four[1];

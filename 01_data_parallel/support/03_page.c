@@ -69,7 +69,7 @@ void ring_say_nodes(Run *run, size_t count) {
     results(run, (const char *const[]){ "flat ring", "hierarchical", NULL }, (const Result[]){
         { "sent by a rank in its node", "hierarchical: 2(n-1)/n S",
           { "=-", "over nodes, hierarchical: sent inside the node" } },
-        { "sent by a rank to other nodes", "last of node: 2(N-1)/N S; all: 2(M-1)/M S/n",
+        { "sent by a rank to other nodes", "last of node 2(N-1)/N S; all 2(M-1)/M S/n",
           { "over nodes, flat: sent", "over nodes, hierarchical: sent to other nodes" } },
         { "time", "flat: by the slowest link",
           { k->simulated ? "over nodes, flat: time" : NULL, k->simulated ? "over nodes, hierarchical: time" : NULL } },

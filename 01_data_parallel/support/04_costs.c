@@ -124,11 +124,11 @@ void overlap_show_results(Run *run, const OverlapSizes *z, const BucketsSeen *is
         { "idle", "1 - computing / (N * step)", {0} }, {0} };
     for (size_t i = 0; i < CUTS; i++) {
         const Timing *t = &seen[i]->last;
-        snprintf(time[0][i], 24, "=%.2f ms", (double)t->step * 1e-9);
-        snprintf(time[1][i], 24, "=%.2f ms", (double)t->exposed / ranks * 1e-9);
+        page_cell(time[0][i], (double)t->step, "ps");
+        page_cell(time[1][i], (double)t->exposed / ranks, "ps");
         if (t->hidden_unknown) snprintf(time[2][i], 24, "=unknown");
-        else snprintf(time[2][i], 24, "=%.2f ms", (double)t->hidden / ranks * 1e-9);
-        snprintf(time[3][i], 24, "=%.1f %%", t->idle_of_total * 100);
+        else page_cell(time[2][i], (double)t->hidden / ranks, "ps");
+        page_cell(time[3][i], t->idle_of_total * 1e6, "millionths");
         for (size_t k = 0; k < TIMES; k++) rows[2 + k].cell[i] = time[k][i];
     }
     results(run, (const char *const[]){ "at the end", cut, "one per tensor", NULL }, rows);

@@ -70,7 +70,7 @@ void server_say_traffic(Run *run, const ServerSizes *z, Picoseconds took, Picose
     size_t n = z->workers, k = z->servers, S = count * sizeof(real), piece = ceil_div(count, k) * sizeof(real);
     double ring = ring_bytes(ALL_REDUCE_PASSES, n, count, sizeof(real));
     double port_busy = (double)n * server_message(z) / step_one_port;
-    say(run, "Per step a worker sends S = %.1f kB, a server n S/k = %.0f kB, a rank of a ring 2(n-1)/n S = %.1f kB.",
+    say(run, "Per step a worker sends S = %.1f kB, a server n S/k = %.0f kB, a ring's rank 2(n-1)/n S = %.1f kB.",
         (double)S / 1e3, (double)(n * piece) / 1e3, ring / 1e3);
     say(run, "Synchronous steps of %.2f ms become %.2f ms if a server has one port, busy %.0f %% of it each way.\n",
         step * 1e-9, step_one_port * 1e-9, 100 * port_busy);

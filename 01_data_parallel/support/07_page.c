@@ -51,7 +51,7 @@ void balance_results(Run *run, BalanceSizes z, const Devices *d, const BalanceSe
     for (size_t s = 0; s < z.steps; s++) all += balance_ideal(z, d, s) + balance_rings(z, d->n);
     milliseconds(best, all);
     for (size_t i = 0; i < 4; i++) {
-        snprintf(what[i], sizeof *what, i == 2 ? "step %zu: device 0 slows" : "step %zu", step[i]);
+        snprintf(what[i], sizeof *what, i == 2 ? "step %zu: slowed" : "step %zu", step[i]);
         for (size_t p = 0; p < POLICIES; p++) milliseconds(time[i][p], seen[p].time[step[i]]);
         milliseconds(time[i][POLICIES], balance_ideal(z, d, step[i]) + balance_rings(z, d->n));
     }
@@ -60,13 +60,13 @@ void balance_results(Run *run, BalanceSizes z, const Devices *d, const BalanceSe
         shares_text(shares[p] + 1, sizeof *shares - 1, seen[p].share + (z.steps - 1) * d->n, d->n);
     }
     results(run, (const char *const[]){ "equal", "static", "dynamic", "ideal", NULL }, (const Result[]){
-        { what[0], "max k_r s_r 3F(1)+ring", { time[0][0], time[0][1], time[0][2], time[0][3] } },
+        { what[0], "max k_r s_r 3F+ring", { time[0][0], time[0][1], time[0][2], time[0][3] } },
         { what[1], "ideal: 3F(B)/S+ring", { time[1][0], time[1][1], time[1][2], time[1][3] } },
-        { what[2], NULL, { time[2][0], time[2][1], time[2][2], time[2][3] } },
+        { what[2], "device 0 slows down", { time[2][0], time[2][1], time[2][2], time[2][3] } },
         { what[3], NULL, { time[3][0], time[3][1], time[3][2], time[3][3] } },
         { "all steps", "their sum", { "equal: all steps", "static: all steps", "dynamic: all steps", best } },
-        { "sequences, last step", "k_r, B together", { shares[0], shares[1], shares[2] } },
-        { "activations, last step", "k_r T kept e", { "equal: activations, last step",
+        { "k_r, last step", "sequences: B in all", { shares[0], shares[1], shares[2] } },
+        { "kept, last step", "k_r T kept e", { "equal: activations, last step",
           "static: activations, last step", "dynamic: activations, last step" } },
         {0} });
 }

@@ -41,8 +41,13 @@ static void table(Run *run, const GridPlace *at, size_t sequences, const SummaMe
 void tesseract_costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequences, const SummaMeasured *r) {
     const GridPlace at = grid_place(c, g);
     const CutSizes whole = cut_sizes(c, 1, 0);
-    const GridTraffic want = grid_stage(&at, &whole, sequences, false), sums = grid_partial_sums(&at, &whole);
+    const GridTraffic want = grid_stage(&at, &whole, sequences, false), tables = grid_table_sums(&at, &whole);
+    GridTraffic sums = grid_unit_sums(&at, &whole);
     const GridTraffic *got = &r->traffic;
+    sums.depth.calls[COMM_ALL_REDUCE] += tables.depth.calls[COMM_ALL_REDUCE];
+    sums.depth.sent += tables.depth.sent;
+    sums.depth.received += tables.depth.received;
+    sums.transfers += tables.transfers;
     summa_axis_costs(run, "row", &want.row, &got->row);
     summa_axis_costs(run, "column", &want.col, &got->col);
     summa_axis_costs(run, "depth", &sums.depth, &got->depth);

@@ -205,16 +205,21 @@ GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, boo
     return c.t;
 }
 
-GridTraffic grid_partial_sums(const GridPlace *at, const CutSizes *stage) {
+static void partial_sum(GridTraffic *t, const GridPlace *at, size_t elements) {
+    double bytes = ring_bytes(ALL_REDUCE_PASSES, at->depth, elements, E);
+    t->depth.calls[COMM_ALL_REDUCE]++;
+    t->depth.sent += bytes;
+    t->depth.received += bytes;
+    t->transfers += ring_time(ALL_REDUCE_PASSES, at->depth, elements, E);
+}
+GridTraffic grid_table_sums(const GridPlace *at, const CutSizes *stage) {
     GridTraffic t = {0};
-    size_t tables = stage->first + stage->last, units = tables + cut_layers(stage);
-    for (size_t i = 0; i < units; i++) {
-        size_t n = i < tables ? grid_elements_wte(at) : grid_elements_unit(at, stage, i - tables);
-        double bytes = ring_bytes(ALL_REDUCE_PASSES, at->depth, n, E);
-        t.depth.calls[COMM_ALL_REDUCE]++;
-        t.depth.sent += bytes;
-        t.depth.received += bytes;
-        t.transfers += ring_time(ALL_REDUCE_PASSES, at->depth, n, E);
-    }
+    if (stage->first) partial_sum(&t, at, grid_elements_wte(at));
+    if (stage->last) partial_sum(&t, at, grid_elements_wte(at));
+    return t;
+}
+GridTraffic grid_unit_sums(const GridPlace *at, const CutSizes *stage) {
+    GridTraffic t = {0};
+    for (size_t i = 0; i < cut_layers(stage); i++) partial_sum(&t, at, grid_elements_unit(at, stage, i));
     return t;
 }

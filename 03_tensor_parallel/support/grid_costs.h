@@ -24,8 +24,9 @@ GridTraffic grid_linear_forward(const GridPlace *at, size_t M, size_t K, size_t 
 GridTraffic grid_linear_backward(const GridPlace *at, size_t M, size_t K, size_t N);
 // Of a stage: forward, if `again` forward of its blocks once more, and backward, of B sequences.
 GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, bool again);
-// The sums over depth of the gradients of a stage: one all-reduce a unit, both uses of wte.
-GridTraffic grid_partial_sums(const GridPlace *at, const CutSizes *stage);
+// The sums over depth of the gradients of a stage, one all-reduce a unit: of each use of wte, and of all others.
+GridTraffic grid_table_sums(const GridPlace *at, const CutSizes *stage);
+GridTraffic grid_unit_sums(const GridPlace *at, const CutSizes *stage);
 
 // The sizes of the stage on this rank: kept_block() and such are then per token of its row's sequences.
 CutSizes grid_sizes(const GridPlace *at);

@@ -15,9 +15,6 @@ void pipeline_gpipe_costs(Run *run, const Training *t, const StageCosts *gpipe, 
 }
 
 static size_t max(size_t a, size_t b) { return a > b ? a : b; }
-static void time_text(char *cell, double ps) {
-    sprintf(cell, ps < 1e9 ? "=%.3g us" : "=%.2f ms", ps < 1e9 ? ps / 1e6 : ps / 1e9);
-}
 
 // Equal stages of two blocks, micro-batches of one sequence. The first micro-batch passes all stages and links: p t_f +
 // (p-1) d, with d the time of a message. Each of the others follows it as closely as the slowest on the way lets it, a
@@ -41,14 +38,14 @@ void pipeline_gpipe_time(Run *run, const Training *t, const Timing *last) {
         sprintf(name, "equal stages, m = %zu: activations, peak", m);
         cost(run, name, "bytes", m * stack_kept(&stack, p, i), seen.activations);
         sprintf(column[k], "m = %zu", m);
-        time_text(cell[0][k], (double)slow.timing.step);
-        sprintf(cell[1][k], "=%.1f %%", 100 * slow.timing.idle_of_total);
-        time_text(cell[2][k], (double)seen.timing.step);
-        time_text(cell[3][k], (double)seen.timing.step - (double)free);
-        sprintf(cell[4][k], "=%.1f %%", 100 * seen.timing.idle_of_total);
-        sprintf(cell[5][k], "=%.1f %%", 100 * (1 - (double)ideal / (double)free));
-        sprintf(cell[6][k], "=%.1f kB", (double)slow.activations / 1e3);
-        sprintf(cell[7][k], "=%.1f kB", (double)seen.activations / 1e3);
+        page_cell(cell[0][k], (double)slow.timing.step, "ps");
+        page_cell(cell[1][k], 1e6 * slow.timing.idle_of_total, "millionths");
+        page_cell(cell[2][k], (double)seen.timing.step, "ps");
+        page_cell(cell[3][k], (double)seen.timing.step - (double)free, "ps");
+        page_cell(cell[4][k], 1e6 * seen.timing.idle_of_total, "millionths");
+        page_cell(cell[5][k], 1e6 * (1 - (double)ideal / (double)free), "millionths");
+        page_cell(cell[6][k], (double)slow.activations, "bytes");
+        page_cell(cell[7][k], (double)seen.activations, "bytes");
         if (m != 8) continue;
         stack_bubble_costs(run, "equal stages, m = 8", &stack, m, step, &seen.timing);
         size_t late = (way > f ? way - f : 0) + (way > b ? way - b : 0);         // 0: the others hide

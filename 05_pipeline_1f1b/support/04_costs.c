@@ -79,7 +79,8 @@ static void all_lists(Run *run) {
 static Timing play(Run *run, const Stack *stack, PipeDreamList list, size_t older, size_t n, const char *title) {
     Schedule s = list(run->world->size, n, run->world->rank);
     Played played = pipedream_play(run, stack, &s, older, n);
-    if (title) picture_show(run, title, PICTURE_CHART | (list == flushed ? PICTURE_NO_FILES : 0));
+    int flush = PICTURE_NO_FILES | (run->world->size > 4 ? PICTURE_DETAIL : 0);       // two are too long for a page
+    if (title) picture_show(run, title, list == flushed ? flush : PICTURE_CHART);
     schedule_free(&s);
     return played.timing;
 }

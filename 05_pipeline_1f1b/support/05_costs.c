@@ -134,7 +134,8 @@ void two_bw_results(Run *run, const double loss[2], size_t last) {
     static const char *const of[] = { "a batch more", "versions", "weights", "activations", "weights and activations" };
     char cell[5][WAYS][64], text[2][16], old[16], what[32];
     for (size_t q = 0; q < 5; q++)
-        for (size_t k = 0; k < WAYS; k++) snprintf(cell[q][k], sizeof cell[q][k], "equal stages, %s: %s", way_name[k], of[q]);
+        for (size_t k = 0; k < WAYS; k++)
+            snprintf(cell[q][k], sizeof cell[q][k], "equal stages, %s: %s", way_name[k], of[q]);
     for (size_t k = 0; k < 2; k++) snprintf(text[k], sizeof *text, "=%.2f", loss[k]);
     snprintf(old, sizeof old, run->world->size > 1 ? "=0..%zu" : "=%zu", run->world->size - 1);
     snprintf(what, sizeof what, "loss, last %zu", last);

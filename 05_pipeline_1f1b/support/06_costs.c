@@ -116,13 +116,19 @@ void zb_costs(Run *run, const Training *t, const ZeroBubbleWay *way, const Stage
     schedule_free(&list);
 }
 
-void zb_equal_costs(Run *run, const Stack *stack, size_t m, const ZeroBubbleWay *ways, const ZeroBubbleStep *seen) {
-    size_t p = run->world->size, i = run->world->rank, M = stack->sequences * stack->model.context;
+size_t zb_stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i) {
+    size_t M = stack->sequences * stack->model.context, *tokens = host_alloc(list->n * sizeof *tokens);
     CutSizes z = cut_sizes(&stack->model, 1, 0);
-    Kept kept = kept_of(&z, stack->blocks, false, false, stack_kept(stack, p, i) / (M * sizeof(real)));
+    for (size_t k = 0; k < list->n; k++) tokens[k] = M;
+    size_t most = peak(list, kept_of(&z, stack->blocks, false, false, stack_kept(stack, p, i) / (M * sizeof(real))),
+                       tokens);
+    free(tokens);
+    return most;
+}
+
+void zb_equal_costs(Run *run, const Stack *stack, size_t m, const ZeroBubbleWay *ways, const ZeroBubbleStep *seen) {
+    size_t p = run->world->size, i = run->world->rank;
     OpTimes t = zb_times(stack);
-    size_t *tokens = host_alloc(m * sizeof *tokens);
-    for (size_t k = 0; k < m; k++) tokens[k] = M;
     for (size_t k = 0; k < ZB_WAYS; k++) {
         char line[96];
         Schedule list = ways[k].rule(p, m, i);
@@ -130,7 +136,7 @@ void zb_equal_costs(Run *run, const Stack *stack, size_t m, const ZeroBubbleWay 
         cost(run, line, "micro-batches", predicted_in_flight(&ways[k], &list, p, m, i),
              seen[k].one.result.in_flight);
         snprintf(line, sizeof line, "equal stages, %s: activations, peak", ways[k].name);
-        cost(run, line, "bytes", peak(&list, kept, tokens), seen[k].one.activations);
+        cost(run, line, "bytes", zb_stack_peak(stack, &list, p, i), seen[k].one.activations);
         snprintf(line, sizeof line, "equal stages, %s: messages sent", ways[k].name);
         cost(run, line, "calls", m * ((i + 1 < p) + (i > 0)), seen[k].messages);
         schedule_free(&list);
@@ -143,7 +149,6 @@ void zb_equal_costs(Run *run, const Stack *stack, size_t m, const ZeroBubbleWay 
         snprintf(line, sizeof line, "equal stages, %s: the next step, no barrier", ways[k].name);
         cost(run, line, "ps", (double)two - (double)step, (double)seen[k].two - (double)seen[k].one.timing.step);
     }
-    free(tokens);
 }
 
 void zb_table(Run *run, const ZeroBubbleWay *ways, const Stack *stack, size_t m) {

@@ -18,6 +18,8 @@ OpTimes zb_times(const Stack *s);                          // F, B, W and a mess
 typedef struct { size_t step, in_flight; bool legal; } JudgedLists;
 JudgedLists zb_judge(ScheduleRule rule, size_t p, size_t m, const OpTimes *times);
 
+// Most bytes of activations on stage i of equal ones, which works down this list.
+size_t zb_stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
 void zb_equal_costs(Run *run, const Stack *stack, size_t m, const ZeroBubbleWay *ways, const ZeroBubbleStep *seen);
 void zb_costs(Run *run, const Training *t, const ZeroBubbleWay *way, const StageCosts *seen);
 void zb_table(Run *run, const ZeroBubbleWay *ways, const Stack *stack, size_t m);     // after the costs

@@ -143,11 +143,12 @@ static void prefetch_cost_lines(Run *run, Comm *dp, const Training *t, bool resh
               (double)memory_peak(MEM_ACTIVATIONS));
     zero_cost(run, m, reshard ? "all-gather calls: 2m a unit, wte once" : "all-gather calls: m a unit, wte once",
               "calls", gathers * (double)n + 1, (double)dp->ledger[COMM_ALL_GATHER].calls);
-    zero_cost(run, m, reshard ? "all-gather: 2m units of traffic" : "all-gather: m units of traffic", "bytes",
+    zero_cost(run, m, reshard ? "all-gather: 2m passes over the parameters" :
+                                "all-gather: m passes over the parameters", "bytes",
               gathers * bytes + wte_bytes, (double)dp->ledger[COMM_ALL_GATHER].bytes);
     zero_cost(run, m, "reduce-scatter calls: m a unit, wte once", "calls", M * (double)n + 1,
               (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
-    zero_cost(run, m, "reduce-scatter: m units of traffic", "bytes", M * bytes + wte_bytes,
+    zero_cost(run, m, "reduce-scatter: m passes over the parameters", "bytes", M * bytes + wte_bytes,
               (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
     zero_cost(run, m, reshard ? "all traffic: 3m units (wte 2), loss and norm"
                               : "all traffic: 2m units (wte 2), loss and norm", "bytes",
@@ -181,11 +182,11 @@ void prefetch_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, boo
         ZeroMeasured is = zero_measure(run, dp, way[i % 2], t);
         snprintf(heads[i], sizeof heads[i], "%s, m=%zu", i % 2 ? "prefetch" : "ZeRO-3", t.micro_batches);
         names[i] = heads[i];
-        zero_bytes(text[0][i], is.in_flight);
-        zero_bytes(text[1][i], is.sent);
-        zero_time(text[2][i], is.timing.exposed / dp->size);
-        zero_time(text[3][i], is.timing.hidden / dp->size);
-        zero_time(text[4][i], is.timing.step);
+        page_cell(text[0][i], (double)is.in_flight, "bytes");
+        page_cell(text[1][i], (double)is.sent, "bytes");
+        page_cell(text[2][i], (double)is.timing.exposed / (double)dp->size, "ps");
+        page_cell(text[3][i], (double)is.timing.hidden / (double)dp->size, "ps");
+        page_cell(text[4][i], (double)is.timing.step, "ps");
         for (size_t k = 0; k < ROWS; k++) row[k].cell[i] = text[k][i];
         int strips = zero_strips(run) ? PICTURE_MEMORY : PICTURE_CHART;
         if (i < 2) picture_show(run, heads[i], strips | (i == 0 ? PICTURE_NO_FILES : PICTURE_SAME_SCALE));

@@ -11,7 +11,7 @@ typedef struct {
     size_t units;
     size_t whole, mine;                            // their elements; those in this rank's parts, about whole / n
     size_t largest, largest_part;                  // of the largest unit
-    double bytes, time;                            // of one unit of traffic: each goes round a ring once, as a
+    double bytes, time;                            // of one pass over the parameters: each goes round a ring once, as a
                                                    // reduce-scatter or an all-gather; sent by each rank, picoseconds
 } Share;
 
@@ -102,10 +102,11 @@ void zero1_costs(Run *run, Comm *dp, const Training *t) {
               (double)memory_peak(MEM_ACTIVATIONS));
     zero_cost(run, m, "reduce-scatter calls, one a unit", "calls", units,
               (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
-    zero_cost(run, m, "reduce-scatter: 1 unit of traffic", "bytes", unit,
+    zero_cost(run, m, "reduce-scatter: 1 pass over the parameters", "bytes", unit,
               (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
     zero_cost(run, m, "all-gather calls, one a unit", "calls", units, (double)dp->ledger[COMM_ALL_GATHER].calls);
-    zero_cost(run, m, "all-gather: 1 unit of traffic", "bytes", unit, (double)dp->ledger[COMM_ALL_GATHER].bytes);
+    zero_cost(run, m, "all-gather: 1 pass over the parameters", "bytes", unit,
+              (double)dp->ledger[COMM_ALL_GATHER].bytes);
     zero_cost(run, m, "all-reduce of loss and norm", "bytes", zero_scalars_bytes(&t->model, N),
               (double)dp->ledger[COMM_ALL_REDUCE].bytes);
     zero_cost(run, m, "all traffic: 2 units, loss and norm", "bytes", 2 * unit + zero_scalars_bytes(&t->model, N),
@@ -134,10 +135,10 @@ void zero2_costs(Run *run, Comm *dp, const Training *t) {
               (double)memory_peak(MEM_ACTIVATIONS));
     zero_cost(run, m, "reduce-scatter calls: m a unit, wte once", "calls", M * units + 1,
               (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
-    zero_cost(run, m, "reduce-scatter: m units of traffic", "bytes", M * others.bytes + wte.bytes,
+    zero_cost(run, m, "reduce-scatter: m passes over the parameters", "bytes", M * others.bytes + wte.bytes,
               (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
     zero_cost(run, m, "all-gather calls, one a unit", "calls", units + 1, (double)dp->ledger[COMM_ALL_GATHER].calls);
-    zero_cost(run, m, "all-gather: 1 unit of traffic", "bytes", others.bytes + wte.bytes,
+    zero_cost(run, m, "all-gather: 1 pass over the parameters", "bytes", others.bytes + wte.bytes,
               (double)dp->ledger[COMM_ALL_GATHER].bytes);
     zero_cost(run, m, "all traffic: m + 1 units (wte 2), loss and norm", "bytes",
               (M + 1) * others.bytes + 2 * wte.bytes + zero_scalars_bytes(&t->model, N), (double)comm_bytes_sent(dp));
@@ -165,11 +166,11 @@ void zero3_costs(Run *run, Comm *dp, const Training *t) {
               (double)memory_peak(MEM_ACTIVATIONS));
     zero_cost(run, m, "all-gather calls: 2m a unit, wte once", "calls", 2 * M * units + 1,
               (double)dp->ledger[COMM_ALL_GATHER].calls);
-    zero_cost(run, m, "all-gather: 2m units of traffic", "bytes", 2 * M * others.bytes + wte.bytes,
+    zero_cost(run, m, "all-gather: 2m passes over the parameters", "bytes", 2 * M * others.bytes + wte.bytes,
               (double)dp->ledger[COMM_ALL_GATHER].bytes);
     zero_cost(run, m, "reduce-scatter calls: m a unit, wte once", "calls", M * units + 1,
               (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
-    zero_cost(run, m, "reduce-scatter: m units of traffic", "bytes", M * others.bytes + wte.bytes,
+    zero_cost(run, m, "reduce-scatter: m passes over the parameters", "bytes", M * others.bytes + wte.bytes,
               (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
     zero_cost(run, m, "all traffic: 3m units (wte 2), loss and norm", "bytes",
               3 * M * others.bytes + 2 * wte.bytes + zero_scalars_bytes(&t->model, N), (double)comm_bytes_sent(dp));

@@ -41,14 +41,6 @@ static const ZeroLesson data_parallel = { "data parallel", 0, allocate_replica, 
 
 // ---------------------------------------------------------------- the table
 
-void zero_time(char cell[24], Picoseconds t) {
-    if (t > 0) snprintf(cell, 24, "=%.2f ms", 1e-9 * (double)t);
-    else snprintf(cell, 24, "=0 s");
-}
-void zero_bytes(char cell[24], double bytes) {
-    if (bytes > 0) snprintf(cell, 24, "=%.*f kB", bytes < 99950, 1e-3 * bytes);
-    else snprintf(cell, 24, "=0 B");
-}
 static double sum(StateBytes s) { return (double)(s.bytes[0] + s.bytes[1] + s.bytes[2]); }
 
 // The rows of a stage: the name of its cost (NULL: no row), and the formula, in fp32.
@@ -83,7 +75,7 @@ static void show_results(Run *run, const ZeroLesson *lesson, size_t columns, con
         double was[LINES] = { sum(is->state), (double)is->state.bytes[0], (double)is->state.bytes[1],
                               (double)is->state.bytes[2], is->in_flight, is->sent };
         row[n] = (Result){ .what = what[k], .formula = l->formula, .cell = { text[k][0] } };
-        zero_bytes(text[k][0], was[k]);
+        page_cell(text[k][0], was[k], "bytes");
         for (size_t i = 1; i < columns; i++) {
             snprintf(text[k][i], sizeof text[k][i], "m = %zu: %s", m[i - 1], l->cost);
             row[n].cell[i] = text[k][i];
@@ -93,8 +85,8 @@ static void show_results(Run *run, const ZeroLesson *lesson, size_t columns, con
     row[n] = (Result){ .what = "exposed, per rank", .formula = "all rings, one by one" };
     row[n + 1] = (Result){ .what = "step", .formula = "computing + all rings" };
     for (size_t i = 0; i < columns; i++) {
-        zero_time(times[0][i], is[i].timing.exposed / run->world->size);
-        zero_time(times[1][i], is[i].timing.step);
+        page_cell(times[0][i], (double)is[i].timing.exposed / (double)run->world->size, "ps");
+        page_cell(times[1][i], (double)is[i].timing.step, "ps");
         row[n].cell[i] = times[0][i];
         row[n + 1].cell[i] = times[1][i];
         if (i == 0) continue;

@@ -8,8 +8,6 @@
 typedef struct { StateBytes state; double in_flight, sent; Timing timing; } ZeroMeasured;
 // Collective: a training of one step, of which picture_show then shows the recording.
 ZeroMeasured zero_measure(Run *run, Comm *dp, const ZeroLesson *lesson, Training t);
-void zero_time(char cell[24], Picoseconds t);          // cells of a table of results: "=2.60 ms",
-void zero_bytes(char cell[24], double bytes);          // "=27.1 kB"
 // Whether to show memory in flight under each rank of stage 3: the strips differ, and the page has no room for four.
 bool zero_strips(Run *run);
 

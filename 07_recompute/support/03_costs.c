@@ -59,7 +59,7 @@ void selective_results(Run *run, const Training *t, const SelectiveMeasured got[
         { "sent per rank", "4L + 5 all-reduces; same; 6L + 5", EACH_WAY("all-reduce bytes") },
         { "FLOPs, all ranks", "3F; 3F + q k^T; 3F + F of the blocks", EACH_WAY("hardware FLOPs, all ranks") },
         { simulated ? "step" : NULL, "rank 0 computes, and every ring", EACH_WAY("step") },
-        { "MFU", "3F / what the ranks could do in the step", { mfu[0], mfu[1], mfu[2] } },
+        { "MFU", "3F / what the ranks could do", { mfu[0], mfu[1], mfu[2] } },
         {0}
     };
     results(run, columns, rows);

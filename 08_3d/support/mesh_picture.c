@@ -10,18 +10,20 @@ void mesh_show(Run *run, Degrees n, const size_t *stage_blocks) {
     for (size_t pp = 0; pp < n.pp; pp++) {
         char line[LINE + 64];
         size_t head = (size_t)snprintf(line, sizeof line, "  stage %-3zu", pp), at = head;
-        for (size_t dp = 0; dp < n.dp; dp++) {
+        for (size_t i = 0; i < n.dp * mesh_cp(n); i++) {
+            size_t dp = i / mesh_cp(n), cp = i % mesh_cp(n);
             if (at + 14 + 4 * n.tp > LINE) {               // replicas that do not fit stand on the next line
                 say(run, "%s", line);
                 at = (size_t)snprintf(line, sizeof line, "%*s", (int)head, "");
             }
-            at += (size_t)snprintf(line + at, sizeof line - at, "  replica %zu [", dp);
+            if (cp == 0) at += (size_t)snprintf(line + at, sizeof line - at, "  replica %zu", dp);
+            at += (size_t)snprintf(line + at, sizeof line - at, " [");
             for (size_t tp = 0; tp < n.tp && at + 8 < sizeof line; tp++)
                 at += (size_t)snprintf(line + at, sizeof line - at, " %zu",
-                                       mesh_rank(n, (Coordinates){ .dp = dp, .tp = tp, .pp = pp }));
+                                       mesh_rank(n, (Coordinates){ .dp = dp, .tp = tp, .pp = pp, .cp = cp }));
             at += (size_t)snprintf(line + at, sizeof line - at, " ]");
         }
-        size_t lo = mesh_rank(n, (Coordinates){ .pp = pp }), hi = lo + n.dp * n.tp - 1;
+        size_t lo = mesh_rank(n, (Coordinates){ .pp = pp }), hi = lo + n.dp * mesh_cp(n) * n.tp - 1;
         if (node && lo / node == hi / node)
             at += (size_t)snprintf(line + at, sizeof line - at, "   node %zu", lo / node);
         else if (node)

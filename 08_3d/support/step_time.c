@@ -26,7 +26,7 @@ static bool one_node(Degrees n, unsigned axes, size_t d, size_t stage) {
 static bool near_stages(Degrees n, size_t d, size_t from, size_t to) {
     bool one = true;
     for (size_t tp = 0; tp < n.tp; tp++) {
-        Coordinates a = { d, tp, from }, b = { d, tp, to };
+        Coordinates a = { .dp = d, .tp = tp, .pp = from }, b = { .dp = d, .tp = tp, .pp = to };
         one = one && clock_same_node(mesh_rank(n, a), mesh_rank(n, b));
     }
     return one;
@@ -42,11 +42,22 @@ typedef struct {
     bool tp_near, dp_near;
 } Stage;
 
-static Stage stage_of(const TrainerConfig *c, size_t d, size_t i) {
-    Stage s = { .z = cut_stage(cut_sizes(&c->model, c->mesh.tp, 0), c->mesh.pp, i),
+// Chunk k of stage i, one of v: part k pp + i of the model.
+static Stage chunk_of(const TrainerConfig *c, size_t d, size_t i, size_t k) {
+    size_t parts = c->mesh.pp * trainer_chunks(c), part = k * c->mesh.pp + i;
+    Stage s = { .z = cut_stage(cut_sizes(&c->model, c->mesh.tp, 0), parts, part),
                 .tp_near = one_node(c->mesh, MESH_TP, d, i), .dp_near = one_node(c->mesh, MESH_DP, d, i) };
-    if (c->stage_blocks) s.z.blocks = c->stage_blocks[i];
+    if (c->stage_blocks) s.z.blocks = c->stage_blocks[part];
+    if (c->blockwise) s.z = cut_positions(s.z, &(Positions){ 0 }, true);
     if (c->sequence) s.z = cut_sequence(s.z, false);
+    return s;
+}
+// All that stage i has.
+static Stage stage_of(const TrainerConfig *c, size_t d, size_t i) {
+    size_t last = trainer_chunks(c) - 1;
+    Stage s = chunk_of(c, d, i, 0);
+    for (size_t k = 1; k <= last; k++) s.z.blocks += chunk_of(c, d, i, k).z.blocks;
+    s.z.last = chunk_of(c, d, i, last).z.last;
     return s;
 }
 
@@ -83,15 +94,16 @@ static double op_time(const TrainerConfig *c, const Stage *s, PipeWhat what, siz
     if (what == FORWARD)
         return work_stage(z, B).time + (2 * blocks + z->first) * wide + (z->last - (double)z->first) * half +
                z->last * 3 * narrow + (c->zero == 3 ? units(c, s, 1) : 0);
-    // The half of a backward that nobody waits for: the products for the gradients of weights, and what reduces these.
+    // The half of a backward that nothing waits for: the products for the gradients of weights, and what reduces these.
     double weights = blocks * (work_block(z, B).time - 2 * work_scores(z, B).time) +
                      (z->last ? work_head(z, B).time : 0) + (c->zero > 1 ? units(c, s, 1) : 0);
     if (c->sequence && c->zero > 1) weights += partial_sums(c, s);
     if (what == BACKWARD_WEIGHTS) return weights;
-    double time = 2 * work_stage(z, B).time + (2 * blocks + z->last) * wide + (2 * blocks + z->first) * half;
+    double time = 2 * work_stage(z, B).time + z->online * blocks * work_scores(z, B).time +
+                  (2 * blocks + z->last) * wide + (2 * blocks + z->first) * half;
     if (c->sequence && c->zero > 1) time += partial_sums(c, s);
     if (again) time += blocks * (work_block(z, B).time + 2 * wide);
-    if (c->recompute == RECOMPUTE_SELECTIVE) time += blocks * work_scores(z, B).time;
+    if (c->recompute == RECOMPUTE_SELECTIVE && !z->online) time += blocks * work_scores(z, B).time;
     return time + (c->zero == 3 ? 2 : c->zero == 2) * units(c, s, 1) - (what == BACKWARD_INPUTS ? weights : 0);
 }
 
@@ -106,34 +118,47 @@ static double gather(const TrainerConfig *c, const Stage *s) {
 
 // ---------------------------------------------------------------- the pipeline
 
-typedef struct { Stage stage; Schedule list; size_t done; double now, lane[2], *forward, *backward; } Player;
+// forward, backward [chunks * m]: when the message of chunk and micro-batch arrives. lane: to the stage before, to the
+// next one; one where these are one.
+typedef struct {
+    Stage stage, *chunk;
+    Schedule list;
+    size_t done;
+    double now, lane[2], *forward, *backward;
+} Player;
 
 static double message(const TrainerConfig *c, size_t d, size_t from, size_t to, size_t B) {
     size_t rows = B * c->model.context, bytes = (c->sequence ? ceil_div(rows, c->mesh.tp) : rows) * c->model.width * E;
     return (double)clock_transfer(near_stages(c->mesh, d, from, to), 1, bytes);
 }
 
-// The next op of stage i, if what it needs is there. forward[k], backward[k]: when its message k has arrived.
+// The next op of stage i, if what it needs is there.
 static bool play_op(const TrainerConfig *c, Player *player, size_t d, size_t i, size_t m) {
     Player *p = &player[i];
-    size_t last = c->mesh.pp - 1;
+    size_t pp = c->mesh.pp, v = trainer_chunks(c);
     if (p->done == p->list.n) return false;
     PipeOp op = p->list.ops[p->done];
     if (op.what == BACKWARD_WEIGHTS) {             // neither needs a message nor sends one
-        p->now += op_time(c, &p->stage, op.what, part_size(part_size(c->batch, c->mesh.dp, d), m, op.micro_batch));
+        p->now += op_time(c, &p->chunk[op.chunk], op.what, part_size(part_size(c->batch, c->mesh.dp, d), m, op.micro_batch));
         p->done++;
         return true;
     }
-    bool forward = op.what == FORWARD, edge = forward ? i == 0 : i == last;
+    bool forward = op.what == FORWARD;
     size_t k = op.micro_batch, B = part_size(part_size(c->batch, c->mesh.dp, d), m, k);
-    size_t from = forward ? i - 1 : i + 1, to = forward ? i + 1 : i - 1;
-    double there = edge ? 0 : forward ? player[from].forward[k] : player[from].backward[k];
+    StageOp needs, feeds;
+    double there = 0;
+    if (pipe_op_needs(op, i, pp, v, &needs) && needs.stage != i) {
+        const Player *from = &player[needs.stage];
+        there = (forward ? from->forward : from->backward)[needs.op.chunk * m + k];
+    }
     if (there < 0) return false;                   // not sent yet
-    p->now = fmax(p->now, there) + op_time(c, &p->stage, op.what, B);
+    p->now = fmax(p->now, there) + op_time(c, &p->chunk[op.chunk], op.what, B);
     double arrives = p->now;
-    if (forward ? i < last : i > 0)
-        arrives = p->lane[forward] = fmax(p->now, p->lane[forward]) + message(c, d, i, to, B);
-    (forward ? p->forward : p->backward)[k] = arrives;
+    if (pipe_op_feeds(op, i, pp, v, &feeds) && feeds.stage != i) {
+        double *lane = &p->lane[feeds.stage == (i + 1) % pp];
+        arrives = *lane = fmax(p->now, *lane) + message(c, d, i, feeds.stage, B);
+    }
+    (forward ? p->forward : p->backward)[op.chunk * m + k] = arrives;
     p->done++;
     return true;
 }
@@ -141,11 +166,14 @@ static bool play_op(const TrainerConfig *c, Player *player, size_t d, size_t i, 
 // Replica d's stages, until each has summed the tied embedding; now[i]: when stage i is there.
 static void play_replica(const TrainerConfig *c, size_t d, size_t m, double *now) {
     Degrees n = c->mesh;
+    size_t v = trainer_chunks(c), messages = v * m;
     Player *player = host_alloc(n.pp * sizeof *player);
     for (size_t i = 0; i < n.pp; i++) {
-        player[i] = (Player){ .stage = stage_of(c, d, i), .list = c->schedule(n.pp, m, i),
-                              .forward = host_alloc(m * sizeof(double)), .backward = host_alloc(m * sizeof(double)) };
-        for (size_t k = 0; k < m; k++) player[i].forward[k] = player[i].backward[k] = -1;
+        player[i] = (Player){ .stage = stage_of(c, d, i), .chunk = host_alloc(v * sizeof(Stage)),
+                              .list = trainer_schedule(c, m, i), .forward = host_alloc(messages * sizeof(double)),
+                              .backward = host_alloc(messages * sizeof(double)) };
+        for (size_t k = 0; k < v; k++) player[i].chunk[k] = chunk_of(c, d, i, k);
+        for (size_t k = 0; k < messages; k++) player[i].forward[k] = player[i].backward[k] = -1;
         if (c->zero == 3) player[i].now = table(c, &player[i].stage) / 2;
     }
     for (bool moved = true; moved;) {
@@ -161,6 +189,7 @@ static void play_replica(const TrainerConfig *c, size_t d, size_t m, double *now
     for (size_t i = 0; i < n.pp; i++) {
         now[i] = player[i].now;
         schedule_free(&player[i].list);
+        free(player[i].chunk);
         free(player[i].forward);
         free(player[i].backward);
     }
@@ -201,6 +230,9 @@ Degrees step_time_best(const TrainerConfig *c, double *time) {
             other.mesh = (Degrees){ .dp = world / (tp * pp), .tp = tp, .pp = pp };
             if (world % (tp * pp) || tp > c->model.heads || pp > c->model.layers || other.mesh.dp > c->batch) continue;
             other.stage_blocks = pp == c->mesh.pp ? c->stage_blocks : NULL;
+            other.chunks = pp > 1 ? c->chunks : 1;             // interleaved: where the trainer does not refuse it
+            size_t m = ceil_div(ceil_div(c->batch, other.mesh.dp), c->micro_batch);
+            if (other.chunks > 1 && (other.chunks * pp > c->model.layers || m % pp)) continue;
             double step = step_time(&other);
             if (step < *time) { *time = step; best = other; }
         }

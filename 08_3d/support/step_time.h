@@ -5,7 +5,7 @@
 #include "08_3d/trainer.h"
 
 // Picoseconds, from the first forward to the gradient's norm and ZeRO's gather. Not for --prefetch and --overlap, which
-// hide communication, nor for stages of several chunks.
+// hide communication.
 double step_time(const TrainerConfig *c);
 // The layout dp x tp x pp of the same ranks, with all else the same, that takes the least time; *time is its step.
 Degrees step_time_best(const TrainerConfig *c, double *time);

@@ -15,14 +15,18 @@ static Which one_of_each(const Run *run) { return run->reduce == REDUCE_ORDERED 
 
 static void compare_copies(Run *run, const Trainer *t, double limit) {
     const Mesh *mesh = &t->mesh;
+    // On a grid the layers of its depth hold the same, and a layer has no copies.
+    bool grid = tensor_is_grid(&t->config);
+    size_t copies = grid ? t->grid.depth : mesh->n.tp, mine = grid ? t->grid.layer : mesh->at.tp;
+    if (copies == 1 && mesh->n.pp == 1) return;
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
-    for (size_t slice = 1; slice < mesh->n.tp; slice++) {
+    for (size_t copy = 1; copy < copies; copy++) {
         char label[40];
-        snprintf(label, sizeof label, " of slice %zu", slice);
+        snprintf(label, sizeof label, " of slice %zu", copy);
         snapshot_label(got, label);
         snapshot_label(want, label);
-        if (mesh->at.tp == slice) model_snapshot(t->model, got, UNIT_WEIGHTS, whole);
-        if (mesh->at.tp == 0) model_snapshot(t->model, want, UNIT_WEIGHTS, whole);
+        if (mine == copy) model_snapshot(t->model, got, UNIT_WEIGHTS, grid ? NULL : whole);
+        if (mine == 0) model_snapshot(t->model, want, UNIT_WEIGHTS, grid ? NULL : whole);
     }
     snapshot_label(got, " of the last stage");
     snapshot_label(want, " of the last stage");

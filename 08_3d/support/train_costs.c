@@ -1,41 +1,81 @@
 // train_costs.c: see train_costs.h.
 #include "08_3d/support/train_costs.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "08_3d/predict.h"
 #include "08_3d/support/mesh_picture.h"
 #include "08_3d/support/step_time.h"
 #include "common/model/costs.h"
 
+// How many blocks each part of the model has, and whose chunk it is: "stage 0: 2 blocks, 1: 2 blocks, 0: 1 block, ...".
+static void show_parts(Run *run, const TrainerConfig *c, const size_t *blocks) {
+    char line[400] = "  chunks of the stages, in model order:";
+    for (size_t i = 0, block = 0; i < c->mesh.pp * trainer_chunks(c); block += blocks[i++]) {
+        size_t n = strlen(line);
+        if (n > sizeof line - 60) { snprintf(line + n, sizeof line - n, " ..."); break; }
+        snprintf(line + n, sizeof line - n, "%s %zu: %zu block%s", i ? "," : " stage", i % c->mesh.pp, blocks[i],
+                 blocks[i] == 1 ? "" : "s");
+    }
+    say(run, "%s", line);
+}
+
 void train_show_mesh(Run *run, const TrainerConfig *c) {
-    size_t *blocks = host_alloc(c->mesh.pp * sizeof *blocks);
-    for (size_t i = 0; i < c->mesh.pp; i++)
-        blocks[i] = c->stage_blocks ? c->stage_blocks[i] : part_size(c->model.layers, c->mesh.pp, i);
-    mesh_show(run, c->mesh, blocks);
+    size_t parts = c->mesh.pp * trainer_chunks(c), *blocks = host_alloc(parts * sizeof *blocks);
+    for (size_t i = 0; i < parts; i++)
+        blocks[i] = c->stage_blocks ? c->stage_blocks[i] : part_size(c->model.layers, parts, i);
+    mesh_show(run, c->mesh, parts == c->mesh.pp ? blocks : NULL);
+    if (parts > c->mesh.pp) show_parts(run, c, blocks);
     free(blocks);
 }
 
 void train_costs_begin(Trainer *t) {
-    Comm *groups[] = { t->mesh.world, t->mesh.tp, t->mesh.pp, t->mesh.dp, t->mesh.model, t->mesh.tied };
+    Comm *groups[] = { t->mesh.world, t->mesh.tp, t->mesh.pp, t->mesh.replicas, t->mesh.model, t->mesh.tied,
+                       t->mesh.cp };
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         if (groups[i]) comm_ledger_reset(groups[i]);
+    Comm *axes[] = { t->grid.in_row, t->grid.in_col, t->grid.in_depth };
+    for (size_t i = 0; i < 3; i++)
+        if (axes[i]) comm_ledger_reset(axes[i]);
     memory_reset_peaks();
 }
+
+static void tensor_costs(Run *run, const Trainer *t, const Prediction *p) {
+    const Comm *tp = t->mesh.tp;
+    cost(run, "tensor-parallel calls", "calls", (double)p->tp_calls, (double)tp->ledger[COMM_ALL_REDUCE].calls);
+    if (t->config.sequence) {
+        cost(run, "tensor-parallel gathers", "calls", (double)p->tp_gathers, (double)tp->ledger[COMM_ALL_GATHER].calls);
+        cost(run, "tensor-parallel scatters", "calls", (double)p->tp_scatters,
+             (double)tp->ledger[COMM_REDUCE_SCATTER].calls);
+    }
+    cost(run, "tensor-parallel traffic", "bytes sent", (double)p->tp_bytes, (double)comm_bytes_sent(tp));
+}
+// All calls on the rows, columns and depth of the grid that a tp group is.
+static void grid_costs(Run *run, const Trainer *t, const Prediction *p) {
+    const Comm *axes[] = { t->grid.in_row, t->grid.in_col, t->grid.in_depth };
+    size_t calls = 0, sent = 0, received = 0;
+    for (size_t i = 0; i < 3; i++) {
+        for (size_t kind = 0; kind < COMM_KINDS; kind++) calls += axes[i]->ledger[kind].calls;
+        sent += comm_bytes_sent(axes[i]);
+        received += comm_bytes_received(axes[i]);
+    }
+    cost(run, "tensor-parallel calls", "calls", (double)p->tp_calls, (double)calls);
+    cost(run, "tensor-parallel traffic", "bytes sent", (double)p->tp_bytes, (double)sent);
+    cost(run, "tensor-parallel traffic, received", "bytes", (double)p->tp_received, (double)received);
+}
+
 void train_costs_end(Run *run, Trainer *t) {
     const Mesh *m = &t->mesh;
     Prediction p = predict_step(&t->config, run->world->rank, t->optimizer.kind == ADAMW);
-    cost(run, "tensor-parallel calls", "calls", (double)p.tp_calls, (double)m->tp->ledger[COMM_ALL_REDUCE].calls);
-    if (t->config.sequence) {
-        cost(run, "tensor-parallel gathers", "calls", (double)p.tp_gathers,
-             (double)m->tp->ledger[COMM_ALL_GATHER].calls);
-        cost(run, "tensor-parallel scatters", "calls", (double)p.tp_scatters,
-             (double)m->tp->ledger[COMM_REDUCE_SCATTER].calls);
-    }
-    cost(run, "tensor-parallel traffic", "bytes sent", (double)p.tp_bytes, (double)comm_bytes_sent(m->tp));
+    (tensor_is_grid(&t->config) ? grid_costs : tensor_costs)(run, t, &p);
     cost(run, "pipeline traffic", "bytes sent", (double)p.pp_bytes, (double)comm_bytes_sent(m->pp));
-    cost(run, "data-parallel traffic", "bytes sent", (double)p.dp_bytes, (double)comm_bytes_sent(m->dp));
+    cost(run, "data-parallel traffic", "bytes sent", (double)p.dp_bytes, (double)comm_bytes_sent(m->replicas));
+    if (m->cp)
+        cost(run, "context-parallel traffic", "bytes sent", (double)p.cp_bytes, (double)comm_bytes_sent(m->cp));
     if (t->config.overlap)
-        cost(run, "data-parallel buckets", "calls", (double)p.dp_calls, (double)m->dp->ledger[COMM_ALL_REDUCE].calls);
+        cost(run, "data-parallel buckets", "calls", (double)p.dp_calls,
+             (double)m->replicas->ledger[COMM_ALL_REDUCE].calls);
     cost(run, "tied embedding", "bytes sent", (double)p.tied_bytes, m->tied ? (double)comm_bytes_sent(m->tied) : 0);
     cost(run, "loss and norm", "bytes sent", (double)p.scalar_bytes,
          (double)(comm_bytes_sent(m->world) + comm_bytes_sent(m->model)));
@@ -46,11 +86,13 @@ void train_costs_end(Run *run, Trainer *t) {
 }
 
 void train_results(Run *run, const Trainer *t) {
-    char link[4][LINK_NAME];
+    char link[5][LINK_NAME];
     const Mesh *m = &t->mesh;
     const bool adamw = t->optimizer.kind == ADAMW, again = t->config.recompute == RECOMPUTE_FULL;
     const size_t zero = t->config.zero;
-    const char *const layers = t->config.sequence ? again ? "14 half all-reduces of [tokens, C] per block"
+    const bool grid = tensor_is_grid(&t->config);
+    const char *const layers = grid ? "blocks, broadcast and reduced: 03.09"
+                             : t->config.sequence ? again ? "14 half all-reduces of [tokens, C] per block"
                                                           : "10 half all-reduces of [tokens, C] per block"
                              : again ? "6 all-reduces of [tokens, C] per block"
                                      : "4 all-reduces of [tokens, C] per block";
@@ -59,22 +101,27 @@ void train_results(Run *run, const Trainer *t) {
           { "tensor-parallel traffic", mesh_link(m->tp, link[0]) } },
         { "pipeline, sent", t->config.sequence ? "[tokens/tp, C] on and back" : "[tokens, C] on and back",
           { "pipeline traffic", mesh_link(m->pp, link[1]) } },
-        { "data parallel, sent", zero ? "by units: chapter 06" : "2(dp-1)/dp of the gradient",
-          { "data-parallel traffic", mesh_link(m->dp, link[2]) } },
+        { "data parallel, sent", zero ? "by units: chapter 06" : m->cp ? "2(n-1)/n of the gradient, n = dp cp"
+                                                                       : "2(dp-1)/dp of the gradient",
+          { "data-parallel traffic", mesh_link(m->replicas, link[2]) } },
         { "tied embedding, sent", "V/tp C, first and last stage", { "tied embedding", mesh_link(m->tied, link[3]) } },
-        { "weights", zero == 3 ? "1/(tp pp dp) of the model, and copies" : "1/(tp pp) of the model, and copies",
+        { "weights", grid ? "matrices: 1/q² of the stage's" :
+                     zero == 3 ? "1/(tp pp dp) of the model, and copies" : "1/(tp pp) of the model, and copies",
           { "parameters" } },
         { "gradients", zero > 1 ? "1/dp of the slice" : "one per weight; the tied table per use", { "gradients" } },
         { "optimizer state", !adamw ? "SGD has none" : zero ? "m and v of 1/dp of the slice" : "m and v per weight",
           { "optimizer state" } },
         { "activations, peak", "kept per token x tokens in flight", { "activations, peak" } },
+        { m->cp ? "context parallel, sent" : NULL, "(6cp-4) [tokens/cp, C] per block",
+          { m->cp ? "context-parallel traffic" : NULL, mesh_link(m->cp, link[4]) } },
         { 0 },
     };
     results(run, (const char *const[]){ "per rank and step", "link", NULL }, rows);
 }
 
 void train_say_faster(Run *run, const Trainer *t, const Timing *timing) {
-    if (!clock_config()->simulated || t->config.prefetch || t->config.overlap) return;
+    if (!clock_config()->simulated || t->config.prefetch || t->config.overlap || t->mesh.cp) return;
+    if (t->config.tensor != TENSOR_1D) return;
     double mine = step_time(&t->config), time;
     if (fabs(mine / (double)timing->step - 1) > 0.01) return;  // a step that the model does not know: it would mislead
     Degrees n = step_time_best(&t->config, &time), here = t->config.mesh;
@@ -84,6 +131,7 @@ void train_say_faster(Run *run, const Trainer *t, const Timing *timing) {
     if (n.dp == here.dp && n.tp == here.tp)
         say(run, "  By the cost model no other dp x tp x pp of these ranks would have been faster.\n");
     else
-        say(run, "  By the cost model dp %zu x tp %zu x pp %zu would have been %.2f times as fast: a step of %s, not %s.\n",
+        say(run, "  By the cost model dp %zu x tp %zu x pp %zu would have been %.2f times as fast: a step of %s, "
+                 "not %s.\n",
             n.dp, n.tp, n.pp, mine / time, text[0], text[1]);
 }

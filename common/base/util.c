@@ -68,13 +68,15 @@ double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static volatile sig_atomic_t stopping;
+static volatile sig_atomic_t stop_came;
+static volatile double stop_time;
 static void stop(int signal) {
     (void)signal;
-    stopping = 1;
+    if (!stop_came) stop_time = now();             // clock_gettime may be called here
+    stop_came = 1;
 }
 void stop_catch(void) { sigaction(SIGTERM, &(struct sigaction){ .sa_handler = stop, .sa_flags = SA_RESTART }, NULL); }
-bool stop_asked(void) { return stopping; }
+double stop_asked(void) { return stop_came ? now() - stop_time : -1; }
 
 // Not getrusage: what was there before an exec counts in that.
 size_t resident_most(void) {

@@ -42,8 +42,9 @@ static inline size_t range_size(Range r) { return r.hi - r.lo; }
 
 void *host_alloc(size_t bytes);               // zeroed host memory outside the ledger (control data, checks); free() it
 double now(void);                             // wall clock, seconds
-// SIGTERM, the warning of a launcher or a batch system, no longer ends this process: stop_asked() says that it came.
+// SIGTERM, the warning of a launcher or a batch system, no longer ends this process: stop_asked() says how many seconds
+// ago it came; below 0: it has not.
 void stop_catch(void);
-bool stop_asked(void);
+double stop_asked(void);
 size_t resident_most(void);                   // bytes of this process that were in memory at most; 0: not known
 #endif

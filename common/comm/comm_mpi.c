@@ -52,13 +52,24 @@ static int fits_int(size_t n) {
 
 void (*mpi_meanwhile)(void);
 
+// Who was warned (stop_catch) goes on until it has written what it wants to, unless the others are gone: mpirun warns
+// the survivors of a killed rank, too. They wait for it, longer than for anything before.
+static double longest_wait;
+static void others_are_gone(void) {
+    enum { PATIENCE = 4 };                         // seconds
+    if (stop_asked() > PATIENCE + 2 * longest_wait)
+        fault("SIGTERM came %.0f s ago, and another rank has not answered since: it is gone", stop_asked());
+}
+
 // Have all of them come? False: the deadline has passed.
 static bool poll_until(int n, MPI_Request *request, MPI_Status *status, double timeout, int *error) {
-    double deadline = now() + timeout;
+    double since = now();
     for (int done = 0;;) {
         *error = MPI_Testall(n, request, &done, status);
+        if (done && now() - since > longest_wait) longest_wait = now() - since;
         if (done || *error != MPI_SUCCESS) return true;
-        if (now() > deadline) return false;
+        if (now() > since + timeout) return false;
+        others_are_gone();
         if (mpi_meanwhile) mpi_meanwhile();
         sched_yield();
     }

@@ -41,8 +41,8 @@ void option_default(Run *run, const char *name, const char *text);
 void say(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // The same for what only --verbose shows.
 void say_detail(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
-// What work is at, "step 12 of 400", on a terminal's stderr while it takes longer than two seconds, on rank 0: for loops
-// that may be long. The next line of the page takes its place; done == all clears it.
+// What work is at, "step 12 of 400", on a terminal's stderr while it takes longer than two seconds, on rank 0: for
+// loops that may be long. The next line of the page takes its place; done == all clears it.
 void progress(Run *run, const char *what, size_t done, size_t all);
 // A setting worth recording in the JSON's "config"; the lesson's own options stand there already.
 void report_config_number(Run *run, const char *name, double value);
@@ -102,5 +102,6 @@ enum { RESULT_COLUMNS = 6 };
 typedef struct { const char *what, *formula, *cell[RESULT_COLUMNS]; } Result;
 // A value with its unit, as these cells have it: of "ps" 2.60 ms, of "bytes" 338 kB, of "millionths" 27.3 %.
 void page_value(char *text, size_t room, double value, const char *unit);
+void page_cell(char cell[24], double value, const char *unit);  // the same as a cell of its own: "=2.60 ms"
 void results(Run *run, const char *const *columns, const Result *rows);
 #endif

@@ -121,6 +121,11 @@ void page_value(char *text, size_t room, double value, const char *unit) {
     else snprintf(text, room, "%.6g", value);
 }
 
+void page_cell(char cell[24], double value, const char *unit) {
+    *cell = '=';
+    page_value(cell + 1, 23, value, unit);
+}
+
 // ---------------------------------------------------------------- the table of results
 
 static void cell_text(Run *run, const char *cell, char text[64]) {

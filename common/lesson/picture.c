@@ -400,6 +400,15 @@ static size_t highest(const Recording *all) {
     return peak;
 }
 
+// A page has room for MOST_ROWS rows of a picture: of more the first ones and the last one are drawn.
+enum { MOST_ROWS = 4 };
+static bool row_drawn(Run *run, size_t row, size_t rows) {
+    bool room = rows <= MOST_ROWS || run->state->program->verbose;
+    bool drawn = room || row + 2 < MOST_ROWS || row + 1 == rows;
+    if (!drawn && row + 2 == MOST_ROWS) say(run, "%-*s%zu rows between: --verbose", LABEL, "...", rows - MOST_ROWS + 1);
+    return drawn;
+}
+
 static void print_chart(Run *run, const Recording *all, const char *title, bool memory, bool alike_once) {
     size_t width = page_width() - LABEL;
     char time[32], label[LABEL + 1];
@@ -424,16 +433,22 @@ static void print_chart(Run *run, const Recording *all, const char *title, bool 
         one_link &= !memcmp(link[r].text, link[0].text, width);
         one_kept &= !memcmp(kept[r].text, kept[0].text, width);
     }
+    size_t *end = host_alloc(all->ranks * sizeof *end), rows = 0;          // the last rank of each row
     for (size_t r = 0; r < all->ranks; r++) {
-        size_t first = r;
-        while (alike_once && r + 1 < all->ranks && !memcmp(work[r].text, work[r + 1].text, width) &&
-               !memcmp(link[r].text, link[r + 1].text, width) && !memcmp(kept[r].text, kept[r + 1].text, width)) r++;
-        bool last = r + 1 == all->ranks;
+        bool alike = alike_once && r + 1 < all->ranks && !memcmp(work[r].text, work[r + 1].text, width) &&
+                     !memcmp(link[r].text, link[r + 1].text, width) && !memcmp(kept[r].text, kept[r + 1].text, width);
+        if (!alike) end[rows++] = r;
+    }
+    for (size_t row = 0; row < rows; row++) {
+        size_t first = row ? end[row - 1] + 1 : 0, r = end[row];
+        bool last = row + 1 == rows;
+        if (!row_drawn(run, row, rows)) continue;
         snprintf(label, sizeof label, first < r ? "%zu to %zu" : "rank %zu", first, r);
         print_row(run, label, &work[r]);
         if (any && (!one_link || last)) print_row(run, one_link ? "  links" : "   link", &link[r]);
         if (memory && (!one_kept || last)) print_row(run, "   kept", &kept[r]);
     }
+    free(end);
     free(link);
     free(kept);
     free(work);
@@ -520,6 +535,7 @@ void picture_state(Run *run, const char *title, StateBytes mine) {
     if (run->is_root && most) say(run, "%s: w weights  g gradients  m moments of the optimizer", title);
     for (size_t r = 0; run->is_root && most && r < run->world->size; r++) {
         char bar[WIDE + 1], sum[32];
+        if (!row_drawn(run, r, run->world->size)) continue;
         size_t n = 0, width = page_width() - LABEL - 12, bytes = 0;
         for (size_t k = 0; k < 3; k++) {
             bytes += all[r].bytes[k];

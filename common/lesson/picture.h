@@ -27,7 +27,8 @@ Timing picture_timing(Run *run);
 // PICTURE_MEMORY: with a strip of memory under each rank's row, as high as the most of all ranks in this picture;
 // SAME_SCALE: or in the one before, if that is more. NO_FILES: the chart only, where a program shows several pictures
 // and --svg and --trace ask for one. DETAIL: the chart is printed with --verbose only. ALIKE_ONCE: neighbouring ranks
-// whose rows and strips are the same are drawn once.
+// whose rows and strips are the same are drawn once. Of more than four rows the first two and the last one are drawn,
+// but with --verbose.
 enum { PICTURE_CHART = 0, PICTURE_MEMORY = 1, PICTURE_SAME_SCALE = 2, PICTURE_NO_FILES = 4, PICTURE_DETAIL = 8,
        PICTURE_ALIKE_ONCE = 16 };
 void picture_show(Run *run, const char *title, int what);

@@ -1,0 +1,23 @@
+// unsplit.c: see unsplit.h.
+#include "08_3d/support/unsplit.h"
+
+Model *unsplit_model(const TrainerConfig *c) {
+    ledger_pause();
+    Model *m = model_describe(&c->model, model_layers(&c->model));
+    model_allocate(m);
+    ledger_resume();
+    return m;
+}
+
+StepResult unsplit_gradients(Model *m, const TrainerConfig *c, const Data *d, uint64_t step) {
+    ledger_pause();
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch b = data_batch(d, &tokens, step, 0, c->batch, c->batch);
+    model_zero_gradients(m);
+    StepResult r = { .loss = model_forward_backward(m, &b) * b.token_weight };
+    model_fold_tied(m);
+    r.norm = model_grad_norm(m, NULL);
+    arena_free(&tokens);
+    ledger_resume();
+    return r;
+}
