@@ -56,7 +56,7 @@ sub draw {
     push @words, '--cp', $cp if $cp > 1;
     push @words, qw(--attention blockwise) if $help =~ /--attention/ && $cp == 1 && rand 6 < 1;
     # Four tensor-parallel ranks may stand in a square, eight in two of them.
-    my $grid = $help =~ /--tensor \S*2\.5d/ && $cp == 1 && ($tp == 4 || $tp == 8) && rand 2 < 1 ? $tp == 4 ? '2d' : '2.5d' : '1d';
+    my $grid = $help =~ /--tensor \S*2\.5d/ && $cp == 1 && $schedule ne 'zero-bubble' && ($tp == 4 || $tp == 8) && rand 2 < 1 ? $tp == 4 ? '2d' : '2.5d' : '1d';
     push @words, '--tensor', $grid if $grid ne '1d';
     push @words, '--chunks', $chunks if $chunks > 1;
     push @words, '--stage-layers', join ',', cut($layers, $pp * $chunks) if $pp > 1 && rand 2 < 1;
