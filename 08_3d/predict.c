@@ -223,6 +223,27 @@ static size_t in_flight(const TrainerConfig *c, const Mine *my, size_t B, bool w
     size_t passing = full ? k.block : selective ? k.scores : 0;
     return k.between + blocks + (working && passing > head ? passing : head);
 }
+// Where a backward is in two halves (05.06): after the first one, and the most while it runs. Layer by layer from the
+// last one, what the second half will read comes, and then what else was kept goes.
+typedef struct { size_t highest, after; } Halves;
+static Halves in_halves(const TrainerConfig *c, const Mine *my, size_t B) {
+    const CutSizes *z = &my->z;
+    bool full = c->recompute == RECOMPUTE_FULL, selective = c->recompute == RECOMPUTE_SELECTIVE;
+    size_t M = B * z->T, block = activations_block(z, B), scores = activations_scores(z, B);
+    size_t again = full ? block : selective ? scores : 0, kept = full ? 0 : selective ? block - scores : block;
+    size_t now = in_flight(c, my, B, false), highest = now;
+    if (z->last) {
+        highest = now += deferred_head(z, B) - M;          // the loss has freed its sums
+        now -= activations_head(z, B) - M * z->vocab - M;  // the gradient of the logits stands in their place
+    }
+    for (size_t i = 0; i < z->blocks; i++) {
+        size_t most = now + again + deferred_block(z, B);
+        if (most > highest) highest = most;
+        now += deferred_block(z, B) - kept;
+    }
+    if (z->first) now += cut_rows(z, B) * z->C;
+    return (Halves){ now > highest ? now : highest, now };
+}
 static void activations(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my, size_t m) {
     Schedule s = trainer_schedule(c, m, at.pp);
     size_t held = 0;                                                             // elements in flight
@@ -230,9 +251,15 @@ static void activations(Prediction *out, const TrainerConfig *c, Coordinates at,
         Mine part = *my;
         part.z = part_sizes(c, at, s.ops[i].chunk * c->mesh.pp + at.pp);
         size_t B = predict_sequences(c, at.dp, m, s.ops[i].micro_batch), its = in_flight(c, &part, B, false);
-        size_t others = s.ops[i].what == FORWARD ? held : held - its, now = (others + in_flight(c, &part, B, true)) * E;
-        if (now > out->activations) out->activations = now;
-        held = others + (s.ops[i].what == FORWARD ? its : 0);
+        PipeWhat what = s.ops[i].what;
+        Halves halves = { 0 };
+        if (what == BACKWARD_INPUTS || what == BACKWARD_WEIGHTS) halves = in_halves(c, &part, B);
+        size_t gone = what == BACKWARD_WEIGHTS ? halves.after : its;
+        size_t others = what == FORWARD ? held : held - gone, now = held;
+        if (what == FORWARD || what == BACKWARD) now = others + in_flight(c, &part, B, true);
+        if (what == BACKWARD_INPUTS) now = others + halves.highest;
+        if (now * E > out->activations) out->activations = now * E;
+        held = others + (what == FORWARD ? its : what == BACKWARD_INPUTS ? halves.after : 0);
     }
     schedule_free(&s);
 }
