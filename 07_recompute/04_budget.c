@@ -81,8 +81,8 @@ bool budget_choose(const BudgetStage *s, size_t budget, Recompute *choice) {
     plans_add(&all, 0, (Plan){0});                                 // for no block at all
     size_t lo = 0, hi = 1;                                         // the plans for the blocks before i
     for (size_t i = 0; i < s->blocks; i++) {
-        // EXERCISE 07.04a (4 points): extend every plan for the blocks before i, all.plan[lo .. hi), by block i, in each
-        // of the RECOMPUTE_CHOICES ways, and add what comes out with plans_add(&all, hi, ...). kept: what blocks 0..i
+        // EXERCISE 07.04a (4 points): extend every plan for the blocks before i, all.plan[lo .. hi), by block i, in
+        // each of the RECOMPUTE_CHOICES ways, and add what comes out with plans_add(&all, hi, ...). kept: what blocks 0..i
         // keep; at_work: the most that is held while one of them is at work, as budget_peak() has it; again: what is
         // computed again, of all of them; before: where the extended plan stands; choice: of block i.
         for (size_t k = lo; k < hi; k++)
@@ -206,8 +206,8 @@ static size_t segment(Run *run, Comm *pp, const Training *t, const char *name, s
     return (size_t)peak[0];
 }
 
-// The rule: of L blocks that keep n times their input, every k-th input with k = sqrt(m L/n) takes least memory. With one
-// segment a stage, as GPipe has it, memory is O(N + L/K N/M): N sequences in M micro-batches, L/K blocks on a stage
+// The rule: of L blocks that keep n times their input, every k-th input with k = sqrt(m L/n) takes least memory. With
+// one segment a stage, as GPipe has it, memory is O(N + L/K N/M): N sequences in M micro-batches, L/K blocks on a stage
 // (Huang et al. 2018, section 2.3; their K is our p).
 static void segments(Run *run, Comm *pp, Training t) {
     char name[48], bytes[4][32];

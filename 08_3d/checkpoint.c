@@ -58,7 +58,8 @@ static void each_tensor(const Model *m, bool moments, EachTensor *what, void *co
         for (size_t k = 0; k < m->units[i].n_params; k++) {
             const Unit *u = &m->units[i];
             Range r = written(u, &u->params[k]);
-            for (size_t n = 0; range_size(r) && n < (moments ? 3 : 1); n++) what(context, u, &u->params[k], r, kinds[n]);
+            for (size_t n = 0; range_size(r) && n < (moments ? 3 : 1); n++)
+                what(context, u, &u->params[k], r, kinds[n]);
         }
 }
 
@@ -67,12 +68,13 @@ static void describe(void *context, const Unit *u, const Param *p, Range r, Unit
     Header *h = context;
     (void)u;
     size_t rows = param_local_rows(p), cols = param_local_cols(p), n = range_size(r), bytes = n * sizeof(real);
-    add(&h->tensors, ",\"%s%s\":{\"dtype\":\"%s\",\"shape\":", p->name, suffix[kind], sizeof(real) == 8 ? "F64" : "F32");
+    add(&h->tensors, ",\"%s%s\":{\"dtype\":\"%s\",\"shape\":", p->name, suffix[kind],
+        sizeof(real) == 8 ? "F64" : "F32");
     if (n == rows * cols && !p->vector) add(&h->tensors, "[%zu,%zu]", rows, cols);
     else add(&h->tensors, "[%zu]", n);
     add(&h->tensors, ",\"data_offsets\":[%zu,%zu]}", h->offset, h->offset + bytes);
     h->offset += bytes;
-    if (kind == UNIT_WEIGHTS)                      // of the whole; rows, columns of each block, blocks; the stretch of them
+    if (kind == UNIT_WEIGHTS)                      // of the whole; rows, columns of each block, blocks; which of these
         add(&h->notes, ",\"%s\":\"%zu %zu %zu %zu %zu %zu %zu %zu %zu\"", p->name, p->rows, p->cols, p->my_rows.lo,
             p->my_rows.hi, p->my_cols.lo, p->my_cols.hi, p->blocks, r.lo - p->offset, n);
 }
@@ -136,7 +138,8 @@ static char *path_of(const char *dir, const char *file) {
 // step-000400 -> true, 400
 static bool step_name(const char *name, size_t *step) {
     int end = 0;
-    return sscanf(name, "step-%6zu%n", step, &end) == 1 && name[end] == 0 && strspn(name + 5, "0123456789") == strlen(name + 5);
+    return sscanf(name, "step-%zu%n", step, &end) == 1 && name[end] == 0 &&
+           strspn(name + 5, "0123456789") == strlen(name + 5);
 }
 static bool make(const char *dir) { return mkdir(dir, 0777) == 0 || errno == EEXIST; }
 
@@ -326,7 +329,8 @@ static const char *add_pieces(Checkpoint *c, const TensorFile *f) {
         Piece p = {0};
         int end = 0;
         if (sscanf(note, "%zu %zu %zu %zu %zu %zu %zu %zu %zu%n", &p.rows, &p.cols, &p.my_rows.lo, &p.my_rows.hi,
-                   &p.my_cols.lo, &p.my_cols.hi, &p.blocks, &p.first, &p.count, &end) != 9 || note[end]) return "a note";
+                   &p.my_cols.lo, &p.my_cols.hi, &p.blocks, &p.first, &p.count, &end) != 9 || note[end])
+            return "a note";
         size_t limit = (size_t)1 << 31;            // no product below passes 2^63
         if (p.rows > limit || p.cols > limit || p.blocks == 0 || p.blocks > p.cols || p.my_rows.lo > p.my_rows.hi ||
             p.my_rows.hi > p.rows || p.my_cols.lo > p.my_cols.hi || p.my_cols.hi > p.cols / p.blocks) return "a place";
@@ -375,7 +379,8 @@ static bool read_files(Checkpoint *c, char why[CHECKPOINT_WHY]) {
     for (size_t i = 0; i < c->n; i++) {
         const char *wrong = add_pieces(c, &c->file[i]);
         if (!wrong) continue;
-        snprintf(why, CHECKPOINT_WHY, "%s/rank-%04zu.safetensors: %s in it is not what this program writes", c->dir, i, wrong);
+        snprintf(why, CHECKPOINT_WHY, "%s/rank-%04zu.safetensors: %s in it is not what this program writes", c->dir, i,
+                 wrong);
         return false;
     }
     return true;
@@ -428,8 +433,8 @@ void checkpoint_verify(Run *run, const Checkpoint *c) {
     for (size_t i = run->world->rank; i < c->n; i += run->world->size) {
         FileSum sum = no_bytes;
         sum_over(&sum, c->file[i].map, c->file[i].bytes);
-        REQUIRE(sum.sum == c->sum[i].sum, "--resume: %s/rank-%04zu.safetensors is not what was written: the sum over its "
-                "bytes is another one; take an older checkpoint", c->dir, i);
+        REQUIRE(sum.sum == c->sum[i].sum, "%s/rank-%04zu.safetensors is not what was written: the sum over "
+                "its bytes is another one; take an older checkpoint", c->dir, i);
     }
     comm_barrier(run->world);
 }
@@ -445,33 +450,35 @@ static bool holds(const Piece *p, size_t row, size_t block, size_t col, size_t *
     *at -= p->first;
     return true;
 }
+static bool named(const Checkpoint *c, size_t i, const char *name) { return strcmp(c->param[i].name, name) == 0; }
 static real value(void *filling, const Param *p, size_t i) {
     Filling *f = filling;
     const Checkpoint *c = f->c;
-    if (f->param == c->params || strcmp(c->param[f->param].name, p->name) != 0)
-        for (f->param = 0, f->piece = 0; f->param < c->params && strcmp(c->param[f->param].name, p->name) != 0;) f->param++;
-    REQUIRE(f->param < c->params, "--resume: %s has no tensor %s: it is of another model", c->dir, p->name);
+    if (f->param == c->params || !named(c, f->param, p->name))
+        for (f->param = 0, f->piece = 0; f->param < c->params && !named(c, f->param, p->name);) f->param++;
+    REQUIRE(f->param < c->params, "%s has no tensor %s: it is of another model", c->dir, p->name);
     const Piece *list = c->param[f->param].piece;
     size_t n = c->param[f->param].n, row = i / p->cols, each = p->cols / p->blocks, block = i % p->cols / each, at;
-    REQUIRE(list->rows == p->rows && list->cols == p->cols && list->blocks == p->blocks, "--resume: %s has %s of %zu x %zu, "
-            "and this model's is %zu x %zu: leave the model's sizes out, they are taken from the checkpoint", c->dir,
-            p->name, list->rows, list->cols, p->rows, p->cols);
+    REQUIRE(list->rows == p->rows && list->cols == p->cols && list->blocks == p->blocks,
+            "%s has %s of %zu x %zu, and this model's is %zu x %zu: leave the model's sizes out, they are taken "
+            "from the checkpoint", c->dir, p->name, list->rows, list->cols, p->rows, p->cols);
     for (size_t k = 0; k < n; k++, f->piece = (f->piece + 1) % n)
         if (holds(&list[f->piece], row, block, i % each, &at))
             return (real)tensor_file_value(list[f->piece].t[f->kind], at);
-    usage_error("--resume: %s lacks element %zu of %s: files of it are missing", c->dir, i, p->name);
+    usage_error("%s lacks element %zu of %s: files of it are missing", c->dir, i, p->name);
 }
 
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o) {
-    bool moments = o->kind == ADAMW;
-    REQUIRE(moments == c->moments, "--resume: %s has %s moments, and --optimizer %s %s them: leave it out, it is taken from "
-            "the checkpoint", c->dir, c->moments ? "AdamW's" : "no", moments ? "adamw" : "sgd", moments ? "needs" : "has none of");
-    o->step = c->optimizer_step;
+    bool moments = o && o->kind == ADAMW;
+    REQUIRE(!o || moments == c->moments, "--resume: %s has %s moments, and --optimizer %s %s them: leave it out, it is taken "
+            "from the checkpoint", c->dir, c->moments ? "AdamW's" : "no", moments ? "adamw" : "sgd",
+            moments ? "needs" : "has none of");
+    if (o) o->step = c->optimizer_step;
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;                  // the embedding's
         Filling w = { c, 0, c->params, 0 }, first = { c, 1, c->params, 0 }, second = { c, 2, c->params, 0 };
-        if (u->w.data) unit_fill(u, u->w, (Range){ 0, u->size }, value, &w);       // more than I own, under ZeRO-1 and 2
+        if (u->w.data) unit_fill(u, u->w, (Range){ 0, u->size }, value, &w);   // more than I own, under ZeRO-1 and 2
         else unit_fill(u, u->own_w, u->own, value, &w);
         if (moments) unit_fill(u, u->m, u->own, value, &first);
         if (moments) unit_fill(u, u->v, u->own, value, &second);
@@ -490,13 +497,13 @@ Checkpoint *checkpoint_resume(Run *run, const char *dir) {
         if (is && !option_given(run, *name)) option_default(run, *name, is);
     }
     bool check = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(c->index, "check"));
-    REQUIRE(check == option_flag(run, "check"), "--resume %s: it was trained with%s --check, which has other token counts: "
-            "%s", dir, check ? "" : "out", check ? "give --check" : "leave --check out");
+    REQUIRE(check == option_flag(run, "check"),
+            "--resume %s: it was trained with%s --check, which has other token counts: %s", dir, check ? "" : "out", check ? "give --check" : "leave --check out");
     run->seed = (uint64_t)option_size(run, "seed");
     for (const char *const *name = model_options; *name; name++) {
         const char *was = checkpoint_option(c, *name), *is = option_text(run, *name);
-        REQUIRE(was && strcmp(was, is) == 0, "--resume %s: it was trained with --%s %s, not %s: leave --%s out", dir, *name,
-                was ? was : "?", is, *name);
+        REQUIRE(was && strcmp(was, is) == 0, "--resume %s: it was trained with --%s %s, not %s: leave --%s out", dir,
+                *name, was ? was : "?", is, *name);
     }
     return c;
 }

@@ -20,8 +20,8 @@ void checkpoint_require(Run *run, const char *dir);
 void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const char *dir, size_t step);
 
 typedef struct Checkpoint Checkpoint;
-// DIR: the newest checkpoint in it, or itself one. NULL: there is none, it is torn, foreign or from the future; why says
-// so. Not collective, and looks at headers only.
+// DIR: the newest checkpoint in it, or itself one. NULL: there is none, it is torn, foreign or from the future; why
+// says so. Not collective, and looks at headers only.
 Checkpoint *checkpoint_read(const char *dir, char why[CHECKPOINT_WHY]);
 void checkpoint_free(Checkpoint *c);
 size_t checkpoint_step(const Checkpoint *c);
@@ -29,8 +29,8 @@ const char *checkpoint_option(const Checkpoint *c, const char *name);      // as
 // Collective: every file's bytes are read once, by one of the ranks, and their sum compared. usage_error() when they
 // are not what was written.
 void checkpoint_verify(Run *run, const Checkpoint *c);
-// Fills what this rank holds of m, and, where o has moments, those it owns. usage_error() when the checkpoint is of
-// another model or optimizer.
+// Fills what this rank holds of m, and, where o has moments, those it owns; o NULL: weights only. usage_error() when the
+// checkpoint is of another model or optimizer.
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o);
 
 // Collective: what a run that resumes does. Opens DIR, verifies it, and takes the options from it that define the

@@ -24,7 +24,7 @@ static const Option options[] = {
     { "dp", "N", NULL, "data-parallel replicas; without it: the ranks that --tp and --pp leave" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: 2 where the ranks allow, else 1" },
     { "pp", "N", NULL, "pipeline stages; without it: 2 where the ranks allow, else 1" },
-    { "tensor", "1d|2d|2.5d", "1d", "tp ranks cut layers by columns and rows, on a square, on a square in layers" },
+    { "tensor", "1d|2d|2.5d|3d", "1d", "tp ranks cut layers by columns and rows, on a square, q x q x d, a cube" },
     { "depth", "N", "0", "with --tensor 2.5d: layers of the grid; 0: the fewest that make one of the tp ranks" },
     { "batch", "N", "16", "sequences of one step, over all replicas" },
     { "micro-batch", "N", "4", "sequences of one replica and micro-batch, at most" },
@@ -35,7 +35,7 @@ static const Option options[] = {
     { "zero", "0|1|2|3", "0", "shard nothing, optimizer state, gradients too, weights too, over the replicas" },
     { "prefetch", NULL, NULL, "with --zero 3: gather a layer's weights while the one before it computes" },
     { "overlap", NULL, NULL, "with --zero 0: reduce the gradient in buckets while the last backward runs" },
-    { "cp", "N", NULL, "context-parallel ranks, which share the positions of a sequence (ring attention); without it: 1" },
+    { "cp", "N", NULL, "context-parallel ranks: they share the positions of a sequence (ring attention); without it: 1" },
     { "attention", "plain|blockwise", "plain", "keep all scores, or none: in blocks; with --cp always blockwise" },
     { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
     { "recompute", "none|selective|full", "none", "what backward computes again instead of keeping it" },
@@ -54,7 +54,7 @@ static const Option options[] = {
     { "eval-every", "N", "100", "steps between evaluations on held-out text; 0: at the end only" },
     { "save", "DIR", NULL, "write checkpoints: DIR/step-000100 and so on" },
     { "save-every", "N", "100", "with --save: steps between checkpoints; one more at the end, and on SIGTERM" },
-    { "resume", "DIR", NULL, "take up the newest checkpoint in DIR, at any layout; what it trained need not be given again" },
+    { "resume", "DIR", NULL, "take up the newest checkpoint in DIR, at any layout, with the options of its training" },
     { "export", "FILE", NULL, "write the weights as safetensors, for Hugging Face's GPT-2" },
     { "check", NULL, NULL, "train the unsplit model beside it and compare losses, norms, gradients and weights" },
     { "log", "FILE", NULL, "one JSON object a step" },
@@ -93,7 +93,9 @@ static bool save_and_stop(Run *run, const Trainer *t, size_t done, size_t steps)
     bool stop = side_any(stop_asked() >= 0);
     if (stop || done == steps || done % option_size(run, "save-every") == 0)
         checkpoint_save(run, t->model, &t->optimizer, option_text(run, "save"), done);
-    if (stop) say(run, "SIGTERM: saved after %zu of %zu steps; go on with --resume %s\n", done, steps, option_text(run, "save"));
+    if (stop)
+        say(run, "SIGTERM: saved after %zu of %zu steps; go on with --resume %s\n", done, steps,
+            option_text(run, "save"));
     return stop;
 }
 
@@ -108,7 +110,8 @@ static void rebalance(Run *run, Trainer *t, size_t done, size_t steps) {
 }
 
 // Steps [from, steps) of the training; returns how many are done at the end.
-static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log, size_t from, Curve got, Curve want) {
+static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log, size_t from, Curve got,
+                   Curve want) {
     size_t steps = settings_steps(run), every = option_size(run, "eval-every"), windows = data_eval_windows(d);
     size_t show = steps > 10 ? steps / 10 : 1;
     for (size_t step = from; step < steps; step++) {
@@ -189,8 +192,8 @@ static void show_memory(Run *run) {
 // Before the work: can it be written? What is written where?
 static void require_files(Run *run) {
     if (option_given(run, "export")) safetensors_require(run, option_text(run, "export"));
-    REQUIRE(option_given(run, "save") || !option_given(run, "save-every"), "--save-every says when, and --save DIR where: "
-            "give both");
+    REQUIRE(option_given(run, "save") || !option_given(run, "save-every"),
+            "--save-every says when, and --save DIR where: give both");
     if (!option_given(run, "save")) return;
     REQUIRE(option_size(run, "save-every") > 0, "--save-every must be at least 1");
     checkpoint_require(run, option_text(run, "save"));
@@ -204,7 +207,8 @@ static void train(Run *run) {
     size_t steps = settings_steps(run);
     size_t from = before ? checkpoint_step(before) : 0;
     bool check = option_flag(run, "check");
-    REQUIRE(from < steps, "--resume %s: all of its %zu steps are done; give more --steps", option_text(run, "resume"), from);
+    REQUIRE(from < steps, "--resume %s: all of its %zu steps are done; give more --steps", option_text(run, "resume"),
+            from);
     require_files(run);
     Data data = training_text(run, option_text(run, "data"), c.model.context);
     data.ragged = check;                           // unequal token counts: without them real bugs pass
@@ -227,6 +231,7 @@ static void train(Run *run) {
     if (tensor_is_grid(&c))
         say(run, "a tp group is a grid of %zu x %zu x %zu ranks", tensor_sides(&c).q, tensor_sides(&c).q,
             tensor_sides(&c).depth);
+    if (c.tensor == TENSOR_3D) say(run, "a tp group is a cube of %zu^3 ranks", cube_side(c.mesh.tp));
     char cp[40] = "";
     if (t->mesh.cp) snprintf(cp, sizeof cp, " x cp %zu", c.mesh.cp);
     say(run,

@@ -22,12 +22,12 @@ static void require_tensor(const TrainerConfig *c) {
             c->mesh.tp, m->heads, m->heads);
     REQUIRE(c->depth == 0 || c->tensor == TENSOR_25D, "--depth %zu: only --tensor 2.5d has layers; leave it out",
             c->depth);
-    if (!tensor_is_grid(c)) return;
-    REQUIRE(mesh_cp(c->mesh) == 1, "--cp cuts the positions of a sequence, and a grid's rows are whole sequences: leave "
-            "--cp out, or choose --tensor 1d");
+    if (c->tensor == TENSOR_1D) return;
+    REQUIRE(mesh_cp(c->mesh) == 1, "--cp cuts the positions of a sequence, and a grid's rows are whole sequences: "
+            "leave --cp out, or choose --tensor 1d");
     REQUIRE(!c->sequence, "--sequence-parallel cuts the rows that --tensor 1d leaves whole, and on a grid all are cut: "
             "leave one of the two out");
-    size_t q = tensor_sides(c).q;
+    size_t q = c->tensor == TENSOR_3D ? cube_side(c->mesh.tp) : tensor_sides(c).q;
     REQUIRE(q <= m->heads, "--tp %zu has %zu columns of ranks, which need as many heads; the model has %zu: choose "
             "fewer ranks, or more --heads", c->mesh.tp, q, m->heads);
     REQUIRE(!c->overlap, "--overlap cuts its buckets by the tensors of --tensor 1d: leave it out, or choose that");
@@ -56,7 +56,7 @@ void trainer_require(const TrainerConfig *c) {
             "--schedule zero-bubble cuts them in two: leave --overlap out, or choose --schedule 1f1b");
     REQUIRE(!c->rebalanced || !(c->prefetch || c->overlap), "--rebalance moves layers, and %s lists those of a stage "
             "when the training begins: leave one of them out", c->prefetch ? "--prefetch" : "--overlap");
-    REQUIRE(c->schedule != schedule_zb_h1 || !tensor_is_grid(c), "--schedule zero-bubble puts the gradients of weights "
+    REQUIRE(c->schedule != schedule_zb_h1 || c->tensor == TENSOR_1D, "--schedule zero-bubble puts the gradients of weights "
             "off, and the products of a grid communicate for them: choose --tensor 1d, or --schedule 1f1b");
     REQUIRE(!c->rebalanced || c->chunks <= 1, "--rebalance moves blocks between stages of one chunk, and --schedule "
             "interleaved has several: leave one of them out");
@@ -91,7 +91,7 @@ static Buckets *overlapped(Trainer *t) {
     return b;
 }
 
-static void cut_tensors(const Trainer *t, Model *m) {
+static void cut_tensors(Trainer *t, Model *m) {
     switch (t->config.tensor) {
     case TENSOR_1D:
         if (t->config.sequence) sequence_parallel(m, t->mesh.tp, KEEP_SHARD);                   // 03.07
@@ -99,11 +99,14 @@ static void cut_tensors(const Trainer *t, Model *m) {
         break;
     case TENSOR_2D: summa(m, &t->grid); break;
     case TENSOR_25D: tesseract(m, &t->grid); break;
-    case TENSOR_3D: fault("--tensor 3d is not here yet");
+    case TENSOR_3D: cube_parallel(m, &t->cube); break;
     }
 }
-// Ranks of a tp group that have the loss of the same tokens: one of them counts it.
-static bool counts_loss(const Trainer *t) { return tensor_is_grid(&t->config) ? t->grid.col == 0 : t->mesh.at.tp == 0; }
+// Ranks of a tp group that have the loss of the same tokens: one of them counts it. On a cube the others have 0.
+static bool counts_loss(const Trainer *t) {
+    if (t->config.tensor == TENSOR_3D) return true;
+    return tensor_is_grid(&t->config) ? t->grid.col == 0 : t->mesh.at.tp == 0;
+}
 
 // My stage: a list of layers; each technique changes it.
 static Model *stage_new(Trainer *t) {
@@ -132,6 +135,10 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
         TesseractSides n = tensor_sides(c);
         t->grid = comm_grid(mesh->tp, n.q, n.q, n.depth);
     }
+    if (c->tensor == TENSOR_3D) {
+        t->cube = cube_new(mesh->tp);
+        t->cube.gather_again = true;                           // X and W are not kept between forward and backward
+    }
     if (c->rebalanced) {
         t->cost = host_alloc(partition_items(&c->model) * sizeof *t->cost);
         t->blocks = host_alloc(c->mesh.pp * sizeof *t->blocks);
@@ -156,6 +163,7 @@ void trainer_free(Trainer *t) {
     if (t->buckets) buckets_free(t->buckets);
     model_free(t->model);
     if (tensor_is_grid(&t->config)) comm_grid_free(&t->grid);
+    if (t->config.tensor == TENSOR_3D) cube_free(&t->cube);
     mesh_free(&t->mesh);
     schedule_free(&t->schedule);
     free(t->blocks);

@@ -20,9 +20,9 @@ BudgetPlan budget_plan(const Training *t, size_t p, size_t i, double share) {
     size_t block = kept_block(&z), scores = kept_scores(&z), one = ceil_div(t->sequences, t->micro_batches);
     BudgetBlock *list = host_alloc(z.blocks * sizeof *list);
     Recompute *choice = host_alloc(z.blocks * sizeof *choice);
+    double some = work_scores(&z, t->sequences).time, whole = work_block(&z, t->sequences).time;
     for (size_t k = 0; k < z.blocks; k++)
-        list[k] = (BudgetBlock){ .kept = { block, block - scores, 0 }, .at_work = block,
-                                 .again = { 0, work_scores(&z, t->sequences).time, work_block(&z, t->sequences).time } };
+        list[k] = (BudgetBlock){ .kept = { block, block - scores, 0 }, .at_work = block, .again = { 0, some, whole } };
     BudgetStage s = { .block = list, .blocks = z.blocks, .input = z.C, .last = z.last,
                       .head = z.last ? kept_head(&z) : 0, .in_flight = t->sequences * z.T, .one = one * z.T };
     for (size_t k = 0; k < z.blocks; k++) choice[k] = RECOMPUTE_FULL;
@@ -54,8 +54,8 @@ void budget_costs(Run *run, const Training *t, size_t way, const BudgetPlan *pla
         forwards += got->counts[k].forwards;
         rebuilds += got->counts[k].rebuilds;
     }
-    counted_cost(run, name, "activation peak", "bytes", (double)(budget_peak(&plan->stage, plan->choice) * sizeof(real)),
-                 (double)got->peak);
+    counted_cost(run, name, "activation peak", "bytes",
+                 (double)(budget_peak(&plan->stage, plan->choice) * sizeof(real)), (double)got->peak);
     counted_cost(run, name, "forwards of my blocks", "calls", (double)((z.blocks + full) * m), (double)forwards);
     counted_cost(run, name, "probabilities computed again", "calls", (double)(selective * m), (double)rebuilds);
 
