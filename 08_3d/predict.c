@@ -252,10 +252,11 @@ static void activations(Prediction *out, const TrainerConfig *c, Coordinates at,
         part.z = part_sizes(c, at, s.ops[i].chunk * c->mesh.pp + at.pp);
         size_t B = predict_sequences(c, at.dp, m, s.ops[i].micro_batch), its = in_flight(c, &part, B, false);
         PipeWhat what = s.ops[i].what;
-        bool half = what == BACKWARD_INPUTS || what == BACKWARD_WEIGHTS;
-        Halves halves = half ? in_halves(c, &part, B) : (Halves){ 0 };
-        size_t others = what == FORWARD ? held : held - (what == BACKWARD_WEIGHTS ? halves.after : its), now = held;
-        if (!half) now = others + in_flight(c, &part, B, true);
+        Halves halves = { 0 };
+        if (what == BACKWARD_INPUTS || what == BACKWARD_WEIGHTS) halves = in_halves(c, &part, B);
+        size_t gone = what == BACKWARD_WEIGHTS ? halves.after : its;
+        size_t others = what == FORWARD ? held : held - gone, now = held;
+        if (what == FORWARD || what == BACKWARD) now = others + in_flight(c, &part, B, true);
         if (what == BACKWARD_INPUTS) now = others + halves.highest;
         if (now * E > out->activations) out->activations = now * E;
         held = others + (what == FORWARD ? its : what == BACKWARD_INPUTS ? halves.after : 0);

@@ -91,7 +91,7 @@ static Buckets *overlapped(Trainer *t) {
     return b;
 }
 
-static void cut_tensors(Trainer *t, Model *m) {
+static void cut_tensors(const Trainer *t, Model *m) {
     switch (t->config.tensor) {
     case TENSOR_1D:
         if (t->config.sequence) sequence_parallel(m, t->mesh.tp, KEEP_SHARD);                   // 03.07
@@ -99,7 +99,7 @@ static void cut_tensors(Trainer *t, Model *m) {
         break;
     case TENSOR_2D: summa(m, &t->grid); break;
     case TENSOR_25D: tesseract(m, &t->grid); break;
-    case TENSOR_3D: cube_parallel(m, &t->cube); break;
+    case TENSOR_3D: cube_parallel(m, &t->cube);
     }
 }
 // Ranks of a tp group that have the loss of the same tokens: one of them counts it. On a cube the others have 0.
