@@ -56,8 +56,8 @@ void trainer_require(const TrainerConfig *c) {
             "--schedule zero-bubble cuts them in two: leave --overlap out, or choose --schedule 1f1b");
     REQUIRE(!c->rebalanced || !(c->prefetch || c->overlap), "--rebalance moves layers, and %s lists those of a stage "
             "when the training begins: leave one of them out", c->prefetch ? "--prefetch" : "--overlap");
-    REQUIRE(c->schedule != schedule_zb_h1 || !tensor_is_grid(c), "--schedule zero-bubble puts the gradients of weights "
-            "off, and the products of a grid communicate for them: choose --tensor 1d, or --schedule 1f1b");
+    REQUIRE(c->schedule != schedule_zb_h1 || c->tensor == TENSOR_1D, "--schedule zero-bubble puts the gradients of "
+            "weights off, and the products of a grid communicate for them: choose --tensor 1d, or --schedule 1f1b");
     REQUIRE(!c->rebalanced || c->chunks <= 1, "--rebalance moves blocks between stages of one chunk, and --schedule "
             "interleaved has several: leave one of them out");
     size_t blocks = 0, v = trainer_chunks(c), m_each = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);

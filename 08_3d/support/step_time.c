@@ -139,7 +139,8 @@ static bool play_op(const TrainerConfig *c, Player *player, size_t d, size_t i, 
     if (p->done == p->list.n) return false;
     PipeOp op = p->list.ops[p->done];
     if (op.what == BACKWARD_WEIGHTS) {             // neither needs a message nor sends one
-        p->now += op_time(c, &p->chunk[op.chunk], op.what, part_size(part_size(c->batch, c->mesh.dp, d), m, op.micro_batch));
+        size_t mine = part_size(c->batch, c->mesh.dp, d);
+        p->now += op_time(c, &p->chunk[op.chunk], op.what, part_size(mine, m, op.micro_batch));
         p->done++;
         return true;
     }
