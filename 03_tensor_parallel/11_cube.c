@@ -23,11 +23,15 @@
 
 // ================================ the technique ================================
 
-Cube cube_new(Comm *ranks) {
+size_t cube_side(size_t ranks) {
     size_t q = 1;
-    while (q * q * q < ranks->size) q++;
-    REQUIRE(q * q * q == ranks->size, "3D tensor parallelism needs q x q x q ranks, and %zu are no such cube: choose "
-            "%zu or %zu", ranks->size, (q - 1) * (q - 1) * (q - 1), q * q * q);
+    while (q * q * q < ranks) q++;
+    REQUIRE(q * q * q == ranks, "3D tensor parallelism needs q x q x q ranks, and %zu are no such cube: choose %zu or "
+            "%zu", ranks, (q - 1) * (q - 1) * (q - 1), q * q * q);
+    return q;
+}
+Cube cube_new(Comm *ranks) {
+    const size_t q = cube_side(ranks->size);
     Cube c = { .grid = comm_grid(ranks, q, q, q) };
     c.same_col = comm_split(ranks, c.grid.col, ranks->rank, "same columns");
     c.same_row = comm_split(ranks, c.grid.row, ranks->rank, "same columns, swapped");

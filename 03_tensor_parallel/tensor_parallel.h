@@ -119,7 +119,8 @@ typedef struct {
     Comm *same_col, *same_row;                                 // [q^2] who has the same columns as I: col's, row's
     bool gather_again;                                         // backward gathers x and w again; else both are kept
 } Cube;
-Cube cube_new(Comm *ranks);                                    // collective; usage_error() when they are no cube
+size_t cube_side(size_t ranks);                                // q; usage_error() when they are no cube
+Cube cube_new(Comm *ranks);                                    // collective; as cube_side()
 void cube_free(Cube *c);
 // Where an activation stands. Its rows are whole sequences.
 typedef struct {

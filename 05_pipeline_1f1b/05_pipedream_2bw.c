@@ -154,6 +154,7 @@ static void equals_recurrence(Run *run, const Training *t, bool flush, const cha
     TwoBwSeen seen = train(run, t, flush, true, &got);
     training_compare_tensors(run, what, &got, &want, 0);
     check_numbers(run, what, "loss", got.loss, want.loss, t->steps, 0);
+    check_true(run, "afterwards", "the model has its own gradient buffers", seen.buffers_back);
     if (!flush) two_bw_costs(run, t, &seen);
     trajectory_free(&got);
     trajectory_free(&want);

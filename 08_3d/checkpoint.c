@@ -433,7 +433,7 @@ void checkpoint_verify(Run *run, const Checkpoint *c) {
     for (size_t i = run->world->rank; i < c->n; i += run->world->size) {
         FileSum sum = no_bytes;
         sum_over(&sum, c->file[i].map, c->file[i].bytes);
-        REQUIRE(sum.sum == c->sum[i].sum, "--resume: %s/rank-%04zu.safetensors is not what was written: the sum over "
+        REQUIRE(sum.sum == c->sum[i].sum, "%s/rank-%04zu.safetensors is not what was written: the sum over "
                 "its bytes is another one; take an older checkpoint", c->dir, i);
     }
     comm_barrier(run->world);
@@ -456,24 +456,24 @@ static real value(void *filling, const Param *p, size_t i) {
     const Checkpoint *c = f->c;
     if (f->param == c->params || !named(c, f->param, p->name))
         for (f->param = 0, f->piece = 0; f->param < c->params && !named(c, f->param, p->name);) f->param++;
-    REQUIRE(f->param < c->params, "--resume: %s has no tensor %s: it is of another model", c->dir, p->name);
+    REQUIRE(f->param < c->params, "%s has no tensor %s: it is of another model", c->dir, p->name);
     const Piece *list = c->param[f->param].piece;
     size_t n = c->param[f->param].n, row = i / p->cols, each = p->cols / p->blocks, block = i % p->cols / each, at;
     REQUIRE(list->rows == p->rows && list->cols == p->cols && list->blocks == p->blocks,
-            "--resume: %s has %s of %zu x %zu, and this model's is %zu x %zu: leave the model's sizes out, they are taken "
+            "%s has %s of %zu x %zu, and this model's is %zu x %zu: leave the model's sizes out, they are taken "
             "from the checkpoint", c->dir, p->name, list->rows, list->cols, p->rows, p->cols);
     for (size_t k = 0; k < n; k++, f->piece = (f->piece + 1) % n)
         if (holds(&list[f->piece], row, block, i % each, &at))
             return (real)tensor_file_value(list[f->piece].t[f->kind], at);
-    usage_error("--resume: %s lacks element %zu of %s: files of it are missing", c->dir, i, p->name);
+    usage_error("%s lacks element %zu of %s: files of it are missing", c->dir, i, p->name);
 }
 
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o) {
-    bool moments = o->kind == ADAMW;
-    REQUIRE(moments == c->moments, "--resume: %s has %s moments, and --optimizer %s %s them: leave it out, it is taken "
+    bool moments = o && o->kind == ADAMW;
+    REQUIRE(!o || moments == c->moments, "--resume: %s has %s moments, and --optimizer %s %s them: leave it out, it is taken "
             "from the checkpoint", c->dir, c->moments ? "AdamW's" : "no", moments ? "adamw" : "sgd",
             moments ? "needs" : "has none of");
-    o->step = c->optimizer_step;
+    if (o) o->step = c->optimizer_step;
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;                  // the embedding's

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include "01_data_parallel/support/04_costs.h"
 #include "03_tensor_parallel/context_parallel.h"
+#include "03_tensor_parallel/support/cube_costs.h"
 #include "03_tensor_parallel/support/grid_costs.h"
 #include "common/model/costs.h"
 
@@ -45,21 +46,28 @@ static CutSizes my_sizes(const TrainerConfig *c, Coordinates at) {
 static size_t replicas(const TrainerConfig *c) { return c->mesh.dp * mesh_cp(c->mesh); }
 static size_t replica(const TrainerConfig *c, Coordinates at) { return at.cp + mesh_cp(c->mesh) * at.dp; }
 
-// The same, and where this rank stands on its grid, if its tp group is one.
-typedef struct { CutSizes z; bool is_grid; GridPlace grid; } Mine;
+// The same, and where this rank stands on its grid or cube, if its tp group is one.
+typedef struct { CutSizes z; bool is_grid, is_cube; GridPlace grid; CubePlace cube; } Mine;
 static Mine mine_of(const TrainerConfig *c, Coordinates at) {
-    Mine my = { .z = my_sizes(c, at), .is_grid = tensor_is_grid(c) };
+    Mine my = { .z = my_sizes(c, at), .is_grid = tensor_is_grid(c), .is_cube = c->tensor == TENSOR_3D };
     if (my.is_grid) my.grid = grid_place_in(c, at);
+    if (my.is_cube) my.cube = cube_place_of(&c->model, cube_side(c->mesh.tp), at.tp, true);
+    my.cube.blockwise = c->blockwise;
     return my;
 }
 static size_t wte_elements(const Mine *my) {
-    return my->is_grid ? grid_elements_wte(&my->grid) : elements_wte(&my->z);
+    return my->is_cube ? cube_elements_wte(&my->cube) : my->is_grid ? grid_elements_wte(&my->grid)
+                                                                    : elements_wte(&my->z);
 }
 static size_t unit_elements(const Mine *my, size_t i) {
-    return my->is_grid ? grid_elements_unit(&my->grid, &my->z, i) : elements_unit(&my->z, i);
+    return my->is_cube ? cube_elements_unit(&my->cube, &my->z, i) :
+           my->is_grid ? grid_elements_unit(&my->grid, &my->z, i) : elements_unit(&my->z, i);
 }
 // Of B sequences of a micro-batch those whose activations are here.
 static size_t my_sequences(const Mine *my, size_t B) { return my->is_grid ? grid_sequences(&my->grid, B) : B; }
+static size_t my_message(const Mine *my, size_t B) {
+    return my->is_cube ? cube_message(&my->cube, B) : message_elements(&my->z, my_sequences(my, B));
+}
 
 // Adds up f(unit) over the units of a stage; wte is given apart.
 typedef struct { size_t wte, others; } PerUnit;
@@ -105,9 +113,20 @@ static void add_axis(Prediction *out, const AxisTraffic *a, size_t times) {
     out->tp_received += times * (size_t)a->received;
 }
 
+// On a cube everything is a ring: a rank receives what it sends.
+static void add_cube(Prediction *out, CubeTraffic t, size_t times) {
+    out->tp_calls += times * (size_t)t.calls;
+    out->tp_bytes += times * (size_t)cube_bytes(&t);
+    out->tp_received += times * (size_t)cube_bytes(&t);
+}
+
 // In the layers, for forward and backward of B sequences.
 static void tensor_traffic(Prediction *out, const Mine *my, size_t B, bool again) {
     const CutSizes *z = &my->z;
+    if (my->is_cube) {
+        add_cube(out, cube_stage(&my->cube, z, B, again), 1);
+        return;
+    }
     if (my->is_grid) {
         GridTraffic g = grid_stage(&my->grid, z, B, again);
         add_axis(out, &g.row, 1);
@@ -141,6 +160,7 @@ static void partial_sums(Prediction *out, const TrainerConfig *c, const Mine *my
         out->tp_calls += times * (size_t)partial.calls;
         out->tp_bytes += times * (size_t)partial.bytes;
     }
+    if (my->is_cube) add_cube(out, cube_plane_sums(&my->cube, &my->z), times);
     if (c->tensor != TENSOR_25D) return;
     GridTraffic tables = grid_table_sums(&my->grid, &my->z), others = grid_unit_sums(&my->grid, &my->z);
     add_axis(out, &tables.depth, 1);
@@ -155,7 +175,7 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
         tensor_traffic(out, my, B, c->recompute == RECOMPUTE_FULL);
         out->cp_bytes += z->blocks * ring_traffic(c, at, z, B);
         size_t messages = 2 * trainer_chunks(c) - z->last - z->first;  // activations on, their gradients back
-        if (c->mesh.pp > 1) out->pp_bytes += messages * message_elements(z, my_sequences(my, B)) * E;
+        if (c->mesh.pp > 1) out->pp_bytes += messages * my_message(my, B) * E;
     }
     partial_sums(out, c, my, m);
     PerUnit units = over_units(my, unit_ring, d, replica(c, at));
@@ -184,22 +204,33 @@ static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const
 
 // Elements of B sequences that forward keeps on one stage until the backward comes: light items, blocks, and the head's
 // or, while a layer is at work, what that one brings.
-static size_t in_flight(const TrainerConfig *c, const CutSizes *z, size_t B, bool working) {
+typedef struct { size_t block, scores, head, between; } Kept;
+static Kept kept(const Mine *my, size_t sequences) {
+    const CutSizes *z = &my->z;
+    const CubePlace *q = &my->cube;
+    const size_t B = my_sequences(my, sequences);
+    if (my->is_cube)
+        return (Kept){ cube_kept_block(q, B), cube_kept_scores(q, B), cube_kept_head(q, B),
+                       cube_kept_between(q, z, B) };
+    return (Kept){ activations_block(z, B), activations_scores(z, B), activations_head(z, B),
+                   activations_between(z, B) };
+}
+static size_t in_flight(const TrainerConfig *c, const Mine *my, size_t B, bool working) {
     bool full = c->recompute == RECOMPUTE_FULL, selective = c->recompute == RECOMPUTE_SELECTIVE;
-    size_t block = activations_block(z, B), scores = activations_scores(z, B);
-    size_t head = z->last ? activations_head(z, B) : 0;
-    size_t blocks = full ? 0 : z->blocks * (selective ? block - scores : block);
-    size_t passing = full ? block : selective ? scores : 0;
-    return activations_between(z, B) + blocks + (working && passing > head ? passing : head);
+    const Kept k = kept(my, B);
+    size_t head = my->z.last ? k.head : 0;
+    size_t blocks = full ? 0 : my->z.blocks * (selective ? k.block - k.scores : k.block);
+    size_t passing = full ? k.block : selective ? k.scores : 0;
+    return k.between + blocks + (working && passing > head ? passing : head);
 }
 static void activations(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my, size_t m) {
     Schedule s = trainer_schedule(c, m, at.pp);
     size_t held = 0;                                                             // elements in flight
     for (size_t i = 0; i < s.n; i++) {
-        CutSizes z = part_sizes(c, at, s.ops[i].chunk * c->mesh.pp + at.pp);
-        size_t B = my_sequences(my, predict_sequences(c, at.dp, m, s.ops[i].micro_batch));
-        size_t its = in_flight(c, &z, B, false);
-        size_t others = s.ops[i].what == FORWARD ? held : held - its, now = (others + in_flight(c, &z, B, true)) * E;
+        Mine part = *my;
+        part.z = part_sizes(c, at, s.ops[i].chunk * c->mesh.pp + at.pp);
+        size_t B = predict_sequences(c, at.dp, m, s.ops[i].micro_batch), its = in_flight(c, &part, B, false);
+        size_t others = s.ops[i].what == FORWARD ? held : held - its, now = (others + in_flight(c, &part, B, true)) * E;
         if (now > out->activations) out->activations = now;
         held = others + (s.ops[i].what == FORWARD ? its : 0);
     }

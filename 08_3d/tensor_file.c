@@ -19,6 +19,12 @@ static bool whole(const cJSON *j, size_t *value) {
     return (double)*value == j->valuedouble;
 }
 
+// GPT-2's files may have causal masks in them, of any type: "h.0.attn.bias", "h.0.attn.masked_bias". Nobody needs them.
+static bool is_mask(const char *name) {
+    const char *end = strstr(name, ".attn.");
+    return end && (strcmp(end, ".attn.bias") == 0 || strcmp(end, ".attn.masked_bias") == 0);
+}
+
 // NULL, or what is wrong with the tensor.
 static const char *tensor_of(FileTensor *t, const cJSON *j, const unsigned char *data, size_t bytes) {
     const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(j, "dtype");
@@ -63,7 +69,7 @@ bool tensor_file_parse(TensorFile *f, const unsigned char *map, size_t bytes, co
     f->tensor = host_alloc((size_t)(cJSON_GetArraySize(f->header) + 1) * sizeof *f->tensor);
     const cJSON *j;
     cJSON_ArrayForEach(j, f->header) {
-        if (strcmp(j->string, "__metadata__") == 0) continue;
+        if (strcmp(j->string, "__metadata__") == 0 || is_mask(j->string)) continue;
         FileTensor *t = &f->tensor[f->n++];
         t->name = j->string;
         const char *wrong = tensor_of(t, j, map + 8 + length, bytes - 8 - (size_t)length);

@@ -1,6 +1,6 @@
 // tensor_file.h: reads a safetensors file (github.com/huggingface/safetensors, "Format"): 8 bytes, the length of the
 // header; the header, JSON: name -> dtype, shape, place; the tensors, row-major. The file is mapped, not read: only the
-// pages that somebody looks at come into memory.
+// pages that somebody looks at come into memory. The causal masks of older files of GPT-2 are passed over.
 #ifndef TENSOR_FILE_H
 #define TENSOR_FILE_H
 #include <stdbool.h>

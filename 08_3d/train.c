@@ -24,7 +24,7 @@ static const Option options[] = {
     { "dp", "N", NULL, "data-parallel replicas; without it: the ranks that --tp and --pp leave" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: 2 where the ranks allow, else 1" },
     { "pp", "N", NULL, "pipeline stages; without it: 2 where the ranks allow, else 1" },
-    { "tensor", "1d|2d|2.5d", "1d", "tp ranks cut layers by columns and rows, on a square, on a square in layers" },
+    { "tensor", "1d|2d|2.5d|3d", "1d", "tp ranks cut layers by columns and rows, on a square, q x q x d, a cube" },
     { "depth", "N", "0", "with --tensor 2.5d: layers of the grid; 0: the fewest that make one of the tp ranks" },
     { "batch", "N", "16", "sequences of one step, over all replicas" },
     { "micro-batch", "N", "4", "sequences of one replica and micro-batch, at most" },
@@ -219,6 +219,7 @@ static void train(Run *run) {
     if (tensor_is_grid(&c))
         say(run, "a tp group is a grid of %zu x %zu x %zu ranks", tensor_sides(&c).q, tensor_sides(&c).q,
             tensor_sides(&c).depth);
+    if (c.tensor == TENSOR_3D) say(run, "a tp group is a cube of %zu^3 ranks", cube_side(c.mesh.tp));
     char cp[40] = "";
     if (t->mesh.cp) snprintf(cp, sizeof cp, " x cp %zu", c.mesh.cp);
     say(run,

@@ -21,12 +21,12 @@ static void require_tensor(const TrainerConfig *c) {
             c->mesh.tp, m->heads, m->heads);
     REQUIRE(c->depth == 0 || c->tensor == TENSOR_25D, "--depth %zu: only --tensor 2.5d has layers; leave it out",
             c->depth);
-    if (!tensor_is_grid(c)) return;
-    REQUIRE(mesh_cp(c->mesh) == 1, "--cp cuts the positions of a sequence, and a grid's rows are whole sequences: leave "
-            "--cp out, or choose --tensor 1d");
+    if (c->tensor == TENSOR_1D) return;
+    REQUIRE(mesh_cp(c->mesh) == 1, "--cp cuts the positions of a sequence, and a grid's rows are whole sequences: "
+            "leave --cp out, or choose --tensor 1d");
     REQUIRE(!c->sequence, "--sequence-parallel cuts the rows that --tensor 1d leaves whole, and on a grid all are cut: "
             "leave one of the two out");
-    size_t q = tensor_sides(c).q;
+    size_t q = c->tensor == TENSOR_3D ? cube_side(c->mesh.tp) : tensor_sides(c).q;
     REQUIRE(q <= m->heads, "--tp %zu has %zu columns of ranks, which need as many heads; the model has %zu: choose "
             "fewer ranks, or more --heads", c->mesh.tp, q, m->heads);
     REQUIRE(!c->overlap, "--overlap cuts its buckets by the tensors of --tensor 1d: leave it out, or choose that");
@@ -92,11 +92,17 @@ static void cut_tensors(Trainer *t) {
         break;
     case TENSOR_2D: summa(t->model, &t->grid); break;
     case TENSOR_25D: tesseract(t->model, &t->grid); break;
-    case TENSOR_3D: fault("--tensor 3d is not here yet");
+    case TENSOR_3D:
+        t->cube = cube_new(t->mesh.tp);
+        t->cube.gather_again = true;                           // X and W are not kept between forward and backward
+        cube_parallel(t->model, &t->cube);
     }
 }
-// Ranks of a tp group that have the loss of the same tokens: one of them counts it.
-static bool counts_loss(const Trainer *t) { return tensor_is_grid(&t->config) ? t->grid.col == 0 : t->mesh.at.tp == 0; }
+// Ranks of a tp group that have the loss of the same tokens: one of them counts it. On a cube the others have 0.
+static bool counts_loss(const Trainer *t) {
+    if (t->config.tensor == TENSOR_3D) return true;
+    return tensor_is_grid(&t->config) ? t->grid.col == 0 : t->mesh.at.tp == 0;
+}
 
 Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     Trainer *t = host_alloc(sizeof *t);
@@ -129,6 +135,7 @@ void trainer_free(Trainer *t) {
     if (t->buckets) buckets_free(t->buckets);
     model_free(t->model);
     if (tensor_is_grid(&t->config)) comm_grid_free(&t->grid);
+    if (t->config.tensor == TENSOR_3D) cube_free(&t->cube);
     mesh_free(&t->mesh);
     schedule_free(&t->schedule);
     free(t);

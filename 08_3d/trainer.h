@@ -11,7 +11,7 @@
 #include "common/model/optimizer.h"
 
 // How the ranks of a tp group cut a layer: by columns and rows (03.06), in blocks on a square (03.09), on a square in
-// layers (03.10), on a cube.
+// layers (03.10), on a cube (03.11).
 typedef enum { TENSOR_1D, TENSOR_2D, TENSOR_25D, TENSOR_3D } TensorKind;
 
 typedef struct {
@@ -42,6 +42,7 @@ typedef struct {
     TrainerConfig config;
     Mesh mesh;
     CommGrid grid;                                 // of the tp group; 2D and 2.5D
+    Cube cube;                                     // 3D
     Buckets *buckets;                              // with overlap; else NULL
     Model *model;                                  // my stage's layers, my part of their tensors
     Optimizer optimizer;

@@ -15,7 +15,8 @@ my @layouts = ([1, '--unsplit'], [1, qw(--micro-batch 1)], [2, qw(--dp 2 --zero 
     [2, qw(--cp 2)], [4, qw(--cp 2 --tp 2 --sequence-parallel)], [4, qw(--cp 2 --dp 2 --zero 3 --micro-batch 1)],
     [2, qw(--tp 2 --sequence-parallel)], [4, qw(--dp 2 --tp 2 --sequence-parallel --zero 2 --micro-batch 1)],
     [4, qw(--dp 2 --tp 2 --zero 3)], [8, qw(--dp 2 --tp 2 --pp 2 --zero 2 --micro-batch 1)], [3, qw(--dp 3)],
-    [4, qw(--tp 4 --tensor 2d)], [8, qw(--dp 2 --tp 4 --tensor 2d --zero 2 --micro-batch 1)], [8, qw(--tp 8 --tensor 2.5d)]);
+    [4, qw(--tp 4 --tensor 2d)], [8, qw(--dp 2 --tp 4 --tensor 2d --zero 2 --micro-batch 1)], [8, qw(--tp 8 --tensor 2.5d)],
+    [8, qw(--tp 8 --tensor 3d)]);
 for my $layout (@layouts) {
     my ($ranks, @options) = @$layout;
     for my $optimizer (qw(sgd adamw)) {

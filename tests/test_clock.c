@@ -11,6 +11,7 @@
 #include "04_pipeline_naive/support/stack.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "common/lesson/picture.h"
+#include "common/model/costs.h"
 
 static const ModelConfig sizes = { .layers = 1, .width = 12, .heads = 3, .context = 6, .vocab = 17, .dropout = 0.1 };
 enum { B = 2 };
@@ -166,6 +167,27 @@ static void ports(Run *run) {
     arena_free(&memory);
 }
 
+// An all-reduce takes the link that was set, and again that of --link; predictions follow.
+static void links(Run *run) {
+    const ClockLink other = { .name = "other", .alpha = 3e-6, .beta = 5e7 };
+    Comm *c = run->world;
+    Arena memory = arena(MEM_COMMUNICATION);
+    Tensor t = tensor_new(&memory, 1, 1000);
+    tensor_fill(t, 1);
+    comm_all_reduce(c, t);
+    double took[3], want[3], bytes = ring_bytes(ALL_REDUCE_PASSES, c->size, 1000, sizeof(real));
+    for (int i = 0; i < 3; i++) {
+        clock_set_link(i == 1 ? &other : NULL);
+        want[i] = ring_time(ALL_REDUCE_PASSES, c->size, 1000, sizeof(real));
+        if (i == 1) want[i] = round(2 * (double)(c->size - 1) * other.alpha * 1e12 + bytes * 1e12 / other.beta);
+        Picoseconds begin = clock_now();
+        comm_all_reduce(c, t);
+        took[i] = (double)(clock_now() - begin);
+    }
+    check_numbers(run, "link that is set", "ps: as it is, another, as it is", took, want, 3, 0);
+    arena_free(&memory);
+}
+
 // ---- nodes and lanes ----
 
 enum { COUNT = 1000 };                                         // elements of every operation here
@@ -256,6 +278,7 @@ static void clock_test(Run *run) {
     speeds(run);
     arrivals(run);
     ports(run);
+    links(run);
 }
 
 static const Option options[] = { { "speed", "X", "0.5", "of this device, in rates of --device" }, {0} };

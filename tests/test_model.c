@@ -138,7 +138,7 @@ static void test_add_gradient(void) {
     param_add_gradient(&p, two);
     const bool first = same_bits(p.g, two) && !p.gradient_empty;
     param_add_gradient(&p, one);
-    ok(first && tensor_sum(p.g) == 3 * 12, "param_add_gradient: what was there before zeroing is gone, the rest adds up");
+    ok(first && tensor_sum(p.g) == 3 * 12, "param_add_gradient: the first contribution overwrites, others are added");
 }
 
 // ---- initial weights ----

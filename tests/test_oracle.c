@@ -27,7 +27,7 @@ static const Option options[] = {
     { "pp", "N", "1", "pipeline stages" },
     { "cp", "N", "1", "context-parallel ranks" },
     { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
-    { "tensor", "1d|2d|2.5d", "1d", "how tp ranks cut a layer" },
+    { "tensor", "1d|2d|2.5d|3d", "1d", "how tp ranks cut a layer" },
     { "zero", "0|1|2|3", "0", "what is sharded over the replicas" },
     { "micro-batch", "N", "4", "sequences of a replica and micro-batch, at most" },
     {0},

@@ -39,6 +39,7 @@ sub cut { my ($n, $parts) = @_;
 sub draw {
     my ($dp, $tp, $pp) = any(grep { my ($x, $y, $z) = @$_; $x * $y * $z <= 8 && $x * $y * $z > 1 }
                              map { my $x = $_; map { my $y = $_; map { [$x, $y, $_] } 1 .. 8 } 1 .. 4 } 1 .. 8)->@*;
+    my $cp = $help =~ /--cp / && $dp * $tp * $pp <= 4 && rand 3 < 1 ? 2 : 1;
     my $schedule = any(@schedules);
     my $chunks = $schedule eq 'interleaved' && $pp > 1 ? 1 + up_to(2) : 1;
     my $layers = $pp * $chunks + int rand 4;
@@ -61,6 +62,8 @@ sub draw {
     push @words, '--overlap' if $zero == 0 && $schedule ne 'zero-bubble' && rand 3 < 1;
     push @words, '--sequence-parallel' if $tp > 1 && $help =~ /--sequence-parallel/ && rand 3 < 1;
     push @words, any([qw(--optimizer sgd --lr 0.1)], [qw(--optimizer adamw --lr 0.003)])->@*;
+    push @words, '--cp', $cp if $cp > 1;
+    push @words, '--attention', 'blockwise' if $cp == 1 && $help =~ /--attention / && rand 4 < 1;
     my $precision = any(qw(fp32 fp32 fp64));
     my $start = have_mpi && rand 6 < 1 && $dp * $tp * $pp * $cp <= 4 ? \&mpi : \&emu;
     my $job = $start->($dp * $tp * $pp * $cp, $train{$precision}, @words, qw(--check --reduce ordered --eval-every 0 --data), $text);

@@ -190,12 +190,12 @@ note($_) for @table;
     ok($blocks->{status} == 0 && $blocks->{page}{pass}, '--attention blockwise') or diag(complain($blocks));
 }
 
-# ---- a tp group as a grid: 2D and 2.5D ----
+# ---- a tp group as a grid: 2D and 2.5D; and as a cube: 3D ----
 # Nothing divides: 9 sequences in micro-batches of 3, 5 heads on 2 columns; with micro-batches of 1 a row of the grid has none.
 {
     my @blocks = (qw(--layers 2 --width 20 --heads 5 --context 9 --batch 9 --steps 3 --eval-every 0 --check --reduce ordered --data), $text);
     my (@jobs, @pairs, $n);
-    for my $grid (['2d', 2, 4, 2], ['2.5d', 2, 8, 1]) {
+    for my $grid (['2d', 2, 4, 2], ['2.5d', 2, 8, 1], ['3d', 2, 8, 2]) {
         my ($tensor, $dp, $tp, $pp) = @$grid;
         for my $schedule (qw(gpipe 1f1b)) {
             for my $zero (0 .. 3) {
@@ -209,7 +209,8 @@ note($_) for @table;
             }
         }
     }
-    for my $other (['2d', 2, 9, 1], ['2d', 4, 1, 1], ['2.5d', 1, 8, 2], ['2.5d', 1, 4, 1], ['2.5d', 1, 18, 1]) {
+    for my $other (['2d', 2, 9, 1], ['2d', 4, 1, 1], ['2.5d', 1, 8, 2], ['2.5d', 1, 4, 1], ['2.5d', 1, 18, 1],
+        ['3d', 2, 8, 1], ['3d', 4, 1, 1], ['3d', 1, 27, 1]) {
         my ($tensor, $dp, $tp, $pp) = @$other;
         push @jobs, { %{ emu($dp * $tp * $pp, $train{fp64}, @blocks, '--tensor', $tensor, '--dp', $dp, '--tp', $tp, '--pp', $pp, qw(--recompute selective)) },
                       name => "--tensor $tensor, ${dp}x${tp}x$pp recompute selective" };
@@ -217,8 +218,12 @@ note($_) for @table;
     push @jobs, map { my ($ranks, @options) = @$_; +{ %{ emu($ranks, $train{fp64}, @blocks, '--tensor', '2d', @options) }, name => "--tensor 2d @options" } }
         [8, qw(--dp 2 --tp 4 --zero 3 --prefetch)], [8, qw(--dp 1 --tp 4 --pp 2 --schedule interleaved --chunks 2 --layers 4 --batch 8)],
         [4, qw(--tp 4 --pp 1 --attention blockwise)];
+    push @jobs, map { my ($ranks, @options) = @$_; +{ %{ emu($ranks, $train{fp64}, @blocks, '--tensor', '3d', @options) }, name => "--tensor 3d @options" } }
+        [16, qw(--dp 2 --tp 8 --zero 3 --prefetch)], [16, qw(--dp 1 --tp 8 --pp 2 --schedule interleaved --chunks 2 --layers 4 --batch 8)],
+        [8, qw(--tp 8 --pp 1 --attention blockwise)];
+    push @jobs, { %{ emu(16, $train{fp32}, @blocks, qw(--tensor 3d --dp 2 --tp 8 --reduce fast)) }, name => '--tensor 3d --reduce fast' };
     push @jobs, { %{ emu(8, $train{fp32}, @blocks, qw(--tensor 2.5d --depth 2 --tp 8 --reduce fast)) }, name => '--tensor 2.5d --reduce fast: copies in depth' };
-    for my $grid (['2d', 4], ['2.5d', 8]) {
+    for my $grid (['2d', 4], ['2.5d', 8], ['3d', 8]) {
         next unless have_mpi;
         my @options = (@blocks, '--tensor', $grid->[0], '--dp', 1, '--tp', $grid->[1], '--pp', 1);
         push @pairs, [$grid->[0], emu($grid->[1], $train{fp32}, @options), mpi($grid->[1], $train{fp32}, @options)];
@@ -234,7 +239,9 @@ note($_) for @table;
     my @refused = (['8 ranks are no square', 8, qw(--tp 8 --tensor 2d)], ['only --tensor 2.5d has layers', 4, qw(--tp 4 --tensor 2d --depth 2)],
         ['no q x q x d grid', 6, qw(--tp 6 --tensor 2.5d)], ['--overlap', 8, qw(--dp 2 --tp 4 --tensor 2d --overlap)],
         ['--cp cuts', 8, qw(--tp 4 --cp 2 --pp 1 --tensor 2d)], ['--sequence-parallel cuts', 4, qw(--tp 4 --tensor 2d --sequence-parallel)],
-        ['need as many heads', 9, qw(--tp 9 --tensor 2d --heads 2)]);
+        ['need as many heads', 9, qw(--tp 9 --tensor 2d --heads 2)],
+        ['4 are no such cube', 4, qw(--tp 4 --tensor 3d)], ['--cp cuts', 16, qw(--tp 8 --cp 2 --pp 1 --tensor 3d)],
+        ['--sequence-parallel cuts', 8, qw(--tp 8 --tensor 3d --sequence-parallel)], ['--overlap', 16, qw(--dp 2 --tp 8 --tensor 3d --overlap)]);
     my @no = map { my ($why, $ranks, @options) = @$_; +{ %{ emu($ranks, $train{fp32}, @options) }, why => $why } } @refused;
     run_jobs(\@no);
     ok($_->{status} == 2 && $_->{err} =~ /\Q$_->{why}/, "refused: $_->{why}") or diag(complain($_)) for @no;

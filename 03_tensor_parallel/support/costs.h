@@ -1,6 +1,7 @@
 // costs.h: what the lessons of this chapter predict from sizes alone, held against what was measured.
 #ifndef TENSOR_PARALLEL_COSTS_H
 #define TENSOR_PARALLEL_COSTS_H
+#include "03_tensor_parallel/support/cube_costs.h"
 #include "03_tensor_parallel/support/trial.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/lesson/training.h"
@@ -46,8 +47,7 @@ typedef struct {
 void sequence_held(SequenceMeasured *r, const Model *m, const Training *t);      // all but what was sent
 void sequence_costs(Run *run, const Training *t, SequenceWay way, const SequenceMeasured *r);    // and the picture
 void sequence_results(Run *run, const Training *t);
-// 11: along the axes of a cube: the ranks of my row, of my column, and of my row and column in all layers.
-enum { CUBE_ROW, CUBE_COL, CUBE_DEPTH, CUBE_AXES };
+// 11
 typedef struct { size_t B, T, K, N; } CubeSizes;           // Y [B*T, N] = X [B*T, K] V [K, N]; Z [B*T, K] = Y W [N, K]
 void cube_linears(Run *run, const Cube *c, CubeSizes z, bool shown);   // compared with the unsplit products
 void cube_places(Run *run, size_t q, CubeSizes z);         // prints who holds what of them
@@ -63,5 +63,9 @@ typedef struct {
 } CubeMeasured;
 void cube_costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequences, bool again,
                 const CubeMeasured *r);
+// 12: what one rank has and receives under one of the ways of this chapter.
+// Elements; elements, their peak; bytes per step; ps per step, if nobody is waited for.
+typedef struct { double parameters, kept, received, time; } TensorShare;
+TensorShare cube_share(const ModelConfig *c, size_t sequences, size_t q, size_t rank, bool again);
 void cube_results(Run *run, const ModelConfig *c, size_t sequences, size_t q);
 #endif

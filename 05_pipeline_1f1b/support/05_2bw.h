@@ -10,6 +10,7 @@ Trajectory two_bw_reference(Run *run, const Training *t);
 // t->steps batches of t->micro_batches. Bytes: peaks; messages and sums over all steps. loss: alike on all ranks.
 typedef struct {
     size_t in_flight, weights, gradients, optimizer, activations, buffers, size;
+    bool buffers_back;                             // every gradient is in the model's own memory again
     double messages, message_bytes, table_calls, table_bytes, sums;            // sums: all-reduces
 } TwoBwSeen;
 // By this list; noted: got's tensors are filled, too, and not only its losses.

@@ -62,6 +62,11 @@ TwoBwSeen two_bw_train(Run *run, const Training *t, const Schedule *list, bool n
         .table_calls = tied ? tied->ledger[COMM_SEND].calls : 0,
         .table_bytes = tied ? tied->ledger[COMM_SEND].bytes : 0,
         .buffers = memory_peak(MEM_COMMUNICATION), .sums = pp->ledger[COMM_ALL_REDUCE].calls };
+    seen.buffers_back = true;
+    for (size_t each = 0; each < m->n_units; each++) {
+        const Unit *u = &m->units[each];
+        seen.buffers_back &= arena_holds(&m->gradients, u->g.data) && (u->tied_to || u->own_g.data == u->g.data);
+    }
     ledger_pause();
     comm_all_reduce_doubles(pp, loss, n);                      // the last stage has them, the others zeros
     ledger_resume();

@@ -82,7 +82,7 @@ static void draw(Run *run, const Play *play, const char *title) {
             sent.peer = (uint16_t)i;
             add(&all.rank[to.stage], sent);
         }
-    recording_show(run, &all, title, PICTURE_CHART);
+    recording_show(run, &all, title, PICTURE_EVERY_ROW);
     for (size_t i = 0; i < play->p; i++) free(all.rank[i].events);
     free(all.rank);
     timeline_free(&t);

@@ -30,13 +30,22 @@ void train_show_mesh(Run *run, const TrainerConfig *c) {
     free(blocks);
 }
 
+// Of the grid or the cube that a tp group is; NULL where there is no such axis.
+enum { AXES = 5 };
+static void tensor_axes(const Trainer *t, Comm *axes[AXES]) {
+    const CommGrid *g = t->config.tensor == TENSOR_3D ? &t->cube.grid : &t->grid;
+    axes[0] = g->in_row; axes[1] = g->in_col; axes[2] = g->in_depth;
+    axes[3] = t->cube.same_col; axes[4] = t->cube.same_row;
+}
+
 void train_costs_begin(Trainer *t) {
     Comm *groups[] = { t->mesh.world, t->mesh.tp, t->mesh.pp, t->mesh.replicas, t->mesh.model, t->mesh.tied,
                        t->mesh.cp };
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         if (groups[i]) comm_ledger_reset(groups[i]);
-    Comm *axes[] = { t->grid.in_row, t->grid.in_col, t->grid.in_depth };
-    for (size_t i = 0; i < 3; i++)
+    Comm *axes[AXES];
+    tensor_axes(t, axes);
+    for (size_t i = 0; i < AXES; i++)
         if (axes[i]) comm_ledger_reset(axes[i]);
     memory_reset_peaks();
 }
@@ -51,11 +60,12 @@ static void tensor_costs(Run *run, const Trainer *t, const Prediction *p) {
     }
     cost(run, "tensor-parallel traffic", "bytes sent", (double)p->tp_bytes, (double)comm_bytes_sent(tp));
 }
-// All calls on the rows, columns and depth of the grid that a tp group is.
+// All calls on the rows, columns and depth of the grid or cube that a tp group is, and on a cube's planes.
 static void grid_costs(Run *run, const Trainer *t, const Prediction *p) {
-    const Comm *axes[] = { t->grid.in_row, t->grid.in_col, t->grid.in_depth };
+    Comm *axes[AXES];
     size_t calls = 0, sent = 0, received = 0;
-    for (size_t i = 0; i < 3; i++) {
+    tensor_axes(t, axes);
+    for (size_t i = 0; i < AXES && axes[i]; i++) {
         for (size_t kind = 0; kind < COMM_KINDS; kind++) calls += axes[i]->ledger[kind].calls;
         sent += comm_bytes_sent(axes[i]);
         received += comm_bytes_received(axes[i]);
@@ -68,7 +78,7 @@ static void grid_costs(Run *run, const Trainer *t, const Prediction *p) {
 void train_costs_end(Run *run, Trainer *t) {
     const Mesh *m = &t->mesh;
     Prediction p = predict_step(&t->config, run->world->rank, t->optimizer.kind == ADAMW);
-    (tensor_is_grid(&t->config) ? grid_costs : tensor_costs)(run, t, &p);
+    (t->config.tensor != TENSOR_1D ? grid_costs : tensor_costs)(run, t, &p);
     cost(run, "pipeline traffic", "bytes sent", (double)p.pp_bytes, (double)comm_bytes_sent(m->pp));
     cost(run, "data-parallel traffic", "bytes sent", (double)p.dp_bytes, (double)comm_bytes_sent(m->replicas));
     if (m->cp)
@@ -90,8 +100,9 @@ void train_results(Run *run, const Trainer *t) {
     const Mesh *m = &t->mesh;
     const bool adamw = t->optimizer.kind == ADAMW, again = t->config.recompute == RECOMPUTE_FULL;
     const size_t zero = t->config.zero;
-    const bool grid = tensor_is_grid(&t->config);
+    const bool grid = tensor_is_grid(&t->config), cube = t->config.tensor == TENSOR_3D;
     const char *const layers = grid ? "blocks, broadcast and reduced: 03.09"
+                             : cube ? "faces, gathered and scattered: 03.11"
                              : t->config.sequence ? again ? "14 half all-reduces of [tokens, C] per block"
                                                           : "10 half all-reduces of [tokens, C] per block"
                              : again ? "6 all-reduces of [tokens, C] per block"
@@ -105,7 +116,7 @@ void train_results(Run *run, const Trainer *t) {
                                                                        : "2(dp-1)/dp of the gradient",
           { "data-parallel traffic", mesh_link(m->replicas, link[2]) } },
         { "tied embedding, sent", "V/tp C, first and last stage", { "tied embedding", mesh_link(m->tied, link[3]) } },
-        { "weights", grid ? "matrices: 1/q² of the stage's" :
+        { "weights", grid ? "matrices: 1/q² of the stage's" : cube ? "matrices: 1/q³ of the stage's" :
                      zero == 3 ? "1/(tp pp dp) of the model, and copies" : "1/(tp pp) of the model, and copies",
           { "parameters" } },
         { "gradients", zero > 1 ? "1/dp of the slice" : "one per weight; the tied table per use", { "gradients" } },

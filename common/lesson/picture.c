@@ -409,7 +409,8 @@ static bool row_drawn(Run *run, size_t row, size_t rows) {
     return drawn;
 }
 
-static void print_chart(Run *run, const Recording *all, const char *title, bool memory, bool alike_once) {
+static void print_chart(Run *run, const Recording *all, const char *title, int what) {
+    bool memory = what & PICTURE_MEMORY, alike_once = what & PICTURE_ALIKE_ONCE;
     size_t width = page_width() - LABEL;
     char time[32], label[LABEL + 1];
     if (all->end == all->begin) {
@@ -442,7 +443,7 @@ static void print_chart(Run *run, const Recording *all, const char *title, bool 
     for (size_t row = 0; row < rows; row++) {
         size_t first = row ? end[row - 1] + 1 : 0, r = end[row];
         bool last = row + 1 == rows;
-        if (!row_drawn(run, row, rows)) continue;
+        if (!(what & PICTURE_EVERY_ROW) && !row_drawn(run, row, rows)) continue;
         snprintf(label, sizeof label, first < r ? "%zu to %zu" : "rank %zu", first, r);
         print_row(run, label, &work[r]);
         if (any && (!one_link || last)) print_row(run, one_link ? "  links" : "   link", &link[r]);
@@ -507,7 +508,7 @@ void recording_show(Run *run, Recording *all, const char *title, int what) {
         char time[32];
         length_of(time, all);
         if (!(what & PICTURE_DETAIL) || run->state->program->verbose)
-            print_chart(run, all, title, memory, what & PICTURE_ALIKE_ONCE);
+            print_chart(run, all, title, what);
         if (files && svg) svg_write(all, title, time, memory ? memory_category_name[watched] : NULL, svg);
         if (files && trace) trace_write(all, trace);
     }

@@ -28,9 +28,9 @@ Timing picture_timing(Run *run);
 // SAME_SCALE: or in the one before, if that is more. NO_FILES: the chart only, where a program shows several pictures
 // and --svg and --trace ask for one. DETAIL: the chart is printed with --verbose only. ALIKE_ONCE: neighbouring ranks
 // whose rows and strips are the same are drawn once. Of more than four rows the first two and the last one are drawn,
-// but with --verbose.
+// but with --verbose or EVERY_ROW.
 enum { PICTURE_CHART = 0, PICTURE_MEMORY = 1, PICTURE_SAME_SCALE = 2, PICTURE_NO_FILES = 4, PICTURE_DETAIL = 8,
-       PICTURE_ALIKE_ONCE = 16 };
+       PICTURE_ALIKE_ONCE = 16, PICTURE_EVERY_ROW = 32 };
 void picture_show(Run *run, const char *title, int what);
 void picture_summary(Run *run, const Timing *t);   // prints both definitions of the bubble, communication, utilisation
 // The order in which stage `rank` worked, "F0 F1 B0 ...", from the events; on rank 0, others get NULL. free() it. Of

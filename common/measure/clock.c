@@ -30,6 +30,7 @@ const ClockLink clock_links[] = {
 static ClockConfig config;                         // set before the ranks start
 static _Thread_local Picoseconds compute;          // simulated clock: this rank's row,
 static _Thread_local bool one_port, own_nodes;     // and the moments from which its ports are free
+static _Thread_local ClockLink only_link;          // in place of config's, where it has a name
 static _Thread_local Picoseconds out_free, in_free;
 static _Thread_local double begun;                 // wall clock: this rank's time 0
 static _Thread_local double flops, speed = 1;      // speed: of this rank's device, in rates of config.device
@@ -40,6 +41,7 @@ const ClockConfig *clock_config(void) { return &config; }
 void clock_rank_begin(void) {
     compute = out_free = in_free = 0;
     one_port = own_nodes = false;
+    only_link = (ClockLink){0};
     flops = 0;
     speed = 1;
     begun = now();
@@ -69,10 +71,12 @@ bool clock_same_node(size_t a, size_t b) {
     if (own_nodes) return a == b;
     return config.node == 0 || a / config.node == b / config.node;
 }
+void clock_set_link(const ClockLink *link) { only_link = link ? *link : (ClockLink){0}; }
+ClockLink clock_link(bool one_node) { return only_link.name ? only_link : one_node ? config.link : config.between; }
 Picoseconds clock_transfer(bool one_node, size_t steps, size_t bytes) {
-    const ClockLink *link = one_node ? &config.link : &config.between;
-    if (link->beta == 0) return 0;
-    return (Picoseconds)llround((double)steps * link->alpha * 1e12 + (double)bytes * 1e12 / link->beta);
+    const ClockLink link = clock_link(one_node);
+    if (link.beta == 0) return 0;
+    return (Picoseconds)llround((double)steps * link.alpha * 1e12 + (double)bytes * 1e12 / link.beta);
 }
 void clock_wait_until(Picoseconds t) {
     if (config.simulated && t > compute) compute = t;

@@ -51,6 +51,10 @@ void clock_set_one_port(bool on);
 // From now on this rank's messages to others go over the link between nodes, whoever shares its node (off after
 // clock_rank_begin). On both ends. Not for collectives.
 void clock_set_own_nodes(bool on);
+// From now on all of this rank's communication takes this link, which has a name, wherever its ranks are (NULL, and
+// after clock_rank_begin: as --link and --node say). For a lesson that compares links: on all ranks at the same place.
+void clock_set_link(const ClockLink *link);
+ClockLink clock_link(bool one_node);               // what a message inside a node, or between two, takes now
 double clock_flops(void);                          // FLOPs this rank has charged so far, under either clock
 // ---- for picture.c, under the wall clock: time 0 of this rank, in seconds of now() ----
 double clock_begun(void);

@@ -190,7 +190,7 @@ double ring_bytes(size_t passes, size_t n, size_t count, size_t size) {
     return (double)(passes * (n - 1) * ceil_div(count, n) * size);               // n - 1 chunks in a pass
 }
 static double time_of(bool one_node, size_t messages, double bytes) {
-    ClockLink link = one_node ? clock_config()->link : clock_config()->between;
+    const ClockLink link = clock_link(one_node);
     return link.beta == 0 ? 0 : round((double)messages * link.alpha * 1e12 + bytes * 1e12 / link.beta);
 }
 double ring_time(size_t passes, size_t n, size_t count, size_t size) {

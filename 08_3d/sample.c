@@ -1,0 +1,209 @@
+// ranks: 1
+// level: core
+// question: Why does a model that writes need its keys and values again, and not its text?
+//
+// Writes text with a trained model, at any tp x pp: --from names a checkpoint (train --save), an exported file, or
+// Hugging Face's GPT-2. Each new token needs the keys and values of all tokens before it, in every block; these do not
+// change, as no position sees a later one. So they are kept: a step has one row, not as many as the text has tokens.
+// Heads are cut over tp and blocks over pp, so a rank keeps only its heads of its blocks. Left out: several texts at
+// once, which is what makes writing efficient (Pope et al. 2022; Kwon et al. 2023); data parallelism, which is nothing
+// here but several runs.
+#include <math.h>
+#include <stdlib.h>
+#include "03_tensor_parallel/tensor_parallel.h"
+#include "04_pipeline_naive/pipeline.h"
+#include "08_3d/sampler.h"
+#include "08_3d/support/sample_run.h"
+#include "common/tensor/random.h"
+
+// ================================ the technique ================================
+
+// ---------------------------------------------------------------- attention of new positions to all so far
+
+// S_QKV [T, 3A] is of the T new positions only: their keys and values join the cache, their queries see all of it.
+static void cached_forward(const AttentionHeads *h, Saved *s) {
+    Cache *c = (Cache *)h->kind;
+    size_t heads = range_size(h->heads), A = heads * h->D, all = c->n + h->T;
+    Tensor q = tensor_col_range(s->t[S_QKV], 0, A);
+    tensor_copy(tensor_row_range(c->k, c->n, all), tensor_col_range(s->t[S_QKV], A, 2 * A));
+    tensor_copy(tensor_row_range(c->v, c->n, all), tensor_col_range(s->t[S_QKV], 2 * A, 3 * A));
+    c->n = all;
+    Tensor p = tensor_new(&s->attention, heads * h->T, all);
+    op_heads_scores(p, q, tensor_row_range(c->k, 0, all), 1, heads);
+    op_causal_softmax(p, p, (real)(1 / sqrt((double)h->D)), (HeadsPlace){ 1, heads, h->position, NULL });
+    op_heads_mix(s->t[S_MIX], p, tensor_row_range(c->v, 0, all), 1, heads);
+}
+
+// ---------------------------------------------------------------- one forward through the stages
+
+static Batch batch_of(Arena *a, const int *tokens, size_t count, size_t first) {
+    int *device[2] = { ints_new(a, count), ints_new(a, count) }, *position = host_alloc(count * sizeof *position);
+    for (size_t i = 0; i < count; i++) position[i] = (int)(first + i);
+    ints_upload(device[0], tokens, count);
+    ints_upload(device[1], position, count);
+    free(position);
+    return (Batch){ .B = 1, .T = count, .tokens = device[0], .position = device[1] };
+}
+
+// A message is [count, C]. The head needs only the row whose next token is wanted.
+static Tensor forward(Sampler *s, Arena *a, const int *tokens, size_t count, size_t first, bool all) {
+    Comm *pp = s->mesh.pp;
+    Arena mine = arena(MEM_WORKSPACE), buffers = arena(MEM_COMMUNICATION);
+    Batch b = batch_of(&mine, tokens, count, first);
+    size_t layers = s->m->n_layers - (s->head != NULL), C = s->m->config.width;
+    Tensor x = {0}, y = tensor_new(&buffers, count, C), logits = {0};
+    if (pp->rank > 0) comm_recv(pp, x = tensor_new(&buffers, count, C), pp->rank - 1);     // count * C elements
+    walk_forward_only(s->m->layers, layers, &b, x, y);
+    if (s->head) {
+        Saved saved = saved_new();
+        Tensor rows = all ? y : tensor_row_range(y, count - 1, count);
+        logits = tensor_new(a, rows.rows, range_size(s->head->vocab));
+        layer_forward(s->head, &b, rows, logits, &saved);
+        saved_free(&saved);
+    } else {
+        comm_send(pp, y, pp->rank + 1);                                                    // count * C elements
+    }
+    arena_free(&buffers);
+    arena_free(&mine);
+    return logits;
+}
+
+static void attach(Sampler *s, bool cached) {
+    for (size_t i = 0, block = 0; i < s->m->n_layers; i++)
+        if (s->m->layers[i].kind == &tensor_parallel_block)
+            s->m->layers[i].attention = cached ? &s->cache[block++].kind : NULL;
+}
+
+Tensor sampler_forward(Sampler *s, Arena *a, const int *tokens, size_t count, bool all) {
+    Tensor logits = forward(s, a, tokens, count, s->n, all);
+    s->n += count;
+    return logits;
+}
+Tensor sampler_forward_whole(Sampler *s, Arena *a, const int *tokens, size_t count) {
+    attach(s, false);
+    Tensor logits = forward(s, a, tokens, count, 0, true);
+    attach(s, true);
+    return logits;
+}
+void sampler_forget(Sampler *s) {
+    for (size_t i = 0; i < s->blocks; i++) s->cache[i].n = 0;
+    s->n = 0;
+}
+
+// ---------------------------------------------------------------- the choice: the same at every layout
+
+// To draw an entry with probability softmax(logit / temperature) is to take the largest of logit / temperature plus a
+// Gumbel number of each entry's own (Maddison et al. 2014), which is a function of (seed, token's number, entry). So
+// who has which entries does not matter, and nobody needs all of them.
+enum { KEY_SAMPLE = 5 };                                       // beside common/model's: what a random number is for
+typedef struct { double logit, score; size_t entry; } Candidate;
+double sampler_score(const Choice *c, double logit, size_t number, size_t entry) {
+    uint64_t key = random_key(random_key(random_key(c->seed, KEY_SAMPLE), number), entry);
+    return c->temperature == 0 ? logit : logit / c->temperature - log(-log(random_unit(key)));
+}
+static void score(const Choice *c, Candidate *list, size_t n, size_t number) {
+    for (size_t i = 0; i < n; i++) list[i].score = sampler_score(c, list[i].logit, number, list[i].entry);
+}
+static int by_score(const void *a, const void *b) {            // equal ones: the smaller entry first
+    const Candidate *x = a, *y = b;
+    if (x->score != y->score) return x->score > y->score ? -1 : 1;
+    return (x->entry > y->entry) - (x->entry < y->entry);
+}
+// The k candidates that may win come first: the largest logits, or, where all may, the one with the best score.
+static void best(const Choice *c, Candidate *list, size_t n, size_t number) {
+    if (c->top_k) for (size_t i = 0; i < n; i++) list[i].score = list[i].logit;
+    else score(c, list, n, number);
+    qsort(list, n, sizeof *list, by_score);
+}
+
+// On the last stage: my k candidates, everybody's k, the k of these that remain, the best of them.
+static size_t choose(Sampler *s, Tensor logits, size_t number) {
+    Comm *tp = s->mesh.tp;
+    const Choice *c = &s->choice;
+    size_t mine = logits.cols, V = s->m->config.vocab, k = c->top_k ? (c->top_k < V ? c->top_k : V) : 1, n = tp->size * k;
+    real *row = host_alloc(mine * sizeof *row), *pairs = host_alloc(2 * n * sizeof *pairs);
+    Candidate *list = host_alloc((mine > n ? mine : n) * sizeof *list);
+    Arena buffers = arena(MEM_COMMUNICATION);
+    Tensor all = tensor_new(&buffers, tp->size, 2 * k), part = tensor_row_range(all, tp->rank, tp->rank + 1);
+    tensor_download(row, tensor_row_range(logits, logits.rows - 1, logits.rows));
+    for (size_t i = 0; i < mine; i++) list[i] = (Candidate){ .logit = (double)row[i], .entry = s->head->vocab.lo + i };
+    best(c, list, mine, number);
+    for (size_t i = 0; i < k; i++) {                           // a rank with fewer entries fills up with none
+        pairs[2 * i] = i < mine ? (real)list[i].logit : -(real)HUGE_VAL;
+        pairs[2 * i + 1] = i < mine ? (real)list[i].entry : (real)V;
+    }
+    tensor_upload(part, pairs);
+    comm_all_gather(tp, all, part);                            // 2k elements of each rank: logit and entry
+    tensor_download(pairs, all);
+    for (size_t i = 0; i < n; i++)
+        list[i] = (Candidate){ .logit = (double)pairs[2 * i], .entry = (size_t)pairs[2 * i + 1] };
+    best(c, list, n, number);
+    score(c, list, k, number);
+    qsort(list, k, sizeof *list, by_score);
+    size_t entry = list[0].entry;
+    arena_free(&buffers);
+    free(row);
+    free(pairs);
+    free(list);
+    return entry;
+}
+
+int sampler_choose(Sampler *s, Tensor logits, size_t number) {
+    Comm *pp = s->mesh.pp;
+    Arena buffers = arena(MEM_COMMUNICATION);
+    Tensor token = tensor_new(&buffers, 1, 1);
+    real value = s->head ? (real)choose(s, logits, number) : 0;
+    tensor_upload(token, &value);
+    comm_broadcast(pp, token, pp->size - 1);                   // 1 element: the first stage embeds it, all count on
+    tensor_download(&value, token);
+    arena_free(&buffers);
+    return (int)value;
+}
+
+// ---------------------------------------------------------------- who holds what
+
+Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice choice) {
+    const ModelConfig *c = &w->model;
+    Sampler s = { .mesh = mesh_new(world, (Degrees){ .dp = 1, .tp = tp, .pp = pp }), .choice = choice,
+                  .memory = arena(MEM_ACTIVATIONS) };
+    Range layers = pipeline_stage_layers(c, NULL, pp, s.mesh.at.pp);
+    bool last = s.mesh.at.pp + 1 == pp;
+    layers.hi -= last;                                         // no loss
+    s.m = model_describe(c, layers);
+    tensor_parallel(s.m, s.mesh.tp);
+    weights_load(w, s.m);
+    if (last) s.head = &s.m->layers[s.m->n_layers - 1];
+    s.blocks = s.m->n_layers - last - (s.mesh.at.pp == 0);
+    s.cache = host_alloc(s.blocks * sizeof *s.cache);
+    size_t A = range_size(s.m->layers[s.mesh.at.pp == 0].heads) * (c->width / c->heads);
+    for (size_t i = 0; i < s.blocks; i++)
+        s.cache[i] = (Cache){ .kind = { .name = "cached", .forward = cached_forward },
+                              .k = tensor_new(&s.memory, c->context, A), .v = tensor_new(&s.memory, c->context, A) };
+    attach(&s, true);
+    comm_connect(s.mesh.pp, COMM_NEIGHBOURS);
+    return s;
+}
+void sampler_free(Sampler *s) {
+    arena_free(&s->memory);
+    model_free(s->m);
+    mesh_free(&s->mesh);
+    free(s->cache);
+}
+
+// ================================ the experiment ================================
+
+static const Option options[] = {
+    { "from", "PATH", NULL, "a checkpoint's folder, or a safetensors file; without it: an untrained model, checked" },
+    { "heads", "N", NULL, "attention heads, where a file does not say (GPT-2: 12)" },
+    { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: the ranks that --pp leaves" },
+    { "pp", "N", "1", "pipeline stages" },
+    { "prompt", "TEXT", "The ", "what the text begins with; models of bytes" },
+    { "ids", "LIST", NULL, "the same as token ids, such as 15496,11; ids are written, too" },
+    { "tokens", "N", "40", "tokens to write" },
+    { "temperature", "X", "0.8", "of softmax(logits / temperature); 0: always the likeliest" },
+    { "top-k", "N", "0", "choose among the k likeliest; 0: among all" },
+    { "check", NULL, NULL, "compare with whole forwards without a cache, and with the unsplit model" },
+    { "logits", "FILE", NULL, "with --check: the logits of every position, a line each" },
+    {0},
+};
+LESSON(sample_run, options);                                   // support/sample_run.c: the loop and the checks

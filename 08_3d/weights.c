@@ -1,0 +1,123 @@
+// weights.c: see weights.h.
+#include "08_3d/weights.h"
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+// ---------------------------------------------------------------- a safetensors file
+
+// GPT2Model's names, or with "transformer." before them: GPT2LMHeadModel's.
+static const FileTensor *find(const TensorFile *f, const char *name) {
+    char with[80];
+    snprintf(with, sizeof with, "transformer.%s", name);
+    const FileTensor *t = tensor_file_find(f, name);
+    return t ? t : tensor_file_find(f, with);
+}
+
+// A table's [rows, cols].
+static const FileTensor *table(const Weights *w, const char *name) {
+    const FileTensor *t = find(&w->file, name);
+    REQUIRE(t, "--from %s: it has no tensor %s: expected the names of Hugging Face's GPT-2", w->from, name);
+    REQUIRE(t->dims == 2, "--from %s: %s has %zu sides: expected two", w->from, name, t->dims);
+    return t;
+}
+
+// n_head of the config.json in the same folder; 0: it does not say.
+static size_t heads_beside(const char *file) {
+    char path[4096], text[1 << 16];
+    const char *slash = strrchr(file, '/');
+    snprintf(path, sizeof path, "%.*sconfig.json", slash ? (int)(slash + 1 - file) : 0, file);
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(text, 1, sizeof text, f) : 0;
+    if (f) fclose(f);
+    cJSON *config = cJSON_ParseWithLength(text, n);
+    const cJSON *heads = cJSON_GetObjectItemCaseSensitive(config, "n_head");
+    size_t value = cJSON_IsNumber(heads) && heads->valuedouble >= 1 && heads->valuedouble < 1e6 ? (size_t)heads->valuedouble : 0;
+    cJSON_Delete(config);
+    return value;
+}
+
+static size_t heads_of(Run *run, const Weights *w) {
+    const char *note = tensor_file_note(&w->file, "n_head");
+    if (option_given(run, "heads")) return option_size(run, "heads");
+    size_t heads = note ? strtoul(note, NULL, 10) : heads_beside(w->from);
+    REQUIRE(heads, "--from %s: neither its header nor a config.json beside it says n_head: give --heads (GPT-2: 12)", w->from);
+    return heads;
+}
+
+static void sizes_of(Run *run, Weights *w) {
+    const FileTensor *wte = table(w, "wte.weight"), *wpe = table(w, "wpe.weight");
+    size_t layers = 0;
+    for (char name[40]; snprintf(name, sizeof name, "h.%zu.ln_1.weight", layers), find(&w->file, name); ) layers++;
+    w->model = (ModelConfig){ .layers = layers, .width = wte->shape[1], .heads = heads_of(run, w),
+                              .context = wpe->shape[0], .vocab = wte->shape[0], .seed = run->seed };
+}
+
+typedef struct { const Weights *weights; const Param *param; const FileTensor *tensor; } Filling;      // found last
+static real value(void *filling, const Param *p, size_t i) {
+    Filling *f = filling;
+    if (f->param != p) {
+        const char *from = f->weights->from;
+        const FileTensor *t = find(&f->weights->file, p->name);
+        REQUIRE(t, "--from %s: it has no tensor %s", from, p->name);
+        bool fits = p->vector ? t->dims == 1 && t->shape[0] == p->cols
+                              : t->dims == 2 && t->shape[0] == p->rows && t->shape[1] == p->cols;
+        REQUIRE(fits, "--from %s: %s does not have the shape [%zu, %zu]", from, p->name, p->rows, p->cols);
+        f->param = p;
+        f->tensor = t;
+    }
+    return (real)tensor_file_value(f->tensor, i);
+}
+
+// ---------------------------------------------------------------- either
+
+static size_t option_of(const Weights *w, const char *name) {
+    const char *text = checkpoint_option(w->checkpoint, name);
+    REQUIRE(text, "--from %s: it does not say its --%s", w->from, name);
+    return strtoul(text, NULL, 10);
+}
+
+Weights weights_open(Run *run, const char *from) {
+    Weights w = { .from = from };
+    struct stat is;
+    if (stat(from, &is) == 0 && S_ISDIR(is.st_mode)) {
+        char why[CHECKPOINT_WHY] = "";
+        w.checkpoint = checkpoint_read(from, why);
+        REQUIRE(w.checkpoint, "--from %s: %s", from, why);
+        checkpoint_verify(run, w.checkpoint);
+        w.model = (ModelConfig){ .layers = option_of(&w, "layers"), .width = option_of(&w, "width"), .vocab = 256,
+                                 .heads = option_of(&w, "heads"), .context = option_of(&w, "context"), .seed = run->seed };
+    } else {
+        char why[TENSOR_FILE_WHY] = "";
+        REQUIRE(tensor_file_open(&w.file, from, why), "--from: %s", why);
+        sizes_of(run, &w);
+    }
+    config_require(&w.model);
+    return w;
+}
+
+void weights_load(const Weights *w, Model *m) {
+    if (!w->from) {
+        model_allocate_weights(m);
+        return;
+    }
+    model_measure(m);
+    m->w = tensor_new(&m->parameters, 1, m->size);
+    model_attach_weights(m, m->w);
+    if (w->checkpoint) {
+        checkpoint_load(w->checkpoint, m, NULL);
+        return;
+    }
+    for (size_t i = 0; i < m->n_units; i++) {
+        Unit *u = &m->units[i];
+        Filling f = { .weights = w };
+        if (!u->tied_to) unit_fill(u, u->w, (Range){0, u->size}, value, &f);
+    }
+}
+
+void weights_close(Weights *w) {
+    if (w->checkpoint) checkpoint_free(w->checkpoint);
+    tensor_file_close(&w->file);
+}
