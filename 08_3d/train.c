@@ -35,7 +35,7 @@ static const Option options[] = {
     { "zero", "0|1|2|3", "0", "shard nothing, optimizer state, gradients too, weights too, over the replicas" },
     { "prefetch", NULL, NULL, "with --zero 3: gather a layer's weights while the one before it computes" },
     { "overlap", NULL, NULL, "with --zero 0: reduce the gradient in buckets while the last backward runs" },
-    { "cp", "N", NULL, "context-parallel ranks: they share the positions of a sequence (ring attention); without it: 1" },
+    { "cp", "N", NULL, "context-parallel ranks: they share the positions of a sequence (ring attention); default 1" },
     { "attention", "plain|blockwise", "plain", "keep all scores, or none: in blocks; with --cp always blockwise" },
     { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
     { "recompute", "none|selective|full", "none", "what backward computes again instead of keeping it" },
