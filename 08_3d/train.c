@@ -39,6 +39,7 @@ static const Option options[] = {
     { "attention", "plain|blockwise", "plain", "keep all scores, or none: in blocks; with --cp always blockwise" },
     { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
     { "recompute", "none|selective|full", "none", "what backward computes again instead of keeping it" },
+    { "activation-budget", "N", NULL, "bytes of activations per rank: each block keeps what fits" },
     { "layers", "N", "4", "blocks" },
     { "width", "N", "128", "features of a token" },
     { "heads", "N", "4", "attention heads" },
