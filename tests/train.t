@@ -171,8 +171,9 @@ note($_) for @table;
         my @options = ('--dp', $dp, '--tp', $tp, '--pp', $pp, '--cp', $cp, '--schedule', $schedule, '--zero', $zero, '--recompute', $recompute,
             '--context', $contexts[$i % @contexts], qw(--layers 3 --width 36 --heads 6 --batch 5 --micro-batch 1 --steps 3 --check --eval-every 2
             --reduce ordered --data), $text, $i % 4 == 1 ? qw(--optimizer adamw --lr 0.003) : qw(--optimizer sgd --lr 0.1));
-        push @options, '--overlap' if $zero == 0 && $i % 2;
-        push @options, '--prefetch' if $zero == 3 && $i % 2;
+        my $whole = $schedule ne 'zero-bubble';   # backwards
+        push @options, '--overlap' if $zero == 0 && $i % 2 && $whole;
+        push @options, '--prefetch' if $zero == 3 && $i % 2 && $whole;
         push @options, '--sequence-parallel' if $tp > 1 && $i % 3;
         my $job = emu($dp * $tp * $pp * $cp, $train{$precision}, @options);
         push @jobs, { %$job, name => "cp $cp, ${dp}x${tp}x$pp $schedule zero $zero recompute $recompute $precision" };
