@@ -470,8 +470,8 @@ static real value(void *filling, const Param *p, size_t i) {
 
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o) {
     bool moments = o && o->kind == ADAMW;
-    REQUIRE(!o || moments == c->moments,
-            "--resume: %s has %s moments, and --optimizer %s %s them: leave it out, it is taken from the checkpoint", c->dir, c->moments ? "AdamW's" : "no", moments ? "adamw" : "sgd",
+    REQUIRE(!o || moments == c->moments, "--resume: %s has %s moments, and --optimizer %s %s them: leave it out, it is "
+            "taken from the checkpoint", c->dir, c->moments ? "AdamW's" : "no", moments ? "adamw" : "sgd",
             moments ? "needs" : "has none of");
     if (o) o->step = c->optimizer_step;
     for (size_t i = 0; i < m->n_units; i++) {
@@ -498,7 +498,8 @@ Checkpoint *checkpoint_resume(Run *run, const char *dir) {
     }
     bool check = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(c->index, "check"));
     REQUIRE(check == option_flag(run, "check"),
-            "--resume %s: it was trained with%s --check, which has other token counts: %s", dir, check ? "" : "out", check ? "give --check" : "leave --check out");
+            "--resume %s: it was trained with%s --check, which has other token counts: %s", dir, check ? "" : "out",
+            check ? "give --check" : "leave --check out");
     run->seed = (uint64_t)option_size(run, "seed");
     for (const char *const *name = model_options; *name; name++) {
         const char *was = checkpoint_option(c, *name), *is = option_text(run, *name);

@@ -47,7 +47,13 @@ static size_t replicas(const TrainerConfig *c) { return c->mesh.dp * mesh_cp(c->
 static size_t replica(const TrainerConfig *c, Coordinates at) { return at.cp + mesh_cp(c->mesh) * at.dp; }
 
 // The same, and where this rank stands on its grid or cube, if its tp group is one.
-typedef struct { CutSizes z; bool is_grid, is_cube; GridPlace grid; CubePlace cube; const Recompute *choice; } Mine;   // choice: of each block, or NULL
+typedef struct {
+    CutSizes z;
+    bool is_grid, is_cube;
+    GridPlace grid;
+    CubePlace cube;
+    const Recompute *choice;                       // of each block; NULL: all of them as --recompute says
+} Mine;
 static Mine mine_of(const TrainerConfig *c, Coordinates at) {
     Mine my = { .z = my_sizes(c, at), .is_grid = tensor_is_grid(c), .is_cube = c->tensor == TENSOR_3D };
     if (my.is_grid) my.grid = grid_place_in(c, at);
@@ -309,7 +315,7 @@ static void activations(Prediction *out, const TrainerConfig *c, Coordinates at,
 static size_t micro_batches(const TrainerConfig *c) { return ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch); }
 
 bool predict_choices(const TrainerConfig *c, size_t stage, Recompute *choice) {
-    Coordinates at = { .pp = stage };              // nobody of the stage has more heads, entries, positions or sequences
+    Coordinates at = { .pp = stage };              // nobody of the stage has more heads, positions or sequences
     Mine my = mine_of(c, at);
     size_t m = micro_batches(c), now = 0, most = 0;
     Schedule list = trainer_schedule(c, m, stage);

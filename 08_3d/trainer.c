@@ -38,13 +38,13 @@ static void require_tensor(const TrainerConfig *c) {
 static void require_budget(const TrainerConfig *c) {
     if (!c->activation_budget) return;
     REQUIRE(trainer_chunks(c) == 1 && c->schedule != schedule_zb_h1 && !c->rebalanced,
-            "--activation-budget plans for stages of one chunk that stay, and whole backwards: leave --schedule interleaved, "
-            "zero-bubble and --rebalance out");
+            "--activation-budget plans for stages of one chunk that stay, and whole backwards: leave --schedule "
+            "interleaved, zero-bubble and --rebalance out");
     REQUIRE(c->recompute == RECOMPUTE_NONE, "--activation-budget chooses for each block: leave --recompute out");
     Recompute *choice = host_alloc(c->model.layers * sizeof *choice);
     for (size_t i = 0; i < c->mesh.pp; i++)
-        REQUIRE(predict_choices(c, i, choice), "--activation-budget %zu is not enough for stage %zu even if every block is "
-                "computed again: it needs %zu bytes", c->activation_budget, i, predict_least(c, i));
+        REQUIRE(predict_choices(c, i, choice), "--activation-budget %zu is not enough for stage %zu even if every "
+                "block is computed again: it needs %zu bytes", c->activation_budget, i, predict_least(c, i));
     free(choice);
 }
 
