@@ -13,6 +13,7 @@
 #include "04_pipeline_naive/pipeline.h"
 #include "04_pipeline_naive/support/04_costs.h"
 #include "04_pipeline_naive/support/costs.h"
+#include "common/device/device.h"
 #include "common/tensor/random.h"
 #include <math.h>
 #include <stdio.h>
@@ -55,17 +56,34 @@ double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) 
 
 // ---- what each layer costs: a layer around each that reads the clock before and after ----
 
+static double moment(void) {
+    if (!clock_config()->simulated) device_synchronize();  // a GPU may still be at work on what is queued
+    return (double)clock_now();
+}
 static void timed_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
-    double begin = (double)clock_now();
+    double begin = moment();
     layer_forward(l->inner, b, x, y, s);
-    *(double *)l->technique += (double)clock_now() - begin;
+    *(double *)l->technique += moment() - begin;
 }
 static void timed_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    double begin = (double)clock_now();
+    double begin = moment();
     layer_backward(l->inner, b, x, dy, dx, s);
-    *(double *)l->technique += (double)clock_now() - begin;
+    *(double *)l->technique += moment() - begin;
 }
-static const LayerKind timed = { .name = "timed", .forward = timed_forward, .backward = timed_backward };
+static void timed_backward_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    double begin = moment();
+    layer_backward_inputs(l->inner, b, x, dy, dx, s);
+    *(double *)l->technique += moment() - begin;
+}
+static void timed_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
+    double begin = moment();
+    layer_backward_weights(l->inner, b, x, s);
+    *(double *)l->technique += moment() - begin;
+}
+static const LayerKind timed = {
+    .name = "timed", .forward = timed_forward, .backward = timed_backward,
+    .backward_inputs = timed_backward_inputs, .backward_weights = timed_backward_weights,
+};
 
 // The costs that are cut: the embedding, the blocks, the head with the loss. A step adds to cost[L+2] what this stage's
 // layers take, in picoseconds.
@@ -99,8 +117,10 @@ static const Unit *block_of(const Model *m, size_t k) {    // NULL: not on this 
         if (m->layers[i].number == k + 1) return m->layers[i].units[0];
     return NULL;
 }
+// Whole weights; or this replica's part of them, where ZeRO-3 keeps no more.
+static Tensor weights_of(const Unit *u) { return u->w.data ? u->w : u->own_w; }
 static void copy_state(const Unit *to, const Unit *from, const Optimizer *o) {
-    tensor_copy(to->w, from->w);
+    tensor_copy(weights_of(to), weights_of(from));
     if (o->kind != ADAMW) return;
     tensor_copy(to->m, from->m);
     tensor_copy(to->v, from->v);
@@ -116,15 +136,15 @@ void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const siz
         const Unit *mine = block_of(from, k), *its = block_of(to, k);
         // EXERCISE 04.04b (3 points): a block moves. Block k goes from stage `old` to stage `new` of pp, which may be
         // the same. mine: its unit on this stage until now, its: from now on; NULL where it was not, or will not be.
-        // Weights w, and with AdamW (o->kind) the moments m and v. Calls: comm_send, comm_recv, copy_state.
+        // weights_of(its unit), and with AdamW (o->kind) the moments m and v. Calls: comm_send, comm_recv, copy_state.
         if (old == new) {
             if (mine) copy_state(its, mine, o);
         } else if (pp->rank == old) {
-            comm_send(pp, mine->w, new);                   // 12C^2 + 13C elements, and twice as many with AdamW
+            comm_send(pp, weights_of(mine), new);          // 12C^2 + 13C elements, and twice as many with AdamW
             if (o->kind == ADAMW) comm_send(pp, mine->m, new);
             if (o->kind == ADAMW) comm_send(pp, mine->v, new);
         } else if (pp->rank == new) {
-            comm_recv(pp, its->w, old);
+            comm_recv(pp, weights_of(its), old);
             if (o->kind == ADAMW) comm_recv(pp, its->m, old);
             if (o->kind == ADAMW) comm_recv(pp, its->v, old);
         }

@@ -115,8 +115,8 @@ PipelineResult pipeline_run_versions(Comm *pp, Model *m, const Schedule *s, cons
 // Cuts cost [n] into p <= n neighbouring parts whose largest sum is as small as possible: part i is first[i] up to
 // first[i+1], first [p+1]. Returns that sum.
 double partition_min_max(const double *cost, size_t n, size_t p, size_t *first);
-// Measured costs: embedding, blocks, head with loss, L + 2 of them. Of a described model before its allocation, and
-// after all other wraps: what its layers take is added to cost, which must live as long.
+// Measured costs: embedding, blocks, head with loss, L + 2 of them. Called after all other wraps; what the model's
+// layers take is added to cost, which must live as long.
 size_t partition_items(const ModelConfig *c);
 void partition_time_layers(Model *m, double *cost);
 // blocks [p] <- the best cut for the costs that the stages have measured; collective, the same on all of them.

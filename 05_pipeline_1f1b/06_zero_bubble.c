@@ -110,6 +110,9 @@ static const OpTimes units = { 1, 1, 1, 0 };
 static Schedule units_p(size_t p, size_t m, size_t i) { return schedule_zb_auto(p, m, i, p, units); }
 static Schedule units_2p(size_t p, size_t m, size_t i) { return schedule_zb_auto(p, m, i, 2 * p - 1, units); }
 
+static const OpTimes late = { 12, 14, 10, 3 };            // as of a block, with messages that take a quarter of F
+static Schedule late_p(size_t p, size_t m, size_t i) { return schedule_zb_auto(p, m, i, p, late); }
+
 // Two steps of which the second one waits for no norm: m micro-batches, then another m.
 static Schedule twice(ScheduleRule rule, size_t p, size_t m, size_t i) {
     Schedule one = rule(p, m / 2, i), s = {0};
@@ -144,6 +147,9 @@ static void lists(Run *run) {
     double two[] = { (double)zb_judge(h1_twice, 4, 16, &units).step,
                      (double)zb_judge(units_2p_twice, 4, 16, &units).step }, no_barrier[] = { 27 + 27, 27 + 24 };
     check_numbers(run, "lists", "two steps without a barrier: 54, 51", two, no_barrier, 2, 0);
+    // Told the time of a message, too; a list made without it takes 398.
+    double told = (double)zb_judge(late_p, 4, 8, &late).step, known = 384;
+    check_numbers(run, "lists", "auto, p, F 12, B 14, W 10, a message 3: 384", &told, &known, 1, 0);
     // Every p = 1..8, m = 1..24. t: B longer than F, W shorter, as in a block. Where m < p, W's are late at the end.
     enum { CASES = 8 * 24 };
     static const OpTimes t = { 12, 14, 10, 0 };

@@ -470,8 +470,8 @@ static real value(void *filling, const Param *p, size_t i) {
 
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o) {
     bool moments = o && o->kind == ADAMW;
-    REQUIRE(!o || moments == c->moments, "--resume: %s has %s moments, and --optimizer %s %s them: leave it out, it is taken "
-            "from the checkpoint", c->dir, c->moments ? "AdamW's" : "no", moments ? "adamw" : "sgd",
+    REQUIRE(!o || moments == c->moments,
+            "--resume: %s has %s moments, and --optimizer %s %s them: leave it out, it is taken from the checkpoint", c->dir, c->moments ? "AdamW's" : "no", moments ? "adamw" : "sgd",
             moments ? "needs" : "has none of");
     if (o) o->step = c->optimizer_step;
     for (size_t i = 0; i < m->n_units; i++) {

@@ -29,8 +29,8 @@ const char *checkpoint_option(const Checkpoint *c, const char *name);      // as
 // Collective: every file's bytes are read once, by one of the ranks, and their sum compared. usage_error() when they
 // are not what was written.
 void checkpoint_verify(Run *run, const Checkpoint *c);
-// Fills what this rank holds of m, and, where o has moments, those it owns; o NULL: weights only. usage_error() when the
-// checkpoint is of another model or optimizer.
+// Fills what this rank holds of m, and, where o has moments, those it owns; o NULL: weights only. usage_error() when
+// the checkpoint is of another model or optimizer.
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o);
 
 // Collective: what a run that resumes does. Opens DIR, verifies it, and takes the options from it that define the

@@ -120,7 +120,8 @@ static void best(const Choice *c, Candidate *list, size_t n, size_t number) {
 static size_t choose(Sampler *s, Tensor logits, size_t number) {
     Comm *tp = s->mesh.tp;
     const Choice *c = &s->choice;
-    size_t mine = logits.cols, V = s->m->config.vocab, k = c->top_k ? (c->top_k < V ? c->top_k : V) : 1, n = tp->size * k;
+    size_t mine = logits.cols, V = s->m->config.vocab;
+    size_t k = c->top_k == 0 ? 1 : c->top_k < V ? c->top_k : V, n = tp->size * k;
     real *row = host_alloc(mine * sizeof *row), *pairs = host_alloc(2 * n * sizeof *pairs);
     Candidate *list = host_alloc((mine > n ? mine : n) * sizeof *list);
     Arena buffers = arena(MEM_COMMUNICATION);

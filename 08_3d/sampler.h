@@ -24,8 +24,8 @@ typedef struct {
 
 Sampler sampler_new(Comm *world, const Weights *w, size_t tp, size_t pp, Choice choice);       // collective
 void sampler_free(Sampler *s);
-// Forward of these tokens, which follow the n in the cache: [rows, V/tp] logits on the last stage, of all of them, or of
-// the last one; elsewhere empty.
+// Forward of these tokens, which follow the n in the cache: [rows, V/tp] logits on the last stage, of all of them, or
+// of the last one; elsewhere empty.
 Tensor sampler_forward(Sampler *s, Arena *a, const int *tokens, size_t count, bool all);
 // The same from position 0 without a cache, which stays as it is.
 Tensor sampler_forward_whole(Sampler *s, Arena *a, const int *tokens, size_t count);

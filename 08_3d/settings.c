@@ -40,7 +40,8 @@ static size_t *stage_layers(Run *run, size_t pp, size_t chunks) {
 }
 
 ScheduleRule settings_schedule(const char *name) {
-    return !strcmp(name, "naive") ? schedule_naive : !strcmp(name, "gpipe") ? schedule_gpipe : schedule_1f1b;
+    return !strcmp(name, "naive") ? schedule_naive : !strcmp(name, "gpipe") ? schedule_gpipe
+         : !strcmp(name, "zero-bubble") ? schedule_zb_h1 : schedule_1f1b;
 }
 static Recompute recompute_named(const char *name) {
     return !strcmp(name, "full") ? RECOMPUTE_FULL : !strcmp(name, "selective") ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;
@@ -62,9 +63,11 @@ TrainerConfig settings_config(Run *run) {
         .batch = option_size(run, "batch"), .micro_batch = option_size(run, "micro-batch"),
         .schedule = settings_schedule(option_text(run, "schedule")), .zero = (size_t)atoi(option_text(run, "zero")),
         .prefetch = option_flag(run, "prefetch"), .overlap = option_flag(run, "overlap"),
-        .sequence = option_flag(run, "sequence-parallel"),
+        .sequence = option_flag(run, "sequence-parallel"), .rebalanced = option_size(run, "rebalance") > 0,
         .blockwise = !strcmp(option_text(run, "attention"), "blockwise"),
-        .recompute = recompute_named(option_text(run, "recompute")), .clip = option_real(run, "clip"),
+        .recompute = recompute_named(option_text(run, "recompute")),
+        .activation_budget = option_given(run, "activation-budget") ? option_size(run, "activation-budget") : 0,
+        .clip = option_real(run, "clip"),
     };
     REQUIRE(c.clip >= 0, "--clip must not be negative: 0 turns clipping off");
     c.chunks = chunks(run, c.mesh.pp);

@@ -28,9 +28,10 @@ static const Option options[] = {
     { "depth", "N", "0", "with --tensor 2.5d: layers of the grid; 0: the fewest that make one of the tp ranks" },
     { "batch", "N", "16", "sequences of one step, over all replicas" },
     { "micro-batch", "N", "4", "sequences of one replica and micro-batch, at most" },
-    { "schedule", "naive|gpipe|1f1b|interleaved", "1f1b", "order of forwards and backwards in the pipeline" },
+    { "schedule", "naive|gpipe|1f1b|interleaved|zero-bubble", "1f1b", "order of forwards and backwards of stages" },
     { "chunks", "N", "2", "of the model on each stage; interleaved only" },
     { "stage-layers", "LIST", NULL, "blocks of each stage, such as 3,4,3; without it: as equal as possible" },
+    { "rebalance", "N", "0", "steps after which blocks move to where the measured times want them; 0: never" },
     { "zero", "0|1|2|3", "0", "shard nothing, optimizer state, gradients too, weights too, over the replicas" },
     { "prefetch", NULL, NULL, "with --zero 3: gather a layer's weights while the one before it computes" },
     { "overlap", NULL, NULL, "with --zero 0: reduce the gradient in buckets while the last backward runs" },
@@ -38,6 +39,7 @@ static const Option options[] = {
     { "attention", "plain|blockwise", "plain", "keep all scores, or none: in blocks; with --cp always blockwise" },
     { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
     { "recompute", "none|selective|full", "none", "what backward computes again instead of keeping it" },
+    { "activation-budget", "N", NULL, "bytes of activations per rank: each block keeps what fits" },
     { "layers", "N", "4", "blocks" },
     { "width", "N", "128", "features of a token" },
     { "heads", "N", "4", "attention heads" },
@@ -98,6 +100,16 @@ static bool save_and_stop(Run *run, const Trainer *t, size_t done, size_t steps)
     return stop;
 }
 
+// Between two steps.
+static void rebalance(Run *run, Trainer *t, size_t done, size_t steps) {
+    size_t every = option_size(run, "rebalance");
+    if (!every || done % every || done == steps || !trainer_rebalance(t)) return;
+    char text[256] = "";
+    for (size_t i = 0; i < t->config.mesh.pp && strlen(text) < sizeof text - 24; i++)
+        sprintf(text + strlen(text), " %zu", t->blocks[i]);
+    say(run, "             from step %zu on, blocks of the stages:%s\n", done, text);
+}
+
 // Steps [from, steps) of the training; returns how many are done at the end.
 static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log, size_t from, Curve got,
                    Curve want) {
@@ -115,6 +127,7 @@ static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *l
         t->optimizer.lr = u->optimizer.lr = settings_rate(run, step);
         trainer_update(t, r);
         if (last) { picture_end(run); train_costs_end(run, t); }
+        rebalance(run, t, step + 1, steps);
         if (u->model) optimizer_step(&u->optimizer, u->model, clip_factor(w.norm, t->config.clip));
 
         double seconds = now() - start;

@@ -1,9 +1,11 @@
 // trainer.c: see trainer.h.
 #include "08_3d/trainer.h"
 #include <stdlib.h>
+#include <string.h>
 #include "03_tensor_parallel/context_parallel.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "06_zero/zero.h"
+#include "08_3d/predict.h"
 
 // ---------------------------------------------------------------- what is refused, with the reason
 
@@ -32,6 +34,20 @@ static void require_tensor(const TrainerConfig *c) {
     REQUIRE(!c->overlap, "--overlap cuts its buckets by the tensors of --tensor 1d: leave it out, or choose that");
 }
 
+// After everything else: a plan needs sizes that can work.
+static void require_budget(const TrainerConfig *c) {
+    if (!c->activation_budget) return;
+    REQUIRE(trainer_chunks(c) == 1 && c->schedule != schedule_zb_h1 && !c->rebalanced,
+            "--activation-budget plans for stages of one chunk that stay, and whole backwards: leave --schedule interleaved, "
+            "zero-bubble and --rebalance out");
+    REQUIRE(c->recompute == RECOMPUTE_NONE, "--activation-budget chooses for each block: leave --recompute out");
+    Recompute *choice = host_alloc(c->model.layers * sizeof *choice);
+    for (size_t i = 0; i < c->mesh.pp; i++)
+        REQUIRE(predict_choices(c, i, choice), "--activation-budget %zu is not enough for stage %zu even if every block is "
+                "computed again: it needs %zu bytes", c->activation_budget, i, predict_least(c, i));
+    free(choice);
+}
+
 void trainer_require(const TrainerConfig *c) {
     const ModelConfig *m = &c->model;
     config_require(m);
@@ -49,6 +65,16 @@ void trainer_require(const TrainerConfig *c) {
             "--zero 3, or leave --prefetch out", c->zero);
     REQUIRE(!c->overlap || c->zero == 0, "--overlap all-reduces whole gradients, and --zero %zu reduces them in parts: "
             "choose --zero 0, or --zero 3 with --prefetch, or leave --overlap out", c->zero);
+    REQUIRE(!c->prefetch || c->schedule != schedule_zb_h1, "--prefetch gathers for whole backwards, and --schedule "
+            "zero-bubble cuts them in two: leave --prefetch out, or choose --schedule 1f1b");
+    REQUIRE(!c->overlap || c->schedule != schedule_zb_h1, "--overlap reduces what a whole backward has completed, and "
+            "--schedule zero-bubble cuts them in two: leave --overlap out, or choose --schedule 1f1b");
+    REQUIRE(!c->rebalanced || !(c->prefetch || c->overlap), "--rebalance moves layers, and %s lists those of a stage "
+            "when the training begins: leave one of them out", c->prefetch ? "--prefetch" : "--overlap");
+    REQUIRE(c->schedule != schedule_zb_h1 || c->tensor == TENSOR_1D, "--schedule zero-bubble puts the gradients of "
+            "weights off, and the products of a grid communicate for them: choose --tensor 1d, or --schedule 1f1b");
+    REQUIRE(!c->rebalanced || c->chunks <= 1, "--rebalance moves blocks between stages of one chunk, and --schedule "
+            "interleaved has several: leave one of them out");
     size_t blocks = 0, v = trainer_chunks(c), m_each = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
     REQUIRE(v * c->mesh.pp <= m->layers, "--chunks %zu on each of %zu stages needs %zu blocks; the model has %zu: "
             "choose --chunks %zu, or more --layers", v, c->mesh.pp, v * c->mesh.pp, m->layers, m->layers / c->mesh.pp);
@@ -58,6 +84,7 @@ void trainer_require(const TrainerConfig *c) {
     for (size_t i = 0; c->stage_blocks && i < v * c->mesh.pp; i++) blocks += c->stage_blocks[i];
     REQUIRE(!c->stage_blocks || blocks == m->layers, "--stage-layers add up to %zu, but the model has --layers %zu",
             blocks, m->layers);
+    require_budget(c);
 }
 
 // ---------------------------------------------------------------- the pipeline's list
@@ -80,22 +107,15 @@ static Buckets *overlapped(Trainer *t) {
     return b;
 }
 
-static void cut_tensors(Trainer *t) {
-    if (tensor_is_grid(&t->config)) {
-        TesseractSides n = tensor_sides(&t->config);
-        t->grid = comm_grid(t->mesh.tp, n.q, n.q, n.depth);
-    }
+static void cut_tensors(const Trainer *t, Model *m) {
     switch (t->config.tensor) {
     case TENSOR_1D:
-        if (t->config.sequence) sequence_parallel(t->model, t->mesh.tp, KEEP_SHARD);                   // 03.07
-        else tensor_parallel(t->model, t->mesh.tp);
+        if (t->config.sequence) sequence_parallel(m, t->mesh.tp, KEEP_SHARD);                   // 03.07
+        else tensor_parallel(m, t->mesh.tp);
         break;
-    case TENSOR_2D: summa(t->model, &t->grid); break;
-    case TENSOR_25D: tesseract(t->model, &t->grid); break;
-    case TENSOR_3D:
-        t->cube = cube_new(t->mesh.tp);
-        t->cube.gather_again = true;                           // X and W are not kept between forward and backward
-        cube_parallel(t->model, &t->cube);
+    case TENSOR_2D: summa(m, &t->grid); break;
+    case TENSOR_25D: tesseract(m, &t->grid); break;
+    case TENSOR_3D: cube_parallel(m, &t->cube);
     }
 }
 // Ranks of a tp group that have the loss of the same tokens: one of them counts it. On a cube the others have 0.
@@ -104,23 +124,56 @@ static bool counts_loss(const Trainer *t) {
     return tensor_is_grid(&t->config) ? t->grid.col == 0 : t->mesh.at.tp == 0;
 }
 
+// 07.04: each block keeps what the stage's plan says.
+static void recompute_within(const Trainer *t, Model *m) {
+    Recompute *choice = host_alloc(m->n_layers * sizeof *choice);
+    if (!predict_choices(&t->config, t->mesh.at.pp, choice)) fault("the plan of stage %zu is gone", t->mesh.at.pp);
+    recompute_each(m, choice);
+    free(choice);
+}
+
+// My stage: a list of layers; each technique changes it.
+static Model *stage_new(Trainer *t) {
+    const TrainerConfig *c = &t->config;
+    const Mesh *mesh = &t->mesh;
+    Model *m = interleaved_describe(&c->model, c->stage_blocks, c->mesh.pp, trainer_chunks(c), mesh->at.pp);   // 04, 05
+    cut_tensors(t, m);                                                                             // chapter 03
+    for (size_t i = 0; c->blockwise && i < m->n_layers; i++)
+        m->layers[i].attention = &attention_blockwise;                                             // common/model
+    if (mesh->cp) t->positions = context_parallel(m, mesh->cp, &ring_attention_zigzag);            // 03.08
+    if (c->activation_budget) recompute_within(t, m);
+    else recompute(m, c->recompute);                                                               // chapter 07
+    if (c->prefetch) prefetch_allocate(m, mesh->replicas, true);                                   // 06.05
+    else zero_allocate(m, mesh->replicas, c->zero);            // chapter 06; stage 0: chapter 01
+    if (c->rebalanced) partition_time_layers(m, t->cost);                                          // 04.04
+    optimizer_allocate(&t->optimizer, m);
+    return m;
+}
+
 Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     Trainer *t = host_alloc(sizeof *t);
     t->config = *c;
     t->mesh = mesh_new(world, c->mesh);
-    Mesh *mesh = &t->mesh;
-
-    // A list of layers; each technique changes it.
-    t->model = interleaved_describe(&c->model, c->stage_blocks, c->mesh.pp, trainer_chunks(c), mesh->at.pp);   // 04, 05
-    cut_tensors(t);                                                                                // chapter 03
-    for (size_t i = 0; c->blockwise && i < t->model->n_layers; i++)
-        t->model->layers[i].attention = &attention_blockwise;                                      // common/model
-    if (mesh->cp) t->positions = context_parallel(t->model, mesh->cp, &ring_attention_zigzag);     // 03.08
-    recompute(t->model, c->recompute);                                                             // chapter 07
-    if (c->prefetch) prefetch_allocate(t->model, mesh->replicas, true);                            // 06.05
-    else zero_allocate(t->model, mesh->replicas, c->zero);     // chapter 06; stage 0: chapter 01
     t->optimizer = optimizer;
-    optimizer_allocate(&t->optimizer, t->model);
+    const Mesh *mesh = &t->mesh;
+    if (tensor_is_grid(c)) {
+        TesseractSides n = tensor_sides(c);
+        t->grid = comm_grid(mesh->tp, n.q, n.q, n.depth);
+    }
+    if (c->tensor == TENSOR_3D) {
+        t->cube = cube_new(mesh->tp);
+        t->cube.gather_again = true;                           // X and W are not kept between forward and backward
+    }
+    if (c->rebalanced) {
+        t->cost = host_alloc(partition_items(&c->model) * sizeof *t->cost);
+        t->blocks = host_alloc(c->mesh.pp * sizeof *t->blocks);
+        for (size_t i = 0; i < c->mesh.pp; i++) {
+            size_t even = range_size(shard_range(c->model.layers, c->mesh.pp, i));
+            t->blocks[i] = c->stage_blocks ? c->stage_blocks[i] : even;
+        }
+        t->config.stage_blocks = t->blocks;
+    }
+    t->model = stage_new(t);
     // The batch over replicas, then in micro-batches. Every replica runs the same number of them, because ZeRO reduces
     // in each; where sequences do not divide, some are smaller.
     t->sequences = shard_range(c->batch, c->mesh.dp, mesh->at.dp);
@@ -138,6 +191,8 @@ void trainer_free(Trainer *t) {
     if (t->config.tensor == TENSOR_3D) cube_free(&t->cube);
     mesh_free(&t->mesh);
     schedule_free(&t->schedule);
+    free(t->blocks);
+    free(t->cost);
     free(t);
 }
 
@@ -171,6 +226,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
         batch[k].number = k;
     }
 
+    if (t->cost) memset(t->cost, 0, partition_items(&t->config.model) * sizeof *t->cost);
     zero_begin(t->model, t->config.zero);
     PipelineResult p = pipeline_run(mesh->pp, t->model, &t->schedule, batch, m);       // 03, 06, 07: inside the layers
     if (t->config.prefetch) prefetch_finish(t->model);
@@ -190,6 +246,35 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
 void trainer_update(Trainer *t, StepResult r) {
     optimizer_step(&t->optimizer, t->model, clip_factor(r.norm, t->config.clip));
     zero_end(t->model, t->config.zero);
+}
+
+bool trainer_rebalance(Trainer *t) {
+    const Mesh *mesh = &t->mesh;
+    size_t n = partition_items(&t->config.model), p = t->config.mesh.pp;
+    size_t *before = host_alloc(p * sizeof *before);
+    memcpy(before, t->blocks, p * sizeof *before);
+    // All replicas and parts of a stage wait for its slowest.
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor slowest = tensor_new(&scratch, 1, n);
+    real *ms = host_alloc(n * sizeof *ms);
+    for (size_t i = 0; i < n; i++) ms[i] = (real)(t->cost[i] / 1e9);
+    tensor_upload(slowest, ms);
+    comm_all_reduce_max(mesh->replicas, slowest);
+    comm_all_reduce_max(mesh->tp, slowest);
+    tensor_download(ms, slowest);
+    for (size_t i = 0; i < n; i++) t->cost[i] = (double)ms[i];
+    partition_solve(mesh->pp, &t->config.model, t->cost, t->blocks);
+    bool moves = memcmp(before, t->blocks, p * sizeof *before);
+    if (moves) {
+        Model *next = stage_new(t);
+        pipeline_migrate(mesh->pp, &t->optimizer, t->model, before, next, t->blocks);
+        model_free(t->model);
+        t->model = next;
+    }
+    arena_free(&scratch);
+    free(ms);
+    free(before);
+    return moves;
 }
 
 // ---------------------------------------------------------------- evaluation

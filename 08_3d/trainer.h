@@ -24,12 +24,14 @@ typedef struct {
     size_t chunks;                                 // of the model on each stage; above 1 the order is 05.03's
     const size_t *stage_blocks;                    // blocks of each stage, of each chunk in model order where there are
                                                    // several; or NULL: as equal as possible
+    bool rebalanced;                               // trainer_rebalance will be called: layers are timed
     size_t zero;                                   // 0..3
     bool prefetch;                                 // of stage 3: weights are gathered a layer ahead
     bool overlap;                                  // of stage 0: gradients are reduced while the last backward runs
     bool sequence;                                 // sequence parallelism: a tp rank has some rows outside of products
     bool blockwise;                                // attention in blocks; with cp it always is
     Recompute recompute;
+    size_t activation_budget;                      // bytes per rank for which each block's is chosen; 0: recompute's
     double clip;                                   // largest gradient norm; 0: no clipping
 } TrainerConfig;
 void trainer_require(const TrainerConfig *c);      // usage_error() for what cannot work
@@ -47,6 +49,8 @@ typedef struct {
     Model *model;                                  // my stage's layers, my part of their tensors
     Optimizer optimizer;
     Schedule schedule;
+    size_t *blocks;                                // of each stage, now; of a pipeline that is rebalanced
+    double *cost;                                  // and what its layers took in the last step
     Positions positions;                           // of each sequence: this rank's; n 0: all
     size_t micro_batches;                          // m, the same on every replica
     Range sequences;                               // of each global batch: my replica's
@@ -55,6 +59,9 @@ typedef struct {
 Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer);    // collective
 StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);    // all but the update: gradients are final
 void trainer_update(Trainer *t, StepResult r);                             // clip, optimizer, ZeRO's gather
+// After an update: the stages' blocks are cut anew for the times of this step, and layers move. Collective. False: all
+// stay where they are.
+bool trainer_rebalance(Trainer *t);
 // Mean loss a byte over this many windows, spread over the held-out text. Forwards only: nothing is kept.
 double trainer_evaluate(Trainer *t, const Data *d, size_t windows);
 void trainer_free(Trainer *t);

@@ -34,7 +34,8 @@ static size_t heads_beside(const char *file) {
     if (f) fclose(f);
     cJSON *config = cJSON_ParseWithLength(text, n);
     const cJSON *heads = cJSON_GetObjectItemCaseSensitive(config, "n_head");
-    size_t value = cJSON_IsNumber(heads) && heads->valuedouble >= 1 && heads->valuedouble < 1e6 ? (size_t)heads->valuedouble : 0;
+    double n_head = cJSON_IsNumber(heads) ? heads->valuedouble : 0;
+    size_t value = n_head >= 1 && n_head < 1e6 ? (size_t)n_head : 0;
     cJSON_Delete(config);
     return value;
 }
@@ -43,7 +44,8 @@ static size_t heads_of(Run *run, const Weights *w) {
     const char *note = tensor_file_note(&w->file, "n_head");
     if (option_given(run, "heads")) return option_size(run, "heads");
     size_t heads = note ? strtoul(note, NULL, 10) : heads_beside(w->from);
-    REQUIRE(heads, "--from %s: neither its header nor a config.json beside it says n_head: give --heads (GPT-2: 12)", w->from);
+    REQUIRE(heads, "--from %s: neither its header nor a config.json beside it says n_head: give --heads (GPT-2: 12)",
+            w->from);
     return heads;
 }
 
@@ -88,7 +90,8 @@ Weights weights_open(Run *run, const char *from) {
         REQUIRE(w.checkpoint, "--from %s: %s", from, why);
         checkpoint_verify(run, w.checkpoint);
         w.model = (ModelConfig){ .layers = option_of(&w, "layers"), .width = option_of(&w, "width"), .vocab = 256,
-                                 .heads = option_of(&w, "heads"), .context = option_of(&w, "context"), .seed = run->seed };
+                                 .heads = option_of(&w, "heads"), .context = option_of(&w, "context"),
+                                 .seed = run->seed };
     } else {
         char why[TENSOR_FILE_WHY] = "";
         REQUIRE(tensor_file_open(&w.file, from, why), "--from: %s", why);

@@ -36,6 +36,14 @@ for precision in fp32 fp64; do
         one $program middle "$middle" "$1" "$2" "$3" "--zero 2 --schedule 1f1b --recompute selective"
         one $program large "$large" "$1" "$2" "$3" "--zero 3 --schedule 1f1b"
     done
+    for mesh in "1 1 1" "1 1 2" "2 2 2" "2 1 3"; do
+        # shellcheck disable=SC2086    # three numbers
+        set -- $mesh
+        one $program small "$small" "$1" "$2" "$3" "--zero 0 --schedule zero-bubble --recompute selective"
+        one $program middle "$middle" "$1" "$2" "$3" "--zero 2 --schedule zero-bubble --recompute full"
+        one $program large "$large" "$1" "$2" "$3" "--zero 3 --schedule zero-bubble"
+        one $program middle "$middle" "$1" "$2" "$3" "--sequence-parallel --zero 1 --schedule zero-bubble"
+    done
     for mesh in "1 1 1" "2 1 1" "1 2 1" "2 1 2"; do
         # shellcheck disable=SC2086    # three numbers
         set -- $mesh

@@ -34,11 +34,11 @@ for my $world (1, 2, 4, 6, 8) {
     }
 }
 my @combinations;                              # [schedule, ZeRO, recompute]
-for my $schedule (qw(naive gpipe 1f1b)) {
+for my $schedule (qw(naive gpipe 1f1b zero-bubble)) {
     for my $zero (0 .. 3) { push @combinations, map { [$schedule, $zero, $_] } qw(none selective full) }
 }
 is(scalar @factorisations, 29, 'the ranks 1, 2, 4, 6 and 8 have 29 factorisations');
-is(scalar @combinations, 36, 'there are 36 combinations of schedule, ZeRO and recomputation');
+is(scalar @combinations, 48, 'there are 48 combinations of schedule, ZeRO and recomputation');
 
 # ---- the matrix ----
 # Nothing divides: 9 sequences, 8 heads over 3 or 6 ranks, 8 blocks over 3 or 6 stages.
@@ -53,20 +53,23 @@ sub row {
     my @options = ('--dp', $dp, '--tp', $tp, '--pp', $pp, '--schedule', $schedule, '--zero', $zero, '--recompute', $recompute);
     push @options, $how{adamw} ? qw(--optimizer adamw --lr 0.003) : qw(--optimizer sgd --lr 0.1);
     push @options, '--stage-layers', $uneven{$pp} if $how{uneven} && $uneven{$pp};
-    push @options, '--overlap' if $how{overlap} && $zero == 0;
+    my $halves = $schedule eq 'zero-bubble';       # what hides communication needs whole backwards
+    my $overlap = $how{overlap} && $zero == 0 && !$halves;
+    push @options, '--overlap' if $overlap;
+    push @options, '--rebalance', 2 if $how{rebalance} && !$overlap;
     push @options, '--sequence-parallel' if $how{sequence};
-    push @options, '--prefetch' if $how{prefetch} && $zero == 3;
+    push @options, '--prefetch' if $how{prefetch} && $zero == 3 && !$halves;
     push @options, '--steps', $how{steps} || 10;
     my $job = ($how{mpi} ? \&mpi : \&emu)->($dp * $tp * $pp, $train{$precision}, @model, @options);
     @$job{qw(mesh schedule zero recompute how)} = ("${dp}x${tp}x$pp", $schedule, $zero, $recompute,
-        join ' ', $precision, $how{adamw} ? 'adamw' : 'sgd', $how{mpi} ? 'mpi' : 'emu', $how{uneven} ? 'uneven' : (), $how{overlap} && $zero == 0 ? 'overlap' : (), $how{sequence} ? 'sequence' : ());
+        join ' ', $precision, $how{adamw} ? 'adamw' : 'sgd', $how{mpi} ? 'mpi' : 'emu', $how{uneven} ? 'uneven' : (), $overlap ? 'overlap' : (), $how{rebalance} && !$overlap ? 'rebalanced' : (), $how{sequence} ? 'sequence' : ());
     return $job;
 }
 
 my (@rows, %met, @pairs);
 for my $i (0 .. $#factorisations) {
     my $mesh = $factorisations[$i];
-    my $combination = $combinations[(7 * $i + 3) % 36];
+    my $combination = $combinations[(7 * $i + 3) % @combinations];
     my %how = (precision => $i % 3 == 1 ? 'fp64' : 'fp32', adamw => $i % 4 == 2, uneven => $i % 2, overlap => 1);
     push @rows, row($mesh, $combination, %how);
     $met{"@$combination"} = 1 if $mesh->[0] > 1 && $mesh->[2] > 1;
@@ -79,7 +82,7 @@ for my $i (0 .. $#factorisations) {
 my $extra = 0;
 for my $combination (grep { !$met{"@$_"} } @combinations) {
     push @rows, row([2, 2, 2], $combination, steps => 4, precision => $extra % 3 == 2 ? 'fp64' : 'fp32',
-                    adamw => $extra % 4 == 1, uneven => $extra % 2, overlap => $extra % 2);
+                    adamw => $extra % 4 == 1, uneven => $extra % 2, overlap => $extra % 4 == 1, rebalance => $extra % 4 == 3);
     $extra++;
 }
 # Interleaved stages: 2 or 3 chunks on each, with every ZeRO stage and recomputation; m is a multiple of the stages.
@@ -125,7 +128,7 @@ for my $job (@rows) {
 }
 is($_->[0]{page}{digest}, $_->[1]{page}{digest}, name($_->[0]) . ': the same bits as processes') for @pairs;
 my %seen = map { ("$_->{schedule} $_->{zero} $_->{recompute}" => 1) } grep { $_->{schedule} ne 'interleaved' && $_->{mesh} =~ /[2-8]x.*x[2-8]/ } @rows;
-is(scalar keys %seen, 36, 'every combination has met replicas and stages');
+is(scalar keys %seen, @combinations, 'every combination has met replicas and stages');
 note($_) for @table;
 
 # ---- sequence parallelism: every schedule, ZeRO stage and recomputation ----
@@ -168,8 +171,9 @@ note($_) for @table;
         my @options = ('--dp', $dp, '--tp', $tp, '--pp', $pp, '--cp', $cp, '--schedule', $schedule, '--zero', $zero, '--recompute', $recompute,
             '--context', $contexts[$i % @contexts], qw(--layers 3 --width 36 --heads 6 --batch 5 --micro-batch 1 --steps 3 --check --eval-every 2
             --reduce ordered --data), $text, $i % 4 == 1 ? qw(--optimizer adamw --lr 0.003) : qw(--optimizer sgd --lr 0.1));
-        push @options, '--overlap' if $zero == 0 && $i % 2;
-        push @options, '--prefetch' if $zero == 3 && $i % 2;
+        my $whole = $schedule ne 'zero-bubble';   # backwards
+        push @options, '--overlap' if $zero == 0 && $i % 2 && $whole;
+        push @options, '--prefetch' if $zero == 3 && $i % 2 && $whole;
         push @options, '--sequence-parallel' if $tp > 1 && $i % 3;
         my $job = emu($dp * $tp * $pp * $cp, $train{$precision}, @options);
         push @jobs, { %$job, name => "cp $cp, ${dp}x${tp}x$pp $schedule zero $zero recompute $recompute $precision" };
@@ -260,8 +264,8 @@ my @adamw = qw(--optimizer adamw --lr 0.003);
 my @sgd = qw(--optimizer sgd --lr 0.1);
 my @batch = qw(--batch 8 --micro-batch 2);
 my @ladder = (
-    (map { my $mesh = $_; ["naive = gpipe = 1f1b, " . join('x', @$mesh),
-        map { bits($mesh, @batch, @adamw, '--schedule', $_) } qw(naive gpipe 1f1b)] } [1, 1, 3], [1, 2, 2], [2, 1, 4]),
+    (map { my $mesh = $_; ["naive = gpipe = 1f1b = zero-bubble, " . join('x', @$mesh),
+        map { bits($mesh, @batch, @adamw, '--schedule', $_) } qw(naive gpipe 1f1b zero-bubble)] } [1, 1, 3], [1, 2, 2], [2, 1, 4]),
     (map { my ($mesh, @how) = @$_; ["1f1b = interleaved, " . join('x', @$mesh) . " @how",
         map { bits($mesh, @batch, @adamw, '--clip', 0.5, @how, '--schedule', $_) } qw(1f1b interleaved)] }
         [[1, 1, 2]], [[2, 2, 2], qw(--zero 1 --recompute full)], [[2, 1, 2], qw(--zero 3 --prefetch)], [[1, 2, 4], qw(--layers 9)],
@@ -284,6 +288,9 @@ my @ladder = (
         [[2, 2, 2], qw(--recompute full)], [[3, 1, 2], qw(--recompute selective --batch 7)]),
     (map { my $dp = $_; ["pp 1 = 2 = 4, dp $dp, with clipping",
         map { bits([$dp, 1, $_], @batch, @adamw, '--clip', 0.5) } 1, 2, 4] } 1, 2),
+    (map { my ($mesh, $blocks, @how) = @$_; ["blocks that stay = that move, " . join('x', @$mesh) . " $blocks @how",
+        map { bits($mesh, @batch, @adamw, '--layers', 6, '--stage-layers', $blocks, @how, @$_) } [], ['--rebalance', 2]] }
+        [[1, 1, 3], '1,1,4'], [[2, 2, 2], '5,1', '--zero', 1, '--recompute', 'full'], [[2, 1, 2], '1,5', qw(--zero 3 --schedule zero-bubble)]),
     ['pp 1 = 2 = 4 = 4 unevenly cut, 6 blocks', map { bits([1, 1, $_->[0]], @batch, @sgd, '--layers', 6, @$_[1 .. $#$_]) }
         [1], [2], [4], [4, '--stage-layers', '1,2,1,2']],
 );
@@ -304,6 +311,7 @@ for my $i (0 .. $#ladder) {
     my @digests = map { $_->{status} == 0 && $_->{page}{digest} || 'none' } @jobs;
     ok($digests[0] ne 'none' && !(grep { $_ ne $digests[0] } @digests), "equal bits: $what") or diag("@digests", map { complain($_) } grep { $_->{status} } @jobs);
     isnt($other[$i]{page}{digest}, $digests[0], "... and other bits from another seed");
+    like($_->{out}, qr/from step 2 on, blocks of the stages: \d/, '... and blocks have moved') for grep { "@{ $_->{words} }" =~ /--rebalance/ } @jobs;
 }
 
 # ---- reductions that hide behind the last backward ----

@@ -51,20 +51,16 @@ JudgedLists zb_judge(ScheduleRule rule, size_t p, size_t m, const OpTimes *times
 // copies what W will read and frees the rest layer by layer.
 typedef struct { size_t forward, highest, inputs; } Kept;
 
-// For W a block keeps the inputs of its four matrices, C + C + C + 4C, the input of its second norm, C, the statistics
-// of both, and the gradients that come to matrices and norms: 3C + C + 4C + C, C + C. Its own input its walker keeps.
-static size_t block_for_weights(const CutSizes *z) { return 4 + 11 * z->C + 2 * z->hidden; }
-// The head: gradients of the logits, of the norm's output; that output; the norm's statistics. The embedding: dy.
 static Kept kept_of(const CutSizes *z, size_t blocks, bool head, bool embedding, size_t after_forward) {
     Kept k = { .forward = after_forward, .inputs = after_forward, .highest = after_forward };
     if (head) {
         k.inputs -= 1;                                     // the loss: its sums
-        k.inputs += z->vocab + 2 * z->C + 2;
+        k.inputs += deferred_head(z, 1) / z->T;
         k.highest = k.inputs;
-        k.inputs -= z->C + 2;
+        k.inputs -= z->C + 2;                              // its norm's output and statistics; W still reads the logits
     }
     for (size_t n = 0; n < blocks; n++) {
-        k.inputs += block_for_weights(z);
+        k.inputs += deferred_block(z, 1) / z->T;
         if (k.inputs > k.highest) k.highest = k.inputs;
         k.inputs -= kept_block(z);
     }

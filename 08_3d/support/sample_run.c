@@ -16,7 +16,8 @@ static Text text_of_ids(Run *run, size_t vocab, size_t more) {
     Text t = { .token = host_alloc((strlen(list) + 1 + more) * sizeof(int)) };
     for (const char *s = list; ; s++) {
         char *end;
-        REQUIRE(*s >= '0' && *s <= '9', "--ids %s: expected token ids with commas between them, such as 15496,11", list);
+        REQUIRE(*s >= '0' && *s <= '9', "--ids %s: expected token ids with commas between them, such as 15496,11",
+                list);
         unsigned long id = strtoul(s, &end, 10);
         REQUIRE(id < vocab, "--ids: %lu is no entry of this vocabulary: ids go from 0 to %zu", id, vocab - 1);
         t.token[t.n++] = (int)id;
@@ -107,7 +108,7 @@ static void without_cache(Sampler *s, const Text *t, const Windows *w, Snapshot 
     }
 }
 
-// The choice of this row again, with everything in one place. True: it was this token; or the two differ by rounding.
+// The choice of this row again, with everything in one place. True: it was this token, or rounding decides.
 static int by_value(const void *a, const void *b) {
     real x = *(const real *)a, y = *(const real *)b;
     return (x < y) - (x > y);
@@ -118,17 +119,19 @@ static bool is_choice(const Choice *c, const real *row, size_t V, size_t number,
     memcpy(sorted, row, V * sizeof *sorted);
     qsort(sorted, V, sizeof *sorted, by_value);
     real least = sorted[k - 1];
-    while (ties > 0 && sorted[k - ties] > least) ties--;                           // how many equal to it may win
+    while (sorted[k - ties] > least) ties--;                   // how many that are equal to it may win: the first ones
     double most = 0, its = -HUGE_VAL, near = 100 * LIMIT_ROUNDING * (1 + fabs((double)sorted[0]));
+    bool unsure = k < V && sorted[k] != least && (double)(least - sorted[k]) < near;       // who is among the k
     for (size_t v = 0; v < V; v++) {
-        bool close = fabs((double)(row[v] - least)) < near;
-        bool in = row[v] > least || (row[v] == least && ties && ties--);
+        if (row[v] < least || (row[v] == least && !ties)) continue;
+        ties -= row[v] == least;
         double score = sampler_score(c, (double)row[v], number, v);
-        if (v == token && (in || (close && row[v] != least))) its = score;
-        if (in && (choice == V || score > most)) { most = score; choice = v; }
+        if (v == token) its = score;
+        if (choice == V || score > most) { most = score; choice = v; }
     }
     free(sorted);
-    return choice == token || (its != most && most - its < near / (c->temperature > 0 ? c->temperature : 1));
+    if (c->temperature > 0) near /= c->temperature;
+    return choice == token || (its != most && most - its < near) || (unsure && (double)(row[token] - least) > -near);
 }
 
 // Rank 0 has the whole model, and looks at each window at once. True: all tokens are those that it would have chosen.
@@ -197,8 +200,10 @@ static void compare(Run *run, Sampler *s, const Weights *w, const Text *t, const
 // ---------------------------------------------------------------- the program
 
 static Choice choice_of(Run *run) {
-    Choice c = { .temperature = option_real(run, "temperature"), .top_k = option_size(run, "top-k"), .seed = run->seed };
-    REQUIRE(c.temperature >= 0, "--temperature %g: expected 0, which always takes the likeliest, or more", c.temperature);
+    Choice c = { .temperature = option_real(run, "temperature"), .top_k = option_size(run, "top-k"),
+                 .seed = run->seed };
+    REQUIRE(c.temperature >= 0, "--temperature %g: expected 0, which always takes the likeliest, or more",
+            c.temperature);
     return c;
 }
 static const ModelConfig untrained = { .layers = 4, .width = 36, .heads = 9, .context = 24, .vocab = 256 };
@@ -223,7 +228,8 @@ void sample_run(Run *run) {
     Sampler s = sampler_new(run->world, &w, tp, pp, choice_of(run));
     SampleMeasured r = { .cache = (double)(memory_now(MEM_ACTIVATIONS) - before) };
     say(run, "%zu parameters, %zu blocks of %zu columns, %zu heads, context %zu, %zu entries; tp %zu x pp %zu\n",
-        config_parameters(&w.model), w.model.layers, w.model.width, w.model.heads, w.model.context, w.model.vocab, tp, pp);
+        config_parameters(&w.model), w.model.layers, w.model.width, w.model.heads, w.model.context, w.model.vocab,
+        tp, pp);
     Snapshot *got = check ? snapshot_new(run) : NULL;
     Windows windows = {0};
     comm_ledger_reset(s.mesh.tp);

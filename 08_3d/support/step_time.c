@@ -116,13 +116,18 @@ static double op_time(const TrainerConfig *c, const Stage *s, PipeWhat what, siz
         return work_stage(z, B).time + blocks * ring_waits(c, s, B, false) +
                (2 * blocks + z->first) * wide + (z->last - (double)z->first) * half +
                z->last * 3 * narrow + (c->zero == 3 ? units(c, s, 1) : 0);
+    // The half of a backward that nothing waits for: the products for the gradients of weights, and what reduces these.
+    double weights = blocks * (work_block(z, B).time - 2 * work_scores(z, B).time) +
+                     (z->last ? work_head(z, B).time : 0) + (c->zero > 1 ? units(c, s, 1) : 0);
+    if (c->sequence && c->zero > 1) weights += partial_sums(c, s);
+    if (what == BACKWARD_WEIGHTS) return weights;
     double time = 2 * work_stage(z, B).time + z->online * blocks * work_scores(z, B).time +
                   blocks * ring_waits(c, s, B, true) +
                   (2 * blocks + z->last) * wide + (2 * blocks + z->first) * half;
     if (c->sequence && c->zero > 1) time += partial_sums(c, s);
     if (again) time += blocks * (work_block(z, B).time + 2 * wide + ring_waits(c, s, B, false));
     if (c->recompute == RECOMPUTE_SELECTIVE && !z->online) time += blocks * work_scores(z, B).time;
-    return time + (c->zero == 3 ? 2 : c->zero == 2) * units(c, s, 1);
+    return time + (c->zero == 3 ? 2 : c->zero == 2) * units(c, s, 1) - (what == BACKWARD_INPUTS ? weights : 0);
 }
 
 // After its last backward, and after the world's loss and norm.
@@ -157,6 +162,12 @@ static bool play_op(const TrainerConfig *c, Player *player, size_t d, size_t i, 
     size_t pp = c->mesh.pp, v = trainer_chunks(c);
     if (p->done == p->list.n) return false;
     PipeOp op = p->list.ops[p->done];
+    if (op.what == BACKWARD_WEIGHTS) {             // neither needs a message nor sends one
+        size_t mine = part_size(c->batch, c->mesh.dp, d);
+        p->now += op_time(c, &p->chunk[op.chunk], op.what, part_size(mine, m, op.micro_batch));
+        p->done++;
+        return true;
+    }
     bool forward = op.what == FORWARD;
     size_t k = op.micro_batch, B = part_size(part_size(c->batch, c->mesh.dp, d), m, k);
     StageOp needs, feeds;

@@ -135,6 +135,13 @@ size_t activations_between(const CutSizes *z, size_t B) { return activations(z, 
 size_t activations_stage(const CutSizes *z, size_t B) {
     return activations_between(z, B) + z->blocks * activations_block(z, B) + (z->last ? activations_head(z, B) : 0);
 }
+// Features of x and dy: C and 3C/t of q, k, v; C/t and C of the projection; C and 4C/t of fc; 4C/t and C of the last
+// one. With sequence parallelism dy of the two biases that are added after a sum is of my rows, and apart.
+size_t deferred_block(const CutSizes *z, size_t B) {
+    size_t C = z->C, A = columns(z), F = z->hidden;
+    return activations(z, B, 4 * C + 4 * A + 2 * F, (z->sequence ? 5 : 3) * C + 4);
+}
+size_t deferred_head(const CutSizes *z, size_t B) { return activations(z, B, z->vocab + z->C, z->C + 2); }
 double kept_bytes(const CutSizes *z, size_t B, size_t element, size_t mask, bool scores) {
     KeptItem item[KEPT_ITEMS];
     size_t per[2] = { 0, 0 };

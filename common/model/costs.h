@@ -60,6 +60,11 @@ size_t activations_scores(const CutSizes *z, size_t B);
 size_t activations_head(const CutSizes *z, size_t B);
 size_t activations_between(const CutSizes *z, size_t B);
 size_t activations_stage(const CutSizes *z, size_t B);
+// And where a backward is in two halves: what waits for the second one, in the place of what forward kept. Of a matrix
+// its input and the gradient that came to it, [K] and [N] per token; of a norm the same and the statistics. A layer's
+// own input its walker keeps. The embedding keeps its gradient, C.
+size_t deferred_block(const CutSizes *z, size_t B);
+size_t deferred_head(const CutSizes *z, size_t B);
 // The paper's count, in bytes: a block's items, its input among them, without the norms' statistics.
 double kept_bytes(const CutSizes *z, size_t B, size_t element, size_t mask, bool scores);
 
