@@ -64,8 +64,8 @@ Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p
 
 // The list with its messages, [B*T, C] each. They go round in a ring: y to the next stage, dx to the one before; y of
 // the last stage is x of the FIRST one, a chunk later. Only part 0 receives no x, and only part v p - 1 sends no y.
-// Sends are started and not waited for: while a stage sends y to the next one, that one sends dx back, and if both
-// waited until theirs is received, nobody would receive. x stays in b->input until its backward is done.
+// Sends are started and not waited for: in the warm-up all stages send y round the ring, and if each waited until its y
+// is received, nobody would receive. x stays in b->input until its backward is done.
 // What is sent keeps its buffer to the end of the step here: simple. pipeline_run (04/executor.c) has two for each
 // neighbour, and posts its receives a message ahead; the trainer of chapter 08 uses that. The experiment compares both.
 PipelineResult pipeline_interleaved(Comm *pp, Model *mine, const Batch *batch, size_t m) {
