@@ -18,7 +18,7 @@ enum { VERSION = 1, MOST_FILES = 1 << 16, PATH = 4096 };
 // The options that say which training this is. All others (layout, files, clock) may change from run to run.
 static const char *const training_options[] = {
     "layers", "width", "heads", "context", "dropout", "seed", "batch", "steps", "lr", "warmup", "weight-decay", "clip",
-    "optimizer", "data", NULL,
+    "optimizer", "data", "vocab", NULL,
 };
 // Of these, those without which the weights would mean something else.
 static const char *const model_options[] = { "layers", "width", "heads", "context", "optimizer", NULL };

@@ -56,7 +56,8 @@ TrainerConfig settings_config(Run *run) {
     if (option_flag(run, "check")) option_default(run, "dropout", "0.1");      // unless given
     TrainerConfig c = {
         .model = { .layers = option_size(run, "layers"), .width = option_size(run, "width"),
-                   .heads = option_size(run, "heads"), .context = option_size(run, "context"), .vocab = 256,
+                   .heads = option_size(run, "heads"), .context = option_size(run, "context"),
+                   .vocab = option_text(run, "vocab") ? option_size(run, "vocab") : 256,
                    .dropout = option_real(run, "dropout"), .seed = run->seed },
         .mesh = mesh_degrees(run), .tensor = settings_tensor(option_text(run, "tensor")),
         .depth = option_size(run, "depth"),

@@ -45,7 +45,8 @@ static const Option options[] = {
     { "heads", "N", "4", "attention heads" },
     { "context", "N", "64", "tokens of a sequence" },
     { "dropout", "X", "0", "probability of dropping an element; with --check: 0.1 unless given" },
-    { "data", "FILE", NULL, "text to learn; without it: this tree's own Markdown and sources" },
+    { "data", "FILE", NULL, "text to learn, or tokens: .bin of llm.c or nanoGPT; without it: this tree's own text" },
+    { "vocab", "N", NULL, "entries of the vocabulary; needed for tokens (GPT-2: 50257); without it: 256, of bytes" },
     { "steps", "N", "400", "optimizer steps" },
     { "lr", "X", "0.003", "highest learning rate" },
     { "warmup", "N", "20", "steps of linear warm-up; then the rate falls as a cosine to a tenth" },
@@ -152,14 +153,17 @@ static void show(Run *run, Trainer *t, const Data *d, Log *log, size_t from, Cur
     train_results(run, t);
     train_say_faster(run, t, &timing);
     size_t all = data_eval_windows(d), windows = at_most(all, MOST_WINDOWS);
-    double eval = trainer_evaluate(t, d, windows), entropy = data_byte_entropy(d);
+    double eval = trainer_evaluate(t, d, windows), entropy = data_entropy(d);
     log_end(log, eval);
     size_t steps = settings_steps(run);
-    if (option_flag(run, "verbose")) sketch_curve(run, "loss, nats per byte", got.loss + from, steps - from);
-    say(run, "\nloss %.4f nats per byte at step %zu, %.4f at step %zu\n", got.loss[from], from, got.loss[steps - 1],
+    const char *unit = d->token_bytes == 1 ? "byte" : "token";
+    if (option_flag(run, "verbose"))
+        sketch_curve(run, d->token_bytes == 1 ? "loss, nats per byte" : "loss, nats per token", got.loss + from,
+                     steps - from);
+    say(run, "\nloss %.4f nats per %s at step %zu, %.4f at step %zu\n", got.loss[from], unit, from, got.loss[steps - 1],
         steps - 1);
-    say(run, "held-out loss %.4f, over %zu of %zu windows; bytes guessed by their frequency alone: %.4f\n", eval,
-        windows, all, entropy);
+    say(run, "held-out loss %.4f, over %zu of %zu windows; %ss guessed by their frequency alone: %.4f\n", eval,
+        windows, all, unit, entropy);
     report_config_number(run, "eval_loss", eval);
     report_config_number(run, "eval_windows", (double)windows);
     report_config_number(run, "byte_entropy", entropy);
@@ -211,7 +215,8 @@ static void train(Run *run) {
     REQUIRE(from < steps, "--resume %s: all of its %zu steps are done; give more --steps", option_text(run, "resume"),
             from);
     require_files(run);
-    Data data = training_text(run, option_text(run, "data"), c.model.context);
+    Data data = training_text(run, option_text(run, "data"), option_text(run, "vocab") ? c.model.vocab : 0,
+                              c.model.context, c.batch);
     data.ragged = check;                           // unequal token counts: without them real bugs pass
     memory_set_poison(check);                      // otherwise speed counts
     if (!option_given(run, "threads") && !check && run->reduce == REDUCE_FAST && !device_is_gpu())
@@ -227,8 +232,9 @@ static void train(Run *run) {
         say(run, "%zu of %zu steps were done before\n", from, steps);
     }
     settings_record(run, &c);
-    say(run, "%zu parameters; batch %zu, %zu micro-batches per replica; %zu bytes of text\n",
-        config_parameters(&c.model), c.batch, t->micro_batches, data.bytes);
+    say(run, "%zu parameters; batch %zu, %zu micro-batches per replica; %zu %s\n",
+        config_parameters(&c.model), c.batch, t->micro_batches, data.tokens,
+        data.token_bytes == 1 ? "bytes of text" : "tokens");
     if (tensor_is_grid(&c))
         say(run, "a tp group is a grid of %zu x %zu x %zu ranks", tensor_sides(&c).q, tensor_sides(&c).q,
             tensor_sides(&c).depth);

@@ -89,7 +89,9 @@ Weights weights_open(Run *run, const char *from) {
         w.checkpoint = checkpoint_read(from, why);
         REQUIRE(w.checkpoint, "--from %s: %s", from, why);
         checkpoint_verify(run, w.checkpoint);
-        w.model = (ModelConfig){ .layers = option_of(&w, "layers"), .width = option_of(&w, "width"), .vocab = 256,
+        bool vocab = checkpoint_option(w.checkpoint, "vocab") != NULL;
+        w.model = (ModelConfig){ .layers = option_of(&w, "layers"), .width = option_of(&w, "width"),
+                                 .vocab = vocab ? option_of(&w, "vocab") : 256,
                                  .heads = option_of(&w, "heads"), .context = option_of(&w, "context"),
                                  .seed = run->seed };
     } else {

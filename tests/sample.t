@@ -119,7 +119,6 @@ for my $case (
     ['an id beyond the vocabulary', qr/11 is no entry of this vocabulary: ids go from 0 to 10/, 1, '--from', 'tests/gpt2.safetensors', '--heads', 3, '--ids', '1,11'],
     ['no ids', qr/--ids 1,,2: expected token ids/, 1, '--ids', '1,,2'],
     ['both', qr/--prompt and --ids both say/, 1, '--ids', 1, '--prompt', 'a'],
-    ['an empty prompt', qr/--prompt is empty/, 1, '--prompt', ''],
     ['no tokens', qr/--tokens 0: expected 1/, 1, '--tokens', 0],
     ['a negative temperature', qr/--temperature -1: expected 0/, 1, '--temperature', -1],
     ['more stages than blocks', qr/--pp 5 needs as many blocks/, 5, '--pp', 5],

@@ -677,11 +677,46 @@ static void write_text(void) {
 static void cannot_open(const char *path, size_t context, const char *words) {
     Data d;
     char why[DATA_WHY];
-    ok(!data_open(&d, path, context, 1, why) && strstr(why, words) && !d.text, "text: %s", words);
+    ok(!data_open(&d, path, 0, context, 1, why) && strstr(why, words) && !d.text, "text: %s", words);
 }
 static void no_held_out(void) {
     Data d = data_synthetic(11, 4, 1);
     data_eval_windows(&d);
+}
+
+// Each epoch has every window once, in an order of its own, whatever the batch.
+static void test_epochs(const Data *d) {
+    enum { WINDOWS = (TRAIN - 1) / 8, EPOCHS = 3 };
+    int *order = host_alloc(EPOCHS * WINDOWS * sizeof *order), *seen = host_alloc(WINDOWS * sizeof *seen);
+    bool once = true, differ = false, moved = false, same = true;
+    for (size_t n = 0; n < EPOCHS * WINDOWS; n++) {
+        int *tokens = ids_of(data_batch(d, &storage, n / d->batch, n % d->batch, 1, 50).tokens, 8);
+        order[n] = -1;
+        for (int w = 0; w < WINDOWS; w++) {        // squares modulo 97: the first two tokens tell it from its neighbours
+            bool is = true;
+            for (int t = 0; t < 8; t++) is = is && tokens[t] == (w * 8 + t) * (w * 8 + t) % 97;
+            if (is && (order[n] < 0 || seen[w] <= (int)(n / WINDOWS))) { order[n] = w; if (seen[w] <= (int)(n / WINDOWS)) break; }
+        }
+        once = once && order[n] >= 0 && seen[order[n]]++ == (int)(n / WINDOWS);
+        moved = moved || order[n] != (int)(n % WINDOWS);
+        differ = differ || (n >= WINDOWS && order[n] != order[n - WINDOWS]);
+        free(tokens);
+    }
+    for (size_t n = 1; n < 300; n += 7) {
+        bool *hit = host_alloc(n * sizeof *hit);
+        for (size_t i = 0; i < n; i++) {
+            uint64_t to = random_permute(n, i, n);
+            same = same && to < n && !hit[to];
+            hit[to] = true;
+        }
+        free(hit);
+    }
+    ok(once, "text: %d epochs take each of %d windows once", EPOCHS, WINDOWS);
+    ok(moved && differ, "text: in an order of its own each");
+    ok(same, "random_permute: every place once, for 43 sizes");
+    free(order);
+    free(seen);
+    arena_free(&storage);
 }
 
 static void test_text(void) {
@@ -689,9 +724,12 @@ static void test_text(void) {
     write_text();
     Data d;
     char why[DATA_WHY];
-    ok(data_open(&d, text_path, T, 1, why) && !why[0], "text: it is there");
-    ok(d.bytes == TRAIN + HELD_OUT && d.train_bytes == TRAIN && d.vocab == 256, "text: a tenth is held out");
+    ok(data_open(&d, text_path, 0, T, 1, why) && !why[0], "text: it is there");
+    ok(d.bytes == TRAIN + HELD_OUT && d.tokens == d.bytes && d.train_tokens == TRAIN && d.vocab == 256, "text: a tenth is held out");
+    d.batch = 7;
     test_order(&d, "text");
+    d.batch = 50;
+    test_epochs(&d);
     bool apart = true, in_order = true;
     for (uint64_t step = 0; step < 20; step++) {
         Batch b = data_batch(&d, &storage, step, 0, 50, 50);
@@ -716,7 +754,7 @@ static void test_text(void) {
        memcmp(of_third + T, tokens + 2 * windows / 3 * T, T * sizeof *tokens) == 0,
        "text: three windows, spread evenly");
     ok(!all.training && all.token_weight == 1 / (double)(windows * T), "text: an evaluation drops nothing, counts all");
-    ok(fabs(data_byte_entropy(&d) - log(HELD_OUT)) < 1e-12, "text: the entropy of %d different bytes", HELD_OUT);
+    ok(fabs(data_entropy(&d) - log(HELD_OUT)) < 1e-12, "text: the entropy of %d different bytes", HELD_OUT);
     free(tokens);
     free(targets);
     free(of_last);

@@ -215,7 +215,7 @@ static void compare_state(Test *t) {
 static bool cannot_open(const char *path) {
     Data d;
     char why[DATA_WHY];
-    return !data_open(&d, path, 8, 1, why) && strstr(why, "cannot read the text") && !d.text;
+    return !data_open(&d, path, 0, 8, 1, why) && strstr(why, "cannot read the text") && !d.text;
 }
 
 static void units(Run *run) {

@@ -43,7 +43,6 @@ static Text text_begin(Run *run, size_t vocab) {
         t.token = host_alloc((t.n + more) * sizeof(int));
         for (size_t i = 0; i < t.n; i++) t.token[i] = prompt[i];
     }
-    REQUIRE(t.n > 0, "--prompt is empty: a model needs at least one token to begin with");
     t.prompt = t.n;
     t.all = t.n + more;
     return t;

@@ -4,10 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-Data training_text(Run *run, const char *path, size_t context) {
+Data training_text(Run *run, const char *path, size_t vocab, size_t context, size_t sequences) {
     Data d;
     char why[DATA_WHY];
-    REQUIRE(data_open(&d, path, context, run->seed, why), "%s", why);
+    REQUIRE(data_open(&d, path, vocab, context, run->seed, why), "%s", why);
+    d.batch = sequences;
     return d;
 }
 

@@ -99,19 +99,93 @@ static void share_text(Data *d) {
     if (side_any(missing)) send_text(d, missing);
 }
 
-bool data_open(Data *d, const char *path, size_t context, uint64_t seed, char why[DATA_WHY]) {
+// ---------------------------------------------------------------- token files
+
+enum { LLMC_MAGIC = 20240520, LLMC_INTS = 256 };   // magic, version, tokens; the rest is not used
+
+static uint32_t header_int(const Data *d, size_t i) {
+    uint32_t value;
+    memcpy(&value, d->text + i * sizeof value, sizeof value);
+    return value;
+}
+static size_t token_at(const Data *d, size_t i) {
+    const unsigned char *at = d->text + d->begin + i * d->token_bytes;
+    return d->token_bytes == 1 ? at[0] : at[0] | (size_t)at[1] << 8;               // little-endian
+}
+static bool ends_in_bin(const char *path) {
+    size_t n = strlen(path);
+    return n > 4 && strcmp(path + n - 4, ".bin") == 0;
+}
+
+// What kind of file is it, and how many tokens has it? why[]: it is none.
+static void recognise(Data *d, const char *path, char why[DATA_WHY]) {
+    bool header = d->bytes >= 4 && header_int(d, 0) == LLMC_MAGIC;
+    d->token_bytes = header || ends_in_bin(path) ? 2 : 1;
+    d->begin = header ? LLMC_INTS * sizeof(uint32_t) : 0;
+    if (d->bytes < d->begin) {
+        snprintf(why, DATA_WHY, "%s is cut short: llm.c's header has %zu bytes, and the file %zu", path, d->begin,
+                 d->bytes);
+        return;
+    }
+    size_t rest = d->bytes - d->begin;
+    d->tokens = rest / d->token_bytes;
+    if (header && header_int(d, 1) != 1)
+        snprintf(why, DATA_WHY, "%s has version %u of llm.c's token files: expected 1, of uint16 tokens (GPT-2)", path,
+                 header_int(d, 1));
+    else if (header && (rest % 2 || header_int(d, 2) != d->tokens))
+        snprintf(why, DATA_WHY, "%s is corrupt or cut short: its header says %u tokens, and it has %zu bytes of them",
+                 path, header_int(d, 2), rest);
+    else if (rest % d->token_bytes)
+        snprintf(why, DATA_WHY, "%s is no file of uint16 tokens, or cut short: it has an odd number of bytes, %zu", path,
+                 rest);
+    else if (d->token_bytes == 2 && d->vocab == 0)
+        snprintf(why, DATA_WHY, "%s has token ids: give --vocab, the entries of their vocabulary (GPT-2: 50257)", path);
+    else if (d->token_bytes == 1 && d->vocab && d->vocab < 256)
+        snprintf(why, DATA_WHY, "%s is text, whose tokens are bytes: --vocab %zu is less than 256", path, d->vocab);
+}
+
+// Each rank looks at its part of the tokens; all learn the largest one.
+static void largest(void *context, size_t rank, const void *data, size_t bytes) {
+    size_t *most = context, theirs;
+    (void)rank;
+    memcpy(&theirs, data, bytes);
+    *most = theirs > *most ? theirs : *most;
+}
+static void require_ids(const Data *d, const char *path, char why[DATA_WHY]) {
+    Range part = shard_range(d->tokens, this_world_size ? this_world_size : 1, this_rank);
+    size_t mine = 0, most = 0;
+    for (size_t i = part.lo; i < part.hi; i++) {
+        size_t token = token_at(d, i);
+        mine = token > mine ? token : mine;
+    }
+    if (this_world_size > 1) {
+        side_gather_each(&mine, sizeof mine, largest, &most);
+        side_broadcast(&most, sizeof most);
+    } else {
+        most = mine;
+    }
+    if (most >= d->vocab)
+        snprintf(why, DATA_WHY, "%s has token id %zu, and a vocabulary of --vocab %zu ends at %zu: is it of another "
+                 "tokenizer, or no file of uint16 tokens?", path, most, d->vocab, d->vocab - 1);
+}
+
+bool data_open(Data *d, const char *path, size_t vocab, size_t context, uint64_t seed, char why[DATA_WHY]) {
     if (!path) path = DEFAULT_TEXT;
-    *d = (Data){ .vocab = 256, .context = context, .seed = seed };
+    *d = (Data){ .vocab = vocab, .context = context, .seed = seed };
     memset(why, 0, DATA_WHY);
     d->text = map(path, &d->bytes);
     d->mapped = d->text != NULL;
     if (this_rank == 0 && !d->mapped) d->text = read_whole(path, &d->bytes, why);
     if (this_world_size > 1) side_broadcast(why, DATA_WHY);                // what is wrong on rank 0 is wrong for all
     if (!why[0] && this_world_size > 1) share_text(d);
-    d->train_bytes = d->bytes - d->bytes / 10;
-    if (!why[0] && (d->bytes - d->train_bytes <= context || d->train_bytes <= context))
-        snprintf(why, DATA_WHY, "the text %s has %zu bytes, too few for --context %zu: at least %zu are needed (a "
-                 "tenth is held out)", path, d->bytes, context, 10 * (context + 1));
+    if (!why[0]) recognise(d, path, why);
+    if (!d->vocab) d->vocab = 256;
+    d->train_tokens = d->tokens - d->tokens / 10;
+    if (!why[0] && (d->tokens - d->train_tokens <= context || d->train_tokens <= context))
+        snprintf(why, DATA_WHY, "the text %s has %zu %s, too few for --context %zu: at least %zu are needed (a "
+                 "tenth is held out)", path, d->tokens, d->token_bytes == 1 ? "bytes" : "tokens", context,
+                 10 * (context + 1));
+    if (!why[0] && d->token_bytes > 1) require_ids(d, path, why);
     if (why[0]) data_free(d);
     return !why[0];
 }
@@ -157,14 +231,24 @@ static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targe
     return (Batch){ .B = B, .T = T, .tokens = device[0], .targets = device[1], .position = device[2] };
 }
 
+// Which window of the training part is sequence n of a step: of all sequences since the beginning it is number
+// step * batch + n, and each epoch is a permutation of all windows. What is left behind the last window is not used.
+static size_t window(const Data *d, uint64_t step, size_t n) {
+    size_t windows = (d->train_tokens - 1) / d->context;
+    if (!d->batch) fault("the order of a file's windows needs Data.batch, the sequences of a step");
+    uint64_t number = step * d->batch + n;
+    uint64_t key = random_key(random_key(d->seed, KEY_DATA), number / windows);
+    return (size_t)random_permute(key, number % windows, windows);
+}
+
 Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, double token_weight) {
     size_t T = d->context;
     int *tokens = host_alloc((B * T + 1) * sizeof(int)), *targets = host_alloc((B * T + 1) * sizeof(int));
     for (size_t s = 0; s < B; s++) {
         uint64_t key = sequence_key(d, KEY_DATA, step, first + s);
-        size_t start = d->text ? key % (d->train_bytes - T) : 0, end = counted(d, step, first + s);
+        size_t start = d->text ? window(d, step, first + s) * T : 0, end = counted(d, step, first + s);
         for (size_t t = 0; t <= T; t++) {
-            int token = d->text ? d->text[start + t] : (int)(random_key(key, t) % d->vocab);
+            int token = (int)(d->text ? token_at(d, start + t) : random_key(key, t) % d->vocab);
             if (t < T) tokens[s * T + t] = token;
             if (t > 0) targets[s * T + t - 1] = t <= end ? token : -1;
         }
@@ -185,7 +269,7 @@ Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B,
 
 size_t data_eval_windows(const Data *d) {
     if (!d->text) fault("synthetic tokens have no held-out text");
-    return (d->bytes - d->train_bytes - 1) / d->context;
+    return (d->tokens - d->train_tokens - 1) / d->context;
 }
 
 Batch data_eval_batch(const Data *d, Arena *a, size_t first, size_t B, size_t some) {
@@ -193,9 +277,9 @@ Batch data_eval_batch(const Data *d, Arena *a, size_t first, size_t B, size_t so
     int *tokens = host_alloc((B * T + 1) * sizeof(int)), *targets = host_alloc((B * T + 1) * sizeof(int));
     if (first + B > some || some > all) fault("%zu windows from %zu on, of %zu out of %zu", B, first, some, all);
     for (size_t i = 0; i < B * T; i++) {
-        size_t at = d->train_bytes + (first + i / T) * all / some * T + i % T;
-        tokens[i] = d->text[at];
-        targets[i] = d->text[at + 1];
+        size_t at = d->train_tokens + (first + i / T) * all / some * T + i % T;
+        tokens[i] = (int)token_at(d, at);
+        targets[i] = (int)token_at(d, at + 1);
     }
     Batch b = upload(d, a, tokens, targets, B);
     b.token_weight = 1 / (double)(B * T);
@@ -204,11 +288,12 @@ Batch data_eval_batch(const Data *d, Arena *a, size_t first, size_t B, size_t so
     return b;
 }
 
-double data_byte_entropy(const Data *d) {
-    size_t count[256] = {0}, n = d->bytes - d->train_bytes;
-    for (size_t i = d->train_bytes; i < d->bytes; i++) count[d->text[i]]++;
+double data_entropy(const Data *d) {
+    size_t *count = host_alloc(d->vocab * sizeof *count), n = d->tokens - d->train_tokens;
+    for (size_t i = d->train_tokens; i < d->tokens; i++) count[token_at(d, i)]++;
     double entropy = 0;
-    for (size_t c = 0; c < 256; c++)
+    for (size_t c = 0; c < d->vocab; c++)
         if (count[c]) entropy -= (double)count[c] / (double)n * log((double)count[c] / (double)n);
+    free(count);
     return entropy;
 }

@@ -26,4 +26,22 @@ ITEM double random_normal(uint64_t key) {
     double u = random_unit(key), v = random_unit(random_key(key, 1));
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
 }
+// Where a shuffle of 0 .. n-1 puts i, without the shuffled list: a Feistel network over the next power of 4, whose two
+// halves of bits take turns (Luby and Rackoff 1988), walked on until it is back among the n (cycle walking; Black and
+// Rogaway 2002). Each key is another permutation.
+ITEM uint64_t random_permute(uint64_t key, uint64_t i, uint64_t n) {
+    int half = 0;
+    while (half < 31 && (UINT64_C(1) << 2 * half) < n) half++;
+    const uint64_t mask = (UINT64_C(1) << half) - 1;
+    do {
+        uint64_t left = i >> half, right = i & mask;
+        for (uint64_t round = 0; round < 6; round++) {
+            const uint64_t next = left ^ (random_key(random_key(key, round), right) & mask);
+            left = right;
+            right = next;
+        }
+        i = left << half | right;
+    } while (i >= n);
+    return i;
+}
 #endif
