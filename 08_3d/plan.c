@@ -147,6 +147,7 @@ static void plan(Run *run) {
         report_config_text(run, "reason", why);
         if (option_given(run, "layouts")) plan_write_layouts(&t, &list, option_text(run, "layouts"));
         if (option_given(run, "svg")) plan_svg(&t, &list, option_text(run, "svg"));
+        report_picture(run);
         plan_list_free(&list);
     }
     plan_papers(run);

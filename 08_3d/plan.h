@@ -62,12 +62,16 @@ typedef struct {
 // plan_stage.c: what one stage holds and does.
 typedef struct {
     CutSizes z;                                            // of the largest rank of its tp group
+    size_t i;
     bool tp_near, dp_near;                                 // do these groups share a node?
 } PlanStage;
 bool plan_near(const PlanTask *t, size_t first, size_t last);          // these ranks of the world, and all between
 size_t plan_rank(const PlanLayout *l, size_t d, size_t tp, size_t stage);
 PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i, size_t k);
 PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i);      // all chunks of stage i
+bool plan_alike(const PlanTask *t, const PlanLayout *l);
+PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t slice);
+size_t plan_slices(const PlanTask *t, const PlanLayout *l);
 double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, size_t k, bool accumulates);
 double plan_link_time(const PlanTask *t, bool near, size_t messages, double bytes);
 double plan_ring_time(const PlanTask *t, bool near, size_t passes, size_t n, size_t count, size_t size);

@@ -19,7 +19,7 @@ bool plan_near(const PlanTask *t, size_t first, size_t last) {
 PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i, size_t k) {
     size_t tp = l->n.tp, dp = l->n.dp;
     PlanStage s = { .z = cut_stage(cut_sizes(&t->model.model, tp, 0), l->n.pp * l->chunks, k * l->n.pp + i),
-                    .tp_near = true, .dp_near = true };
+                    .i = i, .tp_near = true, .dp_near = true };
     for (size_t r = l->zero < 2 ? d : 0; r < (l->zero < 2 ? d + 1 : dp); r++)
         s.tp_near = s.tp_near && plan_near(t, plan_rank(l, r, 0, i), plan_rank(l, r, tp - 1, i));
     for (size_t slice = 0; slice < tp; slice++)
@@ -34,6 +34,24 @@ PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i)
                                                                        k * l->n.pp + i);
     return s;
 }
+// Do the groups of a kind lie alike in the nodes?
+static bool divides(size_t a, size_t b) { return a % b == 0 || b % a == 0; }
+bool plan_alike(const PlanTask *t, const PlanLayout *l) {
+    size_t node = t->cluster.node;
+    return node == 0 || (divides(l->n.tp, node) && divides(l->n.tp * l->n.dp, node));
+}
+// Slice `slice` of it: over dp it communicates on its own, and may be smaller and on another link than the largest.
+PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t slice) {
+    PlanStage one = *s;
+    CutSizes z = cut_sizes(&t->model.model, l->n.tp, slice);
+    one.z.heads = z.heads;
+    one.z.hidden = z.hidden;
+    one.z.vocab = z.vocab;
+    one.z.rank = slice;
+    one.dp_near = plan_near(t, plan_rank(l, 0, slice, s->i), plan_rank(l, l->n.dp - 1, slice, s->i));
+    return one;
+}
+size_t plan_slices(const PlanTask *t, const PlanLayout *l) { return plan_alike(t, l) ? 1 : l->n.tp; }  // that differ
 
 // ---------------------------------------------------------------- how long a thing takes
 
@@ -137,8 +155,14 @@ PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool 
     else add_tp(&op, t, s, halves / 2, ALL_REDUCE_PASSES, rows);
     if (forward && z->last) add_tp(&op, t, s, 3, ALL_REDUCE_PASSES, M);            // the loss: [M, 1]
     // ZeRO: each micro-batch gathers the weights for forward and for backward, and reduces its gradients.
-    if (l->zero == 3) add_units(&op, t, dp, s, 1, t->format.weight);
-    if (!forward && l->zero >= 2) add_units(&op, t, dp, s, 1, t->format.gradient);
+    for (size_t slice = 0; l->zero >= 2 && slice < plan_slices(t, l); slice++) {   // they wait for the slowest
+        PlanStage one = plan_slice(t, l, s, slice);
+        PlanOp its = {0};
+        if (l->zero == 3) add_units(&its, t, dp, &one, 1, t->format.weight);
+        if (!forward) add_units(&its, t, dp, &one, 1, t->format.gradient);
+        op.dp = fmax(op.dp, its.dp);
+        op.dp_bytes = fmax(op.dp_bytes, its.dp_bytes);
+    }
     if (!forward && l->sequence && l->zero >= 2) {
         PlanOp sums = plan_partial_sums(t, l, s);
         op.tp += sums.tp;

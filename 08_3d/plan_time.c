@@ -168,14 +168,11 @@ static void play_replica(Player *p) {
     p->m = m;
 }
 
-// Do the groups of a kind lie alike in the nodes? Then all replicas take the same time; elsewhere each is played, or the
-// first ones.
+// Where groups lie alike in the nodes all replicas take the same time; elsewhere each is played, or the first ones.
 enum { MOST_REPLICAS = 8 };
-static bool divides(size_t a, size_t b) { return a % b == 0 || b % a == 0; }
 static size_t replicas_to_play(const PlanTask *t, const PlanLayout *l) {
-    size_t node = t->cluster.node, dp = l->n.dp;
-    bool alike = node == 0 || (divides(l->n.tp, node) && divides(l->n.tp * dp, node));
-    return alike || l->zero >= 2 ? 1 : dp < MOST_REPLICAS ? dp : MOST_REPLICAS;
+    size_t dp = l->n.dp;
+    return plan_alike(t, l) || l->zero >= 2 ? 1 : dp < MOST_REPLICAS ? dp : MOST_REPLICAS;
 }
 
 // ---------------------------------------------------------------- the whole step
@@ -213,9 +210,13 @@ static void ending(Ending *e, PlanResult *r, const Player *p, size_t i, double r
     PlanStage s = plan_stage(p->t, p->l, 0, i);
     PlanOp reduce = plan_reduction(p->t, p->l, &s), gather = plan_gather(p->t, p->l, &s);
     double dp_bytes = p->stage[i].sum.dp_bytes + reduce.dp_bytes + (p->l->zero == 3 ? 0 : gather.dp_bytes);
-    e->done = fmax(e->done, ready + reduce.dp);
-    if (p->l->zero < 3) e->gathers = fmax(e->gathers, gather.dp);
-    e->gathers = fmax(e->gathers, (p->l->zero < 3 ? gather.dp : 0) + plan_update_time(p->t, p->l, &s));
+    double update = plan_update_time(p->t, p->l, &s);
+    for (size_t slice = 0; slice < plan_slices(p->t, p->l); slice++) {
+        PlanStage one = plan_slice(p->t, p->l, &s, slice);
+        PlanOp sum = plan_reduction(p->t, p->l, &one), after = plan_gather(p->t, p->l, &one);
+        e->done = fmax(e->done, ready + sum.dp);
+        e->gathers = fmax(e->gathers, (p->l->zero < 3 ? after.dp : 0) + update);
+    }
     r->tp_bytes = fmax(r->tp_bytes, p->stage[i].sum.tp_bytes);
     r->dp_bytes = fmax(r->dp_bytes, dp_bytes);
     r->pp_bytes = fmax(r->pp_bytes, sent_on(p, i));
