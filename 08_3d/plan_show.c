@@ -80,7 +80,7 @@ void plan_write_layouts(const PlanTask *t, const PlanList *list, const char *fil
 
 // ---------------------------------------------------------------- the picture
 
-enum { LEFT = 70, TOP = 60, WIDTH = 760, HEIGHT = 420, BOTTOM = 50, CELL = 3 };
+enum { LEFT = 70, TOP = 60, WIDTH = 760, HEIGHT = 420, BOTTOM = 50, CELL = 4 };
 
 typedef struct { double lo, hi; } Axis;            // logarithmic, whole decades' halves
 static void widen(Axis *a, double x) { a->lo = fmin(a->lo, x); a->hi = fmax(a->hi, x); }
@@ -171,7 +171,8 @@ void plan_svg(const PlanTask *t, const PlanList *list, const char *file) {
                 "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">dp %zu x tp %zu x pp %zu</text>\n", x, y, x - 8, y + 14,
                 b->layout.n.dp, b->layout.n.tp, b->layout.n.pp);
     }
-    fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">memory of the fullest rank, and step</text>\n</svg>\n",
-            LEFT + WIDTH / 2, TOP + HEIGHT + 40);
+    fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">memory of the fullest rank</text>"
+            "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">step</text>\n</svg>\n",
+            LEFT + WIDTH / 2, TOP + HEIGHT + 40, LEFT - 6, TOP);
     output_close(&o);
 }
