@@ -102,16 +102,22 @@ static bool play_op(Player *p, size_t i) {
     if (pipe_op_needs(op, i, pp, p->l->chunks, &other) && other.stage != i)
         there = p->stage[other.stage].arrives[what][other.op.chunk * p->m + op.micro_batch];
     if (there < 0) return false;
+    slot = op.chunk * p->m + op.micro_batch;
+    // EXERCISE 08.02a (4 points): play an op. There: when what it needs has come. It takes the time of c->op[what][small];
+    // add that to s->busy, and let s->now be its end. Its message, if pipe_op_feeds says that another stage takes one, has
+    // B sequences (message_bytes), goes on lane[on] (on: to the next stage, else to the one before), leaves when the op
+    // has ended and the lane is free, and takes plan_link_time. s->arrives[what][slot]: when it is there; without one, when
+    // the op has ended.
     double takes = plan_op_time(&c->op[what][small]);
     s->now = fmax(s->now, there) + takes;
     s->busy += takes;
-    slot = op.chunk * p->m + op.micro_batch;
     s->arrives[what][slot] = s->now;
     if (pipe_op_feeds(op, i, pp, p->l->chunks, &other) && other.stage != i) {
         size_t on = other.stage == (i + 1) % pp;
         double message = plan_link_time(p->t, s->near[on], 1, (double)message_bytes(p, B));
         s->arrives[what][slot] = s->lane[on] = fmax(s->now, s->lane[on]) + message;
     }
+    // END
     add(&s->sum, &c->op[what][small], 1);
     count_memory(s, c, op.what == FORWARD, small);
     s->done++;
