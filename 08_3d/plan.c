@@ -17,7 +17,7 @@
 #include "08_3d/plan.h"
 #include "08_3d/support/plan_papers.h"
 
-// The preset of this name, or a message that lists the names. first: of an array of these, which all begin with the name.
+// The preset of this name, or a message that lists the names. first: of an array of these, which begin with their name.
 static const void *preset(const char *option, const char *name, const void *first, size_t size) {
     char names[400] = "";
     for (const char *p = first; *(const char *const *)(const void *)p; p += size) {
@@ -95,8 +95,10 @@ static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayou
     REQUIRE(n.dp * n.tp * n.pp == t->gpus, "--explain %s: its product is %zu, but --gpus %zu", text, n.dp * n.tp * n.pp,
             t->gpus);
     REQUIRE(n.tp <= m->heads && n.pp * l->chunks <= m->layers && n.dp <= t->model.batch, "--explain %s: the model has "
-            "%zu heads and %zu blocks, and a step %zu sequences: choose less", text, m->heads, m->layers, t->model.batch);
-    REQUIRE(l->chunks == 1 || (n.pp > 1 && plan_micro_batches(t, l) % n.pp == 0), "--chunks %zu: needs --pp above 1, and "
+            "%zu heads and %zu blocks, and a step %zu sequences: choose less", text, m->heads, m->layers,
+            t->model.batch);
+    REQUIRE(l->chunks == 1 || (n.pp > 1 && plan_micro_batches(t, l) % n.pp == 0),
+            "--chunks %zu: needs --pp above 1, and "
             "micro-batches in groups of pp %zu; there are %zu", l->chunks, n.pp, plan_micro_batches(t, l));
     return true;
 }
@@ -124,10 +126,12 @@ static void plan(Run *run) {
     PlanFixed f = fixed(run);
     PlanLayout l;
     const ModelConfig *m = &t.model.model;
-    say(run, "%s: L %zu, C %zu, %zu heads, T %zu, V %zu: %.4g billion parameters; %zu sequences a step; %s", t.model.name,
+    say(run, "%s: L %zu, C %zu, %zu heads, T %zu, V %zu: %.4g billion parameters; %zu sequences a step; %s",
+        t.model.name,
         m->layers, m->width, m->heads, m->context, m->vocab, 1e-9 * (double)config_parameters(m), t.model.batch,
         t.format.name);
-    say(run, "%zu GPUs, %s: %.4g TFLOP/s, %.3g GB, nodes of %zu, %.3g GB/s inside, %.3g GB/s between", t.gpus, t.cluster.name,
+    say(run, "%zu GPUs, %s: %.4g TFLOP/s, %.3g GB, nodes of %zu, %.3g GB/s inside, %.3g GB/s between", t.gpus,
+        t.cluster.name,
         1e-12 * t.cluster.flops, 1e-9 * t.cluster.memory, t.cluster.node, 1e-9 * t.cluster.inside.beta,
         1e-9 * t.cluster.between.beta);
     say_detail(run, "model: %s; cluster: %s", t.model.source, t.cluster.source);
@@ -137,7 +141,8 @@ static void plan(Run *run) {
         record(run, &r);
     } else {
         PlanList list = plan_search(run, &t, &f);
-        REQUIRE(list.n > 0, "no layout of %zu GPUs has equal parts of %zu heads, %zu blocks and %zu sequences: choose other "
+        REQUIRE(list.n > 0, "no layout of %zu GPUs has equal parts of %zu heads, %zu blocks and %zu sequences: choose "
+                "other "
                 "--gpus, or a --batch that they divide", t.gpus, m->heads, m->layers, t.model.batch);
         char why[500];
         plan_reason(&t, &list, why, sizeof why);
@@ -154,7 +159,8 @@ static void plan(Run *run) {
 }
 
 static const Option options[] = {
-    { "model", "NAME", "gpt3-175b", "gpt3-175b, ptdp-1.7b 3.6b 7.5b 18b 39b 76b 145b 310b 530b 1t, zero-100b, llama-7b 70b" },
+    { "model", "NAME", "gpt3-175b",
+      "gpt3-175b, ptdp-1.7b 3.6b 7.5b 18b 39b 76b 145b 310b 530b 1t, zero-100b, llama-7b 70b" },
     { "cluster", "NAME", "dgx-a100", "dgx-a100, dgx-a100-40, dgx-h100, lesson" },
     { "gpus", "N", "1024", "of the cluster" },
     { "precision", "NAME", "mixed", "mixed: 2 + 2 + 12 bytes per parameter; fp32: 4 + 4 + 8" },

@@ -9,12 +9,13 @@
 #include "common/model/costs.h"
 
 // ---- The task ----
-typedef struct { const char *name; ModelConfig model; size_t batch; const char *source; } PlanModel;  // batch: sequences
+// batch: sequences of a step
+typedef struct { const char *name; ModelConfig model; size_t batch; const char *source; } PlanModel;
 typedef struct { double alpha, beta; } PlanLink;           // seconds of a message; bytes/s of a GPU, each way
 typedef struct {
     const char *name;
     double flops, efficiency;                              // peak FLOP/s; the share of it that large products reach
-    double bandwidth, launch;                              // bytes/s of memory, 0: it takes no time; seconds of a kernel
+    double bandwidth, launch;                              // bytes/s of memory, 0: no time; seconds a kernel
     size_t multiprocessors;                                // 0: the size of a product does not matter
     double memory;                                         // bytes
     size_t node;                                           // GPUs of a node; 0: all share one

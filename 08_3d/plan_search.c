@@ -26,7 +26,8 @@ static void try_memory(Search *s, PlanLayout l) {
     for (size_t zero = 0; zero < ZERO_STAGES; zero++)
         for (int sequence = 0; sequence < 2; sequence++)
             for (size_t r = 0; r < RECOMPUTE_CHOICES; r++) {
-                if (!may_be(f->zero, (int)zero) || !may_be(f->sequence, sequence) || !may_be(f->recompute, (int)r)) continue;
+                if (!may_be(f->zero, (int)zero) || !may_be(f->sequence, sequence)) continue;
+                if (!may_be(f->recompute, (int)r)) continue;
                 if ((zero && l.n.dp == 1 && f->zero < 0) || (sequence && l.n.tp == 1)) continue;
                 l.zero = zero;
                 l.sequence = sequence;
@@ -106,7 +107,8 @@ void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t roo
         { "pp", l->n.pp / 2, l->n.tp, l->n.pp / 2, 0 }, { "pp", 2 * l->n.pp, l->n.tp, 2 * l->n.pp, 0 },
         { "micro-batches of", 2 * l->micro_batch, l->n.tp, l->n.pp, 2 * l->micro_batch },
     };
-    size_t n = (size_t)snprintf(text, room, "dp %zu x tp %zu x pp %zu is the fastest that fits", l->n.dp, l->n.tp, l->n.pp);
+    size_t n = (size_t)snprintf(text, room, "dp %zu x tp %zu x pp %zu is the fastest that fits", l->n.dp, l->n.tp,
+                                l->n.pp);
     const char *comma = ":";
     for (size_t i = 0; i < sizeof other / sizeof *other && n < room; i++) {
         if (other[i].value == 0) continue;

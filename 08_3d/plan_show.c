@@ -29,8 +29,10 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
     if (r->fits) snprintf(end, sizeof end, "%5.1f%% %7.3g s %5.1f%%", 100 * r->bubble, r->step * 1e-12, 100 * r->mfu);
     else plan_limits(r, t, end, sizeof end);
     if (!r->fits) {
-        say(run, "%4zu %3zu %3zu %2zu %2zu %4zu %2s %-9s %5.4g  %s", l->n.dp, l->n.tp, l->n.pp, l->micro_batch, l->chunks,
-            l->zero, l->sequence ? "sp" : "-", plan_recompute_name(l->recompute), plan_memory_sum(&r->fullest) * G, end);
+        say(run, "%4zu %3zu %3zu %2zu %2zu %4zu %2s %-9s %5.4g  %s", l->n.dp, l->n.tp, l->n.pp, l->micro_batch,
+            l->chunks,
+            l->zero, l->sequence ? "sp" : "-", plan_recompute_name(l->recompute), plan_memory_sum(&r->fullest) * G,
+            end);
         return;
     }
     say(run, "%4zu %3zu %3zu %2zu %2zu %4zu %2s %-9s %5.1f %5.1f %5.1f %6.4g %5.3g %5.3g %s", l->n.dp, l->n.tp, l->n.pp,
@@ -48,7 +50,8 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
         if (unfit++ == 0) say(run, "do not fit, with any b, v, ZeRO and recomputation; with the least memory:");
         row(run, t, &list->result[i]);
     }
-    say(run, "  GB held and sent by the rank that has most; b: sequences of a micro-batch; v: chunks of a stage; the best");
+    say(run, "  GB held and sent by the rank that has most; b: sequences of a micro-batch; v: chunks of a stage; the "
+        "best");
     say(run, "  of each dp x tp x pp, of %zu layouts, of which %zu fit", list->n, list->feasible);
 }
 
@@ -65,7 +68,8 @@ void plan_write_layouts(const PlanTask *t, const PlanList *list, const char *fil
                 r->fits ? "true" : "false");
         for (size_t k = 0; k < PLAN_MEMORY; k++)
             fprintf(o.f, ", \"%s\": %.0f", plan_memory_name[k], r->fullest.bytes[k]);
-        fprintf(o.f, ", \"tp_bytes\": %.0f, \"pp_bytes\": %.0f, \"dp_bytes\": %.0f, \"tied_bytes\": %.0f, \"step\": %.9g, "
+        fprintf(o.f, ", \"tp_bytes\": %.0f, \"pp_bytes\": %.0f, \"dp_bytes\": %.0f, \"tied_bytes\": %.0f, \"step\": "
+                "%.9g, "
                 "\"bubble\": %.6g, \"mfu\": %.6g, \"hfu\": %.6g", r->tp_bytes, r->pp_bytes, r->dp_bytes, r->tied_bytes,
                 r->step * 1e-12, r->bubble, r->mfu, r->hfu);
         if (!r->fits) {
@@ -94,9 +98,11 @@ static void ticks(FILE *f, Axis a, bool x, double unit, const char *name) {
             double value = decade * i / unit;
             if ((i != 1 && i != 2 && i != 5) || value < a.lo || value > a.hi) continue;
             double at = x ? x_of(a, value) : y_of(a, value);
-            if (x) fprintf(f, "<path class=\"g\" d=\"M%.1f %dv%d\"/><text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%g %s</text>\n",
+            if (x) fprintf(f, "<path class=\"g\" d=\"M%.1f %dv%d\"/><text x=\"%.1f\" y=\"%d\" "
+                           "text-anchor=\"middle\">%g %s</text>\n",
                            at, TOP, HEIGHT, at, TOP + HEIGHT + 18, decade * i, name);
-            else fprintf(f, "<path class=\"g\" d=\"M%d %.1fh%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g %s</text>\n",
+            else fprintf(f, "<path class=\"g\" d=\"M%d %.1fh%d\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g "
+                         "%s</text>\n",
                          LEFT, at, WIDTH, LEFT - 6, at + 4, decade * i, name);
         }
 }
@@ -147,28 +153,34 @@ void plan_svg(const PlanTask *t, const PlanList *list, const char *file) {
     memory.hi *= 1.1; memory.lo /= 1.1; time.hi *= 1.1; time.lo /= 1.1;
     static const char *const fill[] = { "#999999", "#56b4e9", "#009e73", "#e69f00", "#cc79a7" };
     static const char *const key[] = { "tp 1", "tp 2, 3", "tp 4 to 7", "tp 8", "tp above 8" };
-    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"11\">\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<style>.g{stroke:#ddd}.front{fill:none;stroke:#000;"
-            "stroke-width:1.5}", LEFT + WIDTH + 20, TOP + HEIGHT + BOTTOM);
+    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" "
+            "font-size=\"11\">\n"
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<style>.g{stroke:#ddd}.front{fill:none;"
+            "stroke:#000;stroke-width:1.5}", LEFT + WIDTH + 20, TOP + HEIGHT + BOTTOM);
     for (size_t i = 0; i < 5; i++) fprintf(f, ".t%zu{fill:%s;fill-opacity:.7}", i, fill[i]);
-    fprintf(f, "</style>\n<text x=\"%d\" y=\"20\" font-size=\"14\">%s on %zu GPUs, %s: %zu layouts, %zu fit</text>\n", LEFT,
+    fprintf(f, "</style>\n<text x=\"%d\" y=\"20\" font-size=\"14\">%s on %zu GPUs, %s: %zu layouts, %zu "
+            "fit</text>\n", LEFT,
             t->model.name, t->gpus, t->cluster.name, list->n, list->feasible);
     for (size_t i = 0, x = LEFT; i < 5; i++, x += 90)
-        fprintf(f, "<circle class=\"t%zu\" cx=\"%zu\" cy=\"38\" r=\"4\"/><text x=\"%zu\" y=\"42\">%s</text>\n", i, x + 4, x + 12,
+        fprintf(f, "<circle class=\"t%zu\" cx=\"%zu\" cy=\"38\" r=\"4\"/><text x=\"%zu\" y=\"42\">%s</text>\n", i,
+                x + 4, x + 12,
                 key[i]);
-    fprintf(f, "<path class=\"front\" d=\"M%d 38h20\"/><text x=\"%d\" y=\"42\">Pareto front</text>\n", LEFT + 460, LEFT + 485);
+    fprintf(f, "<path class=\"front\" d=\"M%d 38h20\"/><text x=\"%d\" y=\"42\">Pareto front</text>\n", LEFT + 460,
+            LEFT + 485);
     ticks(f, memory, true, 1e-9, "GB");
     ticks(f, time, false, 1e-12, "s");
     double limit = x_of(memory, t->cluster.memory);
     fprintf(f, "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\" fill=\"#d55e00\" fill-opacity=\".1\"/>"
-            "<text x=\"%.1f\" y=\"%d\">does not fit</text>\n", limit, TOP, LEFT + WIDTH - limit, HEIGHT, limit + 5, TOP + 14);
+            "<text x=\"%.1f\" y=\"%d\">does not fit</text>\n", limit, TOP, LEFT + WIDTH - limit, HEIGHT, limit + 5,
+            TOP + 14);
     points(f, list, memory, time);
     front(f, list, memory, time);
     if (list->feasible) {
         const PlanResult *b = &list->result[0];
         double x = x_of(memory, plan_memory_sum(&b->fullest)), y = y_of(time, b->step);
         fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"none\" stroke=\"#000\"/>"
-                "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">dp %zu x tp %zu x pp %zu</text>\n", x, y, x - 8, y + 14,
+                "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">dp %zu x tp %zu x pp %zu</text>\n", x, y, x - 8,
+                y + 14,
                 b->layout.n.dp, b->layout.n.tp, b->layout.n.pp);
     }
     fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">memory of the fullest rank</text>"

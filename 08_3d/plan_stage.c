@@ -57,9 +57,9 @@ size_t plan_slices(const PlanTask *t, const PlanLayout *l) { return plan_alike(t
 
 static double picoseconds(double seconds) { return round(seconds * 1e12); }
 
-// `count` products of [m, k] and [k, n] in one kernel: a roofline whose two parts add, as no kernel hides one behind the
-// other wholly (Williams et al. 2009). Multiprocessors compute tiles in waves, of which the last one is not full (NVIDIA,
-// "Matrix Multiplication Background"). accumulates: [m, n] is the gradient of a weight, read and written.
+// `count` products of [m, k] and [k, n] in one kernel: a roofline whose two parts add, as no kernel hides one wholly
+// behind the other (Williams et al. 2009). Multiprocessors compute tiles in waves, of which the last one is not full
+// (NVIDIA, "Matrix Multiplication Background"). accumulates: [m, n] is the gradient of a weight, read and written.
 enum { TILE_M = 128, TILE_N = 256 };
 double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, size_t k, bool accumulates) {
     const PlanCluster *c = &t->cluster;

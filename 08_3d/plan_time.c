@@ -103,11 +103,11 @@ static bool play_op(Player *p, size_t i) {
         there = p->stage[other.stage].arrives[what][other.op.chunk * p->m + op.micro_batch];
     if (there < 0) return false;
     slot = op.chunk * p->m + op.micro_batch;
-    // EXERCISE 08.02a (4 points): play an op. There: when what it needs has come. It takes the time of c->op[what][small];
-    // add that to s->busy, and let s->now be its end. Its message, if pipe_op_feeds says that another stage takes one, has
-    // B sequences (message_bytes), goes on lane[on] (on: to the next stage, else to the one before), leaves when the op
-    // has ended and the lane is free, and takes plan_link_time. s->arrives[what][slot]: when it is there; without one, when
-    // the op has ended.
+    // EXERCISE 08.02a (4 points): play a pipeline's op. there: when what it needs has come. It takes the time of
+    // c->op[what][small]; add that to s->busy, and let s->now be its end. Its message, if pipe_op_feeds says that
+    // another stage takes one, has B sequences (message_bytes), goes on s->lane[on] (on: 1 to the next stage, 0 to the
+    // one before), leaves when the op has ended and the lane is free, and takes plan_link_time on the link near[on].
+    // s->arrives[what][slot]: when it is there; without one, when the op has ended.
     double takes = plan_op_time(&c->op[what][small]);
     s->now = fmax(s->now, there) + takes;
     s->busy += takes;
@@ -193,7 +193,7 @@ static void take_memory(PlanResult *r, const PlanStage *s, const PlanTask *t, do
 // Between stages, both ways: of stage i.
 static double sent_on(const Player *p, size_t i) {
     size_t ends = (i == 0) + (i + 1 == p->l->n.pp), full = p->sequences / p->m, more = p->sequences % p->m;
-    double all = (double)(p->m - more) * (double)message_bytes(p, full) + (double)more * (double)message_bytes(p, full + 1);
+    double all = (double)((p->m - more) * message_bytes(p, full) + more * message_bytes(p, full + 1));
     return p->l->n.pp == 1 ? 0 : (double)(2 * p->l->chunks - ends) * all;
 }
 

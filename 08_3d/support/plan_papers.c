@@ -27,7 +27,8 @@ static bool within(double x, double want, double share) { return fabs(x / want -
 
 static void zero_tables(Run *run) {
     static const struct { double billions; const char *cell[6][3]; } table1[] = {      // N = 1, 4, ..., 1024
-        { 7.5, { { "120", "120", "120" }, { "52.5", "41.3", "30" }, { "35.6", "21.6", "7.5" }, { "31.4", "16.6", "1.88" },
+        { 7.5, { { "120", "120", "120" }, { "52.5", "41.3", "30" }, { "35.6", "21.6", "7.5" },
+                 { "31.4", "16.6", "1.88" },
                  { "30.4", "15.4", "0.47" }, { "30.1", "15.1", "0.12" } } },
         { 128, { { "2048", "2048", "2048" }, { "896", "704", "512" }, { "608", "368", "128" }, { "536", "284", "32" },
                  { "518", "263", "8" }, { "513", "257", "2" } } },
@@ -82,7 +83,8 @@ enum { TABLE1 = sizeof table1 / sizeof *table1 };
 
 static double teraflops(const PlanTask *t, const PlanResult *r) { return r->hfu * t->cluster.flops * 1e-12; }
 static PlanResult planned(const PlanTask *t, size_t tp, size_t pp, size_t b, size_t v) {
-    PlanLayout l = { .n = { t->gpus / (tp * pp), tp, pp, 0 }, .micro_batch = b, .chunks = v, .recompute = RECOMPUTE_FULL };
+    PlanLayout l = { .n = { t->gpus / (tp * pp), tp, pp, 0 }, .micro_batch = b, .chunks = v,
+                    .recompute = RECOMPUTE_FULL };
     return plan_layout(t, &l);
 }
 
@@ -94,7 +96,8 @@ static void ptdp_table(Run *run) {
         double P = 1e-9 * (double)config_parameters(&t.model.model);
         PlanResult r = planned(&t, table1[i].tp, table1[i].pp, table1[i].b, table1[i].v);
         double speed = teraflops(&t, &r);
-        say_detail(run, "PTD-P table 1: %7.2f billion, b %zu, v %zu: %5.1f TFLOP/s per GPU, printed %3.0f (%+.1f %%), %.1f GB", P,
+        say_detail(run, "PTD-P table 1: %7.2f billion, b %zu, v %zu: %5.1f TFLOP/s per GPU, printed %3.0f (%+.1f %%), "
+                   "%.1f GB", P,
                    table1[i].b, table1[i].v, speed, table1[i].teraflops, 100 * (speed / table1[i].teraflops - 1),
                    1e-9 * plan_memory_sum(&r.fullest));
         sizes &= printed_as(P, table1[i].billions);
@@ -112,14 +115,17 @@ static void ptdp_table(Run *run) {
     PlanTask t = task_of(*model_named("gpt3-175b"), 1024);
     PlanResult r = planned(&t, 8, 8, 1, 4);
     double mine = r.step * 1e-12 * 300e9 / (double)(t.model.batch * t.model.model.context) / 86400;
-    say_detail(run, "PTD-P section 5.1: %.1f and %.1f days; the plan's step makes it %.1f days for GPT-3", days[0], days[1], mine);
-    check_true(run, "PTD-P section 5.1", "34 and 84 days by its formula", printed_as(days[0], "34") && printed_as(days[1], "84"));
+    say_detail(run, "PTD-P section 5.1: %.1f and %.1f days; the plan's step makes it %.1f days for GPT-3", days[0],
+               days[1], mine);
+    check_true(run, "PTD-P section 5.1", "34 and 84 days by its formula",
+               printed_as(days[0], "34") && printed_as(days[1], "84"));
     check_true(run, "PTD-P section 5.1", "GPT-3 in 34 days by the plan's step, within 15 %", within(mine, 34, 0.15));
 }
 
 // Its figures 13 to 16: 64 GPUs. Sizes from the text; of figure 16 only 91 billion is given: 32 blocks assumed.
 #define GPT(L, h, a) { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
-static const ModelConfig model_162b = GPT(32, 20480, 128), model_6b = GPT(32, 3840, 32), model_91b = GPT(32, 15360, 128);
+static const ModelConfig model_162b = GPT(32, 20480, 128), model_6b = GPT(32, 3840, 32);
+static const ModelConfig model_91b = GPT(32, 15360, 128);
 
 // tflops of layouts (tp[i], pp[i]) at one micro-batch size.
 static void speeds(const ModelConfig *m, size_t batch, size_t n, const size_t *tp, const size_t *pp, const size_t *b,
@@ -176,7 +182,7 @@ static void ptdp_figures(Run *run) {
 
 // ---------------------------------------------------------------- Korthikanti
 
-// Tables 3 and 5: seconds of a step, MFU and HFU in percent, as printed. 22B: 41.5 is printed, and 41.7 follows from the
+// Tables 3 and 5: seconds of a step, MFU and HFU in percent, as printed. 22B: 41.5 is printed; 41.7 follows from the
 // rounded 1.10 s. HFU: its equation 8 counts the repeated scores three times; own: by the text, once.
 static const struct { ModelConfig model; size_t pp, gpus, batch; double seconds, mfu, hfu, own; } table5[] = {
     { GPT(48, 6144, 64), 1, 8, 4, 1.10, 41.7, 43.9, 42.5 }, { GPT(96, 12288, 96), 8, 64, 64, 13.75, 51.4, 52.8, 51.8 },
@@ -200,7 +206,8 @@ static void korthikanti(Run *run) {
         // The block's input, which the plan counts between layers.
         double sbh = (double)(plain.T * plain.C * t.format.element), row = sbh / 8;
         double tp = plan_block_bytes(&t, &plain, 1, false) + sbh, tp_scores = plan_block_bytes(&t, &plain, 1, true);
-        double sp = plan_block_bytes(&t, &sequence, 1, false) + row, sp_scores = plan_block_bytes(&t, &sequence, 1, true);
+        double sp = plan_block_bytes(&t, &sequence, 1, false) + row;
+        double sp_scores = plan_block_bytes(&t, &sequence, 1, true);
         const double is[4] = { sp, tp - tp_scores, sp - sp_scores, sbh };
         for (size_t k = 0; k < 4; k++) figure &= printed_as(100 * is[k] / tp, figure7[i].percent[k]);
     }
@@ -216,9 +223,11 @@ static void korthikanti(Run *run) {
                    within(100 * (model + scores) / peak, table5[i].own, 0.004);
         // With sequence parallelism and selective recomputation; v 3, 3 and 2 and b 1 assumed, of 22B b 4.
         PlanLayout l = { .n = { table5[i].gpus / (8 * table5[i].pp), 8, table5[i].pp, 0 }, .sequence = true,
-                         .micro_batch = i ? 1 : 4, .chunks = i == 0 ? 1 : i == 3 ? 2 : 3, .recompute = RECOMPUTE_SELECTIVE };
+                         .micro_batch = i ? 1 : 4, .chunks = i == 0 ? 1 : i == 3 ? 2 : 3,
+                         .recompute = RECOMPUTE_SELECTIVE };
         PlanResult r = plan_layout(&t, &l);
-        say_detail(run, "Korthikanti table 5: %zu GPUs: MFU %.1f %%, HFU %.1f %% by its equation 8, %.1f %% by its text; step %.2f "
+        say_detail(run, "Korthikanti table 5: %zu GPUs: MFU %.1f %%, HFU %.1f %% by its equation 8, %.1f %% by its "
+                   "text; step %.2f "
                    "s, printed %.2f (%+.1f %%)", t.gpus, 100 * model / peak, 100 * (model + 3 * scores) / peak,
                    100 * (model + scores) / peak, r.step * 1e-12, table5[i].seconds,
                    100 * (r.step * 1e-12 / table5[i].seconds - 1));
