@@ -164,6 +164,7 @@ static void show(Run *run, Trainer *t, const Data *d, Log *log, size_t from, Cur
         steps - 1);
     say(run, "held-out loss %.4f, over %zu of %zu windows; %ss guessed by their frequency alone: %.4f\n", eval,
         windows, all, unit, entropy);
+    report_config_number(run, "step_ps", (double)timing.step);     // of the last step
     report_config_number(run, "eval_loss", eval);
     report_config_number(run, "eval_windows", (double)windows);
     report_config_number(run, "byte_entropy", entropy);
