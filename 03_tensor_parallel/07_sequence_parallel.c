@@ -10,8 +10,8 @@
 //     norm: M/tp rows . all-gather . A by columns, GELU, B by rows: M rows . reduce-scatter . bias, dropout, + x: M/tp
 //
 // An all-reduce is a reduce-scatter and an all-gather. They stand at the two ends of the region now, and send the same
-// bytes. Each rank has seen a part of the rows: gradients of norms and of biases added after a sum are partial, and are
-// added up over the ranks once per step. Rows need not divide by tp. Left out: to gather again while dX is computed.
+// bytes. Each rank has seen some rows: gradients of norms and of biases added after a sum are partial, and are added up
+// once per step. Rows need not divide by tp. Left out: to overlap backward's second all-gather with the product for dX.
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "03_tensor_parallel/support/costs.h"
 #include "common/lesson/training.h"
@@ -19,8 +19,9 @@
 // ================================ the technique ================================
 
 // ---------------------------------------------------------------- the ends of a region in which all rows are there
-// Each sends (tp-1) ceil(M/tp) C elements, half an all-reduce of [M, C]. What g does forward, g with a bar does
-// backward: the gradient of a gathered tensor is a partial sum on every rank, that of a summed one is needed by all.
+// A call on M*C elements sends (tp-1) ceil(M/tp) C of them, half of an all-reduce. The paper's g is `enter`, g with a
+// bar `leave`. Backward of enter: each rank used all rows for its own columns, so their gradient is a partial sum on
+// every rank. Backward of leave: each rank added its part to every row, so it needs the gradient of all rows.
 void sequence_enter(Comm *tp, Tensor whole, Tensor mine) { comm_all_gather_rows(tp, whole, mine); }
 void sequence_enter_backward(Comm *tp, Tensor dmine, Tensor dpartial) { comm_reduce_scatter_rows(tp, dmine, dpartial); }
 void sequence_leave(Comm *tp, Tensor mine, Tensor partial) { comm_reduce_scatter_rows(tp, mine, partial); }
@@ -30,14 +31,14 @@ static Range my_rows(const Layer *l, const Batch *b) { return shard_range(b->B *
 static Shape rows_shape(const Layer *l, const Batch *b) {                  // [M/tp, C]; a stage's messages, too
     return (Shape){ range_size(my_rows(l, b)), l->config->width };
 }
-static Dropout dropout_rows(const Layer *l, const Batch *b, int site) {    // the masks of my rows of the whole
+static Dropout dropout_rows(const Layer *l, const Batch *b, int site) {
     Dropout d = layer_dropout(l, b, site);
-    d.row0 = my_rows(l, b).lo;
+    d.row0 = my_rows(l, b).lo;                             // else each rank would draw the masks of the first M/tp rows
     return d;
 }
 
-// The input of a column-parallel layer: my rows, which the norm writes, and all rows, which the product reads. One of
-// the two is kept: my rows (the rest is gathered again in backward), or all.
+// The input of a column-parallel layer: my rows, which the norm writes, and all rows, which the product and the weight
+// gradient read. One of the two is kept, in s->t[name]: my rows (backward gathers the rest again), or all.
 typedef struct { Tensor mine, whole; } Input;
 static bool keeps_whole(const Layer *l) {
     return l->kind == &sequence_parallel_block_whole || l->kind == &sequence_parallel_head_whole;
@@ -58,8 +59,7 @@ static Tensor input_again(const Layer *l, const Batch *b, const Saved *s, int na
 
 // ---------------------------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
 // x, middle, y and their gradients are [M/tp, C]. Compare with 06_transformer.c: the all-reduces were in the functions
-// of lessons 03 and 04; here their products stand, and what was an all-reduce is two calls.
-
+// of lessons 03 and 04; here their products stand, and an all-reduce is two calls. shed, rebuild: of chapter 07.
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Comm *tp = l->comm;
     Param *p = l->units[0]->params;
@@ -155,7 +155,7 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     Tensor partial = tensor_new(&scratch, b->B * b->T, y.cols);
     op_embed_tokens(partial, l->units[0]->params[0].w, b->tokens, l->vocab.lo);
     sequence_leave(l->comm, y, partial);                                   // reduce-scatter: M*C elements
-    op_add_positions(y, y, l->units[1]->params[0].w, b->position + my_rows(l, b).lo);
+    op_add_positions(y, y, l->units[1]->params[0].w, b->position + my_rows(l, b).lo);  // after the sum: once
     op_dropout(y, y, dropout_rows(l, b, SITE_EMBEDDING));
     arena_free(&scratch);
 }

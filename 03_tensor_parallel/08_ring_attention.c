@@ -5,17 +5,23 @@
 //
 // The positions of a sequence are cut over the ranks of a group, cp. Norms, linear layers, embedding and loss work on
 // one position at a time and need nothing from others. Attention does: queries stay where they are, keys and values
-// travel round a ring. A rank merges what its queries see of each block of keys by online softmax, so it never holds
-// the scores of more than one tile (ring attention: Liu, Zaharia and Abbeel 2023; Brandon et al. 2023, striped; zigzag
-// as in Llama 3 and zhuzilin/ring-flash-attention). N ranks, b sequences of s positions, width h, per layer:
+// travel round a ring. Softmax needs the sum of exp(score) over all keys, and they come a block at a time. So a rank
+// keeps for each query and head its output so far, out, and lse, the logarithm of the sum so far. A block's own out_b
+// and lse_b are merged in (online softmax), and the scores are dropped:
+//
+//     lse' = log(exp(lse) + exp(lse_b))          out' = exp(lse - lse') out + exp(lse_b - lse') out_b
+//
+// (Ring attention: Liu, Zaharia and Abbeel 2023; Brandon et al. 2023, striped; zigzag as in Llama 3 and
+// zhuzilin/ring-flash-attention.) Sent per layer, with N ranks, b sequences of s positions, width h:
 //
 //     forward      k, v       N - 1 hops of 2 bsh/N elements        each k, v visits every rank
 //     backward     k, v       N - 1 hops of 2 bsh/N                 again: they were not kept
 //                  dk, dv     N hops of 2 bsh/N                     with their k, v, and one hop more: home
 //     together                (6N-4) bsh/N
 //
-// Causal: a key after the query is not seen, so of N chunks the last rank has N - 1/2 blocks to do, the first 1/2.
-// Zigzag gives a rank a chunk from the front and one from the back of 2N: equal work. Beside this file:
+// Causal: a query sees no later key. With one chunk a rank computes half of its own block (a triangle), all of earlier
+// ranks' and nothing of later ranks': the first rank has 1/2 block to do, the last N - 1/2. Zigzag cuts 2N chunks and
+// gives a rank one from the front and the one as far from the back: equal work. Beside this file:
 // ring_self_attention.c (Li et al. 2021: two passes, whole rows of scores) and ulysses.c (all-to-all, by heads).
 // Parameters are whole on every rank; their gradients are summed over cp. Left out: 16-bit numbers, documents packed in
 // a sequence.
@@ -38,8 +44,11 @@ Positions context_positions_of(const AttentionHeads *h, size_t rank) {
 }
 
 // ---------------------------------------------------------------- the ring
+// In step k = 0 .. N-1 a rank has the block of rank ring_owner(cp, k), which is k places before it. Two rooms in turn:
+// one has the block that is here and leaves, the other the block that comes.
 
-// Room for k | v, or their gradients, of one rank's positions: [B*T/N, 2A]; A columns of all heads here.
+// Room for k | v, or their gradients, of one rank's positions: [B*T/N, 2A]. A: columns of the heads on this rank, h, or
+// h/tp where heads are cut too.
 static Tensor block_of(const AttentionHeads *h, size_t owner, Arena *room) {
     Positions theirs = context_positions_of(h, owner);
     return tensor_new(room, h->B * positions_count(&theirs), 2 * range_size(h->heads) * h->D);
@@ -66,7 +75,7 @@ static void ring_forward(const AttentionHeads *h, Saved *s) {
             leaves = comm_start_send(cp, here, ring_next(cp));             // k | v: 2 B T/N A elements
             arrives = comm_start_recv(cp, coming, ring_previous(cp));
         }
-        attention_attend(h, &mine, here, &theirs, s);                      // sends nothing
+        attention_attend(h, &mine, here, &theirs, s);                      // merges this block; sends nothing
         comm_wait(leaves);
         comm_wait(arrives);
         arena_free(&room[k % 2]);
@@ -84,7 +93,8 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
     Tensor home = block_of(h, cp->rank, &scratch);                         // dk | dv of my keys, from all queries
     Tensor dq = tensor_col_range(dqkv, 0, dqkv.cols / 3), dot = tensor_new(&scratch, dmix.rows, range_size(h->heads));
     Request *sum_leaves = NULL, *sum_arrives = NULL;
-    op_heads_dot(dot, s->t[S_MIX], dmix);                                  // sum over ALL keys of p dp, from out
+    // ds = p (dp - dot), with dot the sum of p dp over ALL keys. As dp = dout . v and out = sum p v: dot = dout . out.
+    op_heads_dot(dot, s->t[S_MIX], dmix);
     tensor_fill(dq, 0);
     for (size_t k = 0; k < cp->size; k++) {
         Positions theirs = context_positions_of(h, ring_owner(cp, k));
@@ -96,7 +106,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
         }
         sum = block_of(h, ring_owner(cp, k), &sums[k % 2]);                // dk | dv of the block that is here
         tensor_fill(sum, 0);
-        attention_attend_backward(h, &mine, dq, sum, here, &theirs, dmix, dot, s);
+        attention_attend_backward(h, &mine, dq, sum, here, &theirs, dmix, dot, s);     // p again, from the final lse
         // EXERCISE 03.08a (4 points): bring dk | dv home. sum [B*T/N, 2A] is what my queries do to the keys that are
         // here. From step 1 on, the parts of all ranks that had these keys before have been received from the previous
         // rank in sum_coming: add them. Then start to send the sum to the next rank, which has these keys next, or owns
@@ -140,7 +150,7 @@ Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind) {
             "fewer ranks, or more --context", cp->size, c->context);
     REQUIRE(kind != &ulysses_attention || cp->size <= c->heads, "Ulysses on %zu ranks needs as many heads; the model "
             "has %zu: choose fewer ranks, or more --heads", cp->size, c->heads);
-    comm_connect(cp, COMM_NEIGHBOURS);
+    comm_connect(cp, COMM_NEIGHBOURS);                                     // messages go to the next rank only
     for (size_t i = 0; i < m->n_layers; i++) {
         m->layers[i].cp = cp;
         m->layers[i].attention = kind;                                     // only blocks read it

@@ -5,9 +5,10 @@
 //
 // p = q x q ranks stand in a grid. Every matrix of the model, weights, activations and gradients, is cut in q x q
 // blocks; block (i, j) is on the rank of row i and column j, rank i q + j. No rank ever holds a whole row or a whole
-// column: it sees the blocks of others one at a time. Tokens are cut between sequences, so that attention stays local.
-// Vectors (biases, gains) are cut by columns and stay on row 0. SUMMA: van de Geijn and Watts 1997; for Transformers:
-// Optimus, Xu et al. 2021 (arXiv 2104.05343), section 3. Left out: broadcasts that overlap with products.
+// column: it sees the blocks of others one at a time. Tokens are cut between sequences, and q, k, v between heads: so
+// attention stays local. Vectors (biases, gains) are cut by columns, and only row 0 holds them: every element of the
+// parameters and of their gradients is on one rank. SUMMA: van de Geijn and Watts 1997; for Transformers: Optimus, Xu
+// et al. 2021 (arXiv 2104.05343), section 3. Left out: broadcasts that overlap with products.
 //
 // This file has the three products, the linear layer, and the model's cut; grid_layers.c makes GPT's layers of them.
 #include "03_tensor_parallel/tensor_parallel.h"
@@ -24,10 +25,13 @@
 //     dX = dY A^T    dX(i,l) = dY(i,0) A(l,0)^T + dY(i,1) A(l,1)^T      a sum over the ranks of my row
 //     dA = X^T dY    dA(l,j) = X(0,l)^T dY(0,j) + X(1,l)^T dY(1,j)      a sum over the ranks of my column
 //
-// So each product is q turns: broadcast what comes from my row or my column, multiply, add here or reduce. K is cut the
-// same way on both factors, in pieces that need not be equal.
+// Each product is q turns: broadcast what comes from my row or my column, multiply, add here or reduce. Along the row
+// a rank receives q-1 blocks in q turns, along the column, too: (q-1)/q^2 (MK + KN) elements per product.
+//
+// K is cut the same way on both factors, in pieces that need not be equal. SummaCut is that way: n things of `each`
+// elements, dealt out by shard_range. So { 5, 4 } cuts 20 columns between heads of 4, on q = 2 in 12 and 8.
 
-// Piece l of q of one side of a matrix.
+// Piece l of q of one side of a matrix, in elements.
 Range summa_range(SummaCut cut, size_t q, size_t l) {
     Range r = shard_range(cut.n, q, l);
     return (Range){ r.lo * cut.each, r.hi * cut.each };
@@ -49,7 +53,7 @@ void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k) 
         Tensor a_l = summa_panel(&panels, g->row == l, a, width, a.cols);      // A(l,j)
         comm_broadcast(g->in_row, x_l, l);                 // M/q * K/q elements, from column l to all of my row
         comm_broadcast(g->in_col, a_l, l);                 // K/q * N/q elements, from row l to all of my column
-        op_matmul(l ? part : y, x_l, a_l);
+        op_matmul(l ? part : y, x_l, a_l);                 // turn 0 overwrites y
         if (l) op_add(y, y, part);                         // finished after the last turn, here
         arena_free(&panels);
     }
@@ -123,7 +127,8 @@ size_t summa_side(size_t ranks) {
     return q;
 }
 
-void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols) {     // cols: in each of p->blocks
+// p->blocks is 3 for the weights of q | k | v, else 1: cols cuts each of these blocks of columns.
+void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols) {
     p->my_rows = summa_range(rows, g->rows, g->row);
     p->my_cols = summa_range(cols, g->cols, g->col);
 }

@@ -48,8 +48,8 @@ void tesseract(Model *m, const CommGrid *g) {
     // gradient is a partial sum (Param.partial), and whose copy counts in the gradient norm (Param.in_norm).
     for (size_t i = 0; i < m->n_units; i++)
         for (size_t k = 0; k < m->units[i].n_params; k++) {
-            m->units[i].params[k].partial = g->in_depth;   // model_partial_sums: an all-reduce of [C/q, N/q] over depth
-            m->units[i].params[k].in_norm = g->layer == 0;
+            m->units[i].params[k].partial = g->in_depth;   // model_partial_sums: an all-reduce of my block over depth
+            m->units[i].params[k].in_norm = g->layer == 0; // else the norm would count every element d times
         }
     // END
 }

@@ -7,9 +7,9 @@
 // X[m,k] W[k,n]. It is cut in q x q x q smaller cubes, one for each rank (layer, row, col) of p = q^3. The face of X
 // and the face of W that a rank's cube needs, and the sums of Y that it makes, are q times what the rank holds:
 //
-//     x [M/q^2, K/q]  --all-gather along row-->     X [M/q, K/q]
-//     w [K/q^2, N/q]  --all-gather along layer-->   W [K/q, N/q]
-//     X W [M/q, N/q]  --reduce-scatter along col--> y [M/q^2, N/q]
+//     x [M/q^2, K/q]  --all-gather, my column-->        X [M/q, K/q]       column: the ranks that differ in `row`
+//     w [K/q^2, N/q]  --all-gather, my depth-->         W [K/q, N/q]       depth:  those that differ in `layer`
+//     X W [M/q, N/q]  --reduce-scatter, my row-->       y [M/q^2, N/q]     row:    those that differ in `col`
 //
 // The rows of x are cut in layer, then row, its columns in col; the rows of y in layer, then col, its columns in row.
 // So row and col swap from one linear layer to the next (cube_swapped), and after two of them y stands where x stood:

@@ -71,7 +71,8 @@ static void uncut(Compared *w) {
     else if (w->grid.in_row) comm_grid_free(&w->grid);
 }
 const ClockLink *tensor_ways_link(int i) { return i ? &clock_config()->between : &clock_config()->link; }
-// Is the loss that I got a part of the sum over all ranks? In 1D all have the same; on a grid the ranks of a row.
+// Is the loss that I got a part of the sum over all ranks? In 1D all have the same, on a grid the ranks of a row; in 3D
+// it is 0 where another rank has the same tokens, and on the ring all have different tokens.
 static bool counts(const Compared *w) {
     if (w->way == WAY_1D || w->way == WAY_SP) return w->world->rank == 0;
     return w->way != WAY_2D && w->way != WAY_25D ? true : w->grid.col == 0;

@@ -5,8 +5,8 @@
 //
 // Interleaved 1F1B (Narayanan et al. 2021, PTD-P, section 2.2): a stage holds v chunks of the model in place of one.
 // The model is cut into v p parts, and chunk c of stage i is part c p + i. So a micro-batch goes round the stages v
-// times, and the pipeline fills and drains in 1/v of the time. Every boundary between parts is a message: about v times
-// as many, and a new link, from the last stage back to the first one.
+// times, and the pipeline fills and drains in 1/v of the time, as a chunk takes 1/v of the time of a stage. Each
+// boundary between parts is a message: about v times as many, and a new link, from the last stage to the first one.
 //     p = 2, v = 2:   stage 0 has parts 0 and 2, stage 1 has parts 1 and 3;   a micro-batch goes 0 > 1 > 0 > 1
 // Sums are those of 1F1B: a chunk adds the gradients of micro-batches 0, 1, 2, ... in this order. Both are held against
 // gradient accumulation on one device.
@@ -37,7 +37,7 @@ Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
     // EXERCISE 05.03a (5 points): the list of stage i of p, v chunks, m micro-batches: warm-up, then a forward and a
     // backward in turn, then the last backwards; turn() says which forward and which backward is the n-th. In its
     // warm-up the last stage runs the first group through all chunks but the last one; each stage before it runs 2
-    // forwards more than the one behind it. With v = 1 the list is 1F1B's. There may be fewer forwards than that.
+    // forwards more than the one behind it. With v = 1 the list is 1F1B's. No stage has more than m v forwards.
     // Calls: turn, schedule_add_op.
     size_t all = m * v, ahead = v == 1 ? p - 1 - i : 2 * (p - 1 - i) + (v - 1) * p;
     if (ahead > all) ahead = all;
@@ -48,9 +48,10 @@ Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
     // END
     return s;
 }
-// Why 2 (p-1-i): with p-1-i the step would be as short where messages take no time. But then an output is needed in the
-// moment in which it is there; with one more forward between, a message has the time of a chunk to travel. (And with
-// p = 2, whose two neighbours are one, the messages of the two lists would come in different orders.)
+// Why 2 (p-1-i) and not p-1-i: both are as fast where messages take no time. But with p-1-i a chunk's output is needed
+// by the next stage as soon as it is computed; with 2 (p-1-i) that stage has another op to run first, while the message
+// travels. And messages between two ranks are matched by their order alone. With p = 2 the next stage and the one
+// before are the same rank; with p-1-i, it would receive x and dy in another order than they are sent.
 
 // My chunks of the model: chunk c is part c p + i. blocks [v p] of each part, or NULL: as equal as possible.
 Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v, size_t i) {
@@ -63,7 +64,9 @@ Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p
 
 // The list with its messages, [B*T, C] each. They go round in a ring: y to the next stage, dx to the one before; y of
 // the last stage is x of the FIRST one, a chunk later. Only part 0 receives no x, and only part v p - 1 sends no y.
-// Every message keeps its buffer to the end of the step here: simple. pipeline_run (04/executor.c) has two for each
+// Sends are started and not waited for: in the warm-up all stages send y round the ring, and if each waited until its y
+// is received, nobody would receive. x stays in b->input until its backward is done.
+// What is sent keeps its buffer to the end of the step here: simple. pipeline_run (04/executor.c) has two for each
 // neighbour, and posts its receives a message ahead; the trainer of chapter 08 uses that. The experiment compares both.
 PipelineResult pipeline_interleaved(Comm *pp, Model *mine, const Batch *batch, size_t m) {
     PipelineStage s = pipeline_begin(pp, mine, batch, m);

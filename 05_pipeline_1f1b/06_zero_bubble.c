@@ -3,9 +3,10 @@
 // question: Can a stage fill its bubble with the half of a backward that no other stage waits for?
 // vary: SEQUENCES 8..12, layers 8..12, width 18|24, context 7..13, vocab 31..50
 //
-// Zero bubble (Qi et al. 2023, sections 2, 3). The backward of y = x W has two products. B, the gradient of the input,
-// dx = dy W^T: the stage before waits for it. W, the gradient of the weights, dW = x^T dy: nothing waits for it but the
-// update at the end of the step. So the two become ops of their own; W runs when a stage would be idle. Stages,
+// Zero bubble (Qi et al. 2023, sections 2, 3). The backward of y = x w has two products. B, the gradient of the input,
+// dx = dy w^T: the stage before waits for it. W, the gradient of the weights, dw = x^T dy: nothing waits for it but the
+// update at the end of the step. So the two become ops of their own (pipeline_backward_inputs and _weights in
+// 04/02_naive.c compute them for all layers of a stage); W runs when a stage would be idle. Rank i is stage i. Stages,
 // messages and sums are those of 1F1B: a forward sends y [B*T, C] to the next stage, a B sends dx [B*T, C] to the one
 // before, as soon as it is done; a W sends nothing. W's run in the order of their micro-batches, so every bit is that
 // of 1F1B. In flight: a micro-batch counts until its W, because W reads x and dy of every layer.
@@ -24,7 +25,10 @@
 
 // ZB-H1: 1F1B's order, and stage i puts each W off by i micro-batches. So a gradient passes a stage in B, not in B + W,
 // and what was put off fills the end of the step. Stage i has p - i micro-batches between F and B, and i between B and
-// W: p in flight on every stage, as on stage 0 of 1F1B. For m >= p a step takes m(F+B+W) + (p-1)(F+B-W).
+// W: p in flight on every stage, as on stage 0 of 1F1B. For m >= p, and W no longer than F and than B, a step takes
+//     (p-1)F + (mF + mB + (m-p)W) + (p-1)B + W = m(F+B+W) + (p-1)(F+B-W):
+// the last stage begins after (p-1)F; all its F's and B's and m - p of its W's later, its last gradient is there, which
+// then needs a B on each stage before; stage 0 ends with a W. No stage waits for anything else on this way.
 Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
     Schedule s = {0};
     size_t ahead = p - 1 - i < m ? p - 1 - i : m, forwards = 0, inputs = 0, weights = 0;
@@ -43,11 +47,16 @@ Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
     return s;
 }
 
-// ---- the automatic list: all stages are played, and a free stage takes the most urgent op that can start ----
+// ---- the automatic list: the times of all stages are played, and a free stage takes the most urgent op ----
 
-typedef struct { Schedule list; size_t free_at, n[4], *end[4]; } Planned;   // n[what] ops have begun; end[what][k]
+typedef struct {
+    Schedule list;                                 // what this stage does, as far as it is planned
+    size_t free_at;                                // when the last of these ops ends
+    size_t n[4], *end[4];                          // n[what]: ops of this kind in the list; end[what][k]: when it ends
+} Planned;
 
-// When the next op of this kind could start on stage i; SIZE_MAX: nobody knows yet.
+// When the next op of this kind could start on stage i; SIZE_MAX: there is none, memory is full, or what it needs is
+// not planned yet. pipe_op_needs (04/executor.c): the op that it waits for, of the stage beside or of its own.
 static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeWhat what, size_t cap, size_t message) {
     const Planned *me = &stage[i];
     size_t k = me->n[what];
@@ -62,7 +71,9 @@ static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeW
 }
 
 // Of the ops that could start first, B goes before F, because stages wait for it, and F before W. cap: most
-// micro-batches in flight on a stage. With 2p - 1, and F = B = W, no stage is idle between its first op and its last.
+// micro-batches in flight on a stage. The first gradient is back on stage 0 after p F's and p - 1 B's: with 2p - 1 and
+// F = B = W it runs forwards until then, and no stage is idle between its first op and its last. Every stage plans all
+// stages, and keeps its own list.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes t) {
     static const PipeWhat by_urgency[] = { BACKWARD_INPUTS, FORWARD, BACKWARD_WEIGHTS };
     const size_t takes[4] = { [FORWARD] = t.forward, [BACKWARD_INPUTS] = t.backward_inputs,
@@ -110,8 +121,8 @@ static const OpTimes units = { 1, 1, 1, 0 };
 static Schedule units_p(size_t p, size_t m, size_t i) { return schedule_zb_auto(p, m, i, p, units); }
 static Schedule units_2p(size_t p, size_t m, size_t i) { return schedule_zb_auto(p, m, i, 2 * p - 1, units); }
 
-static const OpTimes late = { 12, 14, 10, 3 };            // as of a block, with messages that take a quarter of F
-static Schedule late_p(size_t p, size_t m, size_t i) { return schedule_zb_auto(p, m, i, p, late); }
+static const OpTimes slow = { 12, 14, 10, 3 };            // as of a block, with messages that take a quarter of F
+static Schedule slow_p(size_t p, size_t m, size_t i) { return schedule_zb_auto(p, m, i, p, slow); }
 
 // Two steps of which the second one waits for no norm: m micro-batches, then another m.
 static Schedule twice(ScheduleRule rule, size_t p, size_t m, size_t i) {
@@ -148,7 +159,7 @@ static void lists(Run *run) {
                      (double)zb_judge(units_2p_twice, 4, 16, &units).step }, no_barrier[] = { 27 + 27, 27 + 24 };
     check_numbers(run, "lists", "two steps without a barrier: 54, 51", two, no_barrier, 2, 0);
     // Told the time of a message, too; a list made without it takes 398.
-    double told = (double)zb_judge(late_p, 4, 8, &late).step, known = 384;
+    double told = (double)zb_judge(slow_p, 4, 8, &slow).step, known = 384;
     check_numbers(run, "lists", "auto, p, F 12, B 14, W 10, a message 3: 384", &told, &known, 1, 0);
     // Every p = 1..8, m = 1..24. t: B longer than F, W shorter, as in a block. Where m < p, W's are late at the end.
     enum { CASES = 8 * 24 };

@@ -82,9 +82,9 @@ bool budget_choose(const BudgetStage *s, size_t budget, Recompute *choice) {
     size_t lo = 0, hi = 1;                                         // the plans for the blocks before i
     for (size_t i = 0; i < s->blocks; i++) {
         // EXERCISE 07.04a (4 points): extend every plan for the blocks before i, all.plan[lo .. hi), by block i, in
-        // each of the RECOMPUTE_CHOICES ways, and add what comes out with plans_add(&all, hi, ...). kept: what blocks 0..i
-        // keep; at_work: the most that is held while one of them is at work, as budget_peak() has it; again: what is
-        // computed again, of all of them; before: where the extended plan stands; choice: of block i.
+        // each of the RECOMPUTE_CHOICES ways, and add what comes out with plans_add(&all, hi, ...). kept: what blocks
+        // 0..i keep; at_work: the most that is held while one of them is at work, as budget_peak() has it; again: what
+        // is computed again, of all of them; before: where the extended plan stands; choice: of block i.
         for (size_t k = lo; k < hi; k++)
             for (Recompute c = RECOMPUTE_NONE; c <= RECOMPUTE_FULL; c++) {
                 Plan rest = all.plan[k];                           // (plans_add may move the list)

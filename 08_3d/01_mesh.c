@@ -146,7 +146,7 @@ static const Option options[] = {
     { "dp", "N", NULL, "data-parallel replicas; without it: the ranks that --tp and --pp leave" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: 2 where the ranks allow, else 1" },
     { "pp", "N", NULL, "pipeline stages; without it: 2 where the ranks allow, else 1" },
-    { "cp", "N", NULL, "context-parallel ranks, which share the positions of a sequence; without it: 1" },
+    { "cp", "N", NULL, "context-parallel ranks, which share the positions of a sequence; default 1" },
     { "node", "N", "4", "ranks of a node" },
     {0},
 };

@@ -9,6 +9,7 @@
 //
 // Left out: ZeRO, recomputation and micro-batches of other sizes, which change memory and time, too.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
+#include "08_3d/plan.h"
 #include "08_3d/support/02_costs.h"
 #include "08_3d/support/step_time.h"
 #include "08_3d/support/train_costs.h"
@@ -50,6 +51,7 @@ typedef struct {
     double inside, between;                        // bytes sent by this rank in one step, by the link that they take
     double state, activations;                     // bytes: weights, gradients and moments; the peak
     double error;                                  // of the step that the cost model predicts, relative
+    bool as_planned;                               // memory and step are those of the plan
 } Layout;
 
 static bool possible(Degrees n) { return n.tp <= model.heads && n.pp <= model.layers && n.dp <= BATCH; }
@@ -100,6 +102,23 @@ static bool groups_alike(Degrees n, size_t world) {
     return node == 0 || (divides(n.tp, node) && divides(n.tp * n.dp, node) && divides(world, node));
 }
 
+// The same layout by plan.h, which shares no code with the clock: memory to the byte, the step to the picosecond.
+static bool as_planned(const TrainerConfig *c, const Layout *l) {
+    const ClockConfig *clock = clock_config();
+    const ClockLink *in = &clock->link, *out = &clock->between;
+    size_t e = sizeof(real), world = l->n.dp * l->n.tp * l->n.pp;
+    PlanTask t = { .model = { .model = c->model, .batch = c->batch }, .gpus = world,
+                   .cluster = { .flops = clock->device.flops, .efficiency = 1, .node = clock->node,
+                                .inside = { in->alpha, in->beta }, .between = { out->alpha, out->beta } },
+                   .format = { .weight = e, .gradient = e, .element = e, .statistic = e, .logit = e } };
+    PlanLayout layout = { .n = l->n, .micro_batch = c->micro_batch, .chunks = 1 };
+    PlanResult r = plan_layout(&t, &layout);
+    const double *m = r.largest.bytes;
+    bool memory = m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] == l->state && m[PLAN_ACTIVATIONS] == l->activations;
+    double error = fabs(r.step / l->step - 1);
+    return memory && (!clock->simulated || (groups_alike(l->n, world) ? r.step == l->step : error < 0.02));
+}
+
 // One step of one layout. world is in the mesh's order.
 static Layout run_layout(Run *run, Comm *world, const Data *d, Degrees n, LayoutOrder *process) {
     Layout l = { .n = n };
@@ -141,6 +160,7 @@ static Layout run_layout(Run *run, Comm *world, const Data *d, Degrees n, Layout
     l.between = most_of(run, l.between);
     l.state = most_of(run, l.state);
     l.activations = most_of(run, l.activations);
+    l.as_planned = process || as_planned(&c, &l);
     return l;
 }
 
@@ -254,6 +274,9 @@ static void layouts(Run *run) {
     double error = 0;
     for (size_t i = 0; i < n; i++) error = layout[i].error > error ? layout[i].error : error;
     check_true(run, "the cost model", "steps within 0.1 % of every layout's", error < 1e-3);
+    bool planned = true;
+    for (size_t i = 0; i < n; i++) planned = planned && layout[i].as_planned;
+    check_true(run, "the plan", "every layout's memory and step", planned);
     data_free(&d);
 }
 

@@ -10,10 +10,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "08_3d/tensor_file.h"
+#include "08_3d/checkpoint_index.h"
 #include "common/base/output.h"
 
-enum { VERSION = 1, MOST_FILES = 1 << 16, PATH = 4096 };
 
 // The options that say which training this is. All others (layout, files, clock) may change from run to run.
 static const char *const training_options[] = {
@@ -80,7 +79,6 @@ static void describe(void *context, const Unit *u, const Param *p, Range r, Unit
 }
 
 // FNV-1a (Fowler, Noll, Vo): a torn page or a flipped bit changes it.
-typedef struct { uint64_t sum; size_t bytes; } FileSum;
 static const FileSum no_bytes = { UINT64_C(0xcbf29ce484222325), 0 };
 static void sum_over(FileSum *s, const void *data, size_t bytes) {
     const unsigned char *at = data;
@@ -180,7 +178,7 @@ void checkpoint_require(Run *run, const char *dir) {
 static cJSON *index_of(Run *run, const Optimizer *o, size_t step, const FileSum *files) {
     cJSON *index = cJSON_CreateObject(), *options = cJSON_AddObjectToObject(index, "options");
     cJSON_AddStringToObject(index, "format", "unsplit checkpoint");
-    cJSON_AddNumberToObject(index, "version", VERSION);
+    cJSON_AddNumberToObject(index, "version", CHECKPOINT_VERSION);
     cJSON_AddNumberToObject(index, "step", (double)step);
     cJSON_AddNumberToObject(index, "optimizer_step", (double)o->step);
     cJSON_AddBoolToObject(index, "check", option_flag(run, "check"));      // it changes the token counts
@@ -252,71 +250,29 @@ void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const char *d
 
 // ---------------------------------------------------------------- reading
 
-// A stretch of a rectangle of a whole tensor, and where its values are.
-typedef struct {
-    size_t rows, cols, blocks, first, count;       // of the whole; elements [first, first + count) of the rectangle
-    Range my_rows, my_cols;                        // the rectangle; my_cols within each block
-    const FileTensor *t[3];                        // weights, m, v
-} Piece;
 struct Checkpoint {
     char *dir;                                     // the checkpoint itself
-    cJSON *index;
-    size_t step, optimizer_step, n;                // n files
-    FileSum *sum;                                  // [n] as the index has it
-    TensorFile *file;                              // [n]
+    CheckpointIndex index;
+    TensorFile *file;                              // [index.n]
     bool moments;
-    struct { const char *name; Piece *piece; size_t n; } *param;   // [params] every tensor of the model, and its pieces
+    struct { const char *name; CheckpointPiece *piece; size_t n; } *param;         // [params] every tensor, its pieces
     size_t params;
 };
 
 void checkpoint_free(Checkpoint *c) {
     for (size_t i = 0; i < c->params; i++) free(c->param[i].piece);
-    for (size_t i = 0; c->file && i < c->n; i++) tensor_file_close(&c->file[i]);
-    cJSON_Delete(c->index);
+    for (size_t i = 0; c->file && i < c->index.n; i++) tensor_file_close(&c->file[i]);
+    checkpoint_index_free(&c->index);
     free(c->param);
     free(c->file);
-    free(c->sum);
     free(c->dir);
     free(c);
 }
 
-static bool number(const cJSON *j, const char *name, size_t most, size_t *value) {
-    const cJSON *n = cJSON_GetObjectItemCaseSensitive(j, name);
-    if (!cJSON_IsNumber(n) || !(n->valuedouble >= 0 && n->valuedouble <= (double)most)) return false;
-    *value = (size_t)n->valuedouble;
-    return (double)*value == n->valuedouble;
-}
-
-// NULL, or what is wrong with it.
-static const char *read_index(Checkpoint *c) {
-    size_t version;
-    const char *format = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(c->index, "format"));
-    const char *dtype = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(c->index, "dtype"));
-    const cJSON *files = cJSON_GetObjectItemCaseSensitive(c->index, "files"), *file;
-    if (!format || strcmp(format, "unsplit checkpoint") != 0) return "is no checkpoint of this program";
-    if (!number(c->index, "version", SIZE_MAX / 2, &version) || version == 0) return "has no version";
-    if (version > VERSION) return "is of a later version of this program: take that one";
-    if (!dtype || strcmp(dtype, sizeof(real) == 8 ? "F64" : "F32") != 0)
-        return sizeof(real) == 8 ? "has F32 weights: leave PRECISION=fp64 out" : "has F64 weights: use PRECISION=fp64";
-    if (!number(c->index, "step", 1000000000, &c->step) ||
-        !number(c->index, "optimizer_step", 1000000000, &c->optimizer_step)) return "does not say its step";
-    if (!cJSON_IsArray(files) || cJSON_GetArraySize(files) == 0 || cJSON_GetArraySize(files) > MOST_FILES)
-        return "does not name its files";
-    c->sum = host_alloc((size_t)cJSON_GetArraySize(files) * sizeof *c->sum);
-    cJSON_ArrayForEach(file, files) {
-        const char *sum = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(file, "fnv1a"));
-        if (!sum || sscanf(sum, "%16" SCNx64, &c->sum[c->n].sum) != 1 ||
-            !number(file, "bytes", SIZE_MAX / 2, &c->sum[c->n].bytes)) return "does not say how its files must be";
-        c->n++;
-    }
-    return NULL;
-}
-
 static char *read_text(const char *path, size_t *n) {
     FILE *f = fopen(path, "rb");
-    enum { MOST = 1 << 24 };
-    char *text = f ? host_alloc(MOST) : NULL;
-    *n = f ? fread(text, 1, MOST - 1, f) : 0;
+    char *text = f ? host_alloc(CHECKPOINT_MOST_BYTES) : NULL;
+    *n = f ? fread(text, 1, CHECKPOINT_MOST_BYTES - 1, f) : 0;
     if (f) fclose(f);
     return text;
 }
@@ -326,16 +282,9 @@ static const char *add_pieces(Checkpoint *c, const TensorFile *f) {
     for (size_t i = 0; i < f->n; i++) {
         const char *name = f->tensor[i].name, *note = tensor_file_note(f, name);
         if (!note) continue;                       // a moment: found by its weights' name
-        Piece p = {0};
-        int end = 0;
-        if (sscanf(note, "%zu %zu %zu %zu %zu %zu %zu %zu %zu%n", &p.rows, &p.cols, &p.my_rows.lo, &p.my_rows.hi,
-                   &p.my_cols.lo, &p.my_cols.hi, &p.blocks, &p.first, &p.count, &end) != 9 || note[end])
-            return "a note";
-        size_t limit = (size_t)1 << 31;            // no product below passes 2^63
-        if (p.rows > limit || p.cols > limit || p.blocks == 0 || p.blocks > p.cols || p.my_rows.lo > p.my_rows.hi ||
-            p.my_rows.hi > p.rows || p.my_cols.lo > p.my_cols.hi || p.my_cols.hi > p.cols / p.blocks) return "a place";
-        size_t all = range_size(p.my_rows) * p.blocks * range_size(p.my_cols);
-        if (p.first > all || p.count > all - p.first || p.count != f->tensor[i].count) return "a size";
+        CheckpointPiece p = {0};
+        const char *wrong = checkpoint_piece_parse(&p, note, f->tensor[i].count);
+        if (wrong) return wrong;
         char moment[128];
         for (size_t k = 0; k < (c->moments ? 3 : 1); k++) {
             snprintf(moment, sizeof moment, "%.100s%s", name, suffix[kinds[k]]);
@@ -345,8 +294,8 @@ static const char *add_pieces(Checkpoint *c, const TensorFile *f) {
         size_t at = 0;
         while (at < c->params && strcmp(c->param[at].name, name) != 0) at++;
         if (at == c->params) c->param[c->params++].name = name;
-        Piece **list = &c->param[at].piece;
-        Piece *more = host_alloc((c->param[at].n + 1) * sizeof *more);
+        CheckpointPiece **list = &c->param[at].piece;
+        CheckpointPiece *more = host_alloc((c->param[at].n + 1) * sizeof *more);
         if (c->param[at].n) memcpy(more, *list, c->param[at].n * sizeof *more);
         free(*list);
         *list = more;
@@ -358,17 +307,17 @@ static const char *add_pieces(Checkpoint *c, const TensorFile *f) {
 static bool read_files(Checkpoint *c, char why[CHECKPOINT_WHY]) {
     const char *optimizer = checkpoint_option(c, "optimizer");
     c->moments = optimizer && strcmp(optimizer, "adamw") == 0;
-    c->file = host_alloc(c->n * sizeof *c->file);
+    c->file = host_alloc(c->index.n * sizeof *c->file);
     size_t tensors = 0;
-    for (size_t i = 0; i < c->n; i++) {
+    for (size_t i = 0; i < c->index.n; i++) {
         char name[64], reason[TENSOR_FILE_WHY];
         snprintf(name, sizeof name, "rank-%04zu.safetensors", i);
         char *path = path_of(c->dir, name);
         bool good = tensor_file_open(&c->file[i], path, reason);
         if (!good) snprintf(why, CHECKPOINT_WHY, "%.*s", CHECKPOINT_WHY - 1, reason);
-        else if (c->file[i].bytes != c->sum[i].bytes) {
+        else if (c->file[i].bytes != c->index.sum[i].bytes) {
             snprintf(why, CHECKPOINT_WHY, "%s has %zu bytes, and %zu were written: it is torn", path, c->file[i].bytes,
-                     c->sum[i].bytes);
+                     c->index.sum[i].bytes);
             good = false;
         }
         free(path);
@@ -376,7 +325,7 @@ static bool read_files(Checkpoint *c, char why[CHECKPOINT_WHY]) {
         tensors += c->file[i].n;
     }
     c->param = host_alloc((tensors + 1) * sizeof *c->param);
-    for (size_t i = 0; i < c->n; i++) {
+    for (size_t i = 0; i < c->index.n; i++) {
         const char *wrong = add_pieces(c, &c->file[i]);
         if (!wrong) continue;
         snprintf(why, CHECKPOINT_WHY, "%s/rank-%04zu.safetensors: %s in it is not what this program writes", c->dir, i,
@@ -412,8 +361,7 @@ Checkpoint *checkpoint_read(const char *dir, char why[CHECKPOINT_WHY]) {
     }
     size_t n;
     char *path = path_of(c->dir, "index.json"), *text = read_text(path, &n);
-    c->index = text ? cJSON_ParseWithLength(text, n) : NULL;
-    const char *wrong = !text ? "cannot be read" : !cJSON_IsObject(c->index) ? "is no JSON: it is torn" : read_index(c);
+    const char *wrong = text ? checkpoint_index_parse(&c->index, text, n) : "cannot be read";
     if (wrong) snprintf(why, CHECKPOINT_WHY, "%s %s", path, wrong);
     bool good = !wrong && read_files(c, why);
     free(path);
@@ -423,17 +371,16 @@ Checkpoint *checkpoint_read(const char *dir, char why[CHECKPOINT_WHY]) {
     return NULL;
 }
 
-size_t checkpoint_step(const Checkpoint *c) { return c->step; }
+size_t checkpoint_step(const Checkpoint *c) { return c->index.step; }
 const char *checkpoint_option(const Checkpoint *c, const char *name) {
-    const cJSON *options = cJSON_GetObjectItemCaseSensitive(c->index, "options");
-    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(options, name));
+    return checkpoint_index_option(&c->index, name);
 }
 
 void checkpoint_verify(Run *run, const Checkpoint *c) {
-    for (size_t i = run->world->rank; i < c->n; i += run->world->size) {
+    for (size_t i = run->world->rank; i < c->index.n; i += run->world->size) {
         FileSum sum = no_bytes;
         sum_over(&sum, c->file[i].map, c->file[i].bytes);
-        REQUIRE(sum.sum == c->sum[i].sum, "%s/rank-%04zu.safetensors is not what was written: the sum over "
+        REQUIRE(sum.sum == c->index.sum[i].sum, "%s/rank-%04zu.safetensors is not what was written: the sum over "
                 "its bytes is another one; take an older checkpoint", c->dir, i);
     }
     comm_barrier(run->world);
@@ -442,7 +389,7 @@ void checkpoint_verify(Run *run, const Checkpoint *c) {
 // ---------------------------------------------------------------- filling a model
 
 typedef struct { const Checkpoint *c; int kind; size_t param, piece; } Filling;        // the place found last
-static bool holds(const Piece *p, size_t row, size_t block, size_t col, size_t *at) {
+static bool holds(const CheckpointPiece *p, size_t row, size_t block, size_t col, size_t *at) {
     if (row < p->my_rows.lo || row >= p->my_rows.hi || col < p->my_cols.lo || col >= p->my_cols.hi) return false;
     size_t width = range_size(p->my_cols);
     *at = ((row - p->my_rows.lo) * p->blocks + block) * width + col - p->my_cols.lo;
@@ -457,7 +404,7 @@ static real value(void *filling, const Param *p, size_t i) {
     if (f->param == c->params || !named(c, f->param, p->name))
         for (f->param = 0, f->piece = 0; f->param < c->params && !named(c, f->param, p->name);) f->param++;
     REQUIRE(f->param < c->params, "%s has no tensor %s: it is of another model", c->dir, p->name);
-    const Piece *list = c->param[f->param].piece;
+    const CheckpointPiece *list = c->param[f->param].piece;
     size_t n = c->param[f->param].n, row = i / p->cols, each = p->cols / p->blocks, block = i % p->cols / each, at;
     REQUIRE(list->rows == p->rows && list->cols == p->cols && list->blocks == p->blocks,
             "%s has %s of %zu x %zu, and this model's is %zu x %zu: leave the model's sizes out, they are taken "
@@ -470,10 +417,10 @@ static real value(void *filling, const Param *p, size_t i) {
 
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o) {
     bool moments = o && o->kind == ADAMW;
-    REQUIRE(!o || moments == c->moments,
-            "--resume: %s has %s moments, and --optimizer %s %s them: leave it out, it is taken from the checkpoint", c->dir, c->moments ? "AdamW's" : "no", moments ? "adamw" : "sgd",
+    REQUIRE(!o || moments == c->moments, "--resume: %s has %s moments, and --optimizer %s %s them: leave it out, it is "
+            "taken from the checkpoint", c->dir, c->moments ? "AdamW's" : "no", moments ? "adamw" : "sgd",
             moments ? "needs" : "has none of");
-    if (o) o->step = c->optimizer_step;
+    if (o) o->step = c->index.optimizer_step;
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;                  // the embedding's
@@ -496,9 +443,10 @@ Checkpoint *checkpoint_resume(Run *run, const char *dir) {
         const char *is = checkpoint_option(c, *name);
         if (is && !option_given(run, *name)) option_default(run, *name, is);
     }
-    bool check = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(c->index, "check"));
+    bool check = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(c->index.json, "check"));
     REQUIRE(check == option_flag(run, "check"),
-            "--resume %s: it was trained with%s --check, which has other token counts: %s", dir, check ? "" : "out", check ? "give --check" : "leave --check out");
+            "--resume %s: it was trained with%s --check, which has other token counts: %s", dir, check ? "" : "out",
+            check ? "give --check" : "leave --check out");
     run->seed = (uint64_t)option_size(run, "seed");
     for (const char *const *name = model_options; *name; name++) {
         const char *was = checkpoint_option(c, *name), *is = option_text(run, *name);

@@ -47,7 +47,13 @@ static size_t replicas(const TrainerConfig *c) { return c->mesh.dp * mesh_cp(c->
 static size_t replica(const TrainerConfig *c, Coordinates at) { return at.cp + mesh_cp(c->mesh) * at.dp; }
 
 // The same, and where this rank stands on its grid or cube, if its tp group is one.
-typedef struct { CutSizes z; bool is_grid, is_cube; GridPlace grid; CubePlace cube; } Mine;
+typedef struct {
+    CutSizes z;
+    bool is_grid, is_cube;
+    GridPlace grid;
+    CubePlace cube;
+    const Recompute *choice;                       // of each block; NULL: all of them as --recompute says
+} Mine;
 static Mine mine_of(const TrainerConfig *c, Coordinates at) {
     Mine my = { .z = my_sizes(c, at), .is_grid = tensor_is_grid(c), .is_cube = c->tensor == TENSOR_3D };
     if (my.is_grid) my.grid = grid_place_in(c, at);
@@ -142,11 +148,31 @@ static void tensor_traffic(Prediction *out, const Mine *my, size_t B, bool again
     out->tp_bytes += (size_t)s.bytes;
 }
 
+// How many of my blocks run their forward again in backward; and what these send for that.
+static size_t forwards_again(const TrainerConfig *c, const Mine *my) {
+    if (!my->choice) return c->recompute == RECOMPUTE_FULL ? my->z.blocks : 0;
+    size_t n = 0;
+    for (size_t i = 0; i < my->z.blocks; i++) n += my->choice[i] == RECOMPUTE_FULL;
+    return n;
+}
+static void tensor_traffic_again(Prediction *out, const Mine *my, size_t B, size_t blocks) {
+    Mine these = *my;
+    these.z.blocks = blocks;
+    Prediction with = {0}, without = {0};
+    tensor_traffic(&with, &these, B, true);
+    tensor_traffic(&without, &these, B, false);
+    out->tp_calls += with.tp_calls - without.tp_calls;
+    out->tp_gathers += with.tp_gathers - without.tp_gathers;
+    out->tp_scatters += with.tp_scatters - without.tp_scatters;
+    out->tp_bytes += with.tp_bytes - without.tp_bytes;
+    out->tp_received += with.tp_received - without.tp_received;
+}
+
 // Ring attention of B sequences, in a block: k and v of every other rank, but those of the next one, go on from here
-// forward, and again backward; then the gradients of all.
-static size_t ring_traffic(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B) {
+// forward, and again backward (`forwards`); then the gradients of all.
+static size_t ring_traffic(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B, size_t forwards) {
     if (mesh_cp(c->mesh) == 1) return 0;
-    size_t n = c->mesh.cp, next = (at.cp + 1) % n, forwards = c->recompute == RECOMPUTE_FULL ? 3 : 2;
+    size_t n = c->mesh.cp, next = (at.cp + 1) % n;
     Positions others = context_positions(z->Tk, n, next, &ring_attention_zigzag);
     return (forwards * (z->Tk - positions_count(&others)) + z->Tk) * B * 2 * z->heads * z->D * E;
 }
@@ -169,11 +195,13 @@ static void partial_sums(Prediction *out, const TrainerConfig *c, const Mine *my
 
 static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my, size_t m) {
     const CutSizes *z = &my->z;
-    size_t t = c->mesh.tp, d = replicas(c);
+    size_t t = c->mesh.tp, d = replicas(c), again = forwards_again(c, my);
     for (size_t k = 0; k < m; k++) {
         size_t B = predict_sequences(c, at.dp, m, k);
-        tensor_traffic(out, my, B, c->recompute == RECOMPUTE_FULL);
-        out->cp_bytes += z->blocks * ring_traffic(c, at, z, B);
+        tensor_traffic(out, my, B, false);
+        if (again) tensor_traffic_again(out, my, B, again);
+        out->cp_bytes += z->blocks * ring_traffic(c, at, z, B, 2) + again * ring_traffic(c, at, z, B, 1) -
+                         again * ring_traffic(c, at, z, B, 0);
         size_t messages = 2 * trainer_chunks(c) - z->last - z->first;  // activations on, their gradients back
         if (c->mesh.pp > 1) out->pp_bytes += messages * my_message(my, B) * E;
     }
@@ -215,7 +243,27 @@ static Kept kept(const Mine *my, size_t sequences) {
     return (Kept){ activations_block(z, B), activations_scores(z, B), activations_head(z, B),
                    activations_between(z, B) };
 }
+// My blocks for 07.04's planner, of B sequences in flight: its tokens are micro-batches here.
+static BudgetStage budget_of(const Mine *my, size_t B, BudgetBlock *block) {
+    const Kept k = kept(my, B);
+    const CutSizes *z = &my->z;
+    for (size_t i = 0; i < z->blocks; i++)
+        block[i] = (BudgetBlock){ .kept = { k.block, k.block - k.scores, 0 }, .at_work = k.block,
+                                  .again = { 0, work_scores(z, B).flops, work_block(z, B).flops } };
+    return (BudgetStage){ .block = block, .blocks = z->blocks, .input = k.between / (!z->first + cut_layers(z) - 1),
+                          .last = z->last, .head = z->last ? k.head : 0, .in_flight = 1, .one = 1 };
+}
+static size_t in_flight_as_chosen(const Mine *my, size_t B, bool working) {
+    BudgetBlock *block = host_alloc(my->z.blocks * sizeof *block);
+    BudgetStage s = budget_of(my, B, block);
+    size_t peak = budget_peak(&s, my->choice);
+    s.in_flight = 2;                               // one more, which waits
+    size_t waits = budget_peak(&s, my->choice) - peak;
+    free(block);
+    return working ? peak : waits;
+}
 static size_t in_flight(const TrainerConfig *c, const Mine *my, size_t B, bool working) {
+    if (my->choice) return in_flight_as_chosen(my, B, working);
     bool full = c->recompute == RECOMPUTE_FULL, selective = c->recompute == RECOMPUTE_SELECTIVE;
     const Kept k = kept(my, B);
     size_t head = my->z.last ? k.head : 0;
@@ -264,13 +312,49 @@ static void activations(Prediction *out, const TrainerConfig *c, Coordinates at,
     schedule_free(&s);
 }
 
+static size_t micro_batches(const TrainerConfig *c) { return ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch); }
+
+bool predict_choices(const TrainerConfig *c, size_t stage, Recompute *choice) {
+    Coordinates at = { .pp = stage };              // nobody of the stage has more heads, positions or sequences
+    Mine my = mine_of(c, at);
+    size_t m = micro_batches(c), now = 0, most = 0;
+    Schedule list = trainer_schedule(c, m, stage);
+    for (size_t i = 0; i < list.n; i++) {
+        now += list.ops[i].what == FORWARD ? 1 : -1;
+        if (now > most) most = now;
+    }
+    schedule_free(&list);
+    BudgetBlock *block = host_alloc(my.z.blocks * sizeof *block);
+    BudgetStage s = budget_of(&my, predict_sequences(c, 0, m, 0), block);
+    s.in_flight = most;
+    bool found = budget_choose(&s, c->activation_budget / E, choice);
+    free(block);
+    return found;
+}
+size_t predict_least(const TrainerConfig *c, size_t stage) {
+    TrainerConfig any = *c;
+    size_t lo = 0, hi = 1;                         // by halving: hi is enough
+    Recompute *choice = host_alloc(c->model.layers * sizeof *choice);
+    for (any.activation_budget = hi * E; !predict_choices(&any, stage, choice); any.activation_budget = hi * E) hi *= 2;
+    while (hi - lo > 1) {
+        any.activation_budget = (lo + hi) / 2 * E;
+        if (predict_choices(&any, stage, choice)) hi = (lo + hi) / 2;
+        else lo = (lo + hi) / 2;
+    }
+    free(choice);
+    return hi * E;
+}
+
 Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw) {
     Coordinates at = mesh_coordinates(c->mesh, rank);
     Mine my = mine_of(c, at);
-    size_t m = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
+    size_t m = micro_batches(c);
+    Recompute *choice = c->activation_budget ? host_alloc(my.z.blocks * sizeof *choice) : NULL;
+    if (choice && predict_choices(c, at.pp, choice)) my.choice = choice;
     Prediction out = {0};
     traffic(&out, c, at, &my, m);
     state(&out, c, at, &my, adamw);
     activations(&out, c, at, &my, m);
+    free(choice);
     return out;
 }

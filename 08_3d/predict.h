@@ -15,4 +15,9 @@ typedef struct {
     size_t activations;                                    // peak bytes during the step
 } Prediction;
 Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw);
+// What each block of a stage keeps, so that no rank of the stage has more activations than c->activation_budget, and
+// as little as possible is computed again (07.04): the same on all ranks of the stage. choice [its blocks]. False: not
+// even recomputing all of them is enough; predict_least() bytes are.
+bool predict_choices(const TrainerConfig *c, size_t stage, Recompute *choice);
+size_t predict_least(const TrainerConfig *c, size_t stage);
 #endif

@@ -66,7 +66,9 @@ TrainerConfig settings_config(Run *run) {
         .prefetch = option_flag(run, "prefetch"), .overlap = option_flag(run, "overlap"),
         .sequence = option_flag(run, "sequence-parallel"), .rebalanced = option_size(run, "rebalance") > 0,
         .blockwise = !strcmp(option_text(run, "attention"), "blockwise"),
-        .recompute = recompute_named(option_text(run, "recompute")), .clip = option_real(run, "clip"),
+        .recompute = recompute_named(option_text(run, "recompute")),
+        .activation_budget = option_given(run, "activation-budget") ? option_size(run, "activation-budget") : 0,
+        .clip = option_real(run, "clip"),
     };
     REQUIRE(c.clip >= 0, "--clip must not be negative: 0 turns clipping off");
     c.chunks = chunks(run, c.mesh.pp);

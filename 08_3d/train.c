@@ -28,17 +28,18 @@ static const Option options[] = {
     { "depth", "N", "0", "with --tensor 2.5d: layers of the grid; 0: the fewest that make one of the tp ranks" },
     { "batch", "N", "16", "sequences of one step, over all replicas" },
     { "micro-batch", "N", "4", "sequences of one replica and micro-batch, at most" },
-    { "schedule", "naive|gpipe|1f1b|interleaved|zero-bubble", "1f1b", "order of forwards and backwards in the pipeline" },
+    { "schedule", "naive|gpipe|1f1b|interleaved|zero-bubble", "1f1b", "order of forwards and backwards of stages" },
     { "chunks", "N", "2", "of the model on each stage; interleaved only" },
     { "stage-layers", "LIST", NULL, "blocks of each stage, such as 3,4,3; without it: as equal as possible" },
     { "rebalance", "N", "0", "steps after which blocks move to where the measured times want them; 0: never" },
     { "zero", "0|1|2|3", "0", "shard nothing, optimizer state, gradients too, weights too, over the replicas" },
     { "prefetch", NULL, NULL, "with --zero 3: gather a layer's weights while the one before it computes" },
     { "overlap", NULL, NULL, "with --zero 0: reduce the gradient in buckets while the last backward runs" },
-    { "cp", "N", NULL, "context-parallel ranks: they share the positions of a sequence (ring attention); without it: 1" },
+    { "cp", "N", NULL, "context-parallel ranks: they share the positions of a sequence (ring attention); default 1" },
     { "attention", "plain|blockwise", "plain", "keep all scores, or none: in blocks; with --cp always blockwise" },
     { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
     { "recompute", "none|selective|full", "none", "what backward computes again instead of keeping it" },
+    { "activation-budget", "N", NULL, "bytes of activations per rank: each block keeps what fits" },
     { "layers", "N", "4", "blocks" },
     { "width", "N", "128", "features of a token" },
     { "heads", "N", "4", "attention heads" },
@@ -163,6 +164,7 @@ static void show(Run *run, Trainer *t, const Data *d, Log *log, size_t from, Cur
         steps - 1);
     say(run, "held-out loss %.4f, over %zu of %zu windows; %ss guessed by their frequency alone: %.4f\n", eval,
         windows, all, unit, entropy);
+    report_config_number(run, "step_ps", (double)timing.step);     // of the last step
     report_config_number(run, "eval_loss", eval);
     report_config_number(run, "eval_windows", (double)windows);
     report_config_number(run, "byte_entropy", entropy);

@@ -5,6 +5,7 @@
 #include "03_tensor_parallel/context_parallel.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "06_zero/zero.h"
+#include "08_3d/predict.h"
 
 // ---------------------------------------------------------------- what is refused, with the reason
 
@@ -33,6 +34,20 @@ static void require_tensor(const TrainerConfig *c) {
     REQUIRE(!c->overlap, "--overlap cuts its buckets by the tensors of --tensor 1d: leave it out, or choose that");
 }
 
+// After everything else: a plan needs sizes that can work.
+static void require_budget(const TrainerConfig *c) {
+    if (!c->activation_budget) return;
+    REQUIRE(trainer_chunks(c) == 1 && c->schedule != schedule_zb_h1 && !c->rebalanced,
+            "--activation-budget plans for stages of one chunk that stay, and whole backwards: leave --schedule "
+            "interleaved, zero-bubble and --rebalance out");
+    REQUIRE(c->recompute == RECOMPUTE_NONE, "--activation-budget chooses for each block: leave --recompute out");
+    Recompute *choice = host_alloc(c->model.layers * sizeof *choice);
+    for (size_t i = 0; i < c->mesh.pp; i++)
+        REQUIRE(predict_choices(c, i, choice), "--activation-budget %zu is not enough for stage %zu even if every "
+                "block is computed again: it needs %zu bytes", c->activation_budget, i, predict_least(c, i));
+    free(choice);
+}
+
 void trainer_require(const TrainerConfig *c) {
     const ModelConfig *m = &c->model;
     config_require(m);
@@ -56,8 +71,8 @@ void trainer_require(const TrainerConfig *c) {
             "--schedule zero-bubble cuts them in two: leave --overlap out, or choose --schedule 1f1b");
     REQUIRE(!c->rebalanced || !(c->prefetch || c->overlap), "--rebalance moves layers, and %s lists those of a stage "
             "when the training begins: leave one of them out", c->prefetch ? "--prefetch" : "--overlap");
-    REQUIRE(c->schedule != schedule_zb_h1 || !tensor_is_grid(c), "--schedule zero-bubble puts the gradients of weights "
-            "off, and the products of a grid communicate for them: choose --tensor 1d, or --schedule 1f1b");
+    REQUIRE(c->schedule != schedule_zb_h1 || c->tensor == TENSOR_1D, "--schedule zero-bubble puts the gradients of "
+            "weights off, and the products of a grid communicate for them: choose --tensor 1d, or --schedule 1f1b");
     REQUIRE(!c->rebalanced || c->chunks <= 1, "--rebalance moves blocks between stages of one chunk, and --schedule "
             "interleaved has several: leave one of them out");
     size_t blocks = 0, v = trainer_chunks(c), m_each = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
@@ -69,6 +84,7 @@ void trainer_require(const TrainerConfig *c) {
     for (size_t i = 0; c->stage_blocks && i < v * c->mesh.pp; i++) blocks += c->stage_blocks[i];
     REQUIRE(!c->stage_blocks || blocks == m->layers, "--stage-layers add up to %zu, but the model has --layers %zu",
             blocks, m->layers);
+    require_budget(c);
 }
 
 // ---------------------------------------------------------------- the pipeline's list
@@ -108,6 +124,14 @@ static bool counts_loss(const Trainer *t) {
     return tensor_is_grid(&t->config) ? t->grid.col == 0 : t->mesh.at.tp == 0;
 }
 
+// 07.04: each block keeps what the stage's plan says.
+static void recompute_within(const Trainer *t, Model *m) {
+    Recompute *choice = host_alloc(m->n_layers * sizeof *choice);
+    if (!predict_choices(&t->config, t->mesh.at.pp, choice)) fault("the plan of stage %zu is gone", t->mesh.at.pp);
+    recompute_each(m, choice);
+    free(choice);
+}
+
 // My stage: a list of layers; each technique changes it.
 static Model *stage_new(Trainer *t) {
     const TrainerConfig *c = &t->config;
@@ -117,7 +141,8 @@ static Model *stage_new(Trainer *t) {
     for (size_t i = 0; c->blockwise && i < m->n_layers; i++)
         m->layers[i].attention = &attention_blockwise;                                             // common/model
     if (mesh->cp) t->positions = context_parallel(m, mesh->cp, &ring_attention_zigzag);            // 03.08
-    recompute(m, c->recompute);                                                                    // chapter 07
+    if (c->activation_budget) recompute_within(t, m);
+    else recompute(m, c->recompute);                                                               // chapter 07
     if (c->prefetch) prefetch_allocate(m, mesh->replicas, true);                                   // 06.05
     else zero_allocate(m, mesh->replicas, c->zero);            // chapter 06; stage 0: chapter 01
     if (c->rebalanced) partition_time_layers(m, t->cost);                                          // 04.04

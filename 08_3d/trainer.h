@@ -31,6 +31,7 @@ typedef struct {
     bool sequence;                                 // sequence parallelism: a tp rank has some rows outside of products
     bool blockwise;                                // attention in blocks; with cp it always is
     Recompute recompute;
+    size_t activation_budget;                      // bytes per rank for which each block's is chosen; 0: recompute's
     double clip;                                   // largest gradient norm; 0: no clipping
 } TrainerConfig;
 void trainer_require(const TrainerConfig *c);      // usage_error() for what cannot work

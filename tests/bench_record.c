@@ -82,7 +82,8 @@ static void bench(Run *run) {
     REQUIRE(!comm_launched_by_mpi(&process, &processes), "this measures the time of one process: use --emulate N");
     TrainerConfig c = { .model = { .layers = 4, .width = option_size(run, "width"), .heads = 4, .context = 64,
                                    .vocab = 256, .seed = run->seed },
-                        .mesh = { option_size(run, "dp"), option_size(run, "tp"), option_size(run, "pp"), 1 }, .batch = 16,
+                        .mesh = { option_size(run, "dp"), option_size(run, "tp"), option_size(run, "pp"), 1 },
+                        .batch = 16,
                         .micro_batch = option_size(run, "micro-batch"), .schedule = schedule_1f1b, .clip = 1 };
     config_require(&c.model);
     Data d = training_text(run, NULL, c.model.vocab, c.model.context, c.batch);

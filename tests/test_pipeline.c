@@ -263,14 +263,15 @@ static void update_by_nobody(Comm *world, void *unused) {
 typedef struct {
     const char *name;
     size_t ranks;
-    bool cut, rows;                                // tensor parallelism; with sequence parallelism
+    bool cut, rows, cube;                          // tensor parallelism; with sequence parallelism; in 3D
     Recompute recompute;
     size_t together;                               // so many neighbouring blocks are recomputed as one
     size_t zero;
 } Wrapping;
 
-static void wrap(const Wrapping *w, Model *m, Comm *world) {
-    if (w->rows) sequence_parallel(m, world, KEEP_SHARD);
+static void wrap(const Wrapping *w, Model *m, Comm *world, const Cube *cube) {
+    if (w->cube) cube_parallel(m, cube);
+    else if (w->rows) sequence_parallel(m, world, KEEP_SHARD);
     else if (w->cut) tensor_parallel(m, world);
     recompute(m, w->recompute);
     for (size_t i = 1; w->together && i + 2 < m->n_layers; i++) {          // head and loss stay
@@ -287,7 +288,7 @@ static double step_of(const Wrapping *w, Model *m, const Batch *batch, bool halv
     zero_begin(m, w->zero);
     for (size_t k = 0; k < 2; k++) {
         Arena outside = arena(MEM_WORKSPACE);
-        Tensor y = tensor_new(&outside, batch[k].B * batch[k].T, 1), none = {0};
+        Tensor y = tensor_shaped(&outside, layer_output(&m->layers[m->n_layers - 1], &batch[k])), none = {0};
         f[k] = walk_forward(m->layers, m->n_layers, &batch[k], none, y);
         loss += tensor_sum(y);
         tensor_fill(y, (real)batch[k].token_weight);
@@ -310,9 +311,12 @@ static void run_wrapped(Comm *world, void *which) {
     Model *m[2];
     double loss[2], wrong = 0;
     size_t most[2];
+    Cube cube = {0};
+    if (w->cube) cube = cube_new(world);
+    cube.gather_again = true;
     for (size_t i = 0; i < 2; i++) {
         m[i] = model_describe(&sizes, model_layers(&sizes));
-        wrap(w, m[i], world);
+        wrap(w, m[i], world, &cube);
         memory_reset_peaks();
         loss[i] = step_of(w, m[i], batch, i == 1);
         most[i] = memory_peak(MEM_ACTIVATIONS);
@@ -326,6 +330,7 @@ static void run_wrapped(Comm *world, void *which) {
         ok(most[1] > most[0], "%s: and keeps more, %zu instead of %zu bytes", w->name, most[1], most[0]);
     }
     for (size_t i = 0; i < 2; i++) model_free(m[i]);
+    if (w->cube) cube_free(&cube);
     arena_free(&tokens);
     data_free(&d);
 }
@@ -339,6 +344,8 @@ static const Wrapping wrappings[] = {
     { .name = "tensor-parallel, recompute full", .ranks = 2, .cut = true, .recompute = RECOMPUTE_FULL },
     { .name = "sequence-parallel", .ranks = 3, .cut = true, .rows = true },
     { .name = "sequence-parallel, recompute full", .ranks = 2, .cut = true, .rows = true, .recompute = RECOMPUTE_FULL },
+    { .name = "3D", .ranks = 8, .cut = true, .cube = true },
+    { .name = "3D, recompute full", .ranks = 8, .cut = true, .cube = true, .recompute = RECOMPUTE_FULL },
     { .name = "data-parallel", .ranks = 2 },
     { .name = "ZeRO-1", .ranks = 2, .zero = 1 },
     { .name = "ZeRO-2", .ranks = 2, .zero = 2 },

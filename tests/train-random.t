@@ -39,7 +39,6 @@ sub cut { my ($n, $parts) = @_;
 sub draw {
     my ($dp, $tp, $pp) = any(grep { my ($x, $y, $z) = @$_; $x * $y * $z <= 8 && $x * $y * $z > 1 }
                              map { my $x = $_; map { my $y = $_; map { [$x, $y, $_] } 1 .. 8 } 1 .. 4 } 1 .. 8)->@*;
-    my $cp = $help =~ /--cp / && $dp * $tp * $pp <= 4 && rand 3 < 1 ? 2 : 1;
     my $schedule = any(@schedules);
     my $chunks = $schedule eq 'interleaved' && $pp > 1 ? 1 + up_to(2) : 1;
     my $layers = $pp * $chunks + int rand 4;
@@ -56,14 +55,15 @@ sub draw {
     my $cp = $help =~ /--cp/ && $dp * $tp * $pp <= 4 && rand 2 < 1 ? any(grep { $_ * $dp * $tp * $pp <= 8 } 2 .. 4) : 1;
     push @words, '--cp', $cp if $cp > 1;
     push @words, qw(--attention blockwise) if $help =~ /--attention/ && $cp == 1 && rand 6 < 1;
+    # Four tensor-parallel ranks may stand in a square, eight in two of them.
+    my $grid = $help =~ /--tensor \S*2\.5d/ && $cp == 1 && $schedule ne 'zero-bubble' && ($tp == 4 || $tp == 8) && rand 2 < 1 ? $tp == 4 ? '2d' : '2.5d' : '1d';
+    push @words, '--tensor', $grid if $grid ne '1d';
     push @words, '--chunks', $chunks if $chunks > 1;
     push @words, '--stage-layers', join ',', cut($layers, $pp * $chunks) if $pp > 1 && rand 2 < 1;
     push @words, '--prefetch' if $zero == 3 && rand 2 < 1;
-    push @words, '--overlap' if $zero == 0 && $schedule ne 'zero-bubble' && rand 3 < 1;
-    push @words, '--sequence-parallel' if $tp > 1 && $help =~ /--sequence-parallel/ && rand 3 < 1;
+    push @words, '--overlap' if $zero == 0 && $schedule ne 'zero-bubble' && $grid eq '1d' && rand 3 < 1;
+    push @words, '--sequence-parallel' if $tp > 1 && $grid eq '1d' && $help =~ /--sequence-parallel/ && rand 3 < 1;
     push @words, any([qw(--optimizer sgd --lr 0.1)], [qw(--optimizer adamw --lr 0.003)])->@*;
-    push @words, '--cp', $cp if $cp > 1;
-    push @words, '--attention', 'blockwise' if $cp == 1 && $help =~ /--attention / && rand 4 < 1;
     my $precision = any(qw(fp32 fp32 fp64));
     my $start = have_mpi && rand 6 < 1 && $dp * $tp * $pp * $cp <= 4 ? \&mpi : \&emu;
     my $job = $start->($dp * $tp * $pp * $cp, $train{$precision}, @words, qw(--check --reduce ordered --eval-every 0 --data), $text);

@@ -171,8 +171,9 @@ note($_) for @table;
         my @options = ('--dp', $dp, '--tp', $tp, '--pp', $pp, '--cp', $cp, '--schedule', $schedule, '--zero', $zero, '--recompute', $recompute,
             '--context', $contexts[$i % @contexts], qw(--layers 3 --width 36 --heads 6 --batch 5 --micro-batch 1 --steps 3 --check --eval-every 2
             --reduce ordered --data), $text, $i % 4 == 1 ? qw(--optimizer adamw --lr 0.003) : qw(--optimizer sgd --lr 0.1));
-        push @options, '--overlap' if $zero == 0 && $i % 2;
-        push @options, '--prefetch' if $zero == 3 && $i % 2;
+        my $whole = $schedule ne 'zero-bubble';   # backwards
+        push @options, '--overlap' if $zero == 0 && $i % 2 && $whole;
+        push @options, '--prefetch' if $zero == 3 && $i % 2 && $whole;
         push @options, '--sequence-parallel' if $tp > 1 && $i % 3;
         my $job = emu($dp * $tp * $pp * $cp, $train{$precision}, @options);
         push @jobs, { %$job, name => "cp $cp, ${dp}x${tp}x$pp $schedule zero $zero recompute $recompute $precision" };
@@ -191,6 +192,31 @@ note($_) for @table;
         is($job->{page}{digest}, $jobs[$i - 1]{page}{digest}, '... the same bits as processes') if $job->{name} =~ /processes/;
     }
     ok($blocks->{status} == 0 && $blocks->{page}{pass}, '--attention blockwise') or diag(complain($blocks));
+}
+
+# ---- a budget for activations: the predicted peak is the measured one, at most the budget, and no bit changes ----
+{
+    my @small = (qw(--layers 6 --width 32 --heads 4 --context 24 --batch 9 --micro-batch 2 --steps 3 --check --eval-every 0 --reduce ordered --data), $text);
+    my @ways = ([1, ''], [8, '--dp 2 --tp 2 --pp 2'], [8, '--dp 1 --tp 4 --pp 2 --sequence-parallel'], [8, '--dp 2 --tp 1 --pp 4 --zero 3 --schedule gpipe --stage-layers 1,2,2,1'],
+                [8, '--dp 1 --tp 2 --pp 2 --cp 2 --zero 2'], [4, '--dp 1 --tp 4 --pp 1 --tensor 2d']);
+    my @jobs;
+    for my $way (@ways) {
+        my ($ranks, $options) = @$way;
+        push @jobs, { %{ emu($ranks, $train{fp32}, @small, split(' ', $options), '--activation-budget', $_) }, budget => $_, name => "$ranks ranks $options, budget $_" } for 220000, 300000;
+        push @jobs, { %{ emu($ranks, $train{fp32}, @small, split ' ', $options) }, name => "$ranks ranks $options, without" };
+    }
+    run_jobs(\@jobs);
+    while (my ($tight, $wide, $without) = splice @jobs, 0, 3) {
+        for my $job ($tight, $wide) {
+            ok($job->{status} == 0 && $job->{page}{pass}, $job->{name}) or diag(complain($job));
+            my ($peak) = grep { $_->{name} eq 'activations, peak' } @{ $job->{page}{costs} || [] };
+            cmp_ok($peak ? max(@{$peak}{ grep { /^measured/ } keys %$peak }) : 1e9, '<=', $job->{budget}, '... the measured peak is within the budget');
+            is($job->{page}{digest}, $without->{page}{digest}, '... and all bits are those of a run that keeps everything');
+        }
+    }
+    my $none = emu(2, $train{fp32}, @small, qw(--dp 1 --tp 1 --pp 2 --activation-budget 1000));
+    run_jobs([$none]);
+    like($none->{err}, qr/--activation-budget 1000 is not enough for stage 0 even if every block is computed again: it needs \d+ bytes/, 'a budget that is too small says what is needed');
 }
 
 # ---- a tp group as a grid: 2D and 2.5D; and as a cube: 3D ----

@@ -194,4 +194,5 @@ void context_results(Run *run, const ContextSizes *z) {
     results(run, columns, clock_config()->simulated ? rows : rows + TIMES);
     say(run, "  attention alone: b = 1 sequence of s = %zu, c = s/N = %zu, N = %zu; h = %zu in a = %zu heads",
         n * z->chunk, z->chunk, n, z->heads * z->D, z->heads);
+    say(run, "  kept by attention: besides q, k, v and out of a rank's positions");
 }

@@ -2,6 +2,7 @@
 #include "08_3d/support/step_time.h"
 #include <math.h>
 #include <stdlib.h>
+#include "03_tensor_parallel/context_parallel.h"
 #include "common/model/costs.h"
 
 enum { E = sizeof(real) };
@@ -12,12 +13,13 @@ enum { E = sizeof(real) };
 // slowest decides.
 static bool one_node(Degrees n, unsigned axes, size_t d, size_t stage) {
     bool one = true;
-    for (size_t r = 0; r < n.dp * n.tp * n.pp; r++) {
+    for (size_t r = 0; r < n.dp * n.tp * n.pp * mesh_cp(n); r++) {
         Coordinates c = mesh_coordinates(n, r), first = c;
         if ((!(axes & MESH_DP) && c.dp != d) || (!(axes & MESH_PP) && c.pp != stage)) continue;
         if (axes & MESH_TP) first.tp = 0;
         if (axes & MESH_DP) first.dp = 0;
         if (axes & MESH_PP) first.pp = 0;
+        if (axes & MESH_CP) first.cp = 0;
         one = one && clock_same_node(mesh_rank(n, first), r);
     }
     return one;
@@ -25,8 +27,9 @@ static bool one_node(Degrees n, unsigned axes, size_t d, size_t stage) {
 // Two stages of replica d: what each of its tp slices sends to its peer.
 static bool near_stages(Degrees n, size_t d, size_t from, size_t to) {
     bool one = true;
-    for (size_t tp = 0; tp < n.tp; tp++) {
-        Coordinates a = { .dp = d, .tp = tp, .pp = from }, b = { .dp = d, .tp = tp, .pp = to };
+    for (size_t i = 0; i < n.tp * mesh_cp(n); i++) {
+        Coordinates a = { .dp = d, .tp = i % n.tp, .cp = i / n.tp, .pp = from }, b = a;
+        b.pp = to;
         one = one && clock_same_node(mesh_rank(n, a), mesh_rank(n, b));
     }
     return one;
@@ -39,16 +42,21 @@ static double ring(bool near, size_t passes, size_t n, size_t count, size_t size
 
 typedef struct {
     CutSizes z;                                    // of the largest rank of its tp group: the others wait for it
-    bool tp_near, dp_near;
+    bool tp_near, dp_near, cp_near;
 } Stage;
+// Over whom gradients are summed and state is sharded: dp, and cp.
+static size_t replicas(const TrainerConfig *c) { return c->mesh.dp * mesh_cp(c->mesh); }
 
 // Chunk k of stage i, one of v: part k pp + i of the model.
 static Stage chunk_of(const TrainerConfig *c, size_t d, size_t i, size_t k) {
     size_t parts = c->mesh.pp * trainer_chunks(c), part = k * c->mesh.pp + i;
     Stage s = { .z = cut_stage(cut_sizes(&c->model, c->mesh.tp, 0), parts, part),
-                .tp_near = one_node(c->mesh, MESH_TP, d, i), .dp_near = one_node(c->mesh, MESH_DP, d, i) };
+                .tp_near = one_node(c->mesh, MESH_TP, d, i), .dp_near = one_node(c->mesh, MESH_DP | MESH_CP, d, i),
+                .cp_near = one_node(c->mesh, MESH_CP, d, i) };
+    Positions mine = { 0 };
+    if (mesh_cp(c->mesh) > 1) mine = context_positions(c->model.context, c->mesh.cp, 0, &ring_attention_zigzag);
     if (c->stage_blocks) s.z.blocks = c->stage_blocks[part];
-    if (c->blockwise) s.z = cut_positions(s.z, &(Positions){ 0 }, true);
+    if (c->blockwise || mine.n) s.z = cut_positions(s.z, &mine, true);
     if (c->sequence) s.z = cut_sequence(s.z, false);
     return s;
 }
@@ -65,12 +73,12 @@ static Stage stage_of(const TrainerConfig *c, size_t d, size_t i) {
 static double units(const TrainerConfig *c, const Stage *s, size_t passes) {
     double time = 0;
     for (size_t i = 0; i < cut_layers(&s->z); i++)
-        time += ring(s->dp_near, passes, c->mesh.dp, elements_unit(&s->z, i), E);
+        time += ring(s->dp_near, passes, replicas(c), elements_unit(&s->z, i), E);
     return time;
 }
 static double table(const TrainerConfig *c, const Stage *s) {
     if (!s->z.first && !s->z.last) return 0;
-    return 2 * ring(s->dp_near, ONE_PASS, c->mesh.dp, elements_wte(&s->z), E);
+    return 2 * ring(s->dp_near, ONE_PASS, replicas(c), elements_wte(&s->z), E);
 }
 
 // Sums of the partial gradients of sequence parallelism, before ZeRO reduces: costs.h, traffic_partial_sums.
@@ -80,6 +88,19 @@ static double partial_sums(const TrainerConfig *c, const Stage *s) {
     for (size_t i = 0; i < 3; i++)
         time += (double)s->z.blocks * ring(s->tp_near, ALL_REDUCE_PASSES, c->mesh.tp, together[i] * s->z.C, E);
     return time + s->z.last * ring(s->tp_near, ALL_REDUCE_PASSES, c->mesh.tp, 2 * s->z.C, E);
+}
+
+// How long a block of ring attention waits for its messages, where chunks are equal: each step's products, of half a
+// rank's pairs less the first one's, hide a message of k and v; in backward two, as the gradient of the step before
+// goes first, and the last one of these comes home after the products.
+static double ring_waits(const TrainerConfig *c, const Stage *s, size_t B, bool backward) {
+    size_t n = mesh_cp(c->mesh), T = s->z.T, bytes = B * T * 2 * s->z.heads * s->z.D * E;
+    if (n == 1) return 0;
+    double takes = (double)clock_transfer(s->cp_near, 1, bytes), wait = 0, products = backward ? 5 : 2;
+    double pair = products * (double)(B * s->z.heads) * work_product(T * T / 2, 1, s->z.D).time;   // with others' keys
+    double own = products * (double)(B * s->z.heads) * work_product(T * (T + 1) / 2, 1, s->z.D).time;
+    wait = fmax(0, takes - own) + (double)(n - 2) * fmax(0, (backward ? 2 : 1) * takes - pair);
+    return backward ? wait + fmax(0, takes - pair) + takes : wait;
 }
 
 // A forward or backward of B sequences: products, the sums over tp between them, ZeRO's gathers and reductions.
@@ -92,7 +113,8 @@ static double op_time(const TrainerConfig *c, const Stage *s, PipeWhat what, siz
     if (c->sequence) wide = 2 * half;              // a reduce-scatter and an all-gather
     double narrow = ring(s->tp_near, ALL_REDUCE_PASSES, t, M, E), blocks = (double)z->blocks;
     if (what == FORWARD)
-        return work_stage(z, B).time + (2 * blocks + z->first) * wide + (z->last - (double)z->first) * half +
+        return work_stage(z, B).time + blocks * ring_waits(c, s, B, false) +
+               (2 * blocks + z->first) * wide + (z->last - (double)z->first) * half +
                z->last * 3 * narrow + (c->zero == 3 ? units(c, s, 1) : 0);
     // The half of a backward that nothing waits for: the products for the gradients of weights, and what reduces these.
     double weights = blocks * (work_block(z, B).time - 2 * work_scores(z, B).time) +
@@ -100,16 +122,17 @@ static double op_time(const TrainerConfig *c, const Stage *s, PipeWhat what, siz
     if (c->sequence && c->zero > 1) weights += partial_sums(c, s);
     if (what == BACKWARD_WEIGHTS) return weights;
     double time = 2 * work_stage(z, B).time + z->online * blocks * work_scores(z, B).time +
+                  blocks * ring_waits(c, s, B, true) +
                   (2 * blocks + z->last) * wide + (2 * blocks + z->first) * half;
     if (c->sequence && c->zero > 1) time += partial_sums(c, s);
-    if (again) time += blocks * (work_block(z, B).time + 2 * wide);
+    if (again) time += blocks * (work_block(z, B).time + 2 * wide + ring_waits(c, s, B, false));
     if (c->recompute == RECOMPUTE_SELECTIVE && !z->online) time += blocks * work_scores(z, B).time;
     return time + (c->zero == 3 ? 2 : c->zero == 2) * units(c, s, 1) - (what == BACKWARD_INPUTS ? weights : 0);
 }
 
 // After its last backward, and after the world's loss and norm.
 static double reduction(const TrainerConfig *c, const Stage *s) {
-    if (c->zero == 0) return ring(s->dp_near, ALL_REDUCE_PASSES, c->mesh.dp, elements_stage(&s->z), E);
+    if (c->zero == 0) return ring(s->dp_near, ALL_REDUCE_PASSES, replicas(c), elements_stage(&s->z), E);
     return c->zero == 1 ? units(c, s, 1) + table(c, s) / 2 : table(c, s) / 2;
 }
 static double gather(const TrainerConfig *c, const Stage *s) {
@@ -128,7 +151,8 @@ typedef struct {
 } Player;
 
 static double message(const TrainerConfig *c, size_t d, size_t from, size_t to, size_t B) {
-    size_t rows = B * c->model.context, bytes = (c->sequence ? ceil_div(rows, c->mesh.tp) : rows) * c->model.width * E;
+    size_t rows = B * ceil_div(c->model.context, mesh_cp(c->mesh));
+    size_t bytes = (c->sequence ? ceil_div(rows, c->mesh.tp) : rows) * c->model.width * E;
     return (double)clock_transfer(near_stages(c->mesh, d, from, to), 1, bytes);
 }
 
@@ -139,7 +163,8 @@ static bool play_op(const TrainerConfig *c, Player *player, size_t d, size_t i, 
     if (p->done == p->list.n) return false;
     PipeOp op = p->list.ops[p->done];
     if (op.what == BACKWARD_WEIGHTS) {             // neither needs a message nor sends one
-        p->now += op_time(c, &p->chunk[op.chunk], op.what, part_size(part_size(c->batch, c->mesh.dp, d), m, op.micro_batch));
+        size_t mine = part_size(c->batch, c->mesh.dp, d);
+        p->now += op_time(c, &p->chunk[op.chunk], op.what, part_size(mine, m, op.micro_batch));
         p->done++;
         return true;
     }
@@ -198,7 +223,7 @@ static void play_replica(const TrainerConfig *c, size_t d, size_t m, double *now
 
 double step_time(const TrainerConfig *c) {
     Degrees n = c->mesh;
-    size_t m = ceil_div(ceil_div(c->batch, n.dp), c->micro_batch), world = n.dp * n.tp * n.pp;
+    size_t m = ceil_div(ceil_div(c->batch, n.dp), c->micro_batch), world = replicas(c) * n.tp * n.pp;
     double *now = host_alloc(n.pp * sizeof *now), *ready = host_alloc(n.pp * sizeof *ready), done = 0, gathers = 0;
     bool replicas_near = true;
     for (size_t i = 0; i < n.pp; i++) ready[i] = 0;
@@ -227,7 +252,7 @@ Degrees step_time_best(const TrainerConfig *c, double *time) {
     *time = step_time(c);
     for (size_t tp = 1; tp <= world; tp++)
         for (size_t pp = 1; tp * pp <= world; pp++) {
-            other.mesh = (Degrees){ .dp = world / (tp * pp), .tp = tp, .pp = pp };
+            other.mesh = (Degrees){ .dp = world / (tp * pp), .tp = tp, .pp = pp, .cp = c->mesh.cp };
             if (world % (tp * pp) || tp > c->model.heads || pp > c->model.layers || other.mesh.dp > c->batch) continue;
             other.stage_blocks = pp == c->mesh.pp ? c->stage_blocks : NULL;
             other.chunks = pp > 1 ? c->chunks : 1;             // interleaved: where the trainer does not refuse it

@@ -131,7 +131,7 @@ void train_results(Run *run, const Trainer *t) {
 }
 
 void train_say_faster(Run *run, const Trainer *t, const Timing *timing) {
-    if (!clock_config()->simulated || t->config.prefetch || t->config.overlap || t->mesh.cp) return;
+    if (!clock_config()->simulated || t->config.prefetch || t->config.overlap) return;
     if (t->config.tensor != TENSOR_1D) return;
     double mine = step_time(&t->config), time;
     if (fabs(mine / (double)timing->step - 1) > 0.01) return;  // a step that the model does not know: it would mislead

@@ -61,6 +61,38 @@ static void others_are_gone(void) {
         fault("SIGTERM came %.0f s ago, and another rank has not answered since: it is gone", stop_asked());
 }
 
+// The ranks on this node and their processes. A rank that is killed says nothing, and its launcher may take its time: who
+// waits for long looks whether they are all there.
+static struct { int n; struct { int rank, pid; } *of; } here;
+static bool is_there(int pid) {
+    char name[40], state = 0;
+    snprintf(name, sizeof name, "/proc/%d/stat", pid);
+    FILE *f = fopen(name, "r");
+    bool read = f && fscanf(f, "%*d (%*[^)]) %c", &state) == 1;
+    if (f) fclose(f);
+    return read && state != 'Z' && state != 'X';
+}
+static void look_around(void) {
+    MPI_Comm node;
+    int mine[2] = { (int)this_rank, (int)getpid() };
+    MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
+    MPI(MPI_Comm_size(node, &here.n));
+    here.of = host_alloc((size_t)here.n * sizeof *here.of);
+    MPI(MPI_Allgather(mine, 2, MPI_INT, here.of, 2, MPI_INT, node));
+    for (int i = 0; i < here.n; i++)
+        if (!is_there(here.of[i].pid)) here.n = 0;         // process numbers of another container: they say nothing here
+    MPI(MPI_Barrier(node));                                // all have looked while all were there
+    MPI(MPI_Comm_free(&node));
+}
+static void require_all_there(double waited) {
+    enum { FIRST = 2 };                                    // seconds; then once a second
+    static double looked;
+    if (waited < FIRST || now() < looked + 1) return;
+    looked = now();
+    for (int i = 0; i < here.n; i++)
+        if (!is_there(here.of[i].pid)) fault("rank %d is gone: its process has ended without a message", here.of[i].rank);
+}
+
 // Have all of them come? False: the deadline has passed.
 static bool poll_until(int n, MPI_Request *request, MPI_Status *status, double timeout, int *error) {
     double since = now();
@@ -70,6 +102,7 @@ static bool poll_until(int n, MPI_Request *request, MPI_Status *status, double t
         if (done || *error != MPI_SUCCESS) return true;
         if (now() > since + timeout) return false;
         others_are_gone();
+        require_all_there(now() - since);
         if (mpi_meanwhile) mpi_meanwhile();
         sched_yield();
     }
@@ -496,6 +529,7 @@ void comm_process_begin(int *argc, char ***argv) {
     comm_launched_by_mpi(&this_rank, &this_world_size);
     end_all_ranks = abort_all;
     ranks_are_processes = true;
+    look_around();
 }
 
 void comm_process_end(void) {

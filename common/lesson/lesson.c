@@ -68,6 +68,7 @@ static void require_files(Run *run) {
     for (size_t i = 0; run->is_root && i < sizeof options / sizeof *options; i++)
         if (option_text(run, options[i]) != NULL) output_require(options[i], option_text(run, options[i]));
 }
+void report_picture(Run *run) { run->state->plotted = true; }
 static void require_picture(Run *run) {
     const struct RunState *s = run->state;
     REQUIRE(s->pictured || s->plotted || option_text(run, "svg") == NULL,

@@ -47,6 +47,7 @@ void progress(Run *run, const char *what, size_t done, size_t all);
 // A setting worth recording in the JSON's "config"; the lesson's own options stand there already.
 void report_config_number(Run *run, const char *name, double value);
 void report_config_text(Run *run, const char *name, const char *value);
+void report_picture(Run *run);                 // the lesson has written --svg itself
 
 // usage_error() where ranks share nodes whose link inside is not the link between them: for lessons that predict times
 // for one link only. Called before the work.

@@ -136,8 +136,8 @@ static void recognise(Data *d, const char *path, char why[DATA_WHY]) {
         snprintf(why, DATA_WHY, "%s is corrupt or cut short: its header says %u tokens, and it has %zu bytes of them",
                  path, header_int(d, 2), rest);
     else if (rest % d->token_bytes)
-        snprintf(why, DATA_WHY, "%s is no file of uint16 tokens, or cut short: it has an odd number of bytes, %zu", path,
-                 rest);
+        snprintf(why, DATA_WHY, "%s is no file of uint16 tokens, or cut short: it has an odd number of bytes, %zu",
+                 path, rest);
     else if (d->token_bytes == 2 && d->vocab == 0)
         snprintf(why, DATA_WHY, "%s has token ids: give --vocab, the entries of their vocabulary (GPT-2: 50257)", path);
     else if (d->token_bytes == 1 && d->vocab && d->vocab < 256)

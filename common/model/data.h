@@ -2,8 +2,8 @@
 // and how the batch is cut, does not matter. So every rank knows the whole order, and the global token count, without
 // communication, and a training that is taken up again goes on where it was.
 //
-// A file is cut in windows of `context` tokens (and the next one, the last target). Every epoch takes each window of the
-// training part once, in an order of its own: a permutation that is computed, not stored (random_permute).
+// A file is cut in windows of `context` tokens (and the next one, the last target). Every epoch takes each window of
+// the training part once, in an order of its own: a permutation that is computed, not stored (random_permute).
 #ifndef DATA_H
 #define DATA_H
 #include "common/model/attention.h"
@@ -35,8 +35,8 @@ Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B,
 // The same for many micro-batches: token_weight is found once a step, 1 / data_count(d, step, 0, global).
 Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, double token_weight);
 size_t data_count(const Data *d, uint64_t step, size_t first, size_t B);       // counted tokens of these sequences
-// Held-out text, in data_eval_windows() windows of `context` tokens. A batch has B of `some` windows, spread evenly over
-// them, from number `first` of these on; token_weight 1 / B*T.
+// Held-out text, in data_eval_windows() windows of `context` tokens. A batch has B of `some` windows, spread evenly
+// over them, from number `first` of these on; token_weight 1 / B*T.
 size_t data_eval_windows(const Data *d);
 Batch data_eval_batch(const Data *d, Arena *a, size_t first, size_t B, size_t some);
 // Of the whole held-out text, nats a token: what knowing only how frequent each one is would give.

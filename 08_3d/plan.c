@@ -1,0 +1,192 @@
+// ranks: 1
+// level: core
+// question: A model and a cluster: which layout is the fastest that fits, and what would it take?
+//
+// Computes, without training, what a step takes in every layout dp x tp x pp: micro-batches, interleaved chunks, ZeRO,
+// recomputation and sequence parallelism, too. Memory, traffic and time follow from sizes alone, by the cost model that
+// the lessons are checked against; here the sizes are those of published models, and the device and links those of
+// published clusters. The heart is plan_stage.c (what a stage holds, sends and computes) and plan_time.c (the schedule,
+// played); plan_search.c tries all layouts.
+//
+// Left out: context parallelism, overlap of communication with computing, and ranks of unequal speed.
+//
+// Papers: PTD-P (Narayanan et al. 2021) sections 3 and 5; ZeRO (Rajbhandari et al. 2020) sections 5 and 7; Korthikanti
+// et al. 2022, section 4.
+#include <stdio.h>
+#include <string.h>
+#include "08_3d/plan.h"
+#include "08_3d/support/plan_papers.h"
+
+// The preset of this name, or a message that lists the names. first: of an array of these, which begin with their name.
+static const void *preset(const char *option, const char *name, const void *first, size_t size) {
+    char names[400] = "";
+    for (const char *p = first; *(const char *const *)(const void *)p; p += size) {
+        const char *this = *(const char *const *)(const void *)p;
+        if (!strcmp(this, name)) return p;
+        if (strlen(names) + strlen(this) + 3 < sizeof names) { strcat(names, " "); strcat(names, this); }
+    }
+    usage_error("--%s %s: expected one of%s", option, name, names);
+}
+static size_t own(Run *run, const char *option, size_t preset_value) {
+    size_t value = option_given(run, option) ? option_size(run, option) : preset_value;
+    REQUIRE(value > 0 && value < (size_t)1 << 31, "--%s must be at least 1, and below 2^31", option);
+    return value;
+}
+
+static PlanTask task(Run *run) {
+    PlanTask t = {
+        .model = *(const PlanModel *)preset("model", option_text(run, "model"), plan_models, sizeof *plan_models),
+        .cluster = *(const PlanCluster *)preset("cluster", option_text(run, "cluster"), plan_clusters,
+                                                sizeof *plan_clusters),
+        .format = *(const PlanFormat *)preset("precision", option_text(run, "precision"), plan_formats,
+                                              sizeof *plan_formats),
+        .gpus = own(run, "gpus", option_size(run, "gpus")),
+    };
+    ModelConfig *m = &t.model.model;
+    m->layers = own(run, "layers", m->layers);
+    m->width = own(run, "width", m->width);
+    m->heads = own(run, "heads", m->heads);
+    m->context = own(run, "context", m->context);
+    m->vocab = own(run, "vocab", m->vocab);
+    if (option_given(run, "dropout")) m->dropout = option_real(run, "dropout");
+    t.model.batch = own(run, "batch", t.model.batch);
+    config_require(m);
+    PlanCluster *c = &t.cluster;
+    if (option_given(run, "node")) c->node = option_size(run, "node");
+    if (option_given(run, "memory")) c->memory = 1e9 * option_real(run, "memory");
+    if (option_given(run, "peak")) c->flops = 1e12 * option_real(run, "peak");
+    if (option_given(run, "efficiency")) c->efficiency = option_real(run, "efficiency");
+    if (option_given(run, "inside")) c->inside.beta = 1e9 * option_real(run, "inside");
+    if (option_given(run, "between")) c->between.beta = 1e9 * option_real(run, "between");
+    REQUIRE(c->memory > 0 && c->flops > 0 && c->efficiency > 0 && c->inside.beta > 0 && c->between.beta > 0,
+            "--memory, --peak, --efficiency, --inside and --between must be above 0");
+    return t;
+}
+static int one_of(Run *run, const char *option, const char *const *names) {
+    int i = 0;
+    if (!option_given(run, option)) return -1;
+    while (strcmp(names[i], option_text(run, option))) i++;    // options.c has seen to it that it is one of them
+    return i;
+}
+static PlanFixed fixed(Run *run) {
+    static const char *const zero[] = { "0", "1", "2", "3" }, *const recompute[] = { "none", "selective", "full" };
+    static const char *const sequence[] = { "no", "yes" };
+    PlanFixed f = { .zero = one_of(run, "zero", zero), .recompute = one_of(run, "recompute", recompute),
+                    .sequence = one_of(run, "sequence-parallel", sequence) };
+    const struct { const char *option; size_t *value; } number[] = {
+        { "dp", &f.dp }, { "tp", &f.tp }, { "pp", &f.pp }, { "micro-batch", &f.micro_batch }, { "chunks", &f.chunks } };
+    for (size_t i = 0; i < sizeof number / sizeof *number; i++)
+        if (option_given(run, number[i].option)) *number[i].value = own(run, number[i].option, 0);
+    return f;
+}
+
+// "16,8,8" for --explain: the layout; what no option says of it is the plainest.
+static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayout *l) {
+    if (!option_given(run, "explain")) return false;
+    Degrees n = {0};
+    char rest;
+    const char *text = option_text(run, "explain");
+    REQUIRE(sscanf(text, "%zu,%zu,%zu%c", &n.dp, &n.tp, &n.pp, &rest) == 3 && n.dp && n.tp && n.pp,
+            "--explain %s: expected dp,tp,pp, such as 16,8,8", text);
+    const ModelConfig *m = &t->model.model;
+    *l = (PlanLayout){ .n = n, .micro_batch = f->micro_batch ? f->micro_batch : 1, .chunks = f->chunks ? f->chunks : 1,
+                       .zero = f->zero > 0 ? (size_t)f->zero : 0, .sequence = f->sequence == 1,
+                       .recompute = f->recompute > 0 ? (Recompute)f->recompute : RECOMPUTE_NONE };
+    REQUIRE(n.dp * n.tp * n.pp == t->gpus, "--explain %s: its product is %zu, but --gpus %zu", text, n.dp * n.tp * n.pp,
+            t->gpus);
+    REQUIRE(n.tp <= m->heads && n.pp * l->chunks <= m->layers && n.dp <= t->model.batch, "--explain %s: the model has "
+            "%zu heads and %zu blocks, and a step %zu sequences: choose less", text, m->heads, m->layers,
+            t->model.batch);
+    REQUIRE(l->chunks == 1 || (n.pp > 1 && plan_micro_batches(t, l) % n.pp == 0),
+            "--chunks %zu: needs --pp above 1, and "
+            "micro-batches in groups of pp %zu; there are %zu", l->chunks, n.pp, plan_micro_batches(t, l));
+    return true;
+}
+
+static void record(Run *run, const PlanResult *r) {
+    static const char *const name[PLAN_MEMORY] = { "parameters", "gradients", "optimizer state", "activations, peak",
+                                                   "gathered" };
+    for (size_t i = 0; i < PLAN_MEMORY; i++) report_config_number(run, name[i], r->largest.bytes[i]);
+    report_config_number(run, "tp_bytes", r->tp_bytes);
+    report_config_number(run, "pp_bytes", r->pp_bytes);
+    report_config_number(run, "dp_bytes", r->dp_bytes);
+    report_config_number(run, "tied_bytes", r->tied_bytes);
+    report_config_number(run, "memory", plan_memory_sum(&r->fullest));
+    report_config_number(run, "step", r->step);
+    report_config_number(run, "bubble", r->bubble);
+    report_config_number(run, "mfu", r->mfu);
+    report_config_number(run, "best_dp", (double)r->layout.n.dp);
+    report_config_number(run, "best_tp", (double)r->layout.n.tp);
+    report_config_number(run, "best_pp", (double)r->layout.n.pp);
+    report_config_text(run, "fits", r->fits ? "yes" : "no");
+}
+
+static void plan(Run *run) {
+    PlanTask t = task(run);
+    PlanFixed f = fixed(run);
+    PlanLayout l;
+    const ModelConfig *m = &t.model.model;
+    say(run, "%s: L %zu, C %zu, %zu heads, T %zu, V %zu: %.4g billion parameters; %zu sequences a step; %s",
+        t.model.name,
+        m->layers, m->width, m->heads, m->context, m->vocab, 1e-9 * (double)config_parameters(m), t.model.batch,
+        t.format.name);
+    say(run, "%zu GPUs, %s: %.4g TFLOP/s, %.3g GB, nodes of %zu, %.3g GB/s inside, %.3g GB/s between", t.gpus,
+        t.cluster.name,
+        1e-12 * t.cluster.flops, 1e-9 * t.cluster.memory, t.cluster.node, 1e-9 * t.cluster.inside.beta,
+        1e-9 * t.cluster.between.beta);
+    say_detail(run, "model: %s; cluster: %s", t.model.source, t.cluster.source);
+    if (explained(run, &t, &f, &l)) {
+        PlanResult r = plan_layout(&t, &l);
+        plan_explain(run, &t, &r);
+        record(run, &r);
+    } else {
+        PlanList list = plan_search(run, &t, &f);
+        REQUIRE(list.n > 0, "no layout of %zu GPUs has equal parts of %zu heads, %zu blocks and %zu sequences: choose "
+                "other "
+                "--gpus, or a --batch that they divide", t.gpus, m->heads, m->layers, t.model.batch);
+        char why[500];
+        plan_reason(&t, &list, why, sizeof why);
+        plan_table(run, &t, &list);
+        say(run, "%s", why);
+        record(run, &list.result[0]);
+        report_config_text(run, "reason", why);
+        if (option_given(run, "layouts")) plan_write_layouts(&t, &list, option_text(run, "layouts"));
+        if (option_given(run, "svg")) plan_svg(&t, &list, option_text(run, "svg"));
+        report_picture(run);
+        plan_list_free(&list);
+    }
+    plan_papers(run);
+}
+
+static const Option options[] = {
+    { "model", "NAME", "gpt3-175b",
+      "gpt3-175b, ptdp-1.7b 3.6b 7.5b 18b 39b 76b 145b 310b 530b 1t, zero-100b, llama-7b 70b" },
+    { "cluster", "NAME", "dgx-a100", "dgx-a100, dgx-a100-40, dgx-h100, lesson" },
+    { "gpus", "N", "1024", "of the cluster" },
+    { "precision", "NAME", "mixed", "mixed: 2 + 2 + 12 bytes per parameter; fp32: 4 + 4 + 8" },
+    { "layers", "N", NULL, "blocks, instead of the model's; so are the next ones" },
+    { "width", "N", NULL, "features of a token" },
+    { "heads", "N", NULL, "attention heads" },
+    { "context", "N", NULL, "tokens of a sequence" },
+    { "vocab", "N", NULL, "vocabulary entries" },
+    { "dropout", "X", NULL, "probability of dropping an element" },
+    { "batch", "N", NULL, "sequences of a step" },
+    { "memory", "X", NULL, "GB of a GPU, instead of the cluster's; so are the next ones" },
+    { "peak", "X", NULL, "TFLOP/s of a GPU" },
+    { "efficiency", "X", NULL, "share of the peak that large products reach" },
+    { "inside", "X", NULL, "GB/s of a GPU's link inside a node, each way" },
+    { "between", "X", NULL, "GB/s of a GPU's link between nodes, each way" },
+    { "node", "N", NULL, "GPUs of a node" },
+    { "dp", "N", NULL, "only layouts with this many replicas; so are the next ones" },
+    { "tp", "N", NULL, "tensor-parallel ranks" },
+    { "pp", "N", NULL, "pipeline stages" },
+    { "micro-batch", "N", NULL, "sequences of a micro-batch" },
+    { "chunks", "N", NULL, "of the model on each stage: v, interleaved" },
+    { "zero", "0|1|2|3", NULL, "stage of ZeRO" },
+    { "sequence-parallel", "no|yes", NULL, "norms, dropout and residual paths on 1/tp of the rows" },
+    { "recompute", "none|selective|full", NULL, "what backward computes again" },
+    { "explain", "LAYOUT", NULL, "dp,tp,pp: derive this layout line by line; the options above say the rest" },
+    { "layouts", "FILE", NULL, "write all layouts, a JSON object a line" },
+    {0},
+};
+LESSON(plan, options);

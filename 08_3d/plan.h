@@ -1,0 +1,107 @@
+// plan.h: what a training step of a model takes on a cluster, in every layout, from sizes alone: memory, traffic and
+// time (PTD-P section 3; ZeRO sections 5 and 7; Korthikanti section 4). The sizes are those of the cost model
+// (common/model/costs.h), the order of work that of the schedules (05). The time of a product is a roofline, that of a
+// message alpha + bytes / beta: nothing here calls the simulated clock, so that the trainer can be held against it.
+#ifndef PLAN_H
+#define PLAN_H
+#include "07_recompute/recompute.h"
+#include "08_3d/mesh.h"
+#include "common/model/costs.h"
+
+// ---- The task ----
+// batch: sequences of a step
+typedef struct { const char *name; ModelConfig model; size_t batch; const char *source; } PlanModel;
+typedef struct { double alpha, beta; } PlanLink;           // seconds of a message; bytes/s of a GPU, each way
+typedef struct {
+    const char *name;
+    double flops, efficiency;                              // peak FLOP/s; the share of it that large products reach
+    double bandwidth, launch;                              // bytes/s of memory, 0: no time; seconds a kernel
+    size_t multiprocessors;                                // 0: the size of a product does not matter
+    double memory;                                         // bytes
+    size_t node;                                           // GPUs of a node; 0: all share one
+    PlanLink inside, between;
+    const char *source;
+} PlanCluster;
+// Bytes of a parameter's weight, gradient and optimizer state; of a kept element, dropout mask, statistic and logit.
+typedef struct { const char *name; size_t weight, gradient, state, element, mask, statistic, logit; } PlanFormat;
+typedef struct { PlanModel model; PlanCluster cluster; PlanFormat format; size_t gpus; } PlanTask;
+
+extern const PlanModel plan_models[];                      // these three end with name NULL
+extern const PlanCluster plan_clusters[];
+extern const PlanFormat plan_formats[];
+
+typedef struct {
+    Degrees n;                                             // dp x tp x pp
+    size_t micro_batch, chunks, zero;                      // chunks: v, of the model on each stage; above 1 interleaved
+    bool sequence;
+    Recompute recompute;
+} PlanLayout;
+size_t plan_micro_batches(const PlanTask *t, const PlanLayout *l);     // of a replica
+
+// ---- A layout ----
+enum { PLAN_WEIGHTS, PLAN_GRADIENTS, PLAN_OPTIMIZER, PLAN_ACTIVATIONS, PLAN_GATHERED, PLAN_MEMORY };
+extern const char *const plan_memory_name[PLAN_MEMORY];
+typedef struct { double bytes[PLAN_MEMORY]; } PlanMemory;  // gathered: ZeRO's largest unit while it is whole
+double plan_memory_sum(const PlanMemory *m);
+
+// Picoseconds of one forward or backward of a chunk, and the bytes that its rank sends.
+typedef struct { double products, rest, tp, dp, tp_bytes, dp_bytes; } PlanOp;
+double plan_op_time(const PlanOp *op);
+
+typedef struct {
+    PlanLayout layout;
+    PlanMemory fullest, largest;                           // of the stage that holds most; the most of each category
+    size_t stage;                                          // the fullest one
+    double tp_bytes, pp_bytes, dp_bytes, tied_bytes;       // sent in a step by a rank of the stage that sends most
+    double step;                                           // picoseconds
+    double computing, tp, dp, end, idle;                   // of the busiest stage: products and the rest, sums over tp,
+                                                           // ZeRO's units; after its last backward; what is left
+    double bubble, mfu, hfu;                               // of the pipeline's time; shares of the peak
+    bool fits;
+} PlanResult;
+
+// plan_stage.c: what one stage holds and does.
+typedef struct {
+    CutSizes z;                                            // of the largest rank of its tp group
+    size_t i;
+    bool tp_near, dp_near;                                 // do these groups share a node?
+} PlanStage;
+bool plan_near(const PlanTask *t, size_t first, size_t last);          // these ranks of the world, and all between
+size_t plan_rank(const PlanLayout *l, size_t d, size_t tp, size_t stage);
+PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i, size_t k);
+PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i);      // all chunks of stage i
+bool plan_alike(const PlanTask *t, const PlanLayout *l);
+PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t slice);
+size_t plan_slices(const PlanTask *t, const PlanLayout *l);
+double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, size_t k, bool accumulates);
+double plan_link_time(const PlanTask *t, bool near, size_t messages, double bytes);
+double plan_ring_time(const PlanTask *t, bool near, size_t passes, size_t n, size_t count, size_t size);
+PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B);
+PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
+PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s);     // over dp, after the backwards
+PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s);        // after the update
+double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
+// plan_memory.c
+double plan_parameter_bytes(const PlanFormat *f, size_t zero, double n);       // over n replicas: ZeRO figure 1
+PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
+double plan_in_flight(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B, bool working);  // bytes
+double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool only_scores);
+// plan_time.c
+PlanResult plan_layout(const PlanTask *t, const PlanLayout *l);
+
+// ---- All layouts (plan_search.c) ----
+// What may vary is 0 or -1; anything else is fixed.
+typedef struct { size_t dp, tp, pp, micro_batch, chunks; int zero, sequence, recompute; } PlanFixed;
+typedef struct { PlanResult *result; size_t n, feasible; } PlanList;   // the feasible ones first, the fastest of them
+PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed);
+void plan_list_free(PlanList *list);
+void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);    // why the first one is the best
+void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room);     // why this one cannot be
+
+// ---- What is shown (plan_show.c, plan_explain.c) ----
+const char *plan_recompute_name(Recompute r);
+void plan_table(Run *run, const PlanTask *t, const PlanList *list);
+void plan_svg(const PlanTask *t, const PlanList *list, const char *file);
+void plan_write_layouts(const PlanTask *t, const PlanList *list, const char *file);    // a JSON object a line
+void plan_explain(Run *run, const PlanTask *t, const PlanResult *r);
+#endif

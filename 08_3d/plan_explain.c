@@ -1,0 +1,76 @@
+// plan_explain.c: see plan.h. One layout, line by line: from sizes to memory, from products to the step.
+#include <stdio.h>
+#include "08_3d/plan.h"
+
+static const double G = 1e-9, MS = 1e-9, S = 1e-12;        // of bytes; of picoseconds
+
+static void explain_memory(Run *run, const PlanTask *t, const PlanResult *r, const PlanStage *s) {
+    const PlanLayout *l = &r->layout;
+    const PlanFormat *f = &t->format;
+    const CutSizes *z = &s->z;
+    const double *m = r->fullest.bytes;
+    size_t b = l->micro_batch, v = l->chunks;
+    double block = plan_block_bytes(t, z, b, false), scores = plan_block_bytes(t, z, b, true);
+    double input = (double)(cut_rows(z, b) * z->C * f->element);
+    double kept = l->recompute == RECOMPUTE_FULL ? 0 : l->recompute == RECOMPUTE_SELECTIVE ? block - scores : block;
+    say(run, "Memory of stage %zu, the fullest, in GB", r->stage);
+    say(run, "  a block       (12 C^2 + 7 C)/tp + 6 C                       %11.4g million parameters", 1e-6 *
+        (double)elements_block(z));
+    say(run, "  the stage     %zu blocks%s%s%s        %11.4g billion parameters", z->blocks,
+        z->first ? ", embedding" : "", z->last ? ", last norm" : "", z->first || z->last ? ", a table of V/tp C" : "",
+        1e-9 * (double)elements_stage(z));
+    say(run, "  state         ZeRO-%zu over dp %zu: %.3g bytes each            %8.2f weights + %.2f gradients + %.2f "
+        "optimizer",
+        l->zero, l->n.dp, plan_parameter_bytes(f, l->zero, (double)l->n.dp), m[PLAN_WEIGHTS] * G, m[PLAN_GRADIENTS] * G,
+        m[PLAN_OPTIMIZER] * G);
+    say(run, "  kept          a block, %zu sequence%s: input %.4g MB, the rest %.4g MB, of which scores %.4g MB", b,
+        b > 1 ? "s" : "", 1e-6 * input, 1e-6 * block, 1e-6 * scores);
+    say(run, "                recomputation %s keeps input + %.4g MB; x %zu blocks per chunk = %.4g GB",
+        plan_recompute_name(
+        l->recompute), 1e-6 * kept, z->blocks / v, (input + kept) * (double)z->blocks / (double)v * G);
+    say(run, "  in flight     on the schedule at most %.3g chunks, the layer at work with them     %8.2f activations",
+        (m[PLAN_ACTIVATIONS] / ((input + kept) * (double)z->blocks / (double)v)), m[PLAN_ACTIVATIONS] * G);
+    if (m[PLAN_GATHERED] > 0) say(run, "  gathered      ZeRO's largest unit, whole for a moment  %8.2f",
+                                  m[PLAN_GATHERED] * G);
+    say(run, "  together      %.2f of %.4g: %s", plan_memory_sum(&r->fullest) * G, t->cluster.memory * G,
+        r->fits ? "fits" : "does not fit");
+}
+
+static void explain_op(Run *run, const PlanOp *op, const char *name) {
+    say(run, "  %-9s products %8.2f  other kernels %7.2f  sums over tp %7.2f  ZeRO's units %7.2f  = %8.2f", name,
+        op->products * MS, op->rest * MS, op->tp * MS, op->dp * MS, plan_op_time(op) * MS);
+}
+
+void plan_explain(Run *run, const PlanTask *t, const PlanResult *r) {
+    const PlanLayout *l = &r->layout;
+    size_t m = plan_micro_batches(t, l), p = l->n.pp, v = l->chunks;
+    PlanStage s = plan_stage(t, l, 0, r->stage), first = plan_chunk(t, l, 0, 0, 0);
+    PlanOp forward = plan_op(t, l, &first, true, l->micro_batch);
+    PlanOp backward = plan_op(t, l, &first, false, l->micro_batch);
+    double both = plan_op_time(&forward) + plan_op_time(&backward), ideal = (double)(m * v) * both;
+    say(run, "dp %zu x tp %zu x pp %zu: %zu sequences / dp = %zu per replica, in m = %zu micro-batches of %zu; v = "
+        "%zu%s", l->n.dp,
+        l->n.tp, p, t->model.batch, ceil_div(t->model.batch, l->n.dp), m, l->micro_batch, v,
+        l->sequence ? "; sequence parallelism" : "");
+    explain_memory(run, t, r, &s);
+    say(run, "Traffic of the rank that sends most, in GB per step");
+    say(run, "  tp %.4g (%s nodes)   pp %.4g   dp %.4g (%s nodes)   tied embedding %.4g", r->tp_bytes * G,
+        s.tp_near ? "inside" : "between", r->pp_bytes * G, r->dp_bytes * G, s.dp_near ? "inside" : "between",
+        r->tied_bytes * G);
+    say(run, "Time of a micro-batch in the first chunk, in ms");
+    explain_op(run, &forward, "forward");
+    explain_op(run, &backward, "backward");
+    say(run, "The step, in s");
+    say(run, "  m v (t_f + t_b) = %zu x %zu x %.4g ms  %38.4g", m, v, both * MS, ideal * S);
+    say(run, "  bubble, if stages were equal: (p - 1)/(v m) = %.4g of it  %20.4g", (double)(p - 1) / (double)(v * m),
+        ideal * S * (double)(p - 1) / (double)(v * m));
+    say(run, "  the schedule, played with its unequal stages and messages  %18.4g   (idle %.1f %%)",
+        (r->step - r->end) * S,
+        100 * r->bubble);
+    say(run, "  after the last backward: sums over dp, norm, update, gathers  %15.4g", r->end * S);
+    say(run, "  the step  %67.4g", r->step * S);
+    say(run, "  %.4g FLOPs of the model / (%zu GPUs x %.4g TFLOP/s x step) = MFU %.1f %%; with what is repeated, HFU "
+        "%.1f %%",
+        r->mfu * r->step * S * (double)t->gpus * t->cluster.flops, t->gpus, t->cluster.flops * 1e-12, 100 * r->mfu,
+        100 * r->hfu);
+}

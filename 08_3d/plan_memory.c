@@ -1,0 +1,72 @@
+// plan_memory.c: see plan.h. Bytes that a rank holds: ZeRO's states by their units, and what forward keeps.
+#include "08_3d/plan.h"
+
+double plan_memory_sum(const PlanMemory *m) {
+    double sum = 0;
+    for (size_t i = 0; i < PLAN_MEMORY; i++) sum += m->bytes[i];
+    return sum;
+}
+
+// Rank 0 of dp, whose shards are the largest: of wte, and of each layer.
+static size_t sharded(const CutSizes *z, size_t n) {
+    size_t sum = z->first || z->last ? part_size(elements_wte(z), n, 0) : 0;
+    for (size_t i = 0; i < cut_layers(z); i++) sum += part_size(elements_unit(z, i), n, 0);
+    return sum;
+}
+
+double plan_parameter_bytes(const PlanFormat *f, size_t zero, double n) {
+    return (double)f->weight / (zero < 3 ? 1 : n) + (double)f->gradient / (zero < 2 ? 1 : n) +
+           (double)f->state / (zero < 1 ? 1 : n);
+}
+// Stage 1 shards the optimizer's state, 2 the gradients, too, 3 also the weights (ZeRO section 5).
+PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
+    const PlanFormat *f = &t->format;
+    const CutSizes *z = &s->z;
+    double all = (double)elements_stage(z), mine = (double)sharded(z, l->n.dp), unit = 0;
+    for (size_t i = 0; i < cut_layers(z); i++)
+        if ((double)elements_unit(z, i) > unit) unit = (double)elements_unit(z, i);
+    double wte = z->first || z->last ? (double)elements_wte(z) : 0;
+    PlanMemory m = {{
+        [PLAN_WEIGHTS] = (double)f->weight * (l->zero < 3 ? all : mine),
+        [PLAN_GRADIENTS] = (double)f->gradient * (l->zero < 2 ? (double)elements_gradients(z) : mine),
+        [PLAN_OPTIMIZER] = (double)f->state * (l->zero < 1 ? all : mine),
+        [PLAN_GATHERED] = l->zero == 3 ? (double)(f->weight + f->gradient) * unit + (double)f->weight * wte
+                        : l->zero == 2 ? (double)f->gradient * unit : 0,
+    }};
+    return m;
+}
+
+// Of B sequences in a block, but its input, which is counted between layers.
+double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool only_scores) {
+    KeptItem item[KEPT_ITEMS];
+    const PlanFormat *f = &t->format;
+    double tokens = (double)(B * z->T), rows = (double)cut_rows(z, B), bytes = 0;
+    kept_items(z, item);
+    for (size_t i = 0; i < KEPT_ITEMS; i++) {
+        if (item[i].kind == KEPT_INPUT || (only_scores && item[i].kind != KEPT_SCORES)) continue;
+        size_t element = item[i].kind == KEPT_STATISTICS ? f->statistic : f->element;
+        bytes += (item[i].by_row ? rows : tokens) * (double)(item[i].elements * element + item[i].masks * f->mask);
+    }
+    return bytes;
+}
+// Input of the last norm is between layers; its statistics and its output, logits and the softmax's sum are here.
+static double head_bytes(const PlanTask *t, const CutSizes *z, size_t B) {
+    const PlanFormat *f = &t->format;
+    if (!z->last) return 0;
+    return (double)cut_rows(z, B) * (double)(z->C * f->element + 2 * f->statistic) +
+           (double)(B * z->T) * (double)((z->vocab + 1) * f->logit);
+}
+
+// What a chunk keeps of one micro-batch until its backward. working: while a layer is at work, which has the head's, or
+// what recomputation brings back.
+double plan_in_flight(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B, bool working) {
+    double inputs = (double)cut_rows(z, B) * (double)(kept_between(z) * t->format.element), blocks = (double)z->blocks;
+    double block = plan_block_bytes(t, z, B, false), scores = plan_block_bytes(t, z, B, true);
+    double head = head_bytes(t, z, B), again = 0;
+    switch (l->recompute) {
+    case RECOMPUTE_NONE: blocks *= block; break;
+    case RECOMPUTE_SELECTIVE: blocks *= block - scores; again = scores; break;
+    case RECOMPUTE_FULL: blocks = 0; again = block; break;
+    }
+    return inputs + blocks + (working && again > head ? again : head);
+}

@@ -1,0 +1,129 @@
+// plan_search.c: see plan.h. Every layout of a task; which is the fastest that fits, and why.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "08_3d/plan.h"
+
+enum { MOST_MICRO_BATCH = 8, MOST_TP = 64, ZERO_STAGES = 4 };
+
+typedef struct { PlanList list; size_t room; const PlanTask *t; const PlanFixed *fixed; } Search;
+
+static bool may(size_t fixed, size_t value) { return fixed == 0 || fixed == value; }
+static bool may_be(int fixed, int value) { return fixed < 0 || fixed == value; }
+
+static void try_layout(Search *s, PlanLayout l) {
+    if (s->list.n == s->room) {
+        s->room = s->room ? 2 * s->room : 1024;
+        s->list.result = realloc(s->list.result, s->room * sizeof *s->list.result);
+        if (!s->list.result) fault("out of memory for %zu layouts", s->room);
+    }
+    s->list.result[s->list.n++] = plan_layout(s->t, &l);
+}
+// A mesh, a micro-batch and chunks: with every ZeRO, recomputation and sequence parallelism that makes a difference.
+static void try_memory(Search *s, PlanLayout l) {
+    const PlanFixed *f = s->fixed;
+    for (size_t zero = 0; zero < ZERO_STAGES; zero++)
+        for (int sequence = 0; sequence < 2; sequence++)
+            for (size_t r = 0; r < RECOMPUTE_CHOICES; r++) {
+                if (!may_be(f->zero, (int)zero) || !may_be(f->sequence, sequence)) continue;
+                if (!may_be(f->recompute, (int)r)) continue;
+                if ((zero && l.n.dp == 1 && f->zero < 0) || (sequence && l.n.tp == 1)) continue;
+                l.zero = zero;
+                l.sequence = sequence;
+                l.recompute = (Recompute)r;
+                try_layout(s, l);
+            }
+}
+// All parts equal: heads over tp, blocks over the chunks of all stages, sequences over dp and micro-batches.
+static void try_mesh(Search *s, Degrees n) {
+    const ModelConfig *m = &s->t->model.model;
+    size_t batch = s->t->model.batch;
+    if (m->heads % n.tp || m->layers % n.pp || batch % n.dp) return;
+    for (size_t b = 1; b <= MOST_MICRO_BATCH; b *= 2)
+        for (size_t v = 1; v <= m->layers / n.pp; v++) {
+            size_t sequences = batch / n.dp, micro_batches = sequences / b;
+            if (!may(s->fixed->micro_batch, b) || !may(s->fixed->chunks, v) || sequences % b) continue;
+            if (v > 1 && (n.pp == 1 || m->layers % (n.pp * v) || micro_batches % n.pp || v > 4)) continue;
+            try_memory(s, (PlanLayout){ .n = n, .micro_batch = b, .chunks = v });
+        }
+}
+
+// What fits before what does not, by time; what does not, by memory.
+static int best_first(const void *a, const void *b) {
+    const PlanResult *x = a, *y = b;
+    if (x->fits != y->fits) return y->fits - x->fits;
+    double p = x->fits ? x->step : plan_memory_sum(&x->fullest), q = x->fits ? y->step : plan_memory_sum(&y->fullest);
+    if (p == q) { p = plan_memory_sum(&x->fullest); q = plan_memory_sum(&y->fullest); }
+    return (p > q) - (p < q);
+}
+
+PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed) {
+    Search s = { .t = t, .fixed = fixed };
+    size_t most = t->model.model.heads < MOST_TP ? t->model.model.heads : MOST_TP;
+    for (size_t tp = 1; tp <= most; tp++) {
+        progress(run, "tensor-parallel ranks", tp, most);
+        for (size_t pp = 1; pp <= t->model.model.layers && tp * pp <= t->gpus; pp++) {
+            Degrees n = { .dp = t->gpus / (tp * pp), .tp = tp, .pp = pp };
+            if (t->gpus % (tp * pp) || !may(fixed->dp, n.dp) || !may(fixed->tp, tp) || !may(fixed->pp, pp)) continue;
+            try_mesh(&s, n);
+        }
+    }
+    if (s.list.n) qsort(s.list.result, s.list.n, sizeof *s.list.result, best_first);
+    while (s.list.feasible < s.list.n && s.list.result[s.list.feasible].fits) s.list.feasible++;
+    return s.list;
+}
+void plan_list_free(PlanList *list) { free(list->result); *list = (PlanList){0}; }
+
+// ---------------------------------------------------------------- why
+
+static const PlanResult *best_with(const PlanList *list, size_t tp, size_t pp, size_t b) {
+    for (size_t i = 0; i < list->feasible; i++) {
+        const PlanLayout *l = &list->result[i].layout;
+        if (may(tp, l->n.tp) && may(pp, l->n.pp) && may(b, l->micro_batch)) return &list->result[i];
+    }
+    return NULL;
+}
+// What the other one spends most of its additional time on.
+static const char *cause(const PlanResult *best, const PlanResult *other) {
+    const double more[] = { other->computing - best->computing, other->tp - best->tp, other->dp - best->dp,
+                            other->end - best->end, other->idle - best->idle };
+    static const char *const name[] = { "computing", "tensor-parallel sums", "ZeRO's gathers", "the sum over dp",
+                                        "the bubble" };
+    size_t most = 0;
+    for (size_t i = 1; i < 5; i++) most = more[i] > more[most] ? i : most;
+    return name[most];
+}
+void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room) {
+    if (list->feasible == 0) {
+        snprintf(text, room, "Nothing fits: even the layout that needs least memory exceeds %.3g GB.",
+                 t->cluster.memory * 1e-9);
+        return;
+    }
+    const PlanResult *best = &list->result[0];
+    const PlanLayout *l = &best->layout;
+    const struct { const char *name; size_t value, tp, pp, b; } other[] = {
+        { "tp", l->n.tp / 2, l->n.tp / 2, 0, 0 }, { "tp", 2 * l->n.tp, 2 * l->n.tp, 0, 0 },
+        { "pp", l->n.pp / 2, l->n.tp, l->n.pp / 2, 0 }, { "pp", 2 * l->n.pp, l->n.tp, 2 * l->n.pp, 0 },
+        { "micro-batches of", 2 * l->micro_batch, l->n.tp, l->n.pp, 2 * l->micro_batch },
+    };
+    size_t n = (size_t)snprintf(text, room, "dp %zu x tp %zu x pp %zu is the fastest that fits", l->n.dp, l->n.tp,
+                                l->n.pp);
+    const char *comma = ":";
+    for (size_t i = 0; i < sizeof other / sizeof *other && n < room; i++) {
+        if (other[i].value == 0) continue;
+        const PlanResult *o = best_with(list, other[i].tp, other[i].pp, other[i].b);
+        if (!o) continue;                          // there is none that fits, or none at all
+        n += (size_t)snprintf(text + n, room - n, "%s %s %zu takes %.3g times as long (%s)", comma, other[i].name,
+                              other[i].value, o->step / best->step, cause(best, o));
+        comma = ",";
+    }
+    if (n < room) snprintf(text + n, room - n, ".");
+}
+void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room) {
+    size_t most = 0;
+    for (size_t i = 1; i < PLAN_MEMORY; i++)
+        if (r->fullest.bytes[i] > r->fullest.bytes[most]) most = i;
+    snprintf(text, room, "%s %.3g GB, of %.3g GB for all", plan_memory_name[most],
+             r->fullest.bytes[most] * 1e-9, t->cluster.memory * 1e-9);
+}

@@ -1,0 +1,44 @@
+// fuzz.h: what the fuzz_*.c have in common. Each is one reader and its fuzz_one(); tests/fuzz.t compiles it with the
+// files that it reads with, under address and undefined sanitizers: for libFuzzer where clang has it, else with
+// fuzz_main.c. Stand-ins of util.c's functions: what a file makes a reader allocate is limited, and an error comes back
+// here.
+#ifndef FUZZ_H
+#define FUZZ_H
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "common/base/util.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { FUZZ_MOST_BYTES = 1 << 24 };        // of one allocation: inputs have a few thousand bytes
+void *host_alloc(size_t bytes) {
+    if (bytes > FUZZ_MOST_BYTES) abort();
+    return calloc(1, bytes ? bytes : 1);
+}
+
+static jmp_buf fuzz_refused;
+_Noreturn void usage_error(const char *format, ...) {
+    char text[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);           // it reads all that it names
+    va_end(arguments);
+    longjmp(fuzz_refused, 1);
+}
+_Noreturn void fault(const char *format, ...) {                // no file may lead to one
+    fprintf(stderr, "fault: %s\n", format);
+    abort();
+}
+_Thread_local size_t this_rank = 0, this_world_size = 1;
+
+// A copy with its exact length, so that a read beyond its end is seen, aligned as a mapped file is.
+static inline uint8_t *fuzz_copy(const uint8_t *data, size_t size) {
+    uint8_t *copy = malloc(size ? size : 1);
+    if (size) memcpy(copy, data, size);
+    return copy;
+}
+#endif

@@ -1,0 +1,37 @@
+// fuzz_checkpoint.c: any bytes as the index of a checkpoint, and as the note at a tensor.
+// with: 08_3d/checkpoint_index.c
+#include "08_3d/checkpoint_index.h"
+#include "tests/fuzz.h"
+
+static void as_index(const uint8_t *text, size_t size) {
+    CheckpointIndex x;
+    const char *wrong = checkpoint_index_parse(&x, (const char *)text, size);
+    volatile uint64_t sum = 0;
+    if (!wrong && (x.n == 0 || x.n > CHECKPOINT_MOST_FILES)) abort();
+    for (size_t i = 0; !wrong && i < x.n; i++) sum += x.sum[i].sum + x.sum[i].bytes;
+    const char *optimizer = checkpoint_index_option(&x, "optimizer");
+    if (optimizer && strlen(optimizer) > size) abort();
+    checkpoint_index_free(&x);
+}
+
+static void as_note(const uint8_t *text, size_t size) {
+    char *note = malloc(size + 1);
+    if (size) memcpy(note, text, size);
+    note[size] = 0;
+    CheckpointPiece p = {0};
+    size_t count = 12;                     // that of the corpus
+    if (!checkpoint_piece_parse(&p, note, count)) {
+        size_t each = range_size(p.my_cols) * p.blocks;
+        if (p.count != count || p.my_rows.hi > p.rows || p.my_cols.hi * p.blocks > p.cols ||
+            p.first + p.count > range_size(p.my_rows) * each) abort();
+    }
+    free(note);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    uint8_t *text = fuzz_copy(data, size);
+    as_index(text, size);
+    as_note(text, size);
+    free(text);
+    return 0;
+}

@@ -1,0 +1,113 @@
+#!/usr/bin/perl
+# 08_3d/plan held to the trainer: of random small layouts the plan's memory equals what the trainer measures, to the byte; its step
+# what the simulated clock shows, to the picosecond where heads, blocks and micro-batches divide, else within 2 % (15 % in one case below). The plan knows nothing
+# of the clock. And its search, options and files. TEST_SEED=1234 draws the same layouts again; TEST_ALL=1: 200 instead of 20.
+use strict;
+use warnings;
+use FindBin;
+use lib $FindBin::Bin;
+use Jobs;
+use List::Util qw(max sum);
+use Test::More;
+
+chdir "$FindBin::Bin/.." or die;
+my ($plan, $train) = map { program_of('fp32', $_) } '08_3d/plan.c', '08_3d/train.c';
+plan skip_all => "$plan is not built" unless -x $plan && -x $train;
+my $seed = $ENV{TEST_SEED} // time % 1000000;
+note("TEST_SEED=$seed draws these layouts again");
+srand $seed;
+
+sub any { return $_[rand @_] }
+sub up_to { my ($n) = @_; return 1 + int rand $n }             # 1 .. n
+sub divides { my ($x, $y) = @_; return $x % $y == 0 || $y % $x == 0 }
+
+# Every other one divides.
+my $drawn = 0;
+sub draw {
+    my $even = $drawn++ % 2;
+    my ($dp, $tp, $pp) = any(grep { my ($x, $y, $z) = @$_; $x * $y * $z <= 8 && (!$even || 8 % ($x * $y * $z) == 0) }
+                             map { my $x = $_; map { my $y = $_; map { [$x, $y, $_] } 1 .. 8 } 1 .. 4 } 1 .. 8)->@*;
+    my $v = $pp > 1 && rand 3 < 1 ? 1 + up_to(2) : 1;
+    my $layers = $pp * $v * up_to(2) + ($even ? 0 : int rand 3);
+    my $heads = $even ? $tp * up_to(2) : max($tp, up_to(5));
+    my $b = up_to(3);
+    my $m = $v > 1 ? $pp * up_to(3) : up_to(9);
+    my $batch = max($dp, $dp * $m * $b - ($even || $v > 1 ? 0 : int rand $dp * $b));
+    my $width = $heads * 4 * up_to(3);
+    my $context = 4 * up_to(4) + ($even ? 0 : int rand 3);
+    my $sequence = $tp > 1 && rand 2 < 1;
+    $context = $tp * 4 if $even && $sequence;
+    my $vocab = 256;
+    my ($zero, $recompute) = (any(0, 0, 1, 2, 3), any(qw(none selective full)));
+    my $world = $dp * $tp * $pp;
+    my @model = ('--layers', $layers, '--heads', $heads, '--width', $width, '--context', $context, '--batch', $batch,
+                 '--micro-batch', $b, '--zero', $zero, '--recompute', $recompute, '--dropout', any(0, 0.1));
+    my @chunks = $v > 1 ? ('--chunks', $v) : ();
+    my $what = "$dp,$tp,$pp @model @chunks" . ($sequence ? ' sequence parallelism' : '');
+    # groups that lie alike in the nodes of four
+    my $exact = $layers % ($pp * $v) == 0 && $heads % $tp == 0 && $vocab % $tp == 0 && $batch % ($dp * $b) == 0
+             && divides($tp, 4) && divides($tp * $dp, 4) && divides($world, 4)
+             && (!$sequence || $context * $b % $tp == 0);
+    return ({ %{ emu(1, $plan, @model, @chunks, qw(--cluster lesson --precision fp32 --vocab), $vocab, '--gpus', $world,
+                     '--sequence-parallel', $sequence ? 'yes' : 'no', '--explain', "$dp,$tp,$pp") }, what => $what, exact => $exact,
+               # tp groups of some replicas in one node, of others in two: ZeRO's sums make these wait for each other within a micro-batch
+               limit => $zero >= 2 && !divides($tp, 4) ? 0.15 : 0.02 },
+            { %{ emu($world, $train, @model, ($v > 1 ? (qw(--schedule interleaved), @chunks) : ()), ($sequence ? '--sequence-parallel' : ()),
+                     '--dp', $dp, '--tp', $tp, '--pp', $pp, qw(--steps 1 --eval-every 0 --threads 1 --data LICENSE)) } });
+}
+my @jobs = map { draw() } 1 .. ($all ? 200 : 20);
+run_jobs(\@jobs);
+my $exact = 0;
+while (my ($planned, $trained) = splice @jobs, 0, 2) {
+    my $what = $planned->{what};
+    unless ($planned->{status} == 0 && $trained->{status} == 0) {
+        fail($what);
+        diag("TEST_SEED=$seed", complain($_)) for grep { $_->{status} } $planned, $trained;
+        next;
+    }
+    my ($p, $t) = ($planned->{page}{config}, $trained->{page}{config});
+    my %measured = map { $_->{name} => $_->{measured} } @{ $trained->{page}{costs} };
+    for my $name ('parameters', 'gradients', 'optimizer state', 'activations, peak') {
+        is($p->{$name}, $measured{$name}, "$name: $what") or diag("TEST_SEED=$seed");
+    }
+    my $sent = { 'tensor-parallel traffic' => 'tp_bytes', 'pipeline traffic' => 'pp_bytes', 'data-parallel traffic' => 'dp_bytes',
+                 'tied embedding' => 'tied_bytes' };
+    for my $name (sort keys %$sent) {
+        is($p->{ $sent->{$name} }, $measured{$name}, "$name: $what") or diag("TEST_SEED=$seed");
+    }
+    if ($planned->{exact}) {
+        is($p->{step}, $t->{step_ps}, "the step to the picosecond: $what") or diag("TEST_SEED=$seed");
+        $exact++;
+    } else {
+        my $error = abs($p->{step} / $t->{step_ps} - 1);
+        ok($error < $planned->{limit}, sprintf 'the step within %g %% (%.3f %%): %s', 100 * $planned->{limit}, 100 * $error, $what) or diag("TEST_SEED=$seed");
+    }
+}
+cmp_ok($exact, '>=', 5, 'some layouts were compared to the picosecond');
+
+# The plan and the clock share no code: what its objects ask of others has no name of the clock's.
+my @objects = map { s/\.c$/.o/r } map { "build/cpu-fp32/$_" } glob('08_3d/plan*.c'), '08_3d/support/plan_papers.c';
+my $names = join '', map { `nm -u $_` } @objects;
+like($names, qr/ring_bytes/, 'nm sees what the plan calls');
+unlike($names, qr/ U (?:clock_|step_time|ring_time|send_time|tree_time|work_product)/, 'nothing of the clock');
+
+# A search: what fits comes first, by time; a layout of it, derived alone, is the same; files and refusals.
+my ($search, $alone, $none, $wrong, $large) = run_jobs([
+    emu(1, $plan, qw(--model llama-7b --gpus 16 --layouts), "$work/layouts", '--svg', "$work/plan.svg"),
+    emu(1, $plan, qw(--model llama-7b --gpus 16 --zero 3 --recompute full --micro-batch 2 --explain), '16,1,1'),
+    emu(1, $plan, qw(--model ptdp-1t --gpus 8)), emu(1, $plan, '--explain', '3,8,8'), emu(1, $plan, qw(--model ptdp-1t --gpus 3072))]);
+is($search->{status}, 0, 'a search') or diag(complain($search));
+require JSON::PP;
+my @layouts = map { JSON::PP::decode_json($_) } split /\n/, slurp("$work/layouts");
+my @fit = grep { $_->{fits} } @layouts;
+ok(@fit > 10 && @fit < @layouts, 'some layouts fit, some do not');
+is_deeply([map { $_->{step} } @fit], [sort { $a <=> $b } map { $_->{step} } @fit], 'the fastest first');
+is_deeply([map { $_->{fits} ? 1 : 0 } @layouts], [(1) x @fit, (0) x (@layouts - @fit)], 'what does not fit comes last');
+ok(!(grep { !$_->{limit} } @layouts[@fit .. $#layouts]), 'and has its reason');
+my ($same) = grep { $_->{dp} == 16 && $_->{zero} == 3 && $_->{recompute} eq 'full' && $_->{micro_batch} == 2 } @layouts;
+is(sprintf('%.6g', $same->{step}), sprintf('%.6g', $alone->{page}{config}{step} * 1e-12), 'one of them, derived alone');
+like(slurp("$work/plan.svg"), qr/<svg.*Pareto front.*class="front" d="M.*<\/svg>/s, 'the picture');
+like($none->{out}, qr/Nothing fits/, 'a model that is too large');
+is($wrong->{status}, 2, 'a product that is not the number of GPUs is refused');
+ok($large->{status} == 0 && $large->{page}{seconds} < 60, "3,072 GPUs: $large->{page}{seconds} s");
+done_testing();
