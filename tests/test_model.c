@@ -725,7 +725,8 @@ static void test_text(void) {
     Data d;
     char why[DATA_WHY];
     ok(data_open(&d, text_path, 0, T, 1, why) && !why[0], "text: it is there");
-    ok(d.bytes == TRAIN + HELD_OUT && d.tokens == d.bytes && d.train_tokens == TRAIN && d.vocab == 256, "text: a tenth is held out");
+    ok(d.bytes == TRAIN + HELD_OUT && d.tokens == d.bytes &&
+       d.train_tokens == TRAIN && d.vocab == 256, "text: a tenth is held out");
     d.batch = 7;
     test_order(&d, "text");
     d.batch = 50;
