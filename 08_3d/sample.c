@@ -14,6 +14,7 @@
 #include "04_pipeline_naive/pipeline.h"
 #include "08_3d/sampler.h"
 #include "08_3d/support/sample_run.h"
+#include "common/measure/record.h"
 #include "common/tensor/random.h"
 
 // ================================ the technique ================================
@@ -58,7 +59,9 @@ static Tensor forward(Sampler *s, Arena *a, const int *tokens, size_t count, siz
         Saved saved = saved_new();
         Tensor rows = all ? y : tensor_row_range(y, count - 1, count);
         logits = tensor_new(a, rows.rows, range_size(s->head->vocab));
+        record_enter(EVENT_FORWARD, b.number);                 // for the picture
         layer_forward(s->head, &b, rows, logits, &saved);
+        record_leave();
         saved_free(&saved);
     } else {
         comm_send(pp, y, pp->rank + 1);                                                    // count * C elements

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "08_3d/support/sample_costs.h"
 #include "common/base/output.h"
+#include "common/lesson/picture.h"
 
 // ---------------------------------------------------------------- tokens
 
@@ -87,10 +88,13 @@ static void write_text(Run *run, Sampler *s, Text *t, Windows *w, Snapshot *got,
         progress(run, "token", t->n - t->prompt, t->all - t->prompt);
         Arena a = arena(MEM_WORKSPACE);
         size_t row = s->n, next = start + row;
+        bool last = t->n + 1 == t->all;
+        if (last) picture_begin(run, MEM_ACTIVATIONS);
         Tensor logits = sampler_forward(s, &a, t->token + next, t->n - next, got != NULL);
         r->rows += (double)(t->n - next);
         if (got && s->head) put(got, w, w->n - 1, V, logits, row, s->head->vocab.lo);
         t->token[t->n] = sampler_choose(s, logits, t->n);
+        if (last) picture_end(run);
         arena_free(&a);
     }
     progress(run, "token", t->all - t->prompt, t->all - t->prompt);
@@ -240,6 +244,10 @@ void sample_run(Run *run) {
     r.pp_bytes = (double)comm_bytes_sent(s.mesh.pp);
     text_show(run, &text, ids);
     say_detail(run, "%zu tokens in %.3g s", text.all - text.prompt, seconds);
+    Timing timing = picture_timing(run);
+    say(run, "\n");
+    picture_show(run, "the last token", PICTURE_ALIKE_ONCE);
+    picture_summary(run, &timing);
     if (check) compare(run, &s, &w, &text, &windows, got);
     SampleSizes z = { .tp = tp, .pp = pp, .tp_rank = s.mesh.at.tp, .pp_rank = s.mesh.at.pp, .top_k = s.choice.top_k,
                       .prompt = text.prompt, .tokens = text.all - text.prompt };

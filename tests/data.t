@@ -1,0 +1,71 @@
+#!/usr/bin/perl
+# --data: text, or token files of llm.c (a header) and nanoGPT (none); epochs without replacement, the same at every layout and after
+# --resume; what is refused.
+use strict;
+use warnings;
+use FindBin;
+use JSON::PP;
+use lib $FindBin::Bin;
+use Jobs;
+use List::Util qw(max);
+use Test::More;
+
+chdir "$FindBin::Bin/.." or die;
+my $train = program_of('fp32', '08_3d/train.c');
+plan skip_all => "$train is not built" unless -x $train;
+my @model = qw(--layers 2 --width 24 --heads 3 --context 12 --batch 8 --micro-batch 2 --steps 12 --eval-every 0 --reduce ordered);
+sub run { my ($job) = @_; $job->{json} = 0; run_jobs([$job]); return $job }
+sub fine { my ($job, $what) = @_; return ok($job->{status} == 0, $what) || diag(complain($job)) }
+sub file { my ($name, $bytes) = @_; open my $f, '>:raw', "$work/$name" or die; print $f $bytes; close $f or die; return "$work/$name" }
+my $log = "$work/log";
+sub steps_of { return map { $_->{loss} } grep { defined $_->{grad_norm} } map { decode_json($_) } split /\n/, slurp($log) }
+sub losses { my ($ranks, @options) = @_; unlink $log; my $job = run(emu($ranks, $train, @model, @options, '--log', $log)); fine($job, "$ranks ranks @options"); return [steps_of()] }
+sub worst { my ($got, $want) = @_; return @$got == @$want ? max(map { abs($got->[$_] - $want->[$_]) / $want->[$_] } 0 .. $#$want) : 1 }
+
+# ---- the same tokens in three files: the same training. 400 tokens are 29 windows, so 12 steps are three epochs and more ----
+my $text = substr slurp('build/text.txt'), 0, 400;
+my @ids = unpack 'C*', $text;
+sub llmc { my ($n, @tokens) = @_; return pack('V3 x1012', 20240520, 1, $n) . pack('v*', @tokens) }
+my %file = (text => file('text', $text), llmc => file('llmc', llmc(scalar @ids, @ids)), nanogpt => file('nano.bin', pack 'v*', @ids));
+my $want = losses(1, '--data', $file{text});
+is_deeply(losses(1, '--data', $file{$_}, '--vocab', 256), $want, "$_: the losses of the text, every bit") for qw(llmc nanogpt);
+isnt(losses(1, '--data', $file{text}, '--seed', 2)->[3], $want->[3], 'another seed, another order');
+
+# ---- the order depends on no layout, and a run that is taken up goes on in it ----
+for my $layout ([4, qw(--dp 4 --tp 1 --pp 1)], [4, qw(--dp 2 --tp 1 --pp 2 --micro-batch 1)], [6, qw(--dp 2 --tp 3 --pp 1 --zero 2)]) {
+    my ($ranks, @options) = @$layout;
+    cmp_ok(worst(losses($ranks, '--data', $file{llmc}, '--vocab', 256, @options), $want), '<', 1e-4, 'the same losses');
+}
+my $big = file('big', llmc(500, map { ($_ * 37) % 1000 } 1 .. 500));
+my @big = ('--data', $big, '--vocab', 1000);
+my $whole = losses(2, @big, qw(--dp 2 --tp 1 --pp 1));
+fine(run(emu(2, $train, @model, @big, qw(--dp 2 --tp 1 --pp 1 --save), "$work/saved", '--save-every', 5)), 'it is saved');
+system('rm', '-rf', glob "$work/saved/step-00001*");
+unlink $log;
+fine(run(emu(2, $train, '--resume', "$work/saved", qw(--dp 2 --tp 1 --pp 1 --micro-batch 2 --reduce ordered --eval-every 0 --log), $log)), 'and taken up');
+is_deeply([steps_of()], [@$whole[5 .. 11]], 'in the middle of an epoch: the same losses, every bit; --vocab comes from the checkpoint');
+my $sample = program_of('fp32', '08_3d/sample.c');
+SKIP: {
+    skip "$sample is not built", 1 unless -x $sample;
+    fine(run(emu(2, $sample, '--from', "$work/saved", '--ids', '37,74', qw(--tokens 8 --check))), 'and it writes token ids');
+}
+
+# ---- refused: one message, status 2, before the work ----
+for my $case (
+    ['ids beyond the vocabulary', qr/has token id 999, and a vocabulary of --vocab 500 ends at 499/, file('b1', slurp($big)), '--vocab', 500],
+    ['no --vocab', qr/has token ids: give --vocab/, $big],
+    ['a header that says more', qr/corrupt or cut short: its header says 501 tokens, and it has 1000 bytes/, file('b2', llmc(501, (1) x 500)), '--vocab', 50],
+    ['an odd end', qr/corrupt or cut short/, file('b3', llmc(500, (1) x 500) . 'x'), '--vocab', 50],
+    ['half a header', qr/cut short: llm.c's header has 1024 bytes, and the file 600/, file('b4', substr(llmc(500, (1) x 500), 0, 600)), '--vocab', 50],
+    ['another version', qr/has version 7 of llm.c's token files/, file('b5', pack('V3 x1012', 20240520, 7, 500) . pack('v*', (1) x 500)), '--vocab', 50],
+    ['an odd number of bytes', qr/odd number of bytes, 1001/, file('b6.bin', 'x' x 1001), '--vocab', 60000],
+    ['a short one', qr/has 100 tokens, too few for --context 12: at least 130/, file('b7.bin', pack 'v*', (1) x 100), '--vocab', 50],
+    ['text for a small vocabulary', qr/is text, whose tokens are bytes: --vocab 100 is less than 256/, $file{text}, '--vocab', 100],
+) {
+    my ($name, $words, $path, @options) = @$case;
+    my $job = run(emu(2, $train, @model, '--data', $path, @options));
+    is($job->{status}, 2, "$name: status 2") or diag(complain($job));
+    my @messages = grep { /^(unsplit: |\[rank \d+\] )/ } split /\n/, $job->{err};
+    ok(@messages == 1 && $messages[0] =~ $words, "$name: one message") or diag($job->{err});
+}
+done_testing();
