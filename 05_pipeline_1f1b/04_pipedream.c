@@ -6,11 +6,12 @@
 // PipeDream (Harlap et al. 2018, section 3): 1F1B without its flush. There is no batch of micro-batches: every
 // mini-batch ends with an update of its own, on each stage as soon as its backward is done there, and the next ones
 // are in the pipeline already. So the weights change between the forward and the backward of a mini-batch. Weight
-// stashing: a stage keeps the version that the forward read, and the backward reads it again: p - i versions.
+// stashing: a stage keeps the version that the forward read, and the backward reads it again: p - i versions, because
+// p - 1 - i updates of earlier mini-batches come between a stage's forward of k and its backward of k.
 //     W_i(k+1) = W_i(k) - eta g_i,  g = gradient of loss k at (W_0(max(0, k-p+1)), ..., W_i(max(0, k-(p-1-i))), ...)
 // This is not the unsplit training: the gradient is taken at old weights and subtracted from new ones. It equals, in
 // every bit, one device that runs this recurrence (support/04_reference.c). Vertical sync: all stages read the version
-// max(0, k-p+1), and hold p versions each.
+// max(0, k-p+1), which is the one that stage 0 has to read, and hold p versions each.
 // Who holds what: rank i has stage i, its gradients and optimizer state once, its weights p - i times. Communication:
 // for each mini-batch [B*T, C] to the next stage and a gradient of that shape back, as ever; no sum over stages at all.
 // The table of the embedding is not tied: the first stage would need the last one's gradient in the same update.
@@ -72,14 +73,15 @@ void weight_versions_attach(const WeightVersions *w, Model *m, size_t version) {
     model_attach_weights(m, version == w->newest ? m->w : copy_of(w, version));
 }
 
-// The copy that is overwritten is the oldest. The mini-batch that read it has just had its backward, and all that are
-// in flight read younger ones.
+// The copy that is overwritten is the oldest: versions newest and newest - older have the same row. The mini-batch that
+// read the oldest has just had its backward, and all that are in flight read younger ones.
 void weight_versions_keep(WeightVersions *w, const Model *m) {
     if (w->older) tensor_copy(copy_of(w, w->newest), m->w);
 }
 
 // ---------------------------------------------------------------- what the executor asks of a stage
 
+// notes: for the experiment, which looks at losses, gradients and weights after each update.
 typedef struct { WeightVersions weights; Optimizer *optimizer; const PipelineNotes *notes; } Stage;
 
 // Before every forward and backward: my layers read the version that the op names.
@@ -87,7 +89,8 @@ static void read_version(void *stage, Model *m, PipeOp op) {
     weight_versions_attach(&((Stage *)stage)->weights, m, op.version);
 }
 
-// After the backward of mini-batch k: version k of the weights, not the one that was read, less the gradient.
+// After the backward of mini-batch k: version k of the weights, not the one that was read, less the gradient. m->w is
+// always the newest version; the optimizer changes it, whichever version the layers are attached to.
 static void update(void *stage, Model *m, PipeOp op) {
     Stage *s = stage;
     weight_versions_keep(&s->weights, m);
@@ -108,6 +111,8 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
     return r;
 }
 
+// Head and embedding become two tables. The marks that go are those by which one optimizer step updates the table once
+// (tied_to, tied_use) and a gradient norm counts it once (tied_copy).
 void model_untie(Model *m) {
     Unit *first = model_wte(m), *last = model_wte_head(m);
     if (last) {
@@ -148,8 +153,8 @@ static void equals_recurrence(Run *run, const Training *t, size_t way, const cha
     trajectory_free(&want);
 }
 
-// Without stashing. Up to the backward of mini-batch 1 nothing differs, so its loss has the same bits; then all stages
-// but the last one walk back through weights that its forward never saw. Returns how far off that gradient is.
+// Without stashing. Before the backward of mini-batch 1 nothing differs, so its loss has the same bits; then all stages
+// but the last one walk back through weights that its forward never read. Returns how far off that gradient is.
 static double is_no_gradient(Run *run, const Training *t) {
     Trajectory wrong = trajectory_new(run, t), right = trajectory_new(run, t);
     PipeDreamSeen bare = train(run, t, BARE, &wrong), stashed = train(run, t, STASHED, &right);

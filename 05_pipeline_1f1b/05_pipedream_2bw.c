@@ -182,8 +182,8 @@ static void two_bw(Run *run) {
     require_one_link(run);
     size_t p = run->world->size, m = option_given(run, "micro-batches") ? option_size(run, "micro-batches") : p;
     REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks", p, sizes.layers);
-    REQUIRE(m >= p, "--micro-batches %zu: 2BW needs at least as many as the %zu stages: with fewer, the first stage "
-            "would begin a batch before the weights are there that it must read", m, p);
+    REQUIRE(m >= p, "--micro-batches %zu: 2BW takes at least as many as the %zu stages, so that two versions of the "
+            "weights suffice (arXiv 2006.09503, section 3.1)", m, p);
     REQUIRE(m <= SEQUENCES, "--micro-batches %zu: a batch has %d sequences: choose at most that many", m, SEQUENCES);
     Training t = { .model = sizes, .steps = STEPS, .sequences = SEQUENCES, .micro_batches = m };
     double loss[2];

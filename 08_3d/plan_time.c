@@ -5,8 +5,9 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/plan.h"
 
-// A pipeline repeats itself once it is full: of more micro-batches than this many times pp, the others add their time.
-enum { PLAYED = 3, FORWARDS = 0, BACKWARDS = 1 };
+// A pipeline repeats itself once it is full: of many micro-batches PLAYED times pp are played, and the others add their
+// time. With unequal stages that takes a while, so small pipelines are played whole.
+enum { PLAYED = 3, MOST_OPS = 1000, FORWARDS = 0, BACKWARDS = 1 };
 
 typedef struct {
     PlanStage stage;                               // forwards and backwards of a chunk: of the larger micro-batches
@@ -152,7 +153,7 @@ static void player_free(Player *p) {
 // and pp fewer of them: their difference is the time of pp more.
 static void play_replica(Player *p) {
     size_t m = p->m, pp = p->l->n.pp;
-    if (m <= (PLAYED + 1) * pp || p->sequences % m) { play(p); return; }
+    if (m <= (PLAYED + 1) * pp || m * pp * p->l->chunks <= MOST_OPS || p->sequences % m) { play(p); return; }
     size_t each = p->sequences / m, few = PLAYED * pp + m % pp;
     Player less = *p;
     p->m = few;

@@ -183,9 +183,9 @@ void context_results(Run *run, const ContextSizes *z) {
           { "ring: busy in forward", "zigzag: busy in forward", NULL, NULL } },
         { "backward", "5 products for 2; RSA 4",
           { "ring: backward", "zigzag: backward", "RSA: backward", "Ulysses: backward" } },
-        { "sent in both", "6N-4; 8(N-1); 8(N-1)/N: x bsh/N",
+        { "sent in both", "bsh/N x 6N-4; 8(N-1); 8(N-1)/N",
           { "ring: sent in both", "zigzag: sent in both", "RSA: sent in both", "Ulysses: sent in both" } },
-        { "kept by attention", "ac; acs; (4h+a)c",
+        { "kept besides q, k, v, out", "ac; acs; (4h+a)c",
           { "ring: kept by attention", "zigzag: kept by attention", "RSA: kept by attention",
             "Ulysses: kept by attention" } },
         { "longest c in 1 MB, N = 4, 64", "q, k, v, out; kept; buffers", 
@@ -194,5 +194,4 @@ void context_results(Run *run, const ContextSizes *z) {
     results(run, columns, clock_config()->simulated ? rows : rows + TIMES);
     say(run, "  attention alone: b = 1 sequence of s = %zu, c = s/N = %zu, N = %zu; h = %zu in a = %zu heads",
         n * z->chunk, z->chunk, n, z->heads * z->D, z->heads);
-    say(run, "  kept by attention: besides q, k, v and out of a rank's positions");
 }

@@ -140,7 +140,7 @@ void cube_results(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
     static const char *const formula[LINES] = { "12 h²/q³ + 13 h/q", "L blocks, V h/q³, (s + 2) h/q",
                                                 "L blocks, ends: see below", "sums of Y; every second X",
                                                 "X; every second sum of Y", "W, and the sums of dW",
-                                                "2 (q-1)/q³ of all, or 3 of X, W", NULL };
+                                                "2 (q-1)/q³ of all; 3 of X, W", NULL };
     const CutSizes whole = cut_sizes(c, 1, 0);
     char ranks[40], alone[LINES][40];
     Names name[LINES];
@@ -158,7 +158,7 @@ void cube_results(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
     snprintf(ranks, sizeof ranks, "each of %zu, kept", q * q * q);
     const char *const columns[] = { "one device", ranks, "gathered again", NULL };
     results(run, columns, rows);
-    say(run, "  b = %zu, s = %zu, h = %zu, a = %zu, L = %zu, V = %zu. Activations of a block: "
+    say(run, "  b = %zu, s = %zu, h = %zu, a = %zu, L = %zu, V = %zu. A block keeps "
         "bsh (16 + %sas/h)/q³ + 4bs/q²;", sequences, c->context, c->width, c->heads, c->layers, c->vocab,
         c->dropout > 0 ? "2" : "");
     say(run, "  where X and W are kept as they were gathered, 7 bsh/q² and 12 h²/q² in place of 7 bsh/q³.");
