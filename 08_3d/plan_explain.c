@@ -37,7 +37,7 @@ static void explain_memory(Run *run, const PlanTask *t, const PlanResult *r, con
 }
 
 static void explain_op(Run *run, const PlanOp *op, const char *name) {
-    say(run, "  %-9s products %8.2f + other kernels %7.2f + sums over tp %7.2f + ZeRO %7.2f = %8.2f", name,
+    say(run, "  %-8s products %7.2f + other kernels %6.2f + sums over tp %6.2f + ZeRO %6.2f = %8.2f", name,
         op->products * MS, op->rest * MS, op->tp * MS, op->dp * MS, plan_op_time(op) * MS);
 }
 
