@@ -121,12 +121,24 @@ static void record(Run *run, const PlanResult *r) {
     report_config_text(run, "fits", r->fits ? "yes" : "no");
 }
 
+// One sentence on lines of at most 98 columns.
+static void say_wrapped(Run *run, const char *text) {
+    enum { COLUMNS = 98 };
+    while (strlen(text) > COLUMNS) {
+        int n = COLUMNS;
+        while (n > 1 && text[n] != ' ') n--;
+        say(run, "%.*s", n, text);
+        text += n + 1;
+    }
+    say(run, "%s", text);
+}
+
 static void plan(Run *run) {
     PlanTask t = task(run);
     PlanFixed f = fixed(run);
     PlanLayout l;
     const ModelConfig *m = &t.model.model;
-    say(run, "%s: L %zu, C %zu, %zu heads, T %zu, V %zu: %.4g billion parameters; %zu sequences a step; %s",
+    say(run, "%s: L %zu, C %zu, %zu heads, T %zu, V %zu: %.4g billion parameters; batch %zu; %s",
         t.model.name,
         m->layers, m->width, m->heads, m->context, m->vocab, 1e-9 * (double)config_parameters(m), t.model.batch,
         t.format.name);
@@ -143,11 +155,11 @@ static void plan(Run *run) {
         PlanList list = plan_search(run, &t, &f);
         REQUIRE(list.n > 0, "no layout of %zu GPUs has equal parts of %zu heads, %zu blocks and %zu sequences: choose "
                 "other "
-                "--gpus, or a --batch that they divide", t.gpus, m->heads, m->layers, t.model.batch);
+                "--gpus or --batch, or fix fewer of --dp, --tp, --pp, ...", t.gpus, m->heads, m->layers, t.model.batch);
         char why[500];
         plan_reason(&t, &list, why, sizeof why);
         plan_table(run, &t, &list);
-        say(run, "%s", why);
+        say_wrapped(run, why);
         record(run, &list.result[0]);
         report_config_text(run, "reason", why);
         if (option_given(run, "layouts")) plan_write_layouts(&t, &list, option_text(run, "layouts"));

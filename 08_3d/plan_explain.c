@@ -19,7 +19,7 @@ static void explain_memory(Run *run, const PlanTask *t, const PlanResult *r, con
     say(run, "  the stage     %zu blocks%s%s%s        %11.4g billion parameters", z->blocks,
         z->first ? ", embedding" : "", z->last ? ", last norm" : "", z->first || z->last ? ", a table of V/tp C" : "",
         1e-9 * (double)elements_stage(z));
-    say(run, "  state         ZeRO-%zu over dp %zu: %.3g bytes each            %8.2f weights + %.2f gradients + %.2f "
+    say(run, "  state         ZeRO-%zu over dp %zu: %.3g bytes each: %.2f weights + %.2f gradients + %.2f "
         "optimizer",
         l->zero, l->n.dp, plan_parameter_bytes(f, l->zero, (double)l->n.dp), m[PLAN_WEIGHTS] * G, m[PLAN_GRADIENTS] * G,
         m[PLAN_OPTIMIZER] * G);
@@ -28,7 +28,7 @@ static void explain_memory(Run *run, const PlanTask *t, const PlanResult *r, con
     say(run, "                recomputation %s keeps input + %.4g MB; x %zu blocks per chunk = %.4g GB",
         plan_recompute_name(
         l->recompute), 1e-6 * kept, z->blocks / v, (input + kept) * (double)z->blocks / (double)v * G);
-    say(run, "  in flight     on the schedule at most %.3g chunks, the layer at work with them     %8.2f activations",
+    say(run, "  in flight     on the schedule at most %.3g chunks, the layer at work with them: %.2f activations",
         (m[PLAN_ACTIVATIONS] / ((input + kept) * (double)z->blocks / (double)v)), m[PLAN_ACTIVATIONS] * G);
     if (m[PLAN_GATHERED] > 0) say(run, "  gathered      ZeRO's largest unit, whole for a moment  %8.2f",
                                   m[PLAN_GATHERED] * G);
@@ -37,7 +37,7 @@ static void explain_memory(Run *run, const PlanTask *t, const PlanResult *r, con
 }
 
 static void explain_op(Run *run, const PlanOp *op, const char *name) {
-    say(run, "  %-9s products %8.2f  other kernels %7.2f  sums over tp %7.2f  ZeRO's units %7.2f  = %8.2f", name,
+    say(run, "  %-8s products %7.2f + other kernels %6.2f + sums over tp %6.2f + ZeRO %6.2f = %8.2f", name,
         op->products * MS, op->rest * MS, op->tp * MS, op->dp * MS, plan_op_time(op) * MS);
 }
 
@@ -69,8 +69,7 @@ void plan_explain(Run *run, const PlanTask *t, const PlanResult *r) {
         100 * r->bubble);
     say(run, "  after the last backward: sums over dp, norm, update, gathers  %15.4g", r->end * S);
     say(run, "  the step  %67.4g", r->step * S);
-    say(run, "  %.4g FLOPs of the model / (%zu GPUs x %.4g TFLOP/s x step) = MFU %.1f %%; with what is repeated, HFU "
-        "%.1f %%",
+    say(run, "  %.4g FLOPs of the model / (%zu GPUs x %.4g TFLOP/s x step) = MFU %.1f %%; HFU %.1f %%",
         r->mfu * r->step * S * (double)t->gpus * t->cluster.flops, t->gpus, t->cluster.flops * 1e-12, 100 * r->mfu,
         100 * r->hfu);
 }

@@ -50,9 +50,8 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
         if (unfit++ == 0) say(run, "do not fit, with any b, v, ZeRO and recomputation; with the least memory:");
         row(run, t, &list->result[i]);
     }
-    say(run, "  GB held and sent by the rank that has most; b: sequences of a micro-batch; v: chunks of a stage; the "
-        "best");
-    say(run, "  of each dp x tp x pp, of %zu layouts, of which %zu fit", list->n, list->feasible);
+    say(run, "  GB of the rank that has most; b: sequences of a micro-batch; v: chunks of a stage; the best of");
+    say(run, "  each dp x tp x pp, of %zu layouts, of which %zu fit", list->n, list->feasible);
 }
 
 // ---------------------------------------------------------------- the file of all layouts
