@@ -22,6 +22,7 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "common/comm/waits.h"
 #include "common/device/device.h"
 
 // What a Request keeps while it is under way.
@@ -61,14 +62,23 @@ static void others_are_gone(void) {
         fault("SIGTERM came %.0f s ago, and another rank has not answered since: it is gone", stop_asked());
 }
 
-// Have all of them come? False: the deadline has passed.
-static bool poll_until(int n, MPI_Request *request, MPI_Status *status, double timeout, int *error) {
+// Have all of them come? False: the deadline has passed. Of r, which may be NULL. Who waits for long says so to the
+// others of its node.
+static bool poll_until(const Request *r, int n, MPI_Request *request, MPI_Status *status, double timeout, int *error) {
+    const double long_wait = 0.2;
     double since = now();
+    bool posted = false;
     for (int done = 0;;) {
         *error = MPI_Testall(n, request, &done, status);
         if (done && now() - since > longest_wait) longest_wait = now() - since;
+        if (posted && (done || *error != MPI_SUCCESS)) waits_clear();
         if (done || *error != MPI_SUCCESS) return true;
         if (now() > since + timeout) return false;
+        if (r && !posted && now() > since + long_wait) {
+            waits_post(r, ((const Flight *)r->extra)->tag, since);
+            posted = true;
+        }
+        if (posted) waits_look();
         others_are_gone();
         if (mpi_meanwhile) mpi_meanwhile();
         sched_yield();
@@ -76,6 +86,7 @@ static bool poll_until(int n, MPI_Request *request, MPI_Status *status, double t
 }
 
 _Noreturn void too_late(double timeout, const char *where) {
+    waits_print();
     fault("waited %g s in %s; --timeout sets how long. Virtual ranks (make emu-..., --emulate N) say at once who waits "
           "for whom", timeout, where);
 }
@@ -84,7 +95,7 @@ static void wait_for(const Request *r, int n, MPI_Request *request, MPI_Status *
     int error, class;
     char text[200];
     double timeout = r->comm->state->timeout * (r->patient ? 100 : 1);
-    bool came = poll_until(n, request, status, timeout, &error);
+    bool came = poll_until(r, n, request, status, timeout, &error);
     if (came && error == MPI_SUCCESS) return;
     describe(r, text);
     if (!came) too_late(timeout, text);
@@ -151,7 +162,7 @@ static void finish_message(Request *r) {
     int error, class;
     char text[200];
     describe(r, text);
-    if (!poll_until(1, f->request, f->status, r->comm->state->timeout * (r->patient ? 100 : 1), &error))
+    if (!poll_until(r, 1, f->request, f->status, r->comm->state->timeout * (r->patient ? 100 : 1), &error))
         too_late(r->comm->state->timeout * (r->patient ? 100 : 1), text);
     if (error != MPI_SUCCESS) {
         MPI_Error_class(error == MPI_ERR_IN_STATUS ? f->status->MPI_ERROR : error, &class);
@@ -515,6 +526,9 @@ Comm *mpi_side_channel(const LaunchOptions *o) { return duplicate_world(o, "side
 void mpi_run(const LaunchOptions *o, RankBody body) {
     Comm *world = duplicate_world(o, "world");
     device_meanwhile = move_on;
+    MPI_Comm host = this_host();
+    waits_open(host, o->deadlock);
+    MPI(MPI_Comm_free(&host));
     comm_run_rank(world, mpi_side_channel(o), body);
     device_meanwhile = NULL;
     mpi_leave_together(o);
@@ -526,7 +540,8 @@ void mpi_leave_together(const LaunchOptions *o) {
     MPI_Request request;
     int error;
     MPI(MPI_Ibarrier(MPI_COMM_WORLD, &request));
-    if (!poll_until(1, &request, MPI_STATUSES_IGNORE, o->timeout, &error))
+    if (!poll_until(NULL, 1, &request, MPI_STATUSES_IGNORE, o->timeout, &error))
         too_late(o->timeout, "the end of all processes");
     check_mpi(error, "MPI_Ibarrier");
+    waits_close();
 }
