@@ -218,7 +218,7 @@ SKIP: {
             $n++;
             $lost++ if $status >> 8 != 3 || time - $began > 60;
             my $err = slurp("$job->{place}.err");
-            $named++ if $err =~ /^unsplit: rank $rank was ended by signal 9$/m || $err =~ /^\[rank \d\] rank $rank is gone: /m;
+            $named++ if $err =~ /^\[rank \d\] rank $rank is gone: /m;
             diag("status " . ($status >> 8) . ", $err") if $status >> 8 != 3;
             $wrong++ for grep { $_->{loss} != $whole{ $_->{step} } } lines($log);
             my ($newest) = sort { $b cmp $a } glob "$dir/step-*[0-9]";

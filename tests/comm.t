@@ -137,6 +137,21 @@ both usage 2 "unsplit: the same mistake on every rank" 1
 both grid 2 "unsplit: a grid of 2 x 2 x 1 ranks needs 4, but world has 3" 1
 both lonely-usage 2 "unsplit: the mistake of one rank" 1
 
+# ---- processes that all wait say who waits for whom, long before --timeout; a slow rank is none of them ----
+knot() { ends 3 1 "$2" "3 processes, --deadlock: $1" $mpi 3 "$program" --timeout $tap_hang --deadlock 2 "$1"; }
+if [ -n "$mpi" ]; then
+    for mode in deadlock rendezvous; do
+        knot $mode "the cycle: rank [01] waits for rank [01], who waits for rank [01]$"
+        grep -q "^  rank 0 waits [0-9]* s in \(recv from\|send to\) rank 1 of world" "$out"
+        ok $? "3 processes, --deadlock: $mode: every rank's call" "$out"
+    done
+    knot missing "rank 1 waits [0-9]* s in all-reduce on world (4 elements, [0-9]* bytes), not reached by rank 0$"
+    knot mismatch "rank 2 waits [0-9]* s in broadcast from rank 0 of world .*, not reached by rank 0 rank 1$"
+    ends 0 0 "" "a slow rank is no deadlock" $mpi 3 "$program" --timeout 20 --deadlock 1 slow-broadcast
+else
+    skip "deadlocks of processes" "$no_mpi"
+fi
+
 # ---- what takes long ----
 if [ -z "$mpi" ]; then
     skip "a rank 0 that takes longer than --timeout, and more bytes than an int counts" "$no_mpi"

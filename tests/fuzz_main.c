@@ -1,5 +1,5 @@
-// fuzz_main.c: in the place of libFuzzer: fuzz_X -runs=N [-seed=N] FILE...: N inputs, each a file of the corpus in which
-// a few bytes are changed, cut out, repeated, or taken from another one. The same seed, the same inputs.
+// fuzz_main.c: in the place of libFuzzer: fuzz_X -runs=N [-seed=N] FILE...: N inputs, each a file of the corpus in
+// which a few bytes are changed, cut out, repeated, or taken from another one. The same seed, the same inputs.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,8 @@ static size_t below(size_t n) {            // xorshift* (Vigna 2016)
 }
 
 static size_t change(uint8_t *data, size_t size, const uint8_t *other, size_t other_size) {
-    static const char *const words[] = { "0", "-1", "18446744073709551615", "1e999", "null", "{}", "[", "\"", "\\u0000", "\n" };
+    static const char *const words[] = { "0", "-1", "18446744073709551615", "1e999", "null", "{}", "[", "\"",
+                                         "\\u0000", "\n" };
     uint8_t old[MOST];
     size_t at = below(size + 1), n = below(size - at + 1), from = below(other_size);
     memcpy(old, data, size);

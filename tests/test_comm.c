@@ -871,6 +871,7 @@ int main(int argc, char **argv) {
     for (char **argument = argv + 1; *argument; argument++) {
         if (strcmp(*argument, "--emulate") == 0) o.emulate = (size_t)number_after(&argument);
         else if (strcmp(*argument, "--timeout") == 0) o.timeout = number_after(&argument);
+        else if (strcmp(*argument, "--deadlock") == 0) o.deadlock = number_after(&argument);
         else if (strcmp(*argument, "--fast") == 0) o.reduce = context.reduce = REDUCE_FAST;
         else if (strcmp(*argument, "--emu") == 0) o.transport = TRANSPORT_EMU;
         else if (strcmp(*argument, "--mpi") == 0) o.transport = TRANSPORT_MPI;

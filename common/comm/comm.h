@@ -126,6 +126,7 @@ typedef struct {
     size_t default_ranks;                                      // the lesson's own count, used when started bare
     ReduceOrder reduce;
     double timeout;                                            // seconds a rank may wait in one call
+    double deadlock;                                           // seconds after which processes look for one; 0: never
 } LaunchOptions;
 // Is this process one of several, by its environment? Looked up before options are parsed. *rank is 0 when alone.
 bool comm_launched_by_mpi(size_t *rank, size_t *size);

@@ -22,6 +22,7 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "common/comm/waits.h"
 #include "common/device/device.h"
 
 // What a Request keeps while it is under way.
@@ -61,8 +62,8 @@ static void others_are_gone(void) {
         fault("SIGTERM came %.0f s ago, and another rank has not answered since: it is gone", stop_asked());
 }
 
-// The ranks on this node and their processes. A rank that is killed says nothing, and its launcher may take its time: who
-// waits for long looks whether they are all there.
+// The ranks on this node and their processes. A rank that is killed says nothing, and its launcher may take its time:
+// who waits for long looks whether they are all there.
 static struct { int n; struct { int rank, pid; } *of; } here;
 static bool is_there(int pid) {
     char name[40], state = 0;
@@ -80,7 +81,7 @@ static void look_around(void) {
     here.of = host_alloc((size_t)here.n * sizeof *here.of);
     MPI(MPI_Allgather(mine, 2, MPI_INT, here.of, 2, MPI_INT, node));
     for (int i = 0; i < here.n; i++)
-        if (!is_there(here.of[i].pid)) here.n = 0;         // process numbers of another container: they say nothing here
+        if (!is_there(here.of[i].pid)) here.n = 0;         // numbers of another container: they say nothing here
     MPI(MPI_Barrier(node));                                // all have looked while all were there
     MPI(MPI_Comm_free(&node));
 }
@@ -90,17 +91,27 @@ static void require_all_there(double waited) {
     if (waited < FIRST || now() < looked + 1) return;
     looked = now();
     for (int i = 0; i < here.n; i++)
-        if (!is_there(here.of[i].pid)) fault("rank %d is gone: its process has ended without a message", here.of[i].rank);
+        if (!is_there(here.of[i].pid))
+            fault("rank %d is gone: its process has ended without a message", here.of[i].rank);
 }
 
-// Have all of them come? False: the deadline has passed.
-static bool poll_until(int n, MPI_Request *request, MPI_Status *status, double timeout, int *error) {
+// Have all of them come? False: the deadline has passed. Of r, which may be NULL. Who waits for long says so to the
+// others of its node.
+static bool poll_until(const Request *r, int n, MPI_Request *request, MPI_Status *status, double timeout, int *error) {
+    const double long_wait = 0.2;
     double since = now();
+    bool posted = false;
     for (int done = 0;;) {
         *error = MPI_Testall(n, request, &done, status);
         if (done && now() - since > longest_wait) longest_wait = now() - since;
+        if (posted && (done || *error != MPI_SUCCESS)) waits_clear();
         if (done || *error != MPI_SUCCESS) return true;
         if (now() > since + timeout) return false;
+        if (r && !posted && now() > since + long_wait) {
+            waits_post(r, ((const Flight *)r->extra)->tag, since);
+            posted = true;
+        }
+        if (posted) waits_look();
         others_are_gone();
         require_all_there(now() - since);
         if (mpi_meanwhile) mpi_meanwhile();
@@ -109,6 +120,7 @@ static bool poll_until(int n, MPI_Request *request, MPI_Status *status, double t
 }
 
 _Noreturn void too_late(double timeout, const char *where) {
+    waits_print();
     fault("waited %g s in %s; --timeout sets how long. Virtual ranks (make emu-..., --emulate N) say at once who waits "
           "for whom", timeout, where);
 }
@@ -117,7 +129,7 @@ static void wait_for(const Request *r, int n, MPI_Request *request, MPI_Status *
     int error, class;
     char text[200];
     double timeout = r->comm->state->timeout * (r->patient ? 100 : 1);
-    bool came = poll_until(n, request, status, timeout, &error);
+    bool came = poll_until(r, n, request, status, timeout, &error);
     if (came && error == MPI_SUCCESS) return;
     describe(r, text);
     if (!came) too_late(timeout, text);
@@ -184,7 +196,7 @@ static void finish_message(Request *r) {
     int error, class;
     char text[200];
     describe(r, text);
-    if (!poll_until(1, f->request, f->status, r->comm->state->timeout * (r->patient ? 100 : 1), &error))
+    if (!poll_until(r, 1, f->request, f->status, r->comm->state->timeout * (r->patient ? 100 : 1), &error))
         too_late(r->comm->state->timeout * (r->patient ? 100 : 1), text);
     if (error != MPI_SUCCESS) {
         MPI_Error_class(error == MPI_ERR_IN_STATUS ? f->status->MPI_ERROR : error, &class);
@@ -549,6 +561,9 @@ Comm *mpi_side_channel(const LaunchOptions *o) { return duplicate_world(o, "side
 void mpi_run(const LaunchOptions *o, RankBody body) {
     Comm *world = duplicate_world(o, "world");
     device_meanwhile = move_on;
+    MPI_Comm host = this_host();
+    waits_open(host, o->deadlock);
+    MPI(MPI_Comm_free(&host));
     comm_run_rank(world, mpi_side_channel(o), body);
     device_meanwhile = NULL;
     mpi_leave_together(o);
@@ -560,7 +575,8 @@ void mpi_leave_together(const LaunchOptions *o) {
     MPI_Request request;
     int error;
     MPI(MPI_Ibarrier(MPI_COMM_WORLD, &request));
-    if (!poll_until(1, &request, MPI_STATUSES_IGNORE, o->timeout, &error))
+    if (!poll_until(NULL, 1, &request, MPI_STATUSES_IGNORE, o->timeout, &error))
         too_late(o->timeout, "the end of all processes");
     check_mpi(error, "MPI_Ibarrier");
+    waits_close();
 }

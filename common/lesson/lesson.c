@@ -120,6 +120,9 @@ static void read_common_options(Program *p) {
     p->launch.timeout = option_value_real(timeout);
     REQUIRE(p->launch.timeout > 0 && p->launch.timeout <= 1e6,
             "--timeout %s: expected seconds, more than 0 and at most 1000000", timeout->text);
+    p->launch.deadlock = option_value_real(options_find(s, "deadlock"));
+    REQUIRE(p->launch.deadlock > 0 && p->launch.deadlock <= 1e6,
+            "--deadlock %s: expected seconds, more than 0 and at most 1000000", options_find(s, "deadlock")->text);
     usage_wait = 1 + (long)(p->launch.timeout / 2);
 }
 

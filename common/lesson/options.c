@@ -25,6 +25,7 @@ static const Option common_options[] = {
     {"svg", "FILE", NULL, "write the lesson's picture"},
     {"trace", "FILE", NULL, "write what happened when, as a trace for ui.perfetto.dev"},
     {"timeout", "SECONDS", "60", "how long a rank may wait in one call, but for what only rank 0 does"},
+    {"deadlock", "SECONDS", "10", "after how long processes that all wait say who waits for whom, and end"},
     {"verbose", NULL, NULL, "the log: a line for each check and each cost, to the last digit"},
     {"color", NULL, NULL, "colours, as on a terminal (there NO_COLOR=1 turns them off)"},
     {"help", NULL, NULL, "print this text"},
