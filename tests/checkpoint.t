@@ -16,7 +16,8 @@ use Time::HiRes qw(time sleep);
 
 chdir "$FindBin::Bin/.." or die;
 my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
-plan skip_all => "$train{fp32} is not built" unless -x $train{fp32} && -x $train{fp64};
+plan skip_all => "$train{fp32} is not built" unless -x $train{fp32};
+my $double = -x $train{fp64};                  # not where a seeded bug is tried
 my $text = "$work/text.txt";
 { open my $f, '>', $text or die; print $f substr slurp('build/text.txt'), 0, 10000; close $f or die }
 
@@ -63,7 +64,7 @@ for my $optimizer ('adamw', 'sgd') {
 # ---- another layout, in double, where rounding is small: saved by one, taken up by each of the others ----
 my @others = ([1, ''], [4, '--dp 4 --tp 1 --pp 1 --zero 3'], [3, '--dp 1 --tp 3 --pp 1'], [6, '--dp 1 --tp 1 --pp 6 --schedule gpipe'], [8, '--dp 2 --tp 2 --pp 2 --zero 2'],
               [5, '--dp 5 --tp 1 --pp 1 --zero 1'], [4, '--dp 2 --tp 1 --pp 2 --zero 3 --prefetch']);
-for my $k (0 .. $#others) {
+for my $k ($double ? 0 .. $#others : ()) {
     my ($ranks, $options) = @{ $others[$k] };
     my ($to, $with) = @{ $others[($k + 3) % @others] };
     my $dir = "$work/other";
@@ -126,6 +127,7 @@ for my $k (0 .. $#others) {
     );
     for my $case (@cases) {
         my ($name, $change, $words, $precision, @options) = @$case;
+        next if ($precision // '') eq 'fp64' && !$double;
         remove_tree($bad);
         copy($good, $bad);
         $change->();
