@@ -74,21 +74,5 @@ ok $? "two of four processes are on each host" "$out"
     status=$?
     { [ $status -eq 3 ] && grep -q 'rank [23] .*signal 9' "$out"; }
     ok $? "the ranks of a host are killed: status 3, and one of them is named (status $status)" "$out"
-
-    rm -f "$tap_dir/log"
-    tools/launch 4 "$train" $model --steps 100000000 --timeout $tap_wait --log "$tap_dir/log" >"$out" 2>&1 &
-    until_training $!
-    ip link set cable-a down
-    # mpirun cannot end the other host's ranks through it: it is plugged in again when somebody has spoken.
-    seconds=0
-    until grep -q "^\[rank [0-3]\] waited $tap_wait s in " "$out" || [ $seconds -ge $tap_hang ]; do
-        sleep 1
-        seconds=$((seconds + 1))
-    done
-    grep -q "^\[rank [0-3]\] waited $tap_wait s in " "$out"
-    ok $? "the cable is pulled: who waits says so after --timeout" "$out"
-    kill -9 $(pgrep -f "^$train .*$tap_dir/log") 2>/dev/null
-    ip link set cable-a up
-    [ -z "$SHOW" ] || cat "$out"
 }
 tap_end
