@@ -25,7 +25,6 @@ my @mistakes = (
     [2, '--sead 1', 2, qr/unknown option --sead; the nearest is --seed/, 'mpi'],
     [2, '--micro-bach 1', 2, qr/the nearest is --micro-batch/],
     [2, '--batc 4', 2, qr/unknown option --batc; the nearest is --batch/, 'mpi'],
-    [2, '--chunks 2', 2, qr/unknown option --chunks/],
     [2, '--tf32', 2, qr/unknown option --tf32/],
     [2, '--clock sun', 2, qr/--clock sun: expected one of wall\|simulated/],
     [2, '--device x', 2, qr/--device x is not known: choose lesson, h100/],
