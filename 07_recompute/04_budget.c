@@ -223,7 +223,7 @@ static void segments(Run *run, Comm *pp, Training t) {
         size_t peak = t.sequences < t.micro_batches ? 0 : segment(run, pp, &t, name, LONG);
         page_value(bytes[i], sizeof bytes[i], (double)peak, "bytes");
     }
-    say(run, "Whole stages, as GPipe: %s with 1 micro-batch, %s with 2, %s with M = 4: N C + (L/K)(N/M)nC.", bytes[0],
+    say(run, "Whole stages, as GPipe: %s at M = 1, %s at 2, %s at 4: N C + (L/K)(N/M)nC.", bytes[0],
         bytes[1], bytes[2]);
 }
 

@@ -16,6 +16,7 @@ out=$tap_dir/out
 
 hostname node-a
 ip link set lo up
+# shellcheck disable=SC2016    # for the shell that it starts
 unshare -n -u sh -c 'hostname node-b; ip link set lo up; echo $$ >"$0"; exec sleep 3600' "$tap_dir/pid" &
 while [ ! -s "$tap_dir/pid" ]; do sleep 0.05; done
 b=$(cat "$tap_dir/pid")

@@ -178,7 +178,7 @@ void interleaved_table(Run *run, const Stack *stack, size_t m) {
           { "equal stages: in flight, 1F1B", "equal stages: in flight, interleaved" } },
         { "activations, peak of a rank", "kept per chunk x in flight",
           { "equal stages: activations, peak, 1F1B", "equal stages: activations, peak, interleaved" } },
-        { "messages sent by a rank", "v m on each side, at the ends v m and (v-1) m",
+        { "messages sent by a rank", "v m each side; ends: v m and (v-1) m",
           { "equal stages: messages sent, 1F1B", "equal stages: messages sent, interleaved" } },
         { "step, a message takes 0", "the lists, played", { cell[0][0], cell[0][1] } },
         { "step, it takes t_f / 2", "the same", { cell[1][0], cell[1][1] } },

@@ -179,7 +179,7 @@ void zb_table(Run *run, const ZeroBubbleWay *ways, const Stack *stack, size_t m)
     rows[n] = (Result){ .what = "F = B = W: step", .cell = { plain[0], plain[1], plain[2], plain[3] } };
     results(run, columns, rows);
     say(run, "  Without messages: 1F1B (m+p-1)(F+B+W), ZB-H1 m(F+B+W) + (p-1)(F+B-W), m >= p. A stage of");
-    say(run, "  two blocks has F, B, W = %.3g, %.3g, %.3g us, m(F+B+W) = %.3g ms; a message %.3g us. p, 2p-1: the cap.",
+    say(run, "  two blocks has F, B, W = %.3g, %.3g, %.3g us, m(F+B+W) = %.3g ms; message %.3g us. p, 2p-1: cap.",
         (double)t.forward / 1e6, (double)t.backward_inputs / 1e6, (double)t.backward_weights / 1e6,
         (double)(m * (t.forward + t.backward_inputs + t.backward_weights)) / 1e9, (double)t.message / 1e6);
 }

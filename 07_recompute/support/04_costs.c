@@ -86,7 +86,7 @@ void budget_results(Run *run, const BudgetMeasured got[BUDGET_WAYS]) {
         page_value(step[w] + 1, sizeof step[w] - 1, (double)got[w].timing.step, "ps");
     }
     const Result rows[] = {
-        { "activations, peak", "at most the budget", EACH_WAY("activation peak") },
+        { "activations, peak", "the budget", EACH_WAY("activation peak") },
         { "forwards of blocks", "m; 2m if full", EACH_WAY("forwards of my blocks") },
         { "probabilities again", "m if selective", EACH_WAY("probabilities computed again") },
         { "more work", "of 3F", { more[0], more[1], more[2], more[3] } },
