@@ -12,7 +12,7 @@
 // How many blocks each part of the model has, and whose chunk it is: "stage 0: 2 blocks, 1: 2 blocks, 0: 1 block, ...".
 static void show_parts(Run *run, const TrainerConfig *c, const size_t *blocks) {
     char line[400] = "  chunks of the stages, in model order:";
-    for (size_t i = 0, block = 0; i < c->mesh.pp * trainer_chunks(c); block += blocks[i++]) {
+    for (size_t i = 0; i < c->mesh.pp * trainer_chunks(c); i++) {
         size_t n = strlen(line);
         if (n > sizeof line - 60) { snprintf(line + n, sizeof line - n, " ..."); break; }
         snprintf(line + n, sizeof line - n, "%s %zu: %zu block%s", i ? "," : " stage", i % c->mesh.pp, blocks[i],
