@@ -2,10 +2,10 @@
 // level: core
 // question: Which ranks of a row form the data, tensor and pipeline groups, and which links do these use?
 //
-// Every rank holds three coordinates (dp, tp, pp) and nothing else. A group of one kind is a line through the mesh:
-// ranks that differ in one coordinate only; of two kinds it is a plane. Which coordinate varies fastest decides which
-// ranks are neighbours, and so which traffic stays on the fast links inside a node: tensor-parallel ranks communicate
-// in every layer, so they stand side by side.
+// Every rank holds three coordinates (dp, tp, pp) and nothing else; with --cp a fourth (context parallelism, 03.08). A
+// group of one kind is a line through the mesh: ranks that differ in one coordinate only; of two kinds it is a plane.
+// Which coordinate varies fastest decides which ranks are neighbours, and so which traffic stays on the fast links
+// inside a node: tensor-parallel ranks communicate in every layer, so they stand side by side.
 //
 // Left out: what the groups are used for (trainer.c composes chapters 01-07 on them).
 #include <stdio.h>
