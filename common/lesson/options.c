@@ -264,6 +264,10 @@ bool option_given(Run *run, const char *name) { return asked(run, name)->given; 
 void option_default(Run *run, const char *name, const char *text) {
     OptionValue *o = (OptionValue *)asked(run, name);
     if (o->given || (o->text && strcmp(o->text, text) == 0)) return;
-    o->text = strcpy(host_alloc(strlen(text) + 1), text);          // lives as long as the process
+    static struct Kept { struct Kept *before; char text[]; } *kept;        // they live as long as the process
+    struct Kept *copy = host_alloc(sizeof *copy + strlen(text) + 1);
+    copy->before = kept;
+    kept = copy;
+    o->text = strcpy(copy->text, text);
     validate(o);
 }
