@@ -76,7 +76,7 @@ static void ring_forward(const AttentionHeads *h, Saved *s) {
             leaves = comm_start_send(cp, here, ring_next(cp));             // k | v: 2 B T/N A elements
             arrives = comm_start_recv(cp, coming, ring_previous(cp));
         }
-        attention_attend(h, &mine, here, &theirs, s);                      // merges this block; sends nothing
+        attention_attend(h, &mine, here, &theirs, s);                      // merges this block, but not its later keys
         comm_wait(leaves);
         comm_wait(arrives);
         arena_free(&room[k % 2]);
