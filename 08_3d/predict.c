@@ -312,13 +312,11 @@ static void activations(Prediction *out, const TrainerConfig *c, Coordinates at,
     schedule_free(&s);
 }
 
-static size_t micro_batches(const TrainerConfig *c) { return ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch); }
-
 // A stage for 07.04's planner, with as many micro-batches in flight as its list has at most. block is the caller's.
 static BudgetStage stage_budget(const TrainerConfig *c, size_t stage, BudgetBlock **block) {
     Coordinates at = { .pp = stage };              // nobody of the stage has more heads, positions or sequences
     Mine my = mine_of(c, at);
-    size_t m = micro_batches(c), now = 0, most = 0;
+    size_t m = trainer_micro_batches(c), now = 0, most = 0;
     Schedule list = trainer_schedule(c, m, stage);
     for (size_t i = 0; i < list.n; i++) {
         now += list.ops[i].what == FORWARD ? 1 : -1;
@@ -351,7 +349,7 @@ size_t predict_least(const TrainerConfig *c, size_t stage) {
 Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw) {
     Coordinates at = mesh_coordinates(c->mesh, rank);
     Mine my = mine_of(c, at);
-    size_t m = micro_batches(c);
+    size_t m = trainer_micro_batches(c);
     Recompute *choice = c->activation_budget ? host_alloc(my.z.blocks * sizeof *choice) : NULL;
     if (choice && predict_choices(c, at.pp, choice)) my.choice = choice;
     Prediction out = {0};
