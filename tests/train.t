@@ -217,6 +217,11 @@ note($_) for @table;
     my $none = emu(2, $train{fp32}, @small, qw(--dp 1 --tp 1 --pp 2 --activation-budget 1000));
     run_jobs([$none]);
     like($none->{err}, qr/--activation-budget 1000 is not enough for stage 0 even if every block is computed again: it needs \d+ bytes/, 'a budget that is too small says what is needed');
+    my ($needed) = $none->{err} =~ /it needs (\d+) bytes/;
+    my ($enough, $less) = map { emu(2, $train{fp32}, @small, qw(--dp 1 --tp 1 --pp 2 --activation-budget), ($needed || 0) - $_) } 0, 1;
+    run_jobs([$enough, $less]);
+    ok($enough->{status} == 0 && $enough->{page}{pass}, '... and that is enough') or diag(complain($enough));
+    is($less->{status}, 2, '... and a byte less is not');
 }
 
 # ---- a tp group as a grid: 2D and 2.5D; and as a cube: 3D ----
