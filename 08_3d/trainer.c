@@ -34,18 +34,21 @@ static void require_tensor(const TrainerConfig *c) {
     REQUIRE(!c->overlap, "--overlap cuts its buckets by the tensors of --tensor 1d: leave it out, or choose that");
 }
 
+// The first stage that cannot stay within the budget; pp: all can.
+static size_t stage_without_plan(const TrainerConfig *c) {
+    Recompute *choice = host_alloc(c->model.layers * sizeof *choice);
+    size_t i = 0;
+    while (i < c->mesh.pp && predict_choices(c, i, choice)) i++;
+    free(choice);
+    return i;
+}
 // After everything else: a plan needs sizes that can work.
 static void require_budget(const TrainerConfig *c) {
     if (!c->activation_budget) return;
-    REQUIRE(trainer_chunks(c) == 1 && c->schedule != schedule_zb_h1 && !c->rebalanced,
-            "--activation-budget plans for stages of one chunk that stay, and whole backwards: leave --schedule "
-            "interleaved, zero-bubble and --rebalance out");
     REQUIRE(c->recompute == RECOMPUTE_NONE, "--activation-budget chooses for each block: leave --recompute out");
-    Recompute *choice = host_alloc(c->model.layers * sizeof *choice);
-    for (size_t i = 0; i < c->mesh.pp; i++)
-        REQUIRE(predict_choices(c, i, choice), "--activation-budget %zu is not enough for stage %zu even if every "
-                "block is computed again: it needs %zu bytes", c->activation_budget, i, predict_least(c, i));
-    free(choice);
+    size_t i = stage_without_plan(c);
+    REQUIRE(i == c->mesh.pp, "--activation-budget %zu is not enough for stage %zu even if every block is computed "
+            "again: it needs %zu bytes", c->activation_budget, i, predict_least(c, i));
 }
 
 void trainer_require(const TrainerConfig *c) {
@@ -267,6 +270,9 @@ bool trainer_rebalance(Trainer *t) {
     tensor_download(ms, slowest);
     for (size_t i = 0; i < n; i++) t->cost[i] = (double)ms[i];
     partition_solve(mesh->pp, &t->config.model, t->cost, t->blocks);
+    // Where the budget would be too small for the new blocks of some stage, all stay.
+    if (t->config.activation_budget && stage_without_plan(&t->config) < p)
+        memcpy(t->blocks, before, p * sizeof *before);
     bool moves = memcmp(before, t->blocks, p * sizeof *before);
     if (moves) {
         Model *next = stage_new(t);

@@ -197,12 +197,17 @@ note($_) for @table;
 # ---- a budget for activations: the predicted peak is the measured one, at most the budget, and no bit changes ----
 {
     my @small = (qw(--layers 6 --width 32 --heads 4 --context 24 --batch 9 --micro-batch 2 --steps 3 --check --eval-every 0 --reduce ordered --data), $text);
-    my @ways = ([1, ''], [8, '--dp 2 --tp 2 --pp 2'], [8, '--dp 1 --tp 4 --pp 2 --sequence-parallel'], [8, '--dp 2 --tp 1 --pp 4 --zero 3 --stage-layers 1,2,2,1'],
+    # Budgets of their own behind the options: stages of several chunks, backwards in halves, blocks that move, and (at the first budget) stay.
+    my @ways = ([2, '--dp 1 --tp 1 --pp 2 --schedule interleaved --batch 8', 230000, 400000],
+                [8, '--dp 2 --tp 2 --pp 2 --schedule interleaved --stage-layers 2,1,1,2 --zero 2 --batch 15', 185088, 330000],
+                [4, '--dp 2 --tp 1 --pp 2 --schedule zero-bubble --zero 3', 1110000, 1120000], [8, '--dp 1 --tp 2 --pp 4 --schedule zero-bubble --sequence-parallel', 632448, 640000],
+                [3, '--dp 1 --tp 1 --pp 3 --stage-layers 1,1,4 --rebalance 1', 165000, 250000], [1, ''], [8, '--dp 2 --tp 2 --pp 2'], [8, '--dp 1 --tp 4 --pp 2 --sequence-parallel'], [8, '--dp 2 --tp 1 --pp 4 --zero 3 --stage-layers 1,2,2,1'],
                 [8, '--dp 1 --tp 2 --pp 2 --cp 2 --zero 2'], [4, '--dp 1 --tp 4 --pp 1 --tensor 2d']);
     my @jobs;
     for my $way (@ways) {
-        my ($ranks, $options) = @$way;
-        push @jobs, { %{ emu($ranks, $train{fp32}, @small, split(' ', $options), '--activation-budget', $_) }, budget => $_, name => "$ranks ranks $options, budget $_" } for 220000, 300000;
+        my ($ranks, $options, @budgets) = @$way;
+        @budgets = (220000, 300000) unless @budgets;
+        push @jobs, { %{ emu($ranks, $train{fp32}, @small, split(' ', $options), '--activation-budget', $_) }, budget => $_, name => "$ranks ranks $options, budget $_" } for @budgets;
         push @jobs, { %{ emu($ranks, $train{fp32}, @small, split ' ', $options) }, name => "$ranks ranks $options, without" };
     }
     run_jobs(\@jobs);
@@ -213,6 +218,9 @@ note($_) for @table;
             cmp_ok($peak ? max(@{$peak}{ grep { /^measured/ } keys %$peak }) : 1e9, '<=', $job->{budget}, '... the measured peak is within the budget');
             is($job->{page}{digest}, $without->{page}{digest}, '... and all bits are those of a run that keeps everything');
         }
+        next unless $wide->{name} =~ /--rebalance/;
+        like($wide->{out}, qr/from step 1 on, blocks of the stages: 2 2 2/, '... blocks move');
+        unlike($tight->{out}, qr/from step \d+ on, blocks/, '... or stay, where the budget does not let them');
     }
     my $none = emu(2, $train{fp32}, @small, qw(--dp 1 --tp 1 --pp 2 --activation-budget 1000));
     run_jobs([$none]);
