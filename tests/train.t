@@ -194,6 +194,26 @@ note($_) for @table;
     ok($blocks->{status} == 0 && $blocks->{page}{pass}, '--attention blockwise') or diag(complain($blocks));
 }
 
+# ---- interleaved stages with sequence parallelism, and with context parallelism: every ZeRO stage and recomputation ----
+{
+    my @jobs;
+    for my $zero (0 .. 3) {
+        for my $recompute (qw(none selective full)) {
+            my $i = @jobs;
+            my @options = (qw(--schedule interleaved --layers 5 --width 24 --heads 4 --micro-batch 1 --steps 3 --check --eval-every 0 --reduce ordered --data), $text,
+                '--zero', $zero, '--recompute', $recompute, $i % 3 == 1 ? qw(--optimizer adamw --lr 0.003) : qw(--optimizer sgd --lr 0.1),
+                $zero == 0 ? '--overlap' : $zero == 3 && $recompute ne 'full' ? '--prefetch' : ());
+            for my $split (['--sequence-parallel', 8, qw(--dp 2 --tp 2 --pp 2 --batch 7 --context 7)], ['--cp 2', 8, qw(--dp 1 --tp 2 --pp 2 --batch 4 --context 9)]) {
+                my ($how, $ranks, @mesh) = @$split;
+                push @jobs, { %{ emu($ranks, $train{$recompute eq 'selective' ? 'fp64' : 'fp32'}, @mesh, split(' ', $how), @options) },
+                              name => "$how, interleaved zero $zero recompute $recompute" };
+            }
+        }
+    }
+    run_jobs(\@jobs);
+    ok($_->{status} == 0 && $_->{page}{pass}, $_->{name}) or diag(complain($_)) for @jobs;
+}
+
 # ---- a budget for activations: the predicted peak is the measured one, at most the budget, and no bit changes ----
 {
     my @small = (qw(--layers 6 --width 32 --heads 4 --context 24 --batch 9 --micro-batch 2 --steps 3 --check --eval-every 0 --reduce ordered --data), $text);
