@@ -359,7 +359,8 @@ static void no_flush_forms(size_t p) {
             for (size_t i = 0; i < p; i++) schedule_free(&stage[i]);
         }
 #undef NEED
-    if (!ok(!wrong, "PipeDream and 2BW, p = %zu, m = 1..%d", p, MOST_MICRO)) printf("#   m = %zu: %s\n", wrong_m, what);
+    if (!ok(!wrong, "PipeDream and 2BW, p = %zu, m = 1..%d", p, MOST_MICRO))
+        printf("#   m = %zu: %s\n", wrong_m, what);
 }
 
 static bool list_reads(Schedule s, const char *order) {
