@@ -76,8 +76,6 @@ void trainer_require(const TrainerConfig *c) {
             "when the training begins: leave one of them out", c->prefetch ? "--prefetch" : "--overlap");
     REQUIRE(c->schedule != schedule_zb_h1 || c->tensor == TENSOR_1D, "--schedule zero-bubble puts the gradients of "
             "weights off, and the products of a grid communicate for them: choose --tensor 1d, or --schedule 1f1b");
-    REQUIRE(!c->rebalanced || c->chunks <= 1, "--rebalance moves blocks between stages of one chunk, and --schedule "
-            "interleaved has several: leave one of them out");
     size_t blocks = 0, v = trainer_chunks(c), m_each = trainer_micro_batches(c);
     REQUIRE(v * c->mesh.pp <= m->layers, "--chunks %zu on each of %zu stages needs %zu blocks; the model has %zu: "
             "choose --chunks %zu, or more --layers", v, c->mesh.pp, v * c->mesh.pp, m->layers, m->layers / c->mesh.pp);
@@ -174,9 +172,10 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     }
     if (c->rebalanced) {
         t->cost = host_alloc(partition_items(&c->model) * sizeof *t->cost);
-        t->blocks = host_alloc(c->mesh.pp * sizeof *t->blocks);
-        for (size_t i = 0; i < c->mesh.pp; i++) {
-            size_t even = range_size(shard_range(c->model.layers, c->mesh.pp, i));
+        size_t parts = c->mesh.pp * trainer_chunks(c);
+        t->blocks = host_alloc(parts * sizeof *t->blocks);
+        for (size_t i = 0; i < parts; i++) {
+            size_t even = range_size(shard_range(c->model.layers, parts, i));
             t->blocks[i] = c->stage_blocks ? c->stage_blocks[i] : even;
         }
         t->config.stage_blocks = t->blocks;
@@ -256,7 +255,7 @@ void trainer_update(Trainer *t, StepResult r) {
 
 bool trainer_rebalance(Trainer *t) {
     const Mesh *mesh = &t->mesh;
-    size_t n = partition_items(&t->config.model), p = t->config.mesh.pp;
+    size_t n = partition_items(&t->config.model), v = trainer_chunks(&t->config), p = v * t->config.mesh.pp;
     size_t *before = host_alloc(p * sizeof *before);
     memcpy(before, t->blocks, p * sizeof *before);
     // All replicas and parts of a stage wait for its slowest.
@@ -269,9 +268,9 @@ bool trainer_rebalance(Trainer *t) {
     comm_all_reduce_max(mesh->tp, slowest);
     tensor_download(ms, slowest);
     for (size_t i = 0; i < n; i++) t->cost[i] = (double)ms[i];
-    partition_solve(mesh->pp, &t->config.model, t->cost, t->blocks);
+    partition_solve(mesh->pp, &t->config.model, v, t->cost, t->blocks);
     // Where the budget would be too small for the new blocks of some stage, all stay.
-    if (t->config.activation_budget && stage_without_plan(&t->config) < p)
+    if (t->config.activation_budget && stage_without_plan(&t->config) < t->config.mesh.pp)
         memcpy(t->blocks, before, p * sizeof *before);
     bool moves = memcmp(before, t->blocks, p * sizeof *before);
     if (moves) {

@@ -63,7 +63,7 @@ sub draw {
     push @words, '--prefetch' if $zero == 3 && rand 2 < 1;
     push @words, '--overlap' if $zero == 0 && $schedule ne 'zero-bubble' && $grid eq '1d' && rand 3 < 1;
     push @words, '--sequence-parallel' if $tp > 1 && $grid eq '1d' && $help =~ /--sequence-parallel/ && rand 3 < 1;
-    push @words, '--rebalance', 1 if $pp > 1 && $chunks == 1 && !grep({ /^--(prefetch|overlap)$/ } @words) && rand 4 < 1;
+    push @words, '--rebalance', 1 if $pp > 1 && !grep({ /^--(prefetch|overlap)$/ } @words) && rand 4 < 1;
     push @words, any([qw(--optimizer sgd --lr 0.1)], [qw(--optimizer adamw --lr 0.003)])->@*;
     my $precision = any(qw(fp32 fp32 fp64));
     # A budget between what is needed, which the refusals say stage by stage, and twice that.

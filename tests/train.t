@@ -348,7 +348,7 @@ my @ladder = (
         map { bits([$dp, 1, $_], @batch, @adamw, '--clip', 0.5) } 1, 2, 4] } 1, 2),
     (map { my ($mesh, $blocks, @how) = @$_; ["blocks that stay = that move, " . join('x', @$mesh) . " $blocks @how",
         map { bits($mesh, @batch, @adamw, '--layers', 6, '--stage-layers', $blocks, @how, @$_) } [], ['--rebalance', 2]] }
-        [[1, 1, 3], '1,1,4'], [[2, 2, 2], '5,1', '--zero', 1, '--recompute', 'full'], [[2, 1, 2], '1,5', qw(--zero 3 --schedule zero-bubble)]),
+        [[1, 1, 3], '1,1,4'], [[2, 1, 2], '3,1,1,1', qw(--zero 3 --schedule interleaved)], [[2, 2, 2], '5,1', '--zero', 1, '--recompute', 'full'], [[2, 1, 2], '1,5', qw(--zero 3 --schedule zero-bubble)]),
     ['pp 1 = 2 = 4 = 4 unevenly cut, 6 blocks', map { bits([1, 1, $_->[0]], @batch, @sgd, '--layers', 6, @$_[1 .. $#$_]) }
         [1], [2], [4], [4, '--stage-layers', '1,2,1,2']],
 );
@@ -369,7 +369,7 @@ for my $i (0 .. $#ladder) {
     my @digests = map { $_->{status} == 0 && $_->{page}{digest} || 'none' } @jobs;
     ok($digests[0] ne 'none' && !(grep { $_ ne $digests[0] } @digests), "equal bits: $what") or diag("@digests", map { complain($_) } grep { $_->{status} } @jobs);
     isnt($other[$i]{page}{digest}, $digests[0], "... and other bits from another seed");
-    like($_->{out}, qr/from step 2 on, blocks of the stages: \d/, '... and blocks have moved') for grep { "@{ $_->{words} }" =~ /--rebalance/ } @jobs;
+    like($_->{out}, qr/from step 2 on, blocks of the (stages|chunks): \d/, '... and blocks have moved') for grep { "@{ $_->{words} }" =~ /--rebalance/ } @jobs;
 }
 
 # ---- reductions that hide behind the last backward ----
