@@ -183,3 +183,23 @@ void training_compare(Run *run, const char *what, Trajectory *got, Trajectory *w
     training_compare_tensors(run, what, got, want, limit);
     training_compare_numbers(run, what, got, want, limit);
 }
+
+bool trajectory_clipped(const Trajectory *c, double clip) {
+    bool clipped = true;
+    for (size_t s = 0; s < c->steps; s++) clipped &= c->norm[s] > clip;
+    return clipped;
+}
+
+void training_both(Run *run, const char *what, const Training *t, SplitTraining *split, void *lesson) {
+    for (size_t i = 0; i < 2; i++) {
+        Training one = *t;
+        one.optimizer = i ? adamw(0.01) : sgd(0.5);
+        one.recorded = t->recorded && i;
+        Trajectory got = trajectory_new(run, &one), want = training_unsplit(run, &one, 1);
+        split(lesson, &one, &got);
+        training_compare(run, what, &got, &want, LIMIT_ROUNDING);
+        check_true(run, i ? "AdamW" : "SGD", "every step is clipped", trajectory_clipped(&got, t->clip));
+        trajectory_free(&got);
+        trajectory_free(&want);
+    }
+}
