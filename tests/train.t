@@ -253,7 +253,7 @@ note($_) for @table;
         [8, qw(--tp 8 --pp 1 --attention blockwise)];
     push @jobs, map { my ($ranks, @options) = @$_; +{ %{ emu($ranks, $train{fp64}, @blocks, '--tensor', '2.5d', @options) }, name => "--tensor 2.5d @options" } }
         [16, qw(--dp 2 --tp 8 --overlap)], [32, qw(--dp 2 --tp 8 --pp 2 --overlap)];
-    push @jobs, { %{ emu(16, $train{fp32}, @blocks, qw(--tensor 3d --dp 2 --tp 8 --reduce fast)) }, name => '--tensor 3d --reduce fast' };
+    push @jobs, { %{ emu(16, $train{fp32}, @blocks, qw(--tensor 3d --dp 2 --tp 8 --reduce fast)) }, name => '--tensor 3d --reduce fast: copies on a plane' };
     push @jobs, { %{ emu(8, $train{fp32}, @blocks, qw(--tensor 2.5d --depth 2 --tp 8 --reduce fast)) }, name => '--tensor 2.5d --reduce fast: copies in depth' };
     for my $grid (['2d', 4], ['2.5d', 8], ['3d', 8]) {
         next unless have_mpi;
@@ -266,6 +266,7 @@ note($_) for @table;
         my @costs = grep { $_->{name} =~ /^tensor-parallel/ } @{ $job->{page}{costs} || [] };
         ok($job->{status} == 0 && $job->{page}{pass} && $of{'loss of every step'} && $of{'gradient norm of every step'} && @costs == 3, $job->{name})
             or diag(complain($job));
+        ok((grep { $_->{what} =~ /^copies within a replica/ } @{ $job->{page}{checks} }), '... which are compared') if $job->{name} =~ /copies/;
     }
     is($_->[1]{page}{digest}, $_->[2]{page}{digest}, "--tensor $_->[0]: the same bits as processes") or diag(complain($_->[2])) for @pairs;
     my @refused = (['8 ranks are no square', 8, qw(--tp 8 --tensor 2d)], ['only --tensor 2.5d has layers', 4, qw(--tp 4 --tensor 2d --depth 2)],

@@ -32,6 +32,7 @@ Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t sh
 // those tensors only for which `which` holds; NULL: all.
 typedef bool (*Which)(const Unit *u, const Param *p);
 void model_snapshot(const Model *m, Snapshot *s, UnitTensor what, Which which);
+void param_snapshot(const Unit *u, const Param *p, Snapshot *s, UnitTensor what);          // of one parameter
 
 // ---- What a training leaves behind. ----
 typedef struct {
