@@ -101,11 +101,16 @@ static size_t predict_sequences(const TrainerConfig *c, size_t dp_rank, size_t m
 // One all-reduce of the gradient; with overlap one of each bucket, which is as large as a block.
 static void reductions(Prediction *out, const TrainerConfig *c, const Mine *my) {
     const CutSizes *z = &my->z;
+    const size_t norm = z->first + z->blocks;      // the unit of the last norm, gain and bias
     out->dp_calls = 1;
     out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, replicas(c), stage_elements(my));
     if (!c->overlap) return;
     BucketPiece *piece;
-    out->dp_calls = bucket_pieces(z, elements_block(z) * E, &piece);
+    TensorElements of = { .wte = wte_elements(my), .wpe = unit_elements(my, 0), .norm = unit_elements(my, norm) / 2 };
+    if (my->is_cube) cube_elements_tensors(&my->cube, of.block);
+    else if (my->is_grid) grid_elements_tensors(&my->grid, of.block);
+    else elements_tensors(z, of.block);
+    out->dp_calls = bucket_pieces(z, &of, unit_elements(my, z->first) * E, &piece);
     out->dp_bytes = 0;
     for (size_t i = 0; i < out->dp_calls; i++)
         out->dp_bytes += ring_sent(ALL_REDUCE_PASSES, replicas(c), piece[i].elements);

@@ -31,7 +31,6 @@ static void require_tensor(const TrainerConfig *c) {
     size_t q = c->tensor == TENSOR_3D ? cube_side(c->mesh.tp) : tensor_sides(c).q;
     REQUIRE(q <= m->heads, "--tp %zu has %zu columns of ranks, which need as many heads; the model has %zu: choose "
             "fewer ranks, or more --heads", c->mesh.tp, q, m->heads);
-    REQUIRE(!c->overlap, "--overlap cuts its buckets by the tensors of --tensor 1d: leave it out, or choose that");
 }
 
 // After everything else: a plan needs sizes that can work.
