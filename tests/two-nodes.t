@@ -71,7 +71,7 @@ ok $? "two of four processes are on each host" "$out"
                 echo "${stat#/proc/}"
         done 2>/dev/null
     }
-    kill -9 $(ranks_in_b)
+    ranks_in_b | xargs kill -9
     wait $!
     status=$?
     { [ $status -eq 3 ] && grep -q 'rank [23] .*signal 9' "$out"; }
