@@ -63,7 +63,7 @@ static void others_are_gone(void) {
 }
 
 // The ranks on this node and their processes. A rank that is killed says nothing, and its launcher may take its time:
-// who waits for long looks whether they are all there.
+// who waits for long looks whether they are all there. mpirun ends the others a second after the kill, or later.
 static struct { int n; struct { int rank, pid; } *of; } here;
 static MPI_Comm host;                      // all of them, from comm_process_begin to comm_process_end
 static bool is_there(int pid) {
@@ -84,13 +84,13 @@ static void look_around(void) {
     MPI(MPI_Barrier(host));                                // all have looked while all were there
 }
 static void require_all_there(double waited) {
-    enum { FIRST = 2 };                                    // seconds; then once a second
+    const double every = 0.4;                              // seconds
     static double looked;
-    if (waited < FIRST || now() < looked + 1) return;
+    if (waited < every || now() < looked + every) return;
     looked = now();
     for (int i = 0; i < here.n; i++)
-        if (!is_there(here.of[i].pid))
-            fault("rank %d is gone: its process has ended without a message", here.of[i].rank);
+        if (!is_there(here.of[i].pid) && !waits_told((size_t)here.of[i].rank))
+            fault("rank %d is gone: its process has ended", here.of[i].rank);
 }
 
 // Have all of them come? False: the deadline has passed. Of r, which may be NULL. Who waits for long says so to the
@@ -491,6 +491,7 @@ bool mpi_all_different(const char id[32]) {
 
 static void abort_all(int status) {
     fflush(stdout);
+    waits_tell();
     MPI_Abort(MPI_COMM_WORLD, status);
     _exit(status);
 }
