@@ -35,6 +35,9 @@ static const Option options[] = {
     { "zero", "0|1|2|3", "0", "shard nothing, optimizer state, gradients too, weights too, over the replicas" },
     { "prefetch", NULL, NULL, "with --zero 3: gather a layer's weights while the one before it computes" },
     { "overlap", NULL, NULL, "with --zero 0: reduce the gradient in buckets while the last backward runs" },
+    { "compress", "none|top-k|power-sgd", "none", "send the gradient over dp in fewer bytes, the rest a step later" },
+    { "keep-one-of", "N", "32", "with --compress top-k: of so many elements the largest one is sent" },
+    { "power-rank", "N", "2", "with --compress power-sgd: columns of the factors that stand for a matrix" },
     { "cp", "N", NULL, "context-parallel ranks: they share the positions of a sequence (ring attention); default 1" },
     { "attention", "plain|blockwise", "plain", "keep all scores, or none: in blocks; with --cp always blockwise" },
     { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
@@ -245,7 +248,8 @@ static void train(Run *run) {
     say(run,
         "dp %zu x tp %zu x pp %zu%s, [ ] is a tp group; schedule %s, ZeRO %zu%s, recompute %s, %d thread%s per rank",
         c.mesh.dp, c.mesh.tp, c.mesh.pp, cp, option_text(run, "schedule"), c.zero,
-        c.prefetch ? " with prefetch" : c.overlap ? ", overlapped" : "", option_text(run, "recompute"), device_threads,
+        c.prefetch ? " with prefetch" : c.overlap ? ", overlapped" : !c.compressed ? ""
+            : c.compression.method == TOP_K ? ", compressed by top-k" : ", compressed by PowerSGD", option_text(run, "recompute"), device_threads,
         device_threads > 1 ? "s" : "");
     train_show_mesh(run, &c);
     say(run, "\n");
