@@ -12,6 +12,7 @@
 #include "08_3d/log.h"
 #include "08_3d/safetensors.h"
 #include "08_3d/settings.h"
+#include "08_3d/support/compressed.h"
 #include "08_3d/support/mesh_picture.h"
 #include "08_3d/support/train_checks.h"
 #include "08_3d/support/train_costs.h"
@@ -71,7 +72,7 @@ static const Option options[] = {
 
 // ---------------------------------------------------------------- the unsplit model beside it (rank 0, --check)
 
-typedef struct { Model *model; Optimizer optimizer; } Unsplit;
+typedef struct { Model *model; Optimizer optimizer; Compressed *rule; } Unsplit;       // rule: with --compress
 
 static Unsplit unsplit_new(Run *run, const TrainerConfig *c) {
     Unsplit u = { .model = unsplit_model(c), .optimizer = settings_optimizer(run) };
@@ -126,7 +127,9 @@ static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *l
         if (last) { train_costs_begin(t); picture_begin(run, MEM_ACTIVATIONS); }
         StepResult r = trainer_gradients(t, d, step), w = {0};
         curve_set(got, step, r);
-        if (u->model) curve_set(want, step, w = unsplit_gradients(u->model, &t->config, d, step));
+        if (u->model)
+            curve_set(want, step, w = u->rule ? compressed_gradients(u->rule, u->model, &t->config, d, step)
+                                              : unsplit_gradients(u->model, &t->config, d, step));
         if (option_flag(run, "check") && step == from) train_check_first(run, t, u->model);
         t->optimizer.lr = u->optimizer.lr = settings_rate(run, step);
         trainer_update(t, r);
@@ -229,6 +232,7 @@ static void train(Run *run) {
     Trainer *t = trainer_new(run->world, &c, optimizer);
     Unsplit u = {0};
     if (check && run->world->rank == 0) u = unsplit_new(run, &c);
+    if (check && c.compressed) u.rule = compressed_new(t);
     if (before) {
         checkpoint_load(before, t->model, &t->optimizer);
         if (u.model) checkpoint_load(before, u.model, &u.optimizer);
@@ -263,6 +267,7 @@ static void train(Run *run) {
     curve_free(got);
     curve_free(want);
     if (u.model) model_free(u.model);
+    compressed_free(u.rule);
     trainer_free(t);
     data_free(&data);
     free((void *)c.stage_blocks);
