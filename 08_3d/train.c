@@ -12,11 +12,11 @@
 #include "08_3d/log.h"
 #include "08_3d/safetensors.h"
 #include "08_3d/settings.h"
-#include "08_3d/support/compressed.h"
 #include "08_3d/support/mesh_picture.h"
 #include "08_3d/support/train_checks.h"
 #include "08_3d/support/train_costs.h"
 #include "08_3d/support/unsplit.h"
+#include "08_3d/unsent.h"
 #include "common/device/device.h"
 #include "common/lesson/picture.h"
 #include "common/lesson/sketch.h"
@@ -97,8 +97,11 @@ static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 static bool save_and_stop(Run *run, const Trainer *t, size_t done, size_t steps) {
     if (!option_given(run, "save")) return false;
     bool stop = side_any(stop_asked() >= 0);
-    if (stop || done == steps || done % option_size(run, "save-every") == 0)
-        checkpoint_save(run, t->model, &t->optimizer, option_text(run, "save"), done);
+    if (stop || done == steps || done % option_size(run, "save-every") == 0) {
+        RankState unsent = unsent_read(t);
+        checkpoint_save(run, t->model, &t->optimizer, &unsent, option_text(run, "save"), done);
+        unsent_free(&unsent);
+    }
     if (stop)
         say(run, "SIGTERM: saved after %zu of %zu steps; go on with --resume %s\n", done, steps,
             option_text(run, "save"));
@@ -236,6 +239,7 @@ static void train(Run *run) {
     if (before) {
         checkpoint_load(before, t->model, &t->optimizer);
         if (u.model) checkpoint_load(before, u.model, &u.optimizer);
+        unsent_resume(before, t, u.rule);
         checkpoint_free(before);
         say(run, "%zu of %zu steps were done before\n", from, steps);
     }

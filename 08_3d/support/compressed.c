@@ -38,7 +38,7 @@ static Model model_of(const Described *list, size_t n) {
 }
 
 static size_t slices(Degrees n) { return n.pp * n.tp; }
-static Slice *slice_at(Compressed *c, Coordinates at) { return &c->slice[at.pp * c->mesh.tp + at.tp]; }
+static Slice *slice_at(const Compressed *c, Coordinates at) { return &c->slice[at.pp * c->mesh.tp + at.tp]; }
 
 Compressed *compressed_new(const Trainer *t) {
     const TrainerConfig *config = &t->config;
@@ -163,16 +163,25 @@ StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *co
 
 // ---------------------------------------------------------------- a training that is taken up
 
-void compressed_resume(Compressed *c, size_t rank, const real *state) {
-    const Coordinates at = mesh_coordinates(c->mesh, rank);
-    OneDevice *rule = &slice_at(c, at)->rule;
-    tensor_upload(tensor_row_range(rule->error, at.dp, at.dp + 1), state);
-    state += rule->error.cols;
+// How many elements the slice's factors have; write: they become those of `state`.
+static size_t each_factor(const OneDevice *rule, const real *state, bool write) {
+    size_t n = 0;
     for (size_t i = 0; i < rule->n_buckets; i++)
         for (size_t k = 0; k < rule->buckets[i].n_params; k++) {
             const Matrix *m = &rule->buckets[i].params[k];
             if (!m->low_rank) continue;
-            tensor_upload(m->q, state);
-            state += tensor_count(m->q);
+            if (write) tensor_upload(m->q, state + n);
+            n += tensor_count(m->q);
         }
+    return n;
+}
+size_t compressed_count(const Compressed *c, size_t rank) {
+    const OneDevice *rule = &slice_at(c, mesh_coordinates(c->mesh, rank))->rule;
+    return rule->error.cols + each_factor(rule, NULL, false);
+}
+void compressed_resume(Compressed *c, size_t rank, const real *state) {
+    const Coordinates at = mesh_coordinates(c->mesh, rank);
+    const OneDevice *rule = &slice_at(c, at)->rule;
+    tensor_upload(tensor_row_range(rule->error, at.dp, at.dp + 1), state);
+    each_factor(rule, state + rule->error.cols, true);
 }
