@@ -10,7 +10,7 @@ use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
 my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
-plan skip_all => "$train{fp32} is not built" unless -x $train{fp32} && -x $train{fp64};
+plan skip_all => "$train{fp32} is not built" unless -x $train{fp32};
 my $text = "$work/text.txt";                   # it does not change while one works on the tree, and little is held out
 {
     open my $f, '>', $text or die "$text: $!";
@@ -29,6 +29,7 @@ for my $way ([2, 'fp32', qw(--dp 2 --tp 1 --compress top-k)], [4, 'fp64', qw(--d
              [6, 'fp32', qw(--dp 3 --tp 1 --pp 2 --compress top-k --schedule interleaved --chunks 2 --batch 12)],
              [2, 'fp32', qw(--dp 2 --tp 1 --compress top-k --attention blockwise --recompute selective)]) {
     my ($ranks, $precision, @options) = @$way;
+    next unless -x $train{$precision};         # a seeded bug is tried in one precision
     my @run = ($train{$precision}, @model, qw(--optimizer sgd --lr 0.1), @options);
     push @jobs, { %{ emu($ranks, @run) }, name => "$ranks ranks @options, $precision", options => "@options", how => 'emu' };
     push @jobs, { %{ mpi($ranks, @run) }, name => "$jobs[-1]{name}, as processes", options => "@options", how => 'mpi' } if have_mpi && $ranks != 6;
