@@ -1,5 +1,6 @@
 #!/usr/bin/perl
-# The trainer with --compress: the gradient sent over dp in fewer bytes (01.06).
+# The trainer with --compress: the gradient sent over dp in fewer bytes (01.06). And the table of 08_3d/reference.md, how much this and
+# the other optimisations of the hybrid save.
 use strict;
 use warnings;
 use FindBin;
@@ -78,5 +79,20 @@ for my $way ([[4, 1, 1], qw(--compress top-k)], [[2, 2, 2], qw(--compress power-
     ok(length slurp("$work/whole") && slurp("$work/whole") eq slurp("$work/$_"), "... the weights of a run that was not interrupted, $_") for 'emu', have_mpi ? 'mpi' : ();
     ok($other->{status} == 2 && $other->{err} =~ /has what each rank had not sent, of dp \d x tp \d x pp \d, blocks [\d ]+, .*, and this is dp 2 x tp 1 x pp 1, blocks 4, .*: choose that one, or --compress none/,
        '... is refused at another layout') or diag(complain($other));
+}
+
+# ---- the table of the page: every row, to the last digit ----
+my @rows = map { [/^\| `(--[^`]+)` \| `(--[^`]+)` \| [^|]* \| ([\d.]+ m?s) \| ([\d.]+ m?s) \|$/] } grep { /^\| `--/ } split /\n/, slurp('08_3d/reference.md');
+cmp_ok(scalar(grep { @$_ } @rows), '>=', 7, 'the table of the optimisations');
+my %took;                                      # by options
+for my $options (map { ($_->[1], "$_->[1] $_->[0]") } @rows) {
+    $took{$options} ||= { %{ emu(8, $train{fp32}, split(' ', $options), qw(--steps 2 --eval-every 0 --clock simulated --data), $text) }, what => $options };
+}
+run_jobs([map { $took{$_} } sort keys %took]);
+$_->{step} = $_->{status} == 0 && $_->{out} =~ /^step ([0-9.]+ m?s), idle/m ? $1 : 'none' for values %took;
+for my $row (@rows) {
+    my ($option, $layout, $without, $with) = @$row;
+    is($took{$layout}{step}, $without, "$layout: a step without $option") or diag(complain($took{$layout}));
+    is($took{"$layout $option"}{step}, $with, '... and with it') or diag(complain($took{"$layout $option"}));
 }
 done_testing();
