@@ -20,7 +20,8 @@ void checkpoint_require(Run *run, const char *dir);
 // which says what it is of. n 0 for who has none.
 typedef struct { char *layout; real *values; size_t n; } RankState;
 // Collective. step: how many are done. fault() when it cannot be written; what was there before stays.
-void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const RankState *state, const char *dir, size_t step);
+void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const RankState *state, const char *dir,
+                     size_t step);
 
 typedef struct Checkpoint Checkpoint;
 // DIR: the newest checkpoint in it, or itself one. NULL: there is none, it is torn, foreign or from the future; why

@@ -52,8 +52,8 @@ static CompressionPlan compression(Run *run, const char *method) {
     const bool top_k = !strcmp(method, "top-k"), power = !strcmp(method, "power-sgd");
     REQUIRE(top_k || !option_given(run, "keep-one-of"), "--keep-one-of says what --compress top-k keeps: give that, or "
             "leave it out");
-    REQUIRE(power || !option_given(run, "power-rank"), "--power-rank is of --compress power-sgd: give that, or leave it "
-            "out");
+    REQUIRE(power || !option_given(run, "power-rank"), "--power-rank is of --compress power-sgd: give that, or leave "
+            "it out");
     if (top_k) return (CompressionPlan){ .method = TOP_K, .one_of = option_size(run, "keep-one-of") };
     return (CompressionPlan){ .method = POWER_SGD, .rank = option_size(run, "power-rank"), .min_rate = MIN_RATE };
 }

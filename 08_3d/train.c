@@ -257,8 +257,8 @@ static void train(Run *run) {
         "dp %zu x tp %zu x pp %zu%s, [ ] is a tp group; schedule %s, ZeRO %zu%s, recompute %s, %d thread%s per rank",
         c.mesh.dp, c.mesh.tp, c.mesh.pp, cp, option_text(run, "schedule"), c.zero,
         c.prefetch ? " with prefetch" : c.overlap ? ", overlapped" : !c.compressed ? ""
-            : c.compression.method == TOP_K ? ", compressed by top-k" : ", compressed by PowerSGD", option_text(run, "recompute"), device_threads,
-        device_threads > 1 ? "s" : "");
+            : c.compression.method == TOP_K ? ", compressed by top-k" : ", compressed by PowerSGD",
+        option_text(run, "recompute"), device_threads, device_threads > 1 ? "s" : "");
     train_show_mesh(run, &c);
     say(run, "\n");
 

@@ -34,15 +34,15 @@ static void require_tensor(const TrainerConfig *c) {
     REQUIRE(!c->overlap, "--overlap cuts its buckets by the tensors of --tensor 1d: leave it out, or choose that");
 }
 
-// What is sent is a sum over replicas that no longer is the sum: who takes a part of it, or takes it early, is left out.
+// What is sent is no longer the sum over replicas. Who takes a part of that, or takes it early, is refused.
 static void require_compression(const TrainerConfig *c) {
     if (!c->compressed) return;
     REQUIRE(c->compression.method != TOP_K || c->compression.one_of > 0, "--keep-one-of must be at least 1");
     REQUIRE(c->compression.method != POWER_SGD || c->compression.rank > 0, "--power-rank must be at least 1");
-    REQUIRE(c->mesh.dp > 1, "--compress saves bytes between replicas, and there is one: choose --dp 2 or more, or leave "
-            "--compress out");
-    REQUIRE(c->zero == 0, "--compress leaves the whole sum on every replica, and --zero %zu reduces it in parts: choose "
-            "--zero 0, or leave --compress out", c->zero);
+    REQUIRE(c->mesh.dp > 1, "--compress saves bytes between replicas, and there is one: choose --dp 2 or more, or "
+            "leave --compress out");
+    REQUIRE(c->zero == 0, "--compress leaves the whole sum on every replica, and --zero %zu reduces it in parts: "
+            "choose --zero 0, or leave --compress out", c->zero);
     REQUIRE(!c->overlap, "--compress needs a unit's whole gradient and what was not sent before, and --overlap sends "
             "buckets as they are: leave one of them out");
     REQUIRE(!c->rebalanced, "--rebalance moves layers, and what --compress has not sent of them stays: leave one of "
@@ -50,9 +50,9 @@ static void require_compression(const TrainerConfig *c) {
     REQUIRE(mesh_cp(c->mesh) == 1, "--compress takes a replica's whole gradient, and with --cp a rank has that of some "
             "positions: leave one of them out");
     REQUIRE(c->tensor == TENSOR_1D, "--compress takes matrices as --tensor 1d cuts them: leave it out, or choose that");
-    REQUIRE(c->compression.method != TOP_K || c->mesh.tp == 1, "--compress top-k chooses among all elements of a layer, "
-            "and the slices of --tp %zu would choose other elements of the norms that each of them has: choose --tp 1, "
-            "or --compress power-sgd", c->mesh.tp);
+    REQUIRE(c->compression.method != TOP_K || c->mesh.tp == 1, "--compress top-k chooses among all elements of a layer"
+            ", and the slices of --tp %zu would choose other elements of the norms that each of them has: choose --tp "
+            "1, or --compress power-sgd", c->mesh.tp);
 }
 
 // After everything else: a plan needs sizes that can work.

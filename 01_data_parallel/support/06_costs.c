@@ -105,7 +105,8 @@ double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N
         const size_t message = ceil_div(4 * k, sizeof(real)) + k;
         if (plan->method == TOP_K) time += ring(near, ONE_PASS, N, N * message);
         else time += power.products + ring(near, ALL_REDUCE_PASSES, N, power.length.rest)
-                   + ring(near, ALL_REDUCE_PASSES, N, power.length.p) + ring(near, ALL_REDUCE_PASSES, N, power.length.q);
+                   + ring(near, ALL_REDUCE_PASSES, N, power.length.p)
+                   + ring(near, ALL_REDUCE_PASSES, N, power.length.q);
     }
     return time;
 }

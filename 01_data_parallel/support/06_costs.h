@@ -13,8 +13,8 @@ typedef struct {
 } CompressionCosts;
 // Of what one of N replicas has: a whole model, or what a pipeline stage and a slice leave of it.
 CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N, size_t r);
-// Picoseconds of TOP_K or POWER_SGD on the simulated clock, from when the last replica has come; near: the N ranks share
-// a node. The choice of the largest elements and Gram and Schmidt take no time there: it counts products only.
+// Picoseconds of TOP_K or POWER_SGD on the simulated clock, from when the last replica has come; near: the N ranks
+// share a node. The choice of the largest elements and Gram and Schmidt take no time there: it counts products only.
 double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, bool near);
 
 // What a rank was seen to do in a training and to hold: bytes, but for calls and time.

@@ -8,10 +8,10 @@
 typedef struct Compressed Compressed;
 Compressed *compressed_new(const Trainer *t);      // collective; NULL on all ranks but 0
 void compressed_free(Compressed *c);               // NULL is allowed
-// One step's gradient of the unsplit model m, on rank 0: as unsplit_gradients, but for the sum over replicas. Uncounted.
+// One step's gradient of the unsplit model m, on rank 0: unsplit_gradients, but for the sum over replicas. Uncounted.
 StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *config, const Data *d, uint64_t step);
-// What rank `rank` of the mesh has not sent, and its factors, [compressed_count] as compression_state_read() orders them:
-// for a training that is taken up. Each replica of a slice gives its factors; they are alike.
+// What rank `rank` of the mesh has not sent, and its factors, [compressed_count] as compression_state_read() orders
+// them: for a training that is taken up. Each replica of a slice gives its factors; they are alike.
 size_t compressed_count(const Compressed *c, size_t rank);
 void compressed_resume(Compressed *c, size_t rank, const real *state);
 #endif

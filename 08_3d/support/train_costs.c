@@ -75,7 +75,7 @@ static void grid_costs(Run *run, const Trainer *t, const Prediction *p) {
     cost(run, "tensor-parallel traffic, received", "bytes", (double)p->tp_received, (double)received);
 }
 
-// How long the sum over replicas took since the last of them had come to it: this rank's. All of dp together, uncounted.
+// How long this rank's sum over replicas took since the last of them had come to it. Collective over dp, uncounted.
 static double sum_took(const Trainer *t) {
     const Comm *dp = t->mesh.dp;
     double *begun = host_alloc(dp->size * sizeof *begun), last = 0;
@@ -142,14 +142,15 @@ void train_results(Run *run, const Trainer *t) {
           { "tensor-parallel traffic", mesh_link(m->tp, link[0]) } },
         { "pipeline, sent", t->config.sequence ? "[tokens/tp, C] on and back" : "[tokens, C] on and back",
           { "pipeline traffic", mesh_link(m->pp, link[1]) } },
-        { "data parallel, sent", compressed ? compressed : zero ? "by units: chapter 06" : m->cp ? "2(n-1)/n of the gradient, n = dp cp"
-                                                                       : "2(dp-1)/dp of the gradient",
+        { "data parallel, sent", compressed ? compressed : zero ? "by units: chapter 06"
+                                   : m->cp ? "2(n-1)/n of the gradient, n = dp cp" : "2(dp-1)/dp of the gradient",
           { "data-parallel traffic", mesh_link(m->replicas, link[2]) } },
         { "tied embedding, sent", "V/tp C, first and last stage", { "tied embedding", mesh_link(m->tied, link[3]) } },
         { "weights", grid ? "matrices: 1/q² of the stage's" : cube ? "matrices: 1/q³ of the stage's" :
                      zero == 3 ? "1/(tp pp dp) of the model, and copies" : "1/(tp pp) of the model, and copies",
           { "parameters" } },
-        { "gradients", compressed ? "one per weight and use, and what is not sent yet" : zero > 1 ? "1/dp of the slice" : "one per weight; the tied table per use", { "gradients" } },
+        { "gradients", compressed ? "one per weight and use, and what is not sent yet" : zero > 1 ? "1/dp of the slice"
+                                  : "one per weight; the tied table per use", { "gradients" } },
         { "optimizer state", !adamw ? "SGD has none" : zero ? "m and v of 1/dp of the slice" : "m and v per weight",
           { "optimizer state" } },
         { "activations, peak", "kept per token x tokens in flight", { "activations, peak" } },
