@@ -42,6 +42,7 @@ Tensor summa_panel(Arena *a, bool is_mine, Tensor block, size_t rows, size_t col
     return is_mine ? block : tensor_new(a, rows, cols);
 }
 
+// g->in_row has the ranks of my row, and a rank's number in it is its column; in g->in_col it is its row.
 // y [M/q, N/q] = x [M/q, K/q] a [K/q, N/q].
 void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k) {
     Arena scratch = arena(MEM_WORKSPACE);
