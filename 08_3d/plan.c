@@ -88,18 +88,11 @@ static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayou
     const char *text = option_text(run, "explain");
     REQUIRE(sscanf(text, "%zu,%zu,%zu%c", &n.dp, &n.tp, &n.pp, &rest) == 3 && n.dp && n.tp && n.pp,
             "--explain %s: expected dp,tp,pp, such as 16,8,8", text);
-    const ModelConfig *m = &t->model.model;
     *l = (PlanLayout){ .n = n, .micro_batch = f->micro_batch ? f->micro_batch : 1, .chunks = f->chunks ? f->chunks : 1,
                        .zero = f->zero > 0 ? (size_t)f->zero : 0, .sequence = f->sequence == 1,
                        .recompute = f->recompute > 0 ? (Recompute)f->recompute : RECOMPUTE_NONE };
-    REQUIRE(n.dp * n.tp * n.pp == t->gpus, "--explain %s: its product is %zu, but --gpus %zu", text, n.dp * n.tp * n.pp,
-            t->gpus);
-    REQUIRE(n.tp <= m->heads && n.pp * l->chunks <= m->layers && n.dp <= t->model.batch, "--explain %s: the model has "
-            "%zu heads and %zu blocks, and a step %zu sequences: choose less", text, m->heads, m->layers,
-            t->model.batch);
-    REQUIRE(l->chunks == 1 || (n.pp > 1 && plan_micro_batches(t, l) % n.pp == 0),
-            "--chunks %zu: needs --pp above 1, and "
-            "micro-batches in groups of pp %zu; there are %zu", l->chunks, n.pp, plan_micro_batches(t, l));
+    char why[200];
+    REQUIRE(plan_possible(t, l, why, sizeof why), "--explain %s: %s", text, why);
     return true;
 }
 

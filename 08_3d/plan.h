@@ -90,6 +90,7 @@ double plan_block_bytes(const PlanTask *t, const CutSizes *z, size_t B, bool onl
 PlanResult plan_layout(const PlanTask *t, const PlanLayout *l);
 
 // ---- All layouts (plan_search.c) ----
+bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t room);    // if not: why, in a sentence
 // What may vary is 0 or -1; anything else is fixed.
 typedef struct { size_t dp, tp, pp, micro_batch, chunks; int zero, sequence, recompute; } PlanFixed;
 typedef struct { PlanResult *result; size_t n, feasible; } PlanList;   // the feasible ones first, the fastest of them
@@ -97,11 +98,15 @@ PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed);
 void plan_list_free(PlanList *list);
 void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);    // why the first one is the best
 void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room);     // why this one cannot be
+// The Pareto front: layouts that no other one beats in memory and in time.
+size_t plan_front(const PlanList *list, const PlanResult **on);
 
 // ---- What is shown (plan_show.c, plan_explain.c) ----
 const char *plan_recompute_name(Recompute r);
 void plan_table(Run *run, const PlanTask *t, const PlanList *list);
 void plan_svg(const PlanTask *t, const PlanList *list, const char *file);
+enum { PLAN_JSON = 1024 };                                 // room for a layout
+void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t room);
 void plan_write_layouts(const PlanTask *t, const PlanList *list, const char *file);    // a JSON object a line
 void plan_explain(Run *run, const PlanTask *t, const PlanResult *r);
 #endif

@@ -35,6 +35,21 @@ static void try_memory(Search *s, PlanLayout l) {
                 try_layout(s, l);
             }
 }
+bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t room) {
+    const ModelConfig *m = &t->model.model;
+    Degrees n = l->n;
+    size_t ranks = n.dp * n.tp * n.pp, micro_batches = plan_micro_batches(t, l);
+    if (ranks != t->gpus)
+        snprintf(why, room, "its product is %zu, but --gpus %zu", ranks, t->gpus);
+    else if (n.tp > m->heads || n.pp * l->chunks > m->layers || n.dp > t->model.batch)
+        snprintf(why, room, "the model has %zu heads and %zu blocks, and a step %zu sequences: choose less", m->heads,
+                 m->layers, t->model.batch);
+    else if (l->chunks > 1 && (n.pp == 1 || micro_batches % n.pp))
+        snprintf(why, room, "--chunks %zu needs --pp above 1, and micro-batches in groups of pp %zu; there are %zu",
+                 l->chunks, n.pp, micro_batches);
+    else return true;
+    return false;
+}
 // All parts equal: heads over tp, blocks over the chunks of all stages, sequences over dp and micro-batches.
 static void try_mesh(Search *s, Degrees n) {
     const ModelConfig *m = &s->t->model.model;

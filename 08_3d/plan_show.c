@@ -56,27 +56,33 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
 
 // ---------------------------------------------------------------- the file of all layouts
 
+// Times in seconds. What a rank's step consists of: computing, tp_time, dp_time, end_time and idle (PlanResult).
+void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t room) {
+    const PlanLayout *l = &r->layout;
+    size_t n = (size_t)snprintf(text, room, "{\"dp\": %zu, \"tp\": %zu, \"pp\": %zu, \"micro_batch\": %zu, "
+                "\"chunks\": %zu, \"zero\": %zu, \"sequence\": %s, \"recompute\": \"%s\", \"fits\": %s", l->n.dp,
+                l->n.tp, l->n.pp, l->micro_batch, l->chunks, l->zero, l->sequence ? "true" : "false",
+                plan_recompute_name(l->recompute), r->fits ? "true" : "false");
+    for (size_t k = 0; k < PLAN_MEMORY && n < room; k++)
+        n += (size_t)snprintf(text + n, room - n, ", \"%s\": %.0f", plan_memory_name[k], r->fullest.bytes[k]);
+    if (n < room)
+        n += (size_t)snprintf(text + n, room - n, ", \"memory\": %.0f, \"tp_bytes\": %.0f, \"pp_bytes\": %.0f, "
+                "\"dp_bytes\": %.0f, \"tied_bytes\": %.0f, \"step\": %.9g, \"computing\": %.6g, \"tp_time\": %.6g, "
+                "\"dp_time\": %.6g, \"end_time\": %.6g, \"idle\": %.6g, \"bubble\": %.6g, \"mfu\": %.6g, "
+                "\"hfu\": %.6g", plan_memory_sum(&r->fullest), r->tp_bytes, r->pp_bytes, r->dp_bytes, r->tied_bytes,
+                r->step * 1e-12, r->computing * 1e-12, r->tp * 1e-12, r->dp * 1e-12, r->end * 1e-12, r->idle * 1e-12,
+                r->bubble, r->mfu, r->hfu);
+    char why[80];
+    plan_limits(r, t, why, sizeof why);
+    if (n < room) n += r->fits ? 0 : (size_t)snprintf(text + n, room - n, ", \"limit\": \"%s\"", why);
+    if (n < room) snprintf(text + n, room - n, "}");
+}
 void plan_write_layouts(const PlanTask *t, const PlanList *list, const char *file) {
+    char text[PLAN_JSON];
     Output o = output_open("layouts", file);
     for (size_t i = 0; i < list->n; i++) {
-        const PlanResult *r = &list->result[i];
-        const PlanLayout *l = &r->layout;
-        fprintf(o.f, "{\"dp\": %zu, \"tp\": %zu, \"pp\": %zu, \"micro_batch\": %zu, \"chunks\": %zu, \"zero\": %zu, "
-                "\"sequence\": %s, \"recompute\": \"%s\", \"fits\": %s", l->n.dp, l->n.tp, l->n.pp, l->micro_batch,
-                l->chunks, l->zero, l->sequence ? "true" : "false", plan_recompute_name(l->recompute),
-                r->fits ? "true" : "false");
-        for (size_t k = 0; k < PLAN_MEMORY; k++)
-            fprintf(o.f, ", \"%s\": %.0f", plan_memory_name[k], r->fullest.bytes[k]);
-        fprintf(o.f, ", \"tp_bytes\": %.0f, \"pp_bytes\": %.0f, \"dp_bytes\": %.0f, \"tied_bytes\": %.0f, \"step\": "
-                "%.9g, "
-                "\"bubble\": %.6g, \"mfu\": %.6g, \"hfu\": %.6g", r->tp_bytes, r->pp_bytes, r->dp_bytes, r->tied_bytes,
-                r->step * 1e-12, r->bubble, r->mfu, r->hfu);
-        if (!r->fits) {
-            char why[80];
-            plan_limits(r, t, why, sizeof why);
-            fprintf(o.f, ", \"limit\": \"%s\"", why);
-        }
-        fprintf(o.f, "}\n");
+        plan_layout_json(t, &list->result[i], text, sizeof text);
+        fprintf(o.f, "%s\n", text);
     }
     output_close(&o);
 }
@@ -125,21 +131,24 @@ static int by_memory(const void *a, const void *b) {
     double y = plan_memory_sum(&(*(const PlanResult *const *)b)->fullest);
     return (x > y) - (x < y);
 }
-// The Pareto front: layouts that no other one beats in memory and in time.
+// on: room for all of them, the least memory first. How many they are.
+size_t plan_front(const PlanList *list, const PlanResult **on) {
+    size_t n = 0;
+    for (size_t i = 0; i < list->n; i++) on[i] = &list->result[i];
+    if (list->n) qsort(on, list->n, sizeof *on, by_memory);
+    for (size_t i = 0; i < list->n; i++)
+        if (n == 0 || on[i]->step < on[n - 1]->step) on[n++] = on[i];
+    return n;
+}
 static void front(FILE *f, const PlanList *list, Axis memory, Axis time) {
-    const PlanResult **sorted = host_alloc(list->n * sizeof *sorted);
-    for (size_t i = 0; i < list->n; i++) sorted[i] = &list->result[i];
-    qsort(sorted, list->n, sizeof *sorted, by_memory);
-    double best = INFINITY;
+    const PlanResult **on = host_alloc(list->n * sizeof *on);
+    size_t n = plan_front(list, on);
     fputs("<path class=\"front\" d=\"", f);
-    for (size_t i = 0; i < list->n; i++) {
-        if (sorted[i]->step >= best) continue;
-        fprintf(f, best == INFINITY ? "M%.1f %.1f" : "H%.1fV%.1f", x_of(memory, plan_memory_sum(&sorted[i]->fullest)),
-                y_of(time, sorted[i]->step));
-        best = sorted[i]->step;
-    }
+    for (size_t i = 0; i < n; i++)
+        fprintf(f, i == 0 ? "M%.1f %.1f" : "H%.1fV%.1f", x_of(memory, plan_memory_sum(&on[i]->fullest)),
+                y_of(time, on[i]->step));
     fputs("\"/>\n", f);
-    free(sorted);
+    free(on);
 }
 void plan_svg(const PlanTask *t, const PlanList *list, const char *file) {
     Output o = output_open("svg", file);
