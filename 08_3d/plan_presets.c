@@ -50,4 +50,5 @@ const PlanFormat plan_formats[] = {
     { 0 },
 };
 
-const char *const plan_memory_name[PLAN_MEMORY] = { "weights", "gradients", "optimizer", "activations", "gathered" };
+const char *const plan_memory_name[PLAN_MEMORY] = { "weights", "gradients", "optimizer", "activations", "gathered",
+                                                     "ring" };

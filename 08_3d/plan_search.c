@@ -38,12 +38,14 @@ static void try_memory(Search *s, PlanLayout l) {
 bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t room) {
     const ModelConfig *m = &t->model.model;
     Degrees n = l->n;
-    size_t ranks = n.dp * n.tp * n.pp, micro_batches = plan_micro_batches(t, l);
+    size_t cp = mesh_cp(n), ranks = n.dp * n.tp * n.pp * cp, micro_batches = plan_micro_batches(t, l);
     if (ranks != t->gpus)
         snprintf(why, room, "its product is %zu, but --gpus %zu", ranks, t->gpus);
     else if (n.tp > m->heads || n.pp * l->chunks > m->layers || n.dp > t->model.batch)
         snprintf(why, room, "the model has %zu heads and %zu blocks, and a step %zu sequences: choose less", m->heads,
                  m->layers, t->model.batch);
+    else if (cp > m->context)
+        snprintf(why, room, "a sequence has %zu positions for %zu context-parallel ranks: choose less", m->context, cp);
     else if (l->chunks > 1 && (n.pp == 1 || micro_batches % n.pp))
         snprintf(why, room, "--chunks %zu needs --pp above 1, and micro-batches in groups of pp %zu; there are %zu",
                  l->chunks, n.pp, micro_batches);

@@ -36,21 +36,25 @@ static void add(PlanOp *sum, const PlanOp *op, double times) {
     sum->products += times * op->products;
     sum->rest += times * op->rest;
     sum->tp += times * op->tp;
+    sum->cp += times * op->cp;
     sum->dp += times * op->dp;
     sum->tp_bytes += times * op->tp_bytes;
+    sum->cp_bytes += times * op->cp_bytes;
     sum->dp_bytes += times * op->dp_bytes;
 }
 
 static size_t message_bytes(const Player *p, size_t B) {
-    size_t rows = B * p->t->model.model.context;
+    size_t rows = B * plan_positions(p->t, p->l);
     return (p->l->sequence ? ceil_div(rows, p->l->n.tp) : rows) * p->t->model.model.width * p->t->format.element;
 }
 static bool stages_near(const Player *p, size_t from, size_t to) {
     const PlanLayout *l = p->l;
+    size_t inner = l->n.tp * mesh_cp(l->n);
     bool near = true, all = l->zero >= 2;          // replicas that go in step
     for (size_t d = all ? 0 : p->d; d < (all ? l->n.dp : p->d + 1); d++)
-        for (size_t tp = 0; tp < l->n.tp; tp++)
-            near = near && plan_near(p->t, plan_rank(l, d, tp, from), plan_rank(l, d, tp, to));
+        for (size_t r = 0; r < inner; r++)
+            near = near && plan_near(p->t, plan_rank(l, d, r / l->n.tp, r % l->n.tp, from),
+                                     plan_rank(l, d, r / l->n.tp, r % l->n.tp, to));
     return near;
 }
 
@@ -225,6 +229,7 @@ static void ending(Ending *e, PlanResult *r, const Player *p, size_t i, double r
         e->gathers = fmax(e->gathers, (p->l->zero < 3 ? after.dp : 0) + update);
     }
     r->tp_bytes = fmax(r->tp_bytes, p->stage[i].sum.tp_bytes);
+    r->cp_bytes = fmax(r->cp_bytes, p->stage[i].sum.cp_bytes);
     r->dp_bytes = fmax(r->dp_bytes, dp_bytes);
     r->pp_bytes = fmax(r->pp_bytes, sent_on(p, i));
     take_memory(r, &s, p->t, p->stage[i].peak, i);
@@ -235,6 +240,7 @@ static void shares(PlanResult *r, const Player *p, double pipeline) {
         if (p->stage[i].busy > busiest->busy) busiest = &p->stage[i];
     r->computing = busiest->sum.products + busiest->sum.rest;
     r->tp = busiest->sum.tp;
+    r->cp = busiest->sum.cp;
     r->dp = busiest->sum.dp;
     r->end = r->step - pipeline;
     r->idle = pipeline - busiest->busy;
@@ -244,7 +250,7 @@ static void shares(PlanResult *r, const Player *p, double pipeline) {
 PlanResult plan_layout(const PlanTask *t, const PlanLayout *l) {
     PlanResult r = { .layout = *l };
     Degrees n = l->n;
-    size_t world = n.dp * n.tp * n.pp, replicas = replicas_to_play(t, l), m = plan_micro_batches(t, l);
+    size_t cp = mesh_cp(n), world = n.dp * n.tp * n.pp * cp, replicas = replicas_to_play(t, l), m = plan_micro_batches(t, l);
     double *ready = host_alloc(n.pp * sizeof *ready), pipeline = 0;
     Player first = {0};
     bool model_near = true;
@@ -266,7 +272,8 @@ PlanResult plan_layout(const PlanTask *t, const PlanLayout *l) {
             r.tied_bytes = ring_bytes(ALL_REDUCE_PASSES, 2, e.z.last ? table : 0, g);
         }
         for (size_t i = 0; i < n.pp; i++) ready[i] = fmax(ready[i], p.stage[i].now);
-        model_near = model_near && plan_near(t, plan_rank(l, d, 0, 0), plan_rank(l, d, n.tp - 1, n.pp - 1));
+        for (size_t c = 0; c < cp; c++)
+            model_near = model_near && plan_near(t, plan_rank(l, d, c, 0, 0), plan_rank(l, d, c, n.tp - 1, n.pp - 1));
         if (d == 0) first = p;
         else player_free(&p);
     }
