@@ -175,7 +175,7 @@ static const Option options[] = {
     { "cluster", "NAME", "dgx-a100", "dgx-a100, dgx-a100-40, dgx-h100, lesson" },
     { "gpus", "N", "1024", "of the cluster" },
     { "precision", "NAME", "mixed", "mixed: 2 + 2 + 12 bytes per parameter; fp32: 4 + 4 + 8" },
-    { "attention", "plain|blockwise", "plain", "keep all scores, or none: in blocks; with --cp always blockwise" },
+    { "attention", "plain|blockwise", "blockwise", "keep all scores, or none: in blocks; with --cp always blockwise" },
     { "layers", "N", NULL, "blocks, instead of the model's; so are the next ones" },
     { "width", "N", NULL, "features of a token" },
     { "heads", "N", NULL, "attention heads" },
@@ -198,7 +198,7 @@ static const Option options[] = {
     { "zero", "0|1|2|3", NULL, "stage of ZeRO" },
     { "sequence-parallel", "no|yes", NULL, "norms, dropout and residual paths on 1/tp of the rows" },
     { "recompute", "none|selective|full", NULL, "what backward computes again" },
-    { "explain", "LAYOUT", NULL, "dp,tp,pp or dp,tp,pp,cp: derive this layout line by line; the options above say the rest" },
+    { "explain", "LAYOUT", NULL, "dp,tp,pp or dp,tp,pp,cp: derive it line by line; the options above say the rest" },
     { "layouts", "FILE", NULL, "write all layouts, a JSON object a line" },
     {0},
 };

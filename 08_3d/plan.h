@@ -38,7 +38,8 @@ typedef struct {
     Recompute recompute;
 } PlanLayout;
 size_t plan_micro_batches(const PlanTask *t, const PlanLayout *l);     // of a replica
-size_t plan_replicas(const PlanLayout *l);                 // dp x cp: who have the same parameters; ZeRO shards over them
+bool plan_in_blocks(const PlanTask *t, const PlanLayout *l);            // attention
+size_t plan_replicas(const PlanLayout *l);                 // dp x cp: they have the same parameters, or ZeRO's shards
 
 // ---- A layout ----
 enum { PLAN_WEIGHTS, PLAN_GRADIENTS, PLAN_OPTIMIZER, PLAN_ACTIVATIONS, PLAN_GATHERED, PLAN_RING, PLAN_MEMORY };
@@ -81,11 +82,14 @@ bool plan_alike(const PlanTask *t, const PlanLayout *l);
 PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t slice);
 size_t plan_slices(const PlanTask *t, const PlanLayout *l);
 double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, size_t k, bool accumulates);
-// The same of scores or their product with values, of which the causal mask leaves `pairs`: queries [q, D], keys [k, D].
+// The same of scores or their product with values, of which the causal mask leaves `pairs`; queries [q, D], keys
+// [k, D].
 double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k, size_t D);
 double plan_link_time(const PlanTask *t, bool near, size_t messages, double bytes);
 double plan_ring_time(const PlanTask *t, bool near, size_t passes, size_t n, size_t count, size_t size);
+PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp);     // as it has it
 PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B);
+PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B);  // no ring
 PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage *s);
 PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s);     // over dp, after the backwards
 PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s);        // after the update
@@ -93,6 +97,11 @@ double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage 
 // plan_ring.c: attention in blocks, of B sequences in one transformer block; over cp ring attention, zigzag (03.08).
 typedef struct { double time, products, bytes; } PlanRing;                     // products: of time, on the busiest rank
 PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B);
+// Of ranks that are not alike, [cp] of each: at, when they begin and end a chunk's forward or backward of B sequences,
+// in which they take `each` beside attention. plan_ring_players: 1 where they are alike, else cp.
+void plan_ring_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, const PlanOp *each, bool forward,
+                  size_t B, double *at);
+size_t plan_ring_players(const PlanTask *t, const PlanLayout *l);
 double plan_ring_room(const PlanTask *t, const PlanLayout *l, const CutSizes *z, size_t B);    // bytes, under way
 Positions plan_positions_of(const PlanTask *t, const PlanLayout *l, size_t cp);
 size_t plan_most_positions(const PlanTask *t, const PlanLayout *l);    // the rank of cp that has most

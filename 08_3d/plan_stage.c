@@ -10,6 +10,7 @@ size_t plan_micro_batches(const PlanTask *t, const PlanLayout *l) {
 size_t plan_rank(const PlanLayout *l, size_t d, size_t cp, size_t tp, size_t stage) {
     return mesh_rank(l->n, (Coordinates){ .dp = d, .cp = cp, .tp = tp, .pp = stage });
 }
+bool plan_in_blocks(const PlanTask *t, const PlanLayout *l) { return t->blockwise || mesh_cp(l->n) > 1; }
 size_t plan_replicas(const PlanLayout *l) { return l->n.dp * mesh_cp(l->n); }
 bool plan_near(const PlanTask *t, size_t first, size_t last) {
     return t->cluster.node == 0 || first / t->cluster.node == last / t->cluster.node;
@@ -28,9 +29,16 @@ PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i,
         s.dp_near = s.dp_near && plan_near(t, plan_rank(l, 0, 0, slice, i), plan_rank(l, dp - 1, cp - 1, slice, i));
     Positions mine = { 0 };                        // all
     if (cp > 1) mine = plan_positions_of(t, l, plan_most_positions(t, l));
-    if (cp > 1 || t->blockwise) s.z = cut_positions(s.z, &mine, true);
+    if (plan_in_blocks(t, l)) s.z = cut_positions(s.z, &mine, true);
     if (l->sequence) s.z = cut_sequence(s.z, false);
     return s;
+}
+PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp) {
+    PlanStage one = *s;
+    Positions its = plan_positions_of(t, l, cp);
+    one.z = cut_positions(one.z, &its, true);
+    one.tp_near = plan_near(t, plan_rank(l, s->d, cp, 0, s->i), plan_rank(l, s->d, cp, l->n.tp - 1, s->i));
+    return one;
 }
 PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i) {
     PlanStage s = plan_chunk(t, l, d, i, l->chunks - 1);
@@ -119,10 +127,10 @@ static void add_dp(PlanOp *op, const PlanTask *t, size_t dp, const PlanStage *s,
 static void add_units(PlanOp *op, const PlanTask *t, size_t dp, const PlanStage *s, double times, size_t size) {
     for (size_t i = 0; i < cut_layers(&s->z); i++) add_dp(op, t, dp, s, times, ONE_PASS, elements_unit(&s->z, i), size);
 }
-static void add_ring(PlanOp *op, const PlanRing *r, double times) {
-    op->products += times * r->products;
-    op->cp += times * (r->time - r->products);
-    op->cp_bytes += times * r->bytes;
+static void add_ring(PlanOp *op, PlanRing r, double times) {
+    op->products += times * r.products;
+    op->cp += times * (r.time - r.products);
+    op->cp_bytes += times * r.bytes;
 }
 static void add_table(PlanOp *op, const PlanTask *t, size_t dp, const PlanStage *s, size_t size) {
     if (s->z.first || s->z.last) add_dp(op, t, dp, s, 1, ONE_PASS, elements_wte(&s->z), size);
@@ -151,7 +159,7 @@ static Products block_products(const PlanTask *t, const CutSizes *z, size_t B) {
     return p;
 }
 
-PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B) {
+PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B) {
     const CutSizes *z = &s->z;
     size_t M = B * z->T, e = t->format.element, dp = plan_replicas(l);
     double blocks = (double)z->blocks, first = z->first, last = z->last;
@@ -172,11 +180,6 @@ PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool 
                       last * (plan_product_time(t, 1, M, z->C, z->vocab, false) +
                               plan_product_time(t, 1, z->C, z->vocab, M, true));
         op.rest = blocks * (BACKWARD_REST * rest + (full ? rest : selective ? scores : 0)) + last * logits;
-    }
-    if (z->online) {
-        PlanRing ring[2] = { plan_ring(t, l, s, true, B), plan_ring(t, l, s, false, B) };
-        add_ring(&op, &ring[!forward], blocks);
-        if (!forward && full) add_ring(&op, &ring[0], blocks);
     }
     // Over tp, of [M, C]: four all-reduces in a block, two of them forward; with sequence parallelism each is a
     // reduce-scatter and an all-gather, and the input of each pair of products is gathered once more.
@@ -201,6 +204,14 @@ PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool 
         op.tp += sums.tp;
         op.tp_bytes += sums.tp_bytes;
     }
+    return op;
+}
+PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B) {
+    PlanOp op = plan_op_alone(t, l, s, forward, B);
+    if (!s->z.online) return op;                   // whole rows of scores, among the products
+    double blocks = (double)s->z.blocks;
+    if (forward || l->recompute == RECOMPUTE_FULL) add_ring(&op, plan_ring(t, l, s, true, B), blocks);
+    if (!forward) add_ring(&op, plan_ring(t, l, s, false, B), blocks);
     return op;
 }
 
