@@ -146,11 +146,13 @@ static void plan(Run *run) {
         1e-12 * t.cluster.flops, 1e-9 * t.cluster.memory, t.cluster.node, 1e-9 * t.cluster.inside.beta,
         1e-9 * t.cluster.between.beta);
     say_detail(run, "model: %s; cluster: %s", t.model.source, t.cluster.source);
-    if (explained(run, &t, &f, &l)) {
+    bool one = explained(run, &t, &f, &l);
+    if (one && run->is_root) {
         PlanResult r = plan_layout(&t, &l);
         plan_explain(run, &t, &r);
         record(run, &r);
-    } else {
+    }
+    if (!one && run->is_root) {                    // the others have nothing to add
         PlanList list = plan_search(run, &t, &f);
         REQUIRE(list.n > 0, "no layout of %zu GPUs has equal parts of %zu heads, %zu blocks and %zu sequences: choose "
                 "other "
@@ -163,9 +165,9 @@ static void plan(Run *run) {
         report_config_text(run, "reason", why);
         if (option_given(run, "layouts")) plan_write_layouts(&t, &list, option_text(run, "layouts"));
         if (option_given(run, "svg")) plan_svg(&t, &list, option_text(run, "svg"));
-        report_picture(run);
         plan_list_free(&list);
     }
+    if (!one) report_picture(run);
     plan_papers(run);
 }
 

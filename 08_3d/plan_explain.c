@@ -19,7 +19,7 @@ static void explain_memory(Run *run, const PlanTask *t, const PlanResult *r, con
     say(run, "  the stage     %zu blocks%s%s%s        %11.4g billion parameters", z->blocks,
         z->first ? ", embedding" : "", z->last ? ", last norm" : "", z->first || z->last ? ", a table of V/tp C" : "",
         1e-9 * (double)elements_stage(z));
-    say(run, "  state         ZeRO-%zu over dp x cp %zu: %.3g bytes each: %.2f weights + %.2f gradients + %.2f "
+    say(run, "  state         ZeRO-%zu over %zu: %.3g bytes each: %.2f weights + %.2f gradients + %.2f "
         "optimizer",
         l->zero, plan_replicas(l), plan_parameter_bytes(f, l->zero, (double)plan_replicas(l)), m[PLAN_WEIGHTS] * G,
         m[PLAN_GRADIENTS] * G, m[PLAN_OPTIMIZER] * G);
@@ -39,7 +39,7 @@ static void explain_memory(Run *run, const PlanTask *t, const PlanResult *r, con
 }
 
 static void explain_op(Run *run, const PlanOp *op, const char *name) {
-    say(run, "  %-8s products %7.2f + other kernels %6.2f + tp %6.2f + ring %6.2f + ZeRO %6.2f = %8.2f", name,
+    say(run, "  %-8s products %7.2f + others %6.2f + tp %6.2f + ring %6.2f + ZeRO %6.2f = %8.2f", name,
         op->products * MS, op->rest * MS, op->tp * MS, op->cp * MS, op->dp * MS, plan_op_time(op) * MS);
 }
 
