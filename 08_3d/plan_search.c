@@ -5,7 +5,7 @@
 #include <string.h>
 #include "08_3d/plan.h"
 
-enum { MOST_MICRO_BATCH = 8, MOST_TP = 64, MOST_CP = 16, ZERO_STAGES = 4 };
+enum { MOST_MICRO_BATCH = 8, MOST_TP = 64, MOST_CP = 16, LEAST_CHUNK = 256, ZERO_STAGES = 4 };
 
 typedef struct { PlanList list; size_t room; const PlanTask *t; const PlanFixed *fixed; } Search;
 
@@ -55,13 +55,14 @@ bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t roo
     return false;
 }
 // All parts equal: heads over tp, positions over 2 cp chunks, blocks over the chunks of all stages, sequences over dp
-// and micro-batches. A ring keeps no scores: where attention is plain, that would be what is compared, so that cp is 1
-// there, unless it is asked for.
+// and micro-batches. Unless cp is asked for: with plain attention it is 1, as a ring keeps no scores, and that would be
+// what is compared; and chunks are at least as long as a tile of a product.
 static void try_mesh(Search *s, Degrees n) {
     const ModelConfig *m = &s->t->model.model;
     size_t batch = s->t->model.batch;
     if (m->heads % n.tp || m->layers % n.pp || batch % n.dp) return;
-    if (n.cp > 1 && (m->context % (2 * n.cp) || (!s->t->blockwise && !s->fixed->cp))) return;
+    size_t chunk = m->context / (2 * n.cp);
+    if (n.cp > 1 && (m->context % (2 * n.cp) || (!s->fixed->cp && (!s->t->blockwise || chunk < LEAST_CHUNK)))) return;
     for (size_t b = 1; b <= MOST_MICRO_BATCH; b *= 2)
         for (size_t v = 1; v <= m->layers / n.pp; v++) {
             size_t sequences = batch / n.dp, micro_batches = sequences / b;

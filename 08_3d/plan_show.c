@@ -61,9 +61,9 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
 void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t room) {
     const PlanLayout *l = &r->layout;
     size_t n = (size_t)snprintf(text, room, "{\"dp\": %zu, \"tp\": %zu, \"pp\": %zu, \"cp\": %zu, "
-                "\"micro_batch\": %zu, \"chunks\": %zu, \"zero\": %zu, \"sequence\": %s, \"recompute\": \"%s\", \"fits\": %s",
-                l->n.dp, l->n.tp, l->n.pp, mesh_cp(l->n), l->micro_batch, l->chunks, l->zero, l->sequence ? "true" : "false",
-                plan_recompute_name(l->recompute), r->fits ? "true" : "false");
+                "\"micro_batch\": %zu, \"chunks\": %zu, \"zero\": %zu, \"sequence\": %s, \"recompute\": \"%s\", "
+                "\"fits\": %s", l->n.dp, l->n.tp, l->n.pp, mesh_cp(l->n), l->micro_batch, l->chunks, l->zero,
+                l->sequence ? "true" : "false", plan_recompute_name(l->recompute), r->fits ? "true" : "false");
     for (size_t k = 0; k < PLAN_MEMORY && n < room; k++)
         n += (size_t)snprintf(text + n, room - n, ", \"%s\": %.0f", plan_memory_name[k], r->fullest.bytes[k]);
     if (n < room)

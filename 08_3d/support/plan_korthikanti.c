@@ -63,8 +63,8 @@ static BlockTimes times_of_a_block(Run *run) {
 
 // Table 5, with the sizes and micro-batches of table 3: seconds of a step with full recomputation, and with sequence
 // parallelism and selective; MFU and HFU of the latter in percent. v 3 for 175B and 530B (section 6). The last row:
-// 530B with eight replicas (section 6.3). 22B: 41.5 and 43.7 are printed; 41.7 and 43.9 follow from the rounded 1.10 s. HFU:
-// its equation 8 counts the repeated scores three times; own: by its text, once.
+// 530B with eight replicas (section 6.3). 22B: 41.5 and 43.7 are printed; 41.7 and 43.9 follow from the rounded 1.10 s.
+// HFU: its equation 8 counts the repeated scores three times; own: by its text, once.
 static const struct {
     ModelConfig model;
     size_t pp, gpus, batch, b, v;
