@@ -27,7 +27,7 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
     const PlanLayout *l = &r->layout;
     const double *m = r->fullest.bytes, G = 1e-9;
     char end[64];
-    if (r->fits) snprintf(end, sizeof end, "%4.1f%% %6.3g s %4.1f%%", 100 * r->bubble, r->step * 1e-12, 100 * r->mfu);
+    if (r->fits) snprintf(end, sizeof end, "%4.1f%% %5.3g s %4.1f%%", 100 * r->bubble, r->step * 1e-12, 100 * r->mfu);
     else plan_limits(r, t, end, sizeof end);
     if (!r->fits) {
         say(run, "%4zu %3zu %3zu %2zu %2zu %2zu %1zu %2s %-9s %5.4g  %s", l->n.dp, l->n.tp, l->n.pp, mesh_cp(l->n),
@@ -42,7 +42,7 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
         r->cp_bytes * G, r->pp_bytes * G, (r->dp_bytes + r->tied_bytes) * G, end);
 }
 void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
-    say(run, "  dp  tp  pp cp  b  v Z sp recompute    GB state  kept sent:tp    cp    pp    dp  idle     step   MFU");
+    say(run, "  dp  tp  pp cp  b  v Z sp recompute    GB state  kept sent:tp    cp    pp    dp  idle    step   MFU");
     size_t shown = 0, unfit = 0;
     for (size_t i = 0; i < list->feasible && shown < ROWS; i++)
         if (is_first(list, i)) { row(run, t, &list->result[i]); shown++; }
