@@ -165,6 +165,28 @@ static bool peaks_at(const double *x, size_t n, size_t top) {
         if (i <= top ? x[i] <= x[i - 1] : x[i] >= x[i - 1]) return false;
     return true;
 }
+// ---------------------------------------------------------------- ring attention
+
+// 03.08: (6N - 4) [b T/N, A] are sent in a block, forward and backward; and zigzag shares the products of the causal
+// mask equally. Here on free links, without a memory's time.
+static bool ring_closed_form(void) {
+    PlanTask t = paper_task(*model_named("gpt3-175b"), 1);
+    t.cluster = (PlanCluster){ .flops = 1e9, .efficiency = 1 };
+    const ModelConfig *m = &t.model.model;
+    double all = (double)m->context * (double)m->width, pairs = (double)m->context * (double)(m->context + 1) / 2;
+    bool holds = true;
+    for (size_t n = 2; n <= 16; n *= 2) {
+        PlanLayout l = { .n = { 1, 1, 1, n }, .micro_batch = 1, .chunks = 1 };
+        PlanStage s = plan_chunk(&t, &l, 0, 0, 0);
+        PlanRing forward = plan_ring(&t, &l, &s, true, 1), backward = plan_ring(&t, &l, &s, false, 1);
+        double N = (double)n, product = 2 * pairs * (double)m->width * 1e3;            // ps, of all ranks
+        holds &= forward.bytes + backward.bytes == (6 * N - 4) * all / N * (double)t.format.element;
+        holds &= paper_within(forward.time, 2 * product / N, 1e-9);
+        holds &= paper_within(backward.time, 5 * product / N, 1e-9);
+    }
+    return holds;
+}
+
 enum { FIGURES = 4 };                              // 13 to 16
 static void ptdp_figures(Run *run, bool holds[FIGURES]) {
     const size_t up[] = { 2, 4, 8, 16, 32 }, down[] = { 32, 16, 8, 4, 2 }, ones[] = { 1, 1, 1, 1, 1 };
@@ -213,4 +235,6 @@ void plan_papers(Run *run) {
     check_true(run, "PTD-P figure 15", "5.9 billion, batch 512: more tp is slower than more dp", figure[2]);
     check_true(run, "PTD-P figure 16", "91 billion: micro-batches of 2 first", figure[3]);
     plan_korthikanti(run);
+    check_true(run, "ring attention", "(6N - 4)/N of [T, C] sent, 1/N of the products, N to 16",
+               idle || ring_closed_form());
 }
