@@ -138,6 +138,19 @@ const char *EXPORT(planner_layout)(void) {
     return text;
 }
 
+// The search says how far it is: to the page, which gives the module this function. Natively nobody asks.
+#ifdef __wasm__
+__attribute__((import_module("page"), import_name("progress"))) void page_progress(int done, int all);
+void progress(Run *run, const char *what, size_t done, size_t all) {
+    (void)run;
+    (void)what;
+    page_progress((int)done, (int)all);
+}
+static Run page, *const shown = &page;
+#else
+static Run *const shown = NULL;
+#endif
+
 // {"reason": why the first one is the best, "feasible": N, "front": places of layouts, "layouts": the best ones first}
 const char *EXPORT(planner_search)(void) {
     static const PlanFixed all = { .zero = -1, .sequence = -1, .recompute = -1 };
@@ -145,7 +158,7 @@ const char *EXPORT(planner_search)(void) {
     PlanList list = {0};
     length = 0;
     if (possible(&task, why, sizeof why)) {
-        list = plan_search(NULL, &task, &all);
+        list = plan_search(shown, &task, &all);
         plan_reason(&task, &list, why, sizeof why);
         if (list.n == 0) snprintf(why, sizeof why, "No layout has equal parts of these heads, blocks and sequences.");
     }
@@ -169,13 +182,3 @@ const char *EXPORT(planner_search)(void) {
     plan_list_free(&list);
     return text;
 }
-
-#ifdef __wasm__
-// The search says how far it is: to the page, which gives the module this function.
-__attribute__((import_module("page"), import_name("progress"))) void page_progress(int done, int all);
-void progress(Run *run, const char *what, size_t done, size_t all) {
-    (void)run;
-    (void)what;
-    page_progress((int)done, (int)all);
-}
-#endif

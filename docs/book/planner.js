@@ -10,13 +10,14 @@ function put(id, svg, height) {
   byId(id).setAttribute('viewBox', `0 0 ${WIDTH} ${height}`);
 }
 const three = x => x >= 999.5 ? x.toFixed(0) : x.toPrecision(3);
-function amount(n, units, factor) {
+function amount(n, units, show = three) {
   let i = 0;
-  while (n >= 0.9995 * factor && i + 1 < units.length) { n /= factor; i++; }
-  return `${n ? three(n) : 0} ${units[i]}`;
+  while (n >= 999.5 && i + 1 < units.length) { n /= 1000; i++; }
+  return `${n ? show(n) : 0} ${units[i]}`;
 }
-const bytes = n => amount(n, ['bytes', 'KB', 'MB', 'GB', 'TB', 'PB'], 1000);   // as the papers: a GB has 10^9 bytes
-const seconds = s => s < 1 ? amount(s * 1e6, ['µs', 'ms'], 1000) : `${three(s)} s`;
+const BYTES = ['bytes', 'KB', 'MB', 'GB', 'TB', 'PB'];     // as the papers: a GB has 10^9 bytes
+const bytes = n => amount(n, BYTES);
+const seconds = s => s < 1 ? amount(s * 1e6, ['µs', 'ms']) : `${three(s)} s`;
 const percent = x => `${(100 * x).toFixed(1)}%`;
 
 // ---- the module: in the page for the layout that is set, in a worker for all layouts, which takes seconds ----
@@ -87,7 +88,7 @@ function write_address() {
 }
 
 // ---- what can be moved ----
-const TEXT = { gpus: 'GPUs', batch: 'batch, sequences', layers: 'blocks', width: 'features of a token', heads: 'attention heads',
+const TEXT = { gpus: 'GPUs', batch: 'batch', layers: 'blocks', width: 'features of a token', heads: 'attention heads',
                context: 'tokens of a sequence', vocab: 'vocabulary entries', memory: 'GB of a GPU', peak: 'TFLOP/s of a GPU',
                inside: 'GB/s inside a node', between: 'GB/s between nodes', node: 'GPUs of a node', precision: 'precision',
                dp: 'dp, replicas', tp: 'tp, tensor parallel', pp: 'pp, stages', cp: 'cp, parts of a sequence',
@@ -194,7 +195,7 @@ function bar(id, parts, name, full, show) {                // parts: [class, amo
   }
   put(id, svg, full ? 68 : 50);
   byId(id.replace('bar', 'key')).innerHTML = parts.filter(p => p[1] > 0)
-    .map(([kind, n, name]) => `<span class="${kind}"></span>${name} <b>${show(n)}</b>`).join(' ');
+    .map(([kind, n, name]) => `<i><span class="${kind}"></span>${name} <b>${show(n)}</b></i>`).join(' ');
 }
 function tile(value, name, kind = '') { return `<div class="${kind}"><b>${value}</b>${name}</div>`; }
 function draw_layout() {
@@ -207,7 +208,7 @@ function draw_layout() {
     : `<b>Fits.</b> ${plans?.layouts[0]?.fits && same(l, plans.layouts[0]) ? 'It is the fastest that does.' : ''}`;
   byId('tiles').innerHTML = tile(bytes(l.memory), `of ${bytes(device)}`, l.fits ? '' : 'unfit') + tile(seconds(l.step), 'a step') +
     tile(percent(l.mfu), 'MFU') + tile(percent(l.hfu), 'HFU') + tile(percent(l.bubble), 'bubble') +
-    tile(amount(answer.parameters, ['', 'thousand', 'million', 'billion', 'trillion'], 1000), 'parameters');
+    tile(amount(answer.parameters, ['', 'thousand', 'million', 'billion', 'trillion']), 'parameters');
   bar('memory-bar', MEMORY.map(([kind, name]) => [kind, l[name], name]), 'memory', device, bytes);
   bar('time-bar', TIME.map(([kind, key, name]) => [kind, l[key], name]), 'time', 0, seconds);
   byId('sent').innerHTML = `Sent per step, by a rank of the stage that sends most: <b>${bytes(l.tp_bytes)}</b> over tp,
@@ -237,7 +238,7 @@ function draw_table() {
   byId('table').querySelectorAll('tbody tr').forEach((row, i) => row.addEventListener('click', () => load(rows[i])));
 }
 
-const LEFT = 62, TOP = 12, HIGH = 400, RIGHT = 12, COLOURS = ['tp 1', 'tp 2, 3', 'tp 4 to 7', 'tp 8', 'tp above 8'];
+const LEFT = 62, TOP = 20, HIGH = 400, RIGHT = 12, COLOURS = ['tp 1', 'tp 2, 3', 'tp 4 to 7', 'tp 8', 'tp above 8'];
 const colour = tp => tp < 2 ? 0 : tp < 4 ? 1 : tp < 8 ? 2 : tp === 8 ? 3 : 4;
 let map;                                                   // where memory and time are: {x, y}
 function axis(values, from, to) {                          // logarithmic
@@ -254,7 +255,7 @@ function draw_all() {
   const device = get('memory') * 1e9, all = plans.layouts;
   const x = axis([device, ...all.map(l => l.memory)], LEFT, WIDTH - RIGHT), y = axis(all.map(l => l.step), TOP + HIGH, TOP);
   let svg = rect('ground', LEFT, TOP, WIDTH - RIGHT - LEFT, HIGH);
-  for (const t of x.ticks) svg += `<path class="grid" d="M${x.of(t)} ${TOP}v${HIGH}"/>` + label(x.of(t), TOP + HIGH + 16, bytes(t).replace(/\.?0+ /, ' '), 'mid small');
+  for (const t of x.ticks) svg += `<path class="grid" d="M${x.of(t)} ${TOP}v${HIGH}"/>` + label(x.of(t), TOP + HIGH + 16, amount(t, BYTES, x => +x.toPrecision(3)), 'mid small');
   for (const t of y.ticks) svg += `<path class="grid" d="M${LEFT} ${y.of(t)}H${WIDTH - RIGHT}"/>` + label(LEFT - 6, y.of(t) + 4, `${+t.toPrecision(3)} s`, 'end small');
   svg += rect('beyond', x.of(device), TOP, WIDTH - RIGHT - x.of(device), HIGH) + label(x.of(device) + 5, TOP + 15, 'does not fit', 'small');
   const dots = COLOURS.map(() => new Set());
@@ -264,10 +265,10 @@ function draw_all() {
   svg += `<path class="front" d="${on.map((l, i) => `${i ? 'H' : 'M'}${x.of(l.memory).toFixed(1)}${i ? 'V' : ' '}${y.of(l.step).toFixed(1)}`).join('')}"/>`;
   const now = said(C, C.planner_layout()).layout;
   if (now) svg += `<circle class="now" cx="${x.of(now.memory)}" cy="${y.of(now.step)}" r="7"/>`;
-  svg += `<circle id="at" r="5" hidden/>` + label((LEFT + WIDTH) / 2, TOP + HIGH + 34, 'memory of the fullest rank', 'mid') + label(LEFT + 6, TOP + 15, 'a step', 'small');
+  svg += `<circle id="at" r="5" hidden/>` + label((LEFT + WIDTH) / 2, TOP + HIGH + 34, 'memory of the fullest rank', 'mid') + label(LEFT - 6, 11, 'a step', 'end small');
   put('layouts', svg, TOP + HIGH + 42);
-  byId('layouts-key').innerHTML = COLOURS.map((name, i) => `<span class="round t${i}"></span>${name}`).join(' ') +
-    '<span class="line"></span>Pareto front<span class="round now"></span>the layout that is set';
+  byId('layouts-key').innerHTML = COLOURS.map((name, i) => `<i><span class="round t${i}"></span>${name}</i>`).join(' ') +
+    ' <i><span class="line"></span>Pareto front</i> <i><span class="round now"></span>the layout that is set</i>';
   map = { x, y };
 }
 function pointed(event) {                                  // the layout that is nearest to the pointer
