@@ -119,7 +119,7 @@ function control(s) {
   if (s.key) {                                             // of a layout: what the layouts that there are have
     const value = document.createElement('output');
     let values = [];
-    slider.addEventListener('input', () => load(nearest(s, values[slider.value])));
+    slider.addEventListener('input', () => { if (values[slider.value] !== get(s.name)) load(nearest(s, values[slider.value])); });
     moves[s.name] = () => {
       const now = get(s.name);
       values = [...new Set([now, ...plans ? plans.layouts.map(l => of_layout(s, l)) : []])].sort((a, b) => a - b);
