@@ -1,6 +1,6 @@
-// test_planner.c: what docs/book/planner.c says, held against the plan it calls. With the argument print: some layouts
-// and searches, which tests/test_planner.js prints from the page's WebAssembly, too; tests/book.t compares the two. With
-// the argument search: the layouts of one of them, a line each, as 08_3d/plan --layouts writes them.
+// test_planner.c: what docs/book/planner.c says, held against the plan that it calls. With the argument print: some
+// layouts and a search, which tests/test_planner.js prints from the page's WebAssembly, too; tests/book.t compares
+// the two. With the argument search: the layouts of that search, a line each, as 08_3d/plan --layouts writes them.
 #include "docs/book/planner.c"
 #include "tap.h"
 
