@@ -7,7 +7,7 @@ WebAssembly.instantiate(Uint8Array.from(atob(PLANNER_WASM), c => c.charCodeAt(0)
     const all = new Uint8Array(C.memory.buffer);
     return new TextDecoder().decode(all.subarray(at, all.indexOf(0, at)));
   };
-  const settings = JSON.parse(said(C.planner_settings()));
+  const settings = JSON.parse(said(C.planner_settings())).settings;
   const set = line => line.split(' ').map(part => part.split('=')).forEach(([name, value]) =>
     C.planner_set(settings.findIndex(s => s.name === name), Number(value)));
   let text = said(C.planner_settings()) + '\n';

@@ -54,32 +54,36 @@ static void write_text(const char *part) {
     memcpy(text + length, part, n + 1);
     length += n;
 }
-static void write_names(const void *first, size_t size) {  // of an array of these, which begin with their name
-    const char *comma = "\"";
+static void write_names(const void *first, size_t size, size_t most) {     // of an array of these, which begin with
+    const char *comma = "\"";                                              // their name; NULL ends it, too
     write_text("[");
-    for (const char *p = first; *(const char *const *)(const void *)p; p += size, comma = ", \"") {
+    for (const char *p = first; most-- && *(const char *const *)(const void *)p; p += size, comma = ", \"") {
         write_text(comma);
         write_text(*(const char *const *)(const void *)p);
         write_text("\"");
     }
     write_text("]");
 }
+// {"memory": names of categories, "settings": [{"name", "key", "names"}]}
 const char *EXPORT(planner_settings)(void) {
     char part[200];
     length = 0;
+    write_text("{\"memory\": ");
+    write_names(plan_memory_name, sizeof *plan_memory_name, PLAN_MEMORY);
+    write_text(", \"settings\": [");
     for (size_t i = 0; i < SETTINGS; i++) {
         const struct Setting *s = &setting[i];
-        snprintf(part, sizeof part, "%s{\"name\": \"%s\", \"key\": \"%s\", \"names\": ", i ? ", " : "[", s->name,
+        snprintf(part, sizeof part, "%s{\"name\": \"%s\", \"key\": \"%s\", \"names\": ", i ? ", " : "", s->name,
                  s->key ? s->key : "");
         write_text(part);
-        if (s->count == &model) write_names(plan_models, sizeof *plan_models);
-        else if (s->count == &cluster) write_names(plan_clusters, sizeof *plan_clusters);
-        else if (s->count == &format) write_names(plan_formats, sizeof *plan_formats);
-        else if (s->names) write_names(s->names, sizeof *s->names);
+        if (s->count == &model) write_names(plan_models, sizeof *plan_models, SIZE_MAX);
+        else if (s->count == &cluster) write_names(plan_clusters, sizeof *plan_clusters, SIZE_MAX);
+        else if (s->count == &format) write_names(plan_formats, sizeof *plan_formats, SIZE_MAX);
+        else if (s->names) write_names(s->names, sizeof *s->names, SIZE_MAX);
         else write_text("[]");
         write_text("}");
     }
-    write_text("]");
+    write_text("]}");
     return text;
 }
 

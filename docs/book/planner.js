@@ -21,7 +21,7 @@ const seconds = s => s < 1 ? amount(s * 1e6, ['µs', 'ms']) : `${three(s)} s`;
 const percent = x => `${(100 * x).toFixed(1)}%`;
 
 // ---- the module: in the page for the layout that is set, in a worker for all layouts, which takes seconds ----
-let C, module, settings, presets = {}, plans, worker;
+let C, module, settings, memory, presets = {}, plans, worker;  // settings, memory: what C says that there is
 const said = (C, at) => {
   const all = new Uint8Array(C.memory.buffer);
   return JSON.parse(new TextDecoder().decode(all.subarray(at, all.indexOf(0, at))));
@@ -30,6 +30,7 @@ const place = name => settings.findIndex(s => s.name === name);
 const get = name => C.planner_get(place(name));
 const set = (name, value) => C.planner_set(place(name), value);
 const laid = () => settings.filter(s => s.key);            // the settings of a layout; the others are of the task
+const mesh = () => laid().slice(0, laid().findIndex(s => s.key === 'micro_batch'));     // dp, tp, pp, ...
 const of_layout = (s, layout) => s.key && typeof layout[s.key] === 'string' ? s.names.indexOf(layout[s.key]) : +layout[s.key];
 const shown = (s, value) => s.names.length ? s.names[value] : Number.isInteger(value) ? `${value}` : `${+value.toPrecision(6)}`;
 
@@ -82,7 +83,7 @@ const given = () => settings.filter(s => s.key || s.names.length || s.name === '
                             .map(s => [s.name, shown(s, get(s.name))]);
 function write_address() {
   history.replaceState(null, '', '#' + given().map(([name, value]) => `${name}=${value}`).join('&'));
-  const degrees = ['dp', 'tp', 'pp'], explain = degrees.map(get).join(',');
+  const degrees = mesh().map(s => s.name), explain = degrees.map(get).join(',');
   const options = given().filter(([name]) => !degrees.includes(name)).map(([name, value]) => `--${name} ${value}`);
   byId('command').textContent = `make run-08-plan ARGS="${options.join(' ')} --explain ${explain}"`;
 }
@@ -175,8 +176,8 @@ function load(layout) {
 }
 
 // ---- the layout that is set ----
-const MEMORY = [['F', 'weights'], ['B', 'gradients'], ['A', 'optimizer'], ['U', 'activations'], ['C', 'gathered']];
-const TIME = [['F', 'computing', 'computing'], ['U', 'tp_time', 'sums over tp'], ['C', 'dp_time', 'ZeRO over dp, in each micro-batch'],
+const MEMORY = ['F', 'B', 'A', 'U', 'C', 'M'];              // colours
+const TIME = [['F', 'computing', 'computing'], ['U', 'tp_time', 'sums over tp'], ['M', 'cp_time', 'waits for the ring'], ['C', 'dp_time', 'ZeRO over dp, in each micro-batch'],
               ['B', 'end_time', 'sum over dp and update'], ['ground', 'idle', 'bubble']];
 function bar(id, parts, name, full, show) {                // parts: [class, amount, name]
   const sum = parts.reduce((s, p) => s + p[1], 0), most = Math.max(sum, full) * 1.005, x_of = v => 70 + v / most * (WIDTH - 72);
@@ -209,10 +210,10 @@ function draw_layout() {
   byId('tiles').innerHTML = tile(bytes(l.memory), `of ${bytes(device)}`, l.fits ? '' : 'unfit') + tile(seconds(l.step), 'a step') +
     tile(percent(l.mfu), 'MFU') + tile(percent(l.hfu), 'HFU') + tile(percent(l.bubble), 'bubble') +
     tile(amount(answer.parameters, ['', 'thousand', 'million', 'billion', 'trillion']), 'parameters');
-  bar('memory-bar', MEMORY.map(([kind, name]) => [kind, l[name], name]), 'memory', device, bytes);
-  bar('time-bar', TIME.map(([kind, key, name]) => [kind, l[key], name]), 'time', 0, seconds);
+  bar('memory-bar', memory.map((name, i) => [MEMORY[i], l[name], name]), 'memory', device, bytes);
+  bar('time-bar', TIME.map(([kind, key, name]) => [kind, l[key] ?? 0, name]), 'time', 0, seconds);
   byId('sent').innerHTML = `Sent per step, by a rank of the stage that sends most: <b>${bytes(l.tp_bytes)}</b> over tp,
-    <b>${bytes(l.pp_bytes)}</b> to other stages, <b>${bytes(l.dp_bytes)}</b> over dp, <b>${bytes(l.tied_bytes)}</b> for the embedding that first
+    ${l.cp_bytes ? `<b>${bytes(l.cp_bytes)}</b> over cp,` : ''} <b>${bytes(l.pp_bytes)}</b> to other stages, <b>${bytes(l.dp_bytes)}</b> over dp, <b>${bytes(l.tied_bytes)}</b> for the embedding that first
     and last stage share.`;
 }
 
@@ -222,9 +223,9 @@ const is_set = l => laid().every(s => of_layout(s, l) === get(s.name));
 const named = l => laid().filter(s => s.key !== 'sequence').map(s => `${s.key === 'micro_batch' ? 'b' : s.key === 'chunks' ? 'v' : s.key} ${l[s.key]}`)
                          .join(', ') + (l.sequence ? ', sp' : '');
 function draw_table() {
-  const mesh = laid().slice(0, laid().findIndex(s => s.key === 'micro_batch')), seen = new Set(), rows = [];
+  const seen = new Set(), rows = [];
   for (const l of plans?.layouts ?? []) {
-    const which = mesh.map(s => l[s.key]).join();
+    const which = mesh().map(s => l[s.key]).join();
     if (rows.length < 10 && l.fits && !seen.has(which)) { seen.add(which); rows.push(l); }
   }
   const short = { micro_batch: 'b', chunks: 'v', zero: 'ZeRO', sequence: 'sp' };
@@ -299,7 +300,7 @@ WebAssembly.compile(Uint8Array.from(atob(PLANNER_WASM), c => c.charCodeAt(0))).t
   module = compiled;
   C = (await WebAssembly.instantiate(module, { page: { progress() {} } })).exports;
   C._initialize?.();
-  settings = said(C, C.planner_settings());
+  ({ settings, memory } = said(C, C.planner_settings()));
   for (const s of settings)
     byId(s.key ? 'layout-sliders' : s.names.length || ['gpus', 'batch'].includes(s.name) ? 'task-sliders' : 'own-sliders').append(control(s));
   byId('layouts').addEventListener('pointermove', point);
