@@ -13,7 +13,6 @@
 #include "08_3d/checkpoint_index.h"
 #include "common/base/output.h"
 
-
 // The options that say which training this is. All others (layout, files, clock) may change from run to run.
 static const char *const training_options[] = {
     "layers", "width", "heads", "context", "dropout", "seed", "batch", "steps", "lr", "warmup", "weight-decay", "clip",
@@ -62,20 +61,24 @@ static void each_tensor(const Model *m, bool moments, EachTensor *what, void *co
         }
 }
 
-typedef struct { Text notes, tensors; size_t offset; } Header;
-static void describe(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
+typedef struct { Text json; size_t offset; } Header;
+// Of the whole tensor: rows, columns, my rows, my columns of each block, blocks; which elements of that rectangle.
+static void add_note(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
+    Header *h = context;
+    (void)u;
+    if (kind == UNIT_WEIGHTS)
+        add(&h->json, ",\"%s\":\"%zu %zu %zu %zu %zu %zu %zu %zu %zu\"", p->name, p->rows, p->cols, p->my_rows.lo,
+            p->my_rows.hi, p->my_cols.lo, p->my_cols.hi, p->blocks, r.lo - p->offset, range_size(r));
+}
+static void add_tensor(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
     Header *h = context;
     (void)u;
     size_t rows = param_local_rows(p), cols = param_local_cols(p), n = range_size(r), bytes = n * sizeof(real);
-    add(&h->tensors, ",\"%s%s\":{\"dtype\":\"%s\",\"shape\":", p->name, suffix[kind],
-        sizeof(real) == 8 ? "F64" : "F32");
-    if (n == rows * cols && !p->vector) add(&h->tensors, "[%zu,%zu]", rows, cols);
-    else add(&h->tensors, "[%zu]", n);
-    add(&h->tensors, ",\"data_offsets\":[%zu,%zu]}", h->offset, h->offset + bytes);
+    add(&h->json, ",\"%s%s\":{\"dtype\":\"%s\",\"shape\":", p->name, suffix[kind], sizeof(real) == 8 ? "F64" : "F32");
+    if (n == rows * cols && !p->vector) add(&h->json, "[%zu,%zu]", rows, cols);
+    else add(&h->json, "[%zu]", n);
+    add(&h->json, ",\"data_offsets\":[%zu,%zu]}", h->offset, h->offset + bytes);
     h->offset += bytes;
-    if (kind == UNIT_WEIGHTS)                      // of the whole; rows, columns of each block, blocks; which of these
-        add(&h->notes, ",\"%s\":\"%zu %zu %zu %zu %zu %zu %zu %zu %zu\"", p->name, p->rows, p->cols, p->my_rows.lo,
-            p->my_rows.hi, p->my_cols.lo, p->my_cols.hi, p->blocks, r.lo - p->offset, n);
 }
 
 // FNV-1a (Fowler, Noll, Vo): a torn page or a flipped bit changes it.
@@ -99,30 +102,28 @@ static void put_tensor(void *context, const Unit *u, const Param *p, Range r, Un
     free(values);
 }
 
+// All of it is on the disk before the folder gets its name.
+static void close_on_disk(Output *o) {
+    fflush(o->f);
+    fsync(fileno(o->f));
+    output_close(o);
+}
+
 static FileSum write_rank(const Model *m, bool moments, const char *path) {
     Header h = {0};
-    each_tensor(m, moments, describe, &h);
-    Text head = {0};
-    add(&head, "{\"__metadata__\":{\"format\":\"unsplit\"");
+    add(&h.json, "{\"__metadata__\":{\"format\":\"unsplit\"");
+    each_tensor(m, moments, add_note, &h);
+    add(&h.json, "}");
+    each_tensor(m, moments, add_tensor, &h);
+    add(&h.json, "}");
+    size_t bytes;
+    char *header = tensor_file_header(h.json.text, h.json.n, &bytes);
     Writing w = { .o = output_open("save", path), .sum = no_bytes };
-    size_t notes = h.notes.n, tensors = h.tensors.n, n = head.n + notes + 1 + tensors + 1, padded = (n + 7) / 8 * 8;
-    char *text = host_alloc(8 + padded);
-    for (size_t i = 0; i < 8; i++) text[i] = (char)(padded >> (8 * i));            // little-endian length
-    memset(text + 8, ' ', padded);
-    memcpy(text + 8, head.text, head.n);
-    if (notes) memcpy(text + 8 + head.n, h.notes.text, notes);
-    text[8 + head.n + notes] = '}';
-    if (tensors) memcpy(text + 8 + head.n + notes + 1, h.tensors.text, tensors);
-    text[8 + n - 1] = '}';
-    put(&w, text, 8 + padded);
+    put(&w, header, bytes);
     each_tensor(m, moments, put_tensor, &w);
-    fflush(w.o.f);
-    fsync(fileno(w.o.f));
-    output_close(&w.o);
-    free(text);
-    free(head.text);
-    free(h.notes.text);
-    free(h.tensors.text);
+    close_on_disk(&w.o);
+    free(header);
+    free(h.json.text);
     return w.sum;
 }
 
@@ -203,9 +204,7 @@ static void write_index(Run *run, const Optimizer *o, size_t step, const FileSum
     if (!text) fault("out of memory for %s", path);
     Output out = output_open("save", path);
     fprintf(out.f, "%s\n", text);
-    fflush(out.f);
-    fsync(fileno(out.f));
-    output_close(&out);
+    close_on_disk(&out);
     cJSON_free(text);
     cJSON_Delete(index);
     free(path);
@@ -270,9 +269,10 @@ void checkpoint_free(Checkpoint *c) {
 }
 
 static char *read_text(const char *path, size_t *n) {
+    struct stat is;
     FILE *f = fopen(path, "rb");
-    char *text = f ? host_alloc(CHECKPOINT_MOST_BYTES) : NULL;
-    *n = f ? fread(text, 1, CHECKPOINT_MOST_BYTES - 1, f) : 0;
+    char *text = f && fstat(fileno(f), &is) == 0 ? host_alloc((size_t)is.st_size) : NULL;
+    *n = text ? fread(text, 1, (size_t)is.st_size, f) : 0;
     if (f) fclose(f);
     return text;
 }

@@ -31,7 +31,6 @@ static void require_tensor(const TrainerConfig *c) {
     size_t q = c->tensor == TENSOR_3D ? cube_side(c->mesh.tp) : tensor_sides(c).q;
     REQUIRE(q <= m->heads, "--tp %zu has %zu columns of ranks, which need as many heads; the model has %zu: choose "
             "fewer ranks, or more --heads", c->mesh.tp, q, m->heads);
-    REQUIRE(!c->overlap, "--overlap cuts its buckets by the tensors of --tensor 1d: leave it out, or choose that");
 }
 
 // After everything else: a plan needs sizes that can work.
@@ -75,7 +74,7 @@ void trainer_require(const TrainerConfig *c) {
             "weights off, and the products of a grid communicate for them: choose --tensor 1d, or --schedule 1f1b");
     REQUIRE(!c->rebalanced || c->chunks <= 1, "--rebalance moves blocks between stages of one chunk, and --schedule "
             "interleaved has several: leave one of them out");
-    size_t blocks = 0, v = trainer_chunks(c), m_each = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
+    size_t blocks = 0, v = trainer_chunks(c), m_each = trainer_micro_batches(c);
     REQUIRE(v * c->mesh.pp <= m->layers, "--chunks %zu on each of %zu stages needs %zu blocks; the model has %zu: "
             "choose --chunks %zu, or more --layers", v, c->mesh.pp, v * c->mesh.pp, m->layers, m->layers / c->mesh.pp);
     REQUIRE(v == 1 || m_each % c->mesh.pp == 0, "--schedule interleaved takes micro-batches in groups of --pp %zu, "
@@ -90,6 +89,11 @@ void trainer_require(const TrainerConfig *c) {
 // ---------------------------------------------------------------- the pipeline's list
 
 size_t trainer_chunks(const TrainerConfig *c) { return c->chunks > 1 ? c->chunks : 1; }
+// The batch over replicas, then in micro-batches. Every replica runs the same number of them, because ZeRO reduces in
+// each; where sequences do not divide, some are smaller.
+size_t trainer_micro_batches(const TrainerConfig *c) {
+    return ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
+}
 Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage) {
     if (trainer_chunks(c) == 1) return c->schedule(c->mesh.pp, m, stage);                          // chapters 04, 05
     return schedule_interleaved(c->mesh.pp, m, c->chunks, stage);                                  // 05.03
@@ -174,10 +178,8 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
         t->config.stage_blocks = t->blocks;
     }
     t->model = stage_new(t);
-    // The batch over replicas, then in micro-batches. Every replica runs the same number of them, because ZeRO reduces
-    // in each; where sequences do not divide, some are smaller.
     t->sequences = shard_range(c->batch, c->mesh.dp, mesh->at.dp);
-    t->micro_batches = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
+    t->micro_batches = trainer_micro_batches(c);
     t->schedule = trainer_schedule(c, t->micro_batches, mesh->at.pp);
     if (c->overlap) t->buckets = overlapped(t);                                                    // 01.04
     return t;

@@ -38,6 +38,7 @@ void trainer_require(const TrainerConfig *c);      // usage_error() for what can
 static inline bool tensor_is_grid(const TrainerConfig *c) { return c->tensor == TENSOR_2D || c->tensor == TENSOR_25D; }
 TesseractSides tensor_sides(const TrainerConfig *c);           // of such a grid
 size_t trainer_chunks(const TrainerConfig *c);     // 1 or more
+size_t trainer_micro_batches(const TrainerConfig *c);          // of a step, on each replica
 Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage);         // of m micro-batches; schedule_free
 
 typedef struct {

@@ -223,7 +223,7 @@ static void play_replica(const TrainerConfig *c, size_t d, size_t m, double *now
 
 double step_time(const TrainerConfig *c) {
     Degrees n = c->mesh;
-    size_t m = ceil_div(ceil_div(c->batch, n.dp), c->micro_batch), world = replicas(c) * n.tp * n.pp;
+    size_t m = trainer_micro_batches(c), world = replicas(c) * n.tp * n.pp;
     double *now = host_alloc(n.pp * sizeof *now), *ready = host_alloc(n.pp * sizeof *ready), done = 0, gathers = 0;
     bool replicas_near = true;
     for (size_t i = 0; i < n.pp; i++) ready[i] = 0;
@@ -256,7 +256,7 @@ Degrees step_time_best(const TrainerConfig *c, double *time) {
             if (world % (tp * pp) || tp > c->model.heads || pp > c->model.layers || other.mesh.dp > c->batch) continue;
             other.stage_blocks = pp == c->mesh.pp ? c->stage_blocks : NULL;
             other.chunks = pp > 1 ? c->chunks : 1;             // interleaved: where the trainer does not refuse it
-            size_t m = ceil_div(ceil_div(c->batch, other.mesh.dp), c->micro_batch);
+            size_t m = trainer_micro_batches(&other);
             if (other.chunks > 1 && (other.chunks * pp > c->model.layers || m % pp)) continue;
             double step = step_time(&other);
             if (step < *time) { *time = step; best = other; }

@@ -13,13 +13,29 @@ static bool whole(const Unit *u, const Param *p) { (void)u; return param_is_whol
 static bool table(const Unit *u, const Param *p) { (void)u; return p->number == 0; }
 static Which one_of_each(const Run *run) { return run->reduce == REDUCE_ORDERED ? NULL : original; }
 
+// The tensors of which this rank holds copy number `copy`. On a grid the layers of its depth hold the same, and a layer
+// has no copies. On a cube the q^2 ranks over which a vector's gradient is summed have a copy each.
+static void put_copy(const Trainer *t, size_t copy, Snapshot *s) {
+    bool grid = tensor_is_grid(&t->config), mine = copy == (grid ? t->grid.layer : t->mesh.at.tp);
+    if (t->config.tensor != TENSOR_3D) {
+        if (mine) model_snapshot(t->model, s, UNIT_WEIGHTS, grid ? NULL : whole);
+        return;
+    }
+    for (size_t i = 0; i < t->model->n_units; i++) {
+        const Unit *u = &t->model->units[i];
+        for (size_t k = 0; k < u->n_params; k++)
+            if (u->params[k].partial && u->params[k].partial->rank == copy)
+                param_snapshot(u, &u->params[k], s, UNIT_WEIGHTS);
+    }
+}
+static size_t copies_of(const Trainer *t) {
+    if (t->config.tensor == TENSOR_3D) return t->cube.same_col->size;
+    return tensor_is_grid(&t->config) ? t->grid.depth : t->mesh.n.tp;
+}
+
 static void compare_copies(Run *run, const Trainer *t, double limit) {
     const Mesh *mesh = &t->mesh;
-    // On a grid the layers of its depth hold the same, and a layer has no copies. On a cube vectors have some, of which
-    // no two ranks have all: those are left to the comparison in rank order.
-    bool grid = tensor_is_grid(&t->config);
-    size_t copies = grid ? t->grid.depth : mesh->n.tp, mine = grid ? t->grid.layer : mesh->at.tp;
-    if (t->config.tensor == TENSOR_3D) copies = 1;
+    const size_t copies = copies_of(t);
     if (copies == 1 && mesh->n.pp == 1) return;
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
     for (size_t copy = 1; copy < copies; copy++) {
@@ -27,8 +43,8 @@ static void compare_copies(Run *run, const Trainer *t, double limit) {
         snprintf(label, sizeof label, " of slice %zu", copy);
         snapshot_label(got, label);
         snapshot_label(want, label);
-        if (mine == copy) model_snapshot(t->model, got, UNIT_WEIGHTS, grid ? NULL : whole);
-        if (mine == 0) model_snapshot(t->model, want, UNIT_WEIGHTS, grid ? NULL : whole);
+        put_copy(t, copy, got);
+        put_copy(t, 0, want);
     }
     snapshot_label(got, " of the last stage");
     snapshot_label(want, " of the last stage");
