@@ -217,8 +217,7 @@ static void trainings(Run *run) {
             Trajectory got = trajectory_new(run, &t);
             ContextTrained r = train(run, &t, kinds[i], &got);
             training_compare(run, what, &got, &want, LIMIT_ROUNDING);
-            bool clipped = got.norm[0] > max_norm && got.norm[1] > max_norm && got.norm[2] > max_norm;
-            check_true(run, "clipping", "is at work in every step", clipped);
+            check_true(run, "clipping", "is at work in every step", trajectory_clipped(&got, max_norm));
             if (adam) context_trained_costs(run, &t, i, &r);
             trajectory_free(&got);
         }

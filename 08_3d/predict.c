@@ -3,10 +3,12 @@
 #include <math.h>
 #include <stdlib.h>
 #include "01_data_parallel/support/04_costs.h"
+#include "01_data_parallel/support/06_costs.h"
 #include "03_tensor_parallel/context_parallel.h"
 #include "03_tensor_parallel/support/cube_costs.h"
 #include "03_tensor_parallel/support/grid_costs.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
+#include "common/measure/clock.h"
 #include "common/model/costs.h"
 
 enum { E = sizeof(real) };
@@ -103,15 +105,34 @@ static size_t predict_sequences(const TrainerConfig *c, size_t dp_rank, size_t m
 // One all-reduce of the gradient; with overlap one of each bucket, which is as large as a block.
 static void reductions(Prediction *out, const TrainerConfig *c, const Mine *my) {
     const CutSizes *z = &my->z;
+    const size_t norm = z->first + z->blocks;      // the unit of the last norm, gain and bias
     out->dp_calls = 1;
     out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, replicas(c), stage_elements(my));
     if (!c->overlap) return;
     BucketPiece *piece;
-    out->dp_calls = bucket_pieces(z, elements_block(z) * E, &piece);
+    TensorElements of = { .wte = wte_elements(my), .wpe = unit_elements(my, 0), .norm = unit_elements(my, norm) / 2 };
+    if (my->is_cube) cube_elements_tensors(&my->cube, of.block);
+    else if (my->is_grid) grid_elements_tensors(&my->grid, of.block);
+    else elements_tensors(z, of.block);
+    out->dp_calls = bucket_pieces(z, &of, unit_elements(my, z->first) * E, &piece);
     out->dp_bytes = 0;
     for (size_t i = 0; i < out->dp_calls; i++)
         out->dp_bytes += ring_sent(ALL_REDUCE_PASSES, replicas(c), piece[i].elements);
     free(piece);
+}
+
+// The same compressed, unit by unit (01.06).
+static void compressed_reductions(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my) {
+    const size_t rank = mesh_rank(c->mesh, at);
+    const CompressionCosts costs = compression_costs(&my->z, &c->compression, c->mesh.dp, at.dp);
+    bool near = true;
+    for (at.dp = 0; at.dp < c->mesh.dp; at.dp++) near = near && clock_same_node(mesh_rank(c->mesh, at), rank);
+    out->dp_calls = costs.calls;
+    out->dp_bytes = (size_t)costs.sent;
+    out->dp_time = compression_time(&my->z, &c->compression, c->mesh.dp, near);
+    out->gradients += costs.errors * E;
+    out->compression = costs.factors * E;
+    out->compression_peak = costs.buffers * E;
 }
 
 // On the rows, columns and depth of a grid: all kinds of calls.
@@ -210,7 +231,7 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
     partial_sums(out, c, my, m);
     PerUnit units = over_units(my, unit_ring, d, replica(c, at));
     switch (c->zero) {
-    case 0: reductions(out, c, my); break;
+    case 0: c->compressed ? compressed_reductions(out, c, at, my) : reductions(out, c, my); break;
     case 1: out->dp_bytes = 2 * (units.wte + units.others); break;
     case 2: out->dp_bytes = 2 * units.wte + (m + 1) * units.others; break;
     case 3: out->dp_bytes = 2 * units.wte + 3 * m * units.others; break;
@@ -228,7 +249,7 @@ static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const
     size_t all = stage_elements(my) * E, twice = my->z.first && my->z.last ? wte_elements(my) * E : 0;
     size_t mine = (shard.wte + shard.others) * E;
     out->parameters = c->zero < 3 ? all : mine;
-    out->gradients = c->zero < 2 ? all + twice : mine;
+    out->gradients += c->zero < 2 ? all + twice : mine;
     out->optimizer = adamw ? 2 * (c->zero ? mine : all) : 0;
 }
 
