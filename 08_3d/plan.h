@@ -118,6 +118,7 @@ bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t roo
 // What may vary is 0 or -1; anything else is fixed.
 typedef struct { size_t dp, tp, pp, cp, micro_batch, chunks; int zero, sequence, recompute; } PlanFixed;
 typedef struct { PlanResult *result; size_t n, feasible; } PlanList;   // the feasible ones first, the fastest of them
+// run: whose progress is shown, or NULL
 PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed);
 void plan_list_free(PlanList *list);
 void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);    // why the first one is the best

@@ -15,8 +15,13 @@ static size_t sharded(const CutSizes *z, size_t n) {
 }
 
 double plan_parameter_bytes(const PlanFormat *f, size_t zero, double n) {
-    return (double)f->weight / (zero < 3 ? 1 : n) + (double)f->gradient / (zero < 2 ? 1 : n) +
-           (double)f->state / (zero < 1 ? 1 : n);
+    double bytes = 0;
+    // EXERCISE 08.plan-a (2 points): ZeRO's memory. bytes: of one parameter on one of n replicas under stage `zero`.
+    // Stage 1 shards the optimizer's state, 2 the gradient, too, 3 also the weight (f->state, f->gradient, f->weight).
+    bytes = (double)f->weight / (zero < 3 ? 1 : n) + (double)f->gradient / (zero < 2 ? 1 : n) +
+            (double)f->state / (zero < 1 ? 1 : n);
+    // END
+    return bytes;
 }
 // Stage 1 shards the optimizer's state, 2 the gradients, too, 3 also the weights (ZeRO section 5).
 PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {

@@ -42,7 +42,7 @@ bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t roo
     Degrees n = l->n;
     size_t cp = mesh_cp(n), ranks = n.dp * n.tp * n.pp * cp, micro_batches = plan_micro_batches(t, l);
     if (ranks != t->gpus)
-        snprintf(why, room, "its product is %zu, but --gpus %zu", ranks, t->gpus);
+        snprintf(why, room, "its product is %zu, and there are %zu GPUs (--gpus)", ranks, t->gpus);
     else if (n.tp > m->heads || n.pp * l->chunks > m->layers || n.dp > t->model.batch)
         snprintf(why, room, "the model has %zu heads and %zu blocks, and a step %zu sequences: choose less", m->heads,
                  m->layers, t->model.batch);
@@ -72,20 +72,27 @@ static void try_mesh(Search *s, Degrees n) {
         }
 }
 
-// What fits before what does not, by time; what does not, by memory.
+// What fits before what does not, by time; what does not, by memory; what is alike in both in the order of the search.
+static int searched_first(const PlanLayout *x, const PlanLayout *y) {
+    const size_t p[] = { x->n.tp, x->n.pp, x->micro_batch, x->chunks, x->zero, x->sequence, x->recompute };
+    const size_t q[] = { y->n.tp, y->n.pp, y->micro_batch, y->chunks, y->zero, y->sequence, y->recompute };
+    size_t i = 0;
+    while (i + 1 < sizeof p / sizeof *p && p[i] == q[i]) i++;
+    return (p[i] > q[i]) - (p[i] < q[i]);
+}
 static int best_first(const void *a, const void *b) {
     const PlanResult *x = a, *y = b;
     if (x->fits != y->fits) return y->fits - x->fits;
     double p = x->fits ? x->step : plan_memory_sum(&x->fullest), q = x->fits ? y->step : plan_memory_sum(&y->fullest);
     if (p == q) { p = plan_memory_sum(&x->fullest); q = plan_memory_sum(&y->fullest); }
-    return (p > q) - (p < q);
+    return p == q ? searched_first(&x->layout, &y->layout) : (p > q) - (p < q);
 }
 
 PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed) {
     Search s = { .t = t, .fixed = fixed };
     size_t most = t->model.model.heads < MOST_TP ? t->model.model.heads : MOST_TP;
     for (size_t tp = 1; tp <= most; tp++) {
-        progress(run, "tensor-parallel ranks", tp, most);
+        if (run) progress(run, "tensor-parallel ranks", tp, most);
         for (size_t pp = 1; pp <= t->model.model.layers && tp * pp <= t->gpus; pp++) {
             for (size_t cp = 1; cp <= MOST_CP && tp * pp * cp <= t->gpus; cp++) {
                 Degrees n = { .dp = t->gpus / (tp * pp * cp), .tp = tp, .pp = pp, .cp = cp };

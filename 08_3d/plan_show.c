@@ -129,9 +129,9 @@ static void points(FILE *f, const PlanList *list, Axis memory, Axis time) {
     free(taken);
 }
 static int by_memory(const void *a, const void *b) {
-    double x = plan_memory_sum(&(*(const PlanResult *const *)a)->fullest);
-    double y = plan_memory_sum(&(*(const PlanResult *const *)b)->fullest);
-    return (x > y) - (x < y);
+    const PlanResult *x = *(const PlanResult *const *)a, *y = *(const PlanResult *const *)b;
+    double p = plan_memory_sum(&x->fullest), q = plan_memory_sum(&y->fullest);
+    return p == q ? (x > y) - (x < y) : (p > q) - (p < q);         // alike: in the order of the list
 }
 // on: room for all of them, the least memory first. How many they are.
 size_t plan_front(const PlanList *list, const PlanResult **on) {

@@ -1,6 +1,7 @@
 // ranks: 1
 // level: core
 // question: Why does a model that writes need its keys and values again, and not its text?
+// vary: ranks 1|2|3|4|6
 //
 // Writes text with a trained model, at any tp x pp: --from names a checkpoint (train --save), an exported file, or
 // Hugging Face's GPT-2. Each new token needs the keys and values of all tokens before it, in every block; these do not
@@ -25,14 +26,17 @@
 static void cached_forward(const AttentionHeads *h, Saved *s) {
     Cache *c = (Cache *)h->kind;
     size_t heads = range_size(h->heads), A = heads * h->D, all = c->n + h->T;
-    Tensor q = tensor_col_range(s->t[S_QKV], 0, A);
+    Tensor q = tensor_col_range(s->t[S_QKV], 0, A), p = tensor_new(&s->attention, heads * h->T, all);
+    // EXERCISE 08.sample-a (4 points): attend with the cache. c->k and c->v [context, A] have c->n rows of earlier
+    // positions; put the new ones, columns [A, 2A) and [2A, 3A) of S_QKV, behind them. Then p <- scores of q with all
+    // keys, its causal softmax with scale 1/sqrt(D) at h->position, and S_MIX <- p times all values.
     tensor_copy(tensor_row_range(c->k, c->n, all), tensor_col_range(s->t[S_QKV], A, 2 * A));
     tensor_copy(tensor_row_range(c->v, c->n, all), tensor_col_range(s->t[S_QKV], 2 * A, 3 * A));
-    c->n = all;
-    Tensor p = tensor_new(&s->attention, heads * h->T, all);
     op_heads_scores(p, q, tensor_row_range(c->k, 0, all), 1, heads);
     op_causal_softmax(p, p, (real)(1 / sqrt((double)h->D)), (HeadsPlace){ 1, heads, h->position, NULL });
     op_heads_mix(s->t[S_MIX], p, tensor_row_range(c->v, 0, all), 1, heads);
+    // END
+    c->n = all;
 }
 
 // ---------------------------------------------------------------- one forward through the stages

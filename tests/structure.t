@@ -132,7 +132,7 @@ wrong_pages() {
 # The page of its chapter has a row for every marked exercise: | 01.02a: its title | `file` | minutes | points |
 unlisted_exercises() {
     for file in $(chapter_sources); do
-        sed -nE 's|^ *// EXERCISE ([0-9.]+[a-z]) \(([0-9]+) points?\).*|\1 \2|p' "$file" | while read -r id points; do
+        sed -nE 's%^ *// EXERCISE ([0-9.]+[a-z]|[0-9]+\.[a-z]+-[a-z]) \(([0-9]+) points?\).*%\1 \2%p' "$file" | while read -r id points; do
             grep -qsE "^\| $id: [^|]*\| .${file##*/}. \| [0-9]+ \| $points \|$" "${file%/*}/README.md" ||
                 echo "$file: no row of ${file%/*}/README.md has exercise $id, its file and $points points"
         done

@@ -34,6 +34,7 @@ sub refused {
     is($status, 2, "refused with status 2: $what");
     like($out, $pattern, "and the message says so: $what");
 }
+my $named = $good =~ s/01\.02a/01.x-a/r;
 my $plain = tree('plain', '02_x.c' => $good, 'module.c' => $good =~ s/02a/01b/r);
 refused('no folder', qr/usage: make student DIR=/, $plain);
 refused('a folder that is not empty', qr/exists and is not an empty folder/, $plain, $plain);
@@ -51,6 +52,7 @@ my %malformed = (
     'an id of another form' => [$good =~ s/01\.02a/1.2/r, qr/line 2: expected/],
     'an id twice' => ["$good$good", qr/line 9: exercise 01.02a stands in 01_a\/02_x.c, too/],
     'a lesson that does not exist' => [$good =~ s/01\.02a/01.03a/r, qr/there is no lesson 01.03/],
+    'a program that does not exist' => [$named, qr/exercise 01.x-a: there is no lesson 01.x/],
     'a chapter that does not exist' => [$good =~ s/01\.02a/09.03a/r, qr/there is no lesson 09.03/],
     'no solution' => [$good =~ s/    x \+= 2;\n//r, qr/01.02a has no solution/],
 );
@@ -70,6 +72,11 @@ like($out, qr/^01\.02a +4 points +make run-01-02 +01_a\/02_x.c:2 +Add$/m, 'it sa
 ($status, $out) = ran("mkdir $work/empty && $plain/tools/student $work/empty");
 is($status, 0, 'an empty folder will do');
 like($out, qr/^2 exercises, 8 points/m, 'all exercises without a choice');
+my $program = tree('program', 'x.c' => $named, '02_x.c' => $good);
+($status, $out) = ran("$program/tools/student $work/program-cut 01.x");
+is(Exercises::slurp("$work/program-cut/01_a/x.c"), $named =~ s/x \+= 2;/TODO("01.x-a");/r, 'a program without a number is cut by its name');
+is(Exercises::slurp("$work/program-cut/01_a/02_x.c"), $good, 'and no other');
+like($out, qr/^01\.x-a +4 points +make run-01-x +01_a\/x.c:2 +Add$/m, 'and it says so');
 SKIP: {
     skip 'no git', 2 if system('command -v git >/dev/null');
     system("cd $plain && git init -q . && git add 01_a tools && echo secret >notes") == 0 or die;

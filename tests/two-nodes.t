@@ -65,15 +65,31 @@ ok $? "two of four processes are on each host" "$out"
     until_training() { until [ -s "$tap_dir/log" ] || ! kill -0 "$1" 2>/dev/null; do sleep 0.1; done; }
     tools/launch 4 "$train" $model --steps 100000000 --timeout $tap_hang --log "$tap_dir/log" >"$out" 2>&1 &
     until_training $!
-    in_b_ranks=
-    for stat in /proc/[0-9]*; do
-        [ "$(readlink "$stat/ns/net")" = "$(readlink "/proc/$b/ns/net")" ] && [ "$(cat "$stat/comm")" = train ] &&
-            in_b_ranks="$in_b_ranks ${stat#/proc/}"
-    done
-    kill -9 $in_b_ranks
+    ranks_in_b() {
+        for stat in /proc/[0-9]*; do
+            [ "$(readlink "$stat/ns/net")" = "$(readlink "/proc/$b/ns/net")" ] && [ "$(cat "$stat/comm")" = train ] &&
+                echo "${stat#/proc/}"
+        done 2>/dev/null
+    }
+    ranks_in_b | xargs kill -9
     wait $!
     status=$?
     { [ $status -eq 3 ] && grep -q 'rank [23] .*signal 9' "$out"; }
     ok $? "the ranks of a host are killed: status 3, and one of them is named (status $status)" "$out"
+
+    # The cable is pulled: nobody ends, and nothing comes any more. Here after 2 s of silence and three questions.
+    rm -f "$tap_dir/log"
+    export OMPI_MCA_oob_tcp_keepalive_time=2 OMPI_MCA_oob_tcp_keepalive_intvl=1 OMPI_MCA_oob_tcp_keepalive_probes=3
+    LAUNCH_LIMIT=$tap_hang tools/launch 4 "$train" $model --steps 100000000 --timeout $tap_hang --log "$tap_dir/log" >"$out" 2>&1 &
+    until_training $!
+    ip link set cable-a down
+    wait $!
+    status=$?
+    { [ $status -eq 3 ] && grep -q 'lost communication with a remote daemon' "$out" && grep -q 'on node 10.77.0.2$' "$out"; }
+    ok $? "the cable is pulled: status 3, and the other host is named (status $status)" "$out"
+    waited=0
+    until [ -z "$(ranks_in_b)" ] || [ $waited -ge $tap_hang ]; do sleep 1; waited=$((waited + 1)); done
+    [ -z "$(ranks_in_b)" ]
+    ok $? "and the ranks of the other host end, too"
 }
 tap_end

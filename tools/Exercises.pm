@@ -5,7 +5,8 @@
 #     <statements: the solution; the first line is no comment>
 #     // END
 #
-# The id names the lesson that judges it, 01.02, which need not be the file it stands in: that may be a module of the chapter.
+# The id names the lesson that judges it, 01.02, which need not be the file it stands in: that may be a module of the chapter. A program
+# without a number is named: 08.sample-a.
 # For tools/student, tools/grade and the tests; functions die with a message for the user that ends in a newline.
 package Exercises;
 use strict;
@@ -15,6 +16,7 @@ use File::Basename qw(dirname);
 use File::Find qw(find);
 use File::Path qw(make_path);
 
+my $id = qr/\d\d\.(?:\d\d|[a-z]+-)[a-z]/;
 our @EXPORT = qw(exercises chosen bodies find_body splice_body todo tree_files copy_files slurp spew);
 
 sub slurp { my ($path) = @_; local $/; open my $f, '<:raw', $path or die "unsplit: $path: $!\n"; return scalar <$f> // '' }
@@ -39,7 +41,7 @@ sub bodies {
         if (m{^(\s*)//\s*EXERCISE\b(.*)$}) {
             my ($indent, $rest) = ($1, $2);
             push @$complaints, "line $line: an exercise inside exercise $open->{id}" if $open;
-            if ($rest !~ /^ (\d\d\.\d\d[a-z]) \(([1-9]\d*) points?\): (\S.*?)\s*$/) {
+            if ($rest !~ /^ ($id) \(([1-9]\d*) points?\): (\S.*?)\s*$/) {
                 push @$complaints, "line $line: expected `// EXERCISE 01.02a (4 points): the task`";
                 $open = undef;
                 next;
@@ -71,14 +73,14 @@ sub exercises {
         my @bad;
         for my $e (bodies($text, \@bad)) {
             $e->{file} = $file;
-            my ($chapter, $number) = $e->{id} =~ /^(\d\d)\.(\d\d)/;
-            my ($lesson) = glob "$root/${chapter}_*/${number}_*.c";
-            push @bad, "line $e->{line}: exercise $e->{id}: there is no lesson $chapter.$number" unless $lesson;
+            my ($chapter, $name) = $e->{id} =~ /^(\d\d)\.(\d\d|[a-z]+)/;
+            my ($lesson) = grep { -e } glob "$root/${chapter}_*/$name" . ($name =~ /\d/ ? '_*.c' : '.c');
+            push @bad, "line $e->{line}: exercise $e->{id}: there is no lesson $chapter.$name" unless $lesson;
             push @bad, "line $e->{line}: exercise $e->{id} stands in $by_id{$e->{id}}{file}, too" if $by_id{ $e->{id} };
             push @bad, "line $e->{line}: exercise $e->{id} has no solution" if substr($text, $e->{begin}, $e->{end} - $e->{begin}) !~ /\S/;
             next if @bad;
             $e->{lesson} = $lesson =~ s{^\Q$root\E/}{}r;
-            $e->{key} = "$chapter-$number";
+            $e->{key} = "$chapter-$name";
             $e->{title} = $e->{task} =~ /^(.{1,55}?)[.:](\s|$)/ ? $1 : substr($e->{task}, 0, 53) . '...';
             $by_id{ $e->{id} } = $e;
         }
@@ -88,13 +90,13 @@ sub exercises {
     return map { $by_id{$_} } sort keys %by_id;
 }
 
-# Those that the words name: a chapter 01, a lesson 01.02, an exercise 01.02a; all without words.
+# Those that the words name: a chapter 01, a lesson 01.02 or 08.sample, an exercise 01.02a; all without words.
 sub chosen {
     my ($all, @words) = @_;
     return @$all unless @words;
     my %wanted;
     for my $word (@words) {
-        my @these = grep { $_->{id} eq $word || $word =~ /^\d\d(\.\d\d)?$/ && $_->{id} =~ /^\Q$word\E(\D|$)/ } @$all;
+        my @these = grep { $_->{id} =~ /^\Q$word\E($|\.|-|(?<=\d)[a-z]$)/ } @$all;
         die "unsplit: there is no exercise '$word'; there are: ", join(' ', map { $_->{id} } @$all), "\n" unless @these;
         $wanted{ $_->{id} } = 1 for @these;
     }
@@ -107,7 +109,7 @@ sub find_body {
     my ($text, $id) = @_;
     my (@found, $inside, $heading, $body);
     for (split /^/m, $text) {
-        my $opens = m{^\s*//\s*EXERCISE\s+(\d\d\.\d\d[a-z])\b};
+        my $opens = m{^\s*//\s*EXERCISE\s+($id)\b};
         return (undef, "exercise $1 begins inside of $id: its `// END` is missing") if $opens && $inside;
         if ($opens) { ($inside, $heading, $body) = (1, 1, '') if $1 eq $id; next }
         next unless $inside;

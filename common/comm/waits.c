@@ -14,6 +14,7 @@ typedef struct {
     _Atomic uint64_t number;               // of its waits: odd while it waits
     _Atomic uint64_t polls;                // how often it has asked MPI
     _Atomic bool spoken;                   // of the first: has somebody printed the table?
+    _Atomic bool told;                     // it has said why it ends all
     size_t rank;                           // in the world
     double since, patience;                // when its wait began, and after how long that is suspicious
     char text[200], comm[64];
@@ -43,7 +44,7 @@ void waits_open(MPI_Comm host, double deadlock) {
     ranks = (size_t)n, me = (size_t)rank, seconds = deadlock;
     slot_bytes = ceil_div(sizeof(Slot) + this_world_size * sizeof(uint32_t), 64) * 64;
     // The first has it all: one stretch. Where MPI cannot share memory there is no table, and --timeout remains.
-    if (deadlock <= 0 || MPI_Win_allocate_shared(me == 0 ? (MPI_Aint)(ranks * slot_bytes) : 0, 1, MPI_INFO_NULL, host,
+    if (MPI_Win_allocate_shared(me == 0 ? (MPI_Aint)(ranks * slot_bytes) : 0, 1, MPI_INFO_NULL, host,
                                                  &mine, &window) != MPI_SUCCESS) return;
     MPI_Win_shared_query(window, 0, &bytes, &unit, &mine);
     slots = mine;
@@ -79,6 +80,15 @@ void waits_post(const Request *r, int meeting, double since) {
 
 void waits_clear(void) {
     if (slots) atomic_fetch_add(&slot(me)->number, 1);
+}
+
+void waits_tell(void) {
+    if (slots) atomic_store(&slot(me)->told, true);
+}
+bool waits_told(size_t rank) {
+    for (size_t i = 0; slots && i < ranks; i++)
+        if (slot(i)->rank == rank) return atomic_load(&slot(i)->told);
+    return false;
 }
 
 static bool waiting(const Slot *s) { return atomic_load(&s->number) % 2 == 1; }
@@ -176,7 +186,7 @@ static void print_table(const char *title, size_t *path, size_t start, size_t en
 }
 
 void waits_print(void) {
-    if (slots && first_to_speak()) print_table("", NULL, 0, 0);
+    if (slots && seconds > 0 && first_to_speak()) print_table("", NULL, 0, 0);
 }
 
 // Have all that wait asked often enough, in the same wait, since it was suspected? path NULL: all ranks.
@@ -190,7 +200,7 @@ static bool confirmed(const size_t *path, size_t start, size_t end) {
 }
 
 void waits_look(void) {
-    if (!slots) return;
+    if (!slots || seconds <= 0) return;
     atomic_fetch_add(&slot(me)->polls, 1);
     double time = now();
     if (time < next_look || !too_long(slot(me), time)) return;

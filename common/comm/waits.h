@@ -10,10 +10,12 @@
 #include <mpi.h>
 #include "common/comm/transport.h"
 
-void waits_open(MPI_Comm host, double deadlock);               // collective over the processes of a node
+void waits_open(MPI_Comm host, double deadlock);               // collective over a node's processes; 0: no looking
 void waits_close(void);                                        // collective
 void waits_post(const Request *r, int meeting, double since);  // this rank waits there. meeting: its number
 void waits_clear(void);                                        // no longer
 void waits_look(void);                                         // in the loop of one that waits: a deadlock is a fault
+void waits_tell(void);                                         // this rank ends all, and has said why
+bool waits_told(size_t rank);                                  // has this one of the node?
 void waits_print(void);                                        // the table of the node, if nobody has printed it
 #endif
