@@ -16,7 +16,7 @@
 // The options that say which training this is. All others (layout, files, clock) may change from run to run.
 static const char *const training_options[] = {
     "layers", "width", "heads", "context", "dropout", "seed", "batch", "steps", "lr", "warmup", "weight-decay", "clip",
-    "optimizer", "data", "vocab", NULL,
+    "optimizer", "data", "vocab", "compress", "keep-one-of", "power-rank", NULL,
 };
 // Of these, those without which the weights would mean something else.
 static const char *const model_options[] = { "layers", "width", "heads", "context", "optimizer", NULL };
@@ -109,18 +109,23 @@ static void close_on_disk(Output *o) {
     output_close(o);
 }
 
-static FileSum write_rank(const Model *m, bool moments, const char *path) {
+static const char rank_state[] = "rank state";       // a tensor without a note: no other layout reads it
+static FileSum write_rank(const Model *m, bool moments, const RankState *state, const char *path) {
     Header h = {0};
     add(&h.json, "{\"__metadata__\":{\"format\":\"unsplit\"");
     each_tensor(m, moments, add_note, &h);
     add(&h.json, "}");
     each_tensor(m, moments, add_tensor, &h);
+    if (state->n)
+        add(&h.json, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%zu],\"data_offsets\":[%zu,%zu]}", rank_state,
+            sizeof(real) == 8 ? "F64" : "F32", state->n, h.offset, h.offset + state->n * sizeof(real));
     add(&h.json, "}");
     size_t bytes;
     char *header = tensor_file_header(h.json.text, h.json.n, &bytes);
     Writing w = { .o = output_open("save", path), .sum = no_bytes };
     put(&w, header, bytes);
     each_tensor(m, moments, put_tensor, &w);
+    if (state->n) put(&w, state->values, state->n * sizeof(real));
     close_on_disk(&w.o);
     free(header);
     free(h.json.text);
@@ -176,13 +181,14 @@ void checkpoint_require(Run *run, const char *dir) {
     free(probe);
 }
 
-static cJSON *index_of(Run *run, const Optimizer *o, size_t step, const FileSum *files) {
+static cJSON *index_of(Run *run, const Optimizer *o, const RankState *state, size_t step, const FileSum *files) {
     cJSON *index = cJSON_CreateObject(), *options = cJSON_AddObjectToObject(index, "options");
     cJSON_AddStringToObject(index, "format", "unsplit checkpoint");
     cJSON_AddNumberToObject(index, "version", CHECKPOINT_VERSION);
     cJSON_AddNumberToObject(index, "step", (double)step);
     cJSON_AddNumberToObject(index, "optimizer_step", (double)o->step);
     cJSON_AddBoolToObject(index, "check", option_flag(run, "check"));      // it changes the token counts
+    if (state->n) cJSON_AddStringToObject(index, rank_state, state->layout);
     cJSON_AddStringToObject(index, "dtype", sizeof(real) == 8 ? "F64" : "F32");
     for (const char *const *name = training_options; *name; name++)
         if (option_text(run, *name)) cJSON_AddStringToObject(options, *name, option_text(run, *name));
@@ -198,8 +204,9 @@ static cJSON *index_of(Run *run, const Optimizer *o, size_t step, const FileSum 
     return index;
 }
 
-static void write_index(Run *run, const Optimizer *o, size_t step, const FileSum *files, const char *part) {
-    cJSON *index = index_of(run, o, step, files);
+static void write_index(Run *run, const Optimizer *o, const RankState *state, size_t step, const FileSum *files,
+                        const char *part) {
+    cJSON *index = index_of(run, o, state, step, files);
     char *text = cJSON_Print(index), *path = path_of(part, "index.json");
     if (!text) fault("out of memory for %s", path);
     Output out = output_open("save", path);
@@ -220,7 +227,8 @@ static void put_in_place(const char *dir, const char *part, const char *name) {
     free(old);
 }
 
-void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const char *dir, size_t step) {
+void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const RankState *state, const char *dir,
+                     size_t step) {
     char name[32], part_name[40], file[32];
     snprintf(name, sizeof name, "step-%06zu", step);
     snprintf(part_name, sizeof part_name, "%s.part", name);
@@ -232,11 +240,11 @@ void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const char *d
         if (!make(part)) fault("--save %s: cannot make a folder in it: %s", dir, strerror(errno));
     }
     comm_barrier(run->world);                      // the folder is there
-    FileSum mine = write_rank(m, o->kind == ADAMW, path), *all;
+    FileSum mine = write_rank(m, o->kind == ADAMW, state, path), *all;
     size_t *sizes;
     side_gather(&mine, sizeof mine, (void **)&all, &sizes);                // all files are there
     if (run->is_root) {
-        write_index(run, o, step, all, part);
+        write_index(run, o, state, step, all, part);
         put_in_place(dir, part, name);
         free(all);
         free(sizes);
@@ -430,6 +438,19 @@ void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o) {
         if (moments) unit_fill(u, u->m, u->own, value, &first);
         if (moments) unit_fill(u, u->v, u->own, value, &second);
     }
+}
+
+real *checkpoint_load_state(const Checkpoint *c, size_t rank, const RankState *want) {
+    const char *layout = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(c->index.json, rank_state));
+    if (!layout) return NULL;
+    REQUIRE(strcmp(layout, want->layout) == 0, "--resume: %s has what each rank had not sent, of %s, and this is %s: "
+            "choose that one, or --compress none, which drops it", c->dir, layout, want->layout);
+    const FileTensor *t = rank < c->index.n ? tensor_file_find(&c->file[rank], rank_state) : NULL;
+    REQUIRE(t && t->count == want->n && t->is_double == (sizeof(real) == 8), "%s lacks what rank %zu had not sent: it "
+            "is not what this program writes", c->dir, rank);
+    real *values = host_alloc(want->n * sizeof *values);
+    for (size_t i = 0; i < want->n; i++) values[i] = (real)tensor_file_value(t, i);
+    return values;
 }
 
 // ---------------------------------------------------------------- a run that resumes

@@ -5,8 +5,8 @@
 // Computes, without training, what a step takes in every layout dp x tp x pp x cp: micro-batches, interleaved chunks,
 // ZeRO, recomputation and sequence parallelism, too. Memory, traffic and time follow from sizes alone, by the cost
 // model that the lessons are checked against; here the sizes are those of published models, and the device and links
-// those of published clusters. The heart is plan_stage.c (what a stage holds, sends and computes), plan_ring.c (the same
-// of its attention) and plan_time.c (the schedule, played); plan_search.c tries all layouts.
+// those of published clusters. The heart is plan_stage.c (what a stage holds, sends and computes), plan_ring.c (its
+// attention) and plan_time.c (the schedule, played); plan_search.c tries all layouts.
 //
 // Left out: overlap of communication with computing, but for the ring's, and ranks of unequal speed.
 //

@@ -2,9 +2,11 @@
 #include "08_3d/predict.h"
 #include <stdlib.h>
 #include "01_data_parallel/support/04_costs.h"
+#include "01_data_parallel/support/06_costs.h"
 #include "03_tensor_parallel/context_parallel.h"
 #include "03_tensor_parallel/support/cube_costs.h"
 #include "03_tensor_parallel/support/grid_costs.h"
+#include "common/measure/clock.h"
 #include "common/model/costs.h"
 
 enum { E = sizeof(real) };
@@ -117,6 +119,20 @@ static void reductions(Prediction *out, const TrainerConfig *c, const Mine *my) 
     free(piece);
 }
 
+// The same compressed, unit by unit (01.06).
+static void compressed_reductions(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my) {
+    const size_t rank = mesh_rank(c->mesh, at);
+    const CompressionCosts costs = compression_costs(&my->z, &c->compression, c->mesh.dp, at.dp);
+    bool near = true;
+    for (at.dp = 0; at.dp < c->mesh.dp; at.dp++) near = near && clock_same_node(mesh_rank(c->mesh, at), rank);
+    out->dp_calls = costs.calls;
+    out->dp_bytes = (size_t)costs.sent;
+    out->dp_time = compression_time(&my->z, &c->compression, c->mesh.dp, near);
+    out->gradients += costs.errors * E;
+    out->compression = costs.factors * E;
+    out->compression_peak = costs.buffers * E;
+}
+
 // On the rows, columns and depth of a grid: all kinds of calls.
 static void add_axis(Prediction *out, const AxisTraffic *a, size_t times) {
     for (size_t kind = 0; kind < COMM_KINDS; kind++) out->tp_calls += times * (size_t)a->calls[kind];
@@ -213,7 +229,7 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
     partial_sums(out, c, my, m);
     PerUnit units = over_units(my, unit_ring, d, replica(c, at));
     switch (c->zero) {
-    case 0: reductions(out, c, my); break;
+    case 0: c->compressed ? compressed_reductions(out, c, at, my) : reductions(out, c, my); break;
     case 1: out->dp_bytes = 2 * (units.wte + units.others); break;
     case 2: out->dp_bytes = 2 * units.wte + (m + 1) * units.others; break;
     case 3: out->dp_bytes = 2 * units.wte + 3 * m * units.others; break;
@@ -231,7 +247,7 @@ static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const
     size_t all = stage_elements(my) * E, twice = my->z.first && my->z.last ? wte_elements(my) * E : 0;
     size_t mine = (shard.wte + shard.others) * E;
     out->parameters = c->zero < 3 ? all : mine;
-    out->gradients = c->zero < 2 ? all + twice : mine;
+    out->gradients += c->zero < 2 ? all + twice : mine;
     out->optimizer = adamw ? 2 * (c->zero ? mine : all) : 0;
 }
 

@@ -68,6 +68,9 @@ sub draw {
     push @words, '--stage-layers', join ',', cut($layers, $pp * $chunks) if $pp > 1 && rand 2 < 1;
     push @words, '--prefetch' if $zero == 3 && rand 2 < 1;
     push @words, '--overlap' if $zero == 0 && $schedule ne 'zero-bubble' && rand 3 < 1;
+    if ($dp > 1 && $zero == 0 && $cp == 1 && $tensor eq '1d' && !(grep { $_ eq '--overlap' } @words) && rand 2 < 1) {
+        push @words, $tp == 1 && rand 2 < 1 ? ('--compress', 'top-k', '--keep-one-of', up_to(40)) : ('--compress', 'power-sgd', '--power-rank', up_to(4));
+    }
     push @words, '--sequence-parallel' if $tp > 1 && $tensor eq '1d' && $help =~ /--sequence-parallel/ && rand 3 < 1;
     push @words, any([qw(--optimizer sgd --lr 0.1)], [qw(--optimizer adamw --lr 0.003)])->@*;
     my $precision = any(qw(fp32 fp32 fp64));
