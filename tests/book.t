@@ -153,7 +153,7 @@ const states = [
   () => { document.body.dataset.pointed = laid().every(s => s.key === 'sequence' || byId('pointed').textContent.includes(shown(s, get(s.name)))); }];
 setTimeout(function next() {
   for (let i = 0, sum = 0; i < 3e7; i++) sum += i;
-  if (plans) states.shift()();
+  if (plans && byId('searching').hidden) states.shift()();
   if (states.length) setTimeout(next, 50);
 }, 200);
 SCRIPT

@@ -41,11 +41,12 @@ static void print(void) {
         printf("%s\n", planner_layout());
     }
     set_all(searched);
-    printf("%s\n", planner_search());
+    printf("%s\n", planner_search(0));
+    printf("%s\n", planner_search(1));
 }
 static void print_search(void) {
     set_all(searched);
-    const char *at = strstr(planner_search(), "[{");
+    const char *at = strstr(planner_search(0), "[{");
     size_t n = strlen(at + 1) - strlen("]}");
     for (size_t i = 0; i < n; i++)
         if (at[i + 1] != ',' || at[i + 2] != '\n') putchar(at[i + 1]);
@@ -76,8 +77,8 @@ int main(int argc, char **argv) {
     ok(says("width 12289 does not divide into 96 heads"), "a width that heads do not divide");
     set("layers", 0);
     ok(says("all sizes must be above 0"), "no blocks");
-    ok(strstr(planner_search(), "\"feasible\": 0, \"front\": [], \"layouts\": []}") != NULL, "and nothing to search");
+    ok(strstr(planner_search(0), "\"feasible\": 0, \"front\": [], \"layouts\": []}") != NULL, "and nothing to search");
     set_all("model=0 cluster=0 gpus=7 batch=5");
-    ok(strstr(planner_search(), "{\"reason\": \"No layout has equal parts") != NULL, "GPUs that no parts fit");
+    ok(strstr(planner_search(0), "{\"reason\": \"No layout has equal parts") != NULL, "GPUs that no parts fit");
     return tap_end();
 }

@@ -22,7 +22,7 @@ WebAssembly.instantiate(Uint8Array.from(atob(PLANNER_WASM), c => c.charCodeAt(0)
    presets + 'attention=1 dp=32 tp=8 pp=4 cp=1 micro-batch=1 chunks=1 zero=0 sequence-parallel=0 recompute=1',
    presets + 'dp=3 tp=8 pp=8'].forEach(line => { set(line); text += said(C.planner_layout()) + '\n'; });
   set('model=12 cluster=0 precision=0 attention=0 gpus=16 batch=96 memory=40');
-  text += said(C.planner_search()) + '\n';
+  text += said(C.planner_search(0)) + '\n' + said(C.planner_search(1)) + '\n';
   if (typeof document === 'undefined') process.stdout.write(text);
   else document.body.textContent = text;
 });

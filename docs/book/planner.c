@@ -159,8 +159,9 @@ static Run *const shown = NULL;
 #endif
 
 // {"reason": why the first one is the best, "feasible": N, "front": places of layouts, "layouts": the best ones first}
-const char *EXPORT(planner_search)(void) {
-    static const PlanFixed all = { .zero = -1, .sequence = -1, .recompute = -1 };
+// cp: of these layouts; 0: any
+const char *EXPORT(planner_search)(int cp) {
+    PlanFixed all = { .cp = (size_t)cp, .zero = -1, .sequence = -1, .recompute = -1 };
     char why[500], part[PLAN_JSON];
     PlanList list = {0};
     length = 0;

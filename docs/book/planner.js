@@ -45,17 +45,18 @@ function search() {
       const C = (await WebAssembly.instantiate(data.module, { page })).exports;
       C._initialize?.();
       data.values.forEach((v, i) => C.planner_set(i, v));
-      postMessage({ plans: said(C, C.planner_search()) });
+      for (const cp of [1, 0]) postMessage({ plans: said(C, C.planner_search(cp)), last: !cp });    // those of any cp are many
     };
   };
   worker = new Worker(URL.createObjectURL(new Blob([`(${work})(${said})`], { type: 'text/javascript' })));
   worker.onmessage = ({ data }) => {
     if (!data.plans) { Object.assign(byId('progress'), { value: data.done, max: data.all }); return; }
     plans = data.plans;
-    byId('searching').hidden = true;
-    if (fastest && plans.layouts.length) load(plans.layouts[0]);
+    byId('searching').hidden = data.last;
+    const best = fastest;
+    if (best && plans.layouts.length) load(plans.layouts[0]);
     else draw();
-    fastest = false;
+    fastest = best && !data.last;
     document.body.dataset.layouts = plans.layouts.length;
   };
   worker.postMessage({ module, values: settings.map(s => get(s.name)) });
@@ -165,6 +166,7 @@ function nearest(s, value) {
   return plans.layouts.filter(l => of_layout(s, l) === value).map(l => [distance(l), l]).reduce((a, b) => b[0] < a[0] ? b : a)[1];
 }
 function load(layout) {
+  fastest = false;
   for (const s of laid()) set(s.name, of_layout(s, layout));
   draw();
 }
