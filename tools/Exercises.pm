@@ -62,8 +62,8 @@ sub bodies {
     return @found;
 }
 
-# All exercises of the tree in this folder, by id: besides what bodies() gives, { file, lesson, key, title }: the program that judges,
-# and its key as in make run-KEY.
+# All exercises of the tree in this folder, by id: besides what bodies() gives, { file, lesson, key, title, options }: the program that
+# judges, its key as in make run-KEY, and the options it is judged with (its line `// grade:`).
 sub exercises {
     my ($root) = @_;
     my (@complaints, %by_id);
@@ -80,6 +80,8 @@ sub exercises {
             push @bad, "line $e->{line}: exercise $e->{id} has no solution" if substr($text, $e->{begin}, $e->{end} - $e->{begin}) !~ /\S/;
             next if @bad;
             $e->{lesson} = $lesson =~ s{^\Q$root\E/}{}r;
+            ($e->{options}) = slurp($lesson) =~ m{^// grade: (.*)$}m;
+            $e->{options} //= '';
             $e->{key} = "$chapter-$name";
             $e->{title} = $e->{task} =~ /^(.{1,55}?)[.:](\s|$)/ ? $1 : substr($e->{task}, 0, 53) . '...';
             $by_id{ $e->{id} } = $e;
