@@ -234,6 +234,31 @@ Compression *compression_new(Comm *dp, const CompressionPlan *plan, const Model 
     return c;
 }
 
+// Calls what() for each of the tensors that outlive a step, in order; at: where its first element stands.
+typedef void (*EachState)(Tensor t, real *host);
+static size_t each_state(const Compression *c, EachState what, real *host) {
+    size_t at = tensor_count(c->error);
+    if (at && what) what(c->error, host);
+    for (size_t i = 0; i < c->n_buckets; i++) {
+        const CompressedBucket *b = &c->buckets[i];
+        if (b->server_error.data && what) what(b->server_error, host + at);
+        at += tensor_count(b->server_error);
+    }
+    for (size_t i = 0; i < c->n_buckets; i++)
+        for (size_t k = 0; k < c->buckets[i].n_params; k++) {
+            const Matrix *m = &c->buckets[i].params[k];
+            if (!m->low_rank) continue;
+            if (what) what(m->q, host + at);
+            at += tensor_count(m->q);
+        }
+    return at;
+}
+static void read_state(Tensor t, real *host) { tensor_download(host, t); }
+static void write_state(Tensor t, real *host) { tensor_upload(t, host); }
+size_t compression_state_count(const Compression *c) { return each_state(c, NULL, NULL); }
+void compression_state_read(const Compression *c, real *state) { each_state(c, read_state, state); }
+void compression_state_write(Compression *c, const real *state) { each_state(c, write_state, (real *)state); }
+
 void compression_free(Compression *c) {
     compressed_buckets_free(c->buckets, c->n_buckets);
     arena_free(&c->gradients);

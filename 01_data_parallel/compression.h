@@ -51,6 +51,11 @@ void compression_free(Compression *c);
 // In 06_compression.c. g [1, size]: mine before; afterwards what all ranks believe the sum over ranks to be, the same
 // bits on each. Collective.
 void compression_all_reduce(Compression *c, Tensor g);
+// What outlives a step, one after another on the host, [compression_state_count(c)]: e, then every server's error, then
+// every q. For checkpoints.
+size_t compression_state_count(const Compression *c);
+void compression_state_read(const Compression *c, real *state);
+void compression_state_write(Compression *c, const real *state);
 
 // ---- pieces that the reference on one device has in common ----
 static inline size_t kept_of(size_t n, size_t one_of) { return ceil_div(n, one_of); }       // k of n elements

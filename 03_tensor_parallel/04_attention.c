@@ -28,13 +28,14 @@ void tensor_parallel_attention_cut(Param *p, Range heads, size_t D) {
     row_parallel_cut(&p[ATTENTION_O], features);           // [C/tp, C]; its bias [C] stays whole: added after the sum
 }
 
-// Lesson 02's two layers, with the heads between them. Each all-reduce is over [B*T, C].
+// Lesson 02's two layers, with the heads between them. Its g in forward and its f in backward are all communication:
+// one all-reduce of [B*T, C] each, of which a rank sends 2(tp-1)/tp B*T*C elements, 4 bytes each in fp32.
 void tensor_parallel_attention_forward(Comm *tp, const TensorParallelHeads *h, Param *p, Tensor y, Tensor x, Saved *s) {
     saved_tensor(s, S_QKV, x.rows, p[ATTENTION_QKV].w.cols);               // [B*T, 3C/tp]: q | k | v of my heads
     column_parallel_forward(s->t[S_QKV], x, &p[ATTENTION_QKV], &p[ATTENTION_QKV_BIAS]);        // sends nothing
     saved_tensor(s, S_MIX, x.rows, p[ATTENTION_O].w.rows);                 // [B*T, C/tp]: my heads side by side
     tensor_parallel_heads_forward(h, s);                                                       // sends nothing
-    row_parallel_forward(tp, y, s->t[S_MIX], &p[ATTENTION_O], &p[ATTENTION_O_BIAS]);           // all-reduce of y
+    row_parallel_forward(tp, y, s->t[S_MIX], &p[ATTENTION_O], &p[ATTENTION_O_BIAS]);           // g: all-reduce of y
 }
 
 void tensor_parallel_attention_backward(Comm *tp, const TensorParallelHeads *h, Param *p, Tensor dx, Tensor x,
@@ -44,7 +45,7 @@ void tensor_parallel_attention_backward(Comm *tp, const TensorParallelHeads *h, 
     Tensor dqkv = tensor_new(&scratch, x.rows, s->t[S_QKV].cols);          // [B*T, 3C/tp]
     row_parallel_backward(dmix, s->t[S_MIX], dy, &p[ATTENTION_O], &p[ATTENTION_O_BIAS]);       // sends nothing
     tensor_parallel_heads_backward(h, dqkv, dmix, s);                                          // sends nothing
-    column_parallel_backward(tp, dx, x, dqkv, &p[ATTENTION_QKV], &p[ATTENTION_QKV_BIAS]);      // all-reduce of dx
+    column_parallel_backward(tp, dx, x, dqkv, &p[ATTENTION_QKV], &p[ATTENTION_QKV_BIAS]);      // f: all-reduce of dx
     arena_free(&scratch);
 }
 

@@ -11,6 +11,7 @@
 //
 //     lse' = log(exp(lse) + exp(lse_b))          out' = exp(lse - lse') out + exp(lse_b - lse') out_b
 //
+// The larger of lse and lse_b is subtracted before exp, which would overflow otherwise.
 // (Ring attention: Liu, Zaharia and Abbeel 2023; Brandon et al. 2023, striped; zigzag as in Llama 3 and
 // zhuzilin/ring-flash-attention.) Sent per layer, with N ranks, b sequences of s positions, width h:
 //
@@ -23,7 +24,7 @@
 // ranks' and nothing of later ranks': the first rank has 1/2 block to do, the last N - 1/2. Zigzag cuts 2N chunks and
 // gives a rank one from the front and the one as far from the back: equal work. Beside this file:
 // ring_self_attention.c (Li et al. 2021: two passes, whole rows of scores) and ulysses.c (all-to-all, by heads).
-// Parameters are whole on every rank; their gradients are summed over cp. Left out: 16-bit numbers, documents packed in
+// Parameters are whole on every rank; their gradients are summed over cp. Left out: 16-bit floats, documents packed in
 // a sequence.
 #include "03_tensor_parallel/context_parallel.h"
 #include "03_tensor_parallel/support/08_costs.h"
@@ -66,7 +67,7 @@ static void ring_forward(const AttentionHeads *h, Saved *s) {
     Positions mine = context_positions_of(h, cp->rank);
     Arena room[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
     Tensor here = my_block(h, s->t[S_QKV], &room[0]), coming = {0};
-    attention_begin(h, s);                                                 // out = 0, lse = -inf: no key seen yet
+    attention_begin(h, s);                                                 // out (S_MIX) = 0, lse = -inf: no key yet
     for (size_t k = 0; k < cp->size; k++) {
         Positions theirs = context_positions_of(h, ring_owner(cp, k));
         Request *leaves = NULL, *arrives = NULL;
@@ -75,7 +76,7 @@ static void ring_forward(const AttentionHeads *h, Saved *s) {
             leaves = comm_start_send(cp, here, ring_next(cp));             // k | v: 2 B T/N A elements
             arrives = comm_start_recv(cp, coming, ring_previous(cp));
         }
-        attention_attend(h, &mine, here, &theirs, s);                      // merges this block; sends nothing
+        attention_attend(h, &mine, here, &theirs, s);                      // merges this block, but not its later keys
         comm_wait(leaves);
         comm_wait(arrives);
         arena_free(&room[k % 2]);
@@ -104,7 +105,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
             leaves = comm_start_send(cp, here, ring_next(cp));             // k | v: 2 B T/N A elements
             arrives = comm_start_recv(cp, coming, ring_previous(cp));
         }
-        sum = block_of(h, ring_owner(cp, k), &sums[k % 2]);                // dk | dv of the block that is here
+        sum = block_of(h, ring_owner(cp, k), &sums[k % 2]);                // my part of dk | dv of the block here
         tensor_fill(sum, 0);
         attention_attend_backward(h, &mine, dq, sum, here, &theirs, dmix, dot, s);     // p again, from the final lse
         // EXERCISE 03.08a (4 points): bring dk | dv home. sum [B*T/N, 2A] is what my queries do to the keys that are
@@ -216,8 +217,7 @@ static void trainings(Run *run) {
             Trajectory got = trajectory_new(run, &t);
             ContextTrained r = train(run, &t, kinds[i], &got);
             training_compare(run, what, &got, &want, LIMIT_ROUNDING);
-            bool clipped = got.norm[0] > max_norm && got.norm[1] > max_norm && got.norm[2] > max_norm;
-            check_true(run, "clipping", "is at work in every step", clipped);
+            check_true(run, "clipping", "is at work in every step", trajectory_clipped(&got, max_norm));
             if (adam) context_trained_costs(run, &t, i, &r);
             trajectory_free(&got);
         }

@@ -180,8 +180,7 @@ static void cube(Run *run) {
         if (i < 2) {
             Trajectory want = training_unsplit(run, &t, 1);
             training_compare(run, "3D = unsplit", &got, &want, LIMIT_ROUNDING);
-            bool clipped = got.norm[0] > max_norm && got.norm[1] > max_norm && got.norm[2] > max_norm;
-            check_true(run, "every step is clipped", i ? "AdamW" : "SGD", clipped);
+            check_true(run, "every step is clipped", i ? "AdamW" : "SGD", trajectory_clipped(&got, max_norm));
             trajectory_free(&want);
         }
         if (i) cube_costs(run, &c.grid, &z, t.sequences, c.gather_again, &r);

@@ -106,6 +106,9 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
     Stage stage = { weight_versions_new(m, older), o, notes };
     PipelineWeights weights = { read_version, update, &stage, notes ? notes->loss : NULL };
     model_zero_gradients(m);
+    // The messages are those of 05.02, in the order of the list. A forward receives x [B*T, C] from stage i-1 and sends
+    // y [B*T, C] to stage i+1; a backward receives dy [B*T, C] from i+1 and sends dx [B*T, C] to i-1. The first stage
+    // receives no x and sends no dx, the last one sends no y and receives no dy; weights never move.
     PipelineResult r = pipeline_run_versions(pp, m, list, batch, n, &weights);
     weight_versions_free(&stage.weights);
     return r;

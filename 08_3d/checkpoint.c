@@ -13,11 +13,10 @@
 #include "08_3d/checkpoint_index.h"
 #include "common/base/output.h"
 
-
 // The options that say which training this is. All others (layout, files, clock) may change from run to run.
 static const char *const training_options[] = {
     "layers", "width", "heads", "context", "dropout", "seed", "batch", "steps", "lr", "warmup", "weight-decay", "clip",
-    "optimizer", "data", "vocab", NULL,
+    "optimizer", "data", "vocab", "compress", "keep-one-of", "power-rank", NULL,
 };
 // Of these, those without which the weights would mean something else.
 static const char *const model_options[] = { "layers", "width", "heads", "context", "optimizer", NULL };
@@ -62,20 +61,24 @@ static void each_tensor(const Model *m, bool moments, EachTensor *what, void *co
         }
 }
 
-typedef struct { Text notes, tensors; size_t offset; } Header;
-static void describe(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
+typedef struct { Text json; size_t offset; } Header;
+// Of the whole tensor: rows, columns, my rows, my columns of each block, blocks; which elements of that rectangle.
+static void add_note(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
+    Header *h = context;
+    (void)u;
+    if (kind == UNIT_WEIGHTS)
+        add(&h->json, ",\"%s\":\"%zu %zu %zu %zu %zu %zu %zu %zu %zu\"", p->name, p->rows, p->cols, p->my_rows.lo,
+            p->my_rows.hi, p->my_cols.lo, p->my_cols.hi, p->blocks, r.lo - p->offset, range_size(r));
+}
+static void add_tensor(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
     Header *h = context;
     (void)u;
     size_t rows = param_local_rows(p), cols = param_local_cols(p), n = range_size(r), bytes = n * sizeof(real);
-    add(&h->tensors, ",\"%s%s\":{\"dtype\":\"%s\",\"shape\":", p->name, suffix[kind],
-        sizeof(real) == 8 ? "F64" : "F32");
-    if (n == rows * cols && !p->vector) add(&h->tensors, "[%zu,%zu]", rows, cols);
-    else add(&h->tensors, "[%zu]", n);
-    add(&h->tensors, ",\"data_offsets\":[%zu,%zu]}", h->offset, h->offset + bytes);
+    add(&h->json, ",\"%s%s\":{\"dtype\":\"%s\",\"shape\":", p->name, suffix[kind], sizeof(real) == 8 ? "F64" : "F32");
+    if (n == rows * cols && !p->vector) add(&h->json, "[%zu,%zu]", rows, cols);
+    else add(&h->json, "[%zu]", n);
+    add(&h->json, ",\"data_offsets\":[%zu,%zu]}", h->offset, h->offset + bytes);
     h->offset += bytes;
-    if (kind == UNIT_WEIGHTS)                      // of the whole; rows, columns of each block, blocks; which of these
-        add(&h->notes, ",\"%s\":\"%zu %zu %zu %zu %zu %zu %zu %zu %zu\"", p->name, p->rows, p->cols, p->my_rows.lo,
-            p->my_rows.hi, p->my_cols.lo, p->my_cols.hi, p->blocks, r.lo - p->offset, n);
 }
 
 // FNV-1a (Fowler, Noll, Vo): a torn page or a flipped bit changes it.
@@ -99,30 +102,33 @@ static void put_tensor(void *context, const Unit *u, const Param *p, Range r, Un
     free(values);
 }
 
-static FileSum write_rank(const Model *m, bool moments, const char *path) {
+// All of it is on the disk before the folder gets its name.
+static void close_on_disk(Output *o) {
+    fflush(o->f);
+    fsync(fileno(o->f));
+    output_close(o);
+}
+
+static const char rank_state[] = "rank state";       // a tensor without a note: no other layout reads it
+static FileSum write_rank(const Model *m, bool moments, const RankState *state, const char *path) {
     Header h = {0};
-    each_tensor(m, moments, describe, &h);
-    Text head = {0};
-    add(&head, "{\"__metadata__\":{\"format\":\"unsplit\"");
+    add(&h.json, "{\"__metadata__\":{\"format\":\"unsplit\"");
+    each_tensor(m, moments, add_note, &h);
+    add(&h.json, "}");
+    each_tensor(m, moments, add_tensor, &h);
+    if (state->n)
+        add(&h.json, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%zu],\"data_offsets\":[%zu,%zu]}", rank_state,
+            sizeof(real) == 8 ? "F64" : "F32", state->n, h.offset, h.offset + state->n * sizeof(real));
+    add(&h.json, "}");
+    size_t bytes;
+    char *header = tensor_file_header(h.json.text, h.json.n, &bytes);
     Writing w = { .o = output_open("save", path), .sum = no_bytes };
-    size_t notes = h.notes.n, tensors = h.tensors.n, n = head.n + notes + 1 + tensors + 1, padded = (n + 7) / 8 * 8;
-    char *text = host_alloc(8 + padded);
-    for (size_t i = 0; i < 8; i++) text[i] = (char)(padded >> (8 * i));            // little-endian length
-    memset(text + 8, ' ', padded);
-    memcpy(text + 8, head.text, head.n);
-    if (notes) memcpy(text + 8 + head.n, h.notes.text, notes);
-    text[8 + head.n + notes] = '}';
-    if (tensors) memcpy(text + 8 + head.n + notes + 1, h.tensors.text, tensors);
-    text[8 + n - 1] = '}';
-    put(&w, text, 8 + padded);
+    put(&w, header, bytes);
     each_tensor(m, moments, put_tensor, &w);
-    fflush(w.o.f);
-    fsync(fileno(w.o.f));
-    output_close(&w.o);
-    free(text);
-    free(head.text);
-    free(h.notes.text);
-    free(h.tensors.text);
+    if (state->n) put(&w, state->values, state->n * sizeof(real));
+    close_on_disk(&w.o);
+    free(header);
+    free(h.json.text);
     return w.sum;
 }
 
@@ -175,13 +181,14 @@ void checkpoint_require(Run *run, const char *dir) {
     free(probe);
 }
 
-static cJSON *index_of(Run *run, const Optimizer *o, size_t step, const FileSum *files) {
+static cJSON *index_of(Run *run, const Optimizer *o, const RankState *state, size_t step, const FileSum *files) {
     cJSON *index = cJSON_CreateObject(), *options = cJSON_AddObjectToObject(index, "options");
     cJSON_AddStringToObject(index, "format", "unsplit checkpoint");
     cJSON_AddNumberToObject(index, "version", CHECKPOINT_VERSION);
     cJSON_AddNumberToObject(index, "step", (double)step);
     cJSON_AddNumberToObject(index, "optimizer_step", (double)o->step);
     cJSON_AddBoolToObject(index, "check", option_flag(run, "check"));      // it changes the token counts
+    if (state->n) cJSON_AddStringToObject(index, rank_state, state->layout);
     cJSON_AddStringToObject(index, "dtype", sizeof(real) == 8 ? "F64" : "F32");
     for (const char *const *name = training_options; *name; name++)
         if (option_text(run, *name)) cJSON_AddStringToObject(options, *name, option_text(run, *name));
@@ -197,15 +204,14 @@ static cJSON *index_of(Run *run, const Optimizer *o, size_t step, const FileSum 
     return index;
 }
 
-static void write_index(Run *run, const Optimizer *o, size_t step, const FileSum *files, const char *part) {
-    cJSON *index = index_of(run, o, step, files);
+static void write_index(Run *run, const Optimizer *o, const RankState *state, size_t step, const FileSum *files,
+                        const char *part) {
+    cJSON *index = index_of(run, o, state, step, files);
     char *text = cJSON_Print(index), *path = path_of(part, "index.json");
     if (!text) fault("out of memory for %s", path);
     Output out = output_open("save", path);
     fprintf(out.f, "%s\n", text);
-    fflush(out.f);
-    fsync(fileno(out.f));
-    output_close(&out);
+    close_on_disk(&out);
     cJSON_free(text);
     cJSON_Delete(index);
     free(path);
@@ -221,7 +227,8 @@ static void put_in_place(const char *dir, const char *part, const char *name) {
     free(old);
 }
 
-void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const char *dir, size_t step) {
+void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const RankState *state, const char *dir,
+                     size_t step) {
     char name[32], part_name[40], file[32];
     snprintf(name, sizeof name, "step-%06zu", step);
     snprintf(part_name, sizeof part_name, "%s.part", name);
@@ -233,11 +240,11 @@ void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const char *d
         if (!make(part)) fault("--save %s: cannot make a folder in it: %s", dir, strerror(errno));
     }
     comm_barrier(run->world);                      // the folder is there
-    FileSum mine = write_rank(m, o->kind == ADAMW, path), *all;
+    FileSum mine = write_rank(m, o->kind == ADAMW, state, path), *all;
     size_t *sizes;
     side_gather(&mine, sizeof mine, (void **)&all, &sizes);                // all files are there
     if (run->is_root) {
-        write_index(run, o, step, all, part);
+        write_index(run, o, state, step, all, part);
         put_in_place(dir, part, name);
         free(all);
         free(sizes);
@@ -270,9 +277,10 @@ void checkpoint_free(Checkpoint *c) {
 }
 
 static char *read_text(const char *path, size_t *n) {
+    struct stat is;
     FILE *f = fopen(path, "rb");
-    char *text = f ? host_alloc(CHECKPOINT_MOST_BYTES) : NULL;
-    *n = f ? fread(text, 1, CHECKPOINT_MOST_BYTES - 1, f) : 0;
+    char *text = f && fstat(fileno(f), &is) == 0 ? host_alloc((size_t)is.st_size) : NULL;
+    *n = text ? fread(text, 1, (size_t)is.st_size, f) : 0;
     if (f) fclose(f);
     return text;
 }
@@ -434,6 +442,19 @@ void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o) {
         if (moments) unit_fill(u, u->m, u->own, value, &first);
         if (moments) unit_fill(u, u->v, u->own, value, &second);
     }
+}
+
+real *checkpoint_load_state(const Checkpoint *c, size_t rank, const RankState *want) {
+    const char *layout = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(c->index.json, rank_state));
+    if (!layout) return NULL;
+    REQUIRE(strcmp(layout, want->layout) == 0, "--resume: %s has what each rank had not sent, of %s, and this is %s: "
+            "choose that one, or --compress none, which drops it", c->dir, layout, want->layout);
+    const FileTensor *t = rank < c->index.n ? tensor_file_find(&c->file[rank], rank_state) : NULL;
+    REQUIRE(t && t->count == want->n && t->is_double == (sizeof(real) == 8), "%s lacks what rank %zu had not sent: it "
+            "is not what this program writes", c->dir, rank);
+    real *values = host_alloc(want->n * sizeof *values);
+    for (size_t i = 0; i < want->n; i++) values[i] = (real)tensor_file_value(t, i);
+    return values;
 }
 
 // ---------------------------------------------------------------- a run that resumes

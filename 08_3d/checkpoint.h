@@ -16,8 +16,12 @@ enum { CHECKPOINT_WHY = 1024 };
 
 // usage_error() when nothing can be written in DIR, which is made if it is not there: asked before the training.
 void checkpoint_require(Run *run, const char *dir);
+// What a rank has that no other layout could use, such as what --compress has not sent. layout: one text for all ranks,
+// which says what it is of. n 0 for who has none.
+typedef struct { char *layout; real *values; size_t n; } RankState;
 // Collective. step: how many are done. fault() when it cannot be written; what was there before stays.
-void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const char *dir, size_t step);
+void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const RankState *state, const char *dir,
+                     size_t step);
 
 typedef struct Checkpoint Checkpoint;
 // DIR: the newest checkpoint in it, or itself one. NULL: there is none, it is torn, foreign or from the future; why
@@ -32,6 +36,9 @@ void checkpoint_verify(Run *run, const Checkpoint *c);
 // Fills what this rank holds of m, and, where o has moments, those it owns; o NULL: weights only. usage_error() when
 // the checkpoint is of another model or optimizer.
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o);
+// What rank `rank` had of its own, where want->n are expected: free() them. NULL: the training kept no such thing.
+// usage_error() when it is of another layout than want's.
+real *checkpoint_load_state(const Checkpoint *c, size_t rank, const RankState *want);
 
 // Collective: what a run that resumes does. Opens DIR, verifies it, and takes the options from it that define the
 // training and were not given on the command line; usage_error() with the reason.

@@ -5,7 +5,7 @@
 #include "08_3d/tensor_file.h"
 #include "common/base/util.h"
 
-enum { CHECKPOINT_VERSION = 1, CHECKPOINT_MOST_FILES = 1 << 16, CHECKPOINT_MOST_BYTES = 1 << 24 };
+enum { CHECKPOINT_VERSION = 1, CHECKPOINT_MOST_FILES = 1 << 16 };
 
 typedef struct { uint64_t sum; size_t bytes; } FileSum;            // of a file: FNV-1a over its bytes, and how many
 typedef struct {

@@ -2,13 +2,13 @@
 // level: core
 // question: A model and a cluster: which layout is the fastest that fits, and what would it take?
 //
-// Computes, without training, what a step takes in every layout dp x tp x pp: micro-batches, interleaved chunks, ZeRO,
-// recomputation and sequence parallelism, too. Memory, traffic and time follow from sizes alone, by the cost model that
-// the lessons are checked against; here the sizes are those of published models, and the device and links those of
-// published clusters. The heart is plan_stage.c (what a stage holds, sends and computes) and plan_time.c (the schedule,
-// played); plan_search.c tries all layouts.
+// Computes, without training, what a step takes in every layout dp x tp x pp x cp: micro-batches, interleaved chunks,
+// ZeRO, recomputation and sequence parallelism, too. Memory, traffic and time follow from sizes alone, by the cost
+// model that the lessons are checked against; here the sizes are those of published models, and the device and links
+// those of published clusters. The heart is plan_stage.c (what a stage holds, sends and computes), plan_ring.c (its
+// attention) and plan_time.c (the schedule, played); plan_search.c tries all layouts.
 //
-// Left out: context parallelism, overlap of communication with computing, and ranks of unequal speed.
+// Left out: overlap of communication with computing, but for the ring's, and ranks of unequal speed.
 //
 // Papers: PTD-P (Narayanan et al. 2021) sections 3 and 5; ZeRO (Rajbhandari et al. 2020) sections 5 and 7; Korthikanti
 // et al. 2022, section 4.
@@ -50,6 +50,7 @@ static PlanTask task(Run *run) {
     m->vocab = own(run, "vocab", m->vocab);
     if (option_given(run, "dropout")) m->dropout = option_real(run, "dropout");
     t.model.batch = own(run, "batch", t.model.batch);
+    t.blockwise = !strcmp(option_text(run, "attention"), "blockwise");
     config_require(m);
     PlanCluster *c = &t.cluster;
     if (option_given(run, "node")) c->node = option_size(run, "node");
@@ -74,40 +75,37 @@ static PlanFixed fixed(Run *run) {
     PlanFixed f = { .zero = one_of(run, "zero", zero), .recompute = one_of(run, "recompute", recompute),
                     .sequence = one_of(run, "sequence-parallel", sequence) };
     const struct { const char *option; size_t *value; } number[] = {
-        { "dp", &f.dp }, { "tp", &f.tp }, { "pp", &f.pp }, { "micro-batch", &f.micro_batch }, { "chunks", &f.chunks } };
+        { "dp", &f.dp }, { "tp", &f.tp }, { "pp", &f.pp }, { "cp", &f.cp },
+        { "micro-batch", &f.micro_batch }, { "chunks", &f.chunks } };
     for (size_t i = 0; i < sizeof number / sizeof *number; i++)
         if (option_given(run, number[i].option)) *number[i].value = own(run, number[i].option, 0);
     return f;
 }
 
-// "16,8,8" for --explain: the layout; what no option says of it is the plainest.
+// "16,8,8" or "8,8,8,2" for --explain: the layout; what no option says of it is the plainest.
 static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayout *l) {
     if (!option_given(run, "explain")) return false;
     Degrees n = {0};
     char rest;
     const char *text = option_text(run, "explain");
-    REQUIRE(sscanf(text, "%zu,%zu,%zu%c", &n.dp, &n.tp, &n.pp, &rest) == 3 && n.dp && n.tp && n.pp,
-            "--explain %s: expected dp,tp,pp, such as 16,8,8", text);
-    const ModelConfig *m = &t->model.model;
+    bool three = sscanf(text, "%zu,%zu,%zu%c", &n.dp, &n.tp, &n.pp, &rest) == 3;
+    if (three) n.cp = f->cp ? f->cp : 1;
+    REQUIRE((three || sscanf(text, "%zu,%zu,%zu,%zu%c", &n.dp, &n.tp, &n.pp, &n.cp, &rest) == 4) && n.dp && n.tp &&
+            n.pp && n.cp, "--explain %s: expected dp,tp,pp or dp,tp,pp,cp, such as 16,8,8 or 8,8,8,2", text);
     *l = (PlanLayout){ .n = n, .micro_batch = f->micro_batch ? f->micro_batch : 1, .chunks = f->chunks ? f->chunks : 1,
                        .zero = f->zero > 0 ? (size_t)f->zero : 0, .sequence = f->sequence == 1,
                        .recompute = f->recompute > 0 ? (Recompute)f->recompute : RECOMPUTE_NONE };
-    REQUIRE(n.dp * n.tp * n.pp == t->gpus, "--explain %s: its product is %zu, but --gpus %zu", text, n.dp * n.tp * n.pp,
-            t->gpus);
-    REQUIRE(n.tp <= m->heads && n.pp * l->chunks <= m->layers && n.dp <= t->model.batch, "--explain %s: the model has "
-            "%zu heads and %zu blocks, and a step %zu sequences: choose less", text, m->heads, m->layers,
-            t->model.batch);
-    REQUIRE(l->chunks == 1 || (n.pp > 1 && plan_micro_batches(t, l) % n.pp == 0),
-            "--chunks %zu: needs --pp above 1, and "
-            "micro-batches in groups of pp %zu; there are %zu", l->chunks, n.pp, plan_micro_batches(t, l));
+    char why[200];
+    REQUIRE(plan_possible(t, l, why, sizeof why), "--explain %s: %s", text, why);
     return true;
 }
 
 static void record(Run *run, const PlanResult *r) {
     static const char *const name[PLAN_MEMORY] = { "parameters", "gradients", "optimizer state", "activations, peak",
-                                                   "gathered" };
+                                                   "gathered", "ring" };
     for (size_t i = 0; i < PLAN_MEMORY; i++) report_config_number(run, name[i], r->largest.bytes[i]);
     report_config_number(run, "tp_bytes", r->tp_bytes);
+    report_config_number(run, "cp_bytes", r->cp_bytes);
     report_config_number(run, "pp_bytes", r->pp_bytes);
     report_config_number(run, "dp_bytes", r->dp_bytes);
     report_config_number(run, "tied_bytes", r->tied_bytes);
@@ -118,6 +116,7 @@ static void record(Run *run, const PlanResult *r) {
     report_config_number(run, "best_dp", (double)r->layout.n.dp);
     report_config_number(run, "best_tp", (double)r->layout.n.tp);
     report_config_number(run, "best_pp", (double)r->layout.n.pp);
+    report_config_number(run, "best_cp", (double)mesh_cp(r->layout.n));
     report_config_text(run, "fits", r->fits ? "yes" : "no");
 }
 
@@ -147,11 +146,13 @@ static void plan(Run *run) {
         1e-12 * t.cluster.flops, 1e-9 * t.cluster.memory, t.cluster.node, 1e-9 * t.cluster.inside.beta,
         1e-9 * t.cluster.between.beta);
     say_detail(run, "model: %s; cluster: %s", t.model.source, t.cluster.source);
-    if (explained(run, &t, &f, &l)) {
+    bool one = explained(run, &t, &f, &l);
+    if (one && run->is_root) {
         PlanResult r = plan_layout(&t, &l);
         plan_explain(run, &t, &r);
         record(run, &r);
-    } else {
+    }
+    if (!one && run->is_root) {                    // the others have nothing to add
         PlanList list = plan_search(run, &t, &f);
         REQUIRE(list.n > 0, "no layout of %zu GPUs has equal parts of %zu heads, %zu blocks and %zu sequences: choose "
                 "other "
@@ -164,9 +165,9 @@ static void plan(Run *run) {
         report_config_text(run, "reason", why);
         if (option_given(run, "layouts")) plan_write_layouts(&t, &list, option_text(run, "layouts"));
         if (option_given(run, "svg")) plan_svg(&t, &list, option_text(run, "svg"));
-        report_picture(run);
         plan_list_free(&list);
     }
+    if (!one) report_picture(run);
     plan_papers(run);
 }
 
@@ -176,6 +177,7 @@ static const Option options[] = {
     { "cluster", "NAME", "dgx-a100", "dgx-a100, dgx-a100-40, dgx-h100, lesson" },
     { "gpus", "N", "1024", "of the cluster" },
     { "precision", "NAME", "mixed", "mixed: 2 + 2 + 12 bytes per parameter; fp32: 4 + 4 + 8" },
+    { "attention", "plain|blockwise", "blockwise", "keep all scores, or none: in blocks; with --cp always blockwise" },
     { "layers", "N", NULL, "blocks, instead of the model's; so are the next ones" },
     { "width", "N", NULL, "features of a token" },
     { "heads", "N", NULL, "attention heads" },
@@ -192,12 +194,13 @@ static const Option options[] = {
     { "dp", "N", NULL, "only layouts with this many replicas; so are the next ones" },
     { "tp", "N", NULL, "tensor-parallel ranks" },
     { "pp", "N", NULL, "pipeline stages" },
+    { "cp", "N", NULL, "context-parallel ranks (ring attention, zigzag)" },
     { "micro-batch", "N", NULL, "sequences of a micro-batch" },
     { "chunks", "N", NULL, "of the model on each stage: v, interleaved" },
     { "zero", "0|1|2|3", NULL, "stage of ZeRO" },
     { "sequence-parallel", "no|yes", NULL, "norms, dropout and residual paths on 1/tp of the rows" },
     { "recompute", "none|selective|full", NULL, "what backward computes again" },
-    { "explain", "LAYOUT", NULL, "dp,tp,pp: derive this layout line by line; the options above say the rest" },
+    { "explain", "LAYOUT", NULL, "dp,tp,pp or dp,tp,pp,cp: derive it line by line; the options above say the rest" },
     { "layouts", "FILE", NULL, "write all layouts, a JSON object a line" },
     {0},
 };

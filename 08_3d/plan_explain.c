@@ -19,10 +19,10 @@ static void explain_memory(Run *run, const PlanTask *t, const PlanResult *r, con
     say(run, "  the stage     %zu blocks%s%s%s        %11.4g billion parameters", z->blocks,
         z->first ? ", embedding" : "", z->last ? ", last norm" : "", z->first || z->last ? ", a table of V/tp C" : "",
         1e-9 * (double)elements_stage(z));
-    say(run, "  state         ZeRO-%zu over dp %zu: %.3g bytes each: %.2f weights + %.2f gradients + %.2f "
+    say(run, "  state         ZeRO-%zu over %zu: %.3g bytes each: %.2f weights + %.2f gradients + %.2f "
         "optimizer",
-        l->zero, l->n.dp, plan_parameter_bytes(f, l->zero, (double)l->n.dp), m[PLAN_WEIGHTS] * G, m[PLAN_GRADIENTS] * G,
-        m[PLAN_OPTIMIZER] * G);
+        l->zero, plan_replicas(l), plan_parameter_bytes(f, l->zero, (double)plan_replicas(l)), m[PLAN_WEIGHTS] * G,
+        m[PLAN_GRADIENTS] * G, m[PLAN_OPTIMIZER] * G);
     say(run, "  kept          a block, %zu sequence%s: input %.4g MB, the rest %.4g MB, of which scores %.4g MB", b,
         b > 1 ? "s" : "", 1e-6 * input, 1e-6 * block, 1e-6 * scores);
     say(run, "                recomputation %s keeps input + %.4g MB; x %zu blocks per chunk = %.4g GB",
@@ -32,13 +32,26 @@ static void explain_memory(Run *run, const PlanTask *t, const PlanResult *r, con
         (m[PLAN_ACTIVATIONS] / ((input + kept) * (double)z->blocks / (double)v)), m[PLAN_ACTIVATIONS] * G);
     if (m[PLAN_GATHERED] > 0) say(run, "  gathered      ZeRO's largest unit, whole for a moment  %8.2f",
                                   m[PLAN_GATHERED] * G);
+    if (m[PLAN_RING] > 0) say(run, "  ring          keys, values and their gradients, under way %5.2f",
+                              m[PLAN_RING] * G);
     say(run, "  together      %.2f of %.4g: %s", plan_memory_sum(&r->fullest) * G, t->cluster.memory * G,
         r->fits ? "fits" : "does not fit");
 }
 
 static void explain_op(Run *run, const PlanOp *op, const char *name) {
-    say(run, "  %-8s products %7.2f + other kernels %6.2f + sums over tp %6.2f + ZeRO %6.2f = %8.2f", name,
-        op->products * MS, op->rest * MS, op->tp * MS, op->dp * MS, plan_op_time(op) * MS);
+    say(run, "  %-8s products %7.2f + others %6.2f + tp %6.2f + ring %6.2f + ZeRO %6.2f = %8.2f", name,
+        op->products * MS, op->rest * MS, op->tp * MS, op->cp * MS, op->dp * MS, plan_op_time(op) * MS);
+}
+
+// A rank has 1/cp of the positions; what it sends of them, and what of that the products do not hide.
+static void explain_ring(Run *run, const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
+    size_t cp = mesh_cp(l->n), b = l->micro_batch;
+    if (cp == 1) return;
+    PlanRing f = plan_ring(t, l, s, true, b), r = plan_ring(t, l, s, false, b);
+    say(run, "Ring attention in a block: %zu of %zu positions; (6 cp - 4) [b T/cp, C/tp] = %.4g MB are sent", s->z.T,
+        s->z.Tk, 1e-6 * (f.bytes + r.bytes));
+    say(run, "  forward takes %.3g ms, products %.3g of them; backward %.3g ms, products %.3g", f.time * MS,
+        f.products * MS, r.time * MS, r.products * MS);
 }
 
 void plan_explain(Run *run, const PlanTask *t, const PlanResult *r) {
@@ -48,15 +61,17 @@ void plan_explain(Run *run, const PlanTask *t, const PlanResult *r) {
     PlanOp forward = plan_op(t, l, &first, true, l->micro_batch);
     PlanOp backward = plan_op(t, l, &first, false, l->micro_batch);
     double both = plan_op_time(&forward) + plan_op_time(&backward), ideal = (double)(m * v) * both;
-    say(run, "dp %zu x tp %zu x pp %zu: %zu sequences / dp = %zu per replica, in m = %zu micro-batches of %zu; v = "
-        "%zu%s", l->n.dp,
-        l->n.tp, p, t->model.batch, ceil_div(t->model.batch, l->n.dp), m, l->micro_batch, v,
-        l->sequence ? "; sequence parallelism" : "");
+    size_t cp = mesh_cp(l->n);
+    say(run, "dp %zu x tp %zu x pp %zu x cp %zu%s; v = %zu", l->n.dp, l->n.tp, p, cp,
+        l->sequence ? " with sequence parallelism" : "", v);
+    say(run, "  %zu sequences / dp = %zu per replica, in m = %zu micro-batches of %zu", t->model.batch,
+        ceil_div(t->model.batch, l->n.dp), m, l->micro_batch);
     explain_memory(run, t, r, &s);
     say(run, "Traffic of the rank that sends most, in GB per step");
-    say(run, "  tp %.4g (%s nodes)   pp %.4g   dp %.4g (%s nodes)   tied embedding %.4g", r->tp_bytes * G,
-        s.tp_near ? "inside" : "between", r->pp_bytes * G, r->dp_bytes * G, s.dp_near ? "inside" : "between",
-        r->tied_bytes * G);
+    say(run, "  tp %.4g (%s nodes)   cp %.4g   pp %.4g   dp %.4g (%s nodes)   tied embedding %.4g", r->tp_bytes * G,
+        s.tp_near ? "inside" : "between", r->cp_bytes * G, r->pp_bytes * G, r->dp_bytes * G,
+        s.dp_near ? "inside" : "between", r->tied_bytes * G);
+    explain_ring(run, t, l, &first);
     say(run, "Time of a micro-batch in the first chunk, in ms");
     explain_op(run, &forward, "forward");
     explain_op(run, &backward, "backward");

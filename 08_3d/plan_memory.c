@@ -7,7 +7,7 @@ double plan_memory_sum(const PlanMemory *m) {
     return sum;
 }
 
-// Rank 0 of dp, whose shards are the largest: of wte, and of each layer.
+// Rank 0 of the replicas, whose shards are the largest: of wte, and of each layer.
 static size_t sharded(const CutSizes *z, size_t n) {
     size_t sum = z->first || z->last ? part_size(elements_wte(z), n, 0) : 0;
     for (size_t i = 0; i < cut_layers(z); i++) sum += part_size(elements_unit(z, i), n, 0);
@@ -27,7 +27,7 @@ double plan_parameter_bytes(const PlanFormat *f, size_t zero, double n) {
 PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     const PlanFormat *f = &t->format;
     const CutSizes *z = &s->z;
-    double all = (double)elements_stage(z), mine = (double)sharded(z, l->n.dp), unit = 0;
+    double all = (double)elements_stage(z), mine = (double)sharded(z, plan_replicas(l)), unit = 0;
     for (size_t i = 0; i < cut_layers(z); i++)
         if ((double)elements_unit(z, i) > unit) unit = (double)elements_unit(z, i);
     double wte = z->first || z->last ? (double)elements_wte(z) : 0;
@@ -37,6 +37,7 @@ PlanMemory plan_state(const PlanTask *t, const PlanLayout *l, const PlanStage *s
         [PLAN_OPTIMIZER] = (double)f->state * (l->zero < 1 ? all : mine),
         [PLAN_GATHERED] = l->zero == 3 ? (double)(f->weight + f->gradient) * unit + (double)f->weight * wte
                         : l->zero == 2 ? (double)f->gradient * unit : 0,
+        [PLAN_RING] = plan_ring_room(t, l, z, l->micro_batch),
     }};
     return m;
 }

@@ -15,12 +15,15 @@ const PlanModel plan_models[] = {
     { "ptdp-310b", GPT(96, 16384, 128), 2160, "PTD-P, table 1" },
     { "ptdp-530b", GPT(105, 20480, 128), 2520, "PTD-P, table 1" },
     { "ptdp-1t", GPT(128, 25600, 160), 3072, "PTD-P, table 1" },
+    // layers and width: ZeRO's table 4. Heads and batch: its appendix. Context and vocabulary: GPT-2's, assumed.
     { "zero-100b", { .layers = 125, .width = 8192, .heads = 64, .context = 1024, .vocab = 50257, .dropout = 0.1 }, 800,
-      "ZeRO (Rajbhandari et al. 2020), 100 billion parameters on 400 GPUs" },
+      "ZeRO (Rajbhandari et al. 2020), table 4: 100 billion parameters on 400 GPUs" },
+    // Table 1 of the paper: 4K positions, batches of 4M tokens; the files params.json of the weights: the dimensions.
+    // The real blocks have three matrices in the MLP, and at 70B 8 heads of keys and values: 6.74 and 69.0 billion.
     { "llama-7b", { .layers = 32, .width = 4096, .heads = 32, .context = 4096, .vocab = 32000 }, 1024,
-      "Touvron et al. 2023 (Llama 2), its dimensions in a GPT block" },
+      "Touvron et al. 2023 (Llama 2), table 1, and params.json; its dimensions in a GPT block" },
     { "llama-70b", { .layers = 80, .width = 8192, .heads = 64, .context = 4096, .vocab = 32000 }, 1024,
-      "Touvron et al. 2023 (Llama 2), its dimensions in a GPT block" },
+      "Touvron et al. 2023 (Llama 2), table 1, and params.json; its dimensions in a GPT block" },
     { 0 },
 };
 
@@ -50,4 +53,5 @@ const PlanFormat plan_formats[] = {
     { 0 },
 };
 
-const char *const plan_memory_name[PLAN_MEMORY] = { "weights", "gradients", "optimizer", "activations", "gathered" };
+const char *const plan_memory_name[PLAN_MEMORY] = { "weights", "gradients", "optimizer", "activations", "gathered",
+                                                     "ring" };

@@ -14,7 +14,8 @@ const char *plan_recompute_name(Recompute r) {
 enum { ROWS = 12, UNFIT_ROWS = 5 };
 
 static bool same_mesh(const PlanResult *a, const PlanResult *b) {
-    return a->layout.n.tp == b->layout.n.tp && a->layout.n.pp == b->layout.n.pp;
+    Degrees m = a->layout.n, n = b->layout.n;
+    return m.tp == n.tp && m.pp == n.pp && mesh_cp(m) == mesh_cp(n);
 }
 // Is a layout of this mesh listed before? The list's order makes the first one the best of its mesh.
 static bool is_first(const PlanList *list, size_t i) {
@@ -26,57 +27,64 @@ static void row(Run *run, const PlanTask *t, const PlanResult *r) {
     const PlanLayout *l = &r->layout;
     const double *m = r->fullest.bytes, G = 1e-9;
     char end[64];
-    if (r->fits) snprintf(end, sizeof end, "%5.1f%% %7.3g s %5.1f%%", 100 * r->bubble, r->step * 1e-12, 100 * r->mfu);
+    if (r->fits) snprintf(end, sizeof end, "%4.1f%% %5.3g s %4.1f%%", 100 * r->bubble, r->step * 1e-12, 100 * r->mfu);
     else plan_limits(r, t, end, sizeof end);
     if (!r->fits) {
-        say(run, "%4zu %3zu %3zu %2zu %2zu %4zu %2s %-9s %5.4g  %s", l->n.dp, l->n.tp, l->n.pp, l->micro_batch,
-            l->chunks,
-            l->zero, l->sequence ? "sp" : "-", plan_recompute_name(l->recompute), plan_memory_sum(&r->fullest) * G,
-            end);
+        say(run, "%4zu %3zu %3zu %2zu %2zu %2zu %1zu %2s %-9s %5.4g  %s", l->n.dp, l->n.tp, l->n.pp, mesh_cp(l->n),
+            l->micro_batch, l->chunks, l->zero, l->sequence ? "sp" : "-", plan_recompute_name(l->recompute),
+            plan_memory_sum(&r->fullest) * G, end);
         return;
     }
-    say(run, "%4zu %3zu %3zu %2zu %2zu %4zu %2s %-9s %5.1f %5.1f %5.1f %6.4g %5.3g %5.3g %s", l->n.dp, l->n.tp, l->n.pp,
-        l->micro_batch, l->chunks, l->zero, l->sequence ? "sp" : "-", plan_recompute_name(l->recompute),
-        plan_memory_sum(&r->fullest) * G, (m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] + m[PLAN_OPTIMIZER]) * G,
-        m[PLAN_ACTIVATIONS] * G, r->tp_bytes * G, r->pp_bytes * G, (r->dp_bytes + r->tied_bytes) * G, end);
+    say(run, "%4zu %3zu %3zu %2zu %2zu %2zu %1zu %2s %-9s %5.1f %5.1f %5.1f %6.4g %5.3g %5.3g %5.3g %s", l->n.dp,
+        l->n.tp, l->n.pp, mesh_cp(l->n), l->micro_batch, l->chunks, l->zero, l->sequence ? "sp" : "-",
+        plan_recompute_name(l->recompute), plan_memory_sum(&r->fullest) * G,
+        (m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] + m[PLAN_OPTIMIZER]) * G, m[PLAN_ACTIVATIONS] * G, r->tp_bytes * G,
+        r->cp_bytes * G, r->pp_bytes * G, (r->dp_bytes + r->tied_bytes) * G, end);
 }
 void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
-    say(run, "  dp  tp  pp  b  v ZeRO sp recompute    GB state  kept sent:tp    pp    dp bubble      step    MFU");
+    say(run, "  dp  tp  pp cp  b  v Z sp recompute    GB state  kept sent:tp    cp    pp    dp  idle    step   MFU");
     size_t shown = 0, unfit = 0;
     for (size_t i = 0; i < list->feasible && shown < ROWS; i++)
         if (is_first(list, i)) { row(run, t, &list->result[i]); shown++; }
     for (size_t i = list->feasible; i < list->n && unfit < UNFIT_ROWS; i++) {
         if (!is_first(list, i)) continue;
-        if (unfit++ == 0) say(run, "do not fit, with any b, v, ZeRO and recomputation; with the least memory:");
+        if (unfit++ == 0) say(run, "do not fit, with any b, v, ZeRO (Z) and recomputation; with the least memory:");
         row(run, t, &list->result[i]);
     }
-    say(run, "  GB of the rank that has most; b: sequences of a micro-batch; v: chunks of a stage; the best of");
-    say(run, "  each dp x tp x pp, of %zu layouts, of which %zu fit", list->n, list->feasible);
+    say(run, "  GB of the rank that has most; b: sequences of a micro-batch; v: chunks of a stage; Z: ZeRO; the");
+    say(run, "  best of each dp x tp x pp x cp, of %zu layouts, of which %zu fit", list->n, list->feasible);
 }
 
 // ---------------------------------------------------------------- the file of all layouts
 
+// Times in seconds. What a rank's step consists of: computing, tp_time, dp_time, end_time and idle (PlanResult).
+void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t room) {
+    const PlanLayout *l = &r->layout;
+    size_t n = (size_t)snprintf(text, room, "{\"dp\": %zu, \"tp\": %zu, \"pp\": %zu, \"cp\": %zu, "
+                "\"micro_batch\": %zu, \"chunks\": %zu, \"zero\": %zu, \"sequence\": %s, \"recompute\": \"%s\", "
+                "\"fits\": %s", l->n.dp, l->n.tp, l->n.pp, mesh_cp(l->n), l->micro_batch, l->chunks, l->zero,
+                l->sequence ? "true" : "false", plan_recompute_name(l->recompute), r->fits ? "true" : "false");
+    for (size_t k = 0; k < PLAN_MEMORY && n < room; k++)
+        n += (size_t)snprintf(text + n, room - n, ", \"%s\": %.0f", plan_memory_name[k], r->fullest.bytes[k]);
+    if (n < room)
+        n += (size_t)snprintf(text + n, room - n, ", \"memory\": %.0f, \"tp_bytes\": %.0f, \"cp_bytes\": %.0f, "
+                "\"pp_bytes\": %.0f, \"dp_bytes\": %.0f, \"tied_bytes\": %.0f, \"step\": %.9g, "
+                "\"computing\": %.6g, \"tp_time\": %.6g, \"cp_time\": %.6g, "
+                "\"dp_time\": %.6g, \"end_time\": %.6g, \"idle\": %.6g, \"bubble\": %.6g, \"mfu\": %.6g, "
+                "\"hfu\": %.6g", plan_memory_sum(&r->fullest), r->tp_bytes, r->cp_bytes, r->pp_bytes, r->dp_bytes,
+                r->tied_bytes, r->step * 1e-12, r->computing * 1e-12, r->tp * 1e-12, r->cp * 1e-12, r->dp * 1e-12,
+                r->end * 1e-12, r->idle * 1e-12, r->bubble, r->mfu, r->hfu);
+    char why[80];
+    plan_limits(r, t, why, sizeof why);
+    if (n < room) n += r->fits ? 0 : (size_t)snprintf(text + n, room - n, ", \"limit\": \"%s\"", why);
+    if (n < room) snprintf(text + n, room - n, "}");
+}
 void plan_write_layouts(const PlanTask *t, const PlanList *list, const char *file) {
+    char text[PLAN_JSON];
     Output o = output_open("layouts", file);
     for (size_t i = 0; i < list->n; i++) {
-        const PlanResult *r = &list->result[i];
-        const PlanLayout *l = &r->layout;
-        fprintf(o.f, "{\"dp\": %zu, \"tp\": %zu, \"pp\": %zu, \"micro_batch\": %zu, \"chunks\": %zu, \"zero\": %zu, "
-                "\"sequence\": %s, \"recompute\": \"%s\", \"fits\": %s", l->n.dp, l->n.tp, l->n.pp, l->micro_batch,
-                l->chunks, l->zero, l->sequence ? "true" : "false", plan_recompute_name(l->recompute),
-                r->fits ? "true" : "false");
-        for (size_t k = 0; k < PLAN_MEMORY; k++)
-            fprintf(o.f, ", \"%s\": %.0f", plan_memory_name[k], r->fullest.bytes[k]);
-        fprintf(o.f, ", \"tp_bytes\": %.0f, \"pp_bytes\": %.0f, \"dp_bytes\": %.0f, \"tied_bytes\": %.0f, \"step\": "
-                "%.9g, "
-                "\"bubble\": %.6g, \"mfu\": %.6g, \"hfu\": %.6g", r->tp_bytes, r->pp_bytes, r->dp_bytes, r->tied_bytes,
-                r->step * 1e-12, r->bubble, r->mfu, r->hfu);
-        if (!r->fits) {
-            char why[80];
-            plan_limits(r, t, why, sizeof why);
-            fprintf(o.f, ", \"limit\": \"%s\"", why);
-        }
-        fprintf(o.f, "}\n");
+        plan_layout_json(t, &list->result[i], text, sizeof text);
+        fprintf(o.f, "%s\n", text);
     }
     output_close(&o);
 }
@@ -121,25 +129,28 @@ static void points(FILE *f, const PlanList *list, Axis memory, Axis time) {
     free(taken);
 }
 static int by_memory(const void *a, const void *b) {
-    double x = plan_memory_sum(&(*(const PlanResult *const *)a)->fullest);
-    double y = plan_memory_sum(&(*(const PlanResult *const *)b)->fullest);
-    return (x > y) - (x < y);
+    const PlanResult *x = *(const PlanResult *const *)a, *y = *(const PlanResult *const *)b;
+    double p = plan_memory_sum(&x->fullest), q = plan_memory_sum(&y->fullest);
+    return p == q ? (x > y) - (x < y) : (p > q) - (p < q);         // alike: in the order of the list
 }
-// The Pareto front: layouts that no other one beats in memory and in time.
+// on: room for all of them, the least memory first. How many they are.
+size_t plan_front(const PlanList *list, const PlanResult **on) {
+    size_t n = 0;
+    for (size_t i = 0; i < list->n; i++) on[i] = &list->result[i];
+    if (list->n) qsort(on, list->n, sizeof *on, by_memory);
+    for (size_t i = 0; i < list->n; i++)
+        if (n == 0 || on[i]->step < on[n - 1]->step) on[n++] = on[i];
+    return n;
+}
 static void front(FILE *f, const PlanList *list, Axis memory, Axis time) {
-    const PlanResult **sorted = host_alloc(list->n * sizeof *sorted);
-    for (size_t i = 0; i < list->n; i++) sorted[i] = &list->result[i];
-    qsort(sorted, list->n, sizeof *sorted, by_memory);
-    double best = INFINITY;
+    const PlanResult **on = host_alloc(list->n * sizeof *on);
+    size_t n = plan_front(list, on);
     fputs("<path class=\"front\" d=\"", f);
-    for (size_t i = 0; i < list->n; i++) {
-        if (sorted[i]->step >= best) continue;
-        fprintf(f, best == INFINITY ? "M%.1f %.1f" : "H%.1fV%.1f", x_of(memory, plan_memory_sum(&sorted[i]->fullest)),
-                y_of(time, sorted[i]->step));
-        best = sorted[i]->step;
-    }
+    for (size_t i = 0; i < n; i++)
+        fprintf(f, i == 0 ? "M%.1f %.1f" : "H%.1fV%.1f", x_of(memory, plan_memory_sum(&on[i]->fullest)),
+                y_of(time, on[i]->step));
     fputs("\"/>\n", f);
-    free(sorted);
+    free(on);
 }
 void plan_svg(const PlanTask *t, const PlanList *list, const char *file) {
     Output o = output_open("svg", file);
@@ -178,9 +189,9 @@ void plan_svg(const PlanTask *t, const PlanList *list, const char *file) {
         const PlanResult *b = &list->result[0];
         double x = x_of(memory, plan_memory_sum(&b->fullest)), y = y_of(time, b->step);
         fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" fill=\"none\" stroke=\"#000\"/>"
-                "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">dp %zu x tp %zu x pp %zu</text>\n", x, y, x - 8,
-                y + 14,
-                b->layout.n.dp, b->layout.n.tp, b->layout.n.pp);
+                "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">dp %zu x tp %zu x pp %zu x cp %zu</text>\n", x, y,
+                x - 8, y + 14,
+                b->layout.n.dp, b->layout.n.tp, b->layout.n.pp, mesh_cp(b->layout.n));
     }
     fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">memory of the fullest rank</text>"
             "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">step</text>\n</svg>\n",

@@ -7,9 +7,11 @@
 size_t plan_micro_batches(const PlanTask *t, const PlanLayout *l) {
     return ceil_div(ceil_div(t->model.batch, l->n.dp), l->micro_batch);
 }
-size_t plan_rank(const PlanLayout *l, size_t d, size_t tp, size_t stage) {
-    return mesh_rank(l->n, (Coordinates){ .dp = d, .tp = tp, .pp = stage });
+size_t plan_rank(const PlanLayout *l, size_t d, size_t cp, size_t tp, size_t stage) {
+    return mesh_rank(l->n, (Coordinates){ .dp = d, .cp = cp, .tp = tp, .pp = stage });
 }
+bool plan_in_blocks(const PlanTask *t, const PlanLayout *l) { return t->blockwise || mesh_cp(l->n) > 1; }
+size_t plan_replicas(const PlanLayout *l) { return l->n.dp * mesh_cp(l->n); }
 bool plan_near(const PlanTask *t, size_t first, size_t last) {
     return t->cluster.node == 0 || first / t->cluster.node == last / t->cluster.node;
 }
@@ -17,15 +19,26 @@ bool plan_near(const PlanTask *t, size_t first, size_t last) {
 // Chunk k of stage i is part k pp + i of the model. ZeRO 2 and 3 communicate over dp in every micro-batch, so that the
 // replicas go in step: there the slowest group of all replicas decides.
 PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i, size_t k) {
-    size_t tp = l->n.tp, dp = l->n.dp;
+    size_t tp = l->n.tp, dp = l->n.dp, cp = mesh_cp(l->n);
     PlanStage s = { .z = cut_stage(cut_sizes(&t->model.model, tp, 0), l->n.pp * l->chunks, k * l->n.pp + i),
-                    .i = i, .tp_near = true, .dp_near = true };
-    for (size_t r = l->zero < 2 ? d : 0; r < (l->zero < 2 ? d + 1 : dp); r++)
-        s.tp_near = s.tp_near && plan_near(t, plan_rank(l, r, 0, i), plan_rank(l, r, tp - 1, i));
+                    .d = d, .i = i, .tp_near = true, .dp_near = true };
+    for (size_t r = l->zero < 2 ? d * cp : 0; r < (l->zero < 2 ? d + 1 : dp) * cp; r++)
+        s.tp_near = s.tp_near && plan_near(t, plan_rank(l, r / cp, r % cp, 0, i),
+                                           plan_rank(l, r / cp, r % cp, tp - 1, i));
     for (size_t slice = 0; slice < tp; slice++)
-        s.dp_near = s.dp_near && plan_near(t, plan_rank(l, 0, slice, i), plan_rank(l, dp - 1, slice, i));
+        s.dp_near = s.dp_near && plan_near(t, plan_rank(l, 0, 0, slice, i), plan_rank(l, dp - 1, cp - 1, slice, i));
+    Positions mine = { 0 };                        // all
+    if (cp > 1) mine = plan_positions_of(t, l, plan_most_positions(t, l));
+    if (plan_in_blocks(t, l)) s.z = cut_positions(s.z, &mine, true);
     if (l->sequence) s.z = cut_sequence(s.z, false);
     return s;
+}
+PlanStage plan_as_rank(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t cp) {
+    PlanStage one = *s;
+    Positions its = plan_positions_of(t, l, cp);
+    one.z = cut_positions(one.z, &its, true);
+    one.tp_near = plan_near(t, plan_rank(l, s->d, cp, 0, s->i), plan_rank(l, s->d, cp, l->n.tp - 1, s->i));
+    return one;
 }
 PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i) {
     PlanStage s = plan_chunk(t, l, d, i, l->chunks - 1);
@@ -38,7 +51,8 @@ PlanStage plan_stage(const PlanTask *t, const PlanLayout *l, size_t d, size_t i)
 static bool divides(size_t a, size_t b) { return a % b == 0 || b % a == 0; }
 bool plan_alike(const PlanTask *t, const PlanLayout *l) {
     size_t node = t->cluster.node;
-    return node == 0 || (divides(l->n.tp, node) && divides(l->n.tp * l->n.dp, node));
+    size_t ring = l->n.tp * mesh_cp(l->n);
+    return node == 0 || (divides(l->n.tp, node) && divides(ring, node) && divides(ring * l->n.dp, node));
 }
 // Slice `slice` of it: over dp it communicates on its own, and may be smaller and on another link than the largest.
 PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t slice) {
@@ -48,7 +62,8 @@ PlanStage plan_slice(const PlanTask *t, const PlanLayout *l, const PlanStage *s,
     one.z.hidden = z.hidden;
     one.z.vocab = z.vocab;
     one.z.rank = slice;
-    one.dp_near = plan_near(t, plan_rank(l, 0, slice, s->i), plan_rank(l, l->n.dp - 1, slice, s->i));
+    one.dp_near = plan_near(t, plan_rank(l, 0, 0, slice, s->i),
+                            plan_rank(l, l->n.dp - 1, mesh_cp(l->n) - 1, slice, s->i));
     return one;
 }
 size_t plan_slices(const PlanTask *t, const PlanLayout *l) { return plan_alike(t, l) ? 1 : l->n.tp; }  // that differ
@@ -72,6 +87,19 @@ double plan_product_time(const PlanTask *t, size_t count, size_t m, size_t n, si
     double one = waves * 2 * M * N * K / (c->flops * c->efficiency) + (c->bandwidth > 0 ? bytes / c->bandwidth : 0);
     return (double)count * picoseconds(one) + picoseconds(c->launch);
 }
+// Scores stay where they are computed: only queries, keys and the like pass through memory (Dao et al. 2022).
+double plan_attention_time(const PlanTask *t, size_t count, double pairs, size_t q, size_t k, size_t D) {
+    const PlanCluster *c = &t->cluster;
+    double bytes = (double)(t->format.element * (q + k) * D), waves = 1;
+    if (pairs == 0) return 0;
+    if (c->multiprocessors) {
+        size_t tiles = count * ceil_div(q, TILE_M);
+        waves = (double)(ceil_div(tiles, c->multiprocessors) * c->multiprocessors) / (double)tiles;
+    }
+    double one = waves * 2 * pairs * (double)D / (c->flops * c->efficiency) +
+                 (c->bandwidth > 0 ? bytes / c->bandwidth : 0);
+    return (double)count * picoseconds(one) + picoseconds(c->launch);
+}
 double plan_link_time(const PlanTask *t, bool near, size_t messages, double bytes) {
     PlanLink link = near ? t->cluster.inside : t->cluster.between;
     return link.beta == 0 ? 0 : picoseconds((double)messages * link.alpha + bytes / link.beta);
@@ -85,7 +113,7 @@ static double through_memory(const PlanTask *t, double bytes, double kernels) {
     return c->bandwidth > 0 ? picoseconds(bytes / c->bandwidth + kernels * c->launch) : 0;
 }
 
-double plan_op_time(const PlanOp *op) { return op->products + op->rest + op->tp + op->dp; }
+double plan_op_time(const PlanOp *op) { return op->products + op->rest + op->tp + op->cp + op->dp; }
 static void add_tp(PlanOp *op, const PlanTask *t, const PlanStage *s, double times, size_t passes, size_t count) {
     op->tp += times * plan_ring_time(t, s->tp_near, passes, s->z.t, count, t->format.element);
     op->tp_bytes += times * ring_bytes(passes, s->z.t, count, t->format.element);
@@ -99,6 +127,11 @@ static void add_dp(PlanOp *op, const PlanTask *t, size_t dp, const PlanStage *s,
 static void add_units(PlanOp *op, const PlanTask *t, size_t dp, const PlanStage *s, double times, size_t size) {
     for (size_t i = 0; i < cut_layers(&s->z); i++) add_dp(op, t, dp, s, times, ONE_PASS, elements_unit(&s->z, i), size);
 }
+static void add_ring(PlanOp *op, PlanRing r, double times) {
+    op->products += times * r.products;
+    op->cp += times * (r.time - r.products);
+    op->cp_bytes += times * r.bytes;
+}
 static void add_table(PlanOp *op, const PlanTask *t, size_t dp, const PlanStage *s, size_t size) {
     if (s->z.first || s->z.last) add_dp(op, t, dp, s, 1, ONE_PASS, elements_wte(&s->z), size);
 }
@@ -108,14 +141,17 @@ static void add_table(PlanOp *op, const PlanTask *t, size_t dp, const PlanStage 
 enum { OTHER_KERNELS = 10 };                               // of a block: norms, dropout, GELU, additions
 static const double BACKWARD_REST = 1.5;                   // of forward's: y, dy and dx pass instead of x and y
 
-// What is multiplied in a block: of its four matrices, and of all heads.
+// What is multiplied in a block: of its four matrices, and of all heads, if they have whole rows of scores.
 typedef struct { double forward, backward, scores; } Products;     // scores: q k^T alone, which selective repeats
 static Products block_products(const PlanTask *t, const CutSizes *z, size_t B) {
     size_t M = B * z->T, C = z->C, A = z->heads * z->D, F = z->hidden;
     const size_t n[4] = { 3 * A, C, F, C }, k[4] = { C, A, C, F };
-    Products p = { .scores = plan_product_time(t, B * z->heads, z->T, z->Tk, z->D, false) };
-    p.forward = p.scores + plan_product_time(t, B * z->heads, z->T, z->D, z->Tk, false);
-    p.backward = 2 * p.forward;
+    Products p = {0};
+    if (!z->online) {
+        p.scores = plan_product_time(t, B * z->heads, z->T, z->Tk, z->D, false);
+        p.forward = p.scores + plan_product_time(t, B * z->heads, z->T, z->D, z->Tk, false);
+        p.backward = 2 * p.forward;
+    }
     for (size_t i = 0; i < 4; i++) {
         p.forward += plan_product_time(t, 1, M, n[i], k[i], false);
         p.backward += plan_product_time(t, 1, M, k[i], n[i], false) + plan_product_time(t, 1, k[i], n[i], M, true);
@@ -123,9 +159,9 @@ static Products block_products(const PlanTask *t, const CutSizes *z, size_t B) {
     return p;
 }
 
-PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B) {
+PlanOp plan_op_alone(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B) {
     const CutSizes *z = &s->z;
-    size_t M = B * z->T, e = t->format.element, dp = l->n.dp;
+    size_t M = B * z->T, e = t->format.element, dp = plan_replicas(l);
     double blocks = (double)z->blocks, first = z->first, last = z->last;
     Products p = block_products(t, z, B);
     double head = plan_product_time(t, 1, M, z->vocab, z->C, false);
@@ -170,6 +206,14 @@ PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool 
     }
     return op;
 }
+PlanOp plan_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, bool forward, size_t B) {
+    PlanOp op = plan_op_alone(t, l, s, forward, B);
+    if (!s->z.online) return op;                   // whole rows of scores, among the products
+    double blocks = (double)s->z.blocks;
+    if (forward || l->recompute == RECOMPUTE_FULL) add_ring(&op, plan_ring(t, l, s, true, B), blocks);
+    if (!forward) add_ring(&op, plan_ring(t, l, s, false, B), blocks);
+    return op;
+}
 
 // ---------------------------------------------------------------- once per step
 
@@ -185,20 +229,20 @@ PlanOp plan_partial_sums(const PlanTask *t, const PlanLayout *l, const PlanStage
 PlanOp plan_reduction(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     PlanOp op = {0};
     size_t g = t->format.gradient;
-    if (l->zero == 0) add_dp(&op, t, l->n.dp, s, 1, ALL_REDUCE_PASSES, elements_stage(&s->z), g);
-    if (l->zero == 1) add_units(&op, t, l->n.dp, s, 1, g);
-    if (l->zero >= 1) add_table(&op, t, l->n.dp, s, g);
+    if (l->zero == 0) add_dp(&op, t, plan_replicas(l), s, 1, ALL_REDUCE_PASSES, elements_stage(&s->z), g);
+    if (l->zero == 1) add_units(&op, t, plan_replicas(l), s, 1, g);
+    if (l->zero >= 1) add_table(&op, t, plan_replicas(l), s, g);
     return op;
 }
 PlanOp plan_gather(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     PlanOp op = {0};
-    if (l->zero == 1 || l->zero == 2) add_units(&op, t, l->n.dp, s, 1, t->format.weight);
-    if (l->zero >= 1) add_table(&op, t, l->n.dp, s, t->format.weight);     // stage 3: before the first forward
+    if (l->zero == 1 || l->zero == 2) add_units(&op, t, plan_replicas(l), s, 1, t->format.weight);
+    if (l->zero >= 1) add_table(&op, t, plan_replicas(l), s, t->format.weight);    // stage 3: before the first forward
     return op;
 }
 // The optimizer reads weight, gradient and state, and writes weight and state.
 double plan_update_time(const PlanTask *t, const PlanLayout *l, const PlanStage *s) {
     const PlanFormat *f = &t->format;
-    double mine = (double)elements_stage(&s->z) / (l->zero ? (double)l->n.dp : 1);
+    double mine = (double)elements_stage(&s->z) / (l->zero ? (double)plan_replicas(l) : 1);
     return through_memory(t, mine * (double)(2 * f->weight + f->gradient + 2 * f->state), 1);
 }

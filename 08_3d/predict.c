@@ -2,9 +2,11 @@
 #include "08_3d/predict.h"
 #include <stdlib.h>
 #include "01_data_parallel/support/04_costs.h"
+#include "01_data_parallel/support/06_costs.h"
 #include "03_tensor_parallel/context_parallel.h"
 #include "03_tensor_parallel/support/cube_costs.h"
 #include "03_tensor_parallel/support/grid_costs.h"
+#include "common/measure/clock.h"
 #include "common/model/costs.h"
 
 enum { E = sizeof(real) };
@@ -101,15 +103,34 @@ static size_t predict_sequences(const TrainerConfig *c, size_t dp_rank, size_t m
 // One all-reduce of the gradient; with overlap one of each bucket, which is as large as a block.
 static void reductions(Prediction *out, const TrainerConfig *c, const Mine *my) {
     const CutSizes *z = &my->z;
+    const size_t norm = z->first + z->blocks;      // the unit of the last norm, gain and bias
     out->dp_calls = 1;
     out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, replicas(c), stage_elements(my));
     if (!c->overlap) return;
     BucketPiece *piece;
-    out->dp_calls = bucket_pieces(z, elements_block(z) * E, &piece);
+    TensorElements of = { .wte = wte_elements(my), .wpe = unit_elements(my, 0), .norm = unit_elements(my, norm) / 2 };
+    if (my->is_cube) cube_elements_tensors(&my->cube, of.block);
+    else if (my->is_grid) grid_elements_tensors(&my->grid, of.block);
+    else elements_tensors(z, of.block);
+    out->dp_calls = bucket_pieces(z, &of, unit_elements(my, z->first) * E, &piece);
     out->dp_bytes = 0;
     for (size_t i = 0; i < out->dp_calls; i++)
         out->dp_bytes += ring_sent(ALL_REDUCE_PASSES, replicas(c), piece[i].elements);
     free(piece);
+}
+
+// The same compressed, unit by unit (01.06).
+static void compressed_reductions(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my) {
+    const size_t rank = mesh_rank(c->mesh, at);
+    const CompressionCosts costs = compression_costs(&my->z, &c->compression, c->mesh.dp, at.dp);
+    bool near = true;
+    for (at.dp = 0; at.dp < c->mesh.dp; at.dp++) near = near && clock_same_node(mesh_rank(c->mesh, at), rank);
+    out->dp_calls = costs.calls;
+    out->dp_bytes = (size_t)costs.sent;
+    out->dp_time = compression_time(&my->z, &c->compression, c->mesh.dp, near);
+    out->gradients += costs.errors * E;
+    out->compression = costs.factors * E;
+    out->compression_peak = costs.buffers * E;
 }
 
 // On the rows, columns and depth of a grid: all kinds of calls.
@@ -208,7 +229,7 @@ static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, con
     partial_sums(out, c, my, m);
     PerUnit units = over_units(my, unit_ring, d, replica(c, at));
     switch (c->zero) {
-    case 0: reductions(out, c, my); break;
+    case 0: c->compressed ? compressed_reductions(out, c, at, my) : reductions(out, c, my); break;
     case 1: out->dp_bytes = 2 * (units.wte + units.others); break;
     case 2: out->dp_bytes = 2 * units.wte + (m + 1) * units.others; break;
     case 3: out->dp_bytes = 2 * units.wte + 3 * m * units.others; break;
@@ -226,7 +247,7 @@ static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const
     size_t all = stage_elements(my) * E, twice = my->z.first && my->z.last ? wte_elements(my) * E : 0;
     size_t mine = (shard.wte + shard.others) * E;
     out->parameters = c->zero < 3 ? all : mine;
-    out->gradients = c->zero < 2 ? all + twice : mine;
+    out->gradients += c->zero < 2 ? all + twice : mine;
     out->optimizer = adamw ? 2 * (c->zero ? mine : all) : 0;
 }
 
@@ -312,43 +333,44 @@ static void activations(Prediction *out, const TrainerConfig *c, Coordinates at,
     schedule_free(&s);
 }
 
-static size_t micro_batches(const TrainerConfig *c) { return ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch); }
-
-bool predict_choices(const TrainerConfig *c, size_t stage, Recompute *choice) {
+// A stage for 07.04's planner, with as many micro-batches in flight as its list has at most. block is the caller's.
+static BudgetStage stage_budget(const TrainerConfig *c, size_t stage, BudgetBlock **block) {
     Coordinates at = { .pp = stage };              // nobody of the stage has more heads, positions or sequences
     Mine my = mine_of(c, at);
-    size_t m = micro_batches(c), now = 0, most = 0;
+    size_t m = trainer_micro_batches(c), now = 0, most = 0;
     Schedule list = trainer_schedule(c, m, stage);
     for (size_t i = 0; i < list.n; i++) {
         now += list.ops[i].what == FORWARD ? 1 : -1;
         if (now > most) most = now;
     }
     schedule_free(&list);
-    BudgetBlock *block = host_alloc(my.z.blocks * sizeof *block);
-    BudgetStage s = budget_of(&my, predict_sequences(c, 0, m, 0), block);
+    *block = host_alloc(my.z.blocks * sizeof **block);
+    BudgetStage s = budget_of(&my, predict_sequences(c, 0, m, 0), *block);
     s.in_flight = most;
+    return s;
+}
+bool predict_choices(const TrainerConfig *c, size_t stage, Recompute *choice) {
+    BudgetBlock *block;
+    BudgetStage s = stage_budget(c, stage, &block);
     bool found = budget_choose(&s, c->activation_budget / E, choice);
     free(block);
     return found;
 }
 size_t predict_least(const TrainerConfig *c, size_t stage) {
-    TrainerConfig any = *c;
-    size_t lo = 0, hi = 1;                         // by halving: hi is enough
-    Recompute *choice = host_alloc(c->model.layers * sizeof *choice);
-    for (any.activation_budget = hi * E; !predict_choices(&any, stage, choice); any.activation_budget = hi * E) hi *= 2;
-    while (hi - lo > 1) {
-        any.activation_budget = (lo + hi) / 2 * E;
-        if (predict_choices(&any, stage, choice)) hi = (lo + hi) / 2;
-        else lo = (lo + hi) / 2;
-    }
+    BudgetBlock *block;
+    BudgetStage s = stage_budget(c, stage, &block);
+    Recompute *choice = host_alloc(s.blocks * sizeof *choice);
+    for (size_t i = 0; i < s.blocks; i++) choice[i] = RECOMPUTE_FULL;
+    size_t least = budget_peak(&s, choice) * E;
     free(choice);
-    return hi * E;
+    free(block);
+    return least;
 }
 
 Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw) {
     Coordinates at = mesh_coordinates(c->mesh, rank);
     Mine my = mine_of(c, at);
-    size_t m = micro_batches(c);
+    size_t m = trainer_micro_batches(c);
     Recompute *choice = c->activation_budget ? host_alloc(my.z.blocks * sizeof *choice) : NULL;
     if (choice && predict_choices(c, at.pp, choice)) my.choice = choice;
     Prediction out = {0};

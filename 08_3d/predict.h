@@ -13,6 +13,10 @@ typedef struct {
     size_t scalar_bytes;                                   // the loss, and the norm's squares, one a tensor
     size_t parameters, gradients, optimizer;               // bytes between steps
     size_t activations;                                    // peak bytes during the step
+    // With --compress: kept between steps (PowerSGD's Q), and the most while gradients are summed; and picoseconds of
+    // that sum on the simulated clock, from when the last replica has come.
+    size_t compression, compression_peak;
+    double dp_time;
 } Prediction;
 Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw);
 // What each block of a stage keeps, so that no rank of the stage has more activations than c->activation_budget, and

@@ -2,16 +2,17 @@
 #include "08_3d/safetensors.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include "08_3d/tensor_file.h"
 #include "common/lesson/lesson.h"
 #include "common/base/output.h"
 #include "common/lesson/training.h"
 
 // The whole model's tensors in model order, whatever part of it this rank holds: described once more, never allocated.
 static char *header(const Model *whole, size_t *length) {
-    size_t room = 256 + 192 * config_tensors(&whole->config), n = 8, offset = 0;
-    char *h = host_alloc(room + 8);
+    size_t room = 256 + 192 * config_tensors(&whole->config), n = 0, offset = 0;
+    char *json = host_alloc(room);
     const ModelConfig *c = &whole->config;
-    n += (size_t)snprintf(h + n, room - n,
+    n += (size_t)snprintf(json + n, room - n,
                           "{\"__metadata__\":{\"format\":\"pt\",\"n_layer\":\"%zu\",\"n_embd\":\"%zu\","
                           "\"n_head\":\"%zu\",\"n_positions\":\"%zu\",\"vocab_size\":\"%zu\"}",
                           c->layers, c->width, c->heads, c->context, c->vocab);
@@ -20,18 +21,17 @@ static char *header(const Model *whole, size_t *length) {
         for (size_t k = 0; k < u->n_params && !u->tied_to; k++) {
             const Param *p = &u->params[k];
             size_t bytes = p->rows * p->cols * sizeof(real);
-            n += (size_t)snprintf(h + n, room - n, ",\"%s\":{\"dtype\":\"%s\",\"shape\":", p->name,
+            n += (size_t)snprintf(json + n, room - n, ",\"%s\":{\"dtype\":\"%s\",\"shape\":", p->name,
                                   sizeof(real) == 8 ? "F64" : "F32");
-            n += p->vector ? (size_t)snprintf(h + n, room - n, "[%zu]", p->cols)
-                           : (size_t)snprintf(h + n, room - n, "[%zu,%zu]", p->rows, p->cols);
-            n += (size_t)snprintf(h + n, room - n, ",\"data_offsets\":[%zu,%zu]}", offset, offset + bytes);
+            n += p->vector ? (size_t)snprintf(json + n, room - n, "[%zu]", p->cols)
+                           : (size_t)snprintf(json + n, room - n, "[%zu,%zu]", p->rows, p->cols);
+            n += (size_t)snprintf(json + n, room - n, ",\"data_offsets\":[%zu,%zu]}", offset, offset + bytes);
             offset += bytes;
         }
     }
-    h[n++] = '}';
-    while (n % 8) h[n++] = ' ';
-    for (size_t i = 0; i < 8; i++) h[i] = (char)((n - 8) >> (8 * i));              // little-endian length
-    *length = n;
+    json[n++] = '}';
+    char *h = tensor_file_header(json, n, length);
+    free(json);
     return h;
 }
 

@@ -47,6 +47,17 @@ static Recompute recompute_named(const char *name) {
     return !strcmp(name, "full") ? RECOMPUTE_FULL : !strcmp(name, "selective") ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;
 }
 
+static CompressionPlan compression(Run *run, const char *method) {
+    enum { MIN_RATE = 2 };                         // of PowerSGD: matrices that become half as large, or smaller
+    const bool top_k = !strcmp(method, "top-k"), power = !strcmp(method, "power-sgd");
+    REQUIRE(top_k || !option_given(run, "keep-one-of"), "--keep-one-of says what --compress top-k keeps: give that, or "
+            "leave it out");
+    REQUIRE(power || !option_given(run, "power-rank"), "--power-rank is of --compress power-sgd: give that, or leave "
+            "it out");
+    if (top_k) return (CompressionPlan){ .method = TOP_K, .one_of = option_size(run, "keep-one-of") };
+    return (CompressionPlan){ .method = POWER_SGD, .rank = option_size(run, "power-rank"), .min_rate = MIN_RATE };
+}
+
 TensorKind settings_tensor(const char *name) {
     return !strcmp(name, "2d") ? TENSOR_2D : !strcmp(name, "2.5d") ? TENSOR_25D
          : !strcmp(name, "3d") ? TENSOR_3D : TENSOR_1D;
@@ -68,6 +79,8 @@ TrainerConfig settings_config(Run *run) {
         .blockwise = !strcmp(option_text(run, "attention"), "blockwise"),
         .recompute = recompute_named(option_text(run, "recompute")),
         .activation_budget = option_given(run, "activation-budget") ? option_size(run, "activation-budget") : 0,
+        .compressed = strcmp(option_text(run, "compress"), "none") != 0,
+        .compression = compression(run, option_text(run, "compress")),
         .clip = option_real(run, "clip"),
     };
     REQUIRE(c.clip >= 0, "--clip must not be negative: 0 turns clipping off");

@@ -124,3 +124,12 @@ const char *tensor_file_note(const TensorFile *f, const char *key) {
 double tensor_file_value(const FileTensor *t, size_t i) {
     return t->is_double ? ((const double *)t->data)[i] : (double)((const float *)t->data)[i];
 }
+
+char *tensor_file_header(const char *json, size_t n, size_t *bytes) {
+    size_t padded = ceil_div(n, 8) * 8;
+    char *h = host_alloc(*bytes = 8 + padded);
+    for (size_t i = 0; i < 8; i++) h[i] = (char)(padded >> (8 * i));
+    memcpy(h + 8, json, n);
+    memset(h + 8 + n, ' ', padded - n);
+    return h;
+}

@@ -1,6 +1,7 @@
-// tensor_file.h: reads a safetensors file (github.com/huggingface/safetensors, "Format"): 8 bytes, the length of the
-// header; the header, JSON: name -> dtype, shape, place; the tensors, row-major. The file is mapped, not read: only the
-// pages that somebody looks at come into memory. The causal masks of older files of GPT-2 are passed over.
+// tensor_file.h: a safetensors file (github.com/huggingface/safetensors, "Format"): 8 bytes, the length of the
+// header, little-endian; the header, JSON: name -> dtype, shape, place; the tensors, row-major. A file that is read is
+// mapped: only the pages that somebody looks at come into memory; the causal masks of older files of GPT-2 are passed
+// over.
 #ifndef TENSOR_FILE_H
 #define TENSOR_FILE_H
 #include <stdbool.h>
@@ -30,4 +31,7 @@ const FileTensor *tensor_file_find(const TensorFile *f, const char *name);      
 // The value of "__metadata__" with this key; NULL where there is none.
 const char *tensor_file_note(const TensorFile *f, const char *key);
 double tensor_file_value(const FileTensor *t, size_t i);
+// What a file begins with: the length of the header, and json [n], padded with spaces so that the tensors begin at a
+// multiple of 8. *bytes: of both. free() it.
+char *tensor_file_header(const char *json, size_t n, size_t *bytes);
 #endif

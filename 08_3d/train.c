@@ -18,6 +18,7 @@
 #include "08_3d/support/train_checks.h"
 #include "08_3d/support/train_costs.h"
 #include "08_3d/support/unsplit.h"
+#include "08_3d/unsent.h"
 #include "common/device/device.h"
 #include "common/lesson/picture.h"
 #include "common/lesson/sketch.h"
@@ -37,6 +38,9 @@ static const Option options[] = {
     { "zero", "0|1|2|3", "0", "shard nothing, optimizer state, gradients too, weights too, over the replicas" },
     { "prefetch", NULL, NULL, "with --zero 3: gather a layer's weights while the one before it computes" },
     { "overlap", NULL, NULL, "with --zero 0: reduce the gradient in buckets while the last backward runs" },
+    { "compress", "none|top-k|power-sgd", "none", "send the gradient over dp in fewer bytes, the rest a step later" },
+    { "keep-one-of", "N", "32", "with --compress top-k: of so many elements the largest one is sent" },
+    { "power-rank", "N", "2", "with --compress power-sgd: columns of the factors that stand for a matrix" },
     { "cp", "N", NULL, "context-parallel ranks: they share the positions of a sequence (ring attention); default 1" },
     { "attention", "plain|blockwise", "plain", "keep all scores, or none: in blocks; with --cp always blockwise" },
     { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
@@ -70,7 +74,7 @@ static const Option options[] = {
 
 // ---------------------------------------------------------------- the unsplit model beside it (rank 0, --check)
 
-typedef struct { Model *model; Optimizer optimizer; } Unsplit;
+typedef struct { Model *model; Optimizer optimizer; Compressed *rule; } Unsplit;       // rule: with --compress
 
 static Unsplit unsplit_new(Run *run, const TrainerConfig *c) {
     Unsplit u = { .model = unsplit_model(c), .optimizer = settings_optimizer(run) };
@@ -95,8 +99,11 @@ static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 static bool save_and_stop(Run *run, const Trainer *t, size_t done, size_t steps) {
     if (!option_given(run, "save")) return false;
     bool stop = side_any(stop_asked() >= 0);
-    if (stop || done == steps || done % option_size(run, "save-every") == 0)
-        checkpoint_save(run, t->model, &t->optimizer, option_text(run, "save"), done);
+    if (stop || done == steps || done % option_size(run, "save-every") == 0) {
+        RankState unsent = unsent_read(t);
+        checkpoint_save(run, t->model, &t->optimizer, &unsent, option_text(run, "save"), done);
+        unsent_free(&unsent);
+    }
     if (stop)
         say(run, "SIGTERM: saved after %zu of %zu steps; go on with --resume %s\n", done, steps,
             option_text(run, "save"));
@@ -125,7 +132,9 @@ static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *l
         if (last) { train_costs_begin(t); picture_begin(run, MEM_ACTIVATIONS); }
         StepResult r = trainer_gradients(t, d, step), w = {0};
         curve_set(got, step, r);
-        if (u->model) curve_set(want, step, w = unsplit_gradients(u->model, &t->config, d, step));
+        if (u->model)
+            curve_set(want, step, w = u->rule ? compressed_gradients(u->rule, u->model, &t->config, d, step)
+                                              : unsplit_gradients(u->model, &t->config, d, step));
         if (option_flag(run, "check") && step == from) train_check_first(run, t, u->model);
         t->optimizer.lr = u->optimizer.lr = settings_rate(run, step);
         trainer_update(t, r);
@@ -228,9 +237,11 @@ static void train(Run *run) {
     Trainer *t = trainer_new(run->world, &c, optimizer);
     Unsplit u = {0};
     if (check && run->world->rank == 0) u = unsplit_new(run, &c);
+    if (check && c.compressed) u.rule = compressed_new(t);
     if (before) {
         checkpoint_load(before, t->model, &t->optimizer);
         if (u.model) checkpoint_load(before, u.model, &u.optimizer);
+        unsent_resume(before, t, u.rule);
         checkpoint_free(before);
         say(run, "%zu of %zu steps were done before\n", from, steps);
     }
@@ -247,8 +258,9 @@ static void train(Run *run) {
     say(run,
         "dp %zu x tp %zu x pp %zu%s, [ ] is a tp group; schedule %s, ZeRO %zu%s, recompute %s, %d thread%s per rank",
         c.mesh.dp, c.mesh.tp, c.mesh.pp, cp, option_text(run, "schedule"), c.zero,
-        c.prefetch ? " with prefetch" : c.overlap ? ", overlapped" : "", option_text(run, "recompute"), device_threads,
-        device_threads > 1 ? "s" : "");
+        c.prefetch ? " with prefetch" : c.overlap ? ", overlapped" : !c.compressed ? ""
+            : c.compression.method == TOP_K ? ", compressed by top-k" : ", compressed by PowerSGD",
+        option_text(run, "recompute"), device_threads, device_threads > 1 ? "s" : "");
     train_show_mesh(run, &c);
     say(run, "\n");
 
@@ -262,6 +274,7 @@ static void train(Run *run) {
     curve_free(got);
     curve_free(want);
     if (u.model) model_free(u.model);
+    compressed_free(u.rule);
     trainer_free(t);
     data_free(&data);
     free((void *)c.stage_blocks);

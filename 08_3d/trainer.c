@@ -31,7 +31,27 @@ static void require_tensor(const TrainerConfig *c) {
     size_t q = c->tensor == TENSOR_3D ? cube_side(c->mesh.tp) : tensor_sides(c).q;
     REQUIRE(q <= m->heads, "--tp %zu has %zu columns of ranks, which need as many heads; the model has %zu: choose "
             "fewer ranks, or more --heads", c->mesh.tp, q, m->heads);
-    REQUIRE(!c->overlap, "--overlap cuts its buckets by the tensors of --tensor 1d: leave it out, or choose that");
+}
+
+// What is sent is no longer the sum over replicas. Who takes a part of that, or takes it early, is refused.
+static void require_compression(const TrainerConfig *c) {
+    if (!c->compressed) return;
+    REQUIRE(c->compression.method != TOP_K || c->compression.one_of > 0, "--keep-one-of must be at least 1");
+    REQUIRE(c->compression.method != POWER_SGD || c->compression.rank > 0, "--power-rank must be at least 1");
+    REQUIRE(c->mesh.dp > 1, "--compress saves bytes between replicas, and there is one: choose --dp 2 or more, or "
+            "leave --compress out");
+    REQUIRE(c->zero == 0, "--compress leaves the whole sum on every replica, and --zero %zu reduces it in parts: "
+            "choose --zero 0, or leave --compress out", c->zero);
+    REQUIRE(!c->overlap, "--compress needs a unit's whole gradient and what was not sent before, and --overlap sends "
+            "buckets as they are: leave one of them out");
+    REQUIRE(!c->rebalanced, "--rebalance moves layers, and what --compress has not sent of them stays: leave one of "
+            "them out");
+    REQUIRE(mesh_cp(c->mesh) == 1, "--compress takes a replica's whole gradient, and with --cp a rank has that of some "
+            "positions: leave one of them out");
+    REQUIRE(c->tensor == TENSOR_1D, "--compress takes matrices as --tensor 1d cuts them: leave it out, or choose that");
+    REQUIRE(c->compression.method != TOP_K || c->mesh.tp == 1, "--compress top-k chooses among all elements of a layer"
+            ", and the slices of --tp %zu would choose other elements of the norms that each of them has: choose --tp "
+            "1, or --compress power-sgd", c->mesh.tp);
 }
 
 // After everything else: a plan needs sizes that can work.
@@ -75,7 +95,8 @@ void trainer_require(const TrainerConfig *c) {
             "weights off, and the products of a grid communicate for them: choose --tensor 1d, or --schedule 1f1b");
     REQUIRE(!c->rebalanced || c->chunks <= 1, "--rebalance moves blocks between stages of one chunk, and --schedule "
             "interleaved has several: leave one of them out");
-    size_t blocks = 0, v = trainer_chunks(c), m_each = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
+    require_compression(c);
+    size_t blocks = 0, v = trainer_chunks(c), m_each = trainer_micro_batches(c);
     REQUIRE(v * c->mesh.pp <= m->layers, "--chunks %zu on each of %zu stages needs %zu blocks; the model has %zu: "
             "choose --chunks %zu, or more --layers", v, c->mesh.pp, v * c->mesh.pp, m->layers, m->layers / c->mesh.pp);
     REQUIRE(v == 1 || m_each % c->mesh.pp == 0, "--schedule interleaved takes micro-batches in groups of --pp %zu, "
@@ -90,6 +111,11 @@ void trainer_require(const TrainerConfig *c) {
 // ---------------------------------------------------------------- the pipeline's list
 
 size_t trainer_chunks(const TrainerConfig *c) { return c->chunks > 1 ? c->chunks : 1; }
+// The batch over replicas, then in micro-batches. Every replica runs the same number of them, because ZeRO reduces in
+// each; where sequences do not divide, some are smaller.
+size_t trainer_micro_batches(const TrainerConfig *c) {
+    return ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
+}
 Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage) {
     if (trainer_chunks(c) == 1) return c->schedule(c->mesh.pp, m, stage);                          // chapters 04, 05
     return schedule_interleaved(c->mesh.pp, m, c->chunks, stage);                                  // 05.03
@@ -174,18 +200,18 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
         t->config.stage_blocks = t->blocks;
     }
     t->model = stage_new(t);
-    // The batch over replicas, then in micro-batches. Every replica runs the same number of them, because ZeRO reduces
-    // in each; where sequences do not divide, some are smaller.
     t->sequences = shard_range(c->batch, c->mesh.dp, mesh->at.dp);
-    t->micro_batches = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
+    t->micro_batches = trainer_micro_batches(c);
     t->schedule = trainer_schedule(c, t->micro_batches, mesh->at.pp);
     if (c->overlap) t->buckets = overlapped(t);                                                    // 01.04
+    if (c->compressed) t->compression = compression_new(mesh->dp, &c->compression, t->model, c->model.seed);   // 01.06
     return t;
 }
 
 void trainer_free(Trainer *t) {
     if (t->config.prefetch) prefetch_free(t->model);
     if (t->buckets) buckets_free(t->buckets);
+    if (t->compression) compression_free(t->compression);
     model_free(t->model);
     if (tensor_is_grid(&t->config)) comm_grid_free(&t->grid);
     if (t->config.tensor == TENSOR_3D) cube_free(&t->cube);
@@ -202,7 +228,11 @@ void trainer_free(Trainer *t) {
 static void reduce(Trainer *t) {
     model_partial_sums(t->model);                              // where ranks have seen some of the rows only
     pipeline_tied_sum(t->model, t->mesh.tied);                 // on full local gradients: before any reduction over dp
-    zero_reduce(t->model, t->config.zero);                     // stage 0: data parallelism's all-reduce
+    t->reduction[0] = clock_now();
+    // On gradients that are complete: copies (norms on slices, wte on two stages) are compressed alike, and stay alike.
+    if (t->compression) compression_all_reduce(t->compression, t->model->g);
+    else zero_reduce(t->model, t->config.zero);                // stage 0: data parallelism's all-reduce
+    t->reduction[1] = clock_now();
 }
 // With --overlap the last backward has started the buckets. Where one stage has both uses of wte, it has added them,
 // too; where two stages have a copy each, wte travels over dp after their sum.

@@ -2,6 +2,7 @@
 // composed.
 #ifndef TRAINER_H
 #define TRAINER_H
+#include "01_data_parallel/compression.h"
 #include "01_data_parallel/data_parallel.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "04_pipeline_naive/pipeline.h"
@@ -28,6 +29,8 @@ typedef struct {
     size_t zero;                                   // 0..3
     bool prefetch;                                 // of stage 3: weights are gathered a layer ahead
     bool overlap;                                  // of stage 0: gradients are reduced while the last backward runs
+    bool compressed;                               // of stage 0: the gradient is sent over dp in fewer bytes (01.06),
+    CompressionPlan compression;                   // by TOP_K or POWER_SGD
     bool sequence;                                 // sequence parallelism: a tp rank has some rows outside of products
     bool blockwise;                                // attention in blocks; with cp it always is
     Recompute recompute;
@@ -38,6 +41,7 @@ void trainer_require(const TrainerConfig *c);      // usage_error() for what can
 static inline bool tensor_is_grid(const TrainerConfig *c) { return c->tensor == TENSOR_2D || c->tensor == TENSOR_25D; }
 TesseractSides tensor_sides(const TrainerConfig *c);           // of such a grid
 size_t trainer_chunks(const TrainerConfig *c);     // 1 or more
+size_t trainer_micro_batches(const TrainerConfig *c);          // of a step, on each replica
 Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage);         // of m micro-batches; schedule_free
 
 typedef struct {
@@ -46,6 +50,8 @@ typedef struct {
     CommGrid grid;                                 // of the tp group; 2D and 2.5D
     Cube cube;                                     // 3D
     Buckets *buckets;                              // with overlap; else NULL
+    Compression *compression;                      // with it: what I have not sent yet; else NULL
+    Picoseconds reduction[2];                      // of the last step: when its sum over dp began and ended
     Model *model;                                  // my stage's layers, my part of their tensors
     Optimizer optimizer;
     Schedule schedule;

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 # The book: every link of every page leads to a page, an anchor or a figure of the book; nothing is read from the network; formulas are
-# MathML; the search's index has every page. The player calculates what the chapters' C does, and runs in a browser.
+# MathML; the search's index has every page. The player and the planner calculate what the chapters' C does, and run in a browser.
 use strict;
 use warnings;
 use File::Basename qw(dirname);
@@ -42,19 +42,33 @@ sub slurp { local $/; open my $f, '<:encoding(UTF-8)', $_[0] or return ''; retur
 sub found { return system("command -v $_[0] >/dev/null 2>&1") == 0 }
 my ($browser) = grep { found($_) } qw(chromium chromium-browser google-chrome);
 my $played = -f "$book/player_wasm.js" ? '' : 'tools/book found no clang, lld or wasi-libc';
-# A page of the book with this script behind its own: the page as it is after it, and what its console said.
+# A page of the book (or a page with this script only) with this script behind its own: the page as it is after it, and what its console said.
 sub browse {
-    my ($page, $script) = @_;
-    my $html = $page eq '' ? "<body></body><script src=\"player_wasm.js\"></script>\n</body>" : $page{$page};
+    my ($page, $script, $address) = @_;
+    my $html = $page{$page} // "<body></body><script>$page</script>\n</body>";
     $html =~ s{\n</body>}{\n<script>$script</script>\n</body>};
     open my $f, '>:encoding(UTF-8)', "$book/test.html" or die;
     print $f $html;
     close $f;
     my $dir = tempdir(CLEANUP => 1);
     system("timeout 120 $browser --headless --no-sandbox --disable-gpu --user-data-dir=$dir/profile --virtual-time-budget=20000"
-           . " --enable-logging=stderr --dump-dom file://$book/test.html >$dir/dom 2>$dir/err");
+           . " --enable-logging=stderr --dump-dom 'file://$book/test.html" . ($address // '') . "' >$dir/dom 2>$dir/err");
     unlink "$book/test.html";
     return (slurp("$dir/dom"), join '', grep { /CONSOLE/ } split /^/, slurp("$dir/err"));
+}
+# What a script prints that has a module.
+sub run_wasm {
+    my ($module, $script) = @_;
+    if (found('node')) {
+        my $dir = tempdir(CLEANUP => 1);
+        open my $f, '>:encoding(UTF-8)', "$dir/run.js" or die;
+        print $f $module, $script;
+        close $f;
+        return `node $dir/run.js`;
+    }
+    return unless $browser;
+    my ($said) = browse($module, $script);
+    return $said =~ s{^.*<body[^>]*>|</body>.*$}{}gsr;
 }
 SKIP: {
     my $program = 'build/cpu-fp32/tests/test_player';
@@ -62,11 +76,8 @@ SKIP: {
     my $said = `$program`;
     is($?, 0, 'what the player says natively: closed forms') or diag($said);
     skip $played, 1 if $played;
-    my $print = slurp('tests/test_player.js');
-    my $wasm;
-    if (found('node')) { $wasm = `cat $book/player_wasm.js tests/test_player.js | node -` }
-    elsif ($browser) { ($wasm) = browse('', $print); $wasm =~ s{^.*<body[^>]*>|</body>.*$}{}gs }
-    else { skip 'neither node nor a browser is installed', 1 }
+    my $wasm = run_wasm(slurp("$book/player_wasm.js"), slurp('tests/test_player.js'));
+    skip 'neither node nor a browser is installed', 1 unless defined $wasm;
     my @here = split /\n/, `$program print`;
     my @there = split /\n/, $wasm;
     my ($line) = grep { ($here[$_] // '') ne ($there[$_] // '') } 0 .. ($#here > $#there ? $#here : $#there);
@@ -101,6 +112,74 @@ SCRIPT
     my ($timeline) = $dom =~ m{<svg id="timeline".*?</svg>}s ? $& : '';
     is(join(' ', map { scalar(() = $timeline =~ /<rect class="$_"/g) } qw(F B M)), '32 32 0', 'and as many boxes: forwards, backwards, no message');
 }
+# ---- the planner: the WebAssembly in it says what the same C says here, which is what the program says ----
+SKIP: {
+    my ($program, $plan) = map { "build/cpu-fp32/$_" } 'tests/test_planner', '08_3d/plan';
+    skip "$program is not built", 3 unless -x $program;
+    my $said = `$program`;
+    is($?, 0, 'what the planner says natively') or diag($said);
+    my $dir = tempdir(CLEANUP => 1);
+    system("$plan --model llama-7b --gpus 16 --batch 96 --memory 40 --layouts $dir/layouts >/dev/null");
+    my $listed = `$program search`;
+    ok($listed =~ tr/\n// > 1000 && $listed eq slurp("$dir/layouts"), 'its search has what plan --layouts writes');
+    skip $played, 1 if $played;
+    my ($module) = $page{'planner.html'} =~ /^(const PLANNER_WASM = .*)$/m or die;
+    my $wasm = run_wasm("$module\n", slurp('tests/test_planner.js'));
+    skip 'neither node nor a browser is installed', 1 unless defined $wasm;
+    my @here = split /\n/, `$program print`;
+    my @there = split /\n/, $wasm;
+    my ($line) = grep { ($here[$_] // '') ne ($there[$_] // '') } 0 .. ($#here > $#there ? $#here : $#there);
+    ok(@here > 1000 && !defined $line, 'the WebAssembly says the same: six layouts, a search')
+        or diag('line ' . ($line // 0) . ":\n  native " . ($here[$line // 0] // '') . "\n  wasm   " . ($there[$line // 0] // ''));
+}
+SKIP: {
+    skip $played, 10 if $played;
+    like($page{'08_3d/plan.html'}, qr{href="\.\./planner\.html"}, 'the page of the plan leads to the planner');
+    unlike($page{'planner.html'}, qr/<link[^>]*stylesheet/, 'one file: its look is in it');
+    skip 'no Chromium is installed, or 08_3d/plan is not built', 8 unless $browser && -x 'build/cpu-fp32/08_3d/plan';
+    # The page's time is not real here; the worker's is, which takes seconds for a search: the page waits at work.
+    my $script = <<'SCRIPT';
+const move = (name, place) => { const e = byId(`set-${name}`); e.value = place; e.dispatchEvent(new Event('input')); };
+const note = name => { document.body.dataset[name] = [location.hash, ...[...byId('tiles').children].map(t => t.firstChild.textContent)].join(' '); };
+const states = [
+  () => { note('linked'); move('tp', 2); },
+  () => { note('moved'); byId('table').querySelector('tbody tr:nth-child(2)').click(); },
+  () => { note('chosen'); location.hash = '#gpus=16&model=llama-7b&dp=3&tp=1&pp=1'; },
+  () => { document.body.dataset.refused = byId('verdict').textContent; move('model', 11); move('gpus', 4); },
+  () => { document.body.dataset.reason = byId('reason').textContent; move('model', 1); move('gpus', 5); },
+  () => { document.body.dataset.best = byId('verdict').textContent; move('recompute', 2); note('full');
+          byId('layouts').dispatchEvent(new PointerEvent('pointermove', { clientX: 500, clientY: 900 }));
+          byId('layouts').dispatchEvent(new PointerEvent('click', { clientX: 500, clientY: 900 })); },
+  () => { document.body.dataset.pointed = laid().every(s => s.key === 'sequence' || byId('pointed').textContent.includes(shown(s, get(s.name)))); }];
+setTimeout(function next() {
+  for (let i = 0, sum = 0; i < 3e7; i++) sum += i;
+  if (plans) states.shift()();
+  if (states.length) setTimeout(next, 50);
+}, 200);
+SCRIPT
+    my @task = qw(--model llama-7b --cluster dgx-a100 --precision mixed --gpus 16 --batch 96 --memory 40);
+    my @layout = qw(--micro-batch 1 --chunks 4 --zero 1 --sequence-parallel no --recompute full);
+    my $address = sub { my ($dp, $tp, $pp) = @_; "#@task --dp $dp --tp $tp --pp $pp @layout" =~ s/^#--/#/r =~ s/ --/&/gr =~ s/ /=/gr };
+    my ($dom, $console) = browse('planner.html', $script, $address->(8, 1, 2));
+    is($console, '', 'no message on the console, whatever is set');
+    # What the program says of a layout, as the page shows it.
+    my $said = sub {
+        my $dir = tempdir(CLEANUP => 1);
+        system("build/cpu-fp32/08_3d/plan @task @layout --explain @{[join ',', @_]} --json $dir/json >/dev/null");
+        my ($memory, $step, $mfu) = map { slurp("$dir/json") =~ /"$_":\s*"?([\d.e+]+)/ ? $1 : 0 } qw(memory step mfu);
+        return sprintf '%.1f GB %.3g s %.1f%%', $memory / 1e9, $step / 1e12, 100 * $mfu;
+    };
+    my $noted = sub { my ($text) = $dom =~ /data-$_[0]="([^"]*)"/; return ($text // '') =~ s/&amp;/&/gr };
+    for (['linked', 'the state of its address', 8, 1, 2], ['moved', 'a slider: tp, which dp makes room for', 2, 4, 2]) {
+        my ($name, $what, @degrees) = @$_;
+        like($noted->($name), qr/^\Q${\ $address->(@degrees)} ${\ $said->(@degrees)} /, $what);
+    }
+    like($noted->('chosen'), qr/&dp=4&tp=2&pp=2&.*recompute=none/, 'the second row of the table');
+    is($noted->('refused'), 'This layout cannot be: its product is 3, and there are 16 GPUs (--gpus).', 'what cannot be');
+    is($noted->('reason'), 'No layout has equal parts of these heads, blocks and sequences.', '6 GPUs for 800 sequences');
+    is($noted->('best') . ($noted->('full') =~ /&recompute=(\w+)/)[0], 'Fits. It is the fastest that does.full', 'presets, and the fastest layout is set');
+    is($noted->('pointed'), 'true', 'a point of the picture');
+}
 my $without = tempdir(CLEANUP => 1);
 open my $fake, '>', "$without/clang" or die;
 print $fake "#!/bin/sh\nexit 1\n";
@@ -108,7 +187,9 @@ close $fake;
 chmod 0755, "$without/clang";
 $said = `PATH=$without:\$PATH tools/book $without/book 2>&1`;
 is($?, 0, 'without clang: tools/book');
-like($said, qr/^player\.html shows pictures: to play it needs clang.*\n.*pages/, 'says so in one line');
+like($said, qr/^player\.html shows pictures and planner\.html is left out: they need clang.*apt-get install.*\n.*pages/, 'says so in one line');
+ok(!-e "$without/book/planner.html", 'there is no planner');
+unlike(slurp("$without/book/08_3d/plan.html") . slurp("$without/book/index.html"), qr/href="[^"]*planner\.html/, 'and nothing leads there');
 my $pictures = slurp("$without/book/player.html");
 unlike($pictures, qr/player\.js/, 'the page has no player');
 is(join(' ', grep { !-f "$without/book/$_" } $pictures =~ /<img src="([^"]+)"/g), '', 'but its pictures');

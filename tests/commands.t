@@ -103,6 +103,9 @@ ends 2 "set-up as a user prints the command to type" "sudo.apt-get.update.*apt-g
 ends 2 "set-up with SETUP=yes goes through sudo" "sudo.ran:.*apt-get.*install" \
     env PATH="$tap_dir/bin" FAKE_ID=1000 SETUP=yes tools/setup build
 
+ends 2 "set-up for the book names its own packages" "sudo.apt-get.update.*apt-get.install.*pandoc.clang.lld.wasi-libc" \
+    env PATH="$tap_dir/bin" FAKE_ID=1000 SETUP= tools/setup book
+
 # ---- quoted output ----
 cat >"$tap_dir/page.md" <<'END'
 ```console

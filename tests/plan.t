@@ -25,7 +25,9 @@ sub divides { my ($x, $y) = @_; return $x % $y == 0 || $y % $x == 0 }
 my $drawn = 0;
 sub draw {
     my $even = $drawn++ % 2;
-    my ($dp, $tp, $pp) = any(grep { my ($x, $y, $z) = @$_; $x * $y * $z <= 8 && (!$even || 8 % ($x * $y * $z) == 0) }
+    my $cp = any(1, 1, 2, 3, 4);
+    my $most = int(8 / $cp);
+    my ($dp, $tp, $pp) = any(grep { my ($x, $y, $z) = @$_; $x * $y * $z <= $most && (!$even || 8 % ($x * $y * $z * $cp) == 0 || $cp == 3) }
                              map { my $x = $_; map { my $y = $_; map { [$x, $y, $_] } 1 .. 8 } 1 .. 4 } 1 .. 8)->@*;
     my $v = $pp > 1 && rand 3 < 1 ? 1 + up_to(2) : 1;
     my $layers = $pp * $v * up_to(2) + ($even ? 0 : int rand 3);
@@ -37,23 +39,30 @@ sub draw {
     my $context = 4 * up_to(4) + ($even ? 0 : int rand 3);
     my $sequence = $tp > 1 && rand 2 < 1;
     $context = $tp * 4 if $even && $sequence;
+    $context = $cp * 8 * up_to(3) if $even && $cp > 1;
+    $context = $cp * 2 * $tp if $even && $cp > 1 && $sequence;
     my $vocab = 256;
     my ($zero, $recompute) = (any(0, 0, 1, 2, 3), any(qw(none selective full)));
-    my $world = $dp * $tp * $pp;
+    my $world = $dp * $tp * $pp * $cp;
+    my $attention = any('plain', 'blockwise');                 # with cp > 1 always the second one
     my @model = ('--layers', $layers, '--heads', $heads, '--width', $width, '--context', $context, '--batch', $batch,
-                 '--micro-batch', $b, '--zero', $zero, '--recompute', $recompute, '--dropout', any(0, 0.1));
+                 '--micro-batch', $b, '--zero', $zero, '--recompute', $recompute, '--dropout', any(0, 0.1), '--attention', $attention);
     my @chunks = $v > 1 ? ('--chunks', $v) : ();
-    my $what = "$dp,$tp,$pp @model @chunks" . ($sequence ? ' sequence parallelism' : '');
+    my $what = "$dp,$tp,$pp,$cp @model @chunks" . ($sequence ? ' sequence parallelism' : '');
+    my $ring = $cp == 1 || $context % (2 * $cp) == 0 && (4 % ($tp * $cp) == 0 || $tp % 4 == 0);        # its ranks are alike
+    my $cut = !divides($tp, 4) || !$ring;
     # groups that lie alike in the nodes of four
     my $exact = $layers % ($pp * $v) == 0 && $heads % $tp == 0 && $vocab % $tp == 0 && $batch % ($dp * $b) == 0
-             && divides($tp, 4) && divides($tp * $dp, 4) && divides($world, 4)
-             && (!$sequence || $context * $b % $tp == 0);
+             && divides($tp, 4) && divides($tp * $cp, 4) && divides($tp * $cp * $dp, 4) && divides($world, 4)
+             && $ring
+             && (!$sequence || $context / $cp * $b % $tp == 0);
     return ({ %{ emu(1, $plan, @model, @chunks, qw(--cluster lesson --precision fp32 --vocab), $vocab, '--gpus', $world,
-                     '--sequence-parallel', $sequence ? 'yes' : 'no', '--explain', "$dp,$tp,$pp") }, what => $what, exact => $exact,
-               # tp groups of some replicas in one node, of others in two: ZeRO's sums make these wait for each other within a micro-batch
-               limit => $zero >= 2 && !divides($tp, 4) ? 0.15 : 0.02 },
+                     '--sequence-parallel', $sequence ? 'yes' : 'no', '--explain', "$dp,$tp,$pp,$cp") }, what => $what, exact => $exact,
+               # groups of some replicas or slices in one node, of others in two: ZeRO's sums and the ring make these wait for each other
+               # within a micro-batch
+               limit => $cut && ($zero >= 2 || $cp > 1 && !divides($tp, 4)) ? 0.15 : 0.02 },
             { %{ emu($world, $train, @model, ($v > 1 ? (qw(--schedule interleaved), @chunks) : ()), ($sequence ? '--sequence-parallel' : ()),
-                     '--dp', $dp, '--tp', $tp, '--pp', $pp, qw(--steps 1 --eval-every 0 --threads 1 --data LICENSE)) } });
+                     '--dp', $dp, '--tp', $tp, '--pp', $pp, ($cp > 1 ? ('--cp', $cp) : ()), qw(--steps 1 --eval-every 0 --threads 1 --data LICENSE)) } });
 }
 my @jobs = map { draw() } 1 .. ($all ? 200 : 20);
 run_jobs(\@jobs);
@@ -71,7 +80,7 @@ while (my ($planned, $trained) = splice @jobs, 0, 2) {
         is($p->{$name}, $measured{$name}, "$name: $what") or diag("TEST_SEED=$seed");
     }
     my $sent = { 'tensor-parallel traffic' => 'tp_bytes', 'pipeline traffic' => 'pp_bytes', 'data-parallel traffic' => 'dp_bytes',
-                 'tied embedding' => 'tied_bytes' };
+                 'tied embedding' => 'tied_bytes', ($what =~ /^\d+,\d+,\d+,[^1]/ ? ('context-parallel traffic' => 'cp_bytes') : ()) };
     for my $name (sort keys %$sent) {
         is($p->{ $sent->{$name} }, $measured{$name}, "$name: $what") or diag("TEST_SEED=$seed");
     }

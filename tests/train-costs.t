@@ -16,8 +16,9 @@ one() {
     # shellcheck disable=SC2086    # options in one variable
     page=$("$1" --verbose --emulate "$ranks" $3 --dp "$4" --tp "$5" --pp "$6" $7 --steps 1 --eval-every 0 --data LICENSE 2>&1)
     status=$?
-    costs=$(printf '%s\n' "$page" | grep -cE '^\[08 train\] .* (calls|bytes sent|bytes) +[0-9.]+ +[0-9.]+ +ok$')
+    costs=$(printf '%s\n' "$page" | grep -cE '^\[08 train\] .* (calls|bytes sent|bytes|ps) +[0-9.]+ +[0-9.]+ +ok$')
     case $7 in *--overlap*) lines=11 ;; *) lines=10 ;; esac
+    case $7 in *--compress*) lines=$((lines + 3 + ($6 == 1))) ;; esac       # calls, time, factors, on one stage the peak
     case $7 in *--sequence*) lines=$((lines + 2)) ;; esac
     case $7 in *--cp*) lines=$((lines + 1)) ;; esac
     case $7 in *--overlap*) said=0 ;; *) said=1 ;; esac    # the cost model's step is within 1 % of this one
@@ -63,12 +64,21 @@ for precision in fp32 fp64; do
         one $program middle "$middle" "$1" "$2" "$3" "--sequence-parallel --zero 2 --schedule 1f1b --recompute selective"
         one $program large "$large" "$1" "$2" "$3" "--sequence-parallel --zero 3 --schedule 1f1b"
     done
+    for mesh in "2 1 1" "3 1 2" "4 1 1"; do
+        # shellcheck disable=SC2086    # three numbers
+        set -- $mesh
+        one $program small "$small" "$1" "$2" "$3" "--compress top-k --keep-one-of 5 --schedule zero-bubble"
+        one $program middle "$middle" "$1" "$2" "$3" "--compress power-sgd --schedule gpipe"
+    done
+    one $program large "$large" 2 5 1 "--compress power-sgd --power-rank 3 --recompute full"
+    one $program middle "$middle" 2 2 2 "--compress power-sgd --sequence-parallel"
     # stages of several chunks: micro-batches in groups of the stages
     groups="--layers 9 --width 48 --heads 6 --context 12 --batch 15 --micro-batch 2 --dropout 0.1"
     one $program groups "$groups" 1 1 4 "--zero 0 --schedule interleaved"
     one $program groups "$groups" 2 2 2 "--zero 1 --schedule interleaved --chunks 3 --recompute selective"
     one $program groups "$groups" 1 2 2 "--zero 0 --schedule interleaved --chunks 4 --recompute full --overlap"
     one $program groups "$groups" 2 1 4 "--zero 3 --schedule interleaved --recompute full"
+    one $program groups "$groups" 2 1 2 "--compress top-k --schedule interleaved --stage-layers 1,3,4,1"
     one $program groups "$groups" 2 1 2 "--zero 2 --schedule interleaved --stage-layers 1,3,4,1"
 done
 

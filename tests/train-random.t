@@ -27,6 +27,9 @@ my $text = "$work/text.txt";
 my $help = `$train{fp32} --help`;
 my ($schedules) = $help =~ /--schedule (\S+)/;
 my @schedules = split /\|/, $schedules;
+# Where a tp group may stand: --tensor, tp, the ranks of a row, and what else must be said. 2d and 2.5d take q x q and q x q x depth ranks, depth <= q; 3d q x q x q.
+my @grids = $help =~ /--tensor \S*3d/ ? (['2d', 4, 2], ['2d', 9, 3], ['2.5d', 4, 2], ['2.5d', 8, 2], ['2.5d', 8, 2, '--depth', 2], ['2.5d', 9, 3, '--depth', 1],
+                                          ['3d', 8, 2]) : ();
 
 sub any { return $_[rand @_] }
 sub up_to { my ($n) = @_; return 1 + int rand $n }             # 1 .. n
@@ -39,10 +42,15 @@ sub cut { my ($n, $parts) = @_;
 sub draw {
     my ($dp, $tp, $pp) = any(grep { my ($x, $y, $z) = @$_; $x * $y * $z <= 8 && $x * $y * $z > 1 }
                              map { my $x = $_; map { my $y = $_; map { [$x, $y, $_] } 1 .. 8 } 1 .. 4 } 1 .. 8)->@*;
-    my $schedule = any(@schedules);
+    my ($tensor, $row, @depth) = ('1d', $tp);
+    if (@grids && rand 5 < 1) {
+        ($tensor, $tp, $row, @depth) = any(@grids)->@*;
+        ($dp, $pp) = any(grep { $_->[0] * $_->[1] * $tp <= 18 } map { my $x = $_; map { [$x, $_] } 1 .. 4 } 1 .. 4)->@*;
+    }
+    my $schedule = any(grep { $tensor eq '1d' || $_ ne 'zero-bubble' } @schedules);
     my $chunks = $schedule eq 'interleaved' && $pp > 1 ? 1 + up_to(2) : 1;
     my $layers = $pp * $chunks + int rand 4;
-    my $heads = max($tp, up_to(4));
+    my $heads = max($row, up_to(4));
     my $micro = up_to(3);
     # Interleaved stages need a multiple of pp micro-batches; all others take what comes, fewer than stages, too.
     my $m = $chunks > 1 ? $pp * up_to(2) : up_to(6);
@@ -52,17 +60,18 @@ sub draw {
     my @words = ('--dp', $dp, '--tp', $tp, '--pp', $pp, '--schedule', $schedule, '--layers', $layers, '--heads', $heads, '--width', 4 * $heads * up_to(3),
                  '--context', 4 + int rand 12, '--batch', $batch, '--micro-batch', $micro, '--zero', $zero, '--recompute', any(qw(none selective full)),
                  '--seed', up_to(1000), '--steps', 3, '--clip', any(0, 0.3, 1));
-    my $cp = $help =~ /--cp/ && $dp * $tp * $pp <= 4 && rand 2 < 1 ? any(grep { $_ * $dp * $tp * $pp <= 8 } 2 .. 4) : 1;
+    my $cp = $help =~ /--cp/ && $tensor eq '1d' && $dp * $tp * $pp <= 4 && rand 2 < 1 ? any(grep { $_ * $dp * $tp * $pp <= 8 } 2 .. 4) : 1;
     push @words, '--cp', $cp if $cp > 1;
     push @words, qw(--attention blockwise) if $help =~ /--attention/ && $cp == 1 && rand 6 < 1;
-    # Four tensor-parallel ranks may stand in a square, eight in two of them.
-    my $grid = $help =~ /--tensor \S*2\.5d/ && $cp == 1 && $schedule ne 'zero-bubble' && ($tp == 4 || $tp == 8) && rand 2 < 1 ? $tp == 4 ? '2d' : '2.5d' : '1d';
-    push @words, '--tensor', $grid if $grid ne '1d';
+    push @words, '--tensor', $tensor, @depth if $tensor ne '1d';
     push @words, '--chunks', $chunks if $chunks > 1;
     push @words, '--stage-layers', join ',', cut($layers, $pp * $chunks) if $pp > 1 && rand 2 < 1;
     push @words, '--prefetch' if $zero == 3 && rand 2 < 1;
-    push @words, '--overlap' if $zero == 0 && $schedule ne 'zero-bubble' && $grid eq '1d' && rand 3 < 1;
-    push @words, '--sequence-parallel' if $tp > 1 && $grid eq '1d' && $help =~ /--sequence-parallel/ && rand 3 < 1;
+    push @words, '--overlap' if $zero == 0 && $schedule ne 'zero-bubble' && rand 3 < 1;
+    if ($dp > 1 && $zero == 0 && $cp == 1 && $tensor eq '1d' && !(grep { $_ eq '--overlap' } @words) && rand 2 < 1) {
+        push @words, $tp == 1 && rand 2 < 1 ? ('--compress', 'top-k', '--keep-one-of', up_to(40)) : ('--compress', 'power-sgd', '--power-rank', up_to(4));
+    }
+    push @words, '--sequence-parallel' if $tp > 1 && $tensor eq '1d' && $help =~ /--sequence-parallel/ && rand 3 < 1;
     push @words, any([qw(--optimizer sgd --lr 0.1)], [qw(--optimizer adamw --lr 0.003)])->@*;
     my $precision = any(qw(fp32 fp32 fp64));
     my $start = have_mpi && rand 6 < 1 && $dp * $tp * $pp * $cp <= 4 ? \&mpi : \&emu;
@@ -79,4 +88,6 @@ for my $job (@jobs) {
 }
 my %drawn = map { my ($schedule) = $_->{what} =~ /--schedule (\S+)/; ($schedule => 1) } @jobs;
 is(join(' ', sort keys %drawn), join(' ', sort @schedules), 'every schedule was drawn') if $runs >= 100;
+my @missed = grep { my ($tensor, $tp) = @$_; !grep { $_->{what} =~ /--tp $tp .*--tensor \Q$tensor\E / } @jobs } @grids;
+is(scalar @missed, 0, 'every grid was drawn') if $runs >= 100;
 done_testing();

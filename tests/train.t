@@ -217,6 +217,11 @@ note($_) for @table;
     my $none = emu(2, $train{fp32}, @small, qw(--dp 1 --tp 1 --pp 2 --activation-budget 1000));
     run_jobs([$none]);
     like($none->{err}, qr/--activation-budget 1000 is not enough for stage 0 even if every block is computed again: it needs \d+ bytes/, 'a budget that is too small says what is needed');
+    my ($needed) = $none->{err} =~ /it needs (\d+) bytes/;
+    my ($enough, $less) = map { emu(2, $train{fp32}, @small, qw(--dp 1 --tp 1 --pp 2 --activation-budget), ($needed || 0) - $_) } 0, 1;
+    run_jobs([$enough, $less]);
+    ok($enough->{status} == 0 && $enough->{page}{pass}, '... and that is enough') or diag(complain($enough));
+    is($less->{status}, 2, '... and a byte less is not');
 }
 
 # ---- a tp group as a grid: 2D and 2.5D; and as a cube: 3D ----
@@ -246,11 +251,14 @@ note($_) for @table;
     }
     push @jobs, map { my ($ranks, @options) = @$_; +{ %{ emu($ranks, $train{fp64}, @blocks, '--tensor', '2d', @options) }, name => "--tensor 2d @options" } }
         [8, qw(--dp 2 --tp 4 --zero 3 --prefetch)], [8, qw(--dp 1 --tp 4 --pp 2 --schedule interleaved --chunks 2 --layers 4 --batch 8)],
+        [8, qw(--dp 2 --tp 4 --overlap)], [16, qw(--dp 2 --tp 4 --pp 2 --overlap)],
         [4, qw(--tp 4 --pp 1 --attention blockwise)];
     push @jobs, map { my ($ranks, @options) = @$_; +{ %{ emu($ranks, $train{fp64}, @blocks, '--tensor', '3d', @options) }, name => "--tensor 3d @options" } }
-        [16, qw(--dp 2 --tp 8 --zero 3 --prefetch)], [16, qw(--dp 1 --tp 8 --pp 2 --schedule interleaved --chunks 2 --layers 4 --batch 8)],
+        [16, qw(--dp 2 --tp 8 --zero 3 --prefetch)], [16, qw(--dp 2 --tp 8 --overlap)], [32, qw(--dp 2 --tp 8 --pp 2 --overlap)], [16, qw(--dp 1 --tp 8 --pp 2 --schedule interleaved --chunks 2 --layers 4 --batch 8)],
         [8, qw(--tp 8 --pp 1 --attention blockwise)];
-    push @jobs, { %{ emu(16, $train{fp32}, @blocks, qw(--tensor 3d --dp 2 --tp 8 --reduce fast)) }, name => '--tensor 3d --reduce fast' };
+    push @jobs, map { my ($ranks, @options) = @$_; +{ %{ emu($ranks, $train{fp64}, @blocks, '--tensor', '2.5d', @options) }, name => "--tensor 2.5d @options" } }
+        [16, qw(--dp 2 --tp 8 --overlap)], [32, qw(--dp 2 --tp 8 --pp 2 --overlap)];
+    push @jobs, { %{ emu(16, $train{fp32}, @blocks, qw(--tensor 3d --dp 2 --tp 8 --reduce fast)) }, name => '--tensor 3d --reduce fast: copies on a plane' };
     push @jobs, { %{ emu(8, $train{fp32}, @blocks, qw(--tensor 2.5d --depth 2 --tp 8 --reduce fast)) }, name => '--tensor 2.5d --reduce fast: copies in depth' };
     for my $grid (['2d', 4], ['2.5d', 8], ['3d', 8]) {
         next unless have_mpi;
@@ -263,14 +271,15 @@ note($_) for @table;
         my @costs = grep { $_->{name} =~ /^tensor-parallel/ } @{ $job->{page}{costs} || [] };
         ok($job->{status} == 0 && $job->{page}{pass} && $of{'loss of every step'} && $of{'gradient norm of every step'} && @costs == 3, $job->{name})
             or diag(complain($job));
+        ok((grep { $_->{what} =~ /^copies within a replica/ } @{ $job->{page}{checks} }), '... which are compared') if $job->{name} =~ /copies/;
     }
     is($_->[1]{page}{digest}, $_->[2]{page}{digest}, "--tensor $_->[0]: the same bits as processes") or diag(complain($_->[2])) for @pairs;
     my @refused = (['8 ranks are no square', 8, qw(--tp 8 --tensor 2d)], ['only --tensor 2.5d has layers', 4, qw(--tp 4 --tensor 2d --depth 2)],
-        ['no q x q x d grid', 6, qw(--tp 6 --tensor 2.5d)], ['--overlap', 8, qw(--dp 2 --tp 4 --tensor 2d --overlap)],
+        ['no q x q x d grid', 6, qw(--tp 6 --tensor 2.5d)],
         ['--cp cuts', 8, qw(--tp 4 --cp 2 --pp 1 --tensor 2d)], ['--sequence-parallel cuts', 4, qw(--tp 4 --tensor 2d --sequence-parallel)],
         ['need as many heads', 9, qw(--tp 9 --tensor 2d --heads 2)],
         ['4 are no such cube', 4, qw(--tp 4 --tensor 3d)], ['--cp cuts', 16, qw(--tp 8 --cp 2 --pp 1 --tensor 3d)],
-        ['--sequence-parallel cuts', 8, qw(--tp 8 --tensor 3d --sequence-parallel)], ['--overlap', 16, qw(--dp 2 --tp 8 --tensor 3d --overlap)]);
+        ['--sequence-parallel cuts', 8, qw(--tp 8 --tensor 3d --sequence-parallel)]);
     my @no = map { my ($why, $ranks, @options) = @$_; +{ %{ emu($ranks, $train{fp32}, @options) }, why => $why } } @refused;
     run_jobs(\@no);
     ok($_->{status} == 2 && $_->{err} =~ /\Q$_->{why}/, "refused: $_->{why}") or diag(complain($_)) for @no;
@@ -310,7 +319,10 @@ my @ladder = (
     (map { my ($mesh, @how) = @$_; ["zero 0 = zero 0 with overlap, " . join('x', @$mesh) . " @how",
         map { bits($mesh, @batch, @adamw, '--clip', 0.5, @how, @$_) } [], ['--overlap']] }
         [[4, 1, 1]], [[2, 1, 2], qw(--schedule naive --micro-batch 4)], [[2, 1, 4], qw(--schedule gpipe)],
-        [[2, 2, 2], qw(--recompute full)], [[3, 1, 2], qw(--recompute selective --batch 7)]),
+        [[2, 2, 2], qw(--recompute full)], [[3, 1, 2], qw(--recompute selective --batch 7)],
+        [[2, 4, 1], qw(--tensor 2d --recompute full)], [[2, 4, 2], qw(--tensor 2d --schedule gpipe)], [[2, 9, 2], qw(--tensor 2d --context 2)],
+        [[2, 8, 1], qw(--tensor 2.5d --batch 7)], [[2, 8, 2], qw(--tensor 2.5d --schedule interleaved)],
+        [[2, 8, 1], qw(--tensor 3d --recompute selective)], [[2, 8, 2], qw(--tensor 3d --batch 6)]),
     (map { my $dp = $_; ["pp 1 = 2 = 4, dp $dp, with clipping",
         map { bits([$dp, 1, $_], @batch, @adamw, '--clip', 0.5) } 1, 2, 4] } 1, 2),
     (map { my ($mesh, $blocks, @how) = @$_; ["blocks that stay = that move, " . join('x', @$mesh) . " $blocks @how",
@@ -344,7 +356,8 @@ for my $i (0 .. $#ladder) {
 {
     my @pairs = map { my ($mesh, @how) = @$_;
         [join('x', @$mesh) . " @how", map { bits($mesh, qw(--width 64 --layers 6 --steps 1 --batch 8 --micro-batch 2 --clock simulated
-            --link ethernet), @how, @$_) } [], ['--overlap']] } [[4, 1, 1]], [[2, 1, 2]], [[2, 1, 2], qw(--schedule gpipe --recompute full)];
+            --link ethernet), @how, @$_) } [], ['--overlap']] } [[4, 1, 1]], [[2, 1, 2]], [[2, 1, 2], qw(--schedule gpipe --recompute full)],
+            [[2, 4, 1], qw(--tensor 2d)], [[2, 8, 1], qw(--tensor 2.5d)], [[2, 8, 1], qw(--tensor 3d)];
     run_jobs([map { @$_[1, 2] } @pairs]);
     for my $pair (@pairs) {
         my ($what, @jobs) = @$pair;

@@ -169,6 +169,14 @@ probe_mpirun() {
 # The TAP harness of the tests.
 probe_prove() { perl -MTAP::Harness -e 1 >"$probe_dir/log" 2>&1; }
 
+# What make book needs: pandoc; and for the pages that run the chapters' C, a compiler and a linker for WebAssembly, with a C library.
+probe_pandoc() { pandoc --version >"$probe_dir/log" 2>&1; }
+probe_wasm() {
+    printf '#include <stdlib.h>\nvoid *some(void) { return malloc(1); }\n' >"$probe_dir/wasm.c"
+    clang --target=wasm32-wasi -mexec-model=reactor -Wl,--export=some -o "$probe_dir/wasm" "$probe_dir/wasm.c" >"$probe_dir/log" 2>&1
+}
+BOOK_PACKAGES="pandoc clang lld wasi-libc libclang-rt-dev-wasm32"
+
 # Which kernels programs get from the BLAS, and how fast one core is with them, beside what it could do: sets kernels and speed, either
 # empty if it cannot be said. Takes about a second. Needs probe_blas.
 probe_speed() {

@@ -6,20 +6,19 @@
 #include "common/model/model.h"
 
 // Tensors of the stage in model order, and the layer of each: 0 is the stage's first one.
-static size_t list_tensors(const CutSizes *z, bool with_wte, BucketPiece *tensor) {
-    size_t block[TENSORS_OF_BLOCK], n = 0, layers = cut_layers(z);
-    elements_tensors(z, block);
-    if (z->first && with_wte) tensor[n++] = (BucketPiece){ elements_wte(z), 0 };
-    if (z->first) tensor[n++] = (BucketPiece){ elements_unit(z, 0), 0 };                           // wpe
+static size_t list_tensors(const CutSizes *z, const TensorElements *of, bool with_wte, BucketPiece *tensor) {
+    size_t n = 0, layers = cut_layers(z);
+    if (z->first && with_wte) tensor[n++] = (BucketPiece){ of->wte, 0 };
+    if (z->first) tensor[n++] = (BucketPiece){ of->wpe, 0 };
     for (size_t i = 0; i < z->blocks * TENSORS_OF_BLOCK; i++)
-        tensor[n++] = (BucketPiece){ block[i % TENSORS_OF_BLOCK], z->first + i / TENSORS_OF_BLOCK };
-    for (size_t i = 0; i < 2 && z->last; i++) tensor[n++] = (BucketPiece){ z->C, layers - 1 };     // the last norm
+        tensor[n++] = (BucketPiece){ of->block[i % TENSORS_OF_BLOCK], z->first + i / TENSORS_OF_BLOCK };
+    for (size_t i = 0; i < 2 && z->last; i++) tensor[n++] = (BucketPiece){ of->norm, layers - 1 };
     return n;
 }
 
-size_t bucket_pieces(const CutSizes *z, size_t capacity, BucketPiece **piece) {
+size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacity, BucketPiece **piece) {
     BucketPiece *tensor = host_alloc((2 + z->blocks * TENSORS_OF_BLOCK + 2) * sizeof *tensor);
-    size_t n = 0, open = 0, tensors = list_tensors(z, z->first && z->last, tensor);
+    size_t n = 0, open = 0, tensors = list_tensors(z, of, z->first && z->last, tensor);
     *piece = host_alloc((tensors + 1) * sizeof **piece);
     for (size_t i = tensors; i-- > 0;) {
         open += tensor[i].elements;
@@ -28,7 +27,7 @@ size_t bucket_pieces(const CutSizes *z, size_t capacity, BucketPiece **piece) {
         open = 0;
     }
     free(tensor);
-    if (z->first != z->last) (*piece)[n++] = (BucketPiece){ elements_wte(z), 0 };
+    if (z->first != z->last) (*piece)[n++] = (BucketPiece){ of->wte, 0 };
     return n;
 }
 
@@ -50,7 +49,9 @@ static double done_everywhere(const ModelConfig *c, size_t ranks, const LastBatc
 BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks, const LastBatch *batch) {
     BucketPiece *piece;
     CutSizes z = cut_sizes(c, 1, 0);
-    BucketCosts costs = { .buckets = bucket_pieces(&z, capacity, &piece),
+    TensorElements of = { .wte = elements_wte(&z), .wpe = elements_unit(&z, 0), .norm = z.C };
+    elements_tensors(&z, of.block);
+    BucketCosts costs = { .buckets = bucket_pieces(&z, &of, capacity, &piece),
                           .step = done_everywhere(c, ranks, batch, 0) };
     double end = 0;
     for (size_t k = 0; k < costs.buckets; k++) {

@@ -4,11 +4,14 @@
 #include "common/model/costs.h"
 #include "common/lesson/picture.h"
 
+// How many elements the tensors have on a rank: the two tables, those of a block in model order, and each of the last
+// norm's two.
+typedef struct { size_t wte, wpe, block[TENSORS_OF_BLOCK], norm; } TensorElements;
 // What the rule of 04_overlap.c makes of the sizes of all tensors of a stage, in the order of the starts. A bucket is
 // complete after the backward of `layer`, that of its first tensor; 0 is the stage's first layer. The last bucket of a
-// stage that shares wte with another one is wte alone. *piece is the caller's to free().
+// stage that shares wte with another one is wte alone. *piece is the caller's to free(). z: which layers the stage has.
 typedef struct { size_t elements, layer; } BucketPiece;
-size_t bucket_pieces(const CutSizes *z, size_t capacity, BucketPiece **piece);
+size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacity, BucketPiece **piece);
 
 // The last (or only) micro-batch of a step on one rank: when its forward begins, in picoseconds after the step, and how
 // many sequences it has.

@@ -2,21 +2,22 @@
 #include "01_data_parallel/support/06_costs.h"
 #include <stdio.h>
 #include "common/lesson/lesson.h"
-#include "common/model/costs.h"
+#include "common/measure/clock.h"
 
-
-static size_t bucket_size(const ModelConfig *c, size_t i) {
-    CutSizes z = cut_sizes(c, 1, 0);
-    return i == 0 ? elements_wte(&z) : elements_unit(&z, i - 1);
+// Bucket i of what a rank has: wte, where it has embedding or head, then what its layers have besides.
+static size_t has_wte(const CutSizes *z) { return z->first || z->last; }
+static size_t bucket_count(const CutSizes *z) { return has_wte(z) + cut_layers(z); }
+static size_t bucket_size(const CutSizes *z, size_t i) {
+    return i < has_wte(z) ? elements_wte(z) : elements_unit(z, i - has_wte(z));
 }
 // The matrices of bucket i; all else in it are vectors.
-static size_t bucket_matrices(const ModelConfig *c, size_t i, Shape list[4]) {
-    size_t C = c->width;
-    list[0] = (Shape){ i == 0 ? c->vocab : i == 1 ? c->context : C, i < 2 ? C : 3 * C };
-    list[1] = (Shape){ C, C };
-    list[2] = (Shape){ C, 4 * C };
-    list[3] = (Shape){ 4 * C, C };
-    return i < 2 ? 1 : i < 2 + c->layers ? 4 : 0;
+static size_t bucket_matrices(const CutSizes *z, size_t i, Shape list[4]) {
+    const size_t C = z->C, mine = z->heads * z->D, block = has_wte(z) + z->first;
+    list[0] = (Shape){ i < has_wte(z) ? z->vocab : i < block ? z->Tk : C, i < block ? C : 3 * mine };
+    list[1] = (Shape){ mine, C };
+    list[2] = (Shape){ C, z->hidden };
+    list[3] = (Shape){ z->hidden, C };
+    return i < block ? 1 : i < block + z->blocks ? 4 : 0;
 }
 
 // How many of n values of `bits` bits lie in part r, where N parts are cut between reals.
@@ -31,19 +32,27 @@ static double both_ways(size_t N, size_t r, size_t packed) {
     return (double)((packed - part_size(packed, N, r)) * sizeof(real)) + ring_bytes(ONE_PASS, N, packed, sizeof(real));
 }
 
-// Three all-reduces: of what is sent as it is, of all P's, of all Q's.
-static CompressionCosts power_sgd(const ModelConfig *c, const CompressionPlan *plan, size_t i, size_t N) {
+// PowerSGD's elements of a bucket, and the picoseconds of its products: M Q, M^T P, P Q^T.
+typedef struct { PowerLengths length; double products; } Power;
+static Power power_of(const CutSizes *z, const CompressionPlan *plan, size_t i) {
     Shape list[4];
-    size_t n = bucket_size(c, i), rest = n, p = 0, q = 0, matrices = bucket_matrices(c, i, list);
+    Power all = { .length.rest = bucket_size(z, i) };
+    const size_t matrices = bucket_matrices(z, i, list), r = plan->rank;
     for (size_t k = 0; k < matrices; k++) {
         Shape m = list[k];
-        if ((m.rows + m.cols) * plan->rank * plan->min_rate >= m.rows * m.cols) continue;
-        p += m.rows * plan->rank;
-        q += m.cols * plan->rank;
-        rest -= m.rows * m.cols;
+        if ((m.rows + m.cols) * r * plan->min_rate >= m.rows * m.cols) continue;
+        all.length.p += m.rows * r;
+        all.length.q += m.cols * r;
+        all.length.rest -= m.rows * m.cols;
+        all.products += 3 * work_product(m.rows, r, m.cols).time;
     }
-    CompressionCosts costs = { .errors = n, .factors = q, .buffers = rest + p + q + n };
-    size_t length[3] = { rest, p, q };
+    return all;
+}
+// Three all-reduces: of what is sent as it is, of all P's, of all Q's.
+static CompressionCosts power_sgd(const CutSizes *z, const CompressionPlan *plan, size_t i, size_t N) {
+    const PowerLengths l = power_of(z, plan, i).length;
+    const size_t n = bucket_size(z, i), length[3] = { l.rest, l.p, l.q };
+    CompressionCosts costs = { .errors = n, .factors = l.q, .buffers = l.rest + l.p + l.q + n };
     for (size_t k = 0; k < 3; k++) {
         costs.sent += ring_bytes(ALL_REDUCE_PASSES, N, length[k], sizeof(real));
         costs.calls += length[k] > 0;
@@ -51,8 +60,8 @@ static CompressionCosts power_sgd(const ModelConfig *c, const CompressionPlan *p
     return costs;
 }
 
-static CompressionCosts of_bucket(const ModelConfig *c, const CompressionPlan *plan, size_t i, size_t N, size_t r) {
-    size_t n = bucket_size(c, i), e = sizeof(real), bits = plan->method == HALF ? 16 : 1;
+static CompressionCosts of_bucket(const CutSizes *z, const CompressionPlan *plan, size_t i, size_t N, size_t r) {
+    size_t n = bucket_size(z, i), e = sizeof(real), bits = plan->method == HALF ? 16 : 1;
     size_t packed = ceil_div(n * bits, 8 * e), w = part_size(packed, N, r);
     size_t mine = values_in_part(n, bits, packed, N, r);
     size_t k = plan->one_of ? ceil_div(n, plan->one_of) : 0, message = ceil_div(4 * k, e) + k;     // places, values
@@ -65,15 +74,15 @@ static CompressionCosts of_bucket(const ModelConfig *c, const CompressionPlan *p
     case ONE_BIT:                              // signs both ways, and twice N scales; as a server I have errors, too
         return (CompressionCosts){ both_ways(N, r, packed) + 2 * ring_bytes(ONE_PASS, N, N, e), N + 2, n + mine, 0,
                                    packed + N + n + N * w + w + mine };
-    default: return power_sgd(c, plan, i, N);
+    default: return power_sgd(z, plan, i, N);
     }
 }
 
-CompressionCosts compression_costs(const ModelConfig *c, const CompressionPlan *plan, size_t N, size_t r) {
+CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N, size_t r) {
     CompressionCosts all = {0};
     size_t most = 0;                           // buffers of a bucket are given back before the next one
-    for (size_t i = 0; i < c->layers + 3; i++) {
-        CompressionCosts one = of_bucket(c, plan, i, N, r);
+    for (size_t i = 0; i < bucket_count(z); i++) {
+        CompressionCosts one = of_bucket(z, plan, i, N, r);
         all.sent += one.sent;
         all.calls += one.calls;
         all.errors += one.errors;
@@ -84,10 +93,29 @@ CompressionCosts compression_costs(const ModelConfig *c, const CompressionPlan *
     return all;
 }
 
+static double ring(bool near, size_t passes, size_t N, size_t count) {
+    if (count == 0) return 0;
+    return (double)clock_transfer(near, passes * (N - 1), (size_t)ring_bytes(passes, N, count, sizeof(real)));
+}
+double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, bool near) {
+    double time = 0;
+    for (size_t i = 0; i < bucket_count(z); i++) {
+        const Power power = power_of(z, plan, i);
+        const size_t k = plan->one_of ? ceil_div(bucket_size(z, i), plan->one_of) : 0;
+        const size_t message = ceil_div(4 * k, sizeof(real)) + k;
+        if (plan->method == TOP_K) time += ring(near, ONE_PASS, N, N * message);
+        else time += power.products + ring(near, ALL_REDUCE_PASSES, N, power.length.rest)
+                   + ring(near, ALL_REDUCE_PASSES, N, power.length.p)
+                   + ring(near, ALL_REDUCE_PASSES, N, power.length.q);
+    }
+    return time;
+}
+
 void compression_compare_costs(Run *run, const ModelConfig *c, const CompressionPlan *plan, const char *name,
                                size_t steps, const CompressionSeen *is) {
     size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(c), wte = c->vocab * c->width;
-    CompressionCosts want = compression_costs(c, plan, N, run->world->rank);
+    CutSizes whole = cut_sizes(c, 1, 0);
+    CompressionCosts want = compression_costs(&whole, plan, N, run->world->rank);
     char line[5][64];
     snprintf(line[0], sizeof *line, "%s: sent a step", name);
     snprintf(line[1], sizeof *line, "%s: calls a step", name);

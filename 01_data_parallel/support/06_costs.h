@@ -3,6 +3,7 @@
 #define COMPRESSION_COSTS_H
 #include "01_data_parallel/compression.h"
 #include "common/lesson/lesson.h"
+#include "common/model/costs.h"
 
 typedef struct {
     double sent;                                   // bytes that rank r of N sends
@@ -10,7 +11,11 @@ typedef struct {
     size_t errors, factors;                        // elements kept between steps: what was not sent; the matrices q
     size_t buffers;                                // elements, at the most, with the factors
 } CompressionCosts;
-CompressionCosts compression_costs(const ModelConfig *c, const CompressionPlan *plan, size_t N, size_t r);
+// Of what one of N replicas has: a whole model, or what a pipeline stage and a slice leave of it.
+CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N, size_t r);
+// Picoseconds of TOP_K or POWER_SGD on the simulated clock, from when the last replica has come; near: the N ranks
+// share a node. The choice of the largest elements and Gram and Schmidt take no time there: it counts products only.
+double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, bool near);
 
 // What a rank was seen to do in a training and to hold: bytes, but for calls and time.
 typedef struct { size_t sent, calls, gradients, kept, buffers, step; } CompressionSeen;     // step: picoseconds

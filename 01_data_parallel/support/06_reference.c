@@ -4,15 +4,6 @@
 #include <stdlib.h>
 #include "01_data_parallel/compression_items.h"
 
-// error [N, size], server_error [1, size].
-typedef struct {
-    CompressionPlan plan;
-    CompressedBucket *buckets;
-    size_t n_buckets;
-    Tensor error, server_error;
-    Arena arena;
-} OneDevice;
-
 // Of one bucket, on the host: x [N, n] is gradient + error of every shard, or, for HALF, the gradient.
 typedef struct { size_t N, n; real *x, *sum; } Shards;
 
@@ -137,8 +128,7 @@ static void on_the_host(OneDevice *o, Tensor sum, Tensor x, Tensor server) {
     free(kept);
 }
 
-// sum [1, size] <- what N ranks with the rows of g [N, size] believe their sum to be.
-static void one_device_sum(OneDevice *o, Tensor sum, Tensor g) {
+void one_device_sum(OneDevice *o, Tensor sum, Tensor g) {
     if (o->plan.method == HALF) tensor_copy(o->error, g);
     else op_add(o->error, o->error, g);
     for (size_t i = 0; i < o->n_buckets; i++) {
@@ -158,7 +148,7 @@ static void one_device_sum(OneDevice *o, Tensor sum, Tensor g) {
     }
 }
 
-static OneDevice one_device_new(const CompressionPlan *plan, const Model *m, size_t shards, uint64_t seed) {
+OneDevice one_device_new(const CompressionPlan *plan, const Model *m, size_t shards, uint64_t seed) {
     OneDevice o = { .plan = *plan, .arena = arena(MEM_REFERENCE) };
     o.buckets = compressed_buckets_new(&o.arena, plan, m, seed, &o.n_buckets);
     o.error = tensor_new(&o.arena, shards, m->size);
@@ -168,7 +158,7 @@ static OneDevice one_device_new(const CompressionPlan *plan, const Model *m, siz
     return o;
 }
 
-static void one_device_free(OneDevice *o) {
+void one_device_free(OneDevice *o) {
     compressed_buckets_free(o->buckets, o->n_buckets);
     arena_free(&o->arena);
 }

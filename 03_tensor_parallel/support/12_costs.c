@@ -29,6 +29,45 @@ static TensorShare grid(const ModelConfig *c, size_t B, TensorWayShape s, size_t
                           layers.row.received + layers.col.received + tables.depth.received + units.depth.received,
                           layers.products.time + layers.transfers + tables.transfers + units.transfers };
 }
+// One product of attention, of a head and sequence: n queries with n keys, or a triangle of them; by tiles, in a
+// triangle's row by row, as each is rounded to a picosecond.
+static double pairs_time(size_t n, size_t D, bool triangle) {
+    double time = 0;
+    for (size_t i = 0; i < n; i += ATTENTION_TILE)
+        for (size_t j = 0; j < (triangle ? i + 1 : n); j += ATTENTION_TILE) {
+            size_t rows = n - i < ATTENTION_TILE ? n - i : ATTENTION_TILE;
+            size_t cols = n - j < ATTENTION_TILE ? n - j : ATTENTION_TILE;
+            bool diagonal = triangle && i == j;
+            for (size_t r = 1; diagonal && r <= rows; r++) time += work_product(1, r, D).time;
+            if (!diagonal) time += work_product(rows, cols, D).time;
+        }
+    return time;
+}
+// The attention of a block on the ring, in picoseconds, where context / 2n is whole: zigzag then gives every rank the
+// same work, so all take each step together. In step 0 a rank has w0 to compute, a triangle; in each other one w, half
+// a block. A hop of k | v, alpha + 2 bsh/n e / beta, is hidden behind them or they behind it. Forward, n steps:
+//     max(2 w0, hop) + (n-2) max(2 w, hop) + 2 w                            nothing leaves in the last one
+// Backward has 5 products in place of 2, and dk | dv leave after them on the same lane, behind the next k | v:
+//     max(5 w0, hop) + (n-2) max(5 w, 2 hop) + max(5 w, hop) + hop          the last hop, home, is never hidden
+static double ring_attention_time(const ModelConfig *c, size_t B, size_t n) {
+    const size_t chunk = c->context / (2 * n), D = c->width / c->heads;
+    const double heads = (double)(B * c->heads), square = heads * pairs_time(chunk, D, false);
+    const double w0 = 2 * heads * pairs_time(chunk, D, true) + square, w = 2 * square;
+    const double hop = send_time(2 * B * 2 * chunk * c->width * sizeof(real)), hidden = (double)n - 2;
+    if (n == 1) return 2 * w0 + 5 * w0;
+    return fmax(2 * w0, hop) + hidden * fmax(2 * w, hop) + 2 * w
+         + fmax(5 * w0, hop) + hidden * fmax(5 * w, 2 * hop) + fmax(5 * w, hop) + hop;
+}
+// All else works on my positions, three times (forward, and two products in backward); then the all-reduce of whole
+// gradients, after the last backward.
+static double ring_step_time(const ModelConfig *c, const CutSizes *whole, size_t B, size_t n) {
+    const size_t M = B * c->context / n, h = c->width;
+    const double block = work_product(M, 3 * h, h).time + work_product(M, h, h).time
+                       + work_product(M, 4 * h, h).time + work_product(M, h, 4 * h).time;
+    return 3 * ((double)c->layers * block + work_product(M, c->vocab, h).time)
+         + (double)c->layers * ring_attention_time(c, B, n)
+         + ring_time(ALL_REDUCE_PASSES, n, elements_stage(whole), sizeof(real));
+}
 // Keys and values of all other positions, twice; the gradients of all; and the sum of the gradients of parameters.
 static TensorShare ring(const ModelConfig *c, size_t B, size_t n, size_t rank) {
     const CutSizes whole = cut_sizes(c, 1, 0);
@@ -38,7 +77,7 @@ static TensorShare ring(const ModelConfig *c, size_t B, size_t n, size_t rank) {
     size_t elements = n > 1 ? (4 * (c->context - z.T) + 2 * c->context) * B * c->width * c->layers : 0;
     double sums = ring_bytes(ALL_REDUCE_PASSES, n, elements_stage(&whole), sizeof(real));
     return (TensorShare){ (double)elements_stage(&whole), (double)(B * z.T * kept_stage(&z)),
-                          (double)(elements * sizeof(real)) + sums, 0 };
+                          (double)(elements * sizeof(real)) + sums, ring_step_time(c, &whole, B, n) };
 }
 static TensorShare share(TensorWay way, const ModelConfig *c, size_t B, size_t n, size_t rank) {
     const TensorWayShape s = tensor_ways_shape(way, n);
@@ -54,13 +93,12 @@ static void line(Run *run, TensorWay way, const char *what, const char *unit, do
     snprintf(name, sizeof name, "%s: %s", tensor_ways_name[way], what);
     cost(run, name, unit, predicted, measured);
 }
-// A ring passes blocks on while it computes: its time is lesson 08's to predict, of attention alone. On a grid with
-// unequal blocks ranks wait for each other.
+// On a grid with unequal blocks, and on a ring with unequal chunks, ranks wait for each other.
 static bool time_follows(TensorWay way, const Training *t, size_t n) {
     const TensorWayShape s = tensor_ways_shape(way, n);
     const GridPlace at = grid_place_of(&t->model, s.q, s.depth, 0);
     if (way == WAY_2D || way == WAY_25D) return grid_even(&at, t->sequences);
-    return way != WAY_RING;
+    return way != WAY_RING || t->model.context % (2 * n) == 0;
 }
 void tensor_ways_costs(Run *run, const Training *t, TensorWay way, const TensorWayMeasured *r) {
     const size_t n = run->world->size;

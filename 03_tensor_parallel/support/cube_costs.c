@@ -125,10 +125,18 @@ Work cube_work(const CubePlace *at, const CutSizes *stage, size_t B) {
 // ---------------------------------------------------------------- parameters
 
 static size_t matrix(const CubePlace *at, size_t rows, size_t cols) { return part_size(rows, at->q, at->layer) * cols; }
-size_t cube_elements_block(const CubePlace *at) {
+void cube_elements_tensors(const CubePlace *at, size_t tensor[TENSORS_OF_BLOCK]) {
     const Sizes z = sizes(at, 0);
-    return matrix(at, z.C, 3 * z.A) + matrix(at, z.A, z.C) + matrix(at, z.C, z.F) + matrix(at, z.F, z.C)
-         + 6 * z.C + 3 * z.A + z.F;                        // vectors: of two norms, after two sums; qkv's and fc's
+    const size_t elements[TENSORS_OF_BLOCK] = {
+        z.C, z.C, matrix(at, z.C, 3 * z.A), 3 * z.A, matrix(at, z.A, z.C), z.C,    // norm, q|k|v, projection
+        z.C, z.C, matrix(at, z.C, z.F), z.F, matrix(at, z.F, z.C), z.C };          // norm, fc, out
+    for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) tensor[i] = elements[i];
+}
+size_t cube_elements_block(const CubePlace *at) {
+    size_t tensor[TENSORS_OF_BLOCK], sum = 0;
+    cube_elements_tensors(at, tensor);
+    for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) sum += tensor[i];
+    return sum;
 }
 size_t cube_elements_wte(const CubePlace *at) {
     const Sizes z = sizes(at, 0);

@@ -26,6 +26,7 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
 CubeTraffic cube_plane_sums(const CubePlace *at, const CutSizes *stage);
 Work cube_work(const CubePlace *at, const CutSizes *stage, size_t B);      // forward
 
+void cube_elements_tensors(const CubePlace *at, size_t tensor[TENSORS_OF_BLOCK]);          // of a block, in model order
 size_t cube_elements_block(const CubePlace *at);
 size_t cube_elements_wte(const CubePlace *at);
 size_t cube_elements_unit(const CubePlace *at, const CutSizes *stage, size_t i);       // as elements_unit of costs.h

@@ -53,10 +53,18 @@ static size_t matrix(const GridPlace *at, SummaCut rows, SummaCut cols) {
 }
 static size_t vector(const GridPlace *at, SummaCut cols) { return at->row == 0 ? piece(at, cols, at->col) : 0; }
 
+void grid_elements_tensors(const GridPlace *at, size_t tensor[TENSORS_OF_BLOCK]) {
+    const SummaCut C = features(at), A = heads(at), F = hidden(at);
+    const size_t c = vector(at, C), elements[TENSORS_OF_BLOCK] = {
+        c, c, 3 * matrix(at, C, A), 3 * vector(at, A), matrix(at, A, C), c,    // norm, q|k|v, projection
+        c, c, matrix(at, C, F), vector(at, F), matrix(at, F, C), c };          // norm, fc, out
+    for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) tensor[i] = elements[i];
+}
 size_t grid_elements_block(const GridPlace *at) {
-    SummaCut C = features(at), A = heads(at), F = hidden(at);
-    return 6 * vector(at, C) + 3 * vector(at, A) + vector(at, F) + 3 * matrix(at, C, A) + matrix(at, A, C) +
-           matrix(at, C, F) + matrix(at, F, C);
+    size_t tensor[TENSORS_OF_BLOCK], sum = 0;
+    grid_elements_tensors(at, tensor);
+    for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) sum += tensor[i];
+    return sum;
 }
 size_t grid_elements_wte(const GridPlace *at) { return matrix(at, entries(at), features(at)); }
 size_t grid_elements_unit(const GridPlace *at, const CutSizes *stage, size_t i) {

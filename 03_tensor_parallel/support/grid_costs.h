@@ -30,6 +30,7 @@ GridTraffic grid_unit_sums(const GridPlace *at, const CutSizes *stage);
 
 // The sizes of the stage on this rank: kept_block() and such are then per token of its row's sequences.
 CutSizes grid_sizes(const GridPlace *at);
+void grid_elements_tensors(const GridPlace *at, size_t tensor[TENSORS_OF_BLOCK]);          // of a block, in model order
 size_t grid_elements_block(const GridPlace *at);
 size_t grid_elements_wte(const GridPlace *at);
 size_t grid_elements_unit(const GridPlace *at, const CutSizes *stage, size_t i);   // as elements_unit of costs.h

@@ -48,8 +48,7 @@ Model *stack_new(const Stack *s, size_t p, size_t i) {
     return m;
 }
 
-// One of the two: a lesson's loop, or a list for the executor.
-static Played play(Run *run, const Stack *s, PipelineLoop *loop, const Schedule *list, size_t m) {
+Played stack_play_by(Run *run, const Stack *s, MemoryCategory watched, StackRunner *runner, const void *how, size_t m) {
     size_t p = run->world->size, i = run->world->rank, B = s->sequences;
     Data d = data_synthetic(s->model.vocab, s->model.context, run->seed);
     Model *stage = stack_new(s, p, i);
@@ -61,8 +60,8 @@ static Played play(Run *run, const Stack *s, PipelineLoop *loop, const Schedule 
     }
     Played out;
     memory_reset_peaks();
-    picture_begin(run, MEM_ACTIVATIONS);
-    out.result = loop ? loop(run->world, stage, batch, m) : pipeline_run(run->world, stage, list, batch, m);
+    picture_begin(run, watched);
+    out.result = runner(how, run->world, stage, batch, m);
     picture_end(run);
     out.activations = memory_peak(MEM_ACTIVATIONS);
     out.timing = picture_timing(run);
@@ -72,16 +71,26 @@ static Played play(Run *run, const Stack *s, PipelineLoop *loop, const Schedule 
     data_free(&d);
     return out;
 }
+
+static PipelineResult by_list(const void *list, Comm *pp, Model *stage, const Batch *batch, size_t m) {
+    return pipeline_run(pp, stage, list, batch, m);
+}
+Played stack_play_list(Run *run, const Stack *s, const Schedule *list, size_t m) {
+    return stack_play_by(run, s, MEM_ACTIVATIONS, by_list, list, m);
+}
 Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m) {
     Schedule list = rule(run->world->size, m, run->world->rank);
-    Played out = play(run, s, NULL, &list, m);
+    Played out = stack_play_list(run, s, &list, m);
     schedule_free(&list);
     return out;
 }
-Played stack_play_list(Run *run, const Stack *s, const Schedule *list, size_t m) {
-    return play(run, s, NULL, list, m);
+
+static PipelineResult by_loop(const void *loop, Comm *pp, Model *stage, const Batch *batch, size_t m) {
+    return (*(PipelineLoop *const *)loop)(pp, stage, batch, m);
 }
-Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m) { return play(run, s, loop, NULL, m); }
+Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m) {
+    return stack_play_by(run, s, MEM_ACTIVATIONS, by_loop, &loop, m);
+}
 
 // ---------------------------------------------------------------- its times, from sizes
 

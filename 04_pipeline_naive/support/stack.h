@@ -20,6 +20,9 @@ typedef struct { PipelineResult result; Timing timing; size_t activations; } Pla
 Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m);
 Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m);
 Played stack_play_list(Run *run, const Stack *s, const Schedule *list, size_t m);          // list: of this rank
+// By whatever runs m micro-batches through a stage; how: its own. The picture shows memory of category `watched`.
+typedef PipelineResult StackRunner(const void *how, Comm *pp, Model *stage, const Batch *batch, size_t m);
+Played stack_play_by(Run *run, const Stack *s, MemoryCategory watched, StackRunner *runner, const void *how, size_t m);
 
 // What a stage's forward and backward of a micro-batch take under the simulated clock, and a message: from sizes.
 typedef struct { Picoseconds forward, backward, message; } StackTimes;

@@ -114,29 +114,14 @@ Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times) {
     return all;
 }
 
-Played pipedream_play(Run *run, const Stack *stack, const Schedule *list, size_t older, size_t n) {
-    size_t B = stack->sequences;
-    Data d = data_synthetic(stack->model.vocab, stack->model.context, run->seed);
-    Model *m = stack_new(stack, run->world->size, run->world->rank);
+typedef struct { const Schedule *list; size_t older; } ByVersions;
+static PipelineResult by_versions(const void *how, Comm *pp, Model *m, const Batch *batch, size_t n) {
+    const ByVersions *by = how;
     Optimizer o = sgd(0.01);
-    Arena tokens = arena(MEM_WORKSPACE);
-    Batch *batch = host_alloc(n * sizeof *batch);
-    for (size_t k = 0; k < n; k++) {
-        batch[k] = data_batch(&d, &tokens, 0, k * B, B, n * B);
-        batch[k].number = k;
-    }
-    Played out;
-    memory_reset_peaks();
-    picture_begin(run, MEM_PARAMETERS);
-    out.result = pipeline_pipedream(run->world, m, &o, list, older, batch, n, NULL);
-    picture_end(run);
-    out.activations = memory_peak(MEM_ACTIVATIONS);
-    out.timing = picture_timing(run);
-    free(batch);
-    arena_free(&tokens);
-    model_free(m);
-    data_free(&d);
-    return out;
+    return pipeline_pipedream(pp, m, &o, by->list, by->older, batch, n, NULL);
+}
+Played pipedream_play(Run *run, const Stack *stack, const Schedule *list, size_t older, size_t n) {
+    return stack_play_by(run, stack, MEM_PARAMETERS, by_versions, &(ByVersions){ list, older }, n);
 }
 
 Picoseconds pipedream_makespan(const Stack *stack, PipeDreamList list, size_t p, size_t n) {

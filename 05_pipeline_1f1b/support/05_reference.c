@@ -82,33 +82,19 @@ TwoBwSeen two_bw_train(Run *run, const Training *t, const Schedule *list, bool n
 
 // ---------------------------------------------------------------- equal stages, on the clock
 
+typedef struct { Comm *tied; const Schedule *list; } ByTwoBuffers;
 // The stack has no embedding and no head, but their table is there: its gradient, all zeros, is summed as in a model.
-Played two_bw_play(Run *run, const Stack *stack, size_t m, size_t steps) {
-    size_t p = run->world->size, i = run->world->rank, B = stack->sequences, n = m * steps;
-    Comm *tied = pipeline_tied_group(run->world);
-    Data d = data_synthetic(stack->model.vocab, stack->model.context, run->seed);
-    Model *model = stack_new(stack, p, i);
+static PipelineResult by_two_buffers(const void *how, Comm *pp, Model *m, const Batch *batch, size_t n) {
+    const ByTwoBuffers *by = how;
     Optimizer o = sgd(0.01);
-    Arena tokens = arena(MEM_WORKSPACE);
-    Batch *batch = host_alloc(n * sizeof *batch);
-    Schedule list = schedule_2bw(p, m, steps, i);
-    tensor_fill(model->g, 0);
-    for (size_t k = 0; k < n; k++) {
-        batch[k] = data_batch(&d, &tokens, 0, k * B, B, n * B);
-        batch[k].number = k;
-    }
-    Played out;
-    memory_reset_peaks();
-    picture_begin(run, MEM_ACTIVATIONS);
-    out.result = pipeline_2bw(run->world, tied, model, &o, &list, batch, n, NULL);
-    picture_end(run);
-    out.activations = memory_peak(MEM_ACTIVATIONS);
-    out.timing = picture_timing(run);
+    tensor_fill(m->g, 0);
+    return pipeline_2bw(pp, by->tied, m, &o, by->list, batch, n, NULL);
+}
+Played two_bw_play(Run *run, const Stack *stack, size_t m, size_t steps) {
+    Comm *tied = pipeline_tied_group(run->world);
+    Schedule list = schedule_2bw(run->world->size, m, steps, run->world->rank);
+    Played out = stack_play_by(run, stack, MEM_ACTIVATIONS, by_two_buffers, &(ByTwoBuffers){ tied, &list }, m * steps);
     schedule_free(&list);
-    free(batch);
-    arena_free(&tokens);
-    model_free(model);
-    data_free(&d);
     if (tied) comm_free(tied);
     return out;
 }

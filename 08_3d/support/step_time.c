@@ -2,6 +2,7 @@
 #include "08_3d/support/step_time.h"
 #include <math.h>
 #include <stdlib.h>
+#include "01_data_parallel/support/06_costs.h"
 #include "03_tensor_parallel/context_parallel.h"
 #include "common/model/costs.h"
 
@@ -132,6 +133,7 @@ static double op_time(const TrainerConfig *c, const Stage *s, PipeWhat what, siz
 
 // After its last backward, and after the world's loss and norm.
 static double reduction(const TrainerConfig *c, const Stage *s) {
+    if (c->compressed) return compression_time(&s->z, &c->compression, c->mesh.dp, s->dp_near);
     if (c->zero == 0) return ring(s->dp_near, ALL_REDUCE_PASSES, replicas(c), elements_stage(&s->z), E);
     return c->zero == 1 ? units(c, s, 1) + table(c, s) / 2 : table(c, s) / 2;
 }
@@ -223,7 +225,7 @@ static void play_replica(const TrainerConfig *c, size_t d, size_t m, double *now
 
 double step_time(const TrainerConfig *c) {
     Degrees n = c->mesh;
-    size_t m = ceil_div(ceil_div(c->batch, n.dp), c->micro_batch), world = replicas(c) * n.tp * n.pp;
+    size_t m = trainer_micro_batches(c), world = replicas(c) * n.tp * n.pp;
     double *now = host_alloc(n.pp * sizeof *now), *ready = host_alloc(n.pp * sizeof *ready), done = 0, gathers = 0;
     bool replicas_near = true;
     for (size_t i = 0; i < n.pp; i++) ready[i] = 0;
@@ -254,9 +256,10 @@ Degrees step_time_best(const TrainerConfig *c, double *time) {
         for (size_t pp = 1; tp * pp <= world; pp++) {
             other.mesh = (Degrees){ .dp = world / (tp * pp), .tp = tp, .pp = pp, .cp = c->mesh.cp };
             if (world % (tp * pp) || tp > c->model.heads || pp > c->model.layers || other.mesh.dp > c->batch) continue;
+            if (c->compressed && (other.mesh.dp == 1 || (c->compression.method == TOP_K && tp > 1))) continue;
             other.stage_blocks = pp == c->mesh.pp ? c->stage_blocks : NULL;
             other.chunks = pp > 1 ? c->chunks : 1;             // interleaved: where the trainer does not refuse it
-            size_t m = ceil_div(ceil_div(c->batch, other.mesh.dp), c->micro_batch);
+            size_t m = trainer_micro_batches(&other);
             if (other.chunks > 1 && (other.chunks * pp > c->model.layers || m % pp)) continue;
             double step = step_time(&other);
             if (step < *time) { *time = step; best = other; }

@@ -14,13 +14,29 @@ static bool whole(const Unit *u, const Param *p) { (void)u; return param_is_whol
 static bool table(const Unit *u, const Param *p) { (void)u; return p->number == 0; }
 static Which one_of_each(const Run *run) { return run->reduce == REDUCE_ORDERED ? NULL : original; }
 
+// The tensors of which this rank holds copy number `copy`. On a grid the layers of its depth hold the same, and a layer
+// has no copies. On a cube the q^2 ranks over which a vector's gradient is summed have a copy each.
+static void put_copy(const Trainer *t, size_t copy, Snapshot *s) {
+    bool grid = tensor_is_grid(&t->config), mine = copy == (grid ? t->grid.layer : t->mesh.at.tp);
+    if (t->config.tensor != TENSOR_3D) {
+        if (mine) model_snapshot(t->model, s, UNIT_WEIGHTS, grid ? NULL : whole);
+        return;
+    }
+    for (size_t i = 0; i < t->model->n_units; i++) {
+        const Unit *u = &t->model->units[i];
+        for (size_t k = 0; k < u->n_params; k++)
+            if (u->params[k].partial && u->params[k].partial->rank == copy)
+                param_snapshot(u, &u->params[k], s, UNIT_WEIGHTS);
+    }
+}
+static size_t copies_of(const Trainer *t) {
+    if (t->config.tensor == TENSOR_3D) return t->cube.same_col->size;
+    return tensor_is_grid(&t->config) ? t->grid.depth : t->mesh.n.tp;
+}
+
 static void compare_copies(Run *run, const Trainer *t, double limit) {
     const Mesh *mesh = &t->mesh;
-    // On a grid the layers of its depth hold the same, and a layer has no copies. On a cube vectors have some, of which
-    // no two ranks have all: those are left to the comparison in rank order.
-    bool grid = tensor_is_grid(&t->config);
-    size_t copies = grid ? t->grid.depth : mesh->n.tp, mine = grid ? t->grid.layer : mesh->at.tp;
-    if (t->config.tensor == TENSOR_3D) copies = 1;
+    const size_t copies = copies_of(t);
     if (copies == 1 && mesh->n.pp == 1) return;
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
     for (size_t copy = 1; copy < copies; copy++) {
@@ -28,8 +44,8 @@ static void compare_copies(Run *run, const Trainer *t, double limit) {
         snprintf(label, sizeof label, " of slice %zu", copy);
         snapshot_label(got, label);
         snapshot_label(want, label);
-        if (mine == copy) model_snapshot(t->model, got, UNIT_WEIGHTS, grid ? NULL : whole);
-        if (mine == 0) model_snapshot(t->model, want, UNIT_WEIGHTS, grid ? NULL : whole);
+        put_copy(t, copy, got);
+        put_copy(t, 0, want);
     }
     snapshot_label(got, " of the last stage");
     snapshot_label(want, " of the last stage");
@@ -41,24 +57,26 @@ static void compare_copies(Run *run, const Trainer *t, double limit) {
 
 // A row of C features that dropout has emptied has no variance, and the norm after it multiplies what is left of it,
 // rounding too, by 1 / sqrt(1e-5). The share of such rows is dropout^C: below any influence in all but the narrowest
-// models. In double, rounding stays below the limit even so.
-static double rounding_limit(const ModelConfig *c) {
-    double magnified = pow(c->dropout, (double)c->width) / sqrt(1e-5);
-    return LIMIT_ROUNDING * (sizeof(real) == 4 && magnified > 1 ? magnified : 1);
+// models. In double, rounding stays below the limit even so. PowerSGD makes columns orthonormal, and one that is short
+// beside those before it is mostly rounding then: the limit of 01.06.
+static double rounding_limit(const TrainerConfig *c) {
+    double magnified = pow(c->model.dropout, (double)c->model.width) / sqrt(1e-5);
+    double power = c->compressed && c->compression.method == POWER_SGD ? 100 : 1;
+    return power * LIMIT_ROUNDING * (sizeof(real) == 4 && magnified > 1 ? magnified : 1);
 }
 
 void train_check_first(Run *run, const Trainer *t, const Model *unsplit) {
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
     model_snapshot(t->model, got, UNIT_GRADIENTS, one_of_each(run));
     if (unsplit) model_snapshot(unsplit, want, UNIT_GRADIENTS, NULL);
-    check_close(run, "3D = unsplit, first step's gradients", got, want, rounding_limit(&t->config.model));
+    check_close(run, "3D = unsplit, first step's gradients", got, want, rounding_limit(&t->config));
     snapshot_free(got);
     snapshot_free(want);
 }
 
 void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, Curve got, Curve want) {
     size_t steps = range_size(done), from = done.lo;
-    double limit = rounding_limit(&t->config.model);
+    double limit = rounding_limit(&t->config);
     bool exact = sizeof(real) == 8 || t->optimizer.kind == SGD, check = option_flag(run, "check");
     Snapshot *weights = check ? snapshot_new(run) : snapshot_new_prints(run), *wanted = snapshot_new(run);
     model_snapshot(t->model, weights, UNIT_WEIGHTS, one_of_each(run));

@@ -75,6 +75,28 @@ static void grid_costs(Run *run, const Trainer *t, const Prediction *p) {
     cost(run, "tensor-parallel traffic, received", "bytes", (double)p->tp_received, (double)received);
 }
 
+// How long this rank's sum over replicas took since the last of them had come to it. Collective over dp, uncounted.
+static double sum_took(const Trainer *t) {
+    const Comm *dp = t->mesh.dp;
+    double *begun = host_alloc(dp->size * sizeof *begun), last = 0;
+    begun[dp->rank] = (double)t->reduction[0];
+    ledger_pause();
+    comm_all_reduce_doubles(t->mesh.dp, begun, dp->size);
+    ledger_resume();
+    for (size_t i = 0; i < dp->size; i++) last = fmax(last, begun[i]);
+    free(begun);
+    return (double)t->reduction[1] - last;
+}
+static void compression_cost(Run *run, const Trainer *t, const Prediction *p) {
+    size_t calls = 0;
+    for (size_t kind = 0; kind < COMM_KINDS; kind++) calls += t->mesh.dp->ledger[kind].calls;
+    cost(run, "compressed sums", "calls", (double)p->dp_calls, (double)calls);
+    if (clock_config()->simulated) cost(run, "sum over replicas", "ps", p->dp_time, sum_took(t));
+    cost(run, "factors, between steps", "bytes", (double)p->compression, (double)memory_now(MEM_COMMUNICATION));
+    if (t->config.mesh.pp == 1)                    // else the messages of stages may be larger
+        cost(run, "communication, peak", "bytes", (double)p->compression_peak, (double)memory_peak(MEM_COMMUNICATION));
+}
+
 void train_costs_end(Run *run, Trainer *t) {
     const Mesh *m = &t->mesh;
     Prediction p = predict_step(&t->config, run->world->rank, t->optimizer.kind == ADAMW);
@@ -86,6 +108,7 @@ void train_costs_end(Run *run, Trainer *t) {
     if (t->config.overlap)
         cost(run, "data-parallel buckets", "calls", (double)p.dp_calls,
              (double)m->replicas->ledger[COMM_ALL_REDUCE].calls);
+    if (t->config.compressed) compression_cost(run, t, &p);
     cost(run, "tied embedding", "bytes sent", (double)p.tied_bytes, m->tied ? (double)comm_bytes_sent(m->tied) : 0);
     cost(run, "loss and norm", "bytes sent", (double)p.scalar_bytes,
          (double)(comm_bytes_sent(m->world) + comm_bytes_sent(m->model)));
@@ -107,24 +130,31 @@ void train_results(Run *run, const Trainer *t) {
                                                           : "10 half all-reduces of [tokens, C] per block"
                              : again ? "6 all-reduces of [tokens, C] per block"
                                      : "4 all-reduces of [tokens, C] per block";
+    const char *const compressed = !t->config.compressed ? NULL
+        : t->config.compression.method == TOP_K ? "(dp-1) k (4 + e) of each layer's elements"
+                                                : "2(dp-1)/dp of r (rows + cols), and vectors";
+    const Result sum = { "sum over replicas", "compressed, from the last rank's arrival", { "sum over replicas" } },
+                 context = { "context parallel, sent", "(6cp-4) [tokens/cp, C] per block",
+                             { "context-parallel traffic", mesh_link(m->cp, link[4]) } },
+                 last = compressed && clock_config()->simulated ? sum : m->cp ? context : (Result){ 0 };
     const Result rows[] = {
         { "tensor parallel, sent", layers,
           { "tensor-parallel traffic", mesh_link(m->tp, link[0]) } },
         { "pipeline, sent", t->config.sequence ? "[tokens/tp, C] on and back" : "[tokens, C] on and back",
           { "pipeline traffic", mesh_link(m->pp, link[1]) } },
-        { "data parallel, sent", zero ? "by units: chapter 06" : m->cp ? "2(n-1)/n of the gradient, n = dp cp"
-                                                                       : "2(dp-1)/dp of the gradient",
+        { "data parallel, sent", compressed ? compressed : zero ? "by units: chapter 06"
+                                   : m->cp ? "2(n-1)/n of the gradient, n = dp cp" : "2(dp-1)/dp of the gradient",
           { "data-parallel traffic", mesh_link(m->replicas, link[2]) } },
         { "tied embedding, sent", "V/tp C, first and last stage", { "tied embedding", mesh_link(m->tied, link[3]) } },
         { "weights", grid ? "matrices: 1/q² of the stage's" : cube ? "matrices: 1/q³ of the stage's" :
                      zero == 3 ? "1/(tp pp dp) of the model, and copies" : "1/(tp pp) of the model, and copies",
           { "parameters" } },
-        { "gradients", zero > 1 ? "1/dp of the slice" : "one per weight; the tied table per use", { "gradients" } },
+        { "gradients", compressed ? "one per weight and use, and what is not sent yet" : zero > 1 ? "1/dp of the slice"
+                                  : "one per weight; the tied table per use", { "gradients" } },
         { "optimizer state", !adamw ? "SGD has none" : zero ? "m and v of 1/dp of the slice" : "m and v per weight",
           { "optimizer state" } },
         { "activations, peak", "kept per token x tokens in flight", { "activations, peak" } },
-        { m->cp ? "context parallel, sent" : NULL, "(6cp-4) [tokens/cp, C] per block",
-          { m->cp ? "context-parallel traffic" : NULL, mesh_link(m->cp, link[4]) } },
+        last,
         { 0 },
     };
     results(run, (const char *const[]){ "per rank and step", "link", NULL }, rows);

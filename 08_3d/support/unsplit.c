@@ -4,6 +4,10 @@
 Model *unsplit_model(const TrainerConfig *c) {
     ledger_pause();
     Model *m = model_describe(&c->model, model_layers(&c->model));
+    // Of elements that are nearly as large, which one top-k sends is decided by the last bit: attention must have its
+    // own sums' order.
+    for (size_t i = 0; c->compressed && c->blockwise && i < m->n_layers; i++)
+        m->layers[i].attention = &attention_blockwise;
     model_allocate(m);
     ledger_resume();
     return m;

@@ -65,6 +65,7 @@ static void others_are_gone(void) {
 // The ranks on this node and their processes. A rank that is killed says nothing, and its launcher may take its time:
 // who waits for long looks whether they are all there. mpirun ends the others a second after the kill, or later.
 static struct { int n; struct { int rank, pid; } *of; } here;
+static MPI_Comm host;                      // all of them, from comm_process_begin to comm_process_end
 static bool is_there(int pid) {
     char name[40], state = 0;
     snprintf(name, sizeof name, "/proc/%d/stat", pid);
@@ -74,16 +75,13 @@ static bool is_there(int pid) {
     return read && state != 'Z' && state != 'X';
 }
 static void look_around(void) {
-    MPI_Comm node;
     int mine[2] = { (int)this_rank, (int)getpid() };
-    MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
-    MPI(MPI_Comm_size(node, &here.n));
+    MPI(MPI_Comm_size(host, &here.n));
     here.of = host_alloc((size_t)here.n * sizeof *here.of);
-    MPI(MPI_Allgather(mine, 2, MPI_INT, here.of, 2, MPI_INT, node));
+    MPI(MPI_Allgather(mine, 2, MPI_INT, here.of, 2, MPI_INT, host));
     for (int i = 0; i < here.n; i++)
         if (!is_there(here.of[i].pid)) here.n = 0;         // numbers of another container: they say nothing here
-    MPI(MPI_Barrier(node));                                // all have looked while all were there
-    MPI(MPI_Comm_free(&node));
+    MPI(MPI_Barrier(host));                                // all have looked while all were there
 }
 static void require_all_there(double waited) {
     const double every = 0.4;                              // seconds
@@ -472,22 +470,13 @@ bool comm_launched_by_mpi(size_t *rank, size_t *size) {
     return true;
 }
 
-static MPI_Comm this_host(void) {
-    MPI_Comm host;
-    MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
-    return host;
-}
-
 size_t mpi_local_rank(void) {
-    MPI_Comm host = this_host();
     int rank;
     MPI(MPI_Comm_rank(host, &rank));
-    MPI(MPI_Comm_free(&host));
     return (size_t)rank;
 }
 
 bool mpi_all_different(const char id[32]) {
-    MPI_Comm host = this_host();
     int rank, size, different = 1, everywhere;
     MPI(MPI_Comm_rank(host, &rank));
     MPI(MPI_Comm_size(host, &size));
@@ -497,7 +486,6 @@ bool mpi_all_different(const char id[32]) {
         if (i != rank && strncmp(all[i], id, sizeof *all) == 0) different = 0;
     free(all);
     MPI(MPI_Allreduce(&different, &everywhere, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));
-    MPI(MPI_Comm_free(&host));
     return everywhere;
 }
 
@@ -542,13 +530,16 @@ void comm_process_begin(int *argc, char ***argv) {
     comm_launched_by_mpi(&this_rank, &this_world_size);
     end_all_ranks = abort_all;
     ranks_are_processes = true;
+    MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
     look_around();
 }
 
 void comm_process_end(void) {
     int initialized;
     MPI_Initialized(&initialized);
-    if (initialized) MPI_Finalize();
+    if (!initialized) return;
+    MPI_Comm_free(&host);
+    MPI_Finalize();
 }
 
 static Comm *duplicate_world(const LaunchOptions *o, const char *name) {
@@ -562,9 +553,7 @@ Comm *mpi_side_channel(const LaunchOptions *o) { return duplicate_world(o, "side
 void mpi_run(const LaunchOptions *o, RankBody body) {
     Comm *world = duplicate_world(o, "world");
     device_meanwhile = move_on;
-    MPI_Comm host = this_host();
     waits_open(host, o->deadlock);
-    MPI(MPI_Comm_free(&host));
     comm_run_rank(world, mpi_side_channel(o), body);
     device_meanwhile = NULL;
     mpi_leave_together(o);

@@ -33,27 +33,27 @@ Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t sh
 
 // ---- snapshots of a model ----
 
+void param_snapshot(const Unit *u, const Param *p, Snapshot *s, UnitTensor what) {
+    size_t all = param_local_rows(p) * param_local_cols(p);
+    bool whole = what == UNIT_WEIGHTS && p->w.data;                              // more than I own, under ZeRO-1 and 2
+    Range r = whole ? (Range){p->offset, p->offset + all} : param_owned(u, p);
+    size_t n = range_size(r), first = r.lo - p->offset;
+    Tensor part = whole ? p->w : n ? param_owned_part(u, unit_own(u, what), r) : (Tensor){0};
+    if (param_local_cols(p) == p->cols) {                                        // it lies together in the whole, too
+        snapshot_put_flat(s, p->name, p->rows, p->cols, part, n ? param_global_index(p, first) : 0);
+        return;
+    }
+    size_t *index = host_alloc((n + 1) * sizeof *index);
+    for (size_t e = 0; e < n; e++) index[e] = param_global_index(p, first + e);
+    snapshot_put_indexed(s, p->name, p->rows, p->cols, part, index);
+    free(index);
+}
+
 void model_snapshot(const Model *m, Snapshot *s, UnitTensor what, Which which) {
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
-        if (u->tied_to) continue;
-        for (size_t k = 0; k < u->n_params; k++) {
-            const Param *p = &u->params[k];
-            if (which && !which(u, p)) continue;
-            size_t all = param_local_rows(p) * param_local_cols(p);
-            bool whole = what == UNIT_WEIGHTS && p->w.data;                      // more than I own, under ZeRO-1 and 2
-            Range r = whole ? (Range){p->offset, p->offset + all} : param_owned(u, p);
-            size_t n = range_size(r), first = r.lo - p->offset;
-            Tensor part = whole ? p->w : n ? param_owned_part(u, unit_own(u, what), r) : (Tensor){0};
-            if (param_local_cols(p) == p->cols) {                                // it lies together in the whole, too
-                snapshot_put_flat(s, p->name, p->rows, p->cols, part, n ? param_global_index(p, first) : 0);
-                continue;
-            }
-            size_t *index = host_alloc((n + 1) * sizeof *index);
-            for (size_t e = 0; e < n; e++) index[e] = param_global_index(p, first + e);
-            snapshot_put_indexed(s, p->name, p->rows, p->cols, part, index);
-            free(index);
-        }
+        for (size_t k = 0; k < u->n_params && !u->tied_to; k++)
+            if (!which || which(u, &u->params[k])) param_snapshot(u, &u->params[k], s, what);
     }
 }
 
@@ -182,4 +182,24 @@ void training_compare_numbers(Run *run, const char *what, Trajectory *got, Traje
 void training_compare(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit) {
     training_compare_tensors(run, what, got, want, limit);
     training_compare_numbers(run, what, got, want, limit);
+}
+
+bool trajectory_clipped(const Trajectory *c, double clip) {
+    bool clipped = true;
+    for (size_t s = 0; s < c->steps; s++) clipped &= c->norm[s] > clip;
+    return clipped;
+}
+
+void training_both(Run *run, const char *what, const Training *t, SplitTraining *split, void *lesson) {
+    for (size_t i = 0; i < 2; i++) {
+        Training one = *t;
+        one.optimizer = i ? adamw(0.01) : sgd(0.5);
+        one.recorded = t->recorded && i;
+        Trajectory got = trajectory_new(run, &one), want = training_unsplit(run, &one, 1);
+        split(lesson, &one, &got);
+        training_compare(run, what, &got, &want, LIMIT_ROUNDING);
+        check_true(run, i ? "AdamW" : "SGD", "every step is clipped", trajectory_clipped(&got, t->clip));
+        trajectory_free(&got);
+        trajectory_free(&want);
+    }
 }

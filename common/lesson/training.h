@@ -32,6 +32,7 @@ Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t sh
 // those tensors only for which `which` holds; NULL: all.
 typedef bool (*Which)(const Unit *u, const Param *p);
 void model_snapshot(const Model *m, Snapshot *s, UnitTensor what, Which which);
+void param_snapshot(const Unit *u, const Param *p, Snapshot *s, UnitTensor what);          // of one parameter
 
 // ---- What a training leaves behind. ----
 typedef struct {
@@ -74,6 +75,12 @@ void training_compare(Run *run, const char *what, Trajectory *got, Trajectory *w
 // Its two halves.
 void training_compare_tensors(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit);
 void training_compare_numbers(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit);
+// Was every step clipped? Only then is clipping compared.
+bool trajectory_clipped(const Trajectory *c, double clip);
+// SGD, then AdamW: the unsplit training and the split one, compared within LIMIT_ROUNDING, and clipped in every step.
+// If t->recorded, AdamW's last step is recorded.
+typedef void SplitTraining(void *lesson, const Training *t, Trajectory *got);
+void training_both(Run *run, const char *what, const Training *t, SplitTraining *split, void *lesson);
 // The limit where the same terms are added in the same order: 0, but under --reduce fast the library has an order of
 // its own.
 static inline double every_bit(const Run *run) { return run->reduce == REDUCE_ORDERED ? 0 : LIMIT_ROUNDING; }

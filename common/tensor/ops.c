@@ -465,12 +465,14 @@ ITEM size_t whole_lanes(size_t live, size_t n) {
     const size_t rounded = (live + LANES - 1) / LANES * LANES;
     return rounded < n ? rounded : n;
 }
-ITEM void causal_softmax_row(real *p, const real *s, real scale, size_t live, size_t n) {
+typedef struct { real max; double sum; } SoftmaxRow;   // the largest score; the sum of e^(score - max)
+ITEM SoftmaxRow causal_softmax_row(real *p, const real *s, real scale, size_t live, size_t n) {
     const size_t near = whole_lanes(live, n);
     double sum;
     if (live == 0) {
         for (size_t c = 0; c < n; c++) p[c] = 0;
-        return;
+        const SoftmaxRow none = { -(real)HUGE_VAL, 0 };
+        return none;
     }
     INDEPENDENT
     for (size_t c = 0; c < live; c++) p[c] = scale * s[c];
@@ -481,6 +483,8 @@ ITEM void causal_softmax_row(real *p, const real *s, real scale, size_t live, si
     const real inverse = (real)(1 / sum);
     for (size_t c = 0; c < near; c++) p[c] *= inverse;
     for (size_t c = near; c < n; c++) p[c] = 0;
+    const SoftmaxRow row = { max, sum };
+    return row;
 }
 void op_causal_softmax(Tensor p, Tensor s, real scale, HeadsPlace at) {
     need_same("op_causal_softmax", "p", p, "s", s);
@@ -520,32 +524,15 @@ static void need_tokens(const char *op, const char *name, Tensor t, Tensor p, He
     need_shape(op, name, t, at.heads ? p.rows / at.heads : t.rows, at.heads, "p", p);
 }
 
-ITEM real causal_softmax_lse_row(real *p, const real *s, real scale, size_t live, size_t n) {
-    const size_t near = whole_lanes(live, n);
-    double sum;
-    if (live == 0) {
-        for (size_t c = 0; c < n; c++) p[c] = 0;
-        return -(real)HUGE_VAL;
-    }
-    INDEPENDENT
-    for (size_t c = 0; c < live; c++) p[c] = scale * s[c];
-    for (size_t c = live; c < near; c++) p[c] = -(real)HUGE_VAL;
-    const real max = row_max(p, near);
-    for (size_t c = 0; c < near; c++) p[c] = real_exp(p[c] - max);
-    ROW_SUM(real, sum, c, near, p[c]);
-    const real inverse = (real)(1 / sum);
-    for (size_t c = 0; c < near; c++) p[c] *= inverse;
-    for (size_t c = near; c < n; c++) p[c] = 0;
-    return (real)((double)max + log(sum));
-}
 void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlace at) {
     need_same("op_causal_softmax_lse", "p", p, "s", s);
     need_tokens("op_causal_softmax_lse", "lse", lse, p, at);
     const size_t Tq = need_place("op_causal_softmax_lse", p, at);
     FOR_EACH(r, p.rows, {
         const size_t live = keys_seen(at, Tq, p.cols, r);
-        row_of(lse, token_of(at.heads, Tq, r))[head_of(at.heads, Tq, r)] =
-            causal_softmax_lse_row(row_of(p, r), row_of(s, r), scale, live, p.cols);
+        const SoftmaxRow row = causal_softmax_row(row_of(p, r), row_of(s, r), scale, live, p.cols);
+        // of no key: -inf
+        row_of(lse, token_of(at.heads, Tq, r))[head_of(at.heads, Tq, r)] = (real)((double)row.max + log(row.sum));
     });
 }
 

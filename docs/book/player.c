@@ -2,20 +2,13 @@
 // 04/03_gpipe.c and 05/02_1f1b.c, the rule of what an op needs is 04/executor.c's, 04/support/timeline.c plays the
 // lists, and common/model/costs.c has the sizes. Here they only get a door of plain ints and doubles.
 //
-// These files have more in them than a page can link: communicators, models, lessons. So tools/book compiles them with
-// each function in a section of its own, and the linker drops every section that nothing below reaches. What is reached
-// besides are host_alloc and fault, of common/base/util.c, which ends ranks: wasm gets its own two at the end.
+// These files have more in them than a page can link: communicators, models, lessons. The linker drops what nothing
+// below reaches (wasm.h).
 // size_t has 32 bits in wasm: sums over all layers are doubles here, and the sliders keep a layer below 2^32 elements.
 #include "04_pipeline_naive/support/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "common/model/costs.h"
-#include <stdlib.h>
-
-#ifdef __wasm__
-#define EXPORT(name) __attribute__((export_name(#name))) name
-#else
-#define EXPORT(name) name
-#endif
+#include "docs/book/wasm.h"
 
 // ---------------------------------------------------------------- a schedule, played
 
@@ -102,12 +95,3 @@ double EXPORT(player_stage_kept)(int p, int i) {
     CutSizes z = cut_stage(cut_sizes(&model, 1, 0), (size_t)p, (size_t)i);
     return (double)kept_stage(&z);
 }
-
-#ifdef __wasm__
-void *host_alloc(size_t bytes) {
-    void *memory = calloc(bytes ? bytes : 1, 1);
-    if (!memory) __builtin_trap();
-    return memory;
-}
-_Noreturn void fault(const char *format, ...) { (void)format; __builtin_trap(); }      // the page shows its pictures
-#endif
