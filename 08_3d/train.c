@@ -269,6 +269,7 @@ static void train(Run *run) {
     if (done == steps) show(run, t, &data, &log, from, got);
     if (option_given(run, "export")) safetensors_export(run, t->model, option_text(run, "export"));
     train_checks(run, t, u.model, (Range){ from, done }, got, want);
+    if (check) train_check_epochs(run, &data);
     if (check && option_given(run, "save")) train_check_saved(run, t, u.model, &u.optimizer, done);
     show_memory(run);
     curve_free(got);

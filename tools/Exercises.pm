@@ -5,8 +5,8 @@
 #     <statements: the solution; the first line is no comment>
 #     // END
 #
-# The id names the lesson that judges it, 01.02, which need not be the file it stands in: that may be a module of the chapter. A program
-# without a number is named: 08.sample-a.
+# The id names the lesson that judges it, 01.02, which need not be the file it stands in: that may be a module of the chapter or of
+# common/. A program without a number is named: 08.sample-a.
 # For tools/student, tools/grade and the tests; functions die with a message for the user that ends in a newline.
 package Exercises;
 use strict;
@@ -67,7 +67,7 @@ sub bodies {
 sub exercises {
     my ($root) = @_;
     my (@complaints, %by_id);
-    for my $path (sort glob "$root/[0-9][0-9]_*/*.[ch] $root/[0-9][0-9]_*/support/*.[ch]") {
+    for my $path (sort glob "$root/[0-9][0-9]_*/*.[ch] $root/[0-9][0-9]_*/support/*.[ch] $root/common/*/*.[ch]") {
         my $file = $path =~ s{^\Q$root\E/}{}r;
         my $text = slurp($path);
         my @bad;

@@ -2,6 +2,7 @@
 #include "08_3d/support/train_checks.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include "08_3d/checkpoint.h"
 #include "common/lesson/training.h"
 
@@ -117,4 +118,17 @@ void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o,
     check_close(run, "what is saved, read on one rank = what the ranks hold", got, want, 0);
     snapshot_free(got);
     snapshot_free(want);
+}
+
+void train_check_epochs(Run *run, const Data *d) {
+    size_t n = data_windows(d), moved = 0, most = run->is_root ? 2 * n : 0;        // one rank looks
+    unsigned char *seen = host_alloc(n);
+    bool once = true;
+    for (size_t i = 0; i < most; i++) {
+        size_t window = data_window(d, i / d->batch, i % d->batch);
+        moved += i >= n && i < n + 100 && window != data_window(d, (i - n) / d->batch, (i - n) % d->batch);
+        once = once && window < n && seen[window]++ == i / n;
+    }
+    free(seen);
+    check_true(run, "data", "two epochs take each window once, each in its order", once && (moved || n == 1 || !most));
 }
