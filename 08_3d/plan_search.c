@@ -74,8 +74,10 @@ static void try_mesh(Search *s, Degrees n) {
 
 // What fits before what does not, by time; what does not, by memory; what is alike in both in the order of the search.
 static int searched_first(const PlanLayout *x, const PlanLayout *y) {
-    const size_t p[] = { x->n.tp, x->n.pp, x->micro_batch, x->chunks, x->zero, x->sequence, x->recompute };
-    const size_t q[] = { y->n.tp, y->n.pp, y->micro_batch, y->chunks, y->zero, y->sequence, y->recompute };
+    const size_t p[] = { x->n.tp, x->n.pp, mesh_cp(x->n), x->micro_batch, x->chunks, x->zero, x->sequence,
+                         x->recompute };
+    const size_t q[] = { y->n.tp, y->n.pp, mesh_cp(y->n), y->micro_batch, y->chunks, y->zero, y->sequence,
+                         y->recompute };
     size_t i = 0;
     while (i + 1 < sizeof p / sizeof *p && p[i] == q[i]) i++;
     return (p[i] > q[i]) - (p[i] < q[i]);

@@ -115,9 +115,10 @@ static void rebalance(Run *run, Trainer *t, size_t done, size_t steps) {
     size_t every = option_size(run, "rebalance");
     if (!every || done % every || done == steps || !trainer_rebalance(t)) return;
     char text[256] = "";
-    for (size_t i = 0; i < t->config.mesh.pp && strlen(text) < sizeof text - 24; i++)
+    size_t v = trainer_chunks(&t->config);
+    for (size_t i = 0; i < v * t->config.mesh.pp && strlen(text) < sizeof text - 24; i++)
         sprintf(text + strlen(text), " %zu", t->blocks[i]);
-    say(run, "             from step %zu on, blocks of the stages:%s\n", done, text);
+    say(run, "             from step %zu on, blocks of the %s:%s\n", done, v > 1 ? "chunks" : "stages", text);
 }
 
 // Steps [from, steps) of the training; returns how many are done at the end.

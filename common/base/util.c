@@ -49,13 +49,6 @@ _Noreturn void fault(const char *format, ...) {
     end(STATUS_FAULT);
 }
 
-Range shard_range(size_t n, size_t parts, size_t i) {
-    if (i >= parts) fault("shard_range: there is no part %zu of %zu", i, parts);
-    size_t base = n / parts, larger = n % parts;               // the first `larger` parts have base + 1
-    size_t lo = i * base + (i < larger ? i : larger);
-    return (Range){ lo, lo + base + (i < larger) };
-}
-
 void *host_alloc(size_t bytes) {
     void *p = calloc(1, bytes > 0 ? bytes : 1);
     if (!p) fault("out of host memory: %zu bytes were asked for", bytes);

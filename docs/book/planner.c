@@ -11,10 +11,11 @@
 
 static PlanTask task;
 static PlanLayout layout;
-static size_t model, cluster, format, sequence, again;       // which one of their names
+static size_t model, cluster, format, attention, sequence, again;      // which one of their names
 
 // The options of 08_3d/plan, with their names. key: of the layout in JSON. names: of what is chosen; else it is a
 // count, or a real number in this unit.
+static const char *const attentions[] = { "blockwise", "plain", NULL };
 static const char *const no_yes[] = { "no", "yes", NULL }, *const zero_stages[] = { "0", "1", "2", "3", NULL };
 static const char *const recomputes[] = { "none", "selective", "full", NULL };
 static const struct Setting {
@@ -24,6 +25,7 @@ static const struct Setting {
     double *real, unit;
 } setting[] = {
     { "model", .count = &model }, { "cluster", .count = &cluster }, { "precision", .count = &format },
+    { "attention", .names = attentions, .count = &attention },
     { "gpus", .count = &task.gpus }, { "batch", .count = &task.model.batch },
     { "layers", .count = &task.model.model.layers }, { "width", .count = &task.model.model.width },
     { "heads", .count = &task.model.model.heads }, { "context", .count = &task.model.model.context },
@@ -32,7 +34,7 @@ static const struct Setting {
     { "inside", .real = &task.cluster.inside.beta, .unit = 1e9 },
     { "between", .real = &task.cluster.between.beta, .unit = 1e9 }, { "node", .count = &task.cluster.node },
     { "dp", "dp", .count = &layout.n.dp }, { "tp", "tp", .count = &layout.n.tp },
-    { "pp", "pp", .count = &layout.n.pp },
+    { "pp", "pp", .count = &layout.n.pp }, { "cp", "cp", .count = &layout.n.cp },
     { "micro-batch", "micro_batch", .count = &layout.micro_batch }, { "chunks", "chunks", .count = &layout.chunks },
     { "zero", "zero", zero_stages, .count = &layout.zero },
     { "sequence-parallel", "sequence", no_yes, .count = &sequence },
@@ -95,6 +97,7 @@ void EXPORT(planner_set)(int i, double value) {
     if (s->count == &model) task.model = plan_models[model];
     if (s->count == &cluster) task.cluster = plan_clusters[cluster];
     if (s->count == &format) task.format = plan_formats[format];
+    task.blockwise = attention == 0;
     layout.sequence = sequence;
     layout.recompute = (Recompute)again;
 }
@@ -156,8 +159,9 @@ static Run *const shown = NULL;
 #endif
 
 // {"reason": why the first one is the best, "feasible": N, "front": places of layouts, "layouts": the best ones first}
-const char *EXPORT(planner_search)(void) {
-    static const PlanFixed all = { .zero = -1, .sequence = -1, .recompute = -1 };
+// cp: of these layouts; 0: any
+const char *EXPORT(planner_search)(int cp) {
+    PlanFixed all = { .cp = (size_t)cp, .zero = -1, .sequence = -1, .recompute = -1 };
     char why[500], part[PLAN_JSON];
     PlanList list = {0};
     length = 0;

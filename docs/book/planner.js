@@ -45,17 +45,18 @@ function search() {
       const C = (await WebAssembly.instantiate(data.module, { page })).exports;
       C._initialize?.();
       data.values.forEach((v, i) => C.planner_set(i, v));
-      postMessage({ plans: said(C, C.planner_search()) });
+      for (const cp of [1, 0]) postMessage({ plans: said(C, C.planner_search(cp)), last: !cp });    // those of any cp are many
     };
   };
   worker = new Worker(URL.createObjectURL(new Blob([`(${work})(${said})`], { type: 'text/javascript' })));
   worker.onmessage = ({ data }) => {
     if (!data.plans) { Object.assign(byId('progress'), { value: data.done, max: data.all }); return; }
     plans = data.plans;
-    byId('searching').hidden = true;
-    if (fastest && plans.layouts.length) load(plans.layouts[0]);
+    byId('searching').hidden = data.last;
+    const best = fastest;
+    if (best && plans.layouts.length) load(plans.layouts[0]);
     else draw();
-    fastest = false;
+    fastest = best && !data.last;
     document.body.dataset.layouts = plans.layouts.length;
   };
   worker.postMessage({ module, values: settings.map(s => get(s.name)) });
@@ -66,19 +67,16 @@ let fastest = false;                                       // load the fastest l
 function read_address() {
   const asked = new URLSearchParams(location.hash.slice(1));
   fastest = !laid().some(s => asked.has(s.name));
-  for (const name of ['model', 'cluster', 'precision']) {  // first: these set others
-    const i = settings[place(name)].names.indexOf(asked.get(name));
-    set(name, Math.max(i, 0));
-  }
-  remember_presets();
+  for (const s of chosen()) set(s.name, Math.max(s.names.indexOf(asked.get(s.name)), 0));  // first: these set others
+  for (const s of settings) presets[s.name] = get(s.name);
   set('gpus', 1024);
   for (const s of laid()) set(s.name, s.key === 'micro_batch' || !s.names.length ? 1 : 0);
   for (const s of settings) {
     const text = asked.get(s.name), value = s.names.length ? s.names.indexOf(text) : Number(text);
-    if (text && value >= 0 && !['model', 'cluster', 'precision'].includes(s.name)) set(s.name, value);
+    if (text && value >= 0 && (s.key || !s.names.length)) set(s.name, value);
   }
 }
-const remember_presets = () => { for (const s of settings) presets[s.name] = get(s.name); };
+const chosen = () => settings.filter(s => s.names.length && !s.key);   // model, cluster, ...
 const given = () => settings.filter(s => s.key || s.names.length || s.name === 'gpus' || get(s.name) !== presets[s.name])
                             .map(s => [s.name, shown(s, get(s.name))]);
 function write_address() {
@@ -90,7 +88,7 @@ function write_address() {
 
 // ---- what can be moved ----
 const TEXT = { gpus: 'GPUs', batch: 'batch', layers: 'blocks', width: 'features of a token', heads: 'attention heads',
-               context: 'tokens of a sequence', vocab: 'vocabulary entries', memory: 'GB of a GPU', peak: 'TFLOP/s of a GPU',
+               context: 'tokens of a sequence', vocab: 'vocabulary entries', memory: 'GB of a GPU', peak: 'TFLOP/s of a GPU', attention: 'attention',
                inside: 'GB/s inside a node', between: 'GB/s between nodes', node: 'GPUs of a node', precision: 'precision',
                dp: 'dp, replicas', tp: 'tp, tensor parallel', pp: 'pp, stages', cp: 'cp, parts of a sequence',
                'micro-batch': 'b, of a micro-batch', chunks: 'v, chunks of a stage', zero: 'stage of ZeRO',
@@ -149,12 +147,9 @@ function control(s) {
 }
 let later;
 function changed(s, value) {                               // something of the task
+  const before = settings.map(o => get(o.name));
   set(s.name, value);
-  if (s.names.length) {                                    // a preset; own sizes go
-    const keep = get('gpus');
-    remember_presets();
-    set('gpus', keep);
-  }
+  if (s.names.length) settings.forEach((o, i) => { if (get(o.name) !== before[i]) presets[o.name] = get(o.name); });
   fastest = s.names.length > 0 || 'refused' in said(C, C.planner_layout());
   clearTimeout(later);
   later = setTimeout(search, 150);
@@ -171,6 +166,7 @@ function nearest(s, value) {
   return plans.layouts.filter(l => of_layout(s, l) === value).map(l => [distance(l), l]).reduce((a, b) => b[0] < a[0] ? b : a)[1];
 }
 function load(layout) {
+  fastest = false;
   for (const s of laid()) set(s.name, of_layout(s, layout));
   draw();
 }
