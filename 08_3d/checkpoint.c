@@ -104,8 +104,8 @@ static void put_tensor(void *context, const Unit *u, const Param *p, Range r, Un
 
 // All of it is on the disk before the folder gets its name.
 static void close_on_disk(Output *o) {
-    fflush(o->f);
-    fsync(fileno(o->f));
+    if (fflush(o->f) == 0 && fsync(fileno(o->f)) != 0)
+        fault("--%s %s: cannot write it: %s", o->option, o->file, strerror(errno));
     output_close(o);
 }
 
