@@ -270,8 +270,10 @@ static void train(Run *run) {
     if (done == steps) show(run, t, &data, &log, from, got);
     if (option_given(run, "export")) safetensors_export(run, t->model, option_text(run, "export"));
     train_checks(run, t, u.model, (Range){ from, done }, got, want);
-    if (check) train_check_epochs(run, &data);
-    if (check && option_given(run, "save")) train_check_saved(run, t, u.model, &u.optimizer, done);
+    if (check && option_given(run, "save")) {      // what one relies on who takes it up
+        train_check_epochs(run, &data);
+        train_check_saved(run, t, u.model, &u.optimizer, done);
+    }
     show_memory(run);
     curve_free(got);
     curve_free(want);

@@ -190,6 +190,18 @@ SKIP: {
     is($status >> 8, 0, 'SIGTERM to one process: all save and end, status 0') or diag(slurp("$job->{place}.err"));
     ok(slurp("$job->{place}.out") =~ /SIGTERM: saved after (\d+) /, 'SIGTERM to one process: it says which step was saved');
 
+    if ($all) {                                    # mpirun is warned itself: it waits, warns its ranks, waits again and kills
+        local $ENV{OMPI_MCA_odls_base_sigkill_timeout} = 20;
+        $dir = "$work/term-mpirun";
+        $job = mpi(4, $train{fp32}, @long, '--steps', 1000000, '--save', $dir, '--save-every', 5);
+        $job->{json} = 0;
+        $pid = start($job);
+        until_saved($dir, 2);
+        kill 'TERM', split ' ', slurp("/proc/$pid/task/$pid/children");
+        ended($pid);
+        ok(slurp("$job->{place}.out") =~ /SIGTERM: saved after (\d+) /, 'SIGTERM to mpirun: the ranks save');
+    }
+
     my $kills = $all ? 100 : 3;
     my ($lost, $named, $wrong) = (0, 0, 0);
     $dir = "$work/killed";
