@@ -74,8 +74,11 @@ const ClockLink *tensor_ways_link(int i) { return i ? &clock_config()->between :
 // Is the loss that I got a part of the sum over all ranks? In 1D all have the same, on a grid the ranks of a row; in 3D
 // it is 0 where another rank has the same tokens, and on the ring all have different tokens.
 static bool counts(const Compared *w) {
-    if (w->way == WAY_1D || w->way == WAY_SP) return w->world->rank == 0;
-    return w->way != WAY_2D && w->way != WAY_25D ? true : w->grid.col == 0;
+    switch (w->way) {
+        case WAY_1D: case WAY_SP:  return w->world->rank == 0;
+        case WAY_2D: case WAY_25D: return w->grid.col == 0;
+        default:                   return true;
+    }
 }
 
 typedef struct { Compared *w; size_t step; TensorWayMeasured r; } Measuring;

@@ -28,10 +28,12 @@ for my $lesson (@lessons) {
         push @jobs, grep { $_ } @pair{qw(emu mpi)};
     }
 }
+# Squares and cubes of more than 8 ranks.
+my %larger = ('03-09' => [9, 16], '03-10' => [18], '03-11' => [27]);
 my @other;
 for my $lesson (@lessons) {
     for my $precision (@precisions) {
-        for my $ranks ($all || $precision eq 'fp32' ? 1 .. 8 : (3, 8)) {
+        for my $ranks ($all || $precision eq 'fp32' ? 1 .. 8 : (3, 8), ($larger{$lesson->{key}} // [])->@*) {
             next if $quick || $ranks == $lesson->{ranks};
             my $program = program_of($precision, $lesson->{source});
             my %pair = (name => "$lesson->{key} $precision", ranks => $ranks, emu => emu($ranks, $program));

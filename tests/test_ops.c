@@ -126,7 +126,7 @@ static bool same_bits(Tensor a, Tensor b) {
 typedef void Plain(Mat y, const Mat *in);
 static struct {
     size_t Tq, Tk, B, heads, vocab0, sequence0, row0, col0, head0;
-    const int *query, *key_at;                              // positions of [B*Tq] queries, [B*Tk] keys; NULL: 0, 1, ...
+    int *query, *key_at;                                    // positions of [B*Tq] queries, [B*Tk] keys; NULL: 0, 1, ...
     double scale, p;
     uint64_t key;
     const int *ids;
@@ -384,6 +384,7 @@ static int *some_positions(size_t B, size_t n, int first) {
 // Queries and keys 0, 1, 2, ... in every sequence, or with gaps. The arrays on the device.
 static HeadsPlace place_heads(size_t Tq, size_t Tk, size_t B, size_t H, bool gaps) {
     fixed.Tq = Tq, fixed.Tk = Tk, fixed.B = B, fixed.heads = H;
+    free(fixed.query), free(fixed.key_at);
     fixed.query = gaps ? some_positions(B, Tq, 2) : NULL, fixed.key_at = gaps ? some_positions(B, Tk, 4) : NULL;
     return (HeadsPlace){ B, H, gaps ? ids(fixed.query, B * Tq) : NULL, gaps ? ids(fixed.key_at, B * Tk) : NULL };
 }
