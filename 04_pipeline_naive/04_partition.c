@@ -96,9 +96,9 @@ void partition_time_layers(Model *m, double *cost) {
     }
 }
 
-// blocks [p] of each stage <- the best cut for what all stages have measured. cost becomes that of all layers.
-void partition_solve(Comm *pp, const ModelConfig *c, double *cost, size_t *blocks) {
-    size_t n = partition_items(c), p = pp->size, *first = host_alloc((p + 1) * sizeof *first);
+// blocks [p v], of v chunks a stage, <- the best cut for what all have measured. cost becomes that of all layers.
+void partition_solve(Comm *pp, const ModelConfig *c, size_t v, double *cost, size_t *blocks) {
+    size_t n = partition_items(c), p = pp->size * v, *first = host_alloc((p + 1) * sizeof *first);
     comm_all_reduce_doubles(pp, cost, n);                  // L + 2 doubles: a layer's from its stage, zeros from others
     partition_min_max(cost, n, p, first);
     for (size_t i = 0; i < p; i++) blocks[i] = first[i + 1] - first[i] - (i == 0) - (i + 1 == p);
@@ -107,10 +107,10 @@ void partition_solve(Comm *pp, const ModelConfig *c, double *cost, size_t *block
 
 // ---- layers move ----
 
-static size_t stage_of_block(const size_t *blocks, size_t k) {
+static size_t stage_of_block(const Comm *pp, const size_t *blocks, size_t k) {
     size_t i = 0;
     for (; k >= blocks[i]; i++) k -= blocks[i];
-    return i;
+    return i % pp->size;                                   // where stages have several chunks, they go round (05.03)
 }
 static const Unit *block_of(const Model *m, size_t k) {    // NULL: not on this stage
     for (size_t i = 0; i < m->n_layers; i++)
@@ -132,7 +132,7 @@ void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const siz
                       const size_t *after) {
     comm_connect(pp, COMM_EVERYBODY);
     for (size_t k = 0; k < to->config.layers; k++) {
-        size_t old = stage_of_block(before, k), new = stage_of_block(after, k);
+        size_t old = stage_of_block(pp, before, k), new = stage_of_block(pp, after, k);
         const Unit *mine = block_of(from, k), *its = block_of(to, k);
         // EXERCISE 04.04b (3 points): a block moves. Block k goes from stage `old` to stage `new` of pp, which may be
         // the same. mine: its unit on this stage until now, its: from now on; NULL where it was not, or will not be.
@@ -230,7 +230,7 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
         if (s > 0) memcpy(r->blocks[s], r->blocks[s - 1], p * sizeof(size_t));
         comm_ledger_reset(pp);
         if (every && s > 0 && s % every == 0) {            // the costs are those of the step before
-            partition_solve(pp, &t->model, cost, r->blocks[s]);
+            partition_solve(pp, &t->model, 1, cost, r->blocks[s]);
             Model *next = stage_of(t, pp, r->blocks[s], cost);
             pipeline_migrate(pp, &o, m, r->blocks[s - 1], next, r->blocks[s]);
             model_free(m);

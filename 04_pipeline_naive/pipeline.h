@@ -119,9 +119,10 @@ double partition_min_max(const double *cost, size_t n, size_t p, size_t *first);
 // layers take is added to cost, which must live as long.
 size_t partition_items(const ModelConfig *c);
 void partition_time_layers(Model *m, double *cost);
-// blocks [p] <- the best cut for the costs that the stages have measured; collective, the same on all of them.
-void partition_solve(Comm *pp, const ModelConfig *c, double *cost, size_t *blocks);
-// Weights and moments of all layers, from a model cut as before [p] says into one cut as after [p] says, which is
+// blocks [p v] of each stage, or of each of its v chunks in model order, <- the best cut for the costs that the stages
+// have measured; collective, the same on all of them.
+void partition_solve(Comm *pp, const ModelConfig *c, size_t v, double *cost, size_t *blocks);
+// Weights and moments of all layers, from a model cut as before [p v] says into one cut as after [p v] says, which is
 // allocated with its optimizer state. Collective.
 void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const size_t *before, Model *to,
                       const size_t *after);

@@ -399,10 +399,14 @@ void checkpoint_verify(Run *run, const Checkpoint *c) {
 typedef struct { const Checkpoint *c; int kind; size_t param, piece; } Filling;        // the place found last
 static bool holds(const CheckpointPiece *p, size_t row, size_t block, size_t col, size_t *at) {
     if (row < p->my_rows.lo || row >= p->my_rows.hi || col < p->my_cols.lo || col >= p->my_cols.hi) return false;
-    size_t width = range_size(p->my_cols);
-    *at = ((row - p->my_rows.lo) * p->blocks + block) * width + col - p->my_cols.lo;
-    if (*at < p->first || *at >= p->first + p->count) return false;
-    *at -= p->first;
+    size_t width = range_size(p->my_cols), place = p->first;
+    // EXERCISE 08.train-a (3 points): find an element of the whole tensor in a saved piece. The piece is of a rectangle
+    // whose rows p->my_rows have p->blocks blocks (3 for q, k, v) of the columns p->my_cols, `width` in each. place: of
+    // this element (its row, its block, its column in that block; both ranges have it) in the flattened rectangle.
+    place = ((row - p->my_rows.lo) * p->blocks + block) * width + col - p->my_cols.lo;
+    // END
+    if (place < p->first || place >= p->first + p->count) return false;
+    *at = place - p->first;
     return true;
 }
 static bool named(const Checkpoint *c, size_t i, const char *name) { return strcmp(c->param[i].name, name) == 0; }

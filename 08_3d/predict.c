@@ -1,11 +1,13 @@
 // predict.c: see predict.h.
 #include "08_3d/predict.h"
+#include <math.h>
 #include <stdlib.h>
 #include "01_data_parallel/support/04_costs.h"
 #include "01_data_parallel/support/06_costs.h"
 #include "03_tensor_parallel/context_parallel.h"
 #include "03_tensor_parallel/support/cube_costs.h"
 #include "03_tensor_parallel/support/grid_costs.h"
+#include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "common/measure/clock.h"
 #include "common/model/costs.h"
 
@@ -297,18 +299,18 @@ static size_t in_flight(const TrainerConfig *c, const Mine *my, size_t B, bool w
 typedef struct { size_t highest, after; } Halves;
 static Halves in_halves(const TrainerConfig *c, const Mine *my, size_t B) {
     const CutSizes *z = &my->z;
-    bool full = c->recompute == RECOMPUTE_FULL, selective = c->recompute == RECOMPUTE_SELECTIVE;
     size_t M = B * z->T, block = activations_block(z, B), scores = activations_scores(z, B);
-    size_t again = full ? block : selective ? scores : 0, kept = full ? 0 : selective ? block - scores : block;
     size_t now = in_flight(c, my, B, false), highest = now;
     if (z->last) {
         highest = now += deferred_head(z, B) - M;          // the loss has freed its sums
         now -= activations_head(z, B) - M * z->vocab - M;  // the gradient of the logits stands in their place
     }
-    for (size_t i = 0; i < z->blocks; i++) {
+    for (size_t i = z->blocks; i-- > 0;) {
+        Recompute how = my->choice ? my->choice[i] : c->recompute;
+        size_t again = how == RECOMPUTE_FULL ? block : how == RECOMPUTE_SELECTIVE ? scores : 0;
         size_t most = now + again + deferred_block(z, B);
         if (most > highest) highest = most;
-        now += deferred_block(z, B) - kept;
+        now += deferred_block(z, B) - (block - again);
     }
     if (z->first) now += cut_rows(z, B) * z->C;
     return (Halves){ now > highest ? now : highest, now };
@@ -319,6 +321,8 @@ static void activations(Prediction *out, const TrainerConfig *c, Coordinates at,
     for (size_t i = 0; i < s.n; i++) {
         Mine part = *my;
         part.z = part_sizes(c, at, s.ops[i].chunk * c->mesh.pp + at.pp);
+        for (size_t k = 0; my->choice && k < s.ops[i].chunk; k++)
+            part.choice += part_sizes(c, at, k * c->mesh.pp + at.pp).blocks;
         size_t B = predict_sequences(c, at.dp, m, s.ops[i].micro_batch), its = in_flight(c, &part, B, false);
         PipeWhat what = s.ops[i].what;
         Halves halves = { 0 };
@@ -349,7 +353,41 @@ static BudgetStage stage_budget(const TrainerConfig *c, size_t stage, BudgetBloc
     s.in_flight = most;
     return s;
 }
+// It knows stages of one chunk and whole backwards. Elsewhere the plans are: the first `full` blocks of the stage,
+// which wait longest for their backward, and the `selective` ones behind them compute again.
+static bool one_formula(const TrainerConfig *c) { return trainer_chunks(c) == 1 && c->schedule != schedule_zb_h1; }
+static void choose_first(size_t blocks, size_t full, size_t selective, Recompute *choice) {
+    for (size_t i = 0; i < blocks; i++)
+        choice[i] = i < full ? RECOMPUTE_FULL : i < full + selective ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;
+}
+static size_t peak_as_chosen(const TrainerConfig *c, size_t stage, const Recompute *choice) {
+    Coordinates at = { .pp = stage };
+    Mine my = mine_of(c, at);
+    my.choice = choice;
+    Prediction out = {0};
+    activations(&out, c, at, &my, trainer_micro_batches(c));
+    return out.activations;
+}
+// The cheapest of them, b^2/2 for b blocks, whose peak is within the budget.
+static bool choose_by_peak(const TrainerConfig *c, size_t stage, Recompute *choice) {
+    CutSizes z = my_sizes(c, (Coordinates){ .pp = stage });
+    size_t best_full = 0, best_selective = 0;
+    double best = INFINITY;
+    for (size_t full = 0; full <= z.blocks; full++)
+        for (size_t selective = 0; full + selective <= z.blocks; selective++) {
+            double work = (double)full * work_block(&z, 1).flops + (double)selective * work_scores(&z, 1).flops;
+            choose_first(z.blocks, full, selective, choice);
+            if (work >= best || peak_as_chosen(c, stage, choice) > c->activation_budget) continue;
+            best = work;
+            best_full = full;
+            best_selective = selective;
+        }
+    choose_first(z.blocks, best_full, best_selective, choice);
+    return best < INFINITY;
+}
+
 bool predict_choices(const TrainerConfig *c, size_t stage, Recompute *choice) {
+    if (!one_formula(c)) return choose_by_peak(c, stage, choice);
     BudgetBlock *block;
     BudgetStage s = stage_budget(c, stage, &block);
     bool found = budget_choose(&s, c->activation_budget / E, choice);
@@ -360,8 +398,8 @@ size_t predict_least(const TrainerConfig *c, size_t stage) {
     BudgetBlock *block;
     BudgetStage s = stage_budget(c, stage, &block);
     Recompute *choice = host_alloc(s.blocks * sizeof *choice);
-    for (size_t i = 0; i < s.blocks; i++) choice[i] = RECOMPUTE_FULL;
-    size_t least = budget_peak(&s, choice) * E;
+    choose_first(s.blocks, s.blocks, 0, choice);
+    size_t least = one_formula(c) ? budget_peak(&s, choice) * E : peak_as_chosen(c, stage, choice);
     free(choice);
     free(block);
     return least;

@@ -1,6 +1,8 @@
 // ranks: 8
 // level: core
 // question: Can everything so far be combined, and does it still compute what one device would?
+// vary: ranks 2|4|8
+// grade: --check --save build/judged --steps 3 --layers 4 --width 24 --heads 4 --context 8 --batch 8 --reduce ordered
 //
 // Trains GPT-2's architecture on bytes of real text with data x tensor x pipeline parallelism. What a step does is in
 // trainer.c; here are the options, the loop, the checks, and (--check) the unsplit model that is trained beside it.
@@ -113,9 +115,10 @@ static void rebalance(Run *run, Trainer *t, size_t done, size_t steps) {
     size_t every = option_size(run, "rebalance");
     if (!every || done % every || done == steps || !trainer_rebalance(t)) return;
     char text[256] = "";
-    for (size_t i = 0; i < t->config.mesh.pp && strlen(text) < sizeof text - 24; i++)
+    size_t v = trainer_chunks(&t->config);
+    for (size_t i = 0; i < v * t->config.mesh.pp && strlen(text) < sizeof text - 24; i++)
         sprintf(text + strlen(text), " %zu", t->blocks[i]);
-    say(run, "             from step %zu on, blocks of the stages:%s\n", done, text);
+    say(run, "             from step %zu on, blocks of the %s:%s\n", done, v > 1 ? "chunks" : "stages", text);
 }
 
 // Steps [from, steps) of the training; returns how many are done at the end.
@@ -267,6 +270,8 @@ static void train(Run *run) {
     if (done == steps) show(run, t, &data, &log, from, got);
     if (option_given(run, "export")) safetensors_export(run, t->model, option_text(run, "export"));
     train_checks(run, t, u.model, (Range){ from, done }, got, want);
+    if (check) train_check_epochs(run, &data);
+    if (check && option_given(run, "save")) train_check_saved(run, t, u.model, &u.optimizer, done);
     show_memory(run);
     curve_free(got);
     curve_free(want);

@@ -54,18 +54,21 @@ static void require_compression(const TrainerConfig *c) {
             "1, or --compress power-sgd", c->mesh.tp);
 }
 
+// The first stage that cannot stay within the budget; pp: all can.
+static size_t stage_without_plan(const TrainerConfig *c) {
+    Recompute *choice = host_alloc(c->model.layers * sizeof *choice);
+    size_t i = 0;
+    while (i < c->mesh.pp && predict_choices(c, i, choice)) i++;
+    free(choice);
+    return i;
+}
 // After everything else: a plan needs sizes that can work.
 static void require_budget(const TrainerConfig *c) {
     if (!c->activation_budget) return;
-    REQUIRE(trainer_chunks(c) == 1 && c->schedule != schedule_zb_h1 && !c->rebalanced,
-            "--activation-budget plans for stages of one chunk that stay, and whole backwards: leave --schedule "
-            "interleaved, zero-bubble and --rebalance out");
     REQUIRE(c->recompute == RECOMPUTE_NONE, "--activation-budget chooses for each block: leave --recompute out");
-    Recompute *choice = host_alloc(c->model.layers * sizeof *choice);
-    for (size_t i = 0; i < c->mesh.pp; i++)
-        REQUIRE(predict_choices(c, i, choice), "--activation-budget %zu is not enough for stage %zu even if every "
-                "block is computed again: it needs %zu bytes", c->activation_budget, i, predict_least(c, i));
-    free(choice);
+    size_t i = stage_without_plan(c);
+    REQUIRE(i == c->mesh.pp, "--activation-budget %zu is not enough for stage %zu even if every block is computed "
+            "again: it needs %zu bytes", c->activation_budget, i, predict_least(c, i));
 }
 
 void trainer_require(const TrainerConfig *c) {
@@ -93,8 +96,6 @@ void trainer_require(const TrainerConfig *c) {
             "when the training begins: leave one of them out", c->prefetch ? "--prefetch" : "--overlap");
     REQUIRE(c->schedule != schedule_zb_h1 || c->tensor == TENSOR_1D, "--schedule zero-bubble puts the gradients of "
             "weights off, and the products of a grid communicate for them: choose --tensor 1d, or --schedule 1f1b");
-    REQUIRE(!c->rebalanced || c->chunks <= 1, "--rebalance moves blocks between stages of one chunk, and --schedule "
-            "interleaved has several: leave one of them out");
     require_compression(c);
     size_t blocks = 0, v = trainer_chunks(c), m_each = trainer_micro_batches(c);
     REQUIRE(v * c->mesh.pp <= m->layers, "--chunks %zu on each of %zu stages needs %zu blocks; the model has %zu: "
@@ -192,9 +193,10 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     }
     if (c->rebalanced) {
         t->cost = host_alloc(partition_items(&c->model) * sizeof *t->cost);
-        t->blocks = host_alloc(c->mesh.pp * sizeof *t->blocks);
-        for (size_t i = 0; i < c->mesh.pp; i++) {
-            size_t even = range_size(shard_range(c->model.layers, c->mesh.pp, i));
+        size_t parts = c->mesh.pp * trainer_chunks(c);
+        t->blocks = host_alloc(parts * sizeof *t->blocks);
+        for (size_t i = 0; i < parts; i++) {
+            size_t even = range_size(shard_range(c->model.layers, parts, i));
             t->blocks[i] = c->stage_blocks ? c->stage_blocks[i] : even;
         }
         t->config.stage_blocks = t->blocks;
@@ -280,7 +282,7 @@ void trainer_update(Trainer *t, StepResult r) {
 
 bool trainer_rebalance(Trainer *t) {
     const Mesh *mesh = &t->mesh;
-    size_t n = partition_items(&t->config.model), p = t->config.mesh.pp;
+    size_t n = partition_items(&t->config.model), v = trainer_chunks(&t->config), p = v * t->config.mesh.pp;
     size_t *before = host_alloc(p * sizeof *before);
     memcpy(before, t->blocks, p * sizeof *before);
     // All replicas and parts of a stage wait for its slowest.
@@ -293,7 +295,10 @@ bool trainer_rebalance(Trainer *t) {
     comm_all_reduce_max(mesh->tp, slowest);
     tensor_download(ms, slowest);
     for (size_t i = 0; i < n; i++) t->cost[i] = (double)ms[i];
-    partition_solve(mesh->pp, &t->config.model, t->cost, t->blocks);
+    partition_solve(mesh->pp, &t->config.model, v, t->cost, t->blocks);
+    // Where the budget would be too small for the new blocks of some stage, all stay.
+    if (t->config.activation_budget && stage_without_plan(&t->config) < t->config.mesh.pp)
+        memcpy(t->blocks, before, p * sizeof *before);
     bool moves = memcmp(before, t->blocks, p * sizeof *before);
     if (moves) {
         Model *next = stage_new(t);

@@ -55,7 +55,7 @@ typedef struct {
     Model *model;                                  // my stage's layers, my part of their tensors
     Optimizer optimizer;
     Schedule schedule;
-    size_t *blocks;                                // of each stage, now; of a pipeline that is rebalanced
+    size_t *blocks;                                // of each stage or chunk, now; of a pipeline that is rebalanced
     double *cost;                                  // and what its layers took in the last step
     Positions positions;                           // of each sequence: this rank's; n 0: all
     size_t micro_batches;                          // m, the same on every replica

@@ -176,6 +176,8 @@ if [ -n "$mpi" ]; then
     ends 2 1 "mpirun started 2 processes" "--emulate under mpirun" $mpi 2 "$program" --emulate 2
     ends 2 1 "mpirun started 2 processes" "--transport emu under mpirun" $mpi 2 "$program" --emu
     ends 3 0 "signal 9" "a killed process ends the others" $mpi 3 "$program" killed
+    grep -q '^\[rank [01]\] rank 2 is gone: its process has ended$' "$out"
+    ok $? "and they name it" "$out"
 else
     skip "--emulate, --transport emu and a killed process" "$no_mpi"
 fi

@@ -136,4 +136,20 @@ for my $case (
 my $said = `tools/gpt2-text tests/gpt2.safetensors hello --tokenizer $work/none.json 2>&1`;
 is($? >> 8, 2, 'tools/gpt2-text without a tokenizer: status 2');
 like($said, qr/\Atools\/gpt2-text: .*(pip install|no tokenizer)/, 'and it says what is missing');
+# A package of that name whose tokens are letters, a to k: what the script asks of theirs.
+mkdir "$work/package";
+{ open my $f, '>', "$work/package/tokenizers.py" or die; print $f <<'END'; close $f }
+class Tokenizer:
+    def __init__(self, ids): self.ids = ids
+    @staticmethod
+    def from_file(file): return Tokenizer(None)
+    def encode(self, text): return Tokenizer([ord(letter) - ord("a") for letter in text])
+    def decode(self, ids): return "".join(chr(ord("a") + i) for i in ids)
+END
+{ open my $f, '>', "$work/tokenizer.json" or die; close $f }
+my $by_ids = run(emu(2, $sample{fp32}, qw(--from tests/gpt2.safetensors --heads 3 --ids 7,4,10 --tokens 5 --temperature 0), @how));
+my $letters = join '', map { chr(ord('a') + $_) } split /,/, config($by_ids, 'ids_written');
+$said = `PYTHONPATH=$work/package RANKS=3 tools/gpt2-text tests/gpt2.safetensors hek --tokenizer $work/tokenizer.json --heads 3 --tokens 5 --temperature 0 2>&1`;
+is($said, "$letters\n", 'tools/gpt2-text: text in, text out');
+like($letters, qr/\Ahek[a-k]{5}\z/, 'which goes on with what it was given');
 done_testing();

@@ -97,7 +97,8 @@ is($status, 0, 'the tree builds with all exercises cut') or diag($out);
 unlike($out, qr/warning:/, 'without a warning');
 # The fp64 build has the same sources; the emulated run is enough to see that a lesson ends and fails.
 for my $lesson (sort keys %lessons) {
-    my ($status, $out) = ran("cd $student && tools/launch -e 0 $built/$lesson");
+    my ($options) = map { $_->{options} } grep { $_->{lesson} eq "$lesson.c" } @all;
+    my ($status, $out) = ran("cd $student && tools/launch -e 0 $built/$lesson $options");
     is($status, 1, "$lesson with all exercises cut runs to its end and fails") or diag($out);
 }
 {
@@ -126,7 +127,7 @@ for my $half (0, 1) {
         Exercises::spew("$work/$id.c", Exercises::splice_body(Exercises::slurp($e->{file}), $id, Exercises::todo($e)));
         $script .= "cp $e->{file} $work/$id.whole && cp $work/$id.c $e->{file}\n"
             . "make WERROR=-Wno-unused ONLY=$program programs >$work/$id.make 2>&1\necho \$? >$work/$id.built\n"
-            . "tools/launch -e 0 $program --json $work/$id.json >$work/$id.page 2>&1\necho \$? >$work/$id.status\n"
+            . "tools/launch -e 0 $program $e->{options} --json $work/$id.json >$work/$id.page 2>&1\necho \$? >$work/$id.status\n"
             . "cp $work/$id.whole $e->{file}\n";
     }
     Exercises::spew("$work/half$half.sh", $script);

@@ -1,6 +1,7 @@
 // test_schedule.c: the op lists of chapters 04 and 05 against their closed forms, for every p = 1..8, m = 1..24 and, of
-// interleaved ones, v = 1..4; the order of messages between each pair of stages; the timeline that plays them, on lists
-// that go wrong; the layers of a stage. No ranks: only lists. tests/schedule.t runs it.
+// interleaved ones, v = 1..4; the order of messages between each pair of stages; the orders that are published; the
+// timeline that plays lists, on lists that go wrong; the layers of a stage. No ranks: only lists. tests/schedule.t runs
+// it.
 #include "04_pipeline_naive/support/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "05_pipeline_1f1b/support/judge.h"
@@ -315,6 +316,72 @@ static void zero_bubble_forms(size_t p) {
     if (!ok(!wrong, "zero bubble, p = %zu, m = 1..%d", p, MOST_MICRO)) printf("#   m = %zu: %s\n", wrong_m, what);
 }
 
+// ---- lists that never flush ----
+
+// PipeDream's and 2BW's forwards and backwards are those of 1F1B without a flush, whatever version of the weights they
+// read: (n+p-1)(t_f+t_b) for n micro-batches of all steps, min(p-i, n) in flight. Updates take no time and send nothing.
+static Schedule without_updates(Schedule s) {
+    size_t n = 0;
+    for (size_t e = 0; e < s.n; e++)
+        if (s.ops[e].what != UPDATE) s.ops[n++] = s.ops[e];
+    s.n = n;
+    return s;
+}
+enum { LATE_RULES = 4, BATCHES = 3 };
+static Schedule late_list(int rule, size_t p, size_t m, size_t i) {
+    return rule < LATE_RULES - 1 ? schedule_pipedream((PipeDreamRule)rule, p, m, i) : schedule_2bw(p, m, BATCHES, i);
+}
+static void no_flush_forms(size_t p) {
+    static const OpTimes times = { 1, 2, 0, 0 };
+    size_t wrong = 0, wrong_m = 0;
+    const char *what = "";
+#define NEED(condition, text) do { if (!(condition) && !wrong++) { wrong_m = m; what = text; } } while (0)
+    for (size_t m = 1; m <= MOST_MICRO; m++)
+        for (int rule = 0; rule < LATE_RULES; rule++) {
+            const bool batches = rule == LATE_RULES - 1;
+            const size_t n = batches ? BATCHES * m : m;
+            Schedule stage[MOST_STAGES];
+            for (size_t i = 0; i < p; i++) {
+                stage[i] = late_list(rule, p, m, i);
+                NEED(stage[i].n == 2 * n + (batches ? BATCHES : n), "an update of each batch");
+                NEED(stage[i].ops[stage[i].n - 1].what == UPDATE, "the last update at the end");
+                stage[i] = without_updates(stage[i]);
+                NEED(well_formed(&stage[i], n), "the list");
+                NEED(most_in_flight(&stage[i]) == (p - i < n ? p - i : n), "in flight");
+            }
+            Timeline t = timeline_of(stage, p, n, 1, 2);
+            NEED(!t.stuck && t.end == 3 * (n + p - 1), "step time (n+p-1)(t_f+t_b)");
+            NEED(happens_before(&t, 1, 2), "an op before what it needs");
+            Judgement j = judge_lists(stage, p, n, 1, &times);
+            NEED(j.verdict == LISTS_LEGAL && j.end == t.end, "the judge");
+            NEED(all_pairs_agree(stage, p, 1, n), "order of messages");
+            timeline_free(&t);
+            for (size_t i = 0; i < p; i++) schedule_free(&stage[i]);
+        }
+#undef NEED
+    if (!ok(!wrong, "PipeDream and 2BW, p = %zu, m = 1..%d", p, MOST_MICRO))
+        printf("#   m = %zu: %s\n", wrong_m, what);
+}
+
+static bool list_reads(Schedule s, const char *order) {
+    char *text = schedule_text(&s);
+    bool same = !strcmp(text, order);
+    if (!same) printf("#   %s\n", text);
+    free(text);
+    schedule_free(&s);
+    return same;
+}
+static void known_late_orders(void) {
+    ok(list_reads(schedule_pipedream(WEIGHT_STASHING, 4, 5, 0), "F0 F1 F2 F3 B0 U0 F4 B1 U1 B2 U2 B3 U3 B4 U4") &&
+       list_reads(schedule_pipedream(WEIGHT_STASHING, 4, 3, 3), "F0 B0 U0 F1 B1 U1 F2 B2 U2"),
+       "PipeDream, p = 4: stages 0 and 3");
+    ok(list_reads(schedule_2bw(2, 2, 2, 0), "F0 F1 B0 F2 B1 U0 F3 B2 B3 U1") &&
+       list_reads(schedule_2bw(2, 2, 2, 1), "F0 B0 F1 B1 U0 F2 B2 F3 B3 U1"), "2BW, p = 2, m = 2, two steps");
+    ok(list_reads(schedule_zb_h1(4, 5, 0), "F0 F1 F2 F3 I0 W0 F4 I1 W1 I2 W2 I3 W3 I4 W4") &&
+       list_reads(schedule_zb_h1(4, 5, 3), "F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 W2 W3 W4"),
+       "ZB-H1, p = 4, m = 5: stage i puts off i backwards of weights");
+}
+
 // ---- the judge on lists that somebody has typed ----
 
 static void judged(const char *text, ListsVerdict verdict, const char *why) {
@@ -416,6 +483,8 @@ int main(void) {
             interleaved_forms(p, v, 3, 5);
         }
     for (size_t p = 1; p <= MOST_STAGES; p++) zero_bubble_forms(p);
+    for (size_t p = 1; p <= MOST_STAGES; p++) no_flush_forms(p);
+    known_late_orders();
     typed_lists();
     known_orders();
     unequal_stages();

@@ -72,8 +72,17 @@ sub draw {
         push @words, $tp == 1 && rand 2 < 1 ? ('--compress', 'top-k', '--keep-one-of', up_to(40)) : ('--compress', 'power-sgd', '--power-rank', up_to(4));
     }
     push @words, '--sequence-parallel' if $tp > 1 && $tensor eq '1d' && $help =~ /--sequence-parallel/ && rand 3 < 1;
+    push @words, '--rebalance', 1 if $pp > 1 && !grep({ /^--(prefetch|overlap|compress)$/ } @words) && rand 4 < 1;
     push @words, any([qw(--optimizer sgd --lr 0.1)], [qw(--optimizer adamw --lr 0.003)])->@*;
     my $precision = any(qw(fp32 fp32 fp64));
+    # A budget between what is needed, which the refusals say stage by stage, and twice that.
+    if (rand 4 < 1) {
+        s/^(selective|full)$/none/ for @words;
+        my $needed = 1;
+        my @try = ($train{$precision}, '--emulate', $dp * $tp * $pp * $cp, @words, qw(--check --steps 1 --eval-every 0 --data), $text, '--activation-budget');
+        while (`@try $needed 2>&1` =~ /it needs (\d+) bytes/) { $needed = $1 }
+        push @words, '--activation-budget', int($needed * (1 + rand));
+    }
     my $start = have_mpi && rand 6 < 1 && $dp * $tp * $pp * $cp <= 4 ? \&mpi : \&emu;
     my $job = $start->($dp * $tp * $pp * $cp, $train{$precision}, @words, qw(--check --reduce ordered --eval-every 0 --data), $text);
     $job->{what} = "$precision @words";

@@ -194,15 +194,40 @@ note($_) for @table;
     ok($blocks->{status} == 0 && $blocks->{page}{pass}, '--attention blockwise') or diag(complain($blocks));
 }
 
+# ---- interleaved stages with sequence parallelism, and with context parallelism: every ZeRO stage and recomputation ----
+{
+    my @jobs;
+    for my $zero (0 .. 3) {
+        for my $recompute (qw(none selective full)) {
+            my $i = @jobs;
+            my @options = (qw(--schedule interleaved --layers 5 --width 24 --heads 4 --micro-batch 1 --steps 3 --check --eval-every 0 --reduce ordered --data), $text,
+                '--zero', $zero, '--recompute', $recompute, $i % 3 == 1 ? qw(--optimizer adamw --lr 0.003) : qw(--optimizer sgd --lr 0.1),
+                $zero == 0 ? '--overlap' : $zero == 3 && $recompute ne 'full' ? '--prefetch' : ());
+            for my $split (['--sequence-parallel', 8, qw(--dp 2 --tp 2 --pp 2 --batch 7 --context 7)], ['--cp 2', 8, qw(--dp 1 --tp 2 --pp 2 --batch 4 --context 9)]) {
+                my ($how, $ranks, @mesh) = @$split;
+                push @jobs, { %{ emu($ranks, $train{$recompute eq 'selective' ? 'fp64' : 'fp32'}, @mesh, split(' ', $how), @options) },
+                              name => "$how, interleaved zero $zero recompute $recompute" };
+            }
+        }
+    }
+    run_jobs(\@jobs);
+    ok($_->{status} == 0 && $_->{page}{pass}, $_->{name}) or diag(complain($_)) for @jobs;
+}
+
 # ---- a budget for activations: the predicted peak is the measured one, at most the budget, and no bit changes ----
 {
     my @small = (qw(--layers 6 --width 32 --heads 4 --context 24 --batch 9 --micro-batch 2 --steps 3 --check --eval-every 0 --reduce ordered --data), $text);
-    my @ways = ([1, ''], [8, '--dp 2 --tp 2 --pp 2'], [8, '--dp 1 --tp 4 --pp 2 --sequence-parallel'], [8, '--dp 2 --tp 1 --pp 4 --zero 3 --stage-layers 1,2,2,1'],
+    # Budgets of their own behind the options: stages of several chunks, backwards in halves, blocks that move, and (at the first budget) stay.
+    my @ways = ([2, '--dp 1 --tp 1 --pp 2 --schedule interleaved --batch 8', 230000, 400000],
+                [8, '--dp 2 --tp 2 --pp 2 --schedule interleaved --stage-layers 2,1,1,2 --zero 2 --batch 15', 185088, 330000],
+                [4, '--dp 2 --tp 1 --pp 2 --schedule zero-bubble --zero 3', 1110000, 1120000], [8, '--dp 1 --tp 2 --pp 4 --schedule zero-bubble --sequence-parallel', 632448, 640000],
+                [3, '--dp 1 --tp 1 --pp 3 --stage-layers 1,1,4 --rebalance 1', 165000, 250000], [1, ''], [8, '--dp 2 --tp 2 --pp 2'], [8, '--dp 1 --tp 4 --pp 2 --sequence-parallel'], [8, '--dp 2 --tp 1 --pp 4 --zero 3 --stage-layers 1,2,2,1'],
                 [8, '--dp 1 --tp 2 --pp 2 --cp 2 --zero 2'], [4, '--dp 1 --tp 4 --pp 1 --tensor 2d']);
     my @jobs;
     for my $way (@ways) {
-        my ($ranks, $options) = @$way;
-        push @jobs, { %{ emu($ranks, $train{fp32}, @small, split(' ', $options), '--activation-budget', $_) }, budget => $_, name => "$ranks ranks $options, budget $_" } for 220000, 300000;
+        my ($ranks, $options, @budgets) = @$way;
+        @budgets = (220000, 300000) unless @budgets;
+        push @jobs, { %{ emu($ranks, $train{fp32}, @small, split(' ', $options), '--activation-budget', $_) }, budget => $_, name => "$ranks ranks $options, budget $_" } for @budgets;
         push @jobs, { %{ emu($ranks, $train{fp32}, @small, split ' ', $options) }, name => "$ranks ranks $options, without" };
     }
     run_jobs(\@jobs);
@@ -213,6 +238,9 @@ note($_) for @table;
             cmp_ok($peak ? max(@{$peak}{ grep { /^measured/ } keys %$peak }) : 1e9, '<=', $job->{budget}, '... the measured peak is within the budget');
             is($job->{page}{digest}, $without->{page}{digest}, '... and all bits are those of a run that keeps everything');
         }
+        next unless $wide->{name} =~ /--rebalance/;
+        like($wide->{out}, qr/from step 1 on, blocks of the stages: 2 2 2/, '... blocks move');
+        unlike($tight->{out}, qr/from step \d+ on, blocks/, '... or stay, where the budget does not let them');
     }
     my $none = emu(2, $train{fp32}, @small, qw(--dp 1 --tp 1 --pp 2 --activation-budget 1000));
     run_jobs([$none]);
@@ -327,7 +355,7 @@ my @ladder = (
         map { bits([$dp, 1, $_], @batch, @adamw, '--clip', 0.5) } 1, 2, 4] } 1, 2),
     (map { my ($mesh, $blocks, @how) = @$_; ["blocks that stay = that move, " . join('x', @$mesh) . " $blocks @how",
         map { bits($mesh, @batch, @adamw, '--layers', 6, '--stage-layers', $blocks, @how, @$_) } [], ['--rebalance', 2]] }
-        [[1, 1, 3], '1,1,4'], [[2, 2, 2], '5,1', '--zero', 1, '--recompute', 'full'], [[2, 1, 2], '1,5', qw(--zero 3 --schedule zero-bubble)]),
+        [[1, 1, 3], '1,1,4'], [[2, 1, 2], '3,1,1,1', qw(--zero 3 --schedule interleaved)], [[2, 2, 2], '5,1', '--zero', 1, '--recompute', 'full'], [[2, 1, 2], '1,5', qw(--zero 3 --schedule zero-bubble)]),
     ['pp 1 = 2 = 4 = 4 unevenly cut, 6 blocks', map { bits([1, 1, $_->[0]], @batch, @sgd, '--layers', 6, @$_[1 .. $#$_]) }
         [1], [2], [4], [4, '--stage-layers', '1,2,1,2']],
 );
@@ -348,7 +376,7 @@ for my $i (0 .. $#ladder) {
     my @digests = map { $_->{status} == 0 && $_->{page}{digest} || 'none' } @jobs;
     ok($digests[0] ne 'none' && !(grep { $_ ne $digests[0] } @digests), "equal bits: $what") or diag("@digests", map { complain($_) } grep { $_->{status} } @jobs);
     isnt($other[$i]{page}{digest}, $digests[0], "... and other bits from another seed");
-    like($_->{out}, qr/from step 2 on, blocks of the stages: \d/, '... and blocks have moved') for grep { "@{ $_->{words} }" =~ /--rebalance/ } @jobs;
+    like($_->{out}, qr/from step 2 on, blocks of the (stages|chunks): \d/, '... and blocks have moved') for grep { "@{ $_->{words} }" =~ /--rebalance/ } @jobs;
 }
 
 # ---- reductions that hide behind the last backward ----

@@ -5,8 +5,8 @@
 #     <statements: the solution; the first line is no comment>
 #     // END
 #
-# The id names the lesson that judges it, 01.02, which need not be the file it stands in: that may be a module of the chapter. A program
-# without a number is named: 08.sample-a.
+# The id names the lesson that judges it, 01.02, which need not be the file it stands in: that may be a module of the chapter or of
+# common/. A program without a number is named: 08.sample-a.
 # For tools/student, tools/grade and the tests; functions die with a message for the user that ends in a newline.
 package Exercises;
 use strict;
@@ -62,12 +62,12 @@ sub bodies {
     return @found;
 }
 
-# All exercises of the tree in this folder, by id: besides what bodies() gives, { file, lesson, key, title }: the program that judges,
-# and its key as in make run-KEY.
+# All exercises of the tree in this folder, by id: besides what bodies() gives, { file, lesson, key, title, options }: the program that
+# judges, its key as in make run-KEY, and the options it is judged with (its line `// grade:`).
 sub exercises {
     my ($root) = @_;
     my (@complaints, %by_id);
-    for my $path (sort glob "$root/[0-9][0-9]_*/*.[ch] $root/[0-9][0-9]_*/support/*.[ch]") {
+    for my $path (sort glob "$root/[0-9][0-9]_*/*.[ch] $root/[0-9][0-9]_*/support/*.[ch] $root/common/*/*.[ch]") {
         my $file = $path =~ s{^\Q$root\E/}{}r;
         my $text = slurp($path);
         my @bad;
@@ -80,6 +80,8 @@ sub exercises {
             push @bad, "line $e->{line}: exercise $e->{id} has no solution" if substr($text, $e->{begin}, $e->{end} - $e->{begin}) !~ /\S/;
             next if @bad;
             $e->{lesson} = $lesson =~ s{^\Q$root\E/}{}r;
+            ($e->{options}) = slurp($lesson) =~ m{^// grade: (.*)$}m;
+            $e->{options} //= '';
             $e->{key} = "$chapter-$name";
             $e->{title} = $e->{task} =~ /^(.{1,55}?)[.:](\s|$)/ ? $1 : substr($e->{task}, 0, 53) . '...';
             $by_id{ $e->{id} } = $e;

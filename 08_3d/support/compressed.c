@@ -126,7 +126,7 @@ static void slice_sum(Slice *s, const size_t *place, real *sum, const real *g, s
 
 // The gradient of replica k's sequences, micro-batch by micro-batch as it takes them; returns the sum of its losses.
 static double replica_gradient(Model *m, const TrainerConfig *c, const Data *d, uint64_t step, size_t k) {
-    const size_t n = ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
+    const size_t n = trainer_micro_batches(c);
     const double weight = 1 / (double)data_count(d, step, 0, c->batch);
     const Range mine = shard_range(c->batch, c->mesh.dp, k);
     double loss = 0;

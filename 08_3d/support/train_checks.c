@@ -2,6 +2,8 @@
 #include "08_3d/support/train_checks.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include "08_3d/checkpoint.h"
 #include "common/lesson/training.h"
 
 // A replica holds some tensors more than once: norms, positions and row-cut biases on every slice, wte on its first and
@@ -93,4 +95,40 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
     if (run->reduce == REDUCE_FAST && t->mesh.model->size > 1) compare_copies(run, t, exact ? LIMIT_ROUNDING : 1e-3);
     snapshot_free(weights);
     snapshot_free(wanted);
+}
+
+void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o, size_t done) {
+    static const struct { UnitTensor tensor; const char *label; } kinds[] = {
+        { UNIT_WEIGHTS, "" }, { UNIT_M, ", first moment" }, { UNIT_V, ", second moment" } };
+    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
+    if (unsplit) {
+        char why[CHECKPOINT_WHY] = "", path[4096];
+        snprintf(path, sizeof path, "%s/step-%06zu", option_text(run, "save"), done);
+        Checkpoint *c = checkpoint_read(path, why);
+        if (!c) fault("--save: %s", why);
+        checkpoint_load(c, unsplit, o);
+        checkpoint_free(c);
+    }
+    for (size_t i = 0; i < (t->optimizer.kind == ADAMW ? 3 : 1); i++) {
+        snapshot_label(got, kinds[i].label);
+        snapshot_label(want, kinds[i].label);
+        model_snapshot(t->model, want, kinds[i].tensor, one_of_each(run));
+        if (unsplit) model_snapshot(unsplit, got, kinds[i].tensor, NULL);
+    }
+    check_close(run, "what is saved, read on one rank = what the ranks hold", got, want, 0);
+    snapshot_free(got);
+    snapshot_free(want);
+}
+
+void train_check_epochs(Run *run, const Data *d) {
+    size_t n = data_windows(d), moved = 0, most = run->is_root ? 2 * n : 0;        // one rank looks
+    unsigned char *seen = host_alloc(n);
+    bool once = true;
+    for (size_t i = 0; i < most; i++) {
+        size_t window = data_window(d, i / d->batch, i % d->batch);
+        moved += i >= n && i < n + 100 && window != data_window(d, (i - n) / d->batch, (i - n) % d->batch);
+        once = once && window < n && seen[window]++ == i / n;
+    }
+    free(seen);
+    check_true(run, "data", "two epochs take each window once, each in its order", once && (moved || n == 1 || !most));
 }

@@ -8,4 +8,9 @@ typedef struct { double *loss, *norm; } Curve;     // [steps]
 void train_check_first(Run *run, const Trainer *t, const Model *unsplit);              // gradients, before the update
 // After the training: losses and norms of these steps, weights.
 void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, Curve got, Curve want);
+// The order of the text: without replacement.
+void train_check_epochs(Run *run, const Data *d);
+// With --check and --save: the checkpoint of step `done`, read into the unsplit model and o, its optimizer, has the
+// weights and moments that the ranks hold, every bit.
+void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o, size_t done);
 #endif

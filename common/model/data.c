@@ -233,12 +233,18 @@ static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targe
 
 // Which window of the training part is sequence n of a step: of all sequences since the beginning it is number
 // step * batch + n, and each epoch is a permutation of all windows. What is left behind the last window is not used.
-static size_t window(const Data *d, uint64_t step, size_t n) {
-    size_t windows = (d->train_tokens - 1) / d->context;
+size_t data_windows(const Data *d) { return (d->train_tokens - 1) / d->context; }
+size_t data_window(const Data *d, uint64_t step, size_t n) {
+    size_t windows = data_windows(d), which = 0;
     if (!d->batch) fault("the order of a file's windows needs Data.batch, the sequences of a step");
+    // EXERCISE 08.train-b (3 points): epochs without replacement. which: the window of sequence n of this step, whose
+    // step * d->batch + n sequences before it filled earlier epochs of `windows` each. random_permute(key, i, windows)
+    // has each window once for i from 0 on; every epoch its own key: random_key of that of (d->seed, KEY_DATA) and it.
     uint64_t number = step * d->batch + n;
     uint64_t key = random_key(random_key(d->seed, KEY_DATA), number / windows);
-    return (size_t)random_permute(key, number % windows, windows);
+    which = (size_t)random_permute(key, number % windows, windows);
+    // END
+    return which;
 }
 
 Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, double token_weight) {
@@ -246,7 +252,7 @@ Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, siz
     int *tokens = host_alloc((B * T + 1) * sizeof(int)), *targets = host_alloc((B * T + 1) * sizeof(int));
     for (size_t s = 0; s < B; s++) {
         uint64_t key = sequence_key(d, KEY_DATA, step, first + s);
-        size_t start = d->text ? window(d, step, first + s) * T : 0, end = counted(d, step, first + s);
+        size_t start = d->text ? data_window(d, step, first + s) * T : 0, end = counted(d, step, first + s);
         for (size_t t = 0; t <= T; t++) {
             int token = (int)(d->text ? token_at(d, start + t) : random_key(key, t) % d->vocab);
             if (t < T) tokens[s * T + t] = token;

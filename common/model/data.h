@@ -35,6 +35,9 @@ Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B,
 // The same for many micro-batches: token_weight is found once a step, 1 / data_count(d, step, 0, global).
 Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, double token_weight);
 size_t data_count(const Data *d, uint64_t step, size_t first, size_t B);       // counted tokens of these sequences
+// Of a file: which of data_windows() windows of `context` tokens is sequence n of a step.
+size_t data_windows(const Data *d);
+size_t data_window(const Data *d, uint64_t step, size_t n);
 // Held-out text, in data_eval_windows() windows of `context` tokens. A batch has B of `some` windows, spread evenly
 // over them, from number `first` of these on; token_weight 1 / B*T.
 size_t data_eval_windows(const Data *d);
