@@ -319,7 +319,7 @@ static void zero_bubble_forms(size_t p) {
 // ---- lists that never flush ----
 
 // PipeDream's and 2BW's forwards and backwards are those of 1F1B without a flush, whatever version of the weights they
-// read: (n+p-1)(t_f+t_b) for n micro-batches of all steps, min(p-i, n) in flight. Updates take no time and send nothing.
+// read: (n+p-1)(t_f+t_b) for n micro-batches of all steps, min(p-i, n) in flight. An update takes no time here.
 static Schedule without_updates(Schedule s) {
     size_t n = 0;
     for (size_t e = 0; e < s.n; e++)
