@@ -11,7 +11,7 @@ const char *plan_recompute_name(Recompute r) {
 
 // ---------------------------------------------------------------- the table
 
-enum { ROWS = 12, UNFIT_ROWS = 5 };
+enum { ROWS = 8, UNFIT_ROWS = 5 };
 
 static bool same_mesh(const PlanResult *a, const PlanResult *b) {
     Degrees m = a->layout.n, n = b->layout.n;
