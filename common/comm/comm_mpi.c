@@ -14,6 +14,7 @@
 #define _GNU_SOURCE            // process_vm_readv
 #include "common/comm/comm_mpi.h"
 #include <limits.h>
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,9 +75,11 @@ static bool is_there(int pid) {
     if (f) fclose(f);
     return read && state != 'Z' && state != 'X';
 }
+static bool crowded;                       // more ranks than cores on this node
 static void look_around(void) {
     int mine[2] = { (int)this_rank, (int)getpid() };
     MPI(MPI_Comm_size(host, &here.n));
+    crowded = here.n > sysconf(_SC_NPROCESSORS_ONLN);
     here.of = host_alloc((size_t)here.n * sizeof *here.of);
     MPI(MPI_Allgather(mine, 2, MPI_INT, here.of, 2, MPI_INT, host));
     for (int i = 0; i < here.n; i++)
@@ -91,6 +94,13 @@ static void require_all_there(double waited) {
     for (int i = 0; i < here.n; i++)
         if (!is_there(here.of[i].pid) && !waits_told((size_t)here.of[i].rank))
             fault("rank %d is gone: its process has ended", here.of[i].rank);
+}
+
+// Who only yields is given its share of the core all the same, and takes it from the rank that is waited for.
+void give_core_away(double waited) {
+    const double spin = 20e-6, most_sleep = 500e-6;                        // seconds
+    if (crowded && waited > spin) usleep((useconds_t)(1e6 * fmin(spin + waited / 8, most_sleep)));
+    else sched_yield();
 }
 
 // Have all of them come? False: the deadline has passed. Of r, which may be NULL. Who waits for long says so to the
@@ -113,7 +123,7 @@ static bool poll_until(const Request *r, int n, MPI_Request *request, MPI_Status
         others_are_gone();
         require_all_there(now() - since);
         if (mpi_meanwhile) mpi_meanwhile();
-        sched_yield();
+        give_core_away(now() - since);
     }
 }
 

@@ -7,6 +7,7 @@
 
 void check_mpi(int error, const char *call);                   // fault() with its text
 #define MPI(call) check_mpi(call, #call)
+void give_core_away(double waited);        // a turn of a loop that has waited so many seconds
 _Noreturn void too_late(double timeout, const char *where);    // fault(): so many seconds were waited there
 
 // The link of a Comm: a transport built on this one has it as the first member of its own.

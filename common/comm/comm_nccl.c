@@ -35,7 +35,6 @@ void nccl_run(const LaunchOptions *o, RankBody body) {
 
 #else
 #include <nccl.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -127,7 +126,7 @@ static void turn(double since, double timeout, const char *where) {
     move_on();
     MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE));
     if (now() > since + timeout) too_late(timeout, where);
-    sched_yield();
+    give_core_away(now() - since);
 }
 
 static const ncclDataType_t REAL = sizeof(real) == sizeof(double) ? ncclDouble : ncclFloat;
