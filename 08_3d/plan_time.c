@@ -57,7 +57,7 @@ static PlanStageTime stage_new(const PlanPlayer *p, size_t i, const PlanStageTim
     for (size_t k = 0; k < v && !like; k++) {
         PlanChunk *c = &s.chunk[k];
         c->stage = plan_chunk(p->t, p->l, p->d, i, k);
-        for (size_t small = 0; small < 2 && p->large > small; small++) {
+        for (size_t small = 0; small < 2 && p->large >= small; small++) {
             size_t B = p->large - small;
             for (int what = 0; what < 2; what++) {
                 c->op[what][small] = plan_op(p->t, p->l, &c->stage, what == FORWARDS, B);
