@@ -98,7 +98,7 @@ cmp_ok($exact_ring, '>=', 1, 'rings, too');
 
 # A replica with fewer sequences than micro-batches, whose last one is empty, also on a ring whose ranks are not alike.
 my ($empty) = run_jobs([emu(1, $plan, qw(--layers 1 --heads 2 --width 16 --context 5 --batch 4 --micro-batch 1 --zero 1 --cluster lesson --precision fp32),
-                            qw(--vocab 256 --gpus 6 --explain 3,1,1,2))]);
+                            qw(--vocab 256 --gpus 6 --explain), "3,1,1,2")]);
 is($empty->{status}, 0, 'an empty micro-batch on a ring') or diag(complain($empty));
 
 # The plan and the clock share no code: what its objects ask of others has no name of the clock's.
