@@ -133,10 +133,9 @@ void cube_elements_tensors(const CubePlace *at, size_t tensor[TENSORS_OF_BLOCK])
     for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) tensor[i] = elements[i];
 }
 size_t cube_elements_block(const CubePlace *at) {
-    size_t tensor[TENSORS_OF_BLOCK], sum = 0;
+    size_t tensor[TENSORS_OF_BLOCK];
     cube_elements_tensors(at, tensor);
-    for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) sum += tensor[i];
-    return sum;
+    return elements_sum(tensor);
 }
 size_t cube_elements_wte(const CubePlace *at) {
     const Sizes z = sizes(at, 0);

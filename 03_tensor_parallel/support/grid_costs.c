@@ -61,10 +61,9 @@ void grid_elements_tensors(const GridPlace *at, size_t tensor[TENSORS_OF_BLOCK])
     for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) tensor[i] = elements[i];
 }
 size_t grid_elements_block(const GridPlace *at) {
-    size_t tensor[TENSORS_OF_BLOCK], sum = 0;
+    size_t tensor[TENSORS_OF_BLOCK];
     grid_elements_tensors(at, tensor);
-    for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) sum += tensor[i];
-    return sum;
+    return elements_sum(tensor);
 }
 size_t grid_elements_wte(const GridPlace *at) { return matrix(at, entries(at), features(at)); }
 size_t grid_elements_unit(const GridPlace *at, const CutSizes *stage, size_t i) {

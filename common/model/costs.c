@@ -43,11 +43,15 @@ void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]) {
                                                 C, C, C * F, F, F * C, C };                // norm, fc, out
     for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) tensor[i] = elements[i];
 }
-size_t elements_block(const CutSizes *z) {
-    size_t tensor[TENSORS_OF_BLOCK], sum = 0;
-    elements_tensors(z, tensor);
+size_t elements_sum(const size_t tensor[TENSORS_OF_BLOCK]) {
+    size_t sum = 0;
     for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) sum += tensor[i];
     return sum;
+}
+size_t elements_block(const CutSizes *z) {
+    size_t tensor[TENSORS_OF_BLOCK];
+    elements_tensors(z, tensor);
+    return elements_sum(tensor);
 }
 size_t elements_wte(const CutSizes *z) { return z->vocab * z->C; }
 size_t elements_unit(const CutSizes *z, size_t i) {

@@ -34,6 +34,7 @@ size_t cut_layers(const CutSizes *z);                          // of the stage: 
 //      every rank: norms, wpe, the two biases that are added after a sum. ----
 enum { TENSORS_OF_BLOCK = 12 };
 void elements_tensors(const CutSizes *z, size_t tensor[TENSORS_OF_BLOCK]);     // of a block, in model order
+size_t elements_sum(const size_t tensor[TENSORS_OF_BLOCK]);                     // of all of them
 size_t elements_block(const CutSizes *z);          // 12 C^2 + 13 C, if it is whole
 size_t elements_wte(const CutSizes *z);            // the table, which embedding and head both use
 size_t elements_unit(const CutSizes *z, size_t i); // what layer i of the stage has besides: wpe, a block, the last norm
