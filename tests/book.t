@@ -56,6 +56,15 @@ sub browse {
     unlink "$book/test.html";
     return (slurp("$dir/dom"), join '', grep { /CONSOLE/ } split /^/, slurp("$dir/err"));
 }
+# $wasm: what the WebAssembly printed. It is what $program prints natively, more than so many lines.
+sub same_as_native {
+    my ($wasm, $program, $lines, $what) = @_;
+    my @here = split /\n/, `$program print`;
+    my @there = split /\n/, $wasm;
+    my ($line) = grep { ($here[$_] // '') ne ($there[$_] // '') } 0 .. ($#here > $#there ? $#here : $#there);
+    ok(@here > $lines && !defined $line, $what)
+        or diag('line ' . ($line // 0) . ":\n  native " . ($here[$line // 0] // '') . "\n  wasm   " . ($there[$line // 0] // ''));
+}
 # What a script prints that has a module.
 sub run_wasm {
     my ($module, $script) = @_;
@@ -78,11 +87,7 @@ SKIP: {
     skip $played, 1 if $played;
     my $wasm = run_wasm(slurp("$book/player_wasm.js"), slurp('tests/test_player.js'));
     skip 'neither node nor a browser is installed', 1 unless defined $wasm;
-    my @here = split /\n/, `$program print`;
-    my @there = split /\n/, $wasm;
-    my ($line) = grep { ($here[$_] // '') ne ($there[$_] // '') } 0 .. ($#here > $#there ? $#here : $#there);
-    ok(@here > 6000 && !defined $line, 'the WebAssembly says the same: every schedule, p <= 8, m <= 24; sizes')
-        or diag('line ' . ($line // 0) . ":\n  native " . ($here[$line // 0] // '') . "\n  wasm   " . ($there[$line // 0] // ''));
+    same_as_native($wasm, $program, 6000, 'the WebAssembly says the same: every schedule, p <= 8, m <= 24; sizes');
 }
 SKIP: {
     skip $played, 4 if $played;
@@ -126,11 +131,7 @@ SKIP: {
     my ($module) = $page{'planner.html'} =~ /^(const PLANNER_WASM = .*)$/m or die;
     my $wasm = run_wasm("$module\n", slurp('tests/test_planner.js'));
     skip 'neither node nor a browser is installed', 1 unless defined $wasm;
-    my @here = split /\n/, `$program print`;
-    my @there = split /\n/, $wasm;
-    my ($line) = grep { ($here[$_] // '') ne ($there[$_] // '') } 0 .. ($#here > $#there ? $#here : $#there);
-    ok(@here > 1000 && !defined $line, 'the WebAssembly says the same: layouts, a search')
-        or diag('line ' . ($line // 0) . ":\n  native " . ($here[$line // 0] // '') . "\n  wasm   " . ($there[$line // 0] // ''));
+    same_as_native($wasm, $program, 1000, 'the WebAssembly says the same: layouts, a search');
 }
 SKIP: {
     skip $played, 10 if $played;
