@@ -234,8 +234,18 @@ Compression *compression_new(Comm *dp, const CompressionPlan *plan, const Model 
     return c;
 }
 
+size_t compressed_factors(const CompressedBucket *b, size_t n, EachState what, real *host) {
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < b[i].n_params; k++) {
+            const Matrix *m = &b[i].params[k];
+            if (!m->low_rank) continue;
+            if (what) what(m->q, host + at);
+            at += tensor_count(m->q);
+        }
+    return at;
+}
 // Calls what() for each of the tensors that outlive a step, in order; at: where its first element stands.
-typedef void (*EachState)(Tensor t, real *host);
 static size_t each_state(const Compression *c, EachState what, real *host) {
     size_t at = tensor_count(c->error);
     if (at && what) what(c->error, host);
@@ -244,14 +254,7 @@ static size_t each_state(const Compression *c, EachState what, real *host) {
         if (b->server_error.data && what) what(b->server_error, host + at);
         at += tensor_count(b->server_error);
     }
-    for (size_t i = 0; i < c->n_buckets; i++)
-        for (size_t k = 0; k < c->buckets[i].n_params; k++) {
-            const Matrix *m = &c->buckets[i].params[k];
-            if (!m->low_rank) continue;
-            if (what) what(m->q, host + at);
-            at += tensor_count(m->q);
-        }
-    return at;
+    return at + compressed_factors(c->buckets, c->n_buckets, what, host ? host + at : NULL);
 }
 static void read_state(Tensor t, real *host) { tensor_download(host, t); }
 static void write_state(Tensor t, real *host) { tensor_upload(t, host); }

@@ -69,6 +69,10 @@ void orthonormalise(Tensor p);                                      // the colum
 CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, const Model *m, uint64_t seed,
                                          size_t *n);
 void compressed_buckets_free(CompressedBucket *b, size_t n);
+// Calls what(q, its place in host), unless what is NULL, for every q of the buckets; returns how many elements they
+// have.
+typedef void (*EachState)(Tensor t, real *host);
+size_t compressed_factors(const CompressedBucket *b, size_t n, EachState what, real *host);
 // Packed elements: how many reals hold n elements of `bits` bits each.
 static inline size_t packed_count(size_t n, size_t bits) { return ceil_div(n, 8 * sizeof(real) / bits); }
 // The elements in a part of them: parts are cut between reals.

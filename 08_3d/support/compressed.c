@@ -163,25 +163,14 @@ StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *co
 
 // ---------------------------------------------------------------- a training that is taken up
 
-// How many elements the slice's factors have; write: they become those of `state`.
-static size_t each_factor(const OneDevice *rule, const real *state, bool write) {
-    size_t n = 0;
-    for (size_t i = 0; i < rule->n_buckets; i++)
-        for (size_t k = 0; k < rule->buckets[i].n_params; k++) {
-            const Matrix *m = &rule->buckets[i].params[k];
-            if (!m->low_rank) continue;
-            if (write) tensor_upload(m->q, state + n);
-            n += tensor_count(m->q);
-        }
-    return n;
-}
 size_t compressed_count(const Compressed *c, size_t rank) {
     const OneDevice *rule = &slice_at(c, mesh_coordinates(c->mesh, rank))->rule;
-    return rule->error.cols + each_factor(rule, NULL, false);
+    return rule->error.cols + compressed_factors(rule->buckets, rule->n_buckets, NULL, NULL);
 }
+static void take_up(Tensor q, real *state) { tensor_upload(q, state); }
 void compressed_resume(Compressed *c, size_t rank, const real *state) {
     const Coordinates at = mesh_coordinates(c->mesh, rank);
     const OneDevice *rule = &slice_at(c, at)->rule;
     tensor_upload(tensor_row_range(rule->error, at.dp, at.dp + 1), state);
-    each_factor(rule, state + rule->error.cols, true);
+    compressed_factors(rule->buckets, rule->n_buckets, take_up, (real *)state + rule->error.cols);
 }
