@@ -195,3 +195,9 @@ void context_results(Run *run, const ContextSizes *z) {
     say(run, "  attention alone: b = 1 sequence of s = %zu, c = s/N = %zu, N = %zu; h = %zu in a = %zu heads",
         n * z->chunk, z->chunk, n, z->heads * z->D, z->heads);
 }
+
+double context_ring_waits(size_t n, double own, double other, double hop, bool backward) {
+    if (n == 1) return 0;
+    double wait = fmax(0, hop - own) + (double)(n - 2) * fmax(0, (backward ? 2 : 1) * hop - other);
+    return backward ? wait + fmax(0, hop - other) + hop : wait;
+}

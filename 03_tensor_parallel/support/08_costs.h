@@ -25,4 +25,11 @@ typedef struct {
 ContextMeasured context_attend(Run *run, const ContextSizes *z, const AttentionKind *kind, Snapshot *s);
 void context_attention_costs(Run *run, const ContextSizes *z, int kind, const ContextMeasured *r);
 void context_results(Run *run, const ContextSizes *z);
+
+// How much longer a block's ring attention of n equal zigzag chunks takes than its products: own in step 0, other in
+// each of the n-1 other steps; hop: a message of k | v, or of dk | dv. Forward:
+//     max(own, hop) + (n-2) max(other, hop) + other                         nothing leaves in the last step
+// Backward, where dk | dv leave after the products on the same lane, behind the next k | v:
+//     max(own, hop) + (n-2) max(other, 2 hop) + max(other, hop) + hop       the last hop, home, is never hidden
+double context_ring_waits(size_t n, double own, double other, double hop, bool backward);
 #endif

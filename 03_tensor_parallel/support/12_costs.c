@@ -2,6 +2,7 @@
 #include "03_tensor_parallel/support/12_costs.h"
 #include <math.h>
 #include <stdio.h>
+#include "03_tensor_parallel/support/08_costs.h"
 #include "03_tensor_parallel/support/grid_costs.h"
 #include "common/lesson/plot.h"
 #include "common/model/costs.h"
@@ -45,18 +46,14 @@ static double pairs_time(size_t n, size_t D, bool triangle) {
 }
 // The attention of a block on the ring, in picoseconds, where context / 2n is whole: zigzag then gives every rank the
 // same work, so all take each step together. In step 0 a rank has w0 to compute, a triangle; in each other one w, half
-// a block. A hop of k | v, alpha + 2 bsh/n e / beta, is hidden behind them or they behind it. Forward, n steps:
-//     max(2 w0, hop) + (n-2) max(2 w, hop) + 2 w                            nothing leaves in the last one
-// Backward has 5 products in place of 2, and dk | dv leave after them on the same lane, behind the next k | v:
-//     max(5 w0, hop) + (n-2) max(5 w, 2 hop) + max(5 w, hop) + hop          the last hop, home, is never hidden
+// a block: 2 products of it forward, 5 in backward. A hop of k | v takes alpha + 2 bsh/n e / beta.
 static double ring_attention_time(const ModelConfig *c, size_t B, size_t n) {
     const size_t chunk = c->context / (2 * n), D = c->width / c->heads;
     const double heads = (double)(B * c->heads), square = heads * pairs_time(chunk, D, false);
     const double w0 = 2 * heads * pairs_time(chunk, D, true) + square, w = 2 * square;
-    const double hop = send_time(2 * B * 2 * chunk * c->width * sizeof(real)), hidden = (double)n - 2;
-    if (n == 1) return 2 * w0 + 5 * w0;
-    return fmax(2 * w0, hop) + hidden * fmax(2 * w, hop) + 2 * w
-         + fmax(5 * w0, hop) + hidden * fmax(5 * w, 2 * hop) + fmax(5 * w, hop) + hop;
+    const double hop = send_time(2 * B * 2 * chunk * c->width * sizeof(real)), products = w0 + (double)(n - 1) * w;
+    return (2 + 5) * products + context_ring_waits(n, 2 * w0, 2 * w, hop, false)
+                              + context_ring_waits(n, 5 * w0, 5 * w, hop, true);
 }
 // All else works on my positions, three times (forward, and two products in backward); then the all-reduce of whole
 // gradients, after the last backward.

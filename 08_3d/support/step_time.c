@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include "01_data_parallel/support/06_costs.h"
 #include "03_tensor_parallel/context_parallel.h"
+#include "03_tensor_parallel/support/08_costs.h"
 #include "common/model/costs.h"
 
 enum { E = sizeof(real) };
@@ -91,17 +92,13 @@ static double partial_sums(const TrainerConfig *c, const Stage *s) {
     return time + s->z.last * ring(s->tp_near, ALL_REDUCE_PASSES, c->mesh.tp, 2 * s->z.C, E);
 }
 
-// How long a block of ring attention waits for its messages, where chunks are equal: each step's products, of half a
-// rank's pairs less the first one's, hide a message of k and v; in backward two, as the gradient of the step before
-// goes first, and the last one of these comes home after the products.
+// How long a block of ring attention waits for its messages, where chunks are equal (03.12).
 static double ring_waits(const TrainerConfig *c, const Stage *s, size_t B, bool backward) {
     size_t n = mesh_cp(c->mesh), T = s->z.T, bytes = B * T * 2 * s->z.heads * s->z.D * E;
-    if (n == 1) return 0;
-    double takes = (double)clock_transfer(s->cp_near, 1, bytes), wait = 0, products = backward ? 5 : 2;
-    double pair = products * (double)(B * s->z.heads) * work_product(T * T / 2, 1, s->z.D).time;   // with others' keys
+    double hop = (double)clock_transfer(s->cp_near, 1, bytes), products = backward ? 5 : 2;
+    double other = products * (double)(B * s->z.heads) * work_product(T * T / 2, 1, s->z.D).time;  // with others' keys
     double own = products * (double)(B * s->z.heads) * work_product(T * (T + 1) / 2, 1, s->z.D).time;
-    wait = fmax(0, takes - own) + (double)(n - 2) * fmax(0, (backward ? 2 : 1) * takes - pair);
-    return backward ? wait + fmax(0, takes - pair) + takes : wait;
+    return context_ring_waits(n, own, other, hop, backward);
 }
 
 // A forward or backward of B sequences: products, the sums over tp between them, ZeRO's gathers and reductions.
