@@ -111,19 +111,20 @@ static bool poll_until(const Request *r, int n, MPI_Request *request, MPI_Status
     bool posted = false;
     for (int done = 0;;) {
         *error = MPI_Testall(n, request, &done, status);
-        if (done && now() - since > longest_wait) longest_wait = now() - since;
+        const double waited = now() - since;
+        if (done && waited > longest_wait) longest_wait = waited;
         if (posted && (done || *error != MPI_SUCCESS)) waits_clear();
         if (done || *error != MPI_SUCCESS) return true;
-        if (now() > since + timeout) return false;
-        if (r && !posted && now() > since + long_wait) {
+        if (waited > timeout) return false;
+        if (r && !posted && waited > long_wait) {
             waits_post(r, ((const Flight *)r->extra)->tag, since);
             posted = true;
         }
         if (posted) waits_look();
         others_are_gone();
-        require_all_there(now() - since);
+        require_all_there(waited);
         if (mpi_meanwhile) mpi_meanwhile();
-        give_core_away(now() - since);
+        give_core_away(waited);
     }
 }
 
