@@ -48,8 +48,8 @@ bool pipe_op_is(PipeOp op, PipeOp needed) {
 // ---------------------------------------------------------------- the executor
 
 // Messages move while stages compute. So a receive is posted before it is needed, one message ahead from each
-// neighbour; and a send is started and not waited for: it keeps its buffer until it is received, while the next
-// micro-batch is computed into another one.
+// neighbour; and a send is started and not waited for: it keeps its buffer until its receive is posted, while the next
+// micro-batch is computed into another one. pipeline.h says which lists that lets run.
 enum { SEND_BUFFERS = 2 };
 typedef struct {
     size_t peer, n, turn;                          // n: buffers; turn: the one to be used next

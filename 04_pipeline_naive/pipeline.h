@@ -93,8 +93,19 @@ size_t schedule_chunks(const Schedule *s);                       // v: one more 
 void schedule_free(Schedule *s);
 
 // Runs one step's schedule: gradients are added to m's, in the order of the list's backwards. batch[k]: micro-batch k.
-// For each neighbour MEM_COMMUNICATION holds two messages that are being sent, as large as the largest micro-batch's
-// (one, if there is only one micro-batch), and the next one to be received, until it is there.
+//
+// Which lists run? A stage starts a send and goes on. But it has only two send buffers for activations and two for
+// gradients, and it posts only one receive ahead from each neighbour (with two stages, both neighbours are one):
+//     a receive is posted at the start, and the next one when its message is there
+//     a send buffer is free again when the other stage has posted the receive of its message
+//     an op first receives its message, then waits for a send buffer, then computes, then starts its send
+// So a stage runs at most three messages ahead of a neighbour: one for the posted receive, two in the buffers. Before
+// the op that makes a fourth one it waits until the neighbour has received another one. If every stage waits, for a
+// message or for a send buffer, the lists deadlock. The lists of chapters 04 and 05 never do; judge.h (chapter 05)
+// says it of any list.
+//
+// For each neighbour MEM_COMMUNICATION holds the send buffers, as large as the largest micro-batch's message (one, if
+// there is only one micro-batch), and the next message to be received, until it is there.
 PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *s, const Batch *batch, size_t micro_batches);
 
 // A list may go over several steps without the pipeline ever running empty: its ops UPDATE say when a stage updates its

@@ -3,10 +3,11 @@
 // question: In which order may a pipeline stage do its forwards and backwards, and which order keeps little in memory?
 //
 // A schedule is a list of ops per stage. Nothing is computed here: lists are written, played, drawn and judged. A list
-// is legal when every op stands in it once and every receive gets the message that it waits for. Then 1F1B ("one
-// forward, one backward") is compared with the naive schedule and with GPipe: the time of GPipe, with at most p - i
-// micro-batches in flight on stage i instead of m. In flight: between their forward and their backward. Stages and
-// micro-batches count from 0. p stages, m micro-batches; a forward takes 1 unit of time, a backward 2, a message none.
+// is legal when every op stands in it once, every receive gets the message that it waits for, and every send gets a
+// buffer. Then 1F1B ("one forward, one backward") is compared with the naive schedule and with GPipe: the time of
+// GPipe, with at most p - i micro-batches in flight on stage i instead of m. In flight: between their forward and their
+// backward. Stages and micro-batches count from 0. p stages, m micro-batches; a forward takes 1 unit of time, a
+// backward 2, a message none.
 // With --schedule or --list (make play-05) any schedule is drawn, judged and timed: support/player.c.
 #include "04_pipeline_naive/support/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -58,19 +59,24 @@ static bool receive(Mailbox *from, size_t k, bool *wrong) {
     return true;
 }
 static void send(Mailbox *to, size_t k) { to->sent[to->n++] = k; }         // its stage goes on at once
+// A message leaves its send buffer when its receive is posted: as soon as the message before it is received.
+enum { SEND_BUFFERS = 2 };
+static bool buffers_full(const Mailbox *to) { return to->n > to->read + SEND_BUFFERS; }
 
 static size_t duration(PipeOp op) { return op.what == BACKWARD ? T_BACKWARD : T_FORWARD; }
 
 // Plays the lists as 04/01_by_hand does: asks the stages in turn, again and again, whether their next op can run. It
 // starts at max(end of what it needs, end of the stage's last op). What an op needs, and from which stage, is the rule
 // of every pipeline (pipe_op_needs): forward k that of the stage before, backward k that of the next stage, on the last
-// stage its own forward. New here: it comes as a message, and may be the wrong one. An op that can run stays able to
-// run, whatever other stages do first; so if one order of play gets through, all do, and if one gets stuck, all do.
+// stage its own forward. New here: it comes as a message, and may be the wrong one; and what the op sends needs a send
+// buffer. An op that can run stays able to run, whatever other stages do first; so if one order of play gets through,
+// all do, and if one gets stuck, all do.
 static Outcome judge(const Schedule *stage, size_t p, size_t m) {
     Outcome out = { LEGAL, 0, {{0}} };
     Mailbox on[MOST_STAGES] = {0}, back[MOST_STAGES] = {0};                // from stage i: to i + 1, and to i - 1
     size_t end[MOST_STAGES][2][MOST_MICRO] = {{{0}}};                      // of forward, backward k; 0: not yet
     size_t next[MOST_STAGES] = {0}, free_at[MOST_STAGES] = {0};
+    bool received[MOST_STAGES] = {0};                                      // the next op has its message
     for (size_t i = 0; i < p; i++)
         if (stage[i].n != 2 * m) return out.verdict = NOT_ONCE, out;
     for (bool moved = true; moved;) {
@@ -81,16 +87,21 @@ static Outcome judge(const Schedule *stage, size_t p, size_t m) {
             size_t k = op.micro_batch, start = free_at[i];
             bool backward = op.what == BACKWARD, wrong = false;
             if (end[i][backward][k]) return out.verdict = NOT_ONCE, out;
-            StageOp needs;
+            StageOp needs, feeds;
             if (pipe_op_needs(op, i, p, 1, &needs)) {
                 Mailbox *from = backward ? &back[needs.stage] : &on[needs.stage];
-                if (needs.stage != i && !receive(from, k, &wrong)) continue;
+                if (needs.stage != i && !received[i] && !receive(from, k, &wrong)) continue;
                 if (wrong) return out.verdict = WRONG_MESSAGE, out;
                 size_t there = end[needs.stage][needs.op.what != FORWARD][k];
                 if (!there) return out.verdict = DEADLOCK, out;            // it would wait for its own future
                 if (there > start) start = there;
             }
-            send(backward ? &back[i] : &on[i], k);
+            Mailbox *to = backward ? &back[i] : &on[i];
+            bool sends = pipe_op_feeds(op, i, p, 1, &feeds);
+            moved |= !received[i];
+            received[i] = sends && buffers_full(to);
+            if (received[i]) continue;
+            if (sends) send(to, k);
             end[i][backward][k] = free_at[i] = start + duration(op);
             if (free_at[i] > out.end) out.end = free_at[i];
             out.start[i][next[i]++] = start;
@@ -166,6 +177,12 @@ static void refused(Run *run) {
     bool longer = judge(s, 3, 4).end > (4 + 3 - 1) * (T_FORWARD + T_BACKWARD);
     check_true(run, "not refused", "and that is what it costs: a longer step", longer);
     schedule_all_free(s, 3);
+    // Stage 0 sends F5 and F6 ahead, stage 1 sends B1 and B2 back: before F7 and B3 no buffer is free.
+    Schedule unlike[] = { schedule_gpipe(2, 8, 0), by_hand_1f1b(2, 8, 1) };
+    check_true(run, "refused, buffers full", "GPipe on stage 0, 1F1B on stage 1: a deadlock",
+               judge(unlike, 2, 8).verdict == DEADLOCK);
+    schedule_free(&unlike[0]);
+    schedule_free(&unlike[1]);
 }
 
 // ---------------------------------------------------------------- the page: 4 stages, 8 micro-batches

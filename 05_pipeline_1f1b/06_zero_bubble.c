@@ -56,14 +56,18 @@ typedef struct {
 } Planned;
 
 // When the next op of this kind could start on stage i; SIZE_MAX: there is none, memory is full, or what it needs is
-// not planned yet. pipe_op_needs (04/executor.c): the op that it waits for, of the stage beside or of its own.
+// not planned yet. pipe_op_needs (04/executor.c): the op that it waits for, of the stage beside or of its own. And no
+// stage runs more than AHEAD messages ahead of the one that takes them: the executor would wait for a send buffer.
+enum { AHEAD = 3 };
 static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeWhat what, size_t cap, size_t message) {
     const Planned *me = &stage[i];
     size_t k = me->n[what];
-    StageOp needs;
+    PipeOp op = { .what = what, .micro_batch = k };
+    StageOp needs, feeds;
     if (k == m) return SIZE_MAX;
     if (what == FORWARD && k - me->n[BACKWARD_WEIGHTS] == cap) return SIZE_MAX;        // a W must free memory first
-    if (!pipe_op_needs((PipeOp){ .what = what, .micro_batch = k }, i, p, 1, &needs)) return me->free_at;
+    if (pipe_op_feeds(op, i, p, 1, &feeds) && k >= stage[feeds.stage].n[what] + AHEAD) return SIZE_MAX;
+    if (!pipe_op_needs(op, i, p, 1, &needs)) return me->free_at;
     const Planned *from = &stage[needs.stage];
     if (k >= from->n[needs.op.what]) return SIZE_MAX;
     size_t there = from->end[needs.op.what][k] + (needs.stage == i ? 0 : message);

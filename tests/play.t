@@ -110,6 +110,9 @@ is($job->{status}, 0, 'make play-05 plays any schedule') or diag(complain($job))
 like($job->{out}, qr/^32 of 32 events.*^rank 1 +F0.*^Legal: 13.5 units\./ms, 'and says what it is worth');
 $job = command(qw(make --no-print-directory play-05), "ARGS=--list 'F0 B0 F1 B1 / F0 F1 B0 B1'");
 like($job->{out}, qr/^Deadlock.*^  stage 1 waits before F1 for F1 of stage 0, which has B0 to run first$/ms, 'of a typed list, who waits for whom');
+my @unlike = (join(' ', map({ "F$_" } 0 .. 7), map { "B$_" } 0 .. 7), join(' ', map { "F$_ B$_" } 0 .. 7));
+$job = command(qw(make --no-print-directory play-05), "ARGS=--list '$unlike[0] / $unlike[1]'");
+like($job->{out}, qr/^Deadlock.*^  stage 1 waits before B3 for a send buffer: stage 0, which waits before F7, has posted no receive for B1$/ms, 'and for which send buffer');
 $job = command(qw(make --no-print-directory play-05), "ARGS=--list 'F0 Q'");
 is($job->{status}, 2, 'what is no list');
 like($job->{err}, qr/--list, stage 0: 'Q' does not begin with an op/, 'is refused');

@@ -24,14 +24,48 @@ void schedule_all_free(Schedule *stage, size_t p) {
     free(stage);
 }
 
+// ---------------------------------------------------------------- the rules, stated a second time
+
+bool timeline_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs) {
+    size_t part = op.chunk * p + i;
+    bool last = part + 1 == p * v, forward = op.what == FORWARD, weights = op.what == BACKWARD_WEIGHTS;
+    if (op.what == UPDATE || (forward && part == 0)) return false;
+    if (forward) part--;
+    else if (!weights && !last) part++;
+    if (!forward) op.what = last && !weights ? FORWARD : BACKWARD_INPUTS;
+    op.chunk = part / p;
+    *needs = (StageOp){ part % p, op };
+    return true;
+}
+
+bool timeline_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds) {
+    size_t part = op.chunk * p + i, end = op.what == FORWARD ? p * v - 1 : 0;
+    if (op.what == UPDATE || op.what == BACKWARD_WEIGHTS || part == end) return false;
+    if (op.what == FORWARD) part++;
+    else {
+        part--;
+        op.what = BACKWARD_INPUTS;
+    }
+    op.chunk = part / p;
+    *feeds = (StageOp){ part % p, op };
+    return true;
+}
+
+bool timeline_op_is(PipeOp op, PipeOp needed) {
+    if (op.what == BACKWARD && needed.what == BACKWARD_INPUTS) op.what = BACKWARD_INPUTS;
+    return op.what == needed.what && op.micro_batch == needed.micro_batch && op.chunk == needed.chunk;
+}
+
+// ---------------------------------------------------------------- what an op waits for
+
 // When what an op of stage i needs is there; false: not yet.
 static bool arrived(const Timeline *t, size_t i, PipeOp op, size_t *when) {
     StageOp needs;
     *when = 0;
-    if (!pipe_op_needs(op, i, t->p, t->v, &needs)) return true;
+    if (!timeline_needs(op, i, t->p, t->v, &needs)) return true;
     for (size_t e = 0; e < t->n[needs.stage]; e++) {
         const Event *done = &t->event[needs.stage][e];
-        if (!pipe_op_is(done->op, needs.op)) continue;
+        if (!timeline_op_is(done->op, needs.op)) continue;
         *when = needs.stage == i ? done->end : done->arrives;
         return true;
     }
@@ -41,7 +75,7 @@ static bool arrived(const Timeline *t, size_t i, PipeOp op, size_t *when) {
 // The stage that an op of stage i sends to; i: none.
 static size_t sends_to(const Timeline *t, size_t i, PipeOp op) {
     StageOp feeds;
-    return pipe_op_feeds(op, i, t->p, t->v, &feeds) ? feeds.stage : i;
+    return timeline_feeds(op, i, t->p, t->v, &feeds) ? feeds.stage : i;
 }
 
 // When the link that the message of a next op of stage i takes is free: when the one before it has arrived.
@@ -50,6 +84,37 @@ static size_t link_free(const Timeline *t, size_t i, PipeOp op) {
     for (size_t e = t->n[i]; e-- > 0;)
         if (to != i && sends_to(t, i, t->event[i][e].op) == to) return t->event[i][e].arrives;
     return 0;
+}
+
+// How many messages from stage `from` stage `to` has received.
+static size_t received_from(const Timeline *t, const Schedule *stage, size_t from, size_t to) {
+    size_t n = 0, ops = t->n[to] + t->received[to];
+    StageOp needs;
+    for (size_t e = 0; e < ops; e++)
+        n += timeline_needs(stage[to].ops[e], to, t->p, t->v, &needs) && needs.stage == from;
+    return n;
+}
+
+// A stage has SEND_BUFFERS buffers for activations and as many for gradients. A message leaves its buffer when its
+// receive is posted: the first one of each pair of stages at once, the next one when the one before it is received.
+enum { SEND_BUFFERS = 2 };
+bool timeline_buffer_full(const Timeline *t, const Schedule *stage, size_t i, PipeOp op, StageOp *feeds) {
+    size_t to = sends_to(t, i, op), messages = 0, sent = 0;
+    size_t number[SEND_BUFFERS] = {0};             // of the message in each buffer, among all to the same stage
+    PipeOp from[SEND_BUFFERS];
+    if (to == i) return false;
+    for (size_t e = 0; e < t->n[i]; e++) {
+        PipeOp done = t->event[i][e].op;
+        if (sends_to(t, i, done) != to) continue;
+        if ((done.what == FORWARD) == (op.what == FORWARD)) {
+            number[sent % SEND_BUFFERS] = messages;
+            from[sent++ % SEND_BUFFERS] = done;
+        }
+        messages++;
+    }
+    if (sent < SEND_BUFFERS) return false;
+    timeline_feeds(from[sent % SEND_BUFFERS], i, t->p, t->v, feeds);
+    return number[sent % SEND_BUFFERS] > received_from(t, stage, i, to);
 }
 
 static size_t duration(PipeOp op, const OpTimes *t) {
@@ -66,7 +131,7 @@ static size_t duration(PipeOp op, const OpTimes *t) {
 // Starting an op never takes away what another one needs, so the order in which stages are asked changes nothing.
 Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m, const OpTimes *times) {
     Timeline t = { .p = p, .v = schedule_chunks(&stage[0]), .m = m, .event = host_alloc(p * sizeof *t.event),
-                   .n = host_alloc(p * sizeof *t.n) };
+                   .n = host_alloc(p * sizeof *t.n), .received = host_alloc(p * sizeof *t.received) };
     for (size_t i = 0; i < p; i++) t.event[i] = host_alloc((stage[i].n + 1) * sizeof **t.event);
     for (bool moved = true; moved;) {
         moved = t.stuck = false;
@@ -74,7 +139,15 @@ Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m, const OpT
             size_t at, done = t.n[i];
             if (done == stage[i].n) continue;
             PipeOp op = stage[i].ops[done];
-            if (!arrived(&t, i, op, &at)) { t.stuck = true; continue; }
+            StageOp full;
+            bool input = arrived(&t, i, op, &at);
+            moved |= input && !t.received[i];
+            t.received[i] = input;
+            if (!input || timeline_buffer_full(&t, stage, i, op, &full)) {
+                t.stuck = true;
+                continue;
+            }
+            t.received[i] = false;
             size_t free_at = done ? t.event[i][done - 1].end : 0;
             size_t start = at > free_at ? at : free_at, end = start + duration(op, &times[i]);
             size_t leaves = link_free(&t, i, op) > end ? link_free(&t, i, op) : end;
@@ -104,6 +177,7 @@ void timeline_free(Timeline *t) {
     for (size_t i = 0; i < t->p; i++) free(t->event[i]);
     free(t->event);
     free(t->n);
+    free(t->received);
 }
 
 size_t timeline_busy(const Timeline *t) {

@@ -1,18 +1,27 @@
 // timeline.h: how long a step takes, worked out from the op lists alone: no model, no ranks, no clock.
 //
-// A stage works down its list. An op starts as soon as the one before it is done AND what it needs is there: the rule
-// is pipe_op_needs. Times are whole units, the same on every stage. A message takes no time, or `message` units. Then
-// it first waits until the one before it, between the same neighbours in the same direction, has arrived; its sender
-// goes on meanwhile.
+// A stage works down its list. An op starts as soon as the one before it is done AND what it needs is there AND a send
+// buffer is free for its message. The executor has the same rules (pipeline.h). The timeline states them a second time
+// and calls nothing of the executor, because it judges what the executor can run; tests/test_lists.c compares both.
+// Times are whole units, the same on every stage. A message takes no time, or `message` units. Then it first waits
+// until the one before it, between the same neighbours in the same direction, has arrived; its sender goes on
+// meanwhile. A wait for a send buffer takes no time either, as on the simulated clock: it only makes deadlocks.
 #ifndef TIMELINE_H
 #define TIMELINE_H
 #include "04_pipeline_naive/pipeline.h"
+
+// Which op's result an op of stage i of p takes, with v chunks on each stage; which op takes its result, of another
+// part; false: none. Is an op the one that is needed? As pipe_op_needs, pipe_op_feeds and pipe_op_is.
+bool timeline_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
+bool timeline_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
+bool timeline_op_is(PipeOp op, PipeOp needed);
 
 typedef struct { PipeOp op; size_t start, end, arrives; } Event;     // arrives: its message, at the neighbour
 typedef struct {
     size_t p, v, m;
     Event **event;                                       // [stage][place in the list]
     size_t *n;                                           // [stage]: how many ops have run
+    bool *received;                                      // [stage]: the next op has its input; it may lack a buffer
     size_t end;                                          // of the last op of all: the makespan
     bool stuck;                                          // no stage can start its next op: the lists deadlock
 } Timeline;
@@ -22,6 +31,9 @@ Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m, const OpT
 Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b);     // stage[p]
 Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b, size_t message);
 void timeline_free(Timeline *t);
+// The message in the send buffer that an op of stage i waits for; false: a buffer is free, or it sends nothing. It goes
+// to the same stage as the message of op. feeds: the op there that will take it.
+bool timeline_buffer_full(const Timeline *t, const Schedule *stage, size_t i, PipeOp op, StageOp *feeds);
 size_t timeline_busy(const Timeline *t);                 // units in which a stage works, added over the stages
 char *timeline_row(const Timeline *t, size_t i);         // stage i as text, three columns a unit; free() it
 

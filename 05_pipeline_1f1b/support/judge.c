@@ -100,7 +100,7 @@ static bool once_each(Judgement *j, const Schedule *stage, size_t p, size_t m, s
 static bool nth_sent(const Schedule *from_list, size_t from, size_t to, size_t p, size_t v, size_t n, PipeOp *op) {
     for (size_t e = 0; e < from_list->n; e++) {
         StageOp feeds;
-        if (!pipe_op_feeds(from_list->ops[e], from, p, v, &feeds) || feeds.stage != to || to == from) continue;
+        if (!timeline_feeds(from_list->ops[e], from, p, v, &feeds) || feeds.stage != to || to == from) continue;
         *op = feeds.op;
         if (n-- == 0) return true;
     }
@@ -115,10 +115,10 @@ static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t
         for (size_t e = 0; e < stage[i].n && agree; e++) {
             PipeOp op = stage[i].ops[e], sent;
             StageOp needs;
-            if (!pipe_op_needs(op, i, p, v, &needs) || needs.stage == i) continue;
+            if (!timeline_needs(op, i, p, v, &needs) || needs.stage == i) continue;
             size_t from = needs.stage;
             if (!nth_sent(&stage[from], from, i, p, v, read[from]++, &sent)) continue;
-            agree = pipe_op_is(op, sent);
+            agree = timeline_op_is(op, sent);
             if (op.what == BACKWARD) sent.what = BACKWARD;         // not called I where nobody cuts it in two
             if (!agree)
                 tell(j, "message %zu from stage %zu to stage %zu is for %s, but stage %zu takes it for %s: messages "
@@ -133,17 +133,26 @@ static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t
 
 static size_t place_of(const Schedule *s, PipeOp needed) {
     size_t e = 0;
-    while (e < s->n && !pipe_op_is(s->ops[e], needed)) e++;
+    while (e < s->n && !timeline_op_is(s->ops[e], needed)) e++;
     return e;
 }
 
-// The stages that are stuck, from the first one on: each waits for an op that the stage it waits for has not come to.
+// The stages that are stuck, from the first one on: each waits for an op that another stage (or itself) has not come
+// to, or for a send buffer whose message the other stage has posted no receive for.
 static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t) {
     for (size_t i = 0; i < t->p; i++) {
         if (t->n[i] == stage[i].n) continue;
         PipeOp op = stage[i].ops[t->n[i]];
-        StageOp needs;
-        if (!pipe_op_needs(op, i, t->p, t->v, &needs)) continue;
+        StageOp needs, full;
+        if (t->received[i] && timeline_buffer_full(t, stage, i, op, &full)) {
+            size_t to = full.stage;
+            if (full.op.what != FORWARD) full.op = stage[to].ops[place_of(&stage[to], full.op)];       // B, if not I
+            tell(j, "stage %zu waits before %s for a send buffer: stage %zu, which waits before %s, has posted no "
+                 "receive for %s\n", i, name_of(op, t->v).text, to, name_of(stage[to].ops[t->n[to]], t->v).text,
+                 name_of(full.op, t->v).text);
+            continue;
+        }
+        timeline_needs(op, i, t->p, t->v, &needs);
         const Schedule *other = &stage[needs.stage];
         size_t at = place_of(other, needs.op), next = t->n[needs.stage];
         tell(j, "stage %zu waits before %s for ", i, name_of(op, t->v).text);
@@ -164,7 +173,7 @@ static void find_waits(Judgement *j, const Timeline *t) {
                 size_t units = t->event[i][e].start - t->event[i][e - 1].end;
                 if (units <= j->wait[j->waits].units || units >= below) continue;
                 StageOp needs;
-                pipe_op_needs(t->event[i][e].op, i, t->p, t->v, &needs);
+                timeline_needs(t->event[i][e].op, i, t->p, t->v, &needs);
                 j->wait[j->waits].units = units;
                 j->wait[j->waits].stage = i;
                 j->wait[j->waits].from = needs.stage;
@@ -177,12 +186,11 @@ static void find_waits(Judgement *j, const Timeline *t) {
 Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const OpTimes *times) {
     Judgement j = { .verdict = LISTS_LEGAL };
     if (!once_each(&j, stage, p, m, v)) return j.verdict = LISTS_NOT_ONCE, j;
+    if (!messages_agree(&j, stage, p, v)) return j.verdict = LISTS_WRONG_MESSAGE, j;
     Timeline t = timeline_with_times(stage, p, m, times);
     if (t.stuck) {
         j.verdict = LISTS_DEADLOCK;
         tell_deadlock(&j, stage, &t);
-    } else if (!messages_agree(&j, stage, p, v)) {
-        j.verdict = LISTS_WRONG_MESSAGE;
     } else {
         j.end = t.end;
         find_waits(&j, &t);

@@ -72,7 +72,7 @@ static void draw(Run *run, const Play *play, const char *title) {
             RecordedEvent done = { .start = moment(v->start), .end = moment(v->end), .kind = kind[v->op.what],
                                    .number = (uint8_t)v->op.micro_batch, .chunk = (uint8_t)v->op.chunk };
             add(&all.rank[i], done);
-            if (!pipe_op_feeds(v->op, i, t.p, t.v, &to) || to.stage == i) continue;
+            if (!timeline_feeds(v->op, i, t.p, t.v, &to) || to.stage == i) continue;
             RecordedEvent sent = { .start = moment(v->arrives - play->times.message), .end = moment(v->arrives),
                                    .kind = EVENT_SEND, .flow = i * 100000 + e + 1, .comm = "pp",
                                    .peer = (uint16_t)to.stage };

@@ -1,6 +1,6 @@
 // player.c: what player.html calculates, with the C of the chapters compiled to WebAssembly. The schedules are those of
-// 04/03_gpipe.c and 05/02_1f1b.c, the rule of what an op needs is 04/executor.c's, 04/support/timeline.c plays the
-// lists, and common/model/costs.c has the sizes. Here they only get a door of plain ints and doubles.
+// 04/03_gpipe.c and 05/02_1f1b.c, 04/support/timeline.c plays the lists by the executor's rules, and
+// common/model/costs.c has the sizes. Here they only get a door of plain ints and doubles.
 //
 // These files have more in them than a page can link: communicators, models, lessons. The linker drops what nothing
 // below reaches (wasm.h).
@@ -34,7 +34,7 @@ int EXPORT(player_op_end)(int stage, int k) { return (int)played.event[stage][k]
 int EXPORT(player_op_arrives)(int stage, int k) { return (int)played.event[stage][k].arrives; }
 int EXPORT(player_op_to)(int stage, int k) {
     StageOp feeds;
-    bool sends = pipe_op_feeds(played.event[stage][k].op, (size_t)stage, played.p, played.v, &feeds);
+    bool sends = timeline_feeds(played.event[stage][k].op, (size_t)stage, played.p, played.v, &feeds);
     return sends ? (int)feeds.stage : -1;
 }
 

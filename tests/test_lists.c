@@ -1,0 +1,279 @@
+// test_lists.c: the judge of schedules against the executor, on random lists. Every list that the judge calls legal runs
+// in pipeline_run, and every message reaches its op; every list that the judge calls a deadlock deadlocks there, and the
+// same stages wait for a send and for a receive. The layers compute nothing: they only check whose message they got.
+// tests/lists.t runs it. TEST_ALL=1: 10,000 legal lists; TEST_SEED=N draws others.
+//
+// ranks: 1
+// level: core
+// question: Does the executor run what the judge calls legal, and hang on what the judge calls a deadlock?
+#include "05_pipeline_1f1b/pipeline_1f1b.h"
+#include "05_pipeline_1f1b/support/judge.h"
+#include "common/device/device.h"
+#include "common/tensor/random.h"
+#include "tap.h"
+
+enum { MOST_P = 8, MOST_M = 24, MOST_V = 4, MOST_PULLS = 3, TEXT = 4096 };
+typedef struct { size_t p, m, v; Schedule stage[MOST_P]; } Lists;
+
+// ---------------------------------------------------------------- random lists
+
+static uint64_t drawn;
+static size_t below(size_t n) {
+    drawn = random_key(drawn, 1);
+    return drawn % n;
+}
+
+// What a stage has done, and the messages that are on their way to it, by the ops that take them.
+typedef struct {
+    bool done[UPDATE][MOST_V][MOST_M];
+    bool halves[MOST_V][MOST_M];                   // this backward is cut in two
+    PipeOp message[MOST_P][2 * MOST_V * MOST_M];   // [from]
+    size_t sent[MOST_P], taken[MOST_P];            // [from]
+} Progress;
+
+// Can stage i run this op now, if sends never wait? Messages are taken in the order in which they were sent.
+static bool possible(const Lists *l, const Progress *at, size_t i, PipeOp op) {
+    const Progress *own = &at[i];
+    bool half = op.what == BACKWARD_INPUTS || op.what == BACKWARD_WEIGHTS;
+    if (own->done[op.what][op.chunk][op.micro_batch]) return false;
+    if (op.what != FORWARD && half != own->halves[op.chunk][op.micro_batch]) return false;
+    StageOp needs;
+    if (!pipe_op_needs(op, i, l->p, l->v, &needs)) return true;
+    size_t from = needs.stage;
+    if (from != i) return own->taken[from] < own->sent[from] && pipe_op_is(op, own->message[from][own->taken[from]]);
+    const bool (*done)[MOST_V][MOST_M] = own->done;
+    PipeOp need = needs.op;
+    bool whole = need.what == BACKWARD_INPUTS && done[BACKWARD][need.chunk][need.micro_batch];
+    return whole || done[need.what][need.chunk][need.micro_batch];
+}
+
+static void add(Lists *l, Progress *at, size_t i, PipeOp op) {
+    schedule_add_op(&l->stage[i], op);
+    at[i].done[op.what][op.chunk][op.micro_batch] = true;
+    StageOp other;
+    if (pipe_op_needs(op, i, l->p, l->v, &other) && other.stage != i) at[i].taken[other.stage]++;
+    if (!pipe_op_feeds(op, i, l->p, l->v, &other) || other.stage == i) return;
+    Progress *to = &at[other.stage];
+    to->message[i][to->sent[i]++] = other.op;
+}
+
+// Stages take turns at random, some more often than others. A stage takes a random op of those that are possible, or
+// the first one in an order of its own: forwards first, or backwards first.
+static Lists random_lists(void) {
+    Lists l = { .p = 1 + below(MOST_P), .m = 1 + below(MOST_M), .v = 1 + below(MOST_V) };
+    Progress *at = host_alloc(l.p * sizeof *at);
+    size_t turns[MOST_P], habit[MOST_P], halves = below(3), left = 0;
+    for (size_t i = 0; i < l.p; i++) {
+        turns[i] = 1 + below(8);
+        habit[i] = below(4);
+        left += 2 * l.m * l.v;
+        for (size_t n = 0; n < l.m * l.v; n++) {
+            bool cut = halves && below(3) < halves;
+            at[i].halves[n / l.m][n % l.m] = cut;
+            left += cut;
+        }
+    }
+    while (left) {
+        size_t i = below(l.p);
+        for (size_t turn = 0; turn < turns[i]; turn++) {
+            PipeOp can[UPDATE * MOST_V * MOST_M];
+            size_t n = 0;
+            for (size_t what = 0; what < UPDATE; what++)
+                for (size_t k = 0; k < l.v * l.m; k++) {
+                    PipeOp op = { .what = (PipeWhat)what, .chunk = k / l.m, .micro_batch = k % l.m };
+                    if (possible(&l, at, i, op)) can[n++] = op;
+                }
+            if (!n) break;
+            add(&l, at, i, can[habit[i] == 0 ? 0 : habit[i] == 1 ? n - 1 : below(n)]);
+            left--;
+        }
+    }
+    free(at);
+    return l;
+}
+
+// Pulls an op forward in its stage's list, past ops of the other direction or of any, but not past one that it needs.
+static void pull_forward(Lists *l) {
+    size_t i = below(l->p), e = below(l->stage[i].n);
+    PipeOp *ops = l->stage[i].ops, op = ops[e];
+    StageOp needs = {0};
+    bool own = pipe_op_needs(op, i, l->p, l->v, &needs) && needs.stage == i, any = below(4) == 0;
+    for (; e > 0 && (any || (ops[e - 1].what == FORWARD) != (op.what == FORWARD)); e--) {
+        if (own && pipe_op_is(ops[e - 1], needs.op)) return;
+        ops[e] = ops[e - 1];
+        ops[e - 1] = op;
+    }
+}
+
+// ---------------------------------------------------------------- the executor, on layers that compute nothing
+
+// What this layer writes into its output, forward (sign 1) and backward (sign -1), of this micro-batch.
+static real mark(const Batch *b, size_t layer, int sign) { return (real)(sign * (int)(100 * b->number + layer + 1)); }
+static void expect(Tensor t, real want) {
+    if (tensor_sum(t) != (double)want) fault("a message reached the wrong op: %g, not %g", tensor_sum(t), (double)want);
+}
+static void marks_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    (void)s;
+    if (l->number > 0) expect(x, mark(b, l->number - 1, 1));
+    tensor_fill(y, mark(b, l->number, 1));
+}
+static void marks_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    (void)x; (void)s;
+    if (l->number < l->config->layers + 2) expect(dy, mark(b, l->number + 1, -1));
+    if (l->number > 0) tensor_fill(dx, mark(b, l->number, -1));
+}
+static const LayerKind marks = { .name = "marks", .output = hidden_shape, .forward = marks_forward,
+                                 .backward = marks_backward };
+
+static void run_stage(Comm *world, void *lists) {
+    const Lists *l = lists;
+    ModelConfig sizes = { .layers = l->p * l->v, .width = 1, .heads = 1, .context = 1, .vocab = 1 };
+    Range chunk[MOST_V];
+    Batch batch[MOST_M];
+    for (size_t c = 0; c < l->v; c++)
+        chunk[c] = pipeline_stage_layers(&sizes, NULL, l->p * l->v, c * l->p + world->rank);
+    Model *m = model_describe_chunks(&sizes, chunk, l->v);
+    for (size_t n = 0; n < m->n_layers; n++) m->layers[n].kind = &marks;
+    for (size_t k = 0; k < l->m; k++) batch[k] = (Batch){ .B = 1, .T = 1, .number = k };
+    pipeline_run(world, m, &l->stage[world->rank], batch, l->m);
+    model_free(m);
+}
+
+// In a child process, which a deadlock ends: its status, and what it said.
+static int run(const Lists *l, char *said) {
+    int tube[2], how;
+    size_t n = 0;
+    fflush(stdout);
+    if (pipe(tube) != 0) fault("pipe");
+    const pid_t child = fork();
+    if (child < 0) fault("fork");
+    if (child == 0) {
+        dup2(tube[1], STDERR_FILENO);
+        LaunchOptions o = { .emulate = (int)l->p, .default_ranks = (int)l->p, .timeout = 60 };
+        LaunchChoice choice = comm_choose(&o);
+        comm_run(&o, &choice, run_stage, (void *)l);
+        _exit(0);
+    }
+    close(tube[1]);
+    for (ssize_t got; (got = read(tube[0], said + n, TEXT - 1 - n)) > 0;) n += (size_t)got;
+    said[n] = 0;
+    close(tube[0]);
+    waitpid(child, &how, 0);
+    return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+}
+
+// ---------------------------------------------------------------- both compared
+
+static size_t count[LISTS_DEADLOCK + 1], by_buffers, failed[LISTS_DEADLOCK + 1];
+
+// Each line of the judge says for whom a stage waits. The executor's ranks must wait for the same ones.
+static bool same_waits(const char *why, const char *said) {
+    for (const char *line = why; *line; line += strcspn(line, "\n") + 1) {
+        size_t i, to;
+        char op[16], want[64];
+        bool send = sscanf(line, "stage %zu waits before %15s for a send buffer: stage %zu", &i, op, &to) == 3;
+        if (!send && sscanf(line, "stage %zu waits before %15s for %*s of stage %zu", &i, op, &to) != 3) return false;
+        snprintf(want, sizeof want, "  rank %zu waits in %s rank %zu of", i, send ? "send to" : "recv from", to);
+        if (!strstr(said, want)) return false;
+    }
+    return *why;
+}
+
+static void compare(Lists *l) {
+    char said[TEXT];
+    Judgement j = judge_lists(l->stage, l->p, l->m, l->v, &(OpTimes){ 1, 1, 1, 1 });
+    int status = run(l, said);
+    bool same = (status == 0) == (j.verdict == LISTS_LEGAL);
+    if (j.verdict == LISTS_DEADLOCK)
+        same = status == 3 && strstr(said, "deadlock: no rank can go on") && same_waits(j.why, said);
+    by_buffers += j.verdict == LISTS_DEADLOCK && strstr(j.why, "send buffer");
+    count[j.verdict]++;
+    if (!same && !failed[j.verdict]++) {
+        printf("# verdict %d, the executor's status %d\n# the judge: %s\n# the executor: %s\n", j.verdict, status, j.why,
+               said);
+        for (size_t i = 0; i < l->p; i++) {
+            char *text = schedule_text(&l->stage[i]);
+            printf("# stage %zu: %s\n", i, text);
+            free(text);
+        }
+    }
+    for (size_t i = 0; i < l->p; i++) schedule_free(&l->stage[i]);
+}
+
+// All forwards of a chunk, then of the next one; then the backwards.
+static Lists breadth_first(size_t p, size_t v, size_t m) {
+    Lists l = { .p = p, .m = m, .v = v };
+    for (size_t i = 0; i < p; i++)
+        for (size_t n = 0; n < 2 * v * m; n++) {
+            size_t c = n / m;
+            PipeOp op = { .what = c < v ? FORWARD : BACKWARD, .micro_batch = n % m, .chunk = c < v ? c : 2 * v - 1 - c };
+            schedule_add_op(&l.stage[i], op);
+        }
+    return l;
+}
+
+// As 05.06 makes them, for random times of the ops and of a message.
+static Lists zero_bubble(void) {
+    Lists l = { .p = 1 + below(MOST_P), .m = 1 + below(MOST_M), .v = 1 };
+    OpTimes times = { 1 + below(20), below(20), below(20), below(60) };
+    size_t cap = 1 + below(2 * l.p);
+    for (size_t i = 0; i < l.p; i++) l.stage[i] = schedule_zb_auto(l.p, l.m, i, cap, times);
+    return l;
+}
+
+// The timeline states the rules of pipelines a second time.
+static bool same_op(bool any, StageOp a, bool other, StageOp b) {
+    bool same = a.stage == b.stage && a.op.what == b.op.what && a.op.chunk == b.op.chunk;
+    return any == other && (!any || (same && a.op.micro_batch == b.op.micro_batch));
+}
+static void same_rules(void) {
+    bool same = true;
+    for (size_t p = 1; p <= MOST_P; p++)
+        for (size_t v = 1; v <= MOST_V; v++)
+            for (size_t n = 0; n < p * v * (UPDATE + 1); n++) {
+                PipeOp op = { .what = (PipeWhat)(n / (p * v)), .micro_batch = 3, .chunk = n / p % v };
+                StageOp a, b;
+                size_t i = n % p;
+                bool needs = timeline_needs(op, i, p, v, &a);
+                same &= same_op(needs, a, pipe_op_needs(op, i, p, v, &b), b);
+                bool feeds = timeline_feeds(op, i, p, v, &a);
+                same &= same_op(feeds, a, pipe_op_feeds(op, i, p, v, &b), b);
+            }
+    for (size_t n = 0; n < (UPDATE + 1) * (UPDATE + 1); n++) {
+        PipeOp op = { .what = (PipeWhat)(n / (UPDATE + 1)) }, needed = { .what = (PipeWhat)(n % (UPDATE + 1)) };
+        same &= timeline_op_is(op, needed) == pipe_op_is(op, needed);
+    }
+    ok(same, "the timeline and the executor have the same rules, p = 1..%d, v = 1..%d", MOST_P, MOST_V);
+}
+
+int main(void) {
+    const char *seed = getenv("TEST_SEED");
+    size_t cases = getenv("TEST_ALL") ? 10000 : 200;
+    drawn = seed ? strtoul(seed, NULL, 10) : 1;
+    device_init();
+    same_rules();
+    for (size_t n = 0; count[LISTS_LEGAL] < cases; n++) {
+        Lists l = random_lists();
+        for (size_t pulls = n % 3 == 0 ? 1 + below(MOST_PULLS) : 0; pulls > 0; pulls--) pull_forward(&l);
+        compare(&l);
+    }
+    size_t illegal = count[LISTS_DEADLOCK] + count[LISTS_WRONG_MESSAGE];
+    for (size_t n = 0; n < cases / 4; n++) {
+        Lists l = zero_bubble();
+        compare(&l);
+    }
+    illegal = count[LISTS_DEADLOCK] + count[LISTS_WRONG_MESSAGE] - illegal;
+    ok(illegal == 0, "the automatic lists of zero bubble are legal, for %zu times of ops and messages", cases / 4);
+    for (size_t p = 2; p <= 4; p++)
+        for (size_t v = 2; v <= 3; v++)
+            for (size_t m = 1; m <= MOST_M; m++) {
+                Lists l = breadth_first(p, v, m);
+                compare(&l);
+            }
+    ok(!failed[LISTS_LEGAL], "%zu legal lists run, and every message reaches its op", count[LISTS_LEGAL]);
+    ok(!failed[LISTS_DEADLOCK] && by_buffers, "%zu lists deadlock, %zu of them for a send buffer: the same ranks wait for "
+       "the same ones", count[LISTS_DEADLOCK], by_buffers);
+    ok(!failed[LISTS_WRONG_MESSAGE] && !count[LISTS_NOT_ONCE], "%zu lists with a message for another op do not run",
+       count[LISTS_WRONG_MESSAGE]);
+    return tap_end();
+}
