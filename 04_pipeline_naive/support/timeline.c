@@ -28,7 +28,8 @@ void schedule_all_free(Schedule *stage, size_t p) {
 
 bool timeline_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs) {
     size_t part = op.chunk * p + i;
-    bool last = part + 1 == p * v, forward = op.what == FORWARD, weights = op.what == BACKWARD_WEIGHTS;
+    bool last = part + 1 == p * v;
+    bool forward = op.what == FORWARD, weights = op.what == BACKWARD_WEIGHTS;
     if (op.what == UPDATE || (forward && part == 0)) return false;
     if (forward) part--;
     else if (!weights && !last) part++;
@@ -53,7 +54,8 @@ bool timeline_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds) {
 
 bool timeline_op_is(PipeOp op, PipeOp needed) {
     if (op.what == BACKWARD && needed.what == BACKWARD_INPUTS) op.what = BACKWARD_INPUTS;
-    return op.what == needed.what && op.micro_batch == needed.micro_batch && op.chunk == needed.chunk;
+    bool same_place = op.micro_batch == needed.micro_batch && op.chunk == needed.chunk;
+    return op.what == needed.what && same_place;
 }
 
 // ---------------------------------------------------------------- what an op waits for
@@ -98,10 +100,11 @@ static size_t received_from(const Timeline *t, const Schedule *stage, size_t fro
 // A stage has SEND_BUFFERS buffers for activations and as many for gradients. A message leaves its buffer when its
 // receive is posted: the first one of each pair of stages at once, the next one when the one before it is received.
 enum { SEND_BUFFERS = 2 };
-bool timeline_buffer_full(const Timeline *t, const Schedule *stage, size_t i, PipeOp op, StageOp *feeds) {
+bool timeline_buffer_full(const Timeline *t, const Schedule *stage, size_t i, PipeOp op,
+                          StageOp *feeds) {
     size_t to = sends_to(t, i, op), messages = 0, sent = 0;
-    size_t number[SEND_BUFFERS] = {0};             // of the message in each buffer, among all to the same stage
-    PipeOp from[SEND_BUFFERS];
+    size_t number[SEND_BUFFERS] = {0};             // of the message in each buffer, among all to `to`
+    PipeOp from[SEND_BUFFERS];                     // whose result it is
     if (to == i) return false;
     for (size_t e = 0; e < t->n[i]; e++) {
         PipeOp done = t->event[i][e].op;
@@ -131,7 +134,8 @@ static size_t duration(PipeOp op, const OpTimes *t) {
 // Starting an op never takes away what another one needs, so the order in which stages are asked changes nothing.
 Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m, const OpTimes *times) {
     Timeline t = { .p = p, .v = schedule_chunks(&stage[0]), .m = m, .event = host_alloc(p * sizeof *t.event),
-                   .n = host_alloc(p * sizeof *t.n), .received = host_alloc(p * sizeof *t.received) };
+                   .n = host_alloc(p * sizeof *t.n),
+                   .received = host_alloc(p * sizeof *t.received) };
     for (size_t i = 0; i < p; i++) t.event[i] = host_alloc((stage[i].n + 1) * sizeof **t.event);
     for (bool moved = true; moved;) {
         moved = t.stuck = false;

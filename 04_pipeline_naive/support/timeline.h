@@ -10,8 +10,8 @@
 #define TIMELINE_H
 #include "04_pipeline_naive/pipeline.h"
 
-// Which op's result an op of stage i of p takes, with v chunks on each stage; which op takes its result, of another
-// part; false: none. Is an op the one that is needed? As pipe_op_needs, pipe_op_feeds and pipe_op_is.
+// The rules of pipe_op_needs, pipe_op_feeds and pipe_op_is: the op whose result this op of stage i of p takes, with v
+// chunks on each stage; the op of another part that takes its result; whether an op is the needed one. false: none.
 bool timeline_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
 bool timeline_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
 bool timeline_op_is(PipeOp op, PipeOp needed);
@@ -33,7 +33,8 @@ Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_
 void timeline_free(Timeline *t);
 // The message in the send buffer that an op of stage i waits for; false: a buffer is free, or it sends nothing. It goes
 // to the same stage as the message of op. feeds: the op there that will take it.
-bool timeline_buffer_full(const Timeline *t, const Schedule *stage, size_t i, PipeOp op, StageOp *feeds);
+bool timeline_buffer_full(const Timeline *t, const Schedule *stage, size_t i, PipeOp op,
+                          StageOp *feeds);
 size_t timeline_busy(const Timeline *t);                 // units in which a stage works, added over the stages
 char *timeline_row(const Timeline *t, size_t i);         // stage i as text, three columns a unit; free() it
 
