@@ -406,12 +406,14 @@ static void typed_lists(void) {
     judged("F0 B0 F1 B1 / F0 F1 B0 B1", LISTS_DEADLOCK, "stage 1 waits before F1 for F1 of stage 0, which has B0 to");
     judged("W0 I0 F0", LISTS_DEADLOCK, "stage 0 waits before W0 for its own I0, which its list has later");
     judged("F0 B0 / F0 B0 / B0 F0", LISTS_DEADLOCK, "stage 0 waits before B0 for B0 of stage 1, which waits, too");
-    judged("F0 F1 F2 F3 F4 F5 F6 B0 B1 B2 B3 B4 B5 B6 / F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6", LISTS_LEGAL, "");
-    const char *full = "F0 F1 F2 F3 F4 F5 F6 F7 B0 B1 B2 B3 B4 B5 B6 B7 / F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7";
-    judged(full, LISTS_DEADLOCK, "stage 0 waits before F7 for a send buffer: stage 1, which waits before B3, has posted "
-                                 "no receive for F5\n");
-    judged(full, LISTS_DEADLOCK, "stage 1 waits before B3 for a send buffer: stage 0, which waits before F7, has posted "
-                                 "no receive for B1\n");
+    judged("F0 F1 F2 F3 F4 F5 F6 B0 B1 B2 B3 B4 B5 B6 / F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6",
+           LISTS_LEGAL, "");
+    static const char full[] = "F0 F1 F2 F3 F4 F5 F6 F7 B0 B1 B2 B3 B4 B5 B6 B7 / "
+                               "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7";
+    judged(full, LISTS_DEADLOCK, "stage 0 waits before F7 for a send buffer: stage 1, which waits before "
+                                 "B3, has posted no receive for F5");
+    judged(full, LISTS_DEADLOCK, "stage 1 waits before B3 for a send buffer: stage 0, which waits before "
+                                 "F7, has posted no receive for B1");
     judged("F0 F1 B0 B1 / F1 B1 F0 B0", LISTS_WRONG_MESSAGE, "message 0 from stage 1 to stage 0 is for B1");
     judged("F0 F1 B0 B1 / F0 B0 F1", LISTS_NOT_ONCE, "stage 1 never runs B1");
     judged("F0 F0 B0", LISTS_NOT_ONCE, "stage 0 runs F0 2 times");

@@ -6,8 +6,8 @@
 #include "04_pipeline_naive/support/timeline.h"
 
 // NOT_ONCE: an op stands twice in a list, or never. WRONG_MESSAGE: a stage takes a message for another one's (they come
-// in the order in which they were sent, and carry no names). DEADLOCK: stages wait for each other, for a result or for a
-// send buffer (pipeline.h says how many there are). Whatever is LEGAL runs in pipeline_run.
+// in the order in which they were sent, and carry no names). DEADLOCK: stages wait for each other, for a result or a
+// send buffer (pipeline.h says how many there are). A LEGAL list runs in pipeline_run.
 typedef enum { LISTS_LEGAL, LISTS_NOT_ONCE, LISTS_WRONG_MESSAGE, LISTS_DEADLOCK } ListsVerdict;
 enum { JUDGE_REASON = 2400, JUDGE_WAITS = 3 };
 typedef struct {
