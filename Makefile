@@ -1,7 +1,7 @@
 # Unsplit. `make help` lists what can be typed. Needs GNU make and a shell; tools/setup sees to the rest.
 #
 # Adding a file is enough: chapters are NN_name/. A file that says LESSON(...) is a program, whose rank count, level and question are its
-# first lines and stand nowhere else; it is a module too, as everything else in a chapter is: its functions lie in the one library.
+# first lines and stand nowhere else. It is a module too, like every other file of a chapter: its functions lie in the chapter's library.
 
 BACKEND   = cpu
 PRECISION = fp32
@@ -83,7 +83,15 @@ MODULES  := $(filter-out tests/%,$(SOURCES))
 PRELOADS := $(wildcard tests/pmpi_*.c) tests/openblas_choice.c tests/malloc_peak.c tests/no_single_copy.c tests/pretend_cores.c
 # The files with kernels in them: those that say FOR_EACH.
 KERNELS  := $(if $(filter cuda,$(BACKEND)),$(shell grep -lE '^ +FOR_EACH(_PART)?.[a-z]' $(SOURCES)))
-CHAPTERS := $(sort $(foreach d,$(wildcard [0-9][0-9]_*/),$(firstword $(subst _, ,$(d)))))
+FOLDERS  := $(sort $(patsubst %/,%,$(wildcard [0-9][0-9]_*/)))
+CHAPTERS := $(foreach folder,$(FOLDERS),$(firstword $(subst _, ,$(folder))))
+# Which chapter includes which earlier one: 05_pipeline_1f1b>04_pipeline_naive. A program links with the library of its chapter, of the
+# chapters reached from there, and of common; so run-05 compiles no other chapter. A test links with all libraries.
+ARROWS   := $(sort $(shell awk '/^\#include "[0-9]/ { split(FILENAME, from, "/"); split(substr($$2, 2), to, "/"); \
+                if (to[1] < from[1]) print from[1] ">" to[1] }' $(foreach folder,$(FOLDERS),$(wildcard $(folder)/*.[ch] $(folder)/support/*.[ch]))))
+reached   = $(1) $(foreach folder,$(patsubst $(1)>%,%,$(filter $(1)>%,$(ARROWS))),$(call reached,$(folder)))
+objects   = $(patsubst %.c,$(O)/%.o,$(filter $(1)/%,$(MODULES)))
+libraries = $(patsubst %,$(O)/%.a,common $(sort $(filter-out common,$(if $(filter tests,$(1)),$(FOLDERS),$(call reached,$(1))))))
 CORES     = $(shell nproc 2>/dev/null || echo 2)
 
 .SECONDARY:
@@ -106,9 +114,9 @@ programs-of = $(patsubst %.c,$(O)/%,$(filter $(PROGRAMS),$(if $(filter 00,$(1)),
 BUILD_LESSON = +@$(if $(call programs-of,$*),$(BUILD) ONLY="$(call programs-of,$*)")
 RUN_LESSON = NP='$(NP)' tools/run-lesson $(O)
 
+# Each chapter is built and run before the next chapter is built: so the first verdict comes early.
 run:
-	+@$(BUILD)
-	@set -e; for chapter in $(CHAPTERS); do $(RUN_LESSON) run $$chapter; done
+	+@set -e; for chapter in $(CHAPTERS); do $(MAKE) --no-print-directory ARGS= run-$$chapter; done
 
 run-%: FORCE
 	$(BUILD_LESSON)
@@ -284,15 +292,14 @@ $(O)/%.info.c: %.c tools/lesson-info
 $(O)/%.info.o: $(O)/%.info.c $(O)/flags
 	@$(COMPILE) -MMD -MP -c -o $@ $<
 
-$(O)/libunsplit.a: $(MODULES:%.c=$(O)/%.o)
+$(patsubst %,$(O)/%.a,common $(FOLDERS)): $(O)/%.a: $$(call objects,$$*)
 	@rm -f $@
 	@ar rcs $@ $^
 
-LIBRARIES = $(O)/libunsplit.a $(if $(STANDIN),$(O)/libstandin.a)
 $(LESSONS:%.c=$(O)/%): $(O)/%: $(O)/%.info.o
 $(filter $(O)/tests/%,$(PROGRAMS:%.c=$(O)/%)): $(O)/%: $(O)/%.o $(O)/%.info.o
-$(PROGRAMS:%.c=$(O)/%): $(LIBRARIES)
-	@$(CC) $(CFLAGS) -o $@ $(filter-out %.a,$^) $(LIBRARIES) $(LIBS)
+$(PROGRAMS:%.c=$(O)/%): $(O)/%: $$(call libraries,$$(firstword $$(subst /, ,$$*))) $(if $(STANDIN),$(O)/libstandin.a)
+	@$(CC) $(CFLAGS) -o $@ $(filter-out %.a,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS)
 
 # Libraries that tests put between a program and MPI, the C library, or OpenBLAS and the environment.
 $(O)/%.so: %.c $(O)/flags

@@ -35,6 +35,19 @@ ends 2 "CUDA where it is not found ends with the fix" "in.CUDA_HOME=/nowhere CUD
 ends 2 "so is an unknown precision" "fp32.or.fp64" make PRECISION=fp16
 ends 2 "and an unknown sanitizer" "thread" make SANITIZE=memory
 
+# ---- a chapter's program is built from its chapter, the chapters that it includes, and common; a test from all ----
+# compiled FOLDERS PROGRAM: a build from nothing compiles files of these folders only.
+compiled() {
+    make --no-print-directory -n programs O="$tap_dir/anew" ONLY="$tap_dir/anew/$2" >"$tap_dir/dry" 2>&1
+    folders=$(sed -n 's|^echo "compiling \([^/]*\)/.*|\1|p' "$tap_dir/dry" | sort -u | tr '\n' ' ')
+    [ "$folders" = "$1 " ] || echo "(compiles $folders)" >>"$tap_dir/dry"
+    [ "$folders" = "$1 " ]
+    ok $? "$2 needs $1" "$tap_dir/dry"
+}
+compiled "04_pipeline_naive 05_pipeline_1f1b common" 05_pipeline_1f1b/02_1f1b
+compiled "common" common/run_00
+compiled "$(echo [0-9][0-9]_*) common tests" tests/test_ops
+
 # ---- the launcher's statuses ----
 for status in 0 1 2 3; do
     ends $status "status $status passes the launcher, emulated" "" tools/launch -e 0 sh -c "exit $status"

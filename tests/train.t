@@ -547,8 +547,10 @@ sub learns {
 my $start = have_mpi ? \&mpi : \&emu;
 learns('30 steps of the default run', 1, $start->(8, $train{fp32}, qw(--steps 30 --warmup 5 --eval-every 0)));
 SKIP: {
-    skip 'the whole default run: TEST_ALL=1', 2 unless $all;
+    skip 'the whole default run, and that of make run: TEST_ALL=1', 4 unless $all;
     learns('the default run', 0.8, $start->(8, $train{fp32}));
+    my ($small, $steps) = slurp('tools/run-lesson') =~ /^small="(.*)"\nsteps=(\d+)$/m or die 'no options in tools/run-lesson';
+    learns('the training of make run', 0.65, $start->(8, $train{fp32}, split(' ', $small), '--steps', $steps));
 }
 
 # ---- the whole cross product, in an order that makes any beginning of it a fair sample ----
