@@ -380,11 +380,10 @@ static Request *ring(Request *r, CommKind kind, size_t rounds) {
     return booked(r, kind, bytes, bytes, steps, bytes);
 }
 
-// A tree: S bytes on its longest path, in as many steps as it is high.
-static Request *tree(Request *r, CommKind kind, bool sends, bool receives) {
-    size_t height = 0, bytes = r->comm->size > 1 ? r->count * element_size(r->element) : 0;
-    while (((size_t)1 << height) < r->comm->size) height++;
-    return booked(r, kind, sends ? bytes : 0, receives ? bytes : 0, height, bytes);
+// A chain of all ranks (comm.h): n - 1 steps, and S bytes over each of its links at the same time.
+static Request *chain(Request *r, CommKind kind, bool sends, bool receives) {
+    size_t steps = r->comm->size - 1, bytes = steps > 0 ? r->count * element_size(r->element) : 0;
+    return booked(r, kind, sends ? bytes : 0, receives ? bytes : 0, steps, bytes);
 }
 
 void comm_ledger_reset(Comm *c) { memset(c->ledger, 0, sizeof c->ledger); }
@@ -449,12 +448,12 @@ static Request *all_gather_rows(Comm *c, Tensor whole, Tensor mine) {
 }
 
 static Request *broadcast(Comm *c, Tensor t, size_t root) {
-    return tree(tensor_request(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t), COMM_BROADCAST,
+    return chain(tensor_request(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t), COMM_BROADCAST,
                 c->rank == root, c->rank != root);
 }
 
 static Request *reduce(Comm *c, Tensor t, size_t root) {
-    return tree(tensor_request(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t), COMM_REDUCE, c->rank != root,
+    return chain(tensor_request(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t), COMM_REDUCE, c->rank != root,
                 c->rank != (root + 1) % c->size);
 }
 

@@ -45,7 +45,7 @@ struct Request {
     // all members (a recv: when its message arrives). The transports carry it under the simulated clock.
     uint64_t stamp;
     Picoseconds issued, waited, end;       // waited: when this rank began to wait for it
-    size_t steps, bytes;                   // of the ring that carries it
+    size_t steps, bytes;                   // of the ring or the chain that carries it
     uint64_t flow;                         // equal on all ranks that take part
     CommKind kind;
     bool booked, timed;                    // an operation of the ledger; not while that is paused
