@@ -717,12 +717,11 @@ static void append(void *gathered, size_t rank, const void *data, size_t bytes) 
     g->bytes += bytes;
     g->sizes[rank] = bytes;
 }
-void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes) {
+void *side_gather(const void *mine, size_t bytes, size_t **sizes) {
     Gathered g = { .sizes = side->rank == 0 ? host_alloc(side->size * sizeof *g.sizes) : NULL };
     side_gather_each(mine, bytes, append, &g);
-    if (side->rank > 0) return;
-    *all = g.all;
-    *sizes = g.sizes;
+    if (side->rank == 0) *sizes = g.sizes;
+    return g.all;
 }
 
 void side_broadcast(void *data, size_t bytes) {
@@ -733,9 +732,9 @@ void side_broadcast(void *data, size_t bytes) {
     } while (at < bytes);
 }
 bool side_any(bool mine) {
-    bool *all = NULL, any = false;
+    bool any = false;
     size_t *sizes = NULL;
-    side_gather(&mine, sizeof mine, (void **)&all, &sizes);
+    bool *all = side_gather(&mine, sizeof mine, &sizes);
     for (size_t r = 0; all && r < this_world_size; r++) any |= all[r];
     free(all);
     free(sizes);
@@ -750,7 +749,7 @@ size_t side_cores_each(void) {
     memset(&mine, 0, sizeof mine);
     gethostname(mine.host, sizeof mine.host - 1);
     if (sched_getaffinity(0, sizeof mine.cores, &mine.cores) != 0) CPU_SET(0, &mine.cores);
-    side_gather(&mine, sizeof mine, (void **)&all, &sizes);
+    all = side_gather(&mine, sizeof mine, &sizes);
     for (size_t i = 0; all && i < side->size; i++) {
         size_t sharing = 0, cores = (size_t)CPU_COUNT(&all[i].cores);
         for (size_t k = 0; k < side->size; k++) sharing += memcmp(&all[i], &all[k], sizeof mine) == 0;

@@ -108,8 +108,9 @@ Picoseconds comm_arrival(Request *r);
 
 // --- side channel: never counted, outside the lesson's own path. For checks, digests and logs. Over the whole world.
 //     For rank 0, which compares and writes files, the others wait here a hundred times --timeout. ---
-// Rank 0: concatenation (malloc'ed) and each rank's size.
-void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes);
+// Rank 0: returns the concatenation, and sizes receives the size of each rank's part (both malloc'ed). The others get
+// NULL, and sizes stays as it is.
+void *side_gather(const void *mine, size_t bytes, size_t **sizes);
 // Rank 0: take() is called for every rank in order, and no two ranks' bytes are there at once.
 typedef void SideTake(void *context, size_t rank, const void *data, size_t bytes);
 void side_gather_each(const void *mine, size_t bytes, SideTake *take, void *context);

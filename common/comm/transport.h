@@ -41,6 +41,7 @@ struct Request {
     Tensor seen, result;
     Pinned staged, staged_scratch;
     void *extra, *more;                    // the transport's own, freed with the request; more: of one built on another
+    Request *queued;                       // emu: the next message in the queue of its pair
     // Time. stamp: before start, when this rank is ready (a send: when its message arrives); after meet, the latest of
     // all members (a recv: when its message arrives). The transports carry it under the simulated clock.
     uint64_t stamp;
