@@ -24,8 +24,8 @@ static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context
 
 // ================================ the technique ================================
 
-// Once, before the first step. Rank 0 sends its weights [Psi], Psi e bytes (e: bytes of a real) to each other rank or
-// along a tree; the others overwrite theirs.
+// Once, before the first step. Rank 0 sends its weights [Psi], Psi e bytes (e: bytes of a real), along a chain of all
+// ranks; the others overwrite theirs.
 void data_parallel_broadcast(Comm *dp, Model *m) {
     // EXERCISE 01.02b (2 points): all begin alike. Give every rank of dp the weights of rank 0. m->w holds all weights
     // of the model, one after the other, and common/comm/comm.h lists what ranks can send to each other. One call, in

@@ -3,8 +3,11 @@
 // the two linear layers of attention and of the MLP, and for the logits, it is swapped.
 #include "03_tensor_parallel/tensor_parallel.h"
 
-enum { WHOLE_W = S_ACT + 1, QKV = 0, PROJ, FC, OUT };      // in Saved, beside a block's items: gathered weights
-enum { HEAD = 0 };
+// In Saved, behind a block's items: what its linear layers have gathered, where backward does not gather it again.
+enum { QKV, PROJ, FC, OUT, LINEARS };
+enum { HEAD };
+enum { WHOLE_X = BLOCK_ITEMS, WHOLE_W = WHOLE_X + LINEARS, CUBE_ITEMS = WHOLE_W + LINEARS };
+_Static_assert((int)CUBE_ITEMS <= (int)SAVED_TENSORS, "Saved has no room for what the linear layers have gathered");
 
 static const Cube *cube_of(const Layer *l) { return l->technique; }
 static CubeLayout layout(const Layer *l, const Batch *b) { return cube_layout(cube_of(l), b); }
@@ -50,17 +53,23 @@ static void norm_backward(CubeLayout at, size_t C, Tensor dx, Tensor x, Tensor s
 
 // ---------------------------------------------------------------- linear layers, and what of them is kept
 
-// Where x [M/q^2, K/q] of a linear layer is made: it is kept itself, or only until it is gathered.
+// Where x [M/q^2, K/q] of a linear layer is made. Where X is kept, x is needed until it is gathered: X has its rows.
 static Tensor new_x(const Layer *l, Saved *s, Arena *scratch, size_t rows, size_t cols) {
     return tensor_new(cube_of(l)->gather_again ? &s->arena : scratch, rows, cols);
 }
+static Tensor own_rows(CubeLayout at, Tensor X) {
+    Range own = shard_range(at.B, at.rows->size, at.rows->rank);
+    return tensor_row_range(X, own.lo * at.T, own.hi * at.T);
+}
+// Keeps x as item `name`: attention reads its output again in backward.
 static void linear_forward(const Layer *l, CubeLayout at, Tensor y, Tensor x, const Param *w, Saved *s, int name,
                            int linear) {
     Arena scratch = arena(MEM_WORKSPACE);
     bool again = cube_of(l)->gather_again;
     CubeOperands o = cube_operands(at, again ? &scratch : &s->arena, x, w->w);
     cube_forward(at, y, o);
-    s->t[name] = again ? x : o.x;                          // [M/q^2, K/q], or [M/q, K/q]
+    s->t[name] = again ? x : own_rows(at, o.x);            // [M/q^2, K/q]
+    s->t[WHOLE_X + linear] = again ? (Tensor){0} : o.x;    // [M/q, K/q]
     s->t[WHOLE_W + linear] = again ? (Tensor){0} : o.w;    // [K/q, N/q]
     arena_free(&scratch);
 }
@@ -69,7 +78,7 @@ static void linear_backward(const Layer *l, CubeLayout at, Tensor dx, Param *w, 
     Arena scratch = arena(MEM_WORKSPACE);
     bool again = cube_of(l)->gather_again;
     CubeOperands o = again ? cube_operands(at, &scratch, s->t[name], w->w)
-                           : (CubeOperands){ s->t[name], s->t[WHOLE_W + linear] };
+                           : (CubeOperands){ s->t[WHOLE_X + linear], s->t[WHOLE_W + linear] };
     cube_backward(at, dx, w, dy, o);
     arena_free(&scratch);
 }
@@ -218,7 +227,8 @@ static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     Tensor sum = tensor_new(&scratch, X.rows, W.rows);
     op_matmul_nt(sum, X, W);                               // [M/q, V/q]
     cube_scatter(at.cols, at.B, y, sum);
-    s->t[S_LN] = again ? norm : X;
+    s->t[S_LN] = again ? norm : own_rows(at, X);
+    s->t[WHOLE_X + HEAD] = again ? (Tensor){0} : X;
     s->t[WHOLE_W + HEAD] = again ? (Tensor){0} : W;
     arena_free(&scratch);
 }
@@ -228,7 +238,7 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     CubeLayout at = layout(l, b);
     bool again = cube_of(l)->gather_again;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor X = again ? cube_gather(at.rows, &scratch, at.B, at.T, s->t[S_LN]) : s->t[S_LN];
+    Tensor X = again ? cube_gather(at.rows, &scratch, at.B, at.T, s->t[S_LN]) : s->t[WHOLE_X + HEAD];
     Tensor W = again ? table_of(l, at, &scratch, l->units[1]) : s->t[WHOLE_W + HEAD];
     Tensor dX = tensor_new(&scratch, X.rows, X.cols), dW = tensor_new(&scratch, W.rows, W.cols);
     Tensor dnorm = tensor_new(&scratch, x.rows, x.cols), dw = tensor_new(&scratch, wte->w.rows, x.cols);

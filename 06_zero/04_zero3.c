@@ -92,15 +92,16 @@ void zero3_allocate(Model *m, Comm *dp) {
     for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero3_layer, dp);
 }
 
-// The tied embedding, gathered once a step, before the first forward, and kept.
+// The tied embedding, gathered once a step, before the first forward, and kept. m->gathered holds its weights alone:
+// zero2_reduce frees m->buffers, with its gradients, while the weights are still in use.
 void zero3_gather_wte(Model *m) {
     for (size_t i = 0; i < m->n_units; i++)
-        if (zero2_stays_whole(&m->units[i]) && !m->units[i].tied_to) gather_unit(&m->units[i], &m->buffers);
+        if (zero2_stays_whole(&m->units[i]) && !m->units[i].tied_to) gather_unit(&m->units[i], &m->gathered);
 }
 void zero3_drop_wte(Model *m) {
     for (size_t i = 0; i < m->n_units; i++)
         if (zero2_stays_whole(&m->units[i])) unit_attach_weights(&m->units[i], (Tensor){0});
-    arena_free(&m->buffers);
+    arena_free(&m->gathered);
 }
 
 void zero3_begin(Model *m) {

@@ -83,10 +83,10 @@ static void add_traffic(Layout *l, const Mesh *m, LayoutOrder *process) {
 
 // The most of all ranks.
 static double most_of(Run *run, double mine) {
-    double *all = NULL, most = 0;
+    double most = 0;
     size_t *sizes = NULL;
     ledger_pause();
-    side_gather(&mine, sizeof mine, (void **)&all, &sizes);
+    double *all = side_gather(&mine, sizeof mine, &sizes);
     for (size_t r = 0; run->is_root && r < run->world->size; r++) most = all[r] > most ? all[r] : most;
     side_broadcast(&most, sizeof most);
     ledger_resume();

@@ -242,7 +242,7 @@ void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const RankSta
     comm_barrier(run->world);                      // the folder is there
     FileSum mine = write_rank(m, o->kind == ADAMW, state, path), *all;
     size_t *sizes;
-    side_gather(&mine, sizeof mine, (void **)&all, &sizes);                // all files are there
+    all = side_gather(&mine, sizeof mine, &sizes);       // all files are there
     if (run->is_root) {
         write_index(run, o, state, step, all, part);
         put_in_place(dir, part, name);

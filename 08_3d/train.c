@@ -187,7 +187,7 @@ static void show_memory(Run *run) {
     struct { size_t ledger, process, resident; } mine = { memory_most(), memory_process_most(), resident_most() }, *all;
     size_t *sizes, most = 0, resident = 0;
     char list[3][512] = { "", "", "" };
-    side_gather(&mine, sizeof mine, (void **)&all, &sizes);
+    all = side_gather(&mine, sizeof mine, &sizes);
     if (!run->is_root) return;
     for (size_t r = 0; r < run->world->size; r++) {
         size_t value[3] = { all[r].ledger, all[r].process, all[r].resident };

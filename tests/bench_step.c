@@ -193,7 +193,7 @@ static void bench(Run *run) {
         double seconds = measure_steps(run, &s, seconds_most, &steps);
         double tokens = (double)(batch * c.model.context), flops = flops_of(&c.model, tokens);
         size_t resident = resident_most(), *sizes, *all;
-        side_gather(&resident, sizeof resident, (void **)&all, &sizes);
+        all = side_gather(&resident, sizeof resident, &sizes);
         for (size_t r = 0; run->is_root && r < run->world->size; r++) resident = all[r] > resident ? all[r] : resident;
         say(run, "%zu parameters, %zu tokens a step: %.3f ms (median of %zu), %.0f tokens/s, %.2f of the peak of %.1f "
             "GFLOP/s, %.0f MB resident in a process",

@@ -80,6 +80,17 @@ else
     skip "make run-NN-KK and its relatives" "there is no lesson yet"
 fi
 
+# ---- make bench: a question that takes two lines is shown whole ----
+mkdir -p "$tap_dir/cpu/tests"
+cat >"$tap_dir/cpu/tests/bench_record" <<'END'
+#!/bin/sh
+printf '[record]  Is a question\n          shown whole?\n          4 ranks\n\na figure\n[record] PASS  1 check, 0 costs  0.00 s\n'
+END
+chmod +x "$tap_dir/cpu/tests/bench_record"
+tools/bench "$tap_dir/cpu" --only record >"$tap_dir/bench" 2>&1
+printf '[record]  Is a question\n          shown whole?\n          4 ranks\n\na figure\n\n' | cmp - "$tap_dir/bench" >&2
+ok $? "make bench shows each page with its title, without its verdict" "$tap_dir/bench"
+
 # ---- bugs, for a student to see ----
 bug=$(basename "$(printf '%s\n' bugs/01-*.patch | head -n 1)" .patch)
 if [ -e "bugs/$bug.patch" ]; then

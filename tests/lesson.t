@@ -60,7 +60,8 @@ my @modes = (
     ['cost', 1, qr/ bytes by rank .*FAIL\n    bytes by rank: rank \d measured 410\d, predicted 4\d+$/m, 1, 1],
     ['cost-nan', 1, qr/fraction idle .*FAIL\n    fraction idle: rank 0 measured -?nan, predicted 0\.1875/, 1],
     ['open', 1, qr/^exercise 00\.01a is open: tests\/test_lesson\.c:\d+\n\[test lesson\] FAIL  0 of 12 checks, 0 of 2 costs failed /m, 1, 1],
-    ['nothing', 1, qr/^\[test lesson\] FAIL  nothing was checked/m, 1, 1],
+    ['nothing', 1, qr/^\[test lesson\] FAIL  nothing was checked  \d+\.\d\d s$/m, 1, 1],
+    ['default', 0, qr/^\[test lesson\] defaults +every rank has its own +holds +on every rank +ok$/m, 1, 1],
 );
 my %digest;
 for my $way (@ways) {
@@ -74,6 +75,8 @@ for my $way (@ways) {
         like($out, $words, "$name, $what: the words");
         my $page = eval { decode_json(slurp("$work/page.json")) };
         ok($page && ($page->{pass} ? 0 : 1) == $expected, "$name, $what: the JSON agrees") or diag($@);
+        is($page->{config}{size}, $what eq 'default' ? 200 : 5, "$name, $what: the JSON has the value of an option");
+        is($page->{digest} // 'none', ($out =~ / digest (\S+)/)[0] // 'none', "$name, $what: the digest of the page, or none");
         unlink "$work/page.json";
         my $verdict = (split /\n/, $out)[-1];
         like($verdict, $expected ? qr/ FAIL  / : qr/ PASS  /, "$name, $what: the verdict is the last line");
@@ -122,6 +125,8 @@ SKIP: {
     is_deeply($page->{costs}[0], {%cost, pass => JSON::PP::true}, 'JSON: a cost');
     like(slurp("$work/page.json"), qr/"predicted":4098,"measured":4098,/, 'JSON: numbers are numbers');
     is($page->{digest}, $digest{pass}{1}, 'JSON: the digest; the seed is not in it');
+    my ($given) = start("$program --mode default --size 12");
+    is($given, 0, 'an option that was given has no other default');
 }
 
 # ---- the page without --verbose: a line per claim, failures in full, the table of results ----
@@ -192,6 +197,7 @@ for my $way ([bare => $program], $have_mpi ? $processes : ()) {
     is($status, 0, "$way->[0], --help: status 0");
     is(scalar(() = $out =~ /^usage: /mg), 1, "$way->[0], --help: printed once");
     like($out, qr/^  --size N +a whole number \(default 5\)$/m, "$way->[0], --help: own options with defaults");
+    like($out, qr/^  --clock wall\|simulated +.*; without it: simulated for virtual or crowded ranks$/m, "$way->[0], --help: values by their names");
     like($out, qr/^  --timeout SECONDS +\S.*\(default 60\)$/m, "$way->[0], --help: common options with defaults");
 }
 

@@ -32,6 +32,34 @@ writable_globals() {
     done
 }
 
+# The same of common/, where what each process has once may be written: before the ranks start, by the one rank of an MPI process, or by
+# the virtual rank that holds the baton. A variable of a thread is a rank's own. The argument is the folder of the objects.
+once_a_process='
+util.o: stop_came stop_time end_all_ranks ranks_are_processes usage_wait
+comm_emu.o: stage
+comm_mpi.o: longest_wait looked here crowded under_way piece host there mpi_meanwhile
+waits.o: ranks slot_bytes slots seconds me window seen suspected next_look
+blas_kernels.o: argv first_choice
+device_cpu.o: device_threads device_meanwhile
+clock.o: config
+memory.o: process process_most'
+shared_globals() {
+    find "$1/common" -name '*.o' | while read -r object; do
+        name=$(basename "$object")
+        allowed=$(printf '%s\n' "$once_a_process" | sed -n "s/^$name: //p")
+        objdump -t "$object" | awk -v name="$name" -v allowed=" $allowed " '
+            / \.data\.rel\.ro/ { next }
+            / (\.data|\.bss|\*COM\*)[^ \t]*\t0*[1-9a-f][0-9a-f]* / {
+                variable = $NF
+                sub(/\.[0-9]+$/, "", variable)             # of a function: kept.0
+                if (!index(allowed, " " variable " ")) print name ": " variable
+            }'
+    done
+}
+
+# A pointer that is read or written through a pointer to a pointer of another type: compilers may take the two for different objects.
+cast_addresses() { find common [0-9][0-9]_* tests tools -name '*.[ch]' -exec grep -nE '\*\*\) *&' {} +; }
+
 # Functions and data that two files show under one name: the linker would take either, without a word. The two devices have one interface.
 # The argument is the folder of the objects.
 namesakes() {
@@ -179,6 +207,20 @@ static const char *const names[] = {"read", "only"};
 const char *name(int i);
 const char *name(int i) { return names[i]; }
 END
+mkdir -p "$bad/o/common/base"
+cat >"$bad/common/util.c" <<'END'
+typedef struct Node { void *next; } Node;
+static Node *list;
+int usage_wait;
+static _Thread_local int thread_own;
+void put(Node *n);
+void put(Node *n) {
+    static Node *kept;
+    Node **last = (Node **)&n->next;
+    *last = thread_own++ ? kept : list;
+    list = kept = n;
+}
+END
 printf 'int name(void);\nint name(void) { return 0; }\n' >"$bad/03_three/two.c"
 printf '#include "02_two/two.h"\n#include <cuda_runtime.h>\n' >"$bad/common/thing.c"
 printf '#include "common/base/util.h"\n#include "common/comm/comm.h"\n#include "ops.h"\n' >"$bad/common/tensor/ops.c"
@@ -195,6 +237,7 @@ printf '## The question\n## The picture\n## Exercises\n' >"$bad/02_two/03_gone.m
 { ${OMPI_CC:-gcc} -fcommon -fPIC -c -o "$bad/o/03_three/three.o" "$bad/03_three/three.c" &&
     ${OMPI_CC:-gcc} -x c -c -o "$bad/o/03_three/02_long.o" /dev/null &&
     ${OMPI_CC:-gcc} -c -o "$bad/o/03_three/two.o" "$bad/03_three/two.c" &&
+    ${OMPI_CC:-gcc} -c -o "$bad/o/common/base/util.o" "$bad/common/util.c" &&
     sed '/include/d' "$bad/02_two/01_by_hand.c" | ${OMPI_CC:-gcc} -fcommon -x c -c -o "$bad/o/02_two/01_by_hand.o" -; } || exit 3
 cd "$bad" || exit 3
 has "the check of #if sees one in a source and one in a header" "01_by_hand.c:5 three.h:5" \
@@ -203,6 +246,9 @@ clean "and lets the guard of a header pass" among three.h:1: conditional_compila
 has "the check of globals sees all four kinds" "static_zero static_one thread_own common_symbol" \
     writable_globals o
 clean "and lets constants pass" among "fine\|three" writable_globals o
+has "the check of common's globals sees a list, and one of a function" "util.o:.list util.o:.kept" shared_globals o
+clean "and lets the listed one and a thread's own pass" among "usage_wait\|thread_own" shared_globals o
+has "the check of addresses sees one that is cast" "common/util.c:8" cast_addresses
 has "the check of namesakes sees a function of two files" "^name$" namesakes o
 clean "and lets others pass" among "^use$" namesakes o
 has "the check of backend names sees mpi.h" "01_by_hand.c:4" \
@@ -233,8 +279,10 @@ cd "$root" || exit 3
 clean "no chapter has conditional compilation" conditional_compilation
 for objects in build/cpu-fp32 build/cpu-fp64; do
     clean "no chapter has a writable global, $objects" writable_globals $objects
+    clean "common/ has no writable global that is not listed here, $objects" shared_globals $objects
     clean "no two files have a public function or datum of one name, $objects" namesakes $objects
 done
+clean "no address of a pointer is cast" cast_addresses
 clean "no chapter names a backend" backend_names
 clean "in common/, only the device, the transports and the launch header know CUDA and NCCL" gpu_names
 clean "a chapter includes common/ and earlier chapters only, and common/ no chapter" wrong_includes

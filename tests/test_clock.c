@@ -104,7 +104,7 @@ static void arrivals(Run *run) {
     }
     Picoseconds *since = host_alloc(n * sizeof *since), *all = NULL;
     size_t *sizes = NULL;
-    side_gather(&begin, sizeof begin, (void **)&all, &sizes);
+    all = side_gather(&begin, sizeof begin, &sizes);
     if (w->rank == 0) memcpy(since, all, n * sizeof *since);
     side_broadcast(since, n * sizeof *since);
     bool still = true;
@@ -200,6 +200,11 @@ static double all_reduce_time(size_t n, bool in_node) {
     return transfer(in_node, steps, steps * ((COUNT + n - 1) / n) * sizeof(real));
 }
 
+// A chain of n ranks: n - 1 messages follow one another, but the pieces of COUNT elements pass all links at once.
+static double chain(size_t n, bool in_node) {
+    return transfer(in_node, n - 1, n > 1 ? COUNT * sizeof(real) : 0);
+}
+
 // Starts an all-reduce on each of some communicators at one moment, waits for all: how long did it take?
 static double together(Run *run, Comm *const *c, size_t n, Tensor *t) {
     Request *r[4];
@@ -240,6 +245,13 @@ static void lanes(Run *run) {
     comm_all_reduce(inside, t[0]);
     cost(run, "a blocking one beside a started one", "ps", fast, (double)(clock_now() - begin));
     comm_wait(r);
+    comm_all_reduce(w, t[0]);
+    begin = clock_now();
+    comm_broadcast(w, t[0], 0);
+    cost(run, "broadcast to the world", "ps", chain(p, p <= node), (double)(clock_now() - begin));
+    begin = clock_now();
+    comm_reduce(w, t[0], 0);
+    cost(run, "reduce of the world", "ps", chain(p, p <= node), (double)(clock_now() - begin));
     // Around the ring: who shares a node with the one before has its message sooner.
     size_t before = (rank + p - 1) % p;
     comm_connect(w, COMM_NEIGHBOURS);

@@ -88,9 +88,8 @@ static bool poisoned(Tensor t) {
 }
 
 static void ok(Test *t, bool mine, const char *format, ...) {
-    void *all;
     size_t *sizes;
-    side_gather(&mine, sizeof mine, &all, &sizes);
+    void *all = side_gather(&mine, sizeof mine, &sizes);
     if (t->world->rank > 0) return;
     char wrong[64] = "";
     for (size_t rank = 0; rank < t->world->size; rank++)
@@ -638,7 +637,7 @@ static void test_side_channel(Test *t) {
     unsigned char *all = NULL;
     memset(mine, (int)rank, rank * 1000);                      // rank 0 has nothing to say
     comm_ledger_reset(t->world);
-    side_gather(mine, rank * 1000, (void **)&all, &sizes);
+    all = side_gather(mine, rank * 1000, &sizes);
     bool good = true;
     for (size_t i = 0; rank == 0 && i < n; total += sizes[i++]) {
         good = good && sizes[i] == i * 1000;
@@ -661,7 +660,7 @@ static void test_long_messages(Test *t, size_t bytes) {
     size_t mine = last ? bytes : 0, *sizes = NULL;
     unsigned char *data = host_alloc(bytes), *all = NULL;
     for (size_t i = 0; last && i < bytes; i += 4099) data[i] = (unsigned char)(1 + i % 251);
-    side_gather(data, mine, (void **)&all, &sizes);
+    all = side_gather(data, mine, &sizes);
     if (t->world->rank == 0) {
         good = sizes[t->world->size - 1] == bytes;
         for (size_t i = 0; i < bytes && good; i++) good = all[i] == (i % 4099 ? 0 : 1 + i % 251);
@@ -829,7 +828,7 @@ static void take_long(Comm *world, bool gathers) {
     void *all = NULL;
     size_t *sizes = NULL;
     if (world->rank == 0) sleep(25);               // --timeout is 20 in tests/comm.t
-    if (gathers) side_gather(&word, sizeof word, &all, &sizes);
+    if (gathers) all = side_gather(&word, sizeof word, &sizes);
     else side_broadcast(&word, sizeof word);
     free(all);
     free(sizes);

@@ -6,6 +6,7 @@
 #include "common/lesson/lesson.h"
 #include "common/tensor/random.h"
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -146,6 +147,18 @@ static void check_rest(Test *t) {
     if (!option_flag(t->run, "verbose")) results(t->run, columns, rows);
 }
 
+// Each rank gives an option that was not given another default, and has it afterwards.
+static void check_defaults(Run *run) {
+    char text[24];
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(text, sizeof text, "%zu", 100 * (i + 1) + run->world->rank);
+        option_default(run, "size", text);
+        comm_barrier(run->world);                      // all ranks have done so
+        size_t want = option_given(run, "size") ? 12 : 100 * (i + 1) + run->world->rank;
+        check_true(run, "defaults", "every rank has its own", option_size(run, "size") == want);
+    }
+}
+
 static void lesson(Run *run) {
     Test t = {run, option_text(run, "mode"), run->world->rank + 1 == run->world->size, arena(MEM_PARAMETERS)};
     if (option_flag(run, "loud"))
@@ -161,6 +174,7 @@ static void lesson(Run *run) {
         check_rest(&t);
     }
     if (!mode_is(&t, "leak")) arena_free(&t.arena);
+    if (mode_is(&t, "default")) check_defaults(run);
     if (mode_is(&t, "page")) {                     // what stands in the cells of a table, and in a claim's line
         cost(run, "spread", "bytes", 1000 * (double)(run->world->rank + 1), 1000 * (double)(run->world->rank + 1));
         cost(run, "share", "millionths", 100000, 100000);
@@ -181,7 +195,8 @@ static void lesson(Run *run) {
 
 static const Option options[] = {
     {"mode", "pass|element|bit|nan|nan-expected|missing|name|empty|replicas|many|trap|number|number-nan|number-rank"
-             "|false|cost|cost-nan|nothing|leak|page|slow|long|open|print-bit|print-nan|print-missing|print-overlap",
+             "|false|cost|cost-nan|nothing|leak|page|default|slow|long|open"
+             "|print-bit|print-nan|print-missing|print-overlap",
      "pass", "what goes wrong"},
     {"size", "N", "5", "a whole number"},
     {"rate", "X", "0.5", "a real number"},

@@ -12,6 +12,7 @@
 #include "06_zero/zero.h"
 #include "07_recompute/recompute.h"
 #include "common/device/device.h"
+#include "common/model/attention.h"
 #include "tap.h"
 
 // ---------------------------------------------------------------- lists
@@ -354,6 +355,39 @@ static const Wrapping wrappings[] = {
     { .name = "ZeRO-2, recompute selective", .ranks = 2, .zero = 2, .recompute = RECOMPUTE_SELECTIVE },
 };
 
+// 3D with attention in blocks, which reads its own output again in backward: what forward has gathered is kept, or
+// gathered again.
+static void run_cube_kept(Comm *world, void *unused) {
+    (void)unused;
+    Arena tokens = arena(MEM_WORKSPACE);
+    Data d = data_synthetic(sizes.vocab, sizes.context, 1);
+    Batch batch[2];
+    for (size_t k = 0; k < 2; k++) batch[k] = data_batch(&d, &tokens, 0, 2 * k, 2, 4);
+    static const Wrapping w = { .cut = true, .cube = true };
+    Model *m[2];
+    Cube cube[2];
+    double loss[2], wrong = 0;
+    for (size_t i = 0; i < 2; i++) {
+        cube[i] = cube_new(world);
+        cube[i].gather_again = i == 1;
+        m[i] = model_describe(&sizes, model_layers(&sizes));
+        wrap(&w, m[i], world, &cube[i]);
+        for (size_t k = 0; k < m[i]->n_layers; k++) m[i]->layers[k].attention = &attention_blockwise;
+        loss[i] = step_of(&w, m[i], batch, false);
+    }
+    for (size_t i = 0; i < m[0]->n_units; i++)
+        if (!m[0]->units[i].tied_to) wrong += !tensor_equal(m[0]->units[i].own_g, m[1]->units[i].own_g);
+    wrong += loss[0] != loss[1];
+    comm_all_reduce_doubles(world, &wrong, 1);
+    if (world->rank == 0) ok(wrong == 0, "3D, attention in blocks: kept operands give the bits of gathered ones");
+    for (size_t i = 0; i < 2; i++) {
+        model_free(m[i]);
+        cube_free(&cube[i]);
+    }
+    arena_free(&tokens);
+    data_free(&d);
+}
+
 // Blocks recomputed in pairs: the bits of the plain model, and of two blocks one input is kept.
 static void run_pairs(Comm *world, void *unused) {
     (void)unused;
@@ -473,6 +507,7 @@ int main(void) {
     for (size_t i = 0; i < sizeof wrappings / sizeof *wrappings; i++)
         as_ranks(wrappings[i].ranks, run_wrapped, &wrappings[i]);
     for (size_t p = 1; p <= 3; p++) as_ranks(p, run_versions, NULL);
+    as_ranks(8, run_cube_kept, NULL);
     as_ranks(1, run_pairs, NULL);
     as_ranks(1, run_prepare, NULL);
     return tap_end();

@@ -212,6 +212,24 @@ static void compare_state(Test *t) {
     }
 }
 
+// ---- stage 3: the tied embedding has its weights until zero3_drop_wte, its gradients only until zero2_reduce ----
+
+static void keep_wte(Test *t) {
+    Model *m = model_describe(&t->t->model, model_layers(&t->t->model));
+    zero_allocate(m, t->world, 3);
+    zero3_begin(m);
+    const Unit *wte = &m->units[0];
+    size_t weights = wte->size * sizeof(real), gradients = 2 * weights;
+    bool begun = memory_now(MEM_COMMUNICATION) == weights + gradients;
+    zero2_reduce(m);
+    bool held = memory_now(MEM_COMMUNICATION) == weights && arena_holds(&m->gathered, wte->w.data) &&
+                tensor_equal(tensor_flat_range(wte->w, wte->own.lo, wte->own.hi), wte->own_w);
+    zero3_drop_wte(m);
+    bool dropped = memory_now(MEM_COMMUNICATION) == 0 && !wte->w.data;
+    check_true(t->run, "ZeRO-3", "wte's weights are held until they are dropped", begun && held && dropped);
+    model_free(m);
+}
+
 static bool cannot_open(const char *path) {
     Data d;
     char why[DATA_WHY];
@@ -233,6 +251,7 @@ static void units(Run *run) {
     compare(&t, &experts, world, row);
     training.micro_batches = 1;
     compare_state(&t);
+    keep_wte(&t);
     data_free(&training.data);
     check_true(run, "no text", "every rank is told, and goes on", cannot_open("/no/such/text") && cannot_open("/"));
     comm_free(t.row);

@@ -126,7 +126,7 @@ for my $job (@rows) {
     push @table, sprintf '| %s | %s | %d | %s | %s | %.1e | %.0e | %.1f |', @$job{qw(mesh schedule zero recompute how)},
         $near ? @$near{qw(error limit)} : ('nan', 'nan'), $job->{seconds};
 }
-is($_->[0]{page}{digest}, $_->[1]{page}{digest}, name($_->[0]) . ': the same bits as processes') for @pairs;
+is($_->[0]{page}{digest}, $_->[1]{page}{digest} // 'a digest', name($_->[0]) . ': the same bits as processes') for @pairs;
 my %seen = map { ("$_->{schedule} $_->{zero} $_->{recompute}" => 1) } grep { $_->{schedule} ne 'interleaved' && $_->{mesh} =~ /[2-8]x.*x[2-8]/ } @rows;
 is(scalar keys %seen, @combinations, 'every combination has met replicas and stages');
 note($_) for @table;
@@ -150,7 +150,7 @@ note($_) for @table;
         ok(holds($job), name($job)) or diag(complain($job));
         my $sent = grep { $_->{name} eq 'tensor-parallel gathers' && $_->{pass} } @{ $job->{page}{costs} || [] };
         is($sent, 1, '... with all-gathers, as many as predicted');
-        is($job->{page}{digest}, $jobs[$i - 1]{page}{digest}, '... the same bits as processes') if $job->{how} =~ /mpi/;
+        is($job->{page}{digest}, $jobs[$i - 1]{page}{digest} // 'a digest', '... the same bits as processes') if $job->{how} =~ /mpi/;
     }
     # Two rows on four ranks.
     my $short = emu(4, $train{fp32}, qw(--dp 1 --tp 4 --pp 1 --sequence-parallel --check --layers 2 --width 16 --heads 4 --context 2
@@ -189,7 +189,7 @@ note($_) for @table;
         ok($job->{status} == 0 && $job->{page}{pass}, $job->{name}) or diag(complain($job));
         my $sent = grep { $_->{name} eq 'context-parallel traffic' && $_->{pass} && $_->{measured} > 0 } @{ $job->{page}{costs} || [] };
         is($sent, 1, '... which has sent its keys as predicted');
-        is($job->{page}{digest}, $jobs[$i - 1]{page}{digest}, '... the same bits as processes') if $job->{name} =~ /processes/;
+        is($job->{page}{digest}, $jobs[$i - 1]{page}{digest} // 'a digest', '... the same bits as processes') if $job->{name} =~ /processes/;
     }
     ok($blocks->{status} == 0 && $blocks->{page}{pass}, '--attention blockwise') or diag(complain($blocks));
 }
@@ -236,7 +236,7 @@ note($_) for @table;
             ok($job->{status} == 0 && $job->{page}{pass}, $job->{name}) or diag(complain($job));
             my ($peak) = grep { $_->{name} eq 'activations, peak' } @{ $job->{page}{costs} || [] };
             cmp_ok($peak ? max(@{$peak}{ grep { /^measured/ } keys %$peak }) : 1e9, '<=', $job->{budget}, '... the measured peak is within the budget');
-            is($job->{page}{digest}, $without->{page}{digest}, '... and all bits are those of a run that keeps everything');
+            is($job->{page}{digest}, $without->{page}{digest} // 'a digest', '... and all bits are those of a run that keeps everything');
         }
         next unless $wide->{name} =~ /--rebalance/;
         like($wide->{out}, qr/from step 1 on, blocks of the stages: 2 2 2/, '... blocks move');
@@ -301,7 +301,7 @@ note($_) for @table;
             or diag(complain($job));
         ok((grep { $_->{what} =~ /^copies within a replica/ } @{ $job->{page}{checks} }), '... which are compared') if $job->{name} =~ /copies/;
     }
-    is($_->[1]{page}{digest}, $_->[2]{page}{digest}, "--tensor $_->[0]: the same bits as processes") or diag(complain($_->[2])) for @pairs;
+    is($_->[1]{page}{digest}, $_->[2]{page}{digest} // 'a digest', "--tensor $_->[0]: the same bits as processes") or diag(complain($_->[2])) for @pairs;
     my @refused = (['8 ranks are no square', 8, qw(--tp 8 --tensor 2d)], ['only --tensor 2.5d has layers', 4, qw(--tp 4 --tensor 2d --depth 2)],
         ['no q x q x d grid', 6, qw(--tp 6 --tensor 2.5d)],
         ['--cp cuts', 8, qw(--tp 4 --cp 2 --pp 1 --tensor 2d)], ['--sequence-parallel cuts', 4, qw(--tp 4 --tensor 2d --sequence-parallel)],

@@ -57,8 +57,8 @@ void summa_layer_costs(Run *run, const CommGrid *g, size_t M, size_t K, size_t N
     layer_bytes(run, g, "backward", 2, x, a, g->row != 1 % q ? bias : 0, &r[1]);
     layer_panels(run, g, M * K / q2, K * N / q2, &r[0]);
     if (!clock_config()->simulated) return;
-    const double send_x = tree_time(q, M * K / q2 * E), send_a = tree_time(q, K * N / q2 * E);
-    const double turn = send_x + send_a + work_product(M / q, N / q, K / q).time, send_bias = tree_time(q, N / q * E);
+    const double send_x = chain_time(q, M * K / q2 * E), send_a = chain_time(q, K * N / q2 * E);
+    const double turn = send_x + send_a + work_product(M / q, N / q, K / q).time, send_bias = chain_time(q, N / q * E);
     cost(run, "forward: q turns", "ps", (double)q * turn + send_bias, (double)r[0].took);
     cost(run, "backward: 2q turns", "ps", 2 * (double)q * turn + send_bias, (double)r[1].took);
     picture_show(run, "one linear layer, blocks on a grid", PICTURE_CHART);

@@ -81,7 +81,7 @@ size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage) {
 typedef struct { const GridPlace *at; GridTraffic t; } Count;
 typedef enum { ROW, COLUMN } Axis;
 
-static void tree(Count *c, Axis axis, CommKind kind, size_t root, size_t elements) {
+static void chain(Count *c, Axis axis, CommKind kind, size_t root, size_t elements) {
     AxisTraffic *a = axis == ROW ? &c->t.row : &c->t.col;
     size_t q = c->at->q, me = axis == ROW ? c->at->col : c->at->row, first = (root + 1) % q;
     double bytes = q > 1 ? (double)(elements * E) : 0;
@@ -90,7 +90,7 @@ static void tree(Count *c, Axis axis, CommKind kind, size_t root, size_t element
     a->calls[kind]++;
     a->sent += sends * bytes;
     a->received += receives * bytes;
-    c->t.transfers += tree_time(q, (size_t)bytes);
+    c->t.transfers += chain_time(q, (size_t)bytes);
 }
 static void all_reduce(Count *c, size_t elements) {        // over my row
     double bytes = ring_bytes(ALL_REDUCE_PASSES, c->at->q, elements, E);
@@ -107,47 +107,47 @@ static void multiply(Count *c, size_t m, size_t n, size_t k) {
 static void product(Count *c, size_t M, SummaCut k, size_t N) {
     for (size_t l = 0; l < c->at->q; l++) {
         size_t K = piece(c->at, k, l);
-        tree(c, ROW, COMM_BROADCAST, l, M * K);
-        tree(c, COLUMN, COMM_BROADCAST, l, K * N);
+        chain(c, ROW, COMM_BROADCAST, l, M * K);
+        chain(c, COLUMN, COMM_BROADCAST, l, K * N);
         multiply(c, M, N, K);
     }
 }
 static void product_nt(Count *c, size_t M, SummaCut k, size_t N) {
     for (size_t l = 0; l < c->at->q; l++) {
         size_t K = piece(c->at, k, l);
-        tree(c, COLUMN, COMM_BROADCAST, l, K * N);
+        chain(c, COLUMN, COMM_BROADCAST, l, K * N);
         multiply(c, M, K, N);
-        tree(c, ROW, COMM_REDUCE, l, M * K);
+        chain(c, ROW, COMM_REDUCE, l, M * K);
     }
 }
 static void product_tn(Count *c, size_t M, SummaCut k, size_t N) {
     for (size_t l = 0; l < c->at->q; l++) {
         size_t K = piece(c->at, k, l);
-        tree(c, ROW, COMM_BROADCAST, l, M * K);
+        chain(c, ROW, COMM_BROADCAST, l, M * K);
         multiply(c, K, N, M);
-        tree(c, COLUMN, COMM_REDUCE, l, K * N);
+        chain(c, COLUMN, COMM_REDUCE, l, K * N);
     }
 }
 static void linear_forward(Count *c, size_t M, SummaCut k, size_t N) {
     product(c, M, k, N);
-    tree(c, COLUMN, COMM_BROADCAST, 0, N);                 // the bias
+    chain(c, COLUMN, COMM_BROADCAST, 0, N);                 // the bias
 }
 static void linear_backward(Count *c, size_t M, SummaCut k, size_t N) {
     product_tn(c, M, k, N);
-    tree(c, COLUMN, COMM_REDUCE, 0, N);
+    chain(c, COLUMN, COMM_REDUCE, 0, N);
     product_nt(c, M, k, N);
 }
 static void norm_forward(Count *c, size_t M, size_t C) {
-    tree(c, COLUMN, COMM_BROADCAST, 0, 2 * C);
+    chain(c, COLUMN, COMM_BROADCAST, 0, 2 * C);
     all_reduce(c, 2 * M);
 }
 static void norm_backward(Count *c, size_t M, size_t C) {
-    tree(c, COLUMN, COMM_REDUCE, 0, 2 * C);
-    tree(c, COLUMN, COMM_BROADCAST, 0, C);
+    chain(c, COLUMN, COMM_REDUCE, 0, 2 * C);
+    chain(c, COLUMN, COMM_BROADCAST, 0, C);
     all_reduce(c, 2 * M);
 }
 static void table(Count *c, CommKind kind, SummaCut rows, size_t C) {
-    for (size_t l = 0; l < c->at->q; l++) tree(c, COLUMN, kind, l, piece(c->at, rows, l) * C);
+    for (size_t l = 0; l < c->at->q; l++) chain(c, COLUMN, kind, l, piece(c->at, rows, l) * C);
 }
 
 GridTraffic grid_linear_forward(const GridPlace *at, size_t M, size_t K, size_t N) {

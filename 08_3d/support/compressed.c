@@ -44,7 +44,7 @@ Compressed *compressed_new(const Trainer *t) {
     const TrainerConfig *config = &t->config;
     size_t n, *sizes;
     Described *mine = describe(t->model, &n), *all;
-    side_gather(mine, t->mesh.at.dp == 0 ? n * sizeof *mine : 0, (void **)&all, &sizes);   // of replica 0
+    all = side_gather(mine, t->mesh.at.dp == 0 ? n * sizeof *mine : 0, &sizes);   // of replica 0
     free(mine);
     if (t->mesh.world->rank > 0) return NULL;
     ledger_pause();

@@ -380,11 +380,10 @@ static Request *ring(Request *r, CommKind kind, size_t rounds) {
     return booked(r, kind, bytes, bytes, steps, bytes);
 }
 
-// A tree: S bytes on its longest path, in as many steps as it is high.
-static Request *tree(Request *r, CommKind kind, bool sends, bool receives) {
-    size_t height = 0, bytes = r->comm->size > 1 ? r->count * element_size(r->element) : 0;
-    while (((size_t)1 << height) < r->comm->size) height++;
-    return booked(r, kind, sends ? bytes : 0, receives ? bytes : 0, height, bytes);
+// A chain of all ranks (comm.h): n - 1 steps, and S bytes over each of its links at the same time.
+static Request *chain(Request *r, CommKind kind, bool sends, bool receives) {
+    size_t steps = r->comm->size - 1, bytes = steps > 0 ? r->count * element_size(r->element) : 0;
+    return booked(r, kind, sends ? bytes : 0, receives ? bytes : 0, steps, bytes);
 }
 
 void comm_ledger_reset(Comm *c) { memset(c->ledger, 0, sizeof c->ledger); }
@@ -449,12 +448,12 @@ static Request *all_gather_rows(Comm *c, Tensor whole, Tensor mine) {
 }
 
 static Request *broadcast(Comm *c, Tensor t, size_t root) {
-    return tree(tensor_request(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t), COMM_BROADCAST,
+    return chain(tensor_request(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t), COMM_BROADCAST,
                 c->rank == root, c->rank != root);
 }
 
 static Request *reduce(Comm *c, Tensor t, size_t root) {
-    return tree(tensor_request(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t), COMM_REDUCE, c->rank != root,
+    return chain(tensor_request(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t), COMM_REDUCE, c->rank != root,
                 c->rank != (root + 1) % c->size);
 }
 
@@ -718,12 +717,11 @@ static void append(void *gathered, size_t rank, const void *data, size_t bytes) 
     g->bytes += bytes;
     g->sizes[rank] = bytes;
 }
-void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes) {
+void *side_gather(const void *mine, size_t bytes, size_t **sizes) {
     Gathered g = { .sizes = side->rank == 0 ? host_alloc(side->size * sizeof *g.sizes) : NULL };
     side_gather_each(mine, bytes, append, &g);
-    if (side->rank > 0) return;
-    *all = g.all;
-    *sizes = g.sizes;
+    if (side->rank == 0) *sizes = g.sizes;
+    return g.all;
 }
 
 void side_broadcast(void *data, size_t bytes) {
@@ -734,9 +732,9 @@ void side_broadcast(void *data, size_t bytes) {
     } while (at < bytes);
 }
 bool side_any(bool mine) {
-    bool *all = NULL, any = false;
+    bool any = false;
     size_t *sizes = NULL;
-    side_gather(&mine, sizeof mine, (void **)&all, &sizes);
+    bool *all = side_gather(&mine, sizeof mine, &sizes);
     for (size_t r = 0; all && r < this_world_size; r++) any |= all[r];
     free(all);
     free(sizes);
@@ -751,7 +749,7 @@ size_t side_cores_each(void) {
     memset(&mine, 0, sizeof mine);
     gethostname(mine.host, sizeof mine.host - 1);
     if (sched_getaffinity(0, sizeof mine.cores, &mine.cores) != 0) CPU_SET(0, &mine.cores);
-    side_gather(&mine, sizeof mine, (void **)&all, &sizes);
+    all = side_gather(&mine, sizeof mine, &sizes);
     for (size_t i = 0; all && i < side->size; i++) {
         size_t sharing = 0, cores = (size_t)CPU_COUNT(&all[i].cores);
         for (size_t k = 0; k < side->size; k++) sharing += memcmp(&all[i], &all[k], sizeof mine) == 0;

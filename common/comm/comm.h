@@ -6,9 +6,13 @@
 // Every call is booked in the ledger of the Comm: calls, and bytes SENT by this rank. A collective books what a ring
 // implementation sends, with chunks c = ceil(count / n): all-reduce 2(n-1)c elements, reduce-scatter, all-gather and
 // all-to-all (n-1)c; broadcast S bytes at the root, reduce S bytes at every other rank. That factor is a convention;
-// calls and sizes are facts. Beside it stands what this rank RECEIVES. In a ring that is what it sends. A broadcast is
-// passed on along a chain of ranks that begins at the root, and a reduce along one that ends there (root+1, ..., root):
-// all but the first rank of the chain receive S bytes. A message is received by its receiver.
+// calls and sizes are facts. Beside it stands what this rank RECEIVES. In a ring that is what it sends. A message is
+// received by its receiver.
+//
+// A broadcast and a reduce of S bytes are a chain of all n ranks, as in NCCL: a broadcast's begins at the root (root,
+// root+1, ...), a reduce's ends there (root+1, ..., root). All but the first rank of the chain receive S bytes. A rank
+// passes on each piece as soon as the piece has come. So under the simulated clock a chain takes n-1 latencies and the
+// time of S bytes. Of the bytes that a broadcast passes on, the ledger books only those of the root.
 //
 // Tensors given to a Comm are contiguous. Part i of a whole is always shard_range(count, size, i); of a call that ends
 // in _rows it is the rows shard_range(rows, size, i), and a chunk is ceil(rows / n) rows.
@@ -104,8 +108,9 @@ Picoseconds comm_arrival(Request *r);
 
 // --- side channel: never counted, outside the lesson's own path. For checks, digests and logs. Over the whole world.
 //     For rank 0, which compares and writes files, the others wait here a hundred times --timeout. ---
-// Rank 0: concatenation (malloc'ed) and each rank's size.
-void side_gather(const void *mine, size_t bytes, void **all, size_t **sizes);
+// Rank 0: returns the concatenation, and sizes receives the size of each rank's part (both malloc'ed). The others get
+// NULL, and sizes stays as it is.
+void *side_gather(const void *mine, size_t bytes, size_t **sizes);
 // Rank 0: take() is called for every rank in order, and no two ranks' bytes are there at once.
 typedef void SideTake(void *context, size_t rank, const void *data, size_t bytes);
 void side_gather_each(const void *mine, size_t bytes, SideTake *take, void *context);

@@ -237,7 +237,7 @@ static void arrive(Request *r) {
 // ---- 3. Point to point: a send meets the oldest recv in the queue of its pair, or waits there; so does a recv. ----
 
 static void enqueue(Request **queue, Request *r) {
-    while (*queue) queue = (Request **)&(*queue)->more;        // more: the next one in the queue
+    while (*queue) queue = &(*queue)->queued;
     *queue = r;
 }
 
@@ -256,9 +256,10 @@ static void exchange(Request *r) {
     copy(recv, recv->out, send->in, send->count);
     if (r->element == REALS) device_synchronize();
     recv->stamp = send->stamp;
-    *sent = send->more;
-    *received = recv->more;
-    send->more = recv->more = NULL;
+    *sent = send->queued;
+    *received = recv->queued;
+    send->queued = NULL;
+    recv->queued = NULL;
     send->done = recv->done = true;
 }
 

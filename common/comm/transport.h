@@ -41,11 +41,12 @@ struct Request {
     Tensor seen, result;
     Pinned staged, staged_scratch;
     void *extra, *more;                    // the transport's own, freed with the request; more: of one built on another
+    Request *queued;                       // emu: the next message in the queue of its pair
     // Time. stamp: before start, when this rank is ready (a send: when its message arrives); after meet, the latest of
     // all members (a recv: when its message arrives). The transports carry it under the simulated clock.
     uint64_t stamp;
     Picoseconds issued, waited, end;       // waited: when this rank began to wait for it
-    size_t steps, bytes;                   // of the ring that carries it
+    size_t steps, bytes;                   // of the ring or the chain that carries it
     uint64_t flow;                         // equal on all ranks that take part
     CommKind kind;
     bool booked, timed;                    // an operation of the ledger; not while that is paused

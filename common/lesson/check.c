@@ -298,10 +298,9 @@ static void compare_numbers(Finding *f, const double *got, const double *want, s
 bool check_numbers(Run *run, const char *what, const char *name, const double *got, const double *want, size_t n,
                    double limit) {
     bool pass = false;
-    void *all = NULL;
     size_t *sizes = NULL;
     ledger_pause();
-    side_gather(got, n * sizeof *got, &all, &sizes);
+    void *all = side_gather(got, n * sizeof *got, &sizes);
     if (run->world->rank == 0) {
         Finding f = {.name = name};
         compare_numbers(&f, got, want, n, limit);
@@ -322,9 +321,8 @@ bool check_numbers(Run *run, const char *what, const char *name, const double *g
 bool check_true(Run *run, const char *what, const char *name, bool holds) {
     unsigned char mine = holds;
     size_t missing = 0, first = 0, *sizes = NULL;
-    void *all = NULL;
     ledger_pause();
-    side_gather(&mine, sizeof mine, &all, &sizes);
+    void *all = side_gather(&mine, sizeof mine, &sizes);
     if (run->world->rank == 0) {
         for (size_t r = run->world->size; r-- > 0;)
             if (!((unsigned char *)all)[r]) { missing++; first = r; }

@@ -20,9 +20,8 @@ void exercise_open(const char *id, const char *file, int line) {
 
 // Not every rank comes by every exercise: a pipeline's last stage has a place of its own.
 size_t exercises_report(Comm *world) {
-    void *all = NULL;
     size_t *sizes = NULL, bytes = 0, count = 0;
-    side_gather(met, met_count * sizeof met[0], &all, &sizes);
+    void *all = side_gather(met, met_count * sizeof met[0], &sizes);
     for (size_t i = 0; world->rank == 0 && i < world->size; i++) bytes += sizes[i];
     const OpenExercise *e = all;
     for (size_t i = 0; i < bytes / sizeof *e; i++) {

@@ -5,12 +5,14 @@
 #include "common/lesson/lesson.h"
 
 // ---- options.c ----
-typedef struct { Option option; const char *text; bool given; } OptionValue;      // text: the value given, or fallback
+// text: the value given, or fallback, or `copied`, which option_default has allocated.
+typedef struct { Option option; const char *text; bool given; char *copied; } OptionValue;
 enum { MOST_OPTIONS = 96 };
 typedef struct { OptionValue list[MOST_OPTIONS]; size_t count, common; bool help; } OptionValues;  // common ones first
 OptionValues options_parse(int argc, char **argv, const Option *own);          // usage_error() on a bad command line
 void options_print_help(const OptionValues *s, const char *program);
 const OptionValue *options_find(const OptionValues *s, const char *name);                // fault() when there is none
+void options_free(OptionValues *s);                                            // what option_default has allocated
 bool option_value_is_number(const OptionValue *s);
 uint64_t option_value_whole(const OptionValue *s, uint64_t lo, uint64_t hi);           // usage_error() beyond lo..hi
 double option_value_real(const OptionValue *s);
@@ -41,12 +43,13 @@ typedef struct { char *name, *unit; CostPair lo, hi, wrong; size_t wrong_rank; b
 
 struct RunState {
     Program *program;
+    OptionValues settings;                     // this rank's own copy of the program's: option_default() changes it
     ConfigRecord *configs;
     CheckRecord *checks;
     CostRecord *costs;
     size_t config_count, check_count, checks_failed, cost_count, costs_failed;
     size_t what_width, name_width;             // columns of the check lines: the widest so far
-    uint64_t digest;
+    uint64_t digest;                           // 0: nothing was digested; no sum of hashes is 0
     double progressed;                         // when the line of progress() was drawn; 0: there is none
     bool pictured, plotted;                    // the lesson has drawn a picture of what happened; a line chart
 };

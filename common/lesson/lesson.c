@@ -39,7 +39,8 @@ static void print_verdict(Run *run, double seconds, bool pass) {
     if (checks + costs == 0) printf("nothing was checked");
     else if (pass) printf("%zu check%s, %zu cost%s", checks, checks == 1 ? "" : "s", costs, costs == 1 ? "" : "s");
     else printf("%zu of %zu checks, %zu of %zu costs failed", s->checks_failed, checks, s->costs_failed, costs);
-    printf("  digest %016" PRIx64 "  %.2f s\n", s->digest, seconds);
+    if (s->digest) printf("  digest %016" PRIx64, s->digest);
+    printf("  %.2f s\n", seconds);
 }
 
 // The same on every rank. The JSON comes first, so that a disk that is full is never hidden behind a PASS.
@@ -79,7 +80,7 @@ static void require_picture(Run *run) {
 
 static void rank_body(Comm *world, void *context) {
     Program *program = context;
-    struct RunState state = {.program = program};
+    struct RunState state = {.program = program, .settings = program->settings};
     Run run = {.world = world, .seed = program->seed, .reduce = program->launch.reduce, .state = &state};
     run.is_root = world->rank == 0;
     if (run.is_root && program->verbose) print_title(program, world->size);

@@ -33,8 +33,9 @@ double option_real(Run *run, const char *name);
 const char *option_text(Run *run, const char *name);
 bool option_flag(Run *run, const char *name);
 bool option_given(Run *run, const char *name);
-// From now on this is its value where it was not given, as if it were its default: for what a file says. Called by all
-// ranks with the same text; usage_error() where it is no value for this option.
+// From now on this is its value where it was not given, as if it were its default: for what a file says. usage_error()
+// where it is no value for this option. It changes the option of this rank alone, so all ranks call it. A text that
+// option_text() has returned before may be freed.
 void option_default(Run *run, const char *name, const char *text);
 
 // Prints on rank 0 only, in order with the checks. A newline is added when there is none at the end.

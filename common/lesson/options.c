@@ -15,7 +15,7 @@ static const Option common_options[] = {
     {"reduce", "ordered|fast", "ordered", "add in rank order on every transport, or as the library likes"},
     {"threads", "N", "1", "of a rank, for products and row-wise ops; the bits of products may depend on it"},
     {"clock", "wall|simulated", NULL,
-     "real time, or what devices and links would take; without it: model for virtual or crowded ranks"},
+     "real time, or what devices and links would take; without it: simulated for virtual or crowded ranks"},
     {"device", "NAME", "lesson", "of the simulated clock: lesson, h100, a100, core"},
     {"link", "NAME[,NAME]", "fast,slow",
      "of the simulated clock, inside a node and between nodes: fast, slow, free, nvlink, ib, ethernet"},
@@ -126,10 +126,17 @@ static size_t look_up(const OptionValues *s, const char *name) {
     return i;
 }
 
-const OptionValue *options_find(const OptionValues *s, const char *name) {
+// The place of an option that the program must have.
+static size_t place_of(const OptionValues *s, const char *name) {
     size_t i = look_up(s, name);
     if (i == s->count) fault("this program has no option --%s", name);
-    return &s->list[i];
+    return i;
+}
+
+const OptionValue *options_find(const OptionValues *s, const char *name) { return &s->list[place_of(s, name)]; }
+
+void options_free(OptionValues *s) {
+    for (size_t i = 0; i < s->count; i++) free(s->list[i].copied);
 }
 
 // An option with the name of one that is there replaces its values and default, and its help, if it has one.
@@ -253,21 +260,20 @@ void options_print_help(const OptionValues *s, const char *program) {
 
 // ---- what a lesson asks ----
 
-static const OptionValue *asked(Run *run, const char *name) {
-    return options_find(&run->state->program->settings, name);
-}
+static const OptionValue *asked(Run *run, const char *name) { return options_find(&run->state->settings, name); }
 size_t option_size(Run *run, const char *name) { return (size_t)option_value_whole(asked(run, name), 0, SIZE_MAX); }
 double option_real(Run *run, const char *name) { return option_value_real(asked(run, name)); }
 const char *option_text(Run *run, const char *name) { return asked(run, name)->text; }
 bool option_flag(Run *run, const char *name) { return asked(run, name)->given; }
 bool option_given(Run *run, const char *name) { return asked(run, name)->given; }
 void option_default(Run *run, const char *name, const char *text) {
-    OptionValue *o = (OptionValue *)asked(run, name);
-    if (o->given || (o->text && strcmp(o->text, text) == 0)) return;
-    static struct Kept { struct Kept *before; char text[]; } *kept;        // they live as long as the process
-    struct Kept *copy = host_alloc(sizeof *copy + strlen(text) + 1);
-    copy->before = kept;
-    kept = copy;
-    o->text = strcpy(copy->text, text);
+    OptionValues *s = &run->state->settings;
+    OptionValue *o = &s->list[place_of(s, name)];
+    if (o->given) return;
+    char *copy = host_alloc(strlen(text) + 1);
+    strcpy(copy, text);
+    free(o->copied);
+    o->copied = copy;
+    o->text = copy;
     validate(o);
 }

@@ -82,7 +82,7 @@ Recording recording_gather(Run *run) {
     const RecordedEvent *events = record_events(&n);
     const MemorySample *memory = record_memory(&samples);
     ledger_pause();
-    side_gather(events, n * sizeof *events, (void **)&all.buffer[0], &sizes);
+    all.buffer[0] = side_gather(events, n * sizeof *events, &sizes);
     if (run->is_root) {
         all.rank = host_alloc(all.ranks * sizeof *all.rank);
         char *at = all.buffer[0];
@@ -93,7 +93,7 @@ Recording recording_gather(Run *run) {
         }
     }
     free(sizes);
-    side_gather(memory, samples * sizeof *memory, (void **)&all.buffer[1], &sizes);
+    all.buffer[1] = side_gather(memory, samples * sizeof *memory, &sizes);
     if (run->is_root) {
         char *at = all.buffer[1];
         for (size_t r = 0; r < all.ranks; at += sizes[r++]) {
@@ -524,10 +524,9 @@ static _Thread_local size_t most;                    // bytes of the longest bar
 
 void picture_state(Run *run, const char *title, StateBytes mine) {
     static const char letter[] = "wgm";
-    StateBytes *all = NULL;
     size_t *sizes = NULL;
     ledger_pause();
-    side_gather(&mine, sizeof mine, (void **)&all, &sizes);
+    StateBytes *all = side_gather(&mine, sizeof mine, &sizes);
     ledger_resume();
     for (size_t r = 0; run->is_root && r < run->world->size; r++) {
         size_t sum = all[r].bytes[0] + all[r].bytes[1] + all[r].bytes[2];

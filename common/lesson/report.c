@@ -120,10 +120,9 @@ static CostRecord cost_judge(const CostPair *pairs, size_t ranks) {
 void cost(Run *run, const char *name, const char *unit, double predicted, double measured) {
     struct RunState *s = run->state;
     CostPair mine = {predicted, measured, text_hash(name)};
-    void *all = NULL;
     size_t *sizes = NULL;
     ledger_pause();
-    side_gather(&mine, sizeof mine, &all, &sizes);
+    void *all = side_gather(&mine, sizeof mine, &sizes);
     ledger_resume();
     if (run->world->rank == 0) {
         const CostPair *pairs = all;
@@ -216,7 +215,7 @@ static void json_number(FILE *f, double value) {
 
 static void json_config(FILE *f, Run *run) {
     const struct RunState *s = run->state;
-    const OptionValues *set = &s->program->settings;
+    const OptionValues *set = &s->settings;
     fprintf(f, "\"config\":{\"reduce\":\"%s\",", run->reduce == REDUCE_FAST ? "fast" : "ordered");
     fprintf(f, "\"seed\":%" PRIu64, run->seed);
     for (size_t i = set->common; i < set->count; i++) {        // the program's own options; what it set itself follows
@@ -283,7 +282,9 @@ static void json_write(FILE *f, Run *run, double seconds, bool pass) {
     fprintf(f, ",\"precision\":\"%s\",\"ranks\":%zu,\n", REAL_NAME, run->world->size);
     json_config(f, run);
     json_checks(f, run->state);
-    fprintf(f, "\"digest\":\"%016" PRIx64 "\",\"seconds\":%.6f,", run->state->digest, seconds);
+    if (run->state->digest) fprintf(f, "\"digest\":\"%016" PRIx64 "\",", run->state->digest);
+    else fputs("\"digest\":null,", f);
+    fprintf(f, "\"seconds\":%.6f,", seconds);
     fprintf(f, "\"pass\":%s}\n", pass ? "true" : "false");
 }
 
@@ -301,4 +302,5 @@ void report_free(Run *run) {
     free(s->configs);
     free(s->checks);
     free(s->costs);
+    options_free(&s->settings);
 }

@@ -5,7 +5,7 @@
 // collectives, and one for the messages of each of its ordered pairs of ranks.
 //   compute       only the FLOPs of GEMMs take time, FLOPs / rate
 //   collective    starts when its last member has come and the communicator's lane is free; lasts alpha * steps +
-//                 bytes / beta (steps and bytes of a ring, as the ledger books them); ends for all members at once
+//                 bytes / beta (steps and bytes of a ring or a chain: comm.h); ends for all members at once
 //   send          leaves when it is issued and the lane of that pair is free; arrives alpha + bytes / beta later; the
 //                 sender goes on
 // So the collectives of one communicator queue; those of two overlap. Lanes do not slow each other down, unless

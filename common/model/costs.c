@@ -208,10 +208,8 @@ double ring_time(size_t passes, size_t n, size_t count, size_t size) {
     bool one_node = clock_config()->node == 0 || n <= clock_config()->node;
     return time_of(one_node, passes * (n - 1), ring_bytes(passes, n, count, size));
 }
-double tree_time(size_t n, size_t bytes) {
-    size_t height = 0;
-    while (((size_t)1 << height) < n) height++;
-    return n == 1 ? 0 : time_of(clock_config()->node == 0 || n <= clock_config()->node, height, (double)bytes);
+double chain_time(size_t n, size_t bytes) {
+    return n == 1 ? 0 : time_of(clock_config()->node == 0 || n <= clock_config()->node, n - 1, (double)bytes);
 }
 double send_time(size_t bytes) { return time_of(true, 1, (double)bytes); }
 

@@ -89,7 +89,7 @@ Work work_model(const ModelConfig *c, size_t B);   // forward and backward of th
 enum { ONE_PASS = 1, ALL_REDUCE_PASSES = 2 };  // a reduce-scatter or an all-gather is one pass, an all-reduce is both
 double ring_bytes(size_t passes, size_t n, size_t count, size_t size);
 double ring_time(size_t passes, size_t n, size_t count, size_t size);
-double tree_time(size_t n, size_t bytes);      // a broadcast or a reduce: its height times alpha, and bytes / beta
+double chain_time(size_t n, size_t bytes);     // a broadcast or a reduce: n - 1 times alpha, and bytes / beta
 double send_time(size_t bytes);                // alpha + bytes / beta
 size_t message_elements(const CutSizes *z, size_t B);  // between stages, one way: [B*T, C], or my rows of it
 // The all-reduces of the layers of a stage over t ranks, for forward and backward of B sequences: of [M, C] four in a

@@ -32,7 +32,7 @@ typedef struct {
 } Batch;
 
 // ---- What forward keeps for backward: one object per layer and micro-batch. ----
-enum { SAVED_TENSORS = 16, SAVED_GRADIENTS = 12 };
+enum { SAVED_TENSORS = 22, SAVED_GRADIENTS = 12 };
 // What backward of inputs leaves to backward of weights: the arguments of linear_gradients, of norm_gradients, or of
 // bias_gradient (w NULL).
 typedef struct { Param *w, *bias; Tensor x, stats, dy; bool norm; } WeightGradient;
@@ -135,7 +135,7 @@ extern const LayerKind layer_embedding, layer_block, layer_head, layer_loss;
 // Names of a block's parameters and of what it saves, for its twin in chapter 03.
 enum { LN1_GAIN, LN1_BIAS, QKV_W, QKV_B, PROJ_W, PROJ_B, LN2_GAIN, LN2_BIAS, FC_W, FC_B, OUT_W, OUT_B, BLOCK_PARAMS };
 enum { S_LN1, S_STATS1, S_QKV, S_PROBS, S_DROPPED, S_MIX, S_MIDDLE, S_LN2, S_STATS2, S_FC, S_ACT,
-       S_LSE, S_HEADS_QKV, S_HEADS_MIX };          // block; the last three: of other kinds of attention
+       S_LSE, S_HEADS_QKV, S_HEADS_MIX, BLOCK_ITEMS };     // block; the last three items: of other kinds of attention
 enum { S_LN, S_STATS };                                                                        // head
 enum { S_SUM };                                                                                // loss
 enum { S_DY };                                     // embedding, between the halves of its backward

@@ -78,7 +78,9 @@ Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n
     size_t L = c->layers;
     m->config = *c;
     m->parameters = arena(MEM_PARAMETERS); m->gradients = arena(MEM_GRADIENTS);
-    m->optimizer = arena(MEM_OPTIMIZER);   m->buffers = arena(MEM_COMMUNICATION);
+    m->optimizer = arena(MEM_OPTIMIZER);
+    m->gathered = arena(MEM_COMMUNICATION);
+    m->buffers = arena(MEM_COMMUNICATION);
     for (size_t i = 0; i < n_chunks; i++) {
         if (!range_size(chunks[i])) fault("model_describe_chunks(): chunk %zu has no layer", i);
         m->n_layers += range_size(chunks[i]);
@@ -214,7 +216,9 @@ static void free_inner(Layer *l) {
 }
 void model_free(Model *m) {
     arena_free(&m->parameters); arena_free(&m->gradients);
-    arena_free(&m->optimizer);  arena_free(&m->buffers);
+    arena_free(&m->optimizer);
+    arena_free(&m->gathered);
+    arena_free(&m->buffers);
     for (size_t i = 0; i < m->n_units; i++) free(m->units[i].params);
     for (size_t i = 0; i < m->n_layers; i++) free_inner(&m->layers[i]);
     free(m->units);

@@ -22,7 +22,9 @@ typedef struct Model {
     Tensor w, g;                                   // [1, size]: all units but the tied use, one after another, where
                                                    // they are whole
     size_t size;                                   // local elements, a tied tensor once
-    Arena parameters, gradients, optimizer, buffers;
+    Arena parameters, gradients, optimizer;
+    Arena gathered, buffers;                       // MEM_COMMUNICATION, under ZeRO: weights of all ranks that a unit
+                                                   // keeps for a step; its whole gradients
 } Model;
 
 // The whole list is layers [0, L+3): the embedding, L blocks, the head, the loss. Without the last, y is the logits.
