@@ -119,7 +119,7 @@ sub forms_hold {
 # Was it refused before the work? Nothing but the title stands on its page: with --verbose two lines, without it text broken at spaces.
 sub before_work { my ($job) = @_; return $job->{out} =~ /\A(?:(?:\[[^\]\n]*\] [^\n]*\n){0,2}|\[[^\]\n]*\]  [^\n]*\n(?: {6,}[^\n]*\n)*\n)\z/ }
 
-# The processes of one run of ours: descendants of the launcher that are the trainer.
+# The processes of one run of ours, by rank: descendants of the launcher that are the trainer.
 sub ranks_of {
     my ($root) = @_;
     my (%parent, %name);
@@ -133,7 +133,8 @@ sub ranks_of {
         $up = $parent{$up} while $up && $up != $root;
         push @found, $pid if $up;
     }
-    return sort { $a <=> $b } @found;
+    my %rank = map { $_ => slurp("/proc/$_/environ") =~ /(?:^|\0)OMPI_COMM_WORLD_RANK=(\d+)/ ? $1 : 0 } @found;
+    return sort { $rank{$a} <=> $rank{$b} } @found;
 }
 
 # Of a job that went wrong: what it printed, for diag().

@@ -51,7 +51,7 @@ sub browse {
     print $f $html;
     close $f;
     my $dir = tempdir(CLEANUP => 1);
-    system("timeout 120 $browser --headless --no-sandbox --disable-gpu --user-data-dir=$dir/profile --virtual-time-budget=20000"
+    system("timeout 600 $browser --headless --no-sandbox --disable-gpu --user-data-dir=$dir/profile --virtual-time-budget=20000"
            . " --enable-logging=stderr --dump-dom 'file://$book/test.html" . ($address // '') . "' >$dir/dom 2>$dir/err");
     unlink "$book/test.html";
     return (slurp("$dir/dom"), join '', grep { /CONSOLE/ } split /^/, slurp("$dir/err"));

@@ -147,7 +147,7 @@ class Tokenizer:
     def decode(self, ids): return "".join(chr(ord("a") + i) for i in ids)
 END
 { open my $f, '>', "$work/tokenizer.json" or die; close $f }
-my $by_ids = run(emu(2, $sample{fp32}, qw(--from tests/gpt2.safetensors --heads 3 --ids 7,4,10 --tokens 5 --temperature 0), @how));
+my $by_ids = run(emu(2, $sample{fp32}, qw(--from tests/gpt2.safetensors --heads 3 --ids), '7,4,10', qw(--tokens 5 --temperature 0), @how));
 my $letters = join '', map { chr(ord('a') + $_) } split /,/, config($by_ids, 'ids_written');
 $said = `PYTHONPATH=$work/package RANKS=3 tools/gpt2-text tests/gpt2.safetensors hek --tokenizer $work/tokenizer.json --heads 3 --tokens 5 --temperature 0 2>&1`;
 is($said, "$letters\n", 'tools/gpt2-text: text in, text out');

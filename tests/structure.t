@@ -60,6 +60,13 @@ shared_globals() {
 # A pointer that is read or written through a pointer to a pointer of another type: compilers may take the two for different objects.
 cast_addresses() { find common [0-9][0-9]_* tests tools -name '*.[ch]' -exec grep -nE '\*\*\) *&' {} +; }
 
+# Perl compiles every program of tools/ and tests/ without a warning: `make test` shows what Perl warns of.
+perl_warnings() {
+    grep -ls '^#!.*perl' tools/* tests/*.t | while read -r file; do
+        perl -Itools -Itests -wc "$file" 2>&1 | grep -v 'syntax OK$'
+    done
+}
+
 # Functions and data that two files show under one name: the linker would take either, without a word. The two devices have one interface.
 # The argument is the folder of the objects.
 namesakes() {
@@ -224,6 +231,9 @@ END
 printf 'int name(void);\nint name(void) { return 0; }\n' >"$bad/03_three/two.c"
 printf '#include "02_two/two.h"\n#include <cuda_runtime.h>\n' >"$bad/common/thing.c"
 printf '#include "common/base/util.h"\n#include "common/comm/comm.h"\n#include "ops.h"\n' >"$bad/common/tensor/ops.c"
+mkdir "$bad/tools"
+printf '#!/usr/bin/perl\nuse warnings;\nprint qw(1,2);\n' >"$bad/tools/warns"
+printf '#!/usr/bin/perl\nuse warnings;\nprint 1, 2;\n' >"$bad/tools/fine"
 { yes '// a long lesson' | head -n 300; printf '//%0119d\n' 0; } >"$bad/03_three/02_long.c"
 printf '// EXERCISE 02.01%s (3 points): a task\n' a b c >>"$bad/02_two/01_by_hand.c"
 printf '## The question\n## On a 2×2 example\n## The picture\n' >"$bad/02_two/README.md"
@@ -273,6 +283,8 @@ has "and in the page of a lesson, and a page without a lesson" "02_two/01_by_han
 clean "and lets the page of a lesson leave headings out" among "03_gone.md:[0-9]" wrong_pages
 has "the check of exercises sees one without a row and one with other points" "exercise.02.01b exercise.02.01c" unlisted_exercises
 clean "and lets a listed one pass" among "02.01a" unlisted_exercises
+has "the check of Perl files sees a warning" "separate.words.with.commas.at.tools/warns.line.3" perl_warnings
+clean "and lets a file without one pass" among "fine" perl_warnings
 cd "$root" || exit 3
 
 # ---- this tree ----
@@ -292,6 +304,7 @@ clean "make list has every lesson" unlisted_lessons
 clean "the pages list every marked exercise with its file and points" unlisted_exercises
 clean "no lesson is longer than 300 lines" long_lessons
 clean "no line is wider than 120 columns" long_lines
+clean "Perl compiles its files without a warning" perl_warnings
 clean "every chapter has its page, and pages have their headings in order" wrong_pages
 if command -v shellcheck >/dev/null; then
     clean "shellcheck finds nothing in the scripts" tools/lint scripts

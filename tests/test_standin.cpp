@@ -536,12 +536,14 @@ struct Rank {
     }
     // What the communicator says at last, or ncclInProgress after so many turns.
     ncclResult_t verdict(unsigned turns = hang * 10000) const {
-        ncclResult_t e = ncclSuccess;
-        for (unsigned i = 0; i < turns && !e && cudaStreamQuery(stream) == cudaErrorNotReady; i++) {
+        for (unsigned i = 0;; i++) {
+            ncclResult_t e;
+            const bool waits = cudaStreamQuery(stream) == cudaErrorNotReady;    // before the error, which may end it
             NCCL(ncclCommGetAsyncError(comm, &e));
+            if (e || !waits) return e;
+            if (i == turns) return ncclInProgress;
             usleep(100);
         }
-        return e ? e : cudaStreamQuery(stream) ? ncclInProgress : ncclSuccess;
     }
 };
 
@@ -869,6 +871,21 @@ static void communicators() {
         MUST(me.begin(me.rank, 2) == ncclInvalidUsage);
         MUST(strstr(ncclGetLastError(nullptr), "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 0"));
     }));
+    passes("two ranks on one GPU: the other one is told, also when the first one is gone", ranks_bare(2, [](Rank &me) {
+        CUDA(cudaSetDevice(0));
+        if (me.rank == 1) {                         // comes last, so it is refused at once
+            me.wait_for(0, 1);
+            me.shared->word[1] = getpid();
+            MUST(me.begin(0, 2, 0) == ncclInvalidUsage);
+            return;
+        }
+        ncclResult_t e;
+        MUST(me.begin(1, 2, 0) == ncclInProgress);
+        me.shared->word[0] = 1;
+        while (!me.shared->word[1] || kill(me.shared->word[1], 0) == 0) usleep(100);
+        NCCL(ncclCommGetAsyncError(me.comm, &e));
+        MUST(e == ncclInvalidUsage);
+    }));
     passes("two ranks on one GPU that claim to be on two hosts", ranks_bare(2, [](Rank &me) {
         setenv("NCCL_HOSTID", me.rank ? "b" : "a", 1);
         CUDA(cudaSetDevice(0));
@@ -914,8 +931,13 @@ static void communicators() {
     }));
     passes("a rank that dies: the others are told", ranks(3, [](Rank &me) {
         float *p = on_gpu(1, 1);
-        if (me.rank == 1) _exit(0);
+        if (me.rank == 1) {                         // not before the others have begun: their calls would be refused
+            me.wait_for(0, 1);
+            me.wait_for(2, 1);
+            _exit(0);
+        }
         NCCL(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream));
+        me.shared->word[me.rank] = 1;
         MUST(me.verdict() == ncclRemoteError);
         MUST(strstr(ncclGetLastError(me.comm), "rank 1 of dp"));
         MUST(ncclAllReduce(p, p, 1, ncclFloat, ncclSum, me.comm, me.stream) == ncclRemoteError);

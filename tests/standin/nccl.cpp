@@ -38,7 +38,7 @@ struct Channel {                                    // from one rank to another,
     Message message;
 };
 struct Member {
-    std::atomic<bool> here, gone;
+    std::atomic<bool> here, gone;                   // a rank has this number; it has left
     pid_t process;
     int memory;                                     // the number of its device memory's file
     char gpu[64];
@@ -101,14 +101,20 @@ static ncclResult_t error_of(ncclComm *comm) {
     return error ? refuse(comm, error, "%s", comm->board->text) : ncclSuccess;
 }
 
-static int new_board() { return memfd_create("communicator", MFD_CLOEXEC); }
+// As large as any board: its pages take memory once they are used.
+static const off_t BOARD_BYTES = off_t(1) << 30;
+static int new_board() {
+    const int file = memfd_create("communicator", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, BOARD_BYTES) != 0) fault("no memory for a communicator: %s", strerror(errno));
+    return file;
+}
 
 static ncclResult_t open_board(ncclComm *comm, pid_t process, int file) {
     char path[64];
     const size_t n = size_t(comm->size), bytes = sizeof(Board) + n * sizeof(Member) + 2 * n * n * sizeof(Channel);
     snprintf(path, sizeof path, "/proc/%d/fd/%d", int(process), file);
     comm->file = open(path, O_RDWR | O_CLOEXEC);
-    if (comm->file < 0 || (lseek(comm->file, 0, SEEK_END) < off_t(bytes) && ftruncate(comm->file, off_t(bytes)) != 0))
+    if (comm->file < 0 || off_t(bytes) > BOARD_BYTES)
         return refuse(comm, ncclSystemError, "%s: %s; is the rank with the unique id gone?", path, strerror(errno));
     void *p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, comm->file, 0);
     if (p == MAP_FAILED) return refuse(comm, ncclSystemError, "%s: %s", path, strerror(errno));
@@ -119,26 +125,28 @@ static ncclResult_t open_board(ncclComm *comm, pid_t process, int file) {
         return refuse(comm, ncclInvalidArgument, "%d ranks here, %d ranks elsewhere", comm->size, none);
     }
     Member &me = comm->board->member[comm->rank];
-    if (me.here.load()) return refuse(comm, ncclInvalidUsage, "there are two ranks %d", comm->rank);
+    if (me.here.exchange(true)) return refuse(comm, ncclInvalidUsage, "there are two ranks %d", comm->rank);
     off_t offset;
     const char *host = getenv("NCCL_HOSTID");       // taken for another machine, as NCCL does
     snprintf(me.gpu, sizeof me.gpu, "%s %.40s", bus_id(comm->device).c_str(), host ? host : "");
     me.process = getpid();
     device_file(&offset, &me.memory, &offset);
-    me.here = true;
     comm->board->here++;
     comm->state = ncclComm::JOINING;
     return ncclSuccess;
 }
 
+// First the GPUs, all of them: they stand on the board, where every rank reads the same refusal also after the others,
+// refused before it, are gone.
 static ncclResult_t open_members(ncclComm *comm) {
     char path[64];
+    for (int r = 0; r < comm->size; r++)
+        for (int q = 0; q < r; q++)
+            if (!strcmp(comm->board->member[r].gpu, comm->board->member[q].gpu))
+                return refuse(comm, ncclInvalidUsage, "Duplicate GPU detected : rank %d and rank %d both on CUDA "
+                                                      "device %s", r, q, comm->board->member[r].gpu);
     for (int r = 0; r < comm->size; r++) {
         const Member &m = comm->board->member[r];
-        for (int q = 0; q < r; q++)
-            if (!strcmp(m.gpu, comm->board->member[q].gpu))
-                return refuse(comm, ncclInvalidUsage, "Duplicate GPU detected : rank %d and rank %d both on CUDA "
-                                                      "device %s", r, q, m.gpu);
         snprintf(path, sizeof path, "/proc/%d/fd/%d", int(m.process), m.memory);
         comm->memory.push_back(open(path, O_RDONLY | O_CLOEXEC));
         comm->process.push_back(int(syscall(SYS_pidfd_open, m.process, 0)));
@@ -211,6 +219,7 @@ struct Task {
 struct Transfer {
     size_t task;
     bool send, posted, done;
+    bool lost, failed;                              // before the last look at its channel: its peer, its communicator
     int peer;
     const char *from;
     size_t bytes;
@@ -283,6 +292,7 @@ struct Work {
     }
     void add(const Task &t);
     bool run();
+    void look_for_lost();
     void move(Transfer &x);
     void finish(size_t task);
     std::string why(bool *for_ever) const;
@@ -300,9 +310,9 @@ void Work::add(const Task &t) {
         const bool gets = (!one_to_all || r == t.root) && (!all_to_one || root);
         const char *from = t.kind == REDUCE_SCATTER ? in + size_t(r) * part : in;
         if (t.kind != MESSAGE || t.send)
-            transfers.push_back({ tasks.size() - 1, true, false, false, r, sends ? from : nullptr, part, 0, {} });
+            transfers.push_back({ tasks.size() - 1, true, false, false, false, false, r, sends ? from : nullptr, part, 0, {} });
         if (t.kind != MESSAGE || !t.send)
-            transfers.push_back({ tasks.size() - 1, false, false, false, r, nullptr, gets ? part : 0, 0, {} });
+            transfers.push_back({ tasks.size() - 1, false, false, false, false, false, r, nullptr, gets ? part : 0, 0, {} });
     }
 }
 
@@ -341,6 +351,17 @@ void Work::move(Transfer &x) {
     }
 }
 
+// A rank that has done its part may leave, and after that its communicator may fail. So who is gone is seen before what
+// is in the channels: what is not there then never will be.
+void Work::look_for_lost() {
+    for (Transfer &x : transfers) {
+        const ncclComm *comm = tasks[x.task].comm;
+        pollfd process = { comm->process[size_t(x.peer)], POLLIN, 0 };
+        x.lost = comm->board->member[x.peer].gone || poll(&process, 1, 0) > 0;
+        x.failed = comm->board->error != ncclSuccess;
+    }
+}
+
 bool Work::run() {
     static size_t works, failing = number("STANDIN_NCCL_ERROR", 0), dying = number("STANDIN_NCCL_DIE", 0);
     if (dropped) return true;
@@ -350,6 +371,7 @@ bool Work::run() {
         if (works == failing) fail(tasks[0].comm, ncclSystemError, "an operation was made to fail");
     }
     bool done = true;
+    if (++turns % 16 == 0) look_for_lost();
     for (size_t i = 0; i < transfers.size(); i++) {
         Transfer &x = transfers[i];
         bool first = !x.done;                       // on its channel
@@ -362,23 +384,19 @@ bool Work::run() {
         if (first) move(x);
         done = done && x.done;
     }
-    bool for_ever = false;
-    if (!done && ++turns % 16 == 0) why(&for_ever);
-    if (!done) return false;
-    for (size_t i = 0; i < tasks.size(); i++) finish(i);
-    return true;
+    for (const Transfer &x : transfers) {
+        ncclComm *comm = tasks[x.task].comm;
+        if (x.lost && !x.done)
+            fail(comm, ncclRemoteError, "rank " + std::to_string(x.peer) + " of " + comm->name + " (process " +
+                                            std::to_string(comm->board->member[x.peer].process) + ") is gone");
+    }
+    for (size_t i = 0; done && i < tasks.size(); i++) finish(i);
+    return done;
 }
 
 std::string Work::why(bool *for_ever) const {
-    for (const Transfer &x : transfers) {
-        const Task &t = tasks[x.task];
-        char text[400];
-        const Member &m = t.comm->board->member[x.peer];
-        pollfd process = { t.comm->process[size_t(x.peer)], POLLIN, 0 };
-        snprintf(text, sizeof text, "rank %d of %s (process %d) is gone", x.peer, t.comm->name.c_str(), int(m.process));
-        if (!x.done && (m.gone || poll(&process, 1, 0) > 0)) fail(t.comm, ncclRemoteError, text);
-        if (t.comm->board->error) return *for_ever = true, t.comm->board->text;
-    }
+    for (const Transfer &x : transfers)
+        if (x.failed && !x.done) return *for_ever = true, tasks[x.task].comm->board->text;
     for (const Transfer &x : transfers)
         if (!x.done) {
             const Task &t = tasks[x.task];
