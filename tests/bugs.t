@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # The checks are checked: the bugs of bugs/ are put in one by one, and each must be caught by the check that claims to catch it.
 # First the tool itself, on patches that it must judge differently. Every twelfth bug is tried; all with
-# TEST_ALL=1, or BUGS_EVERY=1.
+# TEST_ALL=1, or BUGS_EVERY=1. With TEST_ALL=1 every twelfth runs under sanitizers, too: no bug may be caught by chance.
 use strict;
 use warnings;
 use FindBin;
@@ -10,9 +10,12 @@ use Jobs;
 use Test::More;
 
 chdir "$FindBin::Bin/.." or die;
+delete $ENV{SANITIZE};
+my @sanitized = ('env', 'SANITIZE=address,undefined', 'tools/try-bug');
 
 # ---- the tool, on a program that can fail as told ----
 my $source = slurp('tests/test_lesson.c');
+my $past = "__attribute__((constructor)) static void past(void) { volatile int a[1] = {0}, i = 1; i = a[i]; }\n";
 my @verdicts = (
     ['right', "args: --mode element\ncaught-by: split = unsplit by rows", "$source// a comment\n", 'caught by the right check'],
     ['fault', "args: --mode leak\ncaught-by: leak: ", "$source// a comment\n", 'caught by the right check'],
@@ -20,6 +23,7 @@ my @verdicts = (
     ['other', "args: --mode element\ncaught-by: by cols", "$source// a comment\n", 'caught by another'],
     ['words', "args: --mode element\ncaught-by: question", "$source// a comment\n", 'caught by another'],
     ['usage', "args: --mode pigeon\ncaught-by: --mode pigeon", "$source// a comment\n", 'caught by another'],
+    ['past', "args: --mode element\ncaught-by: split = unsplit by rows", "$source$past", 'caught by the right check'],
     ['missed', 'caught-by: by rows', "$source// a comment\n", 'missed'],
     ['warns', 'caught-by: by rows', "${source}static int unused;\n", 'missed'],
     ['syntax', 'caught-by: by rows', "$source} a mistake\n", 'does not build'],
@@ -45,6 +49,10 @@ for my $case (@verdicts) {
     push @jobs, { words => ['tools/try-bug', "$work/gone.patch"], what => 'gone', verdict => 'does not apply' };
     push @jobs, { words => ['tools/try-bug', '-n', "$work/$_->[0].patch"], what => "-n $_->[0]", verdict => $_->[1] }
         for ['gone', 'does not apply'], ['right', 'applies'];
+}
+if ($all) {
+    push @jobs, { words => [@sanitized, "$work/$_->[0].patch"], what => "$_->[0], sanitized", verdict => $_->[1] }
+        for ['past', 'undefined behaviour'], ['fault', 'caught by the right check'], ['right', 'caught by the right check'];
 }
 run_jobs(\@jobs);
 for my $job (@jobs) {
@@ -77,5 +85,8 @@ SKIP: {
     run_jobs(\@tried);
     is($_->{status}, 0, "$_->{patch} is caught by the right check") or diag($_->{out}, $_->{err}) for @tried;
     note(scalar @tried, ' of ', scalar @patches, ' bugs tried');
+    my @careful = $all ? map { { words => [@sanitized, $patches[$_]], patch => $patches[$_] } } grep { $_ % 12 == 0 } 0 .. $#patches : ();
+    run_jobs(\@careful);
+    is($_->{status}, 0, "$_->{patch}, sanitized, is caught by the right check") or diag($_->{out}, $_->{err}) for @careful;
 }
 done_testing();

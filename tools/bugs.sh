@@ -2,7 +2,9 @@
 # Sourced by try-bug and break, in the root of the tree: a patch of bugs/ (tools/try-bug says what stands in one), and a scratch copy
 # of the tree with the bug put in.
 
-# bug_read PATCH: sets patch, lesson, test and build.
+# bug_read PATCH: sets patch, lesson, test, precision, sanitizers and build. SANITIZE in the environment, as for make: the lesson is built
+# with these sanitizers. Two kinds of bugs are built without them: those that a test must notice, because tests run the plain
+# build, and those whose header says "sanitizers: no".
 bug_read() {
     patch=$1
     case $patch in
@@ -12,7 +14,14 @@ bug_read() {
     lesson=$(bug_field lesson)
     test=$(bug_field test)
     precision=$(bug_field precision)
+    sanitizers=$SANITIZE
+    [ -z "$test" ] && [ "$(bug_field sanitizers)" != no ] || sanitizers=
     build=build/cpu-${precision:-fp32}
+    case $sanitizers in
+        '') ;;
+        thread) build=$build-tsan ;;
+        *) build=$build-asan ;;
+    esac
 }
 bug_field() { sed -n -e '/^$/q' -e "s/^$1: *//p" "$diff" | head -n 1; }
 
@@ -28,7 +37,7 @@ bug_put_in() {
     export GIT_CEILING_DIRECTORIES="${scratch%/*}"
     cd "$scratch" || exit 3
     bug_apply || return 1
-    make --no-print-directory BACKEND=cpu SANITIZE= PRECISION="${precision:-fp32}" WERROR= ONLY="$build/$lesson" programs ${test:+preloads} >make.log 2>&1 || {
+    make --no-print-directory BACKEND=cpu SANITIZE="$sanitizers" PRECISION="${precision:-fp32}" WERROR= ONLY="$build/$lesson" programs ${test:+preloads} >make.log 2>&1 || {
         tail -n 20 make.log >&2
         return 2
     }
