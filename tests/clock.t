@@ -60,7 +60,8 @@ for my $pair (@pairs) {
     ok($mpi->{status} == 0 && $mpi->{page}{pass}, "$pair->{name}: as processes, too") or diag(complain($mpi));
     isnt(costs($emu), '', "$pair->{name}: there are cost lines");
     is(costs($mpi), costs($emu), "$pair->{name}: the same costs emulated and as processes");
-    is($mpi->{page}{digest}, $emu->{page}{digest} // 'a digest', "$pair->{name}: and the same bits");
+    # With nodes only times are compared, which no digest has.
+    is($mpi->{page}{digest}, $pair->{nodes} ? undef : $emu->{page}{digest} // 'a digest', "$pair->{name}: and the same bits");
 }
 is($wall->{status}, 2, 'real time is refused') or diag(complain($wall));
 like($wall->{err}, qr/\Aunsplit: [^\n]*--clock simulated\n\z/, 'with one message');
