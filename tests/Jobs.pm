@@ -112,7 +112,8 @@ sub forms_hold {
         Test::More::ok($emu->{status} == 0 && $emu->{page}{pass}, "$pair->{name}: all checks hold") or Test::More::diag(complain($emu));
         next unless $mpi;
         Test::More::ok($mpi->{status} == 0 && $mpi->{page}{pass}, "$pair->{name}: as processes, too") or Test::More::diag(complain($mpi));
-        Test::More::is($mpi->{page}{digest}, $emu->{page}{digest} // 'a digest', "$pair->{name}: with the same bits");
+        # lessons.t knows which programs digest nothing.
+        Test::More::is($mpi->{page}{digest} // 'none', $emu->{page}{digest} // 'none', "$pair->{name}: with the same bits");
     }
 }
 
