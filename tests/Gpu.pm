@@ -22,11 +22,13 @@ sub verdicts {
 sub costs { my ($page) = @_; return join "\n", map { "$_->{name}: $_->{predicted} $_->{measured} $_->{unit}" } @{ $page->{costs} || [] } }
 
 # Every lesson of a build beside the CPU's: emulated, and as processes in each of these ways: { name, transport (a pattern), options, env
-# (words before the command), most (ranks), every (so many lessons one) }. Digests may differ from the CPU's, as products do, but not among the transports.
+# (words before the command), most (ranks), every (of the lessons tried, so many one) }. Of the lessons, one of so many ($every) is tried. Digests
+# may differ from the CPU's, as products do, but not among the transports.
 sub lessons_on {
-    my ($build, $backend, @ways) = @_;
+    my ($build, $backend, $every, @ways) = @_;
     my (@rows, @jobs);
-    for my $lesson (lessons()) {
+    my @lessons = lessons();
+    for my $lesson (@lessons[grep { $_ % $every == 0 } 0 .. $#lessons]) {
         my ($ranks, $source) = @$lesson{qw(ranks source)};
         my %row = (name => "$build $lesson->{key}", cpu => emu($ranks, program(cpu_of($build), $source)), emu => emu($ranks, program($build, $source)));
         for my $way (grep { $ranks <= ($_->{most} || $ranks) && @rows % ($_->{every} || 1) == 0 } @ways) {

@@ -37,7 +37,7 @@ for my $precision (qw(fp32 fp64)) {
     my $build = "$kind-$precision";
     outputs_on($build);
     library_on($build);
-    lessons_on($build, $kind, @ways);
+    lessons_on($build, $kind, 1, @ways);
     # Started so, processes choose NCCL where there are GPUs enough.
     comm_on($build, $ways[-1], $most > 1 ? grep { $_ > 1 && $_ <= 4 } @nccl_ranks : (2, 3)) if @ways;
     trainer_on($build, map { [\&emu, split ' '] } '1', '4 --dp 2 --tp 2', '4 --pp 2 --dp 2 --zero 3', '8 --dp 2 --tp 2 --pp 2 --recompute full --schedule gpipe');
