@@ -1,6 +1,7 @@
 #!/usr/bin/perl
 # What cannot work: the exit status on all ranks, one message that names the fix, before the work; files that cannot be read or written;
 # ranks that are killed or hang.
+# slow: each of about 200 mistakes is a run of its own, many as processes
 use strict;
 use warnings;
 use FindBin;

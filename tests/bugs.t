@@ -2,6 +2,7 @@
 # The checks are checked: the bugs of bugs/ are put in one by one, and each must be caught by the check that claims to catch it.
 # First the tool itself, on patches that it must judge differently. Every 24th bug is tried; all with
 # TEST_ALL=1, or BUGS_EVERY=1. With TEST_ALL=1 every twelfth one runs under sanitizers, too: no bug may be caught by chance.
+# slow: for each bug a copy of the tree is compiled
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Comm on both transports: test_comm itself at several rank counts, the bits of its sums, and every mistake with its
 # exit status and message. BUILD is the build folder.
+# slow: what hangs is waited for until its time is over
 # shellcheck disable=SC2317    # emu is called by name, as an argument
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh

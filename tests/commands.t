@@ -1,5 +1,6 @@
 #!/bin/sh
 # What can be typed: make's commands, the launcher's exit statuses, set-up.
+# slow: make starts about 30 times, and a bug is compiled in a copy of the tree
 # shellcheck disable=SC2016,SC2317    # $ in quotes is for other shells; functions are called by name
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh

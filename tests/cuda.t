@@ -2,6 +2,7 @@
 # BACKEND=cuda, as far as a machine without a GPU can show it: every lesson on the stand-ins for CUDA (tests/standin), with virtual
 # ranks and as processes that share a GPU, must come to the verdicts of the CPU; and nvcc, where there is one, must build everything.
 # On a machine with a GPU the lessons run on that, too.
+# slow: products on the stand-ins are plain loops, and nvcc compiles the kernels
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,7 @@
 #!/usr/bin/perl
 # make grade: our own solutions have all points, open exercises none; every way to cheat that tools/grade knows of is refused, each
 # shown on a submission; a hang or a crash costs one exercise. TEST_ALL=1 grades all our solutions, else some.
+# slow: each submission is compiled and runs as processes three times
 use strict;
 use warnings;
 use FindBin;

@@ -1,5 +1,6 @@
 #!/usr/bin/perl
 # The frame: options, checks, costs, verdict, exit status, JSON, digest; with virtual ranks and as processes.
+# slow: each mode runs with 1, 3 and 4 virtual ranks and as processes, and one waits longer than its --timeout
 use strict;
 use warnings;
 use FindBin;

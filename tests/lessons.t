@@ -4,6 +4,7 @@
 # --reduce fast.
 # TEST_ALL=1: both precisions at 1 to 8 ranks, as processes, too.
 # TEST_QUICK=1: in fp32, at its own rank count only.
+# slow: each of the 50 lessons runs about six times, once or twice as processes
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The output that the pages quote, and their cost tables: what the programs print today. This takes a minute, because some quoted commands
-# run a whole chapter, or a lesson with 64 ranks.
+# The output that the pages quote, and their cost tables: what the programs print today.
+# slow: some quoted commands run a whole chapter, or a lesson with 64 ranks
 # shellcheck disable=SC2016    # $ in quotes is for other shells
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh

@@ -1,6 +1,7 @@
 #!/usr/bin/perl
 # make student: what it cuts, that the cut tree builds and every cut lesson fails a check of its own, that the solutions put back
 # give the very same files; and what it refuses.
+# slow: every third exercise is compiled alone
 use strict;
 use warnings;
 use FindBin;

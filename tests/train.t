@@ -5,6 +5,7 @@
 # make test: every pair of schedule, ZeRO stage and recomputation, 16 of the 48 combinations, in each part.
 # TEST_ALL=1: all 48, and the whole cross product in both precisions, as far as TRAIN_SECONDS (900) reach.
 # TRAIN_MATRIX=FILE: the table of the worst errors goes there.
+# slow: about 250 trainings, each beside the unsplit one
 use strict;
 use warnings;
 use FindBin;
