@@ -72,7 +72,7 @@ for my $way ([[4, 1, 1], qw(--compress top-k)], [[2, 2, 2], qw(--compress power-
     run_jobs([$first]);
     my @again = (bits($mesh, @rest, '--export', "$work/emu"));
     push @again, { %{ $again[0] }, words => ['tools/launch', $ranks, @{ $again[0]{words} }[3 .. $#{ $again[0]{words} } - 1], "$work/mpi"] } if have_mpi;
-    my $dropped = bits([1, 1, 1], @rest, qw(--compress none));
+    my $dropped = bits([1, 1, 1], @rest, qw(--compress none --override compress));
     my $other = bits([2, 1, 1], @rest);
     run_jobs([@again, $dropped, $other]);
     ok($_->{status} == 0 && $_->{page}{pass}, "--resume, $what") or diag(complain($_)) for $first, @again, $dropped;
