@@ -166,7 +166,7 @@ static void write_text(const char *dir, const char *part, char *text) {
 
 // ---------------------------------------------------------------- the folder
 
-// Does a checkpoint of this name stand there? A good one of another run is not replaced.
+// Removes the torn checkpoint of this name that --newest-good has passed over. A good one of another run stays.
 static void make_room(const char *dir, const char *name, const SavedRun *saved) {
     char why[FOLDER_WHY] = "", *path = folder_path(dir, name);
     CheckpointIndex x;
@@ -208,6 +208,7 @@ void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const RankSta
         saved->best_loss = eval_loss;
     }
     ledger_pause();
+    if (run->is_root) make_room(dir, name, saved);
     if (run->is_root && !folder_make(dir, part))
         fault("--save %s: cannot make the folder %s in it: %s", dir, part, strerror(errno));
     comm_barrier(run->world);                      // the folder is there
@@ -218,7 +219,6 @@ void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const RankSta
         cJSON *index = index_of(run, o, state, saved, step, all);
         write_text(dir, part, checkpoint_index_print(index));
         cJSON_Delete(index);
-        make_room(dir, name, saved);
         if (!folder_publish(dir, part, name)) fault("--save %s: cannot rename %s: %s", dir, part, strerror(errno));
         if (option_given(run, "keep")) keep_newest(run, dir, saved, option_size(run, "keep"));
         free(all);

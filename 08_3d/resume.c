@@ -173,14 +173,16 @@ static Entry *entries_of(const char *dir, size_t *n) {
 }
 
 // May this run, which begins after step `from`, leave the checkpoint where it is? It may belong to this run up to this
-// step. One that cannot be read may stay, too, where this run goes on behind it or, with --newest-good, replaces it.
+// step. A torn one may stay, too, where this run goes on behind it or where --newest-good has passed over it.
 static bool may_stay(Run *run, const char *path, size_t step, const SavedRun *saved, size_t from, char why[FOLDER_WHY]) {
     CheckpointIndex x;
     const bool read = folder_index(&x, path, why), own = read && strcmp(x.run.id, saved->id) == 0;
     if (read && !own) snprintf(why, FOLDER_WHY, "%.600s is a checkpoint of another run, %s", path, x.run.id);
     if (own) snprintf(why, FOLDER_WHY, "%.600s is of this run, but after step %zu, where it goes on", path, from);
     checkpoint_index_free(&x);
-    return (own || (!read && from > 0)) && (step <= from || option_flag(run, "newest-good"));
+    const char *dir = option_text(run, "resume");
+    const bool passed_over = option_flag(run, "newest-good") && strcmp(dir, option_text(run, "save")) == 0;
+    return (own || (!read && from > 0)) && (step <= from || passed_over);
 }
 
 // What a killed run left as .part is removed, and, with --save-over, what must not be mixed with this run.
