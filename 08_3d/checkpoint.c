@@ -1,4 +1,5 @@
-// checkpoint.c: opens a checkpoint, compares its sums, and fills a model from it, whatever the layouts.
+// checkpoint.c: opens a checkpoint, compares its sums, and fills a model from it, whatever the
+// layouts.
 #include "08_3d/checkpoint.h"
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -17,7 +18,11 @@ struct Checkpoint {
     CheckpointIndex index;
     TensorFile *file;                              // [index.n]
     bool moments;
-    struct { const char *name; CheckpointPiece *piece; size_t n; } *param;         // [params] every tensor, its pieces
+    struct {
+        const char *name;
+        CheckpointPiece *piece;
+        size_t n;
+    } * param; // [params] every tensor, its pieces
     size_t params;
 };
 
@@ -45,7 +50,8 @@ static const char *add_pieces(Checkpoint *c, const TensorFile *f) {
         for (size_t k = 0; k < (c->moments ? 3 : 1); k++) {
             snprintf(moment, sizeof moment, "%.100s%s", name, checkpoint_suffix[kinds[k]]);
             p.t[k] = tensor_file_find(f, moment);
-            if (!p.t[k] || p.t[k]->count != p.count || p.t[k]->is_double != (sizeof(real) == 8)) return "a moment";
+            if (!p.t[k] || p.t[k]->count != p.count || p.t[k]->is_double != (sizeof(real) == 8))
+                return "a moment";
         }
         size_t at = 0;
         while (at < c->params && strcmp(c->param[at].name, name) != 0) at++;
@@ -72,8 +78,8 @@ static bool read_files(Checkpoint *c, char why[CHECKPOINT_WHY]) {
         bool good = tensor_file_open(&c->file[i], path, reason);
         if (!good) snprintf(why, CHECKPOINT_WHY, "%.*s", CHECKPOINT_WHY - 1, reason);
         else if (c->file[i].bytes != c->index.sum[i].bytes) {
-            snprintf(why, CHECKPOINT_WHY, "%s has %zu bytes, and %zu were written: it is torn", path, c->file[i].bytes,
-                     c->index.sum[i].bytes);
+            snprintf(why, CHECKPOINT_WHY, "%s has %zu bytes, and %zu were written: it is torn",
+                     path, c->file[i].bytes, c->index.sum[i].bytes);
             good = false;
         }
         free(path);
@@ -84,7 +90,8 @@ static bool read_files(Checkpoint *c, char why[CHECKPOINT_WHY]) {
     for (size_t i = 0; i < c->index.n; i++) {
         const char *wrong = add_pieces(c, &c->file[i]);
         if (!wrong) continue;
-        snprintf(why, CHECKPOINT_WHY, "%s/rank-%04zu.safetensors: %s in it is not what this program writes", c->dir, i,
+        snprintf(why, CHECKPOINT_WHY,
+                 "%s/rank-%04zu.safetensors: %s in it is not what this program writes", c->dir, i,
                  wrong);
         return false;
     }
@@ -101,8 +108,10 @@ Checkpoint *checkpoint_read(const char *dir, char why[CHECKPOINT_WHY]) {
 
 bool checkpoint_verify(const Checkpoint *c, size_t i, char why[CHECKPOINT_WHY]) {
     if (file_sum_of(c->file[i].map, c->file[i].bytes).sum == c->index.sum[i].sum) return true;
-    snprintf(why, CHECKPOINT_WHY, "%.600s/rank-%04zu.safetensors is not what was written: the sum over its bytes is "
-             "another one", c->dir, i);
+    snprintf(why, CHECKPOINT_WHY,
+             "%.600s/rank-%04zu.safetensors is not what was written: the sum over its bytes is "
+             "another one",
+             c->dir, i);
     return false;
 }
 
@@ -132,8 +141,8 @@ static Checkpoint *read_and_verify(Run *run, const char *path, char why[CHECKPOI
     return NULL;
 }
 
-// Rank 0 looks, so that all ranks take the same one: dir itself, or number `k` in it, the newest first. False: there is
-// none.
+// Rank 0 looks, so that all ranks take the same one: dir itself, or number `k` in it, the newest
+// first. False: there is none.
 static bool find(const char *dir, size_t k, char name[FOLDER_NAME]) {
     memset(name, 0, FOLDER_NAME);
     if (this_rank == 0) {
@@ -154,7 +163,8 @@ Checkpoint *checkpoint_open(Run *run, const char *dir, bool newest_good, char wh
     Checkpoint *c = NULL;
     snprintf(why, CHECKPOINT_WHY, "there is no checkpoint in %.900s", dir);
     for (size_t k = 0; !c && find(dir, k, name); k++) {
-        char *path = strcmp(name, ".") == 0 ? strcpy(host_alloc(strlen(dir) + 1), dir) : folder_path(dir, name);
+        char *path = strcmp(name, ".") == 0 ? strcpy(host_alloc(strlen(dir) + 1), dir)
+                                            : folder_path(dir, name);
         c = read_and_verify(run, path, k == 0 ? why : torn);
         free(path);
         if (!c || k == 0) continue;
@@ -179,9 +189,14 @@ const char *checkpoint_option(const Checkpoint *c, const char *name) {
 
 // ---------------------------------------------------------------- filling a model
 
-typedef struct { const Checkpoint *c; int kind; size_t param, piece; } Filling;        // the place found last
+typedef struct {
+    const Checkpoint *c;
+    int kind;
+    size_t param, piece;
+} Filling; // the place found last
 static bool holds(const CheckpointPiece *p, size_t row, size_t block, size_t col, size_t *at) {
-    if (row < p->my_rows.lo || row >= p->my_rows.hi || col < p->my_cols.lo || col >= p->my_cols.hi) return false;
+    if (row < p->my_rows.lo || row >= p->my_rows.hi || col < p->my_cols.lo || col >= p->my_cols.hi)
+        return false;
     size_t width = range_size(p->my_cols), place = p->first;
     // EXERCISE 08.train-a (3 points): find an element of the whole tensor in a saved piece. The piece is of a rectangle
     // whose rows p->my_rows have p->blocks blocks (3 for q, k, v) of the columns p->my_cols, `width` in each. place: of
@@ -192,18 +207,24 @@ static bool holds(const CheckpointPiece *p, size_t row, size_t block, size_t col
     *at = place - p->first;
     return true;
 }
-static bool named(const Checkpoint *c, size_t i, const char *name) { return strcmp(c->param[i].name, name) == 0; }
+static bool named(const Checkpoint *c, size_t i, const char *name) {
+    return strcmp(c->param[i].name, name) == 0;
+}
 static real value(void *filling, const Param *p, size_t i) {
     Filling *f = filling;
     const Checkpoint *c = f->c;
     if (f->param == c->params || !named(c, f->param, p->name))
-        for (f->param = 0, f->piece = 0; f->param < c->params && !named(c, f->param, p->name);) f->param++;
+        for (f->param = 0, f->piece = 0; f->param < c->params && !named(c, f->param, p->name);)
+            f->param++;
     REQUIRE(f->param < c->params, "%s has no tensor %s: it is of another model", c->dir, p->name);
     const CheckpointPiece *list = c->param[f->param].piece;
-    size_t n = c->param[f->param].n, row = i / p->cols, each = p->cols / p->blocks, block = i % p->cols / each, at;
+    size_t n = c->param[f->param].n, row = i / p->cols, each = p->cols / p->blocks,
+           block = i % p->cols / each, at;
     REQUIRE(list->rows == p->rows && list->cols == p->cols && list->blocks == p->blocks,
-            "%s has %s of %zu x %zu, and this model's is %zu x %zu: leave the model's sizes out, they are taken "
-            "from the checkpoint", c->dir, p->name, list->rows, list->cols, p->rows, p->cols);
+            "%s has %s of %zu x %zu, and this model's is %zu x %zu: leave the model's sizes out, "
+            "they are taken "
+            "from the checkpoint",
+            c->dir, p->name, list->rows, list->cols, p->rows, p->cols);
     for (size_t k = 0; k < n; k++, f->piece = (f->piece + 1) % n)
         if (holds(&list[f->piece], row, block, i % each, &at))
             return (real)tensor_file_value(list[f->piece].t[f->kind], at);
@@ -211,14 +232,18 @@ static real value(void *filling, const Param *p, size_t i) {
 }
 
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o) {
-    bool moments = o && o->kind == ADAMW && c->moments;            // an overridden optimizer begins without them
+    bool moments =
+            o && o->kind == ADAMW && c->moments; // an overridden optimizer begins without them
     if (o) o->step = c->index.optimizer_step;
     if (o && o->kind == ADAMW && !c->moments) o->step = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (u->tied_to) continue;                  // the embedding's
-        Filling w = { c, 0, c->params, 0 }, first = { c, 1, c->params, 0 }, second = { c, 2, c->params, 0 };
-        if (u->w.data) unit_fill(u, u->w, (Range){ 0, u->size }, value, &w);   // more than I own, under ZeRO-1 and 2
+        Filling w = { c, 0, c->params, 0 }, first = { c, 1, c->params, 0 },
+                second = { c, 2, c->params, 0 };
+        if (u->w.data)
+            unit_fill(u, u->w, (Range){ 0, u->size }, value,
+                      &w); // more than I own, under ZeRO-1 and 2
         else unit_fill(u, u->own_w, u->own, value, &w);
         if (moments) unit_fill(u, u->m, u->own, value, &first);
         if (moments) unit_fill(u, u->v, u->own, value, &second);
@@ -226,13 +251,19 @@ void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o) {
 }
 
 real *checkpoint_load_state(const Checkpoint *c, size_t rank, const RankState *want) {
-    const char *layout = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(c->index.json, checkpoint_rank_state));
+    const char *layout = cJSON_GetStringValue(
+            cJSON_GetObjectItemCaseSensitive(c->index.json, checkpoint_rank_state));
     if (!layout) return NULL;
-    REQUIRE(strcmp(layout, want->layout) == 0, "--resume: %s has what each rank had not sent, of %s, and this is %s: "
-            "choose that one, or --compress none --override compress, which drops it", c->dir, layout, want->layout);
-    const FileTensor *t = rank < c->index.n ? tensor_file_find(&c->file[rank], checkpoint_rank_state) : NULL;
-    REQUIRE(t && t->count == want->n && t->is_double == (sizeof(real) == 8), "%s lacks what rank %zu had not sent: it "
-            "is not what this program writes", c->dir, rank);
+    REQUIRE(strcmp(layout, want->layout) == 0,
+            "--resume: %s has what each rank had not sent, of %s, and this is %s: "
+            "choose that one, or --compress none --override compress, which drops it",
+            c->dir, layout, want->layout);
+    const FileTensor *t =
+            rank < c->index.n ? tensor_file_find(&c->file[rank], checkpoint_rank_state) : NULL;
+    REQUIRE(t && t->count == want->n && t->is_double == (sizeof(real) == 8),
+            "%s lacks what rank %zu had not sent: it "
+            "is not what this program writes",
+            c->dir, rank);
     real *values = host_alloc(want->n * sizeof *values);
     for (size_t i = 0; i < want->n; i++) values[i] = (real)tensor_file_value(t, i);
     return values;

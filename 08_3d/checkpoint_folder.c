@@ -1,4 +1,5 @@
-// checkpoint_folder.c: names, locks, new files and removal in the folder of --save, by POSIX calls that follow no link.
+// checkpoint_folder.c: names, locks, new files and removal in the folder of --save, by POSIX
+// calls that follow no link.
 #include "08_3d/checkpoint_folder.h"
 #include <dirent.h>
 #include <errno.h>
@@ -61,7 +62,8 @@ size_t *folder_steps(const char *dir, size_t *n) {
 
 // ---------------------------------------------------------------- what this program has written
 
-// Does the file have this text at this place, as far as it goes? A killed run leaves a part of it, or nothing.
+// Does the file have this text at this place, as far as it goes? A killed run leaves a part of
+// it, or nothing.
 static bool begins(int file, off_t place, const char *text) {
     char found[128];
     ssize_t n = pread(file, found, strlen(text), place);
@@ -80,11 +82,13 @@ static bool is_rank_file(const char *name) {
 static bool is_our_file(int folder, const char *name) {
     const bool index = strcmp(name, CHECKPOINT_INDEX_NAME) == 0;
     if (!index && !is_rank_file(name)) return false;
-    int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);       // a pipe would wait
+    int file = openat(folder, name,
+                      O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); // a pipe would wait
     if (file < 0) return false;
     struct stat is;
     bool ours = fstat(file, &is) == 0 && S_ISREG(is.st_mode) &&
-                (index ? begins(file, 0, CHECKPOINT_INDEX_BEGIN) : begins(file, 8, CHECKPOINT_FILE_BEGIN));
+                (index ? begins(file, 0, CHECKPOINT_INDEX_BEGIN)
+                       : begins(file, 8, CHECKPOINT_FILE_BEGIN));
     close(file);
     return ours;
 }
@@ -102,7 +106,9 @@ bool folder_is_ours(const char *dir, const char *name, char why[FOLDER_WHY]) {
     bool part, index = false, ours = true;
     DIR *d = folder_step(name, &step, &part) ? open_folder(dir, name) : NULL;
     if (!d) {
-        snprintf(why, FOLDER_WHY, "%.400s/%s was not made by this program: it is no folder that can be read", dir, name);
+        snprintf(why, FOLDER_WHY,
+                 "%.400s/%s was not made by this program: it is no folder that can be read", dir,
+                 name);
         return false;
     }
     for (const struct dirent *e; ours && (e = readdir(d));) {
@@ -110,16 +116,19 @@ bool folder_is_ours(const char *dir, const char *name, char why[FOLDER_WHY]) {
         ours = is_our_file(dirfd(d), e->d_name);
         index = index || strcmp(e->d_name, CHECKPOINT_INDEX_NAME) == 0;
         if (!ours)
-            snprintf(why, FOLDER_WHY, "%.400s/%s/%s was not written by this version of this program", dir, name,
+            snprintf(why, FOLDER_WHY,
+                     "%.400s/%s/%s was not written by this version of this program", dir, name,
                      e->d_name);
     }
     closedir(d);
     if (!ours || part || index) return ours;
-    snprintf(why, FOLDER_WHY, "%.400s/%s is no checkpoint: it has no %s", dir, name, CHECKPOINT_INDEX_NAME);
+    snprintf(why, FOLDER_WHY, "%.400s/%s is no checkpoint: it has no %s", dir, name,
+             CHECKPOINT_INDEX_NAME);
     return false;
 }
 
-// A complete checkpoint becomes a part first: who is killed here leaves no checkpoint that lacks files.
+// A complete checkpoint becomes a part first: who is killed here leaves no checkpoint that lacks
+// files.
 bool folder_remove(const char *dir, const char *name, char why[FOLDER_WHY]) {
     if (!folder_is_ours(dir, name, why)) return false;
     size_t step;
@@ -146,17 +155,20 @@ bool folder_remove(const char *dir, const char *name, char why[FOLDER_WHY]) {
 
 bool folder_claim(const char *dir) {
     static const char name[] = ".unsplit-lock", mark[] = "unsplit: ";
-    REQUIRE(mkdir(dir, 0777) == 0 || errno == EEXIST, "--save %s: cannot make this folder: %s", dir, strerror(errno));
+    REQUIRE(mkdir(dir, 0777) == 0 || errno == EEXIST, "--save %s: cannot make this folder: %s", dir,
+            strerror(errno));
     int folder = open(dir, OPEN_FOLDER);
-    REQUIRE(folder >= 0 && faccessat(folder, ".", W_OK | X_OK, 0) == 0, "--save %s: cannot write in this folder: %s",
-            dir, strerror(errno));
+    REQUIRE(folder >= 0 && faccessat(folder, ".", W_OK | X_OK, 0) == 0,
+            "--save %s: cannot write in this folder: %s", dir, strerror(errno));
     int lock = openat(folder, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     int trouble = errno;
     close(folder);
     struct stat is;
-    REQUIRE(lock >= 0 || trouble == ELOOP, "--save %s: cannot write %s in it: %s", dir, name, strerror(trouble));
+    REQUIRE(lock >= 0 || trouble == ELOOP, "--save %s: cannot write %s in it: %s", dir, name,
+            strerror(trouble));
     REQUIRE(lock >= 0 && fstat(lock, &is) == 0 && S_ISREG(is.st_mode) && begins(lock, 0, mark),
-            "--save %s: %s in it was not written by this program: move it away, or save elsewhere", dir, name);
+            "--save %s: %s in it was not written by this program: move it away, or save elsewhere",
+            dir, name);
     bool locked = flock(lock, LOCK_EX | LOCK_NB) == 0;
     char holder[256] = "";
     if (!locked && errno == EWOULDBLOCK) {
@@ -164,29 +176,31 @@ bool folder_claim(const char *dir) {
         holder[n > 0 ? n : 0] = 0;
         holder[strcspn(holder, "\n")] = 0;
         size_t skip = strlen(holder) < sizeof mark ? strlen(holder) : sizeof mark - 1;
-        usage_error("--save %s: another run saves in this folder%s%s: wait until it has ended, or save elsewhere", dir,
-                    holder[skip] ? ", " : "", holder + skip);
+        usage_error("--save %s: another run saves in this folder%s%s: wait until it has ended, or "
+                    "save elsewhere",
+                    dir, holder[skip] ? ", " : "", holder + skip);
     }
     char host[64] = "";
     gethostname(host, sizeof host - 1);
     snprintf(holder, sizeof holder, "%sprocess %ld on %s\n", mark, (long)getpid(), host);
     if (ftruncate(lock, 0) != 0 || pwrite(lock, holder, strlen(holder), 0) < 0)
         usage_error("--save %s: cannot write %s in it: %s", dir, name, strerror(errno));
-    return locked;                                 // `lock` stays open: the lock ends with the process
+    return locked; // `lock` stays open: the lock ends with the process
 }
 
 // ---------------------------------------------------------------- writing
 
 bool folder_make(const char *dir, const char *name) {
     char *path = folder_path(dir, name);
-    bool made = mkdir(path, 0777) == 0;            // never through a link: a link is a name that is taken
+    bool made = mkdir(path, 0777) == 0; // never through a link: a link is a name that is taken
     free(path);
     return made;
 }
 
 FILE *folder_create(const char *dir, const char *name, const char *file) {
     DIR *d = open_folder(dir, name);
-    int new = d ? openat(dirfd(d), file, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666) : -1;
+    int new = d ? openat(dirfd(d), file, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666)
+                : -1;
     int trouble = errno;
     if (d) closedir(d);
     errno = trouble;
@@ -223,13 +237,14 @@ static char *read_text(const char *path, size_t *n) {
     bool good = file >= 0 && fstat(file, &is) == 0 && S_ISREG(is.st_mode) && is.st_size <= MOST;
     char *text = good ? host_alloc((size_t)is.st_size) : NULL;
     *n = 0;
-    for (ssize_t got = 1; text && got > 0 && *n < (size_t)is.st_size; *n += got > 0 ? (size_t)got : 0)
+    for (ssize_t got = 1; text && got > 0 && *n<(size_t)is.st_size; *n += got> 0 ? (size_t)got : 0)
         got = read(file, text + *n, (size_t)is.st_size - *n);
     if (file >= 0) close(file);
     return text;
 }
 
-// The step in the name of the folder itself, whatever path leads to it. False: the user has named it.
+// The step in the name of the folder itself, whatever path leads to it. False: the user has
+// named it.
 static bool step_of(const char *path, size_t *step) {
     char *whole = realpath(path, NULL);
     bool part, found = whole && folder_step(strrchr(whole, '/') + 1, step, &part) && !part;
@@ -244,7 +259,10 @@ bool folder_index(CheckpointIndex *x, const char *path, char why[FOLDER_WHY]) {
     const char *wrong = text ? checkpoint_index_parse(x, text, n) : "cannot be read";
     if (wrong) snprintf(why, FOLDER_WHY, "%.600s %s", file, wrong);
     bool agree = wrong || !step_of(path, &step) || step == x->step;
-    if (!agree) snprintf(why, FOLDER_WHY, "%.600s is of step %zu, and the folder has another one in its name", file, x->step);
+    if (!agree)
+        snprintf(why, FOLDER_WHY,
+                 "%.600s is of step %zu, and the folder has another one in its name", file,
+                 x->step);
     free(file);
     free(text);
     return !wrong && agree;

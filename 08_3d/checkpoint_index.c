@@ -1,4 +1,5 @@
-// checkpoint_index.c: prints and parses the index of a checkpoint with its sum, and parses the notes at tensors.
+// checkpoint_index.c: prints and parses the index of a checkpoint with its sum, and parses the
+// notes at tensors.
 #include "08_3d/checkpoint_index.h"
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -9,7 +10,8 @@
 
 static bool number(const cJSON *j, const char *name, size_t most, size_t *value) {
     const cJSON *n = cJSON_GetObjectItemCaseSensitive(j, name);
-    if (!cJSON_IsNumber(n) || !(n->valuedouble >= 0 && n->valuedouble <= (double)most)) return false;
+    if (!cJSON_IsNumber(n) || !(n->valuedouble >= 0 && n->valuedouble <= (double)most))
+        return false;
     *value = (size_t)n->valuedouble;
     return (double)*value == n->valuedouble;
 }
@@ -31,10 +33,12 @@ FileSum file_sum_of(const void *data, size_t bytes) {
     return s;
 }
 
-// The end of an index: the sum over all bytes in front of this end. It has the same length for every sum.
+// The end of an index: the sum over all bytes in front of this end. It has the same length for
+// every sum.
 enum { SEAL_ROOM = 64 };
 static size_t seal(char end[SEAL_ROOM], const char *text, size_t bytes) {
-    return (size_t)snprintf(end, SEAL_ROOM, ",\n\t\"sum\":\t\"%016" PRIx64 "\"\n}\n", file_sum_of(text, bytes).sum);
+    return (size_t)snprintf(end, SEAL_ROOM, ",\n\t\"sum\":\t\"%016" PRIx64 "\"\n}\n",
+                            file_sum_of(text, bytes).sum);
 }
 static bool is_sealed(const char *text, size_t bytes) {
     char end[SEAL_ROOM];
@@ -84,7 +88,8 @@ static const char *parse_files(CheckpointIndex *x) {
     x->sum = host_alloc((size_t)n * sizeof *x->sum);
     cJSON_ArrayForEach(file, files) {
         FileSum *sum = &x->sum[x->n];
-        if (!hexadecimal(file, "fnv1a", &sum->sum) || !number(file, "bytes", SIZE_MAX / 2, &sum->bytes))
+        if (!hexadecimal(file, "fnv1a", &sum->sum) ||
+            !number(file, "bytes", SIZE_MAX / 2, &sum->bytes))
             return "does not say how its files must be";
         x->n++;
     }
@@ -97,16 +102,22 @@ const char *checkpoint_index_parse(CheckpointIndex *x, const char *text, size_t 
     size_t version;
     const char *format = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(x->json, "format"));
     const char *dtype = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(x->json, "dtype"));
-    if (!format || strcmp(format, "unsplit checkpoint") != 0) return "is no checkpoint of this program";
-    if (!number(x->json, "version", SIZE_MAX / 2, &version) || version == 0) return "has no version";
+    if (!format || strcmp(format, "unsplit checkpoint") != 0)
+        return "is no checkpoint of this program";
+    if (!number(x->json, "version", SIZE_MAX / 2, &version) || version == 0)
+        return "has no version";
     if (version > CHECKPOINT_VERSION) return "is of a later version of this program: take that one";
     if (version < CHECKPOINT_VERSION)
-        return "is of an earlier version of this program, whose checkpoints had no sum over the index: take that one";
-    if (!is_sealed(text, bytes)) return "is not what was written: the sum over its bytes is another one";
+        return "is of an earlier version of this program, whose checkpoints had no sum over the "
+               "index: take that one";
+    if (!is_sealed(text, bytes))
+        return "is not what was written: the sum over its bytes is another one";
     if (!dtype || strcmp(dtype, sizeof(real) == 8 ? "F64" : "F32") != 0)
-        return sizeof(real) == 8 ? "has F32 weights: leave PRECISION=fp64 out" : "has F64 weights: use PRECISION=fp64";
+        return sizeof(real) == 8 ? "has F32 weights: leave PRECISION=fp64 out"
+                                 : "has F64 weights: use PRECISION=fp64";
     if (!number(x->json, "step", 1000000000, &x->step) ||
-        !number(x->json, "optimizer_step", 1000000000, &x->optimizer_step)) return "does not say its step";
+        !number(x->json, "optimizer_step", 1000000000, &x->optimizer_step))
+        return "does not say its step";
     if (!parse_run(&x->run, x->json)) return "does not say of which run and data it is";
     return parse_files(x);
 }
@@ -130,12 +141,15 @@ const char *checkpoint_index_layout(const CheckpointIndex *x, const char *name) 
 
 const char *checkpoint_piece_parse(CheckpointPiece *p, const char *note, size_t count) {
     int end = 0;
-    if (sscanf(note, "%zu %zu %zu %zu %zu %zu %zu %zu %zu%n", &p->rows, &p->cols, &p->my_rows.lo, &p->my_rows.hi,
-               &p->my_cols.lo, &p->my_cols.hi, &p->blocks, &p->first, &p->count, &end) != 9 || note[end])
+    if (sscanf(note, "%zu %zu %zu %zu %zu %zu %zu %zu %zu%n", &p->rows, &p->cols, &p->my_rows.lo,
+               &p->my_rows.hi, &p->my_cols.lo, &p->my_cols.hi, &p->blocks, &p->first, &p->count,
+               &end) != 9 ||
+        note[end])
         return "a note";
     size_t limit = (size_t)1 << 31;                // no product below passes 2^63
-    if (p->rows > limit || p->cols > limit || p->blocks == 0 || p->blocks > p->cols || p->my_rows.lo > p->my_rows.hi ||
-        p->my_rows.hi > p->rows || p->my_cols.lo > p->my_cols.hi || p->my_cols.hi > p->cols / p->blocks)
+    if (p->rows > limit || p->cols > limit || p->blocks == 0 || p->blocks > p->cols ||
+        p->my_rows.lo > p->my_rows.hi || p->my_rows.hi > p->rows || p->my_cols.lo > p->my_cols.hi ||
+        p->my_cols.hi > p->cols / p->blocks)
         return "a place";
     size_t all = range_size(p->my_rows) * p->blocks * range_size(p->my_cols);
     if (p->first > all || p->count > all - p->first || p->count != count) return "a size";

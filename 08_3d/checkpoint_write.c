@@ -1,4 +1,5 @@
-// checkpoint_write.c: what each rank writes into a checkpoint, its index, and which checkpoints --keep removes.
+// checkpoint_write.c: what each rank writes into a checkpoint, its index, and which checkpoints
+// --keep removes.
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -14,8 +15,8 @@
 
 // ---------------------------------------------------------------- what a rank writes
 
-// My elements of p that nobody else writes: [lo, hi) of the unit. Copies are left out (not in the norm; on the last
-// stage), and of equal replicas the first one writes.
+// My elements of p that nobody else writes: [lo, hi) of the unit. Copies are left out (not in
+// the norm; on the last stage), and of equal replicas the first one writes.
 static Range written(const Unit *u, const Param *p) {
     bool whole = range_size(u->own) == u->size, first = !u->replicas || u->replicas->rank == 0;
     if (u->tied_to || u->tied_copy || !p->in_norm || (whole && !first)) return (Range){0, 0};
@@ -52,19 +53,23 @@ static void each_tensor(const Model *m, bool moments, EachTensor *what, void *co
 }
 
 typedef struct { Text json; size_t offset; } Header;
-// Of the whole tensor: rows, columns, my rows, my columns of each block, blocks; which elements of that rectangle.
+// Of the whole tensor: rows, columns, my rows, my columns of each block, blocks; which elements
+// of that rectangle.
 static void add_note(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
     Header *h = context;
     (void)u;
     if (kind == UNIT_WEIGHTS)
-        add(&h->json, ",\"%s\":\"%zu %zu %zu %zu %zu %zu %zu %zu %zu\"", p->name, p->rows, p->cols, p->my_rows.lo,
-            p->my_rows.hi, p->my_cols.lo, p->my_cols.hi, p->blocks, r.lo - p->offset, range_size(r));
+        add(&h->json, ",\"%s\":\"%zu %zu %zu %zu %zu %zu %zu %zu %zu\"", p->name, p->rows, p->cols,
+            p->my_rows.lo, p->my_rows.hi, p->my_cols.lo, p->my_cols.hi, p->blocks, r.lo - p->offset,
+            range_size(r));
 }
 static void add_tensor(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
     Header *h = context;
     (void)u;
-    size_t rows = param_local_rows(p), cols = param_local_cols(p), n = range_size(r), bytes = n * sizeof(real);
-    add(&h->json, ",\"%s%s\":{\"dtype\":\"%s\",\"shape\":", p->name, checkpoint_suffix[kind], sizeof(real) == 8 ? "F64" : "F32");
+    size_t rows = param_local_rows(p), cols = param_local_cols(p), n = range_size(r),
+           bytes = n * sizeof(real);
+    add(&h->json, ",\"%s%s\":{\"dtype\":\"%s\",\"shape\":", p->name, checkpoint_suffix[kind],
+        sizeof(real) == 8 ? "F64" : "F32");
     if (n == rows * cols && !p->vector) add(&h->json, "[%zu,%zu]", rows, cols);
     else add(&h->json, "[%zu]", n);
     add(&h->json, ",\"data_offsets\":[%zu,%zu]}", h->offset, h->offset + bytes);
@@ -73,7 +78,7 @@ static void add_tensor(void *context, const Unit *u, const Param *p, Range r, Un
 
 typedef struct { Output o; FileSum sum; } Writing;
 static void put(Writing *w, const void *data, size_t bytes) {
-    fwrite(data, 1, bytes, w->o.f);                // errors stay with the file: output_close() asks for them
+    fwrite(data, 1, bytes, w->o.f); // errors stay with the file: output_close() asks for them
     file_sum_add(&w->sum, data, bytes);
 }
 static void put_tensor(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
@@ -87,7 +92,9 @@ static void put_tensor(void *context, const Unit *u, const Param *p, Range r, Un
 // A file of the folder that is being written. Output's part is the file itself: nothing is renamed.
 static Output create(const char *dir, const char *part, const char *file) {
     char *folder = folder_path(dir, part), *path = folder_path(folder, file);
-    Output o = { .f = folder_create(dir, part, file), .part = path, .option = "save", .file = path };
+    Output o = {
+        .f = folder_create(dir, part, file), .part = path, .option = "save", .file = path
+    };
     if (!o.f) fault("--save %s: cannot write %s: %s", dir, path, strerror(errno));
     free(folder);
     return o;
@@ -99,16 +106,17 @@ static void close_on_disk(Output *o) {
     output_close(o);
 }
 
-static FileSum write_rank(const Model *m, bool moments, const RankState *state, const char *dir, const char *part,
-                          const char *file) {
+static FileSum write_rank(const Model *m, bool moments, const RankState *state, const char *dir,
+                          const char *part, const char *file) {
     Header h = {0};
     add(&h.json, "%s", CHECKPOINT_FILE_BEGIN);
     each_tensor(m, moments, add_note, &h);
     add(&h.json, "}");
     each_tensor(m, moments, add_tensor, &h);
     if (state->n)
-        add(&h.json, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%zu],\"data_offsets\":[%zu,%zu]}", checkpoint_rank_state,
-            sizeof(real) == 8 ? "F64" : "F32", state->n, h.offset, h.offset + state->n * sizeof(real));
+        add(&h.json, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%zu],\"data_offsets\":[%zu,%zu]}",
+            checkpoint_rank_state, sizeof(real) == 8 ? "F64" : "F32", state->n, h.offset,
+            h.offset + state->n * sizeof(real));
     add(&h.json, "}");
     size_t bytes;
     char *header = tensor_file_header(h.json.text, h.json.n, &bytes);
@@ -134,15 +142,15 @@ static cJSON *sum_of(FileSum s) {
 }
 
 // "format" comes first: CHECKPOINT_INDEX_BEGIN.
-static cJSON *index_of(Run *run, const Optimizer *o, const RankState *state, const SavedRun *saved, size_t step,
-                       const FileSum *files) {
+static cJSON *index_of(Run *run, const Optimizer *o, const RankState *state, const SavedRun *saved,
+                       size_t step, const FileSum *files) {
     cJSON *index = cJSON_CreateObject();
     cJSON_AddStringToObject(index, "format", "unsplit checkpoint");
     cJSON_AddNumberToObject(index, "version", CHECKPOINT_VERSION);
     cJSON_AddStringToObject(index, "run", saved->id);
     cJSON_AddNumberToObject(index, "step", (double)step);
     cJSON_AddNumberToObject(index, "optimizer_step", (double)o->step);
-    cJSON_AddBoolToObject(index, "check", option_flag(run, "check"));      // it changes the token counts
+    cJSON_AddBoolToObject(index, "check", option_flag(run, "check")); // it changes the token counts
     if (state->n) cJSON_AddStringToObject(index, checkpoint_rank_state, state->layout);
     cJSON_AddStringToObject(index, "dtype", sizeof(real) == 8 ? "F64" : "F32");
     cJSON_AddItemToObject(index, "data", sum_of(saved->data));
@@ -166,7 +174,8 @@ static void write_text(const char *dir, const char *part, char *text) {
 
 // ---------------------------------------------------------------- the folder
 
-// Removes the torn checkpoint of this name that --newest-good has passed over. A good one of another run stays.
+// Removes the torn checkpoint of this name that --newest-good has passed over. A good one of
+// another run stays.
 static void make_room(const char *dir, const char *name, const SavedRun *saved) {
     char why[FOLDER_WHY] = "", *path = folder_path(dir, name);
     CheckpointIndex x;
@@ -190,15 +199,16 @@ static void keep_newest(Run *run, const char *dir, const SavedRun *saved, size_t
         bool good = folder_index(&x, path, why) && strcmp(x.run.id, saved->id) == 0;
         own += good;
         bool old = good && own > keep && steps[i] != saved->best_step;
-        if (old && !folder_remove(dir, name, why)) say(run, "             --keep %zu: %s stays: %s\n", keep, name, why);
+        if (old && !folder_remove(dir, name, why))
+            say(run, "             --keep %zu: %s stays: %s\n", keep, name, why);
         checkpoint_index_free(&x);
         free(path);
     }
     free(steps);
 }
 
-void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const RankState *state, SavedRun *saved,
-                     const char *dir, size_t step, double eval_loss) {
+void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const RankState *state,
+                     SavedRun *saved, const char *dir, size_t step, double eval_loss) {
     char name[FOLDER_NAME], part[FOLDER_NAME], file[CHECKPOINT_FILE_NAME];
     folder_name(name, step, false);
     folder_name(part, step, true);
@@ -219,7 +229,8 @@ void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const RankSta
         cJSON *index = index_of(run, o, state, saved, step, all);
         write_text(dir, part, checkpoint_index_print(index));
         cJSON_Delete(index);
-        if (!folder_publish(dir, part, name)) fault("--save %s: cannot rename %s: %s", dir, part, strerror(errno));
+        if (!folder_publish(dir, part, name))
+            fault("--save %s: cannot rename %s: %s", dir, part, strerror(errno));
         if (option_given(run, "keep")) keep_newest(run, dir, saved, option_size(run, "keep"));
         free(all);
         free(sizes);

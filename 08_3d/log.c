@@ -16,7 +16,8 @@ static void number(const Log *log, const char *name, double value, const char *a
     else require(log, fprintf(log->file, "\"%s\":null%s", name, after) >= 0);
 }
 
-// A killed run may have left half a line. Nothing can be read of a pipe or a device, which has no such line.
+// A killed run may have left half a line. Nothing can be read of a pipe or a device, which has
+// no such line.
 static bool ends_in_half_a_line(const char *name) {
     struct stat is;
     FILE *f = stat(name, &is) == 0 && S_ISREG(is.st_mode) ? fopen(name, "rb") : NULL;

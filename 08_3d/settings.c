@@ -94,7 +94,6 @@ Optimizer settings_optimizer(Run *run) {
     double decay = option_real(run, "weight-decay");
     Optimizer o = strcmp(option_text(run, "optimizer"), "sgd") ? adamw(0) : sgd(0);
     REQUIRE(option_real(run, "lr") >= 0 && decay >= 0, "--lr and --weight-decay must not be negative");
-    settings_rate(run, 0);                         // refuses a schedule that cannot be
     REQUIRE(o.kind == ADAMW || !option_given(run, "weight-decay") || decay == 0,
             "--weight-decay %g: only AdamW decays weights here; leave it out, or choose --optimizer adamw", decay);
     if (o.kind == ADAMW) o.weight_decay = decay;
@@ -105,7 +104,8 @@ Optimizer settings_optimizer(Run *run) {
 static double lowest_part(Run *run, double peak) {
     if (!option_text(run, "min-lr")) return 0.1;
     double least = option_real(run, "min-lr");
-    REQUIRE(least >= 0 && least <= peak, "--min-lr %g: expected a rate from 0 to --lr %g", least, peak);
+    REQUIRE(least >= 0 && least <= peak, "--min-lr %g: expected a rate from 0 to --lr %g", least,
+            peak);
     return peak > 0 ? least / peak : 0;
 }
 
@@ -113,10 +113,9 @@ double settings_rate(Run *run, size_t step) {
     double peak = option_real(run, "lr"), lowest = lowest_part(run, peak);
     size_t warmup = option_size(run, "warmup");
     size_t steps = option_size(run, option_text(run, "decay-steps") ? "decay-steps" : "steps");
-    REQUIRE(steps > 0, "--decay-steps must be at least 1");
     if (step < warmup) return peak * (double)(step + 1) / (double)warmup;
     double progress = (double)(step - warmup) / (double)(steps > warmup ? steps - warmup : 1);
-    if (progress > 1) progress = 1;                // after the last step of the decay the rate stays
+    if (progress > 1) progress = 1;                // after the decay the rate stays
     return peak * (lowest + (1 - lowest) * 0.5 * (1 + cos(3.141592653589793 * progress)));
 }
 
@@ -124,6 +123,9 @@ size_t settings_steps(Run *run) {
     size_t steps = option_size(run, "steps");
     REQUIRE(steps > 0, "--steps must be at least 1");
     REQUIRE(steps <= 1000000000, "--steps %zu: expected at most 1000000000", steps);
+    REQUIRE(!option_text(run, "decay-steps") || option_size(run, "decay-steps") > 0,
+            "--decay-steps must be at least 1");
+    settings_rate(run, 0);                         // refuses --min-lr above --lr
     return steps;
 }
 

@@ -58,7 +58,7 @@ static const Option options[] = {
     { "steps", "N", "400", "optimizer steps, after which the training ends" },
     { "lr", "X", "0.003", "highest learning rate" },
     { "warmup", "N", "20", "steps of linear warm-up; then the rate falls as a cosine to --min-lr" },
-    { "decay-steps", "N", NULL, "step at which the rate has fallen to --min-lr; without it: --steps of the first run" },
+    { "decay-steps", "N", NULL, "step at which the rate is --min-lr; without it: the first --steps" },
     { "min-lr", "X", NULL, "lowest learning rate after the warm-up; without it: a tenth of --lr" },
     { "weight-decay", "X", "0.1", "of matrices; AdamW only" },
     { "clip", "X", "1", "largest gradient norm; 0: no clipping" },
@@ -66,11 +66,11 @@ static const Option options[] = {
     { "eval-every", "N", "100", "steps between evaluations on held-out text; 0: at the end only" },
     { "save", "DIR", NULL, "write checkpoints: DIR/step-000100 and so on" },
     { "save-every", "N", "100", "with --save: steps between checkpoints; one more at the end, and on SIGTERM" },
-    { "keep", "N", NULL, "with --save: keep the newest N checkpoints and the one with the lowest held-out loss" },
-    { "save-over", NULL, NULL, "with --save: remove the checkpoints of other runs from DIR before the first step" },
+    { "keep", "N", NULL, "with --save: keep the newest N checkpoints, and the best one" },
+    { "save-over", NULL, NULL, "with --save: first remove the checkpoints of other runs in DIR" },
     { "resume", "DIR", NULL, "take up the newest checkpoint in DIR, at any layout, with the options of its training" },
-    { "newest-good", NULL, NULL, "with --resume: if the newest checkpoint is torn, take the newest that is not" },
-    { "override", "NAMES", NULL, "with --resume: options that may differ from the checkpoint's, such as lr,data" },
+    { "newest-good", NULL, NULL, "with --resume: take the newest checkpoint that is not torn" },
+    { "override", "NAMES", NULL, "with --resume: options that may differ from before: lr,data" },
     { "export", "FILE", NULL, "write the weights as safetensors, for Hugging Face's GPT-2" },
     { "check", NULL, NULL, "train the unsplit model beside it and compare losses, norms, gradients and weights" },
     { "log", "FILE", NULL, "one JSON object a step" },
@@ -104,12 +104,14 @@ enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };    // of the held-out text: whil
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
 // After a step: a checkpoint, where one is due. True: SIGTERM has come to some rank, and the training ends here.
-static bool save_and_stop(Run *run, const Trainer *t, SavedRun *saved, size_t done, size_t steps, double eval_loss) {
+static bool save_and_stop(Run *run, const Trainer *t, SavedRun *saved, size_t done, size_t steps,
+                          double eval_loss) {
     if (!option_given(run, "save")) return false;
     bool stop = side_any(stop_asked() >= 0);
     if (stop || done == steps || done % option_size(run, "save-every") == 0) {
         RankState unsent = unsent_read(t);
-        checkpoint_save(run, t->model, &t->optimizer, &unsent, saved, option_text(run, "save"), done, eval_loss);
+        checkpoint_save(run, t->model, &t->optimizer, &unsent, saved, option_text(run, "save"), done,
+                        eval_loss);
         unsent_free(&unsent);
     }
     if (stop)
@@ -130,8 +132,8 @@ static void rebalance(Run *run, Trainer *t, size_t done, size_t steps) {
 }
 
 // Steps [from, steps) of the training; returns how many are done at the end.
-static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log, SavedRun *saved, size_t from,
-                   Curve got, Curve want) {
+static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log, SavedRun *saved,
+                   size_t from, Curve got, Curve want) {
     size_t steps = settings_steps(run), every = option_size(run, "eval-every"), windows = data_eval_windows(d);
     size_t show = steps > 10 ? steps / 10 : 1;
     for (size_t step = from; step < steps; step++) {
@@ -199,11 +201,12 @@ static void require_files(Run *run) {
     static const char *const of_save[] = { "save-every", "keep", "save-over" };
     bool save = option_given(run, "save");
     for (size_t i = 0; i < 3; i++)
-        REQUIRE(save || !option_given(run, of_save[i]), "--%s says how to save, and --save DIR where: give both",
-                of_save[i]);
+        REQUIRE(save || !option_given(run, of_save[i]),
+                "--%s says how to save, and --save DIR where: give both", of_save[i]);
     if (!save) return;
     REQUIRE(option_size(run, "save-every") > 0, "--save-every must be at least 1");
-    REQUIRE(!option_given(run, "keep") || option_size(run, "keep") > 0, "--keep must be at least 1");
+    REQUIRE(!option_given(run, "keep") || option_size(run, "keep") > 0,
+            "--keep must be at least 1");
     stop_catch();
 }
 
@@ -258,7 +261,9 @@ static void train(Run *run) {
     Curve got = curve_new(steps), want = curve_new(steps);
     size_t done = loop(run, t, &u, &data, &log, &saved, from, got, want);
     if (done == steps) show(run, t, &data, &log, from, got);
-    if (saved.best_step) say(run, "lowest held-out loss of a checkpoint: %.4f, step %zu\n", saved.best_loss, saved.best_step);
+    if (saved.best_step)
+        say(run, "lowest held-out loss of a checkpoint: %.4f, step %zu\n", saved.best_loss,
+            saved.best_step);
     if (option_given(run, "export")) safetensors_export(run, t->model, option_text(run, "export"));
     train_checks(run, t, u.model, (Range){ from, done }, got, want);
     if (check && option_given(run, "save")) {      // what one relies on who takes it up

@@ -148,7 +148,7 @@ for my $k ($double ? 0 .. $#others : ()) {
     my $before = slurp("$dir/step-000003/index.json");
     # A file may have at most so many bytes; SIGXFSZ, which would end the process, is ignored.
     local $SIG{XFSZ} = 'IGNORE';
-    my $job = emu(2, $train{fp32}, @model, @how, '--save', $dir, '--save-every', 5);
+    my $job = emu(2, $train{fp32}, @how, '--resume', $dir, '--micro-batch', 2, '--steps', 9, '--save', $dir, '--save-every', 5);
     $job->{words} = ['sh', '-c', 'ulimit -f 60; exec "$@"', 'sh', @{ $job->{words} }];
     run($job);
     is($job->{status}, 3, 'a full disk: status 3') or diag(complain($job));

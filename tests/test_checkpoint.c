@@ -1,7 +1,8 @@
-// test_checkpoint.c: mutated checkpoints. DIR is a folder with one checkpoint, step-000002, of two ranks or more. Each
-// run changes bytes of one of its files, or replaces or removes the file, and reads the checkpoint: it must be refused,
-// or give the same weights, moments and step. A part of the runs puts the right sums into the index afterwards, as if
-// this program had written the change: such a checkpoint may be read, but nothing may crash.
+// test_checkpoint.c: mutated checkpoints. DIR is a folder with one checkpoint, step-000002, of
+// two ranks or more. Each run changes bytes of one of its files, cuts the file or lengthens it,
+// and reads the checkpoint: it must be refused, or give the same weights, moments and step. A
+// part of the runs puts the right sums into the index afterwards, as if this program had written
+// the change: such a checkpoint may be read, but nothing may crash.
 // tests/checkpoint-folder.t runs this program: test_checkpoint DIR RUNS SEED.
 //
 // ranks: 1
@@ -56,18 +57,21 @@ static void add_file(Folder *d, const char *name) {
 
 // One change of n bytes, which have ROOM; returns how many they are then.
 static size_t change(unsigned char *bytes, size_t n, const File *other) {
-    size_t place = below(n), count = 1 + below(n - place < 64 ? n - place : 64), from = below(other->n);
+    size_t place = below(n), count = 1 + below(n - place < 64 ? n - place : 64),
+           from = below(other->n);
     switch (below(7)) {
     case 0: bytes[place] ^= (unsigned char)(1 << below(8)); return n;
     case 1: bytes[place] = (unsigned char)below(256); return n;
     case 2: bytes[place] = (unsigned char)('0' + below(10)); return n;
-    case 3: memmove(bytes + place, bytes + place + count, n - place - count); return n - count;        // cut out
-    case 4: return place;                                                                              // cut short
-    case 5:                                                                                            // twice
+    case 3:
+        memmove(bytes + place, bytes + place + count, n - place - count);
+        return n - count; // cut out
+    case 4: return place; // cut short
+    case 5: // twice
         if (n + count > ROOM) return n;
         memmove(bytes + place + count, bytes + place, n - place);
         return n + count;
-    default:                                                                                           // of another file
+    default: // of another file
         count = other->n - from < count ? other->n - from : count;
         memcpy(bytes + place, other->bytes + from, count < n - place ? count : n - place);
         return n;
@@ -77,7 +81,8 @@ static size_t change(unsigned char *bytes, size_t n, const File *other) {
 // The index as it would be if this program had written these bytes as file i.
 static void put_right_sums(const Folder *d, size_t i, const unsigned char *bytes, size_t n) {
     cJSON *index = cJSON_ParseWithLength((const char *)d->file[0].bytes, d->file[0].n);
-    cJSON *files = cJSON_GetObjectItemCaseSensitive(index, "files"), *file = cJSON_GetArrayItem(files, (int)i - 1);
+    cJSON *files = cJSON_GetObjectItemCaseSensitive(index, "files"),
+          *file = cJSON_GetArrayItem(files, (int)i - 1);
     char sum[RUN_ID];
     snprintf(sum, sizeof sum, "%016" PRIx64, file_sum_of(bytes, n).sum);
     cJSON_ReplaceItemInObjectCaseSensitive(file, "bytes", cJSON_CreateNumber((double)n));
@@ -127,7 +132,9 @@ static uint64_t result(const Folder *d) {
     return status == STATUS_FAULT ? 1 : key;       // no file may lead to a fault
 }
 
-static size_t option(const Checkpoint *c, const char *name) { return strtoul(checkpoint_option(c, name), NULL, 10); }
+static size_t option(const Checkpoint *c, const char *name) {
+    return strtoul(checkpoint_option(c, name), NULL, 10);
+}
 
 int main(int argc, char **argv) {
     device_init();
@@ -146,8 +153,11 @@ int main(int argc, char **argv) {
     char why[CHECKPOINT_WHY] = "";
     Checkpoint *c = checkpoint_read(d.path, why);
     if (!c || d.files < 3) fault("%s: %s", d.path, why);
-    ModelConfig config = { .layers = option(c, "layers"), .width = option(c, "width"), .heads = option(c, "heads"),
-                           .context = option(c, "context"), .vocab = option(c, "vocab") };
+    ModelConfig config = { .layers = option(c, "layers"),
+                           .width = option(c, "width"),
+                           .heads = option(c, "heads"),
+                           .context = option(c, "context"),
+                           .vocab = option(c, "vocab") };
     checkpoint_free(c);
     model = model_describe(&config, model_layers(&config));
     model_allocate(model);
@@ -178,8 +188,9 @@ int main(int argc, char **argv) {
         if (sums) write_file(&d, &d.file[0], d.file[0].bytes, d.file[0].n);
     }
     ok(other == 0 && crashed == 0 && was_refused > runs / 2,
-       "of %zu changed checkpoints %zu are refused, %zu give equal results, %zu give others; %zu more have right sums, and "
-       "do no harm", runs - right_sums, was_refused, equal, other, right_sums);
+       "of %zu changed checkpoints %zu are refused, %zu give equal results, %zu give others; %zu "
+       "more have right sums, and do no harm",
+       runs - right_sums, was_refused, equal, other, right_sums);
     ok(result(&d) == want, "the checkpoint is read again");
     for (size_t i = 0; i < d.files; i++) free(d.file[i].bytes);
     free(bytes);

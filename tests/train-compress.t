@@ -68,7 +68,7 @@ for my $way ([[4, 1, 1], qw(--compress top-k)], [[2, 2, 2], qw(--compress power-
     my ($mesh, @options) = @$way;
     my ($what, $ranks, $dir) = ("@$mesh @options", $mesh->[0] * $mesh->[1] * $mesh->[2], "$work/compressed");
     my @rest = ('--check', '--resume', "$dir/step-000002");
-    my $first = bits($mesh, @adamw, '--check', @options, '--save', $dir, '--save-every', 2, '--export', "$work/whole");
+    my $first = bits($mesh, @adamw, '--check', @options, '--save', $dir, qw(--save-over --save-every 2 --export), "$work/whole");
     run_jobs([$first]);
     my @again = (bits($mesh, @rest, '--export', "$work/emu"));
     push @again, { %{ $again[0] }, words => ['tools/launch', $ranks, @{ $again[0]{words} }[3 .. $#{ $again[0]{words} } - 1], "$work/mpi"] } if have_mpi;

@@ -5,7 +5,9 @@
 #include <string.h>
 
 void train_show_memory(Run *run) {
-    struct { size_t ledger, process, resident; } mine = { memory_most(), memory_process_most(), resident_most() }, *all;
+    struct {
+        size_t ledger, process, resident;
+    } mine = { memory_most(), memory_process_most(), resident_most() }, *all;
     size_t *sizes, most = 0, resident = 0;
     char list[3][512] = { "", "", "" };
     all = side_gather(&mine, sizeof mine, &sizes);
@@ -19,7 +21,8 @@ void train_show_memory(Run *run) {
         most = all[r].ledger > most ? all[r].ledger : most;
         resident = all[r].resident > resident ? all[r].resident : resident;
     }
-    say(run, "memory at most, largest rank: %.1f MB in the ledger, %.1f MB resident in its process%s\n",
+    say(run,
+        "memory at most, largest rank: %.1f MB in the ledger, %.1f MB resident in its process%s\n",
         1e-6 * (double)most, 1e-6 * (double)resident, ranks_are_processes ? "" : " (all ranks)");
     report_config_text(run, "memory_most", list[0]);              // bytes, by rank
     report_config_text(run, "process_memory_most", list[1]);
