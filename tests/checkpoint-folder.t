@@ -153,8 +153,8 @@ refused(fresh('--save', $dir, qw(--steps 10)), qr/step-0000(05|10) is a checkpoi
     my $pid = start($job);
     my $deadline = time + $hang;
     sleep 0.02 until -e "$dir/step-000005/index.json" || time > $deadline;
-    refused(resumed($dir, '--save', $dir), qr/another run saves in this folder, process \d+ on \S+: wait until it has ended, or save elsewhere/, 'a second run');
-    refused(fresh('--save', $dir), qr/another run saves in this folder/, 'a second run, new');
+    refused(resumed($dir, '--save', $dir, qw(--steps 10)), qr/another run saves in this folder, process \d+ on \S+: wait until it has ended, or save elsewhere/, 'a second run');
+    refused(fresh('--save', $dir, qw(--steps 10)), qr/another run saves in this folder/, 'a second run, new');
     kill 'KILL', ranks_of($pid);
     waitpid $pid, 0;
     my ($newest) = map { /step-0*(\d+)$/ } reverse sort glob "$dir/step-*[0-9]";
