@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include "08_3d/checkpoint_folder.h"
 #include "08_3d/mesh.h"
 
@@ -187,6 +188,11 @@ static Entry *entries_of(const char *dir, size_t *n) {
     return list;
 }
 
+static bool same_folder(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 // May this run, which begins after step `from`, leave the checkpoint where it is? It may belong
 // to this run up to this step. A torn one may stay, too, where this run goes on behind it or
 // where --newest-good has passed over it.
@@ -200,9 +206,8 @@ static bool may_stay(Run *run, const char *path, size_t step, const SavedRun *sa
         snprintf(why, FOLDER_WHY, "%.600s is of this run, but after step %zu, where it goes on",
                  path, from);
     checkpoint_index_free(&x);
-    const char *dir = option_text(run, "resume");
-    const bool passed_over =
-            option_flag(run, "newest-good") && strcmp(dir, option_text(run, "save")) == 0;
+    const bool passed_over = option_flag(run, "newest-good") &&
+                             same_folder(option_text(run, "resume"), option_text(run, "save"));
     return (own || (!read && from > 0)) && (step <= from || passed_over);
 }
 

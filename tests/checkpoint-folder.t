@@ -224,7 +224,7 @@ for my $case (
     refused(resumed($torn, qw(--steps 9)), qr/$words.*; the newest good one is \Q$torn\E\/step-000004: --newest-good takes it/, $name);
     refused(resumed("$torn/step-000008", qw(--steps 9)), qr/$words(?!.*newest good)/, "$name, of that checkpoint");
     next unless $name =~ /weight|sum/;
-    my $job = resumed($torn, qw(--newest-good --steps 9 --save-every 4 --save), $torn);
+    my $job = resumed($torn, qw(--newest-good --steps 9 --save-every 4 --save), "$torn/");
     fine($job, "$name, with --newest-good");
     like($job->{out}, qr/$words.*; step-000004 is taken$/m, "$name, with --newest-good: it is said");
     is(steps($torn), 'step-000004 step-000008 step-000009', "$name, with --newest-good: the torn one is replaced");
