@@ -1,5 +1,6 @@
-// fuzz_checkpoint.c: any bytes as the index of a checkpoint, without and with a right sum, and
-// as the note at a tensor. with: 08_3d/checkpoint_index.c
+// fuzz_checkpoint.c: any bytes as the index of a checkpoint, without and with a right sum, and as
+// the note at a tensor.
+// with: 08_3d/checkpoint_index.c
 #include <cjson/cJSON.h>
 #include "08_3d/checkpoint_index.h"
 #include "tests/fuzz.h"
