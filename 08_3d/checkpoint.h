@@ -1,46 +1,55 @@
-// checkpoint.h: a training that can be taken up again, at the same layout bit for bit, or at any other.
+// checkpoint.h: a training that can be taken up again, at the same layout bit for bit, or at any
+// other.
 //
-//     DIR/step-000400/index.json              step, options, optimizer, and of each file its bytes and a sum over them
+//     DIR/step-000400/index.json              run, step, options, data, for each file its bytes and
+//                                             a sum over them, and a sum over the index itself
 //     DIR/step-000400/rank-0003.safetensors   what rank 3 owns: weights "wte.weight", moments "wte.weight.m" and ".v"
 //
-// Every element is owned by one rank (replicas and copies write nothing), which writes it, and nobody ever holds the
-// whole model: who resumes maps the files and picks its elements by their place in the whole tensor. A tensor in a file
-// is a rectangle of the whole one, or a stretch of a flattened rectangle; "__metadata__" says which. A checkpoint is
-// written as DIR/step-000400.part and renamed when all of it is on the disk: it is there whole or not at all.
+// Every element is owned by one rank (replicas and copies write nothing), which writes it, and
+// no rank ever holds the whole model: a rank that resumes maps the files and picks its elements
+// by their place in the whole tensor. A tensor in a file is a rectangle of the whole one, or a
+// stretch of a flattened rectangle; "__metadata__" says which. A checkpoint is written as
+// DIR/step-000400.part and renamed when all of it is on the disk: it is there whole or not at
+// all.
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
+#include "08_3d/checkpoint_index.h"
 #include "common/lesson/lesson.h"
 #include "common/model/optimizer.h"
 
 enum { CHECKPOINT_WHY = 1024 };
+extern const char *const checkpoint_suffix[];      // of a tensor's name, by UnitTensor
+extern const char checkpoint_rank_state[];         // a RankState's name, a tensor without a note
 
-// usage_error() when nothing can be written in DIR, which is made if it is not there: asked before the training.
-void checkpoint_require(Run *run, const char *dir);
-// What a rank has that no other layout could use, such as what --compress has not sent. layout: one text for all ranks,
-// which says what it is of. n 0 for who has none.
+// What a rank has that no other layout could use, such as what --compress has not sent. layout:
+// one text for all ranks, which says what it is of. n 0 for who has none.
 typedef struct { char *layout; real *values; size_t n; } RankState;
-// Collective. step: how many are done. fault() when it cannot be written; what was there before stays.
-void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const RankState *state, const char *dir,
-                     size_t step);
+// Collective. step: how many are done. eval_loss: the held-out loss after them, NAN where it was
+// not measured. Changes the best step of *saved. fault() when it cannot be written; the
+// checkpoints that were there stay.
+void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const RankState *state,
+                     SavedRun *saved, const char *dir, size_t step, double eval_loss);
 
 typedef struct Checkpoint Checkpoint;
-// DIR: the newest checkpoint in it, or itself one. NULL: there is none, it is torn, foreign or from the future; why
-// says so. Not collective, and looks at headers only.
+// The checkpoint in the folder dir. NULL: there is none, it is torn, foreign or of another
+// version; why says so. Not collective, and looks at the index and at headers only.
 Checkpoint *checkpoint_read(const char *dir, char why[CHECKPOINT_WHY]);
 void checkpoint_free(Checkpoint *c);
+// Reads all of file i. False: its bytes are not what was written.
+bool checkpoint_verify(const Checkpoint *c, size_t i, char why[CHECKPOINT_WHY]);
+// Collective: the newest checkpoint in dir, or dir itself, read and verified. newest_good: if it
+// is torn, the newest one that is not. NULL on all ranks: why says what is wrong, and names the
+// newest good one.
+Checkpoint *checkpoint_open(Run *run, const char *dir, bool newest_good, char why[CHECKPOINT_WHY]);
 size_t checkpoint_step(const Checkpoint *c);
+const char *checkpoint_folder(const Checkpoint *c);
+const CheckpointIndex *checkpoint_index(const Checkpoint *c);
 const char *checkpoint_option(const Checkpoint *c, const char *name);      // as it was given or by default; or NULL
-// Collective: every file's bytes are read once, by one of the ranks, and their sum compared. usage_error() when they
-// are not what was written.
-void checkpoint_verify(Run *run, const Checkpoint *c);
-// Fills what this rank holds of m, and, where o has moments, those it owns; o NULL: weights only. usage_error() when
-// the checkpoint is of another model or optimizer.
+// Fills what this rank holds of m, and, where o has moments, those it owns; o NULL: weights
+// only. Moments that the checkpoint does not have stay as they are. usage_error() when the
+// checkpoint is of another model.
 void checkpoint_load(const Checkpoint *c, Model *m, Optimizer *o);
-// What rank `rank` had of its own, where want->n are expected: free() them. NULL: the training kept no such thing.
-// usage_error() when it is of another layout than want's.
+// What rank `rank` had of its own, where want->n are expected: free() them. NULL: the training
+// kept no such thing. usage_error() when it is of another layout than want's.
 real *checkpoint_load_state(const Checkpoint *c, size_t rank, const RankState *want);
-
-// Collective: what a run that resumes does. Opens DIR, verifies it, and takes the options from it that define the
-// training and were not given on the command line; usage_error() with the reason.
-Checkpoint *checkpoint_resume(Run *run, const char *dir);
 #endif

@@ -1,4 +1,5 @@
-// checkpoint_index.c: see checkpoint_index.h.
+// checkpoint_index.c: prints and parses the index of a checkpoint with its sum, and parses the
+// notes at tensors.
 #include "08_3d/checkpoint_index.h"
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -9,9 +10,90 @@
 
 static bool number(const cJSON *j, const char *name, size_t most, size_t *value) {
     const cJSON *n = cJSON_GetObjectItemCaseSensitive(j, name);
-    if (!cJSON_IsNumber(n) || !(n->valuedouble >= 0 && n->valuedouble <= (double)most)) return false;
+    if (!cJSON_IsNumber(n) || !(n->valuedouble >= 0 && n->valuedouble <= (double)most))
+        return false;
     *value = (size_t)n->valuedouble;
     return (double)*value == n->valuedouble;
+}
+
+void checkpoint_file_name(char name[CHECKPOINT_FILE_NAME], size_t rank) {
+    snprintf(name, CHECKPOINT_FILE_NAME, "rank-%04zu.safetensors", rank);
+}
+
+// ---------------------------------------------------------------- sums
+
+void file_sum_add(FileSum *s, const void *data, size_t bytes) {
+    const unsigned char *byte = data;
+    for (size_t i = 0; i < bytes; i++) s->sum = (s->sum ^ byte[i]) * UINT64_C(0x100000001b3);
+    s->bytes += bytes;
+}
+FileSum file_sum_of(const void *data, size_t bytes) {
+    FileSum s = { UINT64_C(0xcbf29ce484222325), 0 };
+    file_sum_add(&s, data, bytes);
+    return s;
+}
+
+// The end of an index: the sum over all bytes in front of this end. It has the same length for
+// every sum.
+enum { SEAL_ROOM = 64 };
+static size_t seal(char end[SEAL_ROOM], const char *text, size_t bytes) {
+    return (size_t)snprintf(end, SEAL_ROOM, ",\n\t\"sum\":\t\"%016" PRIx64 "\"\n}\n",
+                            file_sum_of(text, bytes).sum);
+}
+static bool is_sealed(const char *text, size_t bytes) {
+    char end[SEAL_ROOM];
+    size_t n = seal(end, NULL, 0);
+    if (bytes < n) return false;
+    seal(end, text, bytes - n);
+    return memcmp(text + bytes - n, end, n) == 0;
+}
+
+char *checkpoint_index_print(const cJSON *index) {
+    char *text = cJSON_Print(index), end[SEAL_ROOM];
+    if (!text) fault("out of memory for the index of a checkpoint");
+    size_t n = strlen(text) - 2, more = seal(end, text, n);        // without the last "\n}"
+    char *sealed = host_alloc(n + more + 1);
+    memcpy(sealed, text, n);
+    memcpy(sealed + n, end, more);
+    cJSON_free(text);
+    return sealed;
+}
+
+// ---------------------------------------------------------------- the index
+
+static bool hexadecimal(const cJSON *j, const char *name, uint64_t *value) {
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(j, name));
+    return text && strlen(text) == 16 && strspn(text, "0123456789abcdef") == 16 &&
+           sscanf(text, "%16" SCNx64, value) == 1;
+}
+
+static bool parse_run(SavedRun *r, const cJSON *j) {
+    const cJSON *data = cJSON_GetObjectItemCaseSensitive(j, "data");
+    const cJSON *best = cJSON_GetObjectItemCaseSensitive(j, "best");
+    const cJSON *loss = cJSON_GetObjectItemCaseSensitive(best, "eval_loss");
+    uint64_t id;
+    if (!hexadecimal(j, "run", &id) || !hexadecimal(data, "fnv1a", &r->data.sum) ||
+        !number(data, "bytes", SIZE_MAX / 2, &r->data.bytes)) return false;
+    strcpy(r->id, cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(j, "run")));
+    if (!best) return true;
+    if (!cJSON_IsNumber(loss) || !number(best, "step", 1000000000, &r->best_step)) return false;
+    r->best_loss = loss->valuedouble;
+    return true;
+}
+
+static const char *parse_files(CheckpointIndex *x) {
+    const cJSON *files = cJSON_GetObjectItemCaseSensitive(x->json, "files"), *file;
+    int n = cJSON_IsArray(files) ? cJSON_GetArraySize(files) : 0;
+    if (n == 0 || n > CHECKPOINT_MOST_FILES) return "does not name its files";
+    x->sum = host_alloc((size_t)n * sizeof *x->sum);
+    cJSON_ArrayForEach(file, files) {
+        FileSum *sum = &x->sum[x->n];
+        if (!hexadecimal(file, "fnv1a", &sum->sum) ||
+            !number(file, "bytes", SIZE_MAX / 2, &sum->bytes))
+            return "does not say how its files must be";
+        x->n++;
+    }
+    return NULL;
 }
 
 const char *checkpoint_index_parse(CheckpointIndex *x, const char *text, size_t bytes) {
@@ -20,24 +102,24 @@ const char *checkpoint_index_parse(CheckpointIndex *x, const char *text, size_t 
     size_t version;
     const char *format = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(x->json, "format"));
     const char *dtype = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(x->json, "dtype"));
-    const cJSON *files = cJSON_GetObjectItemCaseSensitive(x->json, "files"), *file;
-    if (!format || strcmp(format, "unsplit checkpoint") != 0) return "is no checkpoint of this program";
-    if (!number(x->json, "version", SIZE_MAX / 2, &version) || version == 0) return "has no version";
+    if (!format || strcmp(format, "unsplit checkpoint") != 0)
+        return "is no checkpoint of this program";
+    if (!number(x->json, "version", SIZE_MAX / 2, &version) || version == 0)
+        return "has no version";
     if (version > CHECKPOINT_VERSION) return "is of a later version of this program: take that one";
+    if (version < CHECKPOINT_VERSION)
+        return "is of an earlier version of this program, whose checkpoints had no sum over the "
+               "index: take that one";
+    if (!is_sealed(text, bytes))
+        return "is not what was written: the sum over its bytes is another one";
     if (!dtype || strcmp(dtype, sizeof(real) == 8 ? "F64" : "F32") != 0)
-        return sizeof(real) == 8 ? "has F32 weights: leave PRECISION=fp64 out" : "has F64 weights: use PRECISION=fp64";
+        return sizeof(real) == 8 ? "has F32 weights: leave PRECISION=fp64 out"
+                                 : "has F64 weights: use PRECISION=fp64";
     if (!number(x->json, "step", 1000000000, &x->step) ||
-        !number(x->json, "optimizer_step", 1000000000, &x->optimizer_step)) return "does not say its step";
-    int n = cJSON_IsArray(files) ? cJSON_GetArraySize(files) : 0;
-    if (n == 0 || n > CHECKPOINT_MOST_FILES) return "does not name its files";
-    x->sum = host_alloc((size_t)n * sizeof *x->sum);
-    cJSON_ArrayForEach(file, files) {
-        const char *sum = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(file, "fnv1a"));
-        if (!sum || sscanf(sum, "%16" SCNx64, &x->sum[x->n].sum) != 1 ||
-            !number(file, "bytes", SIZE_MAX / 2, &x->sum[x->n].bytes)) return "does not say how its files must be";
-        x->n++;
-    }
-    return NULL;
+        !number(x->json, "optimizer_step", 1000000000, &x->optimizer_step))
+        return "does not say its step";
+    if (!parse_run(&x->run, x->json)) return "does not say of which run and data it is";
+    return parse_files(x);
 }
 
 void checkpoint_index_free(CheckpointIndex *x) {
@@ -50,15 +132,24 @@ const char *checkpoint_index_option(const CheckpointIndex *x, const char *name) 
     const cJSON *options = cJSON_GetObjectItemCaseSensitive(x->json, "options");
     return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(options, name));
 }
+const char *checkpoint_index_layout(const CheckpointIndex *x, const char *name) {
+    const cJSON *layout = cJSON_GetObjectItemCaseSensitive(x->json, "layout");
+    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(layout, name));
+}
+
+// ---------------------------------------------------------------- a note
 
 const char *checkpoint_piece_parse(CheckpointPiece *p, const char *note, size_t count) {
     int end = 0;
-    if (sscanf(note, "%zu %zu %zu %zu %zu %zu %zu %zu %zu%n", &p->rows, &p->cols, &p->my_rows.lo, &p->my_rows.hi,
-               &p->my_cols.lo, &p->my_cols.hi, &p->blocks, &p->first, &p->count, &end) != 9 || note[end])
+    if (sscanf(note, "%zu %zu %zu %zu %zu %zu %zu %zu %zu%n", &p->rows, &p->cols, &p->my_rows.lo,
+               &p->my_rows.hi, &p->my_cols.lo, &p->my_cols.hi, &p->blocks, &p->first, &p->count,
+               &end) != 9 ||
+        note[end])
         return "a note";
     size_t limit = (size_t)1 << 31;                // no product below passes 2^63
-    if (p->rows > limit || p->cols > limit || p->blocks == 0 || p->blocks > p->cols || p->my_rows.lo > p->my_rows.hi ||
-        p->my_rows.hi > p->rows || p->my_cols.lo > p->my_cols.hi || p->my_cols.hi > p->cols / p->blocks)
+    if (p->rows > limit || p->cols > limit || p->blocks == 0 || p->blocks > p->cols ||
+        p->my_rows.lo > p->my_rows.hi || p->my_rows.hi > p->rows || p->my_cols.lo > p->my_cols.hi ||
+        p->my_cols.hi > p->cols / p->blocks)
         return "a place";
     size_t all = range_size(p->my_rows) * p->blocks * range_size(p->my_cols);
     if (p->first > all || p->count > all - p->first || p->count != count) return "a size";

@@ -1,22 +1,50 @@
-// checkpoint_index.h: what a checkpoint says of itself: its index, and the note at each tensor. Both are parsed from
-// bytes in memory, which anybody may have written: tests/fuzz_checkpoint.c gives them any.
+// checkpoint_index.h: what a checkpoint says of itself: its index, and the note at each tensor.
+// Both are parsed from bytes in memory, which anybody may have written: tests/fuzz_checkpoint.c
+// gives them any.
 #ifndef CHECKPOINT_INDEX_H
 #define CHECKPOINT_INDEX_H
 #include "08_3d/tensor_file.h"
 #include "common/base/util.h"
 
-enum { CHECKPOINT_VERSION = 1, CHECKPOINT_MOST_FILES = 1 << 16 };
+enum { CHECKPOINT_VERSION = 2, CHECKPOINT_MOST_FILES = 1 << 16 };
+enum { CHECKPOINT_FILE_NAME = 48, RUN_ID = 17 };               // with the 0 at the end
+// How the two kinds of files begin, the second one behind the 8 bytes of a safetensors file's
+// length.
+#define CHECKPOINT_INDEX_NAME "index.json"
+#define CHECKPOINT_INDEX_BEGIN "{\n\t\"format\":\t\"unsplit checkpoint\""
+#define CHECKPOINT_FILE_BEGIN "{\"__metadata__\":{\"format\":\"unsplit\""
+void checkpoint_file_name(char name[CHECKPOINT_FILE_NAME], size_t rank);   // rank-0003.safetensors
 
-typedef struct { uint64_t sum; size_t bytes; } FileSum;            // of a file: FNV-1a over its bytes, and how many
+// FNV-1a (Fowler, Noll, Vo) over bytes, and how many they are: a torn page or a flipped bit
+// changes it.
+typedef struct { uint64_t sum; size_t bytes; } FileSum;
+FileSum file_sum_of(const void *data, size_t bytes);
+void file_sum_add(FileSum *s, const void *data, size_t bytes);     // s begins as file_sum_of(NULL, 0)
+
+// A training from its first step to its last one, whatever number of processes worked at it.
+typedef struct {
+    char id[RUN_ID];                               // 16 hexadecimal digits
+    FileSum data;                                  // the content of --data
+    size_t best_step;              // the saved step with the lowest held-out loss; 0: none measured
+    double best_loss;
+} SavedRun;
+
 typedef struct {
     struct cJSON *json;
+    SavedRun run;
     size_t step, optimizer_step, n;                // n files
     FileSum *sum;                                  // [n]
 } CheckpointIndex;
+// The text of an index as it is written: with a last member, the sum over all bytes before it.
+// free() it.
+char *checkpoint_index_print(const struct cJSON *index);
 // NULL, or what is wrong with it, as the end of a sentence. To be freed in both cases.
 const char *checkpoint_index_parse(CheckpointIndex *x, const char *text, size_t bytes);
 void checkpoint_index_free(CheckpointIndex *x);
-const char *checkpoint_index_option(const CheckpointIndex *x, const char *name);           // NULL: it does not say
+// What the run was given for an option that defines the training ("options"), or for another one
+// ("layout"). NULL: it does not say.
+const char *checkpoint_index_option(const CheckpointIndex *x, const char *name);
+const char *checkpoint_index_layout(const CheckpointIndex *x, const char *name);
 
 // A stretch of a rectangle of a whole tensor, and where its values are.
 typedef struct {

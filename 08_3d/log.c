@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static void require(const Log *log, bool good) {
     if (!good) fault("cannot write the log %s: %s", log->name, strerror(errno));
@@ -15,12 +16,24 @@ static void number(const Log *log, const char *name, double value, const char *a
     else require(log, fprintf(log->file, "\"%s\":null%s", name, after) >= 0);
 }
 
-Log log_open(Run *run) {
-    Log log = {0};
+// A killed run may have left half a line. Nothing can be read of a pipe or a device, which has
+// no such line.
+static bool ends_in_half_a_line(const char *name) {
+    struct stat is;
+    FILE *f = stat(name, &is) == 0 && S_ISREG(is.st_mode) ? fopen(name, "rb") : NULL;
+    bool half = f && fseek(f, -1, SEEK_END) == 0 && fgetc(f) != '\n';
+    if (f) fclose(f);
+    return half;
+}
+
+Log log_open(Run *run, const char *id) {
+    Log log = { .run = id };
     if (!option_given(run, "log") || run->world->rank) return log;
     log.name = option_text(run, "log");
-    log.file = fopen(log.name, "w");
+    const bool append = option_given(run, "resume"), half = append && ends_in_half_a_line(log.name);
+    log.file = fopen(log.name, append ? "a" : "w");
     REQUIRE(log.file, "cannot write the log %s: %s", log.name, strerror(errno));
+    if (half) require(&log, fputc('\n', log.file) >= 0);
     return log;
 }
 
@@ -31,14 +44,16 @@ void log_step(const Log *log, size_t step, StepResult r, double lr, size_t token
     number(log, "grad_norm", r.norm, ",");
     number(log, "lr", lr, ",");
     number(log, "seconds", seconds, ",");
-    number(log, "tokens_per_second", (double)tokens / seconds, "}\n");
+    number(log, "tokens_per_second", (double)tokens / seconds, ",");
+    require(log, fprintf(log->file, "\"run\":\"%s\"}\n", log->run) >= 0);
     require(log, fflush(log->file) == 0);          // a line as soon as it is known
 }
 
 void log_end(Log *log, double eval_loss) {
     if (!log->file) return;
     require(log, fputc('{', log->file) >= 0);
-    number(log, "eval_loss", eval_loss, "}\n");
+    number(log, "eval_loss", eval_loss, ",");
+    require(log, fprintf(log->file, "\"run\":\"%s\"}\n", log->run) >= 0);
     require(log, fclose(log->file) == 0);
     log->file = NULL;
 }

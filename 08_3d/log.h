@@ -1,13 +1,15 @@
-// log.h: --log FILE, one JSON object a step and one at the end. Rank 0 writes; elsewhere, and without --log, nothing
-// happens.
+// log.h: --log FILE, one JSON object a step and one at the end, each with the id of its run.
+// Rank 0 writes; elsewhere, and without --log, nothing happens.
 #ifndef LOG_H
 #define LOG_H
 #include <stdio.h>
 #include "common/lesson/lesson.h"
 #include "common/model/model.h"
 
-typedef struct { FILE *file; const char *name; } Log;
-Log log_open(Run *run);                            // usage_error() when FILE cannot be written; a fault() later on
+typedef struct { FILE *file; const char *name, *run; } Log;
+// A run that resumes appends to FILE. usage_error() when FILE cannot be written; a fault() later
+// on.
+Log log_open(Run *run, const char *id);
 void log_step(const Log *log, size_t step, StepResult r, double lr, size_t tokens, double seconds);
 void log_end(Log *log, double eval_loss);          // closes it
 #endif

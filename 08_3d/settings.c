@@ -100,18 +100,32 @@ Optimizer settings_optimizer(Run *run) {
     return o;
 }
 
+// The last rate as a part of the highest one. A tenth where --min-lr is not given.
+static double lowest_part(Run *run, double peak) {
+    if (!option_text(run, "min-lr")) return 0.1;
+    double least = option_real(run, "min-lr");
+    REQUIRE(least >= 0 && least <= peak, "--min-lr %g: expected a rate from 0 to --lr %g", least,
+            peak);
+    return peak > 0 ? least / peak : 0;
+}
+
 double settings_rate(Run *run, size_t step) {
-    double peak = option_real(run, "lr");
-    size_t warmup = option_size(run, "warmup"), steps = option_size(run, "steps");
+    double peak = option_real(run, "lr"), lowest = lowest_part(run, peak);
+    size_t warmup = option_size(run, "warmup");
+    size_t steps = option_size(run, option_text(run, "decay-steps") ? "decay-steps" : "steps");
     if (step < warmup) return peak * (double)(step + 1) / (double)warmup;
     double progress = (double)(step - warmup) / (double)(steps > warmup ? steps - warmup : 1);
-    return peak * (0.1 + 0.9 * 0.5 * (1 + cos(3.141592653589793 * progress)));
+    if (progress > 1) progress = 1;                // after the decay the rate stays
+    return peak * (lowest + (1 - lowest) * 0.5 * (1 + cos(3.141592653589793 * progress)));
 }
 
 size_t settings_steps(Run *run) {
     size_t steps = option_size(run, "steps");
     REQUIRE(steps > 0, "--steps must be at least 1");
     REQUIRE(steps <= 1000000000, "--steps %zu: expected at most 1000000000", steps);
+    REQUIRE(!option_text(run, "decay-steps") || option_size(run, "decay-steps") > 0,
+            "--decay-steps must be at least 1");
+    settings_rate(run, 0);                         // refuses --min-lr above --lr
     return steps;
 }
 

@@ -8,7 +8,9 @@ ScheduleRule settings_schedule(const char *name);
 TensorKind settings_tensor(const char *name);      // of --tensor 1d|2d|2.5d|3d
 TrainerConfig settings_config(Run *run);           // free() its stage_blocks
 Optimizer settings_optimizer(Run *run);
-double settings_rate(Run *run, size_t step);       // the learning rate: linear warm-up, then a cosine down to a tenth
+// The learning rate: linear warm-up, then a cosine down to --min-lr, which it has from step
+// --decay-steps on.
+double settings_rate(Run *run, size_t step);
 size_t settings_steps(Run *run);
 void settings_record(Run *run, const TrainerConfig *c);    // in the JSON: what its options do not say
 #endif

@@ -2,7 +2,7 @@
 // level: core
 // question: Can everything so far be combined, and does it still compute what one device would?
 // vary: ranks 2|4|8
-// grade: --check --save build/judged --steps 3 --layers 4 --width 24 --heads 4 --context 8 --batch 8 --reduce ordered
+// grade: --check --save build/judged --save-over --steps 3 --layers 4 --width 24 --heads 4 --context 8 --batch 8 --reduce ordered
 //
 // Trains GPT-2's architecture on bytes of real text with data x tensor x pipeline parallelism. What a step does is in
 // trainer.c; here are the options, the loop, the checks, and (--check) the unsplit model that is trained beside it.
@@ -12,11 +12,13 @@
 #include <string.h>
 #include "08_3d/checkpoint.h"
 #include "08_3d/log.h"
+#include "08_3d/resume.h"
 #include "08_3d/safetensors.h"
 #include "08_3d/settings.h"
 #include "08_3d/support/mesh_picture.h"
 #include "08_3d/support/train_checks.h"
 #include "08_3d/support/train_costs.h"
+#include "08_3d/support/train_memory.h"
 #include "08_3d/support/unsplit.h"
 #include "08_3d/unsent.h"
 #include "common/device/device.h"
@@ -53,16 +55,22 @@ static const Option options[] = {
     { "dropout", "X", "0", "probability of dropping an element; with --check: 0.1 unless given" },
     { "data", "FILE", NULL, "text to learn, or tokens: .bin of llm.c or nanoGPT; without it: this tree's own text" },
     { "vocab", "N", NULL, "entries of the vocabulary; needed for tokens (GPT-2: 50257); without it: 256, of bytes" },
-    { "steps", "N", "400", "optimizer steps" },
+    { "steps", "N", "400", "optimizer steps, after which the training ends" },
     { "lr", "X", "0.003", "highest learning rate" },
-    { "warmup", "N", "20", "steps of linear warm-up; then the rate falls as a cosine to a tenth" },
+    { "warmup", "N", "20", "steps of linear warm-up; then the rate falls as a cosine to --min-lr" },
+    { "decay-steps", "N", NULL, "step at which the rate is --min-lr; without it: the first --steps" },
+    { "min-lr", "X", NULL, "lowest learning rate after the warm-up; without it: a tenth of --lr" },
     { "weight-decay", "X", "0.1", "of matrices; AdamW only" },
     { "clip", "X", "1", "largest gradient norm; 0: no clipping" },
     { "optimizer", "sgd|adamw", "adamw", "update rule" },
     { "eval-every", "N", "100", "steps between evaluations on held-out text; 0: at the end only" },
     { "save", "DIR", NULL, "write checkpoints: DIR/step-000100 and so on" },
     { "save-every", "N", "100", "with --save: steps between checkpoints; one more at the end, and on SIGTERM" },
+    { "keep", "N", NULL, "with --save: keep the newest N checkpoints, and the best one" },
+    { "save-over", NULL, NULL, "with --save: first remove the checkpoints of other runs in DIR" },
     { "resume", "DIR", NULL, "take up the newest checkpoint in DIR, at any layout, with the options of its training" },
+    { "newest-good", NULL, NULL, "with --resume: take the newest checkpoint that is not torn" },
+    { "override", "NAMES", NULL, "with --resume: options that may differ from before: lr,data" },
     { "export", "FILE", NULL, "write the weights as safetensors, for Hugging Face's GPT-2" },
     { "check", NULL, NULL, "train the unsplit model beside it and compare losses, norms, gradients and weights" },
     { "log", "FILE", NULL, "one JSON object a step" },
@@ -96,12 +104,14 @@ enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };    // of the held-out text: whil
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
 // After a step: a checkpoint, where one is due. True: SIGTERM has come to some rank, and the training ends here.
-static bool save_and_stop(Run *run, const Trainer *t, size_t done, size_t steps) {
+static bool save_and_stop(Run *run, const Trainer *t, SavedRun *saved, size_t done, size_t steps,
+                          double eval_loss) {
     if (!option_given(run, "save")) return false;
     bool stop = side_any(stop_asked() >= 0);
     if (stop || done == steps || done % option_size(run, "save-every") == 0) {
         RankState unsent = unsent_read(t);
-        checkpoint_save(run, t->model, &t->optimizer, &unsent, option_text(run, "save"), done);
+        checkpoint_save(run, t->model, &t->optimizer, &unsent, saved, option_text(run, "save"), done,
+                        eval_loss);
         unsent_free(&unsent);
     }
     if (stop)
@@ -122,8 +132,8 @@ static void rebalance(Run *run, Trainer *t, size_t done, size_t steps) {
 }
 
 // Steps [from, steps) of the training; returns how many are done at the end.
-static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log, size_t from, Curve got,
-                   Curve want) {
+static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log, SavedRun *saved,
+                   size_t from, Curve got, Curve want) {
     size_t steps = settings_steps(run), every = option_size(run, "eval-every"), windows = data_eval_windows(d);
     size_t show = steps > 10 ? steps / 10 : 1;
     for (size_t step = from; step < steps; step++) {
@@ -149,9 +159,12 @@ static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *l
         if (step % show == 0 || last)
             say(run, "step %5zu   loss %7.4f   gradient norm %8.4f   lr %.5f   %8.0f tokens/s\n", step, r.loss, r.norm,
                 t->optimizer.lr, (double)tokens / seconds);
-        if (every && (step + 1) % every == 0 && !last)
-            say(run, "             held-out loss %.4f\n", trainer_evaluate(t, d, at_most(windows, SOME_WINDOWS)));
-        if (save_and_stop(run, t, step + 1, steps)) return step + 1;
+        double eval_loss = NAN;                    // of what is saved below, where it is measured
+        if (every && (step + 1) % every == 0 && (!last || option_given(run, "save"))) {
+            eval_loss = trainer_evaluate(t, d, at_most(windows, SOME_WINDOWS));
+            say(run, "             held-out loss %.4f\n", eval_loss);
+        }
+        if (save_and_stop(run, t, saved, step + 1, steps, eval_loss)) return step + 1;
     }
     progress(run, "step", steps, steps);
     return steps;
@@ -182,44 +195,23 @@ static void show(Run *run, Trainer *t, const Data *d, Log *log, size_t from, Cur
     report_config_number(run, "byte_entropy", entropy);
 }
 
-// What the ledger says beside what the process had. Virtual ranks are one process.
-static void show_memory(Run *run) {
-    struct { size_t ledger, process, resident; } mine = { memory_most(), memory_process_most(), resident_most() }, *all;
-    size_t *sizes, most = 0, resident = 0;
-    char list[3][512] = { "", "", "" };
-    all = side_gather(&mine, sizeof mine, &sizes);
-    if (!run->is_root) return;
-    for (size_t r = 0; r < run->world->size; r++) {
-        size_t value[3] = { all[r].ledger, all[r].process, all[r].resident };
-        for (int i = 0; i < 3; i++) {
-            size_t end = strlen(list[i]);
-            snprintf(list[i] + end, sizeof list[i] - end, "%s%zu", r ? " " : "", value[i]);
-        }
-        most = all[r].ledger > most ? all[r].ledger : most;
-        resident = all[r].resident > resident ? all[r].resident : resident;
-    }
-    say(run, "memory at most, largest rank: %.1f MB in the ledger, %.1f MB resident in its process%s\n",
-        1e-6 * (double)most, 1e-6 * (double)resident, ranks_are_processes ? "" : " (all ranks)");
-    report_config_text(run, "memory_most", list[0]);              // bytes, by rank
-    report_config_text(run, "process_memory_most", list[1]);
-    report_config_text(run, "resident_most", list[2]);
-    free(all);
-    free(sizes);
-}
-
 // Before the work: can it be written? What is written where?
 static void require_files(Run *run) {
     if (option_given(run, "export")) safetensors_require(run, option_text(run, "export"));
-    REQUIRE(option_given(run, "save") || !option_given(run, "save-every"),
-            "--save-every says when, and --save DIR where: give both");
-    if (!option_given(run, "save")) return;
+    static const char *const of_save[] = { "save-every", "keep", "save-over" };
+    bool save = option_given(run, "save");
+    for (size_t i = 0; i < 3; i++)
+        REQUIRE(save || !option_given(run, of_save[i]),
+                "--%s says how to save, and --save DIR where: give both", of_save[i]);
+    if (!save) return;
     REQUIRE(option_size(run, "save-every") > 0, "--save-every must be at least 1");
-    checkpoint_require(run, option_text(run, "save"));
+    REQUIRE(!option_given(run, "keep") || option_size(run, "keep") > 0,
+            "--keep must be at least 1");
     stop_catch();
 }
 
 static void train(Run *run) {
-    Checkpoint *before = option_given(run, "resume") ? checkpoint_resume(run, option_text(run, "resume")) : NULL;
+    Checkpoint *before = resume_open(run);
     TrainerConfig c = settings_config(run);
     Optimizer optimizer = settings_optimizer(run);
     size_t steps = settings_steps(run);
@@ -234,7 +226,8 @@ static void train(Run *run) {
     memory_set_poison(check);                      // otherwise speed counts
     if (!option_given(run, "threads") && !check && run->reduce == REDUCE_FAST && !device_is_gpu())
         device_set_threads(side_cores_each());     // their number may change the bits of products
-    Log log = log_open(run);
+    SavedRun saved = resume_run(run, before, &data);
+    Log log = log_open(run, saved.id);
     Trainer *t = trainer_new(run->world, &c, optimizer);
     Unsplit u = {0};
     if (check && run->world->rank == 0) u = unsplit_new(run, &c);
@@ -243,8 +236,8 @@ static void train(Run *run) {
         checkpoint_load(before, t->model, &t->optimizer);
         if (u.model) checkpoint_load(before, u.model, &u.optimizer);
         unsent_resume(before, t, u.rule);
+        resume_say(run, before);
         checkpoint_free(before);
-        say(run, "%zu of %zu steps were done before\n", from, steps);
     }
     settings_record(run, &c);
     say(run, "%zu parameters; batch %zu, %zu micro-batches per replica; %zu %s\n",
@@ -266,15 +259,18 @@ static void train(Run *run) {
     say(run, "\n");
 
     Curve got = curve_new(steps), want = curve_new(steps);
-    size_t done = loop(run, t, &u, &data, &log, from, got, want);
+    size_t done = loop(run, t, &u, &data, &log, &saved, from, got, want);
     if (done == steps) show(run, t, &data, &log, from, got);
+    if (saved.best_step)
+        say(run, "lowest held-out loss of a checkpoint: %.4f, step %zu\n", saved.best_loss,
+            saved.best_step);
     if (option_given(run, "export")) safetensors_export(run, t->model, option_text(run, "export"));
     train_checks(run, t, u.model, (Range){ from, done }, got, want);
     if (check && option_given(run, "save")) {      // what one relies on who takes it up
         train_check_epochs(run, &data);
         train_check_saved(run, t, u.model, &u.optimizer, done);
     }
-    show_memory(run);
+    train_show_memory(run);
     curve_free(got);
     curve_free(want);
     if (u.model) model_free(u.model);

@@ -86,9 +86,8 @@ Weights weights_open(Run *run, const char *from) {
     struct stat is;
     if (stat(from, &is) == 0 && S_ISDIR(is.st_mode)) {
         char why[CHECKPOINT_WHY] = "";
-        w.checkpoint = checkpoint_read(from, why);
+        w.checkpoint = checkpoint_open(run, from, false, why);
         REQUIRE(w.checkpoint, "--from %s: %s", from, why);
-        checkpoint_verify(run, w.checkpoint);
         bool vocab = checkpoint_option(w.checkpoint, "vocab") != NULL;
         w.model = (ModelConfig){ .layers = option_of(&w, "layers"), .width = option_of(&w, "width"),
                                  .vocab = vocab ? option_of(&w, "vocab") : 256,

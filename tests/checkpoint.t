@@ -52,6 +52,7 @@ for my $optimizer ('adamw', 'sgd') {
         is(join(' ', map { s{.*/}{}r } sort glob "$dir/*"), 'step-000004 step-000008 step-000009', "$name: three checkpoints, and nothing else");
         remove_tree("$dir/step-000009", "$dir/step-000008");
         # Nothing of what was trained is said again: layout and files only.
+        unlink "$work/rest.log";                   # a run that resumes would append
         my $again = run(emu($ranks, $train{fp32}, '--resume', $dir, '--micro-batch', 2, @how, split(' ', $options), '--export', "$work/rest.st", '--log', "$work/rest.log"));
         fine($again, "$name: it is taken up");
         my @whole = map { [@{$_}{qw(step loss grad_norm lr)}] } lines("$work/whole.log");
@@ -72,6 +73,7 @@ for my $k ($double ? 0 .. $#others : ()) {
     run(emu($ranks, $train{fp64}, @model, @how, split(' ', $options), '--save', $dir, '--save-every', 5, '--log', "$work/whole.log"));
     remove_tree("$dir/step-000009");
     my $start = $k % 2 && have_mpi ? \&mpi : \&emu;
+    unlink "$work/rest.log";
     my $again = run($start->($to, $train{fp64}, '--resume', $dir, '--micro-batch', 1, @how, split(' ', $with), '--log', "$work/rest.log"));
     fine($again, "saved by $ranks ranks $options, taken up by $to $with");
     my @whole = losses("$work/whole.log");
@@ -116,12 +118,12 @@ for my $k ($double ? 0 .. $#others : ()) {
         ['a file that is missing', sub { unlink $file }, qr/cannot read .*rank-0001\.safetensors/],
         ['an index that is cut short', sub { truncate "$bad/index.json", 100 }, qr/index\.json is no JSON: it is torn/],
         ['somebody else\'s index', sub { $edit->("$bad/index.json", sub { $_ = '{"weight_map":{}}' }) }, qr/is no checkpoint of this program/],
-        ['an index of the future', sub { $edit->("$bad/index.json", sub { s/"version":\s*1/"version": 2/ }) }, qr/of a later version of this program/],
+        ['an index of the future', sub { $edit->("$bad/index.json", sub { s/"version":\s*2/"version": 3/ }) }, qr/of a later version of this program/],
         ['no checkpoint', sub { remove_tree($bad); mkdir $bad }, qr/there is no checkpoint in /],
         ['no folder', sub { remove_tree($bad) }, qr/there is no checkpoint in /],
         ['a file in double', sub { }, qr/has F32 weights: leave PRECISION=fp64 out/, 'fp64'],
         ['another width', sub { }, qr/it was trained with --width 30, not 60: leave --width out/, 'fp32', '--width', 60],
-        ['another optimizer', sub { }, qr/it was trained with --optimizer adamw, not sgd: leave --optimizer out/, 'fp32', '--optimizer', 'sgd'],
+        ['another optimizer', sub { }, qr/it was trained with --optimizer adamw, not sgd: leave --optimizer out, or say --override optimizer/, 'fp32', '--optimizer', 'sgd'],
         ['nothing left to do', sub { }, qr/all of its 9 steps are done; give more --steps/],
         ['--check', sub { }, qr/it was trained without --check/, 'fp32', '--check', '--steps', 10],
     );
@@ -146,7 +148,7 @@ for my $k ($double ? 0 .. $#others : ()) {
     my $before = slurp("$dir/step-000003/index.json");
     # A file may have at most so many bytes; SIGXFSZ, which would end the process, is ignored.
     local $SIG{XFSZ} = 'IGNORE';
-    my $job = emu(2, $train{fp32}, @model, @how, '--save', $dir, '--save-every', 5);
+    my $job = emu(2, $train{fp32}, @how, '--resume', $dir, '--micro-batch', 2, '--steps', 9, '--save', $dir, '--save-every', 5);
     $job->{words} = ['sh', '-c', 'ulimit -f 60; exec "$@"', 'sh', @{ $job->{words} }];
     run($job);
     is($job->{status}, 3, 'a full disk: status 3') or diag(complain($job));
@@ -157,7 +159,7 @@ for my $k ($double ? 0 .. $#others : ()) {
     is($no->{status}, 2, 'a folder that cannot be made: status 2, before the work');
     ok(before_work($no), 'and before the work');
     my $without = run(emu(2, $train{fp32}, @model, @how, '--save-every', 3));
-    like($without->{err}, qr/--save-every says when, and --save DIR where/, '--save-every without --save');
+    like($without->{err}, qr/--save-every says how to save, and --save DIR where/, '--save-every without --save');
 }
 
 # ---- SIGTERM, and kills ----

@@ -1,5 +1,7 @@
-// fuzz_checkpoint.c: any bytes as the index of a checkpoint, and as the note at a tensor.
+// fuzz_checkpoint.c: any bytes as the index of a checkpoint, without and with a right sum, and as
+// the note at a tensor.
 // with: 08_3d/checkpoint_index.c
+#include <cjson/cJSON.h>
 #include "08_3d/checkpoint_index.h"
 #include "tests/fuzz.h"
 
@@ -12,6 +14,17 @@ static void as_index(const uint8_t *text, size_t size) {
     const char *optimizer = checkpoint_index_option(&x, "optimizer");
     if (optimizer && strlen(optimizer) > size) abort();
     checkpoint_index_free(&x);
+}
+
+// Its own sum, as this program writes it: what stands behind the test of the sum is reached.
+static void as_sealed_index(const uint8_t *text, size_t size) {
+    cJSON *index = cJSON_ParseWithLength((const char *)text, size);
+    if (cJSON_IsObject(index) && index->child) {
+        char *sealed = checkpoint_index_print(index);
+        as_index((const uint8_t *)sealed, strlen(sealed));
+        free(sealed);
+    }
+    cJSON_Delete(index);
 }
 
 static void as_note(const uint8_t *text, size_t size) {
@@ -31,6 +44,7 @@ static void as_note(const uint8_t *text, size_t size) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint8_t *text = fuzz_copy(data, size);
     as_index(text, size);
+    as_sealed_index(text, size);
     as_note(text, size);
     free(text);
     return 0;

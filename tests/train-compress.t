@@ -68,11 +68,11 @@ for my $way ([[4, 1, 1], qw(--compress top-k)], [[2, 2, 2], qw(--compress power-
     my ($mesh, @options) = @$way;
     my ($what, $ranks, $dir) = ("@$mesh @options", $mesh->[0] * $mesh->[1] * $mesh->[2], "$work/compressed");
     my @rest = ('--check', '--resume', "$dir/step-000002");
-    my $first = bits($mesh, @adamw, '--check', @options, '--save', $dir, '--save-every', 2, '--export', "$work/whole");
+    my $first = bits($mesh, @adamw, '--check', @options, '--save', $dir, qw(--save-over --save-every 2 --export), "$work/whole");
     run_jobs([$first]);
     my @again = (bits($mesh, @rest, '--export', "$work/emu"));
     push @again, { %{ $again[0] }, words => ['tools/launch', $ranks, @{ $again[0]{words} }[3 .. $#{ $again[0]{words} } - 1], "$work/mpi"] } if have_mpi;
-    my $dropped = bits([1, 1, 1], @rest, qw(--compress none));
+    my $dropped = bits([1, 1, 1], @rest, qw(--compress none --override compress));
     my $other = bits([2, 1, 1], @rest);
     run_jobs([@again, $dropped, $other]);
     ok($_->{status} == 0 && $_->{page}{pass}, "--resume, $what") or diag(complain($_)) for $first, @again, $dropped;

@@ -197,6 +197,16 @@ void data_free(Data *d) {
     d->mapped = false;
 }
 
+uint64_t data_fingerprint(const Data *d) {
+    uint64_t key = random_key(0, d->bytes), word;
+    for (size_t i = 0; i < d->bytes; i += sizeof word) {
+        word = 0;
+        memcpy(&word, d->text + i, d->bytes - i < sizeof word ? d->bytes - i : sizeof word);
+        key = random_key(key, word);
+    }
+    return key;
+}
+
 static uint64_t sequence_key(const Data *d, int what, uint64_t step, size_t n) {
     return random_key(random_key(random_key(d->seed, (uint64_t)what), step), n);
 }

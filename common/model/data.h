@@ -29,6 +29,7 @@ Data data_synthetic(size_t vocab, size_t context, uint64_t seed);      // ragged
 enum { DATA_WHY = 2048 };
 bool data_open(Data *d, const char *path, size_t vocab, size_t context, uint64_t seed, char why[DATA_WHY]);
 void data_free(Data *d);
+uint64_t data_fingerprint(const Data *d);          // of all bytes of a file; reads all of it
 
 // Micro-batch of B sequences from global sequence number `first` of a step whose global batch is `global` sequences.
 Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, size_t global);

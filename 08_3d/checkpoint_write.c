@@ -1,0 +1,240 @@
+// checkpoint_write.c: what each rank writes into a checkpoint, its index, and which checkpoints
+// --keep removes.
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "08_3d/checkpoint.h"
+#include "08_3d/checkpoint_folder.h"
+#include "08_3d/resume.h"
+#include "common/base/output.h"
+
+// ---------------------------------------------------------------- what a rank writes
+
+// My elements of p that nobody else writes: [lo, hi) of the unit. Copies are left out (not in
+// the norm; on the last stage), and of equal replicas the first one writes.
+static Range written(const Unit *u, const Param *p) {
+    bool whole = range_size(u->own) == u->size, first = !u->replicas || u->replicas->rank == 0;
+    if (u->tied_to || u->tied_copy || !p->in_norm || (whole && !first)) return (Range){0, 0};
+    return param_owned(u, p);
+}
+
+typedef struct { char *text; size_t n, room; } Text;
+static void add(Text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(Text *t, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    if (t->room - t->n < 512) {
+        char *more = host_alloc(t->room = 2 * t->room + 4096);
+        if (t->n) memcpy(more, t->text, t->n);
+        free(t->text);
+        t->text = more;
+    }
+    t->n += (size_t)vsnprintf(t->text + t->n, t->room - t->n, format, arguments);
+    va_end(arguments);
+}
+
+static const UnitTensor kinds[] = { UNIT_WEIGHTS, UNIT_M, UNIT_V };
+
+// Calls what() for every tensor of this rank's file, in order.
+typedef void EachTensor(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind);
+static void each_tensor(const Model *m, bool moments, EachTensor *what, void *context) {
+    for (size_t i = 0; i < m->n_units; i++)
+        for (size_t k = 0; k < m->units[i].n_params; k++) {
+            const Unit *u = &m->units[i];
+            Range r = written(u, &u->params[k]);
+            for (size_t n = 0; range_size(r) && n < (moments ? 3 : 1); n++)
+                what(context, u, &u->params[k], r, kinds[n]);
+        }
+}
+
+typedef struct { Text json; size_t offset; } Header;
+// Of the whole tensor: rows, columns, my rows, my columns of each block, blocks; which elements
+// of that rectangle.
+static void add_note(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
+    Header *h = context;
+    (void)u;
+    if (kind == UNIT_WEIGHTS)
+        add(&h->json, ",\"%s\":\"%zu %zu %zu %zu %zu %zu %zu %zu %zu\"", p->name, p->rows, p->cols,
+            p->my_rows.lo, p->my_rows.hi, p->my_cols.lo, p->my_cols.hi, p->blocks, r.lo - p->offset,
+            range_size(r));
+}
+static void add_tensor(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
+    Header *h = context;
+    (void)u;
+    size_t rows = param_local_rows(p), cols = param_local_cols(p), n = range_size(r),
+           bytes = n * sizeof(real);
+    add(&h->json, ",\"%s%s\":{\"dtype\":\"%s\",\"shape\":", p->name, checkpoint_suffix[kind],
+        sizeof(real) == 8 ? "F64" : "F32");
+    if (n == rows * cols && !p->vector) add(&h->json, "[%zu,%zu]", rows, cols);
+    else add(&h->json, "[%zu]", n);
+    add(&h->json, ",\"data_offsets\":[%zu,%zu]}", h->offset, h->offset + bytes);
+    h->offset += bytes;
+}
+
+typedef struct { Output o; FileSum sum; } Writing;
+static void put(Writing *w, const void *data, size_t bytes) {
+    fwrite(data, 1, bytes, w->o.f); // errors stay with the file: output_close() asks for them
+    file_sum_add(&w->sum, data, bytes);
+}
+static void put_tensor(void *context, const Unit *u, const Param *p, Range r, UnitTensor kind) {
+    real *values = host_alloc(range_size(r) * sizeof(real));
+    (void)p;
+    tensor_download(values, param_owned_part(u, unit_own(u, kind), r));
+    put(context, values, range_size(r) * sizeof(real));
+    free(values);
+}
+
+// A file of the folder that is being written. Output's part is the file itself: nothing is renamed.
+static Output create(const char *dir, const char *part, const char *file) {
+    char *folder = folder_path(dir, part), *path = folder_path(folder, file);
+    Output o = {
+        .f = folder_create(dir, part, file), .part = path, .option = "save", .file = path
+    };
+    if (!o.f) fault("--save %s: cannot write %s: %s", dir, path, strerror(errno));
+    free(folder);
+    return o;
+}
+// All of it is on the disk before the folder gets its name.
+static void close_on_disk(Output *o) {
+    if (fflush(o->f) == 0 && fsync(fileno(o->f)) != 0)
+        fault("--%s %s: cannot write it: %s", o->option, o->file, strerror(errno));
+    output_close(o);
+}
+
+static FileSum write_rank(const Model *m, bool moments, const RankState *state, const char *dir,
+                          const char *part, const char *file) {
+    Header h = {0};
+    add(&h.json, "%s", CHECKPOINT_FILE_BEGIN);
+    each_tensor(m, moments, add_note, &h);
+    add(&h.json, "}");
+    each_tensor(m, moments, add_tensor, &h);
+    if (state->n)
+        add(&h.json, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%zu],\"data_offsets\":[%zu,%zu]}",
+            checkpoint_rank_state, sizeof(real) == 8 ? "F64" : "F32", state->n, h.offset,
+            h.offset + state->n * sizeof(real));
+    add(&h.json, "}");
+    size_t bytes;
+    char *header = tensor_file_header(h.json.text, h.json.n, &bytes);
+    Writing w = { .o = create(dir, part, file), .sum = file_sum_of(NULL, 0) };
+    put(&w, header, bytes);
+    each_tensor(m, moments, put_tensor, &w);
+    if (state->n) put(&w, state->values, state->n * sizeof(real));
+    close_on_disk(&w.o);
+    free(header);
+    free(h.json.text);
+    return w.sum;
+}
+
+// ---------------------------------------------------------------- the index
+
+static cJSON *sum_of(FileSum s) {
+    char sum[RUN_ID];
+    cJSON *j = cJSON_CreateObject();
+    snprintf(sum, sizeof sum, "%016" PRIx64, s.sum);
+    cJSON_AddNumberToObject(j, "bytes", (double)s.bytes);
+    cJSON_AddStringToObject(j, "fnv1a", sum);
+    return j;
+}
+
+// "format" comes first: CHECKPOINT_INDEX_BEGIN.
+static cJSON *index_of(Run *run, const Optimizer *o, const RankState *state, const SavedRun *saved,
+                       size_t step, const FileSum *files) {
+    cJSON *index = cJSON_CreateObject();
+    cJSON_AddStringToObject(index, "format", "unsplit checkpoint");
+    cJSON_AddNumberToObject(index, "version", CHECKPOINT_VERSION);
+    cJSON_AddStringToObject(index, "run", saved->id);
+    cJSON_AddNumberToObject(index, "step", (double)step);
+    cJSON_AddNumberToObject(index, "optimizer_step", (double)o->step);
+    cJSON_AddBoolToObject(index, "check", option_flag(run, "check")); // it changes the token counts
+    if (state->n) cJSON_AddStringToObject(index, checkpoint_rank_state, state->layout);
+    cJSON_AddStringToObject(index, "dtype", sizeof(real) == 8 ? "F64" : "F32");
+    cJSON_AddItemToObject(index, "data", sum_of(saved->data));
+    if (saved->best_step) {
+        cJSON *best = cJSON_AddObjectToObject(index, "best");
+        cJSON_AddNumberToObject(best, "step", (double)saved->best_step);
+        cJSON_AddNumberToObject(best, "eval_loss", saved->best_loss);
+    }
+    resume_record(run, index);
+    cJSON *list = cJSON_AddArrayToObject(index, "files");
+    for (size_t r = 0; r < run->world->size; r++) cJSON_AddItemToArray(list, sum_of(files[r]));
+    return index;
+}
+
+static void write_text(const char *dir, const char *part, char *text) {
+    Output out = create(dir, part, CHECKPOINT_INDEX_NAME);
+    fputs(text, out.f);
+    close_on_disk(&out);
+    free(text);
+}
+
+// ---------------------------------------------------------------- the folder
+
+// Removes the torn checkpoint of this name that --newest-good has passed over. A good one of
+// another run stays.
+static void make_room(const char *dir, const char *name, const SavedRun *saved) {
+    char why[FOLDER_WHY] = "", *path = folder_path(dir, name);
+    CheckpointIndex x;
+    if (access(path, F_OK) == 0) {
+        bool foreign = folder_index(&x, path, why) && strcmp(x.run.id, saved->id) != 0;
+        if (foreign) fault("--save %s: %s is a checkpoint of another run, %s", dir, path, x.run.id);
+        checkpoint_index_free(&x);
+        if (!folder_remove(dir, name, why)) fault("--save %s: %s", dir, why);
+    }
+    free(path);
+}
+
+// The newest `keep` checkpoints of this run stay, and the one with the lowest held-out loss.
+static void keep_newest(Run *run, const char *dir, const SavedRun *saved, size_t keep) {
+    size_t n, own = 0, *steps = folder_steps(dir, &n);
+    for (size_t i = 0; i < n; i++) {
+        char name[FOLDER_NAME], why[FOLDER_WHY] = "";
+        folder_name(name, steps[i], false);
+        char *path = folder_path(dir, name);
+        CheckpointIndex x;
+        bool good = folder_index(&x, path, why) && strcmp(x.run.id, saved->id) == 0;
+        own += good;
+        bool old = good && own > keep && steps[i] != saved->best_step;
+        if (old && !folder_remove(dir, name, why))
+            say(run, "             --keep %zu: %s stays: %s\n", keep, name, why);
+        checkpoint_index_free(&x);
+        free(path);
+    }
+    free(steps);
+}
+
+void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const RankState *state,
+                     SavedRun *saved, const char *dir, size_t step, double eval_loss) {
+    char name[FOLDER_NAME], part[FOLDER_NAME], file[CHECKPOINT_FILE_NAME];
+    folder_name(name, step, false);
+    folder_name(part, step, true);
+    checkpoint_file_name(file, run->world->rank);
+    if (isfinite(eval_loss) && (!saved->best_step || eval_loss < saved->best_loss)) {
+        saved->best_step = step;
+        saved->best_loss = eval_loss;
+    }
+    ledger_pause();
+    if (run->is_root) make_room(dir, name, saved);
+    if (run->is_root && !folder_make(dir, part))
+        fault("--save %s: cannot make the folder %s in it: %s", dir, part, strerror(errno));
+    comm_barrier(run->world);                      // the folder is there
+    FileSum mine = write_rank(m, o->kind == ADAMW, state, dir, part, file), *all;
+    size_t *sizes;
+    all = side_gather(&mine, sizeof mine, &sizes);       // all files are there
+    if (run->is_root) {
+        cJSON *index = index_of(run, o, state, saved, step, all);
+        write_text(dir, part, checkpoint_index_print(index));
+        cJSON_Delete(index);
+        if (!folder_publish(dir, part, name))
+            fault("--save %s: cannot rename %s: %s", dir, part, strerror(errno));
+        if (option_given(run, "keep")) keep_newest(run, dir, saved, option_size(run, "keep"));
+        free(all);
+        free(sizes);
+    }
+    comm_barrier(run->world);
+    ledger_resume();
+}
