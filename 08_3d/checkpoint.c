@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "08_3d/checkpoint_index.h"
+#include "common/base/input.h"
 #include "common/base/output.h"
 
 // The options that say which training this is. All others (layout, files, clock) may change from run to run.
@@ -276,12 +277,15 @@ void checkpoint_free(Checkpoint *c) {
     free(c);
 }
 
-static char *read_text(const char *path, size_t *n) {
-    struct stat is;
-    FILE *f = fopen(path, "rb");
-    char *text = f && fstat(fileno(f), &is) == 0 ? host_alloc((size_t)is.st_size) : NULL;
-    *n = text ? fread(text, 1, (size_t)is.st_size, f) : 0;
-    if (f) fclose(f);
+// NULL: why[] says the reason.
+static char *read_text(const char *path, size_t *n, char why[INPUT_WHY]) {
+    size_t bytes;
+    int file = input_open(path, &bytes, why);
+    if (file < 0) return NULL;
+    FILE *f = fdopen(file, "rb");
+    char *text = host_alloc(bytes);
+    *n = fread(text, 1, bytes, f);
+    fclose(f);
     return text;
 }
 
@@ -368,9 +372,10 @@ Checkpoint *checkpoint_read(const char *dir, char why[CHECKPOINT_WHY]) {
         return NULL;
     }
     size_t n;
-    char *path = path_of(c->dir, "index.json"), *text = read_text(path, &n);
-    const char *wrong = text ? checkpoint_index_parse(&c->index, text, n) : "cannot be read";
-    if (wrong) snprintf(why, CHECKPOINT_WHY, "%s %s", path, wrong);
+    char reason[INPUT_WHY];
+    char *path = path_of(c->dir, "index.json"), *text = read_text(path, &n, reason);
+    const char *wrong = text ? checkpoint_index_parse(&c->index, text, n) : "cannot be read: ";
+    if (wrong) snprintf(why, CHECKPOINT_WHY, "%s %s%s", path, wrong, text ? "" : reason);
     bool good = !wrong && read_files(c, why);
     free(path);
     free(text);

@@ -14,6 +14,7 @@
 #include "08_3d/log.h"
 #include "08_3d/safetensors.h"
 #include "08_3d/settings.h"
+#include "08_3d/stop.h"
 #include "08_3d/support/mesh_picture.h"
 #include "08_3d/support/train_checks.h"
 #include "08_3d/support/train_costs.h"
@@ -61,7 +62,8 @@ static const Option options[] = {
     { "optimizer", "sgd|adamw", "adamw", "update rule" },
     { "eval-every", "N", "100", "steps between evaluations on held-out text; 0: at the end only" },
     { "save", "DIR", NULL, "write checkpoints: DIR/step-000100 and so on" },
-    { "save-every", "N", "100", "with --save: steps between checkpoints; one more at the end, and on SIGTERM" },
+    { "save-every", "N", "100", "with --save: steps between checkpoints; one more at the end" },
+    { "exit-after", "MINUTES", NULL, "with --save: save and end before then, as at SIGTERM and SIGINT; status 4" },
     { "resume", "DIR", NULL, "take up the newest checkpoint in DIR, at any layout, with the options of its training" },
     { "export", "FILE", NULL, "write the weights as safetensors, for Hugging Face's GPT-2" },
     { "check", NULL, NULL, "train the unsplit model beside it and compare losses, norms, gradients and weights" },
@@ -95,18 +97,20 @@ static void curve_free(Curve c) { free(c.loss); free(c.norm); }
 enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };    // of the held-out text: while training, and at the end
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
-// After a step: a checkpoint, where one is due. True: SIGTERM has come to some rank, and the training ends here.
-static bool save_and_stop(Run *run, const Trainer *t, size_t done, size_t steps) {
+// After a step, which took `seconds`: writes a checkpoint, where one is due. True: the training was told to stop here.
+static bool save_and_stop(Run *run, const Trainer *t, size_t done, size_t steps, double seconds) {
     if (!option_given(run, "save")) return false;
-    bool stop = side_any(stop_asked() >= 0);
+    bool stop = done < steps && stop_due(run, seconds);
     if (stop || done == steps || done % option_size(run, "save-every") == 0) {
         RankState unsent = unsent_read(t);
         checkpoint_save(run, t->model, &t->optimizer, &unsent, option_text(run, "save"), done);
         unsent_free(&unsent);
     }
-    if (stop)
-        say(run, "SIGTERM: saved after %zu of %zu steps; go on with --resume %s\n", done, steps,
+    if (stop) {
+        say(run, "stopped: saved after %zu of %zu steps; go on with --resume %s\n", done, steps,
             option_text(run, "save"));
+        report_stopped(run);
+    }
     return stop;
 }
 
@@ -151,7 +155,7 @@ static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *l
                 t->optimizer.lr, (double)tokens / seconds);
         if (every && (step + 1) % every == 0 && !last)
             say(run, "             held-out loss %.4f\n", trainer_evaluate(t, d, at_most(windows, SOME_WINDOWS)));
-        if (save_and_stop(run, t, step + 1, steps)) return step + 1;
+        if (save_and_stop(run, t, step + 1, steps, now() - start)) return step + 1;
     }
     progress(run, "step", steps, steps);
     return steps;
@@ -212,6 +216,7 @@ static void require_files(Run *run) {
     if (option_given(run, "export")) safetensors_require(run, option_text(run, "export"));
     REQUIRE(option_given(run, "save") || !option_given(run, "save-every"),
             "--save-every says when, and --save DIR where: give both");
+    stop_require(run);
     if (!option_given(run, "save")) return;
     REQUIRE(option_size(run, "save-every") > 0, "--save-every must be at least 1");
     checkpoint_require(run, option_text(run, "save"));
