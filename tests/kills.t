@@ -45,7 +45,8 @@ sub furnish {
 }
 sub furniture { return join ' ', (map { "$_=" . slurp($_) } "$dir/notes.txt", "$dir/step-notes/today", "$work/elsewhere/thesis"), readlink "$dir/old-run" // 'no link' }
 sub others { return grep { !/^(?:step-\d+(?:\.part)?|step-replaced\.part|\.writable\.\w+|\.lock|notes\.txt|step-notes|old-run)$/ } map { s{.*/}{}r } glob "$dir/* $dir/.[a-z]*" }
-sub checkpoints { return sort grep { /step-\d+$/ } glob "$dir/step-*" }
+sub checkpoints { my @found = sort grep { /step-\d+$/ } glob "$dir/step-*"; return @found }
+sub parts { my ($what) = @_; my @found = glob "$dir/step-*.part$what"; return scalar @found }
 
 # ---- processes of a run: those of the test's own process group and of mpirun's session ----
 sub children_of { my ($pid) = @_; return split ' ', slurp("/proc/$pid/task/$pid/children") }
@@ -61,8 +62,8 @@ sub await {
     my %there = (
         'start-up' => sub { 1 },
         step => sub { slurp($log) =~ tr/\n// > $reached },
-        save => sub { checkpoints() > $reached / 4 && glob "$dir/step-*.part" },
-        rename => sub { checkpoints() > $reached / 4 && glob "$dir/step-*.part/index.json" },
+        save => sub { checkpoints() > $reached / 4 && parts('') },
+        rename => sub { checkpoints() > $reached / 4 && parts('/index.json') },
     );
     sleep rand 0.5 if $moment eq 'start-up';
     my $deadline = time + $hang;
