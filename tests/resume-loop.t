@@ -9,7 +9,7 @@ train=$PWD/${BUILD:-build/cpu-fp32}/08_3d/train
 [ -x "$train" ] || { echo "1..0 # SKIP the trainer is not built"; exit 0; }
 out=$tap_dir/out
 head -c 10000 build/text.txt >"$tap_dir/text"
-model="--layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-batch 2 --eval-every 0 --reduce ordered --data $tap_dir/text"
+model="--layers 2 --width 16 --heads 4 --context 8 --batch 4 --micro-batch 2 --eval-every 0 --reduce ordered --data $tap_dir/text"
 losses() { grep -h -o '"step":[0-9]*\|"loss":[^,]*' "$@"; }
 
 # The script of the page in which these words stand.
