@@ -9,6 +9,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "common/base/input.h"
 #include "common/base/util.h"
 
 enum { OPEN_FOLDER = O_RDONLY | O_DIRECTORY | O_CLOEXEC };
@@ -230,16 +231,15 @@ bool folder_publish(const char *dir, const char *from, const char *to) {
 
 // ---------------------------------------------------------------- reading an index
 
-static char *read_text(const char *path, size_t *n) {
-    enum { MOST = 1 << 28 };
-    struct stat is;
-    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    bool good = file >= 0 && fstat(file, &is) == 0 && S_ISREG(is.st_mode) && is.st_size <= MOST;
-    char *text = good ? host_alloc((size_t)is.st_size) : NULL;
-    *n = 0;
-    for (ssize_t got = 1; text && got > 0 && *n<(size_t)is.st_size; *n += got> 0 ? (size_t)got : 0)
-        got = read(file, text + *n, (size_t)is.st_size - *n);
-    if (file >= 0) close(file);
+// NULL: why says the reason.
+static char *read_text(const char *path, size_t *n, char why[INPUT_WHY]) {
+    size_t bytes;
+    int file = input_open(path, &bytes, why);
+    if (file < 0) return NULL;
+    FILE *f = fdopen(file, "rb");
+    char *text = host_alloc(bytes);
+    *n = fread(text, 1, bytes, f);
+    fclose(f);
     return text;
 }
 
@@ -254,10 +254,11 @@ static bool step_of(const char *path, size_t *step) {
 
 bool folder_index(CheckpointIndex *x, const char *path, char why[FOLDER_WHY]) {
     size_t n, step;
-    char *file = folder_path(path, CHECKPOINT_INDEX_NAME), *text = read_text(file, &n);
+    char reason[INPUT_WHY];
+    char *file = folder_path(path, CHECKPOINT_INDEX_NAME), *text = read_text(file, &n, reason);
     *x = (CheckpointIndex){0};
-    const char *wrong = text ? checkpoint_index_parse(x, text, n) : "cannot be read";
-    if (wrong) snprintf(why, FOLDER_WHY, "%.600s %s", file, wrong);
+    const char *wrong = text ? checkpoint_index_parse(x, text, n) : "cannot be read: ";
+    if (wrong) snprintf(why, FOLDER_WHY, "%.600s %s%s", file, wrong, text ? "" : reason);
     bool agree = wrong || !step_of(path, &step) || step == x->step;
     if (!agree)
         snprintf(why, FOLDER_WHY,

@@ -2,14 +2,13 @@
 #include "08_3d/tensor_file.h"
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
+#include "common/base/input.h"
 #include "common/base/util.h"
 
 // A whole number from 0 to 2^53, which JSON's doubles hold exactly.
@@ -84,14 +83,13 @@ bool tensor_file_parse(TensorFile *f, const unsigned char *map, size_t bytes, co
 
 bool tensor_file_open(TensorFile *f, const char *path, char why[TENSOR_FILE_WHY]) {
     *f = (TensorFile){0};
-    struct stat is;
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0 || fstat(file, &is) != 0 || !S_ISREG(is.st_mode)) {
-        snprintf(why, TENSOR_FILE_WHY, "cannot read %s: %s", path, file < 0 ? strerror(errno) : "it is no plain file");
-        if (file >= 0) close(file);
+    size_t bytes;
+    char reason[INPUT_WHY];
+    int file = input_open(path, &bytes, reason);
+    if (file < 0) {
+        snprintf(why, TENSOR_FILE_WHY, "cannot read %s: %s", path, reason);
         return false;
     }
-    size_t bytes = (size_t)is.st_size;
     void *map = bytes ? mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
     close(file);
     if (map == MAP_FAILED) {

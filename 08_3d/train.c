@@ -15,6 +15,7 @@
 #include "08_3d/resume.h"
 #include "08_3d/safetensors.h"
 #include "08_3d/settings.h"
+#include "08_3d/stop.h"
 #include "08_3d/support/mesh_picture.h"
 #include "08_3d/support/train_checks.h"
 #include "08_3d/support/train_costs.h"
@@ -65,9 +66,10 @@ static const Option options[] = {
     { "optimizer", "sgd|adamw", "adamw", "update rule" },
     { "eval-every", "N", "100", "steps between evaluations on held-out text; 0: at the end only" },
     { "save", "DIR", NULL, "write checkpoints: DIR/step-000100 and so on" },
-    { "save-every", "N", "100", "with --save: steps between checkpoints; one more at the end, and on SIGTERM" },
+    { "save-every", "N", "100", "with --save: steps between checkpoints; one more at the end" },
     { "keep", "N", NULL, "with --save: keep the newest N checkpoints, and the best one" },
     { "save-over", NULL, NULL, "with --save: first remove the checkpoints of other runs in DIR" },
+    { "exit-after", "MINUTES", NULL, "with --save: save and end before then, as at SIGTERM and SIGINT; status 4" },
     { "resume", "DIR", NULL, "take up the newest checkpoint in DIR, at any layout, with the options of its training" },
     { "newest-good", NULL, NULL, "with --resume: take the newest checkpoint that is not torn" },
     { "override", "NAMES", NULL, "with --resume: options that may differ from before: lr,data" },
@@ -103,20 +105,22 @@ static void curve_free(Curve c) { free(c.loss); free(c.norm); }
 enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };    // of the held-out text: while training, and at the end
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
-// After a step: a checkpoint, where one is due. True: SIGTERM has come to some rank, and the training ends here.
-static bool save_and_stop(Run *run, const Trainer *t, SavedRun *saved, size_t done, size_t steps,
+// After a step, which took `seconds`: writes a checkpoint, where one is due. True: the training was told to stop here.
+static bool save_and_stop(Run *run, const Trainer *t, SavedRun *saved, size_t done, size_t steps, double seconds,
                           double eval_loss) {
     if (!option_given(run, "save")) return false;
-    bool stop = side_any(stop_asked() >= 0);
+    bool stop = done < steps && stop_due(run, seconds);
     if (stop || done == steps || done % option_size(run, "save-every") == 0) {
         RankState unsent = unsent_read(t);
         checkpoint_save(run, t->model, &t->optimizer, &unsent, saved, option_text(run, "save"), done,
                         eval_loss);
         unsent_free(&unsent);
     }
-    if (stop)
-        say(run, "SIGTERM: saved after %zu of %zu steps; go on with --resume %s\n", done, steps,
+    if (stop) {
+        say(run, "stopped: saved after %zu of %zu steps; go on with --resume %s\n", done, steps,
             option_text(run, "save"));
+        report_stopped(run);
+    }
     return stop;
 }
 
@@ -164,7 +168,7 @@ static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *l
             eval_loss = trainer_evaluate(t, d, at_most(windows, SOME_WINDOWS));
             say(run, "             held-out loss %.4f\n", eval_loss);
         }
-        if (save_and_stop(run, t, saved, step + 1, steps, eval_loss)) return step + 1;
+        if (save_and_stop(run, t, saved, step + 1, steps, now() - start, eval_loss)) return step + 1;
     }
     progress(run, "step", steps, steps);
     return steps;
@@ -203,6 +207,7 @@ static void require_files(Run *run) {
     for (size_t i = 0; i < 3; i++)
         REQUIRE(save || !option_given(run, of_save[i]),
                 "--%s says how to save, and --save DIR where: give both", of_save[i]);
+    stop_require(run);
     if (!save) return;
     REQUIRE(option_size(run, "save-every") > 0, "--save-every must be at least 1");
     REQUIRE(!option_given(run, "keep") || option_size(run, "keep") > 0,

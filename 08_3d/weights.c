@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
+#include "common/base/input.h"
 
 // ---------------------------------------------------------------- a safetensors file
 
@@ -29,10 +31,12 @@ static size_t heads_beside(const char *file) {
     char path[4096], text[1 << 16];
     const char *slash = strrchr(file, '/');
     snprintf(path, sizeof path, "%.*sconfig.json", slash ? (int)(slash + 1 - file) : 0, file);
-    FILE *f = fopen(path, "rb");
-    size_t n = f ? fread(text, 1, sizeof text, f) : 0;
-    if (f) fclose(f);
-    cJSON *config = cJSON_ParseWithLength(text, n);
+    size_t bytes;
+    char why[INPUT_WHY];
+    int config_file = input_open(path, &bytes, why);
+    ssize_t n = config_file >= 0 ? read(config_file, text, sizeof text) : 0;
+    if (config_file >= 0) close(config_file);
+    cJSON *config = cJSON_ParseWithLength(text, n > 0 ? (size_t)n : 0);
     const cJSON *heads = cJSON_GetObjectItemCaseSensitive(config, "n_head");
     double n_head = cJSON_IsNumber(heads) ? heads->valuedouble : 0;
     size_t value = n_head >= 1 && n_head < 1e6 ? (size_t)n_head : 0;

@@ -20,6 +20,8 @@ plan skip_all => "$train is not built" unless -x $train;
 my @tiny = (qw(--layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-batch 4 --steps 2 --eval-every 0 --timeout), $hang);
 { open my $f, '>', "$work/text" or die; print $f join ' ', 1 .. 1000; close $f }
 push @tiny, '--data', "$work/text";
+mkdir "$work/index" or die;
+for my $pipe ("$work/pipe", "$work/index/index.json") { system('mkfifo', $pipe) == 0 or die "mkfifo $pipe" }
 
 # ranks, options (after the small model's), exit status, words of the message; 'mpi': as processes too
 my @mistakes = (
@@ -93,7 +95,12 @@ my @mistakes = (
     [2, "--data $work/nowhere", 2, qr/cannot read the text \S+nowhere: No such file.*; give --data FILE/, 'mpi'],
     [2, "--data $work/empty", 2, qr/the text \S+empty has 0 bytes, too few for --context 8: at least 90 are needed/],
     [2, "--data $work/short", 2, qr/has 9 bytes, too few/],
-    [2, "--data $work", 2, qr/it is not a readable file; give --data a text file/],
+    [2, "--data $work", 2, qr/cannot read the text \S+: it is a folder, and only a regular file can be read; give --data FILE/],
+    [2, "--data $work/pipe", 2, qr/cannot read the text \S+pipe: it is a pipe, and only a regular file can be read/, 'mpi'],
+    [2, '--data /dev/zero', 2, qr/cannot read the text \/dev\/zero: it is a device, and only a regular file can be read/],
+    [2, "--resume $work/index", 2, qr/\S+index\.json cannot be read: it is a pipe, and only a regular file can be read/],
+    [2, "--exit-after 1", 2, qr/--exit-after says when the run saves and ends: give --save DIR, too/],
+    [2, "--save $work/never --exit-after 0", 2, qr/--exit-after 0: expected minutes, more than 0/],
     [2, "--log $work/no/folder", 2, qr/cannot write the log \S+folder: No such file/, 'mpi'],
     [2, "--log $work/no/folder --layers 48 --width 4096", 2, qr/cannot write the log/],       # before the memory, too
     [2, "--export $work/no/folder", 2, qr/--export \S+folder: cannot write it: No such file.*; name a file in a folder that exists/, 'mpi'],

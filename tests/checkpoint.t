@@ -146,8 +146,7 @@ for my $k ($double ? 0 .. $#others : ()) {
     my $dir = "$work/full";
     run(emu(2, $train{fp32}, @model, @how, '--save', $dir, '--save-every', 3, '--steps', 3));
     my $before = slurp("$dir/step-000003/index.json");
-    # A file may have at most so many bytes; SIGXFSZ, which would end the process, is ignored.
-    local $SIG{XFSZ} = 'IGNORE';
+    # A file may have at most so many bytes. A program that does not see to it would be ended by SIGXFSZ.
     my $job = emu(2, $train{fp32}, @how, '--resume', $dir, '--micro-batch', 2, '--steps', 9, '--save', $dir, '--save-every', 5);
     $job->{words} = ['sh', '-c', 'ulimit -f 60; exec "$@"', 'sh', @{ $job->{words} }];
     run($job);
@@ -168,31 +167,43 @@ sub ended { my ($pid) = @_; my $deadline = time + $hang; while (time < $deadline
 my @long = (@model, qw(--eval-every 0 --reduce ordered --timeout), $hang);
 sub until_saved { my ($dir, $n) = @_; my $deadline = time + $hang; sleep 0.01 while time < $deadline && (() = glob "$dir/step-*[0-9]") < $n }
 
-{
-    my $dir = "$work/term";
+for my $signal (qw(TERM INT USR1)) {
+    my $dir = "$work/$signal";
     my $job = emu(4, $train{fp32}, @long, '--steps', 1000000, '--save', $dir, '--save-every', 5);
     $job->{json} = 0;
     my $pid = start($job);
     until_saved($dir, 2);
-    kill 'TERM', ranks_of($pid);
+    kill $signal, ranks_of($pid);
     my $status = ended($pid);
-    is($status >> 8, 0, 'SIGTERM: status 0') or diag(slurp("$job->{place}.err"));
-    my ($said) = slurp("$job->{place}.out") =~ /SIGTERM: saved after (\d+) of 1000000 steps; go on with --resume/;
-    ok($said && -e sprintf("$dir/step-%06d/index.json", $said), 'SIGTERM: it says which step was saved, and it is there');
+    is($status >> 8, 4, "SIG$signal: status 4") or diag(slurp("$job->{place}.err"));
+    my ($said) = slurp("$job->{place}.out") =~ /^stopped: saved after (\d+) of 1000000 steps; go on with --resume/m;
+    ok($said && -e sprintf("$dir/step-%06d/index.json", $said), "SIG$signal: it says which step was saved, and it is there");
+}
+{
+    my $last = run(emu(2, $train{fp32}, @long, '--save', "$work/last", '--exit-after', 1e-9, '--steps', 1));
+    is($last->{status}, 0, '--exit-after: a training that is done is not stopped') or diag(complain($last));
+    my $first = run(emu(2, $train{fp32}, @long, '--save', "$work/first", '--exit-after', 1e-9));
+    is($first->{status}, 4, '--exit-after: one step is always done, status 4') or diag(complain($first));
+    like($first->{out}, qr/^stopped: saved after 1 of 9 steps; go on with --resume/m, '--exit-after: it says which step was saved');
 }
 SKIP: {
-    skip 'no mpirun', 4 unless have_mpi;
-    my $dir = "$work/term-mpi";
-    my $job = mpi(4, $train{fp32}, @long, '--steps', 1000000, '--save', $dir, '--save-every', 5);
-    $job->{json} = 0;
-    my $pid = start($job);
-    until_saved($dir, 2);
-    kill 'TERM', (ranks_of($pid))[1];              # one of them is enough
-    my $status = ended($pid);
-    is($status >> 8, 0, 'SIGTERM to one process: all save and end, status 0') or diag(slurp("$job->{place}.err"));
-    ok(slurp("$job->{place}.out") =~ /SIGTERM: saved after (\d+) /, 'SIGTERM to one process: it says which step was saved');
+    skip 'no mpirun', 6 unless have_mpi;
+    # tools/launch itself and one rank are enough; tests/kills.t tries what else there is.
+    my ($dir, $job, $pid);
+    for my $case (['SIGTERM to tools/launch', 'TERM', sub { $_[0] }], ['SIGINT to one process', 'INT', sub { (ranks_of($_[0]))[1] }]) {
+        my ($what, $signal, $target) = @$case;
+        $dir = "$work/$signal-mpi";
+        $job = mpi(4, $train{fp32}, @long, '--steps', 1000000, '--save', $dir, '--save-every', 5);
+        $job->{json} = 0;
+        $pid = start($job);
+        until_saved($dir, 2);
+        kill $signal, $target->($pid);
+        my $status = ended($pid);
+        is($status >> 8, 4, "$what: all save and end, status 4") or diag(slurp("$job->{place}.err"));
+        ok(slurp("$job->{place}.out") =~ /^stopped: saved after (\d+) /m, "$what: it says which step was saved");
+    }
 
-    if ($all) {                                    # mpirun is warned itself: it waits, warns its ranks, waits again and kills
+    if ($all) {                                    # mpirun itself gets SIGTERM: it waits, warns its ranks, waits again and kills
         local $ENV{OMPI_MCA_odls_base_sigkill_timeout} = 20;
         $dir = "$work/term-mpirun";
         $job = mpi(4, $train{fp32}, @long, '--steps', 1000000, '--save', $dir, '--save-every', 5);
@@ -200,8 +211,8 @@ SKIP: {
         $pid = start($job);
         until_saved($dir, 2);
         kill 'TERM', split ' ', slurp("/proc/$pid/task/$pid/children");
-        ended($pid);
-        ok(slurp("$job->{place}.out") =~ /SIGTERM: saved after (\d+) /, 'SIGTERM to mpirun: the ranks save');
+        is(ended($pid) >> 8, 1, 'SIGTERM to mpirun: status 1, whatever its ranks return');
+        ok(slurp("$job->{place}.out") =~ /^stopped: saved after (\d+) /m, 'SIGTERM to mpirun: the ranks save');
     }
 
     my $kills = $all ? 100 : 3;

@@ -766,7 +766,7 @@ static void test_text(void) {
     cannot_open(text_path, 104, "too few for --context 104");
     cannot_open("/no/such/text", 8, "cannot read the text /no/such/text: No such file");
     cannot_open("/dev/null", 8, "/dev/null has 0 bytes, too few for --context 8");
-    cannot_open("/", 8, "cannot read the text /: it is not a readable file");
+    cannot_open("/", 8, "cannot read the text /: it is a folder, and only a regular file can be read");
     remove(text_path);
 }
 

@@ -447,20 +447,7 @@ my @tiny = (qw(--layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-bat
     isnt($lost->{status}, 0, 'a lost training does not pass');
 }
 
-# ---- a text that can be read once only; a library that adds in another order ----
-SKIP: {
-    skip 'no mkfifo', 2 unless system('mkfifo', "$work/pipe") == 0;
-    my @run = (@tiny, qw(--steps 2), '--data');
-    for my $start (\&emu, have_mpi ? \&mpi : ()) {
-        my $writer = fork() // die "fork: $!";
-        if (!$writer) { exec 'cp', $text, "$work/pipe" or exit 127 }
-        my ($once, $file) = map { $start->(4, $train{fp32}, @run, $_) } "$work/pipe", $text;
-        run_jobs([$once]);
-        waitpid $writer, 0;
-        run_jobs([$file]);
-        ok($once->{status} == 0 && $once->{page}{digest} eq $file->{page}{digest}, 'a pipe is a text like a file') or diag(complain($once));
-    }
-}
+# ---- a library that adds in another order ----
 SKIP: {
     skip 'no mpirun', 2 unless have_mpi;
     local $ENV{OMPI_MCA_coll_libnbc_iallreduce_algorithm} = 1;         # a ring: what is added in which order depends on the place

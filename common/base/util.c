@@ -68,7 +68,13 @@ static void stop(int signal) {
     if (!stop_came) stop_time = now();             // clock_gettime may be called here
     stop_came = 1;
 }
-void stop_catch(void) { sigaction(SIGTERM, &(struct sigaction){ .sa_handler = stop, .sa_flags = SA_RESTART }, NULL); }
+void stop_catch(void) {
+    struct sigaction again = { .sa_handler = stop, .sa_flags = SA_RESTART };
+    struct sigaction once = { .sa_handler = stop, .sa_flags = SA_RESTART | (int)SA_RESETHAND };
+    sigaction(SIGTERM, &again, NULL);
+    sigaction(SIGUSR1, &again, NULL);              // mpirun and srun pass this one on, and do no more
+    sigaction(SIGINT, &once, NULL);                // a second Ctrl-C ends the process at once
+}
 double stop_asked(void) { return stop_came ? now() - stop_time : -1; }
 
 // Not getrusage: what was there before an exec counts in that.

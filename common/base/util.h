@@ -5,8 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Exit statuses of every program: see README. 0 is "all checks hold".
-enum { STATUS_CHECK_FAILED = 1, STATUS_USAGE = 2, STATUS_FAULT = 3 };
+// Exit statuses of every program: see README. 0 is "all checks hold". STATUS_STOPPED: the trainer was told to stop, has
+// saved a checkpoint, and can be resumed.
+enum { STATUS_CHECK_FAILED = 1, STATUS_USAGE = 2, STATUS_FAULT = 3, STATUS_STOPPED = 4 };
 
 // The user's mistake (a bad option, a rank count that cannot work). All ranks end with status 2 and one message, which
 // must name the fix. Every rank is expected to find the same mistake; one that finds it alone ends the others too.
@@ -42,8 +43,8 @@ static inline size_t range_size(Range r) { return r.hi - r.lo; }
 
 void *host_alloc(size_t bytes);               // zeroed host memory outside the ledger (control data, checks); free() it
 double now(void);                             // wall clock, seconds
-// SIGTERM, the warning of a launcher or a batch system, no longer ends this process: stop_asked() says how many seconds
-// ago it came; below 0: it has not.
+// From now on SIGTERM, SIGINT and SIGUSR1, by which launchers and batch systems warn, do not end this process. Only a
+// second SIGINT does. stop_asked() returns the seconds since the first of these signals, and -1 before it.
 void stop_catch(void);
 double stop_asked(void);
 size_t resident_most(void);                   // bytes of this process that were in memory at most; 0: not known

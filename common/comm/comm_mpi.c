@@ -60,7 +60,7 @@ static double longest_wait;
 static void others_are_gone(void) {
     enum { PATIENCE = 4 };                         // seconds
     if (stop_asked() > PATIENCE + 2 * longest_wait)
-        fault("SIGTERM came %.0f s ago, and another rank has not answered since: it is gone", stop_asked());
+        fault("a signal to stop came %.0f s ago, and another rank has not answered since: it is gone", stop_asked());
 }
 
 // The ranks on this node and their processes. A rank that is killed says nothing, and its launcher may take its time:

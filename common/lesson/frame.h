@@ -52,6 +52,7 @@ struct RunState {
     uint64_t digest;                           // 0: nothing was digested; no sum of hashes is 0
     double progressed;                         // when the line of progress() was drawn; 0: there is none
     bool pictured, plotted;                    // the lesson has drawn a picture of what happened; a line chart
+    bool stopped;                              // report_stopped() was called
 };
 
 // One line and one record. error_text and limit_text are what the line says: "max 2.1e-07", "limit 1.0e-05".

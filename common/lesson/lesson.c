@@ -5,6 +5,7 @@
 #include "common/device/blas_kernels.h"
 #include "common/base/output.h"
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +58,7 @@ static int verdict(Run *run) {
         if (json != NULL) report_json(run, json, seconds, pass);
         print_verdict(run, seconds, pass);
         finish_output();
-        status = pass ? 0 : STATUS_CHECK_FAILED;
+        status = !pass ? STATUS_CHECK_FAILED : s->stopped ? STATUS_STOPPED : 0;
     }
     side_broadcast(&status, sizeof status);
     return status;
@@ -70,6 +71,8 @@ static void require_files(Run *run) {
         if (option_text(run, options[i]) != NULL) output_require(options[i], option_text(run, options[i]));
 }
 void report_picture(Run *run) { run->state->plotted = true; }
+void report_stopped(Run *run) { run->state->stopped = true; }
+double run_seconds(const Run *run) { return now() - run->state->program->started; }
 static void require_picture(Run *run) {
     const struct RunState *s = run->state;
     REQUIRE(s->pictured || s->plotted || option_text(run, "svg") == NULL,
@@ -191,6 +194,8 @@ static void begin_process(int *argc, char ***argv) {
 int lesson_main(int argc, char **argv, const Lesson *lesson) {
     Program program = {.lesson = lesson->run, .started = now(), .status = STATUS_FAULT};
     setvbuf(stdout, NULL, _IOLBF, 0);          // a line is seen when it is true, in a pipe too
+    signal(SIGXFSZ, SIG_IGN);                  // a write beyond `ulimit -f` then fails: a message, status 3
+    signal(SIGINT, SIG_DFL);                   // tools/launch starts programs in the background, where shells ignore it
     begin_process(&argc, &argv);
     snprintf(program.tag, sizeof program.tag, "[%s %s]", lesson_info.id, lesson_info.name);
     program.settings = options_parse(argc, argv, lesson->options);

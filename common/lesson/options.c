@@ -46,7 +46,8 @@ typedef enum { FLAG, WHOLE, REAL, CHOICE, TEXT } Kind;
 static Kind kind_of(const Option *o) {
     if (o->value == NULL) return FLAG;
     if (strcmp(o->value, "N") == 0) return WHOLE;
-    if (strcmp(o->value, "X") == 0 || strcmp(o->value, "SECONDS") == 0) return REAL;
+    if (strcmp(o->value, "X") == 0) return REAL;
+    if (strcmp(o->value, "SECONDS") == 0 || strcmp(o->value, "MINUTES") == 0) return REAL;
     return strchr(o->value, '|') != NULL ? CHOICE : TEXT;
 }
 
@@ -255,7 +256,8 @@ void options_print_help(const OptionValues *s, const char *program) {
     }
     printf("Options of every program:\n");
     print_options(s->list, s->common);
-    printf("\nExit status: 0 all checks hold, 1 a check failed, 2 usage, 3 a fault while running.\n");
+    printf("\nExit status: 0 all checks hold, 1 a check failed, 2 usage, 3 a fault while running%s.\n",
+           look_up(s, "exit-after") < s->count ? ", 4 stopped and saved: go on with --resume" : "");
 }
 
 // ---- what a lesson asks ----

@@ -1,14 +1,13 @@
 // data.c: see data.h.
 #include "common/model/data.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
+#include "common/base/input.h"
 #include "common/tensor/random.h"
 
 enum { KEY_DATA = 3, KEY_LENGTH = 4 };             // beside unit.c's and layer.c's: what a random number is for
@@ -21,47 +20,21 @@ Data data_synthetic(size_t vocab, size_t context, uint64_t seed) {
     return (Data){ .vocab = vocab, .context = context, .seed = seed, .ragged = true };
 }
 
-// NULL: why[] says what is wrong.
-static unsigned char *read_whole(const char *path, size_t *bytes, char why[DATA_WHY]) {
-    FILE *f = fopen(path, "rb");
-    if (!f) {
-        snprintf(why, DATA_WHY, "cannot read the text %s: %s; give --data FILE a readable text file", path,
-                 strerror(errno));
+// The file is mapped, so all ranks of a node share its pages. NULL: it is empty, or why[] says what is wrong.
+static const unsigned char *map(const char *path, size_t *bytes, char why[DATA_WHY]) {
+    char reason[INPUT_WHY];
+    int file = input_open(path, bytes, reason);
+    if (file < 0) {
+        snprintf(why, DATA_WHY, "cannot read the text %s: %s; give --data FILE a readable text file", path, reason);
         return NULL;
     }
-    size_t room = 1 << 16, n = 0, got;
-    unsigned char *text = malloc(room);
-    while (text && (got = fread(text + n, 1, room - n, f)) > 0) {
-        n += got;
-        if (n == room) {
-            unsigned char *more = realloc(text, room *= 2);
-            if (!more) free(text);
-            text = more;
-        }
-    }
-    int wrong = ferror(f);
-    fclose(f);
-    if (!text) fault("out of memory while reading %s", path);
-    if (wrong) {
-        snprintf(why, DATA_WHY, "cannot read the text %s: it is not a readable file; give --data a text file", path);
-        free(text);
-        return NULL;
-    }
-    *bytes = n;
-    return text;
-}
-
-// A regular file is mapped, so all ranks of a node share its pages. NULL: it cannot be.
-static const unsigned char *map(const char *path, size_t *bytes) {
-    struct stat is;
-    if (stat(path, &is) != 0 || !S_ISREG(is.st_mode)) return NULL;     // to open a pipe may take what is in it
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) return NULL;
-    void *p = fstat(file, &is) == 0 && is.st_size > 0 ? mmap(NULL, (size_t)is.st_size, PROT_READ, MAP_SHARED, file, 0)
-                                                         : MAP_FAILED;
+    void *text = *bytes ? mmap(NULL, *bytes, PROT_READ, MAP_SHARED, file, 0) : NULL;
+    int error = errno;
     close(file);
-    *bytes = p == MAP_FAILED ? 0 : (size_t)is.st_size;
-    return p == MAP_FAILED ? NULL : p;
+    if (text != MAP_FAILED) return text;
+    snprintf(why, DATA_WHY, "cannot read the text %s: %s", path, strerror(error));
+    *bytes = 0;
+    return NULL;
 }
 
 // Is it the same text on another machine? Looks at some of its pages, so that the others need not be read.
@@ -173,9 +146,8 @@ bool data_open(Data *d, const char *path, size_t vocab, size_t context, uint64_t
     if (!path) path = DEFAULT_TEXT;
     *d = (Data){ .vocab = vocab, .context = context, .seed = seed };
     memset(why, 0, DATA_WHY);
-    d->text = map(path, &d->bytes);
+    d->text = map(path, &d->bytes, why);
     d->mapped = d->text != NULL;
-    if (this_rank == 0 && !d->mapped) d->text = read_whole(path, &d->bytes, why);
     if (this_world_size > 1) side_broadcast(why, DATA_WHY);                // what is wrong on rank 0 is wrong for all
     if (!why[0] && this_world_size > 1) share_text(d);
     if (!why[0]) recognise(d, path, why);

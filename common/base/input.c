@@ -1,0 +1,38 @@
+// input.c: see input.h.
+#include "common/base/input.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+// NULL: a regular file.
+static const char *special_kind(mode_t mode) {
+    if (S_ISREG(mode)) return NULL;
+    if (S_ISDIR(mode)) return "folder";
+    if (S_ISFIFO(mode)) return "pipe";
+    if (S_ISSOCK(mode)) return "socket";
+    return "device";
+}
+
+static int refuse(int file, char why[INPUT_WHY], const char *kind) {
+    if (kind) snprintf(why, INPUT_WHY, "it is a %s, and only a regular file can be read", kind);
+    else snprintf(why, INPUT_WHY, "%s", strerror(errno));
+    if (file >= 0) close(file);
+    return -1;
+}
+
+int input_open(const char *path, size_t *bytes, char why[INPUT_WHY]) {
+    struct stat is;
+    *bytes = 0;
+    // Opening a pipe would end its writer, and opening a device may act on it. So the name is looked at first.
+    if (stat(path, &is) != 0) return refuse(-1, why, NULL);
+    if (special_kind(is.st_mode)) return refuse(-1, why, special_kind(is.st_mode));
+    // O_NONBLOCK, because the name may mean a pipe by now; fstat then sees what was really opened.
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0 || fstat(file, &is) != 0) return refuse(file, why, NULL);
+    if (special_kind(is.st_mode)) return refuse(file, why, special_kind(is.st_mode));
+    *bytes = (size_t)is.st_size;
+    return file;
+}

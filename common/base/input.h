@@ -1,0 +1,11 @@
+// input.h: opens files for reading, but only regular ones. A pipe would wait for a writer, and /dev/zero has no end.
+#ifndef INPUT_H
+#define INPUT_H
+#include <stddef.h>
+
+enum { INPUT_WHY = 100 };
+
+// A descriptor and the file's bytes; -1: why[] says the reason, such as "it is a pipe, and only a regular file can be
+// read".
+int input_open(const char *path, size_t *bytes, char why[INPUT_WHY]);
+#endif

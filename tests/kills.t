@@ -1,0 +1,162 @@
+#!/usr/bin/perl
+# Runs that are killed: tools/launch, mpirun, a rank, an emulated run; by TERM, INT, KILL, or stopped for a while; at start-up, in a
+# step, while a checkpoint is written and while it gets its name. The folder of --save has other people's things in it. The status is
+# the one that docs/cluster.md names, no process is left, nothing else in the folder has changed, at most --save-every steps are lost, and
+# the run is resumed with the losses of a run that was not killed.
+#
+# TEST_ALL=1: 200 runs, not 6. SEED=N: those of that seed.
+use strict;
+use warnings;
+use FindBin;
+use JSON::PP;
+use lib $FindBin::Bin;
+use File::Path qw(remove_tree);
+use Jobs;
+use List::Util qw(max);
+use Test::More;
+use Time::HiRes qw(time sleep);
+
+chdir "$FindBin::Bin/.." or die;
+my $train = program_of('fp32', '08_3d/train.c');
+plan skip_all => "$train is not built" unless -x $train;
+my $seed = $ENV{SEED} // time % 100000;
+diag("SEED=$seed");
+srand $seed;
+
+my ($steps, $every, $ranks, $timeout) = (400, 3, 3, 10);
+{ open my $f, '>', "$work/text" or die; print $f join ' ', 1 .. 1000; close $f or die }
+my @model = (qw(--layers 3 --width 16 --heads 2 --context 8 --batch 6 --micro-batch 2 --reduce ordered --eval-every 0 --dp 1 --tp 1 --pp 3), '--steps', $steps, '--data', "$work/text");
+my ($dir, $log) = ("$work/saved", "$work/log");
+my @save = ('--save', $dir, '--save-every', $every, '--log', $log);
+
+sub losses { my ($file) = @_; return map { $_->{step} => $_->{loss} } grep { defined $_->{grad_norm} } map { eval { decode_json($_) } // () } split /\n/, slurp($file) }
+sub run { my ($job) = @_; $job->{json} = 0; run_jobs([$job]); return $job }
+run(emu($ranks, $train, @model, '--log', "$work/whole"));
+my %whole = losses("$work/whole");
+is(scalar keys %whole, $steps, 'a run that is not killed');
+
+# ---- other people's things, and what became of them ----
+sub furnish {
+    remove_tree($dir, "$work/elsewhere");
+    unlink $log;
+    mkdir $_ or die for $dir, "$dir/step-notes", "$work/elsewhere";
+    for my $file ("$dir/notes.txt", "$dir/step-notes/today", "$work/elsewhere/thesis") { open my $f, '>', $file or die; print $f "mine\n"; close $f or die }
+    symlink "$work/elsewhere", "$dir/old-run" or die;
+}
+sub furniture { return join ' ', (map { "$_=" . slurp($_) } "$dir/notes.txt", "$dir/step-notes/today", "$work/elsewhere/thesis"), readlink "$dir/old-run" // 'no link' }
+sub others { return grep { !/^(?:step-\d+(?:\.part)?|step-replaced\.part|\.writable\.\w+|\.lock|notes\.txt|step-notes|old-run)$/ } map { s{.*/}{}r } glob "$dir/* $dir/.[a-z]*" }
+sub checkpoints { my @found = sort grep { /step-\d+$/ } glob "$dir/step-*"; return @found }
+sub parts { my ($what) = @_; my @found = glob "$dir/step-*.part$what"; return scalar @found }
+
+# ---- processes of a run: those of the test's own process group and of mpirun's session ----
+sub children_of { my ($pid) = @_; return split ' ', slurp("/proc/$pid/task/$pid/children") }
+sub name_of { my ($pid) = @_; return slurp("/proc/$pid/comm") =~ s/\n//r }
+sub alive { return grep { -d "/proc/$_" && slurp("/proc/$_/stat") !~ /\) [ZX] / } @_ }
+# mpirun, or the emulated program.
+sub job_of { my ($launch) = @_; return grep { name_of($_) =~ /^(?:mpirun|train)$/ } children_of($launch) }
+
+# The moment: something in the folder or the log, or some time. False: the run has ended before.
+sub await {
+    my ($launch, $moment) = @_;
+    my $reached = int rand 30;
+    my %there = (
+        'start-up' => sub { 1 },
+        step => sub { slurp($log) =~ tr/\n// > $reached },
+        save => sub { checkpoints() > $reached / 4 && parts('') },
+        rename => sub { checkpoints() > $reached / 4 && parts('/index.json') },
+    );
+    sleep rand 0.5 if $moment eq 'start-up';
+    my $deadline = time + $hang;
+    until ($there{$moment}->()) {
+        return 0 if time > $deadline || waitpid($launch, 1) == $launch;
+        sleep 0.0005;
+    }
+    return 1;
+}
+sub ended {
+    my ($launch) = @_;
+    my $deadline = time + $hang;
+    while (time < $deadline) {
+        return $? & 127 ? 128 + ($? & 127) : $? >> 8 if waitpid($launch, 1) == $launch;
+        sleep 0.01;
+    }
+    return 'none: it hangs';
+}
+
+# What status may follow? 0 only where the run was over before, or goes on: tools/launch is KILLed, or something is stopped for a while.
+# Bare mpirun returns 1 after TERM and INT. 3: at start-up there is nothing to save.
+sub wanted {
+    my ($target, $signal, $early) = @_;
+    my @late = $early ? (0, 3) : 0;
+    return (0) if $signal eq 'STOP' && $target ne 'rank';
+    return (0, 3) if $signal eq 'STOP';
+    return (137) if $signal eq 'KILL' && $target eq 'launch';
+    return (0, 3) if $signal eq 'KILL';
+    return (1, @late) if $target eq 'mpirun';
+    return (4, @late);
+}
+
+my %count;
+sub kill_one {
+    my ($emulated, $target, $signal, $moment) = @_;
+    my $what = ($emulated ? 'emulated, ' : 'processes, ') . "$signal to $target, $moment";
+    furnish();
+    my $furniture = furniture();
+    my $job = $emulated ? emu($ranks, $train, @model, @save) : mpi($ranks, $train, @model, @save, '--timeout', $signal eq 'STOP' ? $timeout : $hang);
+    $job->{json} = 0;
+    my $launch = start($job);
+    my $came = await($launch, $moment);
+    my @all = ($launch);
+    for (my $k = 0; $k < @all; $k++) { push @all, children_of($all[$k]) }
+    my ($main) = job_of($launch);
+    my @ranks = grep { name_of($_) eq 'train' } @all;
+    my $pid = $target eq 'launch' ? $launch : $target eq 'rank' ? $ranks[rand @ranks] : $main;
+    my $killed = $came && $pid && kill $signal, $pid;
+    if ($killed && $signal eq 'STOP' && $target ne 'rank') { sleep 0.3; kill 'CONT', $pid }
+    my $status = $came ? ended($launch) : $? >> 8;
+    my ($out, $err) = map { slurp("$job->{place}.$_") } qw(out err);
+
+    # Nothing is left; only KILL of tools/launch leaves the run, which goes on to its end.
+    my $deadline = time + $hang;
+    sleep 0.01 while time < $deadline && alive(@all);
+    my @left = alive(@all);
+    kill 'KILL', @left;
+    my @wrong;
+    push @wrong, "processes are left: @left" if @left;
+    my @want = $killed ? wanted($target, $signal, $moment eq 'start-up') : (0);
+    push @wrong, "status $status, wanted one of @want" unless grep { $status eq $_ } @want;
+    push @wrong, 'a rank was killed, and the message does not name it' if $killed && $target eq 'rank' && !$emulated && $signal eq 'KILL' && $status == 3 && $err !~ /^(?:\[rank \d\]|unsplit:) rank \d /m;
+    push @wrong, "somebody's things have changed: " . furniture() if furniture() ne $furniture;
+    push @wrong, 'other things are there: ' . join ' ', others() if others();
+
+    # What was trained and what was saved.
+    my %before = losses($log);
+    my $trained = 1 + max(-1, keys %before);
+    my ($newest) = map { /(\d+)$/ ? 0 + $1 : () } (checkpoints())[-1] // 'step-0';
+    push @wrong, "$trained steps were trained, and the newest checkpoint has $newest" if $newest < $trained - $every;
+    if ($status eq '4') {
+        my ($said) = $out =~ /^stopped: saved after (\d+) of $steps steps; go on with --resume \Q$dir\E$/m;
+        push @wrong, 'it does not say what it saved' unless defined $said && $said == $newest && $said == $trained;
+    }
+    my $again = $newest == $steps ? undef : run(emu($ranks, $train, $newest ? ('--resume', $dir, qw(--reduce ordered --eval-every 0 --micro-batch 2 --dp 1 --tp 1 --pp 3)) : @model, '--save', $dir, '--save-every', 1000, '--log', "$work/rest"));
+    my %rest = $again ? losses("$work/rest") : ();
+    push @wrong, 'it is not resumed: ' . complain($again) if $again && ($again->{status} != 0 || keys %rest != $steps - $newest);
+    push @wrong, 'losses differ from those of the run that was not killed' if grep { $before{$_} != $whole{$_} } keys %before or grep { $rest{$_} != $whole{$_} } keys %rest;
+    push @wrong, "afterwards somebody's things have changed" if furniture() ne $furniture;
+    unlink "$work/rest";
+    ok(!@wrong, $what) or diag(join "\n", @wrong, $out, $err);
+    $count{ sprintf '%-9s %-8s %-4s', $emulated ? 'emulated' : 'processes', $target, $signal }{ $killed ? $status : 'not killed' }++;
+}
+
+my @targets = ((map { [1, $_] } qw(launch program)), have_mpi ? (map { [0, $_] } qw(launch mpirun rank)) : ());
+my @cases = map { my $target = $_; map { my $signal = $_; map { [@$target, $signal, $_] } qw(start-up step save rename) } qw(TERM INT KILL STOP) } @targets;
+# A sample has other targets, signals and moments each time; 200 have every case at least twice.
+my $n = $all ? 200 : 6;
+my @chosen;
+while (@chosen < $n) {
+    my @shuffled = map { $_->[1] } sort { $a->[0] <=> $b->[0] } map { [rand, $_] } @cases;
+    push @chosen, splice @shuffled, 0, $n - @chosen;
+}
+kill_one(@$_) for @chosen;
+diag(map { my $row = $_; "$row  " . join(', ', map { "status $_: $count{$row}{$_}" } sort keys %{ $count{$row} }) . "\n" } sort keys %count) if $all;
+done_testing();
