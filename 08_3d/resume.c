@@ -265,6 +265,11 @@ SavedRun resume_run(Run *run, const Checkpoint *before, const Data *data) {
         if (before) require_same_data(run, before, now);
         saved.data = now;
     }
+    if (before && dir) {                           // the best step is one of this folder's
+        char *above = folder_path(checkpoint_folder(before), "..");
+        if (!same_folder(above, dir)) saved.best_step = 0;
+        free(above);
+    }
     if (dir && run->is_root) require_folder(run, dir, &saved, before ? checkpoint_step(before) : 0);
     return saved;
 }

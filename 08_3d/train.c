@@ -2,7 +2,7 @@
 // level: core
 // question: Can everything so far be combined, and does it still compute what one device would?
 // vary: ranks 2|4|8
-// grade: --check --save build/judged --save-over --steps 3 --layers 4 --width 24 --heads 4 --context 8 --batch 8 --reduce ordered
+// grade: --check --save build/judged --save-over --steps 3 --layers 4 --width 24 --context 8 --batch 8 --reduce ordered
 //
 // Trains GPT-2's architecture on bytes of real text with data x tensor x pipeline parallelism. What a step does is in
 // trainer.c; here are the options, the loop, the checks, and (--check) the unsplit model that is trained beside it.

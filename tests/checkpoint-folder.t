@@ -256,6 +256,11 @@ fine(resumed($dir, '--save', $dir, qw(--steps 18 --save-every 2 --keep 1)), '--k
 %want = map { sprintf('step-%06d', $_) => 1 } 18, 2 * ($best + 1);
 is(steps($dir), join(' ', sort keys %want), 'the newest one and the best one are kept');
 
+fine(resumed("$dir/step-000018", '--save', $dir, qw(--steps 19)), 'a named checkpoint goes on');
+is(index_of("$dir/step-000019")->{best}{step}, 2 * ($best + 1), 'and knows the best one');
+fine(resumed($dir, '--save', "$work/elsewhere", qw(--steps 20)), 'the run goes on and saves elsewhere');
+is(index_of("$work/elsewhere/step-000020")->{best}, undef, 'there the best one is another');
+
 # ---- any byte ----
 SKIP: {
     my $program = 'build/cpu-fp32/tests/test_checkpoint';
