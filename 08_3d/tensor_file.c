@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,6 +124,13 @@ const char *tensor_file_note(const TensorFile *f, const char *key) {
 
 double tensor_file_value(const FileTensor *t, size_t i) {
     return t->is_double ? ((const double *)t->data)[i] : (double)((const float *)t->data)[i];
+}
+
+real tensor_file_finite(const FileTensor *t, size_t i, const char *from) {
+    real value = (real)tensor_file_value(t, i);
+    REQUIRE(isfinite(value), "%s: element %zu of %s is not a finite number, so the training that wrote it was lost: "
+            "take older weights", from, i, t->name);
+    return value;
 }
 
 char *tensor_file_header(const char *json, size_t n, size_t *bytes) {

@@ -266,6 +266,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     else reduce(t);
 
     // Every replica's last stage holds its part of the loss, of its positions.
+    t->local_loss = p.loss;
     StepResult r = { .loss = counts_loss(t) ? p.loss : 0 };
     comm_all_reduce_doubles(mesh->world, &r.loss, 1);
     r.loss *= weight;
@@ -279,6 +280,9 @@ void trainer_update(Trainer *t, StepResult r) {
     optimizer_step(&t->optimizer, t->model, clip_factor(r.norm, t->config.clip));
     zero_end(t->model, t->config.zero);
 }
+
+// Every rank still takes part in ZeRO's gather, which sends the weights as they were.
+void trainer_skip(Trainer *t) { zero_end(t->model, t->config.zero); }
 
 bool trainer_rebalance(Trainer *t) {
     const Mesh *mesh = &t->mesh;

@@ -70,6 +70,7 @@ static void require_files(Run *run) {
         if (option_text(run, options[i]) != NULL) output_require(options[i], option_text(run, options[i]));
 }
 void report_picture(Run *run) { run->state->plotted = true; }
+void report_ended_early(Run *run) { run->state->pictured = true; }
 static void require_picture(Run *run) {
     const struct RunState *s = run->state;
     REQUIRE(s->pictured || s->plotted || option_text(run, "svg") == NULL,

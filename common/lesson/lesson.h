@@ -49,6 +49,7 @@ void progress(Run *run, const char *what, size_t done, size_t all);
 void report_config_number(Run *run, const char *name, double value);
 void report_config_text(Run *run, const char *name, const char *value);
 void report_picture(Run *run);                 // the lesson has written --svg itself
+void report_ended_early(Run *run);             // there is no picture, and --svg and --trace are not to blame
 
 // usage_error() where ranks share nodes whose link inside is not the link between them: for lessons that predict times
 // for one link only. Called before the work.
