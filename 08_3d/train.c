@@ -243,6 +243,7 @@ static void train(Run *run) {
             from);
     require_files(run);
     FiniteRule rule = finite_rule(run);
+    train_checks_require(run, &c);
     Data data = training_text(run, option_text(run, "data"), option_text(run, "vocab") ? c.model.vocab : 0,
                               c.model.context, c.batch);
     data.ragged = check;                           // unequal token counts: without them real bugs pass
