@@ -12,7 +12,8 @@ typedef struct {
 FiniteRule finite_rule(Run *run);                  // usage_error() beside options that need every step's gradient
 
 // The three functions below are collective, and answer the same on all ranks.
-// Between a step's gradients and its update. STEP_LOST: the rule has said which rank was first, and from where to resume.
+// Between a step's gradients and its update. STEP_LOST: the page says which rank was first, and from where to
+// resume.
 typedef enum { STEP_FINITE, STEP_SKIPPED, STEP_LOST } StepOutcome;
 StepOutcome finite_step(Run *run, FiniteRule *rule, const Trainer *t, size_t step, StepResult r);
 // Before the weights are saved or judged. done: how many steps they have seen. False: the training is lost.

@@ -1,6 +1,6 @@
-// nan_product.c: put before a program (LD_PRELOAD), it spoils one product of matrices: the first element of call NAN_CALL
-// to cblas_sgemm, counted from 0, becomes NaN. NAN_RANK: of this MPI rank only. PRODUCTS=FILE: at its end the process
-// writes there how many products it has computed.
+// nan_product.c: put before a program (LD_PRELOAD), it spoils one product of matrices: the first element of call
+// NAN_CALL to cblas_sgemm, counted from 0, becomes NaN. NAN_RANK: of this MPI rank only. PRODUCTS=FILE: at its end
+// the process writes there how many products it has computed.
 #define _GNU_SOURCE
 #include <cblas.h>
 #include <dlfcn.h>

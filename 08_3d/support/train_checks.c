@@ -56,12 +56,12 @@ static void compare_copies(Run *run, const Trainer *t, double limit) {
     snapshot_free(want);
 }
 
-// The norm of a row of C features divides by their deviation, and magnifies rounding where that is small. 1 / sqrt(1e-5)
-// is the most that it multiplies by. In double, rounding stays below the limit even so.
+// The norm of a row of C features divides by their deviation, and magnifies rounding where that is small: at most
+// 1 / sqrt(1e-5) times. In double, rounding stays below the limit even so.
 //   Dropout that empties a row leaves no deviation. The share of such rows is dropout^C.
-//   By chance all features are close to their mean: the share of rows that deviate k times less than usual is
-//   k^-(C-1). Of a million rows, those of a few hundred checks, the least deviates k = 1e6^(1 / (C-1)) times less.
-//   LIMIT_ROUNDING is ten times the usual error, so this counts from k = 10 on: below 7 features.
+//   By chance all features may be close to their mean. The share of rows that deviate k times less than usual is
+//   about k^-(C-1). Of a million rows, as in a few hundred checks, the least deviates k = 1e6^(1 / (C-1)) times
+//   less. LIMIT_ROUNDING is ten times the usual error, so this counts above k = 10: below 7 features.
 // PowerSGD makes columns orthonormal, and one that is short beside those before it is mostly rounding then: the limit
 // of 01.06.
 static double rounding_limit(const TrainerConfig *c) {

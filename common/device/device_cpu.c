@@ -24,9 +24,9 @@ const char *device_name(void) { return "cpu"; }
 void (*device_meanwhile)(double waited);
 int device_threads = 1;
 
-// OpenMP's threads wait busily for the next loop, for up to 15 ms. Beside other work they keep the thread for which they
-// wait off its core, and a step takes ten times as long. Threads that sleep do not. OpenMP reads this setting while it
-// is loaded, before any code of ours, so the program starts again with it. A setting of the user's wins.
+// OpenMP's threads wait busily for the next loop, for up to 15 ms. Beside other work they keep the thread for
+// which they wait off its core, and a step takes ten times as long. Threads that sleep do not. OpenMP reads this
+// setting while it is loaded, before any code of ours, so the program starts again with it. The user's wins.
 static bool threads_sleep(void) {
 #ifdef _OPENMP
     return getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || getenv("KMP_BLOCKTIME");
