@@ -261,12 +261,12 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     if (t->cost) memset(t->cost, 0, partition_items(&t->config.model) * sizeof *t->cost);
     zero_begin(t->model, t->config.zero);
     PipelineResult p = pipeline_run(mesh->pp, t->model, &t->schedule, batch, m);       // 03, 06, 07: inside the layers
+    t->local_loss = p.loss;
     if (t->config.prefetch) prefetch_finish(t->model);
     if (t->buckets) finish_buckets(t);
     else reduce(t);
 
     // Every replica's last stage holds its part of the loss, of its positions.
-    t->local_loss = p.loss;
     StepResult r = { .loss = counts_loss(t) ? p.loss : 0 };
     comm_all_reduce_doubles(mesh->world, &r.loss, 1);
     r.loss *= weight;

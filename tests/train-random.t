@@ -100,7 +100,7 @@ sub draw {
     if (rand 4 < 1) {
         s/^(selective|full)$/none/ for @words;
         my $needed = 1;
-        my @try = ($train{$precision}, '--emulate', $dp * $tp * $pp * $cp, @words, qw(--check --activation-budget));
+        my @try = ($train{$precision}, '--emulate', $dp * $tp * $pp * $cp, @{ with(with(\@words, '--steps', 1), '--warmup', 0) }, qw(--check --activation-budget));
         while (`@try $needed 2>&1` =~ /it needs (\d+) bytes/) { $needed = $1 }
         push @words, '--activation-budget', int($needed * (1 + rand));
     }
@@ -108,7 +108,7 @@ sub draw {
 }
 
 # What is wrong: the option's value, or none for a flag; what the message says.
-my @wrong = (['--dp', 0, qr/--dp/], ['--tp', 7, qr/--tp/], ['--pp', 11, qr/--pp/], ['--layers', 0, qr/at least one layer/], ['--width', 1000003, qr/width|columns/], ['--heads', 0, qr/at least one/],
+my @wrong = (['--dp', 0, qr/--dp/], ['--tp', 7, qr/--tp/], ['--pp', 11, qr/--pp/], ['--layers', 0, qr/at least one layer|--layers 0/], ['--width', 1000003, qr/width|columns/], ['--heads', 0, qr/at least one/],
     ['--context', 0, qr/at least one/], ['--batch', 0, qr/--batch/], ['--batch', 'ten', qr/--batch ten/], ['--micro-batch', 0, qr/--micro-batch/], ['--schedule', 'none', qr/--schedule none/],
     ['--zero', 4, qr/--zero 4/], ['--recompute', 'some', qr/--recompute some/], ['--optimizer', 'lion', qr/--optimizer lion/], ['--lr', -1, qr/--lr/], ['--lr', 'nan', qr/--lr/], ['--clip', -1, qr/--clip/],
     ['--clip', 'inf', qr/--clip/], ['--dropout', 1, qr/dropout/], ['--dropout', -0.5, qr/dropout/], ['--steps', 0, qr/--steps/], ['--steps', 2000000000, qr/--steps/], ['--threads', 0, qr/--threads/],
@@ -118,8 +118,9 @@ my @wrong = (['--dp', 0, qr/--dp/], ['--tp', 7, qr/--tp/], ['--pp', 11, qr/--pp/
     ['--resume', '/nowhere', qr/--resume/], ['--save', '/dev/null/x', qr/--save/], ['--export', '/nowhere/x', qr/--export/], ['--log', '/nowhere/x', qr{/nowhere/x}], ['--weight-decay', -1, qr/--weight-decay/],
     ['--node', 'x', qr/--node/], ['--reduce', 'slow', qr/--reduce slow/], ['--no-such-option', 1, qr/--no-such-option/], ['--timeout', 0, qr/--timeout/]);
 
-my @jobs;
-for my $i (1 .. $runs) {
+# One run, by its number.
+sub job {
+    my ($i) = @_;
     my ($precision, $kind, $as_processes) = (any(qw(fp32 fp32 fp64)), int rand 10, rand(40) < 1);
     my ($ranks, @words) = draw($precision);
     my $wrong = $kind == 0 ? any(@wrong) : undef;
@@ -128,11 +129,12 @@ for my $i (1 .. $runs) {
     push @words, '--check' if $kind > 1;
     $wrong = ['--width', 2, qr/--width 2/] if $kind > 1 && "@words" =~ /--width 2 /;         # no limit tells its rounding from a fault
     my $start = $as_processes && have_mpi && $ranks <= 4 && $kind ? \&mpi : \&emu;
-    push @jobs, { %{ $start->($ranks, $train{$precision}, @words) }, what => "$precision $ranks ranks @words", kind => $kind, wrong => $wrong };
+    my $job = $start->($ranks, $train{$precision}, @words);
+    return { %$job, words => ['timeout', '-k', 5, $hang, @{ $job->{words} }], what => "$precision $ranks ranks @words", kind => $kind, wrong => $wrong };
 }
-$_->{words} = ['timeout', '-k', 5, $hang, @{ $_->{words} }] for @jobs;
-run_jobs(\@jobs);
-for my $job (@jobs) {
+
+sub judge {
+    my ($job) = @_;
     my @checks = @{ $job->{page}{checks} || [] };
     my $good = $job->{status} == 0 && $job->{page}{pass};
     $good &&= grep { $_->{what} eq '3D = unsplit' } @checks if $job->{kind} > 1;
@@ -141,6 +143,15 @@ for my $job (@jobs) {
         $good = $job->{status} == 2 && @messages == 1 && $messages[0] =~ $job->{wrong}[2] && before_work($job);
     }
     ok($good, ($job->{wrong} ? "refused, $job->{wrong}[0]: " : '') . $job->{what}) or diag("TEST_SEED=$seed", complain($job));
+}
+
+# In batches, so that what they say comes while they run.
+my @jobs;
+for (my $i = 1; $i <= $runs; $i += 100) {
+    my @batch = map { job($_) } $i .. ($i + 99 < $runs ? $i + 99 : $runs);
+    run_jobs(\@batch);
+    judge($_) for @batch;
+    push @jobs, map { { what => $_->{what}, wrong => $_->{wrong} } } @batch;
 }
 my %drawn = map { my ($schedule) = $_->{what} =~ /--schedule (\S+)/; ($schedule => 1) } @jobs;
 if ($runs >= 1000) {
