@@ -80,7 +80,7 @@ SOURCES  := $(filter-out common/device/device_$(if $(filter cpu,$(BACKEND)),cuda
 LESSONS  := $(shell grep -l '^LESSON.' $(SOURCES))
 PROGRAMS := $(sort $(LESSONS) $(wildcard tests/test_*.c tests/bench_*.c))
 MODULES  := $(filter-out tests/%,$(SOURCES))
-PRELOADS := $(wildcard tests/pmpi_*.c) tests/openblas_choice.c tests/malloc_peak.c tests/no_single_copy.c tests/pretend_cores.c
+PRELOADS := $(wildcard tests/pmpi_*.c) tests/openblas_choice.c tests/malloc_peak.c tests/no_single_copy.c tests/pretend_cores.c tests/nan_product.c
 # The files with kernels in them: those that say FOR_EACH.
 KERNELS  := $(if $(filter cuda,$(BACKEND)),$(shell grep -lE '^ +FOR_EACH(_PART)?.[a-z]' $(SOURCES)))
 FOLDERS  := $(sort $(patsubst %/,%,$(wildcard [0-9][0-9]_*/)))

@@ -227,7 +227,7 @@ static real value(void *filling, const Param *p, size_t i) {
             c->dir, p->name, list->rows, list->cols, p->rows, p->cols);
     for (size_t k = 0; k < n; k++, f->piece = (f->piece + 1) % n)
         if (holds(&list[f->piece], row, block, i % each, &at))
-            return (real)tensor_file_value(list[f->piece].t[f->kind], at);
+            return tensor_file_finite(list[f->piece].t[f->kind], at, c->dir);
     usage_error("%s lacks element %zu of %s: files of it are missing", c->dir, i, p->name);
 }
 
@@ -265,6 +265,6 @@ real *checkpoint_load_state(const Checkpoint *c, size_t rank, const RankState *w
             "is not what this program writes",
             c->dir, rank);
     real *values = host_alloc(want->n * sizeof *values);
-    for (size_t i = 0; i < want->n; i++) values[i] = (real)tensor_file_value(t, i);
+    for (size_t i = 0; i < want->n; i++) values[i] = tensor_file_finite(t, i, c->dir);
     return values;
 }

@@ -49,6 +49,12 @@ void log_step(const Log *log, size_t step, StepResult r, double lr, size_t token
     require(log, fflush(log->file) == 0);          // a line as soon as it is known
 }
 
+void log_event(const Log *log, size_t step, const char *event) {
+    if (!log->file) return;
+    require(log, fprintf(log->file, "{\"event\":\"%s\",\"step\":%zu}\n", event, step) >= 0);
+    require(log, fflush(log->file) == 0);
+}
+
 void log_end(Log *log, double eval_loss) {
     if (!log->file) return;
     require(log, fputc('{', log->file) >= 0);

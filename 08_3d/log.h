@@ -11,5 +11,6 @@ typedef struct { FILE *file; const char *name, *run; } Log;
 // on.
 Log log_open(Run *run, const char *id);
 void log_step(const Log *log, size_t step, StepResult r, double lr, size_t tokens, double seconds);
+void log_event(const Log *log, size_t step, const char *event);    // what became of a step: "skipped", "lost"
 void log_end(Log *log, double eval_loss);          // closes it
 #endif

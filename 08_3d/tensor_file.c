@@ -2,6 +2,7 @@
 #include "08_3d/tensor_file.h"
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,6 +122,13 @@ const char *tensor_file_note(const TensorFile *f, const char *key) {
 
 double tensor_file_value(const FileTensor *t, size_t i) {
     return t->is_double ? ((const double *)t->data)[i] : (double)((const float *)t->data)[i];
+}
+
+real tensor_file_finite(const FileTensor *t, size_t i, const char *from) {
+    real value = (real)tensor_file_value(t, i);
+    REQUIRE(isfinite(value), "%s: element %zu of %s is not a finite number, so the training that wrote it was lost: "
+            "take older weights", from, i, t->name);
+    return value;
 }
 
 char *tensor_file_header(const char *json, size_t n, size_t *bytes) {

@@ -6,6 +6,7 @@
 #define TENSOR_FILE_H
 #include <stdbool.h>
 #include <stddef.h>
+#include "common/base/real.h"
 
 typedef struct {
     const char *name;
@@ -31,6 +32,8 @@ const FileTensor *tensor_file_find(const TensorFile *f, const char *name);      
 // The value of "__metadata__" with this key; NULL where there is none.
 const char *tensor_file_note(const TensorFile *f, const char *key);
 double tensor_file_value(const FileTensor *t, size_t i);
+// The same for what is computed with: usage_error() where it is not finite. from: whose file this is, for the message.
+real tensor_file_finite(const FileTensor *t, size_t i, const char *from);
 // What a file begins with: the length of the header, and json [n], padded with spaces so that the tensors begin at a
 // multiple of 8. *bytes: of both. free() it.
 char *tensor_file_header(const char *json, size_t n, size_t *bytes);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "08_3d/checkpoint.h"
+#include "08_3d/finite.h"
 #include "08_3d/log.h"
 #include "08_3d/resume.h"
 #include "08_3d/safetensors.h"
@@ -63,6 +64,7 @@ static const Option options[] = {
     { "min-lr", "X", NULL, "lowest learning rate after the warm-up; without it: a tenth of --lr" },
     { "weight-decay", "X", "0.1", "of matrices; AdamW only" },
     { "clip", "X", "1", "largest gradient norm; 0: no clipping" },
+    { "skip-nonfinite", "N", "0", "steps in a row without a finite loss or gradient to skip; more end the run" },
     { "optimizer", "sgd|adamw", "adamw", "update rule" },
     { "eval-every", "N", "100", "steps between evaluations on held-out text; 0: at the end only" },
     { "save", "DIR", NULL, "write checkpoints: DIR/step-000100 and so on" },
@@ -105,12 +107,14 @@ static void curve_free(Curve c) { free(c.loss); free(c.norm); }
 enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };    // of the held-out text: while training, and at the end
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
-// After a step, which took `seconds`: writes a checkpoint, where one is due. True: the training was told to stop here.
-static bool save_and_stop(Run *run, const Trainer *t, SavedRun *saved, size_t done, size_t steps, double seconds,
-                          double eval_loss) {
+// After a step, which took `seconds`: writes a checkpoint, where one is due. True: the training ends here, because it was
+// told to stop, or because its weights are not finite.
+static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, SavedRun *saved, size_t done, size_t steps,
+                          double seconds, double eval_loss) {
     if (!option_given(run, "save")) return false;
     bool stop = done < steps && stop_due(run, seconds);
     if (stop || done == steps || done % option_size(run, "save-every") == 0) {
+        if (!finite_weights(run, rule, t, done)) return true;
         RankState unsent = unsent_read(t);
         checkpoint_save(run, t->model, &t->optimizer, &unsent, saved, option_text(run, "save"), done,
                         eval_loss);
@@ -136,7 +140,7 @@ static void rebalance(Run *run, Trainer *t, size_t done, size_t steps) {
 }
 
 // Steps [from, steps) of the training; returns how many are done at the end.
-static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log, SavedRun *saved,
+static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Data *d, const Log *log, SavedRun *saved,
                    size_t from, Curve got, Curve want) {
     size_t steps = settings_steps(run), every = option_size(run, "eval-every"), windows = data_eval_windows(d);
     size_t show = steps > 10 ? steps / 10 : 1;
@@ -150,17 +154,26 @@ static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *l
         if (u->model)
             curve_set(want, step, w = u->rule ? compressed_gradients(u->rule, u->model, &t->config, d, step)
                                               : unsplit_gradients(u->model, &t->config, d, step));
-        if (option_flag(run, "check") && step == from) train_check_first(run, t, u->model);
         t->optimizer.lr = u->optimizer.lr = settings_rate(run, step);
-        trainer_update(t, r);
+        size_t tokens = data_count(d, step, 0, t->config.batch);
+        StepOutcome outcome = finite_step(run, rule, t, step, r);
+        if (outcome == STEP_LOST) {
+            if (last) picture_end(run);
+            log_step(log, step, r, t->optimizer.lr, tokens, now() - start);
+            log_event(log, step, "lost");
+            return step;
+        }
+        if (option_flag(run, "check") && step == from) train_check_first(run, t, u->model);
+        if (outcome == STEP_SKIPPED) trainer_skip(t);
+        else trainer_update(t, r);
         if (last) { picture_end(run); train_costs_end(run, t); }
         rebalance(run, t, step + 1, steps);
         if (u->model) optimizer_step(&u->optimizer, u->model, clip_factor(w.norm, t->config.clip));
 
         double seconds = now() - start;
-        size_t tokens = data_count(d, step, 0, t->config.batch);
         log_step(log, step, r, t->optimizer.lr, tokens, seconds);
-        if (step % show == 0 || last)
+        if (outcome == STEP_SKIPPED) log_event(log, step, "skipped");
+        else if (step % show == 0 || last)
             say(run, "step %5zu   loss %7.4f   gradient norm %8.4f   lr %.5f   %8.0f tokens/s\n", step, r.loss, r.norm,
                 t->optimizer.lr, (double)tokens / seconds);
         double eval_loss = NAN;                    // of what is saved below, where it is measured
@@ -168,13 +181,13 @@ static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *l
             eval_loss = trainer_evaluate(t, d, at_most(windows, SOME_WINDOWS));
             say(run, "             held-out loss %.4f\n", eval_loss);
         }
-        if (save_and_stop(run, t, saved, step + 1, steps, now() - start, eval_loss)) return step + 1;
+        if (save_and_stop(run, rule, t, saved, step + 1, steps, now() - start, eval_loss)) return step + 1;
     }
     progress(run, "step", steps, steps);
     return steps;
 }
 
-static void show(Run *run, Trainer *t, const Data *d, Log *log, size_t from, Curve got) {
+static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log, size_t from, Curve got) {
     Timing timing = picture_timing(run);
     say(run, "\n");
     picture_show(run, "the last step", PICTURE_MEMORY | PICTURE_ALIKE_ONCE);
@@ -184,6 +197,7 @@ static void show(Run *run, Trainer *t, const Data *d, Log *log, size_t from, Cur
     size_t all = data_eval_windows(d), windows = at_most(all, MOST_WINDOWS);
     double eval = trainer_evaluate(t, d, windows), entropy = data_entropy(d);
     log_end(log, eval);
+    finite_held_out(run, rule, eval);
     size_t steps = settings_steps(run);
     const char *unit = d->token_bytes == 1 ? "byte" : "token";
     if (option_flag(run, "verbose"))
@@ -225,6 +239,8 @@ static void train(Run *run) {
     REQUIRE(from < steps, "--resume %s: all of its %zu steps are done; give more --steps", option_text(run, "resume"),
             from);
     require_files(run);
+    FiniteRule rule = finite_rule(run);
+    train_checks_require(run, &c);
     Data data = training_text(run, option_text(run, "data"), option_text(run, "vocab") ? c.model.vocab : 0,
                               c.model.context, c.batch);
     data.ragged = check;                           // unequal token counts: without them real bugs pass
@@ -264,14 +280,17 @@ static void train(Run *run) {
     say(run, "\n");
 
     Curve got = curve_new(steps), want = curve_new(steps);
-    size_t done = loop(run, t, &u, &data, &log, &saved, from, got, want);
-    if (done == steps) show(run, t, &data, &log, from, got);
+    size_t done = loop(run, &rule, t, &u, &data, &log, &saved, from, got, want);
+    if (done < steps || rule.lost) report_ended_early(run);
+    else show(run, &rule, t, &data, &log, from, got);
     if (saved.best_step)
         say(run, "lowest held-out loss of a checkpoint: %.4f, step %zu\n", saved.best_loss,
             saved.best_step);
-    if (option_given(run, "export")) safetensors_export(run, t->model, option_text(run, "export"));
-    train_checks(run, t, u.model, (Range){ from, done }, got, want);
-    if (check && option_given(run, "save")) {      // what one relies on who takes it up
+    if (!rule.lost && finite_weights(run, &rule, t, done)) {
+        if (option_given(run, "export")) safetensors_export(run, t->model, option_text(run, "export"));
+        train_checks(run, t, u.model, (Range){ from, done }, got, want);
+    }
+    if (check && option_given(run, "save") && !rule.lost) {        // what one relies on who takes it up
         train_check_epochs(run, &data);
         train_check_saved(run, t, u.model, &u.optimizer, done);
     }

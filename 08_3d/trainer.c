@@ -261,6 +261,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     if (t->cost) memset(t->cost, 0, partition_items(&t->config.model) * sizeof *t->cost);
     zero_begin(t->model, t->config.zero);
     PipelineResult p = pipeline_run(mesh->pp, t->model, &t->schedule, batch, m);       // 03, 06, 07: inside the layers
+    t->local_loss = p.loss;
     if (t->config.prefetch) prefetch_finish(t->model);
     if (t->buckets) finish_buckets(t);
     else reduce(t);
@@ -279,6 +280,9 @@ void trainer_update(Trainer *t, StepResult r) {
     optimizer_step(&t->optimizer, t->model, clip_factor(r.norm, t->config.clip));
     zero_end(t->model, t->config.zero);
 }
+
+// Every rank still takes part in ZeRO's gather, which sends the weights as they were.
+void trainer_skip(Trainer *t) { zero_end(t->model, t->config.zero); }
 
 bool trainer_rebalance(Trainer *t) {
     const Mesh *mesh = &t->mesh;

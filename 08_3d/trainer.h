@@ -59,12 +59,14 @@ typedef struct {
     double *cost;                                  // and what its layers took in the last step
     Positions positions;                           // of each sequence: this rank's; n 0: all
     size_t micro_batches;                          // m, the same on every replica
+    double local_loss;                             // of the last step: this rank's part, before the sum over ranks
     Range sequences;                               // of each global batch: my replica's
 } Trainer;
 
 Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer);    // collective
 StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);    // all but the update: gradients are final
 void trainer_update(Trainer *t, StepResult r);                             // clip, optimizer, ZeRO's gather
+void trainer_skip(Trainer *t);                     // in place of the update: weights and optimizer stay as they are
 // After an update: the stages' blocks are cut anew for the times of this step, and layers move. Collective. False: all
 // stay where they are.
 bool trainer_rebalance(Trainer *t);

@@ -74,7 +74,7 @@ static real value(void *filling, const Param *p, size_t i) {
         f->param = p;
         f->tensor = t;
     }
-    return (real)tensor_file_value(f->tensor, i);
+    return tensor_file_finite(f->tensor, i, f->weights->from);
 }
 
 // ---------------------------------------------------------------- either

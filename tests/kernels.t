@@ -16,7 +16,7 @@ my $lesson = program_of('fp32', '03_tensor_parallel/02_linear.c');
 -x $_ or plan skip_all => "$_ is not built" for $program, $library, $lesson;
 
 # A job with OpenBLAS talking, and with settings for it. A program that starts again and again is ended.
-my @limited = qw(timeout 600 env OPENBLAS_VERBOSE=2);
+my @limited = qw(timeout 600 env OPENBLAS_VERBOSE=2 OMP_WAIT_POLICY=passive);     # set: for that a program would start again, too
 sub job { my ($settings, @words) = @_; return { words => [@limited, "LD_PRELOAD=$library", @$settings, @words] } }
 sub loaded { return join ' ', $_[0]{err} =~ /^Core: (\w+)$/mg }
 sub said { my ($job, $what) = @_; return ($job->{out} =~ /^\Q$what\E: (.*)$/m)[0] // '(nothing)' }

@@ -1,6 +1,9 @@
 #!/usr/bin/perl
-# The trainer on layouts and schedules drawn by chance, each against the unsplit model beside it (--check) and the formulas of its costs.
-# What is drawn follows from a seed, which is printed: TEST_SEED=1234 draws the same again. TEST_ALL=1: 300 instead of 30.
+# The trainer with options drawn by chance: layouts, schedules, sizes that do not divide. Most runs are held against the unsplit model
+# beside them (--check) and the formulas of their costs; some go without --check, with options that it excludes; and some have one option
+# that is wrong, which must give status 2, one message that names it, and no work.
+# What is drawn follows from a seed. make test: 20 draws from seed 1, always the same. TEST_ALL=1: 5,000, from a seed that is printed.
+# TEST_SEED=1234 draws the same again; TEST_RUNS=100 are so many draws.
 use strict;
 use warnings;
 use FindBin;
@@ -12,9 +15,9 @@ use Test::More;
 chdir "$FindBin::Bin/.." or die;
 my %train = map { $_ => program_of($_, '08_3d/train.c') } qw(fp32 fp64);
 plan skip_all => "$train{fp32} is not built" unless -x $train{fp32} && -x $train{fp64};
-my $seed = $ENV{TEST_SEED} // time % 1000000;
-my $runs = $all ? 300 : 30;
-note("TEST_SEED=$seed draws these layouts again");
+my $seed = $ENV{TEST_SEED} // ($all ? time % 1000000 : 1);
+my $runs = $ENV{TEST_RUNS} // ($all ? 5000 : 20);
+diag("TEST_SEED=$seed draws these options again") if $all;
 srand $seed;
 
 my $text = "$work/text.txt";
@@ -39,7 +42,18 @@ sub cut { my ($n, $parts) = @_;
     $part[rand $parts]++ for 1 .. $n - $parts;
     return @part }
 
+# Options as a list, with this one set to a value, or added. No value: a flag.
+sub with {
+    my ($words, $name, $value) = @_;
+    my @words = @$words;
+    my ($at) = grep { $words[$_] eq $name } 0 .. $#words;
+    splice @words, $at, defined $value ? 2 : 1 if defined $at;
+    return [@words, $name, $value // ()];
+}
+
+# A layout and a model that can be trained: ranks and options, without --check.
 sub draw {
+    my ($precision) = @_;
     my ($dp, $tp, $pp) = any(grep { my ($x, $y, $z) = @$_; $x * $y * $z <= 8 && $x * $y * $z > 1 }
                              map { my $x = $_; map { my $y = $_; map { [$x, $y, $_] } 1 .. 8 } 1 .. 4 } 1 .. 8)->@*;
     my ($tensor, $row, @depth) = ('1d', $tp);
@@ -57,46 +71,94 @@ sub draw {
     my $batch = $dp * (($m - 1) * $micro + up_to($micro)) - ($dp > 1 ? int rand $dp : 0);
     $batch = $dp * $m * $micro if $chunks > 1 || $batch < $dp;
     my $zero = $schedule eq 'zero-bubble' ? int rand 2 : int rand 4;
-    my @words = ('--dp', $dp, '--tp', $tp, '--pp', $pp, '--schedule', $schedule, '--layers', $layers, '--heads', $heads, '--width', 4 * $heads * up_to(3),
-                 '--context', 4 + int rand 12, '--batch', $batch, '--micro-batch', $micro, '--zero', $zero, '--recompute', any(qw(none selective full)),
-                 '--seed', up_to(1000), '--steps', 3, '--clip', any(0, 0.3, 1));
-    my $cp = $help =~ /--cp/ && $tensor eq '1d' && $dp * $tp * $pp <= 4 && rand 2 < 1 ? any(grep { $_ * $dp * $tp * $pp <= 8 } 2 .. 4) : 1;
+    my $cp = $tensor eq '1d' && $dp * $tp * $pp <= 4 && rand 2 < 1 ? any(grep { $_ * $dp * $tp * $pp <= 8 } 2 .. 4) : 1;
+    my $context = max($cp, rand 8 < 1 ? up_to(4) : 4 + int rand 16);
+    my $steps = 2 + int rand 3;
+    my @words = ('--dp', $dp, '--tp', $tp, '--pp', $pp, '--schedule', $schedule, '--layers', $layers, '--heads', $heads, '--width', $heads * up_to(12),
+                 '--context', $context, '--batch', $batch, '--micro-batch', $micro, '--zero', $zero, '--recompute', any(qw(none selective full)),
+                 '--seed', up_to(1000), '--steps', $steps, '--clip', any(0, 0.01, 0.3, 1), '--eval-every', int rand 3, '--warmup', int rand($steps + 1));
     push @words, '--cp', $cp if $cp > 1;
-    push @words, qw(--attention blockwise) if $help =~ /--attention/ && $cp == 1 && rand 6 < 1;
+    push @words, qw(--attention blockwise) if $cp == 1 && rand 6 < 1;
     push @words, '--tensor', $tensor, @depth if $tensor ne '1d';
     push @words, '--chunks', $chunks if $chunks > 1;
     push @words, '--stage-layers', join ',', cut($layers, $pp * $chunks) if $pp > 1 && rand 2 < 1;
-    push @words, '--prefetch' if $zero == 3 && rand 2 < 1;
+    push @words, '--prefetch' if $zero == 3 && $schedule ne 'zero-bubble' && rand 2 < 1;
     push @words, '--overlap' if $zero == 0 && $schedule ne 'zero-bubble' && rand 3 < 1;
     if ($dp > 1 && $zero == 0 && $cp == 1 && $tensor eq '1d' && !(grep { $_ eq '--overlap' } @words) && rand 2 < 1) {
         push @words, $tp == 1 && rand 2 < 1 ? ('--compress', 'top-k', '--keep-one-of', up_to(40)) : ('--compress', 'power-sgd', '--power-rank', up_to(4));
     }
-    push @words, '--sequence-parallel' if $tp > 1 && $tensor eq '1d' && $help =~ /--sequence-parallel/ && rand 3 < 1;
-    push @words, '--rebalance', 1 if $pp > 1 && !grep({ /^--(prefetch|overlap|compress)$/ } @words) && rand 4 < 1;
-    push @words, any([qw(--optimizer sgd --lr 0.1)], [qw(--optimizer adamw --lr 0.003)])->@*;
-    my $precision = any(qw(fp32 fp32 fp64));
+    push @words, '--sequence-parallel' if $tp > 1 && $tensor eq '1d' && rand 3 < 1;
+    push @words, '--rebalance', up_to(2) if $pp > 1 && !grep({ /^--(prefetch|overlap|compress)$/ } @words) && rand 4 < 1;
+    push @words, any(['--optimizer', 'sgd', '--lr', any(0, 0.1, 0.5)], ['--optimizer', 'adamw', '--lr', any(0, 0.003, 0.01), '--weight-decay', any(0, 0.1)])->@*;
+    push @words, '--dropout', any(0, 0.1, 0.5, 0.9) if rand 3 < 1;
+    push @words, '--threads', up_to(3) if rand 4 < 1;
+    push @words, '--reduce', any(qw(ordered fast));
+    push @words, '--clock', any(qw(wall simulated)) if rand 6 < 1;
+    push @words, '--node', up_to(4) if rand 6 < 1;
+    push @words, '--data', $text;
     # A budget between what is needed, which the refusals say stage by stage, and twice that.
     if (rand 4 < 1) {
         s/^(selective|full)$/none/ for @words;
         my $needed = 1;
-        my @try = ($train{$precision}, '--emulate', $dp * $tp * $pp * $cp, @words, qw(--check --steps 1 --eval-every 0 --data), $text, '--activation-budget');
+        my @try = ($train{$precision}, '--emulate', $dp * $tp * $pp * $cp, @{ with(with(\@words, '--steps', 1), '--warmup', 0) }, qw(--check --activation-budget));
         while (`@try $needed 2>&1` =~ /it needs (\d+) bytes/) { $needed = $1 }
         push @words, '--activation-budget', int($needed * (1 + rand));
     }
-    my $start = have_mpi && rand 6 < 1 && $dp * $tp * $pp * $cp <= 4 ? \&mpi : \&emu;
-    my $job = $start->($dp * $tp * $pp * $cp, $train{$precision}, @words, qw(--check --reduce ordered --eval-every 0 --data), $text);
-    $job->{what} = "$precision @words";
-    return $job;
+    return ($dp * $tp * $pp * $cp, @words);
 }
 
-my @jobs = map { draw() } 1 .. $runs;
-run_jobs(\@jobs);
-for my $job (@jobs) {
+# What is wrong: the option's value, or none for a flag; what the message says.
+my @wrong = (['--dp', 0, qr/--dp/], ['--tp', 7, qr/--tp/], ['--pp', 11, qr/--pp/], ['--layers', 0, qr/at least one layer|--layers 0/], ['--width', 1000003, qr/width|columns/], ['--heads', 0, qr/at least one/],
+    ['--context', 0, qr/at least one/], ['--batch', 0, qr/--batch/], ['--batch', 'ten', qr/--batch ten/], ['--micro-batch', 0, qr/--micro-batch/], ['--schedule', 'none', qr/--schedule none/],
+    ['--zero', 4, qr/--zero 4/], ['--recompute', 'some', qr/--recompute some/], ['--optimizer', 'lion', qr/--optimizer lion/], ['--lr', -1, qr/--lr/], ['--lr', 'nan', qr/--lr/], ['--clip', -1, qr/--clip/],
+    ['--clip', 'inf', qr/--clip/], ['--dropout', 1, qr/dropout/], ['--dropout', -0.5, qr/dropout/], ['--steps', 0, qr/--steps/], ['--steps', 2000000000, qr/--steps/], ['--threads', 0, qr/--threads/],
+    ['--eval-every', -1, qr/--eval-every/], ['--warmup', 'x', qr/--warmup/], ['--seed', 'x', qr/--seed/], ['--data', '/nowhere/text', qr{/nowhere/text}], ['--save-every', 3, qr/--save-every/],
+    ['--skip-nonfinite', 'x', qr/--skip-nonfinite/], ['--activation-budget', 1, qr/--activation-budget/], ['--stage-layers', '1,,2', qr/--stage-layers/], ['--stage-layers', 0, qr/--stage-layers/],
+    ['--chunks', 0, qr/--chunks/], ['--tensor', '4d', qr/--tensor 4d/], ['--depth', 5, qr/depth|grid|1d/], ['--cp', 99, qr/--cp/], ['--keep-one-of', 0, qr/--keep-one-of/], ['--power-rank', 0, qr/--power-rank/],
+    ['--resume', '/nowhere', qr/--resume/], ['--save', '/dev/null/x', qr/--save/], ['--export', '/nowhere/x', qr/--export/], ['--log', '/nowhere/x', qr{/nowhere/x}], ['--weight-decay', -1, qr/--weight-decay/],
+    ['--node', 'x', qr/--node/], ['--reduce', 'slow', qr/--reduce slow/], ['--no-such-option', 1, qr/--no-such-option/], ['--timeout', 0, qr/--timeout/]);
+
+# One run, by its number.
+sub job {
+    my ($i) = @_;
+    my ($precision, $kind, $as_processes) = (any(qw(fp32 fp32 fp64)), int rand 10, rand(40) < 1);
+    my ($ranks, @words) = draw($precision);
+    my $wrong = $kind == 0 ? any(@wrong) : undef;
+    @words = @{ with(\@words, @$wrong[0, 1]) } if $wrong;
+    push @words, any("@words" =~ /--compress/ ? () : ['--skip-nonfinite', up_to(3)], ['--export', "$work/export-$i"], ['--save', "$work/save-$i", '--save-every', up_to(3)], ['--log', "$work/log-$i"])->@* if $kind == 1;
+    push @words, '--check' if $kind > 1;
+    $wrong = ['--width', 2, qr/--width 2/] if $kind > 1 && "@words" =~ /--width 2 /;         # no limit tells its rounding from a fault
+    my $start = $as_processes && have_mpi && $ranks <= 4 && $kind ? \&mpi : \&emu;
+    my $job = $start->($ranks, $train{$precision}, @words);
+    return { %$job, words => ['timeout', '-k', 5, $hang, @{ $job->{words} }], what => "$precision $ranks ranks @words", kind => $kind, wrong => $wrong };
+}
+
+sub judge {
+    my ($job) = @_;
     my @checks = @{ $job->{page}{checks} || [] };
-    ok($job->{status} == 0 && $job->{page}{pass} && grep({ $_->{what} eq '3D = unsplit' } @checks), $job->{what}) or diag("TEST_SEED=$seed", complain($job));
+    my $good = $job->{status} == 0 && $job->{page}{pass};
+    $good &&= grep { $_->{what} eq '3D = unsplit' } @checks if $job->{kind} > 1;
+    if ($job->{wrong}) {
+        my @messages = grep { /^(unsplit: |\[rank \d+\] )/ } split /\n/, $job->{err};
+        $good = $job->{status} == 2 && @messages == 1 && $messages[0] =~ $job->{wrong}[2] && before_work($job);
+    }
+    ok($good, ($job->{wrong} ? "refused, $job->{wrong}[0]: " : '') . $job->{what}) or diag("TEST_SEED=$seed", complain($job));
+}
+
+# In batches, so that what they say comes while they run.
+my @jobs;
+for (my $i = 1; $i <= $runs; $i += 100) {
+    my @batch = map { job($_) } $i .. ($i + 99 < $runs ? $i + 99 : $runs);
+    run_jobs(\@batch);
+    judge($_) for @batch;
+    push @jobs, map { { what => $_->{what}, wrong => $_->{wrong} } } @batch;
 }
 my %drawn = map { my ($schedule) = $_->{what} =~ /--schedule (\S+)/; ($schedule => 1) } @jobs;
-is(join(' ', sort keys %drawn), join(' ', sort @schedules), 'every schedule was drawn') if $runs >= 100;
-my @missed = grep { my ($tensor, $tp) = @$_; !grep { $_->{what} =~ /--tp $tp .*--tensor \Q$tensor\E / } @jobs } @grids;
-is(scalar @missed, 0, 'every grid was drawn') if $runs >= 100;
+if ($runs >= 1000) {
+    is(join(' ', sort grep { $drawn{$_} } @schedules), join(' ', sort @schedules), 'every schedule was drawn');
+    my @missed = grep { my ($tensor, $tp) = @$_; !grep { $_->{what} =~ /--tp $tp .*--tensor \Q$tensor\E / } @jobs } @grids;
+    is(scalar @missed, 0, 'every grid was drawn');
+    my %tried = map { ($_->{wrong}[0] => 1) } grep { $_->{wrong} } @jobs;
+    is(scalar(grep { !$tried{ $_->[0] } } @wrong), 0, 'every wrong option was drawn');
+}
 done_testing();

@@ -56,14 +56,27 @@ static void compare_copies(Run *run, const Trainer *t, double limit) {
     snapshot_free(want);
 }
 
-// A row of C features that dropout has emptied has no variance, and the norm after it multiplies what is left of it,
-// rounding too, by 1 / sqrt(1e-5). The share of such rows is dropout^C: below any influence in all but the narrowest
-// models. In double, rounding stays below the limit even so. PowerSGD makes columns orthonormal, and one that is short
-// beside those before it is mostly rounding then: the limit of 01.06.
+// The norm of a row of C features divides by their deviation, and magnifies rounding where that is small: at most
+// 1 / sqrt(1e-5) times. In double, rounding stays below the limit even so.
+//   Dropout that empties a row leaves no deviation. The share of such rows is dropout^C.
+//   By chance all features may be close to their mean. The share of rows that deviate k times less than usual is
+//   about k^-(C-1). Of a million rows, as in a few hundred checks, the least deviates k = 1e6^(1 / (C-1)) times
+//   less. LIMIT_ROUNDING is ten times the usual error, so this counts above k = 10: below 7 features.
+// PowerSGD makes columns orthonormal, and one that is short beside those before it is mostly rounding then: the limit
+// of 01.06.
 static double rounding_limit(const TrainerConfig *c) {
-    double magnified = pow(c->model.dropout, (double)c->model.width) / sqrt(1e-5);
+    const double most = 1 / sqrt(1e-5), C = (double)c->model.width;
+    double emptied = pow(c->model.dropout, C) * most, near = C > 1 ? fmin(pow(1e6, 1 / (C - 1)), most) / 10 : 0;
+    double magnified = sizeof(real) == 4 ? fmax(1, fmax(emptied, near)) : 1;
     double power = c->compressed && c->compression.method == POWER_SGD ? 100 : 1;
-    return power * LIMIT_ROUNDING * (sizeof(real) == 4 && magnified > 1 ? magnified : 1);
+    return power * LIMIT_ROUNDING * magnified;
+}
+
+// The gradient that a norm lets through has no part along the mean and none along the row itself. Of 2 columns nothing
+// is left: a difference of equal terms that is 1e-5 / variance of their size, mostly rounding.
+void train_checks_require(Run *run, const TrainerConfig *c) {
+    REQUIRE(!option_flag(run, "check") || c->model.width != 2, "--check: the gradient that a norm of --width 2 lets "
+            "through is mostly rounding: choose --width 3 or more");
 }
 
 void train_check_first(Run *run, const Trainer *t, const Model *unsplit) {

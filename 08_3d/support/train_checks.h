@@ -4,6 +4,7 @@
 #include "08_3d/trainer.h"
 
 typedef struct { double *loss, *norm; } Curve;     // [steps]
+void train_checks_require(Run *run, const TrainerConfig *c);   // usage_error() for a model that --check cannot judge
 // Collective. unsplit: the model trained beside it, on rank 0; NULL elsewhere.
 void train_check_first(Run *run, const Trainer *t, const Model *unsplit);              // gradients, before the update
 // After the training: losses and norms of these steps, weights.

@@ -63,9 +63,9 @@ const char *kernels_mended(void) {
     return first_choice[0] && strcmp(first_choice, kernels_in_use()) != 0 ? first_choice : NULL;
 }
 
-// Returns only if that cannot be. The arguments are Linux's record of them: where somebody started the dynamic loader
-// with this program as its argument, /proc/self/exe is the loader, and has to be given all of them again.
-static void start_again(void) {
+// The arguments are Linux's record of them: where somebody started the dynamic loader with this program as its
+// argument, /proc/self/exe is the loader, and has to be given all of them again.
+void program_start_again(void) {
     static char **argv;                        // static: where it returns, this is no leak
     const char *preloaded = getenv("LD_PRELOAD");
     FILE *f = preloaded && strstr(preloaded, "vgpreload") ? NULL : fopen("/proc/self/cmdline", "re");
@@ -86,21 +86,21 @@ static void start_again(void) {
 }
 
 void kernels_mend(void) {
+    prctl(PR_SET_NAME, program_invocation_short_name);         // ps and top would show a second start as "exe"
     const char *core = kernels_in_use(), *chosen = getenv(before);
     if (!core) return;
     if (chosen) {
         const int asked = getenv(wish) != NULL;
         unsetenv(wish);                        // OpenBLAS has read it; the environment is again as the user left it
         // An OpenBLAS that does not know the name it is asked for may take its oldest kernels. Then back to its choice.
-        if (asked && vectors_of(core) < vectors_of(chosen)) start_again();
+        if (asked && vectors_of(core) < vectors_of(chosen)) program_start_again();
         snprintf(first_choice, sizeof first_choice, "%s", chosen);
         unsetenv(before);
-        prctl(PR_SET_NAME, program_invocation_short_name);     // for ps and top, who otherwise show "exe"
         return;
     }
     const char *better = kernels_better(core, kernels_processor());
     if (!better || getenv(wish)) return;
-    if (setenv(before, core, 1) == 0 && setenv(wish, better, 1) == 0) start_again();
+    if (setenv(before, core, 1) == 0 && setenv(wish, better, 1) == 0) program_start_again();
     unsetenv(wish);                            // it could not be: on with the kernels there are
     unsetenv(before);
 }

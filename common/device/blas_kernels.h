@@ -11,6 +11,9 @@ typedef enum { VECTORS_SSE, VECTORS_AVX, VECTORS_AVX2, VECTORS_AVX512 } Vectors;
 // Before main: has this program started again with better kernels, if there are any.
 void kernels_mend(void);
 
+// Before main: executes this program again, with the environment as it is now. Returns only where that cannot be.
+void program_start_again(void);
+
 const char *kernels_in_use(void);              // "SkylakeX"; NULL: this BLAS does not say
 const char *kernels_mended(void);              // what OpenBLAS had chosen; NULL: nothing was mended
 Vectors kernels_processor(void);               // what this processor has; VECTORS_SSE where it is no x86-64

@@ -73,6 +73,7 @@ static void require_files(Run *run) {
 void report_picture(Run *run) { run->state->plotted = true; }
 void report_stopped(Run *run) { run->state->stopped = true; }
 double run_seconds(const Run *run) { return now() - run->state->program->started; }
+void report_ended_early(Run *run) { run->state->pictured = true; }
 static void require_picture(Run *run) {
     const struct RunState *s = run->state;
     REQUIRE(s->pictured || s->plotted || option_text(run, "svg") == NULL,

@@ -51,6 +51,7 @@ void report_config_text(Run *run, const char *name, const char *value);
 void report_picture(Run *run);                 // the lesson has written --svg itself
 void report_stopped(Run *run);                 // all ranks: the run was told to stop and has saved; the status is 4
 double run_seconds(const Run *run);            // since the program started
+void report_ended_early(Run *run);             // there is no picture, and --svg and --trace are not to blame
 
 // usage_error() where ranks share nodes whose link inside is not the link between them: for lessons that predict times
 // for one link only. Called before the work.
