@@ -16,6 +16,7 @@
 // The options that say which training this is. All others (layout, files, clock) may change from run to run.
 static const char *const training_options[] = {
     "layers", "width", "heads", "context", "dropout", "seed", "batch", "steps", "lr", "warmup", "weight-decay", "clip",
+    "beta1", "beta2", "eps",
     "optimizer", "data", "vocab", "compress", "keep-one-of", "power-rank", NULL,
 };
 // Of these, those without which the weights would mean something else.

@@ -35,6 +35,19 @@ void log_step(const Log *log, size_t step, StepResult r, double lr, size_t token
     require(log, fflush(log->file) == 0);          // a line as soon as it is known
 }
 
+void log_evaluation(const Log *log, size_t done, double eval_loss) {
+    if (!log->file) return;
+    require(log, fprintf(log->file, "{\"event\":\"eval\",\"step\":%zu,", done) >= 0);
+    number(log, "eval_loss", eval_loss, "}\n");
+    require(log, fflush(log->file) == 0);
+}
+
+void log_event(const Log *log, const char *event, size_t done) {
+    if (!log->file) return;
+    require(log, fprintf(log->file, "{\"event\":\"%s\",\"step\":%zu}\n", event, done) >= 0);
+    require(log, fflush(log->file) == 0);
+}
+
 void log_end(Log *log, double eval_loss) {
     if (!log->file) return;
     require(log, fputc('{', log->file) >= 0);

@@ -1,5 +1,5 @@
-// log.h: --log FILE, one JSON object a step and one at the end. Rank 0 writes; elsewhere, and without --log, nothing
-// happens.
+// log.h: --log FILE, one JSON object a step, one for each event, and one at the end. Rank 0 writes; elsewhere, and
+// without --log, nothing happens.
 #ifndef LOG_H
 #define LOG_H
 #include <stdio.h>
@@ -9,5 +9,9 @@
 typedef struct { FILE *file; const char *name; } Log;
 Log log_open(Run *run);                            // usage_error() when FILE cannot be written; a fault() later on
 void log_step(const Log *log, size_t step, StepResult r, double lr, size_t tokens, double seconds);
+// {"event":"eval","step":100,"eval_loss":1.5}: step counts the steps done. Other events: a checkpoint is saved, blocks
+// move, the training stops early.
+void log_evaluation(const Log *log, size_t done, double eval_loss);
+void log_event(const Log *log, const char *event, size_t done);
 void log_end(Log *log, double eval_loss);          // closes it
 #endif

@@ -14,9 +14,11 @@
 #include "08_3d/log.h"
 #include "08_3d/safetensors.h"
 #include "08_3d/settings.h"
+#include "08_3d/step_lines.h"
 #include "08_3d/support/mesh_picture.h"
 #include "08_3d/support/train_checks.h"
 #include "08_3d/support/train_costs.h"
+#include "08_3d/support/train_memory.h"
 #include "08_3d/support/unsplit.h"
 #include "08_3d/unsent.h"
 #include "common/device/device.h"
@@ -24,13 +26,14 @@
 #include "common/lesson/sketch.h"
 
 static const Option options[] = {
+    OPTION_GROUP("Parallelism"),
     { "dp", "N", NULL, "data-parallel replicas; without it: the ranks that --tp and --pp leave" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: 2 where the ranks allow, else 1" },
     { "pp", "N", NULL, "pipeline stages; without it: 2 where the ranks allow, else 1" },
+    { "cp", "N", NULL, "context-parallel ranks: they share the positions of a sequence (ring attention); default 1" },
     { "tensor", "1d|2d|2.5d|3d", "1d", "tp ranks cut layers by columns and rows, on a square, q x q x d, a cube" },
     { "depth", "N", "0", "with --tensor 2.5d: layers of the grid; 0: the fewest that make one of the tp ranks" },
-    { "batch", "N", "16", "sequences of one step, over all replicas" },
-    { "micro-batch", "N", "4", "sequences of one replica and micro-batch, at most" },
+    { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
     { "schedule", "naive|gpipe|1f1b|interleaved|zero-bubble", "1f1b", "order of forwards and backwards of stages" },
     { "chunks", "N", "2", "of the model on each stage; interleaved only" },
     { "stage-layers", "LIST", NULL, "blocks of each stage, such as 3,4,3; without it: as equal as possible" },
@@ -41,34 +44,49 @@ static const Option options[] = {
     { "compress", "none|top-k|power-sgd", "none", "send the gradient over dp in fewer bytes, the rest a step later" },
     { "keep-one-of", "N", "32", "with --compress top-k: of so many elements the largest one is sent" },
     { "power-rank", "N", "2", "with --compress power-sgd: columns of the factors that stand for a matrix" },
-    { "cp", "N", NULL, "context-parallel ranks: they share the positions of a sequence (ring attention); default 1" },
-    { "attention", "plain|blockwise", "plain", "keep all scores, or none: in blocks; with --cp always blockwise" },
-    { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
-    { "recompute", "none|selective|full", "none", "what backward computes again instead of keeping it" },
-    { "activation-budget", "N", NULL, "bytes of activations per rank: each block keeps what fits" },
+    OPTION_GROUP("Model"),
     { "layers", "N", "4", "blocks" },
     { "width", "N", "128", "features of a token" },
     { "heads", "N", "4", "attention heads" },
     { "context", "N", "64", "tokens of a sequence" },
-    { "dropout", "X", "0", "probability of dropping an element; with --check: 0.1 unless given" },
-    { "data", "FILE", NULL, "text to learn, or tokens: .bin of llm.c or nanoGPT; without it: this tree's own text" },
     { "vocab", "N", NULL, "entries of the vocabulary; needed for tokens (GPT-2: 50257); without it: 256, of bytes" },
+    { "dropout", "X", "0", "probability of dropping an element; with --check: 0.1 unless given" },
+    { "attention", "plain|blockwise", "plain", "keep all scores, or none: in blocks; with --cp always blockwise" },
+    OPTION_GROUP("Data"),
+    { "data", "FILES", NULL, "text, or tokens: .bin of llm.c or nanoGPT; also 'train_*.bin'; without it: this tree's text" },
+    { "data-eval", "FILES", NULL, "held-out text or tokens; without it: the last tenth of --data" },
+    OPTION_GROUP("Training"),
+    { "batch", "N", "16", "sequences of one step, over all replicas" },
+    { "micro-batch", "N", "4", "sequences of one replica and micro-batch, at most" },
     { "steps", "N", "400", "optimizer steps" },
     { "lr", "X", "0.003", "highest learning rate" },
     { "warmup", "N", "20", "steps of linear warm-up; then the rate falls as a cosine to a tenth" },
     { "weight-decay", "X", "0.1", "of matrices; AdamW only" },
+    { "beta1", "X", "0.9", "of AdamW: how much of the mean gradient stays, at each step" },
+    { "beta2", "X", "0.95", "of AdamW: the same of the mean squared gradient" },
+    { "eps", "X", "1e-5", "of AdamW: added to the root of the mean squared gradient" },
     { "clip", "X", "1", "largest gradient norm; 0: no clipping" },
     { "optimizer", "sgd|adamw", "adamw", "update rule" },
     { "eval-every", "N", "100", "steps between evaluations on held-out text; 0: at the end only" },
+    { "check", NULL, NULL, "train the unsplit model beside it and compare losses, norms, gradients and weights" },
+    OPTION_GROUP("Memory"),
+    { "recompute", "none|selective|full", "none", "what backward computes again instead of keeping it" },
+    { "activation-budget", "N", NULL, "bytes of activations per rank: each block keeps what fits" },
+    OPTION_GROUP("Checkpoints"),
     { "save", "DIR", NULL, "write checkpoints: DIR/step-000100 and so on" },
     { "save-every", "N", "100", "with --save: steps between checkpoints; one more at the end, and on SIGTERM" },
     { "resume", "DIR", NULL, "take up the newest checkpoint in DIR, at any layout, with the options of its training" },
+    OPTION_GROUP("Output"),
     { "export", "FILE", NULL, "write the weights as safetensors, for Hugging Face's GPT-2" },
-    { "check", NULL, NULL, "train the unsplit model beside it and compare losses, norms, gradients and weights" },
-    { "log", "FILE", NULL, "one JSON object a step" },
+    { "log", "FILE", NULL, "one JSON object a step, and one for each evaluation, checkpoint, move of blocks, stop" },
     { "reduce", "ordered|fast", "fast", NULL },
     { "node", "N", "4", "ranks of a node" },
     { "threads", "N", NULL, "of a rank; without it: cores / ranks, but 1 with --check or --reduce ordered" },
+    OPTION_EXAMPLE("train --emulate 8 --dp 2 --tp 2 --pp 2 --check --steps 5", "8 virtual ranks, held to one device"),
+    OPTION_EXAMPLE("mpirun -np 4 train --data my.txt --save runs/a --save-every 100", "learns a text, and saves"),
+    OPTION_EXAMPLE("mpirun -np 2 train --resume runs/a --save runs/a --steps 800", "goes on, with other ranks"),
+    OPTION_EXAMPLE("train --data 'train_*.bin' --data-eval val.bin --vocab 50257 --context 256", "learns tokens"),
+    OPTION_EXAMPLE("train --steps 50 --eval-every 10 --log run.jsonl --export gpt2.safetensors", "a log, and weights"),
     {0},
 };
 
@@ -96,14 +114,16 @@ enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };    // of the held-out text: whil
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
 // After a step: a checkpoint, where one is due. True: SIGTERM has come to some rank, and the training ends here.
-static bool save_and_stop(Run *run, const Trainer *t, size_t done, size_t steps) {
+static bool save_and_stop(Run *run, const Trainer *t, const Log *log, size_t done, size_t steps) {
     if (!option_given(run, "save")) return false;
     bool stop = side_any(stop_asked() >= 0);
     if (stop || done == steps || done % option_size(run, "save-every") == 0) {
         RankState unsent = unsent_read(t);
         checkpoint_save(run, t->model, &t->optimizer, &unsent, option_text(run, "save"), done);
         unsent_free(&unsent);
+        log_event(log, "checkpoint", done);
     }
+    if (stop) log_event(log, "stop", done);
     if (stop)
         say(run, "SIGTERM: saved after %zu of %zu steps; go on with --resume %s\n", done, steps,
             option_text(run, "save"));
@@ -111,9 +131,10 @@ static bool save_and_stop(Run *run, const Trainer *t, size_t done, size_t steps)
 }
 
 // Between two steps.
-static void rebalance(Run *run, Trainer *t, size_t done, size_t steps) {
+static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t steps) {
     size_t every = option_size(run, "rebalance");
     if (!every || done % every || done == steps || !trainer_rebalance(t)) return;
+    log_event(log, "rebalance", done);
     char text[256] = "";
     size_t v = trainer_chunks(&t->config);
     for (size_t i = 0; i < v * t->config.mesh.pp && strlen(text) < sizeof text - 24; i++)
@@ -125,7 +146,7 @@ static void rebalance(Run *run, Trainer *t, size_t done, size_t steps) {
 static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *log, size_t from, Curve got,
                    Curve want) {
     size_t steps = settings_steps(run), every = option_size(run, "eval-every"), windows = data_eval_windows(d);
-    size_t show = steps > 10 ? steps / 10 : 1;
+    StepLines lines = step_lines_begin(run, &t->config, from);
     for (size_t step = from; step < steps; step++) {
         progress(run, "step", step, steps);
         double start = now();
@@ -140,18 +161,19 @@ static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *l
         t->optimizer.lr = u->optimizer.lr = settings_rate(run, step);
         trainer_update(t, r);
         if (last) { picture_end(run); train_costs_end(run, t); }
-        rebalance(run, t, step + 1, steps);
+        rebalance(run, t, log, step + 1, steps);
         if (u->model) optimizer_step(&u->optimizer, u->model, clip_factor(w.norm, t->config.clip));
 
         double seconds = now() - start;
         size_t tokens = data_count(d, step, 0, t->config.batch);
         log_step(log, step, r, t->optimizer.lr, tokens, seconds);
-        if (step % show == 0 || last)
-            say(run, "step %5zu   loss %7.4f   gradient norm %8.4f   lr %.5f   %8.0f tokens/s\n", step, r.loss, r.norm,
-                t->optimizer.lr, (double)tokens / seconds);
-        if (every && (step + 1) % every == 0 && !last)
-            say(run, "             held-out loss %.4f\n", trainer_evaluate(t, d, at_most(windows, SOME_WINDOWS)));
-        if (save_and_stop(run, t, step + 1, steps)) return step + 1;
+        step_lines_add(run, &lines, step, r, t->optimizer.lr, tokens, seconds);
+        if (every && (step + 1) % every == 0 && !last) {
+            double loss = trainer_evaluate(t, d, at_most(windows, SOME_WINDOWS));
+            log_evaluation(log, step + 1, loss);
+            say(run, "             held-out loss %.4f\n", loss);
+        }
+        if (save_and_stop(run, t, log, step + 1, steps)) return step + 1;
     }
     progress(run, "step", steps, steps);
     return steps;
@@ -160,7 +182,8 @@ static size_t loop(Run *run, Trainer *t, Unsplit *u, const Data *d, const Log *l
 static void show(Run *run, Trainer *t, const Data *d, Log *log, size_t from, Curve got) {
     Timing timing = picture_timing(run);
     say(run, "\n");
-    picture_show(run, "the last step", PICTURE_MEMORY | PICTURE_ALIKE_ONCE);
+    picture_show(run, clock_config()->simulated ? "the last step, simulated" : "the last step, real time",
+                 PICTURE_MEMORY | PICTURE_ALIKE_ONCE);
     picture_summary(run, &timing);
     train_results(run, t);
     train_say_faster(run, t, &timing);
@@ -180,31 +203,6 @@ static void show(Run *run, Trainer *t, const Data *d, Log *log, size_t from, Cur
     report_config_number(run, "eval_loss", eval);
     report_config_number(run, "eval_windows", (double)windows);
     report_config_number(run, "byte_entropy", entropy);
-}
-
-// What the ledger says beside what the process had. Virtual ranks are one process.
-static void show_memory(Run *run) {
-    struct { size_t ledger, process, resident; } mine = { memory_most(), memory_process_most(), resident_most() }, *all;
-    size_t *sizes, most = 0, resident = 0;
-    char list[3][512] = { "", "", "" };
-    all = side_gather(&mine, sizeof mine, &sizes);
-    if (!run->is_root) return;
-    for (size_t r = 0; r < run->world->size; r++) {
-        size_t value[3] = { all[r].ledger, all[r].process, all[r].resident };
-        for (int i = 0; i < 3; i++) {
-            size_t end = strlen(list[i]);
-            snprintf(list[i] + end, sizeof list[i] - end, "%s%zu", r ? " " : "", value[i]);
-        }
-        most = all[r].ledger > most ? all[r].ledger : most;
-        resident = all[r].resident > resident ? all[r].resident : resident;
-    }
-    say(run, "memory at most, largest rank: %.1f MB in the ledger, %.1f MB resident in its process%s\n",
-        1e-6 * (double)most, 1e-6 * (double)resident, ranks_are_processes ? "" : " (all ranks)");
-    report_config_text(run, "memory_most", list[0]);              // bytes, by rank
-    report_config_text(run, "process_memory_most", list[1]);
-    report_config_text(run, "resident_most", list[2]);
-    free(all);
-    free(sizes);
 }
 
 // Before the work: can it be written? What is written where?
@@ -228,8 +226,8 @@ static void train(Run *run) {
     REQUIRE(from < steps, "--resume %s: all of its %zu steps are done; give more --steps", option_text(run, "resume"),
             from);
     require_files(run);
-    Data data = training_text(run, option_text(run, "data"), option_text(run, "vocab") ? c.model.vocab : 0,
-                              c.model.context, c.batch);
+    Data data = training_text(run, option_text(run, "data"), option_text(run, "data-eval"),
+                              option_text(run, "vocab") ? c.model.vocab : 0, c.model.context, c.batch);
     data.ragged = check;                           // unequal token counts: without them real bugs pass
     memory_set_poison(check);                      // otherwise speed counts
     if (!option_given(run, "threads") && !check && run->reduce == REDUCE_FAST && !device_is_gpu())
@@ -274,7 +272,7 @@ static void train(Run *run) {
         train_check_epochs(run, &data);
         train_check_saved(run, t, u.model, &u.optimizer, done);
     }
-    show_memory(run);
+    train_show_memory(run);
     curve_free(got);
     curve_free(want);
     if (u.model) model_free(u.model);
