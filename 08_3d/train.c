@@ -53,7 +53,7 @@ static const Option options[] = {
     { "dropout", "X", "0", "probability of dropping an element; with --check: 0.1 unless given" },
     { "attention", "plain|blockwise", "plain", "keep all scores, or none: in blocks; with --cp always blockwise" },
     OPTION_GROUP("Data"),
-    { "data", "FILES", NULL, "text, or tokens: .bin of llm.c or nanoGPT; also 'train_*.bin'; without it: this tree's text" },
+    { "data", "FILES", NULL, "text, or tokens: .bin of llm.c or nanoGPT; 'a*.bin': several; default: this tree's" },
     { "data-eval", "FILES", NULL, "held-out text or tokens; without it: the last tenth of --data" },
     OPTION_GROUP("Training"),
     { "batch", "N", "16", "sequences of one step, over all replicas" },

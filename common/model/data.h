@@ -32,11 +32,12 @@ typedef struct {
 Data data_synthetic(size_t vocab, size_t context, uint64_t seed);      // ragged
 // path: a file, or a pattern such as train_*.bin: all files that match, sorted by name, one after the other (a window
 // may reach from one into the next). eval: the held-out files, likewise; NULL: the last tenth of path's tokens is held
-// out. Files are text of bytes; path NULL: this tree's own text. Or token files: llm.c's, by their header (magic 20240520, version 1),
-// and nanoGPT's, uint16 without a header, by their name, which ends in .bin. vocab 0: 256, of bytes only. All have rank
-// 0's file: who cannot see it, or sees another one, is sent it over the side channel; so it may be a pipe. Of a token
-// file all is read once, a part by each rank. False, on all ranks alike: it cannot be read, is corrupt or too short, or
-// has ids beyond the vocabulary; why says so and names the fix, and *d needs no data_free().
+// out. Files are text of bytes; path NULL: this tree's own text. Or token files: llm.c's, by their header (magic
+// 20240520, version 1), and nanoGPT's, uint16 without a header, by their name, which ends in .bin. vocab 0: 256, of
+// bytes only. All have rank 0's file: who cannot see it, or sees another one, is sent it over the side channel; so it
+// may be a pipe. Of a token file all is read once, a part by each rank. False, on all ranks alike: it cannot be read,
+// is corrupt or too short, or has ids beyond the vocabulary; why says so and names the fix, and *d needs no
+// data_free().
 enum { DATA_WHY = 2048 };
 bool data_open(Data *d, const char *path, const char *eval, size_t vocab, size_t context, uint64_t seed,
                char why[DATA_WHY]);
