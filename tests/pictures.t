@@ -207,7 +207,7 @@ for my $option (qw(svg trace)) {
             like($job->{err}, qr/\A\S[^\n]*--$option \Q$file\E: cannot write it: \w[^\n]*\n\z/, "--$option $file: one message names it");
         }
     }
-    my $job = { words => ['sh', '-c', "trap '' XFSZ; (ulimit -f 1; $train @tiny --emulate 2 --$option $work/folder/x) 2>&1 | cat"] };
+    my $job = { words => ['sh', '-c', "trap '' XFSZ; (ulimit -f 1; $train @small --emulate 2 --$option $work/folder/x) 2>&1 | cat"] };
     run_jobs([$job]);
     like($job->{out}, qr/--$option \S+: cannot write it: File too large/, "--$option: a file that does not fit is a fault") or diag(complain($job));
 }

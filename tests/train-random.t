@@ -79,7 +79,7 @@ sub draw {
     if (rand 4 < 1) {
         s/^(selective|full)$/none/ for @words;
         my $needed = 1;
-        my @try = ($train{$precision}, '--emulate', $dp * $tp * $pp * $cp, @words, qw(--check --steps 1 --eval-every 0 --data), $text, '--activation-budget');
+        my @try = last_of_each($train{$precision}, '--emulate', $dp * $tp * $pp * $cp, @words, qw(--check --steps 1 --eval-every 0 --data), $text, '--activation-budget');
         while (`@try $needed 2>&1` =~ /it needs (\d+) bytes/) { $needed = $1 }
         push @words, '--activation-budget', int($needed * (1 + rand));
     }
