@@ -18,15 +18,18 @@ StepLines step_lines_begin(Run *run, const TrainerConfig *c, size_t from) {
     return s;
 }
 
-// FLOP/s of this rank alone: the best product of two square matrices. Neither the clock nor the ledger sees it.
-// Measured when a run has turned out to be long, so short runs lose no time. 0: there is no memory for it.
+// FLOP/s of this rank alone: the best product of two square matrices, larger ones where a product takes no time.
+// Neither the clock nor the ledger sees it. Measured when a run has turned out to be long, so short runs lose no time.
+// 0: there is no memory for it.
 static double measure_peak(void) {
-    const int n = device_is_gpu() ? 4096 : 1024;
-    const size_t bytes = (size_t)n * (size_t)n * sizeof(real);
+    const double too_short = 1e-3;                 // seconds
+    const int most = device_is_gpu() ? 4096 : 1024;
+    const size_t bytes = (size_t)most * (size_t)most * sizeof(real);
     real *a = device_alloc(bytes);
     real *b = device_alloc(bytes);
     real *c = device_alloc(bytes);
-    double best = INFINITY;
+    double best = 0;
+    int n = 1024;
     if (a && b && c) {
         device_fill(a, 0, bytes);
         device_fill(b, 0, bytes);
@@ -35,13 +38,15 @@ static double measure_peak(void) {
             double start = now();
             device_gemm(0, 0, n, n, n, a, n, b, n, c, n);
             device_synchronize();
-            best = fmin(best, now() - start);
+            double seconds = now() - start;
+            best = fmax(best, 2 * pow(n, 3) / seconds);
+            if (seconds < too_short && n < most) n *= 2;
         }
     }
     device_free(a);
     device_free(b);
     device_free(c);
-    return 2 * pow(n, 3) / best;
+    return best;
 }
 
 static void time_left(char text[32], double seconds) {
