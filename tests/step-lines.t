@@ -39,9 +39,10 @@ my $deadline = time + $hang;
 sleep 0.05 until time > $deadline || (-s $log // 0) > 500;
 kill 'STOP', $pid;
 sleep 10.5;
+my $before = -s $log;
 kill 'CONT', $pid;
 my @late;
-until (@late || time > $deadline) {
+until (@late || time > $deadline || -s $log > $before + 200_000) {         # a thousand steps later it is not coming
     @late = slurp($out) =~ /^(step +\d+ .* MFU .*)$/mg;
     sleep 0.05;
 }
