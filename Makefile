@@ -26,6 +26,10 @@ SUBMISSION =
 JSON =
 # For test: names of files of tests/, TESTS="comm ops"; without it all.
 TESTS =
+# What these say is text, also $( ) and ; in it: recipes read it from the environment.
+text_variables = ARGS NP BUG DIR EXERCISES SUBMISSION JSON
+$(foreach name,$(text_variables),$(eval override $(name) := $$(value $(name))))
+export $(text_variables)
 # The compiler behind MPI's wrapper, by the names that Open MPI and MPICH read. The launcher beside CC=mpicc.mpich is MPIRUN=mpirun.mpich.
 export OMPI_CC ?= gcc
 export MPICH_CC ?= $(OMPI_CC)
@@ -112,7 +116,7 @@ key-lesson  = $(word 2,$(subst -, ,$(1)))
 programs-of = $(patsubst %.c,$(O)/%,$(filter $(PROGRAMS),$(if $(filter 00,$(1)),common/run_00.c,$(wildcard \
     $(if $(key-lesson),$(key-chapter)_*/$(key-lesson)_*.c $(key-chapter)_*/$(key-lesson).c,$(key-chapter)_*/*.c)))))
 BUILD_LESSON = +@$(if $(call programs-of,$*),$(BUILD) ONLY="$(call programs-of,$*)")
-RUN_LESSON = NP='$(NP)' tools/run-lesson $(O)
+RUN_LESSON = tools/args tools/run-lesson $(O)
 
 # Each chapter is built and run before the next chapter is built: so the first verdict comes early.
 run:
@@ -120,15 +124,15 @@ run:
 
 run-%: FORCE
 	$(BUILD_LESSON)
-	@$(RUN_LESSON) run $* $(ARGS)
+	@$(RUN_LESSON) run $*
 
 emu-%: FORCE
 	$(BUILD_LESSON)
-	@$(RUN_LESSON) emu $* $(ARGS)
+	@$(RUN_LESSON) emu $*
 
 play-%: FORCE
 	$(BUILD_LESSON)
-	@NP='$(NP)' tools/play-lesson $(O) $* $(ARGS)
+	@tools/args tools/play-lesson $(O) $*
 
 # The commands in the pages name the build of these defaults.
 figures:
@@ -145,7 +149,7 @@ pages:
 
 bench:
 	+@$(BUILD) ONLY="$(patsubst %.c,$(O)/%,$(wildcard tests/bench_*.c))"
-	@tools/bench $(O) $(ARGS)
+	@tools/args tools/bench $(O)
 
 # BACKEND=cuda: the tests of that backend beside the CPU's. Without it tests/cuda.t uses what there is of a toolkit and a GPU.
 test:
@@ -185,15 +189,15 @@ test-all:
 break-%: FORCE
 	@tools/setup build build/tools.mk
 	+@$(BUILD)
-	@NP='$(NP)' tools/break $* '$(BUG)'
+	@tools/break $* "$$BUG"
 
 student:
-	@tools/student '$(DIR)' $(EXERCISES)
+	@tools/student "$$DIR" "$$EXERCISES"
 
 grade:
 	@tools/setup build build/tools.mk
 	+@$(BUILD) PRECISION=fp32 SANITIZE=
-	@tools/grade $(if $(JSON),--json '$(JSON)') $(ARGS) '$(SUBMISSION)' $(EXERCISES)
+	@tools/args tools/grade $${JSON:+--json "$$JSON"} "$$SUBMISSION" "$$EXERCISES"
 
 bugs:
 	@tools/setup build build/tools.mk

@@ -180,7 +180,7 @@ static void losses_on_text(Run *run, double loss[WAYS]) {
     Training t = { .model = { .layers = p < 4 ? 4 : p, .width = 16, .heads = 2, .context = 16, .vocab = 256 },
                    .steps = LONG, .sequences = 4, .micro_batches = 1, .optimizer = sgd(0.1) };
     t.model.seed = run->seed;
-    t.data = training_text(run, option_text(run, "data"), t.model.vocab, t.model.context, t.sequences);
+    t.data = training_text(run, option_text(run, "data"), NULL, t.model.vocab, t.model.context, t.sequences);
     for (size_t way = 0; way < WAYS; way++) {
         PipeDreamSeen seen = train(run, &t, way, NULL);
         loss[way] = 0;

@@ -167,7 +167,7 @@ static void losses_on_text(Run *run, double loss[2]) {
     Training t = { .model = { .layers = m, .width = 16, .heads = 2, .context = 16, .vocab = 256 },
                    .steps = LONG, .sequences = m, .micro_batches = m, .optimizer = sgd(0.1) };
     t.model.seed = run->seed;
-    t.data = training_text(run, option_text(run, "data"), t.model.vocab, t.model.context, t.sequences);
+    t.data = training_text(run, option_text(run, "data"), NULL, t.model.vocab, t.model.context, t.sequences);
     for (size_t way = 0; way < 2; way++) {
         Trajectory got = trajectory_new(run, &t);
         train(run, &t, way == 0, false, &got);

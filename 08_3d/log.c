@@ -49,9 +49,17 @@ void log_step(const Log *log, size_t step, StepResult r, double lr, size_t token
     require(log, fflush(log->file) == 0);          // a line as soon as it is known
 }
 
-void log_event(const Log *log, size_t step, const char *event) {
+void log_evaluation(const Log *log, size_t done, double eval_loss) {
     if (!log->file) return;
-    require(log, fprintf(log->file, "{\"event\":\"%s\",\"step\":%zu}\n", event, step) >= 0);
+    require(log, fprintf(log->file, "{\"event\":\"eval\",\"step\":%zu,", done) >= 0);
+    number(log, "eval_loss", eval_loss, ",");
+    require(log, fprintf(log->file, "\"run\":\"%s\"}\n", log->run) >= 0);
+    require(log, fflush(log->file) == 0);
+}
+
+void log_event(const Log *log, const char *event, size_t step) {
+    if (!log->file) return;
+    require(log, fprintf(log->file, "{\"event\":\"%s\",\"step\":%zu,\"run\":\"%s\"}\n", event, step, log->run) >= 0);
     require(log, fflush(log->file) == 0);
 }
 

@@ -1,5 +1,5 @@
-// log.h: --log FILE, one JSON object a step and one at the end, each with the id of its run.
-// Rank 0 writes; elsewhere, and without --log, nothing happens.
+// log.h: --log FILE, one JSON object a step, one for each event, and one at the end, each with the
+// id of its run. Rank 0 writes; elsewhere, and without --log, nothing happens.
 #ifndef LOG_H
 #define LOG_H
 #include <stdio.h>
@@ -11,6 +11,9 @@ typedef struct { FILE *file; const char *name, *run; } Log;
 // on.
 Log log_open(Run *run, const char *id);
 void log_step(const Log *log, size_t step, StepResult r, double lr, size_t tokens, double seconds);
-void log_event(const Log *log, size_t step, const char *event);    // what became of a step: "skipped", "lost"
+// {"event":"eval","step":100,"eval_loss":1.5}: step counts the steps done. Other events with the steps done: "checkpoint", blocks
+// that move, "stop". With the number of the step itself: "skipped" and "lost".
+void log_evaluation(const Log *log, size_t done, double eval_loss);
+void log_event(const Log *log, const char *event, size_t step);
 void log_end(Log *log, double eval_loss);          // closes it
 #endif

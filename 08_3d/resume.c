@@ -16,7 +16,8 @@
 static const char *const model_options[] = { "layers", "width", "heads", "context", "vocab", NULL };
 // A run that resumes may change these with --override only, and the content of --data.
 static const char *const training_options[] = {
-    "batch", "seed", "lr", "min-lr", "warmup", "decay-steps", "weight-decay", "clip", "dropout",
+    "batch", "seed", "lr", "min-lr", "warmup", "decay-steps", "weight-decay", "beta1", "beta2", "eps",
+    "clip", "dropout",
     "optimizer", "compress", "keep-one-of", "power-rank", NULL,
 };
 // Any run may change these. "ranks" is no option, but it is said, too.
@@ -24,7 +25,7 @@ static const char *const layout_options[] = {
     "steps", "ranks", "dp", "tp", "pp", "cp", "tensor", "depth", "micro-batch", "schedule",
     "chunks", "stage-layers", "rebalance", "zero", "prefetch", "overlap", "attention",
     "sequence-parallel", "recompute", "activation-budget", "reduce", "threads", "eval-every",
-    "data", NULL,
+    "data", "data-eval", NULL,
 };
 
 // ---------------------------------------------------------------- the values of options
@@ -158,6 +159,8 @@ Checkpoint *resume_open(Run *run) {
     const char *data = checkpoint_index_layout(checkpoint_index(c), "data");
     if (steps) option_default(run, "steps", steps);
     if (data) option_default(run, "data", data);
+    const char *eval = checkpoint_index_layout(checkpoint_index(c), "data-eval");
+    if (eval) option_default(run, "data-eval", eval);
     run->seed = (uint64_t)option_size(run, "seed");
     require_same_training(run, dir, c);
     return c;
@@ -260,7 +263,8 @@ SavedRun resume_run(Run *run, const Checkpoint *before, const Data *data) {
     if (before) saved = checkpoint_index(before)->run;
     else new_id(saved.id);
     if (before || dir) {
-        FileSum now = { this_rank == 0 ? data_fingerprint(data) : 0, data->bytes };
+        FileSum now = {0};
+        if (this_rank == 0) now.sum = data_fingerprint(data, &now.bytes);
         side_broadcast(&now, sizeof now);
         if (before) require_same_data(run, before, now);
         saved.data = now;

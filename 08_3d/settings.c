@@ -96,7 +96,21 @@ Optimizer settings_optimizer(Run *run) {
     REQUIRE(option_real(run, "lr") >= 0 && decay >= 0, "--lr and --weight-decay must not be negative");
     REQUIRE(o.kind == ADAMW || !option_given(run, "weight-decay") || decay == 0,
             "--weight-decay %g: only AdamW decays weights here; leave it out, or choose --optimizer adamw", decay);
-    if (o.kind == ADAMW) o.weight_decay = decay;
+    double beta1 = option_real(run, "beta1"), beta2 = option_real(run, "beta2"), eps = option_real(run, "eps");
+    REQUIRE(beta1 >= 0 && beta1 < 1, "--beta1 %g: expected at least 0 and less than 1, such as 0.9", beta1);
+    REQUIRE(beta2 >= 0 && beta2 < 1, "--beta2 %g: expected at least 0 and less than 1, such as 0.95", beta2);
+    REQUIRE(eps > 0, "--eps %g: expected more than 0, such as 1e-5", eps);
+    if (o.kind == SGD) {
+        static const char *const of_adamw[] = { "beta1", "beta2", "eps" };
+        for (size_t i = 0; i < sizeof of_adamw / sizeof *of_adamw; i++)
+            REQUIRE(!option_given(run, of_adamw[i]), "--%s is of AdamW: leave it out, or choose --optimizer adamw",
+                    of_adamw[i]);
+        return o;
+    }
+    o.weight_decay = decay;
+    o.beta1 = beta1;
+    o.beta2 = beta2;
+    o.epsilon = eps;
     return o;
 }
 
@@ -126,6 +140,9 @@ size_t settings_steps(Run *run) {
     REQUIRE(!option_text(run, "decay-steps") || option_size(run, "decay-steps") > 0,
             "--decay-steps must be at least 1");
     settings_rate(run, 0);                         // refuses --min-lr above --lr
+    REQUIRE(!option_given(run, "warmup") || option_size(run, "warmup") <= steps,
+            "--warmup %zu: the training ends before, with --steps %zu: choose --warmup %zu or less, or more --steps",
+            option_size(run, "warmup"), steps, steps);
     return steps;
 }
 

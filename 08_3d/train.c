@@ -16,6 +16,7 @@
 #include "08_3d/resume.h"
 #include "08_3d/safetensors.h"
 #include "08_3d/settings.h"
+#include "08_3d/step_lines.h"
 #include "08_3d/stop.h"
 #include "08_3d/support/mesh_picture.h"
 #include "08_3d/support/train_checks.h"
@@ -28,13 +29,14 @@
 #include "common/lesson/sketch.h"
 
 static const Option options[] = {
+    OPTION_GROUP("Parallelism"),
     { "dp", "N", NULL, "data-parallel replicas; without it: the ranks that --tp and --pp leave" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: 2 where the ranks allow, else 1" },
     { "pp", "N", NULL, "pipeline stages; without it: 2 where the ranks allow, else 1" },
+    { "cp", "N", NULL, "context-parallel ranks: they share the positions of a sequence (ring attention); default 1" },
     { "tensor", "1d|2d|2.5d|3d", "1d", "tp ranks cut layers by columns and rows, on a square, q x q x d, a cube" },
     { "depth", "N", "0", "with --tensor 2.5d: layers of the grid; 0: the fewest that make one of the tp ranks" },
-    { "batch", "N", "16", "sequences of one step, over all replicas" },
-    { "micro-batch", "N", "4", "sequences of one replica and micro-batch, at most" },
+    { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
     { "schedule", "naive|gpipe|1f1b|interleaved|zero-bubble", "1f1b", "order of forwards and backwards of stages" },
     { "chunks", "N", "2", "of the model on each stage; interleaved only" },
     { "stage-layers", "LIST", NULL, "blocks of each stage, such as 3,4,3; without it: as equal as possible" },
@@ -45,28 +47,38 @@ static const Option options[] = {
     { "compress", "none|top-k|power-sgd", "none", "send the gradient over dp in fewer bytes, the rest a step later" },
     { "keep-one-of", "N", "32", "with --compress top-k: of so many elements the largest one is sent" },
     { "power-rank", "N", "2", "with --compress power-sgd: columns of the factors that stand for a matrix" },
-    { "cp", "N", NULL, "context-parallel ranks: they share the positions of a sequence (ring attention); default 1" },
-    { "attention", "plain|blockwise", "plain", "keep all scores, or none: in blocks; with --cp always blockwise" },
-    { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
-    { "recompute", "none|selective|full", "none", "what backward computes again instead of keeping it" },
-    { "activation-budget", "N", NULL, "bytes of activations per rank: each block keeps what fits" },
+    OPTION_GROUP("Model"),
     { "layers", "N", "4", "blocks" },
     { "width", "N", "128", "features of a token" },
     { "heads", "N", "4", "attention heads" },
     { "context", "N", "64", "tokens of a sequence" },
-    { "dropout", "X", "0", "probability of dropping an element; with --check: 0.1 unless given" },
-    { "data", "FILE", NULL, "text to learn, or tokens: .bin of llm.c or nanoGPT; without it: this tree's own text" },
     { "vocab", "N", NULL, "entries of the vocabulary; needed for tokens (GPT-2: 50257); without it: 256, of bytes" },
+    { "dropout", "X", "0", "probability of dropping an element; with --check: 0.1 unless given" },
+    { "attention", "plain|blockwise", "plain", "keep all scores, or none: in blocks; with --cp always blockwise" },
+    OPTION_GROUP("Data"),
+    { "data", "FILES", NULL, "text, or tokens: .bin of llm.c or nanoGPT; 'a*.bin': several; default: this tree's" },
+    { "data-eval", "FILES", NULL, "held-out text or tokens; without it: the last tenth of --data" },
+    OPTION_GROUP("Training"),
+    { "batch", "N", "16", "sequences of one step, over all replicas" },
+    { "micro-batch", "N", "4", "sequences of one replica and micro-batch, at most" },
     { "steps", "N", "400", "optimizer steps, after which the training ends" },
     { "lr", "X", "0.003", "highest learning rate" },
     { "warmup", "N", "20", "steps of linear warm-up; then the rate falls as a cosine to --min-lr" },
     { "decay-steps", "N", NULL, "step at which the rate is --min-lr; without it: the first --steps" },
     { "min-lr", "X", NULL, "lowest learning rate after the warm-up; without it: a tenth of --lr" },
     { "weight-decay", "X", "0.1", "of matrices; AdamW only" },
+    { "beta1", "X", "0.9", "of AdamW: how much of the mean gradient stays, at each step" },
+    { "beta2", "X", "0.95", "of AdamW: the same of the mean squared gradient" },
+    { "eps", "X", "1e-5", "of AdamW: added to the root of the mean squared gradient" },
     { "clip", "X", "1", "largest gradient norm; 0: no clipping" },
     { "skip-nonfinite", "N", "0", "steps in a row without a finite loss or gradient to skip; more end the run" },
     { "optimizer", "sgd|adamw", "adamw", "update rule" },
     { "eval-every", "N", "100", "steps between evaluations on held-out text; 0: at the end only" },
+    { "check", NULL, NULL, "train the unsplit model beside it and compare losses, norms, gradients and weights" },
+    OPTION_GROUP("Memory"),
+    { "recompute", "none|selective|full", "none", "what backward computes again instead of keeping it" },
+    { "activation-budget", "N", NULL, "bytes of activations per rank: each block keeps what fits" },
+    OPTION_GROUP("Checkpoints"),
     { "save", "DIR", NULL, "write checkpoints: DIR/step-000100 and so on" },
     { "save-every", "N", "100", "with --save: steps between checkpoints; one more at the end" },
     { "keep", "N", NULL, "with --save: keep the newest N checkpoints, and the best one" },
@@ -75,12 +87,17 @@ static const Option options[] = {
     { "resume", "DIR", NULL, "take up the newest checkpoint in DIR, at any layout, with the options of its training" },
     { "newest-good", NULL, NULL, "with --resume: take the newest checkpoint that is not torn" },
     { "override", "NAMES", NULL, "with --resume: options that may differ from before: lr,data" },
+    OPTION_GROUP("Output"),
     { "export", "FILE", NULL, "write the weights as safetensors, for Hugging Face's GPT-2" },
-    { "check", NULL, NULL, "train the unsplit model beside it and compare losses, norms, gradients and weights" },
-    { "log", "FILE", NULL, "one JSON object a step" },
+    { "log", "FILE", NULL, "one JSON object a step, and one for each evaluation, checkpoint, move of blocks, stop" },
     { "reduce", "ordered|fast", "fast", NULL },
     { "node", "N", "4", "ranks of a node" },
     { "threads", "N", NULL, "of a rank; without it: cores / ranks, but 1 with --check or --reduce ordered" },
+    OPTION_EXAMPLE("train --emulate 8 --dp 2 --tp 2 --pp 2 --check --steps 5", "8 virtual ranks, held to one device"),
+    OPTION_EXAMPLE("mpirun -np 4 train --data my.txt --save runs/a --save-every 100", "learns a text, and saves"),
+    OPTION_EXAMPLE("mpirun -np 2 train --resume runs/a --save runs/a --steps 800", "goes on, with other ranks"),
+    OPTION_EXAMPLE("train --data 'train_*.bin' --data-eval val.bin --vocab 50257 --context 256", "learns tokens"),
+    OPTION_EXAMPLE("train --steps 50 --eval-every 10 --log run.jsonl --export gpt2.safetensors", "a log, and weights"),
     {0},
 };
 
@@ -109,8 +126,8 @@ static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
 // After a step, which took `seconds`: writes a checkpoint, where one is due. True: the training ends here, because it was
 // told to stop, or because its weights are not finite.
-static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, SavedRun *saved, size_t done, size_t steps,
-                          double seconds, double eval_loss) {
+static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log, SavedRun *saved, size_t done,
+                          size_t steps, double seconds, double eval_loss) {
     if (!option_given(run, "save")) return false;
     bool stop = done < steps && stop_due(run, seconds);
     if (stop || done == steps || done % option_size(run, "save-every") == 0) {
@@ -119,8 +136,10 @@ static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, SavedRun
         checkpoint_save(run, t->model, &t->optimizer, &unsent, saved, option_text(run, "save"), done,
                         eval_loss);
         unsent_free(&unsent);
+        log_event(log, "checkpoint", done);
     }
     if (stop) {
+        log_event(log, "stop", done);
         say(run, "stopped: saved after %zu of %zu steps; go on with --resume %s\n", done, steps,
             option_text(run, "save"));
         report_stopped(run);
@@ -129,9 +148,10 @@ static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, SavedRun
 }
 
 // Between two steps.
-static void rebalance(Run *run, Trainer *t, size_t done, size_t steps) {
+static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t steps) {
     size_t every = option_size(run, "rebalance");
     if (!every || done % every || done == steps || !trainer_rebalance(t)) return;
+    log_event(log, "rebalance", done);
     char text[256] = "";
     size_t v = trainer_chunks(&t->config);
     for (size_t i = 0; i < v * t->config.mesh.pp && strlen(text) < sizeof text - 24; i++)
@@ -143,7 +163,7 @@ static void rebalance(Run *run, Trainer *t, size_t done, size_t steps) {
 static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Data *d, const Log *log, SavedRun *saved,
                    size_t from, Curve got, Curve want) {
     size_t steps = settings_steps(run), every = option_size(run, "eval-every"), windows = data_eval_windows(d);
-    size_t show = steps > 10 ? steps / 10 : 1;
+    StepLines lines = step_lines_begin(run, &t->config, from);
     for (size_t step = from; step < steps; step++) {
         progress(run, "step", step, steps);
         double start = now();
@@ -160,28 +180,27 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
         if (outcome == STEP_LOST) {
             if (last) picture_end(run);
             log_step(log, step, r, t->optimizer.lr, tokens, now() - start);
-            log_event(log, step, "lost");
+            log_event(log, "lost", step);
             return step;
         }
         if (option_flag(run, "check") && step == from) train_check_first(run, t, u->model);
         if (outcome == STEP_SKIPPED) trainer_skip(t);
         else trainer_update(t, r);
         if (last) { picture_end(run); train_costs_end(run, t); }
-        rebalance(run, t, step + 1, steps);
+        rebalance(run, t, log, step + 1, steps);
         if (u->model) optimizer_step(&u->optimizer, u->model, clip_factor(w.norm, t->config.clip));
 
         double seconds = now() - start;
         log_step(log, step, r, t->optimizer.lr, tokens, seconds);
-        if (outcome == STEP_SKIPPED) log_event(log, step, "skipped");
-        else if (step % show == 0 || last)
-            say(run, "step %5zu   loss %7.4f   gradient norm %8.4f   lr %.5f   %8.0f tokens/s\n", step, r.loss, r.norm,
-                t->optimizer.lr, (double)tokens / seconds);
+        if (outcome == STEP_SKIPPED) log_event(log, "skipped", step);
+        else step_lines_add(run, &lines, step, r, t->optimizer.lr, tokens, seconds);
         double eval_loss = NAN;                    // of what is saved below, where it is measured
         if (every && (step + 1) % every == 0 && (!last || option_given(run, "save"))) {
             eval_loss = trainer_evaluate(t, d, at_most(windows, SOME_WINDOWS));
+            log_evaluation(log, step + 1, eval_loss);
             say(run, "             held-out loss %.4f\n", eval_loss);
         }
-        if (save_and_stop(run, rule, t, saved, step + 1, steps, now() - start, eval_loss)) return step + 1;
+        if (save_and_stop(run, rule, t, log, saved, step + 1, steps, now() - start, eval_loss)) return step + 1;
     }
     progress(run, "step", steps, steps);
     return steps;
@@ -190,7 +209,8 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
 static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log, size_t from, Curve got) {
     Timing timing = picture_timing(run);
     say(run, "\n");
-    picture_show(run, "the last step", PICTURE_MEMORY | PICTURE_ALIKE_ONCE);
+    picture_show(run, clock_config()->simulated ? "the last step, simulated" : "the last step, real time",
+                 PICTURE_MEMORY | PICTURE_ALIKE_ONCE);
     picture_summary(run, &timing);
     train_results(run, t);
     train_say_faster(run, t, &timing);
@@ -241,8 +261,8 @@ static void train(Run *run) {
     require_files(run);
     FiniteRule rule = finite_rule(run);
     train_checks_require(run, &c);
-    Data data = training_text(run, option_text(run, "data"), option_text(run, "vocab") ? c.model.vocab : 0,
-                              c.model.context, c.batch);
+    Data data = training_text(run, option_text(run, "data"), option_text(run, "data-eval"),
+                              option_text(run, "vocab") ? c.model.vocab : 0, c.model.context, c.batch);
     data.ragged = check;                           // unequal token counts: without them real bugs pass
     memory_set_poison(check);                      // otherwise speed counts
     if (!option_given(run, "threads") && !check && run->reduce == REDUCE_FAST && !device_is_gpu())

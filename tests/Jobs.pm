@@ -8,7 +8,7 @@ use JSON::PP;
 use Test::More ();
 use Time::HiRes qw(time);
 
-our @EXPORT = qw(slurp start run_jobs emu mpi forms_of forms_hold before_work lessons program_of have_mpi complain ranks_of $work $all $hang $wait);
+our @EXPORT = qw(slurp last_of_each start run_jobs emu mpi forms_of forms_hold before_work lessons program_of have_mpi complain ranks_of $work $all $hang $wait);
 our $work = tempdir(CLEANUP => 1);
 our $all = $ENV{TEST_ALL} || 0;
 # Seconds. No test judges how long something takes, because a machine may be busy: who takes longer than $hang hangs, and $wait is the
@@ -43,11 +43,25 @@ sub program_of {
 sub emu { my ($ranks, @words) = @_; return { json => 1, words => ['tools/launch', '-e', $ranks, @words] } }
 sub mpi { my ($ranks, @words) = @_; return { json => 1, words => ['tools/launch', $ranks, @words] } }
 
+# Programs refuse an option that is given twice. A test may: the last one counts, so it can vary a model's options. twice: as given.
+sub last_of_each {
+    my @words = @_;
+    my %at = map { $words[$_] =~ /^(--[a-z0-9-]+)/ ? ($1 => $_) : () } 0 .. $#words;
+    my @kept;
+    my $keep = 1;
+    for my $i (0 .. $#words) {
+        $keep = $1 && $at{$1} == $i if $words[$i] =~ /^(--[a-z0-9-]+)/;
+        push @kept, $words[$i] if $keep;
+    }
+    return @kept;
+}
+
 sub start {
     my ($job) = @_;
     $job->{place} = "$work/" . ++$number;
     $job->{began} = time;
     my @words = (@{ $job->{words} }, $job->{json} ? ('--verbose', '--json', "$job->{place}.json") : ());
+    @words = last_of_each(@words) unless $job->{twice};
     my $pid = fork() // die "fork: $!";
     return $pid if $pid;
     open STDIN, '<', '/dev/null';

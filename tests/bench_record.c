@@ -86,7 +86,7 @@ static void bench(Run *run) {
                         .batch = 16,
                         .micro_batch = option_size(run, "micro-batch"), .schedule = schedule_1f1b, .clip = 1 };
     config_require(&c.model);
-    Data d = training_text(run, NULL, c.model.vocab, c.model.context, c.batch);
+    Data d = training_text(run, NULL, NULL, c.model.vocab, c.model.context, c.batch);
     Trainer *t = trainer_new(run->world, &c, sgd(0.01));
     double *seconds[KINDS];
     for (size_t k = 0; k < KINDS; k++) seconds[k] = host_alloc(rounds * sizeof **seconds);

@@ -70,6 +70,21 @@ if [ -n "$first" ]; then
     ends 0 "NP= changes the ranks" "1.rank" make "emu-$first" NP=1
     ends 0 "PRECISION=fp64 is another build" "fp64" make "emu-$first" PRECISION=fp64
     ends 0 "ARGS= reaches the lesson" "--seed" make "emu-$first" ARGS=--help
+    # What a variable says is text, for the shell and for make.
+    touch="touch $tap_dir/made"
+    text="; $touch | $touch & \$($touch) \$(shell $touch) \`$touch\`"
+    ends 2 "make emu-$first evaluates no ARGS" "expected.a.whole.number,.0 exit.status.2" make "emu-$first" ARGS="--seed 2$text"
+    ends 2 "nor does make play-$first" "expected.a.whole.number,.0 with.status.2" make "play-$first" ARGS="--seed 2$text"
+    ends 2 "nor make bench" "unsplit:.cannot.write" make bench ARGS="--json $tap_dir/no/such $text"
+    ends 2 "nor is NP evaluated" "number.of.ranks.must.be.a.whole.number" make "emu-$first" NP="1'$text"
+    ends 2 "nor BUG" "no.bug.'x'" make break-01 BUG="x'$text"
+    ends 2 "nor DIR and EXERCISES" "no.exercise.'y'" make student DIR="$tap_dir/x'$text" EXERCISES="y' $text"
+    ends 2 "nor SUBMISSION and JSON" "SUBMISSION=x'.*is.not.a.folder" make grade SUBMISSION="x'$text" JSON="y'$text"
+    [ ! -e "$tap_dir/made" ]
+    ok $? "and nothing was made"
+    ends 2 "a quotation mark without a partner is refused" "has.no.partner" make "emu-$first" ARGS="--seed '2"
+    ends 2 "the words of ARGS are split at blanks" "unexpected.argument.b:" make "emu-$first" ARGS="--json a b"
+    ends 2 "but not inside of quotation marks" "--json.a.b/c:.cannot.write" make "emu-$first" ARGS="--json 'a b/c'"
     ends 2 "a wrong option ends make, and the status is told" "exit.status.2" make "run-$first" ARGS=--no-such-option
     chapter=${first%-*}
     lessons=$(tools/lessons | awk -F '\t' -v chapter="$chapter-" 'index($1, chapter) == 1' | wc -l)

@@ -50,6 +50,35 @@ SKIP: {
     fine(run(emu(2, $sample, '--from', "$work/saved", '--ids', '37,74', qw(--tokens 8 --check))), 'and it writes token ids');
 }
 
+# ---- several files by a pattern, in the order of their names, and held-out files: the same tokens, the same bits ----
+sub held_out { return map { $_->{eval_loss} } grep { !defined $_->{step} } map { decode_json($_) } split /\n/, slurp($log) }
+my @cut = (0, 101, 230, 360, 400);
+for my $i (0 .. 3) {
+    my @part = @ids[$cut[$i] .. $cut[$i + 1] - 1];
+    my $name = $i < 3 ? "part_0$i" : 'held';
+    file("$name.txt", pack 'C*', @part);
+    file("$name.bin", pack 'v*', @part);
+    file($i < 3 ? "shard_0$i" : 'last', llmc(scalar @part, @part));
+}
+losses(1, '--data', $file{text});
+my @eval = held_out();
+for my $case (['texts', "$work/part_*.txt", "$work/held.txt"], ['nanoGPT\'s', "$work/part_*.bin", "$work/held.bin"], ['llm.c\'s', "$work/shard_*", "$work/last"]) {
+    my ($name, $data, $held) = @$case;
+    my @vocab = $name eq 'texts' ? () : ('--vocab', 256);
+    is_deeply(losses(1, '--data', $data, '--data-eval', $held, @vocab), $want, "$name: the losses of one text, every bit");
+    is_deeply([held_out()], \@eval, "$name: and the held-out loss");
+}
+file('all_0.txt', substr $text, 0, 7);
+file('all_1.txt', substr $text, 7);
+is_deeply(losses(2, '--data', "$work/all_?.txt", qw(--dp 2 --tp 1 --pp 1)), losses(2, '--data', $file{text}, qw(--dp 2 --tp 1 --pp 1)), 'the last tenth of several files');
+if (have_mpi) {
+    unlink $log;
+    fine(run(mpi(2, $train, @model, '--data', "$work/part_*.txt", '--data-eval', "$work/held.txt", qw(--dp 2 --tp 1 --pp 1 --log), $log)), 'as processes');
+    is_deeply([steps_of()], losses(2, '--data', $file{text}, qw(--dp 2 --tp 1 --pp 1)), 'as processes: the same bits');
+}
+file('odd[0].txt', $text);
+is_deeply(losses(1, '--data', "$work/odd[0].txt"), $want, 'a file whose name looks like a pattern');
+
 # ---- refused: one message, status 2, before the work ----
 for my $case (
     ['ids beyond the vocabulary', qr/has token id 999, and a vocabulary of --vocab 500 ends at 499/, file('b1', slurp($big)), '--vocab', 500],
@@ -58,8 +87,15 @@ for my $case (
     ['an odd end', qr/corrupt or cut short/, file('b3', llmc(500, (1) x 500) . 'x'), '--vocab', 50],
     ['half a header', qr/cut short: llm.c's header has 1024 bytes, and the file 600/, file('b4', substr(llmc(500, (1) x 500), 0, 600)), '--vocab', 50],
     ['another version', qr/has version 7 of llm.c's token files/, file('b5', pack('V3 x1012', 20240520, 7, 500) . pack('v*', (1) x 500)), '--vocab', 50],
-    ['an odd number of bytes', qr/odd number of bytes, 1001/, file('b6.bin', 'x' x 1001), '--vocab', 60000],
+    ['an odd number of bytes', qr/odd number of bytes, 1001/, file('b6.bin', pack('v*', (1) x 500) . 'x'), '--vocab', 60000],
     ['a short one', qr/has 100 tokens, too few for --context 12: at least 130/, file('b7.bin', pack 'v*', (1) x 100), '--vocab', 50],
+    ['text that is called .bin', qr/b8\.bin is text: a file whose name ends in \.bin must have uint16 tokens\. To learn its bytes, give it another name/, file('b8.bin', $text), '--vocab', 50257],
+    ['text with a vocabulary of tokens', qr/is text, whose tokens are bytes, and --vocab 50257 is of token files: leave --vocab out/, $file{text}, '--vocab', 50257],
+    ['held-out tokens of a text', qr/nano\.bin has tokens, and \S+text has text: --data and --data-eval take one kind of file/, $file{text}, '--data-eval', $file{nanogpt}],
+    ['two kinds that match', qr/part_01\.txt has text, and \S+part_01\.bin has tokens/, "$work/part_01.*", '--vocab', 256],
+    ['too little held out', qr/the text \S+short has 9 bytes, too few for --context 12: at least 13 are needed/, $file{text}, '--data-eval', file('short', 'too short')],
+    ['ids beyond the vocabulary in one of several', qr/shard_9 has token id 300, and a vocabulary of --vocab 256 ends at 255/, "$work/shard_?*", '--data-eval', file('shard_9', llmc(20, (300) x 20)), '--vocab', 256],
+    ['a pattern that nothing matches', qr/cannot read the text \S+none_\*: No such file/, "$work/none_*"],
     ['text for a small vocabulary', qr/is text, whose tokens are bytes: --vocab 100 is less than 256/, $file{text}, '--vocab', 100],
 ) {
     my ($name, $words, $path, @options) = @$case;

@@ -37,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Data d;
     Arena a = {0};
     // Text, or a token file of some vocabulary.
-    if (data_open(&d, path, size && data[0] % 2 ? 0 : 300, 4, 1, why)) {
+    if (data_open(&d, path, NULL, size && data[0] % 2 ? 0 : 300, 4, 1, why)) {
         d.batch = 2;
         for (uint64_t step = 0; step < 3; step++) look_at(&d, data_batch(&d, &a, step, 0, 2, 2));
         size_t windows = data_eval_windows(&d);

@@ -169,7 +169,7 @@ my @charts = map { my $columns = $_; map { +{ columns => $columns, color => $_, 
     @small, qw(--dp 1 --tp 1 --pp 4 --batch 4 --link nvlink), $_ ? '--color' : ()] } } 0, 1 } '', 80, 200, 40, 'wide', 99999;
 run_jobs(\@charts);
 for my $job (@charts) {
-    my ($chart) = $job->{out} =~ /^(the last step: .*?kept: activations[^\n]*\n)/ms or diag(complain($job));
+    my ($chart) = $job->{out} =~ /^(the last step, simulated: .*?kept: activations[^\n]*\n)/ms or diag(complain($job));
     $chart //= '';
     my $name = "COLUMNS=$job->{columns}" . ($job->{color} ? ', coloured' : '');
     is(scalar($chart =~ s/\e\[[0-9;]*m//g) > 0, $job->{color} == 1, "$name: colours only when asked for");
@@ -207,7 +207,7 @@ for my $option (qw(svg trace)) {
             like($job->{err}, qr/\A\S[^\n]*--$option \Q$file\E: cannot write it: \w[^\n]*\n\z/, "--$option $file: one message names it");
         }
     }
-    my $job = { words => ['sh', '-c', "trap '' XFSZ; (ulimit -f 1; $train @tiny --emulate 2 --$option $work/folder/x) 2>&1 | cat"] };
+    my $job = { words => ['sh', '-c', "trap '' XFSZ; (ulimit -f 1; $train @small --emulate 2 --$option $work/folder/x) 2>&1 | cat"] };
     run_jobs([$job]);
     like($job->{out}, qr/--$option \S+: cannot write it: File too large/, "--$option: a file that does not fit is a fault") or diag(complain($job));
 }

@@ -677,7 +677,7 @@ static void write_text(void) {
 static void cannot_open(const char *path, size_t context, const char *words) {
     Data d;
     char why[DATA_WHY];
-    ok(!data_open(&d, path, 0, context, 1, why) && strstr(why, words) && !d.text, "text: %s", words);
+    ok(!data_open(&d, path, NULL, 0, context, 1, why) && strstr(why, words) && !d.files, "text: %s", words);
 }
 static void no_held_out(void) {
     Data d = data_synthetic(11, 4, 1);
@@ -724,8 +724,8 @@ static void test_text(void) {
     write_text();
     Data d;
     char why[DATA_WHY];
-    ok(data_open(&d, text_path, 0, T, 1, why) && !why[0], "text: it is there");
-    ok(d.bytes == TRAIN + HELD_OUT && d.tokens == d.bytes &&
+    ok(data_open(&d, text_path, NULL, 0, T, 1, why) && !why[0], "text: it is there");
+    ok(d.files[0].bytes == TRAIN + HELD_OUT && d.tokens == d.files[0].bytes &&
        d.train_tokens == TRAIN && d.vocab == 256, "text: a tenth is held out");
     d.batch = 7;
     test_order(&d, "text");

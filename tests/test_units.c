@@ -233,7 +233,7 @@ static void keep_wte(Test *t) {
 static bool cannot_open(const char *path) {
     Data d;
     char why[DATA_WHY];
-    return !data_open(&d, path, 0, 8, 1, why) && strstr(why, "cannot read the text") && !d.text;
+    return !data_open(&d, path, NULL, 0, 8, 1, why) && strstr(why, "cannot read the text") && !d.files;
 }
 
 static void units(Run *run) {

@@ -419,13 +419,17 @@ my @tiny = (qw(--layers 2 --width 16 --heads 2 --context 8 --batch 4 --micro-bat
     run_jobs([$job]);
     is($job->{status}, 0, '--log: the run') or diag(complain($job));
     my @lines = map { eval { decode_json($_) } } split /\n/, slurp("$work/log");
+    my @events = grep { $_->{event} } @lines;
+    @lines = grep { !$_->{event} } @lines;
+    is(join(' ', map { "$_->{event} $_->{step}" } @events), 'eval 3 eval 6', '--log: an object for each evaluation');
+    is((scalar grep { $_->{eval_loss} > 0 && keys %$_ == 4 } @events), 2, '--log: with its held-out loss');
     is(scalar @lines, 8, '--log: an object a step, and one at the end');
     my $end = pop @lines;
     my $fields = join ' ', sort qw(step loss grad_norm lr tokens seconds tokens_per_second run);
     is((scalar grep { join(' ', sort keys %$_) eq $fields } @lines), 7, '--log: the fields of a step');
     is(join(' ', map { $_->{step} } @lines), '0 1 2 3 4 5 6', '--log: the steps');
     is((scalar grep { $_->{tokens} == 4 * 8 && $_->{seconds} > 0 && $_->{loss} > 0 && $_->{grad_norm} > 0 } @lines), 7, '--log: the values');
-    unlike(slurp("$work/log") =~ s/"run":"[0-9a-f]{16}"//gr, qr/:"/, '--log: numbers are numbers');
+    unlike(slurp("$work/log") =~ s/"run":"[0-9a-f]{16}"//gr, qr/(?<!"event"):"/, '--log: numbers are numbers');
     is(join(' ', sort keys %$end), 'eval_loss run', '--log: the end');
     ok(abs($end->{eval_loss} - $job->{page}{config}{eval_loss}) < 1e-6, '--log: the held-out loss is that of --json');
 }

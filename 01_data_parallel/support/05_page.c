@@ -36,7 +36,7 @@ static void train_on_text(Run *run, const Cluster *c, const Training *t, size_t 
     Cluster cluster = *c;
     cluster.steps = LONG;
     text.model.seed = t->model.seed;
-    text.data = training_text(run, option_text(run, "data"), reader.vocab, reader.context, SHARED);
+    text.data = training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context, SHARED);
     for (size_t way = 0; way < WAYS; way++) {
         Log log = {0};
         Picoseconds took;

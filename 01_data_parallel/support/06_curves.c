@@ -15,7 +15,7 @@ void compression_curves(Run *run, const Training *short_one, const CompressionPl
                         double *end) {
     static const ModelConfig reader = { .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256 };
     Training t = *short_one;
-    t.data = training_text(run, option_text(run, "data"), reader.vocab, reader.context, 16);
+    t.data = training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context, 16);
     t.model = reader;
     t.model.seed = run->seed;
     t.steps = LONG;

@@ -761,6 +761,28 @@ size_t side_cores_each(void) {
     return least > 0 ? least : 1;
 }
 
+double side_at_once(void) {
+    struct { char host[64], gpu[32]; cpu_set_t cores; } mine, *all = NULL;
+    size_t *sizes = NULL;
+    double at_once = 0;
+    memset(&mine, 0, sizeof mine);
+    gethostname(mine.host, sizeof mine.host - 1);
+    if (device_is_gpu()) device_id(mine.gpu);
+    else if (sched_getaffinity(0, sizeof mine.cores, &mine.cores) != 0) CPU_SET(0, &mine.cores);
+    all = side_gather(&mine, sizeof mine, &sizes);
+    for (size_t i = 0; all && i < side->size; i++) {
+        size_t first = 0;
+        while (memcmp(&all[first], &all[i], sizeof mine) != 0) first++;
+        if (first < i) continue;               // ranks that share a GPU, or a set of cores, count it once
+        at_once += device_is_gpu() ? 1 : (double)CPU_COUNT(&all[i].cores) / device_threads;
+    }
+    if (!ranks_are_processes && at_once > 1) at_once = 1;
+    if (all && at_once > (double)side->size) at_once = (double)side->size;
+    free(all);
+    free(sizes);
+    return at_once;
+}
+
 // ---- 8. The launch ----
 
 // srun without a PMI plugin starts processes that do not know of each other: each would be a world of one.

@@ -119,6 +119,9 @@ bool side_any(bool mine);                                      // is it true on 
 
 // Cores for each rank: those that it may use, divided by the ranks that share them; the least of all ranks. Collective.
 size_t side_cores_each(void);
+// How many ranks compute at the same time. On GPUs: how many GPUs they have. Processes: all, or as many as their cores
+// carry (3 cores and 2 threads per rank: 1.5). Virtual ranks: 1. Collective; the number is rank 0's, 0 on the others.
+double side_at_once(void);
 
 // --- the launch (called by lesson.c) ---
 // Add in rank order on every transport | the library's own algorithm.

@@ -5,10 +5,16 @@
 #include "common/lesson/lesson.h"
 
 // ---- options.c ----
-// text: the value given, or fallback, or `copied`, which option_default has allocated.
-typedef struct { Option option; const char *text; bool given; char *copied; } OptionValue;
+// text: the value given, or fallback, or `copied`, which option_default has allocated. heading: of --help, before this
+// option; mostly NULL.
+typedef struct { Option option; const char *text, *heading; bool given; char *copied; } OptionValue;
 enum { MOST_OPTIONS = 96 };
-typedef struct { OptionValue list[MOST_OPTIONS]; size_t count, common; bool help; } OptionValues;  // common ones first
+typedef struct {
+    OptionValue list[MOST_OPTIONS];            // common ones first
+    size_t count, common;
+    const Option *own;                         // the program's table; NULL: it has none
+    bool help;
+} OptionValues;
 OptionValues options_parse(int argc, char **argv, const Option *own);          // usage_error() on a bad command line
 void options_print_help(const OptionValues *s, const char *program);
 const OptionValue *options_find(const OptionValues *s, const char *name);                // fault() when there is none

@@ -13,6 +13,9 @@ extern const LessonInfo lesson_info;
 // NULL: a flag. fallback NULL: no default. An option with the name of a common one replaces its default, and its
 // help unless that is NULL.
 typedef struct { const char *name, *value, *fallback, *help; } Option;     // {"dp", "N", "1", "data-parallel replicas"}
+// For --help of a program with many options: the heading of the options that follow; a command, and what it does.
+#define OPTION_GROUP(heading) { "", NULL, NULL, heading }
+#define OPTION_EXAMPLE(command, does) { "", command, NULL, does }
 
 typedef struct Run {                           // one per rank
     Comm *world;

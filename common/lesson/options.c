@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const Option common_options[] = {
     {"emulate", "N", NULL, "N virtual ranks in this process"},
@@ -142,10 +143,19 @@ void options_free(OptionValues *s) {
 
 // An option with the name of one that is there replaces its values and default, and its help, if it has one.
 static void add_options(OptionValues *s, const Option *o) {
+    const char *heading = NULL;
     for (; o != NULL && o->name != NULL; o++) {
+        if (*o->name == 0) {                   // a heading or an example
+            heading = o->help;
+            continue;
+        }
         size_t i = look_up(s, o->name);
         if (i == MOST_OPTIONS) fault("there is room for %d options only", MOST_OPTIONS);
-        if (i == s->count) s->count++;
+        if (i == s->count) {
+            s->list[i].heading = heading;
+            heading = NULL;
+            s->count++;
+        }
         const char *help = o->help ? o->help : s->list[i].option.help;
         s->list[i].option = *o;
         s->list[i].option.help = help;
@@ -158,6 +168,7 @@ static OptionValues options_table(const Option *own) {
     if (device_is_gpu()) add_options(&s, gpu_options);
     s.common = s.count;
     add_options(&s, own);
+    s.own = own;
     for (size_t i = 0; i < s.count; i++) s.list[i].text = s.list[i].option.fallback;
     return s;
 }
@@ -180,15 +191,50 @@ static size_t edit_distance(const char *a, const char *b) {
     return row[n];
 }
 
+// The fewest letters by which a word differs from as many words of the help, with - between them: lerning-rate from
+// "highest learning rate" by 1.
+static size_t help_distance(const char *word, const char *help) {
+    const char *const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    size_t best = SIZE_MAX, words = 1;
+    for (const char *c = word; *c; c++) words += *c == '-';
+    for (const char *from = help; *from; from += strspn(from, letters)) {
+        char phrase[64] = "";
+        from += strcspn(from, letters);
+        if (*from == 0) break;
+        const char *next = from;
+        for (size_t n = 0; n < words && strlen(phrase) + strspn(next, letters) + 2 < sizeof phrase; n++) {
+            sprintf(phrase + strlen(phrase), "%s%.*s", n ? "-" : "", (int)strspn(next, letters), next);
+            next += strspn(next, letters);
+            next += strcspn(next, letters);
+        }
+        size_t distance = edit_distance(word, phrase);
+        best = distance < best ? distance : best;
+    }
+    return best;
+}
+
+// The option with the nearest name; where no name is near, the one whose help has the word.
 static _Noreturn void unknown_option(const OptionValues *s, const char *argument) {
+    enum { NEAR = 2, LETTERS_PER_SLIP = 5 };
     char word[64];
-    const char *bare = argument + strspn(argument, "-"), *nearest = s->list[0].option.name;
+    const char *bare = argument + strspn(argument, "-");
+    const Option *nearest = &s->list[0].option, *described = NULL;
     snprintf(word, sizeof word, "%.*s", (int)strcspn(bare, "="), bare);
     for (size_t i = 1; i < s->count; i++) {
-        const char *name = s->list[i].option.name;
-        if (edit_distance(word, name) < edit_distance(word, nearest)) nearest = name;
+        const Option *o = &s->list[i].option;
+        if (edit_distance(word, o->name) < edit_distance(word, nearest->name)) nearest = o;
     }
-    usage_error("unknown option %s; the nearest is --%s, and --help lists them all", argument, nearest);
+    size_t least = strlen(word) / LETTERS_PER_SLIP + 1;
+    for (size_t i = 0; i < s->count; i++) {
+        size_t distance = help_distance(word, s->list[i].option.help);
+        if (distance >= least) continue;
+        least = distance;
+        described = &s->list[i].option;
+    }
+    if (described && edit_distance(word, nearest->name) > NEAR)
+        usage_error("unknown option %s; the nearest is --%s (%s), and --help lists them all", argument,
+                    described->name, described->help);
+    usage_error("unknown option %s; the nearest is --%s, and --help lists them all", argument, nearest->name);
 }
 
 // getopt_long takes the beginning of a name for the name. Here only the whole name will do: an option that is added
@@ -209,6 +255,48 @@ static _Noreturn void bad_option(const OptionValues *s, int answer, char **argv)
     unknown_option(s, argv[optind - 1]);
 }
 
+// A path as the system knows it: of a file that is not there yet, its folder and its name.
+typedef struct { dev_t device; ino_t inode; const char *name; } FilePlace;
+static bool file_place(const char *path, FilePlace *place) {
+    struct stat is;
+    const char *slash = strrchr(path, '/');
+    char folder[4096] = ".";
+    *place = (FilePlace){ .name = "" };
+    if (stat(path, &is) != 0) {
+        if (slash) snprintf(folder, sizeof folder, "%.*s", (int)(slash - path) + 1, path);
+        place->name = slash ? slash + 1 : path;
+        if (stat(folder, &is) != 0) return false;
+    } else if (!S_ISREG(is.st_mode) && !S_ISDIR(is.st_mode)) {
+        return false;                          // a terminal or a pipe takes what several options write
+    }
+    place->device = is.st_dev;
+    place->inode = is.st_ino;
+    return true;
+}
+
+static bool names_a_file(const OptionValue *s) {
+    static const char *const kinds[] = { "FILE", "FILES", "DIR", "PATH" };
+    for (size_t i = 0; s->given && s->option.value && i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(s->option.value, kinds[i]) == 0) return true;
+    return false;
+}
+
+// No option writes the file that another one reads or writes. Two may name one folder: --save and --resume.
+static void require_different_files(const OptionValues *s) {
+    for (size_t i = 0; i < s->count; i++) {
+        const OptionValue *a = &s->list[i];
+        FilePlace x, y;
+        if (!names_a_file(a) || strcmp(a->option.value, "FILE") != 0 || !file_place(a->text, &x)) continue;
+        for (size_t k = 0; k < s->count; k++) {
+            const OptionValue *b = &s->list[k];
+            if (k == i || !names_a_file(b) || !file_place(b->text, &y)) continue;
+            REQUIRE(x.device != y.device || x.inode != y.inode || strcmp(x.name, y.name) != 0,
+                    "--%s %s and --%s %s name the same file: give each a file of its own", a->option.name, a->text,
+                    b->option.name, b->text);
+        }
+    }
+}
+
 OptionValues options_parse(int argc, char **argv, const Option *own) {
     OptionValues s = options_table(own);
     struct option table[MOST_OPTIONS + 1] = {0};
@@ -222,6 +310,7 @@ OptionValues options_parse(int argc, char **argv, const Option *own) {
         OptionValue *set = &s.list[answer - 256];
         bool apart = set->option.value != NULL && optarg == argv[optind - 1];         // --name value, not --name=value
         require_whole_name(&s, &set->option, argv[optind - (apart ? 2 : 1)]);
+        REQUIRE(!set->given, "--%s is given twice: give it once", set->option.name);
         set->given = true;
         if (set->option.value != NULL) set->text = optarg;
         validate(set);
@@ -229,6 +318,7 @@ OptionValues options_parse(int argc, char **argv, const Option *own) {
     }
     REQUIRE(s.help || optind >= argc, "unexpected argument %s: options start with --, and --help lists them",
             argv[optind]);
+    require_different_files(&s);
     return s;
 }
 
@@ -237,6 +327,7 @@ enum { HELP_COLUMN = 32 };
 static void print_options(const OptionValue *list, size_t count) {
     for (size_t i = 0; i < count; i++) {
         const Option *o = &list[i].option;
+        if (list[i].heading) printf("%s%s:\n", i ? "\n" : "", list[i].heading);
         int width = printf("  --%s%s%s ", o->name, o->value ? " " : "", o->value ? o->value : "");
         printf("%*s%s", width < HELP_COLUMN ? HELP_COLUMN - width : 0, "", o->help);
         if (o->value != NULL && o->fallback != NULL) printf(" (default %s)", o->fallback);
@@ -250,12 +341,20 @@ void options_print_help(const OptionValues *s, const char *program) {
     printf("%s %s: %s\n", lesson_info.id, lesson_info.name, lesson_info.question);
     printf("Started bare, it emulates %zu rank%s.\n\n", lesson_info.ranks, lesson_info.ranks == 1 ? "" : "s");
     if (s->count > s->common) {
-        printf("Options of this program:\n");
+        if (!s->list[s->common].heading) printf("Options of this program:\n");
         print_options(s->list + s->common, s->count - s->common);
         printf("\n");
     }
-    printf("Options of every program:\n");
+    bool grouped = s->count > s->common && s->list[s->common].heading;
+    printf(grouped ? "Run, as in every program:\n" : "Options of every program:\n");
     print_options(s->list, s->common);
+    bool titled = false;
+    for (const Option *o = s->own; o && o->name; o++) {
+        if (*o->name || !o->value) continue;   // no example
+        if (!titled) printf("\nExamples:\n");
+        printf("  %s\n      %s\n", o->value, o->help);
+        titled = true;
+    }
     printf("\nExit status: 0 all checks hold, 1 a check failed, 2 usage, 3 a fault while running%s.\n",
            look_up(s, "exit-after") < s->count ? ", 4 stopped and saved: go on with --resume" : "");
 }

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-Data training_text(Run *run, const char *path, size_t vocab, size_t context, size_t sequences) {
+Data training_text(Run *run, const char *path, const char *eval, size_t vocab, size_t context, size_t sequences) {
     Data d;
     char why[DATA_WHY];
-    REQUIRE(data_open(&d, path, vocab, context, run->seed, why), "%s", why);
+    REQUIRE(data_open(&d, path, eval, vocab, context, run->seed, why), "%s", why);
     d.batch = sequences;
     return d;
 }

@@ -18,8 +18,8 @@ typedef struct {
     MemoryCategory watched;                        // and memory of this category over it
 } Training;
 // The tokens of a file, NULL: this tree's own text, in an order that follows from --seed and from the sequences of a
-// step; usage_error() where there is none. vocab: see data_open().
-Data training_text(Run *run, const char *path, size_t vocab, size_t context, size_t sequences);
+// step; usage_error() where there is none. eval, vocab: see data_open().
+Data training_text(Run *run, const char *path, const char *eval, size_t vocab, size_t context, size_t sequences);
 // Sequences of micro-batch k of shard `shard`: the batch is cut in shards, and each of them in micro-batches. Some may
 // be empty.
 Range training_micro_batch(const Training *t, size_t shards, size_t shard, size_t k);

@@ -1,6 +1,7 @@
 // data.c: see data.h.
 #include "common/model/data.h"
 #include <errno.h>
+#include <glob.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,41 +49,59 @@ static uint64_t fingerprint(const unsigned char *text, size_t bytes) {
 }
 
 // Rank 0's text for those who cannot see the file, or see another one. The others take part, and forget it.
-static void send_text(Data *d, bool missing) {
+static void send_text(DataFile *f, bool missing) {
     enum { PIECE = 1 << 20 };
-    unsigned char *scratch = host_alloc(PIECE), *whole = missing ? host_alloc(d->bytes) : NULL;
-    for (size_t at = 0, n; at < d->bytes; at += n) {
-        n = d->bytes - at < PIECE ? d->bytes - at : PIECE;
-        if (this_rank == 0) memcpy(scratch, d->text + at, n);
+    unsigned char *scratch = host_alloc(PIECE), *whole = missing ? host_alloc(f->bytes) : NULL;
+    for (size_t at = 0, n; at < f->bytes; at += n) {
+        n = f->bytes - at < PIECE ? f->bytes - at : PIECE;
+        if (this_rank == 0) memcpy(scratch, f->text + at, n);
         side_broadcast(scratch, n);
         if (missing) memcpy(whole + at, scratch, n);
     }
-    if (missing) d->text = whole;
+    if (missing) f->text = whole;
     free(scratch);
 }
 
+static void file_free(DataFile *f) {
+    if (f->mapped) munmap((void *)f->text, f->bytes);
+    else free((void *)f->text);
+    f->text = NULL;
+    f->mapped = false;
+}
+
 // All have rank 0's text afterwards.
-static void share_text(Data *d) {
-    struct { uint64_t print; size_t bytes; } first = { d->text ? fingerprint(d->text, d->bytes) : 0, d->bytes };
+static void share_text(DataFile *f) {
+    struct { uint64_t print; size_t bytes; } first = { f->text ? fingerprint(f->text, f->bytes) : 0, f->bytes };
     uint64_t mine = first.print;
     side_broadcast(&first, sizeof first);
     bool missing = this_rank > 0 && mine != first.print;
-    if (missing) data_free(d);
-    d->bytes = first.bytes;
-    if (side_any(missing)) send_text(d, missing);
+    if (missing) file_free(f);
+    f->bytes = first.bytes;
+    if (side_any(missing)) send_text(f, missing);
 }
 
 // ---------------------------------------------------------------- token files
 
 enum { LLMC_MAGIC = 20240520, LLMC_INTS = 256 };   // magic, version, tokens; the rest is not used
 
-static uint32_t header_int(const Data *d, size_t i) {
+static uint32_t header_int(const DataFile *f, size_t i) {
     uint32_t value;
-    memcpy(&value, d->text + i * sizeof value, sizeof value);
+    memcpy(&value, f->text + i * sizeof value, sizeof value);
     return value;
 }
+// Which file has token i of all.
+static size_t file_of(const Data *d, size_t i) {
+    size_t lo = 0, hi = d->n_files;
+    while (hi - lo > 1) {
+        size_t middle = lo + (hi - lo) / 2;
+        if (d->files[middle].first <= i) lo = middle;
+        else hi = middle;
+    }
+    return lo;
+}
 static size_t token_at(const Data *d, size_t i) {
-    const unsigned char *at = d->text + d->begin + i * d->token_bytes;
+    const DataFile *f = &d->files[file_of(d, i)];
+    const unsigned char *at = f->text + f->begin + (i - f->first) * d->token_bytes;
     return d->token_bytes == 1 ? at[0] : at[0] | (size_t)at[1] << 8;               // little-endian
 }
 static bool ends_in_bin(const char *path) {
@@ -90,46 +109,66 @@ static bool ends_in_bin(const char *path) {
     return n > 4 && strcmp(path + n - 4, ".bin") == 0;
 }
 
-// What kind of file is it, and how many tokens has it? why[]: it is none.
-static void recognise(Data *d, const char *path, char why[DATA_WHY]) {
-    bool header = d->bytes >= 4 && header_int(d, 0) == LLMC_MAGIC;
-    d->token_bytes = header || ends_in_bin(path) ? 2 : 1;
-    d->begin = header ? LLMC_INTS * sizeof(uint32_t) : 0;
-    if (d->bytes < d->begin) {
-        snprintf(why, DATA_WHY, "%s is cut short: llm.c's header has %zu bytes, and the file %zu", path, d->begin,
-                 d->bytes);
-        return;
-    }
-    size_t rest = d->bytes - d->begin;
-    d->tokens = rest / d->token_bytes;
-    if (header && header_int(d, 1) != 1)
-        snprintf(why, DATA_WHY, "%s has version %u of llm.c's token files: expected 1, of uint16 tokens (GPT-2)", path,
-                 header_int(d, 1));
-    else if (header && (rest % 2 || header_int(d, 2) != d->tokens))
-        snprintf(why, DATA_WHY, "%s is corrupt or cut short: its header says %u tokens, and it has %zu bytes of them",
-                 path, header_int(d, 2), rest);
-    else if (rest % d->token_bytes)
-        snprintf(why, DATA_WHY, "%s is no file of uint16 tokens, or cut short: it has an odd number of bytes, %zu",
-                 path, rest);
-    else if (d->token_bytes == 2 && d->vocab == 0)
-        snprintf(why, DATA_WHY, "%s has token ids: give --vocab, the entries of their vocabulary (GPT-2: 50257)", path);
-    else if (d->token_bytes == 1 && d->vocab && d->vocab < 256)
-        snprintf(why, DATA_WHY, "%s is text, whose tokens are bytes: --vocab %zu is less than 256", path, d->vocab);
+// Has the beginning of the file the bytes of a text? Every token file has control characters there.
+static bool looks_like_text(const DataFile *f) {
+    enum { LOOK = 4096 };
+    size_t n = f->bytes < LOOK ? f->bytes : LOOK, i = 0;
+    while (i < n && ((f->text[i] >= ' ' && f->text[i] != 127) || (f->text[i] >= '\t' && f->text[i] <= '\r'))) i++;
+    return i == n;
 }
 
-// Each rank looks at its part of the tokens; all learn the largest one.
+// What kind of file is it, and how many tokens has it? why[]: it is none. named: --data or --data-eval names it.
+static void recognise(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
+    bool header = f->bytes >= 4 && header_int(f, 0) == LLMC_MAGIC;
+    size_t token_bytes = header || ends_in_bin(f->path) ? 2 : 1;
+    if (!d->token_bytes) d->token_bytes = token_bytes;
+    f->begin = header ? LLMC_INTS * sizeof(uint32_t) : 0;
+    if (f->bytes < f->begin) {
+        snprintf(why, DATA_WHY, "%s is cut short: llm.c's header has %zu bytes, and the file %zu", f->path, f->begin,
+                 f->bytes);
+        return;
+    }
+    size_t rest = f->bytes - f->begin;
+    f->tokens = rest / token_bytes;
+    if (header && header_int(f, 1) != 1)
+        snprintf(why, DATA_WHY, "%s has version %u of llm.c's token files: expected 1, of uint16 tokens (GPT-2)",
+                 f->path, header_int(f, 1));
+    else if (header && (rest % 2 || header_int(f, 2) != f->tokens))
+        snprintf(why, DATA_WHY, "%s is corrupt or cut short: its header says %u tokens, and it has %zu bytes of them",
+                 f->path, header_int(f, 2), rest);
+    else if (token_bytes == 2 && !header && f->bytes > 0 && looks_like_text(f))
+        snprintf(why, DATA_WHY, "%s is text: a file whose name ends in .bin must have uint16 tokens. To learn its "
+                 "bytes, give it another name, such as text.txt", f->path);
+    else if (rest % token_bytes)
+        snprintf(why, DATA_WHY, "%s is no file of uint16 tokens, or cut short: it has an odd number of bytes, %zu",
+                 f->path, rest);
+    else if (token_bytes != d->token_bytes)
+        snprintf(why, DATA_WHY, "%s has %s, and %s has %s: --data and --data-eval take one kind of file", f->path,
+                 token_bytes == 1 ? "text" : "tokens", d->files[0].path, d->token_bytes == 1 ? "text" : "tokens");
+    else if (token_bytes == 2 && d->vocab == 0)
+        snprintf(why, DATA_WHY, "%s has token ids: give --vocab, the entries of their vocabulary (GPT-2: 50257)",
+                 f->path);
+    else if (token_bytes == 1 && d->vocab && d->vocab < 256)
+        snprintf(why, DATA_WHY, "%s is text, whose tokens are bytes: --vocab %zu is less than 256", f->path, d->vocab);
+    else if (token_bytes == 1 && d->vocab > 256 && named)
+        snprintf(why, DATA_WHY, "%s is text, whose tokens are bytes, and --vocab %zu is of token files: leave --vocab "
+                 "out, or give a .bin of llm.c or nanoGPT", f->path, d->vocab);
+}
+
+// Each rank looks at its part of the tokens; all learn the largest one, and its file.
+typedef struct { size_t token, file; } Largest;
 static void largest(void *context, size_t rank, const void *data, size_t bytes) {
-    size_t *most = context, theirs;
+    Largest *most = context, theirs;
     (void)rank;
     memcpy(&theirs, data, bytes);
-    *most = theirs > *most ? theirs : *most;
+    if (theirs.token > most->token) *most = theirs;
 }
-static void require_ids(const Data *d, const char *path, char why[DATA_WHY]) {
+static void require_ids(const Data *d, char why[DATA_WHY]) {
     Range part = shard_range(d->tokens, this_world_size ? this_world_size : 1, this_rank);
-    size_t mine = 0, most = 0;
+    Largest mine = {0}, most = {0};
     for (size_t i = part.lo; i < part.hi; i++) {
         size_t token = token_at(d, i);
-        mine = token > mine ? token : mine;
+        if (token > mine.token) mine = (Largest){ token, file_of(d, i) };
     }
     if (this_world_size > 1) {
         side_gather_each(&mine, sizeof mine, largest, &most);
@@ -137,44 +176,119 @@ static void require_ids(const Data *d, const char *path, char why[DATA_WHY]) {
     } else {
         most = mine;
     }
-    if (most >= d->vocab)
+    if (most.token >= d->vocab)
         snprintf(why, DATA_WHY, "%s has token id %zu, and a vocabulary of --vocab %zu ends at %zu: is it of another "
-                 "tokenizer, or no file of uint16 tokens?", path, most, d->vocab, d->vocab - 1);
+                 "tokenizer, or no file of uint16 tokens?", d->files[most.file].path, most.token, d->vocab,
+                 d->vocab - 1);
 }
 
-bool data_open(Data *d, const char *path, size_t vocab, size_t context, uint64_t seed, char why[DATA_WHY]) {
-    if (!path) path = DEFAULT_TEXT;
+// ---------------------------------------------------------------- one or several files
+
+// Rank 0: adds to d->names the files that a pattern means, sorted; a file of just this name is meant before a pattern.
+// Where nothing matches, the pattern itself, so that opening it says what is wrong.
+static void add_names(Data *d, const char *pattern, size_t *room) {
+    glob_t found = {0};
+    struct stat is;
+    bool several = stat(pattern, &is) != 0 && glob(pattern, 0, NULL, &found) == 0;
+    size_t n = several ? found.gl_pathc : 1;
+    for (size_t i = 0; i < n; i++) {
+        const char *name = several ? found.gl_pathv[i] : pattern;
+        d->names = realloc(d->names, *room + strlen(name) + 1);
+        if (!d->names) fault("out of memory for the names of --data");
+        strcpy(d->names + *room, name);
+        *room += strlen(name) + 1;
+    }
+    d->n_files += n;
+    globfree(&found);
+}
+
+// The files of --data, and behind them those of --data-eval, as rank 0 finds them. Returns how many are of --data.
+static size_t list_files(Data *d, const char *path, const char *eval) {
+    struct { size_t n, train, room; } all = {0};
+    if (this_rank == 0) {
+        add_names(d, path, &all.room);
+        all.train = d->n_files;
+        if (eval) add_names(d, eval, &all.room);
+        all.n = d->n_files;
+    }
+    if (this_world_size > 1) {
+        side_broadcast(&all, sizeof all);
+        if (this_rank > 0) d->names = host_alloc(all.room);
+        side_broadcast(d->names, all.room);
+    }
+    d->n_files = all.n;
+    d->files = host_alloc(all.n * sizeof *d->files);
+    const char *name = d->names;
+    for (size_t i = 0; i < all.n; i++) {
+        d->files[i].path = name;
+        name += strlen(name) + 1;
+    }
+    return all.train;
+}
+
+static void open_file(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
+    f->text = map(f->path, &f->bytes, why);
+    f->mapped = f->text != NULL;
+    if (this_world_size > 1) side_broadcast(why, DATA_WHY);                // what is wrong on rank 0 is wrong for all
+    if (!why[0] && this_world_size > 1) share_text(f);
+    if (!why[0]) recognise(d, f, named, why);
+}
+
+// A window has context tokens and the next one.
+static void require_length(const Data *d, const char *path, const char *eval, char why[DATA_WHY]) {
+    size_t held_out = d->tokens - d->train_tokens, least = d->context + 1;
+    const char *unit = d->token_bytes == 1 ? "bytes" : "tokens";
+    if (held_out >= least && d->train_tokens >= least) return;
+    if (!eval)
+        snprintf(why, DATA_WHY, "the text %s has %zu %s, too few for --context %zu: at least %zu are needed (a "
+                 "tenth is held out)", path, d->tokens, unit, d->context, 10 * least);
+    else
+        snprintf(why, DATA_WHY, "the text %s has %zu %s, too few for --context %zu: at least %zu are needed",
+                 held_out < least ? eval : path, held_out < least ? held_out : d->train_tokens, unit, d->context,
+                 least);
+}
+
+bool data_open(Data *d, const char *path, const char *eval, size_t vocab, size_t context, uint64_t seed,
+               char why[DATA_WHY]) {
     *d = (Data){ .vocab = vocab, .context = context, .seed = seed };
     memset(why, 0, DATA_WHY);
-    d->text = map(path, &d->bytes, why);
-    d->mapped = d->text != NULL;
-    if (this_world_size > 1) side_broadcast(why, DATA_WHY);                // what is wrong on rank 0 is wrong for all
-    if (!why[0] && this_world_size > 1) share_text(d);
-    if (!why[0]) recognise(d, path, why);
+    size_t train = list_files(d, path ? path : DEFAULT_TEXT, eval);
+    for (size_t i = 0; i < d->n_files && !why[0]; i++) {
+        DataFile *f = &d->files[i];
+        open_file(d, f, path || i >= train, why);
+        f->first = d->tokens;
+        d->tokens += f->tokens;
+        if (i < train) d->train_tokens = d->tokens;
+    }
     if (!d->vocab) d->vocab = 256;
-    d->train_tokens = d->tokens - d->tokens / 10;
-    if (!why[0] && (d->tokens - d->train_tokens <= context || d->train_tokens <= context))
-        snprintf(why, DATA_WHY, "the text %s has %zu %s, too few for --context %zu: at least %zu are needed (a "
-                 "tenth is held out)", path, d->tokens, d->token_bytes == 1 ? "bytes" : "tokens", context,
-                 10 * (context + 1));
-    if (!why[0] && d->token_bytes > 1) require_ids(d, path, why);
+    if (!eval) d->train_tokens = d->tokens - d->tokens / 10;
+    if (!why[0]) require_length(d, path ? path : DEFAULT_TEXT, eval, why);
+    if (!why[0] && d->token_bytes > 1) require_ids(d, why);
     if (why[0]) data_free(d);
     return !why[0];
 }
 
 void data_free(Data *d) {
-    if (d->mapped) munmap((void *)d->text, d->bytes);
-    else free((void *)d->text);
-    d->text = NULL;
-    d->mapped = false;
+    for (size_t i = 0; i < d->n_files; i++) file_free(&d->files[i]);
+    free(d->files);
+    free(d->names);
+    d->files = NULL;
+    d->names = NULL;
+    d->n_files = 0;
 }
 
-uint64_t data_fingerprint(const Data *d) {
-    uint64_t key = random_key(0, d->bytes), word;
-    for (size_t i = 0; i < d->bytes; i += sizeof word) {
-        word = 0;
-        memcpy(&word, d->text + i, d->bytes - i < sizeof word ? d->bytes - i : sizeof word);
-        key = random_key(key, word);
+uint64_t data_fingerprint(const Data *d, size_t *bytes) {
+    uint64_t key = 0;
+    *bytes = 0;
+    for (size_t k = 0; k < d->n_files && d->files[k].first < d->train_tokens; k++) {
+        const DataFile *f = &d->files[k];
+        key = random_key(key, f->bytes);
+        for (size_t i = 0; i < f->bytes; i += sizeof key) {
+            uint64_t word = 0;
+            memcpy(&word, f->text + i, f->bytes - i < sizeof word ? f->bytes - i : sizeof word);
+            key = random_key(key, word);
+        }
+        *bytes += f->bytes;
     }
     return key;
 }
@@ -234,9 +348,9 @@ Batch data_micro_batch(const Data *d, Arena *a, uint64_t step, size_t first, siz
     int *tokens = host_alloc((B * T + 1) * sizeof(int)), *targets = host_alloc((B * T + 1) * sizeof(int));
     for (size_t s = 0; s < B; s++) {
         uint64_t key = sequence_key(d, KEY_DATA, step, first + s);
-        size_t start = d->text ? data_window(d, step, first + s) * T : 0, end = counted(d, step, first + s);
+        size_t start = d->files ? data_window(d, step, first + s) * T : 0, end = counted(d, step, first + s);
         for (size_t t = 0; t <= T; t++) {
-            int token = (int)(d->text ? token_at(d, start + t) : random_key(key, t) % d->vocab);
+            int token = (int)(d->files ? token_at(d, start + t) : random_key(key, t) % d->vocab);
             if (t < T) tokens[s * T + t] = token;
             if (t > 0) targets[s * T + t - 1] = t <= end ? token : -1;
         }
@@ -256,7 +370,7 @@ Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B,
 }
 
 size_t data_eval_windows(const Data *d) {
-    if (!d->text) fault("synthetic tokens have no held-out text");
+    if (!d->files) fault("synthetic tokens have no held-out text");
     return (d->tokens - d->train_tokens - 1) / d->context;
 }
 

@@ -9,11 +9,20 @@
 #include "common/model/attention.h"
 
 typedef struct {
-    const unsigned char *text;                     // the whole file; NULL: synthetic tokens
+    const char *path;
+    const unsigned char *text;                     // the whole file
     bool mapped;                                   // text is a file's pages, shared by all ranks of a node
     size_t bytes;                                  // of the file
-    size_t begin, token_bytes;                     // tokens lie behind its header; 1: bytes of text, 2: uint16
-    size_t tokens, train_tokens;                   // the last tenth is held out
+    size_t begin, tokens;                          // tokens lie behind its header
+    size_t first;                                  // how many tokens the files before it have
+} DataFile;
+
+typedef struct {
+    DataFile *files;                               // one after the other; NULL: synthetic tokens
+    size_t n_files;
+    char *names;                                   // the files' paths
+    size_t token_bytes;                            // 1: bytes of text, 2: uint16
+    size_t tokens, train_tokens;                   // of all files; those behind train_tokens are held out
     size_t vocab, context;                         // V, T
     size_t batch;                                  // sequences of a step, for the order of a file's: who trains says it
     uint64_t seed;
@@ -21,15 +30,19 @@ typedef struct {
     bool ragged;                                   // sequences end early at different lengths: unequal token counts
 } Data;
 Data data_synthetic(size_t vocab, size_t context, uint64_t seed);      // ragged
-// Text of bytes; path NULL: this tree's own text. Or token files: llm.c's, by their header (magic 20240520, version 1),
-// and nanoGPT's, uint16 without a header, by their name, which ends in .bin. vocab 0: 256, of bytes only. All have rank
-// 0's file: who cannot see it, or sees another one, is sent it over the side channel; so it may be a pipe. Of a token
-// file all is read once, a part by each rank. False, on all ranks alike: it cannot be read, is corrupt or too short, or
-// has ids beyond the vocabulary; why says so and names the fix, and *d needs no data_free().
+// path: a file, or a pattern such as train_*.bin: all files that match, sorted by name, one after the other (a window
+// may reach from one into the next). eval: the held-out files, likewise; NULL: the last tenth of path's tokens is held
+// out. Files are text of bytes; path NULL: this tree's own text. Or token files: llm.c's, by their header (magic
+// 20240520, version 1), and nanoGPT's, uint16 without a header, by their name, which ends in .bin. vocab 0: 256, of
+// bytes only. All have rank 0's file: who cannot see it, or sees another one, is sent it over the side channel; so it
+// may be a pipe. Of a token file all is read once, a part by each rank. False, on all ranks alike: it cannot be read,
+// is corrupt or too short, or has ids beyond the vocabulary; why says so and names the fix, and *d needs no
+// data_free().
 enum { DATA_WHY = 2048 };
-bool data_open(Data *d, const char *path, size_t vocab, size_t context, uint64_t seed, char why[DATA_WHY]);
+bool data_open(Data *d, const char *path, const char *eval, size_t vocab, size_t context, uint64_t seed,
+               char why[DATA_WHY]);
 void data_free(Data *d);
-uint64_t data_fingerprint(const Data *d);          // of all bytes of a file; reads all of it
+uint64_t data_fingerprint(const Data *d, size_t *bytes);   // of all bytes of the files of --data; reads all of them
 
 // Micro-batch of B sequences from global sequence number `first` of a step whose global batch is `global` sequences.
 Batch data_batch(const Data *d, Arena *a, uint64_t step, size_t first, size_t B, size_t global);

@@ -1,0 +1,84 @@
+// step_lines.c: see step_lines.h.
+#include "08_3d/step_lines.h"
+#include <math.h>
+#include <stdio.h>
+#include "08_3d/settings.h"
+#include "common/device/device.h"
+#include "common/measure/clock.h"
+#include "common/model/costs.h"
+
+static const double BETWEEN_LINES = 10;            // seconds
+static const double REMEMBERED = 30;               // seconds after which a step counts 1/e in the moving mean
+static const double PATIENCE = 0.3;                // seconds for the peak
+
+StepLines step_lines_begin(Run *run, const TrainerConfig *c, size_t from) {
+    StepLines s = { .from = from, .steps = settings_steps(run), .flops = work_model(&c->model, c->batch).flops };
+    s.at_once = side_at_once();
+    s.begun = s.shown = now();
+    return s;
+}
+
+// FLOP/s of this rank alone: the best product of two square matrices, larger ones where a product takes no time.
+// Neither the clock nor the ledger sees it. Measured when a run has turned out to be long, so short runs lose no time.
+// 0: there is no memory for it.
+static double measure_peak(void) {
+    const double too_short = 1e-3;                 // seconds
+    const int most = device_is_gpu() ? 4096 : 1024;
+    const size_t bytes = (size_t)most * (size_t)most * sizeof(real);
+    real *a = device_alloc(bytes);
+    real *b = device_alloc(bytes);
+    real *c = device_alloc(bytes);
+    double best = 0;
+    int n = 1024;
+    if (a && b && c) {
+        device_fill(a, 0, bytes);
+        device_fill(b, 0, bytes);
+        for (double end = now() + PATIENCE; now() < end;) {
+            device_synchronize();
+            double start = now();
+            device_gemm(0, 0, n, n, n, a, n, b, n, c, n);
+            device_synchronize();
+            double seconds = now() - start;
+            best = fmax(best, 2 * pow(n, 3) / seconds);
+            if (seconds < too_short && n < most) n *= 2;
+        }
+    }
+    device_free(a);
+    device_free(b);
+    device_free(c);
+    return best;
+}
+
+static void time_left(char text[32], double seconds) {
+    size_t s = (size_t)seconds;
+    if (s >= 3600) snprintf(text, 32, "%zu h %zu min", s / 3600, s / 60 % 60);
+    else if (s >= 60) snprintf(text, 32, "%zu min %zu s", s / 60, s % 60);
+    else snprintf(text, 32, "%zu s", s);
+}
+
+static void print_line(Run *run, StepLines *s, size_t step, StepResult r, double lr) {
+    double passed = now() - s->begun;
+    size_t done = step + 1 - s->from;
+    char left[48] = "", share[32] = "", text[32];
+    time_left(text, passed / (double)done * (double)(s->steps - step - 1));
+    if (done > 1 && step + 1 < s->steps) snprintf(left, sizeof left, ", %s left", text);
+    if (s->peak > 0)
+        snprintf(share, sizeof share, ", MFU %.1f %%", 100 * s->flops * s->counted / s->seconds / s->peak / s->at_once);
+    const char *real_time = clock_config()->simulated ? " real time" : "";
+    say(run, "step %5zu   loss %7.4f   gradient norm %8.4f   lr %-8.3g %8.0f tokens/s%s%s%s\n", step, r.loss, r.norm,
+        lr, s->tokens / s->seconds, real_time, left, share);
+}
+
+void step_lines_add(Run *run, StepLines *s, size_t step, StepResult r, double lr, size_t tokens, double seconds) {
+    double remembered = exp(-seconds / REMEMBERED);
+    s->counted = s->counted * remembered + 1;
+    s->tokens = s->tokens * remembered + (double)tokens;
+    s->seconds = s->seconds * remembered + seconds;
+    if (!run->is_root) return;
+    size_t tenth = s->steps > 10 ? s->steps / 10 : 1;
+    bool late = now() - s->shown >= BETWEEN_LINES;
+    if (!late && step != s->from && step % tenth != 0 && step + 1 != s->steps) return;
+    if (late && s->peak == 0) s->peak = measure_peak();
+    print_line(run, s, step, r, lr);
+    s->shown = now();
+}
