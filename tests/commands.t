@@ -50,7 +50,7 @@ compiled "common" common/run_00
 compiled "$(echo [0-9][0-9]_*) common tests" tests/test_ops
 
 # ---- the launcher's statuses ----
-for status in 0 1 2 3; do
+for status in 0 1 2 3 4; do
     ends $status "status $status passes the launcher, emulated" "" tools/launch -e 0 sh -c "exit $status"
     ends $status "status $status passes the launcher, as processes" "" tools/launch 2 sh -c "exit $status"
 done
@@ -58,6 +58,8 @@ for death in "exit 7" "kill -SEGV \$\$" "kill -KILL \$\$" "kill -ABRT \$\$"; do
     ends 3 "$death is a fault, emulated" "a.fault" tools/launch -e 0 sh -c "$death"
     ends 3 "$death is a fault, as processes" "a.fault" tools/launch 2 sh -c "$death"
 done
+ends 3 "a rank that is killed before it begins is named" "rank.1.was.ended.by.signal.9 a.fault" \
+    tools/launch 2 sh -c '[ "$OMPI_COMM_WORLD_RANK" = 0 ] || kill -KILL $$; sleep 30'
 ends 3 "a hanging job ends at LAUNCH_LIMIT" "longer.than.allowed" env LAUNCH_LIMIT=2 tools/launch 2 sleep 30
 ends 3 "a missing program is named" "no.program.*nowhere" tools/launch 2 build/nowhere
 ends 2 "a rank count must be a number" "whole.number" tools/launch two true

@@ -19,6 +19,7 @@ use Time::HiRes qw(time sleep);
 chdir "$FindBin::Bin/.." or die;
 my $train = program_of('fp32', '08_3d/train.c');
 plan skip_all => "$train is not built" unless -x $train;
+$SIG{INT} = 'DEFAULT';                         # a shell starts what stands before & with SIGINT ignored
 my $seed = $ENV{SEED} // time % 100000;
 diag("SEED=$seed");
 srand $seed;
@@ -106,6 +107,7 @@ sub kill_one {
     $job->{json} = 0;
     my $launch = start($job);
     my $came = await($launch, $moment);
+    my $before_kill = slurp($log) =~ tr/\n//;
     my @all = ($launch);
     for (my $k = 0; $k < @all; $k++) { push @all, children_of($all[$k]) }
     my ($main) = job_of($launch);
@@ -125,6 +127,7 @@ sub kill_one {
     push @wrong, "processes are left: @left" if @left;
     my @want = $killed ? wanted($target, $signal, $moment eq 'start-up') : (0);
     push @wrong, "status $status, wanted one of @want" unless grep { $status eq $_ } @want;
+    push @wrong, 'the signal was lost: the run went on to its end' if $killed && $status eq '0' && $signal =~ /TERM|INT/ && $before_kill < $steps / 2;
     push @wrong, 'a rank was killed, and the message does not name it' if $killed && $target eq 'rank' && !$emulated && $signal eq 'KILL' && $status == 3 && $err !~ /^(?:\[rank \d\]|unsplit:) rank \d /m;
     push @wrong, "somebody's things have changed: " . furniture() if furniture() ne $furniture;
     push @wrong, 'other things are there: ' . join ' ', others() if others();

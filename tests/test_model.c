@@ -765,7 +765,7 @@ static void test_text(void) {
     ends(no_held_out, 3, "synthetic tokens have no held-out text");
     cannot_open(text_path, 104, "too few for --context 104");
     cannot_open("/no/such/text", 8, "cannot read the text /no/such/text: No such file");
-    cannot_open("/dev/null", 8, "/dev/null has 0 bytes, too few for --context 8");
+    cannot_open("/dev/null", 8, "cannot read the text /dev/null: it is a device, and only a regular file can be read");
     cannot_open("/", 8, "cannot read the text /: it is a folder, and only a regular file can be read");
     remove(text_path);
 }

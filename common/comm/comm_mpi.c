@@ -16,6 +16,7 @@
 #include <limits.h>
 #include <math.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -523,9 +524,28 @@ static bool single_copy_works(void) {
     return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
 
+// MPI_Init waits for all ranks, and knows no deadline: a rank that is stopped meanwhile would stop the others for ever.
+// The options have not been read yet, so --timeout is looked up here.
+static void started_too_late(int signal) {
+    static const char text[] = "unsplit: a rank has not started within twice --timeout: it is stopped, or lost\n";
+    (void)signal;
+    if (write(STDERR_FILENO, text, sizeof text - 1) > 0) _exit(STATUS_FAULT);
+    _exit(STATUS_FAULT);
+}
+static void watch_start(int argc, char **argv) {
+    double timeout = 60;
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], "--timeout=", 10) == 0) timeout = strtod(argv[i] + 10, NULL);
+        if (strcmp(argv[i], "--timeout") == 0 && i + 1 < argc) timeout = strtod(argv[i + 1], NULL);
+    }
+    signal(SIGALRM, started_too_late);
+    alarm(timeout > 1 && timeout < 1e6 ? (unsigned)(2 * timeout) : 120);
+}
+
 void comm_process_begin(int *argc, char ***argv) {
     size_t rank, size;
     if (!comm_launched_by_mpi(&rank, &size)) return;
+    watch_start(*argc, *argv);
     if (!single_copy_works()) {
         setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);         // Open MPI 4
         setenv("OMPI_MCA_smsc", "^cma", 0);                                    // Open MPI 5
@@ -559,7 +579,11 @@ static Comm *duplicate_world(const LaunchOptions *o, const char *name) {
     return comm_new(name, this_rank, this_world_size, NULL, &wire_mpi, link_new(comm), o->reduce, o->timeout);
 }
 
-Comm *mpi_side_channel(const LaunchOptions *o) { return duplicate_world(o, "side channel"); }
+Comm *mpi_side_channel(const LaunchOptions *o) {
+    Comm *side_channel = duplicate_world(o, "side channel");
+    alarm(0);                              // all ranks have started
+    return side_channel;
+}
 
 void mpi_run(const LaunchOptions *o, RankBody body) {
     Comm *world = duplicate_world(o, "world");
