@@ -48,9 +48,9 @@ size_t plan_ring_players(const PlanTask *t, const PlanLayout *l) {
 static bool link_near(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t r) {
     size_t next = (r + 1) % mesh_cp(l->n), all = l->zero >= 2 && !plan_alike(t, l);
     bool near = true;
-    for (size_t d = all ? 0 : s->d; d < (all ? l->n.dp : s->d + 1); d++)
-        for (size_t tp = 0; tp < plan_slices(t, l); tp++)
-            near = near && plan_near(t, plan_rank(l, d, r, tp, s->i), plan_rank(l, d, next, tp, s->i));
+    for (size_t d = all ? 0 : s->d; near && d < (all ? l->n.dp : s->d + 1); d++)
+        for (size_t tp = 0; near && tp < plan_slices(t, l); tp++)
+            near = plan_near(t, plan_rank(l, d, r, tp, s->i), plan_rank(l, d, next, tp, s->i));
     return near;
 }
 // Of k and v, or their gradients, of these positions.

@@ -63,7 +63,7 @@ static const Option options[] = {
     { "save", "DIR", NULL, "write checkpoints: DIR/step-000100 and so on" },
     { "save-every", "N", "100", "with --save: steps between checkpoints; one more at the end, and on SIGTERM" },
     { "resume", "DIR", NULL, "take up the newest checkpoint in DIR, at any layout, with the options of its training" },
-    { "export", "FILE", NULL, "write the weights as safetensors, for Hugging Face's GPT-2" },
+    { "export", "FILE", NULL, "write the weights as safetensors, and config.json beside them (GPT-2)" },
     { "check", NULL, NULL, "train the unsplit model beside it and compare losses, norms, gradients and weights" },
     { "log", "FILE", NULL, "one JSON object a step" },
     { "reduce", "ordered|fast", "fast", NULL },

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# 08_3d/sample: the same text at every layout, from a checkpoint and from an exported file; the logits of Hugging Face's GPT-2 on the same
-# weights (tests/gpt2.py has frozen them); the choice; what is refused.
+# 08_3d/sample: the same text at every layout, from a checkpoint, an exported file and its folder; the logits of Hugging Face's GPT-2 on the
+# same weights (tests/gpt2.py has frozen them); the choice; the config.json of --export; what is refused.
 use strict;
 use warnings;
 use FindBin;
@@ -20,7 +20,7 @@ sub fine { my ($job, $what) = @_; return ok($job->{status} == 0 && $job->{page}{
 sub config { my ($job, $name) = @_; return $job->{page}{config}{$name} // '' }
 
 # ---- the untrained model: nothing divides; 40 tokens are more than a context ----
-forms_hold(forms_of('08_3d/sample.c', [1], [2], [3, qw(--pp 3 --top-k 7)], [4, qw(--pp 2 --temperature 0)], [8, qw(--pp 4 --temperature 2)],
+forms_hold(forms_of('08_3d/sample.c', [1], [2], [3, qw(--pp 3 --top-k 7)], [4, qw(--pp 2 --temperature 0)], [2, qw(--top-k 100)], [8, qw(--pp 4 --temperature 2)],
         [5, '--prompt', 'a text that is longer than the 24 positions of its context']));
 
 # ---- a trained one: one text, wherever it comes from ----
@@ -45,6 +45,8 @@ is(scalar(keys %{ { map { (keys %{ $said{$_} })[0] => 1 } keys %said } }), 3, 'a
 my $greedy = (keys %{ $said{'--temperature 0'} })[0];
 my $one = run(emu(1, $sample{fp32}, '--from', $dir, qw(--top-k 1 --seed 9), @how));
 is(config($one, 'text_written'), $greedy, '--top-k 1 is greedy, whatever the seed');
+like($one->{out}, qr/^ *40 tokens in \S+ s of real time: \S+ tokens\/s$/m, 'tokens per second, in real time');
+cmp_ok(config($one, 'tokens_per_second'), '>', 0, 'in the JSON, too');
 
 # ---- Hugging Face's GPT-2: the same logits ----
 my ($ids, @rows) = split /\n/, slurp('tests/gpt2.txt');
@@ -86,6 +88,54 @@ fine(gpt2(2, "$work/noted.st"), 'heads from the header');
 fine(gpt2(1, 'tests/gpt2.safetensors', '--heads', 4), 'other heads: another model');
 cmp_ok(worst(), '>', 1e-3, 'and other logits');
 
+# ---- config.json beside exported weights: for GPT2LMHeadModel.from_pretrained(FOLDER), and for --from FOLDER ----
+my @export = (1, $train{fp32}, qw(--layers 2 --width 24 --heads 3 --context 12 --batch 2 --micro-batch 2 --steps 1 --dropout 0.25 --eval-every 0 --data), $text, @how, '--export');
+sub export_to { my ($file) = @_; return run(emu(@export, $file)) }
+sub spew { my ($file, $content) = @_; open my $f, '>', $file or die "$file: $!"; print $f $content; close $f or die }
+sub from { my ($from, @options) = @_; return run(emu(1, $sample{fp32}, '--from', $from, qw(--temperature 0 --tokens 20), @options, @how)) }
+sub refused { my ($job, $words, $what) = @_; ok($job->{status} == 2 && $job->{err} =~ $words, $what) || diag(complain($job)) }
+my $folder = "$work/exported";
+mkdir $folder;
+fine(export_to("$folder/model.safetensors"), 'a model is exported');
+my $config = decode_json(slurp("$folder/config.json"));
+my %want_config = (exported_by => 'unsplit', architectures => ['GPT2LMHeadModel'], model_type => 'gpt2', vocab_size => 256, n_positions => 12, n_ctx => 12, n_embd => 24,
+    n_layer => 2, n_head => 3, n_inner => undef, activation_function => 'gelu_new', layer_norm_epsilon => 1e-5, scale_attn_weights => JSON::PP::true, tie_word_embeddings => JSON::PP::true,
+    attn_pdrop => 0.25, embd_pdrop => 0.25, resid_pdrop => 0.25, bos_token_id => undef, eos_token_id => undef, torch_dtype => 'float32');
+is_deeply($config, \%want_config, 'config.json has what GPT2LMHeadModel needs');
+my $from_file = config(from("$folder/model.safetensors"), 'text_written');
+is(config(from($folder), 'text_written'), $from_file, '--from FOLDER takes its model.safetensors');
+fine(export_to("$folder/model.safetensors"), '--export replaces its own config.json');
+rename "$folder/model.safetensors", "$folder/other.safetensors" or die;
+is(config(from($folder), 'text_written'), $from_file, '--from FOLDER takes the only file *.safetensors');
+rewrite("$folder/third.safetensors", \&strip);
+refused(from($folder), qr/has 2 files \*\.safetensors, and none is model\.safetensors: name the file/, '--from FOLDER: not one of two');
+unlink "$folder/third.safetensors", "$folder/other.safetensors";
+refused(from($folder), qr/there is a config\.json, but no file \*\.safetensors/, '--from FOLDER: a config.json alone');
+for my $foreign ('{"n_head": 3}', '{"exported_by": "somebody"}', 'no JSON', '') {
+    spew("$folder/config.json", $foreign);
+    refused(export_to("$folder/model.safetensors"), qr/config\.json would be replaced, which --export did not write: move it away/, "--export does not replace a config.json with '$foreign'");
+    ok(slurp("$folder/config.json") eq $foreign && !-e "$folder/model.safetensors", 'nothing was written');
+}
+unlink "$folder/config.json";
+symlink 'nowhere', "$folder/config.json" or die;
+refused(export_to("$folder/model.safetensors"), qr/config\.json would be replaced/, 'nor a link');
+unlink "$folder/config.json";
+refused(export_to("$folder/config.json"), qr/config\.json is written beside the weights: choose another name/, 'weights cannot have its name');
+fine(export_to('/dev/null'), '--export to a device');
+ok(!-e '/dev/config.json', 'beside which there is no config.json');
+{ my $saved = run(emu(@export[0 .. $#export - 1], '--save', $folder)); fine($saved, 'a folder with a checkpoint') }
+rewrite("$folder/model.safetensors", \&strip);
+spew("$folder/config.json", '{"n_head": 3}');
+is(config(from($folder), 'text_written'), $from_file, 'a checkpoint comes first');
+SKIP: {
+    my $python = $ENV{PYTHON} // 'python3';
+    skip "$python has no torch or transformers", 2 if system("$python -c 'import torch, transformers' >/dev/null 2>&1");
+    fine(export_to("$work/model.safetensors"), 'exported once more');
+    my $job = run(emu(1, $sample{fp32}, '--from', "$work/model.safetensors", qw(--temperature 0 --tokens 6 --ids), '84,104,101', @how));
+    my $said = `$python tools/torch_sample.py $work --ids 84,104,101 --tokens 6 --written ${\ config($job, 'ids_written')} 2>&1`;
+    is($? >> 8, 0, "Hugging Face's model of that folder writes the same") or diag($said);
+}
+
 # ---- the choice ----
 # All logits are equal where the table is zero: then the first of the k come, and all of them equally often.
 sub zero { my ($h, $data) = @_; my ($lo, $hi) = @{ $h->{'transformer.wte.weight'}{data_offsets} }; substr($$data, $lo, $hi - $lo) = "\0" x ($hi - $lo) }
@@ -101,14 +151,20 @@ for my $case ([11, 0, 1], [3, 3, 2], [1, 1, 3], [11, 11, 1], [11, 500, 2]) {
     cmp_ok(sum(map { ($_ - $each)**2 / $each } values %count), '<', 35, 'each about equally often (chi-square)');
 }
 
+# A logit that is not a number is no choice.
+rewrite("$work/nan.st", sub { my ($h, $data) = @_; substr($$data, $h->{'transformer.ln_f.bias'}{data_offsets}[0], 4) = pack 'f<', 'NaN' });
+my $nan = run(emu(2, $sample{fp32}, '--from', "$work/nan.st", qw(--heads 3 --ids 5), @how));
+ok($nan->{status} == 3 && $nan->{err} =~ /the logit of entry \d+ is not a number: the weights are broken/, 'weights with a NaN: status 3') or diag(complain($nan));
+
 # ---- what is refused: one message, status 2 ----
+mkdir "$work/hollow";
 rewrite("$work/half.st", sub { delete $_[0]{'transformer.h.1.mlp.c_fc.bias'} });
 rewrite("$work/shape.st", sub { $_[0]{'transformer.ln_f.bias'}{shape} = [3, 4] });
 rewrite("$work/type.st", sub { $_[0]{'transformer.ln_f.bias'}{dtype} = 'F16' });
 { open my $f, '>', "$work/none.st" or die; print $f "no tensors here, but more than eight bytes"; close $f }
 for my $case (
     ['no such file', qr/--from: cannot read .*gone/, 1, '--from', "$work/gone"],
-    ['no checkpoint in a folder', qr/there is no checkpoint in /, 1, '--from', "$work/beside"],
+    ['no checkpoint in a folder', qr/there is no checkpoint in /, 1, '--from', "$work/hollow"],
     ['no safetensors file', qr/is no safetensors file/, 1, '--from', "$work/none.st"],
     ['no heads', qr/says n_head: give --heads/, 1, '--from', 'tests/gpt2.safetensors', '--ids', 1],
     ['a tensor is missing', qr/no tensor h\.1\.mlp\.c_fc\.bias/, 1, '--from', "$work/half.st", '--heads', 3, '--ids', 1],
