@@ -143,28 +143,31 @@ PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, b
 static void after(double *at, const PlanOp *each, size_t n, double share) {
     for (size_t r = 0; r < n; r++) at[r] += share * plan_op_time(&each[r]);
 }
-static void pass(const PlanTask *t, const PlanLayout *l, const PlanStage *s, const Ring *g, size_t B, double *at) {
-    Player *p = host_alloc(g->n * sizeof *p);
-    for (size_t r = 0; r < g->n; r++) p[r] = (Player){ .at = at[r], .near = link_near(t, l, s, r) };
+// p [n]: of which only the links are kept from pass to pass.
+static void pass(const PlanTask *t, const PlanStage *s, const Ring *g, Player *p, size_t B, double *at) {
+    for (size_t r = 0; r < g->n; r++) p[r] = (Player){ .at = at[r], .near = p[r].near };
     play(t, &s->z, g, p, B);
     for (size_t r = 0; r < g->n; r++) at[r] = fmax(p[r].at, p[r].sum);
-    free(p);
 }
 // Of a block's products, those of q, k, v come before attention: about a quarter.
 void plan_ring_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, const PlanOp *each, bool forward,
                   size_t B, double *at) {
-    Ring g = ring_new(t, l, &s->z, forward, B), again = ring_new(t, l, &s->z, true, B);
     bool full = !forward && l->recompute == RECOMPUTE_FULL, together = l->zero == 3 || (l->zero == 2 && !forward);
+    Ring g = ring_new(t, l, &s->z, forward, B), again = { 0 };
+    if (full) again = ring_new(t, l, &s->z, true, B);
+    Player *p = host_alloc(g.n * sizeof *p);
+    for (size_t r = 0; r < g.n; r++) p[r].near = link_near(t, l, s, r);
     double part = 1 / (double)s->z.blocks;
     for (size_t i = 0; i < s->z.blocks; i++) {
         double first = full ? 1.0 / 12 : 0, before = forward ? 0.25 : full ? 7.0 / 12 : 0.75, last = 0;
-        if (full) { after(at, each, g.n, part * first); pass(t, l, s, &again, B, at); }
+        if (full) { after(at, each, g.n, part * first); pass(t, s, &again, p, B, at); }
         after(at, each, g.n, part * before);
-        pass(t, l, s, &g, B, at);
+        pass(t, s, &g, p, B, at);
         after(at, each, g.n, part * (1 - first - before));
         for (size_t r = 0; r < g.n; r++) last = fmax(last, at[r]);
         for (size_t r = 0; r < g.n && together; r++) at[r] = last;         // ZeRO's units are of all replicas
     }
     free(g.block);
     free(again.block);
+    free(p);
 }
