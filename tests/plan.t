@@ -163,7 +163,7 @@ for my $case (
     ['--gpus 256 --dp 1 --pp 1', qr/--tp up to 64 is tried, and --cp up to 16 where a chunk has 256 positions/],
 ) {
     my ($options, $words) = @$case;
-    my ($job) = run_jobs([emu(1, $plan, split(' ', $options))]);
+    my ($job) = run_jobs([{ words => ['tools/launch', '-e', 1, $plan, split ' ', $options] }]);        # --json is the case's own
     ok($job->{status} == 2 && $job->{err} =~ $words, "$options: refused") or diag(complain($job));
 }
 is((run_jobs([emu(1, $plan, qw(--gpus 8 --model ptdp-1.7b --efficiency 1))]))[0]{status}, 0, '--efficiency 1 is all of the peak');
