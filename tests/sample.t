@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# 08_3d/sample: the same text at every layout, from a checkpoint, an exported file and its folder; the logits of Hugging Face's GPT-2 on the
-# same weights (tests/gpt2.py has frozen them); the choice; the config.json of --export; what is refused.
+# 08_3d/sample: the same text at every layout, from a checkpoint and from an exported file; the logits of Hugging Face's GPT-2 on the
+# same weights (tests/gpt2.py has frozen them); the choice; what is refused.
 use strict;
 use warnings;
 use FindBin;
@@ -87,54 +87,6 @@ rewrite("$work/noted.st", sub { $_[0]{__metadata__}{n_head} = '3' });
 fine(gpt2(2, "$work/noted.st"), 'heads from the header');
 fine(gpt2(1, 'tests/gpt2.safetensors', '--heads', 4), 'other heads: another model');
 cmp_ok(worst(), '>', 1e-3, 'and other logits');
-
-# ---- config.json beside exported weights: for GPT2LMHeadModel.from_pretrained(FOLDER), and for --from FOLDER ----
-my @export = (1, $train{fp32}, qw(--layers 2 --width 24 --heads 3 --context 12 --batch 2 --micro-batch 2 --steps 1 --dropout 0.25 --eval-every 0 --data), $text, @how, '--export');
-sub export_to { my ($file) = @_; return run(emu(@export, $file)) }
-sub spew { my ($file, $content) = @_; open my $f, '>', $file or die "$file: $!"; print $f $content; close $f or die }
-sub from { my ($from, @options) = @_; return run(emu(1, $sample{fp32}, '--from', $from, qw(--temperature 0 --tokens 20), @options, @how)) }
-sub refused { my ($job, $words, $what) = @_; ok($job->{status} == 2 && $job->{err} =~ $words, $what) || diag(complain($job)) }
-my $folder = "$work/exported";
-mkdir $folder;
-fine(export_to("$folder/model.safetensors"), 'a model is exported');
-my $config = decode_json(slurp("$folder/config.json"));
-my %want_config = (exported_by => 'unsplit', architectures => ['GPT2LMHeadModel'], model_type => 'gpt2', vocab_size => 256, n_positions => 12, n_ctx => 12, n_embd => 24,
-    n_layer => 2, n_head => 3, n_inner => undef, activation_function => 'gelu_new', layer_norm_epsilon => 1e-5, scale_attn_weights => JSON::PP::true, tie_word_embeddings => JSON::PP::true,
-    attn_pdrop => 0.25, embd_pdrop => 0.25, resid_pdrop => 0.25, bos_token_id => undef, eos_token_id => undef, torch_dtype => 'float32');
-is_deeply($config, \%want_config, 'config.json has what GPT2LMHeadModel needs');
-my $from_file = config(from("$folder/model.safetensors"), 'text_written');
-is(config(from($folder), 'text_written'), $from_file, '--from FOLDER takes its model.safetensors');
-fine(export_to("$folder/model.safetensors"), '--export replaces its own config.json');
-rename "$folder/model.safetensors", "$folder/other.safetensors" or die;
-is(config(from($folder), 'text_written'), $from_file, '--from FOLDER takes the only file *.safetensors');
-rewrite("$folder/third.safetensors", \&strip);
-refused(from($folder), qr/has 2 files \*\.safetensors, and none is model\.safetensors: name the file/, '--from FOLDER: not one of two');
-unlink "$folder/third.safetensors", "$folder/other.safetensors";
-refused(from($folder), qr/there is a config\.json, but no file \*\.safetensors/, '--from FOLDER: a config.json alone');
-for my $foreign ('{"n_head": 3}', '{"exported_by": "somebody"}', 'no JSON', '') {
-    spew("$folder/config.json", $foreign);
-    refused(export_to("$folder/model.safetensors"), qr/config\.json would be replaced, which --export did not write: move it away/, "--export does not replace a config.json with '$foreign'");
-    ok(slurp("$folder/config.json") eq $foreign && !-e "$folder/model.safetensors", 'nothing was written');
-}
-unlink "$folder/config.json";
-symlink 'nowhere', "$folder/config.json" or die;
-refused(export_to("$folder/model.safetensors"), qr/config\.json would be replaced/, 'nor a link');
-unlink "$folder/config.json";
-refused(export_to("$folder/config.json"), qr/config\.json is written beside the weights: choose another name/, 'weights cannot have its name');
-fine(export_to('/dev/null'), '--export to a device');
-ok(!-e '/dev/config.json', 'beside which there is no config.json');
-{ my $saved = run(emu(@export[0 .. $#export - 1], '--save', $folder)); fine($saved, 'a folder with a checkpoint') }
-rewrite("$folder/model.safetensors", \&strip);
-spew("$folder/config.json", '{"n_head": 3}');
-is(config(from($folder), 'text_written'), $from_file, 'a checkpoint comes first');
-SKIP: {
-    my $python = $ENV{PYTHON} // 'python3';
-    skip "$python has no torch or transformers", 2 if system("$python -c 'import torch, transformers' >/dev/null 2>&1");
-    fine(export_to("$work/model.safetensors"), 'exported once more');
-    my $job = run(emu(1, $sample{fp32}, '--from', "$work/model.safetensors", qw(--temperature 0 --tokens 6 --ids), '84,104,101', @how));
-    my $said = `$python tools/torch_sample.py $work --ids 84,104,101 --tokens 6 --written ${\ config($job, 'ids_written')} 2>&1`;
-    is($? >> 8, 0, "Hugging Face's model of that folder writes the same") or diag($said);
-}
 
 # ---- the choice ----
 # All logits are equal where the table is zero: then the first of the k come, and all of them equally often.

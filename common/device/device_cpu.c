@@ -94,11 +94,12 @@ static void product(int a_transposed, int b_transposed, int m, int n, int k,
                m, n, k, 1, a, lda, b, ldb, 0, c, ldc);
 }
 
-// One row of a needs no product of matrices, which copies b into panels first: b is read once, as it
-// lies. c is cleared, because BLAS implementations differ in what 0 * NaN leaves there.
+// One row of a and a large b need no product of matrices, which copies b into panels first: b is read
+// once, as it lies. c is cleared, because BLAS implementations differ in what 0 * NaN leaves there.
+enum { LARGE = 1 << 14 };                          // elements of b; below, the copy costs hardly anything
 static void matrix_or_row(int a_transposed, int b_transposed, int m, int n, int k,
                           const real *a, int lda, const real *b, int ldb, real *c, int ldc) {
-    if (m > 1 || a_transposed) {
+    if (m > 1 || a_transposed || (size_t)n * (size_t)k < LARGE) {
         product(a_transposed, b_transposed, m, n, k, a, lda, b, ldb, c, ldc);
         return;
     }
