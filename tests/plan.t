@@ -96,6 +96,16 @@ while (my ($planned, $trained) = splice @jobs, 0, 2) {
 cmp_ok($exact, '>=', 5, 'some layouts were compared to the picosecond');
 cmp_ok($exact_ring, '>=', 1, 'rings, too');
 
+# Nodes cut the tensor-parallel group of one stage, or of one replica: the plan plays those that lie alike once, and these on their own.
+for my $case ([5, 1, 2, 4], [3, 3, 2, 1]) {
+    my ($node, $dp, $tp, $pp) = @$case;
+    my $world = $dp * $tp * $pp;
+    my @model = (qw(--layers 8 --heads 4 --width 32 --context 16 --batch 12 --micro-batch 1 --dropout 0 --attention plain --node), $node);
+    my ($planned, $trained) = run_jobs([emu(1, $plan, @model, qw(--cluster lesson --precision fp32 --vocab 256 --gpus), $world, '--explain', "$dp,$tp,$pp"),
+        emu($world, $train, @model, '--dp', $dp, '--tp', $tp, '--pp', $pp, qw(--steps 1 --eval-every 0 --threads 1 --data LICENSE))]);
+    is($planned->{page}{config}{step}, $trained->{page}{config}{step_ps}, "where nodes of $node cut one group: $dp x $tp x $pp to the picosecond") or diag(map { complain($_) } $planned, $trained);
+}
+
 # A replica with fewer sequences than micro-batches, whose last one is empty, also on a ring whose ranks are not alike.
 my ($empty) = run_jobs([emu(1, $plan, qw(--layers 1 --heads 2 --width 16 --context 5 --batch 4 --micro-batch 1 --zero 1 --cluster lesson --precision fp32),
                             qw(--vocab 256 --gpus 6 --explain), "3,1,1,2")]);
