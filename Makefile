@@ -148,7 +148,7 @@ pages:
 	@tools/pages >docs/pages.md.new && mv docs/pages.md.new docs/pages.md || { rm -f docs/pages.md.new; exit 1; }
 
 bench:
-	+@$(BUILD) ONLY="$(patsubst %.c,$(O)/%,$(wildcard tests/bench_*.c))"
+	+@$(BUILD) ONLY="$(patsubst %.c,$(O)/%,$(wildcard tests/bench_*.c) 08_3d/train.c 08_3d/sample.c)"
 	@tools/args tools/bench $(O)
 
 # BACKEND=cuda: the tests of that backend beside the CPU's. Without it tests/cuda.t uses what there is of a toolkit and a GPU.

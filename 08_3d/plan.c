@@ -16,6 +16,7 @@
 #include <string.h>
 #include "08_3d/plan.h"
 #include "08_3d/support/plan_papers.h"
+#include "common/base/output.h"
 
 // The preset of this name, or a message that lists the names. first: of an array of these, which begin with their name.
 static const void *preset(const char *option, const char *name, const void *first, size_t size) {
@@ -53,12 +54,15 @@ static PlanTask task(Run *run) {
     t.blockwise = !strcmp(option_text(run, "attention"), "blockwise");
     config_require(m);
     PlanCluster *c = &t.cluster;
+    double preset_efficiency = c->efficiency;
     if (option_given(run, "node")) c->node = option_size(run, "node");
     if (option_given(run, "memory")) c->memory = 1e9 * option_real(run, "memory");
     if (option_given(run, "peak")) c->flops = 1e12 * option_real(run, "peak");
     if (option_given(run, "efficiency")) c->efficiency = option_real(run, "efficiency");
     if (option_given(run, "inside")) c->inside.beta = 1e9 * option_real(run, "inside");
     if (option_given(run, "between")) c->between.beta = 1e9 * option_real(run, "between");
+    REQUIRE(c->efficiency <= 1, "--efficiency %g: a share of the peak is above 0 and at most 1; without the option "
+            "%g", c->efficiency, preset_efficiency);
     REQUIRE(c->memory > 0 && c->flops > 0 && c->efficiency > 0 && c->inside.beta > 0 && c->between.beta > 0,
             "--memory, --peak, --efficiency, --inside and --between must be above 0");
     return t;
@@ -100,17 +104,23 @@ static bool explained(Run *run, const PlanTask *t, const PlanFixed *f, PlanLayou
     return true;
 }
 
+// Names without a unit are those of the trainer's costs, or older: step is in picoseconds, memory in bytes.
 static void record(Run *run, const PlanResult *r) {
-    static const char *const name[PLAN_MEMORY] = { "parameters", "gradients", "optimizer state", "activations, peak",
-                                                   "gathered", "ring" };
-    for (size_t i = 0; i < PLAN_MEMORY; i++) report_config_number(run, name[i], r->largest.bytes[i]);
+    static const char *const name[PLAN_MEMORY][2] = {
+        { "parameters", "weights_bytes" }, { "gradients", "gradients_bytes" },
+        { "optimizer state", "optimizer_bytes" }, { "activations, peak", "activations_peak_bytes" },
+        { "gathered", "gathered_bytes" }, { "ring", "ring_bytes" } };
+    for (size_t i = 0; i < PLAN_MEMORY; i++)
+        for (size_t k = 0; k < 2; k++) report_config_number(run, name[i][k], r->largest.bytes[i]);
     report_config_number(run, "tp_bytes", r->tp_bytes);
     report_config_number(run, "cp_bytes", r->cp_bytes);
     report_config_number(run, "pp_bytes", r->pp_bytes);
     report_config_number(run, "dp_bytes", r->dp_bytes);
     report_config_number(run, "tied_bytes", r->tied_bytes);
     report_config_number(run, "memory", plan_memory_sum(&r->fullest));
+    report_config_number(run, "memory_bytes", plan_memory_sum(&r->fullest));
     report_config_number(run, "step", r->step);
+    report_config_number(run, "step_s", r->step * 1e-12);
     report_config_number(run, "bubble", r->bubble);
     report_config_number(run, "mfu", r->mfu);
     report_config_number(run, "best_dp", (double)r->layout.n.dp);
@@ -153,11 +163,12 @@ static void plan(Run *run) {
         record(run, &r);
     }
     if (!one && run->is_root) {                    // the others have nothing to add
+        if (option_given(run, "layouts")) output_require("layouts", option_text(run, "layouts"));
         PlanList list = plan_search(run, &t, &f);
-        REQUIRE(list.n > 0, "no layout of %zu GPUs has equal parts of %zu heads, %zu blocks and %zu sequences: choose "
-                "other "
-                "--gpus or --batch, or fix fewer of --dp, --tp, --pp, ...", t.gpus, m->heads, m->layers, t.model.batch);
         char why[500];
+        if (list.n == 0) plan_why_none(&t, &f, why, sizeof why);
+        REQUIRE(list.n > 0, "no layout has equal parts: %s; choose other --gpus or --batch, or fix fewer of --dp, "
+                "--tp, --pp, ...", why);
         plan_reason(&t, &list, why, sizeof why);
         plan_table(run, &t, &list);
         say_wrapped(run, why);

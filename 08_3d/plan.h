@@ -118,9 +118,12 @@ bool plan_possible(const PlanTask *t, const PlanLayout *l, char *why, size_t roo
 // What may vary is 0 or -1; anything else is fixed.
 typedef struct { size_t dp, tp, pp, cp, micro_batch, chunks; int zero, sequence, recompute; } PlanFixed;
 typedef struct { PlanResult *result; size_t n, feasible; } PlanList;   // the feasible ones first, the fastest of them
+enum { PLAN_MOST_TP = 64, PLAN_MOST_CP = 16, PLAN_LEAST_CHUNK = 256 };    // that a search tries; of positions
 // run: whose progress is shown, or NULL
 PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed);
 void plan_list_free(PlanList *list);
+// Which number does not divide, where a search has found no layout (plan_divide.c).
+void plan_why_none(const PlanTask *t, const PlanFixed *fixed, char *why, size_t room);
 void plan_reason(const PlanTask *t, const PlanList *list, char *text, size_t room);    // why the first one is the best
 void plan_limits(const PlanResult *r, const PlanTask *t, char *text, size_t room);     // why this one cannot be
 // The Pareto front: layouts that no other one beats in memory and in time.

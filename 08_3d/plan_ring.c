@@ -48,9 +48,9 @@ size_t plan_ring_players(const PlanTask *t, const PlanLayout *l) {
 static bool link_near(const PlanTask *t, const PlanLayout *l, const PlanStage *s, size_t r) {
     size_t next = (r + 1) % mesh_cp(l->n), all = l->zero >= 2 && !plan_alike(t, l);
     bool near = true;
-    for (size_t d = all ? 0 : s->d; d < (all ? l->n.dp : s->d + 1); d++)
-        for (size_t tp = 0; tp < plan_slices(t, l); tp++)
-            near = near && plan_near(t, plan_rank(l, d, r, tp, s->i), plan_rank(l, d, next, tp, s->i));
+    for (size_t d = all ? 0 : s->d; near && d < (all ? l->n.dp : s->d + 1); d++)
+        for (size_t tp = 0; near && tp < plan_slices(t, l); tp++)
+            near = plan_near(t, plan_rank(l, d, r, tp, s->i), plan_rank(l, d, next, tp, s->i));
     return near;
 }
 // Of k and v, or their gradients, of these positions.
@@ -143,28 +143,31 @@ PlanRing plan_ring(const PlanTask *t, const PlanLayout *l, const PlanStage *s, b
 static void after(double *at, const PlanOp *each, size_t n, double share) {
     for (size_t r = 0; r < n; r++) at[r] += share * plan_op_time(&each[r]);
 }
-static void pass(const PlanTask *t, const PlanLayout *l, const PlanStage *s, const Ring *g, size_t B, double *at) {
-    Player *p = host_alloc(g->n * sizeof *p);
-    for (size_t r = 0; r < g->n; r++) p[r] = (Player){ .at = at[r], .near = link_near(t, l, s, r) };
+// p [n]: of which only the links are kept from pass to pass.
+static void pass(const PlanTask *t, const PlanStage *s, const Ring *g, Player *p, size_t B, double *at) {
+    for (size_t r = 0; r < g->n; r++) p[r] = (Player){ .at = at[r], .near = p[r].near };
     play(t, &s->z, g, p, B);
     for (size_t r = 0; r < g->n; r++) at[r] = fmax(p[r].at, p[r].sum);
-    free(p);
 }
 // Of a block's products, those of q, k, v come before attention: about a quarter.
 void plan_ring_op(const PlanTask *t, const PlanLayout *l, const PlanStage *s, const PlanOp *each, bool forward,
                   size_t B, double *at) {
-    Ring g = ring_new(t, l, &s->z, forward, B), again = ring_new(t, l, &s->z, true, B);
     bool full = !forward && l->recompute == RECOMPUTE_FULL, together = l->zero == 3 || (l->zero == 2 && !forward);
+    Ring g = ring_new(t, l, &s->z, forward, B), again = { 0 };
+    if (full) again = ring_new(t, l, &s->z, true, B);
+    Player *p = host_alloc(g.n * sizeof *p);
+    for (size_t r = 0; r < g.n; r++) p[r].near = link_near(t, l, s, r);
     double part = 1 / (double)s->z.blocks;
     for (size_t i = 0; i < s->z.blocks; i++) {
         double first = full ? 1.0 / 12 : 0, before = forward ? 0.25 : full ? 7.0 / 12 : 0.75, last = 0;
-        if (full) { after(at, each, g.n, part * first); pass(t, l, s, &again, B, at); }
+        if (full) { after(at, each, g.n, part * first); pass(t, s, &again, p, B, at); }
         after(at, each, g.n, part * before);
-        pass(t, l, s, &g, B, at);
+        pass(t, s, &g, p, B, at);
         after(at, each, g.n, part * (1 - first - before));
         for (size_t r = 0; r < g.n; r++) last = fmax(last, at[r]);
         for (size_t r = 0; r < g.n && together; r++) at[r] = last;         // ZeRO's units are of all replicas
     }
     free(g.block);
     free(again.block);
+    free(p);
 }

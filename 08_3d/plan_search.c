@@ -5,7 +5,7 @@
 #include <string.h>
 #include "08_3d/plan.h"
 
-enum { MOST_MICRO_BATCH = 8, MOST_TP = 64, MOST_CP = 16, LEAST_CHUNK = 256, ZERO_STAGES = 4 };
+enum { MOST_MICRO_BATCH = 8, ZERO_STAGES = 4 };
 
 typedef struct { PlanList list; size_t room; const PlanTask *t; const PlanFixed *fixed; } Search;
 
@@ -62,7 +62,8 @@ static void try_mesh(Search *s, Degrees n) {
     size_t batch = s->t->model.batch;
     if (m->heads % n.tp || m->layers % n.pp || batch % n.dp) return;
     size_t chunk = m->context / (2 * n.cp);
-    if (n.cp > 1 && (m->context % (2 * n.cp) || (!s->fixed->cp && (!s->t->blockwise || chunk < LEAST_CHUNK)))) return;
+    bool may_cut = s->fixed->cp || (s->t->blockwise && chunk >= PLAN_LEAST_CHUNK);
+    if (n.cp > 1 && (m->context % (2 * n.cp) || !may_cut)) return;
     for (size_t b = 1; b <= MOST_MICRO_BATCH; b *= 2)
         for (size_t v = 1; v <= m->layers / n.pp; v++) {
             size_t sequences = batch / n.dp, micro_batches = sequences / b;
@@ -90,19 +91,33 @@ static int best_first(const void *a, const void *b) {
     return p == q ? searched_first(&x->layout, &y->layout) : (p > q) - (p < q);
 }
 
+// Meshes of all GPUs, in the order of the search. n: room for all of them, or NULL, which only counts.
+static size_t meshes(const PlanTask *t, const PlanFixed *fixed, Degrees *n) {
+    const size_t heads = t->model.model.heads, most = heads < PLAN_MOST_TP ? heads : PLAN_MOST_TP;
+    size_t count = 0;
+    for (size_t tp = 1; tp <= most; tp++)
+        for (size_t pp = 1; pp <= t->model.model.layers && tp * pp <= t->gpus; pp++)
+            for (size_t cp = 1; cp <= PLAN_MOST_CP && tp * pp * cp <= t->gpus; cp++) {
+                size_t dp = t->gpus / (tp * pp * cp);
+                if (t->gpus % (tp * pp * cp) || !may(fixed->dp, dp) || !may(fixed->cp, cp)) continue;
+                if (!may(fixed->tp, tp) || !may(fixed->pp, pp)) continue;
+                if (n) n[count] = (Degrees){ .dp = dp, .tp = tp, .pp = pp, .cp = cp };
+                count++;
+            }
+    return count;
+}
+
 PlanList plan_search(Run *run, const PlanTask *t, const PlanFixed *fixed) {
     Search s = { .t = t, .fixed = fixed };
-    size_t most = t->model.model.heads < MOST_TP ? t->model.model.heads : MOST_TP;
-    for (size_t tp = 1; tp <= most; tp++) {
-        if (run) progress(run, "tensor-parallel ranks", tp, most);
-        for (size_t pp = 1; pp <= t->model.model.layers && tp * pp <= t->gpus; pp++) {
-            for (size_t cp = 1; cp <= MOST_CP && tp * pp * cp <= t->gpus; cp++) {
-                Degrees n = { .dp = t->gpus / (tp * pp * cp), .tp = tp, .pp = pp, .cp = cp };
-                if (t->gpus % (tp * pp * cp) || !may(fixed->dp, n.dp) || !may(fixed->cp, cp)) continue;
-                if (may(fixed->tp, tp) && may(fixed->pp, pp)) try_mesh(&s, n);
-            }
-        }
+    size_t count = meshes(t, fixed, NULL);
+    Degrees *n = host_alloc(count * sizeof *n);
+    meshes(t, fixed, n);
+    for (size_t i = 0; i < count; i++) {
+        if (run) progress(run, "meshes dp x tp x pp x cp:", i, count);
+        try_mesh(&s, n[i]);
     }
+    if (run) progress(run, "meshes dp x tp x pp x cp:", count, count);
+    free(n);
     if (s.list.n) qsort(s.list.result, s.list.n, sizeof *s.list.result, best_first);
     while (s.list.feasible < s.list.n && s.list.result[s.list.feasible].fits) s.list.feasible++;
     return s.list;

@@ -57,7 +57,8 @@ void plan_table(Run *run, const PlanTask *t, const PlanList *list) {
 
 // ---------------------------------------------------------------- the file of all layouts
 
-// Times in seconds. What a rank's step consists of: computing, tp_time, dp_time, end_time and idle (PlanResult).
+// Times in seconds, memory and traffic in bytes, as each line says. What a rank's step consists of: computing,
+// tp_time, dp_time, end_time and idle (PlanResult).
 void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t room) {
     const PlanLayout *l = &r->layout;
     size_t n = (size_t)snprintf(text, room, "{\"dp\": %zu, \"tp\": %zu, \"pp\": %zu, \"cp\": %zu, "
@@ -71,7 +72,8 @@ void plan_layout_json(const PlanTask *t, const PlanResult *r, char *text, size_t
                 "\"pp_bytes\": %.0f, \"dp_bytes\": %.0f, \"tied_bytes\": %.0f, \"step\": %.9g, "
                 "\"computing\": %.6g, \"tp_time\": %.6g, \"cp_time\": %.6g, "
                 "\"dp_time\": %.6g, \"end_time\": %.6g, \"idle\": %.6g, \"bubble\": %.6g, \"mfu\": %.6g, "
-                "\"hfu\": %.6g", plan_memory_sum(&r->fullest), r->tp_bytes, r->cp_bytes, r->pp_bytes, r->dp_bytes,
+                "\"hfu\": %.6g, \"units\": {\"time\": \"s\", \"memory\": \"bytes\", \"traffic\": \"bytes\"}",
+                plan_memory_sum(&r->fullest), r->tp_bytes, r->cp_bytes, r->pp_bytes, r->dp_bytes,
                 r->tied_bytes, r->step * 1e-12, r->computing * 1e-12, r->tp * 1e-12, r->cp * 1e-12, r->dp * 1e-12,
                 r->end * 1e-12, r->idle * 1e-12, r->bubble, r->mfu, r->hfu);
     char why[80];

@@ -22,11 +22,10 @@ PlanStage plan_chunk(const PlanTask *t, const PlanLayout *l, size_t d, size_t i,
     size_t tp = l->n.tp, dp = l->n.dp, cp = mesh_cp(l->n);
     PlanStage s = { .z = cut_stage(cut_sizes(&t->model.model, tp, 0), l->n.pp * l->chunks, k * l->n.pp + i),
                     .d = d, .i = i, .tp_near = true, .dp_near = true };
-    for (size_t r = l->zero < 2 ? d * cp : 0; r < (l->zero < 2 ? d + 1 : dp) * cp; r++)
-        s.tp_near = s.tp_near && plan_near(t, plan_rank(l, r / cp, r % cp, 0, i),
-                                           plan_rank(l, r / cp, r % cp, tp - 1, i));
-    for (size_t slice = 0; slice < tp; slice++)
-        s.dp_near = s.dp_near && plan_near(t, plan_rank(l, 0, 0, slice, i), plan_rank(l, dp - 1, cp - 1, slice, i));
+    for (size_t r = l->zero < 2 ? d * cp : 0; s.tp_near && r < (l->zero < 2 ? d + 1 : dp) * cp; r++)
+        s.tp_near = plan_near(t, plan_rank(l, r / cp, r % cp, 0, i), plan_rank(l, r / cp, r % cp, tp - 1, i));
+    for (size_t slice = 0; s.dp_near && slice < tp; slice++)
+        s.dp_near = plan_near(t, plan_rank(l, 0, 0, slice, i), plan_rank(l, dp - 1, cp - 1, slice, i));
     Positions mine = { 0 };                        // all
     if (cp > 1) mine = plan_positions_of(t, l, plan_most_positions(t, l));
     if (plan_in_blocks(t, l)) s.z = cut_positions(s.z, &mine, true);

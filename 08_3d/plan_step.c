@@ -11,6 +11,15 @@ static size_t replicas_to_play(const PlanTask *t, const PlanLayout *l) {
     return plan_alike(t, l) || l->zero >= 2 ? 1 : dp < MOST_REPLICAS ? dp : MOST_REPLICAS;
 }
 
+// Replicas that begin at the same place of a node have the same links, and with as many sequences the same times.
+static bool played_before(const PlanTask *t, const PlanLayout *l, size_t d) {
+    size_t node = t->cluster.node, batch = t->model.batch;
+    for (size_t before = 0; before < d; before++)
+        if (plan_rank(l, before, 0, 0, 0) % node == plan_rank(l, d, 0, 0, 0) % node &&
+            part_size(batch, l->n.dp, before) == part_size(batch, l->n.dp, d)) return true;
+    return false;
+}
+
 static void take_memory(PlanResult *r, const PlanStage *s, const PlanTask *t, double activations, size_t i) {
     PlanMemory m = plan_state(t, &r->layout, s);
     m.bytes[PLAN_ACTIVATIONS] = activations;
@@ -79,6 +88,7 @@ PlanResult plan_layout(const PlanTask *t, const PlanLayout *l) {
     PlanPlayer first = {0};
     bool model_near = true;
     for (size_t d = 0; d < replicas; d++) {
+        if (played_before(t, l, d)) continue;
         PlanPlayer p = { .t = t, .l = l, .d = d, .m = m, .sequences = part_size(t->model.batch, n.dp, d) };
         plan_play_replica(&p);
         PlanStage s = plan_stage(t, l, d, 0), e = plan_stage(t, l, d, n.pp - 1);

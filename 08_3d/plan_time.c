@@ -31,10 +31,10 @@ bool plan_stages_near(const PlanPlayer *p, size_t from, size_t to) {
     const PlanLayout *l = p->l;
     size_t inner = l->n.tp * mesh_cp(l->n);
     bool near = true, all = l->zero >= 2;          // replicas that go in step
-    for (size_t d = all ? 0 : p->d; d < (all ? l->n.dp : p->d + 1); d++)
-        for (size_t r = 0; r < inner; r++)
-            near = near && plan_near(p->t, plan_rank(l, d, r / l->n.tp, r % l->n.tp, from),
-                                     plan_rank(l, d, r / l->n.tp, r % l->n.tp, to));
+    for (size_t d = all ? 0 : p->d; near && d < (all ? l->n.dp : p->d + 1); d++)
+        for (size_t r = 0; near && r < inner; r++)
+            near = plan_near(p->t, plan_rank(l, d, r / l->n.tp, r % l->n.tp, from),
+                             plan_rank(l, d, r / l->n.tp, r % l->n.tp, to));
     return near;
 }
 
@@ -149,14 +149,24 @@ static bool play_op(PlanPlayer *p, size_t i) {
     return true;
 }
 
+// A stage before stage i with the same chunks and links, so with the same ops: both are inner stages, have as many
+// blocks, and begin at the same place of a node. NULL: there is none, or ranks of a ring are played each.
+static const PlanStageTime *stage_like(const PlanPlayer *p, size_t i) {
+    const PlanLayout *l = p->l;
+    size_t pp = l->n.pp, place = plan_rank(l, 0, 0, 0, i), node = p->t->cluster.node;
+    if (p->ring > 1 || p->t->model.model.layers % (pp * l->chunks) || i + 1 == pp) return NULL;
+    for (size_t k = i; k > 1; k--)
+        if (plan_alike(p->t, l) || (place - plan_rank(l, 0, 0, 0, k - 1)) % node == 0) return &p->stage[k - 1];
+    return NULL;
+}
+
 static void play(PlanPlayer *p) {
     size_t pp = p->l->n.pp, ring = plan_ring_players(p->t, p->l), layers = p->t->model.model.layers;
     p->ring = ring * ring * p->m * layers > MOST_STEPS ? 1 : ring;
     p->large = ceil_div(p->sequences, p->m);
-    bool equal = p->ring == 1 && layers % (pp * p->l->chunks) == 0 && plan_alike(p->t, p->l);
     p->stage = host_alloc(pp * sizeof *p->stage);
     for (size_t i = 0; i < pp; i++) {
-        p->stage[i] = stage_new(p, i, equal && i > 1 && i + 1 < pp ? &p->stage[i - 1] : NULL);
+        p->stage[i] = stage_new(p, i, stage_like(p, i));
         if (p->l->zero == 3) {                     // wte is gathered once, before all others
             PlanStage s = plan_stage(p->t, p->l, p->d, i);
             PlanOp table = plan_gather(p->t, p->l, &s);

@@ -2,6 +2,7 @@
 #include "08_3d/safetensors.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include "08_3d/model_config.h"
 #include "08_3d/tensor_file.h"
 #include "common/lesson/lesson.h"
 #include "common/base/output.h"
@@ -36,7 +37,9 @@ static char *header(const Model *whole, size_t *length) {
 }
 
 void safetensors_require(Run *run, const char *file) {
-    if (run->world->rank == 0) output_require("export", file);
+    if (run->world->rank > 0) return;
+    output_require("export", file);
+    model_config_require(file);
 }
 
 static void write_file(const Model *whole, Snapshot *weights, const char *file) {
@@ -61,6 +64,7 @@ void safetensors_export(Run *run, const Model *m, const char *file) {
     if (run->world->rank == 0) {
         Model *whole = model_describe(&m->config, model_layers(&m->config));
         write_file(whole, weights, file);
+        model_config_write(&m->config, file);
         model_free(whole);
     }
     snapshot_free(weights);

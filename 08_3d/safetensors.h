@@ -8,9 +8,9 @@
 #include "common/lesson/lesson.h"
 #include "common/model/model.h"
 
-// usage_error() when FILE cannot be written: asked before the training, not after it.
+// usage_error() when FILE, or config.json beside it, cannot be written: asked before the training, not after it.
 void safetensors_require(Run *run, const char *file);
 // Collective: gathers the weights to rank 0, which writes FILE.tmp and renames it (a pipe or a device is
-// written in place); fault() when it cannot be written.
+// written in place), and config.json beside it (model_config.h); fault() when it cannot be written.
 void safetensors_export(Run *run, const Model *m, const char *file);
 #endif

@@ -108,52 +108,74 @@ double sampler_score(const Choice *c, double logit, size_t number, size_t entry)
     uint64_t key = random_key(random_key(random_key(c->seed, KEY_SAMPLE), number), entry);
     return c->temperature == 0 ? logit : logit / c->temperature - log(-log(random_unit(key)));
 }
-static void score(const Choice *c, Candidate *list, size_t n, size_t number) {
-    for (size_t i = 0; i < n; i++) list[i].score = sampler_score(c, list[i].logit, number, list[i].entry);
-}
-static int by_score(const void *a, const void *b) {            // equal ones: the smaller entry first
-    const Candidate *x = a, *y = b;
-    if (x->score != y->score) return x->score > y->score ? -1 : 1;
-    return (x->entry > y->entry) - (x->entry < y->entry);
-}
-// The k candidates that may win come first: the largest logits, or, where all may, the one with the best score.
-static void best(const Choice *c, Candidate *list, size_t n, size_t number) {
-    if (c->top_k) for (size_t i = 0; i < n; i++) list[i].score = list[i].logit;
-    else score(c, list, n, number);
-    qsort(list, n, sizeof *list, by_score);
+static bool better(const Candidate *x, const Candidate *y) {    // of equal ones the smaller entry
+    return x->score != y->score ? x->score > y->score : x->entry < y->entry;
 }
 
-// On the last stage: my k candidates, everybody's k, the k of these that remain, the best of them.
+// Keeps the k best of the candidates that are offered: a heap with the worst of them at its root. A
+// candidate that is none of the best costs one comparison, so nothing sorts the vocabulary.
+typedef struct { Candidate *list; size_t n, k; } Best;         // n: how many are kept so far
+static void offer(Best *best, Candidate c) {
+    Candidate *list = best->list;
+    size_t i = 0;
+    if (best->n < best->k) {                       // c rises above those that are better
+        for (i = best->n++; i > 0 && better(&list[(i - 1) / 2], &c); i = (i - 1) / 2)
+            list[i] = list[(i - 1) / 2];
+    } else if (better(&c, &list[0])) {             // c sinks below those that are worse
+        for (size_t below = 1; below < best->k; below = 2 * i + 1) {
+            if (below + 1 < best->k && better(&list[below], &list[below + 1])) below++;
+            if (better(&list[below], &c)) break;
+            list[i] = list[below];
+            i = below;
+        }
+    } else {
+        return;
+    }
+    list[i] = c;
+}
+// By logit where only the k largest may win; else by score, as k is 1.
+static void offer_logit(Best *best, const Choice *c, double logit, size_t number, size_t entry) {
+    double score = c->top_k ? logit : sampler_score(c, logit, number, entry);
+    offer(best, (Candidate){ .logit = logit, .score = score, .entry = entry });
+}
+
+// On the last stage: each rank's k candidates, gathered; the k best of these; of them the best score.
 static size_t choose(Sampler *s, Tensor logits, size_t number) {
     Comm *tp = s->mesh.tp;
     const Choice *c = &s->choice;
-    size_t mine = logits.cols, V = s->m->config.vocab;
-    size_t k = c->top_k == 0 ? 1 : c->top_k < V ? c->top_k : V, n = tp->size * k;
-    real *row = host_alloc(mine * sizeof *row), *pairs = host_alloc(2 * n * sizeof *pairs);
-    Candidate *list = host_alloc((mine > n ? mine : n) * sizeof *list);
+    size_t V = s->m->config.vocab, k = c->top_k == 0 ? 1 : c->top_k < V ? c->top_k : V;
+    size_t n = tp->size * k;
+    real *row = host_alloc(logits.cols * sizeof *row), *pairs = host_alloc(2 * n * sizeof *pairs);
+    Best best = { .list = host_alloc(k * sizeof *best.list), .k = k };
     Arena buffers = arena(MEM_COMMUNICATION);
     Tensor all = tensor_new(&buffers, tp->size, 2 * k), part = tensor_row_range(all, tp->rank, tp->rank + 1);
     tensor_download(row, tensor_row_range(logits, logits.rows - 1, logits.rows));
-    for (size_t i = 0; i < mine; i++) list[i] = (Candidate){ .logit = (double)row[i], .entry = s->head->vocab.lo + i };
-    best(c, list, mine, number);
+    for (size_t i = 0; i < logits.cols; i++) {
+        size_t entry = s->head->vocab.lo + i;
+        if (isnan(row[i]))
+            fault("token %zu: the logit of entry %zu is not a number: the weights are broken", number, entry);
+        offer_logit(&best, c, (double)row[i], number, entry);
+    }
     for (size_t i = 0; i < k; i++) {                           // a rank with fewer entries fills up with none
-        pairs[2 * i] = i < mine ? (real)list[i].logit : -(real)HUGE_VAL;
-        pairs[2 * i + 1] = i < mine ? (real)list[i].entry : (real)V;
+        pairs[2 * i] = i < best.n ? (real)best.list[i].logit : -(real)HUGE_VAL;
+        pairs[2 * i + 1] = i < best.n ? (real)best.list[i].entry : (real)V;
     }
     tensor_upload(part, pairs);
     comm_all_gather(tp, all, part);                            // 2k elements of each rank: logit and entry
     tensor_download(pairs, all);
+    best.n = 0;
     for (size_t i = 0; i < n; i++)
-        list[i] = (Candidate){ .logit = (double)pairs[2 * i], .entry = (size_t)pairs[2 * i + 1] };
-    best(c, list, n, number);
-    score(c, list, k, number);
-    qsort(list, k, sizeof *list, by_score);
-    size_t entry = list[0].entry;
+        offer_logit(&best, c, (double)pairs[2 * i], number, (size_t)pairs[2 * i + 1]);
+    Candidate first = { .score = -HUGE_VAL, .entry = V };
+    for (size_t i = 0; i < k; i++) {
+        best.list[i].score = sampler_score(c, best.list[i].logit, number, best.list[i].entry);
+        if (better(&best.list[i], &first)) first = best.list[i];
+    }
     arena_free(&buffers);
     free(row);
     free(pairs);
-    free(list);
-    return entry;
+    free(best.list);
+    return first.entry;
 }
 
 int sampler_choose(Sampler *s, Tensor logits, size_t number) {
@@ -201,7 +223,7 @@ void sampler_free(Sampler *s) {
 // ================================ the experiment ================================
 
 static const Option options[] = {
-    { "from", "PATH", NULL, "a checkpoint's folder, or a safetensors file; without it: an untrained model, checked" },
+    { "from", "PATH", NULL, "checkpoints, an exported model's folder, or its file; without it: untrained" },
     { "heads", "N", NULL, "attention heads, where a file does not say (GPT-2: 12)" },
     { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: the ranks that --pp leaves" },
     { "pp", "N", "1", "pipeline stages" },

@@ -88,7 +88,7 @@ static const Option options[] = {
     { "newest-good", NULL, NULL, "with --resume: take the newest checkpoint that is not torn" },
     { "override", "NAMES", NULL, "with --resume: options that may differ from before: lr,data" },
     OPTION_GROUP("Output"),
-    { "export", "FILE", NULL, "write the weights as safetensors, for Hugging Face's GPT-2" },
+    { "export", "FILE", NULL, "write the weights as safetensors, and config.json beside them (GPT-2)" },
     { "log", "FILE", NULL, "one JSON object a step, and one for each evaluation, checkpoint, move of blocks, stop" },
     { "reduce", "ordered|fast", "fast", NULL },
     { "node", "N", "4", "ranks of a node" },

@@ -1,12 +1,10 @@
 // weights.c: see weights.h.
 #include "08_3d/weights.h"
-#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
-#include "common/base/input.h"
+#include "08_3d/model_config.h"
 
 // ---------------------------------------------------------------- a safetensors file
 
@@ -26,28 +24,10 @@ static const FileTensor *table(const Weights *w, const char *name) {
     return t;
 }
 
-// n_head of the config.json in the same folder; 0: it does not say.
-static size_t heads_beside(const char *file) {
-    char path[4096], text[1 << 16];
-    const char *slash = strrchr(file, '/');
-    snprintf(path, sizeof path, "%.*sconfig.json", slash ? (int)(slash + 1 - file) : 0, file);
-    size_t bytes;
-    char why[INPUT_WHY];
-    int config_file = input_open(path, &bytes, why);
-    ssize_t n = config_file >= 0 ? read(config_file, text, sizeof text) : 0;
-    if (config_file >= 0) close(config_file);
-    cJSON *config = cJSON_ParseWithLength(text, n > 0 ? (size_t)n : 0);
-    const cJSON *heads = cJSON_GetObjectItemCaseSensitive(config, "n_head");
-    double n_head = cJSON_IsNumber(heads) ? heads->valuedouble : 0;
-    size_t value = n_head >= 1 && n_head < 1e6 ? (size_t)n_head : 0;
-    cJSON_Delete(config);
-    return value;
-}
-
 static size_t heads_of(Run *run, const Weights *w) {
     const char *note = tensor_file_note(&w->file, "n_head");
     if (option_given(run, "heads")) return option_size(run, "heads");
-    size_t heads = note ? strtoul(note, NULL, 10) : heads_beside(w->from);
+    size_t heads = note ? strtoul(note, NULL, 10) : model_config_heads(w->from);
     REQUIRE(heads, "--from %s: neither its header nor a config.json beside it says n_head: give --heads (GPT-2: 12)",
             w->from);
     return heads;
@@ -88,7 +68,10 @@ static size_t option_of(const Weights *w, const char *name) {
 Weights weights_open(Run *run, const char *from) {
     Weights w = { .from = from };
     struct stat is;
-    if (stat(from, &is) == 0 && S_ISDIR(is.st_mode)) {
+    bool folder = stat(from, &is) == 0 && S_ISDIR(is.st_mode);
+    if (folder) w.found = model_folder_weights(from);
+    if (w.found) w.from = w.found;
+    if (folder && !w.found) {
         char why[CHECKPOINT_WHY] = "";
         w.checkpoint = checkpoint_open(run, from, false, why);
         REQUIRE(w.checkpoint, "--from %s: %s", from, why);
@@ -99,7 +82,7 @@ Weights weights_open(Run *run, const char *from) {
                                  .seed = run->seed };
     } else {
         char why[TENSOR_FILE_WHY] = "";
-        REQUIRE(tensor_file_open(&w.file, from, why), "--from: %s", why);
+        REQUIRE(tensor_file_open(&w.file, w.from, why), "--from: %s", why);
         sizes_of(run, &w);
     }
     config_require(&w.model);
@@ -128,4 +111,5 @@ void weights_load(const Weights *w, Model *m) {
 void weights_close(Weights *w) {
     if (w->checkpoint) checkpoint_free(w->checkpoint);
     tensor_file_close(&w->file);
+    free(w->found);
 }

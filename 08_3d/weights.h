@@ -1,5 +1,6 @@
 // weights.h: the weights of a model that was trained before: from a checkpoint (checkpoint.h), or from a safetensors
-// file with the names of Hugging Face's GPT-2, which --export writes, too. Only what a rank holds is read.
+// file with the names of Hugging Face's GPT-2, which --export writes, too, or from a folder with such a file and its
+// config.json. Only what a rank holds is read.
 #ifndef WEIGHTS_H
 #define WEIGHTS_H
 #include "08_3d/checkpoint.h"
@@ -7,6 +8,7 @@
 
 typedef struct {
     const char *from;                              // a folder, or a file; NULL: initial values
+    char *found;                                   // the file in a folder with a config.json; else NULL
     Checkpoint *checkpoint;                        // NULL: no folder
     TensorFile file;
     ModelConfig model;                             // its sizes; no dropout

@@ -177,7 +177,7 @@ SCRIPT
     }
     is($noted->('row'), 1, 'the second row of the table');
     is($noted->('refused'), 'This layout cannot be: its product is 3, and there are 16 GPUs (--gpus).', 'what cannot be');
-    is($noted->('reason'), 'No layout has equal parts of these heads, blocks and sequences.', '6 GPUs for 800 sequences');
+    like($noted->('reason'), qr/^No layout has equal parts: 6 GPUs need the factor 3 in .*, 800 sequences \(--dp\)/, '6 GPUs for 800 sequences');
     is($noted->('best') . ($noted->('full') =~ /&recompute=(\w+)/)[0], 'Fits. It is the fastest that does.full', 'presets, and the fastest layout is set');
     is($noted->('pointed'), 'true', 'a point of the picture');
 }

@@ -96,6 +96,16 @@ while (my ($planned, $trained) = splice @jobs, 0, 2) {
 cmp_ok($exact, '>=', 5, 'some layouts were compared to the picosecond');
 cmp_ok($exact_ring, '>=', 1, 'rings, too');
 
+# Nodes cut the tensor-parallel group of one stage, or of one replica: the plan plays those that lie alike once, and these on their own.
+for my $case ([5, 1, 2, 4], [3, 3, 2, 1]) {
+    my ($node, $dp, $tp, $pp) = @$case;
+    my $world = $dp * $tp * $pp;
+    my @model = (qw(--layers 8 --heads 4 --width 32 --context 16 --batch 12 --micro-batch 1 --dropout 0 --attention plain --node), $node);
+    my ($planned, $trained) = run_jobs([emu(1, $plan, @model, qw(--cluster lesson --precision fp32 --vocab 256 --gpus), $world, '--explain', "$dp,$tp,$pp"),
+        emu($world, $train, @model, '--dp', $dp, '--tp', $tp, '--pp', $pp, qw(--steps 1 --eval-every 0 --threads 1 --data LICENSE))]);
+    is($planned->{page}{config}{step}, $trained->{page}{config}{step_ps}, "where nodes of $node cut one group: $dp x $tp x $pp to the picosecond") or diag(map { complain($_) } $planned, $trained);
+}
+
 # A replica with fewer sequences than micro-batches, whose last one is empty, also on a ring whose ranks are not alike.
 my ($empty) = run_jobs([emu(1, $plan, qw(--layers 1 --heads 2 --width 16 --context 5 --batch 4 --micro-batch 1 --zero 1 --cluster lesson --precision fp32),
                             qw(--vocab 256 --gpus 6 --explain), "3,1,1,2")]);
@@ -108,11 +118,13 @@ like($names, qr/ring_bytes/, 'nm sees what the plan calls');
 unlike($names, qr/ U (?:clock_|step_time|ring_time|send_time|tree_time|work_product)/, 'nothing of the clock');
 
 # A search: what fits comes first, by time; a layout of it, derived alone, is the same; files and refusals.
-my ($search, $alone, $none, $wrong, $large, $ring, $positions) = run_jobs([
+my $gpus = $all ? 1024 : 128;
+my ($search, $alone, $none, $wrong, $large, $ring, $positions, $thirds) = run_jobs([
     emu(1, $plan, qw(--model llama-7b --gpus 16 --layouts), "$work/layouts", '--svg', "$work/plan.svg"),
     emu(1, $plan, qw(--model llama-7b --gpus 16 --zero 3 --recompute full --micro-batch 2 --explain), '16,1,1'),
     emu(1, $plan, qw(--model ptdp-1t --gpus 8)), emu(1, $plan, '--explain', '3,8,8'), emu(1, $plan, qw(--model ptdp-1t --gpus 3072)),
-    emu(1, $plan, qw(--model llama-7b --gpus 16 --sequence-parallel yes --explain), '4,2,1,2'), emu(1, $plan, qw(--gpus 5000 --explain), '1,1,1,5000')]);
+    emu(1, $plan, qw(--model llama-7b --gpus 16 --sequence-parallel yes --explain), '4,2,1,2'), emu(1, $plan, qw(--gpus 5000 --explain), '1,1,1,5000'),
+    emu(1, $plan, qw(--node 3 --gpus), $gpus)]);
 is($search->{status}, 0, 'a search') or diag(complain($search));
 require JSON::PP;
 my @layouts = map { JSON::PP::decode_json($_) } split /\n/, slurp("$work/layouts");
@@ -131,5 +143,39 @@ like($positions->{err} // $positions->{out}, qr/2048 positions for 5000/, 'more 
 like(slurp("$work/plan.svg"), qr/<svg.*Pareto front.*class="front" d="M.*<\/svg>/s, 'the picture');
 like($none->{out}, qr/Nothing fits/, 'a model that is too large');
 is($wrong->{status}, 2, 'a product that is not the number of GPUs is refused');
-ok($large->{status} == 0 && $large->{page}{seconds} < 60, "3,072 GPUs: $large->{page}{seconds} s");
+is($large->{status}, 0, '3,072 GPUs') or diag(complain($large));
+# Nodes that cut most groups: replicas and stages that have the same links are played once.
+is($thirds->{status}, 0, '--node 3') or diag(complain($thirds));
+my $best = $thirds->{page}{config};
+my @best = map { $best->{$_} } qw(best_dp best_tp best_pp best_cp);
+ok($best->{fits} eq 'yes' && $best[0] * $best[1] * $best[2] * $best[3] == $gpus, "--node 3 finds a layout: @best");
+
+# Units are in names, or beside them.
+is($search->{page}{config}{step_s}, $search->{page}{config}{step} * 1e-12, 'step_s');
+is($search->{page}{config}{memory_bytes}, $search->{page}{config}{memory}, 'memory_bytes');
+is_deeply($layouts[0]{units}, { time => 's', memory => 'bytes', traffic => 'bytes' }, 'the units of a layout');
+
+# What is refused says which number, and before the search.
+for my $case (
+    ['--efficiency 2', qr/--efficiency 2: a share of the peak is above 0 and at most 1; without the option 0\.76/],
+    ['--efficiency 0', qr/--efficiency.* must be above 0/],
+    ["--layouts $work/no/folder", qr/--layouts \S+folder: cannot write it: No such file/],
+    ["--json $work/no/folder", qr/--json \S+folder: cannot write it: No such file/],
+    ["--svg $work/no/folder", qr/--svg \S+folder: cannot write it: No such file/],
+    ['--gpus 7', qr/7 GPUs need the factor 7 in 96 heads \(--tp\), 96 blocks \(--pp\), 1536 sequences \(--dp\), 1024 pairs of positions \(--cp\): none of them divides by 7/],
+    ['--gpus 14 --tp 2', qr/14 GPUs, with the degrees that are given, need the factor 7 in 96 blocks \(--pp\)/],
+    ['--gpus 1024 --layers 1 --heads 4 --width 64 --batch 2 --cp 1', qr/need the factor 1024 in 4 heads \(--tp\), 1 blocks \(--pp\), 2 sequences \(--dp\): together they have the factor 8;/],
+    ['--gpus 20 --tp 5', qr/96 heads do not divide by --tp 5/],
+    ['--gpus 20 --pp 5', qr/96 blocks do not divide by --pp 5/],
+    ['--gpus 16 --tp 3', qr/16 GPUs do not divide by the degrees that are given, --tp 3/],
+    ['--gpus 16 --tp 2 --pp 2 --dp 2 --cp 1', qr/--dp x --tp x --pp x --cp is 8, and there are 16 GPUs/],
+    ['--gpus 16 --micro-batch 3', qr/--micro-batch 3: 1, 2, 4 and 8 are tried/],
+    ['--gpus 16 --chunks 5', qr/--chunks 5: up to 4 are tried/],
+    ['--gpus 256 --dp 1 --pp 1', qr/--tp up to 64 is tried, and --cp up to 16 where a chunk has 256 positions/],
+) {
+    my ($options, $words) = @$case;
+    my ($job) = run_jobs([{ words => ['tools/launch', '-e', 1, $plan, split ' ', $options] }]);        # --json is the case's own
+    ok($job->{status} == 2 && $job->{err} =~ $words, "$options: refused") or diag(complain($job));
+}
+is((run_jobs([emu(1, $plan, qw(--gpus 8 --model ptdp-1.7b --efficiency 1))]))[0]{status}, 0, '--efficiency 1 is all of the peak');
 done_testing();

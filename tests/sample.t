@@ -1,6 +1,6 @@
 #!/usr/bin/perl
-# 08_3d/sample: the same text at every layout, from a checkpoint and from an exported file; the logits of Hugging Face's GPT-2 on the same
-# weights (tests/gpt2.py has frozen them); the choice; what is refused.
+# 08_3d/sample: the same text at every layout, from a checkpoint and from an exported file; the logits of Hugging Face's GPT-2 on the
+# same weights (tests/gpt2.py has frozen them); the choice; what is refused.
 use strict;
 use warnings;
 use FindBin;
@@ -20,7 +20,7 @@ sub fine { my ($job, $what) = @_; return ok($job->{status} == 0 && $job->{page}{
 sub config { my ($job, $name) = @_; return $job->{page}{config}{$name} // '' }
 
 # ---- the untrained model: nothing divides; 40 tokens are more than a context ----
-forms_hold(forms_of('08_3d/sample.c', [1], [2], [3, qw(--pp 3 --top-k 7)], [4, qw(--pp 2 --temperature 0)], [8, qw(--pp 4 --temperature 2)],
+forms_hold(forms_of('08_3d/sample.c', [1], [2], [3, qw(--pp 3 --top-k 7)], [4, qw(--pp 2 --temperature 0)], [2, qw(--top-k 100)], [8, qw(--pp 4 --temperature 2)],
         [5, '--prompt', 'a text that is longer than the 24 positions of its context']));
 
 # ---- a trained one: one text, wherever it comes from ----
@@ -45,6 +45,8 @@ is(scalar(keys %{ { map { (keys %{ $said{$_} })[0] => 1 } keys %said } }), 3, 'a
 my $greedy = (keys %{ $said{'--temperature 0'} })[0];
 my $one = run(emu(1, $sample{fp32}, '--from', $dir, qw(--top-k 1 --seed 9), @how));
 is(config($one, 'text_written'), $greedy, '--top-k 1 is greedy, whatever the seed');
+like($one->{out}, qr/^ *40 tokens in \S+ s of real time: \S+ tokens\/s$/m, 'tokens per second, in real time');
+cmp_ok(config($one, 'tokens_per_second'), '>', 0, 'in the JSON, too');
 
 # ---- Hugging Face's GPT-2: the same logits ----
 my ($ids, @rows) = split /\n/, slurp('tests/gpt2.txt');
@@ -101,14 +103,20 @@ for my $case ([11, 0, 1], [3, 3, 2], [1, 1, 3], [11, 11, 1], [11, 500, 2]) {
     cmp_ok(sum(map { ($_ - $each)**2 / $each } values %count), '<', 35, 'each about equally often (chi-square)');
 }
 
+# A logit that is not a number is no choice.
+rewrite("$work/nan.st", sub { my ($h, $data) = @_; substr($$data, $h->{'transformer.ln_f.bias'}{data_offsets}[0], 4) = pack 'f<', 'NaN' });
+my $nan = run(emu(2, $sample{fp32}, '--from', "$work/nan.st", qw(--heads 3 --ids 5), @how));
+ok($nan->{status} == 3 && $nan->{err} =~ /the logit of entry \d+ is not a number: the weights are broken/, 'weights with a NaN: status 3') or diag(complain($nan));
+
 # ---- what is refused: one message, status 2 ----
+mkdir "$work/hollow";
 rewrite("$work/half.st", sub { delete $_[0]{'transformer.h.1.mlp.c_fc.bias'} });
 rewrite("$work/shape.st", sub { $_[0]{'transformer.ln_f.bias'}{shape} = [3, 4] });
 rewrite("$work/type.st", sub { $_[0]{'transformer.ln_f.bias'}{dtype} = 'F16' });
 { open my $f, '>', "$work/none.st" or die; print $f "no tensors here, but more than eight bytes"; close $f }
 for my $case (
     ['no such file', qr/--from: cannot read .*gone/, 1, '--from', "$work/gone"],
-    ['no checkpoint in a folder', qr/there is no checkpoint in /, 1, '--from', "$work/beside"],
+    ['no checkpoint in a folder', qr/there is no checkpoint in /, 1, '--from', "$work/hollow"],
     ['no safetensors file', qr/is no safetensors file/, 1, '--from', "$work/none.st"],
     ['no heads', qr/says n_head: give --heads/, 1, '--from', 'tests/gpt2.safetensors', '--ids', 1],
     ['a tensor is missing', qr/no tensor h\.1\.mlp\.c_fc\.bias/, 1, '--from', "$work/half.st", '--heads', 3, '--ids', 1],

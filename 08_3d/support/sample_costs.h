@@ -5,6 +5,6 @@
 #include "common/model/model.h"
 
 typedef struct { size_t tp, pp, tp_rank, pp_rank, top_k, prompt, tokens; } SampleSizes;
-typedef struct { double rows, tp_bytes, pp_bytes, cache; } SampleMeasured;
+typedef struct { double rows, tp_bytes, pp_bytes, cache, seconds; } SampleMeasured;        // seconds: real time
 void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const SampleMeasured *got);
 #endif

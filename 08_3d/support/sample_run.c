@@ -90,10 +90,14 @@ static void write_text(Run *run, Sampler *s, Text *t, Windows *w, Snapshot *got,
         size_t row = s->n, next = start + row;
         bool last = t->n + 1 == t->all;
         if (last) picture_begin(run, MEM_ACTIVATIONS);
+        double begun = now();
         Tensor logits = sampler_forward(s, &a, t->token + next, t->n - next, got != NULL);
+        r->seconds += now() - begun;
         r->rows += (double)(t->n - next);
         if (got && s->head) put(got, w, w->n - 1, V, logits, row, s->head->vocab.lo);
+        begun = now();
         t->token[t->n] = sampler_choose(s, logits, t->n);
+        r->seconds += now() - begun;
         if (last) picture_end(run);
         arena_free(&a);
     }
@@ -226,6 +230,7 @@ void sample_run(Run *run) {
     REQUIRE(check || !option_given(run, "logits"), "--logits writes what --check has compared: give both");
     if (run->is_root && option_given(run, "logits")) output_require("logits", option_text(run, "logits"));
     Text text = text_begin(run, w.model.vocab);
+    memory_set_poison(check);                      // otherwise speed counts
 
     size_t before = memory_now(MEM_ACTIVATIONS);
     Sampler s = sampler_new(run->world, &w, tp, pp, choice_of(run));
@@ -237,13 +242,13 @@ void sample_run(Run *run) {
     Windows windows = {0};
     comm_ledger_reset(s.mesh.tp);
     comm_ledger_reset(s.mesh.pp);
-    double start = now();
     write_text(run, &s, &text, &windows, got, &r);
-    double seconds = now() - start;
     r.tp_bytes = (double)comm_bytes_sent(s.mesh.tp);
     r.pp_bytes = (double)comm_bytes_sent(s.mesh.pp);
     text_show(run, &text, ids);
-    say_detail(run, "%zu tokens in %.3g s", text.all - text.prompt, seconds);
+    double written = (double)(text.all - text.prompt);
+    say(run, "%.0f tokens in %.3g s of real time: %.4g tokens/s", written, r.seconds, written / r.seconds);
+    report_config_number(run, "tokens_per_second", written / r.seconds);
     Timing timing = picture_timing(run);
     say(run, "\n");
     picture_show(run, "the last token", PICTURE_ALIKE_ONCE);

@@ -14,8 +14,10 @@ void openblas_set_num_threads(int threads) __attribute__((weak));
 
 #ifdef REAL_IS_DOUBLE
 #define CBLAS_GEMM cblas_dgemm
+#define CBLAS_GEMV cblas_dgemv
 #else
 #define CBLAS_GEMM cblas_sgemm
+#define CBLAS_GEMV cblas_sgemv
 #endif
 
 enum { ALIGNMENT = 64 };      // a cache line, and the widest vector
@@ -108,6 +110,20 @@ static void product(int a_transposed, int b_transposed, int m, int n, int k,
                m, n, k, 1, a, lda, b, ldb, 0, c, ldc);
 }
 
+// One row of a and a large b need no product of matrices, which copies b into panels first: b is read
+// once, as it lies. c is cleared, because BLAS implementations differ in what 0 * NaN leaves there.
+enum { LARGE = 1 << 14 };                          // elements of b; below, the copy costs hardly anything
+static void matrix_or_row(int a_transposed, int b_transposed, int m, int n, int k,
+                          const real *a, int lda, const real *b, int ldb, real *c, int ldc) {
+    if (m > 1 || a_transposed || (size_t)n * (size_t)k < LARGE) {
+        product(a_transposed, b_transposed, m, n, k, a, lda, b, ldb, c, ldc);
+        return;
+    }
+    memset(c, 0, (size_t)n * sizeof *c);
+    if (b_transposed) CBLAS_GEMV(CblasRowMajor, CblasNoTrans, n, k, 1, b, ldb, a, 1, 1, c, 1);
+    else CBLAS_GEMV(CblasRowMajor, CblasTrans, k, n, 1, b, ldb, a, 1, 1, c, 1);
+}
+
 // With threads c is cut along its longer side, in pieces of whole vectors. Each has a product of its own, which the
 // BLAS does on one thread: so there is one set of threads, and not the BLAS's beside OpenMP's.
 enum { PIECE_OF = 16 };
@@ -117,7 +133,7 @@ void device_gemm(int a_transposed, int b_transposed, int m, int n, int k,
     const size_t pieces = ceil_div((size_t)(by_rows ? m : n), PIECE_OF);
     const size_t parts = pieces < (size_t)device_threads ? pieces : (size_t)device_threads;
     if (parts == 1) {
-        product(a_transposed, b_transposed, m, n, k, a, lda, b, ldb, c, ldc);
+        matrix_or_row(a_transposed, b_transposed, m, n, k, a, lda, b, ldb, c, ldc);
         return;
     }
     FOR_EACH(i, parts, {
@@ -128,8 +144,8 @@ void device_gemm(int a_transposed, int b_transposed, int m, int n, int k,
             product(a_transposed, b_transposed, size, n, k, a + (a_transposed ? lo : lo * ld_a), lda, b, ldb,
                     c + lo * (size_t)ldc, ldc);
         else
-            product(a_transposed, b_transposed, m, size, k, a, lda, b + (b_transposed ? lo * (size_t)ldb : lo), ldb,
-                    c + lo, ldc);
+            matrix_or_row(a_transposed, b_transposed, m, size, k, a, lda,
+                          b + (b_transposed ? lo * (size_t)ldb : lo), ldb, c + lo, ldc);
     });
 }
 

@@ -168,7 +168,10 @@ const char *EXPORT(planner_search)(int cp) {
     if (possible(&task, why, sizeof why)) {
         list = plan_search(shown, &task, &all);
         plan_reason(&task, &list, why, sizeof why);
-        if (list.n == 0) snprintf(why, sizeof why, "No layout has equal parts of these heads, blocks and sequences.");
+        if (list.n == 0) {
+            size_t n = (size_t)snprintf(why, sizeof why, "No layout has equal parts: ");
+            plan_why_none(&task, &all, why + n, sizeof why - n);
+        }
     }
     const PlanResult **front = host_alloc(list.n * sizeof *front);
     size_t on_front = plan_front(&list, front);
