@@ -127,7 +127,9 @@ sub job {
     @words = @{ with(\@words, @$wrong[0, 1]) } if $wrong;
     push @words, any("@words" =~ /--compress/ ? () : ['--skip-nonfinite', up_to(3)], ['--export', "$work/export-$i"], ['--save', "$work/save-$i", '--save-every', up_to(3)], ['--log', "$work/log-$i"])->@* if $kind == 1;
     push @words, '--check' if $kind > 1;
-    $wrong = ['--width', 2, qr/--width 2/] if $kind > 1 && "@words" =~ /--width 2 /;         # no limit tells its rounding from a fault
+    # No limit tells the rounding of such norms from a fault.
+    my ($width) = "@words" =~ /--width (\d+)/;
+    $wrong = ['--width', $width, qr/--check: .*--width $width /] if $kind > 1 && ($width == 2 || ($width < 8 && "@words" =~ /--tensor [23]/));
     my $start = $as_processes && have_mpi && $ranks <= 4 && $kind ? \&mpi : \&emu;
     my $job = $start->($ranks, $train{$precision}, @words);
     return { %$job, words => ['timeout', '-k', 5, $hang, @{ $job->{words} }], what => "$precision $ranks ranks @words", kind => $kind, wrong => $wrong };

@@ -557,6 +557,10 @@ sub safetensors {
     my @limits = map { my ($check) = grep { $_->{what} =~ /^3D = unsplit/ } @{ $_->{page}{checks} }; sprintf '%.1e', $check->{limit} // 0 } @jobs[0, 2, 4 .. 7];
     is("@limits", '1.0e-04 3.2e-04 3.2e-05 1.6e-05 1.0e-05 1.0e-05', '... the limits of 4, 3, 5, 6, 7 columns and of one');
     ok($_->{status} == 2 && $_->{err} =~ /a norm of --width 2 lets through is mostly rounding: choose --width 3 or more/, 'two columns: --check is refused') or diag(complain($_)) for @two;
+    my ($grid, $wider) = map { emu(4, $train{fp32}, qw(--dp 1 --tp 4 --pp 1 --tensor 2d --layers 1 --context 5 --heads 2 --steps 1 --check --data), $text, '--width', $_) } 6, 8;
+    run_jobs([$grid, $wider]);
+    ok($grid->{status} == 2 && $grid->{err} =~ /with --tensor 2d the norm of --width 6 adds too much rounding to judge: choose --width 8/, 'few columns on a grid: refused') or diag(complain($grid));
+    is($wider->{status}, 0, '... and eight are not') or diag(complain($wider));
     is($unchecked->{status}, 0, '... and a training without it is not') or diag(complain($unchecked));
 }
 

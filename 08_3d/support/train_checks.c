@@ -62,11 +62,14 @@ static void compare_copies(Run *run, const Trainer *t, double limit) {
 //   By chance all features may be close to their mean. The share of rows that deviate k times less than usual is
 //   about k^-(C-1). Of a million rows, as in a few hundred checks, the least deviates k = 1e6^(1 / (C-1)) times
 //   less. LIMIT_ROUNDING is ten times the usual error, so this counts above k = 10: below 7 features.
+//   Ranks of a grid or cube know only the sums of a row and of its squares, and their difference loses k^2: below 13
+//   features.
 // PowerSGD makes columns orthonormal, and one that is short beside those before it is mostly rounding then: the limit
 // of 01.06.
 static double rounding_limit(const TrainerConfig *c) {
     const double most = 1 / sqrt(1e-5), C = (double)c->model.width;
-    double emptied = pow(c->model.dropout, C) * most, near = C > 1 ? fmin(pow(1e6, 1 / (C - 1)), most) / 10 : 0;
+    double emptied = pow(c->model.dropout, C) * most, k = C > 1 ? fmin(pow(1e6, 1 / (C - 1)), most) : 0;
+    double near = (c->tensor == TENSOR_1D ? k : k * k) / 10;
     double magnified = sizeof(real) == 4 ? fmax(1, fmax(emptied, near)) : 1;
     double power = c->compressed && c->compression.method == POWER_SGD ? 100 : 1;
     return power * LIMIT_ROUNDING * magnified;
@@ -75,8 +78,13 @@ static double rounding_limit(const TrainerConfig *c) {
 // The gradient that a norm lets through has no part along the mean and none along the row itself. Of 2 columns nothing
 // is left: a difference of equal terms that is 1e-5 / variance of their size, mostly rounding.
 void train_checks_require(Run *run, const TrainerConfig *c) {
-    REQUIRE(!option_flag(run, "check") || c->model.width != 2, "--check: the gradient that a norm of --width 2 lets "
-            "through is mostly rounding: choose --width 3 or more");
+    enum { LEAST_ON_A_GRID = 8 };
+    if (!option_flag(run, "check")) return;
+    REQUIRE(c->model.width != 2, "--check: the gradient that a norm of --width 2 lets through is mostly rounding: "
+            "choose --width 3 or more");
+    REQUIRE(c->tensor == TENSOR_1D || c->model.width >= LEAST_ON_A_GRID, "--check: with --tensor %s the norm of "
+            "--width %zu adds too much rounding to judge: choose --width %d or more", option_text(run, "tensor"),
+            c->model.width, LEAST_ON_A_GRID);
 }
 
 void train_check_first(Run *run, const Trainer *t, const Model *unsplit) {
