@@ -270,10 +270,11 @@ static Kept kept(const Mine *my, size_t sequences) {
 static BudgetStage budget_of(const Mine *my, size_t B, BudgetBlock *block) {
     const Kept k = kept(my, B);
     const CutSizes *z = &my->z;
+    const size_t inputs = !z->first + cut_layers(z) - 1;       // 0: the embedding alone, where rebalancing tries that
     for (size_t i = 0; i < z->blocks; i++)
         block[i] = (BudgetBlock){ .kept = { k.block, k.block - k.scores, 0 }, .at_work = k.block,
                                   .again = { 0, work_scores(z, B).flops, work_block(z, B).flops } };
-    return (BudgetStage){ .block = block, .blocks = z->blocks, .input = k.between / (!z->first + cut_layers(z) - 1),
+    return (BudgetStage){ .block = block, .blocks = z->blocks, .input = inputs ? k.between / inputs : 0,
                           .last = z->last, .head = z->last ? k.head : 0, .in_flight = 1, .one = 1 };
 }
 static size_t in_flight_as_chosen(const Mine *my, size_t B, bool working) {
