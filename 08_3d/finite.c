@@ -2,8 +2,9 @@
 #include "08_3d/finite.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include "08_3d/checkpoint.h"
+#include "08_3d/checkpoint_folder.h"
 
 FiniteRule finite_rule(Run *run) {
     FiniteRule rule = { .skip_most = option_size(run, "skip-nonfinite") };
@@ -23,15 +24,14 @@ static const char *number(char text[32], double value) {
 
 static void say_where_to_resume(Run *run) {
     if (!run->is_root) return;
-    char why[CHECKPOINT_WHY];
     const char *dir = option_given(run, "save") ? option_text(run, "save")
                     : option_given(run, "resume") ? option_text(run, "resume") : NULL;
-    Checkpoint *newest = dir ? checkpoint_read(dir, why) : NULL;
-    if (newest)
-        say(run, "Go on from the newest checkpoint, step-%06zu, with --resume %s; a smaller --lr may help.\n",
-            checkpoint_step(newest), dir);
+    size_t n = 0, *steps = dir ? folder_steps(dir, &n) : NULL;
+    if (n > 0)
+        say(run, "Go on from the newest checkpoint, step-%06zu, with --resume %s; a smaller --lr may help.\n", steps[0],
+            dir);
     else say(run, "There is no checkpoint to go on from: start again; a smaller --lr may help.\n");
-    if (newest) checkpoint_free(newest);
+    free(steps);
 }
 
 // A tensor's sum is finite where all its elements are.

@@ -11,8 +11,8 @@ typedef struct { FILE *file; const char *name, *run; } Log;
 // on.
 Log log_open(Run *run, const char *id);
 void log_step(const Log *log, size_t step, StepResult r, double lr, size_t tokens, double seconds);
-// {"event":"eval","step":100,"eval_loss":1.5}: step counts the steps done. Other events with the steps done: "checkpoint", blocks
-// that move, "stop". With the number of the step itself: "skipped" and "lost".
+// {"event":"eval","step":100,"eval_loss":1.5}: step counts the steps done, as for "checkpoint", "rebalance" and "stop".
+// "skipped" and "lost" have the number of the step itself.
 void log_evaluation(const Log *log, size_t done, double eval_loss);
 void log_event(const Log *log, const char *event, size_t step);
 void log_end(Log *log, double eval_loss);          // closes it

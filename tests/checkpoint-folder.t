@@ -119,7 +119,8 @@ refused(fresh('--save', $dir, qw(--steps 10)), qr/step-0000(05|10) is a checkpoi
     fine($job, 'the run goes on');
     like($job->{out}, qr/^run $id goes on from \S+step-000010: 10 of 12 steps were done before, steps 12 \(was 10\)$/m, 'it says which run goes on, and what differs');
     is(index_of("$dir/step-000012")->{run}, $id, 'and keeps its id');
-    is(join(' ', map { $_->{run} } lines($log)), "$id $id $id", 'each line of the log has it');
+    my %ids = map { $_->{run} // 'none' => 1 } lines($log);
+    is(join(' ', keys %ids), $id, 'each line of the log has it');
     refused(resumed("$dir/step-000005", '--save', $dir, qw(--steps 12)), qr/step-0000\d\d is of this run, but after step 5, where it goes on/, 'a run that goes back');
     fine(resumed("$dir/step-000005", '--save', $dir, qw(--save-over --save-every 2 --steps 8)), 'a run that goes back, with --save-over');
     is(steps($dir), 'step-000005 step-000006 step-000008', 'what it had done after that step is removed');
@@ -198,7 +199,7 @@ like(run(emu(1, $train, @rest, '--resume', $dir, qw(--steps 9 --micro-batch 4 --
 spew($log, slurp($log) . '{"step":');             # half a line of a killed run
 fine(resumed($dir, qw(--steps 12 --log), $log), 'four steps more');
 unlike(slurp($log), qr/^\{"step":\{/m, 'half a line is not continued');
-my @logged = map { decode_json($_) } grep { /\}$/ } split /\n/, slurp($log);
+my @logged = grep { !$_->{event} } map { decode_json($_) } grep { /\}$/ } split /\n/, slurp($log);
 is(join(' ', map { $_->{step} // 'end' } @logged), '0 1 2 3 4 5 6 7 end 8 9 10 11 end', 'the log has both parts');
 is(join(' ', do { my %ids = map { $_->{run} => 1 } @logged; keys %ids }), index_of("$dir/step-000008")->{run}, 'of one run');
 my %rate = map { $_->{step} => $_->{lr} } grep { defined $_->{step} } @logged;

@@ -181,7 +181,7 @@ for my $signal (qw(TERM INT USR1)) {
     ok($said && -e sprintf("$dir/step-%06d/index.json", $said), "SIG$signal: it says which step was saved, and it is there");
 }
 {
-    my $last = run(emu(2, $train{fp32}, @long, '--save', "$work/last", '--exit-after', 1e-9, '--steps', 1));
+    my $last = run(emu(2, $train{fp32}, @long, '--save', "$work/last", '--exit-after', 1e-9, '--steps', 1, '--warmup', 1));
     is($last->{status}, 0, '--exit-after: a training that is done is not stopped') or diag(complain($last));
     my $first = run(emu(2, $train{fp32}, @long, '--save', "$work/first", '--exit-after', 1e-9));
     is($first->{status}, 4, '--exit-after: one step is always done, status 4') or diag(complain($first));

@@ -1,5 +1,5 @@
 // fuzz_data.c: any bytes as the file of --data: refused with a reason, or its batches lie in it.
-// with: common/model/data.c
+// with: common/model/data.c common/base/input.c
 #define _GNU_SOURCE                        // memfd_create
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // fuzz_tensor_file.c: any bytes as a safetensors file: every tensor that is found lies in them.
-// with: 08_3d/tensor_file.c
+// with: 08_3d/tensor_file.c common/base/input.c
 #include "08_3d/tensor_file.h"
 #include "tests/fuzz.h"
 

@@ -45,7 +45,7 @@ sub furnish {
     symlink "$work/elsewhere", "$dir/old-run" or die;
 }
 sub furniture { return join ' ', (map { "$_=" . slurp($_) } "$dir/notes.txt", "$dir/step-notes/today", "$work/elsewhere/thesis"), readlink "$dir/old-run" // 'no link' }
-sub others { return grep { !/^(?:step-\d+(?:\.part)?|step-replaced\.part|\.writable\.\w+|\.lock|notes\.txt|step-notes|old-run)$/ } map { s{.*/}{}r } glob "$dir/* $dir/.[a-z]*" }
+sub others { return grep { !/^(?:step-\d+(?:\.part)?|step-replaced\.part|\.unsplit-lock|notes\.txt|step-notes|old-run)$/ } map { s{.*/}{}r } glob "$dir/* $dir/.[a-z]*" }
 sub checkpoints { my @found = sort grep { /step-\d+$/ } glob "$dir/step-*"; return @found }
 sub parts { my ($what) = @_; my @found = glob "$dir/step-*.part$what"; return scalar @found }
 

@@ -11,7 +11,8 @@ use Test::More;
 chdir "$FindBin::Bin/.." or die;
 my $train = program_of('fp32', '08_3d/train.c');
 my $lesson = program_of('fp32', '03_tensor_parallel/02_linear.c');
-plan skip_all => "$train is not built" unless -x $train && -x $lesson;
+plan skip_all => "$train is not built" unless -x $train;
+$lesson = program_of('fp32', '08_3d/01_mesh.c') unless -x $lesson;    # where a seeded bug is tried, chapter 08 alone is built
 
 # ---- --help ----
 my ($help, $simple) = run_jobs([map { +{ words => ['tools/launch', '-e', 2, $_, '--help'] } } $train, $lesson]);
@@ -56,7 +57,7 @@ my @cases = (
     [$train, "--save $work/X --log $work/X", $same],
     [$train, "--export $work/one --log $work/link", $same, 'exists'],
     [$lesson, "--json $work/X --svg $work/X", $same],
-    [$train, '--steps 5 --warmup 6', qr/--warmup 6: the training ends before, with --steps 5: choose --warmup 5 or less, or more --steps/],
+    [$train, '--steps 5 --warmup 6', qr/--warmup 6: the learning rate falls after it, and --steps ends at step 5: choose --warmup 5 or less/],
     [$train, '--beta1 1', qr/--beta1 1: expected at least 0 and less than 1, such as 0\.9/],
     [$train, '--beta2 -0.1', qr/--beta2 -0\.1: expected at least 0 and less than 1/],
     [$train, '--eps 0', qr/--eps 0: expected more than 0/],

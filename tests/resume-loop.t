@@ -10,7 +10,7 @@ train=$PWD/${BUILD:-build/cpu-fp32}/08_3d/train
 out=$tap_dir/out
 head -c 10000 build/text.txt >"$tap_dir/text"
 model="--layers 2 --width 16 --heads 4 --context 8 --batch 4 --micro-batch 2 --eval-every 0 --reduce ordered --data $tap_dir/text"
-losses() { grep -h -o '"step":[0-9]*\|"loss":[^,]*' "$@"; }
+losses() { grep -h '^{"step"' "$@" | grep -o '"step":[0-9]*\|"loss":[^,]*'; }
 
 # The script of the page in which these words stand.
 script() {

@@ -14,5 +14,4 @@ void train_results(Run *run, const Trainer *t);
 // Which dp x tp x pp of the same ranks would have been faster on the simulated clock, all else the same. Silent where
 // the cost model (step_time.h) does not have this step: under real time, with --prefetch or --overlap.
 void train_say_faster(Run *run, const Trainer *t, const Timing *timing);
-void train_show_memory(Run *run);                // collective: of the largest rank, on the page and in the JSON
 #endif
