@@ -97,8 +97,9 @@ static void require_all_there(double waited) {
             fault("rank %d is gone: its process has ended", here.of[i].rank);
 }
 
-// A rank that only yields still gets its share of the core. It takes that share from the work that it waits for: another  // s
-// rank, or another program. So a long wait sleeps. Where each rank has a core, sleeping begins later and is shorter.
+// A rank that only yields still gets its share of the core. It takes that share from the work that it waits for:
+// another rank, or another program. So a long wait sleeps. Where each rank has a core, sleeping begins later and is
+// shorter.
 void give_core_away(double waited) {
     const double spin = crowded ? 20e-6 : 1e-3, most_sleep = crowded ? 500e-6 : 100e-6;    // seconds
     if (waited > spin) usleep((useconds_t)(1e6 * fmin(spin + waited / 8, most_sleep)));
