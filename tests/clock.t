@@ -1,6 +1,7 @@
 #!/usr/bin/perl
 # The simulated clock against the closed forms (tests/test_clock), at several rank counts, links and precisions; the same times emulated
 # and as processes.
+# slow: each form runs in both precisions, and as processes
 use strict;
 use warnings;
 use FindBin;

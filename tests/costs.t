@@ -2,6 +2,7 @@
 # What tensor parallelism costs (03_tensor_parallel/06_transformer) at several sizes, degrees, links and precisions: four all-reduces a
 # layer, 8 b s h (t-1)/t, 12 h^2/t + 7 h/t + 6 h, the items that backward reads and the time that nothing hides, against formulas
 # written down here once more, in the papers' letters.
+# slow: each form runs in both precisions, and as processes
 use strict;
 use warnings;
 use FindBin;

@@ -5,6 +5,7 @@
 # the run is resumed with the losses of a run that was not killed.
 #
 # TEST_ALL=1: 200 runs, not 6. SEED=N: those of that seed.
+# slow: each kill waits for a moment of a run, and resumes it
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The scripts of docs/cluster.md, as they stand there: the loop that resumes until the training is done, with rounds of a second or
 # two; and the job of Slurm that puts itself back into the queue, where srun and scontrol are stand-ins.
+# slow: rounds end by time, and one run of 2,000 steps is the reference
 # shellcheck disable=SC2016,SC2086    # $ in quotes is for other shells; options, one a word
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh

@@ -1,6 +1,7 @@
 #!/usr/bin/perl
 # The parameter server with several servers, other bounds, other speeds and links: all checks hold, with the same bits as processes;
 # and what it refuses.
+# slow: each form runs in both precisions, and as processes
 use strict;
 use warnings;
 use FindBin;

@@ -1,5 +1,6 @@
 #!/usr/bin/perl
 # --threads: the same verdicts, and the same bits emulated and as processes, whatever the number; and who has how many unasked.
+# slow: each number of threads runs as processes, too
 use strict;
 use warnings;
 use FindBin;
