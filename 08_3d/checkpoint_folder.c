@@ -231,18 +231,6 @@ bool folder_publish(const char *dir, const char *from, const char *to) {
 
 // ---------------------------------------------------------------- reading an index
 
-// NULL: why says the reason.
-static char *read_text(const char *path, size_t *n, char why[INPUT_WHY]) {
-    size_t bytes;
-    int file = input_open(path, &bytes, why);
-    if (file < 0) return NULL;
-    FILE *f = fdopen(file, "rb");
-    char *text = host_alloc(bytes);
-    *n = fread(text, 1, bytes, f);
-    fclose(f);
-    return text;
-}
-
 // The step in the name of the folder itself, whatever path leads to it. False: the user has
 // named it.
 static bool step_of(const char *path, size_t *step) {
@@ -253,9 +241,11 @@ static bool step_of(const char *path, size_t *step) {
 }
 
 bool folder_index(CheckpointIndex *x, const char *path, char why[FOLDER_WHY]) {
+    enum { MOST_BYTES = 1 << 28 };
     size_t n, step;
     char reason[INPUT_WHY];
-    char *file = folder_path(path, CHECKPOINT_INDEX_NAME), *text = read_text(file, &n, reason);
+    char *file = folder_path(path, CHECKPOINT_INDEX_NAME);
+    char *text = input_text(file, MOST_BYTES, &n, reason);
     *x = (CheckpointIndex){0};
     const char *wrong = text ? checkpoint_index_parse(x, text, n) : "cannot be read: ";
     if (wrong) snprintf(why, FOLDER_WHY, "%.600s %s%s", file, wrong, text ? "" : reason);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include "common/base/input.h"
 #include "common/base/output.h"
 
 static const char mark_key[] = "exported_by", mark[] = "unsplit";
@@ -23,13 +24,10 @@ static char *path_beside(const char *weights) {
 
 // NULL: there is no file of JSON there. cJSON_Delete() it.
 static cJSON *read_config(const char *path) {
-    struct stat found;
-    if (stat(path, &found) != 0 || !S_ISREG(found.st_mode) || found.st_size > MOST_BYTES) return NULL;
-    FILE *f = fopen(path, "rb");
-    if (!f) return NULL;
-    char *text = host_alloc(MOST_BYTES);
-    size_t bytes = fread(text, 1, MOST_BYTES, f);
-    fclose(f);
+    size_t bytes;
+    char why[INPUT_WHY];
+    char *text = input_text(path, MOST_BYTES, &bytes, why);
+    if (!text) return NULL;
     cJSON *config = cJSON_ParseWithLength(text, bytes);
     free(text);
     return config;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "common/base/util.h"
 
 // NULL: a regular file.
 static const char *special_kind(mode_t mode) {
@@ -35,4 +36,24 @@ int input_open(const char *path, size_t *bytes, char why[INPUT_WHY]) {
     if (special_kind(is.st_mode)) return refuse(file, why, special_kind(is.st_mode));
     *bytes = (size_t)is.st_size;
     return file;
+}
+
+char *input_text(const char *path, size_t most, size_t *bytes, char why[INPUT_WHY]) {
+    int file = input_open(path, bytes, why);
+    if (file < 0) return NULL;
+    if (*bytes > most) {
+        snprintf(why, INPUT_WHY, "it has %zu bytes, and at most %zu are read", *bytes, most);
+        close(file);
+        return NULL;
+    }
+    char *text = host_alloc(*bytes);
+    size_t n = 0;
+    ssize_t got = 1;
+    while (n < *bytes && got > 0) {
+        got = read(file, text + n, *bytes - n);
+        if (got > 0) n += (size_t)got;
+    }
+    close(file);
+    *bytes = n;                                    // fewer, if the file was cut meanwhile
+    return text;
 }
