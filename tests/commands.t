@@ -4,24 +4,7 @@
 # shellcheck disable=SC2016,SC2317    # $ in quotes is for other shells; functions are called by name
 cd "$(dirname "$0")/.." || exit 3
 . tests/tap.sh
-unset NP ARGS PRECISION BACKEND SANITIZE MPIRUN MAKEFLAGS MFLAGS MAKELEVEL
-
-# ends WANTED-STATUS WHAT PATTERNS COMMAND...: the status, and a line for each pattern.
-ends() {
-    wanted=$1
-    what=$2
-    patterns=$3
-    shift 3
-    "$@" >"$tap_dir/output" 2>&1 </dev/null
-    status=$?
-    missed=0
-    for pattern in $patterns; do
-        grep -q -e "$pattern" "$tap_dir/output" || missed=1
-    done
-    [ "$status" -eq "$wanted" ] || missed=1
-    echo "(ended with status $status, wanted $wanted; wanted lines: $patterns)" >>"$tap_dir/output"
-    ok $missed "$what" "$tap_dir/output"
-}
+. tests/commands.sh
 
 # ---- make's own ----
 ends 0 "make help names the commands" "make.run.* make.test make.list make.doctor make.clean NP= ARGS=" make help
