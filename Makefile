@@ -1,6 +1,6 @@
 # Unsplit. `make help` lists what can be typed. Needs GNU make and a shell; tools/setup sees to the rest.
 #
-# Adding a file is enough: chapters are NN_name/. A file that says LESSON(...) is a program, whose rank count, level and question are its
+# Adding a file is enough: chapters are NN_name/. A file that says EXPERIMENT(...) is a program, whose rank count, level and question are its
 # first lines and stand nowhere else. It is a module too, like every other file of a chapter: its functions lie in the chapter's library.
 
 BACKEND   = cpu
@@ -80,8 +80,9 @@ TEXT    = build/text.txt
 
 # ---- what there is ----
 SOURCES  := $(filter-out common/device/device_$(if $(filter cpu,$(BACKEND)),cuda,cpu).c, \
-                $(wildcard common/*.c common/*/*.c [0-9][0-9]_*/*.c [0-9][0-9]_*/support/*.c tests/test_*.c tests/bench_*.c))
-LESSONS  := $(shell grep -l '^LESSON.' $(SOURCES))
+                $(wildcard common/*/*.c judge/*.c judge/*/*.c [0-9][0-9]_*/*.c [0-9][0-9]_*/support/*.c [0-9][0-9]_*/experiments/*.c \
+                           tests/test_*.c tests/bench_*.c))
+LESSONS  := $(subst /experiments/,/,$(shell grep -l '^EXPERIMENT.' $(SOURCES)))
 PROGRAMS := $(sort $(LESSONS) $(wildcard tests/test_*.c tests/bench_*.c))
 MODULES  := $(filter-out tests/%,$(SOURCES))
 PRELOADS := $(wildcard tests/pmpi_*.c) tests/openblas_choice.c tests/malloc_peak.c tests/no_single_copy.c tests/pretend_cores.c tests/nan_product.c
@@ -92,10 +93,10 @@ CHAPTERS := $(foreach folder,$(FOLDERS),$(firstword $(subst _, ,$(folder))))
 # Which chapter includes which earlier one: 05_pipeline_1f1b>04_pipeline_naive. A program links with the library of its chapter, of the
 # chapters reached from there, and of common; so run-05 compiles no other chapter. A test links with all libraries.
 ARROWS   := $(sort $(shell awk '/^\#include "[0-9]/ { split(FILENAME, from, "/"); split(substr($$2, 2), to, "/"); \
-                if (to[1] < from[1]) print from[1] ">" to[1] }' $(foreach folder,$(FOLDERS),$(wildcard $(folder)/*.[ch] $(folder)/support/*.[ch]))))
+                if (to[1] < from[1]) print from[1] ">" to[1] }' $(foreach folder,$(FOLDERS),$(wildcard $(folder)/*.[ch] $(folder)/*/*.[ch]))))
 reached   = $(1) $(foreach folder,$(patsubst $(1)>%,%,$(filter $(1)>%,$(ARROWS))),$(call reached,$(folder)))
 objects   = $(patsubst %.c,$(O)/%.o,$(filter $(1)/%,$(MODULES)))
-libraries = $(patsubst %,$(O)/%.a,common $(sort $(filter-out common,$(if $(filter tests,$(1)),$(FOLDERS),$(call reached,$(1))))))
+libraries = $(patsubst %,$(O)/%.a,judge common $(sort $(filter-out common judge,$(if $(filter tests,$(1)),$(FOLDERS),$(call reached,$(1))))))
 CORES     = $(shell nproc 2>/dev/null || echo 2)
 
 .SECONDARY:
@@ -113,7 +114,7 @@ all:
 # Programs that a key as in run-KEY means: 03 a chapter, 03-02 a lesson, 08-train a program by its name, 00 week 0.
 key-chapter = $(firstword $(subst -, ,$(1)))
 key-lesson  = $(word 2,$(subst -, ,$(1)))
-programs-of = $(patsubst %.c,$(O)/%,$(filter $(PROGRAMS),$(if $(filter 00,$(1)),common/run_00.c,$(wildcard \
+programs-of = $(patsubst %.c,$(O)/%,$(filter $(PROGRAMS),$(if $(filter 00,$(1)),judge/run_00.c,$(wildcard \
     $(if $(key-lesson),$(key-chapter)_*/$(key-lesson)_*.c $(key-chapter)_*/$(key-lesson).c,$(key-chapter)_*/*.c)))))
 BUILD_LESSON = +@$(if $(call programs-of,$*),$(BUILD) ONLY="$(call programs-of,$*)")
 RUN_LESSON = tools/args tools/run-lesson $(O)
@@ -257,8 +258,8 @@ $(O)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(FLAGS_NOW)' | cmp -s - $@ || echo '$(FLAGS_NOW)' >$@
 
-# What LESSON names: lesson_03_tensor_parallel_02_linear.
-SYMBOL = -DLESSON_SYMBOL=lesson_$(subst /,_,$(basename $<))
+# What EXPERIMENT names: experiment_03_tensor_parallel_experiments_02_linear.
+SYMBOL = -DLESSON_SYMBOL=experiment_$(subst /,_,$(basename $<))
 $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@echo "compiling $<"
@@ -290,13 +291,13 @@ $(O)/libstandin.a: $(STANDINS:%.cpp=$(O)/%.o)
 compile_commands.json: FORCE
 	@tools/compile-commands "$(filter-out -L% -l% -Wl%,$(shell $(WRAPPER) -show)) $(CFLAGS) $(DEFINES) $(CFLAGS-$(KIND)) -I." $(SOURCES) >$@
 
-$(O)/%.info.c: %.c tools/lesson-info
+$(O)/%.info.c: %.c tools/lesson-info $$(wildcard $$(dir $$*)experiments/$$(notdir $$*).c)
 	@mkdir -p $(@D)
 	@tools/lesson-info c $< >$@
 $(O)/%.info.o: $(O)/%.info.c $(O)/flags
 	@$(COMPILE) -MMD -MP -c -o $@ $<
 
-$(patsubst %,$(O)/%.a,common $(FOLDERS)): $(O)/%.a: $$(call objects,$$*)
+$(patsubst %,$(O)/%.a,common judge $(FOLDERS)): $(O)/%.a: $$(call objects,$$*)
 	@rm -f $@
 	@ar rcs $@ $^
 

@@ -11,7 +11,7 @@
 //     the elements of the whole batch     the gradient of the whole batch is the sum of the shards' gradients, which is
 //                                         divided by nothing. All lessons that follow do this.
 // Left out: ranks, messages, shards of different sizes (chapter 02 shows what they do to an average).
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include "common/tensor/random.h"
 #include <math.h>
 #include <stdio.h>
@@ -227,4 +227,4 @@ static void by_hand(Run *run) {
     check_true(run, "trap: the last shard's loss", "is not the loss", apart > 1e-3);
 }
 
-LESSON(by_hand, NULL);
+EXPERIMENT(by_hand, NULL);

@@ -10,9 +10,9 @@
 // Left out: communication while backward still runs (04_overlap), and clipping, which would hide a gradient of the
 // wrong length.
 #include "01_data_parallel/data_parallel.h"
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 #include "common/model/costs.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 #include "common/tensor/random.h"
 
 // ---------------------------------------------------------------- data and sizes
@@ -199,4 +199,4 @@ static void all_reduce(Run *run) {
 }
 
 static const Option options[] = { { "link", "NAME[,NAME]", "slow", NULL }, {0} };
-LESSON(all_reduce, options);
+EXPERIMENT(all_reduce, options);

@@ -289,4 +289,4 @@ static void ring(Run *run) {
 static const Option options[] = {
     { "picture", "none|times", "none", "times: a chart of the four ways' times by size, as --svg writes it" },
     { "link", "NAME[,NAME]", "fast,slow", NULL }, { "node", "N", "2", "N neighbouring ranks share a node" }, {0} };
-LESSON(ring, options);
+EXPERIMENT(ring, options);

@@ -13,10 +13,10 @@
 // down because it needs the device, too.
 #include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/support/04_costs.h"
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 #include "common/model/costs.h"
-#include "common/lesson/picture.h"
-#include "common/lesson/plot.h"
+#include "judge/draw/picture.h"
+#include "judge/draw/plot.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -269,4 +269,4 @@ static const Option options[] = {
     { "link", "NAME[,NAME]", "slow", NULL },
     {0},
 };
-LESSON(overlap, options);
+EXPERIMENT(overlap, options);

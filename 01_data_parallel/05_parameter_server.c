@@ -19,7 +19,7 @@
 #include "01_data_parallel/support/05_costs.h"
 #include "01_data_parallel/support/05_log.h"
 #include "01_data_parallel/support/05_page.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -296,4 +296,4 @@ static const Option options[] = {
     { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
     {0},
 };
-LESSON(parameter_server, options);
+EXPERIMENT(parameter_server, options);

@@ -295,4 +295,4 @@ static const Option options[] = {
     { "link", "NAME[,NAME]", "slow", NULL },
     {0},
 };
-LESSON(compression, options);
+EXPERIMENT(compression, options);

@@ -15,10 +15,10 @@
 #include "01_data_parallel/support/07_costs.h"
 #include "01_data_parallel/support/07_devices.h"
 #include "01_data_parallel/support/07_page.h"
-#include "common/measure/clock.h"
-#include "common/lesson/training.h"
+#include "common/comm/clock.h"
+#include "judge/frame/training.h"
 #include "common/model/costs.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -269,4 +269,4 @@ static const Option options[] = {
     { "link", "NAME[,NAME]", "slow", NULL },
     {0},
 };
-LESSON(balance, options);
+EXPERIMENT(balance, options);

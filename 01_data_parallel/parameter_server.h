@@ -5,7 +5,7 @@
 // of the gradient, and alone the optimizer's state of them. A worker has all weights, all gradients, and no optimizer.
 #ifndef PARAMETER_SERVER_H
 #define PARAMETER_SERVER_H
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 
 typedef struct { Comm *world; size_t servers, workers, steps; } Cluster;       // steps of each worker
 Cluster cluster_new(Comm *world, size_t servers, size_t steps);        // usage_error() where nobody is left to work

@@ -8,7 +8,7 @@
 // ONE step. Every contribution is divided by the size of the whole batch, never by that of its own piece: the last one
 // is smaller.
 // Left out: what is saved (activations; the next lesson measures them), and other devices (the lesson after).
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include "common/tensor/random.h"
 #include <math.h>
 #include <stdio.h>
@@ -222,4 +222,4 @@ static void by_hand(Run *run) {
     snapshot_free(parallel);
 }
 
-LESSON(by_hand, NULL);
+EXPERIMENT(by_hand, NULL);

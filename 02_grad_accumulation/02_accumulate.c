@@ -8,8 +8,8 @@
 // one gradient buffer there is.
 // Left out: other devices (the next lesson), and overlapping micro-batches, which is a pipeline (chapter 04).
 #include "02_grad_accumulation/support/02_costs.h"
-#include "common/lesson/training.h"
-#include "common/lesson/picture.h"
+#include "judge/frame/training.h"
+#include "judge/draw/picture.h"
 #include <stdlib.h>
 
 // ================================ the technique ================================
@@ -157,4 +157,4 @@ static const Option options[] = {
     { "dropout", "X", "0.1", "the model's; without it, attention keeps its probabilities once, not twice" },
     {0},
 };
-LESSON(accumulation, options);
+EXPERIMENT(accumulation, options);

@@ -10,8 +10,8 @@
 // micro-batch: its numbers are right, and it sends m times as much.
 #include "01_data_parallel/data_parallel.h"
 #include "02_grad_accumulation/support/03_costs.h"
-#include "common/lesson/training.h"
-#include "common/lesson/picture.h"
+#include "judge/frame/training.h"
+#include "judge/draw/picture.h"
 #include <math.h>
 
 // ================================ the technique ================================
@@ -172,4 +172,4 @@ static const Option options[] = {
     { "link", "NAME[,NAME]", "slow", NULL },
     {0},
 };
-LESSON(accumulation_on_ranks, options);
+EXPERIMENT(accumulation_on_ranks, options);

@@ -8,7 +8,7 @@
 //     by rows      shard i reads its columns of X only and has a partial sum of ALL of Y
 // The loss is half the squared distance of Y from a target, so dY = Y - target. Left out: bias, and ranks (the next
 // lesson).
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -242,4 +242,4 @@ static void by_hand(Run *run) {
 }
 
 static const Option options[] = { {0} };
-LESSON(by_hand, options);
+EXPERIMENT(by_hand, options);

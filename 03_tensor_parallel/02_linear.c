@@ -12,7 +12,7 @@
 #include "03_tensor_parallel/support/costs.h"
 #include "03_tensor_parallel/support/trial.h"
 #include "common/tensor/random.h"
-#include "common/measure/record.h"
+#include "common/comm/record.h"
 
 // ================================ the technique ================================
 // Two all-reduces, which Megatron-LM calls f and g:
@@ -198,4 +198,4 @@ static void linear_layer(Run *run) {
 }
 
 static const Option options[] = { {0} };
-LESSON(linear_layer, options);
+EXPERIMENT(linear_layer, options);

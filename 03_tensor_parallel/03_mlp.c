@@ -10,7 +10,7 @@
 #include "03_tensor_parallel/support/costs.h"
 #include "03_tensor_parallel/support/trial.h"
 #include "common/tensor/random.h"
-#include "common/measure/record.h"
+#include "common/comm/record.h"
 
 // ================================ the technique ================================
 
@@ -161,4 +161,4 @@ static void mlp(Run *run) {
 }
 
 static const Option options[] = { {0} };
-LESSON(mlp, options);
+EXPERIMENT(mlp, options);

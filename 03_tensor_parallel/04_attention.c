@@ -12,7 +12,7 @@
 #include "03_tensor_parallel/support/trial.h"
 #include <math.h>
 #include "common/tensor/random.h"
-#include "common/measure/record.h"
+#include "common/comm/record.h"
 
 // ================================ the technique ================================
 
@@ -218,4 +218,4 @@ static void attention(Run *run) {
 }
 
 static const Option options[] = { {0} };
-LESSON(attention, options);
+EXPERIMENT(attention, options);

@@ -267,4 +267,4 @@ static void vocabulary(Run *run) {
 }
 
 static const Option options[] = { {0} };
-LESSON(vocabulary, options);
+EXPERIMENT(vocabulary, options);

@@ -9,7 +9,7 @@
 // ranks are 3, 2, 2, 2; 61 vocabulary entries 16, 15, 15, 15.
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "03_tensor_parallel/support/costs.h"
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 
 // ================================ the technique ================================
 // Four all-reduces of [B*T, C] per block and micro-batch: attention's and the MLP's y in forward (g), their dx in
@@ -176,4 +176,4 @@ static const Option options[] = {
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
     {0},
 };
-LESSON(transformer, options);
+EXPERIMENT(transformer, options);

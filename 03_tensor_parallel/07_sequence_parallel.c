@@ -14,7 +14,7 @@
 // once per step. Rows need not divide by tp. Left out: to overlap backward's second all-gather with the product for dX.
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "03_tensor_parallel/support/costs.h"
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 
 // ================================ the technique ================================
 
@@ -296,4 +296,4 @@ static const Option options[] = {
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
     {0},
 };
-LESSON(sequence, options);
+EXPERIMENT(sequence, options);

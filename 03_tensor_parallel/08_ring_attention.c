@@ -28,7 +28,7 @@
 // a sequence.
 #include "03_tensor_parallel/context_parallel.h"
 #include "03_tensor_parallel/support/08_costs.h"
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 #include <stdio.h>
 
 // ================================ the technique ================================
@@ -263,4 +263,4 @@ static const Option options[] = {
     { "picture", "contiguous|zigzag", "contiguous", "which of the two --svg and --trace write" },
     {0},
 };
-LESSON(ring, options);
+EXPERIMENT(ring, options);

@@ -13,9 +13,9 @@
 // This file has the three products, the linear layer, and the model's cut; grid_layers.c makes GPT's layers of them.
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "03_tensor_parallel/support/09_costs.h"
-#include "common/lesson/picture.h"
-#include "common/lesson/training.h"
-#include "common/measure/record.h"
+#include "judge/draw/picture.h"
+#include "judge/frame/training.h"
+#include "common/comm/record.h"
 #include "common/tensor/random.h"
 
 // ================================ the technique ================================
@@ -277,4 +277,4 @@ static const Option options[] = {
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
     {0},
 };
-LESSON(summa_lesson, options);
+EXPERIMENT(summa_lesson, options);

@@ -11,8 +11,8 @@
 // This file has only what differs from 09_summa.
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "03_tensor_parallel/support/10_costs.h"
-#include "common/lesson/picture.h"
-#include "common/lesson/training.h"
+#include "judge/draw/picture.h"
+#include "judge/frame/training.h"
 
 // ================================ the technique ================================
 // Forward and dX are SUMMA inside each layer, on 1/d of its tokens (summa_batch takes them): of Y = X A and
@@ -115,4 +115,4 @@ static const Option options[] = {
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
     {0},
 };
-LESSON(tesseract_lesson, options);
+EXPERIMENT(tesseract_lesson, options);

@@ -18,7 +18,7 @@
 // out: overlap. GPT's other layers are in cube_layers.c.
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "03_tensor_parallel/support/costs.h"
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 #include <string.h>
 
 // ================================ the technique ================================
@@ -203,4 +203,4 @@ static const Option options[] = {
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
     {0},
 };
-LESSON(cube, options);
+EXPERIMENT(cube, options);

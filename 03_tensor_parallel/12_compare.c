@@ -167,4 +167,4 @@ static const Option options[] = {
     { "link", "NAME[,NAME]", "fast,slow", "the two links that are compared; alpha and beta of each" },
     {0},
 };
-LESSON(compare, options);
+EXPERIMENT(compare, options);

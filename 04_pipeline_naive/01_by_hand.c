@@ -7,7 +7,7 @@
 // and its times are written down. An op starts at max(end of what it needs, end of the device's last op); a forward
 // takes 1 unit of time, a backward 2.
 // Left out: the time a message takes.
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include "common/tensor/random.h"
 #include <math.h>
 #include <stdio.h>
@@ -230,4 +230,4 @@ static void by_hand(Run *run) {
     show_results(run, &two, &naive, &piped);
 }
 
-LESSON(by_hand, NULL);
+EXPERIMENT(by_hand, NULL);

@@ -249,4 +249,4 @@ static const Option options[] = {
     { "micro-batches", "N", "1", "that the batch is cut into; the next one starts after the backward of one" },
     {0},
 };
-LESSON(naive, options);
+EXPERIMENT(naive, options);

@@ -157,4 +157,4 @@ static const Option options[] = {
     { "dropout", "X", "0.1", "probability of dropping an element; at 0 less is kept" },
     {0},
 };
-LESSON(gpipe, options);
+EXPERIMENT(gpipe, options);

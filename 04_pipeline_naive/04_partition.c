@@ -297,4 +297,4 @@ static const Option options[] = {
     { "draw", "begin|end", "end", "whose step --svg and --trace write" },
     {0},
 };
-LESSON(partition, options);
+EXPERIMENT(partition, options);

@@ -3,7 +3,7 @@
 // the rule of what each of them needs, and what runs any list. p stages, m micro-batches; stage i is rank i of pp.
 #ifndef PIPELINE_H
 #define PIPELINE_H
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 
 // ---------------------------------------------------------------- 02_naive.c: one stage
 

@@ -12,7 +12,7 @@
 #include "04_pipeline_naive/support/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "05_pipeline_1f1b/support/player.h"
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -283,4 +283,4 @@ static void by_hand(Run *run) {
 }
 
 static const Option options[] = { PLAYER_OPTIONS, {0} };
-LESSON(by_hand, options);
+EXPERIMENT(by_hand, options);

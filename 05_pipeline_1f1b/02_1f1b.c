@@ -212,4 +212,4 @@ static const Option options[] = {
     { "draw", "gpipe|1f1b", "1f1b", "the schedule whose picture --svg and --trace write" },
     {0},
 };
-LESSON(one_forward_one_backward, options);
+EXPERIMENT(one_forward_one_backward, options);

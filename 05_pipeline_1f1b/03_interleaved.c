@@ -286,4 +286,4 @@ static const Option options[] = {
     { "draw", "1f1b|interleaved", "interleaved", "the schedule whose picture --svg and --trace write" },
     {0},
 };
-LESSON(interleaved, options);
+EXPERIMENT(interleaved, options);

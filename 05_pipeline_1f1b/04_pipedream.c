@@ -215,4 +215,4 @@ static const Option options[] = {
     { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
     {0},
 };
-LESSON(pipedream, options);
+EXPERIMENT(pipedream, options);

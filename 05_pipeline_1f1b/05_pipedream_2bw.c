@@ -18,7 +18,7 @@
 // Left out: clipping, whose norm needs all stages at one moment; recomputation.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "05_pipeline_1f1b/support/05_2bw.h"
-#include "common/measure/record.h"
+#include "common/comm/record.h"
 
 // ================================ the technique ================================
 
@@ -211,4 +211,4 @@ static const Option options[] = {
     { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
     {0},
 };
-LESSON(two_bw, options);
+EXPERIMENT(two_bw, options);

@@ -275,4 +275,4 @@ static const Option options[] = {
     { "draw", "1f1b|zb-h1|auto-p|auto-2p-1", "zb-h1", "the schedule whose picture --svg and --trace write" },
     {0},
 };
-LESSON(zero_bubble, options);
+EXPERIMENT(zero_bubble, options);

@@ -117,4 +117,4 @@ static void compare(Run *run) {
     compare_results(run, ways, &stack, m, seen);
     compare_plot(run, ways, &stack);
 }
-LESSON(compare, NULL);
+EXPERIMENT(compare, NULL);

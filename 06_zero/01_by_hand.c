@@ -12,7 +12,7 @@
 //
 // Left out: a model. Rank r wants the parameters to be target[r]; its loss is half the squared distance, its gradient
 // w - target[r].
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -148,4 +148,4 @@ static void by_hand(Run *run) {
     published(run);
 }
 
-LESSON(by_hand, NULL);
+EXPERIMENT(by_hand, NULL);

@@ -110,4 +110,4 @@ static const Option options[] = {
     { "link", "NAME[,NAME]", "slow", NULL },
     {0},
 };
-LESSON(zero1, options);
+EXPERIMENT(zero1, options);

@@ -188,4 +188,4 @@ static const Option options[] = {
     { "link", "NAME[,NAME]", "slow", NULL },
     {0},
 };
-LESSON(zero2, options);
+EXPERIMENT(zero2, options);

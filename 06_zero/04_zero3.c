@@ -215,4 +215,4 @@ static const Option options[] = {
     { "link", "NAME[,NAME]", "slow", NULL },
     {0},
 };
-LESSON(zero3, options);
+EXPERIMENT(zero3, options);

@@ -227,4 +227,4 @@ static const Option options[] = {
     { "link", "NAME[,NAME]", "slow", NULL },
     {0},
 };
-LESSON(prefetch, options);
+EXPERIMENT(prefetch, options);

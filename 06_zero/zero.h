@@ -14,7 +14,7 @@
 // both ends of a step, so stage 3 gathers it once and keeps it to the end, and stages 2 and 3 reduce it once.
 #ifndef ZERO_H
 #define ZERO_H
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 
 // ---- Stage 1: 02_zero1.c. The allocator of each stage takes model_allocate()'s place. A unit is sharded and reduced
 //      over its replicas: dp, where it has none of its own. ----

@@ -15,7 +15,7 @@
 // does the same additions in the same order. What differs is counted: elements kept at once, and multiplications.
 // Chen et al. 2016: with k near the square root of the number of layers the memory is lowest.
 // Left out: what a layer keeps besides its input, which is most of it in a Transformer (the next lesson).
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -187,4 +187,4 @@ static void by_hand(Run *run) {
              "A Transformer block keeps about 16 times its input (07.02): of 16 blocks, each is a segment.");
 }
 
-LESSON(by_hand, NULL);
+EXPERIMENT(by_hand, NULL);

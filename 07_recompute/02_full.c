@@ -17,7 +17,7 @@
 #include "04_pipeline_naive/pipeline.h"
 #include "07_recompute/recompute.h"
 #include "07_recompute/support/02_costs.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -230,4 +230,4 @@ static const Option options[] = {
     { "draw", "keep|blocks|stages", "blocks", "the way whose step is drawn, here and in files" },
     {0},
 };
-LESSON(full, options);
+EXPERIMENT(full, options);

@@ -17,8 +17,8 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "07_recompute/recompute.h"
 #include "07_recompute/support/03_costs.h"
-#include "common/lesson/training.h"
-#include "common/lesson/picture.h"
+#include "judge/frame/training.h"
+#include "judge/draw/picture.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -153,4 +153,4 @@ static const Option options[] = {
     { "draw", "none|selective|full", "selective", "the way whose step is drawn, here and in files" },
     {0},
 };
-LESSON(selective, options);
+EXPERIMENT(selective, options);

@@ -18,7 +18,7 @@
 #include "04_pipeline_naive/pipeline.h"
 #include "07_recompute/recompute.h"
 #include "07_recompute/support/04_costs.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -258,4 +258,4 @@ static const Option options[] = {
     { "micro-batches", "N", "2", "micro-batches of a step, all in flight at once under GPipe" },
     {0},
 };
-LESSON(budget, options);
+EXPERIMENT(budget, options);

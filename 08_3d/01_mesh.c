@@ -150,4 +150,4 @@ static const Option options[] = {
     { "node", "N", "4", "ranks of a node" },
     {0},
 };
-LESSON(mesh, options);
+EXPERIMENT(mesh, options);

@@ -15,7 +15,7 @@
 #include "08_3d/support/train_costs.h"
 #include "08_3d/support/unsplit.h"
 #include "08_3d/trainer.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -284,4 +284,4 @@ static const Option options[] = {
     { "node", "N", "4", NULL },
     {0},
 };
-LESSON(layouts, options);
+EXPERIMENT(layouts, options);

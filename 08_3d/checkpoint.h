@@ -14,7 +14,7 @@
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
 #include "08_3d/checkpoint_index.h"
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include "common/model/optimizer.h"
 
 enum { CHECKPOINT_WHY = 1024 };

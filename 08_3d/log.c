@@ -1,6 +1,6 @@
 // log.c: see log.h.
 #include "08_3d/log.h"
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include <errno.h>
 #include <math.h>
 #include <string.h>

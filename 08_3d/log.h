@@ -3,7 +3,7 @@
 #ifndef LOG_H
 #define LOG_H
 #include <stdio.h>
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include "common/model/model.h"
 
 typedef struct { FILE *file; const char *name, *run; } Log;

@@ -6,7 +6,7 @@
 //     rank = tp_rank + tp * (cp_rank + cp * (dp_rank + dp * pp_rank))
 #ifndef MESH_H
 #define MESH_H
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 
 typedef struct { size_t dp, tp, pp, cp; } Degrees;         // cp 0 is 1: whole sequences on every rank
 typedef struct { size_t dp, tp, pp, cp; } Coordinates;

@@ -215,4 +215,4 @@ static const Option options[] = {
     { "layouts", "FILE", NULL, "write all layouts, a JSON object a line" },
     {0},
 };
-LESSON(plan, options);
+EXPERIMENT(plan, options);

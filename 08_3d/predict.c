@@ -8,7 +8,7 @@
 #include "03_tensor_parallel/support/cube_costs.h"
 #include "03_tensor_parallel/support/grid_costs.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "common/measure/clock.h"
+#include "common/comm/clock.h"
 #include "common/model/costs.h"
 
 enum { E = sizeof(real) };

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include "08_3d/model_config.h"
 #include "08_3d/tensor_file.h"
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include "common/base/output.h"
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 
 // The whole model's tensors in model order, whatever part of it this rank holds: described once more, never allocated.
 static char *header(const Model *whole, size_t *length) {

@@ -5,7 +5,7 @@
 // too). Always F32 (F64 with PRECISION=fp64); the same bytes whatever the layout that trained the model.
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include "common/model/model.h"
 
 // usage_error() when FILE, or config.json beside it, cannot be written: asked before the training, not after it.

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include "08_3d/settings.h"
 #include "common/device/device.h"
-#include "common/measure/clock.h"
+#include "common/comm/clock.h"
 #include "common/model/costs.h"
 
 static const double BETWEEN_LINES = 10;            // seconds

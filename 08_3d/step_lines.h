@@ -3,7 +3,7 @@
 #ifndef STEP_LINES_H
 #define STEP_LINES_H
 #include "08_3d/trainer.h"
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 
 typedef struct {
     size_t from, steps;

@@ -26,8 +26,8 @@
 #include "08_3d/train_options.h"
 #include "08_3d/unsent.h"
 #include "common/device/device.h"
-#include "common/lesson/picture.h"
-#include "common/lesson/sketch.h"
+#include "judge/draw/picture.h"
+#include "judge/draw/sketch.h"
 
 // ---------------------------------------------------------------- the unsplit model beside it (rank 0, --check)
 
@@ -252,4 +252,4 @@ static void train(Run *run) {
     free((void *)c.stage_blocks);
 }
 
-LESSON(train, train_options);
+EXPERIMENT(train, train_options);

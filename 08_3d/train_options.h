@@ -1,7 +1,7 @@
 // train_options.h: what 08_3d/train can be asked. settings.c says what the values mean.
 #ifndef TRAIN_OPTIONS_H
 #define TRAIN_OPTIONS_H
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 
 static const Option train_options[] = {
     OPTION_GROUP("Parallelism"),

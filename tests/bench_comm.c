@@ -7,8 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include "common/device/device.h"
-#include "common/lesson/lesson.h"
-#include "common/measure/memory.h"
+#include "judge/frame/lesson.h"
+#include "common/tensor/memory.h"
 #include "common/tensor/ops.h"
 
 static const Option options[] = {
@@ -84,4 +84,4 @@ static void bench(Run *run) {
     check_true(run, "measured", "all", true);
 }
 
-LESSON(bench, options);
+EXPERIMENT(bench, options);

@@ -291,4 +291,4 @@ static void bench(Run *run) {
     data_free(&d);
 }
 
-LESSON(bench, options);
+EXPERIMENT(bench, options);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include "04_pipeline_naive/support/stack.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "common/measure/memory.h"
+#include "common/tensor/memory.h"
 
 static const Option options[] = {
     { "micro-batches", "N", "4", "pieces of a step" },
@@ -83,4 +83,4 @@ static void bench(Run *run) {
     }
 }
 
-LESSON(bench, options);
+EXPERIMENT(bench, options);

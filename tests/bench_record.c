@@ -11,8 +11,8 @@
 #include <time.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/trainer.h"
-#include "common/lesson/picture.h"
-#include "common/measure/record.h"
+#include "judge/draw/picture.h"
+#include "common/comm/record.h"
 
 static const Option options[] = {
     { "rounds", "N", "41", "steps of each kind" },
@@ -110,4 +110,4 @@ static void bench(Run *run) {
     data_free(&d);
 }
 
-LESSON(bench, options);
+EXPERIMENT(bench, options);

@@ -213,4 +213,4 @@ static void bench(Run *run) {
     data_free(&s.data);
 }
 
-LESSON(bench, options);
+EXPERIMENT(bench, options);

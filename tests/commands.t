@@ -29,7 +29,7 @@ compiled() {
     ok $? "$2 needs $1" "$tap_dir/dry"
 }
 compiled "04_pipeline_naive 05_pipeline_1f1b common" 05_pipeline_1f1b/02_1f1b
-compiled "common" common/run_00
+compiled "common" judge/run_00
 compiled "$(echo [0-9][0-9]_*) common tests" tests/test_ops
 
 # ---- the launcher's statuses ----

@@ -1,7 +1,7 @@
 // fuzz_options.c: any bytes as a command line, an argument a line, and its values as all kinds.
-// with: common/lesson/options.c
+// with: judge/frame/options.c
 #include <getopt.h>
-#include "common/lesson/frame.h"
+#include "judge/frame/frame.h"
 #include "tests/fuzz.h"
 
 const LessonInfo lesson_info = { .id = "00.00", .name = "fuzz", .question = "?", .ranks = 1 };

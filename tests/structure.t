@@ -8,7 +8,7 @@ root=$PWD
 
 # ---- the checks: each prints the offences in the current folder, one a line ----
 chapter_sources() { ls [0-9][0-9]_*/*.[ch] [0-9][0-9]_*/support/*.[ch] 2>/dev/null; }
-lessons() { { ls [0-9][0-9]_*/[0-9][0-9]_*.c; grep -ls '^LESSON(' common/*.c [0-9][0-9]_*/*.c; } 2>/dev/null | sort -u; }
+lessons() { { ls [0-9][0-9]_*/[0-9][0-9]_*.c; grep -ls '^EXPERIMENT(' common/*.c [0-9][0-9]_*/*.c; } 2>/dev/null | sort -u; }
 
 # No conditional compilation, but for the guard of a header: #ifndef X, #define X first, #endif last.
 conditional_compilation() {

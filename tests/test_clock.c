@@ -10,7 +10,7 @@
 #include <string.h>
 #include "04_pipeline_naive/support/stack.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 #include "common/model/costs.h"
 
 static const ModelConfig sizes = { .layers = 1, .width = 12, .heads = 3, .context = 6, .vocab = 17, .dropout = 0.1 };
@@ -294,4 +294,4 @@ static void clock_test(Run *run) {
 }
 
 static const Option options[] = { { "speed", "X", "0.5", "of this device, in rates of --device" }, {0} };
-LESSON(clock_test, options);
+EXPERIMENT(clock_test, options);

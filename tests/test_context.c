@@ -9,7 +9,7 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "06_zero/zero.h"
 #include "07_recompute/recompute.h"
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 
 enum { SEQUENCES = 3, STEPS = 3 };
 // 17 positions over 2 or 4 ranks; 130 are chunks of more than one tile.
@@ -117,4 +117,4 @@ static void context_test(Run *run) {
         comm_free(g.cp);
     }
 }
-LESSON(context_test, NULL);
+EXPERIMENT(context_test, NULL);

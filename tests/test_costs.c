@@ -9,7 +9,7 @@
 #include <string.h>
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "04_pipeline_naive/pipeline.h"
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include "common/model/costs.h"
 #include "common/model/data.h"
 
@@ -195,4 +195,4 @@ static void costs_test(Run *run) {
     closed_forms(run);
     scale(run);
 }
-LESSON(costs_test, NULL);
+EXPERIMENT(costs_test, NULL);

@@ -3,7 +3,7 @@
 // ranks: 3
 // level: core
 // question: Does the frame "notice" every kind of mistake?
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include "common/tensor/random.h"
 #include <math.h>
 #include <stdio.h>
@@ -206,4 +206,4 @@ static const Option options[] = {
     {"loud", NULL, NULL, "print the options"},
     {0},
 };
-LESSON(lesson, options);
+EXPERIMENT(lesson, options);

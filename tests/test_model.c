@@ -7,10 +7,10 @@
 #include <math.h>
 #include "common/model/data.h"
 #include "common/device/device.h"
-#include "common/lesson/frame.h"
+#include "judge/frame/frame.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 #include "common/tensor/random.h"
 #include "tap.h"
 

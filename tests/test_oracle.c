@@ -203,4 +203,4 @@ static void oracle(Run *run) {
     data_free(&d);
 }
 
-LESSON(oracle, options);
+EXPERIMENT(oracle, options);

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 
 enum { MICRO = 5, WIDTH = 1024, ROWS = 768, LIMIT = 120 /* seconds, against a hang */ };
 static const ModelConfig model = { .layers = 0, .width = WIDTH, .heads = 1, .context = ROWS, .vocab = 2 };
@@ -94,4 +94,4 @@ static const Option options[] = {
     { "timeout", "SECONDS", "300", NULL },
     {0},
 };
-LESSON(overlap, options);
+EXPERIMENT(overlap, options);

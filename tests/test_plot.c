@@ -5,7 +5,7 @@
 // tests/plot.t reads what is printed and written. --plot chooses the chart.
 #include <math.h>
 #include <string.h>
-#include "common/lesson/plot.h"
+#include "judge/draw/plot.h"
 
 enum { N = 9 };
 static double x[N], up[N], down[N], gaps[N];
@@ -28,4 +28,4 @@ static void draw(Run *run) {
 
 static const Option options[] = {
     { "plot", "linear|log|flat|none|many|no-file|nothing", "linear", "what is drawn" }, { 0 } };
-LESSON(draw, options);
+EXPERIMENT(draw, options);

@@ -12,7 +12,7 @@
 #include "01_data_parallel/support/03_costs.h"
 #include "04_pipeline_naive/support/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include "common/model/costs.h"
 
 // The models. 7B: the round 7 billion of the pages is not this one's number of parameters where only Psi counts.
@@ -345,4 +345,4 @@ static void real_size(Run *run) {
     three_d();
     check_true(run, "real sizes", "all figures are numbers", finite_all && figures > 0);
 }
-LESSON(real_size, NULL);
+EXPERIMENT(real_size, NULL);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "06_zero/zero.h"
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 
 enum { ROW = 3, ROWS = 2, SHARDS = ROW * ROWS, BATCH = 17, MICRO = 2, STEPS = 3 };     // rank = column + ROW * row
 enum { PREFETCH = 4 };                             // after the stages 0 to 3
@@ -258,4 +258,4 @@ static void units(Run *run) {
     comm_free(t.column);
 }
 
-LESSON(units, NULL);
+EXPERIMENT(units, NULL);

@@ -1,8 +1,8 @@
 // 03_costs.h: what the four ways of 03_ring to make an all-reduce must cost, from the sizes alone.
 #ifndef RING_COSTS_H
 #define RING_COSTS_H
-#include "common/lesson/lesson.h"
-#include "common/measure/clock.h"
+#include "judge/frame/lesson.h"
+#include "common/comm/clock.h"
 
 typedef enum { RING, GATHER, TREE, HALVING, WAYS } Way;
 extern const char *const way_name[WAYS];

@@ -1,6 +1,6 @@
 // 03_times.c: see 03_times.h.
 #include "01_data_parallel/support/03_times.h"
-#include "common/lesson/plot.h"
+#include "judge/draw/plot.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

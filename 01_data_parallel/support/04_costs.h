@@ -2,7 +2,7 @@
 #ifndef OVERLAP_COSTS_H
 #define OVERLAP_COSTS_H
 #include "common/model/costs.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 
 // How many elements the tensors have on a rank: the two tables, those of a block in model order, and each of the last
 // norm's two.

@@ -2,7 +2,7 @@
 #ifndef SERVER_COSTS_H
 #define SERVER_COSTS_H
 #include "common/model/layer.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 
 typedef struct {
     ModelConfig model;

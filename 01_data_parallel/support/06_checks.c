@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 #include "common/tensor/random.h"
 
 // ---------------------------------------------------------------- the books

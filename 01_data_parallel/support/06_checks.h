@@ -2,7 +2,7 @@
 #ifndef COMPRESSION_CHECKS_H
 #define COMPRESSION_CHECKS_H
 #include "01_data_parallel/compression.h"
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 
 // ---- Books: with error feedback nothing is lost, only late. Added up over the steps: my gradients; what every rank
 //      took for their sum. (What I sent: the compression notes it in c->sent.) data NULL: no books are kept. ----

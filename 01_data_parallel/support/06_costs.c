@@ -1,8 +1,8 @@
 // 06_costs.c: see 06_costs.h. Each unit of the model is a bucket: wte, wpe, blocks, the last norm.
 #include "01_data_parallel/support/06_costs.h"
 #include <stdio.h>
-#include "common/lesson/lesson.h"
-#include "common/measure/clock.h"
+#include "judge/frame/lesson.h"
+#include "common/comm/clock.h"
 
 // Bucket i of what a rank has: wte, where it has embedding or head, then what its layers have besides.
 static size_t has_wte(const CutSizes *z) { return z->first || z->last; }

@@ -2,7 +2,7 @@
 #ifndef COMPRESSION_COSTS_H
 #define COMPRESSION_COSTS_H
 #include "01_data_parallel/compression.h"
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include "common/model/costs.h"
 
 typedef struct {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "01_data_parallel/data_parallel.h"
-#include "common/lesson/plot.h"
+#include "judge/draw/plot.h"
 
 enum { LONG = 60, POINTS = 6, EACH = LONG / POINTS };
 // Nats a byte: the exact training comes down by 2.5, the others must come within a tenth of that. Forgetful ones stay

@@ -2,7 +2,7 @@
 #ifndef COMPRESSION_CURVES_H
 #define COMPRESSION_CURVES_H
 #include "01_data_parallel/support/06_costs.h"
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 
 // The lesson's: plan NULL is the exact sum, seen NULL asks for nothing.
 typedef Trajectory CompressedTraining(Run *run, const Training *t, const CompressionPlan *plan, CompressionSeen *seen);

@@ -4,7 +4,7 @@
 #ifndef COMPRESSION_REFERENCE_H
 #define COMPRESSION_REFERENCE_H
 #include "01_data_parallel/compression.h"
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 
 // What the N ranks would keep. error [N, size], server_error [1, size].
 typedef struct {

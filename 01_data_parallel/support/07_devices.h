@@ -1,7 +1,7 @@
 // 07_devices.h: the devices of 07_balance, of unequal speed.
 #ifndef BALANCE_DEVICES_H
 #define BALANCE_DEVICES_H
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 
 // How many times as long as a device of the full rate each of n devices takes. From step `change` on device 0 takes
 // `changed` times as long as before.

@@ -2,7 +2,7 @@
 #include "01_data_parallel/support/07_page.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include "common/lesson/plot.h"
+#include "judge/draw/plot.h"
 #include "common/model/costs.h"
 
 const char *const balance_policy[] = { "equal", "static", "dynamic" };

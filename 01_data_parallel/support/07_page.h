@@ -2,7 +2,7 @@
 #ifndef BALANCE_PAGE_H
 #define BALANCE_PAGE_H
 #include "01_data_parallel/support/07_costs.h"
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 
 typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
 extern const char *const balance_policy[POLICIES];

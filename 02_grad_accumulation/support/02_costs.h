@@ -1,8 +1,8 @@
 // 02_costs.h: what 02_accumulate must cost, from the sizes alone, held against what was measured.
 #ifndef ACCUMULATION_COSTS_H
 #define ACCUMULATION_COSTS_H
-#include "common/lesson/training.h"
-#include "common/lesson/picture.h"
+#include "judge/frame/training.h"
+#include "judge/draw/picture.h"
 
 // Bytes of one training: the peak of the activations in its last step, and the buffers.
 typedef struct { size_t activations, parameters, gradients, optimizer; } AccumulationBytes;

@@ -1,8 +1,8 @@
 // 03_costs.h: what 03_no_sync must cost, from the sizes alone, held against what was measured.
 #ifndef NO_SYNC_COSTS_H
 #define NO_SYNC_COSTS_H
-#include "common/lesson/training.h"
-#include "common/lesson/picture.h"
+#include "judge/frame/training.h"
+#include "judge/draw/picture.h"
 
 typedef struct {
     size_t calls, bytes;                       // all-reduces of the training; all it sent

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include "03_tensor_parallel/support/costs.h"
 #include "common/model/costs.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 
 // elements of W and b, elements kept for backward, elements that the one all-reduce is over
 static void linear_costs(Run *run, const char *cut, size_t elements, size_t kept, size_t reduced,

@@ -1,7 +1,7 @@
 // 03_costs.c: the MLP, A cut by columns and B by rows.
 #include "03_tensor_parallel/support/costs.h"
 #include "common/model/costs.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 #include <stdio.h>
 
 // All is cut but b; kept are X and, of my hidden columns, what goes in and out of GELU. Two all-reduces of [M, C]: Y

@@ -1,7 +1,7 @@
 // 04_costs.c: attention, cut by heads.
 #include "03_tensor_parallel/support/costs.h"
 #include "common/model/costs.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 #include <stdio.h>
 
 // The other cut is not run: each rank has D/t columns of every head. Scores q k^T and, in backward, dO v^T are sums

@@ -5,7 +5,7 @@
 #include "03_tensor_parallel/support/costs.h"
 #include "common/model/costs.h"
 #include "common/model/model.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 
 // ---------------------------------------------------------------- calls and bytes
 

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include "03_tensor_parallel/support/costs.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 #include "common/model/costs.h"
 
 const char *const sequence_way_name[SEQUENCE_WAYS] = { "tensor parallel", "inputs kept whole", "gathered again" };

@@ -2,7 +2,7 @@
 #include "03_tensor_parallel/support/08_costs.h"
 #include <stdlib.h>
 #include <string.h>
-#include "common/measure/record.h"
+#include "common/comm/record.h"
 #include "common/tensor/random.h"
 
 // A collective ends everywhere at once: the recording starts with equal clocks.

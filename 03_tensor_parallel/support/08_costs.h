@@ -2,8 +2,8 @@
 #ifndef CONTEXT_PARALLEL_COSTS_H
 #define CONTEXT_PARALLEL_COSTS_H
 #include "03_tensor_parallel/context_parallel.h"
-#include "common/lesson/training.h"
-#include "common/lesson/picture.h"
+#include "judge/frame/training.h"
+#include "judge/draw/picture.h"
 
 enum { CONTEXT_KINDS = 4 };                                // in the order of the table: ring, zigzag, RSA, Ulysses
 

@@ -1,7 +1,7 @@
 // 09_costs.c: see 09_costs.h.
 #include "03_tensor_parallel/support/09_costs.h"
 #include <stdio.h>
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 
 enum { E = sizeof(real) };
 

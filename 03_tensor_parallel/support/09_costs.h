@@ -2,7 +2,7 @@
 #ifndef SUMMA_COSTS_H
 #define SUMMA_COSTS_H
 #include "03_tensor_parallel/support/grid_costs.h"
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 
 typedef struct {
     GridTraffic traffic;

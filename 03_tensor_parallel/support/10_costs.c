@@ -1,7 +1,7 @@
 // 10_costs.c: see 10_costs.h.
 #include "03_tensor_parallel/support/10_costs.h"
 #include <stdio.h>
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 
 // Beside the grid as it ran: one of its layers alone, as 09_summa on q x q ranks with the same batch, computed.
 static void table(Run *run, const GridPlace *at, size_t sequences, const SummaMeasured *r) {

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include "03_tensor_parallel/support/costs.h"
 #include "common/model/model.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 
 // ---------------------------------------------------------------- the costs
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include "03_tensor_parallel/support/08_costs.h"
 #include "03_tensor_parallel/support/grid_costs.h"
-#include "common/lesson/plot.h"
+#include "judge/draw/plot.h"
 #include "common/model/costs.h"
 
 const char *const tensor_ways_name[WAYS] = { "1D", "1D + SP", "2D", "2.5D", "3D", "ring" };

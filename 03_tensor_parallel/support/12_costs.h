@@ -4,7 +4,7 @@
 #define TENSOR_WAYS_H
 #include "03_tensor_parallel/context_parallel.h"
 #include "03_tensor_parallel/support/costs.h"
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 
 typedef enum { WAY_1D, WAY_SP, WAY_2D, WAY_25D, WAY_3D, WAY_RING, WAYS } TensorWay;
 extern const char *const tensor_ways_name[WAYS];

@@ -4,7 +4,7 @@
 #include "03_tensor_parallel/support/cube_costs.h"
 #include "03_tensor_parallel/support/trial.h"
 #include "03_tensor_parallel/tensor_parallel.h"
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 
 // Costs, with the picture of the last step, and the table of both cuts.
 void linear_column_costs(Run *run, size_t M, size_t K, size_t N, const TrialResult *r);

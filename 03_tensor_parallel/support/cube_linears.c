@@ -1,8 +1,8 @@
 // cube_linears.c: the smallest case of lesson 11: two linear layers in a row, Y = X V and Z = Y W, compared with the
 // unsplit products.
 #include "03_tensor_parallel/support/costs.h"
-#include "common/lesson/picture.h"
-#include "common/measure/record.h"
+#include "judge/draw/picture.h"
+#include "common/comm/record.h"
 #include "common/tensor/random.h"
 #include <stdio.h>
 

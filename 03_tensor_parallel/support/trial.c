@@ -1,7 +1,7 @@
 // trial.c: see trial.h.
 #include "03_tensor_parallel/support/trial.h"
 #include <stdio.h>
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 
 // ---------------------------------------------------------------- data and parts
 

@@ -3,7 +3,7 @@
 #ifndef TENSOR_PARALLEL_TRIAL_H
 #define TENSOR_PARALLEL_TRIAL_H
 #include "common/model/layer.h"
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 
 enum { TRIAL_STEPS = 3, TRIAL_PARAMS = 4 };
 

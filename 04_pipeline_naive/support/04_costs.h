@@ -2,8 +2,8 @@
 // and PipeDream's planner.
 #ifndef PARTITION_COSTS_H
 #define PARTITION_COSTS_H
-#include "common/lesson/picture.h"
-#include "common/lesson/training.h"
+#include "judge/draw/picture.h"
+#include "judge/frame/training.h"
 
 enum { MOST_STAGES = 16, MOST_STEPS = 6 };
 

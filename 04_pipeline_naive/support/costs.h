@@ -2,9 +2,9 @@
 #ifndef PIPELINE_COSTS_H
 #define PIPELINE_COSTS_H
 #include "04_pipeline_naive/support/stages.h"
-#include "common/measure/clock.h"
+#include "common/comm/clock.h"
 #include "common/model/costs.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 
 // ---- stage_costs.c: whatever the order of forwards and backwards is ----
 CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i);

@@ -5,7 +5,7 @@
 #ifndef STACK_H
 #define STACK_H
 #include "04_pipeline_naive/pipeline.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 
 typedef struct {
     ModelConfig model;

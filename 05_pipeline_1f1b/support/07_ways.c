@@ -2,7 +2,7 @@
 #include "05_pipeline_1f1b/support/07_ways.h"
 #include "04_pipeline_naive/support/costs.h"
 #include "05_pipeline_1f1b/support/06_costs.h"
-#include "common/lesson/plot.h"
+#include "judge/draw/plot.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "04_pipeline_naive/support/stack.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "05_pipeline_1f1b/support/judge.h"
-#include "common/lesson/svg.h"
+#include "judge/draw/svg.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

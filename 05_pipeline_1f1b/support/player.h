@@ -2,7 +2,7 @@
 // --v 2", or a list that somebody has typed.
 #ifndef PLAYER_H
 #define PLAYER_H
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 
 bool player_asked(Run *run);                       // is one of its options given?
 void player(Run *run);

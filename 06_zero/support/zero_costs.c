@@ -1,7 +1,7 @@
 // zero_costs.c: see zero_costs.h.
 #include "06_zero/support/zero_costs.h"
 #include "common/model/costs.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 #include <stdio.h>
 
 // ---------------------------------------------------------------- what the predictions are made of

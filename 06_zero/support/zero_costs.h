@@ -2,7 +2,7 @@
 // bytes and calls sent, FLOPs and time.
 #ifndef ZERO_COSTS_H
 #define ZERO_COSTS_H
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 
 // Of the recorded step of t, the last one. dp has counted that step.
 typedef void ZeroCosts(Run *run, Comm *dp, const Training *t);

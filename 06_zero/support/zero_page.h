@@ -2,7 +2,7 @@
 #ifndef ZERO_PAGE_H
 #define ZERO_PAGE_H
 #include "06_zero/support/zero_compare.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 
 // One step, as it is measured on this rank; `sent` in bytes.
 typedef struct { StateBytes state; double in_flight, sent; Timing timing; } ZeroMeasured;

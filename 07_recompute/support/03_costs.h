@@ -4,7 +4,7 @@
 #define SELECTIVE_COSTS_H
 #include "07_recompute/recompute.h"
 #include "07_recompute/support/counted.h"
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 
 extern const char *const selective_way_name[];     // of every Recompute
 

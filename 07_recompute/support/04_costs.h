@@ -3,7 +3,7 @@
 #define BUDGET_COSTS_H
 #include "07_recompute/recompute.h"
 #include "07_recompute/support/counted.h"
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 
 enum { BUDGET_WAYS = 4, BUDGET_DRAWN = 2, BUDGET_SEGMENTS = 4 };
 extern const char *const budget_name[BUDGET_WAYS];

@@ -1,6 +1,6 @@
 // counted.c: see counted.h.
 #include "07_recompute/support/counted.h"
-#include "common/measure/record.h"
+#include "common/comm/record.h"
 #include <stdio.h>
 
 static Counts *counts_of(const Layer *l) { return l->technique; }

@@ -3,7 +3,7 @@
 #ifndef COUNTED_H
 #define COUNTED_H
 #include "common/model/model.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 
 // of one block: whole forwards, and attention probabilities alone
 typedef struct { size_t forwards, rebuilds; } Counts;

@@ -2,7 +2,7 @@
 // stages that need not be equal.
 #ifndef GPIPE_TIME_H
 #define GPIPE_TIME_H
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 #include "common/model/costs.h"
 
 typedef enum { KEEP_EVERYTHING, RECOMPUTE_BLOCKS, RECOMPUTE_STAGES, WAYS } Way;

@@ -1,7 +1,7 @@
 // mesh_picture.c: see mesh_picture.h.
 #include "08_3d/support/mesh_picture.h"
 #include <stdio.h>
-#include "common/measure/clock.h"
+#include "common/comm/clock.h"
 
 enum { LINE = 96 };
 

@@ -2,7 +2,7 @@
 #ifndef PLAN_PAPERS_H
 #define PLAN_PAPERS_H
 #include "08_3d/plan.h"
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 
 void plan_papers(Run *run);
 void plan_korthikanti(Run *run);

@@ -1,7 +1,7 @@
 // sample_costs.h: what a rank sends and keeps while it writes, from sizes alone.
 #ifndef SAMPLE_COSTS_H
 #define SAMPLE_COSTS_H
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include "common/model/model.h"
 
 typedef struct { size_t tp, pp, tp_rank, pp_rank, top_k, prompt, tokens; } SampleSizes;

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "08_3d/support/sample_costs.h"
 #include "common/base/output.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 
 // ---------------------------------------------------------------- tokens
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "08_3d/checkpoint.h"
-#include "common/lesson/training.h"
+#include "judge/frame/training.h"
 
 // A replica holds some tensors more than once: norms, positions and row-cut biases on every slice, wte on its first and
 // last stage. When sums are added in rank order, all these ranks must hold the same bits. Under --reduce fast the

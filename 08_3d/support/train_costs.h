@@ -2,7 +2,7 @@
 #ifndef TRAIN_COSTS_H
 #define TRAIN_COSTS_H
 #include "08_3d/trainer.h"
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 
 // The mesh, with the blocks of each stage.
 void train_show_mesh(Run *run, const TrainerConfig *c);

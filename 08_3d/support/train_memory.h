@@ -2,7 +2,7 @@
 // Virtual ranks are one process.
 #ifndef TRAIN_MEMORY_H
 #define TRAIN_MEMORY_H
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 
 void train_show_memory(Run *run);                  // collective
 #endif

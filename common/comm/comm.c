@@ -4,7 +4,7 @@
 #include "common/comm/transport.h"
 #include "common/device/device.h"
 #include "common/tensor/random.h"
-#include "common/measure/record.h"
+#include "common/comm/record.h"
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>

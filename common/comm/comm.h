@@ -18,7 +18,7 @@
 // in _rows it is the rows shard_range(rows, size, i), and a chunk is ceil(rows / n) rows.
 #ifndef COMM_H
 #define COMM_H
-#include "common/measure/clock.h"
+#include "common/comm/clock.h"
 #include "common/tensor/tensor.h"
 #include "common/base/util.h"
 

@@ -1,7 +1,7 @@
 // costs.c: see costs.h.
 #include "common/model/costs.h"
 #include <math.h>
-#include "common/measure/clock.h"
+#include "common/comm/clock.h"
 
 // ---------------------------------------------------------------- sizes
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "common/tensor/random.h"
-#include "common/measure/record.h"
+#include "common/comm/record.h"
 
 enum { KEY_DROPOUT = 2 };                          // beside unit.c's: what a random number is for
 

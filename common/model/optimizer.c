@@ -1,7 +1,7 @@
 // optimizer.c: see optimizer.h.
 #include "common/model/optimizer.h"
 #include <math.h>
-#include "common/measure/record.h"
+#include "common/comm/record.h"
 
 Optimizer sgd(double lr) { return (Optimizer){ .kind = SGD, .lr = lr }; }
 Optimizer adamw(double lr) {

@@ -6,7 +6,7 @@
 //
 //   shapes - products - element by element - dropout - layer norm - attention - embedding - cross entropy - optimizers
 #include "common/tensor/ops.h"
-#include "common/measure/clock.h"
+#include "common/base/meter.h"
 #include "common/device/device.h"
 #include "common/device/for_each.h"
 #include "common/tensor/random.h"
@@ -24,7 +24,7 @@ static int blas_ld(size_t ld, size_t columns) {
 
 // The only arithmetic that the simulated clock charges.
 static void charge(size_t m, size_t n, size_t k) {
-    clock_charge_flops(2.0 * (double)m * (double)n * (double)k);
+    if (meter_product) meter_product(2.0 * (double)m * (double)n * (double)k);
     if (device_meanwhile) device_meanwhile(0);
 }
 

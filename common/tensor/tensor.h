@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "common/measure/memory.h"
+#include "common/tensor/memory.h"
 #include "common/base/real.h"
 
 // data may be device memory: chapters never look inside.

@@ -5,7 +5,7 @@
 // size_t has 64 bits in it (wide.h): counts are those of the program, to the last digit.
 #include "docs/book/wasm.h"
 #include "08_3d/plan.h"
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include <stdio.h>
 #include <string.h>
 

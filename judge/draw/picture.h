@@ -5,8 +5,8 @@
 //     picture_show(run, "title", PICTURE_MEMORY);                     the chart; --svg and --trace are written, too
 #ifndef PICTURE_H
 #define PICTURE_H
-#include "common/measure/clock.h"
-#include "common/lesson/lesson.h"
+#include "common/comm/clock.h"
+#include "judge/frame/lesson.h"
 
 // Collective: starts recording, from a common moment. The strips of picture_show are of this category of memory.
 void picture_begin(Run *run, MemoryCategory watched);

@@ -1,5 +1,5 @@
 // svg.c: see svg.h. Colours are apart for the colour-blind (Okabe and Ito 2008), and every box says what it is.
-#include "common/lesson/svg.h"
+#include "judge/draw/svg.h"
 #include <stdio.h>
 #include "common/base/output.h"
 

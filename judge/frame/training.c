@@ -1,6 +1,6 @@
 // training.c: see training.h.
-#include "common/lesson/training.h"
-#include "common/lesson/picture.h"
+#include "judge/frame/training.h"
+#include "judge/draw/picture.h"
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -25,11 +25,13 @@ typedef struct Run {                           // one per rank
     struct RunState *state;
 } Run;
 
-// LESSON(entry, options), the last line of a lesson: names its entry and its table of options (NULL: none of its own).
-// So a lesson's file is also a module, whose functions later chapters call. LESSON_SYMBOL is the file's path.
-typedef struct { void (*run)(Run *run); const Option *options; } Lesson;
-#define LESSON(entry, table) extern const Lesson LESSON_SYMBOL; const Lesson LESSON_SYMBOL = { entry, table }
-int lesson_main(int argc, char **argv, const Lesson *lesson);  // the whole of a program's main(): the exit status
+// EXPERIMENT(entry, options), the last line of an experiment or a program: names its entry and its table of options (NULL:
+// none of its own). The build writes main(). EXPERIMENT_SYMBOL is the file's path.
+typedef struct { void (*run)(Run *run); const Option *options; } Experiment;
+#define EXPERIMENT(entry, table) \
+    extern const Experiment EXPERIMENT_SYMBOL; \
+    const Experiment EXPERIMENT_SYMBOL = { entry, table }
+int experiment_main(int argc, char **argv, const Experiment *experiment);      // all of main(): the exit status
 
 size_t option_size(Run *run, const char *name);
 double option_real(Run *run, const char *name);

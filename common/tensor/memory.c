@@ -6,8 +6,8 @@
 //
 // Behind every block lie a few guard bytes, looked at when the block is freed: on a GPU no sanitizer sees a write past
 // the end.
-#include "common/measure/memory.h"
-#include "common/measure/record.h"
+#include "common/tensor/memory.h"
+#include "common/base/meter.h"
 #include <stdlib.h>
 #include <string.h>
 #include "common/device/device.h"
@@ -49,7 +49,7 @@ static void book(MemoryCategory c, size_t bytes) {
     mine.now[c] += bytes;
     raise_peak(&mine.peak[c], mine.now[c]);
     raise_peak(&process_most, process += bytes);
-    record_bytes(c, mine.now[c]);
+    if (meter_bytes) meter_bytes(c, mine.now[c]);
     if (c == MEM_REFERENCE) return;
     mine.total += bytes;
     raise_peak(&mine.total_peak, mine.total);
@@ -59,7 +59,7 @@ static void book(MemoryCategory c, size_t bytes) {
 static void unbook(MemoryCategory c, size_t bytes) {
     mine.now[c] -= bytes;
     process -= bytes;
-    record_bytes(c, mine.now[c]);
+    if (meter_bytes) meter_bytes(c, mine.now[c]);
     if (c != MEM_REFERENCE) mine.total -= bytes;
 }
 

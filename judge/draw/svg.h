@@ -3,8 +3,8 @@
 #ifndef SVG_H
 #define SVG_H
 #include <stdio.h>
-#include "common/lesson/lesson.h"
-#include "common/measure/record.h"
+#include "judge/frame/lesson.h"
+#include "common/comm/record.h"
 
 typedef struct { RecordedEvent *events; size_t n; MemorySample *memory; size_t samples; } RankRecording;
 typedef struct {

@@ -39,7 +39,7 @@ bool clock_same_node(size_t a, size_t b);          // do two ranks of the world 
 
 void clock_rank_begin(void);                       // this rank's time 0: all its rows are free
 Picoseconds clock_now(void);                       // of this rank's compute row
-void clock_charge_flops(double flops);             // called by the GEMMs
+void clock_charge_flops(double flops);             // hears every GEMM (base/meter.h)
 // From now on this rank's device computes at factor times the rate of --device; 1 after clock_rank_begin. For devices
 // of unequal speed. Only the simulated clock has it.
 void clock_set_speed(double factor);

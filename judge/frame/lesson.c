@@ -1,6 +1,6 @@
 // lesson.c: the frame of every program: launch, title, verdict, exit status.
-#include "common/lesson/frame.h"
-#include "common/measure/clock.h"
+#include "judge/frame/frame.h"
+#include "common/comm/clock.h"
 #include "common/device/device.h"
 #include "common/device/blas_kernels.h"
 #include "common/base/output.h"
@@ -192,14 +192,14 @@ static void begin_process(int *argc, char ***argv) {
                 "another MPI than the launcher's. Name both, as in make CC=mpicc.mpich MPIRUN=mpirun.mpich", started);
 }
 
-int lesson_main(int argc, char **argv, const Lesson *lesson) {
-    Program program = {.lesson = lesson->run, .started = now(), .status = STATUS_FAULT};
+int experiment_main(int argc, char **argv, const Experiment *experiment) {
+    Program program = {.lesson = experiment->run, .started = now(), .status = STATUS_FAULT};
     setvbuf(stdout, NULL, _IOLBF, 0);          // a line is seen when it is true, in a pipe too
     signal(SIGXFSZ, SIG_IGN);                  // a write beyond `ulimit -f` then fails: a message, status 3
     signal(SIGINT, SIG_DFL);                   // tools/launch starts programs in the background, where shells ignore it
     begin_process(&argc, &argv);
     snprintf(program.tag, sizeof program.tag, "[%s %s]", lesson_info.id, lesson_info.name);
-    program.settings = options_parse(argc, argv, lesson->options);
+    program.settings = options_parse(argc, argv, experiment->options);
     if (program.settings.help) program.status = help(&program.settings, argv[0]);
     else {
         read_common_options(&program);

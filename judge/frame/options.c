@@ -1,5 +1,5 @@
 // options.c: the command line. Every value is checked here, before any rank has started to work.
-#include "common/lesson/frame.h"
+#include "judge/frame/frame.h"
 #include "common/device/device.h"
 #include <errno.h>
 #include <getopt.h>

@@ -1,5 +1,5 @@
 // exercise.c: open exercises, which a student's tree has in the place of solutions: see TODO in util.h.
-#include "common/lesson/frame.h"
+#include "judge/frame/frame.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

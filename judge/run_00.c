@@ -5,7 +5,7 @@
 // Week 0. Everything later is compared with the model trained here, so it is held against mathematics first: central
 // finite differences, (loss(w + h v) - loss(w - h v)) / 2h along directions v, tensor by tensor, dropout included.
 #include "common/model/data.h"
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
 #include "common/tensor/random.h"
@@ -166,4 +166,4 @@ static const Option options[] = {
     { "lr", "X", "0.01", "learning rate" },
     {0},
 };
-LESSON(unsplit, options);
+EXPERIMENT(unsplit, options);

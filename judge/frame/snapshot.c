@@ -1,7 +1,7 @@
 // snapshot.c: whole tensors put together on rank 0 from what the ranks hold. Each rank writes its puts into one buffer
 // of records (a head, the name, the indices if any, the values); the join takes rank after rank's buffer and lays the
 // values out. A snapshot of fingerprints holds three numbers for every part instead of its values.
-#include "common/lesson/frame.h"
+#include "judge/frame/frame.h"
 #include "common/tensor/random.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,12 +1,12 @@
 // picture.c: see picture.h. Everything is drawn on rank 0 from the events of all ranks, over the side channel.
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "common/lesson/frame.h"
-#include "common/measure/record.h"
-#include "common/lesson/svg.h"
+#include "judge/frame/frame.h"
+#include "common/comm/record.h"
+#include "judge/draw/svg.h"
 
 // ---------------------------------------------------------------- gathering
 

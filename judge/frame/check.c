@@ -1,7 +1,7 @@
 // check.c: the judge. Everything is compared on rank 0, on copies that came over the side channel; the verdict goes
 // back to every rank. A check can fail for six reasons: a name only one side has, another shape, an element nobody
 // put, a value that is not finite, replicas that differ, and an error over the limit.
-#include "common/lesson/frame.h"
+#include "judge/frame/frame.h"
 #include "common/tensor/random.h"
 #include <math.h>
 #include <stdarg.h>

@@ -1,8 +1,9 @@
 // clock.c: see clock.h.
-#include "common/measure/clock.h"
+#include "common/comm/clock.h"
 #include <math.h>
 #include <time.h>
-#include "common/measure/memory.h"
+#include "common/tensor/memory.h"
+#include "common/base/meter.h"
 #include "common/base/util.h"
 
 // "lesson", "fast" and "slow" are an A100, its NVLink and its InfiniBand slowed down together, to the size of the
@@ -43,6 +44,7 @@ void clock_rank_begin(void) {
     one_port = own_nodes = false;
     only_link = (ClockLink){0};
     flops = 0;
+    meter_product = clock_charge_flops;
     speed = 1;
     begun = now();
 }

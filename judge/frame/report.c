@@ -1,5 +1,5 @@
 // report.c: the lines of checks and costs, and the JSON. Only rank 0 prints and remembers.
-#include "common/lesson/frame.h"
+#include "judge/frame/frame.h"
 #include "common/device/device.h"
 #include "common/base/output.h"
 #include "common/tensor/random.h"

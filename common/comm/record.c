@@ -1,7 +1,8 @@
 // record.c: see record.h.
-#include "common/measure/record.h"
+#include "common/comm/record.h"
 #include <stdlib.h>
 #include <string.h>
+#include "common/base/meter.h"
 #include "common/device/device.h"
 
 const char *const event_name[EVENT_KINDS] = {
@@ -44,18 +45,21 @@ static void read_mark(Picoseconds *t) {
     if (*t & MARK) *t = self.begun + (Picoseconds)(device_mark_seconds(*t & ~MARK) * 1e12);
 }
 
+static void sample_bytes(int category, size_t bytes);
 void record_start(MemoryCategory watched) {
     self.n = self.samples_n = self.depth = 0;
     self.on = true;
     self.watched = watched;
+    meter_bytes = sample_bytes;
     if (on_device()) {
         device_mark_start();
         self.begun = clock_now();
     }
-    record_bytes(watched, memory_now(watched));
+    sample_bytes((int)watched, memory_now(watched));
 }
 void record_stop(void) {
     self.on = false;
+    meter_bytes = NULL;
     for (size_t i = 0; i < self.n; i++) {
         read_mark(&self.events[i].start);
         read_mark(&self.events[i].end);
@@ -67,6 +71,7 @@ void record_free(void) {
     free(self.events);
     free(self.samples);
     memset(&self, 0, sizeof self);
+    meter_bytes = NULL;
 }
 const RecordedEvent *record_events(size_t *n) { *n = self.n; return self.events; }
 const MemorySample *record_memory(size_t *n) { *n = self.samples_n; return self.samples; }
@@ -117,8 +122,8 @@ void record_transfer(RecordedEvent e, const char *comm) {
     *event_new() = e;
 }
 
-void record_bytes(MemoryCategory c, size_t bytes) {
-    if (!record_on() || c != self.watched) return;
+static void sample_bytes(int category, size_t bytes) {
+    if (!record_on() || (MemoryCategory)category != self.watched) return;
     Picoseconds at = record_moment();
     MemorySample *last = self.samples_n ? &self.samples[self.samples_n - 1] : NULL;
     if (last && last->at == at) {                  // several changes at one moment

@@ -1,7 +1,7 @@
 // plot.h: a line chart of numbers a lesson measured: losses, times against sizes. For what happened when: picture.h.
 #ifndef PLOT_H
 #define PLOT_H
-#include "common/lesson/picture.h"
+#include "judge/draw/picture.h"
 
 // y[n]; NAN: no point here, the line goes on to the next one. On a log axis there are no points at or below 0 either.
 typedef struct { const char *name; const double *y; } PlotLine;

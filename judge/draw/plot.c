@@ -1,12 +1,12 @@
 // plot.c: see plot.h. Axes and their ticks are worked out once, and drawn twice: in characters and as SVG.
-#include "common/lesson/plot.h"
+#include "judge/draw/plot.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "common/lesson/frame.h"
+#include "judge/frame/frame.h"
 #include "common/base/output.h"
-#include "common/lesson/svg.h"
+#include "judge/draw/svg.h"
 
 enum { MOST_LINES = 8, MOST_TICKS = 12, TICK_TEXT = 16 };
 

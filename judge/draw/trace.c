@@ -6,9 +6,9 @@
 // sends alike).
 #include <stdarg.h>
 #include <stdlib.h>
-#include "common/lesson/frame.h"
+#include "judge/frame/frame.h"
 #include "common/base/output.h"
-#include "common/lesson/svg.h"
+#include "judge/draw/svg.h"
 
 enum { COMPUTE, COMMUNICATION, SENDS, ROWS = 64 };
 typedef struct { uint64_t flow; Picoseconds at; } End;         // of a message

@@ -2,7 +2,7 @@
 // snapshot.c and check.c. Lessons include lesson.h only.
 #ifndef FRAME_H
 #define FRAME_H
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 
 // ---- options.c ----
 // text: the value given, or fallback, or `copied`, which option_default has allocated. heading: of --help, before this

@@ -2,8 +2,8 @@
 // not what a schedule says should happen. Off unless somebody starts it; then a few stores an event.
 #ifndef RECORD_H
 #define RECORD_H
-#include "common/measure/clock.h"
-#include "common/measure/memory.h"
+#include "common/comm/clock.h"
+#include "common/tensor/memory.h"
 #include "common/base/util.h"
 
 typedef enum {
@@ -38,12 +38,11 @@ const RecordedEvent *record_events(size_t *n);
 const MemorySample *record_memory(size_t *n);
 extern const char *const event_name[EVENT_KINDS];
 
-// ---- for comm.c and memory.c ----
+// ---- for comm.c ----
 // Now. Where a GPU is recorded in real time: a mark among what this rank has queued, whose time is known when recording
 // stops. Only for what is recorded.
 Picoseconds record_moment(void);
 void record_pause_compute(void);                   // a call begins that may wait: the busy stretch ends here
 void record_resume_compute(void);
 void record_transfer(RecordedEvent e, const char *comm);       // number is found here
-void record_bytes(MemoryCategory c, size_t bytes);
 #endif

@@ -1,5 +1,5 @@
 // sketch.c: see sketch.h.
-#include "common/lesson/sketch.h"
+#include "judge/draw/sketch.h"
 #include <math.h>
 #include <string.h>
 

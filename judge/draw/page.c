@@ -1,10 +1,10 @@
 // page.c: what a reader sees without --verbose: the title, the lesson's own lines, pictures and table of results, one
 // line per claim that was checked, and everything that failed in full. The log, with a line per check and cost, is
 // report.c's.
-#include "common/lesson/frame.h"
+#include "judge/frame/frame.h"
 #include "common/device/device.h"
 #include "common/device/blas_kernels.h"
-#include "common/measure/clock.h"
+#include "common/comm/clock.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>

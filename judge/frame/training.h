@@ -3,7 +3,7 @@
 #ifndef TRAINING_H
 #define TRAINING_H
 #include "common/model/data.h"
-#include "common/lesson/lesson.h"
+#include "judge/frame/lesson.h"
 #include "common/model/optimizer.h"
 
 typedef struct {

@@ -1,0 +1,5 @@
+// meter.c: who listens to the products and arenas of this rank.
+#include "common/base/meter.h"
+
+_Thread_local void (*meter_product)(double flops);
+_Thread_local void (*meter_bytes)(int category, size_t live);
