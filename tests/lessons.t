@@ -30,10 +30,12 @@ sub digests_agree {
 # A refusal: status 2 and one message that gives a reason, before the work.
 sub refused { my ($job) = @_; return $job->{status} == 2 && $job->{err} =~ /\Aunsplit: [^\n]{20,}\n\z/ && before_work($job) }
 
+my %one = map { $_ => 1 } '08-plan';          # one rank works, and the others wait
 my (@jobs, @own);
 for my $i (0 .. $#lessons) {
     my $lesson = $lessons[$i];
     for my $precision (@precisions) {
+        next if $one{ $lesson->{key} } && $precision eq 'fp64' && !$all;
         my $program = program_of($precision, $lesson->{source});
         my %pair = (key => $lesson->{key}, name => "$lesson->{key} $precision", ranks => $lesson->{ranks}, emu => emu($lesson->{ranks}, $program));
         # Starting processes costs more than most lessons, and the precision does not change what they send to whom.
@@ -44,7 +46,6 @@ for my $i (0 .. $#lessons) {
 }
 # Squares and cubes of more than 8 ranks.
 my %larger = ('03-09' => [9, 16], '03-10' => [18], '03-11' => [27]);
-my %one = map { $_ => 1 } '08-plan';          # one rank works, and the others wait
 my @other;
 my $n = 0;
 for my $lesson (@lessons) {

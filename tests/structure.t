@@ -290,10 +290,11 @@ cd "$root" || exit 3
 
 # ---- this tree ----
 clean "no chapter has conditional compilation" conditional_compilation
-for objects in build/cpu-fp32 ${TEST_ALL:+build/cpu-fp64}; do
-    clean "no chapter has a writable global, $objects" writable_globals $objects
-    clean "common/ has no writable global that is not listed here, $objects" shared_globals $objects
-    clean "no two files have a public function or datum of one name, $objects" namesakes $objects
+for precision in fp32 ${TEST_ALL:+fp64}; do
+    objects=build/cpu-$precision
+    clean "no chapter has a writable global, $objects" writable_globals "$objects"
+    clean "common/ has no writable global that is not listed here, $objects" shared_globals "$objects"
+    clean "no two files have a public function or datum of one name, $objects" namesakes "$objects"
 done
 clean "no address of a pointer is cast" cast_addresses
 clean "no chapter names a backend" backend_names
