@@ -65,8 +65,12 @@ O = build/$(KIND)-$(PRECISION)$(san-$(SANITIZE))
 # value: they let sqrt and comparisons be vectorised, as nobody here reads errno or traps.
 CFLAGS  = -std=gnu11 $(BOTH) $(CUT_TEXT) $(CFLAGS-threads-$(KIND))
 CFLAGS-threads-cpu = $(OPENMP)
-BOTH    = $(if $(SANITIZE),-O1 -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all,-O3) -g \
+BOTH    = $(if $(SANITIZE),-O1 -g -fno-omit-frame-pointer -fsanitize=$(SANITIZE) -fno-sanitize-recover=all,$(OPTIMIZE-$(KIND))) \
           $(MARCH-$(KIND)) -ffp-contract=off -fno-math-errno -fno-trapping-math -Wall -Wextra $(WERROR) -pthread
+# The stand-ins only show that the host code is right: a fast build says so sooner.
+OPTIMIZE-cpu     = -O3 -g
+OPTIMIZE-cuda    = -O3 -g
+OPTIMIZE-standin = -O1
 # gcc warns of text that a buffer may cut, which is meant here; clang before 19 does not know that name.
 CUT_TEXT = $(if $(findstring clang version,$(COMPILER)),,-Wno-format-truncation)
 MARCH-cpu     = -march=$(ARCH)

@@ -75,7 +75,7 @@ for my $job (@jobs) {
 }
 
 # ---- the zoo ----
-my $every = $ENV{BUGS_EVERY} || ($all ? 1 : 24);
+my $every = $ENV{BUGS_EVERY} || ($all ? 1 : 40);
 my @patches = sort glob 'bugs/*.patch';
 SKIP: {
     skip 'there is no bug yet', 1 unless @patches;

@@ -3,6 +3,7 @@
 # SIGTERM; files that are torn, foreign or of another model; a disk that is full.
 #
 # TEST_ALL=1: 100 runs are killed, not 3.
+# slow: runs are killed, resumed and compared
 use strict;
 use warnings;
 use FindBin;

@@ -2,6 +2,7 @@
 # The emulated lessons under sanitizers: addresses, undefined behaviour and leaks; with TEST_ALL=1 every lesson, and data races too.
 # The sanitizers are shown a mistake each first, and that emulated ranks need no MPI is shown as well: MPI's own leaks and races
 # are not looked at.
+# slow: it builds what the trainer needs once more
 use strict;
 use warnings;
 use FindBin;

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The rules of the house: who may know whom, what a lesson and a page must have. Each check is first shown a small tree that breaks
 # its rule, so that a check that has gone blind fails too.
+# slow: it compiles broken trees and asks shellcheck
 # shellcheck disable=SC2317    # the checks are called by name, as arguments of has and clean
 cd "$(dirname "$0")/.." || exit 3
 root=$PWD
@@ -289,10 +290,11 @@ cd "$root" || exit 3
 
 # ---- this tree ----
 clean "no chapter has conditional compilation" conditional_compilation
-for objects in build/cpu-fp32 build/cpu-fp64; do
-    clean "no chapter has a writable global, $objects" writable_globals $objects
-    clean "common/ has no writable global that is not listed here, $objects" shared_globals $objects
-    clean "no two files have a public function or datum of one name, $objects" namesakes $objects
+for precision in fp32 ${TEST_ALL:+fp64}; do
+    objects=build/cpu-$precision
+    clean "no chapter has a writable global, $objects" writable_globals "$objects"
+    clean "common/ has no writable global that is not listed here, $objects" shared_globals "$objects"
+    clean "no two files have a public function or datum of one name, $objects" namesakes "$objects"
 done
 clean "no address of a pointer is cast" cast_addresses
 clean "no chapter names a backend" backend_names

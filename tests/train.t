@@ -70,7 +70,7 @@ sub row {
     push @options, '--rebalance', 2 if $how{rebalance} && !$overlap;
     push @options, '--sequence-parallel' if $how{sequence};
     push @options, '--prefetch' if $how{prefetch} && $zero == 3 && !$halves;
-    push @options, '--steps', $how{steps} || ($all ? 10 : 4);
+    push @options, '--steps', $how{steps} || ($all ? 10 : 3);
     my $job = ($how{mpi} ? \&mpi : \&emu)->($dp * $tp * $pp, $train{$precision}, @model, @options);
     @$job{qw(mesh schedule zero recompute how)} = ("${dp}x${tp}x$pp", $schedule, $zero, $recompute,
         join ' ', $precision, $how{adamw} ? 'adamw' : 'sgd', $how{mpi} ? 'mpi' : 'emu', $how{uneven} ? 'uneven' : (), $overlap ? 'overlap' : (), $how{rebalance} && !$overlap ? 'rebalanced' : (), $how{sequence} ? 'sequence' : ());
