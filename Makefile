@@ -84,7 +84,7 @@ TEXT    = build/text.txt
 
 # ---- what there is ----
 SOURCES  := $(filter-out common/device/device_$(if $(filter cpu,$(BACKEND)),cuda,cpu).c, \
-                $(wildcard common/*/*.c judge/*.c judge/*/*.c [0-9][0-9]_*/*.c [0-9][0-9]_*/support/*.c [0-9][0-9]_*/experiments/*.c \
+                $(wildcard common/*/*.c judge/*.c judge/*/*.c [0-9][0-9]_*/*.c [0-9][0-9]_*/experiments/*.c \
                            tests/test_*.c tests/bench_*.c))
 LESSONS  := $(subst /experiments/,/,$(shell grep -l '^EXPERIMENT.' $(SOURCES)))
 PROGRAMS := $(sort $(LESSONS) $(wildcard tests/test_*.c tests/bench_*.c))
@@ -263,7 +263,7 @@ $(O)/flags: FORCE
 	@echo '$(FLAGS_NOW)' | cmp -s - $@ || echo '$(FLAGS_NOW)' >$@
 
 # What EXPERIMENT names: experiment_03_tensor_parallel_experiments_02_linear.
-SYMBOL = -DLESSON_SYMBOL=experiment_$(subst /,_,$(basename $<))
+SYMBOL = -DEXPERIMENT_SYMBOL=experiment_$(subst /,_,$(basename $<))
 $(O)/%.o: %.c $(O)/flags
 	@mkdir -p $(@D)
 	@echo "compiling $<"

@@ -5,7 +5,7 @@
 //
 // Every rank holds a tensor of S bytes, and in the end all hold the sum. Four ways to get there, from sends and
 // receives only: a ring, everything through rank 0, a tree, and recursive halving and doubling. Each is compared with
-// the library's all-reduce; its bytes, messages and time with closed forms (support/03_costs.c). A sum is made where
+// the library's all-reduce; its bytes, messages and time with closed forms (experiments/03_costs.c). A sum is made where
 // its parts meet, and copied from there: so all ranks hold the same bits; which bits depends on the order of the parts.
 // A fifth one is for ranks in nodes, made of the library's collectives over two groups: what goes to other nodes is
 // divided among the ranks of a node.
@@ -13,10 +13,10 @@
 // Left out: links that several messages share, and cutting messages in pieces that follow each other along a tree.
 #include <stdio.h>
 #include <string.h>
-#include "01_data_parallel/support/03_costs.h"
-#include "01_data_parallel/support/03_page.h"
-#include "01_data_parallel/support/03_reference.h"
-#include "01_data_parallel/support/03_times.h"
+#include "01_data_parallel/experiments/03_costs.h"
+#include "01_data_parallel/experiments/03_page.h"
+#include "01_data_parallel/experiments/03_reference.h"
+#include "01_data_parallel/experiments/03_times.h"
 #include "common/tensor/ops.h"
 
 // ================================ the technique ================================

@@ -12,7 +12,7 @@
 // Left out: gradients that become ready in the middle of a layer's backward, and a reduction that slows the products
 // down because it needs the device, too.
 #include "01_data_parallel/data_parallel.h"
-#include "01_data_parallel/support/04_costs.h"
+#include "01_data_parallel/experiments/04_costs.h"
 #include "judge/frame/training.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"

@@ -13,12 +13,12 @@
 //                     gradient then belongs to weights that are some versions old. That is no longer the unsplit
 //                     training; it equals, to the last bit, one device that replays the server's log.
 // Pushes are served in the order of their arrival by the simulated clock, on every machine. The first worker takes
-// --slow times as long as the others. What staleness does to the loss is shown on a text (support/05_page.c).
+// --slow times as long as the others. What staleness does to the loss is shown on a text (experiments/05_page.c).
 // Left out: workers and servers that get lost.
 #include "01_data_parallel/parameter_server.h"
-#include "01_data_parallel/support/05_costs.h"
-#include "01_data_parallel/support/05_log.h"
-#include "01_data_parallel/support/05_page.h"
+#include "01_data_parallel/experiments/05_costs.h"
+#include "01_data_parallel/experiments/05_log.h"
+#include "01_data_parallel/experiments/05_page.h"
 #include "judge/draw/picture.h"
 #include <stdio.h>
 #include <stdlib.h>

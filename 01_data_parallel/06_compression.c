@@ -10,10 +10,10 @@
 // Left out: the warm-up of 1-bit Adam and PowerSGD (some exact steps first), and overlapping with backward.
 #include "01_data_parallel/compression.h"
 #include "01_data_parallel/data_parallel.h"
-#include "01_data_parallel/support/06_checks.h"
-#include "01_data_parallel/support/06_costs.h"
-#include "01_data_parallel/support/06_curves.h"
-#include "01_data_parallel/support/06_reference.h"
+#include "01_data_parallel/experiments/06_checks.h"
+#include "01_data_parallel/experiments/06_costs.h"
+#include "01_data_parallel/experiments/06_curves.h"
+#include "01_data_parallel/experiments/06_reference.h"
 #include <stdio.h>
 
 // ================================ the technique ================================

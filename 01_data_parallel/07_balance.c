@@ -12,9 +12,9 @@
 // Whatever the shares, a token weighs 1 / (counted tokens of the whole batch), and the gradient is the unsplit one.
 // Speeds and times are those of the simulated clock. Left out: devices with too little memory for their share.
 #include "01_data_parallel/data_parallel.h"
-#include "01_data_parallel/support/07_costs.h"
-#include "01_data_parallel/support/07_devices.h"
-#include "01_data_parallel/support/07_page.h"
+#include "01_data_parallel/experiments/07_costs.h"
+#include "01_data_parallel/experiments/07_devices.h"
+#include "01_data_parallel/experiments/07_page.h"
 #include "common/comm/clock.h"
 #include "judge/frame/training.h"
 #include "common/model/costs.h"
@@ -143,7 +143,7 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
 
 // ---------------------------------------------------------------- the predictions
 
-// support/07_costs.c works out the times, and the bounds on them.
+// experiments/07_costs.c works out the times, and the bounds on them.
 static BalanceSizes sizes_of(Policy policy) {
     return (BalanceSizes){ tiny, SEQUENCES, STEPS, policy == STATIC, policy == DYNAMIC };
 }

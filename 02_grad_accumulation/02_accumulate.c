@@ -7,7 +7,7 @@
 // backward run for one micro-batch at a time, so only its activations are alive; the gradients of all are added in the
 // one gradient buffer there is.
 // Left out: other devices (the next lesson), and overlapping micro-batches, which is a pipeline (chapter 04).
-#include "02_grad_accumulation/support/02_costs.h"
+#include "02_grad_accumulation/experiments/02_costs.h"
 #include "judge/frame/training.h"
 #include "judge/draw/picture.h"
 #include <stdlib.h>

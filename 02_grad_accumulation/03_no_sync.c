@@ -9,7 +9,7 @@
 // micro-batch's backward still runs: DDP's buckets (01.04). The forgetful twin of the experiment reduces after every
 // micro-batch: its numbers are right, and it sends m times as much.
 #include "01_data_parallel/data_parallel.h"
-#include "02_grad_accumulation/support/03_costs.h"
+#include "02_grad_accumulation/experiments/03_costs.h"
 #include "judge/frame/training.h"
 #include "judge/draw/picture.h"
 #include <math.h>

@@ -9,8 +9,8 @@
 // Neither 10 columns nor 11 rows divide by 4: shard_range gives the first ranks one more. Left out: a second layer,
 // which is what makes both cuts worth having (next lesson). Shoeybi et al. 2019, section 3.
 #include "03_tensor_parallel/tensor_parallel.h"
-#include "03_tensor_parallel/support/costs.h"
-#include "03_tensor_parallel/support/trial.h"
+#include "03_tensor_parallel/experiments/costs.h"
+#include "03_tensor_parallel/experiments/trial.h"
 #include "common/tensor/random.h"
 #include "common/comm/record.h"
 

@@ -7,8 +7,8 @@
 // nothing is sent between the two products. Every rank has X and Y whole. F = 38 does not divide by 4. Then the other
 // order is tried, and its costs show why it is not taken. Left out: norms, the residual path (lesson 06).
 #include "03_tensor_parallel/tensor_parallel.h"
-#include "03_tensor_parallel/support/costs.h"
-#include "03_tensor_parallel/support/trial.h"
+#include "03_tensor_parallel/experiments/costs.h"
+#include "03_tensor_parallel/experiments/trial.h"
 #include "common/tensor/random.h"
 #include "common/comm/record.h"
 

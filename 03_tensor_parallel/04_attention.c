@@ -8,8 +8,8 @@
 // then row-parallel, as in the MLP. 9 heads over 4 ranks: 3, 2, 2, 2. Left out: norms and the residual path (lesson
 // 06).
 #include "03_tensor_parallel/tensor_parallel.h"
-#include "03_tensor_parallel/support/costs.h"
-#include "03_tensor_parallel/support/trial.h"
+#include "03_tensor_parallel/experiments/costs.h"
+#include "03_tensor_parallel/experiments/trial.h"
 #include <math.h>
 #include "common/tensor/random.h"
 #include "common/comm/record.h"

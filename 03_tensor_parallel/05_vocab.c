@@ -9,8 +9,8 @@
 //     cross entropy   log(sum of exp(logit)) - logit of the target: three elements per token are exchanged, not V
 // 61 entries do not divide by anything up to 60; sequences have unequal numbers of counted targets.
 #include "03_tensor_parallel/tensor_parallel.h"
-#include "03_tensor_parallel/support/costs.h"
-#include "03_tensor_parallel/support/trial.h"
+#include "03_tensor_parallel/experiments/costs.h"
+#include "03_tensor_parallel/experiments/trial.h"
 #include <math.h>
 #include "common/model/data.h"
 #include "common/tensor/random.h"

@@ -8,7 +8,7 @@
 // trains, with dropout, unequal token counts and clipping, three steps under SGD and three under AdamW. 9 heads over 4
 // ranks are 3, 2, 2, 2; 61 vocabulary entries 16, 15, 15, 15.
 #include "03_tensor_parallel/tensor_parallel.h"
-#include "03_tensor_parallel/support/costs.h"
+#include "03_tensor_parallel/experiments/costs.h"
 #include "judge/frame/training.h"
 
 // ================================ the technique ================================

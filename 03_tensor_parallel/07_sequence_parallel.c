@@ -13,7 +13,7 @@
 // bytes. Each rank has seen some rows: gradients of norms and of biases added after a sum are partial, and are added up
 // once per step. Rows need not divide by tp. Left out: to overlap backward's second all-gather with the product for dX.
 #include "03_tensor_parallel/tensor_parallel.h"
-#include "03_tensor_parallel/support/costs.h"
+#include "03_tensor_parallel/experiments/costs.h"
 #include "judge/frame/training.h"
 
 // ================================ the technique ================================

@@ -27,7 +27,7 @@
 // Parameters are whole on every rank; their gradients are summed over cp. Left out: 16-bit floats, documents packed in
 // a sequence.
 #include "03_tensor_parallel/context_parallel.h"
-#include "03_tensor_parallel/support/08_costs.h"
+#include "03_tensor_parallel/experiments/08_costs.h"
 #include "judge/frame/training.h"
 #include <stdio.h>
 

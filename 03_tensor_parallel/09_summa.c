@@ -12,7 +12,7 @@
 //
 // This file has the three products, the linear layer, and the model's cut; grid_layers.c makes GPT's layers of them.
 #include "03_tensor_parallel/tensor_parallel.h"
-#include "03_tensor_parallel/support/09_costs.h"
+#include "03_tensor_parallel/experiments/09_costs.h"
 #include "judge/draw/picture.h"
 #include "judge/frame/training.h"
 #include "common/comm/record.h"

@@ -10,7 +10,7 @@
 //
 // This file has only what differs from 09_summa.
 #include "03_tensor_parallel/tensor_parallel.h"
-#include "03_tensor_parallel/support/10_costs.h"
+#include "03_tensor_parallel/experiments/10_costs.h"
 #include "judge/draw/picture.h"
 #include "judge/frame/training.h"
 

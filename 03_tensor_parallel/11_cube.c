@@ -17,7 +17,7 @@
 // and gains are the same on the q^2 ranks of a plane. (The paper stores these on a diagonal and broadcasts them.) Left
 // out: overlap. GPT's other layers are in cube_layers.c.
 #include "03_tensor_parallel/tensor_parallel.h"
-#include "03_tensor_parallel/support/costs.h"
+#include "03_tensor_parallel/experiments/costs.h"
 #include "judge/frame/training.h"
 #include <string.h>
 

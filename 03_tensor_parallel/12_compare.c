@@ -12,7 +12,7 @@
 // One step over each of the two links of --link. A way that the number of ranks does not allow is left out: 64 ranks
 // allow all six. From sizes alone follow what a block of GPT-3's width costs on 64 ranks, and the crossover: from how
 // many tokens on does 2D receive less than 1D?
-#include "03_tensor_parallel/support/12_costs.h"
+#include "03_tensor_parallel/experiments/12_costs.h"
 #include <stdio.h>
 
 // ================================ the technique ================================

@@ -9,8 +9,8 @@
 // both keep a copy of it.
 // Left out: working at the same time. Exactly one rank is busy at any moment; 03_gpipe does something about that.
 #include "04_pipeline_naive/pipeline.h"
-#include "04_pipeline_naive/support/costs.h"
-#include "04_pipeline_naive/support/stack.h"
+#include "04_pipeline_naive/experiments/costs.h"
+#include "04_pipeline_naive/experiments/stack.h"
 #include <stdlib.h>
 
 // ================================ the technique ================================

@@ -10,8 +10,8 @@
 // is the same in every bit. The price is memory: what m forwards keep waits until the last of them is done.
 // Left out: giving the memory back by keeping only stage inputs (GPipe does that; chapter 07).
 #include "04_pipeline_naive/pipeline.h"
-#include "04_pipeline_naive/support/costs.h"
-#include "04_pipeline_naive/support/stack.h"
+#include "04_pipeline_naive/experiments/costs.h"
+#include "04_pipeline_naive/experiments/stack.h"
 #include <stdlib.h>
 
 // ================================ the technique ================================

@@ -9,10 +9,10 @@
 // Then the layers' times are measured, the cut is solved anew, and between two steps layers move to their new stages,
 // with all that training knows about them: weights and AdamW's two moments (DynMo, Wahib et al. 2025). Nothing is drawn
 // or summed by a rank's number, so a training whose layers move has the bits of one whose layers stay.
-// Left out: stages with several replicas each (PipeDream's planner: a table, support/04_planner.c).
+// Left out: stages with several replicas each (PipeDream's planner: a table, experiments/04_planner.c).
 #include "04_pipeline_naive/pipeline.h"
-#include "04_pipeline_naive/support/04_costs.h"
-#include "04_pipeline_naive/support/costs.h"
+#include "04_pipeline_naive/experiments/04_costs.h"
+#include "04_pipeline_naive/experiments/costs.h"
 #include "common/device/device.h"
 #include "common/tensor/random.h"
 #include <math.h>

@@ -8,10 +8,10 @@
 // GPipe, with at most p - i micro-batches in flight on stage i instead of m. In flight: between their forward and their
 // backward. Stages and micro-batches count from 0. p stages, m micro-batches; a forward takes 1 unit of time, a
 // backward 2, a message none.
-// With --schedule or --list (make play-05) any schedule is drawn, judged and timed: support/player.c.
-#include "04_pipeline_naive/support/timeline.h"
+// With --schedule or --list (make play-05) any schedule is drawn, judged and timed: experiments/player.c.
+#include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "05_pipeline_1f1b/support/player.h"
+#include "05_pipeline_1f1b/experiments/player.h"
 #include "judge/frame/lesson.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -11,9 +11,9 @@
 // Left out: several chunks of layers per stage (interleaving), and schedules that never wait for the pipeline to run
 // empty.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "04_pipeline_naive/support/stack.h"
-#include "04_pipeline_naive/support/timeline.h"
-#include "05_pipeline_1f1b/support/costs.h"
+#include "04_pipeline_naive/experiments/stack.h"
+#include "04_pipeline_naive/experiments/timeline.h"
+#include "05_pipeline_1f1b/experiments/costs.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -14,9 +14,9 @@
 // with gradient accumulation on one device.
 // Left out: a number of micro-batches that p does not divide; the order works in groups of p. v = 1 is 1F1B.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "04_pipeline_naive/support/stack.h"
-#include "04_pipeline_naive/support/timeline.h"
-#include "05_pipeline_1f1b/support/costs.h"
+#include "04_pipeline_naive/experiments/stack.h"
+#include "04_pipeline_naive/experiments/timeline.h"
+#include "05_pipeline_1f1b/experiments/costs.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -10,14 +10,14 @@
 // p - 1 - i updates of earlier mini-batches come between a stage's forward of k and its backward of k.
 //     W_i(k+1) = W_i(k) - eta g_i,  g = gradient of loss k at (W_0(max(0, k-p+1)), ..., W_i(max(0, k-(p-1-i))), ...)
 // This is not the unsplit training: the gradient is taken at old weights and subtracted from new ones. It equals, in
-// every bit, one device that runs this recurrence (support/04_reference.c). Vertical sync: all stages read the version
+// every bit, one device that runs this recurrence (experiments/04_reference.c). Vertical sync: all stages read the version
 // max(0, k-p+1), which is the one that stage 0 has to read, and hold p versions each.
 // Who holds what: rank i has stage i, its gradients and optimizer state once, its weights p - i times. Communication:
 // for each mini-batch [B*T, C] to the next stage and a gradient of that shape back, as ever; no sum over stages at all.
 // The table of the embedding is not tied: the first stage would need the last one's gradient in the same update.
 // Left out: replicated stages; clipping, whose norm needs all stages at one moment.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "05_pipeline_1f1b/support/04_pipedream.h"
+#include "05_pipeline_1f1b/experiments/04_pipedream.h"
 #include <math.h>
 #include <stdio.h>
 

@@ -9,7 +9,7 @@
 //     W(t+1) = W(t) - eta grad f_t(W(t-1)),   batch 0 reads W(0)
 // Two versions are enough if m >= p: stage 0 runs p - 1 micro-batches ahead, so with m of them only two batches can be
 // between their forward and their backward. It is not the unsplit training, but one device with a delay of one update,
-// which it equals in every bit (support/05_reference.c); moments of AdamW or momentum take the late gradient as it is.
+// which it equals in every bit (experiments/05_reference.c); moments of AdamW or momentum take the late gradient as it is.
 // Who holds what: rank i has stage i, gradients and optimizer state once, weights twice. Communication: per micro-batch
 // [B*T, C] to the next stage and a gradient back; per update the first and the last stage send each other their
 // gradient of the tied table, V*C elements, and both add the two. Waiting for it at once would stop the last stage
@@ -17,7 +17,7 @@
 // of a batch later: the delay pays for it.
 // Left out: clipping, whose norm needs all stages at one moment; recomputation.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "05_pipeline_1f1b/support/05_2bw.h"
+#include "05_pipeline_1f1b/experiments/05_2bw.h"
 #include "common/comm/record.h"
 
 // ================================ the technique ================================

@@ -14,9 +14,9 @@
 // that is told the times, and how many micro-batches may be in flight. 04/executor.c runs both.
 // Left out: updates that do not wait for the norm of all stages' gradients, and are taken back if it was too large.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "04_pipeline_naive/support/stack.h"
-#include "04_pipeline_naive/support/timeline.h"
-#include "05_pipeline_1f1b/support/06_costs.h"
+#include "04_pipeline_naive/experiments/stack.h"
+#include "04_pipeline_naive/experiments/timeline.h"
+#include "05_pipeline_1f1b/experiments/06_costs.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

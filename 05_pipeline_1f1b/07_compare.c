@@ -15,10 +15,10 @@
 // The first five give the bits of one device; the last two train something else, which 05.04 and 05.05 say.
 // One batch is measured: of those with a flush a step, of the others the third batch, as the pipeline is full then.
 // Left out: recomputation, data and tensor parallelism, which all of them combine with (chapters 07, 08).
-#include "04_pipeline_naive/support/costs.h"
-#include "05_pipeline_1f1b/support/05_2bw.h"
-#include "05_pipeline_1f1b/support/06_costs.h"
-#include "05_pipeline_1f1b/support/07_ways.h"
+#include "04_pipeline_naive/experiments/costs.h"
+#include "05_pipeline_1f1b/experiments/05_2bw.h"
+#include "05_pipeline_1f1b/experiments/06_costs.h"
+#include "05_pipeline_1f1b/experiments/07_ways.h"
 
 // ================================ the seven ways ================================
 

@@ -14,7 +14,7 @@
 // In the comments below a unit has `size` elements, and N ranks have a replica of it: u->replicas, which is dp here.
 //
 // Left out: 16-bit weights with an fp32 master copy, where the saving is larger (01_by_hand has the table).
-#include "06_zero/support/zero_page.h"
+#include "06_zero/experiments/zero_page.h"
 #include "06_zero/zero.h"
 
 // ================================ the technique ================================

@@ -15,7 +15,7 @@
 //
 // Left out: the reduction of one layer while the backward pass of the next runs (chapter 01's overlap); 16-bit
 // gradients.
-#include "06_zero/support/zero_page.h"
+#include "06_zero/experiments/zero_page.h"
 #include "06_zero/zero.h"
 
 // ================================ the technique ================================

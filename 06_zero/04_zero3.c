@@ -18,7 +18,7 @@
 // memory. The reduction of gradients is stage 2's, and stands in 03_zero2.c. Left out: prefetch, which is
 // 05_prefetch.c's: the next unit is gathered while this one computes, so two units are whole at a time; 16-bit
 // weights; offloading parts to host memory.
-#include "06_zero/support/zero_page.h"
+#include "06_zero/experiments/zero_page.h"
 #include "06_zero/zero.h"
 
 // ================================ the technique ================================

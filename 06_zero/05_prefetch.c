@@ -19,7 +19,7 @@
 // Left out: to keep the last unit from forward to backward, where it is needed first (torchtitan does); FSDP's rate
 // limiter, which bounds how many units are in flight where the host runs ahead of the device; two communications at a
 // time.
-#include "06_zero/support/prefetch_costs.h"
+#include "06_zero/experiments/prefetch_costs.h"
 #include "06_zero/zero.h"
 #include <stdlib.h>
 #include <string.h>

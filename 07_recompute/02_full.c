@@ -16,7 +16,7 @@
 // the rest.
 #include "04_pipeline_naive/pipeline.h"
 #include "07_recompute/recompute.h"
-#include "07_recompute/support/02_costs.h"
+#include "07_recompute/experiments/02_costs.h"
 #include "judge/draw/picture.h"
 #include <stdio.h>
 #include <string.h>

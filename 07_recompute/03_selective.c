@@ -16,7 +16,7 @@
 // kernels that never write the probabilities down (they make this unnecessary), sequence parallelism.
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "07_recompute/recompute.h"
-#include "07_recompute/support/03_costs.h"
+#include "07_recompute/experiments/03_costs.h"
 #include "judge/frame/training.h"
 #include "judge/draw/picture.h"
 #include <stdio.h>

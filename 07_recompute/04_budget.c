@@ -17,7 +17,7 @@
 // other plans for other micro-batches, segments of unequal length.
 #include "04_pipeline_naive/pipeline.h"
 #include "07_recompute/recompute.h"
-#include "07_recompute/support/04_costs.h"
+#include "07_recompute/experiments/04_costs.h"
 #include "judge/draw/picture.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "08_3d/support/mesh_picture.h"
+#include "08_3d/experiments/mesh_picture.h"
 
 // ---------------------------------------------------------------- the map, without any communication
 

@@ -10,10 +10,10 @@
 // Left out: ZeRO, recomputation and micro-batches of other sizes, which change memory and time, too.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/plan.h"
-#include "08_3d/support/02_costs.h"
-#include "08_3d/support/step_time.h"
-#include "08_3d/support/train_costs.h"
-#include "08_3d/support/unsplit.h"
+#include "08_3d/experiments/02_costs.h"
+#include "08_3d/experiments/step_time.h"
+#include "08_3d/experiments/train_costs.h"
+#include "08_3d/experiments/unsplit.h"
 #include "08_3d/trainer.h"
 #include "judge/draw/picture.h"
 #include <math.h>

@@ -28,7 +28,7 @@ const PlanModel plan_models[] = {
 };
 
 // efficiency, bandwidth and launch of both GPUs: fitted once, to all ten rows of PTD-P's table 1 and its figure 16
-// (support/plan_papers.c); the share of the peak bandwidth is that of a copy. lesson: the book's simulated device and
+// (experiments/plan_papers.c); the share of the peak bandwidth is that of a copy. lesson: the book's simulated device and
 // links, at the scale of its small models.
 #define REACHED .efficiency = 0.76, .launch = 5e-6
 const PlanCluster plan_clusters[] = {

@@ -2,11 +2,11 @@
 #include "08_3d/predict.h"
 #include <math.h>
 #include <stdlib.h>
-#include "01_data_parallel/support/04_costs.h"
-#include "01_data_parallel/support/06_costs.h"
+#include "01_data_parallel/experiments/04_costs.h"
+#include "01_data_parallel/experiments/06_costs.h"
 #include "03_tensor_parallel/context_parallel.h"
-#include "03_tensor_parallel/support/cube_costs.h"
-#include "03_tensor_parallel/support/grid_costs.h"
+#include "03_tensor_parallel/experiments/cube_costs.h"
+#include "03_tensor_parallel/experiments/grid_costs.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "common/comm/clock.h"
 #include "common/model/costs.h"

@@ -14,7 +14,7 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "04_pipeline_naive/pipeline.h"
 #include "08_3d/sampler.h"
-#include "08_3d/support/sample_run.h"
+#include "08_3d/experiments/sample_run.h"
 #include "common/comm/record.h"
 #include "common/tensor/random.h"
 
@@ -235,4 +235,4 @@ static const Option options[] = {
     { "logits", "FILE", NULL, "with --check: the logits of every position, a line each" },
     {0},
 };
-EXPERIMENT(sample_run, options);                                   // support/sample_run.c: the loop and the checks
+EXPERIMENT(sample_run, options);                                   // experiments/sample_run.c: the loop and the checks

@@ -2,7 +2,7 @@
 #ifndef UNSENT_H
 #define UNSENT_H
 #include "08_3d/checkpoint.h"
-#include "08_3d/support/compressed.h"
+#include "08_3d/experiments/compressed.h"
 
 // For checkpoint_save; n 0 without --compress.
 RankState unsent_read(const Trainer *t);

@@ -7,7 +7,7 @@
 // core each; `make bench` runs it.
 #include <stdio.h>
 #include <stdlib.h>
-#include "04_pipeline_naive/support/stack.h"
+#include "04_pipeline_naive/experiments/stack.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "common/tensor/memory.h"
 

@@ -8,8 +8,8 @@ root=$PWD
 . tests/tap.sh
 
 # ---- the checks: each prints the offences in the current folder, one a line ----
-chapter_sources() { ls [0-9][0-9]_*/*.[ch] [0-9][0-9]_*/support/*.[ch] 2>/dev/null; }
-lessons() { { ls [0-9][0-9]_*/[0-9][0-9]_*.c; grep -ls '^EXPERIMENT(' common/*.c [0-9][0-9]_*/*.c; } 2>/dev/null | sort -u; }
+chapter_sources() { ls [0-9][0-9]_*/*.[ch] [0-9][0-9]_*/experiments/*.[ch] 2>/dev/null; }
+lessons() { { ls [0-9][0-9]_*/[0-9][0-9]_*.c; grep -ls '^// ranks: ' judge/*.c [0-9][0-9]_*/*.c; } 2>/dev/null | sort -u; }
 
 # No conditional compilation, but for the guard of a header: #ifndef X, #define X first, #endif last.
 conditional_compilation() {
@@ -59,7 +59,7 @@ shared_globals() {
 }
 
 # A pointer that is read or written through a pointer to a pointer of another type: compilers may take the two for different objects.
-cast_addresses() { find common [0-9][0-9]_* tests tools -name '*.[ch]' -exec grep -nE '\*\*\) *&' {} +; }
+cast_addresses() { find common judge [0-9][0-9]_* tests tools -name '*.[ch]' -exec grep -nE '\*\*\) *&' {} +; }
 
 # Perl compiles every program of tools/ and tests/ without a warning: `make test` shows what Perl warns of.
 perl_warnings() {
@@ -71,7 +71,7 @@ perl_warnings() {
 # Functions and data that two files show under one name: the linker would take either, without a word. The two devices have one interface.
 # The argument is the folder of the objects.
 namesakes() {
-    { chapter_sources; find common -mindepth 2 -name '*.c' ! -name device_cuda.c; } | sed -n "s|^\(.*\)\.c\$|$1/\1.o|p" | while read -r object; do
+    { chapter_sources; find common judge -mindepth 2 -name '*.c' ! -name device_cuda.c; } | sed -n "s|^\(.*\)\.c\$|$1/\1.o|p" | while read -r object; do
         [ ! -e "$object" ] || nm -g --defined-only "$object"
     done | awk 'NF == 3 { print $3 }' | sort | uniq -d
 }
@@ -90,23 +90,29 @@ gpu_names() {
     done
 }
 
-# A chapter includes common/ and chapters up to its own; common/ includes no chapter.
+# Who may include whom: common/ only common/; judge/ those two; a technique common/ and techniques of chapters up to its own; an
+# experiment all of these, and experiments of chapters up to its own. The programs of chapter 08 may use the judge: train.c, sample.c
+# and plan*.c.
 wrong_includes() {
     # shellcheck disable=SC2016    # awk's $1
-    { chapter_sources; ls common/*.[ch] common/*/*.[ch] 2>/dev/null; } | xargs -r awk '
+    { chapter_sources; find common judge -name '*.[ch]' 2>/dev/null; } | xargs -r awk '
         /^[ \t]*#[ \t]*include[ \t]*"/ {
             split($0, part, "\"")
             what = part[2]
-            home = FILENAME ~ /^common\// ? 0 : substr(FILENAME, 1, 2) + 0
+            chapter = FILENAME ~ /^[0-9]/
+            experiment = FILENAME ~ /\/experiments\//
+            program = FILENAME ~ /^08_3d\/(train|sample|plan)[a-z_]*\.[ch]$/
             if (what ~ /^common\//) next
-            if (what ~ /^[0-9][0-9]_[a-z0-9_]*\// && home > 0 && substr(what, 1, 2) + 0 <= home) next
-            if (home == 0 && what !~ /\//) next
+            if (what ~ /^judge\// && (experiment || program || FILENAME ~ /^judge\//)) next
+            earlier = chapter && what ~ /^[0-9][0-9]_/ && substr(what, 1, 2) + 0 <= substr(FILENAME, 1, 2) + 0
+            if (earlier && what ~ /^[^\/]*\/[^\/]*$/) next
+            if (earlier && what ~ /\/experiments\/[^\/]*$/ && (experiment || program)) next
             print FILENAME ":" FNR ": " $0
         }'
 }
 
-# In common/ arrows run one way: a folder includes itself and those that stand before it here. run_00.c is a lesson.
-folders="base device measure tensor comm model lesson"
+# In common/ arrows run one way: a folder includes itself and those that stand before it here.
+folders="base device tensor comm model"
 wrong_arrows() {
     # shellcheck disable=SC2016    # awk's $1
     find common -mindepth 2 -name '*.[ch]' -exec awk -v folders="$folders" '
@@ -125,7 +131,7 @@ missing_header_lines() {
 
 long_lines() {
     # shellcheck disable=SC2016    # perl's variables
-    find common [0-9][0-9]_* tests tools -maxdepth 2 -name '*.[ch]' -exec \
+    find common judge [0-9][0-9]_* tests tools -maxdepth 2 -name '*.[ch]' -exec \
         perl -CSD -ne 'chomp; print "$ARGV:$.\n" if length > 120; close ARGV if eof' {} +
 }
 
@@ -211,6 +217,8 @@ cat >"$bad/03_three/three.h" <<'END'
 #endif
 END
 cat >"$bad/03_three/three.c" <<'END'
+#include "judge/frame/lesson.h"
+#include "02_two/experiments/two.h"
 static const char *const names[] = {"read", "only"};
 const char *name(int i);
 const char *name(int i) { return names[i]; }
@@ -245,7 +253,9 @@ cat >>"$bad/02_two/README.md" <<'END'
 END
 printf '## The question\n## Exercises\n## The picture\n' >"$bad/02_two/01_by_hand.md"
 printf '## The question\n## The picture\n## Exercises\n' >"$bad/02_two/03_gone.md"
-{ ${OMPI_CC:-gcc} -fcommon -fPIC -c -o "$bad/o/03_three/three.o" "$bad/03_three/three.c" &&
+mkdir "$bad/03_three/experiments"
+printf '#include "judge/frame/lesson.h"\n#include "02_two/experiments/two.h"\n' >"$bad/03_three/experiments/02_long.c"
+{ sed /include/d "$bad/03_three/three.c" | ${OMPI_CC:-gcc} -fcommon -fPIC -x c -c -o "$bad/o/03_three/three.o" - &&
     ${OMPI_CC:-gcc} -x c -c -o "$bad/o/03_three/02_long.o" /dev/null &&
     ${OMPI_CC:-gcc} -c -o "$bad/o/03_three/two.o" "$bad/03_three/two.c" &&
     ${OMPI_CC:-gcc} -c -o "$bad/o/common/base/util.o" "$bad/common/util.c" &&
@@ -268,7 +278,9 @@ has "the check of CUDA's names sees a file of common/ that should not know them"
     gpu_names
 has "the check of includes sees a later chapter, and a chapter in common/" "01_by_hand.c:3 common/thing.c:1" \
     wrong_includes
-clean "and lets an earlier chapter pass" among "^03_three" wrong_includes
+has "and the judge in a technique, an experiment in a technique" "three.c:1 three.c:2" wrong_includes
+clean "and lets an experiment know both" among "experiments/02_long.c" wrong_includes
+clean "and lets an earlier chapter pass" among "three.h" wrong_includes
 has "the check of arrows sees a folder above, and a name without its folder" "ops.c:2 ops.c:3" wrong_arrows
 clean "and lets a folder below pass" among "ops.c:1" wrong_arrows
 has "the check of header lines sees missing and malformed ones" "02_long.c.*ranks 02_long.c.*level 01_by_hand.c.*question 01_by_hand.c.*many" \
@@ -299,7 +311,7 @@ done
 clean "no address of a pointer is cast" cast_addresses
 clean "no chapter names a backend" backend_names
 clean "in common/, only the device, the transports and the launch header know CUDA and NCCL" gpu_names
-clean "a chapter includes common/ and earlier chapters only, and common/ no chapter" wrong_includes
+clean "a technique includes common/ and techniques up to its chapter, an experiment the judge, too, and common/ no chapter" wrong_includes
 clean "in common/ every arrow points to an earlier folder: $folders" wrong_arrows
 clean "every lesson has its ranks, level and question" missing_header_lines
 clean "make list has every lesson" unlisted_lessons

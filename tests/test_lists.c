@@ -8,7 +8,7 @@
 // level: core
 // question: Does the executor run the lists that the judge calls legal, and only those?
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "05_pipeline_1f1b/support/judge.h"
+#include "05_pipeline_1f1b/experiments/judge.h"
 #include "common/device/device.h"
 #include "common/tensor/random.h"
 #include "tap.h"

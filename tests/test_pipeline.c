@@ -6,7 +6,7 @@
 // ranks: 1
 // level: core
 // question: Does the executor run every schedule that the rule of pipelines allows?
-#include "04_pipeline_naive/support/timeline.h"
+#include "04_pipeline_naive/experiments/timeline.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "06_zero/zero.h"

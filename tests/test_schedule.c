@@ -2,9 +2,9 @@
 // interleaved ones, v = 1..4; the order of messages between each pair of stages; the orders that are published; the
 // timeline that plays lists, on lists that go wrong; the layers of a stage. No ranks: only lists. tests/schedule.t runs
 // it.
-#include "04_pipeline_naive/support/timeline.h"
+#include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "05_pipeline_1f1b/support/judge.h"
+#include "05_pipeline_1f1b/experiments/judge.h"
 #include "common/tensor/random.h"
 #include "tap.h"
 

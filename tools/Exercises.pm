@@ -67,7 +67,7 @@ sub bodies {
 sub exercises {
     my ($root) = @_;
     my (@complaints, %by_id);
-    for my $path (sort glob "$root/[0-9][0-9]_*/*.[ch] $root/[0-9][0-9]_*/support/*.[ch] $root/common/*/*.[ch]") {
+    for my $path (sort glob "$root/[0-9][0-9]_*/*.[ch] $root/[0-9][0-9]_*/experiments/*.[ch] $root/common/*/*.[ch]") {
         my $file = $path =~ s{^\Q$root\E/}{}r;
         my $text = slurp($path);
         my @bad;

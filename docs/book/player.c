@@ -1,48 +1,48 @@
 // player.c: what player.html calculates, with the C of the chapters compiled to WebAssembly. The schedules are those of
-// 04/03_gpipe.c and 05/02_1f1b.c, 04/support/timeline.c plays the lists by the executor's rules, and
+// 04/03_gpipe.c and 05/02_1f1b.c, 04/experiments/timeline.c plays the lists by the executor's rules, and
 // common/model/costs.c has the sizes. Here they only get a door of plain ints and doubles.
 //
 // These files have more in them than a page can link: communicators, models, lessons. The linker drops what nothing
 // below reaches (wasm.h).
 // size_t has 32 bits in wasm: sums over all layers are doubles here, and the sliders keep a layer below 2^32 elements.
-#include "04_pipeline_naive/support/timeline.h"
+#include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "common/model/costs.h"
 #include "docs/book/wasm.h"
 
-// ---------------------------------------------------------------- a schedule, played
+// ---------------------------------------------------------------- a schedule, shown
 
-static Timeline played;                            // p = 0: none yet
+static Timeline shown;                            // p = 0: none yet
 
 // schedule: 0 naive, 1 GPipe, 2 1F1B. Times in whole units. The makespan; -1 if the lists deadlock.
 int EXPORT(player_play)(int schedule, int p, int m, int t_f, int t_b, int message) {
     static const ScheduleRule rules[] = { schedule_naive, schedule_gpipe, schedule_1f1b };
-    if (played.p) timeline_free(&played);
+    if (shown.p) timeline_free(&shown);
     Schedule *stage = schedule_all(rules[schedule], (size_t)p, (size_t)m);
-    played = timeline_with_link(stage, (size_t)p, (size_t)m, (size_t)t_f, (size_t)t_b, (size_t)message);
+    shown = timeline_with_link(stage, (size_t)p, (size_t)m, (size_t)t_f, (size_t)t_b, (size_t)message);
     schedule_all_free(stage, (size_t)p);
-    return played.stuck ? -1 : (int)played.end;
+    return shown.stuck ? -1 : (int)shown.end;
 }
-int EXPORT(player_busy)(void) { return (int)timeline_busy(&played); }
-int EXPORT(player_ops)(int stage) { return (int)played.n[stage]; }
+int EXPORT(player_busy)(void) { return (int)timeline_busy(&shown); }
+int EXPORT(player_ops)(int stage) { return (int)shown.n[stage]; }
 
 // Op k of a stage. what: 0 forward, 1 backward. to: the stage that its message goes to; -1: none.
-int EXPORT(player_op_what)(int stage, int k) { return (int)played.event[stage][k].op.what; }
-int EXPORT(player_op_micro_batch)(int stage, int k) { return (int)played.event[stage][k].op.micro_batch; }
-int EXPORT(player_op_start)(int stage, int k) { return (int)played.event[stage][k].start; }
-int EXPORT(player_op_end)(int stage, int k) { return (int)played.event[stage][k].end; }
-int EXPORT(player_op_arrives)(int stage, int k) { return (int)played.event[stage][k].arrives; }
+int EXPORT(player_op_what)(int stage, int k) { return (int)shown.event[stage][k].op.what; }
+int EXPORT(player_op_micro_batch)(int stage, int k) { return (int)shown.event[stage][k].op.micro_batch; }
+int EXPORT(player_op_start)(int stage, int k) { return (int)shown.event[stage][k].start; }
+int EXPORT(player_op_end)(int stage, int k) { return (int)shown.event[stage][k].end; }
+int EXPORT(player_op_arrives)(int stage, int k) { return (int)shown.event[stage][k].arrives; }
 int EXPORT(player_op_to)(int stage, int k) {
     StageOp feeds;
-    bool sends = timeline_feeds(played.event[stage][k].op, (size_t)stage, played.p, played.v, &feeds);
+    bool sends = timeline_feeds(shown.event[stage][k].op, (size_t)stage, shown.p, shown.v, &feeds);
     return sends ? (int)feeds.stage : -1;
 }
 
 // Micro-batches that a stage keeps at a time: those whose forward has begun and whose backward has not ended.
 int EXPORT(player_in_flight)(int stage, int time) {
     int n = 0;
-    for (size_t e = 0; e < played.n[stage]; e++) {
-        const Event *v = &played.event[stage][e];
+    for (size_t e = 0; e < shown.n[stage]; e++) {
+        const Event *v = &shown.event[stage][e];
         if (v->op.what == FORWARD) n += v->start <= (size_t)time;
         else n -= v->end <= (size_t)time;
     }
@@ -74,7 +74,7 @@ double EXPORT(player_state)(int stage, int n, int what, int mixed) {
     return bytes[mixed != 0][what] * part_of_model(stage + what >= 3 ? (size_t)n : 1);
 }
 
-// Elements per token that rank 0 of t keeps at most, one micro-batch, all layers: the formula of 07/support/03_costs.c.
+// Elements per token that rank 0 of t keeps at most, one micro-batch, all layers: the formula of 07/experiments/03_costs.c.
 // how: 0 nothing is computed again, 1 attention probabilities (selective), 2 blocks (full). what: 0 what layers hand to
 // each other, 1 the blocks' other items, 2 their attention probabilities, 3 the head's items. Of what backward computes
 // again there is one block's at a time; the head's items are gone by then: the larger of the two counts.

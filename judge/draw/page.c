@@ -138,7 +138,7 @@ static void cell_text(Run *run, const char *cell, char text[64]) {
     }
     for (size_t i = s->cost_count; i-- > 0;) {
         const CostRecord *c = &s->costs[i];
-        if (strcmp(c->name, cell)) continue;
+        if (strcmp(c->id, cell)) continue;
         char lo[32], hi[32];
         page_value(lo, sizeof lo, c->lo.measured, c->unit);
         page_value(hi, sizeof hi, c->hi.measured, c->unit);

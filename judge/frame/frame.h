@@ -44,8 +44,9 @@ size_t exercises_report(Comm *world);          // collective: rank 0 prints a li
 typedef struct { char *name, *text; double number; } ConfigRecord;                // text NULL: a number
 typedef enum { CHECK_BITS, CHECK_CLOSE, CHECK_HOLDS, CHECK_DIFFERS, CHECK_KINDS } CheckKind;
 typedef struct { char *what, *name; double error, limit; bool pass; CheckKind kind; } CheckRecord;
-typedef struct { double predicted, measured; uint64_t name; } CostPair;           // what each rank sends to rank 0
-typedef struct { char *name, *unit; CostPair lo, hi, wrong; size_t wrong_rank; bool pass; } CostRecord;
+// What each rank sends to rank 0. predicted: by the formula, or where there is none by play.
+typedef struct { double predicted, measured; uint64_t id; bool agree; } CostPair;
+typedef struct { char *id, *name, *unit; CostPair lo, hi, wrong; size_t wrong_rank; bool pass, played; } CostRecord;
 
 struct RunState {
     Program *program;

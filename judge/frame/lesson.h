@@ -101,13 +101,23 @@ bool check_true(Run *run, const char *what, const char *name, bool holds);      
 bool check_differs(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
 // Snapshots and numbers checked as `got` enter the digest: a commutative sum of hashes of (name, index, bits).
 
-// ---- Costs: predicted by a formula in the lesson, measured by the library. Every rank passes its own pair; the two
-// must be equal on all of them. ----
+// ---- Costs: what the experiment predicts, and what the library measured. ----
+// An experiment predicts by a closed form, by a list of expected steps that judge/play plays, or by both.
+typedef struct { bool given; double value; } Predicted;
+static inline Predicted formula(double value) { return (Predicted){ true, value }; }
+static inline Predicted played(double value) { return (Predicted){ true, value }; }
+static const Predicted NOT_PREDICTED = {0};
+// Every rank passes its own numbers. On every rank, each prediction that is given must equal `measured`.
+// id: "step.gpipe", letters, digits, dots and dashes, once per run; tables look a cost up by it. name: for the reader.
+// unit: "bytes", "calls", "ps", "FLOPs", ... A cost without a formula is printed as "played".
+void check_cost(Run *run, const char *id, const char *name, const char *unit, Predicted by_formula, Predicted by_play,
+                double measured);
+// Until every experiment has ids: the name is the id.
 void cost(Run *run, const char *name, const char *unit, double predicted, double measured);
 
 // The table of results, in units for people: a row per quantity, a column per way of doing it, and the formula. A cell
-// names a cost (the last one of this name), whose measured value stands there, or is a text of its own behind "=", or
-// NULL. columns ends with NULL, rows with {0}. On rank 0, after the costs.
+// is the id of a cost, whose measured value stands there, or a text of its own behind "=", or NULL. columns ends with
+// NULL, rows with {0}. On rank 0, after the costs.
 enum { RESULT_COLUMNS = 6 };
 typedef struct { const char *what, *formula, *cell[RESULT_COLUMNS]; } Result;
 // A value with its unit, as these cells have it: of "ps" 2.60 ms, of "bytes" 338 kB, of "millionths" 27.3 %.

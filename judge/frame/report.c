@@ -99,7 +99,7 @@ void report_detail(const char *text) { printf("    %s\n", text); }
 
 // ---- costs ----
 
-static bool pair_holds(CostPair p) { return p.predicted == p.measured; }       // NaN never holds
+static bool pair_holds(CostPair p) { return p.agree && p.predicted == p.measured; }        // NaN never holds
 
 static CostRecord cost_judge(const CostPair *pairs, size_t ranks) {
     CostRecord r = {.lo = pairs[0], .hi = pairs[0], .pass = true};
@@ -118,8 +118,16 @@ static CostRecord cost_judge(const CostPair *pairs, size_t ranks) {
 }
 
 void cost(Run *run, const char *name, const char *unit, double predicted, double measured) {
+    check_cost(run, name, name, unit, formula(predicted), NOT_PREDICTED, measured);
+}
+
+void check_cost(Run *run, const char *id, const char *name, const char *unit, Predicted by_formula, Predicted by_play,
+                double measured) {
     struct RunState *s = run->state;
-    CostPair mine = {predicted, measured, text_hash(name)};
+    if (!by_formula.given && !by_play.given) fault("cost %s: neither a formula nor a list predicts it", id);
+    CostPair mine = { .predicted = by_formula.given ? by_formula.value : by_play.value, .measured = measured,
+                      .id = text_hash(id) };
+    mine.agree = !by_play.given || by_play.value == measured;
     size_t *sizes = NULL;
     ledger_pause();
     void *all = side_gather(&mine, sizeof mine, &sizes);
@@ -127,8 +135,10 @@ void cost(Run *run, const char *name, const char *unit, double predicted, double
     if (run->world->rank == 0) {
         const CostPair *pairs = all;
         for (size_t i = 1; i < run->world->size; i++)
-            if (pairs[i].name != mine.name) fault("cost \"%s\": rank %zu passes another cost here", name, i);
+            if (pairs[i].id != mine.id) fault("cost %s: rank %zu passes another cost here", id, i);
         CostRecord r = cost_judge(pairs, run->world->size);
+        r.played = !by_formula.given;
+        r.id = copied(id);
         r.name = copied(name);
         r.unit = copied(unit);
         s->costs = grown(s->costs, s->cost_count, sizeof *s->costs);
@@ -176,8 +186,8 @@ void report_costs(Run *run) {
         range_text(text, c->lo.measured, c->hi.measured);
         printf("%*s   %s\n", widths[3], text, report_mark(run, c->pass, "ok", "FAIL"));
         if (!c->pass)
-            printf("    %s: rank %zu measured %.17g, predicted %.17g\n", c->name, c->wrong_rank, c->wrong.measured,
-                   c->wrong.predicted);
+            printf("    %s: rank %zu measured %.17g, predicted %.17g%s\n", c->name, c->wrong_rank, c->wrong.measured,
+                   c->wrong.predicted, c->wrong.agree ? "" : ", and its list of steps gives another number");
     }
 }
 
@@ -262,13 +272,14 @@ static void json_checks(FILE *f, const struct RunState *s) {
     fputs("],\n\"costs\":[", f);
     for (size_t i = 0; i < s->cost_count; i++) {
         const CostRecord *c = &s->costs[i];    // the largest rank's numbers, or those of the first wrong rank
-        json_field(f, i == 0 ? "\n{" : ",\n{", "name", c->name);
+        json_field(f, i == 0 ? "\n{" : ",\n{", "id", c->id);
+        json_field(f, ",", "name", c->name);
         json_field(f, ",", "unit", c->unit);
         fputs(",\"predicted\":", f);
         json_number(f, c->pass ? c->hi.predicted : c->wrong.predicted);
         fputs(",\"measured\":", f);
         json_number(f, c->pass ? c->hi.measured : c->wrong.measured);
-        fprintf(f, ",\"pass\":%s}", c->pass ? "true" : "false");
+        fprintf(f, ",\"played\":%s,\"pass\":%s}", c->played ? "true" : "false", c->pass ? "true" : "false");
     }
     fputs("],\n", f);
 }
@@ -298,7 +309,11 @@ void report_free(Run *run) {
     struct RunState *s = run->state;
     for (size_t i = 0; i < s->config_count; i++) { free(s->configs[i].name); free(s->configs[i].text); }
     for (size_t i = 0; i < s->check_count; i++) { free(s->checks[i].what); free(s->checks[i].name); }
-    for (size_t i = 0; i < s->cost_count; i++) { free(s->costs[i].name); free(s->costs[i].unit); }
+    for (size_t i = 0; i < s->cost_count; i++) {
+        free(s->costs[i].id);
+        free(s->costs[i].name);
+        free(s->costs[i].unit);
+    }
     free(s->configs);
     free(s->checks);
     free(s->costs);

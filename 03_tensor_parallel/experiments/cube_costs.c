@@ -1,0 +1,184 @@
+// cube_costs.c: see cube_costs.h.
+#include "03_tensor_parallel/experiments/cube_costs.h"
+
+CubePlace cube_place_of(const ModelConfig *c, size_t q, size_t rank, bool gather_again) {
+    return (CubePlace){ c, q, rank / q % q, rank % q, rank / (q * q), gather_again, false };
+}
+double cube_bytes(const CubeTraffic *t) { return t->bytes[CUBE_ROW] + t->bytes[CUBE_COL] + t->bytes[CUBE_DEPTH]; }
+
+// ---------------------------------------------------------------- sizes of one rank
+
+typedef struct {
+    size_t B, straight, swapped;                           // sequences of my layer; and mine of them, at both layouts
+    size_t M, N;                                           // and their tokens
+    size_t C, heads, A, F, V;                              // my columns; my heads, their columns, the MLP's, entries
+} Sizes;
+static Sizes sizes(const CubePlace *at, size_t sequences) {
+    const ModelConfig *c = at->c;
+    Sizes z = { .B = part_size(sequences, at->q, at->layer), .C = part_size(c->width, at->q, at->col),
+                .heads = part_size(c->heads, at->q, at->row), .F = part_size(4 * c->width, at->q, at->row),
+                .V = part_size(c->vocab, at->q, at->row) };
+    z.A = z.heads * (c->width / c->heads);
+    z.straight = part_size(z.B, at->q, at->row);
+    z.swapped = part_size(z.B, at->q, at->col);
+    z.M = z.straight * c->context;
+    z.N = z.swapped * c->context;
+    return z;
+}
+
+// ---------------------------------------------------------------- traffic
+
+// One all-gather or reduce-scatter over q ranks of n rows (or sequences) of `row` elements each, cut between rows.
+static void pass(CubeTraffic *s, const CubePlace *at, size_t axis, size_t n, size_t row) {
+    const size_t padded = ceil_div(n, at->q) * at->q * row;
+    s->calls++;
+    s->bytes[axis] += ring_bytes(ONE_PASS, at->q, padded, sizeof(real));
+    s->time += ring_time(ONE_PASS, at->q, padded, sizeof(real));
+}
+static void all_reduce(CubeTraffic *s, size_t ranks, size_t axis, size_t count) {
+    s->calls++;
+    s->bytes[axis] += ring_bytes(ALL_REDUCE_PASSES, ranks, count, sizeof(real));
+    s->time += ring_time(ALL_REDUCE_PASSES, ranks, count, sizeof(real));
+}
+
+// y = x w: x and w are gathered, y is scattered. x's rows are cut along the column, or, swapped, along the row.
+static void operands(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t K, size_t N) {
+    pass(s, at, swapped ? CUBE_ROW : CUBE_COL, B, T * K);
+    pass(s, at, CUBE_DEPTH, K, N);
+}
+static void sums(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t N) {
+    pass(s, at, swapped ? CUBE_COL : CUBE_ROW, B, T * N);
+}
+static void forward(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t K, size_t N) {
+    operands(s, at, B, T, swapped, K, N);
+    sums(s, at, B, T, swapped, N);
+}
+// dY is gathered, dX and dW are scattered: as many elements each as forward's.
+static void backward(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t K, size_t N) {
+    if (at->gather_again) operands(s, at, B, T, swapped, K, N);
+    forward(s, at, B, T, swapped, K, N);
+}
+CubeTraffic cube_linear(const CubePlace *at, size_t B, size_t T, bool swapped, size_t K, size_t N) {
+    CubeTraffic s = {0};
+    forward(&s, at, part_size(B, at->q, at->layer), T, swapped, K, N);
+    backward(&s, at, part_size(B, at->q, at->layer), T, swapped, K, N);
+    return s;
+}
+
+static void norm(CubeTraffic *s, const CubePlace *at, const Sizes *z) { all_reduce(s, at->q, CUBE_ROW, 2 * z->M); }
+typedef void Direction(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t K, size_t N);
+static void block(CubeTraffic *s, const CubePlace *at, const Sizes *z, Direction *pass_through) {
+    const size_t T = at->c->context;
+    pass_through(s, at, z->B, T, false, z->C, 3 * z->A);   // q, k, v
+    pass_through(s, at, z->B, T, true, z->A, z->C);        // projection
+    pass_through(s, at, z->B, T, false, z->C, z->F);
+    pass_through(s, at, z->B, T, true, z->F, z->C);
+    for (int i = 0; i < 2; i++) norm(s, at, z);
+}
+CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, bool again) {
+    const Sizes z = sizes(at, B);
+    const size_t T = at->c->context;
+    CubeTraffic s = {0};
+    for (int way = 0; way < 2 && stage->first; way++) {    // embedding: its x, the tokens, is everywhere
+        pass(&s, at, CUBE_DEPTH, z.V, z.C);
+        pass(&s, at, CUBE_COL, z.B, T * z.C);
+    }
+    for (size_t i = 0; i < stage->blocks; i++) {
+        for (int times = 0; times < 1 + again; times++) block(&s, at, &z, forward);
+        block(&s, at, &z, backward);
+    }
+    if (!stage->last) return s;
+    for (int times = 0; times < 2 + at->gather_again; times++) {       // head: its w is wte^T, cut by rows
+        pass(&s, at, CUBE_COL, z.B, T * z.C);
+        pass(&s, at, CUBE_DEPTH, z.V, z.C);
+    }
+    for (int way = 0; way < 2; way++) {
+        sums(&s, at, z.B, T, false, z.V);
+        norm(&s, at, &z);
+    }
+    for (int i = 0; i < 3; i++) all_reduce(&s, at->q, CUBE_COL, z.N);  // loss
+    return s;
+}
+
+// Of vectors that lie side by side in one all-reduce: norm; qkv; projection, norm; fc; out.
+CubeTraffic cube_plane_sums(const CubePlace *at, const CutSizes *stage) {
+    const Sizes z = sizes(at, 0);
+    const size_t plane = at->q * at->q, together[] = { 2 * z.C, 3 * z.A, 3 * z.C, z.F, z.C };
+    CubeTraffic s = {0};
+    for (size_t i = 0; i < stage->blocks; i++)
+        for (size_t k = 0; k < sizeof together / sizeof *together; k++) all_reduce(&s, plane, 0, together[k]);
+    if (stage->first) all_reduce(&s, plane, 0, at->c->context * z.C);          // wpe
+    if (stage->last) all_reduce(&s, plane, 0, 2 * z.C);                        // the last norm
+    return s;
+}
+
+Work cube_work(const CubePlace *at, const CutSizes *stage, size_t B) {
+    const Sizes z = sizes(at, B);
+    const size_t T = at->c->context, M = z.B * T;          // gathered rows
+    Work heads = work_times((double)(2 * z.swapped * z.heads), work_product(T, T, at->c->width / at->c->heads));
+    Work block = work_sum(work_sum(work_product(M, 3 * z.A, z.C), work_product(M, z.C, z.A)),
+                          work_sum(work_product(M, z.F, z.C), work_product(M, z.C, z.F)));
+    Work blocks = work_times((double)stage->blocks, work_sum(block, heads));
+    return stage->last ? work_sum(blocks, work_product(M, z.V, z.C)) : blocks;
+}
+
+// ---------------------------------------------------------------- parameters
+
+static size_t matrix(const CubePlace *at, size_t rows, size_t cols) { return part_size(rows, at->q, at->layer) * cols; }
+void cube_elements_tensors(const CubePlace *at, size_t tensor[TENSORS_OF_BLOCK]) {
+    const Sizes z = sizes(at, 0);
+    const size_t elements[TENSORS_OF_BLOCK] = {
+        z.C, z.C, matrix(at, z.C, 3 * z.A), 3 * z.A, matrix(at, z.A, z.C), z.C,    // norm, q|k|v, projection
+        z.C, z.C, matrix(at, z.C, z.F), z.F, matrix(at, z.F, z.C), z.C };          // norm, fc, out
+    for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) tensor[i] = elements[i];
+}
+size_t cube_elements_block(const CubePlace *at) {
+    size_t tensor[TENSORS_OF_BLOCK];
+    cube_elements_tensors(at, tensor);
+    return elements_sum(tensor);
+}
+size_t cube_elements_wte(const CubePlace *at) {
+    const Sizes z = sizes(at, 0);
+    return matrix(at, z.V, z.C);
+}
+size_t cube_elements_unit(const CubePlace *at, const CutSizes *stage, size_t i) {
+    const Sizes z = sizes(at, 0);
+    if (stage->first && i == 0) return at->c->context * z.C;
+    return i < stage->first + stage->blocks ? cube_elements_block(at) : 2 * z.C;
+}
+size_t cube_elements_stage(const CubePlace *at, const CutSizes *stage) {
+    size_t sum = stage->first || stage->last ? cube_elements_wte(at) : 0;
+    for (size_t i = 0; i < cut_layers(stage); i++) sum += cube_elements_unit(at, stage, i);
+    return sum;
+}
+
+// ---------------------------------------------------------------- kept activations
+
+size_t cube_kept_scores(const CubePlace *at, size_t B) {
+    const Sizes z = sizes(at, B);
+    return at->blockwise ? 0 : z.N * z.heads * at->c->context * (at->c->dropout > 0 ? 2 : 1);
+}
+size_t cube_kept_block(const CubePlace *at, size_t B) {
+    const Sizes z = sizes(at, B);
+    const size_t gathered = z.B * at->c->context * (2 * z.C + z.A + z.F);
+    const size_t weights = z.C * 3 * z.A + z.A * z.C + 2 * z.C * z.F;
+    const size_t operands = at->gather_again ? z.M * 2 * z.C + z.N * (z.A + z.F) : gathered + weights;
+    const size_t scores = at->blockwise ? z.N * z.heads : cube_kept_scores(at, B);
+    return operands + z.M * (z.C + 4) + z.N * (3 * z.A + z.F) + scores;
+}
+size_t cube_kept_head(const CubePlace *at, size_t B) {
+    const Sizes z = sizes(at, B);
+    const size_t operands = at->gather_again ? z.M * z.C : z.B * at->c->context * z.C + z.V * z.C;
+    return operands + 2 * z.M + z.N * (z.V + 1);
+}
+size_t cube_message(const CubePlace *at, size_t B) {
+    const Sizes z = sizes(at, B);
+    return z.M * z.C;
+}
+size_t cube_kept_between(const CubePlace *at, const CutSizes *stage, size_t B) {
+    return (!stage->first + cut_layers(stage) - 1) * cube_message(at, B);
+}
+size_t cube_kept_stage(const CubePlace *at, const CutSizes *stage, size_t B) {
+    return cube_kept_between(at, stage, B) + stage->blocks * cube_kept_block(at, B) +
+           (stage->last ? cube_kept_head(at, B) : 0);
+}

@@ -1,0 +1,232 @@
+// grid_costs.c: see grid_costs.h. A call is booked here as it must be, turn by turn, and nothing of it is executed.
+#include "03_tensor_parallel/experiments/grid_costs.h"
+
+enum { E = sizeof(real) };
+
+// ---------------------------------------------------------------- measured
+
+static AxisTraffic axis_measured(const Comm *c) {
+    AxisTraffic a = { .sent = (double)comm_bytes_sent(c), .received = (double)comm_bytes_received(c) };
+    for (size_t kind = 0; kind < COMM_KINDS; kind++) a.calls[kind] = (double)c->ledger[kind].calls;
+    return a;
+}
+GridTraffic grid_measured(const CommGrid *g) {
+    return (GridTraffic){ .row = axis_measured(g->in_row), .col = axis_measured(g->in_col),
+                          .depth = axis_measured(g->in_depth) };
+}
+
+// ---------------------------------------------------------------- who holds what
+
+GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t rank) {
+    return (GridPlace){ c, q, depth, rank / q % q, rank % q, rank / (q * q) };
+}
+GridPlace grid_place(const ModelConfig *c, const CommGrid *g) {
+    return (GridPlace){ c, g->rows, g->depth, g->row, g->col, g->layer };
+}
+size_t grid_sequences(const GridPlace *at, size_t B) {
+    return part_size(B, at->q * at->depth, at->row + at->q * at->layer);
+}
+
+// A side of a matrix: n things of `each` elements.
+static size_t piece(const GridPlace *at, SummaCut cut, size_t l) { return part_size(cut.n, at->q, l) * cut.each; }
+static SummaCut features(const GridPlace *at) { return (SummaCut){ at->c->width, 1 }; }
+static SummaCut heads(const GridPlace *at) { return (SummaCut){ at->c->heads, at->c->width / at->c->heads }; }
+static SummaCut hidden(const GridPlace *at) { return (SummaCut){ 4 * at->c->width, 1 }; }
+static SummaCut entries(const GridPlace *at) { return (SummaCut){ at->c->vocab, 1 }; }
+static SummaCut positions(const GridPlace *at) { return (SummaCut){ at->c->context, 1 }; }
+
+bool grid_even(const GridPlace *at, size_t B) {
+    const ModelConfig *c = at->c;
+    return B % (at->q * at->depth) == 0 && c->heads % at->q == 0 && c->width % at->q == 0 && c->vocab % at->q == 0 &&
+           c->context % at->q == 0;
+}
+
+// What a rank keeps per token has its own columns.
+CutSizes grid_sizes(const GridPlace *at) {
+    CutSizes z = cut_sizes(at->c, at->q, at->col);
+    z.C = piece(at, features(at), at->col);
+    return z;
+}
+
+static size_t matrix(const GridPlace *at, SummaCut rows, SummaCut cols) {
+    return piece(at, rows, at->row) * piece(at, cols, at->col);
+}
+static size_t vector(const GridPlace *at, SummaCut cols) { return at->row == 0 ? piece(at, cols, at->col) : 0; }
+
+void grid_elements_tensors(const GridPlace *at, size_t tensor[TENSORS_OF_BLOCK]) {
+    const SummaCut C = features(at), A = heads(at), F = hidden(at);
+    const size_t c = vector(at, C), elements[TENSORS_OF_BLOCK] = {
+        c, c, 3 * matrix(at, C, A), 3 * vector(at, A), matrix(at, A, C), c,    // norm, q|k|v, projection
+        c, c, matrix(at, C, F), vector(at, F), matrix(at, F, C), c };          // norm, fc, out
+    for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) tensor[i] = elements[i];
+}
+size_t grid_elements_block(const GridPlace *at) {
+    size_t tensor[TENSORS_OF_BLOCK];
+    grid_elements_tensors(at, tensor);
+    return elements_sum(tensor);
+}
+size_t grid_elements_wte(const GridPlace *at) { return matrix(at, entries(at), features(at)); }
+size_t grid_elements_unit(const GridPlace *at, const CutSizes *stage, size_t i) {
+    if (stage->first && i == 0) return matrix(at, positions(at), features(at));
+    return i < stage->first + stage->blocks ? grid_elements_block(at) : 2 * vector(at, features(at));
+}
+size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage) {
+    size_t sum = stage->first || stage->last ? grid_elements_wte(at) : 0;
+    for (size_t i = 0; i < cut_layers(stage); i++) sum += grid_elements_unit(at, stage, i);
+    return sum;
+}
+
+// ---------------------------------------------------------------- calls
+
+typedef struct { const GridPlace *at; GridTraffic t; } Count;
+typedef enum { ROW, COLUMN } Axis;
+
+static void chain(Count *c, Axis axis, CommKind kind, size_t root, size_t elements) {
+    AxisTraffic *a = axis == ROW ? &c->t.row : &c->t.col;
+    size_t q = c->at->q, me = axis == ROW ? c->at->col : c->at->row, first = (root + 1) % q;
+    double bytes = q > 1 ? (double)(elements * E) : 0;
+    bool sends = kind == COMM_BROADCAST ? me == root : me != root;
+    bool receives = kind == COMM_BROADCAST ? me != root : me != first;     // a reduce: a chain from `first` to the root
+    a->calls[kind]++;
+    a->sent += sends * bytes;
+    a->received += receives * bytes;
+    c->t.transfers += chain_time(q, (size_t)bytes);
+}
+static void all_reduce(Count *c, size_t elements) {        // over my row
+    double bytes = ring_bytes(ALL_REDUCE_PASSES, c->at->q, elements, E);
+    c->t.row.calls[COMM_ALL_REDUCE]++;
+    c->t.row.sent += bytes;
+    c->t.row.received += bytes;
+    c->t.transfers += ring_time(ALL_REDUCE_PASSES, c->at->q, elements, E);
+}
+static void multiply(Count *c, size_t m, size_t n, size_t k) {
+    c->t.products = work_sum(c->t.products, work_product(m, n, k));
+}
+
+// M: of my row; N: of my column.
+static void product(Count *c, size_t M, SummaCut k, size_t N) {
+    for (size_t l = 0; l < c->at->q; l++) {
+        size_t K = piece(c->at, k, l);
+        chain(c, ROW, COMM_BROADCAST, l, M * K);
+        chain(c, COLUMN, COMM_BROADCAST, l, K * N);
+        multiply(c, M, N, K);
+    }
+}
+static void product_nt(Count *c, size_t M, SummaCut k, size_t N) {
+    for (size_t l = 0; l < c->at->q; l++) {
+        size_t K = piece(c->at, k, l);
+        chain(c, COLUMN, COMM_BROADCAST, l, K * N);
+        multiply(c, M, K, N);
+        chain(c, ROW, COMM_REDUCE, l, M * K);
+    }
+}
+static void product_tn(Count *c, size_t M, SummaCut k, size_t N) {
+    for (size_t l = 0; l < c->at->q; l++) {
+        size_t K = piece(c->at, k, l);
+        chain(c, ROW, COMM_BROADCAST, l, M * K);
+        multiply(c, K, N, M);
+        chain(c, COLUMN, COMM_REDUCE, l, K * N);
+    }
+}
+static void linear_forward(Count *c, size_t M, SummaCut k, size_t N) {
+    product(c, M, k, N);
+    chain(c, COLUMN, COMM_BROADCAST, 0, N);                 // the bias
+}
+static void linear_backward(Count *c, size_t M, SummaCut k, size_t N) {
+    product_tn(c, M, k, N);
+    chain(c, COLUMN, COMM_REDUCE, 0, N);
+    product_nt(c, M, k, N);
+}
+static void norm_forward(Count *c, size_t M, size_t C) {
+    chain(c, COLUMN, COMM_BROADCAST, 0, 2 * C);
+    all_reduce(c, 2 * M);
+}
+static void norm_backward(Count *c, size_t M, size_t C) {
+    chain(c, COLUMN, COMM_REDUCE, 0, 2 * C);
+    chain(c, COLUMN, COMM_BROADCAST, 0, C);
+    all_reduce(c, 2 * M);
+}
+static void table(Count *c, CommKind kind, SummaCut rows, size_t C) {
+    for (size_t l = 0; l < c->at->q; l++) chain(c, COLUMN, kind, l, piece(c->at, rows, l) * C);
+}
+
+GridTraffic grid_linear_forward(const GridPlace *at, size_t M, size_t K, size_t N) {
+    Count c = { .at = at };
+    linear_forward(&c, M / at->q, (SummaCut){ K, 1 }, N / at->q);
+    return c.t;
+}
+GridTraffic grid_linear_backward(const GridPlace *at, size_t M, size_t K, size_t N) {
+    Count c = { .at = at };
+    linear_backward(&c, M / at->q, (SummaCut){ K, 1 }, N / at->q);
+    return c.t;
+}
+
+static void scores(Count *c, const CutSizes *z, size_t sequences, double times) {
+    c->t.products = work_sum(c->t.products, work_times(times, work_scores(z, sequences)));
+}
+static void block_forward(Count *c, const CutSizes *z, size_t sequences) {
+    const GridPlace *at = c->at;
+    size_t M = sequences * z->T, A = z->heads * z->D;
+    norm_forward(c, M, z->C);
+    linear_forward(c, M, features(at), 3 * A);
+    scores(c, z, sequences, 2);                            // q k^T, and its product with v
+    linear_forward(c, M, heads(at), z->C);
+    norm_forward(c, M, z->C);
+    linear_forward(c, M, features(at), z->hidden);
+    linear_forward(c, M, hidden(at), z->C);
+}
+static void block_backward(Count *c, const CutSizes *z, size_t sequences) {
+    const GridPlace *at = c->at;
+    size_t M = sequences * z->T, A = z->heads * z->D;
+    linear_backward(c, M, hidden(at), z->C);
+    linear_backward(c, M, features(at), z->hidden);
+    norm_backward(c, M, z->C);
+    linear_backward(c, M, heads(at), z->C);
+    scores(c, z, sequences, 4);
+    linear_backward(c, M, features(at), 3 * A);
+    norm_backward(c, M, z->C);
+}
+
+GridTraffic grid_stage(const GridPlace *at, const CutSizes *stage, size_t B, bool again) {
+    Count c = { .at = at };
+    const CutSizes z = grid_sizes(at);
+    size_t sequences = grid_sequences(at, B), M = sequences * z.T;
+    if (stage->first)
+        for (size_t i = 0; i < 2; i++) {
+            table(&c, i ? COMM_REDUCE : COMM_BROADCAST, entries(at), z.C);
+            table(&c, i ? COMM_REDUCE : COMM_BROADCAST, positions(at), z.C);
+        }
+    for (size_t i = 0; i < stage->blocks; i++) {
+        block_forward(&c, &z, sequences);
+        if (again) block_forward(&c, &z, sequences);
+        block_backward(&c, &z, sequences);
+    }
+    if (stage->last) {
+        norm_forward(&c, M, z.C);
+        product_nt(&c, M, entries(at), z.C);               // logits
+        for (size_t i = 0; i < 3; i++) all_reduce(&c, M);  // the loss
+        product_tn(&c, M, entries(at), z.C);
+        product(&c, M, entries(at), z.C);
+        norm_backward(&c, M, z.C);
+    }
+    return c.t;
+}
+
+static void partial_sum(GridTraffic *t, const GridPlace *at, size_t elements) {
+    double bytes = ring_bytes(ALL_REDUCE_PASSES, at->depth, elements, E);
+    t->depth.calls[COMM_ALL_REDUCE]++;
+    t->depth.sent += bytes;
+    t->depth.received += bytes;
+    t->transfers += ring_time(ALL_REDUCE_PASSES, at->depth, elements, E);
+}
+GridTraffic grid_table_sums(const GridPlace *at, const CutSizes *stage) {
+    GridTraffic t = {0};
+    if (stage->first) partial_sum(&t, at, grid_elements_wte(at));
+    if (stage->last) partial_sum(&t, at, grid_elements_wte(at));
+    return t;
+}
+GridTraffic grid_unit_sums(const GridPlace *at, const CutSizes *stage) {
+    GridTraffic t = {0};
+    for (size_t i = 0; i < cut_layers(stage); i++) partial_sum(&t, at, grid_elements_unit(at, stage, i));
+    return t;
+}

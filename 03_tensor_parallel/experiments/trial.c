@@ -1,0 +1,140 @@
+// trial.c: see trial.h.
+#include "03_tensor_parallel/experiments/trial.h"
+#include <stdio.h>
+#include "judge/draw/picture.h"
+
+// ---------------------------------------------------------------- data and parts
+
+Tensor trial_drawn(const Trial *t, Arena *a, TrialData what, size_t i) {
+    size_t rows = what == TRIAL_WEIGHTS ? t->params[i].rows : t->M;
+    size_t cols = what == TRIAL_WEIGHTS ? t->params[i].cols : what == TRIAL_X ? t->K : t->N;
+    Tensor whole = tensor_new(a, rows, cols);
+    tensor_randomize(whole, t->key(t->run->seed, what, i), what == TRIAL_WEIGHTS ? t->deviation : 1);
+    return whole;
+}
+
+static void parameters_new(Trial *t, Arena *parameters, Arena *gradients) {
+    for (size_t i = 0; i < TRIAL_PARAMS && t->params[i].cols; i++) {
+        Param *p = &t->params[i];
+        p->w = tensor_new(parameters, param_local_rows(p), param_local_cols(p));
+        p->g = tensor_new(gradients, param_local_rows(p), param_local_cols(p));
+        ledger_pause();                            // the whole one is not counted, and freed at once
+        Arena scratch = arena(MEM_REFERENCE);
+        Tensor whole = trial_drawn(t, &scratch, TRIAL_WEIGHTS, i);
+        Tensor rows = tensor_row_range(whole, p->my_rows.lo, p->my_rows.hi);
+        size_t width = range_size(p->my_cols), lo = p->my_cols.lo;
+        for (size_t block = 0; block < p->blocks; block++, lo += p->cols / p->blocks)
+            tensor_copy(tensor_col_range(p->w, block * width, (block + 1) * width),
+                        tensor_col_range(rows, lo, lo + width));
+        arena_free(&scratch);
+        ledger_resume();
+    }
+}
+
+static void put_param(Snapshot *s, const char *name, const Param *p, Tensor t) {
+    size_t width = range_size(p->my_cols);
+    for (size_t block = 0; block < p->blocks; block++)
+        snapshot_put(s, name, p->rows, p->cols, tensor_col_range(t, block * width, (block + 1) * width),
+                     p->my_rows.lo, block * (p->cols / p->blocks) + p->my_cols.lo);
+}
+
+void trial_put(Snapshot *s, const char *name, size_t step, size_t rows, size_t cols, Tensor part,
+               size_t row0, size_t col0) {
+    char label[40];
+    snprintf(label, sizeof label, "%s, step %zu", name, step + 1);
+    snapshot_put(s, label, rows, cols, part, row0, col0);
+}
+
+void trial_held(TrialResult *r) {
+    r->parameters = memory_now(MEM_PARAMETERS);
+    r->gradients = memory_now(MEM_GRADIENTS);
+    r->optimizer = memory_now(MEM_OPTIMIZER);
+    r->activations = memory_peak(MEM_ACTIVATIONS); // the most since the step began
+}
+
+// ---------------------------------------------------------------- three steps
+
+void trial_train(Trial *t, TrialResult *r) {
+    Arena parameters = arena(MEM_PARAMETERS), gradients = arena(MEM_GRADIENTS);
+    parameters_new(t, &parameters, &gradients);
+    size_t M = t->M, n = 0;
+    while (n < TRIAL_PARAMS && t->params[n].cols) n++;
+    char name[40];
+    for (t->step = 0; t->step < TRIAL_STEPS; t->step++) {
+        bool recorded = t->recorded && t->tp && t->step + 1 == TRIAL_STEPS;
+        memory_reset_peaks();
+        Arena buffers = arena(MEM_WORKSPACE), kept = arena(MEM_ACTIVATIONS);
+        Saved saved = saved_new();
+        Tensor whole = trial_drawn(t, &buffers, TRIAL_X, t->step);
+        Tensor target = trial_drawn(t, &buffers, TRIAL_TARGET, t->step);
+        Tensor x = tensor_new(&kept, M, range_size(t->x_cols));
+        tensor_copy(x, tensor_col_range(whole, t->x_cols.lo, t->x_cols.hi));
+        target = tensor_col_range(target, t->y_cols.lo, t->y_cols.hi);
+        Tensor y = tensor_new(&buffers, M, target.cols), dy = tensor_new(&buffers, M, target.cols);
+        Tensor dx = tensor_new(&buffers, M, x.cols);
+        for (size_t i = 0; i < n; i++) t->params[i].gradient_empty = true;      // the first contribution overwrites
+
+        if (recorded) picture_begin(t->run, MEM_ACTIVATIONS);
+        t->forward(t, y, x, &saved);
+        op_scale(dy, target, -1);
+        op_add(dy, y, dy);                         // Y - target; the loss is half its square, per row
+        r->loss[t->step] = tensor_sum_of_squares(dy) / (double)(2 * M);
+        op_scale(dy, dy, (real)(1.0 / (double)M));
+        t->backward(t, dx, x, dy, &saved);
+        if (recorded) picture_end(t->run);
+
+        trial_put(r->seen, "Y", t->step, M, t->N, y, 0, t->y_cols.lo);
+        trial_put(r->seen, "grad X", t->step, M, t->K, dx, 0, t->x_cols.lo);
+        for (size_t i = 0; i < n; i++) {
+            Param *p = &t->params[i];
+            snprintf(name, sizeof name, "grad %.20s, step %zu", p->name, t->step + 1);
+            put_param(r->seen, name, p, p->g);
+            op_sgd(p->w, p->g, 1, (real)t->rate, 0);
+        }
+        trial_held(r);
+        saved_free(&saved);
+        arena_free(&buffers);
+        arena_free(&kept);
+    }
+    for (size_t i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "%s%.20s%s", t->before, t->params[i].name, t->after);
+        put_param(r->weights, name, &t->params[i], t->params[i].w);
+    }
+    arena_free(&parameters);
+    arena_free(&gradients);
+    ledger_pause();                                // where a rank has only columns of Y, it has a part of the loss
+    if (range_size(t->y_cols) != t->N) comm_all_reduce_doubles(t->tp, r->loss, TRIAL_STEPS);
+    ledger_resume();
+}
+
+void trial_forward(Trial *t, Snapshot *s) {
+    Arena scratch = arena(MEM_WORKSPACE);
+    Saved saved = saved_new();
+    parameters_new(t, &scratch, &scratch);
+    Tensor x = trial_drawn(t, &scratch, TRIAL_X, 0), y = tensor_new(&scratch, t->M, t->N);
+    t->forward(t, y, x, &saved);
+    snapshot_put(s, "Y", t->M, t->N, y, 0, 0);
+    saved_free(&saved);
+    arena_free(&scratch);
+}
+
+// ---------------------------------------------------------------- split and unsplit
+
+TrialResult trial_compare(Run *run, const char *what, TrialTrain *train) {
+    Comm *tp = run->world;
+    TrialResult got = { .seen = snapshot_new(run), .weights = snapshot_new(run) };
+    TrialResult want = { .seen = snapshot_new(run), .weights = snapshot_new(run) };
+    comm_ledger_reset(tp);
+    train(run, tp, &got);
+    got.calls = (double)tp->ledger[COMM_ALL_REDUCE].calls / TRIAL_STEPS;
+    got.bytes = (double)comm_bytes_sent(tp) / TRIAL_STEPS;
+    ledger_pause();
+    if (tp->rank == 0) train(run, NULL, &want);
+    ledger_resume();
+    check_numbers(run, what, "loss, 3 steps", got.loss, want.loss, TRIAL_STEPS, LIMIT_ROUNDING);
+    check_close(run, what, got.seen, want.seen, LIMIT_ROUNDING);
+    check_close(run, what, got.weights, want.weights, LIMIT_ROUNDING);
+    snapshot_free(got.seen); snapshot_free(got.weights); snapshot_free(want.seen); snapshot_free(want.weights);
+    got.seen = got.weights = NULL;
+    return got;
+}

@@ -1,0 +1,211 @@
+// judge.c: see judge.h.
+#include "05_pipeline_1f1b/experiments/judge.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---------------------------------------------------------------- lists as text
+
+static const char letters[] = "FBIW";                      // as PipeWhat
+
+Schedule *lists_parse(const char *text, size_t *p) {
+    Schedule *stage = host_alloc(sizeof *stage);
+    *p = 1;
+    for (const char *at = text; *at;) {
+        if (*at == ' ' || *at == ',' || *at == '\n') { at++; continue; }
+        if (*at == '/') {
+            stage = realloc(stage, (*p + 1) * sizeof *stage);
+            if (!stage) fault("out of memory: lists of %zu stages", *p + 1);
+            stage[(*p)++] = (Schedule){0};
+            at++;
+            continue;
+        }
+        const char *letter = strchr(letters, *at);
+        char *end = NULL;
+        PipeOp op = {0};
+        bool good = letter && at[1] >= '0' && at[1] <= '9';
+        if (good) {
+            op.what = (PipeWhat)(letter - letters);
+            op.micro_batch = strtoul(at + 1, &end, 10);
+            if (*end == 'c' && end[1] >= '0' && end[1] <= '9') op.chunk = strtoul(end + 1, &end, 10);
+            good = strchr(" ,/\n", *end) && op.micro_batch < 1000 && op.chunk < 100;       // strchr finds the end, too
+        }
+        REQUIRE(good, "--list, stage %zu: '%.12s' does not begin with an op: write F0 B0, I0 W0 for the halves of a "
+                "backward, F0c1 for chunk 1, and / between stages", *p - 1, at);
+        schedule_add_op(&stage[*p - 1], op);
+        at = end;
+    }
+    return stage;
+}
+
+typedef struct { char text[32]; } OpName;
+static OpName name_of(PipeOp op, size_t v) {
+    OpName n;
+    if (v > 1) snprintf(n.text, sizeof n.text, "%c%zuc%zu", letters[op.what], op.micro_batch, op.chunk);
+    else snprintf(n.text, sizeof n.text, "%c%zu", letters[op.what], op.micro_batch);
+    return n;
+}
+
+static void tell(Judgement *j, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void tell(Judgement *j, const char *format, ...) {
+    size_t n = strlen(j->why);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(j->why + n, sizeof j->why - n, format, args);
+    va_end(args);
+}
+
+// ---------------------------------------------------------------- every op once
+
+static size_t count(const Schedule *s, PipeOp op) {
+    size_t n = 0;
+    for (size_t e = 0; e < s->n; e++)
+        n += s->ops[e].what == op.what && s->ops[e].micro_batch == op.micro_batch && s->ops[e].chunk == op.chunk;
+    return n;
+}
+
+// Of each micro-batch and chunk a forward, and either a backward or both of its halves.
+static bool once_each(Judgement *j, const Schedule *stage, size_t p, size_t m, size_t v) {
+    for (size_t i = 0; i < p; i++) {
+        for (size_t e = 0; e < stage[i].n; e++) {
+            PipeOp op = stage[i].ops[e];
+            if (op.micro_batch < m && op.chunk < v) continue;
+            tell(j, "stage %zu has %s, but there are %zu micro-batches and %zu chunks, and they count from 0\n", i,
+                 name_of(op, 2).text, m, v);
+            return false;
+        }
+        for (size_t k = 0; k < m * v; k++) {
+            size_t n[4];
+            PipeOp op = { .micro_batch = k % m, .chunk = k / m };
+            for (op.what = FORWARD; op.what < UPDATE; op.what++) n[op.what] = count(&stage[i], op);
+            bool halves = n[BACKWARD_INPUTS] || n[BACKWARD_WEIGHTS];
+            for (op.what = FORWARD; op.what < UPDATE; op.what++) {
+                size_t want = op.what == FORWARD ? 1 : (op.what == BACKWARD) != halves;
+                if (n[op.what] == want) continue;
+                if (halves && op.what == BACKWARD)
+                    tell(j, "stage %zu has %s, and a half of it, too\n", i, name_of(op, v).text);
+                else if (n[op.what] == 0) tell(j, "stage %zu never runs %s\n", i, name_of(op, v).text);
+                else tell(j, "stage %zu runs %s %zu times\n", i, name_of(op, v).text, n[op.what]);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+// ---------------------------------------------------------------- messages in the order in which they are received
+
+// The n-th message that stage `from` sends to stage `to`, as its receiver calls it; false: there are fewer.
+static bool nth_sent(const Schedule *from_list, size_t from, size_t to, size_t p, size_t v, size_t n, PipeOp *op) {
+    for (size_t e = 0; e < from_list->n; e++) {
+        StageOp feeds;
+        if (!timeline_feeds(from_list->ops[e], from, p, v, &feeds) || feeds.stage != to || to == from) continue;
+        *op = feeds.op;
+        if (n-- == 0) return true;
+    }
+    return false;
+}
+
+static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t v) {
+    size_t *read = host_alloc(p * sizeof *read);           // of each stage's messages to this one
+    bool agree = true;
+    for (size_t i = 0; i < p && agree; i++) {
+        memset(read, 0, p * sizeof *read);
+        for (size_t e = 0; e < stage[i].n && agree; e++) {
+            PipeOp op = stage[i].ops[e], sent;
+            StageOp needs;
+            if (!timeline_needs(op, i, p, v, &needs) || needs.stage == i) continue;
+            size_t from = needs.stage;
+            if (!nth_sent(&stage[from], from, i, p, v, read[from]++, &sent)) continue;
+            agree = timeline_op_is(op, sent);
+            if (op.what == BACKWARD) sent.what = BACKWARD;         // not called I where nobody cuts it in two
+            if (!agree)
+                tell(j, "message %zu from stage %zu to stage %zu is for %s, but stage %zu takes it for %s: messages "
+                     "carry no names\n", read[from] - 1, from, i, name_of(sent, v).text, i, name_of(op, v).text);
+        }
+    }
+    free(read);
+    return agree;
+}
+
+// ---------------------------------------------------------------- who waits for whom
+
+static size_t place_of(const Schedule *s, PipeOp needed) {
+    size_t e = 0;
+    while (e < s->n && !timeline_op_is(s->ops[e], needed)) e++;
+    return e;
+}
+
+// The stages that are stuck, from the first one on: each waits for an op that another stage (or itself) has not come
+// to, or for a send buffer whose message the other stage has posted no receive for.
+static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t) {
+    for (size_t i = 0; i < t->p; i++) {
+        if (t->n[i] == stage[i].n) continue;
+        PipeOp op = stage[i].ops[t->n[i]];
+        StageOp needs, full;
+        if (t->received[i] && timeline_buffer_full(t, stage, i, op, &full)) {
+            size_t to = full.stage;
+            if (full.op.what != FORWARD) full.op = stage[to].ops[place_of(&stage[to], full.op)];       // B, if not I
+            tell(j, "stage %zu waits before %s for a send buffer: stage %zu, which waits before %s, has posted no "
+                 "receive for %s\n", i, name_of(op, t->v).text, to, name_of(stage[to].ops[t->n[to]], t->v).text,
+                 name_of(full.op, t->v).text);
+            continue;
+        }
+        timeline_needs(op, i, t->p, t->v, &needs);
+        const Schedule *other = &stage[needs.stage];
+        size_t at = place_of(other, needs.op), next = t->n[needs.stage];
+        tell(j, "stage %zu waits before %s for ", i, name_of(op, t->v).text);
+        if (at < other->n) needs.op = other->ops[at];      // by its own name: B where I is needed
+        if (needs.stage == i) tell(j, "its own %s, which its list has later\n", name_of(needs.op, t->v).text);
+        else if (at == next) tell(j, "%s of stage %zu, which waits, too\n", name_of(needs.op, t->v).text, needs.stage);
+        else tell(j, "%s of stage %zu, which has %s to run first\n", name_of(needs.op, t->v).text, needs.stage,
+                  name_of(other->ops[next], t->v).text);
+    }
+}
+
+// The longest waits between two ops of a stage, each of another length.
+static void find_waits(Judgement *j, const Timeline *t) {
+    for (size_t below = SIZE_MAX; j->waits < JUDGE_WAITS; below = j->wait[j->waits++].units) {
+        j->wait[j->waits].units = 0;
+        for (size_t i = 0; i < t->p; i++)
+            for (size_t e = 1; e < t->n[i]; e++) {
+                size_t units = t->event[i][e].start - t->event[i][e - 1].end;
+                if (units <= j->wait[j->waits].units || units >= below) continue;
+                StageOp needs;
+                timeline_needs(t->event[i][e].op, i, t->p, t->v, &needs);
+                j->wait[j->waits].units = units;
+                j->wait[j->waits].stage = i;
+                j->wait[j->waits].from = needs.stage;
+                j->wait[j->waits].op = t->event[i][e].op;
+            }
+        if (!j->wait[j->waits].units) return;
+    }
+}
+
+Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const OpTimes *times) {
+    Judgement j = { .verdict = LISTS_LEGAL };
+    if (!once_each(&j, stage, p, m, v)) return j.verdict = LISTS_NOT_ONCE, j;
+    if (!messages_agree(&j, stage, p, v)) return j.verdict = LISTS_WRONG_MESSAGE, j;
+    Timeline t = timeline_with_times(stage, p, m, times);
+    if (t.stuck) {
+        j.verdict = LISTS_DEADLOCK;
+        tell_deadlock(&j, stage, &t);
+    } else {
+        j.end = t.end;
+        find_waits(&j, &t);
+    }
+    timeline_free(&t);
+    return j;
+}
+
+size_t judge_in_flight(const Schedule *s) {
+    size_t now = 0, most = 0;
+    for (size_t e = 0; e < s->n; e++) {
+        PipeWhat what = s->ops[e].what;
+        if (what == FORWARD) now++;
+        else if (what != BACKWARD_INPUTS && now) now--;    // W reads what F kept: a micro-batch counts until then
+        if (now > most) most = now;
+    }
+    return most;
+}

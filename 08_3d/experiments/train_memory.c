@@ -1,0 +1,32 @@
+// train_memory.c: the largest memory of each rank, gathered on rank 0, for the page and the JSON.
+#include "08_3d/experiments/train_memory.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void train_show_memory(Run *run) {
+    struct {
+        size_t ledger, process, resident;
+    } mine = { memory_most(), memory_process_most(), resident_most() }, *all;
+    size_t *sizes, most = 0, resident = 0;
+    char list[3][512] = { "", "", "" };
+    all = side_gather(&mine, sizeof mine, &sizes);
+    if (!run->is_root) return;
+    for (size_t r = 0; r < run->world->size; r++) {
+        size_t value[3] = { all[r].ledger, all[r].process, all[r].resident };
+        for (int i = 0; i < 3; i++) {
+            size_t end = strlen(list[i]);
+            snprintf(list[i] + end, sizeof list[i] - end, "%s%zu", r ? " " : "", value[i]);
+        }
+        most = all[r].ledger > most ? all[r].ledger : most;
+        resident = all[r].resident > resident ? all[r].resident : resident;
+    }
+    say(run,
+        "memory at most, largest rank: %.1f MB in the ledger, %.1f MB resident in its process%s\n",
+        1e-6 * (double)most, 1e-6 * (double)resident, ranks_are_processes ? "" : " (all ranks)");
+    report_config_text(run, "memory_most", list[0]);              // bytes, by rank
+    report_config_text(run, "process_memory_most", list[1]);
+    report_config_text(run, "resident_most", list[2]);
+    free(all);
+    free(sizes);
+}

@@ -1,0 +1,27 @@
+// unsplit.c: see unsplit.h.
+#include "08_3d/experiments/unsplit.h"
+
+Model *unsplit_model(const TrainerConfig *c) {
+    ledger_pause();
+    Model *m = model_describe(&c->model, model_layers(&c->model));
+    // Of elements that are nearly as large, which one top-k sends is decided by the last bit: attention must have its
+    // own sums' order.
+    for (size_t i = 0; c->compressed && c->blockwise && i < m->n_layers; i++)
+        m->layers[i].attention = &attention_blockwise;
+    model_allocate(m);
+    ledger_resume();
+    return m;
+}
+
+StepResult unsplit_gradients(Model *m, const TrainerConfig *c, const Data *d, uint64_t step) {
+    ledger_pause();
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch b = data_batch(d, &tokens, step, 0, c->batch, c->batch);
+    model_zero_gradients(m);
+    StepResult r = { .loss = model_forward_backward(m, &b) * b.token_weight };
+    model_fold_tied(m);
+    r.norm = model_grad_norm(m, NULL);
+    arena_free(&tokens);
+    ledger_resume();
+    return r;
+}
