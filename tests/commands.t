@@ -19,7 +19,7 @@ ends 2 "CUDA where it is not found ends with the fix" "in.CUDA_HOME=/nowhere CUD
 ends 2 "so is an unknown precision" "fp32.or.fp64" make PRECISION=fp16
 ends 2 "and an unknown sanitizer" "thread" make SANITIZE=memory
 
-# ---- a chapter's program is built from its chapter, the chapters that it includes, and common; a test from all ----
+# ---- a chapter's program is built from its chapter, the chapters that it includes, common and judge; a test from all ----
 # compiled FOLDERS PROGRAM: a build from nothing compiles files of these folders only.
 compiled() {
     make --no-print-directory -n programs O="$tap_dir/anew" ONLY="$tap_dir/anew/$2" >"$tap_dir/dry" 2>&1
@@ -28,9 +28,9 @@ compiled() {
     [ "$folders" = "$1 " ]
     ok $? "$2 needs $1" "$tap_dir/dry"
 }
-compiled "04_pipeline_naive 05_pipeline_1f1b common" 05_pipeline_1f1b/02_1f1b
-compiled "common" judge/run_00
-compiled "$(echo [0-9][0-9]_*) common tests" tests/test_ops
+compiled "04_pipeline_naive 05_pipeline_1f1b common judge" 05_pipeline_1f1b/02_1f1b
+compiled "common judge" judge/run_00
+compiled "$(echo [0-9][0-9]_*) common judge tests" tests/test_ops
 
 # ---- the launcher's statuses ----
 for status in 0 1 2 3 4; do

@@ -45,7 +45,7 @@ device_cpu.o: device_threads device_meanwhile
 clock.o: config
 memory.o: process process_most'
 shared_globals() {
-    find "$1/common" -name '*.o' | while read -r object; do
+    find "$1/common" "$1/judge" -name '*.o' 2>/dev/null | while read -r object; do
         name=$(basename "$object")
         allowed=$(printf '%s\n' "$once_a_process" | sed -n "s/^$name: //p")
         objdump -t "$object" | awk -v name="$name" -v allowed=" $allowed " '
