@@ -108,7 +108,7 @@ sub draw {
 }
 
 # What is wrong: the option's value, or none for a flag; what the message says.
-my @wrong = (['--dp', 0, qr/--dp/], ['--tp', 7, qr/--tp/], ['--pp', 11, qr/--pp/], ['--layers', 0, qr/at least one layer|--layers 0/], ['--width', 1000003, qr/width|columns/], ['--heads', 0, qr/at least one/],
+my @wrong = (['--dp', 0, qr/--dp/], ['--tp', 7, qr/--tp/], ['--pp', 11, qr/--pp/], ['--layers', 0, qr/at least one layer|--layers 0/], ['--width', 0, qr/width|column/], ['--heads', 0, qr/at least one/],
     ['--context', 0, qr/at least one/], ['--batch', 0, qr/--batch/], ['--batch', 'ten', qr/--batch ten/], ['--micro-batch', 0, qr/--micro-batch/], ['--schedule', 'none', qr/--schedule none/],
     ['--zero', 4, qr/--zero 4/], ['--recompute', 'some', qr/--recompute some/], ['--optimizer', 'lion', qr/--optimizer lion/], ['--lr', -1, qr/--lr/], ['--lr', 'nan', qr/--lr/], ['--clip', -1, qr/--clip/],
     ['--clip', 'inf', qr/--clip/], ['--dropout', 1, qr/dropout/], ['--dropout', -0.5, qr/dropout/], ['--steps', 0, qr/--steps/], ['--steps', 2000000000, qr/--steps/], ['--threads', 0, qr/--threads/],
@@ -130,6 +130,8 @@ sub job {
     # No limit tells the rounding of such norms from a fault.
     my ($width) = "@words" =~ /--width (\d+)/;
     $wrong = ['--width', $width, qr/--check: .*--width $width /] if $kind > 1 && ($width == 2 || ($width < 8 && "@words" =~ /--tensor [23]/));
+    my $empty = "@words" =~ /--dropout (\S+)/ ? $1 ** $width : 0;                 # the share of rows that dropout empties
+    $wrong = ['--dropout', 'of empty rows', qr/--check: --dropout .*--width $width,/] if $kind > 1 && !$wrong && $precision eq 'fp32' && $empty > 0.5;
     my $start = $as_processes && have_mpi && $ranks <= 4 && $kind ? \&mpi : \&emu;
     my $job = $start->($ranks, $train{$precision}, @words);
     return { %$job, words => ['timeout', '-k', 5, $hang, @{ $job->{words} }], what => "$precision $ranks ranks @words", kind => $kind, wrong => $wrong };
