@@ -2,6 +2,7 @@
 #include "common/model/costs.h"
 #include <math.h>
 #include "common/comm/clock.h"
+#include "common/model/block.h"
 
 // ---------------------------------------------------------------- sizes
 
@@ -10,7 +11,7 @@ size_t part_size(size_t n, size_t parts, size_t i) { return n / parts + (i < n %
 CutSizes cut_sizes(const ModelConfig *c, size_t t, size_t i) {
     return (CutSizes){ .C = c->width, .D = c->width / c->heads, .T = c->context, .Tk = c->context,
                        .heads = part_size(c->heads, t, i),
-                       .hidden = part_size(4 * c->width, t, i), .vocab = part_size(c->vocab, t, i),
+                       .hidden = part_size(block_hidden(c), t, i), .vocab = part_size(c->vocab, t, i),
                        .blocks = c->layers, .first = true, .last = true, .dropout = c->dropout > 0,
                        .t = t, .rank = i };
 }

@@ -1,5 +1,6 @@
 // model.c: the unsplit GPT-2 as a list of layers, and what every technique asks of a model. See model.h.
 #include "common/model/model.h"
+#include "common/model/block.h"
 #include "common/model/costs.h"
 #include <math.h>
 #include <stdio.h>
@@ -50,23 +51,16 @@ static Unit unit_last_norm(const ModelConfig *c) {
     return u;
 }
 static Unit unit_block(const ModelConfig *c, size_t block) {
-    // rows and cols in units of C; rows 0: a vector
-    static const struct { const char *name; size_t rows, cols, blocks; } shape[BLOCK_PARAMS] = {
-        { "ln_1.weight", 0, 1, 1 },        { "ln_1.bias", 0, 1, 1 },
-        { "attn.c_attn.weight", 1, 3, 3 }, { "attn.c_attn.bias", 0, 3, 3 },
-        { "attn.c_proj.weight", 1, 1, 1 }, { "attn.c_proj.bias", 0, 1, 1 },
-        { "ln_2.weight", 0, 1, 1 },        { "ln_2.bias", 0, 1, 1 },
-        { "mlp.c_fc.weight", 1, 4, 1 },    { "mlp.c_fc.bias", 0, 4, 1 },
-        { "mlp.c_proj.weight", 4, 1, 1 },  { "mlp.c_proj.bias", 0, 1, 1 },
-    };
+    BlockTensor tensor[BLOCK_PARAMS];
+    block_tensors(c, tensor);
     Unit u = unit_new(BLOCK_PARAMS);
     for (size_t i = 0; i < BLOCK_PARAMS; i++) {
-        bool gain = i == LN1_GAIN || i == LN2_GAIN, into_residual = i == PROJ_W || i == OUT_W;
-        double deviation = into_residual ? 0.02 / sqrt(2.0 * (double)c->layers) : 0.02;  // GPT-2's scaling by depth
+        const BlockTensor *t = &tensor[i];
+        double deviation = t->into_residual ? 0.02 / sqrt(2.0 * (double)c->layers) : 0.02;
         char name[sizeof u.params[i].name];
-        snprintf(name, sizeof name, "h.%zu.%s", block, shape[i].name);
-        Param p = param_describe(name, shape[i].rows * c->width, shape[i].cols * c->width, shape[i].blocks);
-        u.params[i] = model_param(c, 2 + BLOCK_PARAMS * block + i, p, gain ? 1 : 0, deviation);
+        snprintf(name, sizeof name, "h.%zu.%s", block, t->name);
+        Param p = param_describe(name, t->rows, t->cols, t->blocks);
+        u.params[i] = model_param(c, 2 + BLOCK_PARAMS * block + i, p, t->gain ? 1 : 0, deviation);
     }
     return u;
 }

@@ -1,0 +1,24 @@
+// block.h: the one table of a block's tensors: names, sizes, cuts, initial values. The unsplit block, the split blocks of
+// chapter 03, checkpoints and exports take names and sizes from here.
+#ifndef BLOCK_H
+#define BLOCK_H
+#include "common/model/layer.h"
+
+// How tensor parallelism cuts a tensor (Shoeybi et al. 2019, section 3): not at all; its columns by heads or by hidden
+// features; its rows by heads or by hidden features.
+typedef enum { CUT_NOTHING, CUT_COLUMNS_BY_HEADS, CUT_ROWS_BY_HEADS, CUT_COLUMNS_BY_HIDDEN, CUT_ROWS_BY_HIDDEN } BlockCut;
+
+typedef struct {
+    const char *name;                              // Hugging Face's, behind "h.0."
+    size_t rows, cols;                             // of the whole tensor; rows 0: a vector [cols]
+    size_t blocks;                                 // equal blocks of columns (q | k | v: 3), each cut by itself
+    BlockCut cut;
+    bool gain;                                     // initial values lie around 1, else around 0
+    bool into_residual;                            // its product is added to the residual stream: GPT-2 scales its
+                                                   // initial values by 1 / sqrt(2 L)
+} BlockTensor;
+// The tensors of one block, in the order of its unit.
+void block_tensors(const ModelConfig *c, BlockTensor tensor[BLOCK_PARAMS]);
+// Features between the two matrices of the MLP: 4C.
+static inline size_t block_hidden(const ModelConfig *c) { return 4 * c->width; }
+#endif
