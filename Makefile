@@ -76,7 +76,7 @@ CUT_TEXT = $(if $(findstring clang version,$(COMPILER)),,-Wno-format-truncation)
 MARCH-cpu     = -march=$(ARCH)
 MARCH-standin = -march=$(ARCH)
 DEFINES = $(if $(filter fp64,$(PRECISION)),-DREAL_IS_DOUBLE)
-LIBS    = $(LIBS-$(KIND)) -lcjson -lpthread -ldl -lm
+LIBS    = $(LIBS-$(KIND)) -lcjson -lpthread -lm
 LIBS-cpu     = $(BLAS_LIBS)
 LIBS-cuda    = $(NCCL_LIBS) $(CUDA_LIBS) -lstdc++
 LIBS-standin = -lstdc++

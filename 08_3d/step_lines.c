@@ -18,34 +18,41 @@ StepLines step_lines_begin(Run *run, const TrainerConfig *c, size_t from) {
     return s;
 }
 
-// FLOP/s of this rank alone: the best product of two square matrices, larger ones where a product takes no time.
-// Neither the clock nor the ledger sees it. Measured when a run has turned out to be long, so short runs lose no time.
-// 0: there is no memory for it.
-static double measure_peak(void) {
-    const double too_short = 1e-3;                 // seconds
-    const int most = device_is_gpu() ? 4096 : 1024;
-    const size_t bytes = (size_t)most * (size_t)most * sizeof(real);
+// FLOP/s of one product of two n x n matrices; 0: there is no memory for it. Neither clock nor ledger sees it.
+static double product_rate(int n) {
+    const size_t bytes = (size_t)n * (size_t)n * sizeof(real);
     real *a = device_alloc(bytes);
     real *b = device_alloc(bytes);
     real *c = device_alloc(bytes);
-    double best = 0;
-    int n = 1024;
+    double rate = 0;
     if (a && b && c) {
         device_fill(a, 0, bytes);
         device_fill(b, 0, bytes);
-        for (double end = now() + PATIENCE; now() < end;) {
-            device_synchronize();
-            double start = now();
-            device_gemm(0, 0, n, n, n, a, n, b, n, c, n);
-            device_synchronize();
-            double seconds = now() - start;
-            best = fmax(best, 2 * pow(n, 3) / seconds);
-            if (seconds < too_short && n < most) n *= 2;
-        }
+        device_synchronize();
+        double start = now();
+        device_gemm(0, 0, n, n, n, a, n, b, n, c, n);
+        device_synchronize();
+        rate = 2 * pow(n, 3) / (now() - start);
     }
     device_free(a);
     device_free(b);
     device_free(c);
+    return rate;
+}
+
+// FLOP/s of this rank alone: the best of several products, larger ones where a product takes no time. Measured when a
+// run has turned out to be long, so short runs lose no time.
+static double measure_peak(void) {
+    const double too_short = 1e-3;                 // seconds
+    const int most = device_is_gpu() ? 4096 : 1024;
+    double best = 0;
+    int n = 1024;
+    for (double end = now() + PATIENCE; now() < end;) {
+        double rate = product_rate(n);
+        if (rate == 0) break;
+        best = fmax(best, rate);
+        if (2 * pow(n, 3) / rate < too_short && n < most) n *= 2;
+    }
     return best;
 }
 

@@ -179,7 +179,10 @@ if [ -n "$mpi" ]; then
     ends 3 0 "signal 9" "a killed process ends the others" $mpi 3 "$program" killed
     grep -q '^\[rank [01]\] rank 2 is gone: its process has ended$' "$out"
     ok $? "and they name it" "$out"
+    finalize=$PWD/build/cpu-fp32/tests/pmpi_finalize.so
+    ends 0 0 "" "a fault in MPI_Finalize, after the work, changes no status" $mpi 2 env LD_PRELOAD="$finalize" "$program"
+    ends 2 1 "the same mistake" "nor that of a mistake" $mpi 2 env LD_PRELOAD="$finalize" "$program" usage
 else
-    skip "--emulate, --transport emu and a killed process" "$no_mpi"
+    skip "--emulate, --transport emu, a killed process and one that ends badly" "$no_mpi"
 fi
 tap_end

@@ -37,7 +37,9 @@ sub compare {
     my @given = sort { $b <=> $a } slurp($file) =~ /^(?:train|device \d+:) (\d+)/mg;
     my @ledger = sort { $b <=> $a } $how eq 'emulated' || $how eq 'on the stand-ins' ? max(numbers($job, 'process_memory_most')) : numbers($job, 'process_memory_most');
     is(scalar @given, scalar @ledger, "$name, $how: a count from every process") or return diag(slurp($file));
-    my @off = grep { abs($given[$_] - $ledger[$_]) > $share * $ledger[$_] + $constant{$how} } 0 .. $#ledger;
+    # A run longer than ten seconds measures its peak for the MFU, with three matrices of 1024 x 1024.
+    my $peak = $job->{out} =~ / MFU / ? 3 * 4 * 1024 ** 2 : 0;
+    my @off = grep { abs($given[$_] - $ledger[$_]) > $share * $ledger[$_] + $constant{$how} + $peak } 0 .. $#ledger;
     is(scalar @off, 0, sprintf '%s, %s: the ledger has %.1f MB at most, the allocator gave out %.1f MB', $name, $how, map { $_ / 1e6 } $ledger[0], $given[0])
         or diag("ledger @ledger, allocator @given");
 }

@@ -880,6 +880,6 @@ int main(int argc, char **argv) {
     LaunchChoice choice = comm_choose(&o);
     if (this_rank == 0) printf("# %s, %zu ranks (%s)\n", choice.transport, choice.ranks, choice.why);
     comm_run(&o, &choice, body, &context);
-    comm_process_end();
+    comm_process_end(context.status);
     return context.status;
 }

@@ -144,5 +144,5 @@ typedef struct { const char *transport; char why[160]; size_t ranks; } LaunchCho
 LaunchChoice comm_choose(const LaunchOptions *o);              // usage_error() where the wish is not possible
 void comm_run(const LaunchOptions *o, const LaunchChoice *choice, void (*body)(Comm *world, void *context),
               void *context);
-void comm_process_end(void);
+void comm_process_end(int status);              // with the exit status that main() is about to return
 #endif

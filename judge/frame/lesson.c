@@ -176,7 +176,7 @@ static int help(const OptionValues *s, const char *program) {
     comm_launched_by_mpi(&rank, &size);
     if (rank == 0) options_print_help(s, program);
     finish_output();
-    comm_process_end();
+    comm_process_end(0);
     return 0;
 }
 
@@ -209,7 +209,7 @@ int experiment_main(int argc, char **argv, const Experiment *experiment) {
         if (program.threads) device_set_threads(program.threads);
         if (program.tf32) device_allow_tf32();
         comm_run(&program.launch, &program.choice, rank_body, &program);
-        comm_process_end();
+        comm_process_end(program.status);
     }
     return program.status;
 }
