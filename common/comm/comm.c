@@ -20,7 +20,7 @@ static _Thread_local Comm *side;           // this rank's side channel: a second
 
 size_t element_size(Element e) { return e == REALS ? sizeof(real) : e == DOUBLES ? sizeof(double) : 1; }
 
-char *pinned(Pinned *p, size_t bytes) {
+static char *pinned(Pinned *p, size_t bytes) {
     if (p->data && p->capacity >= bytes) return p->data;
     if (p->data) device_host_free(p->data);
     p->capacity = bytes;

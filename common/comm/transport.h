@@ -17,7 +17,6 @@ typedef enum { REALS, DOUBLES, BYTES } Element;                // doubles and by
 size_t element_size(Element e);
 
 typedef struct { char *data; size_t capacity; } Pinned;        // host memory of a staged operation: grows, is kept
-char *pinned(Pinned *p, size_t bytes);
 
 struct Request {
     Comm *comm;
