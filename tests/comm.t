@@ -127,8 +127,6 @@ ends 3 1 "elements in rows of 8, .*elements in rows of 4," "3 virtual ranks: row
     emu 3 "$program" rows-of-others
 both to-all 3 "3 ranks have 33[34] elements each for me, but .* has 4"
 both overlap 3 "all-to-all on world: out and in overlap"
-both unwaited-reduce 3 "comm_free of world, but reduce to rank 0 of world (4 .*never waited for"
-both changed-root 3 "rank 2. the input of broadcast from rank 2 of world (4 .* was changed before comm_wait" 1
 both myself 3 "send to myself"
 both nobody 3 "recv on world names rank 3, but there are 3 ranks"
 both gaps 3 "broadcast on world: the tensor is not contiguous"

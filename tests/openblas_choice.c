@@ -2,10 +2,8 @@
 // stands between the environment and OpenBLAS; everybody else sees the environment as it is.
 //     CHOICE=Prescott        what it chooses by itself, that is where OPENBLAS_CORETYPE is not set
 //     ANSWER=Haswell         what it takes where OPENBLAS_CORETYPE is set
-//     NO_EXEC=yes            a program cannot execute itself (nor another one, by execv)
 #define _GNU_SOURCE                                // dladdr
 #include <dlfcn.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,10 +23,4 @@ char *getenv(const char *name) {
         !caller.dli_fname || !strstr(caller.dli_fname, "openblas")) return value;
     instead = value_of(value ? "ANSWER" : "CHOICE");
     return instead ? instead : value;
-}
-
-int execv(const char *path, char *const argv[]) {
-    if (!value_of("NO_EXEC")) return execve(path, argv, environ);
-    errno = EACCES;
-    return -1;
 }

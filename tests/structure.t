@@ -40,7 +40,6 @@ util.o: stop_came stop_time end_all_ranks ranks_are_processes usage_wait
 comm_emu.o: stage
 comm_mpi.o: status_at_end longest_wait looked here crowded under_way piece host there mpi_meanwhile
 waits.o: ranks slot_bytes slots seconds me window seen suspected next_look
-blas_kernels.o: argv first_choice
 device_cpu.o: device_threads device_meanwhile
 clock.o: config
 memory.o: process process_most'

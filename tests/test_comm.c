@@ -364,57 +364,6 @@ static void test_started(Test *t, Comm *c) {
     arena_free(&a);
 }
 
-// From and to every root, and those of rows. A started sum holds as much as the whole, in n longest parts.
-static void test_started_roots(Test *t, Comm *c) {
-    size_t n = 20011, ranks = c->size;
-    Range rows = shard_range(n, ranks, c->rank);
-    Arena a = arena(MEM_WORKSPACE);
-    Request **r = host_alloc((2 * ranks + 2) * sizeof *r);
-    Tensor *sent = host_alloc(ranks * sizeof *sent), *sum = host_alloc(ranks * sizeof *sum);
-    bool untouched = true, good = true, held = true;
-    Value v = t->reduce == REDUCE_ORDERED ? rough : another;
-    for (size_t root = 0; root < ranks; root++) {
-        sent[root] = vector(&a, integer, c->rank + root, 0, n);
-        sum[root] = vector(&a, v, c->rank + root, 0, n);
-        size_t before = memory_now(MEM_COMMUNICATION);
-        r[2 * root] = comm_start_broadcast(c, sent[root], root);
-        held = held && memory_now(MEM_COMMUNICATION) == before;
-        r[2 * root + 1] = comm_start_reduce(c, sum[root], root);
-        size_t more = ranks > 1 ? ranks * ((n + ranks - 1) / ranks) * sizeof(real) : 0;
-        held = held && memory_now(MEM_COMMUNICATION) == before + more;
-    }
-    Tensor whole = matrix(&a, integer, c->rank, (Range){ 0, n }), shard = tensor_new(&a, range_size(rows), WIDTH);
-    Tensor mine = matrix(&a, integer, 5, rows), gathered = tensor_new(&a, n, WIDTH);
-    r[2 * ranks] = comm_start_reduce_scatter_rows(c, shard, whole);
-    r[2 * ranks + 1] = comm_start_all_gather_rows(c, gathered, mine);
-    comm_barrier(c);
-    for (size_t root = 0; root < ranks; root++) {
-        untouched = untouched && holds(sent[root], one, integer, c->rank + root, 0);
-        untouched = untouched && holds(sum[root], one, v, c->rank + root, 0);
-    }
-    untouched = untouched && poisoned(shard) && poisoned(gathered);
-    for (size_t i = 0; i < 2 * ranks + 2; i++) comm_wait(r[i]);
-    for (size_t root = 0; root < ranks; root++) {
-        Tensor all = vector(&a, v, root, 0, n);
-        for (size_t i = 1; i < ranks; i++) {
-            Arena other = arena(MEM_WORKSPACE);
-            op_add(all, all, vector(&other, v, root + i, 0, n));
-            arena_free(&other);
-        }
-        bool mine_kept = holds(sum[root], one, v, c->rank + root, 0);
-        good = good && holds(sent[root], one, integer, 2 * root, 0);
-        good = good && (c->rank == root ? tensor_equal(sum[root], all) : mine_kept);
-    }
-    good = good && holds(shard, sum_in_order, integer, ranks, rows.lo * WIDTH) && holds(gathered, one, integer, 5, 0);
-    ok(t, untouched, "started broadcasts, reduces and calls of rows change nothing before their waits");
-    ok(t, good, "all of them under way at once");
-    ok(t, held, "a started reduce holds as much as the whole");
-    free(r);
-    free(sent);
-    free(sum);
-    arena_free(&a);
-}
-
 // Receives from all ranks (oneself among them), two from each, waited for in the opposite order; a group between.
 static void test_started_receives(Test *t, Comm *c) {
     size_t n = 3001, ranks = c->size;
@@ -517,19 +466,15 @@ static void test_ledger(Test *t, Comm *c) {
         good = booked(c, COMM_ALL_TO_ALL, 1, links * chunk * sizeof(real)) && good;
         Tensor rows = matrix(&a, integer, c->rank, (Range){ 0, n }), my_rows = tensor_row_range(rows, part.lo, part.hi);
         comm_reduce_scatter_rows(c, my_rows, rows);
-        comm_wait(comm_start_reduce_scatter_rows(c, my_rows, rows));
-        good = booked(c, COMM_REDUCE_SCATTER, 2, 2 * links * chunk * WIDTH * sizeof(real)) && good;
+        good = booked(c, COMM_REDUCE_SCATTER, 1, links * chunk * WIDTH * sizeof(real)) && good;
         comm_all_gather_rows(c, rows, my_rows);
-        comm_wait(comm_start_all_gather_rows(c, rows, my_rows));
-        good = booked(c, COMM_ALL_GATHER, 2, 2 * links * chunk * WIDTH * sizeof(real)) && good;
+        good = booked(c, COMM_ALL_GATHER, 1, links * chunk * WIDTH * sizeof(real)) && good;
         comm_broadcast(c, whole, links);
-        comm_wait(comm_start_broadcast(c, whole, links));
         bool last = c->rank == links;
-        good = booked_both(c, COMM_BROADCAST, 2, last ? 2 * whole_bytes : 0, last ? 0 : 2 * whole_bytes) && good;
+        good = booked_both(c, COMM_BROADCAST, 1, last ? whole_bytes : 0, last ? 0 : whole_bytes) && good;
         comm_reduce(c, whole, links);
-        comm_wait(comm_start_reduce(c, whole, links));
         bool first = c->rank == 0;                         // of the chain that ends at the last rank
-        good = booked_both(c, COMM_REDUCE, 2, last ? 0 : 2 * whole_bytes, first ? 0 : 2 * whole_bytes) && good;
+        good = booked_both(c, COMM_REDUCE, 1, last ? 0 : whole_bytes, first ? 0 : whole_bytes) && good;
         Request *r = comm_start_send(c, whole, neighbour(c, 1));
         comm_recv(c, tensor_new(&a, 1, n), neighbour(c, links));
         comm_wait(r);
@@ -555,7 +500,6 @@ static void test_split(Test *t) {
     ok(t, half->size == members && half->rank == (last - w->rank) / 2, "split by colour, ordered by key");
     test_collectives(t, half, "half of the world", integer);
     test_groups(t, half);
-    test_started_roots(t, half);
     test_blocking_sends(t, half);
     test_ledger(t, half);
     Comm *same = comm_split(w, 7, 0, "same"), *alone = comm_split(half, half->rank, 0, "alone");
@@ -564,7 +508,6 @@ static void test_split(Test *t) {
     comm_connect(alone, COMM_NEIGHBOURS);
     test_collectives(t, alone, "a group of one", rough);
     test_started(t, alone);
-    test_started_roots(t, alone);
     test_started_receives(t, alone);
     test_groups(t, alone);
     test_ledger(t, alone);
@@ -688,7 +631,6 @@ static void test_everything(Test *t) {
     test_blocking_sends(t, t->world);
     test_groups(t, t->world);
     test_started(t, t->world);
-    test_started_roots(t, t->world);
     test_started_receives(t, t->world);
     test_allocations(t, t->world);
     test_ledger(t, t->world);
@@ -730,12 +672,6 @@ static void mistaken_collective(const char *mode, Comm *w, Tensor x) {
         comm_all_to_all(w, four, x);
     } else if (strcmp(mode, "overlap") == 0) {
         comm_all_to_all(w, tensor_flat_range(x, 5, 14), tensor_flat_range(x, 0, 9));
-    } else if (strcmp(mode, "unwaited-reduce") == 0) {
-        comm_start_reduce(w, four, 0);
-    } else if (strcmp(mode, "changed-root") == 0) {
-        Request *r = comm_start_broadcast(w, four, w->size - 1);
-        if (last) tensor_fill(tensor_flat_range(x, 3, 4), 9);
-        comm_wait(r);
     } else if (strcmp(mode, "unwaited") == 0) {
         comm_start_all_reduce(w, four);
     } else if (strcmp(mode, "changed") == 0) {
@@ -841,7 +777,7 @@ static void print_sent(Comm *c) {
     Tensor whole = matrix(&a, integer, c->rank, (Range){ 0, rows }), out = tensor_new(&a, c->size, 7 * WIDTH);
     Tensor mine = tensor_new(&a, 7, WIDTH);
     comm_reduce_scatter_rows(c, mine, whole);
-    comm_wait(comm_start_reduce_scatter_rows(c, mine, whole));
+    comm_reduce_scatter_rows(c, mine, whole);
     comm_all_to_all(c, out, whole);
     fprintf(stderr, "ledger rank %zu bytes %zu\n", c->rank, comm_bytes_sent(c));
     arena_free(&a);

@@ -1,5 +1,5 @@
-// test_kernels.c: says which kernels are in use, what the processor has, what was mended, and what the rule answers to
-// the arguments, "core vectors" each. tests/kernels.t asks.
+// test_kernels.c: says which kernels are in use, what the processor has, and what the rule answers to the arguments,
+// "core vectors" each. tests/kernels.t asks.
 //
 // ranks: 1
 // level: core
@@ -16,7 +16,6 @@ int main(int argc, char **argv) {
     device_init();
     printf("in use: %s\n", or_none(kernels_in_use()));
     printf("processor: %d\n", (int)kernels_processor());
-    printf("mended: %s\n", or_none(kernels_mended()));
     printf("OPENBLAS_CORETYPE: %s\n", or_none(getenv("OPENBLAS_CORETYPE")));
     for (int i = 1; i < argc; i++) {
         char core[64] = "";

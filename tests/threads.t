@@ -49,22 +49,18 @@ if ($mpi) {
 }
 my ($lesson) = run_jobs([cores(8, emu(4, program_of('fp32', '03_tensor_parallel/02_linear.c')))]);
 unlike($lesson->{out}, qr/threads (?:each|per rank)/, 'a lesson has one');
-# ---- threads that wait sleep, however the program is started: OpenMP itself says what it read, at every start ----
+# ---- threads that wait sleep, if tools/launch starts the program: OpenMP itself says what it read ----
 SKIP: {
     local $ENV{OMP_DISPLAY_ENV} = 'verbose';
     local @ENV{qw(OMP_WAIT_POLICY GOMP_SPINCOUNT KMP_BLOCKTIME)};
     delete @ENV{qw(OMP_WAIT_POLICY GOMP_SPINCOUNT KMP_BLOCKTIME)};
     my $bare = sub { my (@settings) = @_; return { json => 1, words => ['env', @settings, $train, '--emulate', 2, @tiny] } };
-    my ($launched, $alone, $users, $processes) = run_jobs([emu(2, $train, @tiny), $bare->(), $bare->('OMP_WAIT_POLICY=active'),
-        have_mpi ? { words => [qw(mpirun --allow-run-as-root --oversubscribe -n 2), $train, @tiny] } : ()]);
+    my ($launched, $users) = run_jobs([emu(2, $train, @tiny), $bare->('OMP_WAIT_POLICY=active')]);
     # How often a thread looks before it sleeps.
     my $looks = sub { my ($job) = @_; return join ' ', $job->{err} =~ /GOMP_SPINCOUNT = '(\w+)'/g };
-    skip 'this OpenMP does not say its settings', 5 unless $looks->($launched) =~ /\d/;
+    skip 'this OpenMP does not say its settings', 2 unless $looks->($launched) =~ /\d/;
     is($looks->($launched), '0', 'tools/launch sets it');
-    like($looks->($alone), qr/^[1-9]\d* 0$/, 'a program started alone starts again with it');
-    is($alone->{status}, 0, '... and works') or diag(complain($alone));
     like($looks->($users), qr/^[1-9]\d*$/, 'a setting of the user\'s stays');
-    is(scalar(() = $looks->($processes) =~ /\b0\b/g), 2, 'mpirun alone: each process starts again with it') or diag($processes->{err}) if $processes;
 }
 for my $wrong (0, 2000, 'two') {
     my ($job) = run_jobs([emu(2, $train, @tiny, '--threads', $wrong)]);

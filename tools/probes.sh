@@ -185,8 +185,12 @@ probe_speed() {
         # shellcheck disable=SC2086    # several flags in one variable
         "${CC:-mpicc}" -std=gnu11 -O3 $native $blas_cflags -I. -o "$probe_dir/speed" tools/speed.c common/device/blas_kernels.c $blas_libs \
             >"$probe_dir/log" 2>&1 || continue
-        OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 "$probe_dir/speed" >"$probe_dir/said" 2>"$probe_dir/log" || return 1
+        chosen=
+        [ -n "${OPENBLAS_CORETYPE+set}" ] || chosen=$(tools/kernels "$probe_dir/speed")
+        env ${chosen:+"OPENBLAS_CORETYPE=$chosen"} OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 "$probe_dir/speed" \
+            >"$probe_dir/said" 2>"$probe_dir/log" || return 1
         { read -r kernels; read -r speed; } <"$probe_dir/said"
+        [ -z "$chosen" ] || kernels="kernels for $chosen (tools/launch sets OPENBLAS_CORETYPE)"
         return
     done
     return 1

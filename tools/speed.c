@@ -48,16 +48,15 @@ static double product(float *c, const float *a, const float *b) {
 }
 
 static void print_kernels(void) {
-    const char *core = kernels_in_use(), *better = core ? kernels_better(core, kernels_processor()) : NULL;
+    const char *core = kernels_in_use(), *better = kernels_advised();
     if (core) printf("kernels for %s", core);
-    if (kernels_mended()) printf(" (OpenBLAS had chosen %s)", kernels_mended());
-    else if (core && getenv("OPENBLAS_CORETYPE")) printf(", as OPENBLAS_CORETYPE demands");
+    if (core && getenv("OPENBLAS_CORETYPE")) printf(", as OPENBLAS_CORETYPE demands");
     if (better) printf("; they are older than this processor, which could use those for %s", better);
     printf("\n");
 }
 
 int main(void) {
-    kernels_mend();
+    kernels_answer();
     print_kernels();
     float *a = malloc(N * N * sizeof *a), *b = malloc(N * N * sizeof *b), *c = malloc(N * N * sizeof *c);
     if (!a || !b || !c) return 1;

@@ -1,12 +1,10 @@
 // comm.c: what all transports share: checks of arguments, the ledger, copies in and out, sums in rank order.
 // Moving bytes between ranks is comm_emu.c, comm_mpi.c and comm_nccl.c, behind transport.h.
-#define _GNU_SOURCE            // cpu_set_t
 #include "common/comm/transport.h"
 #include "common/device/device.h"
 #include "common/tensor/random.h"
 #include "common/comm/record.h"
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,14 +20,15 @@ static _Thread_local Comm *side;           // this rank's side channel: a second
 
 size_t element_size(Element e) { return e == REALS ? sizeof(real) : e == DOUBLES ? sizeof(double) : 1; }
 
-char *pinned(Pinned *p, size_t bytes) {
+static char *pinned(Pinned *p, size_t bytes) {
     if (p->data && p->capacity >= bytes) return p->data;
     if (p->data) device_host_free(p->data);
     p->capacity = bytes;
     return p->data = device_host_alloc(bytes);
 }
 
-static bool collective(const Request *r) { return r->action != DO_SEND && r->action != DO_RECV; }
+bool request_is_message(const Request *r) { return r->action == DO_SEND || r->action == DO_RECV; }
+static bool collective(const Request *r) { return !request_is_message(r); }
 
 // A collective in a group of one. It is booked and timed like any other, but nobody is met, and its result is its
 // input: nothing is copied to buffers and back.
@@ -37,25 +36,28 @@ static bool alone(const Request *r) { return r->comm->size == 1 && collective(r)
 
 bool request_adds(const Request *r) { return r->action <= DO_REDUCE_SCATTER || r->action == DO_REDUCE; }
 
-static bool whole_at_root(const Request *r) { return r->action == DO_REDUCE && !r->later; }
+bool request_simulated(const Request *r) { return r->booked && clock_config()->simulated; }
 
 Range request_part(const Request *r, size_t rank) {
-    if (whole_at_root(r)) return (Range){ 0, rank == r->peer ? r->count : 0 };
+    if (r->action == DO_REDUCE) return (Range){ 0, rank == r->peer ? r->count : 0 };
     Range rows = shard_range(r->count / r->row, r->comm->size, rank);
     return (Range){ rows.lo * r->row, rows.hi * r->row };
 }
 
 size_t request_longest_part(const Request *r) {
-    return whole_at_root(r) ? r->count : ceil_div(r->count / r->row, r->comm->size) * r->row;
+    return r->action == DO_REDUCE ? r->count : ceil_div(r->count / r->row, r->comm->size) * r->row;
+}
+
+Range request_piece(const Request *r, size_t rank, size_t offset, size_t most) {
+    Range part = request_part(r, rank);
+    size_t left = range_size(part) > offset ? range_size(part) - offset : 0;
+    return (Range){ part.lo + offset, part.lo + offset + (left < most ? left : most) };
 }
 
 void describe(const Request *r, char text[200]) {
-    char whom[48] = "";
-    if (r->action == DO_SEND) snprintf(whom, sizeof whom, " to rank %zu of", r->peer);
-    else if (r->action == DO_REDUCE) snprintf(whom, sizeof whom, " to rank %zu of", r->peer);
-    else if (r->action == DO_RECV) snprintf(whom, sizeof whom, " from rank %zu of", r->peer);
-    else if (r->action == DO_BROADCAST) snprintf(whom, sizeof whom, " from rank %zu of", r->peer);
-    else snprintf(whom, sizeof whom, " on");
+    char whom[48] = " on";
+    if (r->action == DO_SEND || r->action == DO_REDUCE) snprintf(whom, sizeof whom, " to rank %zu of", r->peer);
+    if (r->action == DO_RECV || r->action == DO_BROADCAST) snprintf(whom, sizeof whom, " from rank %zu of", r->peer);
     size_t bytes = r->count * element_size(r->element);
     int length = snprintf(text, 200, "%s%s %.60s", r->call, whom, r->comm->name);
     char rows[40] = "";
@@ -153,6 +155,36 @@ void combine_in_rank_order(const Request *r, char *out, const char *const parts[
     else COMBINE(real, sum[i] + x[i]);
 }
 
+void parcels_of_contributions(const Request *r, char *scratch, size_t offset, size_t most, Parcel parcel[]) {
+    size_t size = element_size(r->element), rank = r->comm->rank;
+    size_t own = range_size(request_piece(r, rank, offset, most));
+    for (size_t i = 0; i < r->comm->size; i++) {
+        Range piece = request_piece(r, i, offset, most);
+        parcel[i] = (Parcel){ r->in + piece.lo * size, scratch + i * most * size, range_size(piece), own };
+    }
+    parcel[rank] = (Parcel){ 0 };
+}
+
+void parcels_of_sums(const Request *r, const char *sum, size_t offset, size_t most, Parcel parcel[]) {
+    size_t size = element_size(r->element), rank = r->comm->rank;
+    size_t own = range_size(request_piece(r, rank, offset, most));
+    for (size_t i = 0; i < r->comm->size; i++) {
+        Range piece = request_piece(r, i, offset, most);
+        parcel[i] = (Parcel){ sum, r->out + piece.lo * size, own, range_size(piece) };
+    }
+    parcel[rank] = (Parcel){ 0 };
+}
+
+// All parts that this rank gets are as long as its own.
+void parcels_to_all(const Request *r, Parcel parcel[]) {
+    size_t size = element_size(r->element), rank = r->comm->rank, length = range_size(request_part(r, rank));
+    for (size_t i = 0; i < r->comm->size; i++) {
+        Range part = request_part(r, i);
+        parcel[i] = (Parcel){ r->in + part.lo * size, r->out + i * length * size, range_size(part), length };
+    }
+    parcel[rank] = (Parcel){ 0 };
+}
+
 // ---- 2. Tensors in, tensors out ----
 
 static Request *tensor_request(Comm *c, Action action, const char *call, size_t count, size_t peer, Tensor input,
@@ -210,7 +242,7 @@ static void wire_finish(Request *r) {
     if (!alone(r)) r->comm->state->wire->finish(r);
 }
 
-// What did not come to its place of itself.
+// Brings to the caller's tensor what the transport did not put there.
 static void deliver(Request *r) {
     if (r->out_count == 0) return;
     if (staged(r)) tensor_upload(r->output, (const real *)r->out);
@@ -226,6 +258,7 @@ static bool one_node(const Request *r) {
     return collective(r) ? r->comm->one_node : clock_same_node(world_rank[r->comm->rank], world_rank[r->peer]);
 }
 static Picoseconds duration(const Request *r) { return clock_transfer(one_node(r), r->steps, r->bytes); }
+static Picoseconds later(Picoseconds a, Picoseconds b) { return a > b ? a : b; }
 
 static void record(const Request *r, EventKind kind, Picoseconds start, Picoseconds end) {
     RecordedEvent e = { .start = start, .end = end, .waited = r->waited, .flow = r->flow, .bytes = r->bytes,
@@ -234,87 +267,81 @@ static void record(const Request *r, EventKind kind, Picoseconds start, Picoseco
     record_transfer(e, r->comm->name);
 }
 
-static void collective_ends(Request *r) {
-    if (!clock_config()->simulated) {
-        record(r, EVENT_COLLECTIVE, r->issued, record_moment());
-        return;
-    }
-    r->end = r->stamp + duration(r);
+// Simulated: finds out when a collective ends. The next one of the Comm begins no earlier.
+static void meet(Request *r) {
+    if (r->met) return;
+    r->met = true;
+    wire_meet(r);
+    r->end = r->all_ready + duration(r);
     r->comm->state->lane_free = r->end;
-    record(r, EVENT_COLLECTIVE, r->stamp, r->end);
+    record(r, EVENT_COLLECTIVE, r->all_ready, r->end);
+}
+static void meet_open(const Comm *c) {
+    for (Request *r = c->state->open; r; r = r->next)
+        if (r->timed && collective(r)) meet(r);
 }
 
-// One lane: the next collective of a Comm starts after those started before, so their end must be known first.
-static void meet_all(struct CommState *s) {
-    while (s->unmet) {
-        Request *r = s->unmet;
-        s->unmet = r->next_timed;
-        wire_meet(r);
-        collective_ends(r);
-    }
+// Equal on all ranks that take part, and different for every operation.
+static uint64_t flow_number(const Request *r) {
+    struct CommState *s = r->comm->state;
+    if (collective(r)) return random_key(random_key(s->id, s->meetings), UINT64_MAX);
+    bool sends = r->action == DO_SEND;
+    size_t number = sends ? s->peer[r->peer].sent++ : s->peer[r->peer].received++;
+    size_t from = sends ? r->comm->rank : r->peer, to = sends ? r->peer : r->comm->rank;
+    return random_key(random_key(random_key(s->id, from), to), number);
+}
+
+static void send_leaves(Request *r) {
+    Picoseconds *lane_free = &r->comm->state->peer[r->peer].lane_free;
+    Picoseconds leaves = later(clock_now(), *lane_free), takes = duration(r);
+    if (r->peer != r->comm->rank) leaves = clock_port_out(leaves, takes);
+    r->arrives = leaves + takes;
+    *lane_free = r->arrives;
+    record(r, EVENT_SEND, leaves, r->arrives);
 }
 
 static void time_begins(Request *r) {
     r->timed = r->booked && !ledger_paused();
     if (!r->timed) return;
     record_pause_compute();
-    bool model = clock_config()->simulated;
-    struct CommState *s = r->comm->state;
-    if (model && collective(r)) meet_all(s);
+    bool simulated = clock_config()->simulated;
+    if (simulated && collective(r)) meet_open(r->comm);
     r->issued = r->waited = record_moment();
-    r->stamp = clock_now();
-    if (collective(r)) {
-        r->flow = random_key(random_key(s->id, s->meetings), UINT64_MAX);
-        if (model && s->lane_free > r->stamp) r->stamp = s->lane_free;
-        return;
-    }
-    bool sends = r->action == DO_SEND;
-    size_t number = sends ? s->peer[r->peer].sent++ : s->peer[r->peer].received++;
-    size_t from = sends ? r->comm->rank : r->peer, to = sends ? r->peer : r->comm->rank;
-    r->flow = random_key(random_key(random_key(s->id, from), to), number);
-    if (!sends) return;
-    Picoseconds leaves = s->peer[r->peer].lane_free > r->stamp ? s->peer[r->peer].lane_free : r->stamp;
-    Picoseconds takes = duration(r);
-    if (r->peer != r->comm->rank) leaves = clock_port_out(leaves, takes);
-    r->stamp = leaves + takes;
-    s->peer[r->peer].lane_free = model ? r->stamp : 0;
-    if (model) record(r, EVENT_SEND, leaves, r->stamp);
-}
-
-// The call has started the operation, and returns without its result.
-static void time_leaves(Request *r) {
-    if (!r->timed) return;
-    if (collective(r) && clock_config()->simulated) {
-        Request **last = &r->comm->state->unmet;
-        while (*last) last = &(*last)->next_timed;
-        *last = r;
-        r->next_timed = NULL;
-    }
-    record_resume_compute();
+    r->flow = flow_number(r);
+    if (!simulated) return;
+    if (r->action == DO_SEND) send_leaves(r);
+    r->ready = r->all_ready = later(clock_now(), r->comm->state->lane_free);
 }
 
 static void time_ends(Request *r) {
     if (!r->timed) return;
-    if (clock_config()->simulated) {
-        if (collective(r)) clock_wait_until(r->end);
-        if (r->action == DO_RECV) {
-            bool from_me = r->peer == r->comm->rank;
-            clock_wait_until(from_me ? r->stamp : clock_port_in(r->stamp, duration(r)));
-            record(r, EVENT_RECV, r->waited, clock_now());
-        }
-    } else if (collective(r)) {
-        collective_ends(r);
-    } else if (r->action == DO_SEND) {
-        record(r, EVENT_SEND, r->issued, r->issued);           // it ends where it is received: picture.c finds that
-    } else {
+    bool simulated = clock_config()->simulated;
+    if (collective(r)) {
+        if (simulated) clock_wait_until(r->end);
+        else record(r, EVENT_COLLECTIVE, r->issued, record_moment());
+    } else if (r->action == DO_RECV) {
+        bool from_itself = r->peer == r->comm->rank;
+        if (simulated) clock_wait_until(from_itself ? r->arrives : clock_port_in(r->arrives, duration(r)));
         record(r, EVENT_RECV, r->waited, record_moment());
+    } else if (!simulated) {
+        record(r, EVENT_SEND, r->issued, r->issued);           // its receive says when it ends: picture.c finds that
     }
     record_resume_compute();
 }
 
+// The call has started the operation when begin() returns. Its result comes with finish_in_time().
+static void begin(Request *r) {
+    time_begins(r);
+    wire_begin(r);
+    if (r->timed) record_resume_compute();
+}
+
 static void finish_in_time(Request *r) {
     if (r->timed) record_pause_compute();
-    if (r->timed && collective(r) && clock_config()->simulated) meet_all(r->comm->state);
+    if (r->timed && collective(r) && clock_config()->simulated) {
+        meet(r);
+        meet_open(r->comm);
+    }
     if (!r->here) wire_finish(r);
     time_ends(r);
 }
@@ -333,18 +360,14 @@ static void check_unchanged(Request *r, const char *until) {
 }
 
 static void run_now(Request *r) {
-    time_begins(r);
-    wire_begin(r);
-    time_leaves(r);
+    begin(r);
     finish_and_deliver(r);
 }
 
 static Request *run_later(Request *r) {
     list_append(&r->comm->state->open, r);
     hold(r);
-    time_begins(r);
-    wire_begin(r);
-    time_leaves(r);
+    begin(r);
     return r;
 }
 
@@ -356,16 +379,15 @@ static void in_group_or_now(Request *r) {
 
 // ---- 3. The ledger ----
 
-static void book(Comm *c, CommKind kind, size_t calls, size_t sent, size_t received) {
-    if (ledger_paused()) return;
-    c->ledger[kind].calls += calls;
-    c->ledger[kind].bytes += sent;
-    c->ledger[kind].received += received;
-}
-
-// Books what this rank sends and receives; the operation takes the time of `steps` messages of `bytes` in all.
+// Books what this rank sends and receives; the operation takes the time of `steps` messages of `bytes` in all. A message
+// is a call of its sender.
 static Request *booked(Request *r, CommKind kind, size_t sent, size_t received, size_t steps, size_t bytes) {
-    book(r->comm, kind, 1, sent, received);
+    Comm *c = r->comm;
+    if (!ledger_paused()) {
+        c->ledger[kind].calls += r->action != DO_RECV;
+        c->ledger[kind].bytes += sent;
+        c->ledger[kind].received += received;
+    }
     r->booked = true;
     r->kind = kind;
     r->steps = steps;
@@ -433,50 +455,38 @@ static void check_rows(const Comm *c, const char *call, Tensor mine, Tensor whol
 }
 static size_t row_of(Tensor whole) { return whole.cols > 0 ? whole.cols : 1; }
 
-static Request *reduce_scatter_rows(Comm *c, Tensor mine, Tensor whole) {
-    const char *call = "reduce-scatter of rows";
-    check_rows(c, call, mine, whole);
-    Request *r = tensor_request(c, DO_REDUCE_SCATTER, call, tensor_count(whole), 0, whole, mine);
-    return ring(cut_by_rows(r, row_of(whole)), COMM_REDUCE_SCATTER, 1);
-}
-
-static Request *all_gather_rows(Comm *c, Tensor whole, Tensor mine) {
-    const char *call = "all-gather of rows";
-    check_rows(c, call, mine, whole);
-    Request *r = tensor_request(c, DO_ALL_GATHER, call, tensor_count(whole), 0, mine, whole);
-    return ring(cut_by_rows(r, row_of(whole)), COMM_ALL_GATHER, 1);
-}
-
-static Request *broadcast(Comm *c, Tensor t, size_t root) {
-    return chain(tensor_request(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t), COMM_BROADCAST,
-                c->rank == root, c->rank != root);
-}
-
-static Request *reduce(Comm *c, Tensor t, size_t root) {
-    return chain(tensor_request(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t), COMM_REDUCE, c->rank != root,
-                c->rank != (root + 1) % c->size);
-}
-
 void comm_all_reduce(Comm *c, Tensor t) { run_now(all_reduce(c, t)); }
-void comm_reduce_scatter(Comm *c, Tensor mine, Tensor whole) { run_now(reduce_scatter(c, mine, whole)); }
-void comm_all_gather(Comm *c, Tensor whole, Tensor mine) { run_now(all_gather(c, whole, mine)); }
-void comm_reduce_scatter_rows(Comm *c, Tensor mine, Tensor whole) { run_now(reduce_scatter_rows(c, mine, whole)); }
-void comm_all_gather_rows(Comm *c, Tensor whole, Tensor mine) { run_now(all_gather_rows(c, whole, mine)); }
-void comm_broadcast(Comm *c, Tensor t, size_t root) { run_now(broadcast(c, t, root)); }
-void comm_reduce(Comm *c, Tensor t, size_t root) { run_now(reduce(c, t, root)); }
 Request *comm_start_all_reduce(Comm *c, Tensor t) { return run_later(all_reduce(c, t)); }
-Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor mine) { return run_later(all_gather(c, whole, mine)); }
+void comm_reduce_scatter(Comm *c, Tensor mine, Tensor whole) { run_now(reduce_scatter(c, mine, whole)); }
 Request *comm_start_reduce_scatter(Comm *c, Tensor mine, Tensor whole) {
     return run_later(reduce_scatter(c, mine, whole));
 }
-Request *comm_start_reduce_scatter_rows(Comm *c, Tensor mine, Tensor whole) {
-    return run_later(reduce_scatter_rows(c, mine, whole));
+void comm_all_gather(Comm *c, Tensor whole, Tensor mine) { run_now(all_gather(c, whole, mine)); }
+Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor mine) { return run_later(all_gather(c, whole, mine)); }
+
+void comm_reduce_scatter_rows(Comm *c, Tensor mine, Tensor whole) {
+    const char *call = "reduce-scatter of rows";
+    check_rows(c, call, mine, whole);
+    Request *r = tensor_request(c, DO_REDUCE_SCATTER, call, tensor_count(whole), 0, whole, mine);
+    run_now(ring(cut_by_rows(r, row_of(whole)), COMM_REDUCE_SCATTER, 1));
 }
-Request *comm_start_all_gather_rows(Comm *c, Tensor whole, Tensor mine) {
-    return run_later(all_gather_rows(c, whole, mine));
+
+void comm_all_gather_rows(Comm *c, Tensor whole, Tensor mine) {
+    const char *call = "all-gather of rows";
+    check_rows(c, call, mine, whole);
+    Request *r = tensor_request(c, DO_ALL_GATHER, call, tensor_count(whole), 0, mine, whole);
+    run_now(ring(cut_by_rows(r, row_of(whole)), COMM_ALL_GATHER, 1));
 }
-Request *comm_start_broadcast(Comm *c, Tensor t, size_t root) { return run_later(broadcast(c, t, root)); }
-Request *comm_start_reduce(Comm *c, Tensor t, size_t root) { return run_later(reduce(c, t, root)); }
+
+void comm_broadcast(Comm *c, Tensor t, size_t root) {
+    Request *r = tensor_request(c, DO_BROADCAST, "broadcast", tensor_count(t), root, t, t);
+    run_now(chain(r, COMM_BROADCAST, c->rank == root, c->rank != root));
+}
+
+void comm_reduce(Comm *c, Tensor t, size_t root) {
+    Request *r = tensor_request(c, DO_REDUCE, "reduce", tensor_count(t), root, t, t);
+    run_now(chain(r, COMM_REDUCE, c->rank != root, c->rank != (root + 1) % c->size));
+}
 
 void comm_all_reduce_max(Comm *c, Tensor t) {
     run_now(ring(tensor_request(c, DO_ALL_REDUCE_MAX, "all-reduce of maxima", tensor_count(t), 0, t, t),
@@ -497,9 +507,7 @@ void comm_all_to_all(Comm *c, Tensor out, Tensor in) {
 static void host_run(Request *r, const void *in, void *out) {
     r->in = in;
     r->out = out;
-    time_begins(r);
-    wire_begin(r);
-    time_leaves(r);
+    begin(r);
     finish_in_time(r);
     if (alone(r) && out && in && out != in) memcpy(out, in, r->out_count * element_size(r->element));
     request_recycle(r);
@@ -540,20 +548,14 @@ void comm_send(Comm *c, Tensor t, size_t to) {
 }
 
 static Request *recv_from(Comm *c, Tensor t, size_t from) {
+    size_t bytes = tensor_count(t) * sizeof(real);
     if (from < c->size) require_connected(c, "recv", from);
     Request *r = tensor_request(c, DO_RECV, "recv", tensor_count(t), from, t, t);
-    size_t bytes = tensor_count(t) * sizeof(real);
-    book(c, COMM_SEND, 0, 0, from != c->rank ? bytes : 0);
-    r->booked = true;                      // as a call by its sender; here it takes time
-    r->kind = COMM_SEND;
-    r->steps = 1;
-    r->bytes = bytes;
-    return r;
+    return booked(r, COMM_SEND, 0, from != c->rank ? bytes : 0, 1, bytes);
 }
 
 void comm_recv(Comm *c, Tensor t, size_t from) { in_group_or_now(recv_from(c, t, from)); }
 Request *comm_start_recv(Comm *c, Tensor t, size_t from) { return run_later(recv_from(c, t, from)); }
-
 Request *comm_start_send(Comm *c, Tensor t, size_t to) { return run_later(send_to(c, t, to)); }
 
 void comm_group_start(Comm *c) {
@@ -592,13 +594,13 @@ Picoseconds comm_arrival(Request *r) {
     while (o && o != r) o = o->next;
     if (!o) fault("comm_arrival on %s for one %s that was waited for before", r->comm->name, r->call);
     if (r->action != DO_RECV) fault("comm_arrival on %s of one %s: it is for started receives", r->comm->name, r->call);
-    if (r->here) return r->stamp;
+    if (r->here) return r->arrives;
     if (r->timed) record_pause_compute();
     wire_finish(r);
-    if (!r->timed || !clock_config()->simulated) r->stamp = clock_now();
+    if (!r->timed || !clock_config()->simulated) r->arrives = clock_now();
     if (r->timed) record_resume_compute();
     r->here = true;
-    return r->stamp;
+    return r->arrives;
 }
 
 // ---- 6. Communicators ----
@@ -740,47 +742,6 @@ bool side_any(bool mine) {
     free(sizes);
     side_broadcast(&any, sizeof any);
     return any;
-}
-
-// Ranks that a launcher has bound to cores of their own share none.
-size_t side_cores_each(void) {
-    struct { char host[64]; cpu_set_t cores; } mine, *all = NULL;
-    size_t *sizes = NULL, least = SIZE_MAX;
-    memset(&mine, 0, sizeof mine);
-    gethostname(mine.host, sizeof mine.host - 1);
-    if (sched_getaffinity(0, sizeof mine.cores, &mine.cores) != 0) CPU_SET(0, &mine.cores);
-    all = side_gather(&mine, sizeof mine, &sizes);
-    for (size_t i = 0; all && i < side->size; i++) {
-        size_t sharing = 0, cores = (size_t)CPU_COUNT(&all[i].cores);
-        for (size_t k = 0; k < side->size; k++) sharing += memcmp(&all[i], &all[k], sizeof mine) == 0;
-        least = cores / sharing < least ? cores / sharing : least;
-    }
-    free(all);
-    free(sizes);
-    side_broadcast(&least, sizeof least);
-    return least > 0 ? least : 1;
-}
-
-double side_at_once(void) {
-    struct { char host[64], gpu[32]; cpu_set_t cores; } mine, *all = NULL;
-    size_t *sizes = NULL;
-    double at_once = 0;
-    memset(&mine, 0, sizeof mine);
-    gethostname(mine.host, sizeof mine.host - 1);
-    if (device_is_gpu()) device_id(mine.gpu);
-    else if (sched_getaffinity(0, sizeof mine.cores, &mine.cores) != 0) CPU_SET(0, &mine.cores);
-    all = side_gather(&mine, sizeof mine, &sizes);
-    for (size_t i = 0; all && i < side->size; i++) {
-        size_t first = 0;
-        while (memcmp(&all[first], &all[i], sizeof mine) != 0) first++;
-        if (first < i) continue;               // ranks that share a GPU, or a set of cores, count it once
-        at_once += device_is_gpu() ? 1 : (double)CPU_COUNT(&all[i].cores) / device_threads;
-    }
-    if (!ranks_are_processes && at_once > 1) at_once = 1;
-    if (all && at_once > (double)side->size) at_once = (double)side->size;
-    free(all);
-    free(sizes);
-    return at_once;
 }
 
 // ---- 8. The launch ----

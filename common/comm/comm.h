@@ -93,10 +93,6 @@ typedef struct Request Request;
 Request *comm_start_all_reduce(Comm *c, Tensor t);
 Request *comm_start_reduce_scatter(Comm *c, Tensor mine, Tensor whole);
 Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor mine);
-Request *comm_start_reduce_scatter_rows(Comm *c, Tensor mine, Tensor whole);
-Request *comm_start_all_gather_rows(Comm *c, Tensor whole, Tensor mine);
-Request *comm_start_broadcast(Comm *c, Tensor t, size_t root);
-Request *comm_start_reduce(Comm *c, Tensor t, size_t root);
 // The sender goes on; its wait returns when the message was received.
 Request *comm_start_send(Comm *c, Tensor t, size_t to);
 Request *comm_start_recv(Comm *c, Tensor t, size_t from);
@@ -117,6 +113,7 @@ void side_gather_each(const void *mine, size_t bytes, SideTake *take, void *cont
 void side_broadcast(void *data, size_t bytes);                 // from rank 0
 bool side_any(bool mine);                                      // is it true on some rank? The same on all
 
+// --- what the ranks compute on (cores.c) ---
 // Cores for each rank: those that it may use, divided by the ranks that share them; the least of all ranks. Collective.
 size_t side_cores_each(void);
 // How many ranks compute at the same time. On GPUs: how many GPUs they have. Processes: all, or as many as their cores

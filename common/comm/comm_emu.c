@@ -60,7 +60,7 @@ static size_t world_rank(const Request *r) { return group_of(r)->world_rank[r->c
 static bool can_go_on(const Rank *r) { return !r->ended && (!r->waits_for || r->waits_for->done); }
 
 static void print_missing(const Request *r) {
-    if (r->action == DO_SEND || r->action == DO_RECV) return;
+    if (request_is_message(r)) return;
     const Meeting *m = r->extra;
     fprintf(stderr, ", not reached by");
     for (size_t i = 0; i < r->comm->size; i++)
@@ -212,6 +212,13 @@ static void collect(Request *const of[], size_t n) {
     }
 }
 
+static void all_are_ready(Request *const of[], size_t n) {
+    Picoseconds latest = 0;
+    for (size_t i = 0; i < n; i++)
+        if (of[i]->ready > latest) latest = of[i]->ready;
+    for (size_t i = 0; i < n; i++) of[i]->all_ready = latest;
+}
+
 static void arrive(Request *r) {
     Group *g = group_of(r);
     Meeting *m = meeting_of(r);
@@ -221,10 +228,8 @@ static void arrive(Request *r) {
     if (++m->arrived < g->size) return;
     collect(m->of, g->size);
     if (r->element == REALS) device_synchronize();
-    uint64_t latest = 0;
-    for (size_t i = 0; i < g->size; i++) latest = m->of[i]->stamp > latest ? m->of[i]->stamp : latest;
+    if (request_simulated(r)) all_are_ready(m->of, g->size);
     for (size_t i = 0; i < g->size; i++) {
-        m->of[i]->stamp = latest;
         m->of[i]->extra = NULL;
         m->of[i]->done = true;
     }
@@ -255,7 +260,7 @@ static void exchange(Request *r) {
               g->world_rank[from], send->count * size, g->world_rank[to], recv->count * size);
     copy(recv, recv->out, send->in, send->count);
     if (r->element == REALS) device_synchronize();
-    recv->stamp = send->stamp;
+    if (request_simulated(recv)) recv->arrives = send->arrives;
     *sent = send->queued;
     *received = recv->queued;
     send->queued = NULL;
@@ -265,7 +270,7 @@ static void exchange(Request *r) {
 
 static void emu_start(Request *r) {
     if (r->element == REALS) device_synchronize();             // other ranks, on other streams, may use its tensors now
-    if (r->action == DO_SEND || r->action == DO_RECV) exchange(r);
+    if (request_is_message(r)) exchange(r);
     else arrive(r);
 }
 

@@ -5,10 +5,10 @@
 // confused rank becomes a message, not a hang. The loop yields the core, because tests run more ranks than there are
 // cores. While a rank computes, device_meanwhile lets MPI move on what is under way.
 //
-// --reduce ordered: an exchange in which rank i gets part i of everybody, a sum in rank order, and an exchange of the
-// sums. That moves as many bytes as a ring does, and gives the bits of a sum from rank 0 to rank n-1. A blocking one is
-// done in place, piece by piece, so PIECE_BYTES are all that it needs, and a piece stays in the cache; a started one
-// has its request's scratch. --reduce fast is the library's own algorithm, for blocking sums.
+// --reduce ordered: an exchange in which rank i gets part i of every rank, a sum in rank order, and an exchange of the
+// sums. That moves as many bytes as a ring does, and gives the bits of a sum from rank 0 to rank n-1. A blocking sum is
+// done in place, piece by piece: it needs PIECE_BYTES, and a piece stays in the cache. A started sum has its request's
+// scratch. --reduce fast is the library's own algorithm, for blocking sums.
 //
 //   1 checked calls and deadlines   2 messages   3 sums   4 other collectives   5 communicators   6 the launch
 #define _GNU_SOURCE            // process_vm_readv
@@ -29,11 +29,11 @@
 
 // What a Request keeps while it is under way.
 typedef struct {
-    MPI_Request stamp_request, *request;   // [2 * size]
+    MPI_Request time_request, *request;    // [2 * size]
     MPI_Status *status;
+    Parcel *parcel;                        // [size]
     int requests, tag;
-    uint64_t stamp;        // of the simulated clock: what this rank says, then the latest of all (a recv: the sender's)
-    int *part_count, *part_start;          // [size]: MPI reads them until an all-gather is complete
+    Picoseconds time;                      // simulated: a collective's ready, then all_ready; a message's arrives
 } Flight;
 
 static MpiLink *link_of(const Request *r) { return r->comm->state->link; }
@@ -55,8 +55,8 @@ static int fits_int(size_t n) {
 
 void (*mpi_meanwhile)(void);
 
-// Who was warned (stop_catch) goes on until it has written what it wants to, unless the others are gone: mpirun warns
-// the survivors of a killed rank, too. They wait for it, longer than for anything before.
+// After SIGTERM a rank keeps running so that it can write its checkpoint (stop_catch). mpirun warns the survivors of a
+// killed rank, too: if a peer is silent for longer than any wait so far, a warned rank exits.
 static double longest_wait;
 static void others_are_gone(void) {
     enum { PATIENCE = 4 };                         // seconds
@@ -64,8 +64,8 @@ static void others_are_gone(void) {
         fault("a signal to stop came %.0f s ago, and another rank has not answered since: it is gone", stop_asked());
 }
 
-// The ranks on this node and their processes. A rank that is killed says nothing, and its launcher may take its time:
-// who waits for long looks whether they are all there. mpirun ends the others a second after the kill, or later.
+// The ranks on this node and their processes. A killed rank says nothing, and mpirun ends the others a second after the
+// kill, or later. So a rank that waits for long looks whether all these processes exist.
 static struct { int n; struct { int rank, pid; } *of; } here;
 static MPI_Comm host;                      // all of them, from comm_process_begin to comm_process_end
 static bool is_there(int pid) {
@@ -106,8 +106,8 @@ void give_core_away(double waited) {
     else sched_yield();
 }
 
-// Have all of them come? False: the deadline has passed. Of r, which may be NULL. Who waits for long says so to the
-// others of its node.
+// Waits until all n requests are complete. False: the deadline has passed. After a while the rank says to the others of
+// its node what it waits for: r, or nothing if that is NULL.
 static bool poll_until(const Request *r, int n, MPI_Request *request, MPI_Status *status, double timeout, int *error) {
     const double long_wait = 0.2;
     double since = now();
@@ -137,6 +137,7 @@ _Noreturn void too_late(double timeout, const char *where) {
           "for whom", timeout, where);
 }
 
+// The error is 0, or that a message was longer than its receive: finish_message() says it better.
 static void wait_for(const Request *r, int n, MPI_Request *request, MPI_Status *status) {
     int error, class;
     char text[200];
@@ -146,9 +147,12 @@ static void wait_for(const Request *r, int n, MPI_Request *request, MPI_Status *
     describe(r, text);
     if (!came) too_late(timeout, text);
     MPI_Error_class(error, &class);
-    for (int i = 0; status != MPI_STATUSES_IGNORE && i < n && class == MPI_ERR_IN_STATUS; i++)
-        if (status[i].MPI_ERROR != MPI_SUCCESS && status[i].MPI_ERROR != MPI_ERR_PENDING)
-            MPI_Error_class(error = status[i].MPI_ERROR, &class);
+    for (int i = 0; status != MPI_STATUSES_IGNORE && i < n && class == MPI_ERR_IN_STATUS; i++) {
+        if (status[i].MPI_ERROR == MPI_SUCCESS || status[i].MPI_ERROR == MPI_ERR_PENDING) continue;
+        error = status[i].MPI_ERROR;
+        MPI_Error_class(error, &class);
+    }
+    if (class == MPI_ERR_TRUNCATE && r->action == DO_RECV) return;
     if (class == MPI_ERR_TRUNCATE) fault("sizes do not match in %s: a message was longer", text);
     check_mpi(error, text);
 }
@@ -161,40 +165,62 @@ static MPI_Datatype datatype(Element e) {
 static Flight *flight_of(Request *r) {
     size_t n = r->comm->size;
     if (!r->extra) {                       // one block, freed with the request
-        Flight *f = host_alloc(sizeof *f + 2 * n * (sizeof *f->request + sizeof *f->status + sizeof *f->part_count));
-        f->request = (MPI_Request *)(f + 1);
+        size_t each = 2 * sizeof(MPI_Request) + 2 * sizeof(MPI_Status) + sizeof(Parcel);
+        Flight *f = host_alloc(sizeof *f + n * each);
+        f->parcel = (Parcel *)(f + 1);
+        f->request = (MPI_Request *)(f->parcel + n);
         f->status = (MPI_Status *)(f->request + 2 * n);
-        f->part_count = (int *)(f->status + 2 * n);
-        f->part_start = f->part_count + n;
         r->extra = f;
     }
     return r->extra;
 }
 
-// ---- 2. Messages. One tag: those of a pair of ranks arrive in the order in which they were sent. Those of which a
-// collective is made have a tag of its number, and so cannot meet those of another one. ----
+// ---- 2. Messages. They have one tag: those of a pair of ranks arrive in the order in which they were sent. The parcels
+// of a collective have a tag of its number, and so cannot meet those of another collective. ----
 
-enum { TAG_DATA, TAG_STAMP, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 };           // MPI has 32767 tags at least
+enum { TAG_DATA, TAG_TIME, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 };           // MPI has 32767 tags at least
 
-static void send_piece(const Request *r, const char *from, size_t count, size_t to, int tag) {
+static void send_to(const Request *r, const char *from, size_t count, size_t to, int tag) {
     Flight *f = r->extra;
-    MPI(MPI_Isend(from, fits_int(count), datatype(r->element), (int)to, tag, link_of(r)->comm,
-                  &f->request[f->requests++]));
+    MPI_Request *request = &f->request[f->requests++];
+    MPI(MPI_Isend(from, fits_int(count), datatype(r->element), (int)to, tag, link_of(r)->comm, request));
 }
-static void receive_piece(const Request *r, char *to, size_t count, size_t from, int tag) {
+static void receive_from(const Request *r, char *to, size_t count, size_t from, int tag) {
     Flight *f = r->extra;
-    MPI(MPI_Irecv(to, fits_int(count), datatype(r->element), (int)from, tag, link_of(r)->comm,
-                  &f->request[f->requests++]));
+    MPI_Request *request = &f->request[f->requests++];
+    MPI(MPI_Irecv(to, fits_int(count), datatype(r->element), (int)from, tag, link_of(r)->comm, request));
+}
+
+// One round of a collective. Its second round has another tag.
+static void start_parcels(const Request *r, int round) {
+    const Flight *f = r->extra;
+    for (size_t i = 0; i < r->comm->size; i++) {
+        const Parcel *p = &f->parcel[i];
+        if (p->receives) receive_from(r, p->receive, p->receives, i, f->tag + round);
+    }
+    for (size_t i = 0; i < r->comm->size; i++) {
+        const Parcel *p = &f->parcel[i];
+        if (p->sends) send_to(r, p->send, p->sends, i, f->tag + round);
+    }
+}
+
+// Waits for all that this request has started.
+static void wait_for_parts(const Request *r) {
+    Flight *f = r->extra;
+    wait_for(r, f->requests, f->request, f->status);
+    f->requests = 0;
 }
 
 static void start_message(Request *r) {
+    Flight *f = r->extra;
     if (r->action == DO_RECV) {
-        receive_piece(r, r->out, r->count, r->peer, TAG_DATA);
+        receive_from(r, r->out, r->count, r->peer, TAG_DATA);
         return;
     }
-    Flight *f = r->extra;                  // synchronous: complete when it is received, whatever its size
+    MPI_Request *request = &f->request[f->requests++];
+    // Synchronous: complete when it is received, whatever its size.
     MPI(MPI_Issend(r->in, fits_int(r->count), datatype(r->element), fits_int(r->peer), TAG_DATA, link_of(r)->comm,
-                   &f->request[f->requests++]));
+                   request));
 }
 
 static size_t bytes_of(MPI_Status *status) {
@@ -205,40 +231,32 @@ static size_t bytes_of(MPI_Status *status) {
 
 static void finish_message(Request *r) {
     Flight *f = r->extra;
-    int error, class;
     char text[200];
+    wait_for_parts(r);
+    if (r->action == DO_SEND || bytes_of(f->status) == r->count * element_size(r->element)) return;
     describe(r, text);
-    if (!poll_until(r, 1, f->request, f->status, r->comm->state->timeout * (r->patient ? 100 : 1), &error))
-        too_late(r->comm->state->timeout * (r->patient ? 100 : 1), text);
-    if (error != MPI_SUCCESS) {
-        MPI_Error_class(error == MPI_ERR_IN_STATUS ? f->status->MPI_ERROR : error, &class);
-        if (class != MPI_ERR_TRUNCATE || r->action != DO_RECV) check_mpi(error, text);
-    }
-    if (r->action == DO_RECV && bytes_of(f->status) != r->count * element_size(r->element))
-        fault("sizes do not match in %s: the message has %zu bytes", text, bytes_of(f->status));
+    fault("sizes do not match in %s: the message has %zu bytes", text, bytes_of(f->status));
 }
 
-// The simulated clock's stamps travel beside the data: a maximum over the members; with a message, a second one.
-static bool stamped(const Request *r) { return r->booked && clock_config()->simulated; }
-static void start_stamp(Request *r) {
+// Simulated times travel beside the data: the maximum over the members of a collective; with a message, a second one.
+static void start_time(Request *r) {
     Flight *f = r->extra;
     MPI_Comm comm = link_of(r)->comm;
-    f->stamp_request = MPI_REQUEST_NULL;
-    if (!stamped(r)) return;
-    f->stamp = r->stamp;
-    if (r->action == DO_SEND)
-        MPI(MPI_Isend(&f->stamp, 1, MPI_UINT64_T, fits_int(r->peer), TAG_STAMP, comm, &f->stamp_request));
-    else if (r->action == DO_RECV)
-        MPI(MPI_Irecv(&f->stamp, 1, MPI_UINT64_T, fits_int(r->peer), TAG_STAMP, comm, &f->stamp_request));
-    else
-        MPI(MPI_Iallreduce(MPI_IN_PLACE, &f->stamp, 1, MPI_UINT64_T, MPI_MAX, comm, &f->stamp_request));
+    int peer = (int)r->peer;
+    f->time_request = MPI_REQUEST_NULL;
+    if (!request_simulated(r)) return;
+    f->time = r->action == DO_SEND ? r->arrives : r->ready;
+    if (r->action == DO_SEND) MPI(MPI_Isend(&f->time, 1, MPI_UINT64_T, peer, TAG_TIME, comm, &f->time_request));
+    else if (r->action == DO_RECV) MPI(MPI_Irecv(&f->time, 1, MPI_UINT64_T, peer, TAG_TIME, comm, &f->time_request));
+    else MPI(MPI_Iallreduce(MPI_IN_PLACE, &f->time, 1, MPI_UINT64_T, MPI_MAX, comm, &f->time_request));
 }
 
 void mpi_meet(Request *r) {
     Flight *f = r->extra;
-    if (!stamped(r) || f->stamp_request == MPI_REQUEST_NULL) return;
-    wait_for(r, 1, &f->stamp_request, MPI_STATUSES_IGNORE);
-    r->stamp = f->stamp;
+    if (f->time_request == MPI_REQUEST_NULL) return;
+    wait_for(r, 1, &f->time_request, MPI_STATUSES_IGNORE);
+    if (request_is_message(r)) r->arrives = f->time;
+    else r->all_ready = f->time;
 }
 
 // ---- 3. Sums ----
@@ -246,60 +264,25 @@ void mpi_meet(Request *r) {
 enum { PIECE_BYTES = 1 << 20 };
 static char *piece;                        // this process's, of PIECE_BYTES: where the contributions of a piece meet
 
-// Elements [at, at + most) of every rank's part, if it has them.
-static Range piece_of(const Request *r, size_t rank, size_t at, size_t most) {
-    Range part = request_part(r, rank);
-    size_t left = range_size(part) > at ? range_size(part) - at : 0;
-    return (Range){ part.lo + at, part.lo + at + (left < most ? left : most) };
+static void start_contributions(const Request *r, char *scratch, size_t offset, size_t most) {
+    parcels_of_contributions(r, scratch, offset, most, ((Flight *)r->extra)->parcel);
+    start_parcels(r, 0);
 }
 
-// Everybody's piece of my part comes to scratch, `most` elements apart.
-static void start_contributions(const Request *r, char *scratch, size_t at, size_t most) {
-    size_t size = element_size(r->element), me = r->comm->rank;
-    int tag = ((Flight *)r->extra)->tag;
-    Range mine = piece_of(r, me, at, most);
-    for (size_t i = 0; i < r->comm->size; i++)
-        if (i != me && range_size(mine)) receive_piece(r, scratch + i * most * size, range_size(mine), i, tag);
-    for (size_t i = 0; i < r->comm->size; i++) {
-        Range theirs = piece_of(r, i, at, most);
-        if (i != me && range_size(theirs)) send_piece(r, r->in + theirs.lo * size, range_size(theirs), i, tag);
-    }
-}
-
-static bool gets_all(const Request *r, size_t rank) { return r->action != DO_REDUCE || rank == r->peer; }
-
-// The sum of my piece goes to everybody who gets the whole, and theirs come, if I do.
-static void start_sums(const Request *r, const char *sum, size_t at, size_t most) {
-    size_t size = element_size(r->element), me = r->comm->rank;
-    int tag = ((Flight *)r->extra)->tag + 1;
-    Range mine = piece_of(r, me, at, most);
-    for (size_t i = 0; i < r->comm->size && gets_all(r, me); i++) {
-        Range theirs = piece_of(r, i, at, most);
-        if (i != me && range_size(theirs)) receive_piece(r, r->out + theirs.lo * size, range_size(theirs), i, tag);
-    }
-    for (size_t i = 0; i < r->comm->size; i++)
-        if (i != me && range_size(mine) && gets_all(r, i)) send_piece(r, sum, range_size(mine), i, tag);
-}
-
-static void wait_for_pieces(const Request *r) {
-    Flight *f = r->extra;
-    wait_for(r, f->requests, f->request, f->status);
-    f->requests = 0;
-}
-
-static void finish_piece(const Request *r, char *scratch, size_t at, size_t most) {
-    size_t size = element_size(r->element), me = r->comm->rank;
-    bool part_only = r->action == DO_REDUCE_SCATTER, at_root = r->action == DO_REDUCE && !r->later;
-    Range mine = piece_of(r, me, at, most);
+static void finish_piece(const Request *r, char *scratch, size_t offset, size_t most) {
+    size_t size = element_size(r->element), rank = r->comm->rank;
+    bool part_only = r->action == DO_REDUCE_SCATTER || r->action == DO_REDUCE;
+    Range own = request_piece(r, rank, offset, most);
     const char *parts[r->comm->size];
-    char *sum = !gets_all(r, me) ? scratch + me * most * size : r->out + (part_only ? at : mine.lo) * size;
-    wait_for_pieces(r);
+    char *sum = r->out + (part_only ? offset : own.lo) * size;
+    wait_for_parts(r);
     for (size_t i = 0; i < r->comm->size; i++) parts[i] = scratch + i * most * size;
-    parts[me] = r->in + mine.lo * size;
-    if (range_size(mine)) combine_in_rank_order(r, sum, parts, range_size(mine));
-    if (part_only || at_root) return;
-    start_sums(r, sum, at, most);
-    wait_for_pieces(r);
+    parts[rank] = r->in + own.lo * size;
+    if (range_size(own)) combine_in_rank_order(r, sum, parts, range_size(own));
+    if (part_only) return;
+    parcels_of_sums(r, sum, offset, most, ((Flight *)r->extra)->parcel);
+    start_parcels(r, 1);
+    wait_for_parts(r);
 }
 
 static void sum_by_pieces(Request *r) {
@@ -311,8 +294,8 @@ static void sum_by_pieces(Request *r) {
     }
 }
 
-// Maxima and doubles never: their order is always fixed. Nor those of two ranks: a + b = b + a, and ours are faster. In
-// pieces too, as the library's scratch is as large as what it is given.
+// The order of maxima and of doubles is always fixed. Two ranks need no library, because a + b = b + a and our sums are
+// faster. The library gets pieces, because its scratch is as large as what it is given.
 static bool library_sums(const Request *r) {
     return r->comm->state->reduce == REDUCE_FAST && r->comm->size > 2 && r->element == REALS && !r->later &&
            (r->action == DO_ALL_REDUCE || r->action == DO_REDUCE);
@@ -337,42 +320,34 @@ static void sum_by_library(Request *r) {
 
 // ---- 4. Other collectives ----
 
+// Copies this rank's own part to its place, unless it is there already.
+static void keep_own(const Request *r, char *to, const char *from) {
+    size_t bytes = range_size(request_part(r, r->comm->rank)) * element_size(r->element);
+    if (bytes && to != from) memcpy(to, from, bytes);
+}
+
 static void start_all_gather(Request *r) {
-    Flight *f = r->extra;
-    MPI_Datatype type = datatype(r->element);
-    Range mine = request_part(r, r->comm->rank);
-    for (size_t i = 0; i < r->comm->size; i++) {
-        f->part_count[i] = fits_int(range_size(request_part(r, i)));
-        f->part_start[i] = fits_int(request_part(r, i).lo);
-    }
-    bool in_place = r->in == r->out + mine.lo * element_size(r->element);
-    MPI(MPI_Iallgatherv(in_place ? MPI_IN_PLACE : r->in, fits_int(range_size(mine)), type, r->out, f->part_count,
-                        f->part_start, type, link_of(r)->comm, f->request));
-    f->requests = 1;
+    size_t size = element_size(r->element);
+    keep_own(r, r->out + request_part(r, r->comm->rank).lo * size, r->in);
+    parcels_of_sums(r, r->in, 0, request_longest_part(r), ((Flight *)r->extra)->parcel);
+    start_parcels(r, 0);
+}
+
+static void start_all_to_all(Request *r) {
+    size_t size = element_size(r->element), rank = r->comm->rank;
+    Range own = request_part(r, rank);
+    keep_own(r, r->out + rank * range_size(own) * size, r->in + own.lo * size);
+    parcels_to_all(r, ((Flight *)r->extra)->parcel);
+    start_parcels(r, 0);
 }
 
 static void start_broadcast(Request *r) {
     Flight *f = r->extra;
     void *data = r->comm->rank == r->peer ? (void *)r->in : r->out;
-    MPI(MPI_Ibcast(data, fits_int(r->count), datatype(r->element), (int)r->peer, link_of(r)->comm, f->request));
-    f->requests = 1;
+    MPI_Request *request = &f->request[f->requests++];
+    MPI(MPI_Ibcast(data, fits_int(r->count), datatype(r->element), (int)r->peer, link_of(r)->comm, request));
 }
 
-// All parts for me are as long as mine.
-static void start_all_to_all(Request *r) {
-    size_t size = element_size(r->element), me = r->comm->rank, length = range_size(request_part(r, me));
-    int tag = ((Flight *)r->extra)->tag;
-    for (size_t i = 0; i < r->comm->size; i++)
-        if (i != me && length) receive_piece(r, r->out + i * length * size, length, i, tag);
-    for (size_t i = 0; i < r->comm->size; i++) {
-        Range theirs = request_part(r, i);
-        const char *from = r->in + theirs.lo * size;
-        if (i != me && range_size(theirs)) send_piece(r, from, range_size(theirs), i, tag);
-        else if (range_size(theirs)) memcpy(r->out + me * length * size, from, length * size);
-    }
-}
-
-static bool message(const Request *r) { return r->action == DO_SEND || r->action == DO_RECV; }
 static size_t under_way;                   // started operations of this rank
 
 void mpi_start(Request *r) {
@@ -380,18 +355,18 @@ void mpi_start(Request *r) {
     f->requests = 0;
     f->tag = TAG_COLLECTIVE + (int)(r->comm->state->meetings % COLLECTIVES) * 2;
     under_way += r->later;
-    if (message(r)) start_message(r);
+    if (request_is_message(r)) start_message(r);
     else if (r->action == DO_ALL_GATHER) start_all_gather(r);
     else if (r->action == DO_ALL_TO_ALL) start_all_to_all(r);
     else if (r->action == DO_BROADCAST) start_broadcast(r);
     else if (r->action == DO_BARRIER) MPI(MPI_Ibarrier(link_of(r)->comm, &f->request[f->requests++]));
     else if (r->later) start_contributions(r, r->scratch, 0, request_longest_part(r));
-    start_stamp(r);
+    start_time(r);
 }
 
 void mpi_finish(Request *r) {
-    if (message(r)) finish_message(r);
-    else if (!request_adds(r)) wait_for_pieces(r);
+    if (request_is_message(r)) finish_message(r);
+    else if (!request_adds(r)) wait_for_parts(r);
     else if (r->later) finish_piece(r, r->scratch, 0, request_longest_part(r));
     else if (library_sums(r)) sum_by_library(r);
     else sum_by_pieces(r);

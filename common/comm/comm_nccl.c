@@ -51,6 +51,10 @@ typedef struct Lane {
     struct Lane *next;
 } Lane;
 
+// What ranks tell each other beside a tensor. CALL: a message's length; a collective's number of what it is. The largest
+// CALL of all members and the largest INVERSE, which is ~CALL, belong together only if all CALLs are equal.
+enum { NOTE_TIME, NOTE_CALL, NOTE_INVERSE, NOTE_LENGTH };
+
 // An operation under way.
 typedef struct Flight {
     struct Flight *behind;                 // in its queue
@@ -63,7 +67,7 @@ typedef struct Flight {
     bool launched;                         // all of it
     cudaEvent_t ready, done;
     MPI_Request note_request;
-    uint64_t note[3];
+    uint64_t note[NOTE_LENGTH];
 } Flight;
 
 // Messages from one rank to another, of one Comm.
@@ -78,7 +82,7 @@ typedef struct {
     MpiLink mpi;                           // first: comm_mpi.c sees only this
     ncclComm_t nccl;                       // NULL in a group of one
     Lane lane;                             // of its collectives; they wait in mine.waiting
-    real *piece;                           // [PIECE]: where the contributions of a sum meet, under --reduce ordered
+    char *piece;                           // [PIECE]: where the contributions of a sum meet, under --reduce ordered
     Pair **to, **from;                     // by rank; NULL: not connected
 } Link;
 
@@ -97,7 +101,6 @@ enum { TAG_NOTE = 2, TAG_ID };             // between the tags of comm_mpi.c
 enum { PIECE = 1 << 18 };                  // elements
 
 static Link *link_of(const Comm *c) { return c->state->link; }
-static bool message(const Request *r) { return r->action == DO_SEND || r->action == DO_RECV; }
 
 // ---- 1. Errors ----
 
@@ -261,22 +264,23 @@ static Pair *pair_of(const Request *r) {
     return l->to[r->peer];
 }
 
-// ---- 3. Notes. Of a collective: the largest stamp of the simulated clock, and whether all members make the same call
-// (the largest of a number and of its complement belong together only if all are equal). Of a message: stamp and
-// length. A send waits for its receiver by its note: NCCL takes short messages into a buffer. ----
+// ---- 3. Notes. The note of a collective carries the largest `ready` of the simulated clock, and says whether all members
+// make the same call. The note of a message carries `arrives` and the length. A send waits for its receiver by its note,
+// because NCCL takes short messages into a buffer. ----
 
 static void start_note(Flight *f) {
     Request *r = &f->what;
     f->note_request = MPI_REQUEST_NULL;
-    if (!memory_poison() && !(r->booked && clock_config()->simulated)) return;
+    if (!memory_poison() && !request_simulated(r)) return;
     MPI_Comm comm = link_of(r->comm)->mpi.comm;
     uint64_t key = random_key(random_key(r->action, r->count), r->peer);
-    uint64_t call = message(r) ? r->count : random_key(key, r->row);
-    f->note[0] = r->stamp, f->note[1] = call, f->note[2] = ~call;
-    int peer = (int)r->peer;
-    if (r->action == DO_RECV) MPI(MPI_Irecv(f->note, 3, MPI_UINT64_T, peer, TAG_NOTE, comm, &f->note_request));
-    else if (!message(r)) MPI(MPI_Iallreduce(MPI_IN_PLACE, f->note, 3, MPI_UINT64_T, MPI_MAX, comm, &f->note_request));
-    else MPI(MPI_Issend(f->note, 3, MPI_UINT64_T, peer, TAG_NOTE, comm, &f->note_request));
+    f->note[NOTE_TIME] = r->action == DO_SEND ? r->arrives : r->ready;
+    f->note[NOTE_CALL] = request_is_message(r) ? r->count : random_key(key, r->row);
+    f->note[NOTE_INVERSE] = ~f->note[NOTE_CALL];
+    const int n = NOTE_LENGTH, peer = (int)r->peer;
+    if (r->action == DO_RECV) MPI(MPI_Irecv(f->note, n, MPI_UINT64_T, peer, TAG_NOTE, comm, &f->note_request));
+    else if (r->action == DO_SEND) MPI(MPI_Issend(f->note, n, MPI_UINT64_T, peer, TAG_NOTE, comm, &f->note_request));
+    else MPI(MPI_Iallreduce(MPI_IN_PLACE, f->note, n, MPI_UINT64_T, MPI_MAX, comm, &f->note_request));
 }
 
 static bool note_came(Flight *f) {
@@ -287,9 +291,9 @@ static bool note_came(Flight *f) {
     MPI(MPI_Test(&f->note_request, &came, MPI_STATUS_IGNORE));
     if (!came) return false;
     describe(r, text);
-    if (r->action == DO_RECV && f->note[1] != r->count)
-        fault("sizes do not match in %s: the message has %zu bytes", text, (size_t)f->note[1] * sizeof(real));
-    if (!message(r) && f->note[1] != ~f->note[2])
+    if (r->action == DO_RECV && f->note[NOTE_CALL] != r->count)
+        fault("sizes do not match in %s: the message has %zu bytes", text, (size_t)f->note[NOTE_CALL] * sizeof(real));
+    if (!request_is_message(r) && f->note[NOTE_CALL] != ~f->note[NOTE_INVERSE])
         fault("calls do not match in %s: another rank makes another call, or with another size or root", text);
     return true;
 }
@@ -305,60 +309,39 @@ static bool library_sums(const Request *r) {
 }
 static bool summed_here(const Request *r) { return request_adds(r) && !library_sums(r); }
 
-static void copy(real *to, const real *from, size_t count, cudaStream_t stream) {
+static void copy(void *to, const void *from, size_t count, cudaStream_t stream) {
     if (count && to != from)
         CUDA(cudaMemcpyAsync(to, from, count * sizeof(real), cudaMemcpyDeviceToDevice, stream));
 }
 
 // A started sum is one piece, in its request's scratch.
 static size_t piece_size(const Request *r) { return r->scratch ? request_longest_part(r) : PIECE / r->comm->size; }
-static real *scratch_of(const Request *r) { return r->scratch ? (real *)r->scratch : link_of(r->comm)->piece; }
+static char *scratch_of(const Request *r) { return r->scratch ? r->scratch : link_of(r->comm)->piece; }
 
-// Elements [at, at + most) of a rank's part, if it has them.
-static Range piece_of(const Request *r, size_t rank, size_t at) {
-    Range part = request_part(r, rank);
-    size_t most = piece_size(r), left = range_size(part) > at ? range_size(part) - at : 0;
-    return (Range){ part.lo + at, part.lo + at + (left < most ? left : most) };
-}
-
-// Everybody's piece of my part comes to scratch, in rank order.
-static void exchange(const Request *r, size_t at, ncclComm_t comm, cudaStream_t stream) {
-    const real *in = (const real *)r->in;
-    size_t me = r->comm->rank, mine_count = range_size(piece_of(r, me, at));
+// One round of a collective: all of its parcels make progress together.
+static void exchange(const Request *r, const Parcel parcel[], ncclComm_t comm, cudaStream_t stream) {
     NCCL(ncclGroupStart());
     for (size_t i = 0; i < r->comm->size; i++) {
-        Range theirs = piece_of(r, i, at);
-        if (i == me) continue;
-        if (range_size(theirs)) NCCL(ncclSend(in + theirs.lo, range_size(theirs), REAL, (int)i, comm, stream));
-        if (mine_count) NCCL(ncclRecv(scratch_of(r) + i * piece_size(r), mine_count, REAL, (int)i, comm, stream));
+        const Parcel *p = &parcel[i];
+        if (p->sends) NCCL(ncclSend(p->send, p->sends, REAL, (int)i, comm, stream));
+        if (p->receives) NCCL(ncclRecv(p->receive, p->receives, REAL, (int)i, comm, stream));
     }
     NCCL(ncclGroupEnd());
 }
 
-static bool gets_all(const Request *r, size_t rank) { return r->action != DO_REDUCE || rank == r->peer; }
-
-// The sum of my piece goes to everybody who gets the whole, and theirs come, if I do.
-static void pass_pieces(const Request *r, const real *sum, size_t at, ncclComm_t comm, cudaStream_t stream) {
-    real *out = (real *)r->out;
-    size_t me = r->comm->rank, count = range_size(piece_of(r, me, at));
-    NCCL(ncclGroupStart());
-    for (size_t i = 0; i < r->comm->size; i++) {
-        Range theirs = piece_of(r, i, at);
-        if (i == me) continue;
-        if (count && gets_all(r, i)) NCCL(ncclSend(sum, count, REAL, (int)i, comm, stream));
-        if (range_size(theirs) && gets_all(r, me))
-            NCCL(ncclRecv(out + theirs.lo, range_size(theirs), REAL, (int)i, comm, stream));
-    }
-    NCCL(ncclGroupEnd());
+static void exchange_contributions(const Request *r, size_t offset, ncclComm_t comm, cudaStream_t stream) {
+    Parcel parcel[r->comm->size];
+    parcels_of_contributions(r, scratch_of(r), offset, piece_size(r), parcel);
+    exchange(r, parcel, comm, stream);
 }
 
-static void add_pieces(const Request *r, size_t at, ncclComm_t comm, cudaStream_t stream) {
-    Range piece = piece_of(r, r->comm->rank, at);
-    bool part_only = r->action == DO_REDUCE_SCATTER, at_root = r->action == DO_REDUCE && !r->later;
-    size_t count = range_size(piece), n = r->comm->size;
-    real *scratch = scratch_of(r), *out = (real *)r->out + (part_only ? at : piece.lo);
+static void add_pieces(const Request *r, size_t offset, ncclComm_t comm, cudaStream_t stream) {
+    Range own = request_piece(r, r->comm->rank, offset, piece_size(r));
+    bool part_only = r->action == DO_REDUCE_SCATTER || r->action == DO_REDUCE;
+    size_t count = range_size(own), n = r->comm->size;
+    real *scratch = (real *)scratch_of(r), *out = (real *)r->out + (part_only ? offset : own.lo);
     Tensor sum = { .data = scratch, .rows = 1, .cols = count, .ld = count }, part = sum;
-    copy(scratch + r->comm->rank * piece_size(r), (const real *)r->in + piece.lo, count, stream);
+    copy(scratch + r->comm->rank * piece_size(r), (const real *)r->in + own.lo, count, stream);
     device_divert(stream);
     for (size_t i = 1; i < n && count; i++) {
         part.data = scratch + i * piece_size(r);
@@ -366,42 +349,32 @@ static void add_pieces(const Request *r, size_t at, ncclComm_t comm, cudaStream_
         else op_add(sum, sum, part);
     }
     device_divert(NULL);
-    if (gets_all(r, r->comm->rank)) copy(out, scratch, count, stream);
-    if (!part_only && !at_root) pass_pieces(r, scratch, at, comm, stream);
+    copy(out, scratch, count, stream);
+    if (part_only) return;
+    Parcel parcel[n];
+    parcels_of_sums(r, (const char *)scratch, offset, piece_size(r), parcel);
+    exchange(r, parcel, comm, stream);
 }
 
 static void gather(const Request *r, ncclComm_t comm, cudaStream_t stream) {
-    real *out = (real *)r->out;
     Range part = request_part(r, r->comm->rank);
-    copy(out + part.lo, (const real *)r->in, r->in_count, stream);
+    real *own = (real *)r->out + part.lo;
+    copy(own, r->in, r->in_count, stream);
     if (equal_parts(r)) {
-        NCCL(ncclAllGather(out + part.lo, out, range_size(part), REAL, comm, stream));
+        NCCL(ncclAllGather(own, r->out, range_size(part), REAL, comm, stream));
         return;
     }
-    NCCL(ncclGroupStart());
-    for (size_t i = 0; i < r->comm->size; i++) {
-        Range theirs = request_part(r, i);
-        if (i == r->comm->rank) continue;
-        if (range_size(part)) NCCL(ncclSend(out + part.lo, range_size(part), REAL, (int)i, comm, stream));
-        if (range_size(theirs)) NCCL(ncclRecv(out + theirs.lo, range_size(theirs), REAL, (int)i, comm, stream));
-    }
-    NCCL(ncclGroupEnd());
+    Parcel parcel[r->comm->size];
+    parcels_of_sums(r, (const char *)own, 0, request_longest_part(r), parcel);
+    exchange(r, parcel, comm, stream);
 }
 
-// All parts for me are as long as mine.
 static void all_to_all(const Request *r, ncclComm_t comm, cudaStream_t stream) {
-    const real *in = (const real *)r->in;
-    real *out = (real *)r->out;
-    size_t me = r->comm->rank, length = range_size(request_part(r, me));
-    copy(out + me * length, in + request_part(r, me).lo, length, stream);
-    NCCL(ncclGroupStart());
-    for (size_t i = 0; i < r->comm->size; i++) {
-        Range theirs = request_part(r, i);
-        if (i == me) continue;
-        if (range_size(theirs)) NCCL(ncclSend(in + theirs.lo, range_size(theirs), REAL, (int)i, comm, stream));
-        if (length) NCCL(ncclRecv(out + i * length, length, REAL, (int)i, comm, stream));
-    }
-    NCCL(ncclGroupEnd());
+    Range own = request_part(r, r->comm->rank);
+    Parcel parcel[r->comm->size];
+    copy((real *)r->out + r->comm->rank * range_size(own), (const real *)r->in + own.lo, range_size(own), stream);
+    parcels_to_all(r, parcel);
+    exchange(r, parcel, comm, stream);
 }
 
 static void whole_operation(const Request *r, ncclComm_t comm, cudaStream_t stream) {
@@ -429,7 +402,7 @@ static size_t steps_of(const Request *r) {
 static void one_step(const Request *r, size_t step, ncclComm_t comm, cudaStream_t stream) {
     size_t at = step / 2 * piece_size(r);
     if (!summed_here(r)) whole_operation(r, comm, stream);
-    else if (step % 2 == 0) exchange(r, at, comm, stream);
+    else if (step % 2 == 0) exchange_contributions(r, at, comm, stream);
     else add_pieces(r, at, comm, stream);
 }
 
@@ -466,7 +439,7 @@ static bool launch_to_myself(Lane *l) {
     CUDA(cudaStreamWaitEvent(l->stream, f->ready, 0));
     CUDA(cudaStreamWaitEvent(l->stream, g->ready, 0));
     if (send->count == recv->count)                            // if not, their notes will say so
-        copy((real *)recv->out, (const real *)send->in, send->count, l->stream);
+        copy(recv->out, send->in, send->count, l->stream);
     launched(f);
     launched(g);
     return true;
@@ -519,7 +492,7 @@ static void nccl_start(Request *r) {
         if (!l->piece) fault("out of memory on the GPU: %zu bytes for sums", PIECE * sizeof(real));
     }
     f->what = *r;
-    f->pair = message(r) ? pair_of(r) : NULL;
+    f->pair = request_is_message(r) ? pair_of(r) : NULL;
     f->lane = f->pair ? &f->pair->lane : &l->lane;
     f->comm = f->pair ? f->pair->nccl : l->nccl;
     CUDA(cudaEventRecord(f->ready, device_stream()));
@@ -539,8 +512,11 @@ static void wait_until(bool (*came)(Flight *), Flight *f, const Request *r) {
         if (f->comm) settled(f->comm, text);
 }
 
-static void take_stamp(Request *r) {
-    if (r->action != DO_SEND) r->stamp = ((Flight *)r->more)->note[0];
+static void take_time(Request *r) {
+    Picoseconds time = ((Flight *)r->more)->note[NOTE_TIME];
+    if (!request_simulated(r)) return;
+    if (request_is_message(r)) r->arrives = time;
+    else r->all_ready = time;
 }
 
 static void nccl_meet(Request *r) {
@@ -549,7 +525,7 @@ static void nccl_meet(Request *r) {
         return;
     }
     wait_until(note_came, r->more, r);
-    take_stamp(r);
+    take_time(r);
 }
 
 static void nccl_finish(Request *r) {
@@ -561,7 +537,7 @@ static void nccl_finish(Request *r) {
     mine.latest = *r;
     wait_until(note_came, f, r);
     wait_until(is_launched, f, r);
-    take_stamp(r);
+    take_time(r);
     CUDA(cudaStreamWaitEvent(device_stream(), f->done, 0));    // what this rank does next comes after it
     if (r->scratch && library_sums(r)) device_copy(r->out, r->scratch, r->out_count * sizeof(real));
     f->next = mine.spare;

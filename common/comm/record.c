@@ -32,7 +32,7 @@ static RecordedEvent *event_new(void) {
     return memset(&self.events[self.n++], 0, sizeof *self.events);
 }
 
-bool record_on(void) { return self.on && !ledger_paused(); }
+static bool record_on(void) { return self.on && !ledger_paused(); }
 
 // Real time is the device's, and a GPU is behind the host that tells it what to do. To wait for it at every stamp would
 // change what is measured, so stamps are marks, read when all is over.

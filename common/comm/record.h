@@ -28,7 +28,6 @@ typedef struct { Picoseconds at; size_t high, bytes; } MemorySample;   // most a
 
 void record_start(MemoryCategory watched);         // forgets what was there; memory of this category is sampled
 void record_stop(void);
-bool record_on(void);
 void record_free(void);
 // Everything until record_leave is `kind` of micro-batch `number`. Nests: what was before goes on after.
 void record_enter(EventKind kind, size_t number);

@@ -17,7 +17,6 @@ typedef enum { REALS, DOUBLES, BYTES } Element;                // doubles and by
 size_t element_size(Element e);
 
 typedef struct { char *data; size_t capacity; } Pinned;        // host memory of a staged operation: grows, is kept
-char *pinned(Pinned *p, size_t bytes);
 
 struct Request {
     Comm *comm;
@@ -31,7 +30,7 @@ struct Request {
     bool patient;                          // may wait for as long as it takes
     bool done;                             // out holds the result (kept by the emu transport)
     bool grouped;                          // finished by comm_group_end
-    bool here;                             // the message has come, at stamp (asked by comm_arrival)
+    bool here;                             // comm_arrival found the message: it has come
     size_t in_count, out_count;            // elements of in and out on this rank
     const char *in;                        // of a whole and its part, out may be in, or each other's place in the whole
     char *out;
@@ -42,15 +41,16 @@ struct Request {
     Pinned staged, staged_scratch;
     void *extra, *more;                    // the transport's own, freed with the request; more: of one built on another
     Request *queued;                       // emu: the next message in the queue of its pair
-    // Time. stamp: before start, when this rank is ready (a send: when its message arrives); after meet, the latest of
-    // all members (a recv: when its message arrives). The transports carry it under the simulated clock.
-    uint64_t stamp;
-    Picoseconds issued, waited, end;       // waited: when this rank began to wait for it
+    // Time that the transports carry, only where request_simulated() holds.
+    Picoseconds ready;                     // collective: this rank can begin. Set before start
+    Picoseconds all_ready;                 // collective: the last of its members can begin. Known after meet
+    Picoseconds arrives;                   // message: its end. A send's is set before start, a recv's known after finish
+    Picoseconds issued, waited, end;       // waited: this rank began to wait for it
+    bool met;                              // simulated collective: end is known
     size_t steps, bytes;                   // of the ring or the chain that carries it
     uint64_t flow;                         // equal on all ranks that take part
     CommKind kind;
     bool booked, timed;                    // an operation of the ledger; not while that is paused
-    Request *next_timed;                   // in the list of its Comm's started collectives whose end is not known yet
     Request *next;                         // in the list of the Comm it is in
 };
 
@@ -58,17 +58,29 @@ struct Request {
 // same on every transport, so the bits are. out may be one of the parts.
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count);
 void describe(const Request *r, char text[200]);               // "recv from rank 1 of tp (1024 elements, 4096 bytes)"
+bool request_is_message(const Request *r);                     // a send or a recv, no collective
 bool request_adds(const Request *r);                           // contributions of several ranks become one
-// Elements of the whole that this rank gets or adds up: its part. A blocking reduce is added up by the root alone, a
-// started one part by part, as its scratch is no larger than another sum's; the root gets the sums with the wait.
+bool request_simulated(const Request *r);                      // the transport carries its time; equal on all ranks
+// Elements of the whole that a rank gets or adds up: its part. The root of a reduce adds up all of it.
 Range request_part(const Request *r, size_t rank);
 size_t request_longest_part(const Request *r);
+// Elements [offset, offset + most) of that part, as far as the part has them.
+Range request_piece(const Request *r, size_t rank, size_t offset, size_t most);
+
+// What this rank sends to another rank and receives from that rank in one round of a collective. Counts of elements.
+typedef struct { const char *send; char *receive; size_t sends, receives; } Parcel;
+// They fill parcel[size], by rank; a rank's parcel to itself is empty. Of a sum the two rounds of a piece:
+// every rank sends its contributions, which meet in the receiver's scratch, `most` elements apart;
+void parcels_of_contributions(const Request *r, char *scratch, size_t offset, size_t most, Parcel parcel[]);
+// every rank sends the sum of its own piece. An all-gather is this round with the parts themselves.
+void parcels_of_sums(const Request *r, const char *sum, size_t offset, size_t most, Parcel parcel[]);
+void parcels_to_all(const Request *r, Parcel parcel[]);        // all-to-all
 
 typedef struct {
     bool device_memory;                    // takes tensors where they are; else from host memory
     void (*start)(Request *r);             // never waits for another rank
     void (*finish)(Request *r);            // waits; afterwards out is complete and in is free
-    void (*meet)(Request *r);              // waits until all members have started it: stamp is the latest of theirs
+    void (*meet)(Request *r);              // waits until all members have started it; sets all_ready
     void (*connect)(Comm *c, CommPeers peers);     // collective; NULL: messages need no preparation
     // The link of a new Comm over these ranks of the parent, of which I am number me. All of them call it.
     void *(*split)(Comm *parent, const size_t *members, size_t n, size_t me);
@@ -87,11 +99,8 @@ struct CommState {
     CommPeers connected;                   // with whom messages may be exchanged
     uint64_t id;                           // equal on all members, different for every Comm
     size_t *world_rank;                    // of every member
-    // The simulated clock's: when the lane of the collectives is free, and those of which that is not known yet, oldest
-    // first. Of messages: how many so far, and when the lane to a peer is free.
-    Picoseconds lane_free;
-    Request *unmet;
-    struct { size_t sent, received; Picoseconds lane_free; } *peer;
+    Picoseconds lane_free;                 // simulated clock: the next collective can begin
+    struct { size_t sent, received; Picoseconds lane_free; } *peer;        // messages so far; when the next can leave
 };
 
 typedef struct { void (*body)(Comm *world, void *context); void *context; } RankBody;

@@ -1,35 +1,34 @@
-// waits.c: see waits.h.
+// waits.c: the table of who waits for whom on one node, and the search for a cycle in it. See waits.h.
 #include "common/comm/waits.h"
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { POLLS = 1000 };
+enum { POLLS = 1000, NONE = -1 };
 
-// Of one process; written by it alone, but for spoken.
+// One process writes it; the others read it.
 typedef struct {
     _Atomic uint64_t number;               // of its waits: odd while it waits
     _Atomic uint64_t polls;                // how often it has asked MPI
-    _Atomic bool spoken;                   // of the first: has somebody printed the table?
-    _Atomic bool told;                     // it has said why it ends all
+    _Atomic bool told;                     // it has said why it ends all ranks
+    _Atomic bool printed;                  // in the first slot only: a process has printed the table
     size_t rank;                           // in the world
-    double since, patience;                // when its wait began, and after how long that is suspicious
+    double since, patience;                // when its wait began; after how many seconds that is suspicious
     char text[200], comm[64];
     uint64_t id;                           // of the Comm, with its name
-    int meeting;                           // -1: a message
+    int meeting;                           // the number of the collective, or NONE: a message
     bool sends;
     size_t n;
-    uint32_t whom[];                       // [n] world ranks: the peer, or the members
+    uint32_t whom[];                       // [n] world ranks: the peer, or all members
 } Slot;
 
 static MPI_Win window = MPI_WIN_NULL;
 static char *slots;                        // [ranks], each of slot_bytes
 static size_t ranks, slot_bytes, me;
 static double seconds;
-static struct { uint64_t number, polls; } *seen;               // [ranks] when the deadlock was suspected
+static struct { uint64_t number, polls; } *seen;               // [ranks] when the cycle was first seen
 static bool suspected;
 static double next_look;
 
@@ -38,16 +37,18 @@ static Slot *slot(size_t i) { return (Slot *)(slots + i * slot_bytes); }
 void waits_open(MPI_Comm host, double deadlock) {
     int n, rank, unit;
     MPI_Aint bytes;
-    void *mine;
+    void *memory;
     MPI_Comm_size(host, &n);
     MPI_Comm_rank(host, &rank);
-    ranks = (size_t)n, me = (size_t)rank, seconds = deadlock;
+    ranks = (size_t)n;
+    me = (size_t)rank;
+    seconds = deadlock;
     slot_bytes = ceil_div(sizeof(Slot) + this_world_size * sizeof(uint32_t), 64) * 64;
-    // The first has it all: one stretch. Where MPI cannot share memory there is no table, and --timeout remains.
-    if (MPI_Win_allocate_shared(me == 0 ? (MPI_Aint)(ranks * slot_bytes) : 0, 1, MPI_INFO_NULL, host,
-                                                 &mine, &window) != MPI_SUCCESS) return;
-    MPI_Win_shared_query(window, 0, &bytes, &unit, &mine);
-    slots = mine;
+    bytes = me == 0 ? (MPI_Aint)(ranks * slot_bytes) : 0;      // the first process owns the whole table
+    // Where MPI cannot share memory there is no table, and --timeout remains.
+    if (MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, host, &memory, &window) != MPI_SUCCESS) return;
+    MPI_Win_shared_query(window, 0, &bytes, &unit, &memory);
+    slots = memory;
     seen = host_alloc(ranks * sizeof *seen);
     memset(slot(me), 0, slot_bytes);
     slot(me)->rank = this_rank;
@@ -64,16 +65,17 @@ void waits_close(void) {
 void waits_post(const Request *r, int meeting, double since) {
     if (!slots) return;
     Slot *s = slot(me);
-    bool message = r->action == DO_SEND || r->action == DO_RECV;
+    const size_t *world_rank = r->comm->state->world_rank;
+    bool message = request_is_message(r);
     s->since = since;
     s->patience = seconds + (double)(r->count * element_size(r->element)) / 1e7;
     describe(r, s->text);
     snprintf(s->comm, sizeof s->comm, "%s", r->comm->name);
     s->id = r->comm->state->id;
     s->sends = r->action == DO_SEND;
-    s->meeting = message ? -1 : meeting;
+    s->meeting = message ? NONE : meeting;
     s->n = message ? 1 : r->comm->size;
-    for (size_t i = 0; i < s->n; i++) s->whom[i] = (uint32_t)r->comm->state->world_rank[message ? r->peer : i];
+    for (size_t i = 0; i < s->n; i++) s->whom[i] = (uint32_t)world_rank[message ? r->peer : i];
     atomic_fetch_add(&s->number, 1);
     suspected = false;
 }
@@ -82,23 +84,30 @@ void waits_clear(void) {
     if (slots) atomic_fetch_add(&slot(me)->number, 1);
 }
 
+static Slot *slot_of(size_t rank) {        // NULL: on another node
+    for (size_t i = 0; slots && i < ranks; i++)
+        if (slot(i)->rank == rank) return slot(i);
+    return NULL;
+}
+
 void waits_tell(void) {
     if (slots) atomic_store(&slot(me)->told, true);
 }
 bool waits_told(size_t rank) {
-    for (size_t i = 0; slots && i < ranks; i++)
-        if (slot(i)->rank == rank) return atomic_load(&slot(i)->told);
-    return false;
+    Slot *s = slot_of(rank);
+    return s && atomic_load(&s->told);
 }
 
-static bool waiting(const Slot *s) { return atomic_load(&s->number) % 2 == 1; }
+// ---- who waits for whom ----
 
-// Do both stand in the same collective, or are a send and its receive?
+static bool waiting(const Slot *s) { return atomic_load(&s->number) % 2 == 1; }
+static bool too_long(const Slot *s, double time) { return waiting(s) && time > s->since + s->patience; }
+
+// Are both in the same collective, or in a send and its receive?
 static bool meets(const Slot *a, const Slot *b) {
-    if (!waiting(a) || !waiting(b) || a->id != b->id || strcmp(a->comm, b->comm) != 0 || a->meeting != b->meeting)
-        return false;
-    return a->meeting >= 0 ? strcmp(a->text, b->text) == 0
-                           : a->whom[0] == b->rank && b->whom[0] == a->rank && a->sends != b->sends;
+    if (!waiting(b) || a->id != b->id || strcmp(a->comm, b->comm) != 0 || a->meeting != b->meeting) return false;
+    if (a->meeting != NONE) return strcmp(a->text, b->text) == 0;
+    return a->whom[0] == b->rank && b->whom[0] == a->rank && a->sends != b->sends;
 }
 static bool waits_for(const Slot *a, const Slot *b) {
     if (a == b || !waiting(a) || meets(a, b)) return false;
@@ -107,96 +116,90 @@ static bool waits_for(const Slot *a, const Slot *b) {
     return false;
 }
 
-static bool too_long(const Slot *s, double time) { return waiting(s) && time > s->since + s->patience; }
-
-// A cycle of ranks that wait for too long, as places in path[]; how many: 0: there is none. Depth first: mark[] says
-// who is on this path (1) and who leads to no cycle (2).
-static size_t cycle_from(size_t at, size_t depth, size_t *path, char *mark, double time, size_t *start) {
-    mark[at] = 1;
-    path[depth] = at;
-    for (size_t to = 0; to < ranks; to++) {
-        if (!too_long(slot(to), time) || !waits_for(slot(at), slot(to)) || mark[to] == 2) continue;
-        if (mark[to] == 1) {
-            for (*start = depth; path[*start] != to;) --*start;
-            return depth + 1;
-        }
-        size_t end = cycle_from(to, depth + 1, path, mark, time, start);
-        if (end) return end;
-    }
-    mark[at] = 2;
-    return 0;
+// The next stuck rank for which i waits; `ranks`: there is none.
+static size_t next_stuck(size_t i, const bool *stuck) {
+    size_t to = 0;
+    while (to < ranks && !(stuck[to] && waits_for(slot(i), slot(to)))) to++;
+    return to;
 }
-static size_t find_cycle(size_t *path, double time, size_t *start) {
-    char *mark = host_alloc(ranks);
-    size_t end = 0;
-    for (size_t i = 0; i < ranks && !end; i++)
-        if (!mark[i] && too_long(slot(i), time)) end = cycle_from(i, 0, path, mark, time, start);
-    free(mark);
-    return end;
+
+// Writes the ranks of a cycle to cycle[] and returns how many they are; 0: there is none. First all ranks that have
+// waited for too long are stuck. A rank that waits for no stuck rank is not stuck itself. Of those that remain, each
+// waits for another one, so after `ranks` steps from any of them the walk is in a cycle.
+static size_t find_cycle(size_t *cycle, double time) {
+    bool *stuck = host_alloc(ranks);
+    size_t at = 0, n = 0, next;
+    for (size_t i = 0; i < ranks; i++) stuck[i] = too_long(slot(i), time);
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (size_t i = 0; i < ranks; i++) {
+            if (!stuck[i] || next_stuck(i, stuck) < ranks) continue;
+            stuck[i] = false;
+            changed = true;
+        }
+    }
+    while (at < ranks && !stuck[at]) at++;
+    for (size_t step = 0; step < ranks && at < ranks; step++) at = next_stuck(at, stuck);
+    for (next = at; next < ranks && n < ranks && (n == 0 || next != at); next = next_stuck(next, stuck))
+        cycle[n++] = next;
+    free(stuck);
+    return next == at ? n : 0;             // a wait may have ended meanwhile
 }
 
 // ---- the table ----
 
-typedef struct { char *text; size_t n, room; } Text;
-static void add(Text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void add(Text *t, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    int n = vsnprintf(t->text + t->n, t->room - t->n, format, arguments);
-    va_end(arguments);
-    if (n > 0) t->n = t->n + (size_t)n < t->room ? t->n + (size_t)n : t->room - 1;
-}
-
-static bool here(size_t rank) {
-    for (size_t i = 0; i < ranks; i++)
-        if (slot(i)->rank == rank) return true;
-    return false;
-}
-
-static void add_rank(Text *t, const Slot *s) {
+static void print_rank(FILE *f, const Slot *s) {
     if (!waiting(s)) {
-        add(t, "  rank %zu is in no call: it computes\n", s->rank);
+        fprintf(f, "  rank %zu is in no call: it computes\n", s->rank);
         return;
     }
-    add(t, "  rank %zu waits %.0f s in %s", s->rank, now() - s->since, s->text);
-    bool any = false;
-    for (size_t i = 0; s->meeting >= 0 && i < ranks; i++)
-        if (waits_for(s, slot(i))) add(t, "%s rank %zu", any ? "" : ", not reached by", slot(i)->rank), any = true;
-    any = false;
-    for (size_t i = 0; i < s->n; i++)
-        if (!here(s->whom[i])) add(t, "%s rank %u", any ? "" : "; on another node:", s->whom[i]), any = true;
-    add(t, "\n");
+    fprintf(f, "  rank %zu waits %.0f s in %s", s->rank, now() - s->since, s->text);
+    const char *before = ", not reached by";
+    for (size_t i = 0; s->meeting != NONE && i < ranks; i++) {
+        if (!waits_for(s, slot(i))) continue;
+        fprintf(f, "%s rank %zu", before, slot(i)->rank);
+        before = "";
+    }
+    before = "; on another node:";
+    for (size_t i = 0; i < s->n; i++) {
+        if (slot_of(s->whom[i])) continue;
+        fprintf(f, "%s rank %u", before, s->whom[i]);
+        before = "";
+    }
+    fprintf(f, "\n");
 }
 
-static bool first_to_speak(void) { return !atomic_exchange(&slot(0)->spoken, true); }
-
-// One write, so that lines of several processes do not mix.
-static void print_table(const char *title, size_t *path, size_t start, size_t end) {
-    Text t = { .room = (ranks + 2) * 512 + ranks * ranks * 12 };
-    t.text = host_alloc(t.room);
-    add(&t, "%s", title);
-    for (size_t i = 0; i < ranks; i++) add_rank(&t, slot(i));
-    for (size_t i = start; i < end; i++)
-        add(&t, i == start ? "  the cycle: rank %zu waits for" : " rank %zu, who waits for", slot(path[i])->rank);
-    if (end) add(&t, " rank %zu\n", slot(path[start])->rank);
+// One write to stderr, so that lines of several processes do not mix. The first process prints; the others do not.
+static bool print_table(const char *title, const size_t *cycle, size_t n) {
+    char *text = NULL;
+    size_t length = 0;
+    FILE *f = atomic_exchange(&slot(0)->printed, true) ? NULL : open_memstream(&text, &length);
+    if (!f) return false;
+    fprintf(f, "%s", title);
+    for (size_t i = 0; i < ranks; i++) print_rank(f, slot(i));
+    for (size_t i = 0; i < n; i++)
+        fprintf(f, i == 0 ? "  the cycle: rank %zu waits for" : " rank %zu, who waits for", slot(cycle[i])->rank);
+    if (n > 0) fprintf(f, " rank %zu\n", slot(cycle[0])->rank);
+    fclose(f);
     fflush(stdout);
-    fwrite(t.text, 1, t.n, stderr);
+    fwrite(text, 1, length, stderr);
     fflush(stderr);
-    free(t.text);
+    free(text);
+    return true;
 }
 
 void waits_print(void) {
-    if (slots && seconds > 0 && first_to_speak()) print_table("", NULL, 0, 0);
+    if (slots && seconds > 0) print_table("", NULL, 0);
 }
 
-// Have all that wait asked often enough, in the same wait, since it was suspected? path NULL: all ranks.
-static bool confirmed(const size_t *path, size_t start, size_t end) {
-    for (size_t i = start; i < end; i++) {
-        size_t k = path ? path[i] : i;
-        if (atomic_load(&slot(k)->number) != seen[k].number || atomic_load(&slot(k)->polls) < seen[k].polls + POLLS)
-            return false;
+// Has each rank of the cycle been in the same wait since the cycle was first seen, and asked often enough?
+static bool confirmed(const size_t *cycle, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        size_t k = cycle[i];
+        if (atomic_load(&slot(k)->number) != seen[k].number) return false;
+        if (atomic_load(&slot(k)->polls) < seen[k].polls + POLLS) return false;
     }
-    return true;
+    return n > 0 && suspected;
 }
 
 void waits_look(void) {
@@ -205,23 +208,24 @@ void waits_look(void) {
     double time = now();
     if (time < next_look || !too_long(slot(me), time)) return;
     next_look = time + 0.1;
-    bool all = ranks == this_world_size;
-    for (size_t i = 0; i < ranks; i++) all = all && too_long(slot(i), time);
-    size_t *path = host_alloc((ranks + 1) * sizeof *path), start = 0, end = find_cycle(path, time, &start);
-    if ((all || end) && suspected && (all ? confirmed(NULL, 0, ranks) : confirmed(path, start, end)) &&
-        first_to_speak()) {
+    size_t *cycle = host_alloc(ranks * sizeof *cycle), n = find_cycle(cycle, time);
+    if (confirmed(cycle, n)) {
+        bool all = ranks == this_world_size;
+        for (size_t i = 0; i < ranks; i++) all = all && too_long(slot(i), time);
         char title[200];
         snprintf(title, sizeof title, "unsplit: deadlock: %s for more than %g s (--deadlock), and none of these can go "
                  "on\n", all ? "all ranks have waited" : "some ranks of this node have waited", seconds);
-        print_table(title, path, start, end);
-        end_all_ranks(STATUS_FAULT);
-        _exit(STATUS_FAULT);
+        if (print_table(title, cycle, n)) {
+            end_all_ranks(STATUS_FAULT);
+            _exit(STATUS_FAULT);
+        }
     }
     for (size_t i = 0; i < ranks; i++) {
-        if (suspected && seen[i].number == atomic_load(&slot(i)->number)) continue;
-        seen[i].number = atomic_load(&slot(i)->number);
+        uint64_t number = atomic_load(&slot(i)->number);
+        if (suspected && seen[i].number == number) continue;
+        seen[i].number = number;
         seen[i].polls = atomic_load(&slot(i)->polls);
     }
-    suspected = all || end;
-    free(path);
+    suspected = n > 0;
+    free(cycle);
 }

@@ -1,10 +1,10 @@
-// waits.h: who of the processes of a node waits, in what call and for whom, in memory that all of them share, so that
-// one that stands still in a call can be seen without its help. Private to comm_mpi.c.
+// waits.h: finds deadlocks among the processes of one node (--deadlock). Each process that waits in MPI writes what it
+// waits for into memory that all processes of the node share. Private to comm_mpi.c.
 //
-// A deadlock, and not a slow rank: every rank of the world is on this node and waits, each for longer than --deadlock
-// (and a second for every 10 MB of its call), or some of the node's wait so in a cycle; and all of these have asked MPI
-// a thousand times since that was first seen, so nothing was still on its way. A rank that computes, or is stopped,
-// does not ask. What waits outside comm_mpi.c (for a GPU, in MPI_Comm_split) counts as computing: --timeout ends that.
+// A deadlock is a cycle: each of its ranks waits for the next one, for longer than --deadlock and a second for every
+// 10 MB of its call. A slow rank is no deadlock. So each rank of the cycle must also have asked MPI a thousand times
+// since the cycle was first seen; then no message was still on its way. A rank that computes, or that is stopped, does
+// not ask. A rank that waits elsewhere (for a GPU, in MPI_Comm_split) counts as computing: --timeout ends such waits.
 #ifndef WAITS_H
 #define WAITS_H
 #include <mpi.h>
@@ -12,10 +12,10 @@
 
 void waits_open(MPI_Comm host, double deadlock);               // collective over a node's processes; 0: no looking
 void waits_close(void);                                        // collective
-void waits_post(const Request *r, int meeting, double since);  // this rank waits there. meeting: its number
-void waits_clear(void);                                        // no longer
-void waits_look(void);                                         // in the loop of one that waits: a deadlock is a fault
-void waits_tell(void);                                         // this rank ends all, and has said why
-bool waits_told(size_t rank);                                  // has this one of the node?
-void waits_print(void);                                        // the table of the node, if nobody has printed it
+void waits_post(const Request *r, int meeting, double since);  // this rank waits in r. meeting: a collective's number
+void waits_clear(void);                                        // this rank waits no longer
+void waits_look(void);                                         // called while this rank waits: fault at a deadlock
+void waits_tell(void);                                         // this rank ends all ranks, and has said why
+bool waits_told(size_t rank);                                  // has a rank of this node called waits_tell?
+void waits_print(void);                                        // prints the table of waits, unless that was done before
 #endif

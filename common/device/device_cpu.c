@@ -26,24 +26,8 @@ const char *device_name(void) { return "cpu"; }
 void (*device_meanwhile)(double waited);
 int device_threads = 1;
 
-// OpenMP's threads wait busily for the next loop, for up to 15 ms. Beside other work they keep the thread for
-// which they wait off its core, and a step takes ten times as long. Threads that sleep do not. OpenMP reads this
-// setting while it is loaded, before any code of ours, so the program starts again with it. The user's wins.
-static bool threads_sleep(void) {
-#ifdef _OPENMP
-    return getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || getenv("KMP_BLOCKTIME");
-#else
-    return true;
-#endif
-}
-
-// However a program is started: before main, and so before MPI, which a process may join only once.
-__attribute__((constructor)) static void start_well(void) {
-    const bool sleep = threads_sleep();
-    if (!sleep) setenv("OMP_WAIT_POLICY", "passive", 1);
-    kernels_mend();
-    if (!sleep) program_start_again();
-}
+// Before main, because a program that tools/kernels asks must do nothing else.
+__attribute__((constructor)) static void answer(void) { kernels_answer(); }
 
 // A BLAS with threads of its own would fight the ranks, and ours, for the cores.
 void device_init(void) {

@@ -16,8 +16,12 @@ static Range tile_of(Range chunk, size_t i) {
     return (Range){ lo, lo + ATTENTION_TILE < chunk.hi ? lo + ATTENTION_TILE : chunk.hi };
 }
 
-void attention_tiles(const Positions *queries, const Positions *keys, void (*visit)(void *context, const Tile *t),
-                     void *context) {
+typedef struct { Range query, key; size_t query_row, key_row; } Tile;      // positions; their rows in a sequence
+
+// Calls visit for each tile with anything to see, in a fixed order. Chunks of queries and keys must be the same or
+// apart.
+static void attention_tiles(const Positions *queries, const Positions *keys,
+                            void (*visit)(void *context, const Tile *t), void *context) {
     size_t query_row = 0, key_row;
     for (size_t i = 0; i < queries->n; query_row += range_size(queries->chunk[i++]))
         for (size_t k = 0; k < tiles_of(queries->chunk[i]); k++) {

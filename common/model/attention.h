@@ -19,11 +19,6 @@ size_t positions_count(const Positions *p);
 // scores of one sequence's tile are [heads * tile, tile] at most. A tile whose keys all come after its queries is left
 // out; one on the diagonal is computed as its triangle.
 enum { ATTENTION_TILE = 64 };
-typedef struct { Range query, key; size_t query_row, key_row; } Tile;      // positions; their rows in a sequence
-// Calls visit for each tile with anything to see, in a fixed order. Chunks of queries and keys must be the same or
-// apart.
-void attention_tiles(const Positions *queries, const Positions *keys, void (*visit)(void *context, const Tile *t),
-                     void *context);
 
 // S_MIX and S_LSE [B*T, heads] of no keys at all; then of more and more keys, kv [B*Tk, 2A]: k | v.
 void attention_begin(const AttentionHeads *h, Saved *s);

@@ -182,10 +182,7 @@ Work work_block(const CutSizes *z, size_t B) {
     Work mlp = work_sum(work_product(M, F, C), work_product(M, C, F));                           // fc, out
     return work_sum(work_sum(attention, mlp), work_times(2, work_scores(z, B)));     // q k^T, and its product with v
 }
-Work work_block_backward(const CutSizes *z, size_t B) {
-    Work twice = work_times(2, work_block(z, B));
-    return z->online ? work_sum(twice, work_scores(z, B)) : twice;
-}
+
 Work work_head(const CutSizes *z, size_t B) { return work_product(B * z->T, z->vocab, z->C); }
 Work work_stage(const CutSizes *z, size_t B) {
     Work blocks = work_times((double)z->blocks, work_block(z, B));

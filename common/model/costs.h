@@ -78,7 +78,6 @@ Work work_sum(Work a, Work b);
 // in blocks has q k^T once more.
 Work work_scores(const CutSizes *z, size_t B);     // q k^T of a block; in blocks: of what the causal mask leaves of it
 Work work_block(const CutSizes *z, size_t B);
-Work work_block_backward(const CutSizes *z, size_t B);
 Work work_head(const CutSizes *z, size_t B);
 Work work_stage(const CutSizes *z, size_t B);      // blocks and head; the embedding has no product
 Work work_model(const ModelConfig *c, size_t B);   // forward and backward of the whole model

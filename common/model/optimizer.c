@@ -21,13 +21,6 @@ void optimizer_allocate(const Optimizer *o, Model *m) {
     }
 }
 
-size_t optimizer_bytes(const Optimizer *o, const Model *m) {
-    size_t elements = 0;
-    for (size_t i = 0; i < m->n_units; i++)
-        if (!m->units[i].tied_to) elements += range_size(m->units[i].own);
-    return (o->kind == ADAMW ? 2 : o->momentum > 0 ? 1 : 0) * elements * sizeof(real);
-}
-
 // Whatever was cut where, the rule is element by element: elements [lo, hi) of the unit, all of one parameter.
 static void update(const Optimizer *o, Unit *u, size_t lo, size_t hi, bool decay, double scale) {
     lo -= u->own.lo;

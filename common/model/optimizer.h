@@ -17,5 +17,4 @@ void optimizer_allocate(const Optimizer *o, Model *m);     // m and v, for what 
 void optimizer_step(Optimizer *o, Model *m, double scale); // gradients are multiplied by scale (clipping)
 // One unit's part of step o->step, where it comes at another time than the others'. Not for a tied use.
 void optimizer_step_unit(const Optimizer *o, Unit *u, double scale);
-size_t optimizer_bytes(const Optimizer *o, const Model *m);
 #endif

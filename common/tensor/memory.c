@@ -31,7 +31,7 @@ struct Block {
 
 static _Thread_local struct {
     size_t now[MEM_CATEGORIES], peak[MEM_CATEGORIES];
-    size_t total, total_peak, total_most;          // without MEM_REFERENCE; most: never reset
+    size_t total, total_most;                      // without MEM_REFERENCE; most: never reset
     size_t pauses;
     bool poison_off;
 } mine;
@@ -52,7 +52,6 @@ static void book(MemoryCategory c, size_t bytes) {
     if (meter_bytes) meter_bytes(c, mine.now[c]);
     if (c == MEM_REFERENCE) return;
     mine.total += bytes;
-    raise_peak(&mine.total_peak, mine.total);
     raise_peak(&mine.total_most, mine.total);
 }
 
@@ -65,13 +64,11 @@ static void unbook(MemoryCategory c, size_t bytes) {
 
 size_t memory_now(MemoryCategory c) { return mine.now[c]; }
 size_t memory_peak(MemoryCategory c) { return mine.peak[c]; }
-size_t memory_peak_total(void) { return mine.total_peak; }
 size_t memory_most(void) { return mine.total_most; }
 size_t memory_process_most(void) { return process_most; }
 
 void memory_reset_peaks(void) {
     memcpy(mine.peak, mine.now, sizeof mine.peak);
-    mine.total_peak = mine.total;
 }
 
 void memory_set_poison(bool on) { mine.poison_off = !on; }

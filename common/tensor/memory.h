@@ -30,7 +30,6 @@ bool arena_holds(const Arena *a, const void *p);        // p lies in one of its 
 
 size_t memory_now(MemoryCategory c);           // bytes of this rank
 size_t memory_peak(MemoryCategory c);
-size_t memory_peak_total(void);                // without MEM_REFERENCE
 size_t memory_most(void);                      // the total's peak since the rank began, whatever was reset
 size_t memory_process_most(void);              // of all ranks of this process together, with MEM_REFERENCE
 void memory_reset_peaks(void);                 // peaks start again from what is live now

@@ -83,7 +83,8 @@ void page_title(const Program *p, size_t ranks) {
     page_wrap(lesson_info.question, indent, indent);
     n += (size_t)snprintf(text + n, sizeof text - n, "%zu rank%s, %s (%s); %s %s%s; ", ranks, ranks == 1 ? "" : "s",
                           p->choice.transport, p->choice.why, device_name(), REAL_NAME, p->tf32 ? " in tf32" : "");
-    if (p->threads > 1) n += (size_t)snprintf(text + n, sizeof text - n, "%zu threads each; ", p->threads);
+    if (p->threads > 1)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%zu threads each%s; ", p->threads, threads_advice());
     const ClockConfig *c = clock_config();
     if (c->simulated)
         n += (size_t)snprintf(text + n, sizeof text - n, "simulated clock: device %s, link %s", c->device.name,
@@ -91,9 +92,9 @@ void page_title(const Program *p, size_t ranks) {
     if (c->simulated && c->node > 0)
         n += (size_t)snprintf(text + n, sizeof text - n, " in nodes of %zu, %s between", c->node, c->between.name);
     if (c->simulated) n += (size_t)snprintf(text + n, sizeof text - n, "; ");
-    if (kernels_mended())
-        n += (size_t)snprintf(text + n, sizeof text - n, "%s kernels (OpenBLAS had chosen %s); ", kernels_in_use(),
-                              kernels_mended());
+    if (kernels_advised() && !getenv("OPENBLAS_CORETYPE"))
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s kernels (faster: OPENBLAS_CORETYPE=%s); ",
+                              kernels_in_use(), kernels_advised());
     snprintf(text + n, sizeof text - n, "%sseed %" PRIu64, p->launch.reduce == REDUCE_FAST ? "reduce fast; " : "",
              p->seed);
     printf("%*s", (int)indent, "");

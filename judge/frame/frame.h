@@ -37,6 +37,8 @@ typedef struct {
     int status;                                // what this process will return
 } Program;
 
+const char *threads_advice(void);              // of the title: "", or what to set where waiting threads take a core
+
 // ---- exercise.c: every rank remembers the open exercises that it has met ----
 size_t exercises_report(Comm *world);          // collective: rank 0 prints a line each; how many
 

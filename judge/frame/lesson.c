@@ -11,10 +11,15 @@
 #include <string.h>
 #include <unistd.h>
 
+const char *threads_advice(void) {
+    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || getenv("KMP_BLOCKTIME")) return "";
+    return " (they wait busily; OMP_WAIT_POLICY=passive lets them sleep)";
+}
+
 static void print_title(const Program *p, size_t ranks) {
     printf("%s %s, %s, %s%s, %zu rank%s (%s), ", p->tag, device_name(), p->choice.transport, REAL_NAME,
            p->tf32 ? " with products in tf32" : "", ranks, ranks == 1 ? "" : "s", p->choice.why);
-    if (p->threads > 1) printf("%zu threads each, ", p->threads);
+    if (p->threads > 1) printf("%zu threads each%s, ", p->threads, threads_advice());
     printf("reduce %s, seed %" PRIu64 ", ", p->launch.reduce == REDUCE_FAST ? "fast" : "ordered", p->seed);
     const ClockConfig *c = clock_config();
     if (c->simulated && c->node > 0)
@@ -22,7 +27,8 @@ static void print_title(const Program *p, size_t ranks) {
                c->link.name, c->between.name);
     else if (c->simulated) printf("clock simulated (device %s, link %s)", c->device.name, c->link.name);
     else printf("clock wall");
-    if (kernels_mended()) printf(", %s kernels (OpenBLAS had chosen %s)", kernels_in_use(), kernels_mended());
+    if (kernels_advised() && !getenv("OPENBLAS_CORETYPE"))
+        printf(", %s kernels (faster: OPENBLAS_CORETYPE=%s)", kernels_in_use(), kernels_advised());
     printf("\n");
     printf("%s %s\n", p->tag, lesson_info.question);
 }

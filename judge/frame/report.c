@@ -3,6 +3,7 @@
 #include "common/device/device.h"
 #include "common/base/output.h"
 #include "common/tensor/random.h"
+#include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -205,104 +206,101 @@ static size_t utf8_length(const char *text) {
     return n;
 }
 
-static void json_string(FILE *f, const char *text) {
-    putc('"', f);
-    for (size_t n; *text != 0; text += n > 0 ? n : 1) {
-        unsigned char c = (unsigned char)*text;
-        n = utf8_length(text);
-        if (n == 0) fputs("\\ufffd", f);      // a path may hold any byte, JSON only characters
-        else if (c == '"' || c == '\\') fprintf(f, "\\%c", c);
-        else if (c < 0x20) fprintf(f, "\\u%04x", c);
-        else fwrite(text, 1, n, f);
+// A path may hold any byte, JSON only characters: each byte that belongs to none becomes U+FFFD.
+static void add_text(cJSON *object, const char *name, const char *text) {
+    char *valid = host_alloc(3 * strlen(text) + 1), *end = valid;
+    while (*text != 0) {
+        size_t n = utf8_length(text), bytes = n > 0 ? n : 1;
+        const char *character = n > 0 ? text : "\xef\xbf\xbd";
+        size_t length = n > 0 ? n : 3;
+        memcpy(end, character, length);
+        end += length;
+        text += bytes;
     }
-    putc('"', f);
+    cJSON_AddStringToObject(object, name, valid);
+    free(valid);
 }
 
-static void json_number(FILE *f, double value) {
-    if (isfinite(value)) fprintf(f, "%.17g", value);
-    else fputs("null", f);                     // JSON has no NaN and no infinity
+static void add_number(cJSON *object, const char *name, double value) {    // null for NaN and infinity
+    cJSON_AddNumberToObject(object, name, value);
 }
 
-static void json_config(FILE *f, Run *run) {
+// The program's own options, then what the program itself has set.
+static void add_config(cJSON *config, Run *run) {
     const struct RunState *s = run->state;
     const OptionValues *set = &s->settings;
-    fprintf(f, "\"config\":{\"reduce\":\"%s\",", run->reduce == REDUCE_FAST ? "fast" : "ordered");
-    fprintf(f, "\"seed\":%" PRIu64, run->seed);
-    for (size_t i = set->common; i < set->count; i++) {        // the program's own options; what it set itself follows
+    char seed[24];
+    snprintf(seed, sizeof seed, "%" PRIu64, run->seed);
+    add_text(config, "reduce", run->reduce == REDUCE_FAST ? "fast" : "ordered");
+    cJSON_AddRawToObject(config, "seed", seed);                // a double has only 53 bits
+    for (size_t i = set->common; i < set->count; i++) {
         const OptionValue *o = &set->list[i];
         bool replaced = false;
         for (size_t k = 0; k < s->config_count; k++) replaced |= strcmp(s->configs[k].name, o->option.name) == 0;
         if (replaced || (o->option.value != NULL && o->text == NULL)) continue;
-        putc(',', f);
-        json_string(f, o->option.name);
-        putc(':', f);
-        if (o->option.value == NULL) fputs(o->given ? "true" : "false", f);
-        else if (option_value_is_number(o)) json_number(f, option_value_real(o));
-        else json_string(f, o->text);
+        if (o->option.value == NULL) cJSON_AddBoolToObject(config, o->option.name, o->given);
+        else if (option_value_is_number(o)) add_number(config, o->option.name, option_value_real(o));
+        else add_text(config, o->option.name, o->text);
     }
     for (size_t i = 0; i < s->config_count; i++) {
         const ConfigRecord *c = &s->configs[i];
         if (strcmp(c->name, "reduce") == 0 || strcmp(c->name, "seed") == 0) continue;
-        putc(',', f);
-        json_string(f, c->name);
-        putc(':', f);
-        if (c->text == NULL) json_number(f, c->number);
-        else json_string(f, c->text);
+        if (c->text == NULL) add_number(config, c->name, c->number);
+        else add_text(config, c->name, c->text);
     }
-    fputs("},\n", f);
 }
 
-static void json_field(FILE *f, const char *before, const char *name, const char *text) {
-    fprintf(f, "%s\"%s\":", before, name);
-    json_string(f, text);
+static cJSON *new_item(cJSON *list) {
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddItemToArray(list, item);
+    return item;
 }
 
-static void json_checks(FILE *f, const struct RunState *s) {
-    fputs("\"checks\":[", f);
-    for (size_t i = 0; i < s->check_count; i++) {
-        const CheckRecord *c = &s->checks[i];
-        json_field(f, i == 0 ? "\n{" : ",\n{", "name", c->name);
-        json_field(f, ",", "what", c->what);
-        fputs(",\"error\":", f);
-        json_number(f, c->error);
-        fputs(",\"limit\":", f);
-        json_number(f, c->limit);
-        fprintf(f, ",\"pass\":%s}", c->pass ? "true" : "false");
-    }
-    fputs("],\n\"costs\":[", f);
-    for (size_t i = 0; i < s->cost_count; i++) {
-        const CostRecord *c = &s->costs[i];    // the largest rank's numbers, or those of the first wrong rank
-        json_field(f, i == 0 ? "\n{" : ",\n{", "id", c->id);
-        json_field(f, ",", "name", c->name);
-        json_field(f, ",", "unit", c->unit);
-        fputs(",\"predicted\":", f);
-        json_number(f, c->pass ? c->hi.predicted : c->wrong.predicted);
-        fputs(",\"measured\":", f);
-        json_number(f, c->pass ? c->hi.measured : c->wrong.measured);
-        fprintf(f, ",\"played\":%s,\"pass\":%s}", c->played ? "true" : "false", c->pass ? "true" : "false");
-    }
-    fputs("],\n", f);
+static void add_check(cJSON *item, const CheckRecord *c) {
+    add_text(item, "name", c->name);
+    add_text(item, "what", c->what);
+    add_number(item, "error", c->error);
+    add_number(item, "limit", c->limit);
+    cJSON_AddBoolToObject(item, "pass", c->pass);
 }
 
-static void json_write(FILE *f, Run *run, double seconds, bool pass) {
-    const Program *p = run->state->program;
-    json_field(f, "{", "lesson", lesson_info.id);
-    json_field(f, ",", "title", lesson_info.name);
-    json_field(f, ",", "backend", device_name());
-    json_field(f, ",", "transport", p->choice.transport);
-    fprintf(f, ",\"precision\":\"%s\",\"ranks\":%zu,\n", REAL_NAME, run->world->size);
-    json_config(f, run);
-    json_checks(f, run->state);
-    if (run->state->digest) fprintf(f, "\"digest\":\"%016" PRIx64 "\",", run->state->digest);
-    else fputs("\"digest\":null,", f);
-    fprintf(f, "\"seconds\":%.6f,", seconds);
-    fprintf(f, "\"pass\":%s}\n", pass ? "true" : "false");
+static void add_cost(cJSON *item, const CostRecord *c) {
+    const CostPair *pair = c->pass ? &c->hi : &c->wrong;       // the largest rank's numbers, or the first wrong rank's
+    add_text(item, "id", c->id);
+    add_text(item, "name", c->name);
+    add_text(item, "unit", c->unit);
+    add_number(item, "predicted", pair->predicted);
+    add_number(item, "measured", pair->measured);
+    cJSON_AddBoolToObject(item, "played", c->played);
+    cJSON_AddBoolToObject(item, "pass", c->pass);
 }
 
 void report_json(Run *run, const char *path, double seconds, bool pass) {
+    const struct RunState *s = run->state;
+    char digest[24];
+    cJSON *page = cJSON_CreateObject();
+    add_text(page, "lesson", lesson_info.id);
+    add_text(page, "title", lesson_info.name);
+    add_text(page, "backend", device_name());
+    add_text(page, "transport", s->program->choice.transport);
+    add_text(page, "precision", REAL_NAME);
+    add_number(page, "ranks", (double)run->world->size);
+    add_config(cJSON_AddObjectToObject(page, "config"), run);
+    cJSON *checks = cJSON_AddArrayToObject(page, "checks"), *costs = cJSON_AddArrayToObject(page, "costs");
+    for (size_t i = 0; i < s->check_count; i++) add_check(new_item(checks), &s->checks[i]);
+    for (size_t i = 0; i < s->cost_count; i++) add_cost(new_item(costs), &s->costs[i]);
+    snprintf(digest, sizeof digest, "%016" PRIx64, s->digest);
+    if (s->digest) add_text(page, "digest", digest);
+    else cJSON_AddNullToObject(page, "digest");
+    add_number(page, "seconds", seconds);
+    cJSON_AddBoolToObject(page, "pass", pass);
+    char *text = cJSON_PrintUnformatted(page);
+    if (!text) fault("out of memory for the JSON of this run");
     Output o = output_open("json", path);
-    json_write(o.f, run, seconds, pass);
+    fprintf(o.f, "%s\n", text);
     output_close(&o);
+    free(text);
+    cJSON_Delete(page);
 }
 
 void report_free(Run *run) {

@@ -1,0 +1,62 @@
+// cores.c: which cores and GPUs the ranks compute on, and how many ranks share them. See comm.h.
+#define _GNU_SOURCE            // cpu_set_t
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "common/comm/comm.h"
+#include "common/device/device.h"
+
+// What one rank computes on. Ranks that a launcher has bound to cores of their own share none.
+typedef struct { char host[64], gpu[32]; cpu_set_t cores; } Place;
+
+static size_t cores_of(const Place *p) { return (size_t)CPU_COUNT(&p->cores); }
+
+// The places of all ranks, malloc'ed: on rank 0. NULL on the others.
+static Place *gather_places(void) {
+    Place place;
+    size_t *sizes = NULL;
+    memset(&place, 0, sizeof place);
+    gethostname(place.host, sizeof place.host - 1);
+    device_id(place.gpu);
+    if (sched_getaffinity(0, sizeof place.cores, &place.cores) != 0) CPU_SET(0, &place.cores);
+    Place *all = side_gather(&place, sizeof place, &sizes);
+    free(sizes);
+    return all;
+}
+
+// Do two ranks share their cores, or their GPU?
+static bool share(const Place *a, const Place *b, bool gpu) {
+    if (strcmp(a->host, b->host) != 0) return false;
+    return gpu ? strcmp(a->gpu, b->gpu) == 0 : CPU_EQUAL(&a->cores, &b->cores);
+}
+
+size_t side_cores_each(void) {
+    Place *all = gather_places();
+    size_t least = SIZE_MAX;
+    for (size_t i = 0; all && i < this_world_size; i++) {
+        size_t sharing = 0;
+        for (size_t k = 0; k < this_world_size; k++) sharing += share(&all[i], &all[k], false);
+        size_t cores = cores_of(&all[i]) / sharing;
+        if (cores < least) least = cores;
+    }
+    free(all);
+    side_broadcast(&least, sizeof least);
+    return least > 0 ? least : 1;
+}
+
+double side_at_once(void) {
+    Place *all = gather_places();
+    const bool gpu = device_is_gpu();
+    double at_once = 0;
+    for (size_t i = 0; all && i < this_world_size; i++) {
+        size_t first = 0;
+        while (!share(&all[first], &all[i], gpu)) first++;
+        if (first < i) continue;               // ranks that share a GPU, or a set of cores, count it once
+        at_once += gpu ? 1 : (double)cores_of(&all[i]) / device_threads;
+    }
+    if (!ranks_are_processes && at_once > 1) at_once = 1;
+    if (all && at_once > (double)this_world_size) at_once = (double)this_world_size;
+    free(all);
+    return at_once;
+}
