@@ -1,8 +1,6 @@
-// 03_costs.c: see 03_costs.h.
-#include "01_data_parallel/experiments/03_costs.h"
-#include "common/model/costs.h"
+// ring_costs.c: what the four ways of 03_ring to make an all-reduce must cost, from the sizes alone.
+#include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
-#include <stdio.h>
 
 const char *const way_name[WAYS] = { "ring", "gather + broadcast", "tree", "halving-doubling" };
 
@@ -82,52 +80,4 @@ size_t way_ring_overtakes(Way way, size_t N, size_t unit) {
     size_t k = units > 1 ? (size_t)units : 1;
     while (way_time(RING, N, k * unit) > way_time(way, N, k * unit)) k++;      // messages last whole picoseconds
     return k;
-}
-
-// ---------------------------------------------------------------- predicted and measured
-
-void way_compare_costs(Run *run, const WaySeen is[WAYS], const size_t *count, size_t sizes, size_t even) {
-    size_t N = run->world->size, r = run->world->rank;
-    char name[80];
-    for (Way way = RING; way < WAYS; way++) {
-        WayCosts sum = {0};
-        for (size_t i = 0; i < sizes; i++) {
-            WayCosts one = way_costs(way, N, r, count[i]);
-            sum = (WayCosts){ sum.messages + one.messages, sum.bytes + one.bytes,
-                          one.scratch > sum.scratch ? one.scratch : sum.scratch };
-        }
-        snprintf(name, sizeof name, "%s: messages sent, %zu sizes", way_name[way], sizes);
-        cost(run, name, "calls", (double)sum.messages, (double)is[way].messages);
-        snprintf(name, sizeof name, "%s: sent, %zu sizes", way_name[way], sizes);
-        cost(run, name, "bytes", (double)sum.bytes, (double)is[way].bytes);
-        snprintf(name, sizeof name, "%s: scratch, the largest size", way_name[way]);
-        cost(run, name, "bytes", (double)sum.scratch, (double)is[way].scratch);
-    }
-    double S = (double)(count[even] * sizeof(real)), root = (double)(N - 1) * S;       // a size that N divides
-    cost(run, "ring: sent of S bytes: 2 (N-1)/N S", "bytes", 2 * root / (double)N, (double)is[RING].even);
-    cost(run, "gather + broadcast: rank 0 sends (N-1) S", "bytes", r > 0 ? S : root, (double)is[GATHER].even);
-}
-
-// ---------------------------------------------------------------- over nodes
-
-// One collective of `steps` messages of `count` elements, in picoseconds.
-static double lasts(const ClockLink *l, size_t steps, size_t count) {
-    double bytes = (double)(steps * count * sizeof(real));
-    return l->beta == 0 ? 0 : round((double)steps * l->alpha * 1e12 + bytes * 1e12 / l->beta);
-}
-
-void way_compare_nodes(Run *run, const NodesSeen *is, size_t n, size_t count) {
-    const ClockConfig *k = clock_config();
-    size_t N = run->world->size, M = N / n, part = ceil_div(count, n), mine = part_size(count, n, run->world->rank % n);
-    cost(run, "over nodes, flat: sent", "bytes", (double)(2 * (N - 1) * ceil_div(count, N) * sizeof(real)),
-         (double)is->flat);
-    cost(run, "over nodes, hierarchical: sent inside the node", "bytes", (double)(2 * (n - 1) * part * sizeof(real)),
-         (double)is->inside);
-    cost(run, "over nodes, hierarchical: sent to other nodes", "bytes",
-         (double)(2 * (M - 1) * ceil_div(mine, M) * sizeof(real)), (double)is->between);
-    if (!k->simulated) return;
-    cost(run, "over nodes, flat: time", "ps", lasts(M > 1 ? &k->between : &k->link, 2 * (N - 1), ceil_div(count, N)),
-         is->flat_time);
-    cost(run, "over nodes, hierarchical: time", "ps",
-         2 * lasts(&k->link, n - 1, part) + lasts(&k->between, 2 * (M - 1), ceil_div(part, M)), is->time);
 }

@@ -1,8 +1,30 @@
-// 04_costs.h: what reducing in buckets must cost, from the sizes alone. It never looks at a model or its buckets.
-#ifndef OVERLAP_COSTS_H
-#define OVERLAP_COSTS_H
+// experiments.h: what several experiments of this chapter, and of later ones, have in common: formulas of all-reduces,
+// of buckets and of compressed gradients, and the references on one device.
+#ifndef DATA_PARALLEL_EXPERIMENTS_H
+#define DATA_PARALLEL_EXPERIMENTS_H
+#include "01_data_parallel/compression.h"
+#include "common/comm/clock.h"
 #include "common/model/costs.h"
-#include "judge/draw/picture.h"
+#include "judge/frame/training.h"
+
+// ---------------------------------------------------------------- ring_costs.c: four ways to make an all-reduce
+
+typedef enum { RING, GATHER, TREE, HALVING, WAYS } Way;
+extern const char *const way_name[WAYS];
+size_t way_power_below(size_t N);                  // the largest power of two that is at most N
+
+// What rank r of N sends of `count` elements, and its scratch memory in bytes.
+typedef struct { size_t messages, bytes, scratch; } WayCosts;
+WayCosts way_costs(Way way, size_t N, size_t r, size_t count);
+
+// Picoseconds until the last rank is done, each with one port; over this run's link between nodes, or any other.
+double way_time(Way way, size_t N, size_t count);
+double way_time_on(const ClockLink *l, Way way, size_t N, size_t count);
+// From how many times `unit` elements on the ring is no slower than another way. `unit` is divided by N, and by the
+// number of chunks of the other way.
+size_t way_ring_overtakes(Way way, size_t N, size_t unit);
+
+// ---------------------------------------------------------------- bucket_costs.c: reducing in buckets
 
 // How many elements the tensors have on a rank: the two tables, those of a block in model order, and each of the last
 // norm's two.
@@ -24,20 +46,8 @@ typedef struct {
     double exposed, hidden;                        // added over ranks
     double step;                                   // until backward and the last bucket have ended everywhere
 } BucketCosts;
+// The times are played: a recurrence over the buckets.
 BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks, const LastBatch *batch);
-
-// ---- the lesson: all micro-batches begin with the step ----
-typedef struct { ModelConfig model; size_t sequences, steps, capacity, per_tensor; } OverlapSizes;     // of a bucket
+// Where all micro-batches begin with the step, and `sequences` are cut over the ranks.
 BucketCosts overlap_costs(const ModelConfig *c, size_t capacity, size_t ranks, size_t sequences);
-typedef struct {
-    size_t buckets, calls, bytes;                          // all-reduces of the training
-    size_t parameters, gradients, communication;           // bytes: now, now, the last step's peak
-    Timing last;                                           // the last step's
-} BucketsSeen;
-// The cost lines of three trainings: buckets of `capacity` bytes, one all-reduce at the end, a bucket of every tensor.
-void overlap_compare_costs(Run *run, const OverlapSizes *z, const BucketsSeen *is, const BucketsSeen *end,
-                           const BucketsSeen *tensors);
-// The table of results: the same three, and what the last step's time went to.
-void overlap_show_results(Run *run, const OverlapSizes *z, const BucketsSeen *is, const BucketsSeen *end,
-                          const BucketsSeen *tensors);
 #endif
