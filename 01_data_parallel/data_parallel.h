@@ -1,6 +1,7 @@
 // data_parallel.h: what chapter 01 teaches, for later chapters: every rank has the whole model and a part of the batch.
 #ifndef DATA_PARALLEL_H
 #define DATA_PARALLEL_H
+#include "common/comm/clock.h"
 #include "common/model/data.h"
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
@@ -90,4 +91,12 @@ void buckets_wait_tied(Buckets *b);
 // share[n] <- `total` sequences in rank order, in proportion to rate[n] (of any unit), in whole sequences. A share may
 // be empty. Equal shares as long as no rate is known, which is when all are 0.
 void balance_shares(Range *share, const double *rate, size_t n, size_t total);
+// What is known of the devices. rate[n]: sequences per picosecond of each, 0 as long as nothing is known; the same on
+// every rank: only so will all cut the next batch in the same places. took: the picoseconds this rank computed.
+typedef struct { double *rate, took; bool measured; } Speeds;
+// A step up to its gradient: shares in proportion to the rates, the gradient of this rank's share, the all-reduce. If
+// known->measured, the rates follow from the times of this step. Returns this rank's part of the loss.
+double balance_gradients(Comm *dp, Model *m, const Data *data, size_t step, size_t sequences, Range *share,
+                         Speeds *known);
+void balance_observe(Comm *dp, const Range *share, double took, double *rate);
 #endif
