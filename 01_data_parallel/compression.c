@@ -1,4 +1,5 @@
-// compression.c: the helpers of 06_compression, see compression.h. In the common subset of C and C++.
+// compression.c: beside 06_compression.c and 08_power_sgd.c: the walk over the buckets, what they keep between steps, and
+// helpers that send nothing: packing, choosing, orthonormalising. In the common subset of C and C++.
 #include "01_data_parallel/compression.h"
 #include <stdlib.h>
 #include "01_data_parallel/compression_items.h"
@@ -14,9 +15,19 @@ Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part) {
     return r;
 }
 
-void compression_subtract(Tensor y, Tensor x) {
-    const size_t n = tensor_count(y);
-    FOR_EACH(i, n, { y.data[i] -= x.data[i]; });
+void compression_keep_rest(const Compression *c, Tensor e, Tensor sent) {
+    const size_t n = tensor_count(e);
+    if (c->plan.forgets) {
+        tensor_fill(e, 0);
+        return;
+    }
+    FOR_EACH(i, n, { e.data[i] -= sent.data[i]; });
+}
+
+void compression_note(Compression *c, const CompressedBucket *b, Tensor sent) {
+    if (!c->sent.data) return;
+    Tensor sum = tensor_flat_range(c->sent, b->range.lo, b->range.hi);
+    op_add(sum, sum, sent);
 }
 
 // ---------------------------------------------------------------- 16 bits
@@ -134,44 +145,6 @@ void orthonormalise(Tensor p) {
     FOR_EACH(one, 1, { orthonormal_columns(p.data, p.rows, p.cols); });
 }
 
-Tensor power_matrix(Tensor flat, const Matrix *m) {
-    return tensor_reshape(tensor_flat_range(flat, m->offset, m->offset + m->rows * m->cols), m->rows, m->cols);
-}
-
-PowerLengths power_lengths(const CompressedBucket *b) {
-    PowerLengths l = { 0, 0, 0 };
-    for (size_t i = 0; i < b->n_params; i++) {
-        const Matrix *m = &b->params[i];
-        if (!m->low_rank) l.rest += m->rows * m->cols;
-        else {
-            l.p += m->rows * m->rank;
-            l.q += m->cols * m->rank;
-        }
-    }
-    return l;
-}
-
-Tensor power_next(Tensor list, size_t *at, size_t rows, size_t cols) {
-    Tensor t = tensor_reshape(tensor_flat_range(list, *at, *at + rows * cols), rows, cols);
-    *at += rows * cols;
-    return t;
-}
-
-void power_pack(const CompressedBucket *b, Tensor rest, Tensor g) {
-    size_t at = 0;
-    for (size_t i = 0; i < b->n_params; i++) {
-        const Matrix *m = &b->params[i];
-        if (!m->low_rank) tensor_copy(power_next(rest, &at, m->rows, m->cols), power_matrix(g, m));
-    }
-}
-void power_unpack(const CompressedBucket *b, Tensor g, Tensor rest) {
-    size_t at = 0;
-    for (size_t i = 0; i < b->n_params; i++) {
-        const Matrix *m = &b->params[i];
-        if (!m->low_rank) tensor_copy(power_matrix(g, m), power_next(rest, &at, m->rows, m->cols));
-    }
-}
-
 // ---------------------------------------------------------------- buckets
 
 static Matrix *matrices_of(Arena *a, const CompressionPlan *plan, const Unit *u, uint64_t seed) {
@@ -261,6 +234,17 @@ static void write_state(Tensor t, real *host) { tensor_upload(t, host); }
 size_t compression_state_count(const Compression *c) { return each_state(c, NULL, NULL); }
 void compression_state_read(const Compression *c, real *state) { each_state(c, read_state, state); }
 void compression_state_write(Compression *c, const real *state) { each_state(c, write_state, (real *)state); }
+
+// A step's gradient, bucket by bucket: the last layers' gradients are finished first.
+void compression_all_reduce(Compression *c, Tensor g) {
+    static Compress *const compress[METHODS] = { compress_half, compress_top_k, compress_one_bit, compress_power_sgd };
+    for (size_t i = c->n_buckets; i-- > 0;) {
+        CompressedBucket *b = &c->buckets[i];
+        Tensor e = c->error;
+        if (e.data) e = tensor_flat_range(c->error, b->range.lo, b->range.hi);
+        compress[c->plan.method](c, b, tensor_flat_range(g, b->range.lo, b->range.hi), e);
+    }
+}
 
 void compression_free(Compression *c) {
     compressed_buckets_free(c->buckets, c->n_buckets);

@@ -48,9 +48,13 @@ typedef struct {
 // q's first values are functions of seed, the same on every rank. m: allocated.
 Compression *compression_new(Comm *dp, const CompressionPlan *plan, const Model *m, uint64_t seed);
 void compression_free(Compression *c);
-// In 06_compression.c. g [1, size]: mine before; afterwards what all ranks believe the sum over ranks to be, the same
-// bits on each. Collective.
+// g [1, size]: mine before; afterwards what all ranks believe the sum over ranks to be, the same bits on each.
+// Collective.
 void compression_all_reduce(Compression *c, Tensor g);
+// Of one bucket: g [1, n] <- what all ranks believe the sum to be. e [1, n]: what this rank has not sent yet. In
+// 06_compression.c, and the last one in 08_power_sgd.c.
+typedef void Compress(Compression *c, CompressedBucket *b, Tensor g, Tensor e);
+Compress compress_half, compress_top_k, compress_one_bit, compress_power_sgd;
 // What outlives a step, one after another on the host, [compression_state_count(c)]: e, then every server's error, then
 // every q. For checkpoints.
 size_t compression_state_count(const Compression *c);
@@ -79,7 +83,9 @@ static inline size_t packed_count(size_t n, size_t bits) { return ceil_div(n, 8 
 Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part);
 
 // ---- helpers: nothing is sent in them ----
-void compression_subtract(Tensor y, Tensor x);                      // y -= x
+// e was what this rank wanted to send; `sent` is what the receivers reconstruct. e <- the rest, for later.
+void compression_keep_rest(const Compression *c, Tensor e, Tensor sent);
+void compression_note(Compression *c, const CompressedBucket *b, Tensor sent);         // adds to c->sent, if wanted
 // HALF. Returns the largest |g|, one element. Then: packed <- fp16 of scale g;  sum += the packed elements;  g <- the
 // packed elements, divided by scale.
 Tensor half_largest(Arena *a, Tensor g);
@@ -95,11 +101,4 @@ void top_k_add(Tensor y, Tensor message, size_t k);
 Tensor one_bit_write(Arena *a, Tensor packed, Tensor scale, Tensor x);
 void one_bit_add(Tensor sum, Tensor packed, Tensor scale);
 void one_bit_read(Tensor x, Tensor packed, size_t first, Tensor scale);
-// POWER_SGD. Elements that it sends of a bucket: vectors and small matrices as they are; every P; every Q.
-typedef struct { size_t rest, p, q; } PowerLengths;
-PowerLengths power_lengths(const CompressedBucket *b);
-Tensor power_matrix(Tensor flat, const Matrix *m);              // where it lies in its bucket
-Tensor power_next(Tensor list, size_t *at, size_t rows, size_t cols);      // the next matrix of a list of such
-void power_pack(const CompressedBucket *b, Tensor rest, Tensor g);         // what is sent as it is, side by side;
-void power_unpack(const CompressedBucket *b, Tensor g, Tensor rest);       // and back
 #endif

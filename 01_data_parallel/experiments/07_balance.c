@@ -240,7 +240,6 @@ static void costs(Run *run, const Devices *d, Policy policy, const Record *seen)
 
 // ---------------------------------------------------------------- what to see
 
-// The time of every step, in the unit in which a device of the full rate takes 1 for a sequence: a table and a plot.
 // "8 8 8 2", or of many devices the least and the most.
 static void shares_text(char *text, size_t room, const Range *share, size_t n) {
     size_t least = range_size(share[0]), most = least, at = 0;

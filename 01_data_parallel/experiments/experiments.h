@@ -50,4 +50,60 @@ typedef struct {
 BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks, const LastBatch *batch);
 // Where all micro-batches begin with the step, and `sequences` are cut over the ranks.
 BucketCosts overlap_costs(const ModelConfig *c, size_t capacity, size_t ranks, size_t sequences);
+
+// ---------------------------------------------------------------- compression_costs.c: 06_compression, 08_power_sgd
+
+typedef struct {
+    double sent;                                   // bytes that rank r of N sends
+    size_t calls;
+    size_t errors, factors;                        // elements kept between steps: what was not sent; the matrices q
+    size_t buffers;                                // elements, at the most, with the factors
+} CompressionCosts;
+// Of what one of N replicas has: a whole model, or what a pipeline stage and a slice leave of it.
+CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N, size_t r);
+// Picoseconds of TOP_K or POWER_SGD on the simulated clock, from when the last replica has come; near: the N ranks
+// share a node. The choice of the largest elements and Gram and Schmidt take no time there: it counts products only.
+double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, bool near);
+
+// ---------------------------------------------------------------- compression_reference.c: the rules on one device
+
+// What the N ranks would keep. error [N, size], server_error [1, size].
+typedef struct {
+    CompressionPlan plan;
+    CompressedBucket *buckets;
+    size_t n_buckets;
+    Tensor error, server_error;
+    Arena arena;
+} OneDevice;
+OneDevice one_device_new(const CompressionPlan *plan, const Model *m, size_t shards, uint64_t seed);
+void one_device_free(OneDevice *o);
+// sum [1, size] <- what N ranks with the rows of g [N, size] believe their sum to be.
+void one_device_sum(OneDevice *o, Tensor sum, Tensor g);
+// A training. On rank 0, uncounted; the other ranks' course is empty.
+Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan *plan, size_t shards);
+
+// ---------------------------------------------------------------- compression_checks.c: 06_compression, 08_power_sgd
+
+// Of a training: bytes sent and calls; bytes at its end: of gradients, and of buffers; of buffers at their peak.
+typedef struct { size_t sent, calls, gradients, kept, buffers, step; } CompressionSeen;     // step: picoseconds
+// plan NULL: the exact sum. seen, if given, is filled in, and the books are checked. On every rank: sent + kept back =
+// its gradients. Over all ranks: believed + what the servers of 1-bit keep back = sent.
+Trajectory compression_train(Run *run, const Training *t, const CompressionPlan *plan, CompressionSeen *seen);
+// A training against the rule on one device, and its costs.
+void compression_check_rule(Run *run, const Training *t, const CompressionPlan *plan, CompressionSeen *seen);
+
+// Gradients with which a method loses nothing. MADE_SMALL: whole numbers. MADE_LARGE: their sum is beyond fp16. MADE_NOISE: anything.
+// MADE_EVEN: +-1/4, alike on all ranks. MADE_FLAT: A B^T, B of MADE_FLAT_RANK columns and the same on all ranks.
+typedef enum { MADE_SMALL, MADE_LARGE, MADE_NOISE, MADE_EVEN, MADE_FLAT } MadeKind;
+enum { MADE_FLAT_RANK = 2 };
+// What the method makes of such gradients is the all-reduce's sum, within `limit` (0: every bit).
+void compression_check_exact(Run *run, const ModelConfig *model, const CompressionPlan *plan, MadeKind kind,
+                             const char *name, double limit);
+
+// Trainings on the text --data with the rate --lr: draws the losses. last[n]: the mean loss of the last ten steps.
+enum { COMPRESSION_LONG = 60 };
+typedef struct { const char *name; bool exact; CompressionPlan plan; } Curve;
+void compression_curves(Run *run, const Curve *curve, size_t n, double *last);
+// A step with the exact all-reduce, then one with a compressed one, in one picture.
+void compression_show_steps(Run *run, const Training *t, const CompressionPlan *plan, const char *title);
 #endif

@@ -1,5 +1,7 @@
-// 06_reference.c: see 06_reference.h.
-#include "01_data_parallel/experiments/06_reference.h"
+// compression_reference.c: the rules of compression.h on ONE device that has the gradients of all N shards. No message,
+// no packed bits: numbers are rounded, dropped or projected where they lie, and added in shard order. What N ranks get
+// must be this, bit for bit.
+#include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
 #include "01_data_parallel/compression_items.h"

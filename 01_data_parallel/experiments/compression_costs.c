@@ -1,8 +1,6 @@
-// 06_costs.c: see 06_costs.h. Each unit of the model is a bucket: wte, wpe, blocks, the last norm.
-#include "01_data_parallel/experiments/06_costs.h"
-#include <stdio.h>
-#include "judge/frame/lesson.h"
-#include "common/comm/clock.h"
+// compression_costs.c: what a step's compressed all-reduce must cost, from the sizes alone. Each unit of the model is a
+// bucket: wte, wpe, blocks, the last norm.
+#include "01_data_parallel/experiments/experiments.h"
 
 // Bucket i of what a rank has: wte, where it has embedding or head, then what its layers have besides.
 static size_t has_wte(const CutSizes *z) { return z->first || z->last; }
@@ -32,25 +30,26 @@ static double both_ways(size_t N, size_t r, size_t packed) {
     return (double)((packed - part_size(packed, N, r)) * sizeof(real)) + ring_bytes(ONE_PASS, N, packed, sizeof(real));
 }
 
-// PowerSGD's elements of a bucket, and the picoseconds of its products: M Q, M^T P, P Q^T.
-typedef struct { PowerLengths length; double products; } Power;
+// PowerSGD's elements of a bucket: what is sent as it is, every P, every Q; and the picoseconds of its products: M Q,
+// M^T P, P Q^T.
+typedef struct { size_t rest, p, q; double products; } Power;
 static Power power_of(const CutSizes *z, const CompressionPlan *plan, size_t i) {
     Shape list[4];
-    Power all = { .length.rest = bucket_size(z, i) };
+    Power all = { .rest = bucket_size(z, i) };
     const size_t matrices = bucket_matrices(z, i, list), r = plan->rank;
     for (size_t k = 0; k < matrices; k++) {
         Shape m = list[k];
         if ((m.rows + m.cols) * r * plan->min_rate >= m.rows * m.cols) continue;
-        all.length.p += m.rows * r;
-        all.length.q += m.cols * r;
-        all.length.rest -= m.rows * m.cols;
+        all.p += m.rows * r;
+        all.q += m.cols * r;
+        all.rest -= m.rows * m.cols;
         all.products += 3 * work_product(m.rows, r, m.cols).time;
     }
     return all;
 }
 // Three all-reduces: of what is sent as it is, of all P's, of all Q's.
 static CompressionCosts power_sgd(const CutSizes *z, const CompressionPlan *plan, size_t i, size_t N) {
-    const PowerLengths l = power_of(z, plan, i).length;
+    const Power l = power_of(z, plan, i);
     const size_t n = bucket_size(z, i), length[3] = { l.rest, l.p, l.q };
     CompressionCosts costs = { .errors = n, .factors = l.q, .buffers = l.rest + l.p + l.q + n };
     for (size_t k = 0; k < 3; k++) {
@@ -104,27 +103,9 @@ double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N
         const size_t k = plan->one_of ? ceil_div(bucket_size(z, i), plan->one_of) : 0;
         const size_t message = ceil_div(4 * k, sizeof(real)) + k;
         if (plan->method == TOP_K) time += ring(near, ONE_PASS, N, N * message);
-        else time += power.products + ring(near, ALL_REDUCE_PASSES, N, power.length.rest)
-                   + ring(near, ALL_REDUCE_PASSES, N, power.length.p)
-                   + ring(near, ALL_REDUCE_PASSES, N, power.length.q);
+        else time += power.products + ring(near, ALL_REDUCE_PASSES, N, power.rest)
+                   + ring(near, ALL_REDUCE_PASSES, N, power.p)
+                   + ring(near, ALL_REDUCE_PASSES, N, power.q);
     }
     return time;
-}
-
-void compression_compare_costs(Run *run, const ModelConfig *c, const CompressionPlan *plan, const char *name,
-                               size_t steps, const CompressionSeen *is) {
-    size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(c), wte = c->vocab * c->width;
-    CutSizes whole = cut_sizes(c, 1, 0);
-    CompressionCosts want = compression_costs(&whole, plan, N, run->world->rank);
-    char line[5][64];
-    snprintf(line[0], sizeof *line, "%s: sent a step", name);
-    snprintf(line[1], sizeof *line, "%s: calls a step", name);
-    snprintf(line[2], sizeof *line, "%s: gradients and errors", name);
-    snprintf(line[3], sizeof *line, "%s: buffers between steps", name);
-    snprintf(line[4], sizeof *line, "%s: buffers, peak", name);
-    cost(run, line[0], "bytes", want.sent, (double)is->sent / (double)steps);
-    cost(run, line[1], "calls", (double)want.calls, (double)is->calls / (double)steps);
-    cost(run, line[2], "bytes", (double)((Psi + wte + want.errors) * e), (double)is->gradients);      // wte twice
-    cost(run, line[3], "bytes", (double)(want.factors * e), (double)is->kept);
-    cost(run, line[4], "bytes", (double)(want.buffers * e), (double)is->buffers);
 }
