@@ -3,19 +3,22 @@
 // question: Four devices each have a gradient, of a quarter of the batch: do they add the four, or average them?
 // vary: IN 7..12, OUT 3..6, SAMPLES 60|120, SHARDS 3|4|5
 //
-// Holds:  every shard has all weights w [in, out] and b [out], a gradient of the same size, and its part of the
-//         samples. One device plays all shards, so nothing is a message yet.
-// Sends:  nothing. On ranks the sum over shards is one all-reduce of in * out + out elements per step.
+// Holds:  every shard has all weights w [in, out] and b [out], a gradient of the same size, and its
+//         part of the samples. One device plays all shards, so nothing is a message yet.
+// Sends:  nothing. On ranks the sum over shards is one all-reduce of in * out + out elements per
+//         step.
 // Saves:  each shard computes samples / shards of the products.
-// Costs:  all weights and a whole gradient on every device.
-// A loss is a sum of squared errors divided by a number of elements, and so is its gradient. PyTorch's MSELoss divides
-// by the elements of the shard: then the gradient of the whole batch is the AVERAGE of the shards' gradients. If every
-// shard divides by the elements of the whole batch, it is their SUM. All later lessons do that.
-// Left out: ranks, messages, shards of different sizes (chapter 02 shows what they do to an average).
+// Costs:  all weights and a whole gradient on every device. A loss is a sum of squared errors
+//         divided by a number of elements, and so is its gradient. PyTorch's MSELoss divides by the
+//         elements of the shard: then the gradient of the whole batch is the AVERAGE of the shards'
+//         gradients. If every shard divides by the elements of the whole batch, it is their SUM.
+//         All later lessons do that. Left out: ranks, messages, shards of different sizes (chapter
+//         02 shows what they do to an average).
 #include "01_data_parallel/by_hand.h"
 
-// Returns the sum of the squared errors of the samples, divided by `count`; g becomes its gradient, finished from zero.
-// With count = n * out, the elements of these samples, it is their mean squared error.
+// Returns the sum of the squared errors of the samples, divided by `count`; g becomes its gradient,
+// finished from zero. With count = n * out, the elements of these samples, it is their mean squared
+// error.
 double linear_loss(Linear *g, const Linear *l, Samples samples, size_t count) {
     double loss = 0;
     *g = (Linear){ .in = l->in, .out = l->out };
@@ -40,8 +43,8 @@ void linear_add_scaled(Linear *to, const Linear *from, real scale) {
     for (size_t j = 0; j < to->out; j++) to->b[j] += scale * from->b[j];
 }
 
-// Each shard finishes its own gradient with the same weights; then the gradients are added in the order of the shards.
-// This sum is what an all-reduce leaves on every device.
+// Each shard finishes its own gradient with the same weights; then the gradients are added in the
+// order of the shards. This sum is what an all-reduce leaves on every device.
 Linear sum_over_shards(const Linear *l, Samples all, size_t shards, Count what, double *shard_loss) {
     Linear sum = { .in = l->in, .out = l->out };
     for (size_t k = 0; k < shards; k++) {
@@ -55,7 +58,8 @@ Linear sum_over_shards(const Linear *l, Samples all, size_t shards, Count what, 
     return sum;
 }
 
-// One step of SGD on all samples under one of the four rules; returns the loss of all samples before it.
+// One step of SGD on all samples under one of the four rules; returns the loss of all samples
+// before it.
 double train_epoch(Linear *l, Samples all, size_t shards, Rule rule, double lr, double *shard_loss) {
     double loss = 0;
     Linear g;
@@ -67,11 +71,11 @@ double train_epoch(Linear *l, Samples all, size_t shards, Rule rule, double lr, 
     }
     Linear mean = { .in = g.in, .out = g.out };
     real scale = 1;
-    // EXERCISE 01.01a (2 points): average the shards. g is the gradient of the whole batch under FULL_BATCH. Under
-    // AVERAGE and SUM it is the sum of `shards` gradients, each divided by the elements of its own shard; under WHOLE
-    // the sum of `shards` gradients, each divided by the elements of the whole batch. The layer moves along
-    // scale * g. Change `scale` under the one rule that needs it to move as under FULL_BATCH; SUM stays as it is,
-    // to show the difference.
+    // EXERCISE 01.01a (2 points): average the shards. g is the gradient of the whole batch under
+    // FULL_BATCH. Under AVERAGE and SUM it is the sum of `shards` gradients, each divided by the
+    // elements of its own shard; under WHOLE the sum of `shards` gradients, each divided by the
+    // elements of the whole batch. The layer moves along scale * g. Change `scale` under the one
+    // rule that needs it to move as under FULL_BATCH; SUM stays as it is, to show the difference.
     if (rule == AVERAGE) scale = (real)1 / (real)shards;
     // END
     linear_add_scaled(&mean, &g, scale);       // not the rate: under SGD that would be the same, under AdamW not

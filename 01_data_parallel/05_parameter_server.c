@@ -3,15 +3,18 @@
 // question: If servers hold the weights: what do their links carry, and what if no worker waits for the slowest?
 // vary: SEQUENCES 5..11, STEPS 4..7, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  each of k servers Psi/k weights, their gradient and AdamW's state, and a buffer of Psi/k for each of n workers;
-//         a worker all weights and gradients and no optimizer state, and B/n of the sequences.
-// Sends:  per step a worker pushes its gradient and pulls the weights, Psi elements (S bytes) each way, Psi/k from and
-//         to every server. A server receives and sends n S/k bytes per step.
-// Saves:  2 Psi elements of optimizer state per worker. Asynchronous: no worker waits for the slowest.
-// Costs:  all bytes pass through the servers' links. Asynchronous: a gradient is up to (n-1)(2s+1) versions old.
-// Synchronous, a server adds all pushes in the workers' order: the bits of an all-reduce. Asynchronous, it updates after
-// every push, and answers at once unless the worker is more than s steps ahead of the slowest (stale synchronous
-// parallel, Ho et al. 2013). Li et al. 2014, section 3. Left out: workers and servers that get lost.
+// Holds:  each of k servers Psi/k weights, their gradient and AdamW's state, and a buffer of Psi/k
+//         for each of n workers; a worker all weights and gradients and no optimizer state, and B/n
+//         of the sequences.
+// Sends:  per step a worker pushes its gradient and pulls the weights, Psi elements (S bytes) each
+//         way, Psi/k from and to every server. A server receives and sends n S/k bytes per step.
+// Saves:  2 Psi elements of optimizer state per worker. Asynchronous: no worker waits for the
+//         slowest.
+// Costs:  all bytes pass through the servers' links. Asynchronous: a gradient is up to (n-1)(2s+1)
+//         versions old. Synchronous, a server adds all pushes in the workers' order: the bits of an
+//         all-reduce. Asynchronous, it updates after every push, and answers at once unless the
+//         worker is more than s steps ahead of the slowest (stale synchronous parallel, Ho et al.
+//         2013). Li et al. 2014, section 3. Left out: workers and servers that get lost.
 #include "01_data_parallel/parameter_server.h"
 #include <stdlib.h>
 
@@ -65,10 +68,11 @@ void server_begin(const Cluster *c, const Model *m) {
 
 // All pushes of a step are in: one update.
 static void update_all(const Cluster *c, Model *m, Optimizer *o, Inbox *in) {
-    // EXERCISE 01.05a (4 points): add the pushes, update once. Every worker's push has come: in->piece[w] is what
-    // worker w found for my piece of the gradient, and carries 1 / (counted tokens of the whole batch) already. Make
-    // m->g their sum, added in the order of the workers and starting from worker 0's (tensor_copy, op_add), so that the
-    // bits are those of a rank-ordered all-reduce. Then update my piece of the weights, once (optimizer_step; nothing
+    // EXERCISE 01.05a (4 points): add the pushes, update once. Every worker's push has come:
+    // in->piece[w] is what worker w found for my piece of the gradient, and carries 1 / (counted
+    // tokens of the whole batch) already. Make m->g their sum, added in the order of the workers
+    // and starting from worker 0's (tensor_copy, op_add), so that the bits are those of a
+    // rank-ordered all-reduce. Then update my piece of the weights, once (optimizer_step; nothing
     // is clipped, so its scale is 1).
     tensor_copy(m->g, in->piece[0]);
     for (size_t w = 1; w < c->workers; w++) op_add(m->g, m->g, in->piece[w]);
@@ -101,23 +105,24 @@ static size_t next_push(const Cluster *c, const Inbox *in) {
     size_t next = 0;
     while (next < c->workers && !in->coming[next]) next++;
     if (next == c->workers) fault("every worker waits, and no push is on its way: may nobody begin a step?");
-    // EXERCISE 01.05b (3 points): whose push is next. in->coming[w] is NULL for a worker from which no push is
-    // expected; `next` is the first from which one is. Make it the one whose push arrives first, and of those that
-    // arrive at the same moment the one with the lowest number. comm_arrival(in->coming[w]) says when a push arrives;
-    // it really waits until it is there, so ask for every expected one: then the answer is the same on every machine.
+    // EXERCISE 01.05b (3 points): whose push is next. in->coming[w] is NULL for a worker from which
+    // no push is expected; `next` is the first from which one is. Make it the one whose push
+    // arrives first, and of those that arrive at the same moment the one with the lowest number.
+    // comm_arrival(in->coming[w]) says when a push arrives; it really waits until it is there, so
+    // ask for every expected one: then the answer is the same on every machine.
     for (size_t w = next + 1; w < c->workers; w++)
         if (in->coming[w] && comm_arrival(in->coming[w]) < comm_arrival(in->coming[next])) next = w;
     // END
     return next;
 }
 
-// May a worker that has done so many steps begin another one, if none may be more than `staleness` steps ahead of the
-// slowest?
+// May a worker that has done so many steps begin another one, if none may be more than `staleness`
+// steps ahead of the slowest?
 bool server_may_go_on(const Cluster *c, const size_t *done, size_t worker, size_t staleness) {
     bool may = true;
-    // EXERCISE 01.05c (3 points): the bound on staleness. done[w] is how many pushes of worker w, of c->workers, are in
-    // the weights. `worker` may begin its next step if it has done at most `staleness` steps more than the one that has
-    // done fewest. Set `may`.
+    // EXERCISE 01.05c (3 points): the bound on staleness. done[w] is how many pushes of worker w,
+    // of c->workers, are in the weights. `worker` may begin its next step if it has done at most
+    // `staleness` steps more than the one that has done fewest. Set `may`.
     for (size_t w = 0; w < c->workers; w++) may = may && done[worker] <= done[w] + staleness;
     // END
     return may;

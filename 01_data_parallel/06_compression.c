@@ -3,20 +3,21 @@
 // question: Can ranks send a fraction of their gradients' bytes and still train the model?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank a replica, as in 02_all_reduce, and a residual e of Psi elements, its own (16 bits: none); with one
-//         bit also, as a server, the residual of 1/N of every bucket.
-// Sends:  per step and bucket of n elements. 16 bits: 2(N-1)/N of 2n bytes. Top-k: (N-1) k places and values, k = n/32.
-//         One bit: 2(N-1)/N of n/8 bytes, and 2(N-1) scales.
+// Holds:  every rank a replica, as in 02_all_reduce, and a residual e of Psi elements, its own (16
+//         bits: none); with one bit also, as a server, the residual of 1/N of every bucket.
+// Sends:  per step and bucket of n elements. 16 bits: 2(N-1)/N of 2n bytes. Top-k: (N-1) k places
+//         and values, k = n/32. One bit: 2(N-1)/N of n/8 bytes, and 2(N-1) scales.
 // Saves:  half of the bytes; all but N k (4+e) bytes; 31 of 32 bits.
-// Costs:  what arrives is not the sum. Psi elements of residual; more calls; top-k's bytes grow with N.
-// Error feedback keeps the training on course: x <- g + e; send C(x); e <- x - C(x). Nothing is lost, only late. Seide
-// et al. 2014; Aji and Heafield 2017; Tang et al. 2021 (1-bit Adam). Left out: exact steps at first, and overlapping.
+// Costs:  what arrives is not the sum. Psi elements of residual; more calls; top-k's bytes grow
+//         with N. Error feedback keeps the training on course: x <- g + e; send C(x); e <- x -
+//         C(x). Nothing is lost, only late. Seide et al. 2014; Aji and Heafield 2017; Tang et al.
+//         2021 (1-bit Adam). Left out: exact steps at first, and overlapping.
 #include "01_data_parallel/compression.h"
 
 static Tensor row(Tensor t, size_t r) { return tensor_row_range(t, r, r + 1); }
 
-// All-to-all: every rank cuts its packed elements in N parts and sends part r to rank r. What came for me is
-// [N, my part], row r from rank r.
+// All-to-all: every rank cuts its packed elements in N parts and sends part r to rank r. What came
+// for me is [N, my part], row r from rank r.
 static Tensor exchange(Comm *dp, Arena *a, Tensor packed) {
     const size_t n = tensor_count(packed);
     Range mine = shard_range(n, dp->size, dp->rank);
@@ -36,8 +37,9 @@ static Tensor exchange(Comm *dp, Arena *a, Tensor packed) {
     return in;
 }
 
-// 16 bits: an all-reduce in its two halves, each with half the bytes. Between them the sum is a real's: only what
-// travels is short. No residual is kept: a rounding changes an element by 2^-11 of itself at most.
+// 16 bits: an all-reduce in its two halves, each with half the bytes. Between them the sum is a
+// real's: only what travels is short. No residual is kept: a rounding changes an element by 2^-11
+// of itself at most.
 void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
@@ -61,8 +63,8 @@ void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     (void)b, (void)e;
 }
 
-// Top-k: the k largest elements of gradient and residual, 4 bytes of place and e bytes of value each. All others stay
-// in the residual.
+// Top-k: the k largest elements of gradient and residual, 4 bytes of place and e bytes of value
+// each. All others stay in the residual.
 void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
@@ -70,9 +72,10 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Tensor all = tensor_new(&a, dp->size, length), sent = tensor_new(&a, 1, n), mine = row(all, dp->rank);
     tensor_fill(sent, 0);
     tensor_fill(mine, 0);
-    // EXERCISE 01.06a (4 points): error feedback. g [1, n] is my gradient, e [1, n] what I have not sent yet. Make e
-    // what I would like to send now, write its k largest elements into `mine` (top_k_write), and unpack them again
-    // into `sent` (top_k_add), which is zero. Leave in e what is still unsent (compression_keep_rest). Nothing is sent here.
+    // EXERCISE 01.06a (4 points): error feedback. g [1, n] is my gradient, e [1, n] what I have not
+    // sent yet. Make e what I would like to send now, write its k largest elements into `mine`
+    // (top_k_write), and unpack them again into `sent` (top_k_add), which is zero. Leave in e what
+    // is still unsent (compression_keep_rest). Nothing is sent here.
     op_add(e, e, g);
     top_k_write(mine, e, k);
     top_k_add(sent, mine, k);
@@ -85,8 +88,9 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     arena_free(&a);
 }
 
-// One bit: to each rank its part of the signs, and a scale; it adds them up as this part's server, and answers with
-// signs, too. Both directions lose something, so both keep a residual: e is the worker's, b->server_error the server's.
+// One bit: to each rank its part of the signs, and a scale; it adds them up as this part's server,
+// and answers with signs, too. Both directions lose something, so both keep a residual: e is the
+// worker's, b->server_error the server's.
 void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);

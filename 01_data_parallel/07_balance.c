@@ -3,14 +3,17 @@
 // question: One device is four times as slow as the others, then a second: must all wait?
 // vary: SEQUENCES 20..31, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank a replica, as in 02_all_reduce; n rates, the same on every rank; the activations of its share.
-// Sends:  per step the all-reduce of the gradient, 2(n-1)/n of Psi elements per rank, and, where speeds are measured, an
-//         all-reduce of n doubles.
-// Saves:  the wait for the slowest device: a step takes 3F(B) / (sum of speeds) instead of 3F(B/n) of the slowest.
-// Costs:  a fast device keeps the activations of more sequences. Whole sequences: at most n - 1 more of them.
-// A share in proportion to the speed: known before (static), or measured in the steps before (dynamic). Whatever the
-// shares, a token weighs 1 / (counted tokens of the whole batch), so the gradient is the unsplit one. Left out: devices
-// with too little memory for their share.
+// Holds:  every rank a replica, as in 02_all_reduce; n rates, the same on every rank; the
+//         activations of its share.
+// Sends:  per step the all-reduce of the gradient, 2(n-1)/n of Psi elements per rank, and, where
+//         speeds are measured, an all-reduce of n doubles.
+// Saves:  the wait for the slowest device: a step takes 3F(B) / (sum of speeds) instead of 3F(B/n)
+//         of the slowest.
+// Costs:  a fast device keeps the activations of more sequences. Whole sequences: at most n - 1
+//         more of them. A share in proportion to the speed: known before (static), or measured in
+//         the steps before (dynamic). Whatever the shares, a token weighs 1 / (counted tokens of
+//         the whole batch), so the gradient is the unsplit one. Left out: devices with too little
+//         memory for their share.
 #include "01_data_parallel/data_parallel.h"
 #include <stdlib.h>
 
@@ -25,15 +28,16 @@ static double local_gradients(Model *m, const Data *d, uint64_t step, Range shar
     return loss;
 }
 
-// After a measured step: the times of all ranks, in one all-reduce of n doubles (2 (n-1)/n of 8 n bytes), and what
-// follows for the rates.
+// After a measured step: the times of all ranks, in one all-reduce of n doubles (2 (n-1)/n of 8 n
+// bytes), and what follows for the rates.
 void balance_observe(Comm *dp, const Range *share, double took, double *rate) {
     double *times = host_alloc(dp->size * sizeof *times);  // zeros
-    // EXERCISE 01.07a (4 points): learn from the last step. Make the time that each rank took known to all ranks, with
-    // ONE call of comm_all_reduce_doubles on times[dp->size]. Then, for each rank r that had sequences, `now` is how
-    // many sequences (range_size(share[r])) a picosecond it did; rate[r] becomes `now` if it was 0 (not known yet), and
-    // else the mean of what it was and `now`, which smooths the noise that real steps have. A rank that had no
-    // sequences keeps its rate.
+    // EXERCISE 01.07a (4 points): learn from the last step. Make the time that each rank took known
+    // to all ranks, with ONE call of comm_all_reduce_doubles on times[dp->size]. Then, for each
+    // rank r that had sequences, `now` is how many sequences (range_size(share[r])) a picosecond it
+    // did; rate[r] becomes `now` if it was 0 (not known yet), and else the mean of what it was and
+    // `now`, which smooths the noise that real steps have. A rank that had no sequences keeps its
+    // rate.
     times[dp->rank] = took;
     comm_all_reduce_doubles(dp, times, dp->size);          // n doubles, beside a gradient of thousands
     for (size_t r = 0; r < dp->size; r++) {
@@ -45,7 +49,8 @@ void balance_observe(Comm *dp, const Range *share, double took, double *rate) {
     free(times);
 }
 
-// A device takes (size + 1) / rate with one sequence more. The one that would be done with it first.
+// A device takes (size + 1) / rate with one sequence more. The one that would be done with it
+// first.
 static size_t first_done(const Range *share, const double *rate, size_t n) {
     size_t best = 0;
     for (size_t r = 1; r < n; r++) {
@@ -63,13 +68,15 @@ void balance_shares(Range *share, const double *rate, size_t n, size_t total) {
         share[r] = sum > 0 ? (Range){ 0, (size_t)((double)total * rate[r] / sum) } : shard_range(total, n, r);
         given += range_size(share[r]);
     }
-    // Fewer than n sequences are left, one for each fraction cut off. The largest fraction need not be the right place:
-    // it may be the slowest device's, and then everybody waits for its one sequence.
+    // Fewer than n sequences are left, one for each fraction cut off. The largest fraction need not
+    // be the right place: it may be the slowest device's, and then everybody waits for its one
+    // sequence.
     for (; given < total; given++) share[first_done(share, rate, n)].hi++;
     for (size_t r = 0, lo = 0; r < n; lo = share[r].hi, r++) share[r] = (Range){ lo, lo + range_size(share[r]) };
 }
 
-// The all-reduce is that of 02_all_reduce: each rank has its share's part of the gradient, however large the share is.
+// The all-reduce is that of 02_all_reduce: each rank has its share's part of the gradient, however
+// large the share is.
 double balance_gradients(Comm *dp, Model *m, const Data *data, size_t step, size_t sequences, Range *share,
                          Speeds *known) {
     balance_shares(share, known->rate, dp->size, sequences);

@@ -3,15 +3,16 @@
 // question: Can ranks send two thin matrices in the place of each gradient, and still train the model?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank a replica, as in 02_all_reduce; a residual of Psi elements, its own; for every compressed matrix
-//         [rows, cols] a Q [cols, r], the same on every rank.
-// Sends:  per step and bucket three all-reduces: of all P's [rows, r], of all Q's [cols, r], and of the vectors and small
-//         matrices as they are. Per matrix 2(N-1)/N of r (rows + cols) elements per rank.
+// Holds:  every rank a replica, as in 02_all_reduce; a residual of Psi elements, its own; for every
+//         compressed matrix [rows, cols] a Q [cols, r], the same on every rank.
+// Sends:  per step and bucket three all-reduces: of all P's [rows, r], of all Q's [cols, r], and of
+//         the vectors and small matrices as they are. Per matrix 2(N-1)/N of r (rows + cols)
+//         elements per rank.
 // Saves:  rows cols - r (rows + cols) elements of each matrix.
-// Costs:  what arrives is the sum projected on r columns. Psi elements of residual; three products per matrix; making
-//         columns orthonormal; three calls per bucket.
-// Vogels et al. 2019 (arXiv 1905.13727), algorithms 1 and 2. A matrix is compressed if (rows + cols) r min_rate is less
-// than rows cols. Left out: exact steps at first, and overlapping with backward.
+// Costs:  what arrives is the sum projected on r columns. Psi elements of residual; three products
+//         per matrix; making columns orthonormal; three calls per bucket. Vogels et al. 2019 (arXiv
+//         1905.13727), algorithms 1 and 2. A matrix is compressed if (rows + cols) r min_rate is
+//         less than rows cols. Left out: exact steps at first, and overlapping with backward.
 #include "01_data_parallel/compression.h"
 
 // Where matrix m lies in its bucket.
@@ -57,10 +58,11 @@ static void power_unpack(const CompressedBucket *b, Tensor g, Tensor rest) {
     }
 }
 
-// PowerSGD. M of a rank is its gradient and its residual; the matrix that counts is their sum over ranks. Q points
-// where that sum was large before; P = M Q is where it is large now; projected on P's columns, P P^T M is the best that
-// r columns can say once they are orthonormal. M is never sent: P and Q are linear in it, so each rank's P and Q are
-// partial sums, and an all-reduce completes them.
+// PowerSGD. M of a rank is its gradient and its residual; the matrix that counts is their sum over
+// ranks. Q points where that sum was large before; P = M Q is where it is large now; projected on
+// P's columns, P P^T M is the best that r columns can say once they are orthonormal. M is never
+// sent: P and Q are linear in it, so each rank's P and Q are partial sums, and an all-reduce
+// completes them.
 void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
@@ -76,13 +78,14 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
     tensor_fill(ps, 0);
     tensor_fill(qs, 0);
 
-    // EXERCISE 01.08a (8 points): a round of PowerSGD. For every matrix m of b->params that is low_rank: M =
-    // power_matrix(e, m) [rows, cols] is my part of the matrix to send, m->q [cols, rank] is Q of the last round.
-    // Orthonormalise Q (orthonormalise), P = M Q (op_matmul), where P is power_next(ps, &at, m->rows, m->rank); then
-    // ONE all-reduce of all P's. Orthonormalise every P, Q = M^T P (op_matmul_tn), where Q is
-    // power_next(qs, &at_q, m->cols, m->rank); ONE all-reduce of all Q's. Copy each Q to m->q for the next round; the
-    // sum over ranks is P Q^T (op_matmul_nt), to be left in power_matrix(g, m), and its N-th part in
-    // power_matrix(sent, m) (op_scale). Without such a matrix (length.p is 0) there is no call.
+    // EXERCISE 01.08a (8 points): a round of PowerSGD. For every matrix m of b->params that is
+    // low_rank: M = power_matrix(e, m) [rows, cols] is my part of the matrix to send, m->q [cols,
+    // rank] is Q of the last round. Orthonormalise Q (orthonormalise), P = M Q (op_matmul), where P
+    // is power_next(ps, &at, m->rows, m->rank); then ONE all-reduce of all P's. Orthonormalise
+    // every P, Q = M^T P (op_matmul_tn), where Q is power_next(qs, &at_q, m->cols, m->rank); ONE
+    // all-reduce of all Q's. Copy each Q to m->q for the next round; the sum over ranks is P Q^T
+    // (op_matmul_nt), to be left in power_matrix(g, m), and its N-th part in power_matrix(sent, m)
+    // (op_scale). Without such a matrix (length.p is 0) there is no call.
     for (size_t i = 0; i < b->n_params; i++) {
         Matrix *m = &b->params[i];
         if (!m->low_rank) continue;

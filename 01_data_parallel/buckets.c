@@ -1,5 +1,6 @@
-// buckets.c: beside 04_overlap.c: which tensors lie in the gradient; faults of who uses buckets wrongly; and the buckets
-// of a pipeline's stage, where several micro-batches are in flight and two stages may share the tied table.
+// buckets.c: beside 04_overlap.c: which tensors lie in the gradient; faults of who uses buckets
+// wrongly; and the buckets of a pipeline's stage, where several micro-batches are in flight and two
+// stages may share the tied table.
 #include "01_data_parallel/data_parallel.h"
 #include <stdlib.h>
 
@@ -84,8 +85,8 @@ Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_
     return b;
 }
 
-// The first and the last stage of a pipeline add their gradients of wte when both have them; the sum over dp of it,
-// wte's size, comes after that.
+// The first and the last stage of a pipeline add their gradients of wte when both have them; the
+// sum over dp of it, wte's size, comes after that.
 void buckets_start_tied(Buckets *b) {
     if (range_size(b->tied) == 0) return;
     b->tied_request = comm_start_all_reduce(b->dp, tensor_flat_range(b->model->g, b->tied.lo, b->tied.hi));

@@ -17,9 +17,10 @@ void linear_add_scaled(Linear *to, const Linear *from, real scale);
 typedef enum { OWN_COUNT, WHOLE_COUNT } Count;
 Linear sum_over_shards(const Linear *l, Samples all, size_t shards, Count what, double *shard_loss);
 
-// FULL_BATCH: one device has all samples. AVERAGE: each shard divides by its own elements, and the gradients are
-// averaged. WHOLE: each shard divides by the whole batch's elements, and the gradients are added. SUM, a trap: each
-// shard divides by its own elements, and the gradients are added.
+// FULL_BATCH: one device has all samples. AVERAGE: each shard divides by its own elements, and the
+// gradients are averaged. WHOLE: each shard divides by the whole batch's elements, and the
+// gradients are added. SUM, a trap: each shard divides by its own elements, and the gradients are
+// added.
 typedef enum { FULL_BATCH, AVERAGE, WHOLE, SUM } Rule;
 double train_epoch(Linear *l, Samples all, size_t shards, Rule rule, double lr, double *shard_loss);
 #endif

@@ -1,5 +1,6 @@
-// compression.c: beside 06_compression.c and 08_power_sgd.c: the walk over the buckets, what they keep between steps, and
-// helpers that send nothing: packing, choosing, orthonormalising. In the common subset of C and C++.
+// compression.c: beside 06_compression.c and 08_power_sgd.c: the walk over the buckets, what they
+// keep between steps, and helpers that send nothing: packing, choosing, orthonormalising. In the
+// common subset of C and C++.
 #include "01_data_parallel/compression.h"
 #include <stdlib.h>
 #include "01_data_parallel/compression_items.h"
@@ -94,7 +95,8 @@ void largest_places(const real *x, size_t n, size_t k, uint32_t *places) {
     free(size);
 }
 
-// A few elements are chosen on the host, where a selection is a few lines; a GPU would do it where x is.
+// A few elements are chosen on the host, where a selection is a few lines; a GPU would do it where
+// x is.
 void top_k_write(Tensor message, Tensor x, size_t k) {
     const size_t n = tensor_count(x), packed = packed_count(k, 32);
     real *host = (real *)host_alloc(n * sizeof *host);
@@ -218,7 +220,8 @@ size_t compressed_factors(const CompressedBucket *b, size_t n, EachState what, r
         }
     return at;
 }
-// Calls what() for each of the tensors that outlive a step, in order; at: where its first element stands.
+// Calls what() for each of the tensors that outlive a step, in order; at: where its first element
+// stands.
 static size_t each_state(const Compression *c, EachState what, real *host) {
     size_t at = tensor_count(c->error);
     if (at && what) what(c->error, host);

@@ -1,8 +1,8 @@
-// compression_items.h: what compression does to one element, or to 32 packed ones. In the common subset of C and C++,
-// as every function that runs where the tensors are.
+// compression_items.h: what compression does to one element, or to 32 packed ones. In the common
+// subset of C and C++, as every function that runs where the tensors are.
 //
-// A Comm carries reals and nothing else. What is smaller than a real is packed: a buffer of reals is taken as bytes,
-// and only copied until the receiver unpacks it.
+// A Comm carries reals and nothing else. What is smaller than a real is packed: a buffer of reals
+// is taken as bytes, and only copied until the receiver unpacks it.
 #ifndef COMPRESSION_ITEMS_H
 #define COMPRESSION_ITEMS_H
 #include <math.h>
@@ -20,8 +20,9 @@ ITEM double power_of_two(int e) {              // -1022 <= e <= 1023
     memcpy(&x, &bits, sizeof x);
     return x;
 }
-// To the nearest, ties to even. The neighbours of x are multiples of 2^s; how many of them x is, next to s, are the 15
-// bits: a count that is rounded up to the next power of two carries into the exponent, as it should.
+// To the nearest, ties to even. The neighbours of x are multiples of 2^s; how many of them x is,
+// next to s, are the 15 bits: a count that is rounded up to the next power of two carries into the
+// exponent, as it should.
 ITEM uint16_t half_from(double x) {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -79,8 +80,9 @@ ITEM double column_product(const real *a, const real *b, size_t rows, size_t ld)
     for (size_t i = 0; i < rows; i++) sum += (double)a[i * ld] * (double)b[i * ld];
     return sum;
 }
-// The columns of p [rows, cols] become orthonormal, from left to right. A column that was almost in the span of those
-// before it is mostly rounding afterwards, so everything is done twice; one of zeros stays.
+// The columns of p [rows, cols] become orthonormal, from left to right. A column that was almost in
+// the span of those before it is mostly rounding afterwards, so everything is done twice; one of
+// zeros stays.
 ITEM void orthonormal_columns(real *p, size_t rows, size_t cols) {
     for (size_t c = 0; c < cols; c++)
         for (int sweep = 0; sweep < 2; sweep++) {

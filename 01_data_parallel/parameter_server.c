@@ -1,4 +1,5 @@
-// parameter_server.c: beside 05_parameter_server.c: which ranks serve, and what of the model and which buffers each has.
+// parameter_server.c: beside 05_parameter_server.c: which ranks serve, and what of the model and
+// which buffers each has.
 #include "01_data_parallel/parameter_server.h"
 #include "common/tensor/random.h"
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-// 01_by_hand.c: two samples by pencil, then a linear layer 10 -> 5 on 100 samples in 4 shards of 25, trained for 100
-// epochs under each rule. AVERAGE and WHOLE must give the weights of the full batch, SUM must not.
+// 01_by_hand.c: two samples by pencil, then a linear layer 10 -> 5 on 100 samples in 4 shards of
+// 25, trained for 100 epochs under each rule. AVERAGE and WHOLE must give the weights of the full
+// batch, SUM must not.
 #include "01_data_parallel/by_hand.h"
 #include "common/tensor/random.h"
 #include "judge/frame/lesson.h"
@@ -127,8 +128,8 @@ static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1, "01_by_hand plays its four devices itself: start it with one rank");
     on_paper(run);
 
-    // Inputs and targets are noise, as torch.randn's: a linear layer can fit only a little of it, so the loss
-    // ends near 1.
+    // Inputs and targets are noise, as torch.randn's: a linear layer can fit only a little of it,
+    // so the loss ends near 1.
     real x[SAMPLES * IN], target[SAMPLES * OUT];
     const Samples all = { SAMPLES, x, target };
     Linear start = { .in = IN, .out = OUT };

@@ -1,6 +1,7 @@
-// 03_ring.c: each of the four ways against the library's all-reduce, for eight sizes, with whole numbers (every bit)
-// and with real ones; messages, bytes, scratch memory and time against closed forms (ring_costs.c); the size from which
-// the ring is the fastest; and the hierarchical way over nodes.
+// 03_ring.c: each of the four ways against the library's all-reduce, for eight sizes, with whole
+// numbers (every bit) and with real ones; messages, bytes, scratch memory and time against closed
+// forms (ring_costs.c); the size from which the ring is the fastest; and the hierarchical way over
+// nodes.
 #include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
@@ -24,7 +25,8 @@ static const char *const way_id[WAYS] = { "ring", "gather", "tree", "halving" };
 
 // ---------------------------------------------------------------- the same sum, four times
 
-// The elements of one rank. Small whole ones have exact sums; others round, so their sum depends on the order.
+// The elements of one rank. Small whole ones have exact sums; others round, so their sum depends on
+// the order.
 static void ring_fill(Tensor t, uint64_t seed, size_t rank, bool whole) {
     size_t n = tensor_count(t);
     real *value = host_alloc(n * sizeof *value);
@@ -35,8 +37,8 @@ static void ring_fill(Tensor t, uint64_t seed, size_t rank, bool whole) {
     free(value);
 }
 
-// Unsplit, on rank 0, uncounted: `count` elements added in the ring's order. Chunk k begins at rank k, and the next
-// ranks add theirs.
+// Unsplit, on rank 0, uncounted: `count` elements added in the ring's order. Chunk k begins at rank
+// k, and the next ranks add theirs.
 static void ring_unsplit(Run *run, Snapshot *s, const char *name, size_t count) {
     size_t N = run->world->size;
     if (!run->is_root) return;
@@ -56,7 +58,8 @@ static void ring_unsplit(Run *run, Snapshot *s, const char *name, size_t count) 
     ledger_resume();
 }
 
-// What a rank was seen to do: messages and bytes sent for all sizes, scratch at its peak, bytes sent for size EVEN.
+// What a rank was seen to do: messages and bytes sent for all sizes, scratch at its peak, bytes
+// sent for size EVEN.
 typedef struct { size_t messages, bytes, scratch, even; } WaySeen;
 
 // Sums of all sizes into s; what they cost is added to `seen`. library: by comm_all_reduce.
@@ -81,7 +84,8 @@ static void all_sizes(Run *run, Snapshot *s, Way way, bool whole, bool library, 
 }
 
 static void compare(Run *run, WaySeen seen[WAYS]) {
-    // Rank 0 adds in rank order, as the library's ordered sum does; the other ways have orders of their own.
+    // Rank 0 adds in rank order, as the library's ordered sum does; the other ways have orders of
+    // their own.
     double same_order = run->reduce == REDUCE_ORDERED ? 0 : LIMIT_ROUNDING;
     for (size_t whole = 2; whole-- > 0;) {
         Snapshot *library = snapshot_new(run), *order = snapshot_new(run);
@@ -163,7 +167,8 @@ static double time_of(Run *run, Way way, size_t count) {
 
 static bool slower(Run *run, Way way, size_t count) { return time_of(run, RING, count) > time_of(run, way, count); }
 
-// From how many times `unit` elements on is the ring no slower than the other way? Measured by bisection.
+// From how many times `unit` elements on is the ring no slower than the other way? Measured by
+// bisection.
 static void crossover(Run *run, Way way, size_t unit) {
     size_t N = run->world->size, lo = 0, hi = 1;           // slower at lo units, not at hi
     for (; hi * unit <= SMALLEST << (POINTS + 1) && slower(run, way, hi * unit); hi *= 2) lo = hi;
@@ -180,7 +185,8 @@ static void crossover(Run *run, Way way, size_t unit) {
                (double)(hi * unit * sizeof(real)));
 }
 
-// One port per rank, every message over the link between nodes. curves: the chart of time over size, as a picture.
+// One port per rank, every message over the link between nodes. curves: the chart of time over
+// size, as a picture.
 static void times(Run *run, bool curves) {
     size_t N = run->world->size;
     bool model = clock_config()->simulated, power = N == way_power_below(N), never_slower = true;
@@ -223,8 +229,9 @@ static double lasts(const ClockLink *l, size_t steps, size_t count) {
     return l->beta == 0 ? 0 : round((double)steps * l->alpha * 1e12 + bytes * 1e12 / l->beta);
 }
 
-// One all-reduce over nodes of n ranks: the bytes that a rank sends, and the time from a common start until this rank
-// is done; flat (a ring over all ranks) and hierarchical (inside the node, between nodes).
+// One all-reduce over nodes of n ranks: the bytes that a rank sends, and the time from a common
+// start until this rank is done; flat (a ring over all ranks) and hierarchical (inside the node,
+// between nodes).
 static void costs_over_nodes(Run *run, Comm *inside, Comm *between, Tensor t) {
     const ClockConfig *k = clock_config();
     Comm *all[] = { run->world, inside, between };

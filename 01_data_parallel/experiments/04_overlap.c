@@ -1,6 +1,7 @@
-// 04_overlap.c: the same training with one all-reduce at the end, in buckets, with a bucket per tensor and with one
-// bucket: all give the same bits. Bytes and calls against formulas, times against a recurrence over the buckets
-// (bucket_costs.c), and the step's time by the size of a bucket.
+// 04_overlap.c: the same training with one all-reduce at the end, in buckets, with a bucket per
+// tensor and with one bucket: all give the same bits. Bytes and calls against formulas, times
+// against a recurrence over the buckets (bucket_costs.c), and the step's time by the size of a
+// bucket.
 #include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
@@ -11,8 +12,8 @@
 enum { SEQUENCES = 7, STEPS = 3 };             // of 4 ranks one has one sequence, the others two; of 8 one has none
 static const ModelConfig tiny = { .layers = 3, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
 
-// A bucket is closed at --bucket bytes; at as many as the smallest tensor has, every tensor has its own. (DDP, for
-// models of many MiB: 25 MiB, and 1 MiB for the first one, so that it starts early.)
+// A bucket is closed at --bucket bytes; at as many as the smallest tensor has, every tensor has its
+// own. (DDP, for models of many MiB: 25 MiB, and 1 MiB for the first one, so that it starts early.)
 static size_t per_tensor(void) { return tiny.width * sizeof(real); }
 
 // ---------------------------------------------------------------- training
@@ -61,7 +62,8 @@ static Trajectory train(Run *run, const Training *t, Step *step, size_t capacity
     Trajectory c = trajectory_new(run, t);
     Model *m = model_describe(&t->model, model_layers(&t->model));
     model_allocate(m);                                     // functions of the seed: the same weights everywhere
-    // As an earlier step would have left them: a rank that has no sequences now must not add them again.
+    // As an earlier step would have left them: a rank that has no sequences now must not add them
+    // again.
     for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, 1);
     Replica r = { dp, buckets_new(m, dp, capacity) };
     comm_ledger_reset(dp);
@@ -118,8 +120,8 @@ static void costs(Run *run, size_t capacity, const BucketsSeen *cut, const Bucke
 
 // ---------------------------------------------------------------- the best size
 
-// A step for every capacity, from a bucket per tensor to one of everything, beside the two that it lies between: all
-// communication after all computing, and none at all.
+// A step for every capacity, from a bucket per tensor to one of everything, beside the two that it
+// lies between: all communication after all computing, and none at all.
 enum { SIZES = 12 };
 static void sweep(Run *run, const Training *t, const Timing *end, bool drawn) {
     double x[SIZES], in_buckets[SIZES], at_end[SIZES], alone[SIZES];
@@ -195,7 +197,8 @@ static void overlap(Run *run) {
         Trajectory fused = train(run, &t, overlapped, SIZE_MAX, &whole_seen);
         Trajectory whole = training_unsplit(run, &t, 1), ordered = training_unsplit(run, &t, run->world->size);
         training_compare(run, "overlapped = unsplit", &got, &whole, LIMIT_ROUNDING);
-        // A sum over ranks is taken element by element. It does not matter what travels together, or when.
+        // A sum over ranks is taken element by element. It does not matter what travels together,
+        // or when.
         training_compare(run, "overlapped = shards in order", &got, &ordered, every_bit(run));
         training_compare_tensors(run, "overlapped = at the end", &got, &late, every_bit(run));
         training_compare_tensors(run, "tensor by tensor = at the end", &each, &late, every_bit(run));

@@ -1,7 +1,8 @@
-// 05_parameter_server.c: trainings with servers. The synchronous one must have the bits of an all-reduce; an
-// asynchronous one must equal, in every bit, one device that replays the server's log, and the log must be the one that
-// follows from sizes and speeds. Pushes are served in the order of their arrival by the simulated clock, on every
-// machine; the first worker takes --slow times as long as the others. What staleness does to the loss is shown on text.
+// 05_parameter_server.c: trainings with servers. The synchronous one must have the bits of an
+// all-reduce; an asynchronous one must equal, in every bit, one device that replays the server's
+// log, and the log must be the one that follows from sizes and speeds. Pushes are served in the
+// order of their arrival by the simulated clock, on every machine; the first worker takes --slow
+// times as long as the others. What staleness does to the loss is shown on text.
 #include "01_data_parallel/parameter_server.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
@@ -17,20 +18,23 @@ static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context
 
 typedef struct { size_t servers, workers, slow; } ServerSizes;     // the first worker takes `slow` times as long
 
-// In picoseconds: forward and backward of worker w's sequences; a message with the largest server's piece.
+// In picoseconds: forward and backward of worker w's sequences; a message with the largest server's
+// piece.
 static double computing(const ServerSizes *z, size_t w) {
     return work_model(&tiny, part_size(SEQUENCES, z->workers, w)).time * (double)(w == 0 ? z->slow : 1);
 }
 static double message(const ServerSizes *z) {
     return send_time(part_size(config_parameters(&tiny), z->servers, 0) * sizeof(real));
 }
-// All steps of the synchronous training. Each worker has a link: two messages, and the slowest worker between them.
+// All steps of the synchronous training. Each worker has a link: two messages, and the slowest
+// worker between them.
 static double all_steps(const ServerSizes *z) {
     double slowest = 0;
     for (size_t w = 0; w < z->workers; w++) slowest = fmax(slowest, computing(z, w));
     return STEPS * (2 * message(z) + slowest);
 }
-// One port: answers leave a server one after the other, and pushes come in one after the other, in the workers' order.
+// One port: answers leave a server one after the other, and pushes come in one after the other, in
+// the workers' order.
 static double all_steps_one_port(const ServerSizes *z) {
     double answered = 0, m = message(z);           // m: also how long a message keeps the port busy
     for (size_t step = 0; step < STEPS; step++) {
@@ -46,7 +50,8 @@ static double all_steps_one_port(const ServerSizes *z) {
 
 // ---------------------------------------------------------------- the log of an asynchronous server
 
-// Line v is the push that made version v + 1 of the weights out of version v. Version 0 is what all begin with.
+// Line v is the push that made version v + 1 of the weights out of version v. Version 0 is what all
+// begin with.
 typedef struct {
     size_t workers, steps, staleness;              // steps of each worker; a staleness of `steps` is no bound
     char name[24];                                 // "staleness 1", "no bound"
@@ -68,8 +73,8 @@ static int by_arrival(const void *a, const void *b) {
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
-// A push of step j is answered when it is in the weights, and everybody's push of step j - s too: only then may its
-// worker begin step j + 1. The largest of value[push] among all these pushes.
+// A push of step j is answered when it is in the weights, and everybody's push of step j - s too:
+// only then may its worker begin step j + 1. The largest of value[push] among all these pushes.
 static double answered(const double *value, size_t push, size_t n, size_t staleness) {
     size_t step = push / n;
     double last = value[push];
@@ -77,8 +82,8 @@ static double answered(const double *value, size_t push, size_t n, size_t stalen
     return last;
 }
 
-// From sizes and speeds alone: all are sent version 0 at `begin`, and a push arrives after two messages and its
-// worker's computing, counted from the answer.
+// From sizes and speeds alone: all are sent version 0 at `begin`, and a push arrives after two
+// messages and its worker's computing, counted from the answer.
 static Served *predicted(const Log *log, const ServerSizes *z) {
     size_t n = log->workers, lines = n * log->steps;
     Served *line = host_alloc(lines * sizeof *line);
@@ -103,9 +108,9 @@ static Served *predicted(const Log *log, const ServerSizes *z) {
     return line;
 }
 
-// The most that is seen in a log. Lag: versions between the weights of a gradient and those it is applied to. Ahead:
-// steps that a worker which begins one has done more than the slowest. And pushes per millisecond until the first
-// worker is through.
+// The most that is seen in a log. Lag: versions between the weights of a gradient and those it is
+// applied to. Ahead: steps that a worker which begins one has done more than the slowest. And
+// pushes per millisecond until the first worker is through.
 typedef struct { size_t lag, ahead; double pushes; } LogSeen;
 static LogSeen log_look(const Log *log) {
     LogSeen seen = { 0, 0, 0 };
@@ -125,8 +130,9 @@ static LogSeen log_look(const Log *log) {
     return seen;
 }
 
-// Is it the log that must come of these sizes? A worker may begin step j when everybody has done at least j - s, and
-// until its push nobody does more than j + s + 1: each of the n - 1 others comes at most 2 s + 1 times between.
+// Is it the log that must come of these sizes? A worker may begin step j when everybody has done at
+// least j - s, and until its push nobody does more than j + s + 1: each of the n - 1 others comes
+// at most 2 s + 1 times between.
 static void log_check(Run *run, const Log *log, const ServerSizes *z) {
     static const char *const name[] = { "log: whose push", "log: the version it was taken at", "log: when it arrived" };
     size_t lines = log->workers * log->steps;
@@ -150,7 +156,8 @@ static void log_check(Run *run, const Log *log, const ServerSizes *z) {
     free(want);
 }
 
-// Whichever worker is the slowest, the others must wait for it, and it must not wait. In the log it is always one.
+// Whichever worker is the slowest, the others must wait for it, and it must not wait. In the log it
+// is always one.
 static void check_bound(Run *run, const Cluster *c) {
     size_t *done = host_alloc(c->workers * sizeof *done);
     bool right = true;
@@ -163,8 +170,9 @@ static void check_bound(Run *run, const Cluster *c) {
     free(done);
 }
 
-// The reference: one device (rank 0, uncounted) that takes each push's gradient at the version of the weights which its
-// worker had, and applies it to the newest. A step of the Trajectory is a line of the log.
+// The reference: one device (rank 0, uncounted) that takes each push's gradient at the version of
+// the weights which its worker had, and applies it to the newest. A step of the Trajectory is a
+// line of the log.
 static Trajectory log_replay(Run *run, const Training *t, const Log *log) {
     Training updates = *t;
     updates.steps = log->workers * log->steps;
@@ -198,8 +206,9 @@ static Trajectory log_replay(Run *run, const Training *t, const Log *log) {
 
 // ---------------------------------------------------------------- the training
 
-// What a server writes down, for the comparison alone: of every version of its piece of the weights the gradient that
-// was applied, the weights that came of it, and the gradient's squares, per update and tensor.
+// What a server writes down, for the comparison alone: of every version of its piece of the weights
+// the gradient that was applied, the weights that came of it, and the gradient's squares, per
+// update and tensor.
 typedef struct { Trajectory *got; double *squares; } Notes;
 static void notes_version(Notes *notes, size_t version, const Model *m) {
     trajectory_record(notes->got, version, m, 0, 0);
@@ -216,8 +225,8 @@ static void tell_lines(Log *log, const Cluster *c) {
     free(own);
 }
 
-// All get server 0's log, the losses (of each update; each worker has those of its steps) and the norms (from each
-// server's squares), for the comparison: the training needs none.
+// All get server 0's log, the losses (of each update; each worker has those of its steps) and the
+// norms (from each server's squares), for the comparison: the training needs none.
 static void tell(Log *log, const Cluster *c, Notes *notes, const double *loss, size_t tensors) {
     Trajectory *got = notes->got;
     size_t updates = got->steps, seen = 0;
@@ -248,7 +257,8 @@ static void serve(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Log *log,
     progress_free(&p);
 }
 
-// got, if given, notes the weights after every step, so that a check sees whether all have the server's bits.
+// got, if given, notes the weights after every step, so that a check sees whether all have the
+// server's bits.
 static void work(const Cluster *c, const Training *t, Model *m, double *loss, Trajectory *got) {
     worker_pull(c, m);
     for (size_t step = 0; step < c->steps; step++) {
@@ -313,8 +323,8 @@ static void forget(Record *record) {
     snapshot_free(record->last);
 }
 
-// Every bit of gradients, weights, losses and norms; but where servers share a tensor, each squares its part of it, and
-// norms are within the rounding.
+// Every bit of gradients, weights, losses and norms; but where servers share a tensor, each squares
+// its part of it, and norms are within the rounding.
 static void compare(Run *run, const Cluster *c, const char *what, Trajectory *got, Trajectory *want) {
     char line[96];
     snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
@@ -396,8 +406,8 @@ static void costs(Run *run, const ServerSizes *z, const ServerSeen *seen, Picose
 // ---------------------------------------------------------------- what staleness does to the loss, on text
 
 enum { LONG = 40, LAST = 10, SHARED = 16, RULES = 3 };     // steps; the last of them are averaged; sequences of a step
-// Nats a byte. half: of the last LAST n pushes that had arrived at a moment; end: of the last LAST steps of every
-// worker, which are of the same batches in every training.
+// Nats a byte. half: of the last LAST n pushes that had arrived at a moment; end: of the last LAST
+// steps of every worker, which are of the same batches in every training.
 typedef struct { double half, end; } Losses;
 
 // Of a push: its share of the loss is made a mean of its own tokens.
@@ -419,8 +429,8 @@ static Losses losses_of(const Trajectory *got, const Cluster *c, const Log *log,
     return mean;
 }
 
-// The data of the other trainings cannot be learnt. Synchronous, with the bound, without one. Returns the moment half
-// way through the synchronous one.
+// The data of the other trainings cannot be learnt. Synchronous, with the bound, without one.
+// Returns the moment half way through the synchronous one.
 static double train_on_text(Run *run, const Cluster *c, size_t staleness, Losses loss[RULES]) {
     static const ModelConfig reader = { .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256 };
     Training text = { .model = reader, .steps = LONG, .sequences = SHARED, .micro_batches = 1, .optimizer = sgd(0.15) };
@@ -512,8 +522,9 @@ static void parameter_server(Run *run) {
     Record sync = synchronous(run, &c, &t, false), port = synchronous(run, &c, &t, true), async[3];
     for (size_t i = 0; i < 3; i++) async[i] = asynchronous(run, &c, &t, bound[i], &z);
     check_bound(run, &c);
-    // With s = 0 everybody's gradient is of the version that the round began with, and SGD's small steps add up to the
-    // one that the synchronous server makes. With s > 0 and more than one worker that is over.
+    // With s = 0 everybody's gradient is of the version that the round began with, and SGD's small
+    // steps add up to the one that the synchronous server makes. With s > 0 and more than one
+    // worker that is over.
     check_close(run, "SGD: staleness 0 = synchronous, at the end", async[0].last, sync.last, LIMIT_ROUNDING);
     if (c.workers == 1) check_equal(run, "one worker: always synchronous", async[2].last, sync.last);
     else check_differs(run, "SGD: no bound is another training", async[2].last, sync.last, 1e-4);

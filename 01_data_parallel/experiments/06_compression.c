@@ -1,6 +1,7 @@
-// 06_compression.c: trainings whose gradients are summed as 16-bit elements, by top-k and by signs: N ranks get the bits
-// of the same rule on one device, nothing is lost, each method is exact where it can be, and all learn a text; without
-// error feedback top-k and 1-bit learn less. Bytes, calls and memory against formulas.
+// 06_compression.c: trainings whose gradients are summed as 16-bit elements, by top-k and by signs:
+// N ranks get the bits of the same rule on one device, nothing is lost, each method is exact where
+// it can be, and all learn a text; without error feedback top-k and 1-bit learn less. Bytes, calls
+// and memory against formulas.
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include <math.h>
@@ -14,8 +15,8 @@ static const CompressionPlan one_bit = { .method = ONE_BIT };
 
 // ---------------------------------------------------------------- where compression loses nothing
 
-// Is place i among the chosen where, and only where, fewer than k elements come before it: larger ones, and equal ones
-// on its left?
+// Is place i among the chosen where, and only where, fewer than k elements come before it: larger
+// ones, and equal ones on its left?
 enum { CHOICE = 12 };
 static bool right_places(const real *x, size_t k) {
     uint32_t places[CHOICE];
@@ -59,8 +60,9 @@ static void check_exact(Run *run) {
 
 typedef enum { EXACT, FP16, TOPK, ONEBIT, TOPK_FORGETS, ONEBIT_FORGETS, CURVES } Course;
 
-// Nats a byte: the exact training comes down by 2.5, the others must come within a tenth of that. Forgetful ones stay
-// behind by 0.08 and more, in all of 35 runs with 2 to 8 ranks and 15 seeds; by less where there is a single rank.
+// Nats a byte: the exact training comes down by 2.5, the others must come within a tenth of that.
+// Forgetful ones stay behind by 0.08 and more, in all of 35 runs with 2 to 8 ranks and 15 seeds; by
+// less where there is a single rank.
 static void check_learning(Run *run, double last[CURVES]) {
     const double near = 0.25, behind = run->world->size > 1 ? 0.02 : -0.02;
     const Curve curve[CURVES] = {

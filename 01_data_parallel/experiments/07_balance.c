@@ -1,5 +1,6 @@
-// 07_balance.c: trainings with equal, static and dynamic shares, each against one device that takes the whole batch and
-// one that takes the same shares in rank order. The times of all steps against a forecast and against bounds.
+// 07_balance.c: trainings with equal, static and dynamic shares, each against one device that takes
+// the whole batch and one that takes the same shares in rank order. The times of all steps against
+// a forecast and against bounds.
 #include "01_data_parallel/data_parallel.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
@@ -18,8 +19,8 @@ static const char *const policy_name[] = { "equal", "static", "dynamic" };
 
 // ---------------------------------------------------------------- the devices
 
-// How many times as long as a device of the full rate each of n devices takes. From step CHANGE on device 0 takes
-// CHANGED times as long as before.
+// How many times as long as a device of the full rate each of n devices takes. From step CHANGE on
+// device 0 takes CHANGED times as long as before.
 typedef struct { size_t n, *slow; } Devices;
 
 // strtoul would take signs and blanks, too.
@@ -28,7 +29,8 @@ static size_t whole(const char *text, char **end) {
     return *text >= '1' && *text <= '9' ? strtoul(text, end, 10) : 0;
 }
 
-// One device a rank, from an option such as --slow 1,1,2,4; with more ranks, from the beginning again.
+// One device a rank, from an option such as --slow 1,1,2,4; with more ranks, from the beginning
+// again.
 static Devices devices_read(Run *run, const char *option) {
     Devices d = { run->world->size, host_alloc(run->world->size * sizeof(size_t)) };
     const char *text = option_text(run, option), *at = text;
@@ -55,9 +57,9 @@ static double rings(Policy p, size_t n) {
     return gradient + (p == DYNAMIC ? ring_time(ALL_REDUCE_PASSES, n, n, sizeof(double)) : 0);
 }
 
-// The batch is handed out sequence by sequence, each to the device that would be done with it first. balance_shares()
-// must come to the same, by its shorter way: a device that is done first never gets less than the whole part of its
-// exact share (the lower quota of D'Hondt's method).
+// The batch is handed out sequence by sequence, each to the device that would be done with it
+// first. balance_shares() must come to the same, by its shorter way: a device that is done first
+// never gets less than the whole part of its exact share (the lower quota of D'Hondt's method).
 static void hand_out(Range *share, const double *rate, size_t n, size_t total) {
     size_t *has = host_alloc(n * sizeof *has), lo = 0;
     for (size_t given = 0; given < total; given++) {
@@ -70,8 +72,9 @@ static void hand_out(Range *share, const double *rate, size_t n, size_t total) {
     free(has);
 }
 
-// All wait for the one who takes longest; then they communicate. A rate is the mean of what it was and of what the last
-// step showed. Who is how slow when is worked out here again: slowness() sets the clock by which steps are measured.
+// All wait for the one who takes longest; then they communicate. A rate is the mean of what it was
+// and of what the last step showed. Who is how slow when is worked out here again: slowness() sets
+// the clock by which steps are measured.
 static void forecast(Policy p, const Devices *d, Range *share, double *time) {
     double *rate = host_alloc(d->n * sizeof *rate), *slow = host_alloc(d->n * sizeof *slow);
     for (size_t r = 0; r < d->n; r++) {
@@ -106,12 +109,13 @@ static double ideal(const Devices *d, size_t step) {
     return work_model(&tiny, SEQUENCES).time / summed_speed(d, step);
 }
 
-// Could sequences be cut, all would end together, after work / summed speed. They are whole; but the device that ends
-// last got its last one because no other would have ended earlier with one more. So a step takes at most what n - 1
-// more sequences would take that could be cut. While a device is believed to be `over` times as fast as it is, its
-// share may take that many times as long. The smoothed rate of device 0 is CHANGED times too high in the step of the
-// change, and then each step halves what is too much. A hundredth is for the products of fast devices, which last whole
-// picoseconds.
+// Could sequences be cut, all would end together, after work / summed speed. They are whole; but
+// the device that ends last got its last one because no other would have ended earlier with one
+// more. So a step takes at most what n - 1 more sequences would take that could be cut. While a
+// device is believed to be `over` times as fast as it is, its share may take that many times as
+// long. The smoothed rate of device 0 is CHANGED times too high in the step of the change, and then
+// each step halves what is too much. A hundredth is for the products of fast devices, which last
+// whole picoseconds.
 static double bound(Policy p, const Devices *d, size_t step) {
     double over = 1;
     if (p == DYNAMIC && step >= CHANGE) over += (double)(CHANGED - 1) / pow(2, (double)(step - CHANGE));
@@ -136,7 +140,8 @@ static void check_idle(Run *run) {
 
 // ---------------------------------------------------------------- training
 
-// What a training leaves behind besides its Trajectory: who had which sequences, and how long each step took.
+// What a training leaves behind besides its Trajectory: who had which sequences, and how long each
+// step took.
 typedef struct {
     Range share[STEPS * SEQUENCES];                        // [STEPS][n]; there are no more devices than sequences
     double time[STEPS];                                    // picoseconds, alike on all ranks
@@ -181,8 +186,9 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
 
 // ---------------------------------------------------------------- the checks of the times
 
-// The ideal is the time in which all devices together do the batch, each as many sequences a picosecond as it was seen
-// to do in the equal shares of this step. But for a hundredth: the products of fast devices last whole picoseconds.
+// The ideal is the time in which all devices together do the batch, each as many sequences a
+// picosecond as it was seen to do in the equal shares of this step. But for a hundredth: the
+// products of fast devices last whole picoseconds.
 static void check_ideal(Run *run, const Devices *d, const Record *equal) {
     bool right = true;
     for (size_t step = 0; step < STEPS; step++) {
@@ -252,7 +258,8 @@ static void shares_text(char *text, size_t room, const Range *share, size_t n) {
     if (n > 8) snprintf(text, room, "%zu..%zu", least, most);
 }
 
-// The time of every step, in the unit in which a device of the full rate takes 1 for a sequence: a table and a plot.
+// The time of every step, in the unit in which a device of the full rate takes 1 for a sequence: a
+// table and a plot.
 static void show_times(Run *run, const Devices *d, const Record *seen, int picture) {
     const double unit = work_model(&tiny, 1).time;
     double *x = host_alloc((POLICIES + 2) * STEPS * sizeof *x), *y = x + STEPS;    // y[POLICIES + 1][steps]

@@ -1,6 +1,6 @@
-// 08_power_sgd.c: trainings whose gradients are summed as matrices of rank 2: N ranks get the bits of the same rule on
-// one device, nothing is lost, a sum of rank 2 arrives as it is, and the model learns a text. Bytes, calls and memory
-// against formulas.
+// 08_power_sgd.c: trainings whose gradients are summed as matrices of rank 2: N ranks get the bits
+// of the same rule on one device, nothing is lost, a sum of rank 2 arrives as it is, and the model
+// learns a text. Bytes, calls and memory against formulas.
 #include "01_data_parallel/experiments/experiments.h"
 #include <stdio.h>
 
@@ -34,7 +34,7 @@ static void table(Run *run, const CompressionSeen seen[2], const double last[CUR
     snprintf(forgets, sizeof forgets, "=%.2f", last[FORGETS]);
     results(run, (const char *const[]){ "exact", "PowerSGD", NULL }, (const Result[]){
         { "sent by a rank", "2(N-1)/N: of Psi e, of r (a+b) e", { sent[0], sent[1] } },
-        { "calls", "1; 3 per bucket with matrices, else 1", { calls[0], calls[1] } },
+        { "calls", "1; per bucket: the rest, all P, all Q", { calls[0], calls[1] } },
         { "step", NULL, { step[0], step[1] } },
         { "loss after 60 steps", NULL, { learnt[0], learnt[1] } },
         { "same without residual", NULL, { NULL, forgets } },
@@ -49,8 +49,8 @@ static void power_sgd(Run *run) {
     CompressionSeen seen[2];
     double last[CURVES];
     compression_check_rule(run, &t, &rank_2, &seen[RANK_2]);
-    // P = A B^T Q: where the directions of B and of a random Q happen to be almost at right angles, P is short, and its
-    // rounding is that much longer once it is orthonormal.
+    // P = A B^T Q: where the directions of B and of a random Q happen to be almost at right angles,
+    // P is short, and its rounding is that much longer once it is orthonormal.
     compression_check_exact(run, &tiny, &rank_2, MADE_FLAT, "PowerSGD: sum of rank 2 = all-reduce", 100 * LIMIT_ROUNDING);
     compression_check_exact(run, &tiny, &full, MADE_NOISE, "PowerSGD, full rank = all-reduce", LIMIT_ROUNDING);
     compression_show_steps(run, &t, &rank_2, "a step with the exact all-reduce, then one with PowerSGD");

@@ -1,4 +1,5 @@
-// bucket_costs.c: what reducing in buckets must cost, from the sizes alone: it never looks at a model or its buckets.
+// bucket_costs.c: what reducing in buckets must cost, from the sizes alone: it never looks at a
+// model or its buckets.
 #include "01_data_parallel/experiments/experiments.h"
 #include <stdlib.h>
 
@@ -28,7 +29,8 @@ size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacit
     return n;
 }
 
-// When the backward of `layer` is done on a rank. The embedding's costs nothing: it has no product of matrices.
+// When the backward of `layer` is done on a rank. The embedding's costs nothing: it has no product
+// of matrices.
 static double done(const ModelConfig *c, LastBatch b, size_t layer) {
     CutSizes z = cut_sizes(c, 1, 0);
     double block = work_block(&z, b.sequences).time, head = work_head(&z, b.sequences).time;

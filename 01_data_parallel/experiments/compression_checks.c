@@ -1,5 +1,6 @@
-// compression_checks.c: what 06_compression and 08_power_sgd judge with: trainings whose sum is compressed, books of what
-// was sent, gradients made for the purpose, costs, and the losses on text.
+// compression_checks.c: what 06_compression and 08_power_sgd judge with: trainings whose sum is
+// compressed, books of what was sent, gradients made for the purpose, costs, and the losses on
+// text.
 #include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
@@ -13,8 +14,8 @@ static const char *const method_name[METHODS] = { "fp16", "top-k", "1-bit", "Pow
 
 // ---------------------------------------------------------------- the books
 
-// With error feedback nothing is lost, only late. Added up over the steps: this rank's gradients; what every rank took
-// for their sum. (c->sent: what this rank sent.) data NULL: no books are kept.
+// With error feedback nothing is lost, only late. Added up over the steps: this rank's gradients;
+// what every rank took for their sum. (c->sent: what this rank sent.) data NULL: no books are kept.
 typedef struct { Tensor mine, believed; Arena arena; } Books;
 
 static Tensor zeros(Arena *a, size_t n) {
@@ -215,8 +216,8 @@ static void compare_costs(Run *run, const Training *t, const CompressionPlan *pl
 void compression_check_rule(Run *run, const Training *t, const CompressionPlan *plan, CompressionSeen *seen) {
     char what[64];
     snprintf(what, sizeof what, "%s = the rule on one device", method_name[plan->method]);
-    // PowerSGD alone adds with all-reduces; where the library chooses their order, its small differences pass through
-    // an orthonormalisation, which may enlarge them.
+    // PowerSGD alone adds with all-reduces; where the library chooses their order, its small
+    // differences pass through an orthonormalisation, which may enlarge them.
     double limit = plan->method == POWER_SGD && every_bit(run) > 0 ? 100 * LIMIT_ROUNDING : 0;
     Trajectory got = compression_train(run, t, plan, seen), want = one_device_course(run, t, plan, run->world->size);
     training_compare(run, what, &got, &want, limit);
@@ -243,7 +244,8 @@ void compression_curves(Run *run, const Curve *curve, size_t n, double *last) {
         for (size_t s = 0; s < COMPRESSION_LONG; s++) y[s / EACH] += c.loss[s] / EACH;
         lines[i] = (PlotLine){ curve[i].name, y };
         last[i] = y[POINTS - 1];
-        // Drawn to a fiftieth: signs of numbers near zero depend on the machine's BLAS, and with them the last digits.
+        // Drawn to a fiftieth: signs of numbers near zero depend on the machine's BLAS, and with
+        // them the last digits.
         for (size_t k = 0; k < POINTS; k++) y[k] = round(50 * y[k]) / 50;
         say_detail(run, "  %-16s loss of the first step %.2f, of the last ten %.2f\n", curve[i].name, c.loss[0], last[i]);
         trajectory_free(&c);

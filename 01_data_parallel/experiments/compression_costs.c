@@ -1,8 +1,9 @@
-// compression_costs.c: what a step's compressed all-reduce must cost, from the sizes alone. Each unit of the model is a
-// bucket: wte, wpe, blocks, the last norm.
+// compression_costs.c: what a step's compressed all-reduce must cost, from the sizes alone. Each
+// unit of the model is a bucket: wte, wpe, blocks, the last norm.
 #include "01_data_parallel/experiments/experiments.h"
 
-// Bucket i of what a rank has: wte, where it has embedding or head, then what its layers have besides.
+// Bucket i of what a rank has: wte, where it has embedding or head, then what its layers have
+// besides.
 static size_t has_wte(const CutSizes *z) { return z->first || z->last; }
 static size_t bucket_count(const CutSizes *z) { return has_wte(z) + cut_layers(z); }
 static size_t bucket_size(const CutSizes *z, size_t i) {
@@ -30,8 +31,8 @@ static double both_ways(size_t N, size_t r, size_t packed) {
     return (double)((packed - part_size(packed, N, r)) * sizeof(real)) + ring_bytes(ONE_PASS, N, packed, sizeof(real));
 }
 
-// PowerSGD's elements of a bucket: what is sent as it is, every P, every Q; and the picoseconds of its products: M Q,
-// M^T P, P Q^T.
+// PowerSGD's elements of a bucket: what is sent as it is, every P, every Q; and the picoseconds of
+// its products: M Q, M^T P, P Q^T.
 typedef struct { size_t rest, p, q; double products; } Power;
 static Power power_of(const CutSizes *z, const CompressionPlan *plan, size_t i) {
     Shape list[4];

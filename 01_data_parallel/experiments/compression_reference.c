@@ -1,12 +1,13 @@
-// compression_reference.c: the rules of compression.h on ONE device that has the gradients of all N shards. No message,
-// no packed bits: numbers are rounded, dropped or projected where they lie, and added in shard order. What N ranks get
-// must be this, bit for bit.
+// compression_reference.c: the rules of compression.h on ONE device that has the gradients of all N
+// shards. No message, no packed bits: numbers are rounded, dropped or projected where they lie, and
+// added in shard order. What N ranks get must be this, bit for bit.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
 #include "01_data_parallel/compression_items.h"
 
-// Of one bucket, on the host: x [N, n] is gradient + error of every shard, or, for HALF, the gradient.
+// Of one bucket, on the host: x [N, n] is gradient + error of every shard, or, for HALF, the
+// gradient.
 typedef struct { size_t N, n; real *x, *sum; } Shards;
 
 static double rounded(double x) { return half_value(half_from(x)); }
@@ -167,7 +168,8 @@ void one_device_free(OneDevice *o) {
 
 // ---- a training ----
 
-// One device takes the N shards one after the other, keeps the N gradients, and applies the rule to them.
+// One device takes the N shards one after the other, keeps the N gradients, and applies the rule to
+// them.
 Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan *plan, size_t N) {
     Trajectory course = trajectory_new(run, t);
     if (run->world->rank > 0) return course;

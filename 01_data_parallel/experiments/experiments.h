@@ -1,5 +1,6 @@
-// experiments.h: what several experiments of this chapter, and of later ones, have in common: formulas of all-reduces,
-// of buckets and of compressed gradients, and the references on one device.
+// experiments.h: what several experiments of this chapter, and of later ones, have in common:
+// formulas of all-reduces, of buckets and of compressed gradients, and the references on one
+// device.
 #ifndef DATA_PARALLEL_EXPERIMENTS_H
 #define DATA_PARALLEL_EXPERIMENTS_H
 #include "01_data_parallel/compression.h"
@@ -17,26 +18,28 @@ size_t way_power_below(size_t N);                  // the largest power of two t
 typedef struct { size_t messages, bytes, scratch; } WayCosts;
 WayCosts way_costs(Way way, size_t N, size_t r, size_t count);
 
-// Picoseconds until the last rank is done, each with one port; over this run's link between nodes, or any other.
+// Picoseconds until the last rank is done, each with one port; over this run's link between nodes,
+// or any other.
 double way_time(Way way, size_t N, size_t count);
 double way_time_on(const ClockLink *l, Way way, size_t N, size_t count);
-// From how many times `unit` elements on the ring is no slower than another way. `unit` is divided by N, and by the
-// number of chunks of the other way.
+// From how many times `unit` elements on the ring is no slower than another way. `unit` is divided
+// by N, and by the number of chunks of the other way.
 size_t way_ring_overtakes(Way way, size_t N, size_t unit);
 
 // ---------------------------------------------------------------- bucket_costs.c: reducing in buckets
 
-// How many elements the tensors have on a rank: the two tables, those of a block in model order, and each of the last
-// norm's two.
+// How many elements the tensors have on a rank: the two tables, those of a block in model order,
+// and each of the last norm's two.
 typedef struct { size_t wte, wpe, block[TENSORS_OF_BLOCK], norm; } TensorElements;
-// What the rule of 04_overlap.c makes of the sizes of all tensors of a stage, in the order of the starts. A bucket is
-// complete after the backward of `layer`, that of its first tensor; 0 is the stage's first layer. The last bucket of a
-// stage that shares wte with another one is wte alone. *piece is the caller's to free(). z: which layers the stage has.
+// What the rule of 04_overlap.c makes of the sizes of all tensors of a stage, in the order of the
+// starts. A bucket is complete after the backward of `layer`, that of its first tensor; 0 is the
+// stage's first layer. The last bucket of a stage that shares wte with another one is wte alone.
+// *piece is the caller's to free(). z: which layers the stage has.
 typedef struct { size_t elements, layer; } BucketPiece;
 size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacity, BucketPiece **piece);
 
-// The last (or only) micro-batch of a step on one rank: when its forward begins, in picoseconds after the step, and how
-// many sequences it has.
+// The last (or only) micro-batch of a step on one rank: when its forward begins, in picoseconds
+// after the step, and how many sequences it has.
 typedef struct { double begin; size_t sequences; } LastBatch;
 
 typedef struct {
@@ -61,8 +64,9 @@ typedef struct {
 } CompressionCosts;
 // Of what one of N replicas has: a whole model, or what a pipeline stage and a slice leave of it.
 CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N, size_t r);
-// Picoseconds of TOP_K or POWER_SGD on the simulated clock, from when the last replica has come; near: the N ranks
-// share a node. The choice of the largest elements and Gram and Schmidt take no time there: it counts products only.
+// Picoseconds of TOP_K or POWER_SGD on the simulated clock, from when the last replica has come;
+// near: the N ranks share a node. The choice of the largest elements and Gram and Schmidt take no
+// time there: it counts products only.
 double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, bool near);
 
 // ---------------------------------------------------------------- compression_reference.c: the rules on one device
@@ -84,23 +88,27 @@ Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan 
 
 // ---------------------------------------------------------------- compression_checks.c: 06_compression, 08_power_sgd
 
-// Of a training: bytes sent and calls; bytes at its end: of gradients, and of buffers; of buffers at their peak.
+// Of a training: bytes sent and calls; bytes at its end: of gradients, and of buffers; of buffers
+// at their peak.
 typedef struct { size_t sent, calls, gradients, kept, buffers, step; } CompressionSeen;     // step: picoseconds
-// plan NULL: the exact sum. seen, if given, is filled in, and the books are checked. On every rank: sent + kept back =
-// its gradients. Over all ranks: believed + what the servers of 1-bit keep back = sent.
+// plan NULL: the exact sum. seen, if given, is filled in, and the books are checked. On every rank:
+// sent + kept back = its gradients. Over all ranks: believed + what the servers of 1-bit keep back
+// = sent.
 Trajectory compression_train(Run *run, const Training *t, const CompressionPlan *plan, CompressionSeen *seen);
 // A training against the rule on one device, and its costs.
 void compression_check_rule(Run *run, const Training *t, const CompressionPlan *plan, CompressionSeen *seen);
 
-// Gradients with which a method loses nothing. MADE_SMALL: whole numbers. MADE_LARGE: their sum is beyond fp16. MADE_NOISE: anything.
-// MADE_EVEN: +-1/4, alike on all ranks. MADE_FLAT: A B^T, B of MADE_FLAT_RANK columns and the same on all ranks.
+// Gradients with which a method loses nothing. MADE_SMALL: whole numbers. MADE_LARGE: their sum is
+// beyond fp16. MADE_NOISE: anything. MADE_EVEN: +-1/4, alike on all ranks. MADE_FLAT: A B^T, B of
+// MADE_FLAT_RANK columns and the same on all ranks.
 typedef enum { MADE_SMALL, MADE_LARGE, MADE_NOISE, MADE_EVEN, MADE_FLAT } MadeKind;
 enum { MADE_FLAT_RANK = 2 };
 // What the method makes of such gradients is the all-reduce's sum, within `limit` (0: every bit).
 void compression_check_exact(Run *run, const ModelConfig *model, const CompressionPlan *plan, MadeKind kind,
                              const char *name, double limit);
 
-// Trainings on the text --data with the rate --lr: draws the losses. last[n]: the mean loss of the last ten steps.
+// Trainings on the text --data with the rate --lr: draws the losses. last[n]: the mean loss of the
+// last ten steps.
 enum { COMPRESSION_LONG = 60 };
 typedef struct { const char *name; bool exact; CompressionPlan plan; } Curve;
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last);

@@ -1,4 +1,5 @@
-// ring_costs.c: what the four ways of 03_ring to make an all-reduce must cost, from the sizes alone.
+// ring_costs.c: what the four ways of 03_ring to make an all-reduce must cost, from the sizes
+// alone.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 
@@ -63,7 +64,8 @@ double way_time_on(const ClockLink *l, Way way, size_t N, size_t count) {
 }
 double way_time(Way way, size_t N, size_t count) { return way_time_on(&clock_config()->between, way, N, count); }
 
-// A way takes steps alpha + passes S / beta, where N divides: these are two lines over S, and they may cross.
+// A way takes steps alpha + passes S / beta, where N divides: these are two lines over S, and they
+// may cross.
 typedef struct { double steps, passes; } Line;
 static Line line_of(Way way, size_t N) {
     double n = (double)way_power_below(N), m = (double)N, h = (double)height(N), folded = n < m;
