@@ -8,12 +8,12 @@
 // Sends:  nothing. On ranks the sum over shards is one all-reduce of in * out + out elements per
 //         step.
 // Saves:  each shard computes samples / shards of the products.
-// Costs:  all weights and a whole gradient on every device. A loss is a sum of squared errors
-//         divided by a number of elements, and so is its gradient. PyTorch's MSELoss divides by the
-//         elements of the shard: then the gradient of the whole batch is the AVERAGE of the shards'
-//         gradients. If every shard divides by the elements of the whole batch, it is their SUM.
-//         All later lessons do that. Left out: ranks, messages, shards of different sizes (chapter
-//         02 shows what they do to an average).
+// Costs:  all weights and a whole gradient on every device.
+// A loss is a sum of squared errors divided by a number of elements, and so is its gradient.
+// PyTorch's MSELoss divides by the elements of the shard: then the gradient of the whole batch is
+// the AVERAGE of the shards' gradients. If every shard divides by the elements of the whole batch,
+// it is their SUM. All later lessons do that. Left out: ranks, messages, shards of different sizes
+// (chapter 02 shows what they do to an average).
 #include "01_data_parallel/by_hand.h"
 
 // Returns the sum of the squared errors of the samples, divided by `count`; g becomes its gradient,
@@ -30,7 +30,7 @@ double linear_loss(Linear *g, const Linear *l, Samples samples, size_t count) {
             real difference = y - samples.target[s * l->out + j];
             real dy = 2 * difference / (real)count;
             loss += (double)(difference * difference);
-            for (size_t i = 0; i < l->in; i++) g->w[i * l->out + j] += x[i] * dy;       // dW = x^T dy
+            for (size_t i = 0; i < l->in; i++) g->w[i * l->out + j] += x[i] * dy;  // dW = x^T dy
             g->b[j] += dy;
         }
     }
@@ -45,7 +45,8 @@ void linear_add_scaled(Linear *to, const Linear *from, real scale) {
 
 // Each shard finishes its own gradient with the same weights; then the gradients are added in the
 // order of the shards. This sum is what an all-reduce leaves on every device.
-Linear sum_over_shards(const Linear *l, Samples all, size_t shards, Count what, double *shard_loss) {
+Linear sum_over_shards(const Linear *l, Samples all, size_t shards, Count what,
+                       double *shard_loss) {
     Linear sum = { .in = l->in, .out = l->out };
     for (size_t k = 0; k < shards; k++) {
         Range r = shard_range(all.n, shards, k);
@@ -60,14 +61,16 @@ Linear sum_over_shards(const Linear *l, Samples all, size_t shards, Count what, 
 
 // One step of SGD on all samples under one of the four rules; returns the loss of all samples
 // before it.
-double train_epoch(Linear *l, Samples all, size_t shards, Rule rule, double lr, double *shard_loss) {
+double train_epoch(Linear *l, Samples all, size_t shards, Rule rule, double lr,
+                   double *shard_loss) {
     double loss = 0;
     Linear g;
     if (rule == FULL_BATCH) loss = linear_loss(&g, l, all, all.n * l->out);
     else {
         g = sum_over_shards(l, all, shards, rule == WHOLE ? WHOLE_COUNT : OWN_COUNT, shard_loss);
         // the loss of ALL shards, not of the last one
-        for (size_t k = 0; k < shards; k++) loss += shard_loss[k] / (double)(rule == WHOLE ? 1 : shards);
+        for (size_t k = 0; k < shards; k++)
+            loss += shard_loss[k] / (double)(rule == WHOLE ? 1 : shards);
     }
     Linear mean = { .in = g.in, .out = g.out };
     real scale = 1;
@@ -78,7 +81,8 @@ double train_epoch(Linear *l, Samples all, size_t shards, Rule rule, double lr, 
     // rule that needs it to move as under FULL_BATCH; SUM stays as it is, to show the difference.
     if (rule == AVERAGE) scale = (real)1 / (real)shards;
     // END
-    linear_add_scaled(&mean, &g, scale);       // not the rate: under SGD that would be the same, under AdamW not
+    // not the rate: under SGD that would be the same, under AdamW not
+    linear_add_scaled(&mean, &g, scale);
     linear_add_scaled(l, &mean, -(real)lr);
     return loss;
 }

@@ -9,9 +9,10 @@
 //         last backward: an all-reduce of the gradient, 2 (N-1)/N of Psi elements per rank.
 // Saves:  each rank computes, and keeps the activations of, B/N sequences.
 // Costs:  weights, gradients and state N times. Step: 3F(ceil(B/N)) + 2(N-1) alpha + 2(N-1)/N Psi e
-//         / beta. Li et al. 2020 (arXiv 2006.15704), section 2. The sum is right because every
-//         shard's loss already carries 1 / (counted tokens of the WHOLE batch): nothing is divided
-//         by N. Left out: communication while backward still runs (04_overlap).
+//         / beta.
+// Li et al. 2020 (arXiv 2006.15704), section 2. The sum is right because every shard's loss already
+// carries 1 / (counted tokens of the WHOLE batch): nothing is divided by N. Left out: communication
+// while backward still runs (04_overlap).
 #include "01_data_parallel/data_parallel.h"
 
 // Once, before the first step. Rank 0 sends its weights [Psi], Psi e bytes (e: bytes of a real),
@@ -33,12 +34,13 @@ void data_parallel_all_reduce(Comm *dp, Model *m) { comm_all_reduce(dp, m->g); }
 
 // Fills m->g with the part of the batch's gradient that comes from sequences `shard`, and returns
 // their part of the batch's mean loss. Each counted token enters both with this weight.
-static double local_gradients(Model *m, const Data *d, uint64_t step, Range shard, double token_weight) {
+static double local_gradients(Model *m, const Data *d, uint64_t step, Range shard,
+                              double token_weight) {
     Arena tokens = arena(MEM_WORKSPACE);
     Batch b = data_micro_batch(d, &tokens, step, shard.lo, range_size(shard), token_weight);
     model_zero_gradients(m);
     double loss = model_forward_backward(m, &b) * token_weight;
-    model_fold_tied(m);                        // wte's two gradients become one before anybody adds over ranks
+    model_fold_tied(m);  // wte's two gradients become one before anybody adds over ranks
     arena_free(&tokens);
     return loss;
 }
@@ -52,16 +54,19 @@ double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step,
     // (common/model/data.h), which any rank may ask about any sequences. The gradient of my
     // sequences is local_gradients(); there is one communication, data_parallel_all_reduce(), which
     // adds.
-    double token_weight = 1 / (double)data_count(d, step, 0, sequences);       // ALL sequences, not my shard's
+    // ALL sequences, not my shard's
+    double token_weight = 1 / (double)data_count(d, step, 0, sequences);
     loss = local_gradients(m, d, step, shard_range(sequences, dp->size, dp->rank), token_weight);
-    data_parallel_all_reduce(dp, m);           // Psi elements, once: m->g is now the whole batch's, on every rank
+    // Psi elements, once: m->g is now the whole batch's, on every rank
+    data_parallel_all_reduce(dp, m);
     // END
     return loss;                               // still my shard's part
 }
 
 // Equal weights, equal gradients and equal optimizer state give equal norms and equal weights:
 // nothing more is sent.
-StepResult data_parallel_step(Comm *dp, Model *m, Optimizer *o, const Data *d, uint64_t step, size_t sequences) {
+StepResult data_parallel_step(Comm *dp, Model *m, Optimizer *o, const Data *d, uint64_t step,
+                              size_t sequences) {
     double loss = data_parallel_gradients(dp, m, d, step, sequences);
     double norm = model_grad_norm(m, NULL);
     optimizer_step(o, m, 1);

@@ -12,10 +12,10 @@
 //         messages in a row.
 // Costs:  ring 2(N-1)(alpha + S/(N beta)), tree 2h(alpha + S/beta), h = log2 N rounded up, rank 0
 //         2(N-1)(alpha + S/beta), halving 2h alpha + 2(N-1)/N S/beta where N is a power of two.
-//         Patarasuk and Yuan 2009; Rabenseifner 2004. A sum is made where its parts meet, and
-//         copied from there, so all ranks hold the same bits; the order of the parts decides which
-//         bits. Left out: links that several messages share, and messages cut in pieces that follow
-//         each other along a tree.
+// Patarasuk and Yuan 2009; Rabenseifner 2004. A sum is made where its parts meet, and copied from
+// there, so all ranks hold the same bits; the order of the parts decides which bits. Left out:
+// links that several messages share, and messages cut in pieces that follow each other along a
+// tree.
 #include "01_data_parallel/data_parallel.h"
 #include "common/tensor/ops.h"
 
@@ -52,7 +52,8 @@ static void receive_and_add(Comm *c, Tensor t, size_t from, Tensor scratch) {
 void ring_all_reduce(Comm *c, Tensor t) {
     size_t n = c->size, r = c->rank, next = (r + 1) % n, previous = (r + n - 1) % n;
     Arena memory = arena(MEM_COMMUNICATION);
-    Tensor scratch = tensor_new(&memory, 1, n > 1 ? tensor_count(chunk(t, n, 0)) : 0);   // chunk 0 is the largest
+    // chunk 0 is the largest
+    Tensor scratch = tensor_new(&memory, 1, n > 1 ? tensor_count(chunk(t, n, 0)) : 0);
     comm_connect(c, COMM_NEIGHBOURS);
     // EXERCISE 01.03a (8 points): the ring. t is this rank's tensor; afterwards it is the sum over
     // all ranks, on every rank. Messages go to `next` and come from `previous` only, with
@@ -62,11 +63,13 @@ void ring_all_reduce(Comm *c, Tensor t) {
     // they are copied: these can be received in their place. Every rank sends 2 (n - 1) messages of
     // one chunk.
     for (size_t k = 0; k < n - 1; k++) {                                           // reduce-scatter
-        Tensor mine = chunk(t, n, r + n - k - 1), in = tensor_flat_range(scratch, 0, tensor_count(mine));
-        exchange(c, chunk(t, n, r + n - k), next, in, previous);                   // S / n bytes: [count / n] elements
+        Tensor mine = chunk(t, n, r + n - k - 1);
+        Tensor in = tensor_flat_range(scratch, 0, tensor_count(mine));
+        // S / n bytes: [count / n] elements
+        exchange(c, chunk(t, n, r + n - k), next, in, previous);
         op_add(mine, mine, in);
     }
-    for (size_t k = 0; k < n - 1; k++)                                             // all-gather, S / n bytes each
+    for (size_t k = 0; k < n - 1; k++)  // all-gather, S / n bytes each
         exchange(c, chunk(t, n, r + n + 1 - k), next, chunk(t, n, r + n - k), previous);
     // END
     arena_free(&memory);
@@ -79,8 +82,9 @@ void gather_broadcast_all_reduce(Comm *c, Tensor t) {
     comm_connect(c, COMM_EVERYBODY);
     if (c->rank == 0) {
         Tensor scratch = tensor_new(&memory, 1, c->size > 1 ? tensor_count(t) : 0);
-        for (size_t peer = 1; peer < c->size; peer++) receive_and_add(c, t, peer, scratch);        // S bytes each
-        for (size_t peer = 1; peer < c->size; peer++) comm_send(c, t, peer);                           // S bytes each
+        // S bytes each
+        for (size_t peer = 1; peer < c->size; peer++) receive_and_add(c, t, peer, scratch);
+        for (size_t peer = 1; peer < c->size; peer++) comm_send(c, t, peer);  // S bytes each
     } else {
         comm_send(c, t, 0);                    // S bytes, my tensor
         comm_recv(c, t, 0);                    // S bytes, the sum
@@ -94,7 +98,8 @@ void gather_broadcast_all_reduce(Comm *c, Tensor t) {
 void tree_all_reduce(Comm *c, Tensor t) {
     size_t n = c->size, r = c->rank, d = 1;
     Arena memory = arena(MEM_COMMUNICATION);
-    Tensor scratch = tensor_new(&memory, 1, r % 2 == 0 && r + 1 < n ? tensor_count(t) : 0);       // leaves add nothing
+    // leaves add nothing
+    Tensor scratch = tensor_new(&memory, 1, r % 2 == 0 && r + 1 < n ? tensor_count(t) : 0);
     comm_connect(c, COMM_EVERYBODY);
     for (; d < n && r % (2 * d) == 0; d *= 2)
         if (r + d < n) receive_and_add(c, t, r + d, scratch);
@@ -123,21 +128,23 @@ static void halve_and_double(Comm *c, Tensor t, size_t n, Tensor scratch) {
     // 1, 2, ... n / 2; both hold a finished range of d chunks, side by side: swap them with
     // exchange(). chunks(t, n, lo, hi) are the chunks lo <= i < hi of t, one piece of memory.
     for (size_t d = n / 2; d > 0; d /= 2) {
-        size_t partner = r ^ d, mine = r / d * d, yours = partner / d * d;         // where the halves begin
-        Tensor half = chunks(t, n, mine, mine + d), in = tensor_flat_range(scratch, 0, tensor_count(half));
+        size_t partner = r ^ d, mine = r / d * d, yours = partner / d * d;  // where the halves begin
+        Tensor half = chunks(t, n, mine, mine + d);
+        Tensor in = tensor_flat_range(scratch, 0, tensor_count(half));
         exchange(c, chunks(t, n, yours, yours + d), partner, in, partner);         // d S / n bytes
         op_add(half, half, in);
     }
     for (size_t d = 1; d < n; d *= 2) {
         size_t partner = r ^ d, mine = r / d * d, yours = partner / d * d;
-        exchange(c, chunks(t, n, mine, mine + d), partner, chunks(t, n, yours, yours + d), partner);   // d S / n
+        // d S / n
+        exchange(c, chunks(t, n, mine, mine + d), partner, chunks(t, n, yours, yours + d), partner);
     }
     // END
 }
 
 void halving_doubling_all_reduce(Comm *c, Tensor t) {
     size_t r = c->rank, n = 1;
-    while (2 * n <= c->size) n *= 2;           // ranks n, n + 1, ... are folded into ranks 0, 1, ...
+    while (2 * n <= c->size) n *= 2;  // ranks n, n + 1, ... are folded into ranks 0, 1, ...
     size_t rest = c->size - n, count = tensor_count(t);
     comm_connect(c, COMM_EVERYBODY);
     if (r >= n) {

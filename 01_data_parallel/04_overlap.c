@@ -11,14 +11,15 @@
 // Saves:  the time of all buckets but the last: backward goes on meanwhile. The bits stay those of
 //         one all-reduce.
 // Costs:  2(N-1) alpha per bucket; no backward is left to hide the last one. In flight: the sums of
-//         all buckets. Li et al. 2020 (arXiv 2006.15704), section 3.2: PyTorch's
-//         DistributedDataParallel, reducer.cpp. Left out: gradients that become ready in the middle
-//         of a layer's backward, and a reduction that slows the products down.
+//         all buckets.
+// Li et al. 2020 (arXiv 2006.15704), section 3.2: PyTorch's DistributedDataParallel, reducer.cpp.
+// Left out: gradients that become ready in the middle of a layer's backward, and a reduction that
+// slows the products down.
 #include "01_data_parallel/data_parallel.h"
 
 // b->bucket <- the parts of m->g [Psi] that travel together, cut at the borders of tensors:
 //     m->g      wte | wpe | h.0 ...           | h.1 ...           | ln_f
-//     buckets   <-- 3 --> | <------ 2 ------> | <-- 1 --> <------ 0 ---->         backward runs from right to left
+//     buckets   <-- 3 --> | <------ 2 ------> | <-- 1 --> <------ 0 ---->     backward runs from right to left
 // A bucket is a view of m->g (DDP's gradient_as_bucket_view): nothing is copied.
 static void cut(Buckets *b, size_t capacity) {
     size_t hi = b->end;                            // where the open bucket ends in m->g
@@ -45,7 +46,8 @@ static void cut(Buckets *b, size_t capacity) {
 // is the whole batch's. The all-reduce is under way from here until buckets_wait(); backward goes
 // on meanwhile, and must not write into the bucket.
 static void start(Buckets *b, Bucket *k) {
-    k->request = comm_start_all_reduce(b->dp, tensor_flat_range(b->model->g, k->part.lo, k->part.hi));
+    k->request =
+        comm_start_all_reduce(b->dp, tensor_flat_range(b->model->g, k->part.lo, k->part.hi));
 }
 
 // A forward begins whose backward shall reduce, if b->sync: every bucket waits for all of its
@@ -77,11 +79,12 @@ void buckets_layer_ready(Buckets *b, const Layer *l) {
     // numbers.
     for (size_t i = 0; i < l->n_units; i++) {
         const Unit *u = l->units[i];
-        if (u->tied_to) continue;                  // the head's part of wte's gradient waits for the embedding's
+        if (u->tied_to) continue;  // the head's part of wte's gradient waits for the embedding's
         if (u->tied_use) model_fold_tied(b->model);
         for (size_t k = 0; k < u->n_params; k++) tensor_ready(b, &u->params[k]);
     }
-    while (b->started < b->n && b->bucket[b->started].pending == 0) start(b, &b->bucket[b->started++]);
+    while (b->started < b->n && b->bucket[b->started].pending == 0)
+        start(b, &b->bucket[b->started++]);
     // END
 }
 
@@ -92,12 +95,15 @@ static void hooked_forward(Layer *l, const Batch *batch, Tensor x, Tensor y, Sav
     if (l == &b->model->layers[0]) buckets_arm(b);
     layer_forward(l->inner, batch, x, y, s);
 }
-static void hooked_backward(Layer *l, const Batch *batch, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+static void hooked_backward(Layer *l, const Batch *batch, Tensor x, Tensor dy, Tensor dx,
+                            Saved *s) {
     Buckets *b = l->technique;
     layer_backward(l->inner, batch, x, dy, dx, s);
     if (b->armed) buckets_layer_ready(b, l);       // may start all-reduces, and waits for none
 }
-static const LayerKind hooked = { .name = "reducing layer", .forward = hooked_forward, .backward = hooked_backward };
+static const LayerKind hooked = { .name = "reducing layer",
+                                  .forward = hooked_forward,
+                                  .backward = hooked_backward };
 
 Buckets *buckets_cut(Model *m, Comm *dp, size_t capacity) {
     Buckets *b = buckets_list_tensors(m, dp);
@@ -119,15 +125,16 @@ Buckets *buckets_new(Model *m, Comm *dp, size_t capacity) {
 // start it while the others start the first.
 void buckets_no_work(Buckets *b) {
     Unit *wte = model_wte(b->model);
-    tensor_fill(b->model->g, 0);                   // model_zero_gradients() leaves that to the first backward
+    tensor_fill(b->model->g, 0);  // model_zero_gradients() leaves that to the first backward
     if (wte && wte->tied_use) tensor_fill(wte->tied_use->g, 0);
     buckets_arm(b);
-    for (size_t i = 0; b->armed && i < b->model->n_layers; i++) buckets_layer_ready(b, &b->model->layers[i]);
+    for (size_t i = 0; b->armed && i < b->model->n_layers; i++)
+        buckets_layer_ready(b, &b->model->layers[i]);
 }
 
 void buckets_wait(Buckets *b) {
     buckets_check_complete(b);
-    for (size_t k = 0; k < b->started; k++) comm_wait(b->bucket[k].request);       // the sum is in m->g
+    for (size_t k = 0; k < b->started; k++) comm_wait(b->bucket[k].request);  // the sum is in m->g
     b->started = 0;
     b->armed = false;
 }
@@ -138,8 +145,9 @@ double buckets_gradients(Buckets *b, const Batch *batch) {
     double loss = 0;
     b->sync = true;                                // before the forward
     model_zero_gradients(b->model);
-    if (batch->B > 0) loss = model_forward_backward(b->model, batch);      // starts the all-reduces on its way
-    else buckets_no_work(b);                       // zeros: the others wait for my part of every bucket
-    buckets_wait(b);                               // nobody may use a gradient before: not norm, not optimizer
+    // starts the all-reduces on its way
+    if (batch->B > 0) loss = model_forward_backward(b->model, batch);
+    else buckets_no_work(b);  // zeros: the others wait for my part of every bucket
+    buckets_wait(b);  // nobody may use a gradient before: not norm, not optimizer
     return loss * batch->token_weight;
 }

@@ -11,22 +11,25 @@
 // Saves:  2 Psi elements of optimizer state per worker. Asynchronous: no worker waits for the
 //         slowest.
 // Costs:  all bytes pass through the servers' links. Asynchronous: a gradient is up to (n-1)(2s+1)
-//         versions old. Synchronous, a server adds all pushes in the workers' order: the bits of an
-//         all-reduce. Asynchronous, it updates after every push, and answers at once unless the
-//         worker is more than s steps ahead of the slowest (stale synchronous parallel, Ho et al.
-//         2013). Li et al. 2014, section 3. Left out: workers and servers that get lost.
+//         versions old.
+// Synchronous, a server adds all pushes in the workers' order: the bits of an all-reduce.
+// Asynchronous, it updates after every push, and answers at once unless the worker is more than s
+// steps ahead of the slowest (stale synchronous parallel, Ho et al. 2013). Li et al. 2014, section
+// 3. Left out: workers and servers that get lost.
 #include "01_data_parallel/parameter_server.h"
 #include <stdlib.h>
 
 // ---------------------------------------------------------------- a worker
 
-double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers, size_t w, size_t step) {
+double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers, size_t w,
+                       size_t step) {
     Arena tokens = arena(MEM_WORKSPACE);
     Range shard = shard_range(sequences, workers, w);
     Batch b = data_batch(d, &tokens, step, shard.lo, range_size(shard), sequences);
     b.number = step;                               // for pictures
     model_zero_gradients(m);
-    double loss = model_forward_backward(m, &b) * b.token_weight;      // 1 / counted tokens of all workers together
+    // 1 / counted tokens of all workers together
+    double loss = model_forward_backward(m, &b) * b.token_weight;
     model_fold_tied(m);
     arena_free(&tokens);
     return loss;
@@ -34,11 +37,13 @@ double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers
 
 // The gradient [Psi]: to each server its piece, S bytes in all. Does not wait.
 static void push(const Cluster *c, Model *m) {
-    for (size_t s = 0; s < c->servers; s++) comm_send(c->world, cluster_piece(c, m->g, s), s);     // [Psi/k], S/k bytes
+    // [Psi/k], S/k bytes
+    for (size_t s = 0; s < c->servers; s++) comm_send(c->world, cluster_piece(c, m->g, s), s);
 }
 // The weights [Psi], a piece from every server, S bytes in all. Waits for all of them.
 void worker_pull(const Cluster *c, Model *m) {
-    for (size_t s = 0; s < c->servers; s++) comm_recv(c->world, cluster_piece(c, m->w, s), s);     // [Psi/k], S/k bytes
+    // [Psi/k], S/k bytes
+    for (size_t s = 0; s < c->servers; s++) comm_recv(c->world, cluster_piece(c, m->w, s), s);
 }
 
 double worker_step(const Cluster *c, Model *m, const Data *d, size_t sequences, size_t step) {
@@ -60,7 +65,9 @@ static void take(Inbox *in, size_t worker) {
     in->coming[worker] = NULL;
 }
 // My piece of the weights as they are now [Psi/k], S/k bytes.
-static void answer(const Cluster *c, const Model *m, size_t worker) { comm_send(c->world, m->w, c->servers + worker); }
+static void answer(const Cluster *c, const Model *m, size_t worker) {
+    comm_send(c->world, m->w, c->servers + worker);
+}
 
 void server_begin(const Cluster *c, const Model *m) {
     for (size_t w = 0; w < c->workers; w++) answer(c, m, w);
@@ -91,7 +98,8 @@ void server_step(const Cluster *c, Model *m, Optimizer *o, Inbox *in) {
 
 Progress progress_new(const Cluster *c, Inbox *in) {
     for (size_t w = 0; w < c->workers; w++) expect(c, in, w);
-    return (Progress){ 0, host_alloc(c->workers * sizeof(size_t)), host_alloc(c->workers * sizeof(size_t)),
+    return (Progress){ 0, host_alloc(c->workers * sizeof(size_t)),
+                       host_alloc(c->workers * sizeof(size_t)),
                        host_alloc(c->workers * sizeof(bool)) };
 }
 void progress_free(Progress *p) {
@@ -104,7 +112,8 @@ void progress_free(Progress *p) {
 static size_t next_push(const Cluster *c, const Inbox *in) {
     size_t next = 0;
     while (next < c->workers && !in->coming[next]) next++;
-    if (next == c->workers) fault("every worker waits, and no push is on its way: may nobody begin a step?");
+    if (next == c->workers)
+        fault("every worker waits, and no push is on its way: may nobody begin a step?");
     // EXERCISE 01.05b (3 points): whose push is next. in->coming[w] is NULL for a worker from which
     // no push is expected; `next` is the first from which one is. Make it the one whose push
     // arrives first, and of those that arrive at the same moment the one with the lowest number.
@@ -128,7 +137,8 @@ bool server_may_go_on(const Cluster *c, const size_t *done, size_t worker, size_
     return may;
 }
 
-Served server_next(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Progress *p, size_t staleness) {
+Served server_next(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Progress *p,
+                   size_t staleness) {
     size_t next = next_push(c, in);
     Served served = { next, p->taken[next], comm_arrival(in->coming[next]) };
     take(in, next);
@@ -140,7 +150,7 @@ Served server_next(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Progress
     // This push may have been the one for which others waited.
     for (size_t w = 0; w < c->workers; w++) {
         if (!p->waits[w] || !server_may_go_on(c, p->done, w, staleness)) continue;
-        answer(c, m, w);                                               // S/k bytes, to this worker alone
+        answer(c, m, w);  // S/k bytes, to this worker alone
         p->waits[w] = false;
         p->taken[w] = p->version;
         if (p->done[w] < c->steps) expect(c, in, w);

@@ -9,9 +9,10 @@
 //         and values, k = n/32. One bit: 2(N-1)/N of n/8 bytes, and 2(N-1) scales.
 // Saves:  half of the bytes; all but N k (4+e) bytes; 31 of 32 bits.
 // Costs:  what arrives is not the sum. Psi elements of residual; more calls; top-k's bytes grow
-//         with N. Error feedback keeps the training on course: x <- g + e; send C(x); e <- x -
-//         C(x). Nothing is lost, only late. Seide et al. 2014; Aji and Heafield 2017; Tang et al.
-//         2021 (1-bit Adam). Left out: exact steps at first, and overlapping.
+//         with N.
+// Error feedback keeps the training on course: x <- g + e; send C(x); e <- x - C(x). Nothing is
+// lost, only late. Seide et al. 2014; Aji and Heafield 2017; Tang et al. 2021 (1-bit Adam). Left
+// out: exact steps at first, and overlapping.
 #include "01_data_parallel/compression.h"
 
 static Tensor row(Tensor t, size_t r) { return tensor_row_range(t, r, r + 1); }
@@ -46,7 +47,7 @@ void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     const size_t n = tensor_count(g);
     Tensor packed = tensor_new(&a, 1, packed_count(n, 16)), most = half_largest(&a, g);
     real largest;
-    comm_all_reduce_max(dp, most);                         // one element: the price of knowing that no sum overflows
+    comm_all_reduce_max(dp, most);  // one element: the price of knowing that no sum overflows
     tensor_download(&largest, most);
     const double scale = half_scale((double)largest, dp->size);
     half_write(packed, g, scale);
@@ -68,8 +69,10 @@ void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
 void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
-    const size_t n = tensor_count(g), k = kept_of(n, c->plan.one_of), length = packed_count(k, 32) + k;
-    Tensor all = tensor_new(&a, dp->size, length), sent = tensor_new(&a, 1, n), mine = row(all, dp->rank);
+    const size_t n = tensor_count(g), k = kept_of(n, c->plan.one_of);
+    const size_t length = packed_count(k, 32) + k;         // of a message: places, then values
+    Tensor all = tensor_new(&a, dp->size, length), sent = tensor_new(&a, 1, n);
+    Tensor mine = row(all, dp->rank);
     tensor_fill(sent, 0);
     tensor_fill(mine, 0);
     // EXERCISE 01.06a (4 points): error feedback. g [1, n] is my gradient, e [1, n] what I have not
@@ -82,7 +85,7 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     compression_keep_rest(c, e, sent);
     // END
     compression_note(c, b, sent);
-    comm_all_gather(dp, tensor_reshape(all, 1, dp->size * length), mine);      // (N-1) k (4 + e) bytes
+    comm_all_gather(dp, tensor_reshape(all, 1, dp->size * length), mine);  // (N-1) k (4 + e) bytes
     tensor_fill(g, 0);
     for (size_t r = 0; r < dp->size; r++) top_k_add(g, row(all, r), k);  // in rank order
     arena_free(&a);
@@ -105,8 +108,9 @@ void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Tensor in = exchange(dp, &a, packed);                   // (N-1)/N of n/8 bytes
     comm_all_gather(dp, scales, my_scale);                 // (N-1) e bytes
 
-    Tensor sum = b->server_error;                          // as a server: my residual of this part, then the sum
-    for (size_t r = 0; r < N; r++) one_bit_add(sum, row(in, r), tensor_flat_range(scales, r, r + 1));
+    Tensor sum = b->server_error;  // as a server: my residual of this part, then the sum
+    for (size_t r = 0; r < N; r++)
+        one_bit_add(sum, row(in, r), tensor_flat_range(scales, r, r + 1));
     Tensor answer = tensor_new(&a, 1, in.cols);
     Tensor answered = one_bit_write(&a, answer, my_scale, sum);
     compression_keep_rest(c, sum, answered);
@@ -115,7 +119,8 @@ void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
 
     for (size_t r = 0; r < N; r++) {                       // every rank unpacks every answer
         Range part = elements_of_part(n, 1, N, r);
-        one_bit_read(tensor_flat_range(g, part.lo, part.hi), packed, part.lo, tensor_flat_range(scales, r, r + 1));
+        one_bit_read(tensor_flat_range(g, part.lo, part.hi), packed, part.lo,
+                     tensor_flat_range(scales, r, r + 1));
     }
     arena_free(&a);
 }

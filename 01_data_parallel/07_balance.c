@@ -10,19 +10,21 @@
 // Saves:  the wait for the slowest device: a step takes 3F(B) / (sum of speeds) instead of 3F(B/n)
 //         of the slowest.
 // Costs:  a fast device keeps the activations of more sequences. Whole sequences: at most n - 1
-//         more of them. A share in proportion to the speed: known before (static), or measured in
-//         the steps before (dynamic). Whatever the shares, a token weighs 1 / (counted tokens of
-//         the whole batch), so the gradient is the unsplit one. Left out: devices with too little
-//         memory for their share.
+//         more of them.
+// A share in proportion to the speed: known before (static), or measured in the steps before
+// (dynamic). Whatever the shares, a token weighs 1 / (counted tokens of the whole batch), so the
+// gradient is the unsplit one. Left out: devices with too little memory for their share.
 #include "01_data_parallel/data_parallel.h"
 #include <stdlib.h>
 
 // The part of the gradient, and of the loss, that comes from the sequences `share`.
-static double local_gradients(Model *m, const Data *d, uint64_t step, Range share, size_t sequences) {
+static double local_gradients(Model *m, const Data *d, uint64_t step, Range share,
+                              size_t sequences) {
     Arena tokens = arena(MEM_WORKSPACE);
     Batch b = data_batch(d, &tokens, step, share.lo, range_size(share), sequences);
     model_zero_gradients(m);
-    double loss = model_forward_backward(m, &b) * b.token_weight;      // 1 / counted tokens of all sequences
+    // 1 / counted tokens of all sequences
+    double loss = model_forward_backward(m, &b) * b.token_weight;
     model_fold_tied(m);
     arena_free(&tokens);
     return loss;
@@ -39,7 +41,7 @@ void balance_observe(Comm *dp, const Range *share, double took, double *rate) {
     // `now`, which smooths the noise that real steps have. A rank that had no sequences keeps its
     // rate.
     times[dp->rank] = took;
-    comm_all_reduce_doubles(dp, times, dp->size);          // n doubles, beside a gradient of thousands
+    comm_all_reduce_doubles(dp, times, dp->size);  // n doubles, beside a gradient of thousands
     for (size_t r = 0; r < dp->size; r++) {
         if (range_size(share[r]) == 0) continue;
         double now = (double)range_size(share[r]) / times[r];
@@ -64,26 +66,30 @@ void balance_shares(Range *share, const double *rate, size_t n, size_t total) {
     double sum = 0;
     size_t given = 0;
     for (size_t r = 0; r < n; r++) sum += rate[r];
-    for (size_t r = 0; r < n; r++) {           // the whole part of its exact share: the size here, the place below
-        share[r] = sum > 0 ? (Range){ 0, (size_t)((double)total * rate[r] / sum) } : shard_range(total, n, r);
+    // the whole part of its exact share: the size here, the place below
+    for (size_t r = 0; r < n; r++) {
+        share[r] = sum > 0 ? (Range){ 0, (size_t)((double)total * rate[r] / sum) }
+                           : shard_range(total, n, r);
         given += range_size(share[r]);
     }
     // Fewer than n sequences are left, one for each fraction cut off. The largest fraction need not
     // be the right place: it may be the slowest device's, and then everybody waits for its one
     // sequence.
     for (; given < total; given++) share[first_done(share, rate, n)].hi++;
-    for (size_t r = 0, lo = 0; r < n; lo = share[r].hi, r++) share[r] = (Range){ lo, lo + range_size(share[r]) };
+    for (size_t r = 0, lo = 0; r < n; lo = share[r].hi, r++)
+        share[r] = (Range){ lo, lo + range_size(share[r]) };
 }
 
 // The all-reduce is that of 02_all_reduce: each rank has its share's part of the gradient, however
 // large the share is.
-double balance_gradients(Comm *dp, Model *m, const Data *data, size_t step, size_t sequences, Range *share,
-                         Speeds *known) {
+double balance_gradients(Comm *dp, Model *m, const Data *data, size_t step, size_t sequences,
+                         Range *share, Speeds *known) {
     balance_shares(share, known->rate, dp->size, sequences);
     Picoseconds begin = clock_now();
     double loss = local_gradients(m, data, step, share[dp->rank], sequences);
-    known->took = (double)(clock_now() - begin);           // before the all-reduce, in which all wait for the slowest
-    data_parallel_all_reduce(dp, m);                       // the whole gradient, 2 (n-1)/n of its bytes
+    // before the all-reduce, in which all wait for the slowest
+    known->took = (double)(clock_now() - begin);
+    data_parallel_all_reduce(dp, m);  // the whole gradient, 2 (n-1)/n of its bytes
     if (known->measured) balance_observe(dp, share, known->took, known->rate);
     return loss;
 }

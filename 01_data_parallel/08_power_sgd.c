@@ -10,14 +10,16 @@
 //         elements per rank.
 // Saves:  rows cols - r (rows + cols) elements of each matrix.
 // Costs:  what arrives is the sum projected on r columns. Psi elements of residual; three products
-//         per matrix; making columns orthonormal; three calls per bucket. Vogels et al. 2019 (arXiv
-//         1905.13727), algorithms 1 and 2. A matrix is compressed if (rows + cols) r min_rate is
-//         less than rows cols. Left out: exact steps at first, and overlapping with backward.
+//         per matrix; making columns orthonormal; three calls per bucket.
+// Vogels et al. 2019 (arXiv 1905.13727), algorithms 1 and 2. A matrix is compressed if (rows +
+// cols) r min_rate is less than rows cols. Left out: exact steps at first, and overlapping with
+// backward.
 #include "01_data_parallel/compression.h"
 
 // Where matrix m lies in its bucket.
 static Tensor power_matrix(Tensor flat, const Matrix *m) {
-    return tensor_reshape(tensor_flat_range(flat, m->offset, m->offset + m->rows * m->cols), m->rows, m->cols);
+    return tensor_reshape(tensor_flat_range(flat, m->offset, m->offset + m->rows * m->cols),
+                          m->rows, m->cols);
 }
 
 // Elements that are sent of a bucket: vectors and small matrices as they are; every P; every Q.
@@ -67,13 +69,15 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
     const PowerLengths length = power_lengths(b);
-    Tensor rest = tensor_new(&a, 1, length.rest), ps = tensor_new(&a, 1, length.p), qs = tensor_new(&a, 1, length.q);
+    Tensor rest = tensor_new(&a, 1, length.rest);
+    Tensor ps = tensor_new(&a, 1, length.p), qs = tensor_new(&a, 1, length.q);
     Tensor sent = tensor_new(&a, 1, tensor_count(g));
     size_t at = 0, at_q = 0;
     op_add(e, e, g);
-    tensor_copy(sent, e);                                  // uncompressed tensors: sent = e, and the residual is 0
+    tensor_copy(sent, e);  // uncompressed tensors: sent = e, and the residual is 0
     power_pack(b, rest, g);
-    if (length.rest) comm_all_reduce(dp, rest);            // vectors and small matrices: as they are, no residual
+    // vectors and small matrices: as they are, no residual
+    if (length.rest) comm_all_reduce(dp, rest);
     power_unpack(b, g, rest);
     tensor_fill(ps, 0);
     tensor_fill(qs, 0);
@@ -90,24 +94,27 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
         Matrix *m = &b->params[i];
         if (!m->low_rank) continue;
         orthonormalise(m->q);
-        op_matmul(power_next(ps, &at, m->rows, m->rank), power_matrix(e, m), m->q);         // [n, r] = [n, k] [k, r]
+        // [n, r] = [n, k] [k, r]
+        op_matmul(power_next(ps, &at, m->rows, m->rank), power_matrix(e, m), m->q);
     }
-    if (length.p) comm_all_reduce(dp, ps);                 // 2 (N-1)/N of r rows e bytes for each matrix
+    if (length.p) comm_all_reduce(dp, ps);  // 2 (N-1)/N of r rows e bytes for each matrix
     at = 0;
     for (size_t i = 0; i < b->n_params; i++) {
         Matrix *m = &b->params[i];
         if (!m->low_rank) continue;
         Tensor p = power_next(ps, &at, m->rows, m->rank);
         orthonormalise(p);
-        op_matmul_tn(power_next(qs, &at_q, m->cols, m->rank), power_matrix(e, m), p);      // [k, r] = [n, k]^T [n, r]
+        // [k, r] = [n, k]^T [n, r]
+        op_matmul_tn(power_next(qs, &at_q, m->cols, m->rank), power_matrix(e, m), p);
     }
-    if (length.q) comm_all_reduce(dp, qs);                 // 2 (N-1)/N of r cols e bytes for each matrix
+    if (length.q) comm_all_reduce(dp, qs);  // 2 (N-1)/N of r cols e bytes for each matrix
     at = at_q = 0;
     for (size_t i = 0; i < b->n_params; i++) {
         Matrix *m = &b->params[i];
         if (!m->low_rank) continue;
         tensor_copy(m->q, power_next(qs, &at_q, m->cols, m->rank));
-        op_matmul_nt(power_matrix(g, m), power_next(ps, &at, m->rows, m->rank), m->q);     // [n, k] = [n, r] [k, r]^T
+        // [n, k] = [n, r] [k, r]^T
+        op_matmul_nt(power_matrix(g, m), power_next(ps, &at, m->rows, m->rank), m->q);
         op_scale(power_matrix(sent, m), power_matrix(g, m), (real)1 / (real)dp->size);
     }
     // END

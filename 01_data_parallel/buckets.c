@@ -9,14 +9,17 @@ Buckets *buckets_list_tensors(Model *m, Comm *dp) {
     *b = (Buckets){ .model = m, .dp = dp };
     b->tensor = host_alloc(config_tensors(&m->config) * sizeof *b->tensor);
     const Unit *wte = model_wte(m), *head = model_wte_head(m);
-    const Unit *shared = wte && head ? NULL : wte ? wte : head;    // whose other use is on another stage
+    // whose other use is on another stage
+    const Unit *shared = wte && head ? NULL : wte ? wte : head;
     size_t at = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
         if (u->tied_to) continue;                  // its gradient is added to the other use's
-        if (u == shared) b->tied = (Range){ at, at + u->size };    // final only after the sum over both stages
+        // final only after the sum over both stages
+        if (u == shared) b->tied = (Range){ at, at + u->size };
         for (size_t k = 0; k < u->n_params && u != shared; k++)
-            b->tensor[b->n_tensors++] = (BucketTensor){ .param = &u->params[k], .at = at + u->params[k].offset };
+            b->tensor[b->n_tensors++] =
+                (BucketTensor){ .param = &u->params[k], .at = at + u->params[k].offset };
         at += u->size;
         if (u != shared) b->end = at;
     }
@@ -39,9 +42,9 @@ BucketTensor *buckets_find(Buckets *b, const Param *p) {
 
 void buckets_check_waited(const Buckets *b) {
     if (b->started)
-        fault("a forward that shall reduce begins, but the %zu all-reduces of the backward before were never waited "
-              "for: buckets_wait() once a step, and no_sync around forward AND backward of all micro-batches but the "
-              "last", b->started);
+        fault("a forward that shall reduce begins, but the %zu all-reduces of the backward before "
+              "were never waited for: buckets_wait() once a step, and no_sync around forward AND "
+              "backward of all micro-batches but the last", b->started);
 }
 
 void buckets_check_complete(const Buckets *b) {
@@ -58,7 +61,9 @@ void buckets_check_complete(const Buckets *b) {
 // ---------------------------------------------------------------- in a pipeline
 
 // b->sync holds for a whole step. Only the last micro-batch's backward completes the gradients.
-static bool is_last(const Buckets *b, const Batch *batch) { return batch->number + 1 == b->micro_batches; }
+static bool is_last(const Buckets *b, const Batch *batch) {
+    return batch->number + 1 == b->micro_batches;
+}
 
 static void stage_forward(Layer *l, const Batch *batch, Tensor x, Tensor y, Saved *s) {
     Buckets *b = l->technique;
@@ -69,10 +74,13 @@ static void stage_backward(Layer *l, const Batch *batch, Tensor x, Tensor dy, Te
     Buckets *b = l->technique;
     layer_backward(l->inner, batch, x, dy, dx, s);
     if (!b->armed || !is_last(b, batch)) return;
-    for (size_t i = 0; i < l->n_units; i++) unit_partial_sums(l->units[i]);        // sequence parallelism's: 03.07
+    // sequence parallelism's: 03.07
+    for (size_t i = 0; i < l->n_units; i++) unit_partial_sums(l->units[i]);
     buckets_layer_ready(b, l);
 }
-static const LayerKind of_stage = { .name = "reducing layer", .forward = stage_forward, .backward = stage_backward };
+static const LayerKind of_stage = { .name = "reducing layer",
+                                    .forward = stage_forward,
+                                    .backward = stage_backward };
 
 Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_batches) {
     Buckets *b = buckets_cut(m, dp, capacity);
@@ -89,7 +97,8 @@ Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_
 // sum over dp of it, wte's size, comes after that.
 void buckets_start_tied(Buckets *b) {
     if (range_size(b->tied) == 0) return;
-    b->tied_request = comm_start_all_reduce(b->dp, tensor_flat_range(b->model->g, b->tied.lo, b->tied.hi));
+    b->tied_request =
+        comm_start_all_reduce(b->dp, tensor_flat_range(b->model->g, b->tied.lo, b->tied.hi));
 }
 
 void buckets_wait_tied(Buckets *b) {

@@ -114,7 +114,8 @@ void top_k_write(Tensor message, Tensor x, size_t k) {
 
 void top_k_add(Tensor y, Tensor message, size_t k) {
     const real *values = message.data + packed_count(k, 32);
-    FOR_EACH(i, k, { add_pair(y.data, message.data, values, i); });        // places differ: items do not meet
+    // places differ: items do not meet
+    FOR_EACH(i, k, { add_pair(y.data, message.data, values, i); });
 }
 
 // ---------------------------------------------------------------- one bit
@@ -125,7 +126,8 @@ real sign_scale(Tensor x) {
 }
 
 Tensor one_bit_write(Arena *a, Tensor packed, Tensor scale, Tensor x) {
-    const size_t n = tensor_count(x), of_32 = tensor_count(packed) * sizeof(real) / sizeof(uint32_t);
+    const size_t n = tensor_count(x);
+    const size_t of_32 = tensor_count(packed) * sizeof(real) / sizeof(uint32_t);
     const real s = sign_scale(x);
     Tensor sent = tensor_new(a, 1, n);
     tensor_upload(scale, &s);
@@ -138,7 +140,8 @@ void one_bit_add(Tensor sum, Tensor packed, Tensor scale) {
     FOR_EACH(i, tensor_count(sum), { sum.data[i] += scale.data[0] * read_sign(packed.data, i); });
 }
 void one_bit_read(Tensor x, Tensor packed, size_t first, Tensor scale) {
-    FOR_EACH(i, tensor_count(x), { x.data[i] = scale.data[0] * read_sign(packed.data, first + i); });
+    FOR_EACH(i, tensor_count(x),
+             { x.data[i] = scale.data[0] * read_sign(packed.data, first + i); });
 }
 
 // ---------------------------------------------------------------- PowerSGD
@@ -163,19 +166,20 @@ static Matrix *matrices_of(Arena *a, const CompressionPlan *plan, const Unit *u,
                    && (m->rows + m->cols) * m->rank * plan->min_rate < m->rows * m->cols;
         if (!m->low_rank) continue;
         m->q = tensor_new(a, m->cols, m->rank);
-        tensor_randomize(m->q, random_key(random_key(seed, 0x51), p->number), 1);  // no rank in the key
+        // no rank in the key
+        tensor_randomize(m->q, random_key(random_key(seed, 0x51), p->number), 1);
     }
     return list;
 }
 
-CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, const Model *m, uint64_t seed,
-                                         size_t *n) {
+CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, const Model *m,
+                                         uint64_t seed, size_t *n) {
     CompressedBucket *list = (CompressedBucket *)host_alloc(m->n_units * sizeof *list);
     size_t at = 0;
     *n = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
-        if (u->tied_to) continue;              // the head's use of wte: folded into wte's gradient already
+        if (u->tied_to) continue;  // the head's use of wte: folded into wte's gradient already
         CompressedBucket *b = &list[(*n)++];
         b->range.lo = at;
         b->range.hi = at += u->size;
@@ -236,11 +240,14 @@ static void read_state(Tensor t, real *host) { tensor_download(host, t); }
 static void write_state(Tensor t, real *host) { tensor_upload(t, host); }
 size_t compression_state_count(const Compression *c) { return each_state(c, NULL, NULL); }
 void compression_state_read(const Compression *c, real *state) { each_state(c, read_state, state); }
-void compression_state_write(Compression *c, const real *state) { each_state(c, write_state, (real *)state); }
+void compression_state_write(Compression *c, const real *state) {
+    each_state(c, write_state, (real *)state);
+}
 
 // A step's gradient, bucket by bucket: the last layers' gradients are finished first.
 void compression_all_reduce(Compression *c, Tensor g) {
-    static Compress *const compress[METHODS] = { compress_half, compress_top_k, compress_one_bit, compress_power_sgd };
+    static Compress *const compress[METHODS] = { compress_half, compress_top_k, compress_one_bit,
+                                                 compress_power_sgd };
     for (size_t i = c->n_buckets; i-- > 0;) {
         CompressedBucket *b = &c->buckets[i];
         Tensor e = c->error;

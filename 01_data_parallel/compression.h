@@ -14,7 +14,7 @@
 
 typedef enum {
     HALF,          // fp16 on the wire
-    TOP_K,         // the largest elements and their places (Aji and Heafield 2017; Stich et al. 2018)
+    TOP_K,  // the largest elements and their places (Aji and Heafield 2017; Stich et al. 2018)
     ONE_BIT,       // signs and a scale, both ways (Seide et al. 2014; Tang et al. 2021, 1-bit Adam)
     POWER_SGD,     // matrices of low rank (Vogels et al. 2019)
     METHODS
@@ -23,16 +23,17 @@ typedef enum {
 typedef struct {
     Method method;
     size_t one_of;                                 // TOP_K: of so many elements one is sent
-    size_t rank, min_rate;                         // POWER_SGD: r; used if (rows + cols) r min_rate < rows cols
+    size_t rank, min_rate;  // POWER_SGD: r; used if (rows + cols) r min_rate < rows cols
     bool forgets;                                  // without error feedback: the trap
 } CompressionPlan;
 
-typedef struct { size_t offset, rows, cols, rank; bool low_rank; Tensor q; } Matrix;       // q [cols, rank]: kept
+// q [cols, rank]: kept
+typedef struct { size_t offset, rows, cols, rank; bool low_rank; Tensor q; } Matrix;
 typedef struct {
     Range range;                                   // of the flat gradient
     Matrix *params;                                // its tensors; vectors have one row
     size_t n_params;
-    Tensor server_error;                           // ONE_BIT: of the part of the sum that I compress
+    Tensor server_error;  // ONE_BIT: of the part of the sum that I compress
 } CompressedBucket;
 
 typedef struct {
@@ -40,8 +41,8 @@ typedef struct {
     CompressionPlan plan;
     CompressedBucket *buckets;
     size_t n_buckets;
-    Tensor error;                                  // [1, size] e, beside the gradient; none for HALF
-    Tensor sent;                                   // [1, size] all that was ever sent, added up; data NULL: not wanted
+    Tensor error;  // [1, size] e, beside the gradient; none for HALF
+    Tensor sent;  // [1, size] all that was ever sent, added up; data NULL: not wanted
     Arena gradients, state;                        // what outlives a step: errors; every q
 } Compression;
 
@@ -62,7 +63,8 @@ void compression_state_read(const Compression *c, real *state);
 void compression_state_write(Compression *c, const real *state);
 
 // ---- pieces that the reference on one device has in common ----
-static inline size_t kept_of(size_t n, size_t one_of) { return ceil_div(n, one_of); }       // k of n elements
+// k of n elements
+static inline size_t kept_of(size_t n, size_t one_of) { return ceil_div(n, one_of); }
 // The places of the k largest of x [n] by size, ascending; of equals the first.
 void largest_places(const real *x, size_t n, size_t k, uint32_t *places);
 // What fp16 numbers are multiplied with: a power of two with which the sum of n elements, none
@@ -70,16 +72,18 @@ void largest_places(const real *x, size_t n, size_t k, uint32_t *places);
 // becomes infinite.
 double half_scale(double largest, size_t n);
 real sign_scale(Tensor x);                                          // |x|_2 / sqrt(d): as long as x
-void orthonormalise(Tensor p);                                      // the columns, by Gram and Schmidt
-CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, const Model *m, uint64_t seed,
-                                         size_t *n);
+void orthonormalise(Tensor p);  // the columns, by Gram and Schmidt
+CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, const Model *m,
+                                         uint64_t seed, size_t *n);
 void compressed_buckets_free(CompressedBucket *b, size_t n);
 // Calls what(q, its place in host), unless what is NULL, for every q of the buckets; returns how
 // many elements they have.
 typedef void (*EachState)(Tensor t, real *host);
 size_t compressed_factors(const CompressedBucket *b, size_t n, EachState what, real *host);
 // Packed elements: how many reals hold n elements of `bits` bits each.
-static inline size_t packed_count(size_t n, size_t bits) { return ceil_div(n, 8 * sizeof(real) / bits); }
+static inline size_t packed_count(size_t n, size_t bits) {
+    return ceil_div(n, 8 * sizeof(real) / bits);
+}
 // The elements in a part of them: parts are cut between reals.
 Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part);
 
@@ -87,7 +91,8 @@ Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part);
 // e was what this rank wanted to send; `sent` is what the receivers reconstruct. e <- the rest, for
 // later.
 void compression_keep_rest(const Compression *c, Tensor e, Tensor sent);
-void compression_note(Compression *c, const CompressedBucket *b, Tensor sent);         // adds to c->sent, if wanted
+// adds to c->sent, if wanted
+void compression_note(Compression *c, const CompressedBucket *b, Tensor sent);
 // HALF. Returns the largest |g|, one element. Then: packed <- fp16 of scale g; sum += the packed
 // elements; g <- the packed elements, divided by scale.
 Tensor half_largest(Arena *a, Tensor g);

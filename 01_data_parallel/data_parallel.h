@@ -19,9 +19,10 @@ void data_parallel_all_reduce(Comm *dp, Model *m);
 // Returns my shard's part of the mean loss.
 double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step, size_t sequences);
 // The whole step. The result's loss is my shard's part of it.
-StepResult data_parallel_step(Comm *dp, Model *m, Optimizer *o, const Data *d, uint64_t step, size_t sequences);
+StepResult data_parallel_step(Comm *dp, Model *m, Optimizer *o, const Data *d, uint64_t step,
+                              size_t sequences);
 
-// ---- 03_ring.c: an all-reduce from sends and receives. t <- the sum over the ranks of c, the same bits on each ----
+// ---- 03_ring.c: t <- the sum over the ranks of c, the same bits on each, by sends and receives ----
 void ring_all_reduce(Comm *c, Tensor t);
 void gather_broadcast_all_reduce(Comm *c, Tensor t);
 void tree_all_reduce(Comm *c, Tensor t);
@@ -86,8 +87,8 @@ void buckets_layer_ready(Buckets *b, const Layer *l);
 Buckets *buckets_list_tensors(Model *m, Comm *dp);             // all tensors, and no bucket yet
 void buckets_free(Buckets *b);
 BucketTensor *buckets_find(Buckets *b, const Param *p);        // NULL: in no bucket
-void buckets_check_waited(const Buckets *b);                   // fault() if the last step was never waited for
-void buckets_check_complete(const Buckets *b);                 // fault() if some, but not all tensors are ready
+void buckets_check_waited(const Buckets *b);  // fault() if the last step was never waited for
+void buckets_check_complete(const Buckets *b);  // fault() if some, but not all tensors are ready
 
 // buckets.c, for pipelines (08): several micro-batches are in flight, and only the last of
 // `micro_batches` reduces.
@@ -110,7 +111,7 @@ typedef struct { double *rate, took; bool measured; } Speeds;
 // A step up to its gradient: shares in proportion to the rates, the gradient of this rank's share,
 // the all-reduce. If known->measured, the rates follow from the times of this step. Returns this
 // rank's part of the loss.
-double balance_gradients(Comm *dp, Model *m, const Data *data, size_t step, size_t sequences, Range *share,
-                         Speeds *known);
+double balance_gradients(Comm *dp, Model *m, const Data *data, size_t step, size_t sequences,
+                         Range *share, Speeds *known);
 void balance_observe(Comm *dp, const Range *share, double took, double *rate);
 #endif

@@ -13,15 +13,18 @@
 #include "common/model/optimizer.h"
 
 // ---- parameter_server.c ----
-typedef struct { Comm *world; size_t servers, workers, steps; } Cluster;       // steps of each worker
-Cluster cluster_new(Comm *world, size_t servers, size_t steps);        // usage_error() where nobody is left to work
+typedef struct { Comm *world; size_t servers, workers, steps; } Cluster;  // steps of each worker
+// usage_error() where nobody is left to work
+Cluster cluster_new(Comm *world, size_t servers, size_t steps);
 static inline bool cluster_serves(const Cluster *c) { return c->world->rank < c->servers; }
-static inline size_t cluster_worker(const Cluster *c) { return c->world->rank - c->servers; }  // its number among them
+// its number among them
+static inline size_t cluster_worker(const Cluster *c) { return c->world->rank - c->servers; }
 
 // A server's m->w and m->g are its piece, and its units own what of them lies in it: optimizer_step
 // updates just that. A worker's model is whole, but its weights are noise until the first pull.
 Model *cluster_model(const Cluster *c, const ModelConfig *config);
-Tensor cluster_piece(const Cluster *c, Tensor flat, size_t server);    // of the weights or the gradient, the server's
+// of the weights or the gradient, the server's
+Tensor cluster_piece(const Cluster *c, Tensor flat, size_t server);
 
 // A server's: what comes from the workers, a piece of a gradient from each [Psi/k], and the
 // receives under way.
@@ -32,13 +35,16 @@ void inbox_free(Inbox *in);
 // ---- 05_parameter_server.c ----
 // m->g <- the part of the gradient that comes from worker w's part of `sequences` sequences;
 // returns their part of the loss.
-double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers, size_t w, size_t step);
+double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers, size_t w,
+                       size_t step);
 void worker_pull(const Cluster *c, Model *m);              // before the first step: version 0
 // Gradient, push and pull. Returns my sequences' part of the loss.
 double worker_step(const Cluster *c, Model *m, const Data *d, size_t sequences, size_t step);
 
-void server_begin(const Cluster *c, const Model *m);       // before the first step: version 0 to every worker
-void server_step(const Cluster *c, Model *m, Optimizer *o, Inbox *in);        // synchronous: all workers' step
+// before the first step: version 0 to every worker
+void server_begin(const Cluster *c, const Model *m);
+// synchronous: all workers' step
+void server_step(const Cluster *c, Model *m, Optimizer *o, Inbox *in);
 
 // Asynchronous. A push: of which worker, the version of the weights that its gradient was taken at,
 // and when it arrived.
@@ -49,5 +55,7 @@ typedef struct { size_t version, *done, *taken; bool *waits; } Progress;
 Progress progress_new(const Cluster *c, Inbox *in);        // expects a push from every worker
 void progress_free(Progress *p);
 bool server_may_go_on(const Cluster *c, const size_t *done, size_t worker, size_t staleness);
-Served server_next(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Progress *p, size_t staleness);    // one push
+// one push
+Served server_next(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Progress *p,
+                   size_t staleness);
 #endif

@@ -10,13 +10,13 @@
 enum { IN = 10, OUT = 5, SAMPLES = 100, SHARDS = 4, SHARD = SAMPLES / SHARDS };
 enum { EPOCHS = 100, PRINTED = EPOCHS / 10 };
 
-// ---------------------------------------------------------------- two samples, two shards, on paper
+// --------------------------------------------------------------- two samples, two shards, on paper
 
 // dW of the 2x2 example, row by row.
 static void say_gradient(Run *run, const char *what, const Linear *g, const char *remark) {
     const real *w = g->w;
-    say(run, "  %-28s dW = [%4g %4g; %4g %4g]%s\n", what, (double)w[0], (double)w[1], (double)w[2], (double)w[3],
-        remark);
+    say(run, "  %-28s dW = [%4g %4g; %4g %4g]%s\n", what, (double)w[0], (double)w[1], (double)w[2],
+        (double)w[3], remark);
 }
 
 static void on_paper(Run *run) {
@@ -77,7 +77,8 @@ static Snapshot *snapshot_of(Run *run, const Linear *l) {
 }
 
 typedef bool Judge(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
-static void compare(Run *run, Judge *judge, const char *what, const Linear *got, const Linear *want, double limit) {
+static void compare(Run *run, Judge *judge, const char *what, const Linear *got, const Linear *want,
+                    double limit) {
     Snapshot *a = snapshot_of(run, got), *b = snapshot_of(run, want);
     judge(run, what, a, b, limit);
     snapshot_free(a);
@@ -98,7 +99,8 @@ static void first_gradient(Run *run, const Linear *start, Samples all) {
     }
     say_detail(run, "%d samples in %d shards of %d, losses%s\n", SAMPLES, SHARDS, SHARD, losses);
     say_detail(run, "mean of the shards' losses %.4f, loss of all samples %.4f\n", mean, loss);
-    check_numbers(run, "first epoch", "mean of the shards' losses = loss", &mean, &loss, 1, LIMIT_ROUNDING);
+    check_numbers(run, "first epoch", "mean of the shards' losses = loss", &mean, &loss, 1,
+                  LIMIT_ROUNDING);
     compare(run, check_close, "sum of the shards = 4 x the gradient", &sum, &four, LIMIT_ROUNDING);
 }
 
@@ -116,16 +118,21 @@ static void table(Run *run, const Trained *const of[5]) {
             snprintf(loss[i][k], sizeof loss[i][k], "=%.4f", of[i]->loss[k * (PRINTED - 1) / 2]);
             rows[i].cell[k] = loss[i][k];
         }
-    say(run, "\n%d samples in %d shards of %d, learning rate 0.01. The loss (gk: gradient of shard k):\n", SAMPLES,
-        SHARDS, SHARD);
+    say(run,
+        "\n%d samples in %d shards of %d, learning rate 0.01. The loss (gk: gradient of shard "
+        "k):\n",
+        SAMPLES, SHARDS, SHARD);
     results(run, (const char *const[]){ "epoch 0", "epoch 40", "epoch 90", NULL }, rows);
 }
 
 // Number i of list `list`: inputs, targets, weights and biases each have a list of their own.
-static uint64_t key(const Run *run, uint64_t list, size_t i) { return random_key(random_key(run->seed, list), i); }
+static uint64_t key(const Run *run, uint64_t list, size_t i) {
+    return random_key(random_key(run->seed, list), i);
+}
 
 static void by_hand(Run *run) {
-    REQUIRE(run->world->size == 1, "01_by_hand plays its four devices itself: start it with one rank");
+    REQUIRE(run->world->size == 1,
+            "01_by_hand plays its four devices itself: start it with one rank");
     on_paper(run);
 
     // Inputs and targets are noise, as torch.randn's: a linear layer can fit only a little of it,
@@ -136,8 +143,10 @@ static void by_hand(Run *run) {
     for (size_t i = 0; i < SAMPLES * IN; i++) x[i] = (real)random_normal(key(run, 0, i));
     for (size_t i = 0; i < SAMPLES * OUT; i++) target[i] = (real)random_normal(key(run, 1, i));
     double width = 2 / sqrt(IN);                       // nn.Linear starts uniform in +-1/sqrt(in)
-    for (size_t i = 0; i < IN * OUT; i++) start.w[i] = (real)(width * (random_unit(key(run, 2, i)) - 0.5));
-    for (size_t j = 0; j < OUT; j++) start.b[j] = (real)(width * (random_unit(key(run, 3, j)) - 0.5));
+    for (size_t i = 0; i < IN * OUT; i++)
+        start.w[i] = (real)(width * (random_unit(key(run, 2, i)) - 0.5));
+    for (size_t j = 0; j < OUT; j++)
+        start.b[j] = (real)(width * (random_unit(key(run, 3, j)) - 0.5));
     first_gradient(run, &start, all);
 
     Trained whole = train(&start, all, FULL_BATCH, 0.01);
@@ -145,22 +154,34 @@ static void by_hand(Run *run) {
     Trained divided = train(&start, all, WHOLE, 0.01);
     Trained summed = train(&start, all, SUM, 0.01);
     Trained quick = train(&start, all, FULL_BATCH, SHARDS * 0.01);
-    say_detail(run, "\nepoch   full batch   shards averaged   sum / whole batch   shards summed   (last alone)\n");
+    say_detail(run, "\nepoch   full batch   shards averaged   sum / whole batch   shards summed   "
+                    "(last alone)\n");
     for (size_t i = 0; i < PRINTED; i++)
-        say_detail(run, "%5zu   %.6f     %.6f          %.6f            %.6f        (%.6f)\n", 10 * i, whole.loss[i],
-                   averaged.loss[i], divided.loss[i], summed.loss[i], averaged.last_shard[i]);
+        say_detail(run, "%5zu   %.6f     %.6f          %.6f            %.6f        (%.6f)\n",
+                   10 * i, whole.loss[i], averaged.loss[i], divided.loss[i], summed.loss[i],
+                   averaged.last_shard[i]);
     table(run, (const Trained *const[]){ &whole, &averaged, &divided, &summed, &quick });
-    say(run, "\nAverage them if each is divided by the elements of its own shard, and add them if each is divided by\n"
-             "those of the whole batch. The sum of shard means trains with %d times the learning rate.\n", SHARDS);
+    say(run,
+        "\nAverage them if each is divided by the elements of its own shard, and add them if each "
+        "is divided by\n"
+        "those of the whole batch. The sum of shard means trains with %d times the learning "
+        "rate.\n",
+        SHARDS);
 
-    check_numbers(run, "averaged = full batch", "loss", averaged.loss, whole.loss, PRINTED, LIMIT_ROUNDING);
-    compare(run, check_close, "averaged = full batch", &averaged.layer, &whole.layer, LIMIT_ROUNDING);
-    check_numbers(run, "sum / whole batch = full batch", "loss", divided.loss, whole.loss, PRINTED, LIMIT_ROUNDING);
-    compare(run, check_close, "sum / whole batch = full batch", &divided.layer, &whole.layer, LIMIT_ROUNDING);
+    check_numbers(run, "averaged = full batch", "loss", averaged.loss, whole.loss, PRINTED,
+                  LIMIT_ROUNDING);
+    compare(run, check_close, "averaged = full batch", &averaged.layer, &whole.layer,
+            LIMIT_ROUNDING);
+    check_numbers(run, "sum / whole batch = full batch", "loss", divided.loss, whole.loss, PRINTED,
+                  LIMIT_ROUNDING);
+    compare(run, check_close, "sum / whole batch = full batch", &divided.layer, &whole.layer,
+            LIMIT_ROUNDING);
     compare(run, check_differs, "trap: summed, not averaged", &summed.layer, &whole.layer, 0.05);
-    compare(run, check_close, "summed, lr 0.01 = full, lr 0.04", &summed.layer, &quick.layer, LIMIT_ROUNDING);
+    compare(run, check_close, "summed, lr 0.01 = full, lr 0.04", &summed.layer, &quick.layer,
+            LIMIT_ROUNDING);
     double apart = 0;
-    for (size_t i = 0; i < PRINTED; i++) apart = fmax(apart, fabs(averaged.last_shard[i] - whole.loss[i]));
+    for (size_t i = 0; i < PRINTED; i++)
+        apart = fmax(apart, fabs(averaged.last_shard[i] - whole.loss[i]));
     check_true(run, "trap: the last shard's loss", "is not the loss", apart > 1e-3);
 }
 

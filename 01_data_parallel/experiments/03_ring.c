@@ -11,11 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNEVEN = 1003, LARGE = 10007, SIZES = 8, EVEN = 5 };            // EVEN: the size that N divides
-enum { ACROSS = 24000 };                       // elements of the tensor over nodes: most numbers of ranks divide them
+enum { UNEVEN = 1003, LARGE = 10007, SIZES = 8, EVEN = 5 };  // EVEN: the size that N divides
+enum { ACROSS = 24000 };  // elements of the tensor over nodes: most numbers of ranks divide them
 typedef struct { size_t count[SIZES]; } Sizes;
-static Sizes sizes_of(size_t N) { return (Sizes){{ 0, 1, N - 1, N, N + 1, 100 * N, UNEVEN, LARGE }}; }
-static const char *const size_name[SIZES] = { "empty", "one", "N - 1", "N", "N + 1", "100 N", "uneven", "large" };
+static Sizes sizes_of(size_t N) {
+    return (Sizes){ { 0, 1, N - 1, N, N + 1, 100 * N, UNEVEN, LARGE } };
+}
+static const char *const size_name[SIZES] = { "empty", "one",   "N - 1",  "N",
+                                              "N + 1", "100 N", "uneven", "large" };
 
 typedef void AllReduce(Comm *c, Tensor t);             // t <- the sum over the ranks of c
 static AllReduce *const all_reduce[WAYS] = {
@@ -75,7 +78,8 @@ static void all_sizes(Run *run, Snapshot *s, Way way, bool whole, bool library, 
         else all_reduce[way](c, t);
         size_t scratch = memory_peak(MEM_COMMUNICATION);
         if (seen)
-            *seen = (WaySeen){ seen->messages + c->ledger[COMM_SEND].calls, seen->bytes + c->ledger[COMM_SEND].bytes,
+            *seen = (WaySeen){ seen->messages + c->ledger[COMM_SEND].calls,
+                               seen->bytes + c->ledger[COMM_SEND].bytes,
                                scratch > seen->scratch ? scratch : seen->scratch,
                                i == EVEN ? c->ledger[COMM_SEND].bytes : seen->even };
         if (!library || run->is_root) snapshot_put(s, size_name[i], 1, tensor_count(t), t, 0, 0);
@@ -96,7 +100,8 @@ static void compare(Run *run, WaySeen seen[WAYS]) {
             char what[80];
             Snapshot *got = snapshot_new(run);
             all_sizes(run, got, way, whole, false, whole ? &seen[way] : NULL);
-            snprintf(what, sizeof what, "%s = library, %s", way_name[way], whole ? "whole numbers" : "real numbers");
+            snprintf(what, sizeof what, "%s = library, %s", way_name[way],
+                     whole ? "whole numbers" : "real numbers");
             if (whole) check_equal(run, what, got, library);
             else check_close(run, what, got, library, way == GATHER ? same_order : LIMIT_ROUNDING);
             if (!whole && way == RING) check_equal(run, "ring = unsplit in its order", got, order);
@@ -107,10 +112,10 @@ static void compare(Run *run, WaySeen seen[WAYS]) {
     }
 }
 
-// ---------------------------------------------------------------- messages, bytes and scratch memory
+// -------------------------------------------------------------- messages, bytes and scratch memory
 
-static void ring_cost(Run *run, Way way, const char *quantity, const char *words, const char *unit, double predicted,
-                      double measured) {
+static void ring_cost(Run *run, Way way, const char *quantity, const char *words, const char *unit,
+                      double predicted, double measured) {
     char id[48], name[80];
     snprintf(id, sizeof id, "%s.%s", quantity, way_id[way]);
     snprintf(name, sizeof name, "%s: %s", way_name[way], words);
@@ -129,16 +134,17 @@ static void costs(Run *run, const WaySeen seen[WAYS]) {
         }
         ring_cost(run, way, "calls", "messages sent, 8 sizes", "calls", (double)sum.messages,
                   (double)seen[way].messages);
-        ring_cost(run, way, "sent", "sent, 8 sizes", "bytes", (double)sum.bytes, (double)seen[way].bytes);
+        ring_cost(run, way, "sent", "sent, 8 sizes", "bytes", (double)sum.bytes,
+                  (double)seen[way].bytes);
         ring_cost(run, way, "scratch", "scratch, the largest size", "bytes", (double)sum.scratch,
                   (double)seen[way].scratch);
     }
     double S = (double)(sizes.count[EVEN] * sizeof(real));             // a size that N divides
     double root = (double)(N - 1) * S;
-    check_cost(run, "even.ring", "ring: sent of S bytes: 2 (N-1)/N S", "bytes", formula(2 * root / (double)N),
-               NOT_PREDICTED, (double)seen[RING].even);
-    check_cost(run, "even.gather", "gather + broadcast: rank 0 sends (N-1) S", "bytes", formula(r > 0 ? S : root),
-               NOT_PREDICTED, (double)seen[GATHER].even);
+    check_cost(run, "even.ring", "ring: sent of S bytes: 2 (N-1)/N S", "bytes",
+               formula(2 * root / (double)N), NOT_PREDICTED, (double)seen[RING].even);
+    check_cost(run, "even.gather", "gather + broadcast: rank 0 sends (N-1) S", "bytes",
+               formula(r > 0 ? S : root), NOT_PREDICTED, (double)seen[GATHER].even);
 }
 
 // ---------------------------------------------------------------- time
@@ -165,7 +171,9 @@ static double time_of(Run *run, Way way, size_t count) {
     return last;
 }
 
-static bool slower(Run *run, Way way, size_t count) { return time_of(run, RING, count) > time_of(run, way, count); }
+static bool slower(Run *run, Way way, size_t count) {
+    return time_of(run, RING, count) > time_of(run, way, count);
+}
 
 // From how many times `unit` elements on is the ring no slower than the other way? Measured by
 // bisection.
@@ -207,7 +215,8 @@ static void times(Run *run, bool curves) {
     PlotLine lines[WAYS];
     for (Way way = RING; way < WAYS; way++) lines[way] = (PlotLine){ way_name[way], us[way] };
     char title[80];
-    snprintf(title, sizeof title, "All-reduce on %zu ranks, %s", N, model ? clock_config()->between.name : "real time");
+    snprintf(title, sizeof title, "All-reduce on %zu ranks, %s", N,
+             model ? clock_config()->between.name : "real time");
     Plot plot = { title, "bytes", "microseconds", bytes, POINTS, lines, WAYS, true, true };
     if (curves) plot_show(run, &plot, 0);
     for (Way way = RING; way < WAYS && model; way++)
@@ -249,15 +258,18 @@ static void costs_over_nodes(Run *run, Comm *inside, Comm *between, Tensor t) {
                formula((double)(2 * (N - 1) * ceil_div(count, N) * e)), NOT_PREDICTED,
                (double)comm_bytes_sent(run->world));
     check_cost(run, "nodes.inside.sent", "over nodes, hierarchical: sent inside the node", "bytes",
-               formula((double)(2 * (n - 1) * part * e)), NOT_PREDICTED, (double)comm_bytes_sent(inside));
+               formula((double)(2 * (n - 1) * part * e)), NOT_PREDICTED,
+               (double)comm_bytes_sent(inside));
     check_cost(run, "nodes.between.sent", "over nodes, hierarchical: sent to other nodes", "bytes",
-               formula((double)(2 * (M - 1) * ceil_div(own, M) * e)), NOT_PREDICTED, (double)comm_bytes_sent(between));
+               formula((double)(2 * (M - 1) * ceil_div(own, M) * e)), NOT_PREDICTED,
+               (double)comm_bytes_sent(between));
     if (!k->simulated) return;
     check_cost(run, "nodes.flat.time", "over nodes, flat: time", "ps",
-               formula(lasts(M > 1 ? &k->between : &k->link, 2 * (N - 1), ceil_div(count, N))), NOT_PREDICTED,
-               (double)(middle - begin));
+               formula(lasts(M > 1 ? &k->between : &k->link, 2 * (N - 1), ceil_div(count, N))),
+               NOT_PREDICTED, (double)(middle - begin));
     check_cost(run, "nodes.time", "over nodes, hierarchical: time", "ps",
-               formula(2 * lasts(&k->link, n - 1, part) + lasts(&k->between, 2 * (M - 1), ceil_div(part, M))),
+               formula(2 * lasts(&k->link, n - 1, part) +
+                       lasts(&k->between, 2 * (M - 1), ceil_div(part, M))),
                NOT_PREDICTED, (double)(end - middle));
 }
 
@@ -268,7 +280,8 @@ static void over_nodes(Run *run) {
         say(run, "\n%zu ranks do not fill nodes of %zu: no hierarchical all-reduce.\n", c->size, n);
         return;
     }
-    Comm *inside = comm_split(c, c->rank / n, c->rank, "node"), *between = comm_split(c, c->rank % n, c->rank, "nodes");
+    Comm *inside = comm_split(c, c->rank / n, c->rank, "node"),
+         *between = comm_split(c, c->rank % n, c->rank, "nodes");
     for (size_t whole = 2; whole-- > 0;) {
         Snapshot *flat = snapshot_new(run), *got = snapshot_new(run);
         all_sizes(run, flat, RING, whole, true, NULL);
@@ -294,21 +307,26 @@ static void over_nodes(Run *run) {
 
 // ---------------------------------------------------------------- the page
 
-enum { MOST_RANKS = 8, ALL_STEPS = 6 };        // as many as have room in a line; more steps are left out
+enum { MOST_RANKS = 8, ALL_STEPS = 6 };  // as many as have room in a line; more steps are left out
 
 static void say_steps(Run *run) {
     size_t N = run->world->size;
     if (N < 2 || N > MOST_RANKS) return;
-    say(run, "The ring on %zu ranks: in each step every rank sends one chunk (a, b, ...) to the next rank.\n", N);
+    say(run,
+        "The ring on %zu ranks: in each step every rank sends one chunk (a, b, ...) to the next "
+        "rank.\n",
+        N);
     for (size_t k = 0; k < 2 * (N - 1); k++) {
         char line[128];
-        size_t n = (size_t)snprintf(line, sizeof line, "  step %2zu   0", k), in_phase = k % (N - 1);
+        size_t n = (size_t)snprintf(line, sizeof line, "  step %2zu   0", k),
+               in_phase = k % (N - 1);
         bool shown = 2 * (N - 1) <= ALL_STEPS || in_phase == 0 || in_phase == N - 2;
         if (!shown && in_phase == 1) say(run, "  ...\n");
         for (size_t r = 0; r < N; r++)
-            n += (size_t)snprintf(line + n, sizeof line - n, " -%c-> %zu", (char)('a' + (r + 2 * N - k) % N),
-                                  (r + 1) % N);
-        if (shown) say(run, "%s   %s\n", line, k < N - 1 ? "added: reduce-scatter" : "copied: all-gather");
+            n += (size_t)snprintf(line + n, sizeof line - n, " -%c-> %zu",
+                                  (char)('a' + (r + 2 * N - k) % N), (r + 1) % N);
+        if (shown)
+            say(run, "%s   %s\n", line, k < N - 1 ? "added: reduce-scatter" : "copied: all-gather");
     }
 }
 
@@ -322,7 +340,9 @@ static const ClockLink *link_named(const char *name) {
 static void fastest(char *text, size_t room, const ClockLink *l, size_t N, size_t count) {
     double ring = way_time_on(l, RING, N, count), tree = way_time_on(l, TREE, N, count);
     double gather = way_time_on(l, GATHER, N, count), least = ring < tree ? ring : tree;
-    const char *name = ring == tree && ring == gather ? "all alike" : least == ring ? "ring" : "tree";
+    const char *name = ring == tree && ring == gather ? "all alike"
+                       : least == ring                ? "ring"
+                                                      : "tree";
     snprintf(text, room, "=%s %.1fx", name, gather / least);
 }
 
@@ -336,16 +356,25 @@ static void say_fastest(Run *run) {
         snprintf(label[i], sizeof label[i], "%zu element%s", count[i], count[i] > 1 ? "s" : "");
         rows[i].what = label[i];
         for (size_t k = 0; k < LINKS * RANKS; k++) {
-            fastest(cell[i][k], sizeof cell[i][k], link_named(link[k / RANKS]), ranks[k % RANKS], count[i]);
+            fastest(cell[i][k], sizeof cell[i][k], link_named(link[k / RANKS]), ranks[k % RANKS],
+                    count[i]);
             rows[i].cell[k] = cell[i][k];
         }
     }
-    say(run, "\nThe fastest of ring, tree and gather + broadcast. 2.0x: twice as fast as gather + broadcast.\n");
-    results(run, (const char *const[]){ "fast: N=3", "N=16", "N=256", "slow: N=3", "N=16", "N=256", NULL }, rows);
-    say(run, "\nBy the formulas of this run's simulated times: one port per rank, one kind of link.\n");
-    say_detail(run, "The ring beats the tree from alpha beta (N-1-h) / (h-(N-1)/N) bytes on, h = log2 N rounded up.\n"
-                    "Gather + broadcast sends all through rank 0 and never beats the tree. Halving-doubling takes\n"
-                    "at most the tree's time and, for N a power of two, at most the ring's, while every pair of\n"
+    say(run, "\nThe fastest of ring, tree and gather + broadcast. 2.0x: twice as fast as gather + "
+             "broadcast.\n");
+    results(
+        run,
+        (const char *const[]){ "fast: N=3", "N=16", "N=256", "slow: N=3", "N=16", "N=256", NULL },
+        rows);
+    say(run,
+        "\nBy the formulas of this run's simulated times: one port per rank, one kind of link.\n");
+    say_detail(run, "The ring beats the tree from alpha beta (N-1-h) / (h-(N-1)/N) bytes on, h = "
+                    "log2 N rounded up.\n"
+                    "Gather + broadcast sends all through rank 0 and never beats the tree. "
+                    "Halving-doubling takes\n"
+                    "at most the tree's time and, for N a power of two, at most the ring's, while "
+                    "every pair of\n"
                     "ranks has a link of its own.\n");
 }
 
@@ -355,7 +384,9 @@ static void say_nodes(Run *run) {
     if (N % n > 0 || n == N) return;
     char size[32];
     page_value(size, sizeof size, (double)(ACROSS * sizeof(real)), "bytes");
-    say(run, "\nOne all-reduce of S = %s over M = %zu nodes of n = %zu ranks, link %s inside, %s between nodes:\n",
+    say(run,
+        "\nOne all-reduce of S = %s over M = %zu nodes of n = %zu ranks, link %s inside, %s "
+        "between nodes:\n",
         size, N / n, n, k->link.name, k->between.name);
     results(run, (const char *const[]){ "flat ring", "hierarchical", NULL }, (const Result[]){
         { "sent by a rank in its node", "hierarchical: 2(n-1)/n S",
@@ -379,6 +410,10 @@ static void ring(Run *run) {
 }
 
 static const Option options[] = {
-    { "picture", "none|times", "none", "times: a chart of the four ways' times by size, as --svg writes it" },
-    { "link", "NAME[,NAME]", "fast,slow", NULL }, { "node", "N", "2", "N neighbouring ranks share a node" }, {0} };
+    { "picture", "none|times", "none",
+      "times: a chart of the four ways' times by size, as --svg writes it" },
+    { "link", "NAME[,NAME]", "fast,slow", NULL },
+    { "node", "N", "2", "N neighbouring ranks share a node" },
+    { 0 }
+};
 EXPERIMENT(ring, options);

@@ -11,17 +11,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { SEQUENCES = 7, STEPS = 6 };             // STEPS of every worker; it has the same sequences under both rules
-static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
+// STEPS of every worker; it has the same sequences under both rules
+enum { SEQUENCES = 7, STEPS = 6 };
+static const ModelConfig tiny = {
+    .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
+};
 
-// ---------------------------------------------------------------- the times that follow from sizes and speeds
+// ----------------------------------------------------- the times that follow from sizes and speeds
 
-typedef struct { size_t servers, workers, slow; } ServerSizes;     // the first worker takes `slow` times as long
+// the first worker takes `slow` times as long
+typedef struct { size_t servers, workers, slow; } ServerSizes;
 
 // In picoseconds: forward and backward of worker w's sequences; a message with the largest server's
 // piece.
 static double computing(const ServerSizes *z, size_t w) {
-    return work_model(&tiny, part_size(SEQUENCES, z->workers, w)).time * (double)(w == 0 ? z->slow : 1);
+    return work_model(&tiny, part_size(SEQUENCES, z->workers, w)).time *
+           (double)(w == 0 ? z->slow : 1);
 }
 static double message(const ServerSizes *z) {
     return send_time(part_size(config_parameters(&tiny), z->servers, 0) * sizeof(real));
@@ -48,19 +53,20 @@ static double all_steps_one_port(const ServerSizes *z) {
     return answered + ((double)z->workers - 1) * m;
 }
 
-// ---------------------------------------------------------------- the log of an asynchronous server
+// --------------------------------------------------------------- the log of an asynchronous server
 
 // Line v is the push that made version v + 1 of the weights out of version v. Version 0 is what all
 // begin with.
 typedef struct {
-    size_t workers, steps, staleness;              // steps of each worker; a staleness of `steps` is no bound
+    size_t workers, steps, staleness;  // steps of each worker; a staleness of `steps` is no bound
     char name[24];                                 // "staleness 1", "no bound"
-    Served *line;                                  // [workers * steps]; NULL: none, a synchronous training
+    Served *line;  // [workers * steps]; NULL: none, a synchronous training
     Picoseconds begin;                             // when version 0 was sent
     bool same;                                     // every server served in this order
 } Log;
 static Log log_new(size_t workers, size_t steps, size_t staleness) {
-    Log log = { workers, steps, staleness, "no bound", host_alloc(workers * steps * sizeof(Served)), 0, true };
+    Log log = { workers, steps, staleness, "no bound", host_alloc(workers * steps * sizeof(Served)),
+                0,       true };
     if (staleness < steps) snprintf(log.name, sizeof log.name, "staleness %zu", staleness);
     return log;
 }
@@ -78,7 +84,8 @@ static int by_arrival(const void *a, const void *b) {
 static double answered(const double *value, size_t push, size_t n, size_t staleness) {
     size_t step = push / n;
     double last = value[push];
-    for (size_t x = 0; x < n && step >= staleness; x++) last = fmax(last, value[(step - staleness) * n + x]);
+    for (size_t x = 0; x < n && step >= staleness; x++)
+        last = fmax(last, value[(step - staleness) * n + x]);
     return last;
 }
 
@@ -114,10 +121,11 @@ static Served *predicted(const Log *log, const ServerSizes *z) {
 typedef struct { size_t lag, ahead; double pushes; } LogSeen;
 static LogSeen log_look(const Log *log) {
     LogSeen seen = { 0, 0, 0 };
-    size_t *done = host_alloc(log->workers * sizeof *done);            // of each worker, in all lines before
+    size_t *done = host_alloc(log->workers * sizeof *done);  // of each worker, in all lines before
     for (size_t v = 0; v < log->workers * log->steps; v++) {
         const Served *l = &log->line[v];
-        size_t *then = host_alloc(log->workers * sizeof *then), slowest = log->steps;      // at its answer
+        // at its answer
+        size_t *then = host_alloc(log->workers * sizeof *then), slowest = log->steps;
         for (size_t i = 0; i < l->taken; i++) then[log->line[i].worker]++;
         for (size_t w = 0; w < log->workers; w++) slowest = then[w] < slowest ? then[w] : slowest;
         if (then[l->worker] - slowest > seen.ahead) seen.ahead = then[l->worker] - slowest;
@@ -134,7 +142,8 @@ static LogSeen log_look(const Log *log) {
 // least j - s, and until its push nobody does more than j + s + 1: each of the n - 1 others comes
 // at most 2 s + 1 times between.
 static void log_check(Run *run, const Log *log, const ServerSizes *z) {
-    static const char *const name[] = { "log: whose push", "log: the version it was taken at", "log: when it arrived" };
+    static const char *const name[] = { "log: whose push", "log: the version it was taken at",
+                                        "log: when it arrived" };
     size_t lines = log->workers * log->steps;
     Served *want = predicted(log, z);
     double *a = host_alloc(lines * sizeof *a), *b = host_alloc(lines * sizeof *b);
@@ -148,7 +157,8 @@ static void log_check(Run *run, const Log *log, const ServerSizes *z) {
     }
     LogSeen seen = log_look(log);
     size_t oldest = (log->workers - 1) * (2 * log->staleness + 1);
-    check_true(run, log->name, "nobody begins more than s steps ahead", seen.ahead <= log->staleness);
+    check_true(run, log->name, "nobody begins more than s steps ahead",
+               seen.ahead <= log->staleness);
     check_true(run, log->name, "no gradient is older than (n-1)(2s+1)", seen.lag <= oldest);
     check_true(run, log->name, "all servers have the same log", log->same);
     free(a);
@@ -164,7 +174,8 @@ static void check_bound(Run *run, const Cluster *c) {
     for (size_t slowest = 0; slowest < c->workers; slowest++) {
         for (size_t w = 0; w < c->workers; w++) done[w] = w == slowest ? 1 : 3;
         for (size_t w = 0; w < c->workers; w++)
-            right = right && server_may_go_on(c, done, w, 2) && server_may_go_on(c, done, w, 1) == (w == slowest);
+            right = right && server_may_go_on(c, done, w, 2) &&
+                    server_may_go_on(c, done, w, 1) == (w == slowest);
     }
     check_true(run, "bound", "the others wait, whichever worker is 2 steps behind", right);
     free(done);
@@ -220,8 +231,10 @@ static void tell_lines(Log *log, const Cluster *c) {
     Served *own = host_alloc(lines * sizeof *own);
     for (size_t v = 0; v < lines; v++) own[v] = log->line[v];
     side_broadcast(log->line, lines * sizeof *log->line);
-    for (size_t v = 0; v < lines && cluster_serves(c); v++)    // a smaller piece arrives a little earlier
-        log->same = log->same && own[v].worker == log->line[v].worker && own[v].taken == log->line[v].taken;
+    // a smaller piece arrives a little earlier
+    for (size_t v = 0; v < lines && cluster_serves(c); v++)
+        log->same =
+            log->same && own[v].worker == log->line[v].worker && own[v].taken == log->line[v].taken;
     free(own);
 }
 
@@ -237,7 +250,8 @@ static void tell(Log *log, const Cluster *c, Notes *notes, const double *loss, s
     comm_all_reduce_doubles(c->world, got->loss, updates);
     comm_all_reduce_doubles(c->world, notes->squares, updates * tensors);
     ledger_resume();
-    for (size_t v = 0; v < updates; v++) got->norm[v] = norm_of_squares(notes->squares + v * tensors, tensors);
+    for (size_t v = 0; v < updates; v++)
+        got->norm[v] = norm_of_squares(notes->squares + v * tensors, tensors);
 }
 
 static void serve(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Log *log, Notes *notes) {
@@ -277,7 +291,7 @@ typedef struct {
     size_t sent, calls, parameters, gradients, optimizer, buffers;
 } ServerSeen;
 typedef struct {
-    Log log;                                   // of server 0, on all ranks; without lines when synchronous
+    Log log;  // of server 0, on all ranks; without lines when synchronous
     bool one_port;                             // all messages of a server go through one link
     Snapshot *last;                            // the weights at the end
     ServerSeen seen;
@@ -289,7 +303,8 @@ static Trajectory train(Run *run, const Cluster *c, const Training *t, Record *r
     Trajectory got = trajectory_new(run, &updates);
     Optimizer o = t->optimizer;
     Model *m = cluster_model(c, &t->model);
-    Notes notes = { &got, host_alloc(updates.steps * config_tensors(&t->model) * sizeof *notes.squares) };
+    Notes notes = { &got,
+                    host_alloc(updates.steps * config_tensors(&t->model) * sizeof *notes.squares) };
     double *loss = host_alloc(t->steps * sizeof *loss);
     size_t buffers = 0;
     record->last = snapshot_new(run);
@@ -308,8 +323,12 @@ static Trajectory train(Run *run, const Cluster *c, const Training *t, Record *r
     } else work(c, t, m, loss, record->log.line ? NULL : &got);
     clock_set_one_port(false);
     picture_end(run);
-    record->seen = (ServerSeen){ picture_timing(run), comm_bytes_sent(c->world), c->world->ledger[COMM_SEND].calls,
-                                 memory_now(MEM_PARAMETERS), memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER),
+    record->seen = (ServerSeen){ picture_timing(run),
+                                 comm_bytes_sent(c->world),
+                                 c->world->ledger[COMM_SEND].calls,
+                                 memory_now(MEM_PARAMETERS),
+                                 memory_now(MEM_GRADIENTS),
+                                 memory_now(MEM_OPTIMIZER),
                                  buffers };
     tell(&record->log, c, &notes, loss, config_tensors(&t->model));
     model_free(m);
@@ -325,12 +344,14 @@ static void forget(Record *record) {
 
 // Every bit of gradients, weights, losses and norms; but where servers share a tensor, each squares
 // its part of it, and norms are within the rounding.
-static void compare(Run *run, const Cluster *c, const char *what, Trajectory *got, Trajectory *want) {
+static void compare(Run *run, const Cluster *c, const char *what, Trajectory *got,
+                    Trajectory *want) {
     char line[96];
     snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
     training_compare_tensors(run, what, got, want, 0);
     check_numbers(run, line, "loss", got->loss, want->loss, got->steps, 0);
-    check_numbers(run, line, "gradient norm", got->norm, want->norm, got->steps, c->servers > 1 ? LIMIT_ROUNDING : 0);
+    check_numbers(run, line, "gradient norm", got->norm, want->norm, got->steps,
+                  c->servers > 1 ? LIMIT_ROUNDING : 0);
 }
 
 static Record synchronous(Run *run, const Cluster *c, const Training *t, bool one_port) {
@@ -338,14 +359,16 @@ static Record synchronous(Run *run, const Cluster *c, const Training *t, bool on
     Trajectory got = train(run, c, t, &record);
     Trajectory whole = training_unsplit(run, t, 1), ordered = training_unsplit(run, t, c->workers);
     if (!one_port) training_compare(run, "synchronous = unsplit", &got, &whole, LIMIT_ROUNDING);
-    compare(run, c, one_port ? "one port = workers in order" : "synchronous = workers in order", &got, &ordered);
+    compare(run, c, one_port ? "one port = workers in order" : "synchronous = workers in order",
+            &got, &ordered);
     trajectory_free(&got);
     trajectory_free(&whole);
     trajectory_free(&ordered);
     return record;
 }
 
-static Record asynchronous(Run *run, const Cluster *c, const Training *t, size_t staleness, const ServerSizes *z) {
+static Record asynchronous(Run *run, const Cluster *c, const Training *t, size_t staleness,
+                           const ServerSizes *z) {
     Record record = { .log = log_new(c->workers, STEPS, staleness) };
     char line[96];
     Trajectory got = train(run, c, t, &record), replayed = log_replay(run, t, &record.log);
@@ -377,52 +400,60 @@ static void costs(Run *run, const ServerSizes *z, const ServerSeen *seen, Picose
     size_t n = z->workers, k = z->servers;
     bool serves = run->world->rank < k;
     size_t piece = serves ? part_size(Psi, k, run->world->rank) : 0, holds = serves ? piece : Psi;
-    size_t sent = serves ? (STEPS + 1) * n * piece * e : STEPS * Psi * e;              // the first answer is version 0
+    // the first answer is version 0
+    size_t sent = serves ? (STEPS + 1) * n * piece * e : STEPS * Psi * e;
     double busy = 0;
     for (size_t w = 0; w < n; w++) busy += STEPS * computing(z, w);
     double ring_sent = ring_of_workers(run->world, serves, Psi);
-    check_cost(run, "sent", "sent: S a push, or n S/k of answers, a step", "bytes", formula((double)sent),
-               NOT_PREDICTED, (double)seen->sent);
-    check_cost(run, "calls", "messages", "calls", formula((double)(serves ? (STEPS + 1) * n : STEPS * k)),
-               NOT_PREDICTED, (double)seen->calls);
+    check_cost(run, "sent", "sent: S a push, or n S/k of answers, a step", "bytes",
+               formula((double)sent), NOT_PREDICTED, (double)seen->sent);
+    check_cost(run, "calls", "messages", "calls",
+               formula((double)(serves ? (STEPS + 1) * n : STEPS * k)), NOT_PREDICTED,
+               (double)seen->calls);
     check_cost(run, "sent.ring", "sent, one step in a ring of the workers", "bytes",
-               formula(serves ? 0 : ring_bytes(ALL_REDUCE_PASSES, n, Psi, e)), NOT_PREDICTED, ring_sent);
-    check_cost(run, "held.parameters", "parameters (server: its piece)", "bytes", formula((double)(holds * e)),
-               NOT_PREDICTED, (double)seen->parameters);
+               formula(serves ? 0 : ring_bytes(ALL_REDUCE_PASSES, n, Psi, e)), NOT_PREDICTED,
+               ring_sent);
+    check_cost(run, "held.parameters", "parameters (server: its piece)", "bytes",
+               formula((double)(holds * e)), NOT_PREDICTED, (double)seen->parameters);
     check_cost(run, "held.gradients", "gradients (worker: wte twice)", "bytes",
-               formula((double)((serves ? piece : Psi + V * C) * e)), NOT_PREDICTED, (double)seen->gradients);
-    check_cost(run, "held.optimizer", "AdamW's m and v: on servers only", "bytes", formula((double)(2 * piece * e)),
-               NOT_PREDICTED, (double)seen->optimizer);
-    check_cost(run, "held.buffers", "buffers: a piece from every worker", "bytes", formula((double)(n * piece * e)),
-               NOT_PREDICTED, (double)seen->buffers);
+               formula((double)((serves ? piece : Psi + V * C) * e)), NOT_PREDICTED,
+               (double)seen->gradients);
+    check_cost(run, "held.optimizer", "AdamW's m and v: on servers only", "bytes",
+               formula((double)(2 * piece * e)), NOT_PREDICTED, (double)seen->optimizer);
+    check_cost(run, "held.buffers", "buffers: a piece from every worker", "bytes",
+               formula((double)(n * piece * e)), NOT_PREDICTED, (double)seen->buffers);
     check_cost(run, "time.computing", "computing, all ranks", "ps", formula(busy), NOT_PREDICTED,
                (double)seen->timing.busy);
-    check_cost(run, "time.links", "synchronous, a link for each worker", "ps", formula(all_steps(z)), NOT_PREDICTED,
-               (double)seen->timing.step);
+    check_cost(run, "time.links", "synchronous, a link for each worker", "ps",
+               formula(all_steps(z)), NOT_PREDICTED, (double)seen->timing.step);
     check_cost(run, "time.one-port", "synchronous, one port a server", "ps", NOT_PREDICTED,
                played(all_steps_one_port(z)), (double)one_port);
 }
 
-// ---------------------------------------------------------------- what staleness does to the loss, on text
+// -------------------------------------------------------- what staleness does to the loss, on text
 
-enum { LONG = 40, LAST = 10, SHARED = 16, RULES = 3 };     // steps; the last of them are averaged; sequences of a step
+// steps; the last of them are averaged; sequences of a step
+enum { LONG = 40, LAST = 10, SHARED = 16, RULES = 3 };
 // Nats a byte. half: of the last LAST n pushes that had arrived at a moment; end: of the last LAST
 // steps of every worker, which are of the same batches in every training.
 typedef struct { double half, end; } Losses;
 
 // Of a push: its share of the loss is made a mean of its own tokens.
-static Losses losses_of(const Trajectory *got, const Cluster *c, const Log *log, double took, double moment) {
+static Losses losses_of(const Trajectory *got, const Cluster *c, const Log *log, double took,
+                        double moment) {
     Losses mean = {0};
     size_t n = log->line ? c->workers : 1, arrived = 0;
     size_t *done = host_alloc(n * sizeof *done);
     for (size_t v = 0; v < got->steps; v++) {
-        double at = log->line ? (double)(log->line[v].arrival - log->begin) : took * (double)(v + 1) / LONG;
+        double at =
+            log->line ? (double)(log->line[v].arrival - log->begin) : took * (double)(v + 1) / LONG;
         arrived += at <= moment;
     }
     for (size_t v = 0; v < got->steps; v++) {
         size_t w = log->line ? log->line[v].worker : 0;
         double own = log->line ? (double)SHARED / (double)range_size(shard_range(SHARED, n, w)) : 1;
-        if (v < arrived && v + LAST * n >= arrived) mean.half += got->loss[v] * own / (double)(LAST * n);
+        if (v < arrived && v + LAST * n >= arrived)
+            mean.half += got->loss[v] * own / (double)(LAST * n);
         if (done[w]++ >= LONG - LAST) mean.end += got->loss[v] / LAST;
     }
     free(done);
@@ -432,13 +463,20 @@ static Losses losses_of(const Trajectory *got, const Cluster *c, const Log *log,
 // The data of the other trainings cannot be learnt. Synchronous, with the bound, without one.
 // Returns the moment half way through the synchronous one.
 static double train_on_text(Run *run, const Cluster *c, size_t staleness, Losses loss[RULES]) {
-    static const ModelConfig reader = { .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256 };
-    Training text = { .model = reader, .steps = LONG, .sequences = SHARED, .micro_batches = 1, .optimizer = sgd(0.15) };
+    static const ModelConfig reader = {
+        .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256
+    };
+    Training text = { .model = reader,
+                      .steps = LONG,
+                      .sequences = SHARED,
+                      .micro_batches = 1,
+                      .optimizer = sgd(0.15) };
     Cluster cluster = *c;
     double moment = 0;
     cluster.steps = LONG;
     text.model.seed = run->seed;
-    text.data = training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context, SHARED);
+    text.data =
+        training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context, SHARED);
     for (size_t rule = 0; rule < RULES; rule++) {
         Record record = {0};
         if (rule > 0) record.log = log_new(c->workers, LONG, rule == 1 ? staleness : LONG);
@@ -458,10 +496,12 @@ static double train_on_text(Run *run, const Cluster *c, size_t staleness, Losses
 // log: with the bound on staleness, and without one. took: all steps of the synchronous training.
 static void table(Run *run, const Cluster *c, const Log *log[2], Picoseconds took) {
     typedef char Cell[64];
-    Cell pushes[RULES], ahead[RULES] = { "=0" }, behind[RULES] = { "=0" }, half[RULES], end[RULES], what[2];
+    Cell pushes[RULES], ahead[RULES] = { "=0" }, behind[RULES] = { "=0" }, half[RULES], end[RULES],
+                        what[2];
     Losses loss[RULES];
     double moment = train_on_text(run, c, log[0]->staleness, loss);
-    snprintf(pushes[0], sizeof *pushes, "=%.3f", (double)(c->steps * c->workers) * 1e9 / (double)took);
+    snprintf(pushes[0], sizeof *pushes, "=%.3f",
+             (double)(c->steps * c->workers) * 1e9 / (double)took);
     for (size_t rule = 0; rule < RULES; rule++) {
         snprintf(half[rule], sizeof *half, "=%.2f", loss[rule].half);
         snprintf(end[rule], sizeof *end, "=%.2f", loss[rule].end);
@@ -473,13 +513,19 @@ static void table(Run *run, const Cluster *c, const Log *log[2], Picoseconds too
     }
     snprintf(what[0], sizeof *what, "loss on text after %.0f ms", moment * 1e-9);
     snprintf(what[1], sizeof *what, "and after %d steps of every worker", LONG);
-    results(run, (const char *const[]){ "synchronous", log[0]->name, "no bound", NULL }, (const Result[]){
-        { "pushes a ms, all workers", "sync.: n/(max t_w + 2c)", { pushes[0], pushes[1], pushes[2] } },
-        { "steps ahead of the slowest, most", "bound: s", { ahead[0], ahead[1], ahead[2] } },
-        { "age of a gradient, versions, most", "bound: (n-1)(2s+1)", { behind[0], behind[1], behind[2] } },
-        { what[0], NULL, { half[0], half[1], half[2] } },
-        { what[1], NULL, { end[0], end[1], end[2] } },
-        {0} });
+    results(
+        run, (const char *const[]){ "synchronous", log[0]->name, "no bound", NULL },
+        (const Result[]){
+            { "pushes a ms, all workers",
+              "sync.: n/(max t_w + 2c)",
+              { pushes[0], pushes[1], pushes[2] } },
+            { "steps ahead of the slowest, most", "bound: s", { ahead[0], ahead[1], ahead[2] } },
+            { "age of a gradient, versions, most",
+              "bound: (n-1)(2s+1)",
+              { behind[0], behind[1], behind[2] } },
+            { what[0], NULL, { half[0], half[1], half[2] } },
+            { what[1], NULL, { end[0], end[1], end[2] } },
+            { 0 } });
 }
 
 static void say_traffic(Run *run, const ServerSizes *z, Picoseconds took, Picoseconds one_port) {
@@ -488,9 +534,13 @@ static void say_traffic(Run *run, const ServerSizes *z, Picoseconds took, Picose
     size_t piece = ceil_div(count, z->servers) * sizeof(real);
     double ring = ring_bytes(ALL_REDUCE_PASSES, n, count, sizeof(real));
     double port_busy = (double)n * message(z) / step_one_port;
-    say(run, "Per step a worker sends S = %.1f kB, a server n S/k = %.0f kB, a ring's rank 2(n-1)/n S = %.1f kB.",
+    say(run,
+        "Per step a worker sends S = %.1f kB, a server n S/k = %.0f kB, a ring's rank 2(n-1)/n S = "
+        "%.1f kB.",
         (double)S / 1e3, (double)(n * piece) / 1e3, ring / 1e3);
-    say(run, "Synchronous steps of %.2f ms become %.2f ms if a server has one port, busy %.0f %% of it each way.\n",
+    say(run,
+        "Synchronous steps of %.2f ms become %.2f ms if a server has one port, busy %.0f %% of it "
+        "each way.\n",
         step * 1e-9, step_one_port * 1e-9, 100 * port_busy);
 }
 
@@ -505,16 +555,23 @@ static void show(Run *run, const Cluster *c, const Training *t, Log log, int wha
 }
 
 static void parameter_server(Run *run) {
-    REQUIRE(clock_config()->simulated, "05_parameter_server needs the simulated clock: leave --clock out");
+    REQUIRE(clock_config()->simulated,
+            "05_parameter_server needs the simulated clock: leave --clock out");
     require_one_link(run);
     Cluster c = cluster_new(run->world, option_size(run, "servers"), STEPS);
     size_t slow = option_size(run, "slow"), s = option_size(run, "staleness");
-    REQUIRE(c.workers <= SEQUENCES, "a step has %d sequences, and each of %zu workers needs one: start at most %zu "
-            "ranks", SEQUENCES, c.workers, c.servers + SEQUENCES);
+    REQUIRE(c.workers <= SEQUENCES,
+            "a step has %d sequences, and each of %zu workers needs one: start at most %zu "
+            "ranks",
+            SEQUENCES, c.workers, c.servers + SEQUENCES);
     if (s > STEPS) s = STEPS;                  // nobody can be that far ahead
     REQUIRE(slow >= 1 && slow <= 1000, "--slow must be from 1 to 1000");
-    Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed), .steps = STEPS,
-                   .sequences = SEQUENCES, .micro_batches = 1, .optimizer = sgd(0.1) };
+    Training t = { .model = tiny,
+                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
+                   .steps = STEPS,
+                   .sequences = SEQUENCES,
+                   .micro_batches = 1,
+                   .optimizer = sgd(0.1) };
     t.model.seed = run->seed;
     const ServerSizes z = { c.servers, c.workers, slow };
     if (run->world->rank == c.servers) clock_set_speed(1 / (double)slow);
@@ -525,8 +582,10 @@ static void parameter_server(Run *run) {
     // With s = 0 everybody's gradient is of the version that the round began with, and SGD's small
     // steps add up to the one that the synchronous server makes. With s > 0 and more than one
     // worker that is over.
-    check_close(run, "SGD: staleness 0 = synchronous, at the end", async[0].last, sync.last, LIMIT_ROUNDING);
-    if (c.workers == 1) check_equal(run, "one worker: always synchronous", async[2].last, sync.last);
+    check_close(run, "SGD: staleness 0 = synchronous, at the end", async[0].last, sync.last,
+                LIMIT_ROUNDING);
+    if (c.workers == 1)
+        check_equal(run, "one worker: always synchronous", async[2].last, sync.last);
     else check_differs(run, "SGD: no bound is another training", async[2].last, sync.last, 1e-4);
     t.optimizer = adamw(0.01);
     Record adam = synchronous(run, &c, &t, false), adam_async = asynchronous(run, &c, &t, s, &z);

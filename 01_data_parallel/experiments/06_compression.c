@@ -8,7 +8,9 @@
 #include <stdio.h>
 
 enum { SEQUENCES = 7, STEPS = 3, ONE_OF = 32 };
-static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
+static const ModelConfig tiny = {
+    .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
+};
 static const CompressionPlan fp16 = { .method = HALF };
 static const CompressionPlan top_k = { .method = TOP_K, .one_of = ONE_OF };
 static const CompressionPlan one_bit = { .method = ONE_BIT };
@@ -49,11 +51,14 @@ static void check_choice(Run *run) {
 static void check_exact(Run *run) {
     const CompressionPlan all = { .method = TOP_K, .one_of = 1 };
     double bits = every_bit(run);
-    compression_check_exact(run, &tiny, &fp16, MADE_SMALL, "fp16: small whole numbers = all-reduce", bits);
+    compression_check_exact(run, &tiny, &fp16, MADE_SMALL, "fp16: small whole numbers = all-reduce",
+                            bits);
     // Two roundings of 2^-11.
-    compression_check_exact(run, &tiny, &fp16, MADE_LARGE, "fp16: sums beyond 65504 = all-reduce", 0x1p-10);
+    compression_check_exact(run, &tiny, &fp16, MADE_LARGE, "fp16: sums beyond 65504 = all-reduce",
+                            0x1p-10);
     compression_check_exact(run, &tiny, &all, MADE_NOISE, "top-k, k = d = all-reduce", bits);
-    compression_check_exact(run, &tiny, &one_bit, MADE_EVEN, "1-bit: +-1/4 everywhere = all-reduce", bits);
+    compression_check_exact(run, &tiny, &one_bit, MADE_EVEN, "1-bit: +-1/4 everywhere = all-reduce",
+                            bits);
 }
 
 // ---------------------------------------------------------------- learning a text
@@ -66,14 +71,20 @@ typedef enum { EXACT, FP16, TOPK, ONEBIT, TOPK_FORGETS, ONEBIT_FORGETS, CURVES }
 static void check_learning(Run *run, double last[CURVES]) {
     const double near = 0.25, behind = run->world->size > 1 ? 0.02 : -0.02;
     const Curve curve[CURVES] = {
-        { "exact", .exact = true }, { "fp16", .plan = fp16 }, { "top-k", .plan = top_k }, { "1-bit", .plan = one_bit },
+        { "exact", .exact = true },
+        { "fp16", .plan = fp16 },
+        { "top-k", .plan = top_k },
+        { "1-bit", .plan = one_bit },
         { "top-k, forgets", .plan = { .method = TOP_K, .one_of = ONE_OF, .forgets = true } },
-        { "1-bit, forgets", .plan = { .method = ONE_BIT, .forgets = true } } };
+        { "1-bit, forgets", .plan = { .method = ONE_BIT, .forgets = true } }
+    };
     compression_curves(run, curve, CURVES, last);
     for (Course i = FP16; i <= ONEBIT; i++)
         check_true(run, "trained on text", curve[i].name, last[i] < last[EXACT] + near);
-    check_true(run, "trap: no error feedback", "top-k learns less", last[TOPK_FORGETS] > last[TOPK] + behind);
-    check_true(run, "trap: no error feedback", "1-bit learns less", last[ONEBIT_FORGETS] > last[ONEBIT] + behind);
+    check_true(run, "trap: no error feedback", "top-k learns less",
+               last[TOPK_FORGETS] > last[TOPK] + behind);
+    check_true(run, "trap: no error feedback", "1-bit learns less",
+               last[ONEBIT_FORGETS] > last[ONEBIT] + behind);
 }
 
 // ---------------------------------------------------------------- the page
@@ -107,8 +118,12 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
 }
 
 static void compression(Run *run) {
-    Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed), .steps = STEPS,
-                   .sequences = SEQUENCES, .micro_batches = 1, .optimizer = sgd(0.1) };
+    Training t = { .model = tiny,
+                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
+                   .steps = STEPS,
+                   .sequences = SEQUENCES,
+                   .micro_batches = 1,
+                   .optimizer = sgd(0.1) };
     t.model.seed = run->seed;
     CompressionSeen seen[ONEBIT + 1];
     double last[CURVES];
@@ -117,7 +132,8 @@ static void compression(Run *run) {
     compression_check_rule(run, &t, &one_bit, &seen[ONEBIT]);
     check_choice(run);
     check_exact(run);
-    compression_show_steps(run, &t, &top_k, "a step with the exact all-reduce, then one with top-k");
+    compression_show_steps(run, &t, &top_k,
+                           "a step with the exact all-reduce, then one with top-k");
     Trajectory plain = compression_train(run, &t, NULL, &seen[EXACT]);
     trajectory_free(&plain);
     check_learning(run, last);

@@ -11,8 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEQUENCES = 26, STEPS = 12, CHANGE = 5, CHANGED = 4 };          // from step 5 on device 0 takes 4 times as long
-static const ModelConfig tiny = { .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
+// from step 5 on device 0 takes 4 times as long
+enum { SEQUENCES = 26, STEPS = 12, CHANGE = 5, CHANGED = 4 };
+static const ModelConfig tiny = {
+    .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
+};
 
 typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
 static const char *const policy_name[] = { "equal", "static", "dynamic" };
@@ -49,7 +52,7 @@ static size_t slowness(const Devices *d, size_t rank, size_t step) {
     return d->slow[rank] * (rank == 0 && step >= CHANGE ? CHANGED : 1);
 }
 
-// ---------------------------------------------------------------- the times that follow from sizes and speeds
+// ----------------------------------------------------- the times that follow from sizes and speeds
 
 // The rings of a step: the gradient's and, where times are sent, that of the n times.
 static double rings(Policy p, size_t n) {
@@ -118,7 +121,8 @@ static double ideal(const Devices *d, size_t step) {
 // whole picoseconds.
 static double bound(Policy p, const Devices *d, size_t step) {
     double over = 1;
-    if (p == DYNAMIC && step >= CHANGE) over += (double)(CHANGED - 1) / pow(2, (double)(step - CHANGE));
+    if (p == DYNAMIC && step >= CHANGE)
+        over += (double)(CHANGED - 1) / pow(2, (double)(step - CHANGE));
     double computing = over * work_model(&tiny, SEQUENCES + d->n - 1).time / summed_speed(d, step);
     return computing * 1.01 + rings(p, d->n);
 }
@@ -143,18 +147,20 @@ static void check_idle(Run *run) {
 // What a training leaves behind besides its Trajectory: who had which sequences, and how long each
 // step took.
 typedef struct {
-    Range share[STEPS * SEQUENCES];                        // [STEPS][n]; there are no more devices than sequences
+    Range share[STEPS * SEQUENCES];  // [STEPS][n]; there are no more devices than sequences
     double time[STEPS];                                    // picoseconds, alike on all ranks
     double took[STEPS];                                    // those of my share
-    size_t calls, bytes, activations;                      // all-reduces; what they sent; the last step's peak
+    size_t calls, bytes, activations;  // all-reduces; what they sent; the last step's peak
 } Record;
 
 // What is known before the first step. All 0 is nothing: equal shares.
 static void first_rates(double *rate, const Devices *d, Policy policy) {
-    for (size_t r = 0; r < d->n; r++) rate[r] = policy == STATIC ? 1 / (double)slowness(d, r, 0) : 0;
+    for (size_t r = 0; r < d->n; r++)
+        rate[r] = policy == STATIC ? 1 / (double)slowness(d, r, 0) : 0;
 }
 
-static Trajectory train(Run *run, const Training *t, const Devices *d, Policy policy, Record *seen) {
+static Trajectory train(Run *run, const Training *t, const Devices *d, Policy policy,
+                        Record *seen) {
     Comm *dp = run->world;
     Trajectory c = trajectory_new(run, t);
     Optimizer o = t->optimizer;
@@ -168,7 +174,8 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
         memory_reset_peaks();
         clock_set_speed(1 / (double)slowness(d, dp->rank, step));
         Picoseconds begin = clock_now();
-        double loss = balance_gradients(dp, m, &t->data, step, SEQUENCES, seen->share + step * d->n, &known);
+        double loss =
+            balance_gradients(dp, m, &t->data, step, SEQUENCES, seen->share + step * d->n, &known);
         seen->time[step] = (double)(clock_now() - begin);
         seen->took[step] = known.took;
         double norm = model_grad_norm(m, NULL);
@@ -192,7 +199,8 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
 static void check_ideal(Run *run, const Devices *d, const Record *equal) {
     bool right = true;
     for (size_t step = 0; step < STEPS; step++) {
-        double rate = (double)range_size(equal->share[step * d->n + run->world->rank]) / equal->took[step];
+        double rate =
+            (double)range_size(equal->share[step * d->n + run->world->rank]) / equal->took[step];
         ledger_pause();
         comm_all_reduce_doubles(run->world, &rate, 1);     // of all devices together
         ledger_resume();
@@ -207,12 +215,14 @@ static void check_bounds(Run *run, const Devices *d, const Record *seen) {
         if (step < CHANGE) known = known && seen[STATIC].time[step] <= bound(STATIC, d, step);
         if (step > 0) measured = measured && seen[DYNAMIC].time[step] <= bound(DYNAMIC, d, step);
     }
-    check_true(run, "static", "no step is longer than whole sequences ask for, until the change", known);
+    check_true(run, "static", "no step is longer than whole sequences ask for, until the change",
+               known);
     check_true(run, "dynamic", "nor any after the first, but for what smoothing hides", measured);
 }
 
-static void policy_cost(Run *run, Policy policy, const char *quantity, const char *words, const char *unit,
-                        Predicted by_formula, Predicted by_play, double measured) {
+static void policy_cost(Run *run, Policy policy, const char *quantity, const char *words,
+                        const char *unit, Predicted by_formula, Predicted by_play,
+                        double measured) {
     char id[48], name[96];
     snprintf(id, sizeof id, "%s.%s", quantity, policy_name[policy]);
     snprintf(name, sizeof name, "%s: %s", policy_name[policy], words);
@@ -221,7 +231,8 @@ static void policy_cost(Run *run, Policy policy, const char *quantity, const cha
 
 static void costs(Run *run, const Devices *d, Policy policy, const Record *seen) {
     size_t N = d->n, mine = run->world->rank, e = sizeof(real);
-    double bytes = ring_bytes(ALL_REDUCE_PASSES, N, config_parameters(&tiny), e), time[2] = {0}, sequences[2] = {0};
+    double bytes = ring_bytes(ALL_REDUCE_PASSES, N, config_parameters(&tiny), e), time[2] = { 0 },
+           sequences[2] = { 0 };
     if (policy == DYNAMIC) bytes += ring_bytes(ALL_REDUCE_PASSES, N, N, sizeof(double));
     Record want;
     forecast(policy, d, want.share, want.time);
@@ -231,16 +242,18 @@ static void costs(Run *run, const Devices *d, Policy policy, const Record *seen)
         sequences[0] += (double)range_size(want.share[step * N + mine]);
         sequences[1] += (double)range_size(seen->share[step * N + mine]);
     }
-    size_t last = range_size(want.share[(STEPS - 1) * N + mine]);      // what a device keeps goes with its share
+    // what a device keeps goes with its share
+    size_t last = range_size(want.share[(STEPS - 1) * N + mine]);
     policy_cost(run, policy, "time", "all steps", "ps", NOT_PREDICTED, played(time[0]), time[1]);
-    policy_cost(run, policy, "sequences", "my sequences", "sequences", NOT_PREDICTED, played(sequences[0]),
-                sequences[1]);
-    policy_cost(run, policy, "calls", "all-reduces", "calls", formula(policy == DYNAMIC ? 2 * STEPS : STEPS),
-                NOT_PREDICTED, (double)seen->calls);
-    policy_cost(run, policy, "sent", "sent by all-reduces", "bytes", formula(STEPS * bytes), NOT_PREDICTED,
-                (double)seen->bytes);
+    policy_cost(run, policy, "sequences", "my sequences", "sequences", NOT_PREDICTED,
+                played(sequences[0]), sequences[1]);
+    policy_cost(run, policy, "calls", "all-reduces", "calls",
+                formula(policy == DYNAMIC ? 2 * STEPS : STEPS), NOT_PREDICTED, (double)seen->calls);
+    policy_cost(run, policy, "sent", "sent by all-reduces", "bytes", formula(STEPS * bytes),
+                NOT_PREDICTED, (double)seen->bytes);
     policy_cost(run, policy, "peak", "activations, last step", "bytes", NOT_PREDICTED,
-                played((double)(last * tiny.context * kept_model(&tiny) * e)), (double)seen->activations);
+                played((double)(last * tiny.context * kept_model(&tiny) * e)),
+                (double)seen->activations);
     check_numbers(run, policy_name[policy], "time of every step", seen->time, want.time, STEPS, 0);
 }
 
@@ -262,28 +275,36 @@ static void shares_text(char *text, size_t room, const Range *share, size_t n) {
 // table and a plot.
 static void show_times(Run *run, const Devices *d, const Record *seen, int picture) {
     const double unit = work_model(&tiny, 1).time;
-    double *x = host_alloc((POLICIES + 2) * STEPS * sizeof *x), *y = x + STEPS;    // y[POLICIES + 1][steps]
-    say_detail(run, "\nstep    equal   static  dynamic   ideal   sequences of each device, dynamic");
+    // y[POLICIES + 1][steps]
+    double *x = host_alloc((POLICIES + 2) * STEPS * sizeof *x), *y = x + STEPS;
+    say_detail(run,
+               "\nstep    equal   static  dynamic   ideal   sequences of each device, dynamic");
     for (size_t step = 0; step < STEPS; step++) {
         char shares[64];
         shares_text(shares, sizeof shares, seen[DYNAMIC].share + step * d->n, d->n);
         x[step] = (double)step;
         for (size_t p = 0; p < POLICIES; p++) y[p * STEPS + step] = seen[p].time[step] / unit;
         y[POLICIES * STEPS + step] = (ideal(d, step) + rings(EQUAL, d->n)) / unit;
-        say_detail(run, "%4zu %8.2f %8.2f %8.2f %7.2f   %s\n", step, y[step], y[STEPS + step], y[2 * STEPS + step],
-                   y[3 * STEPS + step], shares);
+        say_detail(run, "%4zu %8.2f %8.2f %8.2f %7.2f   %s\n", step, y[step], y[STEPS + step],
+                   y[2 * STEPS + step], y[3 * STEPS + step], shares);
     }
     PlotLine lines[] = { { "equal", y }, { "static", y + STEPS }, { "dynamic", y + 2 * STEPS },
                          { "ideal", y + 3 * STEPS } };
-    Plot plot = { .title = "time of a step; from step 5 on device 0 is four times as slow", .x_label = "step",
+    Plot plot = { .title = "time of a step; from step 5 on device 0 is four times as slow",
+                  .x_label = "step",
                   .y_label = "1: one sequence on a fast device",
-                  .x = x, .n = STEPS, .lines = lines, .n_lines = POLICIES + 1 };
+                  .x = x,
+                  .n = STEPS,
+                  .lines = lines,
+                  .n_lines = POLICIES + 1 };
     plot_show(run, &plot, picture | PICTURE_DETAIL);
     free(x);
 }
 
 typedef char Cell[64];
-static void milliseconds(Cell text, double ps) { snprintf(text, sizeof(Cell), "=%.2f ms", ps * 1e-9); }
+static void milliseconds(Cell text, double ps) {
+    snprintf(text, sizeof(Cell), "=%.2f ms", ps * 1e-9);
+}
 
 static void table(Run *run, const Devices *d, const Record *seen) {
     const size_t step[] = { 0, CHANGE - 1, CHANGE, STEPS - 1 };
@@ -300,15 +321,17 @@ static void table(Run *run, const Devices *d, const Record *seen) {
         *shares[p] = '=';
         shares_text(shares[p] + 1, sizeof *shares - 1, seen[p].share + (STEPS - 1) * d->n, d->n);
     }
-    results(run, (const char *const[]){ "equal", "static", "dynamic", "ideal", NULL }, (const Result[]){
-        { what[0], "max k_r s_r 3F+ring", { time[0][0], time[0][1], time[0][2], time[0][3] } },
-        { what[1], "ideal: 3F(B)/S+ring", { time[1][0], time[1][1], time[1][2], time[1][3] } },
-        { what[2], "device 0 slows down", { time[2][0], time[2][1], time[2][2], time[2][3] } },
-        { what[3], NULL, { time[3][0], time[3][1], time[3][2], time[3][3] } },
-        { "all steps", "their sum", { "time.equal", "time.static", "time.dynamic", best } },
-        { "k_r, last step", "sequences: B in all", { shares[0], shares[1], shares[2] } },
-        { "kept, last step", "k_r T kept e", { "peak.equal", "peak.static", "peak.dynamic" } },
-        {0} });
+    results(
+        run, (const char *const[]){ "equal", "static", "dynamic", "ideal", NULL },
+        (const Result[]){
+            { what[0], "max k_r s_r 3F+ring", { time[0][0], time[0][1], time[0][2], time[0][3] } },
+            { what[1], "ideal: 3F(B)/S+ring", { time[1][0], time[1][1], time[1][2], time[1][3] } },
+            { what[2], "device 0 slows down", { time[2][0], time[2][1], time[2][2], time[2][3] } },
+            { what[3], NULL, { time[3][0], time[3][1], time[3][2], time[3][3] } },
+            { "all steps", "their sum", { "time.equal", "time.static", "time.dynamic", best } },
+            { "k_r, last step", "sequences: B in all", { shares[0], shares[1], shares[2] } },
+            { "kept, last step", "k_r T kept e", { "peak.equal", "peak.static", "peak.dynamic" } },
+            { 0 } });
 }
 
 // --svg takes one picture; a trace is of steps.
@@ -329,8 +352,9 @@ static void show_steps(Run *run, const Training *t, const Devices *d) {
         balance_gradients(run->world, m, &t->data, 0, SEQUENCES, share, &known);
     }
     picture_end(run);
-    picture_show(run, "a step with equal shares, then one with shares in proportion to the speeds (static)",
-                 steps_in_files(run) ? PICTURE_CHART : PICTURE_NO_FILES);
+    picture_show(
+        run, "a step with equal shares, then one with shares in proportion to the speeds (static)",
+        steps_in_files(run) ? PICTURE_CHART : PICTURE_NO_FILES);
     model_free(m);
     free(known.rate);
     free(share);
@@ -338,18 +362,24 @@ static void show_steps(Run *run, const Training *t, const Devices *d) {
 
 static void balance(Run *run) {
     REQUIRE(clock_config()->simulated, "07_balance needs the simulated clock: leave --clock out");
-    REQUIRE(run->world->size <= SEQUENCES, "there are %d sequences, and each device needs one to be measured: start at "
-            "most %d ranks", SEQUENCES, SEQUENCES);
+    REQUIRE(run->world->size <= SEQUENCES,
+            "there are %d sequences, and each device needs one to be measured: start at "
+            "most %d ranks",
+            SEQUENCES, SEQUENCES);
     Devices d = devices_read(run, "slow");
-    Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed), .steps = STEPS,
-                   .sequences = SEQUENCES, .micro_batches = 1, .optimizer = sgd(0.1) };
+    Training t = { .model = tiny,
+                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
+                   .steps = STEPS,
+                   .sequences = SEQUENCES,
+                   .micro_batches = 1,
+                   .optimizer = sgd(0.1) };
     t.model.seed = run->seed;
     Record seen[POLICIES];
     Trajectory whole = training_unsplit(run, &t, 1);
     for (Policy p = EQUAL; p < POLICIES; p++) {
         char line[64];
         Trajectory got = train(run, &t, &d, p, &seen[p]);
-        Training cut = t;                                  // one device that takes the same shares, one after the other
+        Training cut = t;  // one device that takes the same shares, one after the other
         cut.shares = seen[p].share;
         Trajectory ordered = training_unsplit(run, &cut, d.n);
         snprintf(line, sizeof line, "%s shares = unsplit", policy_name[p]);

@@ -5,7 +5,9 @@
 #include <stdio.h>
 
 enum { SEQUENCES = 7, STEPS = 3, RANK = 2, MIN_RATE = 2 };
-static const ModelConfig tiny = { .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1 };
+static const ModelConfig tiny = {
+    .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
+};
 static const CompressionPlan rank_2 = { .method = POWER_SGD, .rank = RANK, .min_rate = MIN_RATE };
 
 typedef enum { EXACT, RANK_2, FORGETS, CURVES } Course;
@@ -13,8 +15,11 @@ typedef enum { EXACT, RANK_2, FORGETS, CURVES } Course;
 // Nats a byte: the exact training comes down by 2.5, PowerSGD must come within a tenth of that.
 static void check_learning(Run *run, double last[CURVES]) {
     const Curve curve[CURVES] = {
-        { "exact", .exact = true }, { "PowerSGD", .plan = rank_2 },
-        { "PowerSGD, forgets", .plan = { .method = POWER_SGD, .rank = RANK, .min_rate = MIN_RATE, .forgets = true } } };
+        { "exact", .exact = true },
+        { "PowerSGD", .plan = rank_2 },
+        { "PowerSGD, forgets",
+          .plan = { .method = POWER_SGD, .rank = RANK, .min_rate = MIN_RATE, .forgets = true } }
+    };
     compression_curves(run, curve, CURVES, last);
     check_true(run, "trained on text", "PowerSGD", last[RANK_2] < last[EXACT] + 0.25);
 }
@@ -42,8 +47,12 @@ static void table(Run *run, const CompressionSeen seen[2], const double last[CUR
 }
 
 static void power_sgd(Run *run) {
-    Training t = { .model = tiny, .data = data_synthetic(tiny.vocab, tiny.context, run->seed), .steps = STEPS,
-                   .sequences = SEQUENCES, .micro_batches = 1, .optimizer = sgd(0.1) };
+    Training t = { .model = tiny,
+                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
+                   .steps = STEPS,
+                   .sequences = SEQUENCES,
+                   .micro_batches = 1,
+                   .optimizer = sgd(0.1) };
     const CompressionPlan full = { .method = POWER_SGD, .rank = SIZE_MAX };
     t.model.seed = run->seed;
     CompressionSeen seen[2];
@@ -51,14 +60,18 @@ static void power_sgd(Run *run) {
     compression_check_rule(run, &t, &rank_2, &seen[RANK_2]);
     // P = A B^T Q: where the directions of B and of a random Q happen to be almost at right angles,
     // P is short, and its rounding is that much longer once it is orthonormal.
-    compression_check_exact(run, &tiny, &rank_2, MADE_FLAT, "PowerSGD: sum of rank 2 = all-reduce", 100 * LIMIT_ROUNDING);
-    compression_check_exact(run, &tiny, &full, MADE_NOISE, "PowerSGD, full rank = all-reduce", LIMIT_ROUNDING);
-    compression_show_steps(run, &t, &rank_2, "a step with the exact all-reduce, then one with PowerSGD");
+    compression_check_exact(run, &tiny, &rank_2, MADE_FLAT, "PowerSGD: sum of rank 2 = all-reduce",
+                            100 * LIMIT_ROUNDING);
+    compression_check_exact(run, &tiny, &full, MADE_NOISE, "PowerSGD, full rank = all-reduce",
+                            LIMIT_ROUNDING);
+    compression_show_steps(run, &t, &rank_2,
+                           "a step with the exact all-reduce, then one with PowerSGD");
     Trajectory plain = compression_train(run, &t, NULL, &seen[EXACT]);
     trajectory_free(&plain);
     check_learning(run, last);
     table(run, seen, last);
-    say(run, "\nP and Q are linear in the matrix, so they are added over ranks; the matrix itself is never sent.\n");
+    say(run, "\nP and Q are linear in the matrix, so they are added over ranks; the matrix itself "
+             "is never sent.\n");
     data_free(&t.data);
 }
 

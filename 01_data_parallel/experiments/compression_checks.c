@@ -62,11 +62,13 @@ static void check_servers(Run *run, const char *what, const Books *b, const Comp
     char name[32];
     snprintf(name, sizeof name, "rank %zu", c->dp->rank);
     snapshot_put(parts, name, 1, size, c->sent, 0, 0);
-    snapshot_put(parts, "believed", 1, size, b->believed, 0, 0);       // by every rank: they must agree in every bit
+    // by every rank: they must agree in every bit
+    snapshot_put(parts, "believed", 1, size, b->believed, 0, 0);
     for (size_t i = 0; i < c->n_buckets && c->plan.method == ONE_BIT; i++) {
         const CompressedBucket *bucket = &c->buckets[i];
         Range part = elements_of_part(range_size(bucket->range), 1, N, c->dp->rank);
-        snapshot_put_flat(parts, "servers", 1, size, bucket->server_error, bucket->range.lo + part.lo);
+        snapshot_put_flat(parts, "servers", 1, size, bucket->server_error,
+                          bucket->range.lo + part.lo);
     }
     snapshot_join(parts);
     if (c->dp->rank == 0) {
@@ -104,15 +106,18 @@ static void made_gradient(Run *run, const Model *m, MadeKind kind) {
     real *host = host_alloc(m->size * sizeof *host);
     for (size_t i = 0; i < m->size; i++) {
         uint64_t word = random_key(kind == MADE_EVEN ? all : mine, i);
-        host[i] = kind == MADE_SMALL ? (real)((int)(word % 17) - 8) : kind == MADE_LARGE ? (real)(40000 + word % 20000)
-                : kind == MADE_EVEN ? (real)(word & 1 ? 0.25 : -0.25) : (real)random_normal(word);
+        host[i] = kind == MADE_SMALL   ? (real)((int)(word % 17) - 8)
+                  : kind == MADE_LARGE ? (real)(40000 + word % 20000)
+                  : kind == MADE_EVEN  ? (real)(word & 1 ? 0.25 : -0.25)
+                                       : (real)random_normal(word);
     }
     tensor_upload(m->g, host);
     for (size_t u = 0; u < m->n_units && kind == MADE_FLAT; u++)
         for (size_t p = 0; p < m->units[u].n_params && !m->units[u].tied_to; p++) {
             Tensor g = m->units[u].params[p].g;
             Arena a = arena(MEM_REFERENCE);
-            Tensor left = tensor_new(&a, g.rows, MADE_FLAT_RANK), right = tensor_new(&a, g.cols, MADE_FLAT_RANK);
+            Tensor left = tensor_new(&a, g.rows, MADE_FLAT_RANK),
+                   right = tensor_new(&a, g.cols, MADE_FLAT_RANK);
             tensor_randomize(left, random_key(mine, p), 1);
             tensor_randomize(right, random_key(all, p), 1);
             op_matmul_nt(g, left, right);
@@ -123,8 +128,8 @@ static void made_gradient(Run *run, const Model *m, MadeKind kind) {
 
 // ---------------------------------------------------------------- where compression loses nothing
 
-void compression_check_exact(Run *run, const ModelConfig *model, const CompressionPlan *plan, MadeKind kind,
-                             const char *name, double limit) {
+void compression_check_exact(Run *run, const ModelConfig *model, const CompressionPlan *plan,
+                             MadeKind kind, const char *name, double limit) {
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
     Model *m = model_describe(model, model_layers(model));
     model_allocate(m);
@@ -147,13 +152,14 @@ void compression_check_exact(Run *run, const ModelConfig *model, const Compressi
 
 typedef struct { Comm *dp; Compression *c; Books books; } Replica;     // c NULL: the exact sum
 
-static StepResult replica_step(void *replica, Model *m, Optimizer *o, const Training *t, const Batch *b) {
+static StepResult replica_step(void *replica, Model *m, Optimizer *o, const Training *t,
+                               const Batch *b) {
     Replica *r = replica;
     model_zero_gradients(m);
     double loss = model_forward_backward(m, b) * b->token_weight;
     model_fold_tied(m);
     books_note(r->books.mine, m->g);
-    if (r->c) compression_all_reduce(r->c, m->g);          // the only line that differs from 02_all_reduce
+    if (r->c) compression_all_reduce(r->c, m->g);  // the only line that differs from 02_all_reduce
     else data_parallel_all_reduce(r->dp, m);
     books_note(r->books.believed, m->g);
     double norm = model_grad_norm(m, NULL);
@@ -161,7 +167,8 @@ static StepResult replica_step(void *replica, Model *m, Optimizer *o, const Trai
     return (StepResult){ loss, norm };                     // loss: my shard's part
 }
 
-Trajectory compression_train(Run *run, const Training *t, const CompressionPlan *plan, CompressionSeen *seen) {
+Trajectory compression_train(Run *run, const Training *t, const CompressionPlan *plan,
+                             CompressionSeen *seen) {
     Comm *dp = run->world;
     Trajectory course = trajectory_new(run, t);
     Model *m = model_describe(&t->model, model_layers(&t->model));
@@ -175,8 +182,12 @@ Trajectory compression_train(Run *run, const Training *t, const CompressionPlan 
     if (seen) {
         size_t calls = 0;
         for (size_t k = 0; k < COMM_KINDS; k++) calls += dp->ledger[k].calls;
-        *seen = (CompressionSeen){ comm_bytes_sent(dp), calls, memory_now(MEM_GRADIENTS), memory_now(MEM_COMMUNICATION),
-                                   memory_peak(MEM_COMMUNICATION), took / t->steps };
+        *seen = (CompressionSeen){ comm_bytes_sent(dp),
+                                   calls,
+                                   memory_now(MEM_GRADIENTS),
+                                   memory_now(MEM_COMMUNICATION),
+                                   memory_peak(MEM_COMMUNICATION),
+                                   took / t->steps };
         if (r.c && r.c->error.data) books_check(run, &r.books, r.c, method_name[plan->method]);
     }
     comm_all_reduce_doubles(dp, course.loss, t->steps);    // for the log
@@ -186,8 +197,8 @@ Trajectory compression_train(Run *run, const Training *t, const CompressionPlan 
     return course;
 }
 
-static void compression_cost(Run *run, Method method, const char *quantity, const char *words, const char *unit,
-                             double predicted, double measured) {
+static void compression_cost(Run *run, Method method, const char *quantity, const char *words,
+                             const char *unit, double predicted, double measured) {
     static const char *const id_of[METHODS] = { "fp16", "top-k", "1-bit", "power-sgd" };
     char id[48], name[64];
     snprintf(id, sizeof id, "%s.%s", quantity, id_of[method]);
@@ -195,31 +206,36 @@ static void compression_cost(Run *run, Method method, const char *quantity, cons
     check_cost(run, id, name, unit, formula(predicted), NOT_PREDICTED, measured);
 }
 
-static void compare_costs(Run *run, const Training *t, const CompressionPlan *plan, const CompressionSeen *seen) {
+static void compare_costs(Run *run, const Training *t, const CompressionPlan *plan,
+                          const CompressionSeen *seen) {
     const ModelConfig *c = &t->model;
-    size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(c), wte = c->vocab * c->width;
+    size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(c),
+           wte = c->vocab * c->width;
     double steps = (double)t->steps;
     CutSizes whole = cut_sizes(c, 1, 0);
     CompressionCosts want = compression_costs(&whole, plan, N, run->world->rank);
     size_t gradients = Psi + wte + want.errors;            // wte's twice
-    compression_cost(run, plan->method, "sent", "sent a step", "bytes", want.sent, (double)seen->sent / steps);
+    compression_cost(run, plan->method, "sent", "sent a step", "bytes", want.sent,
+                     (double)seen->sent / steps);
     compression_cost(run, plan->method, "calls", "calls a step", "calls", (double)want.calls,
                      (double)seen->calls / steps);
-    compression_cost(run, plan->method, "gradients", "gradients and errors", "bytes", (double)(gradients * e),
-                     (double)seen->gradients);
-    compression_cost(run, plan->method, "kept", "buffers between steps", "bytes", (double)(want.factors * e),
-                     (double)seen->kept);
-    compression_cost(run, plan->method, "peak", "buffers, peak", "bytes", (double)(want.buffers * e),
-                     (double)seen->buffers);
+    compression_cost(run, plan->method, "gradients", "gradients and errors", "bytes",
+                     (double)(gradients * e), (double)seen->gradients);
+    compression_cost(run, plan->method, "kept", "buffers between steps", "bytes",
+                     (double)(want.factors * e), (double)seen->kept);
+    compression_cost(run, plan->method, "peak", "buffers, peak", "bytes",
+                     (double)(want.buffers * e), (double)seen->buffers);
 }
 
-void compression_check_rule(Run *run, const Training *t, const CompressionPlan *plan, CompressionSeen *seen) {
+void compression_check_rule(Run *run, const Training *t, const CompressionPlan *plan,
+                            CompressionSeen *seen) {
     char what[64];
     snprintf(what, sizeof what, "%s = the rule on one device", method_name[plan->method]);
     // PowerSGD alone adds with all-reduces; where the library chooses their order, its small
     // differences pass through an orthonormalisation, which may enlarge them.
     double limit = plan->method == POWER_SGD && every_bit(run) > 0 ? 100 * LIMIT_ROUNDING : 0;
-    Trajectory got = compression_train(run, t, plan, seen), want = one_device_course(run, t, plan, run->world->size);
+    Trajectory got = compression_train(run, t, plan, seen),
+               want = one_device_course(run, t, plan, run->world->size);
     training_compare(run, what, &got, &want, limit);
     trajectory_free(&got);
     trajectory_free(&want);
@@ -229,14 +245,18 @@ void compression_check_rule(Run *run, const Training *t, const CompressionPlan *
 // ---------------------------------------------------------------- on text
 
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last) {
-    static const ModelConfig reader = { .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256 };
+    static const ModelConfig reader = {
+        .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256
+    };
     enum { POINTS = 6, EACH = COMPRESSION_LONG / POINTS };
     Training t = { .model = reader, .steps = COMPRESSION_LONG, .sequences = 16, .micro_batches = 1,
                    .optimizer = sgd(option_real(run, "lr")) };
     t.model.seed = run->seed;
-    t.data = training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context, t.sequences);
+    t.data = training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context,
+                           t.sequences);
     PlotLine *lines = host_alloc(n * sizeof *lines);
-    double x[POINTS], *mean = host_alloc(n * POINTS * sizeof *mean);   // of ten batches: single ones differ too much
+    // of ten batches: single ones differ too much
+    double x[POINTS], *mean = host_alloc(n * POINTS * sizeof *mean);
     for (size_t i = 0; i < POINTS; i++) x[i] = (double)((i + 1) * EACH);
     for (size_t i = 0; i < n; i++) {
         double *y = mean + i * POINTS;
@@ -247,18 +267,26 @@ void compression_curves(Run *run, const Curve *curve, size_t n, double *last) {
         // Drawn to a fiftieth: signs of numbers near zero depend on the machine's BLAS, and with
         // them the last digits.
         for (size_t k = 0; k < POINTS; k++) y[k] = round(50 * y[k]) / 50;
-        say_detail(run, "  %-16s loss of the first step %.2f, of the last ten %.2f\n", curve[i].name, c.loss[0], last[i]);
+        say_detail(run, "  %-16s loss of the first step %.2f, of the last ten %.2f\n",
+                   curve[i].name, c.loss[0], last[i]);
         trajectory_free(&c);
     }
-    plot_show(run, &(Plot){ .title = "training on compressed gradients", .x_label = "steps", .x = x, .n = POINTS,
-                            .y_label = "loss, nats a byte", .lines = lines, .n_lines = n },
+    plot_show(run,
+              &(Plot){ .title = "training on compressed gradients",
+                       .x_label = "steps",
+                       .x = x,
+                       .n = POINTS,
+                       .y_label = "loss, nats a byte",
+                       .lines = lines,
+                       .n_lines = n },
               PICTURE_DETAIL | (option_given(run, "trace") ? PICTURE_NO_FILES : PICTURE_CHART));
     data_free(&t.data);
     free(mean);
     free(lines);
 }
 
-void compression_show_steps(Run *run, const Training *t, const CompressionPlan *plan, const char *title) {
+void compression_show_steps(Run *run, const Training *t, const CompressionPlan *plan,
+                            const char *title) {
     Comm *dp = run->world;
     Model *m = model_describe(&t->model, model_layers(&t->model));
     model_allocate(m);

@@ -12,7 +12,10 @@ static size_t bucket_size(const CutSizes *z, size_t i) {
 // The matrices of bucket i; all else in it are vectors.
 static size_t bucket_matrices(const CutSizes *z, size_t i, Shape list[4]) {
     const size_t C = z->C, mine = z->heads * z->D, block = has_wte(z) + z->first;
-    list[0] = (Shape){ i < has_wte(z) ? z->vocab : i < block ? z->Tk : C, i < block ? C : 3 * mine };
+    list[0] = (Shape){ i < has_wte(z) ? z->vocab
+                       : i < block    ? z->Tk
+                                      : C,
+                       i < block ? C : 3 * mine };
     list[1] = (Shape){ mine, C };
     list[2] = (Shape){ C, z->hidden };
     list[3] = (Shape){ z->hidden, C };
@@ -28,7 +31,8 @@ static size_t values_in_part(size_t n, size_t bits, size_t packed, size_t N, siz
 }
 // To every other rank its part of the packed elements, and the ring of an all-gather back.
 static double both_ways(size_t N, size_t r, size_t packed) {
-    return (double)((packed - part_size(packed, N, r)) * sizeof(real)) + ring_bytes(ONE_PASS, N, packed, sizeof(real));
+    return (double)((packed - part_size(packed, N, r)) * sizeof(real)) +
+           ring_bytes(ONE_PASS, N, packed, sizeof(real));
 }
 
 // PowerSGD's elements of a bucket: what is sent as it is, every P, every Q; and the picoseconds of
@@ -49,7 +53,8 @@ static Power power_of(const CutSizes *z, const CompressionPlan *plan, size_t i) 
     return all;
 }
 // Three all-reduces: of what is sent as it is, of all P's, of all Q's.
-static CompressionCosts power_sgd(const CutSizes *z, const CompressionPlan *plan, size_t i, size_t N) {
+static CompressionCosts power_sgd(const CutSizes *z, const CompressionPlan *plan, size_t i,
+                                  size_t N) {
     const Power l = power_of(z, plan, i);
     const size_t n = bucket_size(z, i), length[3] = { l.rest, l.p, l.q };
     CompressionCosts costs = { .errors = n, .factors = l.q, .buffers = l.rest + l.p + l.q + n };
@@ -60,27 +65,31 @@ static CompressionCosts power_sgd(const CutSizes *z, const CompressionPlan *plan
     return costs;
 }
 
-static CompressionCosts of_bucket(const CutSizes *z, const CompressionPlan *plan, size_t i, size_t N, size_t r) {
+static CompressionCosts of_bucket(const CutSizes *z, const CompressionPlan *plan, size_t i,
+                                  size_t N, size_t r) {
     size_t n = bucket_size(z, i), e = sizeof(real), bits = plan->method == HALF ? 16 : 1;
     size_t packed = ceil_div(n * bits, 8 * e), w = part_size(packed, N, r);
     size_t mine = values_in_part(n, bits, packed, N, r);
-    size_t k = plan->one_of ? ceil_div(n, plan->one_of) : 0, message = ceil_div(4 * k, e) + k;     // places, values
+    // places, values
+    size_t k = plan->one_of ? ceil_div(n, plan->one_of) : 0, message = ceil_div(4 * k, e) + k;
     switch (plan->method) {
     case HALF:                                 // a maximum of one element, and the two halves
-        return (CompressionCosts){ ring_bytes(ALL_REDUCE_PASSES, N, 1, e) + both_ways(N, r, packed), N + 1, 0, 0,
-                                   n + 1 + packed + N * w + mine + w };
+        return (CompressionCosts){ ring_bytes(ALL_REDUCE_PASSES, N, 1, e) + both_ways(N, r, packed),
+                                   N + 1, 0, 0, n + 1 + packed + N * w + mine + w };
     case TOP_K:                                // everybody's k places and values to everybody
-        return (CompressionCosts){ ring_bytes(ONE_PASS, N, N * message, e), 1, n, 0, N * message + n };
-    case ONE_BIT:                              // signs both ways, and twice N scales; as a server I have errors, too
-        return (CompressionCosts){ both_ways(N, r, packed) + 2 * ring_bytes(ONE_PASS, N, N, e), N + 2, n + mine, 0,
-                                   packed + N + n + N * w + w + mine };
+        return (CompressionCosts){ ring_bytes(ONE_PASS, N, N * message, e), 1, n, 0,
+                                   N * message + n };
+    case ONE_BIT:  // signs both ways, and twice N scales; as a server I have errors, too
+        return (CompressionCosts){ both_ways(N, r, packed) + 2 * ring_bytes(ONE_PASS, N, N, e),
+                                   N + 2, n + mine, 0, packed + N + n + N * w + w + mine };
     default: return power_sgd(z, plan, i, N);
     }
 }
 
-CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N, size_t r) {
+CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N,
+                                   size_t r) {
     CompressionCosts all = {0};
-    size_t most = 0;                           // buffers of a bucket are given back before the next one
+    size_t most = 0;  // buffers of a bucket are given back before the next one
     for (size_t i = 0; i < bucket_count(z); i++) {
         CompressionCosts one = of_bucket(z, plan, i, N, r);
         all.sent += one.sent;
@@ -95,7 +104,8 @@ CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *pla
 
 static double ring(bool near, size_t passes, size_t N, size_t count) {
     if (count == 0) return 0;
-    return (double)clock_transfer(near, passes * (N - 1), (size_t)ring_bytes(passes, N, count, sizeof(real)));
+    return (double)clock_transfer(near, passes * (N - 1),
+                                  (size_t)ring_bytes(passes, N, count, sizeof(real)));
 }
 double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, bool near) {
     double time = 0;

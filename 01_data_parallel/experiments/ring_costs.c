@@ -23,11 +23,12 @@ static size_t elements(size_t count, size_t n, size_t lo, size_t hi) {
 static WayCosts in_elements(Way way, size_t N, size_t r, size_t count) {
     size_t n = way_power_below(N), rest = N - n, children = 0, sent = 0;
     switch (way) {
-    case RING:                                 // every chunk but one, twice; where N divides: 2 (N-1)/N of all
+    case RING:  // every chunk but one, twice; where N divides: 2 (N-1)/N of all
         sent = 2 * count - part_size(count, N, (r + 1) % N) - part_size(count, N, (r + 2) % N);
         return (WayCosts){ 2 * (N - 1), sent, N > 1 ? part_size(count, N, 0) : 0 };
     case GATHER:                               // all of it through rank 0's port
-        return r > 0 ? (WayCosts){ 1, count, 0 } : (WayCosts){ N - 1, (N - 1) * count, N > 1 ? count : 0 };
+        return r > 0 ? (WayCosts){ 1, count, 0 }
+                     : (WayCosts){ N - 1, (N - 1) * count, N > 1 ? count : 0 };
     case TREE:                                 // to the parent, and to every child
         for (size_t d = 1; r % (2 * d) == 0 && d < N; d *= 2) children += r + d < N;
         return (WayCosts){ children + (r > 0), (children + (r > 0)) * count, children ? count : 0 };
@@ -46,7 +47,8 @@ WayCosts way_costs(Way way, size_t N, size_t r, size_t count) {
 }
 
 static double message(const ClockLink *l, size_t count) {
-    return l->beta == 0 ? 0 : round(l->alpha * 1e12 + (double)(count * sizeof(real)) * 1e12 / l->beta);
+    return l->beta == 0 ? 0
+                        : round(l->alpha * 1e12 + (double)(count * sizeof(real)) * 1e12 / l->beta);
 }
 
 // In the ring and in halving the first chunks are the largest, so they decide how long it takes.
@@ -62,7 +64,9 @@ double way_time_on(const ClockLink *l, Way way, size_t N, size_t count) {
     for (size_t d = 1; d < n; d *= 2) time += 2 * message(l, elements(count, n, 0, d));
     return time;
 }
-double way_time(Way way, size_t N, size_t count) { return way_time_on(&clock_config()->between, way, N, count); }
+double way_time(Way way, size_t N, size_t count) {
+    return way_time_on(&clock_config()->between, way, N, count);
+}
 
 // A way takes steps alpha + passes S / beta, where N divides: these are two lines over S, and they
 // may cross.
@@ -80,6 +84,7 @@ size_t way_ring_overtakes(Way way, size_t N, size_t unit) {
     double S = l.alpha * l.beta * (a.steps - b.steps) / (b.passes - a.passes);
     double units = S / (double)(unit * sizeof(real));
     size_t k = units > 1 ? (size_t)units : 1;
-    while (way_time(RING, N, k * unit) > way_time(way, N, k * unit)) k++;      // messages last whole picoseconds
+    // messages last whole picoseconds
+    while (way_time(RING, N, k * unit) > way_time(way, N, k * unit)) k++;
     return k;
 }
