@@ -1,4 +1,6 @@
-// buckets.c: the bookkeeping of 04_overlap: which tensors lie in the gradient, and which of them are final.
+// buckets.c: beside 04_overlap.c: which tensors lie in the gradient; faults of who uses buckets
+// wrongly; and the buckets of a pipeline's stage, where several micro-batches are in flight and two
+// stages may share the tied table.
 #include "01_data_parallel/data_parallel.h"
 #include <stdlib.h>
 
@@ -7,14 +9,17 @@ Buckets *buckets_list_tensors(Model *m, Comm *dp) {
     *b = (Buckets){ .model = m, .dp = dp };
     b->tensor = host_alloc(config_tensors(&m->config) * sizeof *b->tensor);
     const Unit *wte = model_wte(m), *head = model_wte_head(m);
-    const Unit *shared = wte && head ? NULL : wte ? wte : head;    // whose other use is on another stage
+    // whose other use is on another stage
+    const Unit *shared = wte && head ? NULL : wte ? wte : head;
     size_t at = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
         if (u->tied_to) continue;                  // its gradient is added to the other use's
-        if (u == shared) b->tied = (Range){ at, at + u->size };    // final only after the sum over both stages
+        // final only after the sum over both stages
+        if (u == shared) b->tied = (Range){ at, at + u->size };
         for (size_t k = 0; k < u->n_params && u != shared; k++)
-            b->tensor[b->n_tensors++] = (BucketTensor){ .param = &u->params[k], .at = at + u->params[k].offset };
+            b->tensor[b->n_tensors++] =
+                (BucketTensor){ .param = &u->params[k], .at = at + u->params[k].offset };
         at += u->size;
         if (u != shared) b->end = at;
     }
@@ -28,24 +33,18 @@ void buckets_free(Buckets *b) {
     free(b);
 }
 
-void buckets_arm(Buckets *b) {
-    b->armed = b->sync;
-    if (!b->armed) return;
-    if (b->started)
-        fault("a forward that shall reduce begins, but the %zu all-reduces of the backward before were never waited "
-              "for: buckets_wait() once a step, and no_sync around forward AND backward of all micro-batches but the "
-              "last", b->started);
-    for (size_t k = 0; k < b->n; k++) b->bucket[k].pending = b->bucket[k].tensors;
-    for (size_t i = 0; i < b->n_tensors; i++) b->tensor[i].ready = false;
+// A table that another stage has, too, is in no bucket: see buckets_start_tied().
+BucketTensor *buckets_find(Buckets *b, const Param *p) {
+    for (size_t i = 0; i < b->n_tensors; i++)
+        if (b->tensor[i].param == p) return &b->tensor[i];
+    return NULL;
 }
 
-void buckets_tensor_ready(Buckets *b, const Param *p) {
-    size_t i = 0;
-    while (i < b->n_tensors && b->tensor[i].param != p) i++;
-    if (i == b->n_tensors) return;                 // the table that another stage has, too: buckets_start_tied()
-    if (b->tensor[i].ready) fault("%s is ready for the second time in one backward", p->name);
-    b->tensor[i].ready = true;
-    b->bucket[b->tensor[i].bucket].pending--;
+void buckets_check_waited(const Buckets *b) {
+    if (b->started)
+        fault("a forward that shall reduce begins, but the %zu all-reduces of the backward before "
+              "were never waited for: buckets_wait() once a step, and no_sync around forward AND "
+              "backward of all micro-batches but the last", b->started);
 }
 
 void buckets_check_complete(const Buckets *b) {
@@ -57,4 +56,52 @@ void buckets_check_complete(const Buckets *b) {
     if (b->armed && ready > 0 && ready < b->n_tensors)
         fault("%s and %zu more tensors never became ready: their buckets cannot be reduced",
               b->tensor[missing].param->name, b->n_tensors - ready - 1);
+}
+
+// ---------------------------------------------------------------- in a pipeline
+
+// b->sync holds for a whole step. Only the last micro-batch's backward completes the gradients.
+static bool is_last(const Buckets *b, const Batch *batch) {
+    return batch->number + 1 == b->micro_batches;
+}
+
+static void stage_forward(Layer *l, const Batch *batch, Tensor x, Tensor y, Saved *s) {
+    Buckets *b = l->technique;
+    if (l == &b->model->layers[0] && is_last(b, batch)) buckets_arm(b);
+    layer_forward(l->inner, batch, x, y, s);
+}
+static void stage_backward(Layer *l, const Batch *batch, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    Buckets *b = l->technique;
+    layer_backward(l->inner, batch, x, dy, dx, s);
+    if (!b->armed || !is_last(b, batch)) return;
+    // sequence parallelism's: 03.07
+    for (size_t i = 0; i < l->n_units; i++) unit_partial_sums(l->units[i]);
+    buckets_layer_ready(b, l);
+}
+static const LayerKind of_stage = { .name = "reducing layer",
+                                    .forward = stage_forward,
+                                    .backward = stage_backward };
+
+Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_batches) {
+    Buckets *b = buckets_cut(m, dp, capacity);
+    b->micro_batches = micro_batches;
+    b->sync = true;
+    for (size_t i = 0; i < m->n_layers; i++) {
+        layer_wrap(&m->layers[i], &of_stage, dp);
+        m->layers[i].technique = b;
+    }
+    return b;
+}
+
+// The first and the last stage of a pipeline add their gradients of wte when both have them; the
+// sum over dp of it, wte's size, comes after that.
+void buckets_start_tied(Buckets *b) {
+    if (range_size(b->tied) == 0) return;
+    b->tied_request =
+        comm_start_all_reduce(b->dp, tensor_flat_range(b->model->g, b->tied.lo, b->tied.hi));
+}
+
+void buckets_wait_tied(Buckets *b) {
+    comm_wait(b->tied_request);
+    b->tied_request = NULL;
 }

@@ -1,4 +1,6 @@
-// compression.c: the helpers of 06_compression, see compression.h. In the common subset of C and C++.
+// compression.c: beside 06_compression.c and 08_power_sgd.c: the walk over the buckets, what they
+// keep between steps, and helpers that send nothing: packing, choosing, orthonormalising. In the
+// common subset of C and C++.
 #include "01_data_parallel/compression.h"
 #include <stdlib.h>
 #include "01_data_parallel/compression_items.h"
@@ -14,9 +16,19 @@ Range elements_of_part(size_t n, size_t bits, size_t parts, size_t part) {
     return r;
 }
 
-void compression_subtract(Tensor y, Tensor x) {
-    const size_t n = tensor_count(y);
-    FOR_EACH(i, n, { y.data[i] -= x.data[i]; });
+void compression_keep_rest(const Compression *c, Tensor e, Tensor sent) {
+    const size_t n = tensor_count(e);
+    if (c->plan.forgets) {
+        tensor_fill(e, 0);
+        return;
+    }
+    FOR_EACH(i, n, { e.data[i] -= sent.data[i]; });
+}
+
+void compression_note(Compression *c, const CompressedBucket *b, Tensor sent) {
+    if (!c->sent.data) return;
+    Tensor sum = tensor_flat_range(c->sent, b->range.lo, b->range.hi);
+    op_add(sum, sum, sent);
 }
 
 // ---------------------------------------------------------------- 16 bits
@@ -83,7 +95,8 @@ void largest_places(const real *x, size_t n, size_t k, uint32_t *places) {
     free(size);
 }
 
-// A few elements are chosen on the host, where a selection is a few lines; a GPU would do it where x is.
+// A few elements are chosen on the host, where a selection is a few lines; a GPU would do it where
+// x is.
 void top_k_write(Tensor message, Tensor x, size_t k) {
     const size_t n = tensor_count(x), packed = packed_count(k, 32);
     real *host = (real *)host_alloc(n * sizeof *host);
@@ -101,7 +114,8 @@ void top_k_write(Tensor message, Tensor x, size_t k) {
 
 void top_k_add(Tensor y, Tensor message, size_t k) {
     const real *values = message.data + packed_count(k, 32);
-    FOR_EACH(i, k, { add_pair(y.data, message.data, values, i); });        // places differ: items do not meet
+    // places differ: items do not meet
+    FOR_EACH(i, k, { add_pair(y.data, message.data, values, i); });
 }
 
 // ---------------------------------------------------------------- one bit
@@ -112,7 +126,8 @@ real sign_scale(Tensor x) {
 }
 
 Tensor one_bit_write(Arena *a, Tensor packed, Tensor scale, Tensor x) {
-    const size_t n = tensor_count(x), of_32 = tensor_count(packed) * sizeof(real) / sizeof(uint32_t);
+    const size_t n = tensor_count(x);
+    const size_t of_32 = tensor_count(packed) * sizeof(real) / sizeof(uint32_t);
     const real s = sign_scale(x);
     Tensor sent = tensor_new(a, 1, n);
     tensor_upload(scale, &s);
@@ -125,51 +140,14 @@ void one_bit_add(Tensor sum, Tensor packed, Tensor scale) {
     FOR_EACH(i, tensor_count(sum), { sum.data[i] += scale.data[0] * read_sign(packed.data, i); });
 }
 void one_bit_read(Tensor x, Tensor packed, size_t first, Tensor scale) {
-    FOR_EACH(i, tensor_count(x), { x.data[i] = scale.data[0] * read_sign(packed.data, first + i); });
+    FOR_EACH(i, tensor_count(x),
+             { x.data[i] = scale.data[0] * read_sign(packed.data, first + i); });
 }
 
 // ---------------------------------------------------------------- PowerSGD
 
 void orthonormalise(Tensor p) {
     FOR_EACH(one, 1, { orthonormal_columns(p.data, p.rows, p.cols); });
-}
-
-Tensor power_matrix(Tensor flat, const Matrix *m) {
-    return tensor_reshape(tensor_flat_range(flat, m->offset, m->offset + m->rows * m->cols), m->rows, m->cols);
-}
-
-PowerLengths power_lengths(const CompressedBucket *b) {
-    PowerLengths l = { 0, 0, 0 };
-    for (size_t i = 0; i < b->n_params; i++) {
-        const Matrix *m = &b->params[i];
-        if (!m->low_rank) l.rest += m->rows * m->cols;
-        else {
-            l.p += m->rows * m->rank;
-            l.q += m->cols * m->rank;
-        }
-    }
-    return l;
-}
-
-Tensor power_next(Tensor list, size_t *at, size_t rows, size_t cols) {
-    Tensor t = tensor_reshape(tensor_flat_range(list, *at, *at + rows * cols), rows, cols);
-    *at += rows * cols;
-    return t;
-}
-
-void power_pack(const CompressedBucket *b, Tensor rest, Tensor g) {
-    size_t at = 0;
-    for (size_t i = 0; i < b->n_params; i++) {
-        const Matrix *m = &b->params[i];
-        if (!m->low_rank) tensor_copy(power_next(rest, &at, m->rows, m->cols), power_matrix(g, m));
-    }
-}
-void power_unpack(const CompressedBucket *b, Tensor g, Tensor rest) {
-    size_t at = 0;
-    for (size_t i = 0; i < b->n_params; i++) {
-        const Matrix *m = &b->params[i];
-        if (!m->low_rank) tensor_copy(power_matrix(g, m), power_next(rest, &at, m->rows, m->cols));
-    }
 }
 
 // ---------------------------------------------------------------- buckets
@@ -188,19 +166,20 @@ static Matrix *matrices_of(Arena *a, const CompressionPlan *plan, const Unit *u,
                    && (m->rows + m->cols) * m->rank * plan->min_rate < m->rows * m->cols;
         if (!m->low_rank) continue;
         m->q = tensor_new(a, m->cols, m->rank);
-        tensor_randomize(m->q, random_key(random_key(seed, 0x51), p->number), 1);  // no rank in the key
+        // no rank in the key
+        tensor_randomize(m->q, random_key(random_key(seed, 0x51), p->number), 1);
     }
     return list;
 }
 
-CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, const Model *m, uint64_t seed,
-                                         size_t *n) {
+CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, const Model *m,
+                                         uint64_t seed, size_t *n) {
     CompressedBucket *list = (CompressedBucket *)host_alloc(m->n_units * sizeof *list);
     size_t at = 0;
     *n = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
-        if (u->tied_to) continue;              // the head's use of wte: folded into wte's gradient already
+        if (u->tied_to) continue;  // the head's use of wte: folded into wte's gradient already
         CompressedBucket *b = &list[(*n)++];
         b->range.lo = at;
         b->range.hi = at += u->size;
@@ -245,7 +224,8 @@ size_t compressed_factors(const CompressedBucket *b, size_t n, EachState what, r
         }
     return at;
 }
-// Calls what() for each of the tensors that outlive a step, in order; at: where its first element stands.
+// Calls what() for each of the tensors that outlive a step, in order; at: where its first element
+// stands.
 static size_t each_state(const Compression *c, EachState what, real *host) {
     size_t at = tensor_count(c->error);
     if (at && what) what(c->error, host);
@@ -260,7 +240,21 @@ static void read_state(Tensor t, real *host) { tensor_download(host, t); }
 static void write_state(Tensor t, real *host) { tensor_upload(t, host); }
 size_t compression_state_count(const Compression *c) { return each_state(c, NULL, NULL); }
 void compression_state_read(const Compression *c, real *state) { each_state(c, read_state, state); }
-void compression_state_write(Compression *c, const real *state) { each_state(c, write_state, (real *)state); }
+void compression_state_write(Compression *c, const real *state) {
+    each_state(c, write_state, (real *)state);
+}
+
+// A step's gradient, bucket by bucket: the last layers' gradients are finished first.
+void compression_all_reduce(Compression *c, Tensor g) {
+    static Compress *const compress[METHODS] = { compress_half, compress_top_k, compress_one_bit,
+                                                 compress_power_sgd };
+    for (size_t i = c->n_buckets; i-- > 0;) {
+        CompressedBucket *b = &c->buckets[i];
+        Tensor e = c->error;
+        if (e.data) e = tensor_flat_range(c->error, b->range.lo, b->range.hi);
+        compress[c->plan.method](c, b, tensor_flat_range(g, b->range.lo, b->range.hi), e);
+    }
+}
 
 void compression_free(Compression *c) {
     compressed_buckets_free(c->buckets, c->n_buckets);

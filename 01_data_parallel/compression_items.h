@@ -1,8 +1,8 @@
-// compression_items.h: what compression does to one element, or to 32 packed ones. In the common subset of C and C++,
-// as every function that runs where the tensors are.
+// compression_items.h: what compression does to one element, or to 32 packed ones. In the common
+// subset of C and C++, as every function that runs where the tensors are.
 //
-// A Comm carries reals and nothing else. What is smaller than a real is packed: a buffer of reals is taken as bytes,
-// and only copied until the receiver unpacks it.
+// A Comm carries reals and nothing else. What is smaller than a real is packed: a buffer of reals
+// is taken as bytes, and only copied until the receiver unpacks it.
 #ifndef COMPRESSION_ITEMS_H
 #define COMPRESSION_ITEMS_H
 #include <math.h>
@@ -11,8 +11,8 @@
 #include "common/device/for_each.h"
 #include "common/base/real.h"
 
-// ---- IEEE binary16 (fp16): 1 sign, 5 exponent and 10 fraction bits. The largest number is 65504; numbers from 2^-14
-//      on have 11 significant bits, smaller ones are multiples of 2^-24. ----
+// ---- IEEE binary16 (fp16): 1 sign, 5 exponent and 10 fraction bits. The largest number is 65504.
+//      Numbers from 2^-14 on have 11 significant bits, smaller ones are multiples of 2^-24. ----
 
 ITEM double power_of_two(int e) {              // -1022 <= e <= 1023
     const uint64_t bits = (uint64_t)(e + 1023) << 52;
@@ -20,14 +20,16 @@ ITEM double power_of_two(int e) {              // -1022 <= e <= 1023
     memcpy(&x, &bits, sizeof x);
     return x;
 }
-// To the nearest, ties to even. The neighbours of x are multiples of 2^s; how many of them x is, next to s, are the 15
-// bits: a count that is rounded up to the next power of two carries into the exponent, as it should.
+// To the nearest, ties to even. The neighbours of x are multiples of 2^s; how many of them x is,
+// next to s, are the 15 bits: a count that is rounded up to the next power of two carries into the
+// exponent, as it should.
 ITEM uint16_t half_from(double x) {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
     const int sign = (int)(bits >> 63) << 15, exponent = (int)(bits >> 52 & 0x7ff) - 1023;
     const double size = fabs(x);
-    if (!(size < 65520)) return (uint16_t)(sign | (size >= 65520 ? 0x7c00 : 0x7e00));      // infinity, NaN
+    // infinity, NaN
+    if (!(size < 65520)) return (uint16_t)(sign | (size >= 65520 ? 0x7c00 : 0x7e00));
     const int s = (exponent < -14 ? -14 : exponent) - 10;
     return (uint16_t)(sign | (((s + 24) << 10) + (int)rint(size * power_of_two(-s))));
 }
@@ -35,7 +37,8 @@ ITEM double half_value(uint16_t h) {
     const int exponent = h >> 10 & 31, fraction = h & 0x3ff;
     const double sign = h >> 15 ? -1 : 1;
     if (exponent == 31) return fraction ? NAN : sign * INFINITY;
-    return sign * (exponent ? (1024 + fraction) * power_of_two(exponent - 25) : fraction * power_of_two(-24));
+    return sign * (exponent ? (1024 + fraction) * power_of_two(exponent - 25)
+                            : fraction * power_of_two(-24));
 }
 ITEM void write_half(real *packed, size_t i, double x) {
     const uint16_t h = half_from(x);
@@ -79,14 +82,16 @@ ITEM double column_product(const real *a, const real *b, size_t rows, size_t ld)
     for (size_t i = 0; i < rows; i++) sum += (double)a[i * ld] * (double)b[i * ld];
     return sum;
 }
-// The columns of p [rows, cols] become orthonormal, from left to right. A column that was almost in the span of those
-// before it is mostly rounding afterwards, so everything is done twice; one of zeros stays.
+// The columns of p [rows, cols] become orthonormal, from left to right. A column that was almost in
+// the span of those before it is mostly rounding afterwards, so everything is done twice; one of
+// zeros stays.
 ITEM void orthonormal_columns(real *p, size_t rows, size_t cols) {
     for (size_t c = 0; c < cols; c++)
         for (int sweep = 0; sweep < 2; sweep++) {
             for (size_t b = 0; b < c; b++) {
                 const double along = column_product(p + b, p + c, rows, cols);
-                for (size_t i = 0; i < rows; i++) p[i * cols + c] -= (real)(along * (double)p[i * cols + b]);
+                for (size_t i = 0; i < rows; i++)
+                    p[i * cols + c] -= (real)(along * (double)p[i * cols + b]);
             }
             const double length = sqrt(column_product(p + c, p + c, rows, cols));
             for (size_t i = 0; i < rows && length > 0; i++)

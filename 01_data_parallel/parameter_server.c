@@ -1,12 +1,14 @@
-// parameter_server.c: see parameter_server.h.
+// parameter_server.c: beside 05_parameter_server.c: which ranks serve, and what of the model and
+// which buffers each has.
 #include "01_data_parallel/parameter_server.h"
 #include "common/tensor/random.h"
 #include <stdlib.h>
 
 Cluster cluster_new(Comm *world, size_t servers, size_t steps) {
     REQUIRE(servers >= 1, "--servers 0: somebody must have the weights, so at least 1");
-    REQUIRE(world->size > servers, "%zu server%s on %zu rank%s: nobody is left to work; start at least %zu ranks",
-            servers, servers > 1 ? "s" : "", world->size, world->size > 1 ? "s" : "", servers + 1);
+    REQUIRE(world->size > servers,
+            "%zu server%s on %zu rank%s: nobody is left to work; start at least %zu ranks", servers,
+            servers > 1 ? "s" : "", world->size, world->size > 1 ? "s" : "", servers + 1);
     comm_connect(world, COMM_EVERYBODY);
     return (Cluster){ world, servers, world->size - servers, steps };
 }
@@ -54,7 +56,8 @@ Tensor cluster_piece(const Cluster *c, Tensor flat, size_t server) {
 Inbox inbox_new(const Cluster *c, const Model *m) {
     Inbox in = { arena(MEM_COMMUNICATION), (Tensor *)host_alloc(c->workers * sizeof(Tensor)),
                  (Request **)host_alloc(c->workers * sizeof(Request *)) };
-    for (size_t w = 0; w < c->workers; w++) in.piece[w] = tensor_new(&in.buffers, 1, tensor_count(m->g));
+    for (size_t w = 0; w < c->workers; w++)
+        in.piece[w] = tensor_new(&in.buffers, 1, tensor_count(m->g));
     return in;
 }
 

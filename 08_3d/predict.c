@@ -2,8 +2,7 @@
 #include "08_3d/predict.h"
 #include <math.h>
 #include <stdlib.h>
-#include "01_data_parallel/experiments/04_costs.h"
-#include "01_data_parallel/experiments/06_costs.h"
+#include "01_data_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/context_parallel.h"
 #include "03_tensor_parallel/experiments/cube_costs.h"
 #include "03_tensor_parallel/experiments/grid_costs.h"

@@ -128,10 +128,8 @@ Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage) {
 static Buckets *overlapped(Trainer *t) {
     const Model *m = t->model;
     const Layer *block = &m->layers[m->layers[0].number == 0];
-    Buckets *b = buckets_new(t->model, t->mesh.replicas, block->units[0]->size * sizeof(real));
-    b->sync = true;
-    b->micro_batches = t->micro_batches;
-    return b;
+    size_t capacity = block->units[0]->size * sizeof(real);
+    return buckets_new_pipeline(t->model, t->mesh.replicas, capacity, t->micro_batches);
 }
 
 static void cut_tensors(const Trainer *t, Model *m) {
@@ -242,6 +240,7 @@ static void finish_buckets(Trainer *t) {
     if (t->mesh.tied) pipeline_tied_sum(t->model, t->mesh.tied);
     buckets_start_tied(t->buckets);
     buckets_wait(t->buckets);
+    buckets_wait_tied(t->buckets);
 }
 
 StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {

@@ -9,7 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include "01_data_parallel/experiments/03_costs.h"
+#include "01_data_parallel/experiments/experiments.h"
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "judge/frame/lesson.h"

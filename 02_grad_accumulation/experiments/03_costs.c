@@ -3,7 +3,7 @@
 #include "02_grad_accumulation/experiments/03_costs.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include "01_data_parallel/experiments/04_costs.h"
+#include "01_data_parallel/experiments/experiments.h"
 #include "common/model/costs.h"
 
 // Micro-batch k of rank r: the batch is cut in N shards, and each shard in m.

@@ -2,7 +2,7 @@
 #include "08_3d/experiments/compressed.h"
 #include <stdlib.h>
 #include <string.h>
-#include "01_data_parallel/experiments/06_reference.h"
+#include "01_data_parallel/experiments/experiments.h"
 
 // What a slice of a stage has: a model's units and parameters, described, never allocated; and the rule's state.
 typedef struct { Model shape; OneDevice rule; } Slice;

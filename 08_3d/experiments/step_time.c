@@ -2,7 +2,7 @@
 #include "08_3d/experiments/step_time.h"
 #include <math.h>
 #include <stdlib.h>
-#include "01_data_parallel/experiments/06_costs.h"
+#include "01_data_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/context_parallel.h"
 #include "03_tensor_parallel/experiments/08_costs.h"
 #include "common/model/costs.h"

@@ -1,10 +1,13 @@
-// 06_reference.c: see 06_reference.h.
-#include "01_data_parallel/experiments/06_reference.h"
+// compression_reference.c: the rules of compression.h on ONE device that has the gradients of all N
+// shards. No message, no packed bits: numbers are rounded, dropped or projected where they lie, and
+// added in shard order. What N ranks get must be this, bit for bit.
+#include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
 #include "01_data_parallel/compression_items.h"
 
-// Of one bucket, on the host: x [N, n] is gradient + error of every shard, or, for HALF, the gradient.
+// Of one bucket, on the host: x [N, n] is gradient + error of every shard, or, for HALF, the
+// gradient.
 typedef struct { size_t N, n; real *x, *sum; } Shards;
 
 static double rounded(double x) { return half_value(half_from(x)); }
@@ -14,7 +17,8 @@ static void half(const Shards *s) {
     for (size_t i = 0; i < s->N * s->n; i++) largest = fmax(largest, fabs((double)s->x[i]));
     const double scale = half_scale(largest, s->N);
     for (size_t i = 0; i < s->n; i++) {
-        for (size_t r = 0; r < s->N; r++) s->sum[i] += (real)rounded((double)s->x[r * s->n + i] * scale);
+        for (size_t r = 0; r < s->N; r++)
+            s->sum[i] += (real)rounded((double)s->x[r * s->n + i] * scale);
         s->sum[i] = (real)(rounded((double)s->sum[i]) / scale);
     }
 }
@@ -75,14 +79,16 @@ static void one_bit(const Shards *s, real *server) {
 
 static Tensor of_shard(Tensor all, size_t shard, const Matrix *m) {
     Tensor row = tensor_row_range(all, shard, shard + 1);
-    return tensor_reshape(tensor_flat_range(row, m->offset, m->offset + m->rows * m->cols), m->rows, m->cols);
+    return tensor_reshape(tensor_flat_range(row, m->offset, m->offset + m->rows * m->cols), m->rows,
+                          m->cols);
 }
 
 // x: gradients and errors of the bucket, [N, n]; sum [1, n].
 static void low_rank(Matrix *m, Tensor sum, Tensor x) {
     Arena a = arena(MEM_WORKSPACE);
     const size_t N = x.rows, r = m->rank;
-    Tensor p = tensor_new(&a, m->rows, r), p_one = tensor_new(&a, m->rows, r), q_one = tensor_new(&a, m->cols, r);
+    Tensor p = tensor_new(&a, m->rows, r), p_one = tensor_new(&a, m->rows, r),
+           q_one = tensor_new(&a, m->cols, r);
     Tensor whole = tensor_new(&a, m->rows, m->cols);
     orthonormalise(m->q);
     for (size_t s = 0; s < N; s++) {
@@ -103,7 +109,8 @@ static void low_rank(Matrix *m, Tensor sum, Tensor x) {
 
 static void as_it_is(const Matrix *m, Tensor sum, Tensor x) {
     tensor_copy(of_shard(sum, 0, m), of_shard(x, 0, m));
-    for (size_t s = 1; s < x.rows; s++) op_add(of_shard(sum, 0, m), of_shard(sum, 0, m), of_shard(x, s, m));
+    for (size_t s = 1; s < x.rows; s++)
+        op_add(of_shard(sum, 0, m), of_shard(sum, 0, m), of_shard(x, s, m));
     for (size_t s = 0; s < x.rows; s++) tensor_fill(of_shard(x, s, m), 0);
 }
 
@@ -135,7 +142,8 @@ void one_device_sum(OneDevice *o, Tensor sum, Tensor g) {
         const CompressedBucket *b = &o->buckets[i];
         Arena a = arena(MEM_WORKSPACE);
         Tensor kept = tensor_col_range(o->error, b->range.lo, b->range.hi);
-        Tensor part = tensor_col_range(sum, b->range.lo, b->range.hi), x = tensor_new(&a, kept.rows, kept.cols);
+        Tensor part = tensor_col_range(sum, b->range.lo, b->range.hi),
+               x = tensor_new(&a, kept.rows, kept.cols);
         tensor_copy(x, kept);
         if (o->plan.method != POWER_SGD)
             on_the_host(o, part, x, tensor_col_range(o->server_error, b->range.lo, b->range.hi));
@@ -148,7 +156,8 @@ void one_device_sum(OneDevice *o, Tensor sum, Tensor g) {
     }
 }
 
-OneDevice one_device_new(const CompressionPlan *plan, const Model *m, size_t shards, uint64_t seed) {
+OneDevice one_device_new(const CompressionPlan *plan, const Model *m, size_t shards,
+                         uint64_t seed) {
     OneDevice o = { .plan = *plan, .arena = arena(MEM_REFERENCE) };
     o.buckets = compressed_buckets_new(&o.arena, plan, m, seed, &o.n_buckets);
     o.error = tensor_new(&o.arena, shards, m->size);
@@ -165,7 +174,8 @@ void one_device_free(OneDevice *o) {
 
 // ---- a training ----
 
-// One device takes the N shards one after the other, keeps the N gradients, and applies the rule to them.
+// One device takes the N shards one after the other, keeps the N gradients, and applies the rule to
+// them.
 Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan *plan, size_t N) {
     Trajectory course = trajectory_new(run, t);
     if (run->world->rank > 0) return course;
@@ -182,7 +192,8 @@ Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan 
         for (size_t k = 0; k < N; k++) {
             Arena tokens = arena(MEM_REFERENCE);
             Range shard = shard_range(t->sequences, N, k);
-            Batch b = data_batch(&t->data, &tokens, step, shard.lo, range_size(shard), t->sequences);
+            Batch b =
+                data_batch(&t->data, &tokens, step, shard.lo, range_size(shard), t->sequences);
             model_zero_gradients(m);
             loss += model_forward_backward(m, &b) * b.token_weight;
             model_fold_tied(m);

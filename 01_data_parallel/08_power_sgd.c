@@ -1,0 +1,125 @@
+// ranks: 4
+// level: extra
+// question: Can ranks send two thin matrices in the place of each gradient, and still train the model?
+// vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
+//
+// Holds:  every rank a replica, as in 02_all_reduce; a residual of Psi elements, its own; for every
+//         compressed matrix [rows, cols] a Q [cols, r], the same on every rank.
+// Sends:  per step and bucket three all-reduces: of all P's [rows, r], of all Q's [cols, r], and of
+//         the vectors and small matrices as they are. Per matrix 2(N-1)/N of r (rows + cols)
+//         elements per rank.
+// Saves:  rows cols - r (rows + cols) elements of each matrix.
+// Costs:  what arrives is the sum projected on r columns. Psi elements of residual; three products
+//         per matrix; making columns orthonormal; three calls per bucket.
+// Vogels et al. 2019 (arXiv 1905.13727), algorithms 1 and 2. A matrix is compressed if (rows +
+// cols) r min_rate is less than rows cols. Left out: exact steps at first, and overlapping with
+// backward.
+#include "01_data_parallel/compression.h"
+
+// Where matrix m lies in its bucket.
+static Tensor power_matrix(Tensor flat, const Matrix *m) {
+    return tensor_reshape(tensor_flat_range(flat, m->offset, m->offset + m->rows * m->cols),
+                          m->rows, m->cols);
+}
+
+// Elements that are sent of a bucket: vectors and small matrices as they are; every P; every Q.
+typedef struct { size_t rest, p, q; } PowerLengths;
+static PowerLengths power_lengths(const CompressedBucket *b) {
+    PowerLengths l = { 0, 0, 0 };
+    for (size_t i = 0; i < b->n_params; i++) {
+        const Matrix *m = &b->params[i];
+        if (!m->low_rank) l.rest += m->rows * m->cols;
+        else {
+            l.p += m->rows * m->rank;
+            l.q += m->cols * m->rank;
+        }
+    }
+    return l;
+}
+
+// The next matrix [rows, cols] of a list of such.
+static Tensor power_next(Tensor list, size_t *at, size_t rows, size_t cols) {
+    Tensor t = tensor_reshape(tensor_flat_range(list, *at, *at + rows * cols), rows, cols);
+    *at += rows * cols;
+    return t;
+}
+
+// What is sent as it is, side by side in `rest`; power_unpack() writes it back.
+static void power_pack(const CompressedBucket *b, Tensor rest, Tensor g) {
+    size_t at = 0;
+    for (size_t i = 0; i < b->n_params; i++) {
+        const Matrix *m = &b->params[i];
+        if (!m->low_rank) tensor_copy(power_next(rest, &at, m->rows, m->cols), power_matrix(g, m));
+    }
+}
+static void power_unpack(const CompressedBucket *b, Tensor g, Tensor rest) {
+    size_t at = 0;
+    for (size_t i = 0; i < b->n_params; i++) {
+        const Matrix *m = &b->params[i];
+        if (!m->low_rank) tensor_copy(power_matrix(g, m), power_next(rest, &at, m->rows, m->cols));
+    }
+}
+
+// PowerSGD. M of a rank is its gradient and its residual; the matrix that counts is their sum over
+// ranks. Q points where that sum was large before; P = M Q is where it is large now; projected on
+// P's columns, P P^T M is the best that r columns can say once they are orthonormal. M is never
+// sent: P and Q are linear in it, so each rank's P and Q are partial sums, and an all-reduce
+// completes them.
+void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
+    Comm *dp = c->dp;
+    Arena a = arena(MEM_COMMUNICATION);
+    const PowerLengths length = power_lengths(b);
+    Tensor rest = tensor_new(&a, 1, length.rest);
+    Tensor ps = tensor_new(&a, 1, length.p), qs = tensor_new(&a, 1, length.q);
+    Tensor sent = tensor_new(&a, 1, tensor_count(g));
+    size_t at = 0, at_q = 0;
+    op_add(e, e, g);
+    tensor_copy(sent, e);  // uncompressed tensors: sent = e, and the residual is 0
+    power_pack(b, rest, g);
+    // vectors and small matrices: as they are, no residual
+    if (length.rest) comm_all_reduce(dp, rest);
+    power_unpack(b, g, rest);
+    tensor_fill(ps, 0);
+    tensor_fill(qs, 0);
+
+    // EXERCISE 01.08a (8 points): a round of PowerSGD. For every matrix m of b->params that is
+    // low_rank: M = power_matrix(e, m) [rows, cols] is my part of the matrix to send, m->q [cols,
+    // rank] is Q of the last round. Orthonormalise Q (orthonormalise), P = M Q (op_matmul), where P
+    // is power_next(ps, &at, m->rows, m->rank); then ONE all-reduce of all P's. Orthonormalise
+    // every P, Q = M^T P (op_matmul_tn), where Q is power_next(qs, &at_q, m->cols, m->rank); ONE
+    // all-reduce of all Q's. Copy each Q to m->q for the next round; the sum over ranks is P Q^T
+    // (op_matmul_nt), to be left in power_matrix(g, m), and its N-th part in power_matrix(sent, m)
+    // (op_scale). Without such a matrix (length.p is 0) there is no call.
+    for (size_t i = 0; i < b->n_params; i++) {
+        Matrix *m = &b->params[i];
+        if (!m->low_rank) continue;
+        orthonormalise(m->q);
+        // [n, r] = [n, k] [k, r]
+        op_matmul(power_next(ps, &at, m->rows, m->rank), power_matrix(e, m), m->q);
+    }
+    if (length.p) comm_all_reduce(dp, ps);  // 2 (N-1)/N of r rows e bytes for each matrix
+    at = 0;
+    for (size_t i = 0; i < b->n_params; i++) {
+        Matrix *m = &b->params[i];
+        if (!m->low_rank) continue;
+        Tensor p = power_next(ps, &at, m->rows, m->rank);
+        orthonormalise(p);
+        // [k, r] = [n, k]^T [n, r]
+        op_matmul_tn(power_next(qs, &at_q, m->cols, m->rank), power_matrix(e, m), p);
+    }
+    if (length.q) comm_all_reduce(dp, qs);  // 2 (N-1)/N of r cols e bytes for each matrix
+    at = at_q = 0;
+    for (size_t i = 0; i < b->n_params; i++) {
+        Matrix *m = &b->params[i];
+        if (!m->low_rank) continue;
+        tensor_copy(m->q, power_next(qs, &at_q, m->cols, m->rank));
+        // [n, k] = [n, r] [k, r]^T
+        op_matmul_nt(power_matrix(g, m), power_next(ps, &at, m->rows, m->rank), m->q);
+        op_scale(power_matrix(sent, m), power_matrix(g, m), (real)1 / (real)dp->size);
+    }
+    // END
+
+    compression_note(c, b, sent);
+    compression_keep_rest(c, e, sent);
+    arena_free(&a);
+}

@@ -1,0 +1,26 @@
+// by_hand.h: a linear layer on plain C arrays, and what 01_by_hand.c does with it.
+#ifndef BY_HAND_H
+#define BY_HAND_H
+#include "common/base/real.h"
+#include "common/base/util.h"
+
+// A layer y = xW + b, or the gradient of one: w is [in, out], row by row.
+enum { MOST_IN = 12, MOST_OUT = 6 };
+typedef struct { size_t in, out; real w[MOST_IN * MOST_OUT], b[MOST_OUT]; } Linear;
+// Samples: x [n, in] and their targets [n, out].
+typedef struct { size_t n; const real *x, *target; } Samples;
+
+double linear_loss(Linear *g, const Linear *l, Samples s, size_t count);
+void linear_add_scaled(Linear *to, const Linear *from, real scale);
+
+// What each shard's loss is divided by: its own elements, or those of the whole batch.
+typedef enum { OWN_COUNT, WHOLE_COUNT } Count;
+Linear sum_over_shards(const Linear *l, Samples all, size_t shards, Count what, double *shard_loss);
+
+// FULL_BATCH: one device has all samples. AVERAGE: each shard divides by its own elements, and the
+// gradients are averaged. WHOLE: each shard divides by the whole batch's elements, and the
+// gradients are added. SUM, a trap: each shard divides by its own elements, and the gradients are
+// added.
+typedef enum { FULL_BATCH, AVERAGE, WHOLE, SUM } Rule;
+double train_epoch(Linear *l, Samples all, size_t shards, Rule rule, double lr, double *shard_loss);
+#endif

@@ -1,0 +1,188 @@
+// 01_by_hand.c: two samples by pencil, then a linear layer 10 -> 5 on 100 samples in 4 shards of
+// 25, trained for 100 epochs under each rule. AVERAGE and WHOLE must give the weights of the full
+// batch, SUM must not.
+#include "01_data_parallel/by_hand.h"
+#include "common/tensor/random.h"
+#include "judge/frame/lesson.h"
+#include <math.h>
+#include <stdio.h>
+
+enum { IN = 10, OUT = 5, SAMPLES = 100, SHARDS = 4, SHARD = SAMPLES / SHARDS };
+enum { EPOCHS = 100, PRINTED = EPOCHS / 10 };
+
+// --------------------------------------------------------------- two samples, two shards, on paper
+
+// dW of the 2x2 example, row by row.
+static void say_gradient(Run *run, const char *what, const Linear *g, const char *remark) {
+    const real *w = g->w;
+    say(run, "  %-28s dW = [%4g %4g; %4g %4g]%s\n", what, (double)w[0], (double)w[1], (double)w[2],
+        (double)w[3], remark);
+}
+
+static void on_paper(Run *run) {
+    static const real x[] = { 1, 2, 3, 0 }, target[] = { 0, 2, 3, 4 };
+    const Linear identity = { .in = 2, .out = 2, .w = { 1, 0, 0, 1 } };
+    const Samples both = { 2, x, target };
+    Linear g, full;
+    say(run, "On paper: 2 samples, one a shard, W = identity, b = 0, so y = x\n");
+    for (size_t k = 0; k < 2; k++) {
+        double loss = linear_loss(&g, &identity, (Samples){ 1, x + 2 * k, target + 2 * k }, 2);
+        char what[40];
+        snprintf(what, sizeof what, "shard %zu: loss %.2f", k, loss);
+        say_gradient(run, what, &g, "");
+    }
+    double shard_loss[2], got[2][4];
+    Linear sum = sum_over_shards(&identity, both, 2, OWN_COUNT, shard_loss);
+    Linear whole = sum_over_shards(&identity, both, 2, WHOLE_COUNT, shard_loss);
+    linear_loss(&full, &identity, both, 4);
+    say_gradient(run, "the sum of both", &sum, "");
+    say_gradient(run, "both at once", &full, "   the sum divided by 2");
+    say_gradient(run, "each / 4, then summed", &whole, "   4: the elements of both");
+    static const double by_pencil[] = { 0.5, -6, 1, 0 };
+    for (size_t i = 0; i < 4; i++) {
+        got[0][i] = (double)sum.w[i] / 2;
+        got[1][i] = (double)whole.w[i];
+    }
+    check_numbers(run, "on paper", "dW, averaged", got[0], by_pencil, 4, 0);
+    check_numbers(run, "on paper", "dW, each divided by the whole batch", got[1], by_pencil, 4, 0);
+}
+
+// ---------------------------------------------------------------- trained
+
+// The losses are those of epochs 0, 10, 20...: of all samples, and of the last shard.
+typedef struct { Linear layer; double loss[PRINTED], last_shard[PRINTED]; } Trained;
+
+static Trained train(const Linear *start, Samples all, Rule rule, double lr) {
+    Trained t = { .layer = *start };
+    for (size_t epoch = 0; epoch < EPOCHS; epoch++) {
+        double shard_loss[SHARDS];
+        double loss = train_epoch(&t.layer, all, SHARDS, rule, lr, shard_loss);
+        if (epoch % 10 > 0) continue;
+        t.loss[epoch / 10] = loss;
+        t.last_shard[epoch / 10] = rule == FULL_BATCH ? loss : shard_loss[SHARDS - 1];
+    }
+    return t;
+}
+
+static Snapshot *snapshot_of(Run *run, const Linear *l) {
+    Snapshot *s = snapshot_new(run);
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor w = tensor_new(&a, l->in, l->out), b = tensor_new(&a, 1, l->out);
+    tensor_upload(w, l->w);
+    tensor_upload(b, l->b);
+    snapshot_put(s, "W", l->in, l->out, w, 0, 0);
+    snapshot_put(s, "b", 1, l->out, b, 0, 0);
+    arena_free(&a);
+    return s;
+}
+
+typedef bool Judge(Run *run, const char *what, Snapshot *got, Snapshot *want, double limit);
+static void compare(Run *run, Judge *judge, const char *what, const Linear *got, const Linear *want,
+                    double limit) {
+    Snapshot *a = snapshot_of(run, got), *b = snapshot_of(run, want);
+    judge(run, what, a, b, limit);
+    snapshot_free(a);
+    snapshot_free(b);
+}
+
+// The first gradient: as a sum of means it is SHARDS times too long.
+static void first_gradient(Run *run, const Linear *start, Samples all) {
+    Linear full, four = { .in = IN, .out = OUT };
+    double shard_loss[SHARDS], mean = 0;
+    double loss = linear_loss(&full, start, all, SAMPLES * OUT);
+    Linear sum = sum_over_shards(start, all, SHARDS, OWN_COUNT, shard_loss);
+    linear_add_scaled(&four, &full, SHARDS);
+    char losses[16 * SHARDS] = "";
+    for (size_t k = 0, n = 0; k < SHARDS; k++) {
+        mean += shard_loss[k] / SHARDS;
+        n += (size_t)snprintf(losses + n, sizeof losses - n, " %.4f", shard_loss[k]);
+    }
+    say_detail(run, "%d samples in %d shards of %d, losses%s\n", SAMPLES, SHARDS, SHARD, losses);
+    say_detail(run, "mean of the shards' losses %.4f, loss of all samples %.4f\n", mean, loss);
+    check_numbers(run, "first epoch", "mean of the shards' losses = loss", &mean, &loss, 1,
+                  LIMIT_ROUNDING);
+    compare(run, check_close, "sum of the shards = 4 x the gradient", &sum, &four, LIMIT_ROUNDING);
+}
+
+// The loss of all samples under each rule.
+static void table(Run *run, const Trained *const of[5]) {
+    char loss[5][3][16];
+    Result rows[] = {
+        { "full batch", "the mean over all elements", {0} },
+        { "shards averaged", "sum of gk / shards, gk: mean over own elements", {0} },
+        { "shards added", "sum of gk, each divided by the batch's elements", {0} },
+        { "trap: means added", "sum of gk, gk: mean over own elements", {0} },
+        { "full batch, rate x 4", "as long a step as the trap's", {0} }, {0} };
+    for (size_t i = 0; i < 5; i++)
+        for (size_t k = 0; k < 3; k++) {
+            snprintf(loss[i][k], sizeof loss[i][k], "=%.4f", of[i]->loss[k * (PRINTED - 1) / 2]);
+            rows[i].cell[k] = loss[i][k];
+        }
+    say(run,
+        "\n%d samples in %d shards of %d, learning rate 0.01. The loss (gk: gradient of shard "
+        "k):\n",
+        SAMPLES, SHARDS, SHARD);
+    results(run, (const char *const[]){ "epoch 0", "epoch 40", "epoch 90", NULL }, rows);
+}
+
+// Number i of list `list`: inputs, targets, weights and biases each have a list of their own.
+static uint64_t key(const Run *run, uint64_t list, size_t i) {
+    return random_key(random_key(run->seed, list), i);
+}
+
+static void by_hand(Run *run) {
+    REQUIRE(run->world->size == 1,
+            "01_by_hand plays its four devices itself: start it with one rank");
+    on_paper(run);
+
+    // Inputs and targets are noise, as torch.randn's: a linear layer can fit only a little of it,
+    // so the loss ends near 1.
+    real x[SAMPLES * IN], target[SAMPLES * OUT];
+    const Samples all = { SAMPLES, x, target };
+    Linear start = { .in = IN, .out = OUT };
+    for (size_t i = 0; i < SAMPLES * IN; i++) x[i] = (real)random_normal(key(run, 0, i));
+    for (size_t i = 0; i < SAMPLES * OUT; i++) target[i] = (real)random_normal(key(run, 1, i));
+    double width = 2 / sqrt(IN);                       // nn.Linear starts uniform in +-1/sqrt(in)
+    for (size_t i = 0; i < IN * OUT; i++)
+        start.w[i] = (real)(width * (random_unit(key(run, 2, i)) - 0.5));
+    for (size_t j = 0; j < OUT; j++)
+        start.b[j] = (real)(width * (random_unit(key(run, 3, j)) - 0.5));
+    first_gradient(run, &start, all);
+
+    Trained whole = train(&start, all, FULL_BATCH, 0.01);
+    Trained averaged = train(&start, all, AVERAGE, 0.01);
+    Trained divided = train(&start, all, WHOLE, 0.01);
+    Trained summed = train(&start, all, SUM, 0.01);
+    Trained quick = train(&start, all, FULL_BATCH, SHARDS * 0.01);
+    say_detail(run, "\nepoch   full batch   shards averaged   sum / whole batch   shards summed   "
+                    "(last alone)\n");
+    for (size_t i = 0; i < PRINTED; i++)
+        say_detail(run, "%5zu   %.6f     %.6f          %.6f            %.6f        (%.6f)\n",
+                   10 * i, whole.loss[i], averaged.loss[i], divided.loss[i], summed.loss[i],
+                   averaged.last_shard[i]);
+    table(run, (const Trained *const[]){ &whole, &averaged, &divided, &summed, &quick });
+    say(run,
+        "\nAverage them if each is divided by the elements of its own shard, and add them if each "
+        "is divided by\n"
+        "those of the whole batch. The sum of shard means trains with %d times the learning "
+        "rate.\n",
+        SHARDS);
+
+    check_numbers(run, "averaged = full batch", "loss", averaged.loss, whole.loss, PRINTED,
+                  LIMIT_ROUNDING);
+    compare(run, check_close, "averaged = full batch", &averaged.layer, &whole.layer,
+            LIMIT_ROUNDING);
+    check_numbers(run, "sum / whole batch = full batch", "loss", divided.loss, whole.loss, PRINTED,
+                  LIMIT_ROUNDING);
+    compare(run, check_close, "sum / whole batch = full batch", &divided.layer, &whole.layer,
+            LIMIT_ROUNDING);
+    compare(run, check_differs, "trap: summed, not averaged", &summed.layer, &whole.layer, 0.05);
+    compare(run, check_close, "summed, lr 0.01 = full, lr 0.04", &summed.layer, &quick.layer,
+            LIMIT_ROUNDING);
+    double apart = 0;
+    for (size_t i = 0; i < PRINTED; i++)
+        apart = fmax(apart, fabs(averaged.last_shard[i] - whole.loss[i]));
+    check_true(run, "trap: the last shard's loss", "is not the loss", apart > 1e-3);
+}
+
+EXPERIMENT(by_hand, NULL);

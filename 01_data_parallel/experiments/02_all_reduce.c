@@ -1,0 +1,179 @@
+// 02_all_reduce.c: trainings on N replicas and on one device, with SGD and with AdamW: gradients,
+// weights, losses and norms of every step are compared, and bytes, memory and time with the
+// formulas.
+#include "01_data_parallel/data_parallel.h"
+#include "common/model/costs.h"
+#include "common/tensor/random.h"
+#include "judge/draw/picture.h"
+#include "judge/frame/training.h"
+
+// 7 sequences divide by no number of ranks but 7: shards are uneven (of 8 ranks one has nothing).
+// Sequences end early at different lengths, so shards of equally many sequences hold unequally many
+// tokens.
+enum { SEQUENCES = 7, STEPS = 3 };
+static const ModelConfig tiny = {
+    .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
+};
+
+typedef struct {
+    size_t reductions, reduced;                    // all-reduces: calls, bytes sent
+    size_t broadcasts, broadcast;                  // calls, bytes sent
+    size_t sent;                                   // bytes of all kinds
+    size_t parameters, gradients, optimizer;       // bytes at the end
+    size_t activations;                            // bytes, the last step's peak
+} Measured;
+
+static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured *measured) {
+    Trajectory c = trajectory_new(run, t);
+    Optimizer o = t->optimizer;
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    model_allocate(m);
+    optimizer_allocate(&o, m);
+    // As if every process had drawn its own weights, as it would without a common seed: only the
+    // broadcast makes them equal.
+    if (dp->rank) tensor_randomize(m->w, random_key(run->seed, dp->rank), 0.1);
+    comm_ledger_reset(dp);
+    data_parallel_broadcast(dp, m);
+    for (size_t step = 0; step < t->steps; step++) {
+        bool last = step + 1 == t->steps;
+        memory_reset_peaks();
+        if (last) picture_begin(run, MEM_ACTIVATIONS);
+        StepResult r = data_parallel_step(dp, m, &o, &t->data, step, t->sequences);
+        if (last) picture_end(run);
+        // Every rank records its weights. The replicas must agree in every bit.
+        trajectory_record(&c, step, m, r.loss, r.norm);
+    }
+    *measured = (Measured){ dp->ledger[COMM_ALL_REDUCE].calls,
+                            dp->ledger[COMM_ALL_REDUCE].bytes,
+                            dp->ledger[COMM_BROADCAST].calls,
+                            dp->ledger[COMM_BROADCAST].bytes,
+                            comm_bytes_sent(dp),
+                            memory_now(MEM_PARAMETERS),
+                            memory_now(MEM_GRADIENTS),
+                            memory_now(MEM_OPTIMIZER),
+                            memory_peak(MEM_ACTIVATIONS) };
+    // for the log: the training never needs to know its loss
+    comm_all_reduce_doubles(dp, c.loss, t->steps);
+    model_free(m);
+    return c;
+}
+
+// ---------------------------------------------------------------- the predictions
+
+static void predict(Run *run, const Measured *measured) {
+    size_t V = tiny.vocab, T = tiny.context, C = tiny.width, N = run->world->size,
+           r = run->world->rank;
+    size_t Psi = config_parameters(&tiny), e = sizeof(real);  // V C + T C + L (12 C^2 + 13 C) + 2 C
+    double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);  // a rank sends 2 (N-1) ceil(Psi / N) e
+    double root = r == 0 && N > 1 ? (double)(Psi * e) : 0;
+    // A rank keeps what its own sequences cause, so many numbers per token (chapter 02 has the
+    // list).
+    double kept = (double)(part_size(SEQUENCES, N, r) * T * kept_model(&tiny) * e);
+    check_cost(run, "calls.all-reduce", "all-reduces, 3 steps", "calls", formula(STEPS),
+               NOT_PREDICTED, (double)measured->reductions);
+    check_cost(run, "sent.all-reduce", "sent by all-reduces, 3 steps", "bytes",
+               formula(STEPS * ring), NOT_PREDICTED, (double)measured->reduced);
+    check_cost(run, "calls.broadcast", "broadcasts", "calls", formula(1), NOT_PREDICTED,
+               (double)measured->broadcasts);
+    check_cost(run, "sent.broadcast", "sent by the broadcast: Psi e at the root", "bytes",
+               formula(root), NOT_PREDICTED, (double)measured->broadcast);
+    check_cost(run, "sent.all", "sent in all", "bytes", formula(root + STEPS * ring), NOT_PREDICTED,
+               (double)measured->sent);
+    check_cost(run, "held.parameters", "parameters", "bytes", formula((double)(Psi * e)),
+               NOT_PREDICTED, (double)measured->parameters);
+    check_cost(run, "held.gradients", "gradients (wte twice)", "bytes",
+               formula((double)((Psi + V * C) * e)), NOT_PREDICTED, (double)measured->gradients);
+    check_cost(run, "held.optimizer", "AdamW's m and v", "bytes", formula((double)(2 * Psi * e)),
+               NOT_PREDICTED, (double)measured->optimizer);
+    check_cost(run, "peak.activations", "activations, peak, of my shard", "bytes", formula(kept),
+               NOT_PREDICTED, (double)measured->activations);
+}
+
+// Forward and backward of rank r's sequences, in ps.
+static double computing(size_t N, size_t r) {
+    return work_model(&tiny, part_size(SEQUENCES, N, r)).time;
+}
+
+// A step under the simulated clock. All compute at the same time, each its own shard. The
+// all-reduce begins when the last one is there, and nothing hides it: the step takes as long as the
+// largest shard, and then the ring.
+static void predict_time(Run *run, const Timing *measured) {
+    size_t N = run->world->size, Psi = config_parameters(&tiny);
+    // 2 (N-1) alpha + bytes / beta
+    double ring = ring_time(ALL_REDUCE_PASSES, N, Psi, sizeof(real));
+    double busy = 0;
+    for (size_t r = 0; r < N; r++) busy += computing(N, r);
+    if (!clock_config()->simulated) return;
+    check_cost(run, "time.computing", "computing, all ranks", "ps", formula(busy), NOT_PREDICTED,
+               (double)measured->busy);
+    check_cost(run, "time.exposed", "communication exposed, all ranks", "ps",
+               formula((double)N * ring), NOT_PREDICTED, (double)measured->exposed);
+    check_cost(run, "time.hidden", "communication hidden", "ps", formula(0), NOT_PREDICTED,
+               (double)measured->hidden);
+    check_cost(run, "time.step", "step: the largest shard, and the ring", "ps",
+               formula(computing(N, 0) + ring), NOT_PREDICTED, (double)measured->step);
+}
+
+static void table(Run *run, const Timing *timing) {
+    bool model = clock_config()->simulated;
+    const Result rows[] = {
+        { "parameters", "Psi e: a whole copy", { "held.parameters" } },
+        { "gradients", "(Psi + VC) e: wte twice", { "held.gradients" } },
+        { "AdamW's m and v", "2 Psi e", { "held.optimizer" } },
+        { "activations, peak", "of B/N sequences", { "peak.activations" } },
+        { "broadcasts, all steps", "1, of Psi e bytes, before step 0", { "calls.broadcast" } },
+        { "all-reduces, 3 steps", "1 per step", { "calls.all-reduce" } },
+        { "sent by them", "3 * 2(N-1)/N Psi e", { "sent.all-reduce" } },
+        { model ? "step" : NULL,
+          "3F(B/N) + 2(N-1) alpha + 2(N-1)/N Psi e / beta, F: forward",
+          { "time.step" } },
+        { 0 },
+    };
+    results(run, (const char *const[]){ "each rank", NULL }, rows);
+    say(run, "\nAll begin with rank 0's weights. Then equal gradients keep them equal: one "
+             "all-reduce per step.\n");
+    if (run->world->size > 1 && model)
+        say(run,
+            "One device needs %.2f ms for this step, %zu ranks together %.2f ms: %.1f times as "
+            "fast.\n",
+            computing(1, 0) * 1e-9, run->world->size, (double)timing->step * 1e-9,
+            computing(1, 0) / (double)timing->step);
+}
+
+static void all_reduce(Run *run) {
+    Data data = data_synthetic(tiny.vocab, tiny.context, run->seed);
+    Range shard = shard_range(SEQUENCES, run->world->size, run->world->rank);
+    say_detail(run, "%zu parameters on each of %zu ranks\n", config_parameters(&tiny),
+               run->world->size);
+    say_detail(run, "rank 0 has sequences %zu to %zu of %d, in step 0 %zu of %zu tokens\n",
+               shard.lo, shard.hi - 1, SEQUENCES, data_count(&data, 0, shard.lo, range_size(shard)),
+               data_count(&data, 0, 0, SEQUENCES));
+    Training t = {
+        .model = tiny, .data = data, .steps = STEPS, .sequences = SEQUENCES, .micro_batches = 1
+    };
+    t.model.seed = run->seed;
+    Measured measured;
+    for (size_t i = 0; i < 2; i++) {
+        t.optimizer = i ? adamw(0.01) : sgd(0.1);
+        Trajectory got = train_replicas(run, run->world, &t, &measured);
+        // Two unsplit twins. One takes the whole batch at once. The other does what the ranks do,
+        // one shard after the other, and adds in rank order: to the last bit what they must get.
+        Trajectory whole = training_unsplit(run, &t, 1),
+                   ordered = training_unsplit(run, &t, run->world->size);
+        training_compare(run, "replicas = unsplit", &got, &whole, LIMIT_ROUNDING);
+        training_compare(run, "replicas = shards in order", &got, &ordered, every_bit(run));
+        trajectory_free(&got);
+        trajectory_free(&whole);
+        trajectory_free(&ordered);
+    }
+    Timing timing = picture_timing(run);  // of AdamW's training, as all that follows
+    picture_show(run, "data parallel, one step", PICTURE_CHART);
+    picture_summary(run, &timing);
+    predict(run, &measured);
+    predict_time(run, &timing);
+    table(run, &timing);
+    data_free(&data);
+}
+
+static const Option options[] = { { "link", "NAME[,NAME]", "slow", NULL }, {0} };
+EXPERIMENT(all_reduce, options);

@@ -1,0 +1,419 @@
+// 03_ring.c: each of the four ways against the library's all-reduce, for eight sizes, with whole
+// numbers (every bit) and with real ones; messages, bytes, scratch memory and time against closed
+// forms (ring_costs.c); the size from which the ring is the fastest; and the hierarchical way over
+// nodes.
+#include "01_data_parallel/data_parallel.h"
+#include "01_data_parallel/experiments/experiments.h"
+#include "common/tensor/random.h"
+#include "judge/draw/plot.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { UNEVEN = 1003, LARGE = 10007, SIZES = 8, EVEN = 5 };  // EVEN: the size that N divides
+enum { ACROSS = 24000 };  // elements of the tensor over nodes: most numbers of ranks divide them
+typedef struct { size_t count[SIZES]; } Sizes;
+static Sizes sizes_of(size_t N) {
+    return (Sizes){ { 0, 1, N - 1, N, N + 1, 100 * N, UNEVEN, LARGE } };
+}
+static const char *const size_name[SIZES] = { "empty", "one",   "N - 1",  "N",
+                                              "N + 1", "100 N", "uneven", "large" };
+
+typedef void AllReduce(Comm *c, Tensor t);             // t <- the sum over the ranks of c
+static AllReduce *const all_reduce[WAYS] = {
+    [RING] = ring_all_reduce, [GATHER] = gather_broadcast_all_reduce,
+    [TREE] = tree_all_reduce, [HALVING] = halving_doubling_all_reduce };
+static const char *const way_id[WAYS] = { "ring", "gather", "tree", "halving" };
+
+// ---------------------------------------------------------------- the same sum, four times
+
+// The elements of one rank. Small whole ones have exact sums; others round, so their sum depends on
+// the order.
+static void ring_fill(Tensor t, uint64_t seed, size_t rank, bool whole) {
+    size_t n = tensor_count(t);
+    real *value = host_alloc(n * sizeof *value);
+    for (size_t i = 0; i < n; i++)
+        value[i] = whole ? (real)((7 * rank + 3 * i) % 17) - 8
+                         : (real)random_unit(random_key(random_key(seed, rank), i));
+    tensor_upload(t, value);
+    free(value);
+}
+
+// Unsplit, on rank 0, uncounted: `count` elements added in the ring's order. Chunk k begins at rank
+// k, and the next ranks add theirs.
+static void ring_unsplit(Run *run, Snapshot *s, const char *name, size_t count) {
+    size_t N = run->world->size;
+    if (!run->is_root) return;
+    ledger_pause();
+    Arena memory = arena(MEM_REFERENCE);
+    Tensor sum = tensor_new(&memory, 1, count), term = tensor_new(&memory, 1, count);
+    tensor_fill(sum, 0);
+    for (size_t step = 0; step < N; step++)
+        for (size_t k = 0; k < N; k++) {
+            Range r = shard_range(count, N, k);
+            Tensor chunk = tensor_flat_range(sum, r.lo, r.hi);
+            ring_fill(term, run->seed, (k + step) % N, false);
+            op_add(chunk, chunk, tensor_flat_range(term, r.lo, r.hi));
+        }
+    snapshot_put(s, name, 1, count, sum, 0, 0);
+    arena_free(&memory);
+    ledger_resume();
+}
+
+// What a rank was seen to do: messages and bytes sent for all sizes, scratch at its peak, bytes
+// sent for size EVEN.
+typedef struct { size_t messages, bytes, scratch, even; } WaySeen;
+
+// Sums of all sizes into s; what they cost is added to `seen`. library: by comm_all_reduce.
+static void all_sizes(Run *run, Snapshot *s, Way way, bool whole, bool library, WaySeen *seen) {
+    Comm *c = run->world;
+    for (size_t i = 0; i < SIZES; i++) {
+        Arena memory = arena(MEM_GRADIENTS);
+        Tensor t = tensor_new(&memory, 1, sizes_of(c->size).count[i]);
+        ring_fill(t, run->seed, c->rank, whole);
+        comm_ledger_reset(c);
+        memory_reset_peaks();
+        if (library) comm_all_reduce(c, t);
+        else all_reduce[way](c, t);
+        size_t scratch = memory_peak(MEM_COMMUNICATION);
+        if (seen)
+            *seen = (WaySeen){ seen->messages + c->ledger[COMM_SEND].calls,
+                               seen->bytes + c->ledger[COMM_SEND].bytes,
+                               scratch > seen->scratch ? scratch : seen->scratch,
+                               i == EVEN ? c->ledger[COMM_SEND].bytes : seen->even };
+        if (!library || run->is_root) snapshot_put(s, size_name[i], 1, tensor_count(t), t, 0, 0);
+        arena_free(&memory);
+    }
+}
+
+static void compare(Run *run, WaySeen seen[WAYS]) {
+    // Rank 0 adds in rank order, as the library's ordered sum does; the other ways have orders of
+    // their own.
+    double same_order = run->reduce == REDUCE_ORDERED ? 0 : LIMIT_ROUNDING;
+    for (size_t whole = 2; whole-- > 0;) {
+        Snapshot *library = snapshot_new(run), *order = snapshot_new(run);
+        all_sizes(run, library, RING, whole, true, NULL);
+        for (size_t i = 0; i < SIZES && !whole; i++)
+            ring_unsplit(run, order, size_name[i], sizes_of(run->world->size).count[i]);
+        for (Way way = RING; way < WAYS; way++) {
+            char what[80];
+            Snapshot *got = snapshot_new(run);
+            all_sizes(run, got, way, whole, false, whole ? &seen[way] : NULL);
+            snprintf(what, sizeof what, "%s = library, %s", way_name[way],
+                     whole ? "whole numbers" : "real numbers");
+            if (whole) check_equal(run, what, got, library);
+            else check_close(run, what, got, library, way == GATHER ? same_order : LIMIT_ROUNDING);
+            if (!whole && way == RING) check_equal(run, "ring = unsplit in its order", got, order);
+            snapshot_free(got);
+        }
+        snapshot_free(library);
+        snapshot_free(order);
+    }
+}
+
+// -------------------------------------------------------------- messages, bytes and scratch memory
+
+static void ring_cost(Run *run, Way way, const char *quantity, const char *words, const char *unit,
+                      double predicted, double measured) {
+    char id[48], name[80];
+    snprintf(id, sizeof id, "%s.%s", quantity, way_id[way]);
+    snprintf(name, sizeof name, "%s: %s", way_name[way], words);
+    check_cost(run, id, name, unit, formula(predicted), NOT_PREDICTED, measured);
+}
+
+static void costs(Run *run, const WaySeen seen[WAYS]) {
+    const size_t N = run->world->size, r = run->world->rank;
+    const Sizes sizes = sizes_of(N);
+    for (Way way = RING; way < WAYS; way++) {
+        WayCosts sum = {0};
+        for (size_t i = 0; i < SIZES; i++) {
+            WayCosts one = way_costs(way, N, r, sizes.count[i]);
+            sum = (WayCosts){ sum.messages + one.messages, sum.bytes + one.bytes,
+                              one.scratch > sum.scratch ? one.scratch : sum.scratch };
+        }
+        ring_cost(run, way, "calls", "messages sent, 8 sizes", "calls", (double)sum.messages,
+                  (double)seen[way].messages);
+        ring_cost(run, way, "sent", "sent, 8 sizes", "bytes", (double)sum.bytes,
+                  (double)seen[way].bytes);
+        ring_cost(run, way, "scratch", "scratch, the largest size", "bytes", (double)sum.scratch,
+                  (double)seen[way].scratch);
+    }
+    double S = (double)(sizes.count[EVEN] * sizeof(real));             // a size that N divides
+    double root = (double)(N - 1) * S;
+    check_cost(run, "even.ring", "ring: sent of S bytes: 2 (N-1)/N S", "bytes",
+               formula(2 * root / (double)N), NOT_PREDICTED, (double)seen[RING].even);
+    check_cost(run, "even.gather", "gather + broadcast: rank 0 sends (N-1) S", "bytes",
+               formula(r > 0 ? S : root), NOT_PREDICTED, (double)seen[GATHER].even);
+}
+
+// ---------------------------------------------------------------- time
+
+enum { SMALLEST = 256, POINTS = 13 };          // elements: 1 kB to 4 MB in fp32, doubling
+
+// From a common start until the last rank is done, in picoseconds.
+static double time_of(Run *run, Way way, size_t count) {
+    Comm *c = run->world;
+    Arena memory = arena(MEM_GRADIENTS);
+    Tensor t = tensor_new(&memory, 1, count);
+    double *took = host_alloc(c->size * sizeof *took), last = 0, start = 0;
+    tensor_fill(t, 0);
+    comm_all_reduce_doubles(c, &start, 1);     // a collective ends for all at the same moment
+    Picoseconds begin = clock_now();
+    all_reduce[way](c, t);
+    took[c->rank] = (double)(clock_now() - begin);
+    ledger_pause();
+    comm_all_reduce_doubles(c, took, c->size);
+    ledger_resume();
+    for (size_t r = 0; r < c->size; r++) last = fmax(last, took[r]);
+    free(took);
+    arena_free(&memory);
+    return last;
+}
+
+static bool slower(Run *run, Way way, size_t count) {
+    return time_of(run, RING, count) > time_of(run, way, count);
+}
+
+// From how many times `unit` elements on is the ring no slower than the other way? Measured by
+// bisection.
+static void crossover(Run *run, Way way, size_t unit) {
+    size_t N = run->world->size, lo = 0, hi = 1;           // slower at lo units, not at hi
+    for (; hi * unit <= SMALLEST << (POINTS + 1) && slower(run, way, hi * unit); hi *= 2) lo = hi;
+    while (hi - lo > 1) {
+        size_t middle = (lo + hi) / 2;
+        if (slower(run, way, middle * unit)) lo = middle;
+        else hi = middle;
+    }
+    char id[48], name[80];
+    snprintf(id, sizeof id, "overtakes.%s", way_id[way]);
+    snprintf(name, sizeof name, "the ring is no slower than the %s from", way_name[way]);
+    double elements = (double)(way_ring_overtakes(way, N, unit) * unit);
+    check_cost(run, id, name, "bytes", formula(elements * sizeof(real)), NOT_PREDICTED,
+               (double)(hi * unit * sizeof(real)));
+}
+
+// One port per rank, every message over the link between nodes. curves: the chart of time over
+// size, as a picture.
+static void times(Run *run, bool curves) {
+    size_t N = run->world->size;
+    bool model = clock_config()->simulated, power = N == way_power_below(N), never_slower = true;
+    double bytes[POINTS], us[WAYS][POINTS], sum[WAYS] = {0}, want[WAYS] = {0};
+    clock_set_one_port(true);
+    clock_set_own_nodes(true);
+    for (size_t i = 0; i < POINTS; i++) {
+        size_t count = (size_t)SMALLEST << i;
+        bytes[i] = (double)(count * sizeof(real));
+        for (Way way = RING; way < WAYS; way++) {
+            double took = time_of(run, way, count);
+            us[way][i] = took * 1e-6;
+            sum[way] += took;
+            want[way] += way_time(way, N, count);
+        }
+        never_slower = never_slower && us[HALVING][i] <= us[RING][i];
+    }
+    PlotLine lines[WAYS];
+    for (Way way = RING; way < WAYS; way++) lines[way] = (PlotLine){ way_name[way], us[way] };
+    char title[80];
+    snprintf(title, sizeof title, "All-reduce on %zu ranks, %s", N,
+             model ? clock_config()->between.name : "real time");
+    Plot plot = { title, "bytes", "microseconds", bytes, POINTS, lines, WAYS, true, true };
+    if (curves) plot_show(run, &plot, 0);
+    for (Way way = RING; way < WAYS && model; way++)
+        ring_cost(run, way, "time", "time, 13 sizes", "ps", want[way], sum[way]);
+    if (model && clock_config()->between.beta > 0) {
+        crossover(run, TREE, N);
+        if (power) check_true(run, "halving-doubling", "never slower than the ring", never_slower);
+        else crossover(run, HALVING, N * way_power_below(N));
+    }
+    clock_set_own_nodes(false);
+    clock_set_one_port(false);
+}
+
+// ---------------------------------------------------------------- over nodes
+
+// One collective of `steps` messages of `count` elements, in picoseconds.
+static double lasts(const ClockLink *l, size_t steps, size_t count) {
+    double bytes = (double)(steps * count * sizeof(real));
+    return l->beta == 0 ? 0 : round((double)steps * l->alpha * 1e12 + bytes * 1e12 / l->beta);
+}
+
+// One all-reduce over nodes of n ranks: the bytes that a rank sends, and the time from a common
+// start until this rank is done; flat (a ring over all ranks) and hierarchical (inside the node,
+// between nodes).
+static void costs_over_nodes(Run *run, Comm *inside, Comm *between, Tensor t) {
+    const ClockConfig *k = clock_config();
+    Comm *all[] = { run->world, inside, between };
+    size_t N = run->world->size, n = inside->size, M = N / n, count = tensor_count(t);
+    size_t part = ceil_div(count, n), own = part_size(count, n, inside->rank), e = sizeof(real);
+    tensor_fill(t, 0);
+    comm_all_reduce(run->world, t);            // a collective ends for all at the same moment
+    for (size_t i = 0; i < 3; i++) comm_ledger_reset(all[i]);
+    Picoseconds begin = clock_now();
+    comm_all_reduce(run->world, t);
+    Picoseconds middle = clock_now();
+    hierarchical_all_reduce(inside, between, t);
+    Picoseconds end = clock_now();
+    check_cost(run, "nodes.flat.sent", "over nodes, flat: sent", "bytes",
+               formula((double)(2 * (N - 1) * ceil_div(count, N) * e)), NOT_PREDICTED,
+               (double)comm_bytes_sent(run->world));
+    check_cost(run, "nodes.inside.sent", "over nodes, hierarchical: sent inside the node", "bytes",
+               formula((double)(2 * (n - 1) * part * e)), NOT_PREDICTED,
+               (double)comm_bytes_sent(inside));
+    check_cost(run, "nodes.between.sent", "over nodes, hierarchical: sent to other nodes", "bytes",
+               formula((double)(2 * (M - 1) * ceil_div(own, M) * e)), NOT_PREDICTED,
+               (double)comm_bytes_sent(between));
+    if (!k->simulated) return;
+    check_cost(run, "nodes.flat.time", "over nodes, flat: time", "ps",
+               formula(lasts(M > 1 ? &k->between : &k->link, 2 * (N - 1), ceil_div(count, N))),
+               NOT_PREDICTED, (double)(middle - begin));
+    check_cost(run, "nodes.time", "over nodes, hierarchical: time", "ps",
+               formula(2 * lasts(&k->link, n - 1, part) +
+                       lasts(&k->between, 2 * (M - 1), ceil_div(part, M))),
+               NOT_PREDICTED, (double)(end - middle));
+}
+
+static void over_nodes(Run *run) {
+    Comm *c = run->world;
+    size_t node = clock_config()->node, n = node < c->size ? node : c->size;
+    if (c->size % n > 0) {
+        say(run, "\n%zu ranks do not fill nodes of %zu: no hierarchical all-reduce.\n", c->size, n);
+        return;
+    }
+    Comm *inside = comm_split(c, c->rank / n, c->rank, "node"),
+         *between = comm_split(c, c->rank % n, c->rank, "nodes");
+    for (size_t whole = 2; whole-- > 0;) {
+        Snapshot *flat = snapshot_new(run), *got = snapshot_new(run);
+        all_sizes(run, flat, RING, whole, true, NULL);
+        for (size_t i = 0; i < SIZES; i++) {
+            Arena memory = arena(MEM_GRADIENTS);
+            Tensor t = tensor_new(&memory, 1, sizes_of(c->size).count[i]);
+            ring_fill(t, run->seed, c->rank, whole);
+            hierarchical_all_reduce(inside, between, t);
+            snapshot_put(got, size_name[i], 1, tensor_count(t), t, 0, 0);
+            arena_free(&memory);
+        }
+        if (whole) check_equal(run, "hierarchical = library, whole numbers", got, flat);
+        else check_close(run, "hierarchical = library, real numbers", got, flat, LIMIT_ROUNDING);
+        snapshot_free(flat);
+        snapshot_free(got);
+    }
+    Arena memory = arena(MEM_GRADIENTS);
+    costs_over_nodes(run, inside, between, tensor_new(&memory, 1, ACROSS));
+    arena_free(&memory);
+    comm_free(inside);
+    comm_free(between);
+}
+
+// ---------------------------------------------------------------- the page
+
+enum { MOST_RANKS = 8, ALL_STEPS = 6 };  // as many as have room in a line; more steps are left out
+
+static void say_steps(Run *run) {
+    size_t N = run->world->size;
+    if (N < 2 || N > MOST_RANKS) return;
+    say(run,
+        "The ring on %zu ranks: in each step every rank sends one chunk (a, b, ...) to the next "
+        "rank.\n",
+        N);
+    for (size_t k = 0; k < 2 * (N - 1); k++) {
+        char line[128];
+        size_t n = (size_t)snprintf(line, sizeof line, "  step %2zu   0", k),
+               in_phase = k % (N - 1);
+        bool shown = 2 * (N - 1) <= ALL_STEPS || in_phase == 0 || in_phase == N - 2;
+        if (!shown && in_phase == 1) say(run, "  ...\n");
+        for (size_t r = 0; r < N; r++)
+            n += (size_t)snprintf(line + n, sizeof line - n, " -%c-> %zu",
+                                  (char)('a' + (r + 2 * N - k) % N), (r + 1) % N);
+        if (shown)
+            say(run, "%s   %s\n", line, k < N - 1 ? "added: reduce-scatter" : "copied: all-gather");
+    }
+}
+
+static const ClockLink *link_named(const char *name) {
+    const ClockLink *l = clock_links;
+    while (l->name && strcmp(l->name, name)) l++;
+    return l;
+}
+
+// "tree 7.6x": the fastest of three ways, and how many times as fast as gather and broadcast it is.
+static void fastest(char *text, size_t room, const ClockLink *l, size_t N, size_t count) {
+    double ring = way_time_on(l, RING, N, count), tree = way_time_on(l, TREE, N, count);
+    double gather = way_time_on(l, GATHER, N, count), least = ring < tree ? ring : tree;
+    const char *name = ring == tree && ring == gather ? "all alike"
+                       : least == ring                ? "ring"
+                                                      : "tree";
+    snprintf(text, room, "=%s %.1fx", name, gather / least);
+}
+
+static void say_fastest(Run *run) {
+    static const size_t ranks[] = { 3, 16, 256 }, count[] = { 1, 16, 256, 1 << 20 };
+    enum { LINKS = 2, RANKS = sizeof ranks / sizeof *ranks, COUNTS = sizeof count / sizeof *count };
+    static const char *const link[LINKS] = { "fast", "slow" };
+    char label[COUNTS][24], cell[COUNTS][RESULT_COLUMNS][24];
+    Result rows[COUNTS + 1] = {{0}};
+    for (size_t i = 0; i < COUNTS; i++) {
+        snprintf(label[i], sizeof label[i], "%zu element%s", count[i], count[i] > 1 ? "s" : "");
+        rows[i].what = label[i];
+        for (size_t k = 0; k < LINKS * RANKS; k++) {
+            fastest(cell[i][k], sizeof cell[i][k], link_named(link[k / RANKS]), ranks[k % RANKS],
+                    count[i]);
+            rows[i].cell[k] = cell[i][k];
+        }
+    }
+    say(run, "\nThe fastest of ring, tree and gather + broadcast. 2.0x: twice as fast as gather + "
+             "broadcast.\n");
+    results(
+        run,
+        (const char *const[]){ "fast: N=3", "N=16", "N=256", "slow: N=3", "N=16", "N=256", NULL },
+        rows);
+    say(run,
+        "\nBy the formulas of this run's simulated times: one port per rank, one kind of link.\n");
+    say_detail(run, "The ring beats the tree from alpha beta (N-1-h) / (h-(N-1)/N) bytes on, h = "
+                    "log2 N rounded up.\n"
+                    "Gather + broadcast sends all through rank 0 and never beats the tree. "
+                    "Halving-doubling takes\n"
+                    "at most the tree's time and, for N a power of two, at most the ring's, while "
+                    "every pair of\n"
+                    "ranks has a link of its own.\n");
+}
+
+static void say_nodes(Run *run) {
+    const ClockConfig *k = clock_config();
+    size_t N = run->world->size, n = k->node < N ? k->node : N;
+    if (N % n > 0 || n == N) return;
+    char size[32];
+    page_value(size, sizeof size, (double)(ACROSS * sizeof(real)), "bytes");
+    say(run,
+        "\nOne all-reduce of S = %s over M = %zu nodes of n = %zu ranks, link %s inside, %s "
+        "between nodes:\n",
+        size, N / n, n, k->link.name, k->between.name);
+    results(run, (const char *const[]){ "flat ring", "hierarchical", NULL }, (const Result[]){
+        { "sent by a rank in its node", "hierarchical: 2(n-1)/n S",
+          { "=-", "nodes.inside.sent" } },
+        { "sent by a rank to other nodes", "last of node 2(N-1)/N S; all 2(M-1)/M S/n",
+          { "nodes.flat.sent", "nodes.between.sent" } },
+        { "time", "flat: by the slowest link",
+          { k->simulated ? "nodes.flat.time" : NULL, k->simulated ? "nodes.time" : NULL } },
+        {0} });
+}
+
+static void ring(Run *run) {
+    WaySeen seen[WAYS] = {{0}};
+    compare(run, seen);
+    costs(run, seen);
+    times(run, option_text(run, "svg") || strcmp(option_text(run, "picture"), "times") == 0);
+    over_nodes(run);
+    say_steps(run);
+    say_fastest(run);
+    say_nodes(run);
+}
+
+static const Option options[] = {
+    { "picture", "none|times", "none",
+      "times: a chart of the four ways' times by size, as --svg writes it" },
+    { "link", "NAME[,NAME]", "fast,slow", NULL },
+    { "node", "N", "2", "N neighbouring ranks share a node" },
+    { 0 }
+};
+EXPERIMENT(ring, options);

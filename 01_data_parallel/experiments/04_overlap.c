@@ -1,0 +1,265 @@
+// 04_overlap.c: the same training with one all-reduce at the end, in buckets, with a bucket per
+// tensor and with one bucket: all give the same bits. Bytes and calls against formulas, times
+// against a recurrence over the buckets (bucket_costs.c), and the step's time by the size of a
+// bucket.
+#include "01_data_parallel/data_parallel.h"
+#include "01_data_parallel/experiments/experiments.h"
+#include "judge/draw/picture.h"
+#include "judge/draw/plot.h"
+#include <stdio.h>
+#include <string.h>
+
+// of 4 ranks one has one sequence, the others two; of 8 one has none
+enum { SEQUENCES = 7, STEPS = 3 };
+static const ModelConfig tiny = {
+    .layers = 3, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
+};
+
+// A bucket is closed at --bucket bytes; at as many as the smallest tensor has, every tensor has its
+// own. (DDP, for models of many MiB: 25 MiB, and 1 MiB for the first one, so that it starts early.)
+static size_t per_tensor(void) { return tiny.width * sizeof(real); }
+
+// ---------------------------------------------------------------- training
+
+typedef struct { Comm *dp; Buckets *buckets; } Replica;
+
+// The whole batch's gradient is here. Of the loss only my tokens' part is.
+static StepResult update(Model *m, Optimizer *o, double loss) {
+    double norm = model_grad_norm(m, NULL);
+    optimizer_step(o, m, 1);
+    return (StepResult){ loss, norm };
+}
+
+static StepResult overlapped(void *replica, Model *m, Optimizer *o, const Training *t,
+                             const Batch *batch) {
+    (void)t;
+    double loss = buckets_gradients(((Replica *)replica)->buckets, batch);
+    return update(m, o, loss);
+}
+
+// Chapter 01.02: all compute, then all communicate.
+static StepResult at_the_end(void *replica, Model *m, Optimizer *o, const Training *t,
+                             const Batch *batch) {
+    (void)t;
+    Replica *r = replica;
+    r->buckets->sync = false;
+    model_zero_gradients(m);
+    double loss = model_forward_backward(m, batch);
+    model_fold_tied(m);
+    data_parallel_all_reduce(r->dp, m);
+    return update(m, o, loss * batch->token_weight);
+}
+
+// For the picture: a step of each kind.
+static StepResult one_after_the_other(void *replica, Model *m, Optimizer *o, const Training *t,
+                                      const Batch *batch) {
+    at_the_end(replica, m, o, t, batch);
+    return overlapped(replica, m, o, t, batch);
+}
+
+typedef struct {
+    size_t buckets, calls, bytes;                          // all-reduces of the training
+    size_t parameters, gradients, communication;           // bytes: now, now, the last step's peak
+    Timing last;                                           // the last step's
+} BucketsSeen;
+
+static Trajectory train(Run *run, const Training *t, Step *step, size_t capacity,
+                        BucketsSeen *seen) {
+    Comm *dp = run->world;
+    Trajectory c = trajectory_new(run, t);
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    model_allocate(m);  // functions of the seed: the same weights everywhere
+    // As an earlier step would have left them: a rank that has no sequences now must not add them
+    // again.
+    for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, 1);
+    Replica r = { dp, buckets_new(m, dp, capacity) };
+    comm_ledger_reset(dp);
+    training_run(&c, m, t, dp->size, dp->rank, step, &r);
+    *seen = (BucketsSeen){ r.buckets->n,
+                           dp->ledger[COMM_ALL_REDUCE].calls,
+                           comm_bytes_sent(dp),
+                           memory_now(MEM_PARAMETERS),
+                           memory_now(MEM_GRADIENTS),
+                           memory_peak(MEM_COMMUNICATION),
+                           picture_timing(run) };
+    comm_all_reduce_doubles(dp, c.loss, t->steps);         // for the log: every rank's part of it
+    buckets_free(r.buckets);
+    model_free(m);
+    return c;
+}
+
+// ---------------------------------------------------------------- costs
+
+static void costs(Run *run, size_t capacity, const BucketsSeen *cut, const BucketsSeen *end,
+                  const BucketsSeen *tensors) {
+    size_t V = tiny.vocab, C = tiny.width, L = tiny.layers, N = run->world->size, e = sizeof(real);
+    size_t Psi = config_parameters(&tiny);
+    BucketCosts want = overlap_costs(&tiny, capacity, N, SEQUENCES);
+    BucketCosts each = overlap_costs(&tiny, per_tensor(), N, SEQUENCES);
+    double ring = ring_time(ALL_REDUCE_PASSES, N, Psi, e);
+    double slowest = work_model(&tiny, part_size(SEQUENCES, N, 0)).time;
+    check_cost(run, "calls.end", "at the end: all-reduces, 3 steps", "calls", formula(STEPS),
+               NOT_PREDICTED, (double)end->calls);
+    check_cost(run, "calls.buckets", "in buckets: all-reduces, 3 steps", "calls",
+               formula((double)(STEPS * want.buckets)), NOT_PREDICTED, (double)cut->calls);
+    check_cost(run, "calls.tensors", "tensor by tensor: all-reduces", "calls",
+               formula((double)(STEPS * (4 + 12 * L))), NOT_PREDICTED, (double)tensors->calls);
+    check_cost(run, "sent.end", "at the end: sent, 3 steps", "bytes",
+               formula(STEPS * ring_bytes(ALL_REDUCE_PASSES, N, Psi, e)), NOT_PREDICTED,
+               (double)end->bytes);
+    check_cost(run, "sent.buckets", "in buckets: sent, 3 steps", "bytes",
+               formula(STEPS * want.bytes), NOT_PREDICTED, (double)cut->bytes);
+    check_cost(run, "sent.tensors", "tensor by tensor: sent, 3 steps", "bytes",
+               formula(STEPS * each.bytes), NOT_PREDICTED, (double)tensors->bytes);
+    check_cost(run, "held.parameters", "parameters", "bytes", formula((double)(Psi * e)),
+               NOT_PREDICTED, (double)cut->parameters);
+    check_cost(run, "held.gradients", "gradients (wte twice)", "bytes",
+               formula((double)((Psi + V * C) * e)), NOT_PREDICTED, (double)cut->gradients);
+    check_cost(run, "peak.flight", "in flight: every bucket's sum", "bytes",
+               formula((double)want.scratch), NOT_PREDICTED, (double)cut->communication);
+    if (!clock_config()->simulated) return;
+    check_cost(run, "exposed.end", "at the end: exposed, all ranks", "ps",
+               formula((double)N * ring), NOT_PREDICTED, (double)end->last.exposed);
+    check_cost(run, "step.end", "at the end: step", "ps", formula(slowest + ring), NOT_PREDICTED,
+               (double)end->last.step);
+    check_cost(run, "exposed.buckets", "in buckets: exposed, all ranks", "ps", NOT_PREDICTED,
+               played(want.exposed), (double)cut->last.exposed);
+    check_cost(run, "hidden.buckets", "in buckets: hidden, all ranks", "ps", NOT_PREDICTED,
+               played(want.hidden), (double)cut->last.hidden);
+    check_cost(run, "step.buckets", "in buckets: step", "ps", NOT_PREDICTED, played(want.step),
+               (double)cut->last.step);
+}
+
+// ---------------------------------------------------------------- the best size
+
+// A step for every capacity, from a bucket per tensor to one of everything, beside the two that it
+// lies between: all communication after all computing, and none at all.
+enum { SIZES = 12 };
+static void sweep(Run *run, const Training *t, const Timing *end, bool drawn) {
+    double x[SIZES], in_buckets[SIZES], at_end[SIZES], alone[SIZES];
+    Training one = *t;
+    one.steps = 1;
+    for (size_t i = 0; i < SIZES; i++) {
+        size_t capacity = i ? (size_t)128 << i : per_tensor();
+        char id[32], name[64];
+        BucketsSeen seen;
+        Trajectory c = train(run, &one, overlapped, capacity, &seen);
+        trajectory_free(&c);
+        x[i] = (double)((size_t)128 << i);
+        in_buckets[i] = (double)seen.last.step * 1e-9;
+        at_end[i] = (double)end->step * 1e-9;
+        alone[i] = (double)end->busiest * 1e-9;
+        snprintf(id, sizeof id, "step.at.%zu", capacity);
+        snprintf(name, sizeof name, "step, %zu bucket%s of %zu bytes", seen.buckets,
+                 seen.buckets > 1 ? "s" : "", capacity);
+        if (!clock_config()->simulated) continue;
+        BucketCosts want = overlap_costs(&tiny, capacity, run->world->size, SEQUENCES);
+        check_cost(run, id, name, "ps", NOT_PREDICTED, played(want.step), (double)seen.last.step);
+    }
+    PlotLine lines[] = { { "in buckets", in_buckets },
+                         { "at the end", at_end },
+                         { "computing alone", alone } };
+    Plot plot = { .title = "a step, by the size of a bucket",
+                  .x_label = "bytes a bucket; leftmost: one a tensor",
+                  .y_label = "ms",
+                  .x = x,
+                  .n = SIZES,
+                  .lines = lines,
+                  .n_lines = 3,
+                  .log_x = true };
+    if (drawn) plot_show(run, &plot, 0);
+}
+
+// ---------------------------------------------------------------- the page
+
+static void table(Run *run, const BucketsSeen *cut, const BucketsSeen *end,
+                  const BucketsSeen *tensors) {
+    enum { CUTS = 3, TIMES = 4 };
+    const BucketsSeen *seen[CUTS] = { end, cut, tensors };
+    double ranks = (double)run->world->size;
+    double limit = work_model(&tiny, part_size(SEQUENCES, run->world->size, 0)).time;
+    char column[32], time[TIMES][CUTS][24];
+    snprintf(column, sizeof column, "%zu bucket%s", cut->buckets, cut->buckets > 1 ? "s" : "");
+    Result rows[] = { { "all-reduces, 3 steps",
+                        "3 * number of buckets",
+                        { "calls.end", "calls.buckets", "calls.tensors" } },
+                      { "sent by a rank, 3 steps",
+                        "3 * sum of 2(N-1)/N Psi_k e",
+                        { "sent.end", "sent.buckets", "sent.tensors" } },
+                      { "step", "until the last bucket's end", { 0 } },
+                      { "exposed, mean of ranks", "the rank does not compute", { 0 } },
+                      { "hidden, mean of ranks", "the rank computes", { 0 } },
+                      { "idle", "1 - computing / (N * step)", { 0 } },
+                      { 0 } };
+    for (size_t i = 0; i < CUTS; i++) {
+        const Timing *t = &seen[i]->last;
+        page_cell(time[0][i], (double)t->step, "ps");
+        page_cell(time[1][i], (double)t->exposed / ranks, "ps");
+        if (t->hidden_unknown) snprintf(time[2][i], 24, "=unknown");
+        else page_cell(time[2][i], (double)t->hidden / ranks, "ps");
+        page_cell(time[3][i], t->idle_of_total * 1e6, "millionths");
+        for (size_t k = 0; k < TIMES; k++) rows[2 + k].cell[i] = time[k][i];
+    }
+    results(run, (const char *const[]){ "at the end", column, "one per tensor", NULL }, rows);
+    say(run,
+        "\nThe same bits, sent earlier. No backward is left to hide the last bucket, and each "
+        "bucket costs\n"
+        "2(N-1) alpha of latency: buckets can be too small and too large (--picture sweep).\n");
+    if (clock_config()->simulated) say(run, "Computing alone takes %.2f ms.\n", limit * 1e-9);
+}
+
+static void overlap(Run *run) {
+    size_t capacity = option_size(run, "bucket");
+    bool steps = strcmp(option_text(run, "picture"), "step") == 0;
+    REQUIRE(capacity >= 1, "--bucket must be at least 1 byte: a bucket of every tensor");
+    Training t = { .model = tiny,
+                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
+                   .steps = STEPS,
+                   .sequences = SEQUENCES,
+                   .micro_batches = 1,
+                   .recorded = true,
+                   .watched = MEM_GRADIENTS };
+    BucketsSeen in_buckets, end, tensors, whole_seen, both;
+    t.model.seed = run->seed;
+    for (size_t i = 0; i < 2; i++) {
+        t.optimizer = i ? adamw(0.01) : sgd(0.1);
+        Trajectory got = train(run, &t, overlapped, capacity, &in_buckets);
+        Trajectory late = train(run, &t, at_the_end, capacity, &end);
+        Trajectory each = train(run, &t, overlapped, per_tensor(), &tensors);
+        Trajectory fused = train(run, &t, overlapped, SIZE_MAX, &whole_seen);
+        Trajectory whole = training_unsplit(run, &t, 1),
+                   ordered = training_unsplit(run, &t, run->world->size);
+        training_compare(run, "overlapped = unsplit", &got, &whole, LIMIT_ROUNDING);
+        // A sum over ranks is taken element by element. It does not matter what travels together,
+        // or when.
+        training_compare(run, "overlapped = shards in order", &got, &ordered, every_bit(run));
+        training_compare_tensors(run, "overlapped = at the end", &got, &late, every_bit(run));
+        training_compare_tensors(run, "tensor by tensor = at the end", &each, &late,
+                                 every_bit(run));
+        training_compare_tensors(run, "fused in one = at the end", &fused, &late, every_bit(run));
+        trajectory_free(&got);
+        trajectory_free(&late);
+        trajectory_free(&each);
+        trajectory_free(&fused);
+        trajectory_free(&whole);
+        trajectory_free(&ordered);
+    }
+    costs(run, capacity, &in_buckets, &end, &tensors);
+    Training once = t;
+    once.steps = 1;
+    Trajectory drawn = train(run, &once, one_after_the_other, capacity, &both);
+    trajectory_free(&drawn);
+    if (steps) picture_show(run, "the all-reduce at the end, then in buckets", PICTURE_CHART);
+    sweep(run, &t, &end.last, !steps);
+    table(run, &in_buckets, &end, &tensors);
+    data_free(&t.data);
+}
+
+static const Option options[] = {
+    { "bucket", "N", "16384", "bytes at which a bucket is closed; 1: a bucket of every tensor" },
+    { "picture", "step|sweep", "step",
+      "what is drawn: the steps, or the step time by the size of a bucket" },
+    { "link", "NAME[,NAME]", "slow", NULL },
+    { 0 },
+};
+EXPERIMENT(overlap, options);

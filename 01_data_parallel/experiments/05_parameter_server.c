@@ -1,0 +1,613 @@
+// 05_parameter_server.c: trainings with servers. The synchronous one must have the bits of an
+// all-reduce; an asynchronous one must equal, in every bit, one device that replays the server's
+// log, and the log must be the one that follows from sizes and speeds. Pushes are served in the
+// order of their arrival by the simulated clock, on every machine; the first worker takes --slow
+// times as long as the others. What staleness does to the loss is shown on text.
+#include "01_data_parallel/parameter_server.h"
+#include "common/model/costs.h"
+#include "judge/draw/picture.h"
+#include "judge/frame/training.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+// STEPS of every worker; it has the same sequences under both rules
+enum { SEQUENCES = 7, STEPS = 6 };
+static const ModelConfig tiny = {
+    .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
+};
+
+// ----------------------------------------------------- the times that follow from sizes and speeds
+
+// the first worker takes `slow` times as long
+typedef struct { size_t servers, workers, slow; } ServerSizes;
+
+// In picoseconds: forward and backward of worker w's sequences; a message with the largest server's
+// piece.
+static double computing(const ServerSizes *z, size_t w) {
+    return work_model(&tiny, part_size(SEQUENCES, z->workers, w)).time *
+           (double)(w == 0 ? z->slow : 1);
+}
+static double message(const ServerSizes *z) {
+    return send_time(part_size(config_parameters(&tiny), z->servers, 0) * sizeof(real));
+}
+// All steps of the synchronous training. Each worker has a link: two messages, and the slowest
+// worker between them.
+static double all_steps(const ServerSizes *z) {
+    double slowest = 0;
+    for (size_t w = 0; w < z->workers; w++) slowest = fmax(slowest, computing(z, w));
+    return STEPS * (2 * message(z) + slowest);
+}
+// One port: answers leave a server one after the other, and pushes come in one after the other, in
+// the workers' order.
+static double all_steps_one_port(const ServerSizes *z) {
+    double answered = 0, m = message(z);           // m: also how long a message keeps the port busy
+    for (size_t step = 0; step < STEPS; step++) {
+        double in = 0;
+        for (size_t w = 0; w < z->workers; w++) {
+            double comes = answered + (double)(w + 1) * m + computing(z, w) + m;
+            in = w > 0 && in + m > comes ? in + m : fmax(comes, in);
+        }
+        answered = in;
+    }
+    return answered + ((double)z->workers - 1) * m;
+}
+
+// --------------------------------------------------------------- the log of an asynchronous server
+
+// Line v is the push that made version v + 1 of the weights out of version v. Version 0 is what all
+// begin with.
+typedef struct {
+    size_t workers, steps, staleness;  // steps of each worker; a staleness of `steps` is no bound
+    char name[24];                                 // "staleness 1", "no bound"
+    Served *line;  // [workers * steps]; NULL: none, a synchronous training
+    Picoseconds begin;                             // when version 0 was sent
+    bool same;                                     // every server served in this order
+} Log;
+static Log log_new(size_t workers, size_t steps, size_t staleness) {
+    Log log = { workers, steps, staleness, "no bound", host_alloc(workers * steps * sizeof(Served)),
+                0,       true };
+    if (staleness < steps) snprintf(log.name, sizeof log.name, "staleness %zu", staleness);
+    return log;
+}
+
+// Push number step * workers + worker, until it has its place in the log.
+typedef struct { size_t number; double arrival; } Push;
+static int by_arrival(const void *a, const void *b) {
+    const Push *x = a, *y = b;
+    if (x->arrival != y->arrival) return x->arrival < y->arrival ? -1 : 1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+// A push of step j is answered when it is in the weights, and everybody's push of step j - s too:
+// only then may its worker begin step j + 1. The largest of value[push] among all these pushes.
+static double answered(const double *value, size_t push, size_t n, size_t staleness) {
+    size_t step = push / n;
+    double last = value[push];
+    for (size_t x = 0; x < n && step >= staleness; x++)
+        last = fmax(last, value[(step - staleness) * n + x]);
+    return last;
+}
+
+// From sizes and speeds alone: all are sent version 0 at `begin`, and a push arrives after two
+// messages and its worker's computing, counted from the answer.
+static Served *predicted(const Log *log, const ServerSizes *z) {
+    size_t n = log->workers, lines = n * log->steps;
+    Served *line = host_alloc(lines * sizeof *line);
+    Push *push = host_alloc(lines * sizeof *push);
+    double *arrival = host_alloc(lines * sizeof *arrival);
+    double *version = host_alloc(lines * sizeof *version);             // that each push made
+    for (size_t i = 0; i < lines; i++) {
+        double answer = i < n ? (double)log->begin : answered(arrival, i - n, n, log->staleness);
+        arrival[i] = answer + message(z) + computing(z, i % n) + message(z);
+        push[i] = (Push){ i, arrival[i] };
+    }
+    qsort(push, lines, sizeof *push, by_arrival);
+    for (size_t v = 0; v < lines; v++) version[push[v].number] = (double)(v + 1);
+    for (size_t v = 0; v < lines; v++) {
+        size_t i = push[v].number;
+        size_t taken = i < n ? 0 : (size_t)answered(version, i - n, n, log->staleness);
+        line[v] = (Served){ i % n, taken, (Picoseconds)push[v].arrival };
+    }
+    free(push);
+    free(arrival);
+    free(version);
+    return line;
+}
+
+// The most that is seen in a log. Lag: versions between the weights of a gradient and those it is
+// applied to. Ahead: steps that a worker which begins one has done more than the slowest. And
+// pushes per millisecond until the first worker is through.
+typedef struct { size_t lag, ahead; double pushes; } LogSeen;
+static LogSeen log_look(const Log *log) {
+    LogSeen seen = { 0, 0, 0 };
+    size_t *done = host_alloc(log->workers * sizeof *done);  // of each worker, in all lines before
+    for (size_t v = 0; v < log->workers * log->steps; v++) {
+        const Served *l = &log->line[v];
+        // at its answer
+        size_t *then = host_alloc(log->workers * sizeof *then), slowest = log->steps;
+        for (size_t i = 0; i < l->taken; i++) then[log->line[i].worker]++;
+        for (size_t w = 0; w < log->workers; w++) slowest = then[w] < slowest ? then[w] : slowest;
+        if (then[l->worker] - slowest > seen.ahead) seen.ahead = then[l->worker] - slowest;
+        if (v - l->taken > seen.lag) seen.lag = v - l->taken;
+        free(then);
+        if (++done[l->worker] < log->steps || seen.pushes > 0) continue;
+        seen.pushes = (double)(v + 1) * 1e9 / (double)(l->arrival - log->begin);
+    }
+    free(done);
+    return seen;
+}
+
+// Is it the log that must come of these sizes? A worker may begin step j when everybody has done at
+// least j - s, and until its push nobody does more than j + s + 1: each of the n - 1 others comes
+// at most 2 s + 1 times between.
+static void log_check(Run *run, const Log *log, const ServerSizes *z) {
+    static const char *const name[] = { "log: whose push", "log: the version it was taken at",
+                                        "log: when it arrived" };
+    size_t lines = log->workers * log->steps;
+    Served *want = predicted(log, z);
+    double *a = host_alloc(lines * sizeof *a), *b = host_alloc(lines * sizeof *b);
+    for (size_t column = 0; column < 3; column++) {
+        for (size_t v = 0; v < lines; v++) {
+            const Served *x = &log->line[v], *y = &want[v];
+            a[v] = (double)(column == 0 ? x->worker : column == 1 ? x->taken : x->arrival);
+            b[v] = (double)(column == 0 ? y->worker : column == 1 ? y->taken : y->arrival);
+        }
+        check_numbers(run, log->name, name[column], a, b, lines, 0);
+    }
+    LogSeen seen = log_look(log);
+    size_t oldest = (log->workers - 1) * (2 * log->staleness + 1);
+    check_true(run, log->name, "nobody begins more than s steps ahead",
+               seen.ahead <= log->staleness);
+    check_true(run, log->name, "no gradient is older than (n-1)(2s+1)", seen.lag <= oldest);
+    check_true(run, log->name, "all servers have the same log", log->same);
+    free(a);
+    free(b);
+    free(want);
+}
+
+// Whichever worker is the slowest, the others must wait for it, and it must not wait. In the log it
+// is always one.
+static void check_bound(Run *run, const Cluster *c) {
+    size_t *done = host_alloc(c->workers * sizeof *done);
+    bool right = true;
+    for (size_t slowest = 0; slowest < c->workers; slowest++) {
+        for (size_t w = 0; w < c->workers; w++) done[w] = w == slowest ? 1 : 3;
+        for (size_t w = 0; w < c->workers; w++)
+            right = right && server_may_go_on(c, done, w, 2) &&
+                    server_may_go_on(c, done, w, 1) == (w == slowest);
+    }
+    check_true(run, "bound", "the others wait, whichever worker is 2 steps behind", right);
+    free(done);
+}
+
+// The reference: one device (rank 0, uncounted) that takes each push's gradient at the version of
+// the weights which its worker had, and applies it to the newest. A step of the Trajectory is a
+// line of the log.
+static Trajectory log_replay(Run *run, const Training *t, const Log *log) {
+    Training updates = *t;
+    updates.steps = log->workers * log->steps;
+    Trajectory c = trajectory_new(run, &updates);
+    if (run->world->rank > 0) return c;
+    ledger_pause();
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    Optimizer o = t->optimizer;
+    Arena a = arena(MEM_REFERENCE);
+    size_t *done = host_alloc(log->workers * sizeof *done);
+    model_allocate(m);
+    optimizer_allocate(&o, m);
+    Tensor version = tensor_new(&a, updates.steps + 1, m->size);
+    tensor_copy(tensor_row_range(version, 0, 1), m->w);
+    for (size_t v = 0; v < updates.steps; v++) {
+        size_t w = log->line[v].worker;
+        tensor_copy(m->w, tensor_row_range(version, log->line[v].taken, log->line[v].taken + 1));
+        double loss = worker_gradient(m, &t->data, t->sequences, log->workers, w, done[w]++);
+        tensor_copy(m->w, tensor_row_range(version, v, v + 1));
+        double norm = model_grad_norm(m, NULL);
+        optimizer_step(&o, m, 1);
+        tensor_copy(tensor_row_range(version, v + 1, v + 2), m->w);
+        trajectory_record(&c, v, m, loss, norm);
+    }
+    model_free(m);
+    free(done);
+    arena_free(&a);
+    ledger_resume();
+    return c;
+}
+
+// ---------------------------------------------------------------- the training
+
+// What a server writes down, for the comparison alone: of every version of its piece of the weights
+// the gradient that was applied, the weights that came of it, and the gradient's squares, per
+// update and tensor.
+typedef struct { Trajectory *got; double *squares; } Notes;
+static void notes_version(Notes *notes, size_t version, const Model *m) {
+    trajectory_record(notes->got, version, m, 0, 0);
+    model_grad_squares(m, notes->squares + version * config_tensors(&m->config));
+}
+
+static void tell_lines(Log *log, const Cluster *c) {
+    size_t lines = log->workers * log->steps;
+    Served *own = host_alloc(lines * sizeof *own);
+    for (size_t v = 0; v < lines; v++) own[v] = log->line[v];
+    side_broadcast(log->line, lines * sizeof *log->line);
+    // a smaller piece arrives a little earlier
+    for (size_t v = 0; v < lines && cluster_serves(c); v++)
+        log->same =
+            log->same && own[v].worker == log->line[v].worker && own[v].taken == log->line[v].taken;
+    free(own);
+}
+
+// All get server 0's log, the losses (of each update; each worker has those of its steps) and the
+// norms (from each server's squares), for the comparison: the training needs none.
+static void tell(Log *log, const Cluster *c, Notes *notes, const double *loss, size_t tensors) {
+    Trajectory *got = notes->got;
+    size_t updates = got->steps, seen = 0;
+    if (log->line) tell_lines(log, c);
+    for (size_t v = 0; v < updates && !cluster_serves(c); v++)
+        if (!log->line || log->line[v].worker == cluster_worker(c)) got->loss[v] = loss[seen++];
+    ledger_pause();
+    comm_all_reduce_doubles(c->world, got->loss, updates);
+    comm_all_reduce_doubles(c->world, notes->squares, updates * tensors);
+    ledger_resume();
+    for (size_t v = 0; v < updates; v++)
+        got->norm[v] = norm_of_squares(notes->squares + v * tensors, tensors);
+}
+
+static void serve(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Log *log, Notes *notes) {
+    server_begin(c, m);
+    if (!log->line) {
+        for (size_t step = 0; step < c->steps; step++) {
+            server_step(c, m, o, in);
+            notes_version(notes, step, m);
+        }
+        return;
+    }
+    Progress p = progress_new(c, in);
+    for (size_t version = 0; version < c->workers * c->steps; version++) {
+        log->line[version] = server_next(c, m, o, in, &p, log->staleness);
+        notes_version(notes, version, m);
+    }
+    progress_free(&p);
+}
+
+// got, if given, notes the weights after every step, so that a check sees whether all have the
+// server's bits.
+static void work(const Cluster *c, const Training *t, Model *m, double *loss, Trajectory *got) {
+    worker_pull(c, m);
+    for (size_t step = 0; step < c->steps; step++) {
+        char label[32];
+        loss[step] = worker_step(c, m, &t->data, t->sequences, step);
+        if (!got) continue;
+        snprintf(label, sizeof label, " of step %zu", step);
+        snapshot_label(got->weights, label);
+        model_snapshot(m, got->weights, UNIT_WEIGHTS, NULL);
+    }
+}
+
+// Sent and calls of a whole training, bytes of memory at its end.
+typedef struct {
+    Timing timing;
+    size_t sent, calls, parameters, gradients, optimizer, buffers;
+} ServerSeen;
+typedef struct {
+    Log log;  // of server 0, on all ranks; without lines when synchronous
+    bool one_port;                             // all messages of a server go through one link
+    Snapshot *last;                            // the weights at the end
+    ServerSeen seen;
+} Record;
+
+static Trajectory train(Run *run, const Cluster *c, const Training *t, Record *record) {
+    Training updates = *t;
+    if (record->log.line) updates.steps *= c->workers;         // one for every push
+    Trajectory got = trajectory_new(run, &updates);
+    Optimizer o = t->optimizer;
+    Model *m = cluster_model(c, &t->model);
+    Notes notes = { &got,
+                    host_alloc(updates.steps * config_tensors(&t->model) * sizeof *notes.squares) };
+    double *loss = host_alloc(t->steps * sizeof *loss);
+    size_t buffers = 0;
+    record->last = snapshot_new(run);
+    comm_all_reduce_doubles(c->world, notes.squares, 1);       // all begin at the same moment
+    comm_ledger_reset(c->world);
+    record->log.begin = clock_now();
+    picture_begin(run, MEM_ACTIVATIONS);
+    clock_set_one_port(record->one_port && cluster_serves(c));
+    if (cluster_serves(c)) {
+        Inbox in = inbox_new(c, m);
+        optimizer_allocate(&o, m);
+        serve(c, m, &o, &in, &record->log, &notes);
+        buffers = memory_now(MEM_COMMUNICATION);
+        model_snapshot(m, record->last, UNIT_WEIGHTS, NULL);
+        inbox_free(&in);
+    } else work(c, t, m, loss, record->log.line ? NULL : &got);
+    clock_set_one_port(false);
+    picture_end(run);
+    record->seen = (ServerSeen){ picture_timing(run),
+                                 comm_bytes_sent(c->world),
+                                 c->world->ledger[COMM_SEND].calls,
+                                 memory_now(MEM_PARAMETERS),
+                                 memory_now(MEM_GRADIENTS),
+                                 memory_now(MEM_OPTIMIZER),
+                                 buffers };
+    tell(&record->log, c, &notes, loss, config_tensors(&t->model));
+    model_free(m);
+    free(notes.squares);
+    free(loss);
+    return got;
+}
+
+static void forget(Record *record) {
+    free(record->log.line);
+    snapshot_free(record->last);
+}
+
+// Every bit of gradients, weights, losses and norms; but where servers share a tensor, each squares
+// its part of it, and norms are within the rounding.
+static void compare(Run *run, const Cluster *c, const char *what, Trajectory *got,
+                    Trajectory *want) {
+    char line[96];
+    snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
+    training_compare_tensors(run, what, got, want, 0);
+    check_numbers(run, line, "loss", got->loss, want->loss, got->steps, 0);
+    check_numbers(run, line, "gradient norm", got->norm, want->norm, got->steps,
+                  c->servers > 1 ? LIMIT_ROUNDING : 0);
+}
+
+static Record synchronous(Run *run, const Cluster *c, const Training *t, bool one_port) {
+    Record record = { .one_port = one_port };
+    Trajectory got = train(run, c, t, &record);
+    Trajectory whole = training_unsplit(run, t, 1), ordered = training_unsplit(run, t, c->workers);
+    if (!one_port) training_compare(run, "synchronous = unsplit", &got, &whole, LIMIT_ROUNDING);
+    compare(run, c, one_port ? "one port = workers in order" : "synchronous = workers in order",
+            &got, &ordered);
+    trajectory_free(&got);
+    trajectory_free(&whole);
+    trajectory_free(&ordered);
+    return record;
+}
+
+static Record asynchronous(Run *run, const Cluster *c, const Training *t, size_t staleness,
+                           const ServerSizes *z) {
+    Record record = { .log = log_new(c->workers, STEPS, staleness) };
+    char line[96];
+    Trajectory got = train(run, c, t, &record), replayed = log_replay(run, t, &record.log);
+    snprintf(line, sizeof line, "%s = the log replayed", record.log.name);
+    compare(run, c, line, &got, &replayed);
+    if (!got.adamw) log_check(run, &record.log, z);    // under AdamW it is the same log
+    trajectory_free(&got);
+    trajectory_free(&replayed);
+    return record;
+}
+
+// ---------------------------------------------------------------- costs
+
+// One all-reduce of the workers alone: bytes that this rank sends.
+static double ring_of_workers(Comm *world, bool serves, size_t count) {
+    Comm *ring = comm_split(world, serves, 0, "ring");
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor g = tensor_new(&a, 1, count);
+    tensor_fill(g, 0);
+    if (!serves) comm_all_reduce(ring, g);
+    double sent = (double)comm_bytes_sent(ring);
+    arena_free(&a);
+    comm_free(ring);
+    return sent;
+}
+
+static void costs(Run *run, const ServerSizes *z, const ServerSeen *seen, Picoseconds one_port) {
+    size_t V = tiny.vocab, C = tiny.width, Psi = config_parameters(&tiny), e = sizeof(real);
+    size_t n = z->workers, k = z->servers;
+    bool serves = run->world->rank < k;
+    size_t piece = serves ? part_size(Psi, k, run->world->rank) : 0, holds = serves ? piece : Psi;
+    // the first answer is version 0
+    size_t sent = serves ? (STEPS + 1) * n * piece * e : STEPS * Psi * e;
+    double busy = 0;
+    for (size_t w = 0; w < n; w++) busy += STEPS * computing(z, w);
+    double ring_sent = ring_of_workers(run->world, serves, Psi);
+    check_cost(run, "sent", "sent: S a push, or n S/k of answers, a step", "bytes",
+               formula((double)sent), NOT_PREDICTED, (double)seen->sent);
+    check_cost(run, "calls", "messages", "calls",
+               formula((double)(serves ? (STEPS + 1) * n : STEPS * k)), NOT_PREDICTED,
+               (double)seen->calls);
+    check_cost(run, "sent.ring", "sent, one step in a ring of the workers", "bytes",
+               formula(serves ? 0 : ring_bytes(ALL_REDUCE_PASSES, n, Psi, e)), NOT_PREDICTED,
+               ring_sent);
+    check_cost(run, "held.parameters", "parameters (server: its piece)", "bytes",
+               formula((double)(holds * e)), NOT_PREDICTED, (double)seen->parameters);
+    check_cost(run, "held.gradients", "gradients (worker: wte twice)", "bytes",
+               formula((double)((serves ? piece : Psi + V * C) * e)), NOT_PREDICTED,
+               (double)seen->gradients);
+    check_cost(run, "held.optimizer", "AdamW's m and v: on servers only", "bytes",
+               formula((double)(2 * piece * e)), NOT_PREDICTED, (double)seen->optimizer);
+    check_cost(run, "held.buffers", "buffers: a piece from every worker", "bytes",
+               formula((double)(n * piece * e)), NOT_PREDICTED, (double)seen->buffers);
+    check_cost(run, "time.computing", "computing, all ranks", "ps", formula(busy), NOT_PREDICTED,
+               (double)seen->timing.busy);
+    check_cost(run, "time.links", "synchronous, a link for each worker", "ps",
+               formula(all_steps(z)), NOT_PREDICTED, (double)seen->timing.step);
+    check_cost(run, "time.one-port", "synchronous, one port a server", "ps", NOT_PREDICTED,
+               played(all_steps_one_port(z)), (double)one_port);
+}
+
+// -------------------------------------------------------- what staleness does to the loss, on text
+
+// steps; the last of them are averaged; sequences of a step
+enum { LONG = 40, LAST = 10, SHARED = 16, RULES = 3 };
+// Nats a byte. half: of the last LAST n pushes that had arrived at a moment; end: of the last LAST
+// steps of every worker, which are of the same batches in every training.
+typedef struct { double half, end; } Losses;
+
+// Of a push: its share of the loss is made a mean of its own tokens.
+static Losses losses_of(const Trajectory *got, const Cluster *c, const Log *log, double took,
+                        double moment) {
+    Losses mean = {0};
+    size_t n = log->line ? c->workers : 1, arrived = 0;
+    size_t *done = host_alloc(n * sizeof *done);
+    for (size_t v = 0; v < got->steps; v++) {
+        double at =
+            log->line ? (double)(log->line[v].arrival - log->begin) : took * (double)(v + 1) / LONG;
+        arrived += at <= moment;
+    }
+    for (size_t v = 0; v < got->steps; v++) {
+        size_t w = log->line ? log->line[v].worker : 0;
+        double own = log->line ? (double)SHARED / (double)range_size(shard_range(SHARED, n, w)) : 1;
+        if (v < arrived && v + LAST * n >= arrived)
+            mean.half += got->loss[v] * own / (double)(LAST * n);
+        if (done[w]++ >= LONG - LAST) mean.end += got->loss[v] / LAST;
+    }
+    free(done);
+    return mean;
+}
+
+// The data of the other trainings cannot be learnt. Synchronous, with the bound, without one.
+// Returns the moment half way through the synchronous one.
+static double train_on_text(Run *run, const Cluster *c, size_t staleness, Losses loss[RULES]) {
+    static const ModelConfig reader = {
+        .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256
+    };
+    Training text = { .model = reader,
+                      .steps = LONG,
+                      .sequences = SHARED,
+                      .micro_batches = 1,
+                      .optimizer = sgd(0.15) };
+    Cluster cluster = *c;
+    double moment = 0;
+    cluster.steps = LONG;
+    text.model.seed = run->seed;
+    text.data =
+        training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context, SHARED);
+    for (size_t rule = 0; rule < RULES; rule++) {
+        Record record = {0};
+        if (rule > 0) record.log = log_new(c->workers, LONG, rule == 1 ? staleness : LONG);
+        Trajectory got = train(run, &cluster, &text, &record);
+        double took = (double)record.seen.timing.step;
+        if (rule == 0) moment = took / 2;
+        loss[rule] = losses_of(&got, c, &record.log, took, moment);
+        forget(&record);
+        trajectory_free(&got);
+    }
+    data_free(&text.data);
+    return moment;
+}
+
+// ---------------------------------------------------------------- the page
+
+// log: with the bound on staleness, and without one. took: all steps of the synchronous training.
+static void table(Run *run, const Cluster *c, const Log *log[2], Picoseconds took) {
+    typedef char Cell[64];
+    Cell pushes[RULES], ahead[RULES] = { "=0" }, behind[RULES] = { "=0" }, half[RULES], end[RULES],
+                        what[2];
+    Losses loss[RULES];
+    double moment = train_on_text(run, c, log[0]->staleness, loss);
+    snprintf(pushes[0], sizeof *pushes, "=%.3f",
+             (double)(c->steps * c->workers) * 1e9 / (double)took);
+    for (size_t rule = 0; rule < RULES; rule++) {
+        snprintf(half[rule], sizeof *half, "=%.2f", loss[rule].half);
+        snprintf(end[rule], sizeof *end, "=%.2f", loss[rule].end);
+        if (rule == 0) continue;
+        LogSeen seen = log_look(log[rule - 1]);
+        snprintf(pushes[rule], sizeof *pushes, "=%.3f", seen.pushes);
+        snprintf(ahead[rule], sizeof *ahead, "=%zu", seen.ahead);
+        snprintf(behind[rule], sizeof *behind, "=%zu", seen.lag);
+    }
+    snprintf(what[0], sizeof *what, "loss on text after %.0f ms", moment * 1e-9);
+    snprintf(what[1], sizeof *what, "and after %d steps of every worker", LONG);
+    results(
+        run, (const char *const[]){ "synchronous", log[0]->name, "no bound", NULL },
+        (const Result[]){
+            { "pushes a ms, all workers",
+              "sync.: n/(max t_w + 2c)",
+              { pushes[0], pushes[1], pushes[2] } },
+            { "steps ahead of the slowest, most", "bound: s", { ahead[0], ahead[1], ahead[2] } },
+            { "age of a gradient, versions, most",
+              "bound: (n-1)(2s+1)",
+              { behind[0], behind[1], behind[2] } },
+            { what[0], NULL, { half[0], half[1], half[2] } },
+            { what[1], NULL, { end[0], end[1], end[2] } },
+            { 0 } });
+}
+
+static void say_traffic(Run *run, const ServerSizes *z, Picoseconds took, Picoseconds one_port) {
+    const double step = (double)took / STEPS, step_one_port = (double)one_port / STEPS;
+    size_t count = config_parameters(&tiny), n = z->workers, S = count * sizeof(real);
+    size_t piece = ceil_div(count, z->servers) * sizeof(real);
+    double ring = ring_bytes(ALL_REDUCE_PASSES, n, count, sizeof(real));
+    double port_busy = (double)n * message(z) / step_one_port;
+    say(run,
+        "Per step a worker sends S = %.1f kB, a server n S/k = %.0f kB, a ring's rank 2(n-1)/n S = "
+        "%.1f kB.",
+        (double)S / 1e3, (double)(n * piece) / 1e3, ring / 1e3);
+    say(run,
+        "Synchronous steps of %.2f ms become %.2f ms if a server has one port, busy %.0f %% of it "
+        "each way.\n",
+        step * 1e-9, step_one_port * 1e-9, 100 * port_busy);
+}
+
+static void show(Run *run, const Cluster *c, const Training *t, Log log, int what) {
+    Record record = { .log = log };
+    char title[64] = "synchronous";
+    if (log.line) snprintf(title, sizeof title, "asynchronous, %s", log.name);
+    Trajectory drawn = train(run, c, t, &record);
+    picture_show(run, title, what);
+    trajectory_free(&drawn);
+    forget(&record);
+}
+
+static void parameter_server(Run *run) {
+    REQUIRE(clock_config()->simulated,
+            "05_parameter_server needs the simulated clock: leave --clock out");
+    require_one_link(run);
+    Cluster c = cluster_new(run->world, option_size(run, "servers"), STEPS);
+    size_t slow = option_size(run, "slow"), s = option_size(run, "staleness");
+    REQUIRE(c.workers <= SEQUENCES,
+            "a step has %d sequences, and each of %zu workers needs one: start at most %zu "
+            "ranks",
+            SEQUENCES, c.workers, c.servers + SEQUENCES);
+    if (s > STEPS) s = STEPS;                  // nobody can be that far ahead
+    REQUIRE(slow >= 1 && slow <= 1000, "--slow must be from 1 to 1000");
+    Training t = { .model = tiny,
+                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
+                   .steps = STEPS,
+                   .sequences = SEQUENCES,
+                   .micro_batches = 1,
+                   .optimizer = sgd(0.1) };
+    t.model.seed = run->seed;
+    const ServerSizes z = { c.servers, c.workers, slow };
+    if (run->world->rank == c.servers) clock_set_speed(1 / (double)slow);
+    const size_t bound[] = { 0, s, STEPS };
+    Record sync = synchronous(run, &c, &t, false), port = synchronous(run, &c, &t, true), async[3];
+    for (size_t i = 0; i < 3; i++) async[i] = asynchronous(run, &c, &t, bound[i], &z);
+    check_bound(run, &c);
+    // With s = 0 everybody's gradient is of the version that the round began with, and SGD's small
+    // steps add up to the one that the synchronous server makes. With s > 0 and more than one
+    // worker that is over.
+    check_close(run, "SGD: staleness 0 = synchronous, at the end", async[0].last, sync.last,
+                LIMIT_ROUNDING);
+    if (c.workers == 1)
+        check_equal(run, "one worker: always synchronous", async[2].last, sync.last);
+    else check_differs(run, "SGD: no bound is another training", async[2].last, sync.last, 1e-4);
+    t.optimizer = adamw(0.01);
+    Record adam = synchronous(run, &c, &t, false), adam_async = asynchronous(run, &c, &t, s, &z);
+
+    show(run, &c, &t, (Log){0}, PICTURE_NO_FILES | PICTURE_DETAIL);
+    show(run, &c, &t, log_new(c.workers, STEPS, STEPS), PICTURE_NO_FILES);
+    show(run, &c, &t, log_new(c.workers, STEPS, s), PICTURE_CHART | PICTURE_DETAIL);
+    costs(run, &z, &adam.seen, port.seen.timing.step);
+    table(run, &c, (const Log *[]){ &async[1].log, &async[2].log }, sync.seen.timing.step);
+    say_traffic(run, &z, sync.seen.timing.step, port.seen.timing.step);
+    Record *all[] = { &sync, &port, &async[0], &async[1], &async[2], &adam, &adam_async };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) forget(all[i]);
+    data_free(&t.data);
+}
+
+static const Option options[] = {
+    { "servers", "N", "1", "ranks that hold the weights, a piece each; the others work" },
+    { "staleness", "N", "1", "steps that a worker may be ahead of the slowest" },
+    { "slow", "N", "2", "how many times as long the first worker takes" },
+    { "clock", "simulated", "simulated", "the order of arrival is the simulated clock's" },
+    { "link", "NAME[,NAME]", "slow", NULL },
+    { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
+    {0},
+};
+EXPERIMENT(parameter_server, options);

@@ -1,0 +1,411 @@
+// 07_balance.c: trainings with equal, static and dynamic shares, each against one device that takes
+// the whole batch and one that takes the same shares in rank order. The times of all steps against
+// a forecast and against bounds.
+#include "01_data_parallel/data_parallel.h"
+#include "common/model/costs.h"
+#include "judge/draw/picture.h"
+#include "judge/draw/plot.h"
+#include "judge/frame/training.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// from step 5 on device 0 takes 4 times as long
+enum { SEQUENCES = 26, STEPS = 12, CHANGE = 5, CHANGED = 4 };
+static const ModelConfig tiny = {
+    .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
+};
+
+typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
+static const char *const policy_name[] = { "equal", "static", "dynamic" };
+
+// ---------------------------------------------------------------- the devices
+
+// How many times as long as a device of the full rate each of n devices takes. From step CHANGE on
+// device 0 takes CHANGED times as long as before.
+typedef struct { size_t n, *slow; } Devices;
+
+// strtoul would take signs and blanks, too.
+static size_t whole(const char *text, char **end) {
+    *end = (char *)text;
+    return *text >= '1' && *text <= '9' ? strtoul(text, end, 10) : 0;
+}
+
+// One device a rank, from an option such as --slow 1,1,2,4; with more ranks, from the beginning
+// again.
+static Devices devices_read(Run *run, const char *option) {
+    Devices d = { run->world->size, host_alloc(run->world->size * sizeof(size_t)) };
+    const char *text = option_text(run, option), *at = text;
+    for (size_t r = 0; r < d.n; r++) {
+        char *end;
+        d.slow[r] = whole(at, &end);
+        REQUIRE(d.slow[r] >= 1 && d.slow[r] <= 1000 && (*end == ',' || *end == 0),
+                "--%s %s: expected whole numbers from 1 to 1000, such as 1,1,2,4", option, text);
+        at = *end ? end + 1 : text;
+    }
+    return d;
+}
+
+// For the clock; the forecast works it out by itself.
+static size_t slowness(const Devices *d, size_t rank, size_t step) {
+    return d->slow[rank] * (rank == 0 && step >= CHANGE ? CHANGED : 1);
+}
+
+// ----------------------------------------------------- the times that follow from sizes and speeds
+
+// The rings of a step: the gradient's and, where times are sent, that of the n times.
+static double rings(Policy p, size_t n) {
+    double gradient = ring_time(ALL_REDUCE_PASSES, n, config_parameters(&tiny), sizeof(real));
+    return gradient + (p == DYNAMIC ? ring_time(ALL_REDUCE_PASSES, n, n, sizeof(double)) : 0);
+}
+
+// The batch is handed out sequence by sequence, each to the device that would be done with it
+// first. balance_shares() must come to the same, by its shorter way: a device that is done first
+// never gets less than the whole part of its exact share (the lower quota of D'Hondt's method).
+static void hand_out(Range *share, const double *rate, size_t n, size_t total) {
+    size_t *has = host_alloc(n * sizeof *has), lo = 0;
+    for (size_t given = 0; given < total; given++) {
+        size_t first = 0;
+        for (size_t r = 1; r < n; r++)
+            if ((double)(has[r] + 1) * rate[first] < (double)(has[first] + 1) * rate[r]) first = r;
+        has[first]++;
+    }
+    for (size_t r = 0; r < n; lo = share[r].hi, r++) share[r] = (Range){ lo, lo + has[r] };
+    free(has);
+}
+
+// All wait for the one who takes longest; then they communicate. A rate is the mean of what it was
+// and of what the last step showed. Who is how slow when is worked out here again: slowness() sets
+// the clock by which steps are measured.
+static void forecast(Policy p, const Devices *d, Range *share, double *time) {
+    double *rate = host_alloc(d->n * sizeof *rate), *slow = host_alloc(d->n * sizeof *slow);
+    for (size_t r = 0; r < d->n; r++) {
+        slow[r] = (double)d->slow[r];
+        rate[r] = p == STATIC ? 1 / slow[r] : 1;       // nothing known: all alike
+    }
+    for (size_t step = 0; step < STEPS; step++) {
+        Range *now = share + step * d->n;
+        double longest = 0;
+        if (step == CHANGE) slow[0] *= (double)CHANGED;
+        hand_out(now, rate, d->n, SEQUENCES);
+        for (size_t r = 0; r < d->n; r++) {
+            size_t B = range_size(now[r]);
+            double took = work_model(&tiny, B).time * slow[r], did = (double)B / took;
+            longest = fmax(longest, took);
+            if (p == DYNAMIC && B > 0) rate[r] = step > 0 ? (rate[r] + did) / 2 : did;
+        }
+        time[step] = longest + rings(p, d->n);
+    }
+    free(rate);
+    free(slow);
+}
+
+// What device 0 loses from the change on is 1 - 1 / changed of its speed.
+static double summed_speed(const Devices *d, size_t step) {
+    double sum = 0;
+    for (size_t r = 0; r < d->n; r++) sum += 1 / (double)d->slow[r];
+    return step < CHANGE ? sum : sum - (1 - 1 / (double)CHANGED) / (double)d->slow[0];
+}
+
+static double ideal(const Devices *d, size_t step) {
+    return work_model(&tiny, SEQUENCES).time / summed_speed(d, step);
+}
+
+// Could sequences be cut, all would end together, after work / summed speed. They are whole; but
+// the device that ends last got its last one because no other would have ended earlier with one
+// more. So a step takes at most what n - 1 more sequences would take that could be cut. While a
+// device is believed to be `over` times as fast as it is, its share may take that many times as
+// long. The smoothed rate of device 0 is CHANGED times too high in the step of the change, and then
+// each step halves what is too much. A hundredth is for the products of fast devices, which last
+// whole picoseconds.
+static double bound(Policy p, const Devices *d, size_t step) {
+    double over = 1;
+    if (p == DYNAMIC && step >= CHANGE)
+        over += (double)(CHANGED - 1) / pow(2, (double)(step - CHANGE));
+    double computing = over * work_model(&tiny, SEQUENCES + d->n - 1).time / summed_speed(d, step);
+    return computing * 1.01 + rings(p, d->n);
+}
+
+// Rank 0 had 4 sequences and took 8; the others had none.
+static void check_idle(Run *run) {
+    size_t n = run->world->size;
+    Range *share = host_alloc(n * sizeof *share);
+    double *rate = host_alloc(n * sizeof *rate);
+    for (size_t r = 0; r < n; r++) rate[r] = 1.5;
+    share[0].hi = 4;
+    balance_observe(run->world, share, run->world->rank == 0 ? 8 : 0, rate);
+    bool right = rate[0] == 1;                     // the mean of 1.5 and 4/8
+    for (size_t r = 1; r < n; r++) right = right && rate[r] == 1.5;
+    check_true(run, "rates", "who had no sequences keeps its own", right);
+    free(share);
+    free(rate);
+}
+
+// ---------------------------------------------------------------- training
+
+// What a training leaves behind besides its Trajectory: who had which sequences, and how long each
+// step took.
+typedef struct {
+    Range share[STEPS * SEQUENCES];  // [STEPS][n]; there are no more devices than sequences
+    double time[STEPS];                                    // picoseconds, alike on all ranks
+    double took[STEPS];                                    // those of my share
+    size_t calls, bytes, activations;  // all-reduces; what they sent; the last step's peak
+} Record;
+
+// What is known before the first step. All 0 is nothing: equal shares.
+static void first_rates(double *rate, const Devices *d, Policy policy) {
+    for (size_t r = 0; r < d->n; r++)
+        rate[r] = policy == STATIC ? 1 / (double)slowness(d, r, 0) : 0;
+}
+
+static Trajectory train(Run *run, const Training *t, const Devices *d, Policy policy,
+                        Record *seen) {
+    Comm *dp = run->world;
+    Trajectory c = trajectory_new(run, t);
+    Optimizer o = t->optimizer;
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    Speeds known = { .rate = host_alloc(d->n * sizeof *known.rate), .measured = policy == DYNAMIC };
+    model_allocate(m);
+    optimizer_allocate(&o, m);
+    first_rates(known.rate, d, policy);
+    comm_ledger_reset(dp);
+    for (size_t step = 0; step < STEPS; step++) {
+        memory_reset_peaks();
+        clock_set_speed(1 / (double)slowness(d, dp->rank, step));
+        Picoseconds begin = clock_now();
+        double loss =
+            balance_gradients(dp, m, &t->data, step, SEQUENCES, seen->share + step * d->n, &known);
+        seen->time[step] = (double)(clock_now() - begin);
+        seen->took[step] = known.took;
+        double norm = model_grad_norm(m, NULL);
+        optimizer_step(&o, m, 1);
+        trajectory_record(&c, step, m, loss, norm);
+    }
+    seen->calls = dp->ledger[COMM_ALL_REDUCE].calls;
+    seen->bytes = dp->ledger[COMM_ALL_REDUCE].bytes;
+    seen->activations = memory_peak(MEM_ACTIVATIONS);
+    comm_all_reduce_doubles(dp, c.loss, STEPS);            // for the log: every rank's part of it
+    model_free(m);
+    free(known.rate);
+    return c;
+}
+
+// ---------------------------------------------------------------- the checks of the times
+
+// The ideal is the time in which all devices together do the batch, each as many sequences a
+// picosecond as it was seen to do in the equal shares of this step. But for a hundredth: the
+// products of fast devices last whole picoseconds.
+static void check_ideal(Run *run, const Devices *d, const Record *equal) {
+    bool right = true;
+    for (size_t step = 0; step < STEPS; step++) {
+        double rate =
+            (double)range_size(equal->share[step * d->n + run->world->rank]) / equal->took[step];
+        ledger_pause();
+        comm_all_reduce_doubles(run->world, &rate, 1);     // of all devices together
+        ledger_resume();
+        right = right && fabs(ideal(d, step) * rate / SEQUENCES - 1) < 0.01;
+    }
+    check_true(run, "ideal", "the time at the measured speeds", right);
+}
+
+static void check_bounds(Run *run, const Devices *d, const Record *seen) {
+    bool known = true, measured = true;
+    for (size_t step = 0; step < STEPS; step++) {
+        if (step < CHANGE) known = known && seen[STATIC].time[step] <= bound(STATIC, d, step);
+        if (step > 0) measured = measured && seen[DYNAMIC].time[step] <= bound(DYNAMIC, d, step);
+    }
+    check_true(run, "static", "no step is longer than whole sequences ask for, until the change",
+               known);
+    check_true(run, "dynamic", "nor any after the first, but for what smoothing hides", measured);
+}
+
+static void policy_cost(Run *run, Policy policy, const char *quantity, const char *words,
+                        const char *unit, Predicted by_formula, Predicted by_play,
+                        double measured) {
+    char id[48], name[96];
+    snprintf(id, sizeof id, "%s.%s", quantity, policy_name[policy]);
+    snprintf(name, sizeof name, "%s: %s", policy_name[policy], words);
+    check_cost(run, id, name, unit, by_formula, by_play, measured);
+}
+
+static void costs(Run *run, const Devices *d, Policy policy, const Record *seen) {
+    size_t N = d->n, mine = run->world->rank, e = sizeof(real);
+    double bytes = ring_bytes(ALL_REDUCE_PASSES, N, config_parameters(&tiny), e), time[2] = { 0 },
+           sequences[2] = { 0 };
+    if (policy == DYNAMIC) bytes += ring_bytes(ALL_REDUCE_PASSES, N, N, sizeof(double));
+    Record want;
+    forecast(policy, d, want.share, want.time);
+    for (size_t step = 0; step < STEPS; step++) {
+        time[0] += want.time[step];
+        time[1] += seen->time[step];
+        sequences[0] += (double)range_size(want.share[step * N + mine]);
+        sequences[1] += (double)range_size(seen->share[step * N + mine]);
+    }
+    // what a device keeps goes with its share
+    size_t last = range_size(want.share[(STEPS - 1) * N + mine]);
+    policy_cost(run, policy, "time", "all steps", "ps", NOT_PREDICTED, played(time[0]), time[1]);
+    policy_cost(run, policy, "sequences", "my sequences", "sequences", NOT_PREDICTED,
+                played(sequences[0]), sequences[1]);
+    policy_cost(run, policy, "calls", "all-reduces", "calls",
+                formula(policy == DYNAMIC ? 2 * STEPS : STEPS), NOT_PREDICTED, (double)seen->calls);
+    policy_cost(run, policy, "sent", "sent by all-reduces", "bytes", formula(STEPS * bytes),
+                NOT_PREDICTED, (double)seen->bytes);
+    policy_cost(run, policy, "peak", "activations, last step", "bytes", NOT_PREDICTED,
+                played((double)(last * tiny.context * kept_model(&tiny) * e)),
+                (double)seen->activations);
+    check_numbers(run, policy_name[policy], "time of every step", seen->time, want.time, STEPS, 0);
+}
+
+// ---------------------------------------------------------------- what to see
+
+// "8 8 8 2", or of many devices the least and the most.
+static void shares_text(char *text, size_t room, const Range *share, size_t n) {
+    size_t least = range_size(share[0]), most = least, at = 0;
+    for (size_t r = 0; r < n; r++) {
+        size_t size = range_size(share[r]);
+        least = size < least ? size : least;
+        most = size > most ? size : most;
+        if (n <= 8) at += (size_t)snprintf(text + at, room - at, r > 0 ? " %zu" : "%zu", size);
+    }
+    if (n > 8) snprintf(text, room, "%zu..%zu", least, most);
+}
+
+// The time of every step, in the unit in which a device of the full rate takes 1 for a sequence: a
+// table and a plot.
+static void show_times(Run *run, const Devices *d, const Record *seen, int picture) {
+    const double unit = work_model(&tiny, 1).time;
+    // y[POLICIES + 1][steps]
+    double *x = host_alloc((POLICIES + 2) * STEPS * sizeof *x), *y = x + STEPS;
+    say_detail(run,
+               "\nstep    equal   static  dynamic   ideal   sequences of each device, dynamic");
+    for (size_t step = 0; step < STEPS; step++) {
+        char shares[64];
+        shares_text(shares, sizeof shares, seen[DYNAMIC].share + step * d->n, d->n);
+        x[step] = (double)step;
+        for (size_t p = 0; p < POLICIES; p++) y[p * STEPS + step] = seen[p].time[step] / unit;
+        y[POLICIES * STEPS + step] = (ideal(d, step) + rings(EQUAL, d->n)) / unit;
+        say_detail(run, "%4zu %8.2f %8.2f %8.2f %7.2f   %s\n", step, y[step], y[STEPS + step],
+                   y[2 * STEPS + step], y[3 * STEPS + step], shares);
+    }
+    PlotLine lines[] = { { "equal", y }, { "static", y + STEPS }, { "dynamic", y + 2 * STEPS },
+                         { "ideal", y + 3 * STEPS } };
+    Plot plot = { .title = "time of a step; from step 5 on device 0 is four times as slow",
+                  .x_label = "step",
+                  .y_label = "1: one sequence on a fast device",
+                  .x = x,
+                  .n = STEPS,
+                  .lines = lines,
+                  .n_lines = POLICIES + 1 };
+    plot_show(run, &plot, picture | PICTURE_DETAIL);
+    free(x);
+}
+
+typedef char Cell[64];
+static void milliseconds(Cell text, double ps) {
+    snprintf(text, sizeof(Cell), "=%.2f ms", ps * 1e-9);
+}
+
+static void table(Run *run, const Devices *d, const Record *seen) {
+    const size_t step[] = { 0, CHANGE - 1, CHANGE, STEPS - 1 };
+    Cell time[4][POLICIES + 1], shares[POLICIES], what[4], best;
+    double all = 0;
+    for (size_t s = 0; s < STEPS; s++) all += ideal(d, s) + rings(EQUAL, d->n);
+    milliseconds(best, all);
+    for (size_t i = 0; i < 4; i++) {
+        snprintf(what[i], sizeof *what, i == 2 ? "step %zu: slowed" : "step %zu", step[i]);
+        for (size_t p = 0; p < POLICIES; p++) milliseconds(time[i][p], seen[p].time[step[i]]);
+        milliseconds(time[i][POLICIES], ideal(d, step[i]) + rings(EQUAL, d->n));
+    }
+    for (size_t p = 0; p < POLICIES; p++) {
+        *shares[p] = '=';
+        shares_text(shares[p] + 1, sizeof *shares - 1, seen[p].share + (STEPS - 1) * d->n, d->n);
+    }
+    results(
+        run, (const char *const[]){ "equal", "static", "dynamic", "ideal", NULL },
+        (const Result[]){
+            { what[0], "max k_r s_r 3F+ring", { time[0][0], time[0][1], time[0][2], time[0][3] } },
+            { what[1], "ideal: 3F(B)/S+ring", { time[1][0], time[1][1], time[1][2], time[1][3] } },
+            { what[2], "device 0 slows down", { time[2][0], time[2][1], time[2][2], time[2][3] } },
+            { what[3], NULL, { time[3][0], time[3][1], time[3][2], time[3][3] } },
+            { "all steps", "their sum", { "time.equal", "time.static", "time.dynamic", best } },
+            { "k_r, last step", "sequences: B in all", { shares[0], shares[1], shares[2] } },
+            { "kept, last step", "k_r T kept e", { "peak.equal", "peak.static", "peak.dynamic" } },
+            { 0 } });
+}
+
+// --svg takes one picture; a trace is of steps.
+static bool steps_in_files(Run *run) {
+    return option_given(run, "trace") || strcmp(option_text(run, "picture"), "steps") == 0;
+}
+
+// A step with equal shares, and then one with shares in proportion to the speeds.
+static void show_steps(Run *run, const Training *t, const Devices *d) {
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    Speeds known = { .rate = host_alloc(d->n * sizeof *known.rate) };
+    Range *share = host_alloc(d->n * sizeof *share);
+    model_allocate(m);
+    clock_set_speed(1 / (double)slowness(d, run->world->rank, 0));
+    picture_begin(run, MEM_ACTIVATIONS);
+    for (Policy p = EQUAL; p <= STATIC; p++) {
+        first_rates(known.rate, d, p);
+        balance_gradients(run->world, m, &t->data, 0, SEQUENCES, share, &known);
+    }
+    picture_end(run);
+    picture_show(
+        run, "a step with equal shares, then one with shares in proportion to the speeds (static)",
+        steps_in_files(run) ? PICTURE_CHART : PICTURE_NO_FILES);
+    model_free(m);
+    free(known.rate);
+    free(share);
+}
+
+static void balance(Run *run) {
+    REQUIRE(clock_config()->simulated, "07_balance needs the simulated clock: leave --clock out");
+    REQUIRE(run->world->size <= SEQUENCES,
+            "there are %d sequences, and each device needs one to be measured: start at "
+            "most %d ranks",
+            SEQUENCES, SEQUENCES);
+    Devices d = devices_read(run, "slow");
+    Training t = { .model = tiny,
+                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
+                   .steps = STEPS,
+                   .sequences = SEQUENCES,
+                   .micro_batches = 1,
+                   .optimizer = sgd(0.1) };
+    t.model.seed = run->seed;
+    Record seen[POLICIES];
+    Trajectory whole = training_unsplit(run, &t, 1);
+    for (Policy p = EQUAL; p < POLICIES; p++) {
+        char line[64];
+        Trajectory got = train(run, &t, &d, p, &seen[p]);
+        Training cut = t;  // one device that takes the same shares, one after the other
+        cut.shares = seen[p].share;
+        Trajectory ordered = training_unsplit(run, &cut, d.n);
+        snprintf(line, sizeof line, "%s shares = unsplit", policy_name[p]);
+        training_compare(run, line, &got, &whole, LIMIT_ROUNDING);
+        snprintf(line, sizeof line, "%s shares = in rank order", policy_name[p]);
+        training_compare(run, line, &got, &ordered, every_bit(run));
+        trajectory_free(&got);
+        trajectory_free(&ordered);
+    }
+    trajectory_free(&whole);
+    show_times(run, &d, seen, steps_in_files(run) ? PICTURE_NO_FILES : PICTURE_CHART);
+    show_steps(run, &t, &d);
+    check_ideal(run, &d, &seen[EQUAL]);
+    check_idle(run);
+    check_bounds(run, &d, seen);
+    for (Policy p = EQUAL; p < POLICIES; p++) costs(run, &d, p, &seen[p]);
+    table(run, &d, seen);
+    data_free(&t.data);
+    free(d.slow);
+}
+
+static const Option options[] = {
+    { "slow", "LIST", "1,1,1,4", "how many times as long as a device of the full rate each takes" },
+    { "picture", "times|steps", "times", "what --svg shows: the times of all steps, or two steps" },
+    { "clock", "simulated", "simulated", "the speeds are the simulated clock's" },
+    { "link", "NAME[,NAME]", "slow", NULL },
+    {0},
+};
+EXPERIMENT(balance, options);

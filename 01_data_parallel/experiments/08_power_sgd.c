@@ -1,0 +1,84 @@
+// 08_power_sgd.c: trainings whose gradients are summed as matrices of rank 2: N ranks get the bits
+// of the same rule on one device, nothing is lost, a sum of rank 2 arrives as it is, and the model
+// learns a text. Bytes, calls and memory against formulas.
+#include "01_data_parallel/experiments/experiments.h"
+#include <stdio.h>
+
+enum { SEQUENCES = 7, STEPS = 3, RANK = 2, MIN_RATE = 2 };
+static const ModelConfig tiny = {
+    .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
+};
+static const CompressionPlan rank_2 = { .method = POWER_SGD, .rank = RANK, .min_rate = MIN_RATE };
+
+typedef enum { EXACT, RANK_2, FORGETS, CURVES } Course;
+
+// Nats a byte: the exact training comes down by 2.5, PowerSGD must come within a tenth of that.
+static void check_learning(Run *run, double last[CURVES]) {
+    const Curve curve[CURVES] = {
+        { "exact", .exact = true },
+        { "PowerSGD", .plan = rank_2 },
+        { "PowerSGD, forgets",
+          .plan = { .method = POWER_SGD, .rank = RANK, .min_rate = MIN_RATE, .forgets = true } }
+    };
+    compression_curves(run, curve, CURVES, last);
+    check_true(run, "trained on text", "PowerSGD", last[RANK_2] < last[EXACT] + 0.25);
+}
+
+static void table(Run *run, const CompressionSeen seen[2], const double last[CURVES]) {
+    typedef char Cell[64];
+    Cell sent[2], calls[2], step[2], learnt[2], forgets;
+    double all = (double)seen[EXACT].sent / STEPS / 1e3;
+    for (Course i = EXACT; i <= RANK_2; i++) {
+        double kB = (double)seen[i].sent / STEPS / 1e3;
+        if (i == EXACT || all == 0) snprintf(sent[i], sizeof *sent, "=%.1f kB", kB);
+        else snprintf(sent[i], sizeof *sent, "=%.1f kB, %.0f %%", kB, 100 * kB / all);
+        snprintf(calls[i], sizeof *calls, "=%zu", seen[i].calls / STEPS);
+        snprintf(step[i], sizeof *step, "=%.2f ms", (double)seen[i].step * 1e-9);
+        snprintf(learnt[i], sizeof *learnt, "=%.2f", last[i]);
+    }
+    snprintf(forgets, sizeof forgets, "=%.2f", last[FORGETS]);
+    results(run, (const char *const[]){ "exact", "PowerSGD", NULL }, (const Result[]){
+        { "sent by a rank", "2(N-1)/N: of Psi e, of r (a+b) e", { sent[0], sent[1] } },
+        { "calls", "1; per bucket: the rest, all P, all Q", { calls[0], calls[1] } },
+        { "step", NULL, { step[0], step[1] } },
+        { "loss after 60 steps", NULL, { learnt[0], learnt[1] } },
+        { "same without residual", NULL, { NULL, forgets } },
+        {0} });
+}
+
+static void power_sgd(Run *run) {
+    Training t = { .model = tiny,
+                   .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
+                   .steps = STEPS,
+                   .sequences = SEQUENCES,
+                   .micro_batches = 1,
+                   .optimizer = sgd(0.1) };
+    const CompressionPlan full = { .method = POWER_SGD, .rank = SIZE_MAX };
+    t.model.seed = run->seed;
+    CompressionSeen seen[2];
+    double last[CURVES];
+    compression_check_rule(run, &t, &rank_2, &seen[RANK_2]);
+    // P = A B^T Q: where the directions of B and of a random Q happen to be almost at right angles,
+    // P is short, and its rounding is that much longer once it is orthonormal.
+    compression_check_exact(run, &tiny, &rank_2, MADE_FLAT, "PowerSGD: sum of rank 2 = all-reduce",
+                            100 * LIMIT_ROUNDING);
+    compression_check_exact(run, &tiny, &full, MADE_NOISE, "PowerSGD, full rank = all-reduce",
+                            LIMIT_ROUNDING);
+    compression_show_steps(run, &t, &rank_2,
+                           "a step with the exact all-reduce, then one with PowerSGD");
+    Trajectory plain = compression_train(run, &t, NULL, &seen[EXACT]);
+    trajectory_free(&plain);
+    check_learning(run, last);
+    table(run, seen, last);
+    say(run, "\nP and Q are linear in the matrix, so they are added over ranks; the matrix itself "
+             "is never sent.\n");
+    data_free(&t.data);
+}
+
+static const Option options[] = {
+    { "data", "FILE", "LICENSE", "the text that the loss curves are drawn of" },
+    { "lr", "X", "0.15", "learning rate of the loss curves" },
+    { "link", "NAME[,NAME]", "slow", NULL },
+    {0},
+};
+EXPERIMENT(power_sgd, options);

@@ -1,0 +1,87 @@
+// bucket_costs.c: what reducing in buckets must cost, from the sizes alone: it never looks at a
+// model or its buckets.
+#include "01_data_parallel/experiments/experiments.h"
+#include <stdlib.h>
+
+// Tensors of the stage in model order, and the layer of each: 0 is the stage's first one.
+static size_t list_tensors(const CutSizes *z, const TensorElements *of, bool with_wte,
+                           BucketPiece *tensor) {
+    size_t n = 0, layers = cut_layers(z);
+    if (z->first && with_wte) tensor[n++] = (BucketPiece){ of->wte, 0 };
+    if (z->first) tensor[n++] = (BucketPiece){ of->wpe, 0 };
+    for (size_t i = 0; i < z->blocks * TENSORS_OF_BLOCK; i++)
+        tensor[n++] =
+            (BucketPiece){ of->block[i % TENSORS_OF_BLOCK], z->first + i / TENSORS_OF_BLOCK };
+    for (size_t i = 0; i < 2 && z->last; i++) tensor[n++] = (BucketPiece){ of->norm, layers - 1 };
+    return n;
+}
+
+size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacity,
+                     BucketPiece **piece) {
+    BucketPiece *tensor = host_alloc((2 + z->blocks * TENSORS_OF_BLOCK + 2) * sizeof *tensor);
+    size_t n = 0, open = 0, tensors = list_tensors(z, of, z->first && z->last, tensor);
+    *piece = host_alloc((tensors + 1) * sizeof **piece);
+    for (size_t i = tensors; i-- > 0;) {
+        open += tensor[i].elements;
+        if (open * sizeof(real) < capacity && i > 0) continue;
+        (*piece)[n++] = (BucketPiece){ open, tensor[i].layer };
+        open = 0;
+    }
+    free(tensor);
+    if (z->first != z->last) (*piece)[n++] = (BucketPiece){ of->wte, 0 };
+    return n;
+}
+
+// When the backward of `layer` is done on a rank. The embedding's costs nothing: it has no product
+// of matrices.
+static double done(const ModelConfig *c, LastBatch b, size_t layer) {
+    CutSizes z = cut_sizes(c, 1, 0);
+    double block = work_block(&z, b.sequences).time, head = work_head(&z, b.sequences).time;
+    size_t L = c->layers, blocks = layer > 0 ? L + 1 - layer : L;
+    return b.begin + (double)L * block + head + 2 * (head + (double)blocks * block);
+}
+static double done_everywhere(const ModelConfig *c, size_t ranks, const LastBatch *batch,
+                              size_t layer) {
+    double last = 0;
+    for (size_t r = 0; r < ranks; r++)
+        if (done(c, batch[r], layer) > last) last = done(c, batch[r], layer);
+    return last;
+}
+
+// Bucket k begins when it is complete on the last rank and bucket k - 1 has ended.
+BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks,
+                         const LastBatch *batch) {
+    BucketPiece *piece;
+    CutSizes z = cut_sizes(c, 1, 0);
+    TensorElements of = { .wte = elements_wte(&z), .wpe = elements_unit(&z, 0), .norm = z.C };
+    elements_tensors(&z, of.block);
+    BucketCosts costs = { .buckets = bucket_pieces(&z, &of, capacity, &piece),
+                          .step = done_everywhere(c, ranks, batch, 0) };
+    double end = 0;
+    for (size_t k = 0; k < costs.buckets; k++) {
+        double ready = done_everywhere(c, ranks, batch, piece[k].layer),
+               begin = ready > end ? ready : end;
+        end = begin + ring_time(ALL_REDUCE_PASSES, ranks, piece[k].elements, sizeof(real));
+        if (ranks > 1) costs.scratch += ranks * ceil_div(piece[k].elements, ranks) * sizeof(real);
+        // each rounded up
+        costs.bytes += ring_bytes(ALL_REDUCE_PASSES, ranks, piece[k].elements, sizeof(real));
+        for (size_t r = 0; r < ranks; r++) {               // hidden as long as this rank computes
+            double busy = done(c, batch[r], 0), hidden = busy < begin ? 0
+                                                         : busy < end ? busy - begin
+                                                                      : end - begin;
+            costs.hidden += hidden;
+            costs.exposed += end - begin - hidden;
+        }
+    }
+    if (end > costs.step) costs.step = end;
+    free(piece);
+    return costs;
+}
+
+BucketCosts overlap_costs(const ModelConfig *c, size_t capacity, size_t ranks, size_t sequences) {
+    LastBatch *batch = host_alloc(ranks * sizeof *batch);
+    for (size_t r = 0; r < ranks; r++) batch[r] = (LastBatch){ 0, part_size(sequences, ranks, r) };
+    BucketCosts costs = bucket_costs(c, capacity, ranks, batch);
+    free(batch);
+    return costs;
+}

@@ -1,0 +1,311 @@
+// compression_checks.c: what 06_compression and 08_power_sgd judge with: trainings whose sum is
+// compressed, books of what was sent, gradients made for the purpose, costs, and the losses on
+// text.
+#include "01_data_parallel/data_parallel.h"
+#include "01_data_parallel/experiments/experiments.h"
+#include "common/tensor/random.h"
+#include "judge/draw/picture.h"
+#include "judge/draw/plot.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char *const method_name[METHODS] = { "fp16", "top-k", "1-bit", "PowerSGD" };
+
+// ---------------------------------------------------------------- the books
+
+// With error feedback nothing is lost, only late. Added up over the steps: this rank's gradients;
+// what every rank took for their sum. (c->sent: what this rank sent.) data NULL: no books are kept.
+typedef struct { Tensor mine, believed; Arena arena; } Books;
+
+static Tensor zeros(Arena *a, size_t n) {
+    Tensor t = tensor_new(a, 1, n);
+    tensor_fill(t, 0);
+    return t;
+}
+
+static Books books_new(Compression *c, size_t size) {
+    Books b = { .arena = arena(MEM_REFERENCE) };
+    b.mine = zeros(&b.arena, size);
+    b.believed = zeros(&b.arena, size);
+    c->sent = zeros(&b.arena, size);
+    return b;
+}
+
+static void books_note(Tensor sum, Tensor g) {
+    if (sum.data) op_add(sum, sum, g);
+}
+
+static void books_free(Books *b) { arena_free(&b->arena); }
+
+// On every rank: all it ever sent + what it still keeps back = all its gradients.
+static void check_workers(Run *run, const char *what, const Books *b, const Compression *c) {
+    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
+    Arena a = arena(MEM_REFERENCE);
+    Tensor sum = tensor_new(&a, 1, b->mine.cols);
+    char name[32];
+    snprintf(name, sizeof name, "rank %zu", c->dp->rank);
+    op_add(sum, c->sent, c->error);
+    snapshot_put(got, name, 1, sum.cols, sum, 0, 0);
+    snapshot_put(want, name, 1, sum.cols, b->mine, 0, 0);
+    check_close(run, what, got, want, LIMIT_ROUNDING);
+    arena_free(&a);
+    snapshot_free(got);
+    snapshot_free(want);
+}
+
+// All that was believed + what the servers keep back = all that was sent, over all ranks.
+static void check_servers(Run *run, const char *what, const Books *b, const Compression *c) {
+    Snapshot *got = snapshot_new(run), *want = snapshot_new(run), *parts = snapshot_new(run);
+    Arena a = arena(MEM_REFERENCE);
+    size_t size = b->believed.cols, N = c->dp->size;
+    char name[32];
+    snprintf(name, sizeof name, "rank %zu", c->dp->rank);
+    snapshot_put(parts, name, 1, size, c->sent, 0, 0);
+    // by every rank: they must agree in every bit
+    snapshot_put(parts, "believed", 1, size, b->believed, 0, 0);
+    for (size_t i = 0; i < c->n_buckets && c->plan.method == ONE_BIT; i++) {
+        const CompressedBucket *bucket = &c->buckets[i];
+        Range part = elements_of_part(range_size(bucket->range), 1, N, c->dp->rank);
+        snapshot_put_flat(parts, "servers", 1, size, bucket->server_error,
+                          bucket->range.lo + part.lo);
+    }
+    snapshot_join(parts);
+    if (c->dp->rank == 0) {
+        Tensor sum = zeros(&a, size), left = zeros(&a, size), t = tensor_new(&a, 1, size);
+        for (size_t k = 0; k < N; k++) {
+            snprintf(name, sizeof name, "rank %zu", k);
+            tensor_upload(t, snapshot_values(parts, name));
+            op_add(sum, sum, t);
+        }
+        if (c->plan.method == ONE_BIT) tensor_upload(left, snapshot_values(parts, "servers"));
+        op_add(left, left, b->believed);
+        snapshot_put(got, "all ranks", 1, size, left, 0, 0);
+        snapshot_put(want, "all ranks", 1, size, sum, 0, 0);
+    }
+    check_close(run, what, got, want, LIMIT_ROUNDING);
+    arena_free(&a);
+    snapshot_free(got);
+    snapshot_free(want);
+    snapshot_free(parts);
+}
+
+static void books_check(Run *run, const Books *b, const Compression *c, const char *method) {
+    char what[64];
+    snprintf(what, sizeof what, "%s: sent + kept back = gradients", method);
+    check_workers(run, what, b, c);
+    snprintf(what, sizeof what, "%s: believed + kept back = sent", method);
+    check_servers(run, what, b, c);
+}
+
+// ---------------------------------------------------------------- made gradients
+
+static void made_gradient(Run *run, const Model *m, MadeKind kind) {
+    size_t rank = run->world->rank;
+    uint64_t mine = random_key(random_key(run->seed, 7), rank), all = random_key(run->seed, 8);
+    real *host = host_alloc(m->size * sizeof *host);
+    for (size_t i = 0; i < m->size; i++) {
+        uint64_t word = random_key(kind == MADE_EVEN ? all : mine, i);
+        host[i] = kind == MADE_SMALL   ? (real)((int)(word % 17) - 8)
+                  : kind == MADE_LARGE ? (real)(40000 + word % 20000)
+                  : kind == MADE_EVEN  ? (real)(word & 1 ? 0.25 : -0.25)
+                                       : (real)random_normal(word);
+    }
+    tensor_upload(m->g, host);
+    for (size_t u = 0; u < m->n_units && kind == MADE_FLAT; u++)
+        for (size_t p = 0; p < m->units[u].n_params && !m->units[u].tied_to; p++) {
+            Tensor g = m->units[u].params[p].g;
+            Arena a = arena(MEM_REFERENCE);
+            Tensor left = tensor_new(&a, g.rows, MADE_FLAT_RANK),
+                   right = tensor_new(&a, g.cols, MADE_FLAT_RANK);
+            tensor_randomize(left, random_key(mine, p), 1);
+            tensor_randomize(right, random_key(all, p), 1);
+            op_matmul_nt(g, left, right);
+            arena_free(&a);
+        }
+    free(host);
+}
+
+// ---------------------------------------------------------------- where compression loses nothing
+
+void compression_check_exact(Run *run, const ModelConfig *model, const CompressionPlan *plan,
+                             MadeKind kind, const char *name, double limit) {
+    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
+    Model *m = model_describe(model, model_layers(model));
+    model_allocate(m);
+    Compression *c = compression_new(run->world, plan, m, run->seed);
+    made_gradient(run, m, kind);
+    compression_all_reduce(c, m->g);
+    model_snapshot(m, got, UNIT_GRADIENTS, NULL);
+    made_gradient(run, m, kind);
+    comm_all_reduce(run->world, m->g);
+    model_snapshot(m, want, UNIT_GRADIENTS, NULL);
+    if (limit > 0) check_close(run, name, got, want, limit);
+    else check_equal(run, name, got, want);
+    compression_free(c);
+    model_free(m);
+    snapshot_free(got);
+    snapshot_free(want);
+}
+
+// ---------------------------------------------------------------- a training
+
+typedef struct { Comm *dp; Compression *c; Books books; } Replica;     // c NULL: the exact sum
+
+static StepResult replica_step(void *replica, Model *m, Optimizer *o, const Training *t,
+                               const Batch *b) {
+    Replica *r = replica;
+    model_zero_gradients(m);
+    double loss = model_forward_backward(m, b) * b->token_weight;
+    model_fold_tied(m);
+    books_note(r->books.mine, m->g);
+    if (r->c) compression_all_reduce(r->c, m->g);  // the only line that differs from 02_all_reduce
+    else data_parallel_all_reduce(r->dp, m);
+    books_note(r->books.believed, m->g);
+    double norm = model_grad_norm(m, NULL);
+    optimizer_step(o, m, clip_factor(norm, t->clip));
+    return (StepResult){ loss, norm };                     // loss: my shard's part
+}
+
+Trajectory compression_train(Run *run, const Training *t, const CompressionPlan *plan,
+                             CompressionSeen *seen) {
+    Comm *dp = run->world;
+    Trajectory course = trajectory_new(run, t);
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    model_allocate(m);
+    Replica r = { .dp = dp, .c = plan ? compression_new(dp, plan, m, run->seed) : NULL };
+    if (seen && r.c && r.c->error.data) r.books = books_new(r.c, m->size);
+    comm_ledger_reset(dp);
+    Picoseconds begin = clock_now();
+    training_run(&course, m, t, dp->size, dp->rank, replica_step, &r);
+    Picoseconds took = clock_now() - begin;
+    if (seen) {
+        size_t calls = 0;
+        for (size_t k = 0; k < COMM_KINDS; k++) calls += dp->ledger[k].calls;
+        *seen = (CompressionSeen){ comm_bytes_sent(dp),
+                                   calls,
+                                   memory_now(MEM_GRADIENTS),
+                                   memory_now(MEM_COMMUNICATION),
+                                   memory_peak(MEM_COMMUNICATION),
+                                   took / t->steps };
+        if (r.c && r.c->error.data) books_check(run, &r.books, r.c, method_name[plan->method]);
+    }
+    comm_all_reduce_doubles(dp, course.loss, t->steps);    // for the log
+    if (r.c) compression_free(r.c);
+    books_free(&r.books);
+    model_free(m);
+    return course;
+}
+
+static void compression_cost(Run *run, Method method, const char *quantity, const char *words,
+                             const char *unit, double predicted, double measured) {
+    static const char *const id_of[METHODS] = { "fp16", "top-k", "1-bit", "power-sgd" };
+    char id[48], name[64];
+    snprintf(id, sizeof id, "%s.%s", quantity, id_of[method]);
+    snprintf(name, sizeof name, "%s: %s", method_name[method], words);
+    check_cost(run, id, name, unit, formula(predicted), NOT_PREDICTED, measured);
+}
+
+static void compare_costs(Run *run, const Training *t, const CompressionPlan *plan,
+                          const CompressionSeen *seen) {
+    const ModelConfig *c = &t->model;
+    size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(c),
+           wte = c->vocab * c->width;
+    double steps = (double)t->steps;
+    CutSizes whole = cut_sizes(c, 1, 0);
+    CompressionCosts want = compression_costs(&whole, plan, N, run->world->rank);
+    size_t gradients = Psi + wte + want.errors;            // wte's twice
+    compression_cost(run, plan->method, "sent", "sent a step", "bytes", want.sent,
+                     (double)seen->sent / steps);
+    compression_cost(run, plan->method, "calls", "calls a step", "calls", (double)want.calls,
+                     (double)seen->calls / steps);
+    compression_cost(run, plan->method, "gradients", "gradients and errors", "bytes",
+                     (double)(gradients * e), (double)seen->gradients);
+    compression_cost(run, plan->method, "kept", "buffers between steps", "bytes",
+                     (double)(want.factors * e), (double)seen->kept);
+    compression_cost(run, plan->method, "peak", "buffers, peak", "bytes",
+                     (double)(want.buffers * e), (double)seen->buffers);
+}
+
+void compression_check_rule(Run *run, const Training *t, const CompressionPlan *plan,
+                            CompressionSeen *seen) {
+    char what[64];
+    snprintf(what, sizeof what, "%s = the rule on one device", method_name[plan->method]);
+    // PowerSGD alone adds with all-reduces; where the library chooses their order, its small
+    // differences pass through an orthonormalisation, which may enlarge them.
+    double limit = plan->method == POWER_SGD && every_bit(run) > 0 ? 100 * LIMIT_ROUNDING : 0;
+    Trajectory got = compression_train(run, t, plan, seen),
+               want = one_device_course(run, t, plan, run->world->size);
+    training_compare(run, what, &got, &want, limit);
+    trajectory_free(&got);
+    trajectory_free(&want);
+    compare_costs(run, t, plan, seen);
+}
+
+// ---------------------------------------------------------------- on text
+
+void compression_curves(Run *run, const Curve *curve, size_t n, double *last) {
+    static const ModelConfig reader = {
+        .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256
+    };
+    enum { POINTS = 6, EACH = COMPRESSION_LONG / POINTS };
+    Training t = { .model = reader, .steps = COMPRESSION_LONG, .sequences = 16, .micro_batches = 1,
+                   .optimizer = sgd(option_real(run, "lr")) };
+    t.model.seed = run->seed;
+    t.data = training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context,
+                           t.sequences);
+    PlotLine *lines = host_alloc(n * sizeof *lines);
+    // of ten batches: single ones differ too much
+    double x[POINTS], *mean = host_alloc(n * POINTS * sizeof *mean);
+    for (size_t i = 0; i < POINTS; i++) x[i] = (double)((i + 1) * EACH);
+    for (size_t i = 0; i < n; i++) {
+        double *y = mean + i * POINTS;
+        Trajectory c = compression_train(run, &t, curve[i].exact ? NULL : &curve[i].plan, NULL);
+        for (size_t s = 0; s < COMPRESSION_LONG; s++) y[s / EACH] += c.loss[s] / EACH;
+        lines[i] = (PlotLine){ curve[i].name, y };
+        last[i] = y[POINTS - 1];
+        // Drawn to a fiftieth: signs of numbers near zero depend on the machine's BLAS, and with
+        // them the last digits.
+        for (size_t k = 0; k < POINTS; k++) y[k] = round(50 * y[k]) / 50;
+        say_detail(run, "  %-16s loss of the first step %.2f, of the last ten %.2f\n",
+                   curve[i].name, c.loss[0], last[i]);
+        trajectory_free(&c);
+    }
+    plot_show(run,
+              &(Plot){ .title = "training on compressed gradients",
+                       .x_label = "steps",
+                       .x = x,
+                       .n = POINTS,
+                       .y_label = "loss, nats a byte",
+                       .lines = lines,
+                       .n_lines = n },
+              PICTURE_DETAIL | (option_given(run, "trace") ? PICTURE_NO_FILES : PICTURE_CHART));
+    data_free(&t.data);
+    free(mean);
+    free(lines);
+}
+
+void compression_show_steps(Run *run, const Training *t, const CompressionPlan *plan,
+                            const char *title) {
+    Comm *dp = run->world;
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    model_allocate(m);
+    Compression *c = compression_new(dp, plan, m, run->seed);
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch *b = training_batches(t, &tokens, 0, dp->size, dp->rank);
+    picture_begin(run, MEM_ACTIVATIONS);
+    for (unsigned step = 0; step < 2; step++) {
+        b->number = step;
+        model_zero_gradients(m);
+        model_forward_backward(m, b);
+        model_fold_tied(m);
+        if (step == 0) data_parallel_all_reduce(dp, m);
+        else compression_all_reduce(c, m->g);
+    }
+    picture_end(run);
+    picture_show(run, title, option_given(run, "trace") ? PICTURE_CHART : PICTURE_NO_FILES);
+    free(b);
+    arena_free(&tokens);
+    compression_free(c);
+    model_free(m);
+}

@@ -1,0 +1,122 @@
+// compression_costs.c: what a step's compressed all-reduce must cost, from the sizes alone. Each
+// unit of the model is a bucket: wte, wpe, blocks, the last norm.
+#include "01_data_parallel/experiments/experiments.h"
+
+// Bucket i of what a rank has: wte, where it has embedding or head, then what its layers have
+// besides.
+static size_t has_wte(const CutSizes *z) { return z->first || z->last; }
+static size_t bucket_count(const CutSizes *z) { return has_wte(z) + cut_layers(z); }
+static size_t bucket_size(const CutSizes *z, size_t i) {
+    return i < has_wte(z) ? elements_wte(z) : elements_unit(z, i - has_wte(z));
+}
+// The matrices of bucket i; all else in it are vectors.
+static size_t bucket_matrices(const CutSizes *z, size_t i, Shape list[4]) {
+    const size_t C = z->C, mine = z->heads * z->D, block = has_wte(z) + z->first;
+    list[0] = (Shape){ i < has_wte(z) ? z->vocab
+                       : i < block    ? z->Tk
+                                      : C,
+                       i < block ? C : 3 * mine };
+    list[1] = (Shape){ mine, C };
+    list[2] = (Shape){ C, z->hidden };
+    list[3] = (Shape){ z->hidden, C };
+    return i < block ? 1 : i < block + z->blocks ? 4 : 0;
+}
+
+// How many of n values of `bits` bits lie in part r, where N parts are cut between reals.
+static size_t values_in_part(size_t n, size_t bits, size_t packed, size_t N, size_t r) {
+    size_t per = 8 * sizeof(real) / bits, lo = 0, hi;
+    for (size_t k = 0; k < r; k++) lo += part_size(packed, N, k) * per;
+    hi = lo + part_size(packed, N, r) * per;
+    return (hi < n ? hi : n) - (lo < n ? lo : n);
+}
+// To every other rank its part of the packed elements, and the ring of an all-gather back.
+static double both_ways(size_t N, size_t r, size_t packed) {
+    return (double)((packed - part_size(packed, N, r)) * sizeof(real)) +
+           ring_bytes(ONE_PASS, N, packed, sizeof(real));
+}
+
+// PowerSGD's elements of a bucket: what is sent as it is, every P, every Q; and the picoseconds of
+// its products: M Q, M^T P, P Q^T.
+typedef struct { size_t rest, p, q; double products; } Power;
+static Power power_of(const CutSizes *z, const CompressionPlan *plan, size_t i) {
+    Shape list[4];
+    Power all = { .rest = bucket_size(z, i) };
+    const size_t matrices = bucket_matrices(z, i, list), r = plan->rank;
+    for (size_t k = 0; k < matrices; k++) {
+        Shape m = list[k];
+        if ((m.rows + m.cols) * r * plan->min_rate >= m.rows * m.cols) continue;
+        all.p += m.rows * r;
+        all.q += m.cols * r;
+        all.rest -= m.rows * m.cols;
+        all.products += 3 * work_product(m.rows, r, m.cols).time;
+    }
+    return all;
+}
+// Three all-reduces: of what is sent as it is, of all P's, of all Q's.
+static CompressionCosts power_sgd(const CutSizes *z, const CompressionPlan *plan, size_t i,
+                                  size_t N) {
+    const Power l = power_of(z, plan, i);
+    const size_t n = bucket_size(z, i), length[3] = { l.rest, l.p, l.q };
+    CompressionCosts costs = { .errors = n, .factors = l.q, .buffers = l.rest + l.p + l.q + n };
+    for (size_t k = 0; k < 3; k++) {
+        costs.sent += ring_bytes(ALL_REDUCE_PASSES, N, length[k], sizeof(real));
+        costs.calls += length[k] > 0;
+    }
+    return costs;
+}
+
+static CompressionCosts of_bucket(const CutSizes *z, const CompressionPlan *plan, size_t i,
+                                  size_t N, size_t r) {
+    size_t n = bucket_size(z, i), e = sizeof(real), bits = plan->method == HALF ? 16 : 1;
+    size_t packed = ceil_div(n * bits, 8 * e), w = part_size(packed, N, r);
+    size_t mine = values_in_part(n, bits, packed, N, r);
+    // places, values
+    size_t k = plan->one_of ? ceil_div(n, plan->one_of) : 0, message = ceil_div(4 * k, e) + k;
+    switch (plan->method) {
+    case HALF:                                 // a maximum of one element, and the two halves
+        return (CompressionCosts){ ring_bytes(ALL_REDUCE_PASSES, N, 1, e) + both_ways(N, r, packed),
+                                   N + 1, 0, 0, n + 1 + packed + N * w + mine + w };
+    case TOP_K:                                // everybody's k places and values to everybody
+        return (CompressionCosts){ ring_bytes(ONE_PASS, N, N * message, e), 1, n, 0,
+                                   N * message + n };
+    case ONE_BIT:  // signs both ways, and twice N scales; as a server I have errors, too
+        return (CompressionCosts){ both_ways(N, r, packed) + 2 * ring_bytes(ONE_PASS, N, N, e),
+                                   N + 2, n + mine, 0, packed + N + n + N * w + w + mine };
+    default: return power_sgd(z, plan, i, N);
+    }
+}
+
+CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N,
+                                   size_t r) {
+    CompressionCosts all = {0};
+    size_t most = 0;  // buffers of a bucket are given back before the next one
+    for (size_t i = 0; i < bucket_count(z); i++) {
+        CompressionCosts one = of_bucket(z, plan, i, N, r);
+        all.sent += one.sent;
+        all.calls += one.calls;
+        all.errors += one.errors;
+        all.factors += one.factors;
+        if (one.buffers > most) most = one.buffers;
+    }
+    all.buffers = all.factors + most;
+    return all;
+}
+
+static double ring(bool near, size_t passes, size_t N, size_t count) {
+    if (count == 0) return 0;
+    return (double)clock_transfer(near, passes * (N - 1),
+                                  (size_t)ring_bytes(passes, N, count, sizeof(real)));
+}
+double compression_time(const CutSizes *z, const CompressionPlan *plan, size_t N, bool near) {
+    double time = 0;
+    for (size_t i = 0; i < bucket_count(z); i++) {
+        const Power power = power_of(z, plan, i);
+        const size_t k = plan->one_of ? ceil_div(bucket_size(z, i), plan->one_of) : 0;
+        const size_t message = ceil_div(4 * k, sizeof(real)) + k;
+        if (plan->method == TOP_K) time += ring(near, ONE_PASS, N, N * message);
+        else time += power.products + ring(near, ALL_REDUCE_PASSES, N, power.rest)
+                   + ring(near, ALL_REDUCE_PASSES, N, power.p)
+                   + ring(near, ALL_REDUCE_PASSES, N, power.q);
+    }
+    return time;
+}

@@ -1,0 +1,90 @@
+// ring_costs.c: what the four ways of 03_ring to make an all-reduce must cost, from the sizes
+// alone.
+#include "01_data_parallel/experiments/experiments.h"
+#include <math.h>
+
+const char *const way_name[WAYS] = { "ring", "gather + broadcast", "tree", "halving-doubling" };
+
+static size_t height(size_t N) {               // log2 N, rounded up
+    size_t h = 0;
+    while (((size_t)1 << h) < N) h++;
+    return h;
+}
+size_t way_power_below(size_t N) { return (size_t)1 << (height(N + 1) - 1); }
+
+// Elements of chunks [lo, hi) when `count` are cut in n.
+static size_t elements(size_t count, size_t n, size_t lo, size_t hi) {
+    size_t sum = 0;
+    for (size_t i = lo; i < hi; i++) sum += part_size(count, n, i);
+    return sum;
+}
+
+// In elements.
+static WayCosts in_elements(Way way, size_t N, size_t r, size_t count) {
+    size_t n = way_power_below(N), rest = N - n, children = 0, sent = 0;
+    switch (way) {
+    case RING:  // every chunk but one, twice; where N divides: 2 (N-1)/N of all
+        sent = 2 * count - part_size(count, N, (r + 1) % N) - part_size(count, N, (r + 2) % N);
+        return (WayCosts){ 2 * (N - 1), sent, N > 1 ? part_size(count, N, 0) : 0 };
+    case GATHER:                               // all of it through rank 0's port
+        return r > 0 ? (WayCosts){ 1, count, 0 }
+                     : (WayCosts){ N - 1, (N - 1) * count, N > 1 ? count : 0 };
+    case TREE:                                 // to the parent, and to every child
+        for (size_t d = 1; r % (2 * d) == 0 && d < N; d *= 2) children += r + d < N;
+        return (WayCosts){ children + (r > 0), (children + (r > 0)) * count, children ? count : 0 };
+    default: break;
+    }
+    if (r >= n) return (WayCosts){ 1, count, 0 };
+    // Halving: all but my chunk. Doubling: ranges of 1, 2, 4, ... chunks with mine in them.
+    sent = count - part_size(count, n, r);
+    for (size_t d = 1; d < n; d *= 2) sent += elements(count, n, r / d * d, r / d * d + d);
+    return (WayCosts){ 2 * height(n) + (r < rest), sent + (r < rest ? count : 0),
+                   r < rest ? count : elements(count, n, 0, n / 2) };
+}
+WayCosts way_costs(Way way, size_t N, size_t r, size_t count) {
+    WayCosts b = in_elements(way, N, r, count);
+    return (WayCosts){ b.messages, b.bytes * sizeof(real), b.scratch * sizeof(real) };
+}
+
+static double message(const ClockLink *l, size_t count) {
+    return l->beta == 0 ? 0
+                        : round(l->alpha * 1e12 + (double)(count * sizeof(real)) * 1e12 / l->beta);
+}
+
+// In the ring and in halving the first chunks are the largest, so they decide how long it takes.
+double way_time_on(const ClockLink *l, Way way, size_t N, size_t count) {
+    size_t n = way_power_below(N);
+    double time = n < N ? 2 * message(l, count) : 0;           // to a rank below n, and back
+    switch (way) {
+    case RING: return (double)(2 * (N - 1)) * message(l, ceil_div(count, N));
+    case GATHER: return (double)(2 * (N - 1)) * message(l, count);
+    case TREE: return (double)(2 * height(N)) * message(l, count);
+    default: break;
+    }
+    for (size_t d = 1; d < n; d *= 2) time += 2 * message(l, elements(count, n, 0, d));
+    return time;
+}
+double way_time(Way way, size_t N, size_t count) {
+    return way_time_on(&clock_config()->between, way, N, count);
+}
+
+// A way takes steps alpha + passes S / beta, where N divides: these are two lines over S, and they
+// may cross.
+typedef struct { double steps, passes; } Line;
+static Line line_of(Way way, size_t N) {
+    double n = (double)way_power_below(N), m = (double)N, h = (double)height(N), folded = n < m;
+    if (way == RING) return (Line){ 2 * (m - 1), 2 * (m - 1) / m };
+    if (way == TREE) return (Line){ 2 * h, 2 * h };
+    return (Line){ 2 * log2(n) + 2 * folded, 2 * (n - 1) / n + 2 * folded };
+}
+
+size_t way_ring_overtakes(Way way, size_t N, size_t unit) {
+    Line a = line_of(RING, N), b = line_of(way, N);
+    ClockLink l = clock_config()->between;
+    double S = l.alpha * l.beta * (a.steps - b.steps) / (b.passes - a.passes);
+    double units = S / (double)(unit * sizeof(real));
+    size_t k = units > 1 ? (size_t)units : 1;
+    // messages last whole picoseconds
+    while (way_time(RING, N, k * unit) > way_time(way, N, k * unit)) k++;
+    return k;
+}
