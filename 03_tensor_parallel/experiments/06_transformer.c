@@ -201,8 +201,8 @@ static void table(Run *run, const ModelConfig *c) {
           { NULL, ratio } }, {0} };
     results(run, columns, rows);
     say(run, "  b = %d sequences of s = %zu; width h = %zu, a = %zu heads, L = %zu blocks, V = %zu"
-        "; t = %zu; %zu-byte elements", BATCH, c->context, c->width, c->heads, c->layers, c->vocab, n,
-        sizeof(real));
+        "; t = %zu; %zu-byte elements", BATCH, c->context, c->width, c->heads, c->layers, c->vocab,
+        n, sizeof(real));
     if (simulated)
         say(run, "  The last row: products take 1, two all-reduces %.2f on the fast link and %.1f "
             "on the slow one.", fast, slow);
@@ -210,8 +210,8 @@ static void table(Run *run, const ModelConfig *c) {
         say(run, "  (t-1)eF/(6h beta) gives %.2f and %.1f: it leaves out scores, latency and "
             "unequal parts.", plain_ratio("fast", n, c->width), plain_ratio("slow", n, c->width));
     if (c->heads % n)
-        say(run, "  t does not divide the heads: rank 0 has %zu of %zu. Where it does, the formulas "
-            "are exact.", first.heads, c->heads);
+        say(run, "  t does not divide the heads: rank 0 has %zu of %zu. Where it does, the "
+            "formulas are exact.", first.heads, c->heads);
     say(run, "  ends: the embedding's output, and what head and loss keep; a..b: smallest to "
         "largest rank");
 }
