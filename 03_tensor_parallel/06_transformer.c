@@ -2,8 +2,8 @@
 // level: core
 // question: Does a GPT whose every matrix is cut train like the whole one, and what does its communication cost?
 //
-// Holds:  1/t of every matrix: attention by heads, the MLP by hidden columns, wte by entries. Whole:
-//         norms, row-cut biases, wpe and what lies between layers, [M, C]. M = B T tokens.
+// Holds:  1/t of every matrix: attention by heads, the MLP by hidden columns, wte by entries. Whole
+//         are norms, row-cut biases, wpe and what lies between layers, [M, C]. M = B T tokens.
 // Sends:  all-reduces. Per micro-batch: in each block four of M C elements (two forward, two
 //         backward), in the model's ends two of M C and three of M. Per step: the norm's 12 L + 4.
 // Saves:  a block has 12 C C/t + 7 C/t + 6 C parameters per rank, instead of 12 C C + 13 C.
