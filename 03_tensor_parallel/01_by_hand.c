@@ -4,8 +4,7 @@
 //
 // Holds:  shard i of t. Columns: its N/t columns of W, all of X. Rows: its K/t rows of W, and the
 //         columns of X that these multiply.
-// Sends:  columns: t partial sums of dX [M, K] are added. Rows: t partial sums of Y [M, N] are
-//         added.
+// Sends:  columns: t partial sums of dX [M, K] are added. Rows: t partial sums of Y [M, N].
 // Saves:  each shard multiplies by, and updates, 1/t of W.
 // Costs:  one sum over the shards per step: backward (columns) or forward (rows).
 // Shoeybi et al. 2019, section 3. Left out: the bias, and ranks: a loop over i plays all shards.

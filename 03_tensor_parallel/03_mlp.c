@@ -2,13 +2,11 @@
 // level: core
 // question: How can two matrix products in a row be split so that the ranks communicate only once each way?
 //
-// Holds:  A [C, F/t] and a [F/t], B [F/t, C], all of b [C]; X, Y, dX, dY [M, C] whole on every
-//         rank.
+// Holds:  A [C, F/t] and a [F/t], B [F/t, C], all of b [C]; whole X, Y, dX and dY [M, C].
 // Sends:  forward an all-reduce of Y, backward one of dX; each rank sends 2 (t-1) ceil(M C/t)
 //         elements for each of the two.
 // Saves:  each rank has 1/t of 2 C F + F parameters, 2 M F kept elements, 12 M C F FLOPs per step.
-// Costs:  these two all-reduces per step, exposed. b and X (kept for backward) are whole on every
-//         rank.
+// Costs:  these two all-reduces per step, exposed. Each rank keeps all of b and X.
 // Shoeybi et al. 2019, section 3. Left out: norms and the residual path (06_transformer.c).
 #include "03_tensor_parallel/tensor_parallel.h"
 
@@ -30,7 +28,7 @@ void tensor_parallel_mlp_forward(Comm *tp, Param *p, Tensor y, Tensor x, Saved *
     Tensor act = s->t[S_ACT];
 
     column_parallel_forward(h, x, &p[MLP_A], &p[MLP_A_BIAS]);      // h_i = X A_i + a_i
-    op_gelu(act, h);                                       // element by element, column by column
+    op_gelu(act, h);                                       // element by element: sends nothing
     linear(y, act, &p[MLP_B]);                             // GELU(h_i) B_i
     // Y = GELU(h) B sums over all F rows of B. Each rank has GELU(h_i) B_i, the partial sum over
     // its own F/t.

@@ -2,14 +2,13 @@
 // level: core
 // question: Why is attention split by whole heads?
 //
-// Holds:  H/t heads: W_qkv [C, 3C/t], b_qkv [3C/t], W_O [C/t, C], all of b_O; X, Y, dX, dY [M, C]
-//         whole on every rank. M = B T tokens.
+// Holds:  H/t heads: W_qkv [C, 3C/t], b_qkv [3C/t], W_O [C/t, C], all of b_O; whole X, Y, dX and
+//         dY [M, C]. M = B T tokens.
 // Sends:  forward an all-reduce of Y, backward one of dX; each rank sends 2 (t-1) ceil(M C/t)
 //         elements for each of the two.
-// Saves:  each rank has 1/t of 4 C C + 3 C parameters, 4 M C + 2 B H T T kept elements, all
-//         products.
-// Costs:  these two all-reduces per step, exposed. b_O and X (kept for backward) are whole on every
-//         rank.
+// Saves:  each rank has 1/t of 4 C C + 3 C parameters, 4 M C + 2 B H T T kept elements, and
+//         the products.
+// Costs:  these two all-reduces per step, exposed. Each rank keeps all of b_O and X.
 // Shoeybi et al. 2019, section 3. Left out: norms and the residual path (06_transformer.c); a cut
 // inside of the heads, which would have to add the scores q k^T, B H T T elements, over the ranks.
 #include "03_tensor_parallel/tensor_parallel.h"

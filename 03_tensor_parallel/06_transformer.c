@@ -5,11 +5,11 @@
 // Holds:  1/t of every matrix: attention by heads, the MLP by hidden columns, wte by entries. Whole
 //         are norms, row-cut biases, wpe and what lies between layers, [M, C]. M = B T tokens.
 // Sends:  all-reduces. Per micro-batch: in each block four of M C elements (two forward, two
-//         backward), in the model's ends two of M C and three of M. Per step: the norm's 12 L + 4.
+//         backward), in the model's ends two of M C, three of M. Per step: 12 L + 4 for the norm.
 // Saves:  a block has 12 C C/t + 7 C/t + 6 C parameters per rank, instead of 12 C C + 13 C.
 // Costs:  each rank sends 8 M C (t-1)/t elements per block and micro-batch, exposed. It keeps
 //         M C (4 + 4/C) elements of a block whole, and computes all norms and residual paths.
-// Shoeybi et al. 2019, section 3. Left out: norms and residuals by rows (07_sequence_parallel.c).
+// Shoeybi et al. 2019, section 3. Left out: norms on some rows (07_sequence_parallel.c).
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // ---------------------------------------------------------------- a block: four all-reduces

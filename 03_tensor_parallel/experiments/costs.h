@@ -1,4 +1,4 @@
-// costs.h: what the lessons of this chapter predict from sizes alone, held against what was measured.
+// costs.h: what lessons 07, 11 and 12 predict from sizes alone, held against what was measured.
 #ifndef TENSOR_PARALLEL_COSTS_H
 #define TENSOR_PARALLEL_COSTS_H
 #include "03_tensor_parallel/experiments/cube_costs.h"
