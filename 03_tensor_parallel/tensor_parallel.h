@@ -1,62 +1,68 @@
-// tensor_parallel.h: tensor parallelism (Shoeybi et al. 2019, section 3): matrices are cut over the ranks of a
-// group, tp. Every function stands in the lesson that teaches it.
+// tensor_parallel.h: the functions of this chapter that later lessons and chapters call. Each stands
+// in the file that its section names. Tensor parallelism (Shoeybi et al. 2019, section 3) cuts the
+// weight matrices of every layer over the t ranks of a group, tp:
 //
-//     tensor                      cut              rank holds
-//     attn.c_attn.weight  [C,3C]  columns of q|k|v   [C, 3C/tp]: whole heads, no communication between
-//     attn.c_proj.weight  [C, C]  rows               [C/tp, C]: the rows that its heads feed
-//     mlp.c_fc.weight     [C,4C]  columns            [C, 4C/tp]: GELU works element by element
-//     mlp.c_proj.weight   [4C,C]  rows               [4C/tp, C]
-//     wte                 [V, C]  rows               [V/tp, C]: its vocabulary entries, in embedding and head
-//     norms, row-cut biases, wpe  whole              the same on every rank, with the same gradient: never summed
-//                                                    (but under sequence parallelism, lesson 07: partial gradients)
+//     tensor                      cut               each rank holds
+//     attn.c_attn.weight  [C,3C]  columns of q|k|v  [C, 3C/t]: all columns of its heads
+//     attn.c_proj.weight  [C, C]  rows              [C/t, C]: the rows that its heads feed
+//     mlp.c_fc.weight     [C,4C]  columns           [C, 4C/t]: GELU works element by element
+//     mlp.c_proj.weight   [4C,C]  rows              [4C/t, C]: the rows that these columns feed
+//     wte                 [V, C]  rows              [V/t, C]: its vocabulary entries, used twice
+//     norms, row-cut biases, wpe  not cut           the whole tensor, and its whole gradient
+//                                                   (a part of it under sequence parallelism)
 //
-// Heads, hidden columns and vocabulary entries need not divide by tp: shard_range gives the first ranks one more.
+// t need not divide heads, hidden columns or vocabulary entries: shard_range gives one more to the
+// first ranks.
 #ifndef TENSOR_PARALLEL_H
 #define TENSOR_PARALLEL_H
 #include "common/model/model.h"
 
-// ---- 02_linear.c: y = x w + b. Backward adds to w->g and b->g, and overwrites dx. ----
-// Rank holds w [K, N/tp] and b [N/tp]; x [M, K] is whole on every rank, y [M, N/tp] is cut by columns.
-void column_parallel_cut(Param *p, Range columns);             // within each of p->blocks equal blocks
+// ---- 02_linear.c: y = x w + b. A backward adds to w->g and b->g, and overwrites dx. ----
+// Column-parallel: each rank holds w [K, N/t] and b [N/t], all of x [M, K], its columns y [M, N/t].
+void column_parallel_cut(Param *p, Range columns);         // within each of p->blocks equal blocks
 void column_parallel_forward(Tensor y, Tensor x, const Param *w, const Param *b);
 void column_parallel_backward(Comm *tp, Tensor dx, Tensor x, Tensor dy, Param *w, Param *b);
 void column_parallel_gather(Comm *tp, Tensor whole, Tensor y);
-// Rank holds w [K/tp, N] and all of b; x [M, K/tp] is cut by columns, y [M, N] is whole on every rank.
+// Row-parallel: each rank holds w [K/t, N] and all of b, its columns x [M, K/t], all of y [M, N].
 void row_parallel_cut(Param *p, Range rows);
 void row_parallel_forward(Comm *tp, Tensor y, Tensor x, const Param *w, const Param *b);
 void row_parallel_backward(Tensor dx, Tensor x, Tensor dy, Param *w, Param *b);
 
-// ---- 03_mlp.c: p[4] are FC_W, FC_B, OUT_W, OUT_B of a block; x and y [M, C] are whole. Keeps S_FC and S_ACT. ----
+// ---- 03_mlp.c: p[4] are FC_W, FC_B, OUT_W, OUT_B of a block. x and y [M, C] are whole on every
+//      rank. Forward keeps S_FC and S_ACT for backward. ----
 enum { MLP_A, MLP_A_BIAS, MLP_B, MLP_B_BIAS, MLP_PARAMS };
 void tensor_parallel_mlp_cut(Param *p, Range hidden);
 void tensor_parallel_mlp_forward(Comm *tp, Param *p, Tensor y, Tensor x, Saved *s);
 void tensor_parallel_mlp_backward(Comm *tp, Param *p, Tensor dx, Tensor x, Tensor dy, Saved *s);
 
-// ---- 04_attention.c: p[4] are QKV_W, QKV_B, PROJ_W, PROJ_B of a block; x and y [B*T, C] are whole. Keeps S_QKV,
-//      S_PROBS, S_DROPPED and S_MIX. ----
+// ---- 04_attention.c: p[4] are QKV_W, QKV_B, PROJ_W, PROJ_B of a block. x and y [B*T, C] are whole
+//      on every rank. h->heads are this rank's. Forward keeps S_QKV, S_PROBS, S_DROPPED and S_MIX
+//      for backward. ----
 enum { ATTENTION_QKV, ATTENTION_QKV_BIAS, ATTENTION_O, ATTENTION_O_BIAS, ATTENTION_PARAMS };
-typedef AttentionHeads TensorParallelHeads;                    // of this rank, numbered in the whole layer
 void tensor_parallel_attention_cut(Param *p, Range heads, size_t D);
-void tensor_parallel_attention_forward(Comm *tp, const TensorParallelHeads *h, Param *p, Tensor y, Tensor x, Saved *s);
-void tensor_parallel_attention_backward(Comm *tp, const TensorParallelHeads *h, Param *p, Tensor dx, Tensor x,
-                                        Tensor dy, Saved *s);
-// What lies between the two matrices, for the heads of this rank, without communication; or as h->kind does it.
-void tensor_parallel_probabilities(const TensorParallelHeads *h, Saved *s);      // S_PROBS and S_DROPPED from S_QKV
-void tensor_parallel_heads_forward(const TensorParallelHeads *h, Saved *s);      // S_MIX from S_QKV
-void tensor_parallel_heads_backward(const TensorParallelHeads *h, Tensor dqkv, Tensor dmix, Saved *s);
+void tensor_parallel_attention_forward(Comm *tp, const AttentionHeads *h, Param *p, Tensor y,
+                                       Tensor x, Saved *s);
+void tensor_parallel_attention_backward(Comm *tp, const AttentionHeads *h, Param *p, Tensor dx,
+                                        Tensor x, Tensor dy, Saved *s);
 
 // ---- 05_vocab.c: `first` is the first vocabulary entry of this rank. ----
 void vocab_parallel_lookup(Comm *tp, Tensor y, Tensor table, const int *tokens, size_t first);
-void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const int *targets, size_t first);
+void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const int *targets,
+                         size_t first);
 void vocab_parallel_backward(Comm *tp, Tensor dx, Tensor dlogits, Tensor x, Param *table);
-extern const LayerKind tensor_parallel_embedding, tensor_parallel_head, tensor_parallel_loss;
 
-// ---- 06_transformer.c ----
-// Cuts the parameters of a described model over tp and replaces its layers. usage_error() when a rank would have no
-// head.
+// ---- 06_transformer.c; embedding, head and loss as layers in vocab_layers.c ----
+// Cuts the parameters of a described model over tp and replaces its layers. usage_error() if a rank
+// would have no head or no vocabulary entry.
 void tensor_parallel(Model *m, Comm *tp);
-void tensor_parallel_rebuild(Layer *l, const Batch *b, Saved *s);                // what attention has shed
-extern const LayerKind tensor_parallel_block;
+extern const LayerKind tensor_parallel_embedding, tensor_parallel_block, tensor_parallel_head;
+extern const LayerKind tensor_parallel_loss;
+
+// Names under which lesson 07 calls functions of common/model.
+typedef AttentionHeads TensorParallelHeads;
+#define tensor_parallel_heads_forward attention_forward
+#define tensor_parallel_heads_backward attention_backward
+#define tensor_parallel_rebuild block_rebuild
 
 // ---- 07_sequence_parallel.c: between the regions where rows are whole, rank holds rows shard_range(M, tp, rank) ----
 // whole [M, C], mine [M/tp, C]: the rows of this rank; there may be none.

@@ -1,37 +1,9 @@
-// costs.h: what the lessons of this chapter predict from sizes alone, held against what was measured.
+// costs.h: what lessons 07, 11 and 12 predict from sizes alone, held against what was measured.
 #ifndef TENSOR_PARALLEL_COSTS_H
 #define TENSOR_PARALLEL_COSTS_H
 #include "03_tensor_parallel/experiments/cube_costs.h"
-#include "03_tensor_parallel/experiments/trial.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "judge/frame/training.h"
-
-// Costs, with the picture of the last step, and the table of both cuts.
-void linear_column_costs(Run *run, size_t M, size_t K, size_t N, const TrialResult *r);
-void linear_row_costs(Run *run, size_t M, size_t K, size_t N, const TrialResult *r);
-void linear_gather_costs(Run *run, size_t M, size_t N, double bytes);
-void linear_results(Run *run, size_t M, size_t K, size_t N);
-
-void mlp_costs(Run *run, size_t M, size_t C, size_t F, const TrialResult *r);      // with the picture and its times
-void mlp_rows_first_costs(Run *run, size_t M, size_t F, double bytes);
-void mlp_results(Run *run, const TrialResult *r);
-
-typedef struct { size_t B, T, H, D; } AttentionSizes;
-void attention_costs(Run *run, const AttentionSizes *z, const TrialResult *r);
-
-typedef struct { size_t M, V, C; } VocabularySizes;
-void vocabulary_costs(Run *run, const VocabularySizes *z, const TrialResult *r);
-// One token's loss: mine: this rank's largest logit, its target's logit or 0, its sum of exponentials.
-void vocabulary_token(Run *run, Range words, const double mine[3], double loss);
-void vocabulary_results(Run *run, const VocabularySizes *z, double loss, double loss_if_gathered);
-
-// 06: what one rank measured; of the last step, where it says so.
-typedef struct {
-    size_t calls, bytes, norm_bytes;                       // all-reduces and bytes in the layers; for the norm
-    size_t block, parameters, gradients, optimizer;        // bytes on this rank; block: of one block's parameters
-    size_t activations;                                    // their peak
-} TransformerMeasured;
-void transformer_costs(Run *run, const ModelConfig *c, size_t sequences, const TransformerMeasured *r);
 
 // 07: three ways: lesson 06; sequence parallelism that keeps inputs whole, and that gathers them again in backward.
 typedef enum { TENSOR_ONLY, SEQUENCE_WHOLE, SEQUENCE_SHARD, SEQUENCE_WAYS } SequenceWay;

@@ -1,24 +1,28 @@
-// trial.c: see trial.h.
+// trial.c: trains a few layers alone, split or unsplit, and compares the two trainings.
 #include "03_tensor_parallel/experiments/trial.h"
 #include <stdio.h>
+#include "common/comm/record.h"
 #include "judge/draw/picture.h"
 
 // ---------------------------------------------------------------- data and parts
 
+// Weights, inputs or targets of the whole layer.
 Tensor trial_drawn(const Trial *t, Arena *a, TrialData what, size_t i) {
-    size_t rows = what == TRIAL_WEIGHTS ? t->params[i].rows : t->M;
-    size_t cols = what == TRIAL_WEIGHTS ? t->params[i].cols : what == TRIAL_X ? t->K : t->N;
+    const bool weights = what == TRIAL_WEIGHTS;
+    size_t rows = weights ? t->params[i].rows : t->M;
+    size_t cols = weights ? t->params[i].cols : what == TRIAL_X ? t->K : t->N;
     Tensor whole = tensor_new(a, rows, cols);
-    tensor_randomize(whole, t->key(t->run->seed, what, i), what == TRIAL_WEIGHTS ? t->deviation : 1);
+    tensor_randomize(whole, t->key(t->run->seed, what, i), weights ? t->deviation : 1);
     return whole;
 }
 
+// Each parameter is drawn whole. This rank takes its rows and, in each block, its columns.
 static void parameters_new(Trial *t, Arena *parameters, Arena *gradients) {
     for (size_t i = 0; i < TRIAL_PARAMS && t->params[i].cols; i++) {
         Param *p = &t->params[i];
         p->w = tensor_new(parameters, param_local_rows(p), param_local_cols(p));
         p->g = tensor_new(gradients, param_local_rows(p), param_local_cols(p));
-        ledger_pause();                            // the whole one is not counted, and freed at once
+        ledger_pause();                            // the whole tensor is not counted: freed at once
         Arena scratch = arena(MEM_REFERENCE);
         Tensor whole = trial_drawn(t, &scratch, TRIAL_WEIGHTS, i);
         Tensor rows = tensor_row_range(whole, p->my_rows.lo, p->my_rows.hi);
@@ -33,9 +37,11 @@ static void parameters_new(Trial *t, Arena *parameters, Arena *gradients) {
 
 static void put_param(Snapshot *s, const char *name, const Param *p, Tensor t) {
     size_t width = range_size(p->my_cols);
-    for (size_t block = 0; block < p->blocks; block++)
-        snapshot_put(s, name, p->rows, p->cols, tensor_col_range(t, block * width, (block + 1) * width),
-                     p->my_rows.lo, block * (p->cols / p->blocks) + p->my_cols.lo);
+    for (size_t block = 0; block < p->blocks; block++) {
+        Tensor columns = tensor_col_range(t, block * width, (block + 1) * width);
+        snapshot_put(s, name, p->rows, p->cols, columns, p->my_rows.lo,
+                     block * (p->cols / p->blocks) + p->my_cols.lo);
+    }
 }
 
 void trial_put(Snapshot *s, const char *name, size_t step, size_t rows, size_t cols, Tensor part,
@@ -54,55 +60,80 @@ void trial_held(TrialResult *r) {
 
 // ---------------------------------------------------------------- three steps
 
-void trial_train(Trial *t, TrialResult *r) {
-    Arena parameters = arena(MEM_PARAMETERS), gradients = arena(MEM_GRADIENTS);
-    parameters_new(t, &parameters, &gradients);
-    size_t M = t->M, n = 0;
+static size_t parameter_count(const Trial *t) {
+    size_t n = 0;
     while (n < TRIAL_PARAMS && t->params[n].cols) n++;
+    return n;
+}
+
+static void run_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
+    if (t->tp) record_enter(EVENT_FORWARD, NO_NUMBER);     // for the picture
+    t->forward(t, y, x, s);
+    t->drop(t, y);
+    if (t->tp) record_leave();
+}
+static void run_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
+    if (t->tp) record_enter(EVENT_BACKWARD, NO_NUMBER);
+    t->drop(t, dy);
+    t->backward(t, dx, x, dy, s);
+    if (t->tp) record_leave();
+}
+
+static void train_step(Trial *t, TrialResult *r) {
+    const size_t M = t->M;
+    const size_t n = parameter_count(t);
+    const bool recorded = t->tp && t->step + 1 == TRIAL_STEPS;
     char name[40];
-    for (t->step = 0; t->step < TRIAL_STEPS; t->step++) {
-        bool recorded = t->recorded && t->tp && t->step + 1 == TRIAL_STEPS;
-        memory_reset_peaks();
-        Arena buffers = arena(MEM_WORKSPACE), kept = arena(MEM_ACTIVATIONS);
-        Saved saved = saved_new();
-        Tensor whole = trial_drawn(t, &buffers, TRIAL_X, t->step);
-        Tensor target = trial_drawn(t, &buffers, TRIAL_TARGET, t->step);
-        Tensor x = tensor_new(&kept, M, range_size(t->x_cols));
-        tensor_copy(x, tensor_col_range(whole, t->x_cols.lo, t->x_cols.hi));
-        target = tensor_col_range(target, t->y_cols.lo, t->y_cols.hi);
-        Tensor y = tensor_new(&buffers, M, target.cols), dy = tensor_new(&buffers, M, target.cols);
-        Tensor dx = tensor_new(&buffers, M, x.cols);
-        for (size_t i = 0; i < n; i++) t->params[i].gradient_empty = true;      // the first contribution overwrites
+    memory_reset_peaks();
+    Arena buffers = arena(MEM_WORKSPACE);
+    Arena kept = arena(MEM_ACTIVATIONS);
+    Saved saved = saved_new();
+    Tensor whole = trial_drawn(t, &buffers, TRIAL_X, t->step);
+    Tensor target = trial_drawn(t, &buffers, TRIAL_TARGET, t->step);
+    Tensor x = tensor_new(&kept, M, range_size(t->x_cols));
+    tensor_copy(x, tensor_col_range(whole, t->x_cols.lo, t->x_cols.hi));
+    target = tensor_col_range(target, t->y_cols.lo, t->y_cols.hi);
+    Tensor y = tensor_new(&buffers, M, target.cols);
+    Tensor dy = tensor_new(&buffers, M, target.cols);
+    Tensor dx = tensor_new(&buffers, M, x.cols);
+    for (size_t i = 0; i < n; i++) t->params[i].gradient_empty = true; // a contribution overwrites
 
-        if (recorded) picture_begin(t->run, MEM_ACTIVATIONS);
-        t->forward(t, y, x, &saved);
-        op_scale(dy, target, -1);
-        op_add(dy, y, dy);                         // Y - target; the loss is half its square, per row
-        r->loss[t->step] = tensor_sum_of_squares(dy) / (double)(2 * M);
-        op_scale(dy, dy, (real)(1.0 / (double)M));
-        t->backward(t, dx, x, dy, &saved);
-        if (recorded) picture_end(t->run);
+    if (recorded) picture_begin(t->run, MEM_ACTIVATIONS);
+    run_forward(t, y, x, &saved);
+    op_scale(dy, target, -1);
+    op_add(dy, y, dy);                         // Y - target: the loss is half its square per row
+    r->loss[t->step] = tensor_sum_of_squares(dy) / (double)(2 * M);
+    op_scale(dy, dy, (real)(1.0 / (double)M));
+    run_backward(t, dx, x, dy, &saved);
+    if (recorded) picture_end(t->run);
 
-        trial_put(r->seen, "Y", t->step, M, t->N, y, 0, t->y_cols.lo);
-        trial_put(r->seen, "grad X", t->step, M, t->K, dx, 0, t->x_cols.lo);
-        for (size_t i = 0; i < n; i++) {
-            Param *p = &t->params[i];
-            snprintf(name, sizeof name, "grad %.20s, step %zu", p->name, t->step + 1);
-            put_param(r->seen, name, p, p->g);
-            op_sgd(p->w, p->g, 1, (real)t->rate, 0);
-        }
-        trial_held(r);
-        saved_free(&saved);
-        arena_free(&buffers);
-        arena_free(&kept);
-    }
+    trial_put(r->seen, "Y", t->step, M, t->N, y, 0, t->y_cols.lo);
+    trial_put(r->seen, "grad X", t->step, M, t->K, dx, 0, t->x_cols.lo);
     for (size_t i = 0; i < n; i++) {
+        Param *p = &t->params[i];
+        snprintf(name, sizeof name, "grad %.20s, step %zu", p->name, t->step + 1);
+        put_param(r->seen, name, p, p->g);
+        op_sgd(p->w, p->g, 1, (real)t->rate, 0);
+    }
+    trial_held(r);
+    saved_free(&saved);
+    arena_free(&buffers);
+    arena_free(&kept);
+}
+
+void trial_train(Trial *t, TrialResult *r) {
+    Arena parameters = arena(MEM_PARAMETERS);
+    Arena gradients = arena(MEM_GRADIENTS);
+    char name[40];
+    parameters_new(t, &parameters, &gradients);
+    for (t->step = 0; t->step < TRIAL_STEPS; t->step++) train_step(t, r);
+    for (size_t i = 0; i < parameter_count(t); i++) {
         snprintf(name, sizeof name, "%s%.20s%s", t->before, t->params[i].name, t->after);
         put_param(r->weights, name, &t->params[i], t->params[i].w);
     }
     arena_free(&parameters);
     arena_free(&gradients);
-    ledger_pause();                                // where a rank has only columns of Y, it has a part of the loss
+    ledger_pause();                        // a rank with some columns of Y has a part of the loss
     if (range_size(t->y_cols) != t->N) comm_all_reduce_doubles(t->tp, r->loss, TRIAL_STEPS);
     ledger_resume();
 }
@@ -111,8 +142,9 @@ void trial_forward(Trial *t, Snapshot *s) {
     Arena scratch = arena(MEM_WORKSPACE);
     Saved saved = saved_new();
     parameters_new(t, &scratch, &scratch);
-    Tensor x = trial_drawn(t, &scratch, TRIAL_X, 0), y = tensor_new(&scratch, t->M, t->N);
-    t->forward(t, y, x, &saved);
+    Tensor x = trial_drawn(t, &scratch, TRIAL_X, 0);
+    Tensor y = tensor_new(&scratch, t->M, t->N);
+    run_forward(t, y, x, &saved);
     snapshot_put(s, "Y", t->M, t->N, y, 0, 0);
     saved_free(&saved);
     arena_free(&scratch);
@@ -134,7 +166,11 @@ TrialResult trial_compare(Run *run, const char *what, TrialTrain *train) {
     check_numbers(run, what, "loss, 3 steps", got.loss, want.loss, TRIAL_STEPS, LIMIT_ROUNDING);
     check_close(run, what, got.seen, want.seen, LIMIT_ROUNDING);
     check_close(run, what, got.weights, want.weights, LIMIT_ROUNDING);
-    snapshot_free(got.seen); snapshot_free(got.weights); snapshot_free(want.seen); snapshot_free(want.weights);
-    got.seen = got.weights = NULL;
+    snapshot_free(got.seen);
+    snapshot_free(got.weights);
+    snapshot_free(want.seen);
+    snapshot_free(want.weights);
+    got.seen = NULL;
+    got.weights = NULL;
     return got;
 }

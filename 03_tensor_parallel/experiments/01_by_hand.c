@@ -1,0 +1,188 @@
+// 01_by_hand.c: both splits of 03_tensor_parallel/01_by_hand.c, with every number of shards, are
+// compared with the unsplit layer in every bit, and shown as matrices on paper.
+#include "03_tensor_parallel/by_hand.h"
+#include "judge/frame/lesson.h"
+#include <stdio.h>
+#include <string.h>
+
+enum { STEPS = 3 };
+static const double RATE = 1.0 / 16;       // a power of two: every number in this lesson is exact
+
+static HandLayer new_layer(void) {
+    return (HandLayer){ .x = { { 1, 2, 0, 3 }, { 2, 1, 1, 0 } },
+                        .w = { { 1, 0, 2 }, { 2, 1, 0 }, { 0, 3, 1 }, { 1, 1, 2 } },
+                        .target = { { 7, 3, 7 }, { 3, 5, 4 } } };
+}
+
+// ---------------------------------------------------------------- unsplit
+
+static void unsplit_step(HandLayer *l) {
+    for (int m = 0; m < M; m++)            // Y = X W, and dY = Y - target
+        for (int n = 0; n < N; n++) {
+            l->y[m][n] = 0;
+            for (int k = 0; k < K; k++) l->y[m][n] += l->x[m][k] * l->w[k][n];
+            l->dy[m][n] = l->y[m][n] - l->target[m][n];
+        }
+    for (int m = 0; m < M; m++)            // dX = dY W^T
+        for (int k = 0; k < K; k++) {
+            l->dx[m][k] = 0;
+            for (int n = 0; n < N; n++) l->dx[m][k] += l->dy[m][n] * l->w[k][n];
+        }
+    for (int k = 0; k < K; k++)            // dW = X^T dY
+        for (int n = 0; n < N; n++) {
+            l->dw[k][n] = 0;
+            for (int m = 0; m < M; m++) l->dw[k][n] += l->x[m][k] * l->dy[m][n];
+            l->w[k][n] -= RATE * l->dw[k][n];
+        }
+}
+
+// ---------------------------------------------------------------- the paper
+
+// Matrices side by side: a line of names, then the rows.
+typedef struct { char text[1 + K][100]; size_t rows, width; } Paper;
+
+// sign stands between the matrix before and this one. ld is the distance of two rows in memory, so
+// that a part of a matrix can be shown.
+static void write_matrix(Paper *p, const char *sign, const char *name, const double *a, size_t rows,
+                         size_t cols, size_t ld) {
+    char line[1 + K][40];
+    size_t width = (size_t)snprintf(line[0], sizeof line[0], "%s", name);
+    for (size_t r = 1; r <= rows; r++) {
+        size_t n = (size_t)snprintf(line[r], sizeof line[r], "[");
+        for (size_t c = 0; c < cols; c++)
+            n += (size_t)snprintf(line[r] + n, sizeof line[r] - n, "%3g", a[(r - 1) * ld + c]);
+        n += (size_t)snprintf(line[r] + n, sizeof line[r] - n, " ]");
+        if (n > width) width = n;
+    }
+    for (size_t r = 0; r <= K; r++)
+        snprintf(p->text[r] + p->width, sizeof p->text[r] - p->width, "  %1s %-*s",
+                 r && r <= rows ? sign : "", (int)width, r <= rows ? line[r] : "");
+    p->width += 4 + width;
+    if (rows > p->rows) p->rows = rows;
+}
+static void show(Run *run, const Paper *p) {
+    for (size_t r = 0; r <= p->rows; r++) {
+        size_t n = strlen(p->text[r]);
+        while (n && p->text[r][n - 1] == ' ') n--;
+        say(run, "%.*s", (int)n, p->text[r]);
+    }
+}
+
+static void show_unsplit(Run *run, const HandLayer *l) {
+    const HandLayer start = new_layer();
+    Paper p = {0};
+    write_matrix(&p, "", "X", &l->x[0][0], M, K, K);
+    write_matrix(&p, "", "W", &start.w[0][0], K, N, N);
+    write_matrix(&p, "", "Y = X W", &l->y[0][0], M, N, N);
+    write_matrix(&p, "", "dY = Y - target", &l->dy[0][0], M, N, N);
+    write_matrix(&p, "", "dX = dY W^T", &l->dx[0][0], M, K, K);
+    show(run, &p);
+}
+static void show_columns(Run *run, const HandLayer *l, size_t shards) {
+    Paper forward = {0}, backward = {0};
+    char name[40];
+    for (size_t i = 0; i < shards; i++) {
+        Range own = shard_range(N, shards, i);
+        snprintf(name, sizeof name, "Y%zu = X W%zu", i, i);
+        write_matrix(&forward, i ? "|" : "", name, &l->y[0][own.lo], M, range_size(own), N);
+        snprintf(name, sizeof name, "dY%zu W%zu^T", i, i);
+        write_matrix(&backward, i ? "+" : "", name, &l->dx_part[i][0][0], M, K, K);
+    }
+    write_matrix(&forward, "=", "Y", &l->y[0][0], M, N, N);
+    write_matrix(&backward, "=", "dX", &l->dx[0][0], M, K, K);
+    say(run, "W in %zu column shards. Forward: finished columns of Y, side by side", shards);
+    show(run, &forward);
+    say(run, "  Backward: partial sums of all of dX, added");
+    show(run, &backward);
+}
+static void show_rows(Run *run, const HandLayer *l, size_t shards) {
+    Paper forward = {0}, backward = {0};
+    char name[40];
+    for (size_t i = 0; i < shards; i++) {
+        Range own = shard_range(K, shards, i);
+        snprintf(name, sizeof name, "X%zu W%zu", i, i);
+        write_matrix(&forward, i ? "+" : "", name, &l->y_part[i][0][0], M, N, N);
+        snprintf(name, sizeof name, "dX%zu = dY W%zu^T", i, i);
+        write_matrix(&backward, i ? "|" : "", name, &l->dx[0][own.lo], M, range_size(own), K);
+    }
+    write_matrix(&forward, "=", "Y", &l->y[0][0], M, N, N);
+    write_matrix(&backward, "=", "dX", &l->dx[0][0], M, K, K);
+    say(run, "W in %zu row shards. Forward: partial sums of all of Y, added", shards);
+    show(run, &forward);
+    say(run, "  Backward: finished columns of dX, side by side");
+    show(run, &backward);
+}
+
+// ---------------------------------------------------------------- where the words swap
+
+// PyTorch's Linear stores V = W^T, [out, in], and computes y = x V^T. A cut by columns of W, which
+// gives every shard some outputs, is a cut by rows of V. What must be added stays the same.
+static void stored_transposed(Run *run) {
+    const HandLayer l = new_layer();
+    double v[N][K], rows[M][N] = {{0}}, columns[M][N] = {{0}}, want[M][N] = {{0}};
+    for (int n = 0; n < N; n++)
+        for (int k = 0; k < K; k++) v[n][k] = l.w[k][n];
+    for (int m = 0; m < M; m++)
+        for (int n = 0; n < N; n++)
+            for (int k = 0; k < K; k++) want[m][n] += l.x[m][k] * l.w[k][n];
+    for (int n = 0; n < N; n++)            // shard n holds row n of V: it finishes output n
+        for (int m = 0; m < M; m++)
+            for (int k = 0; k < K; k++) rows[m][n] += v[n][k] * l.x[m][k];
+    for (int k = 0; k < K; k++)            // shard k holds column k of V: partial sums of all
+        for (int m = 0; m < M; m++)
+            for (int n = 0; n < N; n++) columns[m][n] += v[n][k] * l.x[m][k];
+    const char *what = "y = x V^T = unsplit";
+    check_numbers(run, what, "rows of V, side by side", &rows[0][0], &want[0][0], M * N, 0);
+    check_numbers(run, what, "columns of V, added", &columns[0][0], &want[0][0], M * N, 0);
+}
+
+// ---------------------------------------------------------------- comparison
+
+// Whole numbers and fractions of powers of two: equal in every bit.
+static void compare(Run *run, size_t shards, const char *cut, const HandLayer *got,
+                    const HandLayer *want) {
+    char what[40];
+    snprintf(what, sizeof what, "%zu-way %s cut = unsplit", shards, cut);
+    check_numbers(run, what, "Y", &got->y[0][0], &want->y[0][0], M * N, 0);
+    check_numbers(run, what, "dX", &got->dx[0][0], &want->dx[0][0], M * K, 0);
+    check_numbers(run, what, "dW", &got->dw[0][0], &want->dw[0][0], K * N, 0);
+    check_numbers(run, what, "W after 3 steps", &got->w[0][0], &want->w[0][0], K * N, 0);
+}
+
+static void by_hand(Run *run) {
+    REQUIRE(run->world->size == 1, "this lesson plays all ranks in one process: start it with one "
+            "rank");
+    HandLayer want = new_layer();
+    unsplit_step(&want);
+    show_unsplit(run, &want);
+    for (int step = 1; step < STEPS; step++) unsplit_step(&want);
+
+    for (size_t shards = 1; shards <= N; shards++) {
+        HandLayer got = new_layer();
+        for (int step = 0; step < STEPS; step++) {
+            by_hand_columns(&got, shards, RATE);
+            if (shards == N && step == 0) show_columns(run, &got, shards);
+        }
+        compare(run, shards, "column", &got, &want);
+    }
+    for (size_t shards = 1; shards <= K; shards++) {
+        HandLayer got = new_layer();
+        for (int step = 0; step < STEPS; step++) {
+            by_hand_rows(&got, shards, RATE);
+            if (shards == 2 && step == 0) show_rows(run, &got, shards);
+        }
+        compare(run, shards, "row", &got, &want);
+    }
+    stored_transposed(run);
+    static const char *const columns[] = { "Y", "dX", "dW", NULL };
+    static const Result rows[] = {
+        { "W by columns", NULL, { "=side by side", "=added", "=finished" } },
+        { "W by rows", NULL, { "=added", "=side by side", "=finished" } }, {0} };
+    results(run, columns, rows);
+    say(run, "PyTorch's Linear stores V = W^T, so a row of V is a column of W. "
+        "target: [ %g %g %g ], [ %g %g %g ]", want.target[0][0], want.target[0][1],
+        want.target[0][2], want.target[1][0], want.target[1][1], want.target[1][2]);
+}
+
+static const Option options[] = { {0} };
+EXPERIMENT(by_hand, options);

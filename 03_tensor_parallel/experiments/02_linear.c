@@ -1,0 +1,186 @@
+// 02_linear.c: one linear layer, Y = dropout(X W + b), is trained cut by columns, cut by rows, and
+// unsplit. All three must agree; the table has the bytes of both cuts. Neither the 10 columns nor
+// the 11 rows of W divide by 4.
+#include "03_tensor_parallel/experiments/trial.h"
+#include "03_tensor_parallel/tensor_parallel.h"
+#include "common/model/costs.h"
+#include "common/tensor/random.h"
+#include "judge/draw/picture.h"
+#include <stdio.h>
+
+enum { M = 6, K = 11, N = 10 };
+enum { W, BIAS };
+enum { KEY_X = 101, KEY_WEIGHTS, KEY_TARGET = 104, KEY_MASK };
+static const double drop_probability = 0.2;        // the probability that dropout drops an element
+
+static uint64_t key(uint64_t seed, TrialData what, size_t i) {
+    if (what == TRIAL_WEIGHTS) return random_key(seed, KEY_WEIGHTS + i);
+    return random_key(seed, (what == TRIAL_X ? KEY_X : KEY_TARGET) + 1000 * i);
+}
+
+// ---------------------------------------------------------------- both cuts, and the unsplit layer
+
+// The mask of an element follows from (step, row, column of the whole layer), never from a rank. So
+// a cut Y has the mask of its own columns, and a whole Y has the same mask on every rank.
+static void drop(const Trial *t, Tensor y) {
+    uint64_t mask = random_key(random_key(t->run->seed, KEY_MASK), t->step);
+    op_dropout(y, y, (Dropout){ .key = mask, .p = drop_probability, .col0 = t->y_cols.lo });
+}
+
+static void column_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
+    (void)s;
+    column_parallel_forward(y, x, &t->params[W], &t->params[BIAS]);
+}
+static void column_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
+    (void)s;
+    column_parallel_backward(t->tp, dx, x, dy, &t->params[W], &t->params[BIAS]);
+}
+static void row_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
+    (void)s;
+    row_parallel_forward(t->tp, y, x, &t->params[W], &t->params[BIAS]);
+}
+static void row_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
+    (void)s;
+    row_parallel_backward(dx, x, dy, &t->params[W], &t->params[BIAS]);
+}
+static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
+    (void)s;
+    op_matmul(y, x, t->params[W].w);                       // [M, N] = [M, K] x [K, N]
+    op_add_bias(y, y, t->params[BIAS].w);
+}
+static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
+    (void)s;
+    op_matmul_tn(t->params[W].g, x, dy);                   // [K, N] = [M, K]^T x [M, N]
+    op_sum_rows(t->params[BIAS].g, dy);
+    op_matmul_nt(dx, dy, t->params[W].w);                  // [M, K] = [M, N] x [K, N]^T
+}
+
+static Trial layer(Run *run, Comm *tp) {
+    return (Trial){ .run = run, .tp = tp, .M = M, .K = K, .N = N,
+                    .x_cols = {0, K}, .y_cols = {0, N},
+                    .params = { param_describe("W", K, N, 1), param_describe("b", 0, N, 1) },
+                    .deviation = 0.3, .rate = 0.05, .before = "", .after = "", .key = key,
+                    .forward = unsplit_forward, .backward = unsplit_backward, .drop = drop };
+}
+static void train_columns(Run *run, Comm *tp, TrialResult *r) {
+    Trial t = layer(run, tp);
+    if (tp) {
+        t.y_cols = shard_range(N, tp->size, tp->rank);
+        column_parallel_cut(&t.params[W], t.y_cols);
+        column_parallel_cut(&t.params[BIAS], t.y_cols);
+        t.forward = column_forward;
+        t.backward = column_backward;
+    }
+    trial_train(&t, r);
+}
+static void train_rows(Run *run, Comm *tp, TrialResult *r) {
+    Trial t = layer(run, tp);
+    if (tp) {
+        t.x_cols = shard_range(K, tp->size, tp->rank);
+        row_parallel_cut(&t.params[W], t.x_cols);
+        t.forward = row_forward;
+        t.backward = row_backward;
+    }
+    trial_train(&t, r);
+}
+
+// ---------------------------------------------------------------- costs
+
+// One of both cuts. parameters: elements of W and b; kept: of X; reduced: of the one all-reduce.
+static void cut_costs(Run *run, const char *cut, size_t parameters, size_t kept, size_t reduced,
+                      const TrialResult *r) {
+    const size_t e = sizeof(real);
+    const struct { const char *id, *name, *unit; double predicted, measured; } all[] = {
+        { "parameters", "W and b", "bytes", (double)(parameters * e), (double)r->parameters },
+        { "gradients", "gradients", "bytes", (double)(parameters * e), (double)r->gradients },
+        { "optimizer", "SGD's state", "bytes", 0, (double)r->optimizer },
+        { "kept", "X, kept for backward", "bytes", (double)(kept * e), (double)r->activations },
+        { "calls", "all-reduces a step", "calls", 1, r->calls },
+        // A ring all-reduce sends every chunk twice, over t - 1 links each time.
+        { "sent", "sent a step", "bytes",
+          ring_bytes(ALL_REDUCE_PASSES, run->world->size, reduced, e), r->bytes },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char id[48], name[48];
+        snprintf(id, sizeof id, "%ss.%s", cut, all[i].id);
+        snprintf(name, sizeof name, "%ss: %s", cut, all[i].name);
+        check_cost(run, id, name, all[i].unit, formula(all[i].predicted), NOT_PREDICTED,
+                   all[i].measured);
+    }
+}
+
+// W and b are cut: K N/t + N/t elements. X is whole. The all-reduce is of dX [M, K], backward.
+static void column_costs(Run *run, const TrialResult *r) {
+    size_t columns = range_size(shard_range(N, run->world->size, run->world->rank));
+    cut_costs(run, "column", (K + 1) * columns, M * K, M * K, r);
+    picture_show(run, "W by columns, one step", PICTURE_CHART);
+}
+
+// W is cut and b is whole: K N/t + N elements. X is cut. The all-reduce is of Y [M, N], forward.
+static void row_costs(Run *run, const TrialResult *r) {
+    const size_t n = run->world->size;
+    const size_t most = ceil_div(K, n);
+    size_t rows = range_size(shard_range(K, n, run->world->rank));
+    cut_costs(run, "row", rows * N + N, M * rows, M * N, r);
+    picture_show(run, "W by rows, one step", PICTURE_NO_FILES);
+    // A rank with fewer rows finishes a backward (two products) sooner, and starts the next forward
+    // at once.
+    if (!clock_config()->simulated || K % n == 0) return;
+    double reduce = ring_time(ALL_REDUCE_PASSES, n, M * N, sizeof(real));
+    double step = 3 * work_product(M, N, most).time + reduce;
+    double sooner = 2 * work_product(M, N, 1).time;
+    say(run, "By rows: rank %zu has %zu row%s, rank 0 has %zu. It finished its last backward %.2f "
+        "us sooner, so its F", n - 1, most - 1, most == 2 ? "" : "s", most, sooner / 1e6);
+    say(run, "starts first; from step to step it is %.2f us.", step / 1e6);
+}
+
+// The columns of all ranks, gathered. Adding tensors that are zero but for a rank's own columns
+// gives the same Y, for nearly twice the bytes: that is the reference.
+static void gathered(Run *run) {
+    Comm *tp = run->world;
+    const size_t padded = tp->size * M * ceil_div(N, tp->size);    // equal parts of the all-gather
+    Range own = shard_range(N, tp->size, tp->rank);
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor y = tensor_new(&scratch, M, range_size(own));
+    Tensor whole = tensor_new(&scratch, M, N);
+    Tensor sum = tensor_new(&scratch, M, N);
+    tensor_randomize(y, random_key(run->seed, tp->rank), 1);
+    comm_ledger_reset(tp);
+    column_parallel_gather(tp, whole, y);
+    check_cost(run, "columns.gather", "columns: sent to gather Y", "bytes",
+               formula(ring_bytes(ONE_PASS, tp->size, padded, sizeof(real))), NOT_PREDICTED,
+               (double)comm_bytes_sent(tp));
+    tensor_fill(sum, 0);
+    tensor_copy(tensor_col_range(sum, own.lo, own.hi), y);
+    comm_all_reduce(tp, sum);
+    check_true(run, "gathered output = all columns", "Y", tensor_equal(whole, sum));
+    arena_free(&scratch);
+}
+
+static void linear_layer(Run *run) {
+    const size_t n = run->world->size;
+    REQUIRE(n <= N, "%zu ranks cannot share %d columns: start at most %d", n, N, N);
+    TrialResult columns = trial_compare(run, "column-parallel = unsplit", train_columns);
+    column_costs(run, &columns);
+    TrialResult by_rows = trial_compare(run, "row-parallel = unsplit", train_rows);
+    row_costs(run, &by_rows);
+    gathered(run);
+
+    static const char *const heading[] = { "W by columns", "W by rows", NULL };
+    static const Result rows[] = {
+        { "W and b, per rank", "(K+1) N/t; K N/t + N",
+          { "columns.parameters", "rows.parameters" } },
+        { "X, kept for backward", "M K; M K/t", { "columns.kept", "rows.kept" } },
+        { "all-reduces per step", "of dX backward; of Y forward",
+          { "columns.calls", "rows.calls" } },
+        { "sent per rank and step", "2 (t-1) ceil(MK/t); 2 (t-1) ceil(MN/t)",
+          { "columns.sent", "rows.sent" } },
+        { "sent to have Y whole", "(t-1) M ceil(N/t); it is whole", { "columns.gather", "=0 B" } },
+        {0} };
+    results(run, heading, rows);
+    say(run, "  Y = X W + b: X is M x K = %d x %d, W is K x N = %d x %d; t = %zu ranks, %zu bytes "
+        "per element", M, K, K, N, n, sizeof(real));
+}
+
+static const Option options[] = { {0} };
+EXPERIMENT(linear_layer, options);

@@ -1,0 +1,192 @@
+// 03_mlp.c: the MLP, Y = dropout(GELU(X A + a) B + b), is trained with A cut by columns and B by
+// rows, and unsplit. Both must agree. Then A is cut by rows instead: the ranks must add before
+// GELU, and send more. F = 38 hidden columns do not divide by 4.
+#include "03_tensor_parallel/experiments/trial.h"
+#include "03_tensor_parallel/tensor_parallel.h"
+#include "common/model/costs.h"
+#include "common/tensor/random.h"
+#include "judge/draw/picture.h"
+#include <stdio.h>
+
+enum { M = 10, C = 10, F = 38 };           // rows of X (tokens), width, hidden columns
+enum { KEY_X = 101, KEY_TARGET, KEY_MASK, KEY_WEIGHTS };
+
+static uint64_t key(uint64_t seed, TrialData what, size_t i) {
+    static const uint64_t of[] = { KEY_X, KEY_TARGET, KEY_WEIGHTS };
+    return random_key(random_key(seed, of[what]), i);
+}
+
+// ---------------------------------------------------------------- split and unsplit
+
+// Y is whole on every rank, and so is the mask.
+static void drop(const Trial *t, Tensor y) {
+    uint64_t mask = random_key(random_key(t->run->seed, KEY_MASK), t->step);
+    op_dropout(y, y, (Dropout){ .key = mask, .p = 0.1 });
+}
+
+static void split_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
+    tensor_parallel_mlp_forward(t->tp, t->params, y, x, s);
+}
+static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
+    tensor_parallel_mlp_backward(t->tp, t->params, dx, x, dy, s);
+}
+static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
+    const Param *p = t->params;
+    saved_tensor(s, S_FC, M, F);
+    saved_tensor(s, S_ACT, M, F);
+    op_matmul(s->t[S_FC], x, p[MLP_A].w);
+    op_add_bias(s->t[S_FC], s->t[S_FC], p[MLP_A_BIAS].w);
+    op_gelu(s->t[S_ACT], s->t[S_FC]);
+    op_matmul(y, s->t[S_ACT], p[MLP_B].w);
+    op_add_bias(y, y, p[MLP_B_BIAS].w);
+}
+static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
+    Param *p = t->params;
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor dh = tensor_new(&scratch, M, F);
+    linear_gradients(&p[MLP_B], &p[MLP_B_BIAS], s->t[S_ACT], dy);
+    op_matmul_nt(dh, dy, p[MLP_B].w);
+    op_gelu_backward(dh, s->t[S_FC], dh);
+    linear_gradients(&p[MLP_A], &p[MLP_A_BIAS], x, dh);
+    op_matmul_nt(dx, dh, p[MLP_A].w);
+    arena_free(&scratch);
+}
+
+static Trial layers(Run *run, Comm *tp) {
+    Trial t = { .run = run, .tp = tp, .M = M, .K = C, .N = C, .x_cols = {0, C}, .y_cols = {0, C},
+                .params = { param_describe("A", C, F, 1), param_describe("a", 0, F, 1),
+                            param_describe("B", F, C, 1), param_describe("b", 0, C, 1) },
+                .deviation = 0.3, .rate = 0.1, .before = "updated ", .after = ", step 3",
+                .key = key, .forward = tp ? split_forward : unsplit_forward,
+                .backward = tp ? split_backward : unsplit_backward, .drop = drop };
+    if (tp) tensor_parallel_mlp_cut(t.params, shard_range(F, tp->size, tp->rank));
+    return t;
+}
+static void train(Run *run, Comm *tp, TrialResult *r) {
+    Trial t = layers(run, tp);
+    trial_train(&t, r);
+}
+
+// ---------------------------------------------------------------- costs of this order
+
+// All parameters but b are cut. Kept are X and, of a rank's hidden columns, input and output of
+// GELU. The two all-reduces of [M, C] are of Y and of dX. Nothing is computed meanwhile. Rank 0 has
+// most hidden columns, so it sets the pace.
+static void costs(Run *run, const TrialResult *r) {
+    const size_t n = run->world->size;
+    const size_t f = range_size(shard_range(F, n, run->world->rank));
+    const size_t e = sizeof(real);
+    const double parameters = (double)((C * f + f + f * C + C) * e);
+    check_cost(run, "parameters", "A, a, B, b", "bytes", formula(parameters), NOT_PREDICTED,
+               (double)r->parameters);
+    check_cost(run, "gradients", "gradients", "bytes", formula(parameters), NOT_PREDICTED,
+               (double)r->gradients);
+    check_cost(run, "optimizer", "SGD's state", "bytes", formula(0), NOT_PREDICTED,
+               (double)r->optimizer);
+    check_cost(run, "kept", "kept for backward", "bytes", formula((double)(M * (C + 2 * f) * e)),
+               NOT_PREDICTED, (double)r->activations);
+    check_cost(run, "calls", "all-reduces a step", "calls", formula(2), NOT_PREDICTED, r->calls);
+    check_cost(run, "sent", "sent a step", "bytes",
+               formula(2 * ring_bytes(ALL_REDUCE_PASSES, n, M * C, e)), NOT_PREDICTED, r->bytes);
+
+    Timing t = picture_timing(run);
+    const double communication = 2 * ring_time(ALL_REDUCE_PASSES, n, M * C, e);
+    Work slowest = work_product(M, range_size(shard_range(F, n, 0)), C);
+    // Two products forward, four backward.
+    check_cost(run, "flops", "matrix products of all ranks", "FLOPs",
+               formula(6 * work_product(M, F, C).flops), NOT_PREDICTED, t.flops);
+    if (clock_config()->simulated) {
+        check_cost(run, "step", "step", "ps", formula(6 * slowest.time + communication),
+                   NOT_PREDICTED, (double)t.step);
+        check_cost(run, "exposed", "exposed communication of all ranks", "ps",
+                   formula((double)n * communication), NOT_PREDICTED, (double)t.exposed);
+    }
+    picture_show(run, "the MLP over its ranks, last step", PICTURE_CHART);
+    picture_summary(run, &t);
+}
+
+// ---------------------------------------------------------------- the other order: A cut by rows
+
+static double gelu_of(double u) {
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor t = tensor_new(&scratch, 1, 1);
+    tensor_fill(t, (real)u);
+    op_gelu(t, t);
+    double value = tensor_sum(t);
+    arena_free(&scratch);
+    return value;
+}
+
+// With A cut by rows, each rank's X A is a partial sum. GELU(u + v) is not GELU(u) + GELU(v), so
+// the ranks must add the [M, F] before GELU: four times the elements of [M, C] where F = 4 C.
+static void rows_first(Run *run) {
+    Comm *tp = run->world;
+    Range own = shard_range(C, tp->size, tp->rank);
+    Trial trial = layers(run, NULL);
+    Arena buffers = arena(MEM_WORKSPACE);
+    Tensor x = trial_drawn(&trial, &buffers, TRIAL_X, 0);
+    Tensor a = trial_drawn(&trial, &buffers, TRIAL_WEIGHTS, MLP_A);
+    Tensor h = tensor_new(&buffers, M, F);
+    Tensor act = tensor_new(&buffers, M, F);
+    Snapshot *added_late = snapshot_new(run);
+    Snapshot *added_first = snapshot_new(run);
+    Snapshot *want = snapshot_new(run);
+
+    Tensor own_x = tensor_col_range(x, own.lo, own.hi);
+    op_matmul(h, own_x, tensor_row_range(a, own.lo, own.hi));      // [M, F] = [M, C/t] x [C/t, F]
+    op_gelu(act, h);
+    comm_all_reduce(tp, act);                              // too late
+    snapshot_put(added_late, "GELU(X A)", M, F, act, 0, 0);
+
+    comm_ledger_reset(tp);
+    comm_all_reduce(tp, h);                                // M*F elements, in forward alone
+    check_cost(run, "rows.sent", "A by rows instead: sent before GELU", "bytes",
+               formula(ring_bytes(ALL_REDUCE_PASSES, tp->size, M * F, sizeof(real))), NOT_PREDICTED,
+               (double)comm_bytes_sent(tp));
+    op_gelu(act, h);
+    snapshot_put(added_first, "GELU(X A)", M, F, act, 0, 0);
+
+    if (tp->rank == 0) {
+        op_matmul(h, x, a);
+        op_gelu(act, h);
+        snapshot_put(want, "GELU(X A)", M, F, act, 0, 0);
+    }
+    check_close(run, "A by rows, added before GELU = unsplit", added_first, want, LIMIT_ROUNDING);
+    if (tp->size > 1)
+        check_differs(run, "A by rows, added after GELU is wrong", added_late, want, 0.1);
+    snapshot_free(added_late);
+    snapshot_free(added_first);
+    snapshot_free(want);
+    arena_free(&buffers);
+}
+
+// ---------------------------------------------------------------- the lesson
+
+static void mlp(Run *run) {
+    const size_t n = run->world->size;
+    REQUIRE(n <= C, "%zu ranks cannot share %d rows of A: start at most %d", n, C, C);
+    TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
+    costs(run, &r);
+    rows_first(run);
+
+    static const char *const columns[] = { "A by columns, B by rows", "A by rows", NULL };
+    char forward[24];
+    snprintf(forward, sizeof forward, "=%.0f B", r.bytes / 2);     // one of two equal all-reduces
+    const Result rows[] = {
+        { "A, a, B, b, per rank", "2 C F/t + F/t + C", { "parameters" } },
+        { "kept for backward", "M (C + 2 F/t)", { "kept" } },
+        { "all-reduces per step", "of Y forward, of dX backward", { "calls" } },
+        { "sent forward, per rank", "2 (t-1) ceil(MC/t); 2 (t-1) ceil(MF/t)",
+          { forward, "rows.sent" } },
+        { "sent per step", "twice: Y and dX", { "sent" } },
+        { clock_config()->simulated ? "time of a step" : NULL,
+          "12 M C F/t FLOPs, two all-reduces", { "step" } }, {0} };
+    results(run, columns, rows);
+    say(run, "  M = %d tokens, width C = %d, F = %d hidden columns; t = %zu ranks, %zu bytes per "
+        "element", M, C, F, n, sizeof(real));
+    say(run, "  A by rows: GELU(2) + GELU(-2) = %.2f, but GELU(2 - 2) = %.2f, so add before GELU",
+        gelu_of(2) + gelu_of(-2), gelu_of(0));
+}
+
+static const Option options[] = { {0} };
+EXPERIMENT(mlp, options);

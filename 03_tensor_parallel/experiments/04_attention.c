@@ -1,0 +1,188 @@
+// 04_attention.c: attention, Y = dropout(attention(X W_qkv + b_qkv) W_O + b_O), is trained cut by
+// heads, and unsplit. Both must agree; a cut of W_qkv in one piece must not. The table compares
+// with a cut inside of the heads, which is predicted and not run. 9 heads over 4 ranks: 3, 2, 2, 2.
+#include "03_tensor_parallel/experiments/trial.h"
+#include "03_tensor_parallel/tensor_parallel.h"
+#include "common/model/costs.h"
+#include "common/tensor/random.h"
+#include "judge/draw/picture.h"
+#include <math.h>
+#include <stdio.h>
+
+enum { B = 2, T = 7, M = B * T, H = 9, D = 4, C = H * D };     // D: columns of one head
+enum { KEY_X = 101, KEY_TARGET, KEY_WEIGHTS, KEY_PROBABILITIES, KEY_OUT };
+static const double dropout = 0.1;
+
+static uint64_t key(uint64_t seed, TrialData what, size_t i) {
+    static const uint64_t of[] = { KEY_X, KEY_TARGET, KEY_WEIGHTS };
+    return random_key(random_key(seed, of[what]), i);
+}
+// Y is whole on every rank, and so is the mask.
+static void drop(const Trial *t, Tensor y) {
+    uint64_t mask = random_key(random_key(t->run->seed, KEY_OUT), t->step);
+    op_dropout(y, y, (Dropout){ .key = mask, .p = dropout });
+}
+static uint64_t mask_key(const Trial *t) {                 // of the attention probabilities
+    return random_key(random_key(t->run->seed, KEY_PROBABILITIES), t->step);
+}
+
+// ---------------------------------------------------------------- split
+
+static AttentionHeads own_heads(const Trial *t) {
+    return (AttentionHeads){ .B = B, .T = T, .D = D, .key = mask_key(t), .drop = dropout,
+                             .heads = shard_range(H, t->tp->size, t->tp->rank) };
+}
+static void split_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
+    AttentionHeads h = own_heads(t);
+    tensor_parallel_attention_forward(t->tp, &h, t->params, y, x, s);
+}
+static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
+    AttentionHeads h = own_heads(t);
+    tensor_parallel_attention_backward(t->tp, &h, t->params, dx, x, dy, s);
+}
+
+// ---------------------------------------------------------------- unsplit
+
+// All heads at once and whole matrices. It calls neither the technique nor common/model's
+// attention, which the technique calls.
+static const HeadsPlace all_heads = { .B = B, .heads = H };
+static Tensor third(Tensor qkv, size_t which) {            // q, k or v
+    return tensor_col_range(qkv, which * C, (which + 1) * C);
+}
+static void drop_probabilities(const Trial *t, Tensor y, Tensor x) {
+    op_dropout_heads(y, x, mask_key(t), dropout, 0, 0, all_heads);
+}
+static void unsplit_forward(Trial *t, Tensor y, Tensor x, Saved *s) {
+    const Param *p = t->params;
+    saved_tensor(s, S_QKV, M, 3 * C);
+    saved_tensor(s, S_MIX, M, C);
+    Tensor qkv = s->t[S_QKV];
+    op_matmul(qkv, x, p[ATTENTION_QKV].w);
+    op_add_bias(qkv, qkv, p[ATTENTION_QKV_BIAS].w);
+    s->t[S_PROBS] = tensor_new(&s->attention, B * H * T, T);
+    s->t[S_DROPPED] = tensor_new(&s->attention, B * H * T, T);
+    op_heads_scores(s->t[S_PROBS], third(qkv, 0), third(qkv, 1), B, H);
+    op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], (real)(1 / sqrt(D)), all_heads);
+    drop_probabilities(t, s->t[S_DROPPED], s->t[S_PROBS]);
+    op_heads_mix(s->t[S_MIX], s->t[S_DROPPED], third(qkv, 2), B, H);
+    op_matmul(y, s->t[S_MIX], p[ATTENTION_O].w);
+    op_add_bias(y, y, p[ATTENTION_O_BIAS].w);
+}
+static void unsplit_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
+    Param *p = t->params;
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor dmix = tensor_new(&scratch, M, C);
+    Tensor dqkv = tensor_new(&scratch, M, 3 * C);
+    Tensor dp = tensor_new(&scratch, B * H * T, T);
+    Tensor qkv = s->t[S_QKV];
+    linear_gradients(&p[ATTENTION_O], &p[ATTENTION_O_BIAS], s->t[S_MIX], dy);
+    op_matmul_nt(dmix, dy, p[ATTENTION_O].w);
+    op_heads_mix_t(third(dqkv, 2), s->t[S_DROPPED], dmix, B, H);               // dV
+    op_heads_scores(dp, dmix, third(qkv, 2), B, H);                            // dP
+    drop_probabilities(t, dp, dp);
+    op_causal_softmax_backward(dp, s->t[S_PROBS], dp, (real)(1 / sqrt(D)), all_heads);
+    op_heads_mix(third(dqkv, 0), dp, third(qkv, 1), B, H);                     // dQ
+    op_heads_mix_t(third(dqkv, 1), dp, third(qkv, 0), B, H);                   // dK
+    linear_gradients(&p[ATTENTION_QKV], &p[ATTENTION_QKV_BIAS], x, dqkv);
+    op_matmul_nt(dx, dqkv, p[ATTENTION_QKV].w);
+    arena_free(&scratch);
+}
+
+static Trial layers(Run *run, Comm *tp) {
+    Trial t = { .run = run, .tp = tp, .M = M, .K = C, .N = C, .x_cols = {0, C}, .y_cols = {0, C},
+                .params = { param_describe("W_qkv", C, 3 * C, 3),
+                            param_describe("b_qkv", 0, 3 * C, 3),
+                            param_describe("W_O", C, C, 1), param_describe("b_O", 0, C, 1) },
+                .deviation = 0.2, .rate = 0.1, .before = "updated ", .after = ", step 3",
+                .key = key, .forward = tp ? split_forward : unsplit_forward,
+                .backward = tp ? split_backward : unsplit_backward, .drop = drop };
+    if (tp) tensor_parallel_attention_cut(t.params, shard_range(H, tp->size, tp->rank), D);
+    return t;
+}
+static void train(Run *run, Comm *tp, TrialResult *r) {
+    Trial t = layers(run, tp);
+    trial_train(&t, r);
+}
+
+// ---------------------------------------------------------------- the trap: shapes fit, heads not
+
+// Cuts W_qkv as one block of columns instead of three.
+static void cut_contiguous(Param *p) {
+    for (int i = ATTENTION_QKV; i <= ATTENTION_QKV_BIAS; i++) {
+        p[i].blocks = 1;
+        column_parallel_cut(&p[i], (Range){3 * p[i].my_cols.lo, 3 * p[i].my_cols.hi});
+    }
+}
+static void contiguous_cut(Run *run) {
+    Snapshot *got = snapshot_new(run);
+    Snapshot *want = snapshot_new(run);
+    Trial split = layers(run, run->world);
+    Trial unsplit = layers(run, NULL);
+    cut_contiguous(split.params);
+    ledger_pause();
+    trial_forward(&split, got);
+    if (run->world->rank == 0) trial_forward(&unsplit, want);
+    ledger_resume();
+    check_differs(run, "contiguous cut of q|k|v is wrong", got, want, 0.1);
+    snapshot_free(got);
+    snapshot_free(want);
+}
+
+// ---------------------------------------------------------------- costs
+
+// All parameters but b_O are cut. Kept are X whole and, of a rank's heads, q | k | v, the
+// probabilities before and after dropout, and the output. The two all-reduces are of Y and of dX.
+static void costs(Run *run, const TrialResult *r) {
+    const Comm *tp = run->world;
+    const size_t heads = range_size(shard_range(H, tp->size, tp->rank));
+    const size_t A = heads * D, e = sizeof(real);
+    const double parameters = (double)(((C + 1) * 3 * A + A * C + C) * e);
+    const double kept = (double)((M * C + M * 4 * A + 2 * B * heads * T * T) * e);
+    check_cost(run, "parameters", "W_qkv, b_qkv, W_O, b_O", "bytes", formula(parameters),
+               NOT_PREDICTED, (double)r->parameters);
+    check_cost(run, "gradients", "gradients", "bytes", formula(parameters), NOT_PREDICTED,
+               (double)r->gradients);
+    check_cost(run, "optimizer", "SGD's state", "bytes", formula(0), NOT_PREDICTED,
+               (double)r->optimizer);
+    check_cost(run, "kept", "kept for backward", "bytes", formula(kept), NOT_PREDICTED,
+               (double)r->activations);
+    check_cost(run, "calls", "all-reduces a step", "calls", formula(2), NOT_PREDICTED, r->calls);
+    check_cost(run, "sent", "sent a step", "bytes",
+               formula(2 * ring_bytes(ALL_REDUCE_PASSES, tp->size, M * C, e)), NOT_PREDICTED,
+               r->bytes);
+}
+
+// The other cut gives each rank D/t columns of every head. The scores q k^T and, backward, dO v^T
+// are then partial sums over D: both, [B*H*T, T] elements, would be added over the ranks.
+static void table(Run *run, const TrialResult *r) {
+    static const char *const columns[] = { "by heads", "inside heads (not run)", NULL };
+    const size_t n = run->world->size;
+    const double scores = 2 * ring_bytes(ALL_REDUCE_PASSES, n, B * H * T * T, sizeof(real));
+    char heads[40], added[40], all[40];
+    snprintf(heads, sizeof heads, "=%zu..%zu", H / n, ceil_div(H, n));
+    snprintf(added, sizeof added, "=%.2f kB", scores / 1000);
+    snprintf(all, sizeof all, "=%.2f kB", (r->bytes + scores) / 1000);
+    const Result rows[] = {
+        { "heads per rank", "H/t; D/t columns of all", { heads, "=parts of all" } },
+        { "weights and biases", "4 C C/t + 3 C/t + C", { "parameters" } },
+        { "kept for backward", "M C + 4 M C/t + 2 B H/t T T", { "kept" } },
+        { "all-reduces per step", "Y, dX; and q k^T, dO v^T", { "calls", "=4" } },
+        { "sent between W_qkv and W_O", "2 · 2 (t-1) ceil(B H T T/t)", { "=0 B", added } },
+        { "sent per rank and step", "and 2 · 2 (t-1) ceil(M C/t)", { "sent", all } }, {0} };
+    results(run, columns, rows);
+    say(run, "  B = %d sequences of T = %d, M = B T; H = %d heads of D = %d, C = H D; t = %zu, %zu "
+        "bytes per element", B, T, H, D, n, sizeof(real));
+}
+
+static void attention(Run *run) {
+    const size_t n = run->world->size;
+    REQUIRE(n <= H, "%zu ranks cannot share %d heads: start at most %d", n, H, H);
+    TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
+    if (n > 1) contiguous_cut(run);
+    costs(run, &r);
+    picture_show(run, "attention over its ranks, last step", PICTURE_CHART);
+    table(run, &r);
+}
+
+static const Option options[] = { {0} };
+EXPERIMENT(attention, options);

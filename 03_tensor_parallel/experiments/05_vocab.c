@@ -1,0 +1,272 @@
+// 05_vocab.c: the smallest language model that has both ends of GPT, x = dropout(E[token]) and
+// logits = x E^T with one tied table E [V, C], is trained with E cut by vocabulary entries, and
+// unsplit. Both must agree; the lookup in every bit. Then each rank takes whole logits for its own
+// part: the loss is too high by log t. 61 entries divide by nothing; sequences have unequal numbers
+// of counted targets.
+#include "03_tensor_parallel/experiments/trial.h"
+#include "03_tensor_parallel/tensor_parallel.h"
+#include "common/model/costs.h"
+#include "common/model/data.h"
+#include "common/tensor/random.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { B = 3, T = 8, M = B * T, V = 61, C = 12 };
+enum { KEY_TABLE = 101, KEY_MASK };
+
+typedef struct {
+    Range entries;                                     // of this rank
+    Param embedding, head;                             // [V/t, C]: E in its two uses, two gradients
+    Tensor x, logits, sum, loss;                       // [M, C], [M, V/t], [M, 1], [M, 1]
+    Arena parameters, gradients, kept, output;
+} Bigram;
+
+static Bigram bigram_new(uint64_t seed, Range entries) {
+    Bigram m = { .entries = entries, .parameters = arena(MEM_PARAMETERS),
+                 .gradients = arena(MEM_GRADIENTS), .kept = arena(MEM_ACTIVATIONS),
+                 .output = arena(MEM_WORKSPACE) };
+    m.embedding.w = tensor_new(&m.parameters, range_size(entries), C);
+    m.head.w = m.embedding.w;
+    m.embedding.g = tensor_new(&m.gradients, range_size(entries), C);
+    m.head.g = tensor_new(&m.gradients, range_size(entries), C);
+    m.x = tensor_new(&m.kept, M, C);
+    m.logits = tensor_new(&m.kept, M, range_size(entries));
+    m.sum = tensor_new(&m.kept, M, 1);
+    m.loss = tensor_new(&m.output, M, 1);
+    ledger_pause();                                    // drawn whole, then cut
+    Arena scratch = arena(MEM_REFERENCE);
+    Tensor whole = tensor_new(&scratch, V, C);
+    tensor_randomize(whole, random_key(seed, KEY_TABLE), 0.7);
+    tensor_copy(m.head.w, tensor_row_range(whole, entries.lo, entries.hi));
+    arena_free(&scratch);
+    ledger_resume();
+    return m;
+}
+static void bigram_free(Bigram *m) {
+    arena_free(&m->parameters);
+    arena_free(&m->gradients);
+    arena_free(&m->kept);
+    arena_free(&m->output);
+}
+// x is whole on every rank, and so is the mask.
+static void drop(Run *run, Tensor x, const Batch *b) {
+    uint64_t mask = random_key(random_key(run->seed, KEY_MASK), b->step);
+    op_dropout(x, x, (Dropout){ .key = mask, .p = 0.1 });
+}
+
+// ---------------------------------------------------------------- split and unsplit
+
+static void split_forward(Run *run, Bigram *m, const Batch *b) {
+    Comm *tp = run->world;
+    vocab_parallel_lookup(tp, m->x, m->embedding.w, b->tokens, m->entries.lo);
+    drop(run, m->x, b);
+    op_matmul_nt(m->logits, m->x, m->head.w);          // [M, V/t] = [M, C] x [V/t, C]^T
+    vocab_parallel_loss(tp, m->loss, m->sum, m->logits, b->targets, m->entries.lo);
+}
+static void split_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx) {
+    m->head.gradient_empty = true;                     // the head's contribution overwrites
+    op_cross_entropy_backward(m->logits, m->sum, b->targets, dloss, m->entries.lo);
+    vocab_parallel_backward(run->world, dx, m->logits, m->x, &m->head);
+    drop(run, dx, b);
+    op_embed_tokens_grad(m->embedding.g, b->tokens, dx, m->entries.lo);        // of its own entries
+    op_add(m->embedding.g, m->head.g, m->embedding.g); // tied: head, then embedding
+}
+
+static void unsplit_forward(Run *run, Bigram *m, const Batch *b) {
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor max = tensor_new(&scratch, M, 1);
+    Tensor picked = tensor_new(&scratch, M, 1);
+    op_embed_tokens(m->x, m->embedding.w, b->tokens, 0);
+    drop(run, m->x, b);
+    op_matmul_nt(m->logits, m->x, m->head.w);
+    op_row_max(max, m->logits);
+    op_pick_target(picked, m->logits, b->targets, 0);
+    op_exp_sum(m->sum, m->logits, max);
+    op_token_loss(m->loss, picked, max, m->sum, b->targets);
+    arena_free(&scratch);
+}
+static void unsplit_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx) {
+    op_cross_entropy_backward(m->logits, m->sum, b->targets, dloss, 0);
+    op_matmul_tn(m->head.g, m->logits, m->x);
+    op_matmul(dx, m->logits, m->head.w);
+    drop(run, dx, b);
+    op_embed_tokens_grad(m->embedding.g, b->tokens, dx, 0);
+    op_add(m->embedding.g, m->head.g, m->embedding.g);
+}
+
+static void train(Run *run, Comm *tp, TrialResult *r) {
+    Data data = data_synthetic(V, T, run->seed);
+    Bigram m = bigram_new(run->seed, tp ? shard_range(V, tp->size, tp->rank) : (Range){0, V});
+    for (size_t step = 0; step < TRIAL_STEPS; step++) {
+        memory_reset_peaks();
+        Arena buffers = arena(MEM_WORKSPACE);
+        Batch b = data_batch(&data, &buffers, step, 0, B, B);
+        Tensor dloss = tensor_new(&buffers, M, 1);
+        Tensor dx = tensor_new(&buffers, M, C);
+        tensor_fill(dloss, (real)b.token_weight);      // 1 / counted tokens
+        (tp ? split_forward : unsplit_forward)(run, &m, &b);
+        r->loss[step] = tensor_sum(m.loss) * b.token_weight;
+        (tp ? split_backward : unsplit_backward)(run, &m, &b, dloss, dx);
+        trial_put(r->seen, "loss of each token", step, M, 1, m.loss, 0, 0);
+        trial_put(r->seen, "grad logits", step, M, V, m.logits, 0, m.entries.lo);      // in place
+        trial_put(r->seen, "grad E", step, V, C, m.embedding.g, m.entries.lo, 0);
+        op_sgd(m.embedding.w, m.embedding.g, 1, (real)0.5, 0);
+        trial_held(r);
+        arena_free(&buffers);
+    }
+    snapshot_put(r->weights, "E after 3 steps", V, C, m.embedding.w, m.entries.lo, 0);
+    bigram_free(&m);
+    data_free(&data);
+}
+
+// ---------------------------------------------------------------- the lookup, a loss, the trap
+
+// The sum over ranks of one row and zeros rounds nothing: the lookup is equal in every bit.
+static void lookup(Run *run, const Batch *b) {
+    Comm *tp = run->world;
+    Snapshot *got = snapshot_new(run);
+    Snapshot *want = snapshot_new(run);
+    Bigram m = bigram_new(run->seed, shard_range(V, tp->size, tp->rank));
+    vocab_parallel_lookup(tp, m.x, m.embedding.w, b->tokens, m.entries.lo);
+    snapshot_put(got, "E[token]", M, C, m.x, 0, 0);
+    bigram_free(&m);
+    if (tp->rank == 0) {
+        m = bigram_new(run->seed, (Range){0, V});
+        op_embed_tokens(m.x, m.embedding.w, b->tokens, 0);
+        snapshot_put(want, "E[token]", M, C, m.x, 0, 0);
+        bigram_free(&m);
+    }
+    check_equal(run, "lookup = unsplit", got, want);
+    snapshot_free(got);
+    snapshot_free(want);
+}
+
+static double first_element(Tensor t) { return tensor_sum(tensor_row_range(t, 0, 1)); }
+
+// Prints what each rank puts into the three all-reduces of vocab_parallel_loss for token 0.
+static void one_token(Run *run, const Batch *b) {
+    enum { LO, HI, MAX, PICKED, SUM, FIELDS };
+    const size_t n = run->world->size;
+    Bigram m = bigram_new(run->seed, shard_range(V, n, run->world->rank));
+    double *all = host_alloc(n * FIELDS * sizeof *all);
+    double *own = all + run->world->rank * FIELDS;
+    memset(all, 0, n * FIELDS * sizeof *all);
+    vocab_parallel_lookup(run->world, m.x, m.embedding.w, b->tokens, m.entries.lo);
+    drop(run, m.x, b);
+    op_matmul_nt(m.logits, m.x, m.head.w);
+    own[LO] = (double)m.entries.lo;
+    own[HI] = (double)m.entries.hi;
+    op_row_max(m.sum, m.logits);                       // before the loss overwrites m.sum
+    own[MAX] = first_element(m.sum);
+    op_pick_target(m.loss, m.logits, b->targets, m.entries.lo);
+    own[PICKED] = first_element(m.loss);
+    vocab_parallel_loss(run->world, m.loss, m.sum, m.logits, b->targets, m.entries.lo);
+    own[SUM] = first_element(m.logits);                // of the row of exponentials
+    comm_all_reduce_doubles(run->world, all, n * FIELDS);
+
+    double max = -INFINITY, picked = 0, sum = 0;
+    say(run, "the loss of token 0   largest logit   logit of the target   "
+        "sum of exp(logit - largest of all)");
+    for (size_t i = 0; i < n; i++) {
+        const double *of = all + i * FIELDS;
+        say(run, "rank %zu: entries %2.0f-%-2.0f  %13.3f  %20.3f  %35.3f", i, of[LO], of[HI] - 1,
+            of[MAX], of[PICKED], of[SUM]);
+        max = of[MAX] > max ? of[MAX] : max;
+        picked += of[PICKED];
+        sum += of[SUM];
+    }
+    say(run, "all-reduce             max %9.3f  sum %16.3f  sum %31.3f", max, picked, sum);
+    say(run, "loss = log %.3f + %.3f - (%.3f) = %.3f on every rank", sum, max, picked,
+        first_element(m.loss));
+    free(all);
+    bigram_free(&m);
+}
+
+// Logits that were gathered before, handed to vocab_parallel_loss. Each rank's [M, V] stand for V
+// entries of its own, of t V in all: rank 0 finds the target, but every exponential is counted t
+// times, so the loss is log(t sum) = log(sum) + log t.
+typedef struct { double right, wrong; } Losses;
+static Losses gathered_logits(Run *run, const Batch *b) {
+    Comm *tp = run->world;
+    Bigram m = bigram_new(run->seed, (Range){0, V});
+    op_embed_tokens(m.x, m.embedding.w, b->tokens, 0);
+    drop(run, m.x, b);
+    op_matmul_nt(m.logits, m.x, m.head.w);
+    vocab_parallel_loss(tp, m.loss, m.sum, m.logits, b->targets, tp->rank * V);
+    double wrong = tensor_sum(m.loss) * b->token_weight;
+    double less = wrong - log((double)tp->size);
+    unsplit_forward(run, &m, b);
+    double right = tensor_sum(m.loss) * b->token_weight;
+    check_numbers(run, "gathered logits: the trap", "loss - log t", &less, &right, 1,
+                  LIMIT_ROUNDING);
+    bigram_free(&m);
+    return (Losses){ right, wrong };
+}
+
+// ---------------------------------------------------------------- costs
+
+// Two all-reduces of [M, C] (x forward, dx backward), and three elements per token for the loss.
+static void costs(Run *run, const TrialResult *r) {
+    const size_t n = run->world->size, e = sizeof(real);
+    const size_t entries = range_size(shard_range(V, n, run->world->rank));
+    const double wide = ring_bytes(ALL_REDUCE_PASSES, n, M * C, e);
+    const double narrow = ring_bytes(ALL_REDUCE_PASSES, n, M, e);
+    check_cost(run, "parameters", "E", "bytes", formula((double)(entries * C * e)), NOT_PREDICTED,
+               (double)r->parameters);
+    check_cost(run, "gradients", "gradients, of both uses of E", "bytes",
+               formula((double)(2 * entries * C * e)), NOT_PREDICTED, (double)r->gradients);
+    check_cost(run, "optimizer", "SGD's state", "bytes", formula(0), NOT_PREDICTED,
+               (double)r->optimizer);
+    check_cost(run, "kept", "kept: x, my logits, a sum a token", "bytes",
+               formula((double)(M * (C + entries + 1) * e)), NOT_PREDICTED, (double)r->activations);
+    check_cost(run, "calls", "all-reduces a step", "calls", formula(2 + 3), NOT_PREDICTED,
+               r->calls);
+    check_cost(run, "sent", "sent a step", "bytes", formula(2 * wide + 3 * narrow), NOT_PREDICTED,
+               r->bytes);
+}
+
+static void table(Run *run, Losses loss) {
+    static const char *const columns[] = { "logits cut", "gathered", NULL };
+    const size_t n = run->world->size, e = sizeof(real);
+    char narrow[40], wide[40], kept[40], right[40], wrong[40];
+    snprintf(narrow, sizeof narrow, "=%.0f B", 3 * ring_bytes(ALL_REDUCE_PASSES, n, M, e));
+    snprintf(wide, sizeof wide, "=%.2f kB", ring_bytes(ONE_PASS, n, M * V, e) / 1000);
+    snprintf(kept, sizeof kept, "=%.2f kB", (double)(M * (C + V + 1) * e) / 1000);
+    snprintf(right, sizeof right, "=%.4f", loss.right);
+    snprintf(wrong, sizeof wrong, "=%.4f", loss.wrong);
+    const Result rows[] = {
+        { "sent for the loss, per rank", "3 · 2 (t-1) ceil(M/t); (t-1) ceil(MV/t)",
+          { narrow, wide } },
+        { "kept: x, logits, sums", "M (C + V/t + 1); M (C + V + 1)", { "kept", kept } },
+        { "E, per rank", "V/t C", { "parameters" } },
+        { "all-reduces per step", "lookup, 3 of the loss, dX", { "calls" } },
+        { "sent per rank and step", "and 2 · 2 (t-1) ceil(MC/t)", { "sent" } },
+        { "loss of step 0", "log t more where each rank sums all", { right, wrong } }, {0} };
+    results(run, columns, rows);
+    say(run, "  M = %d tokens, V = %d vocabulary entries, width C = %d; t = %zu ranks, %zu bytes "
+        "per element", M, V, C, n, e);
+    say(run, "  gathered: predicted, and not run, but for the loss");
+}
+
+static void vocabulary(Run *run) {
+    const size_t n = run->world->size;
+    REQUIRE(n <= V, "%zu ranks cannot share %d entries: start at most %d", n, V, V);
+    TrialResult r = trial_compare(run, "vocabulary-parallel = unsplit", train);
+    ledger_pause();
+    Data data = data_synthetic(V, T, run->seed);
+    Arena tokens = arena(MEM_REFERENCE);
+    Batch b = data_batch(&data, &tokens, 0, 0, B, B);
+    lookup(run, &b);
+    Losses loss = gathered_logits(run, &b);
+    one_token(run, &b);
+    arena_free(&tokens);
+    data_free(&data);
+    ledger_resume();
+    costs(run, &r);
+    table(run, loss);
+}
+
+static const Option options[] = { {0} };
+EXPERIMENT(vocabulary, options);
