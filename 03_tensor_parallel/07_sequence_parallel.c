@@ -136,8 +136,8 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 }
 
 #define BLOCK(text) { .name = text, .output = sequence_shape, .forward = block_forward, \
-                      .backward = block_backward, .shed = block_shed,
-                          .rebuild = tensor_parallel_rebuild }
+                      .backward = block_backward, .shed = block_shed, \
+                      .rebuild = tensor_parallel_rebuild }
 const LayerKind sequence_parallel_block = BLOCK("sequence-parallel block");
 const LayerKind sequence_parallel_block_whole =
     BLOCK("sequence-parallel block that keeps gathered inputs");
