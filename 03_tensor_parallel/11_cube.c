@@ -3,204 +3,212 @@
 // question: If each of q x q x q ranks holds only its own part of X, W and Y, what must be communicated for Y = X W?
 // vary: B 5..11, T 2..4, K 9..16, N 8..13, ranks 8
 //
-// 3D tensor parallelism (Bian et al. 2021, section 3). The products of Y = X W are a cube: element (m, k, n) is
-// X[m,k] W[k,n]. It is cut in q x q x q smaller cubes, one for each rank (layer, row, col) of p = q^3. The face of X
-// and the face of W that a rank's cube needs, and the sums of Y that it makes, are q times what the rank holds:
+// Holds: of p = q^3 ranks (layer, row, col), 1/q^3 of every matrix, of its gradient and optimizer
+//     state, and of activations. Biases and gains: N/q elements, the same on the q^2 ranks of a
+//     plane.
+// Sends: per linear layer forward all-gathers of X in the column and of W in the depth, and a
+//     reduce-scatter of Y in the row; backward the same three the other way. Per step all-reduces
+//     of the gradients of vectors over a plane.
+// Saves: matrices and activations divided by q^3; what forward gathered is kept (/q^2), or gathered
+//     again in backward.
+// Costs: 2(q-1)/q^3 (|X| + |W| + |Y|) elements sent per linear layer, gathered again 3 for X and W:
+//     per block (q-1)/q^3 (32 bsh + 24 h^2), or (q-1)/q^3 (39 bsh + 36 h^2).
+// 3D tensor parallelism: Bian et al. 2021, section 3. (The paper stores vectors on a diagonal and
+// broadcasts them.) Left out: overlap. GPT's other layers: cube_layers.c.
 //
-//     x [M/q^2, K/q]  --all-gather, my column-->        X [M/q, K/q]       column: the ranks that differ in `row`
-//     w [K/q^2, N/q]  --all-gather, my depth-->         W [K/q, N/q]       depth:  those that differ in `layer`
-//     X W [M/q, N/q]  --reduce-scatter, my row-->       y [M/q^2, N/q]     row:    those that differ in `col`
+// The products of Y = X W are a cube: element (m, k, n) is X[m,k] W[k,n]. It is cut in q x q x q
+// smaller cubes, one for each rank. The face of X and the face of W that a rank's cube needs, and
+// the sums of Y that it makes, are q times what the rank holds:
 //
-// The rows of x are cut in layer, then row, its columns in col; the rows of y in layer, then col, its columns in row.
-// So row and col swap from one linear layer to the next (cube_swapped), and after two of them y stands where x stood:
-// the residual path needs that. Matrices, their gradients and optimizer state, and activations are cut in q^3; biases
-// and gains are the same on the q^2 ranks of a plane. (The paper stores these on a diagonal and broadcasts them.) Left
-// out: overlap. GPT's other layers are in cube_layers.c.
-#include "03_tensor_parallel/tensor_parallel.h"
-#include "03_tensor_parallel/experiments/costs.h"
-#include "judge/frame/training.h"
-#include <string.h>
-
-// ================================ the technique ================================
-
-size_t cube_side(size_t ranks) {
-    size_t q = 1;
-    while (q * q * q < ranks) q++;
-    REQUIRE(q * q * q == ranks, "3D tensor parallelism needs q x q x q ranks, and %zu are no such cube: choose %zu or "
-            "%zu", ranks, (q - 1) * (q - 1) * (q - 1), q * q * q);
-    return q;
-}
-Cube cube_new(Comm *ranks) {
-    const size_t q = cube_side(ranks->size);
-    Cube c = { .grid = comm_grid(ranks, q, q, q) };
-    c.same_col = comm_split(ranks, c.grid.col, ranks->rank, "same columns");
-    c.same_row = comm_split(ranks, c.grid.row, ranks->rank, "same columns, swapped");
-    return c;
-}
-void cube_free(Cube *c) {
-    comm_free(c->same_col);
-    comm_free(c->same_row);
-    comm_grid_free(&c->grid);
-}
+//     x [M/q^2, K/q]  --all-gather, column-->      X [M/q, K/q]    column: ranks that differ in row
+//     w [K/q^2, N/q]  --all-gather, depth-->       W [K/q, N/q]    depth:  that differ in layer
+//     X W [M/q, N/q]  --reduce-scatter, row-->     y [M/q^2, N/q]  row:    that differ in col
+//
+// The rows of x are cut in layer, then row, its columns in col; the rows of y in layer, then col,
+// its columns in row. So row and col swap from one linear layer to the next, and after two of them
+// y stands where x stood: the residual path needs that.
+#include "03_tensor_parallel/cube_layers.h"
 
 // ---------------------------------------------------------------- where an activation stands
 
 CubeLayout cube_layout(const Cube *c, const Batch *b) {
-    const CommGrid *g = &c->grid;                          // in_col: the ranks of my column, by their row
+    const CommGrid *g = &c->grid;                    // in_col: the ranks of my column, by their row
     return (CubeLayout){ .rows = g->in_col, .cols = g->in_row, .layers = g->in_depth,
                          .B = range_size(shard_range(b->B, g->depth, g->layer)), .T = b->T };
 }
 CubeLayout cube_swapped(CubeLayout l) {
     CubeLayout y = l;
-    y.rows = l.cols;                                       // the sum over the columns of x leaves rows of y there
-    y.cols = l.rows;                                       // the gathered rows of x leave columns of y there
+    y.rows = l.cols;                       // the sum over the columns of x leaves rows of y there
+    y.cols = l.rows;                       // the gathered rows of x leave columns of y there
     return y;
 }
 Range cube_sequences(CubeLayout l, size_t B) {
     Range layer = shard_range(B, l.layers->size, l.layers->rank);
-    Range mine = shard_range(range_size(layer), l.rows->size, l.rows->rank);
-    return (Range){ layer.lo + mine.lo, layer.lo + mine.hi };
+    Range own = shard_range(range_size(layer), l.rows->size, l.rows->rank);
+    return (Range){ layer.lo + own.lo, layer.lo + own.hi };
 }
 
 // n sequences of `positions` rows each, or n rows: what is cut is n, so a sequence stays whole.
-Tensor cube_gather(Comm *axis, Arena *a, size_t n, size_t positions, Tensor mine) {
-    Tensor whole = tensor_new(a, n * positions, mine.cols);
-    comm_all_gather_rows(axis, tensor_reshape(whole, n, positions * mine.cols),
-                         tensor_reshape(mine, mine.rows / positions, positions * mine.cols));
+Tensor cube_gather(Comm *axis, Arena *a, size_t n, size_t positions, Tensor part) {
+    const size_t row = positions * part.cols;
+    Tensor whole = tensor_new(a, n * positions, part.cols);
+    comm_all_gather_rows(axis, tensor_reshape(whole, n, row),
+                         tensor_reshape(part, part.rows / positions, row));
     return whole;
 }
-void cube_scatter(Comm *axis, size_t n, Tensor mine, Tensor sum) {
+void cube_scatter(Comm *axis, size_t n, Tensor part, Tensor sum) {
     size_t positions = n ? sum.rows / n : 1, row = positions * sum.cols;
-    comm_reduce_scatter_rows(axis, tensor_reshape(mine, mine.rows / positions, row), tensor_reshape(sum, n, row));
+    comm_reduce_scatter_rows(axis, tensor_reshape(part, part.rows / positions, row),
+                             tensor_reshape(sum, n, row));
 }
 
 // ---------------------------------------------------------------- y = x w
 
+// A rank multiplies all rows of its layer with its K/q columns: it has 1/q of these rows, and 1/q
+// of the rows of W that meet them. Receives (q-1)/q of [M/q, K/q], and of [K/q, N/q].
 CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w) {
-    return (CubeOperands){ .x = cube_gather(at.rows, a, at.B, at.T, x),            // receives (q-1)/q of [M/q, K/q]
-                           .w = cube_gather(at.layers, a, x.cols, 1, w) };         // (q-1)/q of [K/q, N/q]
+    return (CubeOperands){ .x = cube_gather(at.rows, a, at.B, at.T, x),
+                           .w = cube_gather(at.layers, a, x.cols, 1, w) };
 }
 
 void cube_forward(CubeLayout at, Tensor y, CubeOperands o) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor sum = tensor_new(&scratch, o.x.rows, o.w.cols);
-    op_matmul(sum, o.x, o.w);                              // [M/q, N/q]: a partial sum, of my K/q
-    cube_scatter(at.cols, at.B, y, sum);                   // sends (q-1)/q of it; y [M/q^2, N/q] is finished
+    op_matmul(sum, o.x, o.w);                      // [M/q, N/q]: a partial sum, of K/q columns of X
+    cube_scatter(at.cols, at.B, y, sum);           // the row's ranks have the others; sends (q-1)/q
     arena_free(&scratch);
 }
 
-// dX = dY W^T sums over the columns of Y, which are cut along x's rows; dW = X^T dY over the rows, cut along layers.
+// dX = dY W^T sums over the columns of Y, which are cut along x's rows. dW = X^T dY sums over all
+// rows, and the rank's layer has 1/q of them. Both products need dY gathered, as forward's sum was.
 void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o) {
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor dX = tensor_new(&scratch, o.x.rows, o.x.cols), dW = tensor_new(&scratch, o.w.rows, o.w.cols);
+    Tensor dX = tensor_new(&scratch, o.x.rows, o.x.cols);
+    Tensor dW = tensor_new(&scratch, o.w.rows, o.w.cols);
     Tensor dw = tensor_new(&scratch, w->w.rows, w->w.cols);
-    // EXERCISE 03.11a (4 points): back through y = x w. dy [M/q^2, N/q] stands where y does; o.x [M/q, K/q] and o.w
-    // [K/q, N/q] are gathered. Make dx [M/q^2, K/q], which stands where x does, and dw [K/q^2, N/q], both finished, by
-    // way of dX [M/q, K/q] and dW [K/q, N/q]: one cube_gather, two products (op_matmul_nt(c, a, b) is c = a b^T,
-    // op_matmul_tn(c, a, b) is c = a^T b), two cube_scatter. Along which axis does each of them communicate?
-    Tensor dY = cube_gather(at.cols, &scratch, at.B, at.T, dy);    // [M/q, N/q]: receives (q-1)/q of it
+    // EXERCISE 03.11a (4 points): back through y = x w. dy [M/q^2, N/q] stands where y does; o.x
+    // [M/q, K/q] and o.w [K/q, N/q] are gathered. Make dx [M/q^2, K/q], which stands where x does,
+    // and dw [K/q^2, N/q], both finished, by way of dX [M/q, K/q] and dW [K/q, N/q]: one
+    // cube_gather, two products (op_matmul_nt(c, a, b) is c = a b^T, op_matmul_tn(c, a, b) is c =
+    // a^T b), two cube_scatter. Along which axis does each of them communicate?
+    Tensor dY = cube_gather(at.cols, &scratch, at.B, at.T, dy);    // [M/q, N/q]: receives (q-1)/q
     op_matmul_nt(dX, dY, o.w);                             // [M/q, K/q]: a partial sum, of my N/q
     cube_scatter(at.rows, at.B, dx, dX);                   // sends (q-1)/q of it
-    op_matmul_tn(dW, o.x, dY);                             // [K/q, N/q]: a partial sum, of the rows of my layer
+    op_matmul_tn(dW, o.x, dY);                 // [K/q, N/q]: a partial sum, of the rows of my layer
     cube_scatter(at.layers, dW.rows, dw, dW);              // sends (q-1)/q of it
     // END
     param_add_gradient(w, dw);
     arena_free(&scratch);
 }
 
-// ================================ the experiment ================================
-
-enum { B = 7, T = 3, K = 13, N = 10 };                             // of two linear layers alone
-enum { STEPS = 3 };
-static const double max_norm = 0.5;                                // small enough that every step is clipped
-
-typedef struct { const Cube *cube; Comm *world; CubeMeasured r; } Measuring;
-
-static StepResult step(void *measuring, Model *m, Optimizer *o, const Training *t, const Batch *b) {
-    Measuring *me = measuring;
-    const Cube *c = me->cube;
-    CubeMeasured *r = &me->r;
-    double loss = 0;
-    cube_ledgers_reset(c);
-    comm_ledger_reset(me->world);
-    model_zero_gradients(m);
-    for (size_t k = 0; k < t->micro_batches; k++) loss += model_forward_backward(m, &b[k]);
-    loss *= b->token_weight;                                       // of the tokens that I count
-    r->activations = memory_peak(MEM_ACTIVATIONS);
-    cube_sent(c, r->sent);
-    model_partial_sums(m);                                         // biases, gains, positions: over q^2 ranks
-    r->planes = comm_bytes_sent(c->same_col) + comm_bytes_sent(c->same_row);
-    model_fold_tied(m);                                            // both uses of my part of wte: sends nothing
-    comm_all_reduce_doubles(me->world, &loss, 1);
-    double norm = model_grad_norm(m, me->world);
-    r->numbers = comm_bytes_sent(me->world);
-    optimizer_step(o, m, clip_factor(norm, t->clip));
-    return (StepResult){ loss, norm };
+// ---------------------------------------------------------- a linear layer, and what of it is kept
+// Keeps x as item `name`, because attention reads its output again in backward; and X and W, or
+// backward gathers them again.
+static void linear_forward(const Layer *l, CubeLayout at, Tensor y, Tensor x, const Param *w,
+                           Saved *s, int name, int linear) {
+    Arena scratch = arena(MEM_WORKSPACE);
+    bool again = cube_of(l)->gather_again;
+    CubeOperands o = cube_operands(at, again ? &scratch : &s->arena, x, w->w);
+    cube_forward(at, y, o);
+    s->t[name] = again ? x : cube_own_rows(at, o.x);            // [M/q^2, K/q]
+    s->t[CUBE_WHOLE_X + linear] = again ? (Tensor){0} : o.x;    // [M/q, K/q]
+    s->t[CUBE_WHOLE_W + linear] = again ? (Tensor){0} : o.w;    // [K/q, N/q]
+    arena_free(&scratch);
+}
+static void linear_backward(const Layer *l, CubeLayout at, Tensor dx, Param *w, Tensor dy, Saved *s,
+                            int name, int linear) {
+    Arena scratch = arena(MEM_WORKSPACE);
+    bool again = cube_of(l)->gather_again;
+    CubeOperands o = again ? cube_operands(at, &scratch, s->t[name], w->w)
+                           : (CubeOperands){ s->t[CUBE_WHOLE_X + linear],
+                                             s->t[CUBE_WHOLE_W + linear] };
+    cube_backward(at, dx, w, dy, o);
+    arena_free(&scratch);
 }
 
-static CubeMeasured train(Run *run, const Cube *c, const Training *t, Trajectory *trajectory) {
-    Measuring me = { .cube = c, .world = run->world };
-    Model *m = model_describe(&t->model, model_layers(&t->model));
-    cube_parallel(m, c);
-    model_allocate(m);
-    training_run(trajectory, m, t, 1, 0, step, &me);               // every rank is given every token
-    me.r.block = model_unit(m, "h.0.ln_1.weight")->size * sizeof(real);
-    me.r.parameters = memory_now(MEM_PARAMETERS);
-    me.r.gradients = memory_now(MEM_GRADIENTS);
-    me.r.optimizer = memory_now(MEM_OPTIMIZER);
-    model_free(m);
-    return me.r;
+// ---------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
+// The residual stream stands at `at`; between the two linear layers of attention, and of the MLP,
+// activations stand at `sw`. Norms add two sums a row over at.cols (cube_layers.c).
+static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    Param *p = l->units[0]->params;
+    CubeLayout at = cube_stream(l, b), sw = cube_swapped(at);
+    Batch own = cube_rows(b, sw);                        // of attention: whole sequences, own heads
+    size_t C = l->config->width, M = x.rows, N = own.B * b->T;
+    size_t A = p[QKV_B].w.cols / 3, F = p[FC_B].w.cols;
+    Arena scratch = arena(MEM_WORKSPACE);
+
+    Tensor norm1 = cube_new_x(l, s, &scratch, M, x.cols);
+    saved_tensor(s, S_STATS1, M, 2);
+    cube_norm_forward(at, C, norm1, s->t[S_STATS1], x, &p[LN1_GAIN], &p[LN1_BIAS]);
+    saved_tensor(s, S_QKV, N, 3 * A);
+    linear_forward(l, at, s->t[S_QKV], norm1, &p[QKV_W], s, S_LN1, CUBE_QKV);   // row and col swap,
+    op_add_bias(s->t[S_QKV], s->t[S_QKV], p[QKV_B].w);
+    Tensor mix = cube_new_x(l, s, &scratch, N, A);
+    s->t[S_MIX] = mix;
+    AttentionHeads heads = layer_heads(l, &own);
+    attention_forward(&heads, s);                          // sends nothing
+    saved_tensor(s, S_MIDDLE, M, x.cols);
+    Tensor middle = s->t[S_MIDDLE];
+    linear_forward(l, sw, middle, mix, &p[PROJ_W], s, S_MIX, CUBE_PROJ);            // and swap back
+    op_add_bias(middle, middle, p[PROJ_B].w);
+    op_dropout(middle, middle, cube_dropout(l, b, at, SITE_MIDDLE));
+    op_add(middle, x, middle);
+
+    Tensor norm2 = cube_new_x(l, s, &scratch, M, x.cols);
+    saved_tensor(s, S_STATS2, M, 2);
+    cube_norm_forward(at, C, norm2, s->t[S_STATS2], middle, &p[LN2_GAIN], &p[LN2_BIAS]);
+    saved_tensor(s, S_FC, N, F);
+    linear_forward(l, at, s->t[S_FC], norm2, &p[FC_W], s, S_LN2, CUBE_FC);             // they swap,
+    op_add_bias(s->t[S_FC], s->t[S_FC], p[FC_B].w);
+    Tensor act = cube_new_x(l, s, &scratch, N, F);
+    op_gelu(act, s->t[S_FC]);
+    linear_forward(l, sw, y, act, &p[OUT_W], s, S_ACT, CUBE_OUT);                   // and swap back
+    op_add_bias(y, y, p[OUT_B].w);
+    op_dropout(y, y, cube_dropout(l, b, at, SITE_OUT));
+    op_add(y, middle, y);
+    arena_free(&scratch);
 }
 
-static void cube(Run *run) {
-    ModelConfig z = { .layers = option_size(run, "layers"), .width = option_size(run, "width"),
-                      .heads = option_size(run, "heads"), .context = 7, .vocab = 61,
-                      .dropout = option_real(run, "dropout"), .seed = run->seed };
-    config_require(&z);
-    require_one_link(run);
-    Cube c = cube_new(run->world);
-    size_t q = c.grid.rows;
-    CubeSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
-    cube_linears(run, &c, even, true);                             // everything divides
-    cube_linears(run, &c, (CubeSizes){ B, T, K, N }, false);       // nothing divides
-    cube_places(run, q, even);
+static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    Param *p = l->units[0]->params;
+    CubeLayout at = cube_stream(l, b), sw = cube_swapped(at);
+    Batch own = cube_rows(b, sw);
+    size_t C = l->config->width, M = x.rows;
+    size_t N = s->t[S_FC].rows, F = s->t[S_FC].cols, A = s->t[S_QKV].cols / 3;
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor d = tensor_new(&scratch, M, x.cols), dnorm = tensor_new(&scratch, M, x.cols);
+    Tensor dmiddle = tensor_new(&scratch, M, x.cols), dfc = tensor_new(&scratch, N, F);
+    Tensor dmix = tensor_new(&scratch, N, A), dqkv = tensor_new(&scratch, N, 3 * A);
 
-    Training t = { .model = z, .data = data_synthetic(z.vocab, z.context, run->seed), .steps = STEPS,
-                   .sequences = option_size(run, "batch"), .clip = max_norm,
-                   .watched = MEM_ACTIVATIONS };
-    const bool again = !strcmp(option_text(run, "backward"), "gather");
-    Trajectory two[2];                                             // AdamW: as --backward says, and the other way
-    for (size_t i = 0; i < 3; i++) {
-        c.gather_again = i < 2 ? again : !again;
-        t.optimizer = i ? adamw(0.01) : sgd(0.5);
-        t.micro_batches = i ? 1 : 2;
-        t.recorded = i > 0;
-        Trajectory got = trajectory_new(run, &t);
-        CubeMeasured r = train(run, &c, &t, &got);
-        if (i < 2) {
-            Trajectory want = training_unsplit(run, &t, 1);
-            training_compare(run, "3D = unsplit", &got, &want, LIMIT_ROUNDING);
-            check_true(run, "every step is clipped", i ? "AdamW" : "SGD", trajectory_clipped(&got, max_norm));
-            trajectory_free(&want);
-        }
-        if (i) cube_costs(run, &c.grid, &z, t.sequences, c.gather_again, &r);
-        if (i) two[i - 1] = got;
-        else trajectory_free(&got);
-    }
-    training_compare(run, "gathered again = kept", &two[1], &two[0], 0);
-    for (size_t i = 0; i < 2; i++) trajectory_free(&two[i]);
-    cube_results(run, &z, t.sequences, q);
-    data_free(&t.data);
-    cube_free(&c);
+    op_dropout(d, dy, cube_dropout(l, b, at, SITE_OUT));
+    bias_gradient(&p[OUT_B], d);
+    linear_backward(l, sw, dfc, &p[OUT_W], d, s, S_ACT, CUBE_OUT);
+    op_gelu_backward(dfc, s->t[S_FC], dfc);
+    bias_gradient(&p[FC_B], dfc);
+    linear_backward(l, at, dnorm, &p[FC_W], dfc, s, S_LN2, CUBE_FC);
+    cube_norm_backward(at, C, dmiddle, s->t[S_MIDDLE], s->t[S_STATS2], &p[LN2_GAIN], &p[LN2_BIAS],
+                       dnorm);
+    op_add(dmiddle, dy, dmiddle);
+
+    op_dropout(d, dmiddle, cube_dropout(l, b, at, SITE_MIDDLE));
+    bias_gradient(&p[PROJ_B], d);
+    linear_backward(l, sw, dmix, &p[PROJ_W], d, s, S_MIX, CUBE_PROJ);
+    AttentionHeads heads = layer_heads(l, &own);
+    attention_backward(&heads, dqkv, dmix, s);
+    bias_gradient(&p[QKV_B], dqkv);
+    linear_backward(l, at, dnorm, &p[QKV_W], dqkv, s, S_LN1, CUBE_QKV);
+    cube_norm_backward(at, C, dx, x, s->t[S_STATS1], &p[LN1_GAIN], &p[LN1_BIAS], dnorm);
+    op_add(dx, dmiddle, dx);
+    arena_free(&scratch);
 }
 
-static const Option options[] = {
-    { "backward", "keep|gather", "keep", "what forward gathered is kept for backward, or gathered again" },
-    { "batch", "N", "6", "sequences" },
-    { "layers", "N", "2", "blocks" },
-    { "width", "N", "27", "columns; a multiple of --heads" },
-    { "heads", "N", "9", "attention heads; at least one a rank" },
-    { "dropout", "X", "0.1", "the probability that dropout drops an element" },
-    {0},
-};
-EXPERIMENT(cube, options);
+// For selective recomputation.
+static void rebuild(Layer *l, const Batch *b, Saved *s) {
+    Batch own = cube_rows(b, cube_swapped(cube_stream(l, b)));
+    AttentionHeads heads = layer_heads(l, &own);
+    attention_rebuild(&heads, s);
+}
+
+const LayerKind cube_block = { .name = "3D block", .output = cube_stream_shape,
+                               .forward = block_forward, .backward = block_backward,
+                               .shed = block_shed, .rebuild = rebuild };

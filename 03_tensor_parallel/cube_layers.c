@@ -1,47 +1,63 @@
-// cube_layers.c: GPT's layers over a cube of ranks; the linear layers are 11_cube.c's. Compare them with
-// common/model/layer.c. The residual stream stands at cube_layout: rows cut in layer, then row, columns in col. Between
-// the two linear layers of attention and of the MLP, and for the logits, it is swapped.
-#include "03_tensor_parallel/tensor_parallel.h"
+// cube_layers.c: what of GPT is not in 11_cube.c: the cube of ranks, who holds what, norms,
+// embedding, head and loss. Compare them with common/model/layer.c. The residual stream stands at
+// cube_layout: rows cut in layer, then row, columns in col. The logits are swapped.
+#include "03_tensor_parallel/cube_layers.h"
 
-// In Saved, behind a block's items: what its linear layers have gathered, where backward does not gather it again.
-enum { QKV, PROJ, FC, OUT, LINEARS };
-enum { HEAD };
-enum { WHOLE_X = BLOCK_ITEMS, WHOLE_W = WHOLE_X + LINEARS, CUBE_ITEMS = WHOLE_W + LINEARS };
-_Static_assert((int)CUBE_ITEMS <= (int)SAVED_TENSORS, "Saved has no room for what the linear layers have gathered");
+size_t cube_side(size_t ranks) {
+    size_t q = 1;
+    while (q * q * q < ranks) q++;
+    REQUIRE(q * q * q == ranks,
+            "3D tensor parallelism needs q x q x q ranks, and %zu are no such cube: choose %zu or "
+            "%zu", ranks, (q - 1) * (q - 1) * (q - 1), q * q * q);
+    return q;
+}
+Cube cube_new(Comm *ranks) {
+    const size_t q = cube_side(ranks->size);
+    Cube c = { .grid = comm_grid(ranks, q, q, q) };
+    c.same_col = comm_split(ranks, c.grid.col, ranks->rank, "same columns");
+    c.same_row = comm_split(ranks, c.grid.row, ranks->rank, "same columns, swapped");
+    return c;
+}
+void cube_free(Cube *c) {
+    comm_free(c->same_col);
+    comm_free(c->same_row);
+    comm_grid_free(&c->grid);
+}
 
-static const Cube *cube_of(const Layer *l) { return l->technique; }
-static CubeLayout layout(const Layer *l, const Batch *b) { return cube_layout(cube_of(l), b); }
-static CubeLayout swapped(const Layer *l, const Batch *b) { return cube_swapped(layout(l, b)); }
-static Range my_columns(CubeLayout at, size_t n) { return shard_range(n, at.cols->size, at.cols->rank); }
+const Cube *cube_of(const Layer *l) { return l->technique; }
+CubeLayout cube_stream(const Layer *l, const Batch *b) { return cube_layout(cube_of(l), b); }
+static Range my_columns(CubeLayout at, size_t n) {
+    return shard_range(n, at.cols->size, at.cols->rank);
+}
 
 // The tokens of the rows that I have at a layout.
-static Batch rows_of(const Batch *b, CubeLayout at) {
-    Range mine = cube_sequences(at, b->B);
+Batch cube_rows(const Batch *b, CubeLayout at) {
+    Range own = cube_sequences(at, b->B);
     Batch r = *b;
-    r.B = range_size(mine);
-    r.tokens += mine.lo * b->T;
-    r.targets += mine.lo * b->T;
-    r.position += mine.lo * b->T;
-    r.first_sequence += mine.lo;
+    r.B = range_size(own);
+    r.tokens += own.lo * b->T;
+    r.targets += own.lo * b->T;
+    r.position += own.lo * b->T;
+    r.first_sequence += own.lo;
     return r;
 }
-static Dropout dropout(const Layer *l, const Batch *b, CubeLayout at, int site) {
-    Batch mine = rows_of(b, at);
-    Dropout d = layer_dropout(l, &mine, site);
+Dropout cube_dropout(const Layer *l, const Batch *b, CubeLayout at, int site) {
+    Batch own = cube_rows(b, at);
+    Dropout d = layer_dropout(l, &own, site);
     d.col0 = my_columns(at, l->config->width).lo;
     return d;
 }
 
-// ---------------------------------------------------------------- norm: a row's columns are spread over at.cols
+// --------------------------------------------------- norm: a row's columns are spread over at.cols
 
-static void norm_forward(CubeLayout at, size_t C, Tensor y, Tensor stats, Tensor x, const Param *gain,
-                         const Param *bias) {
+void cube_norm_forward(CubeLayout at, size_t C, Tensor y, Tensor stats, Tensor x, const Param *gain,
+                       const Param *bias) {
     op_layer_norm_sums(stats, x);
     comm_all_reduce(at.cols, stats);                       // 2 elements a row: sums of x and of x^2
     op_layer_norm_apply(y, stats, stats, x, gain->w, bias->w, C);
 }
-static void norm_backward(CubeLayout at, size_t C, Tensor dx, Tensor x, Tensor stats, Param *gain, Param *bias,
-                          Tensor dy) {
+void cube_norm_backward(CubeLayout at, size_t C, Tensor dx, Tensor x, Tensor stats, Param *gain,
+                        Param *bias, Tensor dy) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor sums = tensor_new(&scratch, x.rows, 2);
     norm_gradients(gain, bias, x, stats, dy);              // partial: of my rows
@@ -51,126 +67,27 @@ static void norm_backward(CubeLayout at, size_t C, Tensor dx, Tensor x, Tensor s
     arena_free(&scratch);
 }
 
-// ---------------------------------------------------------------- linear layers, and what of them is kept
+// ---------------------------------------------------------------- what a linear layer keeps
 
-// Where x [M/q^2, K/q] of a linear layer is made. Where X is kept, x is needed until it is gathered: X has its rows.
-static Tensor new_x(const Layer *l, Saved *s, Arena *scratch, size_t rows, size_t cols) {
+// Where x [M/q^2, K/q] of a linear layer is made. Where X is kept, x is needed until it is
+// gathered: X has its rows.
+Tensor cube_new_x(const Layer *l, Saved *s, Arena *scratch, size_t rows, size_t cols) {
     return tensor_new(cube_of(l)->gather_again ? &s->arena : scratch, rows, cols);
 }
-static Tensor own_rows(CubeLayout at, Tensor X) {
+Tensor cube_own_rows(CubeLayout at, Tensor X) {
     Range own = shard_range(at.B, at.rows->size, at.rows->rank);
     return tensor_row_range(X, own.lo * at.T, own.hi * at.T);
 }
-// Keeps x as item `name`: attention reads its output again in backward.
-static void linear_forward(const Layer *l, CubeLayout at, Tensor y, Tensor x, const Param *w, Saved *s, int name,
-                           int linear) {
-    Arena scratch = arena(MEM_WORKSPACE);
-    bool again = cube_of(l)->gather_again;
-    CubeOperands o = cube_operands(at, again ? &scratch : &s->arena, x, w->w);
-    cube_forward(at, y, o);
-    s->t[name] = again ? x : own_rows(at, o.x);            // [M/q^2, K/q]
-    s->t[WHOLE_X + linear] = again ? (Tensor){0} : o.x;    // [M/q, K/q]
-    s->t[WHOLE_W + linear] = again ? (Tensor){0} : o.w;    // [K/q, N/q]
-    arena_free(&scratch);
+Shape cube_stream_shape(const Layer *l, const Batch *b) {        // [M/q^2, C/q]
+    CubeLayout at = cube_stream(l, b);
+    return (Shape){ range_size(cube_sequences(at, b->B)) * b->T,
+                    range_size(my_columns(at, l->config->width)) };
 }
-static void linear_backward(const Layer *l, CubeLayout at, Tensor dx, Param *w, Tensor dy, Saved *s, int name,
-                            int linear) {
-    Arena scratch = arena(MEM_WORKSPACE);
-    bool again = cube_of(l)->gather_again;
-    CubeOperands o = again ? cube_operands(at, &scratch, s->t[name], w->w)
-                           : (CubeOperands){ s->t[WHOLE_X + linear], s->t[WHOLE_W + linear] };
-    cube_backward(at, dx, w, dy, o);
-    arena_free(&scratch);
-}
+// ------------------------------------------------ embedding: y = onehot(tokens) wte is linear, too
 
-// ---------------------------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
-
-static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
-    Param *p = l->units[0]->params;
-    CubeLayout at = layout(l, b), sw = cube_swapped(at);
-    Batch mine = rows_of(b, sw);                           // of attention: whole sequences, my heads
-    size_t C = l->config->width, M = x.rows, N = mine.B * b->T, A = p[QKV_B].w.cols / 3, F = p[FC_B].w.cols;
-    Arena scratch = arena(MEM_WORKSPACE);
-
-    Tensor norm1 = new_x(l, s, &scratch, M, x.cols);
-    saved_tensor(s, S_STATS1, M, 2);
-    norm_forward(at, C, norm1, s->t[S_STATS1], x, &p[LN1_GAIN], &p[LN1_BIAS]);
-    saved_tensor(s, S_QKV, N, 3 * A);
-    linear_forward(l, at, s->t[S_QKV], norm1, &p[QKV_W], s, S_LN1, QKV);           // here row and col swap,
-    op_add_bias(s->t[S_QKV], s->t[S_QKV], p[QKV_B].w);
-    Tensor mix = s->t[S_MIX] = new_x(l, s, &scratch, N, A);
-    AttentionHeads heads = layer_heads(l, &mine);
-    attention_forward(&heads, s);                          // sends nothing
-    saved_tensor(s, S_MIDDLE, M, x.cols);
-    Tensor middle = s->t[S_MIDDLE];
-    linear_forward(l, sw, middle, mix, &p[PROJ_W], s, S_MIX, PROJ);                // and here they swap back
-    op_add_bias(middle, middle, p[PROJ_B].w);
-    op_dropout(middle, middle, dropout(l, b, at, SITE_MIDDLE));
-    op_add(middle, x, middle);
-
-    Tensor norm2 = new_x(l, s, &scratch, M, x.cols);
-    saved_tensor(s, S_STATS2, M, 2);
-    norm_forward(at, C, norm2, s->t[S_STATS2], middle, &p[LN2_GAIN], &p[LN2_BIAS]);
-    saved_tensor(s, S_FC, N, F);
-    linear_forward(l, at, s->t[S_FC], norm2, &p[FC_W], s, S_LN2, FC);              // swapped
-    op_add_bias(s->t[S_FC], s->t[S_FC], p[FC_B].w);
-    Tensor act = new_x(l, s, &scratch, N, F);
-    op_gelu(act, s->t[S_FC]);
-    linear_forward(l, sw, y, act, &p[OUT_W], s, S_ACT, OUT);                       // and back
-    op_add_bias(y, y, p[OUT_B].w);
-    op_dropout(y, y, dropout(l, b, at, SITE_OUT));
-    op_add(y, middle, y);
-    arena_free(&scratch);
-}
-
-static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    Param *p = l->units[0]->params;
-    CubeLayout at = layout(l, b), sw = cube_swapped(at);
-    Batch mine = rows_of(b, sw);
-    size_t C = l->config->width, M = x.rows, N = s->t[S_FC].rows, F = s->t[S_FC].cols, A = s->t[S_QKV].cols / 3;
-    Arena scratch = arena(MEM_WORKSPACE);
-    Tensor d = tensor_new(&scratch, M, x.cols), dnorm = tensor_new(&scratch, M, x.cols);
-    Tensor dmiddle = tensor_new(&scratch, M, x.cols), dfc = tensor_new(&scratch, N, F);
-    Tensor dmix = tensor_new(&scratch, N, A), dqkv = tensor_new(&scratch, N, 3 * A);
-
-    op_dropout(d, dy, dropout(l, b, at, SITE_OUT));
-    bias_gradient(&p[OUT_B], d);
-    linear_backward(l, sw, dfc, &p[OUT_W], d, s, S_ACT, OUT);
-    op_gelu_backward(dfc, s->t[S_FC], dfc);
-    bias_gradient(&p[FC_B], dfc);
-    linear_backward(l, at, dnorm, &p[FC_W], dfc, s, S_LN2, FC);
-    norm_backward(at, C, dmiddle, s->t[S_MIDDLE], s->t[S_STATS2], &p[LN2_GAIN], &p[LN2_BIAS], dnorm);
-    op_add(dmiddle, dy, dmiddle);
-
-    op_dropout(d, dmiddle, dropout(l, b, at, SITE_MIDDLE));
-    bias_gradient(&p[PROJ_B], d);
-    linear_backward(l, sw, dmix, &p[PROJ_W], d, s, S_MIX, PROJ);
-    AttentionHeads heads = layer_heads(l, &mine);
-    attention_backward(&heads, dqkv, dmix, s);
-    bias_gradient(&p[QKV_B], dqkv);
-    linear_backward(l, at, dnorm, &p[QKV_W], dqkv, s, S_LN1, QKV);
-    norm_backward(at, C, dx, x, s->t[S_STATS1], &p[LN1_GAIN], &p[LN1_BIAS], dnorm);
-    op_add(dx, dmiddle, dx);
-    arena_free(&scratch);
-}
-
-static void rebuild(Layer *l, const Batch *b, Saved *s) {
-    Batch mine = rows_of(b, swapped(l, b));
-    AttentionHeads heads = layer_heads(l, &mine);
-    attention_rebuild(&heads, s);
-}
-
-static Shape stream_shape(const Layer *l, const Batch *b) {        // [M/q^2, C/q]
-    CubeLayout at = layout(l, b);
-    return (Shape){ range_size(cube_sequences(at, b->B)) * b->T, range_size(my_columns(at, l->config->width)) };
-}
-static const LayerKind cube_block = { .name = "3D block", .output = stream_shape, .forward = block_forward,
-                                      .backward = block_backward, .shed = block_shed, .rebuild = rebuild };
-
-// ---------------------------------------------------------------- embedding: y = onehot(tokens) wte is linear, too
-
-// X = onehot(tokens) would be swapped: its columns, vocabulary entries, are cut in row. Everybody has all tokens, so it
-// need not be gathered. wte stands as the head's W^T: [V/q^2, C/q], its rows cut in row, then layer.
+// X = onehot(tokens) would be swapped: its columns, vocabulary entries, are cut in row. Everybody
+// has all tokens, so it need not be gathered. wte stands as the head's W^T: [V/q^2, C/q], its rows
+// cut in row, then layer.
 static Tensor table_of(const Layer *l, CubeLayout at, Arena *a, const Unit *wte) {
     return cube_gather(at.layers, a, range_size(l->vocab), 1, wte->params[0].w);   // [V/q, C/q]
 }
@@ -180,109 +97,120 @@ static const int *tokens_of_layer(const Batch *b, CubeLayout at) {
 
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)x; (void)s;
-    CubeLayout at = layout(l, b);
-    Batch mine = rows_of(b, at);
+    CubeLayout at = cube_stream(l, b);
+    Batch own = cube_rows(b, at);
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor table = table_of(l, at, &scratch, l->units[0]), sum = tensor_new(&scratch, at.B * at.T, y.cols);
-    op_embed_tokens(sum, table, tokens_of_layer(b, at), l->vocab.lo);              // zero rows for others' entries
+    Tensor table = table_of(l, at, &scratch, l->units[0]);
+    Tensor sum = tensor_new(&scratch, at.B * at.T, y.cols);
+    op_embed_tokens(sum, table, tokens_of_layer(b, at), l->vocab.lo);      // zeros: others' entries
     cube_scatter(at.rows, at.B, y, sum);                   // of a row's q summands one is not zero
-    op_add_positions(y, y, l->units[1]->params[0].w, mine.position);
-    op_dropout(y, y, dropout(l, b, at, SITE_EMBEDDING));
+    op_add_positions(y, y, l->units[1]->params[0].w, own.position);
+    op_dropout(y, y, cube_dropout(l, b, at, SITE_EMBEDDING));
     arena_free(&scratch);
 }
 
 static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)x; (void)dx; (void)s;
-    CubeLayout at = layout(l, b);
-    Batch mine = rows_of(b, at);
+    CubeLayout at = cube_stream(l, b);
+    Batch own = cube_rows(b, at);
     Param *wte = &l->units[0]->params[0], *wpe = &l->units[1]->params[0];
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor d = tensor_new(&scratch, dy.rows, dy.cols), dtable = tensor_new(&scratch, range_size(l->vocab), dy.cols);
-    Tensor dwte = tensor_new(&scratch, wte->w.rows, dy.cols), dwpe = tensor_new(&scratch, wpe->w.rows, dy.cols);
-    op_dropout(d, dy, dropout(l, b, at, SITE_EMBEDDING));
-    op_add_positions_grad(dwpe, mine.position, d);         // partial: of my rows
+    Tensor d = tensor_new(&scratch, dy.rows, dy.cols);
+    Tensor dtable = tensor_new(&scratch, range_size(l->vocab), dy.cols);
+    Tensor dwte = tensor_new(&scratch, wte->w.rows, dy.cols);
+    Tensor dwpe = tensor_new(&scratch, wpe->w.rows, dy.cols);
+    op_dropout(d, dy, cube_dropout(l, b, at, SITE_EMBEDDING));
+    op_add_positions_grad(dwpe, own.position, d);         // partial: of my rows
     param_add_gradient(wpe, dwpe);
     Tensor whole = cube_gather(at.rows, &scratch, at.B, at.T, d);                  // [M/q, C/q]
-    op_embed_tokens_grad(dtable, tokens_of_layer(b, at), whole, l->vocab.lo);      // [V/q, C/q]: of my layer's rows
+    op_embed_tokens_grad(dtable, tokens_of_layer(b, at), whole, l->vocab.lo); // of the layer's rows
     cube_scatter(at.layers, dtable.rows, dwte, dtable);
     param_add_gradient(wte, dwte);
     arena_free(&scratch);
 }
 static const LayerKind cube_embedding = {
-    .name = "3D embedding", .output = stream_shape, .forward = embedding_forward, .backward = embedding_backward,
+    .name = "3D embedding", .output = cube_stream_shape, .forward = embedding_forward,
+        .backward = embedding_backward,
 };
 
-// ---------------------------------------------------------------- head: logits = norm(x) wte^T, swapped
+// ----------------------------------------------------------- head: logits = norm(x) wte^T, swapped
 
 static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;
-    CubeLayout at = layout(l, b);
+    CubeLayout at = cube_stream(l, b);
     bool again = cube_of(l)->gather_again;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor norm = new_x(l, s, &scratch, x.rows, x.cols);
+    Tensor norm = cube_new_x(l, s, &scratch, x.rows, x.cols);
     saved_tensor(s, S_STATS, x.rows, 2);
-    norm_forward(at, l->config->width, norm, s->t[S_STATS], x, &p[0], &p[1]);
+    cube_norm_forward(at, l->config->width, norm, s->t[S_STATS], x, &p[0], &p[1]);
     Arena *kept = again ? &scratch : &s->arena;
     Tensor X = cube_gather(at.rows, kept, at.B, at.T, norm), W = table_of(l, at, kept, l->units[1]);
     Tensor sum = tensor_new(&scratch, X.rows, W.rows);
     op_matmul_nt(sum, X, W);                               // [M/q, V/q]
     cube_scatter(at.cols, at.B, y, sum);
-    s->t[S_LN] = again ? norm : own_rows(at, X);
-    s->t[WHOLE_X + HEAD] = again ? (Tensor){0} : X;
-    s->t[WHOLE_W + HEAD] = again ? (Tensor){0} : W;
+    s->t[S_LN] = again ? norm : cube_own_rows(at, X);
+    s->t[CUBE_WHOLE_X + CUBE_HEAD] = again ? (Tensor){0} : X;
+    s->t[CUBE_WHOLE_W + CUBE_HEAD] = again ? (Tensor){0} : W;
     arena_free(&scratch);
 }
 
 static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
-    CubeLayout at = layout(l, b);
+    CubeLayout at = cube_stream(l, b);
     bool again = cube_of(l)->gather_again;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor X = again ? cube_gather(at.rows, &scratch, at.B, at.T, s->t[S_LN]) : s->t[WHOLE_X + HEAD];
-    Tensor W = again ? table_of(l, at, &scratch, l->units[1]) : s->t[WHOLE_W + HEAD];
+    Tensor X = again ? cube_gather(at.rows, &scratch, at.B, at.T,
+                                   s->t[S_LN]) : s->t[CUBE_WHOLE_X + CUBE_HEAD];
+    Tensor W = again ? table_of(l, at, &scratch, l->units[1]) : s->t[CUBE_WHOLE_W + CUBE_HEAD];
     Tensor dX = tensor_new(&scratch, X.rows, X.cols), dW = tensor_new(&scratch, W.rows, W.cols);
-    Tensor dnorm = tensor_new(&scratch, x.rows, x.cols), dw = tensor_new(&scratch, wte->w.rows, x.cols);
+    Tensor dnorm = tensor_new(&scratch, x.rows, x.cols);
+    Tensor dw = tensor_new(&scratch, wte->w.rows, x.cols);
     Tensor dY = cube_gather(at.cols, &scratch, at.B, at.T, dy);                    // [M/q, V/q]
     op_matmul(dX, dY, W);
     cube_scatter(at.rows, at.B, dnorm, dX);
     op_matmul_tn(dW, dY, X);                               // [V/q, C/q]
     cube_scatter(at.layers, dW.rows, dw, dW);
     param_add_gradient(wte, dw);
-    norm_backward(at, l->config->width, dx, x, s->t[S_STATS], &p[0], &p[1], dnorm);
+    cube_norm_backward(at, l->config->width, dx, x, s->t[S_STATS], &p[0], &p[1], dnorm);
     arena_free(&scratch);
 }
 
 static Shape swapped_logits(const Layer *l, const Batch *b) {      // [M/q^2, V/q]
-    return (Shape){ range_size(cube_sequences(swapped(l, b), b->B)) * b->T, range_size(l->vocab) };
+    return (Shape){ range_size(cube_sequences(cube_swapped(cube_stream(l, b)), b->B)) * b->T,
+                    range_size(l->vocab) };
 }
-static const LayerKind cube_head = { .name = "3D head", .output = swapped_logits, .input = stream_shape,
+static const LayerKind cube_head = { .name = "3D head", .output = swapped_logits,
+                                     .input = cube_stream_shape,
                                      .forward = head_forward, .backward = head_backward };
 
-// ---------------------------------------------------------------- loss: a token's logits are spread over row
+// ------------------------------------------------------ loss: a token's logits are spread over row
 
 static void cube_loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
-    CubeLayout sw = swapped(l, b);
-    Batch mine = rows_of(b, sw);
+    CubeLayout sw = cube_swapped(cube_stream(l, b));
+    Batch own = cube_rows(b, sw);
     saved_tensor(s, S_SUM, x.rows, 1);
-    vocab_parallel_loss(sw.cols, y, s->t[S_SUM], x, mine.targets, l->vocab.lo);    // three all-reduces of [M/q^2, 1]
+    // Three all-reduces of [M/q^2, 1].
+    vocab_parallel_loss(sw.cols, y, s->t[S_SUM], x, own.targets, l->vocab.lo);
     if (sw.cols->rank > 0) op_scale(y, y, 0);              // the same on q ranks, counted on one
 }
 static void cube_loss_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    Batch mine = rows_of(b, swapped(l, b));
-    loss_backward(l, &mine, x, dy, dx, s);
+    Batch own = cube_rows(b, cube_swapped(cube_stream(l, b)));
+    loss_backward(l, &own, x, dy, dx, s);
 }
 static Shape swapped_tokens(const Layer *l, const Batch *b) {      // [M/q^2, 1]
-    return (Shape){ range_size(cube_sequences(swapped(l, b), b->B)) * b->T, 1 };
+    return (Shape){ range_size(cube_sequences(cube_swapped(cube_stream(l, b)), b->B)) * b->T, 1 };
 }
-static const LayerKind cube_loss = { .name = "3D loss", .output = swapped_tokens, .input = swapped_logits,
-                                     .in_place = true, .forward = cube_loss_forward, .backward = cube_loss_backward };
+static const LayerKind cube_loss = { .name = "3D loss", .output = swapped_tokens,
+                                     .input = swapped_logits,
+                                     .in_place = true, .forward = cube_loss_forward,
+                                         .backward = cube_loss_backward };
 
-// ---------------------------------------------------------------- who holds what: the cut of a model's description
+// ------------------------------------------------ who holds what: the cut of a model's description
 
 // rows and cols of the gathered weights; of its rows I hold what falls to my layer.
 static void cut_matrix(const Cube *c, Param *p, Range rows, Range cols) {
-    Range mine = shard_range(range_size(rows), c->grid.depth, c->grid.layer);
-    p->my_rows = (Range){ rows.lo + mine.lo, rows.lo + mine.hi };
+    Range own = shard_range(range_size(rows), c->grid.depth, c->grid.layer);
+    p->my_rows = (Range){ rows.lo + own.lo, rows.lo + own.hi };
     p->my_cols = cols;
 }
 // The ranks of a plane have the same columns, and each has seen the gradient of its rows only.
@@ -295,7 +223,8 @@ static Range times(Range r, size_t n) { return (Range){ r.lo * n, r.hi * n }; }
 
 static void cut_block(const Cube *c, const ModelConfig *z, Layer *l, Range width) {
     Param *p = l->units[0]->params;
-    Range heads = times(l->heads, z->width / z->heads), hidden = shard_range(4 * z->width, c->grid.rows, c->grid.row);
+    Range heads = times(l->heads, z->width / z->heads);
+    Range hidden = shard_range(4 * z->width, c->grid.rows, c->grid.row);
     cut_matrix(c, &p[QKV_W], width, heads);
     cut_matrix(c, &p[PROJ_W], heads, width);
     cut_matrix(c, &p[FC_W], width, hidden);
@@ -310,22 +239,23 @@ static void cut_block(const Cube *c, const ModelConfig *z, Layer *l, Range width
 void cube_parallel(Model *m, const Cube *c) {
     const ModelConfig *z = &m->config;
     const CommGrid *g = &c->grid;
-    REQUIRE(g->rows <= z->heads && g->rows <= z->vocab, "%zu x %zu x %zu ranks need %zu heads and vocabulary entries; "
-            "the model has %zu and %zu: choose fewer ranks, or more --heads", g->rows, g->rows, g->rows, g->rows,
+    REQUIRE(g->rows <= z->heads && g->rows <= z->vocab,
+            "%zu x %zu x %zu ranks need %zu heads and vocabulary entries; the model has %zu and "
+            "%zu: choose fewer ranks, or more --heads", g->rows, g->rows, g->rows, g->rows,
             z->heads, z->vocab);
     Range width = shard_range(z->width, g->cols, g->col);
     for (size_t i = 0; i < m->n_layers; i++) {
         Layer *l = &m->layers[i];
         if (l->inner || m->w.data)
-            fault("cube_parallel() of layer %zu (%s%s): it cuts plain layers, before recompute() and before weights "
-                  "are allocated", l->number, l->kind->name, m->w.data ? ", with weights" : "");
+            fault("cube_parallel() of layer %zu (%s%s): it cuts plain layers, before recompute() "
+                  "and before weights are allocated", l->number, l->kind->name, m->w.data ? ", with weights" : "");
         l->technique = (void *)c;
         l->heads = shard_range(z->heads, g->rows, g->row);
         l->vocab = shard_range(z->vocab, g->rows, g->row);
         if (l->kind == &layer_embedding || l->kind == &layer_head) {
             bool head = l->kind == &layer_head;
             cut_matrix(c, &l->units[head]->params[0], l->vocab, width);
-            for (size_t k = 0; k < l->units[!head]->n_params; k++) {               // wpe; the last norm's two
+            for (size_t k = 0; k < l->units[!head]->n_params; k++) {     // wpe; the last norm's two
                 cut_vector(c->same_col, &l->units[!head]->params[k], width);
             }
             l->kind = head ? &cube_head : &cube_embedding;

@@ -47,6 +47,7 @@ typedef struct {
     Tensor q, kv, o, lse;                          // forward
     Tensor dq, dkv, d_o, dot;                      // backward
     const int *position;                           // 0, 1, 2, ...
+    MergeHeads *merge;                             // forward
 } Attending;
 
 static Tensor rows(Tensor t, size_t sequence, size_t T, size_t row, Range positions) {
@@ -104,7 +105,7 @@ static void attend_tile(void *attending, const Tile *t) {
         op_causal_softmax_lse(p, lse, p, score_scale(a->h), place_of(a, t));
         drop(a, i, t, p, p);
         product(t, op_heads_mix, op_heads_mix_triangle)(o, p, their_rows(a, a->kv, i, t, 1), 1, heads);
-        op_merge_heads(my_rows(a, a->o, i, t), my_rows(a, a->lse, i, t), o, lse);
+        a->merge(my_rows(a, a->o, i, t), my_rows(a, a->lse, i, t), o, lse);
         arena_free(&scratch);
     }
 }
@@ -114,9 +115,11 @@ void attention_begin(const AttentionHeads *h, Saved *s) {
     tensor_fill(s->t[S_MIX], 0);
     tensor_fill(s->t[S_LSE], -(real)HUGE_VAL);
 }
-void attention_attend(const AttentionHeads *h, const Positions *queries, Tensor kv, const Positions *keys, Saved *s) {
+void attention_attend(const AttentionHeads *h, const Positions *queries, Tensor kv, const Positions *keys, Saved *s,
+                      MergeHeads *merge) {
     Arena scratch = arena(MEM_WORKSPACE);
     Attending a = attending(h, queries, kv, keys, s, &scratch);
+    a.merge = merge;
     attention_tiles(queries, keys, attend_tile, &a);
     arena_free(&scratch);
 }
@@ -169,7 +172,7 @@ static Tensor keys_and_values(Tensor qkv) { return tensor_col_range(qkv, qkv.col
 static void blockwise_forward(const AttentionHeads *h, Saved *s) {
     Positions all = whole(h);
     attention_begin(h, s);
-    attention_attend(h, &all, keys_and_values(s->t[S_QKV]), &all, s);
+    attention_attend(h, &all, keys_and_values(s->t[S_QKV]), &all, s, op_merge_heads);
 }
 static void blockwise_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
     Positions all = whole(h);

@@ -20,9 +20,12 @@ size_t positions_count(const Positions *p);
 // out; one on the diagonal is computed as its triangle.
 enum { ATTENTION_TILE = 64 };
 
-// S_MIX and S_LSE [B*T, heads] of no keys at all; then of more and more keys, kv [B*Tk, 2A]: k | v.
+// S_MIX and S_LSE [B*T, heads] of no keys at all; then of more and more keys, kv [B*Tk, 2A]: k | v. merge joins out and
+// lse of the keys so far with those of other keys, a tile at a time: op_merge_heads, or a lesson that shows it.
+typedef void MergeHeads(Tensor out, Tensor lse, Tensor out_more, Tensor lse_more);
 void attention_begin(const AttentionHeads *h, Saved *s);
-void attention_attend(const AttentionHeads *h, const Positions *queries, Tensor kv, const Positions *keys, Saved *s);
+void attention_attend(const AttentionHeads *h, const Positions *queries, Tensor kv, const Positions *keys, Saved *s,
+                      MergeHeads *merge);
 // Adds what these keys do to dq [B*T, A] and to their own gradient, dkv [B*Tk, 2A]. dot [B*T, heads] is op_heads_dot of
 // S_MIX and dmix. All keys must be in S_LSE.
 void attention_attend_backward(const AttentionHeads *h, const Positions *queries, Tensor dq, Tensor dkv, Tensor kv,

@@ -1,0 +1,271 @@
+// Experiment of 09_summa.c: one linear layer, and then a GPT, in q x q blocks against the unsplit
+// ones; per rank what it receives along its row and its column, holds, and how long it takes.
+#include <stdio.h>
+#include "03_tensor_parallel/experiments/grids.h"
+#include "common/comm/record.h"
+#include "common/tensor/random.h"
+#include "judge/draw/picture.h"
+
+enum { E = sizeof(real) };
+static void check_formula(Run *run, const char *id, const char *name, const char *unit,
+                          double predicted, double measured) {
+    check_cost(run, id, name, unit, formula(predicted), NOT_PREDICTED, measured);
+}
+
+// ---------------------------------------------------------------- one linear layer
+
+enum { M = 12, K = 24, N = 36 };                           // every q up to 4 divides them
+enum { KEY_X = 1, KEY_A, KEY_B, KEY_DY };
+static const SummaCut tokens = { M, 1 }, inner = { K, 1 }, outer = { N, 1 };
+
+typedef struct { Tensor x, dx, y, dy; Param p[2]; } Linear;
+
+// A block of a whole tensor that every rank can draw.
+static Tensor drawn(Arena *a, uint64_t key, size_t rows, size_t cols, Range r, Range c) {
+    Arena scratch = arena(MEM_REFERENCE);
+    Tensor whole = tensor_new(&scratch, rows, cols);
+    Tensor block = tensor_new(a, range_size(r), range_size(c));
+    tensor_randomize(whole, key, 1);
+    tensor_copy(block, tensor_col_range(tensor_row_range(whole, r.lo, r.hi), c.lo, c.hi));
+    arena_free(&scratch);
+    return block;
+}
+// This rank's blocks of everything; g NULL: all of it.
+static Linear linear_new(Run *run, Arena *a, const CommGrid *g, Range m, Range k, Range n) {
+    Linear l = { .x = drawn(a, random_key(run->seed, KEY_X), M, K, m, k),
+                 .dx = tensor_new(a, range_size(m), range_size(k)),
+                 .y = tensor_new(a, range_size(m), range_size(n)),
+                 .dy = drawn(a, random_key(run->seed, KEY_DY), M, N, m, n),
+                 .p = { param_describe("A", K, N, 1), param_describe("b", 0, N, 1) } };
+    if (g) {
+        summa_cut_matrix(&l.p[0], g, inner, outer);
+        summa_cut_vector(&l.p[1], g, outer);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        Param *p = &l.p[i];
+        uint64_t key = random_key(run->seed, i ? KEY_B : KEY_A);
+        p->w = drawn(a, key, p->rows, p->cols, p->my_rows, p->my_cols);
+        p->g = tensor_new(a, p->w.rows, p->w.cols);
+        p->gradient_empty = true;
+    }
+    return l;
+}
+static void put(Snapshot *s, const Linear *l, Range m, Range k, Range n) {
+    snapshot_put(s, "Y", M, N, l->y, m.lo, n.lo);
+    snapshot_put(s, "grad X", M, K, l->dx, m.lo, k.lo);
+    snapshot_put(s, "grad A", K, N, l->p[0].g, l->p[0].my_rows.lo, n.lo);
+    if (l->p[1].g.rows) snapshot_put(s, "grad b", 1, N, l->p[1].g, 0, n.lo);
+}
+static void unsplit_layer(Run *run, Snapshot *want) {
+    Arena held = arena(MEM_ACTIVATIONS);
+    Range m = { 0, M }, k = { 0, K }, n = { 0, N };
+    Linear l = linear_new(run, &held, NULL, m, k, n);
+    linear(l.y, l.x, &l.p[0]);
+    op_add_bias(l.y, l.y, l.p[1].w);
+    linear_gradients(&l.p[0], &l.p[1], l.x, l.dy);
+    op_matmul_nt(l.dx, l.dy, l.p[0].w);
+    put(want, &l, m, k, n);
+    arena_free(&held);
+}
+
+// In equal blocks a rank receives (q-1)/q^2 of X and of A in a product, and, off row 0, the bias.
+// Panels: one of X and one of A, where neither is the rank's own.
+static void layer_costs(Run *run, const CommGrid *g, const GridMeasured r[2]) {
+    const size_t q = g->cols, x = M * K / (q * q), a = K * N / (q * q);
+    if (M % q || K % q || N % q) return;                   // the closed forms are of equal blocks
+    for (size_t back = 0; back < 2; back++) {
+        const char *when = back ? "backward" : "forward";
+        const size_t has_bias = back ? 1 % q : 0, bias = q > 1 && g->row != has_bias ? N / q : 0;
+        const double times = (double)((back ? 2 : 1) * (q - 1) * E);
+        char id[48], name[64];
+        snprintf(id, sizeof id, "layer.%s.row", when);
+        snprintf(name, sizeof name, "%s: received in the row", when);
+        check_formula(run, id, name, "bytes", times * (double)x, r[back].traffic.row.received);
+        snprintf(id, sizeof id, "layer.%s.column", when);
+        snprintf(name, sizeof name, "%s: received in the column", when);
+        check_formula(run, id, name, "bytes", times * (double)a + (double)(bias * E),
+                      r[back].traffic.col.received);
+    }
+    size_t most = 0;
+    for (size_t l = 0; l < q; l++) {
+        size_t now = (g->col != l ? x : 0) + (g->row != l ? a : 0);
+        if (now > most) most = now;
+    }
+    check_formula(run, "layer.panels", "one layer: panels", "bytes", (double)(most * E),
+                  (double)r[0].panels);
+    if (!clock_config()->simulated) return;
+    const double send_bias = chain_time(q, N / q * E);
+    const double turn = chain_time(q, x * E) + chain_time(q, a * E) + work_product(M / q, N / q,
+                                                                                   K / q).time;
+    check_formula(run, "layer.forward.time", "forward: q turns", "ps", (double)q * turn + send_bias,
+                  (double)r[0].took);
+    check_formula(run, "layer.backward.time", "backward: 2q turns", "ps",
+                  2 * (double)q * turn + send_bias, (double)r[1].took);
+    picture_show(run, "one linear layer, blocks on a grid", PICTURE_CHART);
+}
+
+static void one_layer(Run *run, const CommGrid *g) {
+    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
+    Arena held = arena(MEM_ACTIVATIONS);
+    Range m = summa_range(tokens, g->rows, g->row), k = summa_range(inner, g->cols, g->col);
+    Range n = summa_range(outer, g->cols, g->col);
+    GridMeasured r[2];                                     // forward, backward
+    Linear l = linear_new(run, &held, g, m, k, n);
+    picture_begin(run, MEM_COMMUNICATION);
+    record_enter(EVENT_FORWARD, NO_NUMBER);
+    grid_measure_begin(g, &r[0]);
+    summa_linear_forward(g, inner, l.y, l.x, l.p);
+    grid_measure_end(g, &r[0]);
+    record_leave();
+    record_enter(EVENT_BACKWARD, NO_NUMBER);
+    grid_measure_begin(g, &r[1]);
+    summa_linear_backward(g, inner, l.dx, l.x, l.dy, l.p);
+    grid_measure_end(g, &r[1]);
+    record_leave();
+    picture_end(run);
+    put(got, &l, m, k, n);
+    arena_free(&held);
+    ledger_pause();
+    if (run->is_root) unsplit_layer(run, want);
+    ledger_resume();
+    check_close(run, "one linear layer = unsplit", got, want, LIMIT_ROUNDING);
+    layer_costs(run, g, r);
+    snapshot_free(got);
+    snapshot_free(want);
+}
+
+// ---------------------------------------------------------------- a GPT, trained
+
+enum { STEPS = 3 };
+static const double max_norm = 0.5;                       // small enough that every step is clipped
+
+typedef struct { Comm *world; const CommGrid *g; GridMeasured r; } Measuring;
+
+static StepResult step(void *measuring, Model *m, Optimizer *o, const Training *t, const Batch *b) {
+    Measuring *x = measuring;
+    model_zero_gradients(m);
+    grid_measure_begin(x->g, &x->r);
+    double loss = model_forward_backward(m, b) * b->token_weight;  // of this row's sequences
+    grid_measure_end(x->g, &x->r);
+    model_fold_tied(m);                                // one block of wte, both uses: sends nothing
+    if (x->g->col > 0) loss = 0;                        // a row's ranks have the same: counted once
+    comm_all_reduce_doubles(x->world, &loss, 1);
+    double norm = model_grad_norm(m, x->world);      // every element of the gradient is on one rank
+    optimizer_step(o, m, clip_factor(norm, t->clip));      // of what this rank holds
+    return (StepResult){ loss, norm };
+}
+
+static void train(void *measuring, const Training *t, Trajectory *c) {
+    Measuring *x = measuring;
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    summa(m, x->g);                                      // cuts the parameters, replaces the layers
+    model_allocate(m);
+    training_run(c, m, t, 1, 0, step, x);             // every rank gets all tokens, takes its row's
+    grid_measure_state(&x->r, m);
+    model_free(m);
+}
+
+// ---------------------------------------------------------------- the table
+
+// Cells of one device and of tensor parallelism by columns and rows (03.06) on n ranks, computed.
+typedef struct { char block[40], parameters[40], activations[40], received[40], took[40]; } Column;
+static void fill(Column *col, const ModelConfig *c, size_t n, size_t sequences) {
+    const CutSizes z = cut_sizes(c, n, 0);
+    const Traffic t = traffic_tensor_parallel(&z, n, sequences, false);
+    if (n > c->heads) {
+        *col = (Column){ "=-", "=-", "=-", "=-", "=-" };
+        return;
+    }
+    snprintf(col->block, 40, "=%.1f kB", (double)(elements_block(&z) * E) / 1e3);
+    snprintf(col->parameters, 40, "=%.1f kB", (double)(elements_stage(&z) * E) / 1e3);
+    snprintf(col->activations, 40, "=%.1f kB",
+             (double)(sequences * c->context * kept_stage(&z) * E) / 1e3);
+    snprintf(col->received, 40, "=%.1f kB", t.bytes / 1e3);
+    snprintf(col->took, 40, "=%.2f ms", (3 * work_stage(&z, sequences).time + t.time) / 1e9);
+}
+
+static void table(Run *run, const GridPlace *at, size_t sequences, const GridMeasured *r) {
+    const ModelConfig *c = at->c;
+    const size_t n = run->world->size, q = at->q;
+    Column one, line;
+    fill(&one, c, 1, sequences);
+    fill(&line, c, n, sequences);
+    char title[2][40], took[40];
+    snprintf(title[0], 40, "1D: each of %zu", n);
+    snprintf(title[1], 40, "%zu x %zu: each", q, q);
+    snprintf(took, sizeof took, "=%.2f ms", (double)r->took / 1e9);
+    const char *const columns[] = { "one device", title[0], title[1], NULL };
+    const Result rows[] = {
+        { "parameters of a block", "12 h²/q², and on row 0 13 h/q",
+          { one.block, line.block, "block" } },
+        { "parameters", "every matrix in q² blocks", { one.parameters, line.parameters,
+                                                       "parameters" } },
+        { "activations, peak", "÷ q², but statistics ÷ q", { one.activations, line.activations,
+                                                             "kept" } },
+        { "received in the row", "3(q-1)/q² of X; norms, loss", { NULL, NULL, "row.received" } },
+        { "received in the column", "3(q-1)/q² of A; vectors", { NULL, NULL, "column.received" } },
+        { "received per step", "the two; 1D: 8bsh(p-1)/p a block",
+          { "=0 kB", line.received, "received" } },
+        { clock_config()->simulated ? "time of the layers" : NULL, "rank 0; nothing is overlapped",
+          { one.took, line.took, took } }, {0} };
+    results(run, columns, rows);
+    say(run, "  b = %zu sequences of s = %zu; h = %zu, %zu heads, %zu blocks, %zu vocabulary "
+             "entries; p = %zu, q = %zu",
+        sequences, c->context, c->width, c->heads, c->layers, c->vocab, n, q);
+    say(run, "  of X, of A: of both factors of every product, forward and twice backward; 1D: "
+             "lesson 06, computed");
+    if (q > 1)
+        say(run, "  A block receives less than in 1D from bs = 36h/(8q-13) = %.0f tokens on; here "
+                 "there are %zu.",
+            36.0 * (double)c->width / (8.0 * (double)q - 13), sequences * c->context);
+}
+
+static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequences,
+                  const GridMeasured *r) {
+    const GridPlace at = grid_place(c, g);
+    const CutSizes whole = cut_sizes(c, 1, 0);
+    const GridTraffic want = grid_stage(&at, &whole, sequences, false), *got = &r->traffic;
+    grid_axis_costs(run, "row", &want.row, &got->row);
+    grid_axis_costs(run, "column", &want.col, &got->col);
+    check_formula(run, "received", "received a step", "bytes",
+                  want.row.received + want.col.received,
+                  got->row.received + got->col.received);
+    grid_memory_costs(run, &at, sequences, r);
+    if (clock_config()->simulated && grid_even(&at, sequences))
+        check_formula(run, "time", "the layers, a step", "ps", want.products.time + want.transfers,
+                      (double)r->took);
+    table(run, &at, sequences, r);
+}
+
+static void summa_lesson(Run *run) {
+    require_one_link(run);
+    size_t q = summa_side(run->world->size);
+    CommGrid g = comm_grid(run->world, q, q, 1);
+    ModelConfig c = { .layers = option_size(run, "layers"), .width = option_size(run, "width"),
+                      .heads = option_size(run, "heads"), .context = option_size(run, "context"),
+                      .vocab = option_size(run, "vocab"), .dropout = option_real(run, "dropout"),
+                      .seed = run->seed };
+    config_require(&c);
+    one_layer(run, &g);
+    Training t = { .model = c, .data = data_synthetic(c.vocab, c.context, run->seed),
+                   .steps = STEPS,
+                   .sequences = option_size(run, "batch"), .micro_batches = 1, .clip = max_norm,
+                   .watched = MEM_ACTIVATIONS };
+    Measuring measuring = { .world = run->world, .g = &g };
+    training_both(run, "SUMMA = unsplit", &t, train, &measuring);  // SGD, then AdamW
+    costs(run, &g, &c, t.sequences, &measuring.r);
+    data_free(&t.data);
+    comm_grid_free(&g);
+}
+
+static const Option options[] = {
+    { "layers", "N", "2", "blocks" },
+    { "width", "N", "20", "columns; a multiple of --heads" },
+    { "heads", "N", "5", "attention heads; at least one a column of the grid" },
+    { "context", "N", "7", "positions of a sequence" },
+    { "vocab", "N", "61", "vocabulary entries" },
+    { "batch", "N", "3", "sequences of a step; a row of the grid may have none" },
+    { "dropout", "X", "0.1", "the probability that dropout drops an element" },
+    {0},
+};
+EXPERIMENT(summa_lesson, options);

@@ -1,0 +1,78 @@
+// grids.c: see grids.h.
+#include "03_tensor_parallel/experiments/grids.h"
+#include <stdio.h>
+
+enum { E = sizeof(real) };
+
+// ---------------------------------------------------------------- measurements
+
+void grid_measure_begin(const CommGrid *g, GridMeasured *r) {
+    comm_ledger_reset(g->in_row);
+    comm_ledger_reset(g->in_col);
+    comm_ledger_reset(g->in_depth);
+    r->took = clock_now();
+    memory_reset_peaks();
+}
+void grid_measure_end(const CommGrid *g, GridMeasured *r) {
+    r->traffic = grid_measured(g);
+    r->took = clock_now() - r->took;
+    r->panels = memory_peak(MEM_COMMUNICATION);
+}
+void grid_measure_state(GridMeasured *r, const Model *m) {
+    for (size_t i = 0; i < m->n_units; i++)
+        if (m->units[i].n_params == BLOCK_PARAMS) r->block = m->units[i].size * E;
+    r->parameters = memory_now(MEM_PARAMETERS);
+    r->gradients = memory_now(MEM_GRADIENTS);
+    r->optimizer = memory_now(MEM_OPTIMIZER);
+    r->activations = memory_peak(MEM_ACTIVATIONS);
+}
+
+// ---------------------------------------------------------------- costs
+
+static void axis_cost(Run *run, const char *axis, const char *id, const char *what,
+                      const char *unit,
+                      double predicted, double measured) {
+    char text[48], name[64];
+    snprintf(text, sizeof text, "%s.%s", axis, id);
+    snprintf(name, sizeof name, "%s: %s", axis, what);
+    check_cost(run, text, name, unit, formula(predicted), NOT_PREDICTED, measured);
+}
+void grid_axis_costs(Run *run, const char *axis, const AxisTraffic *want, const AxisTraffic *got) {
+    char what[48];
+    for (size_t kind = 0; kind < COMM_KINDS; kind++) {
+        if (want->calls[kind] == 0 && got->calls[kind] == 0) continue;
+        snprintf(what, sizeof what, "%ss a step", comm_kind_name[kind]);
+        axis_cost(run, axis, comm_kind_name[kind], what, "calls", want->calls[kind],
+                  got->calls[kind]);
+    }
+    axis_cost(run, axis, "sent", "sent a step", "bytes", want->sent, got->sent);
+    axis_cost(run, axis, "received", "received a step", "bytes", want->received, got->received);
+}
+
+void grid_memory_costs(Run *run, const GridPlace *at, size_t sequences, const GridMeasured *r) {
+    const CutSizes whole = cut_sizes(at->c, 1, 0), z = grid_sizes(at);
+    const size_t parameters = grid_elements_stage(at, &whole), block = grid_elements_block(at);
+    const size_t kept = grid_sequences(at, sequences) * at->c->context * kept_stage(&z);
+    const struct { const char *id, *name; size_t elements, measured; } line[] = {
+        { "block", "parameters of a block", block, r->block },
+        { "parameters", "parameters", parameters, r->parameters },
+        { "gradients", "gradients (wte twice)", parameters + grid_elements_wte(at), r->gradients },
+        { "adamw", "AdamW's m and v", 2 * parameters, r->optimizer },
+        { "kept", "activations, peak", kept, r->activations },
+    };
+    for (size_t i = 0; i < sizeof line / sizeof *line; i++)
+        check_cost(run, line[i].id, line[i].name, "bytes", formula((double)(line[i].elements * E)),
+                   NOT_PREDICTED, (double)line[i].measured);
+}
+
+// ---------------------------------------------------------------- shares
+
+RankShare cube_rank_share(const ModelConfig *c, size_t sequences, size_t q, size_t rank,
+                          bool again) {
+    const CubePlace at = cube_place_of(c, q, rank, again);
+    const CutSizes z = cut_sizes(c, 1, 0);
+    const CubeTraffic s = cube_stage(&at, &z, sequences, false), sums = cube_plane_sums(&at, &z);
+    return (RankShare){ (double)cube_elements_stage(&at, &z),
+                        (double)cube_kept_stage(&at, &z, sequences), cube_bytes(&s) + sums.bytes[0],
+                        3 * cube_work(&at, &z, sequences).time + s.time + sums.time };
+}

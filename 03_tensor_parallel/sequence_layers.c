@@ -1,0 +1,101 @@
+// sequence_layers.c: the embedding and the head of a sequence-parallel model, and the rows that a
+// rank has. The block, and the four functions that communicate, are in 07_sequence_parallel.c.
+#include "03_tensor_parallel/sequence_layers.h"
+
+Range sequence_rows(const Layer *l, const Batch *b) {
+    return shard_range(b->B * b->T, l->comm->size, l->comm->rank);
+}
+Shape sequence_shape(const Layer *l, const Batch *b) {             // also of a stage's messages
+    return (Shape){ range_size(sequence_rows(l, b)), l->config->width };
+}
+Dropout sequence_dropout(const Layer *l, const Batch *b, int site) {
+    Dropout d = layer_dropout(l, b, site);
+    d.row0 = sequence_rows(l, b).lo;   // else each rank would draw the masks of the first M/tp rows
+    return d;
+}
+
+static bool keeps_whole(const Layer *l) {
+    return l->kind == &sequence_parallel_block_whole || l->kind == &sequence_parallel_head_whole;
+}
+SequenceInput sequence_input(const Layer *l, const Batch *b, Saved *s, int name, Arena *scratch) {
+    Range rows = sequence_rows(l, b);
+    size_t M = b->B * b->T, C = l->config->width;
+    saved_tensor(s, name, keeps_whole(l) ? M : range_size(rows), C);
+    if (keeps_whole(l))
+        return (SequenceInput){ tensor_row_range(s->t[name], rows.lo, rows.hi), s->t[name] };
+    return (SequenceInput){ s->t[name], tensor_new(scratch, M, C) };
+}
+Tensor sequence_input_again(const Layer *l, const Batch *b, const Saved *s, int name,
+                            Arena *scratch) {
+    if (keeps_whole(l)) return s->t[name];
+    Tensor whole = tensor_new(scratch, b->B * b->T, l->config->width);
+    sequence_enter(l->comm, whole, s->t[name]);            // all-gather of M*C, a second time
+    return whole;
+}
+
+// ---------------------------------------------------------------- embedding
+// A rank looks up its vocabulary entries for all rows, with zeros for other ranks' entries: a
+// partial sum of all rows. Positions are added to the rank's rows, after the sum, so once. Backward
+// gathers all rows for the rank's entries, so the gradient of wpe comes out whole, and equal on all
+// ranks.
+static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    (void)x; (void)s;
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor partial = tensor_new(&scratch, b->B * b->T, y.cols);
+    op_embed_tokens(partial, l->units[0]->params[0].w, b->tokens, l->vocab.lo);
+    sequence_leave(l->comm, y, partial);                  // reduce-scatter of M*C: sums of own rows
+    op_add_positions(y, y, l->units[1]->params[0].w, b->position + sequence_rows(l, b).lo);
+    op_dropout(y, y, sequence_dropout(l, b, SITE_EMBEDDING));
+    arena_free(&scratch);
+}
+// backward_inputs and backward_weights run the two halves of a backward apart.
+static void embedding_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
+    (void)x;
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor dwhole = tensor_new(&scratch, b->B * b->T, l->config->width);
+    sequence_leave_backward(l->comm, dwhole, s->t[S_DY]);  // all-gather of M*C: all rows' dy
+    embedding_gradients(l, b, dwhole);
+    arena_free(&scratch);
+}
+static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    (void)dx;
+    s->t[S_DY] = dy;
+    embedding_weights(l, b, x, s);
+}
+const LayerKind sequence_parallel_embedding = {
+    .name = "sequence-parallel embedding", .output = sequence_shape,
+    .forward = embedding_forward, .backward = embedding_backward,
+    .backward_inputs = embedding_backward_inputs, .backward_weights = embedding_weights,
+};
+
+// ---------------------------------------------------------------- head
+// The logits of all rows, of this rank's vocabulary entries, are column-parallel. The loss stays
+// lesson 05's.
+static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
+    Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
+    Arena scratch = arena(MEM_WORKSPACE);
+    SequenceInput norm = sequence_input(l, b, s, S_LN, &scratch);
+    saved_tensor(s, S_STATS, x.rows, 2);
+    op_layer_norm(norm.own, s->t[S_STATS], x, p[0].w, p[1].w);
+    sequence_enter(l->comm, norm.whole, norm.own);         // all-gather of M*C: logits of all rows
+    op_matmul_nt(y, norm.whole, wte->w);
+    arena_free(&scratch);
+}
+static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor dwhole = tensor_new(&scratch, dy.rows, dx.cols);
+    Tensor dnorm = tensor_new(&scratch, dx.rows, dx.cols);
+    Tensor input = sequence_input_again(l, b, s, S_LN, &scratch);  // KEEP_SHARD: all-gather of M*C
+    linear_gradients(wte, NULL, dy, input);
+    op_matmul(dwhole, dy, wte->w);                         // partial, of this rank's entries
+    sequence_enter_backward(l->comm, dnorm, dwhole);       // reduce-scatter of M*C: own rows
+    norm_gradients(&p[0], &p[1], x, s->t[S_STATS], dnorm);
+    op_layer_norm_backward(dx, x, s->t[S_STATS], p[0].w, dnorm);
+    arena_free(&scratch);
+}
+#define HEAD(text) { .name = text, .output = logits_shape, .input = sequence_shape, \
+                     .forward = head_forward, .backward = head_backward }
+const LayerKind sequence_parallel_head = HEAD("sequence-parallel head");
+const LayerKind sequence_parallel_head_whole =
+    HEAD("sequence-parallel head that keeps its gathered input");
