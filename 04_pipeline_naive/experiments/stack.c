@@ -108,13 +108,20 @@ size_t stack_kept(const Stack *s, size_t p, size_t i) {
     return per_token * s->sequences * s->model.context * sizeof(real);
 }
 
-void stack_bubble_costs(Run *run, const char *name, const Stack *s, size_t m, Picoseconds step, const Timing *seen) {
+// The share that is idle where a step takes `step`, in millionths of `whole` (0: of the step).
+static Predicted idle_share(Predicted step, double ideal, double whole) {
     static const double million = 1e6;
-    char line[80];
+    if (!step.given) return NOT_PREDICTED;
+    return formula(round(million * (step.value - ideal) / (whole ? whole : step.value)));
+}
+void stack_check_bubble(Run *run, const char *id, const char *name, const Stack *s, size_t m,
+                        Predicted by_formula, Predicted by_play, const Timing *seen) {
+    CostName ids, text;
     StackTimes t = stack_times(s);
-    double ideal = (double)(m * (t.forward + t.backward)), idle = (double)step - ideal;
-    snprintf(line, sizeof line, "%s: bubble / step", name);
-    cost(run, line, "millionths", round(million * idle / (double)step), round(million * seen->idle_of_total));
-    snprintf(line, sizeof line, "%s: bubble / ideal", name);
-    cost(run, line, "millionths", round(million * idle / ideal), round(million * seen->idle_of_ideal));
+    double ideal = (double)(m * (t.forward + t.backward));
+    check_cost(run, cost_name(&ids, "idle.%s", id), cost_name(&text, "%s: bubble / step", name), "millionths",
+               idle_share(by_formula, ideal, 0), idle_share(by_play, ideal, 0), round(1e6 * seen->idle_of_total));
+    check_cost(run, cost_name(&ids, "idle-of-ideal.%s", id), cost_name(&text, "%s: bubble / ideal", name),
+               "millionths", idle_share(by_formula, ideal, ideal), idle_share(by_play, ideal, ideal),
+               round(1e6 * seen->idle_of_ideal));
 }

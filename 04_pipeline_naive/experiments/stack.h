@@ -6,6 +6,7 @@
 #define STACK_H
 #include "04_pipeline_naive/pipeline.h"
 #include "judge/draw/picture.h"
+#include "judge/frame/lesson.h"
 
 typedef struct {
     ModelConfig model;
@@ -28,6 +29,8 @@ Played stack_play_by(Run *run, const Stack *s, MemoryCategory watched, StackRunn
 typedef struct { Picoseconds forward, backward, message; } StackTimes;
 StackTimes stack_times(const Stack *s);
 size_t stack_kept(const Stack *s, size_t p, size_t i);             // bytes of activations that a micro-batch keeps
-// Cost lines: how long a stage is idle in a step of this length, as a share of it and of the ideal, m (t_f + t_b).
-void stack_bubble_costs(Run *run, const char *name, const Stack *s, size_t m, Picoseconds step, const Timing *seen);
+// Two costs: how long a stage is idle in a step, as a share of the step and of the ideal, m (t_f + t_b).
+// by_formula, by_play: how long the step takes; at least one is given. Ids: idle.<id>, idle-of-ideal.<id>.
+void stack_check_bubble(Run *run, const char *id, const char *name, const Stack *s, size_t m,
+                        Predicted by_formula, Predicted by_play, const Timing *seen);
 #endif
