@@ -4,10 +4,11 @@
 //
 // Holds: device i of p has LAYERS/p neighbouring layers y = tanh(w x + b), each of one number.
 // Sends: nothing; one process imagines all devices and reads its neighbour's array in place of a
-// message. Saves: idle time: with m micro-batches a step takes (m+p-1)(f+b) units instead of
-// mp(f+b). Costs: every device keeps the outputs of all micro-batches until their backwards. An op
-// starts at max(end of what it needs, end of the device's last op); f = 1 unit of time, b = 2. Left
-// out: the time that a message takes.
+//     message.
+// Saves: idle time: with m micro-batches a step takes (m+p-1)(f+b) units instead of mp(f+b).
+// Costs: every device keeps the outputs of all micro-batches until their backwards. An op starts at
+// max(end of what it needs, end of the device's last op); f = 1 unit of time, b = 2.
+// Left out: the time that a message takes.
 #include "04_pipeline_naive/by_hand.h"
 #include "common/tensor/random.h"
 #include <math.h>

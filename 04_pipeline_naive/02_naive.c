@@ -19,11 +19,11 @@
 PipelineResult pipeline_naive(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
     // EXERCISE 04.02a (4 points): the naive loop. One micro-batch after the other: receive x,
-    // forward, send y; receive dy, backward, send dx. The first and the last stage (s.first, s.last)
-    // have a neighbour on one side only. The tensors of micro-batch k are b->x and b->dx, of shape
-    // b->in, and b->y and b->dy, of shape b->out, b being &s.micro[k]. x must stand in &b->input:
-    // pipeline_backward frees it. The others stand in an arena of MEM_COMMUNICATION that is yours
-    // to free, y as soon as it is sent. Calls: tensor_shaped, comm_recv, comm_send,
+    // forward, send y; receive dy, backward, send dx. The first and the last stage (s.first,
+    // s.last) have a neighbour on one side only. The tensors of micro-batch k are b->x and b->dx,
+    // of shape b->in, and b->y and b->dy, of shape b->out, b being &s.micro[k]. x must stand in
+    // &b->input: pipeline_backward frees it. The others stand in an arena of MEM_COMMUNICATION that
+    // is yours to free, y as soon as it is sent. Calls: tensor_shaped, comm_recv, comm_send,
     // pipeline_forward, pipeline_backward, arena_free.
     for (size_t k = 0; k < micro_batches; k++) {
         PipelineBatch *b = &s.micro[k];
@@ -43,7 +43,7 @@ PipelineResult pipeline_naive(Comm *pp, Model *m, const Batch *batch, size_t mic
             comm_recv(pp, b->dy, s.next);          // B*T*C elements: dy, the next stage's dx
         }
         if (!s.first) b->dx = tensor_shaped(&buffers, b->in);
-        pipeline_backward(&s, k);                  // my layers: dx from dy; adds my weights' gradients
+        pipeline_backward(&s, k);  // my layers: dx from dy; adds my weights' gradients
         if (!s.first) comm_send(pp, b->dx, s.before);      // B*T*C elements: dx
         arena_free(&buffers);
     }
@@ -69,11 +69,12 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
     comm_all_reduce_doubles(rank->pp, &r.loss, 1);
     // Each stage has the squares of its own tensors. So every stage sends one number per tensor of
     // the model, zero where the tensor is another stage's; the sums are added in model order, and
-    // the norm has the same bits however the layers are spread. wte counts once, on the first stage.
+    // the norm has the same bits however the layers are spread. wte counts once, on the first
+    // stage.
     double norm = model_grad_norm(m, rank->pp);    // all-reduces 12 L + 4 doubles
     optimizer_step(o, m, clip_factor(norm, rank->clip));   // my layers only
     rank->in_flight = r.in_flight;
-    return (StepResult){ r.loss * batch[0].token_weight, norm };   // 1 / counted tokens of the batch
+    return (StepResult){ r.loss * batch[0].token_weight, norm };  // 1 / counted tokens of the batch
 }
 
 void pipeline_tied_sum(Model *m, Comm *tied) {

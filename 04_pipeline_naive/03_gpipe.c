@@ -57,7 +57,7 @@ PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t mic
 // F0 B0 F1 B1 ... or F0 F1 ... B0 B1 ..., and one executor runs any list.
 Schedule schedule_naive(size_t p, size_t m, size_t i) {
     (void)p;
-    (void)i;                                       // all stages have one list; receives make them wait
+    (void)i;  // all stages have one list; receives make them wait
     Schedule s = {0};
     for (size_t k = 0; k < m; k++) {
         schedule_add(&s, FORWARD, k);

@@ -12,7 +12,9 @@ static StageOp neighbour(PipeOp op, size_t i, size_t p, int step) {
     return (StageOp){ part % p, op };
 }
 static bool is_first(PipeOp op, size_t i) { return op.chunk == 0 && i == 0; }
-static bool is_last(PipeOp op, size_t i, size_t p, size_t v) { return op.chunk + 1 == v && i + 1 == p; }
+static bool is_last(PipeOp op, size_t i, size_t p, size_t v) {
+    return op.chunk + 1 == v && i + 1 == p;
+}
 
 bool pipe_op_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs) {
     *needs = (StageOp){ i, op };
@@ -28,7 +30,7 @@ bool pipe_op_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs) {
     case BACKWARD_WEIGHTS:
         needs->op.what = BACKWARD_INPUTS;
         return true;
-    case UPDATE: break;                            // its place in the list says which gradients it takes
+    case UPDATE: break;  // its place in the list says which gradients it takes
     }
     return false;
 }
@@ -69,7 +71,7 @@ struct Executor {
     PipelineStage *stage;
     Arena buffers;
     Sends activations, gradients;                  // to the next stage, to the one before
-    Receives receive[2];                           // from the stage before, from the next one; of two stages one is both
+    Receives receive[2];  // from the stage before, from the next one; of two stages one is both
 };
 
 static PipelineBatch *batch_of(const Executor *e, PipeOp op) {
@@ -112,7 +114,7 @@ static Tensor receive(Executor *e, size_t stage, size_t at, Arena *a, MemoryCate
 }
 
 static Tensor send_buffer(Sends *out, size_t rows) {
-    comm_wait(out->request[out->turn]);            // the message before the last must have been received
+    comm_wait(out->request[out->turn]);  // the message before the last must have been received
     out->request[out->turn] = NULL;
     return tensor_row_range(out->buffer[out->turn], 0, rows);
 }
@@ -120,8 +122,8 @@ static void sends_done(Sends *out) {
     for (size_t i = 0; i < out->n; i++) comm_wait(out->request[(out->turn + i) % out->n]);
 }
 
-// A pipeline of one stage with several chunks: x of the next chunk, or dy of the chunk before, stays
-// on this stage.
+// A pipeline of one stage with several chunks: x of the next chunk, or dy of the chunk before,
+// stays on this stage.
 static Tensor hand_over(const Executor *e, PipeOp to) {
     PipelineBatch *b = batch_of(e, to);
     if (to.what == FORWARD) return b->x = tensor_shaped(&b->input, b->in);

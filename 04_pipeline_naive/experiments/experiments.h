@@ -8,5 +8,5 @@
 #include "04_pipeline_naive/experiments/stages.h"
 #include "04_pipeline_naive/experiments/timeline.h"
 
-void partition_planner(Run *run);                          // planner.c: the best stages with replicas
+void partition_planner(Run *run);  // planner.c: the best stages with replicas
 #endif

@@ -20,7 +20,8 @@ size_t stage_neighbours(const Run *run) {
     return (run->world->rank + 1 < run->world->size) + (run->world->rank > 0);
 }
 
-// With each neighbour: two messages on their way out, where there are two, and one that is expected.
+// With each neighbour: two messages on their way out, where there are two, and one that is
+// expected.
 size_t stage_message_buffers(const Training *t, size_t p, size_t i) {
     size_t neighbours = (i + 1 < p) + (i > 0), out = t->micro_batches < 2 ? 1 : 2;
     return neighbours * (out + 1) * stage_tokens(t, 0) * t->model.width * sizeof(real);
@@ -73,8 +74,8 @@ void stage_check_costs(Run *run, const Training *t, const char *way, const Stage
                NOT_PREDICTED, seen->messages);
     check_cost(run, ID("sent.bytes"), "messages sent", "bytes", formula(neighbours * message * E),
                NOT_PREDICTED, seen->message_bytes);
-    check_cost(run, ID("sent.all"), "messages of all ranks: 2m(p-1)", "calls", formula(2 * m * (p - 1)),
-               NOT_PREDICTED, of_all_ranks(run, (double)seen->messages));
+    check_cost(run, ID("sent.all"), "messages of all ranks: 2m(p-1)", "calls",
+               formula(2 * m * (p - 1)), NOT_PREDICTED, of_all_ranks(run, (double)seen->messages));
 
     // The first and the last stage add their gradients of wte: in a ring of two, each sends both
     // halves of it once.
@@ -85,9 +86,10 @@ void stage_check_costs(Run *run, const Training *t, const char *way, const Stage
     check_cost(run, ID("tied.bytes"), "tied sum of wte", "bytes", formula(shares ? tied : 0),
                NOT_PREDICTED, seen->tied_bytes);
     double loss = ring_bytes(ALL_REDUCE_PASSES, p, 1, D);
-    double squares = ring_bytes(ALL_REDUCE_PASSES, p, config_tensors(c), D);   // one per tensor of the model
-    check_cost(run, ID("sums.calls"), "sums of loss and squares", "calls", formula(2), NOT_PREDICTED,
-               seen->scalar_calls);
+    // one per tensor of the model
+    double squares = ring_bytes(ALL_REDUCE_PASSES, p, config_tensors(c), D);
+    check_cost(run, ID("sums.calls"), "sums of loss and squares", "calls", formula(2),
+               NOT_PREDICTED, seen->scalar_calls);
     check_cost(run, ID("sums.bytes"), "sums of loss and squares", "bytes", formula(loss + squares),
                NOT_PREDICTED, seen->scalar_bytes);
 
@@ -97,6 +99,7 @@ void stage_check_costs(Run *run, const Training *t, const char *way, const Stage
     check_cost(run, ID("gradients"), "gradients of my stage", "bytes",
                formula(elements_gradients(&z) * E), NOT_PREDICTED, seen->gradients);
     check_cost(run, ID("optimizer"), "optimizer state of my stage", "bytes",
-               formula((t->optimizer.kind == ADAMW) * 2 * elements * E), NOT_PREDICTED, seen->optimizer);
+               formula((t->optimizer.kind == ADAMW) * 2 * elements * E), NOT_PREDICTED,
+               seen->optimizer);
 #undef ID
 }

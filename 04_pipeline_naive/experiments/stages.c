@@ -10,7 +10,8 @@ static Model *stage_model(const Training *t, size_t p, size_t i) {
 
 // training_run calls a Step; a lesson's step knows no Training.
 typedef struct { PipelineRank rank; PipelineStep *step; } Trained;
-static StepResult one_step(void *trained, Model *m, Optimizer *o, const Training *t, const Batch *b) {
+static StepResult one_step(void *trained, Model *m, Optimizer *o, const Training *t,
+                           const Batch *b) {
     Trained *s = trained;
     return s->step(&s->rank, m, o, b, t->micro_batches);
 }
@@ -24,15 +25,16 @@ StageCosts stages_train(Run *run, const Training *t, Model *m, PipelineStep *ste
     comm_ledger_reset(pp);
     training_run(out, m ? m : own, t, 1, 0, one_step, &me);    // every rank knows all tokens
     double sums = pp->ledger[COMM_ALL_REDUCE].calls, sum_bytes = pp->ledger[COMM_ALL_REDUCE].bytes;
-    StageCosts costs = {
-        .messages = pp->ledger[COMM_SEND].calls / n, .message_bytes = pp->ledger[COMM_SEND].bytes / n,
-        .scalar_calls = sums / n, .scalar_bytes = sum_bytes / n,
-        .tied_calls = tied ? tied->ledger[COMM_ALL_REDUCE].calls / n : 0,
-        .tied_bytes = tied ? tied->ledger[COMM_ALL_REDUCE].bytes / n : 0,
-        .in_flight = me.rank.in_flight,
-        .parameters = memory_now(MEM_PARAMETERS), .gradients = memory_now(MEM_GRADIENTS),
-        .optimizer = memory_now(MEM_OPTIMIZER), .activations = memory_peak(MEM_ACTIVATIONS),
-        .message_buffers = memory_peak(MEM_COMMUNICATION) };
+    StageCosts costs = { .messages = pp->ledger[COMM_SEND].calls / n,
+                         .message_bytes = pp->ledger[COMM_SEND].bytes / n, .scalar_calls = sums / n,
+                         .scalar_bytes = sum_bytes / n,
+                         .tied_calls = tied ? tied->ledger[COMM_ALL_REDUCE].calls / n : 0,
+                         .tied_bytes = tied ? tied->ledger[COMM_ALL_REDUCE].bytes / n : 0,
+                         .in_flight = me.rank.in_flight, .parameters = memory_now(MEM_PARAMETERS),
+                         .gradients = memory_now(MEM_GRADIENTS),
+                         .optimizer = memory_now(MEM_OPTIMIZER),
+                         .activations = memory_peak(MEM_ACTIVATIONS),
+                         .message_buffers = memory_peak(MEM_COMMUNICATION) };
     if (tied) comm_free(tied);
     if (own) model_free(own);
     return costs;
@@ -52,7 +54,8 @@ StageCosts stages_same_bits(Run *run, const char *what, const Training *t, Model
     PipelineResult by_loop = loop(pp, by_loop_model, batch, t->micro_batches);
     StageCosts costs = { .messages = pp->ledger[COMM_SEND].calls,
                          .message_bytes = pp->ledger[COMM_SEND].bytes,
-                         .in_flight = by_loop.in_flight, .activations = memory_peak(MEM_ACTIVATIONS),
+                         .in_flight = by_loop.in_flight,
+                         .activations = memory_peak(MEM_ACTIVATIONS),
                          .message_buffers = memory_peak(MEM_COMMUNICATION) };
     PipelineResult by_list = runner(pp, by_list_model, list, batch, t->micro_batches);
     pipeline_tied_sum(by_loop_model, tied);

@@ -1,12 +1,12 @@
-// stages.h: trains a pipeline on all ranks of the world, and reads the ledgers of a rank afterwards.
-// For the experiments of chapters 04 and 05.
+// stages.h: trains a pipeline on all ranks of the world, and reads the ledgers of a rank
+// afterwards. For the experiments of chapters 04 and 05.
 #ifndef STAGES_H
 #define STAGES_H
 #include "04_pipeline_naive/pipeline.h"
 #include "judge/frame/training.h"
 
-// What the ledgers of this rank say. Messages and sums are per step: an average, so that a step that
-// differs from the others shows as a fraction.
+// What the ledgers of this rank say. Messages and sums are per step: an average, so that a step
+// that differs from the others shows as a fraction.
 typedef struct {
     double messages, message_bytes, tied_calls, tied_bytes, scalar_calls, scalar_bytes;
     size_t in_flight;                                    // in the last step
@@ -19,8 +19,8 @@ typedef struct {
 StageCosts stages_train(Run *run, const Training *t, Model *m, PipelineStep *step,
                         ScheduleRule schedule, Trajectory *out);
 
-// Checks that one step's gradients and loss have the same bits, once by a lesson's own loop and once
-// by a list that `runner` runs. Returns what the loop has sent and held: messages, in_flight,
+// Checks that one step's gradients and loss have the same bits, once by a lesson's own loop and
+// once by a list that `runner` runs. Returns what the loop has sent and held: messages, in_flight,
 // activations and message_buffers; the rest is 0. a, b: equal models, which the caller frees; both
 // NULL: stages as equal as possible.
 typedef PipelineResult ListRunner(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
