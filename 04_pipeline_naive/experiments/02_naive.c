@@ -59,7 +59,7 @@ static void evaluation(Run *run, const Training *t) {
     arena_free(&tokens);
 }
 
-// ---------------------------------------------------------------- what it costs
+// ---------------------------------------------------------------- costs
 
 static void stage_costs(Run *run, const Training *t, const StageCosts *seen) {
     size_t p = run->world->size, i = run->world->rank, E = sizeof(real),

@@ -30,7 +30,7 @@ static StageCosts same_bits(Run *run, const char *what, const Training *t, Pipel
     return costs;
 }
 
-// ---------------------------------------------------------------- what it costs
+// ---------------------------------------------------------------- costs
 
 static void training_costs(Run *run, const Training *t, const StageCosts *gpipe,
                            const StageCosts *naive) {

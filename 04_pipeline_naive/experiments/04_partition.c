@@ -235,7 +235,7 @@ static double step_time(const Training *t, const double *cost, const size_t *blo
            others * (fmax(slowest, way) + fmax(2 * slowest, way)) + sums;
 }
 
-// ---------------------------------------------------------------- the cost lines
+// ---------------------------------------------------------------- costs
 
 static void time_lines(Run *run, const Training *t, Growth g, const char *name, const Rebalanced *r,
                        bool moves) {

@@ -99,7 +99,7 @@ static WaySeen measure(Run *run, const PipelineWay *w, const Stack *stack, size_
     return seen;
 }
 
-// ---------------------------------------------------------------- the cost lines
+// ---------------------------------------------------------------- costs
 
 // Most micro-batches in flight on stage i; 0: chunks or halves, of which only the list says the
 // bytes.
@@ -190,17 +190,17 @@ static void published(Run *run) {
     // GPipe, table 2: Transformer-48, M = 32; throughput on K stages against that of K = 2 with M =
     // 1. All of a batch's work is the same, so a stage's share of a micro-batch is 1/(K M) of it.
     static const double table[] = { 1.8, 3.4, 6.3 };
-    double ideal[3], formula[3];
+    double ideal[3], speed_up[3];
     bool close = true;
     for (size_t n = 0; n < 3; n++) {
         size_t K = (size_t)2 << n, M = 32;
         // of K M such shares in a row
         double one = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2;
         ideal[n] = (double)(K * M) * one / (double)makespan(schedule_gpipe, K, M, 1, 2);
-        formula[n] = (double)(K * M) / (double)(M + K - 1);
+        speed_up[n] = (double)(K * M) / (double)(M + K - 1);
         close = close && table[n] <= ideal[n] && table[n] >= 0.92 * ideal[n];
     }
-    check_numbers(run, "published", "GPipe's speed-up K M/(M+K-1)", ideal, formula, 3, 1e-12);
+    check_numbers(run, "published", "GPipe's speed-up K M/(M+K-1)", ideal, speed_up, 3, 1e-12);
     check_true(run, "published", "its table 2 within 8 % of it", close);
     OpTimes units = { 1, 1, 1, 0 };
     double bubble[] = { (double)zb_judge(schedule_zb_h1, 4, 8, &units).step - 24,
