@@ -2,83 +2,72 @@
 // level: core
 // question: In which order may a pipeline stage do its forwards and backwards, and which order keeps little in memory?
 //
-// A schedule is a list of ops per stage. Nothing is computed here: lists are written, played, drawn and judged. A list
-// is legal when every op stands in it once, every receive gets the message that it waits for, and every send gets a
-// buffer. Then 1F1B ("one forward, one backward") is compared with the naive schedule and with GPipe: the time of
-// GPipe, with at most p - i micro-batches in flight on stage i instead of m. In flight: between their forward and their
-// backward. Stages and micro-batches count from 0. p stages, m micro-batches; a forward takes 1 unit of time, a
-// backward 2, a message none.
-// With --schedule or --list (make play-05) any schedule is drawn, judged and timed: experiments/player.c.
-#include "04_pipeline_naive/experiments/timeline.h"
-#include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "05_pipeline_1f1b/experiments/player.h"
-#include "judge/frame/lesson.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum { MOST_STAGES = 8, MOST_MICRO = 24, CASES = MOST_STAGES * MOST_MICRO, T_FORWARD = 1, T_BACKWARD = 2 };
+// Holds: a list of ops per stage; nothing is computed here. A list is legal when every op stands in
+// it
+//     once, every receive gets the message that it waits for, and every send gets a buffer.
+// Sends: a message per op to the next stage (forward) or the one before (backward), in list order.
+// Saves: 1F1B: at most min(p-i, m) micro-batches in flight on stage i; GPipe has m.
+// Costs: the same time: (m+p-1)(t_f+t_b). A forward takes 1 unit, a backward 2, a message none.
+// Narayanan et al. 2021 (PTD-P), figure 4. In flight: between their forward and their backward.
+// Left out: chunks, halves of backwards, and times of messages (make play-05:
+// experiments/player.c).
+#include "05_pipeline_1f1b/by_hand.h"
 
 // ---------------------------------------------------------------- the rule of 1F1B, by hand
 
-// Stage i first sends p - 1 - i micro-batches ahead: as many stages are behind it, and each needs one to be busy. After
-// that the first gradient is about to come back, and every forward is followed by a backward. At the end, what was sent
-// ahead comes home.
-static Schedule by_hand_1f1b(size_t p, size_t m, size_t i) {
+// Stage i first sends p - 1 - i micro-batches ahead: as many stages are behind it, and each needs
+// one to be busy. After that the first gradient is about to come back, and every forward is
+// followed by a backward. At the end, what was sent ahead comes home.
+Schedule by_hand_1f1b(size_t p, size_t m, size_t i) {
     Schedule list = {0};
     size_t ahead = p - 1 - i, forwards = 0, backwards = 0;
-    while (forwards < ahead && forwards < m) schedule_add(&list, FORWARD, forwards++);     // warm-up
+    while (forwards < ahead && forwards < m) schedule_add(&list, FORWARD, forwards++);  // warm-up
     while (forwards < m) {                                                                 // steady
         schedule_add(&list, FORWARD, forwards++);
         schedule_add(&list, BACKWARD, backwards++);
     }
-    while (backwards < m) schedule_add(&list, BACKWARD, backwards++);                      // cool-down
+    while (backwards < m) schedule_add(&list, BACKWARD, backwards++);  // cool-down
     return list;
-}
-
-static char *text_of(const Schedule *s) {                  // "F0 F1 B0 ..."; free() it
-    char *text = host_alloc(24 * s->n + 1);
-    for (size_t e = 0; e < s->n; e++)
-        sprintf(text + strlen(text), "%s%c%zu", e ? " " : "", "FB"[s->ops[e].what == BACKWARD], s->ops[e].micro_batch);
-    return text;
 }
 
 // ---------------------------------------------------------------- the judge
 
-typedef enum { LEGAL, NOT_ONCE, WRONG_MESSAGE, DEADLOCK } Verdict;
-// start: of each op, in the order of its list; end: of the last op of all.
-typedef struct { Verdict verdict; size_t end, start[MOST_STAGES][2 * MOST_MICRO]; } Outcome;
-
-// One direction between two neighbours: messages arrive in the order in which they were sent, and carry no name.
+// One direction between two neighbours: messages arrive in the order in which they were sent, and
+// carry no name.
 typedef struct { size_t sent[2 * MOST_MICRO], n, read; } Mailbox;
 
-// Takes the next message; false: there is none yet, and the stage waits. *wrong: it is another micro-batch's.
+// Takes the next message; false: there is none yet, and the stage waits. *wrong: it is another
+// micro-batch's.
 static bool receive(Mailbox *from, size_t k, bool *wrong) {
     if (from->read == from->n) return false;
     *wrong |= from->sent[from->read++] != k;
     return true;
 }
-static void send(Mailbox *to, size_t k) { to->sent[to->n++] = k; }         // its stage goes on at once
-// A message leaves its send buffer when its receive is posted: as soon as the message before it is received.
+static void send(Mailbox *to, size_t k) { to->sent[to->n++] = k; }  // its stage goes on at once
+// A message leaves its send buffer when its receive is posted: as soon as the message before it is
+// received.
 enum { SEND_BUFFERS = 2 };
 static bool buffers_full(const Mailbox *to) { return to->n > to->read + SEND_BUFFERS; }
 
-static size_t duration(PipeOp op) { return op.what == BACKWARD ? T_BACKWARD : T_FORWARD; }
+size_t by_hand_duration(PipeOp op) { return op.what == BACKWARD ? T_BACKWARD : T_FORWARD; }
 
-// Plays the lists as 04/01_by_hand does: asks the stages in turn, again and again, whether their next op can run. It
-// starts at max(end of what it needs, end of the stage's last op). What an op needs, and from which stage, is the rule
-// of every pipeline (pipe_op_needs): forward k that of the stage before, backward k that of the next stage, on the last
-// stage its own forward. New here: it comes as a message, and may be the wrong one; and what the op sends needs a send
-// buffer. An op that can run stays able to run, whatever other stages do first; so if one order of play gets through,
-// all do, and if one gets stuck, all do.
-static Outcome judge(const Schedule *stage, size_t p, size_t m) {
+static Outcome refused(Verdict why) { return (Outcome){ why, 0, {{0}} }; }
+
+// Plays the lists as 04/01_by_hand does: asks the stages in turn, again and again, whether their
+// next op can run. It starts at max(end of what it needs, end of the stage's last op). What an op
+// needs, and from which stage, is the rule of every pipeline (pipe_op_needs): forward k that of the
+// stage before, backward k that of the next stage, on the last stage its own forward. New here: it
+// comes as a message, and may be the wrong one; and what the op sends needs a send buffer. An op
+// that can run stays able to run, whatever other stages do first; so if one order of play gets
+// through, all do, and if one gets stuck, all do.
+Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m) {
     Outcome out = { LEGAL, 0, {{0}} };
-    Mailbox on[MOST_STAGES] = {0}, back[MOST_STAGES] = {0};                // from stage i: to i + 1, and to i - 1
-    size_t end[MOST_STAGES][2][MOST_MICRO] = {{{0}}};                      // of forward, backward k; 0: not yet
+    Mailbox on[MOST_STAGES] = {0}, back[MOST_STAGES] = {0};  // from stage i: to i + 1, and to i - 1
+    size_t end[MOST_STAGES][2][MOST_MICRO] = {{{0}}};  // of forward, backward k; 0: not yet
     size_t next[MOST_STAGES] = {0}, free_at[MOST_STAGES] = {0};
-    bool received[MOST_STAGES] = {0};                                      // the next op has its message
+    bool received[MOST_STAGES] = {0};  // the next op has its message
     for (size_t i = 0; i < p; i++)
-        if (stage[i].n != 2 * m) return out.verdict = NOT_ONCE, out;
+        if (stage[i].n != 2 * m) return refused(NOT_ONCE);
     for (bool moved = true; moved;) {
         moved = false;
         for (size_t i = 0; i < p; i++) {
@@ -86,14 +75,14 @@ static Outcome judge(const Schedule *stage, size_t p, size_t m) {
             PipeOp op = stage[i].ops[next[i]];
             size_t k = op.micro_batch, start = free_at[i];
             bool backward = op.what == BACKWARD, wrong = false;
-            if (end[i][backward][k]) return out.verdict = NOT_ONCE, out;
+            if (end[i][backward][k]) return refused(NOT_ONCE);
             StageOp needs, feeds;
             if (pipe_op_needs(op, i, p, 1, &needs)) {
                 Mailbox *from = backward ? &back[needs.stage] : &on[needs.stage];
                 if (needs.stage != i && !received[i] && !receive(from, k, &wrong)) continue;
-                if (wrong) return out.verdict = WRONG_MESSAGE, out;
+                if (wrong) return refused(WRONG_MESSAGE);
                 size_t there = end[needs.stage][needs.op.what != FORWARD][k];
-                if (!there) return out.verdict = DEADLOCK, out;            // it would wait for its own future
+                if (!there) return refused(DEADLOCK);            // it would wait for its own future
                 if (there > start) start = there;
             }
             Mailbox *to = backward ? &back[i] : &on[i];
@@ -102,7 +91,7 @@ static Outcome judge(const Schedule *stage, size_t p, size_t m) {
             received[i] = sends && buffers_full(to);
             if (received[i]) continue;
             if (sends) send(to, k);
-            end[i][backward][k] = free_at[i] = start + duration(op);
+            end[i][backward][k] = free_at[i] = start + by_hand_duration(op);
             if (free_at[i] > out.end) out.end = free_at[i];
             out.start[i][next[i]++] = start;
             moved = true;
@@ -112,175 +101,3 @@ static Outcome judge(const Schedule *stage, size_t p, size_t m) {
         if (next[i] < 2 * m) out.verdict = DEADLOCK;
     return out;
 }
-
-// Most micro-batches between their forward and their backward.
-static size_t most_in_flight(const Schedule *s) {
-    size_t now = 0, most = 0;
-    for (size_t e = 0; e < s->n; e++) {
-        now = s->ops[e].what == FORWARD ? now + 1 : now - 1;
-        if (now > most) most = now;
-    }
-    return most;
-}
-
-// ---------------------------------------------------------------- all sizes
-
-static void judge_all(Run *run, const char *what, ScheduleRule rule, bool naive, bool early_back) {
-    double legal = 0, all = CASES, end[CASES], want_end[CASES];
-    double flight[CASES * MOST_STAGES], want_flight[CASES * MOST_STAGES];
-    size_t n = 0, stages = 0;
-    for (size_t p = 1; p <= MOST_STAGES; p++)
-        for (size_t m = 1; m <= MOST_MICRO; m++, n++) {
-            Schedule *stage = schedule_all(rule, p, m);
-            Outcome played = judge(stage, p, m);
-            legal += played.verdict == LEGAL;
-            end[n] = played.end;
-            want_end[n] = (naive ? m * p : m + p - 1) * (T_FORWARD + T_BACKWARD);
-            for (size_t i = 0; i < p; i++, stages++) {
-                flight[stages] = most_in_flight(&stage[i]);
-                want_flight[stages] = naive ? 1 : early_back && p - i < m ? p - i : m;
-            }
-            schedule_all_free(stage, p);
-        }
-    check_numbers(run, what, "legal schedules, p = 1..8, m = 1..24", &legal, &all, 1, 0);
-    check_numbers(run, what, naive ? "step time m p (t_f+t_b)" : "step time (m+p-1)(t_f+t_b)", end, want_end, CASES, 0);
-    const char *most = naive ? "in flight 1" : early_back ? "in flight min(p-i, m)" : "in flight m";
-    check_numbers(run, what, most, flight, want_flight, stages, 0);
-}
-
-static void golden(Run *run, size_t i, const char *order) {            // p = 4, m = 8
-    Schedule mine = by_hand_1f1b(4, 8, i);
-    char name[40], *text = text_of(&mine);
-    sprintf(name, "stage %zu of 4, m = 8", i);
-    say_detail(run, "  stage %zu: %s", i, text);
-    check_true(run, "1F1B order as published", name, !strcmp(text, order));
-    free(text);
-    schedule_free(&mine);
-}
-
-// Lists that must be refused, made from 1F1B's with p = 3, m = 4 by one small change.
-static void refused(Run *run) {
-    Schedule *s = schedule_all(by_hand_1f1b, 3, 4);                    // stage 1: F0 F1 B0 F2 B1 F3 B2 B3
-    PipeOp *op = s[1].ops, keep[8];
-    memcpy(keep, op, sizeof keep);
-    op[0] = keep[2]; op[2] = keep[0];
-    check_true(run, "refused", "B0 before F0: a deadlock", judge(s, 3, 4).verdict == DEADLOCK);
-    memcpy(op, keep, sizeof keep);
-    op[7].micro_batch = 2;
-    check_true(run, "refused", "B2 twice, B3 never", judge(s, 3, 4).verdict == NOT_ONCE);
-    memcpy(op, keep, sizeof keep);
-    op[0] = keep[1]; op[1] = keep[0];
-    check_true(run, "refused", "F1 before F0 on one stage: the wrong message", judge(s, 3, 4).verdict == WRONG_MESSAGE);
-    memcpy(op, keep, sizeof keep);
-    op[1] = keep[2]; op[2] = keep[1];
-    check_true(run, "not refused", "B0 before F1: legal, only slower", judge(s, 3, 4).verdict == LEGAL);
-    bool longer = judge(s, 3, 4).end > (4 + 3 - 1) * (T_FORWARD + T_BACKWARD);
-    check_true(run, "not refused", "and that is what it costs: a longer step", longer);
-    schedule_all_free(s, 3);
-    // Stage 0 sends F5 and F6 ahead, stage 1 sends B1 and B2 back: before F7 and B3 no buffer is free.
-    Schedule unlike[] = { schedule_gpipe(2, 8, 0), by_hand_1f1b(2, 8, 1) };
-    check_true(run, "refused, buffers full", "GPipe on stage 0, 1F1B on stage 1: a deadlock",
-               judge(unlike, 2, 8).verdict == DEADLOCK);
-    schedule_free(&unlike[0]);
-    schedule_free(&unlike[1]);
-}
-
-// ---------------------------------------------------------------- the page: 4 stages, 8 micro-batches
-
-enum { P = 4, M = 8 };
-
-// Two columns a unit: "F0", "B0--", ".." idle.
-static void chart(Run *run, const char *title, ScheduleRule rule) {
-    Schedule *stage = schedule_all(rule, P, M);
-    Outcome played = judge(stage, P, M);
-    say(run, "%s: %zu units", title, played.end);
-    for (size_t i = 0; i < P; i++) {
-        char row[2 * P * M * (T_FORWARD + T_BACKWARD) + 1];
-        memset(row, '.', 2 * played.end);
-        row[2 * played.end] = 0;
-        for (size_t e = 0; e < stage[i].n; e++) {
-            PipeOp op = stage[i].ops[e];
-            char *at = row + 2 * played.start[i][e];
-            memset(at, '-', 2 * duration(op));
-            at[0] = "FB"[op.what == BACKWARD];
-            at[1] = (char)('0' + op.micro_batch);
-        }
-        say(run, "  stage %zu  %s  %zu in flight", i, row, most_in_flight(&stage[i]));
-    }
-    schedule_all_free(stage, P);
-}
-
-// The ops [lo, hi) of stage 1 with their messages.
-static void messages(Run *run, const char *phase, const Schedule *s, size_t lo, size_t hi) {
-    char line[24 * 2 * M] = "";
-    for (size_t e = lo; e < hi; e++) {
-        StageOp from, to;
-        PipeOp op = s->ops[e];
-        char *at = line + strlen(line);
-        if (pipe_op_needs(op, 1, P, 1, &from)) at += sprintf(at, "%zu>", from.stage);
-        at += sprintf(at, "%c%zu", "FB"[op.what == BACKWARD], op.micro_batch);
-        if (pipe_op_feeds(op, 1, P, 1, &to)) at += sprintf(at, ">%zu", to.stage);
-        if (e + 1 < hi) sprintf(at, " ");
-    }
-    say(run, "  %-9s  %s", phase, line);
-}
-
-static void table(Run *run) {
-    const ScheduleRule rule[] = { schedule_naive, schedule_gpipe, by_hand_1f1b };
-    char step[3][32], idle[3][32], flight[3][24 * P];
-    for (size_t n = 0; n < 3; n++) {
-        Schedule *stage = schedule_all(rule[n], P, M);
-        size_t end = judge(stage, P, M).end;
-        sprintf(step[n], "=%zu units", end);
-        sprintf(idle[n], "=%.1f %%", 100 - 100.0 * M * (T_FORWARD + T_BACKWARD) / (double)end);
-        strcpy(flight[n], "=");
-        for (size_t i = 0; i < P; i++)
-            sprintf(flight[n] + strlen(flight[n]), "%s%zu", i ? " " : "", most_in_flight(&stage[i]));
-        schedule_all_free(stage, P);
-    }
-    static const char *const columns[] = { "naive", "GPipe", "1F1B", NULL };
-    results(run, columns, (Result[]){
-        { "step", "m p (t_f+t_b); (m+p-1)(t_f+t_b)", { step[0], step[1], step[2] } },
-        { "idle, of the step", "1-1/p; (p-1)/(m+p-1)", { idle[0], idle[1], idle[2] } },
-        { "in flight, stage 0 1 2 3", "1; m; min(p-i, m)", { flight[0], flight[1], flight[2] } }, {0} });
-}
-
-static void by_hand(Run *run) {
-    REQUIRE(run->world->size == 1, "this lesson only writes lists: start it with one rank");
-    if (player_asked(run)) {                               // make play-05: any schedule
-        player(run);
-        return;
-    }
-    say(run, "F: forward, 1 unit of time. B: backward, 2 units. In flight: between their forward and backward.");
-    chart(run, "GPipe, p = 4 stages, m = 8 micro-batches", schedule_gpipe);
-    chart(run, "1F1B, p = 4 stages, m = 8 micro-batches", by_hand_1f1b);
-    Schedule list = by_hand_1f1b(P, M, 1);
-    say(run, "1F1B, stage 1 with its messages: 0>F0>2 receives from stage 0, runs forward 0, sends to stage 2");
-    messages(run, "warm-up", &list, 0, P - 2);
-    messages(run, "steady", &list, P - 2, 2 * M - (P - 2));
-    messages(run, "cool-down", &list, 2 * M - (P - 2), 2 * M);
-    schedule_free(&list);
-    say(run, "The judge refuses a list that hangs, has an op twice, or receives a message it does not wait for.");
-    say(run, "A legal one may still be slow. As published: PTD-P (arXiv 2104.04473), figure 4.");
-    table(run);
-    golden(run, 0, "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7");
-    golden(run, 3, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7");
-    judge_all(run, "naive", schedule_naive, true, false);
-    judge_all(run, "GPipe", schedule_gpipe, false, false);
-    judge_all(run, "1F1B", by_hand_1f1b, false, true);
-    bool same = true;
-    for (size_t p = 1; p <= MOST_STAGES; p++)
-        for (size_t m = 1; m <= MOST_MICRO; m++)
-            for (size_t i = 0; i < p; i++) {
-                Schedule mine = by_hand_1f1b(p, m, i), module = schedule_1f1b(p, m, i);
-                char *a = text_of(&mine), *b = text_of(&module);
-                same &= !strcmp(a, b);
-                free(a); free(b);
-                schedule_free(&mine); schedule_free(&module);
-            }
-    check_true(run, "1F1B", "the lists that 02_1f1b runs are these", same);
-    refused(run);
-}
-
-static const Option options[] = { PLAYER_OPTIONS, {0} };
-EXPERIMENT(by_hand, options);

@@ -1,29 +1,38 @@
-// pipeline_1f1b.h: one forward, one backward (PipeDream-Flush; Narayanan et al. 2021, "Memory-Efficient
-// Pipeline-Parallel DNN Training", and PTD-P section 2.2). Same step time as GPipe; at most p - i micro-batches in
-// flight on stage i instead of m. And interleaved 1F1B (PTD-P section 2.2): a stage has v chunks of the model, the
-// bubble is 1/v of 1F1B's, and messages are about v times as many.
+// pipeline_1f1b.h: schedules that follow GPipe (chapter 04): 1F1B, interleaved 1F1B, PipeDream,
+// 2BW, zero bubble. Stage i of p, m micro-batches per step.
 #ifndef PIPELINE_1F1B_H
 #define PIPELINE_1F1B_H
 #include "04_pipeline_naive/pipeline.h"
 
-// 02_1f1b.c
-PipelineLoop pipeline_1f1b;                                      // a step's forwards, backwards and messages, as loops
-Schedule schedule_1f1b(size_t p, size_t m, size_t i);            // the same order as a list, for pipeline_run
+// --------------------------------------------------------- 02_1f1b.c: one forward, one backward
 
-// 03_interleaved.c. v > 1: m is a multiple of p; v = 1: the list of schedule_1f1b.
+PipelineLoop pipeline_1f1b;  // a step's forwards, backwards and messages, as loops
+Schedule schedule_1f1b(size_t p, size_t m, size_t i);  // the same order as a list, for pipeline_run
+
+// --------------------------------------------------------- 03_interleaved.c: v chunks per stage
+
+// v > 1: m is a multiple of p; v = 1: the list of schedule_1f1b.
 Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i);
-// Stage i's chunks: parts i, p + i, ... of v p. blocks: of each part [v p], or NULL: as equal as possible.
-Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v, size_t i);
-PipelineLoop pipeline_interleaved;                               // v = model_chunks(); 1 where pp has one rank
-// A message between two stages of t tensor-parallel ranks each (PTD-P section 4.1): y, alike on the t ranks of a stage,
-// travels in t parts over pp and is put together over tp. to, from: ranks of pp.
+// Stage i's chunks: parts i, p + i, ... of v p. blocks: of each part [v p], or NULL: as equal as
+// possible.
+Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v,
+                            size_t i);
+// pipeline_begin and pipeline_loss of a stage that may have several chunks; one chunk is as in
+// chapter 04.
+PipelineStage interleaved_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
+double interleaved_loss(Comm *pp, Model *m, const Batch *b);
+PipelineLoop pipeline_interleaved;  // v = model_chunks(); 1 where pp has one rank
+// A message between two stages of t tensor-parallel ranks each (PTD-P section 4.1): y, alike on the
+// t ranks of a stage, travels in t parts over pp and is put together over tp. to, from: ranks of
+// pp.
 void pipeline_send_scattered(Comm *pp, Comm *tp, Tensor y, size_t to);
 void pipeline_recv_gathered(Comm *pp, Comm *tp, Tensor x, size_t from);
 
-// ---------------------------------------------------------------- 04_pipedream.c: updates without a flush
+// ------------------------------------------------------ 04_pipedream.c: updates without a flush
 
-// The weights of a stage in several versions: version v is what v updates have made. m->w is always the newest one;
-// `older` before it are copies, of which the oldest makes room for the next one.
+// The weights of a stage in several versions: version v is what v updates have made. m->w is always
+// the newest one; `older` copies hold the versions before it. The next copy overwrites the oldest
+// one.
 typedef struct {
     Arena arena;                                   // MEM_PARAMETERS
     Tensor copy;                                   // [older, size]: version v in row v % older
@@ -31,47 +40,78 @@ typedef struct {
 } WeightVersions;
 WeightVersions weight_versions_new(const Model *m, size_t older);
 void weight_versions_free(WeightVersions *w);
-// m's layers read this version; fault() where it is not held. The optimizer updates m->w, whatever is read.
+// m's layers read this version; fault() where it is not held. The optimizer updates m->w, whatever
+// is read.
 void weight_versions_attach(const WeightVersions *w, Model *m, size_t version);
-// Before an update: the newest version becomes the youngest copy. m->w is then for the optimizer to change.
+// Before an update: the newest version becomes the youngest copy. The optimizer may then change
+// m->w.
 void weight_versions_keep(WeightVersions *w, const Model *m);
 
-// Which version of the weights mini-batch k reads on stage i of p; its update makes version k + 1 everywhere.
-//     WEIGHT_STASHING   forward and backward max(0, k - (p-1-i)): what was the newest when its forward ran
+// Which version of the weights mini-batch k reads on stage i of p; its update makes version k + 1
+// everywhere.
+//     WEIGHT_STASHING   forward and backward max(0, k - (p-1-i)): the newest when its forward ran
 //     VERTICAL_SYNC     forward and backward max(0, k - (p-1)), on all stages
-//     NO_STASHING       what is the newest: forward max(0, k - (p-1-i)), backward k. Wrong: a gradient of no function
+//     NO_STASHING       always the newest: forward max(0, k - (p-1-i)), backward k. Wrong: a gradient of no function
 typedef enum { WEIGHT_STASHING, VERTICAL_SYNC, NO_STASHING } PipeDreamRule;
-size_t pipedream_older(PipeDreamRule rule, size_t p, size_t i);            // versions held besides the newest
-Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i);     // of n mini-batches
+size_t pipedream_older(PipeDreamRule rule, size_t p, size_t i);  // versions held besides the newest
+Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i);  // of n mini-batches
 
-// For who looks at a training: of n micro-batches the loss [n]; and after each update (from 0) the model, which reads
-// the newest weights and still has the gradients, of those tensors for which `which` holds (NULL: all).
+// For an observer of a training: of n micro-batches the loss [n], 0 at first; and after each update
+// (from 0) the model, which reads the newest weights and still has the gradients, of those tensors
+// for which `which` holds (NULL: all).
+typedef bool ParamFilter(const Unit *u, const Param *p);
 typedef struct {
     double *loss;
-    void (*updated)(void *who, Model *m, size_t update, Which which);
+    void (*updated)(void *who, Model *m, size_t update, ParamFilter *which);
     void *who;
 } PipelineNotes;
-// Runs a list with an update in it after every mini-batch; m holds `older` copies meanwhile. notes may be NULL.
+// Runs a list with an update in it after every mini-batch; m holds `older` copies meanwhile. notes
+// may be NULL.
 PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedule *s, size_t older,
                                   const Batch *batch, size_t n, const PipelineNotes *notes);
-// Before the allocation: embedding and head have a table each, of equal values at first. The head's is called
-// lm_head.weight.
+// Before the allocation: embedding and head have a table each, of equal values at first. The head's
+// is called lm_head.weight.
 void model_untie(Model *m);
 
-// ---------------------------------------------------------------- 05_pipedream_2bw.c: two versions (2BW)
+// ------------------------------------------------------- 05_pipedream_2bw.c: two versions (2BW)
 
-// Of steps * m micro-batches, m >= p. Those of batch t read, forward and backward, version max(0, t - 1) on every
-// stage; UPDATE's micro_batch is the batch.
+// Of steps * m micro-batches, m >= p. Those of batch t read, forward and backward, version max(0, t
+// - 1) on every stage; UPDATE's micro_batch is the batch.
 Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i);
-// tied: {first, last}, whose gradients of the embedding's table are added before it is updated; NULL elsewhere, and for
-// one stage.
-PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const Schedule *s, const Batch *batch,
-                            size_t n, const PipelineNotes *notes);
+// tied: {first, last}, whose gradients of the embedding's table are added before it is updated;
+// NULL elsewhere, and for one stage.
+PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const Schedule *s,
+                            const Batch *batch, size_t n, const PipelineNotes *notes);
 
-// ---------------------------------------------------------------- 06_zero_bubble.c: backwards in two halves
+// ---------------------------------------------------- 06_zero_bubble.c: backwards in two halves
 
-// Zero bubble (Qi et al. 2023, "Zero Bubble Pipeline Parallelism").
-Schedule schedule_zb_h1(size_t p, size_t m, size_t i);           // min(p, m) in flight, counted until W
-// Made from the times of the ops and of a message; at most cap (1 or more) micro-batches in flight on each stage.
+// The two halves of the backward of y = x w, and of a whole stage's backward.
+void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w);
+void linear_backward_weights(Tensor dw, Tensor x, Tensor dy);
+void pipeline_backward_inputs(PipelineStage *s, size_t k);       // dx from dy
+// later: adds the weights' gradients; frees x
+void pipeline_backward_weights(PipelineStage *s, size_t k);
+Schedule schedule_zb_h1(size_t p, size_t m, size_t i);  // min(p, m) in flight, counted until W
+// Made from the times of the ops and of a message; at most cap (1 or more) micro-batches in flight
+// on each stage.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes times);
+// pipeline_run of any list without updates: halves or whole backwards, one chunk or several.
+PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
+                               size_t micro_batches);
+
+// ---------------------------------------------------------------- 07_compare.c: seven ways
+
+// FLUSH: each list is one batch. The other two go over several batches.
+typedef enum { WAY_FLUSH, WAY_PIPEDREAM, WAY_2BW } WayKind;
+typedef struct {
+    const char *name;
+    WayKind kind;
+    size_t chunks;                                 // of each stage, if there are several stages
+    Schedule (*list)(size_t p, size_t m, size_t batches, size_t i);
+} PipelineWay;
+enum { PIPELINE_WAYS = 7, COMPARE_CHUNKS = 2 };
+extern const PipelineWay pipeline_ways[PIPELINE_WAYS];
+// Runs `batches` batches of m micro-batches (FLUSH: one). tied: as in pipeline_2bw.
+PipelineResult pipeline_way_run(const PipelineWay *way, Comm *pp, Comm *tied, Model *model,
+                                Optimizer *o, const Batch *batch, size_t m, size_t batches);
 #endif

@@ -23,6 +23,7 @@
 #include "08_3d/experiments/train_costs.h"
 #include "08_3d/experiments/train_memory.h"
 #include "08_3d/experiments/unsplit.h"
+#include "judge/frame/training.h"
 #include "08_3d/train_options.h"
 #include "08_3d/unsent.h"
 #include "common/device/device.h"

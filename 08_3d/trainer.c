@@ -259,7 +259,7 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
 
     if (t->cost) memset(t->cost, 0, partition_items(&t->config.model) * sizeof *t->cost);
     zero_begin(t->model, t->config.zero);
-    PipelineResult p = pipeline_run(mesh->pp, t->model, &t->schedule, batch, m);       // 03, 06, 07: inside the layers
+    PipelineResult p = zero_bubble_run(mesh->pp, t->model, &t->schedule, batch, m);    // 03, 06, 07: inside the layers
     t->local_loss = p.loss;
     if (t->config.prefetch) prefetch_finish(t->model);
     if (t->buckets) finish_buckets(t);
@@ -332,7 +332,7 @@ double trainer_evaluate(Trainer *t, const Data *d, size_t windows) {
         Arena tokens = arena(MEM_WORKSPACE);
         Range r = shard_range(range_size(mine), m, k);
         Batch b = data_eval_batch(&some, &tokens, mine.lo + r.lo, range_size(r), windows);
-        loss += pipeline_loss(mesh->pp, t->model, &b);
+        loss += interleaved_loss(mesh->pp, t->model, &b);
         arena_free(&tokens);
     }
     zero_evaluation_end(t->model, t->config.zero);

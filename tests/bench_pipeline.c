@@ -7,8 +7,7 @@
 // core each; `make bench` runs it.
 #include <stdio.h>
 #include <stdlib.h>
-#include "04_pipeline_naive/experiments/stack.h"
-#include "05_pipeline_1f1b/pipeline_1f1b.h"
+#include "05_pipeline_1f1b/experiments/experiments.h"
 #include "common/tensor/memory.h"
 
 static const Option options[] = {
@@ -43,7 +42,7 @@ static Timing play(Run *run, Stack stack, ScheduleRule rule, size_t m) {
     stack.blocks *= CHUNKS;
     stack.chunks = CHUNKS;
     Schedule list = schedule_interleaved(run->world->size, m, CHUNKS, run->world->rank);
-    Timing t = stack_play_list(run, &stack, &list, m).timing;
+    Timing t = play_list(run, &stack, &list, m).timing;
     schedule_free(&list);
     return t;
 }

@@ -1,5 +1,5 @@
 // test_lists.c: the judge of schedules against the executor, on random lists. Every list that the
-// judge calls legal runs in pipeline_run, and every message reaches its op. Every list that the
+// judge calls legal runs in the executor, and every message reaches its op. Every list that the
 // judge calls a deadlock deadlocks there, and the same stages wait for the same ones. The layers
 // compute nothing: they only check whose message they got. tests/lists.t runs this program.
 // TEST_ALL=1: 10,000 legal lists; TEST_SEED=N draws others.
@@ -143,7 +143,7 @@ static void run_stage(Comm *world, void *lists) {
     Model *m = model_describe_chunks(&sizes, chunk, l->v);
     for (size_t n = 0; n < m->n_layers; n++) m->layers[n].kind = &marks;
     for (size_t k = 0; k < l->m; k++) batch[k] = (Batch){ .B = 1, .T = 1, .number = k };
-    pipeline_run(world, m, &l->stage[world->rank], batch, l->m);
+    zero_bubble_run(world, m, &l->stage[world->rank], batch, l->m);
     model_free(m);
 }
 

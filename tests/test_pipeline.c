@@ -127,8 +127,8 @@ static void run_case(Comm *world, void *which) {
     for (size_t k = 0; k < c->m; k++) want += model_forward_backward(whole, &batch[k]);
 
     Schedule list = c->list[0] ? list_of(c->list[i]) : schedule_interleaved(p, c->m, c->v, i);
-    PipelineResult got = pipeline_run(world, mine, &list, batch, c->m);
-    double evaluated = pipeline_loss(world, mine, &batch[0]);
+    PipelineResult got = zero_bubble_run(world, mine, &list, batch, c->m);
+    double evaluated = interleaved_loss(world, mine, &batch[0]);
     double wrong[] = { !same_gradients(mine, whole), i + 1 == p && got.loss != want,
                        i + 1 == p ? evaluated != want_evaluated : evaluated != 0,
                        i == 0 && got.in_flight != c->in_flight };
@@ -208,6 +208,27 @@ static void recurrence(size_t p, Model **stage, Versions *v, const Batch *batch)
     }
 }
 
+// The list by the executor: every op reads the version that it names.
+static PipelineResult run_list(Comm *pp, Model *m, const Schedule *list, const Batch *batch, Versions *v, double *loss) {
+    PipelineStage s = pipeline_begin(pp, m, batch, STEPS);
+    Executor *e = executor_new(pp, &s, list);
+    for (size_t at = 0; at < list->n; at++) {
+        PipeOp op = list->ops[at];
+        if (op.what == UPDATE) {
+            update(v, m, op);
+            continue;
+        }
+        size_t k = executor_receive(e, at);
+        attach(v, m, op);
+        if (op.what == FORWARD) pipeline_forward(&s, k);
+        else pipeline_backward(&s, k);
+        if (op.what == FORWARD) loss[k] += s.micro[k].loss;
+        executor_send(e, at);
+    }
+    executor_free(e);
+    return pipeline_end(&s);
+}
+
 static void run_versions(Comm *world, void *unused) {
     (void)unused;
     size_t p = world->size, i = world->rank;
@@ -223,8 +244,7 @@ static void run_versions(Comm *world, void *unused) {
 
     Schedule list = pipedream(p, i);
     double loss[STEPS] = {0}, sum = 0;
-    PipelineResult r = pipeline_run_versions(world, mine, &list, batch, STEPS,
-                                             &(PipelineWeights){ attach, update, &got, loss });
+    PipelineResult r = run_list(world, mine, &list, batch, &got, loss);
     double wrong[4] = { 0, r.in_flight != p - i, 0, 0 };
     for (size_t k = 0; k < STEPS; k++) {
         sum += loss[k];

@@ -15,8 +15,9 @@ static void source_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *
 static void source_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)l; (void)b; (void)x; (void)dy; (void)dx; (void)s;
 }
-static const LayerKind source = { .name = "source", .output = hidden_shape, .forward = source_forward,
-                                  .backward = source_backward };
+static const LayerKind source = {
+    .name = "source", .output = hidden_shape, .forward = source_forward, .backward = source_backward
+};
 
 static void sink_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)l; (void)b; (void)s;
@@ -48,7 +49,8 @@ Model *stack_new(const Stack *s, size_t p, size_t i) {
     return m;
 }
 
-Played stack_play_by(Run *run, const Stack *s, MemoryCategory watched, StackRunner *runner, const void *how, size_t m) {
+Played stack_play_by(Run *run, const Stack *s, MemoryCategory watched, StackRunner *runner,
+                     const void *how, size_t m) {
     size_t p = run->world->size, i = run->world->rank, B = s->sequences;
     Data d = data_synthetic(s->model.vocab, s->model.context, run->seed);
     Model *stage = stack_new(s, p, i);
@@ -72,7 +74,8 @@ Played stack_play_by(Run *run, const Stack *s, MemoryCategory watched, StackRunn
     return out;
 }
 
-static PipelineResult by_list(const void *list, Comm *pp, Model *stage, const Batch *batch, size_t m) {
+static PipelineResult by_list(const void *list, Comm *pp, Model *stage, const Batch *batch,
+                              size_t m) {
     return pipeline_run(pp, stage, list, batch, m);
 }
 Played stack_play_list(Run *run, const Stack *s, const Schedule *list, size_t m) {
@@ -85,7 +88,8 @@ Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m) {
     return out;
 }
 
-static PipelineResult by_loop(const void *loop, Comm *pp, Model *stage, const Batch *batch, size_t m) {
+static PipelineResult by_loop(const void *loop, Comm *pp, Model *stage, const Batch *batch,
+                              size_t m) {
     return (*(PipelineLoop *const *)loop)(pp, stage, batch, m);
 }
 Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m) {
@@ -97,7 +101,8 @@ Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m) {
 StackTimes stack_times(const Stack *s) {
     CutSizes z = cut_sizes(&s->model, 1, 0);
     double block = work_block(&z, s->sequences).time;
-    return (StackTimes){ .forward = (Picoseconds)(block * s->blocks), .backward = (Picoseconds)(2 * block * s->blocks),
+    return (StackTimes){ .forward = (Picoseconds)(block * s->blocks),
+                         .backward = (Picoseconds)(2 * block * s->blocks),
                          .message = stage_message_time(&s->model, s->sequences) };
 }
 
@@ -108,13 +113,22 @@ size_t stack_kept(const Stack *s, size_t p, size_t i) {
     return per_token * s->sequences * s->model.context * sizeof(real);
 }
 
-void stack_bubble_costs(Run *run, const char *name, const Stack *s, size_t m, Picoseconds step, const Timing *seen) {
+// The share that is idle where a step takes `step`, in millionths of `whole` (0: of the step).
+static Predicted idle_share(Predicted step, double ideal, double whole) {
     static const double million = 1e6;
-    char line[80];
+    if (!step.given) return NOT_PREDICTED;
+    return formula(round(million * (step.value - ideal) / (whole ? whole : step.value)));
+}
+void stack_check_bubble(Run *run, const char *id, const char *name, const Stack *s, size_t m,
+                        Predicted by_formula, Predicted by_play, const Timing *seen) {
+    CostName ids, text;
     StackTimes t = stack_times(s);
-    double ideal = (double)(m * (t.forward + t.backward)), idle = (double)step - ideal;
-    snprintf(line, sizeof line, "%s: bubble / step", name);
-    cost(run, line, "millionths", round(million * idle / (double)step), round(million * seen->idle_of_total));
-    snprintf(line, sizeof line, "%s: bubble / ideal", name);
-    cost(run, line, "millionths", round(million * idle / ideal), round(million * seen->idle_of_ideal));
+    double ideal = (double)(m * (t.forward + t.backward));
+    check_cost(run, cost_name(&ids, "idle.%s", id), cost_name(&text, "%s: bubble / step", name),
+               "millionths", idle_share(by_formula, ideal, 0), idle_share(by_play, ideal, 0),
+               round(1e6 * seen->idle_of_total));
+    check_cost(run, cost_name(&ids, "idle-of-ideal.%s", id),
+               cost_name(&text, "%s: bubble / ideal", name), "millionths",
+               idle_share(by_formula, ideal, ideal), idle_share(by_play, ideal, ideal),
+               round(1e6 * seen->idle_of_ideal));
 }

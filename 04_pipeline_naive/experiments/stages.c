@@ -8,93 +8,65 @@ static Model *stage_model(const Training *t, size_t p, size_t i) {
     return m;
 }
 
-void stages_check_evaluation(Run *run, const Training *t) {
-    Comm *pp = run->world;
-    size_t p = pp->size, *uneven = host_alloc(p * sizeof *uneven);
-    for (size_t i = 0; i < p; i++) uneven[i] = i + 1 < p ? 1 : t->model.layers - (p - 1);
-    Arena tokens = arena(MEM_WORKSPACE);
-    Batch *batch = training_batches(t, &tokens, 0, 1, 0);
-    double got[2], want[2] = {0};
-    for (size_t k = 0; k < 2; k++) {
-        Model *m = model_describe(&t->model, pipeline_stage_layers(&t->model, k ? uneven : NULL, p, pp->rank));
-        model_allocate(m);
-        got[k] = pipeline_loss(pp, m, &batch[0]);          // known on the last stage; the others add 0
-        model_free(m);
-    }
-    comm_all_reduce_doubles(pp, got, 2);
-    ledger_pause();
-    if (run->is_root) {
-        Model *whole = model_describe(&t->model, model_layers(&t->model));
-        model_allocate(whole);
-        want[0] = want[1] = model_loss(whole, &batch[0]);
-        model_free(whole);
-    }
-    ledger_resume();
-    check_numbers(run, "evaluation = unsplit", "loss; even stages, and 1, 1, ... and the rest", got, want, 2, 0);
-    free(batch);
-    free(uneven);
-    arena_free(&tokens);
+// training_run calls a Step; a lesson's step knows no Training.
+typedef struct { PipelineRank rank; PipelineStep *step; } Trained;
+static StepResult one_step(void *trained, Model *m, Optimizer *o, const Training *t,
+                           const Batch *b) {
+    Trained *s = trained;
+    return s->step(&s->rank, m, o, b, t->micro_batches);
 }
 
-StageCosts stages_train(Run *run, const Training *t, Step *step, ScheduleRule schedule, Trajectory *out) {
-    Model *m = stage_model(t, run->world->size, run->world->rank);
-    StageCosts costs = stages_train_model(run, t, m, step, schedule, out);
-    model_free(m);
-    return costs;
-}
-
-StageCosts stages_train_model(Run *run, const Training *t, Model *m, Step *step, ScheduleRule schedule,
-                              Trajectory *out) {
-    PipelineRank me = { .pp = run->world, .tied = pipeline_tied_group(run->world), .schedule = schedule };
-    double n = t->steps;
-    comm_ledger_reset(me.pp);
-    training_run(out, m, t, 1, 0, step, &me);            // every rank knows all tokens from the data order
-    StageCosts costs = {
-        .messages = me.pp->ledger[COMM_SEND].calls / n, .message_bytes = me.pp->ledger[COMM_SEND].bytes / n,
-        .scalar_calls = me.pp->ledger[COMM_ALL_REDUCE].calls / n,
-        .scalar_bytes = me.pp->ledger[COMM_ALL_REDUCE].bytes / n,
-        .tied_calls = me.tied ? me.tied->ledger[COMM_ALL_REDUCE].calls / n : 0,
-        .tied_bytes = me.tied ? me.tied->ledger[COMM_ALL_REDUCE].bytes / n : 0,
-        .in_flight = me.in_flight,
-        .parameters = memory_now(MEM_PARAMETERS), .gradients = memory_now(MEM_GRADIENTS),
-        .optimizer = memory_now(MEM_OPTIMIZER),
-        .activations = memory_peak(MEM_ACTIVATIONS), .message_buffers = memory_peak(MEM_COMMUNICATION) };
-    if (me.tied) comm_free(me.tied);
-    return costs;
-}
-
-StageCosts stages_same_bits(Run *run, const char *what, const Training *t, PipelineLoop *loop,
-                            ScheduleRule schedule) {
-    Comm *pp = run->world;
-    Model *a = stage_model(t, pp->size, pp->rank), *b = stage_model(t, pp->size, pp->rank);
-    Schedule list = schedule(pp->size, t->micro_batches, pp->rank);
-    StageCosts costs = stages_same_bits_models(run, what, t, a, b, loop, &list);
-    schedule_free(&list);
-    model_free(a);
-    model_free(b);
-    return costs;
-}
-
-StageCosts stages_same_bits_models(Run *run, const char *what, const Training *t, Model *a, Model *b,
-                                   PipelineLoop *loop, const Schedule *list) {
+StageCosts stages_train(Run *run, const Training *t, Model *m, PipelineStep *step,
+                        ScheduleRule schedule, Trajectory *out) {
     Comm *pp = run->world, *tied = pipeline_tied_group(pp);
+    Model *own = m ? NULL : stage_model(t, pp->size, pp->rank);
+    Trained me = { { .pp = pp, .tied = tied, .clip = t->clip, .schedule = schedule }, step };
+    double n = t->steps;
+    comm_ledger_reset(pp);
+    training_run(out, m ? m : own, t, 1, 0, one_step, &me);    // every rank knows all tokens
+    double sums = pp->ledger[COMM_ALL_REDUCE].calls, sum_bytes = pp->ledger[COMM_ALL_REDUCE].bytes;
+    StageCosts costs = { .messages = pp->ledger[COMM_SEND].calls / n,
+                         .message_bytes = pp->ledger[COMM_SEND].bytes / n, .scalar_calls = sums / n,
+                         .scalar_bytes = sum_bytes / n,
+                         .tied_calls = tied ? tied->ledger[COMM_ALL_REDUCE].calls / n : 0,
+                         .tied_bytes = tied ? tied->ledger[COMM_ALL_REDUCE].bytes / n : 0,
+                         .in_flight = me.rank.in_flight, .parameters = memory_now(MEM_PARAMETERS),
+                         .gradients = memory_now(MEM_GRADIENTS),
+                         .optimizer = memory_now(MEM_OPTIMIZER),
+                         .activations = memory_peak(MEM_ACTIVATIONS),
+                         .message_buffers = memory_peak(MEM_COMMUNICATION) };
+    if (tied) comm_free(tied);
+    if (own) model_free(own);
+    return costs;
+}
+
+StageCosts stages_same_bits(Run *run, const char *what, const Training *t, Model *a, Model *b,
+                            PipelineLoop *loop, const Schedule *list, ListRunner *runner) {
+    Comm *pp = run->world, *tied = pipeline_tied_group(pp);
+    Model *by_loop_model = a ? a : stage_model(t, pp->size, pp->rank);
+    Model *by_list_model = b ? b : stage_model(t, pp->size, pp->rank);
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = training_batches(t, &tokens, 0, 1, 0);
-    model_zero_gradients(a);
-    model_zero_gradients(b);
+    model_zero_gradients(by_loop_model);
+    model_zero_gradients(by_list_model);
     comm_ledger_reset(pp);
     memory_reset_peaks();
-    PipelineResult by_loop = loop(pp, a, batch, t->micro_batches);
-    StageCosts costs = { .messages = pp->ledger[COMM_SEND].calls, .message_bytes = pp->ledger[COMM_SEND].bytes,
-                         .in_flight = by_loop.in_flight, .activations = memory_peak(MEM_ACTIVATIONS),
+    PipelineResult by_loop = loop(pp, by_loop_model, batch, t->micro_batches);
+    StageCosts costs = { .messages = pp->ledger[COMM_SEND].calls,
+                         .message_bytes = pp->ledger[COMM_SEND].bytes,
+                         .in_flight = by_loop.in_flight,
+                         .activations = memory_peak(MEM_ACTIVATIONS),
                          .message_buffers = memory_peak(MEM_COMMUNICATION) };
-    PipelineResult by_list = pipeline_run(pp, b, list, batch, t->micro_batches);
-    pipeline_tied_sum(a, tied);
-    pipeline_tied_sum(b, tied);
-    check_true(run, what, "gradients of a step, every bit", tensor_equal(a->g, b->g));
+    PipelineResult by_list = runner(pp, by_list_model, list, batch, t->micro_batches);
+    pipeline_tied_sum(by_loop_model, tied);
+    pipeline_tied_sum(by_list_model, tied);
+    check_true(run, what, "gradients of a step, every bit",
+               tensor_equal(by_loop_model->g, by_list_model->g));
     check_true(run, what, "loss, every bit", by_loop.loss == by_list.loss);
     free(batch);
     arena_free(&tokens);
+    if (!a) model_free(by_loop_model);
+    if (!b) model_free(by_list_model);
     if (tied) comm_free(tied);
     return costs;
 }

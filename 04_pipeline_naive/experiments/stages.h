@@ -1,11 +1,12 @@
-// stages.h: trains a pipeline on all ranks of the world, and what the ledgers of a rank say afterwards. For the lessons
-// of chapters 04 and 05, whose steps stand in the lessons themselves.
+// stages.h: trains a pipeline on all ranks of the world, and reads the ledgers of a rank
+// afterwards. For the experiments of chapters 04 and 05.
 #ifndef STAGES_H
 #define STAGES_H
 #include "04_pipeline_naive/pipeline.h"
+#include "judge/frame/training.h"
 
-// What the ledgers of this rank say. Messages and sums are per step: an average, so that a step that differs from the
-// others shows as a fraction.
+// What the ledgers of this rank say. Messages and sums are per step: an average, so that a step
+// that differs from the others shows as a fraction.
 typedef struct {
     double messages, message_bytes, tied_calls, tied_bytes, scalar_calls, scalar_bytes;
     size_t in_flight;                                    // in the last step
@@ -13,22 +14,17 @@ typedef struct {
     size_t activations, message_buffers;                 // peak bytes of the last step
 } StageCosts;
 
-// Stage i is rank i, with its own layers. The step is called t->steps times, with a PipelineRank that has this
-// schedule.
-StageCosts stages_train(Run *run, const Training *t, Step *step, ScheduleRule schedule, Trajectory *out);
+// Calls the step t->steps times, with a PipelineRank that has this schedule. m: this rank's stage,
+// which may have several chunks and stays the caller's; NULL: stage i of p as equal as possible.
+StageCosts stages_train(Run *run, const Training *t, Model *m, PipelineStep *step,
+                        ScheduleRule schedule, Trajectory *out);
 
-// The same for a model that the caller has made (and frees): its stage may have several chunks.
-StageCosts stages_train_model(Run *run, const Training *t, Model *m, Step *step, ScheduleRule schedule,
-                              Trajectory *out);
-
-// Checks the loss of a batch by forwards alone (pipeline_loss): on even stages, and where all but the last one have one
-// block.
-void stages_check_evaluation(Run *run, const Training *t);
-
-// Checks that one step's gradients and loss have the same bits, once by a lesson's own loop and once by the executor.
-// Returns what the loop has sent and held: messages, in_flight, activations and message_buffers; the rest is 0.
-StageCosts stages_same_bits(Run *run, const char *what, const Training *t, PipelineLoop *loop, ScheduleRule schedule);
-// Of two equal models, which the caller frees, and of this rank's list.
-StageCosts stages_same_bits_models(Run *run, const char *what, const Training *t, Model *a, Model *b,
-                                   PipelineLoop *loop, const Schedule *list);
+// Checks that one step's gradients and loss have the same bits, once by a lesson's own loop and
+// once by a list that `runner` runs. Returns what the loop has sent and held: messages, in_flight,
+// activations and message_buffers; the rest is 0. a, b: equal models, which the caller frees; both
+// NULL: stages as equal as possible.
+typedef PipelineResult ListRunner(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
+                                  size_t micro_batches);
+StageCosts stages_same_bits(Run *run, const char *what, const Training *t, Model *a, Model *b,
+                            PipelineLoop *loop, const Schedule *list, ListRunner *runner);
 #endif

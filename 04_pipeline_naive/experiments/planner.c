@@ -1,19 +1,25 @@
-// 04_planner.c: PipeDream's planner (Harlap et al. 2018, section 3.2): stages of neighbouring layers, each with several
-// replicas, so that the slowest stage or message is as fast as possible. Times are per micro-batch (minibatch, there).
-#include "04_pipeline_naive/experiments/04_costs.h"
+// planner.c: PipeDream's planner, as a table of 04_partition, and a check against all plans.
+#include "04_pipeline_naive/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+// Harlap et al. 2018, section 3.2: stages of neighbouring layers, each with several replicas, so
+// that the slowest stage or message is as fast as possible. Times are per micro-batch (minibatch,
+// there).
 enum { MOST_LAYERS = 8, MOST_WORKERS = 8 };
 // Of each layer: forward and backward; how long a link takes for its weights, for its output.
-typedef struct { size_t n; double time[MOST_LAYERS], weights[MOST_LAYERS], output[MOST_LAYERS]; } Profile;
+typedef struct {
+    size_t n;
+    double time[MOST_LAYERS], weights[MOST_LAYERS], output[MOST_LAYERS];
+} Profile;
 // The best way for the first j layers on m workers, its last stage: `from` of `replicas`.
 typedef struct { double slowest; size_t from, replicas; } Plan;
 
-// Layers i, ..., j-1 on m replicas: while one micro-batch is computed, m-1 others are, and the weights' gradients are
-// summed over the m: a ring both ways for gradients and weights, 4(m-1)/m of them.
+// Layers i, ..., j-1 on m replicas: while one micro-batch is computed, m-1 others are, and the
+// weights' gradients are summed over the m: a ring both ways for gradients and weights, 4(m-1)/m of
+// them.
 static double stage_time(const Profile *a, size_t i, size_t j, size_t m) {
     double time = 0, weights = 0;
     for (; i < j; i++) { time += a->time[i]; weights += a->weights[i]; }
@@ -40,22 +46,26 @@ static double exhaustive(const Profile *a, size_t i, size_t workers) {
     double best = stage_time(a, i, a->n, workers);
     for (size_t j = i + 1; j < a->n; j++)
         for (size_t m = 1; m < workers; m++) {
-            double rest = exhaustive(a, j, workers - m), mine = fmax(stage_time(a, i, j, m), 2 * a->output[j - 1]);
+            double rest = exhaustive(a, j, workers - m),
+                   mine = fmax(stage_time(a, i, j, m), 2 * a->output[j - 1]);
             best = fmin(best, fmax(mine, rest));
         }
     return best;
 }
 
-static void plan_text(char *text, Plan best[MOST_LAYERS + 1][MOST_WORKERS + 1], size_t j, size_t m) {
+static void plan_text(char *text, Plan best[MOST_LAYERS + 1][MOST_WORKERS + 1], size_t j,
+                      size_t m) {
     Plan p = best[j][m];
     if (p.from > 0) plan_text(text, best, p.from, m - p.replicas);
     sprintf(text + strlen(text), "%s%zu-%zu x%zu", p.from ? ", " : "", p.from, j - 1, p.replicas);
 }
 
 // Convolutions, which compute much and weigh little, and then layers that weigh much: as in VGG.
-static const Profile vgg = { 6, { 8, 8, 6, 4, 1, 1 }, { 0.1, 0.2, 0.5, 1, 8, 4 }, { 3, 2, 1, 0.5, 0.1, 0.1 } };
+static const Profile vgg = {
+    6, { 8, 8, 6, 4, 1, 1 }, { 0.1, 0.2, 0.5, 1, 8, 4 }, { 3, 2, 1, 0.5, 0.1, 0.1 }
+};
 
-void planner(Run *run) {
+void partition_planner(Run *run) {
     enum { CASES = 40 };
     double got[CASES], want[CASES];
     for (size_t k = 0; k < CASES; k++) {
@@ -72,8 +82,10 @@ void planner(Run *run) {
         got[k] = best[a.n][workers].slowest;
         want[k] = exhaustive(&a, 0, workers);
     }
-    check_numbers(run, "planner", "40 random models: the fastest of all plans", got, want, CASES, 0);
-    say_detail(run, "PipeDream's planner, %zu layers; layers x replicas; time of a micro-batch:", vgg.n);
+    check_numbers(run, "planner", "40 random models: the fastest of all plans", got, want, CASES,
+                  0);
+    say_detail(run,
+               "PipeDream's planner, %zu layers; layers x replicas; time of a micro-batch:", vgg.n);
     for (size_t k = 0; k < 4; k++) {
         static const double link[] = { 4, 1, 0.25, 0.0625 };
         Plan best[MOST_LAYERS + 1][MOST_WORKERS + 1];
@@ -82,7 +94,8 @@ void planner(Run *run) {
         for (size_t i = 0; i < a.n; i++) { a.weights[i] /= link[k]; a.output[i] /= link[k]; }
         plan(&a, 4, best);
         plan_text(text, best, a.n, 4);
-        say_detail(run, "  link %-6g  %-28s %5.2f   data parallel %6.2f   one device %5.2f", link[k], text,
-                   best[a.n][4].slowest, stage_time(&a, 0, a.n, 4), stage_time(&a, 0, a.n, 1));
+        say_detail(run, "  link %-6g  %-28s %5.2f   data parallel %6.2f   one device %5.2f",
+                   link[k], text, best[a.n][4].slowest, stage_time(&a, 0, a.n, 4),
+                   stage_time(&a, 0, a.n, 1));
     }
 }

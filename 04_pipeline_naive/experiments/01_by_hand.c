@@ -1,0 +1,101 @@
+// 01_by_hand.c (experiment): the chain on 2 and 4 devices equals the chain on one device in every
+// bit; played step times and idle shares equal their formulas.
+#include "04_pipeline_naive/by_hand.h"
+#include "judge/frame/lesson.h"
+#include <stdio.h>
+#include <string.h>
+
+static void compare(Run *run, const char *what, Line *split) {
+    Line whole = chain_new(run->seed, 1, split->pieces, chain_there_and_back);
+    double loss[STEPS], want_loss[STEPS], number[NUMBERS], want_number[NUMBERS];
+    chain_train(split, loss, number);
+    chain_train(&whole, want_loss, want_number);
+    for (size_t i = 0; i < split->p; i++) {
+        char row[2 * MOST_UNITS + 1] = "";
+        for (size_t u = 0; u < split->end; u++) strcat(row, split->device[i].at[u]);
+        say(run, "  %zu %s", i, row);
+    }
+    check_numbers(run, what, "weights and gradients of every step", number, want_number, NUMBERS,
+                  0);
+    check_numbers(run, what, "loss of every step", loss, want_loss, STEPS, 0);
+}
+
+// ---------------------------------------------------------------- pictures
+
+// One line a time slice, one column a device.
+static const char *slice_line(char *line, const Line *t, size_t u) {
+    sprintf(line, "t%zu", u);
+    for (size_t i = 0; i < t->p; i++) {
+        char cell[32] = "idle";
+        if (t->device[i].at[u][0] == 'F') sprintf(cell, "MB%c Stage%zu", t->device[i].at[u][1], i);
+        sprintf(line + strlen(line), " | %-10s", cell);
+    }
+    return line;
+}
+
+static void order_in_words(char *line, const Line *t) {
+    for (size_t u = 0; u < t->end; u++)
+        for (size_t i = 0; i < t->p; i++) {
+            char what = t->device[i].at[u][0], *end = line + strlen(line);
+            if (what == 'F') sprintf(end, "%s%zu forward", u ? " - " : "", i);
+            if (what == 'B') sprintf(end, " - %zu backward", i);
+        }
+}
+
+static double idle(const Line *t) {
+    return (double)(t->p * t->end - t->busy) / (double)(t->p * t->end);
+}
+
+static void show_results(Run *run, const Line *two, const Line *naive, const Line *piped) {
+    const Line *way[] = { two, naive, piped };
+    char end[3][16], share[3][16];
+    for (size_t k = 0; k < 3; k++) {
+        sprintf(end[k], "=%zu", way[k]->end);
+        sprintf(share[k], "=%.1f %%", 100 * idle(way[k]));
+    }
+    results(run, (const char *const[]){ "naive", "naive", "micro-batched", NULL }, (const Result[]){
+        { "p devices, m micro-batches", NULL, { "=2, 1", "=4, 4", "=4, 4" } },
+        { "step, units of time", "mp(f+b); (m+p-1)(f+b)", { end[0], end[1], end[2] } },
+        { "idle share", "1-1/p; (p-1)/(m+p-1)", { share[0], share[1], share[2] } }, {0} });
+}
+
+static void by_hand(Run *run) {
+    REQUIRE(run->world->size == 1, "this lesson imagines its devices: start it with one rank");
+    Line slices = chain_new(run->seed, LAYERS, PIECES, chain_forwards_only),
+         piped = chain_new(run->seed, LAYERS, PIECES, chain_all_there_all_back);
+    Line two = chain_new(run->seed, 2, 1, chain_there_and_back),
+         naive = chain_new(run->seed, LAYERS, PIECES, chain_there_and_back);
+    char line[400] = "", text[400] = "";
+    chain_play(&slices);
+    say_detail(run,
+               "Forwards of %d micro-batches (MB) through %d stages; idle devices are the bubble:",
+               PIECES, LAYERS);
+    for (size_t u = 0; u < slices.end; u++) say_detail(run, "  %s", slice_line(line, &slices, u));
+    check_true(run, "time slice t3", "all four devices are at work",
+               !strcmp(slice_line(line, &slices, 3),
+                       "t3 | MB3 Stage0 | MB2 Stage1 | MB1 Stage2 | MB0 Stage3"));
+
+    say(run, "A row is a device. F0 is the forward of micro-batch 0: 1 unit of time. B0-- is its "
+             "backward: 2.");
+    say(run, "\nNaive, 2 devices with 2 layers each, the whole batch at once:");
+    compare(run, "naive, 2 devices = unsplit", &two);
+    order_in_words(text, &two);
+    check_true(run, "naive, 2 devices: order", text,
+               !strcmp(text, "0 forward - 1 forward - 1 backward - 0 backward"));
+    say(run, "\nNaive, 4 devices with a layer each, %d micro-batches one after the other:", PIECES);
+    compare(run, "naive, 4 devices = unsplit", &naive);
+    say(run, "\nMicro-batched, 4 devices: all forwards, then all backwards:");
+    compare(run, "micro-batched = unsplit", &piped);
+    double p = LAYERS, m = PIECES, both = T_FORWARD + T_BACKWARD;
+    double units[] = { two.end, naive.end, piped.end },
+           want_units[] = { 2 * both, m * p * both, (m + p - 1) * both };
+    double share[] = { idle(&two), idle(&naive), idle(&piped) };
+    double want_share[] = { 1 - 1 / 2.0, 1 - 1 / p, (p - 1) / (m + p - 1) };
+    check_numbers(run, "played = formula", "step time: 2(f+b), mp(f+b), (m+p-1)(f+b)", units,
+                  want_units, 3, 0);
+    check_numbers(run, "played = formula", "idle share: 1-1/2, 1-1/p, (p-1)/(m+p-1)", share,
+                  want_share, 3, 1e-15);
+    show_results(run, &two, &naive, &piped);
+}
+
+EXPERIMENT(by_hand, NULL);

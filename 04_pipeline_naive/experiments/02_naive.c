@@ -1,0 +1,218 @@
+// 02_naive.c (experiment): the pipeline's training equals that of one device in every bit; what
+// each stage sends, holds and waits for is what the formulas say.
+#include "04_pipeline_naive/experiments/experiments.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+// 9 blocks do not divide by 4 stages (3, 2, 2, 2); the sequences of a batch count 5 to 10 tokens
+// each.
+static const ModelConfig sizes = {
+    .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
+};
+enum { SEQUENCES = 5 };
+
+// Every sequence is a micro-batch of its own, so that the loop has more than one turn: one SGD
+// step.
+static StageCosts one_by_one(Run *run, Training t) {
+    t.micro_batches = SEQUENCES;
+    t.steps = 1;
+    t.recorded = false;
+    t.optimizer = sgd(0.3);
+    Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
+    StageCosts seen = stages_train(run, &t, NULL, naive_step, NULL, &got);
+    say_detail(run, "SGD, %d micro-batches: loss %.4f", SEQUENCES, got.loss[0]);
+    training_compare(run, "a sequence each = unsplit", &got, &want, 0);
+    trajectory_free(&got);
+    trajectory_free(&want);
+    return seen;
+}
+
+// The loss of a batch by forwards alone (pipeline_loss): on even stages, and where all stages but
+// the last have one block.
+static void evaluation(Run *run, const Training *t) {
+    Comm *pp = run->world;
+    size_t p = pp->size, *uneven = host_alloc(p * sizeof *uneven);
+    for (size_t i = 0; i < p; i++) uneven[i] = i + 1 < p ? 1 : t->model.layers - (p - 1);
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch *batch = training_batches(t, &tokens, 0, 1, 0);
+    double got[2], want[2] = {0};
+    for (size_t k = 0; k < 2; k++) {
+        Model *m = model_describe(&t->model,
+                                  pipeline_stage_layers(&t->model, k ? uneven : NULL, p, pp->rank));
+        model_allocate(m);
+        got[k] = pipeline_loss(pp, m, &batch[0]);  // known on the last stage; the others add 0
+        model_free(m);
+    }
+    comm_all_reduce_doubles(pp, got, 2);
+    ledger_pause();
+    if (run->is_root) {
+        Model *whole = model_describe(&t->model, model_layers(&t->model));
+        model_allocate(whole);
+        want[0] = want[1] = model_loss(whole, &batch[0]);
+        model_free(whole);
+    }
+    ledger_resume();
+    check_numbers(run, "evaluation = unsplit", "loss; even stages, and 1, 1, ... and the rest", got,
+                  want, 2, 0);
+    free(batch);
+    free(uneven);
+    arena_free(&tokens);
+}
+
+// ---------------------------------------------------------------- costs
+
+static void stage_costs(Run *run, const Training *t, const StageCosts *seen) {
+    size_t p = run->world->size, i = run->world->rank, E = sizeof(real),
+           neighbours = stage_neighbours(run);
+    // messages, sums, parameters, gradients, optimizer state
+    stage_check_costs(run, t, NULL, seen);
+    check_cost(run, "flight", "in flight, most", "micro-batches", formula(1), NOT_PREDICTED,
+               seen->in_flight);
+    // Micro-batch 0 is the largest. What its forward keeps is freed by its backward, before the
+    // next one starts.
+    check_cost(run, "activations", "activations, peak", "bytes",
+               formula(stage_kept(&t->model, p, i) * stage_tokens(t, 0) * E), NOT_PREDICTED,
+               seen->activations);
+    // In a backward, a gradient from each neighbour behind me and one to each before me.
+    check_cost(run, "buffers", "message buffers, peak", "bytes",
+               formula(neighbours * stage_tokens(t, 0) * t->model.width * E), NOT_PREDICTED,
+               seen->message_buffers);
+}
+
+static void one_by_one_costs(Run *run, const Training *t, const StageCosts *seen) {
+    size_t p = run->world->size, i = run->world->rank, E = sizeof(real),
+           neighbours = stage_neighbours(run);
+    check_cost(run, "each.sent", "a sequence each: messages sent", "calls",
+               formula(t->micro_batches * neighbours), NOT_PREDICTED, seen->messages);
+    check_cost(run, "each.flight", "a sequence each: in flight, most", "micro-batches", formula(1),
+               NOT_PREDICTED, seen->in_flight);
+    check_cost(run, "each.activations", "a sequence each: activations, peak", "bytes",
+               formula(stage_kept(&t->model, p, i) * stage_tokens(t, 0) * E), NOT_PREDICTED,
+               seen->activations);
+    check_cost(run, "each.buffers", "a sequence each: buffers, peak", "bytes",
+               formula(neighbours * stage_tokens(t, 0) * t->model.width * E), NOT_PREDICTED,
+               seen->message_buffers);
+}
+
+// Nothing ever happens at the same time: a micro-batch passes every stage twice, and every link
+// between two of them.
+static void times(Run *run, const Training *t, const Timing *last) {
+    size_t p = run->world->size, m = t->micro_batches;
+    Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
+    Picoseconds work = 0, transfer = 0;
+    for (size_t k = 0; k < m; k++) {
+        size_t B = range_size(shard_range(t->sequences, m, k));
+        // t_b = 2 t_f
+        for (size_t i = 0; i < p; i++) work += 3 * stage_forward_time(&t->model, p, i, B);
+        transfer += 2 * (p - 1) * stage_message_time(&t->model, B);
+    }
+    // Then the sums: of wte's gradient, of the loss and of the squares. Everybody waits for all of
+    // it.
+    CutSizes z = stage_sizes(&t->model, p, 0);
+    double sums = p > 1 ? ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), sizeof(real)) : 0;
+    sums += ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double));
+    sums += ring_time(ALL_REDUCE_PASSES, p, config_tensors(&t->model), sizeof(double));
+    check_cost(run, "step.model", "last step: work, messages, sums in a row", "ps",
+               formula(work + transfer + sums), NOT_PREDICTED, last->step);
+
+    // Where all stages are equal, here of two blocks: m p (t_f + t_b), so that a stage is idle for
+    // 1 - 1/p of the step.
+    Played seen = stack_play_loop(run, &stack, pipeline_naive, m);
+    StackTimes d = stack_times(&stack);
+    Picoseconds step = m * (p * (d.forward + d.backward) + 2 * (p - 1) * d.message);
+    check_cost(run, "step.equal", "equal stages: step", "ps", formula(step), NOT_PREDICTED,
+               seen.timing.step);
+    stack_check_bubble(run, "equal", "equal stages", &stack, m, formula(step), NOT_PREDICTED,
+                       &seen.timing);
+    check_cost(run, "exposed.equal", "equal stages: exposed, 2m(p-1) messages", "ps",
+               formula(2 * m * (p - 1) * d.message), NOT_PREDICTED, seen.timing.exposed);
+    check_cost(run, "hidden.equal", "equal stages: hidden", "ps", formula(0), NOT_PREDICTED,
+               seen.timing.hidden);
+}
+
+// The model as it is on one device, and on the ranks; then the times of equal stages.
+static void table(Run *run, const Training *t, const double loss[2]) {
+    size_t p = run->world->size;
+    CutSizes whole = stage_sizes(&t->model, 1, 0);
+    char weights[32], moments[32], kept[32], same[2][32], ranks[48];
+    double kB = sizeof(real) / 1e3;
+    snprintf(weights, sizeof weights, "=%.1f kB", (double)elements_stage(&whole) * kB);
+    snprintf(moments, sizeof moments, "=%.1f kB", 2 * (double)elements_stage(&whole) * kB);
+    snprintf(kept, sizeof kept, "=%.0f kB", (double)(kept_stage(&whole) * stage_tokens(t, 0)) * kB);
+    for (size_t k = 0; k < 2; k++) snprintf(same[k], sizeof *same, "=%.4f", loss[k]);
+    snprintf(ranks, sizeof ranks, "each of %zu ranks", p);
+    Result rows[] = {
+        { "loss of the last step", NULL, { same[0], same[1] } },
+        { "weights", "12C^2+13C a block; embedding first, head last", { weights, "parameters" } },
+        { "AdamW's moments", "twice the weights", { moments, "optimizer" } },
+        { "activations, peak", "those of one micro-batch", { kept, "activations" } },
+        { "messages sent", "m [B*T, C] for each neighbour", { "=0 B", "sent.calls" } },
+        { "equal stages: step", "m(p(f+b) + 2(p-1)d)", { NULL, "step.equal" } },
+        { "  of it messages", "2m(p-1)d", { NULL, "exposed.equal" } },
+        { "  idle", "1-(f+b)/(p(f+b)+2(p-1)d)", { NULL, "idle.equal" } }, {0} };
+    if (!clock_config()->simulated) rows[5].what = NULL;   // times were not compared
+    results(run, (const char *const[]){ "one device", ranks, NULL }, rows);
+    if (!clock_config()->simulated) return;
+    StackTimes d = stack_times(&(Stack){ .model = t->model, .blocks = 2, .sequences = 1 });
+    say(run,
+        "  Drawn: the model, %zu blocks, C = %zu, a = %zu; %zu sequences of T = %zu, m = %zu. "
+        "Equal stages: a "
+        "second",
+        t->model.layers, t->model.width, t->model.heads, t->sequences, t->model.context,
+        t->micro_batches);
+    say(run,
+        "  run, two blocks a stage, one sequence a micro-batch: f = %.3g us is a stage's forward, "
+        "b = 2f its",
+        (double)d.forward / 1e6);
+    say(run, "  backward, d = %.3g us a message.", p > 1 ? (double)d.message / 1e6 : 0);
+}
+
+// ---------------------------------------------------------------- the lesson
+
+static void naive(Run *run) {
+    require_one_link(run);
+    size_t p = run->world->size, m = option_size(run, "micro-batches");
+    REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks",
+            p, sizes.layers);
+    REQUIRE(m >= 1 && m <= SEQUENCES,
+            "--micro-batches %zu: the batch has %d sequences: choose 1 to %d", m, SEQUENCES,
+            SEQUENCES);
+    Training t = { .model = sizes, .steps = 3, .sequences = SEQUENCES, .micro_batches = m,
+                   .recorded = true, .watched = MEM_ACTIVATIONS };
+    t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
+    t.model.seed = run->seed;
+    StageCosts seen = {0}, each = one_by_one(run, t);
+    double loss[2] = {0};                                  // of the last step: unsplit, naive
+    for (size_t i = 0; i < 2; i++) {
+        t.optimizer = i ? adamw(0.01) : sgd(0.3);
+        Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
+        // Makes my stage's model and calls naive_step in every training step; then reads the
+        // ledgers of this rank.
+        seen = stages_train(run, &t, NULL, naive_step, NULL, &got);
+        say_detail(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1],
+                   got.loss[2]);
+        training_compare(run, "naive = unsplit", &got, &want, 0);
+        loss[0] = want.loss[t.steps - 1];
+        loss[1] = got.loss[t.steps - 1];
+        trajectory_free(&got);
+        trajectory_free(&want);
+    }
+    Timing last = picture_timing(run);
+    picture_show(run, "naive, the model's last step", PICTURE_MEMORY);
+    picture_summary(run, &last);
+    evaluation(run, &t);
+    stage_costs(run, &t, &seen);
+    t.micro_batches = SEQUENCES;
+    one_by_one_costs(run, &t, &each);
+    t.micro_batches = m;
+    if (clock_config()->simulated) times(run, &t, &last);  // real time differs from run to run
+    table(run, &t, loss);
+    data_free(&t.data);
+}
+
+static const Option options[] = {
+    { "micro-batches", "N", "1",
+      "that the batch is cut into; the next one starts after the backward of one" },
+    { 0 },
+};
+EXPERIMENT(naive, options);
