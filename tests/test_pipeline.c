@@ -9,7 +9,7 @@
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "06_zero/zero.h"
+#include "08_3d/zero_step.h"
 #include "07_recompute/recompute.h"
 #include "common/device/device.h"
 #include "common/model/attention.h"
