@@ -1,5 +1,6 @@
-// budget_schedule.c: the walk over a stage's list of forwards and backwards for its peak of activations, and the choice
-// of blocks to recompute with it. 04_budget.c has the plan for one chunk with whole backwards.
+// budget_schedule.c: the walk over a stage's list of forwards and backwards for its peak of
+// activations, and the choice of blocks to recompute with it. 04_budget.c has the plan for one
+// chunk with whole backwards.
 #include "07_recompute/recompute.h"
 #include <stdlib.h>
 
@@ -7,15 +8,17 @@ static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
 // ---------------------------------------------------------------- one micro-batch in one chunk
 
-// Elements that wait for the backward: the inputs of the blocks (and the head's), what the blocks keep, and the head's.
+// Elements that wait for the backward: the inputs of the blocks (and the head's), what the blocks
+// keep, and the head's.
 static size_t waiting(const BudgetStage *s, const Recompute *choice) {
     size_t kept = (s->blocks + s->last) * s->input + s->head;
     for (size_t i = 0; i < s->blocks; i++) kept += s->block[i].kept[choice[i]];
     return kept;
 }
 
-// Elements during and after the first half of a backward in halves. The layers are walked from the last one: first the
-// inputs of its weight gradients come, then what only the first half needed goes.
+// Elements during and after the first half of a backward in halves. The layers are walked from the
+// last one: first the inputs of its weight gradients come, then what only the first half needed
+// goes.
 typedef struct { size_t highest, after; } Halves;
 static Halves in_halves(const BudgetStage *s, const Recompute *choice) {
     size_t now = waiting(s, choice);
@@ -98,9 +101,12 @@ static BudgetStage plain_stage(const BudgetSchedule *s) {
 
 static void choose_first(size_t blocks, size_t full, size_t selective, Recompute *choice) {
     for (size_t i = 0; i < blocks; i++)
-        choice[i] = i < full ? RECOMPUTE_FULL : i < full + selective ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;
+        choice[i] = i < full               ? RECOMPUTE_FULL
+                    : i < full + selective ? RECOMPUTE_SELECTIVE
+                                           : RECOMPUTE_NONE;
 }
-// All pairs of counts, about blocks^2 / 2 of them. All blocks of a stage cost the same to compute again.
+// All pairs of counts, about blocks^2 / 2 of them. All blocks of a stage cost the same to compute
+// again.
 static bool choose_counts(const BudgetSchedule *s, size_t budget, Recompute *choice) {
     size_t blocks = all_blocks(s), best_full = 0, best_selective = 0;
     const BudgetBlock *block = NULL;
