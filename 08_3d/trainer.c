@@ -4,7 +4,7 @@
 #include <string.h>
 #include "03_tensor_parallel/context_parallel.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "06_zero/zero.h"
+#include "08_3d/zero_step.h"
 #include "08_3d/predict.h"
 
 // ---------------------------------------------------------------- what is refused, with the reason

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include "03_tensor_parallel/context_parallel.h"
 #include "03_tensor_parallel/tensor_parallel.h"
-#include "06_zero/zero.h"
+#include "08_3d/zero_step.h"
 #include "07_recompute/recompute.h"
 #include "judge/frame/training.h"
 

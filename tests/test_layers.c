@@ -7,7 +7,7 @@
 // question: Is every backward pass the derivative of its own forward pass?
 #include <math.h>
 #include "03_tensor_parallel/tensor_parallel.h"
-#include "06_zero/zero.h"
+#include "08_3d/zero_step.h"
 #include "07_recompute/recompute.h"
 #include "common/device/device.h"
 #include "common/model/model.h"

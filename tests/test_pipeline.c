@@ -9,7 +9,7 @@
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "06_zero/zero.h"
+#include "08_3d/zero_step.h"
 #include "07_recompute/recompute.h"
 #include "common/device/device.h"
 #include "common/model/attention.h"
@@ -286,7 +286,6 @@ typedef struct {
     size_t ranks;
     bool cut, rows, cube;                          // tensor parallelism; with sequence parallelism; in 3D
     Recompute recompute;
-    size_t together;                               // so many neighbouring blocks are recomputed as one
     size_t zero;
 } Wrapping;
 
@@ -295,10 +294,6 @@ static void wrap(const Wrapping *w, Model *m, Comm *world, const Cube *cube) {
     else if (w->rows) sequence_parallel(m, world, KEEP_SHARD);
     else if (w->cut) tensor_parallel(m, world);
     recompute(m, w->recompute);
-    for (size_t i = 1; w->together && i + 2 < m->n_layers; i++) {          // head and loss stay
-        size_t left = m->n_layers - 2 - i;
-        recompute_wrap_range(m, i, left < w->together ? left : w->together);
-    }
     zero_allocate(m, world, w->zero);
 }
 
@@ -360,7 +355,6 @@ static const Wrapping wrappings[] = {
     { .name = "plain layers", .ranks = 1 },
     { .name = "recompute full", .ranks = 1, .recompute = RECOMPUTE_FULL },
     { .name = "recompute selective", .ranks = 1, .recompute = RECOMPUTE_SELECTIVE },
-    { .name = "every 3 blocks recomputed together", .ranks = 1, .together = 3 },
     { .name = "tensor-parallel", .ranks = 3, .cut = true },
     { .name = "tensor-parallel, recompute full", .ranks = 2, .cut = true, .recompute = RECOMPUTE_FULL },
     { .name = "sequence-parallel", .ranks = 3, .cut = true, .rows = true },
@@ -371,7 +365,6 @@ static const Wrapping wrappings[] = {
     { .name = "ZeRO-1", .ranks = 2, .zero = 1 },
     { .name = "ZeRO-2", .ranks = 2, .zero = 2 },
     { .name = "ZeRO-3", .ranks = 3, .zero = 3 },
-    { .name = "ZeRO-3, every 2 blocks recomputed together", .ranks = 2, .zero = 3, .together = 2 },
     { .name = "ZeRO-2, recompute selective", .ranks = 2, .zero = 2, .recompute = RECOMPUTE_SELECTIVE },
 };
 

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "06_zero/zero.h"
+#include "08_3d/zero_step.h"
 #include "judge/frame/training.h"
 
 enum { ROW = 3, ROWS = 2, SHARDS = ROW * ROWS, BATCH = 17, MICRO = 2, STEPS = 3 };     // rank = column + ROW * row
@@ -212,6 +212,41 @@ static void compare_state(Test *t) {
     }
 }
 
+// ---- forwards without a backward: after a step of SGD every stage has the loss of data parallelism ----
+
+static double loss_after_a_step(Test *t, size_t stage) {
+    size_t zero = stage == PREFETCH ? 3 : stage;
+    Model *m = model_describe(&t->t->model, model_layers(&t->t->model));
+    Optimizer o = sgd(rate);
+    allocate(m, t->world, stage);
+    gradients(t, m, stage, 0);
+    optimizer_step(&o, m, 1);
+    zero_end(m, zero);
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch *batch = training_batches(t->t, &tokens, 1, SHARDS, t->world->rank);
+    double loss = 0;
+    zero_evaluation_begin(m, zero);
+    for (size_t k = 0; k < t->t->micro_batches; k++) {
+        batch[k].training = false;
+        loss += model_loss(m, &batch[k]) * batch[k].token_weight;
+    }
+    zero_evaluation_end(m, zero);
+    comm_all_reduce_doubles(t->world, &loss, 1);
+    free(batch);
+    arena_free(&tokens);
+    release(m, stage);
+    return loss;
+}
+static void compare_evaluation(Test *t) {
+    double want = loss_after_a_step(t, 0);
+    for (size_t stage = 1; stage <= PREFETCH; stage++) {
+        char line[96];
+        double got = loss_after_a_step(t, stage);
+        snprintf(line, sizeof line, "evaluation, %s = data parallel", stage_name[stage]);
+        check_numbers(t->run, line, "loss after a step", &got, &want, 1, LIMIT_ROUNDING);
+    }
+}
+
 // ---- stage 3: the tied embedding has its weights until zero3_drop_wte, its gradients only until zero2_reduce ----
 
 static void keep_wte(Test *t) {
@@ -249,6 +284,7 @@ static void units(Run *run) {
     const Case experts = { "replicas of a row", " of row %zu", ROWS, mark_expert, expert, not_expert, of_row };
     compare(&t, &sequences, t.column, column);
     compare(&t, &experts, world, row);
+    compare_evaluation(&t);
     training.micro_batches = 1;
     compare_state(&t);
     keep_wte(&t);

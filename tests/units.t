@@ -14,7 +14,7 @@ for my $precision (qw(fp32 fp64)) {
         skip "$program is not built", 1 unless -x $program;
         for my $job (run_jobs([emu(6, $program), have_mpi && $precision eq 'fp32' ? mpi(6, $program) : ()])) {
             ok($job->{status} == 0 && $job->{page}{pass}, "$precision, $job->{page}{transport}: every check") or diag(complain($job));
-            is(scalar @{ $job->{page}{checks} || [] }, 37, '5 stages: 2 x 2 of one step, 3 of the state; the weights of wte; a text');
+            is(scalar @{ $job->{page}{checks} || [] }, 41, '5 stages: 2 x 2 of one step, 4 evaluations, 3 of the state; the weights of wte; a text');
         }
     }
 }

@@ -74,7 +74,7 @@ double EXPORT(player_state)(int stage, int n, int what, int mixed) {
     return bytes[mixed != 0][what] * part_of_model(stage + what >= 3 ? (size_t)n : 1);
 }
 
-// Elements per token that rank 0 of t keeps at most, one micro-batch, all layers: the formula of 07/experiments/03_costs.c.
+// Elements per token that rank 0 of t keeps at most, one micro-batch, all layers: the formula of 07_recompute/experiments/03_selective.c.
 // how: 0 nothing is computed again, 1 attention probabilities (selective), 2 blocks (full). what: 0 what layers hand to
 // each other, 1 the blocks' other items, 2 their attention probabilities, 3 the head's items. Of what backward computes
 // again there is one block's at a time; the head's items are gone by then: the larger of the two counts.

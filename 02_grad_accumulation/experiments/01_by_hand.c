@@ -1,0 +1,152 @@
+// Trainings with the gradient of 100 samples at once, in pieces, by the trap, and on devices; and
+// three samples on paper.
+#include "02_grad_accumulation/by_hand.h"
+#include "common/tensor/random.h"
+#include "judge/frame/lesson.h"
+#include <math.h>
+#include <stdio.h>
+
+enum {
+    IN = 10,
+    OUT = 5,
+    SAMPLES = 100,
+    ROOM = 30,
+    PIECES = (SAMPLES + ROOM - 1) / ROOM,
+    EPOCHS = 100,
+    PRINTED = EPOCHS / 10
+};
+
+// ------------------------------------------------ three samples, two micro-batches, on paper
+
+// dW of the 2x2 example, row by row.
+static void say_gradient(Run *run, const char *what, const Linear *g, const char *remark) {
+    double w[] = { (double)g->w[0], (double)g->w[1], (double)g->w[2], (double)g->w[3] };
+    say(run, "  %-28s dW = [%4g %4g; %4g %4g]%s\n", what, w[0], w[1], w[2], w[3], remark);
+}
+
+static void on_paper(Run *run) {
+    static const real x[] = { 1, 2, 3, 0, 0, 1 }, target[] = { -2, 2, 3, 6, -3, 1 };
+    static const double by_pencil[] = { 1, -6, 3, 0 };
+    const Linear identity = { .in = 2, .out = 2, .w = { 1, 0, 0, 1 } };
+    const Samples all = { 3, x, target };
+    Linear g;
+    double got[4];
+    say(run, "On paper: 3 samples in micro-batches of 2 and 1, W = identity, b = 0, so y = x; 6 "
+             "elements in all\n");
+    for (size_t k = 0; k < 2; k++) {
+        pieces_gradient(&g, &identity, all, pieces_range(3, 2, k), 6);
+        say_gradient(run, k == 0 ? "micro-batch 0, divided by 6" : "micro-batch 1, divided by 6",
+                     &g, "");
+    }
+    pieces_accumulated(&g, &identity, all, 2);
+    say_gradient(run, "their sum", &g, "   the gradient of the batch");
+    for (size_t i = 0; i < 4; i++) got[i] = (double)g.w[i];
+    pieces_mean_of_means(&g, &identity, all, 2);
+    say_gradient(run, "the mean of their own means", &g, "   something else");
+    check_numbers(run, "on paper", "dW, accumulated", got, by_pencil, 4, 0);
+}
+
+// ---------------------------------------------------------------- training, and the comparison
+
+typedef struct { Linear layer, first_gradient; double loss[PRINTED]; } Trained;
+
+static Trained train(const Linear *start, Samples all, PiecesGradient *gradient) {
+    Trained t = { .layer = *start };
+    for (size_t epoch = 0; epoch < EPOCHS; epoch++) {
+        Linear g;
+        double loss = gradient(&g, &t.layer, all, ROOM);
+        if (epoch == 0) t.first_gradient = g;
+        if (epoch % 10 == 0) t.loss[epoch / 10] = loss;
+        pieces_add(&t.layer, &g, (real)-0.01);  // one step a batch, however many pieces it came in
+    }
+    return t;
+}
+
+static Snapshot *snapshot_of(Run *run, const Trained *t) {
+    Snapshot *s = snapshot_new(run);
+    Arena a = arena(MEM_WORKSPACE);
+    Tensor w = tensor_new(&a, IN, OUT), b = tensor_new(&a, 1, OUT), dw = tensor_new(&a, IN, OUT);
+    tensor_upload(w, t->layer.w);
+    tensor_upload(b, t->layer.b);
+    tensor_upload(dw, t->first_gradient.w);
+    snapshot_put(s, "W", IN, OUT, w, 0, 0);
+    snapshot_put(s, "b", 1, OUT, b, 0, 0);
+    snapshot_put(s, "first dW", IN, OUT, dw, 0, 0);
+    arena_free(&a);
+    return s;
+}
+
+// The page's table: losses, and how far the first gradient is from that of the batch at once.
+static void show_training(Run *run, const Trained *whole, const Trained *accumulated,
+                          const Trained *means) {
+    static const char *const columns[] = { "at once", "accumulated", "mean of means", NULL };
+    const Trained *way[] = { whole, accumulated, means };
+    char loss[2][3][32], error[3][32], rooms[2][32];
+    snprintf(rooms[0], sizeof rooms[0], "=%d", SAMPLES);
+    snprintf(rooms[1], sizeof rooms[1], "=%d", ROOM);
+    Result rows[] = { { .what = "samples on the device", .cell = { rooms[0], rooms[1], rooms[1] } },
+                      { .what = "loss, step 0", .formula = "squares / elements of the batch" },
+                      { .what = "loss, step 90", .formula = "all pieces: the same divisor" },
+                      { .what = "first dW, largest error", .formula = "of its largest element" },
+                      { 0 } };
+    for (size_t k = 0; k < 3; k++) {
+        double most = 0, off = 0;
+        for (size_t i = 0; i < IN * OUT; i++) {
+            double want = (double)whole->first_gradient.w[i];
+            most = fmax(most, fabs(want));
+            off = fmax(off, fabs((double)way[k]->first_gradient.w[i] - want));
+        }
+        for (size_t i = 0; i < 2; i++) {
+            snprintf(loss[i][k], sizeof loss[i][k], "=%.6f", way[k]->loss[9 * i]);
+            rows[i + 1].cell[k] = loss[i][k];
+        }
+        snprintf(error[k], sizeof error[k], "=%.1f %%", 100 * off / most);
+        rows[3].cell[k] = error[k];
+    }
+    results(run, columns, rows);
+}
+
+// Number i of list `list`: inputs, targets, weights and biases each have their own.
+static uint64_t key(const Run *run, uint64_t list, size_t i) {
+    return random_key(random_key(run->seed, list), i);
+}
+
+static void by_hand(Run *run) {
+    REQUIRE(run->world->size == 1, "01_by_hand is about one device: start it with one rank");
+    on_paper(run);
+
+    real x[SAMPLES * IN], target[SAMPLES * OUT];           // noise, as in chapter 01
+    Linear start = { .in = IN, .out = OUT };
+    double width = 2 / sqrt(IN);
+    for (size_t i = 0; i < SAMPLES * IN; i++) x[i] = (real)random_normal(key(run, 0, i));
+    for (size_t i = 0; i < SAMPLES * OUT; i++) target[i] = (real)random_normal(key(run, 1, i));
+    for (size_t i = 0; i < IN * OUT; i++)
+        start.w[i] = (real)(width * (random_unit(key(run, 2, i)) - 0.5));
+    for (size_t j = 0; j < OUT; j++)
+        start.b[j] = (real)(width * (random_unit(key(run, 3, j)) - 0.5));
+
+    const Samples all = { SAMPLES, x, target };
+    Trained whole = train(&start, all, pieces_at_once),
+            accumulated = train(&start, all, pieces_accumulated);
+    Trained means = train(&start, all, pieces_mean_of_means),
+            devices = train(&start, all, pieces_on_devices);
+    say(run, "\n%d samples, room for %d: %d micro-batches, the last of %d; %d steps of SGD\n",
+        SAMPLES, ROOM, PIECES, SAMPLES - (PIECES - 1) * ROOM, EPOCHS);
+    show_training(run, &whole, &accumulated, &means);
+
+    Snapshot *want = snapshot_of(run, &whole), *got = snapshot_of(run, &accumulated);
+    Snapshot *trap = snapshot_of(run, &means), *parallel = snapshot_of(run, &devices);
+    check_close(run, "accumulated = the batch at once", got, want, LIMIT_ROUNDING);
+    check_numbers(run, "accumulated = the batch at once", "loss", accumulated.loss, whole.loss,
+                  PRINTED, LIMIT_ROUNDING);
+    check_differs(run, "trap: the mean of means", trap, want, 0.05);
+    check_equal(run, "accumulated = data parallel", got, parallel);
+    check_numbers(run, "accumulated = data parallel", "loss", accumulated.loss, devices.loss,
+                  PRINTED, 0);
+    snapshot_free(want);
+    snapshot_free(got);
+    snapshot_free(trap);
+    snapshot_free(parallel);
+}
+
+EXPERIMENT(by_hand, NULL);

@@ -1,0 +1,213 @@
+// A batch in micro-batches beside the same batch at once: gradients, memory, and the trap, the mean
+// of means.
+#include "02_grad_accumulation/accumulation.h"
+#include "common/model/costs.h"
+#include "judge/draw/picture.h"
+#include "judge/frame/training.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { SEQUENCES = 7, STEPS = 3 };
+// --dropout 0.1
+static const ModelConfig tiny = {
+    .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61
+};
+
+// Bytes of one training: the peak of the activations in its last step, and the buffers.
+typedef struct { size_t activations, parameters, gradients, optimizer; } Bytes;
+
+static Model *new_model(const Training *t) {
+    Model *model = model_describe(&t->model, model_layers(&t->model));
+    model_allocate(model);
+    return model;
+}
+
+static StepResult take_step(void *nothing, Model *model, Optimizer *o, const Training *t,
+                            const Batch *batch) {
+    (void)nothing;
+    return accumulate_step(model, o, batch, t->micro_batches);
+}
+static Trajectory train(Run *run, const Training *t, Bytes *seen) {
+    Trajectory c = trajectory_new(run, t);
+    Model *model = new_model(t);
+    training_run(&c, model, t, 1, 0, take_step, NULL);
+    *seen = (Bytes){ memory_peak(MEM_ACTIVATIONS), memory_now(MEM_PARAMETERS),
+                     memory_now(MEM_GRADIENTS), memory_now(MEM_OPTIMIZER) };
+    model_free(model);
+    return c;
+}
+
+// ---------------------------------------------------------------- the trap
+
+// Every micro-batch takes the mean over its own tokens, and the m means are averaged. With equally
+// many tokens in every micro-batch the trap cannot be seen, which is why it lives so long: so a
+// step is taken whose micro-batches are unequal.
+static void show_trap(Run *run, const Training *t) {
+    size_t m = t->micro_batches, count[SEQUENCES];
+    uint64_t step = 0;
+    for (bool equal = true; equal; step += equal)
+        for (size_t k = 0; k < m; k++) {
+            Range r = training_micro_batch(t, 1, 0, k);
+            count[k] = data_count(&t->data, step, r.lo, range_size(r));
+            equal = equal && count[k] == count[0];
+        }
+    Model *model = new_model(t);
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch *batch = training_batches(t, &tokens, step, 1, 0);
+    Snapshot *wrong = snapshot_new(run), *right = snapshot_new(run);
+    double loss = accumulate_gradients(model, batch, m);
+    model_snapshot(model, right, UNIT_GRADIENTS, NULL);
+    for (size_t k = 0; k < m; k++) batch[k].token_weight = 1 / (double)(m * count[k]);
+    double loss_wrong = accumulate_gradients(model, batch, m);
+    model_snapshot(model, wrong, UNIT_GRADIENTS, NULL);
+    say(run,
+        "step %zu: mean loss of the tokens %.4f; mean of the micro-batches' means %.4f (the "
+        "trap)\n",
+        (size_t)step, loss, loss_wrong);
+    // a hundred times what rounding may do
+    check_differs(run, "trap: the mean of means", wrong, right, 1e-3);
+    snapshot_free(wrong);
+    snapshot_free(right);
+    free(batch);
+    arena_free(&tokens);
+    model_free(model);
+}
+
+// ---------------------------------------------------------------- the picture
+
+// The same batch twice, one after the other: at once, and in m micro-batches. It takes as long, and
+// much less room.
+static Timing draw(Run *run, const Training *t, const Training *whole) {
+    Model *model = new_model(t);
+    Arena tokens = arena(MEM_WORKSPACE);
+    Batch *at_once = training_batches(whole, &tokens, 0, 1, 0),
+          *batch = training_batches(t, &tokens, 0, 1, 0);
+    picture_begin(run, MEM_ACTIVATIONS);
+    accumulate_gradients(model, at_once, 1);
+    accumulate_gradients(model, batch, t->micro_batches);
+    picture_end(run);
+    Timing timing = picture_timing(run);
+    picture_show(run, "one batch at once, then in micro-batches", PICTURE_MEMORY);
+    if (option_flag(run, "verbose")) picture_summary(run, &timing);
+    free(at_once);
+    free(batch);
+    arena_free(&tokens);
+    model_free(model);
+    return timing;
+}
+
+// ---------------------------------------------------------------- what it must cost
+
+// What forward keeps until backward, for B sequences. Only B changes with m.
+static double activation_bytes(const ModelConfig *c, size_t B) {
+    return (double)(B * c->context * kept_model(c) * sizeof(real));
+}
+
+// The page's table.
+static void show(Run *run, const Training *t, double whole_time, double pieces_time) {
+    char heading[48], sizes[2][32], times[2][32], kept[96];
+    size_t m = t->micro_batches;
+    snprintf(heading, sizeof heading, "%zu micro-batches", m);
+    snprintf(sizes[0], sizeof sizes[0], "=%zu", t->sequences);
+    snprintf(sizes[1], sizeof sizes[1], "=%zu", ceil_div(t->sequences, m));
+    snprintf(times[0], sizeof times[0], "=%.2f ms", whole_time / 1e9);
+    snprintf(times[1], sizeof times[1], "=%.2f ms", pieces_time / 1e9);
+    snprintf(kept, sizeof kept, "sequences x %zu tokens x %zu elements x %zu B", t->model.context,
+             kept_model(&t->model), sizeof(real));
+    const char *const columns[] = { "at once", heading, NULL };
+    const Result rows[] = {
+        { "sequences on the device", "ceil(B / m)", { sizes[0], sizes[1] } },
+        { "activations, peak", kept, { "activations.whole", "activations.pieces" } },
+        { "weights", "Psi, whatever m is", { "weights", "weights" } },
+        { "gradients", "Psi, and wte once more", { "gradients", "gradients" } },
+        { "AdamW's moments", "2 Psi", { "moments", "moments" } },
+        { pieces_time > 0 ? "forward and backward" : NULL,
+          "3F: F grows with the sequences",
+          { times[0], times[1] } },
+        { 0 }
+    };
+    results(run, columns, rows);
+}
+
+// t: the batch in micro-batches. got: its training; whole: the training that takes the batch at
+// once. both: the time of forward and backward of one batch at once, and then in micro-batches.
+static void costs(Run *run, const Training *t, const Bytes *got, const Bytes *whole,
+                  const Timing *both) {
+    const ModelConfig *c = &t->model;
+    size_t V = c->vocab, C = c->width, e = sizeof(real), m = t->micro_batches,
+           Psi = config_parameters(c);
+    check_cost(run, "activations.whole", "activations, at once", "bytes",
+               formula(activation_bytes(c, t->sequences)), NOT_PREDICTED,
+               (double)whole->activations);
+    check_cost(run, "activations.pieces", "activations, m micro-batches", "bytes",
+               formula(activation_bytes(c, ceil_div(t->sequences, m))), NOT_PREDICTED,
+               (double)got->activations);
+    check_cost(run, "weights", "parameters", "bytes", formula((double)(Psi * e)), NOT_PREDICTED,
+               (double)got->parameters);
+    check_cost(run, "gradients", "gradients (wte twice): no m", "bytes",
+               formula((double)((Psi + V * C) * e)), NOT_PREDICTED, (double)got->gradients);
+    check_cost(run, "moments", "AdamW's m and v", "bytes", formula((double)(2 * Psi * e)),
+               NOT_PREDICTED, (double)got->optimizer);
+    double whole_time = 0, pieces = 0;                 // as long as at once: the same rows
+    if (clock_config()->simulated) {
+        whole_time = work_model(c, t->sequences).time;
+        for (size_t k = 0; k < m; k++) pieces += work_model(c, part_size(t->sequences, m, k)).time;
+        check_cost(run, "time", "time, at once and then in pieces", "ps",
+                   formula(whole_time + pieces), NOT_PREDICTED, (double)both->step);
+    }
+    show(run, t, whole_time, pieces);
+}
+
+// ---------------------------------------------------------------- the trainings
+
+static void accumulation(Run *run) {
+    REQUIRE(run->world->size == 1,
+            "02_accumulate is about one device: start it with one rank (03_no_sync has several)");
+    size_t m = option_size(run, "micro-batches");
+    double dropout = option_real(run, "dropout");
+    REQUIRE(dropout >= 0 && dropout < 1, "--dropout must be at least 0 and less than 1, not %g",
+            dropout);
+    REQUIRE(m >= 2 && m <= SEQUENCES,
+            "--micro-batches must be from 2 to %d, so that the batch is cut and no piece is empty",
+            SEQUENCES);
+    Data data = data_synthetic(tiny.vocab, tiny.context, run->seed);
+    say_detail(run, "%d sequences in %zu micro-batches; counted tokens in step 0:", SEQUENCES, m);
+    for (size_t k = 0; k < m; k++) {
+        Range r = shard_range(SEQUENCES, m, k);
+        say_detail(run, "    micro-batch %zu: %zu sequences, %zu tokens\n", k, range_size(r),
+                   data_count(&data, 0, r.lo, range_size(r)));
+    }
+    Training t = { .model = tiny,
+                   .data = data,
+                   .steps = STEPS,
+                   .sequences = SEQUENCES,
+                   .micro_batches = m },
+             whole;
+    Bytes seen, seen_whole;
+    t.model.seed = run->seed;
+    t.model.dropout = dropout;
+    for (size_t i = 0; i < 2; i++) {
+        t.optimizer = i ? adamw(0.01) : sgd(0.1);
+        whole = t;
+        whole.micro_batches = 1;
+        // this one for its memory
+        Trajectory got = train(run, &t, &seen), at_once = train(run, &whole, &seen_whole);
+        Trajectory want = training_unsplit(run, &whole, 1);
+        training_compare(run, "accumulated = at once", &got, &want, LIMIT_ROUNDING);
+        trajectory_free(&got);
+        trajectory_free(&at_once);
+        trajectory_free(&want);
+    }
+    show_trap(run, &t);
+    Timing both = draw(run, &t, &whole);
+    costs(run, &t, &seen, &seen_whole, &both);        // of AdamW's training
+    data_free(&data);
+}
+
+static const Option options[] = {
+    { "micro-batches", "N", "3", "pieces in which the batch comes, 2 to 7" },
+    { "dropout", "X", "0.1",
+      "the model's; without it, attention keeps its probabilities once, not twice" },
+    { 0 },
+};
+EXPERIMENT(accumulation, options);

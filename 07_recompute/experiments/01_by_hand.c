@@ -1,0 +1,114 @@
+// Five ways through the chain: the same gradients in every bit; elements kept and multiplications
+// by formula.
+#include "07_recompute/by_hand.h"
+#include "judge/frame/lesson.h"
+#include <stdio.h>
+
+enum { WAYS = 5 };
+
+// ---------------------------------------------------------------- five ways, compared
+
+static const char *const way[WAYS] = { "keep everything", "keep every second", "keep every 4th",
+                                       "keep every 8th", "keep every 16th" };
+
+static Snapshot *gradients(Run *run, const Matrix dw[LAYERS], Arena *a) {
+    Snapshot *s = snapshot_new(run);
+    for (size_t l = 0; l < LAYERS; l++) {
+        char name[16];
+        snprintf(name, sizeof name, "dW%zu", l);
+        Tensor t = tensor_new(a, 2, 2);
+        tensor_upload(t, &dw[l].a[0][0]);
+        snapshot_put(s, name, 2, 2, t, 0, 0);
+    }
+    return s;
+}
+
+static void print_matrix(Run *run, const char *name, size_t layer, const Matrix *m) {
+    say(run, "  %s%-2zu  [%8.5f %8.5f; %8.5f %8.5f]", name, layer, (double)m->a[0][0],
+        (double)m->a[0][1], (double)m->a[1][0], (double)m->a[1][1]);
+}
+// The first two layers: forward, and what backward of the whole chain leaves them.
+static void print_chain(Run *run, const Matrix dw[LAYERS]) {
+    Matrix x = chain_start, y;
+    Count unused = {0};
+    say(run,
+        "%d layers y = x W. Backward, dW = x^T dy and dx = dy W^T, needs each layer's x. Of layers "
+        "0 and 1:",
+        LAYERS);
+    print_matrix(run, " x", 0, &x);
+    for (size_t l = 0; l < 2; l++) {
+        chain_forward(&unused, &y, &x, &chain_weights[l]);
+        print_matrix(run, " W", l, &chain_weights[l]);
+        print_matrix(run, " x", l + 1, &y);
+        x = y;
+    }
+    say(run, "The gradients of the two, after all %d layers; the loss is the sum of x%d:", LAYERS,
+        LAYERS);
+    for (size_t l = 2; l-- > 0;) print_matrix(run, "dW", l, &dw[l]);
+}
+
+// The page's table.
+static void show(Run *run) {
+    static const char *const columns[] = { "elements kept", "multiplications", NULL };
+    static const char *const formula[WAYS] = { "4 L; 8 L forward + 16 L backward",
+                                               "4 (L/k + k - 1); 8 (L - L/k) more",
+                                               "k = sqrt(L): the minimum", NULL,
+                                               "one segment: all inputs again" };
+    char kept[WAYS][40], products[WAYS][40];
+    Result rows[WAYS + 1] = { [WAYS] = {0} };
+    for (size_t i = 0; i < WAYS; i++) {
+        snprintf(kept[i], sizeof kept[i], "every%zu.kept", (size_t)1 << i);
+        snprintf(products[i], sizeof products[i], "every%zu.products", (size_t)1 << i);
+        rows[i] = (Result){ way[i], formula[i], { kept[i], products[i] } };
+    }
+    results(run, columns, rows);
+}
+
+static void by_hand(Run *run) {
+    REQUIRE(run->world->size == 1,
+            "this is one device on paper: start it with one rank (NP=1, or --emulate 1)");
+    Matrix dw[WAYS][LAYERS];
+    real loss[WAYS];
+    Count c[WAYS];
+    for (size_t i = 0; i < WAYS; i++) c[i] = chain_train((size_t)1 << i, dw[i], &loss[i]);
+    print_chain(run, dw[0]);
+
+    Arena a = arena(MEM_WORKSPACE);
+    Snapshot *all = gradients(run, dw[0], &a);
+    for (size_t i = 1; i < WAYS; i++) {
+        Snapshot *again = gradients(run, dw[i], &a);
+        char what[64];
+        snprintf(what, sizeof what, "%s = keep everything", way[i]);
+        check_equal(run, what, again, all);
+        double got = (double)loss[i], want = (double)loss[0];
+        check_numbers(run, what, "loss", &got, &want, 1, 0);
+        snapshot_free(again);
+    }
+    snapshot_free(all);
+    arena_free(&a);
+
+    // Segments of k layers: L/k inputs stay, and while backward goes through a segment the k-1
+    // inputs inside it come to them. The sum is lowest where both are equally large: k near the
+    // square root of L. A layer that keeps n times its input while backward is in it makes the
+    // inside k n: then L/k, the segments, are best near the square root of L n.
+    for (size_t i = 0; i < WAYS; i++) {
+        double L = LAYERS, k = (double)((size_t)1 << i);
+        char id[32], name[48];
+        snprintf(id, sizeof id, "every%zu.kept", (size_t)1 << i);
+        snprintf(name, sizeof name, "%s: kept", way[i]);
+        check_cost(run, id, name, "elements", formula(4 * (L / k + k - 1)), NOT_PREDICTED,
+                   (double)c[i].most);
+        snprintf(id, sizeof id, "every%zu.products", (size_t)1 << i);
+        snprintf(name, sizeof name, "%s: products", way[i]);
+        // all layers but the last of each segment walk forward a second time
+        check_cost(run, id, name, "multiplications", formula(8 * L + 8 * (L - L / k) + 16 * L),
+                   NOT_PREDICTED, (double)(c[i].forward_products + c[i].backward_products));
+    }
+    show(run);
+    say(run, "\nHere a layer keeps its input only. Where it keeps n times its input, sqrt(L n) "
+             "segments are best.\n"
+             "A Transformer block keeps about 16 times its input (07.02): of 16 blocks, each is a "
+             "segment.");
+}
+
+EXPERIMENT(by_hand, NULL);

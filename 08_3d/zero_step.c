@@ -1,0 +1,97 @@
+// zero_step.c: any stage of ZeRO (chapter 06) for the trainer, also where a schedule runs backwards
+// in two halves.
+#include "08_3d/zero_step.h"
+
+// ------------------------------------------------ backwards in two halves (05.06, zero bubble)
+
+// dx first, which needs no whole gradient: of stage 3 it needs the weights, of stage 2 nothing.
+static void zero2_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    layer_backward_inputs(l->inner, b, x, dy, dx, s);
+}
+static void zero3_inputs(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
+    Arena in_flight = arena(MEM_COMMUNICATION);
+    zero3_gather(l, &in_flight);                   // all-gather: dx = dy W^T reads the weights
+    layer_backward_inputs(l->inner, b, x, dy, dx, s);
+    zero3_drop(l, &in_flight);
+}
+// The gradients of the weights later: they do not read the weights. Room and reduction as
+// zero2_backward_and_reduce.
+static void weights_and_reduce(Layer *l, const Batch *b, Tensor x, Saved *s) {
+    Arena in_flight = arena(MEM_COMMUNICATION);
+    for (size_t i = 0; i < l->n_units; i++)
+        if (!zero2_stays_whole(l->units[i])) zero2_allocate_gradient(l->units[i], &in_flight);
+    layer_backward_weights(l->inner, b, x, s);
+    for (size_t i = 0; i < l->n_units; i++) {
+        Unit *u = l->units[i];
+        if (zero2_stays_whole(u)) continue;
+        unit_partial_sums(u);
+        zero2_reduce_gradient(u, u->replicas);     // reduce-scatter
+        unit_attach_gradients(u, (Tensor){0});
+    }
+    arena_free(&in_flight);
+}
+static const LayerKind zero2_halves = {
+    .name = "ZeRO-2 layer", .forward = zero2_forward, .backward = zero2_backward_and_reduce,
+    .backward_inputs = zero2_inputs, .backward_weights = weights_and_reduce,
+};
+static const LayerKind zero3_halves = {
+    .name = "ZeRO-3 layer", .forward = zero3_forward, .backward = zero3_backward,
+    .backward_inputs = zero3_inputs, .backward_weights = weights_and_reduce,
+};
+static void set_kind(Model *m, const LayerKind *kind) {
+    for (size_t i = 0; i < m->n_layers; i++) m->layers[i].kind = kind;
+}
+
+// ---------------------------------------------------------------- a step of any stage
+
+void zero_allocate(Model *m, Comm *dp, size_t stage) {
+    REQUIRE(stage <= 3, "ZeRO has stages 0, 1, 2 and 3, not %zu", stage);
+    if (m->size)
+        fault("zero_allocate() of a model that is allocated: it takes model_allocate()'s place");
+    if (stage == 0) {
+        model_replicas(m, dp);
+        model_allocate(m);
+    }
+    if (stage == 1) zero1_allocate(m, dp);
+    if (stage == 2) {
+        zero2_allocate(m, dp);
+        set_kind(m, &zero2_halves);
+    }
+    if (stage == 3) {
+        zero3_allocate(m, dp);
+        set_kind(m, &zero3_halves);
+    }
+}
+
+// Stage 0. g <- the sum over the replicas of each unit. Each replica has the gradient of its own
+// sequences, and updates everything: so it needs the whole sum. Units that lie side by side and
+// have the same replicas share one all-reduce; where dp has all of them it is the one of
+// data_parallel_all_reduce (chapter 01).
+static void all_reduce_units(Model *m) {
+    for (size_t i = 0, end, lo = 0, hi = 0; i < m->n_units; i = end, lo = hi) {
+        Comm *replicas = m->units[i].replicas;
+        for (end = i; end < m->n_units && m->units[end].replicas == replicas; end++)
+            if (!m->units[end].tied_to) hi += m->units[end].size;
+        if (hi > lo) comm_all_reduce(replicas, tensor_flat_range(m->g, lo, hi));
+    }
+}
+void zero_begin(Model *m, size_t stage) {
+    if (stage < 2) model_zero_gradients(m);
+    if (stage == 2) zero2_begin(m);
+    if (stage == 3) zero3_begin(m);
+}
+void zero_reduce(Model *m, size_t stage) {
+    if (stage == 0) all_reduce_units(m);
+    if (stage == 1) zero1_reduce(m);
+    if (stage == 2) zero2_reduce(m);
+    if (stage == 3) zero3_reduce(m);
+}
+void zero_end(Model *m, size_t stage) {
+    if (stage == 1 || stage == 2) zero1_gather(m);
+}
+void zero_evaluation_begin(Model *m, size_t stage) {
+    if (stage == 3) zero3_gather_wte(m);
+}
+void zero_evaluation_end(Model *m, size_t stage) {
+    if (stage == 3) zero3_drop_wte(m);
+}
