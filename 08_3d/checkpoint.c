@@ -131,10 +131,10 @@ static bool all_good(const char mine[CHECKPOINT_WHY], char why[CHECKPOINT_WHY]) 
 }
 
 // Every file's bytes are read once, by one of the ranks.
-static Checkpoint *read_and_verify(Run *run, const char *path, char why[CHECKPOINT_WHY]) {
+static Checkpoint *read_and_verify(Comm *world, const char *path, char why[CHECKPOINT_WHY]) {
     char mine[CHECKPOINT_WHY] = "";
     Checkpoint *c = checkpoint_read(path, mine);
-    for (size_t i = run->world->rank; c && i < c->index.n && !mine[0]; i += run->world->size)
+    for (size_t i = world->rank; c && i < c->index.n && !mine[0]; i += world->size)
         checkpoint_verify(c, i, mine);
     if (all_good(mine, why)) return c;
     if (c) checkpoint_free(c);
@@ -158,18 +158,19 @@ static bool find(const char *dir, size_t k, char name[FOLDER_NAME]) {
     return name[0];
 }
 
-Checkpoint *checkpoint_open(Run *run, const char *dir, bool newest_good, char why[CHECKPOINT_WHY]) {
+Checkpoint *checkpoint_open(Comm *world, const char *dir, bool newest_good, char why[CHECKPOINT_WHY], char *note,
+                            size_t room) {
     char name[FOLDER_NAME], torn[CHECKPOINT_WHY];
     Checkpoint *c = NULL;
     snprintf(why, CHECKPOINT_WHY, "there is no checkpoint in %.900s", dir);
     for (size_t k = 0; !c && find(dir, k, name); k++) {
         char *path = strcmp(name, ".") == 0 ? strcpy(host_alloc(strlen(dir) + 1), dir)
                                             : folder_path(dir, name);
-        c = read_and_verify(run, path, k == 0 ? why : torn);
+        c = read_and_verify(world, path, k == 0 ? why : torn);
         free(path);
         if (!c || k == 0) continue;
         if (newest_good) {
-            say(run, "%s; %s is taken\n", why, name);
+            snprintf(note, room, "%s; %s is taken\n", why, name);
             return c;
         }
         snprintf(torn, sizeof torn, "%.700s; the newest good one is %.200s/%s", why, dir, name);

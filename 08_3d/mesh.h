@@ -1,12 +1,9 @@
-// mesh.h: where a rank stands among dp x tp x pp ranks, or dp x cp x tp x pp with context parallelism, and the groups
-// in which it communicates.
-//
-// Tensor parallelism sends most and varies fastest: its ranks are neighbours (one node, fast links). Then context, then
-// data, then pipeline, which sends least (PTD-P section 5; Megatron's order):
+// mesh.h: the place of a rank among dp x tp x pp ranks, or dp x cp x tp x pp with context parallelism, and the groups in
+// which it communicates (01_mesh.c):
 //     rank = tp_rank + tp * (cp_rank + cp * (dp_rank + dp * pp_rank))
 #ifndef MESH_H
 #define MESH_H
-#include "judge/frame/lesson.h"
+#include "common/comm/comm.h"
 
 typedef struct { size_t dp, tp, pp, cp; } Degrees;         // cp 0 is 1: whole sequences on every rank
 typedef struct { size_t dp, tp, pp, cp; } Coordinates;
@@ -14,9 +11,10 @@ static inline size_t mesh_cp(Degrees n) { return n.cp ? n.cp : 1; }
 Coordinates mesh_coordinates(Degrees n, size_t rank);
 size_t mesh_rank(Degrees n, Coordinates c);
 
-// From --dp, --tp, --pp and --cp, which the program's options must have. What is not given: cp 1, tp 2, then pp 2,
-// where the ranks allow, and dp the ranks that are left. usage_error() where the product cannot be the number of ranks.
-Degrees mesh_degrees(Run *run);
+// The degrees of `world` ranks, from those that a user has chosen; 0: not chosen. Without a choice cp is 1, tp is 2, then
+// pp is 2, where the ranks allow that, and dp takes the ranks that are left. usage_error() where the product cannot be
+// the number of ranks.
+Degrees mesh_degrees(size_t world, Degrees chosen);
 
 // A set of axes of the mesh, as bits.
 enum { MESH_TP = 1, MESH_DP = 2, MESH_PP = 4, MESH_CP = 8, MESH_ALL = MESH_TP | MESH_DP | MESH_PP | MESH_CP };

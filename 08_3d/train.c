@@ -10,23 +10,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "08_3d/checkpoint.h"
-#include "08_3d/finite.h"
 #include "08_3d/log.h"
-#include "08_3d/resume.h"
 #include "08_3d/safetensors.h"
-#include "08_3d/settings.h"
 #include "08_3d/step_lines.h"
 #include "08_3d/stop.h"
-#include "08_3d/experiments/mesh_picture.h"
-#include "08_3d/experiments/train_checks.h"
-#include "08_3d/experiments/train_costs.h"
-#include "08_3d/experiments/train_memory.h"
-#include "08_3d/experiments/unsplit.h"
 #include "08_3d/train_options.h"
+#include "08_3d/train_program.h"
 #include "08_3d/unsent.h"
 #include "common/device/device.h"
-#include "judge/draw/picture.h"
 #include "judge/draw/sketch.h"
 
 // ---------------------------------------------------------------- the unsplit model beside it (rank 0, --check)
@@ -34,7 +25,7 @@
 typedef struct { Model *model; Optimizer optimizer; Compressed *rule; } Unsplit;       // rule: with --compress
 
 static Unsplit unsplit_new(Run *run, const TrainerConfig *c) {
-    Unsplit u = { .model = unsplit_model(c), .optimizer = settings_optimizer(run) };
+    Unsplit u = { .model = unsplit_model(c), .optimizer = train_optimizer(run) };
     ledger_pause();
     optimizer_allocate(&u.optimizer, u.model);
     ledger_resume();
@@ -57,12 +48,16 @@ static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log, SavedRun *saved, size_t done,
                           size_t steps, double seconds, double eval_loss) {
     if (!option_given(run, "save")) return false;
-    bool stop = done < steps && stop_due(run, seconds);
+    bool stop = done < steps && stop_due(train_seconds_left(run), seconds);
     if (stop || done == steps || done % option_size(run, "save-every") == 0) {
-        if (!finite_weights(run, rule, t, done)) return true;
+        if (!train_finite_weights(run, rule, t, done)) return true;
         RankState unsent = unsent_read(t);
-        checkpoint_save(run, t->model, &t->optimizer, &unsent, saved, option_text(run, "save"), done,
-                        eval_loss);
+        RunOptions options = train_run_options(run, &t->config.mesh);
+        char note[CHECKPOINT_NOTE];
+        checkpoint_save(run->world, &options, t->model, &t->optimizer, &unsent, saved, option_text(run, "save"), done,
+                        eval_loss, option_given(run, "keep") ? option_size(run, "keep") : 0, note);
+        if (*note) say(run, "%s", note);
+        free(options.option);
         unsent_free(&unsent);
         log_event(log, "checkpoint", done);
     }
@@ -90,8 +85,9 @@ static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t 
 // Steps [from, steps) of the training; returns how many are done at the end.
 static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Data *d, const Log *log, SavedRun *saved,
                    size_t from, Curve got, Curve want) {
-    size_t steps = settings_steps(run), every = option_size(run, "eval-every"), windows = data_eval_windows(d);
-    StepLines lines = step_lines_begin(run, &t->config, from);
+    size_t steps = train_steps(run), every = option_size(run, "eval-every"), windows = data_eval_windows(d);
+    StepLines lines = step_lines_begin(&t->config, from, steps);
+    RateRule rate = train_rate(run);
     for (size_t step = from; step < steps; step++) {
         progress(run, "step", step, steps);
         double start = now();
@@ -102,9 +98,10 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
         if (u->model)
             curve_set(want, step, w = u->rule ? compressed_gradients(u->rule, u->model, &t->config, d, step)
                                               : unsplit_gradients(u->model, &t->config, d, step));
-        t->optimizer.lr = u->optimizer.lr = settings_rate(run, step);
+        t->optimizer.lr = settings_rate(&rate, step);
+        u->optimizer.lr = t->optimizer.lr;
         size_t tokens = data_count(d, step, 0, t->config.batch);
-        StepOutcome outcome = finite_step(run, rule, t, step, r);
+        StepOutcome outcome = train_finite_step(run, rule, t, step, r);
         if (outcome == STEP_LOST) {
             if (last) picture_end(run);
             log_step(log, step, r, t->optimizer.lr, tokens, now() - start);
@@ -119,9 +116,10 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
         if (u->model) optimizer_step(&u->optimizer, u->model, clip_factor(w.norm, t->config.clip));
 
         double seconds = now() - start;
+        char line[STEP_LINE];
         log_step(log, step, r, t->optimizer.lr, tokens, seconds);
         if (outcome == STEP_SKIPPED) log_event(log, "skipped", step);
-        else step_lines_add(run, &lines, step, r, t->optimizer.lr, tokens, seconds);
+        else if (step_lines_add(&lines, step, r, t->optimizer.lr, tokens, seconds, line)) say(run, "%s", line);
         double eval_loss = NAN;                    // of what is saved below, where it is measured
         if (every && (step + 1) % every == 0 && (!last || option_given(run, "save"))) {
             eval_loss = trainer_evaluate(t, d, at_most(windows, SOME_WINDOWS));
@@ -145,8 +143,8 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
     size_t all = data_eval_windows(d), windows = at_most(all, MOST_WINDOWS);
     double eval = trainer_evaluate(t, d, windows), entropy = data_entropy(d);
     log_end(log, eval);
-    finite_held_out(run, rule, eval);
-    size_t steps = settings_steps(run);
+    train_finite_held_out(run, rule, eval);
+    size_t steps = train_steps(run);
     const char *unit = d->token_bytes == 1 ? "byte" : "token";
     if (option_flag(run, "verbose"))
         sketch_curve(run, d->token_bytes == 1 ? "loss, nats per byte" : "loss, nats per token", got.loss + from,
@@ -163,13 +161,13 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
 
 // Before the work: can it be written? What is written where?
 static void require_files(Run *run) {
-    if (option_given(run, "export")) safetensors_require(run, option_text(run, "export"));
+    if (option_given(run, "export") && run->is_root) safetensors_require(option_text(run, "export"));
     static const char *const of_save[] = { "save-every", "keep", "save-over" };
     bool save = option_given(run, "save");
     for (size_t i = 0; i < 3; i++)
         REQUIRE(save || !option_given(run, of_save[i]),
                 "--%s says how to save, and --save DIR where: give both", of_save[i]);
-    stop_require(run);
+    train_stop_require(run);
     if (!save) return;
     REQUIRE(option_size(run, "save-every") > 0, "--save-every must be at least 1");
     REQUIRE(!option_given(run, "keep") || option_size(run, "keep") > 0,
@@ -177,17 +175,32 @@ static void require_files(Run *run) {
     stop_catch();
 }
 
+static const char *reduction_words(const TrainerConfig *c) {
+    switch (c->reduction) {
+    case REDUCE_PREFETCH: return " with prefetch";
+    case REDUCE_IN_BUCKETS: return ", overlapped";
+    case REDUCE_COMPRESSED:
+        return c->compression.method == TOP_K ? ", compressed by top-k" : ", compressed by PowerSGD";
+    default: return "";
+    }
+}
+
 static void train(Run *run) {
-    Checkpoint *before = resume_open(run);
-    TrainerConfig c = settings_config(run);
-    Optimizer optimizer = settings_optimizer(run);
-    size_t steps = settings_steps(run);
+    char note[CHECKPOINT_NOTE];
+    RunOptions options = train_run_options(run, NULL);
+    Checkpoint *before = resume_open(run->world, &options, note);
+    if (*note) say(run, "%s", note);
+    if (before) train_take_options(run, &options);
+    free(options.option);
+    TrainerConfig c = train_config(run);
+    Optimizer optimizer = train_optimizer(run);
+    size_t steps = train_steps(run);
     size_t from = before ? checkpoint_step(before) : 0;
     bool check = option_flag(run, "check");
     REQUIRE(from < steps, "--resume %s: all of its %zu steps are done; give more --steps", option_text(run, "resume"),
             from);
     require_files(run);
-    FiniteRule rule = finite_rule(run);
+    FiniteRule rule = train_finite_rule(run);
     train_checks_require(run, &c);
     Data data = training_text(run, option_text(run, "data"), option_text(run, "data-eval"),
                               option_text(run, "vocab") ? c.model.vocab : 0, c.model.context, c.batch);
@@ -195,20 +208,26 @@ static void train(Run *run) {
     memory_set_poison(check);                      // otherwise speed counts
     if (!option_given(run, "threads") && !check && run->reduce == REDUCE_FAST && !device_is_gpu())
         device_set_threads(side_cores_each());     // their number may change the bits of products
-    SavedRun saved = resume_run(run, before, &data);
-    Log log = log_open(run, saved.id);
+    options = train_run_options(run, &c.mesh);
+    SavedRun saved = resume_run(&options, before, &data);
+    bool logged = option_given(run, "log") && run->is_root;
+    Log log = log_open(logged ? option_text(run, "log") : NULL, option_given(run, "resume"), saved.id);
     Trainer *t = trainer_new(run->world, &c, optimizer);
     Unsplit u = {0};
     if (check && run->world->rank == 0) u = unsplit_new(run, &c);
-    if (check && c.compressed) u.rule = compressed_new(t);
+    if (check && c.reduction == REDUCE_COMPRESSED) u.rule = compressed_new(t);
     if (before) {
         checkpoint_load(before, t->model, &t->optimizer);
         if (u.model) checkpoint_load(before, u.model, &u.optimizer);
-        unsent_resume(before, t, u.rule);
-        resume_say(run, before);
+        unsent_resume(before, t);
+        compressed_load(u.rule, before, t);
+        char *line = resume_line(&options, before);
+        say(run, "%s", line);
+        free(line);
         checkpoint_free(before);
     }
-    settings_record(run, &c);
+    free(options.option);
+    train_record(run, &c);
     say(run, "%zu parameters; batch %zu, %zu micro-batches per replica; %zu %s\n",
         config_parameters(&c.model), c.batch, t->micro_batches, data.tokens,
         data.token_bytes == 1 ? "bytes of text" : "tokens");
@@ -220,9 +239,7 @@ static void train(Run *run) {
     if (t->mesh.cp) snprintf(cp, sizeof cp, " x cp %zu", c.mesh.cp);
     say(run,
         "dp %zu x tp %zu x pp %zu%s, [ ] is a tp group; schedule %s, ZeRO %zu%s, recompute %s, %d thread%s per rank",
-        c.mesh.dp, c.mesh.tp, c.mesh.pp, cp, option_text(run, "schedule"), c.zero,
-        c.prefetch ? " with prefetch" : c.overlap ? ", overlapped" : !c.compressed ? ""
-            : c.compression.method == TOP_K ? ", compressed by top-k" : ", compressed by PowerSGD",
+        c.mesh.dp, c.mesh.tp, c.mesh.pp, cp, option_text(run, "schedule"), trainer_zero(&c), reduction_words(&c),
         option_text(run, "recompute"), device_threads, device_threads > 1 ? "s" : "");
     train_show_mesh(run, &c);
     say(run, "\n");
@@ -234,8 +251,8 @@ static void train(Run *run) {
     if (saved.best_step)
         say(run, "lowest held-out loss of a checkpoint: %.4f, step %zu\n", saved.best_loss,
             saved.best_step);
-    if (!rule.lost && finite_weights(run, &rule, t, done)) {
-        if (option_given(run, "export")) safetensors_export(run, t->model, option_text(run, "export"));
+    if (!rule.lost && train_finite_weights(run, &rule, t, done)) {
+        if (option_given(run, "export")) safetensors_export(t->model, option_text(run, "export"));
         train_checks(run, t, u.model, (Range){ from, done }, got, want);
     }
     if (check && option_given(run, "save") && !rule.lost) {        // what one relies on who takes it up

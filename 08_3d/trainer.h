@@ -1,5 +1,4 @@
-// trainer.h: data x context x tensor x pipeline parallelism, with ZeRO and recomputation: what chapters 01-07 taught,
-// composed.
+// trainer.h: data x context x tensor x pipeline parallelism, with ZeRO and recomputation: chapters 01 to 07, composed.
 #ifndef TRAINER_H
 #define TRAINER_H
 #include "01_data_parallel/compression.h"
@@ -15,6 +14,17 @@
 // layers (03.10), on a cube (03.11).
 typedef enum { TENSOR_1D, TENSOR_2D, TENSOR_25D, TENSOR_3D } TensorKind;
 
+// How the gradients of the replicas are added: one way at a time.
+typedef enum {
+    REDUCE_AT_END,                                 // one all-reduce after the last backward (chapter 01)
+    REDUCE_IN_BUCKETS,                             // all-reduces of parts while the last backward runs (01.04)
+    REDUCE_COMPRESSED,                             // in fewer bytes, the rest a step later (01.06)
+    REDUCE_ZERO_1,                                 // ZeRO's stages (chapter 06): to the rank that owns a part
+    REDUCE_ZERO_2,
+    REDUCE_ZERO_3,
+    REDUCE_PREFETCH                                // stage 3, which gathers weights a layer ahead (06.05)
+} Reduction;
+
 typedef struct {
     ModelConfig model;
     Degrees mesh;
@@ -26,18 +36,21 @@ typedef struct {
     const size_t *stage_blocks;                    // blocks of each stage, of each chunk in model order where there are
                                                    // several; or NULL: as equal as possible
     bool rebalanced;                               // trainer_rebalance will be called: layers are timed
-    size_t zero;                                   // 0..3
-    bool prefetch;                                 // of stage 3: weights are gathered a layer ahead
-    bool overlap;                                  // of stage 0: gradients are reduced while the last backward runs
-    bool compressed;                               // of stage 0: the gradient is sent over dp in fewer bytes (01.06),
-    CompressionPlan compression;                   // by TOP_K or POWER_SGD
+    Reduction reduction;
+    CompressionPlan compression;                   // of REDUCE_COMPRESSED: TOP_K or POWER_SGD
     bool sequence;                                 // sequence parallelism: a tp rank has some rows outside of products
     bool blockwise;                                // attention in blocks; with cp it always is
     Recompute recompute;
     size_t activation_budget;                      // bytes per rank for which each block's is chosen; 0: recompute's
     double clip;                                   // largest gradient norm; 0: no clipping
 } TrainerConfig;
-void trainer_require(const TrainerConfig *c);      // usage_error() for what cannot work
+void trainer_require(const TrainerConfig *c);      // refused.c: usage_error() for what cannot work
+// The way that these four options name. usage_error() where two of them exclude each other. (refused.c)
+Reduction trainer_reduction(size_t zero, bool prefetch, bool overlap, bool compressed);
+static inline size_t trainer_zero(const TrainerConfig *c) {    // ZeRO's stage: 0 is data parallelism
+    if (c->reduction == REDUCE_PREFETCH) return 3;
+    return c->reduction < REDUCE_ZERO_1 ? 0 : 1 + (size_t)(c->reduction - REDUCE_ZERO_1);
+}
 static inline bool tensor_is_grid(const TrainerConfig *c) { return c->tensor == TENSOR_2D || c->tensor == TENSOR_25D; }
 TesseractSides tensor_sides(const TrainerConfig *c);           // of such a grid
 size_t trainer_chunks(const TrainerConfig *c);     // 1 or more
@@ -49,10 +62,10 @@ typedef struct {
     Mesh mesh;
     CommGrid grid;                                 // of the tp group; 2D and 2.5D
     Cube cube;                                     // 3D
-    Buckets *buckets;                              // with overlap; else NULL
-    Compression *compression;                      // with it: what I have not sent yet; else NULL
+    Buckets *buckets;                              // of REDUCE_IN_BUCKETS; else NULL
+    Compression *compression;                      // of REDUCE_COMPRESSED: what this rank has not sent yet; else NULL
     Picoseconds reduction[2];                      // of the last step: when its sum over dp began and ended
-    Model *model;                                  // my stage's layers, my part of their tensors
+    Model *model;                                  // this stage's layers, this rank's part of their tensors
     Optimizer optimizer;
     Schedule schedule;
     size_t *blocks;                                // of each stage or chunk, now; of a pipeline that is rebalanced
@@ -60,8 +73,13 @@ typedef struct {
     Positions positions;                           // of each sequence: this rank's; n 0: all
     size_t micro_batches;                          // m, the same on every replica
     double local_loss;                             // of the last step: this rank's part, before the sum over ranks
-    Range sequences;                               // of each global batch: my replica's
+    Range sequences;                               // of each global batch: those of this replica
 } Trainer;
+
+// The whole idea in one function: a step of dp x tp x pp by 1F1B, without any option. stage: pipeline_stage_layers(),
+// cut by tensor_parallel(), allocated. tests/plain-step.t compares it with the two functions below.
+StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const TrainerConfig *c, const Data *d,
+                            uint64_t step);
 
 Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer);    // collective
 StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);    // all but the update: gradients are final

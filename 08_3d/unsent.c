@@ -1,4 +1,4 @@
-// unsent.c: see unsent.h.
+// unsent.c: reads and writes the state of a compression, and names the layout that it belongs to.
 #include "08_3d/unsent.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,17 +31,11 @@ void unsent_free(RankState *s) {
     free(s->values);
 }
 
-void unsent_resume(const Checkpoint *c, Trainer *t, Compressed *reference) {
+void unsent_resume(const Checkpoint *c, Trainer *t) {
     if (!t->compression) return;
     RankState want = unsent_read(t);
-    real *mine = checkpoint_load_state(c, t->mesh.world->rank, &want);
-    if (mine) compression_state_write(t->compression, mine);
-    for (size_t r = 0; mine && reference && r < t->mesh.world->size; r++) {
-        want.n = compressed_count(reference, r);
-        real *its = checkpoint_load_state(c, r, &want);
-        compressed_resume(reference, r, its);
-        free(its);
-    }
-    free(mine);
+    real *state = checkpoint_load_state(c, t->mesh.world->rank, &want);
+    if (state) compression_state_write(t->compression, state);
+    free(state);
     unsent_free(&want);
 }

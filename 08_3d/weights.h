@@ -13,9 +13,9 @@ typedef struct {
     TensorFile file;
     ModelConfig model;                             // its sizes; no dropout
 } Weights;
-// A file's sizes are those of its tensors, and heads is --heads, or what its header or a config.json beside it says.
+// A file's sizes are those of its tensors. heads: those of the model; NULL: as its header or a config.json beside it says.
 // Collective. usage_error() where this is no model.
-Weights weights_open(Run *run, const char *from);
+Weights weights_open(Comm *world, const char *from, const size_t *heads, uint64_t seed);
 // Allocates the weights of a described model, without gradients, and fills them. usage_error() where one is missing.
 void weights_load(const Weights *w, Model *m);
 void weights_close(Weights *w);

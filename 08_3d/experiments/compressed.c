@@ -1,5 +1,6 @@
-// compressed.c: see compressed.h.
-#include "08_3d/experiments/compressed.h"
+// compressed.c: the compression rule of 01.06 applied on one device, slice by slice.
+#include "08_3d/experiments/experiments.h"
+#include "08_3d/unsent.h"
 #include <stdlib.h>
 #include <string.h>
 #include "01_data_parallel/experiments/06_reference.h"
@@ -173,4 +174,16 @@ void compressed_resume(Compressed *c, size_t rank, const real *state) {
     const OneDevice *rule = &slice_at(c, at)->rule;
     tensor_upload(tensor_row_range(rule->error, at.dp, at.dp + 1), state);
     compressed_factors(rule->buckets, rule->n_buckets, take_up, (real *)state + rule->error.cols);
+}
+
+void compressed_load(Compressed *c, const Checkpoint *from, const Trainer *t) {
+    if (!c) return;
+    RankState want = unsent_read(t);
+    for (size_t r = 0; r < t->mesh.world->size; r++) {
+        want.n = compressed_count(c, r);
+        real *state = checkpoint_load_state(from, r, &want);
+        if (state) compressed_resume(c, r, state);
+        free(state);
+    }
+    unsent_free(&want);
 }

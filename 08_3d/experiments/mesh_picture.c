@@ -1,9 +1,21 @@
-// mesh_picture.c: see mesh_picture.h.
-#include "08_3d/experiments/mesh_picture.h"
+// mesh_picture.c: the options of a mesh, and a mesh as lines of text.
+#include "08_3d/experiments/experiments.h"
 #include <stdio.h>
 #include "common/comm/clock.h"
 
 enum { LINE = 96 };
+
+// 0 when it is not given.
+static size_t degree(Run *run, const char *name) {
+    size_t n = option_given(run, name) ? option_size(run, name) : 0;
+    REQUIRE(n > 0 || !option_given(run, name), "--dp, --tp and --pp are at least 1, and so is --cp");
+    return n;
+}
+Degrees mesh_options(Run *run) {
+    Degrees chosen = { .dp = degree(run, "dp"), .tp = degree(run, "tp"), .pp = degree(run, "pp"),
+                       .cp = degree(run, "cp") };
+    return mesh_degrees(run->world->size, chosen);
+}
 
 void mesh_show(Run *run, Degrees n, const size_t *stage_blocks) {
     size_t node = clock_config()->simulated ? clock_config()->node : 0, block = 0;

@@ -1,5 +1,5 @@
-// step_time.c: see step_time.h.
-#include "08_3d/experiments/step_time.h"
+// step_time.c: the time of a step, from sizes and the schedule.
+#include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
 #include "01_data_parallel/experiments/06_costs.h"
@@ -113,29 +113,29 @@ static double op_time(const TrainerConfig *c, const Stage *s, PipeWhat what, siz
     if (what == FORWARD)
         return work_stage(z, B).time + blocks * ring_waits(c, s, B, false) +
                (2 * blocks + z->first) * wide + (z->last - (double)z->first) * half +
-               z->last * 3 * narrow + (c->zero == 3 ? units(c, s, 1) : 0);
+               z->last * 3 * narrow + (trainer_zero(c) == 3 ? units(c, s, 1) : 0);
     // The half of a backward that nothing waits for: the products for the gradients of weights, and what reduces these.
     double weights = blocks * (work_block(z, B).time - 2 * work_scores(z, B).time) +
-                     (z->last ? work_head(z, B).time : 0) + (c->zero > 1 ? units(c, s, 1) : 0);
-    if (c->sequence && c->zero > 1) weights += partial_sums(c, s);
+                     (z->last ? work_head(z, B).time : 0) + (trainer_zero(c) > 1 ? units(c, s, 1) : 0);
+    if (c->sequence && trainer_zero(c) > 1) weights += partial_sums(c, s);
     if (what == BACKWARD_WEIGHTS) return weights;
     double time = 2 * work_stage(z, B).time + z->online * blocks * work_scores(z, B).time +
                   blocks * ring_waits(c, s, B, true) +
                   (2 * blocks + z->last) * wide + (2 * blocks + z->first) * half;
-    if (c->sequence && c->zero > 1) time += partial_sums(c, s);
+    if (c->sequence && trainer_zero(c) > 1) time += partial_sums(c, s);
     if (again) time += blocks * (work_block(z, B).time + 2 * wide + ring_waits(c, s, B, false));
     if (c->recompute == RECOMPUTE_SELECTIVE && !z->online) time += blocks * work_scores(z, B).time;
-    return time + (c->zero == 3 ? 2 : c->zero == 2) * units(c, s, 1) - (what == BACKWARD_INPUTS ? weights : 0);
+    return time + (trainer_zero(c) == 3 ? 2 : trainer_zero(c) == 2) * units(c, s, 1) - (what == BACKWARD_INPUTS ? weights : 0);
 }
 
 // After its last backward, and after the world's loss and norm.
 static double reduction(const TrainerConfig *c, const Stage *s) {
-    if (c->compressed) return compression_time(&s->z, &c->compression, c->mesh.dp, s->dp_near);
-    if (c->zero == 0) return ring(s->dp_near, ALL_REDUCE_PASSES, replicas(c), elements_stage(&s->z), E);
-    return c->zero == 1 ? units(c, s, 1) + table(c, s) / 2 : table(c, s) / 2;
+    if (c->reduction == REDUCE_COMPRESSED) return compression_time(&s->z, &c->compression, c->mesh.dp, s->dp_near);
+    if (trainer_zero(c) == 0) return ring(s->dp_near, ALL_REDUCE_PASSES, replicas(c), elements_stage(&s->z), E);
+    return trainer_zero(c) == 1 ? units(c, s, 1) + table(c, s) / 2 : table(c, s) / 2;
 }
 static double gather(const TrainerConfig *c, const Stage *s) {
-    return c->zero == 1 || c->zero == 2 ? units(c, s, 1) + table(c, s) / 2 : 0;
+    return trainer_zero(c) == 1 || trainer_zero(c) == 2 ? units(c, s, 1) + table(c, s) / 2 : 0;
 }
 
 // ---------------------------------------------------------------- the pipeline
@@ -198,14 +198,14 @@ static void play_replica(const TrainerConfig *c, size_t d, size_t m, double *now
                               .backward = host_alloc(messages * sizeof(double)) };
         for (size_t k = 0; k < v; k++) player[i].chunk[k] = chunk_of(c, d, i, k);
         for (size_t k = 0; k < messages; k++) player[i].forward[k] = player[i].backward[k] = -1;
-        if (c->zero == 3) player[i].now = table(c, &player[i].stage) / 2;
+        if (trainer_zero(c) == 3) player[i].now = table(c, &player[i].stage) / 2;
     }
     for (bool moved = true; moved;) {
         moved = false;
         for (size_t i = 0; i < n.pp; i++)
             while (play_op(c, player, d, i, m)) moved = true;
     }
-    for (size_t i = 0; i < n.pp && c->sequence && c->zero < 2; i++) player[i].now += partial_sums(c, &player[i].stage);
+    for (size_t i = 0; i < n.pp && c->sequence && trainer_zero(c) < 2; i++) player[i].now += partial_sums(c, &player[i].stage);
     Player *first = &player[0], *last = &player[n.pp - 1];
     if (n.pp > 1)                                  // they wait for each other
         first->now = last->now = fmax(first->now, last->now) +
@@ -240,7 +240,7 @@ double step_time(const TrainerConfig *c) {
     free(ready);
     bool world_near = one_node(n, MESH_ALL, 0, 0);
     done += ring(world_near, ALL_REDUCE_PASSES, world, 1, sizeof(double));
-    done += ring(c->zero ? world_near : replicas_near, ALL_REDUCE_PASSES, c->zero ? world : n.tp * n.pp,
+    done += ring(trainer_zero(c) ? world_near : replicas_near, ALL_REDUCE_PASSES, trainer_zero(c) ? world : n.tp * n.pp,
                  config_tensors(&c->model), sizeof(double));
     return done + gathers;
 }
@@ -253,7 +253,7 @@ Degrees step_time_best(const TrainerConfig *c, double *time) {
         for (size_t pp = 1; tp * pp <= world; pp++) {
             other.mesh = (Degrees){ .dp = world / (tp * pp), .tp = tp, .pp = pp, .cp = c->mesh.cp };
             if (world % (tp * pp) || tp > c->model.heads || pp > c->model.layers || other.mesh.dp > c->batch) continue;
-            if (c->compressed && (other.mesh.dp == 1 || (c->compression.method == TOP_K && tp > 1))) continue;
+            if (c->reduction == REDUCE_COMPRESSED && (other.mesh.dp == 1 || (c->compression.method == TOP_K && tp > 1))) continue;
             other.stage_blocks = pp == c->mesh.pp ? c->stage_blocks : NULL;
             other.chunks = pp > 1 ? c->chunks : 1;             // interleaved: where the trainer does not refuse it
             size_t m = trainer_micro_batches(&other);

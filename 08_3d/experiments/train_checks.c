@@ -1,5 +1,5 @@
-// train_checks.c: see train_checks.h.
-#include "08_3d/experiments/train_checks.h"
+// train_checks.c: the comparisons of a training.
+#include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,7 +71,7 @@ static double rounding_limit(const TrainerConfig *c) {
     double emptied = pow(c->model.dropout, C) * most, k = C > 1 ? fmin(pow(1e6, 1 / (C - 1)), most) : 0;
     double near = (c->tensor == TENSOR_1D ? k : k * k) / 10;
     double magnified = sizeof(real) == 4 ? fmax(1, fmax(emptied, near)) : 1;
-    double power = c->compressed && c->compression.method == POWER_SGD ? 100 : 1;
+    double power = c->reduction == REDUCE_COMPRESSED && c->compression.method == POWER_SGD ? 100 : 1;
     return power * LIMIT_ROUNDING * magnified;
 }
 
