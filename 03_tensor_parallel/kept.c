@@ -13,19 +13,24 @@ size_t grid_kept_sequences(TesseractSides n, size_t rank, size_t B) {
     return part_size(B, n.q * n.depth, row + n.q * layer);
 }
 
-// A product's output lies the other way round than its input: its sequences are cut along the row where those of the
-// input are cut along the column, and the reverse. So a rank has rows of two layouts.
-KeptElements cube_kept(const ModelConfig *c, size_t q, size_t rank, bool blockwise, const CutSizes *stage, size_t B) {
+// A product's output lies the other way round than its input: its sequences are cut along the
+// row where those of the input are cut along the column, and the reverse. So a rank has rows of
+// two layouts.
+KeptElements cube_kept(const ModelConfig *c, size_t q, size_t rank, bool blockwise,
+                       const CutSizes *stage, size_t B) {
     size_t row = rank / q % q, col = rank % q, layer = rank / (q * q), T = c->context;
-    size_t sequences = part_size(B, q, layer);                     // of this layer of the cube
-    size_t straight = part_size(sequences, q, row) * T;            // tokens of the block's input and output
-    size_t swapped = part_size(sequences, q, col) * T;             // tokens between the two products of a half
     size_t C = part_size(c->width, q, col), heads = part_size(c->heads, q, row);
-    size_t A = heads * (c->width / c->heads), F = part_size(4 * c->width, q, row), V = part_size(c->vocab, q, row);
-    size_t probabilities = swapped * heads * T * (c->dropout > 0 ? 2 : 1);     // and what dropout leaves of them
-    size_t operands = straight * 2 * C + swapped * (A + F);        // this rank's part of each product's X
-    size_t norms = straight * (C + 4);                             // the output of one, and statistics of both
-    size_t outputs = swapped * (3 * A + F);                        // q, k, v; the MLP before its activation
+    size_t A = heads * (c->width / c->heads);              // columns of this rank's heads
+    size_t F = part_size(4 * c->width, q, row), V = part_size(c->vocab, q, row);
+    size_t sequences = part_size(B, q, layer);             // of this layer of the cube
+    size_t straight = part_size(sequences, q, row) * T;    // tokens of a block's input and output
+    size_t swapped = part_size(sequences, q, col) * T;     // tokens between two products
+
+    size_t operands = straight * 2 * C + swapped * (A + F);        // this rank's X of each product
+    size_t norms = straight * (C + 4);             // the output of one, the statistics of both
+    size_t outputs = swapped * (3 * A + F);        // q, k, v; the MLP before its activation
+    // The softmax, and with dropout its result.
+    size_t probabilities = swapped * heads * T * (c->dropout > 0 ? 2 : 1);
     KeptElements kept = { .scores = blockwise ? 0 : probabilities };
     kept.block = operands + norms + outputs + (blockwise ? swapped * heads : probabilities);
     kept.head = straight * C + 2 * straight + swapped * (V + 1);

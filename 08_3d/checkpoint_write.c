@@ -142,15 +142,16 @@ static cJSON *sum_of(FileSum s) {
 }
 
 // "format" comes first: CHECKPOINT_INDEX_BEGIN.
-static cJSON *index_of(const RunOptions *options, const Optimizer *o, const RankState *state, const SavedRun *saved,
-                       size_t step, const FileSum *files, size_t ranks) {
+static cJSON *index_of(const RunOptions *options, const Optimizer *o, const RankState *state,
+                       const SavedRun *saved, size_t step, const FileSum *files, size_t ranks) {
     cJSON *index = cJSON_CreateObject();
     cJSON_AddStringToObject(index, "format", "unsplit checkpoint");
     cJSON_AddNumberToObject(index, "version", CHECKPOINT_VERSION);
     cJSON_AddStringToObject(index, "run", saved->id);
     cJSON_AddNumberToObject(index, "step", (double)step);
     cJSON_AddNumberToObject(index, "optimizer_step", (double)o->step);
-    cJSON_AddBoolToObject(index, "check", run_option(options, "check") != NULL);     // it changes the token counts
+    // It changes the token counts.
+    cJSON_AddBoolToObject(index, "check", run_option(options, "check") != NULL);
     if (state->n) cJSON_AddStringToObject(index, checkpoint_rank_state, state->layout);
     cJSON_AddStringToObject(index, "dtype", sizeof(real) == 8 ? "F64" : "F32");
     cJSON_AddItemToObject(index, "data", sum_of(saved->data));
@@ -189,7 +190,8 @@ static void make_room(const char *dir, const char *name, const SavedRun *saved) 
 }
 
 // The newest `keep` checkpoints of this run stay, and the one with the lowest held-out loss.
-static void keep_newest(const char *dir, const SavedRun *saved, size_t keep, char note[CHECKPOINT_NOTE]) {
+static void keep_newest(const char *dir, const SavedRun *saved, size_t keep,
+                        char note[CHECKPOINT_NOTE]) {
     size_t n, own = 0, *steps = folder_steps(dir, &n);
     for (size_t i = 0; i < n; i++) {
         char name[FOLDER_NAME], why[FOLDER_WHY] = "";
@@ -200,8 +202,8 @@ static void keep_newest(const char *dir, const SavedRun *saved, size_t keep, cha
         own += good;
         bool old = good && own > keep && steps[i] != saved->best_step;
         if (old && !folder_remove(dir, name, why))
-            snprintf(note + strlen(note), CHECKPOINT_NOTE - strlen(note), "             --keep %zu: %s stays: %s\n",
-                     keep, name, why);
+            snprintf(note + strlen(note), CHECKPOINT_NOTE - strlen(note),
+                     "             --keep %zu: %s stays: %s\n", keep, name, why);
         checkpoint_index_free(&x);
         free(path);
     }
@@ -209,8 +211,8 @@ static void keep_newest(const char *dir, const SavedRun *saved, size_t keep, cha
 }
 
 void checkpoint_save(Comm *world, const RunOptions *options, const Model *m, const Optimizer *o,
-                     const RankState *state, SavedRun *saved, const char *dir, size_t step, double eval_loss,
-                     size_t keep, char note[CHECKPOINT_NOTE]) {
+                     const RankState *state, SavedRun *saved, const char *dir, size_t step,
+                     double eval_loss, size_t keep, char note[CHECKPOINT_NOTE]) {
     char name[FOLDER_NAME], part[FOLDER_NAME], file[CHECKPOINT_FILE_NAME];
     const bool is_root = world->rank == 0;
     *note = 0;

@@ -57,7 +57,8 @@ void log_evaluation(const Log *log, size_t done, double eval_loss) {
 
 void log_event(const Log *log, const char *event, size_t step) {
     if (!log->file) return;
-    require(log, fprintf(log->file, "{\"event\":\"%s\",\"step\":%zu,\"run\":\"%s\"}\n", event, step, log->run) >= 0);
+    require(log, fprintf(log->file, "{\"event\":\"%s\",\"step\":%zu,\"run\":\"%s\"}\n", event, step,
+                         log->run) >= 0);
     require(log, fflush(log->file) == 0);
 }
 

@@ -15,9 +15,9 @@
 static const char *const model_options[] = { "layers", "width", "heads", "context", "vocab", NULL };
 // A run that resumes may change these with --override only, and the content of --data.
 static const char *const training_options[] = {
-    "batch", "seed", "lr", "min-lr", "warmup", "decay-steps", "weight-decay", "beta1", "beta2", "eps",
-    "clip", "dropout",
-    "optimizer", "compress", "keep-one-of", "power-rank", NULL,
+    "batch",        "seed",     "lr",          "min-lr",     "warmup", "decay-steps",
+    "weight-decay", "beta1",    "beta2",       "eps",        "clip",   "dropout",
+    "optimizer",    "compress", "keep-one-of", "power-rank", NULL,
 };
 // Any run may change these. "ranks" is no option, but it is said, too.
 static const char *const layout_options[] = {
@@ -55,7 +55,8 @@ static const char *training_value(const RunOptions *o, const char *name) {
 
 static void record(const RunOptions *o, cJSON *object, const char *const *names) {
     for (; *names; names++)
-        if (training_value(o, *names)) cJSON_AddStringToObject(object, *names, training_value(o, *names));
+        if (training_value(o, *names))
+            cJSON_AddStringToObject(object, *names, training_value(o, *names));
 }
 void resume_record(const RunOptions *o, cJSON *index) {
     cJSON *options = cJSON_AddObjectToObject(index, "options");
@@ -118,14 +119,13 @@ static void require_same_training(const RunOptions *o, const char *dir, const Ch
         const char *was = checkpoint_option(c, *name), *is = training_value(o, *name);
         REQUIRE(same(was, is),
                 "--resume %s: it was trained with --%s %s, not %s: leave --%s out, because the "
-                "weights have that shape",
-                dir, *name, was ? was : "?", is, *name);
+                "weights have that shape", dir, *name, was ? was : "?", is, *name);
     }
     for (const char *const *name = training_options; *name; name++) {
         const char *was = checkpoint_option(c, *name), *is = run_option(o, *name);
         REQUIRE(same(was, is) || overridden(o, *name),
-                "--resume %s: it was trained with --%s %s, not %s: leave --%s "
-                "out, or say --override %s",
+                "--resume %s: it was trained with --%s %s, not %s: leave --%s out, or say "
+                "--override %s",
                 dir, *name, was ? was : "left out", is ? is : "left out", *name, *name);
     }
     bool check = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(checkpoint_index(c)->json, "check"));
@@ -138,17 +138,19 @@ Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]) 
     *note = 0;
     require_overrides(o);
     REQUIRE(run_option_given(o, "resume") || !run_option(o, "newest-good"),
-            "--newest-good chooses among the checkpoints in the folder of --resume: give that, "
-            "too");
+            "--newest-good chooses among the checkpoints in the folder of --resume: give that, too"
+            );
     const char *save = run_option(o, "save"), *dir = run_option(o, "resume");
-    if (save && world->rank == 0 && !folder_claim(save))   // before the newest checkpoint is looked for
-        snprintf(note, CHECKPOINT_NOTE, "%.600s: this file system has no locks: see to it that no other run saves there\n",
+    if (save && world->rank == 0 &&
+        !folder_claim(save)) // before the newest checkpoint is looked for
+        snprintf(note, CHECKPOINT_NOTE,
+                 "%.600s: this file system has no locks: see to it that no other run saves there\n",
                  save);
     if (!dir) return NULL;
     char why[CHECKPOINT_WHY];
     size_t used = strlen(note);
-    Checkpoint *c = checkpoint_open(world, dir, run_option(o, "newest-good") != NULL, why, note + used,
-                                    CHECKPOINT_NOTE - used);
+    Checkpoint *c = checkpoint_open(world, dir, run_option(o, "newest-good") != NULL, why,
+                                    note + used, CHECKPOINT_NOTE - used);
     REQUIRE(c, "--resume %s: %s%s", dir, why,
             strstr(why, "; the newest good one is ") ? ": --newest-good takes it" : "");
     take_options(o, c, model_options);
@@ -193,8 +195,8 @@ static bool same_folder(const char *a, const char *b) {
 // May this run, which begins after step `from`, leave the checkpoint where it is? It may belong
 // to this run up to this step. A torn one may stay, too, where this run goes on behind it or
 // where --newest-good has passed over it.
-static bool may_stay(const RunOptions *o, const char *path, size_t step, const SavedRun *saved, size_t from,
-                     char why[FOLDER_WHY]) {
+static bool may_stay(const RunOptions *o, const char *path, size_t step, const SavedRun *saved,
+                     size_t from, char why[FOLDER_WHY]) {
     CheckpointIndex x;
     const bool read = folder_index(&x, path, why), own = read && strcmp(x.run.id, saved->id) == 0;
     if (read && !own)
@@ -210,7 +212,8 @@ static bool may_stay(const RunOptions *o, const char *path, size_t step, const S
 
 // What a killed run left as .part is removed, and, with --save-over, what must not be mixed with
 // this run.
-static void require_folder(const RunOptions *o, const char *dir, const SavedRun *saved, size_t from) {
+static void require_folder(const RunOptions *o, const char *dir, const SavedRun *saved,
+                           size_t from) {
     size_t n;
     Entry *list = entries_of(dir, &n);
     char why[FOLDER_WHY] = "";
@@ -220,8 +223,7 @@ static void require_folder(const RunOptions *o, const char *dir, const SavedRun 
         bool stays = !list[i].part && may_stay(o, path, list[i].step, saved, from, why);
         REQUIRE(stays || list[i].part || over,
                 "--save %s: %s: --resume %s takes the newest one up; save elsewhere, or say "
-                "--save-over, which removes it",
-                dir, why, dir);
+                "--save-over, which removes it", dir, why, dir);
         if (stays) list[i].name[0] = 0;
         free(path);
     }
@@ -285,10 +287,12 @@ char *resume_line(const RunOptions *o, const Checkpoint *before) {
     for (const char *const *name = training_options; *name; name++) {
         const char *was = checkpoint_option(before, *name), *is = run_option(o, *name);
         if (!same(was, is))
-            snprintf(list + strlen(list), sizeof list - strlen(list), ", overridden: %s %s (was %s)", *name,
-                     is ? is : "left out", was ? was : "left out");
+            snprintf(list + strlen(list), sizeof list - strlen(list),
+                     ", overridden: %s %s (was %s)", *name, is ? is : "left out",
+                     was ? was : "left out");
     }
     snprintf(line, ROOM, "run %s goes on from %s: %zu of %zu steps were done before%s\n", x->run.id,
-             checkpoint_folder(before), x->step, (size_t)strtoull(run_option(o, "steps"), NULL, 10), list);
+             checkpoint_folder(before), x->step, (size_t)strtoull(run_option(o, "steps"), NULL, 10),
+             list);
     return line;
 }

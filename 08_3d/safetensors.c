@@ -8,25 +8,31 @@
 #include "08_3d/tensor_file.h"
 #include "common/base/output.h"
 
-// The whole model's tensors in model order, whatever part of it this rank holds: described once more, never allocated.
+// The whole model's tensors in model order, whatever part of it this rank holds: described once
+// more, never allocated.
 static char *header(const Model *whole, size_t *length) {
     size_t room = 256 + 192 * config_tensors(&whole->config), n = 0, offset = 0;
     char *json = host_alloc(room);
     const ModelConfig *c = &whole->config;
-    n += (size_t)snprintf(json + n, room - n,
-                          "{\"__metadata__\":{\"format\":\"pt\",\"n_layer\":\"%zu\",\"n_embd\":\"%zu\","
-                          "\"n_head\":\"%zu\",\"n_positions\":\"%zu\",\"vocab_size\":\"%zu\"}",
-                          c->layers, c->width, c->heads, c->context, c->vocab);
+    n += (size_t)snprintf(
+            json + n, room - n,
+            ""
+            "{\"__metadata__\":{\"format\":\"pt\",\"n_layer\":\"%zu\",\"n_embd\":\"%zu\","
+            "\"n_head\":\"%zu\",\"n_positions\":\"%zu\",\"vocab_size\":\"%zu\"}",
+            
+            c->layers, c->width, c->heads, c->context, c->vocab);
     for (size_t i = 0; i < whole->n_units; i++) {
         const Unit *u = &whole->units[i];
         for (size_t k = 0; k < u->n_params && !u->tied_to; k++) {
             const Param *p = &u->params[k];
             size_t bytes = p->rows * p->cols * sizeof(real);
-            n += (size_t)snprintf(json + n, room - n, ",\"%s\":{\"dtype\":\"%s\",\"shape\":", p->name,
+            n += (size_t)snprintf(json + n, room - n,
+                                  ",\"%s\":{\"dtype\":\"%s\",\"shape\":", p->name,
                                   sizeof(real) == 8 ? "F64" : "F32");
             n += p->vector ? (size_t)snprintf(json + n, room - n, "[%zu]", p->cols)
                            : (size_t)snprintf(json + n, room - n, "[%zu,%zu]", p->rows, p->cols);
-            n += (size_t)snprintf(json + n, room - n, ",\"data_offsets\":[%zu,%zu]}", offset, offset + bytes);
+            n += (size_t)snprintf(json + n, room - n, ",\"data_offsets\":[%zu,%zu]}", offset,
+                                  offset + bytes);
             offset += bytes;
         }
     }
@@ -45,7 +51,8 @@ void safetensors_require(const char *file) {
 
 // One element on its way to rank 0, and its place in the flattened whole tensor.
 typedef struct { size_t place; real value; } Element;
-// The elements of this tensor that this rank writes, as in a checkpoint: of equal replicas one rank sends them.
+// The elements of this tensor that this rank writes, as in a checkpoint: of equal replicas one
+// rank sends them.
 static Element *own_elements(const Model *m, const char *name, size_t *n) {
     *n = 0;
     for (size_t i = 0; i < m->n_units; i++)
@@ -59,7 +66,8 @@ static Element *own_elements(const Model *m, const char *name, size_t *n) {
             Element *list = host_alloc(*n * sizeof *list);
             tensor_download(values, param_owned_part(u, unit_own(u, UNIT_WEIGHTS), r));
             for (size_t e = 0; e < *n; e++)
-                list[e] = (Element){ .place = param_global_index(p, r.lo - p->offset + e), .value = values[e] };
+                list[e] = (Element){ .place = param_global_index(p, r.lo - p->offset + e),
+                                     .value = values[e] };
             free(values);
             return list;
         }
@@ -85,7 +93,8 @@ static void write_tensor(const Model *m, const Param *p, Output *o) {
     side_gather_each(own, n * sizeof *own, take_elements, &whole);
     if (this_rank == 0) {
         if (whole.filled < whole.room) fault("--export: no rank has all elements of %s", p->name);
-        fwrite(whole.values, sizeof(real), whole.room, o->f);  // errors stay with the file: output_close() asks for them
+        // Errors stay with the file: output_close() asks for them.
+        fwrite(whole.values, sizeof(real), whole.room, o->f);
     }
     free(whole.values);
     free(own);

@@ -1,17 +1,22 @@
-// settings.h: what the values of the trainer's options mean: names of schedules and tensor cuts, a list of stages, a rate.
+// settings.h: what the values of the trainer's options mean: names of schedules and tensor cuts,
+// a list of stages, a rate.
 #ifndef SETTINGS_H
 #define SETTINGS_H
 #include "08_3d/trainer.h"
 
-ScheduleRule settings_schedule(const char *name);  // of --schedule. Interleaved stages of one chunk have 1F1B's order.
-bool settings_interleaved(const char *name);       // may a stage of this schedule have several chunks?
+// Of --schedule. Interleaved stages of one chunk have 1F1B's order.
+ScheduleRule settings_schedule(const char *name);
+// May a stage of this schedule have several chunks?
+bool settings_interleaved(const char *name);
 TensorKind settings_tensor(const char *name);      // of --tensor 1d|2d|2.5d|3d
 Recompute settings_recompute(const char *name);    // of --recompute none|selective|full
-// "3,4,3" -> {3, 4, 3}: the blocks of each of pp stages, or of each chunk, in model order. free() it. text NULL: NULL.
-// usage_error() where it is no such list. layers: of the model.
+// "3,4,3" -> {3, 4, 3}: the blocks of each of pp stages, or of each chunk, in model order.
+// free() it. text NULL: NULL. usage_error() where it is no such list. layers: of the model.
 size_t *settings_stage_blocks(const char *text, size_t pp, size_t chunks, size_t layers);
 
-// A linear warm-up to the highest rate, then a cosine down to the lowest one, which stays from step `decay` on.
-typedef struct { double highest, lowest; size_t warmup, decay; } RateRule;     // lowest: as a part of the highest
+// A linear warm-up to the highest rate, then a cosine down to the lowest one, which stays from
+// step `decay` on.
+// lowest: as a part of the highest
+typedef struct { double highest, lowest; size_t warmup, decay; } RateRule;
 double settings_rate(const RateRule *rule, size_t step);
 #endif

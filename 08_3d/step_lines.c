@@ -7,7 +7,8 @@
 #include "common/model/costs.h"
 
 static const double BETWEEN_LINES = 10;            // seconds
-static const double REMEMBERED = 30;               // seconds after which a step counts 1/e in the moving mean
+// Seconds after which a step counts 1/e in the moving mean.
+static const double REMEMBERED = 30;
 static const double PATIENCE = 0.3;                // seconds for the peak
 
 StepLines step_lines_begin(const TrainerConfig *c, size_t from, size_t steps) {
@@ -18,9 +19,9 @@ StepLines step_lines_begin(const TrainerConfig *c, size_t from, size_t steps) {
     return s;
 }
 
-// FLOP/s of this rank alone: the best product of two square matrices, larger ones where a product takes no time.
-// Neither the clock nor the ledger sees it. Measured when a run has turned out to be long, so short runs lose no time.
-// 0: there is no memory for it.
+// FLOP/s of this rank alone: the best product of two square matrices, larger ones where a
+// product takes no time. Neither the clock nor the ledger sees it. Measured when a run has
+// turned out to be long, so short runs lose no time. 0: there is no memory for it.
 static double measure_peak(void) {
     const double too_short = 1e-3;                 // seconds
     const int most = device_is_gpu() ? 4096 : 1024;
@@ -56,21 +57,24 @@ static void time_left(char text[32], double seconds) {
     else snprintf(text, 32, "%zu s", s);
 }
 
-static void write_line(char line[STEP_LINE], const StepLines *s, size_t step, StepResult r, double lr) {
+static void write_line(char line[STEP_LINE], const StepLines *s, size_t step, StepResult r,
+                       double lr) {
     double passed = now() - s->begun;
     size_t done = step + 1 - s->from;
     char left[48] = "", share[32] = "", text[32];
     time_left(text, passed / (double)done * (double)(s->steps - step - 1));
     if (done > 1 && step + 1 < s->steps) snprintf(left, sizeof left, ", %s left", text);
     if (s->peak > 0)
-        snprintf(share, sizeof share, ", MFU %.1f %%", 100 * s->flops * s->counted / s->seconds / s->peak / s->at_once);
+        snprintf(share, sizeof share, ", MFU %.1f %%",
+                 100 * s->flops * s->counted / s->seconds / s->peak / s->at_once);
     const char *real_time = clock_config()->simulated ? " real time" : "";
-    snprintf(line, STEP_LINE, "step %5zu   loss %7.4f   gradient norm %8.4f   lr %-8.3g %8.0f tokens/s%s%s%s\n", step,
-             r.loss, r.norm, lr, s->tokens / s->seconds, real_time, left, share);
+    snprintf(line, STEP_LINE,
+             "step %5zu   loss %7.4f   gradient norm %8.4f   lr %-8.3g %8.0f tokens/s%s%s%s\n",
+             step, r.loss, r.norm, lr, s->tokens / s->seconds, real_time, left, share);
 }
 
-bool step_lines_add(StepLines *s, size_t step, StepResult r, double lr, size_t tokens, double seconds,
-                    char line[STEP_LINE]) {
+bool step_lines_add(StepLines *s, size_t step, StepResult r, double lr, size_t tokens,
+                    double seconds, char line[STEP_LINE]) {
     double remembered = exp(-seconds / REMEMBERED);
     s->counted = s->counted * remembered + 1;
     s->tokens = s->tokens * remembered + (double)tokens;

@@ -1,7 +1,9 @@
 // stop.c: asks all ranks whether one of them has to stop.
 #include "08_3d/stop.h"
 
-// Ranks notice a signal at different steps, and their clocks differ. One rank is enough to stop all.
+// Ranks notice a signal at different steps, and their clocks differ. One rank is enough to stop
+// all.
 bool stop_due(double left, double step) {
-    return side_any(stop_asked() >= 0 || step > left);      // the next step may take as long as this one
+    // The next step may take as long as this one.
+    return side_any(stop_asked() >= 0 || step > left);
 }

@@ -22,7 +22,8 @@
 
 // ---------------------------------------------------------------- the unsplit model beside it (rank 0, --check)
 
-typedef struct { Model *model; Optimizer optimizer; Compressed *rule; } Unsplit;       // rule: with --compress
+// Rule: with --compress.
+typedef struct { Model *model; Optimizer optimizer; Compressed *rule; } Unsplit;
 
 static Unsplit unsplit_new(Run *run, const TrainerConfig *c) {
     Unsplit u = { .model = unsplit_model(c), .optimizer = train_optimizer(run) };
@@ -37,16 +38,21 @@ static Unsplit unsplit_new(Run *run, const TrainerConfig *c) {
 static Curve curve_new(size_t steps) {
     return (Curve){ host_alloc(steps * sizeof(double)), host_alloc(steps * sizeof(double)) };
 }
-static void curve_set(Curve c, size_t step, StepResult r) { c.loss[step] = r.loss; c.norm[step] = r.norm; }
+static void curve_set(Curve c, size_t step, StepResult r) {
+    c.loss[step] = r.loss;
+    c.norm[step] = r.norm;
+}
 static void curve_free(Curve c) { free(c.loss); free(c.norm); }
 
-enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };    // of the held-out text: while training, and at the end
+// Of the held-out text: while training, and at the end.
+enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
 // After a step, which took `seconds`: writes a checkpoint, where one is due. True: the training ends here, because it
 // was told to stop, or because its weights are not finite.
-static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log, SavedRun *saved, size_t done,
-                          size_t steps, double seconds, double eval_loss) {
+static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log,
+                          SavedRun *saved, size_t done, size_t steps, double seconds,
+                          double eval_loss) {
     if (!option_given(run, "save")) return false;
     bool stop = done < steps && stop_due(train_seconds_left(run), seconds);
     if (stop || done == steps || done % option_size(run, "save-every") == 0) {
@@ -54,8 +60,9 @@ static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Lo
         RankState unsent = unsent_read(t);
         RunOptions options = train_run_options(run, &t->config.mesh);
         char note[CHECKPOINT_NOTE];
-        checkpoint_save(run->world, &options, t->model, &t->optimizer, &unsent, saved, option_text(run, "save"), done,
-                        eval_loss, option_given(run, "keep") ? option_size(run, "keep") : 0, note);
+        checkpoint_save(run->world, &options, t->model, &t->optimizer, &unsent, saved,
+                        option_text(run, "save"), done, eval_loss,
+                        option_given(run, "keep") ? option_size(run, "keep") : 0, note);
         if (*note) say(run, "%s", note);
         free(options.option);
         unsent_free(&unsent);
@@ -79,13 +86,15 @@ static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t 
     size_t v = trainer_chunks(&t->config);
     for (size_t i = 0; i < v * t->config.mesh.pp && strlen(text) < sizeof text - 24; i++)
         sprintf(text + strlen(text), " %zu", t->blocks[i]);
-    say(run, "             from step %zu on, blocks of the %s:%s\n", done, v > 1 ? "chunks" : "stages", text);
+    say(run, "             from step %zu on, blocks of the %s:%s\n", done,
+        v > 1 ? "chunks" : "stages", text);
 }
 
 // Steps [from, steps) of the training; returns how many are done at the end.
-static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Data *d, const Log *log, SavedRun *saved,
-                   size_t from, Curve got, Curve want) {
-    size_t steps = train_steps(run), every = option_size(run, "eval-every"), windows = data_eval_windows(d);
+static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Data *d,
+                   const Log *log, SavedRun *saved, size_t from, Curve got, Curve want) {
+    size_t steps = train_steps(run), every = option_size(run, "eval-every"),
+           windows = data_eval_windows(d);
     StepLines lines = step_lines_begin(&t->config, from, steps);
     RateRule rate = train_rate(run);
     for (size_t step = from; step < steps; step++) {
@@ -96,8 +105,9 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
         StepResult r = trainer_gradients(t, d, step), w = {0};
         curve_set(got, step, r);
         if (u->model)
-            curve_set(want, step, w = u->rule ? compressed_gradients(u->rule, u->model, &t->config, d, step)
-                                              : unsplit_gradients(u->model, &t->config, d, step));
+            curve_set(want, step,
+                      w = u->rule ? compressed_gradients(u->rule, u->model, &t->config, d, step)
+                                  : unsplit_gradients(u->model, &t->config, d, step));
         t->optimizer.lr = settings_rate(&rate, step);
         u->optimizer.lr = t->optimizer.lr;
         size_t tokens = data_count(d, step, 0, t->config.batch);
@@ -119,23 +129,28 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
         char line[STEP_LINE];
         log_step(log, step, r, t->optimizer.lr, tokens, seconds);
         if (outcome == STEP_SKIPPED) log_event(log, "skipped", step);
-        else if (step_lines_add(&lines, step, r, t->optimizer.lr, tokens, seconds, line)) say(run, "%s", line);
+        else if (step_lines_add(&lines, step, r, t->optimizer.lr, tokens, seconds, line))
+            say(run, "%s", line);
         double eval_loss = NAN;                    // of what is saved below, where it is measured
         if (every && (step + 1) % every == 0 && (!last || option_given(run, "save"))) {
             eval_loss = trainer_evaluate(t, d, at_most(windows, SOME_WINDOWS));
             log_evaluation(log, step + 1, eval_loss);
             say(run, "             held-out loss %.4f\n", eval_loss);
         }
-        if (save_and_stop(run, rule, t, log, saved, step + 1, steps, now() - start, eval_loss)) return step + 1;
+        if (save_and_stop(run, rule, t, log, saved, step + 1, steps, now() - start, eval_loss))
+            return step + 1;
     }
     progress(run, "step", steps, steps);
     return steps;
 }
 
-static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log, size_t from, Curve got) {
+static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log, size_t from,
+                 Curve got) {
     Timing timing = picture_timing(run);
     say(run, "\n");
-    picture_show(run, clock_config()->simulated ? "the last step, simulated" : "the last step, real time",
+    picture_show(run,
+                 clock_config()->simulated ? "the last step, simulated"
+                                           : "the last step, real time",
                  PICTURE_MEMORY | PICTURE_ALIKE_ONCE);
     picture_summary(run, &timing);
     train_results(run, t);
@@ -147,12 +162,13 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
     size_t steps = train_steps(run);
     const char *unit = d->token_bytes == 1 ? "byte" : "token";
     if (option_flag(run, "verbose"))
-        sketch_curve(run, d->token_bytes == 1 ? "loss, nats per byte" : "loss, nats per token", got.loss + from,
-                     steps - from);
-    say(run, "\nloss %.4f nats per %s at step %zu, %.4f at step %zu\n", got.loss[from], unit, from, got.loss[steps - 1],
-        steps - 1);
-    say(run, "held-out loss %.4f, over %zu of %zu windows; %ss guessed by their frequency alone: %.4f\n", eval,
-        windows, all, unit, entropy);
+        sketch_curve(run, d->token_bytes == 1 ? "loss, nats per byte" : "loss, nats per token",
+                     got.loss + from, steps - from);
+    say(run, "\nloss %.4f nats per %s at step %zu, %.4f at step %zu\n", got.loss[from], unit, from,
+        got.loss[steps - 1], steps - 1);
+    say(run,
+        "held-out loss %.4f, over %zu of %zu windows; %ss guessed by their frequency alone: %.4f\n",
+        eval, windows, all, unit, entropy);
     report_config_number(run, "step_ps", (double)timing.step);     // of the last step
     report_config_number(run, "eval_loss", eval);
     report_config_number(run, "eval_windows", (double)windows);
@@ -161,7 +177,8 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
 
 // Before the work: can it be written? What is written where?
 static void require_files(Run *run) {
-    if (option_given(run, "export") && run->is_root) safetensors_require(option_text(run, "export"));
+    if (option_given(run, "export") && run->is_root)
+        safetensors_require(option_text(run, "export"));
     static const char *const of_save[] = { "save-every", "keep", "save-over" };
     bool save = option_given(run, "save");
     for (size_t i = 0; i < 3; i++)
@@ -180,7 +197,8 @@ static const char *reduction_words(const TrainerConfig *c) {
     case REDUCE_PREFETCH: return " with prefetch";
     case REDUCE_IN_BUCKETS: return ", overlapped";
     case REDUCE_COMPRESSED:
-        return c->compression.method == TOP_K ? ", compressed by top-k" : ", compressed by PowerSGD";
+        return c->compression.method == TOP_K ? ", compressed by top-k"
+                                              : ", compressed by PowerSGD";
     default: return "";
     }
 }
@@ -197,21 +215,24 @@ static void train(Run *run) {
     size_t steps = train_steps(run);
     size_t from = before ? checkpoint_step(before) : 0;
     bool check = option_flag(run, "check");
-    REQUIRE(from < steps, "--resume %s: all of its %zu steps are done; give more --steps", option_text(run, "resume"),
-            from);
+    REQUIRE(from < steps, "--resume %s: all of its %zu steps are done; give more --steps",
+            option_text(run, "resume"), from);
     require_files(run);
     FiniteRule rule = train_finite_rule(run);
     train_checks_require(run, &c);
-    Data data = training_text(run, option_text(run, "data"), option_text(run, "data-eval"),
-                              option_text(run, "vocab") ? c.model.vocab : 0, c.model.context, c.batch);
-    data.ragged = check;                           // unequal token counts: without them real bugs pass
+    Data data =
+            training_text(run, option_text(run, "data"), option_text(run, "data-eval"),
+                          option_text(run, "vocab") ? c.model.vocab : 0, c.model.context, c.batch);
+    // Unequal token counts: without them real bugs pass.
+    data.ragged = check;
     memory_set_poison(check);                      // otherwise speed counts
     if (!option_given(run, "threads") && !check && run->reduce == REDUCE_FAST && !device_is_gpu())
         device_set_threads(side_cores_each());     // their number may change the bits of products
     options = train_run_options(run, &c.mesh);
     SavedRun saved = resume_run(&options, before, &data);
     bool logged = option_given(run, "log") && run->is_root;
-    Log log = log_open(logged ? option_text(run, "log") : NULL, option_given(run, "resume"), saved.id);
+    Log log = log_open(logged ? option_text(run, "log") : NULL, option_given(run, "resume"),
+                       saved.id);
     Trainer *t = trainer_new(run->world, &c, optimizer);
     Unsplit u = {0};
     if (check && run->world->rank == 0) u = unsplit_new(run, &c);
@@ -232,15 +253,18 @@ static void train(Run *run) {
         config_parameters(&c.model), c.batch, t->micro_batches, data.tokens,
         data.token_bytes == 1 ? "bytes of text" : "tokens");
     if (tensor_is_grid(&c))
-        say(run, "a tp group is a grid of %zu x %zu x %zu ranks", tensor_sides(&c).q, tensor_sides(&c).q,
-            tensor_sides(&c).depth);
-    if (c.tensor == TENSOR_3D) say(run, "a tp group is a cube of %zu^3 ranks", cube_side(c.mesh.tp));
+        say(run, "a tp group is a grid of %zu x %zu x %zu ranks", tensor_sides(&c).q,
+            tensor_sides(&c).q, tensor_sides(&c).depth);
+    if (c.tensor == TENSOR_3D)
+        say(run, "a tp group is a cube of %zu^3 ranks", cube_side(c.mesh.tp));
     char cp[40] = "";
     if (t->mesh.cp) snprintf(cp, sizeof cp, " x cp %zu", c.mesh.cp);
     say(run,
-        "dp %zu x tp %zu x pp %zu%s, [ ] is a tp group; schedule %s, ZeRO %zu%s, recompute %s, %d thread%s per rank",
-        c.mesh.dp, c.mesh.tp, c.mesh.pp, cp, option_text(run, "schedule"), trainer_zero(&c), reduction_words(&c),
-        option_text(run, "recompute"), device_threads, device_threads > 1 ? "s" : "");
+        "dp %zu x tp %zu x pp %zu%s, [ ] is a tp group; schedule %s, ZeRO %zu%s, recompute %s, %d "
+        "thread%s per rank",
+        c.mesh.dp, c.mesh.tp, c.mesh.pp, cp, option_text(run, "schedule"), trainer_zero(&c),
+        reduction_words(&c), option_text(run, "recompute"), device_threads,
+        device_threads > 1 ? "s" : "");
     train_show_mesh(run, &c);
     say(run, "\n");
 
@@ -255,7 +279,8 @@ static void train(Run *run) {
         if (option_given(run, "export")) safetensors_export(t->model, option_text(run, "export"));
         train_checks(run, t, u.model, (Range){ from, done }, got, want);
     }
-    if (check && option_given(run, "save") && !rule.lost) {        // what one relies on who takes it up
+    // What one relies on who takes it up.
+    if (check && option_given(run, "save") && !rule.lost) {
         train_check_epochs(run, &data);
         train_check_saved(run, t, u.model, &u.optimizer, done);
     }

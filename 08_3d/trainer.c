@@ -1,5 +1,6 @@
-// trainer.c: the techniques of chapters 01 to 07 in one step. train_step_plain() is the idea; the rest of the file is the
-// same step with every option. refused.c says which options exclude each other; kept.c counts activations.
+// trainer.c: the techniques of chapters 01 to 07 in one step. train_step_plain() is the idea;
+// the rest of the file is the same step with every option. refused.c says which options exclude
+// each other; kept.c counts activations.
 #include "08_3d/trainer.h"
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +11,10 @@
 
 // ---------------------------------------------------------------- the idea: dp x tp x pp, 1F1B
 
-// The m micro-batches of a replica's sequences, numbered from 0. Each token enters the loss with this weight.
-static Batch *micro_batches(const Data *d, Arena *tokens, uint64_t step, Range sequences, size_t m, double weight) {
+// The m micro-batches of a replica's sequences, numbered from 0. Each token enters the loss with
+// this weight.
+static Batch *micro_batches(const Data *d, Arena *tokens, uint64_t step, Range sequences, size_t m,
+                            double weight) {
     Batch *batch = host_alloc(m * sizeof *batch);
     for (size_t k = 0; k < m; k++) {
         Range r = shard_range(range_size(sequences), m, k);
@@ -21,23 +24,28 @@ static Batch *micro_batches(const Data *d, Arena *tokens, uint64_t step, Range s
     return batch;
 }
 
-StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const TrainerConfig *c, const Data *d,
-                            uint64_t step) {
+StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const TrainerConfig *c,
+                            const Data *d, uint64_t step) {
     size_t m = trainer_micro_batches(c);
-    Range sequences = shard_range(c->batch, mesh->n.dp, mesh->at.dp);          // of this replica
-    double weight = 1 / (double)data_count(d, step, 0, c->batch);              // of a token, in the global mean
+    Range sequences = shard_range(c->batch, mesh->n.dp, mesh->at.dp);      // of this replica
+    double weight = 1 / (double)data_count(d, step, 0, c->batch);          // of a token
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = micro_batches(d, &tokens, step, sequences, m, weight);
     Schedule order = schedule_1f1b(mesh->n.pp, m, mesh->at.pp);
 
     model_zero_gradients(stage);
-    PipelineResult p = pipeline_run(mesh->pp, stage, &order, batch, m);    // activations over pp; inside layers over tp
-    pipeline_tied_sum(stage, mesh->tied);          // first and last stage each have a part of wte's gradient
-    data_parallel_all_reduce(mesh->dp, stage);     // each replica has the gradient of its own sequences
-    StepResult r = { .loss = mesh->at.tp == 0 ? p.loss : 0 };      // all tp ranks of the last stage have the same loss
+    // Stages send activations and their gradients over pp; layers all-reduce over tp inside.
+    PipelineResult p = pipeline_run(mesh->pp, stage, &order, batch, m);
+    // The first and the last stage each have a part of wte's gradient.
+    pipeline_tied_sum(stage, mesh->tied);
+    // Each replica has the gradient of its own sequences.
+    data_parallel_all_reduce(mesh->dp, stage);
+    // All tp ranks of a last stage have the same loss, so one of them counts it.
+    StepResult r = { .loss = mesh->at.tp == 0 ? p.loss : 0 };
     comm_all_reduce_doubles(mesh->world, &r.loss, 1);
     r.loss *= weight;
-    r.norm = model_grad_norm(stage, mesh->model);  // the ranks of a replica each have a part of the tensors
+    // Each rank of a replica has a part of the tensors.
+    r.norm = model_grad_norm(stage, mesh->model);
     optimizer_step(o, stage, clip_factor(r.norm, c->clip));
 
     schedule_free(&order);
@@ -49,14 +57,14 @@ StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const 
 // ---------------------------------------------------------------- the pipeline's list
 
 size_t trainer_chunks(const TrainerConfig *c) { return c->chunks > 1 ? c->chunks : 1; }
-// The batch over replicas, then in micro-batches. Every replica runs the same number of them, because ZeRO reduces in
-// each; where sequences do not divide, some are smaller.
+// The batch over replicas, then in micro-batches. Every replica runs the same number of them,
+// because ZeRO reduces in each; where sequences do not divide, some are smaller.
 size_t trainer_micro_batches(const TrainerConfig *c) {
     return ceil_div(ceil_div(c->batch, c->mesh.dp), c->micro_batch);
 }
 Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage) {
-    if (trainer_chunks(c) == 1) return c->schedule(c->mesh.pp, m, stage);                          // chapters 04, 05
-    return schedule_interleaved(c->mesh.pp, m, c->chunks, stage);                                  // 05.03
+    if (trainer_chunks(c) == 1) return c->schedule(c->mesh.pp, m, stage);      // chapters 04, 05
+    return schedule_interleaved(c->mesh.pp, m, c->chunks, stage);              // 05.03
 }
 
 TesseractSides tensor_sides(const TrainerConfig *c) {
@@ -66,7 +74,8 @@ TesseractSides tensor_sides(const TrainerConfig *c) {
 
 // ---------------------------------------------------------------- composition
 
-// A bucket as large as a block: while one block's gradient is reduced, the backward of the block below runs.
+// A bucket as large as a block: while one block's gradient is reduced, the backward of the block
+// below runs.
 static Buckets *overlapped(const Trainer *t, Model *m) {
     const Layer *block = &m->layers[m->layers[0].number == 0];
     Buckets *b = buckets_new(m, t->mesh.replicas, block->units[0]->size * sizeof(real));
@@ -78,15 +87,16 @@ static Buckets *overlapped(const Trainer *t, Model *m) {
 static void cut_tensors(const Trainer *t, Model *m) {
     switch (t->config.tensor) {
     case TENSOR_1D:
-        if (t->config.sequence) sequence_parallel(m, t->mesh.tp, KEEP_SHARD);                   // 03.07
-        else tensor_parallel(m, t->mesh.tp);
+        if (t->config.sequence) sequence_parallel(m, t->mesh.tp, KEEP_SHARD);  // 03.07
+        else tensor_parallel(m, t->mesh.tp);                                   // 03.06
         break;
-    case TENSOR_2D: summa(m, &t->grid); break;
-    case TENSOR_25D: tesseract(m, &t->grid); break;
-    case TENSOR_3D: cube_parallel(m, &t->cube);
+    case TENSOR_2D: summa(m, &t->grid); break;                                 // 03.09
+    case TENSOR_25D: tesseract(m, &t->grid); break;                            // 03.10
+    case TENSOR_3D: cube_parallel(m, &t->cube);                                // 03.11
     }
 }
-// Ranks of a tp group that have the loss of the same tokens: one of them counts it. On a cube the others have 0.
+// Ranks of a tp group that have the loss of the same tokens: one of them counts it. On a cube
+// the others have 0.
 static bool counts_loss(const Trainer *t) {
     if (t->config.tensor == TENSOR_3D) return true;
     return tensor_is_grid(&t->config) ? t->grid.col == 0 : t->mesh.at.tp == 0;
@@ -95,12 +105,14 @@ static bool counts_loss(const Trainer *t) {
 // 07.04: each block keeps what the stage's plan says.
 static void recompute_within(const Trainer *t, Model *m) {
     Recompute *choice = host_alloc(m->n_layers * sizeof *choice);
-    if (!kept_choices(&t->config, t->mesh.at.pp, choice)) fault("the plan of stage %zu is gone", t->mesh.at.pp);
+    if (!kept_choices(&t->config, t->mesh.at.pp, choice))
+        fault("the plan of stage %zu is gone", t->mesh.at.pp);
     recompute_each(m, choice);
     free(choice);
 }
 
-// This stage's layers. Each technique puts its own layer around what the techniques before it have left:
+// This stage's layers. Each technique puts its own layer around what the techniques before it
+// have left:
 //
 //     timed( ZeRO( recompute( TP block ) ) )
 //     buckets( recompute( TP block ) )               in place of ZeRO
@@ -109,24 +121,25 @@ static Model *stage_new(Trainer *t) {
     const TrainerConfig *c = &t->config;
     const Mesh *mesh = &t->mesh;
     size_t v = trainer_chunks(c), p = c->mesh.pp, i = mesh->at.pp;
-    Model *m = v > 1 ? interleaved_describe(&c->model, c->stage_blocks, p, v, i)                 // 05.03
-                     : model_describe(&c->model, pipeline_stage_layers(&c->model, c->stage_blocks, p, i));   // 04.02
+    const size_t *blocks = c->stage_blocks;
+    Model *m = v > 1 ? interleaved_describe(&c->model, blocks, p, v, i)                    // 05.03
+                     : model_describe(&c->model, pipeline_stage_layers(&c->model, blocks, p, i));
     // First the cut: all that follows walks layers, whatever a layer holds of its tensors.
-    cut_tensors(t, m);                                                                           // chapter 03
+    cut_tensors(t, m);
     for (size_t k = 0; c->blockwise && k < m->n_layers; k++)
-        m->layers[k].attention = &attention_blockwise;                                           // common/model
+        m->layers[k].attention = &attention_blockwise;
     // After the cut, because the ring passes the keys and values of this rank's heads.
-    if (mesh->cp) t->positions = context_parallel(m, mesh->cp, &ring_attention_zigzag);          // 03.08
-    // Inside ZeRO: the block's forward runs a second time with the weights that ZeRO has gathered for its backward.
-    if (c->activation_budget) recompute_within(t, m);                                            // 07.04
-    else recompute(m, c->recompute);                                                             // 07.02, 07.03
-    // ZeRO allocates, so it comes after all that changes which tensors a layer has; and it shards each unit whole.
-    if (c->reduction == REDUCE_PREFETCH) prefetch_allocate(m, mesh->replicas, true);             // 06.05
-    else zero_allocate(m, mesh->replicas, trainer_zero(c));        // chapter 06; stage 0 is chapter 01
-    // Outside of both: a bucket starts when a layer's backward, with all that is inside it, has ended.
-    if (c->reduction == REDUCE_IN_BUCKETS) t->buckets = overlapped(t, m);                        // 01.04
+    if (mesh->cp) t->positions = context_parallel(m, mesh->cp, &ring_attention_zigzag);    // 03.08
+    // Inside ZeRO: a block's second forward runs in its backward, where ZeRO has its weights.
+    if (c->activation_budget) recompute_within(t, m);                                      // 07.04
+    else recompute(m, c->recompute);                                                // 07.02, 07.03
+    // ZeRO allocates, so it comes after all that changes which tensors a layer has.
+    if (c->reduction == REDUCE_PREFETCH) prefetch_allocate(m, mesh->replicas, true);       // 06.05
+    else zero_allocate(m, mesh->replicas, trainer_zero(c));    // chapter 06; stage 0: 01
+    // Outside of recomputation: a bucket starts when all of a layer's backward has ended.
+    if (c->reduction == REDUCE_IN_BUCKETS) t->buckets = overlapped(t, m);                  // 01.04
     // Outside of all: a layer's time includes what its techniques do.
-    if (c->rebalanced) partition_time_layers(m, t->cost);                                        // 04.04
+    if (c->rebalanced) partition_time_layers(m, t->cost);                                  // 04.04
     // The optimizer keeps moments of what ZeRO has left on this rank.
     optimizer_allocate(&t->optimizer, m);
     return m;
@@ -144,7 +157,7 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     }
     if (c->tensor == TENSOR_3D) {
         t->cube = cube_new(mesh->tp);
-        t->cube.gather_again = true;                           // X and W are not kept between forward and backward
+        t->cube.gather_again = true;           // X and W are not kept from forward to backward
     }
     if (c->rebalanced) {
         t->cost = host_alloc(partition_items(&c->model) * sizeof *t->cost);
@@ -160,7 +173,7 @@ Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer) {
     t->model = stage_new(t);
     t->sequences = shard_range(c->batch, c->mesh.dp, mesh->at.dp);
     t->schedule = trainer_schedule(c, t->micro_batches, mesh->at.pp);
-    if (c->reduction == REDUCE_COMPRESSED)                                                         // 01.06
+    if (c->reduction == REDUCE_COMPRESSED) // 01.06
         t->compression = compression_new(mesh->dp, &c->compression, t->model, c->model.seed);
     return t;
 }
@@ -181,18 +194,21 @@ void trainer_free(Trainer *t) {
 
 // ---------------------------------------------------------------- one step
 
-// Gradients are complete on this rank; afterwards they are summed over dp.
+// Completes the gradients of this replica, then sums them over dp.
 static void reduce(Trainer *t) {
-    model_partial_sums(t->model);                              // where ranks have seen some of the rows only
-    pipeline_tied_sum(t->model, t->mesh.tied);                 // on full local gradients: before any reduction over dp
+    // Tensors of which a rank has seen some rows only, as norms under sequence parallelism.
+    model_partial_sums(t->model);
+    // On full local gradients, so before any reduction over dp.
+    pipeline_tied_sum(t->model, t->mesh.tied);
     t->reduction[0] = clock_now();
-    // On gradients that are complete: copies (norms on slices, wte on two stages) are compressed alike, and stay alike.
+    // Compression comes after both sums: copies (norms on slices, wte on two stages) must be
+    // compressed alike, so that they stay alike.
     if (t->compression) compression_all_reduce(t->compression, t->model->g);
-    else zero_reduce(t->model, trainer_zero(&t->config));                // stage 0: data parallelism's all-reduce
+    else zero_reduce(t->model, trainer_zero(&t->config));      // stage 0: an all-reduce
     t->reduction[1] = clock_now();
 }
-// With --overlap the last backward has started the buckets. Where one stage has both uses of wte, it has added them,
-// too; where two stages have a copy each, wte travels over dp after their sum.
+// With --overlap the last backward has started the buckets. A stage with both uses of wte has added
+// them there. Where two stages have a copy each, wte travels over dp after their sum.
 static void finish_buckets(Trainer *t) {
     if (t->mesh.tied) pipeline_tied_sum(t->model, t->mesh.tied);
     buckets_start_tied(t->buckets);
@@ -202,7 +218,7 @@ static void finish_buckets(Trainer *t) {
 StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     const Mesh *mesh = &t->mesh;
     size_t m = t->micro_batches;
-    double weight = 1 / (double)data_count(d, step, 0, t->config.batch);       // of a token: the global batch's mean
+    double weight = 1 / (double)data_count(d, step, 0, t->config.batch);   // of a token
     Arena tokens = arena(MEM_WORKSPACE);
     Data local = *d;
     local.positions = t->positions;
@@ -210,17 +226,19 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
 
     if (t->cost) memset(t->cost, 0, partition_items(&t->config.model) * sizeof *t->cost);
     zero_begin(t->model, trainer_zero(&t->config));
-    PipelineResult p = pipeline_run(mesh->pp, t->model, &t->schedule, batch, m);       // 03, 06, 07: inside the layers
+    // Chapters 03, 06 and 07 work inside the layers.
+    PipelineResult p = pipeline_run(mesh->pp, t->model, &t->schedule, batch, m);
     t->local_loss = p.loss;
     if (t->config.reduction == REDUCE_PREFETCH) prefetch_finish(t->model);
     if (t->buckets) finish_buckets(t);
     else reduce(t);
 
-    // Every replica's last stage holds its part of the loss, of its positions.
+    // The last stage of every replica has the loss of its sequences, or of its positions of them.
     StepResult r = { .loss = counts_loss(t) ? p.loss : 0 };
     comm_all_reduce_doubles(mesh->world, &r.loss, 1);
     r.loss *= weight;
-    r.norm = model_grad_norm(t->model, trainer_zero(&t->config) ? mesh->world : mesh->model);    // without ZeRO replicas agree
+    // Under ZeRO all ranks of the world have a part of the gradient; else replicas have the same.
+    r.norm = model_grad_norm(t->model, trainer_zero(&t->config) ? mesh->world : mesh->model);
     free(batch);
     arena_free(&tokens);
     return r;
@@ -236,7 +254,8 @@ void trainer_skip(Trainer *t) { zero_end(t->model, trainer_zero(&t->config)); }
 
 bool trainer_rebalance(Trainer *t) {
     const Mesh *mesh = &t->mesh;
-    size_t n = partition_items(&t->config.model), v = trainer_chunks(&t->config), p = v * t->config.mesh.pp;
+    size_t n = partition_items(&t->config.model), v = trainer_chunks(&t->config);
+    size_t p = v * t->config.mesh.pp;
     size_t *before = host_alloc(p * sizeof *before);
     memcpy(before, t->blocks, p * sizeof *before);
     // All replicas and parts of a stage wait for its slowest.
@@ -268,21 +287,22 @@ bool trainer_rebalance(Trainer *t) {
 
 // ---------------------------------------------------------------- evaluation
 
-enum { EVAL_ROWS = 1024 };                         // tokens of a micro-batch, but not less than one of the training's
+enum { EVAL_ROWS = 1024 };             // tokens of a micro-batch, or as many as one in training has
 
 double trainer_evaluate(Trainer *t, const Data *d, size_t windows) {
     const Mesh *mesh = &t->mesh;
-    size_t most = EVAL_ROWS / d->context > t->config.micro_batch ? EVAL_ROWS / d->context : t->config.micro_batch;
-    size_t m = ceil_div(ceil_div(windows, t->config.mesh.dp), most);           // the same on every replica
-    Range mine = shard_range(windows, t->config.mesh.dp, mesh->at.dp);
-    Data some = *d;
-    some.positions = t->positions;
+    size_t most = EVAL_ROWS / d->context;
+    if (most < t->config.micro_batch) most = t->config.micro_batch;
+    size_t m = ceil_div(ceil_div(windows, t->config.mesh.dp), most);       // on every replica
+    Range replica = shard_range(windows, t->config.mesh.dp, mesh->at.dp);
+    Data local = *d;
+    local.positions = t->positions;
     double loss = 0;
     zero_evaluation_begin(t->model, trainer_zero(&t->config));
     for (size_t k = 0; k < m; k++) {
         Arena tokens = arena(MEM_WORKSPACE);
-        Range r = shard_range(range_size(mine), m, k);
-        Batch b = data_eval_batch(&some, &tokens, mine.lo + r.lo, range_size(r), windows);
+        Range r = shard_range(range_size(replica), m, k);
+        Batch b = data_eval_batch(&local, &tokens, replica.lo + r.lo, range_size(r), windows);
         loss += pipeline_loss(mesh->pp, t->model, &b);
         arena_free(&tokens);
     }

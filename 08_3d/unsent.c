@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// "dp 2 x tp 1 x pp 2, blocks 2 2, top-k 32": what must be the same for an error to be of the same elements.
+// "dp 2 x tp 1 x pp 2, blocks 2 2, top-k 32": what must be the same for an error to be of the
+// same elements.
 static char *layout_of(const TrainerConfig *c) {
     enum { ROOM = 160, EACH = 24 };
     const size_t parts = c->mesh.pp * trainer_chunks(c);
@@ -13,7 +14,8 @@ static char *layout_of(const TrainerConfig *c) {
     sprintf(text, "dp %zu x tp %zu x pp %zu, blocks", c->mesh.dp, c->mesh.tp, c->mesh.pp);
     for (size_t i = 0; i < parts; i++)
         sprintf(text + strlen(text), " %zu",
-                c->stage_blocks ? c->stage_blocks[i] : range_size(shard_range(c->model.layers, parts, i)));
+                c->stage_blocks ? c->stage_blocks[i]
+                                : range_size(shard_range(c->model.layers, parts, i)));
     sprintf(text + strlen(text), ", %s %zu", top_k ? "top-k, one of" : "PowerSGD, rank",
             top_k ? c->compression.one_of : c->compression.rank);
     return text;
