@@ -116,12 +116,10 @@ static double lowest_part(Run *run, double peak) {
 }
 
 RateRule train_rate(Run *run) {
-    double highest = option_real(run, "lr");
-    return (RateRule){ .highest = highest,
-                       .lowest = lowest_part(run, highest),
-                       .warmup = option_size(run, "warmup"),
-                       .decay = option_size(run, option_text(run, "decay-steps") ? "decay-steps"
-                                                                                 : "steps") };
+    RateRule rule = { .highest = option_real(run, "lr"), .warmup = option_size(run, "warmup") };
+    rule.lowest = lowest_part(run, rule.highest);
+    rule.decay = option_size(run, option_text(run, "decay-steps") ? "decay-steps" : "steps");
+    return rule;
 }
 
 size_t train_steps(Run *run) {
