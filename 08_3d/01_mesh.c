@@ -2,152 +2,100 @@
 // level: core
 // question: Which ranks of a row form the data, tensor and pipeline groups, and which links do these use?
 //
-// Every rank holds three coordinates (dp, tp, pp) and nothing else; with --cp a fourth (context parallelism, 03.08). A
-// group of one kind is a line through the mesh: ranks that differ in one coordinate only; of two kinds it is a plane.
-// Which coordinate varies fastest decides which ranks are neighbours, and so which traffic stays on the fast links
-// inside a node: tensor-parallel ranks communicate in every layer, so they stand side by side.
-//
-// Left out: what the groups are used for (trainer.c composes chapters 01-07 on them).
+// Holds:  per rank its coordinates (dp, tp, pp), with --cp a fourth (03.08), and a communicator per group it is in.
+// Sends:  nothing but the splits of the world. Later tp sends in every layer, dp once a step, pp at a stage's border.
+// Saves:  slow messages: tp ranks are neighbours, so what is sent most stays on the fast links inside a node.
+// Costs:  rank = tp_rank + tp (cp_rank + cp (dp_rank + dp pp_rank)): no table, no message finds a rank's place.
+// Narayanan et al. 2021 (PTD-P), section 5; Megatron's order of ranks.
+// Left out: what the groups are used for (trainer.c composes chapters 01 to 07 on them).
+#include "08_3d/mesh.h"
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include "08_3d/experiments/mesh_picture.h"
+#include "04_pipeline_naive/pipeline.h"
 
-// ---------------------------------------------------------------- the map, without any communication
+// ---------------------------------------------------------------- coordinates
 
-typedef enum { DP, TP, PP, CP, KINDS } Kind;
-static const char *const kind_name[KINDS] = { "dp", "tp", "pp", "cp" };
-static const unsigned axis[KINDS] = { MESH_DP, MESH_TP, MESH_PP, MESH_CP };
-static size_t degree(Degrees n, Kind k) { return k == DP ? n.dp : k == TP ? n.tp : k == PP ? n.pp : mesh_cp(n); }
-static Kind kinds(Degrees n) { return mesh_cp(n) > 1 ? KINDS : CP; }   // cp, the last one, with --cp only
-
-static bool same_group(Degrees n, unsigned axes, size_t a, size_t b) {
-    Coordinates x = mesh_coordinates(n, a), y = mesh_coordinates(n, b);
-    return (axes & MESH_DP || x.dp == y.dp) && (axes & MESH_TP || x.tp == y.tp) && (axes & MESH_PP || x.pp == y.pp) &&
-           (axes & MESH_CP || x.cp == y.cp);
+// tp varies fastest, because its ranks send most: they are neighbours, in one node.
+Coordinates mesh_coordinates(Degrees n, size_t rank) {
+    size_t inner = n.tp * mesh_cp(n);
+    return (Coordinates){ .tp = rank % n.tp, .cp = rank / n.tp % mesh_cp(n), .dp = rank / inner % n.dp,
+                          .pp = rank / (inner * n.dp) };
+}
+size_t mesh_rank(Degrees n, Coordinates c) {
+    return c.tp + n.tp * (c.cp + mesh_cp(n) * (c.dp + n.dp * c.pp));
 }
 
-// The algebra of groups, by counting.
-static void map_checks(Run *run, Degrees n, size_t world) {
-    bool round_trip = true, sizes = true, lines = true;
-    for (size_t a = 0; a < world; a++) {
-        round_trip &= mesh_rank(n, mesh_coordinates(n, a)) == a;
-        for (Kind k = DP; k < kinds(n); k++) {
-            size_t members = 0;
-            for (size_t b = 0; b < world; b++) {
-                members += same_group(n, axis[k], a, b);
-                for (Kind other = DP; other < k; other++)
-                    lines &= a == b || !(same_group(n, axis[k], a, b) && same_group(n, axis[other], a, b));
-            }
-            sizes &= members == degree(n, k);
-        }
+Degrees mesh_degrees(size_t world, Degrees n) {
+    const struct { const char *name; size_t n; } asked[] = { { "dp", n.dp }, { "tp", n.tp }, { "pp", n.pp },
+                                                             { "cp", n.cp } };
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
+        REQUIRE(asked[i].n <= world,
+                "--%s %zu is more than the %zu ranks that there are: choose degrees whose product is %zu",
+                asked[i].name, asked[i].n, world, world);
+    n.cp = mesh_cp(n);
+    size_t given = (n.tp ? n.tp : 1) * (n.pp ? n.pp : 1) * (n.dp ? n.dp : 1) * n.cp;
+    REQUIRE(world % given == 0,
+            "--dp, --tp and --pp%s ask for a multiple of %zu ranks, but there are %zu: choose degrees whose "
+            "product is %zu", n.cp > 1 ? ", with --cp," : "", given, world, world);
+    size_t left = world / given;
+    if (!n.tp) {
+        n.tp = left % 2 ? 1 : 2;
+        left /= n.tp;
     }
-    check_true(run, "coordinates", "rank -> coordinates -> rank is the identity", round_trip);
-    check_true(run, "groups", "every rank stands in one group of each kind, of its degree's size", sizes);
-    check_true(run, "groups", "groups of two kinds share at most one rank", lines);
-    check_true(run, "neighbours", "tensor-parallel ranks follow one another",
-               n.tp == 1 || world == 1 || same_group(n, MESH_TP, 0, 1));
-}
-
-// ---------------------------------------------------------------- the groups as communicators
-
-// Every rank adds a one at its own place: the sum over a group is a list of its members.
-static void members(Run *run, Comm *group, double *mark) {
-    memset(mark, 0, run->world->size * sizeof *mark);
-    mark[run->world->rank] = 1;
-    comm_all_reduce_doubles(group, mark, run->world->size);
-}
-
-static void group_checks(Run *run, Mesh *m) {
-    size_t world = run->world->size, me = run->world->rank;
-    double *mark = host_alloc(world * sizeof *mark);
-    const struct { const char *name; unsigned axes; Comm *comm; } group[] = {
-        { "dp", MESH_DP, m->dp }, { "tp", MESH_TP, m->tp }, { "pp", MESH_PP, m->pp },
-        { "model: one replica", MESH_TP | MESH_PP, m->model },
-        { "tp x dp: one stage", MESH_TP | MESH_DP, mesh_group(m, MESH_TP | MESH_DP) },
-        { "dp x pp: one slice of every layer", MESH_DP | MESH_PP, mesh_group(m, MESH_DP | MESH_PP) },
-        { "all axes: the world", MESH_ALL, mesh_group(m, MESH_ALL) },
-        { "no axis: every rank alone", 0, mesh_group(m, 0) },
-        { "dp x cp: the same parameters", MESH_DP | MESH_CP, m->replicas },
-        { "cp", MESH_CP, m->cp },                  // the last two with --cp only
-    };
-    const size_t groups = sizeof group / sizeof *group - (m->cp ? 0 : 2);
-    for (size_t k = 0; k < groups; k++) {
-        size_t count = 0, before = 0;              // members by the formula, and those of lower rank than mine
-        members(run, group[k].comm, mark);
-        bool right = group[k].comm == mesh_group(m, group[k].axes);
-        for (size_t b = 0; b < world; b++) {
-            bool member = same_group(m->n, group[k].axes, me, b);
-            right &= (mark[b] == 1) == member;
-            count += member;
-            before += member && b < me;
-        }
-        check_true(run, "communicator", group[k].name, right && group[k].comm->size == count &&
-                                                       group[k].comm->rank == before);
+    if (!n.pp) {
+        n.pp = left % 2 ? 1 : 2;
+        left /= n.pp;
     }
+    if (!n.dp) n.dp = left;
+    return n;                                      // mesh_new() checks the product
+}
 
-    bool two = m->n.pp > 1 && (m->at.pp == 0 || m->at.pp + 1 == m->n.pp);
-    check_true(run, "communicator", "tied: first and last stage, where they differ",
-               two ? m->tied && m->tied->size == 2 : !m->tied);
-    for (Kind k = DP; k < kinds(m->n); k++) {      // a ring all-reduce of one double for every rank of the world
-        Comm *line = mesh_group(m, axis[k]);
-        size_t n = line->size;
-        cost(run, kind_name[k], "bytes sent", (double)(2 * (n - 1) * ceil_div(world, n) * sizeof(double)),
-             (double)comm_bytes_sent(line));
+// ---------------------------------------------------------------- groups
+
+// The same number on all ranks that differ along these axes only, because these coordinates are left out of it.
+static size_t group_number(Degrees n, Coordinates at, unsigned axes) {
+    if (axes & MESH_TP) at.tp = 0;
+    if (axes & MESH_DP) at.dp = 0;
+    if (axes & MESH_PP) at.pp = 0;
+    if (axes & MESH_CP) at.cp = 0;
+    return mesh_rank(n, at);
+}
+
+Comm *mesh_group(Mesh *m, unsigned axes) {
+    static const char *const name[] = {
+        "alone", "tp", "dp", "tp x dp", "pp", "model", "dp x pp", "tp x dp x pp",
+        "cp", "tp x cp", "dp x cp", "stage", "cp x pp", "replica", "slice", "world" };
+    if (axes > MESH_ALL) fault("mesh_group: %u is no set of axes", axes);
+    if (!m->group[axes])
+        m->group[axes] =
+            comm_split(m->world, group_number(m->n, m->at, axes), m->world->rank, name[axes]);
+    return m->group[axes];
+}
+
+Mesh mesh_new(Comm *world, Degrees n) {
+    size_t all = n.dp * n.tp * n.pp * mesh_cp(n);
+    char cp[40] = "";
+    if (mesh_cp(n) > 1) snprintf(cp, sizeof cp, " x cp %zu", n.cp);
+    REQUIRE(n.dp && n.tp && n.pp && all == world->size,
+            "dp %zu x tp %zu x pp %zu%s is not %zu ranks: choose --dp, --tp and --pp whose product is the "
+            "number of ranks, or start as many ranks (--emulate %zu, mpirun -np %zu)",
+            n.dp, n.tp, n.pp, cp, world->size, all, all);
+    Mesh m = { .n = n, .at = mesh_coordinates(n, world->rank), .world = world,
+               .group = { [MESH_ALL] = world } };
+    // Every rank makes every split, in one order: a communicator is made by all of its members together.
+    m.tp = mesh_group(&m, MESH_TP);
+    m.dp = mesh_group(&m, MESH_DP);
+    m.pp = mesh_group(&m, MESH_PP);
+    m.replicas = m.dp;
+    if (mesh_cp(n) > 1) {
+        m.cp = mesh_group(&m, MESH_CP);
+        m.replicas = mesh_group(&m, MESH_DP | MESH_CP);
     }
-    free(mark);
+    m.model = mesh_group(&m, MESH_TP | MESH_PP);
+    m.tied = pipeline_tied_group(m.pp);
+    return m;
 }
 
-// The groups of rank 0; those of the other ranks lie alike.
-static void table(Run *run, Mesh *m) {
-    const struct { const char *name, *formula; unsigned axes; size_t degree; } kind[] = {
-        { "tensor parallel (tp)", "neighbours", MESH_TP, m->n.tp },
-        { "data parallel (dp)", "every tp-th rank of a stage", MESH_DP, m->n.dp },
-        { "pipeline (pp)", "every (tp dp)-th rank", MESH_PP, m->n.pp },
-        { "a replica (tp, pp)", "holds the whole model", MESH_TP | MESH_PP, m->n.tp * m->n.pp },
-        { "a stage (tp, dp)", "tp dp neighbours", MESH_TP | MESH_DP, m->n.tp * m->n.dp },
-        { "context parallel (cp)", "every tp-th rank of a replica's stage", MESH_CP, mesh_cp(m->n) },  // with --cp only
-    };
-    enum { ROWS = sizeof kind / sizeof *kind };
-    const size_t rows = ROWS - !m->cp;
-    Result row[ROWS + 1] = {0};
-    char text[ROWS][4][64], link[ROWS][LINK_NAME];
-    for (size_t k = 0; k < rows; k++) {
-        snprintf(text[k][0], 64, "=%zu", run->world->size / kind[k].degree);
-        snprintf(text[k][1], 64, "=%zu", kind[k].degree);
-        size_t n = (size_t)snprintf(text[k][2], 64, "=");
-        for (size_t b = 0; b < run->world->size && n < 24; b++)
-            if (same_group(m->n, kind[k].axes, 0, b))
-                n += (size_t)snprintf(text[k][2] + n, 64 - n, n < 20 ? "%zu " : "...", b);
-        row[k] = (Result){ kind[k].name, kind[k].formula, { text[k][0], text[k][1], text[k][2],
-                           mesh_link(mesh_group(m, kind[k].axes), link[k]) } };
-    }
-    results(run, (const char *const[]){ "groups", "ranks of each", "that of rank 0", "its link", NULL }, row);
+void mesh_free(Mesh *m) {
+    for (unsigned axes = 0; axes < MESH_ALL; axes++) comm_free(m->group[axes]);    // the world is the caller's
+    comm_free(m->tied);
 }
-
-static void mesh(Run *run) {
-    Degrees n = mesh_degrees(run);
-    Mesh m = mesh_new(run->world, n);
-    if (m.cp)
-        say(run, "dp %zu x cp %zu x tp %zu x pp %zu: rank = tp + %zu (cp + %zu (dp + %zu pp)); [ ] is a tp group",
-            n.dp, n.cp, n.tp, n.pp, n.tp, n.cp, n.dp);
-    else
-        say(run, "dp %zu x tp %zu x pp %zu: rank = tp + %zu (dp + %zu pp); [ ] is a tensor-parallel group", n.dp, n.tp,
-            n.pp, n.tp, n.dp);
-    mesh_show(run, n, NULL);
-    map_checks(run, n, run->world->size);
-    group_checks(run, &m);
-    table(run, &m);
-    say(run, "\ntensor parallelism sends most, so its ranks are neighbours, inside a node; pipelines send least");
-    mesh_free(&m);
-}
-
-static const Option options[] = {
-    { "dp", "N", NULL, "data-parallel replicas; without it: the ranks that --tp and --pp leave" },
-    { "tp", "N", NULL, "tensor-parallel ranks of a stage; without it: 2 where the ranks allow, else 1" },
-    { "pp", "N", NULL, "pipeline stages; without it: 2 where the ranks allow, else 1" },
-    { "cp", "N", NULL, "context-parallel ranks, which share the positions of a sequence; default 1" },
-    { "node", "N", "4", "ranks of a node" },
-    {0},
-};
-EXPERIMENT(mesh, options);

@@ -2,286 +2,38 @@
 // level: core
 // question: One model on eight devices in two nodes: which dp x tp x pp layout is the fastest, and why?
 //
-// Every layout of the world trains the same model for one step of the same batch, by the trainer's own functions, on
-// the simulated clock: nodes of four ranks, a fast link inside (NVLink's scale), a slow one between (InfiniBand's). All
-// layouts have the same loss and the same gradients; they differ in time, in memory, and in what travels over which
-// link. Then the fastest layout once more, with its ranks numbered the wrong way round.
-//
+// Holds:  per rank 1/(tp pp) of the model, whatever the layout: dp copies of it make the difference in state.
+// Sends:  over tp 8bsh(t-1)/t elements per layer and micro-batch, over dp every gradient once a step (2(N-1)/N of it),
+//         over pp one [B*T, C] per micro-batch and stage, and its gradient.
+// Saves:  time: tp communication cannot be hidden, so tp ranks stay in a node; dp and pp may cross nodes.
+// Costs:  nothing but the choice of who is in which group. All layouts have the same loss and the same gradients.
+// Narayanan et al. 2021 (PTD-P), section 5.
 // Left out: ZeRO, recomputation and micro-batches of other sizes, which change memory and time, too.
-#include "05_pipeline_1f1b/pipeline_1f1b.h"
-#include "08_3d/plan.h"
-#include "08_3d/experiments/02_costs.h"
-#include "08_3d/experiments/step_time.h"
-#include "08_3d/experiments/train_costs.h"
-#include "08_3d/experiments/unsplit.h"
-#include "08_3d/trainer.h"
-#include "judge/draw/picture.h"
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "08_3d/layouts.h"
 
-// ================================ the technique ================================
-// No new one: trainer.c composes chapters 01 to 07 on the groups of a mesh. What a layout decides is who is in which
-// group, and so which link each group's communication takes. Tensor parallelism sends most (8bsh(t-1)/t elements per
-// layer and micro-batch, which nothing hides): its ranks are neighbours. Data parallelism sends every gradient once per
-// step, pipelines send one message of [B*T, C] per micro-batch and stage: these may cross nodes.
+size_t layouts_of(size_t world, Degrees most, Degrees layout[MOST_LAYOUTS]) {
+    size_t n = 0;
+    for (size_t tp = 1; tp <= world && tp <= most.tp; tp++)
+        for (size_t pp = 1; tp * pp <= world && pp <= most.pp; pp++) {
+            Degrees degrees = { .dp = world / (tp * pp), .tp = tp, .pp = pp };
+            if (world % (tp * pp) != 0 || degrees.dp > most.dp) continue;
+            if (n == MOST_LAYOUTS) fault("%zu ranks have more than %d layouts", world, MOST_LAYOUTS);
+            layout[n++] = degrees;
+        }
+    return n;
+}
 
-// Rank r of the mesh as it should be: tp varies fastest, pp slowest. The wrong way round: pp fastest, tp slowest, so
-// that the members of a tensor-parallel group lie in different nodes.
-static size_t wrong_way_round(Degrees n, size_t r) {
+// In a mesh tp varies fastest and pp slowest (01_mesh.c). Here pp varies fastest and tp slowest, so the members of a
+// tensor-parallel group lie in different nodes.
+size_t wrong_way_round(Degrees n, size_t r) {
     Coordinates c = mesh_coordinates(n, r);
     return c.pp + n.pp * (c.dp + n.dp * c.tp);
 }
-// A world of the same ranks in which rank r of the mesh is the process wrong_way_round(r).
-static Comm *reordered(Comm *world, Degrees n) {
+
+// A world of the same ranks in which rank r of the mesh is the process process(r). Each process looks for its r, which is
+// its place in the new world. It sends no more than a split does.
+Comm *layout_reordered(Comm *world, Degrees n, LayoutOrder *process) {
     size_t key = 0;
-    while (wrong_way_round(n, key) != world->rank) key++;
+    while (process(n, key) != world->rank) key++;
     return comm_split(world, 0, key, "reordered");
 }
-
-// ================================ the experiment ================================
-
-enum { BATCH = 16, MICRO_BATCH = 1, MOST_LAYOUTS = 64 };
-static const ModelConfig model = { .layers = 8, .width = 32, .heads = 8, .context = 16, .vocab = 61, .dropout = 0.1 };
-
-typedef struct {
-    Degrees n;
-    StepResult result;
-    double step, computing, exposed;               // picoseconds, mean of the ranks; what is left of the step is idle
-    double inside, between;                        // bytes sent by this rank in one step, by the link that they take
-    double state, activations;                     // bytes: weights, gradients and moments; the peak
-    double error;                                  // of the step that the cost model predicts, relative
-    bool as_planned;                               // memory and step are those of the plan
-} Layout;
-
-static bool possible(Degrees n) { return n.tp <= model.heads && n.pp <= model.layers && n.dp <= BATCH; }
-
-static TrainerConfig config_of(Run *run, Degrees n) {
-    TrainerConfig c = { .model = model, .mesh = n, .batch = BATCH, .micro_batch = MICRO_BATCH,
-                        .schedule = schedule_1f1b };
-    c.model.seed = run->seed;
-    return c;
-}
-
-// What this rank has sent, by the link that it took. Messages of a pipeline go to both neighbours, as many bytes to
-// each. process(r): which rank of the world is rank r of the mesh.
-static void add_traffic(Layout *l, const Mesh *m, LayoutOrder *process) {
-    const Comm *groups[] = { m->tp, m->dp, m->model, m->world, m->tied };
-    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
-        if (groups[i]) *(groups[i]->one_node ? &l->inside : &l->between) += (double)comm_bytes_sent(groups[i]);
-    Coordinates to[2] = { m->at, m->at };
-    size_t neighbours = (m->at.pp > 0) + (m->at.pp + 1 < m->n.pp), me = mesh_rank(m->n, m->at);
-    to[0].pp--;
-    to[1].pp++;
-    for (size_t i = 0; i < 2; i++) {
-        if (to[i].pp >= m->n.pp) continue;         // also the one before stage 0
-        size_t peer = mesh_rank(m->n, to[i]);
-        bool near = process ? clock_same_node(process(m->n, me), process(m->n, peer)) : clock_same_node(me, peer);
-        *(near ? &l->inside : &l->between) += (double)comm_bytes_sent(m->pp) / (double)neighbours;
-    }
-}
-
-// The most of all ranks.
-static double most_of(Run *run, double mine) {
-    double most = 0;
-    size_t *sizes = NULL;
-    ledger_pause();
-    double *all = side_gather(&mine, sizeof mine, &sizes);
-    for (size_t r = 0; run->is_root && r < run->world->size; r++) most = all[r] > most ? all[r] : most;
-    side_broadcast(&most, sizeof most);
-    ledger_resume();
-    free(all);
-    free(sizes);
-    return most;
-}
-
-// Do the groups of one kind lie alike in the nodes? Elsewhere some wait for others at times that step_time leaves out.
-static bool divides(size_t a, size_t b) { return a % b == 0 || b % a == 0; }
-static bool groups_alike(Degrees n, size_t world) {
-    size_t node = clock_config()->node;
-    return node == 0 || (divides(n.tp, node) && divides(n.tp * n.dp, node) && divides(world, node));
-}
-
-// The same layout by plan.h, which shares no code with the clock: memory to the byte, the step to the picosecond.
-static bool as_planned(const TrainerConfig *c, const Layout *l) {
-    const ClockConfig *clock = clock_config();
-    const ClockLink *in = &clock->link, *out = &clock->between;
-    size_t e = sizeof(real), world = l->n.dp * l->n.tp * l->n.pp;
-    PlanTask t = { .model = { .model = c->model, .batch = c->batch }, .gpus = world,
-                   .cluster = { .flops = clock->device.flops, .efficiency = 1, .node = clock->node,
-                                .inside = { in->alpha, in->beta }, .between = { out->alpha, out->beta } },
-                   .format = { .weight = e, .gradient = e, .element = e, .statistic = e, .logit = e } };
-    PlanLayout layout = { .n = l->n, .micro_batch = c->micro_batch, .chunks = 1 };
-    PlanResult r = plan_layout(&t, &layout);
-    const double *m = r.largest.bytes;
-    bool memory = m[PLAN_WEIGHTS] + m[PLAN_GRADIENTS] == l->state && m[PLAN_ACTIVATIONS] == l->activations;
-    double error = fabs(r.step / l->step - 1);
-    return memory && (!clock->simulated || (groups_alike(l->n, world) ? r.step == l->step : error < 0.02));
-}
-
-// One step of one layout. world is in the mesh's order.
-static Layout run_layout(Run *run, Comm *world, const Data *d, Degrees n, LayoutOrder *process) {
-    Layout l = { .n = n };
-    TrainerConfig c = config_of(run, n);
-    Trainer *t = trainer_new(world, &c, sgd(0.1));
-    train_costs_begin(t);
-    picture_begin(run, MEM_ACTIVATIONS);
-    l.result = trainer_gradients(t, d, 0);
-    trainer_update(t, l.result);
-    picture_end(run);
-    add_traffic(&l, &t->mesh, process);
-    l.state = (double)(memory_now(MEM_PARAMETERS) + memory_now(MEM_GRADIENTS) + memory_now(MEM_OPTIMIZER));
-    l.activations = (double)memory_peak(MEM_ACTIVATIONS);
-    Timing timing = picture_timing(run);
-    l.step = (double)timing.step;
-    l.computing = (double)timing.busy / (double)world->size;
-    l.exposed = (double)timing.exposed / (double)world->size;
-
-    char name[96];
-    Prediction p = predict_step(&c, world->rank, false);
-    const char *order = process ? ", the wrong way round" : "";
-    LayoutTraffic want = layout_traffic(&c, &p, world->rank, clock_config()->node, process);
-    snprintf(name, sizeof name, "dp %zu x tp %zu x pp %zu%s: sent inside nodes", n.dp, n.tp, n.pp, order);
-    cost(run, name, "bytes", want.inside, l.inside);
-    snprintf(name, sizeof name, "dp %zu x tp %zu x pp %zu%s: sent between nodes", n.dp, n.tp, n.pp, order);
-    cost(run, name, "bytes", want.between, l.between);
-    snprintf(name, sizeof name, "dp %zu x tp %zu x pp %zu%s: state", n.dp, n.tp, n.pp, order);
-    cost(run, name, "bytes", (double)(p.parameters + p.gradients + p.optimizer), l.state);
-    snprintf(name, sizeof name, "dp %zu x tp %zu x pp %zu%s: activations, peak", n.dp, n.tp, n.pp, order);
-    cost(run, name, "bytes", (double)p.activations, l.activations);
-    if (!process && clock_config()->simulated) {
-        double step = step_time(&c);
-        l.error = fabs(step / l.step - 1);
-        snprintf(name, sizeof name, "dp %zu x tp %zu x pp %zu: step", n.dp, n.tp, n.pp);
-        if (groups_alike(n, world->size)) cost(run, name, "ps", step, l.step);
-    }
-    trainer_free(t);
-    l.inside = most_of(run, l.inside);
-    l.between = most_of(run, l.between);
-    l.state = most_of(run, l.state);
-    l.activations = most_of(run, l.activations);
-    l.as_planned = process || as_planned(&c, &l);
-    return l;
-}
-
-static StepResult unsplit_step(Run *run, const Data *d) {
-    TrainerConfig c = config_of(run, (Degrees){ .dp = 1, .tp = 1, .pp = 1 });
-    StepResult r = {0};
-    if (!run->is_root) return r;
-    Model *m = unsplit_model(&c);
-    r = unsplit_gradients(m, &c, d, 0);
-    model_free(m);
-    return r;
-}
-
-static int by_step(const void *a, const void *b) {
-    double x = ((const Layout *)a)->step, y = ((const Layout *)b)->step;
-    return (x > y) - (x < y);
-}
-
-// A line per layout, the fastest first. Of each quantity the rank that has most of it.
-typedef struct { char what[40], cell[5][32]; } Line;
-static Line line_of(Layout l, const char *order) {
-    Line t;
-    snprintf(t.what, sizeof t.what, "dp %zu x tp %zu x pp %zu%s", l.n.dp, l.n.tp, l.n.pp, order);
-    const double value[5] = { l.step, l.inside, l.between, l.state, l.activations };
-    for (size_t i = 0; i < 5; i++) {
-        t.cell[i][0] = '=';
-        page_value(t.cell[i] + 1, sizeof t.cell[i] - 1, value[i], i ? "bytes" : "ps");
-    }
-    return t;
-}
-static void table(Run *run, const Layout *layout, size_t n, Layout wrong) {
-    static const char *const columns[] = { "step", "sent inside", "sent between", "state", "activations", NULL };
-    Line line[MOST_LAYOUTS + 1];
-    Result rows[MOST_LAYOUTS + 2] = {{0}};
-    for (size_t i = 0; i <= n; i++) {
-        line[i] = i < n ? line_of(layout[i], "") : line_of(wrong, ", wrong way");
-        rows[i] = (Result){ .what = line[i].what };
-        for (size_t k = 0; k < 5; k++) rows[i].cell[k] = line[i].cell[k];
-    }
-    results(run, columns, rows);
-}
-
-// A bar per layout, as long as its step: what the mean rank does.
-static void bars(Run *run, const Layout *layout, size_t n, Layout wrong) {
-    enum { WIDTH = 66 };
-    double longest = layout[n - 1].step > wrong.step ? layout[n - 1].step : wrong.step;
-    say(run, "= computing  # waits for communication  . idle in the pipeline; mean of the ranks\n");
-    for (size_t i = 0; i <= n; i++) {
-        const Layout *l = i < n ? &layout[i] : &wrong;
-        char bar[WIDTH + 1];
-        size_t all = (size_t)(l->step / longest * WIDTH + 0.5);
-        size_t computing = (size_t)(l->computing / longest * WIDTH + 0.5);
-        size_t waits = computing + (size_t)(l->exposed / longest * WIDTH + 0.5);
-        for (size_t x = 0; x < all; x++) bar[x] = x < computing ? '=' : x < waits ? '#' : '.';
-        bar[all] = 0;
-        say(run, "  %-30s %s\n", line_of(*l, i < n ? "" : ", wrong way").what, bar);
-    }
-}
-
-// The layout that has this tensor-parallel degree and is the fastest of these, or NULL.
-static const Layout *fastest_with(const Layout *layout, size_t n, size_t tp) {
-    for (size_t i = 0; i < n; i++)
-        if (layout[i].n.tp == tp) return &layout[i];
-    return NULL;
-}
-
-static void layouts(Run *run) {
-    size_t world = run->world->size, n = 0;
-    Data d = data_synthetic(model.vocab, model.context, run->seed);
-    Layout layout[MOST_LAYOUTS];
-    for (size_t tp = 1; tp <= world; tp++)
-        for (size_t pp = 1; tp * pp <= world; pp++) {
-            Degrees degrees = { .dp = world / (tp * pp), .tp = tp, .pp = pp };
-            if (world % (tp * pp) || !possible(degrees)) continue;
-            layout[n++] = run_layout(run, run->world, &d, degrees, NULL);
-        }
-    REQUIRE(n > 0, "%zu ranks have no layout of %zu heads, %zu blocks and %d sequences: start 8", world, model.heads,
-            model.layers, BATCH);
-    qsort(layout, n, sizeof *layout, by_step);
-
-    Degrees best = layout[0].n;
-    Comm *other = reordered(run->world, best);
-    Layout wrong = run_layout(run, other, &d, best, wrong_way_round);
-    comm_free(other);
-    bars(run, layout, n, wrong);
-    table(run, layout, n, wrong);
-    say(run, "  (bytes of the rank that sends, or holds, most)\n");
-    const Layout *across = fastest_with(layout, n, 2 * clock_config()->node);
-    if (across)
-        say(run, "A tensor-parallel group that spans two nodes (tp %zu) takes %.2f times the fastest step.\n",
-            across->n.tp, across->step / layout[0].step);
-    say(run, "The fastest layout with its ranks numbered the wrong way round takes %.2f times as long.\n",
-        wrong.step / layout[0].step);
-    if (option_flag(run, "verbose") || option_text(run, "svg") || option_text(run, "trace")) {
-        char title[64];
-        run_layout(run, run->world, &d, best, NULL);           // once more, for the picture
-        snprintf(title, sizeof title, "dp %zu x tp %zu x pp %zu, a step", best.dp, best.tp, best.pp);
-        picture_show(run, title, PICTURE_CHART);
-    }
-
-    double loss[MOST_LAYOUTS + 1], norm[MOST_LAYOUTS + 1], want_loss[MOST_LAYOUTS + 1], want_norm[MOST_LAYOUTS + 1];
-    StepResult unsplit = unsplit_step(run, &d);
-    for (size_t i = 0; i <= n; i++) {
-        loss[i] = i < n ? layout[i].result.loss : wrong.result.loss;
-        norm[i] = i < n ? layout[i].result.norm : wrong.result.norm;
-        want_loss[i] = unsplit.loss;
-        want_norm[i] = unsplit.norm;
-    }
-    check_numbers(run, "every layout = unsplit", "loss", loss, want_loss, n + 1, LIMIT_ROUNDING);
-    check_numbers(run, "every layout = unsplit", "gradient norm", norm, want_norm, n + 1, LIMIT_ROUNDING);
-    double error = 0;
-    for (size_t i = 0; i < n; i++) error = layout[i].error > error ? layout[i].error : error;
-    check_true(run, "the cost model", "steps within 0.1 % of every layout's", error < 1e-3);
-    bool planned = true;
-    for (size_t i = 0; i < n; i++) planned = planned && layout[i].as_planned;
-    check_true(run, "the plan", "every layout's memory and step", planned);
-    data_free(&d);
-}
-
-static const Option options[] = {
-    { "node", "N", "4", NULL },
-    {0},
-};
-EXPERIMENT(layouts, options);

@@ -110,8 +110,7 @@ bool checkpoint_verify(const Checkpoint *c, size_t i, char why[CHECKPOINT_WHY]) 
     if (file_sum_of(c->file[i].map, c->file[i].bytes).sum == c->index.sum[i].sum) return true;
     snprintf(why, CHECKPOINT_WHY,
              "%.600s/rank-%04zu.safetensors is not what was written: the sum over its bytes is "
-             "another one",
-             c->dir, i);
+             "another one", c->dir, i);
     return false;
 }
 
@@ -131,10 +130,10 @@ static bool all_good(const char mine[CHECKPOINT_WHY], char why[CHECKPOINT_WHY]) 
 }
 
 // Every file's bytes are read once, by one of the ranks.
-static Checkpoint *read_and_verify(Run *run, const char *path, char why[CHECKPOINT_WHY]) {
+static Checkpoint *read_and_verify(Comm *world, const char *path, char why[CHECKPOINT_WHY]) {
     char mine[CHECKPOINT_WHY] = "";
     Checkpoint *c = checkpoint_read(path, mine);
-    for (size_t i = run->world->rank; c && i < c->index.n && !mine[0]; i += run->world->size)
+    for (size_t i = world->rank; c && i < c->index.n && !mine[0]; i += world->size)
         checkpoint_verify(c, i, mine);
     if (all_good(mine, why)) return c;
     if (c) checkpoint_free(c);
@@ -158,18 +157,19 @@ static bool find(const char *dir, size_t k, char name[FOLDER_NAME]) {
     return name[0];
 }
 
-Checkpoint *checkpoint_open(Run *run, const char *dir, bool newest_good, char why[CHECKPOINT_WHY]) {
+Checkpoint *checkpoint_open(Comm *world, const char *dir, bool newest_good,
+                            char why[CHECKPOINT_WHY], char *note, size_t room) {
     char name[FOLDER_NAME], torn[CHECKPOINT_WHY];
     Checkpoint *c = NULL;
     snprintf(why, CHECKPOINT_WHY, "there is no checkpoint in %.900s", dir);
     for (size_t k = 0; !c && find(dir, k, name); k++) {
         char *path = strcmp(name, ".") == 0 ? strcpy(host_alloc(strlen(dir) + 1), dir)
                                             : folder_path(dir, name);
-        c = read_and_verify(run, path, k == 0 ? why : torn);
+        c = read_and_verify(world, path, k == 0 ? why : torn);
         free(path);
         if (!c || k == 0) continue;
         if (newest_good) {
-            say(run, "%s; %s is taken\n", why, name);
+            snprintf(note, room, "%s; %s is taken\n", why, name);
             return c;
         }
         snprintf(torn, sizeof torn, "%.700s; the newest good one is %.200s/%s", why, dir, name);
@@ -222,8 +222,7 @@ static real value(void *filling, const Param *p, size_t i) {
            block = i % p->cols / each, at;
     REQUIRE(list->rows == p->rows && list->cols == p->cols && list->blocks == p->blocks,
             "%s has %s of %zu x %zu, and this model's is %zu x %zu: leave the model's sizes out, "
-            "they are taken "
-            "from the checkpoint",
+            "they are taken from the checkpoint",
             c->dir, p->name, list->rows, list->cols, p->rows, p->cols);
     for (size_t k = 0; k < n; k++, f->piece = (f->piece + 1) % n)
         if (holds(&list[f->piece], row, block, i % each, &at))
@@ -255,14 +254,12 @@ real *checkpoint_load_state(const Checkpoint *c, size_t rank, const RankState *w
             cJSON_GetObjectItemCaseSensitive(c->index.json, checkpoint_rank_state));
     if (!layout) return NULL;
     REQUIRE(strcmp(layout, want->layout) == 0,
-            "--resume: %s has what each rank had not sent, of %s, and this is %s: "
-            "choose that one, or --compress none --override compress, which drops it",
-            c->dir, layout, want->layout);
+            "--resume: %s has what each rank had not sent, of %s, and this is %s: choose that one, "
+            "or --compress none --override compress, which drops it", c->dir, layout, want->layout);
     const FileTensor *t =
             rank < c->index.n ? tensor_file_find(&c->file[rank], checkpoint_rank_state) : NULL;
     REQUIRE(t && t->count == want->n && t->is_double == (sizeof(real) == 8),
-            "%s lacks what rank %zu had not sent: it "
-            "is not what this program writes",
+            "%s lacks what rank %zu had not sent: it is not what this program writes",
             c->dir, rank);
     real *values = host_alloc(want->n * sizeof *values);
     for (size_t i = 0; i < want->n; i++) values[i] = tensor_file_finite(t, i, c->dir);

@@ -14,21 +14,29 @@
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
 #include "08_3d/checkpoint_index.h"
-#include "judge/frame/lesson.h"
+#include "common/comm/comm.h"
 #include "common/model/optimizer.h"
 
-enum { CHECKPOINT_WHY = 1024 };
+// Why something failed; lines for the page.
+enum { CHECKPOINT_WHY = 1024, CHECKPOINT_NOTE = 2048 };
 extern const char *const checkpoint_suffix[];      // of a tensor's name, by UnitTensor
 extern const char checkpoint_rank_state[];         // a RankState's name, a tensor without a note
 
 // What a rank has that no other layout could use, such as what --compress has not sent. layout:
 // one text for all ranks, which says what it is of. n 0 for who has none.
 typedef struct { char *layout; real *values; size_t n; } RankState;
+// The elements of p in the unit that this rank writes. Every element of a model is written by
+// one rank.
+Range checkpoint_written(const Unit *u, const Param *p);
+
 // Collective. step: how many are done. eval_loss: the held-out loss after them, NAN where it was
-// not measured. Changes the best step of *saved. fault() when it cannot be written; the
-// checkpoints that were there stay.
-void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const RankState *state,
-                     SavedRun *saved, const char *dir, size_t step, double eval_loss);
+// not measured. Changes the best step of *saved. keep: the newest checkpoints that stay, 0: all.
+// note: lines for the page, or "". fault() when it cannot be written; the checkpoints that were
+// there stay.
+struct RunOptions;                                 // resume.h
+void checkpoint_save(Comm *world, const struct RunOptions *options, const Model *m,
+                     const Optimizer *o, const RankState *state, SavedRun *saved, const char *dir,
+                     size_t step, double eval_loss, size_t keep, char note[CHECKPOINT_NOTE]);
 
 typedef struct Checkpoint Checkpoint;
 // The checkpoint in the folder dir. NULL: there is none, it is torn, foreign or of another
@@ -38,13 +46,15 @@ void checkpoint_free(Checkpoint *c);
 // Reads all of file i. False: its bytes are not what was written.
 bool checkpoint_verify(const Checkpoint *c, size_t i, char why[CHECKPOINT_WHY]);
 // Collective: the newest checkpoint in dir, or dir itself, read and verified. newest_good: if it
-// is torn, the newest one that is not. NULL on all ranks: why says what is wrong, and names the
-// newest good one.
-Checkpoint *checkpoint_open(Run *run, const char *dir, bool newest_good, char why[CHECKPOINT_WHY]);
+// is torn, the newest one that is not; note [room] says so then. NULL on all ranks: why says
+// what is wrong, and names the newest good one.
+Checkpoint *checkpoint_open(Comm *world, const char *dir, bool newest_good,
+                            char why[CHECKPOINT_WHY], char *note, size_t room);
 size_t checkpoint_step(const Checkpoint *c);
 const char *checkpoint_folder(const Checkpoint *c);
 const CheckpointIndex *checkpoint_index(const Checkpoint *c);
-const char *checkpoint_option(const Checkpoint *c, const char *name);      // as it was given or by default; or NULL
+// As it was given or by default; or NULL.
+const char *checkpoint_option(const Checkpoint *c, const char *name);
 // Fills what this rank holds of m, and, where o has moments, those it owns; o NULL: weights
 // only. Moments that the checkpoint does not have stay as they are. usage_error() when the
 // checkpoint is of another model.

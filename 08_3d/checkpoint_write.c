@@ -17,7 +17,7 @@
 
 // My elements of p that nobody else writes: [lo, hi) of the unit. Copies are left out (not in
 // the norm; on the last stage), and of equal replicas the first one writes.
-static Range written(const Unit *u, const Param *p) {
+Range checkpoint_written(const Unit *u, const Param *p) {
     bool whole = range_size(u->own) == u->size, first = !u->replicas || u->replicas->rank == 0;
     if (u->tied_to || u->tied_copy || !p->in_norm || (whole && !first)) return (Range){0, 0};
     return param_owned(u, p);
@@ -46,7 +46,7 @@ static void each_tensor(const Model *m, bool moments, EachTensor *what, void *co
     for (size_t i = 0; i < m->n_units; i++)
         for (size_t k = 0; k < m->units[i].n_params; k++) {
             const Unit *u = &m->units[i];
-            Range r = written(u, &u->params[k]);
+            Range r = checkpoint_written(u, &u->params[k]);
             for (size_t n = 0; range_size(r) && n < (moments ? 3 : 1); n++)
                 what(context, u, &u->params[k], r, kinds[n]);
         }
@@ -142,15 +142,16 @@ static cJSON *sum_of(FileSum s) {
 }
 
 // "format" comes first: CHECKPOINT_INDEX_BEGIN.
-static cJSON *index_of(Run *run, const Optimizer *o, const RankState *state, const SavedRun *saved,
-                       size_t step, const FileSum *files) {
+static cJSON *index_of(const RunOptions *options, const Optimizer *o, const RankState *state,
+                       const SavedRun *saved, size_t step, const FileSum *files, size_t ranks) {
     cJSON *index = cJSON_CreateObject();
     cJSON_AddStringToObject(index, "format", "unsplit checkpoint");
     cJSON_AddNumberToObject(index, "version", CHECKPOINT_VERSION);
     cJSON_AddStringToObject(index, "run", saved->id);
     cJSON_AddNumberToObject(index, "step", (double)step);
     cJSON_AddNumberToObject(index, "optimizer_step", (double)o->step);
-    cJSON_AddBoolToObject(index, "check", option_flag(run, "check")); // it changes the token counts
+    // It changes the token counts.
+    cJSON_AddBoolToObject(index, "check", run_option(options, "check") != NULL);
     if (state->n) cJSON_AddStringToObject(index, checkpoint_rank_state, state->layout);
     cJSON_AddStringToObject(index, "dtype", sizeof(real) == 8 ? "F64" : "F32");
     cJSON_AddItemToObject(index, "data", sum_of(saved->data));
@@ -159,9 +160,9 @@ static cJSON *index_of(Run *run, const Optimizer *o, const RankState *state, con
         cJSON_AddNumberToObject(best, "step", (double)saved->best_step);
         cJSON_AddNumberToObject(best, "eval_loss", saved->best_loss);
     }
-    resume_record(run, index);
+    resume_record(options, index);
     cJSON *list = cJSON_AddArrayToObject(index, "files");
-    for (size_t r = 0; r < run->world->size; r++) cJSON_AddItemToArray(list, sum_of(files[r]));
+    for (size_t r = 0; r < ranks; r++) cJSON_AddItemToArray(list, sum_of(files[r]));
     return index;
 }
 
@@ -189,7 +190,8 @@ static void make_room(const char *dir, const char *name, const SavedRun *saved) 
 }
 
 // The newest `keep` checkpoints of this run stay, and the one with the lowest held-out loss.
-static void keep_newest(Run *run, const char *dir, const SavedRun *saved, size_t keep) {
+static void keep_newest(const char *dir, const SavedRun *saved, size_t keep,
+                        char note[CHECKPOINT_NOTE]) {
     size_t n, own = 0, *steps = folder_steps(dir, &n);
     for (size_t i = 0; i < n; i++) {
         char name[FOLDER_NAME], why[FOLDER_WHY] = "";
@@ -200,41 +202,45 @@ static void keep_newest(Run *run, const char *dir, const SavedRun *saved, size_t
         own += good;
         bool old = good && own > keep && steps[i] != saved->best_step;
         if (old && !folder_remove(dir, name, why))
-            say(run, "             --keep %zu: %s stays: %s\n", keep, name, why);
+            snprintf(note + strlen(note), CHECKPOINT_NOTE - strlen(note),
+                     "             --keep %zu: %s stays: %s\n", keep, name, why);
         checkpoint_index_free(&x);
         free(path);
     }
     free(steps);
 }
 
-void checkpoint_save(Run *run, const Model *m, const Optimizer *o, const RankState *state,
-                     SavedRun *saved, const char *dir, size_t step, double eval_loss) {
+void checkpoint_save(Comm *world, const RunOptions *options, const Model *m, const Optimizer *o,
+                     const RankState *state, SavedRun *saved, const char *dir, size_t step,
+                     double eval_loss, size_t keep, char note[CHECKPOINT_NOTE]) {
     char name[FOLDER_NAME], part[FOLDER_NAME], file[CHECKPOINT_FILE_NAME];
+    const bool is_root = world->rank == 0;
+    *note = 0;
     folder_name(name, step, false);
     folder_name(part, step, true);
-    checkpoint_file_name(file, run->world->rank);
+    checkpoint_file_name(file, world->rank);
     if (isfinite(eval_loss) && (!saved->best_step || eval_loss < saved->best_loss)) {
         saved->best_step = step;
         saved->best_loss = eval_loss;
     }
     ledger_pause();
-    if (run->is_root) make_room(dir, name, saved);
-    if (run->is_root && !folder_make(dir, part))
+    if (is_root) make_room(dir, name, saved);
+    if (is_root && !folder_make(dir, part))
         fault("--save %s: cannot make the folder %s in it: %s", dir, part, strerror(errno));
-    comm_barrier(run->world);                      // the folder is there
+    comm_barrier(world);                      // the folder is there
     FileSum mine = write_rank(m, o->kind == ADAMW, state, dir, part, file), *all;
     size_t *sizes;
     all = side_gather(&mine, sizeof mine, &sizes);       // all files are there
-    if (run->is_root) {
-        cJSON *index = index_of(run, o, state, saved, step, all);
+    if (is_root) {
+        cJSON *index = index_of(options, o, state, saved, step, all, world->size);
         write_text(dir, part, checkpoint_index_print(index));
         cJSON_Delete(index);
         if (!folder_publish(dir, part, name))
             fault("--save %s: cannot rename %s: %s", dir, part, strerror(errno));
-        if (option_given(run, "keep")) keep_newest(run, dir, saved, option_size(run, "keep"));
+        if (keep) keep_newest(dir, saved, keep, note);
         free(all);
         free(sizes);
     }
-    comm_barrier(run->world);
+    comm_barrier(world);
     ledger_resume();
 }

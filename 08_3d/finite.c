@@ -1,99 +1,26 @@
-// finite.c: see finite.h.
+// finite.c: the rule for steps that are not finite, and the test of a rank's tensors.
 #include "08_3d/finite.h"
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include "08_3d/checkpoint_folder.h"
 
-FiniteRule finite_rule(Run *run) {
-    FiniteRule rule = { .skip_most = option_size(run, "skip-nonfinite") };
-    REQUIRE(!rule.skip_most || !option_flag(run, "check"), "--skip-nonfinite: --check compares the loss of every step, "
-            "and one that is not finite equals nothing: leave one of them out");
-    REQUIRE(!rule.skip_most || !strcmp(option_text(run, "compress"), "none"), "--skip-nonfinite: what --compress has "
-            "not sent of a step is part of the next one, and would not be finite either: leave one of them out");
-    return rule;
-}
-
-// printf would write the sign of a NaN.
-static const char *number(char text[32], double value) {
-    if (isnan(value)) return "nan";
-    snprintf(text, 32, "%.6g", value);
-    return text;
-}
-
-static void say_where_to_resume(Run *run) {
-    if (!run->is_root) return;
-    const char *dir = option_given(run, "save") ? option_text(run, "save")
-                    : option_given(run, "resume") ? option_text(run, "resume") : NULL;
-    size_t n = 0, *steps = dir ? folder_steps(dir, &n) : NULL;
-    if (n > 0)
-        say(run, "Go on from the newest checkpoint, step-%06zu, with --resume %s; a smaller --lr may help.\n", steps[0],
-            dir);
-    else say(run, "There is no checkpoint to go on from: start again; a smaller --lr may help.\n");
-    free(steps);
-}
-
-// A tensor's sum is finite where all its elements are.
-static bool sum_is_finite(const Model *m, UnitTensor what) {
-    double sum = 0;
-    for (size_t i = 0; i < m->n_units; i++) {
-        const Unit *u = &m->units[i];
-        if (!u->tied_to && range_size(u->own)) sum += tensor_sum(unit_own(u, what));
-    }
-    return isfinite(sum);
-}
-
-// Names the first rank whose own part is not finite. The parts are those before the sum over ranks for the loss, and
-// after it for the gradient, which is all that is left of it: then all replicas have what one of them has sent.
-static void name_first_rank(Run *run, const Trainer *t, size_t step) {
-    static const char what[] = "a step that is not finite changes nothing";
-    char name[80];
-    snprintf(name, sizeof name, "step %zu: the rank's part of the loss is finite", step);
-    if (!check_true(run, what, name, isfinite(t->local_loss))) return;
-    snprintf(name, sizeof name, "step %zu: the rank's part of the gradient is finite", step);
-    if (!check_true(run, what, name, sum_is_finite(t->model, UNIT_GRADIENTS))) return;
-    snprintf(name, sizeof name, "step %zu: the gradient norm is finite", step);
-    check_true(run, what, name, false);
-}
-
-// The decision is the same on all ranks: the loss is a sum over the world, added in rank order, and the norm comes from
-// bits that all replicas have alike, or is such a sum, too.
-StepOutcome finite_step(Run *run, FiniteRule *rule, const Trainer *t, size_t step, StepResult r) {
-    char loss[32], norm[32];
+StepOutcome finite_step(FiniteRule *rule, StepResult r) {
     if (isfinite(r.loss) && isfinite(r.norm)) {
         rule->skipped = 0;
         return STEP_FINITE;
     }
     if (rule->skipped < rule->skip_most) {
         rule->skipped++;
-        say(run, "step %5zu   skipped: loss %s, gradient norm %s; weights and optimizer stay (%zu in a row, at most "
-            "%zu)\n", step, number(loss, r.loss), number(norm, r.norm), rule->skipped, rule->skip_most);
         return STEP_SKIPPED;
     }
     rule->lost = true;
-    name_first_rank(run, t, step);
-    say(run, "step %5zu   loss %s, gradient norm %s: the training ends here, and nothing of this step is saved.\n",
-        step, number(loss, r.loss), number(norm, r.norm));
-    say_where_to_resume(run);
     return STEP_LOST;
 }
 
-bool finite_weights(Run *run, FiniteRule *rule, const Trainer *t, size_t done) {
-    bool finite = sum_is_finite(t->model, UNIT_WEIGHTS);
-    if (!side_any(!finite)) return true;
-    char name[80];
-    snprintf(name, sizeof name, "after update %zu the rank's weights are finite", done);
-    check_true(run, "what is saved is finite", name, finite);
-    say(run, "The training ends here, and these weights are not saved.\n");
-    say_where_to_resume(run);
-    rule->lost = true;
-    return false;
-}
-
-bool finite_held_out(Run *run, FiniteRule *rule, double loss) {
-    if (isfinite(loss)) return true;
-    check_true(run, "a training that ends well is finite", "the held-out loss is finite", false);
-    rule->lost = true;
-    return false;
+// A tensor's sum is finite where all its elements are.
+bool finite_tensors(const Model *m, UnitTensor what) {
+    double sum = 0;
+    for (size_t i = 0; i < m->n_units; i++) {
+        const Unit *u = &m->units[i];
+        if (!u->tied_to && range_size(u->own)) sum += tensor_sum(unit_own(u, what));
+    }
+    return isfinite(sum);
 }

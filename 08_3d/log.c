@@ -1,6 +1,5 @@
-// log.c: see log.h.
+// log.c: writes the lines of a log, each as soon as it is known.
 #include "08_3d/log.h"
-#include "judge/frame/lesson.h"
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -26,13 +25,12 @@ static bool ends_in_half_a_line(const char *name) {
     return half;
 }
 
-Log log_open(Run *run, const char *id) {
-    Log log = { .run = id };
-    if (!option_given(run, "log") || run->world->rank) return log;
-    log.name = option_text(run, "log");
-    const bool append = option_given(run, "resume"), half = append && ends_in_half_a_line(log.name);
-    log.file = fopen(log.name, append ? "a" : "w");
-    REQUIRE(log.file, "cannot write the log %s: %s", log.name, strerror(errno));
+Log log_open(const char *name, bool append, const char *id) {
+    Log log = { .name = name, .run = id };
+    if (!name) return log;
+    bool half = append && ends_in_half_a_line(name);
+    log.file = fopen(name, append ? "a" : "w");
+    REQUIRE(log.file, "cannot write the log %s: %s", name, strerror(errno));
     if (half) require(&log, fputc('\n', log.file) >= 0);
     return log;
 }
@@ -59,7 +57,8 @@ void log_evaluation(const Log *log, size_t done, double eval_loss) {
 
 void log_event(const Log *log, const char *event, size_t step) {
     if (!log->file) return;
-    require(log, fprintf(log->file, "{\"event\":\"%s\",\"step\":%zu,\"run\":\"%s\"}\n", event, step, log->run) >= 0);
+    require(log, fprintf(log->file, "{\"event\":\"%s\",\"step\":%zu,\"run\":\"%s\"}\n", event, step,
+                         log->run) >= 0);
     require(log, fflush(log->file) == 0);
 }
 

@@ -1,18 +1,17 @@
-// log.h: --log FILE, one JSON object a step, one for each event, and one at the end, each with the
-// id of its run. Rank 0 writes; elsewhere, and without --log, nothing happens.
+// log.h: --log FILE, one JSON object a step, one for each event, and one at the end, each with
+// the id of its run.
 #ifndef LOG_H
 #define LOG_H
 #include <stdio.h>
-#include "judge/frame/lesson.h"
 #include "common/model/model.h"
 
 typedef struct { FILE *file; const char *name, *run; } Log;
-// A run that resumes appends to FILE. usage_error() when FILE cannot be written; a fault() later
-// on.
-Log log_open(Run *run, const char *id);
+// name NULL, as on all ranks but 0 and without --log: nothing is ever written. append: as a run
+// that resumes does. usage_error() when the file cannot be written; a fault() later on.
+Log log_open(const char *name, bool append, const char *id);
 void log_step(const Log *log, size_t step, StepResult r, double lr, size_t tokens, double seconds);
-// {"event":"eval","step":100,"eval_loss":1.5}: step counts the steps done, as for "checkpoint", "rebalance" and "stop".
-// "skipped" and "lost" have the number of the step itself.
+// {"event":"eval","step":100,"eval_loss":1.5}: step counts the steps done, as for "checkpoint",
+// "rebalance" and "stop". "skipped" and "lost" have the number of the step itself.
 void log_evaluation(const Log *log, size_t done, double eval_loss);
 void log_event(const Log *log, const char *event, size_t step);
 void log_end(Log *log, double eval_loss);          // closes it

@@ -1,42 +1,45 @@
-// mesh.h: where a rank stands among dp x tp x pp ranks, or dp x cp x tp x pp with context parallelism, and the groups
-// in which it communicates.
-//
-// Tensor parallelism sends most and varies fastest: its ranks are neighbours (one node, fast links). Then context, then
-// data, then pipeline, which sends least (PTD-P section 5; Megatron's order):
+// mesh.h: the place of a rank among dp x tp x pp ranks, or dp x cp x tp x pp with context
+// parallelism, and the groups in which it communicates (01_mesh.c):
 //     rank = tp_rank + tp * (cp_rank + cp * (dp_rank + dp * pp_rank))
 #ifndef MESH_H
 #define MESH_H
-#include "judge/frame/lesson.h"
+#include "common/comm/comm.h"
 
-typedef struct { size_t dp, tp, pp, cp; } Degrees;         // cp 0 is 1: whole sequences on every rank
+// cp 0 is 1: whole sequences on every rank
+typedef struct { size_t dp, tp, pp, cp; } Degrees;
 typedef struct { size_t dp, tp, pp, cp; } Coordinates;
 static inline size_t mesh_cp(Degrees n) { return n.cp ? n.cp : 1; }
 Coordinates mesh_coordinates(Degrees n, size_t rank);
 size_t mesh_rank(Degrees n, Coordinates c);
 
-// From --dp, --tp, --pp and --cp, which the program's options must have. What is not given: cp 1, tp 2, then pp 2,
-// where the ranks allow, and dp the ranks that are left. usage_error() where the product cannot be the number of ranks.
-Degrees mesh_degrees(Run *run);
+// The degrees of `world` ranks, from those that a user has chosen; 0: not chosen. Without a
+// choice cp is 1, tp is 2, then pp is 2, where the ranks allow that, and dp takes the ranks that
+// are left. usage_error() where the product cannot be the number of ranks.
+Degrees mesh_degrees(size_t world, Degrees chosen);
 
 // A set of axes of the mesh, as bits.
-enum { MESH_TP = 1, MESH_DP = 2, MESH_PP = 4, MESH_CP = 8, MESH_ALL = MESH_TP | MESH_DP | MESH_PP | MESH_CP };
+enum { MESH_TP = 1, MESH_DP = 2, MESH_PP = 4, MESH_CP = 8 };
+enum { MESH_ALL = MESH_TP | MESH_DP | MESH_PP | MESH_CP };
 
 typedef struct {
     Degrees n;
     Coordinates at;
     Comm *world;
     Comm *group[MESH_ALL + 1]; // by the axes along which its ranks differ; NULL: not asked for yet
-    Comm *dp, *tp, *pp;        // ranks that differ from me in this coordinate only
+    Comm *dp, *tp, *pp;        // ranks that differ from this one in this coordinate only
     Comm *cp;                  // the same; NULL without context parallelism
-    Comm *replicas;            // dp x cp: who has the same parameters; gradients are summed here, and ZeRO shards them
-    Comm *model;               // tp x pp: together they hold one replica; the gradient norm is summed here, or over the
-                               // world when gradients are sharded
+    // dp x cp: ranks with the same parameters. Gradients are summed here, and ZeRO shards here.
+    Comm *replicas;
+    // tp x pp: together these ranks hold one replica. The gradient norm is summed here, or over
+    // the world where gradients are sharded.
+    Comm *model;
     Comm *tied;                // first and last stage, which share the embedding; NULL elsewhere
 } Mesh;
-Mesh mesh_new(Comm *world, Degrees n);             // collective; usage_error() when the product is not the world
-// The ranks that differ from me along these axes only, in the order of the world: one axis is a line through the mesh,
-// two are a plane, all are the world, none is this rank alone. Collective over the world when these axes are asked for
-// first; mesh_free frees it.
+// Collective. usage_error() when the product of the degrees is not the number of ranks.
+Mesh mesh_new(Comm *world, Degrees n);
+// The ranks that differ from this one along these axes only, in the order of the world: one axis is a
+// line through the mesh, two are a plane, all are the world, none is this rank alone. Collective
+// over the world when these axes are asked for first; mesh_free frees it.
 Comm *mesh_group(Mesh *m, unsigned axes);
 void mesh_free(Mesh *m);
 #endif

@@ -6,6 +6,7 @@
 #define PLAN_H
 #include "07_recompute/recompute.h"
 #include "08_3d/mesh.h"
+#include "judge/frame/lesson.h"
 #include "common/model/costs.h"
 
 // ---- The task ----

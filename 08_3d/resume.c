@@ -10,15 +10,14 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include "08_3d/checkpoint_folder.h"
-#include "08_3d/mesh.h"
 
 // The weights have their shapes from these: no run may change them.
 static const char *const model_options[] = { "layers", "width", "heads", "context", "vocab", NULL };
 // A run that resumes may change these with --override only, and the content of --data.
 static const char *const training_options[] = {
-    "batch", "seed", "lr", "min-lr", "warmup", "decay-steps", "weight-decay", "beta1", "beta2", "eps",
-    "clip", "dropout",
-    "optimizer", "compress", "keep-one-of", "power-rank", NULL,
+    "batch",        "seed",     "lr",          "min-lr",     "warmup", "decay-steps",
+    "weight-decay", "beta1",    "beta2",       "eps",        "clip",   "dropout",
+    "optimizer",    "compress", "keep-one-of", "power-rank", NULL,
 };
 // Any run may change these. "ranks" is no option, but it is said, too.
 static const char *const layout_options[] = {
@@ -30,44 +29,42 @@ static const char *const layout_options[] = {
 
 // ---------------------------------------------------------------- the values of options
 
-enum { VALUE = 24 };
-// The value of an option that does not define the training; text has room for a number. NULL: it
-// was not given.
-static const char *layout_value(Run *run, const char *name, char text[VALUE]) {
-    static const char *const degree_names[] = { "dp", "tp", "pp", "cp", "ranks" };
-    const Degrees n = mesh_degrees(run);
-    const size_t degree[] = { n.dp, n.tp, n.pp, n.cp, run->world->size };
-    for (size_t i = 0; i < sizeof degree / sizeof *degree; i++)
-        if (strcmp(name, degree_names[i]) == 0) {
-            snprintf(text, VALUE, "%zu", degree[i]);
-            return text;
-        }
-    const char *value = option_text(run, name);
-    return value || !option_flag(run, name) ? value : "yes";       // a flag has no text
+static RunOption *look_up(const RunOptions *o, const char *name) {
+    for (size_t i = 0; i < o->n; i++)
+        if (strcmp(o->option[i].name, name) == 0) return &o->option[i];
+    fault("the run has no option --%s", name);
+}
+const char *run_option(const RunOptions *o, const char *name) { return look_up(o, name)->value; }
+bool run_option_given(const RunOptions *o, const char *name) { return look_up(o, name)->given; }
+// From now on this is the value of an option that was not given.
+static void take(RunOptions *o, const char *name, const char *text) {
+    RunOption *option = look_up(o, name);
+    if (option->given || !text) return;
+    option->value = text;
+    option->taken = true;
 }
 
 // Without --decay-steps the learning rate falls over the first run's --steps. Without --vocab
 // tokens are bytes.
-static const char *training_value(Run *run, const char *name) {
-    const char *value = option_text(run, name);
-    if (!value && strcmp(name, "decay-steps") == 0) return option_text(run, "steps");
+static const char *training_value(const RunOptions *o, const char *name) {
+    const char *value = run_option(o, name);
+    if (!value && strcmp(name, "decay-steps") == 0) return run_option(o, "steps");
     if (!value && strcmp(name, "vocab") == 0) return "256";
     return value;
 }
 
-static void record(Run *run, cJSON *object, const char *const *names) {
+static void record(const RunOptions *o, cJSON *object, const char *const *names) {
     for (; *names; names++)
-        if (training_value(run, *names))
-            cJSON_AddStringToObject(object, *names, training_value(run, *names));
+        if (training_value(o, *names))
+            cJSON_AddStringToObject(object, *names, training_value(o, *names));
 }
-void resume_record(Run *run, cJSON *index) {
-    cJSON *options = cJSON_AddObjectToObject(index, "options"),
-          *layout = cJSON_AddObjectToObject(index, "layout");
-    record(run, options, model_options);
-    record(run, options, training_options);
-    char text[VALUE];
+void resume_record(const RunOptions *o, cJSON *index) {
+    cJSON *options = cJSON_AddObjectToObject(index, "options");
+    cJSON *layout = cJSON_AddObjectToObject(index, "layout");
+    record(o, options, model_options);
+    record(o, options, training_options);
     for (const char *const *name = layout_options; *name; name++) {
-        const char *value = layout_value(run, *name, text);
+        const char *value = run_option(o, *name);
         if (value) cJSON_AddStringToObject(layout, *name, value);
     }
 }
@@ -90,15 +87,15 @@ static bool has_word(const char *list, const char *word) {
         if (strncmp(at, word, n) == 0 && (at[n] == 0 || at[n] == ',')) return true;
     return false;
 }
-static bool overridden(Run *run, const char *name) {
-    return option_given(run, "override") && has_word(option_text(run, "override"), name);
+static bool overridden(const RunOptions *o, const char *name) {
+    return run_option_given(o, "override") && has_word(run_option(o, "override"), name);
 }
 
-static void require_overrides(Run *run) {
-    if (!option_given(run, "override")) return;
-    REQUIRE(option_given(run, "resume"),
+static void require_overrides(const RunOptions *o) {
+    if (!run_option_given(o, "override")) return;
+    REQUIRE(run_option_given(o, "resume"),
             "--override says what a resumed training may change: give --resume DIR, too");
-    const char *list = option_text(run, "override");
+    const char *list = run_option(o, "override");
     char known[512] = "data";
     for (const char *const *name = training_options; *name; name++)
         snprintf(known + strlen(known), sizeof known - strlen(known), ",%s", *name);
@@ -113,56 +110,55 @@ static void require_overrides(Run *run) {
 
 // ---------------------------------------------------------------- the checkpoint of --resume
 
-static void take_options(Run *run, const Checkpoint *c, const char *const *names) {
-    for (; *names; names++)
-        if (checkpoint_option(c, *names)) option_default(run, *names, checkpoint_option(c, *names));
+static void take_options(RunOptions *o, const Checkpoint *c, const char *const *names) {
+    for (; *names; names++) take(o, *names, checkpoint_option(c, *names));
 }
 
-static void require_same_training(Run *run, const char *dir, const Checkpoint *c) {
+static void require_same_training(const RunOptions *o, const char *dir, const Checkpoint *c) {
     for (const char *const *name = model_options; *name; name++) {
-        const char *was = checkpoint_option(c, *name), *is = training_value(run, *name);
+        const char *was = checkpoint_option(c, *name), *is = training_value(o, *name);
         REQUIRE(same(was, is),
                 "--resume %s: it was trained with --%s %s, not %s: leave --%s out, because the "
-                "weights have that shape",
-                dir, *name, was ? was : "?", is, *name);
+                "weights have that shape", dir, *name, was ? was : "?", is, *name);
     }
     for (const char *const *name = training_options; *name; name++) {
-        const char *was = checkpoint_option(c, *name), *is = option_text(run, *name);
-        REQUIRE(same(was, is) || overridden(run, *name),
-                "--resume %s: it was trained with --%s %s, not %s: leave --%s "
-                "out, or say --override %s",
+        const char *was = checkpoint_option(c, *name), *is = run_option(o, *name);
+        REQUIRE(same(was, is) || overridden(o, *name),
+                "--resume %s: it was trained with --%s %s, not %s: leave --%s out, or say "
+                "--override %s",
                 dir, *name, was ? was : "left out", is ? is : "left out", *name, *name);
     }
     bool check = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(checkpoint_index(c)->json, "check"));
-    REQUIRE(check == option_flag(run, "check"),
+    REQUIRE(check == (run_option(o, "check") != NULL),
             "--resume %s: it was trained with%s --check, which has other token counts: %s", dir,
             check ? "" : "out", check ? "give --check" : "leave --check out");
 }
 
-Checkpoint *resume_open(Run *run) {
-    require_overrides(run);
-    REQUIRE(option_given(run, "resume") || !option_flag(run, "newest-good"),
-            "--newest-good chooses among the checkpoints in the folder of --resume: give that, "
-            "too");
-    const char *save = option_text(run, "save"), *dir = option_text(run, "resume");
-    if (save && run->is_root && !folder_claim(save))   // before the newest checkpoint is looked for
-        say(run, "%s: this file system has no locks: see to it that no other run saves there\n",
-            save);
+Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]) {
+    *note = 0;
+    require_overrides(o);
+    REQUIRE(run_option_given(o, "resume") || !run_option(o, "newest-good"),
+            "--newest-good chooses among the checkpoints in the folder of --resume: give that, too"
+            );
+    const char *save = run_option(o, "save"), *dir = run_option(o, "resume");
+    if (save && world->rank == 0 &&
+        !folder_claim(save)) // before the newest checkpoint is looked for
+        snprintf(note, CHECKPOINT_NOTE,
+                 "%.600s: this file system has no locks: see to it that no other run saves there\n",
+                 save);
     if (!dir) return NULL;
     char why[CHECKPOINT_WHY];
-    Checkpoint *c = checkpoint_open(run, dir, option_flag(run, "newest-good"), why);
+    size_t used = strlen(note);
+    Checkpoint *c = checkpoint_open(world, dir, run_option(o, "newest-good") != NULL, why,
+                                    note + used, CHECKPOINT_NOTE - used);
     REQUIRE(c, "--resume %s: %s%s", dir, why,
             strstr(why, "; the newest good one is ") ? ": --newest-good takes it" : "");
-    take_options(run, c, model_options);
-    take_options(run, c, training_options);
-    const char *steps = checkpoint_index_layout(checkpoint_index(c), "steps");
-    const char *data = checkpoint_index_layout(checkpoint_index(c), "data");
-    if (steps) option_default(run, "steps", steps);
-    if (data) option_default(run, "data", data);
-    const char *eval = checkpoint_index_layout(checkpoint_index(c), "data-eval");
-    if (eval) option_default(run, "data-eval", eval);
-    run->seed = (uint64_t)option_size(run, "seed");
-    require_same_training(run, dir, c);
+    take_options(o, c, model_options);
+    take_options(o, c, training_options);
+    static const char *const from_layout[] = { "steps", "data", "data-eval" };
+    for (size_t i = 0; i < sizeof from_layout / sizeof *from_layout; i++)
+        take(o, from_layout[i], checkpoint_index_layout(checkpoint_index(c), from_layout[i]));
+    require_same_training(o, dir, c);
     return c;
 }
 
@@ -199,8 +195,8 @@ static bool same_folder(const char *a, const char *b) {
 // May this run, which begins after step `from`, leave the checkpoint where it is? It may belong
 // to this run up to this step. A torn one may stay, too, where this run goes on behind it or
 // where --newest-good has passed over it.
-static bool may_stay(Run *run, const char *path, size_t step, const SavedRun *saved, size_t from,
-                     char why[FOLDER_WHY]) {
+static bool may_stay(const RunOptions *o, const char *path, size_t step, const SavedRun *saved,
+                     size_t from, char why[FOLDER_WHY]) {
     CheckpointIndex x;
     const bool read = folder_index(&x, path, why), own = read && strcmp(x.run.id, saved->id) == 0;
     if (read && !own)
@@ -209,25 +205,25 @@ static bool may_stay(Run *run, const char *path, size_t step, const SavedRun *sa
         snprintf(why, FOLDER_WHY, "%.600s is of this run, but after step %zu, where it goes on",
                  path, from);
     checkpoint_index_free(&x);
-    const bool passed_over = option_flag(run, "newest-good") &&
-                             same_folder(option_text(run, "resume"), option_text(run, "save"));
+    const bool passed_over = run_option(o, "newest-good") &&
+                             same_folder(run_option(o, "resume"), run_option(o, "save"));
     return (own || (!read && from > 0)) && (step <= from || passed_over);
 }
 
 // What a killed run left as .part is removed, and, with --save-over, what must not be mixed with
 // this run.
-static void require_folder(Run *run, const char *dir, const SavedRun *saved, size_t from) {
+static void require_folder(const RunOptions *o, const char *dir, const SavedRun *saved,
+                           size_t from) {
     size_t n;
     Entry *list = entries_of(dir, &n);
     char why[FOLDER_WHY] = "";
-    const bool over = option_flag(run, "save-over");
+    const bool over = run_option(o, "save-over") != NULL;
     for (size_t i = 0; i < n; i++) {
         char *path = folder_path(dir, list[i].name);
-        bool stays = !list[i].part && may_stay(run, path, list[i].step, saved, from, why);
+        bool stays = !list[i].part && may_stay(o, path, list[i].step, saved, from, why);
         REQUIRE(stays || list[i].part || over,
                 "--save %s: %s: --resume %s takes the newest one up; save elsewhere, or say "
-                "--save-over, which removes it",
-                dir, why, dir);
+                "--save-over, which removes it", dir, why, dir);
         if (stays) list[i].name[0] = 0;
         free(path);
     }
@@ -247,26 +243,26 @@ static void new_id(char id[RUN_ID]) {
     side_broadcast(id, RUN_ID);
 }
 
-static void require_same_data(Run *run, const Checkpoint *before, FileSum data) {
+static void require_same_data(const RunOptions *o, const Checkpoint *before, FileSum data) {
     FileSum was = checkpoint_index(before)->run.data;
-    const char *dir = option_text(run, "resume"), *path = option_text(run, "data");
-    REQUIRE((was.sum == data.sum && was.bytes == data.bytes) || overridden(run, "data"),
+    const char *dir = run_option(o, "resume"), *path = run_option(o, "data");
+    REQUIRE((was.sum == data.sum && was.bytes == data.bytes) || overridden(o, "data"),
             "--resume %s: it was trained on data of %zu bytes, sum %016" PRIx64
             ", and %s has %zu bytes, sum %016" PRIx64
             ": give the same --data, or say --override data",
             dir, was.bytes, was.sum, path ? path : "this tree's text", data.bytes, data.sum);
 }
 
-SavedRun resume_run(Run *run, const Checkpoint *before, const Data *data) {
+SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *data) {
     SavedRun saved = {0};
-    const char *dir = option_text(run, "save");
+    const char *dir = run_option(o, "save");
     if (before) saved = checkpoint_index(before)->run;
     else new_id(saved.id);
     if (before || dir) {
         FileSum now = {0};
         if (this_rank == 0) now.sum = data_fingerprint(data, &now.bytes);
         side_broadcast(&now, sizeof now);
-        if (before) require_same_data(run, before, now);
+        if (before) require_same_data(o, before, now);
         saved.data = now;
     }
     if (before && dir) {                           // the best step is one of this folder's
@@ -274,26 +270,29 @@ SavedRun resume_run(Run *run, const Checkpoint *before, const Data *data) {
         if (!same_folder(above, dir)) saved.best_step = 0;
         free(above);
     }
-    if (dir && run->is_root) require_folder(run, dir, &saved, before ? checkpoint_step(before) : 0);
+    if (dir && this_rank == 0) require_folder(o, dir, &saved, before ? checkpoint_step(before) : 0);
     return saved;
 }
 
-void resume_say(Run *run, const Checkpoint *before) {
+char *resume_line(const RunOptions *o, const Checkpoint *before) {
+    enum { ROOM = 4096 };
     const CheckpointIndex *x = checkpoint_index(before);
-    char list[1024] = "", text[VALUE];
+    char list[1024] = "", *line = host_alloc(ROOM);
     for (const char *const *name = layout_options; *name; name++) {
-        const char *was = checkpoint_index_layout(x, *name), *is = layout_value(run, *name, text);
+        const char *was = checkpoint_index_layout(x, *name), *is = run_option(o, *name);
         if (!same(was, is))
             snprintf(list + strlen(list), sizeof list - strlen(list), ", %s %s (was %s)", *name,
                      is ? is : "left out", was ? was : "left out");
     }
-    for (const char *const *name = training_options; *name; name++)
-        if (!same(checkpoint_option(before, *name), option_text(run, *name)))
+    for (const char *const *name = training_options; *name; name++) {
+        const char *was = checkpoint_option(before, *name), *is = run_option(o, *name);
+        if (!same(was, is))
             snprintf(list + strlen(list), sizeof list - strlen(list),
-                     ", overridden: %s %s (was %s)", *name,
-                     option_text(run, *name) ? option_text(run, *name) : "left out",
-                     checkpoint_option(before, *name) ? checkpoint_option(before, *name)
-                                                      : "left out");
-    say(run, "run %s goes on from %s: %zu of %zu steps were done before%s\n", x->run.id,
-        checkpoint_folder(before), x->step, option_size(run, "steps"), list);
+                     ", overridden: %s %s (was %s)", *name, is ? is : "left out",
+                     was ? was : "left out");
+    }
+    snprintf(line, ROOM, "run %s goes on from %s: %zu of %zu steps were done before%s\n", x->run.id,
+             checkpoint_folder(before), x->step, (size_t)strtoull(run_option(o, "steps"), NULL, 10),
+             list);
+    return line;
 }

@@ -5,19 +5,27 @@
 #include "08_3d/checkpoint.h"
 #include "common/model/data.h"
 
-// What the options of this run are, for the index of a checkpoint: "options" define the
-// training, "layout" does not.
-void resume_record(Run *run, struct cJSON *index);
+// The options of this run as texts. Its program fills the list; dp, tp, pp, cp and ranks are
+// numbers, a flag is "yes". value NULL: the option was not given and has no default. taken:
+// resume_open() has taken the value from the checkpoint.
+typedef struct { const char *name, *value; bool given, taken; char number[24]; } RunOption;
+typedef struct RunOptions { RunOption *option; size_t n; } RunOptions;
+const char *run_option(const RunOptions *o, const char *name);     // its value, or NULL
+bool run_option_given(const RunOptions *o, const char *name);
+
+// Writes the options into the index of a checkpoint: "options" define the training, "layout"
+// does not.
+void resume_record(const RunOptions *o, struct cJSON *index);
 
 // Collective: locks the folder of --save, if there is one, opens the checkpoint of --resume, and
 // takes from it the options that define the training and were not given. NULL without --resume.
-// usage_error() where --save is another run's, the checkpoint cannot be read, or an option that
-// defines the training has another value without --override.
-Checkpoint *resume_open(Run *run);
+// note: lines for the page, or "". usage_error() where --save is another run's, the checkpoint
+// cannot be read, or an option that defines the training has another value without --override.
+Checkpoint *resume_open(Comm *world, RunOptions *o, char note[CHECKPOINT_NOTE]);
 // Collective: the run's id, the checkpoint's or a new one, and the fingerprint of its data.
 // usage_error() where the content of --data is another one, or the folder of --save has
 // checkpoints that this run may not replace.
-SavedRun resume_run(Run *run, const Checkpoint *before, const Data *data);
-// Says which run goes on, at which step, and which options differ.
-void resume_say(Run *run, const Checkpoint *before);
+SavedRun resume_run(const RunOptions *o, const Checkpoint *before, const Data *data);
+// Which run goes on, at which step, and which options differ: a line for the page. free() it.
+char *resume_line(const RunOptions *o, const Checkpoint *before);
 #endif

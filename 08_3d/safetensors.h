@@ -1,16 +1,19 @@
-// safetensors.h: writes a model's weights as one safetensors file (github.com/huggingface/safetensors, "Format"): an
-// 8-byte little-endian header length, a JSON header padded with spaces to a multiple of 8, then the tensors, row-major.
+// safetensors.h: writes a model's weights as one safetensors file
+// (github.com/huggingface/safetensors, "Format"): an 8-byte little-endian header length, a JSON
+// header padded with spaces to a multiple of 8, then the tensors, row-major.
 //
-// Names, shapes and layout are those of Hugging Face's GPT-2: GPT2LMHeadModel loads the file as it is (wte is lm_head,
-// too). Always F32 (F64 with PRECISION=fp64); the same bytes whatever the layout that trained the model.
+// Names, shapes and layout are those of Hugging Face's GPT-2: GPT2LMHeadModel loads the file as
+// it is (wte is lm_head, too). Always F32 (F64 with PRECISION=fp64); the same bytes whatever the
+// layout that trained the model.
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
-#include "judge/frame/lesson.h"
 #include "common/model/model.h"
 
-// usage_error() when FILE, or config.json beside it, cannot be written: asked before the training, not after it.
-void safetensors_require(Run *run, const char *file);
-// Collective: gathers the weights to rank 0, which writes FILE.tmp and renames it (a pipe or a device is
-// written in place), and config.json beside it (model_config.h); fault() when it cannot be written.
-void safetensors_export(Run *run, const Model *m, const char *file);
+// usage_error() when FILE, or config.json beside it, cannot be written: rank 0 asks before the
+// training, not after it.
+void safetensors_require(const char *file);
+// Collective: gathers the weights to rank 0, tensor by tensor. Rank 0 writes FILE.tmp and
+// renames it (a pipe or a device is written in place), and config.json beside it
+// (model_config.h). fault() when it cannot be written.
+void safetensors_export(const Model *m, const char *file);
 #endif

@@ -1,16 +1,22 @@
-// settings.h: what the trainer's options say. usage_error() for what no training can have.
+// settings.h: what the values of the trainer's options mean: names of schedules and tensor cuts,
+// a list of stages, a rate.
 #ifndef SETTINGS_H
 #define SETTINGS_H
 #include "08_3d/trainer.h"
 
-// Of --schedule; interleaved stages of one chunk: 1F1B's.
+// Of --schedule. Interleaved stages of one chunk have 1F1B's order.
 ScheduleRule settings_schedule(const char *name);
+// May a stage of this schedule have several chunks?
+bool settings_interleaved(const char *name);
 TensorKind settings_tensor(const char *name);      // of --tensor 1d|2d|2.5d|3d
-TrainerConfig settings_config(Run *run);           // free() its stage_blocks
-Optimizer settings_optimizer(Run *run);
-// The learning rate: linear warm-up, then a cosine down to --min-lr, which it has from step
-// --decay-steps on.
-double settings_rate(Run *run, size_t step);
-size_t settings_steps(Run *run);
-void settings_record(Run *run, const TrainerConfig *c);    // in the JSON: what its options do not say
+Recompute settings_recompute(const char *name);    // of --recompute none|selective|full
+// "3,4,3" -> {3, 4, 3}: the blocks of each of pp stages, or of each chunk, in model order.
+// free() it. text NULL: NULL. usage_error() where it is no such list. layers: of the model.
+size_t *settings_stage_blocks(const char *text, size_t pp, size_t chunks, size_t layers);
+
+// A linear warm-up to the highest rate, then a cosine down to the lowest one, which stays from
+// step `decay` on.
+// lowest: as a part of the highest
+typedef struct { double highest, lowest; size_t warmup, decay; } RateRule;
+double settings_rate(const RateRule *rule, size_t step);
 #endif

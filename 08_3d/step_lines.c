@@ -1,24 +1,26 @@
-// step_lines.c: see step_lines.h.
+// step_lines.c: says when a step has a line, and what stands in it.
 #include "08_3d/step_lines.h"
 #include <math.h>
 #include <stdio.h>
-#include "08_3d/settings.h"
 #include "common/device/device.h"
 #include "common/comm/clock.h"
 #include "common/model/costs.h"
 
 static const double BETWEEN_LINES = 10;            // seconds
-static const double REMEMBERED = 30;               // seconds after which a step counts 1/e in the moving mean
+// Seconds after which a step counts 1/e in the moving mean.
+static const double REMEMBERED = 30;
 static const double PATIENCE = 0.3;                // seconds for the peak
 
-StepLines step_lines_begin(Run *run, const TrainerConfig *c, size_t from) {
-    StepLines s = { .from = from, .steps = settings_steps(run), .flops = work_model(&c->model, c->batch).flops };
+StepLines step_lines_begin(const TrainerConfig *c, size_t from, size_t steps) {
+    StepLines s = { .from = from, .steps = steps, .flops = work_model(&c->model, c->batch).flops };
     s.at_once = side_at_once();
-    s.begun = s.shown = now();
+    s.begun = now();
+    s.shown = s.begun;
     return s;
 }
 
-// FLOP/s of one product of two n x n matrices; 0: there is no memory for it. Neither clock nor ledger sees it.
+// FLOP/s of one product of two n x n matrices; 0: there is no memory for it. Neither the clock nor
+// the ledger sees it.
 static double product_rate(int n) {
     const size_t bytes = (size_t)n * (size_t)n * sizeof(real);
     real *a = device_alloc(bytes);
@@ -40,8 +42,8 @@ static double product_rate(int n) {
     return rate;
 }
 
-// FLOP/s of this rank alone: the best of several products, larger ones where a product takes no time. Measured when a
-// run has turned out to be long, so short runs lose no time.
+// FLOP/s of this rank alone: the best of several products, larger ones where a product takes no
+// time. Measured when a run has turned out to be long, so short runs lose no time.
 static double measure_peak(void) {
     const double too_short = 1e-3;                 // seconds
     const int most = device_is_gpu() ? 4096 : 1024;
@@ -63,29 +65,34 @@ static void time_left(char text[32], double seconds) {
     else snprintf(text, 32, "%zu s", s);
 }
 
-static void print_line(Run *run, StepLines *s, size_t step, StepResult r, double lr) {
+static void write_line(char line[STEP_LINE], const StepLines *s, size_t step, StepResult r,
+                       double lr) {
     double passed = now() - s->begun;
     size_t done = step + 1 - s->from;
     char left[48] = "", share[32] = "", text[32];
     time_left(text, passed / (double)done * (double)(s->steps - step - 1));
     if (done > 1 && step + 1 < s->steps) snprintf(left, sizeof left, ", %s left", text);
     if (s->peak > 0)
-        snprintf(share, sizeof share, ", MFU %.1f %%", 100 * s->flops * s->counted / s->seconds / s->peak / s->at_once);
+        snprintf(share, sizeof share, ", MFU %.1f %%",
+                 100 * s->flops * s->counted / s->seconds / s->peak / s->at_once);
     const char *real_time = clock_config()->simulated ? " real time" : "";
-    say(run, "step %5zu   loss %7.4f   gradient norm %8.4f   lr %-8.3g %8.0f tokens/s%s%s%s\n", step, r.loss, r.norm,
-        lr, s->tokens / s->seconds, real_time, left, share);
+    snprintf(line, STEP_LINE,
+             "step %5zu   loss %7.4f   gradient norm %8.4f   lr %-8.3g %8.0f tokens/s%s%s%s\n",
+             step, r.loss, r.norm, lr, s->tokens / s->seconds, real_time, left, share);
 }
 
-void step_lines_add(Run *run, StepLines *s, size_t step, StepResult r, double lr, size_t tokens, double seconds) {
+bool step_lines_add(StepLines *s, size_t step, StepResult r, double lr, size_t tokens,
+                    double seconds, char line[STEP_LINE]) {
     double remembered = exp(-seconds / REMEMBERED);
     s->counted = s->counted * remembered + 1;
     s->tokens = s->tokens * remembered + (double)tokens;
     s->seconds = s->seconds * remembered + seconds;
-    if (!run->is_root) return;
+    if (this_rank > 0) return false;
     size_t tenth = s->steps > 10 ? s->steps / 10 : 1;
     bool late = now() - s->shown >= BETWEEN_LINES;
-    if (!late && step != s->from && step % tenth != 0 && step + 1 != s->steps) return;
+    if (!late && step != s->from && step % tenth != 0 && step + 1 != s->steps) return false;
     if (late && s->peak == 0) s->peak = measure_peak();
-    print_line(run, s, step, r, lr);
+    write_line(line, s, step, r, lr);
     s->shown = now();
+    return true;
 }

@@ -1,19 +1,25 @@
-// step_lines.h: the table of the steps: a line for the first and the last step, for each tenth of them, and about every
-// ten seconds. Speed, time left and MFU are real time under either clock.
+// step_lines.h: the table of the steps: a line for the first and the last step, for each tenth
+// of them, and about every ten seconds. Speed, time left and MFU are real time under either
+// clock.
 #ifndef STEP_LINES_H
 #define STEP_LINES_H
 #include "08_3d/trainer.h"
-#include "judge/frame/lesson.h"
 
+enum { STEP_LINE = 240 };
 typedef struct {
     size_t from, steps;
-    double flops;                                  // of a step: the unsplit model's, without recomputation
+    // Of a step: the unsplit model's, without recomputation.
+    double flops;
     double at_once;                                // ranks that compute at the same time
-    double peak;                                   // FLOP/s of one rank in a product of matrices; 0: not measured yet
-    double begun, shown;                           // now() before the first step, and at the last line
-    double counted, tokens, seconds;               // steps, and theirs; sums that forget: ratios are moving means
+    // FLOP/s of one rank in a product of matrices; 0: not measured yet
+    double peak;
+    // Now() before the first step, and at the last line.
+    double begun, shown;
+    // Steps, and theirs; sums that forget: ratios are moving means.
+    double counted, tokens, seconds;
 } StepLines;
-StepLines step_lines_begin(Run *run, const TrainerConfig *c, size_t from);     // collective
-// After each step: prints its line, where one is due. seconds: what the step took.
-void step_lines_add(Run *run, StepLines *s, size_t step, StepResult r, double lr, size_t tokens, double seconds);
+StepLines step_lines_begin(const TrainerConfig *c, size_t from, size_t steps); // collective
+// After each step, which took `seconds`. True: the step's line is due, and stands in `line`.
+bool step_lines_add(StepLines *s, size_t step, StepResult r, double lr, size_t tokens,
+                    double seconds, char line[STEP_LINE]);
 #endif

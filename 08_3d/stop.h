@@ -1,9 +1,11 @@
-// stop.h: a training that has to end early, because of a signal or of --exit-after, saves and ends with status 4.
+// stop.h: a training that has to end early, because of a signal or of --exit-after, saves and
+// ends with status 4.
 #ifndef STOP_H
 #define STOP_H
-#include "judge/frame/lesson.h"
+#include "common/comm/comm.h"
 
-void stop_require(Run *run);                       // usage_error() where --exit-after cannot work
-// Must the run end now? All ranks call it after a step, and get the same answer. step: what the last step took, seconds
-bool stop_due(Run *run, double step);
+// Must the run end now? Collective after a step, with the same answer on all ranks. left:
+// seconds until the run must have ended, INFINITY without a limit; step: seconds that the last
+// step took.
+bool stop_due(double left, double step);
 #endif

@@ -10,32 +10,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "08_3d/checkpoint.h"
-#include "08_3d/finite.h"
 #include "08_3d/log.h"
-#include "08_3d/resume.h"
 #include "08_3d/safetensors.h"
-#include "08_3d/settings.h"
 #include "08_3d/step_lines.h"
 #include "08_3d/stop.h"
-#include "08_3d/experiments/mesh_picture.h"
-#include "08_3d/experiments/train_checks.h"
-#include "08_3d/experiments/train_costs.h"
-#include "08_3d/experiments/train_memory.h"
-#include "08_3d/experiments/unsplit.h"
-#include "judge/frame/training.h"
 #include "08_3d/train_options.h"
+#include "08_3d/train_program.h"
 #include "08_3d/unsent.h"
 #include "common/device/device.h"
-#include "judge/draw/picture.h"
 #include "judge/draw/sketch.h"
 
 // ---------------------------------------------------------------- the unsplit model beside it (rank 0, --check)
 
-typedef struct { Model *model; Optimizer optimizer; Compressed *rule; } Unsplit;       // rule: with --compress
+// Rule: with --compress.
+typedef struct { Model *model; Optimizer optimizer; Compressed *rule; } Unsplit;
 
 static Unsplit unsplit_new(Run *run, const TrainerConfig *c) {
-    Unsplit u = { .model = unsplit_model(c), .optimizer = settings_optimizer(run) };
+    Unsplit u = { .model = unsplit_model(c), .optimizer = train_optimizer(run) };
     ledger_pause();
     optimizer_allocate(&u.optimizer, u.model);
     ledger_resume();
@@ -47,23 +38,33 @@ static Unsplit unsplit_new(Run *run, const TrainerConfig *c) {
 static Curve curve_new(size_t steps) {
     return (Curve){ host_alloc(steps * sizeof(double)), host_alloc(steps * sizeof(double)) };
 }
-static void curve_set(Curve c, size_t step, StepResult r) { c.loss[step] = r.loss; c.norm[step] = r.norm; }
+static void curve_set(Curve c, size_t step, StepResult r) {
+    c.loss[step] = r.loss;
+    c.norm[step] = r.norm;
+}
 static void curve_free(Curve c) { free(c.loss); free(c.norm); }
 
-enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };    // of the held-out text: while training, and at the end
+// Of the held-out text: while training, and at the end.
+enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
 // After a step, which took `seconds`: writes a checkpoint, where one is due. True: the training ends here, because it
 // was told to stop, or because its weights are not finite.
-static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log, SavedRun *saved, size_t done,
-                          size_t steps, double seconds, double eval_loss) {
+static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log,
+                          SavedRun *saved, size_t done, size_t steps, double seconds,
+                          double eval_loss) {
     if (!option_given(run, "save")) return false;
-    bool stop = done < steps && stop_due(run, seconds);
+    bool stop = done < steps && stop_due(train_seconds_left(run), seconds);
     if (stop || done == steps || done % option_size(run, "save-every") == 0) {
-        if (!finite_weights(run, rule, t, done)) return true;
+        if (!train_finite_weights(run, rule, t, done)) return true;
         RankState unsent = unsent_read(t);
-        checkpoint_save(run, t->model, &t->optimizer, &unsent, saved, option_text(run, "save"), done,
-                        eval_loss);
+        RunOptions options = train_run_options(run, &t->config.mesh);
+        char note[CHECKPOINT_NOTE];
+        checkpoint_save(run->world, &options, t->model, &t->optimizer, &unsent, saved,
+                        option_text(run, "save"), done, eval_loss,
+                        option_given(run, "keep") ? option_size(run, "keep") : 0, note);
+        if (*note) say(run, "%s", note);
+        free(options.option);
         unsent_free(&unsent);
         log_event(log, "checkpoint", done);
     }
@@ -85,14 +86,17 @@ static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t 
     size_t v = trainer_chunks(&t->config);
     for (size_t i = 0; i < v * t->config.mesh.pp && strlen(text) < sizeof text - 24; i++)
         sprintf(text + strlen(text), " %zu", t->blocks[i]);
-    say(run, "             from step %zu on, blocks of the %s:%s\n", done, v > 1 ? "chunks" : "stages", text);
+    say(run, "             from step %zu on, blocks of the %s:%s\n", done,
+        v > 1 ? "chunks" : "stages", text);
 }
 
 // Steps [from, steps) of the training; returns how many are done at the end.
-static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Data *d, const Log *log, SavedRun *saved,
-                   size_t from, Curve got, Curve want) {
-    size_t steps = settings_steps(run), every = option_size(run, "eval-every"), windows = data_eval_windows(d);
-    StepLines lines = step_lines_begin(run, &t->config, from);
+static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Data *d,
+                   const Log *log, SavedRun *saved, size_t from, Curve got, Curve want) {
+    size_t steps = train_steps(run), every = option_size(run, "eval-every"),
+           windows = data_eval_windows(d);
+    StepLines lines = step_lines_begin(&t->config, from, steps);
+    RateRule rate = train_rate(run);
     for (size_t step = from; step < steps; step++) {
         progress(run, "step", step, steps);
         double start = now();
@@ -101,11 +105,13 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
         StepResult r = trainer_gradients(t, d, step), w = {0};
         curve_set(got, step, r);
         if (u->model)
-            curve_set(want, step, w = u->rule ? compressed_gradients(u->rule, u->model, &t->config, d, step)
-                                              : unsplit_gradients(u->model, &t->config, d, step));
-        t->optimizer.lr = u->optimizer.lr = settings_rate(run, step);
+            curve_set(want, step,
+                      w = u->rule ? compressed_gradients(u->rule, u->model, &t->config, d, step)
+                                  : unsplit_gradients(u->model, &t->config, d, step));
+        t->optimizer.lr = settings_rate(&rate, step);
+        u->optimizer.lr = t->optimizer.lr;
         size_t tokens = data_count(d, step, 0, t->config.batch);
-        StepOutcome outcome = finite_step(run, rule, t, step, r);
+        StepOutcome outcome = train_finite_step(run, rule, t, step, r);
         if (outcome == STEP_LOST) {
             if (last) picture_end(run);
             log_step(log, step, r, t->optimizer.lr, tokens, now() - start);
@@ -120,25 +126,31 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
         if (u->model) optimizer_step(&u->optimizer, u->model, clip_factor(w.norm, t->config.clip));
 
         double seconds = now() - start;
+        char line[STEP_LINE];
         log_step(log, step, r, t->optimizer.lr, tokens, seconds);
         if (outcome == STEP_SKIPPED) log_event(log, "skipped", step);
-        else step_lines_add(run, &lines, step, r, t->optimizer.lr, tokens, seconds);
+        else if (step_lines_add(&lines, step, r, t->optimizer.lr, tokens, seconds, line))
+            say(run, "%s", line);
         double eval_loss = NAN;                    // of what is saved below, where it is measured
         if (every && (step + 1) % every == 0 && (!last || option_given(run, "save"))) {
             eval_loss = trainer_evaluate(t, d, at_most(windows, SOME_WINDOWS));
             log_evaluation(log, step + 1, eval_loss);
             say(run, "             held-out loss %.4f\n", eval_loss);
         }
-        if (save_and_stop(run, rule, t, log, saved, step + 1, steps, now() - start, eval_loss)) return step + 1;
+        if (save_and_stop(run, rule, t, log, saved, step + 1, steps, now() - start, eval_loss))
+            return step + 1;
     }
     progress(run, "step", steps, steps);
     return steps;
 }
 
-static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log, size_t from, Curve got) {
+static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log, size_t from,
+                 Curve got) {
     Timing timing = picture_timing(run);
     say(run, "\n");
-    picture_show(run, clock_config()->simulated ? "the last step, simulated" : "the last step, real time",
+    picture_show(run,
+                 clock_config()->simulated ? "the last step, simulated"
+                                           : "the last step, real time",
                  PICTURE_MEMORY | PICTURE_ALIKE_ONCE);
     picture_summary(run, &timing);
     train_results(run, t);
@@ -146,16 +158,17 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
     size_t all = data_eval_windows(d), windows = at_most(all, MOST_WINDOWS);
     double eval = trainer_evaluate(t, d, windows), entropy = data_entropy(d);
     log_end(log, eval);
-    finite_held_out(run, rule, eval);
-    size_t steps = settings_steps(run);
+    train_finite_held_out(run, rule, eval);
+    size_t steps = train_steps(run);
     const char *unit = d->token_bytes == 1 ? "byte" : "token";
     if (option_flag(run, "verbose"))
-        sketch_curve(run, d->token_bytes == 1 ? "loss, nats per byte" : "loss, nats per token", got.loss + from,
-                     steps - from);
-    say(run, "\nloss %.4f nats per %s at step %zu, %.4f at step %zu\n", got.loss[from], unit, from, got.loss[steps - 1],
-        steps - 1);
-    say(run, "held-out loss %.4f, over %zu of %zu windows; %ss guessed by their frequency alone: %.4f\n", eval,
-        windows, all, unit, entropy);
+        sketch_curve(run, d->token_bytes == 1 ? "loss, nats per byte" : "loss, nats per token",
+                     got.loss + from, steps - from);
+    say(run, "\nloss %.4f nats per %s at step %zu, %.4f at step %zu\n", got.loss[from], unit, from,
+        got.loss[steps - 1], steps - 1);
+    say(run,
+        "held-out loss %.4f, over %zu of %zu windows; %ss guessed by their frequency alone: %.4f\n",
+        eval, windows, all, unit, entropy);
     report_config_number(run, "step_ps", (double)timing.step);     // of the last step
     report_config_number(run, "eval_loss", eval);
     report_config_number(run, "eval_windows", (double)windows);
@@ -164,13 +177,14 @@ static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log
 
 // Before the work: can it be written? What is written where?
 static void require_files(Run *run) {
-    if (option_given(run, "export")) safetensors_require(run, option_text(run, "export"));
+    if (option_given(run, "export") && run->is_root)
+        safetensors_require(option_text(run, "export"));
     static const char *const of_save[] = { "save-every", "keep", "save-over" };
     bool save = option_given(run, "save");
     for (size_t i = 0; i < 3; i++)
         REQUIRE(save || !option_given(run, of_save[i]),
                 "--%s says how to save, and --save DIR where: give both", of_save[i]);
-    stop_require(run);
+    train_stop_require(run);
     if (!save) return;
     REQUIRE(option_size(run, "save-every") > 0, "--save-every must be at least 1");
     REQUIRE(!option_given(run, "keep") || option_size(run, "keep") > 0,
@@ -178,53 +192,79 @@ static void require_files(Run *run) {
     stop_catch();
 }
 
+static const char *reduction_words(const TrainerConfig *c) {
+    switch (c->reduction) {
+    case REDUCE_PREFETCH: return " with prefetch";
+    case REDUCE_IN_BUCKETS: return ", overlapped";
+    case REDUCE_COMPRESSED:
+        return c->compression.method == TOP_K ? ", compressed by top-k"
+                                              : ", compressed by PowerSGD";
+    default: return "";
+    }
+}
+
 static void train(Run *run) {
-    Checkpoint *before = resume_open(run);
-    TrainerConfig c = settings_config(run);
-    Optimizer optimizer = settings_optimizer(run);
-    size_t steps = settings_steps(run);
+    char note[CHECKPOINT_NOTE];
+    RunOptions options = train_run_options(run, NULL);
+    Checkpoint *before = resume_open(run->world, &options, note);
+    if (*note) say(run, "%s", note);
+    if (before) train_take_options(run, &options);
+    free(options.option);
+    TrainerConfig c = train_config(run);
+    Optimizer optimizer = train_optimizer(run);
+    size_t steps = train_steps(run);
     size_t from = before ? checkpoint_step(before) : 0;
     bool check = option_flag(run, "check");
-    REQUIRE(from < steps, "--resume %s: all of its %zu steps are done; give more --steps", option_text(run, "resume"),
-            from);
+    REQUIRE(from < steps, "--resume %s: all of its %zu steps are done; give more --steps",
+            option_text(run, "resume"), from);
     require_files(run);
-    FiniteRule rule = finite_rule(run);
+    FiniteRule rule = train_finite_rule(run);
     train_checks_require(run, &c);
-    Data data = training_text(run, option_text(run, "data"), option_text(run, "data-eval"),
-                              option_text(run, "vocab") ? c.model.vocab : 0, c.model.context, c.batch);
-    data.ragged = check;                           // unequal token counts: without them real bugs pass
+    Data data =
+            training_text(run, option_text(run, "data"), option_text(run, "data-eval"),
+                          option_text(run, "vocab") ? c.model.vocab : 0, c.model.context, c.batch);
+    // Unequal token counts: without them real bugs pass.
+    data.ragged = check;
     memory_set_poison(check);                      // otherwise speed counts
     if (!option_given(run, "threads") && !check && run->reduce == REDUCE_FAST && !device_is_gpu())
         device_set_threads(side_cores_each());     // their number may change the bits of products
-    SavedRun saved = resume_run(run, before, &data);
-    Log log = log_open(run, saved.id);
+    options = train_run_options(run, &c.mesh);
+    SavedRun saved = resume_run(&options, before, &data);
+    bool logged = option_given(run, "log") && run->is_root;
+    Log log = log_open(logged ? option_text(run, "log") : NULL, option_given(run, "resume"),
+                       saved.id);
     Trainer *t = trainer_new(run->world, &c, optimizer);
     Unsplit u = {0};
     if (check && run->world->rank == 0) u = unsplit_new(run, &c);
-    if (check && c.compressed) u.rule = compressed_new(t);
+    if (check && c.reduction == REDUCE_COMPRESSED) u.rule = compressed_new(t);
     if (before) {
         checkpoint_load(before, t->model, &t->optimizer);
         if (u.model) checkpoint_load(before, u.model, &u.optimizer);
-        unsent_resume(before, t, u.rule);
-        resume_say(run, before);
+        unsent_resume(before, t);
+        compressed_load(u.rule, before, t);
+        char *line = resume_line(&options, before);
+        say(run, "%s", line);
+        free(line);
         checkpoint_free(before);
     }
-    settings_record(run, &c);
+    free(options.option);
+    train_record(run, &c);
     say(run, "%zu parameters; batch %zu, %zu micro-batches per replica; %zu %s\n",
         config_parameters(&c.model), c.batch, t->micro_batches, data.tokens,
         data.token_bytes == 1 ? "bytes of text" : "tokens");
     if (tensor_is_grid(&c))
-        say(run, "a tp group is a grid of %zu x %zu x %zu ranks", tensor_sides(&c).q, tensor_sides(&c).q,
-            tensor_sides(&c).depth);
-    if (c.tensor == TENSOR_3D) say(run, "a tp group is a cube of %zu^3 ranks", cube_side(c.mesh.tp));
+        say(run, "a tp group is a grid of %zu x %zu x %zu ranks", tensor_sides(&c).q,
+            tensor_sides(&c).q, tensor_sides(&c).depth);
+    if (c.tensor == TENSOR_3D)
+        say(run, "a tp group is a cube of %zu^3 ranks", cube_side(c.mesh.tp));
     char cp[40] = "";
     if (t->mesh.cp) snprintf(cp, sizeof cp, " x cp %zu", c.mesh.cp);
     say(run,
-        "dp %zu x tp %zu x pp %zu%s, [ ] is a tp group; schedule %s, ZeRO %zu%s, recompute %s, %d thread%s per rank",
-        c.mesh.dp, c.mesh.tp, c.mesh.pp, cp, option_text(run, "schedule"), c.zero,
-        c.prefetch ? " with prefetch" : c.overlap ? ", overlapped" : !c.compressed ? ""
-            : c.compression.method == TOP_K ? ", compressed by top-k" : ", compressed by PowerSGD",
-        option_text(run, "recompute"), device_threads, device_threads > 1 ? "s" : "");
+        "dp %zu x tp %zu x pp %zu%s, [ ] is a tp group; schedule %s, ZeRO %zu%s, recompute %s, %d "
+        "thread%s per rank",
+        c.mesh.dp, c.mesh.tp, c.mesh.pp, cp, option_text(run, "schedule"), trainer_zero(&c),
+        reduction_words(&c), option_text(run, "recompute"), device_threads,
+        device_threads > 1 ? "s" : "");
     train_show_mesh(run, &c);
     say(run, "\n");
 
@@ -235,11 +275,12 @@ static void train(Run *run) {
     if (saved.best_step)
         say(run, "lowest held-out loss of a checkpoint: %.4f, step %zu\n", saved.best_loss,
             saved.best_step);
-    if (!rule.lost && finite_weights(run, &rule, t, done)) {
-        if (option_given(run, "export")) safetensors_export(run, t->model, option_text(run, "export"));
+    if (!rule.lost && train_finite_weights(run, &rule, t, done)) {
+        if (option_given(run, "export")) safetensors_export(t->model, option_text(run, "export"));
         train_checks(run, t, u.model, (Range){ from, done }, got, want);
     }
-    if (check && option_given(run, "save") && !rule.lost) {        // what one relies on who takes it up
+    // What one relies on who takes it up.
+    if (check && option_given(run, "save") && !rule.lost) {
         train_check_epochs(run, &data);
         train_check_saved(run, t, u.model, &u.optimizer, done);
     }

@@ -1,5 +1,5 @@
-// trainer.h: data x context x tensor x pipeline parallelism, with ZeRO and recomputation: what chapters 01-07 taught,
-// composed.
+// trainer.h: data x context x tensor x pipeline parallelism, with ZeRO and recomputation:
+// chapters 01 to 07, composed.
 #ifndef TRAINER_H
 #define TRAINER_H
 #include "01_data_parallel/compression.h"
@@ -11,66 +11,94 @@
 #include "common/model/data.h"
 #include "common/model/optimizer.h"
 
-// How the ranks of a tp group cut a layer: by columns and rows (03.06), in blocks on a square (03.09), on a square in
-// layers (03.10), on a cube (03.11).
+// How the ranks of a tp group cut a layer: by columns and rows (03.06), in blocks on a square
+// (03.09), on a square in layers (03.10), on a cube (03.11).
 typedef enum { TENSOR_1D, TENSOR_2D, TENSOR_25D, TENSOR_3D } TensorKind;
+
+// How the gradients of the replicas are added: one way at a time.
+typedef enum {
+    REDUCE_AT_END, // one all-reduce after the last backward (chapter 01)
+    REDUCE_IN_BUCKETS, // all-reduces of parts while the last backward runs (01.04)
+    REDUCE_COMPRESSED, // in fewer bytes, the rest a step later (01.06)
+    REDUCE_ZERO_1, // ZeRO's stages (chapter 06): to the rank that owns a part
+    REDUCE_ZERO_2,
+    REDUCE_ZERO_3,
+    REDUCE_PREFETCH // stage 3, which gathers weights a layer ahead (06.05)
+} Reduction;
 
 typedef struct {
     ModelConfig model;
     Degrees mesh;
     TensorKind tensor;
-    size_t depth;                                  // of 2.5D, 0: the least that makes a grid of the tp ranks
-    size_t batch, micro_batch;                     // sequences of a step; of one replica and micro-batch, at most
+    size_t depth;                      // of 2.5D; 0: the least that makes a grid of the tp ranks
+    size_t batch, micro_batch;         // sequences of a step; of a replica's micro-batch, at most
     ScheduleRule schedule;
-    size_t chunks;                                 // of the model on each stage; above 1 the order is 05.03's
-    const size_t *stage_blocks;                    // blocks of each stage, of each chunk in model order where there are
-                                                   // several; or NULL: as equal as possible
-    bool rebalanced;                               // trainer_rebalance will be called: layers are timed
-    size_t zero;                                   // 0..3
-    bool prefetch;                                 // of stage 3: weights are gathered a layer ahead
-    bool overlap;                                  // of stage 0: gradients are reduced while the last backward runs
-    bool compressed;                               // of stage 0: the gradient is sent over dp in fewer bytes (01.06),
-    CompressionPlan compression;                   // by TOP_K or POWER_SGD
-    bool sequence;                                 // sequence parallelism: a tp rank has some rows outside of products
-    bool blockwise;                                // attention in blocks; with cp it always is
+    size_t chunks;                     // of the model on each stage; above 1 the order is 05.03's
+    // Blocks of each stage, or of each chunk in model order; NULL: as equal as possible.
+    const size_t *stage_blocks;
+    bool rebalanced;                   // trainer_rebalance() will be called: layers are timed
+    Reduction reduction;
+    CompressionPlan compression;       // of REDUCE_COMPRESSED: TOP_K or POWER_SGD
+    bool sequence;                     // sequence parallelism (03.07)
+    bool blockwise;                    // attention in blocks; with cp it always is
     Recompute recompute;
-    size_t activation_budget;                      // bytes per rank for which each block's is chosen; 0: recompute's
-    double clip;                                   // largest gradient norm; 0: no clipping
+    size_t activation_budget;          // bytes per rank, for which blocks recompute; 0: none
+    double clip;                       // largest gradient norm; 0: no clipping
 } TrainerConfig;
-void trainer_require(const TrainerConfig *c);      // usage_error() for what cannot work
-static inline bool tensor_is_grid(const TrainerConfig *c) { return c->tensor == TENSOR_2D || c->tensor == TENSOR_25D; }
-TesseractSides tensor_sides(const TrainerConfig *c);           // of such a grid
-size_t trainer_chunks(const TrainerConfig *c);     // 1 or more
-size_t trainer_micro_batches(const TrainerConfig *c);          // of a step, on each replica
-Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage);         // of m micro-batches; schedule_free
+// Usage_error() for what cannot work. (refused.c).
+void trainer_require(const TrainerConfig *c);
+// The way that these four options name. usage_error() where two exclude each other. (refused.c)
+Reduction trainer_reduction(size_t zero, bool prefetch, bool overlap, bool compressed);
+// ZeRO's stage, 0 to 3. Stage 0 is data parallelism.
+static inline size_t trainer_zero(const TrainerConfig *c) {
+    if (c->reduction == REDUCE_PREFETCH) return 3;
+    return c->reduction < REDUCE_ZERO_1 ? 0 : 1 + (size_t)(c->reduction - REDUCE_ZERO_1);
+}
+static inline bool tensor_is_grid(const TrainerConfig *c) {
+    return c->tensor == TENSOR_2D || c->tensor == TENSOR_25D;
+}
+TesseractSides tensor_sides(const TrainerConfig *c);       // of a grid
+size_t trainer_chunks(const TrainerConfig *c);             // 1 or more
+size_t trainer_micro_batches(const TrainerConfig *c);      // of a step, on each replica
+// The list of a stage for m micro-batches; schedule_free() it.
+Schedule trainer_schedule(const TrainerConfig *c, size_t m, size_t stage);
 
 typedef struct {
     TrainerConfig config;
     Mesh mesh;
-    CommGrid grid;                                 // of the tp group; 2D and 2.5D
-    Cube cube;                                     // 3D
-    Buckets *buckets;                              // with overlap; else NULL
-    Compression *compression;                      // with it: what I have not sent yet; else NULL
-    Picoseconds reduction[2];                      // of the last step: when its sum over dp began and ended
-    Model *model;                                  // my stage's layers, my part of their tensors
+    CommGrid grid;                     // of the tp group; 2D and 2.5D
+    Cube cube;                         // of the tp group; 3D
+    Model *model;                      // this stage's layers, this rank's part of their tensors
     Optimizer optimizer;
     Schedule schedule;
-    size_t *blocks;                                // of each stage or chunk, now; of a pipeline that is rebalanced
-    double *cost;                                  // and what its layers took in the last step
-    Positions positions;                           // of each sequence: this rank's; n 0: all
-    size_t micro_batches;                          // m, the same on every replica
-    double local_loss;                             // of the last step: this rank's part, before the sum over ranks
-    Range sequences;                               // of each global batch: my replica's
+    Range sequences;                   // of each global batch: those of this replica
+    Positions positions;               // of each sequence: those of this rank; n 0: all
+    size_t micro_batches;              // m, the same on every replica
+    Buckets *buckets;                  // of REDUCE_IN_BUCKETS; else NULL
+    Compression *compression;          // of REDUCE_COMPRESSED: what is not sent yet; else NULL
+    size_t *blocks;                    // with rebalancing: of each stage or chunk, now
+    double *cost;                      // with rebalancing: times of the layers in the last step
+    // Of the last step: this rank's part of the loss; when the sum over dp began and ended.
+    double local_loss;
+    Picoseconds reduction[2];
 } Trainer;
 
-Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer);    // collective
-StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);    // all but the update: gradients are final
-void trainer_update(Trainer *t, StepResult r);                             // clip, optimizer, ZeRO's gather
-void trainer_skip(Trainer *t);                     // in place of the update: weights and optimizer stay as they are
-// After an update: the stages' blocks are cut anew for the times of this step, and layers move. Collective. False: all
-// stay where they are.
+// The whole idea in one function: a step of dp x tp x pp by 1F1B, without any option. stage has
+// the layers of pipeline_stage_layers(), is cut by tensor_parallel(), and is allocated.
+// tests/plain-step.t compares it with trainer_gradients() and trainer_update().
+StepResult train_step_plain(const Mesh *mesh, Model *stage, Optimizer *o, const TrainerConfig *c,
+                            const Data *d, uint64_t step);
+
+// ---- All functions below are collective. ----
+Trainer *trainer_new(Comm *world, const TrainerConfig *c, Optimizer optimizer);
+// A step but for the update: the gradients are final afterwards.
+StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step);
+void trainer_update(Trainer *t, StepResult r);     // clips, updates; under ZeRO gathers weights
+void trainer_skip(Trainer *t);                     // in place of trainer_update(): nothing changes
+// After an update: cuts the stages anew for the times of this step, and moves layers. False: all
+// layers stay where they are.
 bool trainer_rebalance(Trainer *t);
-// Mean loss a byte over this many windows, spread over the held-out text. Forwards only: nothing is kept.
+// Mean loss per token over this many windows, spread over the held-out text. Forwards only.
 double trainer_evaluate(Trainer *t, const Data *d, size_t windows);
 void trainer_free(Trainer *t);
 #endif

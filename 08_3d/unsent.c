@@ -1,10 +1,11 @@
-// unsent.c: see unsent.h.
+// unsent.c: reads and writes the state of a compression, and names the layout that it belongs to.
 #include "08_3d/unsent.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-// "dp 2 x tp 1 x pp 2, blocks 2 2, top-k 32": what must be the same for an error to be of the same elements.
+// "dp 2 x tp 1 x pp 2, blocks 2 2, top-k 32": what must be the same for an error to be of the
+// same elements.
 static char *layout_of(const TrainerConfig *c) {
     enum { ROOM = 160, EACH = 24 };
     const size_t parts = c->mesh.pp * trainer_chunks(c);
@@ -13,7 +14,8 @@ static char *layout_of(const TrainerConfig *c) {
     sprintf(text, "dp %zu x tp %zu x pp %zu, blocks", c->mesh.dp, c->mesh.tp, c->mesh.pp);
     for (size_t i = 0; i < parts; i++)
         sprintf(text + strlen(text), " %zu",
-                c->stage_blocks ? c->stage_blocks[i] : range_size(shard_range(c->model.layers, parts, i)));
+                c->stage_blocks ? c->stage_blocks[i]
+                                : range_size(shard_range(c->model.layers, parts, i)));
     sprintf(text + strlen(text), ", %s %zu", top_k ? "top-k, one of" : "PowerSGD, rank",
             top_k ? c->compression.one_of : c->compression.rank);
     return text;
@@ -31,17 +33,11 @@ void unsent_free(RankState *s) {
     free(s->values);
 }
 
-void unsent_resume(const Checkpoint *c, Trainer *t, Compressed *reference) {
+void unsent_resume(const Checkpoint *c, Trainer *t) {
     if (!t->compression) return;
     RankState want = unsent_read(t);
-    real *mine = checkpoint_load_state(c, t->mesh.world->rank, &want);
-    if (mine) compression_state_write(t->compression, mine);
-    for (size_t r = 0; mine && reference && r < t->mesh.world->size; r++) {
-        want.n = compressed_count(reference, r);
-        real *its = checkpoint_load_state(c, r, &want);
-        compressed_resume(reference, r, its);
-        free(its);
-    }
-    free(mine);
+    real *state = checkpoint_load_state(c, t->mesh.world->rank, &want);
+    if (state) compression_state_write(t->compression, state);
+    free(state);
     unsent_free(&want);
 }

@@ -19,29 +19,34 @@ static const FileTensor *find(const TensorFile *f, const char *name) {
 // A table's [rows, cols].
 static const FileTensor *table(const Weights *w, const char *name) {
     const FileTensor *t = find(&w->file, name);
-    REQUIRE(t, "--from %s: it has no tensor %s: expected the names of Hugging Face's GPT-2", w->from, name);
+    REQUIRE(t, "--from %s: it has no tensor %s: expected the names of Hugging Face's GPT-2",
+            w->from, name);
     REQUIRE(t->dims == 2, "--from %s: %s has %zu sides: expected two", w->from, name, t->dims);
     return t;
 }
 
-static size_t heads_of(Run *run, const Weights *w) {
+static size_t heads_of(const Weights *w, const size_t *chosen) {
     const char *note = tensor_file_note(&w->file, "n_head");
-    if (option_given(run, "heads")) return option_size(run, "heads");
+    if (chosen) return *chosen;
     size_t heads = note ? strtoul(note, NULL, 10) : model_config_heads(w->from);
-    REQUIRE(heads, "--from %s: neither its header nor a config.json beside it says n_head: give --heads (GPT-2: 12)",
-            w->from);
+    REQUIRE(heads,
+            "--from %s: neither its header nor a config.json beside it says n_head: give --heads "
+            "(GPT-2: 12)", w->from);
     return heads;
 }
 
-static void sizes_of(Run *run, Weights *w) {
+static void sizes_of(Weights *w, const size_t *heads, uint64_t seed) {
     const FileTensor *wte = table(w, "wte.weight"), *wpe = table(w, "wpe.weight");
     size_t layers = 0;
-    for (char name[40]; snprintf(name, sizeof name, "h.%zu.ln_1.weight", layers), find(&w->file, name); ) layers++;
-    w->model = (ModelConfig){ .layers = layers, .width = wte->shape[1], .heads = heads_of(run, w),
-                              .context = wpe->shape[0], .vocab = wte->shape[0], .seed = run->seed };
+    for (char name[40];
+         snprintf(name, sizeof name, "h.%zu.ln_1.weight", layers), find(&w->file, name);)
+        layers++;
+    w->model = (ModelConfig){ .layers = layers, .width = wte->shape[1], .heads = heads_of(w, heads),
+                              .context = wpe->shape[0], .vocab = wte->shape[0], .seed = seed };
 }
 
-typedef struct { const Weights *weights; const Param *param; const FileTensor *tensor; } Filling;      // found last
+// Found last.
+typedef struct { const Weights *weights; const Param *param; const FileTensor *tensor; } Filling;
 static real value(void *filling, const Param *p, size_t i) {
     Filling *f = filling;
     if (f->param != p) {
@@ -50,7 +55,8 @@ static real value(void *filling, const Param *p, size_t i) {
         REQUIRE(t, "--from %s: it has no tensor %s", from, p->name);
         bool fits = p->vector ? t->dims == 1 && t->shape[0] == p->cols
                               : t->dims == 2 && t->shape[0] == p->rows && t->shape[1] == p->cols;
-        REQUIRE(fits, "--from %s: %s does not have the shape [%zu, %zu]", from, p->name, p->rows, p->cols);
+        REQUIRE(fits, "--from %s: %s does not have the shape [%zu, %zu]", from, p->name, p->rows,
+                p->cols);
         f->param = p;
         f->tensor = t;
     }
@@ -65,7 +71,7 @@ static size_t option_of(const Weights *w, const char *name) {
     return strtoul(text, NULL, 10);
 }
 
-Weights weights_open(Run *run, const char *from) {
+Weights weights_open(Comm *world, const char *from, const size_t *heads, uint64_t seed) {
     Weights w = { .from = from };
     struct stat is;
     bool folder = stat(from, &is) == 0 && S_ISDIR(is.st_mode);
@@ -73,17 +79,19 @@ Weights weights_open(Run *run, const char *from) {
     if (w.found) w.from = w.found;
     if (folder && !w.found) {
         char why[CHECKPOINT_WHY] = "";
-        w.checkpoint = checkpoint_open(run, from, false, why);
+        w.checkpoint = checkpoint_open(world, from, false, why, NULL, 0);
         REQUIRE(w.checkpoint, "--from %s: %s", from, why);
         bool vocab = checkpoint_option(w.checkpoint, "vocab") != NULL;
-        w.model = (ModelConfig){ .layers = option_of(&w, "layers"), .width = option_of(&w, "width"),
+        w.model = (ModelConfig){ .layers = option_of(&w, "layers"),
+                                 .width = option_of(&w, "width"),
                                  .vocab = vocab ? option_of(&w, "vocab") : 256,
-                                 .heads = option_of(&w, "heads"), .context = option_of(&w, "context"),
-                                 .seed = run->seed };
+                                 .heads = option_of(&w, "heads"),
+                                 .context = option_of(&w, "context"),
+                                 .seed = seed };
     } else {
         char why[TENSOR_FILE_WHY] = "";
         REQUIRE(tensor_file_open(&w.file, w.from, why), "--from: %s", why);
-        sizes_of(run, &w);
+        sizes_of(&w, heads, seed);
     }
     config_require(&w.model);
     return w;

@@ -1,6 +1,6 @@
-// weights.h: the weights of a model that was trained before: from a checkpoint (checkpoint.h), or from a safetensors
-// file with the names of Hugging Face's GPT-2, which --export writes, too, or from a folder with such a file and its
-// config.json. Only what a rank holds is read.
+// weights.h: the weights of a model that was trained before: from a checkpoint (checkpoint.h),
+// or from a safetensors file with the names of Hugging Face's GPT-2, which --export writes, too,
+// or from a folder with such a file and its config.json. Only what a rank holds is read.
 #ifndef WEIGHTS_H
 #define WEIGHTS_H
 #include "08_3d/checkpoint.h"
@@ -8,15 +8,17 @@
 
 typedef struct {
     const char *from;                              // a folder, or a file; NULL: initial values
-    char *found;                                   // the file in a folder with a config.json; else NULL
+    // The file in a folder with a config.json; else NULL.
+    char *found;
     Checkpoint *checkpoint;                        // NULL: no folder
     TensorFile file;
     ModelConfig model;                             // its sizes; no dropout
 } Weights;
-// A file's sizes are those of its tensors, and heads is --heads, or what its header or a config.json beside it says.
-// Collective. usage_error() where this is no model.
-Weights weights_open(Run *run, const char *from);
-// Allocates the weights of a described model, without gradients, and fills them. usage_error() where one is missing.
+// A file's sizes are those of its tensors. heads: those of the model; NULL: as its header or a
+// config.json beside it says. Collective. usage_error() where this is no model.
+Weights weights_open(Comm *world, const char *from, const size_t *heads, uint64_t seed);
+// Allocates the weights of a described model, without gradients, and fills them. usage_error()
+// where one is missing.
 void weights_load(const Weights *w, Model *m);
 void weights_close(Weights *w);
 #endif

@@ -125,8 +125,8 @@ static void write_reference(Run *run, Subject *s, const char *directory) {
     char path[512];
     mkdir(directory, 0777);
     snprintf(path, sizeof path, "%s/weights.safetensors", directory);
-    safetensors_require(run, path);
-    safetensors_export(run, s->model, path);
+    if (run->is_root) safetensors_require(path);
+    safetensors_export(s->model, path);
     size_t T = s->data.context, M = s->batch * T;
     int *tokens = host_alloc(M * sizeof *tokens), *targets = host_alloc(M * sizeof *targets);
     FILE *f = file_of(directory, "tokens"), *losses = file_of(directory, "losses");
@@ -165,7 +165,8 @@ static void bench(Run *run) {
                    .heads = option_size(run, "heads"), .context = option_size(run, "context"),
                    .vocab = option_size(run, "vocab") },
         .mesh = { dp, option_size(run, "tp"), option_size(run, "pp"), 1 }, .batch = batch, .clip = 1,
-        .schedule = settings_schedule(option_text(run, "schedule")), .zero = (size_t)atoi(option_text(run, "zero")) };
+        .schedule = settings_schedule(option_text(run, "schedule")),
+        .reduction = trainer_reduction((size_t)atoi(option_text(run, "zero")), false, false, false) };
     c.micro_batch = option_given(run, "micro-batch") ? option_size(run, "micro-batch") : dp ? ceil_div(batch, dp) : 1;
     trainer_require(&c);
     double seconds_most = option_real(run, "seconds");

@@ -75,13 +75,43 @@ namesakes() {
     done | awk 'NF == 3 { print $3 }' | sort | uniq -d
 }
 
+# Which objects of judge/ and of experiments/ the linker would take with these objects: it follows what each leaves undefined. The first
+# argument is the folder of the objects.
+judge_linked() {
+    objects=$1
+    shift
+    { chapter_sources; find common judge -mindepth 2 -name '*.c' ! -name device_cuda.c; } | sed -n "s|^\(.*\)\.c\$|$objects/\1.o|p" |
+        while read -r object; do [ ! -e "$object" ] || echo "$object"; done | xargs nm -A -g | awk -v folder="$objects/" -v roots="$*" '
+        {
+            file = substr($0, length(folder) + 1)
+            sub(/:.*/, "", file)
+            built[file] = 1
+            if ($(NF - 1) == "U") wants[file] = wants[file] " " $NF
+            else where[$NF] = file
+        }
+        END {
+            n = split(roots, queue, " ")
+            for (i = 1; i <= n; i++) seen[queue[i]] = 1
+            for (i = 1; i <= n; i++) {
+                if (!built[queue[i]]) print queue[i] ": not built"
+                count = split(wants[queue[i]], symbol, " ")
+                for (k = 1; k <= count; k++) {
+                    object = where[symbol[k]]
+                    if (object == "" || seen[object]++) continue
+                    if (object ~ /^judge\/|\/experiments\//) print object ": for " symbol[k] " of " queue[i]
+                    else queue[++n] = object
+                }
+            }
+        }'
+}
+
 backend_names() {
     chapter_sources | xargs -r grep -nE '\b(MPI_[A-Za-z]|cuda[A-Z]|cublas[A-Z]|nccl[A-Z]|cblas_|openblas_|pthread_)|<(mpi|omp|pthread|cblas|nccl|cuda[a-z_]*)\.h>'
 }
 
 # In common/, CUDA and NCCL are known to the device, the transports and the launch header.
 gpu_names() {
-    for file in common/*.[ch] common/*/*.[ch]; do
+    find common -name '*.[ch]' | while read -r file; do
         case $file in
             common/device/device_cuda.* | common/comm/comm_nccl.* | common/device/for_each_cuda.*) ;;
             *) grep -nHE '\b(cuda[A-Z]|cublas[A-Z]|nccl[A-Z]|__CUDACC__|CUDA_STANDIN)|<(nccl|cuda[a-z_]*|cublas[a-z_0-9]*)\.h>' "$file" ;;
@@ -90,8 +120,8 @@ gpu_names() {
 }
 
 # Who may include whom: common/ only common/; judge/ those two; a technique common/ and techniques of chapters up to its own; an
-# experiment all of these, and experiments of chapters up to its own. The programs of chapter 08 may use the judge: train.c, sample.c
-# and plan*.c.
+# experiment all of these, and experiments of chapters up to its own. The programs of chapter 08 may use the judge: train.c, train_*.c,
+# sample.c and plan*.c; trainer.c may not.
 wrong_includes() {
     # shellcheck disable=SC2016    # awk's $1
     { chapter_sources; find common judge -name '*.[ch]' 2>/dev/null; } | xargs -r awk '
@@ -100,7 +130,7 @@ wrong_includes() {
             what = part[2]
             chapter = FILENAME ~ /^[0-9]/
             experiment = FILENAME ~ /\/experiments\//
-            program = FILENAME ~ /^08_3d\/(train|sample|plan)[a-z_]*\.[ch]$/
+            program = FILENAME ~ /^08_3d\/(train|sample|plan)(_[a-z]+)?\.[ch]$/
             if (what ~ /^common\//) next
             if (what ~ /^judge\// && (experiment || program || FILENAME ~ /^judge\//)) next
             earlier = chapter && what ~ /^[0-9][0-9]_/ && substr(what, 1, 2) + 0 <= substr(FILENAME, 1, 2) + 0
@@ -237,6 +267,11 @@ void put(Node *n) {
 }
 END
 printf 'int name(void);\nint name(void) { return 0; }\n' >"$bad/03_three/two.c"
+mkdir -p "$bad/04_four" "$bad/judge/frame" "$bad/o/04_four" "$bad/o/judge/frame"
+printf 'int shown(void);\nint shared(void);\nint shared(void) { return shown(); }\n' >"$bad/04_four/shared.c"
+printf 'int shared(void);\nint step(void);\nint step(void) { return shared(); }\n' >"$bad/04_four/step.c"
+printf 'int alone(void);\nint alone(void) { return 1; }\nint used(void);\nint used(void) { return alone(); }\n' >"$bad/04_four/alone.c"
+printf 'int shown(void);\nint shown(void) { return 2; }\n' >"$bad/judge/frame/shown.c"
 printf '#include "02_two/two.h"\n#include <cuda_runtime.h>\n' >"$bad/common/thing.c"
 printf '#include "common/base/util.h"\n#include "common/comm/comm.h"\n#include "ops.h"\n' >"$bad/common/tensor/ops.c"
 mkdir "$bad/tools"
@@ -255,8 +290,10 @@ printf '## The question\n## The picture\n## Exercises\n' >"$bad/02_two/03_gone.m
 mkdir "$bad/03_three/experiments"
 printf '#include "judge/frame/lesson.h"\n#include "02_two/experiments/two.h"\n' >"$bad/03_three/experiments/02_long.c"
 { sed /include/d "$bad/03_three/three.c" | ${OMPI_CC:-gcc} -fcommon -fPIC -x c -c -o "$bad/o/03_three/three.o" - &&
-    ${OMPI_CC:-gcc} -x c -c -o "$bad/o/03_three/02_long.o" /dev/null &&
+    mkdir "$bad/o/03_three/experiments" &&
+    for file in 02_long experiments/02_long; do ${OMPI_CC:-gcc} -x c -c -o "$bad/o/03_three/$file.o" /dev/null || exit 3; done &&
     ${OMPI_CC:-gcc} -c -o "$bad/o/03_three/two.o" "$bad/03_three/two.c" &&
+    for file in 04_four/shared 04_four/step 04_four/alone judge/frame/shown; do ${OMPI_CC:-gcc} -c -o "$bad/o/$file.o" "$bad/$file.c" || exit 3; done &&
     ${OMPI_CC:-gcc} -c -o "$bad/o/common/base/util.o" "$bad/common/util.c" &&
     sed '/include/d' "$bad/02_two/01_by_hand.c" | ${OMPI_CC:-gcc} -fcommon -x c -c -o "$bad/o/02_two/01_by_hand.o" -; } || exit 3
 cd "$bad" || exit 3
@@ -271,6 +308,8 @@ clean "and lets the listed one and a thread's own pass" among "usage_wait\|threa
 has "the check of addresses sees one that is cast" "common/util.c:8" cast_addresses
 has "the check of namesakes sees a function of two files" "^name$" namesakes o
 clean "and lets others pass" among "^use$" namesakes o
+has "the check of links sees the judge behind another object" "^judge/frame/shown.o:.*04_four/shared.o" judge_linked o 04_four/step.o
+clean "and lets an object without it pass" judge_linked o 04_four/alone.o
 has "the check of backend names sees mpi.h" "01_by_hand.c:4" \
     backend_names
 has "the check of CUDA's names sees a file of common/ that should not know them" "common/thing.c:2" \
@@ -279,7 +318,7 @@ has "the check of includes sees a later chapter, and a chapter in common/" "01_b
     wrong_includes
 has "and the judge in a technique, an experiment in a technique" "three.c:1 three.c:2" wrong_includes
 clean "and lets an experiment know both" among "experiments/02_long.c" wrong_includes
-clean "and lets an earlier chapter pass" among "three.h" wrong_includes
+clean "and lets an earlier chapter pass" among "three.h:" wrong_includes
 has "the check of arrows sees a folder above, and a name without its folder" "ops.c:2 ops.c:3" wrong_arrows
 clean "and lets a folder below pass" among "ops.c:1" wrong_arrows
 has "the check of header lines sees missing and malformed ones" "02_long.c.*ranks 02_long.c.*level 01_by_hand.c.*question 01_by_hand.c.*many" \
@@ -306,6 +345,8 @@ for precision in fp32 ${TEST_ALL:+fp64}; do
     clean "no chapter has a writable global, $objects" writable_globals "$objects"
     clean "common/ has no writable global that is not listed here, $objects" shared_globals "$objects"
     clean "no two files have a public function or datum of one name, $objects" namesakes "$objects"
+    clean "the trainer links no judge and no experiment, $objects" judge_linked "$objects" 08_3d/trainer.o
+    clean "and the two linear layers link none, $objects" judge_linked "$objects" 03_tensor_parallel/02_linear.o
 done
 clean "no address of a pointer is cast" cast_addresses
 clean "no chapter names a backend" backend_names

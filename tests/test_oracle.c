@@ -166,7 +166,7 @@ static void oracle(Run *run) {
             .mesh = { option_size(run, "dp"), option_size(run, "tp"), option_size(run, "pp"), option_size(run, "cp") },
             .tensor = settings_tensor(option_text(run, "tensor")), .schedule = schedule_1f1b,
             .sequence = option_flag(run, "sequence-parallel"),
-            .zero = (size_t)atoi(option_text(run, "zero")) };
+            .reduction = trainer_reduction((size_t)atoi(option_text(run, "zero")), false, false, false) };
         trainer_require(&config);
         t = trainer_new(run->world, &config, o);
         m = t->model;

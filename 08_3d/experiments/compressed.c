@@ -1,10 +1,12 @@
-// compressed.c: see compressed.h.
-#include "08_3d/experiments/compressed.h"
+// compressed.c: the compression rule of 01.06 applied on one device, slice by slice.
+#include "08_3d/experiments/experiments.h"
+#include "08_3d/unsent.h"
 #include <stdlib.h>
 #include <string.h>
 #include "01_data_parallel/experiments/experiments.h"
 
-// What a slice of a stage has: a model's units and parameters, described, never allocated; and the rule's state.
+// What a slice of a stage has: a model's units and parameters, described, never allocated; and
+// the rule's state.
 typedef struct { Model shape; OneDevice rule; } Slice;
 struct Compressed {
     Degrees mesh;
@@ -38,7 +40,9 @@ static Model model_of(const Described *list, size_t n) {
 }
 
 static size_t slices(Degrees n) { return n.pp * n.tp; }
-static Slice *slice_at(const Compressed *c, Coordinates at) { return &c->slice[at.pp * c->mesh.tp + at.tp]; }
+static Slice *slice_at(const Compressed *c, Coordinates at) {
+    return &c->slice[at.pp * c->mesh.tp + at.tp];
+}
 
 Compressed *compressed_new(const Trainer *t) {
     const TrainerConfig *config = &t->config;
@@ -88,7 +92,8 @@ static size_t *places(const Model *m) {
     for (size_t u = 0; u < m->n_units; u++) {
         const Unit *unit = &m->units[u];
         if (unit->tied_to) continue;
-        for (size_t k = 0; k < unit->n_params; k++) place[unit->params[k].number] = at + unit->params[k].offset;
+        for (size_t k = 0; k < unit->n_params; k++)
+            place[unit->params[k].number] = at + unit->params[k].offset;
         at += unit->size;
     }
     return place;
@@ -106,7 +111,8 @@ static size_t *elements_of(const Model *slice, const size_t *place) {
     return at;
 }
 
-// sum [size of the whole] <- what the slice believes of its elements. g [dp][size]: the replicas' gradients.
+// sum [size of the whole] <- what the slice believes of its elements. g [dp][size]: the
+// replicas' gradients.
 static void slice_sum(Slice *s, const size_t *place, real *sum, const real *g, size_t size) {
     Arena a = arena(MEM_REFERENCE);
     const size_t n = s->shape.size, dp = s->rule.error.rows;
@@ -124,8 +130,10 @@ static void slice_sum(Slice *s, const size_t *place, real *sum, const real *g, s
     free(at);
 }
 
-// The gradient of replica k's sequences, micro-batch by micro-batch as it takes them; returns the sum of its losses.
-static double replica_gradient(Model *m, const TrainerConfig *c, const Data *d, uint64_t step, size_t k) {
+// The gradient of replica k's sequences, micro-batch by micro-batch as it takes them; returns
+// the sum of its losses.
+static double replica_gradient(Model *m, const TrainerConfig *c, const Data *d, uint64_t step,
+                               size_t k) {
     const size_t n = trainer_micro_batches(c);
     const double weight = 1 / (double)data_count(d, step, 0, c->batch);
     const Range mine = shard_range(c->batch, c->mesh.dp, k);
@@ -142,10 +150,12 @@ static double replica_gradient(Model *m, const TrainerConfig *c, const Data *d, 
     return loss;
 }
 
-StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *config, const Data *d, uint64_t step) {
+StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *config, const Data *d,
+                                uint64_t step) {
     ledger_pause();
     StepResult r = { 0 };
-    real *g = host_alloc(c->mesh.dp * m->size * sizeof *g), *sum = host_alloc(m->size * sizeof *sum);
+    real *g = host_alloc(c->mesh.dp * m->size * sizeof *g),
+         *sum = host_alloc(m->size * sizeof *sum);
     size_t *place = places(m);
     for (size_t k = 0; k < c->mesh.dp; k++) {
         r.loss += replica_gradient(m, config, d, step, k);
@@ -173,4 +183,16 @@ void compressed_resume(Compressed *c, size_t rank, const real *state) {
     const OneDevice *rule = &slice_at(c, at)->rule;
     tensor_upload(tensor_row_range(rule->error, at.dp, at.dp + 1), state);
     compressed_factors(rule->buckets, rule->n_buckets, take_up, (real *)state + rule->error.cols);
+}
+
+void compressed_load(Compressed *c, const Checkpoint *from, const Trainer *t) {
+    if (!c) return;
+    RankState want = unsent_read(t);
+    for (size_t r = 0; r < t->mesh.world->size; r++) {
+        want.n = compressed_count(c, r);
+        real *state = checkpoint_load_state(from, r, &want);
+        if (state) compressed_resume(c, r, state);
+        free(state);
+    }
+    unsent_free(&want);
 }

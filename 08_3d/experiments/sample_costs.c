@@ -24,10 +24,14 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
     double tp = 0, pp = 0, rows = forwards(c, z, &tp, &pp);
     size_t A = part_size(c->heads, z->tp, z->tp_rank) * (c->width / c->heads);
     double cache = (double)(2 * part_size(c->layers, z->pp, z->pp_rank) * c->context * A * sizeof(real));
-    cost(run, "positions computed", "positions", rows, got->rows);
-    cost(run, "tensor-parallel traffic", "bytes sent", tp, got->tp_bytes);
-    cost(run, "pipeline traffic", "bytes sent", pp, got->pp_bytes);
-    cost(run, "keys and values kept", "bytes", cache, got->cache);
+    check_cost(run, "positions", "positions computed", "positions", formula(rows), NOT_PREDICTED,
+               got->rows);
+    check_cost(run, "tp.sent", "tensor-parallel traffic", "bytes sent", formula(tp), NOT_PREDICTED,
+               got->tp_bytes);
+    check_cost(run, "pp.sent", "pipeline traffic", "bytes sent", formula(pp), NOT_PREDICTED,
+               got->pp_bytes);
+    check_cost(run, "cache", "keys and values kept", "bytes", formula(cache), NOT_PREDICTED,
+               got->cache);
     size_t again = 0, start = 0;                               // the same without a cache: all of the window each time
     for (size_t i = 0; i < z->tokens; i++) {
         size_t known = z->prompt + i;
@@ -37,9 +41,9 @@ void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const Sa
     char without[24];
     snprintf(without, sizeof without, "=%zu", again);
     results(run, (const char *const[]){ "with the cache", "without", NULL }, (const Result[]){
-        { "positions computed", "one a token; without: all so far", { "positions computed", without } },
-        { "keys and values kept", "2 L/pp T C/tp", { "keys and values kept", "=0 B" } },
-        { "tensor parallel, sent", "2 all-reduces of [positions, C] a block", { "tensor-parallel traffic", NULL } },
-        { "pipeline, sent", "[positions, C] on, a token back", { "pipeline traffic", NULL } },
+        { "positions computed", "one a token; without: all so far", { "positions", without } },
+        { "keys and values kept", "2 L/pp T C/tp", { "cache", "=0 B" } },
+        { "tensor parallel, sent", "2 all-reduces of [positions, C] a block", { "tp.sent", NULL } },
+        { "pipeline, sent", "[positions, C] on, a token back", { "pp.sent", NULL } },
         {0} });
 }

@@ -224,7 +224,9 @@ void sample_run(Run *run) {
     Weights w = { .model = untrained };
     w.model.seed = run->seed;
     bool from = option_given(run, "from"), check = option_flag(run, "check") || !from, ids = option_given(run, "ids");
-    if (from) w = weights_open(run, option_text(run, "from"));
+    size_t heads = option_given(run, "heads") ? option_size(run, "heads") : 0;
+    if (from)
+        w = weights_open(run->world, option_text(run, "from"), option_given(run, "heads") ? &heads : NULL, run->seed);
     REQUIRE(pp <= w.model.layers, "--pp %zu needs as many blocks; the model has %zu: choose --pp %zu, or less", pp,
             w.model.layers, w.model.layers);
     REQUIRE(check || !option_given(run, "logits"), "--logits writes what --check has compared: give both");

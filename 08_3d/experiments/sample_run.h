@@ -2,6 +2,7 @@
 #ifndef SAMPLE_RUN_H
 #define SAMPLE_RUN_H
 #include "08_3d/sampler.h"
+#include "judge/frame/lesson.h"
 
 void sample_run(Run *run);
 #endif

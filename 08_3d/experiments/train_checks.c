@@ -1,22 +1,24 @@
-// train_checks.c: see train_checks.h.
-#include "08_3d/experiments/train_checks.h"
+// train_checks.c: the comparisons of a training.
+#include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "08_3d/checkpoint.h"
 #include "judge/frame/training.h"
 
-// A replica holds some tensors more than once: norms, positions and row-cut biases on every slice, wte on its first and
-// last stage. When sums are added in rank order, all these ranks must hold the same bits. Under --reduce fast the
-// library may add the same terms in another order where a tensor lies elsewhere in its message, as these copies do:
-// then the same place of every replica must have the same bits, and copies within a replica must be close.
+// A replica holds some tensors more than once: norms, positions and row-cut biases on every
+// slice, wte on its first and last stage. When sums are added in rank order, all these ranks
+// must hold the same bits. Under --reduce fast the library may add the same terms in another
+// order where a tensor lies elsewhere in its message, as these copies do: then the same place of
+// every replica must have the same bits, and copies within a replica must be close.
 static bool original(const Unit *u, const Param *p) { return p->in_norm && !u->tied_copy; }
 static bool whole(const Unit *u, const Param *p) { (void)u; return param_is_whole(p); }
 static bool table(const Unit *u, const Param *p) { (void)u; return p->number == 0; }
 static Which one_of_each(const Run *run) { return run->reduce == REDUCE_ORDERED ? NULL : original; }
 
-// The tensors of which this rank holds copy number `copy`. On a grid the layers of its depth hold the same, and a layer
-// has no copies. On a cube the q^2 ranks over which a vector's gradient is summed have a copy each.
+// The tensors of which this rank holds copy number `copy`. On a grid the layers of its depth
+// hold the same, and a layer has no copies. On a cube the q^2 ranks over which a vector's
+// gradient is summed have a copy each.
 static void put_copy(const Trainer *t, size_t copy, Snapshot *s) {
     bool grid = tensor_is_grid(&t->config), mine = copy == (grid ? t->grid.layer : t->mesh.at.tp);
     if (t->config.tensor != TENSOR_3D) {
@@ -56,38 +58,44 @@ static void compare_copies(Run *run, const Trainer *t, double limit) {
     snapshot_free(want);
 }
 
-// The norm of a row of C features divides by their deviation, and magnifies rounding where that is small: at most
-// 1 / sqrt(1e-5) times. In double, rounding stays below the limit even so.
-//   Dropout that empties a row leaves no deviation. The share of such rows is dropout^C.
-//   By chance all features may be close to their mean. The share of rows that deviate k times less than usual is
-//   about k^-(C-1). Of a million rows, as in a few hundred checks, the least deviates k = 1e6^(1 / (C-1)) times
-//   less. LIMIT_ROUNDING is ten times the usual error, so this counts above k = 10: below 7 features.
-//   Ranks of a grid or cube know only the sums of a row and of its squares, and their difference loses k^2: below 13
-//   features.
-// PowerSGD makes columns orthonormal, and one that is short beside those before it is mostly rounding then: the limit
+// The norm of a row of C features divides by their deviation, and magnifies rounding where that
+// is small: at most 1 / sqrt(1e-5) times. In double, rounding stays below the limit even so.
+// Dropout that empties a row leaves no deviation. The share of such rows is dropout^C. By chance
+// all features may be close to their mean. The share of rows that deviate k times less than
+// usual is about k^-(C-1). Of a million rows, as in a few hundred checks, the least deviates k =
+// 1e6^(1 / (C-1)) times less. LIMIT_ROUNDING is ten times the usual error, so this counts above
+// k = 10: below 7 features. Ranks of a grid or cube know only the sums of a row and of its
+// squares, and their difference loses k^2: below 13 features. PowerSGD makes columns
+// orthonormal, and one that is short beside those before it is mostly rounding then: the limit
 // of 01.06.
 static double rounding_limit(const TrainerConfig *c) {
     const double most = 1 / sqrt(1e-5), C = (double)c->model.width;
-    double emptied = pow(c->model.dropout, C) * most, k = C > 1 ? fmin(pow(1e6, 1 / (C - 1)), most) : 0;
+    double emptied = pow(c->model.dropout, C) * most,
+           k = C > 1 ? fmin(pow(1e6, 1 / (C - 1)), most) : 0;
     double near = (c->tensor == TENSOR_1D ? k : k * k) / 10;
     double magnified = sizeof(real) == 4 ? fmax(1, fmax(emptied, near)) : 1;
-    double power = c->compressed && c->compression.method == POWER_SGD ? 100 : 1;
+    double power =
+            c->reduction == REDUCE_COMPRESSED && c->compression.method == POWER_SGD ? 100 : 1;
     return power * LIMIT_ROUNDING * magnified;
 }
 
-// The gradient that a norm lets through has no part along the mean and none along the row itself. Of 2 columns nothing
-// is left: a difference of equal terms that is 1e-5 / variance of their size, mostly rounding.
+// The gradient that a norm lets through has no part along the mean and none along the row
+// itself. Of 2 columns nothing is left: a difference of equal terms that is 1e-5 / variance of
+// their size, mostly rounding.
 void train_checks_require(Run *run, const TrainerConfig *c) {
     enum { LEAST_ON_A_GRID = 8 };
     if (!option_flag(run, "check")) return;
-    REQUIRE(sizeof(real) == 8 || pow(c->model.dropout, (double)c->model.width) <= 0.5, "--check: --dropout %g empties "
-            "most rows of --width %zu, and a norm makes rounding large in an empty row: choose a smaller --dropout, "
-            "more --width, or PRECISION=fp64", c->model.dropout, c->model.width);
-    REQUIRE(c->model.width != 2, "--check: the gradient that a norm of --width 2 lets through is mostly rounding: "
+    REQUIRE(sizeof(real) == 8 || pow(c->model.dropout, (double)c->model.width) <= 0.5,
+            "--check: --dropout %g empties most rows of --width %zu, and a norm makes rounding large "
+            "in an empty row: choose a smaller --dropout, more --width, or PRECISION=fp64",
+            c->model.dropout, c->model.width);
+    REQUIRE(c->model.width != 2,
+            "--check: the gradient that a norm of --width 2 lets through is mostly rounding: "
             "choose --width 3 or more");
-    REQUIRE(c->tensor == TENSOR_1D || c->model.width >= LEAST_ON_A_GRID, "--check: with --tensor %s the norm of "
-            "--width %zu adds too much rounding to judge: choose --width %d or more", option_text(run, "tensor"),
-            c->model.width, LEAST_ON_A_GRID);
+    REQUIRE(c->tensor == TENSOR_1D || c->model.width >= LEAST_ON_A_GRID,
+            "--check: with --tensor %s the norm of --width %zu adds too much rounding to judge: "
+            "choose --width %d or more",
+            option_text(run, "tensor"), c->model.width, LEAST_ON_A_GRID);
 }
 
 void train_check_first(Run *run, const Trainer *t, const Model *unsplit) {
@@ -99,24 +107,30 @@ void train_check_first(Run *run, const Trainer *t, const Model *unsplit) {
     snapshot_free(want);
 }
 
-void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, Curve got, Curve want) {
+void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, Curve got,
+                  Curve want) {
     size_t steps = range_size(done), from = done.lo;
     double limit = rounding_limit(&t->config);
     bool exact = sizeof(real) == 8 || t->optimizer.kind == SGD, check = option_flag(run, "check");
-    Snapshot *weights = check ? snapshot_new(run) : snapshot_new_prints(run), *wanted = snapshot_new(run);
+    Snapshot *weights = check ? snapshot_new(run) : snapshot_new_prints(run),
+             *wanted = snapshot_new(run);
     model_snapshot(t->model, weights, UNIT_WEIGHTS, one_of_each(run));
     if (unsplit) model_snapshot(unsplit, wanted, UNIT_WEIGHTS, NULL);
     // fp32 under AdamW: rounding in a gradient that is nearly zero changes its update by a whole learning rate, so
     // single weights drift apart (losses and norms hardly feel it); they are compared under SGD, and in double.
     if (check) {
-        check_numbers(run, "3D = unsplit", "loss of every step", got.loss + from, want.loss + from, steps, limit);
-        check_numbers(run, "3D = unsplit", "gradient norm of every step", got.norm + from, want.norm + from, steps,
-                      limit);
-        if (exact) check_close(run, "3D = unsplit, weights after the last step", weights, wanted, limit);
+        check_numbers(run, "3D = unsplit", "loss of every step", got.loss + from, want.loss + from,
+                      steps, limit);
+        check_numbers(run, "3D = unsplit", "gradient norm of every step", got.norm + from,
+                      want.norm + from, steps, limit);
+        if (exact)
+            check_close(run, "3D = unsplit, weights after the last step", weights, wanted, limit);
     } else {
-        check_replicas(run, "replicas hold the same weights", weights);            // and no element is missing
+        // And no element is missing.
+        check_replicas(run, "replicas hold the same weights", weights);
     }
-    if (run->reduce == REDUCE_FAST && t->mesh.model->size > 1) compare_copies(run, t, exact ? LIMIT_ROUNDING : 1e-3);
+    if (run->reduce == REDUCE_FAST && t->mesh.model->size > 1)
+        compare_copies(run, t, exact ? LIMIT_ROUNDING : 1e-3);
     snapshot_free(weights);
     snapshot_free(wanted);
 }
@@ -150,9 +164,11 @@ void train_check_epochs(Run *run, const Data *d) {
     bool once = true;
     for (size_t i = 0; i < most; i++) {
         size_t window = data_window(d, i / d->batch, i % d->batch);
-        moved += i >= n && i < n + 100 && window != data_window(d, (i - n) / d->batch, (i - n) % d->batch);
+        moved += i >= n && i < n + 100 &&
+                 window != data_window(d, (i - n) / d->batch, (i - n) % d->batch);
         once = once && window < n && seen[window]++ == i / n;
     }
     free(seen);
-    check_true(run, "data", "two epochs take each window once, each in its order", once && (moved || n == 1 || !most));
+    check_true(run, "data", "two epochs take each window once, each in its order",
+               once && (moved || n == 1 || !most));
 }

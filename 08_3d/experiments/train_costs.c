@@ -1,22 +1,20 @@
-// train_costs.c: see train_costs.h.
-#include "08_3d/experiments/train_costs.h"
+// train_costs.c: the costs of a training's last step, beside the predictions.
+#include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "08_3d/predict.h"
-#include "08_3d/experiments/mesh_picture.h"
-#include "08_3d/experiments/step_time.h"
 #include "common/model/costs.h"
 
-// How many blocks each part of the model has, and whose chunk it is: "stage 0: 2 blocks, 1: 2 blocks, 0: 1 block, ...".
+// How many blocks each part of the model has, and whose chunk it is: "stage 0: 2 blocks, 1: 2
+// blocks, 0: 1 block, ...".
 static void show_parts(Run *run, const TrainerConfig *c, const size_t *blocks) {
     char line[400] = "  chunks of the stages, in model order:";
     for (size_t i = 0; i < c->mesh.pp * trainer_chunks(c); i++) {
         size_t n = strlen(line);
         if (n > sizeof line - 60) { snprintf(line + n, sizeof line - n, " ..."); break; }
-        snprintf(line + n, sizeof line - n, "%s %zu: %zu block%s", i ? "," : " stage", i % c->mesh.pp, blocks[i],
-                 blocks[i] == 1 ? "" : "s");
+        snprintf(line + n, sizeof line - n, "%s %zu: %zu block%s", i ? "," : " stage",
+                 i % c->mesh.pp, blocks[i], blocks[i] == 1 ? "" : "s");
     }
     say(run, "%s", line);
 }
@@ -39,8 +37,8 @@ static void tensor_axes(const Trainer *t, Comm *axes[AXES]) {
 }
 
 void train_costs_begin(Trainer *t) {
-    Comm *groups[] = { t->mesh.world, t->mesh.tp, t->mesh.pp, t->mesh.replicas, t->mesh.model, t->mesh.tied,
-                       t->mesh.cp };
+    Comm *groups[] = { t->mesh.world, t->mesh.tp,   t->mesh.pp, t->mesh.replicas,
+                       t->mesh.model, t->mesh.tied, t->mesh.cp };
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         if (groups[i]) comm_ledger_reset(groups[i]);
     Comm *axes[AXES];
@@ -50,17 +48,26 @@ void train_costs_begin(Trainer *t) {
     memory_reset_peaks();
 }
 
+// A cost with a closed form.
+static void closed(Run *run, const char *id, const char *name, const char *unit, size_t want,
+                   size_t measured) {
+    check_cost(run, id, name, unit, formula((double)want), NOT_PREDICTED, (double)measured);
+}
 static void tensor_costs(Run *run, const Trainer *t, const Prediction *p) {
     const Comm *tp = t->mesh.tp;
-    cost(run, "tensor-parallel calls", "calls", (double)p->tp_calls, (double)tp->ledger[COMM_ALL_REDUCE].calls);
+    closed(run, "tp.calls", "tensor-parallel calls", "calls", p->tp_calls,
+           tp->ledger[COMM_ALL_REDUCE].calls);
     if (t->config.sequence) {
-        cost(run, "tensor-parallel gathers", "calls", (double)p->tp_gathers, (double)tp->ledger[COMM_ALL_GATHER].calls);
-        cost(run, "tensor-parallel scatters", "calls", (double)p->tp_scatters,
-             (double)tp->ledger[COMM_REDUCE_SCATTER].calls);
+        closed(run, "tp.gathers", "tensor-parallel gathers", "calls", p->tp_gathers,
+               tp->ledger[COMM_ALL_GATHER].calls);
+        closed(run, "tp.scatters", "tensor-parallel scatters", "calls", p->tp_scatters,
+               tp->ledger[COMM_REDUCE_SCATTER].calls);
     }
-    cost(run, "tensor-parallel traffic", "bytes sent", (double)p->tp_bytes, (double)comm_bytes_sent(tp));
+    closed(run, "tp.sent", "tensor-parallel traffic", "bytes sent", p->tp_bytes,
+           comm_bytes_sent(tp));
 }
-// All calls on the rows, columns and depth of the grid or cube that a tp group is, and on a cube's planes.
+// All calls on the rows, columns and depth of the grid or cube that a tp group is, and on a
+// cube's planes.
 static void grid_costs(Run *run, const Trainer *t, const Prediction *p) {
     Comm *axes[AXES];
     size_t calls = 0, sent = 0, received = 0;
@@ -70,12 +77,14 @@ static void grid_costs(Run *run, const Trainer *t, const Prediction *p) {
         sent += comm_bytes_sent(axes[i]);
         received += comm_bytes_received(axes[i]);
     }
-    cost(run, "tensor-parallel calls", "calls", (double)p->tp_calls, (double)calls);
-    cost(run, "tensor-parallel traffic", "bytes sent", (double)p->tp_bytes, (double)sent);
-    cost(run, "tensor-parallel traffic, received", "bytes", (double)p->tp_received, (double)received);
+    closed(run, "tp.calls", "tensor-parallel calls", "calls", p->tp_calls, calls);
+    closed(run, "tp.sent", "tensor-parallel traffic", "bytes sent", p->tp_bytes, sent);
+    closed(run, "tp.received", "tensor-parallel traffic, received", "bytes", p->tp_received,
+           received);
 }
 
-// How long this rank's sum over replicas took since the last of them had come to it. Collective over dp, uncounted.
+// How long this rank's sum over replicas took since the last of them had come to it. Collective
+// over dp, uncounted.
 static double sum_took(const Trainer *t) {
     const Comm *dp = t->mesh.dp;
     double *begun = host_alloc(dp->size * sizeof *begun), last = 0;
@@ -90,70 +99,98 @@ static double sum_took(const Trainer *t) {
 static void compression_cost(Run *run, const Trainer *t, const Prediction *p) {
     size_t calls = 0;
     for (size_t kind = 0; kind < COMM_KINDS; kind++) calls += t->mesh.dp->ledger[kind].calls;
-    cost(run, "compressed sums", "calls", (double)p->dp_calls, (double)calls);
-    if (clock_config()->simulated) cost(run, "sum over replicas", "ps", p->dp_time, sum_took(t));
-    cost(run, "factors, between steps", "bytes", (double)p->compression, (double)memory_now(MEM_COMMUNICATION));
+    closed(run, "dp.calls", "compressed sums", "calls", p->dp_calls, calls);
+    if (clock_config()->simulated)
+        check_cost(run, "dp.time", "sum over replicas", "ps", NOT_PREDICTED, played(p->dp_time),
+                   sum_took(t));
+    closed(run, "compression.factors", "factors, between steps", "bytes", p->compression,
+           memory_now(MEM_COMMUNICATION));
     if (t->config.mesh.pp == 1)                    // else the messages of stages may be larger
-        cost(run, "communication, peak", "bytes", (double)p->compression_peak, (double)memory_peak(MEM_COMMUNICATION));
+        closed(run, "communication.peak", "communication, peak", "bytes", p->compression_peak,
+               memory_peak(MEM_COMMUNICATION));
 }
 
 void train_costs_end(Run *run, Trainer *t) {
     const Mesh *m = &t->mesh;
     Prediction p = predict_step(&t->config, run->world->rank, t->optimizer.kind == ADAMW);
     (t->config.tensor != TENSOR_1D ? grid_costs : tensor_costs)(run, t, &p);
-    cost(run, "pipeline traffic", "bytes sent", (double)p.pp_bytes, (double)comm_bytes_sent(m->pp));
-    cost(run, "data-parallel traffic", "bytes sent", (double)p.dp_bytes, (double)comm_bytes_sent(m->replicas));
+    closed(run, "pp.sent", "pipeline traffic", "bytes sent", p.pp_bytes, comm_bytes_sent(m->pp));
+    closed(run, "dp.sent", "data-parallel traffic", "bytes sent", p.dp_bytes,
+           comm_bytes_sent(m->replicas));
     if (m->cp)
-        cost(run, "context-parallel traffic", "bytes sent", (double)p.cp_bytes, (double)comm_bytes_sent(m->cp));
-    if (t->config.overlap)
-        cost(run, "data-parallel buckets", "calls", (double)p.dp_calls,
-             (double)m->replicas->ledger[COMM_ALL_REDUCE].calls);
-    if (t->config.compressed) compression_cost(run, t, &p);
-    cost(run, "tied embedding", "bytes sent", (double)p.tied_bytes, m->tied ? (double)comm_bytes_sent(m->tied) : 0);
-    cost(run, "loss and norm", "bytes sent", (double)p.scalar_bytes,
-         (double)(comm_bytes_sent(m->world) + comm_bytes_sent(m->model)));
-    cost(run, "parameters", "bytes", (double)p.parameters, (double)memory_now(MEM_PARAMETERS));
-    cost(run, "gradients", "bytes", (double)p.gradients, (double)memory_now(MEM_GRADIENTS));
-    cost(run, "optimizer state", "bytes", (double)p.optimizer, (double)memory_now(MEM_OPTIMIZER));
-    cost(run, "activations, peak", "bytes", (double)p.activations, (double)memory_peak(MEM_ACTIVATIONS));
+        closed(run, "cp.sent", "context-parallel traffic", "bytes sent", p.cp_bytes,
+               comm_bytes_sent(m->cp));
+    if (t->config.reduction == REDUCE_IN_BUCKETS)
+        closed(run, "dp.buckets", "data-parallel buckets", "calls", p.dp_calls,
+               m->replicas->ledger[COMM_ALL_REDUCE].calls);
+    if (t->config.reduction == REDUCE_COMPRESSED) compression_cost(run, t, &p);
+    closed(run, "tied.sent", "tied embedding", "bytes sent", p.tied_bytes,
+           m->tied ? comm_bytes_sent(m->tied) : 0);
+    closed(run, "scalars.sent", "loss and norm", "bytes sent", p.scalar_bytes,
+           comm_bytes_sent(m->world) + comm_bytes_sent(m->model));
+    closed(run, "parameters", "parameters", "bytes", p.parameters, memory_now(MEM_PARAMETERS));
+    closed(run, "gradients", "gradients", "bytes", p.gradients, memory_now(MEM_GRADIENTS));
+    closed(run, "optimizer", "optimizer state", "bytes", p.optimizer, memory_now(MEM_OPTIMIZER));
+    closed(run, "activations", "activations, peak", "bytes", p.activations,
+           memory_peak(MEM_ACTIVATIONS));
 }
 
 void train_results(Run *run, const Trainer *t) {
     char link[5][LINK_NAME];
     const Mesh *m = &t->mesh;
     const bool adamw = t->optimizer.kind == ADAMW, again = t->config.recompute == RECOMPUTE_FULL;
-    const size_t zero = t->config.zero;
+    const size_t zero = trainer_zero(&t->config);
     const bool grid = tensor_is_grid(&t->config), cube = t->config.tensor == TENSOR_3D;
-    const char *const layers = grid ? "blocks, broadcast and reduced: 03.09"
-                             : cube ? "faces, gathered and scattered: 03.11"
-                             : t->config.sequence ? again ? "14 half all-reduces of [tokens, C] per block"
-                                                          : "10 half all-reduces of [tokens, C] per block"
-                             : again ? "6 all-reduces of [tokens, C] per block"
-                                     : "4 all-reduces of [tokens, C] per block";
-    const char *const compressed = !t->config.compressed ? NULL
+    const char *const layers = grid   ? "blocks, broadcast and reduced: 03.09"
+                               : cube ? "faces, gathered and scattered: 03.11"
+                               : t->config.sequence
+                                       ? again ? "14 half all-reduces of [tokens, C] per block"
+                                               : "10 half all-reduces of [tokens, C] per block"
+                               : again ? "6 all-reduces of [tokens, C] per block"
+                                       : "4 all-reduces of [tokens, C] per block";
+    const char *const compressed = t->config.reduction != REDUCE_COMPRESSED ? NULL
         : t->config.compression.method == TOP_K ? "(dp-1) k (4 + e) of each layer's elements"
                                                 : "2(dp-1)/dp of r (rows + cols), and vectors";
-    const Result sum = { "sum over replicas", "compressed, from the last rank's arrival", { "sum over replicas" } },
-                 context = { "context parallel, sent", "(6cp-4) [tokens/cp, C] per block",
-                             { "context-parallel traffic", mesh_link(m->cp, link[4]) } },
-                 last = compressed && clock_config()->simulated ? sum : m->cp ? context : (Result){ 0 };
+    const Result sum = { "sum over replicas",
+                         "compressed, from the last rank's arrival",
+                         { "dp.time" } },
+                 context = { "context parallel, sent",
+                             "(6cp-4) [tokens/cp, C] per block",
+                             { "cp.sent", mesh_link(m->cp, link[4]) } },
+                 last = compressed && clock_config()->simulated ? sum
+                        : m->cp                                 ? context
+                                                                : (Result){ 0 };
     const Result rows[] = {
-        { "tensor parallel, sent", layers,
-          { "tensor-parallel traffic", mesh_link(m->tp, link[0]) } },
-        { "pipeline, sent", t->config.sequence ? "[tokens/tp, C] on and back" : "[tokens, C] on and back",
-          { "pipeline traffic", mesh_link(m->pp, link[1]) } },
-        { "data parallel, sent", compressed ? compressed : zero ? "by units: chapter 06"
-                                   : m->cp ? "2(n-1)/n of the gradient, n = dp cp" : "2(dp-1)/dp of the gradient",
-          { "data-parallel traffic", mesh_link(m->replicas, link[2]) } },
-        { "tied embedding, sent", "V/tp C, first and last stage", { "tied embedding", mesh_link(m->tied, link[3]) } },
-        { "weights", grid ? "matrices: 1/q² of the stage's" : cube ? "matrices: 1/q³ of the stage's" :
-                     zero == 3 ? "1/(tp pp dp) of the model, and copies" : "1/(tp pp) of the model, and copies",
+        { "tensor parallel, sent", layers, { "tp.sent", mesh_link(m->tp, link[0]) } },
+        { "pipeline, sent",
+          t->config.sequence ? "[tokens/tp, C] on and back" : "[tokens, C] on and back",
+          { "pp.sent", mesh_link(m->pp, link[1]) } },
+        { "data parallel, sent",
+          compressed ? compressed
+          : zero     ? "by units: chapter 06"
+          : m->cp    ? "2(n-1)/n of the gradient, n = dp cp"
+                     : "2(dp-1)/dp of the gradient",
+          { "dp.sent", mesh_link(m->replicas, link[2]) } },
+        { "tied embedding, sent",
+          "V/tp C, first and last stage",
+          { "tied.sent", mesh_link(m->tied, link[3]) } },
+        { "weights",
+          grid        ? "matrices: 1/q² of the stage's"
+          : cube      ? "matrices: 1/q³ of the stage's"
+          : zero == 3 ? "1/(tp pp dp) of the model, and copies"
+                      : "1/(tp pp) of the model, and copies",
           { "parameters" } },
-        { "gradients", compressed ? "one per weight and use, and what is not sent yet" : zero > 1 ? "1/dp of the slice"
-                                  : "one per weight; the tied table per use", { "gradients" } },
-        { "optimizer state", !adamw ? "SGD has none" : zero ? "m and v of 1/dp of the slice" : "m and v per weight",
-          { "optimizer state" } },
-        { "activations, peak", "kept per token x tokens in flight", { "activations, peak" } },
+        { "gradients",
+          compressed ? "one per weight and use, and what is not sent yet"
+          : zero > 1 ? "1/dp of the slice"
+                     : "one per weight; the tied table per use",
+          { "gradients" } },
+        { "optimizer state",
+          !adamw ? "SGD has none"
+          : zero ? "m and v of 1/dp of the slice"
+                 : "m and v per weight",
+          { "optimizer" } },
+        { "activations, peak", "kept per token x tokens in flight", { "activations" } },
         last,
         { 0 },
     };
@@ -161,18 +198,21 @@ void train_results(Run *run, const Trainer *t) {
 }
 
 void train_say_faster(Run *run, const Trainer *t, const Timing *timing) {
-    if (!clock_config()->simulated || t->config.prefetch || t->config.overlap) return;
+    Reduction how = t->config.reduction;
+    if (!clock_config()->simulated || how == REDUCE_PREFETCH || how == REDUCE_IN_BUCKETS) return;
     if (t->config.tensor != TENSOR_1D) return;
     double mine = step_time(&t->config), time;
-    if (fabs(mine / (double)timing->step - 1) > 0.01) return;  // a step that the model does not know: it would mislead
+    // A step that the model does not know: it would mislead.
+    if (fabs(mine / (double)timing->step - 1) > 0.01) return;
     Degrees n = step_time_best(&t->config, &time), here = t->config.mesh;
     char text[2][32];
     page_value(text[0], sizeof text[0], time, "ps");
     page_value(text[1], sizeof text[1], mine, "ps");
     if (n.dp == here.dp && n.tp == here.tp)
-        say(run, "  By the cost model no other dp x tp x pp of these ranks would have been faster.\n");
+        say(run,
+            "  By the cost model no other dp x tp x pp of these ranks would have been faster.\n");
     else
-        say(run, "  By the cost model dp %zu x tp %zu x pp %zu would have been %.2f times as fast: a step of %s, "
-                 "not %s.\n",
-            n.dp, n.tp, n.pp, mine / time, text[0], text[1]);
+        say(run,
+            "  By the cost model dp %zu x tp %zu x pp %zu would have been %.2f times as fast: a "
+            "step of %s, not %s.\n", n.dp, n.tp, n.pp, mine / time, text[0], text[1]);
 }

@@ -1,5 +1,5 @@
 // train_memory.c: the largest memory of each rank, gathered on rank 0, for the page and the JSON.
-#include "08_3d/experiments/train_memory.h"
+#include "08_3d/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,12 +1,12 @@
-// unsplit.c: see unsplit.h.
-#include "08_3d/experiments/unsplit.h"
+// unsplit.c: the model on one device, and one step of it.
+#include "08_3d/experiments/experiments.h"
 
 Model *unsplit_model(const TrainerConfig *c) {
     ledger_pause();
     Model *m = model_describe(&c->model, model_layers(&c->model));
     // Of elements that are nearly as large, which one top-k sends is decided by the last bit: attention must have its
     // own sums' order.
-    for (size_t i = 0; c->compressed && c->blockwise && i < m->n_layers; i++)
+    for (size_t i = 0; c->reduction == REDUCE_COMPRESSED && c->blockwise && i < m->n_layers; i++)
         m->layers[i].attention = &attention_blockwise;
     model_allocate(m);
     ledger_resume();

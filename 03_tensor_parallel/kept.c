@@ -1,0 +1,39 @@
+// kept.c: elements that a rank of a grid or a cube keeps between forward and backward.
+#include "03_tensor_parallel/kept.h"
+
+// A rank keeps its own columns of each token.
+CutSizes grid_kept_sizes(const ModelConfig *c, TesseractSides n, size_t rank) {
+    size_t col = rank % n.q;
+    CutSizes z = cut_sizes(c, n.q, col);
+    z.C = part_size(c->width, n.q, col);
+    return z;
+}
+size_t grid_kept_sequences(TesseractSides n, size_t rank, size_t B) {
+    size_t row = rank / n.q % n.q, layer = rank / (n.q * n.q);
+    return part_size(B, n.q * n.depth, row + n.q * layer);
+}
+
+// A product's output lies the other way round than its input: its sequences are cut along the
+// row where those of the input are cut along the column, and the reverse. So a rank has rows of
+// two layouts.
+KeptElements cube_kept(const ModelConfig *c, size_t q, size_t rank, bool blockwise,
+                       const CutSizes *stage, size_t B) {
+    size_t row = rank / q % q, col = rank % q, layer = rank / (q * q), T = c->context;
+    size_t C = part_size(c->width, q, col), heads = part_size(c->heads, q, row);
+    size_t A = heads * (c->width / c->heads);              // columns of this rank's heads
+    size_t F = part_size(4 * c->width, q, row), V = part_size(c->vocab, q, row);
+    size_t sequences = part_size(B, q, layer);             // of this layer of the cube
+    size_t straight = part_size(sequences, q, row) * T;    // tokens of a block's input and output
+    size_t swapped = part_size(sequences, q, col) * T;     // tokens between two products
+
+    size_t operands = straight * 2 * C + swapped * (A + F);        // this rank's X of each product
+    size_t norms = straight * (C + 4);             // the output of one, the statistics of both
+    size_t outputs = swapped * (3 * A + F);        // q, k, v; the MLP before its activation
+    // The softmax, and with dropout its result.
+    size_t probabilities = swapped * heads * T * (c->dropout > 0 ? 2 : 1);
+    KeptElements kept = { .scores = blockwise ? 0 : probabilities };
+    kept.block = operands + norms + outputs + (blockwise ? swapped * heads : probabilities);
+    kept.head = straight * C + 2 * straight + swapped * (V + 1);
+    kept.between = (!stage->first + cut_layers(stage) - 1) * straight * C;
+    return kept;
+}

@@ -1,0 +1,267 @@
+// predict.c: what a step of the trainer costs one rank, from the sizes alone.
+#include <stdlib.h>
+#include "01_data_parallel/experiments/experiments.h"
+#include "03_tensor_parallel/context_parallel.h"
+#include "03_tensor_parallel/experiments/cube_costs.h"
+#include "03_tensor_parallel/experiments/grid_costs.h"
+#include "08_3d/experiments/experiments.h"
+#include "08_3d/kept.h"
+#include "common/comm/clock.h"
+#include "common/model/costs.h"
+
+enum { E = sizeof(real) };
+
+// What each of n ranks sends in a ring for `count` elements.
+static size_t ring_sent(size_t passes, size_t n, size_t count) {
+    return (size_t)ring_bytes(passes, n, count, E);
+}
+
+static GridPlace grid_place_in(const TrainerConfig *c, Coordinates at) {
+    TesseractSides n = tensor_sides(c);
+    return grid_place_of(&c->model, n.q, n.depth, at.tp);
+}
+
+// Who has the same parameters: over them gradients are summed, and ZeRO shards.
+static size_t replicas(const TrainerConfig *c) { return c->mesh.dp * mesh_cp(c->mesh); }
+static size_t replica(const TrainerConfig *c, Coordinates at) {
+    return at.cp + mesh_cp(c->mesh) * at.dp;
+}
+
+// A rank's stage, and its place on its grid or cube, if its tp group is one.
+typedef struct {
+    CutSizes z;
+    bool is_grid, is_cube;
+    GridPlace grid;
+    CubePlace cube;
+    // Of each block; NULL: all of them as --recompute says.
+    const Recompute *choice;
+} Mine;
+static Mine mine_of(const TrainerConfig *c, Coordinates at) {
+    Mine my = { .z = kept_stage_sizes(c, at),
+                .is_grid = tensor_is_grid(c),
+                .is_cube = c->tensor == TENSOR_3D };
+    if (my.is_grid) my.grid = grid_place_in(c, at);
+    if (my.is_cube) my.cube = cube_place_of(&c->model, cube_side(c->mesh.tp), at.tp, true);
+    my.cube.blockwise = c->blockwise;
+    return my;
+}
+static size_t wte_elements(const Mine *my) {
+    return my->is_cube ? cube_elements_wte(&my->cube) : my->is_grid ? grid_elements_wte(&my->grid)
+                                                                    : elements_wte(&my->z);
+}
+static size_t unit_elements(const Mine *my, size_t i) {
+    return my->is_cube ? cube_elements_unit(&my->cube, &my->z, i) :
+           my->is_grid ? grid_elements_unit(&my->grid, &my->z, i) : elements_unit(&my->z, i);
+}
+// Of B sequences of a micro-batch those whose activations are here.
+static size_t my_sequences(const Mine *my, size_t B) {
+    return my->is_grid ? grid_sequences(&my->grid, B) : B;
+}
+static size_t my_message(const Mine *my, size_t B) {
+    return my->is_cube ? cube_message(&my->cube, B) : message_elements(&my->z, my_sequences(my, B));
+}
+
+// Adds up f(unit) over the units of a stage; wte is given apart.
+typedef struct { size_t wte, others; } PerUnit;
+static PerUnit over_units(const Mine *my, size_t (*f)(size_t size, size_t n, size_t rank), size_t n,
+                          size_t rank) {
+    PerUnit sum = { .wte = my->z.first || my->z.last ? f(wte_elements(my), n, rank) : 0 };
+    for (size_t i = 0; i < cut_layers(&my->z); i++) sum.others += f(unit_elements(my, i), n, rank);
+    return sum;
+}
+static size_t unit_whole(size_t size, size_t n, size_t rank) { (void)n; (void)rank; return size; }
+static size_t stage_elements(const Mine *my) {
+    PerUnit whole = over_units(my, unit_whole, 1, 0);
+    return whole.wte + whole.others;
+}
+static size_t unit_shard(size_t size, size_t n, size_t rank) {
+    return range_size(shard_range(size, n, rank));
+}
+static size_t unit_ring(size_t size, size_t n, size_t rank) {
+    (void)rank;
+    return ring_sent(ONE_PASS, n, size);
+}
+
+// ---------------------------------------------------------------- traffic
+
+// One all-reduce of the gradient; with overlap one of each bucket, which is as large as a block.
+static void reductions(Prediction *out, const TrainerConfig *c, const Mine *my) {
+    const CutSizes *z = &my->z;
+    const size_t norm = z->first + z->blocks;      // the unit of the last norm, gain and bias
+    out->dp_calls = 1;
+    out->dp_bytes = ring_sent(ALL_REDUCE_PASSES, replicas(c), stage_elements(my));
+    if (c->reduction != REDUCE_IN_BUCKETS) return;
+    BucketPiece *piece;
+    TensorElements of = { .wte = wte_elements(my),
+                          .wpe = unit_elements(my, 0),
+                          .norm = unit_elements(my, norm) / 2 };
+    if (my->is_cube) cube_elements_tensors(&my->cube, of.block);
+    else if (my->is_grid) grid_elements_tensors(&my->grid, of.block);
+    else elements_tensors(z, of.block);
+    out->dp_calls = bucket_pieces(z, &of, unit_elements(my, z->first) * E, &piece);
+    out->dp_bytes = 0;
+    for (size_t i = 0; i < out->dp_calls; i++)
+        out->dp_bytes += ring_sent(ALL_REDUCE_PASSES, replicas(c), piece[i].elements);
+    free(piece);
+}
+
+// The same compressed, unit by unit (01.06).
+static void compressed_reductions(Prediction *out, const TrainerConfig *c, Coordinates at,
+                                  const Mine *my) {
+    const size_t rank = mesh_rank(c->mesh, at);
+    const CompressionCosts costs = compression_costs(&my->z, &c->compression, c->mesh.dp, at.dp);
+    bool near = true;
+    for (at.dp = 0; at.dp < c->mesh.dp; at.dp++)
+        near = near && clock_same_node(mesh_rank(c->mesh, at), rank);
+    out->dp_calls = costs.calls;
+    out->dp_bytes = (size_t)costs.sent;
+    out->dp_time = compression_time(&my->z, &c->compression, c->mesh.dp, near);
+    out->gradients += costs.errors * E;
+    out->compression = costs.factors * E;
+    out->compression_peak = costs.buffers * E;
+}
+
+// On the rows, columns and depth of a grid: all kinds of calls.
+static void add_axis(Prediction *out, const AxisTraffic *a, size_t times) {
+    for (size_t kind = 0; kind < COMM_KINDS; kind++)
+        out->tp_calls += times * (size_t)a->calls[kind];
+    out->tp_bytes += times * (size_t)a->sent;
+    out->tp_received += times * (size_t)a->received;
+}
+
+// On a cube everything is a ring: a rank receives what it sends.
+static void add_cube(Prediction *out, CubeTraffic t, size_t times) {
+    out->tp_calls += times * (size_t)t.calls;
+    out->tp_bytes += times * (size_t)cube_bytes(&t);
+    out->tp_received += times * (size_t)cube_bytes(&t);
+}
+
+// In the layers, for forward and backward of B sequences.
+static void tensor_traffic(Prediction *out, const Mine *my, size_t B, bool again) {
+    const CutSizes *z = &my->z;
+    if (my->is_cube) {
+        add_cube(out, cube_stage(&my->cube, z, B, again), 1);
+        return;
+    }
+    if (my->is_grid) {
+        GridTraffic g = grid_stage(&my->grid, z, B, again);
+        add_axis(out, &g.row, 1);
+        add_axis(out, &g.col, 1);
+        return;
+    }
+    Traffic sums = traffic_tensor_parallel(z, z->t, B, again);
+    SequenceTraffic s = { .sums = sums.calls, .bytes = sums.bytes };
+    if (z->sequence) s = traffic_sequence_parallel(z, B, again);
+    out->tp_calls += (size_t)s.sums;
+    out->tp_gathers += (size_t)s.gathers;
+    out->tp_scatters += (size_t)s.scatters;
+    out->tp_bytes += (size_t)s.bytes;
+}
+
+// How many of my blocks run their forward again in backward; and what these send for that.
+static size_t forwards_again(const TrainerConfig *c, const Mine *my) {
+    if (!my->choice) return c->recompute == RECOMPUTE_FULL ? my->z.blocks : 0;
+    size_t n = 0;
+    for (size_t i = 0; i < my->z.blocks; i++) n += my->choice[i] == RECOMPUTE_FULL;
+    return n;
+}
+static void tensor_traffic_again(Prediction *out, const Mine *my, size_t B, size_t blocks) {
+    Mine these = *my;
+    these.z.blocks = blocks;
+    Prediction with = {0}, without = {0};
+    tensor_traffic(&with, &these, B, true);
+    tensor_traffic(&without, &these, B, false);
+    out->tp_calls += with.tp_calls - without.tp_calls;
+    out->tp_gathers += with.tp_gathers - without.tp_gathers;
+    out->tp_scatters += with.tp_scatters - without.tp_scatters;
+    out->tp_bytes += with.tp_bytes - without.tp_bytes;
+    out->tp_received += with.tp_received - without.tp_received;
+}
+
+// Ring attention of B sequences, in a block: k and v of every other rank, but those of the next
+// one, go on from here forward, and again backward (`forwards`); then the gradients of all.
+static size_t ring_traffic(const TrainerConfig *c, Coordinates at, const CutSizes *z, size_t B,
+                           size_t forwards) {
+    if (mesh_cp(c->mesh) == 1) return 0;
+    size_t n = c->mesh.cp, next = (at.cp + 1) % n;
+    Positions others = context_positions(z->Tk, n, next, &ring_attention_zigzag);
+    return (forwards * (z->Tk - positions_count(&others)) + z->Tk) * B * 2 * z->heads * z->D * E;
+}
+
+// Partial gradients are summed before ZeRO reduces them: once, or, where each micro-batch
+// reduces and drops them, each time; wte's always once.
+static void partial_sums(Prediction *out, const TrainerConfig *c, const Mine *my, size_t m) {
+    const size_t times = trainer_zero(c) < 2 ? 1 : m;
+    if (my->z.sequence) {
+        Traffic partial = traffic_partial_sums(&my->z);
+        out->tp_calls += times * (size_t)partial.calls;
+        out->tp_bytes += times * (size_t)partial.bytes;
+    }
+    if (my->is_cube) add_cube(out, cube_plane_sums(&my->cube, &my->z), times);
+    if (c->tensor != TENSOR_25D) return;
+    GridTraffic tables = grid_table_sums(&my->grid, &my->z),
+                others = grid_unit_sums(&my->grid, &my->z);
+    add_axis(out, &tables.depth, 1);
+    add_axis(out, &others.depth, times);
+}
+
+static void traffic(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my,
+                    size_t m) {
+    const CutSizes *z = &my->z;
+    size_t t = c->mesh.tp, d = replicas(c), again = forwards_again(c, my);
+    for (size_t k = 0; k < m; k++) {
+        size_t B = kept_sequences(c, at.dp, k);
+        tensor_traffic(out, my, B, false);
+        if (again) tensor_traffic_again(out, my, B, again);
+        out->cp_bytes += z->blocks * ring_traffic(c, at, z, B, 2) +
+                         again * ring_traffic(c, at, z, B, 1) -
+                         again * ring_traffic(c, at, z, B, 0);
+        // Activations on, their gradients back.
+        size_t messages = 2 * trainer_chunks(c) - z->last - z->first;
+        if (c->mesh.pp > 1) out->pp_bytes += messages * my_message(my, B) * E;
+    }
+    partial_sums(out, c, my, m);
+    PerUnit units = over_units(my, unit_ring, d, replica(c, at));
+    switch (trainer_zero(c)) {
+    case 0:
+        c->reduction == REDUCE_COMPRESSED ? compressed_reductions(out, c, at, my)
+                                          : reductions(out, c, my);
+        break;
+    case 1: out->dp_bytes = 2 * (units.wte + units.others); break;
+    case 2: out->dp_bytes = 2 * units.wte + (m + 1) * units.others; break;
+    case 3: out->dp_bytes = 2 * units.wte + 3 * m * units.others; break;
+    }
+    if (c->mesh.pp > 1 && (z->first || z->last))
+        out->tied_bytes = ring_sent(ALL_REDUCE_PASSES, 2, wte_elements(my));
+    size_t world = d * t * c->mesh.pp, holders = trainer_zero(c) ? world : t * c->mesh.pp;
+    out->scalar_bytes = (size_t)(ring_bytes(ALL_REDUCE_PASSES, world, 1, sizeof(double)) +
+                                 ring_bytes(ALL_REDUCE_PASSES, holders, config_tensors(&c->model),
+                                            sizeof(double)));
+}
+
+// ---------------------------------------------------------------- memory
+
+static void state(Prediction *out, const TrainerConfig *c, Coordinates at, const Mine *my,
+                  bool adamw) {
+    PerUnit shard = over_units(my, unit_shard, replicas(c), replica(c, at));
+    size_t all = stage_elements(my) * E,
+           twice = my->z.first && my->z.last ? wte_elements(my) * E : 0;
+    size_t mine = (shard.wte + shard.others) * E;
+    out->parameters = trainer_zero(c) < 3 ? all : mine;
+    out->gradients += trainer_zero(c) < 2 ? all + twice : mine;
+    out->optimizer = adamw ? 2 * (trainer_zero(c) ? mine : all) : 0;
+}
+
+Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw) {
+    Coordinates at = mesh_coordinates(c->mesh, rank);
+    Mine my = mine_of(c, at);
+    size_t m = trainer_micro_batches(c);
+    Recompute *choice = c->activation_budget ? host_alloc(my.z.blocks * sizeof *choice) : NULL;
+    if (choice && kept_choices(c, at.pp, choice)) my.choice = choice;
+    Prediction out = {0};
+    traffic(&out, c, at, &my, m);
+    state(&out, c, at, &my, adamw);
+    out.activations = kept_peak(c, at, my.choice);
+    free(choice);
+    return out;
+}

@@ -1,0 +1,37 @@
+// train_program.h: what the files of the program 08_3d/train share: its options as values
+// (train_settings.c), its page about steps that are not finite (train_finite.c).
+#ifndef TRAIN_PROGRAM_H
+#define TRAIN_PROGRAM_H
+#include "08_3d/experiments/experiments.h"
+#include "08_3d/finite.h"
+#include "08_3d/resume.h"
+#include "08_3d/settings.h"
+
+// ---- train_settings.c: usage_error() for what no training can have ----
+TrainerConfig train_config(Run *run);              // free() its stage_blocks
+Optimizer train_optimizer(Run *run);
+RateRule train_rate(Run *run);
+size_t train_steps(Run *run);
+void train_stop_require(Run *run);                 // where --exit-after cannot work
+double train_seconds_left(Run *run);               // until --exit-after; INFINITY without it
+// In the JSON: what its options do not say.
+void train_record(Run *run, const TrainerConfig *c);
+// All options as texts, for resume.h. n: the degrees of the mesh, NULL: not known yet. free()
+// their list.
+RunOptions train_run_options(Run *run, const Degrees *n);
+// The values that resume_open() has taken from a checkpoint become the defaults of this run.
+void train_take_options(Run *run, const RunOptions *o);
+
+// ---- train_finite.c: finite.h's rule, with what the page says. The last three are collective, with the same answer on
+//      all ranks. ----
+// usage_error() beside options that need every step's gradient
+FiniteRule train_finite_rule(Run *run);
+// Between a step's gradients and its update. STEP_LOST: the page says which rank was first, and
+// from where to resume.
+StepOutcome train_finite_step(Run *run, FiniteRule *rule, const Trainer *t, size_t step,
+                              StepResult r);
+// Before the weights are saved or judged. done: how many steps they have seen. False: the
+// training is lost.
+bool train_finite_weights(Run *run, FiniteRule *rule, const Trainer *t, size_t done);
+bool train_finite_held_out(Run *run, FiniteRule *rule, double loss);
+#endif

@@ -1,0 +1,193 @@
+// train_settings.c: reads the trainer's options. usage_error() for what no training can have.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "08_3d/train_options.h"
+#include "08_3d/train_program.h"
+
+// ---------------------------------------------------------------- the trainer's configuration
+
+// Of --chunks, where the schedule has some. A stage alone has nothing to interleave.
+static size_t chunks(Run *run, size_t stages) {
+    bool interleaved = settings_interleaved(option_text(run, "schedule"));
+    size_t v = option_size(run, "chunks");
+    REQUIRE(v > 0, "--chunks 0: a stage has at least one chunk of the model");
+    REQUIRE(interleaved || !option_given(run, "chunks"),
+            "--chunks %zu: only interleaved stages have several: choose --schedule interleaved, or "
+            "leave --chunks out", v);
+    return interleaved && stages > 1 ? v : 1;
+}
+
+static CompressionPlan compression(Run *run, const char *method) {
+    // Of PowerSGD: matrices that become half as large, or smaller.
+    enum { MIN_RATE = 2 };
+    const bool top_k = !strcmp(method, "top-k"), power = !strcmp(method, "power-sgd");
+    REQUIRE(top_k || !option_given(run, "keep-one-of"),
+            "--keep-one-of says what --compress top-k keeps: give that, or leave it out");
+    REQUIRE(power || !option_given(run, "power-rank"),
+            "--power-rank is of --compress power-sgd: give that, or leave it out");
+    if (top_k)
+        return (CompressionPlan){ .method = TOP_K, .one_of = option_size(run, "keep-one-of") };
+    return (CompressionPlan){ .method = POWER_SGD,
+                              .rank = option_size(run, "power-rank"),
+                              .min_rate = MIN_RATE };
+}
+
+static Reduction reduction(Run *run) {
+    return trainer_reduction((size_t)atoi(option_text(run, "zero")), option_flag(run, "prefetch"),
+                             option_flag(run, "overlap"),
+                             strcmp(option_text(run, "compress"), "none") != 0);
+}
+
+TrainerConfig train_config(Run *run) {
+    if (option_flag(run, "check")) option_default(run, "dropout", "0.1");      // unless given
+    TrainerConfig c = {
+        .model = { .layers = option_size(run, "layers"),
+                   .width = option_size(run, "width"),
+                   .heads = option_size(run, "heads"),
+                   .context = option_size(run, "context"),
+                   .vocab = option_text(run, "vocab") ? option_size(run, "vocab") : 256,
+                   .dropout = option_real(run, "dropout"),
+                   .seed = run->seed },
+        .mesh = mesh_options(run),
+        .tensor = settings_tensor(option_text(run, "tensor")),
+        .depth = option_size(run, "depth"),
+        .batch = option_size(run, "batch"),
+        .micro_batch = option_size(run, "micro-batch"),
+        .schedule = settings_schedule(option_text(run, "schedule")),
+        .reduction = reduction(run),
+        .sequence = option_flag(run, "sequence-parallel"),
+        .rebalanced = option_size(run, "rebalance") > 0,
+        .blockwise = !strcmp(option_text(run, "attention"), "blockwise"),
+        .recompute = settings_recompute(option_text(run, "recompute")),
+        .activation_budget =
+                option_given(run, "activation-budget") ? option_size(run, "activation-budget") : 0,
+        .compression = compression(run, option_text(run, "compress")),
+        .clip = option_real(run, "clip"),
+    };
+    REQUIRE(c.clip >= 0, "--clip must not be negative: 0 turns clipping off");
+    c.chunks = chunks(run, c.mesh.pp);
+    const char *stages =
+            option_given(run, "stage-layers") ? option_text(run, "stage-layers") : NULL;
+    c.stage_blocks = settings_stage_blocks(stages, c.mesh.pp, c.chunks, c.model.layers);
+    trainer_require(&c);
+    return c;
+}
+
+// ---------------------------------------------------------------- optimizer, rate, steps
+
+Optimizer train_optimizer(Run *run) {
+    double decay = option_real(run, "weight-decay");
+    Optimizer o = strcmp(option_text(run, "optimizer"), "sgd") ? adamw(0) : sgd(0);
+    REQUIRE(option_real(run, "lr") >= 0 && decay >= 0,
+            "--lr and --weight-decay must not be negative");
+    REQUIRE(o.kind == ADAMW || !option_given(run, "weight-decay") || decay == 0,
+            "--weight-decay %g: only AdamW decays weights here; leave it out, or choose "
+            "--optimizer adamw", decay);
+    double beta1 = option_real(run, "beta1"), beta2 = option_real(run, "beta2"),
+           eps = option_real(run, "eps");
+    REQUIRE(beta1 >= 0 && beta1 < 1, "--beta1 %g: expected at least 0 and less than 1, such as 0.9",
+            beta1);
+    REQUIRE(beta2 >= 0 && beta2 < 1,
+            "--beta2 %g: expected at least 0 and less than 1, such as 0.95", beta2);
+    REQUIRE(eps > 0, "--eps %g: expected more than 0, such as 1e-5", eps);
+    if (o.kind == SGD) {
+        static const char *const of_adamw[] = { "beta1", "beta2", "eps" };
+        for (size_t i = 0; i < sizeof of_adamw / sizeof *of_adamw; i++)
+            REQUIRE(!option_given(run, of_adamw[i]),
+                    "--%s is of AdamW: leave it out, or choose --optimizer adamw", of_adamw[i]);
+        return o;
+    }
+    o.weight_decay = decay;
+    o.beta1 = beta1;
+    o.beta2 = beta2;
+    o.epsilon = eps;
+    return o;
+}
+
+// A tenth where --min-lr is not given.
+static double lowest_part(Run *run, double peak) {
+    if (!option_text(run, "min-lr")) return 0.1;
+    double least = option_real(run, "min-lr");
+    REQUIRE(least >= 0 && least <= peak, "--min-lr %g: expected a rate from 0 to --lr %g", least,
+            peak);
+    return peak > 0 ? least / peak : 0;
+}
+
+RateRule train_rate(Run *run) {
+    RateRule rule = { .highest = option_real(run, "lr"), .warmup = option_size(run, "warmup") };
+    rule.lowest = lowest_part(run, rule.highest);
+    rule.decay = option_size(run, option_text(run, "decay-steps") ? "decay-steps" : "steps");
+    return rule;
+}
+
+size_t train_steps(Run *run) {
+    size_t steps = option_size(run, "steps");
+    REQUIRE(steps > 0, "--steps must be at least 1");
+    REQUIRE(steps <= 1000000000, "--steps %zu: expected at most 1000000000", steps);
+    REQUIRE(!option_text(run, "decay-steps") || option_size(run, "decay-steps") > 0,
+            "--decay-steps must be at least 1");
+    train_rate(run);                               // refuses --min-lr above --lr
+    size_t decay = option_text(run, "decay-steps") ? option_size(run, "decay-steps") : steps;
+    REQUIRE(!option_given(run, "warmup") || option_size(run, "warmup") <= decay,
+            "--warmup %zu: the learning rate falls after it, and %s ends at step %zu: choose "
+            "--warmup %zu or less",
+            option_size(run, "warmup"),
+            option_text(run, "decay-steps") ? "--decay-steps" : "--steps", decay, decay);
+    return steps;
+}
+
+void train_stop_require(Run *run) {
+    if (!option_given(run, "exit-after")) return;
+    REQUIRE(option_given(run, "save"),
+            "--exit-after says when the run saves and ends: give --save DIR, too");
+    REQUIRE(option_real(run, "exit-after") > 0, "--exit-after %s: expected minutes, more than 0",
+            option_text(run, "exit-after"));
+}
+double train_seconds_left(Run *run) {
+    return option_given(run, "exit-after") ? 60 * option_real(run, "exit-after") - run_seconds(run)
+                                           : INFINITY;
+}
+
+void train_record(Run *run, const TrainerConfig *c) {
+    report_config_number(run, "dp", (double)c->mesh.dp);
+    report_config_number(run, "tp", (double)c->mesh.tp);
+    report_config_number(run, "pp", (double)c->mesh.pp);
+    report_config_number(run, "cp", (double)mesh_cp(c->mesh));
+    report_config_number(run, "zero", (double)trainer_zero(c));
+    report_config_number(run, "dropout", c->model.dropout);
+}
+
+// ---------------------------------------------------------------- all options as texts
+
+RunOptions train_run_options(Run *run, const Degrees *n) {
+    enum { COUNT = sizeof train_options / sizeof *train_options };
+    static const char *const names[] = { "dp", "tp", "pp", "cp", "ranks" };
+    RunOptions o = { .option = host_alloc((COUNT + 2) * sizeof *o.option) };
+    for (const Option *option = train_options; option->name; option++) {
+        if (!*option->name) continue;                          // a heading, or an example
+        RunOption *next = &o.option[o.n++];
+        *next = (RunOption){ .name = option->name, .given = option_given(run, option->name) };
+        if (option->value) next->value = option_text(run, option->name);
+        else next->value = option_flag(run, option->name) ? "yes" : NULL;
+    }
+    o.option[o.n++] = (RunOption){ .name = "seed", .value = option_text(run, "seed"),
+                                   .given = option_given(run, "seed") };
+    o.option[o.n++] = (RunOption){ .name = "ranks" };
+    if (!n) return o;
+    const size_t number[] = { n->dp, n->tp, n->pp, mesh_cp(*n), run->world->size };
+    for (size_t i = 0; i < o.n; i++)
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+            RunOption *option = &o.option[i];
+            if (strcmp(option->name, names[k]) != 0) continue;
+            snprintf(option->number, sizeof option->number, "%zu", number[k]);
+            option->value = option->number;
+        }
+    return o;
+}
+void train_take_options(Run *run, const RunOptions *o) {
+    for (size_t i = 0; i < o->n; i++)
+        if (o->option[i].taken) option_default(run, o->option[i].name, o->option[i].value);
+    run->seed = (uint64_t)option_size(run, "seed");
+}
