@@ -29,7 +29,7 @@ typedef struct {
     size_t first, n, stride;
     bool one_node;
     PlayCount (*count)[COMM_KINDS];                // [n]
-    size_t *started;                               // [n] collectives in the member's list
+    size_t *listed, *started;                      // [n] collectives in the member's list; those that it has started
     Meeting *meeting;
     size_t meetings;
     Lane *lane;                                    // [n n]: from, to; NULL before the first message
@@ -69,6 +69,7 @@ void play_free(Play *p) {
         }
         free(g->lane);
         free(g->count);
+        free(g->listed);
         free(g->started);
         free(g->meeting);
     }
@@ -88,7 +89,8 @@ size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stri
     p->group = grown(p->group, p->groups, sizeof *p->group);
     Group *g = &p->group[p->groups];
     *g = (Group){ .first = first, .n = n, .stride = stride, .one_node = true,
-                  .count = host_alloc(n * sizeof *g->count), .started = host_alloc(n * sizeof *g->started) };
+                  .count = host_alloc(n * sizeof *g->count), .listed = host_alloc(n * sizeof *g->listed),
+                  .started = host_alloc(n * sizeof *g->started) };
     snprintf(g->name, sizeof g->name, "%s", name);
     for (size_t i = 1; i < n; i++) g->one_node &= same_node(p, first, first + i * stride);
     return p->groups++;
@@ -146,7 +148,7 @@ static void book(Group *g, size_t member, CommKind kind, PlayCount c) {
 
 size_t play_start_rooted(Play *p, size_t rank, size_t group, CommKind kind, size_t root, size_t count, size_t size) {
     Group *g = &p->group[group];
-    size_t me = member_of(g, rank), number = g->started[me]++;
+    size_t me = member_of(g, rank), number = g->listed[me]++;
     Meeting m = { .kind = kind, .root = root, .count = count, .size = size };
     PlayCount books;
     if (number == g->meetings) {
@@ -230,10 +232,16 @@ void play_record(Play *p, size_t rank) {
 static Picoseconds later(Picoseconds a, Picoseconds b) { return a > b ? a : b; }
 static bool has_met(const Group *g, size_t number) { return g->meeting[number].arrived == g->n; }
 
+// Have all members started every collective that this member has started? Only the last of them can be missing.
+static bool all_met(const Group *g, size_t member) {
+    return g->started[member] == 0 || has_met(g, g->started[member] - 1);
+}
+
 // A member comes to a collective. The last one knows when it begins and ends.
-static bool join(Group *g, const PlayStep *s, Picoseconds now) {
-    if (s->number > 0 && !has_met(g, s->number - 1)) return false;
+static bool join(Group *g, size_t member, const PlayStep *s, Picoseconds now) {
+    if (!all_met(g, member)) return false;
     Meeting *m = &g->meeting[s->number];
+    g->started[member]++;
     m->begin = later(m->begin, now);
     if (++m->arrived < g->n) return true;
     if (s->number > 0) m->begin = later(m->begin, g->meeting[s->number - 1].end);
@@ -251,20 +259,22 @@ static const PlayStep *other_end(const Play *p, size_t rank, const PlayStep *s) 
     if (s->number >= (sends ? lane->posts : lane->sends)) return NULL;
     size_t at = (sends ? lane->post : lane->send)[s->number];
     if (at >= other->done) return NULL;
-    if (other->step[at].count != s->count)
-        fault("message %zu between rank %zu and rank %zu of %s: %zu bytes at one end, %zu at the other", s->number, me,
-              s->peer, g->name, s->count, other->step[at].count);
+    size_t theirs = other->step[at].count;
+    if (theirs != s->count)
+        fault("message %zu from rank %zu to rank %zu of %s: %zu bytes are sent, and the receive has %zu", s->number,
+              sends ? me : s->peer, sends ? s->peer : me, g->name, sends ? s->count : theirs, sends ? theirs : s->count);
     return &other->step[at];
 }
 
 // Can this rank go on past a wait for its step s? *until: when it may.
 static bool is_over(const Play *p, size_t rank, const PlayStep *s, Picoseconds *until) {
+    const Group *g = &p->group[s->group];
     const PlayStep *other;
     *until = 0;
     switch (s->what) {
     case PLAY_START:
-        if (!has_met(&p->group[s->group], s->number)) return false;
-        *until = p->group[s->group].meeting[s->number].end;
+        if (!all_met(g, member_of(g, rank))) return false;
+        *until = g->meeting[s->number].end;
         return true;
     case PLAY_SEND: return other_end(p, rank, s) != NULL;
     case PLAY_POST:
@@ -281,18 +291,20 @@ static bool do_step(Play *p, size_t rank) {
     Rank *r = &p->rank[rank];
     if (r->done == r->n) return false;
     PlayStep *s = &r->step[r->done];
+    Group *g = s->what == PLAY_START || s->what == PLAY_SEND ? &p->group[s->group] : NULL;
     Picoseconds until;
-    s->begin = s->end = r->clock;
+    s->begin = r->clock;
+    s->end = r->clock;
     switch (s->what) {
     case PLAY_WORK:
         s->end = r->clock + s->takes;
         r->clock = s->end;
         break;
     case PLAY_START:
-        if (!join(&p->group[s->group], s, r->clock)) return false;
+        if (!join(g, member_of(g, rank), s, r->clock)) return false;
         break;
     case PLAY_SEND: {
-        Lane *lane = lane_of(&p->group[s->group], member_of(&p->group[s->group], rank), s->peer);
+        Lane *lane = lane_of(g, member_of(g, rank), s->peer);
         s->begin = later(r->clock, lane->free_at);
         s->end = s->begin + s->takes;
         lane->free_at = s->end;
@@ -417,15 +429,12 @@ PlayTiming play_timing(const Play *p) {
 
 // ---------------------------------------------------------------- who waits for whom
 
-// Members that have not started this collective: their lists have it later, or not at all.
-static void add_missing(const Play *p, const Group *g, size_t number, char *text, size_t room) {
+// Members that have not started this collective.
+static void add_missing(const Group *g, size_t number, char *text, size_t room) {
     for (size_t me = 0; me < g->n; me++) {
-        const Rank *r = &p->rank[rank_of(g, me)];
-        bool started = false;
-        for (size_t i = 0; i < r->done && !started; i++)
-            started = r->step[i].what == PLAY_START && &p->group[r->step[i].group] == g && r->step[i].number == number;
         size_t length = strlen(text);
-        if (!started && length + 32 < room) snprintf(text + length, room - length, " rank %zu", rank_of(g, me));
+        if (g->started[me] <= number && length + 32 < room)
+            snprintf(text + length, room - length, " rank %zu", rank_of(g, me));
     }
 }
 
@@ -443,11 +452,13 @@ char *play_why(const Play *p) {
         const Group *g = &p->group[s->group];
         size_t room = LINE - 1;
         if (s->what == PLAY_START) {
-            bool blocked = play_stuck(p, k) == s;  // before it can start: all must have started the one before
-            size_t number = s->number - blocked;
-            snprintf(at, room, "rank %zu waits in %s on %s, not reached by", k,
-                     comm_kind_name[g->meeting[number].kind], g->name);
-            add_missing(p, g, number, at, room);
+            size_t number = g->started[member_of(g, k)] - 1;       // the one that is not met
+            const Meeting *m = &g->meeting[number];
+            char root[32] = "on";
+            if (m->kind == COMM_BROADCAST) snprintf(root, sizeof root, "from rank %zu of", m->root);
+            if (m->kind == COMM_REDUCE) snprintf(root, sizeof root, "to rank %zu of", m->root);
+            snprintf(at, room, "rank %zu waits in %s %s %s, not reached by", k, comm_kind_name[m->kind], root, g->name);
+            add_missing(g, number, at, room);
         } else {
             snprintf(at, room, "rank %zu waits in %s rank %zu of %s", k, s->what == PLAY_SEND ? "send to" : "recv from",
                      s->peer, g->name);

@@ -15,8 +15,9 @@
 // Time is the simulated clock's (clock.h). A rank does its steps in their order. A group has one lane for its
 // collectives: a collective starts when its last member has started it and the lane is free. An ordered pair of ranks of
 // a group has one lane for its messages: a message leaves when it is sent and the lane is free. A collective takes the
-// time of the ring or the chain that comm.h describes. A rank that starts a collective first waits until all members
-// have started the one before it. The player knows no ports (clock_set_one_port) and no clock_set_own_nodes.
+// time of the ring or the chain that comm.h describes. A rank that starts a collective, or waits for one, first waits
+// until all members have started every collective that this rank has started on the group: comm.c must know by then
+// when these end. The player knows no ports (clock_set_one_port) and no clock_set_own_nodes.
 //
 // Messages carry no names: the n-th receive that a rank posts for a peer takes the n-th message of that peer. The
 // sender's wait ends when the receive of its message is posted.
