@@ -26,7 +26,7 @@ typedef struct {
 } Lane;
 typedef struct {
     char name[12];
-    size_t first, n, stride;
+    size_t n, *rank;                               // [n] ascending
     bool one_node;
     PlayCount (*count)[COMM_KINDS];                // [n]
     size_t *listed, *started;                      // [n] collectives in the member's list; those that it has started
@@ -68,6 +68,7 @@ void play_free(Play *p) {
             free(g->lane[k].post);
         }
         free(g->lane);
+        free(g->rank);
         free(g->count);
         free(g->listed);
         free(g->started);
@@ -83,23 +84,43 @@ static bool same_node(const Play *p, size_t a, size_t b) {
     return node == 0 || a / node == b / node;
 }
 
-size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stride) {
-    if (n == 0 || first + (n - 1) * stride >= p->ranks)
-        fault("play_group(%s, %zu, %zu, %zu) of %zu ranks", name, first, n, stride, p->ranks);
+size_t play_group_of(Play *p, const char *name, size_t n, const size_t *rank) {
     p->group = grown(p->group, p->groups, sizeof *p->group);
     Group *g = &p->group[p->groups];
-    *g = (Group){ .first = first, .n = n, .stride = stride, .one_node = true,
+    *g = (Group){ .n = n, .rank = host_alloc(n * sizeof *g->rank), .one_node = true,
                   .count = host_alloc(n * sizeof *g->count), .listed = host_alloc(n * sizeof *g->listed),
                   .started = host_alloc(n * sizeof *g->started) };
     snprintf(g->name, sizeof g->name, "%s", name);
-    for (size_t i = 1; i < n; i++) g->one_node &= same_node(p, first, first + i * stride);
+    for (size_t i = 0; i < n; i++) {
+        if (rank[i] >= p->ranks || (i > 0 && rank[i] <= rank[i - 1]))
+            fault("rank %zu as member %zu of %s: choose ascending ranks below %zu", rank[i], i, name, p->ranks);
+        g->rank[i] = rank[i];
+        g->one_node &= same_node(p, rank[0], rank[i]);
+    }
     return p->groups++;
 }
+size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stride) {
+    size_t *rank = host_alloc(n * sizeof *rank);
+    for (size_t i = 0; i < n; i++) rank[i] = first + i * stride;
+    size_t group = play_group_of(p, name, n, rank);
+    free(rank);
+    return group;
+}
+bool play_one_node(const Play *p, size_t group) { return p->group[group].one_node; }
 
-static size_t rank_of(const Group *g, size_t member) { return g->first + member * g->stride; }
+// The place of a rank among the members, by halves; n: it is none.
+static size_t find_member(const Group *g, size_t rank) {
+    size_t lo = 0, hi = g->n;
+    while (lo < hi) {
+        size_t middle = (lo + hi) / 2;
+        if (g->rank[middle] < rank) lo = middle + 1;
+        else hi = middle;
+    }
+    return lo < g->n && g->rank[lo] == rank ? lo : g->n;
+}
 static size_t member_of(const Group *g, size_t rank) {
-    size_t member = rank < g->first ? g->n : g->stride ? (rank - g->first) / g->stride : 0;
-    if (member >= g->n || rank_of(g, member) != rank) fault("rank %zu is no member of %s", rank, g->name);
+    size_t member = find_member(g, rank);
+    if (member == g->n) fault("rank %zu is no member of %s", rank, g->name);
     return member;
 }
 static Lane *lane_of(const Group *g, size_t from, size_t to) { return &g->lane[from * g->n + to]; }
@@ -146,29 +167,40 @@ static void book(Group *g, size_t member, CommKind kind, PlayCount c) {
     sum->received += c.received;
 }
 
-size_t play_start_rooted(Play *p, size_t rank, size_t group, CommKind kind, size_t root, size_t count, size_t size) {
+// Appends the next collective of a rank. All members must agree about it.
+static size_t start(Play *p, size_t rank, size_t group, Meeting m, Picoseconds takes) {
     Group *g = &p->group[group];
-    size_t me = member_of(g, rank), number = g->listed[me]++;
-    Meeting m = { .kind = kind, .root = root, .count = count, .size = size };
-    PlayCount books;
+    size_t number = g->listed[member_of(g, rank)]++;
     if (number == g->meetings) {
         g->meeting = grown(g->meeting, g->meetings, sizeof m);
         g->meeting[g->meetings++] = m;
     }
     const Meeting *first = &g->meeting[number];
-    if (first->kind != kind || first->root != root || first->count != count || first->size != size)
+    if (first->kind != m.kind || first->root != m.root || first->count != m.count || first->size != m.size)
         fault("rank %zu starts a %s of %zu times %zu bytes on %s, where another rank starts a %s of %zu times %zu bytes",
-              rank, comm_kind_name[kind], count, size, g->name, comm_kind_name[first->kind], first->count, first->size);
+              rank, comm_kind_name[m.kind], m.count, m.size, g->name, comm_kind_name[first->kind], first->count,
+              first->size);
+    return add(p, rank, (PlayStep){ .what = PLAY_START, .kind = m.kind, .group = group, .peer = m.root,
+                                    .number = number, .count = m.count, .size = m.size, .takes = takes });
+}
+size_t play_start_rooted(Play *p, size_t rank, size_t group, CommKind kind, size_t root, size_t count, size_t size) {
+    Group *g = &p->group[group];
+    size_t me = member_of(g, rank);
+    Meeting m = { .kind = kind, .root = root, .count = count, .size = size };
+    PlayCount books;
     Picoseconds takes = collective(p, g, me, &m, &books);
     book(g, me, kind, books);
-    return add(p, rank, (PlayStep){ .what = PLAY_START, .kind = kind, .group = group, .peer = root, .number = number,
-                                    .count = count, .size = size, .takes = takes });
+    return start(p, rank, group, m, takes);
 }
 size_t play_start(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size) {
     return play_start_rooted(p, rank, group, kind, 0, count, size);
 }
 void play_call(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size) {
     play_wait(p, rank, play_start(p, rank, group, kind, count, size));
+}
+
+void play_call_taking(Play *p, size_t rank, size_t group, Picoseconds takes) {
+    play_wait(p, rank, start(p, rank, group, (Meeting){ .kind = COMM_ALL_REDUCE }, takes));
 }
 
 static size_t message(Play *p, size_t rank, size_t group, PlayWhat what, size_t peer, size_t bytes, Picoseconds takes) {
@@ -189,7 +221,7 @@ size_t play_send_taking(Play *p, size_t rank, size_t group, size_t to, size_t by
     return message(p, rank, group, PLAY_SEND, to, bytes, takes);
 }
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes) {
-    bool near = same_node(p, rank, rank_of(&p->group[group], to));
+    bool near = same_node(p, rank, p->group[group].rank[to]);
     return play_send_taking(p, rank, group, to, bytes, transfer(p, near, 1, bytes));
 }
 size_t play_post(Play *p, size_t rank, size_t group, size_t from, size_t bytes) {
@@ -222,8 +254,8 @@ void play_record(Play *p, size_t rank) {
     r->total_peak = r->total;
     for (size_t i = 0; i < p->groups; i++) {
         Group *g = &p->group[i];
-        for (size_t me = 0; me < g->n; me++)
-            if (rank_of(g, me) == rank) memset(g->count[me], 0, sizeof g->count[me]);
+        size_t me = find_member(g, rank);
+        if (me < g->n) memset(g->count[me], 0, sizeof g->count[me]);
     }
 }
 
@@ -255,7 +287,7 @@ static const PlayStep *other_end(const Play *p, size_t rank, const PlayStep *s) 
     size_t me = member_of(g, rank);
     bool sends = s->what == PLAY_SEND;
     const Lane *lane = sends ? lane_of(g, me, s->peer) : lane_of(g, s->peer, me);
-    const Rank *other = &p->rank[rank_of(g, s->peer)];
+    const Rank *other = &p->rank[g->rank[s->peer]];
     if (s->number >= (sends ? lane->posts : lane->sends)) return NULL;
     size_t at = (sends ? lane->post : lane->send)[s->number];
     if (at >= other->done) return NULL;
@@ -434,7 +466,7 @@ static void add_missing(const Group *g, size_t number, char *text, size_t room) 
     for (size_t me = 0; me < g->n; me++) {
         size_t length = strlen(text);
         if (g->started[me] <= number && length + 32 < room)
-            snprintf(text + length, room - length, " rank %zu", rank_of(g, me));
+            snprintf(text + length, room - length, " rank %zu", g->rank[me]);
     }
 }
 

@@ -32,6 +32,9 @@ Play *play_new(size_t ranks, const ClockConfig *clock);
 void play_free(Play *p);
 // A communicator: the n ranks first, first + stride, ... Member i of the group is rank first + i * stride.
 size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stride);
+// The same of any ranks, in ascending order.
+size_t play_group_of(Play *p, const char *name, size_t n, const size_t *rank);
+bool play_one_node(const Play *p, size_t group);   // do all members share a node?
 
 // ---------------------------------------------------------------- the steps of a rank, in their order
 
@@ -53,6 +56,9 @@ void play_wait(Play *p, size_t rank, size_t step);
 static const size_t PLAY_NEVER = SIZE_MAX;
 // Starts a collective and waits for it.
 void play_call(Play *p, size_t rank, size_t group, CommKind kind, size_t count, size_t size);
+// All members meet, and something of theirs takes this time on the group's lane: a hand-written collective. Nothing is
+// booked.
+void play_call_taking(Play *p, size_t rank, size_t group, Picoseconds takes);
 void play_hold(Play *p, size_t rank, MemoryCategory category, size_t bytes);
 void play_drop(Play *p, size_t rank, MemoryCategory category, size_t bytes);
 // From here on this rank's calls, bytes and times count; peaks begin with the bytes that the rank holds now.
