@@ -79,9 +79,8 @@ TesseractSides tensor_sides(const TrainerConfig *c) {
 // below runs.
 static Buckets *overlapped(const Trainer *t, Model *m) {
     const Layer *block = &m->layers[m->layers[0].number == 0];
-#include "06_zero/zero.h"
-#include "08_3d/kept.h"
-#include "08_3d/zero_step.h"
+    size_t capacity = block->units[0]->size * sizeof(real);
+    return buckets_new_pipeline(m, t->mesh.replicas, capacity, t->micro_batches);
 }
 
 static void cut_tensors(const Trainer *t, Model *m) {
@@ -226,9 +225,9 @@ StepResult trainer_gradients(Trainer *t, const Data *d, uint64_t step) {
     Batch *batch = micro_batches(&local, &tokens, step, t->sequences, m, weight);
 
     if (t->cost) memset(t->cost, 0, partition_items(&t->config.model) * sizeof *t->cost);
-#include "06_zero/zero.h"
-#include "08_3d/kept.h"
-#include "08_3d/zero_step.h"
+    zero_begin(t->model, trainer_zero(&t->config));
+    // Chapters 03, 06 and 07 work inside the layers.
+    PipelineResult p = zero_bubble_run(mesh->pp, t->model, &t->schedule, batch, m);
     t->local_loss = p.loss;
     if (t->config.reduction == REDUCE_PREFETCH) prefetch_finish(t->model);
     if (t->buckets) finish_buckets(t);
@@ -302,9 +301,9 @@ double trainer_evaluate(Trainer *t, const Data *d, size_t windows) {
     zero_evaluation_begin(t->model, trainer_zero(&t->config));
     for (size_t k = 0; k < m; k++) {
         Arena tokens = arena(MEM_WORKSPACE);
-#include "06_zero/zero.h"
-#include "08_3d/kept.h"
-#include "08_3d/zero_step.h"
+        Range r = shard_range(range_size(replica), m, k);
+        Batch b = data_eval_batch(&local, &tokens, replica.lo + r.lo, range_size(r), windows);
+        loss += interleaved_loss(mesh->pp, t->model, &b);
         arena_free(&tokens);
     }
     zero_evaluation_end(t->model, trainer_zero(&t->config));

@@ -7,6 +7,7 @@
 // ranks: 1
 // level: core
 // question: Does the executor run the lists that the judge calls legal, and only those?
+#include "04_pipeline_naive/experiments/pipeline_steps.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "05_pipeline_1f1b/experiments/judge.h"
 #include "common/device/device.h"
@@ -233,7 +234,7 @@ static Lists zero_bubble(void) {
     return l;
 }
 
-// The timeline states the rules of pipelines a second time.
+// pipeline_steps.c states the rules of pipelines a second time.
 static bool same_op(bool any, StageOp a, bool other, StageOp b) {
     bool same = a.stage == b.stage && a.op.what == b.op.what && a.op.chunk == b.op.chunk;
     return any == other && (!any || (same && a.op.micro_batch == b.op.micro_batch));
@@ -246,17 +247,17 @@ static void same_rules(void) {
                 PipeOp op = { (PipeWhat)(n / (p * v)), .micro_batch = 3, .chunk = n / p % v };
                 StageOp a, b;
                 size_t i = n % p;
-                bool needs = timeline_needs(op, i, p, v, &a);
+                bool needs = steps_needs(op, i, p, v, &a);
                 same &= same_op(needs, a, pipe_op_needs(op, i, p, v, &b), b);
-                bool feeds = timeline_feeds(op, i, p, v, &a);
+                bool feeds = steps_feeds(op, i, p, v, &a);
                 same &= same_op(feeds, a, pipe_op_feeds(op, i, p, v, &b), b);
             }
     for (size_t n = 0; n < (UPDATE + 1) * (UPDATE + 1); n++) {
         PipeOp op = { .what = (PipeWhat)(n / (UPDATE + 1)) };
         PipeOp needed = { .what = (PipeWhat)(n % (UPDATE + 1)) };
-        same &= timeline_op_is(op, needed) == pipe_op_is(op, needed);
+        same &= steps_op_is(op, needed) == pipe_op_is(op, needed);
     }
-    ok(same, "the timeline and the executor have the same rules, p = 1..8, v = 1..4");
+    ok(same, "the expected steps and the executor have the same rules, p = 1..8, v = 1..4");
 }
 
 int main(void) {

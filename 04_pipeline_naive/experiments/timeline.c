@@ -1,5 +1,6 @@
 // timeline.c: see timeline.h.
 #include "04_pipeline_naive/experiments/timeline.h"
+#include "04_pipeline_naive/experiments/pipeline_steps.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,101 +25,7 @@ void schedule_all_free(Schedule *stage, size_t p) {
     free(stage);
 }
 
-// ---------------------------------------------------------------- the rules, stated a second time
-
-bool timeline_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs) {
-    size_t part = op.chunk * p + i;
-    bool last = part + 1 == p * v;
-    bool forward = op.what == FORWARD, weights = op.what == BACKWARD_WEIGHTS;
-    if (op.what == UPDATE || (forward && part == 0)) return false;
-    if (forward) part--;
-    else if (!weights && !last) part++;
-    if (!forward) op.what = last && !weights ? FORWARD : BACKWARD_INPUTS;
-    op.chunk = part / p;
-    *needs = (StageOp){ part % p, op };
-    return true;
-}
-
-bool timeline_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds) {
-    size_t part = op.chunk * p + i, end = op.what == FORWARD ? p * v - 1 : 0;
-    if (op.what == UPDATE || op.what == BACKWARD_WEIGHTS || part == end) return false;
-    if (op.what == FORWARD) part++;
-    else {
-        part--;
-        op.what = BACKWARD_INPUTS;
-    }
-    op.chunk = part / p;
-    *feeds = (StageOp){ part % p, op };
-    return true;
-}
-
-bool timeline_op_is(PipeOp op, PipeOp needed) {
-    if (op.what == BACKWARD && needed.what == BACKWARD_INPUTS) op.what = BACKWARD_INPUTS;
-    bool same_place = op.micro_batch == needed.micro_batch && op.chunk == needed.chunk;
-    return op.what == needed.what && same_place;
-}
-
-// ---------------------------------------------------------------- what an op waits for
-
-// When what an op of stage i needs is there; false: not yet.
-static bool arrived(const Timeline *t, size_t i, PipeOp op, size_t *when) {
-    StageOp needs;
-    *when = 0;
-    if (!timeline_needs(op, i, t->p, t->v, &needs)) return true;
-    for (size_t e = 0; e < t->n[needs.stage]; e++) {
-        const Event *done = &t->event[needs.stage][e];
-        if (!timeline_op_is(done->op, needs.op)) continue;
-        *when = needs.stage == i ? done->end : done->arrives;
-        return true;
-    }
-    return false;
-}
-
-// The stage that an op of stage i sends to; i: none.
-static size_t sends_to(const Timeline *t, size_t i, PipeOp op) {
-    StageOp feeds;
-    return timeline_feeds(op, i, t->p, t->v, &feeds) ? feeds.stage : i;
-}
-
-// When the link that the message of a next op of stage i takes is free: when the one before it has arrived.
-static size_t link_free(const Timeline *t, size_t i, PipeOp op) {
-    size_t to = sends_to(t, i, op);
-    for (size_t e = t->n[i]; e-- > 0;)
-        if (to != i && sends_to(t, i, t->event[i][e].op) == to) return t->event[i][e].arrives;
-    return 0;
-}
-
-// How many messages from stage `from` stage `to` has received.
-static size_t received_from(const Timeline *t, const Schedule *stage, size_t from, size_t to) {
-    size_t n = 0, ops = t->n[to] + t->received[to];
-    StageOp needs;
-    for (size_t e = 0; e < ops; e++)
-        n += timeline_needs(stage[to].ops[e], to, t->p, t->v, &needs) && needs.stage == from;
-    return n;
-}
-
-// A stage has SEND_BUFFERS buffers for activations and as many for gradients. A message leaves its buffer when its
-// receive is posted: the first one of each pair of stages at once, the next one when the one before it is received.
-enum { SEND_BUFFERS = 2 };
-bool timeline_buffer_full(const Timeline *t, const Schedule *stage, size_t i, PipeOp op,
-                          StageOp *feeds) {
-    size_t to = sends_to(t, i, op), messages = 0, sent = 0;
-    size_t number[SEND_BUFFERS] = {0};             // of the message in each buffer, among all to `to`
-    PipeOp from[SEND_BUFFERS];                     // whose result it is
-    if (to == i) return false;
-    for (size_t e = 0; e < t->n[i]; e++) {
-        PipeOp done = t->event[i][e].op;
-        if (sends_to(t, i, done) != to) continue;
-        if ((done.what == FORWARD) == (op.what == FORWARD)) {
-            number[sent % SEND_BUFFERS] = messages;
-            from[sent++ % SEND_BUFFERS] = done;
-        }
-        messages++;
-    }
-    if (sent < SEND_BUFFERS) return false;
-    timeline_feeds(from[sent % SEND_BUFFERS], i, t->p, t->v, feeds);
-    return number[sent % SEND_BUFFERS] > received_from(t, stage, i, to);
-}
+// ---------------------------------------------------------------- the lists, played
 
 static size_t duration(PipeOp op, const OpTimes *t) {
     switch (op.what) {
@@ -130,36 +37,58 @@ static size_t duration(PipeOp op, const OpTimes *t) {
     }
     return 0;
 }
+static void compute(Play *play, size_t rank, PipeOp op, const void *times) {
+    play_work(play, rank, duration(op, times));
+}
 
-// Starting an op never takes away what another one needs, so the order in which stages are asked changes nothing.
+static Event event_of(const Play *play, size_t i, PipeOp op, const OpPlaces *place, size_t message) {
+    const PlayStep *work = play_step(play, i, place->begin);
+    Event e = { op, (size_t)work->begin, (size_t)work->end, (size_t)work->end + message };
+    if (place->send != PLAY_NEVER && place->send < play_done(play, i))
+        e.arrives = (size_t)play_step(play, i, place->send)->end;
+    return e;
+}
+
+// What the first op of stage i that has not run waits for. place: of all ops of the stage.
+static StageWait wait_of(const Timeline *t, const Play *play, const Schedule *list, size_t i, const OpPlaces *place) {
+    StageWait w = { .buffer = play_done(play, i) == place[t->n[i]].buffer };
+    if (!w.buffer) {
+        steps_needs(list->ops[t->n[i]], i, t->p, t->v, &w.needs);
+        return w;
+    }
+    size_t sent = play_stuck(play, i)->target;     // the message in the buffer
+    for (size_t e = 0; e < t->n[i]; e++)
+        if (place[e].send == sent) steps_feeds(list->ops[e], i, t->p, t->v, &w.needs);
+    return w;
+}
+
 Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m, const OpTimes *times) {
     Timeline t = { .p = p, .v = schedule_chunks(&stage[0]), .m = m, .event = host_alloc(p * sizeof *t.event),
-                   .n = host_alloc(p * sizeof *t.n),
-                   .received = host_alloc(p * sizeof *t.received) };
-    for (size_t i = 0; i < p; i++) t.event[i] = host_alloc((stage[i].n + 1) * sizeof **t.event);
-    for (bool moved = true; moved;) {
-        moved = t.stuck = false;
-        for (size_t i = 0; i < p; i++) {
-            size_t at, done = t.n[i];
-            if (done == stage[i].n) continue;
-            PipeOp op = stage[i].ops[done];
-            StageOp full;
-            bool input = arrived(&t, i, op, &at);
-            moved |= input && !t.received[i];
-            t.received[i] = input;
-            if (!input || timeline_buffer_full(&t, stage, i, op, &full)) {
-                t.stuck = true;
-                continue;
-            }
-            t.received[i] = false;
-            size_t free_at = done ? t.event[i][done - 1].end : 0;
-            size_t start = at > free_at ? at : free_at, end = start + duration(op, &times[i]);
-            size_t leaves = link_free(&t, i, op) > end ? link_free(&t, i, op) : end;
-            t.event[i][t.n[i]++] = (Event){ op, start, end, leaves + times[i].message };
-            if (end > t.end) t.end = end;
-            moved = true;
-        }
+                   .n = host_alloc(p * sizeof *t.n), .wait = host_alloc(p * sizeof *t.wait) };
+    Play *play = play_new(p, NULL);
+    size_t pp = play_group(play, "pp", 0, p, 1);
+    OpPlaces **place = host_alloc(p * sizeof *place);
+    for (size_t i = 0; i < p; i++) {
+        PipelineSteps steps = { .p = p, .v = t.v, .i = i, .group = pp, .list = &stage[i], .compute = compute,
+                                .context = &times[i], .message = times[i].message };
+        place[i] = host_alloc((stage[i].n + 1) * sizeof **place);
+        t.event[i] = host_alloc((stage[i].n + 1) * sizeof **t.event);
+        pipeline_steps(play, i, &steps, place[i]);
     }
+    play_run(play);
+    for (size_t i = 0; i < p; i++) {
+        for (; t.n[i] < stage[i].n && place[i][t.n[i]].begin < play_done(play, i); t.n[i]++) {
+            size_t e = t.n[i];
+            t.event[i][e] = event_of(play, i, stage[i].ops[e], &place[i][e], times[i].message);
+            if (t.event[i][e].end > t.end) t.end = t.event[i][e].end;
+        }
+        if (t.n[i] == stage[i].n) continue;
+        t.stuck = true;
+        t.wait[i] = wait_of(&t, play, &stage[i], i, place[i]);
+    }
+    for (size_t i = 0; i < p; i++) free(place[i]);
+    free(place);
+    play_free(play);
     return t;
 }
 
@@ -181,7 +110,7 @@ void timeline_free(Timeline *t) {
     for (size_t i = 0; i < t->p; i++) free(t->event[i]);
     free(t->event);
     free(t->n);
-    free(t->received);
+    free(t->wait);
 }
 
 size_t timeline_busy(const Timeline *t) {

@@ -1,27 +1,24 @@
 // timeline.h: how long a step takes, worked out from the op lists alone: no model, no ranks, no clock.
 //
-// A stage works down its list. An op starts as soon as the one before it is done AND what it needs is there AND a send
-// buffer is free for its message. The executor has the same rules (pipeline.h). The timeline states them a second time
-// and calls nothing of the executor, because it judges what the executor can run; tests/test_lists.c compares both.
+// A stage works down its list. An op starts as soon as the op before it is done, its input is there and a send buffer is
+// free for its message. The executor has the same rules (pipeline.h). pipeline_steps.c writes the lists down as steps
+// for the player (judge/play), and the timeline reads times and deadlocks from the player.
 // Times are whole units, the same on every stage. A message takes no time, or `message` units. Then it first waits
-// until the one before it, between the same neighbours in the same direction, has arrived; its sender goes on
+// until the message before it, between the same neighbours in the same direction, has arrived; its sender goes on
 // meanwhile. A wait for a send buffer takes no time either, as on the simulated clock: it only makes deadlocks.
 #ifndef TIMELINE_H
 #define TIMELINE_H
 #include "04_pipeline_naive/pipeline.h"
 
-// The rules of pipe_op_needs, pipe_op_feeds and pipe_op_is: the op whose result this op of stage i of p takes, with v
-// chunks on each stage; the op of another part that takes its result; whether an op is the needed one. false: none.
-bool timeline_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
-bool timeline_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
-bool timeline_op_is(PipeOp op, PipeOp needed);
-
 typedef struct { PipeOp op; size_t start, end, arrives; } Event;     // arrives: its message, at the neighbour
+// What the first op of a stage that has not run waits for: the result of needs, or a send buffer, whose message leaves
+// it when the receive for needs is posted.
+typedef struct { bool buffer; StageOp needs; } StageWait;
 typedef struct {
     size_t p, v, m;
     Event **event;                                       // [stage][place in the list]
     size_t *n;                                           // [stage]: how many ops have run
-    bool *received;                                      // [stage]: the next op has its input; it may lack a buffer
+    StageWait *wait;                                     // [stage]: of stages that have ops left
     size_t end;                                          // of the last op of all: the makespan
     bool stuck;                                          // no stage can start its next op: the lists deadlock
 } Timeline;
@@ -31,10 +28,6 @@ Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m, const OpT
 Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b);     // stage[p]
 Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b, size_t message);
 void timeline_free(Timeline *t);
-// The message in the send buffer that an op of stage i waits for; false: a buffer is free, or it sends nothing. It goes
-// to the same stage as the message of op. feeds: the op there that will take it.
-bool timeline_buffer_full(const Timeline *t, const Schedule *stage, size_t i, PipeOp op,
-                          StageOp *feeds);
 size_t timeline_busy(const Timeline *t);                 // units in which a stage works, added over the stages
 char *timeline_row(const Timeline *t, size_t i);         // stage i as text, three columns a unit; free() it
 

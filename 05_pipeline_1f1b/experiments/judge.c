@@ -1,5 +1,6 @@
 // judge.c: see judge.h.
 #include "05_pipeline_1f1b/experiments/judge.h"
+#include "04_pipeline_naive/experiments/pipeline_steps.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,7 +101,7 @@ static bool once_each(Judgement *j, const Schedule *stage, size_t p, size_t m, s
 static bool nth_sent(const Schedule *from_list, size_t from, size_t to, size_t p, size_t v, size_t n, PipeOp *op) {
     for (size_t e = 0; e < from_list->n; e++) {
         StageOp feeds;
-        if (!timeline_feeds(from_list->ops[e], from, p, v, &feeds) || feeds.stage != to || to == from) continue;
+        if (!steps_feeds(from_list->ops[e], from, p, v, &feeds) || feeds.stage != to || to == from) continue;
         *op = feeds.op;
         if (n-- == 0) return true;
     }
@@ -115,10 +116,10 @@ static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t
         for (size_t e = 0; e < stage[i].n && agree; e++) {
             PipeOp op = stage[i].ops[e], sent;
             StageOp needs;
-            if (!timeline_needs(op, i, p, v, &needs) || needs.stage == i) continue;
+            if (!steps_needs(op, i, p, v, &needs) || needs.stage == i) continue;
             size_t from = needs.stage;
             if (!nth_sent(&stage[from], from, i, p, v, read[from]++, &sent)) continue;
-            agree = timeline_op_is(op, sent);
+            agree = steps_op_is(op, sent);
             if (op.what == BACKWARD) sent.what = BACKWARD;         // not called I where nobody cuts it in two
             if (!agree)
                 tell(j, "message %zu from stage %zu to stage %zu is for %s, but stage %zu takes it for %s: messages "
@@ -133,7 +134,7 @@ static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t
 
 static size_t place_of(const Schedule *s, PipeOp needed) {
     size_t e = 0;
-    while (e < s->n && !timeline_op_is(s->ops[e], needed)) e++;
+    while (e < s->n && !steps_op_is(s->ops[e], needed)) e++;
     return e;
 }
 
@@ -143,20 +144,17 @@ static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t
     for (size_t i = 0; i < t->p; i++) {
         if (t->n[i] == stage[i].n) continue;
         PipeOp op = stage[i].ops[t->n[i]];
-        StageOp needs, full;
-        if (t->received[i] && timeline_buffer_full(t, stage, i, op, &full)) {
-            size_t to = full.stage;
-            if (full.op.what != FORWARD) full.op = stage[to].ops[place_of(&stage[to], full.op)];       // B, if not I
-            tell(j, "stage %zu waits before %s for a send buffer: stage %zu, which waits before %s, has posted no "
-                 "receive for %s\n", i, name_of(op, t->v).text, to, name_of(stage[to].ops[t->n[to]], t->v).text,
-                 name_of(full.op, t->v).text);
-            continue;
-        }
-        timeline_needs(op, i, t->p, t->v, &needs);
+        StageOp needs = t->wait[i].needs;
         const Schedule *other = &stage[needs.stage];
         size_t at = place_of(other, needs.op), next = t->n[needs.stage];
-        tell(j, "stage %zu waits before %s for ", i, name_of(op, t->v).text);
         if (at < other->n) needs.op = other->ops[at];      // by its own name: B where I is needed
+        if (t->wait[i].buffer) {
+            tell(j, "stage %zu waits before %s for a send buffer: stage %zu, which waits before %s, has posted no "
+                 "receive for %s\n", i, name_of(op, t->v).text, needs.stage, name_of(other->ops[next], t->v).text,
+                 name_of(needs.op, t->v).text);
+            continue;
+        }
+        tell(j, "stage %zu waits before %s for ", i, name_of(op, t->v).text);
         if (needs.stage == i) tell(j, "its own %s, which its list has later\n", name_of(needs.op, t->v).text);
         else if (at == next) tell(j, "%s of stage %zu, which waits, too\n", name_of(needs.op, t->v).text, needs.stage);
         else tell(j, "%s of stage %zu, which has %s to run first\n", name_of(needs.op, t->v).text, needs.stage,
@@ -173,7 +171,7 @@ static void find_waits(Judgement *j, const Timeline *t) {
                 size_t units = t->event[i][e].start - t->event[i][e - 1].end;
                 if (units <= j->wait[j->waits].units || units >= below) continue;
                 StageOp needs;
-                timeline_needs(t->event[i][e].op, i, t->p, t->v, &needs);
+                steps_needs(t->event[i][e].op, i, t->p, t->v, &needs);
                 j->wait[j->waits].units = units;
                 j->wait[j->waits].stage = i;
                 j->wait[j->waits].from = needs.stage;

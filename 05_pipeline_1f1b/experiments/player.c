@@ -1,5 +1,6 @@
 // player.c: see player.h.
 #include "05_pipeline_1f1b/experiments/player.h"
+#include "04_pipeline_naive/experiments/pipeline_steps.h"
 #include "04_pipeline_naive/experiments/stack.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "05_pipeline_1f1b/experiments/judge.h"
@@ -12,7 +13,7 @@
 enum { TICKS = 5040, MOST_P = 16, MOST_M = 128, MOST_V = 8 };      // ticks of a unit: v divides them
 
 // What is played: p lists, and what an op takes, in ticks.
-typedef struct { size_t p, m, v; Schedule *stage; OpTimes times; } Play;
+typedef struct { size_t p, m, v; Schedule *stage; OpTimes times; } Shown;
 static double units_of(size_t ticks) { return (double)ticks / TICKS; }
 
 // ---------------------------------------------------------------- the known ones
@@ -38,8 +39,8 @@ static OpTimes times_of(Run *run, size_t v) {
 
 static bool possible(Known which, size_t p, size_t m) { return which != INTERLEAVED || m % p == 0; }
 
-static Play known(Run *run, Known which, size_t p, size_t m, size_t v) {
-    Play play = { .p = p, .m = m, .v = which == INTERLEAVED ? v : 1, .stage = host_alloc(p * sizeof(Schedule)) };
+static Shown known(Run *run, Known which, size_t p, size_t m, size_t v) {
+    Shown play = { .p = p, .m = m, .v = which == INTERLEAVED ? v : 1, .stage = host_alloc(p * sizeof(Schedule)) };
     play.times = times_of(run, play.v);
     for (size_t i = 0; i < p; i++)
         play.stage[i] = which == NAIVE ? schedule_naive(p, m, i) : which == GPIPE ? schedule_gpipe(p, m, i)
@@ -48,7 +49,7 @@ static Play known(Run *run, Known which, size_t p, size_t m, size_t v) {
                       : which == ZB_H1 ? schedule_zb_h1(p, m, i) : schedule_zb_auto(p, m, i, p, play.times);
     return play;
 }
-static Judgement judge(const Play *p) { return judge_lists(p->stage, p->p, p->m, p->v, &p->times); }
+static Judgement judge(const Shown *p) { return judge_lists(p->stage, p->p, p->m, p->v, &p->times); }
 
 // ---------------------------------------------------------------- as a recording, which can be drawn and played
 
@@ -56,7 +57,7 @@ static const Picoseconds UNIT = 1000000;                  // drawn as a microsec
 static Picoseconds moment(size_t ticks) { return (Picoseconds)ticks * UNIT / TICKS; }
 static void add(RankRecording *r, RecordedEvent e) { r->events[r->n++] = e; }
 
-static void draw(Run *run, const Play *play, const char *title) {
+static void draw(Run *run, const Shown *play, const char *title) {
     Timeline t = timeline_with_times(play->stage, play->p, play->m, &play->times);
     Recording all = { .ranks = play->p, .rank = host_alloc(play->p * sizeof *all.rank), .end = moment(t.end),
                       .unit = UNIT };
@@ -72,7 +73,7 @@ static void draw(Run *run, const Play *play, const char *title) {
             RecordedEvent done = { .start = moment(v->start), .end = moment(v->end), .kind = kind[v->op.what],
                                    .number = (uint8_t)v->op.micro_batch, .chunk = (uint8_t)v->op.chunk };
             add(&all.rank[i], done);
-            if (!timeline_feeds(v->op, i, t.p, t.v, &to) || to.stage == i) continue;
+            if (!steps_feeds(v->op, i, t.p, t.v, &to) || to.stage == i) continue;
             RecordedEvent sent = { .start = moment(v->arrives - play->times.message), .end = moment(v->arrives),
                                    .kind = EVENT_SEND, .flow = i * 100000 + e + 1, .comm = "pp",
                                    .peer = (uint16_t)to.stage };
@@ -90,13 +91,13 @@ static void draw(Run *run, const Play *play, const char *title) {
 
 // ---------------------------------------------------------------- the verdict
 
-static bool in_halves(const Play *p) {
+static bool in_halves(const Shown *p) {
     for (size_t e = 0; e < p->stage[0].n; e++)
         if (p->stage[0].ops[e].what == BACKWARD_INPUTS) return true;
     return false;
 }
 
-static void verdict(Run *run, const Play *play, const Judgement *j, const Judgement *best, const char *best_title) {
+static void verdict(Run *run, const Shown *play, const Judgement *j, const Judgement *best, const char *best_title) {
     static const char *const refused[] = { "", "Illegal: an op stands in its list twice, or not at all.",
         "Illegal: a message goes to the wrong op.", "Deadlock: no stage can go on." };
     if (j->verdict != LISTS_LEGAL) {
@@ -126,7 +127,7 @@ static void verdict(Run *run, const Play *play, const Judgement *j, const Judgem
 
 typedef struct { char step[32], idle[32], flight[8 * MOST_P]; } Column;
 
-static Column column_of(const Play *play, const Judgement *j) {
+static Column column_of(const Shown *play, const Judgement *j) {
     Column c = { "=-", "=-", "=" };
     double busy = (double)(play->m * play->v) *
                   (double)(play->times.forward + play->times.backward_inputs + play->times.backward_weights);
@@ -156,11 +157,11 @@ bool player_asked(Run *run) {
 }
 
 // What the options ask for: a typed list, or a known one. Sizes come from a list.
-static Play wanted(Run *run, const char **title) {
+static Shown wanted(Run *run, const char **title) {
     size_t p = option_size(run, "p"), m = option_size(run, "m"), v = option_size(run, "v");
     const char *list = option_text(run, "list"), *name = option_text(run, "schedule");
     REQUIRE(!list || !name, "--list and --schedule both say what is to be played: leave one out");
-    Play play = {0};
+    Shown play = {0};
     if (list) {
         play.stage = lists_parse(list, &play.p);
         for (size_t i = 0; i < play.p; i++)
@@ -194,7 +195,7 @@ static Play wanted(Run *run, const char **title) {
 }
 
 // The known ones at these sizes: judged, and where messages take no time held against their formulas.
-static void closed_form(Run *run, Known which, const Play *play, const Judgement *j) {
+static void closed_form(Run *run, Known which, const Shown *play, const Judgement *j) {
     double f = (double)play->times.forward, b = (double)(play->times.backward_inputs + play->times.backward_weights);
     double p = (double)play->p, m = (double)play->m, v = (double)play->v, got = (double)j->end;
     double want = which == NAIVE ? m * p * (f + b) : (m * v + p - 1) * (f + b);
@@ -206,7 +207,7 @@ static void closed_form(Run *run, Known which, const Play *play, const Judgement
 void player(Run *run) {
     const char *title = NULL, *best_title = NULL, *columns[RESULT_COLUMNS + 1] = {0};
     char text[80];
-    Play play = wanted(run, &title), other[KNOWN];
+    Shown play = wanted(run, &title), other[KNOWN];
     Judgement mine = judge(&play), j[KNOWN], *best = NULL;
     Column column[RESULT_COLUMNS];
     size_t n = 0, v = play.v > 1 ? play.v : option_size(run, "v");

@@ -1,267 +1,240 @@
-// step_time.c: the time of a step, from sizes and the schedule.
+// step_time.c: the steps of a trainer's step, rank by rank, from sizes alone; judge/play plays them.
 #include "08_3d/experiments/experiments.h"
-#include <math.h>
 #include <stdlib.h>
 #include "01_data_parallel/experiments/experiments.h"
 #include "03_tensor_parallel/context_parallel.h"
 #include "03_tensor_parallel/experiments/08_costs.h"
+#include "04_pipeline_naive/experiments/pipeline_steps.h"
 #include "common/model/costs.h"
 
 enum { E = sizeof(real) };
 
-// ---------------------------------------------------------------- links
+// ---------------------------------------------------------------- what a rank has
 
-// Do the ranks that differ along these axes only share a node? Of all groups that replica `d`
-// has in `stage`: the slowest decides.
-static bool one_node(Degrees n, unsigned axes, size_t d, size_t stage) {
-    bool one = true;
-    for (size_t r = 0; r < n.dp * n.tp * n.pp * mesh_cp(n); r++) {
-        Coordinates c = mesh_coordinates(n, r), first = c;
-        if ((!(axes & MESH_DP) && c.dp != d) || (!(axes & MESH_PP) && c.pp != stage)) continue;
-        if (axes & MESH_TP) first.tp = 0;
-        if (axes & MESH_DP) first.dp = 0;
-        if (axes & MESH_PP) first.pp = 0;
-        if (axes & MESH_CP) first.cp = 0;
-        one = one && clock_same_node(mesh_rank(n, first), r);
-    }
-    return one;
-}
-// Two stages of replica d: what each of its tp slices sends to its peer.
-static bool near_stages(Degrees n, size_t d, size_t from, size_t to) {
-    bool one = true;
-    for (size_t i = 0; i < n.tp * mesh_cp(n); i++) {
-        Coordinates a = { .dp = d, .tp = i % n.tp, .cp = i / n.tp, .pp = from }, b = a;
-        b.pp = to;
-        one = one && clock_same_node(mesh_rank(n, a), mesh_rank(n, b));
-    }
-    return one;
-}
-static double ring(bool near, size_t passes, size_t n, size_t count, size_t size) {
-    return (double)clock_transfer(near, passes * (n - 1),
-                                  (size_t)ring_bytes(passes, n, count, size));
-}
-
-// ---------------------------------------------------------------- one stage
-
+// The groups of a rank, as numbers of the player's groups.
+typedef struct { size_t world, tp, replicas, model, pp, tied; } Groups;
+// All ranks of a tensor-parallel group are written down with the sizes of the largest one: the others wait for it.
 typedef struct {
-    // Of the largest rank of its tp group: the others wait for it.
-    CutSizes z;
-    bool tp_near, dp_near, cp_near;
-} Stage;
+    const TrainerConfig *c;
+    size_t rank, m, B;                             // micro-batches, and sequences of this replica
+    Coordinates at;
+    Groups group;
+    bool cp_near;
+    CutSizes stage, *chunk;                        // all that the stage has; each of its chunks
+} RankSteps;
+
 // Over whom gradients are summed and state is sharded: dp, and cp.
 static size_t replicas(const TrainerConfig *c) { return c->mesh.dp * mesh_cp(c->mesh); }
+static size_t sequences(const RankSteps *r, size_t k) { return part_size(r->B, r->m, k); }
 
 // Chunk k of stage i, one of v: part k pp + i of the model.
-static Stage chunk_of(const TrainerConfig *c, size_t d, size_t i, size_t k) {
+static CutSizes chunk_of(const TrainerConfig *c, size_t i, size_t k) {
     size_t parts = c->mesh.pp * trainer_chunks(c), part = k * c->mesh.pp + i;
-    Stage s = { .z = cut_stage(cut_sizes(&c->model, c->mesh.tp, 0), parts, part),
-                .tp_near = one_node(c->mesh, MESH_TP, d, i),
-                .dp_near = one_node(c->mesh, MESH_DP | MESH_CP, d, i),
-                .cp_near = one_node(c->mesh, MESH_CP, d, i) };
-    Positions mine = { 0 };
-    if (mesh_cp(c->mesh) > 1)
-        mine = context_positions(c->model.context, c->mesh.cp, 0, &ring_attention_zigzag);
-    if (c->stage_blocks) s.z.blocks = c->stage_blocks[part];
-    if (c->blockwise || mine.n) s.z = cut_positions(s.z, &mine, true);
-    if (c->sequence) s.z = cut_sequence(s.z, false);
-    return s;
-}
-// All that stage i has.
-static Stage stage_of(const TrainerConfig *c, size_t d, size_t i) {
-    size_t last = trainer_chunks(c) - 1;
-    Stage s = chunk_of(c, d, i, 0);
-    for (size_t k = 1; k <= last; k++) s.z.blocks += chunk_of(c, d, i, k).z.blocks;
-    s.z.last = chunk_of(c, d, i, last).z.last;
-    return s;
+    CutSizes z = cut_stage(cut_sizes(&c->model, c->mesh.tp, 0), parts, part);
+    Positions own = { 0 };
+    if (mesh_cp(c->mesh) > 1) own = context_positions(c->model.context, c->mesh.cp, 0, &ring_attention_zigzag);
+    if (c->stage_blocks) z.blocks = c->stage_blocks[part];
+    if (c->blockwise || own.n) z = cut_positions(z, &own, true);
+    if (c->sequence) z = cut_sequence(z, false);
+    return z;
 }
 
-// `passes` passes over dp for each of the stage's units, one after the other; wte apart.
-static double units(const TrainerConfig *c, const Stage *s, size_t passes) {
-    double time = 0;
-    for (size_t i = 0; i < cut_layers(&s->z); i++)
-        time += ring(s->dp_near, passes, replicas(c), elements_unit(&s->z, i), E);
-    return time;
-}
-static double table(const TrainerConfig *c, const Stage *s) {
-    if (!s->z.first && !s->z.last) return 0;
-    return 2 * ring(s->dp_near, ONE_PASS, replicas(c), elements_wte(&s->z), E);
+// ---------------------------------------------------------------- groups
+
+// The ranks that differ along these axes only are a group: group[r] <- the one of rank r.
+static void mesh_groups(Play *play, Degrees n, unsigned axes, const char *name, size_t *group) {
+    size_t world = n.dp * n.tp * n.pp * mesh_cp(n), *member = host_alloc(world * sizeof *member);
+    for (size_t first = 0; first < world; first++) {
+        Coordinates a = mesh_coordinates(n, first);
+        if (((axes & MESH_TP) && a.tp) || ((axes & MESH_DP) && a.dp) || ((axes & MESH_PP) && a.pp) ||
+            ((axes & MESH_CP) && a.cp)) continue;
+        size_t members = 0;
+        for (size_t r = first; r < world; r++) {
+            Coordinates b = mesh_coordinates(n, r);
+            bool same = ((axes & MESH_TP) || a.tp == b.tp) && ((axes & MESH_DP) || a.dp == b.dp) &&
+                        ((axes & MESH_PP) || a.pp == b.pp) && ((axes & MESH_CP) || a.cp == b.cp);
+            if (same) member[members++] = r;
+        }
+        size_t made = play_group_of(play, name, members, member);
+        for (size_t i = 0; i < members; i++) group[member[i]] = made;
+    }
+    free(member);
 }
 
-// Sums of the partial gradients of sequence parallelism, before ZeRO reduces: costs.h,
-// traffic_partial_sums.
-static double partial_sums(const TrainerConfig *c, const Stage *s) {
-    const size_t together[] = { 2, 3, 1 };
-    double time = 0;
-    for (size_t i = 0; i < 3; i++)
-        time += (double)s->z.blocks *
-                ring(s->tp_near, ALL_REDUCE_PASSES, c->mesh.tp, together[i] * s->z.C, E);
-    return time + s->z.last * ring(s->tp_near, ALL_REDUCE_PASSES, c->mesh.tp, 2 * s->z.C, E);
+// Do the ranks of cp of this stage share a node, in each group that works in step with them?
+static bool cp_near(Degrees n, Coordinates at) {
+    bool near = true;
+    for (size_t t = 0; t < n.tp; t++)
+        for (size_t k = 1; k < mesh_cp(n); k++) {
+            Coordinates a = at, b = at;
+            a.tp = t;
+            a.cp = 0;
+            b.tp = t;
+            b.cp = k;
+            near = near && clock_same_node(mesh_rank(n, a), mesh_rank(n, b));
+        }
+    return near;
+}
+
+// ---------------------------------------------------------------- a forward, a backward
+
+static void calls(Play *play, const RankSteps *r, size_t group, CommKind kind, size_t times, size_t count) {
+    for (size_t i = 0; i < times; i++) play_call(play, r->rank, group, kind, count, E);
+}
+// One call over the replicas for each unit of z; wte apart.
+static void units(Play *play, const RankSteps *r, const CutSizes *z, CommKind kind) {
+    for (size_t i = 0; i < cut_layers(z); i++)
+        play_call(play, r->rank, r->group.replicas, kind, elements_unit(z, i), E);
+}
+static void table(Play *play, const RankSteps *r, CommKind kind) {
+    if (r->stage.first || r->stage.last) play_call(play, r->rank, r->group.replicas, kind, elements_wte(&r->stage), E);
+}
+
+// Sums of the partial gradients of sequence parallelism, before ZeRO reduces: costs.h, traffic_partial_sums.
+static void partial_sums(Play *play, const RankSteps *r, const CutSizes *z) {
+    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->blocks, 2 * z->C);
+    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->blocks, 3 * z->C);
+    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->blocks, z->C);
+    calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->last, 2 * z->C);
 }
 
 // How long a block of ring attention waits for its messages, where chunks are equal (03.12).
-static double ring_waits(const TrainerConfig *c, const Stage *s, size_t B, bool backward) {
-    size_t n = mesh_cp(c->mesh), T = s->z.T, bytes = B * T * 2 * s->z.heads * s->z.D * E;
-    double hop = (double)clock_transfer(s->cp_near, 1, bytes), products = backward ? 5 : 2;
-    // With others' keys.
-    double other = products * (double)(B * s->z.heads) * work_product(T * T / 2, 1, s->z.D).time;
-    double own =
-            products * (double)(B * s->z.heads) * work_product(T * (T + 1) / 2, 1, s->z.D).time;
+static double ring_waits(const RankSteps *r, const CutSizes *z, size_t B, bool backward) {
+    size_t n = mesh_cp(r->c->mesh), T = z->T, bytes = B * T * 2 * z->heads * z->D * E;
+    double hop = (double)clock_transfer(r->cp_near, 1, bytes), products = backward ? 5 : 2;
+    double other = products * (double)(B * z->heads) * work_product(T * T / 2, 1, z->D).time;     // with others' keys
+    double own = products * (double)(B * z->heads) * work_product(T * (T + 1) / 2, 1, z->D).time;
     return context_ring_waits(n, own, other, hop, backward);
 }
 
-// A forward or backward of B sequences: products, the sums over tp between them, ZeRO's gathers
-// and reductions.
-static double op_time(const TrainerConfig *c, const Stage *s, PipeWhat what, size_t B) {
-    const CutSizes *z = &s->z;
-    size_t t = c->mesh.tp, M = B * z->T;
+// `whole` sums over tp of [tokens, C], and `half` halves of one. Under sequence parallelism a sum is a reduce-scatter
+// and an all-gather; without it there are no halves.
+static void sums_over_tp(Play *play, const RankSteps *r, const CutSizes *z, size_t B, size_t whole, size_t half) {
+    if (r->c->mesh.tp == 1) return;
+    size_t tokens = B * z->T, rows = r->c->mesh.tp * cut_rows(z, B);
+    if (r->c->sequence) calls(play, r, r->group.tp, COMM_ALL_GATHER, 2 * whole + half, rows * z->C);
+    else calls(play, r, r->group.tp, COMM_ALL_REDUCE, whole, tokens * z->C);
+}
+
+static void work(Play *play, const RankSteps *r, double time) { play_work(play, r->rank, (Picoseconds)time); }
+
+static void forward(Play *play, const RankSteps *r, const CutSizes *z, size_t B) {
+    bool zero3 = r->c->zero == 3;
+    if (zero3) units(play, r, z, COMM_ALL_GATHER);
+    work(play, r, work_stage(z, B).time + (double)z->blocks * ring_waits(r, z, B, false));
+    bool sequence = r->c->sequence;                // the embedding's sum is a reduce-scatter, the head begins with a gather
+    sums_over_tp(play, r, z, B, 2 * z->blocks + (sequence ? 0 : z->first),
+                    sequence ? (size_t)z->first + (size_t)z->last : 0);
+    if (r->c->mesh.tp > 1) calls(play, r, r->group.tp, COMM_ALL_REDUCE, 3 * (size_t)z->last, B * z->T);
+}
+
+// inputs, weights: both halves of a backward, or one of them. Nothing waits for the second half: the products for the
+// gradients of weights, and what reduces these gradients.
+static void backward(Play *play, const RankSteps *r, const CutSizes *z, size_t B, bool inputs, bool weights) {
+    const TrainerConfig *c = r->c;
+    double blocks = (double)z->blocks, scores = blocks * work_scores(z, B).time;
+    double second = blocks * work_block(z, B).time - 2 * scores + (z->last ? work_head(z, B).time : 0);
+    double all = 2 * work_stage(z, B).time + z->online * scores + blocks * ring_waits(r, z, B, true);
     bool again = c->recompute == RECOMPUTE_FULL;
-    double wide = ring(s->tp_near, ALL_REDUCE_PASSES, t, M * z->C, E);
-    double half = c->sequence ? ring(s->tp_near, ONE_PASS, t, t * cut_rows(z, B) * z->C, E) : 0;
-    if (c->sequence) wide = 2 * half;              // a reduce-scatter and an all-gather
-    double narrow = ring(s->tp_near, ALL_REDUCE_PASSES, t, M, E), blocks = (double)z->blocks;
-    if (what == FORWARD)
-        return work_stage(z, B).time + blocks * ring_waits(c, s, B, false) +
-               (2 * blocks + z->first) * wide + (z->last - (double)z->first) * half +
-               z->last * 3 * narrow + (trainer_zero(c) == 3 ? units(c, s, 1) : 0);
-    // The half of a backward that nothing waits for: the products for the gradients of weights, and what reduces these.
-    double weights = blocks * (work_block(z, B).time - 2 * work_scores(z, B).time) +
-                     (z->last ? work_head(z, B).time : 0) +
-                     (trainer_zero(c) > 1 ? units(c, s, 1) : 0);
-    if (c->sequence && trainer_zero(c) > 1) weights += partial_sums(c, s);
-    if (what == BACKWARD_WEIGHTS) return weights;
-    double time = 2 * work_stage(z, B).time + z->online * blocks * work_scores(z, B).time +
-                  blocks * ring_waits(c, s, B, true) +
-                  (2 * blocks + z->last) * wide + (2 * blocks + z->first) * half;
-    if (c->sequence && trainer_zero(c) > 1) time += partial_sums(c, s);
-    if (again) time += blocks * (work_block(z, B).time + 2 * wide + ring_waits(c, s, B, false));
-    if (c->recompute == RECOMPUTE_SELECTIVE && !z->online) time += blocks * work_scores(z, B).time;
-    return time + (trainer_zero(c) == 3 ? 2 : trainer_zero(c) == 2) * units(c, s, 1) -
-           (what == BACKWARD_INPUTS ? weights : 0);
+    if (again) all += blocks * (work_block(z, B).time + ring_waits(r, z, B, false));
+    if (c->recompute == RECOMPUTE_SELECTIVE && !z->online) all += scores;
+    if (inputs && c->zero == 3) units(play, r, z, COMM_ALL_GATHER);
+    work(play, r, (inputs ? all - second : 0) + (weights ? second : 0));
+    if (inputs)
+        sums_over_tp(play, r, z, B, 2 * z->blocks + z->last + (again ? 2 * z->blocks : 0), 2 * z->blocks + z->first);
+    if (weights && c->sequence && c->zero > 1) partial_sums(play, r, z);
+    if (weights && c->zero > 1) units(play, r, z, COMM_REDUCE_SCATTER);
 }
 
-// After its last backward, and after the world's loss and norm.
-static double reduction(const TrainerConfig *c, const Stage *s) {
-    if (c->reduction == REDUCE_COMPRESSED)
-        return compression_time(&s->z, &c->compression, c->mesh.dp, s->dp_near);
-    if (trainer_zero(c) == 0)
-        return ring(s->dp_near, ALL_REDUCE_PASSES, replicas(c), elements_stage(&s->z), E);
-    return trainer_zero(c) == 1 ? units(c, s, 1) + table(c, s) / 2 : table(c, s) / 2;
-}
-static double gather(const TrainerConfig *c, const Stage *s) {
-    return trainer_zero(c) == 1 || trainer_zero(c) == 2 ? units(c, s, 1) + table(c, s) / 2 : 0;
+static void op_steps(Play *play, size_t rank, PipeOp op, const void *context) {
+    const RankSteps *r = context;
+    (void)rank;
+    const CutSizes *z = &r->chunk[op.chunk];
+    size_t B = sequences(r, op.micro_batch);
+    if (op.what == FORWARD) forward(play, r, z, B);
+    else backward(play, r, z, B, op.what != BACKWARD_WEIGHTS, op.what != BACKWARD_INPUTS);
 }
 
-// ---------------------------------------------------------------- the pipeline
+// ---------------------------------------------------------------- a step
 
-// forward, backward [chunks * m]: when the message of chunk and micro-batch arrives. lane: to
-// the stage before, to the next one; one where these are one.
-typedef struct {
-    Stage stage, *chunk;
-    Schedule list;
-    size_t done;
-    double now, lane[2], *forward, *backward;
-} Player;
-
-static double message(const TrainerConfig *c, size_t d, size_t from, size_t to, size_t B) {
-    size_t rows = B * ceil_div(c->model.context, mesh_cp(c->mesh));
-    size_t bytes = (c->sequence ? ceil_div(rows, c->mesh.tp) : rows) * c->model.width * E;
-    return (double)clock_transfer(near_stages(c->mesh, d, from, to), 1, bytes);
+static void list_of_ops(Play *play, const RankSteps *r) {
+    const TrainerConfig *c = r->c;
+    size_t *bytes = host_alloc(r->m * sizeof *bytes);
+    for (size_t k = 0; k < r->m; k++) {
+        size_t rows = sequences(r, k) * ceil_div(c->model.context, mesh_cp(c->mesh));
+        bytes[k] = (c->sequence ? ceil_div(rows, c->mesh.tp) : rows) * c->model.width * E;
+    }
+    Schedule list = trainer_schedule(c, r->m, r->at.pp);
+    PipelineSteps s = { .p = c->mesh.pp, .v = trainer_chunks(c), .i = r->at.pp, .group = r->group.pp, .list = &list,
+                        .compute = op_steps, .context = r, .bytes = bytes, .m = r->m };
+    pipeline_steps(play, r->rank, &s, NULL);
+    schedule_free(&list);
+    free(bytes);
 }
 
-// The next op of stage i, if what it needs is there.
-static bool play_op(const TrainerConfig *c, Player *player, size_t d, size_t i, size_t m) {
-    Player *p = &player[i];
-    size_t pp = c->mesh.pp, v = trainer_chunks(c);
-    if (p->done == p->list.n) return false;
-    PipeOp op = p->list.ops[p->done];
-    if (op.what == BACKWARD_WEIGHTS) {             // neither needs a message nor sends one
-        size_t mine = part_size(c->batch, c->mesh.dp, d);
-        p->now += op_time(c, &p->chunk[op.chunk], op.what, part_size(mine, m, op.micro_batch));
-        p->done++;
-        return true;
+static void rank_steps(Play *play, const RankSteps *r) {
+    const TrainerConfig *c = r->c;
+    const CutSizes *z = &r->stage;
+    bool ends = r->at.pp == 0 || r->at.pp + 1 == c->mesh.pp;
+    if (c->zero == 3) table(play, r, COMM_ALL_GATHER);
+    list_of_ops(play, r);
+    if (c->sequence && c->zero < 2) partial_sums(play, r, z);
+    if (c->mesh.pp > 1 && ends) play_call(play, r->rank, r->group.tied, COMM_ALL_REDUCE, elements_wte(z), E);
+    // The sum over the replicas.
+    if (c->compressed)
+        play_call_taking(play, r->rank, r->group.replicas,
+                         (Picoseconds)compression_time(z, &c->compression, c->mesh.dp,
+                                                       play_one_node(play, r->group.replicas)));
+    else if (c->zero == 0) play_call(play, r->rank, r->group.replicas, COMM_ALL_REDUCE, elements_stage(z), E);
+    if (c->zero == 1) units(play, r, z, COMM_REDUCE_SCATTER);
+    if (c->zero > 0) table(play, r, COMM_REDUCE_SCATTER);
+    // Loss and norm; then the shards are gathered.
+    play_call(play, r->rank, r->group.world, COMM_ALL_REDUCE, 1, sizeof(double));
+    play_call(play, r->rank, c->zero ? r->group.world : r->group.model, COMM_ALL_REDUCE, config_tensors(&c->model),
+              sizeof(double));
+    if (c->zero == 1 || c->zero == 2) {
+        units(play, r, z, COMM_ALL_GATHER);
+        table(play, r, COMM_ALL_GATHER);
     }
-    bool forward = op.what == FORWARD;
-    size_t k = op.micro_batch, B = part_size(part_size(c->batch, c->mesh.dp, d), m, k);
-    StageOp needs, feeds;
-    double there = 0;
-    if (pipe_op_needs(op, i, pp, v, &needs) && needs.stage != i) {
-        const Player *from = &player[needs.stage];
-        there = (forward ? from->forward : from->backward)[needs.op.chunk * m + k];
-    }
-    if (there < 0) return false;                   // not sent yet
-    p->now = fmax(p->now, there) + op_time(c, &p->chunk[op.chunk], op.what, B);
-    double arrives = p->now;
-    if (pipe_op_feeds(op, i, pp, v, &feeds) && feeds.stage != i) {
-        double *lane = &p->lane[feeds.stage == (i + 1) % pp];
-        arrives = *lane = fmax(p->now, *lane) + message(c, d, i, feeds.stage, B);
-    }
-    (forward ? p->forward : p->backward)[op.chunk * m + k] = arrives;
-    p->done++;
-    return true;
-}
-
-// Replica d's stages, until each has summed the tied embedding; now[i]: when stage i is there.
-static void play_replica(const TrainerConfig *c, size_t d, size_t m, double *now) {
-    Degrees n = c->mesh;
-    size_t v = trainer_chunks(c), messages = v * m;
-    Player *player = host_alloc(n.pp * sizeof *player);
-    for (size_t i = 0; i < n.pp; i++) {
-        player[i] = (Player){ .stage = stage_of(c, d, i),
-                              .chunk = host_alloc(v * sizeof(Stage)),
-                              .list = trainer_schedule(c, m, i),
-                              .forward = host_alloc(messages * sizeof(double)),
-                              .backward = host_alloc(messages * sizeof(double)) };
-        for (size_t k = 0; k < v; k++) player[i].chunk[k] = chunk_of(c, d, i, k);
-        for (size_t k = 0; k < messages; k++) player[i].forward[k] = player[i].backward[k] = -1;
-        if (trainer_zero(c) == 3) player[i].now = table(c, &player[i].stage) / 2;
-    }
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (size_t i = 0; i < n.pp; i++)
-            while (play_op(c, player, d, i, m)) moved = true;
-    }
-    for (size_t i = 0; i < n.pp && c->sequence && trainer_zero(c) < 2; i++)
-        player[i].now += partial_sums(c, &player[i].stage);
-    Player *first = &player[0], *last = &player[n.pp - 1];
-    if (n.pp > 1)                                  // they wait for each other
-        first->now = last->now = fmax(first->now, last->now) +
-                                 ring(near_stages(n, d, 0, n.pp - 1), ALL_REDUCE_PASSES, 2,
-                                      elements_wte(&first->stage.z), E);
-    for (size_t i = 0; i < n.pp; i++) {
-        now[i] = player[i].now;
-        schedule_free(&player[i].list);
-        free(player[i].chunk);
-        free(player[i].forward);
-        free(player[i].backward);
-    }
-    free(player);
 }
 
 double step_time(const TrainerConfig *c) {
+    enum { KINDS = 5 };
+    static const unsigned axes[KINDS] = { MESH_ALL, MESH_TP, MESH_DP | MESH_CP, MESH_TP | MESH_PP, MESH_PP };
+    static const char *const name[KINDS] = { "world", "tp", "replicas", "model", "pp" };
     Degrees n = c->mesh;
-    size_t m = trainer_micro_batches(c), world = replicas(c) * n.tp * n.pp;
-    double *now = host_alloc(n.pp * sizeof *now), *ready = host_alloc(n.pp * sizeof *ready),
-           done = 0, gathers = 0;
-    bool replicas_near = true;
-    for (size_t i = 0; i < n.pp; i++) ready[i] = 0;
-    for (size_t d = 0; d < n.dp; d++) {
-        play_replica(c, d, m, now);
-        replicas_near = replicas_near && one_node(n, MESH_TP | MESH_PP, d, 0);
-        for (size_t i = 0; i < n.pp; i++) ready[i] = fmax(ready[i], now[i]);
+    size_t world = replicas(c) * n.tp * n.pp, v = trainer_chunks(c), *group[KINDS];
+    Play *play = play_new(world, clock_config());
+    CutSizes *chunk = host_alloc(v * sizeof *chunk);
+    for (size_t k = 0; k < KINDS; k++) {
+        group[k] = host_alloc(world * sizeof **group);
+        mesh_groups(play, n, axes[k], name[k], group[k]);
     }
-    // A stage's replicas wait for each other, and all for the loss.
-    for (size_t i = 0; i < n.pp; i++) {
-        Stage s = stage_of(c, 0, i);
-        done = fmax(done, ready[i] + reduction(c, &s));
-        gathers = fmax(gathers, gather(c, &s));
+    size_t *tied = host_alloc(world * sizeof *tied), inner = world / n.pp;
+    for (size_t r = 0; r < inner && n.pp > 1; r++) {
+        tied[r] = play_group(play, "tied", r, 2, (n.pp - 1) * inner);
+        tied[r + (n.pp - 1) * inner] = tied[r];
     }
-    free(now);
-    free(ready);
-    bool world_near = one_node(n, MESH_ALL, 0, 0);
-    done += ring(world_near, ALL_REDUCE_PASSES, world, 1, sizeof(double));
-    done += ring(trainer_zero(c) ? world_near : replicas_near, ALL_REDUCE_PASSES,
-                 trainer_zero(c) ? world : n.tp * n.pp, config_tensors(&c->model), sizeof(double));
-    return done + gathers;
+    for (size_t rank = 0; rank < world; rank++) {
+        Coordinates at = mesh_coordinates(n, rank);
+        RankSteps r = { .c = c, .rank = rank, .at = at, .m = trainer_micro_batches(c),
+                        .B = part_size(c->batch, n.dp, at.dp), .cp_near = cp_near(n, at), .chunk = chunk,
+                        .group = { group[0][rank], group[1][rank], group[2][rank], group[3][rank], group[4][rank],
+                                   tied[rank] } };
+        for (size_t k = 0; k < v; k++) chunk[k] = chunk_of(c, at.pp, k);
+        r.stage = chunk[0];
+        for (size_t k = 1; k < v; k++) r.stage.blocks += chunk[k].blocks;
+        r.stage.last = chunk[v - 1].last;
+        rank_steps(play, &r);
+    }
+    if (!play_run(play)) fault("the expected steps of a trainer's step deadlock");
+    Picoseconds end = 0;
+    for (size_t r = 0; r < world; r++) end = play_end(play, r) > end ? play_end(play, r) : end;
+    for (size_t k = 0; k < KINDS; k++) free(group[k]);
+    free(tied);
+    free(chunk);
+    play_free(play);
+    return (double)end;
 }
 
 Degrees step_time_best(const TrainerConfig *c, double *time) {
@@ -271,15 +244,10 @@ Degrees step_time_best(const TrainerConfig *c, double *time) {
     for (size_t tp = 1; tp <= world; tp++)
         for (size_t pp = 1; tp * pp <= world; pp++) {
             other.mesh = (Degrees){ .dp = world / (tp * pp), .tp = tp, .pp = pp, .cp = c->mesh.cp };
-            if (world % (tp * pp) || tp > c->model.heads || pp > c->model.layers ||
-                other.mesh.dp > c->batch)
-                continue;
-            if (c->reduction == REDUCE_COMPRESSED &&
-                (other.mesh.dp == 1 || (c->compression.method == TOP_K && tp > 1)))
-                continue;
+            if (world % (tp * pp) || tp > c->model.heads || pp > c->model.layers || other.mesh.dp > c->batch) continue;
+            if (c->compressed && (other.mesh.dp == 1 || (c->compression.method == TOP_K && tp > 1))) continue;
             other.stage_blocks = pp == c->mesh.pp ? c->stage_blocks : NULL;
-            // Interleaved: where the trainer does not refuse it.
-            other.chunks = pp > 1 ? c->chunks : 1;
+            other.chunks = pp > 1 ? c->chunks : 1;             // interleaved: where the trainer does not refuse it
             size_t m = trainer_micro_batches(&other);
             if (other.chunks > 1 && (other.chunks * pp > c->model.layers || m % pp)) continue;
             double step = step_time(&other);

@@ -1,10 +1,12 @@
 // player.c: what player.html calculates, with the C of the chapters compiled to WebAssembly. The schedules are those of
-// 04/03_gpipe.c and 05/02_1f1b.c, 04/experiments/timeline.c plays the lists by the executor's rules, and
-// common/model/costs.c has the sizes. Here they only get a door of plain ints and doubles.
+// 04/03_gpipe.c and 05/02_1f1b.c, 04/experiments/pipeline_steps.c writes down what the executor does with the lists,
+// judge/play/play.c plays these steps, and common/model/costs.c has the sizes. Here they only get a door of plain ints
+// and doubles.
 //
 // These files have more in them than a page can link: communicators, models, lessons. The linker drops what nothing
 // below reaches (wasm.h).
 // size_t has 32 bits in wasm: sums over all layers are doubles here, and the sliders keep a layer below 2^32 elements.
+#include "04_pipeline_naive/experiments/pipeline_steps.h"
 #include "04_pipeline_naive/experiments/timeline.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "common/model/costs.h"
@@ -34,7 +36,7 @@ int EXPORT(player_op_end)(int stage, int k) { return (int)shown.event[stage][k].
 int EXPORT(player_op_arrives)(int stage, int k) { return (int)shown.event[stage][k].arrives; }
 int EXPORT(player_op_to)(int stage, int k) {
     StageOp feeds;
-    bool sends = timeline_feeds(shown.event[stage][k].op, (size_t)stage, shown.p, shown.v, &feeds);
+    bool sends = steps_feeds(shown.event[stage][k].op, (size_t)stage, shown.p, shown.v, &feeds);
     return sends ? (int)feeds.stage : -1;
 }
 
