@@ -1,20 +1,20 @@
-// ring_self_attention.c: Ring Self-Attention (Li et al. 2021, section 3.2): the positions are cut, and each rank holds
-// the whole rows of scores of its queries. Two passes round the ring: the first one, of k, fills the rows; softmax
-// works on them as on any rows; the second one, of v, adds up the output. Backward: v goes round again for dP, k for
-// dQ; dK and dV are partial sums over queries, of all positions: two all-reduces of [B*T, A], of which a rank keeps its
-// rows.
+// ring_self_attention.c: Ring Self-Attention (Li et al. 2021, section 3.2), beside
+// 08_ring_attention.c.
 //
-//     forward 2(N-1), backward 2(N-1) + 2 all-reduces of 2(N-1), all of bsh/N elements: 8(N-1) bsh/N
-//
-// The rows are [B*heads*T/N, T]: memory grows with T * T / N. Every score is computed, also those that the causal mask
-// hides. Chunks are contiguous.
+// Holds: parameters whole; s/N contiguous positions of each sequence; the whole rows of scores of
+//     its queries, [b heads s/N, s].
+// Sends: per layer forward a pass of k and a pass of v round the ring, N-1 hops of bsh/N elements
+//     each; backward v again for dP, k again for dQ, and two all-reduces of bsh for dK and dV.
+// Saves: activations divided by N, but scores grow with s^2/N.
+// Costs: 8(N-1) bsh/N elements sent per layer. Every score is computed, also those that the causal
+//     mask hides.
 #include "03_tensor_parallel/context_parallel.h"
 #include <math.h>
 
 static Tensor part_of(Tensor qkv, size_t which) {              // q, k or v
     return tensor_col_range(qkv, which * (qkv.cols / 3), (which + 1) * (qkv.cols / 3));
 }
-static HeadsPlace place_of(const AttentionHeads *h) {          // my queries, every key
+static HeadsPlace place_of(const AttentionHeads *h) {          // this rank's queries, every key
     return (HeadsPlace){ h->B, range_size(h->heads), h->position, NULL };
 }
 static real score_scale(const AttentionHeads *h) { return (real)(1 / sqrt((double)h->D)); }
@@ -22,9 +22,11 @@ static void drop(const AttentionHeads *h, Tensor y, Tensor x) {
     op_dropout_heads(y, x, h->key, h->drop, h->first_sequence, h->heads.lo, place_of(h));
 }
 
-// Sends x [B*T/N, A] round the ring; visit() gets each rank's, and the columns of the scores that belong to it.
+// Sends x [B*T/N, A] round the ring, because every query needs every rank's rows. visit() gets each
+// rank's, and the columns of the scores that belong to it.
 typedef void Visit(const AttentionHeads *h, Tensor scores, Tensor other, Tensor t);
-static void round_the_ring(const AttentionHeads *h, Tensor x, Tensor scores, Tensor other, Visit *visit) {
+static void round_the_ring(const AttentionHeads *h, Tensor x, Tensor scores, Tensor other,
+                           Visit *visit) {
     Comm *cp = h->cp;
     Arena room[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
     Tensor here = tensor_new(&room[0], x.rows, x.cols), coming = {0};
@@ -45,10 +47,12 @@ static void round_the_ring(const AttentionHeads *h, Tensor x, Tensor scores, Ten
         here = coming;
     }
 }
-static void score(const AttentionHeads *h, Tensor scores, Tensor queries, Tensor keys) {       // scores = q k^T
+// scores = q k^T
+static void score(const AttentionHeads *h, Tensor scores, Tensor queries, Tensor keys) {
     op_heads_scores(scores, queries, keys, h->B, range_size(h->heads));
 }
-static void mix(const AttentionHeads *h, Tensor scores, Tensor out, Tensor values) {           // out += p v
+// out += p v
+static void mix(const AttentionHeads *h, Tensor scores, Tensor out, Tensor values) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor more = tensor_new(&scratch, out.rows, out.cols);
     op_heads_mix(more, scores, values, h->B, range_size(h->heads));
@@ -57,10 +61,12 @@ static void mix(const AttentionHeads *h, Tensor scores, Tensor out, Tensor value
 }
 
 static void probabilities(const AttentionHeads *h, Saved *s) {
-    Tensor qkv = s->t[S_QKV], p = tensor_new(&s->attention, qkv.rows * range_size(h->heads), h->length);
-    round_the_ring(h, part_of(qkv, 1), p, part_of(qkv, 0), score);                     // k: N - 1 hops
+    Tensor qkv = s->t[S_QKV];
+    Tensor p = tensor_new(&s->attention, qkv.rows * range_size(h->heads), h->length);
+    round_the_ring(h, part_of(qkv, 1), p, part_of(qkv, 0), score);                  // k: N - 1 hops
     op_causal_softmax(p, p, score_scale(h), place_of(h));
-    s->t[S_PROBS] = s->t[S_DROPPED] = p;
+    s->t[S_PROBS] = p;
+    s->t[S_DROPPED] = p;
     if (h->drop == 0) return;
     s->t[S_DROPPED] = tensor_new(&s->attention, p.rows, p.cols);
     drop(h, s->t[S_DROPPED], p);
@@ -68,16 +74,17 @@ static void probabilities(const AttentionHeads *h, Saved *s) {
 static void forward(const AttentionHeads *h, Saved *s) {
     probabilities(h, s);
     tensor_fill(s->t[S_MIX], 0);
-    round_the_ring(h, part_of(s->t[S_QKV], 2), s->t[S_DROPPED], s->t[S_MIX], mix);     // v: N - 1 hops
+    round_the_ring(h, part_of(s->t[S_QKV], 2), s->t[S_DROPPED], s->t[S_MIX], mix);  // v: N - 1 hops
 }
 
-// What all ranks' queries do to every key, of which mine is my rows: to [B*T/N, A] <- the sum over ranks of p^T with.
+// to [B*T/N, A] <- this rank's rows of the sum over ranks of p^T with. Each rank's product is a
+// partial sum, over its own queries, for the keys of all positions.
 static void to_keys(const AttentionHeads *h, Tensor to, Tensor p, Tensor with) {
     Arena room = arena(MEM_COMMUNICATION);
     Range mine = context_positions_of(h, h->cp->rank).chunk[0];
     Tensor whole = tensor_new(&room, h->B * h->length, to.cols);
     op_heads_mix_t(whole, p, with, h->B, range_size(h->heads));
-    comm_all_reduce(h->cp, whole);                                                     // 2(N-1) bsh/N elements
+    comm_all_reduce(h->cp, whole);                                          // 2(N-1) bsh/N elements
     for (size_t i = 0; i < h->B; i++)
         tensor_copy(tensor_row_range(to, i * h->T, (i + 1) * h->T),
                     tensor_row_range(whole, i * h->length + mine.lo, i * h->length + mine.hi));
@@ -85,14 +92,15 @@ static void to_keys(const AttentionHeads *h, Tensor to, Tensor p, Tensor with) {
 }
 static void backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor qkv = s->t[S_QKV], dp = tensor_new(&scratch, s->t[S_PROBS].rows, h->length), dq = part_of(dqkv, 0);
-    to_keys(h, part_of(dqkv, 2), s->t[S_DROPPED], dmix);                               // dV = P^T dO
-    round_the_ring(h, part_of(qkv, 2), dp, dmix, score);                               // dP = dO V^T
+    Tensor qkv = s->t[S_QKV], dq = part_of(dqkv, 0);
+    Tensor dp = tensor_new(&scratch, s->t[S_PROBS].rows, h->length);
+    to_keys(h, part_of(dqkv, 2), s->t[S_DROPPED], dmix);                              // dV = P^T dO
+    round_the_ring(h, part_of(qkv, 2), dp, dmix, score);                              // dP = dO V^T
     drop(h, dp, dp);
     op_causal_softmax_backward(dp, s->t[S_PROBS], dp, score_scale(h), place_of(h));    // dS
     tensor_fill(dq, 0);
     round_the_ring(h, part_of(qkv, 1), dp, dq, mix);                                   // dQ = dS K
-    to_keys(h, part_of(dqkv, 1), dp, part_of(qkv, 0));                                 // dK = dS^T Q
+    to_keys(h, part_of(dqkv, 1), dp, part_of(qkv, 0));                                // dK = dS^T Q
     arena_free(&scratch);
 }
 

@@ -1,35 +1,45 @@
-// ulysses.c: DeepSpeed-Ulysses (Jacobs et al. 2023, section 3.1): positions are cut outside of attention, heads inside.
-// One all-to-all changes q, k and v from [T/N positions, all heads] to [all positions, heads/N]; attention is then that
-// of one device, with fewer heads; a second all-to-all brings its output back. Backward is the same the other way.
+// ulysses.c: DeepSpeed-Ulysses (Jacobs et al. 2023, section 3.1), beside 08_ring_attention.c.
 //
-//     3 + 1 forward, 1 + 3 backward, each of (N-1)/N of bsh/N elements: 8(N-1)/N bsh/N
-//
-// That is less by a factor of N than tensor parallelism sends, but N is at most the number of heads. The parts of an
-// all-to-all are equal, so a part has room for the longest chunk and the most heads.
+// Holds: parameters whole; s/N contiguous positions of each sequence outside of attention; inside
+//     it all positions of heads/N heads.
+// Sends: per layer forward an all-to-all of q, k, v, from [s/N positions, all heads] to [all
+//     positions, heads/N], and one of the output back; backward the same two the other way. Each of
+//     the eight parts sends (N-1)/N of bsh/N elements.
+// Saves: activations divided by N. Attention is that of one device, with fewer heads.
+// Costs: 8(N-1)/N bsh/N elements sent per layer, N times less than tensor parallelism; N is at most
+//     the number of heads. The parts of an all-to-all are equal, so a part has room for the longest
+//     chunk and the most heads.
 #include "03_tensor_parallel/context_parallel.h"
 
-// One exchange. rows [B*T/N, blocks * all heads * D] is this rank's positions, heads [B*T, blocks * my heads * D] its
-// heads; blocks 3: q | k | v. to_heads: heads <- rows; else rows <- heads.
-static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t blocks, bool to_heads) {
+// One exchange. rows [B*T/N, blocks * all heads * D] is this rank's positions, heads [B*T, blocks *
+// its heads * D] its heads; blocks 3: q | k | v. to_heads: heads <- rows; else rows <- heads.
+// Attention of a head needs all positions, the rest of a block all heads.
+static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t blocks,
+                     bool to_heads) {
     Comm *cp = h->cp;
-    size_t all = range_size(h->heads), most_heads = ceil_div(all, cp->size), most_rows = ceil_div(h->length, cp->size);
-    Range my_heads = shard_range(all, cp->size, cp->rank), my_rows = context_positions_of(h, cp->rank).chunk[0];
+    size_t all = range_size(h->heads), most_heads = ceil_div(all, cp->size);
+    size_t most_rows = ceil_div(h->length, cp->size);
+    Range my_heads = shard_range(all, cp->size, cp->rank);
+    Range my_rows = context_positions_of(h, cp->rank).chunk[0];
     Arena room = arena(MEM_COMMUNICATION);
     size_t lines = h->B * blocks * most_rows, width = most_heads * h->D;
-    Tensor out = tensor_new(&room, cp->size * lines, width), in = tensor_new(&room, cp->size * lines, width);
+    Tensor out = tensor_new(&room, cp->size * lines, width);
+    Tensor in = tensor_new(&room, cp->size * lines, width);
     tensor_fill(out, 0);
-    for (int pass = 0; pass < 2; pass++) {                     // into the parts that leave; out of those that came
+    for (int pass = 0; pass < 2; pass++) {      // into the parts that leave; out of those that came
         for (size_t j = 0; j < cp->size; j++) {
-            Range their_heads = shard_range(all, cp->size, j), their_rows = context_positions_of(h, j).chunk[0];
+            Range their_heads = shard_range(all, cp->size, j);
+            Range their_rows = context_positions_of(h, j).chunk[0];
             for (size_t i = 0; i < h->B * blocks; i++) {
                 size_t sequence = i / blocks, block = i % blocks, D = h->D;
-                // My positions of the other rank's heads, and the other rank's positions of my heads.
-                size_t first = (block * all + their_heads.lo) * D, mine = block * range_size(my_heads) * D;
+                // This rank's positions of the other rank's heads, and the reverse.
+                size_t first = (block * all + their_heads.lo) * D;
+                size_t own = block * range_size(my_heads) * D;
                 Tensor r = tensor_row_range(rows, sequence * h->T, (sequence + 1) * h->T);
                 Tensor t = tensor_row_range(heads, sequence * h->length + their_rows.lo,
                                             sequence * h->length + their_rows.hi);
                 r = tensor_col_range(r, first, first + range_size(their_heads) * D);
-                t = tensor_col_range(t, mine, mine + range_size(my_heads) * D);
+                t = tensor_col_range(t, own, own + range_size(my_heads) * D);
                 size_t line = (j * h->B * blocks + i) * most_rows;
                 bool of_rows = to_heads == (pass == 0);
                 size_t count = of_rows ? range_size(my_rows) : range_size(their_rows);
@@ -44,7 +54,7 @@ static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t 
     arena_free(&room);
 }
 
-// The same heads' attention, as one device has it: my heads, all positions.
+// Attention as one device has it: this rank's heads, all positions.
 static AttentionHeads my_heads(const AttentionHeads *h) {
     AttentionHeads mine = *h;
     Range r = shard_range(range_size(h->heads), h->cp->size, h->cp->rank);
@@ -54,7 +64,7 @@ static AttentionHeads my_heads(const AttentionHeads *h) {
     mine.kind = &attention_blockwise;
     return mine;
 }
-static Saved inside(const Saved *s) {                          // what that attention calls S_QKV and S_MIX
+static Saved inside(const Saved *s) {                   // what that attention calls S_QKV and S_MIX
     Saved inner = *s;
     inner.t[S_QKV] = s->t[S_HEADS_QKV];
     inner.t[S_MIX] = s->t[S_HEADS_MIX];
@@ -85,4 +95,5 @@ static void backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s
     arena_free(&scratch);
 }
 
-const AttentionKind ulysses_attention = { .name = "Ulysses", .forward = forward, .backward = backward };
+const AttentionKind ulysses_attention = { .name = "Ulysses", .forward = forward,
+                                          .backward = backward };

@@ -182,6 +182,7 @@ static void costs(Run *run, const Training *t, Way way, const Measured *r) {
 // Activations in per cent of tensor parallelism alone, for t = 8, 2 bytes per element and 1 byte
 // per mask, by the cost model. "Full" keeps a block's whole input on every rank.
 static void figure7(Run *run) {
+    enum { PAPER_VOCAB = 51200 };
     static const struct { const char *name; size_t a, h; double published[4]; } model[4] = {
         { "22B", 64, 6144, { 66.8, 49.4, 16.1, 7.6 } },
         { "175B", 96, 12288, { 62.0, 56.5, 18.5, 8.7 } },
@@ -192,7 +193,7 @@ static void figure7(Run *run) {
                     "selective recomputation, both, full");
     for (size_t i = 0; i < 4; i++) {
         ModelConfig c = { .layers = 1, .width = model[i].h, .heads = model[i].a, .context = 2048,
-                          .vocab = 51200, .dropout = 0.1 };
+                          .vocab = PAPER_VOCAB, .dropout = 0.1 };
         CutSizes tensor = cut_sizes(&c, 8, 0), rows = cut_sequence(tensor, false);
         double all = kept_bytes(&tensor, 1, 2, 1, true) / 100;
         double input = 2.0 * (double)(c.context * c.width);

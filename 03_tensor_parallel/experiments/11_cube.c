@@ -43,6 +43,7 @@ static void text_of(char text[32], Window w) {
     snprintf(text, 32, "%zu-%zu, %zu-%zu", w.rows.lo, w.rows.hi - 1, w.cols.lo, w.cols.hi - 1);
 }
 static void places(Run *run, size_t q, Sizes z) {
+    enum { A_ROW = 1 };                                    // a sequence is shown as one row
     say(run, "  X [%zu sequences, %zu columns], V [%zu, %zu], Y = X V [%zu, %zu], W [%zu, %zu], Z "
              "= Y W [%zu, %zu]",
         z.B, z.K, z.K, z.N, z.B, z.N, z.N, z.K, z.B, z.K);
@@ -51,7 +52,7 @@ static void places(Run *run, size_t q, Sizes z) {
     for (size_t rank = 0; rank < q * q * q && rank < 8; rank++) {  // of 27 ranks the first ones
         Comm row = { .size = q, .rank = rank / q % q }, col = { .size = q, .rank = rank % q };
         Comm layer = { .size = q, .rank = rank / (q * q) };
-        CubeLayout at = { .rows = &row, .cols = &col, .layers = &layer, .T = 1 };
+        CubeLayout at = { .rows = &row, .cols = &col, .layers = &layer, .T = A_ROW };
         CubeLayout swapped = cube_swapped(at);
         char x[32], v[32], y[32], w[32];
         text_of(x, activation(at, z.B, z.K));
