@@ -19,6 +19,7 @@
 #include "08_3d/unsent.h"
 #include "common/device/device.h"
 #include "judge/draw/sketch.h"
+#include "judge/frame/training.h"
 
 // ---------------------------------------------------------------- the unsplit model beside it (rank 0, --check)
 
@@ -35,14 +36,14 @@ static Unsplit unsplit_new(Run *run, const TrainerConfig *c) {
 
 // ---------------------------------------------------------------- training
 
-static Curve curve_new(size_t steps) {
-    return (Curve){ host_alloc(steps * sizeof(double)), host_alloc(steps * sizeof(double)) };
+static LossCurve curve_new(size_t steps) {
+    return (LossCurve){ host_alloc(steps * sizeof(double)), host_alloc(steps * sizeof(double)) };
 }
-static void curve_set(Curve c, size_t step, StepResult r) {
+static void curve_set(LossCurve c, size_t step, StepResult r) {
     c.loss[step] = r.loss;
     c.norm[step] = r.norm;
 }
-static void curve_free(Curve c) { free(c.loss); free(c.norm); }
+static void curve_free(LossCurve c) { free(c.loss); free(c.norm); }
 
 // Of the held-out text: while training, and at the end.
 enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };
@@ -92,7 +93,7 @@ static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t 
 
 // Steps [from, steps) of the training; returns how many are done at the end.
 static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Data *d,
-                   const Log *log, SavedRun *saved, size_t from, Curve got, Curve want) {
+                   const Log *log, SavedRun *saved, size_t from, LossCurve got, LossCurve want) {
     size_t steps = train_steps(run), every = option_size(run, "eval-every"),
            windows = data_eval_windows(d);
     StepLines lines = step_lines_begin(&t->config, from, steps);
@@ -145,7 +146,7 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
 }
 
 static void show(Run *run, FiniteRule *rule, Trainer *t, const Data *d, Log *log, size_t from,
-                 Curve got) {
+                 LossCurve got) {
     Timing timing = picture_timing(run);
     say(run, "\n");
     picture_show(run,
@@ -268,7 +269,7 @@ static void train(Run *run) {
     train_show_mesh(run, &c);
     say(run, "\n");
 
-    Curve got = curve_new(steps), want = curve_new(steps);
+    LossCurve got = curve_new(steps), want = curve_new(steps);
     size_t done = loop(run, &rule, t, &u, &data, &log, &saved, from, got, want);
     if (done < steps || rule.lost) report_ended_early(run);
     else show(run, &rule, t, &data, &log, from, got);

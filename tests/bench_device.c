@@ -13,6 +13,7 @@
 #include "08_3d/trainer.h"
 #include "common/device/device.h"
 #include "common/tensor/ops.h"
+#include "judge/frame/lesson.h"
 
 static const Option options[] = {
     { "layers", "N", "4", "blocks" },

@@ -13,6 +13,7 @@
 #include "08_3d/trainer.h"
 #include "judge/draw/picture.h"
 #include "common/comm/record.h"
+#include "judge/frame/training.h"
 
 static const Option options[] = {
     { "rounds", "N", "41", "steps of each kind" },

@@ -14,6 +14,7 @@
 #include "08_3d/settings.h"
 #include "common/device/device.h"
 #include "common/base/output.h"
+#include "judge/frame/lesson.h"
 
 static const Option options[] = {
     { "layers", "N", "4", "blocks" },

@@ -13,6 +13,8 @@
 #include "common/model/model.h"
 #include "common/tensor/random.h"
 #include "tap.h"
+#include "common/model/attention.h"
+#include "judge/frame/lesson.h"
 
 // max |a-b| / max(max |b|, 1e-3 max over all tensors of the test). In fp32 the difference of two sums has lost half its
 // digits, so there only gross faults show.

@@ -14,6 +14,8 @@
 #include "common/device/device.h"
 #include "common/model/attention.h"
 #include "tap.h"
+#include "common/model/data.h"
+#include "judge/frame/lesson.h"
 
 // ---------------------------------------------------------------- lists
 

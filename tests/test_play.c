@@ -16,6 +16,7 @@
 #include "common/device/device.h"
 #include "common/tensor/random.h"
 #include "tap.h"
+#include "judge/frame/lesson.h"
 
 enum { MOST_P = 8, MOST_M = 16, MOST_RANKS = 8, TEXT = 4096 };
 
@@ -386,8 +387,8 @@ static Request *start(Comm *c, const Action *a, Arena *arena) {
     case COMM_REDUCE_SCATTER: return comm_start_reduce_scatter(c, mine, whole);
     case COMM_ALL_GATHER: return comm_start_all_gather(c, whole, mine);
     case COMM_ALL_TO_ALL: comm_all_to_all(c, tensor_new(arena, c->size, part), whole); return NULL;
-    case COMM_BROADCAST: return comm_start_broadcast(c, whole, a->peer);
-    case COMM_REDUCE: return comm_start_reduce(c, whole, a->peer);
+    case COMM_BROADCAST: comm_broadcast(c, whole, a->peer); return NULL;
+    case COMM_REDUCE: comm_reduce(c, whole, a->peer); return NULL;
     case COMM_SEND: case COMM_KINDS: break;
     }
     return a->what == SEND ? comm_start_send(c, whole, a->peer) : comm_start_recv(c, whole, a->peer);

@@ -95,15 +95,15 @@ void train_say_faster(Run *run, const Trainer *t, const Timing *timing);
 // ---------------------------------------------------------------- the checks of a training (train_checks.c)
 // What the trainer compares: with the unsplit model under --check, else the replicas with each
 // other.
-typedef struct { double *loss, *norm; } Curve;     // [steps]
+typedef struct { double *loss, *norm; } LossCurve;     // [steps]
 // Usage_error() for a model that --check cannot judge.
 void train_checks_require(Run *run, const TrainerConfig *c);
 // Collective. unsplit: the model trained beside it, on rank 0; NULL elsewhere.
 // gradients, before the update
 void train_check_first(Run *run, const Trainer *t, const Model *unsplit);
 // After the training: losses and norms of these steps, weights.
-void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, Curve got,
-                  Curve want);
+void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, LossCurve got,
+                  LossCurve want);
 // With --check and --save. The order of the text is one without replacement; the checkpoint of
 // step `done`, read into the unsplit model and o, its optimizer, has the weights and moments
 // that the ranks hold, every bit.

@@ -119,7 +119,7 @@ static void sums_over_tp(Play *play, const RankSteps *r, const CutSizes *z, size
 static void work(Play *play, const RankSteps *r, double time) { play_work(play, r->rank, (Picoseconds)time); }
 
 static void forward(Play *play, const RankSteps *r, const CutSizes *z, size_t B) {
-    bool zero3 = r->c->zero == 3;
+    bool zero3 = trainer_zero(r->c) == 3;
     if (zero3) units(play, r, z, COMM_ALL_GATHER);
     work(play, r, work_stage(z, B).time + (double)z->blocks * ring_waits(r, z, B, false));
     bool sequence = r->c->sequence;                // the embedding's sum is a reduce-scatter, the head begins with a gather
@@ -138,12 +138,12 @@ static void backward(Play *play, const RankSteps *r, const CutSizes *z, size_t B
     bool again = c->recompute == RECOMPUTE_FULL;
     if (again) all += blocks * (work_block(z, B).time + ring_waits(r, z, B, false));
     if (c->recompute == RECOMPUTE_SELECTIVE && !z->online) all += scores;
-    if (inputs && c->zero == 3) units(play, r, z, COMM_ALL_GATHER);
+    if (inputs && trainer_zero(c) == 3) units(play, r, z, COMM_ALL_GATHER);
     work(play, r, (inputs ? all - second : 0) + (weights ? second : 0));
     if (inputs)
         sums_over_tp(play, r, z, B, 2 * z->blocks + z->last + (again ? 2 * z->blocks : 0), 2 * z->blocks + z->first);
-    if (weights && c->sequence && c->zero > 1) partial_sums(play, r, z);
-    if (weights && c->zero > 1) units(play, r, z, COMM_REDUCE_SCATTER);
+    if (weights && c->sequence && trainer_zero(c) > 1) partial_sums(play, r, z);
+    if (weights && trainer_zero(c) > 1) units(play, r, z, COMM_REDUCE_SCATTER);
 }
 
 static void op_steps(Play *play, size_t rank, PipeOp op, const void *context) {
@@ -176,23 +176,23 @@ static void rank_steps(Play *play, const RankSteps *r) {
     const TrainerConfig *c = r->c;
     const CutSizes *z = &r->stage;
     bool ends = r->at.pp == 0 || r->at.pp + 1 == c->mesh.pp;
-    if (c->zero == 3) table(play, r, COMM_ALL_GATHER);
+    if (trainer_zero(c) == 3) table(play, r, COMM_ALL_GATHER);
     list_of_ops(play, r);
-    if (c->sequence && c->zero < 2) partial_sums(play, r, z);
+    if (c->sequence && trainer_zero(c) < 2) partial_sums(play, r, z);
     if (c->mesh.pp > 1 && ends) play_call(play, r->rank, r->group.tied, COMM_ALL_REDUCE, elements_wte(z), E);
     // The sum over the replicas.
-    if (c->compressed)
+    if (c->reduction == REDUCE_COMPRESSED)
         play_call_taking(play, r->rank, r->group.replicas,
                          (Picoseconds)compression_time(z, &c->compression, c->mesh.dp,
                                                        play_one_node(play, r->group.replicas)));
-    else if (c->zero == 0) play_call(play, r->rank, r->group.replicas, COMM_ALL_REDUCE, elements_stage(z), E);
-    if (c->zero == 1) units(play, r, z, COMM_REDUCE_SCATTER);
-    if (c->zero > 0) table(play, r, COMM_REDUCE_SCATTER);
+    else if (trainer_zero(c) == 0) play_call(play, r->rank, r->group.replicas, COMM_ALL_REDUCE, elements_stage(z), E);
+    if (trainer_zero(c) == 1) units(play, r, z, COMM_REDUCE_SCATTER);
+    if (trainer_zero(c) > 0) table(play, r, COMM_REDUCE_SCATTER);
     // Loss and norm; then the shards are gathered.
     play_call(play, r->rank, r->group.world, COMM_ALL_REDUCE, 1, sizeof(double));
-    play_call(play, r->rank, c->zero ? r->group.world : r->group.model, COMM_ALL_REDUCE, config_tensors(&c->model),
+    play_call(play, r->rank, trainer_zero(c) ? r->group.world : r->group.model, COMM_ALL_REDUCE, config_tensors(&c->model),
               sizeof(double));
-    if (c->zero == 1 || c->zero == 2) {
+    if (trainer_zero(c) == 1 || trainer_zero(c) == 2) {
         units(play, r, z, COMM_ALL_GATHER);
         table(play, r, COMM_ALL_GATHER);
     }
@@ -245,7 +245,7 @@ Degrees step_time_best(const TrainerConfig *c, double *time) {
         for (size_t pp = 1; tp * pp <= world; pp++) {
             other.mesh = (Degrees){ .dp = world / (tp * pp), .tp = tp, .pp = pp, .cp = c->mesh.cp };
             if (world % (tp * pp) || tp > c->model.heads || pp > c->model.layers || other.mesh.dp > c->batch) continue;
-            if (c->compressed && (other.mesh.dp == 1 || (c->compression.method == TOP_K && tp > 1))) continue;
+            if (c->reduction == REDUCE_COMPRESSED && (other.mesh.dp == 1 || (c->compression.method == TOP_K && tp > 1))) continue;
             other.stage_blocks = pp == c->mesh.pp ? c->stage_blocks : NULL;
             other.chunks = pp > 1 ? c->chunks : 1;             // interleaved: where the trainer does not refuse it
             size_t m = trainer_micro_batches(&other);

@@ -107,8 +107,8 @@ void train_check_first(Run *run, const Trainer *t, const Model *unsplit) {
     snapshot_free(want);
 }
 
-void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, Curve got,
-                  Curve want) {
+void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, LossCurve got,
+                  LossCurve want) {
     size_t steps = range_size(done), from = done.lo;
     double limit = rounding_limit(&t->config);
     bool exact = sizeof(real) == 8 || t->optimizer.kind == SGD, check = option_flag(run, "check");
