@@ -54,8 +54,7 @@ double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step,
     // (common/model/data.h), which any rank may ask about any sequences. The gradient of my
     // sequences is local_gradients(); there is one communication, data_parallel_all_reduce(), which
     // adds.
-    // ALL sequences, not my shard's
-    double token_weight = 1 / (double)data_count(d, step, 0, sequences);
+    double token_weight = 1 / (double)data_count(d, step, 0, sequences);   // ALL, not my shard's
     loss = local_gradients(m, d, step, shard_range(sequences, dp->size, dp->rank), token_weight);
     // Psi elements, once: m->g is now the whole batch's, on every rank
     data_parallel_all_reduce(dp, m);

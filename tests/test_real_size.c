@@ -134,8 +134,10 @@ static void compressed(void) {
     double places = 7e9 / 32, top_k = 7 * places * (4 + 2);
     page = "01_data_parallel/06_compression.md";
     on_page("2 · 7/8 · 14 GB = %.1f GB, %.2f s", all_reduce(8, 7e9) / G, all_reduce(8, 7e9) / IB);
+    page = "01_data_parallel/08_power_sgd.md";
     on_page("32 · 4 · 16C = %.1f·10⁶ elements of 12C² · 32 = %.1f·10⁹", small / 1e6, whole / G);
     on_page("2 · 7/8 · %.1f MB = %.0f MB: %.2f ms", 4 * small / 1e6, sent / 1e6, 1e3 * sent / IB);
+    page = "01_data_parallel/06_compression.md";
     on_page("7 · %.1f·10⁸ · (4 + 2) = %.1f GB, %.2f s", places / 1e8, top_k / G, top_k / IB);
 }
 

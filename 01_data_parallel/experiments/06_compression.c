@@ -94,7 +94,7 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
     typedef char Cell[64];
     Cell sent[WAYS], calls[WAYS], step[WAYS], learnt[WAYS], forgets[WAYS];
     double all = (double)seen[EXACT].sent / STEPS / 1e3;
-    for (size_t i = EXACT; i < WAYS; i++) {
+    for (Course i = EXACT; i <= ONEBIT; i++) {
         double kB = (double)seen[i].sent / STEPS / 1e3;
         if (i == EXACT || all == 0) snprintf(sent[i], sizeof *sent, "=%.1f kB", kB);
         else snprintf(sent[i], sizeof *sent, "=%.1f kB, %.0f %%", kB, 100 * kB / all);
