@@ -318,7 +318,8 @@ static Programs random_programs(void) {
                 size_t r = first + i * stride;
                 Action a = { START, (CommKind)kind, which, root, count, 0 };
                 open[r][n_open[r]++] = (Open){ action(&all.of[r], a), which, false };
-                if (kind == COMM_ALL_TO_ALL || kind == COMM_BROADCAST || kind == COMM_REDUCE) {     // only the blocking call: after those that are open
+                bool only_blocking = kind == COMM_ALL_TO_ALL || kind == COMM_BROADCAST || kind == COMM_REDUCE;
+                if (only_blocking) {                           // it comes after those that are open
                     Program *p = &all.of[r];
                     p->n--;
                     n_open[r]--;
