@@ -12,6 +12,7 @@
 #include "08_3d/settings.h"
 #include "08_3d/trainer.h"
 #include "common/device/device.h"
+#include "judge/frame/training.h"
 
 static const ModelConfig sizes = { .layers = 2, .width = 4, .heads = 2, .context = 5, .vocab = 7 };
 enum { STEPS = 10, BATCH = 4 };
