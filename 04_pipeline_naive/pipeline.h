@@ -116,7 +116,8 @@ StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Bat
 // p, with v chunks on each stage; false: none. Where the two are on different stages, the op
 // receives that op's message.
 //     forward k                 forward k of the part before; the first part needs none
-//     backward (of inputs) k    backward (of inputs) k of the part behind; the last part: its own forward k
+//     backward (of inputs) k    backward (of inputs) k of the part behind; the last part: its own
+//                               forward k
 //     backward of weights k     its own backward of inputs k
 // A whole BACKWARD serves where a backward of inputs is needed: pipe_op_is says whether an op is
 // the needed one.
@@ -130,7 +131,7 @@ bool pipe_op_is(PipeOp op, PipeOp needed);
 // activations and two for gradients:
 //     a receive is posted at the start, and the next one when its message is there
 //     a send buffer is free again when the other stage has posted the receive of its message
-//     an op first receives its message, then waits for a send buffer, then computes, then starts its send
+//     an op receives its message, then waits for a send buffer, then computes, then starts its send
 // So a stage runs at most three messages ahead of a neighbour: one for the posted receive, two in
 // the buffers. Before the op that makes a fourth message the stage waits until the neighbour has
 // received another one. If every stage waits, the lists deadlock. The lists of chapters 04 and 05

@@ -11,7 +11,7 @@
 //     and no sum over stages exists; embedding and head have a table each.
 // Saves: the bubble: one mini-batch more takes f + b, because the pipeline never runs empty.
 // Costs: p - i versions of the weights; gradients are p-1-i updates old. So it is not the unsplit
-//     training: W_i(k+1) = W_i(k) - eta g_i, g the gradient of loss k at (..., W_i(k-(p-1-i)), ...).
+//     training: W_i(k+1) = W_i(k) - eta g_i, g the gradient of loss k at W_i(k-(p-1-i)), all i.
 // Harlap et al. 2018 (PipeDream), section 3.3.
 // Left out: replicated stages; clipping, whose norm needs all stages at one moment.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"

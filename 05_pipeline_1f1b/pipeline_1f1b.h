@@ -51,7 +51,8 @@ void weight_versions_keep(WeightVersions *w, const Model *m);
 // everywhere.
 //     WEIGHT_STASHING   forward and backward max(0, k - (p-1-i)): the newest when its forward ran
 //     VERTICAL_SYNC     forward and backward max(0, k - (p-1)), on all stages
-//     NO_STASHING       always the newest: forward max(0, k - (p-1-i)), backward k. Wrong: a gradient of no function
+//     NO_STASHING       always the newest: forward max(0, k - (p-1-i)), backward k. Wrong: the
+//                       gradient of no function
 typedef enum { WEIGHT_STASHING, VERTICAL_SYNC, NO_STASHING } PipeDreamRule;
 size_t pipedream_older(PipeDreamRule rule, size_t p, size_t i);  // versions held besides the newest
 Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i);  // of n mini-batches

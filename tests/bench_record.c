@@ -12,6 +12,7 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "08_3d/trainer.h"
 #include "judge/draw/picture.h"
+#include "judge/frame/training.h"
 #include "common/comm/record.h"
 #include "judge/frame/training.h"
 

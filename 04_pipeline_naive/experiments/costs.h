@@ -24,7 +24,9 @@ void stage_check_costs(Run *run, const Training *t, const char *way, const Stage
 // messages of a lesson's own loop
 void stage_check_loop(Run *run, const Training *t, const StageCosts *seen);
 
-// "id.name" or "name of way", as snprintf; the text stands until the next call with this buffer.
+double sum_of_ranks(Run *run, double of_this_rank);        // uncounted
+
+// "id.name" or "name of way", as snprintf. The text stands until the next call with this buffer.
 typedef struct { char text[96]; } CostName;
 const char *cost_name(CostName *name, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -53,11 +53,11 @@ void stage_check_loop(Run *run, const Training *t, const StageCosts *seen) {
                seen->message_bytes);
 }
 
-static double of_all_ranks(Run *run, double sent) {
+double sum_of_ranks(Run *run, double sum) {
     ledger_pause();
-    comm_all_reduce_doubles(run->world, &sent, 1);
+    comm_all_reduce_doubles(run->world, &sum, 1);
     ledger_resume();
-    return sent;
+    return sum;
 }
 
 void stage_check_costs(Run *run, const Training *t, const char *way, const StageCosts *seen) {
@@ -75,7 +75,7 @@ void stage_check_costs(Run *run, const Training *t, const char *way, const Stage
     check_cost(run, ID("sent.bytes"), "messages sent", "bytes", formula(neighbours * message * E),
                NOT_PREDICTED, seen->message_bytes);
     check_cost(run, ID("sent.all"), "messages of all ranks: 2m(p-1)", "calls",
-               formula(2 * m * (p - 1)), NOT_PREDICTED, of_all_ranks(run, (double)seen->messages));
+               formula(2 * m * (p - 1)), NOT_PREDICTED, sum_of_ranks(run, seen->messages));
 
     // The first and the last stage add their gradients of wte: in a ring of two, each sends both
     // halves of it once.

@@ -5,6 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+// 11 sequences of 5 to 10 counted tokens in 7 micro-batches: 2, 2, 2, 2, 1, 1, 1; 9 blocks on 4
+// stages: 3, 2, 2, 2.
+static const ModelConfig sizes = {
+    .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37
+};
+enum { SEQUENCES = 11 };
+static const double clip = 0.25;
+
 // ----------------------------------------------- equal stages: GPipe and 1F1B beside each other
 
 // One step on equal stages: what this rank has measured. Bytes, peak; calls.
@@ -129,14 +137,6 @@ static void equal_stages(Run *run, const Training *t) {
 }
 
 // ---------------------------------------------------------- training, on stages of unequal size
-
-// 11 sequences of 5 to 10 counted tokens in 7 micro-batches: 2, 2, 2, 2, 1, 1, 1; 9 blocks on 4
-// stages: 3, 2, 2, 2.
-static const ModelConfig sizes = {
-    .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37
-};
-enum { SEQUENCES = 11 };
-static const double clip = 0.25;
 
 // The last step of a training, for --verbose.
 static void show(Run *run, const char *title, int what) {

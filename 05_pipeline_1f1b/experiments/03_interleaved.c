@@ -5,6 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+// 17 blocks in 8 parts: 3, 2, 2, 2, ...; 19 sequences of 5 to 10 counted tokens in 8 micro-batches:
+// 3, 3, 3, 2, ...
+static const ModelConfig sizes = {
+    .layers = 17, .width = 12, .heads = 3, .context = 10, .vocab = 37
+};
+enum { SEQUENCES = 19 };
+static const double clip = 0.25;
+
 // ---------------------------------------------------------------- lists
 
 // Most chunks between their forward and their backward, as published: Megatron's order, and 1F1B's.
@@ -64,7 +72,7 @@ static void equal_cost(Run *run, const Stack *stack, size_t v, size_t m, const E
                NOT_PREDICTED, seen->in_flight);
     Stack part = *stack;
     part.blocks /= v;
-    // which chunks are in flight at once, says the list
+    // Chunks may keep unequally much: the list says which of them are in flight at once.
     Schedule list = schedule_interleaved(p, m, v, i);
     for (size_t n = 0; n < list.n; n++) {
         size_t kept = stack_kept(&part, v * p, list.ops[n].chunk * p + i);
@@ -91,12 +99,6 @@ static void equal_cost(Run *run, const Stack *stack, size_t v, size_t m, const E
     CostName title;
     stack_check_bubble(run, way, cost_name(&title, "equal stages, %s", way), stack, m, by_formula,
                        by_play, &seen->timing);
-}
-
-static void equal_costs(Run *run, const Stack *stack, size_t m, const EqualStep *one,
-                        const EqualStep *seen) {
-    equal_cost(run, stack, 1, m, one);
-    if (stack->chunks > 1) equal_cost(run, stack, stack->chunks, m, seen);
 }
 
 static EqualStep equal_step(Run *run, const Stack *stack, size_t m, const char *name, bool drawn) {
@@ -140,14 +142,15 @@ static Stack equal_stages(Run *run, const ModelConfig *model, size_t m, size_t v
     EqualStep seen = equal_step(run, &stack, m, name, draw_v);
     if (v > 1)
         say(run, "%-8sF B: chunk 0, f b: chunk 1%s", "", v > 2 ? "; F B: chunk 2, and so on" : "");
-    equal_costs(run, &stack, m, &one, &seen);
+    equal_cost(run, &stack, 1, m, &one);
+    if (v > 1) equal_cost(run, &stack, v, m, &seen);
     return stack;
 }
 
 // ---------------------------------------------------------------- scatter/gather
 
 static void scatter_costs(Run *run, size_t count, bool in, size_t t, size_t stage, const Comm *pp,
-                               const Comm *tp) {
+                          const Comm *tp) {
     size_t E = sizeof(real);
     bool sends = in && stage == 0, gathers = in && stage == 1;
     check_cost(run, "scatter.sent", "scatter/gather: bytes between stages", "bytes",
@@ -156,12 +159,9 @@ static void scatter_costs(Run *run, size_t count, bool in, size_t t, size_t stag
     check_cost(run, "scatter.gathered", "scatter/gather: bytes inside a stage", "bytes",
                formula(gathers ? ring_bytes(ONE_PASS, t, count, E) : 0), NOT_PREDICTED,
                tp->ledger[COMM_ALL_GATHER].bytes);
-    double all = (double)pp->ledger[COMM_SEND].bytes;
-    ledger_pause();
-    comm_all_reduce_doubles(run->world, &all, 1);
-    ledger_resume();
     check_cost(run, "scatter.all", "scatter/gather: bytes between stages, all ranks", "bytes",
-               formula(t ? count * E : 0), NOT_PREDICTED, all);
+               formula(t ? count * E : 0), NOT_PREDICTED,
+               sum_of_ranks(run, (double)pp->ledger[COMM_SEND].bytes));
 }
 
 static void scatter_gather(Run *run, const ModelConfig *c) {
@@ -215,12 +215,9 @@ static void training_costs(Run *run, const Training *t, size_t v, const StageCos
                NOT_PREDICTED, seen->messages);
     check_cost(run, "sent.bytes", "messages sent", "bytes",
                formula((forwards + backwards) * message), NOT_PREDICTED, seen->message_bytes);
-    double all = seen->messages;
-    ledger_pause();
-    comm_all_reduce_doubles(run->world, &all, 1);
-    ledger_resume();
     check_cost(run, "sent.all", "messages of all ranks: 2m(pv-1)", "calls",
-               formula(p == 1 ? 0 : 2 * m * (p * v - 1)), NOT_PREDICTED, all);
+               formula(p == 1 ? 0 : 2 * m * (p * v - 1)), NOT_PREDICTED,
+               sum_of_ranks(run, seen->messages));
     check_cost(run, "flight", "in flight: min(2(p-1-i)+(v-1)p+1, mv)", "chunks",
                formula(in_flight(p, m, v, i)), NOT_PREDICTED, seen->in_flight);
 
@@ -276,14 +273,6 @@ static void training_costs(Run *run, const Training *t, size_t v, const StageCos
     check_cost(run, "tied.bytes", "tied sum of wte", "bytes", formula(shares ? tied : 0),
                NOT_PREDICTED, seen->tied_bytes);
 }
-
-// 17 blocks in 8 parts: 3, 2, 2, 2, ...; 19 sequences of 5 to 10 counted tokens in 8 micro-batches:
-// 3, 3, 3, 2, ...
-static const ModelConfig sizes = {
-    .layers = 17, .width = 12, .heads = 3, .context = 10, .vocab = 37
-};
-enum { SEQUENCES = 19 };
-static const double clip = 0.25;
 
 static Model *chunks_of(Run *run, const Training *t, size_t v) {
     Model *m = interleaved_describe(&t->model, NULL, run->world->size, v, run->world->rank);
@@ -383,8 +372,8 @@ static void interleaved(Run *run) {
     REQUIRE(v == 1 || m % p == 0,
             "--micro-batches %zu: stages with several chunks take micro-batches in groups of "
             "p = %zu, each group through all chunks; a smaller last group would not be back from "
-            "the last stage when "
-            "the first one starts its next chunk: choose a multiple of %zu, or --chunks 1",
+            "the last stage when the first one starts its next chunk: choose a multiple of %zu, or "
+            "--chunks 1",
             m, p, p);
     REQUIRE(option_size(run, "tokens") >= 1, "--tokens 0: choose at least 1");
     Training t = { .model = sizes, .steps = 3, .sequences = SEQUENCES, .micro_batches = m,

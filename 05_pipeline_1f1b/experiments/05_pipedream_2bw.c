@@ -119,7 +119,7 @@ enum { LONG = 80, LAST = 20 };
 static void losses_on_text(Run *run, double loss[2]) {
     size_t p = run->world->size, m = p < 4 ? 4 : p;
     Training t = { .model = { .layers = m, .width = 16, .heads = 2, .context = 16, .vocab = 256 },
-                              .steps = LONG, .sequences = m, .micro_batches = m, .optimizer = sgd(0.1) };
+                   .steps = LONG, .sequences = m, .micro_batches = m, .optimizer = sgd(0.1) };
     t.model.seed = run->seed;
     t.data = training_text(run, option_text(run, "data"), NULL, t.model.vocab, t.model.context,
                            t.sequences);
