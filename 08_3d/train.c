@@ -20,6 +20,7 @@
 #include "08_3d/unsent.h"
 #include "common/device/device.h"
 #include "judge/draw/sketch.h"
+#include "judge/frame/training.h"
 
 // ---------------------------------------------------------------- the unsplit model beside it (rank 0, --check)
 

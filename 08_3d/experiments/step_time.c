@@ -123,7 +123,8 @@ static double op_time(const TrainerConfig *c, const Stage *s, PipeWhat what, siz
         return work_stage(z, B).time + blocks * ring_waits(c, s, B, false) +
                (2 * blocks + z->first) * wide + (z->last - (double)z->first) * half +
                z->last * 3 * narrow + (trainer_zero(c) == 3 ? units(c, s, 1) : 0);
-    // The half of a backward that nothing waits for: the products for the gradients of weights, and what reduces these.
+    // The half of a backward that nothing waits for: the products for the gradients of weights, and
+    // the reductions of these.
     double weights = blocks * (work_block(z, B).time - 2 * work_scores(z, B).time) +
                      (z->last ? work_head(z, B).time : 0) +
                      (trainer_zero(c) > 1 ? units(c, s, 1) : 0);
