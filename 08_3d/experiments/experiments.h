@@ -22,9 +22,9 @@ enum { LINK_NAME = 16 };
 const char *mesh_link(const Comm *group, char text[LINK_NAME]);
 
 // ---------------------------------------------------------------- the unsplit model (unsplit.c)
-// The model on one device, with which a split step's loss, gradients and norm are compared. One rank
-// calls these; no ledger counts them. model_free() it. The gradients are those of the whole global
-// batch of this step, at once.
+// The model on one device, with which a split step's loss, gradients and norm are compared. One
+// rank calls these; no ledger counts them. model_free() it. The gradients are those of the whole
+// global batch of this step, at once.
 Model *unsplit_model(const TrainerConfig *c);
 StepResult unsplit_gradients(Model *m, const TrainerConfig *c, const Data *d, uint64_t step);
 
@@ -69,10 +69,10 @@ typedef struct {
 Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw);
 
 // ---------------------------------------------------------------- how long a step takes (step_time.c)
-// The time of a layout's step on the simulated clock, from sizes alone. It plays the products, rings
-// and messages of the cost model (common/model/costs.h) through the schedule. In picoseconds, from
-// the first forward to the gradient's norm and ZeRO's gather. Not for --prefetch and --overlap,
-// which hide communication.
+// The time of a layout's step on the simulated clock, from sizes alone. It plays the products,
+// rings and messages of the cost model (common/model/costs.h) through the schedule. In picoseconds,
+// from the first forward to the gradient's norm and ZeRO's gather. Not for --prefetch and
+// --overlap, which hide communication.
 double step_time(const TrainerConfig *c);
 // The layout dp x tp x pp of the same ranks, with all else the same, that takes the least time;
 // *time is its step.
@@ -93,7 +93,7 @@ void train_results(Run *run, const Trainer *t);
 void train_say_faster(Run *run, const Trainer *t, const Timing *timing);
 
 // ---------------------------------------------------------------- the checks of a training (train_checks.c)
-// Under --check the split model is compared with the unsplit one; else the replicas with each other.
+// Under --check the split model is compared with the unsplit one; else replicas with each other.
 typedef struct { double *loss, *norm; } Curve;     // [steps]
 // usage_error() for a model that --check cannot judge.
 void train_checks_require(Run *run, const TrainerConfig *c);
