@@ -2,13 +2,13 @@
 // level: core
 // question: One model on eight devices in two nodes: which dp x tp x pp layout is the fastest, and why?
 //
-// Holds:  per rank 1/(tp pp) of the model, whatever the layout: dp copies of it make the difference in state.
-// Sends:  over tp 8bsh(t-1)/t elements per layer and micro-batch, over dp every gradient once a step (2(N-1)/N of it),
-//         over pp one [B*T, C] per micro-batch and stage, and its gradient.
-// Saves:  time: tp communication cannot be hidden, so tp ranks stay in a node; dp and pp may cross nodes.
-// Costs:  nothing but the choice of who is in which group. All layouts have the same loss and the same gradients.
+// Holds:  per rank 1/(tp pp) of the model; dp ranks hold the same part.
+// Sends:  over tp 8bsh(t-1)/t elements per layer and micro-batch, over dp 2(N-1)/N of the gradient
+//         per step, over pp one [B*T, C] per micro-batch and stage, and its gradient.
+// Saves:  time: nothing hides tp's messages, so tp ranks stay in a node; dp and pp may cross nodes.
+// Costs:  nothing: all layouts compute the same loss and the same gradients.
 // Narayanan et al. 2021 (PTD-P), section 5.
-// Left out: ZeRO, recomputation and micro-batches of other sizes, which change memory and time, too.
+// Left out: ZeRO, recomputation, other sizes of micro-batches; these change memory and time, too.
 #include "08_3d/layouts.h"
 
 size_t layouts_of(size_t world, Degrees most, Degrees layout[MOST_LAYOUTS]) {
@@ -17,21 +17,21 @@ size_t layouts_of(size_t world, Degrees most, Degrees layout[MOST_LAYOUTS]) {
         for (size_t pp = 1; tp * pp <= world && pp <= most.pp; pp++) {
             Degrees degrees = { .dp = world / (tp * pp), .tp = tp, .pp = pp };
             if (world % (tp * pp) != 0 || degrees.dp > most.dp) continue;
-            if (n == MOST_LAYOUTS) fault("%zu ranks have more than %d layouts", world, MOST_LAYOUTS);
+            if (n == MOST_LAYOUTS) fault("%zu ranks have too many layouts", world);
             layout[n++] = degrees;
         }
     return n;
 }
 
-// In a mesh tp varies fastest and pp slowest (01_mesh.c). Here pp varies fastest and tp slowest, so the members of a
-// tensor-parallel group lie in different nodes.
+// In a mesh tp varies fastest and pp slowest (01_mesh.c). Here pp varies fastest and tp slowest, so
+// the members of a tensor-parallel group lie in different nodes.
 size_t wrong_way_round(Degrees n, size_t r) {
     Coordinates c = mesh_coordinates(n, r);
     return c.pp + n.pp * (c.dp + n.dp * c.tp);
 }
 
-// A world of the same ranks in which rank r of the mesh is the process process(r). Each process looks for its r, which is
-// its place in the new world. It sends no more than a split does.
+// A world of the same ranks in which rank r of the mesh is the process process(r). Each process
+// looks for its r, which is its place in the new world. The split sends a few numbers, once.
 Comm *layout_reordered(Comm *world, Degrees n, LayoutOrder *process) {
     size_t key = 0;
     while (process(n, key) != world->rank) key++;

@@ -37,9 +37,9 @@ typedef struct {
 } Mesh;
 // Collective. usage_error() when the product of the degrees is not the number of ranks.
 Mesh mesh_new(Comm *world, Degrees n);
-// The ranks that differ from this one along these axes only, in the order of the world: one axis is a
-// line through the mesh, two are a plane, all are the world, none is this rank alone. Collective
-// over the world when these axes are asked for first; mesh_free frees it.
+// The ranks that differ from this one along these axes only, in the order of the world. One axis is
+// a line through the mesh, two are a plane, all are the world, none is this rank alone. The first
+// call for these axes is collective over the world; mesh_free() frees the group.
 Comm *mesh_group(Mesh *m, unsigned axes);
 void mesh_free(Mesh *m);
 #endif

@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "08_3d/plan.h"
-#include "08_3d/experiments/plan_papers.h"
+#include "08_3d/experiments/experiments.h"
 #include "common/base/output.h"
 
 // The preset of this name, or a message that lists the names. first: of an array of these, which begin with their name.

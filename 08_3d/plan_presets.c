@@ -27,9 +27,9 @@ const PlanModel plan_models[] = {
     { 0 },
 };
 
-// efficiency, bandwidth and launch of both GPUs: fitted once, to all ten rows of PTD-P's table 1 and its figure 16
-// (experiments/plan_papers.c); the share of the peak bandwidth is that of a copy. lesson: the book's simulated device and
-// links, at the scale of its small models.
+// efficiency, bandwidth and launch of both GPUs: fitted once, to all ten rows of PTD-P's table 1
+// and its figure 16 (experiments/plan_papers.c). The share of the peak bandwidth is that of a copy.
+// lesson: the book's simulated device and links, at the scale of its small models.
 #define REACHED .efficiency = 0.76, .launch = 5e-6
 const PlanCluster plan_clusters[] = {
     { "dgx-a100", 312e12, REACHED, .bandwidth = 0.8 * 2039e9, .multiprocessors = 108, .memory = 80e9, .node = 8,

@@ -14,7 +14,7 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "04_pipeline_naive/pipeline.h"
 #include "08_3d/sampler.h"
-#include "08_3d/experiments/sample_run.h"
+#include "08_3d/experiments/experiments.h"
 #include "common/comm/record.h"
 #include "common/tensor/random.h"
 

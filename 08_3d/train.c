@@ -4,8 +4,9 @@
 // vary: ranks 2|4|8
 // grade: --check --save build/judged --save-over --steps 3 --layers 4 --width 24 --context 8 --batch 8 --reduce ordered
 //
-// Trains GPT-2's architecture on bytes of real text with data x tensor x pipeline parallelism. What a step does is in
-// trainer.c; here are the options, the loop, the checks, and (--check) the unsplit model that is trained beside it.
+// Trains GPT-2's architecture on bytes of real text with data x tensor x pipeline parallelism.
+// trainer.c has the step, train_settings.c reads the options. This file has the loop, and with
+// --check the unsplit model that is trained beside the split one.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@
 
 // ---------------------------------------------------------------- the unsplit model beside it (rank 0, --check)
 
-// Rule: with --compress.
+// rule: the compression of --compress, on one device; else NULL.
 typedef struct { Model *model; Optimizer optimizer; Compressed *rule; } Unsplit;
 
 static Unsplit unsplit_new(Run *run, const TrainerConfig *c) {
@@ -49,8 +50,8 @@ static void curve_free(LossCurve c) { free(c.loss); free(c.norm); }
 enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
-// After a step, which took `seconds`: writes a checkpoint, where one is due. True: the training ends here, because it
-// was told to stop, or because its weights are not finite.
+// After a step, which took `seconds`: writes a checkpoint, where one is due. True: the training
+// ends here, because it was told to stop, or because its weights are not finite.
 static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log,
                           SavedRun *saved, size_t done, size_t steps, double seconds,
                           double eval_loss) {
@@ -94,8 +95,8 @@ static void rebalance(Run *run, Trainer *t, const Log *log, size_t done, size_t 
 // Steps [from, steps) of the training; returns how many are done at the end.
 static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Data *d,
                    const Log *log, SavedRun *saved, size_t from, LossCurve got, LossCurve want) {
-    size_t steps = train_steps(run), every = option_size(run, "eval-every"),
-           windows = data_eval_windows(d);
+    size_t steps = train_steps(run), every = option_size(run, "eval-every");
+    size_t windows = data_eval_windows(d);
     StepLines lines = step_lines_begin(&t->config, from, steps);
     RateRule rate = train_rate(run);
     for (size_t step = from; step < steps; step++) {
@@ -105,10 +106,9 @@ static size_t loop(Run *run, FiniteRule *rule, Trainer *t, Unsplit *u, const Dat
         if (last) { train_costs_begin(t); picture_begin(run, MEM_ACTIVATIONS); }
         StepResult r = trainer_gradients(t, d, step), w = {0};
         curve_set(got, step, r);
-        if (u->model)
-            curve_set(want, step,
-                      w = u->rule ? compressed_gradients(u->rule, u->model, &t->config, d, step)
-                                  : unsplit_gradients(u->model, &t->config, d, step));
+        if (u->rule) w = compressed_gradients(u->rule, u->model, &t->config, d, step);
+        else if (u->model) w = unsplit_gradients(u->model, &t->config, d, step);
+        if (u->model) curve_set(want, step, w);
         t->optimizer.lr = settings_rate(&rate, step);
         u->optimizer.lr = t->optimizer.lr;
         size_t tokens = data_count(d, step, 0, t->config.batch);

@@ -22,8 +22,8 @@ RunOptions train_run_options(Run *run, const Degrees *n);
 // The values that resume_open() has taken from a checkpoint become the defaults of this run.
 void train_take_options(Run *run, const RunOptions *o);
 
-// ---- train_finite.c: finite.h's rule, with what the page says. The last three are collective, with the same answer on
-//      all ranks. ----
+// ---- train_finite.c: the rule of finite.h, with what the page says. The last three are collective,
+//      with the same answer on all ranks. ----
 // usage_error() beside options that need every step's gradient
 FiniteRule train_finite_rule(Run *run);
 // Between a step's gradients and its update. STEP_LOST: the page says which rank was first, and

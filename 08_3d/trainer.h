@@ -45,7 +45,7 @@ typedef struct {
     size_t activation_budget;          // bytes per rank, for which blocks recompute; 0: none
     double clip;                       // largest gradient norm; 0: no clipping
 } TrainerConfig;
-// Usage_error() for what cannot work. (refused.c).
+// usage_error() for what cannot work. (refused.c)
 void trainer_require(const TrainerConfig *c);
 // The way that these four options name. usage_error() where two exclude each other. (refused.c)
 Reduction trainer_reduction(size_t zero, bool prefetch, bool overlap, bool compressed);

@@ -345,7 +345,9 @@ for precision in fp32 ${TEST_ALL:+fp64}; do
     clean "no chapter has a writable global, $objects" writable_globals "$objects"
     clean "common/ has no writable global that is not listed here, $objects" shared_globals "$objects"
     clean "no two files have a public function or datum of one name, $objects" namesakes "$objects"
-    clean "the trainer links no judge and no experiment, $objects" judge_linked "$objects" 08_3d/trainer.o
+    # shellcheck disable=SC2046    # a list of objects
+    clean "the trainer and its modules link no judge and no experiment, $objects" judge_linked "$objects" \
+        $(printf '%s\n' 08_3d/*.c | grep -vE '/(train|sample|plan)(_[a-z]+)?\.c$' | sed 's/c$/o/')
     clean "and the two linear layers link none, $objects" judge_linked "$objects" 03_tensor_parallel/02_linear.o
 done
 clean "no address of a pointer is cast" cast_addresses

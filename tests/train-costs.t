@@ -1,6 +1,6 @@
 #!/bin/sh
 # Every cost of the trainer at three sizes and many meshes, degree 1 among them: the program fails when one byte differs from the
-# formulas of 08_3d/predict.c. Emulated. Of fp32 and fp64 by turns every second row, because sizes in bytes are all that differs;
+# formulas of 08_3d/experiments/predict.c. Emulated. Of fp32 and fp64 by turns every second row, because sizes in bytes are all that differs;
 # TEST_ALL=1: every row in both.
 # slow: about 200 trainings of one step
 cd "$(dirname "$0")/.." || exit 3

@@ -309,7 +309,8 @@ static void layouts(Run *run) {
             "A tensor-parallel group that spans two nodes (tp %zu) takes %.2f times the fastest "
             "step.\n", across->n.tp, across->step / layout[0].step);
     say(run,
-        "The fastest layout with its ranks numbered the wrong way round takes %.2f times as long.\n",
+        "The fastest layout with its ranks numbered the wrong way round takes %.2f times as "
+        "long.\n",
         
         wrong.step / layout[0].step);
     if (option_flag(run, "verbose") || option_text(run, "svg") || option_text(run, "trace")) {

@@ -4,6 +4,8 @@
 #ifndef EXPERIMENTS_08_H
 #define EXPERIMENTS_08_H
 #include "08_3d/checkpoint.h"
+#include "08_3d/plan.h"
+#include "08_3d/sampler.h"
 #include "08_3d/trainer.h"
 #include "judge/draw/picture.h"
 #include "judge/frame/lesson.h"
@@ -20,9 +22,9 @@ enum { LINK_NAME = 16 };
 const char *mesh_link(const Comm *group, char text[LINK_NAME]);
 
 // ---------------------------------------------------------------- the unsplit model (unsplit.c)
-// What the layouts are compared with: one step's loss, gradients and norm of the model on one
-// device. Uncounted, on one rank; free with model_free. Its gradients: of the whole global batch
-// of this step, at once.
+// The model on one device, with which a split step's loss, gradients and norm are compared. One
+// rank calls these; no ledger counts them. model_free() it. The gradients are those of the whole
+// global batch of this step, at once.
 Model *unsplit_model(const TrainerConfig *c);
 StepResult unsplit_gradients(Model *m, const TrainerConfig *c, const Data *d, uint64_t step);
 
@@ -33,21 +35,20 @@ StepResult unsplit_gradients(Model *m, const TrainerConfig *c, const Data *d, ui
 typedef struct Compressed Compressed;
 Compressed *compressed_new(const Trainer *t);      // collective; NULL on all ranks but 0
 void compressed_free(Compressed *c);               // NULL is allowed
-// One step's gradient of the unsplit model m, on rank 0: unsplit_gradients, but for the sum over
-// replicas. Uncounted.
+// unsplit_gradients() with the compressed sum over replicas, on rank 0. No ledger counts it.
 StepResult compressed_gradients(Compressed *c, Model *m, const TrainerConfig *config, const Data *d,
                                 uint64_t step);
-// What rank `rank` of the mesh has not sent, and its factors, [compressed_count] as
-// compression_state_read() orders them: for a training that is taken up. Each replica of a slice
-// gives its factors; they are alike.
+// For a training that is resumed: the elements that rank `rank` of the mesh has not sent, and its
+// factors, [compressed_count] in the order of compression_state_read(). Each replica of a slice
+// gives its factors; they are equal.
 size_t compressed_count(const Compressed *c, size_t rank);
 void compressed_resume(Compressed *c, size_t rank, const real *state);
 // Every rank's, from a checkpoint; c NULL: nothing happens.
 void compressed_load(Compressed *c, const Checkpoint *from, const Trainer *t);
 
 // ---------------------------------------------------------------- what a step costs (predict.c)
-// What a step of the trainer must cost one rank, from the sizes alone (techniques: PTD-P section
-// 3.2, ZeRO section 7, Korthikanti section 4). Nothing here looks at a model or at a ledger.
+// The costs of a step of the trainer on one rank, from the sizes alone (PTD-P section 3.2, ZeRO
+// section 7, Korthikanti section 4). predict_step() looks at no model and at no ledger.
 typedef struct {
     // All-reduces on tp, or all calls on a grid; over dp.
     size_t tp_calls, dp_calls;
@@ -56,62 +57,83 @@ typedef struct {
     // Sent by this rank in one step; dp: over dp x cp.
     size_t tp_bytes, pp_bytes, dp_bytes, tied_bytes;
     size_t cp_bytes;
-    // The loss, and the norm's squares, one a tensor.
+    // Of the loss, and of the norm's squares, one per tensor.
     size_t scalar_bytes;
     size_t parameters, gradients, optimizer;               // bytes between steps
     size_t activations;                                    // peak bytes during the step
-    // With --compress: kept between steps (PowerSGD's Q), and the most while gradients are summed; and picoseconds of
-    // that sum on the simulated clock, from when the last replica has come.
+    // With --compress: bytes kept between steps (PowerSGD's Q), and the most while gradients are
+    // summed; picoseconds of that sum on the simulated clock, after the last replica has come.
     size_t compression, compression_peak;
     double dp_time;
 } Prediction;
 Prediction predict_step(const TrainerConfig *c, size_t rank, bool adamw);
 
 // ---------------------------------------------------------------- how long a step takes (step_time.c)
-// How long a step of a layout takes on the simulated clock, from sizes alone: the cost model's
-// products, rings and messages (common/model/costs.h), played through the schedule. No model, no
-// run. Picoseconds, from the first forward to the gradient's norm and ZeRO's gather. Not for
-// --prefetch and --overlap, which hide communication.
+// The time of a layout's step on the simulated clock, from sizes alone. It plays the products,
+// rings and messages of the cost model (common/model/costs.h) through the schedule. In picoseconds,
+// from the first forward to the gradient's norm and ZeRO's gather. Not for --prefetch and
+// --overlap, which hide communication.
 double step_time(const TrainerConfig *c);
 // The layout dp x tp x pp of the same ranks, with all else the same, that takes the least time;
 // *time is its step.
 Degrees step_time_best(const TrainerConfig *c, double *time);
 
 // ---------------------------------------------------------------- the costs of a training (train_costs.c)
-// What a step of the trainer has cost, beside predict_step(), and the table that a page shows.
-// The mesh, with the blocks of each stage.
+// Shows the mesh, with the blocks of each stage.
 void train_show_mesh(Run *run, const TrainerConfig *c);
-// Starts the ledgers anew; train_costs_end() compares what the step in between has cost with the
-// formulas.
+// Starts the ledgers anew. train_costs_end() compares the costs of the step in between with
+// predict_step().
 void train_costs_begin(Trainer *t);
 void train_costs_end(Run *run, Trainer *t);
-// Traffic by group and the link that it takes, and memory by category. After train_costs_end.
+// The table of traffic by group and link, and of memory by category. After train_costs_end().
 void train_results(Run *run, const Trainer *t);
-// Which dp x tp x pp of the same ranks would have been faster on the simulated clock, all else
-// the same. Silent where step_time() does not have this step: under real time, with --prefetch
-// or --overlap.
+// Says which dp x tp x pp of the same ranks would have been faster on the simulated clock, all else
+// the same. Says nothing where step_time() does not have this step: under real time, with
+// --prefetch or --overlap.
 void train_say_faster(Run *run, const Trainer *t, const Timing *timing);
 
 // ---------------------------------------------------------------- the checks of a training (train_checks.c)
-// What the trainer compares: with the unsplit model under --check, else the replicas with each
-// other.
+// Under --check the split model is compared with the unsplit one; else replicas with each other.
 typedef struct { double *loss, *norm; } LossCurve;     // [steps]
-// Usage_error() for a model that --check cannot judge.
+// usage_error() for a model that --check cannot judge.
 void train_checks_require(Run *run, const TrainerConfig *c);
-// Collective. unsplit: the model trained beside it, on rank 0; NULL elsewhere.
-// gradients, before the update
+// The gradients of the first step, before its update. Collective. unsplit: the model that rank 0
+// trains beside the split one; NULL elsewhere.
 void train_check_first(Run *run, const Trainer *t, const Model *unsplit);
-// After the training: losses and norms of these steps, weights.
+// After the training: the losses and norms of these steps, and the weights.
 void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, LossCurve got,
                   LossCurve want);
-// With --check and --save. The order of the text is one without replacement; the checkpoint of
-// step `done`, read into the unsplit model and o, its optimizer, has the weights and moments
-// that the ranks hold, every bit.
+// With --check and --save. train_check_epochs(): each epoch takes every window of the text once.
+// train_check_saved(): the checkpoint of step `done`, read into the unsplit model and its optimizer
+// o, has the weights and moments of the ranks, in every bit.
 void train_check_epochs(Run *run, const Data *d);
 void train_check_saved(Run *run, const Trainer *t, Model *unsplit, Optimizer *o, size_t done);
 
 // ---------------------------------------------------------------- the memory of a training (train_memory.c)
-// What the ledger says beside what the process had, on the trainer's page.
-// Virtual ranks are one process.
+// The peak in the ledger beside the peak of the process. Virtual ranks are one process.
 void train_show_memory(Run *run);                  // collective
+
+// ---------------------------------------------------------------- the program sample
+// sample_run.c: the options of 08_3d/sample, its loop, its checks, its page.
+void sample_run(Run *run);
+// sample_costs.c: what a rank sends and keeps while it writes, from sizes alone.
+typedef struct { size_t tp, pp, tp_rank, pp_rank, top_k, prompt, tokens; } SampleSizes;
+typedef struct {
+    double rows, tp_bytes, pp_bytes, cache;
+    double seconds;                                // real time
+} SampleMeasured;
+void sample_costs(Run *run, const ModelConfig *c, const SampleSizes *z, const SampleMeasured *got);
+
+// ---------------------------------------------------------------- the program plan
+// The plan beside published tables. Rank 0 computes; the others wait for its verdict.
+void plan_papers(Run *run);                        // plan_papers.c
+void plan_korthikanti(Run *run);                   // plan_korthikanti.c
+
+// A GPT of PTD-P and Korthikanti: 2048 positions, 51200 vocabulary entries.
+#define PAPER_GPT(L, h, a) \
+    { .layers = L, .width = h, .heads = a, .context = 2048, .vocab = 51200, .dropout = 0.1 }
+PlanTask paper_task(PlanModel model, size_t gpus);         // on some kind of a DGX A100
+bool paper_within(double x, double want, double share);
+// Is `text` what x is when it is rounded or cut? "41.3" stands for any number less than 0.1 away.
+bool paper_printed(double x, const char *text);
 #endif

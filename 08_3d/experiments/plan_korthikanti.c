@@ -1,6 +1,6 @@
-// plan_korthikanti.c: see plan_papers.h. Korthikanti et al. 2022 (arXiv 2205.05198): its figure 7, tables 4 and 5.
+// plan_korthikanti.c: the plan beside Korthikanti et al. 2022 (arXiv 2205.05198): its figure 7, tables 4 and 5.
 // Where the paper and this model differ, both figures are printed.
-#include "08_3d/experiments/plan_papers.h"
+#include "08_3d/experiments/experiments.h"
 
 // Figure 7: memory of a block with tp 8, sequence parallelism, selective recomputation, both, full: % of tp alone.
 static const struct { ModelConfig model; const char *percent[4]; } figure7[] = {

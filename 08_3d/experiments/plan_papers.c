@@ -1,5 +1,5 @@
-// plan_papers.c: see plan_papers.h. ZeRO (arXiv 1910.02054) and PTD-P (arXiv 2104.04473).
-#include "08_3d/experiments/plan_papers.h"
+// plan_papers.c: the plan beside the tables of ZeRO (arXiv 1910.02054) and PTD-P (arXiv 2104.04473).
+#include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// sample_costs.c: see sample_costs.h.
-#include "08_3d/experiments/sample_costs.h"
+// sample_costs.c: what a rank sends and keeps while it writes, from sizes alone.
+#include "08_3d/experiments/experiments.h"
 #include <stdio.h>
 #include "common/model/costs.h"
 

@@ -1,10 +1,9 @@
-// sample_run.c: see sample_run.h.
-#include "08_3d/experiments/sample_run.h"
+// sample_run.c: what 08_3d/sample does with its sampler: options, the loop, the checks, the page.
+#include "08_3d/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "08_3d/experiments/sample_costs.h"
 #include "common/base/output.h"
 #include "judge/draw/picture.h"
 

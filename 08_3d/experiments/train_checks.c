@@ -116,8 +116,9 @@ void train_checks(Run *run, const Trainer *t, const Model *unsplit, Range done, 
              *wanted = snapshot_new(run);
     model_snapshot(t->model, weights, UNIT_WEIGHTS, one_of_each(run));
     if (unsplit) model_snapshot(unsplit, wanted, UNIT_WEIGHTS, NULL);
-    // fp32 under AdamW: rounding in a gradient that is nearly zero changes its update by a whole learning rate, so
-    // single weights drift apart (losses and norms hardly feel it); they are compared under SGD, and in double.
+    // fp32 under AdamW: rounding in a gradient that is nearly zero changes its update by a whole
+    // learning rate, so single weights drift apart. Losses and norms hardly feel it. Weights are
+    // compared under SGD, and in double.
     if (check) {
         check_numbers(run, "3D = unsplit", "loss of every step", got.loss + from, want.loss + from,
                       steps, limit);

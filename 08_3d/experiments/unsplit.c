@@ -4,8 +4,8 @@
 Model *unsplit_model(const TrainerConfig *c) {
     ledger_pause();
     Model *m = model_describe(&c->model, model_layers(&c->model));
-    // Of elements that are nearly as large, which one top-k sends is decided by the last bit: attention must have its
-    // own sums' order.
+    // Among elements that are nearly as large, the last bit decides which one top-k sends. So
+    // attention must add in the order of the split model's.
     for (size_t i = 0; c->reduction == REDUCE_COMPRESSED && c->blockwise && i < m->n_layers; i++)
         m->layers[i].attention = &attention_blockwise;
     model_allocate(m);
