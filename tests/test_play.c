@@ -1,7 +1,10 @@
 // test_play.c: the player of expected steps (judge/play) against what it stands for.
-//   1. The schedule lists of chapters 04 and 05 against the recurrence of their start times, to the picosecond.
-//   2. The executor with the same lists, emulated, on the simulated clock: times, bytes and buffers of every rank.
-//   3. Random programs of products, collectives and messages, emulated: times and bytes of every rank; and which rank
+//   1. The schedule lists of chapters 04 and 05 against the recurrence of their start times, to the
+//   picosecond.
+//   2. The executor with the same lists, emulated, on the simulated clock: times, bytes and buffers
+//   of every rank.
+//   3. Random programs of products, collectives and messages, emulated: times and bytes of every
+//   rank; and which rank
 //      waits in which call, if the ranks deadlock.
 //   4. What is exposed and what is hidden, memory, and lists that are wrong, by hand.
 // tests/play-steps.t runs this program. TEST_ALL=1: every case; TEST_SEED=N draws others.
@@ -37,15 +40,22 @@ typedef struct {
 } Found;
 static Found *found;                               // [MOST_RANKS], shared with the children
 
-static const ClockLink fast = { "fast", 50e-9, 400e6, "" }, slow = { "slow", 250e-9, 400e6 / 12, "" };
+static const ClockLink fast = { "fast", 50e-9, 400e6, "" },
+                       slow = { "slow", 250e-9, 400e6 / 12, "" };
 static ClockConfig clock_of(size_t node) {
-    ClockConfig c = { .simulated = true, .device = { "lesson", 1e9, "" }, .link = fast, .between = slow, .node = node };
+    ClockConfig c = { .simulated = true,
+                      .device = { "lesson", 1e9, "" },
+                      .link = fast,
+                      .between = slow,
+                      .node = node };
     return c;
 }
 enum { PS_PER_FLOP = 1000 };                       // of device lesson
 
-// Runs body on emulated ranks in a child process, which a deadlock ends: its status, and what it said.
-static int run_child(size_t ranks, const ClockConfig *clock, void (*body)(Comm *, void *), void *context, char *said) {
+// Runs body on emulated ranks in a child process, which a deadlock ends: its status, and what it
+// said.
+static int run_child(size_t ranks, const ClockConfig *clock, void (*body)(Comm *, void *),
+                     void *context, char *said) {
     int tube[2], how;
     size_t n = 0;
     fflush(stdout);
@@ -83,10 +93,15 @@ static bool same_books(const Play *p, size_t rank, size_t group, size_t which) {
     return same;
 }
 
-// ---------------------------------------------------------------- 1. lists, and the recurrence of their times
+// -------------------------------------------------------- 1. lists, and the recurrence of their times
 
 typedef enum { NAIVE, GPIPE, ONE_F_ONE_B, INTERLEAVED, ZB_H1, ZB_AUTO, RULES } Rule;
-typedef struct { Rule rule; size_t p, m, v, node; OpTimes times[MOST_P]; Schedule stage[MOST_P]; } Case;
+typedef struct {
+    Rule rule;
+    size_t p, m, v, node;
+    OpTimes times[MOST_P];
+    Schedule stage[MOST_P];
+} Case;
 
 static void fill(Case *c) {
     for (size_t i = 0; i < c->p; i++)
@@ -101,23 +116,33 @@ static void fill(Case *c) {
         }
 }
 
-// kind 0: equal stages, a backward of two forwards; 1: unequal stages; 2: unequal stages and halves; 3: any.
+// kind 0: equal stages, a backward of two forwards; 1: unequal stages; 2: unequal stages and
+// halves; 3: any.
 static void times_of(Case *c, size_t kind, Picoseconds message) {
     for (size_t i = 0; i < c->p; i++) {
-        size_t f = kind == 0 ? 1000 : kind == 1 ? 700 + 130 * ((i * 5) % 7) : kind == 2 ? 311 * (1 + i) : 1 + below(9999);
+        size_t f = kind == 0   ? 1000
+                   : kind == 1 ? 700 + 130 * ((i * 5) % 7)
+                   : kind == 2 ? 311 * (1 + i)
+                               : 1 + below(9999);
         size_t b = kind == 2 ? 400 + 77 * ((i * 3) % 5) : kind == 3 ? below(9999) : f;
-        c->times[i] = (OpTimes){ f, b, kind == 2 ? 123 + 55 * i : kind == 3 ? below(9999) : f, message };
+        c->times[i] = (OpTimes){ f, b,
+                                 kind == 2   ? 123 + 55 * i
+                                 : kind == 3 ? below(9999)
+                                             : f,
+                                 message };
     }
 }
 
 static size_t takes(PipeOp op, const OpTimes *t) {
     bool inputs = op.what == BACKWARD || op.what == BACKWARD_INPUTS;
     bool weights = op.what == BACKWARD || op.what == BACKWARD_WEIGHTS;
-    return (op.what == FORWARD) * t->forward + inputs * t->backward_inputs + weights * t->backward_weights;
+    return (op.what == FORWARD) * t->forward + inputs * t->backward_inputs +
+           weights * t->backward_weights;
 }
 
-// start = the later one of the end of the op before and of the arrival of the input; a message leaves after the message
-// before it has arrived. Repeated from zero until nothing changes. It uses the executor's rule of what an op needs.
+// start = the later one of the end of the op before and of the arrival of the input; a message
+// leaves after the message before it has arrived. Repeated from zero until nothing changes. It uses
+// the executor's rule of what an op needs.
 typedef struct { size_t end[3 * MOST_M * 4], arrives[3 * MOST_M * 4]; } Times;
 static size_t recurrence(const Case *c) {
     static Times at[MOST_P];
@@ -157,7 +182,8 @@ static void one_schedule(Case *c) {
     size_t want = recurrence(c);
     cases++;
     if ((t.stuck || t.end != want) && !wrong++)
-        printf("# rule %d, p = %zu, m = %zu, v = %zu: %zu, not %zu\n", c->rule, c->p, c->m, c->v, t.end, want);
+        printf("# rule %d, p = %zu, m = %zu, v = %zu: %zu, not %zu\n", c->rule, c->p, c->m, c->v,
+               t.end, want);
     timeline_free(&t);
 }
 static void schedules(void) {
@@ -176,14 +202,18 @@ static void schedules(void) {
                             one_schedule(&c);
                             for (size_t i = 0; i < p; i++) schedule_free(&c.stage[i]);
                         }
-    ok(!wrong, "%zu cases of six schedules: the player's step is the recurrence's, to the picosecond", cases);
+    ok(!wrong,
+       "%zu cases of six schedules: the player's step is the recurrence's, to the picosecond",
+       cases);
 }
 
-// ---------------------------------------------------------------- 2. the executor on the simulated clock
+// -------------------------------------------------------- 2. the executor on the simulated clock
 
 enum { WIDTH = 8, POSITIONS = 3 };
 static size_t sequences_of(size_t k) { return 1 + k % 2; }
-static size_t layer_flops(size_t number, bool forward) { return forward ? 3 + number % 4 : 5 + 2 * (number % 3); }
+static size_t layer_flops(size_t number, bool forward) {
+    return forward ? 3 + number % 4 : 5 + 2 * (number % 3);
+}
 
 static void charge_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)x; (void)s;
@@ -195,11 +225,15 @@ static void charge_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tenso
     clock_charge_flops((double)(layer_flops(l->number, false) * b->B));
     if (l->number > 0) tensor_fill(dx, 1);
 }
-static const LayerKind charges = { .name = "charges", .output = hidden_shape, .forward = charge_forward,
+static const LayerKind charges = { .name = "charges",
+                                   .output = hidden_shape,
+                                   .forward = charge_forward,
                                    .backward = charge_backward };
 
 static ModelConfig sizes_of(const Case *c) {
-    return (ModelConfig){ .layers = c->p * c->v, .width = WIDTH, .heads = 1, .context = POSITIONS, .vocab = 1 };
+    return (ModelConfig){
+        .layers = c->p * c->v, .width = WIDTH, .heads = 1, .context = POSITIONS, .vocab = 1
+    };
 }
 static void run_executor(Comm *world, void *context) {
     const Case *c = context;
@@ -210,7 +244,8 @@ static void run_executor(Comm *world, void *context) {
         chunk[k] = pipeline_stage_layers(&sizes, NULL, c->p * c->v, k * c->p + world->rank);
     Model *m = model_describe_chunks(&sizes, chunk, c->v);
     for (size_t n = 0; n < m->n_layers; n++) m->layers[n].kind = &charges;
-    for (size_t k = 0; k < c->m; k++) batch[k] = (Batch){ .B = sequences_of(k), .T = POSITIONS, .number = k };
+    for (size_t k = 0; k < c->m; k++)
+        batch[k] = (Batch){ .B = sequences_of(k), .T = POSITIONS, .number = k };
     clock_rank_begin();
     memory_reset_peaks();
     pipeline_run(world, m, &c->stage[world->rank], batch, c->m);
@@ -239,11 +274,19 @@ static void one_execution(Case *c) {
     size_t pp = play_group(play, "world", 0, c->p, 1);
     for (size_t k = 0; k < c->m; k++) bytes[k] = sequences_of(k) * POSITIONS * WIDTH * sizeof(real);
     for (size_t i = 0; i < c->p; i++) {
-        PipelineSteps s = { .p = c->p, .v = c->v, .i = i, .group = pp, .list = &c->stage[i], .compute = expect_op,
-                            .context = c, .bytes = bytes, .m = c->m };
+        PipelineSteps s = { .p = c->p,
+                            .v = c->v,
+                            .i = i,
+                            .group = pp,
+                            .list = &c->stage[i],
+                            .compute = expect_op,
+                            .context = c,
+                            .bytes = bytes,
+                            .m = c->m };
         pipeline_steps(play, i, &s, NULL);
     }
-    bool legal = play_run(play), same = run_child(c->p, &clock, run_executor, c, said) == (legal ? 0 : STATUS_FAULT);
+    bool legal = play_run(play),
+         same = run_child(c->p, &clock, run_executor, c, said) == (legal ? 0 : STATUS_FAULT);
     const char *what = "status";
     for (size_t i = 0; same && legal && i < c->p; i++) {
         what = "time";
@@ -251,21 +294,26 @@ static void one_execution(Case *c) {
         if (same) what = "bytes";
         same = same && same_books(play, i, pp, 0);
         if (same) what = "MEM_COMMUNICATION";
-        same = same && (c->p == 1 || found[i].communication == play_peak(play, i, MEM_COMMUNICATION));
+        same =
+            same && (c->p == 1 || found[i].communication == play_peak(play, i, MEM_COMMUNICATION));
         if (!same)
-            printf("# stage %zu: %zu ps and %zu bytes of buffers, not %zu and %zu\n", i, (size_t)play_end(play, i),
-                   play_peak(play, i, MEM_COMMUNICATION), (size_t)found[i].end, found[i].communication);
+            printf("# stage %zu: %zu ps and %zu bytes of buffers, not %zu and %zu\n", i,
+                   (size_t)play_end(play, i), play_peak(play, i, MEM_COMMUNICATION),
+                   (size_t)found[i].end, found[i].communication);
     }
     cases++;
     if (!same && !wrong++)
-        printf("# rule %d, p = %zu, m = %zu, v = %zu, node %zu: %s\n# %s\n", c->rule, c->p, c->m, c->v, c->node, what,
-               said);
+        printf("# rule %d, p = %zu, m = %zu, v = %zu, node %zu: %s\n# %s\n", c->rule, c->p, c->m,
+               c->v, c->node, what, said);
     play_free(play);
 }
 static void executions(void) {
     cases = wrong = 0;
     for (size_t n = 0; n < (every_case ? 1500 : 60); n++) {
-        Case c = { .rule = (Rule)below(RULES), .p = 1 + below(MOST_P), .m = 1 + below(MOST_M), .v = 1,
+        Case c = { .rule = (Rule)below(RULES),
+                   .p = 1 + below(MOST_P),
+                   .m = 1 + below(MOST_M),
+                   .v = 1,
                    .node = below(4) };
         if (c.rule == INTERLEAVED) {
             c.v = 1 + below(4);
@@ -277,13 +325,18 @@ static void executions(void) {
         one_execution(&c);
         for (size_t i = 0; i < c.p; i++) schedule_free(&c.stage[i]);
     }
-    ok(!wrong, "%zu runs of the executor: times, bytes and buffers of every rank are the player's", cases);
+    ok(!wrong, "%zu runs of the executor: times, bytes and buffers of every rank are the player's",
+       cases);
 }
 
 // ---------------------------------------------------------------- 3. random programs
 
 typedef enum { WORK, START, SEND, POST, WAIT } What;
-typedef struct { What what; CommKind kind; size_t which, peer, count, target; } Action;    // which: world, row, column
+typedef struct {
+    What what;
+    CommKind kind;
+    size_t which, peer, count, target;
+} Action; // which: world, row, column
 typedef struct { Action action[400]; size_t n; } Program;
 typedef struct { size_t ranks; Program of[MOST_RANKS]; } Programs;
 
@@ -299,8 +352,8 @@ static size_t action(Program *p, Action a) {
     return p->n++;
 }
 
-// Each collective is started on all members, each message has both ends. Waits follow later, at random places; those of
-// a group's collectives in their order.
+// Each collective is started on all members, each message has both ends. Waits follow later, at
+// random places; those of a group's collectives in their order.
 typedef struct { size_t target, which; bool message; } Open;
 static Programs random_programs(void) {
     static Open open[MOST_RANKS][400];
@@ -333,19 +386,24 @@ static Programs random_programs(void) {
                 }
             }
         } else if (size > 1) {
-            size_t me = (rank - first) / stride, peer = (me + 1 + below(size - 1)) % size, other = first + peer * stride;
-            count = 20 * me + peer;                // the same for all messages of the pair, so they may change places
+            size_t me = (rank - first) / stride, peer = (me + 1 + below(size - 1)) % size,
+                   other = first + peer * stride;
+            count =
+                20 * me + peer; // the same for all messages of the pair, so they may change places
             open[rank][n_open[rank]++] =
-                (Open){ action(own, (Action){ SEND, COMM_SEND, which, peer, count, 0 }), which, true };
+                (Open){ action(own, (Action){ SEND, COMM_SEND, which, peer, count, 0 }), which,
+                        true };
             open[other][n_open[other]++] =
-                (Open){ action(&all.of[other], (Action){ POST, COMM_SEND, which, me, count, 0 }), which, true };
+                (Open){ action(&all.of[other], (Action){ POST, COMM_SEND, which, me, count, 0 }),
+                        which, true };
         }
         for (size_t r = 0; r < all.ranks; r++)
             while (n_open[r] > 0 && (n == 1 || below(late) == 0)) {
                 size_t k = below(n_open[r]);
                 if (!open[r][k].message) {         // the oldest one of its group
                     size_t oldest = 0;
-                    while (open[r][oldest].message || open[r][oldest].which != open[r][k].which) oldest++;
+                    while (open[r][oldest].message || open[r][oldest].which != open[r][k].which)
+                        oldest++;
                     k = oldest;
                 }
                 action(&all.of[r], (Action){ .what = WAIT, .target = open[r][k].target });
@@ -368,11 +426,13 @@ static void move(Program *p, size_t from, size_t to) {
         else *target += from < to ? (size_t)-1 : 1;
     }
 }
-// A rank waits for a message as soon as it has started it, or it starts a receive only when it waits for it.
+// A rank waits for a message as soon as it has started it, or it starts a receive only when it
+// waits for it.
 static void disturb(Programs *all) {
     Program *p = &all->of[below(all->ranks)];
     size_t at = p->n ? below(p->n) : 0;
-    if (p->n == 0 || p->action[at].what != WAIT || p->action[p->action[at].target].what == START) return;
+    if (p->n == 0 || p->action[at].what != WAIT || p->action[p->action[at].target].what == START)
+        return;
     size_t target = p->action[at].target;
     if (p->action[target].what == POST && below(2)) move(p, target, at - 1);
     else move(p, at, target + 1);
@@ -392,7 +452,8 @@ static Request *start(Comm *c, const Action *a, Arena *arena) {
     case COMM_REDUCE: comm_reduce(c, whole, a->peer); return NULL;
     case COMM_SEND: case COMM_KINDS: break;
     }
-    return a->what == SEND ? comm_start_send(c, whole, a->peer) : comm_start_recv(c, whole, a->peer);
+    return a->what == SEND ? comm_start_send(c, whole, a->peer)
+                           : comm_start_recv(c, whole, a->peer);
 }
 static void run_program(Comm *world, void *context) {
     const Programs *all = context;
@@ -423,7 +484,8 @@ static Play *expected(const Programs *all, const ClockConfig *clock, size_t grou
     for (size_t which = 0; which < 3; which++)
         for (size_t r = 0; r < all->ranks; r++) {
             size_t first, stride, n = members(all->ranks, which, r, &first, &stride);
-            group[which][r] = r == first ? play_group(play, name[which], first, n, stride) : group[which][first];
+            group[which][r] =
+                r == first ? play_group(play, name[which], first, n, stride) : group[which][first];
         }
     for (size_t r = 0; r < all->ranks; r++) {
         size_t step[400];
@@ -432,7 +494,9 @@ static Play *expected(const Programs *all, const ClockConfig *clock, size_t grou
             size_t g = group[a->which][r];
             switch (a->what) {
             case WORK: play_work(play, r, a->count * PS_PER_FLOP); break;
-            case START: step[i] = play_start_rooted(play, r, g, a->kind, a->peer, a->count, sizeof(real)); break;
+            case START:
+                step[i] = play_start_rooted(play, r, g, a->kind, a->peer, a->count, sizeof(real));
+                break;
             case SEND: step[i] = play_send(play, r, g, a->peer, a->count * sizeof(real)); break;
             case POST: step[i] = play_post(play, r, g, a->peer, a->count * sizeof(real)); break;
             case WAIT: play_wait(play, r, step[a->target]); break;
@@ -442,7 +506,8 @@ static Play *expected(const Programs *all, const ClockConfig *clock, size_t grou
     return play;
 }
 
-// Each line of the player stands in what the emulated ranks said: they add the size of the call in brackets.
+// Each line of the player stands in what the emulated ranks said: they add the size of the call in
+// brackets.
 static bool same_waits(const char *why, const char *said) {
     char head[300], tail[300];
     for (const char *at = why; *at; at += strcspn(at, "\n") + 1) {
@@ -473,21 +538,27 @@ static void programs(void) {
         if (!goes) same = same && strstr(said, "no rank can go on") && same_waits(why, said);
         for (size_t r = 0; same && goes && r < all.ranks; r++) {
             same = found[r].end == play_end(play, r);
-            for (size_t which = 0; which < 3; which++) same = same && same_books(play, r, group[which][r], which);
+            for (size_t which = 0; which < 3; which++)
+                same = same && same_books(play, r, group[which][r], which);
         }
         legal += goes;
         stuck += !goes;
-        if (!same && !wrong++) printf("# program %zu, %zu ranks, status %d\n# %s\n# %s\n", n, all.ranks, status, why, said);
+        if (!same && !wrong++)
+            printf("# program %zu, %zu ranks, status %d\n# %s\n# %s\n", n, all.ranks, status, why,
+                   said);
         free(why);
         play_free(play);
     }
-    ok(!wrong && legal > 100 && stuck > 10, "random programs: %zu run with the player's times and bytes, %zu deadlock "
-       "with the player's waits", legal, stuck);
+    ok(!wrong && legal > 100 && stuck > 10,
+       "random programs: %zu run with the player's times and bytes, %zu deadlock "
+       "with the player's waits",
+       legal, stuck);
 }
 
 // ---------------------------------------------------------------- 4. by hand
 
-// Two ranks: 10 us of work, an all-reduce of 1000 elements beside 4 us of work, 1 us more. A message after it.
+// Two ranks: 10 us of work, an all-reduce of 1000 elements beside 4 us of work, 1 us more. A
+// message after it.
 static void exposed_and_hidden(void) {
     ClockConfig clock = clock_of(0);
     clock.link = (ClockLink){ "round", 1e-6, 1e9, "" };    // a us, and a byte a nanosecond
@@ -497,7 +568,8 @@ static void exposed_and_hidden(void) {
         play_work(p, r, 999);
         play_record(p, r);
         play_work(p, r, 10000000);
-        size_t sum = play_start(p, r, world, COMM_ALL_REDUCE, 1000, 4);        // 2 us, and 4000 bytes: 6 us
+        size_t sum =
+            play_start(p, r, world, COMM_ALL_REDUCE, 1000, 4); // 2 us, and 4000 bytes: 6 us
         play_work(p, r, 4000000);
         play_wait(p, r, sum);
     }
@@ -509,9 +581,12 @@ static void exposed_and_hidden(void) {
     PlayTiming t = play_timing(p);
     ok(goes && t.step == 20000000 && t.busy == 29000000 && t.busiest == 15000000,
        "a step of 10 + 6 + 4 us; busy 14 and 15 us");
-    ok(t.exposed == 7000000 && t.hidden == 9000000, "of the sum 4 us are hidden, 2 us exposed; of the message 1 and 3");
-    ok(play_count(p, 0, world, COMM_ALL_REDUCE).bytes == 4000 && play_bytes_sent(p, 0, world) == 7000 &&
-       play_count(p, 1, world, COMM_SEND).received == 3000, "bytes sent and received");
+    ok(t.exposed == 7000000 && t.hidden == 9000000,
+       "of the sum 4 us are hidden, 2 us exposed; of the message 1 and 3");
+    ok(play_count(p, 0, world, COMM_ALL_REDUCE).bytes == 4000 &&
+           play_bytes_sent(p, 0, world) == 7000 &&
+           play_count(p, 1, world, COMM_SEND).received == 3000,
+       "bytes sent and received");
     play_free(p);
 }
 
@@ -557,7 +632,8 @@ int main(void) {
     const char *seed = getenv("TEST_SEED");
     every_case = getenv("TEST_ALL") != NULL;
     drawn = seed ? strtoul(seed, NULL, 10) : 1;
-    found = mmap(NULL, MOST_RANKS * sizeof *found, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    found = mmap(NULL, MOST_RANKS * sizeof *found, PROT_READ | PROT_WRITE,
+                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (found == MAP_FAILED) fault("mmap");
     device_init();
     schedules();
@@ -566,8 +642,10 @@ int main(void) {
     exposed_and_hidden();
     held();
     ends(drops_too_much, STATUS_FAULT, "rank 0 drops 4 bytes of memory category 5, but it holds 3");
-    ends(other_collective, STATUS_FAULT, "rank 1 starts a all-gather of 8 times 4 bytes on world, where another rank");
-    ends(other_length, STATUS_FAULT, "from rank 0 to rank 1 of world: 8 bytes are sent, and the receive has 9");
+    ends(other_collective, STATUS_FAULT,
+         "rank 1 starts all-gather of 8 times 4 bytes on world, where another rank");
+    ends(other_length, STATUS_FAULT,
+         "from rank 0 to rank 1 of world: 8 bytes are sent, and the receive has 9");
     ends(no_member, STATUS_FAULT, "rank 2 is no member of tp");
     return tap_end();
 }

@@ -40,18 +40,22 @@ bool steps_op_is(PipeOp op, PipeOp needed) {
 
 // A stage has this many send buffers for activations, and as many for gradients.
 enum { SEND_BUFFERS = 2 };
-typedef struct { size_t buffers, turn, sent[SEND_BUFFERS]; } Buffers;      // sent: the step of each buffer's last message
+typedef struct {
+    size_t buffers, turn, sent[SEND_BUFFERS];
+} Buffers; // sent: the step of each buffer's last message
 
 typedef struct {
     Play *play;
     size_t rank;
     const PipelineSteps *s;
     size_t *posted;                                // [p] the receive that is posted from each stage
-    bool *ran;                                     // of each op of this stage: does it stand before this place?
+    bool *ran; // of each op of this stage: does it stand before this place?
     size_t micro_batches;                          // that the list names
 } Writer;
 
-static size_t bytes_of(const Writer *w, PipeOp op) { return w->s->bytes ? w->s->bytes[op.micro_batch] : 0; }
+static size_t bytes_of(const Writer *w, PipeOp op) {
+    return w->s->bytes ? w->s->bytes[op.micro_batch] : 0;
+}
 
 static bool from_other(const Writer *w, PipeOp op, StageOp *needs) {
     return steps_needs(op, w->s->i, w->s->p, w->s->v, needs) && needs->stage != w->s->i;
@@ -75,11 +79,13 @@ static bool *ran(const Writer *w, PipeWhat what, size_t chunk, size_t micro_batc
 // An op that takes the result of an op of its own stage must stand behind that op.
 static bool is_before(const Writer *w, PipeOp needed, size_t chunks) {
     if (needed.chunk >= chunks || needed.micro_batch >= w->micro_batches) return false;
-    bool whole = needed.what == BACKWARD_INPUTS && *ran(w, BACKWARD, needed.chunk, needed.micro_batch);
+    bool whole =
+        needed.what == BACKWARD_INPUTS && *ran(w, BACKWARD, needed.chunk, needed.micro_batch);
     return whole || *ran(w, needed.what, needed.chunk, needed.micro_batch);
 }
 
-// The op waits for its input. The message becomes the op's own memory, and the next receive is posted.
+// The op waits for its input. The message becomes the op's own memory, and the next receive is
+// posted.
 static void take_input(Writer *w, PipeOp op, size_t at, size_t stage) {
     size_t bytes = bytes_of(w, op);
     play_wait(w->play, w->rank, w->posted[stage]);
@@ -134,14 +140,19 @@ static void write_op(Writer *w, size_t at, size_t chunks, Buffers *out, OpPlaces
 }
 
 void pipeline_steps(Play *play, size_t rank, const PipelineSteps *s, OpPlaces *place) {
-    Writer w = { .play = play, .rank = rank, .s = s, .posted = host_alloc(s->p * sizeof *w.posted) };
-    size_t chunks = schedule_chunks(s->list), largest = 0, before = (s->i + s->p - 1) % s->p, next = (s->i + 1) % s->p;
+    Writer w = {
+        .play = play, .rank = rank, .s = s, .posted = host_alloc(s->p * sizeof *w.posted)
+    };
+    size_t chunks = schedule_chunks(s->list), largest = 0, before = (s->i + s->p - 1) % s->p,
+           next = (s->i + 1) % s->p;
     for (size_t at = 0; at < s->list->n; at++)
-        if (s->list->ops[at].micro_batch >= w.micro_batches) w.micro_batches = s->list->ops[at].micro_batch + 1;
+        if (s->list->ops[at].micro_batch >= w.micro_batches)
+            w.micro_batches = s->list->ops[at].micro_batch + 1;
     for (size_t k = 0; s->bytes && k < s->m; k++)
         if (s->bytes[k] > largest) largest = s->bytes[k];
     w.ran = host_alloc(chunks * w.micro_batches * (UPDATE + 1) * sizeof *w.ran);
-    Buffers activations = buffers_new(s, s->i + 1 < s->p || s->v > 1), gradients = buffers_new(s, s->i > 0 || s->v > 1);
+    Buffers activations = buffers_new(s, s->i + 1 < s->p || s->v > 1),
+            gradients = buffers_new(s, s->i > 0 || s->v > 1);
     size_t held = (activations.buffers + gradients.buffers) * largest;
     play_hold(play, rank, MEM_COMMUNICATION, held);
     if (s->p > 1) post(&w, before, 0);

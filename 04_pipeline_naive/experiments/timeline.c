@@ -41,7 +41,8 @@ static void compute(Play *play, size_t rank, PipeOp op, const void *times) {
     play_work(play, rank, duration(op, times));
 }
 
-static Event event_of(const Play *play, size_t i, PipeOp op, const OpPlaces *place, size_t message) {
+static Event event_of(const Play *play, size_t i, PipeOp op, const OpPlaces *place,
+                      size_t message) {
     const PlayStep *work = play_step(play, i, place->begin);
     Event e = { op, (size_t)work->begin, (size_t)work->end, (size_t)work->end + message };
     if (place->send != PLAY_NEVER && place->send < play_done(play, i))
@@ -50,7 +51,8 @@ static Event event_of(const Play *play, size_t i, PipeOp op, const OpPlaces *pla
 }
 
 // What the first op of stage i that has not run waits for. place: of all ops of the stage.
-static StageWait wait_of(const Timeline *t, const Play *play, const Schedule *list, size_t i, const OpPlaces *place) {
+static StageWait wait_of(const Timeline *t, const Play *play, const Schedule *list, size_t i,
+                         const OpPlaces *place) {
     StageWait w = { .buffer = play_done(play, i) == place[t->n[i]].buffer };
     if (!w.buffer) {
         steps_needs(list->ops[t->n[i]], i, t->p, t->v, &w.needs);
@@ -63,14 +65,24 @@ static StageWait wait_of(const Timeline *t, const Play *play, const Schedule *li
 }
 
 Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m, const OpTimes *times) {
-    Timeline t = { .p = p, .v = schedule_chunks(&stage[0]), .m = m, .event = host_alloc(p * sizeof *t.event),
-                   .n = host_alloc(p * sizeof *t.n), .wait = host_alloc(p * sizeof *t.wait) };
+    Timeline t = { .p = p,
+                   .v = schedule_chunks(&stage[0]),
+                   .m = m,
+                   .event = host_alloc(p * sizeof *t.event),
+                   .n = host_alloc(p * sizeof *t.n),
+                   .wait = host_alloc(p * sizeof *t.wait) };
     Play *play = play_new(p, NULL);
     size_t pp = play_group(play, "pp", 0, p, 1);
     OpPlaces **place = host_alloc(p * sizeof *place);
     for (size_t i = 0; i < p; i++) {
-        PipelineSteps steps = { .p = p, .v = t.v, .i = i, .group = pp, .list = &stage[i], .compute = compute,
-                                .context = &times[i], .message = times[i].message };
+        PipelineSteps steps = { .p = p,
+                                .v = t.v,
+                                .i = i,
+                                .group = pp,
+                                .list = &stage[i],
+                                .compute = compute,
+                                .context = &times[i],
+                                .message = times[i].message };
         place[i] = host_alloc((stage[i].n + 1) * sizeof **place);
         t.event[i] = host_alloc((stage[i].n + 1) * sizeof **t.event);
         pipeline_steps(play, i, &steps, place[i]);
@@ -99,7 +111,8 @@ Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const Op
     free(same);
     return t;
 }
-Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b, size_t message) {
+Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b,
+                            size_t message) {
     return timeline_with_times(stage, p, m, &(OpTimes){ t_f, t_b, 0, message });
 }
 Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b) {
@@ -128,7 +141,8 @@ char *timeline_row(const Timeline *t, size_t i) {
         memset(row + 3 * v->start, '-', 3 * (v->end - v->start));
         if (v->end > v->start) row[3 * v->end - 1] = ' ';
         snprintf(name, sizeof name, "%c%zu", "FBBWU"[v->op.what], v->op.micro_batch);
-        if (v->end > v->start) memcpy(row + 3 * v->start, name, strlen(name) < 3 ? strlen(name) : 3);
+        if (v->end > v->start)
+            memcpy(row + 3 * v->start, name, strlen(name) < 3 ? strlen(name) : 3);
     }
     return row;
 }
@@ -136,7 +150,8 @@ char *timeline_row(const Timeline *t, size_t i) {
 size_t makespan(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b) {
     return makespan_with_link(rule, p, m, t_f, t_b, 0);
 }
-size_t makespan_with_link(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b, size_t message) {
+size_t makespan_with_link(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b,
+                          size_t message) {
     Schedule *stage = schedule_all(rule, p, m);
     Timeline t = timeline_with_link(stage, p, m, t_f, t_b, message);
     size_t end = t.stuck ? SIZE_MAX : t.end;

@@ -1,18 +1,23 @@
-// timeline.h: how long a step takes, worked out from the op lists alone: no model, no ranks, no clock.
+// timeline.h: how long a step takes, worked out from the op lists alone: no model, no ranks, no
+// clock.
 //
-// A stage works down its list. An op starts as soon as the op before it is done, its input is there and a send buffer is
-// free for its message. The executor has the same rules (pipeline.h). pipeline_steps.c writes the lists down as steps
-// for the player (judge/play), and the timeline reads times and deadlocks from the player.
-// Times are whole units, the same on every stage. A message takes no time, or `message` units. Then it first waits
-// until the message before it, between the same neighbours in the same direction, has arrived; its sender goes on
-// meanwhile. A wait for a send buffer takes no time either, as on the simulated clock: it only makes deadlocks.
+// A stage works down its list. An op starts as soon as the op before it is done, its input is there
+// and a send buffer is free for its message. The executor has the same rules (pipeline.h).
+// pipeline_steps.c writes the lists down as steps for the player (judge/play), and the timeline
+// reads times and deadlocks from the player. Times are whole units, the same on every stage. A
+// message takes no time, or `message` units. Then it first waits until the message before it,
+// between the same neighbours in the same direction, has arrived; its sender goes on meanwhile. A
+// wait for a send buffer takes no time either, as on the simulated clock: it only makes deadlocks.
 #ifndef TIMELINE_H
 #define TIMELINE_H
 #include "04_pipeline_naive/pipeline.h"
 
-typedef struct { PipeOp op; size_t start, end, arrives; } Event;     // arrives: its message, at the neighbour
-// What the first op of a stage that has not run waits for: the result of needs, or a send buffer, whose message leaves
-// it when the receive for needs is posted.
+typedef struct {
+    PipeOp op;
+    size_t start, end, arrives;
+} Event; // arrives: its message, at the neighbour
+// What the first op of a stage that has not run waits for: the result of needs, or a send buffer,
+// whose message leaves it when the receive for needs is posted.
 typedef struct { bool buffer; StageOp needs; } StageWait;
 typedef struct {
     size_t p, v, m;
@@ -20,21 +25,24 @@ typedef struct {
     size_t *n;                                           // [stage]: how many ops have run
     StageWait *wait;                                     // [stage]: of stages that have ops left
     size_t end;                                          // of the last op of all: the makespan
-    bool stuck;                                          // no stage can start its next op: the lists deadlock
+    bool stuck; // no stage can start its next op: the lists deadlock
 } Timeline;
 Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const OpTimes *times);
-Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m, const OpTimes *times);        // times[p]
+Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m,
+                            const OpTimes *times); // times[p]
 // Where no list cuts a backward in two.
-Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b);     // stage[p]
-Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b, size_t message);
+Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b); // stage[p]
+Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b,
+                            size_t message);
 void timeline_free(Timeline *t);
-size_t timeline_busy(const Timeline *t);                 // units in which a stage works, added over the stages
-char *timeline_row(const Timeline *t, size_t i);         // stage i as text, three columns a unit; free() it
+size_t timeline_busy(const Timeline *t); // units in which a stage works, added over the stages
+char *timeline_row(const Timeline *t, size_t i); // stage i as text, three columns a unit; free() it
 
-char *schedule_text(const Schedule *s);                  // "F0 F1 B0 ..."; of several chunks "F0c1 ..."; free() it
+char *schedule_text(const Schedule *s); // "F0 F1 B0 ..."; of several chunks "F0c1 ..."; free() it
 Schedule *schedule_all(ScheduleRule rule, size_t p, size_t m);       // the lists of all stages
 void schedule_all_free(Schedule *stage, size_t p);
 // Time from the first forward to the last backward; SIZE_MAX when the lists deadlock.
 size_t makespan(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b);
-size_t makespan_with_link(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b, size_t message);
+size_t makespan_with_link(ScheduleRule rule, size_t p, size_t m, size_t t_f, size_t t_b,
+                          size_t message);
 #endif

@@ -1,4 +1,5 @@
-// step_time.c: the steps of a trainer's step, rank by rank, from sizes alone; judge/play plays them.
+// step_time.c: the steps of a trainer's step, rank by rank, from sizes alone;
+// judge/play plays them.
 #include "08_3d/experiments/experiments.h"
 #include <stdlib.h>
 #include "01_data_parallel/experiments/experiments.h"
@@ -13,7 +14,8 @@ enum { E = sizeof(real) };
 
 // The groups of a rank, as numbers of the player's groups.
 typedef struct { size_t world, tp, replicas, model, pp, tied; } Groups;
-// All ranks of a tensor-parallel group are written down with the sizes of the largest one: the others wait for it.
+// All ranks of a tensor-parallel group are written down with the sizes of the largest one: the
+// others wait for it.
 typedef struct {
     const TrainerConfig *c;
     size_t rank, m, B;                             // micro-batches, and sequences of this replica
@@ -32,7 +34,8 @@ static CutSizes chunk_of(const TrainerConfig *c, size_t i, size_t k) {
     size_t parts = c->mesh.pp * trainer_chunks(c), part = k * c->mesh.pp + i;
     CutSizes z = cut_stage(cut_sizes(&c->model, c->mesh.tp, 0), parts, part);
     Positions own = { 0 };
-    if (mesh_cp(c->mesh) > 1) own = context_positions(c->model.context, c->mesh.cp, 0, &ring_attention_zigzag);
+    if (mesh_cp(c->mesh) > 1)
+        own = context_positions(c->model.context, c->mesh.cp, 0, &ring_attention_zigzag);
     if (c->stage_blocks) z.blocks = c->stage_blocks[part];
     if (c->blockwise || own.n) z = cut_positions(z, &own, true);
     if (c->sequence) z = cut_sequence(z, false);
@@ -46,8 +49,9 @@ static void mesh_groups(Play *play, Degrees n, unsigned axes, const char *name, 
     size_t world = n.dp * n.tp * n.pp * mesh_cp(n), *member = host_alloc(world * sizeof *member);
     for (size_t first = 0; first < world; first++) {
         Coordinates a = mesh_coordinates(n, first);
-        if (((axes & MESH_TP) && a.tp) || ((axes & MESH_DP) && a.dp) || ((axes & MESH_PP) && a.pp) ||
-            ((axes & MESH_CP) && a.cp)) continue;
+        if (((axes & MESH_TP) && a.tp) || ((axes & MESH_DP) && a.dp) ||
+            ((axes & MESH_PP) && a.pp) || ((axes & MESH_CP) && a.cp))
+            continue;
         size_t members = 0;
         for (size_t r = first; r < world; r++) {
             Coordinates b = mesh_coordinates(n, r);
@@ -78,7 +82,8 @@ static bool cp_near(Degrees n, Coordinates at) {
 
 // ---------------------------------------------------------------- a forward, a backward
 
-static void calls(Play *play, const RankSteps *r, size_t group, CommKind kind, size_t times, size_t count) {
+static void calls(Play *play, const RankSteps *r, size_t group, CommKind kind, size_t times,
+                  size_t count) {
     for (size_t i = 0; i < times; i++) play_call(play, r->rank, group, kind, count, E);
 }
 // One call over the replicas for each unit of z; wte apart.
@@ -87,10 +92,12 @@ static void units(Play *play, const RankSteps *r, const CutSizes *z, CommKind ki
         play_call(play, r->rank, r->group.replicas, kind, elements_unit(z, i), E);
 }
 static void table(Play *play, const RankSteps *r, CommKind kind) {
-    if (r->stage.first || r->stage.last) play_call(play, r->rank, r->group.replicas, kind, elements_wte(&r->stage), E);
+    if (r->stage.first || r->stage.last)
+        play_call(play, r->rank, r->group.replicas, kind, elements_wte(&r->stage), E);
 }
 
-// Sums of the partial gradients of sequence parallelism, before ZeRO reduces: costs.h, traffic_partial_sums.
+// Sums of the partial gradients of sequence parallelism, before ZeRO reduces: costs.h,
+// traffic_partial_sums.
 static void partial_sums(Play *play, const RankSteps *r, const CutSizes *z) {
     calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->blocks, 2 * z->C);
     calls(play, r, r->group.tp, COMM_ALL_REDUCE, z->blocks, 3 * z->C);
@@ -102,46 +109,56 @@ static void partial_sums(Play *play, const RankSteps *r, const CutSizes *z) {
 static double ring_waits(const RankSteps *r, const CutSizes *z, size_t B, bool backward) {
     size_t n = mesh_cp(r->c->mesh), T = z->T, bytes = B * T * 2 * z->heads * z->D * E;
     double hop = (double)clock_transfer(r->cp_near, 1, bytes), products = backward ? 5 : 2;
-    double other = products * (double)(B * z->heads) * work_product(T * T / 2, 1, z->D).time;     // with others' keys
+    double other = products * (double)(B * z->heads) *
+                   work_product(T * T / 2, 1, z->D).time; // with others' keys
     double own = products * (double)(B * z->heads) * work_product(T * (T + 1) / 2, 1, z->D).time;
     return context_ring_waits(n, own, other, hop, backward);
 }
 
-// `whole` sums over tp of [tokens, C], and `half` halves of one. Under sequence parallelism a sum is a reduce-scatter
-// and an all-gather; without it there are no halves.
-static void sums_over_tp(Play *play, const RankSteps *r, const CutSizes *z, size_t B, size_t whole, size_t half) {
+// `whole` sums over tp of [tokens, C], and `half` halves of one. Under sequence parallelism a sum
+// is a reduce-scatter and an all-gather; without it there are no halves.
+static void sums_over_tp(Play *play, const RankSteps *r, const CutSizes *z, size_t B, size_t whole,
+                         size_t half) {
     if (r->c->mesh.tp == 1) return;
     size_t tokens = B * z->T, rows = r->c->mesh.tp * cut_rows(z, B);
     if (r->c->sequence) calls(play, r, r->group.tp, COMM_ALL_GATHER, 2 * whole + half, rows * z->C);
     else calls(play, r, r->group.tp, COMM_ALL_REDUCE, whole, tokens * z->C);
 }
 
-static void work(Play *play, const RankSteps *r, double time) { play_work(play, r->rank, (Picoseconds)time); }
+static void work(Play *play, const RankSteps *r, double time) {
+    play_work(play, r->rank, (Picoseconds)time);
+}
 
 static void forward(Play *play, const RankSteps *r, const CutSizes *z, size_t B) {
     bool zero3 = trainer_zero(r->c) == 3;
     if (zero3) units(play, r, z, COMM_ALL_GATHER);
     work(play, r, work_stage(z, B).time + (double)z->blocks * ring_waits(r, z, B, false));
-    bool sequence = r->c->sequence;                // the embedding's sum is a reduce-scatter, the head begins with a gather
+    bool sequence =
+        r->c->sequence; // the embedding's sum is a reduce-scatter, the head begins with a gather
     sums_over_tp(play, r, z, B, 2 * z->blocks + (sequence ? 0 : z->first),
                     sequence ? (size_t)z->first + (size_t)z->last : 0);
-    if (r->c->mesh.tp > 1) calls(play, r, r->group.tp, COMM_ALL_REDUCE, 3 * (size_t)z->last, B * z->T);
+    if (r->c->mesh.tp > 1)
+        calls(play, r, r->group.tp, COMM_ALL_REDUCE, 3 * (size_t)z->last, B * z->T);
 }
 
-// inputs, weights: both halves of a backward, or one of them. Nothing waits for the second half: the products for the
-// gradients of weights, and what reduces these gradients.
-static void backward(Play *play, const RankSteps *r, const CutSizes *z, size_t B, bool inputs, bool weights) {
+// inputs, weights: both halves of a backward, or one of them. Nothing waits for the second half:
+// the products for the gradients of weights, and what reduces these gradients.
+static void backward(Play *play, const RankSteps *r, const CutSizes *z, size_t B, bool inputs,
+                     bool weights) {
     const TrainerConfig *c = r->c;
     double blocks = (double)z->blocks, scores = blocks * work_scores(z, B).time;
-    double second = blocks * work_block(z, B).time - 2 * scores + (z->last ? work_head(z, B).time : 0);
-    double all = 2 * work_stage(z, B).time + z->online * scores + blocks * ring_waits(r, z, B, true);
+    double second =
+        blocks * work_block(z, B).time - 2 * scores + (z->last ? work_head(z, B).time : 0);
+    double all =
+        2 * work_stage(z, B).time + z->online * scores + blocks * ring_waits(r, z, B, true);
     bool again = c->recompute == RECOMPUTE_FULL;
     if (again) all += blocks * (work_block(z, B).time + ring_waits(r, z, B, false));
     if (c->recompute == RECOMPUTE_SELECTIVE && !z->online) all += scores;
     if (inputs && trainer_zero(c) == 3) units(play, r, z, COMM_ALL_GATHER);
     work(play, r, (inputs ? all - second : 0) + (weights ? second : 0));
     if (inputs)
-        sums_over_tp(play, r, z, B, 2 * z->blocks + z->last + (again ? 2 * z->blocks : 0), 2 * z->blocks + z->first);
+        sums_over_tp(play, r, z, B, 2 * z->blocks + z->last + (again ? 2 * z->blocks : 0),
+                     2 * z->blocks + z->first);
     if (weights && c->sequence && trainer_zero(c) > 1) partial_sums(play, r, z);
     if (weights && trainer_zero(c) > 1) units(play, r, z, COMM_REDUCE_SCATTER);
 }
@@ -165,8 +182,15 @@ static void list_of_ops(Play *play, const RankSteps *r) {
         bytes[k] = (c->sequence ? ceil_div(rows, c->mesh.tp) : rows) * c->model.width * E;
     }
     Schedule list = trainer_schedule(c, r->m, r->at.pp);
-    PipelineSteps s = { .p = c->mesh.pp, .v = trainer_chunks(c), .i = r->at.pp, .group = r->group.pp, .list = &list,
-                        .compute = op_steps, .context = r, .bytes = bytes, .m = r->m };
+    PipelineSteps s = { .p = c->mesh.pp,
+                        .v = trainer_chunks(c),
+                        .i = r->at.pp,
+                        .group = r->group.pp,
+                        .list = &list,
+                        .compute = op_steps,
+                        .context = r,
+                        .bytes = bytes,
+                        .m = r->m };
     pipeline_steps(play, r->rank, &s, NULL);
     schedule_free(&list);
     free(bytes);
@@ -179,19 +203,21 @@ static void rank_steps(Play *play, const RankSteps *r) {
     if (trainer_zero(c) == 3) table(play, r, COMM_ALL_GATHER);
     list_of_ops(play, r);
     if (c->sequence && trainer_zero(c) < 2) partial_sums(play, r, z);
-    if (c->mesh.pp > 1 && ends) play_call(play, r->rank, r->group.tied, COMM_ALL_REDUCE, elements_wte(z), E);
+    if (c->mesh.pp > 1 && ends)
+        play_call(play, r->rank, r->group.tied, COMM_ALL_REDUCE, elements_wte(z), E);
     // The sum over the replicas.
     if (c->reduction == REDUCE_COMPRESSED)
         play_call_taking(play, r->rank, r->group.replicas,
                          (Picoseconds)compression_time(z, &c->compression, c->mesh.dp,
                                                        play_one_node(play, r->group.replicas)));
-    else if (trainer_zero(c) == 0) play_call(play, r->rank, r->group.replicas, COMM_ALL_REDUCE, elements_stage(z), E);
+    else if (trainer_zero(c) == 0)
+        play_call(play, r->rank, r->group.replicas, COMM_ALL_REDUCE, elements_stage(z), E);
     if (trainer_zero(c) == 1) units(play, r, z, COMM_REDUCE_SCATTER);
     if (trainer_zero(c) > 0) table(play, r, COMM_REDUCE_SCATTER);
     // Loss and norm; then the shards are gathered.
     play_call(play, r->rank, r->group.world, COMM_ALL_REDUCE, 1, sizeof(double));
-    play_call(play, r->rank, trainer_zero(c) ? r->group.world : r->group.model, COMM_ALL_REDUCE, config_tensors(&c->model),
-              sizeof(double));
+    play_call(play, r->rank, trainer_zero(c) ? r->group.world : r->group.model, COMM_ALL_REDUCE,
+              config_tensors(&c->model), sizeof(double));
     if (trainer_zero(c) == 1 || trainer_zero(c) == 2) {
         units(play, r, z, COMM_ALL_GATHER);
         table(play, r, COMM_ALL_GATHER);
@@ -200,7 +226,8 @@ static void rank_steps(Play *play, const RankSteps *r) {
 
 double step_time(const TrainerConfig *c) {
     enum { KINDS = 5 };
-    static const unsigned axes[KINDS] = { MESH_ALL, MESH_TP, MESH_DP | MESH_CP, MESH_TP | MESH_PP, MESH_PP };
+    static const unsigned axes[KINDS] = { MESH_ALL, MESH_TP, MESH_DP | MESH_CP, MESH_TP | MESH_PP,
+                                          MESH_PP };
     static const char *const name[KINDS] = { "world", "tp", "replicas", "model", "pp" };
     Degrees n = c->mesh;
     size_t world = replicas(c) * n.tp * n.pp, v = trainer_chunks(c), *group[KINDS];
@@ -217,10 +244,15 @@ double step_time(const TrainerConfig *c) {
     }
     for (size_t rank = 0; rank < world; rank++) {
         Coordinates at = mesh_coordinates(n, rank);
-        RankSteps r = { .c = c, .rank = rank, .at = at, .m = trainer_micro_batches(c),
-                        .B = part_size(c->batch, n.dp, at.dp), .cp_near = cp_near(n, at), .chunk = chunk,
-                        .group = { group[0][rank], group[1][rank], group[2][rank], group[3][rank], group[4][rank],
-                                   tied[rank] } };
+        RankSteps r = { .c = c,
+                        .rank = rank,
+                        .at = at,
+                        .m = trainer_micro_batches(c),
+                        .B = part_size(c->batch, n.dp, at.dp),
+                        .cp_near = cp_near(n, at),
+                        .chunk = chunk,
+                        .group = { group[0][rank], group[1][rank], group[2][rank], group[3][rank],
+                                   group[4][rank], tied[rank] } };
         for (size_t k = 0; k < v; k++) chunk[k] = chunk_of(c, at.pp, k);
         r.stage = chunk[0];
         for (size_t k = 1; k < v; k++) r.stage.blocks += chunk[k].blocks;
@@ -244,10 +276,14 @@ Degrees step_time_best(const TrainerConfig *c, double *time) {
     for (size_t tp = 1; tp <= world; tp++)
         for (size_t pp = 1; tp * pp <= world; pp++) {
             other.mesh = (Degrees){ .dp = world / (tp * pp), .tp = tp, .pp = pp, .cp = c->mesh.cp };
-            if (world % (tp * pp) || tp > c->model.heads || pp > c->model.layers || other.mesh.dp > c->batch) continue;
-            if (c->reduction == REDUCE_COMPRESSED && (other.mesh.dp == 1 || (c->compression.method == TOP_K && tp > 1))) continue;
+            if (world % (tp * pp) || tp > c->model.heads || pp > c->model.layers ||
+                other.mesh.dp > c->batch)
+                continue;
+            if (c->reduction == REDUCE_COMPRESSED && (other.mesh.dp == 1 || (c->compression.method == TOP_K && tp > 1)))
+                continue;
             other.stage_blocks = pp == c->mesh.pp ? c->stage_blocks : NULL;
-            other.chunks = pp > 1 ? c->chunks : 1;             // interleaved: where the trainer does not refuse it
+            other.chunks =
+                pp > 1 ? c->chunks : 1; // interleaved: where the trainer does not refuse it
             size_t m = trainer_micro_batches(&other);
             if (other.chunks > 1 && (other.chunks * pp > c->model.layers || m % pp)) continue;
             double step = step_time(&other);

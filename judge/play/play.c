@@ -16,7 +16,7 @@ typedef struct {
     CommKind kind;
     size_t root, count, size;
     size_t arrived;                                // members that have started it
-    Picoseconds begin, end;                        // begin: the latest start of a member, until all have started it
+    Picoseconds begin, end; // begin: the latest start of a member, until all have started it
 } Meeting;
 // The messages from one rank to another: the places of their sends and receives in the lists.
 typedef struct {
@@ -29,7 +29,7 @@ typedef struct {
     size_t n, *rank;                               // [n] ascending
     bool one_node;
     PlayCount (*count)[COMM_KINDS];                // [n]
-    size_t *listed, *started;                      // [n] collectives in the member's list; those that it has started
+    size_t *listed, *started; // [n] collectives in the member's list; those that it has started
     Meeting *meeting;
     size_t meetings;
     Lane *lane;                                    // [n n]: from, to; NULL before the first message
@@ -87,13 +87,17 @@ static bool same_node(const Play *p, size_t a, size_t b) {
 size_t play_group_of(Play *p, const char *name, size_t n, const size_t *rank) {
     p->group = grown(p->group, p->groups, sizeof *p->group);
     Group *g = &p->group[p->groups];
-    *g = (Group){ .n = n, .rank = host_alloc(n * sizeof *g->rank), .one_node = true,
-                  .count = host_alloc(n * sizeof *g->count), .listed = host_alloc(n * sizeof *g->listed),
+    *g = (Group){ .n = n,
+                  .rank = host_alloc(n * sizeof *g->rank),
+                  .one_node = true,
+                  .count = host_alloc(n * sizeof *g->count),
+                  .listed = host_alloc(n * sizeof *g->listed),
                   .started = host_alloc(n * sizeof *g->started) };
     snprintf(g->name, sizeof g->name, "%s", name);
     for (size_t i = 0; i < n; i++) {
         if (rank[i] >= p->ranks || (i > 0 && rank[i] <= rank[i - 1]))
-            fault("rank %zu as member %zu of %s: choose ascending ranks below %zu", rank[i], i, name, p->ranks);
+            fault("rank %zu as member %zu of %s: choose ascending ranks below %zu", rank[i], i,
+                  name, p->ranks);
         g->rank[i] = rank[i];
         g->one_node &= same_node(p, rank[0], rank[i]);
     }
@@ -142,17 +146,22 @@ size_t play_work(Play *p, size_t rank, Picoseconds takes) {
 static Picoseconds transfer(const Play *p, bool one_node, size_t steps, size_t bytes) {
     ClockLink link = one_node ? p->clock.link : p->clock.between;
     if (!p->links || link.beta == 0) return 0;
-    return (Picoseconds)llround((double)steps * link.alpha * 1e12 + (double)bytes * 1e12 / link.beta);
+    return (Picoseconds)llround((double)steps * link.alpha * 1e12 +
+                                (double)bytes * 1e12 / link.beta);
 }
 
-// What member `me` sends and receives in a collective, and how long it takes: comm.h has the ring and the chain.
-static Picoseconds collective(const Play *p, const Group *g, size_t me, const Meeting *m, PlayCount *books) {
+// What member `me` sends and receives in a collective, and how long it takes: comm.h has the ring
+// and the chain.
+static Picoseconds collective(const Play *p, const Group *g, size_t me, const Meeting *m,
+                              PlayCount *books) {
     bool chain = m->kind == COMM_BROADCAST || m->kind == COMM_REDUCE;
     size_t rounds = m->kind == COMM_ALL_REDUCE ? 2 : 1, steps = rounds * (g->n - 1);
     size_t bytes = steps * ceil_div(m->count, g->n) * m->size;
     *books = (PlayCount){ 1, bytes, bytes };
     if (chain) {
-        size_t head = m->kind == COMM_BROADCAST ? m->root : (m->root + 1) % g->n;      // the first one of the chain
+        size_t head = m->kind == COMM_BROADCAST
+                          ? m->root
+                          : (m->root + 1) % g->n; // the first one of the chain
         bool sends = (me == m->root) == (m->kind == COMM_BROADCAST);
         bytes = g->n > 1 ? m->count * m->size : 0;
         *books = (PlayCount){ 1, sends ? bytes : 0, me != head ? bytes : 0 };
@@ -176,14 +185,24 @@ static size_t start(Play *p, size_t rank, size_t group, Meeting m, Picoseconds t
         g->meeting[g->meetings++] = m;
     }
     const Meeting *first = &g->meeting[number];
-    if (first->kind != m.kind || first->root != m.root || first->count != m.count || first->size != m.size)
-        fault("rank %zu starts a %s of %zu times %zu bytes on %s, where another rank starts a %s of %zu times %zu bytes",
-              rank, comm_kind_name[m.kind], m.count, m.size, g->name, comm_kind_name[first->kind], first->count,
-              first->size);
-    return add(p, rank, (PlayStep){ .what = PLAY_START, .kind = m.kind, .group = group, .peer = m.root,
-                                    .number = number, .count = m.count, .size = m.size, .takes = takes });
+    if (first->kind != m.kind || first->root != m.root || first->count != m.count ||
+        first->size != m.size)
+        fault("rank %zu starts %s of %zu times %zu bytes on %s, where another rank starts %s of "
+              "%zu times %zu bytes",
+              rank, comm_kind_name[m.kind], m.count, m.size, g->name, comm_kind_name[first->kind],
+              first->count, first->size);
+    return add(p, rank,
+               (PlayStep){ .what = PLAY_START,
+                           .kind = m.kind,
+                           .group = group,
+                           .peer = m.root,
+                           .number = number,
+                           .count = m.count,
+                           .size = m.size,
+                           .takes = takes });
 }
-size_t play_start_rooted(Play *p, size_t rank, size_t group, CommKind kind, size_t root, size_t count, size_t size) {
+size_t play_start_rooted(Play *p, size_t rank, size_t group, CommKind kind, size_t root,
+                         size_t count, size_t size) {
     Group *g = &p->group[group];
     size_t me = member_of(g, rank);
     Meeting m = { .kind = kind, .root = root, .count = count, .size = size };
@@ -203,21 +222,32 @@ void play_call_taking(Play *p, size_t rank, size_t group, Picoseconds takes) {
     play_wait(p, rank, start(p, rank, group, (Meeting){ .kind = COMM_ALL_REDUCE }, takes));
 }
 
-static size_t message(Play *p, size_t rank, size_t group, PlayWhat what, size_t peer, size_t bytes, Picoseconds takes) {
+static size_t message(Play *p, size_t rank, size_t group, PlayWhat what, size_t peer, size_t bytes,
+                      Picoseconds takes) {
     Group *g = &p->group[group];
     bool sends = what == PLAY_SEND;
     size_t me = member_of(g, rank), crosses = peer == me ? 0 : bytes;
-    if (peer >= g->n) fault("rank %zu has a message with member %zu of %s, which has %zu", rank, peer, g->name, g->n);
+    if (peer >= g->n)
+        fault("rank %zu has a message with member %zu of %s, which has %zu", rank, peer, g->name,
+              g->n);
     if (!g->lane) g->lane = host_alloc(g->n * g->n * sizeof *g->lane);
     Lane *lane = sends ? lane_of(g, me, peer) : lane_of(g, peer, me);
     size_t **place = sends ? &lane->send : &lane->post, *n = sends ? &lane->sends : &lane->posts;
     *place = grown(*place, *n, sizeof **place);
     (*place)[*n] = p->rank[rank].n;
     book(g, me, COMM_SEND, sends ? (PlayCount){ 1, crosses, 0 } : (PlayCount){ 0, 0, crosses });
-    return add(p, rank, (PlayStep){ .what = what, .kind = COMM_SEND, .group = group, .peer = peer, .number = (*n)++,
-                                    .count = bytes, .size = 1, .takes = takes });
+    return add(p, rank,
+               (PlayStep){ .what = what,
+                           .kind = COMM_SEND,
+                           .group = group,
+                           .peer = peer,
+                           .number = (*n)++,
+                           .count = bytes,
+                           .size = 1,
+                           .takes = takes });
 }
-size_t play_send_taking(Play *p, size_t rank, size_t group, size_t to, size_t bytes, Picoseconds takes) {
+size_t play_send_taking(Play *p, size_t rank, size_t group, size_t to, size_t bytes,
+                        Picoseconds takes) {
     return message(p, rank, group, PLAY_SEND, to, bytes, takes);
 }
 size_t play_send(Play *p, size_t rank, size_t group, size_t to, size_t bytes) {
@@ -241,8 +271,8 @@ void play_hold(Play *p, size_t rank, MemoryCategory category, size_t bytes) {
 void play_drop(Play *p, size_t rank, MemoryCategory category, size_t bytes) {
     Rank *r = &p->rank[rank];
     if (bytes > r->now[category])
-        fault("rank %zu drops %zu bytes of memory category %d, but it holds %zu", rank, bytes, (int)category,
-              r->now[category]);
+        fault("rank %zu drops %zu bytes of memory category %d, but it holds %zu", rank, bytes,
+              (int)category, r->now[category]);
     r->now[category] -= bytes;
     if (category != MEM_REFERENCE) r->total -= bytes;
 }
@@ -264,7 +294,8 @@ void play_record(Play *p, size_t rank) {
 static Picoseconds later(Picoseconds a, Picoseconds b) { return a > b ? a : b; }
 static bool has_met(const Group *g, size_t number) { return g->meeting[number].arrived == g->n; }
 
-// Have all members started every collective that this member has started? Only the last of them can be missing.
+// Have all members started every collective that this member has started? Only the last of them can
+// be missing.
 static bool all_met(const Group *g, size_t member) {
     return g->started[member] == 0 || has_met(g, g->started[member] - 1);
 }
@@ -293,8 +324,10 @@ static const PlayStep *other_end(const Play *p, size_t rank, const PlayStep *s) 
     if (at >= other->done) return NULL;
     size_t theirs = other->step[at].count;
     if (theirs != s->count)
-        fault("message %zu from rank %zu to rank %zu of %s: %zu bytes are sent, and the receive has %zu", s->number,
-              sends ? me : s->peer, sends ? s->peer : me, g->name, sends ? s->count : theirs, sends ? theirs : s->count);
+        fault("message %zu from rank %zu to rank %zu of %s: %zu bytes are sent, and the receive "
+              "has %zu",
+              s->number, sends ? me : s->peer, sends ? s->peer : me, g->name,
+              sends ? s->count : theirs, sends ? theirs : s->count);
     return &other->step[at];
 }
 
@@ -353,7 +386,8 @@ static bool do_step(Play *p, size_t rank) {
     return true;
 }
 
-// No step takes away what another rank needs, so the order in which ranks are asked changes nothing.
+// No step takes away what another rank needs, so the order in which ranks are asked changes
+// nothing.
 bool play_run(Play *p) {
     for (bool moved = true; moved;) {
         moved = false;
@@ -382,21 +416,29 @@ PlayCount play_count(const Play *p, size_t rank, size_t group, CommKind kind) {
 }
 size_t play_bytes_sent(const Play *p, size_t rank, size_t group) {
     size_t bytes = 0;
-    for (size_t kind = 0; kind < COMM_KINDS; kind++) bytes += play_count(p, rank, group, (CommKind)kind).bytes;
+    for (size_t kind = 0; kind < COMM_KINDS; kind++)
+        bytes += play_count(p, rank, group, (CommKind)kind).bytes;
     return bytes;
 }
-size_t play_now(const Play *p, size_t rank, MemoryCategory category) { return p->rank[rank].now[category]; }
-size_t play_peak(const Play *p, size_t rank, MemoryCategory category) { return p->rank[rank].peak[category]; }
+size_t play_now(const Play *p, size_t rank, MemoryCategory category) {
+    return p->rank[rank].now[category];
+}
+size_t play_peak(const Play *p, size_t rank, MemoryCategory category) {
+    return p->rank[rank].peak[category];
+}
 size_t play_peak_total(const Play *p, size_t rank) { return p->rank[rank].total_peak; }
 Picoseconds play_end(const Play *p, size_t rank) { return p->rank[rank].clock; }
 size_t play_done(const Play *p, size_t rank) { return p->rank[rank].done; }
-const PlayStep *play_step(const Play *p, size_t rank, size_t step) { return &p->rank[rank].step[step]; }
+const PlayStep *play_step(const Play *p, size_t rank, size_t step) {
+    return &p->rank[rank].step[step];
+}
 const PlayStep *play_stuck(const Play *p, size_t rank) {
     const Rank *r = &p->rank[rank];
     return r->done < r->n ? &r->step[r->done] : NULL;
 }
 
-// How long this rank was busy before moment t. The recorded products stand in their order: work [n].
+// How long this rank was busy before moment t. The recorded products stand in their order: work
+// [n].
 typedef struct { Picoseconds begin, end, before; } Stretch;
 static Picoseconds busy_until(const Stretch *work, size_t n, Picoseconds t) {
     size_t lo = 0, hi = n;                         // products [0, lo) begin before t
@@ -418,7 +460,8 @@ Picoseconds play_busy(const Play *p, size_t rank) {
     return sum;
 }
 
-// The communication that step i of a rank ends: a collective, or the message that a receive takes; NULL: none.
+// The communication that step i of a rank ends: a collective, or the message that a receive takes;
+// NULL: none.
 static const PlayStep *communication(const Play *p, size_t rank, size_t i) {
     const Rank *r = &p->rank[rank];
     const PlayStep *s = &r->step[i];
@@ -489,11 +532,12 @@ char *play_why(const Play *p) {
             char root[32] = "on";
             if (m->kind == COMM_BROADCAST) snprintf(root, sizeof root, "from rank %zu of", m->root);
             if (m->kind == COMM_REDUCE) snprintf(root, sizeof root, "to rank %zu of", m->root);
-            snprintf(at, room, "rank %zu waits in %s %s %s, not reached by", k, comm_kind_name[m->kind], root, g->name);
+            snprintf(at, room, "rank %zu waits in %s %s %s, not reached by", k,
+                     comm_kind_name[m->kind], root, g->name);
             add_missing(g, number, at, room);
         } else {
-            snprintf(at, room, "rank %zu waits in %s rank %zu of %s", k, s->what == PLAY_SEND ? "send to" : "recv from",
-                     s->peer, g->name);
+            snprintf(at, room, "rank %zu waits in %s rank %zu of %s", k,
+                     s->what == PLAY_SEND ? "send to" : "recv from", s->peer, g->name);
         }
         at += strlen(at);
         *at++ = '\n';
