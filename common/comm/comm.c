@@ -365,9 +365,9 @@ static void run_now(Request *r) {
 }
 
 static Request *run_later(Request *r) {
-    list_append(&r->comm->state->open, r);
     hold(r);
     begin(r);
+    list_append(&r->comm->state->open, r);     // after begin(), which meets the older ones
     return r;
 }
 
