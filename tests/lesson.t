@@ -123,8 +123,8 @@ SKIP: {
               'JSON: the configuration');
     is(scalar @{ $page->{checks} }, 18, 'JSON: the checks');
     is_deeply([sort keys %{ $page->{checks}[0] }], [qw(error limit name pass what)], 'JSON: a check');
-    my %cost = (name => 'bytes by rank', unit => 'bytes', predicted => 4098, measured => 4098);
-    is_deeply($page->{costs}[0], {%cost, pass => JSON::PP::true}, 'JSON: a cost');
+    my %cost = (id => 'bytes by rank', name => 'bytes by rank', unit => 'bytes', predicted => 4098, measured => 4098);
+    is_deeply($page->{costs}[0], {%cost, played => JSON::PP::false, pass => JSON::PP::true}, 'JSON: a cost');
     like(slurp("$work/page.json"), qr/"predicted":4098,"measured":4098,/, 'JSON: numbers are numbers');
     is($page->{digest}, $digest{pass}{1}, 'JSON: the digest; the seed is not in it');
     my ($given) = start("$program --mode default --size 12");

@@ -1,5 +1,6 @@
-// comm.c: what all transports share: checks of arguments, the ledger, copies in and out, sums in rank order.
-// Moving bytes between ranks is comm_emu.c, comm_mpi.c and comm_nccl.c, behind transport.h.
+// comm.c: what all transports share: checks of arguments, the ledger, copies in and out, sums in
+// rank order. Moving bytes between ranks is comm_emu.c, comm_mpi.c and comm_nccl.c, behind
+// transport.h.
 #include "common/comm/transport.h"
 #include "common/device/device.h"
 #include "common/tensor/random.h"
@@ -30,8 +31,8 @@ static char *pinned(Pinned *p, size_t bytes) {
 bool request_is_message(const Request *r) { return r->action == DO_SEND || r->action == DO_RECV; }
 static bool collective(const Request *r) { return !request_is_message(r); }
 
-// A collective in a group of one. It is booked and timed like any other, but nobody is met, and its result is its
-// input: nothing is copied to buffers and back.
+// A collective in a group of one. It is booked and timed like any other, but nobody is met, and its
+// result is its input: nothing is copied to buffers and back.
 static bool alone(const Request *r) { return r->comm->size == 1 && collective(r); }
 
 bool request_adds(const Request *r) { return r->action <= DO_REDUCE_SCATTER || r->action == DO_REDUCE; }
@@ -133,8 +134,8 @@ static void request_free_list(Request *r) {
     }
 }
 
-// Where contributions meet, a block at a time: small enough for the first cache. The order of the ranks is the order of
-// the loop over them.
+// Where contributions meet, a block at a time: small enough for the first cache. The order of the
+// ranks is the order of the loop over them.
 #define COMBINE(type, expression) do {                                                       \
     type sum[BLOCK_ELEMENTS];                                                                \
     for (size_t at = 0, n; at < count; at += n) {                                            \
@@ -203,7 +204,8 @@ static bool staged(const Request *r) {
     return r->element == REALS && device_is_gpu() && !r->comm->state->wire->device_memory && !alone(r);
 }
 
-// The whole in pinned memory; what is a part of it lies in its place. Of an all-to-all what comes lies behind it.
+// The whole in pinned memory; what is a part of it lies in its place. Of an all-to-all what comes
+// lies behind it.
 static void stage_in(Request *r) {
     size_t my_place = request_part(r, r->comm->rank).lo * sizeof(real), bytes = r->count * sizeof(real);
     bool beside = r->action == DO_ALL_TO_ALL;
@@ -213,7 +215,8 @@ static void stage_in(Request *r) {
     if (r->in_count) tensor_download((real *)r->in, r->input);
 }
 
-// Started, not done at once: r must hold until the wait all that others may still read, or must not see yet.
+// Started, not done at once: r must hold until the wait all that others may still read, or must not
+// see yet.
 static void hold(Request *r) {
     r->later = true;
     if (alone(r)) return;
@@ -365,9 +368,9 @@ static void run_now(Request *r) {
 }
 
 static Request *run_later(Request *r) {
-    list_append(&r->comm->state->open, r);
     hold(r);
     begin(r);
+    list_append(&r->comm->state->open, r);     // after begin(), which meets the older ones
     return r;
 }
 
@@ -379,8 +382,8 @@ static void in_group_or_now(Request *r) {
 
 // ---- 3. The ledger ----
 
-// Books what this rank sends and receives; the operation takes the time of `steps` messages of `bytes` in all. A message
-// is a call of its sender.
+// Books what this rank sends and receives; the operation takes the time of `steps` messages of
+// `bytes` in all. A message is a call of its sender.
 static Request *booked(Request *r, CommKind kind, size_t sent, size_t received, size_t steps, size_t bytes) {
     Comm *c = r->comm;
     if (!ledger_paused()) {
@@ -677,12 +680,14 @@ void comm_free(Comm *c) {
 
 // ---- 7. The side channel ----
 
-// A transport may count the bytes of a message in an int, and keeps a copy of it: long ones go in pieces.
+// A transport may count the bytes of a message in an int, and keeps a copy of it: long ones go in
+// pieces.
 enum { PIECE_BYTES = 1 << 24 };
 static size_t piece(size_t bytes, size_t at) { return bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES; }
 
-// Whatever rank 0 does alone (the unsplit twin, comparing, drawing, writing to a slow disk), the others wait for it,
-// a hundred times as long as in any other call. Should it die, the launcher ends them at once.
+// Whatever rank 0 does alone (the unsplit twin, comparing, drawing, writing to a slow disk), the
+// others wait for it, a hundred times as long as in any other call. Should it die, the launcher
+// ends them at once.
 static void from_rank_0(const char *call, void *data, size_t bytes) {
     Request *r = request_new(side, DO_BROADCAST, call, BYTES, bytes, 0);
     r->patient = true;
@@ -746,7 +751,8 @@ bool side_any(bool mine) {
 
 // ---- 8. The launch ----
 
-// srun without a PMI plugin starts processes that do not know of each other: each would be a world of one.
+// srun without a PMI plugin starts processes that do not know of each other: each would be a world
+// of one.
 static void refuse_silent_singletons(void) {
     const char *tasks = getenv("SLURM_STEP_NUM_TASKS"), *process = getenv("SLURM_PROCID");
     if (!tasks) tasks = getenv("SLURM_NTASKS");
@@ -813,7 +819,8 @@ void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
     memory_rank_begin();
     clock_rank_begin();
     body.body(world, body.context);
-    // Nobody leaves before all have come: who ended too early is then named like any other mismatch.
+    // Nobody leaves before all have come: who ended too early is then named like any other
+    // mismatch.
     host_run(request_new(world, DO_BARRIER, "end-of-run barrier", BYTES, 0, 0), NULL, NULL);
     comm_free(world);
     comm_free(side);

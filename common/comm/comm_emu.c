@@ -1,13 +1,14 @@
-// comm_emu.c: virtual ranks. Each is a thread, but only the one that holds the baton runs, so a run is deterministic,
-// steps in a debugger, and needs no lock around shared data.
+// comm_emu.c: virtual ranks. Each is a thread, but only the one that holds the baton runs, so a run
+// is deterministic, steps in a debugger, and needs no lock around shared data.
 //
-// A rank that must wait names the request it waits for and hands the baton to the next rank (round robin) that can go
-// on. When there is none, the ranks wait for each other: a deadlock, and what each waits for is the message.
+// A rank that must wait names the request it waits for and hands the baton to the next rank (round
+// robin) that can go on. When there is none, the ranks wait for each other: a deadlock, and what
+// each waits for is the message.
 //
 //   1 the baton   2 collectives: a meeting   3 point to point: two queues per pair   4 groups of ranks   5 the launch
 //
-// Tensors are read and written where they are, on a GPU too: all virtual ranks share it. --reduce fast is the same as
-// ordered here: there is no library with an order of its own.
+// Tensors are read and written where they are, on a GPU too: all virtual ranks share it. --reduce
+// fast is the same as ordered here: there is no library with an order of its own.
 #include "common/comm/transport.h"
 #include <pthread.h>
 #include <stdio.h>

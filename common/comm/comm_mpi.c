@@ -1,14 +1,16 @@
-// comm_mpi.c: ranks are MPI processes. Works with MPI 3.1 (no large counts). With GPUs this is the transport "staged":
-// comm.c has copied what is sent to host memory.
+// comm_mpi.c: ranks are MPI processes. Works with MPI 3.1 (no large counts). With GPUs this is the
+// transport "staged": comm.c has copied what is sent to host memory.
 //
-// Every operation is started nonblocking, and every wait is a loop around MPI_Testall with a deadline: a lost or
-// confused rank becomes a message, not a hang. The loop yields the core, because tests run more ranks than there are
-// cores. While a rank computes, device_meanwhile lets MPI move on what is under way.
+// Every operation is started nonblocking, and every wait is a loop around MPI_Testall with a
+// deadline: a lost or confused rank becomes a message, not a hang. The loop yields the core,
+// because tests run more ranks than there are cores. While a rank computes, device_meanwhile lets
+// MPI move on what is under way.
 //
-// --reduce ordered: an exchange in which rank i gets part i of every rank, a sum in rank order, and an exchange of the
-// sums. That moves as many bytes as a ring does, and gives the bits of a sum from rank 0 to rank n-1. A blocking sum is
-// done in place, piece by piece: it needs PIECE_BYTES, and a piece stays in the cache. A started sum has its request's
-// scratch. --reduce fast is the library's own algorithm, for blocking sums.
+// --reduce ordered: an exchange in which rank i gets part i of every rank, a sum in rank order, and
+// an exchange of the sums. That moves as many bytes as a ring does, and gives the bits of a sum
+// from rank 0 to rank n-1. A blocking sum is done in place, piece by piece: it needs PIECE_BYTES,
+// and a piece stays in the cache. A started sum has its request's scratch. --reduce fast is the
+// library's own algorithm, for blocking sums.
 //
 //   1 checked calls and deadlines   2 messages   3 sums   4 other collectives   5 communicators   6 the launch
 #define _GNU_SOURCE            // process_vm_readv
@@ -55,8 +57,9 @@ static int fits_int(size_t n) {
 
 void (*mpi_meanwhile)(void);
 
-// After SIGTERM a rank keeps running so that it can write its checkpoint (stop_catch). mpirun warns the survivors of a
-// killed rank, too: if a peer is silent for longer than any wait so far, a warned rank exits.
+// After SIGTERM a rank keeps running so that it can write its checkpoint (stop_catch). mpirun warns
+// the survivors of a killed rank, too: if a peer is silent for longer than any wait so far, a
+// warned rank exits.
 static double longest_wait;
 static void others_are_gone(void) {
     enum { PATIENCE = 4 };                         // seconds
@@ -64,8 +67,9 @@ static void others_are_gone(void) {
         fault("a signal to stop came %.0f s ago, and another rank has not answered since: it is gone", stop_asked());
 }
 
-// The ranks on this node and their processes. A killed rank says nothing, and mpirun ends the others a second after the
-// kill, or later. So a rank that waits for long looks whether all these processes exist.
+// The ranks on this node and their processes. A killed rank says nothing, and mpirun ends the
+// others a second after the kill, or later. So a rank that waits for long looks whether all these
+// processes exist.
 static struct { int n; struct { int rank, pid; } *of; } here;
 static MPI_Comm host;                      // all of them, from comm_process_begin to comm_process_end
 static bool is_there(int pid) {
@@ -97,17 +101,17 @@ static void require_all_there(double waited) {
             fault("rank %d is gone: its process has ended", here.of[i].rank);
 }
 
-// A rank that only yields still gets its share of the core. It takes that share from the work that it waits for:
-// another rank, or another program. So a long wait sleeps. Where each rank has a core, sleeping begins later and is
-// shorter.
+// A rank that only yields still gets its share of the core. It takes that share from the work that
+// it waits for: another rank, or another program. So a long wait sleeps. Where each rank has a
+// core, sleeping begins later and is shorter.
 void give_core_away(double waited) {
     const double spin = crowded ? 20e-6 : 1e-3, most_sleep = crowded ? 500e-6 : 100e-6;    // seconds
     if (waited > spin) usleep((useconds_t)(1e6 * fmin(spin + waited / 8, most_sleep)));
     else sched_yield();
 }
 
-// Waits until all n requests are complete. False: the deadline has passed. After a while the rank says to the others of
-// its node what it waits for: r, or nothing if that is NULL.
+// Waits until all n requests are complete. False: the deadline has passed. After a while the rank
+// says to the others of its node what it waits for: r, or nothing if that is NULL.
 static bool poll_until(const Request *r, int n, MPI_Request *request, MPI_Status *status, double timeout, int *error) {
     const double long_wait = 0.2;
     double since = now();
@@ -175,9 +179,10 @@ static Flight *flight_of(Request *r) {
     return r->extra;
 }
 
-// ---- 2. Messages. They have one tag: those of a pair of ranks arrive in the order in which they were sent. The parcels
-// of a collective have a tag of its number, and so cannot meet those of another collective. ----
+// ---- 2. Messages ----
 
+// Messages have one tag: those of a pair of ranks arrive in the order in which they were sent. The
+// parcels of a collective have a tag of its number, and so cannot meet those of another collective.
 enum { TAG_DATA, TAG_TIME, TAG_COLLECTIVE = 16, COLLECTIVES = 8000 };           // MPI has 32767 tags at least
 
 static void send_to(const Request *r, const char *from, size_t count, size_t to, int tag) {
@@ -238,7 +243,8 @@ static void finish_message(Request *r) {
     fault("sizes do not match in %s: the message has %zu bytes", text, bytes_of(f->status));
 }
 
-// Simulated times travel beside the data: the maximum over the members of a collective; with a message, a second one.
+// Simulated times travel beside the data: the maximum over the members of a collective; with a
+// message, a second one.
 static void start_time(Request *r) {
     Flight *f = r->extra;
     MPI_Comm comm = link_of(r)->comm;
@@ -294,8 +300,9 @@ static void sum_by_pieces(Request *r) {
     }
 }
 
-// The order of maxima and of doubles is always fixed. Two ranks need no library, because a + b = b + a and our sums are
-// faster. The library gets pieces, because its scratch is as large as what it is given.
+// The order of maxima and of doubles is always fixed. Two ranks need no library, because a + b = b
+// + a and our sums are faster. The library gets pieces, because its scratch is as large as what it
+// is given.
 static bool library_sums(const Request *r) {
     return r->comm->state->reduce == REDUCE_FAST && r->comm->size > 2 && r->element == REALS && !r->later &&
            (r->action == DO_ALL_REDUCE || r->action == DO_REDUCE);
@@ -374,8 +381,8 @@ void mpi_finish(Request *r) {
     mpi_meet(r);
 }
 
-// A long message moves only while MPI is called, at one end or at both. Called between the products of a rank that
-// computes, and while it waits for its GPU.
+// A long message moves only while MPI is called, at one end or at both. Called between the products
+// of a rank that computes, and while it waits for its GPU.
 static void move_on(double waited) {
     int any;
     (void)waited;
@@ -394,7 +401,8 @@ static MpiLink *link_new(MPI_Comm comm) {
     return l;
 }
 
-// All members have just met in the parent, so this blocking call does not wait for a rank that is elsewhere.
+// All members have just met in the parent, so this blocking call does not wait for a rank that is
+// elsewhere.
 MPI_Comm mpi_split_comm(Comm *parent, const size_t *members, size_t n, size_t me) {
     MPI_Comm comm;
     int size, rank;
@@ -438,7 +446,8 @@ static bool number_in_environment(const char *const *names, size_t *value) {
     return false;
 }
 
-// Open MPI's mpirun; PMIx (srun --mpi=pmix); PMI (MPICH, srun --mpi=pmi2). PMIx does not tell the size, Slurm does.
+// Open MPI's mpirun; PMIx (srun --mpi=pmix); PMI (MPICH, srun --mpi=pmi2). PMIx does not tell the
+// size, Slurm does.
 bool comm_launched_by_mpi(size_t *rank, size_t *size) {
     static const char *const rank_names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL };
     static const char *const size_names[] =
@@ -485,8 +494,9 @@ static void abort_all(int status) {
     _exit(status);
 }
 
-// May one process read the memory of another here? Open MPI's receivers take long messages so, while their senders
-// compute. Where it is forbidden, as in many containers, Open MPI would complain about every message.
+// May one process read the memory of another here? Open MPI's receivers take long messages so,
+// while their senders compute. Where it is forbidden, as in many containers, Open MPI would
+// complain about every message.
 static bool single_copy_works(void) {
     static volatile int there = 1;
     int here = 0, status = 1;
@@ -501,8 +511,8 @@ static bool single_copy_works(void) {
     return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
 
-// MPI_Init waits for all ranks, and knows no deadline: a rank that is stopped meanwhile would stop the others for ever.
-// The options have not been read yet, so --timeout is looked up here.
+// MPI_Init waits for all ranks, and knows no deadline: a rank that is stopped meanwhile would stop
+// the others for ever. The options have not been read yet, so --timeout is looked up here.
 static void started_too_late(int signal) {
     static const char text[] = "unsplit: a rank has not started within twice --timeout: it is stopped, or lost\n";
     (void)signal;
@@ -527,7 +537,8 @@ void comm_process_begin(int *argc, char ***argv) {
         setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);         // Open MPI 4
         setenv("OMPI_MCA_smsc", "^cma", 0);                                    // Open MPI 5
     }
-    // With more ranks than cores, a rank that waits must give its core away, or every message takes a time slice.
+    // With more ranks than cores, a rank that waits must give its core away, or every message takes
+    // a time slice.
     const char *local = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     if (local && atol(local) > sysconf(_SC_NPROCESSORS_ONLN)) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     device_prepare();
@@ -586,7 +597,8 @@ void mpi_run(const LaunchOptions *o, RankBody body) {
 
 void mpi_leave_together(const LaunchOptions *o) {
     free(piece);
-    // No process may finalize while another can still fail: Open MPI's mpirun then sometimes hangs or crashes.
+    // No process may finalize while another can still fail: Open MPI's mpirun then sometimes hangs
+    // or crashes.
     MPI_Request request;
     int error;
     MPI(MPI_Ibarrier(MPI_COMM_WORLD, &request));

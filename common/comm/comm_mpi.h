@@ -1,5 +1,5 @@
-// comm_mpi.h: what comm_nccl.c takes from comm_mpi.c. There, too, MPI carries host values (bytes, doubles), barriers
-// and the side channel; NCCL carries tensors.
+// comm_mpi.h: what comm_nccl.c takes from comm_mpi.c. There, too, MPI carries host values (bytes,
+// doubles), barriers and the side channel; NCCL carries tensors.
 #ifndef COMM_MPI_H
 #define COMM_MPI_H
 #include <mpi.h>

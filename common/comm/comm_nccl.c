@@ -1,23 +1,27 @@
-// comm_nccl.c: ranks are processes with a GPU each; NCCL moves their tensors, from and to where they are. MPI starts it
-// and carries what lies in host memory (comm_mpi.c). Where memory is poisoned (lessons, --check), and under the model
-// clock, it carries a note beside every tensor, too: what this rank thinks it is calling, and when. NCCL compares
-// nothing: of calls that do not match it makes a hang, or mixed up bytes. Empty where NCCL is not built in.
+// comm_nccl.c: ranks are processes with a GPU each; NCCL moves their tensors, from and to where
+// they are. MPI starts it and carries what lies in host memory (comm_mpi.c). Where memory is
+// poisoned (lessons, --check), and under the model clock, it carries a note beside every tensor,
+// too: what this rank thinks it is calling, and when. NCCL compares nothing: of calls that do not
+// match it makes a hang, or mixed up bytes. Empty where NCCL is not built in.
 //
-// Streams. The ops of a rank run on its compute stream. Every communicator has a stream of its own, its lane, so that a
-// group whose last member is late keeps no other group waiting. Onto the lanes collectives go in program order, the
-// same on all ranks, as NCCL demands: two of them in different orders on two ranks could wait for each other. Messages
-// have a lane and a communicator of two ranks for every ordered pair of ranks that comm_connect names, made there: so a
-// send whose receiver is not ready keeps nobody waiting, and the sends and receives of a group go on side by side. An
-// operation first waits, on the GPU, for what the compute stream was told before it (ready); after its wait the compute
-// stream waits, on the GPU, for its end (done). The host waits for notes only.
+// Streams. The ops of a rank run on its compute stream. Every communicator has a stream of its own,
+// its lane, so that a group whose last member is late keeps no other group waiting. Onto the lanes
+// collectives go in program order, the same on all ranks, as NCCL demands: two of them in different
+// orders on two ranks could wait for each other. Messages have a lane and a communicator of two
+// ranks for every ordered pair of ranks that comm_connect names, made there: so a send whose
+// receiver is not ready keeps nobody waiting, and the sends and receives of a group go on side by
+// side. An operation first waits, on the GPU, for what the compute stream was told before it
+// (ready); after its wait the compute stream waits, on the GPU, for its end (done). The host waits
+// for notes only.
 //
-// Nothing blocks the host inside of NCCL (blocking = 0). A call that must wait for other ranks, as the first one does
-// to connect, stays "in progress", and the communicator takes no other before that is settled. So operations stand in a
-// queue until they are on their stream, and whoever waits, here, in MPI or for the GPU, moves all of them on. Every
-// wait looks for errors and has a deadline.
+// Nothing blocks the host inside of NCCL (blocking = 0). A call that must wait for other ranks, as
+// the first one does to connect, stays "in progress", and the communicator takes no other before
+// that is settled. So operations stand in a queue until they are on their stream, and whoever
+// waits, here, in MPI or for the GPU, moves all of them on. Every wait looks for errors and has a
+// deadline.
 //
-// --reduce ordered: each rank gets its part of everybody's whole, adds in rank order, and passes the sum around, piece
-// by piece, as in comm_mpi.c. --reduce fast is NCCL's own algorithm.
+// --reduce ordered: each rank gets its part of everybody's whole, adds in rank order, and passes
+// the sum around, piece by piece, as in comm_mpi.c. --reduce fast is NCCL's own algorithm.
 //
 //   1 errors   2 communicators and connections   3 notes   4 what goes on a stream   5 queues   6 start and finish
 //   7 groups   8 the launch
@@ -51,8 +55,9 @@ typedef struct Lane {
     struct Lane *next;
 } Lane;
 
-// What ranks tell each other beside a tensor. CALL: a message's length; a collective's number of what it is. The largest
-// CALL of all members and the largest INVERSE, which is ~CALL, belong together only if all CALLs are equal.
+// What ranks tell each other beside a tensor. CALL: a message's length; a collective's number of
+// what it is. The largest CALL of all members and the largest INVERSE, which is ~CALL, belong
+// together only if all CALLs are equal.
 enum { NOTE_TIME, NOTE_CALL, NOTE_INVERSE, NOTE_LENGTH };
 
 // An operation under way.
@@ -111,8 +116,8 @@ static void check_nccl(ncclResult_t result, const char *doing, size_t length) {
 }
 #define NCCL(call) check_nccl(call, #call, strcspn(#call, "("))
 
-// May the communicator be called again? fault() when it has failed. A rank that was lost by a fault has said why and is
-// ending all others: this one speaks only if it is still alive after a while.
+// May the communicator be called again? fault() when it has failed. A rank that was lost by a fault
+// has said why and is ending all others: this one speaks only if it is still alive after a while.
 static bool settled(ncclComm_t comm, const char *doing) {
     ncclResult_t state;
     NCCL(ncclCommGetAsyncError(comm, &state));
@@ -121,8 +126,9 @@ static bool settled(ncclComm_t comm, const char *doing) {
     return state != ncclInProgress;
 }
 
-// A turn of a loop that waits. MPI's messages move only while MPI is called. No NCCL communicator is aborted when a
-// deadline has passed: fault() ends the process, and with it its kernels, but ncclCommAbort could wait for one of them.
+// A turn of a loop that waits. MPI's messages move only while MPI is called. No NCCL communicator
+// is aborted when a deadline has passed: fault() ends the process, and with it its kernels, but
+// ncclCommAbort could wait for one of them.
 static void move_on(void);
 static void turn(double since, double timeout, const char *where) {
     int any;
@@ -142,7 +148,8 @@ static void keep(ncclComm_t comm) {
     mine.communicators[mine.n_communicators - 1] = comm;
 }
 
-// most_blocks: of a kernel on the GPU; 0: NCCL's choice. Returns at once; settled() says when all have come.
+// most_blocks: of a kernel on the GPU; 0: NCCL's choice. Returns at once; settled() says when all
+// have come.
 static ncclComm_t join(ncclUniqueId id, int size, int rank, int most_blocks) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclComm_t comm;
@@ -179,8 +186,9 @@ static void drain(const Lane *l, double timeout, const char *where) {
     check_cuda(state, "cudaStreamQuery");
 }
 
-// NCCL connects ranks when an operation needs it for the first time. Later that would happen while kernels wait for
-// each other, and may hang: so here are operations that need all connections of the communicator.
+// NCCL connects ranks when an operation needs it for the first time. Later that would happen while
+// kernels wait for each other, and may hang: so here are operations that need all connections of
+// the communicator.
 static void use_all_connections(ncclComm_t comm, const Lane *l, int me, int size, double timeout) {
     size_t bytes = (size_t)(size + 1) * sizeof(real);
     real *element = device_alloc(bytes);
@@ -201,8 +209,9 @@ static void use_all_connections(ncclComm_t comm, const Lane *l, int me, int size
     device_free(element);
 }
 
-// A send's kernel waits on the GPU for its receiver. Few blocks, so that those of all pairs find a place beside the
-// collectives and the ops: a kernel that finds none, while those that have one wait for it, would wait for ever.
+// A send's kernel waits on the GPU for its receiver. Few blocks, so that those of all pairs find a
+// place beside the collectives and the ops: a kernel that finds none, while those that have one
+// wait for it, would wait for ever.
 enum { PAIR_BLOCKS = 4 };
 
 static Pair *pair_new(bool to_myself) {
@@ -217,7 +226,8 @@ static void pair_free(Pair *p) {
     free(p);
 }
 
-// Before anything waits for a message: to join a communicator while kernels wait for each other may hang.
+// Before anything waits for a message: to join a communicator while kernels wait for each other may
+// hang.
 static void nccl_connect(Comm *c, CommPeers peers) {
     Link *l = link_of(c);
     size_t n = c->size, me = c->rank, requests = 0;
@@ -264,10 +274,11 @@ static Pair *pair_of(const Request *r) {
     return l->to[r->peer];
 }
 
-// ---- 3. Notes. The note of a collective carries the largest `ready` of the simulated clock, and says whether all members
-// make the same call. The note of a message carries `arrives` and the length. A send waits for its receiver by its note,
-// because NCCL takes short messages into a buffer. ----
+// ---- 3. Notes ----
 
+// The note of a collective carries the largest `ready` of the simulated clock, and says whether all
+// members make the same call. The note of a message carries `arrives` and the length. A send waits
+// for its receiver by its note, because NCCL takes short messages into a buffer.
 static void start_note(Flight *f) {
     Request *r = &f->what;
     f->note_request = MPI_REQUEST_NULL;
@@ -302,7 +313,8 @@ static bool note_came(Flight *f) {
 
 static bool equal_parts(const Request *r) { return r->count % (r->comm->size * r->row) == 0; }
 
-// A maximum never is NCCL's, as it does not promise that a NaN stays; a reduce-scatter only in equal parts.
+// A maximum never is NCCL's, as it does not promise that a NaN stays; a reduce-scatter only in
+// equal parts.
 static bool library_sums(const Request *r) {
     return r->comm->state->reduce == REDUCE_FAST && r->action != DO_ALL_REDUCE_MAX &&
            (r->action != DO_REDUCE_SCATTER || equal_parts(r));
@@ -427,7 +439,8 @@ static bool launch(Flight *f) {
     return true;
 }
 
-// A send and a receive of one rank make a copy, once both are there. Takes the partner out of the queue.
+// A send and a receive of one rank make a copy, once both are there. Takes the partner out of the
+// queue.
 static bool launch_to_myself(Lane *l) {
     Flight *f = l->waiting, **other = &f->behind;
     while (*other && (*other)->what.action == f->what.action) other = &(*other)->behind;

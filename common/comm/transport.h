@@ -1,7 +1,9 @@
-// transport.h: what comm.c asks of a transport. Private to the comm_*.c files; chapters include comm.h.
+// transport.h: what comm.c asks of a transport. Private to the comm_*.c files; chapters include
+// comm.h.
 //
-// Every operation is a Request. The transport finds what this rank gives at `in` and puts what it gets at `out`: the
-// memory of the caller's tensors, so nothing is copied on the way. Three exceptions, all made by comm.c:
+// Every operation is a Request. The transport finds what this rank gives at `in` and puts what it
+// gets at `out`: the memory of the caller's tensors, so nothing is copied on the way. Three
+// exceptions, all made by comm.c:
 //   staged      MPI moves the tensors of a GPU: in and out are pinned host memory
 //   a shadow    of a started operation, where memory is poisoned (lessons, --check): in is a copy with which the tensor
 //               is compared at the wait, and out is delivered there, so a forgotten wait is always wrong. MEM_REFERENCE
@@ -42,9 +44,10 @@ struct Request {
     void *extra, *more;                    // the transport's own, freed with the request; more: of one built on another
     Request *queued;                       // emu: the next message in the queue of its pair
     // Time that the transports carry, only where request_simulated() holds.
-    Picoseconds ready;                     // collective: this rank can begin. Set before start
-    Picoseconds all_ready;                 // collective: the last of its members can begin. Known after meet
-    Picoseconds arrives;                   // message: its end. A send's is set before start, a recv's known after finish
+    Picoseconds ready;                     // collective: this rank can begin; before start
+    Picoseconds all_ready;                 // collective: its last member can begin; after meet
+    Picoseconds arrives;                   // message: at its receiver. A send knows it before start,
+                                           // a recv after finish
     Picoseconds issued, waited, end;       // waited: this rank began to wait for it
     bool met;                              // simulated collective: end is known
     size_t steps, bytes;                   // of the ring or the chain that carries it
@@ -54,23 +57,26 @@ struct Request {
     Request *next;                         // in the list of the Comm it is in
 };
 
-// out = ((part of rank 0 + part of rank 1) + part of rank 2) + ..., or the maximum, in host memory. The order is the
-// same on every transport, so the bits are. out may be one of the parts.
+// out = ((part of rank 0 + part of rank 1) + part of rank 2) + ..., or the maximum, in host memory.
+// The order is the same on every transport, so the bits are. out may be one of the parts.
 void combine_in_rank_order(const Request *r, char *out, const char *const parts[], size_t count);
 void describe(const Request *r, char text[200]);               // "recv from rank 1 of tp (1024 elements, 4096 bytes)"
 bool request_is_message(const Request *r);                     // a send or a recv, no collective
 bool request_adds(const Request *r);                           // contributions of several ranks become one
 bool request_simulated(const Request *r);                      // the transport carries its time; equal on all ranks
-// Elements of the whole that a rank gets or adds up: its part. The root of a reduce adds up all of it.
+// Elements of the whole that a rank gets or adds up: its part. The root of a reduce adds up all of
+// it.
 Range request_part(const Request *r, size_t rank);
 size_t request_longest_part(const Request *r);
 // Elements [offset, offset + most) of that part, as far as the part has them.
 Range request_piece(const Request *r, size_t rank, size_t offset, size_t most);
 
-// What this rank sends to another rank and receives from that rank in one round of a collective. Counts of elements.
+// What this rank sends to another rank and receives from that rank in one round of a collective.
+// Counts of elements.
 typedef struct { const char *send; char *receive; size_t sends, receives; } Parcel;
-// They fill parcel[size], by rank; a rank's parcel to itself is empty. Of a sum the two rounds of a piece:
-// every rank sends its contributions, which meet in the receiver's scratch, `most` elements apart;
+// They fill parcel[size], by rank; a rank's parcel to itself is empty. Of a sum the two rounds of a
+// piece: every rank sends its contributions, which meet in the receiver's scratch, `most` elements
+// apart;
 void parcels_of_contributions(const Request *r, char *scratch, size_t offset, size_t most, Parcel parcel[]);
 // every rank sends the sum of its own piece. An all-gather is this round with the parts themselves.
 void parcels_of_sums(const Request *r, const char *sum, size_t offset, size_t most, Parcel parcel[]);
@@ -82,7 +88,8 @@ typedef struct {
     void (*finish)(Request *r);            // waits; afterwards out is complete and in is free
     void (*meet)(Request *r);              // waits until all members have started it; sets all_ready
     void (*connect)(Comm *c, CommPeers peers);     // collective; NULL: messages need no preparation
-    // The link of a new Comm over these ranks of the parent, of which I am number me. All of them call it.
+    // The link of a new Comm over these ranks of the parent, of which I am number me. All of them
+    // call it.
     void *(*split)(Comm *parent, const size_t *members, size_t n, size_t me);
     void (*close)(Comm *c);
 } Wire;

@@ -1,4 +1,5 @@
-// waits.c: the table of who waits for whom on one node, and the search for a cycle in it. See waits.h.
+// waits.c: the table of who waits for whom on one node, and the search for a cycle in it. See
+// waits.h.
 #include "common/comm/waits.h"
 #include <stdatomic.h>
 #include <stdio.h>
@@ -123,9 +124,10 @@ static size_t next_stuck(size_t i, const bool *stuck) {
     return to;
 }
 
-// Writes the ranks of a cycle to cycle[] and returns how many they are; 0: there is none. First all ranks that have
-// waited for too long are stuck. A rank that waits for no stuck rank is not stuck itself. Of those that remain, each
-// waits for another one, so after `ranks` steps from any of them the walk is in a cycle.
+// Writes the ranks of a cycle to cycle[] and returns how many they are; 0: there is none. First all
+// ranks that have waited for too long are stuck. A rank that waits for no stuck rank is not stuck
+// itself. Of those that remain, each waits for another one, so after `ranks` steps from any of them
+// the walk is in a cycle.
 static size_t find_cycle(size_t *cycle, double time) {
     bool *stuck = host_alloc(ranks);
     size_t at = 0, n = 0, next;
@@ -169,7 +171,8 @@ static void print_rank(FILE *f, const Slot *s) {
     fprintf(f, "\n");
 }
 
-// One write to stderr, so that lines of several processes do not mix. The first process prints; the others do not.
+// One write to stderr, so that lines of several processes do not mix. The first process prints; the
+// others do not.
 static bool print_table(const char *title, const size_t *cycle, size_t n) {
     char *text = NULL;
     size_t length = 0;
@@ -192,7 +195,8 @@ void waits_print(void) {
     if (slots && seconds > 0) print_table("", NULL, 0);
 }
 
-// Has each rank of the cycle been in the same wait since the cycle was first seen, and asked often enough?
+// Has each rank of the cycle been in the same wait since the cycle was first seen, and asked often
+// enough?
 static bool confirmed(const size_t *cycle, size_t n) {
     for (size_t i = 0; i < n; i++) {
         size_t k = cycle[i];

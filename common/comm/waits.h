@@ -1,10 +1,12 @@
-// waits.h: finds deadlocks among the processes of one node (--deadlock). Each process that waits in MPI writes what it
-// waits for into memory that all processes of the node share. Private to comm_mpi.c.
+// waits.h: finds deadlocks among the processes of one node (--deadlock). Each process that waits in
+// MPI writes what it waits for into memory that all processes of the node share. Private to
+// comm_mpi.c.
 //
-// A deadlock is a cycle: each of its ranks waits for the next one, for longer than --deadlock and a second for every
-// 10 MB of its call. A slow rank is no deadlock. So each rank of the cycle must also have asked MPI a thousand times
-// since the cycle was first seen; then no message was still on its way. A rank that computes, or that is stopped, does
-// not ask. A rank that waits elsewhere (for a GPU, in MPI_Comm_split) counts as computing: --timeout ends such waits.
+// A deadlock is a cycle: each of its ranks waits for the next one, for longer than --deadlock and a
+// second for every 10 MB of its call. A slow rank is no deadlock. So each rank of the cycle must
+// also have asked MPI a thousand times since the cycle was first seen; then no message was still on
+// its way. A rank that computes, or that is stopped, does not ask. A rank that waits elsewhere (for
+// a GPU, in MPI_Comm_split) counts as computing: --timeout ends such waits.
 #ifndef WAITS_H
 #define WAITS_H
 #include <mpi.h>

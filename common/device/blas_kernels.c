@@ -1,7 +1,9 @@
-// blas_kernels.c: which of OpenBLAS's kernels compute the products, and which would be better. See blas_kernels.h.
+// blas_kernels.c: which of OpenBLAS's kernels compute the products, and which would be better. See
+// blas_kernels.h.
 //
-// OpenBLAS reads OPENBLAS_CORETYPE while it is loaded, before any code of ours, so a program cannot choose its kernels.
-// tools/kernels asks a program which kernels would be better, and tools/launch sets the variable.
+// OpenBLAS reads OPENBLAS_CORETYPE while it is loaded, before any code of ours, so a program cannot
+// choose its kernels. tools/kernels asks a program which kernels would be better, and tools/launch
+// sets the variable.
 #include "common/device/blas_kernels.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,9 +12,10 @@
 // OpenBLAS only; weak, so that any other CBLAS links too, and none.
 char *openblas_get_corename(void) __attribute__((weak));
 
-// The names by which OpenBLAS knows its kernels; the first of a row is what is asked for. Left alone are names that do
-// not stand here: those of other processors, of a later OpenBLAS, and of one that was built for a single processor and
-// has no choice (it writes them in capitals). So is Bobcat, whose successor's AVX is two halves of SSE.
+// The names by which OpenBLAS knows its kernels; the first of a row is what is asked for. Left
+// alone are names that do not stand here: those of other processors, of a later OpenBLAS, and of
+// one that was built for a single processor and has no choice (it writes them in capitals). So is
+// Bobcat, whose successor's AVX is two halves of SSE.
 static const char *const cores[][16] = {
     [VECTORS_SSE] = { "Prescott", "Katmai", "Coppermine", "Northwood", "Banias", "Atom", "Core2", "Penryn",
                       "Dunnington", "Nehalem", "Athlon", "Opteron", "Opteron_SSE3", "Barcelona", "Nano" },
