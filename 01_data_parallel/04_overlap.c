@@ -19,7 +19,7 @@
 
 // b->bucket <- the parts of m->g [Psi] that travel together, cut at the borders of tensors:
 //     m->g      wte | wpe | h.0 ...           | h.1 ...           | ln_f
-//     buckets   <-- 3 --> | <------ 2 ------> | <-- 1 --> <------ 0 ---->     backward runs from right to left
+//     buckets   <-- 3 --> | <------ 2 ------> | <-- 1 --> <------ 0 ---->   backward runs leftwards
 // A bucket is a view of m->g (DDP's gradient_as_bucket_view): nothing is copied.
 static void cut(Buckets *b, size_t capacity) {
     size_t hi = b->end;                            // where the open bucket ends in m->g

@@ -22,7 +22,7 @@ double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step,
 StepResult data_parallel_step(Comm *dp, Model *m, Optimizer *o, const Data *d, uint64_t step,
                               size_t sequences);
 
-// ---- 03_ring.c: t <- the sum over the ranks of c, the same bits on each, by sends and receives ----
+// ---- 03_ring.c: t <- the sum over the ranks of c, the same bits on each, by messages ----
 void ring_all_reduce(Comm *c, Tensor t);
 void gather_broadcast_all_reduce(Comm *c, Tensor t);
 void tree_all_reduce(Comm *c, Tensor t);
