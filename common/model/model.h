@@ -6,7 +6,7 @@
 //     Model *m = model_describe(&config, model_layers(&config));     // or a pipeline stage's part of the list
 //     tensor_parallel(m, tp);                                         // chapter 03, where wanted
 //     recompute(m, RECOMPUTE_FULL);                                   // chapter 07
-//     model_allocate(m);                                              // or zero_allocate(m, dp, 3), chapter 06
+//     model_allocate(m);                                              // or zero3_allocate(m, dp), chapter 06
 #ifndef MODEL_H
 #define MODEL_H
 #include "common/model/layer.h"
