@@ -61,7 +61,7 @@ static void add(Device *d, char what, size_t k) { d->op[d->ops++] = (Op){ what, 
 void chain_forwards_only(Device *d, size_t pieces) {
     for (size_t k = 0; k < pieces; k++) add(d, 'F', k);
 }
-// naive: the next forward starts after this backward
+// Naive: the next forward starts after this backward.
 void chain_there_and_back(Device *d, size_t pieces) {
     for (size_t k = 0; k < pieces; k++) { add(d, 'F', k); add(d, 'B', k); }
 }
@@ -78,7 +78,7 @@ void chain_play(Line *t) {
     t->loss = t->end = t->busy = 0;
     for (size_t i = 0; i < t->p; i++)
         for (size_t u = 0; u < MOST_UNITS; u++) strcpy(t->device[i].at[u], ". ");
-    // until nobody can go on
+    // Until no device can go on.
     for (size_t i = 0, in_vain = 0; in_vain <= t->p; i = (i + 1) % t->p, in_vain++) {
         Device *me = &t->device[i];
         if (next[i] == me->ops) continue;

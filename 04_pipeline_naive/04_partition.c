@@ -26,7 +26,7 @@
 double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) {
     double *best = host_alloc((p + 1) * (n + 1) * sizeof *best);
     size_t *from = host_alloc((p + 1) * (n + 1) * sizeof *from);           // the i of best[k][j]
-    // equal counts, at first
+    // Equal counts, at first.
     for (size_t i = 0; i <= p; i++) first[i] = i < p ? shard_range(n, p, i).lo : n;
     // EXERCISE 04.04a (4 points): the best cut. best[k * (n+1) + j] is the largest stage of the
     // first j layers on k stages, from[k * (n+1) + j] the first layer of the last of these. For k =
@@ -56,7 +56,7 @@ double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) 
 // ---- what each layer costs: a layer around each that reads the clock before and after ----
 
 static double moment(void) {
-    // a GPU may still be at work on what is queued
+    // A GPU may still work on queued kernels.
     if (!clock_config()->simulated) device_synchronize();
     return (double)clock_now();
 }

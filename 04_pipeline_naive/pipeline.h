@@ -47,9 +47,9 @@ typedef struct {
 } PipelineStage;
 PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
 PipelineBatch pipeline_batch(const Batch *b, Layer *layers, size_t n_layers, bool end);
-// my layers, micro-batch k: y from x; no message
+// My layers, micro-batch k: y from x. Sends nothing.
 void pipeline_forward(PipelineStage *s, size_t k);
-// dx from dy; adds the weights' gradients; frees x
+// dx from dy. Adds the weights' gradients, frees x, sends nothing.
 void pipeline_backward(PipelineStage *s, size_t k);
 PipelineResult pipeline_end(PipelineStage *s);
 
@@ -74,7 +74,7 @@ double pipeline_loss(Comm *pp, Model *m, const Batch *b);
 
 // --------------------------------------------------------- 03_gpipe.c: a schedule is a list of ops
 
-// What a stage does with a micro-batch. BACKWARD is BACKWARD_INPUTS and BACKWARD_WEIGHTS in one.
+// The ops of a stage. BACKWARD is BACKWARD_INPUTS and BACKWARD_WEIGHTS in one.
 typedef enum { FORWARD, BACKWARD, BACKWARD_INPUTS, BACKWARD_WEIGHTS, UPDATE } PipeWhat;
 // chunk: a stage may hold several chunks of the model; chunk c on stage i of p is part c*p + i of
 // all v*p parts (05.03). version: of the weights that the op reads (05.04). Both are 0 in the lists
@@ -86,9 +86,9 @@ typedef struct { size_t stage; PipeOp op; } StageOp;
 typedef struct { size_t forward, backward_inputs, backward_weights, message; } OpTimes;
 typedef struct { PipeOp *ops; size_t n; } Schedule;  // of one stage; free with schedule_free
 typedef Schedule (*ScheduleRule)(size_t p, size_t m, size_t i);  // the list of stage i
-// forward, backward of one micro-batch; then the next
+// Forward and backward of one micro-batch, then of the next.
 Schedule schedule_naive(size_t p, size_t m, size_t i);
-// all forwards, then all backwards (Huang et al. 2018)
+// All forwards, then all backwards (Huang et al. 2018).
 Schedule schedule_gpipe(size_t p, size_t m, size_t i);
 void schedule_add(Schedule *s, PipeWhat what, size_t micro_batch);
 void schedule_add_op(Schedule *s, PipeOp op);
@@ -141,12 +141,12 @@ bool pipe_op_is(PipeOp op, PipeOp needed);
 // micro-batch's message (one, if there is only one micro-batch), and the next message to be
 // received, until it is there.
 typedef struct Executor Executor;
-// s: of pipeline_begin; both outlive it
+// s comes from pipeline_begin. s and list outlive the executor.
 Executor *executor_new(Comm *pp, PipelineStage *s, const Schedule *list);
 // Before op `at` of the list computes: receives x (forward) or dy (backward) and waits for a free
 // send buffer. Returns k: s->micro[k] is the op's.
 size_t executor_receive(Executor *e, size_t at);
-// after it has computed: starts to send y (forward) or dx (backward)
+// After op `at` has computed: starts to send y (forward) or dx (backward).
 void executor_send(Executor *e, size_t at);
 void executor_free(Executor *e);                   // waits until all messages are received
 // Runs one step's list of forwards and backwards. Gradients are added to m's, in the order of the

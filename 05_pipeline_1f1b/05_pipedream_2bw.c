@@ -136,9 +136,9 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
             continue;
         }
         size_t k = executor_receive(e, at);        // B*T*C elements: x from i - 1, or dy from i + 1
-        // its table may still be on its way
+        // The newest version's table may still be on its way.
         if (op.version == u.weights.newest) table_finish(&u, m);
-        // forward and backward of batch t: t - 1
+        // Forward and backward of batch t read version t - 1.
         weight_versions_attach(&u.weights, m, op.version);
         if (op.what == FORWARD) pipeline_forward(&s, k);
         else pipeline_backward(&s, k);

@@ -123,7 +123,7 @@ static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeW
     PipeOp op = { .what = what, .micro_batch = k };
     StageOp needs, feeds;
     if (k == m) return SIZE_MAX;
-    // a W must free memory first
+    // A W must free memory first.
     if (what == FORWARD && k - me->n[BACKWARD_WEIGHTS] == cap) return SIZE_MAX;
     if (pipe_op_feeds(op, i, p, 1, &feeds) && k >= stage[feeds.stage].n[what] + AHEAD)
         return SIZE_MAX;

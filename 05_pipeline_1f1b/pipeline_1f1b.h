@@ -90,13 +90,13 @@ PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const 
 void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w);
 void linear_backward_weights(Tensor dw, Tensor x, Tensor dy);
 void pipeline_backward_inputs(PipelineStage *s, size_t k);       // dx from dy
-// later: adds the weights' gradients; frees x
+// Any time later: adds the weights' gradients, frees x.
 void pipeline_backward_weights(PipelineStage *s, size_t k);
 Schedule schedule_zb_h1(size_t p, size_t m, size_t i);  // min(p, m) in flight, counted until W
 // Made from the times of the ops and of a message; at most cap (1 or more) micro-batches in flight
 // on each stage.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes times);
-// pipeline_run of any list without updates: halves or whole backwards, one chunk or several.
+// pipeline_run for any list without updates: halves or whole backwards, one chunk or several.
 PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                                size_t micro_batches);
 

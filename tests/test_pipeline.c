@@ -211,7 +211,8 @@ static void recurrence(size_t p, Model **stage, Versions *v, const Batch *batch)
 }
 
 // The list by the executor: every op reads the version that it names.
-static PipelineResult run_list(Comm *pp, Model *m, const Schedule *list, const Batch *batch, Versions *v, double *loss) {
+static PipelineResult run_list(Comm *pp, Model *m, const Schedule *list, const Batch *batch, Versions *v,
+                               double *loss) {
     PipelineStage s = pipeline_begin(pp, m, batch, STEPS);
     Executor *e = executor_new(pp, &s, list);
     for (size_t at = 0; at < list->n; at++) {

@@ -64,7 +64,7 @@ static void evaluation(Run *run, const Training *t) {
 static void stage_costs(Run *run, const Training *t, const StageCosts *seen) {
     size_t p = run->world->size, i = run->world->rank, E = sizeof(real),
            neighbours = stage_neighbours(run);
-    // messages, sums, parameters, gradients, optimizer state
+    // Messages, sums, parameters, gradients, optimizer state.
     stage_check_costs(run, t, NULL, seen);
     check_cost(run, "flight", "in flight, most", "micro-batches", formula(1), NOT_PREDICTED,
                seen->in_flight);
@@ -102,7 +102,7 @@ static void times(Run *run, const Training *t, const Timing *last) {
     Picoseconds work = 0, transfer = 0;
     for (size_t k = 0; k < m; k++) {
         size_t B = range_size(shard_range(t->sequences, m, k));
-        // t_b = 2 t_f
+        // A backward takes twice the time of a forward.
         for (size_t i = 0; i < p; i++) work += 3 * stage_forward_time(&t->model, p, i, B);
         transfer += 2 * (p - 1) * stage_message_time(&t->model, B);
     }

@@ -147,7 +147,7 @@ static void loop_costs(Run *run, const Training *t, const StageCosts *loops) {
     check_cost(run, "loop.buffers", "own loops: buffers, peak", "bytes",
                formula(neighbours * stage_tokens(t, 0) * t->model.width * E), NOT_PREDICTED,
                loops->message_buffers);
-    if (!clock_config()->simulated) return;                // real time differs from run to run
+    if (!clock_config()->simulated) return;                // Real time differs from run to run.
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
     StackTimes d = stack_times(&stack);
     Played seen = stack_play_loop(run, &stack, pipeline_gpipe, m);

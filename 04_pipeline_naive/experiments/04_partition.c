@@ -147,7 +147,7 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
         r->moved[s] = (Moved){ pp->ledger[COMM_SEND].calls, pp->ledger[COMM_SEND].bytes,
                                pp->ledger[COMM_ALL_REDUCE].bytes };
         double done = 0;
-        // until every layer has arrived: then the step begins
+        // Every layer has arrived: the step begins.
         comm_all_reduce_doubles(pp, &done, 1);
         memset(cost, 0, n * sizeof *cost);
         picture_begin(run, MEM_ACTIVATIONS);
@@ -229,7 +229,7 @@ static double step_time(const Training *t, const double *cost, const size_t *blo
     double sums = p > 1 ? ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), sizeof(real)) : 0;
     sums += ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double));
     sums += ring_time(ALL_REDUCE_PASSES, p, config_tensors(&t->model), sizeof(double));
-    // only the embedding: its message begins the step
+    // A stage of the embedding alone: its message begins the step.
     if (stage_time(cost, blocks, p, 0) == 0) sum -= way;
     return sum + 2 * (double)(p - 1) * way +
            others * (fmax(slowest, way) + fmax(2 * slowest, way)) + sums;
@@ -244,7 +244,7 @@ static void time_lines(Run *run, const Training *t, Growth g, const char *name, 
     for (size_t s = 0; s < t->steps; s++) {
         CostName id, text;
         forward_times(t, g, s, now);
-        // what the last cut knew, if there was one
+        // The costs that the last cut knew, if there was one.
         forward_times(t, g, s > 0 ? s - s % g.every - 1 : 0, before);
         bool solved = moves && s >= g.every && !memcmp(now, before, n * sizeof *now);
         double slowest = solved ? partition_exhaustive(now, n, p) : 0;

@@ -8,11 +8,11 @@
 #include "judge/draw/picture.h"
 
 CutSizes stage_sizes(const ModelConfig *c, size_t p, size_t i);
-// elements per token, forward to backward
+// Elements per token that a stage keeps from forward to backward.
 size_t stage_kept(const ModelConfig *c, size_t p, size_t i);
 size_t stage_tokens(const Training *t, size_t k);                  // of micro-batch k
 size_t stage_neighbours(const Run *run);  // 1 at the ends, 0 where there is one stage
-// bytes, peak, under the executor
+// Peak bytes under the executor.
 size_t stage_message_buffers(const Training *t, size_t p, size_t i);
 // Under the simulated clock: stage i's forward for B sequences (backward: twice that), and their
 // message to a neighbour.
@@ -21,7 +21,7 @@ Picoseconds stage_message_time(const ModelConfig *c, size_t B);
 // The costs of a training: messages, sums, state. Stage i is rank i. Their ids begin with `way` and
 // a dot; NULL: with nothing.
 void stage_check_costs(Run *run, const Training *t, const char *way, const StageCosts *seen);
-// messages of a lesson's own loop
+// Messages of a lesson's own loop.
 void stage_check_loop(Run *run, const Training *t, const StageCosts *seen);
 
 double sum_of_ranks(Run *run, double of_this_rank);        // uncounted

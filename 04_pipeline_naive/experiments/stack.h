@@ -20,7 +20,7 @@ Model *stack_new(const Stack *s, size_t p, size_t i);  // stage i's part, alloca
 typedef struct { PipelineResult result; Timing timing; size_t activations; } Played;
 Played stack_play(Run *run, const Stack *s, ScheduleRule rule, size_t m);
 Played stack_play_loop(Run *run, const Stack *s, PipelineLoop *loop, size_t m);
-// list: of this rank
+// The list is this rank's.
 Played stack_play_list(Run *run, const Stack *s, const Schedule *list, size_t m);
 // By whatever runs m micro-batches through a stage; how: its own. The picture shows memory of
 // category `watched`.
@@ -29,11 +29,11 @@ typedef PipelineResult StackRunner(const void *how, Comm *pp, Model *stage, cons
 Played stack_play_by(Run *run, const Stack *s, MemoryCategory watched, StackRunner *runner,
                      const void *how, size_t m);
 
-// What a stage's forward and backward of a micro-batch take under the simulated clock, and a
+// The times of a stage's forward and backward of a micro-batch under the simulated clock, and a
 // message: from sizes.
 typedef struct { Picoseconds forward, backward, message; } StackTimes;
 StackTimes stack_times(const Stack *s);
-// bytes of activations that a micro-batch keeps
+// Bytes of activations that a micro-batch keeps.
 size_t stack_kept(const Stack *s, size_t p, size_t i);
 // Two costs: how long a stage is idle in a step, as a share of the step and of the ideal, m (t_f +
 // t_b). by_formula, by_play: how long the step takes; at least one is given. Ids: idle.<id>,

@@ -86,7 +86,7 @@ void stage_check_costs(Run *run, const Training *t, const char *way, const Stage
     check_cost(run, ID("tied.bytes"), "tied sum of wte", "bytes", formula(shares ? tied : 0),
                NOT_PREDICTED, seen->tied_bytes);
     double loss = ring_bytes(ALL_REDUCE_PASSES, p, 1, D);
-    // one per tensor of the model
+    // One per tensor of the model.
     double squares = ring_bytes(ALL_REDUCE_PASSES, p, config_tensors(c), D);
     check_cost(run, ID("sums.calls"), "sums of loss and squares", "calls", formula(2),
                NOT_PREDICTED, seen->scalar_calls);

@@ -5,7 +5,7 @@
 #include "04_pipeline_naive/pipeline.h"
 #include "judge/frame/training.h"
 
-// What the ledgers of this rank say. Messages and sums are per step: an average, so that a step
+// Numbers from the ledgers of this rank. Messages and sums are per step: an average, so that a step
 // that differs from the others shows as a fraction.
 typedef struct {
     double messages, message_bytes, tied_calls, tied_bytes, scalar_calls, scalar_bytes;

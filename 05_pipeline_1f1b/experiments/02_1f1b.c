@@ -72,7 +72,7 @@ static void table(Run *run) {
           { "equal.activations.gpipe", "equal.activations.1f1b" } },
         { "messages sent by a rank", "m to each neighbour",
           { "equal.sent.gpipe", "equal.sent.1f1b" } }, {0} };
-    // no cost is a time in real time
+    // In real time no cost is a time.
     results(run, columns, clock_config()->simulated ? rows : rows + 2);
 }
 
@@ -151,7 +151,7 @@ static void training_costs(Run *run, const Training *t, const StageCosts *seen,
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
     size_t next = i + 1 < p, before = i > 0, kept = stage_kept(&t->model, p, i) * E;
     size_t flight = p - i < m ? p - i : m, held = 0, all = t->sequences * t->model.context;
-    // the first ones are the largest
+    // The first micro-batches are the largest.
     for (size_t k = 0; k < flight; k++) held += stage_tokens(t, k);
     stage_check_costs(run, t, NULL, seen);   // messages, sums, state: as with GPipe
     check_cost(run, "sent.gpipe", "messages sent, GPipe", "bytes",
@@ -186,10 +186,10 @@ static size_t buffered_tokens(const Training *t, size_t p, size_t i) {
     for (size_t k = 0; k < m; k++) {
         size_t back = k < flight ? 0 : k + 1 - flight, ahead = k + flight < m ? k + flight : m;
         size_t sending = before && back > 0 ? stage_tokens(t, back - 1) : 0;
-        // forward: y, x
+        // Forward: y, x.
         most = max(most, next * tokens_of(t, back, k + 1) + before * stage_tokens(t, k) + sending);
         sending = before && k > 0 ? stage_tokens(t, k - 1) : 0;
-        // backward: y, dy
+        // Backward: y, dy.
         most = max(most, next * (tokens_of(t, k, ahead) + stage_tokens(t, k)) + sending);
         most = max(most, next * (tokens_of(t, k + 1, ahead) + stage_tokens(t, k)) +
                              before * stage_tokens(t, k));
@@ -244,7 +244,7 @@ static void one_forward_one_backward(Run *run) {
         t.recorded = i == 1;
         Trajectory all_then_all = trajectory_new(run, &t), got = trajectory_new(run, &t);
         Trajectory want = training_unsplit(run, &t, 1);
-        // the same step, another list
+        // The same step, another list.
         gpipe = stages_train(run, &t, NULL, pipeline_step, schedule_gpipe, &all_then_all);
         if (t.recorded) show(run, "GPipe, the last step", 0);
         seen = stages_train(run, &t, NULL, pipeline_step, schedule_1f1b, &got);

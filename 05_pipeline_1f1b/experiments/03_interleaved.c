@@ -208,7 +208,7 @@ static void training_costs(Run *run, const Training *t, size_t v, const StageCos
                            const StageCosts *loop) {
     const ModelConfig *c = &t->model;
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
-    // messages of each
+    // Messages of each direction.
     size_t forwards = p == 1 ? 0 : v - (i + 1 == p), backwards = p == 1 ? 0 : v - (i == 0);
     size_t message = t->sequences * c->context * c->width * E;  // of all micro-batches together
     check_cost(run, "sent.calls", "messages sent", "calls", formula(m * (forwards + backwards)),
@@ -359,7 +359,7 @@ static void table(Run *run, const Stack *stack, size_t m) {
 
 static void interleaved(Run *run) {
     require_one_link(run);
-    // one stage alone has nothing to fill
+    // One stage alone has no pipeline to fill.
     size_t p = run->world->size, v = p == 1 ? 1 : option_size(run, "chunks");
     size_t m = option_given(run, "micro-batches") ? option_size(run, "micro-batches") : 2 * p;
     REQUIRE(v >= 1 && v * p <= sizes.layers,

@@ -50,7 +50,7 @@ static Trajectory reference(Run *run, const Training *t, size_t p, bool vertical
                                                       offset + l->units[u]->size));
         }
         model_zero_gradients(m);
-        // all layers at their old weights
+        // All layers read their old weights.
         double loss = model_forward_backward(m, b) * b->token_weight;
         model_attach_weights(m, m->w);
         optimizer_step(&o, m, 1);  // the newest ones are updated
@@ -247,7 +247,7 @@ static Timing play(Run *run, const Stack *stack, ListOf *list, size_t older, siz
                    const char *title) {
     Schedule s = list(run->world->size, n, run->world->rank);
     Played played = pipedream_play(run, stack, &s, older, n);
-    // two are too long for a page
+    // Two pictures are too long for a page.
     int flush = PICTURE_NO_FILES | (run->world->size > 4 ? PICTURE_DETAIL : 0);
     if (title) picture_show(run, title, list == flushed ? flush : PICTURE_CHART);
     schedule_free(&s);

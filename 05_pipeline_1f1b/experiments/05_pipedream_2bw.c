@@ -46,7 +46,7 @@ static Trajectory reference(Run *run, const Training *t) {
     return out;
 }
 
-// run_id: which of the trainings.
+// run_id names the training in the ids.
 static void training_costs(Run *run, const Training *t, const char *run_id,
                            const VersionsSeen *seen) {
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, n = t->steps * m,
@@ -157,7 +157,7 @@ static void all_lists(Run *run) {
                 schedule_free(&s);
             }
             if (m >= p) enough = enough && all;
-            // m = p - 1 is the limit: an update just before its reader
+            // m = p - 1 is the limit: an update just before its reader.
             if (m + 2 <= p) too_few = too_few && !all;
         }
     check_true(run, "op lists", "two versions suffice for m >= p", enough);

@@ -30,7 +30,7 @@ static Schedule units_2p(size_t p, size_t m, size_t i) {
     return schedule_zb_auto(p, m, i, 2 * p - 1, units);
 }
 
-// as of a block, with messages that take a quarter of F
+// As of a block, with messages that take a quarter of F.
 static const OpTimes slow = { 12, 14, 10, 3 };
 static Schedule slow_p(size_t p, size_t m, size_t i) { return schedule_zb_auto(p, m, i, p, slow); }
 
@@ -57,7 +57,7 @@ static Schedule units_2p_twice(size_t p, size_t m, size_t i) { return twice(unit
 // both; units: made for F = B = W = 1; draw: what --draw calls it.
 enum { ZB_WAYS = 4 };
 typedef struct { const char *name, *draw; ScheduleRule rule, twice, units; } ZeroBubbleWay;
-// what this rank has measured
+// This rank's measurements.
 typedef struct { Played one; Picoseconds two; size_t messages; } ZeroBubbleStep;
 
 static const ZeroBubbleWay ways[ZB_WAYS] = {

@@ -52,7 +52,7 @@ static size_t way_late(const Schedule *s) {
 
 // ---------------------------------------------------------------- one batch, measured
 
-// What this rank has measured of one batch in the steady state.
+// This rank's measurements of one batch in the steady state.
 typedef struct {
     Picoseconds batch;
     double busy;                                   // picoseconds, added over the ranks
@@ -172,7 +172,7 @@ static void costs(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
 
 // -------------------------------------------------------------- published figures, by the lists
 
-// t_f = 1, t_b = 2 of a stage: a chunk 1/v of it
+// In units of a stage's t_f, with t_b = 2 t_f; a chunk takes 1/v of them.
 static double interleaved_units(size_t p, size_t m, size_t v) {
     Schedule *stage = host_alloc(p * sizeof *stage);
     for (size_t i = 0; i < p; i++) stage[i] = schedule_interleaved(p, m, v, i);
@@ -194,7 +194,7 @@ static void published(Run *run) {
     bool close = true;
     for (size_t n = 0; n < 3; n++) {
         size_t K = (size_t)2 << n, M = 32;
-        // of K M such shares in a row
+        // K M such shares in a row.
         double one = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2;
         ideal[n] = (double)(K * M) * one / (double)makespan(schedule_gpipe, K, M, 1, 2);
         speed_up[n] = (double)(K * M) / (double)(M + K - 1);
