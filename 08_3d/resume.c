@@ -291,7 +291,7 @@ char *resume_line(const RunOptions *o, const Checkpoint *before) {
                      ", overridden: %s %s (was %s)", *name, is ? is : "left out",
                      was ? was : "left out");
     }
-    snprintf(line, ROOM, "run %s goes on from %s: %zu of %zu steps were done before%s\n", x->run.id,
+    snprintf(line, ROOM, "run %s goes on from %s: %zu of %zu steps were done before%s", x->run.id,
              checkpoint_folder(before), x->step, (size_t)strtoull(run_option(o, "steps"), NULL, 10),
              list);
     return line;

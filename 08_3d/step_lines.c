@@ -77,7 +77,7 @@ static void write_line(char line[STEP_LINE], const StepLines *s, size_t step, St
                  100 * s->flops * s->counted / s->seconds / s->peak / s->at_once);
     const char *real_time = clock_config()->simulated ? " real time" : "";
     snprintf(line, STEP_LINE,
-             "step %5zu   loss %7.4f   gradient norm %8.4f   lr %-8.3g %8.0f tokens/s%s%s%s\n",
+             "step %5zu   loss %7.4f   gradient norm %8.4f   lr %-8.3g %8.0f tokens/s%s%s%s",
              step, r.loss, r.norm, lr, s->tokens / s->seconds, real_time, left, share);
 }
 

@@ -50,6 +50,14 @@ static void curve_free(LossCurve c) { free(c.loss); free(c.norm); }
 enum { SOME_WINDOWS = 64, MOST_WINDOWS = 256 };
 static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
 
+// Lines of checkpoint.h and resume.h; say() adds the last newline.
+static void say_note(Run *run, char note[CHECKPOINT_NOTE]) {
+    size_t n = strlen(note);
+    if (n == 0) return;
+    note[n - 1] = 0;
+    say(run, "%s", note);
+}
+
 // After a step, which took `seconds`: writes a checkpoint, where one is due. True: the training
 // ends here, because it was told to stop, or because its weights are not finite.
 static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Log *log,
@@ -65,7 +73,7 @@ static bool save_and_stop(Run *run, FiniteRule *rule, const Trainer *t, const Lo
         checkpoint_save(run->world, &options, t->model, &t->optimizer, &unsent, saved,
                         option_text(run, "save"), done, eval_loss,
                         option_given(run, "keep") ? option_size(run, "keep") : 0, note);
-        if (*note) say(run, "%s", note);
+        say_note(run, note);
         free(options.option);
         unsent_free(&unsent);
         log_event(log, "checkpoint", done);
@@ -208,7 +216,7 @@ static void train(Run *run) {
     char note[CHECKPOINT_NOTE];
     RunOptions options = train_run_options(run, NULL);
     Checkpoint *before = resume_open(run->world, &options, note);
-    if (*note) say(run, "%s", note);
+    say_note(run, note);
     if (before) train_take_options(run, &options);
     free(options.option);
     TrainerConfig c = train_config(run);
