@@ -68,7 +68,7 @@ const Matrix chain_weights[4] = {
 
 // Keeps the inputs of layers 0, every, 2*every, ...; every = 1: of all, so that nothing is computed
 // again.
-Count chain_train(size_t every, Matrix dw[LAYERS], real *loss) {
+Count by_hand_chain_train(size_t every, Matrix dw[LAYERS], real *loss) {
     Count c = {0};
     Matrix x[LAYERS + 1], dy;   // an element of x is only read where it was kept or computed again
     const Matrix *w[LAYERS];

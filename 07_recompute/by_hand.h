@@ -15,5 +15,5 @@ extern const Matrix chain_start, chain_weights[4];
 void chain_forward(Count *c, Matrix *y, const Matrix *x, const Matrix *w);
 // Forward and backward of the chain, which keeps the inputs of layers 0, every, 2*every, ...; every
 // = 1: of all, so that nothing is computed again.
-Count chain_train(size_t every, Matrix dw[LAYERS], real *loss);
+Count by_hand_chain_train(size_t every, Matrix dw[LAYERS], real *loss);
 #endif

@@ -70,7 +70,7 @@ static void by_hand(Run *run) {
     Matrix dw[WAYS][LAYERS];
     real loss[WAYS];
     Count c[WAYS];
-    for (size_t i = 0; i < WAYS; i++) c[i] = chain_train((size_t)1 << i, dw[i], &loss[i]);
+    for (size_t i = 0; i < WAYS; i++) c[i] = by_hand_chain_train((size_t)1 << i, dw[i], &loss[i]);
     print_chain(run, dw[0]);
 
     Arena a = arena(MEM_WORKSPACE);

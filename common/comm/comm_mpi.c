@@ -553,8 +553,9 @@ void comm_process_begin(int *argc, char ***argv) {
     look_around();
 }
 
-// Open MPI 4.1.4 frees and unloads in MPI_Finalize what its helper thread may still use. On a busy machine one run in 600
-// ended with a fault there, after its verdict. All ranks have finished then, so the process ends with its own status.
+// Open MPI 4.1.4 frees and unloads in MPI_Finalize what its helper thread may still use. On a busy
+// machine one run in 600 ended with a fault there, after its verdict. All ranks have finished then,
+// so the process ends with its own status.
 static int status_at_end;
 static void end_in_finalize(int signal) {
     (void)signal;

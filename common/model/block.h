@@ -1,12 +1,18 @@
-// block.h: the one table of a block's tensors: names, sizes, cuts, initial values. The unsplit block, the split blocks of
-// chapter 03, checkpoints and exports take names and sizes from here.
+// block.h: the one table of a block's tensors: names, sizes, cuts, initial values. The unsplit block
+// is made from it, and so the parameters of every split block, of checkpoints and of exports.
 #ifndef BLOCK_H
 #define BLOCK_H
 #include "common/model/layer.h"
 
-// How tensor parallelism cuts a tensor (Shoeybi et al. 2019, section 3): not at all; its columns by heads or by hidden
-// features; its rows by heads or by hidden features.
-typedef enum { CUT_NOTHING, CUT_COLUMNS_BY_HEADS, CUT_ROWS_BY_HEADS, CUT_COLUMNS_BY_HIDDEN, CUT_ROWS_BY_HIDDEN } BlockCut;
+// How tensor parallelism cuts a tensor (Shoeybi et al. 2019, section 3): not at all; its columns by
+// heads or by hidden features; its rows by heads or by hidden features.
+typedef enum {
+    CUT_NOTHING,
+    CUT_COLUMNS_BY_HEADS,
+    CUT_ROWS_BY_HEADS,
+    CUT_COLUMNS_BY_HIDDEN,
+    CUT_ROWS_BY_HIDDEN,
+} BlockCut;
 
 typedef struct {
     const char *name;                              // Hugging Face's, behind "h.0."

@@ -1,6 +1,6 @@
 // costs.h: the one cost model: parameters, kept activations, FLOPs and traffic of the layers as they are cut, and how
 // long the chosen device and link take for them, from sizes alone. It never looks at a Model, a ledger or the measured
-// time, so that what it predicts can be held against them. The formula of a lesson is made of these, in its experiments/.
+// time, so that what it predicts can be held against them. A lesson's experiment makes its formula of these.
 #ifndef COSTS_H
 #define COSTS_H
 #include "common/model/attention.h"

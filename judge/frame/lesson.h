@@ -25,8 +25,8 @@ typedef struct Run {                           // one per rank
     struct RunState *state;
 } Run;
 
-// EXPERIMENT(entry, options), the last line of an experiment or a program: names its entry and its table of options (NULL:
-// none of its own). The build writes main(). EXPERIMENT_SYMBOL is the file's path.
+// EXPERIMENT(entry, options), the last line of an experiment or a program: names its entry and its
+// table of options (NULL: none of its own). The build writes main(). EXPERIMENT_SYMBOL is the file's path.
 typedef struct { void (*run)(Run *run); const Option *options; } Experiment;
 #define EXPERIMENT(entry, table) \
     extern const Experiment EXPERIMENT_SYMBOL; \
