@@ -164,7 +164,18 @@ long_lines() {
         perl -CSD -ne 'chomp; print "$ARGV:$.\n" if length > 120; close ARGV if eof' {} +
 }
 
-long_lessons() { lessons | grep -v 08_3d/train.c | xargs -r wc -l | awk '$2 != "total" && $1 > 300 { print $2 ": " $1 " lines" }'; }
+# A numbered file is the technique alone: at most 220 lines, aim 150.
+techniques() { ls [0-9][0-9]_*/[0-9][0-9]_*.c 2>/dev/null; }
+long_techniques() { techniques | xargs -r wc -l | awk '$2 != "total" && $1 > 220 { print $2 ": " $1 " lines" }'; }
+
+# Its head says what a rank holds, what it sends, what that saves and costs.
+headless_techniques() {
+    for file in $(techniques); do
+        for word in Holds Sends Saves Costs; do
+            sed '/^[^\/]/q' "$file" | grep -q "^// $word:" || echo "$file: its head has no line $word:"
+        done
+    done
+}
 
 # A chapter's page has all headings, in order, and at most 1,900 words; the page of a lesson, NN_name.md beside NN_name.c, has those of
 # them that it needs. reference*.md, for what is looked up and not read (long tables, what goes wrong), is free.
@@ -324,7 +335,8 @@ clean "and lets a folder below pass" among "ops.c:1" wrong_arrows
 has "the check of header lines sees missing and malformed ones" "02_long.c.*ranks 02_long.c.*level 01_by_hand.c.*question 01_by_hand.c.*many" \
     missing_header_lines
 has "the check of length sees 301 lines" "02_long.c" \
-    long_lessons
+    long_techniques
+has "the check of heads sees one that says nothing" "02_long.c.*Holds 02_long.c.*Costs" headless_techniques
 has "the check of lines sees one of 121 columns" "02_long.c:301" \
     long_lines
 has "the check of pages sees a missing page and headings in the wrong order" "03_three/README.md 02_two/README.md:2 02_two/README.md:.*words" \
@@ -358,7 +370,8 @@ clean "in common/ every arrow points to an earlier folder: $folders" wrong_arrow
 clean "every lesson has its ranks, level and question" missing_header_lines
 clean "make list has every lesson" unlisted_lessons
 clean "the pages list every marked exercise with its file and points" unlisted_exercises
-clean "no lesson is longer than 300 lines" long_lessons
+clean "no technique is longer than 220 lines" long_techniques
+clean "the head of every technique says what it holds, sends, saves and costs" headless_techniques
 clean "no line is wider than 120 columns" long_lines
 clean "Perl compiles its files without a warning" perl_warnings
 clean "every chapter has its page, and pages have their headings in order" wrong_pages
