@@ -201,17 +201,6 @@ static void require_files(Run *run) {
     stop_catch();
 }
 
-static const char *reduction_words(const TrainerConfig *c) {
-    switch (c->reduction) {
-    case REDUCE_PREFETCH: return " with prefetch";
-    case REDUCE_IN_BUCKETS: return ", overlapped";
-    case REDUCE_COMPRESSED:
-        return c->compression.method == TOP_K ? ", compressed by top-k"
-                                              : ", compressed by PowerSGD";
-    default: return "";
-    }
-}
-
 static void train(Run *run) {
     char note[CHECKPOINT_NOTE];
     RunOptions options = train_run_options(run, NULL);
@@ -272,7 +261,7 @@ static void train(Run *run) {
         "dp %zu x tp %zu x pp %zu%s, [ ] is a tp group; schedule %s, ZeRO %zu%s, recompute %s, %d "
         "thread%s per rank",
         c.mesh.dp, c.mesh.tp, c.mesh.pp, cp, option_text(run, "schedule"), trainer_zero(&c),
-        reduction_words(&c), option_text(run, "recompute"), device_threads,
+        train_reduction_words(&c), option_text(run, "recompute"), device_threads,
         device_threads > 1 ? "s" : "");
     train_show_mesh(run, &c);
     say(run, "\n");

@@ -9,6 +9,7 @@
 
 // ---- train_settings.c: usage_error() for what no training can have ----
 TrainerConfig train_config(Run *run);              // free() its stage_blocks
+const char *train_reduction_words(const TrainerConfig *c);  // behind "ZeRO 0": ", overlapped"
 Optimizer train_optimizer(Run *run);
 RateRule train_rate(Run *run);
 size_t train_steps(Run *run);

@@ -75,6 +75,17 @@ TrainerConfig train_config(Run *run) {
     return c;
 }
 
+const char *train_reduction_words(const TrainerConfig *c) {
+    switch (c->reduction) {
+    case REDUCE_PREFETCH: return " with prefetch";
+    case REDUCE_IN_BUCKETS: return ", overlapped";
+    case REDUCE_COMPRESSED:
+        return c->compression.method == TOP_K ? ", compressed by top-k"
+                                              : ", compressed by PowerSGD";
+    default: return "";
+    }
+}
+
 // ---------------------------------------------------------------- optimizer, rate, steps
 
 Optimizer train_optimizer(Run *run) {
