@@ -47,7 +47,7 @@ void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor down) {
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Comm *tp = l->comm;
     Param *p = l->units[0]->params;
-    TensorParallelHeads heads = layer_heads(l, b);
+    AttentionHeads heads = layer_heads(l, b);
     size_t M = b->B * b->T, C = x.cols, F = p[FC_W].w.cols;        // F: of this rank, 4C/tp
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor partial = tensor_new(&scratch, M, C);        // all rows, summed over this rank's columns
@@ -59,7 +59,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     saved_tensor(s, S_QKV, M, p[QKV_W].w.cols);            // [M, 3C/tp]
     saved_tensor(s, S_MIX, M, p[PROJ_W].w.rows);           // [M, C/tp]
     column_parallel_forward(s->t[S_QKV], norm.whole, &p[QKV_W], &p[QKV_B]);
-    tensor_parallel_heads_forward(&heads, s);
+    attention_forward(&heads, s);
     linear(partial, s->t[S_MIX], &p[PROJ_W]);
     saved_tensor(s, S_MIDDLE, x.rows, C);
     Tensor middle = s->t[S_MIDDLE];                        // [M/tp, C]
@@ -87,7 +87,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
 static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     Comm *tp = l->comm;
     Param *p = l->units[0]->params;
-    TensorParallelHeads heads = layer_heads(l, b);
+    AttentionHeads heads = layer_heads(l, b);
     size_t M = b->B * b->T, C = x.cols;
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor d = tensor_new(&scratch, x.rows, C);                    // of this rank's rows
@@ -124,7 +124,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     sequence_leave_backward(tp, dwhole, d);                     // all-gather of M*C: dY of all rows
     linear_gradients(&p[PROJ_W], NULL, s->t[S_MIX], dwhole);
     op_matmul_nt(dmix, dwhole, p[PROJ_W].w);
-    tensor_parallel_heads_backward(&heads, dqkv, dmix, s);
+    attention_backward(&heads, dqkv, dmix, s);
     Tensor qkv_input = sequence_input_again(l, b, s, S_LN1, &scratch);     // KEEP_SHARD: all-gather
     linear_gradients(&p[QKV_W], &p[QKV_B], qkv_input, dqkv);
     op_matmul_nt(dwhole, dqkv, p[QKV_W].w);                       // partial, of this rank's columns
@@ -137,7 +137,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 
 #define BLOCK(text) { .name = text, .output = sequence_shape, .forward = block_forward, \
                       .backward = block_backward, .shed = block_shed, \
-                      .rebuild = tensor_parallel_rebuild }
+                      .rebuild = block_rebuild }
 const LayerKind sequence_parallel_block = BLOCK("sequence-parallel block");
 const LayerKind sequence_parallel_block_whole =
     BLOCK("sequence-parallel block that keeps gathered inputs");

@@ -58,12 +58,6 @@ void tensor_parallel(Model *m, Comm *tp);
 extern const LayerKind tensor_parallel_embedding, tensor_parallel_block, tensor_parallel_head;
 extern const LayerKind tensor_parallel_loss;
 
-// Names under which lesson 07 calls functions of common/model.
-typedef AttentionHeads TensorParallelHeads;
-#define tensor_parallel_heads_forward attention_forward
-#define tensor_parallel_heads_backward attention_backward
-#define tensor_parallel_rebuild block_rebuild
-
 // ---- 07_sequence_parallel.c: between the regions where rows are whole, rank holds rows shard_range(M, tp, rank) ----
 // whole [M, C], mine [M/tp, C]: the rows of this rank; there may be none.
 void sequence_enter(Comm *tp, Tensor whole, Tensor mine);                  // Megatron's g: all-gather

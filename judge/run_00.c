@@ -131,12 +131,13 @@ static void training(Run *run, const Data *data) {
             say(run, "step %3zu   loss %.4f   gradient norm %.3f\n", step, loss, norm);
     }
     check_true(run, "training", "the loss falls below a tenth of where it started", loss < 0.1 * first);
-    cost(run, "parameters", "bytes", (double)(config_parameters(&c) * sizeof(real)),
-         (double)memory_now(MEM_PARAMETERS));
-    cost(run, "gradients (wte twice)", "bytes", (double)((config_parameters(&c) + c.vocab * c.width) * sizeof(real)),
-         (double)memory_now(MEM_GRADIENTS));
-    cost(run, "AdamW's m and v", "bytes", (double)(2 * config_parameters(&c) * sizeof(real)),
-         (double)memory_now(MEM_OPTIMIZER));
+    check_cost(run, "parameters", "parameters", "bytes", formula((double)(config_parameters(&c) * sizeof(real))),
+               NOT_PREDICTED, (double)memory_now(MEM_PARAMETERS));
+    check_cost(run, "gradients", "gradients (wte twice)", "bytes",
+               formula((double)((config_parameters(&c) + c.vocab * c.width) * sizeof(real))), NOT_PREDICTED,
+               (double)memory_now(MEM_GRADIENTS));
+    check_cost(run, "optimizer", "AdamW's m and v", "bytes", formula((double)(2 * config_parameters(&c) * sizeof(real))),
+               NOT_PREDICTED, (double)memory_now(MEM_OPTIMIZER));
     char begun[16], ended[16];
     snprintf(begun, sizeof begun, "=%.4f", first);
     snprintf(ended, sizeof ended, "=%.4f", loss);
@@ -144,8 +145,8 @@ static void training(Run *run, const Data *data) {
         { "loss before training", "ln V = 4.11: nothing is known of 61 vocabulary entries", { begun } },
         { "loss at the last step", "0: the batch is known by heart", { ended } },
         { "parameters", "P = VC + TC + L(12C^2 + 13C) + 2C elements", { "parameters" } },
-        { "gradients", "P + VC: the table wte is used twice", { "gradients (wte twice)" } },
-        { "AdamW's m and v", "2P", { "AdamW's m and v" } },
+        { "gradients", "P + VC: the table wte is used twice", { "gradients" } },
+        { "AdamW's m and v", "2P", { "optimizer" } },
         { 0 },
     });
     free(squares);

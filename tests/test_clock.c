@@ -12,6 +12,7 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include "judge/draw/picture.h"
 #include "common/model/costs.h"
+#include "tests/cost.h"
 
 static const ModelConfig sizes = { .layers = 1, .width = 12, .heads = 3, .context = 6, .vocab = 17, .dropout = 0.1 };
 enum { B = 2 };

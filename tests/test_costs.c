@@ -12,6 +12,7 @@
 #include "judge/frame/lesson.h"
 #include "common/model/costs.h"
 #include "common/model/data.h"
+#include "tests/cost.h"
 
 enum { SEQUENCES = 3 };
 // Of the first nothing divides by 2 or 3, of the second everything does.

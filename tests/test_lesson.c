@@ -5,6 +5,7 @@
 // question: Does the frame "notice" every kind of mistake?
 #include "judge/frame/lesson.h"
 #include "common/tensor/random.h"
+#include "tests/cost.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

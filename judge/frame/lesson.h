@@ -112,8 +112,6 @@ static const Predicted NOT_PREDICTED = {0};
 // unit: "bytes", "calls", "ps", "FLOPs", ... A cost without a formula is printed as "played".
 void check_cost(Run *run, const char *id, const char *name, const char *unit, Predicted by_formula, Predicted by_play,
                 double measured);
-// Until every experiment has ids: the name is the id.
-void cost(Run *run, const char *name, const char *unit, double predicted, double measured);
 
 // The table of results, in units for people: a row per quantity, a column per way of doing it, and the formula. A cell
 // is the id of a cost, whose measured value stands there, or a text of its own behind "=", or NULL. columns ends with

@@ -118,10 +118,6 @@ static CostRecord cost_judge(const CostPair *pairs, size_t ranks) {
     return r;
 }
 
-void cost(Run *run, const char *name, const char *unit, double predicted, double measured) {
-    check_cost(run, name, name, unit, formula(predicted), NOT_PREDICTED, measured);
-}
-
 void check_cost(Run *run, const char *id, const char *name, const char *unit, Predicted by_formula, Predicted by_play,
                 double measured) {
     struct RunState *s = run->state;
