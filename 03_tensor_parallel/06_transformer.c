@@ -11,6 +11,7 @@
 //         M C (4 + 4/C) elements of a block whole, and computes all norms and residual paths.
 // Shoeybi et al. 2019, section 3. Left out: norms on some rows (07_sequence_parallel.c).
 #include "03_tensor_parallel/tensor_parallel.h"
+#include "common/model/block.h"
 
 // ---------------------------------------------------------------- a block: four all-reduces
 //
@@ -81,7 +82,7 @@ static void cut_block(Layer *l, Comm *tp) {
     Param *p = l->units[0]->params;
     l->heads = shard_range(c->heads, tp->size, tp->rank);
     tensor_parallel_attention_cut(&p[QKV_W], l->heads, c->width / c->heads);
-    tensor_parallel_mlp_cut(&p[FC_W], shard_range(4 * c->width, tp->size, tp->rank));
+    tensor_parallel_mlp_cut(&p[FC_W], shard_range(block_hidden(c), tp->size, tp->rank));
     l->kind = &tensor_parallel_block;
 }
 static void cut_vocabulary(Layer *l, Param *wte, Comm *tp, const LayerKind *kind) {

@@ -56,11 +56,10 @@ static Tensor block_of(const AttentionHeads *h, size_t owner, Arena *room) {
     Positions p = context_positions_of(h, owner);
     return tensor_new(room, h->B * positions_count(&p), 2 * range_size(h->heads) * h->D);
 }
-static Tensor keys_and_values(Tensor qkv) { return tensor_col_range(qkv, qkv.cols / 3, qkv.cols); }
 // A copy of this rank's k | v that can be sent.
 static Tensor own_block(const AttentionHeads *h, Tensor qkv, Arena *room) {
     Tensor copy = block_of(h, h->cp->rank, room);
-    tensor_copy(copy, keys_and_values(qkv));
+    tensor_copy(copy, attention_keys_values(qkv));
     return copy;
 }
 
@@ -99,7 +98,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
     Arena sums[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
     Tensor here = own_block(h, s->t[S_QKV], &room[0]), coming = {0}, sum = {0}, sum_coming = {0};
     Tensor home = block_of(h, cp->rank, &scratch);           // dk | dv of my keys, from all queries
-    Tensor dq = tensor_col_range(dqkv, 0, dqkv.cols / 3);
+    Tensor dq = attention_queries(dqkv);
     Tensor dot = tensor_new(&scratch, dmix.rows, range_size(h->heads));
     Request *sum_leaves = NULL, *sum_arrives = NULL;
     // ds = p (dp - dot), with dot the sum of p dp over ALL keys. dp = dout . v and out = sum p v,
@@ -146,7 +145,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
     }
     comm_wait(sum_leaves);
     comm_wait(sum_arrives);                                            // the N-th hop: mine is home
-    tensor_copy(keys_and_values(dqkv), home);
+    tensor_copy(attention_keys_values(dqkv), home);
     arena_free(&sums[0]);
     arena_free(&sums[1]);
     arena_free(&scratch);

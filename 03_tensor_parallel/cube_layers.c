@@ -2,6 +2,7 @@
 // embedding, head and loss. Compare them with common/model/layer.c. The residual stream stands at
 // cube_layout: rows cut in layer, then row, columns in col. The logits are swapped.
 #include "03_tensor_parallel/cube_layers.h"
+#include "common/model/block.h"
 
 size_t cube_side(size_t ranks) {
     size_t q = 1;
@@ -224,7 +225,7 @@ static Range times(Range r, size_t n) { return (Range){ r.lo * n, r.hi * n }; }
 static void cut_block(const Cube *c, const ModelConfig *z, Layer *l, Range width) {
     Param *p = l->units[0]->params;
     Range heads = times(l->heads, z->width / z->heads);
-    Range hidden = shard_range(4 * z->width, c->grid.rows, c->grid.row);
+    Range hidden = shard_range(block_hidden(z), c->grid.rows, c->grid.row);
     cut_matrix(c, &p[QKV_W], width, heads);
     cut_matrix(c, &p[PROJ_W], heads, width);
     cut_matrix(c, &p[FC_W], width, hidden);

@@ -6,6 +6,7 @@
 // local, a norm's row is spread over the ranks of one row of the grid, and gradients of weights are
 // sums over a column of it.
 #include "03_tensor_parallel/grid_layers.h"
+#include "common/model/block.h"
 
 const CommGrid *summa_grid(const Layer *l) { return l->technique; }
 
@@ -32,7 +33,7 @@ void summa_cut_vector(Param *p, const CommGrid *g, SummaCut cols) {
 
 SummaCut summa_by_feature(const ModelConfig *c) { return (SummaCut){ c->width, 1 }; }
 SummaCut summa_by_head(const ModelConfig *c) { return (SummaCut){ c->heads, c->width / c->heads }; }
-SummaCut summa_by_hidden(const ModelConfig *c) { return (SummaCut){ 4 * c->width, 1 }; }
+SummaCut summa_by_hidden(const ModelConfig *c) { return (SummaCut){ block_hidden(c), 1 }; }
 static SummaCut by_entry(const ModelConfig *c) { return (SummaCut){ c->vocab, 1 }; }
 static SummaCut by_position(const ModelConfig *c) { return (SummaCut){ c->context, 1 }; }
 

@@ -1,5 +1,6 @@
 // cube_costs.c: see cube_costs.h.
 #include "03_tensor_parallel/experiments/cube_costs.h"
+#include "common/model/block.h"
 
 CubePlace cube_place_of(const ModelConfig *c, size_t q, size_t rank, bool gather_again) {
     return (CubePlace){ c, q, rank / q % q, rank % q, rank / (q * q), gather_again, false };

@@ -1,5 +1,6 @@
 // grid_costs.c: see grid_costs.h. A call is booked here as it must be, turn by turn, and nothing of it is executed.
 #include "03_tensor_parallel/experiments/grid_costs.h"
+#include "common/model/block.h"
 
 enum { E = sizeof(real) };
 
@@ -31,7 +32,7 @@ size_t grid_sequences(const GridPlace *at, size_t B) {
 static size_t piece(const GridPlace *at, SummaCut cut, size_t l) { return part_size(cut.n, at->q, l) * cut.each; }
 static SummaCut features(const GridPlace *at) { return (SummaCut){ at->c->width, 1 }; }
 static SummaCut heads(const GridPlace *at) { return (SummaCut){ at->c->heads, at->c->width / at->c->heads }; }
-static SummaCut hidden(const GridPlace *at) { return (SummaCut){ 4 * at->c->width, 1 }; }
+static SummaCut hidden(const GridPlace *at) { return (SummaCut){ block_hidden(at->c), 1 }; }
 static SummaCut entries(const GridPlace *at) { return (SummaCut){ at->c->vocab, 1 }; }
 static SummaCut positions(const GridPlace *at) { return (SummaCut){ at->c->context, 1 }; }
 

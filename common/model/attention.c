@@ -167,12 +167,11 @@ void attention_attend_backward(const AttentionHeads *h, const Positions *queries
 // ---------------------------------------------------------------- a whole sequence on this rank
 
 static Positions whole(const AttentionHeads *h) { return (Positions){ 1, { {0, h->T} } }; }
-static Tensor keys_and_values(Tensor qkv) { return tensor_col_range(qkv, qkv.cols / 3, qkv.cols); }
 
 static void blockwise_forward(const AttentionHeads *h, Saved *s) {
     Positions all = whole(h);
     attention_begin(h, s);
-    attention_attend(h, &all, keys_and_values(s->t[S_QKV]), &all, s, op_merge_heads);
+    attention_attend(h, &all, attention_keys_values(s->t[S_QKV]), &all, s, op_merge_heads);
 }
 static void blockwise_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
     Positions all = whole(h);
@@ -180,8 +179,8 @@ static void blockwise_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix
     Tensor dot = tensor_new(&scratch, dmix.rows, range_size(h->heads));
     op_heads_dot(dot, s->t[S_MIX], dmix);
     tensor_fill(dqkv, 0);
-    attention_attend_backward(h, &all, tensor_col_range(dqkv, 0, dqkv.cols / 3), keys_and_values(dqkv),
-                              keys_and_values(s->t[S_QKV]), &all, dmix, dot, s);
+    attention_attend_backward(h, &all, attention_queries(dqkv), attention_keys_values(dqkv),
+                              attention_keys_values(s->t[S_QKV]), &all, dmix, dot, s);
     arena_free(&scratch);
 }
 const AttentionKind attention_blockwise = { .name = "blockwise", .forward = blockwise_forward,

@@ -10,6 +10,12 @@
 // All of a sequence on one rank. Backward computes the scores again: five products, where the plain one has four.
 extern const AttentionKind attention_blockwise;
 
+// The columns of q|k|v [rows, 3A], or of its gradient: queries [rows, A]; keys and values [rows, 2A].
+static inline Tensor attention_queries(Tensor qkv) { return tensor_col_range(qkv, 0, qkv.cols / 3); }
+static inline Tensor attention_keys_values(Tensor qkv) {
+    return tensor_col_range(qkv, qkv.cols / 3, qkv.cols);
+}
+
 // Which positions of its sequences a rank has: at most two chunks, ascending. Its rows of a sequence have their order.
 enum { MOST_CHUNKS = 2 };
 typedef struct { size_t n; Range chunk[MOST_CHUNKS]; } Positions;
