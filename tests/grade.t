@@ -72,15 +72,15 @@ sub submit {
 my $in_order = 'Arena mine = arena(MEM_WORKSPACE);
     Tensor sum = tensor_new(&mine, m->g.rows, m->g.cols);
     for (size_t r = 0; r < dp->size; r++) {
-        double part = local_gradients(m, d, step, shard_range(SEQUENCES, dp->size, r), 1 / (double)data_count(d, step, 0, SEQUENCES));
+        double part = local_gradients(m, d, step, shard_range(sequences, dp->size, r), 1 / (double)data_count(d, step, 0, sequences));
         if (r == dp->rank) loss = part;
         if (r == 0) tensor_copy(sum, m->g);
         else op_add(sum, sum, m->g);
     }
     tensor_copy(m->g, sum);
     arena_free(&mine);';
-my $whole = 'loss = local_gradients(m, d, step, shard_range(SEQUENCES, dp->size, dp->rank), 1 / (double)data_count(d, step, 0, SEQUENCES));
-    local_gradients(m, d, step, (Range){ 0, SEQUENCES }, 1 / (double)data_count(d, step, 0, SEQUENCES));';
+my $whole = 'loss = local_gradients(m, d, step, shard_range(sequences, dp->size, dp->rank), 1 / (double)data_count(d, step, 0, sequences));
+    local_gradients(m, d, step, (Range){ 0, sequences }, 1 / (double)data_count(d, step, 0, sequences));';
 
 # Points: all; half of them for the numbers, and a sixth for each layer.
 submit('honest', $right, [4, qr/^$/]);
@@ -88,7 +88,7 @@ submit('honest-otherwise', "for (int i = 0; i < 1; i++) {\n    // my own words: 
 submit('in-halves', $right =~ s/data_parallel_all_reduce\(dp, m\)/comm_all_reduce(dp, tensor_flat_range(m->g, 0, tensor_count(m->g) \/ 2));
     comm_all_reduce(dp, tensor_flat_range(m->g, tensor_count(m->g) \/ 2, tensor_count(m->g)))/r, [8 / 3, qr/^bytes: all-reduces.*measured 8, predicted 4/]);
 submit('more-memory', "Arena more = arena(MEM_ACTIVATIONS);\n    tensor_new(&more, 1000, 1000);\n    arena_free(&more);\n$right", [10 / 3, qr/^memory: activations, peak/]);
-submit('works-twice', "local_gradients(m, d, step, (Range){ 0, SEQUENCES }, 1);\n$right", [8 / 3, qr/^memory: .*\n +time: computing/]);
+submit('works-twice', "local_gradients(m, d, step, (Range){ 0, sequences }, 1);\n$right", [8 / 3, qr/^memory: .*\n +time: computing/]);
 submit('no-reduction', $right =~ s/data_parallel_all_reduce\(dp, m\);//r, [0, qr/^numbers: .*error/]);
 submit('open', 'TODO("01.02a");', [0, qr/^open$/]);
 submit('empty', '// nothing yet', [0, qr/^open$/]);
@@ -105,10 +105,10 @@ submit('pauses-the-ledger', "ledger_pause();\n$right\n    ledger_resume();", [0,
 submit('writes-the-ledger', "$right\n    dp->ledger[COMM_ALL_REDUCE].calls = 1;", [0, qr/^$left the field ledger$/]);
 submit('allocates', "real *mine = malloc(100000);\n$right\n    free(mine);", [0, qr/^$left the name malloc$/]);
 submit('static-array', "static real mine[5000];\n    mine[step] = 1;\n$right", [0, qr/^$left the name static$/]);
-submit('array-of-any-size', "volatile real mine[SEQUENCES * dp->size * 100];\n    mine[dp->size] = 1;\n$right", [0, qr/^refused: memory outside the ledger: arrays whose size/]);
+submit('array-of-any-size', "volatile real mine[sequences * dp->size * 100];\n    mine[dp->size] = 1;\n$right", [0, qr/^refused: memory outside the ledger: arrays whose size/]);
 submit('large-array', "volatile real mine[50000];\n    mine[step] = 1;\n$right", [0, qr/^refused: memory outside the ledger: more than 4096 bytes on the stack/]);
 submit('knows-the-sizes', $right =~ s/data_parallel_all_reduce\(dp, m\)/comm_all_reduce(dp, tensor_flat_range(m->g, 0, 16237))/r, [0, qr/^(numbers: |\[rank \d\] ).*ranks, --seed/]);
-submit('knows-the-ranks', "if (dp->size == 4 && SEQUENCES == 7) {\n    $right\n    }", [0, qr/^numbers: /]);
+submit('knows-the-ranks', "if (dp->size == 4 && sequences == 7) {\n    $right\n    }", [0, qr/^numbers: /]);
 submit('closes-the-function', "    return 0;\n}\nint more(void) {\n    return 1;", [0, qr/^$left a \} that closes nothing/]);
 submit('includes', "#include <stdlib.h>\n$right", [0, qr/^$left a # line$/]);
 submit('does-not-compile', "int x = ;\n$right", [0, qr/^it does not build: .*error/]);
@@ -132,7 +132,7 @@ submit('twice', $right, [0, qr/^refused: its marker stands there twice$/]);
     symlink Cwd::abs_path('01_data_parallel'), "$work/class/linked-folder/01_data_parallel";
     $verdict{$_} = [0, qr/^refused: \S+ is not a plain file of its own$/] for qw(linked linked-folder);
     # As other systems and editors leave a file, with all else in it changed.
-    Exercises::spew("$work/class/windows/$e->{file}", "\xef\xbb\xbf" . $clean =~ s/ {4}/\t/gr =~ s/\n/\r\n/gr =~ s/SEQUENCES = 7/SEQUENCES = 99/r);
+    Exercises::spew("$work/class/windows/$e->{file}", "\xef\xbb\xbf" . $clean =~ s/ {4}/\t/gr =~ s/\n/\r\n/gr =~ s/optimizer_step\(o, m, 1\)/optimizer_step(o, m, 2)/r);
     $verdict{windows} = [4, qr/^$/];
     submit('bytes', "// \xe4 \0 \xe6\xa2\xaf\n$right", [4, qr/^$/]);
     Exercises::spew("$work/class/no-text/$e->{file}", join '', map { chr } 0 .. 255);
