@@ -1,6 +1,6 @@
 // trainer.c: the techniques of chapters 01 to 07 in one step. train_step_plain() is the idea;
 // the rest of the file is the same step with every option. refused.c says which options exclude
-// each other; kept.c counts activations.
+// each other; kept.c has the sizes of activations and the plan for a budget.
 #include "08_3d/trainer.h"
 #include <stdlib.h>
 #include <string.h>

@@ -133,6 +133,9 @@ void train_costs_end(Run *run, Trainer *t) {
     closed(run, "optimizer", "optimizer state", "bytes", p.optimizer, memory_now(MEM_OPTIMIZER));
     closed(run, "activations", "activations, peak", "bytes", p.activations,
            memory_peak(MEM_ACTIVATIONS));
+    if (t->config.activation_budget)
+        check_true(run, "activations", "the measured peak is within --activation-budget",
+                   memory_peak(MEM_ACTIVATIONS) <= t->config.activation_budget);
 }
 
 void train_results(Run *run, const Trainer *t) {
