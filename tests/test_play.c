@@ -248,7 +248,7 @@ static void run_executor(Comm *world, void *context) {
         batch[k] = (Batch){ .B = sequences_of(k), .T = POSITIONS, .number = k };
     clock_rank_begin();
     memory_reset_peaks();
-    pipeline_run(world, m, &c->stage[world->rank], batch, c->m);
+    zero_bubble_run(world, m, &c->stage[world->rank], batch, c->m);
     found[world->rank].end = clock_now();
     found[world->rank].communication = memory_peak(MEM_COMMUNICATION);
     note(world->rank, 0, world);

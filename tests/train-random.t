@@ -131,7 +131,7 @@ sub job {
     my ($width) = "@words" =~ /--width (\d+)/;
     $wrong = ['--width', $width, qr/--check: .*--width $width /] if $kind > 1 && ($width == 2 || ($width < 8 && "@words" =~ /--tensor [23]/));
     my $empty = "@words" =~ /--dropout (\S+)/ ? $1 ** $width : 0;                 # the share of rows that dropout empties
-    $wrong = ['--dropout', 'of empty rows', qr/--check: --dropout .*--width $width,/] if $kind > 1 && !$wrong && $precision eq 'fp32' && $empty > 0.5;
+    $wrong = ['--dropout', 'of empty rows', qr/--check: --dropout .*--width $width,/] if $kind > 1 && !$wrong && $precision eq 'fp32' && $empty > 0.6;
     my $start = $as_processes && have_mpi && $ranks <= 4 && $kind ? \&mpi : \&emu;
     my $job = $start->($ranks, $train{$precision}, @words);
     return { %$job, words => ['timeout', '-k', 5, $hang, @{ $job->{words} }], what => "$precision $ranks ranks @words", kind => $kind, wrong => $wrong };

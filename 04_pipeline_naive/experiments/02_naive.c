@@ -146,7 +146,7 @@ static void table(Run *run, const Training *t, const double loss[2]) {
         { "weights", "12C^2+13C a block; embedding first, head last", { weights, "parameters" } },
         { "AdamW's moments", "twice the weights", { moments, "optimizer" } },
         { "activations, peak", "those of one micro-batch", { kept, "activations" } },
-        { "messages sent", "m [B*T, C] for each neighbour", { "=0 B", "sent.calls" } },
+        { "messages sent", "m [B*T, C] for each neighbour", { "=0 B", "sent.bytes" } },
         { "equal stages: step", "m(p(f+b) + 2(p-1)d)", { NULL, "step.equal" } },
         { "  of it messages", "2m(p-1)d", { NULL, "exposed.equal" } },
         { "  idle", "1-(f+b)/(p(f+b)+2(p-1)d)", { NULL, "idle.equal" } }, {0} };

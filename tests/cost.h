@@ -1,0 +1,9 @@
+// cost.h: a cost of a test program. Its name is its id.
+#ifndef COST_H
+#define COST_H
+#include "judge/frame/lesson.h"
+
+static inline void cost(Run *run, const char *name, const char *unit, double predicted, double measured) {
+    check_cost(run, name, name, unit, formula(predicted), NOT_PREDICTED, measured);
+}
+#endif
