@@ -8,8 +8,10 @@
 // Sends:  once, before step 0: a broadcast of rank 0's weights, Psi elements. Per step, after the
 //         last backward: an all-reduce of the gradient, 2 (N-1)/N of Psi elements per rank.
 // Saves:  each rank computes, and keeps the activations of, B/N sequences.
-// Costs:  weights, gradients and state N times. Step: 3F(ceil(B/N)) + 2(N-1) alpha + 2(N-1)/N Psi e
-//         / beta.
+// Costs:  weights, gradients and state N times. A step takes
+//         3F(ceil(B/N)) + 2(N-1) alpha + 2(N-1)/N Psi e / beta.
+// F(n): the time of a forward of n sequences; alpha: latency of a message; beta: bytes per second;
+// e: bytes of a real.
 // Li et al. 2020 (arXiv 2006.15704), section 2. The sum is right because every shard's loss already
 // carries 1 / (counted tokens of the WHOLE batch): nothing is divided by N. Left out: communication
 // while backward still runs (04_overlap).

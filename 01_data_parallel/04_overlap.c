@@ -8,10 +8,10 @@
 // Sends:  an all-reduce per bucket of n elements, 2 (N-1)/N of n elements per rank, started as soon
 //         as the bucket's last tensor is final; the buckets go from the end of m->g to its
 //         beginning, as backward does.
-// Saves:  the time of all buckets but the last: backward goes on meanwhile. The bits stay those of
-//         one all-reduce.
-// Costs:  2(N-1) alpha per bucket; no backward is left to hide the last one. In flight: the sums of
-//         all buckets.
+// Saves:  the communication time of all buckets but the last, which is hidden behind backward. The
+//         bits stay those of one all-reduce.
+// Costs:  2(N-1) latencies per bucket. The last bucket is exposed, because no backward is left to
+//         hide it. Up to Psi elements of communication memory are in flight.
 // Li et al. 2020 (arXiv 2006.15704), section 3.2: PyTorch's DistributedDataParallel, reducer.cpp.
 // Left out: gradients that become ready in the middle of a layer's backward, and a reduction that
 // slows the products down.

@@ -3,16 +3,19 @@
 // question: Can ranks send a fraction of their gradients' bytes and still train the model?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank a replica, as in 02_all_reduce, and a residual e of Psi elements, its own (16
-//         bits: none); with one bit also, as a server, the residual of 1/N of every bucket.
+// Holds:  every rank: all weights and gradients, its own sequences, and its own residual e, one
+//         element per parameter (16 bits: none). One bit: as the server of 1/N of every bucket it
+//         has a second residual, of that part.
 // Sends:  per step and bucket of n elements. 16 bits: 2(N-1)/N of 2n bytes. Top-k: (N-1) k places
 //         and values, k = n/32. One bit: 2(N-1)/N of n/8 bytes, and 2(N-1) scales.
-// Saves:  half of the bytes; all but N k (4+e) bytes; 31 of 32 bits.
+// Saves:  16 bits: half of the bytes. Top-k: all but (N-1) k places and values. One bit: 31 of 32
+//         bits.
 // Costs:  what arrives is not the sum. Psi elements of residual; more calls; top-k's bytes grow
 //         with N.
 // Error feedback keeps the training on course: x <- g + e; send C(x); e <- x - C(x). Nothing is
-// lost, only late. Seide et al. 2014; Aji and Heafield 2017; Tang et al. 2021 (1-bit Adam). Left
-// out: exact steps at first, and overlapping.
+// lost, only late. The training must equal one device that applies the same rule to N gradients.
+// Seide et al. 2014; Aji and Heafield 2017; Tang et al. 2021 (1-bit Adam). Left out: exact steps at
+// first, and overlapping.
 #include "01_data_parallel/compression.h"
 
 static Tensor row(Tensor t, size_t r) { return tensor_row_range(t, r, r + 1); }

@@ -10,7 +10,8 @@
 //         runs.
 // Saves:  (m-1)/m of the bytes of a reduction after every micro-batch; overlapped: the time that
 //         backward hides.
-// Costs:  as data parallelism with whole batches, whatever m is.
+// Costs:  per step 2(N-1)/N Psi e bytes and one gradient buffer, whatever m is (N ranks, e bytes of
+//         a real); overlapped: up to Psi elements of communication memory.
 // PyTorch's DDP.no_sync() and buckets (Li et al. 2020, section 3.2). Left out: shards that come
 // from different numbers of micro-batches.
 #include "02_grad_accumulation/accumulation.h"

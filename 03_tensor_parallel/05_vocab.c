@@ -11,7 +11,8 @@
 // Shoeybi et al. 2019, section 3. Left out: positions, norms, and GPT's layers (06_transformer.c).
 #include "03_tensor_parallel/tensor_parallel.h"
 
-// y [M, C] are rows E[token] of the whole table. This rank holds the rows from `first` on.
+// Row i of y [M, C] becomes row tokens[i] of the whole table. This rank holds the rows from `first`
+// on. Backward sends nothing: dy is whole on every rank, and a rank adds it to its own rows.
 void vocab_parallel_lookup(Comm *tp, Tensor y, Tensor table, const int *tokens, size_t first) {
     op_embed_tokens(y, table, tokens, first);          // zeros for the tokens of other ranks
     // One rank has put each token's row, the others zeros. So the sum is that row in every bit.

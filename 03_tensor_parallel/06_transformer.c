@@ -18,8 +18,12 @@
 //     forward    x -> norm -> attention =1=> + x -> norm -> MLP =2=> + -> y
 //     backward   dx <- + <- norm <=4= attention <- + <- norm <=3= MLP <- dy
 //
-// =1=> =2=> <=3= <=4= are the all-reduces of [M, C], each inside of the function that it leaves.
-// Their results are whole on every rank. So all else is the unsplit block of common/model/layer.c.
+// =1=> =2=> <=3= <=4= are the all-reduces of [M, C], each inside of the function that it leaves
+// (tensor_parallel_attention_..., tensor_parallel_mlp_...). Before 1 and 2 a rank has the part of
+// the output that its own heads or hidden columns give; before 3 and 4 it has their part of the
+// gradient of the input: partial sums. Without the all-reduce x or dx would differ between ranks.
+// Afterwards it is whole on every rank, so all else is the unsplit block of common/model/layer.c.
+// The model's ends stand in vocab_layers.c.
 
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;

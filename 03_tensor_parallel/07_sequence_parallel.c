@@ -3,8 +3,9 @@
 // question: What tensor parallelism keeps whole on every rank, can it be cut too, without sending more?
 // vary: SEQUENCES 3..5, MICRO_BATCHES 2..3, vocab 50..70
 //
-// Holds: the parameters of 06_transformer. Of M = bs rows, rank i of t has shard_range(M, t, i)
-//     wherever the work is row by row: norms, dropout, residual paths. Column cuts see all M rows.
+// Holds: 1/t of every matrix, as 06_transformer: attention by heads, the MLP by hidden columns, wte
+//     by entries. Of M = bs rows, rank i of t has shard_range(M, t, i) wherever the work is row by
+//     row: norms, dropout, residual paths. Matrix products read all M rows.
 // Sends: per block forward 2 all-gathers and 2 reduce-scatters of M h elements, backward the same;
 //     KEEP_SHARD: 2 more all-gathers in backward. Each sends (t-1)/t of its elements. Per step one
 //     all-reduce of 6h elements per block and of 2h for the last norm: gradients of a rank's rows.

@@ -9,6 +9,7 @@
 //     all-reduce of wte's gradient over {first, last}, and sums of 1 and 12L + 4 doubles over all.
 // Saves: weights, gradients and optimizer state of the other stages; about (p-1)/p of each.
 // Costs: exactly one rank works at a time: a step takes m(p(f+b) + 2(p-1)d), idle 1 - 1/p of it.
+// p stages, m micro-batches of B sequences, L blocks, V vocabulary entries, T positions, C columns;
 // f, b, d: the times of a stage's forward, of its backward, of a message.
 // Left out: working at the same time (03_gpipe.c).
 #include "04_pipeline_naive/pipeline.h"

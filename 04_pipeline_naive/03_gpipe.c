@@ -3,11 +3,18 @@
 // question: How much less idle are the stages when a batch is cut into micro-batches, and what does that cost?
 // vary: SEQUENCES 5..9, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: as 02_naive.c; and on every stage what the forwards of all m micro-batches keep, because
-//     the backwards come after the last forward.
-// Sends: the messages and sums of 02_naive.c.
-// Saves: idle time: a step takes (m+p-1)(f+b) + 2(p-1)d where d <= f, idle (p-1)/(m+p-1) without d.
+// Holds: rank i has some neighbouring layers, their gradients and optimizer state; the first and
+//     the last rank both have wte. Every stage keeps the activations of all m micro-batches,
+//     because the backwards come after the last forward.
+// Sends: per micro-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage i - 1. Per step one
+//     all-reduce of wte's gradient over {first, last}, V*C elements, and sums of 1 and 12L + 4
+//     doubles over all stages.
+// Saves: idle time: without messages a step takes (m+p-1)(f+b), of which (p-1)/(m+p-1) is idle.
+//     With messages of time d <= f the executor (pipeline_run), which does not wait for sends, adds
+//     2(p-1)d.
 // Costs: m micro-batches in flight instead of one.
+// f, b, d: the times of a stage's forward, of its backward, of a message; x, y: a stage's input and
+// output; dx, dy: their gradients. Stage i + 1 sends dy, the gradient of what stage i sent.
 // Huang et al. 2018 (GPipe), section 2.3. Our backwards are ascending, as gradients are accumulated
 // on one device, so every bit is the same; torchgpipe's are descending.
 // Left out: keeping only the stages' inputs, as GPipe does (07_recompute/02_full.c).

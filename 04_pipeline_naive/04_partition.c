@@ -7,12 +7,13 @@
 //     their weights, gradients and moments. Every rank knows all L + 2 measured costs.
 // Sends: per new cut one all-reduce of L + 2 doubles; per block that moves its weights and AdamW's
 //     two moments, 12C^2 + 13C elements each, from its old stage to its new one.
-// Saves: idle time: a step takes sum(f+b) + (m-1)(max f + max b), so the slowest stage sets the pace.
+// Saves: idle time: a step takes sum(f+b) + (m-1)(max f + max b), so the slowest stage sets the
+//     pace.
 // Costs: O(L^2 p) to solve a cut; the bytes of the blocks that move.
 //
 // Harlap et al. 2018 (PipeDream), section 3.2; moving while training: Wahib et al. 2025 (DynMo).
-// No value follows from a rank's number, so layers that move change no bit of the training. Left out:
-// stages with several replicas (PipeDream's planner: experiments/planner.c).
+// No value follows from a rank's number, so layers that move change no bit of the training. Left
+// out: stages with several replicas (PipeDream's planner: experiments/planner.c).
 #include "04_pipeline_naive/pipeline.h"
 #include "common/comm/clock.h"
 #include "common/device/device.h"

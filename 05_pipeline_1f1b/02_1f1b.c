@@ -3,14 +3,17 @@
 // question: Can a pipeline give GPipe's bits in GPipe's time with fewer micro-batches in memory?
 // vary: SEQUENCES 8..12, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: stage i as in 04; what min(p-i, m) micro-batches keep, because a backward comes as early
-// as
-//     it can and frees what its forward kept.
-// Sends: the messages and sums of GPipe: y and dx [B*T, C] per micro-batch and neighbour.
-// Saves: activations of m - (p-i) micro-batches on stage i.
-// Costs: nothing beside GPipe: a step takes (m+p-1)(f+b), and messages. PipeDream-Flush: Narayanan
-// et al. 2021, arXiv 2006.09503, section 3.2; PTD-P, section 2.2.1. The step around the loop is
-// that of 04_pipeline_naive/02_naive.c.
+// Holds: stage i has some neighbouring layers with their gradients and optimizer state; the first
+//     and the last stage both have wte. It keeps the activations of min(p-i, m) micro-batches,
+//     because a backward comes as early as it can and frees what its forward kept.
+// Sends: per micro-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage i - 1. Per step one
+//     all-reduce of wte's gradient over {first, last}, V*C elements, and sums of 1 and 12L + 4
+//     doubles over all stages: as GPipe.
+// Saves: activations of m - min(p-i, m) micro-batches on stage i.
+// Costs: nothing beside GPipe: a step takes (m+p-1)(f+b), and messages.
+//
+// PipeDream-Flush: Narayanan et al. 2021, arXiv 2006.09503, section 3.2; PTD-P, section 2.2.1. The
+// step around the loop is that of 04_pipeline_naive/02_naive.c.
 // Left out: several chunks of layers per stage (03_interleaved.c); no flush (04_pipedream.c).
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>

@@ -4,14 +4,14 @@
 // vary: SEQUENCES 2..4, STEPS 9..13, layers 8..11, width 18|24, context 7..13, vocab 31..50
 //
 // Holds: rank i has stage i, its gradients and optimizer state once, its weights p - i times
-// (weight
-//     stashing) or p times (vertical sync); activations of p - i mini-batches.
-// Sends: per mini-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage i - 1. Weights never
-// move,
-//     and no sum over stages exists; embedding and head have a table each.
+//     (weight stashing) or p times (vertical sync); activations of p - i mini-batches.
+// Sends: per mini-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage i - 1: dx is the
+//     gradient of what that stage sent. Weights never move, and no sum over stages exists;
+//     embedding and head have a table each.
 // Saves: the bubble: one mini-batch more takes f + b, because the pipeline never runs empty.
-// Costs: p - i versions of the weights; gradients are p-1-i updates old. So it is not the unsplit
-//     training: W_i(k+1) = W_i(k) - eta g_i, g the gradient of loss k at W_i(k-(p-1-i)), all i.
+// Costs: p - i versions of the weights; gradients are p-1-i updates old (vertical sync: p-1). So it
+//     is not the unsplit training. With weight stashing and SGD, all i:
+//     W_i(k+1) = W_i(k) - eta g_i, g the gradient of loss k at W_i(k-(p-1-i)).
 // Harlap et al. 2018 (PipeDream), section 3.3.
 // Left out: replicated stages; clipping, whose norm needs all stages at one moment.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"

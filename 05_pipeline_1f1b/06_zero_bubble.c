@@ -3,16 +3,18 @@
 // question: Can a stage fill its bubble with the half of a backward that no other stage waits for?
 // vary: SEQUENCES 8..12, layers 8..12, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: rank i has stage i; what a micro-batch's forward kept, until its W, because W reads x and
-// dy
-//     of every layer: p micro-batches with ZB-H1, at most cap with an automatic list.
-// Sends: the messages and sums of 1F1B: an F sends y [B*T, C] to stage i + 1, a B sends dx [B*T, C]
-// to
-//     stage i - 1, as soon as it is done; a W sends nothing.
-// Saves: idle time: ZB-H1 takes m(F+B+W) + (p-1)(F+B-W), 1F1B (m+p-1)(F+B+W), without messages, m
-// >= p.
-// Costs: activations until W; with cap 2p-1 about twice 1F1B's on stage 0, and almost no bubble. F,
-// B, W: a forward, the two halves of a backward, and their times. Qi et al. 2023, sections 2 and 3.
+// Holds: rank i has stage i, some neighbouring layers. It keeps what a micro-batch's forward kept
+//     until its W, because W reads x and dy of every layer: of p micro-batches with ZB-H1, of at
+//     most cap with an automatic list.
+// Sends: an F sends y [B*T, C] to stage i + 1, a B sends dx [B*T, C] to stage i - 1, as soon as it
+//     is done; a W sends nothing. Per step the sums of 1F1B: V*C elements over {first, last}, 1 and
+//     12L + 4 doubles over all stages.
+// Saves: idle time: without messages and for m >= p, ZB-H1 takes m(F+B+W) + (p-1)(F+B-W), 1F1B
+//     (m+p-1)(F+B+W).
+// Costs: activations until W, and a copy of dy for every layer; with cap 2p-1 about twice 1F1B's on
+//     stage 0, and almost no bubble.
+// F, B, W: a forward, the two halves of a backward, and their times.
+// Qi et al. 2023, sections 2 and 3.
 // Left out: updates that do not wait for the norm of all stages, and are taken back if it is too
 // large.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"

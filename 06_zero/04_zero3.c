@@ -17,7 +17,8 @@
 #include "06_zero/zero.h"
 
 // A unit's weights are gathered just before its layer runs, forward and backward, and dropped after
-// it. At any time one block is whole, and all others are in parts. (FSDP's "unit" is what one
+// it. At any time one block is whole, and all other blocks are in parts; wte, which embedding and
+// head use, stays whole for the step. (FSDP's "unit" is what one
 // wrapped module gathers at a time.)
 //
 //     forward  of a unit:   all-gather weights . compute . drop
@@ -70,7 +71,7 @@ static const LayerKind zero3_layer = {
 
 // ---------------------------------------------------------------- the model
 
-// Every rank: weights [size/N], gradients [size/N], no more: no rank ever holds a whole model.
+// Every rank allocates weights [size/N] and gradients [size/N]. No rank ever holds a whole model.
 void zero3_allocate_parts(Model *m, Comm *dp) {
     model_replicas(m, dp);
     model_measure(m);

@@ -3,7 +3,8 @@
 // question: How much memory does it save to keep only a layer's input, and what does the second forward cost?
 // vary: layers 7..11, width 12|18|24, context 8..13, vocab 31..50
 //
-// Holds:  of each of m micro-batches in flight the input of every block (recompute_blocks) or of
+// Holds:  no tensor is split; the ranks are stages, or a tp group, as the caller says. A rank has
+//         of each of m micro-batches in flight the input of every block (recompute_blocks) or of
 //         the stage (recompute_wrap_range), and while a backward runs, everything of one block, or
 //         of the stage.
 // Sends:  in backward the messages of the layers' forward once more: of a tensor-parallel block two
