@@ -136,8 +136,9 @@ static void training(Run *run, const Data *data) {
     check_cost(run, "gradients", "gradients (wte twice)", "bytes",
                formula((double)((config_parameters(&c) + c.vocab * c.width) * sizeof(real))), NOT_PREDICTED,
                (double)memory_now(MEM_GRADIENTS));
-    check_cost(run, "optimizer", "AdamW's m and v", "bytes", formula((double)(2 * config_parameters(&c) * sizeof(real))),
-               NOT_PREDICTED, (double)memory_now(MEM_OPTIMIZER));
+    check_cost(run, "optimizer", "AdamW's m and v", "bytes",
+               formula((double)(2 * config_parameters(&c) * sizeof(real))), NOT_PREDICTED,
+               (double)memory_now(MEM_OPTIMIZER));
     char begun[16], ended[16];
     snprintf(begun, sizeof begun, "=%.4f", first);
     snprintf(ended, sizeof ended, "=%.4f", loss);

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 # Every lesson at its own rank count: with virtual ranks in both precisions, and as MPI processes in fp32. At other rank counts, with
-# virtual ranks: every second lesson at 1 and 8 in fp32, and at 3 in fp64; the others at 3 in fp32. Every fourth lesson with another
+# virtual ranks: every second lesson at 1 and 8 in fp32, and at 3 in fp64; the others at 3 in fp32. Every eighth lesson with another
 # seed, as processes in fp64, and with --reduce fast.
 # TEST_ALL=1: both precisions at 1 to 8 ranks, as processes, too.
 # TEST_QUICK=1: in fp32, at its own rank count only.
@@ -39,7 +39,7 @@ for my $i (0 .. $#lessons) {
         my $program = program_of($precision, $lesson->{source});
         my %pair = (key => $lesson->{key}, name => "$lesson->{key} $precision", ranks => $lesson->{ranks}, emu => emu($lesson->{ranks}, $program));
         # Starting processes costs more than most lessons, and the precision does not change what they send to whom.
-        $pair{mpi} = mpi($lesson->{ranks}, $program) if have_mpi && ($all || $precision eq 'fp32' || $i % 4 == 0);
+        $pair{mpi} = mpi($lesson->{ranks}, $program) if have_mpi && ($all || $precision eq 'fp32' || $i % 8 == 0);
         push @own, \%pair;
         push @jobs, grep { $_ } @pair{qw(emu mpi)};
     }
@@ -68,9 +68,9 @@ for my $i ($quick ? () : 0 .. $#lessons) {
     my $lesson = $lessons[$i];
     my $program = program_of('fp32', $lesson->{source});
     push @varied, map { my $job = emu($lesson->{ranks}, $program, '--seed', $_); +{ %$job, name => "$lesson->{key} seed $_" } }
-        $all ? (2, 12345) : $i % 4 == 3 ? 12345 : ();
+        $all ? (2, 12345) : $i % 8 == 3 ? 12345 : ();
     push @varied, { %{ mpi($lesson->{ranks}, $program, qw(--reduce fast)) }, name => "$lesson->{key} reduce fast, as processes" }
-        if have_mpi && $lesson->{ranks} > 1 && ($all || $i % 4 == 1);
+        if have_mpi && $lesson->{ranks} > 1 && ($all || $i % 8 == 1);
 }
 push @jobs, @varied;
 run_jobs(\@jobs);
