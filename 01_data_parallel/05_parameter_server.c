@@ -13,8 +13,8 @@
 // Costs:  all bytes pass through the servers' links. Asynchronous: a gradient is up to (n-1)(2s+1)
 //         versions old.
 // Synchronous, a server adds all pushes in the workers' order: the bits of an all-reduce.
-// Asynchronous, it updates after every push, and answers at once unless the worker is more than s
-// steps ahead of the slowest (stale synchronous parallel, Ho et al. 2013). Li et al. 2014, section
+// An asynchronous server updates after every push. It answers at once unless the worker is more than
+// s steps ahead of the slowest (stale synchronous parallel, Ho et al. 2013). Li et al. 2014, section
 // 3. Left out: workers and servers that get lost.
 #include "01_data_parallel/parameter_server.h"
 #include <stdlib.h>

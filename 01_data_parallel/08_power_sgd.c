@@ -16,7 +16,7 @@
 // backward.
 #include "01_data_parallel/compression.h"
 
-// Where matrix m lies in its bucket.
+// Returns the view of matrix m in its bucket.
 static Tensor power_matrix(Tensor flat, const Matrix *m) {
     return tensor_reshape(tensor_flat_range(flat, m->offset, m->offset + m->rows * m->cols),
                           m->rows, m->cols);
@@ -44,7 +44,8 @@ static Tensor power_next(Tensor list, size_t *at, size_t rows, size_t cols) {
     return t;
 }
 
-// What is sent as it is, side by side in `rest`; power_unpack() writes it back.
+// Copies the bucket's vectors, which are sent uncompressed, side by side into `rest`. power_unpack()
+// writes them back.
 static void power_pack(const CompressedBucket *b, Tensor rest, Tensor g) {
     size_t at = 0;
     for (size_t i = 0; i < b->n_params; i++) {

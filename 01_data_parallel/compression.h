@@ -49,15 +49,15 @@ typedef struct {
 // q's first values are functions of seed, the same on every rank. m: allocated.
 Compression *compression_new(Comm *dp, const CompressionPlan *plan, const Model *m, uint64_t seed);
 void compression_free(Compression *c);
-// g [1, size]: mine before; afterwards what all ranks believe the sum over ranks to be, the same
+// g [1, size], this rank's gradient, becomes the sum over ranks as all ranks reconstruct it, the same
 // bits on each. Collective.
 void compression_all_reduce(Compression *c, Tensor g);
-// Of one bucket: g [1, n] <- what all ranks believe the sum to be. e [1, n]: what this rank has not
-// sent yet. In 06_compression.c, and the last one in 08_power_sgd.c.
+// Compresses one bucket: g [1, n] becomes the sum as all ranks reconstruct it; e [1, n] becomes the
+// residual, the part that this rank has not sent yet. In 06_compression.c, and the last one in 08_power_sgd.c.
 typedef void Compress(Compression *c, CompressedBucket *b, Tensor g, Tensor e);
 Compress compress_half, compress_top_k, compress_one_bit, compress_power_sgd;
-// What outlives a step, one after another on the host, [compression_state_count(c)]: e, then every
-// server's error, then every q. For checkpoints.
+// For checkpoints: the state that outlives a step, on the host, [compression_state_count(c)]
+// elements: e, then the error of every server, then every q.
 size_t compression_state_count(const Compression *c);
 void compression_state_read(const Compression *c, real *state);
 void compression_state_write(Compression *c, const real *state);

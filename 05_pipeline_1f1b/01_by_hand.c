@@ -3,8 +3,7 @@
 // question: In which order may a pipeline stage do its forwards and backwards, and which order keeps little in memory?
 //
 // Holds: a list of ops per stage; nothing is computed here. A list is legal when every op stands in
-// it
-//     once, every receive gets the message that it waits for, and every send gets a buffer.
+//     it once, every receive gets the message that it waits for, and every send gets a buffer.
 // Sends: a message per op to the next stage (forward) or the one before (backward), in list order.
 // Saves: 1F1B: at most min(p-i, m) micro-batches in flight on stage i; GPipe has m.
 // Costs: the same time: (m+p-1)(t_f+t_b). A forward takes 1 unit, a backward 2, a message none.

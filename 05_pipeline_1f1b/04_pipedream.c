@@ -25,8 +25,8 @@ static size_t version(size_t k, size_t updates_old) {
     return k < updates_old ? 0 : k - updates_old;
 }
 
-// p = 2, four mini-batches; U0: the update with the gradient of mini-batch 0, which makes version
-// 1.
+// p = 2, four mini-batches; U0: the update with the gradient of mini-batch 0, which makes
+// version 1.
 //     stage 0   F0 F1 B0 U0 F2 B1 U1 F3 B2 U2 B3 U3
 //     stage 1   F0 B0 U0 F1 B1 U1 F2 B2 U2 F3 B3 U3
 Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i) {

@@ -6,8 +6,7 @@
 // Holds: rank i has stage i, gradients and optimizer state once, weights twice (double-buffered);
 //     activations of p - i micro-batches. First and last: a second gradient of the tied table.
 // Sends: per micro-batch y [B*T, C] to stage i + 1 and dx to i - 1; per update the first and the
-// last
-//     stage send each other their gradient of the tied table, V*C elements, and both add the two.
+//     last stage send each other their gradient of the tied table, V*C elements, and both add the two.
 // Saves: the bubble: a batch of m micro-batches more takes m(f+b); versions: 2 instead of p - i.
 // Costs: all stages are one update late: W(t+1) = W(t) - eta grad f_t(W(t-1)), batch 0 reads W(0).
 //     Two versions suffice if m >= p: only two batches are then between forward and backward.

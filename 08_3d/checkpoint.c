@@ -22,7 +22,7 @@ struct Checkpoint {
         const char *name;
         CheckpointPiece *piece;
         size_t n;
-    } * param; // [params] every tensor, its pieces
+    } *param;                                      // [params] every tensor, its pieces
     size_t params;
 };
 

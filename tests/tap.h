@@ -28,10 +28,11 @@ static int tap_end(void) {
     return tap_failed > 0;
 }
 
-// f, run in a child process, must end it with `status` and say `words` on stderr.
-__attribute__((unused)) static void ends(void (*f)(void), int status, const char *words) {
-    int tube[2];
-    char said[2048];
+// Runs body(context) in a child process, which a fault or a deadlock may end. Returns its exit
+// status, 128 + N after signal N; said [room] receives what the child wrote to stderr.
+__attribute__((unused)) static int tap_child(void (*body)(void *), void *context, char *said,
+                                             size_t room) {
+    int tube[2], how;
     size_t n = 0;
     fflush(stdout);
     if (pipe(tube) != 0) fault("pipe");
@@ -39,17 +40,27 @@ __attribute__((unused)) static void ends(void (*f)(void), int status, const char
     if (child < 0) fault("fork");
     if (child == 0) {
         dup2(tube[1], STDERR_FILENO);
-        end_all_ranks = _exit;
-        f();
+        body(context);
         _exit(0);
     }
     close(tube[1]);
-    for (ssize_t got; (got = read(tube[0], said + n, sizeof said - 1 - n)) > 0;) n += (size_t)got;
+    for (ssize_t got; (got = read(tube[0], said + n, room - 1 - n)) > 0;) n += (size_t)got;
     said[n] = 0;
     close(tube[0]);
-    int how;
     waitpid(child, &how, 0);
-    const int was = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+    return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+}
+
+// f, run in a child process, must end it with `status` and say `words` on stderr.
+typedef struct { void (*f)(void); } TapCall;
+static void tap_call(void *call) {
+    end_all_ranks = _exit;
+    ((TapCall *)call)->f();
+}
+__attribute__((unused)) static void ends(void (*f)(void), int status, const char *words) {
+    char said[2048];
+    TapCall call = { f };
+    const int was = tap_child(tap_call, &call, said, sizeof said);
     if (!ok(was == status && strstr(said, words), "status %d: %s", status, words))
         printf("#   status %d, and it said: %s\n", was, said);
 }

@@ -148,28 +148,14 @@ static void run_stage(Comm *world, void *lists) {
     model_free(m);
 }
 
-// In a child process, which a deadlock ends: its status, and what it said.
-static int run(const Lists *l, char *said) {
-    int tube[2], how;
-    size_t n = 0;
-    fflush(stdout);
-    if (pipe(tube) != 0) fault("pipe");
-    const pid_t child = fork();
-    if (child < 0) fault("fork");
-    if (child == 0) {
-        dup2(tube[1], STDERR_FILENO);
-        LaunchOptions o = { .emulate = (int)l->p, .default_ranks = (int)l->p, .timeout = 60 };
-        LaunchChoice choice = comm_choose(&o);
-        comm_run(&o, &choice, run_stage, (void *)l);
-        _exit(0);
-    }
-    close(tube[1]);
-    for (ssize_t got; (got = read(tube[0], said + n, TEXT - 1 - n)) > 0;) n += (size_t)got;
-    said[n] = 0;
-    close(tube[0]);
-    waitpid(child, &how, 0);
-    return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+// On virtual ranks, in a child process, which a deadlock ends.
+static void run_ranks(void *lists) {
+    const Lists *l = lists;
+    LaunchOptions o = { .emulate = (int)l->p, .default_ranks = (int)l->p, .timeout = 60 };
+    LaunchChoice choice = comm_choose(&o);
+    comm_run(&o, &choice, run_stage, lists);
 }
+static int run(Lists *l, char *said) { return tap_child(run_ranks, l, said, TEXT); }
 
 // ---------------------------------------------------------------- both compared
 

@@ -54,28 +54,23 @@ enum { PS_PER_FLOP = 1000 };                       // of device lesson
 
 // Runs body on emulated ranks in a child process, which a deadlock ends: its status, and what it
 // said.
+typedef struct {
+    size_t ranks;
+    const ClockConfig *clock;
+    void (*body)(Comm *, void *);
+    void *context;
+} Child;
+static void run_ranks(void *child) {
+    const Child *c = child;
+    clock_configure(c->clock);
+    LaunchOptions o = { .emulate = c->ranks, .default_ranks = c->ranks, .timeout = 60 };
+    LaunchChoice choice = comm_choose(&o);
+    comm_run(&o, &choice, c->body, c->context);
+}
 static int run_child(size_t ranks, const ClockConfig *clock, void (*body)(Comm *, void *),
                      void *context, char *said) {
-    int tube[2], how;
-    size_t n = 0;
-    fflush(stdout);
-    if (pipe(tube) != 0) fault("pipe");
-    const pid_t child = fork();
-    if (child < 0) fault("fork");
-    if (child == 0) {
-        dup2(tube[1], STDERR_FILENO);
-        clock_configure(clock);
-        LaunchOptions o = { .emulate = ranks, .default_ranks = ranks, .timeout = 60 };
-        LaunchChoice choice = comm_choose(&o);
-        comm_run(&o, &choice, body, context);
-        _exit(0);
-    }
-    close(tube[1]);
-    for (ssize_t got; (got = read(tube[0], said + n, TEXT - 1 - n)) > 0;) n += (size_t)got;
-    said[n] = 0;
-    close(tube[0]);
-    waitpid(child, &how, 0);
-    return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+    Child child = { ranks, clock, body, context };
+    return tap_child(run_ranks, &child, said, TEXT);
 }
 
 static void note(size_t rank, size_t which, const Comm *c) {

@@ -75,10 +75,4 @@ static void power_sgd(Run *run) {
     data_free(&t.data);
 }
 
-static const Option options[] = {
-    { "data", "FILE", "LICENSE", "the text that the loss curves are drawn of" },
-    { "lr", "X", "0.15", "learning rate of the loss curves" },
-    { "link", "NAME[,NAME]", "slow", NULL },
-    {0},
-};
-EXPERIMENT(power_sgd, options);
+EXPERIMENT(power_sgd, compression_options);

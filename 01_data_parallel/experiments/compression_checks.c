@@ -309,3 +309,10 @@ void compression_show_steps(Run *run, const Training *t, const CompressionPlan *
     compression_free(c);
     model_free(m);
 }
+
+const Option compression_options[] = {
+    { "data", "FILE", "LICENSE", "the text that the loss curves are drawn of" },
+    { "lr", "X", "0.15", "learning rate of the loss curves" },
+    { "link", "NAME[,NAME]", "slow", NULL },
+    {0},
+};

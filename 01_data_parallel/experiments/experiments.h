@@ -119,6 +119,8 @@ void compression_check_exact(Run *run, const ModelConfig *model, const Compressi
 enum { COMPRESSION_LONG = 60 };
 typedef struct { const char *name; bool exact; CompressionPlan plan; } Curve;
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last);
+// The options of both experiments: --data and --lr of the curves, --link.
+extern const Option compression_options[];
 // A step with the exact all-reduce, then one with a compressed one, in one picture.
 void compression_show_steps(Run *run, const Training *t, const CompressionPlan *plan,
                             const char *title);

@@ -6,12 +6,12 @@
 #include <stddef.h>
 
 // How much longer a block's ring attention over n equal zigzag chunks takes than its products. own:
-// products of step 0; other: of each of the n-1 other steps; hop: a message of k | v, or of dk |
-// dv. Forward:
-//     max(own, hop) + (n-2) max(other, hop) + other                   nothing leaves in the last
-//     step
-// Backward, where dk | dv leave after the products on the same lane, behind the next k | v:
-//     max(own, hop) + (n-2) max(other, 2 hop) + max(other, hop) + hop the last hop is never hidden
+// products of step 0; other: of each of the n-1 other steps; hop: a message of k | v, or of dk | dv.
+// Forward, where nothing leaves in the last step:
+//     max(own, hop) + (n-2) max(other, hop) + other
+// Backward, where dk | dv leave after the products on the same lane, behind the next k | v
+// (the last hop is never hidden):
+//     max(own, hop) + (n-2) max(other, 2 hop) + max(other, hop) + hop
 static inline double context_ring_waits(size_t n, double own, double other, double hop,
                                         bool backward) {
     if (n == 1) return 0;

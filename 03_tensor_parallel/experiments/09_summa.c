@@ -139,32 +139,6 @@ static void one_layer(Run *run, const CommGrid *g) {
 enum { STEPS = 3 };
 static const double max_norm = 0.5;                       // small enough that every step is clipped
 
-typedef struct { Comm *world; const CommGrid *g; GridMeasured r; } Measuring;
-
-static StepResult step(void *measuring, Model *m, Optimizer *o, const Training *t, const Batch *b) {
-    Measuring *x = measuring;
-    model_zero_gradients(m);
-    grid_measure_begin(x->g, &x->r);
-    double loss = model_forward_backward(m, b) * b->token_weight;  // of this row's sequences
-    grid_measure_end(x->g, &x->r);
-    model_fold_tied(m);                                // one block of wte, both uses: sends nothing
-    if (x->g->col > 0) loss = 0;                        // a row's ranks have the same: counted once
-    comm_all_reduce_doubles(x->world, &loss, 1);
-    double norm = model_grad_norm(m, x->world);      // every element of the gradient is on one rank
-    optimizer_step(o, m, clip_factor(norm, t->clip));      // of what this rank holds
-    return (StepResult){ loss, norm };
-}
-
-static void train(void *measuring, const Training *t, Trajectory *c) {
-    Measuring *x = measuring;
-    Model *m = model_describe(&t->model, model_layers(&t->model));
-    summa(m, x->g);                                      // cuts the parameters, replaces the layers
-    model_allocate(m);
-    training_run(c, m, t, 1, 0, step, x);             // every rank gets all tokens, takes its row's
-    grid_measure_state(&x->r, m);
-    model_free(m);
-}
-
 // ---------------------------------------------------------------- the table
 
 // Cells of one device and of tensor parallelism by columns and rows (03.06) on n ranks, computed.
@@ -251,9 +225,9 @@ static void summa_lesson(Run *run) {
                    .steps = STEPS,
                    .sequences = option_size(run, "batch"), .micro_batches = 1, .clip = max_norm,
                    .watched = MEM_ACTIVATIONS };
-    Measuring measuring = { .world = run->world, .g = &g };
-    training_both(run, "SUMMA = unsplit", &t, train, &measuring);  // SGD, then AdamW
-    costs(run, &g, &c, t.sequences, &measuring.r);
+    GridTraining training = { .world = run->world, .g = &g, .cut = summa };
+    training_both(run, "SUMMA = unsplit", &t, grid_train, &training);  // SGD, then AdamW
+    costs(run, &g, &c, t.sequences, &training.measured);
     data_free(&t.data);
     comm_grid_free(&g);
 }

@@ -7,33 +7,6 @@
 enum { STEPS = 3, BATCH = 4 };                     // sequences: one for each of 2 x 2 rows of ranks
 static const double max_norm = 0.5;                       // small enough that every step is clipped
 
-typedef struct { Comm *world; const CommGrid *g; GridMeasured r; } Measuring;
-
-static StepResult step(void *measuring, Model *m, Optimizer *o, const Training *t, const Batch *b) {
-    Measuring *x = measuring;
-    model_zero_gradients(m);
-    grid_measure_begin(x->g, &x->r);
-    double loss = model_forward_backward(m, b) * b->token_weight;  // of this row's sequences
-    model_partial_sums(m);                                 // over depth, a unit at a time
-    grid_measure_end(x->g, &x->r);
-    model_fold_tied(m);
-    if (x->g->col > 0) loss = 0;                        // a row's ranks have the same: counted once
-    comm_all_reduce_doubles(x->world, &loss, 1);
-    double norm = model_grad_norm(m, x->world);
-    optimizer_step(o, m, clip_factor(norm, t->clip));      // every layer makes the same update
-    return (StepResult){ loss, norm };
-}
-
-static void train(void *measuring, const Training *t, Trajectory *c) {
-    Measuring *x = measuring;
-    Model *m = model_describe(&t->model, model_layers(&t->model));
-    tesseract(m, x->g);
-    model_allocate(m);
-    training_run(c, m, t, 1, 0, step, x);               // every rank gets all tokens, takes its own
-    grid_measure_state(&x->r, m);
-    model_free(m);
-}
-
 static void table(Run *run, const GridPlace *at, size_t sequences, const GridMeasured *r) {
     const ModelConfig *c = at->c;
     const CutSizes whole = cut_sizes(c, 1, 0);
@@ -110,9 +83,9 @@ static void tesseract_lesson(Run *run) {
                    .sequences = BATCH, .micro_batches = 1, .clip = max_norm, .recorded = true,
                    .watched = MEM_ACTIVATIONS };
     if (option_given(run, "batch")) t.sequences = option_size(run, "batch");
-    Measuring measuring = { .world = run->world, .g = &g };
-    training_both(run, "Tesseract = unsplit", &t, train, &measuring);  // SGD, then AdamW
-    costs(run, &g, &c, t.sequences, &measuring.r);
+    GridTraining training = { .world = run->world, .g = &g, .cut = tesseract };
+    training_both(run, "Tesseract = unsplit", &t, grid_train, &training);  // SGD, then AdamW
+    costs(run, &g, &c, t.sequences, &training.measured);
     data_free(&t.data);
     comm_grid_free(&g);
 }

@@ -27,6 +27,34 @@ void grid_measure_state(GridMeasured *r, const Model *m) {
     r->activations = memory_peak(MEM_ACTIVATIONS);
 }
 
+// ---------------------------------------------------------------- a GPT, trained
+
+static StepResult step(void *grid_training, Model *m, Optimizer *o, const Training *t,
+                       const Batch *b) {
+    GridTraining *x = grid_training;
+    model_zero_gradients(m);
+    grid_measure_begin(x->g, &x->measured);
+    double loss = model_forward_backward(m, b) * b->token_weight;  // of this row's sequences
+    model_partial_sums(m);                             // over depth; a single grid sends nothing
+    grid_measure_end(x->g, &x->measured);
+    model_fold_tied(m);                                // one block of wte, both uses: sends nothing
+    if (x->g->col > 0) loss = 0;                       // a row's ranks have the same: counted once
+    comm_all_reduce_doubles(x->world, &loss, 1);
+    double norm = model_grad_norm(m, x->world);        // every element has one owner
+    optimizer_step(o, m, clip_factor(norm, t->clip));  // of what this rank holds
+    return (StepResult){ loss, norm };
+}
+
+void grid_train(void *grid_training, const Training *t, Trajectory *out) {
+    GridTraining *x = grid_training;
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    x->cut(m, x->g);                                   // cuts the parameters, replaces the layers
+    model_allocate(m);
+    training_run(out, m, t, 1, 0, step, x);            // every rank gets all tokens, takes its own
+    grid_measure_state(&x->measured, m);
+    model_free(m);
+}
+
 // ---------------------------------------------------------------- costs
 
 static void axis_cost(Run *run, const char *axis, const char *id, const char *what,

@@ -170,17 +170,10 @@ static void table(Run *run, const Training *t, const double loss[2]) {
 // ---------------------------------------------------------------- the lesson
 
 static void naive(Run *run) {
-    require_one_link(run);
-    size_t p = run->world->size, m = option_size(run, "micro-batches");
-    REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks",
-            p, sizes.layers);
-    REQUIRE(m >= 1 && m <= SEQUENCES,
-            "--micro-batches %zu: the batch has %d sequences: choose 1 to %d", m, SEQUENCES,
-            SEQUENCES);
-    Training t = { .model = sizes, .steps = 3, .sequences = SEQUENCES, .micro_batches = m,
-                   .recorded = true, .watched = MEM_ACTIVATIONS };
-    t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
-    t.model.seed = run->seed;
+    Training t = stages_training(run, &sizes, SEQUENCES);
+    size_t m = t.micro_batches;
+    t.recorded = true;
+    t.watched = MEM_ACTIVATIONS;
     StageCosts seen = {0}, each = one_by_one(run, t);
     double loss[2] = {0};                                  // of the last step: unsplit, naive
     for (size_t i = 0; i < 2; i++) {

@@ -161,17 +161,9 @@ static void loop_costs(Run *run, const Training *t, const StageCosts *loops) {
 // ---------------------------------------------------------------- the lesson
 
 static void gpipe(Run *run) {
-    require_one_link(run);
-    size_t p = run->world->size, m = option_size(run, "micro-batches");
-    REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks",
-            p, sizes.layers);
-    REQUIRE(m >= 1 && m <= SEQUENCES,
-            "--micro-batches %zu: the batch has %d sequences: choose 1 to %d", m, SEQUENCES,
-            SEQUENCES);
-    Training t = { .model = sizes, .steps = 3, .sequences = SEQUENCES, .micro_batches = m,
-                   .recorded = true, .watched = MEM_ACTIVATIONS };
-    t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
-    t.model.seed = run->seed;
+    Training t = stages_training(run, &sizes, SEQUENCES);
+    t.recorded = true;
+    t.watched = MEM_ACTIVATIONS;
     t.model.dropout = option_real(run, "dropout");
     same_bits(run, "naive: executor = own loop", &t, pipeline_naive, schedule_naive);
     StageCosts loops =

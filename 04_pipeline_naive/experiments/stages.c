@@ -8,6 +8,20 @@ static Model *stage_model(const Training *t, size_t p, size_t i) {
     return m;
 }
 
+Training stages_training(Run *run, const ModelConfig *model, size_t sequences) {
+    size_t p = run->world->size, m = option_size(run, "micro-batches");
+    require_one_link(run);
+    REQUIRE(p <= model->layers, "%zu stages need at least as many blocks: start at most %zu ranks",
+            p, model->layers);
+    REQUIRE(m >= 1 && m <= sequences,
+            "--micro-batches %zu: the batch has %zu sequences: choose 1 to %zu", m, sequences,
+            sequences);
+    Training t = { .model = *model, .steps = 3, .sequences = sequences, .micro_batches = m };
+    t.data = data_synthetic(model->vocab, model->context, run->seed);
+    t.model.seed = run->seed;
+    return t;
+}
+
 // training_run calls a Step; a lesson's step knows no Training.
 typedef struct { PipelineRank rank; PipelineStep *step; } Trained;
 static StepResult one_step(void *trained, Model *m, Optimizer *o, const Training *t,

@@ -14,6 +14,10 @@ typedef struct {
     size_t activations, message_buffers;                 // peak bytes of the last step
 } StageCosts;
 
+// Three steps of `sequences` synthetic sequences in --micro-batches pieces. usage_error() where there
+// are more ranks than blocks, or more pieces than sequences. data_free() the data.
+Training stages_training(Run *run, const ModelConfig *model, size_t sequences);
+
 // Calls the step t->steps times, with a PipelineRank that has this schedule. m: this rank's stage,
 // which may have several chunks and stays the caller's; NULL: stage i of p as equal as possible.
 StageCosts stages_train(Run *run, const Training *t, Model *m, PipelineStep *step,

@@ -221,20 +221,12 @@ static void loop_costs(Run *run, const Training *t, const StageCosts *loop) {
 // ---------------------------------------------------------------- the lesson
 
 static void one_forward_one_backward(Run *run) {
-    require_one_link(run);
-    size_t p = run->world->size, m = option_size(run, "micro-batches");
-    REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks",
-            p, sizes.layers);
-    REQUIRE(m >= 1 && m <= SEQUENCES,
-            "--micro-batches %zu: the batch has %d sequences: choose 1 to %d", m, SEQUENCES,
-            SEQUENCES);
-    Training t = { .model = sizes, .steps = 3, .sequences = SEQUENCES, .micro_batches = m,
-                   .clip = clip, .watched = MEM_ACTIVATIONS };
-    t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
-    t.model.seed = run->seed;
+    Training t = stages_training(run, &sizes, SEQUENCES);
+    t.clip = clip;
+    t.watched = MEM_ACTIVATIONS;
     t.model.dropout = option_real(run, "dropout");
     equal_stages(run, &t);
-    Schedule list = schedule_1f1b(p, m, run->world->rank);
+    Schedule list = schedule_1f1b(run->world->size, t.micro_batches, run->world->rank);
     StageCosts loop = stages_same_bits(run, "1F1B: executor = own loop", &t, NULL, NULL,
                                        pipeline_1f1b, &list, pipeline_run);
     schedule_free(&list);

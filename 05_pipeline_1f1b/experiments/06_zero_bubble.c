@@ -303,18 +303,8 @@ static void training_costs(Run *run, const Training *t, const ZeroBubbleWay *way
 }
 
 static void zero_bubble(Run *run) {
-    require_one_link(run);
-    size_t p = run->world->size, m = option_size(run, "micro-batches");
-    REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks",
-            p, sizes.layers);
-    REQUIRE(m >= 1 && m <= SEQUENCES,
-            "--micro-batches %zu: the batch has %d sequences: choose 1 to %d", m, SEQUENCES,
-            SEQUENCES);
-    Training t = {
-        .model = sizes, .steps = 3, .sequences = SEQUENCES, .micro_batches = m, .clip = clip
-    };
-    t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
-    t.model.seed = run->seed;
+    Training t = stages_training(run, &sizes, SEQUENCES);
+    t.clip = clip;
     check_halves(run);
     lists(run);
     for (size_t i = 0; i < 2; i++) {

@@ -76,3 +76,34 @@ void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, cons
     if (lesson->free) lesson->free(m);
     model_free(m);
 }
+
+void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *lesson) {
+    Comm *dp = comm_split(run->world, 0, run->world->rank, "dp");
+    Training t = zero_training(run, dp, model);
+
+    t.optimizer = sgd(0.1);
+    zero_compare(run, dp, lesson, t, "SGD", every_bit(run));
+    t.optimizer = adamw(0.01);
+    t.optimizer.weight_decay = 0.1;
+    t.recorded = true;
+    zero_compare(run, dp, lesson, t, "AdamW, weight decay 0.1", every_bit(run));
+
+    // One micro-batch: both add the ranks' gradients in rank order, and the bits are equal. More:
+    // data parallelism adds micro-batches on each rank and then the ranks; stages 2 and 3 add the
+    // ranks for each micro-batch and then the micro-batches. Same terms, other order. So it is with
+    // the squares of the norm, and with every clipped weight. Gathered weights are moved data and
+    // change no bit.
+    t.micro_batches = option_size(run, "micro-batches");
+    t.recorded = false;
+    t.optimizer = sgd(0.1);
+    t.clip = 0.5;                                  // below every norm: each step is clipped
+    zero_compare(run, dp, lesson, t, "SGD, clipped at 0.5", LIMIT_ROUNDING);
+    t.clip = 0;
+    t.optimizer = adamw(0.01);
+    t.optimizer.weight_decay = 0.1;
+    t.recorded = true;
+    zero_compare(run, dp, lesson, t, "AdamW, weight decay 0.1",
+                 t.micro_batches == 1 ? every_bit(run) : LIMIT_ROUNDING);
+    zero_page(run, dp, lesson, t);
+    comm_free(dp);
+}

@@ -45,6 +45,9 @@ Training zero_training(Run *run, const Comm *dp, const ModelConfig *model);
 // is recorded.
 void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, const char *name,
                   double limit);
+// The whole experiment of a stage that reduces in every micro-batch (2 and 3): trainings with one
+// micro-batch and with --micro-batches, and the page.
+void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *lesson);
 // The options that the lessons have in common.
 #define ZERO_OPTIONS(micro_batches) \
     { "batch", "N", "11", "sequences of all ranks together in a step" }, \
