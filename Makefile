@@ -109,8 +109,9 @@ CORES     = $(shell nproc 2>/dev/null || echo 2)
 .SUFFIXES:
 .PHONY: book all programs preloads run figures pages bench test test-quick test-all lint bugs student grade list doctor help setup clean FORCE
 
-# The build itself runs in a second make, which uses every core; ONLY= limits it to some programs.
-BUILD = $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CORES)) programs
+# The build itself runs in a second make, which uses every core; ONLY= limits it to some programs. V=1 shows a line per file.
+export V
+BUILD = tools/build $(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(CORES)) programs
 all:
 	+@$(BUILD)
 
@@ -147,10 +148,10 @@ figures:
 book:
 	@tools/book
 
-# The page of every lesson, one after the other.
+# The page of every lesson, a file per chapter.
 pages:
 	+@$(BUILD) BACKEND=cpu STANDIN= PRECISION=fp32 SANITIZE=
-	@tools/pages >docs/pages.md.new && mv docs/pages.md.new docs/pages.md || { rm -f docs/pages.md.new; exit 1; }
+	@tools/pages
 
 bench:
 	+@$(BUILD) ONLY="$(patsubst %.c,$(O)/%,$(wildcard tests/bench_*.c) 08_3d/train.c 08_3d/sample.c)"

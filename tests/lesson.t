@@ -131,31 +131,31 @@ SKIP: {
     is($given, 0, 'an option that was given has no other default');
 }
 
-# ---- the page without --verbose: a line per claim, failures in full, the table of results ----
+# ---- the page without --verbose: one line about all comparisons, failures in full, the table of results, the answer ----
 {
     my ($status, $out) = start("COLUMNS=90 $program --emulate 3");
     is($status, 0, 'the page: status');
     like($out, qr/^\[test lesson\]  Does the frame "notice" every kind of mistake\?\n {15}3 ranks, emu \(.+; seed 1\n/s, 'the page: its title');
     unlike($out, qr/ ok$/m, 'the page: no line of its own for a check that holds');
-    like($out, qr/^  split = unsplit +by rows, by cols, .*: within 1\.0e-\d\d$/m, 'the page: a claim within a limit');
-    like($out, qr/^  moved = unsplit +by rows, .*: every bit$/m, 'the page: a claim of every bit');
-    like($out, qr/^  a trap +w: differs, as it must/m, 'the page: a trap');
-    like($out, qr/^  predicted = measured +2 of 2 costs, exactly/m, 'the page: the costs');
+    (my $compared) = $out =~ /^  Compared: +(\d+ comparisons: .*?)\n\[/ms;
+    like($compared, qr/\d+\s+equal\s+in\s+every\s+bit,\s+\d+\s+within\s+rounding\s+\(largest\s+error\s+\S+,\s+limit\s+1\.0e-\d\d\)/, 'the page: comparisons by kind, and the worst error');
+    like($compared, qr/differs?,\s+as\s+(?:it|they)\s+must;\s+2\s+of\s+2\s+costs\s+exact$/, 'the page: traps and costs');
     like($out, qr/^ +here +formula\n  bytes +4\.10 kB  4096 \+ rank\n  idle +0\.1875\n  a text +as it is\n/m, 'the page: the table of results');
     is(scalar(grep { length > 90 } split /\n/, $out), 0, 'the page: as wide as it may be');
     my (undef, $table) = start("$program --emulate 3 --mode page --node 2 --link fast,slow");
     like($table, qr/^  spread +1\.00\.\.3\.00 kB\n  share +27\.3 %\n/m, 'the page: cells by rank, and in percent');
-    is(join('', $table =~ /^  a = b .*\n/mg), join('', $table =~ /^  a = b +x, y; SGD, AdamW: holds\n/mg), 'the page: a claim has one line');
-    like($table, qr/^  a = b +x, y; SGD, AdamW: holds$/m, 'the page: of what it was checked, and with what');
+    my $ending = "  Answer:      Rank 2 holds 1.00..3.00 kB, at most 3000 bytes.\n  Cost:        one message\n  Use it when: there is a test.\n";
+    like($table, qr/^  Compared: .*\n(?: .*\n)*?\Q$ending\E\[test lesson\] PASS/m, 'the page: answer, cost and use, before the verdict');
     like($table, qr/link\s+fast\s+in\s+nodes\s+of\s+2,\s+slow\s+between/, 'the page: both links in the title');
     my ($failed, $words) = start("$program --emulate 3 --mode cost");
-    like($words, qr/^  predicted = measured +1 of 2 costs$/m, 'the page: how many costs hold');
+    like($words, qr/^  Compared: .*; 1\s+of\s+2\s+costs\s+exact$/ms, 'the page: how many costs hold');
+    unlike($words, qr/Answer:/, 'the page: no answer where a cost differs');
     is($failed, 1, 'the page: a cost that differs');
     like($words, qr/ bytes by rank .*FAIL\n    bytes by rank: rank \d measured/, 'the page: in full');
     unlike($words, qr/fraction idle .* ok$/m, 'the page: and only that one');
     (undef, $words) = start("$program --emulate 3 --mode element");
     like($words, qr/by rows +max .*FAIL\n.*element/, 'the page: a check that fails, in full');
-    like($words, qr/^  split = unsplit +[^:]*: 1 of 6 do not\s+hold:\s+see\s+above$/m, 'the page: and that its claim does not hold');
+    like($words, qr/^  Compared: +\d+ comparisons: 1 failed, /m, 'the page: and how many failed');
 }
 
 # ---- usage: status 2, one message that names the fix, before the title ----

@@ -1,5 +1,5 @@
 #!/usr/bin/perl
-# The page of every lesson has at most 40 lines of 100 columns: with its own ranks, as it stands in docs/pages.md, which quotes.t holds
+# The page of every lesson has at most 40 lines of 100 columns: with its own ranks, as it stands in docs/pages, which quotes.t holds
 # against the programs; and with eight ranks, every third lesson (TEST_ALL=1: all). The trainer's page has a line per ten steps: another kind.
 use strict;
 use warnings;
@@ -20,10 +20,10 @@ sub fits {
     is(join("\n", grep { length > 100 } @lines), '', "$name: no line is wider");
 }
 
-my %page = slurp('docs/pages.md') =~ /^```console\n\$ build\/cpu-fp32\/(\S+)\n(.*?)^```$/msg;
+my %page = join('', map { slurp($_) } glob 'docs/pages/*.md') =~ /^```console\n\$ build\/cpu-fp32\/(\S+)\n(.*?)^```$/msg;
 for my $lesson (@lessons) {
     my $page = $page{ $lesson->{source} =~ s/\.c$//r };
-    ok(defined $page, "$lesson->{key}: docs/pages.md has its page (make pages)") and fits($lesson->{key}, $page);
+    ok(defined $page, "$lesson->{key}: docs/pages has its page (make pages)") and fits($lesson->{key}, $page);
 }
 
 my @jobs;

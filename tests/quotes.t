@@ -28,12 +28,12 @@ printf '%s\n' '```console' '$ tools/no-such-tool' 'words' '```' >"$tap_dir/book/
 ends 1 "the page of a lesson is compared without being named" "^DIFFERS.*01_one/02_two.md:2 1.quotes" \
     "$tap_dir/book/tools/check-quotes"
 # With TEST_ALL=1 only: make grade takes a minute and a half, and grade.t looks at it; the 64 ranks of 12_compare.md take long, and the
-# same lesson runs with its own rank count elsewhere; the pages of docs/pages.md stand in other pages, too.
+# same lesson runs with its own rank count elsewhere; the pages of docs/pages stand in other pages, too.
 set --
-for page in README.md common/README.md [0-9][0-9]_*/*.md docs/*.md; do
+for page in README.md common/README.md [0-9][0-9]_*/*.md docs/*.md docs/pages/*.md; do
     grep -qs '^```console' "$page" || continue
     case $page:$TEST_ALL in
-        docs/instructors.md: | docs/pages.md: | 03_tensor_parallel/12_compare.md:) skip "the output quoted in $page" "it takes long: with TEST_ALL=1" ;;
+        docs/instructors.md: | docs/pages/*: | 03_tensor_parallel/12_compare.md:) skip "the output quoted in $page" "it takes long: with TEST_ALL=1" ;;
         *) set -- "$@" "$page" ;;
     esac
 done
@@ -78,7 +78,7 @@ END
     ends 1 "another count in a page of the book is caught" "spoilt.md:[0-9]*:.70852" tools/check-tables "$tap_dir/spoilt.md"
     # Every second page; TEST_ALL=1: all.
     set --
-    for page in README.md common/*.md [0-9][0-9]_*/*.md docs/*.md; do
+    for page in README.md common/*.md [0-9][0-9]_*/*.md docs/*.md docs/pages/*.md; do
         grep -qs '^<!-- costs:' "$page" || continue
         turn=$((1 - ${turn:-0}))
         if [ "$turn" -eq 1 ] || [ -n "$TEST_ALL" ]; then set -- "$@" "$page"; fi

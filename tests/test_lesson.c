@@ -185,6 +185,13 @@ static void lesson(Run *run) {
         results(run, (const char *const[]){ "here", NULL },
                 (const Result[]){ { "spread", NULL, { "spread" } }, { "share", NULL, { "share" } }, {0} });
     }
+    if (mode_is(&t, "cost")) say_answer(run, "nothing, because a cost differs");
+    if (mode_is(&t, "page")) {
+        say_answer(run, "Rank 2 holds %s, at most %.0f bytes.", cost_text(run, "spread"),
+                   cost_value(run, "spread"));
+        say_cost(run, "one message");
+        say_use_when(run, "there is a test.");
+    }
     if (mode_is(&t, "slow") && run->is_root) sleep(25);        // as if it wrote a large file
     // The parts are milliseconds since --rate, the time at which the test began: so a busy machine changes nothing.
     const size_t parts = 1000000000;

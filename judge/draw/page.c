@@ -1,6 +1,6 @@
-// page.c: what a reader sees without --verbose: the title, the lesson's own lines, pictures and table of results, one
-// line per claim that was checked, and everything that failed in full. The log, with a line per check and cost, is
-// report.c's.
+// page.c: the page, which a reader sees without --verbose: the title, the lesson's own lines, pictures and table of
+// results, one line about all that was compared, the answer, and everything that failed in full. report.c prints the
+// log, with a line per check and cost.
 #include "judge/frame/frame.h"
 #include "common/device/device.h"
 #include "common/device/blas_kernels.h"
@@ -14,7 +14,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { NARROW = 40, WIDE = 512, USUAL = 100, WIDEST_PARTS = 120 };         // columns
+enum { NARROW = 40, WIDE = 512, USUAL = 100};         // columns
 
 // A launcher gives its processes terminals of their own, wherever their output goes.
 bool page_on_terminal(void) {
@@ -130,26 +130,20 @@ void page_cell(char cell[24], double value, const char *unit) {
 // ---------------------------------------------------------------- the table of results
 
 static void cell_text(Run *run, const char *cell, char text[64]) {
-    const struct RunState *s = run->state;
     *text = 0;
     if (!cell) return;
     if (*cell == '=') {
         snprintf(text, 64, "%s", cell + 1);
         return;
     }
-    for (size_t i = s->cost_count; i-- > 0;) {
-        const CostRecord *c = &s->costs[i];
-        if (strcmp(c->id, cell)) continue;
-        char lo[32], hi[32];
-        page_value(lo, sizeof lo, c->lo.measured, c->unit);
-        page_value(hi, sizeof hi, c->hi.measured, c->unit);
-        const char *a = strrchr(lo, ' '), *b = strrchr(hi, ' ');
-        if (!strcmp(lo, hi)) snprintf(text, 64, "%s", lo);
-        else if (a && b && !strcmp(a, b)) snprintf(text, 64, "%.*s..%s", (int)(a - lo), lo, hi);     // 46..246 kB
-        else snprintf(text, 64, "%s..%s", lo, hi);
-        return;
-    }
-    fault("results(): there is no cost \"%s\"", cell);
+    const CostRecord *c = report_cost(run, cell);
+    char lo[32], hi[32];
+    page_value(lo, sizeof lo, c->lo.measured, c->unit);
+    page_value(hi, sizeof hi, c->hi.measured, c->unit);
+    const char *a = strrchr(lo, ' '), *b = strrchr(hi, ' ');
+    if (!strcmp(lo, hi)) snprintf(text, 64, "%s", lo);
+    else if (a && b && !strcmp(a, b)) snprintf(text, 64, "%.*s..%s", (int)(a - lo), lo, hi);     // 46..246 kB
+    else snprintf(text, 64, "%s..%s", lo, hi);
 }
 
 void results(Run *run, const char *const *columns, const Result *rows) {
@@ -179,89 +173,97 @@ void results(Run *run, const char *const *columns, const Result *rows) {
     }
 }
 
-// ---------------------------------------------------------------- claims
+// ---------------------------------------------------------------- what was compared
 
-// "SGD: 1F1B = accumulation, gradients" is the claim "1F1B = accumulation", checked of "gradients" under "SGD".
-typedef struct { char claim[96], part[128], with[32]; } Named;
-static Named named(const CheckRecord *c) {
-    Named n = {0};
-    const char *what = c->what, *colon = strstr(what, ": "), *equals = strstr(what, " = ");
-    if (colon && equals && colon < equals) {
-        snprintf(n.with, sizeof n.with, "%.*s", (int)(colon - what), what);
-        what = colon + 2;
-    }
-    const char *comma = equals ? strstr(equals, ", ") : NULL;
-    snprintf(n.claim, sizeof n.claim, "%.*s", comma ? (int)(comma - what) : (int)strlen(what), what);
-    snprintf(n.part, sizeof n.part, "%s", comma ? comma + 2 : c->name);
-    static const char *const ends[] = { ", worst ", " of every step", " of step " };
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        char *end = strstr(n.part, ends[i]);
-        if (end) *end = 0;
-    }
-    return n;
+// A line of the page's end: its head, and a text that is broken at spaces.
+static void page_ending(const char *head, const char *text) {
+    enum { INDENT = 15 };
+    printf("  %-*s", INDENT - 2, head);
+    page_wrap(text, INDENT, INDENT);
 }
 
-// A list of different texts, joined by ", ".
-typedef struct { char text[512]; size_t count; } Parts;
-static void parts_add(Parts *list, const char *part) {
-    size_t length = strlen(list->text), n = strlen(part);
-    if (!n) return;
-    for (const char *at = list->text; (at = strstr(at, part)); at += n)
-        if ((at == list->text || at[-1] == ' ') && (at[n] == 0 || at[n] == ',')) return;
-    list->count++;
-    snprintf(list->text + length, sizeof list->text - length, "%s%s", length ? ", " : "", part);
+// Adds "3 hold" to the text; nothing where count is 0.
+static void add_kind(char text[256], size_t count, const char *kind) {
+    size_t length = strlen(text);
+    if (count > 0) snprintf(text + length, 256 - length, "%s%zu %s", length > 0 ? ", " : "", count, kind);
 }
 
-static void print_claim(const struct RunState *s, size_t first, size_t widest) {
-    Named head = named(&s->checks[first]);
-    Parts parts = {0}, with = {0};
-    double error = 0, limit = 0, least = INFINITY;
-    size_t kinds[CHECK_KINDS] = {0}, count = 0, failed = 0;
-    for (size_t i = first; i < s->check_count; i++) {
-        const CheckRecord *c = &s->checks[i];
-        Named n = named(c);
-        if (strcmp(n.claim, head.claim)) continue;
-        parts_add(&parts, n.part);
-        parts_add(&with, n.with);
-        kinds[c->kind]++;
-        count++;
-        failed += !c->pass;
-        if (c->kind == CHECK_CLOSE && c->error >= error) { error = c->error; limit = c->limit; }
-        if (c->kind == CHECK_DIFFERS && c->error < least) least = c->error;
-    }
-    char verdict[96];
-    if (failed) snprintf(verdict, sizeof verdict, "%zu of %zu do not hold: see above", failed, count);
-    else if (kinds[CHECK_DIFFERS]) snprintf(verdict, sizeof verdict, "differs, as it must (%.1e)", least);
-    else if (kinds[CHECK_CLOSE]) snprintf(verdict, sizeof verdict, "within %.1e (largest error %.1e)", limit, error);
-    else snprintf(verdict, sizeof verdict, kinds[CHECK_BITS] ? "every bit" : "holds");
-    char text[1200];
-    if (parts.count > 6 || strlen(parts.text) > WIDEST_PARTS)
-        snprintf(parts.text, sizeof parts.text, "%zu checks", parts.count);
-    snprintf(text, sizeof text, "%s%s%s: %s", parts.text, with.count ? "; " : "", with.text, verdict);
-    printf("  %-*s  ", (int)widest, head.claim);
-    size_t indent = widest + 4;
-    page_wrap(text, strlen(head.claim) > widest ? strlen(head.claim) + 4 : indent, indent);
-}
-
-void page_claims(Run *run) {
+// "27 comparisons: 20 equal in every bit, 6 within rounding (largest error 1.2e-06, limit 1.0e-05), 1 holds".
+// The error is the one that comes nearest to its limit. Failed checks stand above in full.
+void page_checked(Run *run) {
     const struct RunState *s = run->state;
-    enum { WIDEST = 36 };
-    char costs[] = "predicted = measured";
-    size_t widest = s->cost_count ? strlen(costs) : 0;
+    size_t kinds[CHECK_KINDS] = {0};
+    const CheckRecord *worst = NULL;
+    char text[256] = "", close[96] = "";
+    for (size_t i = 0; i < s->check_count; i++) {
+        const CheckRecord *c = &s->checks[i];
+        if (!c->pass) continue;
+        kinds[c->kind]++;
+        if (c->kind != CHECK_CLOSE) continue;
+        if (worst == NULL || c->error * worst->limit > worst->error * c->limit) worst = c;
+    }
+    if (worst != NULL)
+        snprintf(close, sizeof close, "within rounding (largest error %.1e, limit %.1e)", worst->error, worst->limit);
+    add_kind(text, s->checks_failed, "failed");
+    add_kind(text, kinds[CHECK_BITS], "equal in every bit");
+    add_kind(text, kinds[CHECK_CLOSE], close);
+    add_kind(text, kinds[CHECK_HOLDS], kinds[CHECK_HOLDS] == 1 ? "statement holds" : "statements hold");
+    add_kind(text, kinds[CHECK_DIFFERS], kinds[CHECK_DIFFERS] == 1 ? "differs, as it must" : "differ, as they must");
+    char line[512];
+    size_t length = (size_t)snprintf(line, sizeof line, "%zu comparison%s: %s", s->check_count,
+                                     s->check_count == 1 ? "" : "s", text);
+    if (s->cost_count > 0)
+        snprintf(line + length, sizeof line - length, "; %zu of %zu costs exact", s->cost_count - s->costs_failed,
+                 s->cost_count);
     putchar('\n');
-    for (int print = 0; print < 2; print++)
-        for (size_t i = 0; i < s->check_count; i++) {
-            Named n = named(&s->checks[i]);
-            bool seen = false;
-            for (size_t k = 0; k < i && !seen; k++) {
-                Named before = named(&s->checks[k]);
-                seen = !strcmp(before.claim, n.claim);
-            }
-            if (seen) continue;
-            if (print) print_claim(s, i, widest);
-            else if (strlen(n.claim) > widest && strlen(n.claim) <= WIDEST) widest = strlen(n.claim);
-        }
-    if (s->cost_count)
-        printf("  %-*s  %zu of %zu costs%s\n", (int)widest, costs, s->cost_count - s->costs_failed, s->cost_count,
-               s->costs_failed ? "" : ", exactly; each check and cost: --verbose");
+    page_ending("Compared:", line);
+}
+
+// ---------------------------------------------------------------- the answer
+
+const char *cost_text(Run *run, const char *id) {
+    struct RunState *s = run->state;
+    const size_t texts = sizeof s->cost_texts / sizeof *s->cost_texts;
+    if (!run->is_root) return "";
+    char *text = s->cost_texts[s->cost_texts_used++ % texts];
+    cell_text(run, id, text);
+    return text;
+}
+
+double cost_value(Run *run, const char *id) { return run->is_root ? report_cost(run, id)->hi.measured : 0; }
+
+static void keep_ending(Run *run, int which, const char *format, va_list args) {
+    char **ending = &run->state->endings[which], text[1024];
+    if (!run->is_root) return;
+    if (*ending != NULL) fault("this line of the page was said before: %s", *ending);
+    vsnprintf(text, sizeof text, format, args);
+    *ending = strcpy(host_alloc(strlen(text) + 1), text);
+}
+
+void say_answer(Run *run, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    keep_ending(run, PAGE_ANSWER, format, args);
+    va_end(args);
+}
+
+void say_cost(Run *run, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    keep_ending(run, PAGE_COST, format, args);
+    va_end(args);
+}
+
+void say_use_when(Run *run, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    keep_ending(run, PAGE_USE_WHEN, format, args);
+    va_end(args);
+}
+
+void page_endings(Run *run) {
+    static const char *const heads[PAGE_ENDINGS] = { "Answer:", "Cost:", "Use it when:" };
+    const struct RunState *s = run->state;
+    for (size_t i = 0; i < PAGE_ENDINGS; i++)
+        if (s->endings[i] != NULL) page_ending(heads[i], s->endings[i]);
 }

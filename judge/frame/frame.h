@@ -50,6 +50,8 @@ typedef struct { char *what, *name; double error, limit; bool pass; CheckKind ki
 typedef struct { double predicted, measured; uint64_t id; bool agree; } CostPair;
 typedef struct { char *id, *name, *unit; CostPair lo, hi, wrong; size_t wrong_rank; bool pass, played; } CostRecord;
 
+enum { PAGE_ANSWER, PAGE_COST, PAGE_USE_WHEN, PAGE_ENDINGS };      // the last lines of a page, before the verdict
+
 struct RunState {
     Program *program;
     OptionValues settings;                     // this rank's own copy of the program's: option_default() changes it
@@ -60,6 +62,9 @@ struct RunState {
     size_t what_width, name_width;             // columns of the check lines: the widest so far
     uint64_t digest;                           // 0: nothing was digested; no sum of hashes is 0
     double progressed;                         // when the line of progress() was drawn; 0: there is none
+    char *endings[PAGE_ENDINGS];               // say_answer, say_cost, say_use_when; NULL: nothing was said
+    char cost_texts[8][64];                    // of cost_text(), used in turn
+    size_t cost_texts_used;
     bool pictured, plotted;                    // the lesson has drawn a picture of what happened; a line chart
     bool stopped;                              // report_stopped() was called
 };
@@ -79,7 +84,9 @@ void page_clear_progress(Run *run);            // before anything else is printe
 size_t page_width(void);                       // columns: COLUMNS, the terminal's, or 100
 void page_wrap(const char *text, size_t at, size_t indent);    // rank 0: text from column `at` on, broken at spaces
 void page_title(const Program *p, size_t ranks);
-void page_claims(Run *run);                    // a line per claim that was checked, one for all costs
+void page_checked(Run *run);                   // one line: what was compared, and how many costs are exact
+void page_endings(Run *run);                   // the answer, the cost, when to use it
+const CostRecord *report_cost(Run *run, const char *id);       // rank 0; fault() when there is none
 
 // ---- snapshot.c ----
 // What a rank holds of a tensor, without its values: how many elements; which, as a sum over hashes of their places;

@@ -55,10 +55,11 @@ static int verdict(Run *run) {
     const struct RunState *s = run->state;
     int status = 0;
     if (run->world->rank == 0) report_costs(run);
-    if (run->world->rank == 0 && !s->program->verbose) page_claims(run);
+    if (run->world->rank == 0 && !s->program->verbose && s->check_count + s->cost_count > 0) page_checked(run);
     bool open = exercises_report(run->world) > 0;
     if (run->world->rank == 0) {
         bool pass = s->check_count + s->cost_count > 0 && s->checks_failed + s->costs_failed == 0 && !open;
+        if (pass) page_endings(run);
         double seconds = now() - s->program->started;
         const char *json = option_text(run, "json");
         if (json != NULL) report_json(run, json, seconds, pass);

@@ -122,4 +122,15 @@ typedef struct { const char *what, *formula, *cell[RESULT_COLUMNS]; } Result;
 void page_value(char *text, size_t room, double value, const char *unit);
 void page_cell(char cell[24], double value, const char *unit);  // the same as a cell of its own: "=2.60 ms"
 void results(Run *run, const char *const *columns, const Result *rows);
+
+// ---- The end of the page: what a reader takes away. Called by every rank, after the costs. ----
+// One plain sentence that answers the lesson's question with numbers that this run measured; what the technique costs;
+// when a practitioner uses it. They stand before the verdict, where every check holds, and in the JSON.
+void say_answer(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void say_cost(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void say_use_when(Run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// On rank 0, the measured value of a cost: for people ("2.60 ms", "46..246 kB"), valid until eight more were asked for;
+// and the largest of all ranks as it was measured. "" and 0 on the other ranks.
+const char *cost_text(Run *run, const char *id);
+double cost_value(Run *run, const char *id);
 #endif

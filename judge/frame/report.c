@@ -146,6 +146,13 @@ void check_cost(Run *run, const char *id, const char *name, const char *unit, Pr
     free(sizes);
 }
 
+const CostRecord *report_cost(Run *run, const char *id) {
+    const struct RunState *s = run->state;
+    for (size_t i = s->cost_count; i-- > 0;)
+        if (strcmp(s->costs[i].id, id) == 0) return &s->costs[i];
+    fault("there is no cost \"%s\"", id);
+}
+
 static void number_text(char *text, size_t room, double value) {
     snprintf(text, room, value == floor(value) && fabs(value) < 0x1p53 ? "%.0f" : "%.6g", value);
 }
@@ -285,6 +292,9 @@ void report_json(Run *run, const char *path, double seconds, bool pass) {
     cJSON *checks = cJSON_AddArrayToObject(page, "checks"), *costs = cJSON_AddArrayToObject(page, "costs");
     for (size_t i = 0; i < s->check_count; i++) add_check(new_item(checks), &s->checks[i]);
     for (size_t i = 0; i < s->cost_count; i++) add_cost(new_item(costs), &s->costs[i]);
+    static const char *const endings[PAGE_ENDINGS] = { "answer", "cost", "use_when" };
+    for (size_t i = 0; i < PAGE_ENDINGS; i++)
+        if (s->endings[i] != NULL && pass) add_text(page, endings[i], s->endings[i]);
     snprintf(digest, sizeof digest, "%016" PRIx64, s->digest);
     if (s->digest) add_text(page, "digest", digest);
     else cJSON_AddNullToObject(page, "digest");
@@ -308,6 +318,7 @@ void report_free(Run *run) {
         free(s->costs[i].name);
         free(s->costs[i].unit);
     }
+    for (size_t i = 0; i < PAGE_ENDINGS; i++) free(s->endings[i]);
     free(s->configs);
     free(s->checks);
     free(s->costs);
