@@ -75,7 +75,7 @@ if [ -n "$first" ]; then
     lessons=$(tools/lessons | awk -F '\t' -v chapter="$chapter-" 'index($1, chapter) == 1' | wc -l)
     make "emu-$chapter" >"$tap_dir/chapter" 2>&1 && [ "$(grep -c '^emulated ' "$tap_dir/chapter")" -eq "$lessons" ]
     ok $? "make emu-$chapter has one verdict line per lesson" "$tap_dir/chapter"
-    ends 2 "a chapter whose lessons fail fails, with the page and the status" "exit.status.2.*asked" \
+    ends 2 "a chapter whose lessons fail fails, with the page and the status" "exit.status.2.*invalid" \
         make "emu-$chapter" ARGS=--no-such-option
 else
     skip "make run-NN-KK and its relatives" "there is no lesson yet"
