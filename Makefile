@@ -124,9 +124,8 @@ programs-of = $(patsubst %.c,$(O)/%,$(filter $(PROGRAMS),$(if $(filter 00,$(1)),
 BUILD_LESSON = +@$(if $(call programs-of,$*),$(BUILD) ONLY="$(call programs-of,$*)")
 RUN_LESSON = tools/args tools/run-lesson $(O)
 
-# Each chapter is built and run before the next chapter is built: so the first verdict comes early.
 run:
-	+@set -e; for chapter in $(CHAPTERS); do $(MAKE) --no-print-directory ARGS= run-$$chapter; done
+	+@tools/run-all "$(MAKE)" $(CHAPTERS)
 
 run-%: FORCE
 	$(BUILD_LESSON)

@@ -25,7 +25,7 @@ sub command { my $job = { words => [@_] }; run_jobs([$job]); return $job }
 for my $columns (40, 80, 200) {
     my $job = command('env', "COLUMNS=$columns", 'tools/play', $pipeline);
     is($job->{status}, 0, "$columns columns: status 0") or diag(complain($job));
-    like($job->{out}, qr/\A32 of 32 events, [\d.]+ [um]?s after/, "$columns columns: all has happened");
+    like($job->{out}, qr/^36 of 36 events, [\d.]+ [um]?s of simulated t/m, "$columns columns: all has happened");
     is(scalar(grep { length > $columns } split /\n/, $job->{out}), 0, "$columns columns: no line is longer");
     next if $columns < 80;
     for my $rank (0 .. 3) {
@@ -55,23 +55,23 @@ SKIP: {
     skip 'no script(1)', 16 if system('command -v script >/dev/null') != 0;
     my ($status, $raw, @screen) = screens('q', $pipeline);
     is($status, 0, 'q ends it');
-    like($screen[1], qr/^0 of 32 events, nothing has happened yet$/m, 'at first there is nothing');
+    like($screen[1], qr/^0 of 36 events, nothing has happened yet$/m, 'at first there is nothing');
     like($raw, qr/\e\[\?1049h.*\e\[\?1049l/s, 'the screen is given back');
     ($status, $raw, @screen) = screens("\e[C q", $pipeline);
-    like($screen[-1], qr/^2 of 32.*^rank 0  F0.*^rank 0 starts forward of micro-batch 1$/ms, 'right and space: an event each');
+    like($screen[-1], qr/^2 of 36.*^rank 0 \[2\] +F0.*^rank 0 starts forward of micro-batch 1$/ms, 'right and space: an event each');
     like($raw, qr/\e\[1;7;36mF/, 'the last one stands out');
     ($status, $raw, @screen) = screens("\e[C   \eOD\e[Dq", $pipeline);
-    like($screen[-1], qr/^2 of 32/m, 'left: one back');
+    like($screen[-1], qr/^2 of 36/m, 'left: one back');
     ($status, $raw, @screen) = screens("\e[D\e[Dq", $pipeline);
-    like($screen[-1], qr/^0 of 32/m, 'not before the beginning');
+    like($screen[-1], qr/^0 of 36/m, 'not before the beginning');
     ($status, $raw, @screen) = screens("\e[F   q", $pipeline);
-    like($screen[-1], qr/^32 of 32/m, 'end: all, and no further');
+    like($screen[-1], qr/^36 of 36/m, 'end: all, and no further');
     ($status, $raw, @screen) = screens("\e[F\e[Hxyz1q", $pipeline);
-    like($screen[-1], qr/^0 of 32/m, 'home: the beginning; other keys do nothing');
+    like($screen[-1], qr/^0 of 36/m, 'home: the beginning; other keys do nothing');
     ($status, $raw, @screen) = screens('   q', $pipeline);
     like($screen[-1], qr/^rank 1 starts forward of micro-batch 0; it received it from rank 0$/m, 'a forward says where its input came from');
     ($status, $raw, @screen) = screens(' ' x 40 . 'q', $pipeline);
-    like($screen[-1], qr/^32 of 32/m, 'and on to the last');
+    like($screen[-1], qr/^36 of 36/m, 'and on to the last');
     ok(!grep({ length > 80 } map { split /\n/ } @screen), 'no line is longer than the terminal');
     my @said = map { /^(rank \d starts backward.*)$/mg } map { (screens(' ' x $_ . 'q', $pipeline))[-1] } 8 .. 16;
     ok(scalar(grep { /^rank 2 starts backward of micro-batch 0; it received its gradient from rank 3$/ } @said), 'a backward, too') or diag("@said");
@@ -104,10 +104,10 @@ for my $words ([], ["$work/none.json"], [$work], ['a', 'b']) {
 # ---- make play-KEY ----
 my $job = command(qw(make --no-print-directory play-08 NP=4), "ARGS=@small --dp 1 --tp 1 --pp 4");
 is($job->{status}, 0, 'make play-08 records the trainer and plays it') or diag(complain($job));
-like($job->{out}, qr/^32 of 32 events.*^rank 3 +F0/ms, 'and shows it');
+like($job->{out}, qr/^36 of 36 events.*^rank 3 \[0\] +F0/ms, 'and shows it');
 $job = command(qw(make --no-print-directory play-05), 'ARGS=--schedule interleaved --p 2 --m 4');
 is($job->{status}, 0, 'make play-05 plays any schedule') or diag(complain($job));
-like($job->{out}, qr/^32 of 32 events.*^rank 1 +F0.*^Legal: 13.5 units\./ms, 'and says what it is worth');
+like($job->{out}, qr/^32 of 32 events.*^rank 1 \[0\] +F0.*^Legal: 13.5 units\./ms, 'and says what it is worth');
 $job = command(qw(make --no-print-directory play-05), "ARGS=--list 'F0 B0 F1 B1 / F0 F1 B0 B1'");
 like($job->{out}, qr/^Deadlock.*^  stage 1 waits before F1 for F1 of stage 0, which has B0 to run first$/ms, 'of a typed list, who waits for whom');
 my @unlike = (join(' ', map({ "F$_" } 0 .. 7), map { "B$_" } 0 .. 7), join(' ', map { "F$_ B$_" } 0 .. 7));

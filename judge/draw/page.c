@@ -261,9 +261,10 @@ void say_use_when(Run *run, const char *format, ...) {
     va_end(args);
 }
 
-void page_endings(Run *run) {
+void page_endings(Run *run, bool pass) {
     static const char *const heads[PAGE_ENDINGS] = { "Answer:", "Cost:", "Use it when:" };
     const struct RunState *s = run->state;
-    for (size_t i = 0; i < PAGE_ENDINGS; i++)
+    if (s->wrong != NULL) page_ending("Wrong:", s->wrong);
+    for (size_t i = 0; i < PAGE_ENDINGS && pass; i++)
         if (s->endings[i] != NULL) page_ending(heads[i], s->endings[i]);
 }

@@ -4,10 +4,12 @@
 // A process per rank; its rows: 0 computing, 1 collectives and receives, 2 sends. Slices of one row may not overlap,
 // but two messages may, so where they do the later one goes to a further row (3, 4, ... of collectives, receives and
 // sends alike).
+#include <cjson/cJSON.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include "judge/frame/frame.h"
 #include "common/base/output.h"
+#include "common/comm/clock.h"
 #include "judge/draw/svg.h"
 
 enum { COMPUTE, COMMUNICATION, SENDS, ROWS = 64 };
@@ -123,12 +125,28 @@ static void put_rank(Trace *t, size_t rank) {
             duration_of(since_begin(t, k->memory[i].at)).text, rank, k->memory[i].bytes);
 }
 
+// Which lesson this is, for tools/play's title.
+static void put_title(FILE *f) {
+    cJSON *title = cJSON_CreateObject();
+    cJSON_AddStringToObject(title, "lesson", lesson_info.id);
+    cJSON_AddStringToObject(title, "title", lesson_info.name);
+    cJSON_AddStringToObject(title, "question", lesson_info.question);
+    cJSON_AddStringToObject(title, "clock", clock_config()->simulated ? "simulated" : "wall");
+    char *text = cJSON_PrintUnformatted(title);
+    if (text == NULL) fault("out of memory for the title of the trace");
+    fputs(text, f);
+    free(text);
+    cJSON_Delete(title);
+}
+
 void trace_write(const Recording *r, const char *file) {
     Output o = output_open("trace", file);
     Trace t = { .f = o.f, .first = true, .r = r };
     t.sends = ends(r, EVENT_SEND, &t.n_sends);
     t.receives = ends(r, EVENT_RECV, &t.n_receives);
-    fprintf(o.f, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
+    fprintf(o.f, "{\"displayTimeUnit\":\"ns\",\"otherData\":");
+    put_title(o.f);
+    fprintf(o.f, ",\"traceEvents\":[");
     for (size_t rank = 0; rank < r->ranks; rank++) put_rank(&t, rank);
     fprintf(o.f, "\n]}\n");
     free(t.sends);

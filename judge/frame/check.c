@@ -179,6 +179,7 @@ static bool check(Run *run, const char *what, Snapshot *got, Snapshot *want, dou
         size_t count = compare_all(findings, got, want, limit, mode);
         pass = print_findings(run, what, findings, count, limit, mode);
         if (mode != DIFFERS) run->state->digest += digest_of(got);
+        if (!pass && mode != DIFFERS) diagnose_tensors(run, what, got, want, limit);
         free(findings);
     }
     side_broadcast(&pass, sizeof pass);
@@ -307,7 +308,10 @@ bool check_numbers(Run *run, const char *what, const char *name, const double *g
         if (ranks_differ(&f, all, sizes, run->world->size, n)) f.pass = false;
         pass = f.pass;
         print_line(run, what, name, &f, limit, limit > 0 ? CLOSE : EQUAL);
-        if (!pass) report_detail(f.trouble);
+        if (!pass) {
+            report_detail(f.trouble);
+            diagnose_numbers(run, what, name, got, want, n);
+        }
         uint64_t key = text_hash(name);
         for (size_t i = 0; i < n; i++) run->state->digest += random_key(random_key(key, i), double_bits(got[i]));
     }
@@ -330,7 +334,10 @@ bool check_true(Run *run, const char *what, const char *name, bool holds) {
         report_check(run, record, missing == 0 ? "holds" : "does not", "on every rank");
         Finding f = {.name = name};
         trouble(&f, "%s: does not hold on %zu of %zu ranks, first on rank %zu", name, missing, run->world->size, first);
-        if (missing > 0) report_detail(f.trouble);
+        if (missing > 0) {
+            report_detail(f.trouble);
+            diagnose_statement(run, what, name, missing);
+        }
     }
     side_broadcast(&missing, sizeof missing);
     ledger_resume();

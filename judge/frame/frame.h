@@ -62,6 +62,7 @@ struct RunState {
     size_t what_width, name_width;             // columns of the check lines: the widest so far
     uint64_t digest;                           // 0: nothing was digested; no sum of hashes is 0
     double progressed;                         // when the line of progress() was drawn; 0: there is none
+    char *wrong;                               // how the first failed check is wrong; NULL: none failed
     char *endings[PAGE_ENDINGS];               // say_answer, say_cost, say_use_when; NULL: nothing was said
     char cost_texts[8][64];                    // of cost_text(), used in turn
     size_t cost_texts_used;
@@ -85,7 +86,7 @@ size_t page_width(void);                       // columns: COLUMNS, the terminal
 void page_wrap(const char *text, size_t at, size_t indent);    // rank 0: text from column `at` on, broken at spaces
 void page_title(const Program *p, size_t ranks);
 void page_checked(Run *run);                   // one line: what was compared, and how many costs are exact
-void page_endings(Run *run);                   // the answer, the cost, when to use it
+void page_endings(Run *run, bool pass);        // the answer, the cost, when to use it; else what is wrong
 const CostRecord *report_cost(Run *run, const char *id);       // rank 0; fault() when there is none
 
 // ---- snapshot.c ----
@@ -114,6 +115,13 @@ struct Snapshot {
     Whole *wholes;                             // on rank 0, after the join
     size_t count;
 };
+
+// ---- diagnose.c: rank 0. Each keeps one sentence about a failed check, if none was kept before ----
+void diagnose_tensors(Run *run, const char *what, struct Snapshot *got, struct Snapshot *want, double limit);
+void diagnose_numbers(Run *run, const char *what, const char *name, const double *got, const double *want, size_t n);
+void diagnose_statement(Run *run, const char *what, const char *name, size_t missing);
+void diagnose_cost(Run *run, const CostRecord *cost);
+
 Whole *snapshot_find(Snapshot *s, const char *name);           // NULL when there is none
 uint64_t real_bits(real x);
 uint64_t element_digest(uint64_t name, size_t i, real value);  // of element i of the tensor with this text_hash

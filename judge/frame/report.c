@@ -141,6 +141,7 @@ void check_cost(Run *run, const char *id, const char *name, const char *unit, Pr
         s->costs = grown(s->costs, s->cost_count, sizeof *s->costs);
         s->costs[s->cost_count++] = r;
         s->costs_failed += !r.pass;
+        if (!r.pass) diagnose_cost(run, &r);
     }
     free(all);
     free(sizes);
@@ -319,6 +320,7 @@ void report_free(Run *run) {
         free(s->costs[i].unit);
     }
     for (size_t i = 0; i < PAGE_ENDINGS; i++) free(s->endings[i]);
+    free(s->wrong);
     free(s->configs);
     free(s->checks);
     free(s->costs);
