@@ -34,10 +34,18 @@ chmod +x "$tap_dir/launch"
 script 'while [ $status -eq 4 ]' >"$tap_dir/loop.sh"
 grep -q -- '--exit-after 55' "$tap_dir/loop.sh"
 ok $? "the page has a loop" "$tap_dir/loop.sh"
-sed "s|tools/launch|$tap_dir/launch|; s|--exit-after 55|--exit-after 0.03|" "$tap_dir/loop.sh" >"$tap_dir/quick.sh"
-(cd "$tap_dir/loop" && STEPS=2000 sh "$tap_dir/quick.sh") >"$out" 2>&1
+# A machine that trains all steps in the first round gets shorter rounds.
+for minutes in 0.03 0.01 0.003 0.001; do
+    rm -rf "$tap_dir/loop"
+    mkdir "$tap_dir/loop"
+    sed "s|tools/launch|$tap_dir/launch|; s|--exit-after 55|--exit-after $minutes|" "$tap_dir/loop.sh" >"$tap_dir/quick.sh"
+    (cd "$tap_dir/loop" && STEPS=2000 sh "$tap_dir/quick.sh") >"$out" 2>&1
+    status=$?
+    rounds=$(wc -l <"$tap_dir/loop/rounds")
+    [ "$status" -eq 0 ] && [ "$rounds" -eq 1 ] || break
+done
+[ "$status" -eq 0 ]
 ok $? "the loop ends with status 0" "$out"
-rounds=$(wc -l <"$tap_dir/loop/rounds")
 { [ "$rounds" -gt 1 ] && [ "$(grep -c '^stopped: saved after' "$out")" -eq $((rounds - 1)) ]; }
 ok $? "after several rounds ($rounds), each of which says what it saved" "$out"
 tools/launch -e 4 "$train" --dp 2 --tp 2 --pp 1 $model --steps 2000 --log "$tap_dir/whole" >"$out" 2>&1
