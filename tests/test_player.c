@@ -1,17 +1,21 @@
 // test_player.c: what docs/book/player.c says, held against closed forms. With the argument print: all
-// of it, every schedule for p = 1..8 and m = 1..24, messages with and without a time, and the memory of some models.
+// of it, every schedule for p = 1..8 and some m up to 24, messages with and without a time, and the memory of some models.
 // tests/test_player.js prints the same from the page's WebAssembly, and tests/book.t compares the two.
 #include "docs/book/player.c"
 #include "tap.h"
 
 static void play(int schedule, int p, int m, int t_f, int t_b, int message) {
-    int end = player_play(schedule, p, m, t_f, t_b, message);
-    printf("schedule %d p %d m %d times %d %d %d: %d %d\n", schedule, p, m, t_f, t_b, message, end, player_busy());
-    for (int i = 0; i < p; i++) {
-        for (int k = 0; k < player_ops(i); k++)
-            printf(" %d.%d.%d.%d.%d.%d.%d", player_op_what(i, k), player_op_micro_batch(i, k), player_op_start(i, k),
-                   player_op_end(i, k), player_op_arrives(i, k), player_op_to(i, k),
-                   player_in_flight(i, player_op_start(i, k)));
+    const int slot = schedule % SHOWN;
+    int end = player_play(slot, schedule, p, m, t_f, t_b, message);
+    printf("schedule %d p %d m %d times %d %d %d: %d", schedule, p, m, t_f, t_b, message, end);
+    if (end >= 0) printf(" %d %d", player_busy(slot), player_chunks(slot));
+    printf("\n");
+    for (int i = 0; i < p && end >= 0; i++) {
+        for (int k = 0; k < player_ops(slot, i); k++)
+            printf(" %d.%d.%d.%d.%d.%d.%d.%d", player_op_what(slot, i, k), player_op_micro_batch(slot, i, k),
+                   player_op_chunk(slot, i, k), player_op_start(slot, i, k), player_op_end(slot, i, k),
+                   player_op_arrives(slot, i, k), player_op_to(slot, i, k),
+                   player_in_flight(slot, i, player_op_start(slot, i, k)));
         printf("\n");
     }
 }
@@ -35,20 +39,33 @@ static void memory(const int *c) {
 }
 
 static void closed_forms(void) {
-    bool spans = true, flights = true;
+    bool spans = true, flights = true, chunks = true, halves = true, others = true;
     for (int p = 1; p <= 8; p++)
         for (int m = 1; m <= 24; m++)
             for (int schedule = 0; schedule < 3; schedule++) {
-                spans &= player_play(schedule, p, m, 1, 2, 0) == (schedule == 0 ? m * p * 3 : (m + p - 1) * 3);
+                spans &= player_play(0, schedule, p, m, 1, 2, 0) == 2 * (schedule == 0 ? m * p * 3 : (m + p - 1) * 3);
                 for (int i = 0; i < p; i++) {
                     int most = 0, want = schedule == 0 ? 1 : schedule == 1 || p - i > m ? m : p - i;
-                    for (int k = 0; k < player_ops(i); k++) {
-                        int n = player_in_flight(i, player_op_start(i, k));
+                    for (int k = 0; k < player_ops(0, i); k++) {
+                        int n = player_in_flight(0, i, player_op_start(0, i, k));
                         most = n > most ? n : most;
                     }
                     flights &= most == want;
                 }
             }
+    for (int p = 2; p <= 8; p++)
+        for (int m = 1; m <= 24; m++) {
+            int interleaved_end = player_play(0, INTERLEAVED, p, m, 1, 2, 0);
+            chunks &= interleaved_end == (m % p ? -2 : 3 * (2 * m + p - 1));
+            int zb_end = player_play(1, 4, p, m, 1, 2, 0);
+            if (m >= p) halves &= zb_end == 6 * m + 2 * (p - 1);
+            others &= player_play(0, 6, p, m, 1, 2, 0) > 0;
+            others &= player_play(1, TWO_VERSIONS, p, m, 1, 2, 0) == (m < p ? -3 : 6 * (2 * m + p - 1));
+            others &= player_play(0, ZB_AUTO, p, m, 1, 2, 0) <= zb_end;
+        }
+    ok(chunks, "interleaved in two chunks: (m + (p - 1) / 2)(t_f + t_b), for multiples of p");
+    ok(halves, "ZB-H1: m (t_f + t_b) + (p - 1)(t_f + t_b / 2 - t_b / 2)");
+    ok(others, "2BW of two batches takes 1F1B's time of all its micro-batches; the list made for these times is no slower than ZB-H1");
     ok(spans, "makespans: naive mp(t_f + t_b), GPipe and 1F1B (m + p - 1)(t_f + t_b)");
     ok(flights, "in flight: naive 1, GPipe m, 1F1B min(p - i, m)");
     // Sizes that 8 divides. Bytes a parameter: as in ZeRO's figure 1. Kept of a block: 64 h + 8 as bytes in fp32, and
@@ -82,9 +99,9 @@ static void closed_forms(void) {
 
 int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "print") == 0) {
-        for (int schedule = 0; schedule < 3; schedule++)
+        for (int schedule = 0; schedule < SCHEDULES; schedule++)
             for (int p = 1; p <= 8; p++)
-                for (int m = 1; m <= 24; m++) {
+                for (int m = 1; m <= 24; m += schedule < 3 ? 1 : 3) {
                     play(schedule, p, m, 1, 2, 0);
                     play(schedule, p, m, 3, 5, 2);
                 }

@@ -3,12 +3,16 @@ WebAssembly.instantiate(Uint8Array.from(atob(PLAYER_WASM), c => c.charCodeAt(0))
   const C = instance.exports;
   let text = '';
   function play(schedule, p, m, t_f, t_b, message) {
-    const end = C.player_play(schedule, p, m, t_f, t_b, message);
-    text += `schedule ${schedule} p ${p} m ${m} times ${t_f} ${t_b} ${message}: ${end} ${C.player_busy()}\n`;
-    for (let i = 0; i < p; i++) {
-      for (let k = 0; k < C.player_ops(i); k++)
-        text += ' ' + [C.player_op_what(i, k), C.player_op_micro_batch(i, k), C.player_op_start(i, k), C.player_op_end(i, k),
-                       C.player_op_arrives(i, k), C.player_op_to(i, k), C.player_in_flight(i, C.player_op_start(i, k))].join('.');
+    const slot = schedule % 2;
+    const end = C.player_play(slot, schedule, p, m, t_f, t_b, message);
+    text += `schedule ${schedule} p ${p} m ${m} times ${t_f} ${t_b} ${message}: ${end}`;
+    if (end >= 0) text += ` ${C.player_busy(slot)} ${C.player_chunks(slot)}`;
+    text += '\n';
+    for (let i = 0; i < p && end >= 0; i++) {
+      for (let k = 0; k < C.player_ops(slot, i); k++)
+        text += ' ' + [C.player_op_what(slot, i, k), C.player_op_micro_batch(slot, i, k), C.player_op_chunk(slot, i, k),
+                       C.player_op_start(slot, i, k), C.player_op_end(slot, i, k), C.player_op_arrives(slot, i, k),
+                       C.player_op_to(slot, i, k), C.player_in_flight(slot, i, C.player_op_start(slot, i, k))].join('.');
       text += '\n';
     }
   }
@@ -27,9 +31,9 @@ WebAssembly.instantiate(Uint8Array.from(atob(PLAYER_WASM), c => c.charCodeAt(0))
       for (let i = 0; i < p; i++) text += ` ${C.player_stage_kept(p, i).toFixed(0)}`;
     text += '\n';
   }
-  for (let schedule = 0; schedule < 3; schedule++)
+  for (let schedule = 0; schedule < 8; schedule++)
     for (let p = 1; p <= 8; p++)
-      for (let m = 1; m <= 24; m++) {
+      for (let m = 1; m <= 24; m += schedule < 3 ? 1 : 3) {
         play(schedule, p, m, 1, 2, 0);
         play(schedule, p, m, 3, 5, 2);
       }

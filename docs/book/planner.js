@@ -39,6 +39,9 @@ function search() {
   plans = undefined;
   byId('searching').hidden = false;
   byId('reason').textContent = '';
+  byId('rows').hidden = true;                              // nothing of the search before
+  byId('table').replaceChildren();
+  byId('layouts').replaceChildren();
   const work = said => {
     onmessage = async ({ data }) => {
       const page = { progress: (done, all) => postMessage({ done, all }) };

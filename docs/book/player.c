@@ -1,5 +1,5 @@
 // player.c: what player.html calculates, with the C of the chapters compiled to WebAssembly. The schedules are those of
-// 04/03_gpipe.c and 05/02_1f1b.c, 04/experiments/pipeline_steps.c writes down what the executor does with the lists,
+// chapters 04 and 05, 04/experiments/pipeline_steps.c writes down what the executor does with the lists,
 // judge/play/play.c plays these steps, and common/model/costs.c has the sizes. Here they only get a door of plain ints
 // and doubles.
 //
@@ -12,41 +12,71 @@
 #include "common/model/costs.h"
 #include "docs/book/wasm.h"
 
-// ---------------------------------------------------------------- a schedule, shown
+// ---------------------------------------------------------------- two schedules, shown
 
-static Timeline shown;                            // p = 0: none yet
+// Times are in half units, so that a chunk of two, and half a backward, take whole numbers.
+enum { SCHEDULES = 8, SHOWN = 2, CHUNKS = 2, BATCHES_2BW = 2 };
+static Timeline shown[SHOWN];                     // p = 0: none yet
 
-// schedule: 0 naive, 1 GPipe, 2 1F1B. Times in whole units. The makespan; -1 if the lists deadlock.
-int EXPORT(player_play)(int schedule, int p, int m, int t_f, int t_b, int message) {
-    static const ScheduleRule rules[] = { schedule_naive, schedule_gpipe, schedule_1f1b };
-    if (shown.p) timeline_free(&shown);
-    Schedule *stage = schedule_all(rules[schedule], (size_t)p, (size_t)m);
-    shown = timeline_with_link(stage, (size_t)p, (size_t)m, (size_t)t_f, (size_t)t_b, (size_t)message);
+static Schedule interleaved(size_t p, size_t m, size_t i) { return schedule_interleaved(p, m, CHUNKS, i); }
+static Schedule pipedream(size_t p, size_t m, size_t i) { return schedule_pipedream(WEIGHT_STASHING, p, m, i); }
+static Schedule two_versions(size_t p, size_t m, size_t i) { return schedule_2bw(p, m, BATCHES_2BW, i); }
+static const ScheduleRule rules[SCHEDULES] = { schedule_naive, schedule_gpipe, schedule_1f1b, interleaved,
+                                               schedule_zb_h1, NULL, pipedream, two_versions };
+enum { INTERLEAVED = 3, ZB_AUTO = 5, TWO_VERSIONS = 7 };
+
+// schedule: 0 naive, 1 GPipe, 2 1F1B, 3 interleaved in two chunks, 4 ZB-H1, 5 a zero-bubble list made for these times
+// with 2p micro-batches in flight, 6 PipeDream, whose micro-batches are mini-batches, 7 2BW, of two batches. Times in
+// whole units. The makespan in half units; -1: the lists deadlock; -2: m is no multiple of p; -3: m is less than p.
+int EXPORT(player_play)(int slot, int schedule, int p, int m, int t_f, int t_b, int message) {
+    Timeline *t = &shown[slot];
+    size_t forward = 2 * (size_t)t_f, half = (size_t)t_b;
+    OpTimes times = { forward, half, half, 2 * (size_t)message };
+    if (t->p) timeline_free(t);
+    *t = (Timeline){0};
+    if (schedule == INTERLEAVED && m % p) return -2;
+    if (schedule == TWO_VERSIONS && m < p) return -3;
+    if (schedule == INTERLEAVED && p > 1) times = (OpTimes){ forward / 2, half, 0, times.message };
+    Schedule *stage = host_alloc((size_t)p * sizeof *stage);
+    for (size_t i = 0; i < (size_t)p; i++) {
+        if (schedule == ZB_AUTO) stage[i] = schedule_zb_auto((size_t)p, (size_t)m, i, 2 * (size_t)p, times);
+        else if (schedule == INTERLEAVED && p == 1) stage[i] = schedule_1f1b(1, (size_t)m, 0);
+        else stage[i] = rules[schedule]((size_t)p, (size_t)m, i);
+    }
+    *t = timeline_with_times(stage, (size_t)p, (size_t)m, &times);
     schedule_all_free(stage, (size_t)p);
-    return shown.stuck ? -1 : (int)shown.end;
+    return t->stuck ? -1 : (int)t->end;
 }
-int EXPORT(player_busy)(void) { return (int)timeline_busy(&shown); }
-int EXPORT(player_ops)(int stage) { return (int)shown.n[stage]; }
+int EXPORT(player_busy)(int slot) { return (int)timeline_busy(&shown[slot]); }
+int EXPORT(player_chunks)(int slot) { return (int)shown[slot].v; }
+int EXPORT(player_ops)(int slot, int stage) { return (int)shown[slot].n[stage]; }
 
-// Op k of a stage. what: 0 forward, 1 backward. to: the stage that its message goes to; -1: none.
-int EXPORT(player_op_what)(int stage, int k) { return (int)shown.event[stage][k].op.what; }
-int EXPORT(player_op_micro_batch)(int stage, int k) { return (int)shown.event[stage][k].op.micro_batch; }
-int EXPORT(player_op_start)(int stage, int k) { return (int)shown.event[stage][k].start; }
-int EXPORT(player_op_end)(int stage, int k) { return (int)shown.event[stage][k].end; }
-int EXPORT(player_op_arrives)(int stage, int k) { return (int)shown.event[stage][k].arrives; }
-int EXPORT(player_op_to)(int stage, int k) {
+// Op k of a stage. what: 0 forward, 1 backward, 2 its half for the inputs, 3 for the weights, 4 update. to: the stage
+// that its message goes to; -1: none.
+int EXPORT(player_op_what)(int slot, int stage, int k) { return (int)shown[slot].event[stage][k].op.what; }
+int EXPORT(player_op_micro_batch)(int slot, int stage, int k) {
+    return (int)shown[slot].event[stage][k].op.micro_batch;
+}
+int EXPORT(player_op_chunk)(int slot, int stage, int k) { return (int)shown[slot].event[stage][k].op.chunk; }
+int EXPORT(player_op_start)(int slot, int stage, int k) { return (int)shown[slot].event[stage][k].start; }
+int EXPORT(player_op_end)(int slot, int stage, int k) { return (int)shown[slot].event[stage][k].end; }
+int EXPORT(player_op_arrives)(int slot, int stage, int k) { return (int)shown[slot].event[stage][k].arrives; }
+int EXPORT(player_op_to)(int slot, int stage, int k) {
     StageOp feeds;
-    bool sends = steps_feeds(shown.event[stage][k].op, (size_t)stage, shown.p, shown.v, &feeds);
-    return sends ? (int)feeds.stage : -1;
+    const Timeline *t = &shown[slot];
+    bool sends = steps_feeds(t->event[stage][k].op, (size_t)stage, t->p, t->v, &feeds);
+    return sends && feeds.stage != (size_t)stage ? (int)feeds.stage : -1;
 }
 
-// Micro-batches that a stage keeps at a time: those whose forward has begun and whose backward has not ended.
-int EXPORT(player_in_flight)(int stage, int time) {
+// Micro-batches (of each chunk) that a stage keeps at a time: those whose forward has begun and whose backward, or the
+// weights' half of it, has not ended.
+int EXPORT(player_in_flight)(int slot, int stage, int time) {
     int n = 0;
-    for (size_t e = 0; e < shown.n[stage]; e++) {
-        const Event *v = &shown.event[stage][e];
+    const Timeline *t = &shown[slot];
+    for (size_t e = 0; e < t->n[stage]; e++) {
+        const Event *v = &t->event[stage][e];
         if (v->op.what == FORWARD) n += v->start <= (size_t)time;
-        else n -= v->end <= (size_t)time;
+        if (v->op.what == BACKWARD || v->op.what == BACKWARD_WEIGHTS) n -= v->end <= (size_t)time;
     }
     return n;
 }

@@ -28,7 +28,7 @@ function settings(id, list, changed) {
     if (s.texts) input.append(...s.texts.map((t, i) => new Option(t, i)));
     else Object.assign(input, { type: 'range', min: 0, max: values.length - 1, step: 1 });
     input.id = `set-${s.name}`;
-    input.value = values.indexOf(s.start);
+    input.value = (s.texts || values).indexOf(s.start);
     const read = () => {
       at[s.name] = s.texts ? +input.value : values[input.value];
       value.textContent = s.texts ? '' : at[s.name];
@@ -40,81 +40,108 @@ function settings(id, list, changed) {
   }
 }
 
-// ---- schedules ----
-let ops, end, now = 0, playing = false, last;      // ops[stage]: {what, k, start, end, leaves, arrives, to}
-const ROW = 20, LANE = 9, STRIP = 26, HEIGHT = ROW + LANE + STRIP + 12, TOP = 8;
+// ---- schedules: one, or two on one scale of time ----
+// shown[slot]: {end, ops}, ops[stage]: {what, k, chunk, start, end, leaves, arrives, to}. Times in units.
+let shown = [], end, now = 0, playing = false, last;
+const NAMES = ['naive', 'GPipe', '1F1B', 'interleaved, 2 chunks', 'zero bubble (ZB-H1)', 'zero bubble, 2p in flight', 'PipeDream', 'PipeDream-2BW'];
+const ROW = 20, LANE = 9, STRIP = 26, HEIGHT = ROW + LANE + STRIP + 12, TOP = 22;
 const x_of = t => LEFT + t / end * (WIDTH - LEFT - 10);
 
-function play_schedule() {
-  end = C.player_play(at.schedule, at.p, at.m, at.t_f, at.t_b, at.link);
-  ops = [];
+function played(slot, schedule) {
+  const ends = C.player_play(slot, schedule, at.p, at.m, at.t_f, at.t_b, at.link);
+  const why = { '-1': 'the lists deadlock', '-2': 'm must be a multiple of p', '-3': 'm must be at least p' }[ends];
+  if (why) return { slot, schedule, why, end: 0, ops: [] };
+  const ops = [];
   for (let i = 0; i < at.p; i++) {
     ops.push([]);
-    for (let k = 0; k < C.player_ops(i); k++) {
-      const arrives = C.player_op_arrives(i, k);
-      ops[i].push({ what: 'FB'[C.player_op_what(i, k)], k: C.player_op_micro_batch(i, k), start: C.player_op_start(i, k),
-                    end: C.player_op_end(i, k), arrives, leaves: arrives - at.link, to: C.player_op_to(i, k) });
+    for (let k = 0; k < C.player_ops(slot, i); k++) {
+      const what = 'FBIWU'[C.player_op_what(slot, i, k)], arrives = C.player_op_arrives(slot, i, k) / 2;
+      if (what === 'U') continue;
+      ops[i].push({ what, k: C.player_op_micro_batch(slot, i, k), chunk: C.player_op_chunk(slot, i, k), start: C.player_op_start(slot, i, k) / 2,
+                    end: C.player_op_end(slot, i, k) / 2, arrives, leaves: arrives - at.link, to: C.player_op_to(slot, i, k) });
     }
   }
+  return { slot, schedule, chunks: C.player_chunks(slot), end: ends / 2, ops };
+}
+const in_flight = (s, i, t) => C.player_in_flight(s.slot, i, Math.floor(2 * t)) / s.chunks;
+const most_kept = (s, i) => Math.max(...s.ops[i].map(o => in_flight(s, i, o.start)));
+
+function play_schedule() {
+  shown = [played(0, at.schedule)];
+  if (at.beside > 0) shown.push(played(1, at.beside - 1));
+  end = Math.max(...shown.map(s => s.end), 1);
   byId('time').max = end;
   now = Math.min(now, end);
-  const share = 1 - C.player_busy() / (at.p * end), most = ops.map((_, i) => most_kept(i));
-  byId('summary').innerHTML = `A step takes <b>${end} units</b>. Each stage computes for m (t_f + t_b) = ${at.m * (at.t_f + at.t_b)} of them;
-    all stages together are idle for <b>${(100 * share).toFixed(1)}%</b> of the step (the bubble).
-    ${2 * at.m * (at.p - 1)} messages are sent. Most micro-batches in flight, stage by stage: <b>${most.join(', ')}</b>.`;
+  byId('summary').innerHTML = shown.map(summary).join('<br>');
   draw_timeline();
   draw_now();
+  remember();
 }
-const most_kept = i => Math.max(...ops[i].map(o => C.player_in_flight(i, o.start)));
+function summary(s) {
+  if (s.why) return `<b>${NAMES[s.schedule]}</b>: ${s.why}.`;
+  const idle = 1 - C.player_busy(s.slot) / 2 / (at.p * s.end), messages = s.ops.flat().filter(o => o.to >= 0).length;
+  return `<b>${NAMES[s.schedule]}</b>: a step takes <b>${s.end} units</b>; the stages are idle for <b>${(100 * idle).toFixed(1)} %</b>
+    of it (the bubble); ${messages} messages; micro-batches in flight at most, stage by stage:
+    <b>${s.ops.map((_, i) => most_kept(s, i)).join(', ')}</b>.` +
+    (s.schedule === 6 ? ' Every micro-batch is a mini-batch here, with an update of its own.' : '') +
+    (s.schedule === 7 ? ' Two batches of m micro-batches are shown.' : '');
+}
 
 function draw_timeline() {
-  let svg = '';
+  let svg = '', top = 0;
   const every = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find(u => end / u <= 24) || 2000;
-  for (let i = 0; i < at.p; i++) {
-    const y = TOP + i * HEIGHT;
-    svg += text(LEFT - 10, y + 15, `stage ${i}`, 'end') + rect('ground', LEFT, y, x_of(end) - LEFT, ROW) +
-           rect('ground', LEFT, y + ROW + 1, x_of(end) - LEFT, LANE);
-    let strip = `M${LEFT} ${y + HEIGHT - 10}`;
-    const moments = [...new Set(ops[i].flatMap(o => [o.start, o.end]))].sort((a, b) => a - b);
-    for (const t of moments)
-      strip += `H${x_of(t).toFixed(2)}V${(y + HEIGHT - 10 - C.player_in_flight(i, t) / at.m * STRIP).toFixed(2)}`;
-    svg += `<path class="A" d="${strip}H${x_of(end).toFixed(2)}V${y + HEIGHT - 10}Z"/>`;
-    for (const o of ops[i]) {
-      const x = x_of(o.start), w = x_of(o.end) - x;
-      svg += rect(o.what, x, y, w, ROW);
-      const label = w < 26 ? `${o.k}` : o.what + o.k;
-      if (w > 5 + 7 * label.length) svg += text(x + w / 2, y + 14.5, label, 'on');
-      if (o.to >= 0 && at.link) svg += rect('M', x_of(o.leaves), y + ROW + 1, x_of(o.arrives) - x_of(o.leaves), LANE);
-    }
+  for (const s of shown) {
+    svg += text(LEFT, top + 14, s.why ? `${NAMES[s.schedule]}: ${s.why}` : NAMES[s.schedule], 'bold');
+    s.ops.forEach((ops, i) => { svg += stage_row(s, i, ops, top + TOP + i * HEIGHT); });
+    top += TOP + s.ops.length * HEIGHT;
   }
-  const bottom = TOP + at.p * HEIGHT;
-  for (let t = 0; t <= end; t += every) svg += text(x_of(t), bottom + 10, t, 'mid small');
-  svg += `<rect id="veil" x="0" y="0" width="0" height="${bottom}"/><line id="cursor" y1="0" y2="${bottom}"/>`;
-  put('timeline', svg, WIDTH, bottom + 16);
+  for (let t = 0; t <= end; t += every) svg += text(x_of(t), top + 10, t, 'mid small');
+  svg += `<rect id="veil" x="0" y="0" width="0" height="${top}"/><line id="cursor" y1="0" y2="${top}"/>`;
+  put('timeline', svg, WIDTH, top + 16);
+}
+// A stage: its ops, its messages below them, and how many micro-batches it keeps.
+function stage_row(s, i, ops, y) {
+  let svg = text(LEFT - 10, y + 15, `stage ${i}`, 'end') + rect('ground', LEFT, y, x_of(end) - LEFT, ROW) +
+            rect('ground', LEFT, y + ROW + 1, x_of(end) - LEFT, LANE);
+  const base = y + HEIGHT - 10, moments = [...new Set(ops.flatMap(o => [o.start, o.end]))].sort((a, b) => a - b);
+  let strip = `M${LEFT} ${base}`;
+  for (const t of moments)
+    strip += `H${x_of(t).toFixed(2)}V${(base - Math.min(1, in_flight(s, i, t) / at.m) * STRIP).toFixed(2)}`;
+  svg += `<path class="A" d="${strip}H${x_of(end).toFixed(2)}V${base}Z"/>`;
+  for (const o of ops) {
+    const x = x_of(o.start), w = x_of(o.end) - x, second = o.chunk > 0 ? ' second' : '';
+    svg += rect(o.what + second, x, y, w, ROW);
+    const label = w < 26 ? `${o.k}` : o.what + o.k;
+    if (w > 5 + 7 * label.length) svg += text(x + w / 2, y + 14.5, label, 'on');
+    if (o.to >= 0 && at.link) svg += rect('M', x_of(o.leaves), y + ROW + 1, x_of(o.arrives) - x_of(o.leaves), LANE);
+  }
+  return svg;
 }
 
-// The stages at this moment: boxes, what each keeps below them, messages between them.
+// The stages of the first schedule at this moment: boxes, what each keeps below them, messages between them.
 function draw_now() {
-  const gap = 44, w = (WIDTH - 20 - (at.p - 1) * gap) / at.p, box = Math.min(w, 150), width = at.p * (box + gap) - gap;
+  const s = shown[0], gap = 44, w = (WIDTH - 20 - (at.p - 1) * gap) / at.p, box = Math.min(w, 150), width = at.p * (box + gap) - gap;
   const left = (WIDTH - width) / 2, x0 = i => left + i * (box + gap), square = 16, row = Math.floor((box + 2) / (square + 2));
-  let svg = '', moving = '';
-  for (let i = 0; i < at.p; i++) {
-    const doing = ops[i].find(o => o.start <= now && now < o.end), x = x0(i), mid = x + box / 2;
-    const n = C.player_in_flight(i, Math.floor(now));
+  let svg = '', moving = '', tallest = 0;
+  for (let i = 0; i < s.ops.length; i++) {
+    const ops = s.ops[i], doing = ops.find(o => o.start <= now && now < o.end), x = x0(i), mid = x + box / 2;
+    const n = in_flight(s, i, now);
     svg += text(mid, 14, `stage ${i}`, 'mid') + rect(doing ? doing.what : 'ground', x, 20, box, 54);
     svg += doing ? text(mid, 50, doing.what + doing.k, 'on large') +
                    rect('done', x, 68, box * (now - doing.start) / (doing.end - doing.start), 6)
-                 : text(mid, 51, now >= end ? 'done' : 'idle', 'mid faint');
-    const kept = ops[i].filter(o => o.what === 'F' && o.start <= now && !ops[i].some(b => b.what === 'B' && b.k === o.k && b.end <= now));
+                 : text(mid, 51, now >= s.end ? 'done' : 'idle', 'mid faint');
+    const kept = ops.filter(o => o.what === 'F' && o.start <= now &&
+                                 !ops.some(b => 'BW'.includes(b.what) && b.k === o.k && b.chunk === o.chunk && b.end <= now));
     kept.forEach((o, j) => {
       const sx = x + (j % row) * (square + 2), sy = 82 + Math.floor(j / row) * (square + 2);
       svg += rect('kept', sx, sy, square, square) + text(sx + square / 2, sy + 12, o.k, 'mid small');
     });
-    const tall = 82 + Math.ceil(at.m / row) * (square + 2) + 12;
+    const tall = 82 + Math.ceil(at.m * s.chunks / row) * (square + 2) + 12;
+    tallest = Math.max(tallest, tall);
     svg += text(mid, tall, `${n} in flight`, 'mid small') +
            text(mid, tall + 14, bytes(n * C.player_stage_kept(at.p, i) * at.s * at.b * at.e), 'mid small');
-    for (const o of ops[i]) {
-      if (o.to < 0 || now < o.end || now >= o.arrives) continue;
+    for (const o of ops) {
+      if (o.to < 0 || now < o.end || now >= o.arrives || Math.abs(o.to - i) !== 1) continue;
       const along = Math.max(0, (now - o.leaves) / at.link), right = o.to > i;
       const from = right ? x + box + 9 : x - 9, to = right ? x + box + gap - 9 : x - gap + 9, y = right ? 34 : 60;
       moving += `<circle class="M" cx="${(from + (to - from) * along).toFixed(1)}" cy="${y}" r="9"/>` +
@@ -123,7 +150,7 @@ function draw_now() {
     for (const y of i + 1 < at.p ? [34, 60] : [])
       svg += `<line class="link" x1="${x + box + 3}" x2="${x + box + gap - 3}" y1="${y}" y2="${y}"/>`;
   }
-  put('stages', svg + moving, WIDTH, 82 + Math.ceil(at.m / row) * 18 + 32);
+  put('stages', svg + moving, WIDTH, (tallest || 40) + 20);
   const x = x_of(now);
   byId('veil').setAttribute('x', x);
   byId('veil').setAttribute('width', WIDTH - x);
@@ -142,22 +169,46 @@ function tick(t) {
   else requestAnimationFrame(tick);
 }
 function pause() { playing = false; byId('play').textContent = 'play'; }
+function play() {
+  if (playing) return pause();
+  if (now >= end) now = 0;
+  playing = true;
+  last = undefined;
+  byId('play').textContent = 'pause';
+  requestAnimationFrame(tick);
+}
+// To the next or the last moment at which an op or a message begins or ends.
+const moments = () => shown.flatMap(s => s.ops.flat().flatMap(o => [o.start, o.end, o.leaves, o.arrives]));
+function go_to(t) { pause(); now = t; draw_now(); }
+const step = () => go_to(Math.min(...moments().filter(t => t > now), end));
+const back = () => go_to(Math.max(...moments().filter(t => t < now), 0));
 function buttons() {
-  byId('play').addEventListener('click', () => {
-    if (playing) return pause();
-    if (now >= end) now = 0;
-    playing = true;
-    last = undefined;
-    byId('play').textContent = 'pause';
-    requestAnimationFrame(tick);
+  byId('play').addEventListener('click', play);
+  byId('step').addEventListener('click', step);
+  byId('start').addEventListener('click', () => go_to(0));
+  byId('time').addEventListener('input', () => go_to(+byId('time').value));
+  document.addEventListener('keydown', e => {
+    if (e.altKey || e.ctrlKey || e.metaKey || /INPUT|SELECT|BUTTON|TEXTAREA/.test(e.target.tagName)) return;
+    const does = { ' ': play, ArrowRight: step, ArrowLeft: back, Home: () => go_to(0), End: () => go_to(end) }[e.key];
+    if (does) { e.preventDefault(); does(); }
   });
-  byId('step').addEventListener('click', () => {   // to the next moment at which an op or a message begins or ends
-    pause();
-    now = Math.min(...ops.flat().flatMap(o => [o.start, o.end, o.leaves, o.arrives]).filter(t => t > now), end);
-    draw_now();
-  });
-  byId('start').addEventListener('click', () => { pause(); now = 0; draw_now(); });
-  byId('time').addEventListener('input', () => { pause(); now = +byId('time').value; draw_now(); });
+}
+
+// ---- the address says what is shown: player.html?embed#schedule=2&beside=2&p=4 ----
+const SHARED = ['schedule', 'beside', 'p', 'm', 't_f', 't_b', 'link'];
+function remember() {
+  const state = '#' + SHARED.map(name => `${name}=${at[name]}`).join('&');
+  try { history.replaceState(null, '', state); } catch (e) { /* a page from a file may not change its address */ }
+}
+const asked = location.hash.slice(1);              // before remember() writes there
+function recall() {
+  for (const part of asked.split('&')) {
+    const [name, value] = part.split('='), input = byId(`set-${name}`);
+    if (!SHARED.includes(name) || !input || !/^\d+$/.test(value ?? '')) continue;
+    const least = { p: 1, m: 1, t_f: 1, t_b: 1 }[name] ?? 0;
+    input.value = +value - least;
+    input.dispatchEvent(new Event('input'));
+  }
 }
 
 // ---- bars: rows of {name, parts: [[class, bytes]], chosen} ----
@@ -194,14 +245,15 @@ function draw_memory() {
   const parts = how => ['F', 'A', 'U', 'C'].map((c, i) => [c, C.player_kept(how, i, at.t) * at.s * at.b * at.e]);
   bars('recompute-bars', ['none', 'selective', 'full'].map((name, how) => ({ name, chosen: how === at.how, parts: parts(how) })),
     `${at.s * at.b} tokens, ${at.e} bytes an element, t = ${at.t}: rank 0 has ${Math.ceil(at.a / at.t)} of ${at.a} heads`);
-  if (ops) draw_now();
+  if (shown.length) draw_now();
 }
 
 WebAssembly.instantiate(Uint8Array.from(atob(PLAYER_WASM), c => c.charCodeAt(0))).then(({ instance }) => {
   C = instance.exports;
   const power = (from, to) => Array.from({ length: to - from + 1 }, (_, i) => 2 ** (from + i));
   settings('schedule-sliders', [
-    { name: 'schedule', label: 'schedule', texts: ['naive', 'GPipe', '1F1B'], start: '1F1B' },
+    { name: 'schedule', label: 'schedule', texts: NAMES, start: '1F1B' },
+    { name: 'beside', label: 'beside it', texts: ['none', ...NAMES], start: 'none' },
     { name: 'p', label: 'stages p', range: [1, 8], start: 4 }, { name: 'm', label: 'micro-batches m', range: [1, 24], start: 8 },
     { name: 't_f', label: 'forward t_f', range: [1, 12], start: 2 }, { name: 't_b', label: 'backward t_b', range: [1, 12], start: 4 },
     { name: 'link', label: 'a message', range: [0, 12], start: 1 }], play_schedule);
@@ -223,5 +275,8 @@ WebAssembly.instantiate(Uint8Array.from(atob(PLAYER_WASM), c => c.charCodeAt(0))
   play_schedule();
   byId('player').hidden = false;                   // the pictures stay where any of this fails
   byId('pictures').hidden = true;
-  if (location.hash) byId(location.hash.slice(1))?.scrollIntoView();
+  document.body.classList.toggle('embedded', location.search === '?embed');
+  if (asked.includes('=')) recall();
+  else if (asked) byId(asked)?.scrollIntoView();
+  if (location.search === '?embed') go_to(end);    // the whole step, until somebody plays it
 });
