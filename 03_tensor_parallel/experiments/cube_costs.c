@@ -1,4 +1,5 @@
-// cube_costs.c: see cube_costs.h.
+// cube_costs.c: predicts bytes, work and memory of one rank of a cube, from sizes alone. It counts
+// the calls of 11_cube.c and cube_layers.c and executes none.
 #include "03_tensor_parallel/experiments/cube_costs.h"
 #include "common/model/block.h"
 
@@ -10,9 +11,10 @@ double cube_bytes(const CubeTraffic *t) { return t->bytes[CUBE_ROW] + t->bytes[C
 // ---------------------------------------------------------------- sizes of one rank
 
 typedef struct {
-    size_t B, straight, swapped;                           // sequences of my layer; and mine of them, at both layouts
-    size_t M, N;                                           // and their tokens
-    size_t C, heads, A, F, V;                              // my columns; my heads, their columns, the MLP's, entries
+    size_t B;                                              // sequences of the rank's layer
+    size_t straight, swapped;                              // of them, the rank's in both layouts
+    size_t M, N;                                           // tokens of straight and of swapped
+    size_t C, heads, A, F, V;      // the rank's features, heads and their columns, hidden, entries
 } Sizes;
 static Sizes sizes(const CubePlace *at, size_t sequences) {
     const ModelConfig *c = at->c;
@@ -29,7 +31,7 @@ static Sizes sizes(const CubePlace *at, size_t sequences) {
 
 // ---------------------------------------------------------------- traffic
 
-// One all-gather or reduce-scatter over q ranks of n rows (or sequences) of `row` elements each, cut between rows.
+// One all-gather or reduce-scatter over q ranks of n rows (or sequences) of `row` elements each.
 static void pass(CubeTraffic *s, const CubePlace *at, size_t axis, size_t n, size_t row) {
     const size_t padded = ceil_div(n, at->q) * at->q * row;
     s->calls++;
@@ -42,7 +44,7 @@ static void all_reduce(CubeTraffic *s, size_t ranks, size_t axis, size_t count) 
     s->time += ring_time(ALL_REDUCE_PASSES, ranks, count, sizeof(real));
 }
 
-// y = x w: x and w are gathered, y is scattered. x's rows are cut along the column, or, swapped, along the row.
+// y = x w: x and w are gathered, y is scattered. The rows of x are cut over row; swapped: over col.
 static void operands(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t K, size_t N) {
     pass(s, at, swapped ? CUBE_ROW : CUBE_COL, B, T * K);
     pass(s, at, CUBE_DEPTH, K, N);
@@ -54,7 +56,7 @@ static void forward(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, boo
     operands(s, at, B, T, swapped, K, N);
     sums(s, at, B, T, swapped, N);
 }
-// dY is gathered, dX and dW are scattered: as many elements each as forward's.
+// dY is gathered, dX and dW are scattered: as many elements as y, x and w in forward.
 static void backward(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t K, size_t N) {
     if (at->gather_again) operands(s, at, B, T, swapped, K, N);
     forward(s, at, B, T, swapped, K, N);
@@ -80,7 +82,7 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
     const Sizes z = sizes(at, B);
     const size_t T = at->c->context;
     CubeTraffic s = {0};
-    for (int way = 0; way < 2 && stage->first; way++) {    // embedding: its x, the tokens, is everywhere
+    for (int way = 0; way < 2 && stage->first; way++) {    // embedding: all ranks have the tokens
         pass(&s, at, CUBE_DEPTH, z.V, z.C);
         pass(&s, at, CUBE_COL, z.B, T * z.C);
     }
@@ -89,7 +91,7 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
         block(&s, at, &z, backward);
     }
     if (!stage->last) return s;
-    for (int times = 0; times < 2 + at->gather_again; times++) {       // head: its w is wte^T, cut by rows
+    for (int times = 0; times < 2 + at->gather_again; times++) {       // head: w is wte^T
         pass(&s, at, CUBE_COL, z.B, T * z.C);
         pass(&s, at, CUBE_DEPTH, z.V, z.C);
     }
@@ -101,7 +103,7 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
     return s;
 }
 
-// Of vectors that lie side by side in one all-reduce: norm; qkv; projection, norm; fc; out.
+// Neighbouring vectors share one all-reduce: norm; q|k|v; projection and norm; fc; out.
 CubeTraffic cube_plane_sums(const CubePlace *at, const CutSizes *stage) {
     const Sizes z = sizes(at, 0);
     const size_t plane = at->q * at->q, together[] = { 2 * z.C, 3 * z.A, 3 * z.C, z.F, z.C };

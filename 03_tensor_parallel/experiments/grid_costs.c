@@ -1,4 +1,5 @@
-// grid_costs.c: see grid_costs.h. A call is booked here as it must be, turn by turn, and nothing of it is executed.
+// grid_costs.c: predicts calls, bytes, work and memory of one rank of a grid, from sizes alone. It
+// counts the calls of grid_layers.c turn by turn and executes none.
 #include "03_tensor_parallel/experiments/grid_costs.h"
 #include "common/model/block.h"
 
@@ -16,7 +17,7 @@ GridTraffic grid_measured(const CommGrid *g) {
                           .depth = axis_measured(g->in_depth) };
 }
 
-// ---------------------------------------------------------------- who holds what
+// ---------------------------------------------------------------- the part of a rank
 
 GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t rank) {
     return (GridPlace){ c, q, depth, rank / q % q, rank % q, rank / (q * q) };
@@ -28,7 +29,7 @@ size_t grid_sequences(const GridPlace *at, size_t B) {
     return part_size(B, at->q * at->depth, at->row + at->q * at->layer);
 }
 
-// A side of a matrix: n things of `each` elements.
+// Elements of piece l of one side of a matrix.
 static size_t piece(const GridPlace *at, SummaCut cut, size_t l) { return part_size(cut.n, at->q, l) * cut.each; }
 static SummaCut features(const GridPlace *at) { return (SummaCut){ at->c->width, 1 }; }
 static SummaCut heads(const GridPlace *at) { return (SummaCut){ at->c->heads, at->c->width / at->c->heads }; }
@@ -42,7 +43,6 @@ bool grid_even(const GridPlace *at, size_t B) {
            c->context % at->q == 0;
 }
 
-// What a rank keeps per token has its own columns.
 CutSizes grid_sizes(const GridPlace *at) {
     CutSizes z = cut_sizes(at->c, at->q, at->col);
     z.C = piece(at, features(at), at->col);
@@ -82,18 +82,19 @@ size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage) {
 typedef struct { const GridPlace *at; GridTraffic t; } Count;
 typedef enum { ROW, COLUMN } Axis;
 
+// A broadcast or reduce along a chain of ranks. A reduce runs from `first` to the root.
 static void chain(Count *c, Axis axis, CommKind kind, size_t root, size_t elements) {
     AxisTraffic *a = axis == ROW ? &c->t.row : &c->t.col;
     size_t q = c->at->q, me = axis == ROW ? c->at->col : c->at->row, first = (root + 1) % q;
     double bytes = q > 1 ? (double)(elements * E) : 0;
     bool sends = kind == COMM_BROADCAST ? me == root : me != root;
-    bool receives = kind == COMM_BROADCAST ? me != root : me != first;     // a reduce: a chain from `first` to the root
+    bool receives = kind == COMM_BROADCAST ? me != root : me != first;
     a->calls[kind]++;
     a->sent += sends * bytes;
     a->received += receives * bytes;
     c->t.transfers += chain_time(q, (size_t)bytes);
 }
-static void all_reduce(Count *c, size_t elements) {        // over my row
+static void all_reduce(Count *c, size_t elements) {        // over the rank's row
     double bytes = ring_bytes(ALL_REDUCE_PASSES, c->at->q, elements, E);
     c->t.row.calls[COMM_ALL_REDUCE]++;
     c->t.row.sent += bytes;
@@ -104,7 +105,7 @@ static void multiply(Count *c, size_t m, size_t n, size_t k) {
     c->t.products = work_sum(c->t.products, work_product(m, n, k));
 }
 
-// M: of my row; N: of my column.
+// M: tokens of the rank's row. N: outputs of its column.
 static void product(Count *c, size_t M, SummaCut k, size_t N) {
     for (size_t l = 0; l < c->at->q; l++) {
         size_t K = piece(c->at, k, l);
