@@ -5,7 +5,7 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
 
-typedef struct { double calls[COMM_KINDS], sent, received; } AxisTraffic;          // bytes of this rank
+typedef struct { double calls[COMM_KINDS], sent, received; } AxisTraffic;  // bytes of this rank
 typedef struct {
     AxisTraffic row, col, depth;                           // along the three axes of the grid
     Work products;                                         // of this rank
