@@ -251,7 +251,7 @@ static void plot(Run *run) {
         lines[way] = (PlotLine){ way_name[way], y[way] };
     }
     plot_show(run, &(Plot){ "received by a rank for a block, forward and backward, 64 ranks",
-                            "tokens / h", "elements / h^2", x, POINTS, lines, WAYS, true, true },
+                            "tokens / C", "elements / C^2", x, POINTS, lines, WAYS, true, true },
               PICTURE_DETAIL);
 }
 
