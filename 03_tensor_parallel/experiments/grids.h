@@ -29,6 +29,10 @@ void grid_train(void *grid_training, const Training *t, Trajectory *out);      /
 void grid_axis_costs(Run *run, const char *axis, const AxisTraffic *want, const AxisTraffic *got);
 void grid_memory_costs(Run *run, const GridPlace *at, size_t sequences, const GridMeasured *r);
 
+// ---- 11: bytes along the axes of a cube. ----
+void cube_ledgers_reset(const Cube *c);
+void cube_add_sent(const Cube *c, double bytes[CUBE_AXES]);    // adds the bytes since the reset
+
 // ---- 11, 12: the share of one rank. ----
 // parameters, kept: elements. received: bytes per step. time: ps per step, if no rank waits.
 typedef struct { double parameters, kept, received, time; } RankShare;
