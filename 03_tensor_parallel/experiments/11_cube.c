@@ -8,7 +8,7 @@
 #include "03_tensor_parallel/experiments/grids.h"
 #include "judge/draw/picture.h"
 
-enum { B = 7, T = 3, K = 13, N = 10 };             // sizes of linear layers that q does not divide
+enum { B = 7, T = 3, K = 13, N = 10 };             // linear layers: q divides no size
 
 // ---------------------------------------------------------------- a GPT, trained
 

@@ -255,64 +255,29 @@ static void plot(Run *run) {
               PICTURE_DETAIL);
 }
 
-// ---------------------------------------------------------------- the crossover of 1D and 2D
-
-// Bytes, or picoseconds without latency, of a block's communication at two numbers of tokens. Both
-// ways are straight lines: 1D starts at 0, 2D at the cost of the weights. Returns the tokens where
-// the lines meet, in units of the width; 0: never.
-typedef struct { double one, two; } Volume;                // 1D, 2D
-static double crossover(Volume few, Volume many, double tokens, double width) {
-    const double one = (many.one - few.one) / tokens, two = (many.two - few.two) / tokens;
-    if (one - two < 1e-9 * one) return 0;
-    return ((few.two - two * tokens) - (few.one - one * tokens)) / (one - two) / width;
-}
-enum { BYTES, CLOCK, MEASURES };
-static Volume volume(const ModelConfig *c, size_t q, size_t B, int measure) {
-    CutSizes z = cut_sizes(c, q * q, 0);
-    const size_t C = c->width, M = B * c->context;
-    const size_t inputs[] = { C, C, C, 4 * C }, outputs[] = { 3 * C, C, 4 * C, C };
-    const GridPlace at = grid_place_of(c, q, 1, 0);
-    Volume v = {0};
-    z.first = z.last = false;
-    const Traffic all_reduces = traffic_tensor_parallel(&z, q * q, B, false);
-    v.one = measure == BYTES ? all_reduces.bytes : all_reduces.time;
-    for (size_t i = 0; i < 4; i++) {
-        const GridTraffic f = grid_linear_forward(&at, M, inputs[i], outputs[i]);
-        const GridTraffic b = grid_linear_backward(&at, M, inputs[i], outputs[i]);
-        const double row = f.row.received + b.row.received, col = f.col.received + b.col.received;
-        v.two += measure == BYTES ? row + col : f.transfers + b.transfers;
-    }
-    return v;
-}
-
 static void crossover_table(Run *run) {
     enum { CASES = 4 };
     static const size_t q[CASES] = { 2, 3, 4, 8 };
-    // 2, 3, 4 and 8, squared, divide every size. Vectors are small beside the matrices.
-    const ModelConfig c = { .layers = 1, .width = 4608, .heads = 576, .context = 1, .vocab = 64 };
-    const size_t few = 576, many = 2 * few;
-    const ClockLink plain = { .name = "bytes", .alpha = 0, .beta = 1e12 };  // a byte per picosecond
-    double tokens[MEASURES][CASES], want[CASES];
-    char cell[MEASURES][CASES][40];
-    clock_set_link(&plain);
+    static const char *const what[CROSSOVERS] = { "2D receives less than 1D from",
+                                                  "2D's messages take less time from" };
+    double tokens[CROSSOVERS][CASES], want[CASES];
+    char cell[CROSSOVERS][CASES][40];
     for (size_t i = 0; i < CASES; i++) {
         want[i] = tensor_way_crossover(WAY_2D, WAY_1D, q[i] * q[i]);     // 36 / (8q - 13)
-        for (int m = 0; m < MEASURES; m++) {
-            tokens[m][i] = crossover(volume(&c, q[i], few, m), volume(&c, q[i], many, m),
-                                     (double)few, (double)c.width);
-            if (tokens[m][i] > 0)
-                snprintf(cell[m][i], 40, "=%.*f C", tokens[m][i] < 9.95, tokens[m][i]);
-            else snprintf(cell[m][i], 40, "=never");
+        for (Crossover by = 0; by < CROSSOVERS; by++) {
+            tokens[by][i] = way_crossover(q[i], by);
+            if (tokens[by][i] > 0)
+                snprintf(cell[by][i], 40, "=%.*f C", tokens[by][i] < 9.95, tokens[by][i]);
+            else snprintf(cell[by][i], 40, "=never");
         }
     }
-    clock_set_link(NULL);
     // 2e-3: the exact volumes of the lessons contain vectors, too.
-    check_numbers(run, "crossover of 1D and 2D", "36/(8q-13)", tokens[BYTES], want, CASES, 2e-3);
-    static const char *const what[MEASURES] = { "2D receives less than 1D from",
-                                                "2D's messages take less time from" };
-    Result rows[MEASURES + 1] = {{0}};
-    for (int m = 0; m < MEASURES; m++)
-        rows[m] = (Result){ what[m], NULL, { cell[m][0], cell[m][1], cell[m][2], cell[m][3] } };
+    check_numbers(run, "crossover of 1D and 2D", "36/(8q-13)", tokens[BY_BYTES], want, CASES,
+                  2e-3);
+    Result rows[CROSSOVERS + 1] = {{0}};
+    for (Crossover by = 0; by < CROSSOVERS; by++)
+        rows[by] = (Result){ what[by], NULL,
+                             { cell[by][0], cell[by][1], cell[by][2], cell[by][3] } };
     results(run, (const char *const[]){ "2 x 2 ranks", "3 x 3", "4 x 4", "8 x 8", NULL }, rows);
     say(run, "  tokens per step, in units of the width C; time without latency");
 }
@@ -352,7 +317,7 @@ static void ending(Run *run, const Measured measured[WAYS]) {
         say_answer(run, "On %zu ranks, %s keeps the fewest activations (%s), and %s receives the "
                         "fewest bytes (%s).%s", n, way_name[fewest], text[0], way_name[quiet],
                    text[1], speed);
-    say_cost(run, "1D and SP receive only activations, in proportion to the tokens. The other ways "
+    say_cost(run, "1D and SP receive activations, in proportion to the tokens. The other ways "
                   "also receive weights or their gradients.");
     say_use_when(run, "1D with SP: up to 8 ranks on a fast link. 3D or 2.5D: many ranks and many "
                       "tokens. Ring: long contexts.");

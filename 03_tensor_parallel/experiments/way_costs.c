@@ -91,3 +91,40 @@ RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, siz
     if (way == WAY_RING) return ring(c, B, n, rank);
     return way == WAY_3D ? cube_rank_share(c, B, s.q, rank, true) : grid(c, B, s, rank);
 }
+
+// ---------------------------------------------------------------- the crossover of 1D and 2D
+
+// The cost of a block's communication in 1D and in 2D.
+typedef struct { double one, two; } Volume;
+static Volume volume(const ModelConfig *c, size_t q, size_t B, Crossover by) {
+    CutSizes z = cut_sizes(c, q * q, 0);
+    const size_t C = c->width, M = B * c->context;
+    const size_t inputs[] = { C, C, C, 4 * C }, outputs[] = { 3 * C, C, 4 * C, C };
+    const GridPlace at = grid_place_of(c, q, 1, 0);
+    Volume v = {0};
+    z.first = z.last = false;
+    const Traffic all_reduces = traffic_tensor_parallel(&z, q * q, B, false);
+    v.one = by == BY_BYTES ? all_reduces.bytes : all_reduces.time;
+    for (size_t i = 0; i < 4; i++) {
+        const GridTraffic f = grid_linear_forward(&at, M, inputs[i], outputs[i]);
+        const GridTraffic b = grid_linear_backward(&at, M, inputs[i], outputs[i]);
+        const double row = f.row.received + b.row.received, col = f.col.received + b.col.received;
+        v.two += by == BY_BYTES ? row + col : f.transfers + b.transfers;
+    }
+    return v;
+}
+
+// Both volumes are straight lines over the tokens. 1D starts at 0, 2D at the cost of the weights.
+double way_crossover(size_t q, Crossover by) {
+    // 2, 3, 4 and 8, squared, divide every size. Vectors are small beside the matrices.
+    const ModelConfig c = { .layers = 1, .width = 4608, .heads = 576, .context = 1, .vocab = 64 };
+    const ClockLink plain = { .name = "bytes", .alpha = 0, .beta = 1e12 };  // a byte per picosecond
+    const size_t sequences = 576;
+    const double tokens = (double)sequences;
+    clock_set_link(&plain);
+    const Volume few = volume(&c, q, sequences, by), many = volume(&c, q, 2 * sequences, by);
+    clock_set_link(NULL);
+    const double one = (many.one - few.one) / tokens, two = (many.two - few.two) / tokens;
+    if (one - two < 1e-9 * one) return 0;
+    return ((few.two - two * tokens) - (few.one - one * tokens)) / (one - two) / (double)c.width;
+}
