@@ -1,6 +1,6 @@
 // ranks: 8
 // level: extra
-// question: What changes in SUMMA when d grids of ranks share the same blocks of weights?
+// question: What changes in SUMMA when d grids of ranks hold the same weights?
 // vary: ranks 4|18, BATCH 3..6
 //
 // Holds: t = q x q x d ranks form d layers of a q x q grid. Every layer holds all weights in q x q

@@ -1,6 +1,6 @@
 // ranks: 8
 // level: extra
-// question: If each of q x q x q ranks holds only its own part of X, W and Y, what must be communicated for Y = X W?
+// question: If each of q x q x q ranks holds its own part of X, W and Y, what must it send for Y = X W?
 // vary: B 5..11, T 2..4, K 9..16, N 8..13, ranks 8
 //
 // Holds: t = q^3 ranks (layer, row, col) hold 1/q^3 of every matrix, its gradient and its optimizer

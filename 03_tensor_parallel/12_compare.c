@@ -1,6 +1,6 @@
 // ranks: 8
 // level: extra
-// question: Which way of sharing a layer keeps least, receives least and takes least time on the same ranks?
+// question: Which way of cutting a layer over the same ranks keeps least, receives least and is fastest?
 //
 // Holds: of a block's 12 C^2 weights: 1/t in 1D, SP, 2D and 3D, 1/q^2 in 2.5D, all on the ring.
 // Sends: 1D and SP: activations. 2D and 3D: activations and weights. 2.5D: also gradients over its

@@ -204,13 +204,13 @@ static void ending(Run *run, const GridPlace *at, size_t sequences, double took)
     const bool possible = n > 1 && n <= at->c->heads;
     char compared[80] = "", time[2][24];
     if (possible)
-        snprintf(compared, sizeof compared, ", at most %.1f times 1D's bytes",
+        snprintf(compared, sizeof compared, ", up to %.1f times as much as in 1D",
                  cost_value(run, "received") / line.received);
     if (n == 1)
         say_answer(run, "Yes, but 1 rank has nothing to cut. It holds %s of parameters and "
                         "receives nothing.", cost_text(run, "parameters"));
     else
-        say_answer(run, "Yes. Each rank holds %s of parameters and %s of activations. It receives "
+        say_answer(run, "Yes. A rank holds %s of parameters and %s of activations. It receives "
                         "blocks of both factors of every product: %s per step%s.",
                    cost_text(run, "parameters"), cost_text(run, "kept"), cost_text(run, "received"),
                    compared);

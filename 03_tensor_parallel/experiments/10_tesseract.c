@@ -39,13 +39,13 @@ static void table(Run *run, const GridPlace *at, size_t sequences, double took) 
     page_cell(time[1], took, "ps");
     const char *const columns[] = { title[0], title[1], NULL };
     const Result rows[] = {
-        { "parameters", "÷ q²: the same blocks in every layer", { parameters, "parameters" } },
+        { "parameters", "÷ q²: the same blocks in every grid", { parameters, "parameters" } },
         { "activations, peak", "÷ q² d", { kept, "kept" } },
-        { "received along the row", "blocks of X, ÷ d", { row, "row.received" } },
-        { "received along the column", "blocks of A, not ÷ d", { column, "column.received" } },
-        { "received over depth", "2(d-1)/d of its gradients", { "=0 B", "depth.received" } },
+        { "received along the row", "activations, ÷ d", { row, "row.received" } },
+        { "received along the column", "weights, not ÷ d", { column, "column.received" } },
+        { "received over depth", "2(d-1)/d of a rank's gradients", { "=0 B", "depth.received" } },
         { "received per step", "row + column + depth", { received, "received" } },
-        { timed ? "time of the layers and sums" : NULL, NULL, { time[0], time[1] } },
+        { timed ? "time of the model and sums" : NULL, NULL, { time[0], time[1] } },
         {0},
     };
     results(run, columns, rows);
@@ -66,9 +66,9 @@ static void ending(Run *run, const GridPlace *at, size_t sequences) {
         say_answer(run, "Nothing: with d = 1 this is SUMMA on %zu x %zu ranks, and each rank "
                         "receives %s per step.", at->q, at->q, cost_text(run, "received"));
     else
-        say_answer(run, "One all-reduce of the gradients is new. Compared with 1 grid, %zu grids "
-                        "keep at most %s of activations per rank instead of %s, and receive at "
-                        "most %s per step instead of %s.", at->depth, kept[1], kept[0],
+        say_answer(run, "One all-reduce of the gradients is new. With %zu grids a rank keeps at "
+                        "most %s of activations instead of %s, and receives at most %s per step "
+                        "instead of %s.", at->depth, kept[1], kept[0],
                    received[1], received[0]);
     say_cost(run, "%zu cop%s of all weights, and %s received per rank and step for the sums of "
                   "their gradients.", at->depth, at->depth == 1 ? "y" : "ies",

@@ -170,6 +170,7 @@ static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
     results(run, columns, rows);
     say(run, "  keep: the gathered X and W stay in memory for backward. gather again: they do "
              "not.");
+    say(run, "  swapped: in every second linear layer, row and column exchange their roles.");
     say(run, "  %zu sequences of %zu tokens, width C = %zu, %zu heads, %zu blocks, %zu vocabulary "
              "entries; q = %zu", sequences, c->context, c->width, c->heads, c->layers, c->vocab, q);
 }
