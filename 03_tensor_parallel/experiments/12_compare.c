@@ -308,9 +308,9 @@ static void ending(Run *run, const Measured measured[WAYS]) {
     page_value(text[2], sizeof text[2], time[0][fast], "ps");
     page_value(text[3], sizeof text[3], time[1][second], "ps");
     if (clock_config()->simulated)
-        snprintf(speed, sizeof speed, " The fastest way is %s over link %s (%s), %s over link %s (%s).",
-                 way_name[fast], link_of(0)->name, text[2], way_name[second], link_of(1)->name,
-                 text[3]);
+        snprintf(speed, sizeof speed,
+                 " The fastest way is %s over link %s (%s), %s over link %s (%s).", way_name[fast],
+                 link_of(0)->name, text[2], way_name[second], link_of(1)->name, text[3]);
     if (n == 1)
         say_answer(run, "None: on 1 rank no way cuts anything, and none receives a byte.");
     else
