@@ -42,8 +42,8 @@ Range summa_range(SummaCut cut, size_t q, size_t l) {
 }
 
 // The block of one turn: the rank's own block without a copy, or room for another rank's block.
-Tensor summa_panel(Arena *a, bool is_mine, Tensor block, size_t rows, size_t cols) {
-    return is_mine ? block : tensor_new(a, rows, cols);
+Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols) {
+    return is_own ? block : tensor_new(a, rows, cols);
 }
 
 // y [M/q, N/q] = x [M/q, K/q] a [K/q, N/q]. g->in_row has the ranks of this rank's row, numbered by
@@ -72,7 +72,7 @@ void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor a, SummaCut 
         size_t width = range_size(summa_range(k, g->cols, l));
         // EXERCISE 03.09a (4 points): one turn of dX = dY A^T. Turn l makes dX(i,l) on the rank of
         // column l in every row. This rank's blocks: y [M/q, N/q] of dY, a [K/q, N/q] of A, and
-        // x [M/q, K/q] of dX. width is the width of piece l of K. summa_panel(&panels, is_mine,
+        // x [M/q, K/q] of dX. width is the width of piece l of K. summa_panel(&panels, is_own,
         // block, rows, cols) returns the rank's own block or room for another one. You need A(l,j),
         // a product (op_matmul_nt(c, a, b) is c = a b^T), and a sum over g->in_row or g->in_col.
         Tensor a_l = summa_panel(&panels, g->row == l, a, width, a.cols);      // A(l,j)

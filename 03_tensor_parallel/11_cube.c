@@ -32,7 +32,7 @@
 // ---------------------------------------------------------------- the layout of an activation
 
 CubeLayout cube_layout(const Cube *c, const Batch *b) {
-    const CommGrid *g = &c->grid;                    // in_col: the ranks of my column, by their row
+    const CommGrid *g = &c->grid;                    // in_col: a column's ranks, by row
     return (CubeLayout){ .rows = g->in_col, .cols = g->in_row, .layers = g->in_depth,
                          .B = range_size(shard_range(b->B, g->depth, g->layer)), .T = b->T };
 }
@@ -102,9 +102,8 @@ void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o
 }
 
 // ---------------------------------------------------------- a linear layer that saves its operands
-// Saves x as item `name`, because attention reads its output again in backward. Saves the gathered
-//     X
-// and W, too, unless backward gathers them again.
+// Saves x as item `name`, because attention reads its output again in backward. Also saves the
+// gathered X and W, unless backward gathers them again.
 static void linear_forward(const Layer *l, CubeLayout at, Tensor y, Tensor x, const Param *w,
                            Saved *s, int name, int linear) {
     Arena scratch = arena(MEM_WORKSPACE);

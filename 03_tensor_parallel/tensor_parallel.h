@@ -81,7 +81,7 @@ void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k);
 void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor a, SummaCut k);    // x [M, K] = y [M, N] a [K, N]^T
 void summa_product_tn(const CommGrid *g, Tensor a, Tensor x, Tensor y, SummaCut k);    // a [K, N] = x [M, K]^T y [M, N]
 // Returns the rank's own block, or room in a for another rank's block.
-Tensor summa_panel(Arena *a, bool is_mine, Tensor block, size_t rows, size_t cols);
+Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols);
 // p[0]: the weights [K, N]. p[1]: the bias [N], on row 0 only. Backward adds to their gradients and overwrites dx.
 void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, const Param *p);
 void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, Tensor dy, Param *p);

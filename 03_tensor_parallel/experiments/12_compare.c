@@ -197,10 +197,11 @@ static void table(Run *run, const Training *t, const Measured measured[WAYS]) {
                             row(simulated ? name[1] : NULL, time[1]), {0} };
     results(run, columns, rows);
     const ModelConfig *c = &t->model;
+    size_t possible = 0;
+    for (TensorWay way = 0; way < WAYS; way++) possible += tensor_way_shape(way, n).q > 0;
     say(run, "  measured per rank: %zu blocks of width %zu, %zu heads, %zu sequences of %zu tokens"
              "%s", c->layers, c->width, c->heads, t->sequences, c->context,
-        tensor_way_shape(WAY_2D, n).q && tensor_way_shape(WAY_25D, n).q
-            && tensor_way_shape(WAY_3D, n).q ? "" : "; -: not on this number");
+        possible < WAYS ? "; -: not on this number" : "");
     say(run, "  SP: sequence parallelism. ring: ring attention, which cuts positions and no "
              "weights.");
 }
