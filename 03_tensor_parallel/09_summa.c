@@ -1,51 +1,53 @@
 // ranks: 4
 // level: extra
-// question: Can every matrix be cut by all ranks, weights and activations alike, and what must be sent for that?
+// question: Can weights and activations both be cut over all ranks, and what must the ranks send for it?
 // vary: ranks 9, M 10..14, K 20..26, N 30..38
 //
-// Holds: of p = q x q ranks, rank i q + j stands in row i and column j, with block (i, j) of q x q
-//     blocks of every matrix: weights, activations, gradients. Vectors: N/q elements, on row 0
-//     only.
-// Sends: per product q turns, each a broadcast or reduce of an X block along the grid's row and of
-//     an A block along its column. Per block of a Transformer 4 such layers, forward and twice
-//     backward.
-// Saves: matrices and activations divided by q^2; no rank ever holds a whole row or a whole column.
-// Costs: (q-1)/q^2 (MK + KN) elements received per product: per block 3(q-1)/q^2 (7bsh + 12h^2), 1D
-//     8bsh(p-1)/p. Less than 1D from bs = 36h/(8q-13) tokens on.
+// Holds: t = q x q ranks form a grid. The rank in row i and column j has number i q + j and holds
+//     block (i, j) of every matrix: weights, activations, gradients. Vectors are cut by columns and
+//     held by row 0 only.
+// Sends: each product takes q turns. A turn broadcasts or reduces one block of X along the rank's
+//     row and one block of A along its column. A Transformer block has 4 linear layers. Each has
+//     one product forward and two backward.
+// Saves: matrices and activations are divided by q^2. No rank ever holds a whole row or column.
+// Costs: received elements: (q-1)/q^2 (|X| + |A|) per product, 3(q-1)/q^2 (7 BTC + 12 C^2) per
+//     block; 1D: 8 BTC (t-1)/t. 2D receives less from BT = 36 C/(8q-13) tokens on.
 // SUMMA: van de Geijn and Watts 1997; for Transformers: Optimus, Xu et al. 2021 (arXiv 2104.05343),
 // section 3. Left out: broadcasts that overlap with products.
 //
-// Tokens are cut between sequences, and q, k, v between heads, so attention sends nothing. Norms,
-// embedding, head and loss, and who holds what of a model: grid_layers.c.
+// The rows of the grid divide the sequences and the columns divide the heads, so attention sends
+// nothing. grid_layers.c has the norms, the embedding, the head and the loss, and cuts the model.
 #include "03_tensor_parallel/grid_layers.h"
 
 // ---------------------------------------------------------------- three products
-// X [M, K], A [K, N] and Y [M, N] in blocks [M/q, K/q], [K/q, N/q] and [M/q, N/q]. With q = 2:
+// X [M, K], A [K, N] and Y [M, N] are cut in blocks [M/q, K/q], [K/q, N/q] and [M/q, N/q]. With
+// q = 2, rank (i, j) takes part in these sums:
 //
-//     Y = X A        Y(i,j)  = X(i,0) A(0,j)    + X(i,1) A(1,j)     X from my row, A from my column
-//     dX = dY A^T    dX(i,l) = dY(i,0) A(l,0)^T + dY(i,1) A(l,1)^T   a sum over the ranks of a row
-//     dA = X^T dY    dA(l,j) = X(0,l)^T dY(0,j) + X(1,l)^T dY(1,j)   ... over those of a column
+//     Y = X A        Y(i,j)  = X(i,0) A(0,j)    + X(i,1) A(1,j)     X: row i, A: column j
+//     dX = dY A^T    dX(i,l) = dY(i,0) A(l,0)^T + dY(i,1) A(l,1)^T   summed over the ranks of row i
+//     dA = X^T dY    dA(l,j) = X(0,l)^T dY(0,j) + X(1,l)^T dY(1,j)   summed over column j
 //
-// Each product is q turns: broadcast what comes from the row or the column, multiply, add here or
-// reduce. Along the row a rank receives q-1 blocks in q turns, along the column, too.
+// Each product takes q turns. A turn broadcasts the blocks that it reads and multiplies them. The
+// result is added locally or reduced to its owner. In q turns a rank receives q-1 blocks along its
+// row and q-1 along its column.
 //
-// K is cut the same way on both factors, in pieces that need not be equal. SummaCut says how: n
-// things of `each` elements, dealt out by shard_range. { 5, 4 } cuts 20 columns between 5 heads of
-// 4: on q = 2 in 12 and 8.
+// Both factors are cut alike along K. The pieces need not be equal: SummaCut { n, each } deals out
+// n groups of `each` elements by shard_range. { 5, 4 } cuts 20 columns between 5 heads of 4
+// columns: for q = 2 into 12 and 8.
 
-// Piece l of q of one side of a matrix, in elements.
+// The elements of piece l of q along one side of a matrix.
 Range summa_range(SummaCut cut, size_t q, size_t l) {
     Range r = shard_range(cut.n, q, l);
     return (Range){ r.lo * cut.each, r.hi * cut.each };
 }
 
-// The block of one turn: my own, without a copy, or room for another rank's.
-Tensor summa_panel(Arena *a, bool is_mine, Tensor block, size_t rows, size_t cols) {
-    return is_mine ? block : tensor_new(a, rows, cols);
+// The block of one turn: the rank's own block without a copy, or room for another rank's block.
+Tensor summa_panel(Arena *a, bool is_own, Tensor block, size_t rows, size_t cols) {
+    return is_own ? block : tensor_new(a, rows, cols);
 }
 
 // y [M/q, N/q] = x [M/q, K/q] a [K/q, N/q]. g->in_row has the ranks of this rank's row, numbered by
-// their column, g->in_col those of its column, numbered by their row.
+// their column. g->in_col has the ranks of its column, numbered by their row.
 void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor part = tensor_new(&scratch, y.rows, y.cols);
@@ -57,7 +59,7 @@ void summa_product(const CommGrid *g, Tensor y, Tensor x, Tensor a, SummaCut k) 
         comm_broadcast(g->in_row, x_l, l);     // M/q * K/q elements from column l to the row
         comm_broadcast(g->in_col, a_l, l);    // K/q * N/q elements from row l to the column
         op_matmul(l ? part : y, x_l, a_l);                 // turn 0 overwrites y
-        if (l) op_add(y, y, part);                         // finished after the last turn, here
+        if (l) op_add(y, y, part);                         // y is complete after the last turn
         arena_free(&panels);
     }
     arena_free(&scratch);
@@ -68,16 +70,16 @@ void summa_product_nt(const CommGrid *g, Tensor x, Tensor y, Tensor a, SummaCut 
     for (size_t l = 0; l < g->cols; l++) {
         Arena panels = arena(MEM_COMMUNICATION);
         size_t width = range_size(summa_range(k, g->cols, l));
-        // EXERCISE 03.09a (4 points): one turn of dX = dY A^T. It makes dX(i,l), on the rank of
-        // column l in every row. y [M/q, N/q] is my block of dY, a [K/q, N/q] my block of A, x
-        // [M/q, K/q] my block of dX, width that of turn l. summa_panel(&panels, is_mine, block,
-        // rows, cols) is my own block or room for another's. You need A(l,j), a product
-        // (op_matmul_nt(c, a, b) is c = a b^T), and a sum over the ranks g->in_row or g->in_col.
+        // EXERCISE 03.09a (4 points): one turn of dX = dY A^T. Turn l makes dX(i,l) on the rank of
+        // column l in every row. This rank's blocks: y [M/q, N/q] of dY, a [K/q, N/q] of A, and
+        // x [M/q, K/q] of dX. width is the width of piece l of K. summa_panel(&panels, is_own,
+        // block, rows, cols) returns the rank's own block or room for another one. You need A(l,j),
+        // a product (op_matmul_nt(c, a, b) is c = a b^T), and a sum over g->in_row or g->in_col.
         Tensor a_l = summa_panel(&panels, g->row == l, a, width, a.cols);      // A(l,j)
         Tensor x_l = summa_panel(&panels, g->col == l, x, x.rows, width);      // dX(i,l)
-        comm_broadcast(g->in_col, a_l, l);     // K/q * N/q elements, from row l to all of my column
-        op_matmul_nt(x_l, y, a_l);                         // a partial sum: of my N/q columns of dY
-        comm_reduce(g->in_row, x_l, l);        // M/q * K/q elements, from all of my row to column l
+        comm_broadcast(g->in_col, a_l, l);     // K/q * N/q elements from row l to the column
+        op_matmul_nt(x_l, y, a_l);             // a partial sum: over the rank's columns of dY
+        comm_reduce(g->in_row, x_l, l);        // M/q * K/q elements from the row to column l
         // END
         arena_free(&panels);
     }
@@ -91,22 +93,22 @@ void summa_product_tn(const CommGrid *g, Tensor a, Tensor x, Tensor y, SummaCut 
         Tensor x_l = summa_panel(&panels, g->col == l, x, x.rows, width);      // X(i,l)
         Tensor a_l = summa_panel(&panels, g->row == l, a, width, a.cols);      // dA(l,j)
         comm_broadcast(g->in_row, x_l, l);     // M/q * K/q elements from column l to the row
-        op_matmul_tn(a_l, x_l, y);             // a partial sum: of this rank's M/q tokens
-        comm_reduce(g->in_col, a_l, l); // K/q * N/q elements: the column's sum, to row l, its owner
+        op_matmul_tn(a_l, x_l, y);             // a partial sum: over the rank's M/q tokens
+        comm_reduce(g->in_col, a_l, l);        // K/q * N/q elements from the column to row l
         arena_free(&panels);
     }
 }
 
 // ------------------------------------------------- a linear layer: p[0] its weights, p[1] its bias
-// The bias [N] is cut by columns. Row 0 holds it, sends it down the columns, and gets the sum of
-// its gradients.
+// The bias [N] is cut by columns. Row 0 holds it and sends it down the columns. Backward sums its
+// gradient up the columns, back to row 0.
 
 void summa_linear_forward(const CommGrid *g, SummaCut k, Tensor y, Tensor x, const Param *p) {
     summa_product(g, y, x, p[0].w, k);
     Arena panels = arena(MEM_COMMUNICATION);
     Tensor bias = summa_panel(&panels, g->row == 0, p[1].w, 1, y.cols);
-    comm_broadcast(g->in_col, bias, 0);                   // N/q elements from row 0, which holds it
-    op_add_bias(y, y, bias);                        // every element of Y is on one rank: added once
+    comm_broadcast(g->in_col, bias, 0);    // N/q elements from row 0, which holds the bias
+    op_add_bias(y, y, bias);               // each element of Y is on one rank, so it is added once
     arena_free(&panels);
 }
 
@@ -117,17 +119,17 @@ void summa_linear_backward(const CommGrid *g, SummaCut k, Tensor dx, Tensor x, T
     Tensor db = tensor_new(&scratch, 1, dy.cols);
     summa_product_tn(g, dw, x, dy, k);
     param_add_gradient(&p[0], dw);
-    op_sum_rows(db, dy);                                   // a partial sum: of this rank's tokens
-    comm_reduce(g->in_col, db, 0);                       // N/q elements: the column's sum, to row 0
+    op_sum_rows(db, dy);                       // a partial sum: over this rank's tokens
+    comm_reduce(g->in_col, db, 0);             // N/q elements from the column to row 0
     if (g->row == 0) param_add_gradient(&p[1], db);
     summa_product_nt(g, dx, dy, p[0].w, k);
     arena_free(&scratch);
 }
 
 // ---------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
-// Compare it with the unsplit one of common/model/layer.c: linear layers and norms communicate, and
-// nothing else. x, y and what is kept are blocks [M/q, C/q]: B/q sequences, C/q features. A norm
-// adds two sums per token over its grid row, and gets its vectors from row 0 (grid_layers.c).
+// The same steps as in the unsplit block of common/model/layer.c. Only linear layers and norms
+// communicate. x, y and the saved tensors are blocks [M/q, C/q]: B/q sequences, C/q features. A
+// norm adds two sums per token over the grid's row and gets its vectors from row 0 (grid_layers.c).
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     const CommGrid *g = summa_grid(l);
     const ModelConfig *c = l->config;
@@ -192,7 +194,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     arena_free(&scratch);
 }
 
-// For selective recomputation.
+// Selective recomputation calls this to compute attention again.
 static void rebuild(Layer *l, const Batch *b, Saved *s) {
     const Batch own = summa_batch(summa_grid(l), b);
     AttentionHeads heads = layer_heads(l, &own);

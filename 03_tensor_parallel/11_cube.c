@@ -1,45 +1,45 @@
 // ranks: 8
 // level: extra
-// question: If each of q x q x q ranks holds only its own part of X, W and Y, what must be communicated for Y = X W?
+// question: If each of q x q x q ranks holds its own part of X, W and Y, what must it send for Y = X W?
 // vary: B 5..11, T 2..4, K 9..16, N 8..13, ranks 8
 //
-// Holds: of p = q^3 ranks (layer, row, col), 1/q^3 of every matrix, of its gradient and optimizer
-//     state, and of activations. Biases and gains: N/q elements, the same on the q^2 ranks of a
-//     plane.
-// Sends: per linear layer forward all-gathers of X in the column and of W in the depth, and a
-//     reduce-scatter of Y in the row; backward the same three the other way. Per step all-reduces
+// Holds: t = q^3 ranks (layer, row, col) hold 1/q^3 of every matrix, its gradient and its optimizer
+//     state, and of the activations. Biases and gains: N/q elements, the same on the q^2 ranks of
+//     a plane.
+// Sends: per linear layer forward, all-gathers of X along the column and of W along the depth, then
+//     a reduce-scatter of Y along the row. Backward has the reverse of each. Per step, all-reduces
 //     of the gradients of vectors over a plane.
-// Saves: matrices and activations divided by q^3; what forward gathered is kept (/q^2), or gathered
-//     again in backward.
-// Costs: 2(q-1)/q^3 (|X| + |W| + |Y|) elements sent per linear layer, gathered again 3 for X and W:
-//     per block (q-1)/q^3 (32 bsh + 24 h^2), or (q-1)/q^3 (39 bsh + 36 h^2).
+// Saves: matrices and activations are divided by q^3. The gathered X and W stay for backward
+//     (divided by q^2), or backward gathers them again.
+// Costs: elements sent: 2(q-1)/q^3 (|X| + |W| + |Y|) per linear layer, and (q-1)/q^3 (32 BTC +
+//     24 C^2) per block. Gathering again: 3 in place of 2 for X and W, and 39 BTC + 36 C^2.
 // 3D tensor parallelism: Bian et al. 2021, section 3. (The paper stores vectors on a diagonal and
-// broadcasts them.) Left out: overlap. GPT's other layers: cube_layers.c.
+// broadcasts them.) Left out: overlap. cube_layers.c has GPT's other layers.
 //
-// The products of Y = X W are a cube: element (m, k, n) is X[m,k] W[k,n]. It is cut in q x q x q
-// smaller cubes, one for each rank. The face of X and the face of W that a rank's cube needs, and
-// the sums of Y that it makes, are q times what the rank holds:
+// The products of Y = X W form a cube: X[m,k] W[k,n] stands at (m, k, n). It is cut in q x q x q
+// smaller cubes, one per rank. A rank's cube reads a face of X and a face of W and makes sums of Y.
+// Each of the three is q times as large as the part that the rank holds:
 //
 //     x [M/q^2, K/q]  --all-gather, column-->      X [M/q, K/q]    column: ranks that differ in row
 //     w [K/q^2, N/q]  --all-gather, depth-->       W [K/q, N/q]    depth:  that differ in layer
 //     X W [M/q, N/q]  --reduce-scatter, row-->     y [M/q^2, N/q]  row:    that differ in col
 //
-// The rows of x are cut in layer, then row, its columns in col; the rows of y in layer, then col,
-// its columns in row. So row and col swap from one linear layer to the next, and after two of them
-// y stands where x stood: the residual path needs that.
+// The rows of x are cut over layer, then row; its columns over col. The rows of y are cut over
+// layer, then col; its columns over row. So row and col swap with each linear layer. After two of
+// them y has the layout of x again, and the residual path can add the two.
 #include "03_tensor_parallel/cube_layers.h"
 
-// ---------------------------------------------------------------- where an activation stands
+// ---------------------------------------------------------------- the layout of an activation
 
 CubeLayout cube_layout(const Cube *c, const Batch *b) {
-    const CommGrid *g = &c->grid;                    // in_col: the ranks of my column, by their row
+    const CommGrid *g = &c->grid;                    // in_col: a column's ranks, by row
     return (CubeLayout){ .rows = g->in_col, .cols = g->in_row, .layers = g->in_depth,
                          .B = range_size(shard_range(b->B, g->depth, g->layer)), .T = b->T };
 }
 CubeLayout cube_swapped(CubeLayout l) {
     CubeLayout y = l;
-    y.rows = l.cols;                       // the sum over the columns of x leaves rows of y there
-    y.cols = l.rows;                       // the gathered rows of x leave columns of y there
+    y.rows = l.cols;                       // the reduce-scatter along l.cols cuts the rows of y
+    y.cols = l.rows;                       // w is cut along l.rows, and so are the columns of y
     return y;
 }
 Range cube_sequences(CubeLayout l, size_t B) {
@@ -48,7 +48,7 @@ Range cube_sequences(CubeLayout l, size_t B) {
     return (Range){ layer.lo + own.lo, layer.lo + own.hi };
 }
 
-// n sequences of `positions` rows each, or n rows: what is cut is n, so a sequence stays whole.
+// Cuts n rows, or n sequences of `positions` rows each: a sequence is never cut.
 Tensor cube_gather(Comm *axis, Arena *a, size_t n, size_t positions, Tensor part) {
     const size_t row = positions * part.cols;
     Tensor whole = tensor_new(a, n * positions, part.cols);
@@ -64,8 +64,8 @@ void cube_scatter(Comm *axis, size_t n, Tensor part, Tensor sum) {
 
 // ---------------------------------------------------------------- y = x w
 
-// A rank multiplies all rows of its layer with its K/q columns: it has 1/q of these rows, and 1/q
-// of the rows of W that meet them. Receives (q-1)/q of [M/q, K/q], and of [K/q, N/q].
+// A rank multiplies its K/q columns of all rows of its layer with K/q rows of W. It holds 1/q of
+// both factors and receives the rest: (q-1)/q of [M/q, K/q] and of [K/q, N/q].
 CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w) {
     return (CubeOperands){ .x = cube_gather(at.rows, a, at.B, at.T, x),
                            .w = cube_gather(at.layers, a, x.cols, 1, w) };
@@ -74,36 +74,36 @@ CubeOperands cube_operands(CubeLayout at, Arena *a, Tensor x, Tensor w) {
 void cube_forward(CubeLayout at, Tensor y, CubeOperands o) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor sum = tensor_new(&scratch, o.x.rows, o.w.cols);
-    op_matmul(sum, o.x, o.w);                      // [M/q, N/q]: a partial sum, of K/q columns of X
-    cube_scatter(at.cols, at.B, y, sum);           // the row's ranks have the others; sends (q-1)/q
+    op_matmul(sum, o.x, o.w);              // [M/q, N/q]: a partial sum over K/q columns of X
+    cube_scatter(at.cols, at.B, y, sum);   // adds the partial sums; sends (q-1)/q of [M/q, N/q]
     arena_free(&scratch);
 }
 
-// dX = dY W^T sums over the columns of Y, which are cut along x's rows. dW = X^T dY sums over all
-// rows, and the rank's layer has 1/q of them. Both products need dY gathered, as forward's sum was.
+// dX = dY W^T is a sum over the columns of Y, which are cut over at.rows. dW = X^T dY is a sum over
+// all rows, which are cut over the layers. Both products read the gathered dY [M/q, N/q].
 void cube_backward(CubeLayout at, Tensor dx, Param *w, Tensor dy, CubeOperands o) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dX = tensor_new(&scratch, o.x.rows, o.x.cols);
     Tensor dW = tensor_new(&scratch, o.w.rows, o.w.cols);
     Tensor dw = tensor_new(&scratch, w->w.rows, w->w.cols);
-    // EXERCISE 03.11a (4 points): back through y = x w. dy [M/q^2, N/q] stands where y does; o.x
-    // [M/q, K/q] and o.w [K/q, N/q] are gathered. Make dx [M/q^2, K/q], which stands where x does,
-    // and dw [K/q^2, N/q], both finished, by way of dX [M/q, K/q] and dW [K/q, N/q]: one
+    // EXERCISE 03.11a (4 points): back through y = x w. dy [M/q^2, N/q] has the layout of y. o.x
+    // [M/q, K/q] and o.w [K/q, N/q] are gathered. Compute dx [M/q^2, K/q] in the layout of x, and
+    // dw [K/q^2, N/q]. dX [M/q, K/q] and dW [K/q, N/q] are room for the partial sums. You need one
     // cube_gather, two products (op_matmul_nt(c, a, b) is c = a b^T, op_matmul_tn(c, a, b) is c =
-    // a^T b), two cube_scatter. Along which axis does each of them communicate?
+    // a^T b) and two cube_scatter. Along which axis does each of the three communicate?
     Tensor dY = cube_gather(at.cols, &scratch, at.B, at.T, dy);    // [M/q, N/q]: receives (q-1)/q
-    op_matmul_nt(dX, dY, o.w);                             // [M/q, K/q]: a partial sum, of my N/q
+    op_matmul_nt(dX, dY, o.w);                             // a partial sum over N/q columns of dY
     cube_scatter(at.rows, at.B, dx, dX);                   // sends (q-1)/q of it
-    op_matmul_tn(dW, o.x, dY);                 // [K/q, N/q]: a partial sum, of the rows of my layer
+    op_matmul_tn(dW, o.x, dY);                             // a partial sum over the layer's rows
     cube_scatter(at.layers, dW.rows, dw, dW);              // sends (q-1)/q of it
     // END
     param_add_gradient(w, dw);
     arena_free(&scratch);
 }
 
-// ---------------------------------------------------------- a linear layer, and what of it is kept
-// Keeps x as item `name`, because attention reads its output again in backward; and X and W, or
-// backward gathers them again.
+// ---------------------------------------------------------- a linear layer that saves its operands
+// Saves x as item `name`, because attention reads its output again in backward. Also saves the
+// gathered X and W, unless backward gathers them again.
 static void linear_forward(const Layer *l, CubeLayout at, Tensor y, Tensor x, const Param *w,
                            Saved *s, int name, int linear) {
     Arena scratch = arena(MEM_WORKSPACE);
@@ -127,12 +127,12 @@ static void linear_backward(const Layer *l, CubeLayout at, Tensor dx, Param *w, 
 }
 
 // ---------------------------------------------- block: x + attention(norm(x)), then + mlp(norm(.))
-// The residual stream stands at `at`; between the two linear layers of attention, and of the MLP,
-// activations stand at `sw`. Norms add two sums a row over at.cols (cube_layers.c).
+// The residual stream has the layout `at`. Between the two linear layers of attention, and of the
+// MLP, activations have the layout `sw`. Norms add two sums per row over at.cols (cube_layers.c).
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;
     CubeLayout at = cube_stream(l, b), sw = cube_swapped(at);
-    Batch own = cube_rows(b, sw);                        // of attention: whole sequences, own heads
+    Batch own = cube_rows(b, sw);                  // attention: whole sequences, this rank's heads
     size_t C = l->config->width, M = x.rows, N = own.B * b->T;
     size_t A = p[QKV_B].w.cols / 3, F = p[FC_B].w.cols;
     Arena scratch = arena(MEM_WORKSPACE);
@@ -141,7 +141,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     saved_tensor(s, S_STATS1, M, 2);
     cube_norm_forward(at, C, norm1, s->t[S_STATS1], x, &p[LN1_GAIN], &p[LN1_BIAS]);
     saved_tensor(s, S_QKV, N, 3 * A);
-    linear_forward(l, at, s->t[S_QKV], norm1, &p[QKV_W], s, S_LN1, CUBE_QKV);   // row and col swap,
+    linear_forward(l, at, s->t[S_QKV], norm1, &p[QKV_W], s, S_LN1, CUBE_QKV);   // to sw
     op_add_bias(s->t[S_QKV], s->t[S_QKV], p[QKV_B].w);
     Tensor mix = cube_new_x(l, s, &scratch, N, A);
     s->t[S_MIX] = mix;
@@ -149,7 +149,7 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     attention_forward(&heads, s);                          // sends nothing
     saved_tensor(s, S_MIDDLE, M, x.cols);
     Tensor middle = s->t[S_MIDDLE];
-    linear_forward(l, sw, middle, mix, &p[PROJ_W], s, S_MIX, CUBE_PROJ);            // and swap back
+    linear_forward(l, sw, middle, mix, &p[PROJ_W], s, S_MIX, CUBE_PROJ);            // back to at
     op_add_bias(middle, middle, p[PROJ_B].w);
     op_dropout(middle, middle, cube_dropout(l, b, at, SITE_MIDDLE));
     op_add(middle, x, middle);
@@ -158,11 +158,11 @@ static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s
     saved_tensor(s, S_STATS2, M, 2);
     cube_norm_forward(at, C, norm2, s->t[S_STATS2], middle, &p[LN2_GAIN], &p[LN2_BIAS]);
     saved_tensor(s, S_FC, N, F);
-    linear_forward(l, at, s->t[S_FC], norm2, &p[FC_W], s, S_LN2, CUBE_FC);             // they swap,
+    linear_forward(l, at, s->t[S_FC], norm2, &p[FC_W], s, S_LN2, CUBE_FC);             // to sw
     op_add_bias(s->t[S_FC], s->t[S_FC], p[FC_B].w);
     Tensor act = cube_new_x(l, s, &scratch, N, F);
     op_gelu(act, s->t[S_FC]);
-    linear_forward(l, sw, y, act, &p[OUT_W], s, S_ACT, CUBE_OUT);                   // and swap back
+    linear_forward(l, sw, y, act, &p[OUT_W], s, S_ACT, CUBE_OUT);                   // back to at
     op_add_bias(y, y, p[OUT_B].w);
     op_dropout(y, y, cube_dropout(l, b, at, SITE_OUT));
     op_add(y, middle, y);
@@ -202,7 +202,7 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
     arena_free(&scratch);
 }
 
-// For selective recomputation.
+// Selective recomputation calls this to compute attention again.
 static void rebuild(Layer *l, const Batch *b, Saved *s) {
     Batch own = cube_rows(b, cube_swapped(cube_stream(l, b)));
     AttentionHeads heads = layer_heads(l, &own);

@@ -1,14 +1,14 @@
-// compare.h: the ways of this chapter to share a block among p ranks, and what each of them makes a
-// rank receive; see 12_compare.c.
+// compare.h: the six ways of this chapter to cut a block over ranks, and the elements that a rank
+// receives in each of them (12_compare.c).
 #ifndef TENSOR_WAYS_H
 #define TENSOR_WAYS_H
 #include <stddef.h>
 
 typedef enum { WAY_1D, WAY_SP, WAY_2D, WAY_25D, WAY_3D, WAY_RING, WAYS } TensorWay;
-typedef struct { size_t q, depth; } TensorWayShape;      // q x q x depth ranks; q 0: not on so many
+typedef struct { size_t q, depth; } TensorWayShape;      // q x q x depth ranks; q 0: impossible
 TensorWayShape tensor_way_shape(TensorWay way, size_t ranks);
 // Elements that one rank receives for one block, forward and backward; 0 where q is 0.
 double tensor_way_received(TensorWay way, size_t ranks, double tokens, double width);
-// From how many tokens on, in units of the width, `way` receives less than `other`; 0: never.
+// `way` receives less than `other` from this number of tokens on, in units of the width; 0: never.
 double tensor_way_crossover(TensorWay way, TensorWay other, size_t ranks);
 #endif

@@ -1,6 +1,7 @@
-// cube_layers.c: what of GPT is not in 11_cube.c: the cube of ranks, who holds what, norms,
-// embedding, head and loss. Compare them with common/model/layer.c. The residual stream stands at
-// cube_layout: rows cut in layer, then row, columns in col. The logits are swapped.
+// cube_layers.c: GPT on a cube, without the block of 11_cube.c: the cube of ranks, how parameters
+// are cut, norms, embedding, head and loss. common/model/layer.c has the same layers unsplit. The
+// residual stream has the layout of cube_layout(): its rows are cut over layer, then row; its
+// columns over col. The logits have the swapped layout.
 #include "03_tensor_parallel/cube_layers.h"
 #include "common/model/block.h"
 
@@ -27,11 +28,11 @@ void cube_free(Cube *c) {
 
 const Cube *cube_of(const Layer *l) { return l->technique; }
 CubeLayout cube_stream(const Layer *l, const Batch *b) { return cube_layout(cube_of(l), b); }
-static Range my_columns(CubeLayout at, size_t n) {
+static Range own_columns(CubeLayout at, size_t n) {
     return shard_range(n, at.cols->size, at.cols->rank);
 }
 
-// The tokens of the rows that I have at a layout.
+// The batch with only the sequences that this rank has in a layout.
 Batch cube_rows(const Batch *b, CubeLayout at) {
     Range own = cube_sequences(at, b->B);
     Batch r = *b;
@@ -45,33 +46,33 @@ Batch cube_rows(const Batch *b, CubeLayout at) {
 Dropout cube_dropout(const Layer *l, const Batch *b, CubeLayout at, int site) {
     Batch own = cube_rows(b, at);
     Dropout d = layer_dropout(l, &own, site);
-    d.col0 = my_columns(at, l->config->width).lo;
+    d.col0 = own_columns(at, l->config->width).lo;
     return d;
 }
 
-// --------------------------------------------------- norm: a row's columns are spread over at.cols
+// ------------------------------------------------ norm: the features of a token are over at.cols
 
 void cube_norm_forward(CubeLayout at, size_t C, Tensor y, Tensor stats, Tensor x, const Param *gain,
                        const Param *bias) {
     op_layer_norm_sums(stats, x);
-    comm_all_reduce(at.cols, stats);                       // 2 elements a row: sums of x and of x^2
+    comm_all_reduce(at.cols, stats);                       // per row 2 elements: sums of x and x^2
     op_layer_norm_apply(y, stats, stats, x, gain->w, bias->w, C);
 }
 void cube_norm_backward(CubeLayout at, size_t C, Tensor dx, Tensor x, Tensor stats, Param *gain,
                         Param *bias, Tensor dy) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor sums = tensor_new(&scratch, x.rows, 2);
-    norm_gradients(gain, bias, x, stats, dy);              // partial: of my rows
+    norm_gradients(gain, bias, x, stats, dy);              // partial sums: over this rank's rows
     op_layer_norm_backward_sums(sums, x, stats, gain->w, dy);
-    comm_all_reduce(at.cols, sums);                        // 2 elements a row
+    comm_all_reduce(at.cols, sums);                        // per row 2 elements
     op_layer_norm_backward_apply(dx, sums, x, stats, gain->w, dy, C);
     arena_free(&scratch);
 }
 
-// ---------------------------------------------------------------- what a linear layer keeps
+// ---------------------------------------------------------------- what a linear layer saves
 
-// Where x [M/q^2, K/q] of a linear layer is made. Where X is kept, x is needed until it is
-// gathered: X has its rows.
+// Room for x [M/q^2, K/q] of a linear layer. If the gathered X is saved, x is scratch, because X
+// contains its rows.
 Tensor cube_new_x(const Layer *l, Saved *s, Arena *scratch, size_t rows, size_t cols) {
     return tensor_new(cube_of(l)->gather_again ? &s->arena : scratch, rows, cols);
 }
@@ -82,13 +83,14 @@ Tensor cube_own_rows(CubeLayout at, Tensor X) {
 Shape cube_stream_shape(const Layer *l, const Batch *b) {        // [M/q^2, C/q]
     CubeLayout at = cube_stream(l, b);
     return (Shape){ range_size(cube_sequences(at, b->B)) * b->T,
-                    range_size(my_columns(at, l->config->width)) };
+                    range_size(own_columns(at, l->config->width)) };
 }
+
 // ------------------------------------------------ embedding: y = onehot(tokens) wte is linear, too
 
-// X = onehot(tokens) would be swapped: its columns, vocabulary entries, are cut in row. Everybody
-// has all tokens, so it need not be gathered. wte stands as the head's W^T: [V/q^2, C/q], its rows
-// cut in row, then layer.
+// X = onehot(tokens) has the swapped layout: its columns are vocabulary entries, cut over row.
+// Every rank has all tokens, so X need not be gathered. wte is cut like the head's W^T: [V/q^2,
+// C/q], its rows over row, then layer.
 static Tensor table_of(const Layer *l, CubeLayout at, Arena *a, const Unit *wte) {
     return cube_gather(at.layers, a, range_size(l->vocab), 1, wte->params[0].w);   // [V/q, C/q]
 }
@@ -103,8 +105,8 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor table = table_of(l, at, &scratch, l->units[0]);
     Tensor sum = tensor_new(&scratch, at.B * at.T, y.cols);
-    op_embed_tokens(sum, table, tokens_of_layer(b, at), l->vocab.lo);      // zeros: others' entries
-    cube_scatter(at.rows, at.B, y, sum);                   // of a row's q summands one is not zero
+    op_embed_tokens(sum, table, tokens_of_layer(b, at), l->vocab.lo);  // zeros: entries elsewhere
+    cube_scatter(at.rows, at.B, y, sum);                   // of q summands one is not zero
     op_add_positions(y, y, l->units[1]->params[0].w, own.position);
     op_dropout(y, y, cube_dropout(l, b, at, SITE_EMBEDDING));
     arena_free(&scratch);
@@ -121,17 +123,17 @@ static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     Tensor dwte = tensor_new(&scratch, wte->w.rows, dy.cols);
     Tensor dwpe = tensor_new(&scratch, wpe->w.rows, dy.cols);
     op_dropout(d, dy, cube_dropout(l, b, at, SITE_EMBEDDING));
-    op_add_positions_grad(dwpe, own.position, d);         // partial: of my rows
+    op_add_positions_grad(dwpe, own.position, d);          // a partial sum: over this rank's rows
     param_add_gradient(wpe, dwpe);
     Tensor whole = cube_gather(at.rows, &scratch, at.B, at.T, d);                  // [M/q, C/q]
-    op_embed_tokens_grad(dtable, tokens_of_layer(b, at), whole, l->vocab.lo); // of the layer's rows
+    op_embed_tokens_grad(dtable, tokens_of_layer(b, at), whole, l->vocab.lo);  // partial: own layer
     cube_scatter(at.layers, dtable.rows, dwte, dtable);
     param_add_gradient(wte, dwte);
     arena_free(&scratch);
 }
 static const LayerKind cube_embedding = {
-    .name = "3D embedding", .output = cube_stream_shape, .forward = embedding_forward,
-        .backward = embedding_backward,
+    .name = "3D embedding", .output = cube_stream_shape,
+    .forward = embedding_forward, .backward = embedding_backward,
 };
 
 // ----------------------------------------------------------- head: logits = norm(x) wte^T, swapped
@@ -160,8 +162,8 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     CubeLayout at = cube_stream(l, b);
     bool again = cube_of(l)->gather_again;
     Arena scratch = arena(MEM_WORKSPACE);
-    Tensor X = again ? cube_gather(at.rows, &scratch, at.B, at.T,
-                                   s->t[S_LN]) : s->t[CUBE_WHOLE_X + CUBE_HEAD];
+    Tensor X = again ? cube_gather(at.rows, &scratch, at.B, at.T, s->t[S_LN])
+                     : s->t[CUBE_WHOLE_X + CUBE_HEAD];
     Tensor W = again ? table_of(l, at, &scratch, l->units[1]) : s->t[CUBE_WHOLE_W + CUBE_HEAD];
     Tensor dX = tensor_new(&scratch, X.rows, X.cols), dW = tensor_new(&scratch, W.rows, W.cols);
     Tensor dnorm = tensor_new(&scratch, x.rows, x.cols);
@@ -184,15 +186,15 @@ static const LayerKind cube_head = { .name = "3D head", .output = swapped_logits
                                      .input = cube_stream_shape,
                                      .forward = head_forward, .backward = head_backward };
 
-// ------------------------------------------------------ loss: a token's logits are spread over row
+// ------------------------------------------------------ loss: the logits of a token are over row
 
 static void cube_loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     CubeLayout sw = cube_swapped(cube_stream(l, b));
     Batch own = cube_rows(b, sw);
     saved_tensor(s, S_SUM, x.rows, 1);
-    // Three all-reduces of [M/q^2, 1].
+    // Three all-reduces of [M/q^2, 1] over the q ranks that have the same tokens.
     vocab_parallel_loss(sw.cols, y, s->t[S_SUM], x, own.targets, l->vocab.lo);
-    if (sw.cols->rank > 0) op_scale(y, y, 0);              // the same on q ranks, counted on one
+    if (sw.cols->rank > 0) op_scale(y, y, 0);              // q ranks have the loss; one counts it
 }
 static void cube_loss_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     Batch own = cube_rows(b, cube_swapped(cube_stream(l, b)));
@@ -203,18 +205,19 @@ static Shape swapped_tokens(const Layer *l, const Batch *b) {      // [M/q^2, 1]
 }
 static const LayerKind cube_loss = { .name = "3D loss", .output = swapped_tokens,
                                      .input = swapped_logits,
-                                     .in_place = true, .forward = cube_loss_forward,
-                                         .backward = cube_loss_backward };
+                                     .in_place = true,
+                                     .forward = cube_loss_forward,
+                                     .backward = cube_loss_backward };
 
-// ------------------------------------------------ who holds what: the cut of a model's description
+// ------------------------------------------------ the parts of each rank
 
-// rows and cols of the gathered weights; of its rows I hold what falls to my layer.
+// rows and cols belong to the gathered weights. This rank holds the part of the rows of its layer.
 static void cut_matrix(const Cube *c, Param *p, Range rows, Range cols) {
     Range own = shard_range(range_size(rows), c->grid.depth, c->grid.layer);
     p->my_rows = (Range){ rows.lo + own.lo, rows.lo + own.hi };
     p->my_cols = cols;
 }
-// The ranks of a plane have the same columns, and each has seen the gradient of its rows only.
+// The ranks of a plane hold the same columns. Each has the gradient of its own rows only.
 static void cut_vector(Comm *same, Param *p, Range cols) {
     p->my_cols = cols;
     p->partial = same;
@@ -249,7 +252,8 @@ void cube_parallel(Model *m, const Cube *c) {
         Layer *l = &m->layers[i];
         if (l->inner || m->w.data)
             fault("cube_parallel() of layer %zu (%s%s): it cuts plain layers, before recompute() "
-                  "and before weights are allocated", l->number, l->kind->name, m->w.data ? ", with weights" : "");
+                  "and before weights are allocated", l->number, l->kind->name,
+                  m->w.data ? ", with weights" : "");
         l->technique = (void *)c;
         l->heads = shard_range(z->heads, g->rows, g->row);
         l->vocab = shard_range(z->vocab, g->rows, g->row);

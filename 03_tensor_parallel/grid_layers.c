@@ -1,16 +1,15 @@
-// grid_layers.c: what of GPT is not in 09_summa.c: who holds what, norms, embedding, head and loss
-// in q x q blocks.
+// grid_layers.c: GPT in q x q blocks, without the block of 09_summa.c: how parameters are cut,
+// norms, embedding, head and loss.
 //
-// An activation [B*T, C] is cut between sequences along the grid's columns, and between features
-// along its rows: block (i, j) has B/q sequences and C/q features. So heads and their softmax are
-// local, a norm's row is spread over the ranks of one row of the grid, and gradients of weights are
-// sums over a column of it.
+// Block (i, j) of an activation [B*T, C] has the B/q sequences of row i and the C/q features of
+// column j. So a rank has whole heads of whole sequences. A token's features are spread over a row
+// of the grid, so a norm adds along the row. Gradients of weights are sums over a column.
 #include "03_tensor_parallel/grid_layers.h"
 #include "common/model/block.h"
 
 const CommGrid *summa_grid(const Layer *l) { return l->technique; }
 
-// ---------------------------------------------------------------- who holds what
+// ---------------------------------------------------------------- the parts of each rank
 
 size_t summa_side(size_t ranks) {
     size_t q = 1;
@@ -21,13 +20,13 @@ size_t summa_side(size_t ranks) {
     return q;
 }
 
-// p->blocks is 3 for the weights of q | k | v, else 1: cols cuts each of these blocks of columns.
+// cols cuts each of the p->blocks blocks of columns: 3 for the weights of q | k | v, else 1.
 void summa_cut_matrix(Param *p, const CommGrid *g, SummaCut rows, SummaCut cols) {
     p->my_rows = summa_range(rows, g->rows, g->row);
     p->my_cols = summa_range(cols, g->cols, g->col);
 }
 void summa_cut_vector(Param *p, const CommGrid *g, SummaCut cols) {
-    p->my_rows = (Range){ 0, g->row == 0 };                // others hold nothing of it
+    p->my_rows = (Range){ 0, g->row == 0 };                // other rows hold no element
     p->my_cols = summa_range(cols, g->cols, g->col);
 }
 
@@ -38,7 +37,7 @@ static SummaCut by_entry(const ModelConfig *c) { return (SummaCut){ c->vocab, 1 
 static SummaCut by_position(const ModelConfig *c) { return (SummaCut){ c->context, 1 }; }
 
 Batch summa_batch(const CommGrid *g, const Batch *b) {
-    // depth is 1, and layer 0, but in 10_tesseract.
+    // SUMMA has depth 1 and layer 0. In 10_tesseract.c layer k has parts q k to q k + q - 1.
     Range own = shard_range(b->B, g->rows * g->depth, g->row + g->rows * g->layer);
     Batch part = *b;
     part.B = range_size(own);
@@ -49,20 +48,20 @@ Batch summa_batch(const CommGrid *g, const Batch *b) {
     return part;
 }
 
-static size_t my_features(const Layer *l) {
+static size_t own_features(const Layer *l) {
     return range_size(summa_range(summa_by_feature(l->config), summa_grid(l)->cols,
                                   summa_grid(l)->col));
 }
-static size_t my_tokens(const Layer *l, const Batch *b) {
+static size_t own_tokens(const Layer *l, const Batch *b) {
     return summa_batch(summa_grid(l), b).B * b->T;
 }
 Shape summa_features(const Layer *l, const Batch *b) {
-    return (Shape){ my_tokens(l, b), my_features(l) };
+    return (Shape){ own_tokens(l, b), own_features(l) };
 }
 static Shape entries_shape(const Layer *l, const Batch *b) {
-    return (Shape){ my_tokens(l, b), range_size(l->vocab) };
+    return (Shape){ own_tokens(l, b), range_size(l->vocab) };
 }
-static Shape losses_shape(const Layer *l, const Batch *b) { return (Shape){ my_tokens(l, b), 1 }; }
+static Shape losses_shape(const Layer *l, const Batch *b) { return (Shape){ own_tokens(l, b), 1 }; }
 
 Dropout summa_dropout(const Layer *l, const Batch *own, int site) {
     Dropout d = layer_dropout(l, own, site);
@@ -72,11 +71,11 @@ Dropout summa_dropout(const Layer *l, const Batch *own, int site) {
 
 // ---------------------------------------------------- norm: p[0] its gain, p[1] its bias, on row 0
 
-// Both vectors, as the rows of v [2, C/q].
+// Sends both vectors down the column, as the rows of v [2, C/q].
 static void vectors_down(const CommGrid *g, Tensor v, const Param *p) {
     for (size_t i = 0; g->row == 0 && i < 2; i++)
         tensor_copy(tensor_row_range(v, i, i + 1), p[i].w);
-    comm_broadcast(g->in_col, v, 0);               // 2 C/q elements, from row 0 to all of my column
+    comm_broadcast(g->in_col, v, 0);               // 2 C/q elements from row 0 to the column
 }
 
 void summa_norm_forward(const Layer *l, Tensor y, Tensor stats, Tensor x, const Param *p) {
@@ -84,7 +83,7 @@ void summa_norm_forward(const Layer *l, Tensor y, Tensor stats, Tensor x, const 
     Arena panels = arena(MEM_COMMUNICATION);
     Tensor v = tensor_new(&panels, 2, x.cols);
     vectors_down(g, v, p);
-    op_layer_norm_sums(stats, x);                 // [M/q, 2]: of x and of x^2, over my C/q features
+    op_layer_norm_sums(stats, x);          // [M/q, 2]: sums of x and x^2 over C/q features
     comm_all_reduce(g->in_row, stats);                     // 2 M/q elements
     op_layer_norm_apply(y, stats, stats, x, tensor_row_range(v, 0, 1), tensor_row_range(v, 1, 2),
                         l->config->width);
@@ -97,7 +96,7 @@ void summa_norm_backward(const Layer *l, Tensor dx, Tensor x, Tensor stats, Tens
     Tensor sums = tensor_new(&scratch, x.rows, 2), dv = tensor_new(&scratch, 2, x.cols);
     Tensor gain = summa_panel(&panels, g->row == 0, p[0].w, 1, x.cols);
     op_layer_norm_grads(tensor_row_range(dv, 0, 1), tensor_row_range(dv, 1, 2), x, stats, dy);
-    comm_reduce(g->in_col, dv, 0);                 // 2 C/q elements: sums over all tokens, to row 0
+    comm_reduce(g->in_col, dv, 0);                 // 2 C/q elements: sums over all tokens to row 0
     for (size_t i = 0; g->row == 0 && i < 2; i++)
         param_add_gradient(&p[i], tensor_row_range(dv, i, i + 1));
     comm_broadcast(g->in_col, gain, 0);                    // C/q elements
@@ -110,8 +109,8 @@ void summa_norm_backward(const Layer *l, Tensor dx, Tensor x, Tensor stats, Tens
 
 // ----------------------------------------------- embedding: a product of one-hot rows with a table
 
-// y [M/q, C/q] <- rows ids of the whole table, whose block [V/q, C/q] is own: summa_product without
-// X to send.
+// y [M/q, C/q] gets row ids[i] of the whole table for each token i. `table` is this rank's block
+// [V/q, C/q]. The one-hot X need not be sent, because every rank of a row has the same tokens.
 static void lookup(const CommGrid *g, Tensor y, Tensor table, const int *ids, SummaCut rows) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor part = tensor_new(&scratch, y.rows, y.cols);
@@ -119,8 +118,8 @@ static void lookup(const CommGrid *g, Tensor y, Tensor table, const int *ids, Su
         Arena panels = arena(MEM_COMMUNICATION);
         Range r = summa_range(rows, g->rows, l);
         Tensor table_l = summa_panel(&panels, g->row == l, table, range_size(r), table.cols);
-        comm_broadcast(g->in_col, table_l, l); // V/q * C/q elements, from row l to all of my column
-        op_embed_tokens(l ? part : y, table_l, ids, r.lo); // zeros: entries of other blocks
+        comm_broadcast(g->in_col, table_l, l); // V/q * C/q elements from row l to the column
+        op_embed_tokens(l ? part : y, table_l, ids, r.lo); // zeros for entries of other blocks
         if (l) op_add(y, y, part);
         arena_free(&panels);
     }
@@ -134,8 +133,8 @@ static void lookup_gradient(const CommGrid *g, Param *table, const int *ids, Ten
         Arena panels = arena(MEM_COMMUNICATION);
         Range r = summa_range(rows, g->rows, l);
         Tensor d_l = summa_panel(&panels, g->row == l, d, range_size(r), dy.cols);
-        op_embed_tokens_grad(d_l, ids, dy, r.lo);          // a partial sum: of my tokens
-        comm_reduce(g->in_col, d_l, l);        // V/q * C/q elements, from all of my column to row l
+        op_embed_tokens_grad(d_l, ids, dy, r.lo);          // a partial sum: over this row's tokens
+        comm_reduce(g->in_col, d_l, l);        // V/q * C/q elements from the column to row l
         arena_free(&panels);
     }
     param_add_gradient(table, d);
@@ -170,13 +169,14 @@ const LayerKind summa_embedding = { .name = "SUMMA embedding", .output = summa_f
                                     .backward = embedding_backward };
 
 // ---------------------------------------------------------------- head and loss
-// logits = norm(x) wte^T with wte [V, C] in the same blocks as in the embedding: the form that is
-// dX in a linear layer.
+// logits = norm(x) wte^T is computed like dX = dY A^T of a linear layer. wte [V, C] is cut in the
+// same blocks as in the embedding.
 
 static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)b;
     Tensor wte = l->units[1]->params[0].w;
-    saved_tensor(s, S_LN, x.rows, x.cols); saved_tensor(s, S_STATS, x.rows, 2);
+    saved_tensor(s, S_LN, x.rows, x.cols);
+    saved_tensor(s, S_STATS, x.rows, 2);
     summa_norm_forward(l, s->t[S_LN], s->t[S_STATS], x, l->units[0]->params);
     summa_product_nt(summa_grid(l), y, s->t[S_LN], wte, by_entry(l->config));          // [M/q, V/q]
 }
@@ -197,7 +197,7 @@ const LayerKind summa_head = { .name = "SUMMA head", .output = entries_shape,
                                .input = summa_features,
                                .forward = head_forward, .backward = head_backward };
 
-// The ranks of a row have all logits of their tokens: lesson 05's loss, over these ranks.
+// The q ranks of a row have all logits of its tokens, so lesson 05's loss runs over these ranks.
 static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     saved_tensor(s, S_SUM, x.rows, 1);
     vocab_parallel_loss(summa_grid(l)->in_row, y, s->t[S_SUM], x,
@@ -221,10 +221,12 @@ static void cut_block(Layer *l, const CommGrid *g) {
     Param *p = l->units[0]->params;
     l->heads = shard_range(c->heads, g->cols, g->col);
     for (int i = LN1_GAIN; i < BLOCK_PARAMS; i++)
-        summa_cut_vector(&p[i], g, features);           // all, then matrices and wider vectors anew
-    summa_cut_matrix(&p[QKV_W], g, features, heads); summa_cut_vector(&p[QKV_B], g, heads);
+        summa_cut_vector(&p[i], g, features);           // the lines below cut the others again
+    summa_cut_matrix(&p[QKV_W], g, features, heads);
+    summa_cut_vector(&p[QKV_B], g, heads);
     summa_cut_matrix(&p[PROJ_W], g, heads, features);
-    summa_cut_matrix(&p[FC_W], g, features, hidden); summa_cut_vector(&p[FC_B], g, hidden);
+    summa_cut_matrix(&p[FC_W], g, features, hidden);
+    summa_cut_vector(&p[FC_B], g, hidden);
     summa_cut_matrix(&p[OUT_W], g, hidden, features);
 }
 static void cut_table(Unit *u, const CommGrid *g, SummaCut rows, const ModelConfig *c) {
@@ -244,7 +246,7 @@ void summa(Model *m, const CommGrid *g) {
         if (l->inner || m->w.data)
             fault("summa() of layer %zu (%s%s): it cuts plain layers, before recompute() and "
                   "before weights are allocated", l->number, l->kind->name,
-                      m->w.data ? ", with weights" : "");
+                  m->w.data ? ", with weights" : "");
         l->technique = (void *)g;
         l->vocab = shard_range(c->vocab, g->cols, g->col);                 // of the logits: columns
         if (l->kind == &layer_embedding) {

@@ -1,8 +1,8 @@
-// kept.c: elements that a rank of a grid or a cube keeps between forward and backward.
+// kept.c: number of elements that a rank of a grid or a cube keeps between forward and backward.
 #include "03_tensor_parallel/kept.h"
 #include "common/model/block.h"
 
-// A rank keeps its own columns of each token.
+// A rank keeps the features of its column of the grid.
 CutSizes grid_kept_sizes(const ModelConfig *c, TesseractSides n, size_t rank) {
     size_t col = rank % n.q;
     CutSizes z = cut_sizes(c, n.q, col);
@@ -14,9 +14,8 @@ size_t grid_kept_sequences(TesseractSides n, size_t rank, size_t B) {
     return part_size(B, n.q * n.depth, row + n.q * layer);
 }
 
-// A product's output lies the other way round than its input: its sequences are cut along the
-// row where those of the input are cut along the column, and the reverse. So a rank has rows of
-// two layouts.
+// A product swaps the layout: where the sequences of its input are cut over row, those of its
+// output are cut over col, and the reverse. So a rank has rows in two layouts.
 KeptElements cube_kept(const ModelConfig *c, size_t q, size_t rank, bool blockwise,
                        const CutSizes *stage, size_t B) {
     size_t row = rank / q % q, col = rank % q, layer = rank / (q * q), T = c->context;

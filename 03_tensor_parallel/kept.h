@@ -1,20 +1,20 @@
-// kept.h: the elements that a rank of a grid (09_summa.c, 10_tesseract.c) or a cube (11_cube.c)
-// keeps between forward and backward, from sizes alone. common/model/costs.h has the same for a
-// rank that cuts layers in one direction.
+// kept.h: the number of elements that a rank of a grid (09_summa.c, 10_tesseract.c) or a cube
+// (11_cube.c) keeps between forward and backward, from sizes alone. common/model/costs.h has the
+// same for 1D.
 #ifndef KEPT_IN_SHARDS_H
 #define KEPT_IN_SHARDS_H
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
 
-// The sizes of this rank of a q x q x depth grid. activations_block() and its like then count
-// per token of the sequences that the rank's row has.
+// The sizes of a rank of a q x q x depth grid. activations_block() and similar functions then count
+// per token of the sequences of the rank's row.
 CutSizes grid_kept_sizes(const ModelConfig *c, TesseractSides n, size_t rank);
-// Of B sequences, how many the rank's row has.
+// The number of sequences, of B, on the rank's row.
 size_t grid_kept_sequences(TesseractSides n, size_t rank, size_t B);
 
-// Elements on a rank of a q x q x q cube that gathers X and W again in backward: of a block, of
-// the part of it that selective recomputation sheds, of the head, and of the tensors between a
-// stage's layers.
+// Elements on a rank of a q x q x q cube that gathers X and W again in backward: of a block; of its
+// scores, which selective recomputation drops; of the head; of the tensors between a stage's
+// layers.
 typedef struct { size_t block, scores, head, between; } KeptElements;
 KeptElements cube_kept(const ModelConfig *c, size_t q, size_t rank, bool blockwise,
                        const CutSizes *stage, size_t B);

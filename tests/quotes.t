@@ -27,13 +27,12 @@ cp tools/check-quotes "$tap_dir/book/tools"
 printf '%s\n' '```console' '$ tools/no-such-tool' 'words' '```' >"$tap_dir/book/01_one/02_two.md"
 ends 1 "the page of a lesson is compared without being named" "^DIFFERS.*01_one/02_two.md:2 1.quotes" \
     "$tap_dir/book/tools/check-quotes"
-# With TEST_ALL=1 only: make grade takes a minute and a half, and grade.t looks at it; the 64 ranks of 12_compare.md take long, and the
-# same lesson runs with its own rank count elsewhere; the pages of docs/pages stand in other pages, too.
+# With TEST_ALL=1 only: make grade takes a minute and a half, and grade.t runs it; the pages of docs/pages repeat quotes of other pages.
 set --
 for page in README.md common/README.md [0-9][0-9]_*/*.md docs/*.md docs/pages/*.md; do
     grep -qs '^```console' "$page" || continue
     case $page:$TEST_ALL in
-        docs/instructors.md: | docs/pages/*: | 03_tensor_parallel/12_compare.md:) skip "the output quoted in $page" "it takes long: with TEST_ALL=1" ;;
+        docs/instructors.md: | docs/pages/*:) skip "the output quoted in $page" "it takes long: with TEST_ALL=1" ;;
         *) set -- "$@" "$page" ;;
     esac
 done

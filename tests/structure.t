@@ -177,8 +177,9 @@ headless_techniques() {
     done
 }
 
-# A chapter's page has all headings, in order, and at most 1,900 words; the page of a lesson, NN_name.md beside NN_name.c, has those of
-# them that it needs. reference*.md, for what is looked up and not read (long tables, what goes wrong), is free.
+# A chapter's page has all headings, in order, and at most 1,900 words. Another page is named after its lesson, NN_name.c, or after a
+# header of experiments/ that several lessons share; it has the headings that it needs. reference*.md, for tables that are looked up,
+# is free.
 wrong_pages() {
     for folder in [0-9][0-9]_*/; do
         [ -d "$folder" ] || continue
@@ -192,7 +193,8 @@ wrong_pages() {
         all=1
         if [ "${page##*/}" != README.md ]; then
             all=0
-            [ -f "${page%.md}.c" ] || echo "$page: no lesson has this name"
+            shared=${page%/*}/experiments/${page##*/}
+            [ -f "${page%.md}.c" ] || [ -f "${shared%.md}.h" ] || echo "$page: no lesson has this name"
         fi
         awk -v page="$page" -v all="$all" '
             BEGIN {
@@ -298,7 +300,9 @@ cat >>"$bad/02_two/README.md" <<'END'
 END
 printf '## The question\n## Exercises\n## The picture\n' >"$bad/02_two/01_by_hand.md"
 printf '## The question\n## The picture\n## Exercises\n' >"$bad/02_two/03_gone.md"
+printf '## The question\n' >"$bad/03_three/shared.md"
 mkdir "$bad/03_three/experiments"
+: >"$bad/03_three/experiments/shared.h"
 printf '#include "judge/frame/lesson.h"\n#include "02_two/experiments/two.h"\n' >"$bad/03_three/experiments/02_long.c"
 { sed /include/d "$bad/03_three/three.c" | ${OMPI_CC:-gcc} -fcommon -fPIC -x c -c -o "$bad/o/03_three/three.o" - &&
     mkdir "$bad/o/03_three/experiments" &&
@@ -344,6 +348,7 @@ has "the check of pages sees a missing page and headings in the wrong order" "03
 has "and in the page of a lesson, and a page without a lesson" "02_two/01_by_hand.md:3 02_two/03_gone.md:.no.lesson" \
     wrong_pages
 clean "and lets the page of a lesson leave headings out" among "03_gone.md:[0-9]" wrong_pages
+clean "and lets a page have the name of a shared header" among "shared.md" wrong_pages
 has "the check of exercises sees one without a row and one with other points" "exercise.02.01b exercise.02.01c" unlisted_exercises
 clean "and lets a listed one pass" among "02.01a" unlisted_exercises
 has "the check of Perl files sees a warning" "separate.words.with.commas.at.tools/warns.line.3" perl_warnings

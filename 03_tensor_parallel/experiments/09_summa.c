@@ -1,5 +1,6 @@
-// Experiment of 09_summa.c: one linear layer, and then a GPT, in q x q blocks against the unsplit
-// ones; per rank what it receives along its row and its column, holds, and how long it takes.
+// Experiment of 09_summa.c. One linear layer and then a GPT are computed in q x q blocks and
+// compared with the unsplit ones. Costs per rank: bytes received along its row and its column,
+// memory, time.
 #include <stdio.h>
 #include "03_tensor_parallel/experiments/grids.h"
 #include "common/comm/record.h"
@@ -20,7 +21,7 @@ static const SummaCut tokens = { M, 1 }, inner = { K, 1 }, outer = { N, 1 };
 
 typedef struct { Tensor x, dx, y, dy; Param p[2]; } Linear;
 
-// A block of a whole tensor that every rank can draw.
+// Draws the whole tensor and returns a copy of one block: every rank can do so alone.
 static Tensor drawn(Arena *a, uint64_t key, size_t rows, size_t cols, Range r, Range c) {
     Arena scratch = arena(MEM_REFERENCE);
     Tensor whole = tensor_new(&scratch, rows, cols);
@@ -30,7 +31,7 @@ static Tensor drawn(Arena *a, uint64_t key, size_t rows, size_t cols, Range r, R
     arena_free(&scratch);
     return block;
 }
-// This rank's blocks of everything; g NULL: all of it.
+// The blocks of this rank. g NULL: whole tensors.
 static Linear linear_new(Run *run, Arena *a, const CommGrid *g, Range m, Range k, Range n) {
     Linear l = { .x = drawn(a, random_key(run->seed, KEY_X), M, K, m, k),
                  .dx = tensor_new(a, range_size(m), range_size(k)),
@@ -68,14 +69,15 @@ static void unsplit_layer(Run *run, Snapshot *want) {
     arena_free(&held);
 }
 
-// In equal blocks a rank receives (q-1)/q^2 of X and of A in a product, and, off row 0, the bias.
-// Panels: one of X and one of A, where neither is the rank's own.
+// In equal blocks a rank receives (q-1)/q^2 of X and of A per product. Ranks outside row 0 also
+// receive the bias. A turn needs room for one block of X and one of A, unless the rank owns them.
 static void layer_costs(Run *run, const CommGrid *g, const GridMeasured r[2]) {
     const size_t q = g->cols, x = M * K / (q * q), a = K * N / (q * q);
-    if (M % q || K % q || N % q) return;                   // the closed forms are of equal blocks
+    if (M % q || K % q || N % q) return;                   // closed forms: equal blocks only
     for (size_t back = 0; back < 2; back++) {
         const char *when = back ? "backward" : "forward";
-        const size_t has_bias = back ? 1 % q : 0, bias = q > 1 && g->row != has_bias ? N / q : 0;
+        const size_t row_without = back ? 1 % q : 0;       // holds the bias, or starts its reduce
+        const size_t bias = q > 1 && g->row != row_without ? N / q : 0;
         const double times = (double)((back ? 2 : 1) * (q - 1) * E);
         char id[48], name[64];
         snprintf(id, sizeof id, "layer.%s.row", when);
@@ -88,15 +90,15 @@ static void layer_costs(Run *run, const CommGrid *g, const GridMeasured r[2]) {
     }
     size_t most = 0;
     for (size_t l = 0; l < q; l++) {
-        size_t now = (g->col != l ? x : 0) + (g->row != l ? a : 0);
-        if (now > most) most = now;
+        size_t room = (g->col != l ? x : 0) + (g->row != l ? a : 0);
+        if (room > most) most = room;
     }
     check_formula(run, "layer.panels", "one layer: panels", "bytes", (double)(most * E),
                   (double)r[0].panels);
     if (!clock_config()->simulated) return;
     const double send_bias = chain_time(q, N / q * E);
-    const double turn = chain_time(q, x * E) + chain_time(q, a * E) + work_product(M / q, N / q,
-                                                                                   K / q).time;
+    const double product = work_product(M / q, N / q, K / q).time;
+    const double turn = chain_time(q, x * E) + chain_time(q, a * E) + product;
     check_formula(run, "layer.forward.time", "forward: q turns", "ps", (double)q * turn + send_bias,
                   (double)r[0].took);
     check_formula(run, "layer.backward.time", "backward: 2q turns", "ps",
@@ -141,57 +143,87 @@ static const double max_norm = 0.5;                       // small enough that e
 
 // ---------------------------------------------------------------- the table
 
-// Cells of one device and of tensor parallelism by columns and rows (03.06) on n ranks, computed.
-typedef struct { char block[40], parameters[40], activations[40], received[40], took[40]; } Column;
-static void fill(Column *col, const ModelConfig *c, size_t n, size_t sequences) {
+// The costs of one device (1 rank) and of 1D (lesson 06, n ranks), from sizes alone.
+typedef struct { double block, parameters, activations, received, time; } Computed;
+static Computed computed(const ModelConfig *c, size_t n, size_t sequences) {
     const CutSizes z = cut_sizes(c, n, 0);
     const Traffic t = traffic_tensor_parallel(&z, n, sequences, false);
-    if (n > c->heads) {
-        *col = (Column){ "=-", "=-", "=-", "=-", "=-" };
-        return;
-    }
-    snprintf(col->block, 40, "=%.1f kB", (double)(elements_block(&z) * E) / 1e3);
-    snprintf(col->parameters, 40, "=%.1f kB", (double)(elements_stage(&z) * E) / 1e3);
-    snprintf(col->activations, 40, "=%.1f kB",
-             (double)(sequences * c->context * kept_stage(&z) * E) / 1e3);
-    snprintf(col->received, 40, "=%.1f kB", t.bytes / 1e3);
-    snprintf(col->took, 40, "=%.2f ms", (3 * work_stage(&z, sequences).time + t.time) / 1e9);
+    return (Computed){ (double)(elements_block(&z) * E), (double)(elements_stage(&z) * E),
+                       (double)(sequences * c->context * kept_stage(&z) * E), t.bytes,
+                       3 * work_stage(&z, sequences).time + t.time };
+}
+typedef struct { char block[24], parameters[24], activations[24], received[24], time[24]; } Column;
+static Column column(Computed v, bool possible) {
+    Column c = { "=-", "=-", "=-", "=-", "=-" };
+    if (!possible) return c;
+    page_cell(c.block, v.block, "bytes");
+    page_cell(c.parameters, v.parameters, "bytes");
+    page_cell(c.activations, v.activations, "bytes");
+    page_cell(c.received, v.received, "bytes");
+    page_cell(c.time, v.time, "ps");
+    return c;
 }
 
-static void table(Run *run, const GridPlace *at, size_t sequences, const GridMeasured *r) {
+static void table(Run *run, const GridPlace *at, size_t sequences, double took) {
     const ModelConfig *c = at->c;
     const size_t n = run->world->size, q = at->q;
-    Column one, line;
-    fill(&one, c, 1, sequences);
-    fill(&line, c, n, sequences);
-    char title[2][40], took[40];
-    snprintf(title[0], 40, "1D: each of %zu", n);
-    snprintf(title[1], 40, "%zu x %zu: each", q, q);
-    snprintf(took, sizeof took, "=%.2f ms", (double)r->took / 1e9);
+    const bool simulated = clock_config()->simulated;
+    const Column one = column(computed(c, 1, sequences), true);
+    const Column line = column(computed(c, n, sequences), n <= c->heads);
+    char title[2][40], time[24];
+    snprintf(title[0], 40, "1D on %zu", n);
+    snprintf(title[1], 40, "2D on %zu x %zu", q, q);
+    page_cell(time, took, "ps");
     const char *const columns[] = { "one device", title[0], title[1], NULL };
     const Result rows[] = {
-        { "parameters of a block", "12 h²/q², and on row 0 13 h/q",
+        { "parameters of a block", "12 C²/q²; row 0: + 13 C/q",
           { one.block, line.block, "block" } },
-        { "parameters", "every matrix in q² blocks", { one.parameters, line.parameters,
-                                                       "parameters" } },
-        { "activations, peak", "÷ q², but statistics ÷ q", { one.activations, line.activations,
-                                                             "kept" } },
-        { "received in the row", "3(q-1)/q² of X; norms, loss", { NULL, NULL, "row.received" } },
-        { "received in the column", "3(q-1)/q² of A; vectors", { NULL, NULL, "column.received" } },
-        { "received per step", "the two; 1D: 8bsh(p-1)/p a block",
-          { "=0 kB", line.received, "received" } },
-        { clock_config()->simulated ? "time of the layers" : NULL, "rank 0; nothing is overlapped",
-          { one.took, line.took, took } }, {0} };
+        { "parameters of the model", "matrices ÷ q²",
+          { one.parameters, line.parameters, "parameters" } },
+        { "activations, peak", "÷ q²", { one.activations, line.activations, "kept" } },
+        { "received along the row", "3(q-1)/q² X; norms, loss", { NULL, NULL, "row.received" } },
+        { "received along the column", "3(q-1)/q² A; vectors", { NULL, NULL, "column.received" } },
+        { "received per step", "row + column", { one.received, line.received, "received" } },
+        { simulated ? "time of the layers" : NULL, NULL, { one.time, line.time, time } },
+        {0},
+    };
     results(run, columns, rows);
-    say(run, "  b = %zu sequences of s = %zu; h = %zu, %zu heads, %zu blocks, %zu vocabulary "
-             "entries; p = %zu, q = %zu",
-        sequences, c->context, c->width, c->heads, c->layers, c->vocab, n, q);
-    say(run, "  of X, of A: of both factors of every product, forward and twice backward; 1D: "
-             "lesson 06, computed");
+    say(run, "  Y = X A is a linear layer. Its inputs X and weights A are cut in q x q blocks, "
+             "q = %zu.", q);
+    say(run, "  %zu sequences of %zu tokens, width C = %zu, %zu heads, %zu blocks, %zu vocabulary "
+             "entries", sequences, c->context, c->width, c->heads, c->layers, c->vocab);
     if (q > 1)
-        say(run, "  A block receives less than in 1D from bs = 36h/(8q-13) = %.0f tokens on; here "
-                 "there are %zu.",
-            36.0 * (double)c->width / (8.0 * (double)q - 13), sequences * c->context);
+        say(run, "  2D receives less than 1D from 36 C/(8q-13) = %.0f tokens on. This step has "
+                 "%zu.", 36.0 * (double)c->width / (8.0 * (double)q - 13), sequences * c->context);
+}
+
+// Compares the slowest or fullest rank with 1D.
+static void ending(Run *run, const GridPlace *at, size_t sequences, double took) {
+    const size_t n = run->world->size, q = at->q;
+    const Computed line = computed(at->c, n, sequences);
+    const bool possible = n > 1 && n <= at->c->heads;
+    char compared[80] = "", time[2][24];
+    if (possible)
+        snprintf(compared, sizeof compared, ", up to %.1f times as much as in 1D",
+                 cost_value(run, "received") / line.received);
+    if (n == 1)
+        say_answer(run, "Yes, but 1 rank has nothing to cut. It holds %s of parameters and "
+                        "receives nothing.", cost_text(run, "parameters"));
+    else
+        say_answer(run, "Yes. A rank holds %s of parameters and %s of activations. It receives "
+                        "blocks of both factors of every product: %s per step%s.",
+                   cost_text(run, "parameters"), cost_text(run, "kept"), cost_text(run, "received"),
+                   compared);
+    page_value(time[0], sizeof time[0], took, "ps");
+    page_value(time[1], sizeof time[1], line.time, "ps");
+    if (possible && clock_config()->simulated)
+        say_cost(run, "each product takes %zu turns with 2 messages each, and no message is "
+                      "hidden: %s for the layers, %s in 1D.", q, time[0], time[1]);
+    else
+        say_cost(run, "each product takes %zu turn%s with 2 messages each, and no message is "
+                      "hidden.", q, q == 1 ? "" : "s");
+    say_use_when(run, "1D cuts the weights far enough, but activations of large batches do not "
+                      "fit; the number of ranks is a square.");
 }
 
 static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequences,
@@ -199,6 +231,7 @@ static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequ
     const GridPlace at = grid_place(c, g);
     const CutSizes whole = cut_sizes(c, 1, 0);
     const GridTraffic want = grid_stage(&at, &whole, sequences, false), *got = &r->traffic;
+    const double took = (double)r->took;
     grid_axis_costs(run, "row", &want.row, &got->row);
     grid_axis_costs(run, "column", &want.col, &got->col);
     check_formula(run, "received", "received a step", "bytes",
@@ -207,8 +240,9 @@ static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequ
     grid_memory_costs(run, &at, sequences, r);
     if (clock_config()->simulated && grid_even(&at, sequences))
         check_formula(run, "time", "the layers, a step", "ps", want.products.time + want.transfers,
-                      (double)r->took);
-    table(run, &at, sequences, r);
+                      took);
+    table(run, &at, sequences, took);
+    ending(run, &at, sequences, took);
 }
 
 static void summa_lesson(Run *run) {
@@ -235,10 +269,10 @@ static void summa_lesson(Run *run) {
 static const Option options[] = {
     { "layers", "N", "2", "blocks" },
     { "width", "N", "20", "columns; a multiple of --heads" },
-    { "heads", "N", "5", "attention heads; at least one a column of the grid" },
+    { "heads", "N", "5", "attention heads; at least one per column of the grid" },
     { "context", "N", "7", "positions of a sequence" },
     { "vocab", "N", "61", "vocabulary entries" },
-    { "batch", "N", "3", "sequences of a step; a row of the grid may have none" },
+    { "batch", "N", "3", "sequences per step; a row of the grid may have none" },
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
     {0},
 };

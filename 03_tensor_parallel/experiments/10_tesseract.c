@@ -1,47 +1,80 @@
-// Experiment of 10_tesseract.c: a GPT is trained on d grids of ranks against the unsplit one. The
-// table has one of these grids alone beside it, as lesson 09 with the same batch, computed.
+// Experiment of 10_tesseract.c. A GPT is trained on d grids of ranks and compared with the unsplit
+// one. The table compares the d grids with one grid of q x q ranks, whose costs are computed.
 #include <stdio.h>
 #include "03_tensor_parallel/experiments/grids.h"
 #include "judge/draw/picture.h"
 
-enum { STEPS = 3, BATCH = 4 };                     // sequences: one for each of 2 x 2 rows of ranks
+enum { STEPS = 3, BATCH = 4 };                     // a sequence for each of 2 x 2 rows
 static const double max_norm = 0.5;                       // small enough that every step is clipped
 
-static void table(Run *run, const GridPlace *at, size_t sequences, const GridMeasured *r) {
+// One of the d grids alone with the same batch, as in lesson 09: the costs of this rank's place,
+// from sizes alone.
+typedef struct { double parameters, kept, row, column, received, time; } Alone;
+static Alone one_grid(const GridPlace *at, size_t sequences) {
     const ModelConfig *c = at->c;
     const CutSizes whole = cut_sizes(c, 1, 0);
     const GridPlace alone = grid_place_of(c, at->q, 1, at->col + at->q * at->row);
     const GridTraffic t = grid_stage(&alone, &whole, sequences, false);
     const CutSizes z = grid_sizes(&alone);
-    const double parameters = (double)(grid_elements_stage(&alone, &whole) * sizeof(real));
     const size_t tokens = grid_sequences(&alone, sequences) * c->context;
-    const double kept = (double)(tokens * kept_stage(&z) * sizeof(real));
-    char title[2][40], cell[6][40], took[40];
-    snprintf(title[0], 40, "%zu x %zu: rank 0", at->q, at->q);
-    snprintf(title[1], 40, "%zu x %zu x %zu: each", at->q, at->q, at->depth);
-    snprintf(cell[0], 40, "=%.1f kB", parameters / 1e3);
-    snprintf(cell[1], 40, "=%.1f kB", kept / 1e3);
-    snprintf(cell[2], 40, "=%.1f kB", t.row.received / 1e3);
-    snprintf(cell[3], 40, "=%.1f kB", t.col.received / 1e3);
-    snprintf(cell[4], 40, "=%.2f ms", (t.products.time + t.transfers) / 1e9);
-    snprintf(cell[5], 40, "=%.1f kB", (t.row.received + t.col.received) / 1e3);
-    snprintf(took, 40, "=%.2f ms", (double)r->took / 1e9);
+    return (Alone){ (double)(grid_elements_stage(&alone, &whole) * sizeof(real)),
+                    (double)(tokens * kept_stage(&z) * sizeof(real)), t.row.received,
+                    t.col.received, t.row.received + t.col.received,
+                    t.products.time + t.transfers };
+}
+
+static void table(Run *run, const GridPlace *at, size_t sequences, double took) {
+    const ModelConfig *c = at->c;
+    const Alone alone = one_grid(at, sequences);
     const bool timed = clock_config()->simulated && grid_even(at, sequences);
+    char title[2][40], parameters[24], kept[24], row[24], column[24], received[24], time[2][24];
+    snprintf(title[0], 40, "%zu x %zu, rank 0", at->q, at->q);
+    snprintf(title[1], 40, "%zu x %zu x %zu, each", at->q, at->q, at->depth);
+    page_cell(parameters, alone.parameters, "bytes");
+    page_cell(kept, alone.kept, "bytes");
+    page_cell(row, alone.row, "bytes");
+    page_cell(column, alone.column, "bytes");
+    page_cell(received, alone.received, "bytes");
+    page_cell(time[0], alone.time, "ps");
+    page_cell(time[1], took, "ps");
     const char *const columns[] = { title[0], title[1], NULL };
     const Result rows[] = {
-        { "parameters", "in q² blocks, in every layer", { cell[0], "parameters" } },
-        { "activations, peak", "÷ q² d", { cell[1], "kept" } },
-        { "received in the row", "X's part: ÷ d", { cell[2], "row.received" } },
-        { "received in the column", "A's part: the same", { cell[3], "column.received" } },
-        { "received over depth", "2(d-1)/d of my gradients", { "=0 kB", "depth.received" } },
-        { "received per step", "the three", { cell[5], "received" } },
-        { timed ? "time, layers and sums" : NULL, "products, X's part: ÷ d", { cell[4], took } },
-            {0} };
+        { "parameters", "÷ q²: the same blocks in every grid", { parameters, "parameters" } },
+        { "activations, peak", "÷ q² d", { kept, "kept" } },
+        { "received along the row", "activations, ÷ d", { row, "row.received" } },
+        { "received along the column", "weights, not ÷ d", { column, "column.received" } },
+        { "received over depth", "2(d-1)/d of a rank's gradients", { "=0 B", "depth.received" } },
+        { "received per step", "row + column + depth", { received, "received" } },
+        { timed ? "time of the model and sums" : NULL, NULL, { time[0], time[1] } },
+        {0},
+    };
     results(run, columns, rows);
-    say(run, "  %zu sequences of %zu; width %zu, %zu heads, %zu blocks, %zu vocabulary entries; q "
-             "= %zu, d = %zu",
-        sequences, c->context, c->width, c->heads, c->layers, c->vocab, at->q, at->depth);
-    say(run, "  %zu x %zu: lesson 09 with the same batch, computed", at->q, at->q);
+    say(run, "  %zu sequences of %zu tokens, width %zu, %zu heads, %zu blocks, %zu vocabulary "
+             "entries; q = %zu, d = %zu", sequences, c->context, c->width, c->heads, c->layers,
+        c->vocab, at->q, at->depth);
+    say(run, "  %zu x %zu: lesson 09 with the same batch, from its formulas", at->q, at->q);
+}
+
+static void ending(Run *run, const GridPlace *at, size_t sequences) {
+    const Alone alone = one_grid(at, sequences);
+    char kept[2][24], received[2][24];
+    page_value(kept[0], sizeof kept[0], alone.kept, "bytes");
+    page_value(kept[1], sizeof kept[1], cost_value(run, "kept"), "bytes");
+    page_value(received[0], sizeof received[0], alone.received, "bytes");
+    page_value(received[1], sizeof received[1], cost_value(run, "received"), "bytes");
+    if (at->depth == 1)
+        say_answer(run, "Nothing: with d = 1 this is SUMMA on %zu x %zu ranks, and each rank "
+                        "receives %s per step.", at->q, at->q, cost_text(run, "received"));
+    else
+        say_answer(run, "One all-reduce of the gradients is new. With %zu grids a rank keeps at "
+                        "most %s of activations instead of %s, and receives at most %s per step "
+                        "instead of %s.", at->depth, kept[1], kept[0],
+                   received[1], received[0]);
+    say_cost(run, "%zu cop%s of all weights, and %s received per rank and step for the sums of "
+                  "their gradients.", at->depth, at->depth == 1 ? "y" : "ies",
+             cost_text(run, "depth.received"));
+    say_use_when(run, "there are more ranks than a square, the weights fit in q² of them, and the "
+                      "batch has q d sequences or more.");
 }
 
 static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequences,
@@ -67,7 +100,8 @@ static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequ
                    formula(want.products.time + want.transfers + sums.transfers), NOT_PREDICTED,
                    (double)r->took);
     picture_show(run, "a step of GPT on the grid", PICTURE_ALIKE_ONCE);
-    table(run, &at, sequences, r);
+    table(run, &at, sequences, (double)r->took);
+    ending(run, &at, sequences);
 }
 
 static void tesseract_lesson(Run *run) {
@@ -91,14 +125,14 @@ static void tesseract_lesson(Run *run) {
 }
 
 static const Option options[] = {
-    { "depth", "N", "0", "layers of the grid, at most its width; 0: the fewest that make one of "
-                         "all ranks" },
+    { "depth", "N", "0", "number of grids, at most q; 0: the smallest with which all ranks "
+                         "form q x q x d" },
     { "layers", "N", "2", "blocks" },
     { "width", "N", "16", "columns; a multiple of --heads" },
-    { "heads", "N", "4", "attention heads; at least one a column of the grid" },
+    { "heads", "N", "4", "attention heads; at least one per column of a grid" },
     { "context", "N", "8", "positions of a sequence" },
     { "vocab", "N", "64", "vocabulary entries" },
-    { "batch", "N", NULL, "sequences of a step, 4; a row of the grid may have none" },
+    { "batch", "N", NULL, "sequences per step, 4; a row of a grid may have none" },
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
     {0},
 };

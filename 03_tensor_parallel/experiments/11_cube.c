@@ -1,198 +1,14 @@
-// Experiment of 11_cube.c: two linear layers in a row, Y = X V and Z = Y W, whose sizes divide and
-// do not divide; then a GPT; both against the unsplit ones. What backward needs of a layer is kept,
-// or gathered again, with the same bits. Bytes along each axis, memory and time are asserted.
+// Experiment of 11_cube.c. Two linear layers (cube_linears.c) and then a GPT are split over a cube
+// and compared with the unsplit ones. Backward reads the X and W that forward gathered, or gathers
+// them again, with the same bits. Bytes along each axis, memory and time are predicted.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "03_tensor_parallel/experiments/cube_linears.h"
 #include "03_tensor_parallel/experiments/grids.h"
-#include "common/comm/record.h"
-#include "common/tensor/random.h"
 #include "judge/draw/picture.h"
 
-static const char *const axis_name[CUBE_AXES] = { "along the row", "along the column",
-                                                  "along the depth" };
-static const char *const axis_id[CUBE_AXES] = { "row", "column", "depth" };
-
-static void ledgers_reset(const Cube *c) {
-    Comm *all[] = { c->grid.in_row, c->grid.in_col, c->grid.in_depth, c->same_col, c->same_row };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) comm_ledger_reset(all[i]);
-}
-static void add_sent(const Cube *c, double bytes[CUBE_AXES]) {     // since the reset
-    Comm *axis[CUBE_AXES] = { c->grid.in_row, c->grid.in_col, c->grid.in_depth };
-    for (size_t i = 0; i < CUBE_AXES; i++) bytes[i] += (double)comm_bytes_sent(axis[i]);
-}
-
-// -------------------------------------------------------- two linear layers: which rank holds what
-
-enum { B = 7, T = 3, K = 13, N = 10 };                     // nothing divides
-typedef struct { size_t B, T, K, N; } Sizes;               // X [B*T, K], V [K, N], W [N, K]
-typedef struct { Range rows, cols; } Window;               // what this rank has of a whole tensor
-
-static Window activation(CubeLayout at, size_t sequences, size_t cols) {
-    Range r = cube_sequences(at, sequences);
-    return (Window){ { r.lo * at.T, r.hi * at.T },
-                     shard_range(cols, at.cols->size, at.cols->rank) };
-}
-static Window weights(CubeLayout at, size_t rows, size_t cols) { // of a linear layer with x at `at`
-    Range gathered = shard_range(rows, at.cols->size, at.cols->rank);
-    Range own = shard_range(range_size(gathered), at.layers->size, at.layers->rank);
-    return (Window){ { gathered.lo + own.lo, gathered.lo + own.hi },
-                     shard_range(cols, at.rows->size, at.rows->rank) };
-}
-static void text_of(char text[32], Window w) {
-    snprintf(text, 32, "%zu-%zu, %zu-%zu", w.rows.lo, w.rows.hi - 1, w.cols.lo, w.cols.hi - 1);
-}
-static void places(Run *run, size_t q, Sizes z) {
-    enum { A_ROW = 1 };                                    // a sequence is shown as one row
-    say(run, "  X [%zu sequences, %zu columns], V [%zu, %zu], Y = X V [%zu, %zu], W [%zu, %zu], Z "
-             "= Y W [%zu, %zu]",
-        z.B, z.K, z.K, z.N, z.B, z.N, z.N, z.K, z.B, z.K);
-    say(run, "    rank  layer row col    X          V           Y: swapped    "
-             "W            Z: as X");
-    for (size_t rank = 0; rank < q * q * q && rank < 8; rank++) {  // of 27 ranks the first ones
-        Comm row = { .size = q, .rank = rank / q % q }, col = { .size = q, .rank = rank % q };
-        Comm layer = { .size = q, .rank = rank / (q * q) };
-        CubeLayout at = { .rows = &row, .cols = &col, .layers = &layer, .T = A_ROW };
-        CubeLayout swapped = cube_swapped(at);
-        char x[32], v[32], y[32], w[32];
-        text_of(x, activation(at, z.B, z.K));
-        text_of(v, weights(at, z.K, z.N));
-        text_of(y, activation(swapped, z.B, z.N));
-        text_of(w, weights(swapped, z.N, z.K));
-        say(run, "    %4zu  %5zu %3zu %3zu    %-9s  %-10s  %-10s    %-11s  %s", rank, layer.rank,
-            row.rank, col.rank, x,
-            v, y, w, x);
-    }
-}
-
-// ---------------------------------------------------------------- two linear layers: the run
-
-enum { KEY_X = 101, KEY_V, KEY_W, KEY_DZ };
-static Tensor drawn(Run *run, Arena *a, uint64_t key, size_t rows, size_t cols) {
-    Tensor t = tensor_new(a, rows, cols);
-    tensor_randomize(t, random_key(run->seed, key), 1);
-    return t;
-}
-static Tensor part(Arena *a, Tensor whole, Window w) {
-    Tensor t = tensor_new(a, range_size(w.rows), range_size(w.cols));
-    Tensor rows = tensor_row_range(whole, w.rows.lo, w.rows.hi);
-    tensor_copy(t, tensor_col_range(rows, w.cols.lo, w.cols.hi));
-    return t;
-}
-static Param param(Arena *a, const char *name, Tensor whole, Window w) {
-    Param p = param_describe(name, whole.rows, whole.cols, 1);
-    p.my_rows = w.rows;
-    p.my_cols = w.cols;
-    p.w = part(a, whole, w);
-    p.g = tensor_new(a, p.w.rows, p.w.cols);
-    p.gradient_empty = true;
-    return p;
-}
-static void put(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor t, Window w) {
-    snapshot_put(s, name, rows, cols, t, w.rows.lo, w.cols.lo);
-}
-
-static void unsplit(Snapshot *want, Tensor X, Tensor V, Tensor W, Tensor dZ) {
-    Arena scratch = arena(MEM_REFERENCE);
-    Tensor Y = tensor_new(&scratch, X.rows, V.cols), Z = tensor_new(&scratch, X.rows, W.cols);
-    Tensor dY = tensor_new(&scratch, Y.rows, Y.cols), dX = tensor_new(&scratch, X.rows, X.cols);
-    Tensor dV = tensor_new(&scratch, V.rows, V.cols), dW = tensor_new(&scratch, W.rows, W.cols);
-    op_matmul(Y, X, V);
-    op_matmul(Z, Y, W);
-    op_matmul_nt(dY, dZ, W);
-    op_matmul_tn(dW, Y, dZ);
-    op_matmul_nt(dX, dY, V);
-    op_matmul_tn(dV, X, dY);
-    const struct { const char *name; Tensor t; } all[] = { { "Y", Y }, { "Z", Z }, { "dY", dY },
-                                                           { "dX", dX }, { "dV", dV },
-                                                               { "dW", dW } };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        snapshot_put(want, all[i].name, all[i].t.rows, all[i].t.cols, all[i].t, 0, 0);
-    arena_free(&scratch);
-}
-
-// Forward and backward of one layer. With its q^3 equal parts: 2(q-1)/q^3 (|x| + |w| + |y|)
-// elements.
-static void linear_cost(Run *run, const char *id, const char *name, bool swapped, const CommGrid *g,
-                        const double got[CUBE_AXES], Sizes z) {
-    const size_t q = g->rows, k = swapped ? z.N : z.K, n = swapped ? z.K : z.N;
-    const CubePlace at = cube_place_of(NULL, q, run->world->rank, false);
-    const size_t in = part_size(k, q, swapped ? g->row : g->col);
-    const size_t out = part_size(n, q, swapped ? g->col : g->row);
-    const CubeTraffic want = cube_linear(&at, z.B, z.T, swapped, in, out);
-    char text[48], line[96];
-    double all = 0;
-    for (size_t i = 0; i < CUBE_AXES; i++) {
-        snprintf(text, sizeof text, "%s.%zu.%s", id, z.B, axis_id[i]);
-        snprintf(line, sizeof line, "%s, B = %zu, %s", name, z.B, axis_name[i]);
-        check_cost(run, text, line, "bytes", formula(want.bytes[i]), NOT_PREDICTED, got[i]);
-        all += got[i];
-    }
-    if (z.B % (q * q) || z.K % (q * q) || z.N % (q * q)) return;
-    double elements = (double)(z.B * z.T * z.K + z.K * z.N + z.B * z.T * z.N);
-    double sent = 2 * (double)(q - 1) / (double)(q * q * q) * elements * sizeof(real);
-    snprintf(text, sizeof text, "%s.all", id);
-    snprintf(line, sizeof line, "%s: 2(q-1)/q^3 (|x| + |w| + |y|)", name);
-    check_cost(run, text, line, "bytes", formula(sent), NOT_PREDICTED, all);
-}
-
-static void two_linears(Run *run, const Cube *c, Sizes z, bool shown) {
-    const size_t M = z.B * z.T;
-    Arena scratch = arena(MEM_WORKSPACE);
-    Tensor X = drawn(run, &scratch, KEY_X, M, z.K), V = drawn(run, &scratch, KEY_V, z.K, z.N);
-    Tensor W = drawn(run, &scratch, KEY_W, z.N, z.K), dZ = drawn(run, &scratch, KEY_DZ, M, z.K);
-    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
-
-    CubeLayout at = cube_layout(c, &(Batch){ .B = z.B, .T = z.T }), swapped = cube_swapped(at);
-    const Window of_x = activation(at, z.B, z.K), of_y = activation(swapped, z.B, z.N);
-    const Window of_v = weights(at, z.K, z.N), of_w = weights(swapped, z.N, z.K);
-    Param v = param(&scratch, "V", V, of_v), w = param(&scratch, "W", W, of_w);
-    Tensor x = part(&scratch, X, of_x);
-    Tensor y = tensor_new(&scratch, range_size(of_y.rows), range_size(of_y.cols));
-    Tensor out = tensor_new(&scratch, x.rows, x.cols), dout = part(&scratch, dZ, of_x);
-    Tensor dy = tensor_new(&scratch, y.rows, y.cols), dx = tensor_new(&scratch, x.rows, x.cols);
-    double first[CUBE_AXES] = {0}, second[CUBE_AXES] = {0};
-
-    picture_begin(run, MEM_WORKSPACE);
-    ledgers_reset(c);
-    record_enter(EVENT_FORWARD, 0);
-    CubeOperands one = cube_operands(at, &scratch, x, v.w);
-    cube_forward(at, y, one);                              // Y is swapped
-    record_leave();
-    add_sent(c, first);
-    ledgers_reset(c);
-    record_enter(EVENT_FORWARD, 1);
-    CubeOperands two = cube_operands(swapped, &scratch, y, w.w);
-    cube_forward(swapped, out, two);                       // Z stands where X does
-    record_leave();
-    record_enter(EVENT_BACKWARD, 1);
-    cube_backward(swapped, dy, &w, dout, two);
-    record_leave();
-    add_sent(c, second);
-    ledgers_reset(c);
-    record_enter(EVENT_BACKWARD, 0);
-    cube_backward(at, dx, &v, dy, one);
-    record_leave();
-    add_sent(c, first);
-    picture_end(run);
-
-    put(got, "Y", M, z.N, y, of_y);
-    put(got, "Z", M, z.K, out, of_x);
-    put(got, "dY", M, z.N, dy, of_y);
-    put(got, "dX", M, z.K, dx, of_x);
-    put(got, "dV", z.K, z.N, v.g, of_v);
-    put(got, "dW", z.N, z.K, w.g, of_w);
-    ledger_pause();
-    if (run->is_root) unsplit(want, X, V, W, dZ);
-    ledger_resume();
-    check_close(run, "two linear layers = unsplit", got, want, LIMIT_ROUNDING);
-    snapshot_free(got);
-    snapshot_free(want);
-    if (shown) picture_show(run, "Y = X V, Z = Y W, forward and backward", PICTURE_ALIKE_ONCE);
-    linear_cost(run, "linear.y", "Y = X V", false, &c->grid, first, z);
-    linear_cost(run, "linear.z", "Z = Y W", true, &c->grid, second, z);
-    arena_free(&scratch);
-}
+enum { B = 7, T = 3, K = 13, N = 10 };             // linear layers: q divides no size
 
 // ---------------------------------------------------------------- a GPT, trained
 
@@ -202,9 +18,10 @@ static const double max_norm = 0.5;                       // small enough that e
 typedef struct {
     const Cube *cube;
     Comm *world;
-    double sent[CUBE_AXES];                                // in the layers, a step
-    size_t planes, numbers;                               // for gradients of vectors; loss and norm
-    // Bytes on this rank: block is of a block's parameters; activations is their peak.
+    // Bytes sent per step: in the layers; for gradients of vectors; for the loss and the norm.
+    double sent[CUBE_AXES];
+    size_t planes, numbers;
+    // Bytes on this rank. block: the parameters of a block. activations: their peak.
     size_t block, parameters, gradients, optimizer, activations;
 } Measured;
 
@@ -212,17 +29,17 @@ static StepResult step(void *measured, Model *m, Optimizer *o, const Training *t
     Measured *r = measured;
     const Cube *c = r->cube;
     double loss = 0;
-    ledgers_reset(c);
+    cube_ledgers_reset(c);
     comm_ledger_reset(r->world);
     model_zero_gradients(m);
     for (size_t k = 0; k < t->micro_batches; k++) loss += model_forward_backward(m, &b[k]);
-    loss *= b->token_weight;                               // of the tokens that this rank counts
+    loss *= b->token_weight;                               // over the tokens that this rank counts
     r->activations = memory_peak(MEM_ACTIVATIONS);
     memset(r->sent, 0, sizeof r->sent);
-    add_sent(c, r->sent);
-    model_partial_sums(m);                               // biases, gains, positions: over q^2 ranks
+    cube_add_sent(c, r->sent);
+    model_partial_sums(m);                         // biases, gains, positions: over q^2 ranks
     r->planes = comm_bytes_sent(c->same_col) + comm_bytes_sent(c->same_row);
-    model_fold_tied(m);                                 // both uses of a part of wte: sends nothing
+    model_fold_tied(m);                            // adds both uses of wte; sends nothing
     comm_all_reduce_doubles(r->world, &loss, 1);
     double norm = model_grad_norm(m, r->world);
     r->numbers = comm_bytes_sent(r->world);
@@ -235,7 +52,7 @@ static Measured train(Run *run, const Cube *c, const Training *t, Trajectory *tr
     Model *m = model_describe(&t->model, model_layers(&t->model));
     cube_parallel(m, c);
     model_allocate(m);
-    training_run(trajectory, m, t, 1, 0, step, &r);        // every rank is given every token
+    training_run(trajectory, m, t, 1, 0, step, &r);        // every rank gets all tokens
     r.block = model_unit(m, "h.0.ln_1.weight")->size * sizeof(real);
     r.parameters = memory_now(MEM_PARAMETERS);
     r.gradients = memory_now(MEM_GRADIENTS);
@@ -244,7 +61,7 @@ static Measured train(Run *run, const Cube *c, const Training *t, Trajectory *tr
     return r;
 }
 
-// Where everything divides, what is asserted is the closed form of the page, to the last element.
+// Where every size divides, the closed forms of grids.md hold to the last element.
 static void closed_form(Run *run, bool again, const char *what, double general, double closed) {
     char name[96];
     snprintf(name, sizeof name, "%s: the closed form of a block",
@@ -254,23 +71,25 @@ static void closed_form(Run *run, bool again, const char *what, double general, 
 }
 static void closed_forms(Run *run, const CubePlace *at, size_t sequences) {
     const ModelConfig *c = at->c;
-    const size_t r = at->q, linears = r * r;
-    if (c->heads % r || c->width % linears || sequences % linears) return;
-    const double q = (double)r, h = (double)c->width, s = (double)c->context, p = q * q * q;
-    const double bs = (double)sequences * s, bsh = bs * h;
-    const double scores = (c->dropout > 0 ? 2 : 1) * (double)c->heads * s / h;
+    const size_t q = at->q;
+    if (c->heads % q || c->width % (q * q) || sequences % (q * q)) return;
+    const double side = (double)q, ranks = side * side * side, C = (double)c->width;
+    const double tokens = (double)(sequences * c->context), X = tokens * C, W = C * C;
+    const double scores = (c->dropout > 0 ? 2 : 1) * (double)(c->heads * c->context) / C;
     const bool again = at->gather_again;
     const CutSizes block = { .blocks = 1 };
     const CubeTraffic t = cube_stage(at, &block, sequences, false);
-    double products = (q - 1) / p * (again ? 39 * bsh + 36 * h * h : 32 * bsh + 24 * h * h);
-    double sent = products + 16 * bs * (q - 1) / p;
-    closed_form(run, again, "elements sent", cube_bytes(&t) / sizeof(real), sent);
-    double parameters = 12 * h * h / p + 13 * h / q;
-    closed_form(run, again, "parameters", (double)cube_elements_block(at), parameters);
-    double kept = bsh * ((again ? 16 : 9) + scores) / p + 4 * bs / (q * q);
-    if (!again) kept += (7 * bsh + 12 * h * h) / (q * q);
+    const double products = again ? 39 * X + 36 * W : 32 * X + 24 * W;
+    closed_form(run, again, "elements sent", cube_bytes(&t) / sizeof(real),
+                (side - 1) / ranks * (products + 16 * tokens));
+    closed_form(run, again, "parameters", (double)cube_elements_block(at),
+                12 * W / ranks + 13 * C / side);
+    const double statistics = 4 * tokens / (side * side);
+    const double gathered = (7 * X + 12 * W) / (side * side);
+    const double kept = X * ((again ? 16 : 9) + scores) / ranks + statistics;
     closed_form(run, again, "elements kept for backward",
-                (double)(cube_kept_block(at, sequences) + cube_message(at, sequences)), kept);
+                (double)(cube_kept_block(at, sequences) + cube_message(at, sequences)),
+                again ? kept : kept + gathered);
 }
 
 static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequences, bool again,
@@ -279,15 +98,15 @@ static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequ
     const double e = sizeof(real);
     const CubePlace at = cube_place_of(c, q, run->world->rank, again);
     const CutSizes z = cut_sizes(c, 1, 0);
-    const CubeTraffic layers = cube_stage(&at, &z, sequences, false),
-        sums = cube_plane_sums(&at, &z);
+    const CubeTraffic layers = cube_stage(&at, &z, sequences, false);
+    const CubeTraffic sums = cube_plane_sums(&at, &z);
     const double numbers = ring_bytes(ALL_REDUCE_PASSES, n, 1, sizeof(double))
                          + ring_bytes(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double));
     const double parameters = (double)cube_elements_stage(&at, &z);
     const double wte = (double)cube_elements_wte(&at);
     const double block = (double)cube_elements_block(&at);
     const double kept = (double)cube_kept_stage(&at, &z, sequences);
-    // Rank 0 has the largest part of everything, so the others wait for it.
+    // Rank 0 has the largest part of every tensor, so the other ranks wait for it.
     Timing timing = picture_timing(run);
     const double scalars = ring_time(ALL_REDUCE_PASSES, n, 1, sizeof(double))
                          + ring_time(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double));
@@ -330,30 +149,51 @@ static void costs(Run *run, const CommGrid *g, const ModelConfig *c, size_t sequ
 #define BOTH(alone, id) { alone, id ".whole", id ".again" }
 static void table(Run *run, const ModelConfig *c, size_t sequences, size_t q) {
     const CutSizes whole = cut_sizes(c, 1, 0);
-    const double kB = sizeof(real) / 1000.0;
-    char ranks[40], block[40], parameters[40], kept[40], time[40];
-    snprintf(block, 40, "=%.1f kB", (double)elements_block(&whole) * kB);
-    snprintf(parameters, 40, "=%.1f kB", (double)elements_stage(&whole) * kB);
-    snprintf(kept, 40, "=%.1f kB", (double)(sequences * c->context * kept_model(c)) * kB);
-    snprintf(time, 40, "=%.2f ms", work_model(c, sequences).time / 1e9);
-    snprintf(ranks, sizeof ranks, "each of %zu, kept", q * q * q);
-    const char *const columns[] = { "one device", ranks, "gathered again", NULL };
+    char title[40], block[24], parameters[24], kept[24], time[24];
+    page_cell(block, (double)(elements_block(&whole) * sizeof(real)), "bytes");
+    page_cell(parameters, (double)(elements_stage(&whole) * sizeof(real)), "bytes");
+    page_cell(kept, (double)(sequences * c->context * kept_model(c) * sizeof(real)), "bytes");
+    page_cell(time, work_model(c, sequences).time, "ps");
+    snprintf(title, sizeof title, "%zu x %zu x %zu: keep", q, q, q);
+    const char *const columns[] = { "one device", title, "gather again", NULL };
     const Result rows[] = {
-        { "parameters of a block", "12 h²/q³ + 13 h/q", BOTH(block, "block") },
-        { "parameters", "L blocks, V h/q³, (s + 2) h/q", BOTH(parameters, "parameters") },
-        { "activations, peak", "L blocks, ends: see below", BOTH(kept, "kept") },
-        { "sent along the row", "sums of Y; every second X", BOTH("=0 kB", "sent.row") },
-        { "sent along the column", "X; every second sum of Y", BOTH("=0 kB", "sent.column") },
-        { "sent along the depth", "W, and the sums of dW", BOTH("=0 kB", "sent.depth") },
-        { "sent in the layers", "2 (q-1)/q³ of all; 3 of X, W", BOTH("=0 kB", "sent") },
-        { clock_config()->simulated ? "time of a step" : NULL, NULL, BOTH(time, "step") }, {0} };
+        { "parameters of a block", "12 C²/q³ + 13 C/q", BOTH(block, "block") },
+        { "parameters of the model", "matrices ÷ q³", BOTH(parameters, "parameters") },
+        { "activations, peak", "÷ q³; gathered X, W: ÷ q²", BOTH(kept, "kept") },
+        { "sent along the row", "Y (X where swapped)", BOTH("=0 B", "sent.row") },
+        { "sent along the column", "X (Y where swapped)", BOTH("=0 B", "sent.column") },
+        { "sent along the depth", "W and dW", BOTH("=0 B", "sent.depth") },
+        { "sent in the layers", "row + column + depth", BOTH("=0 B", "sent") },
+        { clock_config()->simulated ? "time of a step" : NULL, NULL, BOTH(time, "step") },
+        {0},
+    };
     results(run, columns, rows);
-    say(run, "  b = %zu, s = %zu, h = %zu, a = %zu, L = %zu, V = %zu. A block keeps "
-        "bsh (16 + %sas/h)/q³ + 4bs/q²;", sequences, c->context, c->width, c->heads, c->layers,
-            c->vocab,
-        c->dropout > 0 ? "2" : "");
-    say(run, "  where X and W are kept as they were gathered, 7 bsh/q² and 12 h²/q² in place of 7 "
-             "bsh/q³.");
+    say(run, "  keep: the gathered X and W stay in memory for backward. gather again: they do "
+             "not.");
+    say(run, "  swapped: in every second linear layer, row and column exchange their roles.");
+    say(run, "  %zu sequences of %zu tokens, width C = %zu, %zu heads, %zu blocks, %zu vocabulary "
+             "entries; q = %zu", sequences, c->context, c->width, c->heads, c->layers, c->vocab, q);
+}
+
+static void ending(Run *run, size_t q) {
+    if (q == 1)
+        say_answer(run, "Nothing on 1 rank: it holds all of X, W and Y, and sends %s.",
+                   cost_text(run, "sent.whole"));
+    else
+        say_answer(run, "Forward, X and W are all-gathered and Y is reduce-scattered; backward, "
+                        "the reverse. A rank sends %s per step and keeps %s of activations.",
+                   cost_text(run, "sent.whole"), cost_text(run, "kept.whole"));
+    if (clock_config()->simulated)
+        say_cost(run, "gathering again keeps %s instead of %s, sends %s, and takes %s instead of "
+                      "%s.", cost_text(run, "kept.again"), cost_text(run, "kept.whole"),
+                 cost_text(run, "sent.again"), cost_text(run, "step.again"),
+                 cost_text(run, "step.whole"));
+    else
+        say_cost(run, "gathering again keeps %s instead of %s, and sends %s.",
+                 cost_text(run, "kept.again"), cost_text(run, "kept.whole"),
+                 cost_text(run, "sent.again"));
+    say_use_when(run, "8, 27 or 64 ranks share one fast link, and the batch has q² sequences or "
+                      "more.");
 }
 
 static void cube(Run *run) {
@@ -364,17 +204,17 @@ static void cube(Run *run) {
     require_one_link(run);
     Cube c = cube_new(run->world);
     size_t q = c.grid.rows;
-    Sizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
-    two_linears(run, &c, even, true);                      // everything divides
-    two_linears(run, &c, (Sizes){ B, T, K, N }, false);
-    places(run, q, even);
+    CubeSizes even = { 2 * q * q, 3, 3 * q * q, 4 * q * q };
+    cube_two_linears(run, &c, even, true);                 // every size divides
+    cube_two_linears(run, &c, (CubeSizes){ B, T, K, N }, false);
 
     Training t = { .model = z, .data = data_synthetic(z.vocab, z.context, run->seed),
                    .steps = STEPS,
                    .sequences = option_size(run, "batch"), .clip = max_norm,
                    .watched = MEM_ACTIVATIONS };
     const bool again = !strcmp(option_text(run, "backward"), "gather");
-    Trajectory two[2];                                   // AdamW: as --backward says; the other way
+    // SGD and AdamW as --backward says, then AdamW the other way. two: both trainings by AdamW.
+    Trajectory two[2];
     for (size_t i = 0; i < 3; i++) {
         c.gather_again = i < 2 ? again : !again;
         t.optimizer = i ? adamw(0.01) : sgd(0.5);
@@ -396,17 +236,18 @@ static void cube(Run *run) {
     training_compare(run, "gathered again = kept", &two[1], &two[0], 0);
     for (size_t i = 0; i < 2; i++) trajectory_free(&two[i]);
     table(run, &z, t.sequences, q);
+    ending(run, q);
     data_free(&t.data);
     cube_free(&c);
 }
 
 static const Option options[] = {
-    { "backward", "keep|gather", "keep", "what forward gathered is kept for backward, or gathered "
+    { "backward", "keep|gather", "keep", "keep the gathered X and W until backward, or gather them "
                                          "again" },
     { "batch", "N", "6", "sequences" },
     { "layers", "N", "2", "blocks" },
     { "width", "N", "27", "columns; a multiple of --heads" },
-    { "heads", "N", "9", "attention heads; at least one a rank" },
+    { "heads", "N", "9", "attention heads; at least one per rank" },
     { "dropout", "X", "0.1", "the probability that dropout drops an element" },
     {0},
 };

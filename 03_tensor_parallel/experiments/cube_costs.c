@@ -1,23 +1,29 @@
-// cube_costs.c: see cube_costs.h.
+// cube_costs.c: predicts bytes, work and memory of one rank of a cube, from sizes alone. It counts
+// the calls of 11_cube.c and cube_layers.c and executes none.
 #include "03_tensor_parallel/experiments/cube_costs.h"
 #include "common/model/block.h"
 
 CubePlace cube_place_of(const ModelConfig *c, size_t q, size_t rank, bool gather_again) {
     return (CubePlace){ c, q, rank / q % q, rank % q, rank / (q * q), gather_again, false };
 }
-double cube_bytes(const CubeTraffic *t) { return t->bytes[CUBE_ROW] + t->bytes[CUBE_COL] + t->bytes[CUBE_DEPTH]; }
+double cube_bytes(const CubeTraffic *t) {
+    return t->bytes[CUBE_ROW] + t->bytes[CUBE_COL] + t->bytes[CUBE_DEPTH];
+}
 
 // ---------------------------------------------------------------- sizes of one rank
 
 typedef struct {
-    size_t B, straight, swapped;                           // sequences of my layer; and mine of them, at both layouts
-    size_t M, N;                                           // and their tokens
-    size_t C, heads, A, F, V;                              // my columns; my heads, their columns, the MLP's, entries
+    size_t B;                                              // sequences of the rank's layer
+    size_t straight, swapped;                              // of them, the rank's in both layouts
+    size_t M, N;                                           // tokens of straight and of swapped
+    size_t C, heads, A, F, V;      // the rank's features, heads and their columns, hidden, entries
 } Sizes;
 static Sizes sizes(const CubePlace *at, size_t sequences) {
     const ModelConfig *c = at->c;
-    Sizes z = { .B = part_size(sequences, at->q, at->layer), .C = part_size(c->width, at->q, at->col),
-                .heads = part_size(c->heads, at->q, at->row), .F = part_size(4 * c->width, at->q, at->row),
+    Sizes z = { .B = part_size(sequences, at->q, at->layer),
+                .C = part_size(c->width, at->q, at->col),
+                .heads = part_size(c->heads, at->q, at->row),
+                .F = part_size(4 * c->width, at->q, at->row),
                 .V = part_size(c->vocab, at->q, at->row) };
     z.A = z.heads * (c->width / c->heads);
     z.straight = part_size(z.B, at->q, at->row);
@@ -29,7 +35,7 @@ static Sizes sizes(const CubePlace *at, size_t sequences) {
 
 // ---------------------------------------------------------------- traffic
 
-// One all-gather or reduce-scatter over q ranks of n rows (or sequences) of `row` elements each, cut between rows.
+// One all-gather or reduce-scatter over q ranks of n rows (or sequences) of `row` elements each.
 static void pass(CubeTraffic *s, const CubePlace *at, size_t axis, size_t n, size_t row) {
     const size_t padded = ceil_div(n, at->q) * at->q * row;
     s->calls++;
@@ -42,20 +48,23 @@ static void all_reduce(CubeTraffic *s, size_t ranks, size_t axis, size_t count) 
     s->time += ring_time(ALL_REDUCE_PASSES, ranks, count, sizeof(real));
 }
 
-// y = x w: x and w are gathered, y is scattered. x's rows are cut along the column, or, swapped, along the row.
-static void operands(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t K, size_t N) {
+// y = x w: x and w are gathered, y is scattered. The rows of x are cut over row; swapped: over col.
+static void operands(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped,
+                     size_t K, size_t N) {
     pass(s, at, swapped ? CUBE_ROW : CUBE_COL, B, T * K);
     pass(s, at, CUBE_DEPTH, K, N);
 }
 static void sums(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t N) {
     pass(s, at, swapped ? CUBE_COL : CUBE_ROW, B, T * N);
 }
-static void forward(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t K, size_t N) {
+static void forward(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped,
+                    size_t K, size_t N) {
     operands(s, at, B, T, swapped, K, N);
     sums(s, at, B, T, swapped, N);
 }
-// dY is gathered, dX and dW are scattered: as many elements each as forward's.
-static void backward(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t K, size_t N) {
+// dY is gathered, dX and dW are scattered: as many elements as y, x and w in forward.
+static void backward(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped,
+                     size_t K, size_t N) {
     if (at->gather_again) operands(s, at, B, T, swapped, K, N);
     forward(s, at, B, T, swapped, K, N);
 }
@@ -66,8 +75,11 @@ CubeTraffic cube_linear(const CubePlace *at, size_t B, size_t T, bool swapped, s
     return s;
 }
 
-static void norm(CubeTraffic *s, const CubePlace *at, const Sizes *z) { all_reduce(s, at->q, CUBE_ROW, 2 * z->M); }
-typedef void Direction(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped, size_t K, size_t N);
+static void norm(CubeTraffic *s, const CubePlace *at, const Sizes *z) {
+    all_reduce(s, at->q, CUBE_ROW, 2 * z->M);
+}
+typedef void Direction(CubeTraffic *s, const CubePlace *at, size_t B, size_t T, bool swapped,
+                       size_t K, size_t N);
 static void block(CubeTraffic *s, const CubePlace *at, const Sizes *z, Direction *pass_through) {
     const size_t T = at->c->context;
     pass_through(s, at, z->B, T, false, z->C, 3 * z->A);   // q, k, v
@@ -80,7 +92,7 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
     const Sizes z = sizes(at, B);
     const size_t T = at->c->context;
     CubeTraffic s = {0};
-    for (int way = 0; way < 2 && stage->first; way++) {    // embedding: its x, the tokens, is everywhere
+    for (int way = 0; way < 2 && stage->first; way++) {    // embedding: all ranks have the tokens
         pass(&s, at, CUBE_DEPTH, z.V, z.C);
         pass(&s, at, CUBE_COL, z.B, T * z.C);
     }
@@ -89,7 +101,7 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
         block(&s, at, &z, backward);
     }
     if (!stage->last) return s;
-    for (int times = 0; times < 2 + at->gather_again; times++) {       // head: its w is wte^T, cut by rows
+    for (int times = 0; times < 2 + at->gather_again; times++) {       // head: w is wte^T
         pass(&s, at, CUBE_COL, z.B, T * z.C);
         pass(&s, at, CUBE_DEPTH, z.V, z.C);
     }
@@ -101,13 +113,14 @@ CubeTraffic cube_stage(const CubePlace *at, const CutSizes *stage, size_t B, boo
     return s;
 }
 
-// Of vectors that lie side by side in one all-reduce: norm; qkv; projection, norm; fc; out.
+// Neighbouring vectors share one all-reduce: norm; q|k|v; projection and norm; fc; out.
 CubeTraffic cube_plane_sums(const CubePlace *at, const CutSizes *stage) {
     const Sizes z = sizes(at, 0);
     const size_t plane = at->q * at->q, together[] = { 2 * z.C, 3 * z.A, 3 * z.C, z.F, z.C };
     CubeTraffic s = {0};
     for (size_t i = 0; i < stage->blocks; i++)
-        for (size_t k = 0; k < sizeof together / sizeof *together; k++) all_reduce(&s, plane, 0, together[k]);
+        for (size_t k = 0; k < sizeof together / sizeof *together; k++)
+            all_reduce(&s, plane, 0, together[k]);
     if (stage->first) all_reduce(&s, plane, 0, at->c->context * z.C);          // wpe
     if (stage->last) all_reduce(&s, plane, 0, 2 * z.C);                        // the last norm
     return s;
@@ -116,7 +129,8 @@ CubeTraffic cube_plane_sums(const CubePlace *at, const CutSizes *stage) {
 Work cube_work(const CubePlace *at, const CutSizes *stage, size_t B) {
     const Sizes z = sizes(at, B);
     const size_t T = at->c->context, M = z.B * T;          // gathered rows
-    Work heads = work_times((double)(2 * z.swapped * z.heads), work_product(T, T, at->c->width / at->c->heads));
+    Work scores = work_product(T, T, at->c->width / at->c->heads);
+    Work heads = work_times((double)(2 * z.swapped * z.heads), scores);
     Work block = work_sum(work_sum(work_product(M, 3 * z.A, z.C), work_product(M, z.C, z.A)),
                           work_sum(work_product(M, z.F, z.C), work_product(M, z.C, z.F)));
     Work blocks = work_times((double)stage->blocks, work_sum(block, heads));
@@ -125,12 +139,16 @@ Work cube_work(const CubePlace *at, const CutSizes *stage, size_t B) {
 
 // ---------------------------------------------------------------- parameters
 
-static size_t matrix(const CubePlace *at, size_t rows, size_t cols) { return part_size(rows, at->q, at->layer) * cols; }
+static size_t matrix(const CubePlace *at, size_t rows, size_t cols) {
+    return part_size(rows, at->q, at->layer) * cols;
+}
 void cube_elements_tensors(const CubePlace *at, size_t tensor[TENSORS_OF_BLOCK]) {
     const Sizes z = sizes(at, 0);
     const size_t elements[TENSORS_OF_BLOCK] = {
-        z.C, z.C, matrix(at, z.C, 3 * z.A), 3 * z.A, matrix(at, z.A, z.C), z.C,    // norm, q|k|v, projection
-        z.C, z.C, matrix(at, z.C, z.F), z.F, matrix(at, z.F, z.C), z.C };          // norm, fc, out
+        z.C, z.C, matrix(at, z.C, 3 * z.A), 3 * z.A,       // norm, q|k|v
+        matrix(at, z.A, z.C), z.C,                         // projection
+        z.C, z.C, matrix(at, z.C, z.F), z.F,               // norm, fc
+        matrix(at, z.F, z.C), z.C };                       // out
     for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) tensor[i] = elements[i];
 }
 size_t cube_elements_block(const CubePlace *at) {
@@ -163,7 +181,8 @@ size_t cube_kept_block(const CubePlace *at, size_t B) {
     const Sizes z = sizes(at, B);
     const size_t gathered = z.B * at->c->context * (2 * z.C + z.A + z.F);
     const size_t weights = z.C * 3 * z.A + z.A * z.C + 2 * z.C * z.F;
-    const size_t operands = at->gather_again ? z.M * 2 * z.C + z.N * (z.A + z.F) : gathered + weights;
+    const size_t own = z.M * 2 * z.C + z.N * (z.A + z.F);
+    const size_t operands = at->gather_again ? own : gathered + weights;
     const size_t scores = at->blockwise ? z.N * z.heads : cube_kept_scores(at, B);
     return operands + z.M * (z.C + 4) + z.N * (3 * z.A + z.F) + scores;
 }

@@ -1,4 +1,5 @@
-// grid_costs.c: see grid_costs.h. A call is booked here as it must be, turn by turn, and nothing of it is executed.
+// grid_costs.c: predicts calls, bytes, work and memory of one rank of a grid, from sizes alone. It
+// counts the calls of grid_layers.c turn by turn and executes none.
 #include "03_tensor_parallel/experiments/grid_costs.h"
 #include "common/model/block.h"
 
@@ -7,7 +8,8 @@ enum { E = sizeof(real) };
 // ---------------------------------------------------------------- measured
 
 static AxisTraffic axis_measured(const Comm *c) {
-    AxisTraffic a = { .sent = (double)comm_bytes_sent(c), .received = (double)comm_bytes_received(c) };
+    AxisTraffic a = { .sent = (double)comm_bytes_sent(c),
+                      .received = (double)comm_bytes_received(c) };
     for (size_t kind = 0; kind < COMM_KINDS; kind++) a.calls[kind] = (double)c->ledger[kind].calls;
     return a;
 }
@@ -16,7 +18,7 @@ GridTraffic grid_measured(const CommGrid *g) {
                           .depth = axis_measured(g->in_depth) };
 }
 
-// ---------------------------------------------------------------- who holds what
+// ---------------------------------------------------------------- the part of a rank
 
 GridPlace grid_place_of(const ModelConfig *c, size_t q, size_t depth, size_t rank) {
     return (GridPlace){ c, q, depth, rank / q % q, rank % q, rank / (q * q) };
@@ -28,21 +30,24 @@ size_t grid_sequences(const GridPlace *at, size_t B) {
     return part_size(B, at->q * at->depth, at->row + at->q * at->layer);
 }
 
-// A side of a matrix: n things of `each` elements.
-static size_t piece(const GridPlace *at, SummaCut cut, size_t l) { return part_size(cut.n, at->q, l) * cut.each; }
+// Elements of piece l of one side of a matrix.
+static size_t piece(const GridPlace *at, SummaCut cut, size_t l) {
+    return part_size(cut.n, at->q, l) * cut.each;
+}
 static SummaCut features(const GridPlace *at) { return (SummaCut){ at->c->width, 1 }; }
-static SummaCut heads(const GridPlace *at) { return (SummaCut){ at->c->heads, at->c->width / at->c->heads }; }
+static SummaCut heads(const GridPlace *at) {
+    return (SummaCut){ at->c->heads, at->c->width / at->c->heads };
+}
 static SummaCut hidden(const GridPlace *at) { return (SummaCut){ block_hidden(at->c), 1 }; }
 static SummaCut entries(const GridPlace *at) { return (SummaCut){ at->c->vocab, 1 }; }
 static SummaCut positions(const GridPlace *at) { return (SummaCut){ at->c->context, 1 }; }
 
 bool grid_even(const GridPlace *at, size_t B) {
     const ModelConfig *c = at->c;
-    return B % (at->q * at->depth) == 0 && c->heads % at->q == 0 && c->width % at->q == 0 && c->vocab % at->q == 0 &&
-           c->context % at->q == 0;
+    return B % (at->q * at->depth) == 0 && c->heads % at->q == 0 && c->width % at->q == 0
+        && c->vocab % at->q == 0 && c->context % at->q == 0;
 }
 
-// What a rank keeps per token has its own columns.
 CutSizes grid_sizes(const GridPlace *at) {
     CutSizes z = cut_sizes(at->c, at->q, at->col);
     z.C = piece(at, features(at), at->col);
@@ -52,13 +57,17 @@ CutSizes grid_sizes(const GridPlace *at) {
 static size_t matrix(const GridPlace *at, SummaCut rows, SummaCut cols) {
     return piece(at, rows, at->row) * piece(at, cols, at->col);
 }
-static size_t vector(const GridPlace *at, SummaCut cols) { return at->row == 0 ? piece(at, cols, at->col) : 0; }
+static size_t vector(const GridPlace *at, SummaCut cols) {
+    return at->row == 0 ? piece(at, cols, at->col) : 0;
+}
 
 void grid_elements_tensors(const GridPlace *at, size_t tensor[TENSORS_OF_BLOCK]) {
     const SummaCut C = features(at), A = heads(at), F = hidden(at);
     const size_t c = vector(at, C), elements[TENSORS_OF_BLOCK] = {
-        c, c, 3 * matrix(at, C, A), 3 * vector(at, A), matrix(at, A, C), c,    // norm, q|k|v, projection
-        c, c, matrix(at, C, F), vector(at, F), matrix(at, F, C), c };          // norm, fc, out
+        c, c, 3 * matrix(at, C, A), 3 * vector(at, A),     // norm, q|k|v
+        matrix(at, A, C), c,                               // projection
+        c, c, matrix(at, C, F), vector(at, F),             // norm, fc
+        matrix(at, F, C), c };                             // out
     for (size_t i = 0; i < TENSORS_OF_BLOCK; i++) tensor[i] = elements[i];
 }
 size_t grid_elements_block(const GridPlace *at) {
@@ -69,7 +78,8 @@ size_t grid_elements_block(const GridPlace *at) {
 size_t grid_elements_wte(const GridPlace *at) { return matrix(at, entries(at), features(at)); }
 size_t grid_elements_unit(const GridPlace *at, const CutSizes *stage, size_t i) {
     if (stage->first && i == 0) return matrix(at, positions(at), features(at));
-    return i < stage->first + stage->blocks ? grid_elements_block(at) : 2 * vector(at, features(at));
+    if (i < stage->first + stage->blocks) return grid_elements_block(at);
+    return 2 * vector(at, features(at));
 }
 size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage) {
     size_t sum = stage->first || stage->last ? grid_elements_wte(at) : 0;
@@ -82,18 +92,19 @@ size_t grid_elements_stage(const GridPlace *at, const CutSizes *stage) {
 typedef struct { const GridPlace *at; GridTraffic t; } Count;
 typedef enum { ROW, COLUMN } Axis;
 
+// A broadcast or reduce along a chain of ranks. A reduce runs from `first` to the root.
 static void chain(Count *c, Axis axis, CommKind kind, size_t root, size_t elements) {
     AxisTraffic *a = axis == ROW ? &c->t.row : &c->t.col;
     size_t q = c->at->q, me = axis == ROW ? c->at->col : c->at->row, first = (root + 1) % q;
     double bytes = q > 1 ? (double)(elements * E) : 0;
     bool sends = kind == COMM_BROADCAST ? me == root : me != root;
-    bool receives = kind == COMM_BROADCAST ? me != root : me != first;     // a reduce: a chain from `first` to the root
+    bool receives = kind == COMM_BROADCAST ? me != root : me != first;
     a->calls[kind]++;
     a->sent += sends * bytes;
     a->received += receives * bytes;
     c->t.transfers += chain_time(q, (size_t)bytes);
 }
-static void all_reduce(Count *c, size_t elements) {        // over my row
+static void all_reduce(Count *c, size_t elements) {        // over the rank's row
     double bytes = ring_bytes(ALL_REDUCE_PASSES, c->at->q, elements, E);
     c->t.row.calls[COMM_ALL_REDUCE]++;
     c->t.row.sent += bytes;
@@ -104,7 +115,7 @@ static void multiply(Count *c, size_t m, size_t n, size_t k) {
     c->t.products = work_sum(c->t.products, work_product(m, n, k));
 }
 
-// M: of my row; N: of my column.
+// M: tokens of the rank's row. N: outputs of its column.
 static void product(Count *c, size_t M, SummaCut k, size_t N) {
     for (size_t l = 0; l < c->at->q; l++) {
         size_t K = piece(c->at, k, l);
@@ -228,6 +239,7 @@ GridTraffic grid_table_sums(const GridPlace *at, const CutSizes *stage) {
 }
 GridTraffic grid_unit_sums(const GridPlace *at, const CutSizes *stage) {
     GridTraffic t = {0};
-    for (size_t i = 0; i < cut_layers(stage); i++) partial_sum(&t, at, grid_elements_unit(at, stage, i));
+    for (size_t i = 0; i < cut_layers(stage); i++)
+        partial_sum(&t, at, grid_elements_unit(at, stage, i));
     return t;
 }

@@ -1,4 +1,5 @@
-// grids.c: see grids.h.
+// grids.c: measures and trains a model on a grid of ranks, and checks the costs of lessons 09 to
+// 12.
 #include "03_tensor_parallel/experiments/grids.h"
 #include <stdio.h>
 
@@ -34,11 +35,11 @@ static StepResult step(void *grid_training, Model *m, Optimizer *o, const Traini
     GridTraining *x = grid_training;
     model_zero_gradients(m);
     grid_measure_begin(x->g, &x->measured);
-    double loss = model_forward_backward(m, b) * b->token_weight;  // of this row's sequences
+    double loss = model_forward_backward(m, b) * b->token_weight;  // this row's sequences
     model_partial_sums(m);                             // over depth; a single grid sends nothing
     grid_measure_end(x->g, &x->measured);
-    model_fold_tied(m);                                // one block of wte, both uses: sends nothing
-    if (x->g->col > 0) loss = 0;                       // a row's ranks have the same: counted once
+    model_fold_tied(m);                                // adds both uses of wte; sends nothing
+    if (x->g->col > 0) loss = 0;                       // a row's ranks have the same loss
     comm_all_reduce_doubles(x->world, &loss, 1);
     double norm = model_grad_norm(m, x->world);        // every element has one owner
     optimizer_step(o, m, clip_factor(norm, t->clip));  // of what this rank holds
@@ -50,7 +51,7 @@ void grid_train(void *grid_training, const Training *t, Trajectory *out) {
     Model *m = model_describe(&t->model, model_layers(&t->model));
     x->cut(m, x->g);                                   // cuts the parameters, replaces the layers
     model_allocate(m);
-    training_run(out, m, t, 1, 0, step, x);            // every rank gets all tokens, takes its own
+    training_run(out, m, t, 1, 0, step, x);            // every rank gets all tokens
     grid_measure_state(&x->measured, m);
     model_free(m);
 }
@@ -58,8 +59,7 @@ void grid_train(void *grid_training, const Training *t, Trajectory *out) {
 // ---------------------------------------------------------------- costs
 
 static void axis_cost(Run *run, const char *axis, const char *id, const char *what,
-                      const char *unit,
-                      double predicted, double measured) {
+                      const char *unit, double predicted, double measured) {
     char text[48], name[64];
     snprintf(text, sizeof text, "%s.%s", axis, id);
     snprintf(name, sizeof name, "%s: %s", axis, what);
@@ -93,7 +93,16 @@ void grid_memory_costs(Run *run, const GridPlace *at, size_t sequences, const Gr
                    NOT_PREDICTED, (double)line[i].measured);
 }
 
-// ---------------------------------------------------------------- shares
+// ---------------------------------------------------------------- a cube
+
+void cube_ledgers_reset(const Cube *c) {
+    Comm *all[] = { c->grid.in_row, c->grid.in_col, c->grid.in_depth, c->same_col, c->same_row };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) comm_ledger_reset(all[i]);
+}
+void cube_add_sent(const Cube *c, double bytes[CUBE_AXES]) {
+    Comm *axis[CUBE_AXES] = { c->grid.in_row, c->grid.in_col, c->grid.in_depth };
+    for (size_t i = 0; i < CUBE_AXES; i++) bytes[i] += (double)comm_bytes_sent(axis[i]);
+}
 
 RankShare cube_rank_share(const ModelConfig *c, size_t sequences, size_t q, size_t rank,
                           bool again) {

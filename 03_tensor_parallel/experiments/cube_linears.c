@@ -1,0 +1,159 @@
+// cube_linears.c: two linear layers on a cube, Y = X V and Z = Y W, compared with the unsplit ones,
+// forward and backward. Y has the swapped layout, and Z has the layout of X again.
+#include "03_tensor_parallel/experiments/cube_linears.h"
+#include <stdio.h>
+#include "03_tensor_parallel/experiments/grids.h"
+#include "common/comm/record.h"
+#include "common/tensor/random.h"
+#include "judge/draw/picture.h"
+
+typedef struct { Range rows, cols; } Window;               // this rank's part of a whole tensor
+
+static Window activation(CubeLayout at, size_t sequences, size_t cols) {
+    Range r = cube_sequences(at, sequences);
+    return (Window){ { r.lo * at.T, r.hi * at.T },
+                     shard_range(cols, at.cols->size, at.cols->rank) };
+}
+// at: the layout of the inputs that these weights multiply.
+static Window weights(CubeLayout at, size_t rows, size_t cols) {
+    Range gathered = shard_range(rows, at.cols->size, at.cols->rank);
+    Range own = shard_range(range_size(gathered), at.layers->size, at.layers->rank);
+    return (Window){ { gathered.lo + own.lo, gathered.lo + own.hi },
+                     shard_range(cols, at.rows->size, at.rows->rank) };
+}
+
+// ---------------------------------------------------------------- tensors and their parts
+
+enum { KEY_X = 101, KEY_V, KEY_W, KEY_DZ };
+static Tensor drawn(Run *run, Arena *a, uint64_t key, size_t rows, size_t cols) {
+    Tensor t = tensor_new(a, rows, cols);
+    tensor_randomize(t, random_key(run->seed, key), 1);
+    return t;
+}
+static Tensor part(Arena *a, Tensor whole, Window w) {
+    Tensor t = tensor_new(a, range_size(w.rows), range_size(w.cols));
+    Tensor rows = tensor_row_range(whole, w.rows.lo, w.rows.hi);
+    tensor_copy(t, tensor_col_range(rows, w.cols.lo, w.cols.hi));
+    return t;
+}
+static Param param(Arena *a, const char *name, Tensor whole, Window w) {
+    Param p = param_describe(name, whole.rows, whole.cols, 1);
+    p.my_rows = w.rows;
+    p.my_cols = w.cols;
+    p.w = part(a, whole, w);
+    p.g = tensor_new(a, p.w.rows, p.w.cols);
+    p.gradient_empty = true;
+    return p;
+}
+static void put(Snapshot *s, const char *name, size_t rows, size_t cols, Tensor t, Window w) {
+    snapshot_put(s, name, rows, cols, t, w.rows.lo, w.cols.lo);
+}
+
+static void unsplit(Snapshot *want, Tensor X, Tensor V, Tensor W, Tensor dZ) {
+    Arena scratch = arena(MEM_REFERENCE);
+    Tensor Y = tensor_new(&scratch, X.rows, V.cols), Z = tensor_new(&scratch, X.rows, W.cols);
+    Tensor dY = tensor_new(&scratch, Y.rows, Y.cols), dX = tensor_new(&scratch, X.rows, X.cols);
+    Tensor dV = tensor_new(&scratch, V.rows, V.cols), dW = tensor_new(&scratch, W.rows, W.cols);
+    op_matmul(Y, X, V);
+    op_matmul(Z, Y, W);
+    op_matmul_nt(dY, dZ, W);
+    op_matmul_tn(dW, Y, dZ);
+    op_matmul_nt(dX, dY, V);
+    op_matmul_tn(dV, X, dY);
+    const struct { const char *name; Tensor t; } all[] = {
+        { "Y", Y }, { "Z", Z }, { "dY", dY }, { "dX", dX }, { "dV", dV }, { "dW", dW },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        snapshot_put(want, all[i].name, all[i].t.rows, all[i].t.cols, all[i].t, 0, 0);
+    arena_free(&scratch);
+}
+
+// ---------------------------------------------------------------- costs, and the run
+
+static const char *const axis_name[CUBE_AXES] = { "along the row", "along the column",
+                                                  "along the depth" };
+static const char *const axis_id[CUBE_AXES] = { "row", "column", "depth" };
+
+// Costs of forward and backward of one layer: each axis by cube_costs.c, and in q^3 equal parts
+// the sum over the axes by the closed form 2(q-1)/q^3 (|x| + |w| + |y|) elements.
+static void linear_cost(Run *run, const char *id, const char *name, bool swapped, const CommGrid *g,
+                        const double got[CUBE_AXES], CubeSizes z) {
+    const size_t q = g->rows, k = swapped ? z.N : z.K, n = swapped ? z.K : z.N;
+    const CubePlace at = cube_place_of(NULL, q, run->world->rank, false);
+    const size_t in = part_size(k, q, swapped ? g->row : g->col);
+    const size_t out = part_size(n, q, swapped ? g->col : g->row);
+    const CubeTraffic want = cube_linear(&at, z.B, z.T, swapped, in, out);
+    char text[48], line[96];
+    double all = 0;
+    for (size_t i = 0; i < CUBE_AXES; i++) {
+        snprintf(text, sizeof text, "%s.%zu.%s", id, z.B, axis_id[i]);
+        snprintf(line, sizeof line, "%s, B = %zu, %s", name, z.B, axis_name[i]);
+        check_cost(run, text, line, "bytes", formula(want.bytes[i]), NOT_PREDICTED, got[i]);
+        all += got[i];
+    }
+    if (z.B % (q * q) || z.K % (q * q) || z.N % (q * q)) return;
+    double elements = (double)(z.B * z.T * z.K + z.K * z.N + z.B * z.T * z.N);
+    double sent = 2 * (double)(q - 1) / (double)(q * q * q) * elements * sizeof(real);
+    snprintf(text, sizeof text, "%s.all", id);
+    snprintf(line, sizeof line, "%s: 2(q-1)/q^3 (|x| + |w| + |y|)", name);
+    check_cost(run, text, line, "bytes", formula(sent), NOT_PREDICTED, all);
+}
+
+void cube_two_linears(Run *run, const Cube *c, CubeSizes z, bool shown) {
+    const size_t M = z.B * z.T;
+    Arena scratch = arena(MEM_WORKSPACE);
+    Tensor X = drawn(run, &scratch, KEY_X, M, z.K), V = drawn(run, &scratch, KEY_V, z.K, z.N);
+    Tensor W = drawn(run, &scratch, KEY_W, z.N, z.K), dZ = drawn(run, &scratch, KEY_DZ, M, z.K);
+    Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
+
+    CubeLayout at = cube_layout(c, &(Batch){ .B = z.B, .T = z.T }), swapped = cube_swapped(at);
+    const Window x_window = activation(at, z.B, z.K), y_window = activation(swapped, z.B, z.N);
+    const Window v_window = weights(at, z.K, z.N), w_window = weights(swapped, z.N, z.K);
+    Param v = param(&scratch, "V", V, v_window), w = param(&scratch, "W", W, w_window);
+    Tensor x = part(&scratch, X, x_window);
+    Tensor y = tensor_new(&scratch, range_size(y_window.rows), range_size(y_window.cols));
+    Tensor out = tensor_new(&scratch, x.rows, x.cols), dout = part(&scratch, dZ, x_window);
+    Tensor dy = tensor_new(&scratch, y.rows, y.cols), dx = tensor_new(&scratch, x.rows, x.cols);
+    double first[CUBE_AXES] = {0}, second[CUBE_AXES] = {0};
+
+    // Bytes of both layers: forward of V, forward and backward of W, backward of V.
+    picture_begin(run, MEM_WORKSPACE);
+    cube_ledgers_reset(c);
+    record_enter(EVENT_FORWARD, 0);
+    CubeOperands x_and_v = cube_operands(at, &scratch, x, v.w);
+    cube_forward(at, y, x_and_v);                          // Y is swapped
+    record_leave();
+    cube_add_sent(c, first);
+    cube_ledgers_reset(c);
+    record_enter(EVENT_FORWARD, 1);
+    CubeOperands y_and_w = cube_operands(swapped, &scratch, y, w.w);
+    cube_forward(swapped, out, y_and_w);                   // Z has the layout of X
+    record_leave();
+    record_enter(EVENT_BACKWARD, 1);
+    cube_backward(swapped, dy, &w, dout, y_and_w);
+    record_leave();
+    cube_add_sent(c, second);
+    cube_ledgers_reset(c);
+    record_enter(EVENT_BACKWARD, 0);
+    cube_backward(at, dx, &v, dy, x_and_v);
+    record_leave();
+    cube_add_sent(c, first);
+    picture_end(run);
+
+    put(got, "Y", M, z.N, y, y_window);
+    put(got, "Z", M, z.K, out, x_window);
+    put(got, "dY", M, z.N, dy, y_window);
+    put(got, "dX", M, z.K, dx, x_window);
+    put(got, "dV", z.K, z.N, v.g, v_window);
+    put(got, "dW", z.N, z.K, w.g, w_window);
+    ledger_pause();
+    if (run->is_root) unsplit(want, X, V, W, dZ);
+    ledger_resume();
+    check_close(run, "two linear layers = unsplit", got, want, LIMIT_ROUNDING);
+    snapshot_free(got);
+    snapshot_free(want);
+    if (shown) picture_show(run, "Y = X V, Z = Y W, forward and backward", PICTURE_ALIKE_ONCE);
+    linear_cost(run, "linear.y", "Y = X V", false, &c->grid, first, z);
+    linear_cost(run, "linear.z", "Z = Y W", true, &c->grid, second, z);
+    arena_free(&scratch);
+}

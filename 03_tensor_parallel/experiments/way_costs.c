@@ -1,0 +1,130 @@
+// way_costs.c: the share of one rank in each of the six ways of 12_compare.c, from sizes alone.
+#include "03_tensor_parallel/experiments/way_costs.h"
+#include "03_tensor_parallel/experiments/08_costs.h"
+
+static RankShare columns_and_rows(const ModelConfig *c, size_t B, size_t n, size_t rank,
+                                  bool sequence) {
+    CutSizes z = cut_sizes(c, n, rank);
+    if (sequence) z = cut_sequence(z, false);
+    RankShare share = { .parameters = (double)elements_stage(&z),
+                        .kept = (double)activations_stage(&z, B),
+                        .time = 3 * work_stage(&z, B).time };
+    if (sequence) {
+        const SequenceTraffic rows = traffic_sequence_parallel(&z, B, false);
+        const Traffic sums = traffic_partial_sums(&z);
+        share.received = rows.bytes + sums.bytes;
+        share.time += rows.time + sums.time;
+    } else {
+        const Traffic whole = traffic_tensor_parallel(&z, n, B, false);
+        share.received = whole.bytes;
+        share.time += whole.time;
+    }
+    return share;
+}
+static RankShare grid(const ModelConfig *c, size_t B, TensorWayShape s, size_t rank) {
+    const GridPlace at = grid_place_of(c, s.q, s.depth, rank);
+    const CutSizes whole = cut_sizes(c, 1, 0), z = grid_sizes(&at);
+    const GridTraffic layers = grid_stage(&at, &whole, B, false);
+    const GridTraffic tables = grid_table_sums(&at, &whole), units = grid_unit_sums(&at, &whole);
+    const double sums = tables.depth.received + units.depth.received;
+    const double sent = layers.transfers + tables.transfers + units.transfers;
+    const double time = layers.products.time + sent;
+    return (RankShare){ (double)grid_elements_stage(&at, &whole),
+                        (double)(grid_sequences(&at, B) * c->context * kept_stage(&z)),
+                        layers.row.received + layers.col.received + sums, time };
+}
+// Time of one product of attention for one head and one sequence: n queries with n keys, or the
+// triangle of the causal mask. The sum runs over tiles, and over rows on the diagonal, because the
+// clock rounds each of them to a picosecond.
+static double pairs_time(size_t n, size_t D, bool triangle) {
+    double time = 0;
+    for (size_t i = 0; i < n; i += ATTENTION_TILE)
+        for (size_t j = 0; j < (triangle ? i + 1 : n); j += ATTENTION_TILE) {
+            const size_t rows = n - i < ATTENTION_TILE ? n - i : ATTENTION_TILE;
+            const size_t cols = n - j < ATTENTION_TILE ? n - j : ATTENTION_TILE;
+            const bool diagonal = triangle && i == j;
+            for (size_t r = 1; diagonal && r <= rows; r++) time += work_product(1, r, D).time;
+            if (!diagonal) time += work_product(rows, cols, D).time;
+        }
+    return time;
+}
+// Time of a block's attention on the ring, in picoseconds. 2n must divide the context: zigzag then
+// gives every rank the same work, so all ranks take each step together. A product takes w0 in step
+// 0, with the triangle of the mask, and w in the other steps. Forward has 2 products per step,
+// backward 5. A hop carries the keys and values of a rank's positions.
+static double ring_attention_time(const ModelConfig *c, size_t B, size_t n) {
+    const size_t chunk = c->context / (2 * n), D = c->width / c->heads;
+    const double heads = (double)(B * c->heads), square = heads * pairs_time(chunk, D, false);
+    const double w0 = 2 * heads * pairs_time(chunk, D, true) + square, w = 2 * square;
+    const double hop = send_time(2 * B * 2 * chunk * c->width * sizeof(real));
+    const double products = w0 + (double)(n - 1) * w;
+    return (2 + 5) * products + context_ring_waits(n, 2 * w0, 2 * w, hop, false)
+                              + context_ring_waits(n, 5 * w0, 5 * w, hop, true);
+}
+// The step: all other products on a rank's positions (forward once, backward twice), attention, and
+// after the last backward the all-reduce of all gradients.
+static double ring_step_time(const ModelConfig *c, const CutSizes *whole, size_t B, size_t n) {
+    const size_t M = B * c->context / n, h = c->width;
+    const double block = work_product(M, 3 * h, h).time + work_product(M, h, h).time
+                       + work_product(M, 4 * h, h).time + work_product(M, h, 4 * h).time;
+    return 3 * ((double)c->layers * block + work_product(M, c->vocab, h).time)
+         + (double)c->layers * ring_attention_time(c, B, n)
+         + ring_time(ALL_REDUCE_PASSES, n, elements_stage(whole), sizeof(real));
+}
+// A rank receives keys and values of all other positions in forward and in backward, their
+// gradients of all positions, and the sums of the gradients of parameters.
+static RankShare ring(const ModelConfig *c, size_t B, size_t n, size_t rank) {
+    const CutSizes whole = cut_sizes(c, 1, 0);
+    CutSizes z = whole;
+    z.T = part_size(c->context, 2 * n, rank) + part_size(c->context, 2 * n, 2 * n - 1 - rank);
+    z.online = true;
+    const size_t positions = n > 1 ? 4 * (c->context - z.T) + 2 * c->context : 0;
+    const size_t elements = positions * B * c->width * c->layers;
+    const double sums = ring_bytes(ALL_REDUCE_PASSES, n, elements_stage(&whole), sizeof(real));
+    return (RankShare){ (double)elements_stage(&whole), (double)(B * z.T * kept_stage(&z)),
+                        (double)(elements * sizeof(real)) + sums,
+                        ring_step_time(c, &whole, B, n) };
+}
+RankShare way_share(TensorWay way, const ModelConfig *c, size_t B, size_t n, size_t rank) {
+    const TensorWayShape s = tensor_way_shape(way, n);
+    if (way == WAY_1D || way == WAY_SP) return columns_and_rows(c, B, n, rank, way == WAY_SP);
+    if (way == WAY_RING) return ring(c, B, n, rank);
+    return way == WAY_3D ? cube_rank_share(c, B, s.q, rank, true) : grid(c, B, s, rank);
+}
+
+// ---------------------------------------------------------------- the crossover of 1D and 2D
+
+// The cost of a block's communication in 1D and in 2D.
+typedef struct { double one, two; } Volume;
+static Volume volume(const ModelConfig *c, size_t q, size_t B, Crossover by) {
+    CutSizes z = cut_sizes(c, q * q, 0);
+    const size_t C = c->width, M = B * c->context;
+    const size_t inputs[] = { C, C, C, 4 * C }, outputs[] = { 3 * C, C, 4 * C, C };
+    const GridPlace at = grid_place_of(c, q, 1, 0);
+    Volume v = {0};
+    z.first = z.last = false;
+    const Traffic all_reduces = traffic_tensor_parallel(&z, q * q, B, false);
+    v.one = by == BY_BYTES ? all_reduces.bytes : all_reduces.time;
+    for (size_t i = 0; i < 4; i++) {
+        const GridTraffic f = grid_linear_forward(&at, M, inputs[i], outputs[i]);
+        const GridTraffic b = grid_linear_backward(&at, M, inputs[i], outputs[i]);
+        const double row = f.row.received + b.row.received, col = f.col.received + b.col.received;
+        v.two += by == BY_BYTES ? row + col : f.transfers + b.transfers;
+    }
+    return v;
+}
+
+// Both volumes are straight lines over the tokens. 1D starts at 0, 2D at the cost of the weights.
+double way_crossover(size_t q, Crossover by) {
+    // 2, 3, 4 and 8, squared, divide every size. Vectors are small beside the matrices.
+    const ModelConfig c = { .layers = 1, .width = 4608, .heads = 576, .context = 1, .vocab = 64 };
+    const ClockLink plain = { .name = "bytes", .alpha = 0, .beta = 1e12 };  // a byte per picosecond
+    const size_t sequences = 576;
+    const double tokens = (double)sequences;
+    clock_set_link(&plain);
+    const Volume few = volume(&c, q, sequences, by), many = volume(&c, q, 2 * sequences, by);
+    clock_set_link(NULL);
+    const double one = (many.one - few.one) / tokens, two = (many.two - few.two) / tokens;
+    if (one - two < 1e-9 * one) return 0;
+    return ((few.two - two * tokens) - (few.one - one * tokens)) / (one - two) / (double)c.width;
+}
