@@ -20,10 +20,22 @@ sub fits {
     is(join("\n", grep { length > 100 } @lines), '', "$name: no line is wider");
 }
 
+# Before its verdict a page answers its question with numbers that this run measured, and tells the cost and the use.
+sub ending {
+    my ($name, $page) = @_;
+    my ($answer) = $page =~ /^  Answer:      (.+?)\n  Cost:        .+?\n  Use it when: .+?\n\[[^\]]+\] PASS /ms;
+    ok(defined $answer, "$name: it ends with its answer, its cost and its use") or return '';
+    like($answer, qr/\d/, "$name: the answer has a number");
+    return $answer =~ s/\s+/ /gr;
+}
+
+my (%answer, $others);
 my %page = join('', map { slurp($_) } glob 'docs/pages/*.md') =~ /^```console\n\$ build\/cpu-fp32\/(\S+)\n(.*?)^```$/msg;
 for my $lesson (@lessons) {
     my $page = $page{ $lesson->{source} =~ s/\.c$//r };
-    ok(defined $page, "$lesson->{key}: docs/pages has its page (make pages)") and fits($lesson->{key}, $page);
+    ok(defined $page, "$lesson->{key}: docs/pages has its page (make pages)") or next;
+    fits($lesson->{key}, $page);
+    $answer{ $lesson->{key} } = ending($lesson->{key}, $page);
 }
 
 my @jobs;
@@ -37,5 +49,9 @@ for my $job (@jobs) {
     next if $job->{status} == 2;                           # a lesson that has other ranks only
     is($job->{status}, 0, "$job->{name}: it runs") or diag(complain($job));
     fits($job->{name}, $job->{out});
+    my ($key) = $job->{name} =~ /^(\S+),/;
+    $others++ if ending($job->{name}, $job->{out}) ne $answer{$key};
 }
+# A lesson of one rank does the same on eight; the others measure other numbers.
+cmp_ok($others, '>=', @jobs / 2, 'with other ranks the answers have other numbers');
 done_testing();
