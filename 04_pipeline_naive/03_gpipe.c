@@ -4,9 +4,8 @@
 // vary: SEQUENCES 5..9, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
 // Holds: rank i has neighbouring layers, their gradients and optimizer state; the first and the
-// last
-//     rank both have wte. Every stage keeps the activations of all m micro-batches, because the
-//     backwards come after the last forward.
+//     last rank both have wte. Every stage keeps the activations of all m micro-batches, because
+//     the backwards come after the last forward.
 // Sends: per micro-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage i - 1. Per step one
 //     all-reduce of wte's gradient over {first, last}, V*C elements, and sums of 1 and 12L + 4
 //     doubles over all stages.

@@ -3,9 +3,8 @@
 // question: Which blocks should each stage have, and what if that changes during training?
 // vary: MICRO 5..8, layers 10..12, width 18|24, context 7..13, vocab 200..400
 //
-// Holds: stage i has part i of the best cut, with weights, gradients and moments. The best cut is
-// the
-//     one whose largest part costs least (min-max). Every rank knows all L + 2 measured costs.
+// Holds: stage i has part i of the best cut, with weights, gradients and moments. The largest part
+//     of the best cut costs least (min-max). Every rank knows all L + 2 measured costs.
 // Sends: per new cut one all-reduce of L + 2 doubles. Per block that moves its weights and AdamW's
 //     two moments, 12C^2 + 13C elements each, from its old stage to its new one.
 // Saves: idle time. A step takes sum(f+b) + (m-1)(max f + max b), so the slowest stage sets the
@@ -31,9 +30,9 @@ double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) 
     // Stages of equally many layers, until a better cut is found.
     for (size_t i = 0; i <= p; i++) first[i] = i < p ? shard_range(n, p, i).lo : n;
     // EXERCISE 04.04a (4 points): the best cut. best[k * (n+1) + j] is the cost of the largest
-    // stage of the first j layers on k stages; from[k * (n+1) + j] is the first layer of stage k -
-    // 1, the last of these. No layers on 0 stages cost 0. Where there is no cut, because k = 0 or j
-    // < k, best is INFINITY. At the end read first[p-1], ..., first[0] off backwards; the last
+    // stage of the first j layers on k stages; from[k * (n+1) + j] is the first layer of the last
+    // of these stages. No layers on 0 stages cost 0. Where there is no cut, because k = 0 or
+    // j < k, best is INFINITY. At the end read first[p-1], ..., first[0] off backwards; the last
     // stage ends at n. Among equal cuts take the one whose last stage begins earliest.
     for (size_t k = 0; k <= p; k++)
         for (size_t j = 0; j <= n; j++) {
@@ -139,23 +138,23 @@ void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const siz
     comm_connect(pp, COMM_EVERYBODY);
     for (size_t k = 0; k < to->config.layers; k++) {
         size_t old = stage_of_block(pp, before, k), new = stage_of_block(pp, after, k);
-        const Unit *had = block_of(from, k), *gets = block_of(to, k);
+        const Unit *old_unit = block_of(from, k), *new_unit = block_of(to, k);
         // EXERCISE 04.04b (3 points): a block moves. Block k goes from stage `old` to stage `new`
-        // of pp; these may be the same stage. `had` is the block's unit on this stage until now,
-        // `gets` its unit from now on; NULL where this stage does not have the block. Copy or send
-        // the weights, weights_of(had), and with AdamW (o->kind) the moments m and v. Calls:
-        // comm_send, comm_recv, copy_state.
+        // of pp; these may be the same stage. old_unit is the block's unit on this stage until now,
+        // new_unit its unit from now on; NULL where this stage does not have the block. Copy or
+        // send the weights, weights_of(old_unit), and with AdamW (o->kind) the moments m and v.
+        // Calls: comm_send, comm_recv, copy_state.
         if (old == new) {
-            if (had) copy_state(gets, had, o);
+            if (old_unit) copy_state(new_unit, old_unit, o);
         } else if (pp->rank == old) {
-            // 12C^2 + 13C elements, and with AdamW twice as many more
-            comm_send(pp, weights_of(had), new);
-            if (o->kind == ADAMW) comm_send(pp, had->m, new);
-            if (o->kind == ADAMW) comm_send(pp, had->v, new);
+            // 12C^2 + 13C elements; with AdamW three times as many
+            comm_send(pp, weights_of(old_unit), new);
+            if (o->kind == ADAMW) comm_send(pp, old_unit->m, new);
+            if (o->kind == ADAMW) comm_send(pp, old_unit->v, new);
         } else if (pp->rank == new) {
-            comm_recv(pp, weights_of(gets), old);
-            if (o->kind == ADAMW) comm_recv(pp, gets->m, old);
-            if (o->kind == ADAMW) comm_recv(pp, gets->v, old);
+            comm_recv(pp, weights_of(new_unit), old);
+            if (o->kind == ADAMW) comm_recv(pp, new_unit->m, old);
+            if (o->kind == ADAMW) comm_recv(pp, new_unit->v, old);
         }
         // END
     }

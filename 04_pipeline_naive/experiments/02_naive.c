@@ -46,7 +46,8 @@ static void evaluation(Run *run, const Training *t) {
     if (run->is_root) {
         Model *whole = model_describe(&t->model, model_layers(&t->model));
         model_allocate(whole);
-        want[0] = want[1] = model_loss(whole, &batch[0]);
+        want[0] = model_loss(whole, &batch[0]);
+        want[1] = want[0];
         model_free(whole);
     }
     ledger_resume();
