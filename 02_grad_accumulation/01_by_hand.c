@@ -3,26 +3,26 @@
 // question: A batch does not fit on the device: how do you take it in pieces, and still step as if it had come at once?
 // vary: IN 7..12, OUT 3..6, ROOM 30|40|45
 //
-// Holds:  one device, plain arrays: w [in, out], b [out], one gradient of the same size, and `room`
-//         samples at a time.
-// Sends:  nothing. (pieces_on_devices: on ranks the sum would be one all-reduce.)
-// Saves:  room / n of the samples are on the device at once.
-// Costs:  no additions but one of the gradient per piece; there is ONE step for the whole batch.
-// The linear layer of chapter 01, y = xW + b. Every contribution is divided by the size of the
-// whole batch, never by that of its own piece: the last one may be smaller. Left out: activations
-// (02_accumulate.c measures what is saved), and other devices (03_no_sync.c).
+// Holds:  one device has plain arrays: w [in, out], b [out], one gradient of the same size, and
+//         `room` samples at a time.
+// Sends:  nothing. On several devices the sum would be one all-reduce (pieces_on_devices).
+// Saves:  memory for samples: room of n samples are on the device at a time.
+// Costs:  one addition of the gradient per piece. There is ONE step for the whole batch.
+// The layer is the linear layer of chapter 01, y = xW + b. Every sample's error is divided by the
+// size of the whole batch, never by the size of its piece, because the last piece may be smaller.
+// Left out: activations (02_accumulate.c) and several devices (03_no_sync.c).
 #include "02_grad_accumulation/by_hand.h"
 
-// Micro-batch k of a batch taken `room` samples at a time.
+// Micro-batch k of a batch that is taken `room` samples at a time.
 Range pieces_range(size_t samples, size_t room, size_t k) {
     return (Range){ k * room, (k + 1) * room < samples ? (k + 1) * room : samples };
 }
 
 // ---------------------------------------------------------------- one micro-batch
 
-// g <- the gradient of (sum of the squared errors of these samples) / elements; returns that loss.
-// The question of this chapter is what `elements` must be: those of the whole batch, or those of
-// this micro-batch?
+// g <- the gradient of (sum of the squared errors of `samples`) / elements; returns that loss.
+// The caller chooses `elements`: the number of elements in the whole batch, or in this micro-batch.
+// The chapter's question is which of the two is right.
 double pieces_gradient(Linear *g, const Linear *l, Samples all, Range samples, size_t elements) {
     double loss = 0;
     *g = (Linear){ .in = l->in, .out = l->out };
@@ -52,16 +52,17 @@ double pieces_at_once(Linear *sum, const Linear *l, Samples all, size_t room) {
     return pieces_gradient(sum, l, all, (Range){ 0, all.n }, all.n * l->out);
 }
 
-// The technique: one buffer that is zeroed once a step, added to after every micro-batch, and used
-// once.
+// The technique: one buffer is zeroed once per step. Every micro-batch adds its gradient to it, and
+// the step uses it once.
 double pieces_accumulated(Linear *sum, const Linear *l, Samples all, size_t room) {
     double loss = 0;
     *sum = (Linear){ .in = l->in, .out = l->out };
     // EXERCISE 02.01a (2 points): add the pieces. Leave the whole batch's gradient in `sum`, which
-    // is zero now, and its mean squared error in `loss`. Only pieces_range(all.n, room, k) fits at
-    // a time, for k from 0 to ceil_div(all.n, room) - 1. pieces_gradient() finishes the gradient of
-    // one piece in a buffer of yours; pieces_add() adds it to `sum`. The last piece may be smaller
-    // than the others: what is its error divided by?
+    // is zero now, and its mean squared error in `loss`. The device has room for one piece at a
+    // time, pieces_range(all.n, room, k), with k from 0 to ceil_div(all.n, room) - 1.
+    // pieces_gradient() writes the gradient of one piece into a buffer that you declare;
+    // pieces_add() adds this buffer to `sum`. The last piece may be smaller than the others: by
+    // which number is its error divided?
     for (size_t k = 0; k < ceil_div(all.n, room); k++) {
         Linear g;
         loss += pieces_gradient(&g, l, all, pieces_range(all.n, room, k), all.n * l->out);
@@ -71,8 +72,8 @@ double pieces_accumulated(Linear *sum, const Linear *l, Samples all, size_t room
     return loss;
 }
 
-// The trap: each micro-batch takes its own mean, and the means are averaged. Right only when all
-// are equally large.
+// The trap: each micro-batch takes the mean over its own samples, and the means are averaged. The
+// result is right only where all micro-batches are equally large.
 double pieces_mean_of_means(Linear *sum, const Linear *l, Samples all, size_t room) {
     size_t m = ceil_div(all.n, room);
     double loss = 0;
@@ -86,9 +87,9 @@ double pieces_mean_of_means(Linear *sum, const Linear *l, Samples all, size_t ro
     return loss;
 }
 
-// Data parallelism (chapter 01) with the same pieces: all at the same time, each on a device with a
-// gradient of its own; then the gradients are added in the order of the devices. The same sums,
-// over devices instead of over time.
+// Data parallelism (chapter 01) with the same pieces. All devices work at the same time, each with
+// one piece and its own gradient. Then the gradients are added in the order of the devices: the
+// same sum, over devices instead of over time.
 double pieces_on_devices(Linear *sum, const Linear *l, Samples all, size_t room) {
     Linear g[MOST_PIECES];
     double loss = 0;

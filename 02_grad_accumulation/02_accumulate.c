@@ -3,37 +3,37 @@
 // question: How much memory does a batch need when it comes in m micro-batches, and are its gradients the same?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  one device: weights, one gradient buffer, and the activations of one micro-batch at a
-//         time.
+// Holds:  one device has the weights, one gradient buffer, and the activations of one micro-batch
+//         at a time.
 // Sends:  nothing.
-// Saves:  activations: those of ceil(B / m) sequences, not of B.
-// Costs:  no memory, because the gradients of all micro-batches are added in the one buffer there
-//         is; the products of the same rows, in m smaller pieces.
+// Saves:  memory for activations: ceil(B / m) sequences have activations at a time, not B.
+// Costs:  no memory, because all micro-batches add to one gradient buffer. The matrix products have
+//         the same rows, in m smaller pieces.
 // Huang et al. 2018 (GPipe), section 2.2; PyTorch users call it gradient accumulation. Left out:
-// other devices (03_no_sync.c), and overlapping micro-batches, which is a pipeline (chapter 04).
+// several devices (03_no_sync.c), and overlapping micro-batches, which is a pipeline (chapter 04).
 #include "02_grad_accumulation/accumulation.h"
 
-// The gradient of the whole batch's mean loss, from m micro-batches: zero once, add m times, fold
-// the tied table once. model->g [Psi] is the only gradient buffer. Every token weighs 1 / (counted
-// tokens of the whole batch), which the order of the data says in advance (data_count): no
-// micro-batch needs to know how many tokens the others have.
+// Leaves the gradient of the whole batch's mean loss in model->g [Psi], the only gradient buffer:
+// zero it once, add to it m times, fold the tied table once. Every token weighs 1 / (counted tokens
+// of the whole batch). data_count() knows this number before the first micro-batch runs.
 double accumulate_gradients(Model *model, const Batch *batch, size_t m) {
     double loss = 0;
     // EXERCISE 02.02a (4 points): accumulate. Leave the gradient of the whole batch's mean loss in
     // the model's gradients, and that loss in `loss`. The batch comes in micro-batches batch[0] to
-    // batch[m - 1]. model_forward_backward() walks one of them forward and backward: it ADDS to the
-    // gradients, in which a token weighs batch[k].token_weight, and returns the sum of the losses
-    // of its tokens, not yet weighed. The gradients may hold anything when you begin. The table wte
-    // is used twice and has two gradients; model_fold_tied() makes one of them, once all is added.
+    // batch[m - 1]. model_forward_backward() runs one micro-batch forward and backward. It ADDS to
+    // the gradients, in which a token weighs batch[k].token_weight. It returns the sum of the
+    // tokens' losses without that weight. The gradients may hold any values when you begin. The
+    // table wte is used twice and has two gradients; model_fold_tied() adds one to the other, after
+    // the last micro-batch.
     model_zero_gradients(model);
-    for (size_t k = 0; k < m; k++)             // activations come and go in here
+    for (size_t k = 0; k < m; k++)             // allocates and frees activations
         loss += model_forward_backward(model, &batch[k]) * batch[k].token_weight;
     model_fold_tied(model);
     // END
     return loss;
 }
 
-// A step: m micro-batches, then one norm and one update.
+// One step: m micro-batches, then one norm and one update.
 StepResult accumulate_step(Model *model, Optimizer *o, const Batch *batch, size_t m) {
     double loss = accumulate_gradients(model, batch, m);
     double norm = model_grad_norm(model, NULL);

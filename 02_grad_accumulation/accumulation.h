@@ -1,23 +1,21 @@
-// accumulation.h: a batch that comes in m micro-batches, on one device and on data-parallel
-// replicas.
+// accumulation.h: training steps that take a batch in m micro-batches, on one device and on
+// data-parallel replicas.
 #ifndef ACCUMULATION_H
 #define ACCUMULATION_H
 #include "01_data_parallel/data_parallel.h"
 #include "common/model/optimizer.h"
 
 // ---- 02_accumulate.c ----
-// The gradient of the whole batch's mean loss, left in model->g; returns that loss.
+// Leaves the gradient of the whole batch's mean loss in model->g; returns that loss.
 double accumulate_gradients(Model *model, const Batch *batch, size_t m);
 StepResult accumulate_step(Model *model, Optimizer *o, const Batch *batch, size_t m);
 
-// ---- 03_no_sync.c ----
-// A rank with all weights and one gradient buffer, model->g [Psi]. buckets: only for
-// overlapped_step; while buckets->sync is false, the buckets that are wrapped around the layers do
-// nothing.
+// ---- 03_no_sync.c ---- A data-parallel rank. buckets: for overlapped_step only; the buckets are
+// wrapped around the layers and do nothing while buckets->sync is false.
 typedef struct { Comm *dp; Buckets *buckets; } Replica;
 StepResult no_sync_step(Replica *r, Model *model, Optimizer *o, const Batch *batch, size_t m);
 StepResult overlapped_step(Replica *r, Model *model, Optimizer *o, const Batch *batch, size_t m);
 // The end of a step, after the reduction: the norm and the update. loss: the sum over this rank's
-// tokens.
+// tokens, without their weight.
 StepResult replica_update(Model *model, Optimizer *o, double loss, double token_weight);
 #endif

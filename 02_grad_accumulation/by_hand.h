@@ -1,4 +1,4 @@
-// by_hand.h: a linear layer on plain C arrays, and its gradient from pieces of a batch
+// by_hand.h: a linear layer in plain C arrays, and its gradient from pieces of a batch
 // (01_by_hand.c).
 #ifndef ACCUMULATION_BY_HAND_H
 #define ACCUMULATION_BY_HAND_H
@@ -6,17 +6,17 @@
 #include "common/base/util.h"
 
 enum { MOST_IN = 12, MOST_OUT = 6, MOST_PIECES = 8 };
-// A layer, or the gradient of one: w is [in, out], row by row.
+// A layer, or its gradient: w is [in, out], row by row.
 typedef struct { size_t in, out; real w[MOST_IN * MOST_OUT], b[MOST_OUT]; } Linear;
-// Samples: x [n, in] and their targets [n, out].
+// n samples: inputs x [n, in] and targets [n, out].
 typedef struct { size_t n; const real *x, *target; } Samples;
 
 Range pieces_range(size_t samples, size_t room, size_t k);
 double pieces_gradient(Linear *g, const Linear *l, Samples all, Range samples, size_t elements);
 void pieces_add(Linear *to, const Linear *from, real scale);           // to += scale * from
 
-// The gradient of the batch in `sum`, `room` samples at a time; returns the loss. The third one is
-// a trap.
+// Leaves the gradient of the batch in `sum`, taking `room` samples at a time; returns the loss.
+// pieces_mean_of_means is the trap: its result is wrong where pieces differ in size.
 typedef double PiecesGradient(Linear *sum, const Linear *l, Samples all, size_t room);
 PiecesGradient pieces_at_once, pieces_accumulated, pieces_mean_of_means, pieces_on_devices;
 #endif

@@ -3,28 +3,29 @@
 // question: If each rank holds only a few layers, can the ranks train the model to the same bits as one device?
 // vary: SEQUENCES 4..7, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: rank i has some neighbouring layers, their gradients and their optimizer state. The first
-//     and the last rank both have the embedding table wte, V*C elements.
+// Holds: rank i has neighbouring layers, their gradients and their optimizer state. The first and
+//     the last rank both have the embedding table wte, V*C elements.
 // Sends: per micro-batch y [B*T, C] to rank i + 1 and dx [B*T, C] to rank i - 1. Per step one
 //     all-reduce of wte's gradient over {first, last}, and sums of 1 and 12L + 4 doubles over all.
-// Saves: weights, gradients and optimizer state of the other stages; about (p-1)/p of each.
-// Costs: exactly one rank works at a time: a step takes m(p(f+b) + 2(p-1)d), idle 1 - 1/p of it.
+// Saves: weights, gradients and optimizer state of the other stages, about (p-1)/p of each.
+// Costs: time. Exactly one rank works at a time, so a step takes m(p(f+b) + 2(p-1)d), and each rank
+//     is idle for 1 - 1/p of it.
 // p stages, m micro-batches of B sequences, L blocks, V vocabulary entries, T positions, C columns;
-// f, b, d: the times of a stage's forward, of its backward, of a message.
-// Left out: working at the same time (03_gpipe.c).
+// f, b, d: the times of a stage's forward, of its backward and of a message.
+// Left out: ranks that work at the same time (03_gpipe.c).
 #include "04_pipeline_naive/pipeline.h"
 
-// All micro-batches of a step on stage i, one after the other. x is the input of my layers and y
-// their output; dx and dy are the gradients of these. comm_send returns when the neighbour has
-// received the message: then its tensor is needed no more.
+// Runs all micro-batches of a step on this stage, one after the other. x is the input of the
+// stage's layers and y their output; dx and dy are the gradients of x and y. comm_send returns when
+// the neighbour has received the message, so the sent tensor can be freed.
 PipelineResult pipeline_naive(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
-    // EXERCISE 04.02a (4 points): the naive loop. One micro-batch after the other: receive x,
-    // forward, send y; receive dy, backward, send dx. The first and the last stage (s.first,
-    // s.last) have a neighbour on one side only. The tensors of micro-batch k are b->x and b->dx,
-    // of shape b->in, and b->y and b->dy, of shape b->out, b being &s.micro[k]. x must stand in
-    // &b->input: pipeline_backward frees it. The others stand in an arena of MEM_COMMUNICATION that
-    // is yours to free, y as soon as it is sent. Calls: tensor_shaped, comm_recv, comm_send,
+    // EXERCISE 04.02a (4 points): the naive loop. For each micro-batch: receive x, forward, send y;
+    // receive dy, backward, send dx. The first and the last stage (s.first, s.last) have a
+    // neighbour on one side only. With b = &s.micro[k], micro-batch k has the tensors b->x and
+    // b->dx of shape b->in, and b->y and b->dy of shape b->out. Allocate x in &b->input;
+    // pipeline_backward frees it. Allocate the other three in an arena of MEM_COMMUNICATION that
+    // you free yourself, y as soon as it is sent. Calls: tensor_shaped, comm_recv, comm_send,
     // pipeline_forward, pipeline_backward, arena_free.
     for (size_t k = 0; k < micro_batches; k++) {
         PipelineBatch *b = &s.micro[k];
@@ -32,19 +33,19 @@ PipelineResult pipeline_naive(Comm *pp, Model *m, const Batch *batch, size_t mic
 
         if (!s.first) {
             b->x = tensor_shaped(&b->input, b->in);
-            comm_recv(pp, b->x, s.before);         // B*T*C elements: x, the stage before's y
+            comm_recv(pp, b->x, s.before);         // B*T*C elements: x
         }
         if (!s.last) b->y = tensor_shaped(&buffers, b->out);
-        pipeline_forward(&s, k);                   // my layers: y from x
+        pipeline_forward(&s, k);                   // y from x
         if (!s.last) comm_send(pp, b->y, s.next);  // B*T*C elements: y
         arena_free(&buffers);
 
         if (!s.last) {
             b->dy = tensor_shaped(&buffers, b->out);
-            comm_recv(pp, b->dy, s.next);          // B*T*C elements: dy, the next stage's dx
+            comm_recv(pp, b->dy, s.next);          // B*T*C elements: dy
         }
         if (!s.first) b->dx = tensor_shaped(&buffers, b->in);
-        pipeline_backward(&s, k);  // my layers: dx from dy; adds my weights' gradients
+        pipeline_backward(&s, k);  // dx from dy; adds to the weights' gradients
         if (!s.first) comm_send(pp, b->dx, s.before);      // B*T*C elements: dx
         arena_free(&buffers);
     }
@@ -63,32 +64,31 @@ StepResult naive_step(PipelineRank *rank, Model *m, Optimizer *o, const Batch *b
 
 StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                            PipelineResult r) {
-    // wte is used twice: the first stage has the embedding's part of its gradient, the last stage
-    // the head's part. Both stages need the sum, before the norm of the whole gradient is formed.
+    // wte is used twice. The first stage has the embedding's part of its gradient, the last stage
+    // the head's part. Both stages need the sum before the norm of the whole gradient is computed.
     pipeline_tied_sum(m, rank->tied);
-    // Only the last stage knows the loss: the others add zeros.
+    // Only the last stage knows the loss; the others add zeros.
     comm_all_reduce_doubles(rank->pp, &r.loss, 1);
-    // Each stage has the squares of its own tensors. So every stage sends one number per tensor of
-    // the model, zero where the tensor is another stage's; the sums are added in model order, and
-    // the norm has the same bits however the layers are spread. wte counts once, on the first
-    // stage.
+    // Every stage sends one number per tensor of the model: the sum of squares of its own tensors,
+    // 0 for the tensors of other stages. The received sums are added in model order, so the norm
+    // has the same bits for every cut of the model. wte counts once, on the first stage.
     double norm = model_grad_norm(m, rank->pp);    // all-reduces 12 L + 4 doubles
-    optimizer_step(o, m, clip_factor(norm, rank->clip));   // my layers only
+    optimizer_step(o, m, clip_factor(norm, rank->clip));   // this stage's layers
     rank->in_flight = r.in_flight;
     return (StepResult){ r.loss * batch[0].token_weight, norm };  // 1 / counted tokens of the batch
 }
 
 void pipeline_tied_sum(Model *m, Comm *tied) {
     if (!tied) {
-        model_fold_tied(m);                        // one stage has both uses and adds them
+        model_fold_tied(m);                        // one stage has both uses of wte
         return;
     }
-    // EXERCISE 04.02b (2 points): the tied sum. This is the first or the last of several stages:
-    // model_wte(m) is the embedding's unit on the first, NULL elsewhere, model_wte_head(m) the
-    // head's copy of it on the last. The gradient g of both must become the sum of the two. One
-    // call; tied is the group of these two stages.
+    // EXERCISE 04.02b (2 points): the tied sum. This is the first or the last of several stages.
+    // model_wte(m) is the embedding's unit on the first stage and NULL elsewhere;
+    // model_wte_head(m) is the head's copy of it on the last stage. The gradient g of both units
+    // must become the sum of the two. One call; tied is the group of these two stages.
     Unit *table = model_wte(m) ? model_wte(m) : model_wte_head(m);
-    comm_all_reduce(tied, table->g);               // V*C elements: each stage has one use's part
+    comm_all_reduce(tied, table->g);               // V*C elements; g is a partial sum, of one use
     // END
 }
 

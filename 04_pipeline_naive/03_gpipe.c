@@ -3,33 +3,33 @@
 // question: How much less idle are the stages when a batch is cut into micro-batches, and what does that cost?
 // vary: SEQUENCES 5..9, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: rank i has some neighbouring layers, their gradients and optimizer state; the first and
-//     the last rank both have wte. Every stage keeps the activations of all m micro-batches,
-//     because the backwards come after the last forward.
+// Holds: rank i has neighbouring layers, their gradients and optimizer state; the first and the
+//     last rank both have wte. Every stage keeps the activations of all m micro-batches, because
+//     the backwards come after the last forward.
 // Sends: per micro-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage i - 1. Per step one
 //     all-reduce of wte's gradient over {first, last}, V*C elements, and sums of 1 and 12L + 4
 //     doubles over all stages.
-// Saves: idle time: without messages a step takes (m+p-1)(f+b), of which (p-1)/(m+p-1) is idle.
-//     With messages of time d <= f the executor (pipeline_run), which does not wait for sends, adds
-//     2(p-1)d.
+// Saves: idle time. Without messages a step takes (m+p-1)(f+b), and (p-1)/(m+p-1) of it is idle.
+//     Messages of time d <= f add 2(p-1)d where the executor runs the list (pipeline_run), because
+//     it does not wait for sends.
 // Costs: m micro-batches in flight instead of one.
-// f, b, d: the times of a stage's forward, of its backward, of a message; x, y: a stage's input and
-// output; dx, dy: their gradients. Stage i + 1 sends dy, the gradient of what stage i sent.
-// Huang et al. 2018 (GPipe), section 2.3. Our backwards are ascending, as gradients are accumulated
-// on one device, so every bit is the same; torchgpipe's are descending.
+// f, b, d: the times of a stage's forward, of its backward and of a message. x, y: a stage's input
+// and output. dx, dy: their gradients; stage i receives dy from stage i + 1.
+// Huang et al. 2018 (GPipe), section 2.3. Here the backwards run in ascending order, as gradient
+// accumulation on one device adds them, so every bit is equal; torchgpipe's order is descending.
 // Left out: keeping only the stages' inputs, as GPipe does (07_recompute/02_full.c).
 #include "04_pipeline_naive/pipeline.h"
 #include <stdlib.h>
 
-// A stage sends y of micro-batch 0 and starts micro-batch 1 at once: all stages work at the same
-// time on different micro-batches. A stage that sends waits until its neighbour has received.
+// A stage starts micro-batch 1 as soon as it has sent y of micro-batch 0, so all stages work at the
+// same time, on different micro-batches. comm_send waits until the neighbour has received.
 PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t micro_batches) {
     PipelineStage s = pipeline_begin(pp, m, batch, micro_batches);
-    // EXERCISE 04.03a (4 points): GPipe's two loops. All forwards, then all backwards, in an order
-    // that adds the gradients as gradient accumulation does; each stage receives before it computes
-    // and sends after it. Tensors and calls are those of pipeline_naive (02_naive.c): x stands in
-    // &b->input, all others are freed when they are sent or no longer needed, so that only what the
-    // forwards keep waits for the backwards.
+    // EXERCISE 04.03a (4 points): GPipe's two loops. Run all forwards, then all backwards, in an
+    // order that adds the gradients as gradient accumulation does. Each stage receives before it
+    // computes and sends afterwards. Use the tensors and calls of pipeline_naive (02_naive.c).
+    // Allocate x in &b->input. Free y, dy and dx as soon as they are sent or used, so that only x
+    // and the kept activations wait for the backwards.
     for (size_t k = 0; k < micro_batches; k++) {
         PipelineBatch *b = &s.micro[k];
         Arena buffer = arena(MEM_COMMUNICATION);
@@ -42,7 +42,7 @@ PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t mic
         if (!s.last) comm_send(pp, b->y, s.next);  // B*T*C elements: y
         arena_free(&buffer);
     }
-    for (size_t k = 0; k < micro_batches; k++) {   // micro-batch 0 first: its gradients come first
+    for (size_t k = 0; k < micro_batches; k++) {   // micro-batch 0 first, as on one device
         PipelineBatch *b = &s.micro[k];
         Arena buffers = arena(MEM_COMMUNICATION);
         if (!s.last) {
@@ -60,11 +60,11 @@ PipelineResult pipeline_gpipe(Comm *pp, Model *m, const Batch *batch, size_t mic
 
 // ------------------------------------------------------- a schedule becomes data: a list per stage
 
-// The naive loop and GPipe's loops do the same ops in another order. So the order becomes a list,
-// F0 B0 F1 B1 ... or F0 F1 ... B0 B1 ..., and one executor runs any list.
+// The naive loop and GPipe's loops run the same ops in different orders. So the order becomes a
+// list, F0 B0 F1 B1 ... or F0 F1 ... B0 B1 ..., and one executor runs any list.
 Schedule schedule_naive(size_t p, size_t m, size_t i) {
     (void)p;
-    (void)i;  // all stages have one list; receives make them wait
+    (void)i;                                       // all stages have the same list
     Schedule s = {0};
     for (size_t k = 0; k < m; k++) {
         schedule_add(&s, FORWARD, k);
@@ -86,9 +86,9 @@ void schedule_add(Schedule *s, PipeWhat what, size_t micro_batch) {
     schedule_add_op(s, (PipeOp){ .what = what, .micro_batch = micro_batch });
 }
 void schedule_add_op(Schedule *s, PipeOp op) {
-    if ((s->n & (s->n - 1)) == 0) {                // full: the room doubles at every power of two
+    if ((s->n & (s->n - 1)) == 0) {                // the room doubles at every power of two
         s->ops = realloc(s->ops, (s->n ? 2 * s->n : 1) * sizeof *s->ops);
-        if (!s->ops) fault("out of memory: a schedule of %zu forwards and backwards", s->n + 1);
+        if (!s->ops) fault("out of memory: a schedule of %zu ops", s->n + 1);
     }
     s->ops[s->n++] = op;
 }
@@ -102,8 +102,8 @@ void schedule_free(Schedule *s) {
     *s = (Schedule){0};
 }
 
-// The executor runs a list: each op receives its message, computes, and starts its send. The
-// messages are those of the two loops; a stage does not wait for its sends (executor.c).
+// Runs a list: each op receives its message, computes, and starts its send. The messages are those
+// of the two loops, but a stage does not wait for its sends (executor.c).
 PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                             size_t micro_batches) {
     for (size_t at = 0; at < list->n; at++)
@@ -122,12 +122,12 @@ PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batc
     return pipeline_end(&s);
 }
 
-// One step with any list: only the middle differs from naive_step.
+// One step with any list. Only the middle differs from naive_step.
 StepResult pipeline_step(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                          size_t micro_batches) {
     Schedule list = rank->schedule(rank->pp->size, micro_batches, rank->pp->rank);
     model_zero_gradients(m);
     PipelineResult r = pipeline_run(rank->pp, m, &list, batch, micro_batches);
     schedule_free(&list);
-    return pipeline_update(rank, m, o, batch, r);  // tied sum, loss, norm, update: as in 02_naive.c
+    return pipeline_update(rank, m, o, batch, r);  // tied sum, loss, norm, update (02_naive.c)
 }

@@ -3,16 +3,16 @@
 // question: Which blocks should each stage have, and what if that changes during training?
 // vary: MICRO 5..8, layers 10..12, width 18|24, context 7..13, vocab 200..400
 //
-// Holds: stage i has the layers of part i of the cut whose largest part costs least (min-max), with
-//     their weights, gradients and moments. Every rank knows all L + 2 measured costs.
-// Sends: per new cut one all-reduce of L + 2 doubles; per block that moves its weights and AdamW's
+// Holds: stage i has part i of the best cut, with weights, gradients and moments. The largest part
+//     of the best cut costs least (min-max). Every rank knows all L + 2 measured costs.
+// Sends: per new cut one all-reduce of L + 2 doubles. Per block that moves its weights and AdamW's
 //     two moments, 12C^2 + 13C elements each, from its old stage to its new one.
-// Saves: idle time: a step takes sum(f+b) + (m-1)(max f + max b), so the slowest stage sets the
+// Saves: idle time. A step takes sum(f+b) + (m-1)(max f + max b), so the slowest stage sets the
 //     pace.
-// Costs: O(L^2 p) to solve a cut; the bytes of the blocks that move.
+// Costs: O(L^2 p) comparisons to find a cut; the bytes of the blocks that move.
 //
 // Harlap et al. 2018 (PipeDream), section 3.2; moving while training: Wahib et al. 2025 (DynMo).
-// No value follows from a rank's number, so layers that move change no bit of the training. Left
+// No value depends on the number of a rank, so moving layers changes no bit of the training. Left
 // out: stages with several replicas (PipeDream's planner: experiments/planner.c).
 #include "04_pipeline_naive/pipeline.h"
 #include "common/comm/clock.h"
@@ -20,26 +20,25 @@
 #include <math.h>
 #include <stdlib.h>
 
-// cost [n], in model order, is cut into p stages of neighbours, none empty: stage i has layers
-// first[i], ..., first[i+1] - 1. Returns the largest cost of a stage, the smallest possible one.
-// best[k][j]: of the first j layers on k stages. The last of these stages has layers i, ..., j-1,
-// for some i:
-//     best[k][j] = min over i of max(best[k-1][i], cost of i, ..., j-1)
+// Cuts cost [n], in model order, into p stages, none empty. Stage i has layers first[i], ...,
+// first[i+1] - 1. Returns the largest cost of a stage, which is as small as possible.
+// best[k][j] is this number for the first j layers on k stages. The k-th stage begins at some i:
+//     best[k][j] = min over i of max(best[k-1][i], cost of layers i, ..., j-1)
 double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) {
     double *best = host_alloc((p + 1) * (n + 1) * sizeof *best);
     size_t *from = host_alloc((p + 1) * (n + 1) * sizeof *from);           // the i of best[k][j]
-    // Equal counts, at first.
+    // Stages of equally many layers, until a better cut is found.
     for (size_t i = 0; i <= p; i++) first[i] = i < p ? shard_range(n, p, i).lo : n;
-    // EXERCISE 04.04a (4 points): the best cut. best[k * (n+1) + j] is the largest stage of the
-    // first j layers on k stages, from[k * (n+1) + j] the first layer of the last of these. For k =
-    // 0 it is 0 of no layer and INFINITY of any others; so it is for every k of fewer than k
-    // layers. Then first[p-1], ..., first[0] are read off backwards: the last stage ends at n.
-    // Among equal cuts take the one whose last stage begins earliest.
+    // EXERCISE 04.04a (4 points): the best cut. best[k * (n+1) + j] is the cost of the largest
+    // stage of the first j layers on k stages; from[k * (n+1) + j] is the first layer of the last
+    // of these stages. No layers on 0 stages cost 0. Where there is no cut, because k = 0 or
+    // j < k, best is INFINITY. At the end read first[p-1], ..., first[0] off backwards; the last
+    // stage ends at n. Among equal cuts take the one whose last stage begins earliest.
     for (size_t k = 0; k <= p; k++)
         for (size_t j = 0; j <= n; j++) {
             double last = 0, *here = &best[k * (n + 1) + j];
             *here = k == 0 && j == 0 ? 0 : INFINITY;
-            for (size_t i = j; k > 0 && i-- > k - 1;) {  // the k-th stage: i, ..., j-1
+            for (size_t i = j; k > 0 && i-- > k - 1;) {    // the k-th stage: i, ..., j-1
                 double before = best[(k - 1) * (n + 1) + i];
                 last += cost[i];
                 if ((before > last ? before : last) > *here) continue;
@@ -55,10 +54,10 @@ double partition_min_max(const double *cost, size_t n, size_t p, size_t *first) 
     return most;
 }
 
-// ---- what each layer costs: a layer around each that reads the clock before and after ----
+// ---- the cost of each layer: a wrapper reads the clock before and after the layer ----
 
 static double moment(void) {
-    // A GPU may still work on queued kernels.
+    // A GPU may still run queued kernels.
     if (!clock_config()->simulated) device_synchronize();
     return (double)clock_now();
 }
@@ -88,9 +87,9 @@ static const LayerKind timed = {
     .backward_inputs = timed_backward_inputs, .backward_weights = timed_backward_weights,
 };
 
-// The costs that are cut: the embedding, the blocks, the head with the loss. A step adds to
-// cost[L+2] what this stage's layers take, in picoseconds.
+// There are L + 2 costs: of the embedding, of each block, of the head with the loss.
 size_t partition_items(const ModelConfig *c) { return c->layers + 2; }
+// A step adds the times of this stage's layers to cost [L+2], in picoseconds.
 void partition_time_layers(Model *m, double *cost) {
     for (size_t i = 0; i < m->n_layers; i++) {
         size_t number = m->layers[i].number;
@@ -99,11 +98,11 @@ void partition_time_layers(Model *m, double *cost) {
     }
 }
 
-// blocks [p v], of v chunks a stage, <- the best cut for what all have measured. cost becomes that
-// of all layers.
+// blocks [p v], with v chunks per stage, <- the best cut for the costs that all stages have
+// measured. Afterwards cost has the costs of all layers.
 void partition_solve(Comm *pp, const ModelConfig *c, size_t v, double *cost, size_t *blocks) {
     size_t n = partition_items(c), p = pp->size * v, *first = host_alloc((p + 1) * sizeof *first);
-    // L + 2 doubles: a layer's from its stage, zeros from others
+    // L + 2 doubles; the cost of a layer comes from its stage, zeros from the others
     comm_all_reduce_doubles(pp, cost, n);
     partition_min_max(cost, n, p, first);
     for (size_t i = 0; i < p; i++) blocks[i] = first[i + 1] - first[i] - (i == 0) - (i + 1 == p);
@@ -115,14 +114,14 @@ void partition_solve(Comm *pp, const ModelConfig *c, size_t v, double *cost, siz
 static size_t stage_of_block(const Comm *pp, const size_t *blocks, size_t k) {
     size_t i = 0;
     for (; k >= blocks[i]; i++) k -= blocks[i];
-    return i % pp->size;  // where stages have several chunks, they go round (05.03)
+    return i % pp->size;           // several chunks per stage go round the stages (05.03)
 }
 static const Unit *block_of(const Model *m, size_t k) {    // NULL: not on this stage
     for (size_t i = 0; i < m->n_layers; i++)
         if (m->layers[i].number == k + 1) return m->layers[i].units[0];
     return NULL;
 }
-// Whole weights; or this replica's part of them, where ZeRO-3 keeps no more.
+// The whole weights, or this replica's shard where ZeRO-3 keeps only that.
 static Tensor weights_of(const Unit *u) { return u->w.data ? u->w : u->own_w; }
 static void copy_state(const Unit *to, const Unit *from, const Optimizer *o) {
     tensor_copy(weights_of(to), weights_of(from));
@@ -131,30 +130,31 @@ static void copy_state(const Unit *to, const Unit *from, const Optimizer *o) {
     tensor_copy(to->v, from->v);
 }
 
-// Between two steps: block by block, in model order on all stages, so that no two of them wait for
-// each other. `from` has before[i] blocks on stage i; `to`, described, allocated and with its
-// optimizer state, after[i].
+// Call it between two steps. All stages go through the blocks in model order, so no two stages wait
+// for each other. `from` has before[i] blocks on stage i, `to` has after[i]. `to` is allocated and
+// has its optimizer state.
 void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const size_t *before,
                       Model *to, const size_t *after) {
     comm_connect(pp, COMM_EVERYBODY);
     for (size_t k = 0; k < to->config.layers; k++) {
         size_t old = stage_of_block(pp, before, k), new = stage_of_block(pp, after, k);
-        const Unit *mine = block_of(from, k), *its = block_of(to, k);
+        const Unit *old_unit = block_of(from, k), *new_unit = block_of(to, k);
         // EXERCISE 04.04b (3 points): a block moves. Block k goes from stage `old` to stage `new`
-        // of pp, which may be the same. mine: its unit on this stage until now, its: from now on;
-        // NULL where it was not, or will not be. weights_of(its unit), and with AdamW (o->kind) the
-        // moments m and v. Calls: comm_send, comm_recv, copy_state.
+        // of pp; these may be the same stage. old_unit is the block's unit on this stage until now,
+        // new_unit its unit from now on; NULL where this stage does not have the block. Copy or
+        // send the weights, weights_of(old_unit), and with AdamW (o->kind) the moments m and v.
+        // Calls: comm_send, comm_recv, copy_state.
         if (old == new) {
-            if (mine) copy_state(its, mine, o);
+            if (old_unit) copy_state(new_unit, old_unit, o);
         } else if (pp->rank == old) {
-            // 12C^2 + 13C elements, and twice as many with AdamW
-            comm_send(pp, weights_of(mine), new);
-            if (o->kind == ADAMW) comm_send(pp, mine->m, new);
-            if (o->kind == ADAMW) comm_send(pp, mine->v, new);
+            // 12C^2 + 13C elements; with AdamW three times as many
+            comm_send(pp, weights_of(old_unit), new);
+            if (o->kind == ADAMW) comm_send(pp, old_unit->m, new);
+            if (o->kind == ADAMW) comm_send(pp, old_unit->v, new);
         } else if (pp->rank == new) {
-            comm_recv(pp, weights_of(its), old);
-            if (o->kind == ADAMW) comm_recv(pp, its->m, old);
-            if (o->kind == ADAMW) comm_recv(pp, its->v, old);
+            comm_recv(pp, weights_of(new_unit), old);
+            if (o->kind == ADAMW) comm_recv(pp, new_unit->m, old);
+            if (o->kind == ADAMW) comm_recv(pp, new_unit->v, old);
         }
         // END
     }

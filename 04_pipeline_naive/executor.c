@@ -1,11 +1,12 @@
-// executor.c: which op needs which (the rule of all schedules), and the executor, which sends and
-// receives the messages of any list while the stage computes. pipeline.h says what it guarantees.
+// executor.c: the rule which op needs which, for all schedules; and the executor, which sends and
+// receives the messages of any list while the stage computes. pipeline.h states its guarantees.
 #include "04_pipeline_naive/pipeline.h"
 #include <stdlib.h>
 
-// ----------------------------------------------------- what an op needs, and what takes its result
+// ------------------------------------------------------------- the rule: what an op needs and
+// feeds
 
-// The same op of the part before (step -1) or behind (step 1), and the stage that has it.
+// The same op of the part before (step -1) or behind (step 1), and the stage of that part.
 static StageOp neighbour(PipeOp op, size_t i, size_t p, int step) {
     size_t part = op.chunk * p + i + (size_t)step;
     op.chunk = part / p;
@@ -20,7 +21,7 @@ bool pipe_op_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs) {
     *needs = (StageOp){ i, op };
     switch (op.what) {
     case FORWARD:
-        if (is_first(op, i)) return false;         // tokens are always there
+        if (is_first(op, i)) return false;         // it reads tokens
         *needs = neighbour(op, i, p, -1);
         return true;
     case BACKWARD: case BACKWARD_INPUTS:
@@ -30,7 +31,7 @@ bool pipe_op_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs) {
     case BACKWARD_WEIGHTS:
         needs->op.what = BACKWARD_INPUTS;
         return true;
-    case UPDATE: break;  // its place in the list says which gradients it takes
+    case UPDATE: break;                            // it uses the gradients of all ops before it
     }
     return false;
 }
@@ -51,35 +52,35 @@ bool pipe_op_is(PipeOp op, PipeOp needed) {
 
 // ---------------------------------------------------------------- the executor
 
-// Messages move while stages compute. So the executor posts a receive before it is needed, one
-// message ahead from each neighbour. It starts a send and does not wait: the message keeps its
-// buffer until its receive is posted, while the next micro-batch is computed into another buffer.
+// Messages move while stages compute, because the executor posts each receive one message ahead and
+// does not wait for its sends. A message keeps its buffer until its receive is posted. Meanwhile
+// the next micro-batch is computed into another buffer.
 enum { SEND_BUFFERS = 2 };
 typedef struct {
-    size_t peer, n, turn;                          // n: buffers; turn: the one to be used next
+    size_t peer, n, turn;                          // n buffers; turn: the next buffer
     Tensor buffer[SEND_BUFFERS];                   // [largest B*T, C] each, MEM_COMMUNICATION
     Request *request[SEND_BUFFERS];
 } Sends;
 typedef struct {
     Tensor t;                                      // [B*T, C] of the next message
     Arena arena;                                   // MEM_COMMUNICATION until it is received
-    Request *request;                              // NULL: none is to come
+    Request *request;                              // NULL: no message is expected
 } Receives;
 struct Executor {
     Comm *pp;
     const Schedule *list;
     PipelineStage *stage;
     Arena buffers;
-    Sends activations, gradients;                  // to the next stage, to the one before
-    Receives receive[2];  // from the stage before, from the next one; of two stages one is both
+    Sends activations, gradients;                  // to the next stage, to the stage before
+    Receives receive[2];   // from the stage before, from the next; of two stages, one is both
 };
 
 static PipelineBatch *batch_of(const Executor *e, PipeOp op) {
     return &e->stage->micro[op.chunk * e->stage->micro_batches + op.micro_batch];
 }
 
-// Does op `at` of the list need a message, and from which stage? Messages between two stages carry
-// no names: the lists of both stages have them in the same order.
+// Does op `at` of the list need a message, and from which stage? Messages carry no names, because
+// the lists of both stages have them in the same order.
 static bool receives(const Executor *e, size_t at, size_t *stage) {
     StageOp needs;
     bool any = pipe_op_needs(e->list->ops[at], e->pp->rank, e->pp->size, e->stage->chunks, &needs);
@@ -87,7 +88,7 @@ static bool receives(const Executor *e, size_t at, size_t *stage) {
     return any && needs.stage != e->pp->rank;
 }
 
-// Posts the receive from this stage that the first op at or after place `at` of the list needs.
+// Posts the receive from `stage` that the first op at or after place `at` of the list needs.
 static void post_receive(Executor *e, size_t stage, size_t at) {
     Receives *r = &e->receive[stage != e->stage->before];
     size_t from;
@@ -101,8 +102,8 @@ static void post_receive(Executor *e, size_t stage, size_t at) {
     r->request = comm_start_recv(e->pp, r->t, stage);      // B*T*C elements
 }
 
-// Waits for the posted message from this stage. Its memory is from now on of this category. Posts
-// the receive after it. at: the place in the list of the op that takes the message.
+// Waits for the posted message from `stage`, and posts the next receive. The message's memory
+// belongs to `category` from now on. at: the place in the list of the op that takes the message.
 static Tensor receive(Executor *e, size_t stage, size_t at, Arena *a, MemoryCategory category) {
     Receives *r = &e->receive[stage != e->stage->before];
     Tensor t = r->t;
@@ -114,7 +115,7 @@ static Tensor receive(Executor *e, size_t stage, size_t at, Arena *a, MemoryCate
 }
 
 static Tensor send_buffer(Sends *out, size_t rows) {
-    comm_wait(out->request[out->turn]);  // the message before the last must have been received
+    comm_wait(out->request[out->turn]);  // for the message that this buffer held
     out->request[out->turn] = NULL;
     return tensor_row_range(out->buffer[out->turn], 0, rows);
 }
@@ -122,7 +123,7 @@ static void sends_done(Sends *out) {
     for (size_t i = 0; i < out->n; i++) comm_wait(out->request[(out->turn + i) % out->n]);
 }
 
-// A pipeline of one stage with several chunks: x of the next chunk, or dy of the chunk before,
+// In a pipeline of one stage with several chunks, x of the next chunk or dy of the chunk before
 // stays on this stage.
 static Tensor hand_over(const Executor *e, PipeOp to) {
     PipelineBatch *b = batch_of(e, to);
@@ -159,7 +160,7 @@ void executor_send(Executor *e, size_t at) {
     bool gives = pipe_op_feeds(op, e->pp->rank, e->pp->size, e->stage->chunks, &feeds);
     if (gives && e->pp->size > 1) {
         Sends *out = forward ? &e->activations : &e->gradients;
-        // B*T*C elements; nobody waits for the send.
+        // B*T*C elements; the stage does not wait.
         out->request[out->turn] = comm_start_send(e->pp, forward ? b->y : b->dx, out->peer);
         out->turn = (out->turn + 1) % out->n;
     }
@@ -173,7 +174,7 @@ Executor *executor_new(Comm *pp, PipelineStage *s, const Schedule *list) {
     size_t n = messages < SEND_BUFFERS ? messages : SEND_BUFFERS;
     if (schedule_chunks(list) > v)
         fault("a schedule of %zu chunks for a stage of %zu", schedule_chunks(list), v);
-    const PipelineBatch *largest = &s->micro[0];   // a rank's messages differ in rows only
+    const PipelineBatch *largest = &s->micro[0];   // messages differ in rows only
     for (size_t k = 1; k < s->micro_batches; k++)
         if (s->micro[k].in.rows > largest->in.rows) largest = &s->micro[k];
     bool alone = pp->size == 1;

@@ -1,10 +1,10 @@
-// pipeline.h: a model is cut into stages of neighbouring layers, one stage per rank. Stage i of p
-// is rank i of pp; a step has m micro-batches.
-//     stage.c        a stage computes: layers, forward, backward; no message
+// pipeline.h: a pipeline cuts a model into stages of neighbouring layers, one stage per rank. Stage
+// i of p is rank i of the group pp; a step has m micro-batches.
+//     stage.c        forward and backward of a stage; no message
 //     02_naive.c     the naive loop with its messages, and the end of a step
 //     03_gpipe.c     GPipe's loops; schedules, which are lists of ops
-//     executor.c     which op needs which; what runs any list
-//     04_partition.c which layers a stage has
+//     executor.c     the rule which op needs which; the executor, which runs any list
+//     04_partition.c the cut: the layers of each stage
 #ifndef PIPELINE_H
 #define PIPELINE_H
 #include "common/model/optimizer.h"
@@ -12,77 +12,74 @@
 // ---------------------------------------------------------------- stage.c: one stage computes
 
 // The layers of stage i. blocks[p] is the number of blocks of each stage, such as {3, 4, 3}; NULL:
-// as equal as possible. The embedding stands before stage 0's blocks, head and loss after the last
-// stage's.
+// as equal as possible. Stage 0 also has the embedding, the last stage head and loss.
 Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p, size_t i);
 
-// One micro-batch on this stage. The code that receives and sends sets the four tensors before they
-// are used.
+// One micro-batch on this stage. The code that receives and sends messages sets x, y, dy and dx.
 typedef struct {
     const Batch *batch;                            // its tokens and targets
     Layer *layers;                                 // the stage's [n_layers]
     size_t n_layers;
     Shape in, out;                                 // of x and dx; of y and dy
-    bool end;  // the last layer is the model's loss: y is a loss per token
-    Tensor x, y;  // the layers' input (first stage: none) and output (last: none)
-    Tensor dy, dx;  // the gradients of y (last stage: none) and of x (first: none)
+    bool end;                      // the stage ends with the loss: y is a loss per token
+    Tensor x, y;                   // the layers' input (first stage: none), output (last: none)
+    Tensor dy, dx;                 // gradients of y (last stage: none), of x (first: none)
     Arena input;                                   // holds x until the backward is done
     Arena gradient;                                // holds dy under the executor
-    ActivationStash *kept;                         // what the layers keep from forward to backward
-    double loss;  // sum of token losses; on the last stage, 0 elsewhere
-    bool half;  // dx is computed, the weights' gradients are not (05.06)
+    ActivationStash *kept;         // the activations that layers keep from forward to backward
+    double loss;                   // sum of token losses on the last stage, 0 elsewhere
+    bool half;                     // dx is computed, the weights' gradients are not (05.06)
 } PipelineBatch;
 typedef struct {
-    double loss;  // sum of token losses; on the last stage, 0 elsewhere
-    size_t in_flight;  // most micro-batches between their forward and their backward
+    double loss;                   // sum of token losses on the last stage, 0 elsewhere
+    size_t in_flight;              // most micro-batches between their forward and their backward
 } PipelineResult;
 typedef struct {
-    Model *m;                                      // my layers
+    Model *m;                                      // this stage's layers
     size_t micro_batches, chunks;  // m; parts of the model on this stage (1 in this chapter)
-    PipelineBatch *micro;  // [chunks * m]: all micro-batches of one chunk, then of the next
-    bool first, last;                              // is this stage 0, stage p - 1?
+    PipelineBatch *micro;          // [chunks * m]: all micro-batches of one chunk, then of the next
+    bool first, last;                              // this is stage 0, stage p - 1
     size_t before, next;                           // ranks of the neighbours, in a ring
-    size_t in_flight;                              // now
+    size_t in_flight;                              // micro-batches now
     PipelineResult result;
 } PipelineStage;
 PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
 PipelineBatch pipeline_batch(const Batch *b, Layer *layers, size_t n_layers, bool end);
-// My layers, micro-batch k: y from x. Sends nothing.
+// Micro-batch k: computes y from x. Sends nothing.
 void pipeline_forward(PipelineStage *s, size_t k);
-// dx from dy. Adds the weights' gradients, frees x, sends nothing.
+// Micro-batch k: computes dx from dy, adds to the weights' gradients, frees x. Sends nothing.
 void pipeline_backward(PipelineStage *s, size_t k);
 PipelineResult pipeline_end(PipelineStage *s);
 
 // --------------------------------------------------------------- 02_naive.c, 03_gpipe.c: a step
 
-// All forwards and backwards of a step on this stage, with their messages. Gradients are added to
-// m's.
+// All forwards and backwards of a step on this stage, with their messages. Adds to m's gradients.
 typedef PipelineResult PipelineLoop(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
 PipelineLoop pipeline_naive, pipeline_gpipe;
 
-// Sums the gradients of the tied embedding over the two stages that hold a copy of it: {first,
-// last}, a group of its own (NULL on other stages). A pipeline of one stage adds the two uses. Call
-// it on whole local gradients.
+// Sums the gradients of the tied embedding over the two stages that hold a copy of it. tied is the
+// group {first, last}, NULL on other stages. In a pipeline of one stage it adds the two uses. Call
+// it after the last backward.
 void pipeline_tied_sum(Model *m, Comm *tied);
-// The group {first, last} of a pipeline: collective over pp. NULL in the middle, and for pipelines
-// of one stage.
+// The group {first, last} of a pipeline. Collective over pp. NULL on middle stages, and where there
+// is one stage.
 Comm *pipeline_tied_group(Comm *pp);
 
-// Forward of one micro-batch, as evaluation wants it; nothing is kept. A stage waits until the next
-// one has received. Returns the sum of token losses on the last stage, 0 elsewhere.
+// Forward of one micro-batch for evaluation; keeps no activations. A stage waits until the next
+// stage has received. Returns the sum of token losses on the last stage, 0 elsewhere.
 double pipeline_loss(Comm *pp, Model *m, const Batch *b);
 
 // --------------------------------------------------------- 03_gpipe.c: a schedule is a list of ops
 
-// The ops of a stage. BACKWARD is BACKWARD_INPUTS and BACKWARD_WEIGHTS in one.
+// The ops of a stage. BACKWARD does BACKWARD_INPUTS and BACKWARD_WEIGHTS in one op.
 typedef enum { FORWARD, BACKWARD, BACKWARD_INPUTS, BACKWARD_WEIGHTS, UPDATE } PipeWhat;
 // chunk: a stage may hold several chunks of the model; chunk c on stage i of p is part c*p + i of
-// all v*p parts (05.03). version: of the weights that the op reads (05.04). Both are 0 in the lists
-// of this chapter.
+// all v*p parts (05.03). version: the version of the weights that the op reads (05.04). Both are 0
+// in the lists of this chapter.
 typedef struct { PipeWhat what; size_t micro_batch, chunk, version; } PipeOp;
 typedef struct { size_t stage; PipeOp op; } StageOp;
-// How long the ops of one chunk take, and a message. A whole backward is both halves; an update
-// takes no time.
+// The times of the ops of one chunk, and of a message. A whole backward takes both halves; an
+// update takes no time.
 typedef struct { size_t forward, backward_inputs, backward_weights, message; } OpTimes;
 typedef struct { PipeOp *ops; size_t n; } Schedule;  // of one stage; free with schedule_free
 typedef Schedule (*ScheduleRule)(size_t p, size_t m, size_t i);  // the list of stage i
@@ -95,80 +92,77 @@ void schedule_add_op(Schedule *s, PipeOp op);
 size_t schedule_chunks(const Schedule *s);  // v: one more than the largest chunk of its ops
 void schedule_free(Schedule *s);
 
-// This rank in a pipeline that is trained, and its step.
+// This rank in a training of a pipeline.
 typedef struct {
     Comm *pp, *tied;                               // all stages; {first, last}, or NULL
     double clip;                                   // largest norm of the gradient; 0: no clipping
-    ScheduleRule schedule;                         // which list pipeline_step runs
+    ScheduleRule schedule;                         // writes the list that pipeline_step runs
     size_t in_flight;                              // of the last step
 } PipelineRank;
 typedef StepResult PipelineStep(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                                 size_t micro_batches);
-PipelineStep naive_step, pipeline_step;  // 02_naive.c by its own loop; 03_gpipe.c by any list
-// Runs after the last backward of any schedule: tied sum, sums of loss and squares, update.
-// 02_naive.c.
+PipelineStep naive_step, pipeline_step;  // 02_naive.c: its own loop; 03_gpipe.c: any list
+// The end of a step of any schedule (02_naive.c): tied sum, sums of loss and squares, update.
 StepResult pipeline_update(PipelineRank *rank, Model *m, Optimizer *o, const Batch *batch,
                            PipelineResult r);
 
 // ---------------------------------------------------------------- executor.c
 
-// The rule of every pipeline: which op, on which stage, must be done before this op of stage i of
-// p, with v chunks on each stage; false: none. Where the two are on different stages, the op
-// receives that op's message.
+// The rule of every pipeline. *needs is the op, and its stage, that must be done before this op of
+// stage i of p, with v chunks on each stage. Returns false where the op needs none. If the two ops
+// are on different stages, this op receives a message from *needs.
 //     forward k                 forward k of the part before; the first part needs none
 //     backward (of inputs) k    backward (of inputs) k of the part behind; the last part: its own
 //                               forward k
 //     backward of weights k     its own backward of inputs k
-// A whole BACKWARD serves where a backward of inputs is needed: pipe_op_is says whether an op is
-// the needed one.
+// pipe_op_is: is `op` the needed op? A whole BACKWARD also serves as a backward of inputs.
 bool pipe_op_needs(PipeOp op, size_t i, size_t p, size_t v, StageOp *needs);
-// The reverse: which op of another part takes this one's y (forward) or dx (backward).
+// The reverse: *feeds is the op of another part that takes this op's y (forward) or dx (backward).
 bool pipe_op_feeds(PipeOp op, size_t i, size_t p, size_t v, StageOp *feeds);
 bool pipe_op_is(PipeOp op, PipeOp needed);
 
-// The executor sends and receives the messages of any list; the lesson's loop computes. It starts a
-// send and goes on, and it posts each receive one message ahead. It has only two send buffers for
+// The executor sends and receives the messages of any list; a lesson's loop computes. The executor
+// starts a send and goes on. It posts each receive one message ahead. It has two send buffers for
 // activations and two for gradients:
-//     a receive is posted at the start, and the next one when its message is there
+//     the first receive is posted at the start, the next one when a message has arrived
 //     a send buffer is free again when the other stage has posted the receive of its message
-//     an op receives its message, then waits for a send buffer, then computes, then starts its send
-// So a stage runs at most three messages ahead of a neighbour: one for the posted receive, two in
-// the buffers. Before the op that makes a fourth message the stage waits until the neighbour has
-// received another one. If every stage waits, the lists deadlock. The lists of chapters 04 and 05
-// never do; 05's judge.h finds it for any list.
+//     an op receives its message, waits for a send buffer, computes, then starts its send
+// So a stage runs at most three messages ahead of a neighbour: one in the posted receive, two in
+// the buffers. The op that makes a fourth message waits until the neighbour has received another
+// one. If every stage waits, the lists deadlock. The lists of chapters 04 and 05 never deadlock;
+// 05's judge.h finds a deadlock in any list.
 //
-// For each neighbour MEM_COMMUNICATION holds the send buffers, as large as the largest
-// micro-batch's message (one, if there is only one micro-batch), and the next message to be
-// received, until it is there.
+// For each neighbour MEM_COMMUNICATION holds two send buffers (one, if there is one micro-batch),
+// each as large as the largest message, and the next message to be received.
 typedef struct Executor Executor;
 // s comes from pipeline_begin. s and list outlive the executor.
 Executor *executor_new(Comm *pp, PipelineStage *s, const Schedule *list);
-// Before op `at` of the list computes: receives x (forward) or dy (backward) and waits for a free
-// send buffer. Returns k: s->micro[k] is the op's.
+// Call it before op `at` of the list computes. Receives x (forward) or dy (backward), and waits for
+// a free send buffer. Returns k: s->micro[k] is the op's micro-batch.
 size_t executor_receive(Executor *e, size_t at);
-// After op `at` has computed: starts to send y (forward) or dx (backward).
+// Call it after op `at` has computed. Starts to send y (forward) or dx (backward).
 void executor_send(Executor *e, size_t at);
 void executor_free(Executor *e);                   // waits until all messages are received
-// Runs one step's list of forwards and backwards. Gradients are added to m's, in the order of the
-// list's backwards.
+// Runs one step's list of forwards and backwards. Adds to m's gradients in the order of the list's
+// backwards.
 PipelineResult pipeline_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                             size_t micro_batches);
 
-// -------------------------------------------------------- 04_partition.c: which layers a stage has
+// ----------------------------------------------------- 04_partition.c: the layers that a stage has
 
-// Cuts cost [n] into p <= n neighbouring parts whose largest sum is as small as possible: part i is
-// first[i] up to first[i+1], first [p+1]. Returns that sum.
+// Cuts cost [n] into p <= n neighbouring parts whose largest sum is as small as possible. Part i is
+// first[i], ..., first[i+1] - 1; first has p + 1 elements. Returns the largest sum.
 double partition_min_max(const double *cost, size_t n, size_t p, size_t *first);
-// Measured costs: embedding, blocks, head with loss, L + 2 of them. Call partition_time_layers
-// after all other wraps. It adds what the model's layers take to cost, which must live as long as
-// the model.
+// The L + 2 measured costs: embedding, blocks, head with loss. partition_time_layers wraps the
+// layers, so that every step adds their times to `cost`. Call it after all other wraps; `cost` must
+// live as long as the model.
 size_t partition_items(const ModelConfig *c);
 void partition_time_layers(Model *m, double *cost);
-// blocks [p v] of each stage, or of each of its v chunks in model order, <- the best cut for the
-// costs that the stages have measured; collective, the same on all of them.
+// blocks [p v], of each stage or of each of its v chunks in model order, <- the best cut for the
+// costs that the stages have measured. Collective; the result is the same on all stages.
 void partition_solve(Comm *pp, const ModelConfig *c, size_t v, double *cost, size_t *blocks);
-// Weights and moments of all layers, from a model cut as before [p v] says into one cut as after [p
-// v] says, which is allocated with its optimizer state. Collective.
+// Moves weights and moments of all layers from the model `from`, cut by before [p v], to the model
+// `to`, cut by after [p v] and allocated with its optimizer state. Collective.
 void pipeline_migrate(Comm *pp, const Optimizer *o, const Model *from, const size_t *before,
                       Model *to, const size_t *after);
 #endif

@@ -1,5 +1,5 @@
-// stage.c: which layers a stage has, and what it computes for one micro-batch. No message is sent
-// here.
+// stage.c: the layers of a stage, and their forward and backward for one micro-batch. This file
+// sends no message.
 #include "04_pipeline_naive/pipeline.h"
 #include <stdlib.h>
 
@@ -12,7 +12,8 @@ Range pipeline_stage_layers(const ModelConfig *c, const size_t *blocks, size_t p
             r.hi += blocks[k];
         }
     }
-    // Block k is layer k + 1: layer 0 is the embedding. The last stage has head and loss, too.
+    // Block k is layer k + 1, because layer 0 is the embedding. The last stage also has the two
+    // layers of head and loss.
     return (Range){ i == 0 ? 0 : r.lo + 1, i + 1 == p ? r.hi + 3 : r.hi + 1 };
 }
 
@@ -37,8 +38,8 @@ PipelineStage pipeline_begin(Comm *pp, Model *m, const Batch *batch, size_t micr
 void pipeline_forward(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     Arena losses = arena(MEM_WORKSPACE);
-    arena_rebook(&b->input, MEM_ACTIVATIONS);  // x was a message and is now kept for the backward
-    Tensor y = b->end ? tensor_shaped(&losses, b->out) : b->y;  // the last stage's: loss per token
+    arena_rebook(&b->input, MEM_ACTIVATIONS);  // the message x is kept for the backward
+    Tensor y = b->end ? tensor_shaped(&losses, b->out) : b->y;  // last stage: a loss per token
     b->kept = walk_forward(b->layers, b->n_layers, b->batch, b->x, y);
     if (b->end) {
         b->loss = tensor_sum(y);

@@ -1,5 +1,5 @@
-// Trainings with the gradient of 100 samples at once, in pieces, by the trap, and on devices; and
-// three samples on paper.
+// 01_by_hand.c (experiment): three samples on paper; then four trainings, with the gradient of 100
+// samples at once, in pieces, by the trap (the mean of means), and on several devices.
 #include "02_grad_accumulation/by_hand.h"
 #include "common/tensor/random.h"
 #include "judge/frame/lesson.h"
@@ -19,9 +19,9 @@ enum {
 // ------------------------------------------------ three samples, two micro-batches, on paper
 
 // dW of the 2x2 example, row by row.
-static void say_gradient(Run *run, const char *what, const Linear *g, const char *remark) {
+static void say_gradient(Run *run, const char *name, const Linear *g, const char *remark) {
     double w[] = { (double)g->w[0], (double)g->w[1], (double)g->w[2], (double)g->w[3] };
-    say(run, "  %-28s dW = [%4g %4g; %4g %4g]%s\n", what, w[0], w[1], w[2], w[3], remark);
+    say(run, "  %-29s dW = [%4g %4g; %4g %4g]%s\n", name, w[0], w[1], w[2], w[3], remark);
 }
 
 static void on_paper(Run *run) {
@@ -42,7 +42,7 @@ static void on_paper(Run *run) {
     say_gradient(run, "their sum", &g, "   the gradient of the batch");
     for (size_t i = 0; i < 4; i++) got[i] = (double)g.w[i];
     pieces_mean_of_means(&g, &identity, all, 2);
-    say_gradient(run, "the mean of their own means", &g, "   something else");
+    say_gradient(run, "trap: the mean of their means", &g, "   another gradient");
     check_numbers(run, "on paper", "dW, accumulated", got, by_pencil, 4, 0);
 }
 
@@ -57,7 +57,7 @@ static Trained train(const Linear *start, Samples all, PiecesGradient *gradient)
         double loss = gradient(&g, &t.layer, all, ROOM);
         if (epoch == 0) t.first_gradient = g;
         if (epoch % 10 == 0) t.loss[epoch / 10] = loss;
-        pieces_add(&t.layer, &g, (real)-0.01);  // one step a batch, however many pieces it came in
+        pieces_add(&t.layer, &g, (real)-0.01);  // one step per batch
     }
     return t;
 }
@@ -76,7 +76,18 @@ static Snapshot *snapshot_of(Run *run, const Trained *t) {
     return s;
 }
 
-// The page's table: losses, and how far the first gradient is from that of the batch at once.
+// The largest error of the first dW, relative to the largest element of the batch's dW.
+static double gradient_error(const Trained *t, const Trained *whole) {
+    double largest = 0, error = 0;
+    for (size_t i = 0; i < IN * OUT; i++) {
+        double want = (double)whole->first_gradient.w[i];
+        largest = fmax(largest, fabs(want));
+        error = fmax(error, fabs((double)t->first_gradient.w[i] - want));
+    }
+    return error / largest;
+}
+
+// The page's table and its answer.
 static void show_training(Run *run, const Trained *whole, const Trained *accumulated,
                           const Trained *means) {
     static const char *const columns[] = { "at once", "accumulated", "mean of means", NULL };
@@ -85,37 +96,40 @@ static void show_training(Run *run, const Trained *whole, const Trained *accumul
     snprintf(rooms[0], sizeof rooms[0], "=%d", SAMPLES);
     snprintf(rooms[1], sizeof rooms[1], "=%d", ROOM);
     Result rows[] = { { .what = "samples on the device", .cell = { rooms[0], rooms[1], rooms[1] } },
-                      { .what = "loss, step 0", .formula = "squares / elements of the batch" },
-                      { .what = "loss, step 90", .formula = "all pieces: the same divisor" },
-                      { .what = "first dW, largest error", .formula = "of its largest element" },
+                      { .what = "loss, step 0", .formula = "squares / number of elements" },
+                      { .what = "loss, step 90", .formula = "100 steps; divisor: the batch" },
+                      { .what = "first dW, largest error", .formula = "of the largest element" },
                       { 0 } };
     for (size_t k = 0; k < 3; k++) {
-        double most = 0, off = 0;
-        for (size_t i = 0; i < IN * OUT; i++) {
-            double want = (double)whole->first_gradient.w[i];
-            most = fmax(most, fabs(want));
-            off = fmax(off, fabs((double)way[k]->first_gradient.w[i] - want));
-        }
         for (size_t i = 0; i < 2; i++) {
             snprintf(loss[i][k], sizeof loss[i][k], "=%.6f", way[k]->loss[9 * i]);
             rows[i + 1].cell[k] = loss[i][k];
         }
-        snprintf(error[k], sizeof error[k], "=%.1f %%", 100 * off / most);
+        snprintf(error[k], sizeof error[k], "=%.1f %%", 100 * gradient_error(way[k], whole));
         rows[3].cell[k] = error[k];
     }
     results(run, columns, rows);
+    say_answer(run, "Divide every piece's error by the %d elements of the whole batch, and add the "
+                    "gradients of the pieces. The sum differs from the batch's gradient by %.0e of "
+                    "its largest element; the mean of the pieces' means differs by %.0f %%.",
+               SAMPLES * OUT, gradient_error(accumulated, whole),
+               100 * gradient_error(means, whole));
+    say_cost(run, "a second buffer of the gradient's size, and %d additions of it per step. The "
+                  "samples need room for %d instead of %d.",
+             PIECES, ROOM, SAMPLES);
+    say_use_when(run, "the batch that training needs does not fit on the device.");
 }
 
-// Number i of list `list`: inputs, targets, weights and biases each have their own.
+// The random key of element i of a list: 0 inputs, 1 targets, 2 weights, 3 biases.
 static uint64_t key(const Run *run, uint64_t list, size_t i) {
     return random_key(random_key(run->seed, list), i);
 }
 
 static void by_hand(Run *run) {
-    REQUIRE(run->world->size == 1, "01_by_hand is about one device: start it with one rank");
+    REQUIRE(run->world->size == 1, "01_by_hand runs on one device: start it with one rank");
     on_paper(run);
 
-    real x[SAMPLES * IN], target[SAMPLES * OUT];           // noise, as in chapter 01
+    real x[SAMPLES * IN], target[SAMPLES * OUT];           // random, as in chapter 01
     Linear start = { .in = IN, .out = OUT };
     double width = 2 / sqrt(IN);
     for (size_t i = 0; i < SAMPLES * IN; i++) x[i] = (real)random_normal(key(run, 0, i));
@@ -130,7 +144,7 @@ static void by_hand(Run *run) {
             accumulated = train(&start, all, pieces_accumulated);
     Trained means = train(&start, all, pieces_mean_of_means),
             devices = train(&start, all, pieces_on_devices);
-    say(run, "\n%d samples, room for %d: %d micro-batches, the last of %d; %d steps of SGD\n",
+    say(run, "\n%d samples, room for %d: %d micro-batches, the last has %d; %d steps of SGD\n",
         SAMPLES, ROOM, PIECES, SAMPLES - (PIECES - 1) * ROOM, EPOCHS);
     show_training(run, &whole, &accumulated, &means);
 

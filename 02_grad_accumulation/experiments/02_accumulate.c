@@ -1,5 +1,5 @@
-// A batch in micro-batches beside the same batch at once: gradients, memory, and the trap, the mean
-// of means.
+// 02_accumulate.c (experiment): a batch in micro-batches beside the same batch at once. Compares
+// the gradients, measures the memory, and shows the trap, the mean of means.
 #include "02_grad_accumulation/accumulation.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
@@ -8,12 +8,12 @@
 #include <stdlib.h>
 
 enum { SEQUENCES = 7, STEPS = 3 };
-// --dropout 0.1
+// The dropout comes from --dropout.
 static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61
 };
 
-// Bytes of one training: the peak of the activations in its last step, and the buffers.
+// Bytes of one training: the peak of the activations in its last step; the buffers at its end.
 typedef struct { size_t activations, parameters, gradients, optimizer; } Bytes;
 
 static Model *new_model(const Training *t) {
@@ -39,9 +39,9 @@ static Trajectory train(Run *run, const Training *t, Bytes *seen) {
 
 // ---------------------------------------------------------------- the trap
 
-// Every micro-batch takes the mean over its own tokens, and the m means are averaged. With equally
-// many tokens in every micro-batch the trap cannot be seen, which is why it lives so long: so a
-// step is taken whose micro-batches are unequal.
+// The trap: every micro-batch takes the mean over its own tokens, and the m means are averaged. The
+// result is wrong only where micro-batches have different numbers of counted tokens, so this
+// function looks for the first step in which they differ.
 static void show_trap(Run *run, const Training *t) {
     size_t m = t->micro_batches, count[SEQUENCES];
     uint64_t step = 0;
@@ -61,10 +61,10 @@ static void show_trap(Run *run, const Training *t) {
     double loss_wrong = accumulate_gradients(model, batch, m);
     model_snapshot(model, wrong, UNIT_GRADIENTS, NULL);
     say(run,
-        "step %zu: mean loss of the tokens %.4f; mean of the micro-batches' means %.4f (the "
-        "trap)\n",
+        "step %zu: mean loss of the tokens %.4f; the trap, the mean of the micro-batches' "
+        "means: %.4f\n",
         (size_t)step, loss, loss_wrong);
-    // a hundred times what rounding may do
+    // Rounding stays a hundred times below this limit.
     check_differs(run, "trap: the mean of means", wrong, right, 1e-3);
     snapshot_free(wrong);
     snapshot_free(right);
@@ -75,8 +75,7 @@ static void show_trap(Run *run, const Training *t) {
 
 // ---------------------------------------------------------------- the picture
 
-// The same batch twice, one after the other: at once, and in m micro-batches. It takes as long, and
-// much less room.
+// Draws the same batch twice, one after the other: at once, and in m micro-batches.
 static Timing draw(Run *run, const Training *t, const Training *whole) {
     Model *model = new_model(t);
     Arena tokens = arena(MEM_WORKSPACE);
@@ -96,14 +95,14 @@ static Timing draw(Run *run, const Training *t, const Training *whole) {
     return timing;
 }
 
-// ---------------------------------------------------------------- what it must cost
+// ---------------------------------------------------------------- costs
 
-// What forward keeps until backward, for B sequences. Only B changes with m.
+// Bytes that forward keeps until backward, for B sequences. Only B changes with m.
 static double activation_bytes(const ModelConfig *c, size_t B) {
     return (double)(B * c->context * kept_model(c) * sizeof(real));
 }
 
-// The page's table.
+// The page's table and its answer.
 static void show(Run *run, const Training *t, double whole_time, double pieces_time) {
     char heading[48], sizes[2][32], times[2][32], kept[96];
     size_t m = t->micro_batches;
@@ -118,19 +117,28 @@ static void show(Run *run, const Training *t, double whole_time, double pieces_t
     const Result rows[] = {
         { "sequences on the device", "ceil(B / m)", { sizes[0], sizes[1] } },
         { "activations, peak", kept, { "activations.whole", "activations.pieces" } },
-        { "weights", "Psi, whatever m is", { "weights", "weights" } },
-        { "gradients", "Psi, and wte once more", { "gradients", "gradients" } },
-        { "AdamW's moments", "2 Psi", { "moments", "moments" } },
+        { "weights", "Psi for any m", { "weights", "weights" } },
+        { "gradients", "Psi, and wte a second time", { "gradients", "gradients" } },
+        { "AdamW's moments", "2 Psi for any m", { "moments", "moments" } },
         { pieces_time > 0 ? "forward and backward" : NULL,
-          "3F: F grows with the sequences",
+          "3F; F is proportional to sequences",
           { times[0], times[1] } },
         { 0 }
     };
     results(run, columns, rows);
+    say_answer(run, "In %zu micro-batches the activations need %s instead of %s, because the "
+                    "device runs %zu of %zu sequences at a time. Yes, the gradients are the same "
+                    "up to rounding.",
+               m, cost_text(run, "activations.pieces"), cost_text(run, "activations.whole"),
+               ceil_div(t->sequences, m), t->sequences);
+    say_cost(run, "no message and no extra memory, because all micro-batches add to one gradient "
+                  "buffer (%s). Weights and moments need as much as before.",
+             cost_text(run, "gradients"));
+    say_use_when(run, "the activations of the batch do not fit, but those of one sequence do.");
 }
 
-// t: the batch in micro-batches. got: its training; whole: the training that takes the batch at
-// once. both: the time of forward and backward of one batch at once, and then in micro-batches.
+// got: the training in micro-batches; whole: the training with the batch at once. both: the time of
+// forward and backward, first of the batch at once and then of its micro-batches.
 static void costs(Run *run, const Training *t, const Bytes *got, const Bytes *whole,
                   const Timing *both) {
     const ModelConfig *c = &t->model;
@@ -148,7 +156,7 @@ static void costs(Run *run, const Training *t, const Bytes *got, const Bytes *wh
                formula((double)((Psi + V * C) * e)), NOT_PREDICTED, (double)got->gradients);
     check_cost(run, "moments", "AdamW's m and v", "bytes", formula((double)(2 * Psi * e)),
                NOT_PREDICTED, (double)got->optimizer);
-    double whole_time = 0, pieces = 0;                 // as long as at once: the same rows
+    double whole_time = 0, pieces = 0;
     if (clock_config()->simulated) {
         whole_time = work_model(c, t->sequences).time;
         for (size_t k = 0; k < m; k++) pieces += work_model(c, part_size(t->sequences, m, k)).time;
@@ -162,14 +170,14 @@ static void costs(Run *run, const Training *t, const Bytes *got, const Bytes *wh
 
 static void accumulation(Run *run) {
     REQUIRE(run->world->size == 1,
-            "02_accumulate is about one device: start it with one rank (03_no_sync has several)");
+            "02_accumulate runs on one device: start it with one rank, or run 03_no_sync");
     size_t m = option_size(run, "micro-batches");
     double dropout = option_real(run, "dropout");
     REQUIRE(dropout >= 0 && dropout < 1, "--dropout must be at least 0 and less than 1, not %g",
             dropout);
     REQUIRE(m >= 2 && m <= SEQUENCES,
-            "--micro-batches must be from 2 to %d, so that the batch is cut and no piece is empty",
-            SEQUENCES);
+            "--micro-batches %zu: choose 2 to %d, because the batch has %d sequences", m,
+            SEQUENCES, SEQUENCES);
     Data data = data_synthetic(tiny.vocab, tiny.context, run->seed);
     say_detail(run, "%d sequences in %zu micro-batches; counted tokens in step 0:", SEQUENCES, m);
     for (size_t k = 0; k < m; k++) {
@@ -190,8 +198,8 @@ static void accumulation(Run *run) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         whole = t;
         whole.micro_batches = 1;
-        // this one for its memory
-        Trajectory got = train(run, &t, &seen), at_once = train(run, &whole, &seen_whole);
+        Trajectory got = train(run, &t, &seen);
+        Trajectory at_once = train(run, &whole, &seen_whole);  // only its memory is used
         Trajectory want = training_unsplit(run, &whole, 1);
         training_compare(run, "accumulated = at once", &got, &want, LIMIT_ROUNDING);
         trajectory_free(&got);
@@ -200,14 +208,13 @@ static void accumulation(Run *run) {
     }
     show_trap(run, &t);
     Timing both = draw(run, &t, &whole);
-    costs(run, &t, &seen, &seen_whole, &both);        // of AdamW's training
+    costs(run, &t, &seen, &seen_whole, &both);
     data_free(&data);
 }
 
 static const Option options[] = {
-    { "micro-batches", "N", "3", "pieces in which the batch comes, 2 to 7" },
-    { "dropout", "X", "0.1",
-      "the model's; without it, attention keeps its probabilities once, not twice" },
+    { "micro-batches", "N", "3", "number of pieces of the batch, 2 to 7" },
+    { "dropout", "X", "0.1", "at 0 attention keeps its probabilities once, not twice" },
     { 0 },
 };
 EXPERIMENT(accumulation, options);

@@ -1,5 +1,6 @@
-// One all-reduce per step, one after every micro-batch, and buckets during the last backward: the
-// same gradients; calls, bytes and times differ.
+// 03_no_sync.c (experiment): three ways to reduce accumulated gradients. One all-reduce per step,
+// one after every micro-batch, and one per bucket during the last backward give the same gradients.
+// Their calls, bytes and times differ.
 #include "01_data_parallel/experiments/experiments.h"
 #include "02_grad_accumulation/accumulation.h"
 #include "common/model/costs.h"
@@ -9,15 +10,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// of 4 ranks two have 7 sequences, in 3 + 2 + 2, and two have 6
+// Of 4 ranks two have 7 sequences, in micro-batches of 3, 2 and 2; the other two have 6.
 enum { SEQUENCES = 26, STEPS = 3 };
 enum { BUCKET = 1 << 13 };                     // bytes at which a bucket is closed
 static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
 
-// The training: calls and bytes of all steps; buffers; of the last step the peak of activations,
-// and its times.
+// One training: calls and bytes of all steps, buffers at the end; peak of activations and times of
+// the last step.
 typedef struct {
     size_t calls, bytes, parameters, gradients, optimizer, activations;
     Timing last;
@@ -25,7 +26,7 @@ typedef struct {
 
 // ---------------------------------------------------------------- three kinds of step
 
-// Only the forgetful step needs a second gradient buffer.
+// sum: a second gradient buffer, which only the forgetful step needs.
 typedef struct { Replica replica; Tensor sum; } Twins;
 
 static StepResult no_sync(void *twins, Model *model, Optimizer *o, const Training *t,
@@ -38,9 +39,9 @@ static StepResult overlapped(void *twins, Model *model, Optimizer *o, const Trai
     Twins *r = twins;
     return overlapped_step(&r->replica, model, o, batch, t->micro_batches);
 }
-// The forgetful twin: every micro-batch is a little step of chapter 01, and the reduced gradient is
-// added in a second buffer. Reducing the running sum instead would count the earlier micro-batches
-// N times more: they are summed already.
+// Reduces the gradient of every micro-batch, as a program does that forgets no_sync. A second
+// buffer adds the reduced gradients. Reducing the running sum instead would add the earlier
+// micro-batches N times, because they are summed over the ranks already.
 static StepResult forgetful(void *twins, Model *model, Optimizer *o, const Training *t,
                             const Batch *batch) {
     Twins *r = twins;
@@ -56,7 +57,7 @@ static StepResult forgetful(void *twins, Model *model, Optimizer *o, const Train
     tensor_copy(model->g, r->sum);
     return replica_update(model, o, loss, batch->token_weight);
 }
-// For the picture: a step of each kind.
+// One step of each kind, for the picture.
 static StepResult one_after_the_other(void *twins, Model *model, Optimizer *o, const Training *t,
                                       const Batch *batch) {
     no_sync(twins, model, o, t, batch);
@@ -67,7 +68,7 @@ static StepResult one_after_the_other(void *twins, Model *model, Optimizer *o, c
 static Trajectory train(Run *run, Comm *dp, const Training *t, Step *step, Measured *seen) {
     Trajectory c = trajectory_new(run, t);
     Model *model = model_describe(&t->model, model_layers(&t->model));
-    model_allocate(model);                     // functions of the seed: the same weights everywhere
+    model_allocate(model);                     // the seed gives every rank the same weights
     Twins r = { .replica = { dp, buckets_new(model, dp, BUCKET) } };
     if (step == forgetful || step == one_after_the_other)
         r.sum = tensor_new(&model->gradients, 1, model->size);
@@ -80,137 +81,151 @@ static Trajectory train(Run *run, Comm *dp, const Training *t, Step *step, Measu
                         memory_now(MEM_OPTIMIZER),
                         memory_peak(MEM_ACTIVATIONS),
                         picture_timing(run) };
-    comm_all_reduce_doubles(dp, c.loss, t->steps);         // for the log: every rank's part of it
+    comm_all_reduce_doubles(dp, c.loss, t->steps);         // each rank knows its part
     buckets_free(r.replica.buckets);
     model_free(model);
     return c;
 }
 
-// ---------------------------------------------------------------- what it must cost
+// ---------------------------------------------------------------- costs
 
-// Micro-batch k of rank r: the batch is cut in N shards, and each shard in m.
+// Sequences in micro-batch k of rank r: the batch is cut in N shards, and each shard in m pieces.
 static size_t micro_batch_size(const Training *t, size_t N, size_t r, size_t k) {
     return part_size(part_size(t->sequences, N, r), t->micro_batches, k);
 }
-
-// Its forward and backward, in ps.
-static double computing(const Training *t, size_t N, size_t r, size_t k) {
+static double compute_time(const Training *t, size_t N, size_t r, size_t k) {
     return work_model(&t->model, micro_batch_size(t, N, r, k)).time;
 }
 
-// Before its last micro-batch a rank computes all the others, and waits for nobody.
-static BucketCosts forecast(const Training *t, size_t bucket, size_t N) {
+// The costs of overlapped_step. A rank computes all micro-batches but the last without waiting.
+static BucketCosts overlapped_forecast(const Training *t, size_t bucket, size_t N) {
     size_t m = t->micro_batches;
     LastBatch *batch = host_alloc(N * sizeof *batch);
     for (size_t r = 0; r < N; r++) {
         batch[r].sequences = micro_batch_size(t, N, r, m - 1);
-        for (size_t k = 0; k + 1 < m; k++) batch[r].begin += computing(t, N, r, k);
+        for (size_t k = 0; k + 1 < m; k++) batch[r].begin += compute_time(t, N, r, k);
     }
     BucketCosts costs = bucket_costs(&t->model, bucket, N, batch);
     free(batch);
     return costs;
 }
 
-// A step under the simulated clock. An all-reduce waits for the largest micro-batch, which is
-// always rank 0's, and nothing hides it.
-static void time_costs(Run *run, const Training *t, const BucketCosts *f, const Timing *once,
-                       const Timing *forgetful, const Timing *early) {
-    size_t N = run->world->size, m = t->micro_batches, Psi = config_parameters(&t->model);
-    // 2 (N-1) alpha + bytes / beta
-    double ring = ring_time(ALL_REDUCE_PASSES, N, Psi, sizeof(real));
-    double slowest = 0;
-    for (size_t k = 0; k < m; k++) slowest += computing(t, N, 0, k);
-    check_cost(run, "no-sync.exposed", "no_sync: exposed, all ranks", "ps",
-               formula((double)N * ring), NOT_PREDICTED, (double)once->exposed);
-    check_cost(run, "forgetful.exposed", "forgetful: exposed (m times)", "ps",
-               formula((double)(N * m) * ring), NOT_PREDICTED, (double)forgetful->exposed);
-    check_cost(run, "no-sync.step", "no_sync: step", "ps", formula(slowest + ring), NOT_PREDICTED,
-               (double)once->step);
-    check_cost(run, "forgetful.step", "forgetful: step", "ps", formula(slowest + (double)m * ring),
-               NOT_PREDICTED, (double)forgetful->step);
-    check_cost(run, "overlapped.exposed", "overlapped: exposed, all ranks", "ps", NOT_PREDICTED,
-               played(f->exposed), (double)early->exposed);
-    check_cost(run, "overlapped.hidden", "overlapped: hidden, all ranks", "ps", NOT_PREDICTED,
-               played(f->hidden), (double)early->hidden);
-    check_cost(run, "overlapped.step", "overlapped: step", "ps", NOT_PREDICTED, played(f->step),
-               (double)early->step);
+typedef struct { const char *id, *name, *unit; double predicted, measured; } Cost;
+static void check_costs(Run *run, const Cost *cost, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        check_cost(run, cost[i].id, cost[i].name, cost[i].unit, formula(cost[i].predicted),
+                   NOT_PREDICTED, cost[i].measured);
 }
 
-// The page's table. Communication is the mean of the ranks.
-static void show(Run *run, size_t steps, const Timing *const way[3]) {
-    char exposed[3][32], hidden[3][32], calls[48], bytes[48];
+static void costs(Run *run, const Training *t, const Measured *const way[3]) {
+    const ModelConfig *c = &t->model;
+    const Measured *once = way[0], *often = way[1], *early = way[2];
+    size_t N = run->world->size, e = sizeof(real), Psi = config_parameters(c);
+    size_t largest = micro_batch_size(t, N, run->world->rank, 0);
+    double steps = t->steps, m = t->micro_batches, weights = Psi * e, wte = c->vocab * c->width * e;
+    double kept = largest * c->context * kept_model(c) * e;
+    double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);        // of one all-reduce, per rank
+    BucketCosts f = overlapped_forecast(t, BUCKET, N);
+    const Cost cost[] = {
+        { "no-sync.calls", "no_sync: all-reduces, 3 steps", "calls", steps, once->calls },
+        { "no-sync.sent", "no_sync: sent, 3 steps (no m)", "bytes", steps * ring, once->bytes },
+        { "forgetful.calls", "forgetful: all-reduces, 3 steps", "calls", steps * m, often->calls },
+        { "forgetful.sent", "forgetful: sent, 3 steps (m times)", "bytes", steps * m * ring,
+          often->bytes },
+        { "overlapped.calls", "overlapped: all-reduces, 3 steps", "calls", steps * f.buckets,
+          early->calls },
+        { "overlapped.sent", "overlapped: sent, 3 steps (no m)", "bytes", steps * f.bytes,
+          early->bytes },
+        { "weights", "parameters", "bytes", weights, once->parameters },
+        { "no-sync.gradients", "no_sync: gradients (wte twice)", "bytes", weights + wte,
+          once->gradients },
+        { "overlapped.gradients", "overlapped: gradients (wte twice)", "bytes", weights + wte,
+          early->gradients },
+        { "forgetful.gradients", "forgetful: gradients, and the sum", "bytes", 2 * weights + wte,
+          often->gradients },
+        { "moments", "AdamW's m and v", "bytes", 2 * weights, once->optimizer },
+        { "activations", "activations, peak", "bytes", kept, once->activations },
+    };
+    check_costs(run, cost, sizeof cost / sizeof *cost);
+    if (!clock_config()->simulated) return;
+
+    // Every all-reduce waits for the rank with the largest micro-batch, which is always rank 0.
+    double passes = ring_time(ALL_REDUCE_PASSES, N, Psi, e), compute = 0;
+    for (size_t k = 0; k < t->micro_batches; k++) compute += compute_time(t, N, 0, k);
+    const Cost time[] = {
+        { "no-sync.exposed", "no_sync: exposed, all ranks", "ps", N * passes, once->last.exposed },
+        { "forgetful.exposed", "forgetful: exposed (m times)", "ps", N * m * passes,
+          often->last.exposed },
+        { "no-sync.step", "no_sync: step", "ps", compute + passes, once->last.step },
+        { "forgetful.step", "forgetful: step", "ps", compute + m * passes, often->last.step },
+    };
+    check_costs(run, time, sizeof time / sizeof *time);
+    check_cost(run, "overlapped.exposed", "overlapped: exposed, all ranks", "ps", NOT_PREDICTED,
+               played(f.exposed), early->last.exposed);
+    check_cost(run, "overlapped.hidden", "overlapped: hidden, all ranks", "ps", NOT_PREDICTED,
+               played(f.hidden), early->last.hidden);
+    check_cost(run, "overlapped.step", "overlapped: step", "ps", NOT_PREDICTED, played(f.step),
+               early->last.step);
+}
+
+// ---------------------------------------------------------------- the page
+
+// Communication times are the mean of the ranks.
+static void show(Run *run, size_t steps, const Measured *const way[3]) {
+    char exposed[3][24], hidden[3][24], calls[48], bytes[48];
     const char *const columns[] = { "no_sync", "forgetful", "overlapped", NULL };
     double N = (double)run->world->size;
     for (size_t i = 0; i < 3; i++) {
-        snprintf(exposed[i], sizeof exposed[i], "=%.2f ms", (double)way[i]->exposed / N / 1e9);
-        snprintf(hidden[i], sizeof hidden[i], "=%.2f ms", (double)way[i]->hidden / N / 1e9);
+        snprintf(exposed[i], sizeof exposed[i], "=%.2f ms", (double)way[i]->last.exposed / N / 1e9);
+        snprintf(hidden[i], sizeof hidden[i], "=%.2f ms", (double)way[i]->last.hidden / N / 1e9);
     }
     snprintf(calls, sizeof calls, "all-reduces, %zu steps", steps);
     snprintf(bytes, sizeof bytes, "sent per rank, %zu steps", steps);
     const Result rows[] = {
         { calls,
-          "per step: 1; m; a call per bucket",
+          "per step: 1; m; number of buckets",
           { "no-sync.calls", "forgetful.calls", "overlapped.calls" } },
         { bytes,
-          "2(N-1)/N Psi e per step; m times that",
+          "2(N-1)/N Psi e per step; m times; once",
           { "no-sync.sent", "forgetful.sent", "overlapped.sent" } },
         { "gradient buffers",
-          "Psi + wte; 2 Psi + wte",
+          "Psi + wte; 2 Psi + wte; Psi + wte",
           { "no-sync.gradients", "forgetful.gradients", "overlapped.gradients" } },
         { clock_config()->simulated ? "step" : NULL,
-          "3F + R; 3F + mR; 3F + R - hidden (rank 0)",
+          "3F + R; 3F + mR; 3F + R - hidden",
           { "no-sync.step", "forgetful.step", "overlapped.step" } },
         { "exposed, mean of ranks", "R; mR; R - hidden", { exposed[0], exposed[1], exposed[2] } },
-        { "hidden, mean of ranks",
-          "in the last backward only",
-          { hidden[0], hidden[1], hidden[2] } },
+        { "hidden, mean of ranks", "last backward only", { hidden[0], hidden[1], hidden[2] } },
         { 0 }
     };
     results(run, columns, rows);
+    say(run, "  F: rank 0's forward (a backward takes 2F). R: one all-reduce of the gradient.");
 }
 
-// The three trainings: one reduction per step, one after every micro-batch, and one in buckets of
-// `bucket` bytes during the last backward.
-static void costs(Run *run, const Training *t, size_t bucket, const Measured *once,
-                  const Measured *forgetful, const Measured *early) {
-    const ModelConfig *c = &t->model;
-    size_t V = c->vocab, T = c->context, C = c->width, e = sizeof(real), steps = t->steps,
-           m = t->micro_batches;
-    size_t N = run->world->size, Psi = config_parameters(c);
-    // one all-reduce of the gradient, per rank
-    double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);
-    size_t largest = micro_batch_size(t, N, run->world->rank, 0);
-    BucketCosts f = forecast(t, bucket, N);
-    check_cost(run, "no-sync.calls", "no_sync: all-reduces, 3 steps", "calls",
-               formula((double)steps), NOT_PREDICTED, (double)once->calls);
-    check_cost(run, "no-sync.sent", "no_sync: sent, 3 steps (no m)", "bytes",
-               formula((double)steps * ring), NOT_PREDICTED, (double)once->bytes);
-    check_cost(run, "forgetful.calls", "forgetful: all-reduces, 3 steps", "calls",
-               formula((double)(steps * m)), NOT_PREDICTED, (double)forgetful->calls);
-    check_cost(run, "forgetful.sent", "forgetful: sent, 3 steps (m times)", "bytes",
-               formula((double)(steps * m) * ring), NOT_PREDICTED, (double)forgetful->bytes);
-    check_cost(run, "overlapped.calls", "overlapped: all-reduces, 3 steps", "calls",
-               formula((double)(steps * f.buckets)), NOT_PREDICTED, (double)early->calls);
-    check_cost(run, "overlapped.sent", "overlapped: sent, 3 steps (no m)", "bytes",
-               formula((double)steps * f.bytes), NOT_PREDICTED, (double)early->bytes);
-    check_cost(run, "weights", "parameters", "bytes", formula((double)(Psi * e)), NOT_PREDICTED,
-               (double)once->parameters);
-    check_cost(run, "no-sync.gradients", "no_sync: gradients (wte twice)", "bytes",
-               formula((double)((Psi + V * C) * e)), NOT_PREDICTED, (double)once->gradients);
-    check_cost(run, "overlapped.gradients", "overlapped: gradients (wte twice)", "bytes",
-               formula((double)((Psi + V * C) * e)), NOT_PREDICTED, (double)early->gradients);
-    check_cost(run, "forgetful.gradients", "forgetful: gradients, and the sum", "bytes",
-               formula((double)((2 * Psi + V * C) * e)), NOT_PREDICTED,
-               (double)forgetful->gradients);
-    check_cost(run, "moments", "AdamW's m and v", "bytes", formula((double)(2 * Psi * e)),
-               NOT_PREDICTED, (double)once->optimizer);
-    check_cost(run, "activations", "activations, peak", "bytes",
-               formula((double)(largest * T * kept_model(c) * e)), NOT_PREDICTED,
-               (double)once->activations);
-    if (clock_config()->simulated)
-        time_costs(run, t, &f, &once->last, &forgetful->last, &early->last);
-    const Timing *const way[] = { &once->last, &forgetful->last, &early->last };
-    show(run, steps, way);
+static void answer(Run *run, size_t micro_batches, const Measured *const way[3]) {
+    bool timed = clock_config()->simulated;
+    double N = (double)run->world->size;
+    if (run->world->size == 1)
+        say_answer(run, "One rank sends nothing. Start 2 or more ranks to compare the ways.");
+    else if (micro_batches == 1)
+        say_answer(run, "Once per step. With 1 micro-batch both ways send the same %s per rank; "
+                        "choose more micro-batches to compare.",
+                   cost_text(run, "no-sync.sent"));
+    else
+        say_answer(run, "Once per step, after the last micro-batch. An all-reduce after every "
+                        "micro-batch gives the same gradient, but sends %s per rank instead of "
+                        "%s%s%s%s%s.",
+                   cost_text(run, "forgetful.sent"), cost_text(run, "no-sync.sent"),
+                   timed ? ", and a step takes " : "",
+                   timed ? cost_text(run, "forgetful.step") : "",
+                   timed ? " instead of " : "", timed ? cost_text(run, "no-sync.step") : "");
+    say_cost(run, "one all-reduce per step for any m. Overlapping it with the last backward hides "
+                  "%.2f of %.2f ms per rank, and holds the gradient once more in communication "
+                  "memory.",
+             (double)way[2]->last.hidden / N / 1e9,
+             (double)(way[2]->last.hidden + way[2]->last.exposed) / N / 1e9);
+    say_use_when(run, "data-parallel replicas accumulate and keep whole gradients. ZeRO-2 and 3 "
+                      "must reduce after every micro-batch.");
 }
 
 // ---------------------------------------------------------------- the trainings
@@ -218,7 +233,8 @@ static void costs(Run *run, const Training *t, size_t bucket, const Measured *on
 static void accumulation_on_ranks(Run *run) {
     size_t n = run->world->size, m = option_size(run, "micro-batches");
     REQUIRE(m >= 1 && m <= SEQUENCES,
-            "--micro-batches must be from 1 to %d, the number of sequences", SEQUENCES);
+            "--micro-batches %zu: choose 1 to %d, because the batch has %d sequences", m, SEQUENCES,
+            SEQUENCES);
     Training t = { .model = tiny,
                    .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
                    .steps = STEPS,
@@ -228,13 +244,6 @@ static void accumulation_on_ranks(Run *run) {
                    .watched = MEM_ACTIVATIONS };
     Measured once_a_step, every_time, early, all;
     t.model.seed = run->seed;
-    say_detail(run, "%d sequences on %zu ranks in %zu micro-batches each; rank 0:", SEQUENCES, n,
-               m);
-    for (size_t k = 0; k < m; k++) {
-        Range r = training_micro_batch(&t, n, 0, k);
-        say_detail(run, "    micro-batch %zu: %zu sequences, %zu tokens in step 0\n", k,
-                   range_size(r), data_count(&t.data, 0, r.lo, range_size(r)));
-    }
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         Training at_once = t;
@@ -242,14 +251,13 @@ static void accumulation_on_ranks(Run *run) {
         Trajectory got = train(run, run->world, &t, no_sync, &once_a_step);
         Trajectory often = train(run, run->world, &t, forgetful, &every_time);
         Trajectory buckets = train(run, run->world, &t, overlapped, &early);
-        // One process that accumulates each replica's micro-batches from zero and then adds the
-        // replicas in rank order gets the same bits. Accumulating all n*m micro-batches in one row
-        // would group the sum in another way.
-        Trajectory whole = training_unsplit(run, &at_once, 1),
-                   ordered = training_unsplit(run, &t, n);
+        Trajectory whole = training_unsplit(run, &at_once, 1);
+        // One process accumulates each replica's micro-batches from zero, and then adds the
+        // replicas in rank order. Its bits are equal, because its sums have the same grouping.
+        Trajectory ordered = training_unsplit(run, &t, n);
         training_compare(run, "no_sync = at once", &got, &whole, LIMIT_ROUNDING);
         training_compare(run, "no_sync = replicas in order", &got, &ordered, every_bit(run));
-        // Right numbers, too: only the costs tell the two apart.
+        // The forgetful gradient is right, too: only the costs differ.
         training_compare(run, "forgetful = at once", &often, &whole, LIMIT_ROUNDING);
         training_compare_tensors(run, "overlapped = no_sync", &buckets, &got, every_bit(run));
         bool alike = true;
@@ -269,22 +277,23 @@ static void accumulation_on_ranks(Run *run) {
     once.steps = 1;
     Trajectory drawn = train(run, run->world, &once, one_after_the_other, &all);
     trajectory_free(&drawn);
-    say(run, "All-reduce: after the last micro-batch (no_sync), after every one (forgetful),\n"
+    say(run, "All-reduce: after the last micro-batch (no_sync), after each one (forgetful),\n"
              "or in buckets during the last backward (overlapped).");
     picture_show(run, "a step of no_sync, of forgetful, of overlapped", PICTURE_CHART);
-    const Timing *last[] = { &once_a_step.last, &every_time.last, &early.last };
+    const Measured *const way[] = { &once_a_step, &every_time, &early };
     static const char *const name[] = { "no_sync", "forgetful", "overlapped" };
-    for (size_t i = 0; i < 3; i++)
-        if (option_flag(run, "verbose")) {
-            say(run, "%s:", name[i]);
-            picture_summary(run, last[i]);
-        }
-    costs(run, &t, BUCKET, &once_a_step, &every_time, &early);
+    for (size_t i = 0; i < 3 && option_flag(run, "verbose"); i++) {
+        say(run, "%s:", name[i]);
+        picture_summary(run, &way[i]->last);
+    }
+    costs(run, &t, way);
+    show(run, t.steps, way);
+    answer(run, m, way);
     data_free(&t.data);
 }
 
 static const Option options[] = {
-    { "micro-batches", "N", "3", "pieces in which a replica takes its part, 1 to 26" },
+    { "micro-batches", "N", "3", "number of micro-batches of each replica, 1 to 26" },
     { "link", "NAME[,NAME]", "slow", NULL },
     {0},
 };

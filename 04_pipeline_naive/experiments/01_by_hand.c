@@ -1,18 +1,19 @@
-// 01_by_hand.c (experiment): the chain on 2 and 4 devices equals the chain on one device in every
-// bit; played step times and idle shares equal their formulas.
+// 01_by_hand.c (experiment): the chain on 2 and on 4 devices equals the chain on one device in
+// every bit. Played step times and idle shares equal their formulas.
 #include "04_pipeline_naive/by_hand.h"
 #include "judge/frame/lesson.h"
 #include <stdio.h>
 #include <string.h>
 
-static void compare(Run *run, const char *what, Line *split) {
-    Line whole = chain_new(run->seed, 1, split->pieces, chain_there_and_back);
+// Draws a step of `split`, and compares its training with that of one device.
+static void compare(Run *run, const char *what, Chain *split) {
+    Chain whole = chain_new(run->seed, 1, split->pieces, chain_there_and_back);
     double loss[STEPS], want_loss[STEPS], number[NUMBERS], want_number[NUMBERS];
     chain_train(split, loss, number);
     chain_train(&whole, want_loss, want_number);
     for (size_t i = 0; i < split->p; i++) {
         char row[2 * MOST_UNITS + 1] = "";
-        for (size_t u = 0; u < split->end; u++) strcat(row, split->device[i].at[u]);
+        for (size_t u = 0; u < split->end; u++) strcat(row, split->device[i].row[u]);
         say(run, "  %zu %s", i, row);
     }
     check_numbers(run, what, "weights and gradients of every step", number, want_number, NUMBERS,
@@ -22,32 +23,35 @@ static void compare(Run *run, const char *what, Line *split) {
 
 // ---------------------------------------------------------------- pictures
 
-// One line a time slice, one column a device.
-static const char *slice_line(char *line, const Line *t, size_t u) {
+// The line of time slice u: one column per device.
+static const char *slice_line(char *line, const Chain *t, size_t u) {
     sprintf(line, "t%zu", u);
     for (size_t i = 0; i < t->p; i++) {
         char cell[32] = "idle";
-        if (t->device[i].at[u][0] == 'F') sprintf(cell, "MB%c Stage%zu", t->device[i].at[u][1], i);
+        const char *op = t->device[i].row[u];
+        if (op[0] == 'F') sprintf(cell, "MB%c Stage%zu", op[1], i);
         sprintf(line + strlen(line), " | %-10s", cell);
     }
     return line;
 }
 
-static void order_in_words(char *line, const Line *t) {
+// "0 forward - 1 forward - 1 backward - 0 backward"
+static void order_in_words(char *line, const Chain *t) {
     for (size_t u = 0; u < t->end; u++)
         for (size_t i = 0; i < t->p; i++) {
-            char what = t->device[i].at[u][0], *end = line + strlen(line);
+            char what = t->device[i].row[u][0], *end = line + strlen(line);
             if (what == 'F') sprintf(end, "%s%zu forward", u ? " - " : "", i);
             if (what == 'B') sprintf(end, " - %zu backward", i);
         }
 }
 
-static double idle(const Line *t) {
+static double idle(const Chain *t) {
     return (double)(t->p * t->end - t->busy) / (double)(t->p * t->end);
 }
 
-static void show_results(Run *run, const Line *two, const Line *naive, const Line *piped) {
-    const Line *way[] = { two, naive, piped };
+// The page's table and its answer.
+static void show_results(Run *run, const Chain *two, const Chain *naive, const Chain *piped) {
+    const Chain *way[] = { two, naive, piped };
     char end[3][16], share[3][16];
     for (size_t k = 0; k < 3; k++) {
         sprintf(end[k], "=%zu", way[k]->end);
@@ -57,13 +61,22 @@ static void show_results(Run *run, const Line *two, const Line *naive, const Lin
         { "p devices, m micro-batches", NULL, { "=2, 1", "=4, 4", "=4, 4" } },
         { "step, units of time", "mp(f+b); (m+p-1)(f+b)", { end[0], end[1], end[2] } },
         { "idle share", "1-1/p; (p-1)/(m+p-1)", { share[0], share[1], share[2] } }, {0} });
+    say_answer(run, "Naively one device works at any time, because each waits for its neighbour: "
+                    "%zu devices are idle for %.0f %% of the time. With all forwards first, a "
+                    "step takes %zu units instead of %zu.",
+               naive->p, 100 * idle(naive), piped->end, naive->end);
+    say_cost(run, "every device keeps the outputs of %zu micro-batches instead of 1, and is still "
+                  "idle for %.0f %% of the time.",
+             piped->pieces, 100 * idle(piped));
+    say_use_when(run, "the model does not fit on one device, and a batch has many more "
+                      "micro-batches than devices.");
 }
 
 static void by_hand(Run *run) {
-    REQUIRE(run->world->size == 1, "this lesson imagines its devices: start it with one rank");
-    Line slices = chain_new(run->seed, LAYERS, PIECES, chain_forwards_only),
+    REQUIRE(run->world->size == 1, "01_by_hand imagines its devices: start it with one rank");
+    Chain slices = chain_new(run->seed, LAYERS, PIECES, chain_forwards_only),
          piped = chain_new(run->seed, LAYERS, PIECES, chain_all_there_all_back);
-    Line two = chain_new(run->seed, 2, 1, chain_there_and_back),
+    Chain two = chain_new(run->seed, 2, 1, chain_there_and_back),
          naive = chain_new(run->seed, LAYERS, PIECES, chain_there_and_back);
     char line[400] = "", text[400] = "";
     chain_play(&slices);

@@ -1,18 +1,16 @@
-// 02_naive.c (experiment): the pipeline's training equals that of one device in every bit; what
-// each stage sends, holds and waits for is what the formulas say.
+// 02_naive.c (experiment): the pipeline's training equals that of one device in every bit.
+// Messages, memory and times of each stage equal their formulas.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>
 
-// 9 blocks do not divide by 4 stages (3, 2, 2, 2); the sequences of a batch count 5 to 10 tokens
-// each.
+// 9 blocks do not divide by 4 stages (3, 2, 2, 2). A sequence has 5 to 10 counted tokens.
 static const ModelConfig sizes = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 37, .dropout = 0.1
 };
 enum { SEQUENCES = 5 };
 
-// Every sequence is a micro-batch of its own, so that the loop has more than one turn: one SGD
-// step.
+// One SGD step in which every sequence is a micro-batch, so that the loop has several turns.
 static StageCosts one_by_one(Run *run, Training t) {
     t.micro_batches = SEQUENCES;
     t.steps = 1;
@@ -27,8 +25,8 @@ static StageCosts one_by_one(Run *run, Training t) {
     return seen;
 }
 
-// The loss of a batch by forwards alone (pipeline_loss): on even stages, and where all stages but
-// the last have one block.
+// The loss of a batch by forwards alone (pipeline_loss): on even stages, and on stages of one block
+// each but the last.
 static void evaluation(Run *run, const Training *t) {
     Comm *pp = run->world;
     size_t p = pp->size, *uneven = host_alloc(p * sizeof *uneven);
@@ -40,7 +38,7 @@ static void evaluation(Run *run, const Training *t) {
         Model *m = model_describe(&t->model,
                                   pipeline_stage_layers(&t->model, k ? uneven : NULL, p, pp->rank));
         model_allocate(m);
-        got[k] = pipeline_loss(pp, m, &batch[0]);  // known on the last stage; the others add 0
+        got[k] = pipeline_loss(pp, m, &batch[0]);      // 0 on all stages but the last
         model_free(m);
     }
     comm_all_reduce_doubles(pp, got, 2);
@@ -48,7 +46,8 @@ static void evaluation(Run *run, const Training *t) {
     if (run->is_root) {
         Model *whole = model_describe(&t->model, model_layers(&t->model));
         model_allocate(whole);
-        want[0] = want[1] = model_loss(whole, &batch[0]);
+        want[0] = model_loss(whole, &batch[0]);
+        want[1] = want[0];
         model_free(whole);
     }
     ledger_resume();
@@ -61,41 +60,25 @@ static void evaluation(Run *run, const Training *t) {
 
 // ---------------------------------------------------------------- costs
 
-static void stage_costs(Run *run, const Training *t, const StageCosts *seen) {
-    size_t p = run->world->size, i = run->world->rank, E = sizeof(real),
-           neighbours = stage_neighbours(run);
-    // Messages, sums, parameters, gradients, optimizer state.
-    stage_check_costs(run, t, NULL, seen);
-    check_cost(run, "flight", "in flight, most", "micro-batches", formula(1), NOT_PREDICTED,
-               seen->in_flight);
-    // Micro-batch 0 is the largest. What its forward keeps is freed by its backward, before the
-    // next one starts.
-    check_cost(run, "activations", "activations, peak", "bytes",
-               formula(stage_kept(&t->model, p, i) * stage_tokens(t, 0) * E), NOT_PREDICTED,
-               seen->activations);
-    // In a backward, a gradient from each neighbour behind me and one to each before me.
-    check_cost(run, "buffers", "message buffers, peak", "bytes",
-               formula(neighbours * stage_tokens(t, 0) * t->model.width * E), NOT_PREDICTED,
+// id, name: "" or a prefix. Micro-batch 0 is the largest; its backward frees what its forward
+// keeps, before the next micro-batch starts.
+static void memory_costs(Run *run, const Training *t, const char *id, const char *name,
+                         const StageCosts *seen) {
+    size_t p = run->world->size, i = run->world->rank, E = sizeof(real);
+    size_t tokens = stage_tokens(t, 0), message = tokens * t->model.width * E;
+    CostName ids, text;
+    check_cost(run, cost_name(&ids, "%sflight", id), cost_name(&text, "%sin flight, most", name),
+               "micro-batches", formula(1), NOT_PREDICTED, seen->in_flight);
+    check_cost(run, cost_name(&ids, "%sactivations", id),
+               cost_name(&text, "%sactivations, peak", name), "bytes",
+               formula(stage_kept(&t->model, p, i) * tokens * E), NOT_PREDICTED, seen->activations);
+    // In a backward: dy from the stage behind and dx to the stage before.
+    check_cost(run, cost_name(&ids, "%sbuffers", id), cost_name(&text, "%sbuffers, peak", name),
+               "bytes", formula(stage_neighbours(run) * message), NOT_PREDICTED,
                seen->message_buffers);
 }
 
-static void one_by_one_costs(Run *run, const Training *t, const StageCosts *seen) {
-    size_t p = run->world->size, i = run->world->rank, E = sizeof(real),
-           neighbours = stage_neighbours(run);
-    check_cost(run, "each.sent", "a sequence each: messages sent", "calls",
-               formula(t->micro_batches * neighbours), NOT_PREDICTED, seen->messages);
-    check_cost(run, "each.flight", "a sequence each: in flight, most", "micro-batches", formula(1),
-               NOT_PREDICTED, seen->in_flight);
-    check_cost(run, "each.activations", "a sequence each: activations, peak", "bytes",
-               formula(stage_kept(&t->model, p, i) * stage_tokens(t, 0) * E), NOT_PREDICTED,
-               seen->activations);
-    check_cost(run, "each.buffers", "a sequence each: buffers, peak", "bytes",
-               formula(neighbours * stage_tokens(t, 0) * t->model.width * E), NOT_PREDICTED,
-               seen->message_buffers);
-}
-
-// Nothing ever happens at the same time: a micro-batch passes every stage twice, and every link
-// between two of them.
+// Nothing happens at the same time. A micro-batch passes every stage and every link twice.
 static void times(Run *run, const Training *t, const Timing *last) {
     size_t p = run->world->size, m = t->micro_batches;
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
@@ -106,8 +89,7 @@ static void times(Run *run, const Training *t, const Timing *last) {
         for (size_t i = 0; i < p; i++) work += 3 * stage_forward_time(&t->model, p, i, B);
         transfer += 2 * (p - 1) * stage_message_time(&t->model, B);
     }
-    // Then the sums: of wte's gradient, of the loss and of the squares. Everybody waits for all of
-    // it.
+    // Then all ranks wait for the sums of wte's gradient, of the loss and of the squares.
     CutSizes z = stage_sizes(&t->model, p, 0);
     double sums = p > 1 ? ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), sizeof(real)) : 0;
     sums += ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double));
@@ -115,56 +97,65 @@ static void times(Run *run, const Training *t, const Timing *last) {
     check_cost(run, "step.model", "last step: work, messages, sums in a row", "ps",
                formula(work + transfer + sums), NOT_PREDICTED, last->step);
 
-    // Where all stages are equal, here of two blocks: m p (t_f + t_b), so that a stage is idle for
-    // 1 - 1/p of the step.
+    // On equal stages, here of two blocks, a stage is idle for 1 - 1/p of the step.
     Played seen = stack_play_loop(run, &stack, pipeline_naive, m);
-    StackTimes d = stack_times(&stack);
-    Picoseconds step = m * (p * (d.forward + d.backward) + 2 * (p - 1) * d.message);
+    StackTimes times = stack_times(&stack);
+    Picoseconds f = times.forward, b = times.backward, d = times.message;
+    Picoseconds step = m * (p * (f + b) + 2 * (p - 1) * d);
     check_cost(run, "step.equal", "equal stages: step", "ps", formula(step), NOT_PREDICTED,
                seen.timing.step);
     stack_check_bubble(run, "equal", "equal stages", &stack, m, formula(step), NOT_PREDICTED,
                        &seen.timing);
     check_cost(run, "exposed.equal", "equal stages: exposed, 2m(p-1) messages", "ps",
-               formula(2 * m * (p - 1) * d.message), NOT_PREDICTED, seen.timing.exposed);
+               formula(2 * m * (p - 1) * d), NOT_PREDICTED, seen.timing.exposed);
     check_cost(run, "hidden.equal", "equal stages: hidden", "ps", formula(0), NOT_PREDICTED,
                seen.timing.hidden);
 }
 
-// The model as it is on one device, and on the ranks; then the times of equal stages.
+// The page's table: the model on one device and on the ranks; times of equal stages.
 static void table(Run *run, const Training *t, const double loss[2]) {
     size_t p = run->world->size;
     CutSizes whole = stage_sizes(&t->model, 1, 0);
-    char weights[32], moments[32], kept[32], same[2][32], ranks[48];
+    char weights[32], kept[32], same[2][32], ranks[48];
     double kB = sizeof(real) / 1e3;
     snprintf(weights, sizeof weights, "=%.1f kB", (double)elements_stage(&whole) * kB);
-    snprintf(moments, sizeof moments, "=%.1f kB", 2 * (double)elements_stage(&whole) * kB);
     snprintf(kept, sizeof kept, "=%.0f kB", (double)(kept_stage(&whole) * stage_tokens(t, 0)) * kB);
     for (size_t k = 0; k < 2; k++) snprintf(same[k], sizeof *same, "=%.4f", loss[k]);
     snprintf(ranks, sizeof ranks, "each of %zu ranks", p);
     Result rows[] = {
         { "loss of the last step", NULL, { same[0], same[1] } },
         { "weights", "12C^2+13C a block; embedding first, head last", { weights, "parameters" } },
-        { "AdamW's moments", "twice the weights", { moments, "optimizer" } },
         { "activations, peak", "those of one micro-batch", { kept, "activations" } },
         { "messages sent", "m [B*T, C] for each neighbour", { "=0 B", "sent.bytes" } },
-        { "equal stages: step", "m(p(f+b) + 2(p-1)d)", { NULL, "step.equal" } },
-        { "  of it messages", "2m(p-1)d", { NULL, "exposed.equal" } },
-        { "  idle", "1-(f+b)/(p(f+b)+2(p-1)d)", { NULL, "idle.equal" } }, {0} };
-    if (!clock_config()->simulated) rows[5].what = NULL;   // times were not compared
+        { "step, equal stages", "m(p(f+b) + 2(p-1)d)", { NULL, "step.equal" } },
+        { "idle, equal stages", "1-1/p where d = 0", { NULL, "idle.equal" } }, {0} };
+    if (!clock_config()->simulated) rows[4].what = NULL;   // real times were not compared
     results(run, (const char *const[]){ "one device", ranks, NULL }, rows);
     if (!clock_config()->simulated) return;
     StackTimes d = stack_times(&(Stack){ .model = t->model, .blocks = 2, .sequences = 1 });
-    say(run,
-        "  Drawn: the model, %zu blocks, C = %zu, a = %zu; %zu sequences of T = %zu, m = %zu. "
-        "Equal stages: a "
-        "second",
-        t->model.layers, t->model.width, t->model.heads, t->sequences, t->model.context,
-        t->micro_batches);
-    say(run,
-        "  run, two blocks a stage, one sequence a micro-batch: f = %.3g us is a stage's forward, "
-        "b = 2f its",
-        (double)d.forward / 1e6);
-    say(run, "  backward, d = %.3g us a message.", p > 1 ? (double)d.message / 1e6 : 0);
+    say(run, "  m = %zu, B = %zu, T = %zu, C = %zu. Equal stages: a second run with two blocks per",
+        t->micro_batches, t->sequences, t->model.context, t->model.width);
+    say(run, "  stage and B = 1. Forward f = %.3g us, backward b = 2f, message d = %.3g us.",
+        (double)d.forward / 1e6, p > 1 ? (double)d.message / 1e6 : 0);
+}
+
+static void answer(Run *run, const Timing *last) {
+    size_t p = run->world->size;
+    CutSizes whole = stage_sizes(&sizes, 1, 0);
+    if (p == 1)
+        say_answer(run, "Yes, in every bit. But one rank holds the whole model; start 2 or more "
+                        "ranks to split it.");
+    else
+        say_answer(run, "Yes, in every bit. Each of the %zu ranks holds %s of the %.1f kB of "
+                        "weights. But only one rank works at a time, so the ranks are idle for "
+                        "%.0f %% of the step.",
+                   p, cost_text(run, "parameters"),
+                   (double)(elements_stage(&whole) * sizeof(real)) / 1e3,
+                   100 * last->idle_of_total);
+    say_cost(run, "%s of messages per rank and step, and the time in which a rank waits for the "
+                  "others.",
+             cost_text(run, "sent.bytes"));
+    say_use_when(run, "you want to read every message of a pipeline. To train, use 04.03.");
 }
 
 // ---------------------------------------------------------------- the lesson
@@ -179,8 +170,7 @@ static void naive(Run *run) {
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
         Trajectory got = trajectory_new(run, &t), want = training_unsplit(run, &t, 1);
-        // Makes my stage's model and calls naive_step in every training step; then reads the
-        // ledgers of this rank.
+        // Allocates this stage's model, calls naive_step in every step, then reads the ledgers.
         seen = stages_train(run, &t, NULL, naive_step, NULL, &got);
         say_detail(run, "%s: loss %.4f, %.4f, %.4f", i ? "AdamW" : "SGD", got.loss[0], got.loss[1],
                    got.loss[2]);
@@ -194,18 +184,22 @@ static void naive(Run *run) {
     picture_show(run, "naive, the model's last step", PICTURE_MEMORY);
     picture_summary(run, &last);
     evaluation(run, &t);
-    stage_costs(run, &t, &seen);
+    stage_check_costs(run, &t, NULL, &seen);
+    memory_costs(run, &t, "", "", &seen);
     t.micro_batches = SEQUENCES;
-    one_by_one_costs(run, &t, &each);
+    check_cost(run, "each.sent", "a sequence each: messages sent", "calls",
+               formula(SEQUENCES * stage_neighbours(run)), NOT_PREDICTED, each.messages);
+    memory_costs(run, &t, "each.", "a sequence each: ", &each);
     t.micro_batches = m;
-    if (clock_config()->simulated) times(run, &t, &last);  // real time differs from run to run
+    if (clock_config()->simulated) times(run, &t, &last);  // real times differ from run to run
     table(run, &t, loss);
+    answer(run, &last);
     data_free(&t.data);
 }
 
 static const Option options[] = {
     { "micro-batches", "N", "1",
-      "that the batch is cut into; the next one starts after the backward of one" },
+      "number of pieces of the batch; each starts after the backward of the one before" },
     { 0 },
 };
 EXPERIMENT(naive, options);

@@ -1,7 +1,7 @@
-// 04_partition.c (experiment): cuts are the best of all cuts; a training whose layers move equals
-// gradient accumulation in every bit, and its slowest stage is that of the best cut.
+// 04_partition.c (experiment): a training whose blocks move between stages equals gradient
+// accumulation in every bit, and its slowest stage is that of the best cut. cuts.c and planner.c
+// check the search for the best cut alone.
 #include "04_pipeline_naive/experiments/experiments.h"
-#include "common/tensor/random.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,90 +9,24 @@
 
 enum { MOST_STAGES = 16, MOST_STEPS = 6 };
 
-// The head of 331 vocabulary entries costs as much as two blocks. From step GROWN on, the first
-// three blocks cost three times as much: their FLOPs are charged to the clock again. Micro-batches
-// are of one sequence.
+// The head has 331 vocabulary entries, so it costs as much as two blocks. From step GROWN on, the
+// first GROWN_BLOCKS blocks cost GROWTH times as much, because their FLOPs are charged to the clock
+// again. A micro-batch has one sequence. Blocks may move before every EVERY-th step.
 static const ModelConfig sizes = {
     .layers = 10, .width = 12, .heads = 3, .context = 10, .vocab = 331, .dropout = 0.1
 };
 enum { MICRO = 6, STEPS = 6, EVERY = 2, GROWN = 3, GROWN_BLOCKS = 3, GROWTH = 3 };
 
-// ---------------------------------------------------------------- cuts alone
-
-// Goes through all cuts of cost [n] into p parts; most, least: of the parts before. Keeps the best
-// in *score, and the largest part of that one in *largest.
-static void try_all(const double *cost, size_t n, size_t p, double most, double least,
-                    bool difference, double *score, double *largest) {
-    double sum = 0;
-    if (p == 0) {
-        double mine = difference ? most - least : most;
-        if (n > 0 || mine >= *score) return;
-        *score = mine;
-        *largest = most;
-        return;
-    }
-    for (size_t i = 1; i + p <= n + 1; i++) {
-        sum += cost[i - 1];
-        try_all(cost + i, n - i, p - 1, fmax(most, sum), fmin(least, sum), difference, score,
-                largest);
-    }
-}
-static double partition_exhaustive(const double *cost, size_t n, size_t p) {
-    double score = INFINITY, largest = 0;
-    try_all(cost, n, p, 0, INFINITY, false, &score, &largest);
-    return largest;
-}
-static double partition_max_min(const double *cost, size_t n, size_t p) {
-    double score = INFINITY, largest = 0;
-    try_all(cost, n, p, 0, INFINITY, true, &score, &largest);
-    return largest;
-}
-static double partition_largest(const double *cost, size_t p, const size_t *first) {
-    double most = 0;
-    for (size_t i = 0; i < p; i++) {
-        double sum = 0;
-        for (size_t k = first[i]; k < first[i + 1]; k++) sum += cost[k];
-        most = fmax(most, sum);
-    }
-    return most;
-}
-
-static void cuts(Run *run) {
-    // DeepSpeed's criterion is the smallest difference between the largest and the smallest stage.
-    static const double example[] = { 9, 5, 5, 9, 6 };
-    size_t first[4];
-    double got[] = { partition_min_max(example, 5, 3, first), partition_max_min(example, 5, 3) },
-           want[] = { 14, 15 };
-    check_numbers(run, "cuts", "costs 9 5 5 9 6 on 3 stages: min-max 14, max - min 15", got, want,
-                  2, 0);
-    enum { CASES = 200 };
-    double best[CASES], every[CASES], sum[CASES];
-    for (size_t k = 0; k < CASES; k++) {
-        double cost[12];
-        size_t n = 1 + random_key(run->seed, k) % 12, p = 1 + random_key(run->seed + 1, k) % n,
-               at[13];
-        for (size_t i = 0; i < n; i++)
-            cost[i] = (double)(random_key(random_key(run->seed, k), i) % 20);
-        best[k] = partition_min_max(cost, n, p, at);
-        every[k] = partition_exhaustive(cost, n, p);
-        sum[k] = partition_largest(cost, p, at);  // what the cut that was returned comes to
-    }
-    check_numbers(run, "cuts", "200 random ones: the smallest of all cuts", best, every, CASES, 0);
-    check_numbers(run, "cuts", "200 random ones: the cut has that cost", sum, every, CASES, 0);
-}
-
 // ------------------------------------------------------- training while layers cost more, and move
 
-// ---- What a training did, and what it should have. ----
-typedef struct { double messages, bytes, sum_bytes; } Moved;  // sent by this rank between two steps
+typedef struct { double messages, bytes, sum_bytes; } Moved;   // that this rank sends for one cut
+// What a training measured.
 typedef struct {
-    size_t blocks[MOST_STEPS][MOST_STAGES];  // of each stage, in each step
+    size_t blocks[MOST_STEPS][MOST_STAGES];                    // of each stage, in each step
     Timing timing[MOST_STEPS];
-    Moved moved[MOST_STEPS];                                           // before each step
-    size_t parameters, optimizer;                                      // bytes at the end
+    Moved moved[MOST_STEPS];                                   // before each step
+    size_t parameters, optimizer;                              // bytes at the end
 } Rebalanced;
-// Which blocks cost how much more, from which step on; the cut is solved every so many steps.
-typedef struct { size_t blocks, times, from, every; } Growth;
 
 static void grown_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     double before = clock_flops();
@@ -121,7 +55,7 @@ static Model *stage_model(const Training *t, Comm *pp, const size_t *blocks, dou
     return m;
 }
 
-// GPipe on these stages. every: steps between two rebalances; 0: layers stay.
+// Trains by GPipe, first on stages of these blocks. every: steps between two cuts; 0: blocks stay.
 static void train(Run *run, const Training *t, const size_t *blocks, size_t every, Rebalanced *r,
                   Trajectory *out) {
     Comm *pp = run->world;
@@ -137,7 +71,7 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
         Batch *batch = training_batches(t, &tokens, s, 1, 0);
         if (s > 0) memcpy(r->blocks[s], r->blocks[s - 1], p * sizeof(size_t));
         comm_ledger_reset(pp);
-        if (every && s > 0 && s % every == 0) {            // the costs are those of the step before
+        if (every && s > 0 && s % every == 0) {            // cost was measured in the step before
             partition_solve(pp, &t->model, 1, cost, r->blocks[s]);
             Model *next = stage_model(t, pp, r->blocks[s], cost);
             pipeline_migrate(pp, &o, m, r->blocks[s - 1], next, r->blocks[s]);
@@ -147,8 +81,7 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
         r->moved[s] = (Moved){ pp->ledger[COMM_SEND].calls, pp->ledger[COMM_SEND].bytes,
                                pp->ledger[COMM_ALL_REDUCE].bytes };
         double done = 0;
-        // Every layer has arrived: the step begins.
-        comm_all_reduce_doubles(pp, &done, 1);
+        comm_all_reduce_doubles(pp, &done, 1);             // a barrier: every block has arrived
         memset(cost, 0, n * sizeof *cost);
         picture_begin(run, MEM_ACTIVATIONS);
         StepResult seen = pipeline_step(&me, m, &o, batch, t->micro_batches);
@@ -172,7 +105,7 @@ static void train(Run *run, const Training *t, const size_t *blocks, size_t ever
     if (me.tied) comm_free(me.tied);
 }
 
-// --blocks; without it 3, 4, 3 on three stages, else as equal as possible.
+// The stages of --blocks. Default: 3, 4, 3 on three stages, else as equal as possible.
 static void partition_blocks(Run *run, size_t layers, size_t *blocks) {
     size_t p = run->world->size, n = 0, sum = 0;
     const char *text = option_given(run, "blocks") ? option_text(run, "blocks") : NULL;
@@ -182,28 +115,27 @@ static void partition_blocks(Run *run, size_t layers, size_t *blocks) {
         char *end = NULL;
         size_t value = *text >= '0' && *text <= '9' ? strtoul(text, &end, 10) : 0;
         REQUIRE(value >= 1 && n < p && (*end == ',' || !*end),
-                "--blocks %s: give %zu numbers, 1 or more, with commas "
-                "between them, such as 3,4,3: the blocks of each stage",
+                "--blocks %s: give the blocks of each stage as %zu numbers, 1 or more, with commas "
+                "between them, such as 3,4,3",
                 option_text(run, "blocks"), p);
         sum += blocks[n++] = value;
         text = *end ? end + 1 : NULL;
         REQUIRE(text || (n == p && sum == layers),
-                "--blocks %s: give %zu numbers that add up to the %zu blocks of the "
-                "model",
+                "--blocks %s: give %zu numbers whose sum is the %zu blocks of the model",
                 option_text(run, "blocks"), p, layers);
     }
 }
 
 // ---------------------------------------------------------------- times, from sizes
 
-// A forward of every layer for one sequence, in this step: embedding, blocks, head.
-static void forward_times(const Training *t, Growth g, size_t step, double *cost) {
+// cost [L+2] <- the times of a forward of every layer for one sequence in this step.
+static void forward_times(const Training *t, size_t step, double *cost) {
     CutSizes z = cut_sizes(&t->model, 1, 0);
     size_t L = t->model.layers;
-    cost[0] = 0;                                           // a lookup: no product
+    cost[0] = 0;                                           // the embedding has no product
     for (size_t k = 0; k < L; k++)
         cost[k + 1] =
-            work_block(&z, 1).time * (k < g.blocks && step >= g.from ? (double)g.times : 1);
+            work_block(&z, 1).time * (k < GROWN_BLOCKS && step >= GROWN ? (double)GROWTH : 1);
     cost[L + 1] = work_head(&z, 1).time;
 }
 static double stage_time(const double *cost, const size_t *blocks, size_t p, size_t i) {
@@ -214,9 +146,9 @@ static double stage_time(const double *cost, const size_t *blocks, size_t p, siz
     return sum;
 }
 
-// GPipe on unequal stages: the first micro-batch passes all of them, the others follow as closely
-// as the slowest, stage or link, lets them; then the sums at the end of a step. Backward is twice
-// forward.
+// A step of GPipe on unequal stages. The first micro-batch passes all stages; the others follow as
+// closely as the slowest stage or link lets them. The sums at the end of the step come last. A
+// backward takes twice the time of a forward.
 static double step_time(const Training *t, const double *cost, const size_t *blocks, size_t p) {
     CutSizes z = cut_sizes(&t->model, 1, 0);
     double sum = 0, slowest = 0, way = p > 1 ? (double)stage_message_time(&t->model, 1) : 0;
@@ -229,7 +161,7 @@ static double step_time(const Training *t, const double *cost, const size_t *blo
     double sums = p > 1 ? ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), sizeof(real)) : 0;
     sums += ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double));
     sums += ring_time(ALL_REDUCE_PASSES, p, config_tensors(&t->model), sizeof(double));
-    // A stage of the embedding alone: its message begins the step.
+    // The message of a stage that has only the embedding begins the step.
     if (stage_time(cost, blocks, p, 0) == 0) sum -= way;
     return sum + 2 * (double)(p - 1) * way +
            others * (fmax(slowest, way) + fmax(2 * slowest, way)) + sums;
@@ -237,16 +169,16 @@ static double step_time(const Training *t, const double *cost, const size_t *blo
 
 // ---------------------------------------------------------------- costs
 
-static void time_lines(Run *run, const Training *t, Growth g, const char *name, const Rebalanced *r,
+static void time_lines(Run *run, const Training *t, const char *name, const Rebalanced *r,
                        bool moves) {
     size_t p = run->world->size, n = t->model.layers + 2;
     double *now = host_alloc(n * sizeof *now), *before = host_alloc(n * sizeof *before);
     for (size_t s = 0; s < t->steps; s++) {
         CostName id, text;
-        forward_times(t, g, s, now);
-        // The costs that the last cut knew, if there was one.
-        forward_times(t, g, s > 0 ? s - s % g.every - 1 : 0, before);
-        bool solved = moves && s >= g.every && !memcmp(now, before, n * sizeof *now);
+        forward_times(t, s, now);
+        // The costs that the last cut used, if there was one.
+        forward_times(t, s > 0 ? s - s % EVERY - 1 : 0, before);
+        bool solved = moves && s >= EVERY && !memcmp(now, before, n * sizeof *now);
         double slowest = solved ? partition_exhaustive(now, n, p) : 0;
         for (size_t i = 0; i < p && !solved; i++)
             slowest = fmax(slowest, stage_time(now, r->blocks[s], p, i));
@@ -270,55 +202,85 @@ static size_t stage_of(const size_t *blocks, size_t k) {
     return i;
 }
 
-static void text_of(char *cell, const size_t *blocks, size_t p) {
-    strcpy(cell, "=");
-    for (size_t i = 0; i < p; i++) sprintf(cell + strlen(cell), "%s%zu", i ? " " : "", blocks[i]);
+// "3 4 3"
+static void blocks_text(char *text, const size_t *blocks, size_t p) {
+    *text = 0;
+    for (size_t i = 0; i < p; i++) sprintf(text + strlen(text), "%s%zu", i ? " " : "", blocks[i]);
 }
 
-static void table(Run *run, const Training *t, Growth g, const Rebalanced *stays,
-                  const Rebalanced *moved) {
-    static const char *const columns[] = { "blocks stay", "step", "idle", "blocks move",
-                                           "step",        "idle", NULL };
+// The page's table. Steps in a row with equal cells share a row.
+static void table(Run *run, const Training *t, const Rebalanced *stays, const Rebalanced *moved) {
+    static const char *const columns[] = { "blocks stay", "step", "idle",
+                                           "blocks move", "step", "idle", NULL };
+    const Rebalanced *both[] = { stays, moved };
     char text[MOST_STEPS][6][64], name[MOST_STEPS][48];
     Result rows[MOST_STEPS + 1] = { {0} };
+    size_t n = 0, begin = 0;                               // begin: the first step of the row
     for (size_t s = 0; s < t->steps; s++) {
-        const Rebalanced *both[] = { stays, moved };
-        snprintf(name[s], sizeof name[s], s == g.from ? "step %zu, blocks cost more" : "step %zu",
-                 s);
-        rows[s].what = name[s];
+        char (*cell)[64] = text[n];
+        memset(cell, 0, sizeof text[n]);
         for (size_t k = 0; k < 2; k++) {
-            text_of(text[s][3 * k], both[k]->blocks[s], run->world->size);
-            page_value(text[s][3 * k + 1] + 1, sizeof text[s][0] - 1,
-                       (double)both[k]->timing[s].step, "ps");
-            snprintf(text[s][3 * k + 2] + 1, sizeof text[s][0] - 1, "%.1f %%",
-                     100 * both[k]->timing[s].idle_of_total);
-            text[s][3 * k + 1][0] = text[s][3 * k + 2][0] = '=';
+            const Timing *timing = &both[k]->timing[s];
+            for (size_t c = 0; c < 3; c++) cell[3 * k + c][0] = '=';
+            blocks_text(cell[3 * k] + 1, both[k]->blocks[s], run->world->size);
+            page_value(cell[3 * k + 1] + 1, sizeof *cell - 1, (double)timing->step, "ps");
+            snprintf(cell[3 * k + 2] + 1, sizeof *cell - 1, "%.1f %%", 100 * timing->idle_of_total);
         }
-        for (size_t k = 0; k < 6; k++) rows[s].cell[k] = text[s][k];
+        bool same = n > 0 && memcmp(cell, text[n - 1], sizeof text[n]) == 0;
+        if (same) n--;
+        else begin = s;
+        const char *remark = begin == GROWN ? ", blocks cost more" : "";
+        if (same) snprintf(name[n], sizeof *name, "steps %zu to %zu%s", begin, s, remark);
+        else snprintf(name[n], sizeof *name, "step %zu%s", s, remark);
+        rows[n].what = name[n];
+        for (size_t k = 0; k < 6; k++) rows[n].cell[k] = text[n][k];
+        n++;
     }
     results(run, columns, rows);
     double *cost = host_alloc((t->model.layers + 2) * sizeof *cost);
-    forward_times(t, (Growth){0}, 0, cost);
-    say(run,
-        "  GPipe's step: sum(f+b) + (m-1)(max f + max b), and messages. A block: f = %.3g us, b = "
-        "2f. The",
+    forward_times(t, 0, cost);
+    say(run, "  Step: sum(f+b) + (m-1)(max f + max b), and messages. A block: f = %.3g us, b = 2f.",
         cost[1] / 1e6);
-    say(run,
-        "  head costs %.2f blocks, the embedding nothing; from step %zu on the first %zu blocks "
-        "cost %zu times "
-        "it.",
-        cost[t->model.layers + 1] / cost[1], g.from, g.blocks, g.times);
-    say(run, "  Costs 9 5 5 9 6 on 3 stages: the largest is 14 by min-max, 15 by the smallest max "
-             "- min.");
+    say(run, "  The head costs %.2f blocks. From step %d on the first %d blocks cost %d times as "
+             "much.",
+        cost[t->model.layers + 1] / cost[1], GROWN, GROWN_BLOCKS, GROWTH);
     free(cost);
 }
 
-static void partition_costs(Run *run, const Training *t, Growth g, const Rebalanced *stays,
+static void answer(Run *run, const Rebalanced *stays, const Rebalanced *moved) {
+    enum { LAST = STEPS - 1 };
+    size_t p = run->world->size, bytes = p * sizeof(size_t);
+    char begin[64], first_cut[64], last_cut[64], still[32], now[32];
+    blocks_text(begin, moved->blocks[0], p);
+    blocks_text(first_cut, moved->blocks[EVERY], p);
+    blocks_text(last_cut, moved->blocks[LAST], p);
+    page_value(still, sizeof still, (double)stays->timing[LAST].step, "ps");
+    page_value(now, sizeof now, (double)moved->timing[LAST].step, "ps");
+    bool any = false;
+    for (size_t s = 1; s < STEPS; s++)
+        any = any || memcmp(moved->blocks[s], moved->blocks[s - 1], bytes) != 0;
+    if (any)
+        say_answer(run, "The cut whose slowest stage costs least: %s blocks instead of %s, and %s "
+                        "when costs have changed. The last step then takes %s instead of %s, and "
+                        "no bit changes.",
+                   first_cut, begin, last_cut, now, still);
+    else
+        say_answer(run, "The cut whose slowest stage costs least. Here the first cut, %s blocks, "
+                        "is the best one in every step, so no block moves.",
+                   begin);
+    page_value(now, sizeof now, (double)moved->timing[GROWN].step, "ps");
+    say_cost(run, "%s sent per rank for all moves. A new cut comes one measured step late: step "
+                  "%d, with the cut for the old costs, takes %s.",
+             cost_text(run, "moved.bytes"), GROWN, now);
+    say_use_when(run, "stages are unequal: a better cut costs nothing. Move blocks only if costs "
+                      "change during training.");
+}
+
+static void partition_costs(Run *run, const Training *t, const Rebalanced *stays,
                             const Rebalanced *moved) {
     size_t p = run->world->size, i = run->world->rank, E = sizeof(real), last = t->steps - 1;
     CutSizes z = cut_sizes(&t->model, 1, 0);
-    double messages[2] = {0}, bytes[2] = {0};              // predicted, measured; of all steps
-    double sums = 0, said = 0;
+    double messages[2] = {0}, bytes[2] = {0}, sums[2] = {0};   // predicted, measured; of all steps
     for (size_t s = 1; s < t->steps; s++) {
         for (size_t k = 0; k < t->model.layers; k++)
             if (stage_of(moved->blocks[s - 1], k) == i && stage_of(moved->blocks[s], k) != i) {
@@ -327,28 +289,29 @@ static void partition_costs(Run *run, const Training *t, Growth g, const Rebalan
             }
         messages[1] += moved->moved[s].messages;
         bytes[1] += moved->moved[s].bytes;
-        sums +=
-            s % g.every ? 0 : ring_bytes(ALL_REDUCE_PASSES, p, t->model.layers + 2, sizeof(double));
-        said += moved->moved[s].sum_bytes;
+        if (s % EVERY == 0)
+            sums[0] += ring_bytes(ALL_REDUCE_PASSES, p, t->model.layers + 2, sizeof(double));
+        sums[1] += moved->moved[s].sum_bytes;
     }
     check_cost(run, "moved.calls", "blocks that move: messages sent", "calls", formula(messages[0]),
                NOT_PREDICTED, messages[1]);
     check_cost(run, "moved.bytes", "blocks that move: 3(12C^2+13C) elements each", "bytes",
                formula(bytes[0]), NOT_PREDICTED, bytes[1]);
-    check_cost(run, "solve.bytes", "sums of the layers' costs", "bytes", formula(sums),
-               NOT_PREDICTED, said);
+    check_cost(run, "solve.bytes", "sums of the layers' costs", "bytes", formula(sums[0]),
+               NOT_PREDICTED, sums[1]);
     z.blocks = moved->blocks[last][i];
     z.first = i == 0;
     z.last = i + 1 == p;
-    check_cost(run, "parameters", "parameters of my stage at the end", "bytes",
+    check_cost(run, "parameters", "parameters of the stage at the end", "bytes",
                formula(elements_stage(&z) * E), NOT_PREDICTED, moved->parameters);
-    check_cost(run, "optimizer", "optimizer state of my stage at the end", "bytes",
+    check_cost(run, "optimizer", "optimizer state of the stage at the end", "bytes",
                formula(2 * elements_stage(&z) * E), NOT_PREDICTED, moved->optimizer);
     if (clock_config()->simulated) {                       // real time differs from run to run
-        time_lines(run, t, g, "blocks stay", stays, false);
-        time_lines(run, t, g, "blocks move", moved, true);
+        time_lines(run, t, "blocks stay", stays, false);
+        time_lines(run, t, "blocks move", moved, true);
     }
-    table(run, t, g, stays, moved);
+    table(run, t, stays, moved);
+    answer(run, stays, moved);
 }
 
 // ---------------------------------------------------------------- the lesson
@@ -364,7 +327,7 @@ static void partition(Run *run) {
     };
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
-    cuts(run);
+    partition_cuts(run);
     Rebalanced moved = {0}, stays = {0};
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.3);
@@ -380,16 +343,15 @@ static void partition(Run *run) {
         trajectory_free(&fixed);
         trajectory_free(&got);
     }
-    Growth growth = { GROWN_BLOCKS, GROWTH, GROWN, EVERY };
-    partition_costs(run, &t, growth, &stays, &moved);
+    partition_costs(run, &t, &stays, &moved);
     partition_planner(run);
     data_free(&t.data);
 }
 
 static const Option options[] = {
     { "blocks", "LIST", NULL,
-      "of each stage in the beginning; without it: 3,4,3, or as equal as possible" },
-    { "draw", "begin|end", "end", "whose step --svg and --trace write" },
+      "blocks of each stage in step 0; default: 3,4,3, or as equal as possible" },
+    { "draw", "begin|end", "end", "the step that --svg and --trace write: the first or the last" },
     {0},
 };
 EXPERIMENT(partition, options);

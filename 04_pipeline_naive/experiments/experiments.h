@@ -1,6 +1,6 @@
-// experiments.h: what the experiments of this chapter share, and those of chapter 05 with them:
-// trainings of stages (stages.h), stacks of equal stages (stack.h), costs from sizes (costs.h), and
-// lists played without a model (timeline.h).
+// experiments.h: modules that the experiments of chapters 04 and 05 share: trainings of stages
+// (stages.h), stacks of equal stages (stack.h), costs from sizes (costs.h), and lists played
+// without a model (timeline.h).
 #ifndef PIPELINE_EXPERIMENTS_H
 #define PIPELINE_EXPERIMENTS_H
 #include "04_pipeline_naive/experiments/costs.h"
@@ -9,4 +9,8 @@
 #include "04_pipeline_naive/experiments/timeline.h"
 
 void partition_planner(Run *run);  // planner.c: the best stages with replicas
+void partition_cuts(Run *run);     // cuts.c: partition_min_max finds the best of all cuts
+// The largest part of the cut of cost [n] into p parts whose largest part is smallest, by trying
+// all.
+double partition_exhaustive(const double *cost, size_t n, size_t p);
 #endif

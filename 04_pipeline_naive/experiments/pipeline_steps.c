@@ -41,16 +41,17 @@ bool steps_op_is(PipeOp op, PipeOp needed) {
 // A stage has this many send buffers for activations, and as many for gradients.
 enum { SEND_BUFFERS = 2 };
 typedef struct {
-    size_t buffers, turn, sent[SEND_BUFFERS];
-} Buffers; // sent: the step of each buffer's last message
+    size_t buffers, turn;
+    size_t sent[SEND_BUFFERS];                     // the step of each buffer's last message
+} Buffers;
 
 typedef struct {
     Play *play;
     size_t rank;
     const PipelineSteps *s;
     size_t *posted;                                // [p] the receive that is posted from each stage
-    bool *ran; // of each op of this stage: does it stand before this place?
-    size_t micro_batches;                          // that the list names
+    bool *ran;                                     // of each op: is it before this place?
+    size_t micro_batches;                          // in the list
 } Writer;
 
 static size_t bytes_of(const Writer *w, PipeOp op) {
@@ -76,7 +77,7 @@ static void post(Writer *w, size_t stage, size_t at) {
 static bool *ran(const Writer *w, PipeWhat what, size_t chunk, size_t micro_batch) {
     return &w->ran[(chunk * w->micro_batches + micro_batch) * (UPDATE + 1) + what];
 }
-// An op that takes the result of an op of its own stage must stand behind that op.
+// An op that takes the result of an op of its own stage must come after it in the list.
 static bool is_before(const Writer *w, PipeOp needed, size_t chunks) {
     if (needed.chunk >= chunks || needed.micro_batch >= w->micro_batches) return false;
     bool whole =
@@ -104,7 +105,7 @@ static Buffers buffers_new(const PipelineSteps *s, bool sends) {
     size_t n = s->bytes && s->v * s->m < SEND_BUFFERS ? s->v * s->m : SEND_BUFFERS;
     return (Buffers){ .buffers = sends && s->p > 1 ? n : 0, .sent = { PLAY_NEVER, PLAY_NEVER } };
 }
-// The executor waits for what is still in its buffers, and frees them.
+// The executor waits until its send buffers are empty, and frees them.
 static void buffers_done(Writer *w, const Buffers *b) {
     for (size_t n = 0; n < b->buffers; n++) {
         size_t sent = b->sent[(b->turn + n) % b->buffers];

@@ -1,28 +1,32 @@
-// planner.c: PipeDream's planner, as a table of 04_partition, and a check against all plans.
+// planner.c: PipeDream's planner for 04_partition: stages with replicas, checked against all plans.
 #include "04_pipeline_naive/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-// Harlap et al. 2018, section 3.2: stages of neighbouring layers, each with several replicas, so
-// that the slowest stage or message is as fast as possible. Times are per micro-batch (minibatch,
-// there).
+// Harlap et al. 2018, section 3.2. A plan has stages of neighbouring layers, each with several
+// replicas; in the best plan the slowest stage or message is as fast as possible. Times are per
+// micro-batch, which the paper calls minibatch.
 enum { MOST_LAYERS = 8, MOST_WORKERS = 8 };
-// Of each layer: forward and backward; how long a link takes for its weights, for its output.
+// Times of each layer: forward and backward; its weights on a link; its output on a link.
 typedef struct {
     size_t n;
     double time[MOST_LAYERS], weights[MOST_LAYERS], output[MOST_LAYERS];
 } Profile;
-// The best way for the first j layers on m workers, its last stage: `from` of `replicas`.
+// The best plan for the first j layers on m workers: its last stage begins at layer `from` and has
+// `replicas`.
 typedef struct { double slowest; size_t from, replicas; } Plan;
 
-// Layers i, ..., j-1 on m replicas: while one micro-batch is computed, m-1 others are, and the
-// weights' gradients are summed over the m: a ring both ways for gradients and weights, 4(m-1)/m of
-// them.
+// The time per micro-batch of layers i, ..., j-1 on m replicas. The replicas compute m
+// micro-batches at the same time, and sum the gradients of the weights: rings for gradients and for
+// weights send 4(m-1)/m of the weights.
 static double stage_time(const Profile *a, size_t i, size_t j, size_t m) {
     double time = 0, weights = 0;
-    for (; i < j; i++) { time += a->time[i]; weights += a->weights[i]; }
+    for (; i < j; i++) {
+        time += a->time[i];
+        weights += a->weights[i];
+    }
     return fmax(time, 4 * (double)(m - 1) / (double)m * weights) / (double)m;
 }
 
@@ -41,14 +45,14 @@ static void plan(const Profile *a, size_t workers, Plan best[MOST_LAYERS + 1][MO
         }
 }
 
-// All ways: the first stage's layers and replicas, then the rest.
+// Tries all plans: first the layers and replicas of the first stage, then the rest.
 static double exhaustive(const Profile *a, size_t i, size_t workers) {
     double best = stage_time(a, i, a->n, workers);
     for (size_t j = i + 1; j < a->n; j++)
         for (size_t m = 1; m < workers; m++) {
             double rest = exhaustive(a, j, workers - m),
-                   mine = fmax(stage_time(a, i, j, m), 2 * a->output[j - 1]);
-            best = fmin(best, fmax(mine, rest));
+                   stage = fmax(stage_time(a, i, j, m), 2 * a->output[j - 1]);
+            best = fmin(best, fmax(stage, rest));
         }
     return best;
 }
@@ -60,7 +64,7 @@ static void plan_text(char *text, Plan best[MOST_LAYERS + 1][MOST_WORKERS + 1], 
     sprintf(text + strlen(text), "%s%zu-%zu x%zu", p.from ? ", " : "", p.from, j - 1, p.replicas);
 }
 
-// Convolutions, which compute much and weigh little, and then layers that weigh much: as in VGG.
+// As in VGG: layers that compute much and have few weights, then layers with many weights.
 static const Profile vgg = {
     6, { 8, 8, 6, 4, 1, 1 }, { 0.1, 0.2, 0.5, 1, 8, 4 }, { 3, 2, 1, 0.5, 0.1, 0.1 }
 };
@@ -91,7 +95,10 @@ void partition_planner(Run *run) {
         Plan best[MOST_LAYERS + 1][MOST_WORKERS + 1];
         Profile a = vgg;
         char text[80] = "";
-        for (size_t i = 0; i < a.n; i++) { a.weights[i] /= link[k]; a.output[i] /= link[k]; }
+        for (size_t i = 0; i < a.n; i++) {
+            a.weights[i] /= link[k];
+            a.output[i] /= link[k];
+        }
         plan(&a, 4, best);
         plan_text(text, best, a.n, 4);
         say_detail(run, "  link %-6g  %-28s %5.2f   data parallel %6.2f   one device %5.2f",

@@ -43,8 +43,14 @@ Model *stack_new(const Stack *s, size_t p, size_t i) {
     Model *m = model_describe_chunks(&whole, chunk, v);
     free(chunk);
     Layer *first = &m->layers[0], *last = &m->layers[m->n_layers - 1];
-    if (i == 0) { first->kind = &source; first->n_units = 0; }
-    if (i + 1 == p) { last->kind = &sink; last->n_units = 0; }
+    if (i == 0) {
+        first->kind = &source;
+        first->n_units = 0;
+    }
+    if (i + 1 == p) {
+        last->kind = &sink;
+        last->n_units = 0;
+    }
     model_allocate(m);
     return m;
 }
@@ -106,14 +112,14 @@ StackTimes stack_times(const Stack *s) {
                          .message = stage_message_time(&s->model, s->sequences) };
 }
 
-// Each block's own, and its input; the sink's input, too.
+// The activations and the input of each block; on the last stage the sink's input, too.
 size_t stack_kept(const Stack *s, size_t p, size_t i) {
     CutSizes z = cut_sizes(&s->model, 1, 0);
     size_t per_token = s->blocks * (kept_block(&z) + z.C) + (i + 1 == p ? z.C : 0);
     return per_token * s->sequences * s->model.context * sizeof(real);
 }
 
-// The share that is idle where a step takes `step`, in millionths of `whole` (0: of the step).
+// The idle time of a step that takes `step`, in millionths of `whole` (0: of the step).
 static Predicted idle_share(Predicted step, double ideal, double whole) {
     static const double million = 1e6;
     if (!step.given) return NOT_PREDICTED;

@@ -20,8 +20,7 @@ size_t stage_neighbours(const Run *run) {
     return (run->world->rank + 1 < run->world->size) + (run->world->rank > 0);
 }
 
-// With each neighbour: two messages on their way out, where there are two, and one that is
-// expected.
+// Per neighbour: two send buffers (one, if there is one micro-batch) and one expected message.
 size_t stage_message_buffers(const Training *t, size_t p, size_t i) {
     size_t neighbours = (i + 1 < p) + (i > 0), out = t->micro_batches < 2 ? 1 : 2;
     return neighbours * (out + 1) * stage_tokens(t, 0) * t->model.width * sizeof(real);
@@ -65,11 +64,11 @@ void stage_check_costs(Run *run, const Training *t, const char *way, const Stage
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
     size_t E = sizeof(real), D = sizeof(double), neighbours = stage_neighbours(run);
     CutSizes z = stage_sizes(c, p, i);
-    size_t message = message_elements(&z, t->sequences);   // of all micro-batches together
+    size_t message = message_elements(&z, t->sequences);   // sum of all micro-batches
     CostName id;
 #define ID(what) cost_name(&id, "%s%s%s", way ? way : "", way ? "." : "", what)
 
-    // Per micro-batch one activation [B*T, C] to the next stage, one gradient of that shape back.
+    // Per micro-batch: activations [B*T, C] to the next stage, gradients of that shape back.
     check_cost(run, ID("sent.calls"), "messages sent", "calls", formula(m * neighbours),
                NOT_PREDICTED, seen->messages);
     check_cost(run, ID("sent.bytes"), "messages sent", "bytes", formula(neighbours * message * E),
@@ -77,8 +76,8 @@ void stage_check_costs(Run *run, const Training *t, const char *way, const Stage
     check_cost(run, ID("sent.all"), "messages of all ranks: 2m(p-1)", "calls",
                formula(2 * m * (p - 1)), NOT_PREDICTED, sum_of_ranks(run, seen->messages));
 
-    // The first and the last stage add their gradients of wte: in a ring of two, each sends both
-    // halves of it once.
+    // The first and the last stage add their gradients of wte. In a ring of two, each sends both
+    // halves once.
     size_t shares = p > 1 && (i == 0 || i + 1 == p);
     double tied = ring_bytes(ALL_REDUCE_PASSES, 2, elements_wte(&z), E);
     check_cost(run, ID("tied.calls"), "tied sum of wte", "calls", formula(shares), NOT_PREDICTED,
@@ -86,7 +85,7 @@ void stage_check_costs(Run *run, const Training *t, const char *way, const Stage
     check_cost(run, ID("tied.bytes"), "tied sum of wte", "bytes", formula(shares ? tied : 0),
                NOT_PREDICTED, seen->tied_bytes);
     double loss = ring_bytes(ALL_REDUCE_PASSES, p, 1, D);
-    // One per tensor of the model.
+    // One double per tensor of the model.
     double squares = ring_bytes(ALL_REDUCE_PASSES, p, config_tensors(c), D);
     check_cost(run, ID("sums.calls"), "sums of loss and squares", "calls", formula(2),
                NOT_PREDICTED, seen->scalar_calls);
@@ -94,11 +93,11 @@ void stage_check_costs(Run *run, const Training *t, const char *way, const Stage
                NOT_PREDICTED, seen->scalar_bytes);
 
     size_t elements = elements_stage(&z);
-    check_cost(run, ID("parameters"), "parameters of my stage", "bytes", formula(elements * E),
+    check_cost(run, ID("parameters"), "parameters of the stage", "bytes", formula(elements * E),
                NOT_PREDICTED, seen->parameters);
-    check_cost(run, ID("gradients"), "gradients of my stage", "bytes",
+    check_cost(run, ID("gradients"), "gradients of the stage", "bytes",
                formula(elements_gradients(&z) * E), NOT_PREDICTED, seen->gradients);
-    check_cost(run, ID("optimizer"), "optimizer state of my stage", "bytes",
+    check_cost(run, ID("optimizer"), "optimizer state of the stage", "bytes",
                formula((t->optimizer.kind == ADAMW) * 2 * elements * E), NOT_PREDICTED,
                seen->optimizer);
 #undef ID

@@ -22,7 +22,7 @@ Training stages_training(Run *run, const ModelConfig *model, size_t sequences) {
     return t;
 }
 
-// training_run calls a Step; a lesson's step knows no Training.
+// training_run calls a Step; one_step turns a lesson's PipelineStep into a Step.
 typedef struct { PipelineRank rank; PipelineStep *step; } Trained;
 static StepResult one_step(void *trained, Model *m, Optimizer *o, const Training *t,
                            const Batch *b) {

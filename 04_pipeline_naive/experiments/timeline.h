@@ -1,41 +1,40 @@
-// timeline.h: how long a step takes, worked out from the op lists alone: no model, no ranks, no
-// clock.
+// timeline.h: the times of a step, computed from the op lists alone: no model, no ranks, no clock.
 //
-// A stage works down its list. An op starts as soon as the op before it is done, its input is there
-// and a send buffer is free for its message. The executor has the same rules (pipeline.h).
-// pipeline_steps.c writes the lists down as steps for the player (judge/play), and the timeline
-// reads times and deadlocks from the player. Times are whole units, the same on every stage. A
-// message takes no time, or `message` units. Then it first waits until the message before it,
-// between the same neighbours in the same direction, has arrived; its sender goes on meanwhile. A
-// wait for a send buffer takes no time either, as on the simulated clock: it only makes deadlocks.
+// A stage works through its list. An op starts as soon as the op before it is done, its input is
+// there and a send buffer is free for its message. The executor has the same rules (pipeline.h).
+// pipeline_steps.c writes the lists as steps for the player (judge/play), and the timeline reads
+// times and deadlocks from the player. Times are whole units. A message takes `message` units (or
+// none), after the message before it on the same link and in the same direction has arrived. The
+// sender goes on meanwhile. A wait for a send buffer takes no time, as on the simulated clock; it
+// can only deadlock.
 #ifndef TIMELINE_H
 #define TIMELINE_H
 #include "04_pipeline_naive/pipeline.h"
 
 typedef struct {
     PipeOp op;
-    size_t start, end, arrives;
-} Event; // arrives: its message, at the neighbour
-// What the first op of a stage that has not run waits for: the result of needs, or a send buffer,
-// whose message leaves it when the receive for needs is posted.
+    size_t start, end, arrives;                          // arrives: its message at the neighbour
+} Event;
+// The first op of a stage that has not run waits for the result of `needs`, or for a send buffer.
+// The buffer is free when the receive for `needs` is posted.
 typedef struct { bool buffer; StageOp needs; } StageWait;
 typedef struct {
     size_t p, v, m;
     Event **event;                                       // [stage][place in the list]
-    size_t *n;                                           // [stage]: how many ops have run
+    size_t *n;                                           // [stage]: number of ops that have run
     StageWait *wait;                                     // [stage]: of stages that have ops left
-    size_t end;                                          // of the last op of all: the makespan
-    bool stuck; // no stage can start its next op: the lists deadlock
+    size_t end;                                          // of the last op: the makespan
+    bool stuck;                                          // the lists deadlock
 } Timeline;
 Timeline timeline_with_times(const Schedule *stage, size_t p, size_t m, const OpTimes *times);
 Timeline timeline_of_stages(const Schedule *stage, size_t p, size_t m,
                             const OpTimes *times); // times[p]
-// Where no list cuts a backward in two.
+// For lists of whole backwards.
 Timeline timeline_of(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b); // stage[p]
 Timeline timeline_with_link(const Schedule *stage, size_t p, size_t m, size_t t_f, size_t t_b,
                             size_t message);
 void timeline_free(Timeline *t);
-size_t timeline_busy(const Timeline *t); // units in which a stage works, added over the stages
+size_t timeline_busy(const Timeline *t); // units of work, summed over the stages
 char *timeline_row(const Timeline *t, size_t i); // stage i as text, three columns a unit; free() it
 
 char *schedule_text(const Schedule *s); // "F0 F1 B0 ..."; of several chunks "F0c1 ..."; free() it
