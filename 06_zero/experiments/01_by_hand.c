@@ -10,8 +10,8 @@ static void update_by_hand(Run *run) {
     double whole[N][SIZE], parts[N][SIZE];
     for (size_t r = 0; r < N; r++)
         for (size_t i = 0; i < SIZE; i++) whole[r][i] = parts[r][i] = start(i);
-    say(run, "10 parameters: a bias b0..b3, then a 2x3 matrix m00..m12; only the matrix has weight "
-             "decay.");
+    say(run, "10 parameters: a bias b0..b3, then a 2x3 matrix m00..m12; only the matrix has "
+             "weight decay.");
     say(run, "A replica holds 10 weights, 10 gradients, and AdamW's moments, 10 m and 10 v.");
     say(run, "The gradients of the first step at elements 3 (b3) and 4 (m00):");
     for (size_t r = 0; r < N; r++) {
@@ -38,16 +38,14 @@ static void update_by_hand(Run *run) {
     check_true(run, "parts, gathered = replicas", "all 10 weights were updated", moved == SIZE);
     // rank 0 has a largest part
     size_t held = 2 * SIZE + 2 * range_size(shard_range(SIZE, N, 0));
-    say_answer(run, "Each of %d replicas holds %d numbers: weights, gradients, m and v. With parts "
-                    "of m and "
-                    "v it holds at most %zu, and %zu of %d weights are equal in every bit.",
+    say_answer(run, "Each of %d replicas holds %d numbers: weights, gradients, m and v. With "
+                    "parts of m and v it holds at most %zu, and %zu of %d weights are equal in "
+                    "every bit.",
                N, 4 * SIZE, held, equal, N * SIZE);
     say_cost(run, "no bytes. The all-reduce of %d gradients becomes a reduce-scatter of %d "
-                  "gradients and an "
-                  "all-gather of %d weights.", SIZE, SIZE, SIZE);
-    say_use_when(run, "there is data parallelism and memory is short: by the table, stage 1 first, "
-                      "stage 3 "
-                      "last.");
+                  "gradients and an all-gather of %d weights.", SIZE, SIZE, SIZE);
+    say_use_when(run, "there is data parallelism and memory is short: by the table, stage 1 "
+                      "first, stage 3 last.");
 }
 
 // ---------------------------------------------------------------- bytes per parameter
@@ -103,8 +101,8 @@ static void published(Run *run) {
 
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1,
-            "one process holds all four imagined ranks: start it with one rank (NP=1, or --emulate "
-            "1)");
+            "one process holds all four imagined ranks: start it with one rank (NP=1, or "
+            "--emulate 1)");
     update_by_hand(run);
     table(run);
     published(run);

@@ -47,24 +47,20 @@ static void zero1_costs(Run *run, Comm *dp, const Training *t) {
 
 static void conclude(Run *run, const ZeroTexts *seen) {
     say_answer(run, "They need not. Each rank updates 1/%zu of the weights and gathers the rest. "
-                    "It holds "
-                    "%s of state instead of %s, and the training is the same.",
+                    "It holds %s of state instead of %s, and the training is the same.",
                seen->ranks, seen->state, seen->dp_state);
-    say_cost(run, "%s sent per rank instead of %s, because parts are rounded up and the norm needs "
-                  "a sum; "
-                  "a step takes %s instead of %s.",
+    say_cost(run, "%s sent per rank instead of %s, because parts are rounded up and the norm "
+                  "needs a sum; a step takes %s instead of %s.",
              seen->sent, seen->dp_sent, seen->step, seen->dp_step);
     say_use_when(run, "there is data parallelism and the optimizer keeps state. Only latency "
-                      "argues "
-                      "against it.");
+                      "argues against it.");
 }
 
 static const ZeroLesson lesson = {
     .name = "ZeRO-1", .stage = 1, .allocate = zero1_allocate, .step = zero1_step,
     .costs = zero1_costs, .conclude = conclude,
     .explains = "A rank keeps m and v of its part of every unit (block or table). S sums "
-                "gradients, "
-                "G gathers.",
+                "gradients, G gathers.",
     .lines = {
         [ZERO_STATE] = { "state", "(8 + 8/N) Psi + 4 wte; was 16 Psi + 4 wte" },
         [ZERO_WEIGHTS] = { "weights", "4 Psi" },

@@ -50,16 +50,14 @@ static void zero2_costs(Run *run, Comm *dp, const Training *t) {
 
 static void conclude(Run *run, const ZeroTexts *seen) {
     say_answer(run, "A rank keeps the gradients of its own 1/%zu for the step, so state is %s "
-                    "instead of %s. "
-                    "A whole gradient lives for one layer's backward: at most %s are in flight.",
+                    "instead of %s. A whole gradient lives for one layer's backward: at most %s "
+                    "are in flight.",
                seen->ranks, seen->state, seen->dp_state, seen->in_flight);
     say_cost(run, "a reduction per micro-batch. For m = %zu that is %s sent per rank instead of "
-                  "%s, and %s "
-                  "per step instead of %s.",
+                  "%s, and %s per step instead of %s.",
              seen->m, seen->sent, seen->dp_sent, seen->step, seen->dp_step);
     say_use_when(run, "whole gradients do not fit and a step has few micro-batches. With many, "
-                      "stage 1 "
-                      "sends less.");
+                      "stage 1 sends less.");
 }
 
 static const ZeroLesson lesson = {

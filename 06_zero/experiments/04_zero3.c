@@ -45,25 +45,22 @@ static void zero3_costs(Run *run, Comm *dp, const Training *t) {
 }
 
 static void conclude(Run *run, const ZeroTexts *seen) {
-    say_answer(run, "It gathers a layer's weights before each forward and backward, and drops them "
-                    "after it. "
-                    "A rank keeps %s of state instead of %s, and at most %s are in flight.",
+    say_answer(run, "It gathers a layer's weights before each forward and backward, and drops "
+                    "them after it. A rank keeps %s of state instead of %s, and at most %s are in "
+                    "flight.",
                seen->state, seen->dp_state, seen->in_flight);
     say_cost(run, "two gathers and a reduction per micro-batch. For m = %zu that is %s sent per "
-                  "rank instead "
-                  "of %s, and %s per step instead of %s.",
+                  "rank instead of %s, and %s per step instead of %s.",
              seen->m, seen->sent, seen->dp_sent, seen->step, seen->dp_step);
     say_use_when(run, "the state does not fit otherwise, and micro-batches are large enough to "
-                      "hide the "
-                      "gathers (06.05).");
+                      "hide the gathers (06.05).");
 }
 
 static const ZeroLesson lesson = {
     .name = "ZeRO-3", .stage = 3, .allocate = zero3_allocate, .step = zero3_step,
     .costs = zero3_costs, .conclude = conclude,
     .explains = "G before each F and B gathers the layer's weights from all ranks. After it they "
-                "are "
-                "dropped.",
+                "are dropped.",
     .lines = {
         [ZERO_STATE] = { "state", "16/N Psi" },
         [ZERO_IN_FLIGHT] = { "in-flight", "4 (3 wte+2 blocks [+ block/N])" },

@@ -81,26 +81,29 @@ static void answer(Run *run, const ZeroMeasured *before, const ZeroMeasured *aft
     double hidden = (double)after->timing.hidden, all = hidden + (double)after->timing.exposed;
     double percent = all > 0 ? 100 * hidden / all : 0;
     if (run->world->size == 1) {
-        say_answer(run, "One rank sends nothing, so there is nothing to hide: a step takes %s.", step[1]);
+        say_answer(run, "One rank sends nothing, so there is nothing to hide: a step takes %s.",
+                   step[1]);
         return;
     }
     if (all == 0) {
-        say_answer(run, "Communication takes no time here, so there is nothing to hide: a step takes %s.",
+        say_answer(run, "Communication takes no time here, so there is nothing to hide: a step "
+                        "takes %s.",
                    step[1]);
         return;
     }
     snprintf(share, sizeof share, "%s, %.0f %% of it.", hidden > 0 ? "Yes" : "No", percent);
     if (after->timing.hidden_unknown)
         snprintf(share, sizeof share, "The wall clock does not show how much.");
-    say_answer(run, "%s With one micro-batch a step takes %s instead of %s, and at most %s are in flight "
-                    "instead of %s.",
+    say_answer(run, "%s With one micro-batch a step takes %s instead of %s, and at most %s are in "
+                    "flight instead of %s.",
                share, step[1], step[0], in_flight[1], in_flight[0]);
 }
 
 static void conclude(Run *run, const ZeroMeasured *before, const ZeroMeasured *after) {
     bool fewer = after->sent < before->sent;
     answer(run, before, after);
-    say_cost(run, "memory for a second unit of weights and a second gradient. The bytes sent are %s.",
+    say_cost(run, "memory for a second unit of weights and a second gradient. The bytes sent are "
+                  "%s.",
              fewer ? "fewer, because weights stay from forward to backward" : "the same");
     say_use_when(run, "ZeRO-3 is used at all, and two layers fit in memory beside the shards.");
 }
@@ -141,9 +144,11 @@ static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool 
         picture_show(run, heads[i], what | PICTURE_ALIKE_ONCE);
         if (option_flag(run, "verbose")) picture_summary(run, &seen[i].timing);
     }
-    say(run, "In flight besides 3 wte: in ZeRO-3 the weights and the gradient of a block; with prefetch");
+    say(run, "In flight besides 3 wte: in ZeRO-3 the weights and the gradient of a block; with "
+             "prefetch");
     say(run,
-        "the weights of %s, 2 gradients, and a copy of the one being summed. For m > 1 also block/N.",
+        "the weights of %s, 2 gradients, and a copy of the one being summed. For m > 1 also "
+        "block/N.",
         reshard ? "2 blocks" : "L - 1 blocks");
     results(run, names, row);
     conclude(run, &seen[0], &seen[1]);

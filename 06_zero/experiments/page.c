@@ -92,8 +92,8 @@ static void show_results(Run *run, const ZeroLesson *lesson, size_t columns, con
 void zero_say_sizes(Run *run, const Comm *dp, const ModelConfig *c) {
     CutSizes z = cut_sizes(c, 1, 0);
     size_t wte = elements_wte(&z), block = elements_block(&z), all = config_parameters(c);
-    say(run, "Psi = %zu parameters: wte (embedding and head) %zu, %zu blocks of %zu, the rest "
-             "%zu.", all,
+    say(run, "Psi = %zu parameters: wte (embedding and head) %zu, %zu blocks of %zu, the rest %zu.",
+        all,
         wte, c->layers, block, all - wte - c->layers * block);
     say(run,
         "N = %zu ranks; m micro-batches of each rank per step. In flight: held only while it is "
@@ -115,9 +115,8 @@ static void conclude(Run *run, const ZeroLesson *lesson, size_t m, const ZeroMea
         lesson->conclude(run, &seen);
         return;
     }
-    say_answer(run, "With one rank there is nothing to divide: its state is %s with %s and %s with "
-                    "data "
-                    "parallelism.", seen.state, lesson->name, seen.dp_state);
+    say_answer(run, "With one rank there is nothing to divide: its state is %s with %s and %s "
+                    "with data parallelism.", seen.state, lesson->name, seen.dp_state);
     say_cost(run, "nothing is sent, because there is no other rank.");
     say_use_when(run, "training has at least two ranks: start this lesson with --emulate 4.");
 }
