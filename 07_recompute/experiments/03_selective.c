@@ -151,7 +151,8 @@ static void conclude(Run *run, const Training *t, const Measured got[WAYS]) {
     double step = longer(&got[RECOMPUTE_SELECTIVE], none, &word[RECOMPUTE_SELECTIVE]);
     double full_step = longer(&got[RECOMPUTE_FULL], none, &word[RECOMPUTE_FULL]);
     say_answer(run, "The attention probabilities: %.0f %% of a block's items, %.1f %% of its "
-                    "forward. Without them a rank keeps %s instead of %s, and a step is %.1f %% %s.",
+                    "forward. Without them a rank keeps %s instead of %s, and a step is %.1f %% "
+                    "%s.",
                share, again, peak[RECOMPUTE_SELECTIVE], peak[RECOMPUTE_NONE], step,
                word[RECOMPUTE_SELECTIVE]);
     say_cost(run, "q k^T once more per block; nothing is sent again. Full recomputation would "
