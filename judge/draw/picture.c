@@ -560,7 +560,9 @@ void picture_state(Run *run, const char *title, StateBytes mine) {
         for (size_t k = 0; k < rows; k++) {
             char label[32];
             if (!row_drawn(run, k, rows)) continue;
-            snprintf(label, sizeof label, row[k].first < row[k].last ? "%zu to %zu" : "rank %zu", row[k].first, row[k].last);
+            if (row[k].first < row[k].last)
+                snprintf(label, sizeof label, "%zu to %zu", row[k].first, row[k].last);
+            else snprintf(label, sizeof label, "rank %zu", row[k].first);
             say(run, "%-*s%s  %s", LABEL, label, row[k].bar, row[k].sum);
         }
         free(row);
