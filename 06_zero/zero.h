@@ -28,7 +28,7 @@ typedef StepResult ZeroStep(Model *model, Comm *dp, const Batch *batch, size_t m
 // Each stage has an allocator that replaces model_allocate(). A unit is divided and reduced over
 // u->replicas: dp, unless the unit has a group of its own.
 void zero1_allocate(Model *m, Comm *dp);
-void zero1_reduce(Model *m);                       // own_g <- my part of the sum of g
+void zero1_reduce(Model *m);                       // own_g <- own part of the sum of g
 void zero1_gather(Model *m);    // w <- the own_w of all ranks; stage 2 calls this function, too
 ZeroStep zero1_step;
 
@@ -40,7 +40,7 @@ ZeroStep zero2_step;
 // Parts of the stage, for stage 3 and for backwards in other forms.
 bool zero2_stays_whole(const Unit *u);  // true for wte and for the last pipeline stage's copy of it
 void zero2_allocate_gradient(Unit *u, Arena *a);   // u's whole gradient [size], at zero
-void zero2_reduce_gradient(Unit *u, Comm *dp);     // own_g += my part of the sum of g
+void zero2_reduce_gradient(Unit *u, Comm *dp);     // own_g += own part of the sum of g
 void zero2_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s);
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s);
 

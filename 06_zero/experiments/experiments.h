@@ -25,8 +25,7 @@ enum {
 typedef struct { const char *cost, *formula; } ZeroLine;
 
 // Measured values of rank 0 as text, for the last lines of a page: a step with data parallelism,
-// and
-// one of the stage with m micro-batches.
+// and one of the stage with m micro-batches.
 typedef struct {
     size_t ranks, m;
     char dp_state[32], dp_sent[32], dp_step[32];

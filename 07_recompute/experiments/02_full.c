@@ -62,7 +62,7 @@ static void costs(Run *run, const Training *t, Way way, const Measured *got) {
     bool first = i == 0, last = i + 1 == p;
     CutSizes z = cut_stage(cut_sizes(c, 1, 0), p, i);
     size_t wte = elements_wte(&z), own = elements_stage(&z), e = sizeof(real);
-    way_cost(run, name, "weights", "weights of my stage", "bytes", (double)(own * e),
+    way_cost(run, name, "weights", "weights of this stage", "bytes", (double)(own * e),
              (double)got->parameters);
     way_cost(run, name, "gradients", "gradients, two uses of wte", "bytes",
              (double)(elements_gradients(&z) * e), (double)got->gradients);
@@ -72,7 +72,7 @@ static void costs(Run *run, const Training *t, Way way, const Measured *got) {
              (double)got->peak);
     Counts sum = counted_sum(got->counts, sizeof got->counts / sizeof *got->counts);
     size_t times = way == KEEP_EVERYTHING ? 1 : 2;
-    way_cost(run, name, "forwards", "forwards of my blocks", "calls",
+    way_cost(run, name, "forwards", "forwards of this stage's blocks", "calls",
              (double)(z.blocks * m * times), (double)(sum.forwards + sum.rebuilds));
     // A second forward sends nothing, because the stage has kept its input.
     size_t neighbours = (size_t)!first + (size_t)!last;
@@ -94,7 +94,7 @@ static void costs(Run *run, const Training *t, Way way, const Measured *got) {
              got->timing.flops);
     counted_utilisations(run, name.name, &got->timing, model);
     if (!clock_config()->simulated) return;            // real time is not predicted
-    way_cost(run, name, "computing", "my stage computes", "ps", way_work(t, p, i, way).time,
+    way_cost(run, name, "computing", "this stage computes", "ps", way_work(t, p, i, way).time,
              (double)got->computing);
     way_cost_played(run, name, "step", "step", "ps", way_step_time(t, p, way),
                     (double)got->timing.step);
@@ -148,8 +148,7 @@ static void compare(Run *run, const Training *t, Way way, const Measured *seen, 
     char what[64];
     snprintf(what, sizeof what, "%s = unsplit", way_name[way].name);
     // The same layers run in the same order, with the same inputs and the same dropout: every bit
-    // is
-    // equal.
+    // is equal.
     training_compare(run, what, got, want, 0);
     size_t p = run->world->size, rank = run->world->rank;
     size_t blocks = range_size(shard_range(t->model.layers, p, rank)), first = rank == 0;

@@ -87,8 +87,7 @@ static void costs(Run *run, const Training *t, Recompute how, const Measured *go
     size_t all = kept_block(&z), scores = kept_scores(&z), head = kept_head(&z);
     size_t outputs = kept_between(&z);                     // of the embedding and the blocks
     // The items of one block are rebuilt at a time. The head's items are gone before the first
-    // block's
-    // are rebuilt, so the larger of the two counts.
+    // block's are rebuilt, so the larger of the two counts.
     size_t kept[] = { outputs + L * all + head,
                       outputs + L * (all - scores) + (scores > head ? scores : head),
                       outputs + (all > head ? all : head) };

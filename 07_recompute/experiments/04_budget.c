@@ -1,6 +1,5 @@
 // Plans for four budgets in a GPipe pipeline, from keeping everything to recomputing every block,
-// are
-// compared with the unsplit model, bit by bit. search.c compares plans with exhaustive search,
+// are compared with the unsplit model, bit by bit. search.c compares plans with exhaustive search,
 // segments.c has segments of every k-th input.
 #include "07_recompute/experiments/experiments.h"
 #include <stdio.h>
@@ -104,7 +103,7 @@ static void costs(Run *run, const Training *t, WayName name, const Planned *plan
     size_t full = count(plan, RECOMPUTE_FULL), selective = count(plan, RECOMPUTE_SELECTIVE);
     way_cost_played(run, name, "peak", "activation peak", "bytes",
                     (double)(walked_peak(t, p, i, plan->choice) * sizeof(real)), (double)got->peak);
-    way_cost(run, name, "forwards", "forwards of my blocks", "calls",
+    way_cost(run, name, "forwards", "forwards of this stage's blocks", "calls",
              (double)((z.blocks + full) * m), (double)got->counts.forwards);
     way_cost(run, name, "rebuilds", "probabilities computed again", "calls",
              (double)(selective * m), (double)got->counts.rebuilds);
@@ -121,7 +120,8 @@ static void costs(Run *run, const Training *t, WayName name, const Planned *plan
         computing += 3 * work_stage(&z, B).time + (double)full * work_block(&z, B).time +
                      (double)selective * work_scores(&z, B).time;
     }
-    way_cost(run, name, "computing", "my stage computes", "ps", computing, (double)got->computing);
+    way_cost(run, name, "computing", "this stage computes", "ps", computing,
+             (double)got->computing);
 }
 
 // ---------------------------------------------------------------- the page

@@ -94,8 +94,7 @@ StepResult recompute_stage_step(void *stage, Model *m, Optimizer *o, const Train
     model_zero_gradients(m);
     Schedule s = schedule_gpipe(r->pp->size, t->micro_batches, r->pp->rank);
     // Per micro-batch sends an activation [B*T, C] to the next stage, and its gradient to the
-    // previous
-    // one.
+    // previous one.
     double loss = pipeline_run(r->pp, m, &s, batch, t->micro_batches).loss;
     schedule_free(&s);
     pipeline_tied_sum(m, r->tied);  // first and last stage: all-reduce of wte's gradient

@@ -1,9 +1,7 @@
 // experiments.h: shared by the experiments of chapter 07. A layer that counts the forwards of a
-// block,
-// costs of one way to recompute, the two utilisations MFU and HFU (counted.c); predictions for a
-// pipeline's stages (stage_costs.c); the paper's figures (published.c); plans compared with
-// exhaustive
-// search (search.c); segments of blocks (segments.c).
+// block, costs of one way to recompute, the two utilisations MFU and HFU (counted.c); predictions
+// for a pipeline's stages (stage_costs.c); the paper's figures (published.c); plans compared with
+// exhaustive search (search.c); segments of blocks (segments.c).
 #ifndef RECOMPUTE_EXPERIMENTS_H
 #define RECOMPUTE_EXPERIMENTS_H
 #include "07_recompute/recompute.h"
@@ -15,8 +13,7 @@
 // How often a block ran its forward, and how often it rebuilt only its attention probabilities.
 typedef struct { size_t forwards, rebuilds; } Counts;
 // Wraps the blocks of a described model; call it before recompute(). counts [m->n_layers] belongs
-// to
-// the caller: one per layer.
+// to the caller: one per layer.
 void counted_wrap_blocks(Model *m, Counts *counts);
 Counts counted_sum(const Counts *counts, size_t n);
 
@@ -35,8 +32,7 @@ void counted_percent(char mfu[32], char hfu[32], const Timing *t, double model_f
 
 // One step of a stage in GPipe's order: m forwards, m backwards with their messages
 // (04_pipeline_naive), the tied sum, the optimizer. pp: all stages; tied: the first and the last,
-// NULL
-// on others.
+// NULL on others.
 typedef struct { Comm *pp, *tied; Counts counts[100]; } RecomputeStage;
 StepResult recompute_stage_step(void *stage, Model *m, Optimizer *o, const Training *t,
                                 const Batch *batch);

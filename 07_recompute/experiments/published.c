@@ -11,8 +11,7 @@ static size_t item_bytes(const ModelConfig *c, const KeptItem *item, size_t elem
     return (item->elements * element + item->masks * mask) / columns;
 }
 // A block keeps sum[0] * s*b*h + sum[1] * s*b*h * a*s/h bytes. Without dropout there are no masks,
-// and
-// dropout's output is its input. The paper leaves the norms' statistics out.
+// and dropout's output is its input. The paper leaves the norms' statistics out.
 static void item_sums(const ModelConfig *c, bool dropout, size_t element, size_t mask,
                       double sum[2]) {
     CutSizes z = cut_sizes(c, 1, 0);
@@ -46,8 +45,7 @@ void published_items(Run *run, const ModelConfig *c) {
         check_numbers(run, "paper: bytes, h and as", name[i], sum, published[i], 2, 0);
     }
     // kept_block() leaves out the block's input, which the layer below keeps, and counts 4
-    // statistics
-    // per token.
+    // statistics per token.
     double listed = 64 * h + 8 * as, predicted = 4 * (double)(kept_block(&z) + c->width - 4);
     check_numbers(run, "ours: bytes, h and as", "fp32, dropout: 64, 8", &listed, &predicted, 1, 0);
 }
@@ -78,9 +76,8 @@ void published_figure7(Run *run) {
 }
 
 // The extra work. A block's forward has 24 b s h^2 + 4 b s^2 h operations. Half of the second term
-// is q
-// k^T, half is the product with v. The paper computes both again (4 b s^2 h). This tree keeps the
-// heads' output and computes only q k^T again (2 b s^2 h).
+// is q k^T, half is the product with v. The paper computes both again (4 b s^2 h). This tree keeps
+// the heads' output and computes only q k^T again (2 b s^2 h).
 void published_overhead(Run *run) {
     static const struct {
         const char *name;

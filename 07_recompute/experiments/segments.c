@@ -1,6 +1,5 @@
 // segments.c: keeps the input of every k-th block only, for several k (Chen et al. 2016), and of
-// whole
-// stages (GPipe).
+// whole stages (GPipe).
 #include "07_recompute/experiments/experiments.h"
 #include <math.h>
 #include <stdio.h>
@@ -13,8 +12,7 @@ static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 // ---------------------------------------------------------------- the costs
 
 // Elements per token of the segment at work: the items of its k blocks, and the inputs of all
-// blocks
-// but the first, whose input is kept anyway.
+// blocks but the first, whose input is kept anyway.
 static size_t segment(const CutSizes *z, size_t k) { return k * kept_block(z) + (k - 1) * z->C; }
 
 static size_t segment_peak(const Training *t, size_t p, size_t i, size_t k) {
@@ -59,10 +57,8 @@ static size_t train_segment(Run *run, Comm *pp, const Training *t, WayName name,
 }
 
 // L blocks keep n times their input each. Memory is least with the input of every k-th block for k
-// =
-// sqrt(m L/n). With one segment per stage, as in GPipe, memory is O(N + L/K N/M) for N sequences in
-// M
-// micro-batches and L/K blocks per stage (Huang et al. 2018, section 2.3; their K is our p).
+// = sqrt(m L/n). With one segment per stage, as in GPipe, memory is O(N + L/K N/M) for N sequences
+// in M micro-batches and L/K blocks per stage (Huang et al. 2018, section 2.3; their K is our p).
 void budget_segments(Run *run, Comm *pp, Training t) {
     char id[16], name[48], peak[SEGMENTS][32];
     t.model.layers = BUDGET_LONG;

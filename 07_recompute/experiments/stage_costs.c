@@ -1,6 +1,5 @@
 // stage_costs.c: predictions for 02_full: the activations that a stage of a GPipe pipeline keeps,
-// the
-// work of a stage and the time of a step, from sizes alone.
+// the work of a stage and the time of a step, from sizes alone.
 #include "07_recompute/experiments/experiments.h"
 #include <stdlib.h>
 #include <string.h>
@@ -69,8 +68,7 @@ static void pass(const Training *t, size_t p, size_t i, Way way, bool forward, d
     }
 }
 // A step in GPipe's order: all forwards from the first stage to the last, all backwards back, the
-// sum
-// of wte's gradients over first and last stage, the sums of the loss and of the norm's squares.
+// sum of wte's gradients over first and last stage, the sums of the loss and of the norm's squares.
 double way_step_time(const Training *t, size_t p, Way way) {
     const ModelConfig *c = &t->model;
     double *end = host_alloc(p * sizeof *end);
