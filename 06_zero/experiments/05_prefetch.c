@@ -118,14 +118,14 @@ static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool 
     char text[ROWS][4][24], heads[4][32];
     const char *names[5] = {0};
     Result row[ROWS + 1] = {
-        { "in flight, at most", reshard ? "5 blocks, not 2" : "L + 2 blocks, not 2", { 0 } },
+        { "in flight, at most", reshard ? "5 blocks; ZeRO-3 2" : "L + 2; ZeRO-3 2", { 0 } },
         { "sent per rank", reshard ? "the same" : "2m, not 3m units", { 0 } },
-        { "exposed, per rank", "waits; ranks' mean", { 0 } },
-        { "hidden, per rank", "under F, B; mean", { 0 } },
-        { "step", "its slowest rank", { 0 } }
+        { "exposed, per rank", "mean of the ranks", { 0 } },
+        { "hidden, per rank", "mean of the ranks", { 0 } },
+        { "step", "the slowest rank", { 0 } }
     };
     zero_say_sizes(run, dp, &t.model);
-    say(run, "A ring is hidden while its rank computes, exposed while its rank waits (#).");
+    say(run, "Communication is hidden while the rank computes, exposed while the rank waits (#).");
     for (size_t i = 0; i < columns; i++) {
         t.micro_batches = m[i / 2];
         seen[i] = zero_measure(run, dp, way[i % 2], t);
@@ -147,8 +147,8 @@ static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool 
     say(run, "In flight besides 3 wte: in ZeRO-3 the weights and the gradient of a block; with "
              "prefetch");
     say(run,
-        "the weights of %s, 2 gradients, and a copy of the one being summed. For m > 1 also "
-        "block/N.",
+        "the weights of %s, 2 gradients, and a copy of the one being summed; if m > 1, block/N "
+        "more.",
         reshard ? "2 blocks" : "L - 1 blocks");
     results(run, names, row);
     conclude(run, &seen[0], &seen[1]);
