@@ -7,7 +7,7 @@ static const ModelConfig tiny = {
     .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };
 
-// ---------------------------------------------------------------- what a step costs
+// ---------------------------------------------------------------- the costs of a step
 
 static void zero1_costs(Run *run, Comm *dp, const Training *t) {
     size_t N = dp->size, m = t->micro_batches;

@@ -147,7 +147,7 @@ static void page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, bool 
     say(run, "In flight besides 3 wte: in ZeRO-3 the weights and the gradient of a block; with "
              "prefetch");
     say(run,
-        "the weights of %s, 2 gradients, and a copy of the one being summed; if m > 1, block/N "
+        "the weights of %s, 2 gradients and a copy of the one being summed; if m > 1, block/N "
         "more.",
         reshard ? "2 blocks" : "L - 1 blocks");
     results(run, names, row);

@@ -61,7 +61,7 @@ static Measured train(Comm *tp, Recompute how, const Training *t, Trajectory *c)
     return r.seen;
 }
 
-// ---------------------------------------------------------------- what a step must cost
+// ---------------------------------------------------------------- the costs of a step
 
 // One step of a rank: forward, backward with twice the products, and what backward computes again.
 static Work step_work(const Training *t, size_t N, size_t rank, Recompute how) {

@@ -24,7 +24,7 @@ CutSizes budget_sizes(const Training *t, size_t p, size_t i) {
     return cut_stage(cut_sizes(&t->model, 1, 0), p, i);
 }
 
-// ---------------------------------------------------------------- what a plan must cost
+// ---------------------------------------------------------------- the costs of a plan
 
 // The most elements that stage i of p holds under GPipe. Walks through all forwards, then all
 // backwards, block by block: another way than the formula of budget_peak().

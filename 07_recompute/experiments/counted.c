@@ -46,7 +46,7 @@ Counts counted_sum(const Counts *counts, size_t n) {
     return sum;
 }
 
-// ---------------------------------------------------------------- what was recorded
+// ---------------------------------------------------------------- the recorded step
 
 Picoseconds counted_computing(void) {
     size_t n;
