@@ -2,17 +2,19 @@
 // level: core
 // question: What do four replicas hold four times, and what changes when each holds only its part?
 //
-// Holds:  four imagined ranks in one process, plain arrays: each 10 weights and 10 gradients; of m
-//         and v 10 each as a replica, 3, 3, 2 and 2 with parts.
-// Sends:  nothing, because one process has all arrays. On ranks: an all-reduce of 10 gradients per
-//         step; with parts a reduce-scatter of 10 gradients and an all-gather of 10 weights.
+// Holds:  plain arrays for four imagined ranks in one process. Each rank has 10 weights and 10
+//         gradients. A replica has 10 m and 10 v; with parts, ranks have 3, 3, 2 and 2 of each.
+// Sends:  nothing, because one process has all arrays. Real ranks would send an all-reduce of 10
+//         gradients per step; with parts, a reduce-scatter of 10 gradients and an all-gather of 10
+//         weights.
 // Saves:  m and v: 8 of 16 bytes per parameter in fp32 become 8/N.
 // Costs:  no bytes: an all-reduce is a reduce-scatter and an all-gather.
-// Rajbhandari et al. 2020. Left out: a model. Rank r wants the parameters to be target[r]; its loss
-// is half the squared distance, its gradient w - target[r].
+// Rajbhandari et al. 2020. Left out: a model. Rank r has a vector target[r]. Its loss is half the
+// squared distance of w from target[r], so its gradient is w - target[r].
 //
 // The parameters are one vector: a bias of 4 (no weight decay), then a 2x3 matrix (weight decay).
-// The vector is cut in four parts without a thought for where one tensor ends:
+// The vector is divided into four parts of almost equal size. A part may hold elements of both
+// tensors:
 //
 //     index     0   1   2 | 3   4   5 | 6   7 | 8   9
 //     tensor    b0  b1  b2  b3  m00 m01 m02 m10 m11 m12
@@ -22,16 +24,15 @@
 
 static const double lr = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-5, decay = 0.1;
 
-
 // ------------------------------------------------ Adam, by hand, for elements lo <= i < hi
 
-// w, g, m and v point to element lo: whoever holds only a part can call it with that part alone.
+// w, g, m and v point to element lo, so a rank that holds only a part can pass that part.
 static void adam(double *w, const double *g, double *m, double *v, size_t lo, size_t hi, int step) {
     for (size_t i = lo; i < hi; i++, w++, g++, m++, v++) {
         *m = beta1 * *m + (1 - beta1) * *g;
         *v = beta2 * *v + (1 - beta2) * *g * *g;
         double m_hat = *m / (1 - pow(beta1, step)), v_hat = *v / (1 - pow(beta2, step));
-        double decayed = i < BIAS ? 0 : decay * *w;  // the option follows the element, not the part
+        double decayed = i < BIAS ? 0 : decay * *w;  // chosen per element, not per part
         *w -= lr * (m_hat / (sqrt(v_hat) + epsilon) + decayed);
     }
 }
@@ -44,9 +45,9 @@ void zero_by_hand_replicas(double w[N][SIZE]) {
         double g[N][SIZE], sum[SIZE] = {0};
         for (size_t r = 0; r < N; r++)
             for (size_t i = 0; i < SIZE; i++) g[r][i] = w[r][i] - zero_by_hand_target(r, i);
-        for (size_t r = 0; r < N; r++)  // all-reduce: everybody gets the sum, added in rank order
+        for (size_t r = 0; r < N; r++)  // all-reduce: every rank gets the sum, added in rank order
             for (size_t i = 0; i < SIZE; i++) sum[i] += g[r][i];
-        // four times the same
+        // Every rank computes the same update.
         for (size_t r = 0; r < N; r++) adam(w[r], sum, m[r], v[r], 0, SIZE, step);
     }
 }
@@ -54,21 +55,21 @@ void zero_by_hand_replicas(double w[N][SIZE]) {
 // ---------------------------------------------------------------- ZeRO: each rank updates its part
 
 void zero_by_hand_parts(double w[N][SIZE]) {
-    double m[N][3] = {{0}}, v[N][3] = {{0}};               // state for at most 3 elements a rank
+    double m[N][3] = {{0}}, v[N][3] = {{0}};               // at most 3 elements per rank
     for (int step = 1; step <= STEPS; step++) {
         double g[N][SIZE], updated[SIZE];
         for (size_t r = 0; r < N; r++)
             for (size_t i = 0; i < SIZE; i++) g[r][i] = w[r][i] - zero_by_hand_target(r, i);
         for (size_t r = 0; r < N; r++) {
             Range own = shard_range(SIZE, N, r);
-            double sum[3] = {0}, mine[3];
+            double sum[3] = {0}, own_w[3];
             for (size_t s = 0; s < N; s++)  // reduce-scatter: rank r gets its part of the sum
                 for (size_t i = own.lo; i < own.hi; i++) sum[i - own.lo] += g[s][i];
-            for (size_t i = own.lo; i < own.hi; i++) mine[i - own.lo] = w[r][i];
-            adam(mine, sum, m[r], v[r], own.lo, own.hi, step);
-            for (size_t i = own.lo; i < own.hi; i++) updated[i] = mine[i - own.lo];
+            for (size_t i = own.lo; i < own.hi; i++) own_w[i - own.lo] = w[r][i];
+            adam(own_w, sum, m[r], v[r], own.lo, own.hi, step);
+            for (size_t i = own.lo; i < own.hi; i++) updated[i] = own_w[i - own.lo];
         }
-        for (size_t r = 0; r < N; r++)                     // all-gather: everybody gets all parts
+        for (size_t r = 0; r < N; r++)                     // all-gather: every rank gets all parts
             for (size_t i = 0; i < SIZE; i++) w[r][i] = updated[i];
     }
 }

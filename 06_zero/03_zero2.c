@@ -3,53 +3,54 @@
 // question: Whose gradients must a rank keep, and for how long?
 // vary: layers 1|3, width 18|21|24, context 7..12, vocab 40..60
 //
-// Holds:  every rank: weights whole; gradients, m and v of its part of every unit, 1/N; while a
-//         layer's backward runs, the whole gradient of that layer; wte's two whole gradients from
-//         zero2_begin to zero2_reduce.
-// Sends:  after each layer's backward, for each of m micro-batches, a reduce-scatter of its
-//         gradient; per step one of wte's, and an all-gather of the weights: m + 1 times (N-1)/N of
-//         the model per rank (2 times of wte).
+// Holds:  every rank: all weights; gradients, m and v of 1/N of every unit, its part; while a
+//         layer's backward runs, the whole gradient of that layer; both whole gradients of wte
+//         from zero2_begin to zero2_reduce.
+// Sends:  for each of m micro-batches, after each layer's backward, a reduce-scatter of the layer's
+//         gradient; per step one of wte's gradient, and an all-gather of the weights: m + 1 times
+//         (N-1)/N of the model per rank (wte: 2 times).
 // Saves:  12 (N-1)/N bytes per parameter in fp32: state is 4 + 12/N, not 16.
 // Costs:  m + 1 passes over the parameters, not 2; in flight 2 wte and the largest unit's gradient.
 // Rajbhandari et al. 2020, section 5.2. Left out: the reduction of one layer while the backward of
 // the next one runs (01_data_parallel/04_overlap.c); 16-bit gradients.
 #include "06_zero/zero.h"
 
-// Only the owner of a part needs the sum of its gradients. So a unit's whole gradient exists on a
-// rank just while the backward pass of its layer runs: zero2_backward_and_reduce() is the backward
-// of a layer around a layer.
+// Only the owner of a part needs the sum of the part's gradients. So a unit's whole gradient exists
+// on a rank only while the backward of its layer runs. zero2_backward_and_reduce() wraps that
+// backward:
 //
-//     backward of a layer:   allocate g . compute . reduce-scatter g . own_g += my part . drop g
+//     backward of a layer:   allocate g . compute . reduce-scatter g . own_g += own part . drop g
 //
-// The embedding is the exception: both ends of the backward pass add to wte, so its gradients (one
-// per use) stay whole for the step and are reduced once.
+// wte is the exception. Embedding and head both compute a gradient of it, at both ends of the
+// backward pass. So both gradients stay whole for the step and are reduced once.
 
-// wte, or, in a pipeline, the last stage's copy of it: a tensor that two layers use.
+// True for wte, which two layers use, and in a pipeline for the last stage's copy of it.
 bool zero2_stays_whole(const Unit *u) { return u->params[0].number == 0; }
 
 // ------------------------------------------------ a gradient lives for one layer's backward
 
 void zero2_allocate_gradient(Unit *u, Arena *a) {
     unit_attach_gradients(u, tensor_new(a, 1, u->size));                   // g [size]
-    // it starts at zero
+    // "Empty" means zero: the first backward writes it, later ones add to it.
     for (size_t i = 0; i < u->n_params; i++) u->params[i].gradient_empty = true;
 }
 
-// own_g += my part of the sum of g over ranks. The first micro-batch's is written in place.
+// own_g += this rank's part of the sum of g over ranks. The first micro-batch's part is written to
+// own_g directly.
 void zero2_reduce_gradient(Unit *u, Comm *dp) {
-    // EXERCISE 06.03b (3 points): add to my part. g [size] is whole on each rank, own_g [size/N] is
-    // what earlier micro-batches have left, or nothing yet (own_gradient_empty): then the sum is
-    // written there and needs no other memory. Otherwise it arrives beside own_g, in a tensor of
-    // MEM_COMMUNICATION that is freed here, and op_add adds it. One collective. range_size(u->own)
-    // is the length of my part.
+    // EXERCISE 06.03b (3 points): add to the own part. g [size] is whole on each rank. own_g
+    // [size/N] holds the sum of earlier micro-batches, or nothing yet (own_gradient_empty). If it
+    // holds nothing, reduce straight into own_g, without other memory. Otherwise reduce into a new
+    // tensor of MEM_COMMUNICATION, add it with op_add, and free it. Use one collective.
+    // range_size(u->own) is the length of the own part.
     if (u->own_gradient_empty) {
-        // Each rank has the gradient of its own sequences: own_g [size/N] <- my part of their sum.
-        // The other parts are other owners'. Sends (N-1)/N of g [size].
+        // Each rank has the gradient of its own sequences: own_g [size/N] <- own part of their sum.
+        // Other ranks own the other parts. Sends (N-1)/N of g [size].
         comm_reduce_scatter(dp, u->own_g, u->g);
     } else {
         Arena part = arena(MEM_COMMUNICATION);
         Tensor arrived = tensor_new(&part, 1, range_size(u->own));
-        comm_reduce_scatter(dp, arrived, u->g);    // the same message; the sum arrives beside own_g
+        comm_reduce_scatter(dp, arrived, u->g);    // the same message, into other memory
         op_add(u->own_g, u->own_g, arrived);
         arena_free(&part);
     }
@@ -57,16 +58,15 @@ void zero2_reduce_gradient(Unit *u, Comm *dp) {
     // END
 }
 
-// A layer's own backward, and the reduction of its gradients. Every rank must come here for every
-// micro-batch, because the reduction is collective: also with an empty one.
+// Runs a layer's own backward and reduces its gradients. Every rank must call it for every
+// micro-batch, even for an empty one, because the reduction is collective.
 void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    // EXERCISE 06.03a (4 points): backward, with whole gradients for this layer alone. Each unit of
-    // the layer gets room for its whole gradient in an arena of MEM_COMMUNICATION
-    // (zero2_allocate_gradient); layer_backward of l->inner fills it, and unit_partial_sums
-    // completes it; zero2_reduce_gradient adds my part of the sum over u->replicas to own_g; then
-    // the unit has no whole gradient any more (unit_attach_gradients with (Tensor){0}) and the
-    // arena is freed. Units of which zero2_stays_whole() is true are left alone: zero2_begin and
-    // zero2_reduce take care of them.
+    // EXERCISE 06.03a (4 points): backward, with whole gradients for this layer alone. Allocate the
+    // whole gradient of each unit of the layer in an arena of MEM_COMMUNICATION
+    // (zero2_allocate_gradient). layer_backward of l->inner fills it, and unit_partial_sums
+    // completes it. zero2_reduce_gradient adds the own part of the sum over u->replicas to own_g.
+    // Then detach the whole gradient (unit_attach_gradients with (Tensor){0}) and free the arena.
+    // Skip units with zero2_stays_whole(): zero2_begin and zero2_reduce handle them.
     Arena in_flight = arena(MEM_COMMUNICATION);
     for (size_t i = 0; i < l->n_units; i++)
         if (!zero2_stays_whole(l->units[i])) zero2_allocate_gradient(l->units[i], &in_flight);
@@ -74,7 +74,7 @@ void zero2_backward_and_reduce(Layer *l, const Batch *b, Tensor x, Tensor dy, Te
     for (size_t i = 0; i < l->n_units; i++) {
         Unit *u = l->units[i];
         if (zero2_stays_whole(u)) continue;
-        unit_partial_sums(u);   // sends nothing, but where ranks have seen some of the rows (03.07)
+        unit_partial_sums(u);   // sends only with sequence parallelism (03.07)
         zero2_reduce_gradient(u, u->replicas);     // reduce-scatter
         unit_attach_gradients(u, (Tensor){0});     // the whole gradient is dropped
     }
@@ -90,7 +90,7 @@ static const LayerKind zero2_layer = {
 
 // ---------------------------------------------------------------- the model
 
-// Every rank: w [size] whole, own_w a view of my part; gradients [size/N]. Every layer is wrapped.
+// Every rank has w [size], a view own_w of its part, and own_g [size/N]. Wraps every layer.
 void zero2_allocate(Model *m, Comm *dp) {
     model_replicas(m, dp);
     model_allocate_weights(m);
@@ -104,20 +104,20 @@ void zero2_allocate(Model *m, Comm *dp) {
     for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero2_layer, dp);
 }
 
-// Before the first forward of a step: every own_g starts at zero, and wte has room for its whole
-// gradients, one per use, in an arena of their own.
+// Before the first forward of a step: sets every own_g to zero and allocates the whole gradients of
+// wte, one per use, in m->buffers.
 void zero2_begin(Model *m) {
     model_zero_gradients(m);
     for (size_t i = 0; i < m->n_units; i++)
         if (zero2_stays_whole(&m->units[i])) zero2_allocate_gradient(&m->units[i], &m->buffers);
 }
 
-// After the last backward: reduce-scatter of wte's gradient. All other units have been reduced.
+// After the last backward: a reduce-scatter of wte's gradient. All other units have been reduced.
 void zero2_reduce(Model *m) {
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
         if (!zero2_stays_whole(u)) continue;
-        // with the head's use of wte, which was added to it
+        // model_fold_tied() has added the head's gradient, so only the embedding's is reduced.
         if (!u->tied_to) zero2_reduce_gradient(u, u->replicas);
         unit_attach_gradients(u, (Tensor){0});
     }
@@ -129,12 +129,12 @@ StepResult zero2_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     double loss = 0;
     zero2_begin(model);
     for (size_t k = 0; k < m; k++)
-        // each layer's backward ends with a reduce-scatter
+        // Each layer's backward ends with a reduce-scatter.
         loss += model_forward_backward(model, &batch[k]);
     model_fold_tied(model);     // the head's gradient of wte + the embedding's, both whole
-    zero2_reduce(model);    // reduce-scatter of wte; all that is left are own parts
+    zero2_reduce(model);    // reduce-scatter of wte; now only own parts are left
 
-    double norm = model_grad_norm(model, dp);      // from here on as zero1_step
+    double norm = model_grad_norm(model, dp);      // from here on like zero1_step
     optimizer_step(o, model, clip_factor(norm, clip));
     zero1_gather(model);                           // all-gather of each unit
     comm_all_reduce_doubles(dp, &loss, 1);

@@ -3,12 +3,12 @@
 // question: How can a rank compute with weights that it does not hold?
 // vary: layers 1|3, width 18|21|24, context 7..12, vocab 40..60
 //
-// Holds:  every rank: 1/N of everything: weights, gradients, m and v; while a layer works, its
-//         whole weights, and in backward its whole gradient; wte's weights and two gradients for
-//         the whole step.
+// Holds:  every rank: 1/N of weights, gradients, m and v; while a layer computes, the layer's whole
+//         weights, and in backward its whole gradient; wte's weights and two gradients for the
+//         whole step.
 // Sends:  per micro-batch an all-gather of each unit's weights before its forward, another before
 //         its backward, and a reduce-scatter of its gradient after that: 3m times (N-1)/N of the
-//         model per rank and step (2 times of wte).
+//         model per rank and step (wte: 2 times).
 // Saves:  16 (N-1)/N bytes per parameter in fp32: state is 16/N, not 16.
 // Costs:  3m passes over the parameters, not 2; in flight 3 wte and twice the largest unit.
 // Rajbhandari et al. 2020, section 5.3; PyTorch's FSDP with reshard_after_forward=True. Left out:
@@ -16,21 +16,22 @@
 // to host memory.
 #include "06_zero/zero.h"
 
-// A unit's weights are gathered just before its layer runs, forward and backward, and dropped after
-// it. At any time one block is whole, and all other blocks are in parts; wte, which embedding and
-// head use, stays whole for the step. (FSDP's "unit" is what one
-// wrapped module gathers at a time.)
+// A unit's weights are gathered just before its layer runs, in forward and in backward, and dropped
+// afterwards. At any time one block is whole and all other blocks are in parts. wte, which
+// embedding and head use, stays whole for the step. (In FSDP, a unit is the set of weights that one
+// wrapped module gathers.)
 //
 //     forward  of a unit:   all-gather weights . compute . drop
 //     backward of a unit:   all-gather weights . compute . reduce-scatter gradient . drop both
 
 // ------------------------------------------------ weights live for one layer's forward or backward
 
-// A layer computes with all its weights, and no rank holds more than a part: hence the all-gather.
+// A layer computes with all its weights, but a rank holds only a part of them: hence the
+// all-gather.
 static void gather_unit(Unit *u, Arena *a) {
     Tensor w = tensor_new(a, 1, u->size);
     // EXERCISE 06.04a (1 point): gather the weights of a unit. Each rank of u->replicas has its
-    // part, own_w [size/N]; w [size] gets all of them.
+    // part, own_w [size/N]. Collect all parts in w [size].
     comm_all_gather(u->replicas, w, u->own_w);     // sends (N-1)/N of w [size]
     // END
     unit_attach_weights(u, w);
@@ -53,14 +54,14 @@ void zero3_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
 }
 void zero3_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     // EXERCISE 06.04b (2 points): backward of a layer whose weights are in parts. The forward has
-    // dropped what it gathered. The weights must be whole while the layer's backward runs, in an
-    // arena of MEM_COMMUNICATION. Its gradients are reduced as in stage 2, by
-    // zero2_backward_and_reduce, which calls the layer's own backward. Afterwards nothing whole is
-    // left. Calls: zero3_gather, zero3_drop and that one.
+    // dropped the gathered weights. They must be whole while the layer's backward runs, in an arena
+    // of MEM_COMMUNICATION. zero2_backward_and_reduce calls the layer's own backward and reduces
+    // its gradients, as in stage 2. Afterwards nothing whole is left. Calls: zero3_gather,
+    // zero3_drop and zero2_backward_and_reduce.
     Arena in_flight = arena(MEM_COMMUNICATION);
-    // all-gather: dx = dy W^T reads the weights, which forward dropped
+    // all-gather: dx = dy W^T reads the weights, which forward has dropped
     zero3_gather(l, &in_flight);
-    // reduce-scatter: own_g [size/N] += my part of the sum of g [size]
+    // reduce-scatter: own_g [size/N] += own part of the sum of g [size]
     zero2_backward_and_reduce(l, b, x, dy, dx, s);
     zero3_drop(l, &in_flight);
     // END
@@ -71,7 +72,7 @@ static const LayerKind zero3_layer = {
 
 // ---------------------------------------------------------------- the model
 
-// Every rank allocates weights [size/N] and gradients [size/N]. No rank ever holds a whole model.
+// Allocates weights [size/N] and gradients [size/N]. No rank ever holds a whole model.
 void zero3_allocate_parts(Model *m, Comm *dp) {
     model_replicas(m, dp);
     model_measure(m);
@@ -89,9 +90,9 @@ void zero3_allocate(Model *m, Comm *dp) {
     for (size_t i = 0; i < m->n_layers; i++) layer_wrap(&m->layers[i], &zero3_layer, dp);
 }
 
-// The tied embedding is needed at both ends of a step: its weights are gathered once, before the
-// first forward, and kept. m->gathered holds them alone: zero2_reduce frees m->buffers, with wte's
-// gradients, while the weights are still in use.
+// Both ends of a step read wte, so its weights are gathered once, before the first forward, and
+// kept. They have an arena of their own, m->gathered, because zero2_reduce frees m->buffers (wte's
+// gradients) while the weights are still in use.
 void zero3_gather_wte(Model *m) {
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
@@ -118,14 +119,14 @@ StepResult zero3_step(Model *model, Comm *dp, const Batch *batch, size_t m, Opti
     double loss = 0;
     zero3_begin(model);                            // all-gather of wte; room for its two gradients
     for (size_t k = 0; k < m; k++)
-        // gather, compute, drop; gather, compute, reduce, drop
+        // Forward of a layer: gather, compute, drop. Backward: gather, compute, reduce, drop.
         loss += model_forward_backward(model, &batch[k]);
     model_fold_tied(model);
-    zero3_reduce(model);    // reduce-scatter of wte; its gathered weights are dropped
+    zero3_reduce(model);    // reduce-scatter of wte; drops its gathered weights
 
-    // all-reduce of one double per tensor: sums of squares
+    // The norm's sums of squares: an all-reduce of one double per tensor.
     double norm = model_grad_norm(model, dp);
-    // nothing to gather after it: the next forward does
+    // No gather after the update: the next forward gathers the new weights.
     optimizer_step(o, model, clip_factor(norm, clip));
     comm_all_reduce_doubles(dp, &loss, 1);
     return (StepResult){ loss * batch[0].token_weight, norm };

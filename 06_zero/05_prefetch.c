@@ -3,18 +3,18 @@
 // question: Can ZeRO-3's communication hide behind its computation, and what memory does that cost?
 // vary: layers 2..5, width 15|18|21, context 9..13, vocab 40..70
 //
-// Holds:  what 04_zero3.c holds, and of the units in flight one more gathered unit, in backward one
-//         more whole gradient.
-// Sends:  the messages of 04_zero3.c, started earlier: the gather of a layer's weights before the
-//         computation of the layer before it, the reduction of its gradient behind the computation
-//         of the layer below.
-// Saves:  time: a ring of a unit hides while a layer computes for as long.
-// Costs:  in flight 3 wte, 2 units, 2 gradients and a sum. Weights kept from forward to backward
-//         (reshard: no): 2m passes over the parameters, not 3m, and all units whole at the end of
-//         forward.
+// Holds:  the memory of 04_zero3.c, and in flight the weights of a second unit, in backward also a
+//         second whole gradient.
+// Sends:  the messages of 04_zero3.c, but earlier: the gather of a layer's weights starts before
+//         the previous layer computes, and the reduction of its gradient runs while the next layer
+//         computes.
+// Saves:  time: a unit's ring is hidden if a layer computes for at least as long.
+// Costs:  in flight 3 wte, 2 units, 2 gradients and a sum. With weights kept from forward to
+//         backward (reshard: no): 2m passes over the parameters, not 3m, and all units whole at the
+//         end of forward.
 // Zhao et al. 2023, PyTorch FSDP, section 3.3; FSDP's backward_prefetch=BACKWARD_PRE. Left out:
-// keeping the last unit from forward to backward (torchtitan does); FSDP's rate limiter of units in
-// flight; two communications at a time.
+// keeping the last unit from forward to backward (as torchtitan does); FSDP's rate limiter of units
+// in flight; two communications at a time.
 #include "06_zero/zero.h"
 #include <stdlib.h>
 
@@ -22,43 +22,43 @@
 //     backward of layer i:   start gather i-1 . wait for gather i . compute . drop weights i
 //                            . wait for reduction i+1, drop gradient i+1 . start reduction i
 //
-// A rank runs one communication at a time, in the order of the starts, and the same order on all
-// ranks: in backward the gather of layer i-1 is started before the reduction of layer i, because
-// the next computation needs it and nobody waits for the reduction.
+// A rank runs one communication at a time, in the order of the starts. The order is the same on all
+// ranks. In backward the gather of layer i-1 starts before the reduction of layer i, because the
+// next computation waits for the gather, and no computation waits for the reduction.
 
-// What a layer knows (Layer.technique): the one unit that is gathered for it (a block's, wpe, or
-// the last norm; wte stays whole for a step), and its neighbours on this rank. NULL: the list of
-// layers, or the chunk of a pipeline stage, ends here.
+// The state of a layer (Layer.technique): the one unit that is gathered for it (a block's, wpe, or
+// the last norm; wte stays whole for a step), and its neighbours on this rank. A neighbour is NULL
+// at the end of the model or of a pipeline stage's chunk.
 typedef struct Prefetched {
     Unit *unit;
     struct Prefetched *previous, *next;
     struct Prefetch *model;
     Tensor weights;     // [size] from the start of the gather until they are dropped
     Arena in_flight;                               // MEM_COMMUNICATION
-    Request *gather;                               // started, and not yet waited for
+    Request *gather;                               // under way; NULL: none
 } Prefetched;
 typedef struct Prefetch {
     bool reshard;
-    Prefetched *reducing;   // the layer whose gradient is on its way; NULL: none
+    Prefetched *reducing;   // the layer whose gradient is being reduced; NULL: none
     Request *reduction;
-    Tensor arriving;    // [size/N], to be added to own_g; {0}: the sum arrives in own_g
-    Arena gradient;                                // its whole gradient [size], and `arriving`
+    Tensor arriving;    // [size/N], added to own_g afterwards; {0}: the sum arrives in own_g
+    Arena gradient;                                // the layer's whole gradient, and `arriving`
     Prefetched layer[];
 } Prefetch;
 
 // ------------------------------------------------ weights: gathered one layer ahead
 
-// Nothing to do where the weights are there, or on their way.
+// Does nothing if the weights have been gathered or are being gathered.
 static void start_gather(Prefetched *p) {
     if (!p || p->weights.data) return;
     p->in_flight = arena(MEM_COMMUNICATION);
     p->weights = tensor_new(&p->in_flight, 1, p->unit->size);
-    // The layer will compute with all its weights, and no rank holds more than a part: w [size] <-
+    // The layer computes with all its weights, but a rank holds only a part of them: w [size] <-
     // own_w [size/N] of all ranks. Sends (N-1)/N of the unit.
     p->gather = comm_start_all_gather(p->unit->replicas, p->weights, p->unit->own_w);
 }
 static void wait_for_weights(Prefetched *p) {
-    comm_wait(p->gather);                          // NULL where they were kept from forward
+    comm_wait(p->gather);                          // NULL: the weights were kept from forward
     p->gather = NULL;
     unit_attach_weights(p->unit, p->weights);
 }
@@ -70,18 +70,18 @@ static void drop_weights(Prefetched *p) {
 
 // ------------------------------------------------ gradients: reduced behind the next backward
 
-// own_g += my part of the sum over ranks, as in stage 2, but started here and added in
-// finish_reduction.
+// own_g += own part of the sum over ranks, as in stage 2. The reduction starts here;
+// finish_reduction() waits for it and adds.
 static void start_reduction(Prefetched *p, Arena gradient) {
     Prefetch *all = p->model;
     Unit *u = p->unit;
-    unit_partial_sums(u);   // as in stage 2: sends nothing, but for lesson 03.07
+    unit_partial_sums(u);   // sends only with sequence parallelism (03.07)
     all->reducing = p;
-    all->gradient = gradient;   // it must stay, and stay as it is, until the reduction is done
+    all->gradient = gradient;   // unchanged in memory until the reduction is done
     all->arriving = (Tensor){0};
     if (!u->own_gradient_empty) all->arriving = tensor_new(&all->gradient, 1, range_size(u->own));
     // Each rank has the gradient of its own sequences: own part [size/N] <- their sum. Sends
-    // (N-1)/N of g [size]. Until the wait comm.c holds as much again.
+    // (N-1)/N of g [size]. Until the wait, comm.c holds a copy of g.
     Tensor sum = u->own_gradient_empty ? u->own_g : all->arriving;
     all->reduction = comm_start_reduce_scatter(u->replicas, sum, u->g);
 }
@@ -98,35 +98,36 @@ static void finish_reduction(Prefetch *all) {
 
 // ---------------------------------------------------------------- a layer around a layer
 
-// The last reduction of the backward before this walk was started before any gather of this walk,
-// and communications run in that order: to wait for it here, at the first layer, delays nobody.
+// The first layer waits for the last reduction of the previous backward. This costs no time,
+// because that reduction started before any gather of this forward, and communications run in
+// order.
 static void prefetch_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Prefetched *p = l->technique;
     if (!p->previous) finish_reduction(p->model);
-    start_gather(p);    // the first layer; all others have been started by the one before
-    start_gather(p->next);                         // on its way while this layer computes
+    start_gather(p);    // only for the first layer; the previous layer has started all others
+    start_gather(p->next);                         // runs while this layer computes
     wait_for_weights(p);
     layer_forward(l->inner, b, x, y, s);
-    // an evaluation has no backward to keep them for
+    // Without reshard, weights stay for backward; an evaluation has none.
     if (p->model->reshard || !b->training) drop_weights(p);
 }
 static void prefetch_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     Prefetched *p = l->technique;
     Arena gradient = arena(MEM_COMMUNICATION);
-    // EXERCISE 06.05a (4 points): backward. Compute dx and the gradient of p's unit, which needs
-    // room (`gradient`) from here to the end of its reduction. While this layer computes, the
-    // weights of the layer that computes next are gathered, and the gradient of the one that
-    // computed last is reduced. No unit stays in memory without need, and all ranks start and wait
-    // for the same communications in the same order, the oldest first.
+    // EXERCISE 06.05a (4 points): backward. Compute dx and the gradient of p's unit. The gradient
+    // lives in the arena `gradient` until its reduction ends. While this layer computes, the
+    // weights of the layer that computes next are gathered, and the gradient of the layer that
+    // computed last is reduced. No unit may stay in memory longer than needed. All ranks start and
+    // wait for the same communications in the same order, the oldest first.
     if (!p->next) finish_reduction(p->model);
-    start_gather(p);    // the last layer's; nothing if forward has kept them
-    start_gather(p->previous);  // backward walks down: the layer before is the next to compute
+    start_gather(p);    // only for the last layer, unless forward has kept its weights
+    start_gather(p->previous);  // the layer that computes next, because backward walks down
     wait_for_weights(p);
     zero2_allocate_gradient(p->unit, &gradient);   // g [size]
-    // where blocks are recomputed, this runs their forward again, too
+    // A recomputed block (chapter 07) also runs its forward again here.
     layer_backward(l->inner, b, x, dy, dx, s);
     drop_weights(p);
-    finish_reduction(p->model);     // the gradient of the layer above had all this backward's time
+    finish_reduction(p->model);     // of the layer above, hidden behind this backward
     start_reduction(p, gradient);
     // END
 }
@@ -136,8 +137,8 @@ static const LayerKind prefetch_layer = {
 
 // ---------------------------------------------------------------- the model
 
-// The weights and gradients of stage 3, and another layer around each layer. Blocks must have been
-// cut and wrapped before (tensor_parallel, recompute).
+// Allocates weights and gradients as stage 3 and wraps each layer in prefetch_layer. Call
+// tensor_parallel() and recompute() before it.
 void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
     if (m->size)
         fault(
@@ -149,7 +150,7 @@ void prefetch_allocate(Model *m, Comm *dp, bool reshard) {
     for (size_t i = 0; i < n; i++) {
         Layer *l = &m->layers[i];
         if (l->n_units == 0) continue;             // the loss: nothing to gather
-        // of the embedding's wte and wpe, the head's ln_f and wte: not wte
+        // Embedding and head have two units each. The one that is not wte is gathered.
         Unit *gathered = l->units[0];
         if (zero2_stays_whole(gathered)) gathered = l->units[1];
         bool neighbours = k && m->layers[i - 1].chunk == l->chunk;
@@ -164,15 +165,15 @@ static Prefetch *prefetch_of(Model *m) { return ((Prefetched *)m->layers[0].tech
 void prefetch_finish(Model *m) { finish_reduction(prefetch_of(m)); }
 void prefetch_free(Model *m) { free(prefetch_of(m)); }
 
-// One step, as zero3_step: the layers start their communications early and wait for them late.
+// Like zero3_step, but the layers start their communications early and wait for them late.
 StepResult prefetch_step(Model *model, Comm *dp, const Batch *batch, size_t m, Optimizer *o,
                          double clip) {
     double loss = 0;
     zero3_begin(model);                            // all-gather of wte; room for its two gradients
     for (size_t k = 0; k < m; k++) loss += model_forward_backward(model, &batch[k]);
-    prefetch_finish(model);     // the first layer's reduction; no computation is left to hide it
+    prefetch_finish(model);     // the first layer's reduction, which nothing hides
     model_fold_tied(model);
-    zero3_reduce(model);    // reduce-scatter of wte; its gathered weights are dropped
+    zero3_reduce(model);    // reduce-scatter of wte; drops its gathered weights
 
     double norm = model_grad_norm(model, dp);
     optimizer_step(o, model, clip_factor(norm, clip));

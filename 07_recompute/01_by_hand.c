@@ -2,29 +2,29 @@
 // level: core
 // question: What must forward keep for backward, what can it forget and compute again, and how often should it keep?
 //
-// Holds:  one device, plain arrays: of a chain of L = 16 equal layers, y = x W on 2x2 matrices, the
-//         inputs of layers 0, k, 2k, ... for all of backward, and k - 1 inputs of the segment that
-//         backward is in.
+// Holds:  plain arrays on one device. In a chain of L = 16 equal layers, y = x W with 2x2 matrices,
+//         the inputs of layers 0, k, 2k, ... stay for all of backward. While backward is in a
+//         segment of k layers, the other k - 1 inputs of the segment are held, too.
 // Sends:  nothing: one device.
 // Saves:  elements kept: 4 (L/k + k - 1), not 4 L; least with k near the square root of L.
-// Costs:  multiplications: 8 (L - L/k) more, as all layers but the last of each segment walk
+// Costs:  multiplications: 8 (L - L/k) more, because all layers but the last of each segment run
 //         forward a second time.
-// Chen et al. 2016. Left out: what a layer keeps besides its input, which is most of it in a
-// Transformer (02_full.c).
+// Chen et al. 2016. Left out: the items that a layer keeps besides its input. In a Transformer they
+// are most of the memory (02_full.c).
 #include "07_recompute/by_hand.h"
 #include <string.h>
 
-// The derivative with respect to W needs the x that forward had:
+// The derivative with respect to W needs the x of the forward pass:
 //
 //     forward    y = x W
 //     backward   dW = x^T dy   dx = dy W^T         needs x of this layer
 //
 //     x0 --[0]-- x1 --[1]-- x2 -- ... --[15]-- x16      the loss is the sum of x16
 //
-// Keep the input of every layer, or only of every k-th: then, before backward goes through a
-// segment of k layers, they walk forward again from the input that was kept. All give the same
-// gradients in every bit, because the second forward does the same additions in the same order.
-// What differs is counted: elements kept at once, and multiplications.
+// Forward keeps the input of every layer, or only of every k-th layer. In the second case, before
+// backward enters a segment of k layers, these layers run forward again from the kept input. All
+// ways give the same gradients in every bit, because the second forward does the same additions in
+// the same order. They differ in two counts: the elements kept at once, and the multiplications.
 
 static void keep(Count *c, size_t elements) {
     c->kept += elements;
@@ -59,18 +59,17 @@ static void backward(Count *c, Matrix *dx, Matrix *dw, const Matrix *x, const Ma
 
 const Matrix chain_start = { { { 1, 0.5f }, { -0.5f, 1 } } };
 const Matrix chain_weights[4] = {
-    // of layers 0 to 3, and again from the first
+    // of layers 0 to 3; the following layers repeat them
     { { { 1, -0.5f }, { 0.5f, 1 } } },
     { { { 0.5f, 1 }, { -1, 0.5f } } },
     { { { 1, 0.25f }, { -0.5f, 1 } } },
     { { { 0.5f, -1 }, { 1, 0.25f } } },
 };
 
-// Keeps the inputs of layers 0, every, 2*every, ...; every = 1: of all, so that nothing is computed
-// again.
+// Keeps the inputs of layers 0, every, 2*every, ... With every = 1 nothing is computed again.
 Count by_hand_chain_train(size_t every, Matrix dw[LAYERS], real *loss) {
     Count c = {0};
-    Matrix x[LAYERS + 1], dy;   // an element of x is only read where it was kept or computed again
+    Matrix x[LAYERS + 1], dy;   // valid where it was kept or computed again
     const Matrix *w[LAYERS];
     for (size_t l = 0; l < LAYERS; l++) w[l] = &chain_weights[l % 4];
     x[0] = chain_start;
@@ -81,14 +80,14 @@ Count by_hand_chain_train(size_t every, Matrix dw[LAYERS], real *loss) {
     *loss = 0;
     for (int i = 0; i < 4; i++) *loss += x[LAYERS].a[i / 2][i % 2];
     for (int i = 0; i < 4; i++) dy.a[i / 2][i % 2] = 1;
-    // forget: what follows must not be able to read it
+    // Forget: overwrite with NaN, so that a wrong read shows in the gradients.
     for (size_t l = 0; l <= LAYERS; l++)
-        if (l % every || l == LAYERS) memset(&x[l], 0xff, sizeof x[l]);    // a NaN
+        if (l % every || l == LAYERS) memset(&x[l], 0xff, sizeof x[l]);
 
-    // segments, last first; wraps below 0
+    // Segments, last first. lo wraps around below 0, which ends the loop.
     for (size_t lo = (LAYERS - 1) / every * every; lo < LAYERS; lo -= every) {
         size_t hi = lo + every < LAYERS ? lo + every : LAYERS;
-        // the second forward; nobody needs the segment's output
+        // The second forward, without the last layer, because its output is not needed.
         for (size_t l = lo; l + 1 < hi; l++) {
             chain_forward(&c, &x[l + 1], &x[l], w[l]);
             keep(&c, 4);

@@ -3,15 +3,16 @@
 // question: Which items of a block take much of its memory, and little work to compute again?
 // vary: SEQUENCES 2..4, STEPS 2..3, layers 2..5, width 27|36|45, context 16..28, vocab 45..70
 //
-// Holds:  of every block, from forward to backward, everything but the attention probabilities
-//         [B*H/tp*T, T] before and after dropout; these of one block while its backward runs.
-// Sends:  nothing: every rank has q and k of its own heads.
+// Holds:  for every block, from forward to backward, all items but the attention probabilities
+//         [B*H/tp*T, T] before and after dropout; the probabilities of one block while its backward
+//         runs.
+// Sends:  nothing more: every rank has q and k of its own heads.
 // Saves:  2HT/tp elements per token and block: the only items that grow with the square of the
 //         sequence.
 // Costs:  q k^T once more per block, 2TC/tp FLOPs per token: little beside a block's 24C^2 + 4TC.
 // Korthikanti et al. 2022, section 5, together with tensor parallelism, as in the paper. Left out:
-// attention kernels that never write the probabilities down (they make this unnecessary); sequence
-// parallelism.
+// attention kernels that never store the probabilities (they make this lesson unnecessary);
+// sequence parallelism.
 #include "07_recompute/recompute.h"
 
 //     none        backward finds everything
@@ -20,23 +21,23 @@
 
 // ------------------------------------------------ a block that forgets its probabilities
 
-// A selectively recomputed block is a layer around a block, l->inner. What the block keeps for
-// backward is in s, and there the [T, T] items of its heads, probabilities before and after
-// dropout, [B*H/tp*T, T] each, have an arena of their own: s->attention. shed() frees it.
+// A selectively recomputed block is a layer that wraps a block, l->inner. s holds the items that
+// the block keeps for backward. The probabilities of its heads before and after dropout, [B*H/tp*T,
+// T] each, have an arena of their own in s: s->attention. shed() frees it.
 static void selective_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     layer_forward(l->inner, b, x, y, s);
-    l->inner->kind->shed(s);    // 2 B H/tp T T elements less; q, k, v [B*T, C/tp] stay, as all else
+    l->inner->kind->shed(s);    // frees 2 B H/tp T T elements; q, k, v [B*T, C/tp] etc. stay
 }
 
-// rebuild() computes them again, of this block only: q k^T, softmax, dropout with the same masks
-// (functions of position). Every rank has q and k of its own heads: nothing is sent.
+// rebuild() computes the probabilities of this block again: q k^T, softmax, dropout with the same
+// masks (functions of position). It sends nothing, because every rank has q and k of its own heads.
 static void selective_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
-    // EXERCISE 07.03a (2 points): compute the probabilities again. Do what backward of l->inner
-    // does: the gradient of x goes to dx, those of the parameters are added to theirs.
-    // layer_backward() reads what the inner layer's forward kept in s, but its [T, T] items were
-    // shed. l->inner->kind lists what a layer can do (common/model/layer.h). What backward still
-    // finds must not be computed again.
-    // B*T*T*C/tp multiplications more; the product with v is not redone
+    // EXERCISE 07.03a (2 points): compute the probabilities again. Write the gradient of x to dx
+    // and add the gradients of the parameters to theirs, as backward of l->inner does.
+    // layer_backward() reads the items of the inner layer's forward in s, but its [T, T] items were
+    // shed. The functions of a layer are in l->inner->kind (common/model/layer.h). Do not compute
+    // other items again: they are still there. B*T*T*C/tp more multiplications; the product with v
+    // is not repeated
     l->inner->kind->rebuild(l->inner, b, s);
     layer_backward(l->inner, b, x, dy, dx, s);
     // END
@@ -48,8 +49,8 @@ const LayerKind recompute_selective = {
 
 // ---------------------------------------------------------------- all blocks of a model
 
-// A block inside of a layer that cannot compute it again: to pass over it would drop the technique
-// without a message.
+// True if l wraps a block but cannot rebuild it. recompute() then faults, because to skip the block
+// would turn the technique off without a message.
 static bool hides_a_block(const Layer *l) {
     if (l->kind->rebuild) return false;
     for (size_t i = 0; i < l->n_inner; i++)
@@ -57,17 +58,15 @@ static bool hides_a_block(const Layer *l) {
     return false;
 }
 
-// The one call of this chapter, which chapter 08 makes, too: wraps the blocks of a described model,
-// whole or tensor-parallel. A block is a layer that has `rebuild`, whatever has cut it: the
-// embedding and the head have none.
+// Wraps the blocks of a described model, whole or tensor-parallel. Chapter 08 calls it, too. A
+// block is a layer with a function `rebuild`; the embedding and the head have none.
 void recompute(Model *m, Recompute how) {
     static const LayerKind *const wrapper[] = { NULL, &recompute_selective, &recompute_full };
     if (how == RECOMPUTE_NONE) return;
     for (size_t i = 0; i < m->n_layers; i++)
         if (hides_a_block(&m->layers[i]))
-            fault("recompute() of layer %zu (%s): blocks are wrapped before anything else wraps "
-                  "their layers, "
-                  "zero_allocate() for example",
+            fault("recompute() of layer %zu (%s): call it before other wrappers, such as "
+                  "zero_allocate()",
                   m->layers[i].number, m->layers[i].kind->name);
     for (size_t i = 0; i < m->n_layers; i++)
         if (m->layers[i].kind->rebuild) layer_wrap(&m->layers[i], wrapper[how], NULL);

@@ -3,15 +3,15 @@
 // question: Which blocks should be computed again, when the memory for activations is given?
 // vary: STEPS 2..3, width 12|18|24, context 8..13, vocab 31..50
 //
-// Holds:  per block and token, from forward to backward, what its choice keeps (table below), at
-//         most the budget.
-// Sends:  nothing of its own; a block that is recomputed in full sends its forward's messages again
+// Holds:  for every block and token, from forward to backward, the items of its choice (table
+//         below); in all, at most the budget.
+// Sends:  nothing more, except that a fully recomputed block sends its forward's messages again
 //         (02_full.c).
-// Saves:  work: among all plans within the budget the one that computes least again.
+// Saves:  work: of all plans within the budget, it takes the one with the least recomputation.
 // Costs:  planning before training, from sizes alone: dynamic programming over the blocks.
 // Korthikanti et al. 2022, appendix C, stores as much as fits; Chen et al. 2016, section 4.3,
-// search a plan for a budget. Left out: other plans for other micro-batches; segments of unequal
-// length. budget_schedule.c has chunks and backwards in halves, for chapter 08.
+// search a plan for a budget. Left out: different plans for different micro-batches; segments of
+// unequal length. budget_schedule.c has chunks and backwards in halves, for chapter 08.
 #include "07_recompute/recompute.h"
 #include <stdlib.h>
 #include <string.h>
@@ -21,20 +21,20 @@
 //     selective    15C + 4                         q k^T of every head     15C + 4 + 2HT
 //     full         nothing                         the block's forward     15C + 4 + 2HT
 //
-// and every block's input, C, in any case. The caller gives these sizes (BudgetBlock), of blocks
-// that need not be equal.
+// Every block's input, C, is kept in any case. The caller gives these sizes (BudgetBlock); blocks
+// may differ.
 
-// ---------------------------------------------------------------- what a plan takes
+// ---------------------------------------------------------------- the peak of a plan
 
-// Inputs of the blocks 0..i, and the output of block i, unless it leaves the stage.
+// Elements of the inputs of blocks 0..i, and of the output of block i unless it leaves the stage.
 static size_t passed_on(const BudgetStage *s, size_t i) {
     return (i + 1 + (i + 1 < s->blocks || s->last)) * s->input;
 }
 static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
-// The micro-batch that is at work holds what the blocks before keep, and all of one block: in the
-// forward before it forgets, in the backward after it has computed it again. All others hold what
-// is kept.
+// The micro-batch at work holds the kept items of the blocks before, and all items of one block: in
+// forward before the block forgets, in backward after it has computed them again. All other
+// micro-batches hold only kept items.
 static size_t stage_peak(const BudgetStage *s, size_t kept, size_t at_work) {
     size_t waiting = passed_on(s, s->blocks - 1) + kept + s->head;
     return (s->in_flight - s->one) * waiting + s->one * most(at_work, waiting);
@@ -51,22 +51,21 @@ size_t budget_peak(const BudgetStage *s, const Recompute *choice) {
 
 // ------------------------------------------------ the cheapest plan: dynamic programming
 
-// A plan for blocks 0..i. Whatever the blocks behind do, it counts by three figures only. So of two
-// plans for the same blocks, one that is not lower in any of them can be dropped: nothing that
-// follows can make it the better one.
-// before: place of its rest
+// A plan for blocks 0..i. Later blocks depend on it through three numbers only: kept, at_work,
+// again. So of two plans for the same blocks, a plan that is not lower in any of the three can be
+// dropped. before: index of the plan for blocks 0..i-1 that it extends
 typedef struct { size_t kept, at_work, before; double again; Recompute choice; } Plan;
 static bool no_better(const Plan *a, const Plan *b) {
     return a->kept >= b->kept && a->at_work >= b->at_work && a->again >= b->again;
 }
 
 typedef struct { Plan *plan; size_t n, room; } Plans;
-// Adds p to the plans from `first` on, unless one of them is as good; drops those that are no
+// Adds p to the plans from `first` on, unless one of them is as good. Drops the plans that are no
 // better than p.
 static void plans_add(Plans *all, size_t first, Plan p) {
     size_t left = first;
     for (size_t k = first; k < all->n; k++) {
-        if (no_better(&p, &all->plan[k])) return;   // (then none was dropped before it)
+        if (no_better(&p, &all->plan[k])) return;   // (no plan was dropped before)
         if (!no_better(&all->plan[k], &p)) all->plan[left++] = all->plan[k];
     }
     all->n = left;
@@ -82,14 +81,14 @@ static void plans_add(Plans *all, size_t first, Plan p) {
 
 bool budget_choose(const BudgetStage *s, size_t budget, Recompute *choice) {
     Plans all = {0};
-    plans_add(&all, 0, (Plan){0});                                 // for no block at all
+    plans_add(&all, 0, (Plan){0});                                 // the plan for no block
     size_t lo = 0, hi = 1;  // the plans for the blocks before i
     for (size_t i = 0; i < s->blocks; i++) {
         // EXERCISE 07.04a (4 points): extend every plan for the blocks before i, all.plan[lo ..
-        // hi), by block i, in each of the RECOMPUTE_CHOICES ways, and add what comes out with
-        // plans_add(&all, hi, ...). kept: what blocks 0..i keep; at_work: the most that is held
-        // while one of them is at work, as budget_peak() has it; again: what is computed again, of
-        // all of them; before: where the extended plan stands; choice: of block i.
+        // hi), by block i, in each of the RECOMPUTE_CHOICES ways. Add each new plan with
+        // plans_add(&all, hi, ...). kept: elements that blocks 0..i keep; at_work: the most
+        // elements held while one of them works, as in budget_peak(); again: the work of their
+        // recomputation; before: index of the extended plan; choice: of block i.
         for (size_t k = lo; k < hi; k++)
             for (Recompute c = RECOMPUTE_NONE; c <= RECOMPUTE_FULL; c++) {
                 Plan rest = all.plan[k];                           // (plans_add may move the list)

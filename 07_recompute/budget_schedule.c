@@ -1,5 +1,5 @@
-// budget_schedule.c: the walk over a stage's list of forwards and backwards for its peak of
-// activations, and the choice of blocks to recompute with it. 04_budget.c has the plan for one
+// budget_schedule.c: walks a stage's list of forwards and backwards to find its peak of
+// activations, and chooses blocks to recompute with that peak. 04_budget.c has the plan for one
 // chunk with whole backwards.
 #include "07_recompute/recompute.h"
 #include <stdlib.h>
@@ -8,17 +8,17 @@ static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
 // ---------------------------------------------------------------- one micro-batch in one chunk
 
-// Elements that wait for the backward: the inputs of the blocks (and the head's), what the blocks
-// keep, and the head's.
+// Elements that wait for the backward: the inputs of blocks and head, and the items that blocks and
+// head keep.
 static size_t waiting(const BudgetStage *s, const Recompute *choice) {
     size_t kept = (s->blocks + s->last) * s->input + s->head;
     for (size_t i = 0; i < s->blocks; i++) kept += s->block[i].kept[choice[i]];
     return kept;
 }
 
-// Elements during and after the first half of a backward in halves. The layers are walked from the
-// last one: first the inputs of its weight gradients come, then what only the first half needed
-// goes.
+// Elements during and after the first half of a backward in halves. The walk starts at the last
+// layer. In each layer the inputs of the weight gradients are added first; then the items that only
+// the first half needs are freed.
 typedef struct { size_t highest, after; } Halves;
 static Halves in_halves(const BudgetStage *s, const Recompute *choice) {
     size_t now = waiting(s, choice);
@@ -48,16 +48,16 @@ size_t budget_schedule_peak(const BudgetSchedule *s, const Recompute *choice) {
         PipeOp op = s->list->ops[i];
         if (op.what == UPDATE) continue;
         const BudgetStage *part = &s->part[op.chunk * s->micro_batches + op.micro_batch];
-        const Recompute *own = choice;             // the choices of the chunk's blocks
+        const Recompute *own = choice;             // choices of the blocks of this chunk
         for (size_t c = 0; c < op.chunk; c++) own += s->part[c * s->micro_batches].blocks;
         size_t waits = waiting(part, own);
         Halves halves = in_halves(part, own);
         switch (op.what) {
-        case FORWARD:                              // the micro-batch comes, and waits
+        case FORWARD:                              // the micro-batch waits afterwards
             peak = most(peak, held + budget_peak(part, own));
             held += waits;
             break;
-        case BACKWARD:                             // the micro-batch goes
+        case BACKWARD:                             // the micro-batch is done afterwards
             held -= waits;
             peak = most(peak, held + budget_peak(part, own));
             break;
@@ -81,7 +81,7 @@ static size_t all_blocks(const BudgetSchedule *s) {
     return blocks;
 }
 
-// budget_choose() knows one chunk and whole backwards.
+// True if the list has one chunk and whole backwards, which is all that budget_choose() handles.
 static bool is_plain(const BudgetSchedule *s) {
     for (size_t i = 0; i < s->list->n; i++)
         if (s->list->ops[i].what > BACKWARD) return false;
@@ -105,14 +105,13 @@ static void choose_first(size_t blocks, size_t full, size_t selective, Recompute
                     : i < full + selective ? RECOMPUTE_SELECTIVE
                                            : RECOMPUTE_NONE;
 }
-// All pairs of counts, about blocks^2 / 2 of them. All blocks of a stage cost the same to compute
-// again.
+// Tries all pairs of counts, about blocks^2 / 2. All blocks of a stage have the same work.
 static bool choose_counts(const BudgetSchedule *s, size_t budget, Recompute *choice) {
     size_t blocks = all_blocks(s), best_full = 0, best_selective = 0;
     const BudgetBlock *block = NULL;
     for (size_t c = 0; c < s->chunks && !block; c++)
         if (s->part[c * s->micro_batches].blocks) block = s->part[c * s->micro_batches].block;
-    double least = -1;                             // no plan yet
+    double least = -1;                             // -1: no plan yet
     for (size_t full = 0; full <= blocks; full++)
         for (size_t selective = 0; full + selective <= blocks; selective++) {
             double again = 0;

@@ -1,9 +1,9 @@
-// recompute.h: forget in the forward pass, compute again in the backward pass.
+// recompute.h: blocks that drop activations in forward and compute them again in backward.
 //
-// Full (02_full.c; Chen et al. 2016): of a block only its input is kept, which the walker holds
-// anyway; backward runs the block's forward again. Selective (03_selective.c; Korthikanti et al.
-// 2022, section 5): only the attention probabilities [B*H/tp*T, T] are dropped and computed again
-// from q and k: most of the memory for little work, when T is long.
+// Full (02_full.c; Chen et al. 2016): a block keeps only its input, which the walker holds anyway.
+// Backward runs the block's forward again. Selective (03_selective.c; Korthikanti et al. 2022,
+// section 5): a block drops only the attention probabilities [B*H/tp*T, T] and computes them again
+// from q and k. When T is long, this saves most of the memory for little work.
 //
 // The same layers run with the same inputs, and dropout masks are functions of position, so
 // gradients are equal in every bit.
@@ -15,68 +15,69 @@ typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 
 // ---- 02_full.c ----
 extern const LayerKind recompute_full;  // a layer around a block that keeps only the block's input
-void recompute_blocks(Model *m);    // puts it around every block of a described model
-// Layers [lo, lo + n) of a described model recomputed together: of all of them only the first one's
-// input is kept.
+void recompute_blocks(Model *m);    // wraps every block of a described model in it
+// Layers [lo, lo + n) of a described model are recomputed together: only the first layer's input is
+// kept.
 void recompute_wrap_range(Model *m, size_t lo, size_t n);
 
 // ---- 03_selective.c ----
-// a layer around a block that sheds attention's probabilities
+// a layer around a block that drops attention's probabilities
 extern const LayerKind recompute_selective;
-// Wraps the blocks of a described model, whole or tensor-parallel, before it is allocated. The
-// embedding and the head stay as they are.
+// Wraps the blocks of a described model, whole or tensor-parallel. Call it before the model is
+// allocated. The embedding and the head stay as they are.
 void recompute(Model *m, Recompute how);
 
 // ---- 04_budget.c ----
-// A choice for each block, so that the activations of a stage fit into a budget. The caller gives
-// the sizes; nothing here knows a model.
+// Chooses none, selective or full for each block, so that the activations of a stage fit into a
+// budget. The caller gives the sizes; the plan needs no model.
 
 enum { RECOMPUTE_CHOICES = RECOMPUTE_FULL + 1 };
-// One block. Sizes are elements per token of the stage's in_flight and one.
+// One block. Sizes are elements per token.
 typedef struct {
     size_t kept[RECOMPUTE_CHOICES];                // from forward to backward, under each choice
-    size_t at_work;                                // while the block's forward or backward runs
-    double again[RECOMPUTE_CHOICES];               // work of computing the rest again, in any unit
-    size_t deferred;    // kept between the two halves of its backward (05.06), if it has any
+    size_t at_work;                                // held while its forward or backward runs
+    double again[RECOMPUTE_CHOICES];               // work of the recomputation, in any unit
+    size_t deferred;    // kept between the two halves of its backward (05.06), if it has halves
 } BudgetBlock;
 typedef struct {
     const BudgetBlock *block;                      // [blocks], in the order of the model
     size_t blocks;
     size_t input;                                  // each block's input, which is always kept
-    bool last;  // the head stands after them, so the last block's output stays, too
+    bool last;  // the head follows the blocks, so the last block's output stays, too
     size_t head;                                   // kept by the head
-    size_t in_flight, one;  // tokens between forward and backward, at most; of one micro-batch
-    // Only where a backward is in two halves: what the first half of the head's backward allocates,
-    // and what it frees at its end; what the embedding keeps for the second half.
+    size_t in_flight, one;  // tokens between forward and backward, at most; tokens of a micro-batch
+    // Only for backwards in two halves. The first half of the head's backward allocates head_added
+    // elements and frees head_freed at its end; the embedding keeps first_deferred for the second
+    // half.
     size_t head_added, head_freed, first_deferred;
 } BudgetStage;
 // The most elements that this stage holds in a step whose backwards are whole.
 size_t budget_peak(const BudgetStage *s, const Recompute *choice);
-// The choices [blocks] that compute least again among all whose peak is at most `budget` elements.
-// Returns false when there are none: when not even recomputing every block is enough.
+// Finds the choices [blocks] with the least recomputation whose peak is at most `budget` elements.
+// Returns false if even recomputing every block needs more.
 bool budget_choose(const BudgetStage *s, size_t budget, Recompute *choice);
 // Wraps block i of a described model as choice[i] says.
 void recompute_each(Model *m, const Recompute *choice);
 
 // ---- budget_schedule.c ----
-// The same for any list of forwards and backwards, in chunks and in halves.
+// The same for any list of forwards and backwards, with chunks and with backwards in halves.
 
-// What a stage does in a step, and the sizes of every part: part[c * micro_batches + k] is
-// micro-batch k in chunk c, and its one and in_flight are 1 (its sizes are elements of the whole
-// micro-batch). Micro-batch 0 is the largest.
+// The operations of a stage in a step, and the sizes of every part. part[c * micro_batches + k] is
+// micro-batch k in chunk c. Its sizes are elements of the whole micro-batch, so its `one` and
+// `in_flight` are 1. Micro-batch 0 is the largest.
 typedef struct {
     const Schedule *list;
     const BudgetStage *part;
     size_t chunks, micro_batches;
 } BudgetSchedule;
-// The most elements that the stage holds while it works through the list. choice: of its blocks,
+// The most elements that the stage holds while it works through the list. choice: one per block,
 // chunk after chunk.
 size_t budget_schedule_peak(const BudgetSchedule *s, const Recompute *choice);
-// The choices that compute least again within `budget` elements. One chunk with whole backwards:
-// budget_choose(), with as many micro-batches in flight as the list has at most. Otherwise: the
-// first blocks of the stage, which wait longest, are recomputed in full, the next ones selectively,
-// and the counts of both are searched. False: nothing fits.
+// Finds the choices with the least recomputation within `budget` elements. For one chunk with whole
+// backwards it calls budget_choose(), with the largest number of micro-batches that the list has in
+// flight. Otherwise the first blocks of the stage, which wait longest, are recomputed in full, the
+// next ones selectively; the function searches both counts. Returns false if nothing fits.
 bool budget_within(const BudgetSchedule *s, size_t budget, Recompute *choice);
-// The least budget with which budget_within() finds a plan: every block is recomputed in full.
+// The least budget for which budget_within() finds a plan: every block is recomputed in full.
 size_t budget_least(const BudgetSchedule *s);
 #endif

@@ -36,7 +36,7 @@ costs_of($_) for @fp64;
 
 for my $job (@full) {
     my %is = costs_of($job);
-    my ($keep, $blocks, $stages) = map { $is{"$_: my stage computes, ps"} // 0 } 'keep everything', 'recompute blocks', 'recompute stages';
+    my ($keep, $blocks, $stages) = map { $is{"$_: this stage computes, ps"} // 0 } 'keep everything', 'recompute blocks', 'recompute stages';
     cmp_ok($keep, '>', 0, "$job->{name}: computing takes time");
     is(3 * $stages, 4 * $keep, "$job->{name}: a stage with all that it computes again takes 4/3");
     # One rank: 9 blocks of width 12 for 7 sequences of 10, at 1000 ps a FLOP.
@@ -44,7 +44,7 @@ for my $job (@full) {
     my ($M, $C, $T) = (70, 12, 10);
     is($blocks - $keep, 9 * (24 * $M * $C ** 2 + 4 * $M * $T * $C) * 1000, "$job->{name}: recomputed blocks take one forward of theirs more");
     for my $way ('keep everything', 'recompute blocks', 'recompute stages') {
-        is($is{"$way: step, ps"}, $is{"$way: my stage computes, ps"}, "$job->{name}: and $way nothing else");
+        is($is{"$way: step, ps"}, $is{"$way: this stage computes, ps"}, "$job->{name}: and $way nothing else");
     }
 }
 

@@ -260,27 +260,33 @@ static void zero(void) {
     // Stage 3 hides where three passes take no longer than computing M tokens.
     double hides = 3 * 7.0 / 8 * BF16 * (A100 / 2) / 6;
     page = "06_zero/README.md";
-    on_page("$16\\cdot7=%.0f$ GB, too much. Stage 1: $(4+12/8)\\cdot7=%.1f$ GB. Stage 2: $(2+14/8)\\cdot7=%.1f$ GB. "
-            "Stage 3: "
-            "$16/8\\cdot7=%.0f$ GB", 7 * state_of_zero(0, 8), 7 * state_of_zero(1, 8), floor(70 * state_of_zero(2,
-                8) + 0.5) / 10,
-            7 * state_of_zero(3, 8));
-    on_page("$\\frac{7}{8}\\cdot14=%.2f$ GB, on an A100's NVLink (300 GB/s each way) %.0f ms", one / G,
-            1e3 * one / NVLINK);
-    on_page("$6\\Psi M=%.1f\\cdot10^{14}$ FLOPs, %.1f s at half of 312 TFLOP/s", step / 1e14, computing);
-    on_page("So stage 3 sends for %.2f s", 3 * one / NVLINK);
-    on_page("=%.0f$ tokens", hides / NVLINK);
-    on_page("it sends for %.2f s and needs 5,%03.0f tokens", 3 * one / IB, hides / IB - 5000);
-    on_page("in $m=3$ micro-batches send for %.1f s", 9 * one / IB);
-    on_page("$2.2+%.2f=%.1f$ s", 2 * one / IB, computing + 2 * one / IB);
-    on_page("Stages 1 and 2 keep %.0f and %.0f GB", 175 * state_of_zero(1, 1024), 175 * state_of_zero(2, 1024));
-    on_page("$16/1024\\cdot175=%.1f$ GB, and has $3\\cdot%.1f+2\\cdot%.1f=%.0f$ GB in flight", 175 * state_of_zero(3,
-            1024),
-            wte / G, block / G, (3 * wte + 2 * block) / G);
-    on_page("a GPU computes 3,%03.0f tokens in %.0f s, and sends three passes of %.0f GB in %.0f s at 25 GB/s",
-            tokens - 3000,
-            6 * 175e9 * tokens / (A100 / 2), pass(1024, 175e9) / G, 3 * pass(1024, 175e9) / IB);
-    on_page("$(4+12/8)\\cdot175/128=%.1f$ GB, not %.1f", state_of_zero(1, 8) * 175 / 128, 16 * 175 / 128.0);
+    on_page("| data parallel | $16\\cdot7$ | %.0f, too much |", 7 * state_of_zero(0, 8));
+    on_page("| ZeRO-1 | $(4+12/8)\\cdot7$ | %.1f |", 7 * state_of_zero(1, 8));
+    on_page("| ZeRO-2 | $(2+14/8)\\cdot7$ | %.1f |", floor(70 * state_of_zero(2, 8) + 0.5) / 10);
+    on_page("| ZeRO-3 | $16/8\\cdot7$ | %.0f |", 7 * state_of_zero(3, 8));
+    on_page("$\\frac{7}{8}\\cdot14=%.2f$ GB", one / G);
+    page = "06_zero/reference.md";
+    on_page("$\\frac{7}{8}\\cdot14$ GB | %.2f GB |", one / G);
+    on_page("$12.25/300$ | %.0f ms |", 1e3 * one / NVLINK);
+    on_page("$12.25/25$ | %.2f s |", one / IB);
+    on_page("$6\\Psi M$ | $%.1f\\cdot10^{14}$ |", step / 1e14);
+    on_page("half of 312 TFLOP/s | | %.1f s |", computing);
+    on_page("stage 3, $m=1$, NVLink | 3 passes | %.2f s, hidden |", 3 * one / NVLINK);
+    on_page("\\cdot10^9}$ | %.0f |", hides / NVLINK);
+    on_page("stage 3, $m=1$, InfiniBand | 3 passes | %.2f s, hidden |", 3 * one / IB);
+    on_page("tokens that hide it | | 5,%03.0f |", hides / IB - 5000);
+    on_page("stage 3, $m=3$, InfiniBand | 9 passes | %.1f s |", 9 * one / IB);
+    on_page("$2.2+2\\cdot%.2f$ | %.1f s |", one / IB, computing + 2 * one / IB);
+    on_page("$(4+12/1024)\\cdot175$ GB | %.0f GB |", 175 * state_of_zero(1, 1024));
+    on_page("$(2+14/1024)\\cdot175$ GB | %.0f GB |", 175 * state_of_zero(2, 1024));
+    on_page("$16/1024\\cdot175$ GB | %.1f GB |", 175 * state_of_zero(3, 1024));
+    on_page("$50{,}257\\cdot12{,}288\\cdot2$ bytes | %.1f GB |", wte / G);
+    on_page("$12\\cdot12{,}288^2\\cdot2$ bytes | %.1f GB |", block / G);
+    on_page("$3\\cdot%.1f+2\\cdot%.1f$ | %.0f GB |", wte / G, block / G, (3 * wte + 2 * block) / G);
+    on_page("computation of 3,%03.0f tokens per GPU | | %.0f s |", tokens - 3000, 6 * 175e9 * tokens / (A100 / 2));
+    on_page("three passes of %.0f GB | $3\\cdot350/25$ | %.0f s |", pass(1024, 175e9) / G,
+            3 * pass(1024, 175e9) / IB);
+    on_page("$(4+12/8)\\cdot175/128$ | %.1f GB, not %.1f |", state_of_zero(1, 8) * 175 / 128, 16 * 175 / 128.0);
 }
 
 static void recomputation(void) {
@@ -289,18 +295,22 @@ static void recomputation(void) {
         false) * (double)z.T;
     double state = 16 * 175 / 128.0, h = (double)z.C, s = (double)z.T, full = BF16 * sbh, n = all / full;
     double k = sqrt(16 * 6 / n);
-    page = "07_recompute/README.md";
-    on_page("$sbh = 2048 \\cdot 12288 = %.1f$M", sbh / 1e6);
-    on_page("$%.0f\\,sbh$ = %.0f MB. All 96: %.1f GB", all / sbh, all / 1e6, 96 * all / G);
-    on_page("$16 \\cdot 175 \\cdot 10^9/128$ = %.1f GB. Together %.0f GB", state, state + 96 * all / G);
-    on_page("$%.0f\\,sbh$ = %.0f MB, all %.1f GB, and the probabilities of one block: together %.0f GB", dense / sbh,
-            dense / 1e6, 96 * dense / G, state + (96 * dense + all - dense) / G);
     CutSizes whole = cut(&gpt3, 1);
-    on_page("= %.1f %%", 100 * 4 * s * s * h / (3 * work_block(&whole, 1).flops));
-    on_page("$2\\,sbh$ = %.0f MB, all %.1f GB, and %.1f GB for the block in work: together %.0f GB", full / 1e6,
-            96 * full / G,
-            all / G, state + (96 * full + all) / G);
-    on_page("$n = 23/2$, so $k = \\sqrt{16 \\cdot 6/%.1f} \\approx %.0f$ would take %.1f GB instead of %.1f", n, k,
+    double work = 100 * 4 * s * s * h / (3 * work_block(&whole, 1).flops);
+    page = "07_recompute/README.md";
+    on_page("| none | %.1f GB | %.0f GB | |", 96 * all / G, state + 96 * all / G);
+    on_page("| selective | %.1f GB | %.0f GB | %.1f %% |", 96 * dense / G,
+            state + (96 * dense + all - dense) / G, work);
+    on_page("| full | %.1f GB | %.0f GB |", 96 * full / G, state + (96 * full + all) / G);
+    page = "07_recompute/reference.md";
+    on_page("$sbh = 2048 \\cdot 12288$ | %.1fM |", sbh / 1e6);
+    on_page("= %.0f\\,sbh$ | %.0f MB, all %.1f GB |", all / sbh, all / 1e6, 96 * all / G);
+    on_page("$16 \\cdot 175 \\cdot 10^9/128$ | %.1f GB |", state);
+    on_page("$%.0f\\,sbh$ | %.0f MB, all %.1f GB, and one block's", dense / sbh, dense / 1e6, 96 * dense / G);
+    on_page("| %.1f %%; ours half |", work);
+    on_page("$2\\,sbh$ | %.0f MB, all %.1f GB, and %.1f GB for the block at work |", full / 1e6,
+            96 * full / G, all / G);
+    on_page("$k = \\sqrt{16 \\cdot 6/%.1f} \\approx %.0f$ | %.1f GB instead of %.1f |", n, k,
             ((96 / round(k)) * full + round(k) * all) / G, (96 * full + all) / G);
 }
 

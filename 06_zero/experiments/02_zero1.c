@@ -1,55 +1,66 @@
-// ZeRO-1 beside data parallelism and the unsplit model: SGD, SGD with clipping, AdamW.
+// Compares ZeRO-1 with data parallelism and the unsplit model: SGD, SGD with clipping, AdamW.
 #include "06_zero/experiments/experiments.h"
 
-// C = 15 and T = 11 make every unit odd: no part is equal, and parts cut through tensors with and
-// without weight decay.
+// C = 15 and T = 11 make the size of every unit odd. So parts are not equal, and a part may hold
+// elements of several tensors, with and without weight decay.
 static const ModelConfig tiny = {
     .layers = 2, .width = 15, .heads = 3, .context = 11, .vocab = 53, .dropout = 0.1
 };
 
-// ---------------------------------------------------------------- what a step costs
+// ---------------------------------------------------------------- the costs of a step
 
 static void zero1_costs(Run *run, Comm *dp, const Training *t) {
     size_t N = dp->size, m = t->micro_batches;
     Share wte = share_of_wte(&t->model, N, dp->rank),
           others = share_of_others(&t->model, N, dp->rank);
-    // Psi: the parameters, the tied one once; about Psi / N, to the element; what a ring sends of
-    // the whole model, once
-    double e = sizeof(real), all = (double)(wte.whole + others.whole),
-           mine = (double)(wte.part + others.part);
-    double second_use = (double)wte.whole, units = (double)(wte.units + others.units),
-           unit = wte.bytes + others.bytes;
-    zero_cost(run, m, "weights", "weights: 4 bytes a parameter in fp32", "bytes", all * e,
+    double e = sizeof(real), scalars = zero_scalars_bytes(&t->model, N);
+    double all = (double)(wte.whole + others.whole);       // Psi: wte counts once
+    double own = (double)(wte.part + others.part);         // about Psi / N
+    double second_use = (double)wte.whole;                 // the head's gradient of wte
+    double units = (double)(wte.units + others.units);
+    double pass = wte.bytes + others.bytes;                // sent in one pass over the parameters
+    zero_cost(run, m, "weights", "weights: 4 bytes per parameter in fp32", "bytes", all * e,
               (double)memory_now(MEM_PARAMETERS));
     zero_cost(run, m, "gradients", "gradients: 4 (and the head's use of wte)", "bytes",
               (all + second_use) * e, (double)memory_now(MEM_GRADIENTS));
-    zero_cost(run, m, "moments", "m and v: 8 / N", "bytes", 2 * mine * e,
+    zero_cost(run, m, "moments", "m and v: 8 / N", "bytes", 2 * own * e,
               (double)memory_now(MEM_OPTIMIZER));
-    zero_cost(run, m, "state", "all state: 8 + 8 / N (and that use of wte)", "bytes",
-              (2 * all + 2 * mine + second_use) * e, zero_state_now());
+    zero_cost(run, m, "state", "all state: 8 + 8 / N (and the head's use of wte)", "bytes",
+              (2 * all + 2 * own + second_use) * e, zero_state_now());
     zero_cost(run, m, "in-flight", "in flight: nothing, at any time", "bytes", 0,
               (double)memory_peak(MEM_COMMUNICATION));
     zero_cost_activations(run, dp, t);
-    zero_cost(run, m, "reduce-scatter.calls", "reduce-scatter calls, one a unit", "calls", units,
+    zero_cost(run, m, "reduce-scatter.calls", "reduce-scatter calls, one per unit", "calls", units,
               (double)dp->ledger[COMM_REDUCE_SCATTER].calls);
     zero_cost(run, m, "reduce-scatter.bytes", "reduce-scatter: 1 pass over the parameters", "bytes",
-              unit, (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
-    zero_cost(run, m, "all-gather.calls", "all-gather calls, one a unit", "calls", units,
+              pass, (double)dp->ledger[COMM_REDUCE_SCATTER].bytes);
+    zero_cost(run, m, "all-gather.calls", "all-gather calls, one per unit", "calls", units,
               (double)dp->ledger[COMM_ALL_GATHER].calls);
-    zero_cost(run, m, "all-gather.bytes", "all-gather: 1 pass over the parameters", "bytes", unit,
+    zero_cost(run, m, "all-gather.bytes", "all-gather: 1 pass over the parameters", "bytes", pass,
               (double)dp->ledger[COMM_ALL_GATHER].bytes);
     zero_cost(run, m, "scalars", "all-reduce of loss and norm", "bytes",
-              zero_scalars_bytes(&t->model, N), (double)dp->ledger[COMM_ALL_REDUCE].bytes);
+              scalars, (double)dp->ledger[COMM_ALL_REDUCE].bytes);
     zero_cost(run, m, "sent", "all traffic: 2 units, loss and norm", "bytes",
-              2 * unit + zero_scalars_bytes(&t->model, N), (double)comm_bytes_sent(dp));
+              2 * pass + scalars, (double)comm_bytes_sent(dp));
     zero_costs_in_time(run, t, 2 * (wte.time + others.time));
+}
+
+static void conclude(Run *run, const ZeroTexts *seen) {
+    say_answer(run, "They need not. Each rank updates 1/%zu of the weights and gathers the rest. "
+                    "It holds %s of state instead of %s, and the training is the same.",
+               seen->ranks, seen->state, seen->dp_state);
+    say_cost(run, "%s sent per rank instead of %s, because parts are rounded up and the norm "
+                  "needs a sum; a step takes %s instead of %s.",
+             seen->sent, seen->dp_sent, seen->step, seen->dp_step);
+    say_use_when(run, "there is data parallelism and the optimizer keeps state. Only latency "
+                      "argues against it.");
 }
 
 static const ZeroLesson lesson = {
     .name = "ZeRO-1", .stage = 1, .allocate = zero1_allocate, .step = zero1_step,
-    .costs = zero1_costs,
-    .answer = "They need not: each rank updates its part, 1/N, "
-              "and gets the other parts by an all-gather.",
+    .costs = zero1_costs, .conclude = conclude,
+    .explains = "A rank keeps m and v of its part of every unit (block or table). S sums "
+                "gradients, G gathers.",
     .lines = {
         [ZERO_STATE] = { "state", "(8 + 8/N) Psi + 4 wte; was 16 Psi + 4 wte" },
         [ZERO_WEIGHTS] = { "weights", "4 Psi" },
@@ -68,12 +79,12 @@ static void zero1(Run *run) {
     t.optimizer = sgd(0.1);
     zero_compare(run, dp, &lesson, t, "SGD", every_bit(run));
     t.clip = 0.5;                                  // below every norm: each step is clipped
-    // The squares of the norm are added in another order when they are cut, and clipping multiplies
-    // by a factor that comes from the norm.
+    // The squares of the norm are added part by part, in another order. Clipping multiplies every
+    // gradient by a factor that depends on the norm, so the limit is the one of rounding.
     zero_compare(run, dp, &lesson, t, "SGD, clipped at 0.5", LIMIT_ROUNDING);
     t.clip = 0;
     t.optimizer = adamw(0.01);
-    t.optimizer.weight_decay = 0.1;     // for matrices; a part may hold elements of both kinds
+    t.optimizer.weight_decay = 0.1;     // of matrices only
     t.micro_batches = option_size(run, "micro-batches");
     t.recorded = true;
     zero_compare(run, dp, &lesson, t, "AdamW, weight decay 0.1", every_bit(run));
@@ -82,5 +93,5 @@ static void zero1(Run *run) {
 }
 
 static const Option options[] = { ZERO_OPTIONS(
-    "micro-batches of each rank, in the training whose costs are looked at") };
+    "micro-batches of each rank, in the training whose costs are checked") };
 EXPERIMENT(zero1, options);

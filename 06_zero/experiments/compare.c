@@ -1,4 +1,4 @@
-// compare.c: a stage of ZeRO trains for some steps, and is compared with data parallelism and the
+// compare.c: trains a stage of ZeRO for some steps and compares it with data parallelism and the
 // unsplit model.
 #include "06_zero/experiments/experiments.h"
 #include <stdio.h>
@@ -17,13 +17,15 @@ Training zero_training(Run *run, const Comm *dp, const ModelConfig *model) {
     t.model.seed = run->seed;
     t.model.dropout = option_real(run, "dropout");
     config_require(&t.model);
-    t.watched = MEM_COMMUNICATION;                 // the picture's strip: the unit in flight
+    t.watched = MEM_COMMUNICATION;                 // the picture's strip: units in flight
     return t;
 }
 
+// ---------------------------------------------------------------- one training
+
 typedef struct { const ZeroLesson *lesson; Comm *dp; } Counted;
 
-// Every step counts from zero: after a training dp has counted its last step.
+// Resets the ledger before each step, so that it holds the last one after the training.
 static StepResult counted_step(void *counted, Model *m, Optimizer *o, const Training *t,
                                const Batch *batch) {
     const Counted *c = counted;
@@ -31,8 +33,24 @@ static StepResult counted_step(void *counted, Model *m, Optimizer *o, const Trai
     return c->lesson->step(m, c->dp, batch, t->micro_batches, o, t->clip);
 }
 
-// Between steps nothing is whole that a stage cuts into parts, and no unit points at memory that
-// was dropped.
+ZeroTrained zero_train(Run *run, Comm *dp, const ZeroLesson *lesson, const Training *t) {
+    Counted counted = { lesson, dp };
+    Model *m = model_describe(&t->model, model_layers(&t->model));
+    lesson->allocate(m, dp);
+    ZeroTrained trained = { m, trajectory_new(run, t) };
+    training_run(&trained.trajectory, m, t, dp->size, dp->rank, counted_step, &counted);
+    return trained;
+}
+void zero_trained_free(const ZeroLesson *lesson, ZeroTrained *trained) {
+    trajectory_free(&trained->trajectory);
+    if (lesson->free) lesson->free(trained->model);
+    model_free(trained->model);
+}
+
+// ---------------------------------------------------------------- the comparison
+
+// Between steps nothing is whole that a stage divides, and no unit points at memory that was
+// dropped.
 static void check_dropped(Run *run, const ZeroLesson *lesson, const Model *m) {
     bool gradients = true, weights = true;
     for (size_t i = 0; i < m->n_units; i++) {
@@ -49,32 +67,27 @@ static void check_dropped(Run *run, const ZeroLesson *lesson, const Model *m) {
 void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, const char *name,
                   double limit) {
     char what[48];
-    Counted counted = { lesson, dp };
-    Model *m = model_describe(&t.model, model_layers(&t.model));
-    lesson->allocate(m, dp);
-    Trajectory zero = trajectory_new(run, &t);
-    training_run(&zero, m, &t, dp->size, dp->rank, counted_step, &counted);
-    say_detail(run, "%s, %zu micro-batch%s a rank, loss %.4f -> %.4f\n", name, t.micro_batches,
-        t.micro_batches > 1 ? "es" : "", zero.loss[0], zero.loss[t.steps - 1]);
-    // Shard after shard in rank order: what data-parallel replicas hold, to the last bit (chapter
-    // 01).
+    ZeroTrained zero = zero_train(run, dp, lesson, &t);
+    Trajectory *got = &zero.trajectory;
+    say_detail(run, "%s, %zu micro-batch%s per rank, loss %.4f -> %.4f\n", name, t.micro_batches,
+        t.micro_batches > 1 ? "es" : "", got->loss[0], got->loss[t.steps - 1]);
+    // The unsplit model takes shard after shard and adds in rank order. This gives the bits that
+    // data-parallel replicas hold (checked in chapter 01).
     Trajectory replicas = training_unsplit(run, &t, dp->size);
     snprintf(what, sizeof what, "%s = data parallel", lesson->name);
-    training_compare_tensors(run, what, &zero, &replicas, limit);
-    training_compare_numbers(run, what, &zero, &replicas, LIMIT_ROUNDING);
+    training_compare_tensors(run, what, got, &replicas, limit);
+    training_compare_numbers(run, what, got, &replicas, LIMIT_ROUNDING);
     if (t.recorded) {
-        check_dropped(run, lesson, m);
+        check_dropped(run, lesson, zero.model);
         lesson->costs(run, dp, &t);
     }
     t.micro_batches = 1;
     Trajectory unsplit = training_unsplit(run, &t, 1);
     snprintf(what, sizeof what, "%s = unsplit", lesson->name);
-    training_compare(run, what, &zero, &unsplit, LIMIT_ROUNDING);
-    trajectory_free(&zero);
+    training_compare(run, what, got, &unsplit, LIMIT_ROUNDING);
     trajectory_free(&replicas);
     trajectory_free(&unsplit);
-    if (lesson->free) lesson->free(m);
-    model_free(m);
+    zero_trained_free(lesson, &zero);
 }
 
 void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *lesson) {
@@ -88,11 +101,11 @@ void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *
     t.recorded = true;
     zero_compare(run, dp, lesson, t, "AdamW, weight decay 0.1", every_bit(run));
 
-    // One micro-batch: both add the ranks' gradients in rank order, and the bits are equal. More:
-    // data parallelism adds micro-batches on each rank and then the ranks; stages 2 and 3 add the
-    // ranks for each micro-batch and then the micro-batches. Same terms, other order. So it is with
-    // the squares of the norm, and with every clipped weight. Gathered weights are moved data and
-    // change no bit.
+    // With one micro-batch both methods add the ranks' gradients in rank order, so the bits are
+    // equal. With more, data parallelism adds the micro-batches of each rank first, and then the
+    // ranks. Stages 2 and 3 add the ranks first, for each micro-batch. The terms are the same, but
+    // their order is not, so the limit is the one of rounding. The squares of the norm have another
+    // order, too, and every clipped weight depends on the norm.
     t.micro_batches = option_size(run, "micro-batches");
     t.recorded = false;
     t.optimizer = sgd(0.1);

@@ -1,4 +1,4 @@
-// costs.c: sizes of which the costs of a stage are made, and the costs that all stages have.
+// costs.c: sizes of units, and the predicted costs that have one formula for all stages of ZeRO.
 #include "06_zero/experiments/experiments.h"
 #include <stdio.h>
 
@@ -7,7 +7,8 @@ static void add(Share *s, size_t size, size_t n, size_t rank) {
     s->units++;
     s->whole += size;
     s->part += part;
-    s->bytes += ring_bytes(ONE_PASS, n, size, sizeof(real));           // (n-1)/n of it, rounded up
+    // (n-1)/n of the unit, rounded up
+    s->bytes += ring_bytes(ONE_PASS, n, size, sizeof(real));
     s->time += ring_time(ONE_PASS, n, size, sizeof(real));
     if (size <= s->largest) return;
     s->largest = size;
@@ -60,7 +61,7 @@ double zero_state_now(void) {
                     memory_now(MEM_OPTIMIZER));
 }
 
-// Forward keeps most for backward of the largest micro-batch, between the two.
+// The peak stands between forward and backward of the largest micro-batch, which is the first.
 void zero_cost_activations(Run *run, Comm *dp, const Training *t) {
     size_t elements =
         zero_sequences(t, dp->size, dp->rank, 0) * t->model.context * kept_model(&t->model);
@@ -68,8 +69,8 @@ void zero_cost_activations(Run *run, Comm *dp, const Training *t) {
               (double)(elements * sizeof(real)), (double)memory_peak(MEM_ACTIVATIONS));
 }
 
-// Every call waits for its result, so all communication is exposed, and the step is what the
-// busiest rank computes, and then all calls one after the other.
+// Every call waits for its result, so all communication is exposed. The step is the computation of
+// the busiest rank, and then all calls one after the other.
 void zero_costs_in_time(Run *run, const Training *t, double traffic) {
     size_t N = run->world->size, m = t->micro_batches;
     Timing timing = picture_timing(run);
@@ -77,7 +78,7 @@ void zero_costs_in_time(Run *run, const Training *t, double traffic) {
     zero_cost(run, m, "flops", "FLOPs of all ranks: 3 forwards", "FLOPs", flops, timing.flops);
     if (!clock_config()->simulated) return;            // real time is not predicted
     double communicating = traffic + scalars_time(&t->model, N), computing = 0;
-    // Rank 0 has most sequences, in each micro-batch: the others wait for it.
+    // Rank 0 has the most sequences in each micro-batch, so the other ranks wait for it.
     for (size_t k = 0; k < m; k++)
         computing += work_model(&t->model, zero_sequences(t, N, 0, k)).time;
     zero_cost(run, m, "exposed", "exposed: every ring, on every rank", "ps",

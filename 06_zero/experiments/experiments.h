@@ -1,6 +1,6 @@
-// experiments.h: what the experiments of chapter 06 share: one training of a stage compared with
-// data parallelism and the unsplit model (compare.c), the sizes of which costs are made (costs.c),
-// and the page of a stage beside data parallelism (page.c).
+// experiments.h: shared by the experiments of chapter 06. A training of a stage, compared with data
+// parallelism and the unsplit model (compare.c); predicted costs (costs.c, prefetch_costs.c); the
+// page of a stage beside data parallelism (page.c).
 #ifndef ZERO_EXPERIMENTS_H
 #define ZERO_EXPERIMENTS_H
 #include "06_zero/zero.h"
@@ -8,11 +8,11 @@
 #include "judge/draw/picture.h"
 #include "judge/frame/training.h"
 
-// Checks the costs of the recorded step of t, the last one. dp has counted that step.
+// Checks the costs of the recorded step of t, the last one. The ledger of dp holds that step.
 typedef void ZeroCosts(Run *run, Comm *dp, const Training *t);
 
-// A line of the page's table: the id of its cost without "m3.", and its formula in fp32; cost NULL:
-// no line.
+// A row of the page's table: the id of its cost without "m3.", and its formula in fp32. cost NULL:
+// no row.
 enum {
     ZERO_STATE,
     ZERO_WEIGHTS,
@@ -24,6 +24,14 @@ enum {
 };
 typedef struct { const char *cost, *formula; } ZeroLine;
 
+// Measured values of rank 0 as text, for the last lines of a page: a step with data parallelism,
+// and one of the stage with m micro-batches.
+typedef struct {
+    size_t ranks, m;
+    char dp_state[32], dp_sent[32], dp_step[32];
+    char state[32], in_flight[32], sent[32], step[32];
+} ZeroTexts;
+
 // A stage of ZeRO as an experiment trains it.
 typedef struct {
     const char *name;                              // "ZeRO-1"
@@ -31,24 +39,31 @@ typedef struct {
     void (*allocate)(Model *m, Comm *dp);
     ZeroStep *step;
     ZeroCosts *costs;
-    void (*free)(Model *m);     // what allocate has made beside the model; NULL: nothing
-    const char *answer;                            // of the page
+    void (*free)(Model *m);     // frees what allocate made beside the model; NULL: nothing
+    const char *explains;                          // the picture, in a line before it
     ZeroLine lines[ZERO_LINES];
+    void (*conclude)(Run *run, const ZeroTexts *seen);             // answer, cost, use it when
 } ZeroLesson;
 
 // ---- compare.c ----
-// From --steps, --batch, --dropout and --seed: one micro-batch, no optimizer yet. usage_error() for
-// what cannot work.
+// A training by --steps, --batch, --dropout and --seed, with one micro-batch per rank and without
+// an
+// optimizer. usage_error() for options that cannot work.
 Training zero_training(Run *run, const Comm *dp, const ModelConfig *model);
+// A stage's model after a training, and what the training recorded. The ledger of dp holds the last
+// step.
+typedef struct { Model *model; Trajectory trajectory; } ZeroTrained;
+ZeroTrained zero_train(Run *run, Comm *dp, const ZeroLesson *lesson, const Training *t);
+void zero_trained_free(const ZeroLesson *lesson, ZeroTrained *trained);
 // Trains, and compares with data parallelism and with the unsplit model. name: of the training.
-// limit: of gradients and weights against data parallelism; 0: every bit. The costs follow where t
-// is recorded.
+// limit: of gradients and weights against data parallelism; 0: every bit. Checks the costs if t is
+// recorded.
 void zero_compare(Run *run, Comm *dp, const ZeroLesson *lesson, Training t, const char *name,
                   double limit);
 // The whole experiment of a stage that reduces in every micro-batch (2 and 3): trainings with one
 // micro-batch and with --micro-batches, and the page.
 void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *lesson);
-// The options that the lessons have in common.
+// The options that all lessons have.
 #define ZERO_OPTIONS(micro_batches) \
     { "batch", "N", "11", "sequences of all ranks together in a step" }, \
     { "micro-batches", "N", "3", micro_batches }, \
@@ -57,45 +72,52 @@ void zero_one_and_several(Run *run, const ModelConfig *model, const ZeroLesson *
     { "link", "NAME[,NAME]", "slow", NULL }, {0}
 
 // ---- costs.c ----
-// Some units of a model, cut over n ranks.
+// Sizes of some units of a model, each divided over n ranks.
 typedef struct {
     size_t units;
-    size_t whole, part;     // their elements; those of this rank, about whole / n
+    size_t whole, part;     // elements of all units; those of this rank, about whole / n
     size_t largest, largest_part;                  // of the largest unit
-    // Of one pass over the parameters: each goes round a ring once, as a reduce-scatter or an
+    // One pass over the parameters: each unit goes round a ring once, in a reduce-scatter or an
     // all-gather. Bytes sent per rank; picoseconds.
     double bytes, time;
 } Share;
-// the table that both ends of a step use
+// wte, the embedding table, which embedding and head use
 Share share_of_wte(const ModelConfig *c, size_t n, size_t rank);
-// wpe, a unit of every block, the last norm
+// all other units: wpe, one per block, the last norm
 Share share_of_others(const ModelConfig *c, size_t n, size_t rank);
-// of a rank's micro-batch k
+// Sequences in micro-batch k of a rank.
 size_t zero_sequences(const Training *t, size_t n, size_t rank, size_t k);
-double zero_scalars_bytes(const ModelConfig *c, size_t n);             // loss and norm, all-reduced
-// A cost of a training in m micro-batches, by formula and by a recurrence; id "m3.state".
+double zero_scalars_bytes(const ModelConfig *c, size_t n);         // the sums of loss and norm
+// Checks a cost of a training in m micro-batches, predicted by a formula or by a recurrence. The id
+// becomes "m3.state".
 void zero_cost(Run *run, size_t m, const char *id, const char *name, const char *unit,
                double predicted, double measured);
 void zero_cost_played(Run *run, size_t m, const char *id, const char *name, const char *unit,
                       double predicted, double measured);
 double zero_state_now(void);                       // bytes of weights, gradients, m and v
-// The same for all stages: activations; FLOPs; and, under the simulated clock, exposed, hidden and
-// step. traffic: picoseconds of the step's reduce-scatters and all-gathers.
+// Costs with one formula for all stages: activations; FLOPs; and, under the simulated clock, the
+// exposed and hidden communication and the step. traffic: picoseconds of the step's reduce-scatters
+// and all-gathers.
 void zero_cost_activations(Run *run, Comm *dp, const Training *t);
 void zero_costs_in_time(Run *run, const Training *t, double traffic);
 
+// ---- prefetch_costs.c ----
+// Elements in flight, at most, on a rank; and the times of a step with prefetch.
+typedef struct { double exposed, hidden, step; } PrefetchTimes;
+size_t prefetch_in_flight(const Training *t, size_t N, size_t rank, bool reshard);
+PrefetchTimes prefetch_times(const Training *t, size_t N, bool reshard);
+
 // ---- page.c ----
-// One step, as it is measured on this rank; `sent` in bytes.
+// One step as measured on this rank; `sent` in bytes.
 typedef struct { StateBytes state; double in_flight, sent; Timing timing; } ZeroMeasured;
-// Collective: a training of one step, of which picture_show then shows the recording.
+double zero_state(const ZeroMeasured *seen);       // bytes of weights, gradients, m and v
+// Collective: trains one step, which picture_show() can draw afterwards.
 ZeroMeasured zero_measure(Run *run, Comm *dp, const ZeroLesson *lesson, Training t);
-// Whether to show memory in flight under each rank of stage 3: the strips differ, and the page has
-// no room for four.
+// True if the page has room for memory in flight under each rank of stage 3, whose strips differ.
 bool zero_strips(Run *run);
-// "Psi = 6773: wte 795, 2 blocks of 2895, wpe and last norm 195. N = 4."
-void zero_say_sizes(Run *run, const Comm *dp, const ModelConfig *c, const char *more);
-// State of all ranks with data parallelism and with this stage; the stage's step; the results, of
-// t's micro-batches and, from stage 2 on, of one. After zero_compare, whose costs stand in the
-// table.
+// The model's sizes, and the words and letters of the page.
+void zero_say_sizes(Run *run, const Comm *dp, const ModelConfig *c);
+// The page: state of all ranks with data parallelism and with this stage; a step of the stage; the
+// table; the answer. Call it after zero_compare(), whose costs stand in the table.
 void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t);
 #endif

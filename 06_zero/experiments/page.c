@@ -1,29 +1,20 @@
-// page.c: a stage of ZeRO beside data parallelism, in pictures and in a table.
+// page.c: the page of a stage of ZeRO beside data parallelism: pictures, a table, the answer.
 #include "06_zero/experiments/experiments.h"
 #include <stdio.h>
-
-typedef struct { const ZeroLesson *lesson; Comm *dp; } Stepped;
-static StepResult lesson_step(void *stepped, Model *m, Optimizer *o, const Training *t,
-                              const Batch *batch) {
-    const Stepped *s = stepped;
-    return s->lesson->step(m, s->dp, batch, t->micro_batches, o, t->clip);
-}
 
 ZeroMeasured zero_measure(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
     t.steps = 1;
     t.recorded = true;
-    Model *m = model_describe(&t.model, model_layers(&t.model));
-    lesson->allocate(m, dp);
-    Trajectory c = trajectory_new(run, &t);
-    comm_ledger_reset(dp);
-    Stepped stepped = { lesson, dp };
-    training_run(&c, m, &t, dp->size, dp->rank, lesson_step, &stepped);
+    ZeroTrained trained = zero_train(run, dp, lesson, &t);
     ZeroMeasured measured = { picture_state_now(), (double)memory_peak(MEM_COMMUNICATION),
                               (double)comm_bytes_sent(dp), picture_timing(run) };
-    trajectory_free(&c);
-    if (lesson->free) lesson->free(m);
-    model_free(m);
+    zero_trained_free(lesson, &trained);
     return measured;
+}
+
+double zero_state(const ZeroMeasured *seen) {
+    const size_t *bytes = seen->state.bytes;
+    return (double)(bytes[0] + bytes[1] + bytes[2]);
 }
 
 bool zero_strips(Run *run) { return option_flag(run, "verbose") || option_text(run, "svg"); }
@@ -52,8 +43,6 @@ static const ZeroLesson data_parallel = {
 
 // ---------------------------------------------------------------- the table
 
-static double sum(StateBytes s) { return (double)(s.bytes[0] + s.bytes[1] + s.bytes[2]); }
-
 static const char *const what[ZERO_LINES] = { "state between steps", "  weights",
                                               "  gradients",         "  m and v",
                                               "in flight, at most",  "sent per rank" };
@@ -69,8 +58,8 @@ static void show_results(Run *run, const ZeroLesson *lesson, size_t columns, con
     for (size_t k = 0; k < ZERO_LINES; k++) {
         const ZeroLine *l = &lesson->lines[k];
         if (!l->cost) continue;
-        // Data parallelism's column: measured, without a check of its own.
-        double first[ZERO_LINES] = { sum(seen->state),
+        // The column of data parallelism is measured and has no check of its own.
+        double first[ZERO_LINES] = { zero_state(seen),
                                      (double)seen->state.bytes[0],
                                      (double)seen->state.bytes[1],
                                      (double)seen->state.bytes[2],
@@ -98,31 +87,58 @@ static void show_results(Run *run, const ZeroLesson *lesson, size_t columns, con
     results(run, names, row);
 }
 
-void zero_say_sizes(Run *run, const Comm *dp, const ModelConfig *c, const char *more) {
+// ---------------------------------------------------------------- the page
+
+void zero_say_sizes(Run *run, const Comm *dp, const ModelConfig *c) {
     CutSizes z = cut_sizes(c, 1, 0);
-    say(run, "Psi = %zu: wte %zu, %zu blocks of %zu, wpe and last norm %zu. N = %zu.%s",
-        config_parameters(c), elements_wte(&z), c->layers, elements_block(&z),
-        config_parameters(c) - elements_wte(&z) - c->layers * elements_block(&z), dp->size, more);
+    size_t wte = elements_wte(&z), block = elements_block(&z), all = config_parameters(c);
+    say(run, "Psi = %zu parameters: wte (embedding and head) %zu, %zu blocks of %zu, the rest %zu.",
+        all,
+        wte, c->layers, block, all - wte - c->layers * block);
+    say(run,
+        "N = %zu ranks; m micro-batches of each rank per step. In flight: held only while it is "
+        "used.",
+        dp->size);
+}
+
+static void conclude(Run *run, const ZeroLesson *lesson, size_t m, const ZeroMeasured *dp,
+                     const ZeroMeasured *stage) {
+    ZeroTexts seen = { .ranks = run->world->size, .m = m };
+    page_value(seen.dp_state, sizeof seen.dp_state, zero_state(dp), "bytes");
+    page_value(seen.dp_sent, sizeof seen.dp_sent, dp->sent, "bytes");
+    page_value(seen.dp_step, sizeof seen.dp_step, (double)dp->timing.step, "ps");
+    page_value(seen.state, sizeof seen.state, zero_state(stage), "bytes");
+    page_value(seen.in_flight, sizeof seen.in_flight, stage->in_flight, "bytes");
+    page_value(seen.sent, sizeof seen.sent, stage->sent, "bytes");
+    page_value(seen.step, sizeof seen.step, (double)stage->timing.step, "ps");
+    if (seen.ranks > 1) {
+        lesson->conclude(run, &seen);
+        return;
+    }
+    say_answer(run, "With one rank there is nothing to divide: its state is %s with %s and %s "
+                    "with data parallelism.", seen.state, lesson->name, seen.dp_state);
+    say_cost(run, "nothing is sent, because there is no other rank.");
+    say_use_when(run, "training has at least two ranks: start this lesson with --emulate 4.");
 }
 
 void zero_page(Run *run, Comm *dp, const ZeroLesson *lesson, Training t) {
     size_t last = t.micro_batches, columns = lesson->stage >= 2 && last > 1 ? 3 : 2;
     size_t m[COLUMNS] = { columns == 3 ? 1 : last, last };
     ZeroMeasured seen[COLUMNS] = { zero_measure(run, dp, &data_parallel, t) };
-    for (size_t i = columns; --i > 0;) {           // the picture is of the one measured last
+    for (size_t i = columns; --i > 0;) {   // m[0] is last: the picture shows it
         t.micro_batches = m[i - 1];
         seen[i] = zero_measure(run, dp, lesson, t);
     }
-    char title[64], more[64];
+    char title[64];
     snprintf(title, sizeof title, "%s, m = %zu", lesson->name, m[0]);
+    zero_say_sizes(run, dp, &t.model);
+    say(run, "%s", lesson->explains);
     picture_state(run, "data parallel", seen[0].state);
     picture_state(run, lesson->name, seen[1].state);
     bool strips = lesson->stage == 2 || (lesson->stage == 3 && zero_strips(run));
-    picture_show(run, title, strips ? PICTURE_MEMORY : PICTURE_CHART);
+    picture_show(run, title, PICTURE_ALIKE_ONCE | (strips ? PICTURE_MEMORY : PICTURE_CHART));
     if (option_flag(run, "verbose")) picture_summary(run, &seen[1].timing);
-    say(run, "%s", lesson->answer);
-    snprintf(more, sizeof more, "%s Loss, norm: %.1f kB.", lesson->stage >= 2 ? " [ ]: m > 1." : "",
-             1e-3 * zero_scalars_bytes(&t.model, dp->size));
-    zero_say_sizes(run, dp, &t.model, more);
+    if (columns == 3) say(run, "In a formula, [ ] is there only for m > 1.");
     show_results(run, lesson, columns, m, seen);
+    conclude(run, lesson, last, &seen[0], &seen[columns - 1]);
 }

@@ -1,5 +1,5 @@
-// Five ways through the chain: the same gradients in every bit; elements kept and multiplications
-// by formula.
+// Compares five ways through the chain: their gradients are equal in every bit; elements kept and
+// multiplications match the formulas.
 #include "07_recompute/by_hand.h"
 #include "judge/frame/lesson.h"
 #include <stdio.h>
@@ -27,13 +27,13 @@ static void print_matrix(Run *run, const char *name, size_t layer, const Matrix 
     say(run, "  %s%-2zu  [%8.5f %8.5f; %8.5f %8.5f]", name, layer, (double)m->a[0][0],
         (double)m->a[0][1], (double)m->a[1][0], (double)m->a[1][1]);
 }
-// The first two layers: forward, and what backward of the whole chain leaves them.
+// Prints x and W of the first two layers, and their gradients after backward of the whole chain.
 static void print_chain(Run *run, const Matrix dw[LAYERS]) {
     Matrix x = chain_start, y;
     Count unused = {0};
     say(run,
-        "%d layers y = x W. Backward, dW = x^T dy and dx = dy W^T, needs each layer's x. Of layers "
-        "0 and 1:",
+        "%d layers y = x W. Backward needs each layer's x: dW = x^T dy, dx = dy W^T. Layers 0 and "
+        "1:",
         LAYERS);
     print_matrix(run, " x", 0, &x);
     for (size_t l = 0; l < 2; l++) {
@@ -64,6 +64,24 @@ static void show(Run *run) {
     results(run, columns, rows);
 }
 
+// The way with the fewest elements kept is found among the measured ones.
+static void conclude(Run *run, const Count c[WAYS]) {
+    size_t best = 0;
+    for (size_t i = 1; i < WAYS; i++)
+        if (c[i].most < c[best].most) best = i;
+    double all = (double)(c[0].forward_products + c[0].backward_products);
+    double more = (double)(c[best].forward_products + c[best].backward_products) / all - 1;
+    say(run, "A layer that keeps n times its input is best in sqrt(L n) segments; in a "
+             "Transformer block n is");
+    say(run, "about 16 (07.02).");
+    say_answer(run, "Backward needs every layer's input, kept or computed again. Of %d inputs it "
+                    "is best to keep every %zuth: %zu elements at the peak instead of %zu.",
+               LAYERS, (size_t)1 << best, c[best].most, c[0].most);
+    say_cost(run, "%.0f %% more multiplications; the gradients are equal in every bit.",
+             100 * more);
+    say_use_when(run, "the inputs of all layers do not fit in memory together.");
+}
+
 static void by_hand(Run *run) {
     REQUIRE(run->world->size == 1,
             "this is one device on paper: start it with one rank (NP=1, or --emulate 1)");
@@ -87,10 +105,9 @@ static void by_hand(Run *run) {
     snapshot_free(all);
     arena_free(&a);
 
-    // Segments of k layers: L/k inputs stay, and while backward goes through a segment the k-1
-    // inputs inside it come to them. The sum is lowest where both are equally large: k near the
-    // square root of L. A layer that keeps n times its input while backward is in it makes the
-    // inside k n: then L/k, the segments, are best near the square root of L n.
+    // With segments of k layers, L/k inputs stay for all of backward. While backward is in a
+    // segment, its other k - 1 inputs are held, too. The sum is least where both are about equal: k
+    // near the square root of L.
     for (size_t i = 0; i < WAYS; i++) {
         double L = LAYERS, k = (double)((size_t)1 << i);
         char id[32], name[48];
@@ -100,15 +117,12 @@ static void by_hand(Run *run) {
                    (double)c[i].most);
         snprintf(id, sizeof id, "every%zu.products", (size_t)1 << i);
         snprintf(name, sizeof name, "%s: products", way[i]);
-        // all layers but the last of each segment walk forward a second time
+        // All layers but the last of each segment run forward a second time.
         check_cost(run, id, name, "multiplications", formula(8 * L + 8 * (L - L / k) + 16 * L),
                    NOT_PREDICTED, (double)(c[i].forward_products + c[i].backward_products));
     }
     show(run);
-    say(run, "\nHere a layer keeps its input only. Where it keeps n times its input, sqrt(L n) "
-             "segments are best.\n"
-             "A Transformer block keeps about 16 times its input (07.02): of 16 blocks, each is a "
-             "segment.");
+    conclude(run, c);
 }
 
 EXPERIMENT(by_hand, NULL);

@@ -1,28 +1,27 @@
-// Three ways to keep activations in a GPipe pipeline, on the same ranks: every item; the input of
-// every block; the input of the stage. All give the bits of the unsplit model. One rank is a
-// pipeline of one stage: the plain case.
+// Compares three ways to keep activations in a GPipe pipeline with the unsplit model, bit by bit:
+// every item; the input of every block; the input of the stage. One rank is a pipeline of one
+// stage.
 #include "07_recompute/experiments/experiments.h"
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const ModelConfig tiny = {
     .layers = 9, .width = 12, .heads = 3, .context = 10, .vocab = 41, .dropout = 0.1
 };
-typedef enum { KEEP_EVERYTHING, RECOMPUTE_BLOCKS, RECOMPUTE_STAGES, WAYS } Way;
-static const WayName way_name[WAYS] = {
+static const WayName way_name[FULL_WAYS] = {
     { "keep", "keep everything" },
     { "blocks", "recompute blocks" },
     { "stages", "recompute stages" },
 };
 
+// Measured in the last step.
 typedef struct {
-    Counts counts[16];                             // of my layers, in the last step
-    size_t parameters, gradients, optimizer, peak; // bytes; peak: of activations, in the last step
-    // messages to neighbours; tied sum, loss and norm; in the last step
-    size_t sends, send_bytes, other_bytes;
-    Picoseconds computing;                         // this rank, in the last step
-    Timing timing;                                 // all ranks, in the last step
+    Counts counts[16];                             // per layer of this stage
+    size_t parameters, gradients, optimizer, peak; // bytes; peak: of activations
+    size_t sends, send_bytes;                      // messages to neighbours
+    size_t other_bytes;                            // tied sum, loss and norm
+    Picoseconds computing;                         // of this rank
+    Timing timing;                                 // of all ranks
 } Measured;
 
 // ---------------------------------------------------------------- training
@@ -54,104 +53,29 @@ static Measured train(Comm *pp, Way way, const Training *t, Trajectory *c) {
     return seen;
 }
 
-// ---------------------------------------------------------------- what a step must cost
-
-static size_t most(size_t a, size_t b) { return a > b ? a : b; }
-
-// Elements that stage i keeps, at most: of all m micro-batches, and of the first one, while
-// backward is in it.
-static size_t kept(const Training *t, size_t p, size_t i, Way way) {
-    CutSizes z = cut_stage(cut_sizes(&t->model, 1, 0), p, i);
-    size_t block = kept_block(&z), head = z.last ? kept_head(&z) : 0, stage = kept_stage(&z);
-    size_t input = z.first ? 0 : z.C;              // tokens are no activation
-    size_t all = t->sequences * z.T, one = ceil_div(t->sequences, t->micro_batches) * z.T;
-    switch (way) {
-    case RECOMPUTE_BLOCKS:
-        return all * kept_between(&z) + (all - one) * head + one * most(block, head);
-    case RECOMPUTE_STAGES: return all * input + one * (stage - input);
-    default:               return all * stage;
-    }
-}
-
-// What stage i computes for B sequences. Backward is two products for each of forward's, and what
-// it computes again.
-static Work forward_work(const ModelConfig *c, size_t p, size_t i, size_t B, bool with_head) {
-    CutSizes z = cut_stage(cut_sizes(c, 1, 0), p, i);
-    z.last = z.last && with_head;
-    return work_stage(&z, B);
-}
-static Work backward_work(const ModelConfig *c, size_t p, size_t i, size_t B, Way way) {
-    Work twice = work_times(2, forward_work(c, p, i, B, true));
-    return way == KEEP_EVERYTHING
-               ? twice
-               : work_sum(twice, forward_work(c, p, i, B, way == RECOMPUTE_STAGES));
-}
-static size_t sequences(const Training *t, size_t k) {
-    return range_size(shard_range(t->sequences, t->micro_batches, k));
-}
-static Work stage_work(const Training *t, size_t p, size_t i, Way way) {
-    Work sum = {0};
-    for (size_t k = 0; k < t->micro_batches; k++)
-        sum = work_sum(sum, work_sum(forward_work(&t->model, p, i, sequences(t, k), true),
-                                     backward_work(&t->model, p, i, sequences(t, k), way)));
-    return sum;
-}
-
-// One way through the pipeline: stage i starts micro-batch k when it is done with the one before
-// and k has arrived. A message waits for the one before it, and its sender does not.
-static void pass(const Training *t, size_t p, size_t i, Way way, bool forward, double *end,
-                 double *arrives) {
-    const ModelConfig *c = &t->model;
-    CutSizes z = cut_sizes(c, 1, 0);
-    double link = 0;
-    for (size_t k = 0; k < t->micro_batches; k++) {
-        size_t B = sequences(t, k);
-        Work work = forward ? forward_work(c, p, i, B, true) : backward_work(c, p, i, B, way);
-        *end = (arrives[k] > *end ? arrives[k] : *end) + work.time;
-        link = (link > *end ? link : *end) + send_time(message_elements(&z, B) * sizeof(real));
-        arrives[k] = link;
-    }
-}
-// A step: forwards down the stages, backwards up, the sum of the tied gradients, the sums of loss
-// and squares.
-static double step_time(const Training *t, size_t p, Way way) {
-    const ModelConfig *c = &t->model;
-    double *end = host_alloc(p * sizeof *end),
-           *arrives = host_alloc(t->micro_batches * sizeof *arrives), all = 0;
-    for (size_t i = 0; i < p; i++) pass(t, p, i, way, true, &end[i], arrives);
-    memset(arrives, 0, t->micro_batches * sizeof *arrives);
-    for (size_t i = p; i-- > 0;) pass(t, p, i, way, false, &end[i], arrives);
-    double both = end[0] > end[p - 1] ? end[0] : end[p - 1];
-    CutSizes z = cut_sizes(c, 1, 0);
-    if (p > 1) end[0] = both + ring_time(ALL_REDUCE_PASSES, 2, elements_wte(&z), sizeof(real));
-    for (size_t i = 0; i < p; i++) all = end[i] > all ? end[i] : all;
-    free(end);
-    free(arrives);
-    return all + ring_time(ALL_REDUCE_PASSES, p, 1, sizeof(double)) +
-           ring_time(ALL_REDUCE_PASSES, p, config_tensors(c), sizeof(double));
-}
+// ---------------------------------------------------------------- the costs of a step
 
 static void costs(Run *run, const Training *t, Way way, const Measured *got) {
     const ModelConfig *c = &t->model;
     WayName name = way_name[way];
-    size_t p = run->world->size, i = run->world->rank, first = i == 0, last = i + 1 == p,
-           m = t->micro_batches;
+    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
+    bool first = i == 0, last = i + 1 == p;
     CutSizes z = cut_stage(cut_sizes(c, 1, 0), p, i);
-    size_t wte = elements_wte(&z), mine = elements_stage(&z), e = sizeof(real);
-    way_cost(run, name, "weights", "weights of my stage", "bytes", (double)(mine * e),
+    size_t wte = elements_wte(&z), own = elements_stage(&z), e = sizeof(real);
+    way_cost(run, name, "weights", "weights of this stage", "bytes", (double)(own * e),
              (double)got->parameters);
     way_cost(run, name, "gradients", "gradients, two uses of wte", "bytes",
              (double)(elements_gradients(&z) * e), (double)got->gradients);
     way_cost(run, name, "optimizer", "optimizer state: SGD has none", "bytes", 0,
              (double)got->optimizer);
-    way_cost(run, name, "peak", "activation peak", "bytes", (double)(kept(t, p, i, way) * e),
+    way_cost(run, name, "peak", "activation peak", "bytes", (double)(way_kept(t, p, i, way) * e),
              (double)got->peak);
     Counts sum = counted_sum(got->counts, sizeof got->counts / sizeof *got->counts);
     size_t times = way == KEEP_EVERYTHING ? 1 : 2;
-    way_cost(run, name, "forwards", "forwards of my blocks", "calls",
+    way_cost(run, name, "forwards", "forwards of this stage's blocks", "calls",
              (double)(z.blocks * m * times), (double)(sum.forwards + sum.rebuilds));
-    // a second forward communicates with nobody
-    size_t neighbours = !first + !last;
+    // A second forward sends nothing, because the stage has kept its input.
+    size_t neighbours = (size_t)!first + (size_t)!last;
     way_cost(run, name, "sends", "sent to neighbours", "calls", (double)(neighbours * m),
              (double)got->sends);
     way_cost(run, name, "sent", "sent to neighbours", "bytes",
@@ -164,23 +88,25 @@ static void costs(Run *run, const Training *t, Way way, const Measured *got) {
              (double)got->other_bytes);
 
     double hardware = 0, model = 0;
-    for (size_t k = 0; k < p; k++) hardware += stage_work(t, p, k, way).flops;
-    for (size_t k = 0; k < p; k++) model += stage_work(t, p, k, KEEP_EVERYTHING).flops;
+    for (size_t k = 0; k < p; k++) hardware += way_work(t, p, k, way).flops;
+    for (size_t k = 0; k < p; k++) model += way_work(t, p, k, KEEP_EVERYTHING).flops;
     way_cost(run, name, "flops", "hardware FLOPs, all stages", "FLOPs", hardware,
              got->timing.flops);
     counted_utilisations(run, name.name, &got->timing, model);
     if (!clock_config()->simulated) return;            // real time is not predicted
-    way_cost(run, name, "computing", "my stage computes", "ps", stage_work(t, p, i, way).time,
+    way_cost(run, name, "computing", "this stage computes", "ps", way_work(t, p, i, way).time,
              (double)got->computing);
-    way_cost_played(run, name, "step", "step", "ps", step_time(t, p, way),
+    way_cost_played(run, name, "step", "step", "ps", way_step_time(t, p, way),
                     (double)got->timing.step);
 }
 
+// ---------------------------------------------------------------- the page
+
 #define EACH_WAY(id) { "keep." id, "blocks." id, "stages." id }
-static void show_results(Run *run, const Measured got[WAYS]) {
+static void show_results(Run *run, const Measured got[FULL_WAYS]) {
     static const char *const columns[] = { "keep all", "blocks", "stages", NULL };
-    char mfu[WAYS][32], hfu[WAYS][32];
-    for (Way w = 0; w < WAYS; w++)
+    char mfu[FULL_WAYS][32], hfu[FULL_WAYS][32];
+    for (Way w = 0; w < FULL_WAYS; w++)
         counted_percent(mfu[w], hfu[w], &got[w].timing, got[KEEP_EVERYTHING].timing.flops);
     bool simulated = clock_config()->simulated;
     const Result rows[] = {
@@ -196,14 +122,33 @@ static void show_results(Run *run, const Measured got[WAYS]) {
     results(run, columns, rows);
 }
 
+// The wall clock may measure a shorter step, so the sentence says which it is.
+static void conclude(Run *run, const Measured got[FULL_WAYS]) {
+    const Timing *keep = &got[KEEP_EVERYTHING].timing, *blocks = &got[RECOMPUTE_BLOCKS].timing;
+    double before = cost_value(run, "keep.peak"), after = cost_value(run, "blocks.peak");
+    double step = 100 * ((double)blocks->step / (double)keep->step - 1);
+    char peak[FULL_WAYS][32];
+    page_value(peak[KEEP_EVERYTHING], sizeof peak[0], before, "bytes");
+    page_value(peak[RECOMPUTE_BLOCKS], sizeof peak[0], after, "bytes");
+    page_value(peak[RECOMPUTE_STAGES], sizeof peak[0], cost_value(run, "stages.peak"), "bytes");
+    say_answer(run, "With only block inputs kept, activations take %s per rank instead of %s. The "
+                    "second forward makes a step %.1f %% %s.",
+               peak[RECOMPUTE_BLOCKS], peak[KEEP_EVERYTHING], step < 0 ? -step : step,
+               step < 0 ? "shorter" : "longer");
+    say_cost(run, "%.1f %% more FLOPs and no bytes. Keeping only stage inputs would need %s.",
+             100 * (blocks->flops / keep->flops - 1), peak[RECOMPUTE_STAGES]);
+    say_use_when(run, "activations do not fit, and selective recomputation (07.03) does not save "
+                      "enough.");
+}
+
 // ---------------------------------------------------------------- the comparison
 
 static void compare(Run *run, const Training *t, Way way, const Measured *seen, Trajectory *got,
                     Trajectory *want) {
     char what[64];
     snprintf(what, sizeof what, "%s = unsplit", way_name[way].name);
-    // The same layers with the same inputs and the same dropout, in the same order: equal in every
-    // bit.
+    // The same layers run in the same order, with the same inputs and the same dropout: every bit
+    // is equal.
     training_compare(run, what, got, want, 0);
     size_t p = run->world->size, rank = run->world->rank;
     size_t blocks = range_size(shard_range(t->model.layers, p, rank)), first = rank == 0;
@@ -231,8 +176,7 @@ static void full(Run *run) {
             tiny.layers, tiny.layers);
     REQUIRE(t.steps > 0 && t.micro_batches > 0, "--steps and --micro-batches must be at least 1");
     REQUIRE(t.sequences >= t.micro_batches,
-            "--batch %zu leaves some of the %zu micro-batches empty: choose at least "
-            "%zu",
+            "--batch %zu leaves some of the %zu micro-batches empty: choose at least %zu",
             t.sequences, t.micro_batches, t.micro_batches);
     t.data = data_synthetic(tiny.vocab, tiny.context, run->seed);
     t.model.seed = run->seed;
@@ -241,13 +185,17 @@ static void full(Run *run) {
 
     say(run,
         "%zu blocks on %zu stages, C = %zu, H = %zu, T = %zu, V = %zu; %zu sequences in %zu "
-        "micro-batches",
+        "micro-batches.",
         tiny.layers, pp->size, tiny.width, tiny.heads, tiny.context, tiny.vocab, t.sequences,
         t.micro_batches);
-    // One device that keeps everything, and takes the same micro-batches, one by one.
+    say(run, "keep all: every item of every block stays for backward. blocks, stages: only their "
+             "inputs stay.");
+    say(run, "F: FLOPs of a forward. MFU counts the 3F that the model needs, HFU also the second "
+             "forward.");
+    // One device keeps everything and takes the same micro-batches, one by one.
     Trajectory unsplit = training_unsplit(run, &t, 1);
-    Measured seen[WAYS];
-    for (Way way = 0; way < WAYS; way++) {
+    Measured seen[FULL_WAYS];
+    for (Way way = 0; way < FULL_WAYS; way++) {
         Trajectory got = trajectory_new(run, &t);
         seen[way] = train(pp, way, &t, &got);
         bool drawn = !strcmp(option_text(run, "draw"), way_name[way].id);
@@ -260,7 +208,7 @@ static void full(Run *run) {
         trajectory_free(&got);
     }
     show_results(run, seen);
-    say(run, "One step of one way is drawn; of another: --draw keep, blocks or stages.");
+    conclude(run, seen);
     say_detail(run, "%zu steps, loss %.4f -> %.4f", t.steps, unsplit.loss[0],
                unsplit.loss[t.steps - 1]);
     trajectory_free(&unsplit);

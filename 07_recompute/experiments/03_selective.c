@@ -1,6 +1,5 @@
-// Three ways under tensor parallelism: keep everything, recompute attention's probabilities,
-// recompute blocks. All give the same bits. And what the paper (Korthikanti et al. 2022) publishes,
-// computed again.
+// Compares three ways to keep activations under tensor parallelism, bit by bit: keep everything,
+// recompute attention's probabilities, recompute blocks. published.c has the paper's figures.
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "07_recompute/experiments/experiments.h"
 #include <stdio.h>
@@ -15,12 +14,13 @@ static const WayName way_name[WAYS] = { { "none", "none" },
                                         { "selective", "selective" },
                                         { "full", "full" } };
 
+// Measured in the last step.
 typedef struct {
-    Counts counts[8];                              // of every layer, in the last step
-    size_t parameters, gradients, optimizer, peak; // bytes; peak: of activations, in the last step
-    size_t calls, bytes;                           // all-reduces of its layers, in the last step
-    Picoseconds computing;                         // this rank, in the last step
-    Timing timing;                                 // all ranks, in the last step
+    Counts counts[8];                              // per layer
+    size_t parameters, gradients, optimizer, peak; // bytes; peak: of activations
+    size_t calls, bytes;                           // all-reduces of the layers
+    Picoseconds computing;                         // of this rank
+    Timing timing;                                 // of all ranks
 } Measured;
 
 // ---------------------------------------------------------------- training, the same for every way
@@ -34,7 +34,7 @@ static StepResult step(void *trained, Model *m, Optimizer *o, const Training *t,
     model_zero_gradients(m);
     double loss = model_forward_backward(m, b) * b->token_weight;
     model_fold_tied(m);
-    // of the layers only: the norm's comes after
+    // Read before the norm's all-reduce, so that only those of the layers count.
     r->seen.calls = r->tp->ledger[COMM_ALL_REDUCE].calls;
     r->seen.bytes = r->tp->ledger[COMM_ALL_REDUCE].bytes;
     double norm = model_grad_norm(m, r->tp);
@@ -48,7 +48,7 @@ static Measured train(Comm *tp, Recompute how, const Training *t, Trajectory *c)
     Model *m = model_describe(&t->model, model_layers(&t->model));
     tensor_parallel(m, tp);                        // chapter 03: cuts parameters, replaces layers
     counted_wrap_blocks(m, seen->counts);
-    recompute(m, how);                             // wraps the blocks, whatever they are by now
+    recompute(m, how);                             // wraps the tensor-parallel blocks
     model_allocate(m);
     training_run(c, m, t, 1, 0, step, &r);         // the same tokens on every rank
     seen->timing = picture_timing(c->run);
@@ -61,7 +61,7 @@ static Measured train(Comm *tp, Recompute how, const Training *t, Trajectory *c)
     return r.seen;
 }
 
-// ---------------------------------------------------------------- what a step must cost
+// ---------------------------------------------------------------- the costs of a step
 
 // One step of a rank: forward, backward with twice the products, and what backward computes again.
 static Work step_work(const Training *t, size_t N, size_t rank, Recompute how) {
@@ -76,9 +76,9 @@ static void costs(Run *run, const Training *t, Recompute how, const Measured *go
     WayName name = way_name[how];
     size_t N = run->world->size, rank = run->world->rank;
     CutSizes z = cut_sizes(c, N, rank);
-    size_t L = c->layers, tokens = t->sequences * c->context, e = sizeof(real),
-           mine = elements_stage(&z);
-    way_cost(run, name, "weights", "weights", "bytes", (double)(mine * e), (double)got->parameters);
+    size_t L = c->layers, tokens = t->sequences * c->context, e = sizeof(real);
+    size_t own = elements_stage(&z);
+    way_cost(run, name, "weights", "weights", "bytes", (double)(own * e), (double)got->parameters);
     way_cost(run, name, "gradients", "gradients, two uses of wte", "bytes",
              (double)(elements_gradients(&z) * e), (double)got->gradients);
     way_cost(run, name, "optimizer", "optimizer state: SGD has none", "bytes", 0,
@@ -86,7 +86,8 @@ static void costs(Run *run, const Training *t, Recompute how, const Measured *go
 
     size_t all = kept_block(&z), scores = kept_scores(&z), head = kept_head(&z);
     size_t outputs = kept_between(&z);                     // of the embedding and the blocks
-    // of what comes and goes: whichever backward is in
+    // The items of one block are rebuilt at a time. The head's items are gone before the first
+    // block's are rebuilt, so the larger of the two counts.
     size_t kept[] = { outputs + L * all + head,
                       outputs + L * (all - scores) + (scores > head ? scores : head),
                       outputs + (all > head ? all : head) };
@@ -108,13 +109,13 @@ static void costs(Run *run, const Training *t, Recompute how, const Measured *go
              (double)got->computing);
     way_cost(run, name, "exposed", "exposed: every ring", "ps", (double)N * rings,
              (double)got->timing.exposed);
-    // Rank 0 has most heads, columns and vocabulary entries: the others wait for it.
+    // Rank 0 has the most heads, columns and vocabulary entries, so the other ranks wait for it.
     way_cost(run, name, "step", "step", "ps", step_work(t, N, 0, how).time + rings,
              (double)got->timing.step);
 }
 
 #define EACH_WAY(id) { "none." id, "selective." id, "full." id }
-static void show_results(Run *run, const Training *t, const Measured got[WAYS]) {
+static void show_results(Run *run, const Measured got[WAYS]) {
     static const char *const columns[] = { "none", "selective", "full", NULL };
     char mfu[3][32], hfu[3][32];
     for (size_t i = 0; i < 3; i++)
@@ -129,111 +130,35 @@ static void show_results(Run *run, const Training *t, const Measured got[WAYS]) 
         {0}
     };
     results(run, columns, rows);
+}
+
+// The wall clock may measure a shorter step, so the sentences say which it is.
+static double longer(const Measured *got, const Measured *none, const char **word) {
+    double percent = 100 * ((double)got->timing.step / (double)none->timing.step - 1);
+    *word = percent < 0 ? "shorter" : "longer";
+    return percent < 0 ? -percent : percent;
+}
+static void conclude(Run *run, const Training *t, const Measured got[WAYS]) {
     CutSizes z = cut_sizes(&t->model, 1, 0);
-    say(run,
-        "Attention's probabilities: %.0f %% of what a block keeps. Computing them again: %.1f %% "
-        "of its forward.",
-        100 * (double)kept_scores(&z) / (double)(kept_block(&z) + z.C),
-        100 * work_scores(&z, t->sequences).flops / work_block(&z, t->sequences).flops);
-}
-
-// ------------------------------------------------ the paper's list of items, and ours
-
-// The items of kept_items() without the statistics, which the paper leaves out: bytes per token for
-// each column of h (or, for attention, for each of a*s/h columns), elements and masks of so many
-// bytes.
-static size_t item_bytes(const ModelConfig *c, const KeptItem *item, size_t element, size_t mask) {
-    size_t columns = item->kind == KEPT_SCORES ? c->heads * c->context : c->width;
-    return (item->elements * element + item->masks * mask) / columns;
-}
-// sum[0] times s*b*h, sum[1] times s*b*h * a*s/h. Without dropout there are no masks, and its
-// output is its input.
-static void item_sums(const ModelConfig *c, bool dropout, size_t element, size_t mask,
-                      double sum[2]) {
-    CutSizes z = cut_sizes(c, 1, 0);
-    KeptItem item[KEPT_ITEMS];
-    z.dropout = dropout;
-    kept_items(&z, item);
-    sum[0] = sum[1] = 0;
-    for (size_t i = 0; i < KEPT_ITEMS; i++)
-        if (item[i].kind != KEPT_STATISTICS)
-            sum[item[i].kind == KEPT_SCORES] += (double)item_bytes(c, &item[i], element, mask);
-}
-static void item_list(Run *run, const ModelConfig *c) {
-    CutSizes z = cut_sizes(c, 1, 0);
-    KeptItem item[KEPT_ITEMS];
-    z.dropout = true;
-    kept_items(&z, item);
-    say_detail(run,
-               "bytes a token of one block      times   paper, 16 bit   paper, fp32   ours, fp32");
-    for (size_t i = 0; i < KEPT_ITEMS; i++)
-        if (item[i].kind != KEPT_STATISTICS)
-            say_detail(run, "  %-31s %5s %14zu %13zu %12zu", item[i].name,
-                       item[i].kind == KEPT_SCORES ? "a*s/h" : "h", item_bytes(c, &item[i], 2, 1),
-                       item_bytes(c, &item[i], 4, 1), item_bytes(c, &item[i], 4, 0));
-    // 16 bit and fp32, with dropout and without
-    static const double published[4][2] = { { 34, 5 }, { 32, 2 }, { 66, 9 }, { 64, 4 } };
-    static const char *const name[4] = { "16 bit, dropout: 34, 5", "16 bit, no dropout: 32, 2",
-                                         "fp32, dropout: 66, 9", "fp32, no dropout: 64, 4" };
-    double sum[2], h = (double)c->width, as = (double)(c->heads * c->context);
-    for (size_t i = 0; i < 4; i++) {
-        item_sums(c, i % 2 == 0, i < 2 ? 2 : 4, 1, sum);
-        check_numbers(run, "paper: bytes, h and as", name[i], sum, published[i], 2, 0);
-    }
-    // The predictions above count the block's input with the layer below it, and 4 statistics per
-    // token, which the paper leaves out.
-    double listed = 64 * h + 8 * as, predicted = 4 * (double)(kept_block(&z) + c->width - 4);
-    check_numbers(run, "ours: bytes, h and as", "fp32, dropout: 64, 8", &listed, &predicted, 1, 0);
-}
-
-// Figure 7 of the paper: activations in percent of tensor parallelism alone, t = 8, s = 2048.
-static void figure7(Run *run) {
-    static const struct { const char *name; double a, h, published[4];
-    } model[4] = {
-        { "22B", 64, 6144, { 66.8, 49.4, 16.1, 7.6 } },
-        { "175B", 96, 12288, { 62.0, 56.5, 18.5, 8.7 } },
-        { "530B", 128, 20480, { 58.3, 61.9, 20.2, 9.5 } },
-        { "1T", 160, 25600, { 58.3, 61.9, 20.2, 9.5 } },
-    };
-    const double t = 8, s = 2048;
-    say_detail(run,
-               "percent of tensor parallelism alone: sequence parallel, selective, both, full");
-    for (size_t i = 0; i < 4; i++) {
-        double as_h = model[i].a * s / model[i].h, base = 10 + 24 / t + 5 * as_h / t;
-        double percent[4] = { 100 * (34 + 5 * as_h) / t / base, 100 * (10 + 24 / t) / base,
-                              100 * 34 / t / base, 100 * 2 / base };
-        say_detail(run, "  %-5s %6.2f %6.2f %6.2f %6.2f", model[i].name, percent[0], percent[1],
-                   percent[2], percent[3]);
-        // printed to 0.1 percent
-        check_numbers(run, "Korthikanti, figure 7", model[i].name, percent, model[i].published, 4,
-                      1e-3);
-    }
-}
-
-// Extra work. A block's forward is 24 b s h^2 + 4 b s^2 h floating-point operations; the second
-// term is q k^T and its product with v, half each. The paper computes both again (4 b s^2 h); this
-// tree keeps the heads' output and computes only q k^T again (2 b s^2 h).
-static void overhead(Run *run) {
-    static const struct {
-        const char *name;
-        double h;
-    } model[2] = { { "175B", 12288 }, { "530B", 20480 } };
-    // percent; the paper's text, which is of the forward pass
-    static const double published[2] = { 2.7, 1.6 };
-    const double s = 2048;
-    double of_forward[2];
-    say_detail(run, "extra operations, percent   paper: of forward   of both ways   ours: of "
-                    "forward   of both ways");
-    for (size_t i = 0; i < 2; i++) {
-        double forward = 24 * s * model[i].h * model[i].h + 4 * s * s * model[i].h,
-               extra = 4 * s * s * model[i].h;
-        of_forward[i] = 100 * extra / forward;
-        say_detail(run, "  %-5s %36.2f %14.2f %18.2f %14.2f", model[i].name, of_forward[i],
-                   of_forward[i] / 3, of_forward[i] / 2, of_forward[i] / 6);
-    }
-    // printed to 0.1 percent
-    check_numbers(run, "paper: 2.7, 1.6 % more", "175B and 530B, of the forward pass", of_forward,
-                  published, 2, 0.05 / 2.7);
+    double share = 100 * (double)kept_scores(&z) / (double)(kept_block(&z) + z.C);
+    double again = 100 * work_scores(&z, t->sequences).flops / work_block(&z, t->sequences).flops;
+    char peak[WAYS][32];
+    const char *id[WAYS] = { "none.peak", "selective.peak", "full.peak" }, *word[WAYS];
+    for (size_t i = 0; i < WAYS; i++)
+        page_value(peak[i], sizeof peak[i], cost_value(run, id[i]), "bytes");
+    const Measured *none = &got[RECOMPUTE_NONE];
+    double step = longer(&got[RECOMPUTE_SELECTIVE], none, &word[RECOMPUTE_SELECTIVE]);
+    double full_step = longer(&got[RECOMPUTE_FULL], none, &word[RECOMPUTE_FULL]);
+    say_answer(run, "The attention probabilities: %.0f %% of a block's items, %.1f %% of its "
+                    "forward. Without them a rank keeps %s instead of %s, and a step is %.1f %% "
+                    "%s.",
+               share, again, peak[RECOMPUTE_SELECTIVE], peak[RECOMPUTE_NONE], step,
+               word[RECOMPUTE_SELECTIVE]);
+    say_cost(run, "q k^T once more per block; nothing is sent again. Full recomputation would "
+                  "need %s, with a step %.0f %% %s.",
+             peak[RECOMPUTE_FULL], full_step, word[RECOMPUTE_FULL]);
+    say_use_when(run, "sequences are long and the attention kernel stores its probabilities "
+                      "(FlashAttention does not).");
 }
 
 // ---------------------------------------------------------------- the comparison
@@ -251,11 +176,12 @@ static void compare(Run *run, Recompute how, const Measured *seen, Trajectory *g
     check_true(run, way_name[how].name, claim[how], counted);
     char what[64];
     snprintf(what, sizeof what, "%s = none", way_name[how].name);
-    // Tensor parallelism adds partial sums: a tolerance, as in chapter 03. Recomputation does the
-    // same operations on the same elements: every bit.
+    // Tensor parallelism adds partial sums in another order, so its limit is the one of rounding.
+    // Recomputation repeats the same operations on the same elements: every bit is equal.
     if (how == RECOMPUTE_NONE)
         training_compare(run, "none = unsplit", got, unsplit, LIMIT_ROUNDING);
-    else training_compare(run, what, got, none, 0);
+    else
+        training_compare(run, what, got, none, 0);
 }
 
 static void selective(Run *run) {
@@ -273,8 +199,12 @@ static void selective(Run *run) {
     config_require(&t.model);
     say(run,
         "%zu blocks, C = %zu, H = %zu, T = %zu, V = %zu; one micro-batch of %d sequences; %zu "
-        "ranks",
+        "ranks.",
         tiny.layers, tiny.width, tiny.heads, tiny.context, tiny.vocab, SEQUENCES, tp->size);
+    say(run, "none: a block keeps all its items for backward; attention's probabilities are 2HT "
+             "per token.");
+    say(run, "selective: a block drops the probabilities and computes them again. full: it keeps "
+             "only its input.");
     Trajectory got[WAYS], unsplit = training_unsplit(run, &t, 1);
     Measured seen[WAYS];
     for (Recompute how = RECOMPUTE_NONE; how <= RECOMPUTE_FULL; how++) {
@@ -284,16 +214,17 @@ static void selective(Run *run) {
         snprintf(title, sizeof title, "recompute %s", way_name[how].name);
         bool drawn = !strcmp(option_text(run, "draw"), way_name[how].name);
         picture_show(run, title,
-                     PICTURE_MEMORY | PICTURE_SAME_SCALE |
+                     PICTURE_MEMORY | PICTURE_SAME_SCALE | PICTURE_ALIKE_ONCE |
                          (drawn ? 0 : PICTURE_NO_FILES | PICTURE_DETAIL));
         if (option_flag(run, "verbose")) picture_summary(run, &seen[how].timing);
         costs(run, &t, how, &seen[how]);
         compare(run, how, &seen[how], &got[how], &got[RECOMPUTE_NONE], &unsplit);
     }
-    show_results(run, &t, seen);
-    item_list(run, &tiny);
-    figure7(run);
-    overhead(run);
+    show_results(run, seen);
+    conclude(run, &t, seen);
+    published_items(run, &tiny);
+    published_figure7(run);
+    published_overhead(run);
     for (size_t w = 0; w < WAYS; w++) trajectory_free(&got[w]);
     trajectory_free(&unsplit);
     data_free(&t.data);

@@ -1,5 +1,5 @@
-// counted.c: a layer that counts how often a block computes, costs of a way to recompute, and
-// utilisations.
+// counted.c: a layer that counts the forwards of a block, costs of a way to recompute, the two
+// utilisations, and a step of a stage.
 #include "07_recompute/experiments/experiments.h"
 #include "common/comm/record.h"
 #include <stdio.h>
@@ -46,7 +46,7 @@ Counts counted_sum(const Counts *counts, size_t n) {
     return sum;
 }
 
-// ---------------------------------------------------------------- what was recorded
+// ---------------------------------------------------------------- the recorded step
 
 Picoseconds counted_computing(void) {
     size_t n;
@@ -93,8 +93,8 @@ StepResult recompute_stage_step(void *stage, Model *m, Optimizer *o, const Train
     if (r->tied) comm_ledger_reset(r->tied);
     model_zero_gradients(m);
     Schedule s = schedule_gpipe(r->pp->size, t->micro_batches, r->pp->rank);
-    // sends [B*T, C] per micro-batch: an activation to the next stage, its gradient to the one
-    // before
+    // Per micro-batch sends an activation [B*T, C] to the next stage, and its gradient to the
+    // previous one.
     double loss = pipeline_run(r->pp, m, &s, batch, t->micro_batches).loss;
     schedule_free(&s);
     pipeline_tied_sum(m, r->tied);  // first and last stage: all-reduce of wte's gradient

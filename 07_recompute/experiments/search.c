@@ -1,10 +1,10 @@
-// search.c: is the plan of dynamic programming (04_budget.c) the best one?
+// search.c: compares the plans of dynamic programming (04_budget.c) with all possible plans.
 #include "07_recompute/experiments/experiments.h"
 #include "common/tensor/random.h"
 
 enum { CASES = 60 };
 
-// The least work of all plans there are, one after the other; -1: nothing fits.
+// Tries every plan. Returns the least work that fits; -1: nothing fits.
 static double exhaustive(const BudgetStage *s, size_t budget) {
     size_t plans = 1;
     double best = -1;
@@ -21,9 +21,9 @@ static double exhaustive(const BudgetStage *s, size_t budget) {
     return best;
 }
 
-// Stages of a few unequal blocks, whose figures are drawn at random.
+// Stages of one to seven unequal blocks with random sizes.
 void budget_search(Run *run) {
-    size_t equal = 0, fits = 0, none = 0;                          // none: of which no plan fits
+    size_t equal = 0, fits = 0, none = 0;                          // none: no plan fits
     for (size_t n = 0; n < CASES; n++) {
         uint64_t key = random_key(run->seed, n);
         BudgetBlock block[7];

@@ -522,8 +522,23 @@ StateBytes picture_state_now(void) {
 
 static _Thread_local size_t most;                    // bytes of the longest bar drawn so far
 
-void picture_state(Run *run, const char *title, StateBytes mine) {
+// The bar of ranks first..last, which hold the same.
+typedef struct { size_t first, last; char bar[WIDE + 1], sum[32]; } StateRow;
+static StateRow state_row(const StateBytes *held, size_t rank) {
     static const char letter[] = "wgm";
+    StateRow row = { .first = rank, .last = rank };
+    size_t n = 0, width = page_width() - LABEL - 12, bytes = 0;
+    for (size_t k = 0; k < 3; k++) {
+        bytes += held->bytes[k];
+        size_t end = (size_t)((double)bytes / (double)most * (double)width + 0.5);
+        if (held->bytes[k] && end <= n) end = n + 1;                         // each kind that is there has a column
+        while (n < end && n < WIDE) row.bar[n++] = letter[k];
+    }
+    row.bar[n] = 0;
+    page_value(row.sum, sizeof row.sum, (double)bytes, "bytes");
+    return row;
+}
+void picture_state(Run *run, const char *title, StateBytes mine) {
     size_t *sizes = NULL;
     ledger_pause();
     StateBytes *all = side_gather(&mine, sizeof mine, &sizes);
@@ -533,19 +548,24 @@ void picture_state(Run *run, const char *title, StateBytes mine) {
         if (sum > most) most = sum;
     }
     if (run->is_root && most) say(run, "%s: w weights  g gradients  m moments of the optimizer", title);
-    for (size_t r = 0; run->is_root && most && r < run->world->size; r++) {
-        char bar[WIDE + 1], sum[32];
-        if (!row_drawn(run, r, run->world->size)) continue;
-        size_t n = 0, width = page_width() - LABEL - 12, bytes = 0;
-        for (size_t k = 0; k < 3; k++) {
-            bytes += all[r].bytes[k];
-            size_t end = (size_t)((double)bytes / (double)most * (double)width + 0.5);
-            if (all[r].bytes[k] && end <= n) end = n + 1;                // each kind that is there has a column
-            while (n < end && n < WIDE) bar[n++] = letter[k];
+    if (run->is_root && most) {
+        StateRow *row = host_alloc(run->world->size * sizeof *row);
+        size_t rows = 0;
+        for (size_t r = 0; r < run->world->size; r++) {
+            StateRow next = state_row(&all[r], r);
+            bool alike = rows && !strcmp(next.bar, row[rows - 1].bar) && !strcmp(next.sum, row[rows - 1].sum);
+            if (alike) row[rows - 1].last = r;
+            else row[rows++] = next;
         }
-        bar[n] = 0;
-        page_value(sum, sizeof sum, (double)bytes, "bytes");
-        say(run, "rank %-*zu%s  %s", LABEL - 5, r, bar, sum);
+        for (size_t k = 0; k < rows; k++) {
+            char label[32];
+            if (!row_drawn(run, k, rows)) continue;
+            if (row[k].first < row[k].last)
+                snprintf(label, sizeof label, "%zu to %zu", row[k].first, row[k].last);
+            else snprintf(label, sizeof label, "rank %zu", row[k].first);
+            say(run, "%-*s%s  %s", LABEL, label, row[k].bar, row[k].sum);
+        }
+        free(row);
     }
     free(all);
     free(sizes);

@@ -37,8 +37,9 @@ void picture_summary(Run *run, const Timing *t);   // prints both definitions of
 // stages with several chunks "F0c0 F0c1 ...". In charts f and b are of odd chunks, in an SVG these are pale.
 char *picture_order(Run *run, size_t rank);
 
-// A bar for each rank: what it holds between steps. Collective. mine is taken where the model is allocated:
-// picture_state_now() reads the ledger. Bars of a later call have the scale of the longest so far: the largest first.
+// A bar for each rank: what it holds between steps. Neighbours with equal bars share one. Collective. mine is taken
+// where the model is allocated: picture_state_now() reads the ledger. Bars of a later call have the scale of the
+// longest so far: the largest first.
 typedef struct { size_t bytes[3]; } StateBytes;    // weights, gradients, moments
 StateBytes picture_state_now(void);
 void picture_state(Run *run, const char *title, StateBytes mine);
