@@ -161,12 +161,6 @@ static void by_hand(Run *run) {
                    10 * i, whole.loss[i], averaged.loss[i], divided.loss[i], summed.loss[i],
                    averaged.last_shard[i]);
     table(run, (const Trained *const[]){ &whole, &averaged, &divided, &summed, &quick });
-    say(run,
-        "\nAverage them if each is divided by the elements of its own shard, and add them if each "
-        "is divided by\n"
-        "those of the whole batch. The sum of shard means trains with %d times the learning "
-        "rate.\n",
-        SHARDS);
 
     check_numbers(run, "averaged = full batch", "loss", averaged.loss, whole.loss, PRINTED,
                   LIMIT_ROUNDING);
@@ -183,6 +177,18 @@ static void by_hand(Run *run) {
     for (size_t i = 0; i < PRINTED; i++)
         apart = fmax(apart, fabs(averaged.last_shard[i] - whole.loss[i]));
     check_true(run, "trap: the last shard's loss", "is not the loss", apart > 1e-3);
+    say_answer(run,
+               "Add them if each is divided by the batch's %d elements (loss %.4f in the end), "
+               "average them if each is divided by its own %d (%.4f). Adding means is another "
+               "training (%.4f).",
+               SAMPLES * OUT, divided.loss[PRINTED - 1], SHARD * OUT, averaged.loss[PRINTED - 1],
+               summed.loss[PRINTED - 1]);
+    say_cost(run,
+             "every device has a copy of all %d parameters, and %d gradient elements per device "
+             "are added in each step.",
+             IN * OUT + OUT, IN * OUT + OUT);
+    say_use_when(run, "a batch is cut over devices: divide by the whole batch and add, because "
+                      "this is right for unequal shards, too.");
 }
 
 EXPERIMENT(by_hand, NULL);

@@ -114,7 +114,7 @@ static void predict_time(Run *run, const Timing *measured) {
                formula(computing(N, 0) + ring), NOT_PREDICTED, (double)measured->step);
 }
 
-static void table(Run *run, const Timing *timing) {
+static void table(Run *run) {
     bool model = clock_config()->simulated;
     const Result rows[] = {
         { "parameters", "Psi e: a whole copy", { "held.parameters" } },
@@ -123,21 +123,37 @@ static void table(Run *run, const Timing *timing) {
         { "activations, peak", "of B/N sequences", { "peak.activations" } },
         { "broadcasts, all steps", "1, of Psi e bytes, before step 0", { "calls.broadcast" } },
         { "all-reduces, 3 steps", "1 per step", { "calls.all-reduce" } },
-        { "sent by them", "3 * 2(N-1)/N Psi e", { "sent.all-reduce" } },
+        { "sent by the all-reduces", "3 * 2(N-1)/N Psi e", { "sent.all-reduce" } },
         { model ? "step" : NULL,
-          "3F(B/N) + 2(N-1) alpha + 2(N-1)/N Psi e / beta, F: forward",
+          "3F(B/N) + 2(N-1) alpha + 2(N-1)/N Psi e / beta",
           { "time.step" } },
         { 0 },
     };
     results(run, (const char *const[]){ "each rank", NULL }, rows);
-    say(run, "\nAll begin with rank 0's weights. Then equal gradients keep them equal: one "
-             "all-reduce per step.\n");
-    if (run->world->size > 1 && model)
-        say(run,
-            "One device needs %.2f ms for this step, %zu ranks together %.2f ms: %.1f times as "
-            "fast.\n",
-            computing(1, 0) * 1e-9, run->world->size, (double)timing->step * 1e-9,
-            computing(1, 0) / (double)timing->step);
+}
+
+static void answer(Run *run, const Measured *measured) {
+    char alone[32], memory[32], sent[32];
+    const size_t N = run->world->size;
+    const size_t state = measured->parameters + measured->gradients + measured->optimizer;
+    page_value(alone, sizeof alone, computing(1, 0), "ps");
+    page_value(memory, sizeof memory, (double)state, "bytes");
+    page_value(sent, sizeof sent, cost_value(run, "sent.all-reduce") / STEPS, "bytes");
+    if (N == 1)
+        say_answer(run, "One rank has the whole batch and all weights, so it sends nothing: start "
+                        "more ranks.");
+    else if (!clock_config()->simulated)
+        say_answer(run, "They start from rank 0's weights and add their gradients with one "
+                        "all-reduce per step, so their weights stay equal in every bit.");
+    else
+        say_answer(run,
+                   "They start from rank 0's weights and add their gradients with one all-reduce "
+                   "per step, so their weights stay equal. A step takes %s on %zu ranks, %s on one.",
+                   cost_text(run, "time.step"), N, alone);
+    say_cost(run, "each rank sends %s per step and keeps %s of weights, gradients and moments.",
+             sent, memory);
+    say_use_when(run, "the model with its optimizer fits on one device and every rank has at "
+                      "least one sequence.");
 }
 
 static void all_reduce(Run *run) {
@@ -171,7 +187,8 @@ static void all_reduce(Run *run) {
     picture_summary(run, &timing);
     predict(run, &measured);
     predict_time(run, &timing);
-    table(run, &timing);
+    table(run);
+    answer(run, &measured);
     data_free(&data);
 }
 

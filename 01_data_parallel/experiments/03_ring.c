@@ -361,14 +361,12 @@ static void say_fastest(Run *run) {
             rows[i].cell[k] = cell[i][k];
         }
     }
-    say(run, "\nThe fastest of ring, tree and gather + broadcast. 2.0x: twice as fast as gather + "
-             "broadcast.\n");
+    say(run, "\nBy the formulas, with one port per rank: the fastest of ring, tree, gather + "
+             "broadcast.\n2.0x: twice as fast as gather + broadcast.\n");
     results(
         run,
         (const char *const[]){ "fast: N=3", "N=16", "N=256", "slow: N=3", "N=16", "N=256", NULL },
         rows);
-    say(run,
-        "\nBy the formulas of this run's simulated times: one port per rank, one kind of link.\n");
     say_detail(run, "The ring beats the tree from alpha beta (N-1-h) / (h-(N-1)/N) bytes on, h = "
                     "log2 N rounded up.\n"
                     "Gather + broadcast sends all through rank 0 and never beats the tree. "
@@ -378,10 +376,11 @@ static void say_fastest(Run *run) {
                     "ranks has a link of its own.\n");
 }
 
-static void say_nodes(Run *run) {
+// Returns whether there is more than one node.
+static bool say_nodes(Run *run) {
     const ClockConfig *k = clock_config();
     size_t N = run->world->size, n = k->node < N ? k->node : N;
-    if (N % n > 0 || n == N) return;
+    if (N % n > 0 || n == N) return false;
     char size[32];
     page_value(size, sizeof size, (double)(ACROSS * sizeof(real)), "bytes");
     say(run,
@@ -396,6 +395,30 @@ static void say_nodes(Run *run) {
         { "time", "flat: by the slowest link",
           { k->simulated ? "nodes.flat.time" : NULL, k->simulated ? "nodes.time" : NULL } },
         {0} });
+    return true;
+}
+
+static void answer(Run *run, bool nodes) {
+    const ClockConfig *k = clock_config();
+    const size_t N = run->world->size;
+    char over[160] = "";
+    if (nodes && k->simulated)
+        snprintf(over, sizeof over, " Over nodes the flat ring takes %s, the hierarchical way %s.",
+                 cost_text(run, "nodes.flat.time"), cost_text(run, "nodes.time"));
+    if (N == 1) say_answer(run, "One rank has the sum already, so every way sends nothing.");
+    else if (!k->simulated || k->between.beta == 0)
+        say_answer(run, "The ring passes chunks round and adds them on their way: the fewest "
+                        "bytes. The tree sends whole tensors: the fewest messages in a row.");
+    else
+        say_answer(run,
+                   "The ring adds chunks on their way round, the tree sends whole tensors. On %zu "
+                   "ranks the ring is no slower than the tree from %s on.%s",
+                   N, cost_text(run, "overtakes.tree"), over);
+    say_cost(run, "ring: %zu messages in a row, 2(N-1)/N of the tensor sent by each rank. Tree: "
+                  "%zu in a row, each of the whole tensor.",
+             2 * (N - 1), 2 * way_height(N));
+    say_use_when(run, "ring: large tensors, such as gradients. Tree: small tensors on many ranks. "
+                      "Hierarchical: nodes with faster links inside.");
 }
 
 static void ring(Run *run) {
@@ -406,7 +429,7 @@ static void ring(Run *run) {
     over_nodes(run);
     say_steps(run);
     say_fastest(run);
-    say_nodes(run);
+    answer(run, say_nodes(run));
 }
 
 static const Option options[] = {

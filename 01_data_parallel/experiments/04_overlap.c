@@ -177,7 +177,6 @@ static void table(Run *run, const BucketsSeen *cut, const BucketsSeen *end,
     enum { CUTS = 3, TIMES = 4 };
     const BucketsSeen *seen[CUTS] = { end, cut, tensors };
     double ranks = (double)run->world->size;
-    double limit = work_model(&tiny, part_size(SEQUENCES, run->world->size, 0)).time;
     char column[32], time[TIMES][CUTS][24];
     snprintf(column, sizeof column, "%zu bucket%s", cut->buckets, cut->buckets > 1 ? "s" : "");
     Result rows[] = { { "all-reduces, 3 steps",
@@ -201,11 +200,34 @@ static void table(Run *run, const BucketsSeen *cut, const BucketsSeen *end,
         for (size_t k = 0; k < TIMES; k++) rows[2 + k].cell[i] = time[k][i];
     }
     results(run, (const char *const[]){ "at the end", column, "one per tensor", NULL }, rows);
-    say(run,
-        "\nThe same bits, sent earlier. No backward is left to hide the last bucket, and each "
-        "bucket costs\n"
-        "2(N-1) alpha of latency: buckets can be too small and too large (--picture sweep).\n");
-    if (clock_config()->simulated) say(run, "Computing alone takes %.2f ms.\n", limit * 1e-9);
+}
+
+static void answer(Run *run, const BucketsSeen *cut, const BucketsSeen *end) {
+    const size_t N = run->world->size;
+    const Timing *buckets = &cut->last, *late = &end->last;
+    char in_buckets[32], at_end[32], hidden[32];
+    page_value(in_buckets, sizeof in_buckets, (double)buckets->step, "ps");
+    page_value(at_end, sizeof at_end, (double)late->step, "ps");
+    page_value(hidden, sizeof hidden, (double)buckets->hidden / (double)N, "ps");
+    if (N == 1) say_answer(run, "One rank sends nothing, so there is nothing to wait for.");
+    else if (buckets->hidden_unknown)
+        say_answer(run,
+                   "There is no need to wait: each bucket is sent while backward still runs, with "
+                   "the same bits. A step takes %s in buckets, %s with one all-reduce at the end.",
+                   in_buckets, at_end);
+    else
+        say_answer(run,
+                   "There is no need to wait: %zu bucket%s hide%s %s of communication behind "
+                   "backward, with the same bits. A step takes %s, with one all-reduce at the end "
+                   "%s.",
+                   cut->buckets, cut->buckets > 1 ? "s" : "", cut->buckets > 1 ? "" : "s", hidden,
+                   in_buckets, at_end);
+    say_cost(run,
+             "2(N-1) = %zu message latencies per bucket, and %s for the sums in flight. The last "
+             "bucket is exposed: no backward is left to hide it.",
+             2 * (N - 1), cost_text(run, "peak.flight"));
+    say_use_when(run, "the all-reduce is a visible part of the step. The best size of a bucket "
+                      "depends on the link: --picture sweep.");
 }
 
 static void overlap(Run *run) {
@@ -252,6 +274,7 @@ static void overlap(Run *run) {
     if (steps) picture_show(run, "the all-reduce at the end, then in buckets", PICTURE_CHART);
     sweep(run, &t, &end.last, !steps);
     table(run, &in_buckets, &end, &tensors);
+    answer(run, &in_buckets, &end);
     data_free(&t.data);
 }
 

@@ -494,11 +494,11 @@ static double train_on_text(Run *run, const Cluster *c, size_t staleness, Losses
 // ---------------------------------------------------------------- the page
 
 // log: with the bound on staleness, and without one. took: all steps of the synchronous training.
-static void table(Run *run, const Cluster *c, const Log *log[2], Picoseconds took) {
+static void table(Run *run, const Cluster *c, const Log *log[2], Picoseconds took,
+                  Losses loss[RULES]) {
     typedef char Cell[64];
     Cell pushes[RULES], ahead[RULES] = { "=0" }, behind[RULES] = { "=0" }, half[RULES], end[RULES],
                         what[2];
-    Losses loss[RULES];
     double moment = train_on_text(run, c, log[0]->staleness, loss);
     snprintf(pushes[0], sizeof *pushes, "=%.3f",
              (double)(c->steps * c->workers) * 1e9 / (double)took);
@@ -511,43 +511,69 @@ static void table(Run *run, const Cluster *c, const Log *log[2], Picoseconds too
         snprintf(ahead[rule], sizeof *ahead, "=%zu", seen.ahead);
         snprintf(behind[rule], sizeof *behind, "=%zu", seen.lag);
     }
-    snprintf(what[0], sizeof *what, "loss on text after %.0f ms", moment * 1e-9);
-    snprintf(what[1], sizeof *what, "and after %d steps of every worker", LONG);
+    snprintf(what[0], sizeof *what, "loss after %.0f ms", moment * 1e-9);
+    snprintf(what[1], sizeof *what, "loss after %d steps of each", LONG);
     results(
         run, (const char *const[]){ "synchronous", log[0]->name, "no bound", NULL },
         (const Result[]){
-            { "pushes a ms, all workers",
-              "sync.: n/(max t_w + 2c)",
+            { "pushes per ms, all workers",
+              "synchronous: n/(t + 2c)",
               { pushes[0], pushes[1], pushes[2] } },
-            { "steps ahead of the slowest, most", "bound: s", { ahead[0], ahead[1], ahead[2] } },
-            { "age of a gradient, versions, most",
-              "bound: (n-1)(2s+1)",
+            { "steps ahead of the slowest", "at most s: the staleness", { ahead[0], ahead[1], ahead[2] } },
+            { "age of a gradient, in updates",
+              "at most (n-1)(2s+1)",
               { behind[0], behind[1], behind[2] } },
             { what[0], NULL, { half[0], half[1], half[2] } },
             { what[1], NULL, { end[0], end[1], end[2] } },
             { 0 } });
 }
 
-static void say_traffic(Run *run, const ServerSizes *z, Picoseconds took, Picoseconds one_port) {
-    const double step = (double)took / STEPS, step_one_port = (double)one_port / STEPS;
-    size_t count = config_parameters(&tiny), n = z->workers, S = count * sizeof(real);
-    size_t piece = ceil_div(count, z->servers) * sizeof(real);
-    double ring = ring_bytes(ALL_REDUCE_PASSES, n, count, sizeof(real));
-    double port_busy = (double)n * message(z) / step_one_port;
+// Bytes per step that this run measured, on rank 0, which is a server.
+static void say_traffic(Run *run, const ServerSizes *z, const ServerSeen *server) {
+    char served[32], worker[32], ring[32];
+    page_value(served, sizeof served, (double)server->sent / (STEPS + 1), "bytes");
+    page_value(worker, sizeof worker, (double)(config_parameters(&tiny) * sizeof(real)), "bytes");
+    page_value(ring, sizeof ring, cost_value(run, "sent.ring"), "bytes");
     say(run,
-        "Per step a worker sends S = %.1f kB, a server n S/k = %.0f kB, a ring's rank 2(n-1)/n S = "
-        "%.1f kB.",
-        (double)S / 1e3, (double)(n * piece) / 1e3, ring / 1e3);
-    say(run,
-        "Synchronous steps of %.2f ms become %.2f ms if a server has one port, busy %.0f %% of it "
-        "each way.\n",
-        step * 1e-9, step_one_port * 1e-9, 100 * port_busy);
+        "n = %zu workers, k = %zu server%s; t: the longest computing of a worker, c: one message; "
+        "losses on text.\n"
+        "Sent per step: a server n S/k = %s, a worker S = %s, a rank of the workers' ring %s.\n",
+        z->workers, z->servers, z->servers > 1 ? "s" : "", served, worker, ring);
+}
+
+static const char *lower_or_higher(double a, double b) {
+    const double seen = 0.005;                             // losses are printed in hundredths
+    return fabs(a - b) < seen ? "the same" : a < b ? "lower" : "higher";
+}
+
+static void answer(Run *run, const ServerSeen *server, size_t age, const Losses loss[RULES],
+                   Picoseconds took) {
+    char served[32], ring[32], links[32], port[32];
+    const Losses sync = loss[0], none = loss[RULES - 1];
+    page_value(served, sizeof served, (double)server->sent / (STEPS + 1), "bytes");
+    page_value(ring, sizeof ring, cost_value(run, "sent.ring"), "bytes");
+    page_value(links, sizeof links, (double)took / STEPS, "ps");
+    page_value(port, sizeof port, cost_value(run, "time.one-port") / STEPS, "ps");
+    say_answer(run,
+               "A server sends %s per step, a ring's rank %s. If no worker waits, the loss is %s "
+               "after equal time (%.2f against %.2f) and %s after equal steps (%.2f against "
+               "%.2f).",
+               served, ring, lower_or_higher(none.half, sync.half), none.half, sync.half,
+               lower_or_higher(none.end, sync.end), none.end, sync.end);
+    say_cost(run,
+             "gradients are up to %zu updates old. All bytes pass the servers: with one port per "
+             "server a synchronous step takes %s instead of %s.",
+             age, port, links);
+    say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "
+                      "For dense models use an all-reduce.");
 }
 
 static void show(Run *run, const Cluster *c, const Training *t, Log log, int what) {
     Record record = { .log = log };
-    char title[64] = "synchronous";
-    if (log.line) snprintf(title, sizeof title, "asynchronous, %s", log.name);
+    char title[96], servers[32] = "rank 0 is the server";
+    if (c->servers > 1) snprintf(servers, sizeof servers, "%zu ranks are servers", c->servers);
+    snprintf(title, sizeof title, "%zu %s, %s; %s", c->steps, log.line ? "asynchronous steps" : "steps",
+             log.line ? log.name : "synchronous", servers);
     Trajectory drawn = train(run, c, t, &record);
     picture_show(run, title, what);
     trajectory_free(&drawn);
@@ -594,8 +620,11 @@ static void parameter_server(Run *run) {
     show(run, &c, &t, log_new(c.workers, STEPS, STEPS), PICTURE_NO_FILES);
     show(run, &c, &t, log_new(c.workers, STEPS, s), PICTURE_CHART | PICTURE_DETAIL);
     costs(run, &z, &adam.seen, port.seen.timing.step);
-    table(run, &c, (const Log *[]){ &async[1].log, &async[2].log }, sync.seen.timing.step);
-    say_traffic(run, &z, sync.seen.timing.step, port.seen.timing.step);
+    Losses loss[RULES];
+    const Picoseconds took = sync.seen.timing.step;
+    table(run, &c, (const Log *[]){ &async[1].log, &async[2].log }, took, loss);
+    say_traffic(run, &z, &adam.seen);
+    answer(run, &adam.seen, log_look(&async[2].log).lag, loss, took);
     Record *all[] = { &sync, &port, &async[0], &async[1], &async[2], &adam, &adam_async };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) forget(all[i]);
     data_free(&t.data);

@@ -311,7 +311,7 @@ static void table(Run *run, const Devices *d, const Record *seen) {
     Cell time[4][POLICIES + 1], shares[POLICIES], what[4], best;
     double all = 0;
     for (size_t s = 0; s < STEPS; s++) all += ideal(d, s) + rings(EQUAL, d->n);
-    milliseconds(best, all);
+    page_cell(best, all, "ps");
     for (size_t i = 0; i < 4; i++) {
         snprintf(what[i], sizeof *what, i == 2 ? "step %zu: slowed" : "step %zu", step[i]);
         for (size_t p = 0; p < POLICIES; p++) milliseconds(time[i][p], seen[p].time[step[i]]);
@@ -321,17 +321,50 @@ static void table(Run *run, const Devices *d, const Record *seen) {
         *shares[p] = '=';
         shares_text(shares[p] + 1, sizeof *shares - 1, seen[p].share + (STEPS - 1) * d->n, d->n);
     }
+    say(run, "\nequal: the same share for all. static: in proportion to the first speeds. dynamic: "
+             "to those measured\nin earlier steps. ideal: if sequences could be cut. From step %d "
+             "on device 0 takes %d times as long.\n", CHANGE, CHANGED);
     results(
         run, (const char *const[]){ "equal", "static", "dynamic", "ideal", NULL },
         (const Result[]){
-            { what[0], "max k_r s_r 3F+ring", { time[0][0], time[0][1], time[0][2], time[0][3] } },
-            { what[1], "ideal: 3F(B)/S+ring", { time[1][0], time[1][1], time[1][2], time[1][3] } },
-            { what[2], "device 0 slows down", { time[2][0], time[2][1], time[2][2], time[2][3] } },
+            { what[0], "slowest rank + ring", { time[0][0], time[0][1], time[0][2], time[0][3] } },
+            { what[1], NULL, { time[1][0], time[1][1], time[1][2], time[1][3] } },
+            { what[2], "device 0 slows", { time[2][0], time[2][1], time[2][2], time[2][3] } },
             { what[3], NULL, { time[3][0], time[3][1], time[3][2], time[3][3] } },
-            { "all steps", "their sum", { "time.equal", "time.static", "time.dynamic", best } },
-            { "k_r, last step", "sequences: B in all", { shares[0], shares[1], shares[2] } },
-            { "kept, last step", "k_r T kept e", { "peak.equal", "peak.static", "peak.dynamic" } },
+            { "all steps", NULL, { "time.equal", "time.static", "time.dynamic", best } },
+            { "sequences, step 11", "per rank, in order", { shares[0], shares[1], shares[2], "=-" } },
+            { "activations, step 11", "per sequence T kept e", { "peak.equal", "peak.static", "peak.dynamic", "=-" } },
             { 0 } });
+}
+
+// The largest measured value over ranks, for people.
+static const char *largest(Run *run, const char *id, char text[32]) {
+    page_value(text, 32, cost_value(run, id), "bytes");
+    return text;
+}
+
+// The answer compares the trainings with equal and with measured shares.
+static void answer(Run *run, const Devices *d) {
+    const double equal = cost_value(run, "time.equal"), dynamic = cost_value(run, "time.dynamic");
+    char ideal_time[32], speeds[32], most[2][32];
+    double all = 0;
+    for (size_t s = 0; s < STEPS; s++) all += ideal(d, s) + rings(EQUAL, d->n);
+    page_value(ideal_time, sizeof ideal_time, all, "ps");
+    page_value(speeds, sizeof speeds,
+               (cost_value(run, "sent.dynamic") - cost_value(run, "sent.equal")) / STEPS, "bytes");
+    const bool helps = dynamic < 0.99 * equal;
+    say_answer(run,
+               "%s. %d steps take %s with equal shares, %s with shares fixed by the first speeds, "
+               "%s with measured ones; the ideal is %s.",
+               helps ? "No: a slow device takes fewer sequences" : "Here measuring gains nothing", STEPS,
+               cost_text(run, "time.equal"), cost_text(run, "time.static"),
+               cost_text(run, "time.dynamic"), ideal_time);
+    say_cost(run,
+             "%s more per rank and step to share the times, a step or more after each change with "
+             "old shares, and up to %s of activations on one rank instead of %s.",
+             speeds, largest(run, "peak.dynamic", most[0]), largest(run, "peak.equal", most[1]));
+    say_use_when(run, "devices differ in speed or slow down, and each has enough sequences that "
+                      "one more or less is a small part.");
 }
 
 // --svg takes one picture; a trace is of steps.
@@ -397,6 +430,7 @@ static void balance(Run *run) {
     check_bounds(run, &d, seen);
     for (Policy p = EQUAL; p < POLICIES; p++) costs(run, &d, p, &seen[p]);
     table(run, &d, seen);
+    answer(run, &d);
     data_free(&t.data);
     free(d.slow);
 }

@@ -255,14 +255,17 @@ void compression_curves(Run *run, const Curve *curve, size_t n, double *last) {
     t.data = training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context,
                            t.sequences);
     PlotLine *lines = host_alloc(n * sizeof *lines);
+    size_t drawn = 0;
     // of ten batches: single ones differ too much
     double x[POINTS], *mean = host_alloc(n * POINTS * sizeof *mean);
     for (size_t i = 0; i < POINTS; i++) x[i] = (double)((i + 1) * EACH);
     for (size_t i = 0; i < n; i++) {
         double *y = mean + i * POINTS;
-        Trajectory c = compression_train(run, &t, curve[i].exact ? NULL : &curve[i].plan, NULL);
+        const CompressionPlan *plan = curve[i].exact ? NULL : &curve[i].plan;
+        Trajectory c = curve[i].alone ? one_device_course(run, &t, &curve[i].plan, 1)
+                                      : compression_train(run, &t, plan, NULL);
         for (size_t s = 0; s < COMPRESSION_LONG; s++) y[s / EACH] += c.loss[s] / EACH;
-        lines[i] = (PlotLine){ curve[i].name, y };
+        if (!curve[i].alone) lines[drawn++] = (PlotLine){ curve[i].name, y };
         last[i] = y[POINTS - 1];
         // Drawn to a fiftieth: signs of numbers near zero depend on the machine's BLAS, and with
         // them the last digits.
@@ -278,7 +281,7 @@ void compression_curves(Run *run, const Curve *curve, size_t n, double *last) {
                        .n = POINTS,
                        .y_label = "loss, nats a byte",
                        .lines = lines,
-                       .n_lines = n },
+                       .n_lines = drawn },
               PICTURE_DETAIL | (option_given(run, "trace") ? PICTURE_NO_FILES : PICTURE_CHART));
     data_free(&t.data);
     free(mean);

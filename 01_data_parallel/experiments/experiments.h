@@ -13,6 +13,7 @@
 typedef enum { RING, GATHER, TREE, HALVING, WAYS } Way;
 extern const char *const way_name[WAYS];
 size_t way_power_below(size_t N);                  // the largest power of two that is at most N
+size_t way_height(size_t N);                       // log2 N, rounded up
 
 // What rank r of N sends of `count` elements, and its scratch memory in bytes.
 typedef struct { size_t messages, bytes, scratch; } WayCosts;
@@ -116,8 +117,9 @@ void compression_check_exact(Run *run, const ModelConfig *model, const Compressi
 
 // Trainings on the text --data with the rate --lr: draws the losses. last[n]: the mean loss of the
 // last ten steps.
+// alone: one device applies the rule to the whole gradient; no curve is drawn.
 enum { COMPRESSION_LONG = 60 };
-typedef struct { const char *name; bool exact; CompressionPlan plan; } Curve;
+typedef struct { const char *name; bool exact, alone; CompressionPlan plan; } Curve;
 void compression_curves(Run *run, const Curve *curve, size_t n, double *last);
 // The options of both experiments: --data and --lr of the curves, --link.
 extern const Option compression_options[];

@@ -5,12 +5,12 @@
 
 const char *const way_name[WAYS] = { "ring", "gather + broadcast", "tree", "halving-doubling" };
 
-static size_t height(size_t N) {               // log2 N, rounded up
+size_t way_height(size_t N) {
     size_t h = 0;
     while (((size_t)1 << h) < N) h++;
     return h;
 }
-size_t way_power_below(size_t N) { return (size_t)1 << (height(N + 1) - 1); }
+size_t way_power_below(size_t N) { return (size_t)1 << (way_height(N + 1) - 1); }
 
 // Elements of chunks [lo, hi) when `count` are cut in n.
 static size_t elements(size_t count, size_t n, size_t lo, size_t hi) {
@@ -38,7 +38,7 @@ static WayCosts in_elements(Way way, size_t N, size_t r, size_t count) {
     // Halving: all but my chunk. Doubling: ranges of 1, 2, 4, ... chunks with mine in them.
     sent = count - part_size(count, n, r);
     for (size_t d = 1; d < n; d *= 2) sent += elements(count, n, r / d * d, r / d * d + d);
-    return (WayCosts){ 2 * height(n) + (r < rest), sent + (r < rest ? count : 0),
+    return (WayCosts){ 2 * way_height(n) + (r < rest), sent + (r < rest ? count : 0),
                    r < rest ? count : elements(count, n, 0, n / 2) };
 }
 WayCosts way_costs(Way way, size_t N, size_t r, size_t count) {
@@ -58,7 +58,7 @@ double way_time_on(const ClockLink *l, Way way, size_t N, size_t count) {
     switch (way) {
     case RING: return (double)(2 * (N - 1)) * message(l, ceil_div(count, N));
     case GATHER: return (double)(2 * (N - 1)) * message(l, count);
-    case TREE: return (double)(2 * height(N)) * message(l, count);
+    case TREE: return (double)(2 * way_height(N)) * message(l, count);
     default: break;
     }
     for (size_t d = 1; d < n; d *= 2) time += 2 * message(l, elements(count, n, 0, d));
@@ -72,7 +72,7 @@ double way_time(Way way, size_t N, size_t count) {
 // may cross.
 typedef struct { double steps, passes; } Line;
 static Line line_of(Way way, size_t N) {
-    double n = (double)way_power_below(N), m = (double)N, h = (double)height(N), folded = n < m;
+    double n = (double)way_power_below(N), m = (double)N, h = (double)way_height(N), folded = n < m;
     if (way == RING) return (Line){ 2 * (m - 1), 2 * (m - 1) / m };
     if (way == TREE) return (Line){ 2 * h, 2 * h };
     return (Line){ 2 * log2(n) + 2 * folded, 2 * (n - 1) / n + 2 * folded };
