@@ -1,7 +1,7 @@
-// 03_ring.c: each of the four ways against the library's all-reduce, for eight sizes, with whole
-// numbers (every bit) and with real ones; messages, bytes, scratch memory and time against closed
-// forms (ring_costs.c); the size from which the ring is the fastest; and the hierarchical way over
-// nodes.
+// 03_ring.c: compares four ways of an all-reduce with the library's, for eight sizes, with whole
+// numbers (every bit) and real ones. Compares messages, bytes, scratch memory and time with
+// formulas (ring_costs.c). Finds the size from which the ring is the fastest. Then the same for the
+// hierarchical way over nodes.
 #include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNEVEN = 1003, LARGE = 10007, SIZES = 8, EVEN = 5 };  // EVEN: the size that N divides
-enum { ACROSS = 24000 };  // elements of the tensor over nodes: most numbers of ranks divide them
+enum { UNEVEN = 1003, LARGE = 10007, SIZES = 8, EVEN = 5 };  // EVEN: number of the size 100 N
+enum { ACROSS = 24000 };  // elements of the tensor over nodes; most numbers of ranks divide it
 typedef struct { size_t count[SIZES]; } Sizes;
 static Sizes sizes_of(size_t N) {
     return (Sizes){ { 0, 1, N - 1, N, N + 1, 100 * N, UNEVEN, LARGE } };
@@ -28,8 +28,8 @@ static const char *const way_id[WAYS] = { "ring", "gather", "tree", "halving" };
 
 // ---------------------------------------------------------------- the same sum, four times
 
-// The elements of one rank. Small whole ones have exact sums; others round, so their sum depends on
-// the order.
+// Fills t with the elements of one rank. Small whole numbers have exact sums. Other sums are
+// rounded, so they depend on the order.
 static void ring_fill(Tensor t, uint64_t seed, size_t rank, bool whole) {
     size_t n = tensor_count(t);
     real *value = host_alloc(n * sizeof *value);
@@ -40,8 +40,8 @@ static void ring_fill(Tensor t, uint64_t seed, size_t rank, bool whole) {
     free(value);
 }
 
-// Unsplit, on rank 0, uncounted: `count` elements added in the ring's order. Chunk k begins at rank
-// k, and the next ranks add theirs.
+// The unsplit reference, on rank 0, uncounted: adds `count` elements in the ring's order. Chunk k
+// begins at rank k, and the next ranks add theirs.
 static void ring_unsplit(Run *run, Snapshot *s, const char *name, size_t count) {
     size_t N = run->world->size;
     if (!run->is_root) return;
@@ -61,11 +61,11 @@ static void ring_unsplit(Run *run, Snapshot *s, const char *name, size_t count) 
     ledger_resume();
 }
 
-// What a rank was seen to do: messages and bytes sent for all sizes, scratch at its peak, bytes
-// sent for size EVEN.
+// Measured on a rank: messages and bytes sent for all sizes, scratch at its peak, and bytes sent
+// for size EVEN.
 typedef struct { size_t messages, bytes, scratch, even; } WaySeen;
 
-// Sums of all sizes into s; what they cost is added to `seen`. library: by comm_all_reduce.
+// Puts the sums of all sizes into s, and adds their costs to `seen`. library: uses comm_all_reduce.
 static void all_sizes(Run *run, Snapshot *s, Way way, bool whole, bool library, WaySeen *seen) {
     Comm *c = run->world;
     for (size_t i = 0; i < SIZES; i++) {
@@ -88,8 +88,8 @@ static void all_sizes(Run *run, Snapshot *s, Way way, bool whole, bool library, 
 }
 
 static void compare(Run *run, WaySeen seen[WAYS]) {
-    // Rank 0 adds in rank order, as the library's ordered sum does; the other ways have orders of
-    // their own.
+    // GATHER adds in rank order, as the library's ordered sum does. The other ways have other
+    // orders.
     double same_order = run->reduce == REDUCE_ORDERED ? 0 : LIMIT_ROUNDING;
     for (size_t whole = 2; whole-- > 0;) {
         Snapshot *library = snapshot_new(run), *order = snapshot_new(run);
@@ -151,14 +151,14 @@ static void costs(Run *run, const WaySeen seen[WAYS]) {
 
 enum { SMALLEST = 256, POINTS = 13 };          // elements: 1 kB to 4 MB in fp32, doubling
 
-// From a common start until the last rank is done, in picoseconds.
+// Picoseconds from a common start until the last rank is done.
 static double time_of(Run *run, Way way, size_t count) {
     Comm *c = run->world;
     Arena memory = arena(MEM_GRADIENTS);
     Tensor t = tensor_new(&memory, 1, count);
     double *took = host_alloc(c->size * sizeof *took), last = 0, start = 0;
     tensor_fill(t, 0);
-    comm_all_reduce_doubles(c, &start, 1);     // a collective ends for all at the same moment
+    comm_all_reduce_doubles(c, &start, 1);     // a collective ends at the same time on all ranks
     Picoseconds begin = clock_now();
     all_reduce[way](c, t);
     took[c->rank] = (double)(clock_now() - begin);
@@ -175,8 +175,8 @@ static bool slower(Run *run, Way way, size_t count) {
     return time_of(run, RING, count) > time_of(run, way, count);
 }
 
-// From how many times `unit` elements on is the ring no slower than the other way? Measured by
-// bisection.
+// Finds by bisection the multiple of `unit` elements from which the ring is no slower than the
+// other way.
 static void crossover(Run *run, Way way, size_t unit) {
     size_t N = run->world->size, lo = 0, hi = 1;           // slower at lo units, not at hi
     for (; hi * unit <= SMALLEST << (POINTS + 1) && slower(run, way, hi * unit); hi *= 2) lo = hi;
@@ -193,8 +193,8 @@ static void crossover(Run *run, Way way, size_t unit) {
                (double)(hi * unit * sizeof(real)));
 }
 
-// One port per rank, every message over the link between nodes. curves: the chart of time over
-// size, as a picture.
+// Measures the time of 13 sizes with one port per rank and every message over the link between
+// nodes. curves: shows a chart of time over size.
 static void times(Run *run, bool curves) {
     size_t N = run->world->size;
     bool model = clock_config()->simulated, power = N == way_power_below(N), never_slower = true;
@@ -232,22 +232,21 @@ static void times(Run *run, bool curves) {
 
 // ---------------------------------------------------------------- over nodes
 
-// One collective of `steps` messages of `count` elements, in picoseconds.
+// Picoseconds of a collective of `steps` messages of `count` elements.
 static double lasts(const ClockLink *l, size_t steps, size_t count) {
     double bytes = (double)(steps * count * sizeof(real));
     return l->beta == 0 ? 0 : round((double)steps * l->alpha * 1e12 + bytes * 1e12 / l->beta);
 }
 
-// One all-reduce over nodes of n ranks: the bytes that a rank sends, and the time from a common
-// start until this rank is done; flat (a ring over all ranks) and hierarchical (inside the node,
-// between nodes).
+// Costs of one all-reduce over nodes of n ranks, flat (a ring over all ranks) and hierarchical: the
+// bytes that a rank sends, and the time from a common start until this rank is done.
 static void costs_over_nodes(Run *run, Comm *inside, Comm *between, Tensor t) {
     const ClockConfig *k = clock_config();
     Comm *all[] = { run->world, inside, between };
     size_t N = run->world->size, n = inside->size, M = N / n, count = tensor_count(t);
     size_t part = ceil_div(count, n), own = part_size(count, n, inside->rank), e = sizeof(real);
     tensor_fill(t, 0);
-    comm_all_reduce(run->world, t);            // a collective ends for all at the same moment
+    comm_all_reduce(run->world, t);            // a collective ends at the same time on all ranks
     for (size_t i = 0; i < 3; i++) comm_ledger_reset(all[i]);
     Picoseconds begin = clock_now();
     comm_all_reduce(run->world, t);
@@ -307,7 +306,9 @@ static void over_nodes(Run *run) {
 
 // ---------------------------------------------------------------- the page
 
-enum { MOST_RANKS = 8, ALL_STEPS = 6 };  // as many as have room in a line; more steps are left out
+// MOST_RANKS: as many as have room in a line. ALL_STEPS: the page shows at most so many steps in
+// full.
+enum { MOST_RANKS = 8, ALL_STEPS = 6 };
 
 static void say_steps(Run *run) {
     size_t N = run->world->size;
@@ -336,7 +337,7 @@ static const ClockLink *link_named(const char *name) {
     return l;
 }
 
-// "tree 7.6x": the fastest of three ways, and how many times as fast as gather and broadcast it is.
+// "tree 7.6x": the fastest of three ways, and its speed relative to gather + broadcast.
 static void fastest(char *text, size_t room, const ClockLink *l, size_t N, size_t count) {
     double ring = way_time_on(l, RING, N, count), tree = way_time_on(l, TREE, N, count);
     double gather = way_time_on(l, GATHER, N, count), least = ring < tree ? ring : tree;

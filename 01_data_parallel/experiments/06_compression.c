@@ -1,7 +1,7 @@
-// 06_compression.c: trainings whose gradients are summed as 16-bit elements, by top-k and by signs:
-// N ranks get the bits of the same rule on one device, nothing is lost, each method is exact where
-// it can be, and all learn a text; without error feedback top-k and 1-bit learn less. Bytes, calls
-// and memory against formulas.
+// 06_compression.c: trainings whose gradients are summed as 16-bit elements, by top-k and by signs.
+// N ranks must get the bits of the same rule on one device. Nothing may be lost. Each method must
+// be exact where it can be. All methods must learn a text, and less without error feedback. Bytes,
+// calls and memory are compared with formulas.
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
 #include <math.h>
@@ -17,8 +17,8 @@ static const CompressionPlan one_bit = { .method = ONE_BIT };
 
 // ---------------------------------------------------------------- where compression loses nothing
 
-// Is place i among the chosen where, and only where, fewer than k elements come before it: larger
-// ones, and equal ones on its left?
+// Place i must be chosen if, and only if, fewer than k elements come before it: larger elements,
+// and equal elements on its left.
 enum { CHOICE = 12 };
 static bool right_places(const real *x, size_t k) {
     uint32_t places[CHOICE];
@@ -35,7 +35,7 @@ static bool right_places(const real *x, size_t k) {
     return found == k;
 }
 
-// Of 12 elements between -2 and 2 many are equal, and the last one is often among the chosen.
+// Among 12 whole numbers from -2 to 2 many are equal, and the last one is often chosen.
 static void check_choice(Run *run) {
     bool right = true;
     for (uint64_t v = 0; v < 64; v++)
@@ -67,9 +67,9 @@ static void check_exact(Run *run) {
 typedef enum { EXACT, FP16, TOPK, ONEBIT, TOPK_FORGETS, ONEBIT_FORGETS, TOPK_ALONE, ONEBIT_ALONE,
                CURVES } Course;
 
-// Nats a byte: the exact training comes down by 2.5, the others must come within a tenth of that.
-// Forgetful ones stay behind by 0.08 and more, in all of 35 runs with 2 to 8 ranks and 15 seeds; by
-// less where there is a single rank.
+// Losses in nats per byte. The exact training's loss falls by 2.5, and the others must end within a
+// tenth of that. Without error feedback they ended at least 0.08 higher in 35 runs with 2 to 8
+// ranks and 15 seeds; with one rank the difference is smaller.
 static void check_learning(Run *run, double last[CURVES]) {
     const double near = 0.25, behind = run->world->size > 1 ? 0.02 : -0.02;
     const Curve curve[CURVES] = {
@@ -102,7 +102,8 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         char bytes[24];
         page_value(bytes, sizeof bytes, (double)seen[i].sent / STEPS, "bytes");
         if (i == EXACT || all == 0) snprintf(sent[i], sizeof *sent, "=%s", bytes);
-        else snprintf(sent[i], sizeof *sent, "=%s, %.0f %%", bytes, 100 * (double)seen[i].sent / all);
+        else snprintf(sent[i], sizeof *sent, "=%s, %.0f %%", bytes,
+                      100 * (double)seen[i].sent / all);
         snprintf(calls[i], sizeof *calls, "=%zu", seen[i].calls / STEPS);
         snprintf(step[i], sizeof *step, "=%.2f ms", (double)seen[i].step * 1e-9);
         snprintf(learnt[i], sizeof *learnt, "=%.2f", last[i]);
@@ -133,7 +134,8 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
 static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const double last[CURVES]) {
     const double all = (double)seen[EXACT].sent / 100;
     char residual[24];
-    page_value(residual, sizeof residual, (double)(config_parameters(&tiny) * sizeof(real)), "bytes");
+    page_value(residual, sizeof residual, (double)(config_parameters(&tiny) * sizeof(real)),
+               "bytes");
     if (all == 0)
         say_answer(run,
                    "One rank sends nothing. Its losses show the rules alone: exact %.2f, top-k "

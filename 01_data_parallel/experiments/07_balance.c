@@ -1,6 +1,6 @@
-// 07_balance.c: trainings with equal, static and dynamic shares, each against one device that takes
-// the whole batch and one that takes the same shares in rank order. The times of all steps against
-// a forecast and against bounds.
+// 07_balance.c: trainings with equal, static and dynamic shares. Each is compared with one device
+// that takes the whole batch, and with one that takes the same shares in rank order. The times of
+// all steps are compared with a forecast and with bounds.
 #include "01_data_parallel/data_parallel.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// from step 5 on device 0 takes 4 times as long
+// From step CHANGE on device 0 takes CHANGED times as long as before.
 enum { SEQUENCES = 26, STEPS = 12, CHANGE = 5, CHANGED = 4 };
 static const ModelConfig tiny = {
     .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
@@ -22,17 +22,16 @@ static const char *const policy_name[] = { "equal", "static", "dynamic" };
 
 // ---------------------------------------------------------------- the devices
 
-// How many times as long as a device of the full rate each of n devices takes. From step CHANGE on
-// device 0 takes CHANGED times as long as before.
+// slow[r]: device r takes slow[r] times as long as a device of the full rate, before step CHANGE.
 typedef struct { size_t n, *slow; } Devices;
 
-// strtoul would take signs and blanks, too.
+// A positive whole number. Not strtoul alone, because it also accepts signs and blanks.
 static size_t whole(const char *text, char **end) {
     *end = (char *)text;
     return *text >= '1' && *text <= '9' ? strtoul(text, end, 10) : 0;
 }
 
-// One device a rank, from an option such as --slow 1,1,2,4; with more ranks, from the beginning
+// Reads one device per rank from an option such as --slow 1,1,2,4. With more ranks the list starts
 // again.
 static Devices devices_read(Run *run, const char *option) {
     Devices d = { run->world->size, host_alloc(run->world->size * sizeof(size_t)) };
@@ -47,22 +46,22 @@ static Devices devices_read(Run *run, const char *option) {
     return d;
 }
 
-// For the clock; the forecast works it out by itself.
+// Sets the clock. forecast() works out the same by itself.
 static size_t slowness(const Devices *d, size_t rank, size_t step) {
     return d->slow[rank] * (rank == 0 && step >= CHANGE ? CHANGED : 1);
 }
 
 // ----------------------------------------------------- the times that follow from sizes and speeds
 
-// The rings of a step: the gradient's and, where times are sent, that of the n times.
+// The time of the rings of a step: the gradient's, and for DYNAMIC that of the n times.
 static double rings(Policy p, size_t n) {
     double gradient = ring_time(ALL_REDUCE_PASSES, n, config_parameters(&tiny), sizeof(real));
     return gradient + (p == DYNAMIC ? ring_time(ALL_REDUCE_PASSES, n, n, sizeof(double)) : 0);
 }
 
-// The batch is handed out sequence by sequence, each to the device that would be done with it
-// first. balance_shares() must come to the same, by its shorter way: a device that is done first
-// never gets less than the whole part of its exact share (the lower quota of D'Hondt's method).
+// Hands out the batch sequence by sequence, each to the device that would finish first with it.
+// balance_shares() must give the same shares by its shorter way: no device gets less than the whole
+// part of its exact share (the lower quota of D'Hondt's method).
 static void hand_out(Range *share, const double *rate, size_t n, size_t total) {
     size_t *has = host_alloc(n * sizeof *has), lo = 0;
     for (size_t given = 0; given < total; given++) {
@@ -75,14 +74,14 @@ static void hand_out(Range *share, const double *rate, size_t n, size_t total) {
     free(has);
 }
 
-// All wait for the one who takes longest; then they communicate. A rate is the mean of what it was
-// and of what the last step showed. Who is how slow when is worked out here again: slowness() sets
-// the clock by which steps are measured.
+// Predicts the shares and times of all steps. All ranks wait for the slowest and then communicate.
+// A rate is the mean of its old value and the last measured one. The slowness of each device is
+// worked out here again, because slowness() sets the clock that measures the steps.
 static void forecast(Policy p, const Devices *d, Range *share, double *time) {
     double *rate = host_alloc(d->n * sizeof *rate), *slow = host_alloc(d->n * sizeof *slow);
     for (size_t r = 0; r < d->n; r++) {
         slow[r] = (double)d->slow[r];
-        rate[r] = p == STATIC ? 1 / slow[r] : 1;       // nothing known: all alike
+        rate[r] = p == STATIC ? 1 / slow[r] : 1;       // unknown speeds: equal shares
     }
     for (size_t step = 0; step < STEPS; step++) {
         Range *now = share + step * d->n;
@@ -101,7 +100,7 @@ static void forecast(Policy p, const Devices *d, Range *share, double *time) {
     free(slow);
 }
 
-// What device 0 loses from the change on is 1 - 1 / changed of its speed.
+// The speed of all devices together. From the change on device 0 has 1 / CHANGED of its speed.
 static double summed_speed(const Devices *d, size_t step) {
     double sum = 0;
     for (size_t r = 0; r < d->n; r++) sum += 1 / (double)d->slow[r];
@@ -112,12 +111,12 @@ static double ideal(const Devices *d, size_t step) {
     return work_model(&tiny, SEQUENCES).time / summed_speed(d, step);
 }
 
-// Could sequences be cut, all would end together, after work / summed speed. They are whole; but
-// the device that ends last got its last one because no other would have ended earlier with one
-// more. So a step takes at most what n - 1 more sequences would take that could be cut. While a
-// device is believed to be `over` times as fast as it is, its share may take that many times as
-// long. The smoothed rate of device 0 is CHANGED times too high in the step of the change, and then
-// each step halves what is too much. A hundredth is for the products of fast devices, which last
+// The longest time that a step may take. If sequences could be cut, all devices would finish
+// together, after work / summed speed. They are whole, but the last device got its last sequence
+// because no other would have finished earlier with it. So a step takes at most the time of n - 1
+// more sequences that could be cut. If a rate is `over` times too high, the device's share may take
+// that many times as long. Device 0's rate is CHANGED times too high in the step of the change, and
+// each further step halves the excess. One hundredth more, because products of fast devices take
 // whole picoseconds.
 static double bound(Policy p, const Devices *d, size_t step) {
     double over = 1;
@@ -127,7 +126,7 @@ static double bound(Policy p, const Devices *d, size_t step) {
     return computing * 1.01 + rings(p, d->n);
 }
 
-// Rank 0 had 4 sequences and took 8; the others had none.
+// balance_observe() where rank 0 had 4 sequences and took 8, and the others had none.
 static void check_idle(Run *run) {
     size_t n = run->world->size;
     Range *share = host_alloc(n * sizeof *share);
@@ -144,16 +143,15 @@ static void check_idle(Run *run) {
 
 // ---------------------------------------------------------------- training
 
-// What a training leaves behind besides its Trajectory: who had which sequences, and how long each
-// step took.
+// The shares and times of a training.
 typedef struct {
-    Range share[STEPS * SEQUENCES];  // [STEPS][n]; there are no more devices than sequences
-    double time[STEPS];                                    // picoseconds, alike on all ranks
-    double took[STEPS];                                    // those of my share
-    size_t calls, bytes, activations;  // all-reduces; what they sent; the last step's peak
+    Range share[STEPS * SEQUENCES];                        // [STEPS][n], n <= SEQUENCES
+    double time[STEPS];                                    // of a step, ps, equal on all ranks
+    double took[STEPS];                                    // of this rank's share, ps
+    size_t calls, bytes, activations;                      // all-reduces; sent; last step's peak
 } Record;
 
-// What is known before the first step. All 0 is nothing: equal shares.
+// The rates before the first step. 0: unknown, so shares are equal.
 static void first_rates(double *rate, const Devices *d, Policy policy) {
     for (size_t r = 0; r < d->n; r++)
         rate[r] = policy == STATIC ? 1 / (double)slowness(d, r, 0) : 0;
@@ -193,9 +191,9 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
 
 // ---------------------------------------------------------------- the checks of the times
 
-// The ideal is the time in which all devices together do the batch, each as many sequences a
-// picosecond as it was seen to do in the equal shares of this step. But for a hundredth: the
-// products of fast devices last whole picoseconds.
+// The ideal must be the time of the batch at the summed speed of all devices, measured with the
+// equal shares of the same step. It may differ by one hundredth, because products of fast devices
+// take whole picoseconds.
 static void check_ideal(Run *run, const Devices *d, const Record *equal) {
     bool right = true;
     for (size_t step = 0; step < STEPS; step++) {
@@ -242,7 +240,7 @@ static void costs(Run *run, const Devices *d, Policy policy, const Record *seen)
         sequences[0] += (double)range_size(want.share[step * N + mine]);
         sequences[1] += (double)range_size(seen->share[step * N + mine]);
     }
-    // what a device keeps goes with its share
+    // A device keeps the activations of its share.
     size_t last = range_size(want.share[(STEPS - 1) * N + mine]);
     policy_cost(run, policy, "time", "all steps", "ps", NOT_PREDICTED, played(time[0]), time[1]);
     policy_cost(run, policy, "sequences", "my sequences", "sequences", NOT_PREDICTED,
@@ -259,7 +257,7 @@ static void costs(Run *run, const Devices *d, Policy policy, const Record *seen)
 
 // ---------------------------------------------------------------- what to see
 
-// "8 8 8 2", or of many devices the least and the most.
+// "8 8 8 2", or the smallest and the largest share of many devices.
 static void shares_text(char *text, size_t room, const Range *share, size_t n) {
     size_t least = range_size(share[0]), most = least, at = 0;
     for (size_t r = 0; r < n; r++) {
@@ -271,8 +269,8 @@ static void shares_text(char *text, size_t room, const Range *share, size_t n) {
     if (n > 8) snprintf(text, room, "%zu..%zu", least, most);
 }
 
-// The time of every step, in the unit in which a device of the full rate takes 1 for a sequence: a
-// table and a plot.
+// Shows the time of every step as a table and a plot. Unit: the time of one sequence on a device of
+// the full rate.
 static void show_times(Run *run, const Devices *d, const Record *seen, int picture) {
     const double unit = work_model(&tiny, 1).time;
     // y[POLICIES + 1][steps]
@@ -332,8 +330,12 @@ static void table(Run *run, const Devices *d, const Record *seen) {
             { what[2], "device 0 slows", { time[2][0], time[2][1], time[2][2], time[2][3] } },
             { what[3], NULL, { time[3][0], time[3][1], time[3][2], time[3][3] } },
             { "all steps", NULL, { "time.equal", "time.static", "time.dynamic", best } },
-            { "sequences, step 11", "per rank, in order", { shares[0], shares[1], shares[2], "=-" } },
-            { "activations, step 11", "per sequence T kept e", { "peak.equal", "peak.static", "peak.dynamic", "=-" } },
+            { "sequences, step 11",
+              "per rank, in order",
+              { shares[0], shares[1], shares[2], "=-" } },
+            { "activations, step 11",
+              "per sequence T kept e",
+              { "peak.equal", "peak.static", "peak.dynamic", "=-" } },
             { 0 } });
 }
 
@@ -356,7 +358,8 @@ static void answer(Run *run, const Devices *d) {
     say_answer(run,
                "%s. %d steps take %s with equal shares, %s with shares fixed by the first speeds, "
                "%s with measured ones; the ideal is %s.",
-               helps ? "No: a slow device takes fewer sequences" : "Here measuring gains nothing", STEPS,
+               helps ? "No: a slow device takes fewer sequences" : "Here measuring gains nothing",
+               STEPS,
                cost_text(run, "time.equal"), cost_text(run, "time.static"),
                cost_text(run, "time.dynamic"), ideal_time);
     say_cost(run,
@@ -396,8 +399,8 @@ static void show_steps(Run *run, const Training *t, const Devices *d) {
 static void balance(Run *run) {
     REQUIRE(clock_config()->simulated, "07_balance needs the simulated clock: leave --clock out");
     REQUIRE(run->world->size <= SEQUENCES,
-            "there are %d sequences, and each device needs one to be measured: start at "
-            "most %d ranks",
+            "there are %d sequences, and each device needs one to be measured: start at most %d "
+            "ranks",
             SEQUENCES, SEQUENCES);
     Devices d = devices_read(run, "slow");
     Training t = { .model = tiny,
@@ -436,7 +439,7 @@ static void balance(Run *run) {
 }
 
 static const Option options[] = {
-    { "slow", "LIST", "1,1,1,4", "how many times as long as a device of the full rate each takes" },
+    { "slow", "LIST", "1,1,1,4", "rank r takes the r-th number times as long as a fast device" },
     { "picture", "times|steps", "times", "what --svg shows: the times of all steps, or two steps" },
     { "clock", "simulated", "simulated", "the speeds are the simulated clock's" },
     { "link", "NAME[,NAME]", "slow", NULL },

@@ -1,6 +1,6 @@
-// 08_power_sgd.c: trainings whose gradients are summed as matrices of rank 2: N ranks get the bits
-// of the same rule on one device, nothing is lost, a sum of rank 2 arrives as it is, and the model
-// learns a text. Bytes, calls and memory against formulas.
+// 08_power_sgd.c: trainings whose gradients are summed as matrices of rank 2. N ranks must get the
+// bits of the same rule on one device. Nothing may be lost. A sum of rank 2 must be exact. The
+// model must learn a text. Bytes, calls and memory are compared with formulas.
 #include "01_data_parallel/experiments/experiments.h"
 #include <stdio.h>
 
@@ -12,7 +12,8 @@ static const CompressionPlan rank_2 = { .method = POWER_SGD, .rank = RANK, .min_
 
 typedef enum { EXACT, RANK_2, FORGETS, CURVES } Course;
 
-// Nats a byte: the exact training comes down by 2.5, PowerSGD must come within a tenth of that.
+// Losses in nats per byte. The exact training's loss falls by 2.5, and PowerSGD must end within a
+// tenth of that.
 static void check_learning(Run *run, double last[CURVES]) {
     const Curve curve[CURVES] = {
         { "exact", .exact = true },
@@ -32,7 +33,8 @@ static void table(Run *run, const CompressionSeen seen[2], const double last[CUR
         char bytes[24];
         page_value(bytes, sizeof bytes, (double)seen[i].sent / STEPS, "bytes");
         if (i == EXACT || all == 0) snprintf(sent[i], sizeof *sent, "=%s", bytes);
-        else snprintf(sent[i], sizeof *sent, "=%s, %.0f %%", bytes, 100 * (double)seen[i].sent / all);
+        else snprintf(sent[i], sizeof *sent, "=%s, %.0f %%", bytes,
+                      100 * (double)seen[i].sent / all);
         snprintf(calls[i], sizeof *calls, "=%zu", seen[i].calls / STEPS);
         snprintf(step[i], sizeof *step, "=%.2f ms", (double)seen[i].step * 1e-9);
         snprintf(learnt[i], sizeof *learnt, "=%.2f", last[i]);
@@ -50,7 +52,8 @@ static void table(Run *run, const CompressionSeen seen[2], const double last[CUR
 static void answer(Run *run, const CompressionSeen seen[2], const double last[CURVES]) {
     const double all = (double)seen[EXACT].sent / 100;
     char residual[24];
-    page_value(residual, sizeof residual, (double)(config_parameters(&tiny) * sizeof(real)), "bytes");
+    page_value(residual, sizeof residual, (double)(config_parameters(&tiny) * sizeof(real)),
+               "bytes");
     if (all == 0)
         say_answer(run,
                    "One rank sends nothing. With rank %d alone the loss is %.2f after %d steps, "
@@ -67,7 +70,8 @@ static void answer(Run *run, const CompressionSeen seen[2], const double last[CU
              "per matrix. Without the residual the loss ends %.2f higher.",
              residual, seen[RANK_2].calls / STEPS, seen[EXACT].calls / STEPS,
              last[FORGETS] - last[RANK_2]);
-    say_use_when(run, "the link is slow, matrices are large, and memory has room for the residual.");
+    say_use_when(run, "the link is slow, matrices are large, and memory has room for the "
+                      "residual.");
 }
 
 static void power_sgd(Run *run) {
@@ -82,8 +86,8 @@ static void power_sgd(Run *run) {
     CompressionSeen seen[2];
     double last[CURVES];
     compression_check_rule(run, &t, &rank_2, &seen[RANK_2]);
-    // P = A B^T Q: where the directions of B and of a random Q happen to be almost at right angles,
-    // P is short, and its rounding is that much longer once it is orthonormal.
+    // P = A B^T Q is short if the directions of B and of a random Q are almost at right angles.
+    // Making P orthonormal then enlarges its rounding, so the limit is wider.
     compression_check_exact(run, &tiny, &rank_2, MADE_FLAT, "PowerSGD: sum of rank 2 = all-reduce",
                             100 * LIMIT_ROUNDING);
     compression_check_exact(run, &tiny, &full, MADE_NOISE, "PowerSGD, full rank = all-reduce",
