@@ -64,7 +64,8 @@ void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     comm_all_gather(dp, packed, out);                       // (N-1)/N of 2 n bytes
     half_read(g, packed, scale);
     arena_free(&a);
-    (void)b, (void)e;
+    (void)b;
+    (void)e;
 }
 
 // Top-k: sends the k largest elements of gradient plus residual, 4 bytes of place and e bytes of

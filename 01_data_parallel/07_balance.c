@@ -76,8 +76,11 @@ void balance_shares(Range *share, const double *rate, size_t n, size_t total) {
     // Fewer than n sequences are left. Each goes to the device that finishes first with it. The
     // largest remainder would be wrong: it may be the slowest device's, and all would wait for it.
     for (; given < total; given++) share[first_done(share, rate, n)].hi++;
-    for (size_t r = 0, lo = 0; r < n; lo = share[r].hi, r++)
+    size_t lo = 0;
+    for (size_t r = 0; r < n; r++) {
         share[r] = (Range){ lo, lo + range_size(share[r]) };
+        lo = share[r].hi;
+    }
 }
 
 // The all-reduce is that of 02_all_reduce: each rank has its share's part of the gradient, and the

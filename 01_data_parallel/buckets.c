@@ -10,7 +10,8 @@ Buckets *buckets_list_tensors(Model *m, Comm *dp) {
     b->tensor = host_alloc(config_tensors(&m->config) * sizeof *b->tensor);
     const Unit *wte = model_wte(m), *head = model_wte_head(m);
     // The tied table, if its other use is on another stage.
-    const Unit *shared = wte && head ? NULL : wte ? wte : head;
+    const Unit *shared = wte ? wte : head;
+    if (wte && head) shared = NULL;
     size_t at = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];

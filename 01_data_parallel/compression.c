@@ -180,9 +180,11 @@ CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, 
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
         if (u->tied_to) continue;  // the head's use of wte: folded into wte's gradient already
-        CompressedBucket *b = &list[(*n)++];
+        CompressedBucket *b = &list[*n];
         b->range.lo = at;
-        b->range.hi = at += u->size;
+        b->range.hi = at + u->size;
+        at += u->size;
+        *n += 1;
         b->params = matrices_of(a, plan, u, seed);
         b->n_params = u->n_params;
     }

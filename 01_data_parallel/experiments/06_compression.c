@@ -126,9 +126,9 @@ static void table(Run *run, const CompressionSeen seen[ONEBIT + 1], const double
         { "... same rule, one device", NULL, ROW(alone) },
         {0} });
 #undef ROW
-    say(run, "1-bit makes another step, equally long in every element. So compare it with the same "
-             "rule on one\ndevice, which sends nothing. The residual is the part that a rank has "
-             "not sent yet.\n");
+    say(run, "1-bit's steps have the same size in many elements, so they learn at another rate. "
+             "Compare it with\nthe same rule on one device, which sends nothing. The residual is "
+             "the part not sent yet.\n");
 }
 
 static void answer(Run *run, const CompressionSeen seen[ONEBIT + 1], const double last[CURVES]) {

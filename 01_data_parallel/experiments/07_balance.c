@@ -70,7 +70,10 @@ static void hand_out(Range *share, const double *rate, size_t n, size_t total) {
             if ((double)(has[r] + 1) * rate[first] < (double)(has[first] + 1) * rate[r]) first = r;
         has[first]++;
     }
-    for (size_t r = 0; r < n; lo = share[r].hi, r++) share[r] = (Range){ lo, lo + has[r] };
+    for (size_t r = 0; r < n; r++) {
+        share[r] = (Range){ lo, lo + has[r] };
+        lo = share[r].hi;
+    }
     free(has);
 }
 

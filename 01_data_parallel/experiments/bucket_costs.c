@@ -1,6 +1,7 @@
 // bucket_costs.c: predicts the costs of reducing in buckets from the sizes alone. It never reads a
 // model or its buckets.
 #include "01_data_parallel/experiments/experiments.h"
+#include <math.h>
 #include <stdlib.h>
 
 // Lists the tensors of the stage in model order, with their layers; 0 is the stage's first layer.
@@ -66,9 +67,8 @@ BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks,
         // each rounded up
         costs.bytes += ring_bytes(ALL_REDUCE_PASSES, ranks, piece[k].elements, sizeof(real));
         for (size_t r = 0; r < ranks; r++) {               // hidden as long as this rank computes
-            double busy = done(c, batch[r], 0), hidden = busy < begin ? 0
-                                                         : busy < end ? busy - begin
-                                                                      : end - begin;
+            double busy = done(c, batch[r], 0), hidden = 0;
+            if (busy > begin) hidden = fmin(busy, end) - begin;
             costs.hidden += hidden;
             costs.exposed += end - begin - hidden;
         }

@@ -11,14 +11,13 @@ static size_t bucket_size(const CutSizes *z, size_t i) {
 // list <- the matrices of bucket i. Returns their number. All other tensors of it are vectors.
 static size_t bucket_matrices(const CutSizes *z, size_t i, Shape list[4]) {
     const size_t C = z->C, mine = z->heads * z->D, block = has_wte(z) + z->first;
-    list[0] = (Shape){ i < has_wte(z) ? z->vocab
-                       : i < block    ? z->Tk
-                                      : C,
-                       i < block ? C : 3 * mine };
+    list[0] = (Shape){ C, 3 * mine };
+    if (i < block) list[0] = (Shape){ i < has_wte(z) ? z->vocab : z->Tk, C };
     list[1] = (Shape){ mine, C };
     list[2] = (Shape){ C, z->hidden };
     list[3] = (Shape){ z->hidden, C };
-    return i < block ? 1 : i < block + z->blocks ? 4 : 0;
+    if (i < block) return 1;
+    return i < block + z->blocks ? 4 : 0;
 }
 
 // The number of values in part r if n values of `bits` bits are cut between reals in N parts.
