@@ -12,7 +12,6 @@
 #include <string.h>
 
 enum { UNEVEN = 1003, LARGE = 10007, SIZES = 8, EVEN = 5 };  // EVEN: number of the size 100 N
-enum { ACROSS = 24000 };  // elements of the tensor over nodes; most numbers of ranks divide it
 typedef struct { size_t count[SIZES]; } Sizes;
 static Sizes sizes_of(size_t N) {
     return (Sizes){ { 0, 1, N - 1, N, N + 1, 100 * N, UNEVEN, LARGE } };
@@ -27,18 +26,6 @@ static AllReduce *const all_reduce[WAYS] = {
 static const char *const way_id[WAYS] = { "ring", "gather", "tree", "halving" };
 
 // ---------------------------------------------------------------- the same sum, four times
-
-// Fills t with the elements of one rank. Small whole numbers have exact sums. Other sums are
-// rounded, so they depend on the order.
-static void ring_fill(Tensor t, uint64_t seed, size_t rank, bool whole) {
-    size_t n = tensor_count(t);
-    real *value = host_alloc(n * sizeof *value);
-    for (size_t i = 0; i < n; i++)
-        value[i] = whole ? (real)((7 * rank + 3 * i) % 17) - 8
-                         : (real)random_unit(random_key(random_key(seed, rank), i));
-    tensor_upload(t, value);
-    free(value);
-}
 
 // The unsplit reference, on rank 0, uncounted: adds `count` elements in the ring's order. Chunk k
 // begins at rank k, and the next ranks add theirs.
@@ -230,80 +217,6 @@ static void times(Run *run, bool curves) {
     clock_set_one_port(false);
 }
 
-// ---------------------------------------------------------------- over nodes
-
-// Picoseconds of a collective of `steps` messages of `count` elements.
-static double lasts(const ClockLink *l, size_t steps, size_t count) {
-    double bytes = (double)(steps * count * sizeof(real));
-    return l->beta == 0 ? 0 : round((double)steps * l->alpha * 1e12 + bytes * 1e12 / l->beta);
-}
-
-// Costs of one all-reduce over nodes of n ranks, flat (a ring over all ranks) and hierarchical: the
-// bytes that a rank sends, and the time from a common start until this rank is done.
-static void costs_over_nodes(Run *run, Comm *inside, Comm *between, Tensor t) {
-    const ClockConfig *k = clock_config();
-    Comm *all[] = { run->world, inside, between };
-    size_t N = run->world->size, n = inside->size, M = N / n, count = tensor_count(t);
-    size_t part = ceil_div(count, n), own = part_size(count, n, inside->rank), e = sizeof(real);
-    tensor_fill(t, 0);
-    comm_all_reduce(run->world, t);            // a collective ends at the same time on all ranks
-    for (size_t i = 0; i < 3; i++) comm_ledger_reset(all[i]);
-    Picoseconds begin = clock_now();
-    comm_all_reduce(run->world, t);
-    Picoseconds middle = clock_now();
-    hierarchical_all_reduce(inside, between, t);
-    Picoseconds end = clock_now();
-    check_cost(run, "nodes.flat.sent", "over nodes, flat: sent", "bytes",
-               formula((double)(2 * (N - 1) * ceil_div(count, N) * e)), NOT_PREDICTED,
-               (double)comm_bytes_sent(run->world));
-    check_cost(run, "nodes.inside.sent", "over nodes, hierarchical: sent inside the node", "bytes",
-               formula((double)(2 * (n - 1) * part * e)), NOT_PREDICTED,
-               (double)comm_bytes_sent(inside));
-    check_cost(run, "nodes.between.sent", "over nodes, hierarchical: sent to other nodes", "bytes",
-               formula((double)(2 * (M - 1) * ceil_div(own, M) * e)), NOT_PREDICTED,
-               (double)comm_bytes_sent(between));
-    if (!k->simulated) return;
-    check_cost(run, "nodes.flat.time", "over nodes, flat: time", "ps",
-               formula(lasts(M > 1 ? &k->between : &k->link, 2 * (N - 1), ceil_div(count, N))),
-               NOT_PREDICTED, (double)(middle - begin));
-    check_cost(run, "nodes.time", "over nodes, hierarchical: time", "ps",
-               formula(2 * lasts(&k->link, n - 1, part) +
-                       lasts(&k->between, 2 * (M - 1), ceil_div(part, M))),
-               NOT_PREDICTED, (double)(end - middle));
-}
-
-static void over_nodes(Run *run) {
-    Comm *c = run->world;
-    size_t node = clock_config()->node, n = node < c->size ? node : c->size;
-    if (c->size % n > 0) {
-        say(run, "\n%zu ranks do not fill nodes of %zu: no hierarchical all-reduce.\n", c->size, n);
-        return;
-    }
-    Comm *inside = comm_split(c, c->rank / n, c->rank, "node"),
-         *between = comm_split(c, c->rank % n, c->rank, "nodes");
-    for (size_t whole = 2; whole-- > 0;) {
-        Snapshot *flat = snapshot_new(run), *got = snapshot_new(run);
-        all_sizes(run, flat, RING, whole, true, NULL);
-        for (size_t i = 0; i < SIZES; i++) {
-            Arena memory = arena(MEM_GRADIENTS);
-            Tensor t = tensor_new(&memory, 1, sizes_of(c->size).count[i]);
-            ring_fill(t, run->seed, c->rank, whole);
-            hierarchical_all_reduce(inside, between, t);
-            snapshot_put(got, size_name[i], 1, tensor_count(t), t, 0, 0);
-            arena_free(&memory);
-        }
-        if (whole) check_equal(run, "hierarchical = library, whole numbers", got, flat);
-        else check_close(run, "hierarchical = library, real numbers", got, flat, LIMIT_ROUNDING);
-        snapshot_free(flat);
-        snapshot_free(got);
-    }
-    Arena memory = arena(MEM_GRADIENTS);
-    costs_over_nodes(run, inside, between, tensor_new(&memory, 1, ACROSS));
-    arena_free(&memory);
-    comm_free(inside);
-    comm_free(between);
-}
-
 // ---------------------------------------------------------------- the page
 
 // MOST_RANKS: as many as have room in a line. ALL_STEPS: the page shows at most so many steps in
@@ -377,28 +290,6 @@ static void say_fastest(Run *run) {
                     "ranks has a link of its own.\n");
 }
 
-// Returns whether there is more than one node.
-static bool say_nodes(Run *run) {
-    const ClockConfig *k = clock_config();
-    size_t N = run->world->size, n = k->node < N ? k->node : N;
-    if (N % n > 0 || n == N) return false;
-    char size[32];
-    page_value(size, sizeof size, (double)(ACROSS * sizeof(real)), "bytes");
-    say(run,
-        "\nOne all-reduce of S = %s over M = %zu nodes of n = %zu ranks, link %s inside, %s "
-        "between nodes:\n",
-        size, N / n, n, k->link.name, k->between.name);
-    results(run, (const char *const[]){ "flat ring", "hierarchical", NULL }, (const Result[]){
-        { "sent by a rank in its node", "hierarchical: 2(n-1)/n S",
-          { "=-", "nodes.inside.sent" } },
-        { "sent by a rank to other nodes", "last of node 2(N-1)/N S; all 2(M-1)/M S/n",
-          { "nodes.flat.sent", "nodes.between.sent" } },
-        { "time", "flat: by the slowest link",
-          { k->simulated ? "nodes.flat.time" : NULL, k->simulated ? "nodes.time" : NULL } },
-        {0} });
-    return true;
-}
-
 static void answer(Run *run, bool nodes) {
     const ClockConfig *k = clock_config();
     const size_t N = run->world->size;
@@ -427,10 +318,10 @@ static void ring(Run *run) {
     compare(run, seen);
     costs(run, seen);
     times(run, option_text(run, "svg") || strcmp(option_text(run, "picture"), "times") == 0);
-    over_nodes(run);
+    ring_nodes_check(run, sizes_of(run->world->size).count, size_name, SIZES);
     say_steps(run);
     say_fastest(run);
-    answer(run, say_nodes(run));
+    answer(run, ring_nodes_table(run));
 }
 
 static const Option options[] = {

@@ -26,6 +26,17 @@ double way_time_on(const ClockLink *l, Way way, size_t N, size_t count);
 // number of chunks of the other way must divide `unit`.
 size_t way_ring_overtakes(Way way, size_t N, size_t unit);
 
+// ------------------------------------------ ring_nodes.c: 03_ring's hierarchical way over nodes
+
+// Fills t with the elements of one rank. Small whole numbers have exact sums. Other sums are
+// rounded, so they depend on the order.
+void ring_fill(Tensor t, uint64_t seed, size_t rank, bool whole);
+// Compares the hierarchical sums of all sizes with the library's, and bytes and times with
+// formulas.
+void ring_nodes_check(Run *run, const size_t *count, const char *const *name, size_t sizes);
+// Prints the table of bytes and times. Returns whether there is more than one node.
+bool ring_nodes_table(Run *run);
+
 // ------------------------------------------------------------- bucket_costs.c: reducing in buckets
 
 // Numbers of elements of the tensors on a rank: the two tables, a block's tensors in model order,
