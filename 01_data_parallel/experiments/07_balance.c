@@ -1,7 +1,7 @@
 // 07_balance.c: trainings with equal, static and dynamic shares. Each is compared with one device
 // that takes the whole batch, and with one that takes the same shares in rank order. The times of
 // all steps are compared with a forecast and with bounds.
-#include "01_data_parallel/data_parallel.h"
+#include "01_data_parallel/experiments/balance_forecast.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
 #include "judge/draw/plot.h"
@@ -17,13 +17,9 @@ static const ModelConfig tiny = {
     .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
 
-typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
 static const char *const policy_name[] = { "equal", "static", "dynamic" };
 
 // ---------------------------------------------------------------- the devices
-
-// slow[r]: device r takes slow[r] times as long as a device of the full rate, before step CHANGE.
-typedef struct { size_t n, *slow; } Devices;
 
 // A positive whole number. Not strtoul alone, because it also accepts signs and blanks.
 static size_t whole(const char *text, char **end) {
@@ -34,7 +30,8 @@ static size_t whole(const char *text, char **end) {
 // Reads one device per rank from an option such as --slow 1,1,2,4. With more ranks the list starts
 // again.
 static Devices devices_read(Run *run, const char *option) {
-    Devices d = { run->world->size, host_alloc(run->world->size * sizeof(size_t)) };
+    const size_t n = run->world->size;
+    Devices d = { &tiny, SEQUENCES, STEPS, CHANGE, CHANGED, n, host_alloc(n * sizeof(size_t)) };
     const char *text = option_text(run, option), *at = text;
     for (size_t r = 0; r < d.n; r++) {
         char *end;
@@ -46,87 +43,9 @@ static Devices devices_read(Run *run, const char *option) {
     return d;
 }
 
-// Sets the clock. forecast() works out the same by itself.
+// Sets the clock. balance_forecast() works out the same by itself.
 static size_t slowness(const Devices *d, size_t rank, size_t step) {
     return d->slow[rank] * (rank == 0 && step >= CHANGE ? CHANGED : 1);
-}
-
-// ----------------------------------------------------- the times that follow from sizes and speeds
-
-// The time of the rings of a step: the gradient's, and for DYNAMIC that of the n times.
-static double rings(Policy p, size_t n) {
-    double gradient = ring_time(ALL_REDUCE_PASSES, n, config_parameters(&tiny), sizeof(real));
-    return gradient + (p == DYNAMIC ? ring_time(ALL_REDUCE_PASSES, n, n, sizeof(double)) : 0);
-}
-
-// Hands out the batch sequence by sequence, each to the device that would finish first with it.
-// balance_shares() must give the same shares by its shorter way: no device gets less than the whole
-// part of its exact share (the lower quota of D'Hondt's method).
-static void hand_out(Range *share, const double *rate, size_t n, size_t total) {
-    size_t *has = host_alloc(n * sizeof *has), lo = 0;
-    for (size_t given = 0; given < total; given++) {
-        size_t first = 0;
-        for (size_t r = 1; r < n; r++)
-            if ((double)(has[r] + 1) * rate[first] < (double)(has[first] + 1) * rate[r]) first = r;
-        has[first]++;
-    }
-    for (size_t r = 0; r < n; r++) {
-        share[r] = (Range){ lo, lo + has[r] };
-        lo = share[r].hi;
-    }
-    free(has);
-}
-
-// Predicts the shares and times of all steps. All ranks wait for the slowest and then communicate.
-// A rate is the mean of its old value and the last measured one. The slowness of each device is
-// worked out here again, because slowness() sets the clock that measures the steps.
-static void forecast(Policy p, const Devices *d, Range *share, double *time) {
-    double *rate = host_alloc(d->n * sizeof *rate), *slow = host_alloc(d->n * sizeof *slow);
-    for (size_t r = 0; r < d->n; r++) {
-        slow[r] = (double)d->slow[r];
-        rate[r] = p == STATIC ? 1 / slow[r] : 1;       // unknown speeds: equal shares
-    }
-    for (size_t step = 0; step < STEPS; step++) {
-        Range *now = share + step * d->n;
-        double longest = 0;
-        if (step == CHANGE) slow[0] *= (double)CHANGED;
-        hand_out(now, rate, d->n, SEQUENCES);
-        for (size_t r = 0; r < d->n; r++) {
-            size_t B = range_size(now[r]);
-            double took = work_model(&tiny, B).time * slow[r], did = (double)B / took;
-            longest = fmax(longest, took);
-            if (p == DYNAMIC && B > 0) rate[r] = step > 0 ? (rate[r] + did) / 2 : did;
-        }
-        time[step] = longest + rings(p, d->n);
-    }
-    free(rate);
-    free(slow);
-}
-
-// The speed of all devices together. From the change on device 0 has 1 / CHANGED of its speed.
-static double summed_speed(const Devices *d, size_t step) {
-    double sum = 0;
-    for (size_t r = 0; r < d->n; r++) sum += 1 / (double)d->slow[r];
-    return step < CHANGE ? sum : sum - (1 - 1 / (double)CHANGED) / (double)d->slow[0];
-}
-
-static double ideal(const Devices *d, size_t step) {
-    return work_model(&tiny, SEQUENCES).time / summed_speed(d, step);
-}
-
-// The longest time that a step may take. If sequences could be cut, all devices would finish
-// together, after work / summed speed. They are whole, but the last device got its last sequence
-// because no other would have finished earlier with it. So a step takes at most the time of n - 1
-// more sequences that could be cut. If a rate is `over` times too high, the device's share may take
-// that many times as long. Device 0's rate is CHANGED times too high in the step of the change, and
-// each further step halves the excess. One hundredth more, because products of fast devices take
-// whole picoseconds.
-static double bound(Policy p, const Devices *d, size_t step) {
-    double over = 1;
-    if (p == DYNAMIC && step >= CHANGE)
-        over += (double)(CHANGED - 1) / pow(2, (double)(step - CHANGE));
-    double computing = over * work_model(&tiny, SEQUENCES + d->n - 1).time / summed_speed(d, step);
-    return computing * 1.01 + rings(p, d->n);
 }
 
 // balance_observe() where rank 0 had 4 sequences and took 8, and the others had none.
@@ -205,7 +124,7 @@ static void check_ideal(Run *run, const Devices *d, const Record *equal) {
         ledger_pause();
         comm_all_reduce_doubles(run->world, &rate, 1);     // of all devices together
         ledger_resume();
-        right = right && fabs(ideal(d, step) * rate / SEQUENCES - 1) < 0.01;
+        right = right && fabs(balance_ideal(d, step) * rate / SEQUENCES - 1) < 0.01;
     }
     check_true(run, "ideal", "the time at the measured speeds", right);
 }
@@ -213,8 +132,10 @@ static void check_ideal(Run *run, const Devices *d, const Record *equal) {
 static void check_bounds(Run *run, const Devices *d, const Record *seen) {
     bool known = true, measured = true;
     for (size_t step = 0; step < STEPS; step++) {
-        if (step < CHANGE) known = known && seen[STATIC].time[step] <= bound(STATIC, d, step);
-        if (step > 0) measured = measured && seen[DYNAMIC].time[step] <= bound(DYNAMIC, d, step);
+        if (step < CHANGE && seen[STATIC].time[step] > balance_bound(STATIC, d, step))
+            known = false;
+        if (step > 0 && seen[DYNAMIC].time[step] > balance_bound(DYNAMIC, d, step))
+            measured = false;
     }
     check_true(run, "static", "no step is longer than whole sequences ask for, until the change",
                known);
@@ -236,7 +157,7 @@ static void costs(Run *run, const Devices *d, Policy policy, const Record *seen)
            sequences[2] = { 0 };
     if (policy == DYNAMIC) bytes += ring_bytes(ALL_REDUCE_PASSES, N, N, sizeof(double));
     Record want;
-    forecast(policy, d, want.share, want.time);
+    balance_forecast(policy, d, want.share, want.time);
     for (size_t step = 0; step < STEPS; step++) {
         time[0] += want.time[step];
         time[1] += seen->time[step];
@@ -285,7 +206,7 @@ static void show_times(Run *run, const Devices *d, const Record *seen, int pictu
         shares_text(shares, sizeof shares, seen[DYNAMIC].share + step * d->n, d->n);
         x[step] = (double)step;
         for (size_t p = 0; p < POLICIES; p++) y[p * STEPS + step] = seen[p].time[step] / unit;
-        y[POLICIES * STEPS + step] = (ideal(d, step) + rings(EQUAL, d->n)) / unit;
+        y[POLICIES * STEPS + step] = (balance_ideal(d, step) + balance_rings(EQUAL, d)) / unit;
         say_detail(run, "%4zu %8.2f %8.2f %8.2f %7.2f   %s\n", step, y[step], y[STEPS + step],
                    y[2 * STEPS + step], y[3 * STEPS + step], shares);
     }
@@ -311,12 +232,12 @@ static void table(Run *run, const Devices *d, const Record *seen) {
     const size_t step[] = { 0, CHANGE - 1, CHANGE, STEPS - 1 };
     Cell time[4][POLICIES + 1], shares[POLICIES], what[4], best;
     double all = 0;
-    for (size_t s = 0; s < STEPS; s++) all += ideal(d, s) + rings(EQUAL, d->n);
+    for (size_t s = 0; s < STEPS; s++) all += balance_ideal(d, s) + balance_rings(EQUAL, d);
     page_cell(best, all, "ps");
     for (size_t i = 0; i < 4; i++) {
         snprintf(what[i], sizeof *what, i == 2 ? "step %zu: slowed" : "step %zu", step[i]);
         for (size_t p = 0; p < POLICIES; p++) milliseconds(time[i][p], seen[p].time[step[i]]);
-        milliseconds(time[i][POLICIES], ideal(d, step[i]) + rings(EQUAL, d->n));
+        milliseconds(time[i][POLICIES], balance_ideal(d, step[i]) + balance_rings(EQUAL, d));
     }
     for (size_t p = 0; p < POLICIES; p++) {
         *shares[p] = '=';
@@ -353,7 +274,7 @@ static void answer(Run *run, const Devices *d) {
     const double equal = cost_value(run, "time.equal"), dynamic = cost_value(run, "time.dynamic");
     char ideal_time[32], speeds[32], most[2][32];
     double all = 0;
-    for (size_t s = 0; s < STEPS; s++) all += ideal(d, s) + rings(EQUAL, d->n);
+    for (size_t s = 0; s < STEPS; s++) all += balance_ideal(d, s) + balance_rings(EQUAL, d);
     page_value(ideal_time, sizeof ideal_time, all, "ps");
     page_value(speeds, sizeof speeds,
                (cost_value(run, "sent.dynamic") - cost_value(run, "sent.equal")) / STEPS, "bytes");
