@@ -304,7 +304,8 @@ static Losses losses_of(const Trajectory *got, const Cluster *c, const ServerLog
         double own = log->line ? (double)SHARED / (double)range_size(shard_range(SHARED, n, w)) : 1;
         if (v < arrived && v + LAST * n >= arrived)
             mean.half += got->loss[v] * own / (double)(LAST * n);
-        if (done[w]++ >= LONG - LAST) mean.end += got->loss[v] / LAST;
+        if (done[w] >= LONG - LAST) mean.end += got->loss[v] / LAST;
+        done[w]++;
     }
     free(done);
     return mean;
