@@ -204,7 +204,10 @@ static void table(Run *run, const BucketsSeen *cut, const BucketsSeen *end,
 static void answer(Run *run, const BucketsSeen *cut, const BucketsSeen *end) {
     const size_t N = run->world->size;
     const Timing *buckets = &cut->last, *late = &end->last;
+    const char *verdict = "There is no need to wait";
     char in_buckets[32], at_end[32], hidden[32];
+    if (buckets->step == late->step) verdict = "Waiting makes no difference here";
+    if (buckets->step > late->step) verdict = "Waiting is faster here";
     page_value(in_buckets, sizeof in_buckets, (double)buckets->step, "ps");
     page_value(at_end, sizeof at_end, (double)late->step, "ps");
     page_value(hidden, sizeof hidden, (double)buckets->hidden / (double)N, "ps");
@@ -216,11 +219,10 @@ static void answer(Run *run, const BucketsSeen *cut, const BucketsSeen *end) {
                    in_buckets, at_end);
     else
         say_answer(run,
-                   "There is no need to wait: %zu bucket%s hide%s %s of communication behind "
-                   "backward, with the same bits. A step takes %s, with one all-reduce at the end "
-                   "%s.",
-                   cut->buckets, cut->buckets > 1 ? "s" : "", cut->buckets > 1 ? "" : "s", hidden,
-                   in_buckets, at_end);
+                   "%s: %zu bucket%s hide%s %s of communication behind backward, with the same "
+                   "bits. A step takes %s, with one all-reduce at the end %s.",
+                   verdict, cut->buckets, cut->buckets > 1 ? "s" : "",
+                   cut->buckets > 1 ? "" : "s", hidden, in_buckets, at_end);
     say_cost(run,
              "2(N-1) = %zu message latencies per bucket, and %s for the sums in flight. The last "
              "bucket is exposed: no backward is left to hide it.",

@@ -388,10 +388,11 @@ static void say_traffic(Run *run, const ServerSizes *z, const ServerSeen *server
     page_value(worker, sizeof worker, (double)(config_parameters(&tiny) * sizeof(real)), "bytes");
     page_value(ring, sizeof ring, cost_value(run, "sent.ring"), "bytes");
     say(run,
-        "n = %zu workers, k = %zu server%s; t: the longest computing of a worker, c: one message; "
+        "n = %zu worker%s, k = %zu server%s; t: the longest computing of a worker, c: one message; "
         "losses on text.\n"
         "Sent per step: a server n S/k = %s, a worker S = %s, a rank of the workers' ring %s.\n",
-        z->workers, z->servers, z->servers > 1 ? "s" : "", served, worker, ring);
+        z->workers, z->workers > 1 ? "s" : "", z->servers, z->servers > 1 ? "s" : "", served,
+        worker, ring);
 }
 
 static const char *lower_or_higher(double a, double b) {
@@ -399,20 +400,27 @@ static const char *lower_or_higher(double a, double b) {
     return fabs(a - b) < seen ? "the same" : a < b ? "lower" : "higher";
 }
 
-static void answer(Run *run, const ServerSeen *server, size_t age, const Losses loss[RULES],
-                   Picoseconds took) {
+// age: of the oldest gradient without a bound, in updates. took: the synchronous training.
+static void answer(Run *run, const Cluster *c, const ServerSeen *server, size_t age,
+                   const Losses loss[RULES], Picoseconds took) {
     char served[32], ring[32], links[32], port[32];
     const Losses sync = loss[0], none = loss[RULES - 1];
     page_value(served, sizeof served, (double)server->sent / (STEPS + 1), "bytes");
     page_value(ring, sizeof ring, cost_value(run, "sent.ring"), "bytes");
     page_value(links, sizeof links, (double)took / STEPS, "ps");
     page_value(port, sizeof port, cost_value(run, "time.one-port") / STEPS, "ps");
-    say_answer(run,
-               "A server sends %s per step, a ring's rank %s. If no worker waits, the loss is %s "
-               "after equal time (%.2f against %.2f) and %s after equal steps (%.2f against "
-               "%.2f).",
-               served, ring, lower_or_higher(none.half, sync.half), none.half, sync.half,
-               lower_or_higher(none.end, sync.end), none.end, sync.end);
+    if (c->workers == 1)
+        say_answer(run,
+                   "A server sends %s per step. One worker never waits for another, so both forms "
+                   "are the same training (loss %.2f).",
+                   served, sync.end);
+    else
+        say_answer(run,
+                   "A server sends %s per step, a ring's rank %s. If no worker waits, the loss is "
+                   "%s after equal time (%.2f against %.2f) and %s after equal steps (%.2f against "
+                   "%.2f).",
+                   served, ring, lower_or_higher(none.half, sync.half), none.half, sync.half,
+                   lower_or_higher(none.end, sync.end), none.end, sync.end);
     say_cost(run,
              "gradients are up to %zu updates old. All bytes pass the servers: with one port per "
              "server a synchronous step takes %s instead of %s.",
@@ -478,7 +486,7 @@ static void parameter_server(Run *run) {
     const Picoseconds took = sync.seen.timing.step;
     table(run, &c, (const ServerLog *[]){ &async[1].log, &async[2].log }, took, loss);
     say_traffic(run, &z, &adam.seen);
-    answer(run, &adam.seen, server_log_look(&async[2].log).lag, loss, took);
+    answer(run, &c, &adam.seen, server_log_look(&async[2].log).lag, loss, took);
     Record *all[] = { &sync, &port, &async[0], &async[1], &async[2], &adam, &adam_async };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) forget(all[i]);
     data_free(&t.data);

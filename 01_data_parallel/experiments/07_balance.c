@@ -254,11 +254,11 @@ static void table(Run *run, const Devices *d, const Record *seen) {
             { what[2], "device 0 slows", { time[2][0], time[2][1], time[2][2], time[2][3] } },
             { what[3], NULL, { time[3][0], time[3][1], time[3][2], time[3][3] } },
             { "all steps", NULL, { "time.equal", "time.static", "time.dynamic", best } },
-            { "sequences, step 11",
+            { "sequences, last",
               "per rank, in order",
               { shares[0], shares[1], shares[2], "=-" } },
-            { "activations, step 11",
-              "per sequence T kept e",
+            { "activations, last",
+              "T kept e each",
               { "peak.equal", "peak.static", "peak.dynamic", "=-" } },
             { 0 } });
 }
