@@ -3,14 +3,14 @@
 // question: One device is four times as slow as the others, then a second: must all wait?
 // vary: SEQUENCES 20..31, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank a replica, as in 02_all_reduce; n rates, the same on every rank; the
+// Holds:  every rank a replica, as in 02_all_reduce; N rates, the same on every rank; the
 //         activations of its share.
-// Sends:  per step the all-reduce of the gradient, 2(n-1)/n of Psi elements per rank, and, where
-//         speeds are measured, an all-reduce of n doubles.
-// Saves:  the wait for the slowest device: a step takes 3F(B) / (sum of speeds) instead of 3F(B/n)
+// Sends:  per step the all-reduce of the gradient, 2(N-1)/N of Psi elements per rank. If
+//         speeds are measured: an all-reduce of N doubles.
+// Saves:  the wait for the slowest device: a step takes 3F(B) / (sum of speeds) instead of 3F(B/N)
 //         of the slowest.
 // Costs:  a fast device keeps the activations of more sequences. Shares are whole sequences, which
-//         costs at most the time of n - 1 sequences.
+//         costs at most the time of N - 1 sequences.
 // The shares follow the speeds, which are known before (static) or measured in earlier steps
 // (dynamic). With any shares a token has the weight 1 / (counted tokens of the whole batch), so the
 // gradient is the unsplit one. Left out: devices with too little memory for their share.
@@ -31,8 +31,8 @@ static double local_gradients(Model *m, const Data *d, uint64_t step, Range shar
     return loss;
 }
 
-// After a measured step: shares the times of all ranks by one all-reduce of n doubles (2 (n-1)/n of
-// 8 n bytes), and updates the rates.
+// After a measured step: shares the times of all ranks by one all-reduce of N doubles (2 (N-1)/N of
+// 8 N bytes), and updates the rates.
 void balance_observe(Comm *dp, const Range *share, double took, double *rate) {
     double *times = host_alloc(dp->size * sizeof *times);  // zeros
     // EXERCISE 01.07a (4 points): learn from the last step. Make the time of each rank known to all
