@@ -1,6 +1,6 @@
 // ranks: 4
 // level: extra
-// question: If servers hold the weights: what do their links carry, and what if no worker waits for the slowest?
+// question: If servers hold the weights, how many bytes pass their links, and what changes if no worker waits?
 // vary: SEQUENCES 5..11, STEPS 4..7, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // Holds:  each of k servers Psi/k weights, their gradient and AdamW's state, and a buffer of Psi/k
