@@ -6,7 +6,7 @@
 // Holds:  every rank a replica, as in 02_all_reduce, and its own residual of Psi elements. For
 //         every compressed matrix [rows, cols] a Q [cols, r], the same on every rank.
 // Sends:  per step and bucket three all-reduces: of all P's [rows, r], of all Q's [cols, r], and of
-//         the vectors and small matrices as they are. Per matrix 2(N-1)/N of r (rows + cols)
+//         the vectors and small matrices, uncompressed. Per matrix 2(N-1)/N of r (rows + cols)
 //         elements per rank.
 // Saves:  rows cols - r (rows + cols) elements of each matrix.
 // Costs:  the result is the sum projected on r columns, not the sum. Psi elements of residual;

@@ -110,9 +110,9 @@ bool ring_nodes_table(Run *run) {
         "between nodes:\n",
         size, N / n, n, k->link.name, k->between.name);
     results(run, (const char *const[]){ "flat ring", "hierarchical", NULL }, (const Result[]){
-        { "sent by a rank in its node", "hierarchical: 2(n-1)/n S",
+        { "sent per rank in its node", "hierarchical: 2(n-1)/n S",
           { "=-", "nodes.inside.sent" } },
-        { "sent by a rank to other nodes", "last of node 2(N-1)/N S; all 2(M-1)/M S/n",
+        { "sent per rank to other nodes", "last of node 2(N-1)/N S; all 2(M-1)/M S/n",
           { "nodes.flat.sent", "nodes.between.sent" } },
         { "time", "flat: by the slowest link",
           { k->simulated ? "nodes.flat.time" : NULL, k->simulated ? "nodes.time" : NULL } },
