@@ -9,16 +9,16 @@
 //         step.
 // Saves:  each shard computes samples / shards of the products.
 // Costs:  all weights and a whole gradient on every device.
-// A loss is a sum of squared errors divided by a number of elements, and so is its gradient.
-// PyTorch's MSELoss divides by the elements of the shard: then the gradient of the whole batch is
+// A loss is a sum of squared errors divided by a number of elements. So is its gradient.
+// PyTorch's MSELoss divides by the elements of the shard. Then the gradient of the whole batch is
 // the AVERAGE of the shards' gradients. If every shard divides by the elements of the whole batch,
-// it is their SUM. All later lessons do that. Left out: ranks, messages, shards of different sizes
-// (chapter 02 shows what they do to an average).
+// the gradient of the whole batch is their SUM. All later lessons use the sum. Left out: ranks,
+// messages, and shards of different sizes, for which an average is wrong (chapter 02).
 #include "01_data_parallel/by_hand.h"
 
-// Returns the sum of the squared errors of the samples, divided by `count`; g becomes its gradient,
-// finished from zero. With count = n * out, the elements of these samples, it is their mean squared
-// error.
+// Returns the sum of the squared errors of the samples, divided by `count`, and sets g to the
+// gradient of that loss. With count = n * out, the elements of these samples, the loss is their
+// mean squared error.
 double linear_loss(Linear *g, const Linear *l, Samples samples, size_t count) {
     double loss = 0;
     *g = (Linear){ .in = l->in, .out = l->out };
@@ -43,8 +43,8 @@ void linear_add_scaled(Linear *to, const Linear *from, real scale) {
     for (size_t j = 0; j < to->out; j++) to->b[j] += scale * from->b[j];
 }
 
-// Each shard finishes its own gradient with the same weights; then the gradients are added in the
-// order of the shards. This sum is what an all-reduce leaves on every device.
+// Each shard computes its gradient with the same weights. Then the gradients are added in the order
+// of the shards. An all-reduce leaves this sum on every device.
 Linear sum_over_shards(const Linear *l, Samples all, size_t shards, Count what,
                        double *shard_loss) {
     Linear sum = { .in = l->in, .out = l->out };
@@ -59,8 +59,8 @@ Linear sum_over_shards(const Linear *l, Samples all, size_t shards, Count what,
     return sum;
 }
 
-// One step of SGD on all samples under one of the four rules; returns the loss of all samples
-// before it.
+// Makes one step of SGD on all samples under one of the four rules. Returns the loss of all samples
+// before the step.
 double train_epoch(Linear *l, Samples all, size_t shards, Rule rule, double lr,
                    double *shard_loss) {
     double loss = 0;
@@ -74,14 +74,14 @@ double train_epoch(Linear *l, Samples all, size_t shards, Rule rule, double lr,
     }
     Linear mean = { .in = g.in, .out = g.out };
     real scale = 1;
-    // EXERCISE 01.01a (2 points): average the shards. g is the gradient of the whole batch under
-    // FULL_BATCH. Under AVERAGE and SUM it is the sum of `shards` gradients, each divided by the
-    // elements of its own shard; under WHOLE the sum of `shards` gradients, each divided by the
-    // elements of the whole batch. The layer moves along scale * g. Change `scale` under the one
-    // rule that needs it to move as under FULL_BATCH; SUM stays as it is, to show the difference.
+    // EXERCISE 01.01a (2 points): average the shards. Under FULL_BATCH g is the gradient of the
+    // whole batch. Under AVERAGE and SUM g is the sum of `shards` gradients, each divided by the
+    // elements of its own shard. Under WHOLE g is the sum of `shards` gradients, each divided by
+    // the elements of the whole batch. The layer moves along scale * g. Change `scale` under the
+    // one rule that needs it to move as under FULL_BATCH. SUM stays unchanged, to show the error.
     if (rule == AVERAGE) scale = (real)1 / (real)shards;
     // END
-    // not the rate: under SGD that would be the same, under AdamW not
+    // Scales the gradient, not the learning rate: under AdamW the two are not the same.
     linear_add_scaled(&mean, &g, scale);
     linear_add_scaled(l, &mean, -(real)lr);
     return loss;

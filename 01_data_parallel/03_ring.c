@@ -5,17 +5,16 @@
 //
 // Holds:  every rank a tensor of S bytes; in the end all hold the sum, the same bits. Scratch: one
 //         incoming message.
-// Sends:  by sends and receives only. Ring: 2(N-1) messages of S/N. Everything through rank 0:
-//         (N-1) S in and out of rank 0. Tree: log2 N rounds of S, up and down. Halving and
-//         doubling: 2 log2 N messages of S/2, S/4, ... S/N.
+// Sends:  Ring: 2(N-1) messages of S/N. Gather and broadcast: (N-1) S into and out of rank 0. Tree:
+//         log2 N rounds of S, up and down. Halving and doubling: 2 log2 N messages of S/2, S/4, ...
+//         S/N.
 // Saves:  the ring sends the fewest bytes, 2(N-1)/N S per rank; tree and halving need the fewest
 //         messages in a row.
 // Costs:  ring 2(N-1)(alpha + S/(N beta)), tree 2h(alpha + S/beta), h = log2 N rounded up, rank 0
 //         2(N-1)(alpha + S/beta), halving 2h alpha + 2(N-1)/N S/beta where N is a power of two.
-// Patarasuk and Yuan 2009; Rabenseifner 2004. A sum is made where its parts meet, and copied from
-// there, so all ranks hold the same bits; the order of the parts decides which bits. Left out:
-// links that several messages share, and messages cut in pieces that follow each other along a
-// tree.
+// Patarasuk and Yuan 2009; Rabenseifner 2004. One rank adds the parts of an element, and the others
+// copy the sum, so all ranks hold the same bits. The order of the additions decides which bits.
+// Left out: links that several messages share, and pipelined trees.
 #include "01_data_parallel/data_parallel.h"
 #include "common/tensor/ops.h"
 
@@ -30,15 +29,15 @@ static Tensor chunks(Tensor t, size_t n, size_t lo, size_t hi) {
     return tensor_flat_range(t, shard_range(count, n, lo).lo, shard_range(count, n, hi - 1).hi);
 }
 
-// Sends and receives at the same time. Were the send to wait for its receiver before anybody
-// receives, all would wait.
+// Sends and receives at the same time. If every rank first sent and then received, all would wait:
+// a send ends only when its receiver receives.
 static void exchange(Comm *c, Tensor out, size_t to, Tensor in, size_t from) {
     comm_group_start(c);
     comm_send(c, out, to);
     comm_recv(c, in, from);
     comm_group_end(c);
 }
-// t += what comes from there.
+// t += the tensor that rank `from` sends.
 static void receive_and_add(Comm *c, Tensor t, size_t from, Tensor scratch) {
     Tensor in = tensor_flat_range(scratch, 0, tensor_count(t));
     comm_recv(c, in, from);
@@ -46,9 +45,8 @@ static void receive_and_add(Comm *c, Tensor t, size_t from, Tensor scratch) {
 }
 
 // Patarasuk and Yuan 2009. A rank sends to `next` and receives from `previous` only: 2 (N-1)
-// messages of S / N bytes. Chunk i starts its way at rank i, so at step k rank r passes on chunk r
-// - k, and gets chunk r - k - 1 from the rank before it. After n - 1 steps the chunk that came
-// last, r + 1, is complete here.
+// messages of S / N bytes. Chunk i starts at rank i. So at step k rank r sends chunk r - k and
+// receives chunk r - k - 1. After n - 1 steps rank r has the complete chunk r + 1.
 void ring_all_reduce(Comm *c, Tensor t) {
     size_t n = c->size, r = c->rank, next = (r + 1) % n, previous = (r + n - 1) % n;
     Arena memory = arena(MEM_COMMUNICATION);
@@ -56,12 +54,11 @@ void ring_all_reduce(Comm *c, Tensor t) {
     Tensor scratch = tensor_new(&memory, 1, n > 1 ? tensor_count(chunk(t, n, 0)) : 0);
     comm_connect(c, COMM_NEIGHBOURS);
     // EXERCISE 01.03a (8 points): the ring. t is this rank's tensor; afterwards it is the sum over
-    // all ranks, on every rank. Messages go to `next` and come from `previous` only, with
-    // exchange(); chunk(t, n, i) is part i of n (write r + n - k for r - k: sizes have no sign),
-    // and what comes in to be added has room in `scratch`, cut to the chunk's length by
-    // tensor_flat_range. First n - 1 steps in which chunks are added (op_add), then n - 1 in which
-    // they are copied: these can be received in their place. Every rank sends 2 (n - 1) messages of
-    // one chunk.
+    // all ranks, on every rank. Send to `next` and receive from `previous` only, with exchange().
+    // chunk(t, n, i) is part i of n. (Write r + n - k for r - k, because sizes have no sign.)
+    // Receive a chunk that is to be added in `scratch`, cut to its length by tensor_flat_range.
+    // First come n - 1 steps that add chunks (op_add), then n - 1 steps that copy them. A copied
+    // chunk can be received in its place. Every rank sends 2 (n - 1) messages of one chunk.
     for (size_t k = 0; k < n - 1; k++) {                                           // reduce-scatter
         Tensor mine = chunk(t, n, r + n - k - 1);
         Tensor in = tensor_flat_range(scratch, 0, tensor_count(mine));
@@ -75,8 +72,8 @@ void ring_all_reduce(Comm *c, Tensor t) {
     arena_free(&memory);
 }
 
-// Rank 0 receives every rank's tensor, adds them in rank order, and sends every rank the sum: (N-1)
-// S bytes in, and (N-1) S out.
+// Rank 0 receives every rank's tensor, adds them in rank order, and sends the sum to every rank:
+// (N-1) S bytes in and (N-1) S bytes out.
 void gather_broadcast_all_reduce(Comm *c, Tensor t) {
     Arena memory = arena(MEM_COMMUNICATION);
     comm_connect(c, COMM_EVERYBODY);
@@ -92,13 +89,13 @@ void gather_broadcast_all_reduce(Comm *c, Tensor t) {
     arena_free(&memory);
 }
 
-// A binomial tree, up and down: log2 N rounds (rounded up) of whole tensors each way, S bytes a
-// message. Up: in the round with distance d, ranks that are odd multiples of d send their sum to
-// the rank d below them, and are done. Down: the same rounds backwards.
+// A binomial tree, up and down: log2 N rounds (rounded up) each way, with messages of S bytes. Up:
+// in the round with distance d, each rank that is an odd multiple of d sends its sum to rank r - d.
+// Down: the same rounds backwards.
 void tree_all_reduce(Comm *c, Tensor t) {
     size_t n = c->size, r = c->rank, d = 1;
     Arena memory = arena(MEM_COMMUNICATION);
-    // leaves add nothing
+    // A leaf of the tree adds nothing, so it needs no scratch.
     Tensor scratch = tensor_new(&memory, 1, r % 2 == 0 && r + 1 < n ? tensor_count(t) : 0);
     comm_connect(c, COMM_EVERYBODY);
     for (; d < n && r % (2 * d) == 0; d *= 2)
@@ -112,20 +109,20 @@ void tree_all_reduce(Comm *c, Tensor t) {
     arena_free(&memory);
 }
 
-// Rabenseifner 2004: partners swap halves, then halves of halves, until each rank owns a chunk of
-// the sum; then back. 2 log2 N messages, of S/2, S/4, ... S/N and S/N, ... S/4, S/2 bytes: as many
-// bytes as in a ring. Where N is no power of two, each rank beyond it first sends its tensor (S
-// bytes) to a rank below, and gets the sum (S bytes) at the end.
+// Rabenseifner 2004. Partners swap halves, then halves of halves, until each rank owns a chunk of
+// the sum. Then the same steps run backwards. Each rank sends 2 log2 N messages, of S/2, S/4, ...
+// S/N and S/N, ... S/4, S/2 bytes: as many bytes as in a ring. Where N is no power of two, each
+// rank beyond the power of two first sends its tensor (S bytes) to a lower rank, and receives the
+// sum (S bytes) at the end.
 
-// Among the first `n` ranks, n a power of two. Rank r keeps the half of its range in which chunk r
-// lies.
+// Among the first `n` ranks, n a power of two. Rank r keeps the half of its range that has chunk r.
 static void halve_and_double(Comm *c, Tensor t, size_t n, Tensor scratch) {
     size_t r = c->rank;
     // EXERCISE 01.03b (8 points): halving and doubling. n is a power of two and r < n. Halving: the
-    // distance d goes n / 2, n / 4, ... 1; the partner is r ^ d. Both hold sums of the same range
-    // of chunks, n chunks at first: send the partner its half of the range, add the half that comes
-    // (it has room in `scratch`), and go on with that half, the one with chunk r. Doubling: d goes
-    // 1, 2, ... n / 2; both hold a finished range of d chunks, side by side: swap them with
+    // distance d is n / 2, n / 4, ... 1, and the partner is r ^ d. Both hold sums of the same range
+    // of chunks, n chunks at first. Send the partner its half of the range. Receive your half, the
+    // one with chunk r, in `scratch`, add it, and go on with this half. Doubling: d is 1, 2, ...
+    // n / 2. Both partners hold a finished range of d chunks, side by side. Swap the ranges with
     // exchange(). chunks(t, n, lo, hi) are the chunks lo <= i < hi of t, one piece of memory.
     for (size_t d = n / 2; d > 0; d /= 2) {
         size_t partner = r ^ d, mine = r / d * d, yours = partner / d * d;  // the halves' begins
@@ -161,9 +158,9 @@ void halving_doubling_all_reduce(Comm *c, Tensor t) {
     arena_free(&memory);
 }
 
-// Over nodes, M of n ranks each. inside: the ranks of my node; between: the rank with my place in
-// every node. Each rank sums one n-th of the tensor over its node, and that alone goes to other
-// nodes: all n ranks send there at once.
+// Over M nodes of n ranks each. inside: the ranks of this rank's node; between: the ranks with the
+// same place in every node. Each rank sums one n-th of the tensor over its node. Only this part
+// goes to other nodes, and all n ranks of a node send at the same time.
 void hierarchical_all_reduce(Comm *inside, Comm *between, Tensor t) {
     Range r = shard_range(tensor_count(t), inside->size, inside->rank);
     Tensor mine = tensor_flat_range(t, r.lo, r.hi);        // [count / n]

@@ -3,13 +3,13 @@
 // question: Why wait for the whole gradient before its first byte is sent?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank a replica, as in 02_all_reduce. The gradient is cut in buckets: views of m->g,
-//         nothing is copied.
+// Holds:  every rank a replica, as in 02_all_reduce. The gradient is cut in buckets, which are
+//         views of m->g, not copies.
 // Sends:  an all-reduce per bucket of n elements, 2 (N-1)/N of n elements per rank, started as soon
 //         as the bucket's last tensor is final; the buckets go from the end of m->g to its
 //         beginning, as backward does.
-// Saves:  the communication time of all buckets but the last, which is hidden behind backward. The
-//         bits stay those of one all-reduce.
+// Saves:  time: the communication of all buckets but the last can hide behind backward. The bits
+//         are those of one all-reduce.
 // Costs:  2(N-1) latencies per bucket. The last bucket is exposed, because no backward is left to
 //         hide it. Up to Psi elements of communication memory are in flight.
 // Li et al. 2020 (arXiv 2006.15704), section 3.2: PyTorch's DistributedDataParallel, reducer.cpp.
@@ -17,18 +17,18 @@
 // slows the products down.
 #include "01_data_parallel/data_parallel.h"
 
-// b->bucket <- the parts of m->g [Psi] that travel together, cut at the borders of tensors:
+// b->bucket <- the parts of m->g [Psi] that are sent together, cut at the borders of tensors:
 //     m->g      wte | wpe | h.0 ...           | h.1 ...           | ln_f
 //     buckets   <-- 3 --> | <------ 2 ------> | <-- 1 --> <------ 0 ---->   backward runs leftwards
 // A bucket is a view of m->g (DDP's gradient_as_bucket_view): nothing is copied.
 static void cut(Buckets *b, size_t capacity) {
-    size_t hi = b->end;                            // where the open bucket ends in m->g
+    size_t hi = b->end;                            // end of the open bucket in m->g
     // EXERCISE 01.04b (3 points): cut from the end. Cut m->g into buckets, from its end to its
-    // beginning. b->tensor[i].at is the number of the element of m->g with which tensor i begins.
-    // Write into tensor[i].bucket in which bucket it is, and into b->bucket[k] its part of m->g and
-    // how many tensors lie in it; b->n counts the buckets. Begin with the last tensor; b->n and all
-    // of b->bucket are zero now. A bucket is closed by the tensor with which it reaches `capacity`
-    // bytes, and tensor 0 closes the last bucket.
+    // beginning. Tensor i begins at element b->tensor[i].at of m->g. Write the number of its bucket
+    // into tensor[i].bucket. Write into b->bucket[k] its part of m->g and the number of its
+    // tensors. b->n counts the buckets. Begin with the last tensor; b->n and all of b->bucket are
+    // zero now. The tensor with which a bucket reaches `capacity` bytes closes it, and tensor 0
+    // closes the last bucket.
     for (size_t i = b->n_tensors; i-- > 0;) {
         Bucket *open = &b->bucket[b->n];
         b->tensor[i].bucket = b->n;
@@ -41,17 +41,16 @@ static void cut(Buckets *b, size_t capacity) {
     // END
 }
 
-// One message per bucket: the sum over dp of its part of m->g [bucket], 2 (N-1)/N of the bucket's
-// bytes sent per rank. Each rank has its own tokens' part of the gradient, and the sum of the parts
-// is the whole batch's. The all-reduce is under way from here until buckets_wait(); backward goes
-// on meanwhile, and must not write into the bucket.
+// Starts one all-reduce: the sum over dp of the bucket's part of m->g. Each rank sends 2 (N-1)/N of
+// the bucket's bytes. Each rank has the part of the gradient that comes from its own tokens, so the
+// whole batch's gradient is the sum. The all-reduce is in flight until buckets_wait(). Until then
+// backward goes on, and must not write into the bucket.
 static void start(Buckets *b, Bucket *k) {
     k->request =
         comm_start_all_reduce(b->dp, tensor_flat_range(b->model->g, k->part.lo, k->part.hi));
 }
 
-// A forward begins whose backward shall reduce, if b->sync: every bucket waits for all of its
-// tensors.
+// A forward begins. If b->sync, its backward shall reduce: every bucket waits for all its tensors.
 void buckets_arm(Buckets *b) {
     b->armed = b->sync;
     if (!b->armed) return;
@@ -60,7 +59,7 @@ void buckets_arm(Buckets *b) {
     for (size_t i = 0; i < b->n_tensors; i++) b->tensor[i].ready = false;
 }
 
-// The gradient of p is final: its bucket waits for one tensor less. At 0 the bucket is complete.
+// The gradient of p is final, so its bucket waits for one tensor less. At 0 the bucket is complete.
 static void tensor_ready(Buckets *b, const Param *p) {
     BucketTensor *t = buckets_find(b, p);
     if (!t) return;
@@ -71,12 +70,12 @@ static void tensor_ready(Buckets *b, const Param *p) {
 
 // The backward of layer l is done.
 void buckets_layer_ready(Buckets *b, const Layer *l) {
-    // EXERCISE 01.04a (8 points): what is ready may go. Say of every tensor of l's units that it is
-    // ready, if it is (tensor_ready): wte has two uses (Unit.tied_use, tied_to), and its gradient
-    // is final only when both parts are there and are added (model_fold_tied). Then start() every
+    // EXERCISE 01.04a (8 points): what is ready may go. Call tensor_ready() for each tensor of l's
+    // units whose gradient is final. wte has two uses (Unit.tied_use, tied_to), and its gradient is
+    // final only when both parts are there and model_fold_tied() has added them. Then start() every
     // bucket that has become complete, and count it in b->started. All ranks must start the same
-    // buckets in the same order, whatever the order in which they become complete: in that of their
-    // numbers.
+    // buckets in the same order. So start them in the order of their numbers, in whatever order
+    // they become complete.
     for (size_t i = 0; i < l->n_units; i++) {
         const Unit *u = l->units[i];
         if (u->tied_to) continue;  // the head's part of wte's gradient waits for the embedding's
@@ -88,8 +87,8 @@ void buckets_layer_ready(Buckets *b, const Layer *l) {
     // END
 }
 
-// The hook: every layer of the model is wrapped in these two, so they run where its forward and
-// backward would.
+// The hooks. Every layer of the model is wrapped, so these two functions run in place of its
+// forward and backward.
 static void hooked_forward(Layer *l, const Batch *batch, Tensor x, Tensor y, Saved *s) {
     Buckets *b = l->technique;
     if (l == &b->model->layers[0]) buckets_arm(b);
@@ -120,9 +119,9 @@ Buckets *buckets_new(Model *m, Comm *dp, size_t capacity) {
     return b;
 }
 
-// As DDP does with parameters that a forward did not use. They are found in model order, so here
-// the last bucket is complete first: without the rule of buckets_layer_ready() this rank would
-// start it while the others start the first.
+// DDP does the same with parameters that a forward did not use. Layers become ready in model order
+// here, so the last bucket is complete first. buckets_layer_ready() still starts bucket 0 first,
+// because the other ranks do.
 void buckets_no_work(Buckets *b) {
     Unit *wte = model_wte(b->model);
     tensor_fill(b->model->g, 0);  // model_zero_gradients() leaves that to the first backward
@@ -139,15 +138,15 @@ void buckets_wait(Buckets *b) {
     b->armed = false;
 }
 
-// The order of a step: zero, forward and backward, which start, then wait; the caller's norm and
-// update come after that.
+// A step up to its gradient: zero the gradient; forward and backward, which start the buckets;
+// wait. The caller computes norm and update afterwards.
 double buckets_gradients(Buckets *b, const Batch *batch) {
     double loss = 0;
     b->sync = true;                                // before the forward
     model_zero_gradients(b->model);
-    // starts the all-reduces on its way
+    // Starts the all-reduces while backward runs.
     if (batch->B > 0) loss = model_forward_backward(b->model, batch);
-    else buckets_no_work(b);  // zeros: the others wait for my part of every bucket
-    buckets_wait(b);  // nobody may use a gradient before: not norm, not optimizer
+    else buckets_no_work(b);  // zeros: the other ranks need this rank's part of every bucket
+    buckets_wait(b);  // norm and optimizer may read the gradient only after this
     return loss * batch->token_weight;
 }

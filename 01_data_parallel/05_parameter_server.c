@@ -1,21 +1,21 @@
 // ranks: 4
 // level: extra
-// question: If servers hold the weights: what do their links carry, and what if no worker waits for the slowest?
+// question: If servers hold the weights, how many bytes pass their links, and what changes if no worker waits?
 // vary: SEQUENCES 5..11, STEPS 4..7, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // Holds:  each of k servers Psi/k weights, their gradient and AdamW's state, and a buffer of Psi/k
-//         for each of n workers; a worker all weights and gradients and no optimizer state, and B/n
-//         of the sequences.
+//         for each of n workers. Each worker all weights and gradients, B/n of the sequences, and
+//         no optimizer state.
 // Sends:  per step a worker pushes its gradient and pulls the weights, Psi elements (S bytes) each
 //         way, Psi/k from and to every server. A server receives and sends n S/k bytes per step.
 // Saves:  2 Psi elements of optimizer state per worker. Asynchronous: no worker waits for the
 //         slowest.
 // Costs:  all bytes pass through the servers' links. Asynchronous: a gradient is up to (n-1)(2s+1)
 //         versions old.
-// Synchronous, a server adds all pushes in the workers' order: the bits of an all-reduce.
-// An asynchronous server updates after every push. It answers at once unless the worker is more than
-// s steps ahead of the slowest (stale synchronous parallel, Ho et al. 2013). Li et al. 2014, section
-// 3. Left out: workers and servers that get lost.
+// A synchronous server adds all pushes in the workers' order, which gives the bits of an
+// all-reduce. An asynchronous server updates after every push. It answers at once, unless the
+// worker is more than s steps ahead of the slowest (stale synchronous parallel, Ho et al. 2013). Li
+// et al. 2014, section 3. Left out: workers and servers that fail.
 #include "01_data_parallel/parameter_server.h"
 #include <stdlib.h>
 
@@ -26,7 +26,7 @@ double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers
     Arena tokens = arena(MEM_WORKSPACE);
     Range shard = shard_range(sequences, workers, w);
     Batch b = data_batch(d, &tokens, step, shard.lo, range_size(shard), sequences);
-    b.number = step;                               // for pictures
+    b.number = step;                               // the picture prints it
     model_zero_gradients(m);
     // 1 / counted tokens of all workers together
     double loss = model_forward_backward(m, &b) * b.token_weight;
@@ -35,12 +35,12 @@ double worker_gradient(Model *m, const Data *d, size_t sequences, size_t workers
     return loss;
 }
 
-// The gradient [Psi]: to each server its piece, S bytes in all. Does not wait.
+// Sends each server its piece of the gradient [Psi], S bytes in all. Does not wait.
 static void push(const Cluster *c, Model *m) {
     // [Psi/k], S/k bytes
     for (size_t s = 0; s < c->servers; s++) comm_send(c->world, cluster_piece(c, m->g, s), s);
 }
-// The weights [Psi], a piece from every server, S bytes in all. Waits for all of them.
+// Receives the weights [Psi], a piece from every server, S bytes in all. Waits for all pieces.
 void worker_pull(const Cluster *c, Model *m) {
     // [Psi/k], S/k bytes
     for (size_t s = 0; s < c->servers; s++) comm_recv(c->world, cluster_piece(c, m->w, s), s);
@@ -55,16 +55,17 @@ double worker_step(const Cluster *c, Model *m, const Data *d, size_t sequences, 
 
 // ---------------------------------------------------------------- a server
 
-// From now on the push of this worker may come: its gradient of my piece [Psi/k], S/k bytes.
+// Starts to receive the push of this worker: its gradient of this server's piece [Psi/k], S/k
+// bytes.
 static void expect(const Cluster *c, Inbox *in, size_t worker) {
     in->coming[worker] = comm_start_recv(c->world, in->piece[worker], c->servers + worker);
 }
-// Waits for that push. The gradient is in in->piece[worker] afterwards.
+// Waits for the push of this worker. Afterwards in->piece[worker] has the gradient.
 static void take(Inbox *in, size_t worker) {
     comm_wait(in->coming[worker]);
     in->coming[worker] = NULL;
 }
-// My piece of the weights as they are now [Psi/k], S/k bytes.
+// Sends the worker this server's piece of the newest weights [Psi/k], S/k bytes.
 static void answer(const Cluster *c, const Model *m, size_t worker) {
     comm_send(c->world, m->w, c->servers + worker);
 }
@@ -73,14 +74,13 @@ void server_begin(const Cluster *c, const Model *m) {
     for (size_t w = 0; w < c->workers; w++) answer(c, m, w);
 }
 
-// All pushes of a step are in: one update.
+// All pushes of a step have arrived: makes one update.
 static void update_all(const Cluster *c, Model *m, Optimizer *o, Inbox *in) {
-    // EXERCISE 01.05a (4 points): add the pushes, update once. Every worker's push has come:
-    // in->piece[w] is what worker w found for my piece of the gradient, and carries 1 / (counted
-    // tokens of the whole batch) already. Make m->g their sum, added in the order of the workers
-    // and starting from worker 0's (tensor_copy, op_add), so that the bits are those of a
-    // rank-ordered all-reduce. Then update my piece of the weights, once (optimizer_step; nothing
-    // is clipped, so its scale is 1).
+    // EXERCISE 01.05a (4 points): add the pushes, update once. Every worker's push has arrived.
+    // in->piece[w] is worker w's gradient of this server's piece, and already carries 1 / (counted
+    // tokens of the whole batch). Make m->g the sum: begin with worker 0's and add in the order of
+    // the workers (tensor_copy, op_add). Then the bits are those of a rank-ordered all-reduce. Then
+    // update the weights once (optimizer_step; nothing is clipped, so its scale is 1).
     tensor_copy(m->g, in->piece[0]);
     for (size_t w = 1; w < c->workers; w++) op_add(m->g, m->g, in->piece[w]);
     optimizer_step(o, m, 1);
@@ -108,30 +108,31 @@ void progress_free(Progress *p) {
     free(p->waits);
 }
 
-// Whose push is next, of those that are expected.
+// Returns the worker whose push is served next.
 static size_t next_push(const Cluster *c, const Inbox *in) {
     size_t next = 0;
     while (next < c->workers && !in->coming[next]) next++;
     if (next == c->workers)
-        fault("every worker waits, and no push is on its way: may nobody begin a step?");
+        fault("every worker waits and no push is in flight: server_may_go_on() allows no worker to "
+              "begin a step");
     // EXERCISE 01.05b (3 points): whose push is next. in->coming[w] is NULL for a worker from which
-    // no push is expected; `next` is the first from which one is. Make it the one whose push
-    // arrives first, and of those that arrive at the same moment the one with the lowest number.
-    // comm_arrival(in->coming[w]) says when a push arrives; it really waits until it is there, so
-    // ask for every expected one: then the answer is the same on every machine.
+    // no push is expected; `next` is the first worker from which one is expected. Make `next` the
+    // worker whose push arrives first. Of pushes that arrive at the same time, the lowest number is
+    // first. comm_arrival(in->coming[w]) gives the time of an arrival; it waits until the push is
+    // there. So ask for every expected push: then the order is the same on every machine.
     for (size_t w = next + 1; w < c->workers; w++)
         if (in->coming[w] && comm_arrival(in->coming[w]) < comm_arrival(in->coming[next])) next = w;
     // END
     return next;
 }
 
-// May a worker that has done so many steps begin another one, if none may be more than `staleness`
-// steps ahead of the slowest?
+// May this worker begin another step? No worker may be more than `staleness` steps ahead of the
+// slowest. done[w]: steps of worker w.
 bool server_may_go_on(const Cluster *c, const size_t *done, size_t worker, size_t staleness) {
     bool may = true;
-    // EXERCISE 01.05c (3 points): the bound on staleness. done[w] is how many pushes of worker w,
-    // of c->workers, are in the weights. `worker` may begin its next step if it has done at most
-    // `staleness` steps more than the one that has done fewest. Set `may`.
+    // EXERCISE 01.05c (3 points): the bound on staleness. done[w] pushes of worker w are in the
+    // weights, for each of c->workers workers. `worker` may begin its next step if it has done at
+    // most `staleness` steps more than the worker that has done fewest. Set `may`.
     for (size_t w = 0; w < c->workers; w++) may = may && done[worker] <= done[w] + staleness;
     // END
     return may;
@@ -147,7 +148,7 @@ Served server_next(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Progress
     p->version++;
     p->done[next]++;
     p->waits[next] = true;
-    // This push may have been the one for which others waited.
+    // Other workers may have waited for this push. Answer every worker that may go on now.
     for (size_t w = 0; w < c->workers; w++) {
         if (!p->waits[w] || !server_may_go_on(c, p->done, w, staleness)) continue;
         answer(c, m, w);  // S/k bytes, to this worker alone

@@ -4,24 +4,24 @@
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
 // Holds:  every rank: all weights and gradients, its own sequences, and its own residual e, one
-//         element per parameter (16 bits: none). One bit: as the server of 1/N of every bucket it
-//         has a second residual, of that part.
+//         element per parameter (16 bits: none). One bit: each rank is the server of 1/N of every
+//         bucket, and keeps a second residual for this part.
 // Sends:  per step and bucket of n elements. 16 bits: 2(N-1)/N of 2n bytes. Top-k: (N-1) k places
 //         and values, k = n/32. One bit: 2(N-1)/N of n/8 bytes, and 2(N-1) scales.
 // Saves:  16 bits: half of the bytes. Top-k: all but (N-1) k places and values. One bit: 31 of 32
 //         bits.
-// Costs:  what arrives is not the sum. Psi elements of residual; more calls; top-k's bytes grow
+// Costs:  the result is not the exact sum. Psi elements of residual; more calls; top-k's bytes grow
 //         with N.
 // Error feedback keeps the training on course: x <- g + e; send C(x); e <- x - C(x). Nothing is
-// lost, only late. The training must equal one device that applies the same rule to N gradients.
+// lost, it is only late. The training must equal one device that applies the rule to N gradients.
 // Seide et al. 2014; Aji and Heafield 2017; Tang et al. 2021 (1-bit Adam). Left out: exact steps at
 // first, and overlapping.
 #include "01_data_parallel/compression.h"
 
 static Tensor row(Tensor t, size_t r) { return tensor_row_range(t, r, r + 1); }
 
-// All-to-all: every rank cuts its packed elements in N parts and sends part r to rank r. What came
-// for me is [N, my part], row r from rank r.
+// All-to-all: every rank cuts its packed elements in N parts and sends part r to rank r. Returns
+// the parts that this rank received, [N, part], row r from rank r.
 static Tensor exchange(Comm *dp, Arena *a, Tensor packed) {
     const size_t n = tensor_count(packed);
     Range mine = shard_range(n, dp->size, dp->rank);
@@ -41,16 +41,16 @@ static Tensor exchange(Comm *dp, Arena *a, Tensor packed) {
     return in;
 }
 
-// 16 bits: an all-reduce in its two halves, each with half the bytes. Between them the sum is a
-// real's: only what travels is short. No residual is kept: a rounding changes an element by 2^-11
-// of itself at most.
+// 16 bits: the two halves of an all-reduce, each with half the bytes. Only messages have 16 bits:
+// the sum between the halves is a real. No residual is kept, because a rounding changes an element
+// by at most 2^-11 of itself.
 void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
     const size_t n = tensor_count(g);
     Tensor packed = tensor_new(&a, 1, packed_count(n, 16)), most = half_largest(&a, g);
     real largest;
-    comm_all_reduce_max(dp, most);  // one element: the price of knowing that no sum overflows
+    comm_all_reduce_max(dp, most);  // one element, so that no sum overflows
     tensor_download(&largest, most);
     const double scale = half_scale((double)largest, dp->size);
     half_write(packed, g, scale);
@@ -64,11 +64,12 @@ void compress_half(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     comm_all_gather(dp, packed, out);                       // (N-1)/N of 2 n bytes
     half_read(g, packed, scale);
     arena_free(&a);
-    (void)b, (void)e;
+    (void)b;
+    (void)e;
 }
 
-// Top-k: the k largest elements of gradient and residual, 4 bytes of place and e bytes of value
-// each. All others stay in the residual.
+// Top-k: sends the k largest elements of gradient plus residual, 4 bytes of place and e bytes of
+// value each. All others stay in the residual.
 void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
@@ -78,10 +79,11 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Tensor mine = row(all, dp->rank);
     tensor_fill(sent, 0);
     tensor_fill(mine, 0);
-    // EXERCISE 01.06a (4 points): error feedback. g [1, n] is my gradient, e [1, n] what I have not
-    // sent yet. Make e what I would like to send now, write its k largest elements into `mine`
-    // (top_k_write), and unpack them again into `sent` (top_k_add), which is zero. Leave in e what
-    // is still unsent (compression_keep_rest). Nothing is sent here.
+    // EXERCISE 01.06a (4 points): error feedback. g [1, n] is this rank's gradient, and e [1, n] is
+    // the part that it has not sent yet. Make e the sum of both, which the rank wants to send now.
+    // Write its k largest elements into `mine` (top_k_write), and unpack them again into `sent`
+    // (top_k_add), which is zero. Leave in e the part that the others do not receive
+    // (compression_keep_rest). Nothing is sent here.
     op_add(e, e, g);
     top_k_write(mine, e, k);
     top_k_add(sent, mine, k);
@@ -94,8 +96,8 @@ void compress_top_k(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     arena_free(&a);
 }
 
-// One bit: to each rank its part of the signs, and a scale; it adds them up as this part's server,
-// and answers with signs, too. Both directions lose something, so both keep a residual: e is the
+// One bit: sends each rank its part of the signs, and a scale. Each rank adds up one part as its
+// server, and answers with signs. Both directions lose something, so both have a residual: e is the
 // worker's, b->server_error the server's.
 void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
@@ -111,7 +113,7 @@ void compress_one_bit(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Tensor in = exchange(dp, &a, packed);                   // (N-1)/N of n/8 bytes
     comm_all_gather(dp, scales, my_scale);                 // (N-1) e bytes
 
-    Tensor sum = b->server_error;  // as a server: my residual of this part, then the sum
+    Tensor sum = b->server_error;  // as a server: the residual of this part, then the sum
     for (size_t r = 0; r < N; r++)
         one_bit_add(sum, row(in, r), tensor_flat_range(scales, r, r + 1));
     Tensor answer = tensor_new(&a, 1, in.cols);

@@ -1,23 +1,24 @@
 // ranks: 4
 // level: extra
-// question: One device is four times as slow as the others, then a second: must all wait?
+// question: One device is four times as slow as the others, and later a second one: must all ranks wait?
 // vary: SEQUENCES 20..31, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank a replica, as in 02_all_reduce; n rates, the same on every rank; the
+// Holds:  every rank a replica, as in 02_all_reduce; N rates, the same on every rank; the
 //         activations of its share.
-// Sends:  per step the all-reduce of the gradient, 2(n-1)/n of Psi elements per rank, and, where
-//         speeds are measured, an all-reduce of n doubles.
-// Saves:  the wait for the slowest device: a step takes 3F(B) / (sum of speeds) instead of 3F(B/n)
+// Sends:  per step the all-reduce of the gradient, 2(N-1)/N of Psi elements per rank. If
+//         speeds are measured: an all-reduce of N doubles.
+// Saves:  the wait for the slowest device: a step takes 3F(B) / (sum of speeds) instead of 3F(B/N)
 //         of the slowest.
-// Costs:  a fast device keeps the activations of more sequences. Whole sequences: at most n - 1
-//         more of them.
-// A share in proportion to the speed: known before (static), or measured in the steps before
-// (dynamic). Whatever the shares, a token weighs 1 / (counted tokens of the whole batch), so the
+// Costs:  a fast device keeps the activations of more sequences. Shares are whole sequences, which
+//         costs at most the time of N - 1 sequences.
+// The shares follow the speeds, which are known before (static) or measured in earlier steps
+// (dynamic). With any shares a token has the weight 1 / (counted tokens of the whole batch), so the
 // gradient is the unsplit one. Left out: devices with too little memory for their share.
 #include "01_data_parallel/data_parallel.h"
 #include <stdlib.h>
 
-// The part of the gradient, and of the loss, that comes from the sequences `share`.
+// Computes the part of the gradient that comes from the sequences `share`. Returns their part of
+// the loss.
 static double local_gradients(Model *m, const Data *d, uint64_t step, Range share,
                               size_t sequences) {
     Arena tokens = arena(MEM_WORKSPACE);
@@ -30,16 +31,16 @@ static double local_gradients(Model *m, const Data *d, uint64_t step, Range shar
     return loss;
 }
 
-// After a measured step: the times of all ranks, in one all-reduce of n doubles (2 (n-1)/n of 8 n
-// bytes), and what follows for the rates.
+// After a measured step: shares the times of all ranks by one all-reduce of N doubles (2 (N-1)/N of
+// 8 N bytes), and updates the rates.
 void balance_observe(Comm *dp, const Range *share, double took, double *rate) {
     double *times = host_alloc(dp->size * sizeof *times);  // zeros
-    // EXERCISE 01.07a (4 points): learn from the last step. Make the time that each rank took known
-    // to all ranks, with ONE call of comm_all_reduce_doubles on times[dp->size]. Then, for each
-    // rank r that had sequences, `now` is how many sequences (range_size(share[r])) a picosecond it
-    // did; rate[r] becomes `now` if it was 0 (not known yet), and else the mean of what it was and
-    // `now`, which smooths the noise that real steps have. A rank that had no sequences keeps its
-    // rate.
+    // EXERCISE 01.07a (4 points): learn from the last step. Make the time of each rank known to all
+    // ranks, with ONE call of comm_all_reduce_doubles on times[dp->size]. Then update the rate of
+    // each rank r that had sequences. `now` is its number of sequences (range_size(share[r])) per
+    // picosecond. rate[r] becomes `now` if it was 0 (unknown), and else the mean of its old value
+    // and `now`, because a mean smooths the noise of real steps. A rank that had no sequences keeps
+    // its rate.
     times[dp->rank] = took;
     comm_all_reduce_doubles(dp, times, dp->size);  // n doubles, beside a gradient of thousands
     for (size_t r = 0; r < dp->size; r++) {
@@ -51,7 +52,7 @@ void balance_observe(Comm *dp, const Range *share, double took, double *rate) {
     free(times);
 }
 
-// A device takes (size + 1) / rate with one sequence more. The one that would be done with it
+// A device takes (size + 1) / rate with one more sequence. Returns the device that would finish
 // first.
 static size_t first_done(const Range *share, const double *rate, size_t n) {
     size_t best = 0;
@@ -66,28 +67,30 @@ void balance_shares(Range *share, const double *rate, size_t n, size_t total) {
     double sum = 0;
     size_t given = 0;
     for (size_t r = 0; r < n; r++) sum += rate[r];
-    // the whole part of its exact share: the size here, the place below
+    // The size of a share is the whole part of the exact share. Its place is set below.
     for (size_t r = 0; r < n; r++) {
         share[r] = sum > 0 ? (Range){ 0, (size_t)((double)total * rate[r] / sum) }
                            : shard_range(total, n, r);
         given += range_size(share[r]);
     }
-    // Fewer than n sequences are left, one for each fraction cut off. The largest fraction need not
-    // be the right place: it may be the slowest device's, and then everybody waits for its one
-    // sequence.
+    // Fewer than n sequences are left. Each goes to the device that finishes first with it. The
+    // largest remainder would be wrong: it may be the slowest device's, and all would wait for it.
     for (; given < total; given++) share[first_done(share, rate, n)].hi++;
-    for (size_t r = 0, lo = 0; r < n; lo = share[r].hi, r++)
+    size_t lo = 0;
+    for (size_t r = 0; r < n; r++) {
         share[r] = (Range){ lo, lo + range_size(share[r]) };
+        lo = share[r].hi;
+    }
 }
 
-// The all-reduce is that of 02_all_reduce: each rank has its share's part of the gradient, however
-// large the share is.
+// The all-reduce is that of 02_all_reduce: each rank has its share's part of the gradient, and the
+// sum is right for shares of any size.
 double balance_gradients(Comm *dp, Model *m, const Data *data, size_t step, size_t sequences,
                          Range *share, Speeds *known) {
     balance_shares(share, known->rate, dp->size, sequences);
     Picoseconds begin = clock_now();
     double loss = local_gradients(m, data, step, share[dp->rank], sequences);
-    // before the all-reduce, in which all wait for the slowest
+    // Measured before the all-reduce, because in it all ranks wait for the slowest.
     known->took = (double)(clock_now() - begin);
     data_parallel_all_reduce(dp, m);  // the whole gradient, 2 (n-1)/n of its bytes
     if (known->measured) balance_observe(dp, share, known->took, known->rate);

@@ -3,14 +3,14 @@
 // question: Can ranks send two thin matrices in the place of each gradient, and still train the model?
 // vary: SEQUENCES 5..11, STEPS 3..4, layers 1..3, width 24|36|48, context 9..14, vocab 40..90
 //
-// Holds:  every rank a replica, as in 02_all_reduce; a residual of Psi elements, its own; for every
-//         compressed matrix [rows, cols] a Q [cols, r], the same on every rank.
+// Holds:  every rank a replica, as in 02_all_reduce, and its own residual of Psi elements. For
+//         every compressed matrix [rows, cols] a Q [cols, r], the same on every rank.
 // Sends:  per step and bucket three all-reduces: of all P's [rows, r], of all Q's [cols, r], and of
-//         the vectors and small matrices as they are. Per matrix 2(N-1)/N of r (rows + cols)
+//         the vectors and small matrices, uncompressed. Per matrix 2(N-1)/N of r (rows + cols)
 //         elements per rank.
 // Saves:  rows cols - r (rows + cols) elements of each matrix.
-// Costs:  what arrives is the sum projected on r columns. Psi elements of residual; three products
-//         per matrix; making columns orthonormal; three calls per bucket.
+// Costs:  the result is the sum projected on r columns, not the sum. Psi elements of residual;
+//         three products per matrix; making columns orthonormal; three calls per bucket.
 // Vogels et al. 2019 (arXiv 1905.13727), algorithms 1 and 2. A matrix is compressed if (rows +
 // cols) r min_rate is less than rows cols. Left out: exact steps at first, and overlapping with
 // backward.
@@ -22,7 +22,8 @@ static Tensor power_matrix(Tensor flat, const Matrix *m) {
                           m->rows, m->cols);
 }
 
-// Elements that are sent of a bucket: vectors and small matrices as they are; every P; every Q.
+// Numbers of elements that are sent for a bucket: rest, vectors and small matrices uncompressed; p,
+// every P; q, every Q.
 typedef struct { size_t rest, p, q; } PowerLengths;
 static PowerLengths power_lengths(const CompressedBucket *b) {
     PowerLengths l = { 0, 0, 0 };
@@ -37,15 +38,15 @@ static PowerLengths power_lengths(const CompressedBucket *b) {
     return l;
 }
 
-// The next matrix [rows, cols] of a list of such.
+// Returns the matrix [rows, cols] at *at in the list, and moves *at behind it.
 static Tensor power_next(Tensor list, size_t *at, size_t rows, size_t cols) {
     Tensor t = tensor_reshape(tensor_flat_range(list, *at, *at + rows * cols), rows, cols);
     *at += rows * cols;
     return t;
 }
 
-// Copies the bucket's vectors, which are sent uncompressed, side by side into `rest`. power_unpack()
-// writes them back.
+// Copies the bucket's vectors, which are sent uncompressed, side by side into `rest`.
+// power_unpack() writes them back.
 static void power_pack(const CompressedBucket *b, Tensor rest, Tensor g) {
     size_t at = 0;
     for (size_t i = 0; i < b->n_params; i++) {
@@ -61,11 +62,11 @@ static void power_unpack(const CompressedBucket *b, Tensor g, Tensor rest) {
     }
 }
 
-// PowerSGD. M of a rank is its gradient and its residual; the matrix that counts is their sum over
-// ranks. Q points where that sum was large before; P = M Q is where it is large now; projected on
-// P's columns, P P^T M is the best that r columns can say once they are orthonormal. M is never
-// sent: P and Q are linear in it, so each rank's P and Q are partial sums, and an all-reduce
-// completes them.
+// PowerSGD. M is a rank's gradient plus its residual, and the sum of M over ranks is wanted. The
+// old Q has the directions in which the last sum was large. P = M Q, made orthonormal, has the
+// directions in which the new sum is large. The result is the projection P P^T M = P Q^T with the
+// new Q = M^T P. M is never sent: each rank's P and Q are partial sums, because they are linear in
+// M, and an all-reduce completes them.
 void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e) {
     Comm *dp = c->dp;
     Arena a = arena(MEM_COMMUNICATION);
@@ -77,20 +78,21 @@ void compress_power_sgd(Compression *c, CompressedBucket *b, Tensor g, Tensor e)
     op_add(e, e, g);
     tensor_copy(sent, e);  // uncompressed tensors: sent = e, and the residual is 0
     power_pack(b, rest, g);
-    // vectors and small matrices: as they are, no residual
+    // Vectors and small matrices are sent uncompressed, so they leave no residual.
     if (length.rest) comm_all_reduce(dp, rest);
     power_unpack(b, g, rest);
     tensor_fill(ps, 0);
     tensor_fill(qs, 0);
 
-    // EXERCISE 01.08a (8 points): a round of PowerSGD. For every matrix m of b->params that is
-    // low_rank: M = power_matrix(e, m) [rows, cols] is my part of the matrix to send, m->q [cols,
-    // rank] is Q of the last round. Orthonormalise Q (orthonormalise), P = M Q (op_matmul), where P
-    // is power_next(ps, &at, m->rows, m->rank); then ONE all-reduce of all P's. Orthonormalise
-    // every P, Q = M^T P (op_matmul_tn), where Q is power_next(qs, &at_q, m->cols, m->rank); ONE
-    // all-reduce of all Q's. Copy each Q to m->q for the next round; the sum over ranks is P Q^T
-    // (op_matmul_nt), to be left in power_matrix(g, m), and its N-th part in power_matrix(sent, m)
-    // (op_scale). Without such a matrix (length.p is 0) there is no call.
+    // EXERCISE 01.08a (8 points): a round of PowerSGD, for every matrix m of b->params that is
+    // low_rank. M = power_matrix(e, m) [rows, cols] is this rank's part of the matrix to send, and
+    // m->q [cols, rank] is Q of the last round. First orthonormalise Q (orthonormalise) and compute
+    // P = M Q (op_matmul), where P is power_next(ps, &at, m->rows, m->rank). Make ONE all-reduce of
+    // all P's. Then orthonormalise every P and compute Q = M^T P (op_matmul_tn), where Q is
+    // power_next(qs, &at_q, m->cols, m->rank). Make ONE all-reduce of all Q's. At last copy each Q
+    // to m->q for the next round. The sum over ranks is P Q^T (op_matmul_nt): leave it in
+    // power_matrix(g, m), and its N-th part in power_matrix(sent, m) (op_scale). Make no call if
+    // there is no such matrix (length.p is 0).
     for (size_t i = 0; i < b->n_params; i++) {
         Matrix *m = &b->params[i];
         if (!m->low_rank) continue;

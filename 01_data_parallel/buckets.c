@@ -1,6 +1,6 @@
-// buckets.c: beside 04_overlap.c: which tensors lie in the gradient; faults of who uses buckets
-// wrongly; and the buckets of a pipeline's stage, where several micro-batches are in flight and two
-// stages may share the tied table.
+// buckets.c: the rest of 04_overlap.c: the list of tensors in the gradient; faults for wrong use;
+// and the buckets of a pipeline's stage, where several micro-batches are in flight and two stages
+// may share the tied table.
 #include "01_data_parallel/data_parallel.h"
 #include <stdlib.h>
 
@@ -9,13 +9,14 @@ Buckets *buckets_list_tensors(Model *m, Comm *dp) {
     *b = (Buckets){ .model = m, .dp = dp };
     b->tensor = host_alloc(config_tensors(&m->config) * sizeof *b->tensor);
     const Unit *wte = model_wte(m), *head = model_wte_head(m);
-    // whose other use is on another stage
-    const Unit *shared = wte && head ? NULL : wte ? wte : head;
+    // The tied table, if its other use is on another stage.
+    const Unit *shared = wte ? wte : head;
+    if (wte && head) shared = NULL;
     size_t at = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
         if (u->tied_to) continue;                  // its gradient is added to the other use's
-        // final only after the sum over both stages
+        // A shared table's gradient is final only after the sum over both stages.
         if (u == shared) b->tied = (Range){ at, at + u->size };
         for (size_t k = 0; k < u->n_params && u != shared; k++)
             b->tensor[b->n_tensors++] =
@@ -33,7 +34,7 @@ void buckets_free(Buckets *b) {
     free(b);
 }
 
-// A table that another stage has, too, is in no bucket: see buckets_start_tied().
+// NULL for a table of which another stage has a copy: it is in no bucket (buckets_start_tied).
 BucketTensor *buckets_find(Buckets *b, const Param *p) {
     for (size_t i = 0; i < b->n_tensors; i++)
         if (b->tensor[i].param == p) return &b->tensor[i];
@@ -43,8 +44,8 @@ BucketTensor *buckets_find(Buckets *b, const Param *p) {
 void buckets_check_waited(const Buckets *b) {
     if (b->started)
         fault("a forward that shall reduce begins, but the %zu all-reduces of the backward before "
-              "were never waited for: buckets_wait() once a step, and no_sync around forward AND "
-              "backward of all micro-batches but the last", b->started);
+              "were never waited for: call buckets_wait() once per step, and no_sync around "
+              "forward AND backward of all micro-batches but the last", b->started);
 }
 
 void buckets_check_complete(const Buckets *b) {
@@ -54,13 +55,14 @@ void buckets_check_complete(const Buckets *b) {
         if (!b->tensor[i].ready) missing = i;
     }
     if (b->armed && ready > 0 && ready < b->n_tensors)
-        fault("%s and %zu more tensors never became ready: their buckets cannot be reduced",
+        fault("%s and %zu more tensors never became ready, so their buckets cannot be reduced",
               b->tensor[missing].param->name, b->n_tensors - ready - 1);
 }
 
 // ---------------------------------------------------------------- in a pipeline
 
-// b->sync holds for a whole step. Only the last micro-batch's backward completes the gradients.
+// In a pipeline b->sync holds for a whole step, and only the last micro-batch's backward completes
+// the gradients.
 static bool is_last(const Buckets *b, const Batch *batch) {
     return batch->number + 1 == b->micro_batches;
 }
@@ -74,7 +76,7 @@ static void stage_backward(Layer *l, const Batch *batch, Tensor x, Tensor dy, Te
     Buckets *b = l->technique;
     layer_backward(l->inner, batch, x, dy, dx, s);
     if (!b->armed || !is_last(b, batch)) return;
-    // sequence parallelism's: 03.07
+    // Sequence parallelism (03.07) has partial sums of some gradients: they are added first.
     for (size_t i = 0; i < l->n_units; i++) unit_partial_sums(l->units[i]);
     buckets_layer_ready(b, l);
 }
@@ -93,8 +95,8 @@ Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_
     return b;
 }
 
-// The first and the last stage of a pipeline add their gradients of wte when both have them; the
-// sum over dp of it, wte's size, comes after that.
+// Starts the sum over dp of wte's gradient, after the first and the last stage of the pipeline have
+// added their parts of it.
 void buckets_start_tied(Buckets *b) {
     if (range_size(b->tied) == 0) return;
     b->tied_request =

@@ -1,4 +1,4 @@
-// by_hand.h: a linear layer on plain C arrays, and what 01_by_hand.c does with it.
+// by_hand.h: a linear layer on plain C arrays, its loss and gradient, and a step of training.
 #ifndef BY_HAND_H
 #define BY_HAND_H
 #include "common/base/real.h"
@@ -13,14 +13,14 @@ typedef struct { size_t n; const real *x, *target; } Samples;
 double linear_loss(Linear *g, const Linear *l, Samples s, size_t count);
 void linear_add_scaled(Linear *to, const Linear *from, real scale);
 
-// The loss of each shard is divided by the count of its own elements, or of the whole batch's.
+// A shard divides its loss by the number of its own elements, or of the whole batch's.
 typedef enum { OWN_COUNT, WHOLE_COUNT } Count;
 Linear sum_over_shards(const Linear *l, Samples all, size_t shards, Count what, double *shard_loss);
 
-// FULL_BATCH: one device has all samples. AVERAGE: each shard divides by its own elements, and the
-// gradients are averaged. WHOLE: each shard divides by the whole batch's elements, and the
-// gradients are added. SUM, a trap: each shard divides by its own elements, and the gradients are
-// added.
+// FULL_BATCH: one device has all samples.
+// AVERAGE: each shard divides by its own elements, and the gradients are averaged.
+// WHOLE: each shard divides by the whole batch's elements, and the gradients are added.
+// SUM, a trap: each shard divides by its own elements, and the gradients are added.
 typedef enum { FULL_BATCH, AVERAGE, WHOLE, SUM } Rule;
 double train_epoch(Linear *l, Samples all, size_t shards, Rule rule, double lr, double *shard_loss);
 #endif

@@ -1,6 +1,6 @@
-// compression.c: beside 06_compression.c and 08_power_sgd.c: the walk over the buckets, what they
-// keep between steps, and helpers that send nothing: packing, choosing, orthonormalising. In the
-// common subset of C and C++.
+// compression.c: the rest of 06_compression.c and 08_power_sgd.c: the loop over the buckets, the
+// state kept between steps, and helpers that send nothing: packing, choosing, orthonormalising. In
+// the common subset of C and C++.
 #include "01_data_parallel/compression.h"
 #include <stdlib.h>
 #include "01_data_parallel/compression_items.h"
@@ -60,7 +60,7 @@ void half_read(Tensor g, Tensor packed, double scale) {
 
 // ---------------------------------------------------------------- top-k
 
-// Reorders v so that v[k] has the place it would have were v sorted, largest first (Hoare 1961).
+// Reorders v so that v[k] is the element that sorting would put there, largest first (Hoare 1961).
 static real select_largest(real *v, size_t n, size_t k) {
     size_t lo = 0, hi = n - 1;
     while (lo < hi) {
@@ -86,7 +86,7 @@ void largest_places(const real *x, size_t n, size_t k, uint32_t *places) {
     const real least = select_largest(size, n, k - 1);
     size_t above = 0, found = 0;
     for (size_t i = 0; i < n; i++) above += x[i] > least || -x[i] > least;
-    size_t equal = k - above;                  // so many of those that are as large as the k-th
+    size_t equal = k - above;                  // number of chosen elements as large as the k-th
     for (size_t i = 0; i < n && found < k; i++) {
         const real s = x[i] < 0 ? -x[i] : x[i];
         if (s > least || (s == least && equal > 0)) places[found++] = (uint32_t)i;
@@ -95,8 +95,8 @@ void largest_places(const real *x, size_t n, size_t k, uint32_t *places) {
     free(size);
 }
 
-// A few elements are chosen on the host, where a selection is a few lines; a GPU would do it where
-// x is.
+// Chooses on the host, because a selection is a few lines there. On a GPU, a real system chooses on
+// the device.
 void top_k_write(Tensor message, Tensor x, size_t k) {
     const size_t n = tensor_count(x), packed = packed_count(k, 32);
     real *host = (real *)host_alloc(n * sizeof *host);
@@ -114,7 +114,7 @@ void top_k_write(Tensor message, Tensor x, size_t k) {
 
 void top_k_add(Tensor y, Tensor message, size_t k) {
     const real *values = message.data + packed_count(k, 32);
-    // places differ: items do not meet
+    // All places differ, so no two items write the same element.
     FOR_EACH(i, k, { add_pair(y.data, message.data, values, i); });
 }
 
@@ -180,9 +180,11 @@ CompressedBucket *compressed_buckets_new(Arena *a, const CompressionPlan *plan, 
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
         if (u->tied_to) continue;  // the head's use of wte: folded into wte's gradient already
-        CompressedBucket *b = &list[(*n)++];
+        CompressedBucket *b = &list[*n];
         b->range.lo = at;
-        b->range.hi = at += u->size;
+        b->range.hi = at + u->size;
+        at += u->size;
+        *n += 1;
         b->params = matrices_of(a, plan, u, seed);
         b->n_params = u->n_params;
     }
@@ -224,8 +226,8 @@ size_t compressed_factors(const CompressedBucket *b, size_t n, EachState what, r
         }
     return at;
 }
-// Calls what() for each of the tensors that outlive a step, in order; at: where its first element
-// stands.
+// Calls what() for each tensor that is kept between steps, with its place in host. Returns the
+// number of all elements.
 static size_t each_state(const Compression *c, EachState what, real *host) {
     size_t at = tensor_count(c->error);
     if (at && what) what(c->error, host);
@@ -244,7 +246,7 @@ void compression_state_write(Compression *c, const real *state) {
     each_state(c, write_state, (real *)state);
 }
 
-// A step's gradient, bucket by bucket: the last layers' gradients are finished first.
+// Goes bucket by bucket from the last one, because backward finishes the last layers first.
 void compression_all_reduce(Compression *c, Tensor g) {
     static Compress *const compress[METHODS] = { compress_half, compress_top_k, compress_one_bit,
                                                  compress_power_sgd };

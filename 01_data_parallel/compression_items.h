@@ -1,8 +1,8 @@
-// compression_items.h: what compression does to one element, or to 32 packed ones. In the common
-// subset of C and C++, as every function that runs where the tensors are.
+// compression_items.h: compression of one element, or of 32 packed ones. In the common subset of C
+// and C++, because these functions run on the device, where the tensors are.
 //
-// A Comm carries reals and nothing else. What is smaller than a real is packed: a buffer of reals
-// is taken as bytes, and only copied until the receiver unpacks it.
+// A Comm carries reals and nothing else. So smaller values are packed: the bytes of a buffer of
+// reals hold them, and are only copied until the receiver unpacks them.
 #ifndef COMPRESSION_ITEMS_H
 #define COMPRESSION_ITEMS_H
 #include <math.h>
@@ -20,9 +20,9 @@ ITEM double power_of_two(int e) {              // -1022 <= e <= 1023
     memcpy(&x, &bits, sizeof x);
     return x;
 }
-// To the nearest, ties to even. The neighbours of x are multiples of 2^s; how many of them x is,
-// next to s, are the 15 bits: a count that is rounded up to the next power of two carries into the
-// exponent, as it should.
+// Rounds to the nearest, ties to even. Numbers near x are multiples of 2^s. The 15 bits are the
+// exponent s and the count of these multiples. A count that is rounded up to the next power of two
+// carries into the exponent, which is right.
 ITEM uint16_t half_from(double x) {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -63,7 +63,7 @@ ITEM void add_pair(real *y, const real *message, const real *values, size_t i) {
 
 // ---- signs: bit i of 32 is set where element i is negative ----
 
-// Elements 32 i to 32 i + 31 of x[n]; what lies behind its end counts as positive.
+// Writes the signs of elements 32 i to 32 i + 31 of x[n]. Places after the end count as positive.
 ITEM void write_signs(real *packed, const real *x, size_t n, size_t i) {
     uint32_t bits = 0;
     for (size_t b = 0; b < 32 && 32 * i + b < n; b++) bits |= (uint32_t)(x[32 * i + b] < 0) << b;
@@ -82,9 +82,9 @@ ITEM double column_product(const real *a, const real *b, size_t rows, size_t ld)
     for (size_t i = 0; i < rows; i++) sum += (double)a[i * ld] * (double)b[i * ld];
     return sum;
 }
-// The columns of p [rows, cols] become orthonormal, from left to right. A column that was almost in
-// the span of those before it is mostly rounding afterwards, so everything is done twice; one of
-// zeros stays.
+// Makes the columns of p [rows, cols] orthonormal, from left to right. Each column is treated
+// twice, because a column almost in the span of the earlier ones is mostly rounding after the first
+// time. A column of zeros stays.
 ITEM void orthonormal_columns(real *p, size_t rows, size_t cols) {
     for (size_t c = 0; c < cols; c++)
         for (int sweep = 0; sweep < 2; sweep++) {

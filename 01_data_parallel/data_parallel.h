@@ -1,5 +1,5 @@
-// data_parallel.h: what chapter 01 teaches, for later chapters: every rank has the whole model and
-// a part of the batch.
+// data_parallel.h: data parallelism: every rank has the whole model and a part of the batch. Later
+// chapters call these functions.
 #ifndef DATA_PARALLEL_H
 #define DATA_PARALLEL_H
 #include "common/comm/clock.h"
@@ -7,83 +7,80 @@
 #include "common/model/model.h"
 #include "common/model/optimizer.h"
 
-// 02_all_reduce.c. Once, before the first step: every rank gets rank 0's weights. Psi e bytes leave
-// rank 0.
+// 02_all_reduce.c. Once, before the first step: every rank gets rank 0's weights. Rank 0 sends
+// Psi e bytes.
 void data_parallel_broadcast(Comm *dp, Model *m);
-// 02_all_reduce.c. Once per step, after the last backward: g <- the sum over replicas of g; each
-// rank sends 2(N-1)/N of the gradient's bytes. Each replica's gradient already carries 1 / (counted
-// tokens of the whole batch), so the sum is the gradient of the mean over tokens: nothing is
-// divided.
+// 02_all_reduce.c. Once per step, after the last backward: g <- the sum over replicas of g. Each
+// rank sends 2(N-1)/N of the gradient's bytes. Nothing is divided, because each replica's gradient
+// already carries 1 / (counted tokens of the whole batch).
 void data_parallel_all_reduce(Comm *dp, Model *m);
-// A step of `sequences` sequences up to its gradient: m->g <- the whole batch's, on every rank.
-// Returns my shard's part of the mean loss.
+// m->g <- the gradient of the whole batch of `sequences` sequences, on every rank. Returns the part
+// of the mean loss that comes from this rank's shard.
 double data_parallel_gradients(Comm *dp, Model *m, const Data *d, uint64_t step, size_t sequences);
-// The whole step. The result's loss is my shard's part of it.
+// The whole step. The result's loss is the part of this rank's shard.
 StepResult data_parallel_step(Comm *dp, Model *m, Optimizer *o, const Data *d, uint64_t step,
                               size_t sequences);
 
-// ---- 03_ring.c: t <- the sum over the ranks of c, the same bits on each, by messages ----
+// ---- 03_ring.c: t <- the sum over the ranks of c, the same bits on each rank ----
 void ring_all_reduce(Comm *c, Tensor t);
 void gather_broadcast_all_reduce(Comm *c, Tensor t);
 void tree_all_reduce(Comm *c, Tensor t);
 void halving_doubling_all_reduce(Comm *c, Tensor t);
-// Of ranks in nodes. inside: the ranks of my node; between: the rank with my place in every node.
+// inside: the ranks of this rank's node; between: the ranks with the same place in every node.
 void hierarchical_all_reduce(Comm *inside, Comm *between, Tensor t);
 
 // ---- 04_overlap.c: gradients are reduced in buckets while backward still runs ----
 typedef struct {
     Range part;                                    // of m->g
-    size_t tensors;                                // that lie in it
+    size_t tensors;                                // number of tensors in the bucket
     size_t pending;                                // tensors whose gradient is not final yet
-    Request *request;                              // its all-reduce, between start and wait
+    Request *request;                              // the all-reduce, between start and wait
 } Bucket;
 typedef struct {
     const Param *param;
-    size_t at;                                     // its first element's place in m->g
-    size_t bucket;                                 // in which it lies
-    bool ready;                                    // its gradient is final
+    size_t at;                                     // place of the first element in m->g
+    size_t bucket;                                 // number of the tensor's bucket
+    bool ready;                                    // the gradient is final
 } BucketTensor;
 
 typedef struct {
     Model *model;
     Comm *dp;
-    // Looked at when a FORWARD begins: shall the backward that follows it reduce? False is DDP's
-    // no_sync(). It must be false during the forward, too; around the backward alone it comes too
-    // late.
+    // Read when a FORWARD begins: shall the backward that follows it reduce? False is DDP's
+    // no_sync(). Set it before the forward, because a change before the backward has no effect.
     bool sync;
     bool armed;                                    // this backward reduces
-    size_t n;                                      // buckets
-    size_t started;                                // the first `started` of them are under way
+    size_t n;                                      // number of buckets
+    size_t started;                                // buckets 0 .. started-1 are in flight
     Bucket *bucket;
     size_t n_tensors;
     BucketTensor *tensor;                          // in model order, the tied table once
-    size_t end;                                    // of m->g, as far as the tensors lie in it
-    // For buckets_new_pipeline() alone. tied: where another stage has a copy of the tied table, its
-    // place in m->g.
+    size_t end;                                    // the part of m->g that has buckets ends here
+    // For buckets_new_pipeline() alone. tied: the place in m->g of a tied table of which another
+    // stage has a copy.
     size_t micro_batches;
     Range tied;
     Request *tied_request;
 } Buckets;
 
-// After model_allocate(): cuts, and wraps every layer. A bucket is closed when it has reached
-// `capacity` bytes: 1 makes a bucket of every tensor, SIZE_MAX one of all.
+// After model_allocate(): cuts the gradient in buckets and wraps every layer. A bucket is closed
+// when it has reached `capacity` bytes: 1 gives a bucket per tensor, SIZE_MAX one bucket in all.
 Buckets *buckets_new(Model *m, Comm *dp, size_t capacity);
-// m->g <- the gradient of the whole batch, the same on every rank. Returns my sequences' part of
-// the mean loss.
+// m->g <- the gradient of the whole batch, the same on every rank. Returns the part of the mean
+// loss that comes from this rank's sequences.
 double buckets_gradients(Buckets *b, const Batch *batch);
-// In place of forward and backward, where a rank has no sequences: its gradient is zero, and final
-// at once.
+// Takes the place of forward and backward on a rank without sequences: the gradient is zero, and
+// final at once.
 void buckets_no_work(Buckets *b);
-// After the last backward: waits until every started bucket is reduced. Nothing to do where no
-// bucket was started.
+// After the last backward: waits until every started bucket is reduced.
 void buckets_wait(Buckets *b);
-// Three steps of the above: cuts, and wraps no layer; a forward begins, so no tensor is ready; l's
-// backward is done.
+// buckets_cut: cuts, and wraps no layer. buckets_arm: a forward begins, so no tensor is ready.
+// buckets_layer_ready: the backward of l is done.
 Buckets *buckets_cut(Model *m, Comm *dp, size_t capacity);
 void buckets_arm(Buckets *b);
 void buckets_layer_ready(Buckets *b, const Layer *l);
 
-// buckets.c: the list of tensors, and the faults of who uses buckets wrongly.
+// buckets.c: the list of tensors, and faults for wrong use.
 Buckets *buckets_list_tensors(Model *m, Comm *dp);             // all tensors, and no bucket yet
 void buckets_free(Buckets *b);
 BucketTensor *buckets_find(Buckets *b, const Param *p);        // NULL: in no bucket
@@ -93,23 +90,21 @@ void buckets_check_complete(const Buckets *b);  // fault() if some, but not all 
 // buckets.c, for pipelines (08): several micro-batches are in flight, and only the last of
 // `micro_batches` reduces.
 Buckets *buckets_new_pipeline(Model *m, Comm *dp, size_t capacity, size_t micro_batches);
-// After the last backward, on a stage that shares the tied table with another one: the sum of both
-// stages' gradients of the table stands in m->g now, and is all-reduced like a last bucket. Nothing
-// to do elsewhere.
+// After the last backward, on a stage that shares the tied table with another stage, when m->g has
+// the sum of both stages' gradients: all-reduces the table's gradient. Does nothing elsewhere.
 void buckets_start_tied(Buckets *b);
 void buckets_wait_tied(Buckets *b);
 
 // ---- 07_balance.c: whole sequences for devices of unequal speed ----
-// share[n] <- `total` sequences in rank order, in proportion to rate[n] (of any unit), in whole
-// sequences. A share may be empty. Equal shares as long as no rate is known, which is when all are
-// 0.
+// share[n] <- `total` sequences in rank order, in proportion to rate[n] (any unit), as whole
+// sequences. A share may be empty. The shares are equal if all rates are 0, which means unknown.
 void balance_shares(Range *share, const double *rate, size_t n, size_t total);
-// What is known of the devices. rate[n]: sequences per picosecond of each, 0 as long as nothing is
-// known; the same on every rank: only so will all cut the next batch in the same places. took: the
-// picoseconds this rank computed.
+// The speeds of the devices. rate[n]: sequences per picosecond of each device, 0 if unknown. The
+// rates are the same on every rank, so that all ranks cut the next batch in the same places. took:
+// the picoseconds that this rank computed.
 typedef struct { double *rate, took; bool measured; } Speeds;
 // A step up to its gradient: shares in proportion to the rates, the gradient of this rank's share,
-// the all-reduce. If known->measured, the rates follow from the times of this step. Returns this
+// the all-reduce. If known->measured, updates the rates with the times of this step. Returns this
 // rank's part of the loss.
 double balance_gradients(Comm *dp, Model *m, const Data *data, size_t step, size_t sequences,
                          Range *share, Speeds *known);

@@ -1,11 +1,11 @@
-// parameter_server.c: beside 05_parameter_server.c: which ranks serve, and what of the model and
-// which buffers each has.
+// parameter_server.c: the rest of 05_parameter_server.c: which ranks are servers, and the model and
+// buffers of each rank.
 #include "01_data_parallel/parameter_server.h"
 #include "common/tensor/random.h"
 #include <stdlib.h>
 
 Cluster cluster_new(Comm *world, size_t servers, size_t steps) {
-    REQUIRE(servers >= 1, "--servers 0: somebody must have the weights, so at least 1");
+    REQUIRE(servers >= 1, "--servers 0: a server must hold the weights; choose at least 1");
     REQUIRE(world->size > servers,
             "%zu server%s on %zu rank%s: nobody is left to work; start at least %zu ranks", servers,
             servers > 1 ? "s" : "", world->size, world->size > 1 ? "s" : "", servers + 1);
@@ -13,7 +13,7 @@ Cluster cluster_new(Comm *world, size_t servers, size_t steps) {
     return (Cluster){ world, servers, world->size - servers, steps };
 }
 
-// ---------------------------------------------------------------- who holds what
+// ---------------------------------------------------------------- the pieces
 
 static Range overlap(Range a, Range b) {
     Range r = { a.lo > b.lo ? a.lo : b.lo, a.hi < b.hi ? a.hi : b.hi };
@@ -21,7 +21,7 @@ static Range overlap(Range a, Range b) {
 }
 
 static void allocate_piece(Model *m, Range mine) {
-    size_t first = 0;                              // of the unit, in the flat weights
+    size_t first = 0;                              // place of the unit in the flat weights
     m->w = tensor_new(&m->parameters, 1, range_size(mine));
     m->g = tensor_new(&m->gradients, 1, range_size(mine));
     for (size_t i = 0; i < m->n_units; i++) {

@@ -1,6 +1,6 @@
-// 01_by_hand.c: two samples by pencil, then a linear layer 10 -> 5 on 100 samples in 4 shards of
-// 25, trained for 100 epochs under each rule. AVERAGE and WHOLE must give the weights of the full
-// batch, SUM must not.
+// 01_by_hand.c: two samples on paper, then a linear layer 10 -> 5 on 100 samples in 4 shards of 25,
+// trained for 100 epochs under each rule. AVERAGE and WHOLE must give the weights of the full
+// batch, and SUM must not.
 #include "01_data_parallel/by_hand.h"
 #include "common/tensor/random.h"
 #include "judge/frame/lesson.h"
@@ -49,7 +49,7 @@ static void on_paper(Run *run) {
 
 // ---------------------------------------------------------------- trained
 
-// The losses are those of epochs 0, 10, 20...: of all samples, and of the last shard.
+// Losses of epochs 0, 10, 20, ...: loss, of all samples; last_shard, of the last shard alone.
 typedef struct { Linear layer; double loss[PRINTED], last_shard[PRINTED]; } Trained;
 
 static Trained train(const Linear *start, Samples all, Rule rule, double lr) {
@@ -85,7 +85,7 @@ static void compare(Run *run, Judge *judge, const char *what, const Linear *got,
     snapshot_free(b);
 }
 
-// The first gradient: as a sum of means it is SHARDS times too long.
+// Checks the first gradient: the sum of shard means is SHARDS times too long.
 static void first_gradient(Run *run, const Linear *start, Samples all) {
     Linear full, four = { .in = IN, .out = OUT };
     double shard_loss[SHARDS], mean = 0;
@@ -125,7 +125,7 @@ static void table(Run *run, const Trained *const of[5]) {
     results(run, (const char *const[]){ "epoch 0", "epoch 40", "epoch 90", NULL }, rows);
 }
 
-// Number i of list `list`: inputs, targets, weights and biases each have a list of their own.
+// The random key of number i of a list. Inputs, targets, weights and biases have separate lists.
 static uint64_t key(const Run *run, uint64_t list, size_t i) {
     return random_key(random_key(run->seed, list), i);
 }
@@ -135,7 +135,7 @@ static void by_hand(Run *run) {
             "01_by_hand plays its four devices itself: start it with one rank");
     on_paper(run);
 
-    // Inputs and targets are noise, as torch.randn's: a linear layer can fit only a little of it,
+    // Inputs and targets are noise, as from torch.randn. A linear layer fits only a little of it,
     // so the loss ends near 1.
     real x[SAMPLES * IN], target[SAMPLES * OUT];
     const Samples all = { SAMPLES, x, target };
@@ -161,12 +161,6 @@ static void by_hand(Run *run) {
                    10 * i, whole.loss[i], averaged.loss[i], divided.loss[i], summed.loss[i],
                    averaged.last_shard[i]);
     table(run, (const Trained *const[]){ &whole, &averaged, &divided, &summed, &quick });
-    say(run,
-        "\nAverage them if each is divided by the elements of its own shard, and add them if each "
-        "is divided by\n"
-        "those of the whole batch. The sum of shard means trains with %d times the learning "
-        "rate.\n",
-        SHARDS);
 
     check_numbers(run, "averaged = full batch", "loss", averaged.loss, whole.loss, PRINTED,
                   LIMIT_ROUNDING);
@@ -183,6 +177,18 @@ static void by_hand(Run *run) {
     for (size_t i = 0; i < PRINTED; i++)
         apart = fmax(apart, fabs(averaged.last_shard[i] - whole.loss[i]));
     check_true(run, "trap: the last shard's loss", "is not the loss", apart > 1e-3);
+    say_answer(run,
+               "Add them if each is divided by the batch's %d elements (loss %.4f in the end), "
+               "average them if each is divided by its own %d (%.4f). Adding means is another "
+               "training (%.4f).",
+               SAMPLES * OUT, divided.loss[PRINTED - 1], SHARD * OUT, averaged.loss[PRINTED - 1],
+               summed.loss[PRINTED - 1]);
+    say_cost(run,
+             "every device has a copy of all %d parameters, and %d gradient elements per device "
+             "are added in each step.",
+             IN * OUT + OUT, IN * OUT + OUT);
+    say_use_when(run, "a batch is cut over devices: divide by the whole batch and add, because "
+                      "this is right for unequal shards, too.");
 }
 
 EXPERIMENT(by_hand, NULL);

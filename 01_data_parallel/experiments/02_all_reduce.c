@@ -1,15 +1,14 @@
-// 02_all_reduce.c: trainings on N replicas and on one device, with SGD and with AdamW: gradients,
-// weights, losses and norms of every step are compared, and bytes, memory and time with the
-// formulas.
+// 02_all_reduce.c: trains on N replicas and on one device, with SGD and with AdamW. Compares the
+// gradients, weights, losses and norms of every step, and bytes, memory and time with formulas.
 #include "01_data_parallel/data_parallel.h"
 #include "common/model/costs.h"
 #include "common/tensor/random.h"
 #include "judge/draw/picture.h"
 #include "judge/frame/training.h"
 
-// 7 sequences divide by no number of ranks but 7: shards are uneven (of 8 ranks one has nothing).
-// Sequences end early at different lengths, so shards of equally many sequences hold unequally many
-// tokens.
+// No number of ranks but 7 divides 7 sequences, so shards are uneven (of 8 ranks one has nothing).
+// Sequences end at different lengths, so shards with equal numbers of sequences have unequal
+// numbers of tokens.
 enum { SEQUENCES = 7, STEPS = 3 };
 static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
@@ -29,8 +28,7 @@ static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured
     Model *m = model_describe(&t->model, model_layers(&t->model));
     model_allocate(m);
     optimizer_allocate(&o, m);
-    // As if every process had drawn its own weights, as it would without a common seed: only the
-    // broadcast makes them equal.
+    // Every process draws different weights, so only the broadcast makes them equal.
     if (dp->rank) tensor_randomize(m->w, random_key(run->seed, dp->rank), 0.1);
     comm_ledger_reset(dp);
     data_parallel_broadcast(dp, m);
@@ -52,7 +50,7 @@ static Trajectory train_replicas(Run *run, Comm *dp, const Training *t, Measured
                             memory_now(MEM_GRADIENTS),
                             memory_now(MEM_OPTIMIZER),
                             memory_peak(MEM_ACTIVATIONS) };
-    // for the log: the training never needs to know its loss
+    // For the log: the training itself needs no loss.
     comm_all_reduce_doubles(dp, c.loss, t->steps);
     model_free(m);
     return c;
@@ -66,8 +64,8 @@ static void predict(Run *run, const Measured *measured) {
     size_t Psi = config_parameters(&tiny), e = sizeof(real);  // V C + T C + L (12 C^2 + 13 C) + 2 C
     double ring = ring_bytes(ALL_REDUCE_PASSES, N, Psi, e);  // a rank sends 2 (N-1) ceil(Psi / N) e
     double root = r == 0 && N > 1 ? (double)(Psi * e) : 0;
-    // A rank keeps what its own sequences cause, so many numbers per token (chapter 02 has the
-    // list).
+    // A rank keeps the activations of its own sequences, kept_model() numbers per token (chapter 02
+    // lists them).
     double kept = (double)(part_size(SEQUENCES, N, r) * T * kept_model(&tiny) * e);
     check_cost(run, "calls.all-reduce", "all-reduces, 3 steps", "calls", formula(STEPS),
                NOT_PREDICTED, (double)measured->reductions);
@@ -94,9 +92,9 @@ static double computing(size_t N, size_t r) {
     return work_model(&tiny, part_size(SEQUENCES, N, r)).time;
 }
 
-// A step under the simulated clock. All compute at the same time, each its own shard. The
-// all-reduce begins when the last one is there, and nothing hides it: the step takes as long as the
-// largest shard, and then the ring.
+// A step under the simulated clock. All ranks compute at the same time. The all-reduce begins when
+// the last rank is ready, and nothing hides it. So a step takes the time of the largest shard plus
+// the time of the ring.
 static void predict_time(Run *run, const Timing *measured) {
     size_t N = run->world->size, Psi = config_parameters(&tiny);
     // 2 (N-1) alpha + bytes / beta
@@ -114,7 +112,7 @@ static void predict_time(Run *run, const Timing *measured) {
                formula(computing(N, 0) + ring), NOT_PREDICTED, (double)measured->step);
 }
 
-static void table(Run *run, const Timing *timing) {
+static void table(Run *run) {
     bool model = clock_config()->simulated;
     const Result rows[] = {
         { "parameters", "Psi e: a whole copy", { "held.parameters" } },
@@ -123,21 +121,38 @@ static void table(Run *run, const Timing *timing) {
         { "activations, peak", "of B/N sequences", { "peak.activations" } },
         { "broadcasts, all steps", "1, of Psi e bytes, before step 0", { "calls.broadcast" } },
         { "all-reduces, 3 steps", "1 per step", { "calls.all-reduce" } },
-        { "sent by them", "3 * 2(N-1)/N Psi e", { "sent.all-reduce" } },
+        { "sent by the all-reduces", "3 * 2(N-1)/N Psi e", { "sent.all-reduce" } },
         { model ? "step" : NULL,
-          "3F(B/N) + 2(N-1) alpha + 2(N-1)/N Psi e / beta, F: forward",
+          "3F(B/N) + 2(N-1) alpha + 2(N-1)/N Psi e / beta",
           { "time.step" } },
         { 0 },
     };
     results(run, (const char *const[]){ "each rank", NULL }, rows);
-    say(run, "\nAll begin with rank 0's weights. Then equal gradients keep them equal: one "
-             "all-reduce per step.\n");
-    if (run->world->size > 1 && model)
-        say(run,
-            "One device needs %.2f ms for this step, %zu ranks together %.2f ms: %.1f times as "
-            "fast.\n",
-            computing(1, 0) * 1e-9, run->world->size, (double)timing->step * 1e-9,
-            computing(1, 0) / (double)timing->step);
+}
+
+static void answer(Run *run, const Measured *measured) {
+    char alone[32], memory[32], sent[32];
+    const size_t N = run->world->size;
+    const size_t state = measured->parameters + measured->gradients + measured->optimizer;
+    page_value(alone, sizeof alone, computing(1, 0), "ps");
+    page_value(memory, sizeof memory, (double)state, "bytes");
+    page_value(sent, sizeof sent, cost_value(run, "sent.all-reduce") / STEPS, "bytes");
+    if (N == 1)
+        say_answer(run, "One rank has the whole batch and all weights, so it sends nothing: start "
+                        "more ranks.");
+    else if (!clock_config()->simulated)
+        say_answer(run, "They start from rank 0's weights and add their gradients with one "
+                        "all-reduce per step, so their weights stay equal in every bit.");
+    else
+        say_answer(run,
+                   "They start from rank 0's weights and add their gradients with one all-reduce "
+                   "per step, so their weights stay equal. A step takes %s on %zu ranks, %s on "
+                   "one.",
+                   cost_text(run, "time.step"), N, alone);
+    say_cost(run, "each rank sends %s per step and keeps %s of weights, gradients and moments.",
+             sent, memory);
+    say_use_when(run, "the model with its optimizer fits on one device and every rank has at "
+                      "least one sequence.");
 }
 
 static void all_reduce(Run *run) {
@@ -156,8 +171,8 @@ static void all_reduce(Run *run) {
     for (size_t i = 0; i < 2; i++) {
         t.optimizer = i ? adamw(0.01) : sgd(0.1);
         Trajectory got = train_replicas(run, run->world, &t, &measured);
-        // Two unsplit twins. One takes the whole batch at once. The other does what the ranks do,
-        // one shard after the other, and adds in rank order: to the last bit what they must get.
+        // Two unsplit trainings. `whole` takes the batch at once. `ordered` takes one shard after
+        // the other and adds in rank order, so the ranks must give the same bits.
         Trajectory whole = training_unsplit(run, &t, 1),
                    ordered = training_unsplit(run, &t, run->world->size);
         training_compare(run, "replicas = unsplit", &got, &whole, LIMIT_ROUNDING);
@@ -166,12 +181,13 @@ static void all_reduce(Run *run) {
         trajectory_free(&whole);
         trajectory_free(&ordered);
     }
-    Timing timing = picture_timing(run);  // of AdamW's training, as all that follows
+    Timing timing = picture_timing(run);       // from here on: of the training with AdamW
     picture_show(run, "data parallel, one step", PICTURE_CHART);
     picture_summary(run, &timing);
     predict(run, &measured);
     predict_time(run, &timing);
-    table(run, &timing);
+    table(run);
+    answer(run, &measured);
     data_free(&data);
 }
 

@@ -1,7 +1,7 @@
-// 03_ring.c: each of the four ways against the library's all-reduce, for eight sizes, with whole
-// numbers (every bit) and with real ones; messages, bytes, scratch memory and time against closed
-// forms (ring_costs.c); the size from which the ring is the fastest; and the hierarchical way over
-// nodes.
+// 03_ring.c: compares four ways of an all-reduce with the library's, for eight sizes, with whole
+// numbers (every bit) and real ones. Compares messages, bytes, scratch memory and time with
+// formulas (ring_costs.c). Finds the size from which the ring is the fastest. Then the same for the
+// hierarchical way over nodes.
 #include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
@@ -11,8 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNEVEN = 1003, LARGE = 10007, SIZES = 8, EVEN = 5 };  // EVEN: the size that N divides
-enum { ACROSS = 24000 };  // elements of the tensor over nodes: most numbers of ranks divide them
+enum { UNEVEN = 1003, LARGE = 10007, SIZES = 8, EVEN = 5 };  // EVEN: number of the size 100 N
 typedef struct { size_t count[SIZES]; } Sizes;
 static Sizes sizes_of(size_t N) {
     return (Sizes){ { 0, 1, N - 1, N, N + 1, 100 * N, UNEVEN, LARGE } };
@@ -28,20 +27,8 @@ static const char *const way_id[WAYS] = { "ring", "gather", "tree", "halving" };
 
 // ---------------------------------------------------------------- the same sum, four times
 
-// The elements of one rank. Small whole ones have exact sums; others round, so their sum depends on
-// the order.
-static void ring_fill(Tensor t, uint64_t seed, size_t rank, bool whole) {
-    size_t n = tensor_count(t);
-    real *value = host_alloc(n * sizeof *value);
-    for (size_t i = 0; i < n; i++)
-        value[i] = whole ? (real)((7 * rank + 3 * i) % 17) - 8
-                         : (real)random_unit(random_key(random_key(seed, rank), i));
-    tensor_upload(t, value);
-    free(value);
-}
-
-// Unsplit, on rank 0, uncounted: `count` elements added in the ring's order. Chunk k begins at rank
-// k, and the next ranks add theirs.
+// The unsplit reference, on rank 0, uncounted: adds `count` elements in the ring's order. Chunk k
+// begins at rank k, and the next ranks add theirs.
 static void ring_unsplit(Run *run, Snapshot *s, const char *name, size_t count) {
     size_t N = run->world->size;
     if (!run->is_root) return;
@@ -61,11 +48,11 @@ static void ring_unsplit(Run *run, Snapshot *s, const char *name, size_t count) 
     ledger_resume();
 }
 
-// What a rank was seen to do: messages and bytes sent for all sizes, scratch at its peak, bytes
-// sent for size EVEN.
+// Measured on a rank: messages and bytes sent for all sizes, scratch at its peak, and bytes sent
+// for size EVEN.
 typedef struct { size_t messages, bytes, scratch, even; } WaySeen;
 
-// Sums of all sizes into s; what they cost is added to `seen`. library: by comm_all_reduce.
+// Puts the sums of all sizes into s, and adds their costs to `seen`. library: uses comm_all_reduce.
 static void all_sizes(Run *run, Snapshot *s, Way way, bool whole, bool library, WaySeen *seen) {
     Comm *c = run->world;
     for (size_t i = 0; i < SIZES; i++) {
@@ -88,8 +75,8 @@ static void all_sizes(Run *run, Snapshot *s, Way way, bool whole, bool library, 
 }
 
 static void compare(Run *run, WaySeen seen[WAYS]) {
-    // Rank 0 adds in rank order, as the library's ordered sum does; the other ways have orders of
-    // their own.
+    // GATHER adds in rank order, as the library's ordered sum does. The other ways have other
+    // orders.
     double same_order = run->reduce == REDUCE_ORDERED ? 0 : LIMIT_ROUNDING;
     for (size_t whole = 2; whole-- > 0;) {
         Snapshot *library = snapshot_new(run), *order = snapshot_new(run);
@@ -151,14 +138,14 @@ static void costs(Run *run, const WaySeen seen[WAYS]) {
 
 enum { SMALLEST = 256, POINTS = 13 };          // elements: 1 kB to 4 MB in fp32, doubling
 
-// From a common start until the last rank is done, in picoseconds.
+// Picoseconds from a common start until the last rank is done.
 static double time_of(Run *run, Way way, size_t count) {
     Comm *c = run->world;
     Arena memory = arena(MEM_GRADIENTS);
     Tensor t = tensor_new(&memory, 1, count);
     double *took = host_alloc(c->size * sizeof *took), last = 0, start = 0;
     tensor_fill(t, 0);
-    comm_all_reduce_doubles(c, &start, 1);     // a collective ends for all at the same moment
+    comm_all_reduce_doubles(c, &start, 1);     // a collective ends at the same time on all ranks
     Picoseconds begin = clock_now();
     all_reduce[way](c, t);
     took[c->rank] = (double)(clock_now() - begin);
@@ -175,8 +162,8 @@ static bool slower(Run *run, Way way, size_t count) {
     return time_of(run, RING, count) > time_of(run, way, count);
 }
 
-// From how many times `unit` elements on is the ring no slower than the other way? Measured by
-// bisection.
+// Finds by bisection the multiple of `unit` elements from which the ring is no slower than the
+// other way.
 static void crossover(Run *run, Way way, size_t unit) {
     size_t N = run->world->size, lo = 0, hi = 1;           // slower at lo units, not at hi
     for (; hi * unit <= SMALLEST << (POINTS + 1) && slower(run, way, hi * unit); hi *= 2) lo = hi;
@@ -193,8 +180,8 @@ static void crossover(Run *run, Way way, size_t unit) {
                (double)(hi * unit * sizeof(real)));
 }
 
-// One port per rank, every message over the link between nodes. curves: the chart of time over
-// size, as a picture.
+// Measures the time of 13 sizes with one port per rank and every message over the link between
+// nodes. curves: shows a chart of time over size.
 static void times(Run *run, bool curves) {
     size_t N = run->world->size;
     bool model = clock_config()->simulated, power = N == way_power_below(N), never_slower = true;
@@ -230,84 +217,11 @@ static void times(Run *run, bool curves) {
     clock_set_one_port(false);
 }
 
-// ---------------------------------------------------------------- over nodes
-
-// One collective of `steps` messages of `count` elements, in picoseconds.
-static double lasts(const ClockLink *l, size_t steps, size_t count) {
-    double bytes = (double)(steps * count * sizeof(real));
-    return l->beta == 0 ? 0 : round((double)steps * l->alpha * 1e12 + bytes * 1e12 / l->beta);
-}
-
-// One all-reduce over nodes of n ranks: the bytes that a rank sends, and the time from a common
-// start until this rank is done; flat (a ring over all ranks) and hierarchical (inside the node,
-// between nodes).
-static void costs_over_nodes(Run *run, Comm *inside, Comm *between, Tensor t) {
-    const ClockConfig *k = clock_config();
-    Comm *all[] = { run->world, inside, between };
-    size_t N = run->world->size, n = inside->size, M = N / n, count = tensor_count(t);
-    size_t part = ceil_div(count, n), own = part_size(count, n, inside->rank), e = sizeof(real);
-    tensor_fill(t, 0);
-    comm_all_reduce(run->world, t);            // a collective ends for all at the same moment
-    for (size_t i = 0; i < 3; i++) comm_ledger_reset(all[i]);
-    Picoseconds begin = clock_now();
-    comm_all_reduce(run->world, t);
-    Picoseconds middle = clock_now();
-    hierarchical_all_reduce(inside, between, t);
-    Picoseconds end = clock_now();
-    check_cost(run, "nodes.flat.sent", "over nodes, flat: sent", "bytes",
-               formula((double)(2 * (N - 1) * ceil_div(count, N) * e)), NOT_PREDICTED,
-               (double)comm_bytes_sent(run->world));
-    check_cost(run, "nodes.inside.sent", "over nodes, hierarchical: sent inside the node", "bytes",
-               formula((double)(2 * (n - 1) * part * e)), NOT_PREDICTED,
-               (double)comm_bytes_sent(inside));
-    check_cost(run, "nodes.between.sent", "over nodes, hierarchical: sent to other nodes", "bytes",
-               formula((double)(2 * (M - 1) * ceil_div(own, M) * e)), NOT_PREDICTED,
-               (double)comm_bytes_sent(between));
-    if (!k->simulated) return;
-    check_cost(run, "nodes.flat.time", "over nodes, flat: time", "ps",
-               formula(lasts(M > 1 ? &k->between : &k->link, 2 * (N - 1), ceil_div(count, N))),
-               NOT_PREDICTED, (double)(middle - begin));
-    check_cost(run, "nodes.time", "over nodes, hierarchical: time", "ps",
-               formula(2 * lasts(&k->link, n - 1, part) +
-                       lasts(&k->between, 2 * (M - 1), ceil_div(part, M))),
-               NOT_PREDICTED, (double)(end - middle));
-}
-
-static void over_nodes(Run *run) {
-    Comm *c = run->world;
-    size_t node = clock_config()->node, n = node < c->size ? node : c->size;
-    if (c->size % n > 0) {
-        say(run, "\n%zu ranks do not fill nodes of %zu: no hierarchical all-reduce.\n", c->size, n);
-        return;
-    }
-    Comm *inside = comm_split(c, c->rank / n, c->rank, "node"),
-         *between = comm_split(c, c->rank % n, c->rank, "nodes");
-    for (size_t whole = 2; whole-- > 0;) {
-        Snapshot *flat = snapshot_new(run), *got = snapshot_new(run);
-        all_sizes(run, flat, RING, whole, true, NULL);
-        for (size_t i = 0; i < SIZES; i++) {
-            Arena memory = arena(MEM_GRADIENTS);
-            Tensor t = tensor_new(&memory, 1, sizes_of(c->size).count[i]);
-            ring_fill(t, run->seed, c->rank, whole);
-            hierarchical_all_reduce(inside, between, t);
-            snapshot_put(got, size_name[i], 1, tensor_count(t), t, 0, 0);
-            arena_free(&memory);
-        }
-        if (whole) check_equal(run, "hierarchical = library, whole numbers", got, flat);
-        else check_close(run, "hierarchical = library, real numbers", got, flat, LIMIT_ROUNDING);
-        snapshot_free(flat);
-        snapshot_free(got);
-    }
-    Arena memory = arena(MEM_GRADIENTS);
-    costs_over_nodes(run, inside, between, tensor_new(&memory, 1, ACROSS));
-    arena_free(&memory);
-    comm_free(inside);
-    comm_free(between);
-}
-
 // ---------------------------------------------------------------- the page
 
-enum { MOST_RANKS = 8, ALL_STEPS = 6 };  // as many as have room in a line; more steps are left out
+// MOST_RANKS: as many as have room in a line. ALL_STEPS: the page shows at most so many steps in
+// full.
+enum { MOST_RANKS = 8, ALL_STEPS = 6 };
 
 static void say_steps(Run *run) {
     size_t N = run->world->size;
@@ -336,7 +250,7 @@ static const ClockLink *link_named(const char *name) {
     return l;
 }
 
-// "tree 7.6x": the fastest of three ways, and how many times as fast as gather and broadcast it is.
+// "tree 7.6x": the fastest of three ways, and its speed relative to gather + broadcast.
 static void fastest(char *text, size_t room, const ClockLink *l, size_t N, size_t count) {
     double ring = way_time_on(l, RING, N, count), tree = way_time_on(l, TREE, N, count);
     double gather = way_time_on(l, GATHER, N, count), least = ring < tree ? ring : tree;
@@ -361,14 +275,12 @@ static void say_fastest(Run *run) {
             rows[i].cell[k] = cell[i][k];
         }
     }
-    say(run, "\nThe fastest of ring, tree and gather + broadcast. 2.0x: twice as fast as gather + "
-             "broadcast.\n");
+    say(run, "\nBy the formulas, with one port per rank: the fastest of ring, tree, gather + "
+             "broadcast.\n2.0x: twice as fast as gather + broadcast.\n");
     results(
         run,
         (const char *const[]){ "fast: N=3", "N=16", "N=256", "slow: N=3", "N=16", "N=256", NULL },
         rows);
-    say(run,
-        "\nBy the formulas of this run's simulated times: one port per rank, one kind of link.\n");
     say_detail(run, "The ring beats the tree from alpha beta (N-1-h) / (h-(N-1)/N) bytes on, h = "
                     "log2 N rounded up.\n"
                     "Gather + broadcast sends all through rank 0 and never beats the tree. "
@@ -378,24 +290,27 @@ static void say_fastest(Run *run) {
                     "ranks has a link of its own.\n");
 }
 
-static void say_nodes(Run *run) {
+static void answer(Run *run, bool nodes) {
     const ClockConfig *k = clock_config();
-    size_t N = run->world->size, n = k->node < N ? k->node : N;
-    if (N % n > 0 || n == N) return;
-    char size[32];
-    page_value(size, sizeof size, (double)(ACROSS * sizeof(real)), "bytes");
-    say(run,
-        "\nOne all-reduce of S = %s over M = %zu nodes of n = %zu ranks, link %s inside, %s "
-        "between nodes:\n",
-        size, N / n, n, k->link.name, k->between.name);
-    results(run, (const char *const[]){ "flat ring", "hierarchical", NULL }, (const Result[]){
-        { "sent by a rank in its node", "hierarchical: 2(n-1)/n S",
-          { "=-", "nodes.inside.sent" } },
-        { "sent by a rank to other nodes", "last of node 2(N-1)/N S; all 2(M-1)/M S/n",
-          { "nodes.flat.sent", "nodes.between.sent" } },
-        { "time", "flat: by the slowest link",
-          { k->simulated ? "nodes.flat.time" : NULL, k->simulated ? "nodes.time" : NULL } },
-        {0} });
+    const size_t N = run->world->size;
+    char over[160] = "";
+    if (nodes && k->simulated)
+        snprintf(over, sizeof over, " Over nodes the flat ring takes %s, the hierarchical way %s.",
+                 cost_text(run, "nodes.flat.time"), cost_text(run, "nodes.time"));
+    if (N == 1) say_answer(run, "One rank has the sum already, so every way sends nothing.");
+    else if (!k->simulated || k->between.beta == 0)
+        say_answer(run, "The ring passes chunks round and adds them on their way: the fewest "
+                        "bytes. The tree sends whole tensors: the fewest messages in a row.");
+    else
+        say_answer(run,
+                   "The ring adds chunks on their way round, the tree sends whole tensors. On %zu "
+                   "ranks the ring is no slower than the tree from %s on.%s",
+                   N, cost_text(run, "overtakes.tree"), over);
+    say_cost(run, "ring: %zu messages in a row, 2(N-1)/N of the tensor sent by each rank. Tree: "
+                  "%zu in a row, each of the whole tensor.",
+             2 * (N - 1), 2 * way_height(N));
+    say_use_when(run, "ring: large tensors, such as gradients. Tree: small tensors on many ranks. "
+                      "Hierarchical: nodes with faster links inside.");
 }
 
 static void ring(Run *run) {
@@ -403,10 +318,10 @@ static void ring(Run *run) {
     compare(run, seen);
     costs(run, seen);
     times(run, option_text(run, "svg") || strcmp(option_text(run, "picture"), "times") == 0);
-    over_nodes(run);
+    ring_nodes_check(run, sizes_of(run->world->size).count, size_name, SIZES);
     say_steps(run);
     say_fastest(run);
-    say_nodes(run);
+    answer(run, ring_nodes_table(run));
 }
 
 static const Option options[] = {

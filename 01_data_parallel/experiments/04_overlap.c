@@ -1,7 +1,7 @@
 // 04_overlap.c: the same training with one all-reduce at the end, in buckets, with a bucket per
-// tensor and with one bucket: all give the same bits. Bytes and calls against formulas, times
-// against a recurrence over the buckets (bucket_costs.c), and the step's time by the size of a
-// bucket.
+// tensor and with one bucket. All four must give the same bits. Compares bytes and calls with
+// formulas, and times with a recurrence over the buckets (bucket_costs.c). Then measures the step
+// for many sizes of buckets.
 #include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/experiments/experiments.h"
 #include "judge/draw/picture.h"
@@ -9,21 +9,21 @@
 #include <stdio.h>
 #include <string.h>
 
-// of 4 ranks one has one sequence, the others two; of 8 one has none
+// With 4 ranks the last one has one sequence, the others two. With 8 ranks the last one has none.
 enum { SEQUENCES = 7, STEPS = 3 };
 static const ModelConfig tiny = {
     .layers = 3, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
 
-// A bucket is closed at --bucket bytes; at as many as the smallest tensor has, every tensor has its
-// own. (DDP, for models of many MiB: 25 MiB, and 1 MiB for the first one, so that it starts early.)
+// The capacity that gives every tensor its own bucket: the bytes of the smallest tensor. (DDP
+// closes the first bucket at 1 MiB, so that it starts early, and the others at 25 MiB.)
 static size_t per_tensor(void) { return tiny.width * sizeof(real); }
 
 // ---------------------------------------------------------------- training
 
 typedef struct { Comm *dp; Buckets *buckets; } Replica;
 
-// The whole batch's gradient is here. Of the loss only my tokens' part is.
+// Norm and update, with the whole batch's gradient. loss: the part of this rank's tokens.
 static StepResult update(Model *m, Optimizer *o, double loss) {
     double norm = model_grad_norm(m, NULL);
     optimizer_step(o, m, 1);
@@ -37,7 +37,7 @@ static StepResult overlapped(void *replica, Model *m, Optimizer *o, const Traini
     return update(m, o, loss);
 }
 
-// Chapter 01.02: all compute, then all communicate.
+// As in 01.02: all ranks compute, then all communicate.
 static StepResult at_the_end(void *replica, Model *m, Optimizer *o, const Training *t,
                              const Batch *batch) {
     (void)t;
@@ -50,7 +50,7 @@ static StepResult at_the_end(void *replica, Model *m, Optimizer *o, const Traini
     return update(m, o, loss * batch->token_weight);
 }
 
-// For the picture: a step of each kind.
+// For the picture: both kinds of a step.
 static StepResult one_after_the_other(void *replica, Model *m, Optimizer *o, const Training *t,
                                       const Batch *batch) {
     at_the_end(replica, m, o, t, batch);
@@ -69,8 +69,7 @@ static Trajectory train(Run *run, const Training *t, Step *step, size_t capacity
     Trajectory c = trajectory_new(run, t);
     Model *m = model_describe(&t->model, model_layers(&t->model));
     model_allocate(m);  // functions of the seed: the same weights everywhere
-    // As an earlier step would have left them: a rank that has no sequences now must not add them
-    // again.
+    // Gradients as an earlier step would leave them. A rank without sequences must not add them.
     for (size_t i = 0; i < m->n_units; i++) tensor_fill(m->units[i].g, 1);
     Replica r = { dp, buckets_new(m, dp, capacity) };
     comm_ledger_reset(dp);
@@ -82,7 +81,7 @@ static Trajectory train(Run *run, const Training *t, Step *step, size_t capacity
                            memory_now(MEM_GRADIENTS),
                            memory_peak(MEM_COMMUNICATION),
                            picture_timing(run) };
-    comm_all_reduce_doubles(dp, c.loss, t->steps);         // for the log: every rank's part of it
+    comm_all_reduce_doubles(dp, c.loss, t->steps);         // for the log: adds the ranks' parts
     buckets_free(r.buckets);
     model_free(m);
     return c;
@@ -132,8 +131,8 @@ static void costs(Run *run, size_t capacity, const BucketsSeen *cut, const Bucke
 
 // ---------------------------------------------------------------- the best size
 
-// A step for every capacity, from a bucket per tensor to one of everything, beside the two that it
-// lies between: all communication after all computing, and none at all.
+// Measures a step for every capacity, from a bucket per tensor to one bucket of all. Draws it
+// beside two bounds: all communication after all computing, and computing alone.
 enum { SIZES = 12 };
 static void sweep(Run *run, const Training *t, const Timing *end, bool drawn) {
     double x[SIZES], in_buckets[SIZES], at_end[SIZES], alone[SIZES];
@@ -177,13 +176,12 @@ static void table(Run *run, const BucketsSeen *cut, const BucketsSeen *end,
     enum { CUTS = 3, TIMES = 4 };
     const BucketsSeen *seen[CUTS] = { end, cut, tensors };
     double ranks = (double)run->world->size;
-    double limit = work_model(&tiny, part_size(SEQUENCES, run->world->size, 0)).time;
     char column[32], time[TIMES][CUTS][24];
     snprintf(column, sizeof column, "%zu bucket%s", cut->buckets, cut->buckets > 1 ? "s" : "");
     Result rows[] = { { "all-reduces, 3 steps",
                         "3 * number of buckets",
                         { "calls.end", "calls.buckets", "calls.tensors" } },
-                      { "sent by a rank, 3 steps",
+                      { "sent per rank, 3 steps",
                         "3 * sum of 2(N-1)/N Psi_k e",
                         { "sent.end", "sent.buckets", "sent.tensors" } },
                       { "step", "until the last bucket's end", { 0 } },
@@ -201,11 +199,36 @@ static void table(Run *run, const BucketsSeen *cut, const BucketsSeen *end,
         for (size_t k = 0; k < TIMES; k++) rows[2 + k].cell[i] = time[k][i];
     }
     results(run, (const char *const[]){ "at the end", column, "one per tensor", NULL }, rows);
-    say(run,
-        "\nThe same bits, sent earlier. No backward is left to hide the last bucket, and each "
-        "bucket costs\n"
-        "2(N-1) alpha of latency: buckets can be too small and too large (--picture sweep).\n");
-    if (clock_config()->simulated) say(run, "Computing alone takes %.2f ms.\n", limit * 1e-9);
+}
+
+static void answer(Run *run, const BucketsSeen *cut, const BucketsSeen *end) {
+    const size_t N = run->world->size;
+    const Timing *buckets = &cut->last, *late = &end->last;
+    const char *verdict = "There is no need to wait";
+    char in_buckets[32], at_end[32], hidden[32];
+    if (buckets->step == late->step) verdict = "Waiting makes no difference here";
+    if (buckets->step > late->step) verdict = "Waiting is faster here";
+    page_value(in_buckets, sizeof in_buckets, (double)buckets->step, "ps");
+    page_value(at_end, sizeof at_end, (double)late->step, "ps");
+    page_value(hidden, sizeof hidden, (double)buckets->hidden / (double)N, "ps");
+    if (N == 1) say_answer(run, "One rank sends nothing, so there is nothing to wait for.");
+    else if (buckets->hidden_unknown)
+        say_answer(run,
+                   "There is no need to wait: each bucket is sent while backward still runs, with "
+                   "the same bits. A step takes %s in buckets, %s with one all-reduce at the end.",
+                   in_buckets, at_end);
+    else
+        say_answer(run,
+                   "%s: %zu bucket%s hide%s %s of communication behind backward, with the same "
+                   "bits. A step takes %s, with one all-reduce at the end %s.",
+                   verdict, cut->buckets, cut->buckets > 1 ? "s" : "",
+                   cut->buckets > 1 ? "" : "s", hidden, in_buckets, at_end);
+    say_cost(run,
+             "2(N-1) = %zu message latencies per bucket, and %s for the sums in flight. The last "
+             "bucket is exposed: no backward is left to hide it.",
+             2 * (N - 1), cost_text(run, "peak.flight"));
+    say_use_when(run, "the all-reduce is a visible part of the step. The best size of a bucket "
+                      "depends on the link: --picture sweep.");
 }
 
 static void overlap(Run *run) {
@@ -230,8 +253,8 @@ static void overlap(Run *run) {
         Trajectory whole = training_unsplit(run, &t, 1),
                    ordered = training_unsplit(run, &t, run->world->size);
         training_compare(run, "overlapped = unsplit", &got, &whole, LIMIT_ROUNDING);
-        // A sum over ranks is taken element by element. It does not matter what travels together,
-        // or when.
+        // A sum over ranks is taken element by element, so neither the cut in buckets nor the time
+        // of a message changes a bit.
         training_compare(run, "overlapped = shards in order", &got, &ordered, every_bit(run));
         training_compare_tensors(run, "overlapped = at the end", &got, &late, every_bit(run));
         training_compare_tensors(run, "tensor by tensor = at the end", &each, &late,
@@ -252,13 +275,14 @@ static void overlap(Run *run) {
     if (steps) picture_show(run, "the all-reduce at the end, then in buckets", PICTURE_CHART);
     sweep(run, &t, &end.last, !steps);
     table(run, &in_buckets, &end, &tensors);
+    answer(run, &in_buckets, &end);
     data_free(&t.data);
 }
 
 static const Option options[] = {
     { "bucket", "N", "16384", "bytes at which a bucket is closed; 1: a bucket of every tensor" },
     { "picture", "step|sweep", "step",
-      "what is drawn: the steps, or the step time by the size of a bucket" },
+      "draws two steps, or the step time over the size of a bucket" },
     { "link", "NAME[,NAME]", "slow", NULL },
     { 0 },
 };

@@ -1,17 +1,16 @@
 // 05_parameter_server.c: trainings with servers. The synchronous one must have the bits of an
-// all-reduce; an asynchronous one must equal, in every bit, one device that replays the server's
-// log, and the log must be the one that follows from sizes and speeds. Pushes are served in the
-// order of their arrival by the simulated clock, on every machine; the first worker takes --slow
-// times as long as the others. What staleness does to the loss is shown on text.
-#include "01_data_parallel/parameter_server.h"
+// all-reduce. An asynchronous one must equal, in every bit, one device that replays the server's
+// log (server_log.c), and the log must follow from sizes and speeds. The simulated clock orders the
+// pushes, so the order is the same on every machine. The first worker takes --slow times as long as
+// the others. A training on text shows what staleness does to the loss.
+#include "01_data_parallel/experiments/server_log.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
-#include "judge/frame/training.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-// STEPS of every worker; it has the same sequences under both rules
+// STEPS is the number of steps of every worker, in the synchronous and the asynchronous form.
 enum { SEQUENCES = 7, STEPS = 6 };
 static const ModelConfig tiny = {
     .layers = 2, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
@@ -19,11 +18,11 @@ static const ModelConfig tiny = {
 
 // ----------------------------------------------------- the times that follow from sizes and speeds
 
-// the first worker takes `slow` times as long
+// The first worker takes `slow` times as long as the others.
 typedef struct { size_t servers, workers, slow; } ServerSizes;
 
-// In picoseconds: forward and backward of worker w's sequences; a message with the largest server's
-// piece.
+// Picoseconds of a forward and backward of worker w's sequences, and of a message with the piece of
+// server 0, the largest one.
 static double computing(const ServerSizes *z, size_t w) {
     return work_model(&tiny, part_size(SEQUENCES, z->workers, w)).time *
            (double)(w == 0 ? z->slow : 1);
@@ -31,15 +30,15 @@ static double computing(const ServerSizes *z, size_t w) {
 static double message(const ServerSizes *z) {
     return send_time(part_size(config_parameters(&tiny), z->servers, 0) * sizeof(real));
 }
-// All steps of the synchronous training. Each worker has a link: two messages, and the slowest
-// worker between them.
+// All steps of the synchronous training, if each worker has a link of its own: two messages, and
+// the slowest worker between them.
 static double all_steps(const ServerSizes *z) {
     double slowest = 0;
     for (size_t w = 0; w < z->workers; w++) slowest = fmax(slowest, computing(z, w));
     return STEPS * (2 * message(z) + slowest);
 }
-// One port: answers leave a server one after the other, and pushes come in one after the other, in
-// the workers' order.
+// The same with one port per server: answers leave one after the other, and pushes arrive one after
+// the other, in the workers' order.
 static double all_steps_one_port(const ServerSizes *z) {
     double answered = 0, m = message(z);           // m: also how long a message keeps the port busy
     for (size_t step = 0; step < STEPS; step++) {
@@ -53,121 +52,8 @@ static double all_steps_one_port(const ServerSizes *z) {
     return answered + ((double)z->workers - 1) * m;
 }
 
-// --------------------------------------------------------------- the log of an asynchronous server
-
-// Line v is the push that made version v + 1 of the weights out of version v. Version 0 is what all
-// begin with.
-typedef struct {
-    size_t workers, steps, staleness;  // steps of each worker; a staleness of `steps` is no bound
-    char name[24];                                 // "staleness 1", "no bound"
-    Served *line;  // [workers * steps]; NULL: none, a synchronous training
-    Picoseconds begin;                             // when version 0 was sent
-    bool same;                                     // every server served in this order
-} Log;
-static Log log_new(size_t workers, size_t steps, size_t staleness) {
-    Log log = { workers, steps, staleness, "no bound", host_alloc(workers * steps * sizeof(Served)),
-                0,       true };
-    if (staleness < steps) snprintf(log.name, sizeof log.name, "staleness %zu", staleness);
-    return log;
-}
-
-// Push number step * workers + worker, until it has its place in the log.
-typedef struct { size_t number; double arrival; } Push;
-static int by_arrival(const void *a, const void *b) {
-    const Push *x = a, *y = b;
-    if (x->arrival != y->arrival) return x->arrival < y->arrival ? -1 : 1;
-    return x->number < y->number ? -1 : x->number > y->number;
-}
-
-// A push of step j is answered when it is in the weights, and everybody's push of step j - s too:
-// only then may its worker begin step j + 1. The largest of value[push] among all these pushes.
-static double answered(const double *value, size_t push, size_t n, size_t staleness) {
-    size_t step = push / n;
-    double last = value[push];
-    for (size_t x = 0; x < n && step >= staleness; x++)
-        last = fmax(last, value[(step - staleness) * n + x]);
-    return last;
-}
-
-// From sizes and speeds alone: all are sent version 0 at `begin`, and a push arrives after two
-// messages and its worker's computing, counted from the answer.
-static Served *predicted(const Log *log, const ServerSizes *z) {
-    size_t n = log->workers, lines = n * log->steps;
-    Served *line = host_alloc(lines * sizeof *line);
-    Push *push = host_alloc(lines * sizeof *push);
-    double *arrival = host_alloc(lines * sizeof *arrival);
-    double *version = host_alloc(lines * sizeof *version);             // that each push made
-    for (size_t i = 0; i < lines; i++) {
-        double answer = i < n ? (double)log->begin : answered(arrival, i - n, n, log->staleness);
-        arrival[i] = answer + message(z) + computing(z, i % n) + message(z);
-        push[i] = (Push){ i, arrival[i] };
-    }
-    qsort(push, lines, sizeof *push, by_arrival);
-    for (size_t v = 0; v < lines; v++) version[push[v].number] = (double)(v + 1);
-    for (size_t v = 0; v < lines; v++) {
-        size_t i = push[v].number;
-        size_t taken = i < n ? 0 : (size_t)answered(version, i - n, n, log->staleness);
-        line[v] = (Served){ i % n, taken, (Picoseconds)push[v].arrival };
-    }
-    free(push);
-    free(arrival);
-    free(version);
-    return line;
-}
-
-// The most that is seen in a log. Lag: versions between the weights of a gradient and those it is
-// applied to. Ahead: steps that a worker which begins one has done more than the slowest. And
-// pushes per millisecond until the first worker is through.
-typedef struct { size_t lag, ahead; double pushes; } LogSeen;
-static LogSeen log_look(const Log *log) {
-    LogSeen seen = { 0, 0, 0 };
-    size_t *done = host_alloc(log->workers * sizeof *done);  // of each worker, in all lines before
-    for (size_t v = 0; v < log->workers * log->steps; v++) {
-        const Served *l = &log->line[v];
-        // at its answer
-        size_t *then = host_alloc(log->workers * sizeof *then), slowest = log->steps;
-        for (size_t i = 0; i < l->taken; i++) then[log->line[i].worker]++;
-        for (size_t w = 0; w < log->workers; w++) slowest = then[w] < slowest ? then[w] : slowest;
-        if (then[l->worker] - slowest > seen.ahead) seen.ahead = then[l->worker] - slowest;
-        if (v - l->taken > seen.lag) seen.lag = v - l->taken;
-        free(then);
-        if (++done[l->worker] < log->steps || seen.pushes > 0) continue;
-        seen.pushes = (double)(v + 1) * 1e9 / (double)(l->arrival - log->begin);
-    }
-    free(done);
-    return seen;
-}
-
-// Is it the log that must come of these sizes? A worker may begin step j when everybody has done at
-// least j - s, and until its push nobody does more than j + s + 1: each of the n - 1 others comes
-// at most 2 s + 1 times between.
-static void log_check(Run *run, const Log *log, const ServerSizes *z) {
-    static const char *const name[] = { "log: whose push", "log: the version it was taken at",
-                                        "log: when it arrived" };
-    size_t lines = log->workers * log->steps;
-    Served *want = predicted(log, z);
-    double *a = host_alloc(lines * sizeof *a), *b = host_alloc(lines * sizeof *b);
-    for (size_t column = 0; column < 3; column++) {
-        for (size_t v = 0; v < lines; v++) {
-            const Served *x = &log->line[v], *y = &want[v];
-            a[v] = (double)(column == 0 ? x->worker : column == 1 ? x->taken : x->arrival);
-            b[v] = (double)(column == 0 ? y->worker : column == 1 ? y->taken : y->arrival);
-        }
-        check_numbers(run, log->name, name[column], a, b, lines, 0);
-    }
-    LogSeen seen = log_look(log);
-    size_t oldest = (log->workers - 1) * (2 * log->staleness + 1);
-    check_true(run, log->name, "nobody begins more than s steps ahead",
-               seen.ahead <= log->staleness);
-    check_true(run, log->name, "no gradient is older than (n-1)(2s+1)", seen.lag <= oldest);
-    check_true(run, log->name, "all servers have the same log", log->same);
-    free(a);
-    free(b);
-    free(want);
-}
-
-// Whichever worker is the slowest, the others must wait for it, and it must not wait. In the log it
-// is always one.
+// With any worker as the slowest, the others must wait and it must not. (In the logs of this lesson
+// the slowest worker is always the same.)
 static void check_bound(Run *run, const Cluster *c) {
     size_t *done = host_alloc(c->workers * sizeof *done);
     bool right = true;
@@ -181,69 +67,23 @@ static void check_bound(Run *run, const Cluster *c) {
     free(done);
 }
 
-// The reference: one device (rank 0, uncounted) that takes each push's gradient at the version of
-// the weights which its worker had, and applies it to the newest. A step of the Trajectory is a
-// line of the log.
-static Trajectory log_replay(Run *run, const Training *t, const Log *log) {
-    Training updates = *t;
-    updates.steps = log->workers * log->steps;
-    Trajectory c = trajectory_new(run, &updates);
-    if (run->world->rank > 0) return c;
-    ledger_pause();
-    Model *m = model_describe(&t->model, model_layers(&t->model));
-    Optimizer o = t->optimizer;
-    Arena a = arena(MEM_REFERENCE);
-    size_t *done = host_alloc(log->workers * sizeof *done);
-    model_allocate(m);
-    optimizer_allocate(&o, m);
-    Tensor version = tensor_new(&a, updates.steps + 1, m->size);
-    tensor_copy(tensor_row_range(version, 0, 1), m->w);
-    for (size_t v = 0; v < updates.steps; v++) {
-        size_t w = log->line[v].worker;
-        tensor_copy(m->w, tensor_row_range(version, log->line[v].taken, log->line[v].taken + 1));
-        double loss = worker_gradient(m, &t->data, t->sequences, log->workers, w, done[w]++);
-        tensor_copy(m->w, tensor_row_range(version, v, v + 1));
-        double norm = model_grad_norm(m, NULL);
-        optimizer_step(&o, m, 1);
-        tensor_copy(tensor_row_range(version, v + 1, v + 2), m->w);
-        trajectory_record(&c, v, m, loss, norm);
-    }
-    model_free(m);
-    free(done);
-    arena_free(&a);
-    ledger_resume();
-    return c;
-}
-
 // ---------------------------------------------------------------- the training
 
-// What a server writes down, for the comparison alone: of every version of its piece of the weights
-// the gradient that was applied, the weights that came of it, and the gradient's squares, per
-// update and tensor.
+// A server's record, for the comparison alone. For every version of its piece: the gradient that
+// was applied, the new weights, and the gradient's squares per update and tensor.
 typedef struct { Trajectory *got; double *squares; } Notes;
 static void notes_version(Notes *notes, size_t version, const Model *m) {
     trajectory_record(notes->got, version, m, 0, 0);
     model_grad_squares(m, notes->squares + version * config_tensors(&m->config));
 }
 
-static void tell_lines(Log *log, const Cluster *c) {
-    size_t lines = log->workers * log->steps;
-    Served *own = host_alloc(lines * sizeof *own);
-    for (size_t v = 0; v < lines; v++) own[v] = log->line[v];
-    side_broadcast(log->line, lines * sizeof *log->line);
-    // a smaller piece arrives a little earlier
-    for (size_t v = 0; v < lines && cluster_serves(c); v++)
-        log->same =
-            log->same && own[v].worker == log->line[v].worker && own[v].taken == log->line[v].taken;
-    free(own);
-}
-
-// All get server 0's log, the losses (of each update; each worker has those of its steps) and the
-// norms (from each server's squares), for the comparison: the training needs none.
-static void tell(Log *log, const Cluster *c, Notes *notes, const double *loss, size_t tensors) {
+// For the comparison, every rank gets server 0's log, the loss of each update (from the workers)
+// and the norms (from the servers' squares). The training needs none of them.
+static void tell(ServerLog *log, const Cluster *c, Notes *notes, const double *loss,
+                 size_t tensors) {
     Trajectory *got = notes->got;
     size_t updates = got->steps, seen = 0;
-    if (log->line) tell_lines(log, c);
+    if (log->line) server_log_share(log, c);
     for (size_t v = 0; v < updates && !cluster_serves(c); v++)
         if (!log->line || log->line[v].worker == cluster_worker(c)) got->loss[v] = loss[seen++];
     ledger_pause();
@@ -254,7 +94,8 @@ static void tell(Log *log, const Cluster *c, Notes *notes, const double *loss, s
         got->norm[v] = norm_of_squares(notes->squares + v * tensors, tensors);
 }
 
-static void serve(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Log *log, Notes *notes) {
+static void serve(const Cluster *c, Model *m, Optimizer *o, Inbox *in, ServerLog *log,
+                  Notes *notes) {
     server_begin(c, m);
     if (!log->line) {
         for (size_t step = 0; step < c->steps; step++) {
@@ -271,8 +112,8 @@ static void serve(const Cluster *c, Model *m, Optimizer *o, Inbox *in, Log *log,
     progress_free(&p);
 }
 
-// got, if given, notes the weights after every step, so that a check sees whether all have the
-// server's bits.
+// If got is given, it records the weights after every step. The check then sees whether all workers
+// have the server's bits.
 static void work(const Cluster *c, const Training *t, Model *m, double *loss, Trajectory *got) {
     worker_pull(c, m);
     for (size_t step = 0; step < c->steps; step++) {
@@ -285,13 +126,13 @@ static void work(const Cluster *c, const Training *t, Model *m, double *loss, Tr
     }
 }
 
-// Sent and calls of a whole training, bytes of memory at its end.
+// sent, calls: of a whole training. The others: bytes of memory at its end.
 typedef struct {
     Timing timing;
     size_t sent, calls, parameters, gradients, optimizer, buffers;
 } ServerSeen;
 typedef struct {
-    Log log;  // of server 0, on all ranks; without lines when synchronous
+    ServerLog log;                             // server 0's, on all ranks; no lines: synchronous
     bool one_port;                             // all messages of a server go through one link
     Snapshot *last;                            // the weights at the end
     ServerSeen seen;
@@ -342,8 +183,8 @@ static void forget(Record *record) {
     snapshot_free(record->last);
 }
 
-// Every bit of gradients, weights, losses and norms; but where servers share a tensor, each squares
-// its part of it, and norms are within the rounding.
+// Gradients, weights, losses and norms must be equal in every bit. With several servers the norms
+// may differ by rounding, because each server squares its own part of a tensor.
 static void compare(Run *run, const Cluster *c, const char *what, Trajectory *got,
                     Trajectory *want) {
     char line[96];
@@ -367,14 +208,21 @@ static Record synchronous(Run *run, const Cluster *c, const Training *t, bool on
     return record;
 }
 
+static void check_log(Run *run, const ServerLog *log, const ServerSizes *z) {
+    double *times = host_alloc(z->workers * sizeof *times);
+    for (size_t w = 0; w < z->workers; w++) times[w] = computing(z, w);
+    server_log_check(run, log, times, message(z));
+    free(times);
+}
+
 static Record asynchronous(Run *run, const Cluster *c, const Training *t, size_t staleness,
                            const ServerSizes *z) {
-    Record record = { .log = log_new(c->workers, STEPS, staleness) };
+    Record record = { .log = server_log_new(c->workers, STEPS, staleness) };
     char line[96];
-    Trajectory got = train(run, c, t, &record), replayed = log_replay(run, t, &record.log);
+    Trajectory got = train(run, c, t, &record), replayed = server_log_replay(run, t, &record.log);
     snprintf(line, sizeof line, "%s = the log replayed", record.log.name);
     compare(run, c, line, &got, &replayed);
-    if (!got.adamw) log_check(run, &record.log, z);    // under AdamW it is the same log
+    if (!got.adamw) check_log(run, &record.log, z);        // under AdamW it is the same log
     trajectory_free(&got);
     trajectory_free(&replayed);
     return record;
@@ -382,7 +230,7 @@ static Record asynchronous(Run *run, const Cluster *c, const Training *t, size_t
 
 // ---------------------------------------------------------------- costs
 
-// One all-reduce of the workers alone: bytes that this rank sends.
+// Makes one all-reduce of the workers alone. Returns the bytes that this rank sent.
 static double ring_of_workers(Comm *world, bool serves, size_t count) {
     Comm *ring = comm_split(world, serves, 0, "ring");
     Arena a = arena(MEM_WORKSPACE);
@@ -432,14 +280,16 @@ static void costs(Run *run, const ServerSizes *z, const ServerSeen *seen, Picose
 
 // -------------------------------------------------------- what staleness does to the loss, on text
 
-// steps; the last of them are averaged; sequences of a step
+// LONG: steps of every worker. LAST: number of last steps that are averaged. SHARED: sequences of a
+// step. RULES: synchronous, with a bound, without one.
 enum { LONG = 40, LAST = 10, SHARED = 16, RULES = 3 };
-// Nats a byte. half: of the last LAST n pushes that had arrived at a moment; end: of the last LAST
-// steps of every worker, which are of the same batches in every training.
+// Losses in nats per byte. half: mean of the last LAST pushes per worker that had arrived at a
+// given time. end: mean of the last LAST steps of every worker; these have the same batches in
+// every form.
 typedef struct { double half, end; } Losses;
 
-// Of a push: its share of the loss is made a mean of its own tokens.
-static Losses losses_of(const Trajectory *got, const Cluster *c, const Log *log, double took,
+// A push has its shard's part of the loss. `own` turns it into the mean over the shard's tokens.
+static Losses losses_of(const Trajectory *got, const Cluster *c, const ServerLog *log, double took,
                         double moment) {
     Losses mean = {0};
     size_t n = log->line ? c->workers : 1, arrived = 0;
@@ -454,14 +304,15 @@ static Losses losses_of(const Trajectory *got, const Cluster *c, const Log *log,
         double own = log->line ? (double)SHARED / (double)range_size(shard_range(SHARED, n, w)) : 1;
         if (v < arrived && v + LAST * n >= arrived)
             mean.half += got->loss[v] * own / (double)(LAST * n);
-        if (done[w]++ >= LONG - LAST) mean.end += got->loss[v] / LAST;
+        if (done[w] >= LONG - LAST) mean.end += got->loss[v] / LAST;
+        done[w]++;
     }
     free(done);
     return mean;
 }
 
-// The data of the other trainings cannot be learnt. Synchronous, with the bound, without one.
-// Returns the moment half way through the synchronous one.
+// Trains on text, because the synthetic data of the other trainings cannot be learnt. Returns the
+// time at half of the synchronous training.
 static double train_on_text(Run *run, const Cluster *c, size_t staleness, Losses loss[RULES]) {
     static const ModelConfig reader = {
         .layers = 1, .width = 32, .heads = 2, .context = 16, .vocab = 256
@@ -479,7 +330,7 @@ static double train_on_text(Run *run, const Cluster *c, size_t staleness, Losses
         training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context, SHARED);
     for (size_t rule = 0; rule < RULES; rule++) {
         Record record = {0};
-        if (rule > 0) record.log = log_new(c->workers, LONG, rule == 1 ? staleness : LONG);
+        if (rule > 0) record.log = server_log_new(c->workers, LONG, rule == 1 ? staleness : LONG);
         Trajectory got = train(run, &cluster, &text, &record);
         double took = (double)record.seen.timing.step;
         if (rule == 0) moment = took / 2;
@@ -493,12 +344,12 @@ static double train_on_text(Run *run, const Cluster *c, size_t staleness, Losses
 
 // ---------------------------------------------------------------- the page
 
-// log: with the bound on staleness, and without one. took: all steps of the synchronous training.
-static void table(Run *run, const Cluster *c, const Log *log[2], Picoseconds took) {
+// log: with the bound on staleness, and without it. took: the time of the synchronous training.
+static void table(Run *run, const Cluster *c, const ServerLog *log[2], Picoseconds took,
+                  Losses loss[RULES]) {
     typedef char Cell[64];
     Cell pushes[RULES], ahead[RULES] = { "=0" }, behind[RULES] = { "=0" }, half[RULES], end[RULES],
                         what[2];
-    Losses loss[RULES];
     double moment = train_on_text(run, c, log[0]->staleness, loss);
     snprintf(pushes[0], sizeof *pushes, "=%.3f",
              (double)(c->steps * c->workers) * 1e9 / (double)took);
@@ -506,48 +357,86 @@ static void table(Run *run, const Cluster *c, const Log *log[2], Picoseconds too
         snprintf(half[rule], sizeof *half, "=%.2f", loss[rule].half);
         snprintf(end[rule], sizeof *end, "=%.2f", loss[rule].end);
         if (rule == 0) continue;
-        LogSeen seen = log_look(log[rule - 1]);
+        ServerLogSeen seen = server_log_look(log[rule - 1]);
         snprintf(pushes[rule], sizeof *pushes, "=%.3f", seen.pushes);
         snprintf(ahead[rule], sizeof *ahead, "=%zu", seen.ahead);
         snprintf(behind[rule], sizeof *behind, "=%zu", seen.lag);
     }
-    snprintf(what[0], sizeof *what, "loss on text after %.0f ms", moment * 1e-9);
-    snprintf(what[1], sizeof *what, "and after %d steps of every worker", LONG);
+    snprintf(what[0], sizeof *what, "loss after %.0f ms", moment * 1e-9);
+    snprintf(what[1], sizeof *what, "loss after %d steps of each", LONG);
     results(
         run, (const char *const[]){ "synchronous", log[0]->name, "no bound", NULL },
         (const Result[]){
-            { "pushes a ms, all workers",
-              "sync.: n/(max t_w + 2c)",
+            { "pushes per ms, all workers",
+              "synchronous: n/(t + 2c)",
               { pushes[0], pushes[1], pushes[2] } },
-            { "steps ahead of the slowest, most", "bound: s", { ahead[0], ahead[1], ahead[2] } },
-            { "age of a gradient, versions, most",
-              "bound: (n-1)(2s+1)",
+            { "steps ahead of the slowest",
+              "at most s: the staleness",
+              { ahead[0], ahead[1], ahead[2] } },
+            { "age of a gradient, in updates",
+              "at most (n-1)(2s+1)",
               { behind[0], behind[1], behind[2] } },
             { what[0], NULL, { half[0], half[1], half[2] } },
             { what[1], NULL, { end[0], end[1], end[2] } },
             { 0 } });
 }
 
-static void say_traffic(Run *run, const ServerSizes *z, Picoseconds took, Picoseconds one_port) {
-    const double step = (double)took / STEPS, step_one_port = (double)one_port / STEPS;
-    size_t count = config_parameters(&tiny), n = z->workers, S = count * sizeof(real);
-    size_t piece = ceil_div(count, z->servers) * sizeof(real);
-    double ring = ring_bytes(ALL_REDUCE_PASSES, n, count, sizeof(real));
-    double port_busy = (double)n * message(z) / step_one_port;
+// Bytes per step that this run measured, on rank 0, which is a server.
+static void say_traffic(Run *run, const ServerSizes *z, const ServerSeen *server) {
+    char served[32], worker[32], ring[32];
+    page_value(served, sizeof served, (double)server->sent / (STEPS + 1), "bytes");
+    page_value(worker, sizeof worker, (double)(config_parameters(&tiny) * sizeof(real)), "bytes");
+    page_value(ring, sizeof ring, cost_value(run, "sent.ring"), "bytes");
     say(run,
-        "Per step a worker sends S = %.1f kB, a server n S/k = %.0f kB, a ring's rank 2(n-1)/n S = "
-        "%.1f kB.",
-        (double)S / 1e3, (double)(n * piece) / 1e3, ring / 1e3);
-    say(run,
-        "Synchronous steps of %.2f ms become %.2f ms if a server has one port, busy %.0f %% of it "
-        "each way.\n",
-        step * 1e-9, step_one_port * 1e-9, 100 * port_busy);
+        "n = %zu worker%s, k = %zu server%s; t: the longest computing of a worker, c: one message; "
+        "losses on text.\n"
+        "Sent per step: a server n S/k = %s, a worker S = %s, a rank of the workers' ring %s.\n",
+        z->workers, z->workers > 1 ? "s" : "", z->servers, z->servers > 1 ? "s" : "", served,
+        worker, ring);
 }
 
-static void show(Run *run, const Cluster *c, const Training *t, Log log, int what) {
+static const char *lower_or_higher(double a, double b) {
+    const double seen = 0.005;                             // losses are printed in hundredths
+    return fabs(a - b) < seen ? "the same" : a < b ? "lower" : "higher";
+}
+
+// age: of the oldest gradient without a bound, in updates. took: the synchronous training.
+static void answer(Run *run, const Cluster *c, const ServerSeen *server, size_t age,
+                   const Losses loss[RULES], Picoseconds took) {
+    char served[32], ring[32], links[32], port[32];
+    const Losses sync = loss[0], none = loss[RULES - 1];
+    page_value(served, sizeof served, (double)server->sent / (STEPS + 1), "bytes");
+    page_value(ring, sizeof ring, cost_value(run, "sent.ring"), "bytes");
+    page_value(links, sizeof links, (double)took / STEPS, "ps");
+    page_value(port, sizeof port, cost_value(run, "time.one-port") / STEPS, "ps");
+    if (c->workers == 1)
+        say_answer(run,
+                   "A server sends %s per step. One worker never waits for another, so both forms "
+                   "are the same training (loss %.2f).",
+                   served, sync.end);
+    else
+        say_answer(run,
+                   "A server sends %s per step, a ring's rank %s. If no worker waits, the loss is "
+                   "%s after equal time (%.2f against %.2f) and %s after equal steps (%.2f against "
+                   "%.2f).",
+                   served, ring, lower_or_higher(none.half, sync.half), none.half, sync.half,
+                   lower_or_higher(none.end, sync.end), none.end, sync.end);
+    say_cost(run,
+             "gradients are up to %zu updates old. All bytes pass the servers: with one port per "
+             "server a synchronous step takes %s instead of %s.",
+             age, port, links);
+    say_use_when(run, "workers differ in speed, come and go, or touch few rows of a large table. "
+                      "For dense models use an all-reduce.");
+}
+
+static void show(Run *run, const Cluster *c, const Training *t, ServerLog log, int what) {
     Record record = { .log = log };
-    char title[64] = "synchronous";
-    if (log.line) snprintf(title, sizeof title, "asynchronous, %s", log.name);
+    char title[96], servers[32] = "rank 0 is the server";
+    if (c->servers > 1) snprintf(servers, sizeof servers, "%zu ranks are servers", c->servers);
+    if (log.line)
+        snprintf(title, sizeof title, "%zu asynchronous steps, %s; %s", c->steps, log.name,
+                 servers);
+    else snprintf(title, sizeof title, "%zu synchronous steps; %s", c->steps, servers);
     Trajectory drawn = train(run, c, t, &record);
     picture_show(run, title, what);
     trajectory_free(&drawn);
@@ -564,7 +453,7 @@ static void parameter_server(Run *run) {
             "a step has %d sequences, and each of %zu workers needs one: start at most %zu "
             "ranks",
             SEQUENCES, c.workers, c.servers + SEQUENCES);
-    if (s > STEPS) s = STEPS;                  // nobody can be that far ahead
+    if (s > STEPS) s = STEPS;                  // no worker can be further ahead
     REQUIRE(slow >= 1 && slow <= 1000, "--slow must be from 1 to 1000");
     Training t = { .model = tiny,
                    .data = data_synthetic(tiny.vocab, tiny.context, run->seed),
@@ -579,9 +468,8 @@ static void parameter_server(Run *run) {
     Record sync = synchronous(run, &c, &t, false), port = synchronous(run, &c, &t, true), async[3];
     for (size_t i = 0; i < 3; i++) async[i] = asynchronous(run, &c, &t, bound[i], &z);
     check_bound(run, &c);
-    // With s = 0 everybody's gradient is of the version that the round began with, and SGD's small
-    // steps add up to the one that the synchronous server makes. With s > 0 and more than one
-    // worker that is over.
+    // With s = 0 all gradients of a round are taken at the same version, so SGD's small steps add
+    // up to the synchronous server's step. With s > 0 and several workers they do not.
     check_close(run, "SGD: staleness 0 = synchronous, at the end", async[0].last, sync.last,
                 LIMIT_ROUNDING);
     if (c.workers == 1)
@@ -590,21 +478,24 @@ static void parameter_server(Run *run) {
     t.optimizer = adamw(0.01);
     Record adam = synchronous(run, &c, &t, false), adam_async = asynchronous(run, &c, &t, s, &z);
 
-    show(run, &c, &t, (Log){0}, PICTURE_NO_FILES | PICTURE_DETAIL);
-    show(run, &c, &t, log_new(c.workers, STEPS, STEPS), PICTURE_NO_FILES);
-    show(run, &c, &t, log_new(c.workers, STEPS, s), PICTURE_CHART | PICTURE_DETAIL);
+    show(run, &c, &t, (ServerLog){0}, PICTURE_NO_FILES | PICTURE_DETAIL);
+    show(run, &c, &t, server_log_new(c.workers, STEPS, STEPS), PICTURE_NO_FILES);
+    show(run, &c, &t, server_log_new(c.workers, STEPS, s), PICTURE_CHART | PICTURE_DETAIL);
     costs(run, &z, &adam.seen, port.seen.timing.step);
-    table(run, &c, (const Log *[]){ &async[1].log, &async[2].log }, sync.seen.timing.step);
-    say_traffic(run, &z, sync.seen.timing.step, port.seen.timing.step);
+    Losses loss[RULES];
+    const Picoseconds took = sync.seen.timing.step;
+    table(run, &c, (const ServerLog *[]){ &async[1].log, &async[2].log }, took, loss);
+    say_traffic(run, &z, &adam.seen);
+    answer(run, &c, &adam.seen, server_log_look(&async[2].log).lag, loss, took);
     Record *all[] = { &sync, &port, &async[0], &async[1], &async[2], &adam, &adam_async };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) forget(all[i]);
     data_free(&t.data);
 }
 
 static const Option options[] = {
-    { "servers", "N", "1", "ranks that hold the weights, a piece each; the others work" },
+    { "servers", "N", "1", "ranks that hold the weights, a piece each; the others are workers" },
     { "staleness", "N", "1", "steps that a worker may be ahead of the slowest" },
-    { "slow", "N", "2", "how many times as long the first worker takes" },
+    { "slow", "N", "2", "the first worker takes N times as long as the others" },
     { "clock", "simulated", "simulated", "the order of arrival is the simulated clock's" },
     { "link", "NAME[,NAME]", "slow", NULL },
     { "data", "FILE", "LICENSE", "the text on which the losses are compared" },

@@ -1,7 +1,7 @@
-// 07_balance.c: trainings with equal, static and dynamic shares, each against one device that takes
-// the whole batch and one that takes the same shares in rank order. The times of all steps against
-// a forecast and against bounds.
-#include "01_data_parallel/data_parallel.h"
+// 07_balance.c: trainings with equal, static and dynamic shares. Each is compared with one device
+// that takes the whole batch, and with one that takes the same shares in rank order. The times of
+// all steps are compared with a forecast and with bounds.
+#include "01_data_parallel/experiments/balance_forecast.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
 #include "judge/draw/plot.h"
@@ -11,31 +11,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-// from step 5 on device 0 takes 4 times as long
+// From step CHANGE on device 0 takes CHANGED times as long as before.
 enum { SEQUENCES = 26, STEPS = 12, CHANGE = 5, CHANGED = 4 };
 static const ModelConfig tiny = {
     .layers = 1, .width = 24, .heads = 3, .context = 12, .vocab = 61, .dropout = 0.1
 };
 
-typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
 static const char *const policy_name[] = { "equal", "static", "dynamic" };
 
 // ---------------------------------------------------------------- the devices
 
-// How many times as long as a device of the full rate each of n devices takes. From step CHANGE on
-// device 0 takes CHANGED times as long as before.
-typedef struct { size_t n, *slow; } Devices;
-
-// strtoul would take signs and blanks, too.
+// A positive whole number. Not strtoul alone, because it also accepts signs and blanks.
 static size_t whole(const char *text, char **end) {
     *end = (char *)text;
     return *text >= '1' && *text <= '9' ? strtoul(text, end, 10) : 0;
 }
 
-// One device a rank, from an option such as --slow 1,1,2,4; with more ranks, from the beginning
+// Reads one device per rank from an option such as --slow 1,1,2,4. With more ranks the list starts
 // again.
 static Devices devices_read(Run *run, const char *option) {
-    Devices d = { run->world->size, host_alloc(run->world->size * sizeof(size_t)) };
+    const size_t n = run->world->size;
+    Devices d = { &tiny, SEQUENCES, STEPS, CHANGE, CHANGED, n, host_alloc(n * sizeof(size_t)) };
     const char *text = option_text(run, option), *at = text;
     for (size_t r = 0; r < d.n; r++) {
         char *end;
@@ -47,87 +43,12 @@ static Devices devices_read(Run *run, const char *option) {
     return d;
 }
 
-// For the clock; the forecast works it out by itself.
+// Sets the clock. balance_forecast() works out the same by itself.
 static size_t slowness(const Devices *d, size_t rank, size_t step) {
     return d->slow[rank] * (rank == 0 && step >= CHANGE ? CHANGED : 1);
 }
 
-// ----------------------------------------------------- the times that follow from sizes and speeds
-
-// The rings of a step: the gradient's and, where times are sent, that of the n times.
-static double rings(Policy p, size_t n) {
-    double gradient = ring_time(ALL_REDUCE_PASSES, n, config_parameters(&tiny), sizeof(real));
-    return gradient + (p == DYNAMIC ? ring_time(ALL_REDUCE_PASSES, n, n, sizeof(double)) : 0);
-}
-
-// The batch is handed out sequence by sequence, each to the device that would be done with it
-// first. balance_shares() must come to the same, by its shorter way: a device that is done first
-// never gets less than the whole part of its exact share (the lower quota of D'Hondt's method).
-static void hand_out(Range *share, const double *rate, size_t n, size_t total) {
-    size_t *has = host_alloc(n * sizeof *has), lo = 0;
-    for (size_t given = 0; given < total; given++) {
-        size_t first = 0;
-        for (size_t r = 1; r < n; r++)
-            if ((double)(has[r] + 1) * rate[first] < (double)(has[first] + 1) * rate[r]) first = r;
-        has[first]++;
-    }
-    for (size_t r = 0; r < n; lo = share[r].hi, r++) share[r] = (Range){ lo, lo + has[r] };
-    free(has);
-}
-
-// All wait for the one who takes longest; then they communicate. A rate is the mean of what it was
-// and of what the last step showed. Who is how slow when is worked out here again: slowness() sets
-// the clock by which steps are measured.
-static void forecast(Policy p, const Devices *d, Range *share, double *time) {
-    double *rate = host_alloc(d->n * sizeof *rate), *slow = host_alloc(d->n * sizeof *slow);
-    for (size_t r = 0; r < d->n; r++) {
-        slow[r] = (double)d->slow[r];
-        rate[r] = p == STATIC ? 1 / slow[r] : 1;       // nothing known: all alike
-    }
-    for (size_t step = 0; step < STEPS; step++) {
-        Range *now = share + step * d->n;
-        double longest = 0;
-        if (step == CHANGE) slow[0] *= (double)CHANGED;
-        hand_out(now, rate, d->n, SEQUENCES);
-        for (size_t r = 0; r < d->n; r++) {
-            size_t B = range_size(now[r]);
-            double took = work_model(&tiny, B).time * slow[r], did = (double)B / took;
-            longest = fmax(longest, took);
-            if (p == DYNAMIC && B > 0) rate[r] = step > 0 ? (rate[r] + did) / 2 : did;
-        }
-        time[step] = longest + rings(p, d->n);
-    }
-    free(rate);
-    free(slow);
-}
-
-// What device 0 loses from the change on is 1 - 1 / changed of its speed.
-static double summed_speed(const Devices *d, size_t step) {
-    double sum = 0;
-    for (size_t r = 0; r < d->n; r++) sum += 1 / (double)d->slow[r];
-    return step < CHANGE ? sum : sum - (1 - 1 / (double)CHANGED) / (double)d->slow[0];
-}
-
-static double ideal(const Devices *d, size_t step) {
-    return work_model(&tiny, SEQUENCES).time / summed_speed(d, step);
-}
-
-// Could sequences be cut, all would end together, after work / summed speed. They are whole; but
-// the device that ends last got its last one because no other would have ended earlier with one
-// more. So a step takes at most what n - 1 more sequences would take that could be cut. While a
-// device is believed to be `over` times as fast as it is, its share may take that many times as
-// long. The smoothed rate of device 0 is CHANGED times too high in the step of the change, and then
-// each step halves what is too much. A hundredth is for the products of fast devices, which last
-// whole picoseconds.
-static double bound(Policy p, const Devices *d, size_t step) {
-    double over = 1;
-    if (p == DYNAMIC && step >= CHANGE)
-        over += (double)(CHANGED - 1) / pow(2, (double)(step - CHANGE));
-    double computing = over * work_model(&tiny, SEQUENCES + d->n - 1).time / summed_speed(d, step);
-    return computing * 1.01 + rings(p, d->n);
-}
-
-// Rank 0 had 4 sequences and took 8; the others had none.
+// balance_observe() where rank 0 had 4 sequences and took 8, and the others had none.
 static void check_idle(Run *run) {
     size_t n = run->world->size;
     Range *share = host_alloc(n * sizeof *share);
@@ -144,16 +65,15 @@ static void check_idle(Run *run) {
 
 // ---------------------------------------------------------------- training
 
-// What a training leaves behind besides its Trajectory: who had which sequences, and how long each
-// step took.
+// The shares and times of a training.
 typedef struct {
-    Range share[STEPS * SEQUENCES];  // [STEPS][n]; there are no more devices than sequences
-    double time[STEPS];                                    // picoseconds, alike on all ranks
-    double took[STEPS];                                    // those of my share
-    size_t calls, bytes, activations;  // all-reduces; what they sent; the last step's peak
+    Range share[STEPS * SEQUENCES];                        // [STEPS][n], n <= SEQUENCES
+    double time[STEPS];                                    // of a step, ps, equal on all ranks
+    double took[STEPS];                                    // of this rank's share, ps
+    size_t calls, bytes, activations;                      // all-reduces; sent; last step's peak
 } Record;
 
-// What is known before the first step. All 0 is nothing: equal shares.
+// The rates before the first step. 0: unknown, so shares are equal.
 static void first_rates(double *rate, const Devices *d, Policy policy) {
     for (size_t r = 0; r < d->n; r++)
         rate[r] = policy == STATIC ? 1 / (double)slowness(d, r, 0) : 0;
@@ -193,9 +113,9 @@ static Trajectory train(Run *run, const Training *t, const Devices *d, Policy po
 
 // ---------------------------------------------------------------- the checks of the times
 
-// The ideal is the time in which all devices together do the batch, each as many sequences a
-// picosecond as it was seen to do in the equal shares of this step. But for a hundredth: the
-// products of fast devices last whole picoseconds.
+// The ideal must be the time of the batch at the summed speed of all devices, measured with the
+// equal shares of the same step. It may differ by one hundredth, because products of fast devices
+// take whole picoseconds.
 static void check_ideal(Run *run, const Devices *d, const Record *equal) {
     bool right = true;
     for (size_t step = 0; step < STEPS; step++) {
@@ -204,7 +124,7 @@ static void check_ideal(Run *run, const Devices *d, const Record *equal) {
         ledger_pause();
         comm_all_reduce_doubles(run->world, &rate, 1);     // of all devices together
         ledger_resume();
-        right = right && fabs(ideal(d, step) * rate / SEQUENCES - 1) < 0.01;
+        right = right && fabs(balance_ideal(d, step) * rate / SEQUENCES - 1) < 0.01;
     }
     check_true(run, "ideal", "the time at the measured speeds", right);
 }
@@ -212,8 +132,10 @@ static void check_ideal(Run *run, const Devices *d, const Record *equal) {
 static void check_bounds(Run *run, const Devices *d, const Record *seen) {
     bool known = true, measured = true;
     for (size_t step = 0; step < STEPS; step++) {
-        if (step < CHANGE) known = known && seen[STATIC].time[step] <= bound(STATIC, d, step);
-        if (step > 0) measured = measured && seen[DYNAMIC].time[step] <= bound(DYNAMIC, d, step);
+        if (step < CHANGE && seen[STATIC].time[step] > balance_bound(STATIC, d, step))
+            known = false;
+        if (step > 0 && seen[DYNAMIC].time[step] > balance_bound(DYNAMIC, d, step))
+            measured = false;
     }
     check_true(run, "static", "no step is longer than whole sequences ask for, until the change",
                known);
@@ -235,14 +157,14 @@ static void costs(Run *run, const Devices *d, Policy policy, const Record *seen)
            sequences[2] = { 0 };
     if (policy == DYNAMIC) bytes += ring_bytes(ALL_REDUCE_PASSES, N, N, sizeof(double));
     Record want;
-    forecast(policy, d, want.share, want.time);
+    balance_forecast(policy, d, want.share, want.time);
     for (size_t step = 0; step < STEPS; step++) {
         time[0] += want.time[step];
         time[1] += seen->time[step];
         sequences[0] += (double)range_size(want.share[step * N + mine]);
         sequences[1] += (double)range_size(seen->share[step * N + mine]);
     }
-    // what a device keeps goes with its share
+    // A device keeps the activations of its share.
     size_t last = range_size(want.share[(STEPS - 1) * N + mine]);
     policy_cost(run, policy, "time", "all steps", "ps", NOT_PREDICTED, played(time[0]), time[1]);
     policy_cost(run, policy, "sequences", "my sequences", "sequences", NOT_PREDICTED,
@@ -259,7 +181,7 @@ static void costs(Run *run, const Devices *d, Policy policy, const Record *seen)
 
 // ---------------------------------------------------------------- what to see
 
-// "8 8 8 2", or of many devices the least and the most.
+// "8 8 8 2", or the smallest and the largest share of many devices.
 static void shares_text(char *text, size_t room, const Range *share, size_t n) {
     size_t least = range_size(share[0]), most = least, at = 0;
     for (size_t r = 0; r < n; r++) {
@@ -271,8 +193,8 @@ static void shares_text(char *text, size_t room, const Range *share, size_t n) {
     if (n > 8) snprintf(text, room, "%zu..%zu", least, most);
 }
 
-// The time of every step, in the unit in which a device of the full rate takes 1 for a sequence: a
-// table and a plot.
+// Shows the time of every step as a table and a plot. Unit: the time of one sequence on a device of
+// the full rate.
 static void show_times(Run *run, const Devices *d, const Record *seen, int picture) {
     const double unit = work_model(&tiny, 1).time;
     // y[POLICIES + 1][steps]
@@ -284,7 +206,7 @@ static void show_times(Run *run, const Devices *d, const Record *seen, int pictu
         shares_text(shares, sizeof shares, seen[DYNAMIC].share + step * d->n, d->n);
         x[step] = (double)step;
         for (size_t p = 0; p < POLICIES; p++) y[p * STEPS + step] = seen[p].time[step] / unit;
-        y[POLICIES * STEPS + step] = (ideal(d, step) + rings(EQUAL, d->n)) / unit;
+        y[POLICIES * STEPS + step] = (balance_ideal(d, step) + balance_rings(EQUAL, d)) / unit;
         say_detail(run, "%4zu %8.2f %8.2f %8.2f %7.2f   %s\n", step, y[step], y[STEPS + step],
                    y[2 * STEPS + step], y[3 * STEPS + step], shares);
     }
@@ -310,28 +232,66 @@ static void table(Run *run, const Devices *d, const Record *seen) {
     const size_t step[] = { 0, CHANGE - 1, CHANGE, STEPS - 1 };
     Cell time[4][POLICIES + 1], shares[POLICIES], what[4], best;
     double all = 0;
-    for (size_t s = 0; s < STEPS; s++) all += ideal(d, s) + rings(EQUAL, d->n);
-    milliseconds(best, all);
+    for (size_t s = 0; s < STEPS; s++) all += balance_ideal(d, s) + balance_rings(EQUAL, d);
+    page_cell(best, all, "ps");
     for (size_t i = 0; i < 4; i++) {
         snprintf(what[i], sizeof *what, i == 2 ? "step %zu: slowed" : "step %zu", step[i]);
         for (size_t p = 0; p < POLICIES; p++) milliseconds(time[i][p], seen[p].time[step[i]]);
-        milliseconds(time[i][POLICIES], ideal(d, step[i]) + rings(EQUAL, d->n));
+        milliseconds(time[i][POLICIES], balance_ideal(d, step[i]) + balance_rings(EQUAL, d));
     }
     for (size_t p = 0; p < POLICIES; p++) {
         *shares[p] = '=';
         shares_text(shares[p] + 1, sizeof *shares - 1, seen[p].share + (STEPS - 1) * d->n, d->n);
     }
+    say(run, "\nequal: the same share for all. static: in proportion to the first speeds. dynamic: "
+             "to those measured\nin earlier steps. ideal: if sequences could be cut. From step %d "
+             "on device 0 takes %d times as long.\n", CHANGE, CHANGED);
     results(
         run, (const char *const[]){ "equal", "static", "dynamic", "ideal", NULL },
         (const Result[]){
-            { what[0], "max k_r s_r 3F+ring", { time[0][0], time[0][1], time[0][2], time[0][3] } },
-            { what[1], "ideal: 3F(B)/S+ring", { time[1][0], time[1][1], time[1][2], time[1][3] } },
-            { what[2], "device 0 slows down", { time[2][0], time[2][1], time[2][2], time[2][3] } },
+            { what[0], "slowest rank + ring", { time[0][0], time[0][1], time[0][2], time[0][3] } },
+            { what[1], NULL, { time[1][0], time[1][1], time[1][2], time[1][3] } },
+            { what[2], "device 0 slows", { time[2][0], time[2][1], time[2][2], time[2][3] } },
             { what[3], NULL, { time[3][0], time[3][1], time[3][2], time[3][3] } },
-            { "all steps", "their sum", { "time.equal", "time.static", "time.dynamic", best } },
-            { "k_r, last step", "sequences: B in all", { shares[0], shares[1], shares[2] } },
-            { "kept, last step", "k_r T kept e", { "peak.equal", "peak.static", "peak.dynamic" } },
+            { "all steps", NULL, { "time.equal", "time.static", "time.dynamic", best } },
+            { "sequences, last",
+              "per rank, in order",
+              { shares[0], shares[1], shares[2], "=-" } },
+            { "activations, last",
+              "T kept e each",
+              { "peak.equal", "peak.static", "peak.dynamic", "=-" } },
             { 0 } });
+}
+
+// The largest measured value over ranks, for people.
+static const char *largest(Run *run, const char *id, char text[32]) {
+    page_value(text, 32, cost_value(run, id), "bytes");
+    return text;
+}
+
+// The answer compares the trainings with equal and with measured shares.
+static void answer(Run *run, const Devices *d) {
+    const double equal = cost_value(run, "time.equal"), dynamic = cost_value(run, "time.dynamic");
+    char ideal_time[32], speeds[32], most[2][32];
+    double all = 0;
+    for (size_t s = 0; s < STEPS; s++) all += balance_ideal(d, s) + balance_rings(EQUAL, d);
+    page_value(ideal_time, sizeof ideal_time, all, "ps");
+    page_value(speeds, sizeof speeds,
+               (cost_value(run, "sent.dynamic") - cost_value(run, "sent.equal")) / STEPS, "bytes");
+    const bool helps = dynamic < 0.99 * equal;
+    say_answer(run,
+               "%s. %d steps take %s with equal shares, %s with shares fixed by the first speeds, "
+               "%s with measured ones; the ideal is %s.",
+               helps ? "No: a slow device takes fewer sequences" : "Here measuring gains nothing",
+               STEPS,
+               cost_text(run, "time.equal"), cost_text(run, "time.static"),
+               cost_text(run, "time.dynamic"), ideal_time);
+    say_cost(run,
+             "%s more per rank and step to share the times, a step or more after each change with "
+             "old shares, and up to %s of activations on one rank instead of %s.",
+             speeds, largest(run, "peak.dynamic", most[0]), largest(run, "peak.equal", most[1]));
+    say_use_when(run, "devices differ in speed or slow down, and each has enough sequences that "
+                      "one more or less is a small part.");
 }
 
 // --svg takes one picture; a trace is of steps.
@@ -363,8 +323,8 @@ static void show_steps(Run *run, const Training *t, const Devices *d) {
 static void balance(Run *run) {
     REQUIRE(clock_config()->simulated, "07_balance needs the simulated clock: leave --clock out");
     REQUIRE(run->world->size <= SEQUENCES,
-            "there are %d sequences, and each device needs one to be measured: start at "
-            "most %d ranks",
+            "there are %d sequences, and each device needs one to be measured: start at most %d "
+            "ranks",
             SEQUENCES, SEQUENCES);
     Devices d = devices_read(run, "slow");
     Training t = { .model = tiny,
@@ -397,12 +357,13 @@ static void balance(Run *run) {
     check_bounds(run, &d, seen);
     for (Policy p = EQUAL; p < POLICIES; p++) costs(run, &d, p, &seen[p]);
     table(run, &d, seen);
+    answer(run, &d);
     data_free(&t.data);
     free(d.slow);
 }
 
 static const Option options[] = {
-    { "slow", "LIST", "1,1,1,4", "how many times as long as a device of the full rate each takes" },
+    { "slow", "LIST", "1,1,1,4", "rank r takes the r-th number times as long as a fast device" },
     { "picture", "times|steps", "times", "what --svg shows: the times of all steps, or two steps" },
     { "clock", "simulated", "simulated", "the speeds are the simulated clock's" },
     { "link", "NAME[,NAME]", "slow", NULL },

@@ -1,9 +1,10 @@
-// bucket_costs.c: what reducing in buckets must cost, from the sizes alone: it never looks at a
+// bucket_costs.c: predicts the costs of reducing in buckets from the sizes alone. It never reads a
 // model or its buckets.
 #include "01_data_parallel/experiments/experiments.h"
+#include <math.h>
 #include <stdlib.h>
 
-// Tensors of the stage in model order, and the layer of each: 0 is the stage's first one.
+// Lists the tensors of the stage in model order, with their layers; 0 is the stage's first layer.
 static size_t list_tensors(const CutSizes *z, const TensorElements *of, bool with_wte,
                            BucketPiece *tensor) {
     size_t n = 0, layers = cut_layers(z);
@@ -32,8 +33,8 @@ size_t bucket_pieces(const CutSizes *z, const TensorElements *of, size_t capacit
     return n;
 }
 
-// When the backward of `layer` is done on a rank. The embedding's costs nothing: it has no product
-// of matrices.
+// The time at which the backward of `layer` is done on a rank. The embedding's takes no time,
+// because it has no product of matrices.
 static double done(const ModelConfig *c, LastBatch b, size_t layer) {
     CutSizes z = cut_sizes(c, 1, 0);
     double block = work_block(&z, b.sequences).time, head = work_head(&z, b.sequences).time;
@@ -66,9 +67,8 @@ BucketCosts bucket_costs(const ModelConfig *c, size_t capacity, size_t ranks,
         // each rounded up
         costs.bytes += ring_bytes(ALL_REDUCE_PASSES, ranks, piece[k].elements, sizeof(real));
         for (size_t r = 0; r < ranks; r++) {               // hidden as long as this rank computes
-            double busy = done(c, batch[r], 0), hidden = busy < begin ? 0
-                                                         : busy < end ? busy - begin
-                                                                      : end - begin;
+            double busy = done(c, batch[r], 0), hidden = 0;
+            if (busy > begin) hidden = fmin(busy, end) - begin;
             costs.hidden += hidden;
             costs.exposed += end - begin - hidden;
         }

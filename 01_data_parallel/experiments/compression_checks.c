@@ -1,6 +1,5 @@
-// compression_checks.c: what 06_compression and 08_power_sgd judge with: trainings whose sum is
-// compressed, books of what was sent, gradients made for the purpose, costs, and the losses on
-// text.
+// compression_checks.c: the checks of 06_compression and 08_power_sgd: trainings whose sum is
+// compressed, sums of all that was sent, constructed gradients, costs, and the losses on text.
 #include "01_data_parallel/data_parallel.h"
 #include "01_data_parallel/experiments/experiments.h"
 #include "common/tensor/random.h"
@@ -12,10 +11,10 @@
 
 static const char *const method_name[METHODS] = { "fp16", "top-k", "1-bit", "PowerSGD" };
 
-// ---------------------------------------------------------------- the books
+// ---------------------------------------------------------------- nothing is lost
 
-// With error feedback nothing is lost, only late. Added up over the steps: this rank's gradients;
-// what every rank took for their sum. (c->sent: what this rank sent.) data NULL: no books are kept.
+// Sums over all steps: mine, this rank's gradients; believed, the sum that every rank
+// reconstructed. (c->sent: all that this rank sent.) data NULL: no sums are kept.
 typedef struct { Tensor mine, believed; Arena arena; } Books;
 
 static Tensor zeros(Arena *a, size_t n) {
@@ -38,7 +37,7 @@ static void books_note(Tensor sum, Tensor g) {
 
 static void books_free(Books *b) { arena_free(&b->arena); }
 
-// On every rank: all it ever sent + what it still keeps back = all its gradients.
+// On every rank: all that it sent + its residual = all its gradients.
 static void check_workers(Run *run, const char *what, const Books *b, const Compression *c) {
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run);
     Arena a = arena(MEM_REFERENCE);
@@ -54,7 +53,7 @@ static void check_workers(Run *run, const char *what, const Books *b, const Comp
     snapshot_free(want);
 }
 
-// All that was believed + what the servers keep back = all that was sent, over all ranks.
+// Over all ranks: all that was reconstructed + the servers' residuals = all that was sent.
 static void check_servers(Run *run, const char *what, const Books *b, const Compression *c) {
     Snapshot *got = snapshot_new(run), *want = snapshot_new(run), *parts = snapshot_new(run);
     Arena a = arena(MEM_REFERENCE);
@@ -62,7 +61,7 @@ static void check_servers(Run *run, const char *what, const Books *b, const Comp
     char name[32];
     snprintf(name, sizeof name, "rank %zu", c->dp->rank);
     snapshot_put(parts, name, 1, size, c->sent, 0, 0);
-    // by every rank: they must agree in every bit
+    // Every rank puts its own: they must agree in every bit.
     snapshot_put(parts, "believed", 1, size, b->believed, 0, 0);
     for (size_t i = 0; i < c->n_buckets && c->plan.method == ONE_BIT; i++) {
         const CompressedBucket *bucket = &c->buckets[i];
@@ -231,8 +230,8 @@ void compression_check_rule(Run *run, const Training *t, const CompressionPlan *
                             CompressionSeen *seen) {
     char what[64];
     snprintf(what, sizeof what, "%s = the rule on one device", method_name[plan->method]);
-    // PowerSGD alone adds with all-reduces; where the library chooses their order, its small
-    // differences pass through an orthonormalisation, which may enlarge them.
+    // Only PowerSGD adds with all-reduces. If the library chooses the order of additions, rounding
+    // differs, and an orthonormalisation may enlarge the difference.
     double limit = plan->method == POWER_SGD && every_bit(run) > 0 ? 100 * LIMIT_ROUNDING : 0;
     Trajectory got = compression_train(run, t, plan, seen),
                want = one_device_course(run, t, plan, run->world->size);
@@ -255,17 +254,20 @@ void compression_curves(Run *run, const Curve *curve, size_t n, double *last) {
     t.data = training_text(run, option_text(run, "data"), NULL, reader.vocab, reader.context,
                            t.sequences);
     PlotLine *lines = host_alloc(n * sizeof *lines);
-    // of ten batches: single ones differ too much
+    size_t drawn = 0;
+    // Each point is the mean of ten batches, because single batches differ too much.
     double x[POINTS], *mean = host_alloc(n * POINTS * sizeof *mean);
     for (size_t i = 0; i < POINTS; i++) x[i] = (double)((i + 1) * EACH);
     for (size_t i = 0; i < n; i++) {
         double *y = mean + i * POINTS;
-        Trajectory c = compression_train(run, &t, curve[i].exact ? NULL : &curve[i].plan, NULL);
+        const CompressionPlan *plan = curve[i].exact ? NULL : &curve[i].plan;
+        Trajectory c = curve[i].alone ? one_device_course(run, &t, &curve[i].plan, 1)
+                                      : compression_train(run, &t, plan, NULL);
         for (size_t s = 0; s < COMPRESSION_LONG; s++) y[s / EACH] += c.loss[s] / EACH;
-        lines[i] = (PlotLine){ curve[i].name, y };
+        if (!curve[i].alone) lines[drawn++] = (PlotLine){ curve[i].name, y };
         last[i] = y[POINTS - 1];
-        // Drawn to a fiftieth: signs of numbers near zero depend on the machine's BLAS, and with
-        // them the last digits.
+        // Rounded to a fiftieth, because the signs of numbers near zero depend on the machine's
+        // BLAS, and the last digits of the loss with them.
         for (size_t k = 0; k < POINTS; k++) y[k] = round(50 * y[k]) / 50;
         say_detail(run, "  %-16s loss of the first step %.2f, of the last ten %.2f\n",
                    curve[i].name, c.loss[0], last[i]);
@@ -278,7 +280,7 @@ void compression_curves(Run *run, const Curve *curve, size_t n, double *last) {
                        .n = POINTS,
                        .y_label = "loss, nats a byte",
                        .lines = lines,
-                       .n_lines = n },
+                       .n_lines = drawn },
               PICTURE_DETAIL | (option_given(run, "trace") ? PICTURE_NO_FILES : PICTURE_CHART));
     data_free(&t.data);
     free(mean);
@@ -311,7 +313,7 @@ void compression_show_steps(Run *run, const Training *t, const CompressionPlan *
 }
 
 const Option compression_options[] = {
-    { "data", "FILE", "LICENSE", "the text that the loss curves are drawn of" },
+    { "data", "FILE", "LICENSE", "the text on which the losses are compared" },
     { "lr", "X", "0.15", "learning rate of the loss curves" },
     { "link", "NAME[,NAME]", "slow", NULL },
     {0},

@@ -1,42 +1,40 @@
-// compression_costs.c: what a step's compressed all-reduce must cost, from the sizes alone. Each
+// compression_costs.c: predicts the costs of a compressed all-reduce from the sizes alone. Each
 // unit of the model is a bucket: wte, wpe, blocks, the last norm.
 #include "01_data_parallel/experiments/experiments.h"
 
-// Bucket i of what a rank has: wte, where it has embedding or head, then what its layers have
-// besides.
+// A rank's buckets: wte, if it has embedding or head, then one for each layer's other tensors.
 static size_t has_wte(const CutSizes *z) { return z->first || z->last; }
 static size_t bucket_count(const CutSizes *z) { return has_wte(z) + cut_layers(z); }
 static size_t bucket_size(const CutSizes *z, size_t i) {
     return i < has_wte(z) ? elements_wte(z) : elements_unit(z, i - has_wte(z));
 }
-// The matrices of bucket i; all else in it are vectors.
+// list <- the matrices of bucket i. Returns their number. All other tensors of it are vectors.
 static size_t bucket_matrices(const CutSizes *z, size_t i, Shape list[4]) {
     const size_t C = z->C, mine = z->heads * z->D, block = has_wte(z) + z->first;
-    list[0] = (Shape){ i < has_wte(z) ? z->vocab
-                       : i < block    ? z->Tk
-                                      : C,
-                       i < block ? C : 3 * mine };
+    list[0] = (Shape){ C, 3 * mine };
+    if (i < block) list[0] = (Shape){ i < has_wte(z) ? z->vocab : z->Tk, C };
     list[1] = (Shape){ mine, C };
     list[2] = (Shape){ C, z->hidden };
     list[3] = (Shape){ z->hidden, C };
-    return i < block ? 1 : i < block + z->blocks ? 4 : 0;
+    if (i < block) return 1;
+    return i < block + z->blocks ? 4 : 0;
 }
 
-// How many of n values of `bits` bits lie in part r, where N parts are cut between reals.
+// The number of values in part r if n values of `bits` bits are cut between reals in N parts.
 static size_t values_in_part(size_t n, size_t bits, size_t packed, size_t N, size_t r) {
     size_t per = 8 * sizeof(real) / bits, lo = 0, hi;
     for (size_t k = 0; k < r; k++) lo += part_size(packed, N, k) * per;
     hi = lo + part_size(packed, N, r) * per;
     return (hi < n ? hi : n) - (lo < n ? lo : n);
 }
-// To every other rank its part of the packed elements, and the ring of an all-gather back.
+// Bytes of both directions: a part of the packed elements to every other rank, and an all-gather.
 static double both_ways(size_t N, size_t r, size_t packed) {
     return (double)((packed - part_size(packed, N, r)) * sizeof(real)) +
            ring_bytes(ONE_PASS, N, packed, sizeof(real));
 }
 
-// PowerSGD's elements of a bucket: what is sent as it is, every P, every Q; and the picoseconds of
-// its products: M Q, M^T P, P Q^T.
+// PowerSGD's elements of a bucket: sent uncompressed, every P, every Q. products: picoseconds of M
+// Q, M^T P and P Q^T.
 typedef struct { size_t rest, p, q; double products; } Power;
 static Power power_of(const CutSizes *z, const CompressionPlan *plan, size_t i) {
     Shape list[4];
@@ -52,7 +50,7 @@ static Power power_of(const CutSizes *z, const CompressionPlan *plan, size_t i) 
     }
     return all;
 }
-// Three all-reduces: of what is sent as it is, of all P's, of all Q's.
+// Three all-reduces: of the uncompressed tensors, of all P's, of all Q's.
 static CompressionCosts power_sgd(const CutSizes *z, const CompressionPlan *plan, size_t i,
                                   size_t N) {
     const Power l = power_of(z, plan, i);
@@ -76,10 +74,10 @@ static CompressionCosts of_bucket(const CutSizes *z, const CompressionPlan *plan
     case HALF:                                 // a maximum of one element, and the two halves
         return (CompressionCosts){ ring_bytes(ALL_REDUCE_PASSES, N, 1, e) + both_ways(N, r, packed),
                                    N + 1, 0, 0, n + 1 + packed + N * w + mine + w };
-    case TOP_K:                                // everybody's k places and values to everybody
+    case TOP_K:                                // an all-gather of k places and values per rank
         return (CompressionCosts){ ring_bytes(ONE_PASS, N, N * message, e), 1, n, 0,
                                    N * message + n };
-    case ONE_BIT:  // signs both ways, and twice N scales; as a server I have errors, too
+    case ONE_BIT:                              // signs both ways, twice N scales, server residuals
         return (CompressionCosts){ both_ways(N, r, packed) + 2 * ring_bytes(ONE_PASS, N, N, e),
                                    N + 2, n + mine, 0, packed + N + n + N * w + w + mine };
     default: return power_sgd(z, plan, i, N);
@@ -89,7 +87,7 @@ static CompressionCosts of_bucket(const CutSizes *z, const CompressionPlan *plan
 CompressionCosts compression_costs(const CutSizes *z, const CompressionPlan *plan, size_t N,
                                    size_t r) {
     CompressionCosts all = {0};
-    size_t most = 0;  // buffers of a bucket are given back before the next one
+    size_t most = 0;                           // the buffers of a bucket are freed before the next
     for (size_t i = 0; i < bucket_count(z); i++) {
         CompressionCosts one = of_bucket(z, plan, i, N, r);
         all.sent += one.sent;

@@ -1,13 +1,12 @@
 // compression_reference.c: the rules of compression.h on ONE device that has the gradients of all N
-// shards. No message, no packed bits: numbers are rounded, dropped or projected where they lie, and
-// added in shard order. What N ranks get must be this, bit for bit.
+// shards, without messages and packed bits. It rounds, drops or projects the numbers in place and
+// adds in shard order. N ranks must get the same bits.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 #include <stdlib.h>
 #include "01_data_parallel/compression_items.h"
 
-// Of one bucket, on the host: x [N, n] is gradient + error of every shard, or, for HALF, the
-// gradient.
+// One bucket on the host. x [N, n] is gradient + residual of every shard (for HALF: the gradient).
 typedef struct { size_t N, n; real *x, *sum; } Shards;
 
 static double rounded(double x) { return half_value(half_from(x)); }
@@ -23,13 +22,13 @@ static void half(const Shards *s) {
     }
 }
 
-static int larger_first(const void *a, const void *b) {    // ties: who comes first
+static int larger_first(const void *a, const void *b) {    // of equal elements the left one first
     const real *const x = *(real *const *)a, *const y = *(real *const *)b;
     const double difference = fabs((double)*y) - fabs((double)*x);
     return difference > 0 ? 1 : difference < 0 ? -1 : (x > y) - (x < y);
 }
 
-// What is sent leaves x, so x ends as the error.
+// Sets the sent elements of x to 0, so x ends as the residual.
 static void top_k(const Shards *s, size_t k) {
     real **order = host_alloc(s->n * sizeof *order);
     for (size_t r = 0; r < s->N; r++) {
@@ -44,7 +43,7 @@ static void top_k(const Shards *s, size_t k) {
     free(order);
 }
 
-// Replaces v by what its signs say; the error goes to `error`, which may be v's own place.
+// Replaces v by scale times its signs. The residual goes to `error`, which may be v's own place.
 static void to_signs(real *v, real *error, size_t n) {
     Arena a = arena(MEM_WORKSPACE);
     Tensor t = tensor_new(&a, 1, n);
@@ -58,7 +57,7 @@ static void to_signs(real *v, real *error, size_t n) {
     arena_free(&a);
 }
 
-// x ends as the workers' errors, server as the servers'.
+// x ends as the workers' residuals, server as the servers'.
 static void one_bit(const Shards *s, real *server) {
     real *said = host_alloc(s->n * sizeof *said);
     for (size_t i = 0; i < s->n; i++) s->sum[i] = server[i];
@@ -75,7 +74,7 @@ static void one_bit(const Shards *s, real *server) {
     free(said);
 }
 
-// ---- PowerSGD, on tensors: products as the ranks make them ----
+// ---- PowerSGD, on tensors, with the same products as the ranks ----
 
 static Tensor of_shard(Tensor all, size_t shard, const Matrix *m) {
     Tensor row = tensor_row_range(all, shard, shard + 1);
@@ -83,7 +82,7 @@ static Tensor of_shard(Tensor all, size_t shard, const Matrix *m) {
                           m->cols);
 }
 
-// x: gradients and errors of the bucket, [N, n]; sum [1, n].
+// x: gradients plus residuals of the bucket, [N, n]; sum [1, n].
 static void low_rank(Matrix *m, Tensor sum, Tensor x) {
     Arena a = arena(MEM_WORKSPACE);
     const size_t N = x.rows, r = m->rank;
@@ -174,7 +173,7 @@ void one_device_free(OneDevice *o) {
 
 // ---- a training ----
 
-// One device takes the N shards one after the other, keeps the N gradients, and applies the rule to
+// One device computes the gradients of the N shards one after the other and applies the rule to
 // them.
 Trajectory one_device_course(Run *run, const Training *t, const CompressionPlan *plan, size_t N) {
     Trajectory course = trajectory_new(run, t);

@@ -1,25 +1,25 @@
-// ring_costs.c: what the four ways of 03_ring to make an all-reduce must cost, from the sizes
-// alone.
+// ring_costs.c: predicts messages, bytes, scratch and time of the four ways of 03_ring, from the
+// sizes alone.
 #include "01_data_parallel/experiments/experiments.h"
 #include <math.h>
 
 const char *const way_name[WAYS] = { "ring", "gather + broadcast", "tree", "halving-doubling" };
 
-static size_t height(size_t N) {               // log2 N, rounded up
+size_t way_height(size_t N) {
     size_t h = 0;
     while (((size_t)1 << h) < N) h++;
     return h;
 }
-size_t way_power_below(size_t N) { return (size_t)1 << (height(N + 1) - 1); }
+size_t way_power_below(size_t N) { return (size_t)1 << (way_height(N + 1) - 1); }
 
-// Elements of chunks [lo, hi) when `count` are cut in n.
+// Number of elements of chunks [lo, hi) when `count` elements are cut in n chunks.
 static size_t elements(size_t count, size_t n, size_t lo, size_t hi) {
     size_t sum = 0;
     for (size_t i = lo; i < hi; i++) sum += part_size(count, n, i);
     return sum;
 }
 
-// In elements.
+// Costs in elements, not bytes.
 static WayCosts in_elements(Way way, size_t N, size_t r, size_t count) {
     size_t n = way_power_below(N), rest = N - n, children = 0, sent = 0;
     switch (way) {
@@ -35,10 +35,10 @@ static WayCosts in_elements(Way way, size_t N, size_t r, size_t count) {
     default: break;
     }
     if (r >= n) return (WayCosts){ 1, count, 0 };
-    // Halving: all but my chunk. Doubling: ranges of 1, 2, 4, ... chunks with mine in them.
+    // Halving: sends all but chunk r. Doubling: ranges of 1, 2, 4, ... chunks with chunk r in them.
     sent = count - part_size(count, n, r);
     for (size_t d = 1; d < n; d *= 2) sent += elements(count, n, r / d * d, r / d * d + d);
-    return (WayCosts){ 2 * height(n) + (r < rest), sent + (r < rest ? count : 0),
+    return (WayCosts){ 2 * way_height(n) + (r < rest), sent + (r < rest ? count : 0),
                    r < rest ? count : elements(count, n, 0, n / 2) };
 }
 WayCosts way_costs(Way way, size_t N, size_t r, size_t count) {
@@ -51,14 +51,14 @@ static double message(const ClockLink *l, size_t count) {
                         : round(l->alpha * 1e12 + (double)(count * sizeof(real)) * 1e12 / l->beta);
 }
 
-// In the ring and in halving the first chunks are the largest, so they decide how long it takes.
+// In the ring and in halving the first chunks are the largest, so they decide the time.
 double way_time_on(const ClockLink *l, Way way, size_t N, size_t count) {
     size_t n = way_power_below(N);
     double time = n < N ? 2 * message(l, count) : 0;           // to a rank below n, and back
     switch (way) {
     case RING: return (double)(2 * (N - 1)) * message(l, ceil_div(count, N));
     case GATHER: return (double)(2 * (N - 1)) * message(l, count);
-    case TREE: return (double)(2 * height(N)) * message(l, count);
+    case TREE: return (double)(2 * way_height(N)) * message(l, count);
     default: break;
     }
     for (size_t d = 1; d < n; d *= 2) time += 2 * message(l, elements(count, n, 0, d));
@@ -68,11 +68,11 @@ double way_time(Way way, size_t N, size_t count) {
     return way_time_on(&clock_config()->between, way, N, count);
 }
 
-// A way takes steps alpha + passes S / beta, where N divides: these are two lines over S, and they
-// may cross.
+// A way takes steps alpha + passes S / beta if N divides the size. Over S this is a line, and two
+// lines may cross.
 typedef struct { double steps, passes; } Line;
 static Line line_of(Way way, size_t N) {
-    double n = (double)way_power_below(N), m = (double)N, h = (double)height(N), folded = n < m;
+    double n = (double)way_power_below(N), m = (double)N, h = (double)way_height(N), folded = n < m;
     if (way == RING) return (Line){ 2 * (m - 1), 2 * (m - 1) / m };
     if (way == TREE) return (Line){ 2 * h, 2 * h };
     return (Line){ 2 * log2(n) + 2 * folded, 2 * (n - 1) / n + 2 * folded };
@@ -84,7 +84,7 @@ size_t way_ring_overtakes(Way way, size_t N, size_t unit) {
     double S = l.alpha * l.beta * (a.steps - b.steps) / (b.passes - a.passes);
     double units = S / (double)(unit * sizeof(real));
     size_t k = units > 1 ? (size_t)units : 1;
-    // messages last whole picoseconds
+    // Corrects k, because messages take whole picoseconds.
     while (way_time(RING, N, k * unit) > way_time(way, N, k * unit)) k++;
     return k;
 }

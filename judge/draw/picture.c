@@ -359,6 +359,12 @@ static void link_key(char *text, size_t room, const Recording *all) {
     if (messages && n < room) snprintf(text + n, room - n, "%s> < messages to a higher, a lower rank", n ? "  " : "");
 }
 
+static bool row_is_empty(const ChartRow *row) {
+    for (size_t x = 0; x < row->width; x++)
+        if (row->what[x] != IDLE) return false;
+    return true;
+}
+
 static void print_row(Run *run, const char *label, const ChartRow *row) {
     char line[LABEL + WIDE * 10];
     size_t n = (size_t)snprintf(line, sizeof line, "%-*s", LABEL, label);
@@ -445,8 +451,10 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
         bool last = row + 1 == rows;
         if (!(what & PICTURE_EVERY_ROW) && !row_drawn(run, row, rows)) continue;
         snprintf(label, sizeof label, first < r ? "%zu to %zu" : "rank %zu", first, r);
-        print_row(run, label, &work[r]);
-        if (any && (!one_link || last)) print_row(run, one_link ? "  links" : "   link", &link[r]);
+        // A rank that only sends and receives, such as a parameter server, has its link's row alone.
+        bool works = !any || one_link || !row_is_empty(&work[r]);
+        if (works) print_row(run, label, &work[r]);
+        if (any && (!one_link || last)) print_row(run, one_link ? "  links" : works ? "   link" : label, &link[r]);
         if (memory && (!one_kept || last)) print_row(run, "   kept", &kept[r]);
     }
     free(end);

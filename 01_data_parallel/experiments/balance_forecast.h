@@ -1,0 +1,22 @@
+// balance_forecast.h: the devices of 07_balance, and a forecast of its shares and times.
+#ifndef BALANCE_FORECAST_H
+#define BALANCE_FORECAST_H
+#include "01_data_parallel/data_parallel.h"
+
+typedef enum { EQUAL, STATIC, DYNAMIC, POLICIES } Policy;
+// slow[r]: device r takes slow[r] times as long as a device of the full rate. From step `change` on
+// device 0 takes `changed` times as long as before.
+typedef struct {
+    const ModelConfig *model;
+    size_t sequences, steps, change, changed;
+    size_t n, *slow;
+} Devices;
+
+// All times are in picoseconds. The rings of a step; share [steps][n] and time [steps] of a
+// training; a step's time if sequences could be cut (without rings); the longest time that a step
+// may take.
+double balance_rings(Policy p, const Devices *d);
+void balance_forecast(Policy p, const Devices *d, Range *share, double *time);
+double balance_ideal(const Devices *d, size_t step);
+double balance_bound(Policy p, const Devices *d, size_t step);
+#endif
