@@ -235,7 +235,6 @@ void player(Run *run) {
     snprintf(text, sizeof text, "%s, p = %zu, m = %zu", title, play.p, play.m);
     if (play.v > 1) snprintf(text + strlen(text), 16, ", v = %zu", play.v);
     draw(run, &play, text);
-    if (play.v > 1) say(run, "        F B: chunk 0, f b: chunk 1%s", play.v > 2 ? "; F B: chunk 2, and so on" : "");
     verdict(run, &play, &mine, best, best_title);
     Result rows[] = { { .what = "step", .formula = "the list, played" },
                       { .what = "idle", .formula = "1 - work/step" },
