@@ -1,6 +1,6 @@
 // 01_by_hand.c (experiment): judges and times the lists of all sizes, draws those of the page, and
-// compares 1F1B's with the published order. With --schedule or --list (make play-05) player.c draws,
-// judges and times any schedule.
+// compares 1F1B's with the published order. With --schedule or --list (make play-05) player.c does
+// that for any schedule.
 #include "05_pipeline_1f1b/by_hand.h"
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "05_pipeline_1f1b/experiments/player.h"
@@ -165,9 +165,9 @@ static void table(Run *run) {
         {0},
     };
     results(run, columns, rows);
-    say_answer(run, "Any order that cannot deadlock is allowed. 1F1B keeps at most %zu micro-batches "
-               "and takes %zu units; GPipe keeps %zu and takes %zu.", most[2], end[2], most[1],
-               end[1]);
+    say_answer(run, "Any order that cannot deadlock is allowed. 1F1B keeps at most %zu "
+               "micro-batches and takes %zu units; GPipe keeps %zu and takes %zu.", most[2], end[2],
+               most[1], end[1]);
     say_cost(run, "no time beside GPipe; the bubble remains: %s of the step is idle.", idle[2] + 1);
     say_use_when(run, "you choose or write a schedule. Judge the lists before you run them.");
 }

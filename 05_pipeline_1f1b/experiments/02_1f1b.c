@@ -26,14 +26,12 @@ static void equal_costs(Run *run, const Stack *stack, const EqualStep *gpipe,
     size_t one = stack_kept(stack, p, i);        // bytes of a micro-batch
     Predicted sent = formula(m * stage_neighbours(run));
     check_costs(run, "equal.%s", "equal stages: %s", (CostRow[]){
-        { "flight.gpipe", "in flight, GPipe", "micro-batches", formula(m), NOT_PREDICTED,
-          gpipe->in_flight },
-        { "flight.1f1b", "in flight, 1F1B", "micro-batches", formula(flight), NOT_PREDICTED,
-          seen->in_flight },
-        { "activations.gpipe", "activations, peak, GPipe", "bytes", formula(m * one), NOT_PREDICTED,
+        { "flight.gpipe", "in flight, GPipe", "micro-batches", BY_FORMULA(m), gpipe->in_flight },
+        { "flight.1f1b", "in flight, 1F1B", "micro-batches", BY_FORMULA(flight), seen->in_flight },
+        { "activations.gpipe", "activations, peak, GPipe", "bytes", BY_FORMULA(m * one),
           gpipe->activations },
-        { "activations.1f1b", "activations, peak, 1F1B", "bytes", formula(flight * one),
-          NOT_PREDICTED, seen->activations },
+        { "activations.1f1b", "activations, peak, 1F1B", "bytes", BY_FORMULA(flight * one),
+          seen->activations },
         { "sent.gpipe", "messages sent, GPipe", "calls", sent, NOT_PREDICTED, gpipe->messages },
         { "sent.1f1b", "messages sent, 1F1B", "calls", sent, NOT_PREDICTED, seen->messages },
         {0} });
@@ -135,19 +133,17 @@ static void training_costs(Run *run, const Training *t, const StageCosts *seen,
     stage_check_costs(run, t, NULL, seen);   // messages, sums, state: as with GPipe
     check_costs(run, "%s", "%s", (CostRow[]){
         { "sent.gpipe", "messages sent, GPipe", "bytes",
-          formula(stage_neighbours(run) * all * t->model.width * E), NOT_PREDICTED,
-          gpipe->message_bytes },
-        { "flight.gpipe", "in flight, GPipe: m", "micro-batches", formula(m), NOT_PREDICTED,
-          gpipe->in_flight },
-        { "flight.1f1b", "in flight, 1F1B: min(p-i, m)", "micro-batches", formula(flight),
-          NOT_PREDICTED, seen->in_flight },
-        { "activations.gpipe", "activations, peak, GPipe", "bytes", formula(kept * all),
-          NOT_PREDICTED, gpipe->activations },
+          BY_FORMULA(stage_neighbours(run) * all * t->model.width * E), gpipe->message_bytes },
+        { "flight.gpipe", "in flight, GPipe: m", "micro-batches", BY_FORMULA(m), gpipe->in_flight },
+        { "flight.1f1b", "in flight, 1F1B: min(p-i, m)", "micro-batches", BY_FORMULA(flight),
+          seen->in_flight },
+        { "activations.gpipe", "activations, peak, GPipe", "bytes", BY_FORMULA(kept * all),
+          gpipe->activations },
         // The first micro-batches are the largest.
-        { "activations.1f1b", "activations, peak, 1F1B", "bytes",
-          formula(kept * tokens_of(t, 0, flight)), NOT_PREDICTED, seen->activations },
-        { "buffers", "message buffers, peak, 1F1B", "bytes",
-          formula(stage_message_buffers(t, p, i)), NOT_PREDICTED, seen->message_buffers },
+        { "activations.1f1b", "activations, peak, 1F1B", "bytes", BY_FORMULA(kept * tokens_of(t, 0,
+          flight)), seen->activations },
+        { "buffers", "message buffers, peak, 1F1B", "bytes", BY_FORMULA(stage_message_buffers(t, p,
+          i)), seen->message_buffers },
         {0} });
 }
 
@@ -178,14 +174,12 @@ static void loop_costs(Run *run, const Training *t, const StageCosts *loop) {
     size_t flight = p - i < m ? p - i : m;
     stage_check_loop(run, t, loop);
     check_costs(run, "loop.%s", "own loops: %s", (CostRow[]){
-        { "flight", "in flight, min(p-i, m)", "micro-batches", formula(flight), NOT_PREDICTED,
+        { "flight", "in flight, min(p-i, m)", "micro-batches", BY_FORMULA(flight),
           loop->in_flight },
-        { "activations", "activations, peak", "bytes",
-          formula(stage_kept(&t->model, p, i) * tokens_of(t, 0, flight) * E), NOT_PREDICTED,
-          loop->activations },
-        { "buffers", "buffers, peak", "bytes",
-          formula(buffered_tokens(t, p, i) * t->model.width * E), NOT_PREDICTED,
-          loop->message_buffers },
+        { "activations", "activations, peak", "bytes", BY_FORMULA(stage_kept(&t->model, p,
+          i) * tokens_of(t, 0, flight) * E), loop->activations },
+        { "buffers", "buffers, peak", "bytes", BY_FORMULA(buffered_tokens(t, p,
+          i) * t->model.width * E), loop->message_buffers },
         {0} });
     if (!clock_config()->simulated) return;                // real time differs from run to run
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };

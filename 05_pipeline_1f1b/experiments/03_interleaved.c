@@ -1,5 +1,5 @@
-// 03_interleaved.c (experiment): v chunks per stage equal gradient accumulation in every bit, run by
-// the lesson's own loop and by the executor. Compared with 1F1B: less idle time, more messages, more
+// 03_interleaved.c (experiment): v chunks per stage equal gradient accumulation in every bit, by
+// the lesson's own loop and by the executor. Compared with 1F1B: less idle time, more messages and
 // activations.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
@@ -67,12 +67,9 @@ static void equal_costs(Run *run, const Stack *stack, size_t m, const EqualStep 
     cost_name(&ids, "%%s.%s", way);
     cost_name(&names, "equal stages: %%s, %s", way);
     check_costs(run, ids.text, names.text, (CostRow[]){
-        { "flight", "in flight", "chunks", formula(in_flight(p, m, v, i)), NOT_PREDICTED,
-          seen->in_flight },
-        { "activations", "activations, peak", "bytes", NOT_PREDICTED, played(kept),
-          seen->activations },
-        { "sent", "messages sent", "calls", formula(m * boundaries(p, v, i)), NOT_PREDICTED,
-          seen->messages },
+        { "flight", "in flight", "chunks", BY_FORMULA(in_flight(p, m, v, i)), seen->in_flight },
+        { "activations", "activations, peak", "bytes", BY_PLAY(kept), seen->activations },
+        { "sent", "messages sent", "calls", BY_FORMULA(m * boundaries(p, v, i)), seen->messages },
         {0} });
     if (!clock_config()->simulated) return;                // real time differs from run to run
     Stack part = *stack;
@@ -83,7 +80,8 @@ static void equal_costs(Run *run, const Stack *stack, size_t m, const EqualStep 
     // (m + (p-1)/v)(t_f + t_b) of a stage
     if (d.message == 0) by_formula = formula((m * v + p - 1) * (d.forward + d.backward));
     check_costs(run, ids.text, names.text, (CostRow[]){
-        { "step", "step", "ps", by_formula, by_play, seen->timing.step }, {0} });
+        { "step", "step", "ps", by_formula, by_play, seen->timing.step },
+        {0} });
     Stack whole = *stack;
     whole.chunks = 1;
     stack_check_bubble(run, way, cost_name(&title, "equal stages, %s", way), &whole, m, by_formula,
@@ -126,43 +124,6 @@ static Stack equal_stages(Run *run, const ModelConfig *model, size_t m, size_t v
     equal_costs(run, &stack, m, &one);
     if (v > 1) equal_costs(run, &chunked, m, &seen);
     return chunked;
-}
-
-// ---------------------------------------------------------------- scatter/gather
-
-// Stage 0 has the first t ranks of the world, stage 1 the next t. An odd last rank is in no stage.
-static void scatter_gather(Run *run, const ModelConfig *c) {
-    size_t t = run->world->size / 2, i = run->world->rank, stage = t ? i / t : 0;
-    bool in = t && stage < 2;
-    Comm *tp = comm_split(run->world, in ? stage : 2, i, "tp");
-    Comm *pp = comm_split(run->world, in ? i % t : t, i, "pp");
-    Arena a = arena(MEM_WORKSPACE);
-    Tensor y = tensor_new(&a, 3 * c->context, c->width),
-           x = tensor_new(&a, 3 * c->context, c->width);
-    tensor_randomize(y, run->seed, 1);  // the same values on every rank, so that each can compare
-    tensor_fill(x, 0);
-    if (in) {
-        comm_connect(pp, COMM_NEIGHBOURS);
-        if (stage == 0) pipeline_send_scattered(pp, tp, y, 1);
-        else pipeline_recv_gathered(pp, tp, x, 0);
-    }
-    check_true(run, "scatter/gather", "the next stage has the message, every bit",
-               !in || !stage || tensor_equal(x, y));
-    size_t count = tensor_count(y), E = sizeof(real);
-    bool sends = in && stage == 0, gathers = in && stage == 1;
-    double sent = pp->ledger[COMM_SEND].bytes;
-    check_costs(run, "scatter.%s", "scatter/gather: bytes %s", (CostRow[]){
-        { "sent", "between stages", "bytes",
-          formula(sends ? part_size(count, t, tp->rank) * E : 0), NOT_PREDICTED, sent },
-        { "gathered", "inside a stage", "bytes",
-          formula(gathers ? ring_bytes(ONE_PASS, t, count, E) : 0), NOT_PREDICTED,
-          tp->ledger[COMM_ALL_GATHER].bytes },
-        { "all", "between stages, all ranks", "bytes", formula(t ? count * E : 0), NOT_PREDICTED,
-          sum_of_ranks(run, sent) },
-        {0} });
-    comm_free(tp);
-    comm_free(pp);
-    arena_free(&a);
 }
 
 // ---------------------------------------- training, on stages and micro-batches of unequal size
@@ -222,7 +183,7 @@ static void training_costs(Run *run, const Training *t, size_t v, const StageCos
     const ModelConfig *c = &t->model;
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
     size_t messages = boundaries(p, v, i), bytes = t->sequences * c->context * c->width * E;
-    size_t elements = 0, gradients = 0;
+    size_t elements = 0, gradients = 0, flight = in_flight(p, m, v, i);
     for (size_t chunk = 0; chunk < v; chunk++) {
         CutSizes z = part_sizes(c, p, v, i, chunk);
         elements += elements_stage(&z);
@@ -233,34 +194,29 @@ static void training_costs(Run *run, const Training *t, size_t v, const StageCos
     bool shares = p > 1 && (i == 0 || i + 1 == p);
     double tied = shares ? ring_bytes(ALL_REDUCE_PASSES, 2, elements_wte(&z), E) : 0;
     check_costs(run, "%s", "%s", (CostRow[]){
-        { "sent.calls", "messages sent", "calls", formula(m * messages), NOT_PREDICTED,
-          seen->messages },
-        { "sent.bytes", "messages sent", "bytes", formula(messages * bytes), NOT_PREDICTED,
+        { "sent.calls", "messages sent", "calls", BY_FORMULA(m * messages), seen->messages },
+        { "sent.bytes", "messages sent", "bytes", BY_FORMULA(messages * bytes),
           seen->message_bytes },
         { "sent.all", "messages of all ranks: 2m(pv-1)", "calls",
-          formula(p == 1 ? 0 : 2 * m * (p * v - 1)), NOT_PREDICTED,
-          sum_of_ranks(run, seen->messages) },
-        { "flight", "in flight: min(2(p-1-i)+(v-1)p+1, mv)", "chunks",
-          formula(in_flight(p, m, v, i)), NOT_PREDICTED, seen->in_flight },
-        { "activations", "activations, peak", "bytes", NOT_PREDICTED, played(peak.activations),
+          BY_FORMULA(p == 1 ? 0 : 2 * m * (p * v - 1)), sum_of_ranks(run, seen->messages) },
+        { "flight", "in flight: min(2(p-1-i)+(v-1)p+1, mv)", "chunks", BY_FORMULA(flight),
+          seen->in_flight },
+        { "activations", "activations, peak", "bytes", BY_PLAY(peak.activations),
           seen->activations },
-        { "loop.flight", "own loop: in flight", "chunks", formula(in_flight(p, m, v, i)),
-          NOT_PREDICTED, loop->in_flight },
-        { "loop.activations", "own loop: activations, peak", "bytes", NOT_PREDICTED,
-          played(peak.activations), loop->activations },
-        { "loop.buffers", "own loop: buffers, peak", "bytes", NOT_PREDICTED, played(peak.buffers),
+        { "loop.flight", "own loop: in flight", "chunks", BY_FORMULA(flight), loop->in_flight },
+        { "loop.activations", "own loop: activations, peak", "bytes", BY_PLAY(peak.activations),
+          loop->activations },
+        { "loop.buffers", "own loop: buffers, peak", "bytes", BY_PLAY(peak.buffers),
           loop->message_buffers },
-        { "buffers", "message buffers, peak", "bytes", formula(executor_buffers(t, p, v, i)),
-          NOT_PREDICTED, seen->message_buffers },
-        { "parameters", "parameters of my chunks", "bytes", formula(elements * E), NOT_PREDICTED,
+        { "buffers", "message buffers, peak", "bytes", BY_FORMULA(executor_buffers(t, p, v, i)),
+          seen->message_buffers },
+        { "parameters", "parameters of my chunks", "bytes", BY_FORMULA(elements * E),
           seen->parameters },
-        { "gradients", "gradients of my chunks", "bytes", formula(gradients * E), NOT_PREDICTED,
+        { "gradients", "gradients of my chunks", "bytes", BY_FORMULA(gradients * E),
           seen->gradients },
         { "optimizer", "optimizer state of my chunks", "bytes",
-          formula((t->optimizer.kind == ADAMW) * 2 * elements * E), NOT_PREDICTED,
-          seen->optimizer },
-        { "tied.bytes", "tied sum of wte", "bytes", formula(tied), NOT_PREDICTED,
-          seen->tied_bytes },
+          BY_FORMULA((t->optimizer.kind == ADAMW) * 2 * elements * E), seen->optimizer },
+        { "tied.bytes", "tied sum of wte", "bytes", BY_FORMULA(tied), seen->tied_bytes },
         {0} });
 }
 
@@ -308,22 +264,20 @@ static void steps_of_lists(Run *run, double step[2], const Stack *stack, size_t 
 
 static void answer(Run *run, size_t v, const double free_links[2]) {
     if (run->is_root && clock_config()->simulated) {
-        double one = cost_value(run, "step.1F1B"), chunks = cost_value(run, "step.interleaved");
-        say_answer(run, "%s. With %zu chunks per stage the step takes %s instead of %s, and a stage "
-                   "is idle for %s of it instead of %s.",
-                   chunks < one ? "Yes" : "Not over this link", v, cost_text(run, "step.interleaved"),
-                   cost_text(run, "step.1F1B"), cost_text(run, "idle.interleaved"),
-                   cost_text(run, "idle.1F1B"));
+        bool faster = cost_value(run, "step.interleaved") < cost_value(run, "step.1F1B");
+        say_answer(run, "%s. With %zu chunks per stage the step takes %s instead of %s, and %s of "
+                   "it is idle instead of %s.", faster ? "Yes" : "Not over this link", v,
+                   cost_text(run, "step.interleaved"), cost_text(run, "step.1F1B"),
+                   cost_text(run, "idle.interleaved"), cost_text(run, "idle.1F1B"));
     } else {
-        say_answer(run, "Yes. Where messages take no time, the played lists with %zu chunks per stage "
-                   "take %.1f %% less time than 1F1B's.", v,
-                   100 - 100 * free_links[1] / free_links[0]);
+        say_answer(run, "Yes. Without message times the played lists with %zu chunks per stage "
+                   "take %.1f %% less time than 1F1B's.", v, 100 - 100 * free_links[1] / free_links[0]);
     }
     say_cost(run, "%s messages per rank instead of %s, and activations of %s instead of %s.",
              cost_text(run, "sent.interleaved"), cost_text(run, "sent.1F1B"),
              cost_text(run, "activations.interleaved"), cost_text(run, "activations.1F1B"));
-    say_use_when(run, "a batch gives few micro-batches per stage, and a message is short beside the "
-                 "forward of a chunk.");
+    say_use_when(run, "a batch gives few micro-batches per stage, and a message is short beside a "
+                 "chunk's forward.");
 }
 
 static void table(Run *run, const Stack *stack, size_t m) {
@@ -347,7 +301,8 @@ static void table(Run *run, const Stack *stack, size_t m) {
     const char *const columns[] = { "1F1B", name, NULL };
     const Result rows[] = {
         { "step", "(m+(p-1)/v)(t_f+t_b), and messages", { "step.1F1B", "step.interleaved" } },
-        { "idle, of the step", "(p-1)/(vm+p-1), and messages", { "idle.1F1B", "idle.interleaved" } },
+        { "idle, of the step", "(p-1)/(vm+p-1), and messages",
+          { "idle.1F1B", "idle.interleaved" } },
         { "chunks in flight", "p-i; min(2(p-1-i)+(v-1)p+1, mv)",
           { "flight.1F1B", "flight.interleaved" } },
         { "activations, peak of a rank", "kept per chunk x in flight",
@@ -380,9 +335,7 @@ static void interleaved(Run *run) {
             SEQUENCES);
     REQUIRE(v == 1 || m % p == 0,
             "--micro-batches %zu: stages with several chunks take micro-batches in groups of "
-            "p = %zu, each group through all chunks; a smaller last group would not be back from "
-            "the last stage when the first one starts its next chunk: choose a multiple of %zu, or "
-            "--chunks 1",
+            "p = %zu; choose a multiple of %zu, or --chunks 1",
             m, p, p);
     REQUIRE(option_size(run, "tokens") >= 1, "--tokens 0: choose at least 1");
     Training t = { .model = sizes, .steps = 3, .sequences = SEQUENCES, .micro_batches = m,
@@ -393,7 +346,7 @@ static void interleaved(Run *run) {
     lists(run, p, m, v);
     Stack stack = equal_stages(run, &t.model, m, v);
     train(run, &t, v);
-    scatter_gather(run, &t.model);
+    check_scatter_gather(run, &t.model);
     table(run, &stack, m);
     data_free(&t.data);
 }

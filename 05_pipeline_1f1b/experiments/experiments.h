@@ -7,12 +7,15 @@
 
 // ---- checks.c: what several lessons check ----
 // A table of costs that ends with {0}. ids and names have one %s, for the row's own id and name:
-// "%s.gpipe", "GPipe: %s". A prediction that does not exist is NOT_PREDICTED.
+// "%s.gpipe", "GPipe: %s".
 typedef struct {
     const char *id, *name, *unit;
     Predicted by_formula, by_play;
     double measured;
 } CostRow;
+// The two predictions of a row that has one.
+#define BY_FORMULA(value) formula(value), NOT_PREDICTED
+#define BY_PLAY(value) NOT_PREDICTED, played(value)
 void check_costs(Run *run, const char *ids, const char *names, const CostRow *row);
 // Do the recorded events of stage i stand in the order of this list? Frees the list. Without a
 // recording (all ranks but 0) the answer is yes.
@@ -49,6 +52,9 @@ JudgedLists zb_judge(ScheduleRule rule, size_t p, size_t m, const OpTimes *times
 size_t zb_peak(const Training *t, const Schedule *list, size_t p, size_t i);
 size_t zb_stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
 size_t chunked_stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
+
+// ---- scatter.c ----
+void check_scatter_gather(Run *run, const ModelConfig *c);
 
 // ---- versions.c: lists with updates in them, trained and played ----
 // Equal stages, by the executor: any list without updates; PipeDream; `steps` batches of 2BW.
