@@ -214,8 +214,7 @@ static void answer(Run *run) {
     if (clock_config()->simulated && run->is_root) {
         Comparison step =
             compare_times(cost_value(run, "step.1f1b"), cost_value(run, "step.gpipe"));
-        snprintf(time, sizeof time, " in %s, %s GPipe's step", cost_text(run, "step.1f1b"),
-                 step.text);
+        snprintf(time, sizeof time, " in %s, %s GPipe", cost_text(run, "step.1f1b"), step.text);
     }
     say_answer(run, "Yes. 1F1B gives the same bits%s. Micro-batches in memory per rank: %s instead "
                "of %d.", time, cost_text(run, "equal.flight.1f1b"), MICRO);

@@ -271,7 +271,8 @@ static void answer(Run *run, size_t v, const double free_links[2]) {
                    cost_text(run, "idle.interleaved"), cost_text(run, "idle.1F1B"));
     } else {
         say_answer(run, "Yes. Without message times the played lists with %zu chunks per stage "
-                   "take %.1f %% less time than 1F1B's.", v, 100 - 100 * free_links[1] / free_links[0]);
+                   "take %.1f %% less time than 1F1B's.", v,
+                   100 - 100 * free_links[1] / free_links[0]);
     }
     say_cost(run, "%s messages per rank instead of %s, and activations of %s instead of %s.",
              cost_text(run, "sent.interleaved"), cost_text(run, "sent.1F1B"),

@@ -235,8 +235,8 @@ static void check_lists(Run *run) {
 
 // ---------------------------------------------------------------- equal stages, on the clock
 
-// Runs n mini-batches by this list. title: draws them, those with a flush with --verbose only; NULL:
-// does not draw them.
+// Runs n mini-batches by this list. Draws them if there is a title; those with a flush with
+// --verbose only.
 static Picoseconds play(Run *run, const Stack *stack, ListOf *list, size_t n, const char *title) {
     size_t p = run->world->size, i = run->world->rank;
     bool flush = list == flushed;
@@ -285,16 +285,16 @@ static void table(Run *run, double off, const double loss[WAYS]) {
     snprintf(age[BARE], sizeof *age, old ? "=mixed" : "=0");
     snprintf(wrong, sizeof wrong, "=%.0f %%", 100 * off);
     const Result rows[] = {
-        { "time of 8 mini-batches", "2(m+p-1), 8: t_f+t_b", { "more.1f1b", "more.pipedream" } },
-        { "weight versions held", "1, p-i, p, 1",
+        { "8 mini-batches", "2(m+p-1), 8: t_f+t_b", { "more.1f1b", "more.pipedream" } },
+        { "versions held", "1, p-i, p, 1",
           { "sgd.flush.versions", "sgd.stashing.versions", "sgd.vertical.versions",
             "sgd.no-stashing.versions" } },
         { "weights per rank", "versions x stage",
           { "sgd.flush.weights", "sgd.stashing.weights", "sgd.vertical.weights",
             "sgd.no-stashing.weights" } },
-        { "gradient's age, updates", "0, p-1-i, p-1", { age[0], age[1], age[2], age[3] } },
-        { "error of gradient 1", "|g'-g| / |g|", { "=0", "=0", "=0", wrong } },
-        { "loss, mini-batch 120..159", NULL, { text[0], text[1], text[2], text[3] } },
+        { "gradient's age", "updates: p-1-i, p-1", { age[0], age[1], age[2], age[3] } },
+        { "gradient error", "of mini-batch 1", { "=0", "=0", "=0", wrong } },
+        { "loss on a text", "of the last 40", { text[0], text[1], text[2], text[3] } },
         {0},
     };
     results(run, (const char *const[]){ "1F1B", "stashing", "vertical sync", "no stashing", NULL },
@@ -331,8 +331,8 @@ static void pipedream(Run *run) {
     double loss[WAYS];
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
-    say(run, "1F1B ends a step with a flush: it runs empty, then updates. PipeDream has no flush: an "
-             "update");
+    say(run, "1F1B ends a step with a flush: it runs empty, then updates. PipeDream has no flush: "
+             "an update");
     say(run, "(not drawn, it takes no time) follows each backward. Stashing: a stage keeps the "
              "weights that a");
     say(run, "forward read for its backward. Vertical sync: all stages read weights of the same "

@@ -34,9 +34,9 @@ int picture_flags(Run *run, const char *schedule) {
 }
 
 Comparison compare_times(double time, double with) {
-    Comparison c = { "as long as" };
+    Comparison c = { "the same as" };
     double percent = 100 * (time / with - 1);
-    if (percent >= 0.05) snprintf(c.text, sizeof c.text, "%.1f %% longer than", percent);
-    if (percent <= -0.05) snprintf(c.text, sizeof c.text, "%.1f %% shorter than", -percent);
+    if (percent >= 0.05) snprintf(c.text, sizeof c.text, "%.1f %% more than", percent);
+    if (percent <= -0.05) snprintf(c.text, sizeof c.text, "%.1f %% less than", -percent);
     return c;
 }

@@ -23,7 +23,7 @@ bool events_in_order(Run *run, const char *title, size_t i, Schedule list);
 // What picture_show gets: strips of memory where --verbose, --svg or --trace is given; files only
 // for the schedule that --draw names.
 int picture_flags(Run *run, const char *schedule);
-// How the step times of two ways compare, for a sentence: "0.5 % longer than", "as long as".
+// How the step times of two ways compare, for a sentence: "0.5 % more than", "the same as".
 typedef struct { char text[40]; } Comparison;
 Comparison compare_times(double time, double with);
 
