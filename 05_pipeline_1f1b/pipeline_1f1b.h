@@ -22,8 +22,8 @@ PipelineStage interleaved_begin(Comm *pp, Model *m, const Batch *batch, size_t m
 double interleaved_loss(Comm *pp, Model *m, const Batch *b);
 PipelineLoop pipeline_interleaved;  // v = model_chunks(); 1 where pp has one rank
 // A message between two stages of t tensor-parallel ranks each (PTD-P section 4.1). The t ranks of
-// a stage have the same y. y travels in t parts over pp and is put together over tp. to, from: ranks
-// of pp.
+// a stage have the same y, which travels in t parts over pp and is put together over tp. to, from:
+// ranks of pp.
 void pipeline_send_scattered(Comm *pp, Comm *tp, Tensor y, size_t to);
 void pipeline_recv_gathered(Comm *pp, Comm *tp, Tensor x, size_t from);
 
