@@ -62,8 +62,8 @@ Played play_list(Run *run, const Stack *stack, const Schedule *list, size_t m);
 Played pipedream_play(Run *run, const Stack *stack, const Schedule *list, size_t older, size_t n);
 Played two_bw_play(Run *run, const Stack *stack, size_t m, size_t steps);
 
-// What this rank has measured in t->steps batches of t->micro_batches. Bytes are peaks; messages and
-// sums are those of all steps.
+// What this rank has measured in t->steps batches of t->micro_batches. Bytes are peaks; messages
+// and sums are those of all steps.
 typedef struct {
     size_t in_flight, weights, gradients, optimizer, activations, buffers;
     size_t size;                                   // elements of my stage
