@@ -55,9 +55,9 @@ typedef enum { WEIGHT_STASHING, VERTICAL_SYNC, NO_STASHING } PipeDreamRule;
 size_t pipedream_older(PipeDreamRule rule, size_t p, size_t i);  // versions besides the newest
 Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i);  // of n mini-batches
 
-// What an observer of a training gets. loss [n]: of each micro-batch; 0 at first. updated(): called
-// after each update, counted from 0, for the tensors for which `which` holds (NULL: all). The model
-// then reads the newest weights and still has the gradients.
+// The notes of an observer of a training. loss [n]: of each micro-batch, 0 at first. updated():
+// called after each update, counted from 0, for the tensors for which `which` holds (NULL: all).
+// The model then reads the newest weights and still has the gradients.
 typedef bool ParamFilter(const Unit *u, const Param *p);
 typedef struct {
     double *loss;

@@ -164,7 +164,7 @@ static double no_stashing(Run *run, const Training *t) {
     return off;
 }
 
-// Of each way, the mean loss of the last mini-batches of a training on text.
+// loss[way]: the mean loss of the last mini-batches of a training on text.
 enum { LONG = 160, LAST = 40 };
 static void losses_on_text(Run *run, double loss[WAYS]) {
     size_t p = run->world->size;

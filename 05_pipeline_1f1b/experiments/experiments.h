@@ -20,10 +20,10 @@ void check_costs(Run *run, const char *ids, const char *names, const CostRow *ro
 // Do the recorded events of stage i stand in the order of this list? Frees the list. Without a
 // recording (all ranks but 0) the answer is yes.
 bool events_in_order(Run *run, const char *title, size_t i, Schedule list);
-// What picture_show gets: strips of memory where --verbose, --svg or --trace is given; files only
-// for the schedule that --draw names.
+// The flags of picture_show: strips of memory where --verbose, --svg or --trace is given; files
+// only for the schedule that --draw names.
 int picture_flags(Run *run, const char *schedule);
-// How the step times of two ways compare, for a sentence: "0.5 % more than", "the same as".
+// Compares two times in words, for a sentence: "0.5 % more than", "the same as".
 typedef struct { char text[40]; } Comparison;
 Comparison compare_times(double time, double with);
 
@@ -62,7 +62,7 @@ Played play_list(Run *run, const Stack *stack, const Schedule *list, size_t m);
 Played pipedream_play(Run *run, const Stack *stack, const Schedule *list, size_t older, size_t n);
 Played two_bw_play(Run *run, const Stack *stack, size_t m, size_t steps);
 
-// What this rank has measured in t->steps batches of t->micro_batches. Bytes are peaks; messages
+// The measurements of this rank in t->steps batches of t->micro_batches. Bytes are peaks; messages
 // and sums are those of all steps.
 typedef struct {
     size_t in_flight, weights, gradients, optimizer, activations, buffers;

@@ -254,7 +254,8 @@ enum { LABEL = 8, WIDE = 512 };
 static const char *const colour_of[] = { "36", "33", "32", "35", "31", "2" };        // by what happens: see ChartRow
 
 // One row: what happens in each column, to which micro-batch, in which chunk. A run of equal columns begins with its
-// label: F0, B0. Stages with several chunks have short ops, so one letter names the micro-batch, and its case the chunk.
+// label, such as F0. Stages with several chunks have short ops: there one letter names the micro-batch, its case the
+// chunk.
 enum { COMMUNICATES = EVENT_UPDATE + 1, IDLE };
 typedef struct {
     uint8_t what[WIDE], number[WIDE], chunk[WIDE];
