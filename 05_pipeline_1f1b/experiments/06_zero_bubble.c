@@ -14,58 +14,61 @@ enum { SEQUENCES = 11, MICRO = 8 };                        // MICRO: on equal st
 static const double clip = 0.25;
 static Stack equal_stages(void) { return (Stack){ .model = sizes, .blocks = 2, .sequences = 1 }; }
 
-// The automatic lists with a cap of p or 2p-1: made for the times of the equal stages, for
-// F = B = W = 1, and for a block's times with messages that take a quarter of F.
+// The automatic lists for the times of the equal stages, with a cap of p or 2p-1.
 static OpTimes equal_times(void) {
     Stack s = equal_stages();
     return zb_times(&s);
 }
-static const OpTimes units = { 1, 1, 1, 0 }, slow = { 12, 14, 10, 3 };
 static Schedule auto_p(size_t p, size_t m, size_t i) {
     return schedule_zb_auto(p, m, i, p, equal_times());
 }
 static Schedule auto_2p(size_t p, size_t m, size_t i) {
     return schedule_zb_auto(p, m, i, 2 * p - 1, equal_times());
 }
-static Schedule units_p(size_t p, size_t m, size_t i) {
-    return schedule_zb_auto(p, m, i, p, units);
-}
-static Schedule units_2p(size_t p, size_t m, size_t i) {
-    return schedule_zb_auto(p, m, i, 2 * p - 1, units);
-}
-static Schedule slow_p(size_t p, size_t m, size_t i) { return schedule_zb_auto(p, m, i, p, slow); }
 
-// Two steps in a row, of m/2 micro-batches each. The second one does not wait for the norm.
-static Schedule twice(ScheduleRule rule, size_t p, size_t m, size_t i) {
-    Schedule one = rule(p, m / 2, i), s = {0};
+// A way to make the lists. draw: its name for --draw and in the ids.
+enum { ZB_WAYS = 4 };
+typedef struct { const char *name, *draw; ScheduleRule rule; } ZeroBubbleWay;
+static const ZeroBubbleWay ways[ZB_WAYS] = {
+    { "1F1B", "1f1b", schedule_1f1b },
+    { "ZB-H1", "zb-h1", schedule_zb_h1 },
+    { "auto, p", "auto-p", auto_p },
+    { "auto, 2p-1", "auto-2p-1", auto_2p },
+};
+// One way, as this rank measured it. two: the time of two steps without a barrier.
+typedef struct { Played one; Picoseconds two; size_t messages; } ZeroBubbleStep;
+
+// Two steps of m micro-batches in a row. The second one does not wait for the norm. Frees the list.
+static Schedule twice(Schedule one, size_t m) {
+    Schedule s = {0};
     for (size_t at = 0; at < 2 * one.n; at++) {
         PipeOp op = one.ops[at % one.n];
-        op.micro_batch += at < one.n ? 0 : m / 2;
+        op.micro_batch += at < one.n ? 0 : m;
         schedule_add_op(&s, op);
     }
     schedule_free(&one);
     return s;
 }
-static Schedule one_by_one_twice(size_t p, size_t m, size_t i) {
-    return twice(schedule_1f1b, p, m, i);
-}
-static Schedule h1_twice(size_t p, size_t m, size_t i) { return twice(schedule_zb_h1, p, m, i); }
-static Schedule auto_p_twice(size_t p, size_t m, size_t i) { return twice(auto_p, p, m, i); }
-static Schedule auto_2p_twice(size_t p, size_t m, size_t i) { return twice(auto_2p, p, m, i); }
-static Schedule units_2p_twice(size_t p, size_t m, size_t i) { return twice(units_2p, p, m, i); }
 
-// A way to make the lists. rule: of one step. twice: of two steps without a barrier between them.
-// units: made for F = B = W = 1. draw: its name for --draw and in the ids.
-enum { ZB_WAYS = 4 };
-typedef struct { const char *name, *draw; ScheduleRule rule, twice, units; } ZeroBubbleWay;
-static const ZeroBubbleWay ways[ZB_WAYS] = {
-    { "1F1B", "1f1b", schedule_1f1b, one_by_one_twice, schedule_1f1b },
-    { "ZB-H1", "zb-h1", schedule_zb_h1, h1_twice, schedule_zb_h1 },
-    { "auto, p", "auto-p", auto_p, auto_p_twice, units_p },
-    { "auto, 2p-1", "auto-2p-1", auto_2p, auto_2p_twice, units_2p },
-};
-// One way, as this rank measured it. two: the time of two steps without a barrier.
-typedef struct { Played one; Picoseconds two; size_t messages; } ZeroBubbleStep;
+// Judges the rule's lists of one step, or of two. An automatic rule makes them for these times.
+static JudgedLists judged(ScheduleRule rule, size_t p, size_t m, const OpTimes *times,
+                          size_t steps) {
+    size_t cap = rule == auto_p ? p : rule == auto_2p ? 2 * p - 1 : 0;
+    Schedule *stage = host_alloc(p * sizeof *stage);
+    for (size_t i = 0; i < p; i++) {
+        stage[i] = cap ? schedule_zb_auto(p, m, i, cap, *times) : rule(p, m, i);
+        if (steps == 2) stage[i] = twice(stage[i], m);
+    }
+    return zb_judge_lists(stage, p, steps * m, times);
+}
+static double step_of(ScheduleRule rule, size_t p, size_t m, const OpTimes *times) {
+    return (double)judged(rule, p, m, times, 1).step;
+}
+static double two_steps_of(ScheduleRule rule, size_t p, size_t m, const OpTimes *times) {
+    return (double)judged(rule, p, m, times, 2).step;
+}
+// F = B = W = 1; and a block's times, with messages that take a quarter of F.
+static const OpTimes units = { 1, 1, 1, 0 }, slow = { 12, 14, 10, 3 };
 
 // ---------------------------------------------------------------- lists alone
 
@@ -92,15 +95,15 @@ static void check_halves(Run *run) {
 static void lists(Run *run) {
     // ZB-H1 has (p-1)(F+B-W) = 3 idle units, a third of 1F1B's 9.
     double got[4], want[] = { 33, 27, 29, 27 };
-    for (size_t k = 0; k < 4; k++) got[k] = (double)zb_judge(ways[k].units, 4, 8, &units).step;
+    for (size_t k = 0; k < 4; k++) got[k] = step_of(ways[k].rule, 4, 8, &units);
     check_numbers(run, "lists", "p = 4, m = 8, F = B = W = 1: 33, 27, 29, 27", got, want, 4, 0);
     // ZB-H1's next step is as long as the first. The cap 2p-1 leaves no bubble in it: 24 units.
-    double two[] = { (double)zb_judge(h1_twice, 4, 16, &units).step,
-                     (double)zb_judge(units_2p_twice, 4, 16, &units).step },
-           no_barrier[] = { 27 + 27, 27 + 24 };
+    double two[] = { two_steps_of(schedule_zb_h1, 4, 8, &units),
+                     two_steps_of(auto_2p, 4, 8, &units) };
+    double no_barrier[] = { 27 + 27, 27 + 24 };
     check_numbers(run, "lists", "two steps without a barrier: 54, 51", two, no_barrier, 2, 0);
     // The planner knows the time of a message. A list that is made without it takes 398.
-    double told = (double)zb_judge(slow_p, 4, 8, &slow).step, known = 384;
+    double told = step_of(auto_p, 4, 8, &slow), known = 384;
     check_numbers(run, "lists", "auto, p, F 12, B 14, W 10, a message 3: 384", &told, &known, 1, 0);
     // p = 1..8, m = 1..24. t: as in a block, B is longer than F, and W is shorter. Where m < p, p-m
     // more W's are late at the end.
@@ -110,12 +113,12 @@ static void lists(Run *run) {
     double legal = 0, all = 3 * CASES;
     for (size_t n = 0; n < CASES; n++) {
         size_t p = n / 24 + 1, m = n % 24 + 1, late = p > m ? p - m : 0;
-        JudgedLists h1 = zb_judge(schedule_zb_h1, p, m, &units),
-                    as_of_block = zb_judge(schedule_zb_h1, p, m, &t);
-        JudgedLists few = zb_judge(units_p, p, m, &units), many = zb_judge(auto_2p, p, m, &units);
+        JudgedLists h1 = zb_judge(schedule_zb_h1, p, m, &units);
+        JudgedLists few = judged(auto_p, p, m, &units, 1);
+        JudgedLists many = zb_judge(auto_2p, p, m, &units);  // made for the times of a stage
         step[n] = (double)h1.step;
         formula[n] = (double)(3 * m + p - 1 + late);
-        step[CASES + n] = (double)as_of_block.step;
+        step[CASES + n] = step_of(schedule_zb_h1, p, m, &t);
         formula[CASES + n] = (double)(36 * m + 16 * (p - 1) + 10 * late);
         flight[n] = (double)h1.in_flight;
         most[n] = (double)(p < m ? p : m);
@@ -130,9 +133,9 @@ static void lists(Run *run) {
     bool two_more = true;
     for (size_t n = 0; n < 9; n++) {
         size_t p = (size_t)2 << n / 3, m = p << n % 3;             // p = 2, 4, 8; m = p, 2p, 4p
-        greedy[n] = (double)zb_judge(units_2p, p, m, &units).step;
+        greedy[n] = step_of(auto_2p, p, m, &units);
         ideal[n] = (double)(3 * m + p - 1);
-        two_more &= zb_judge(units_p, p, m, &units).step <= 3 * m + p + 1;
+        two_more &= judged(auto_p, p, m, &units, 1).step <= 3 * m + p + 1;
     }
     check_numbers(run, "lists", "auto, 2p-1, F = B = W = 1: step 3m + p - 1", greedy, ideal, 9, 0);
     check_true(run, "lists", "auto, p, F = B = W = 1: at most 2 more", two_more);
@@ -147,9 +150,10 @@ static void check_events(Run *run, const ZeroBubbleWay *way) {
     check_true(run, "events = list", way->name, same);
 }
 
-static Played play_rule(Run *run, const Stack *stack, ScheduleRule rule, size_t m) {
-    Schedule list = rule(run->world->size, m, run->world->rank);
-    Played played = play_list(run, stack, &list, m);
+static Played play_steps(Run *run, const Stack *stack, ScheduleRule rule, size_t steps) {
+    Schedule list = rule(run->world->size, MICRO, run->world->rank);
+    if (steps == 2) list = twice(list, MICRO);
+    Played played = play_list(run, stack, &list, steps * MICRO);
     schedule_free(&list);
     return played;
 }
@@ -181,8 +185,7 @@ static void equal_costs(Run *run, const Stack *stack, const ZeroBubbleWay *way,
         {0} });
     if (!clock_config()->simulated) return;                    // real time differs from run to run
     OpTimes t = zb_times(stack);
-    double step = (double)zb_judge(way->rule, p, m, &t).step;
-    double two = (double)zb_judge(way->twice, p, 2 * m, &t).step;
+    double step = step_of(way->rule, p, m, &t), two = two_steps_of(way->rule, p, m, &t);
     double measured = (double)seen->one.timing.step;
     check_costs(run, ids.text, names.text, (CostRow[]){
         { "step", "step", "ps", BY_PLAY(step), measured }, {0} });
@@ -200,14 +203,14 @@ static void measure(Run *run, const Stack *stack) {
         const ZeroBubbleWay *way = &ways[k];
         char title[64];
         comm_ledger_reset(run->world);
-        Played one = play_rule(run, stack, way->rule, MICRO);
+        Played one = play_steps(run, stack, way->rule, 1);
         seen[k] = (ZeroBubbleStep){ .one = one, .messages = run->world->ledger[COMM_SEND].calls };
         snprintf(title, sizeof title, "%s, m = %d", way->name, MICRO);
         int drawn = way->rule == schedule_zb_h1 ? 0 : PICTURE_DETAIL;
         int same_scale = k > 0 ? PICTURE_SAME_SCALE : 0;
         picture_show(run, title, picture_flags(run, way->draw) | drawn | same_scale);
         check_events(run, way);
-        seen[k].two = play_rule(run, stack, way->twice, 2 * MICRO).timing.step;
+        seen[k].two = play_steps(run, stack, way->rule, 2).timing.step;
     }
     for (size_t k = 0; k < ZB_WAYS; k++) equal_costs(run, stack, &ways[k], &seen[k]);
 }
@@ -234,8 +237,8 @@ static void table(Run *run) {
             rows[r].what = quantity[r].name;
             rows[r].cell[k] = cell[r][k];
         }
-        size_t step = zb_judge(ways[k].units, run->world->size, MICRO, &units).step;
-        snprintf(plain[k], sizeof plain[k], "=%zu units", step);
+        snprintf(plain[k], sizeof plain[k], "=%.0f units",
+                 step_of(ways[k].rule, run->world->size, MICRO, &units));
         rows[ROWS].cell[k] = plain[k];
     }
     rows[ROWS].what = "step if F = B = W = 1";
@@ -255,9 +258,9 @@ static void answer(Run *run) {
                    cost_text(run, "equal.step.zb-h1"), cost_text(run, "idle.1f1b"),
                    cost_text(run, "equal.step.1f1b"), cost_text(run, "idle.auto-2p-1"));
     } else {
-        say_answer(run, "Yes, a part of it. If F = B = W = 1, ZB-H1's lists take %zu units, and "
-                   "1F1B's take %zu.", zb_judge(schedule_zb_h1, p, MICRO, &units).step,
-                   zb_judge(schedule_1f1b, p, MICRO, &units).step);
+        say_answer(run, "Yes, a part of it. If F = B = W = 1, ZB-H1's lists take %.0f units, and "
+                   "1F1B's take %.0f.", step_of(schedule_zb_h1, p, MICRO, &units),
+                   step_of(schedule_1f1b, p, MICRO, &units));
     }
     say_cost(run, "activations until W: %s per rank instead of %s, and %s with the cap 2p-1.",
              cost_text(run, "equal.activations.zb-h1"), cost_text(run, "equal.activations.1f1b"),

@@ -64,7 +64,9 @@ size_t list_in_flight(const Schedule *s) {
 }
 
 JudgedLists zb_judge(ScheduleRule rule, size_t p, size_t m, const OpTimes *times) {
-    Schedule *stage = schedule_all(rule, p, m);
+    return zb_judge_lists(schedule_all(rule, p, m), p, m, times);
+}
+JudgedLists zb_judge_lists(Schedule *stage, size_t p, size_t m, const OpTimes *times) {
     Timeline t = timeline_with_times(stage, p, m, times);
     JudgedLists j = { .step = t.stuck ? SIZE_MAX : t.end, .legal = !t.stuck };
     for (size_t i = 0; i < p; i++) {
