@@ -42,7 +42,7 @@ Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times);
 Schedule schedule_stashing(size_t p, size_t n, size_t i);      // PipeDream's, with weight stashing
 size_t list_in_flight(const Schedule *s);  // most between their forward and their (last) backward
 OpTimes zb_times(const Stack *s);  // F, B, W and a message under the simulated clock
-// The lists that this rule makes for p stages. step: their time, SIZE_MAX for a deadlock. in_flight:
+// The lists that this rule makes for p stages. step: the time, SIZE_MAX for a deadlock. in_flight:
 // most micro-batches on a stage. legal: no stage gets stuck, and every forward, B and W stands in
 // the list once, each kind in ascending order.
 typedef struct { size_t step, in_flight; bool legal; } JudgedLists;
