@@ -2,21 +2,23 @@
 // level: core
 // question: In which order may a pipeline stage do its forwards and backwards, and which order keeps little in memory?
 //
-// Holds: a list of ops per stage; nothing is computed here. A list is legal when every op stands in
+// Holds: a list of ops per stage; nothing is computed here. A list is legal if every op stands in
 //     it once, every receive gets the message that it waits for, and every send gets a buffer.
-// Sends: a message per op to the next stage (forward) or the one before (backward), in list order.
+// Sends: a message per op: forwards to the next stage, backwards to the previous one, in list
+//     order.
 // Saves: 1F1B: at most min(p-i, m) micro-batches in flight on stage i; GPipe has m.
 // Costs: the same time: (m+p-1)(t_f+t_b). A forward takes 1 unit, a backward 2, a message none.
-// Narayanan et al. 2021 (PTD-P), figure 4. In flight: between their forward and their backward.
+// Narayanan et al. 2021 (PTD-P), figure 4. A micro-batch is in flight on a stage between its
+// forward and its backward there.
 // Left out: chunks, halves of backwards, and times of messages (make play-05:
 // experiments/player.c).
 #include "05_pipeline_1f1b/by_hand.h"
 
 // ---------------------------------------------------------------- the rule of 1F1B, by hand
 
-// Stage i first sends p - 1 - i micro-batches ahead: as many stages are behind it, and each needs
-// one to be busy. After that the first gradient is about to come back, and every forward is
-// followed by a backward. At the end, what was sent ahead comes home.
+// Stage i first runs p - 1 - i forwards ahead, one for each later stage, so that each of them has
+// work. Then the first gradient comes back, and a backward follows every forward. At the end the
+// backwards of the micro-batches that ran ahead are left.
 Schedule by_hand_1f1b(size_t p, size_t m, size_t i) {
     Schedule list = {0};
     size_t ahead = p - 1 - i, forwards = 0, backwards = 0;
@@ -31,20 +33,20 @@ Schedule by_hand_1f1b(size_t p, size_t m, size_t i) {
 
 // ---------------------------------------------------------------- the judge
 
-// One direction between two neighbours: messages arrive in the order in which they were sent, and
-// carry no name.
+// The messages of one direction between two neighbours. They arrive in the order in which they were
+// sent, and carry no name.
 typedef struct { size_t sent[2 * MOST_MICRO], n, read; } Mailbox;
 
-// Takes the next message; false: there is none yet, and the stage waits. *wrong: it is another
-// micro-batch's.
+// Takes the next message. Returns false if there is none yet: then the stage waits. *wrong: the
+// message belongs to another micro-batch.
 static bool receive(Mailbox *from, size_t k, bool *wrong) {
     if (from->read == from->n) return false;
     *wrong |= from->sent[from->read++] != k;
     return true;
 }
-static void send(Mailbox *to, size_t k) { to->sent[to->n++] = k; }  // its stage goes on at once
-// A message leaves its send buffer when its receive is posted: as soon as the message before it is
-// received.
+static void send(Mailbox *to, size_t k) { to->sent[to->n++] = k; }  // the sender goes on at once
+// A message leaves its send buffer when the other stage has received the message before it, because
+// then that stage posts the next receive.
 enum { SEND_BUFFERS = 2 };
 static bool buffers_full(const Mailbox *to) { return to->n > to->read + SEND_BUFFERS; }
 
@@ -52,13 +54,12 @@ size_t by_hand_duration(PipeOp op) { return op.what == BACKWARD ? T_BACKWARD : T
 
 static Outcome refused(Verdict why) { return (Outcome){ why, 0, {{0}} }; }
 
-// Plays the lists as 04/01_by_hand does: asks the stages in turn, again and again, whether their
-// next op can run. It starts at max(end of what it needs, end of the stage's last op). What an op
-// needs, and from which stage, is the rule of every pipeline (pipe_op_needs): forward k that of the
-// stage before, backward k that of the next stage, on the last stage its own forward. New here: it
-// comes as a message, and may be the wrong one; and what the op sends needs a send buffer. An op
-// that can run stays able to run, whatever other stages do first; so if one order of play gets
-// through, all do, and if one gets stuck, all do.
+// Plays the lists: asks the stages in turn, again and again, whether their next op can run. An op
+// starts at max(end of the op that it needs, end of the stage's previous op). pipe_op_needs says
+// which op it needs: forward k needs that of the previous stage, backward k that of the next stage,
+// on the last stage its own forward. The needed result comes as a message, which may be the wrong
+// one. The op's own message needs a send buffer. An op that can run stays able to run, whatever
+// other stages do first. So if one order of play reaches the end, every order does.
 Outcome by_hand_judge(const Schedule *stage, size_t p, size_t m) {
     Outcome out = { LEGAL, 0, {{0}} };
     Mailbox on[MOST_STAGES] = {0}, back[MOST_STAGES] = {0};  // from stage i: to i + 1, and to i - 1

@@ -4,11 +4,11 @@
 // vary: SEQUENCES 8..12, layers 7..12, width 18|24, context 7..13, vocab 31..50
 //
 // Holds: stage i has some neighbouring layers with their gradients and optimizer state; the first
-//     and the last stage both have wte. It keeps the activations of min(p-i, m) micro-batches,
-//     because a backward comes as early as it can and frees what its forward kept.
-// Sends: per micro-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage i - 1. Per step one
-//     all-reduce of wte's gradient over {first, last}, V*C elements, and sums of 1 and 12L + 4
-//     doubles over all stages: as GPipe.
+//     and the last stage both have wte. Stage i keeps the activations of min(p-i, m) micro-batches,
+//     because a backward runs as early as it can and frees what its forward kept.
+// Sends: as GPipe. Per micro-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage i - 1. Per
+//     step one all-reduce of wte's gradient over {first, last}, V*C elements, and sums of 1 and
+//     12L + 4 doubles over all stages.
 // Saves: activations of m - min(p-i, m) micro-batches on stage i.
 // Costs: nothing beside GPipe: a step takes (m+p-1)(f+b), and messages.
 //
@@ -18,13 +18,13 @@
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 
-// Forwards that stage i runs before its first backward: one for each of the p - 1 - i later stages,
+// Forwards that stage i runs before its steady state: one for each of the p - 1 - i later stages,
 // so that each has work.
 static size_t warm_up(size_t p, size_t m, size_t i) { return p - 1 - i < m ? p - 1 - i : m; }
 
-// A send must not wait here: in the steady state a stage sends activations to the next one while
-// that one sends a gradient to it. If both waited until their message is received, neither would
-// receive. So a send is started, and its tensor stays until the message is received.
+// A send must not wait here. In the steady state a stage sends activations to the next stage while
+// the next stage sends it a gradient. If both waited until their message is received, neither would
+// receive. So a send is only started, and its tensor stays until the message has been received.
 typedef struct { Arena arena; Request *request; } Sending;
 static Tensor output_buffer(Sending *s, Shape shape) {
     s->arena = arena(MEM_COMMUNICATION);
@@ -36,8 +36,8 @@ static void wait_received(Sending *s) {            // returns at once if nothing
     s->request = NULL;
 }
 
-// pipeline_forward walks my layers, y from x, and pipeline_backward walks them back, dx from dy
-// (04_pipeline_naive/stage.c).
+// pipeline_forward computes y from x through the stage's layers; pipeline_backward computes dx from
+// dy (04_pipeline_naive/stage.c).
 static void forward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activations) {
     PipelineBatch *b = &s->micro[k];
     if (!s->first) {
@@ -55,12 +55,11 @@ static void backward_step(Comm *pp, PipelineStage *s, size_t k, Sending *activat
     if (!s->last) {
         b->dy = tensor_shaped(&incoming, b->out);
         comm_recv(pp, b->dy, s->next);                                 // B*T*C elements: dy
-        // dy of k has arrived, so the next stage has received the activations of k. Returns at
-        // once.
+        // Returns at once: since dy of k is here, the next stage has received y of k.
         wait_received(&activations[k]);
     }
     if (!s->first) {
-        wait_received(gradient);  // the previous dx; nothing for the first backward
+        wait_received(gradient);  // of the previous dx; the first backward has none to wait for
         b->dx = output_buffer(gradient, b->in);
     }
     pipeline_backward(s, k);                       // frees what the forward of k kept
@@ -80,14 +79,13 @@ PipelineResult pipeline_1f1b(Comm *pp, Model *m, const Batch *batch, size_t micr
     // Warm-up: receives activations from the stage before, sends its own.
     for (size_t k = 0; k < ahead; k++) forward_step(pp, &s, k, activations);
     // Steady state: the same for k; then receives the gradient of k - ahead from the next stage and
-    // sends a gradient to the stage before. ahead + 1 micro-batches are in flight: p - i, if there
-    // are so many.
+    // sends a gradient to the stage before. ahead + 1 = min(p - i, m) micro-batches are in flight.
     for (size_t k = ahead; k < micro_batches; k++) {
         forward_step(pp, &s, k, activations);
         backward_step(pp, &s, k - ahead, activations, &gradient);
     }
-    // Cool-down: receives the gradients of the last `ahead` micro-batches, sends gradients. No
-    // activations travel any more.
+    // Cool-down: receives the gradients of the last `ahead` micro-batches and sends gradients. No
+    // stage sends activations any more.
     for (size_t k = micro_batches - ahead; k < micro_batches; k++)
         backward_step(pp, &s, k, activations, &gradient);
     wait_received(&gradient);

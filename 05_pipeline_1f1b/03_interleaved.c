@@ -7,23 +7,24 @@
 // Sends: per micro-batch [B*T, C] over each of the pv - 1 boundaries, y forward and dx back; a link
 //     from the last stage to the first one is new.
 // Saves: idle time: a step takes (m + (p-1)/v)(f+b), because the pipeline fills and drains in
-// chunks.
-// Costs: about v times the messages; (v-1)p + 2(p-1-i) + 1 chunks in flight on stage i. Narayanan
-// et al. 2021 (PTD-P), section 2.2.2; scatter/gather: section 4.1. v = 1 is 1F1B.
+//     chunks.
+// Costs: about v times the messages; (v-1)p + 2(p-1-i) + 1 chunks in flight on stage i.
+// Narayanan et al. 2021 (PTD-P), section 2.2.2; scatter/gather: section 4.1. v = 1 is 1F1B.
 // Left out: a number of micro-batches that p does not divide; the order works in groups of p.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 
-// The order of Megatron-LM. All stages do their forwards in this one order: p micro-batches go
-// through chunk 0, then the same p through chunk 1, ..., chunk v - 1; then the next p. Backwards
-// have it, too, but begin with the last chunk.
+// The order of Megatron-LM. All stages run their forwards in one order: p micro-batches go through
+// chunk 0, then the same p through chunk 1, ..., chunk v - 1; then the next p. The backwards have
+// the same order, but begin with the last chunk.
 static PipeOp turn(PipeWhat what, size_t n, size_t p, size_t v) {
     size_t group = n / (p * v), chunk = n % (p * v) / p;
     return (PipeOp){ .what = what, .micro_batch = group * p + n % p,
                      .chunk = what == FORWARD ? chunk : v - 1 - chunk };
 }
 
-// p = 2, v = 2, m = 4; F1c0: forward of micro-batch 1, chunk 0. A micro-batch goes 0 > 1 > 0 > 1.
+// p = 2, v = 2, m = 4. F1c0 is the forward of micro-batch 1 through chunk 0. A micro-batch visits
+// stages 0, 1, 0, 1.
 //     stage 0   F0c0 F1c0 F0c1 F1c1 F2c0 B0c1 F3c0 B1c1 F2c1 B0c0 F3c1 B1c0 B2c1 B3c1 B2c0 B3c0
 //     stage 1   F0c0 F1c0 F0c1 B0c1 F1c1 B1c1 F2c0 B0c0 F3c0 B1c0 F2c1 B2c1 F3c1 B3c1 B2c0 B3c0
 Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
@@ -43,11 +44,11 @@ Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i) {
     // END
     return s;
 }
-// Why 2 (p-1-i) and not p-1-i: both are as fast where messages take no time. But with p-1-i a
-// chunk's output is needed by the next stage as soon as it is computed; with 2 (p-1-i) that stage
-// has another op to run first, while the message travels. And messages between two ranks are
-// matched by their order alone. With p = 2 the next stage and the one before are the same rank;
-// with p-1-i it would receive x and dy in another order than they are sent.
+// Why 2 (p-1-i) and not p-1-i? Where messages take no time both are equally fast. With p-1-i the
+// next stage needs a chunk's output as soon as it is computed. With 2 (p-1-i) the next stage has
+// another op to run while the message travels. Besides, messages between two ranks are matched by
+// their order alone. If p = 2, the next and the previous stage are the same rank; with p-1-i it
+// would receive x and dy in another order than they are sent.
 
 // Chunk c of stage i is part c p + i of the model.
 Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v,
@@ -74,11 +75,12 @@ PipelineStage interleaved_begin(Comm *pp, Model *m, const Batch *batch, size_t m
     return s;
 }
 
-// The list with its messages. They go round in a ring: y to the next stage, dx to the one before; y
-// of the last stage is x of the FIRST one, a chunk later. Only part 0 receives no x, and only part
-// v p - 1 sends no y. Sends are started and not waited for: in the warm-up all stages send y round
-// the ring, and if each waited until its y is received, none would receive. A message keeps its
-// buffer to the end of the step here: simple. The executor has two buffers for each neighbour.
+// Runs the list with its messages. They go round a ring: y to the next stage, dx to the previous
+// one; y of the last stage is x of the FIRST stage, a chunk later. Only part 0 receives no x, and
+// only part v p - 1 sends no y. Sends are started and not waited for: in the warm-up all stages
+// send y round the ring, and if each waited until its y is received, none would receive. Here a
+// message keeps its buffer to the end of the step, because that is simple. The executor reuses two
+// buffers per neighbour.
 PipelineResult pipeline_interleaved(Comm *pp, Model *model, const Batch *batch, size_t m) {
     PipelineStage s = interleaved_begin(pp, model, batch, m);
     size_t p = pp->size, i = pp->rank, v = s.chunks;
@@ -114,8 +116,8 @@ PipelineResult pipeline_interleaved(Comm *pp, Model *model, const Batch *batch, 
     return pipeline_end(&s);
 }
 
-// Evaluation: one micro-batch forward through chunk after chunk; nothing is kept. One stage alone
-// has all chunks in a row: they are one.
+// Evaluation: runs one micro-batch forward through chunk after chunk, and keeps nothing. A stage
+// that is alone has its chunks in a row, so it runs them as one.
 double interleaved_loss(Comm *pp, Model *m, const Batch *b) {
     size_t p = pp->size, i = pp->rank, v = model_chunks(m);
     if (p == 1 || v == 1) return pipeline_loss(pp, m, b);
@@ -139,10 +141,10 @@ double interleaved_loss(Comm *pp, Model *m, const Batch *b) {
     return loss;
 }
 
-// Scatter/gather: the t tensor-parallel ranks of a stage all have the same y [B*T, C], and all t of
-// the next stage want it. So each sends 1/t of it over the link between nodes, to the rank of its
-// own number; there the t ranks put it together over the link inside their node. pp: the ranks of
-// my number, a stage each.
+// Scatter/gather. The t tensor-parallel ranks of a stage all have the same y [B*T, C], and all t
+// ranks of the next stage need it. So each rank sends 1/t of y over the link between nodes, to the
+// rank with its own number in tp. There an all-gather over the link inside the node puts y
+// together. pp: the ranks with this number, one of each stage.
 void pipeline_send_scattered(Comm *pp, Comm *tp, Tensor y, size_t to) {
     Range r = shard_range(tensor_count(y), tp->size, tp->rank);
     comm_send(pp, tensor_flat_range(y, r.lo, r.hi), to);  // B*T*C/t elements, in place of B*T*C

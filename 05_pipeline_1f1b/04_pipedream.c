@@ -5,12 +5,11 @@
 //
 // Holds: rank i has stage i, its gradients and optimizer state once, its weights p - i times
 //     (weight stashing) or p times (vertical sync); activations of p - i mini-batches.
-// Sends: per mini-batch y [B*T, C] to stage i + 1 and dx [B*T, C] to stage i - 1: dx is the
-//     gradient of what that stage sent. Weights never move, and no sum over stages exists;
-//     embedding and head have a table each.
+// Sends: per mini-batch y [B*T, C] to stage i + 1, and dx [B*T, C] to stage i - 1. Weights never
+//     move, and there is no sum over stages; embedding and head have a table each.
 // Saves: the bubble: one mini-batch more takes f + b, because the pipeline never runs empty.
-// Costs: p - i versions of the weights; gradients are p-1-i updates old (vertical sync: p-1). So it
-//     is not the unsplit training. With weight stashing and SGD, all i:
+// Costs: p - i versions of the weights; gradients are p-1-i updates old (vertical sync: p-1). So
+//     the training is not the unsplit one. With weight stashing and SGD, for all i:
 //     W_i(k+1) = W_i(k) - eta g_i, g the gradient of loss k at W_i(k-(p-1-i)).
 // Harlap et al. 2018 (PipeDream), section 3.3.
 // Left out: replicated stages; clipping, whose norm needs all stages at one moment.
@@ -25,8 +24,7 @@ static size_t version(size_t k, size_t updates_old) {
     return k < updates_old ? 0 : k - updates_old;
 }
 
-// p = 2, four mini-batches; U0: the update with the gradient of mini-batch 0, which makes
-// version 1.
+// p = 2, four mini-batches. U0 is the update with the gradient of mini-batch 0; it makes version 1.
 //     stage 0   F0 F1 B0 U0 F2 B1 U1 F3 B2 U2 B3 U3
 //     stage 1   F0 B0 U0 F1 B1 U1 F2 B2 U2 F3 B3 U3
 Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i) {
@@ -55,7 +53,7 @@ Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i) {
 
 WeightVersions weight_versions_new(const Model *m, size_t older) {
     WeightVersions w = { .arena = arena(MEM_PARAMETERS), .older = older };
-    // m->w is the newest: older + 1 in all
+    // m->w is the newest version, so there are older + 1 in all
     if (older) w.copy = tensor_new(&w.arena, older, m->size);
     return w;
 }
@@ -72,17 +70,16 @@ void weight_versions_attach(const WeightVersions *w, Model *m, size_t version) {
     model_attach_weights(m, version == w->newest ? m->w : copy_of(w, version));
 }
 
-// The oldest copy is overwritten: versions newest and newest - older have the same row. The
-// mini-batch that read the oldest version has just had its backward; all in flight read younger
-// ones.
+// Overwrites the oldest copy: versions newest and newest - older have the same row. No op needs the
+// oldest version any more, because the backward that read it has just run.
 void weight_versions_keep(WeightVersions *w, const Model *m) {
     if (w->older) tensor_copy(copy_of(w, w->newest), m->w);
 }
 
 // ---------------------------------------------------------- the list, with messages and updates
 
-// The update after the backward of mini-batch k changes version k of the weights, not the version
-// that the backward read: m->w is always the newest version, whatever the layers are attached to.
+// The update after the backward of mini-batch k changes version k of the weights, not the older
+// version that the backward read. m->w is always the newest version; the layers may read another.
 static void update(WeightVersions *w, Optimizer *o, Model *m) {
     weight_versions_keep(w, m);                    // version k, for the backwards that will read it
     optimizer_step(o, m, 1);                       // m->w: version k becomes version k + 1
@@ -117,13 +114,13 @@ PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedu
     return pipeline_end(&s);
 }
 
-// Head and embedding become two tables. The marks that go are those by which one optimizer step
-// updates the table once (tied_to, tied_use) and a gradient norm counts it once (tied_copy).
+// Head and embedding become two tables. tied_to and tied_use made an optimizer step update the tied
+// table once, and tied_copy made a gradient norm count it once, so all three go.
 void model_untie(Model *m) {
     Unit *first = model_wte(m), *last = model_wte_head(m);
     if (last) {
         snprintf(last->params[0].name, sizeof last->params[0].name, "lm_head.weight");
-        last->tied_to = NULL;  // weights of its own, which begin with tensor 0's values
+        last->tied_to = NULL;  // weights of its own, which start with tensor 0's values
         last->tied_copy = false;
     }
     if (first) first->tied_use = NULL;

@@ -6,10 +6,10 @@
 // Holds: rank i has stage i, gradients and optimizer state once, weights twice (double-buffered);
 //     activations of p - i micro-batches. First and last: a second gradient of the tied table.
 // Sends: per micro-batch y [B*T, C] to stage i + 1 and dx to i - 1; per update the first and the
-//     last stage send each other their gradient of the tied table, V*C elements, and both add the two.
+//     last stage exchange their gradients of the tied table, V*C elements, and both add the two.
 // Saves: the bubble: a batch of m micro-batches more takes m(f+b); versions: 2 instead of p - i.
 // Costs: all stages are one update late: W(t+1) = W(t) - eta grad f_t(W(t-1)), batch 0 reads W(0).
-//     Two versions suffice if m >= p: only two batches are then between forward and backward.
+//     Two versions suffice if m >= p, because at most two batches are then in flight.
 // Narayanan et al. 2021 (PipeDream-2BW), arXiv 2006.09503, section 3.1.
 // Left out: clipping, whose norm needs all stages at one moment; recomputation.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
@@ -41,9 +41,9 @@ Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i) {
 
 // ------------------------------------------------------ the update, and the tied table after it
 
-// table: on the first and the last of several stages, the unit of the tied table. Its gradient has
-// two buffers, each [1, V*C]: backward adds into one (table->g) while the other (table->own_g) is
-// on its way to the pipeline's other end.
+// table: the unit of the tied table, on the first and the last of several stages. Its gradient has
+// two buffers, each [1, V*C]: backward adds into table->g while table->own_g is on its way to the
+// pipeline's other end.
 typedef struct {
     WeightVersions weights;
     Optimizer *optimizer;
@@ -66,9 +66,9 @@ static void note(Stage *s, Model *m, ParamFilter *which) {
 }
 
 // The first stage has the embedding's part of the table's gradient, the last stage the head's. Both
-// need the sum. Waiting for it at once would stop the last stage until the first one comes, p - 1
-// backwards later. So the exchange is started, and table_finish waits for it when an op first reads
-// the new table, most of a batch later. Backward goes on with another buffer.
+// need the sum. If the last stage waited for it at once, it would stand still until the first stage
+// is as far, p - 1 backwards later. So the exchange is only started. table_finish waits for it when
+// an op first reads the new table, most of a batch later. Backward goes on with another buffer.
 static void table_start(Stage *s) {
     size_t other_end = 1 - s->tied->rank;
     s->table->own_g = s->table->g;
@@ -76,8 +76,8 @@ static void table_start(Stage *s) {
     s->sends = comm_start_send(s->tied, s->table->own_g, other_end);               // V*C elements
     unit_attach_gradients(s->table, s->spare);
 }
-// Waits for both messages, adds the gradients, and updates the table: the last part of the newest
-// version.
+// Waits for both messages, adds the gradients, and updates the table. Then the newest version is
+// complete.
 static void table_finish(Stage *s, Model *m) {
     if (!s->sends) return;
     comm_wait(s->receives);
@@ -89,9 +89,9 @@ static void table_finish(Stage *s, Model *m) {
     note(s, m, is_table);
 }
 
-// After the last backward of batch t. m->w, version t, becomes version t + 1 by a gradient that was
-// taken at t - 1. On the first and the last stage all but the table: table_finish updates the table
-// before any op reads version t + 1.
+// Runs after the last backward of batch t. m->w, version t, becomes version t + 1 with a gradient
+// that was computed with version t - 1. On the first and the last stage this leaves the table out;
+// table_finish updates it before any op reads version t + 1.
 static void update(Stage *s, Model *m) {
     table_finish(s, m);                            // of batch t - 1
     if (!s->table) model_fold_tied(m);             // one stage has both uses of the table

@@ -3,33 +3,31 @@
 // question: Can a stage fill its bubble with the half of a backward that no other stage waits for?
 // vary: SEQUENCES 8..12, layers 8..12, width 18|24, context 7..13, vocab 31..50
 //
-// Holds: rank i has stage i, some neighbouring layers. It keeps what a micro-batch's forward kept
-//     until its W, because W reads x and dy of every layer: of p micro-batches with ZB-H1, of at
-//     most cap with an automatic list.
-// Sends: an F sends y [B*T, C] to stage i + 1, a B sends dx [B*T, C] to stage i - 1, as soon as it
-//     is done; a W sends nothing. Per step the sums of 1F1B: V*C elements over {first, last}, 1 and
+// Holds: rank i has stage i, some neighbouring layers. Activations stay until W, because W reads x
+//     and dy of every layer: those of p micro-batches with ZB-H1, of at most cap with an automatic
+//     list.
+// Sends: an F sends y [B*T, C] to stage i + 1, a B sends dx [B*T, C] to stage i - 1, each at its
+//     end; a W sends nothing. Per step the sums of 1F1B: V*C elements over {first, last}, 1 and
 //     12L + 4 doubles over all stages.
 // Saves: idle time: without messages and for m >= p, ZB-H1 takes m(F+B+W) + (p-1)(F+B-W), 1F1B
 //     (m+p-1)(F+B+W).
 // Costs: activations until W, and a copy of dy for every layer; with cap 2p-1 about twice 1F1B's on
 //     stage 0, and almost no bubble.
-// F, B, W: a forward, the two halves of a backward, and their times.
+// F is a forward; B (of inputs) and W (of weights) are the halves of a backward; also their times.
 // Qi et al. 2023, sections 2 and 3.
-// Left out: updates that do not wait for the norm of all stages, and are taken back if it is too
-// large.
+// Left out: updates that do not wait for the norm of all stages, and are undone if it is too large.
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 #include <stdlib.h>
 
 // ---------------------------------------------------------------- one backward, two halves
 
-// The backward of y = x w has two products. B: the stage before waits for dx. W: nothing waits for
-// dw but the update at the end of the step.
+// The backward of y = x w has two products. B computes dx: the previous stage waits for it. W
+// computes dw: only the update at the end of the step needs it.
 void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w) { op_matmul_nt(dx, dy, w); }   // dy w^T
 void linear_backward_weights(Tensor dw, Tensor x, Tensor dy) { op_matmul_tn(dw, x, dy); }  // x^T dy
 
-// B of all layers of a stage. walk_backward_inputs computes the products of the first kind; each
-// layer copies the dy that its W will read (layer_defer in common/model/layer.c) and frees what
-// only B needs.
+// B of all layers of a stage. Each layer computes its dx, copies the dy that its W will read
+// (layer_defer in common/model/layer.c), and frees what only B needs.
 void pipeline_backward_inputs(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     Arena losses = arena(MEM_WORKSPACE);
@@ -41,7 +39,7 @@ void pipeline_backward_inputs(PipelineStage *s, size_t k) {
     b->half = true;
     arena_free(&losses);
 }
-// W of all layers: the products of the second kind. x is needed until now.
+// W of all layers. x is freed here, because W is its last reader.
 void pipeline_backward_weights(PipelineStage *s, size_t k) {
     PipelineBatch *b = &s->micro[k];
     if (!b->half) fault("backward of weights %zu without its backward of inputs before it", k);
@@ -53,8 +51,8 @@ void pipeline_backward_weights(PipelineStage *s, size_t k) {
 
 // ---------------------------------------------------------------- the list, with its messages
 
-// Also runs whole backwards, and stages of several chunks (03_interleaved.c): the trainer's
-// schedules.
+// Runs whole backwards and stages with several chunks (03_interleaved.c), too, because the trainer
+// of chapter 08 uses them.
 PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                                size_t micro_batches) {
     PipelineStage s = interleaved_begin(pp, m, batch, micro_batches);
@@ -73,18 +71,18 @@ PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const B
     executor_free(e);
     return pipeline_end(&s);
 }
-// The end of the step is pipeline_update's (04_pipeline_naive/02_naive.c), a barrier: clipping
-// needs the norm of all gradients, so no stage updates before the last W of all stages is done.
+// pipeline_update (04_pipeline_naive/02_naive.c) ends the step. It is a barrier: clipping needs the
+// norm of all gradients, so no stage updates before the last W of all stages is done.
 
 // ---------------------------------------------------------------- ZB-H1: a rule
 
-// 1F1B's order, and stage i puts each W off by i micro-batches. So a gradient passes a stage in B,
-// not in B + W, and what was put off fills the end of the step. Stage i has p - i micro-batches
-// between F and B, and i between B and W: p in flight on every stage, as on stage 0 of 1F1B. For m
-// >= p, and W no longer than F and than B, a step takes
-//     (p-1)F + (mF + mB + (m-p)W) + (p-1)B + W = m(F+B+W) + (p-1)(F+B-W):
-// the last stage begins after (p-1)F; all its F's and B's and m - p of its W's later, its last
-// gradient is there, which then needs a B on each stage before; stage 0 ends with a W. W's run in
+// 1F1B's order, but stage i runs each W i micro-batches later. So a gradient passes a stage in B,
+// not in B + W, and the late W's fill the end of the step. Stage i has p - i micro-batches between
+// F and B, and i between B and W: p in flight on every stage, as on stage 0 of 1F1B. If m >= p, and
+// W is no longer than F and B, a step takes
+//     (p-1)F + (mF + mB + (m-p)W) + (p-1)B + W = m(F+B+W) + (p-1)(F+B-W).
+// The last stage starts after (p-1)F. It runs all its F's and B's and m - p of its W's; then its
+// last gradient needs a B on each of the p - 1 other stages. Stage 0 ends with a W. The W's run in
 // the order of their micro-batches, so every bit is that of 1F1B.
 Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
     Schedule s = {0};
@@ -108,15 +106,15 @@ Schedule schedule_zb_h1(size_t p, size_t m, size_t i) {
 // ------------------------------------- an automatic list: a free stage takes the most urgent op
 
 typedef struct {
-    Schedule list;                                 // what this stage does, as far as it is planned
+    Schedule list;                                 // the ops of this stage that are planned
     size_t free_at;                                // when the last of these ops ends
-    size_t n[4], *end[4];  // n[what]: ops of this kind in the list; end[what][k]: when it ends
+    size_t n[4], *end[4];  // n[what]: ops of this kind in the list; end[what][k]: their ends
 } Planned;
 
-// When the next op of this kind could start on stage i; SIZE_MAX: there is none, memory is full, or
-// what it needs is not planned yet. pipe_op_needs (04_pipeline_naive/executor.c): the op that it
-// waits for. No stage runs more than AHEAD messages ahead of the one that takes them: the executor
-// would wait for a send buffer.
+// When the next op of this kind could start on stage i. SIZE_MAX: there is none, memory is full, or
+// the op that it needs is not planned yet (pipe_op_needs, 04_pipeline_naive/executor.c). No stage
+// runs more than AHEAD messages ahead of their receiver, because the executor would then wait for a
+// send buffer.
 enum { AHEAD = 3 };
 static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeWhat what,
                        size_t cap, size_t message) {
@@ -136,10 +134,11 @@ static size_t ready_at(const Planned *stage, size_t p, size_t m, size_t i, PipeW
     return there > me->free_at ? there : me->free_at;
 }
 
-// Of the ops that could start first, B goes before F, because stages wait for it, and F before W.
-// cap: most micro-batches in flight on a stage. The first gradient is back on stage 0 after p F's
-// and p - 1 B's: with 2p - 1 and F = B = W it runs forwards until then, and no stage is idle
-// between its first op and its last. Every stage plans all stages, and keeps its own list.
+// Plans the op that can start first. If several can, B goes before F, because stages wait for B,
+// and F goes before W. cap: most micro-batches in flight on a stage. Stage 0 gets its first
+// gradient after p F's and p - 1 B's. With cap 2p - 1 and F = B = W it runs forwards until then,
+// and no stage is idle between its first op and its last. Every rank plans all stages and keeps its
+// own list.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes t) {
     static const PipeWhat by_urgency[] = { BACKWARD_INPUTS, FORWARD, BACKWARD_WEIGHTS };
     const size_t takes[4] = { [FORWARD] = t.forward, [BACKWARD_INPUTS] = t.backward_inputs,
@@ -151,7 +150,7 @@ Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes t) {
         size_t who = 0, first = SIZE_MAX;
         PipeWhat what = FORWARD;
         for (size_t k = 0; k < p; k++)
-            for (size_t n = 0; n < 3; n++) {  // the first start wins; of equal ones the first here
+            for (size_t n = 0; n < 3; n++) {  // earliest start; of equal ones the first here
                 size_t at = ready_at(stage, p, m, k, by_urgency[n], cap, t.message);
                 if (at >= first) continue;
                 first = at;

@@ -9,8 +9,9 @@
 // Saves: idle shares, without messages: naive 1-1/p, GPipe and 1F1B (p-1)/(m+p-1), interleaved
 //     (p-1)/(vm+p-1), ZB-H1 (p-1)(F+B-W)/step, PipeDream and 2BW 0.
 // Costs: the first five give the bits of one device; PipeDream and 2BW use gradients of old
-// weights. Chapters 04 and 05; each way runs the list of its lesson: 04.02, 04.03, 05.02 to 05.06.
-// Left out: recomputation, data and tensor parallelism, which all combine with (chapters 07, 08).
+//     weights.
+// Each way runs the list of its lesson: 04.02, 04.03, 05.02 to 05.06.
+// Left out: recomputation, data and tensor parallelism, which combine with all of them (07, 08).
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 
 // The lists of one batch.
@@ -34,7 +35,8 @@ static Schedule zero_bubble(size_t p, size_t m, size_t batches, size_t i) {
     (void)batches;
     return schedule_zb_h1(p, m, i);
 }
-// The lists of several batches, which never run empty. PipeDream updates after every micro-batch.
+// The lists of several batches: the pipeline never runs empty between them. PipeDream updates after
+// every micro-batch.
 static Schedule pipedream(size_t p, size_t m, size_t batches, size_t i) {
     return schedule_pipedream(WEIGHT_STASHING, p, batches * m, i);
 }

@@ -1,5 +1,5 @@
-// pipeline_1f1b.h: schedules that follow GPipe (chapter 04): 1F1B, interleaved 1F1B, PipeDream,
-// 2BW, zero bubble. Stage i of p, m micro-batches per step.
+// pipeline_1f1b.h: the schedules after GPipe (chapter 04): 1F1B, interleaved 1F1B, PipeDream, 2BW,
+// zero bubble. Stage i of p, m micro-batches per step.
 #ifndef PIPELINE_1F1B_H
 #define PIPELINE_1F1B_H
 #include "04_pipeline_naive/pipeline.h"
@@ -13,26 +13,25 @@ Schedule schedule_1f1b(size_t p, size_t m, size_t i);  // the same order as a li
 
 // v > 1: m is a multiple of p; v = 1: the list of schedule_1f1b.
 Schedule schedule_interleaved(size_t p, size_t m, size_t v, size_t i);
-// Stage i's chunks: parts i, p + i, ... of v p. blocks: of each part [v p], or NULL: as equal as
-// possible.
+// The chunks of stage i: parts i, p + i, ... of v p. blocks [v p]: the blocks of each part; NULL:
+// as equal as possible.
 Model *interleaved_describe(const ModelConfig *c, const size_t *blocks, size_t p, size_t v,
                             size_t i);
-// pipeline_begin and pipeline_loss of a stage that may have several chunks; one chunk is as in
-// chapter 04.
+// pipeline_begin and pipeline_loss for stages with one or several chunks.
 PipelineStage interleaved_begin(Comm *pp, Model *m, const Batch *batch, size_t micro_batches);
 double interleaved_loss(Comm *pp, Model *m, const Batch *b);
 PipelineLoop pipeline_interleaved;  // v = model_chunks(); 1 where pp has one rank
-// A message between two stages of t tensor-parallel ranks each (PTD-P section 4.1): y, alike on the
-// t ranks of a stage, travels in t parts over pp and is put together over tp. to, from: ranks of
-// pp.
+// A message between two stages of t tensor-parallel ranks each (PTD-P section 4.1). The t ranks of
+// a stage have the same y, which travels in t parts over pp and is put together over tp. to, from:
+// ranks of pp.
 void pipeline_send_scattered(Comm *pp, Comm *tp, Tensor y, size_t to);
 void pipeline_recv_gathered(Comm *pp, Comm *tp, Tensor x, size_t from);
 
 // ------------------------------------------------------ 04_pipedream.c: updates without a flush
 
-// The weights of a stage in several versions: version v is what v updates have made. m->w is always
-// the newest one; `older` copies hold the versions before it. The next copy overwrites the oldest
-// one.
+// The weights of a stage in several versions: version v is the result of v updates. m->w is always
+// the newest version; `older` copies hold the versions before it. The next copy overwrites the
+// oldest one.
 typedef struct {
     Arena arena;                                   // MEM_PARAMETERS
     Tensor copy;                                   // [older, size]: version v in row v % older
@@ -40,69 +39,68 @@ typedef struct {
 } WeightVersions;
 WeightVersions weight_versions_new(const Model *m, size_t older);
 void weight_versions_free(WeightVersions *w);
-// m's layers read this version; fault() where it is not held. The optimizer updates m->w, whatever
-// is read.
+// From now on m's layers read this version; fault() if it is not held. The optimizer updates m->w
+// all the same.
 void weight_versions_attach(const WeightVersions *w, Model *m, size_t version);
-// Before an update: the newest version becomes the youngest copy. The optimizer may then change
-// m->w.
+// Call it before an update: copies the newest version, so that the optimizer may change m->w.
 void weight_versions_keep(WeightVersions *w, const Model *m);
 
-// Which version of the weights mini-batch k reads on stage i of p; its update makes version k + 1
-// everywhere.
+// Which version of the weights mini-batch k reads on stage i of p. Its update makes version k + 1
+// on every stage.
 //     WEIGHT_STASHING   forward and backward max(0, k - (p-1-i)): the newest when its forward ran
 //     VERTICAL_SYNC     forward and backward max(0, k - (p-1)), on all stages
 //     NO_STASHING       always the newest: forward max(0, k - (p-1-i)), backward k. Wrong: the
 //                       gradient of no function
 typedef enum { WEIGHT_STASHING, VERTICAL_SYNC, NO_STASHING } PipeDreamRule;
-size_t pipedream_older(PipeDreamRule rule, size_t p, size_t i);  // versions held besides the newest
+size_t pipedream_older(PipeDreamRule rule, size_t p, size_t i);  // versions besides the newest
 Schedule schedule_pipedream(PipeDreamRule rule, size_t p, size_t n, size_t i);  // of n mini-batches
 
-// For an observer of a training: of n micro-batches the loss [n], 0 at first; and after each update
-// (from 0) the model, which reads the newest weights and still has the gradients, of those tensors
-// for which `which` holds (NULL: all).
+// The notes of an observer of a training. loss [n]: of each micro-batch, 0 at first. updated():
+// called after each update, counted from 0, for the tensors for which `which` holds (NULL: all).
+// The model then reads the newest weights and still has the gradients.
 typedef bool ParamFilter(const Unit *u, const Param *p);
 typedef struct {
     double *loss;
     void (*updated)(void *who, Model *m, size_t update, ParamFilter *which);
     void *who;
 } PipelineNotes;
-// Runs a list with an update in it after every mini-batch; m holds `older` copies meanwhile. notes
+// Runs a list that has an update after every mini-batch, with `older` copies of the weights. notes
 // may be NULL.
 PipelineResult pipeline_pipedream(Comm *pp, Model *m, Optimizer *o, const Schedule *s, size_t older,
                                   const Batch *batch, size_t n, const PipelineNotes *notes);
-// Before the allocation: embedding and head have a table each, of equal values at first. The head's
-// is called lm_head.weight.
+// Call it before the allocation: embedding and head get a table each, with equal values at first.
+// The head's is called lm_head.weight.
 void model_untie(Model *m);
 
 // ------------------------------------------------------- 05_pipedream_2bw.c: two versions (2BW)
 
-// Of steps * m micro-batches, m >= p. Those of batch t read, forward and backward, version max(0, t
-// - 1) on every stage; UPDATE's micro_batch is the batch.
+// The list of steps * m micro-batches, m >= p. Forwards and backwards of batch t read version
+// max(0, t - 1) on every stage. The micro_batch of an UPDATE is the number of the batch.
 Schedule schedule_2bw(size_t p, size_t m, size_t steps, size_t i);
-// tied: {first, last}, whose gradients of the embedding's table are added before it is updated;
-// NULL elsewhere, and for one stage.
+// tied: the group {first, last}, whose gradients of the embedding's table are added before it is
+// updated; NULL on other stages, and for one stage.
 PipelineResult pipeline_2bw(Comm *pp, Comm *tied, Model *m, Optimizer *o, const Schedule *s,
                             const Batch *batch, size_t n, const PipelineNotes *notes);
 
 // ---------------------------------------------------- 06_zero_bubble.c: backwards in two halves
 
-// The two halves of the backward of y = x w, and of a whole stage's backward.
+// The two halves of the backward of y = x w, and those of a stage's backward.
 void linear_backward_inputs(Tensor dx, Tensor dy, Tensor w);
 void linear_backward_weights(Tensor dw, Tensor x, Tensor dy);
 void pipeline_backward_inputs(PipelineStage *s, size_t k);       // dx from dy
-// Any time later: adds the weights' gradients, frees x.
+// At any later time: adds the weights' gradients, frees x.
 void pipeline_backward_weights(PipelineStage *s, size_t k);
 Schedule schedule_zb_h1(size_t p, size_t m, size_t i);  // min(p, m) in flight, counted until W
-// Made from the times of the ops and of a message; at most cap (1 or more) micro-batches in flight
-// on each stage.
+// A planner makes it from the times of the ops and of a message, with at most cap (1 or more)
+// micro-batches in flight on each stage.
 Schedule schedule_zb_auto(size_t p, size_t m, size_t i, size_t cap, OpTimes times);
-// pipeline_run for any list without updates: halves or whole backwards, one chunk or several.
+// Runs any list without updates: halves or whole backwards, one chunk or several.
 PipelineResult zero_bubble_run(Comm *pp, Model *m, const Schedule *list, const Batch *batch,
                                size_t micro_batches);
 
 // ---------------------------------------------------------------- 07_compare.c: seven ways
 
-// FLUSH: each list is one batch. The other two go over several batches.
+// WAY_FLUSH: a list is one batch. The lists of the other two go over several batches.
 typedef enum { WAY_FLUSH, WAY_PIPEDREAM, WAY_2BW } WayKind;
 typedef struct {
     const char *name;
@@ -112,7 +110,7 @@ typedef struct {
 } PipelineWay;
 enum { PIPELINE_WAYS = 7, COMPARE_CHUNKS = 2 };
 extern const PipelineWay pipeline_ways[PIPELINE_WAYS];
-// Runs `batches` batches of m micro-batches (FLUSH: one). tied: as in pipeline_2bw.
+// Runs `batches` batches of m micro-batches (WAY_FLUSH: one). tied: as in pipeline_2bw.
 PipelineResult pipeline_way_run(const PipelineWay *way, Comm *pp, Comm *tied, Model *model,
                                 Optimizer *o, const Batch *batch, size_t m, size_t batches);
 #endif

@@ -1,5 +1,5 @@
-// 02_1f1b.c (experiment): 1F1B equals gradient accumulation and GPipe in every bit, by its loops
-// and by the executor; equal stages take GPipe's time and keep min(p-i, m) micro-batches.
+// 02_1f1b.c (experiment): 1F1B equals gradient accumulation and GPipe in every bit, run by its own
+// loops and by the executor. Equal stages take GPipe's time and keep min(p-i, m) micro-batches.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,30 +15,29 @@ static const double clip = 0.25;
 
 // ----------------------------------------------- equal stages: GPipe and 1F1B beside each other
 
-// One step on equal stages: what this rank has measured. Bytes, peak; calls.
+// One step on equal stages, as this rank measured it. activations: peak, in bytes.
 typedef struct { Timing timing; size_t in_flight, activations, messages; } EqualStep;
 
-static void equal_costs(Run *run, const Stack *stack, size_t m, const EqualStep *gpipe,
+enum { MICRO = 8 };  // micro-batches of one sequence; stages of two blocks
+
+static void equal_costs(Run *run, const Stack *stack, const EqualStep *gpipe,
                         const EqualStep *seen) {
-    size_t p = run->world->size, i = run->world->rank, flight = p - i < m ? p - i : m;
+    size_t p = run->world->size, i = run->world->rank, m = MICRO, flight = p - i < m ? p - i : m;
     size_t one = stack_kept(stack, p, i);        // bytes of a micro-batch
-    size_t neighbours = stage_neighbours(run);
-    check_cost(run, "equal.flight.gpipe", "equal stages: in flight, GPipe", "micro-batches",
-               formula(m), NOT_PREDICTED, gpipe->in_flight);
-    check_cost(run, "equal.flight.1f1b", "equal stages: in flight, 1F1B", "micro-batches",
-               formula(flight), NOT_PREDICTED, seen->in_flight);
-    check_cost(run, "equal.activations.gpipe", "equal stages: activations, peak, GPipe", "bytes",
-               formula(m * one), NOT_PREDICTED, gpipe->activations);
-    check_cost(run, "equal.activations.1f1b", "equal stages: activations, peak, 1F1B", "bytes",
-               formula(flight * one), NOT_PREDICTED, seen->activations);
-    check_cost(run, "equal.sent.gpipe", "equal stages: messages sent, GPipe", "calls",
-               formula(m * neighbours), NOT_PREDICTED, gpipe->messages);
-    check_cost(run, "equal.sent.1f1b", "equal stages: messages sent, 1F1B", "calls",
-               formula(m * neighbours), NOT_PREDICTED, seen->messages);
+    Predicted sent = formula(m * stage_neighbours(run));
+    check_costs(run, "equal.%s", "equal stages: %s", (CostRow[]){
+        { "flight.gpipe", "in flight, GPipe", "micro-batches", BY_FORMULA(m), gpipe->in_flight },
+        { "flight.1f1b", "in flight, 1F1B", "micro-batches", BY_FORMULA(flight), seen->in_flight },
+        { "activations.gpipe", "activations, peak, GPipe", "bytes", BY_FORMULA(m * one),
+          gpipe->activations },
+        { "activations.1f1b", "activations, peak, 1F1B", "bytes", BY_FORMULA(flight * one),
+          seen->activations },
+        { "sent.gpipe", "messages sent, GPipe", "calls", sent, NOT_PREDICTED, gpipe->messages },
+        { "sent.1f1b", "messages sent, 1F1B", "calls", sent, NOT_PREDICTED, seen->messages },
+        {0} });
     if (!clock_config()->simulated) return;                    // real time differs from run to run
+    // Where messages take time, 1F1B's step has no short formula, so the lists are played.
     StackTimes d = stack_times(stack);
-    // Where messages take time, too, 1F1B's step has no short formula: the lists, played, say how
-    // long it is.
     Picoseconds all_then_all =
         makespan_with_link(schedule_gpipe, p, m, d.forward, d.backward, d.message);
     Picoseconds one_by_one =
@@ -51,36 +50,17 @@ static void equal_costs(Run *run, const Stack *stack, size_t m, const EqualStep 
                        played(all_then_all), &gpipe->timing);
     stack_check_bubble(run, "1f1b", "equal stages, 1F1B", stack, m, NOT_PREDICTED,
                        played(one_by_one), &seen->timing);
-    Picoseconds said = seen->timing.exposed + seen->timing.hidden;
     check_cost(run, "exposed-and-hidden.1f1b",
                "equal stages, 1F1B: exposed and hidden, 2m(p-1) messages", "ps",
-               formula(2 * m * (p - 1) * d.message), NOT_PREDICTED, said);
+               formula(2 * m * (p - 1) * d.message), NOT_PREDICTED,
+               seen->timing.exposed + seen->timing.hidden);
     say_detail(run, "Exposed, per rank: GPipe %.1f us, 1F1B %.1f us",
                1e-6 * (double)gpipe->timing.exposed / (double)p,
                1e-6 * (double)seen->timing.exposed / (double)p);
 }
 
-static void table(Run *run) {
-    static const char *const columns[] = { "GPipe", "1F1B", NULL };
-    static const Result rows[] = {
-        { "step", "(m+p-1)(t_f+t_b), and messages", { "step.gpipe", "step.1f1b" } },
-        { "idle, of the step", "(p-1)/(m+p-1), and messages",
-          { "idle.gpipe", "idle.1f1b" } },
-        { "micro-batches in flight", "m; on stage i min(p-i, m)",
-          { "equal.flight.gpipe", "equal.flight.1f1b" } },
-        { "activations, peak of a rank", "kept per micro-batch x in flight",
-          { "equal.activations.gpipe", "equal.activations.1f1b" } },
-        { "messages sent by a rank", "m to each neighbour",
-          { "equal.sent.gpipe", "equal.sent.1f1b" } }, {0} };
-    // In real time no cost is a time.
-    results(run, columns, clock_config()->simulated ? rows : rows + 2);
-}
-
-enum { MICRO = 8 };  // micro-batches of one sequence; stages of two blocks
-
-// One step by this list, recorded, and its picture. --svg and --trace write the one that --draw
-// names, and then there are strips of what each rank keeps; as with --verbose. In real time no cost
-// says how long it took: the summary does.
+// Runs and records one step by this list, and draws it. In real time no cost says how long the step
+// took, so the summary is printed.
 static EqualStep equal_step(Run *run, const Stack *stack, ScheduleRule rule, const char *schedule,
                             const char *name) {
     char title[48];
@@ -91,21 +71,18 @@ static EqualStep equal_step(Run *run, const Stack *stack, ScheduleRule rule, con
     EqualStep step = { .timing = played.timing, .in_flight = played.result.in_flight,
                        .activations = memory_peak(MEM_ACTIVATIONS),
                        .messages = run->world->ledger[COMM_SEND].calls };
-    bool verbose = option_flag(run, "verbose");
-    bool strips = verbose || option_text(run, "svg") || option_text(run, "trace");
-    picture_show(run, title,
-                 (strips ? PICTURE_MEMORY : 0) | (rule == schedule_1f1b ? PICTURE_SAME_SCALE : 0) |
-                     (strcmp(option_text(run, "draw"), schedule) ? PICTURE_NO_FILES : 0));
-    if (verbose || !clock_config()->simulated) picture_summary(run, &step.timing);
+    int same_scale = rule == schedule_1f1b ? PICTURE_SAME_SCALE : 0;
+    picture_show(run, title, picture_flags(run, schedule) | same_scale);
+    if (option_flag(run, "verbose") || !clock_config()->simulated)
+        picture_summary(run, &step.timing);
     return step;
 }
 
-// In which order a stage worked, by its recorded events; on rank 0.
-static void same_order(Run *run, const char *what, size_t i, const char *want) {
-    char name[40], *order = picture_order(run, i);
-    sprintf(name, "stage %zu", i);
-    if (order) say_detail(run, "  stage %zu: %s", i, order);
-    check_true(run, what, name, !order || !strcmp(order, want));
+// On rank 0: did stage i work in this published order?
+static void check_published(Run *run, size_t i, const char *want) {
+    char name[16], *order = picture_order(run, i);
+    snprintf(name, sizeof name, "stage %zu", i);
+    check_true(run, "events = list, as published", name, !order || !strcmp(order, want));
     free(order);
 }
 
@@ -118,27 +95,22 @@ static void equal_stages(Run *run, const Training *t) {
     check_numbers(run, "op lists = formula", "GPipe and 1F1B: (m+p-1)(t_f+t_b)", units, want, 2, 0);
     EqualStep gpipe = equal_step(run, &stack, schedule_gpipe, "gpipe", "GPipe");
     EqualStep seen = equal_step(run, &stack, schedule_1f1b, "1f1b", "1F1B");
-    for (size_t k = 0; k < p; k++) {
-        Schedule list = schedule_1f1b(p, MICRO, k);
-        char text[8 * MICRO] = "";
-        for (size_t n = 0; n < list.n; n++)
-            sprintf(text + strlen(text), "%s%c%zu", n ? " " : "",
-                    "FB"[list.ops[n].what == BACKWARD], list.ops[n].micro_batch);
-        same_order(run, "events = list", k, text);
-        schedule_free(&list);
+    for (size_t i = 0; i < p; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "stage %zu", i);
+        check_true(run, "events = list", name,
+                   events_in_order(run, "1F1B", i, schedule_1f1b(p, MICRO, i)));
     }
-    if (p == 4)
-        same_order(run, "events = list, as published", 0,
-                   "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7");
-    if (p == 4)
-        same_order(run, "events = list, as published", 3,
-                   "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7");
-    equal_costs(run, &stack, MICRO, &gpipe, &seen);
+    if (p == 4) {
+        check_published(run, 0, "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7");
+        check_published(run, 3, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7");
+    }
+    equal_costs(run, &stack, &gpipe, &seen);
 }
 
 // ---------------------------------------------------------- training, on stages of unequal size
 
-// The last step of a training, for --verbose.
+// With --verbose: draws the last step of a training.
 static void show(Run *run, const char *title, int what) {
     Timing last = picture_timing(run);
     if (!option_flag(run, "verbose")) return;
@@ -146,40 +118,40 @@ static void show(Run *run, const char *title, int what) {
     picture_summary(run, &last);
 }
 
-static void training_costs(Run *run, const Training *t, const StageCosts *seen,
-                           const StageCosts *gpipe) {
-    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
-    size_t next = i + 1 < p, before = i > 0, kept = stage_kept(&t->model, p, i) * E;
-    size_t flight = p - i < m ? p - i : m, held = 0, all = t->sequences * t->model.context;
-    // The first micro-batches are the largest.
-    for (size_t k = 0; k < flight; k++) held += stage_tokens(t, k);
-    stage_check_costs(run, t, NULL, seen);   // messages, sums, state: as with GPipe
-    check_cost(run, "sent.gpipe", "messages sent, GPipe", "bytes",
-               formula((next + before) * all * t->model.width * E), NOT_PREDICTED,
-               gpipe->message_bytes);
-    check_cost(run, "flight.gpipe", "in flight, GPipe: m", "micro-batches", formula(m),
-               NOT_PREDICTED, gpipe->in_flight);
-    check_cost(run, "flight.1f1b", "in flight, 1F1B: min(p-i, m)", "micro-batches", formula(flight),
-               NOT_PREDICTED, seen->in_flight);
-    check_cost(run, "activations.gpipe", "activations, peak, GPipe", "bytes", formula(kept * all),
-               NOT_PREDICTED, gpipe->activations);
-    check_cost(run, "activations.1f1b", "activations, peak, 1F1B", "bytes", formula(kept * held),
-               NOT_PREDICTED, seen->activations);
-    check_cost(run, "buffers", "message buffers, peak, 1F1B", "bytes",
-               formula(stage_message_buffers(t, p, i)), NOT_PREDICTED, seen->message_buffers);
-}
-
-// Tokens of micro-batches k, k + 1, ..., before end.
+// Tokens of micro-batches k to end - 1.
 static size_t tokens_of(const Training *t, size_t k, size_t end) {
     size_t n = 0;
     for (; k < end; k++) n += stage_tokens(t, k);
     return n;
 }
+
+static void training_costs(Run *run, const Training *t, const StageCosts *seen,
+                           const StageCosts *gpipe) {
+    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
+    size_t kept = stage_kept(&t->model, p, i) * E, all = t->sequences * t->model.context;
+    size_t flight = p - i < m ? p - i : m;
+    stage_check_costs(run, t, NULL, seen);   // messages, sums, state: as with GPipe
+    check_costs(run, "%s", "%s", (CostRow[]){
+        { "sent.gpipe", "messages sent, GPipe", "bytes",
+          BY_FORMULA(stage_neighbours(run) * all * t->model.width * E), gpipe->message_bytes },
+        { "flight.gpipe", "in flight, GPipe: m", "micro-batches", BY_FORMULA(m), gpipe->in_flight },
+        { "flight.1f1b", "in flight, 1F1B: min(p-i, m)", "micro-batches", BY_FORMULA(flight),
+          seen->in_flight },
+        { "activations.gpipe", "activations, peak, GPipe", "bytes", BY_FORMULA(kept * all),
+          gpipe->activations },
+        // The first micro-batches are the largest.
+        { "activations.1f1b", "activations, peak, 1F1B", "bytes", BY_FORMULA(kept * tokens_of(t, 0,
+          flight)), seen->activations },
+        { "buffers", "message buffers, peak, 1F1B", "bytes", BY_FORMULA(stage_message_buffers(t, p,
+          i)), seen->message_buffers },
+        {0} });
+}
+
 static size_t max(size_t a, size_t b) { return a > b ? a : b; }
 
-// The loop of the lesson has a buffer for each output that the next stage has not used yet, and at
-// a time one for what it receives and one for the gradient that it sends. Most tokens in them, over
-// all forwards and backwards of stage i.
+// Most tokens in the buffers of the lesson's own loop, over all forwards and backwards of stage i.
+// The loop has a buffer for each output that the next stage has not used yet, one for what it
+// receives, and one for the gradient that it sends.
 static size_t buffered_tokens(const Training *t, size_t p, size_t i) {
     size_t m = t->micro_batches, flight = p - i < m ? p - i : m, most = 0;
     bool next = i + 1 < p, before = i > 0;
@@ -198,17 +170,17 @@ static size_t buffered_tokens(const Training *t, size_t p, size_t i) {
 }
 
 static void loop_costs(Run *run, const Training *t, const StageCosts *loop) {
-    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches,
-           flight = p - i < m ? p - i : m;
+    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, E = sizeof(real);
+    size_t flight = p - i < m ? p - i : m;
     stage_check_loop(run, t, loop);
-    check_cost(run, "loop.flight", "own loops: in flight, min(p-i, m)", "micro-batches",
-               formula(flight), NOT_PREDICTED, loop->in_flight);
-    check_cost(run, "loop.activations", "own loops: activations, peak", "bytes",
-               formula(stage_kept(&t->model, p, i) * tokens_of(t, 0, flight) * sizeof(real)),
-               NOT_PREDICTED, loop->activations);
-    check_cost(run, "loop.buffers", "own loops: buffers, peak", "bytes",
-               formula(buffered_tokens(t, p, i) * t->model.width * sizeof(real)), NOT_PREDICTED,
-               loop->message_buffers);
+    check_costs(run, "loop.%s", "own loops: %s", (CostRow[]){
+        { "flight", "in flight, min(p-i, m)", "micro-batches", BY_FORMULA(flight),
+          loop->in_flight },
+        { "activations", "activations, peak", "bytes", BY_FORMULA(stage_kept(&t->model, p,
+          i) * tokens_of(t, 0, flight) * E), loop->activations },
+        { "buffers", "buffers, peak", "bytes", BY_FORMULA(buffered_tokens(t, p,
+          i) * t->model.width * E), loop->message_buffers },
+        {0} });
     if (!clock_config()->simulated) return;                // real time differs from run to run
     Stack stack = { .model = t->model, .blocks = 2, .sequences = 1 };
     StackTimes d = stack_times(&stack);
@@ -216,6 +188,40 @@ static void loop_costs(Run *run, const Training *t, const StageCosts *loop) {
     check_cost(run, "loop.step", "own loops: equal stages, step", "ps", NOT_PREDICTED,
                played(makespan_with_link(schedule_1f1b, p, m, d.forward, d.backward, d.message)),
                seen.timing.step);
+}
+
+// ---------------------------------------------------------------- the page
+
+static void table(Run *run) {
+    static const char *const columns[] = { "GPipe", "1F1B", NULL };
+    static const Result rows[] = {
+        { "step", "(m+p-1)(t_f+t_b), and messages", { "step.gpipe", "step.1f1b" } },
+        { "idle, of the step", "(p-1)/(m+p-1), and messages", { "idle.gpipe", "idle.1f1b" } },
+        { "micro-batches in flight", "m; on stage i min(p-i, m)",
+          { "equal.flight.gpipe", "equal.flight.1f1b" } },
+        { "activations, peak of a rank", "kept per micro-batch x in flight",
+          { "equal.activations.gpipe", "equal.activations.1f1b" } },
+        { "messages sent by a rank", "m to each neighbour",
+          { "equal.sent.gpipe", "equal.sent.1f1b" } },
+        {0},
+    };
+    // In real time no cost is a time.
+    results(run, columns, clock_config()->simulated ? rows : rows + 2);
+}
+
+static void answer(Run *run) {
+    char time[96] = "";
+    if (clock_config()->simulated && run->is_root) {
+        Comparison step =
+            compare_times(cost_value(run, "step.1f1b"), cost_value(run, "step.gpipe"));
+        snprintf(time, sizeof time, " in %s, %s GPipe", cost_text(run, "step.1f1b"), step.text);
+    }
+    say_answer(run, "Yes. 1F1B gives the same bits%s. Micro-batches in memory per rank: %s instead "
+               "of %d.", time, cost_text(run, "equal.flight.1f1b"), MICRO);
+    say_cost(run, "no extra messages: %s per rank in both. But a stage waits for the answer to the "
+             "message that it has just sent, so a slow link costs more time than with GPipe.",
+             cost_text(run, "equal.sent.1f1b"));
+    say_use_when(run, "the pipeline has more micro-batches than stages; then it replaces GPipe.");
 }
 
 // ---------------------------------------------------------------- the lesson
@@ -236,7 +242,7 @@ static void one_forward_one_backward(Run *run) {
         t.recorded = i == 1;
         Trajectory all_then_all = trajectory_new(run, &t), got = trajectory_new(run, &t);
         Trajectory want = training_unsplit(run, &t, 1);
-        // The same step, another list.
+        // Both trainings run the same step; only the list differs.
         gpipe = stages_train(run, &t, NULL, pipeline_step, schedule_gpipe, &all_then_all);
         if (t.recorded) show(run, "GPipe, the last step", 0);
         seen = stages_train(run, &t, NULL, pipeline_step, schedule_1f1b, &got);
@@ -254,6 +260,7 @@ static void one_forward_one_backward(Run *run) {
     training_costs(run, &t, &seen, &gpipe);
     loop_costs(run, &t, &loop);
     table(run);
+    answer(run);
     data_free(&t.data);
 }
 

@@ -1,5 +1,5 @@
 // 05_pipedream_2bw.c (experiment): 2BW equals one device whose gradients are one update late, in
-// every bit; two versions suffice for m >= p. Time and memory of GPipe, 1F1B, PipeDream and 2BW.
+// every bit. Two versions suffice for m >= p. Compares GPipe, 1F1B, PipeDream and 2BW.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +10,9 @@ static const ModelConfig sizes = {
 };
 enum { SEQUENCES = 11, STEPS = 5 };
 
-// One device (rank 0, uncounted) with two buffers of weights, W(t+1) = W(t) - eta grad f_t(W(t-1)),
-// its m micro-batches one after the other. The norms of the Trajectory stay 0.
+// Trains on one device (rank 0, uncounted) with two buffers of weights:
+//     W(t+1) = W(t) - eta grad f_t(W(t-1)).
+// The norms of the Trajectory stay 0.
 static Trajectory reference(Run *run, const Training *t) {
     Trajectory out = trajectory_new(run, t);
     if (run->world->rank > 0) return out;
@@ -27,7 +28,7 @@ static Trajectory reference(Run *run, const Training *t) {
         Arena tokens = arena(MEM_WORKSPACE);
         Batch *b = training_batches(t, &tokens, step, 1, 0);
         tensor_copy(newest, m->w);
-        tensor_copy(m->w, before);  // the whole batch reads the version before the newest
+        tensor_copy(m->w, before);  // the batch reads the version before the newest
         model_zero_gradients(m);
         for (size_t k = 0; k < t->micro_batches; k++)
             out.loss[step] += model_forward_backward(m, &b[k]);
@@ -35,7 +36,7 @@ static Trajectory reference(Run *run, const Training *t) {
         model_fold_tied(m);
         tensor_copy(before, newest);
         tensor_copy(m->w, newest);
-        optimizer_step(&o, m, 1);                              // and the newest is updated
+        optimizer_step(&o, m, 1);                              // updates the newest version
         trajectory_record(&out, step, m, out.loss[step], 0);
         free(b);
         arena_free(&tokens);
@@ -49,49 +50,44 @@ static Trajectory reference(Run *run, const Training *t) {
 // run_id names the training in the ids.
 static void training_costs(Run *run, const Training *t, const char *run_id,
                            const VersionsSeen *seen) {
-    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, n = t->steps * m,
-           E = sizeof(real);
-    size_t next = i + 1 < p, before = i > 0, tied = p > 1 && !(next && before), flight = p - i;
+    size_t p = run->world->size, i = run->world->rank, m = t->micro_batches, n = t->steps * m;
+    size_t E = sizeof(real), neighbours = stage_neighbours(run), flight = p - i, tokens = 0;
+    bool has_table = p > 1 && (i == 0 || i + 1 == p);          // the tied table, on both ends
     CutSizes z = stage_sizes(&t->model, p, i);
-    CostName id;
-#define ID(what) cost_name(&id, "%s.%s", run_id, what)
-    size_t mine = elements_stage(&z), table = elements_wte(&z), held = 0;
-    // The most tokens of so many neighbouring micro-batches: of the last ones of a batch and the
-    // first of the next.
-    for (size_t k = 0; k < flight; k++) held += stage_tokens(t, k);
-    check_cost(run, ID("versions"), "2BW: versions of the weights", "versions", formula(2),
-               NOT_PREDICTED, (double)seen->weights / (double)(seen->size * E));
-    check_cost(run, ID("weights"), "2BW: weights of both versions", "bytes", formula(2 * mine * E),
-               NOT_PREDICTED, seen->weights);
-    check_cost(run, ID("gradients"), "2BW: gradients, the tied table's twice", "bytes",
-               formula((elements_gradients(&z) + tied * table) * E), NOT_PREDICTED,
-               seen->gradients);
-    check_cost(run, ID("optimizer"), "2BW: optimizer state", "bytes",
-               formula((t->optimizer.kind == ADAMW ? 2 : t->optimizer.momentum > 0) * mine * E),
-               NOT_PREDICTED, seen->optimizer);
-    check_cost(run, ID("flight"), "2BW: in flight: p-i", "micro-batches", formula(flight),
-               NOT_PREDICTED, seen->in_flight);
-    check_cost(run, ID("activations"), "2BW: activations, peak", "bytes",
-               formula(kept_stage(&z) * held * E), NOT_PREDICTED, seen->activations);
-    check_cost(run, ID("sent.calls"), "2BW: messages sent", "calls", formula(n * (next + before)),
-               NOT_PREDICTED, seen->messages);
-    check_cost(run, ID("sent.bytes"), "2BW: messages sent", "bytes",
-               formula(t->steps * (next + before) * message_elements(&z, t->sequences) * E),
-               NOT_PREDICTED, seen->message_bytes);
-    check_cost(run, ID("buffers"), "2BW: message buffers, peak", "bytes",
-               formula(stage_message_buffers(t, p, i) + tied * table * E), NOT_PREDICTED,
-               seen->buffers);
-    check_cost(run, ID("table.calls"), "2BW: gradients of the tied table sent", "calls",
-               formula(tied * t->steps), NOT_PREDICTED, seen->table_calls);
-    check_cost(run, ID("table.bytes"), "2BW: gradients of the tied table sent", "bytes",
-               formula(tied * t->steps * table * E), NOT_PREDICTED, seen->table_bytes);
-    check_cost(run, ID("sums"), "2BW: sums over stages", "calls", formula(0), NOT_PREDICTED,
-               seen->sums);
-#undef ID
+    size_t elements = elements_stage(&z), table = has_table ? elements_wte(&z) : 0;
+    size_t moments = t->optimizer.kind == ADAMW ? 2 : t->optimizer.momentum > 0;
+    size_t sent = t->steps * neighbours * message_elements(&z, t->sequences) * E;
+    // Most tokens of p-i neighbouring micro-batches: of the last ones of a batch and the first ones
+    // of the next.
+    for (size_t k = 0; k < flight; k++) tokens += stage_tokens(t, k);
+    CostName ids;
+    cost_name(&ids, "%s.%%s", run_id);
+    check_costs(run, ids.text, "2BW: %s", (CostRow[]){
+        { "versions", "versions of the weights", "versions", BY_FORMULA(2),
+          (double)seen->weights / (double)(seen->size * E) },
+        { "weights", "weights of both versions", "bytes", BY_FORMULA(2 * elements * E),
+          seen->weights },
+        { "gradients", "gradients, the tied table's twice", "bytes",
+          BY_FORMULA((elements_gradients(&z) + table) * E), seen->gradients },
+        { "optimizer", "optimizer state", "bytes", BY_FORMULA(moments * elements * E),
+          seen->optimizer },
+        { "flight", "in flight: p-i", "micro-batches", BY_FORMULA(flight), seen->in_flight },
+        { "activations", "activations, peak", "bytes", BY_FORMULA(kept_stage(&z) * tokens * E),
+          seen->activations },
+        { "sent.calls", "messages sent", "calls", BY_FORMULA(n * neighbours), seen->messages },
+        { "sent.bytes", "messages sent", "bytes", BY_FORMULA(sent), seen->message_bytes },
+        { "buffers", "message buffers, peak", "bytes",
+          BY_FORMULA(stage_message_buffers(t, p, i) + table * E), seen->buffers },
+        { "table.calls", "gradients of the tied table sent", "calls",
+          BY_FORMULA(has_table * t->steps), seen->table_calls },
+        { "table.bytes", "gradients of the tied table sent", "bytes",
+          BY_FORMULA(t->steps * table * E), seen->table_bytes },
+        { "sums", "sums over stages", "calls", BY_FORMULA(0), seen->sums },
+        {0} });
 }
 
-// Trained by 2BW's list, or by 1F1B's with a flush after every batch, which reads the newest
-// weights.
+// Trains by 2BW's list; flush: by 1F1B's, with a flush after every batch. Then every op reads the
+// newest weights.
 static VersionsSeen train(Run *run, const Training *t, bool flush, Trajectory *got) {
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
     Schedule list = flush ? schedule_flushed(p, m, i, t->steps) : schedule_2bw(p, m, t->steps, i);
@@ -114,7 +110,7 @@ static void equals_recurrence(Run *run, const Training *t, bool flush, const cha
     trajectory_free(&want);
 }
 
-// Mean loss of the last batches of a training on text: with a flush, and with 2BW.
+// The mean loss of the last batches of a training on text: [0] with a flush, [1] with 2BW.
 enum { LONG = 80, LAST = 20 };
 static void losses_on_text(Run *run, double loss[2]) {
     size_t p = run->world->size, m = p < 4 ? 4 : p;
@@ -134,8 +130,7 @@ static void losses_on_text(Run *run, double loss[2]) {
 
 // ---------------------------------------------------------------- lists alone
 
-// Two versions are enough for a list if every op reads the newest or the one before it, as they are
-// at its place.
+// Two versions are enough for a list if every op reads the newest version or the one before it.
 static bool two_are_enough(const Schedule *s) {
     size_t newest = 0;
     bool enough = true;
@@ -146,7 +141,7 @@ static bool two_are_enough(const Schedule *s) {
 }
 
 enum { MOST_STAGES = 8, MOST_MICRO = 24, BATCHES = 3 };
-static void all_lists(Run *run) {
+static void check_lists(Run *run) {
     bool enough = true, too_few = true;
     for (size_t p = 1; p <= MOST_STAGES; p++)
         for (size_t m = 1; m <= MOST_MICRO; m++) {
@@ -157,7 +152,7 @@ static void all_lists(Run *run) {
                 schedule_free(&s);
             }
             if (m >= p) enough = enough && all;
-            // m = p - 1 is the limit: an update just before its reader.
+            // With m = p - 1 an update comes just before its first reader: two are enough, too.
             if (m + 2 <= p) too_few = too_few && !all;
         }
     check_true(run, "op lists", "two versions suffice for m >= p", enough);
@@ -168,41 +163,40 @@ static void all_lists(Run *run) {
 
 enum { WAYS = 4, GPIPE = 0, ONE_F_ONE_B, PIPEDREAM, TWO_BW };
 static const char *const way_id[WAYS] = { "gpipe", "1f1b", "pipedream", "2bw" };
-static const char *const way_name[WAYS] = { "GPipe", "1F1B", "PipeDream", "2BW" };
+static const char *const way_columns[WAYS + 1] = { "GPipe", "1F1B", "PipeDream", "2BW", NULL };
+// One way, as this rank measured it. batch: the time of one more batch; predicted: that of the
+// played lists.
 typedef struct { size_t in_flight, weights, activations; Picoseconds batch, predicted; } Way;
 
-static Schedule stashing(size_t p, size_t n, size_t i) {
-    return schedule_pipedream(WEIGHT_STASHING, p, n, i);
-}
 static Schedule as_one_batch(size_t p, size_t n, size_t i) { return schedule_2bw(p, n, 1, i); }
 
-static Way measured(const Played *played, Picoseconds batch, Picoseconds predicted) {
+static Way way_of(const Played *played, Picoseconds batch, Picoseconds predicted) {
     return (Way){ played->result.in_flight, memory_peak(MEM_PARAMETERS), played->activations, batch,
                   predicted };
 }
 static Way synchronous(Run *run, const Stack *stack, ScheduleRule rule, size_t m) {
     StackTimes d = stack_times(stack);
+    size_t p = run->world->size;
     Played seen = stack_play(run, stack, rule, m);
-    return measured(
-        &seen, seen.timing.step,
-        makespan_with_link(rule, run->world->size, m, d.forward, d.backward, d.message));
+    return way_of(&seen, seen.timing.step,
+                  makespan_with_link(rule, p, m, d.forward, d.backward, d.message));
 }
 static Way pipedream(Run *run, const Stack *stack, size_t m) {
     size_t p = run->world->size, i = run->world->rank;
+    size_t older = pipedream_older(WEIGHT_STASHING, p, i);
     Played seen[2];
     for (size_t k = 0; k < 2; k++) {
-        Schedule list = stashing(p, (k + 2) * m, i);
-        seen[k] =
-            pipedream_play(run, stack, &list, pipedream_older(WEIGHT_STASHING, p, i), (k + 2) * m);
+        Schedule list = schedule_stashing(p, (k + 2) * m, i);
+        seen[k] = pipedream_play(run, stack, &list, older, (k + 2) * m);
         schedule_free(&list);
     }
-    return measured(&seen[1], seen[1].timing.step - seen[0].timing.step,
-                    stack_makespan(stack, stashing, p, 3 * m) -
-                        stack_makespan(stack, stashing, p, 2 * m));
+    return way_of(&seen[1], seen[1].timing.step - seen[0].timing.step,
+                  stack_makespan(stack, schedule_stashing, p, 3 * m) -
+                      stack_makespan(stack, schedule_stashing, p, 2 * m));
 }
 
-// Predicted without the messages of the table, measured with them: but for the last one, which
-// comes after all work, they must be hidden.
+// The prediction leaves the messages of the table out, because they must be hidden. Only the last
+// one comes after all work.
 static Way double_buffered(Run *run, const Stack *stack, size_t m) {
     size_t p = run->world->size;
     Played two = two_bw_play(run, stack, m, 2);
@@ -213,8 +207,8 @@ static Way double_buffered(Run *run, const Stack *stack, size_t m) {
     if (clock_config()->simulated)
         check_cost(run, "step.2bw", "equal stages, 2BW: two batches, and the table", "ps",
                    NOT_PREDICTED, played((double)work + table), two.timing.step);
-    return measured(&three, three.timing.step - two.timing.step,
-                    stack_makespan(stack, as_one_batch, p, 3 * m) - work);
+    return way_of(&three, three.timing.step - two.timing.step,
+                  stack_makespan(stack, as_one_batch, p, 3 * m) - work);
 }
 
 static void equal_stages(Run *run, const Training *t) {
@@ -224,57 +218,72 @@ static void equal_stages(Run *run, const Training *t) {
     whole.layers = stack.blocks * p;
     CutSizes z = cut_stage(cut_sizes(&whole, 1, 0), p, i);
     size_t stage = elements_stage(&z) * sizeof(real), one = stack_kept(&stack, p, i);
-    all_lists(run);
-    Way way[WAYS] = { synchronous(run, &stack, schedule_gpipe, m),
-                      synchronous(run, &stack, schedule_1f1b, m), pipedream(run, &stack, m),
-                      double_buffered(run, &stack, m) };
+    check_lists(run);
+    Way ways[WAYS] = { synchronous(run, &stack, schedule_gpipe, m),
+                       synchronous(run, &stack, schedule_1f1b, m), pipedream(run, &stack, m),
+                       double_buffered(run, &stack, m) };
+    const size_t versions_of[WAYS] = { 1, 1, p - i, 2 };
     for (size_t k = 0; k < WAYS; k++) {
-        size_t versions[] = { 1, 1, p - i, 2 }, flight = k == GPIPE ? m : p - i;
-        CostName id, name;
-        check_cost(run, cost_name(&id, "versions.%s", way_id[k]),
-                   cost_name(&name, "equal stages, %s: versions", way_name[k]), "versions",
-                   formula(versions[k]), NOT_PREDICTED, (double)way[k].weights / (double)stage);
-        check_cost(run, cost_name(&id, "weights.%s", way_id[k]),
-                   cost_name(&name, "equal stages, %s: weights", way_name[k]), "bytes",
-                   formula(versions[k] * stage), NOT_PREDICTED, way[k].weights);
-        check_cost(run, cost_name(&id, "flight.%s", way_id[k]),
-                   cost_name(&name, "equal stages, %s: in flight", way_name[k]), "micro-batches",
-                   formula(flight), NOT_PREDICTED, way[k].in_flight);
-        check_cost(run, cost_name(&id, "activations.%s", way_id[k]),
-                   cost_name(&name, "equal stages, %s: activations", way_name[k]), "bytes",
-                   formula(flight * one), NOT_PREDICTED, way[k].activations);
-        check_cost(run, cost_name(&id, "both.%s", way_id[k]),
-                   cost_name(&name, "equal stages, %s: weights and activations", way_name[k]),
-                   "bytes", formula(versions[k] * stage + flight * one), NOT_PREDICTED,
-                   way[k].weights + way[k].activations);
-        if (clock_config()->simulated)
-            check_cost(run, cost_name(&id, "more.%s", way_id[k]),
-                       cost_name(&name, "equal stages, %s: a batch more", way_name[k]), "ps",
-                       NOT_PREDICTED, played(way[k].predicted), way[k].batch);
+        const Way *way = &ways[k];
+        size_t versions = versions_of[k], flight = k == GPIPE ? m : p - i;
+        size_t weights = versions * stage, activations = flight * one;
+        CostName ids, names;
+        cost_name(&ids, "%%s.%s", way_id[k]);
+        cost_name(&names, "equal stages, %s: %%s", way_columns[k]);
+        check_costs(run, ids.text, names.text, (CostRow[]){
+            { "versions", "versions", "versions", BY_FORMULA(versions),
+              (double)way->weights / (double)stage },
+            { "weights", "weights", "bytes", BY_FORMULA(weights), way->weights },
+            { "flight", "in flight", "micro-batches", BY_FORMULA(flight), way->in_flight },
+            { "activations", "activations", "bytes", BY_FORMULA(activations), way->activations },
+            { "both", "weights and activations", "bytes", BY_FORMULA(weights + activations),
+              way->weights + way->activations },
+            {0} });
+        if (!clock_config()->simulated) continue;
+        check_costs(run, ids.text, names.text, (CostRow[]){
+            { "more", "a batch more", "ps", BY_PLAY(way->predicted), way->batch }, {0} });
     }
 }
 
-static void table(Run *run, const double loss[2], size_t last) {
+// ---------------------------------------------------------------- the page
+
+static void table(Run *run, const double loss[2]) {
     static const char *const of[] = { "more", "versions", "weights", "activations", "both" };
-    char cell[5][WAYS][64], text[2][16], old[16], what[32];
+    char cell[5][WAYS][64], text[2][16], old[16];
     for (size_t q = 0; q < 5; q++)
         for (size_t k = 0; k < WAYS; k++)
             snprintf(cell[q][k], sizeof cell[q][k], "%s.%s", of[q], way_id[k]);
     for (size_t k = 0; k < 2; k++) snprintf(text[k], sizeof *text, "=%.2f", loss[k]);
     snprintf(old, sizeof old, run->world->size > 1 ? "=0..%zu" : "=%zu", run->world->size - 1);
-    snprintf(what, sizeof what, "loss, last %zu", last);
 #define CELLS(q) { cell[q][0], cell[q][1], cell[q][2], cell[q][3] }
     const Result rows[] = {
         { "a batch more", "m+p-1, m: t_f+t_b", CELLS(0) },
         { "versions held", "1, 1, p-i, 2", CELLS(1) },
         { "weights", "versions x stage", CELLS(2) },
         { "activations", "m, p-i in flight", CELLS(3) },
-        { "both", "weights, kept", CELLS(4) },
-        { "updates missed", "0, 0, p-1-i, 1", { "=0", "=0", old, "=1" } },
-        { what, NULL, { text[0], text[0], NULL, text[1] } }, {0} };
+        { "sum of both", "the last two rows", CELLS(4) },
+        { "gradient's age", "updates: 0, p-1-i, 1", { "=0", "=0", old, "=1" } },
+        { "loss on a text", "of the last 20", { text[0], text[0], NULL, text[1] } },
+        {0},
+    };
 #undef CELLS
-    results(run, (const char *const[]){ "GPipe", "1F1B", "PipeDream", "2BW", NULL },
-            clock_config()->simulated ? rows : rows + 1);      // no cost is a time in real time
+    results(run, way_columns, clock_config()->simulated ? rows : rows + 1);
+}
+
+static void answer(Run *run, const double loss[2]) {
+    char time[96] = "";
+    if (clock_config()->simulated && run->is_root) {
+        Comparison batch = compare_times(cost_value(run, "more.2bw"), cost_value(run, "more.1f1b"));
+        snprintf(time, sizeof time, " A batch more takes %s, %s with 1F1B.",
+                 cost_text(run, "more.2bw"), batch.text);
+    }
+    say_answer(run, "Yes, with at least as many micro-batches as stages. Every bit is that of one "
+               "device that is one update late.%s", time);
+    say_cost(run, "one more version, so weights of %s per rank instead of %s; and late gradients: "
+             "on a text the loss is %.2f instead of %.2f.", cost_text(run, "weights.2bw"),
+             cost_text(run, "weights.1f1b"), loss[1], loss[0]);
+    say_use_when(run, "a batch has few micro-batches, and an update that is one batch late is "
+                 "acceptable.");
 }
 
 // ---------------------------------------------------------------- the lesson
@@ -286,9 +295,8 @@ static void two_bw(Run *run) {
     REQUIRE(p <= sizes.layers, "%zu stages need at least as many blocks: start at most %zu ranks",
             p, sizes.layers);
     REQUIRE(m >= p,
-            "--micro-batches %zu: 2BW takes at least as many as the %zu stages, so that two "
-            "versions of the "
-            "weights suffice (arXiv 2006.09503, section 3.1)",
+            "--micro-batches %zu: 2BW takes at least as many as the %zu stages, because two "
+            "versions of the weights then suffice (arXiv 2006.09503, section 3.1)",
             m, p);
     REQUIRE(m <= SEQUENCES,
             "--micro-batches %zu: a batch has %d sequences: choose at most that many", m,
@@ -297,6 +305,10 @@ static void two_bw(Run *run) {
     double loss[2];
     t.data = data_synthetic(sizes.vocab, sizes.context, run->seed);
     t.model.seed = run->seed;
+    say(run, "2BW updates once per batch of m = %zu micro-batches, and keeps two versions of the "
+             "weights.", p < 4 ? (size_t)4 : p);
+    say(run, "The next batch does not wait for the update: it reads the version before it. So no "
+             "flush is needed.");
     equal_stages(run, &t);
     t.optimizer = sgd(0.3);
     equals_recurrence(run, &t, true, NULL, "with a flush = unsplit");
@@ -310,7 +322,8 @@ static void two_bw(Run *run) {
     t.optimizer = sgd(0.3);
     equals_recurrence(run, &t, false, "more-pieces", "m + 1 = one update late");
     losses_on_text(run, loss);
-    table(run, loss, LAST);
+    table(run, loss);
+    answer(run, loss);
     data_free(&t.data);
 }
 

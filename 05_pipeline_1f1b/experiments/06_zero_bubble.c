@@ -1,5 +1,5 @@
 // 06_zero_bubble.c (experiment): ZB-H1 and two automatic lists equal gradient accumulation in every
-// bit; steps, bubbles and memory beside 1F1B; lists of all sizes have the published step times.
+// bit. Compares steps, bubbles and memory with 1F1B's. Lists of all sizes have the published times.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,62 +14,65 @@ enum { SEQUENCES = 11, MICRO = 8 };                        // MICRO: on equal st
 static const double clip = 0.25;
 static Stack equal_stages(void) { return (Stack){ .model = sizes, .blocks = 2, .sequences = 1 }; }
 
-// The automatic lists for the times of the equal stages, and for F = B = W = 1.
-static OpTimes equal_times(void) { Stack s = equal_stages(); return zb_times(&s); }
+// The automatic lists for the times of the equal stages, with a cap of p or 2p-1.
+static OpTimes equal_times(void) {
+    Stack s = equal_stages();
+    return zb_times(&s);
+}
 static Schedule auto_p(size_t p, size_t m, size_t i) {
     return schedule_zb_auto(p, m, i, p, equal_times());
 }
 static Schedule auto_2p(size_t p, size_t m, size_t i) {
     return schedule_zb_auto(p, m, i, 2 * p - 1, equal_times());
 }
-static const OpTimes units = { 1, 1, 1, 0 };
-static Schedule units_p(size_t p, size_t m, size_t i) {
-    return schedule_zb_auto(p, m, i, p, units);
-}
-static Schedule units_2p(size_t p, size_t m, size_t i) {
-    return schedule_zb_auto(p, m, i, 2 * p - 1, units);
-}
 
-// As of a block, with messages that take a quarter of F.
-static const OpTimes slow = { 12, 14, 10, 3 };
-static Schedule slow_p(size_t p, size_t m, size_t i) { return schedule_zb_auto(p, m, i, p, slow); }
+// A way to make the lists. draw: its name for --draw and in the ids.
+enum { ZB_WAYS = 4 };
+typedef struct { const char *name, *draw; ScheduleRule rule; } ZeroBubbleWay;
+static const ZeroBubbleWay ways[ZB_WAYS] = {
+    { "1F1B", "1f1b", schedule_1f1b },
+    { "ZB-H1", "zb-h1", schedule_zb_h1 },
+    { "auto, p", "auto-p", auto_p },
+    { "auto, 2p-1", "auto-2p-1", auto_2p },
+};
+// One way, as this rank measured it. two: the time of two steps without a barrier.
+typedef struct { Played one; Picoseconds two; size_t messages; } ZeroBubbleStep;
 
-// Two steps of which the second one waits for no norm: m micro-batches, then another m.
-static Schedule twice(ScheduleRule rule, size_t p, size_t m, size_t i) {
-    Schedule one = rule(p, m / 2, i), s = {0};
+// Two steps of m micro-batches in a row. The second one does not wait for the norm. Frees the list.
+static Schedule twice(Schedule one, size_t m) {
+    Schedule s = {0};
     for (size_t at = 0; at < 2 * one.n; at++) {
         PipeOp op = one.ops[at % one.n];
-        op.micro_batch += at < one.n ? 0 : m / 2;
+        op.micro_batch += at < one.n ? 0 : m;
         schedule_add_op(&s, op);
     }
     schedule_free(&one);
     return s;
 }
-static Schedule one_by_one_twice(size_t p, size_t m, size_t i) {
-    return twice(schedule_1f1b, p, m, i);
+
+// Judges the rule's lists of one step, or of two. An automatic rule makes them for these times.
+static JudgedLists judged(ScheduleRule rule, size_t p, size_t m, const OpTimes *times,
+                          size_t steps) {
+    size_t cap = rule == auto_p ? p : rule == auto_2p ? 2 * p - 1 : 0;
+    Schedule *stage = host_alloc(p * sizeof *stage);
+    for (size_t i = 0; i < p; i++) {
+        stage[i] = cap ? schedule_zb_auto(p, m, i, cap, *times) : rule(p, m, i);
+        if (steps == 2) stage[i] = twice(stage[i], m);
+    }
+    return zb_judge_lists(stage, p, steps * m, times);
 }
-static Schedule h1_twice(size_t p, size_t m, size_t i) { return twice(schedule_zb_h1, p, m, i); }
-static Schedule auto_p_twice(size_t p, size_t m, size_t i) { return twice(auto_p, p, m, i); }
-static Schedule auto_2p_twice(size_t p, size_t m, size_t i) { return twice(auto_2p, p, m, i); }
-static Schedule units_2p_twice(size_t p, size_t m, size_t i) { return twice(units_2p, p, m, i); }
-
-// A way to make the lists; twice: of two steps without a barrier in between, m the micro-batches of
-// both; units: made for F = B = W = 1; draw: what --draw calls it.
-enum { ZB_WAYS = 4 };
-typedef struct { const char *name, *draw; ScheduleRule rule, twice, units; } ZeroBubbleWay;
-// This rank's measurements.
-typedef struct { Played one; Picoseconds two; size_t messages; } ZeroBubbleStep;
-
-static const ZeroBubbleWay ways[ZB_WAYS] = {
-    { "1F1B", "1f1b", schedule_1f1b, one_by_one_twice, schedule_1f1b },
-    { "ZB-H1", "zb-h1", schedule_zb_h1, h1_twice, schedule_zb_h1 },
-    { "auto, p", "auto-p", auto_p, auto_p_twice, units_p },
-    { "auto, 2p-1", "auto-2p-1", auto_2p, auto_2p_twice, units_2p },
-};
+static double step_of(ScheduleRule rule, size_t p, size_t m, const OpTimes *times) {
+    return (double)judged(rule, p, m, times, 1).step;
+}
+static double two_steps_of(ScheduleRule rule, size_t p, size_t m, const OpTimes *times) {
+    return (double)judged(rule, p, m, times, 2).step;
+}
+// F = B = W = 1; and a block's times, with messages that take a quarter of F.
+static const OpTimes units = { 1, 1, 1, 0 }, slow = { 12, 14, 10, 3 };
 
 // ---------------------------------------------------------------- lists alone
 
-// The two halves of one linear layer give the bits of its whole backward.
+// The two halves of one linear layer's backward give the bits of the whole backward.
 static void check_halves(Run *run) {
     enum { ROWS = 6, IN = 5, OUT = 7 };
     Arena a = arena(MEM_WORKSPACE);
@@ -90,33 +93,32 @@ static void check_halves(Run *run) {
 }
 
 static void lists(Run *run) {
-    // (p-1)(F+B-W) = 3 idle units for ZB-H1, a third of 1F1B's 9.
+    // ZB-H1 has (p-1)(F+B-W) = 3 idle units, a third of 1F1B's 9.
     double got[4], want[] = { 33, 27, 29, 27 };
-    for (size_t k = 0; k < 4; k++) got[k] = (double)zb_judge(ways[k].units, 4, 8, &units).step;
+    for (size_t k = 0; k < 4; k++) got[k] = step_of(ways[k].rule, 4, 8, &units);
     check_numbers(run, "lists", "p = 4, m = 8, F = B = W = 1: 33, 27, 29, 27", got, want, 4, 0);
-    // The next step is as long, or m(F+B+W) = 24, where each stage begins and ends one unit after
-    // the one before.
-    double two[] = { (double)zb_judge(h1_twice, 4, 16, &units).step,
-                     (double)zb_judge(units_2p_twice, 4, 16, &units).step },
-           no_barrier[] = { 27 + 27, 27 + 24 };
+    // ZB-H1's next step is as long as the first. The cap 2p-1 leaves no bubble in it: 24 units.
+    double two[] = { two_steps_of(schedule_zb_h1, 4, 8, &units),
+                     two_steps_of(auto_2p, 4, 8, &units) };
+    double no_barrier[] = { 27 + 27, 27 + 24 };
     check_numbers(run, "lists", "two steps without a barrier: 54, 51", two, no_barrier, 2, 0);
-    // Told the time of a message, too; a list made without it takes 398.
-    double told = (double)zb_judge(slow_p, 4, 8, &slow).step, known = 384;
+    // The planner knows the time of a message. A list that is made without it takes 398.
+    double told = step_of(auto_p, 4, 8, &slow), known = 384;
     check_numbers(run, "lists", "auto, p, F 12, B 14, W 10, a message 3: 384", &told, &known, 1, 0);
-    // Every p = 1..8, m = 1..24. t: B longer than F, W shorter, as in a block. Where m < p, W's are
-    // late at the end.
+    // p = 1..8, m = 1..24. t: as in a block, B is longer than F, and W is shorter. Where m < p, p-m
+    // more W's are late at the end.
     enum { CASES = 8 * 24 };
     static const OpTimes t = { 12, 14, 10, 0 };
-    double step[2 * CASES], formula[2 * CASES], flight[CASES], most[CASES], legal = 0,
-                                                                            all = 3 * CASES;
+    double step[2 * CASES], formula[2 * CASES], flight[CASES], most[CASES];
+    double legal = 0, all = 3 * CASES;
     for (size_t n = 0; n < CASES; n++) {
         size_t p = n / 24 + 1, m = n % 24 + 1, late = p > m ? p - m : 0;
-        JudgedLists h1 = zb_judge(schedule_zb_h1, p, m, &units),
-                    as_of_block = zb_judge(schedule_zb_h1, p, m, &t);
-        JudgedLists few = zb_judge(units_p, p, m, &units), many = zb_judge(auto_2p, p, m, &units);
+        JudgedLists h1 = zb_judge(schedule_zb_h1, p, m, &units);
+        JudgedLists few = judged(auto_p, p, m, &units, 1);
+        JudgedLists many = zb_judge(auto_2p, p, m, &units);  // made for the times of a stage
         step[n] = (double)h1.step;
         formula[n] = (double)(3 * m + p - 1 + late);
-        step[CASES + n] = (double)as_of_block.step;
+        step[CASES + n] = step_of(schedule_zb_h1, p, m, &t);
         formula[CASES + n] = (double)(36 * m + 16 * (p - 1) + 10 * late);
         flight[n] = (double)h1.in_flight;
         most[n] = (double)(p < m ? p : m);
@@ -131,9 +133,9 @@ static void lists(Run *run) {
     bool two_more = true;
     for (size_t n = 0; n < 9; n++) {
         size_t p = (size_t)2 << n / 3, m = p << n % 3;             // p = 2, 4, 8; m = p, 2p, 4p
-        greedy[n] = (double)zb_judge(units_2p, p, m, &units).step;
+        greedy[n] = step_of(auto_2p, p, m, &units);
         ideal[n] = (double)(3 * m + p - 1);
-        two_more &= zb_judge(units_p, p, m, &units).step <= 3 * m + p + 1;
+        two_more &= judged(auto_p, p, m, &units, 1).step <= 3 * m + p + 1;
     }
     check_numbers(run, "lists", "auto, 2p-1, F = B = W = 1: step 3m + p - 1", greedy, ideal, 9, 0);
     check_true(run, "lists", "auto, p, F = B = W = 1: at most 2 more", two_more);
@@ -141,135 +143,130 @@ static void lists(Run *run) {
 
 // ---------------------------------------------------------------- equal stages
 
-// The order of events on each stage is that of its list.
-static void same_order(Run *run, const char *what, ScheduleRule rule) {
+static void check_events(Run *run, const ZeroBubbleWay *way) {
     bool same = true;
-    for (size_t i = 0; i < run->world->size; i++) {
-        Schedule list = rule(run->world->size, MICRO, i);
-        char *order = picture_order(run, i), *at = order;
-        for (size_t n = 0; order && n < list.n; n++) {
-            char op[8];
-            int length = sprintf(op, "%s%c%zu", n ? " " : "", "FBBW"[list.ops[n].what],
-                                 list.ops[n].micro_batch);
-            same &= !strncmp(at, op, (size_t)length);
-            at += same ? length : 0;
-        }
-        if (order) say_detail(run, "  %s, stage %zu: %s", what, i, order);
-        same &= !order || !*at;
-        free(order);
-        schedule_free(&list);
-    }
-    check_true(run, "events = list", what, same);
+    for (size_t i = 0; i < run->world->size; i++)
+        same &= events_in_order(run, way->name, i, way->rule(run->world->size, MICRO, i));
+    check_true(run, "events = list", way->name, same);
 }
 
-static Played play_rule(Run *run, const Stack *stack, ScheduleRule rule, size_t m) {
-    Schedule list = rule(run->world->size, m, run->world->rank);
-    Played played = play_list(run, stack, &list, m);
+static Played play_steps(Run *run, const Stack *stack, ScheduleRule rule, size_t steps) {
+    Schedule list = rule(run->world->size, MICRO, run->world->rank);
+    if (steps == 2) list = twice(list, MICRO);
+    Played played = play_list(run, stack, &list, steps * MICRO);
     schedule_free(&list);
     return played;
 }
 
-// The rules of 1F1B and ZB-H1 say how many are in flight; of an automatic list only the list.
+// 1F1B and ZB-H1 have a formula for micro-batches in flight. An automatic list has none.
 static Predicted flight_formula(const ZeroBubbleWay *way, size_t p, size_t m, size_t i) {
-    size_t most = way->rule == schedule_1f1b ? p - i : p;
-    if (way->rule != schedule_1f1b && way->rule != schedule_zb_h1) return NOT_PREDICTED;
+    bool one_by_one = way->rule == schedule_1f1b;
+    size_t most = one_by_one ? p - i : p;
+    if (!one_by_one && way->rule != schedule_zb_h1) return NOT_PREDICTED;
     return formula(most < m ? most : m);
 }
 
-static void equal_costs(Run *run, const Stack *stack, size_t m, const ZeroBubbleWay *ways,
+static void equal_costs(Run *run, const Stack *stack, const ZeroBubbleWay *way,
                         const ZeroBubbleStep *seen) {
-    size_t p = run->world->size, i = run->world->rank;
+    size_t p = run->world->size, i = run->world->rank, m = MICRO;
+    Schedule list = way->rule(p, m, i);
+    Predicted in_flight = played(list_in_flight(&list));
+    size_t kept = zb_stack_peak(stack, &list, p, i);
+    schedule_free(&list);
+    CostName ids, names, title;
+    cost_name(&ids, "equal.%%s.%s", way->draw);
+    cost_name(&names, "equal stages, %s: %%s", way->name);
+    check_costs(run, ids.text, names.text, (CostRow[]){
+        { "flight", "in flight", "micro-batches", flight_formula(way, p, m, i), in_flight,
+          seen->one.result.in_flight },
+        { "activations", "activations, peak", "bytes", BY_PLAY(kept), seen->one.activations },
+        { "sent", "messages sent", "calls", BY_FORMULA(m * stage_neighbours(run)),
+          seen->messages },
+        {0} });
+    if (!clock_config()->simulated) return;                    // real time differs from run to run
     OpTimes t = zb_times(stack);
-    for (size_t k = 0; k < ZB_WAYS; k++) {
-        CostName id, name;
-        Schedule list = ways[k].rule(p, m, i);
-        check_cost(run, cost_name(&id, "equal.flight.%s", ways[k].draw),
-                   cost_name(&name, "equal stages, %s: in flight", ways[k].name), "micro-batches",
-                   flight_formula(&ways[k], p, m, i), played(list_in_flight(&list)),
-                   seen[k].one.result.in_flight);
-        check_cost(run, cost_name(&id, "equal.activations.%s", ways[k].draw),
-                   cost_name(&name, "equal stages, %s: activations, peak", ways[k].name), "bytes",
-                   NOT_PREDICTED, played(zb_stack_peak(stack, &list, p, i)),
-                   seen[k].one.activations);
-        check_cost(run, cost_name(&id, "equal.sent.%s", ways[k].draw),
-                   cost_name(&name, "equal stages, %s: messages sent", ways[k].name), "calls",
-                   formula(m * ((i + 1 < p) + (i > 0))), NOT_PREDICTED, seen[k].messages);
-        schedule_free(&list);
-        if (!clock_config()->simulated) continue;          // real time differs from run to run
-        size_t step = zb_judge(ways[k].rule, p, m, &t).step,
-               two = zb_judge(ways[k].twice, p, 2 * m, &t).step;
-        check_cost(run, cost_name(&id, "equal.step.%s", ways[k].draw),
-                   cost_name(&name, "equal stages, %s: step", ways[k].name), "ps", NOT_PREDICTED,
-                   played(step), seen[k].one.timing.step);
-        stack_check_bubble(run, ways[k].draw, cost_name(&name, "equal stages, %s", ways[k].name),
-                           stack, m, NOT_PREDICTED, played(step), &seen[k].one.timing);
-        check_cost(run, cost_name(&id, "equal.next.%s", ways[k].draw),
-                   cost_name(&name, "equal stages, %s: the next step, no barrier", ways[k].name),
-                   "ps", NOT_PREDICTED, played((double)two - (double)step),
-                   (double)seen[k].two - (double)seen[k].one.timing.step);
-    }
-}
-
-static void table(Run *run, const ZeroBubbleWay *ways, const Stack *stack, size_t m) {
-    const OpTimes units = { 1, 1, 1, 0 }, t = zb_times(stack);
-    static const struct { const char *what, *id; bool time;
-    } row[] = { { "step", "equal.step.%s", true },
-                { "  idle", "idle.%s", true },
-                { "next step, no barrier", "equal.next.%s", true },
-                { "in flight, until W", "equal.flight.%s", false },
-                { "activations, peak", "equal.activations.%s", false },
-                { "messages sent", "equal.sent.%s", false } };
-    enum { ROWS = sizeof row / sizeof *row };
-    char cell[ROWS][ZB_WAYS][80], plain[ZB_WAYS][16];
-    Result rows[ROWS + 2] = { {0} };
-    const char *columns[ZB_WAYS + 1] = { NULL };
-    size_t n = 0;
-    for (size_t k = 0; k < ZB_WAYS; k++) {
-        columns[k] = ways[k].name;
-        snprintf(plain[k], sizeof plain[k], "=%zu",
-                 zb_judge(ways[k].units, run->world->size, m, &units).step);
-    }
-    for (size_t r = 0; r < ROWS; r++) {
-        if (row[r].time && !clock_config()->simulated) continue;  // no cost is a time in real time
-        rows[n] = (Result){ .what = row[r].what };
-        for (size_t k = 0; k < ZB_WAYS; k++) {
-            snprintf(cell[n][k], sizeof cell[n][k], row[r].id, ways[k].draw);
-            rows[n].cell[k] = cell[n][k];
-        }
-        n++;
-    }
-    rows[n] =
-        (Result){ .what = "F = B = W: step", .cell = { plain[0], plain[1], plain[2], plain[3] } };
-    results(run, columns, rows);
-    say(run, "  Without messages: 1F1B (m+p-1)(F+B+W), ZB-H1 m(F+B+W) + (p-1)(F+B-W), m >= p. A "
-             "stage of");
-    say(run,
-        "  two blocks has F, B, W = %.3g, %.3g, %.3g us, m(F+B+W) = %.3g ms; message %.3g us. p, "
-        "2p-1: cap.",
-        (double)t.forward / 1e6, (double)t.backward_inputs / 1e6, (double)t.backward_weights / 1e6,
-        (double)(m * (t.forward + t.backward_inputs + t.backward_weights)) / 1e9,
-        (double)t.message / 1e6);
+    double step = step_of(way->rule, p, m, &t), two = two_steps_of(way->rule, p, m, &t);
+    double measured = (double)seen->one.timing.step;
+    check_costs(run, ids.text, names.text, (CostRow[]){
+        { "step", "step", "ps", BY_PLAY(step), measured }, {0} });
+    stack_check_bubble(run, way->draw, cost_name(&title, "equal stages, %s", way->name), stack, m,
+                       NOT_PREDICTED, played(step), &seen->one.timing);
+    check_costs(run, ids.text, names.text, (CostRow[]){
+        { "next", "the next step, no barrier", "ps", BY_PLAY(two - step),
+          (double)seen->two - measured },
+        {0} });
 }
 
 static void measure(Run *run, const Stack *stack) {
     ZeroBubbleStep seen[ZB_WAYS];
     for (size_t k = 0; k < ZB_WAYS; k++) {
+        const ZeroBubbleWay *way = &ways[k];
         char title[64];
         comm_ledger_reset(run->world);
-        Played one = play_rule(run, stack, ways[k].rule, MICRO);
+        Played one = play_steps(run, stack, way->rule, 1);
         seen[k] = (ZeroBubbleStep){ .one = one, .messages = run->world->ledger[COMM_SEND].calls };
-        snprintf(title, sizeof title, "%s, m = %d", ways[k].name, MICRO);
-        bool strips =
-            option_flag(run, "verbose") || option_text(run, "svg") || option_text(run, "trace");
-        picture_show(run, title,
-                     (k == 1 ? 0 : PICTURE_DETAIL) | (k ? PICTURE_SAME_SCALE : 0) |
-                         (strips ? PICTURE_MEMORY : 0) |
-                         (strcmp(option_text(run, "draw"), ways[k].draw) ? PICTURE_NO_FILES : 0));
-        same_order(run, ways[k].name, ways[k].rule);
-        seen[k].two = play_rule(run, stack, ways[k].twice, 2 * MICRO).timing.step;
+        snprintf(title, sizeof title, "%s, m = %d", way->name, MICRO);
+        int drawn = way->rule == schedule_zb_h1 ? 0 : PICTURE_DETAIL;
+        int same_scale = k > 0 ? PICTURE_SAME_SCALE : 0;
+        picture_show(run, title, picture_flags(run, way->draw) | drawn | same_scale);
+        check_events(run, way);
+        seen[k].two = play_steps(run, stack, way->rule, 2).timing.step;
     }
-    equal_costs(run, stack, MICRO, ways, seen);
-    table(run, ways, stack, MICRO);
+    for (size_t k = 0; k < ZB_WAYS; k++) equal_costs(run, stack, &ways[k], &seen[k]);
+}
+
+// ---------------------------------------------------------------- the page
+
+static void table(Run *run) {
+    static const struct { const char *name, *ids; } quantity[] = {
+        { "step", "equal.step.%s" },
+        { "idle, of the step", "idle.%s" },
+        { "next step, no barrier", "equal.next.%s" },
+        { "in flight, until W", "equal.flight.%s" },
+        { "activations, peak", "equal.activations.%s" },
+        { "messages sent", "equal.sent.%s" },
+    };
+    enum { ROWS = sizeof quantity / sizeof *quantity };
+    char cell[ROWS][ZB_WAYS][80], plain[ZB_WAYS][24];
+    Result rows[ROWS + 2] = { {0} };
+    const char *columns[ZB_WAYS + 1] = { NULL };
+    for (size_t k = 0; k < ZB_WAYS; k++) {
+        columns[k] = ways[k].name;
+        for (size_t r = 0; r < ROWS; r++) {
+            snprintf(cell[r][k], sizeof cell[r][k], quantity[r].ids, ways[k].draw);
+            rows[r].what = quantity[r].name;
+            rows[r].cell[k] = cell[r][k];
+        }
+        snprintf(plain[k], sizeof plain[k], "=%.0f units",
+                 step_of(ways[k].rule, run->world->size, MICRO, &units));
+        rows[ROWS].cell[k] = plain[k];
+    }
+    rows[ROWS].what = "step if F = B = W = 1";
+    results(run, columns, clock_config()->simulated ? rows : rows + 3);    // no cost is a real time
+    say(run, "  Without messages: 1F1B (m+p-1)(F+B+W); ZB-H1 m(F+B+W) + (p-1)(F+B-W) if m >= p.");
+}
+
+static void answer(Run *run) {
+    size_t p = run->world->size;
+    if (p == 1) {
+        say_answer(run, "One stage has no bubble to fill: all lists take the same time.");
+    } else if (run->is_root && clock_config()->simulated) {
+        bool less = cost_value(run, "idle.zb-h1") < cost_value(run, "idle.1f1b");
+        say_answer(run, "%s. ZB-H1 is idle for %s of its step of %s, 1F1B for %s of %s. The "
+                   "automatic list with the cap 2p-1 is idle for %s.",
+                   less ? "Yes, a part of it" : "No", cost_text(run, "idle.zb-h1"),
+                   cost_text(run, "equal.step.zb-h1"), cost_text(run, "idle.1f1b"),
+                   cost_text(run, "equal.step.1f1b"), cost_text(run, "idle.auto-2p-1"));
+    } else {
+        say_answer(run, "Yes, a part of it. If F = B = W = 1, ZB-H1's lists take %.0f units, and "
+                   "1F1B's take %.0f.", step_of(schedule_zb_h1, p, MICRO, &units),
+                   step_of(schedule_1f1b, p, MICRO, &units));
+    }
+    say_cost(run, "activations until W: %s per rank instead of %s, and %s with the cap 2p-1.",
+             cost_text(run, "equal.activations.zb-h1"), cost_text(run, "equal.activations.1f1b"),
+             cost_text(run, "equal.activations.auto-2p-1"));
+    say_use_when(run, "the batch is small beside the number of stages, and every stage has memory "
+                 "for p micro-batches.");
 }
 
 // ---------------------------------------------------------- training, on stages of unequal size
@@ -287,19 +284,21 @@ static void training_costs(Run *run, const Training *t, const ZeroBubbleWay *way
                            const StageCosts *seen) {
     size_t p = run->world->size, i = run->world->rank, m = t->micro_batches;
     Schedule list = way->rule(p, m, i);
-    CostName id, name;
+    Predicted in_flight = played(list_in_flight(&list));
+    size_t kept = zb_peak(t, &list, p, i);
+    schedule_free(&list);
+    CostName ids, names;
+    cost_name(&ids, "%s.%%s", way->draw);
+    cost_name(&names, "%s: %%s", way->name);
     say_detail(run, "%s:", way->name);
     stage_check_costs(run, t, way->draw, seen);            // messages, sums, state: as with 1F1B
-    check_cost(run, cost_name(&id, "%s.flight", way->draw),
-               cost_name(&name, "%s: in flight until W", way->name), "micro-batches",
-               flight_formula(way, p, m, i), played(list_in_flight(&list)), seen->in_flight);
-    check_cost(run, cost_name(&id, "%s.activations", way->draw),
-               cost_name(&name, "%s: activations, peak", way->name), "bytes", NOT_PREDICTED,
-               played(zb_peak(t, &list, p, i)), seen->activations);
-    check_cost(run, cost_name(&id, "%s.buffers", way->draw),
-               cost_name(&name, "%s: message buffers, peak", way->name), "bytes",
-               formula(stage_message_buffers(t, p, i)), NOT_PREDICTED, seen->message_buffers);
-    schedule_free(&list);
+    check_costs(run, ids.text, names.text, (CostRow[]){
+        { "flight", "in flight until W", "micro-batches", flight_formula(way, p, m, i), in_flight,
+          seen->in_flight },
+        { "activations", "activations, peak", "bytes", BY_PLAY(kept), seen->activations },
+        { "buffers", "message buffers, peak", "bytes", BY_FORMULA(stage_message_buffers(t, p, i)),
+          seen->message_buffers },
+        {0} });
 }
 
 static void zero_bubble(Run *run) {
@@ -324,7 +323,17 @@ static void zero_bubble(Run *run) {
     }
     Stack stack = equal_stages();
     stack.model.seed = run->seed;
+    OpTimes d = zb_times(&stack);
+    say(run, "A backward has two halves: B, of inputs (the stage before waits for it), and W, of "
+             "weights.");
+    say(run, "ZB-H1 puts Ws off, to fill the bubble. auto: a planner fills it, with at most p or "
+             "2p-1 in flight.");
+    say(run, "F, B, W of a stage take %.3g, %.3g, %.3g us, a message %.3g us.",
+        (double)d.forward / 1e6, (double)d.backward_inputs / 1e6, (double)d.backward_weights / 1e6,
+        (double)d.message / 1e6);
     measure(run, &stack);
+    table(run);
+    answer(run);
     data_free(&t.data);
 }
 

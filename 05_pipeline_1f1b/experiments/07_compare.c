@@ -1,5 +1,5 @@
-// 07_compare.c (experiment): one batch in each of the seven ways: time, idle share, memory,
-// messages, age of gradients; published figures by the lists alone.
+// 07_compare.c (experiment): measures one batch in each of the seven ways: time, idle share,
+// memory, messages, age of gradients. Recomputes published figures from the lists alone.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include "judge/draw/plot.h"
 #include <math.h>
@@ -19,26 +19,27 @@ static Stack way_stack(const PipelineWay *w, const Stack *stack, size_t p) {
     return s;
 }
 
-// Of the lists alone: when so many batches end. Messages as over the chosen link, or none.
+// When so many batches end, of the lists alone. messages: over the chosen link; else they take no
+// time.
 static Picoseconds way_end(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
                            size_t batches, bool messages) {
     Schedule *stage = host_alloc(p * sizeof *stage);
     Stack part = *stack;
     part.blocks /= way_chunks(w, p);
-    OpTimes t = zb_times(&part);                   // a whole backward takes both halves
+    OpTimes t = zb_times(&part);                   // a whole backward takes B + W
     if (!messages) t.message = 0;
     for (size_t i = 0; i < p; i++) stage[i] = w->list(p, m, batches, i);
     return lists_makespan(stage, p, batches * m, &t);
 }
-// Of one more batch, where the pipeline is full.
+// The time of one more batch, where the pipeline is full.
 static Picoseconds way_batch(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
                              bool messages) {
     if (w->kind == WAY_FLUSH) return way_end(w, stack, p, m, 1, messages);
     return way_end(w, stack, p, m, 3, messages) - way_end(w, stack, p, m, 2, messages);
 }
 
-// Most updates between the version that a gradient is taken at and the one that it is subtracted
-// from.
+// The largest age of a gradient: updates between the version that it is computed with and the
+// version that it is subtracted from.
 static size_t way_late(const Schedule *s) {
     size_t updates = 0, read = 0, most = 0;
     for (size_t e = 0; e < s->n; e++) {
@@ -52,7 +53,7 @@ static size_t way_late(const Schedule *s) {
 
 // ---------------------------------------------------------------- one batch, measured
 
-// This rank's measurements of one batch in the steady state.
+// One batch in the steady state, as this rank measured it.
 typedef struct {
     Picoseconds batch;
     double busy;                                   // picoseconds, added over the ranks
@@ -68,7 +69,7 @@ static PipelineResult by_way(const void *how, Comm *pp, Model *model, const Batc
     tensor_fill(model->g, 0);  // the stack has no embedding, but its table's gradient is summed
     return pipeline_way_run(one->way, pp, one->tied, model, &o, batch, one->m, one->batches);
 }
-// Runs so many batches by the functions of the way's own lesson.
+// Runs so many batches with the functions of the way's own lesson.
 static Played play(Run *run, const PipelineWay *w, const Stack *stack, size_t m, size_t batches) {
     OneWay one = { w, w->kind == WAY_2BW ? pipeline_tied_group(run->world) : NULL, m, batches };
     Stack chunked = way_stack(w, stack, run->world->size);
@@ -79,7 +80,8 @@ static Played play(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
     return played;
 }
 
-// One batch where the pipeline is as full as it gets: what three batches take more than two.
+// Measures one batch. Without a flush that is the difference between three batches and two, because
+// the pipeline is then full.
 static WaySeen measure(Run *run, const PipelineWay *w, const Stack *stack, size_t m) {
     size_t p = run->world->size;
     Played two = {0};
@@ -101,35 +103,29 @@ static WaySeen measure(Run *run, const PipelineWay *w, const Stack *stack, size_
 
 // ---------------------------------------------------------------- costs
 
-// Most micro-batches in flight on stage i; 0: chunks or halves, of which only the list says the
-// bytes.
-static size_t flight(const PipelineWay *w, size_t p, size_t m, size_t i) {
-    const size_t most[PIPELINE_WAYS] = { 1, m, p - i, 0, 0, p - i, p - i };
-    return most[w - pipeline_ways];
-}
-static size_t listed_activations(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
-                                 size_t i) {
-    size_t v = way_chunks(w, p), now = 0, most = 0;
-    Stack part = *stack;
-    part.blocks /= v;
+// Most bytes of activations on stage i. Ways with chunks or halves have no closed form: the list
+// decides.
+typedef struct { Predicted by_formula, by_play; } Activations;
+static Activations activations(const PipelineWay *w, const Stack *stack, size_t p, size_t m,
+                               size_t i) {
+    const size_t flight[PIPELINE_WAYS] = { 1, m, p - i, 0, 0, p - i, p - i };
+    size_t in_flight = flight[w - pipeline_ways];
+    if (in_flight)
+        return (Activations){ formula(in_flight * stack_kept(stack, p, i)), NOT_PREDICTED };
+    Stack chunked = way_stack(w, stack, p);
     Schedule list = w->list(p, m, 3, i);
-    if (w->chunks == 1) most = zb_stack_peak(stack, &list, p, i);
-    for (size_t n = 0; n < list.n && w->chunks > 1; n++) {         // chunks may keep unequally much
-        size_t kept = stack_kept(&part, v * p, list.ops[n].chunk * p + i);
-        now = list.ops[n].what == FORWARD ? now + kept : now - kept;
-        if (now > most) most = now;
-    }
+    size_t most = w->chunks > 1 ? chunked_stack_peak(&chunked, &list, p, i)
+                                : zb_stack_peak(stack, &list, p, i);
     schedule_free(&list);
-    return most;
+    return (Activations){ NOT_PREDICTED, played(most) };
 }
 
 static size_t weights(const PipelineWay *w, const Stack *stack, size_t p, size_t i) {
-    size_t v = way_chunks(w, p), elements = 0,
-           versions = w->kind == WAY_PIPEDREAM ? p - i
-                      : w->kind == WAY_2BW     ? 2
-                                               : 1;
+    size_t v = way_chunks(w, p), elements = 0, versions = 1;
     ModelConfig whole = stack->model;
     whole.layers = stack->blocks * p;
+    if (w->kind == WAY_PIPEDREAM) versions = p - i;
+    if (w->kind == WAY_2BW) versions = 2;
     for (size_t chunk = 0; chunk < v; chunk++) {
         CutSizes z = cut_stage(cut_sizes(&whole, 1, 0), v * p, chunk * p + i);
         elements += elements_stage(&z);
@@ -137,46 +133,42 @@ static size_t weights(const PipelineWay *w, const Stack *stack, size_t p, size_t
     return versions * elements * sizeof(real);
 }
 
+static const char *const way_id[PIPELINE_WAYS] = { "naive", "gpipe", "1f1b", "interleaved", "zb-h1",
+                                                   "pipedream", "2bw" };
+
 static void costs(Run *run, const PipelineWay *w, const Stack *stack, size_t m,
                   const WaySeen *seen) {
     size_t p = run->world->size, i = run->world->rank, v = way_chunks(w, p);
     size_t late = w->kind == WAY_PIPEDREAM ? p - 1 - i : w->kind == WAY_2BW;
-    StackTimes t = stack_times(stack);
-    size_t in_flight = flight(w, p, m, i);
-    const char *id_of[] = { "naive", "gpipe", "1f1b", "interleaved", "zb-h1", "pipedream", "2bw" };
-    const char *way = id_of[w - pipeline_ways];
-    CostName id, name;
-#define ID(what) cost_name(&id, "%s.%s", what, way)
-#define NAME(what) cost_name(&name, "%s: %s", w->name, what)
-    check_cost(run, ID("activations"), NAME("activations, peak"), "bytes",
-               in_flight ? formula(in_flight * stack_kept(stack, p, i)) : NOT_PREDICTED,
-               in_flight ? NOT_PREDICTED : played(listed_activations(w, stack, p, m, i)),
-               seen->activations);
-    check_cost(run, ID("weights"), NAME("weights, all versions"), "bytes",
-               formula(weights(w, stack, p, i)), NOT_PREDICTED, seen->weights);
     size_t messages = p == 1 ? 0 : m * (v - (i + 1 == p)) + m * (v - (i == 0));
-    check_cost(run, ID("sent"), NAME("messages sent, a batch"), "calls", formula(messages),
-               NOT_PREDICTED, seen->messages);
-    check_cost(run, ID("late"), NAME("updates late"), "updates", formula(late), NOT_PREDICTED,
-               seen->late);
+    Activations kept = activations(w, stack, p, m, i);
+    CostName ids, names;
+    cost_name(&ids, "%%s.%s", way_id[w - pipeline_ways]);
+    cost_name(&names, "%s: %%s", w->name);
+    check_costs(run, ids.text, names.text, (CostRow[]){
+        { "activations", "activations, peak", "bytes", kept.by_formula, kept.by_play,
+          seen->activations },
+        { "weights", "weights, all versions", "bytes", BY_FORMULA(weights(w, stack, p, i)),
+          seen->weights },
+        { "sent", "messages sent, a batch", "calls", BY_FORMULA(messages), seen->messages },
+        { "late", "updates late", "updates", BY_FORMULA(late), seen->late },
+        {0} });
     if (!clock_config()->simulated) return;  // real time differs from run to run
-    Picoseconds batch = way_batch(w, stack, p, m, true);
-    double ideal = (double)(m * (t.forward + t.backward));
-    check_cost(run, ID("batch"), NAME("a batch"), "ps", NOT_PREDICTED, played(batch), seen->batch);
-    check_cost(run, ID("idle"), NAME("idle"), "millionths", NOT_PREDICTED,
-               played(round(1e6 * (1 - ideal / (double)batch))),
-               round(1e6 * (1 - seen->busy / ((double)p * (double)seen->batch))));
-#undef ID
-#undef NAME
+    StackTimes t = stack_times(stack);
+    double batch = (double)way_batch(w, stack, p, m, true);
+    double idle = 1 - (double)(m * (t.forward + t.backward)) / batch;
+    double measured = 1 - seen->busy / ((double)p * (double)seen->batch);
+    check_costs(run, ids.text, names.text, (CostRow[]){
+        { "batch", "a batch", "ps", BY_PLAY(batch), seen->batch },
+        { "idle", "idle", "millionths", BY_PLAY(round(1e6 * idle)), round(1e6 * measured) },
+        {0} });
 }
 
 // -------------------------------------------------------------- published figures, by the lists
 
-// In units of a stage's t_f, with t_b = 2 t_f; a chunk takes 1/v of them.
+// The step in units of a stage's t_f, with t_b = 2 t_f. A chunk takes 1/v of them.
 static double interleaved_units(size_t p, size_t m, size_t v) {
-    Schedule *stage = host_alloc(p * sizeof *stage);
-    for (size_t i = 0; i < p; i++) stage[i] = schedule_interleaved(p, m, v, i);
-    return (double)lists_makespan(stage, p, m, &(OpTimes){ 1, 2, 0, 0 }) / (double)v;
+    return (double)interleaved_makespan(p, m, v, 1, 2, 0) / (double)v;
 }
 
 static void published(Run *run) {
@@ -187,15 +179,14 @@ static void published(Run *run) {
     double want[] = { 96, 33, 33, 28.5, 26.25, 117, 101.25 };
     check_numbers(run, "published", "PTD-P's (p-1)/m and (p-1)/(vm) in units of t_f", got, want, 7,
                   0);
-    // GPipe, table 2: Transformer-48, M = 32; throughput on K stages against that of K = 2 with M =
-    // 1. All of a batch's work is the same, so a stage's share of a micro-batch is 1/(K M) of it.
+    // GPipe, table 2: Transformer-48, M = 32; throughput on K stages against that of K = 2 with
+    // M = 1. A batch's work is the same everywhere, so a stage does 1/(K M) of it per micro-batch.
     static const double table[] = { 1.8, 3.4, 6.3 };
     double ideal[3], speed_up[3];
     bool close = true;
     for (size_t n = 0; n < 3; n++) {
         size_t K = (size_t)2 << n, M = 32;
-        // K M such shares in a row.
-        double one = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2;
+        double one = (double)makespan(schedule_gpipe, 2, 1, 1, 2) / 2;  // of one share
         ideal[n] = (double)(K * M) * one / (double)makespan(schedule_gpipe, K, M, 1, 2);
         speed_up[n] = (double)(K * M) / (double)(M + K - 1);
         close = close && table[n] <= ideal[n] && table[n] >= 0.92 * ideal[n];
@@ -209,7 +200,7 @@ static void published(Run *run) {
                   1, 0);
 }
 
-// The closed forms, where messages take no time, of lists alone.
+// Where messages take no time, the lists must take what the closed forms say.
 static void closed_forms(Run *run, const Stack *stack, size_t m) {
     size_t p = run->world->size, v = way_chunks(&pipeline_ways[3], p);
     StackTimes t = stack_times(stack);
@@ -231,64 +222,96 @@ static void closed_forms(Run *run, const Stack *stack, size_t m) {
 
 // ---------------------------------------------------------------- bars, table, plot
 
-// Of the idle share, without messages.
+// The idle share, without messages.
 static const char *const idle_formula[PIPELINE_WAYS] = {
     "1-1/p", "(p-1)/(m+p-1)", "(p-1)/(m+p-1)", "(p-1)/(vm+p-1)", "(p-1)(F+B-W)/step", "0", "0"
 };
 
-// The most of all ranks.
-static double most(Run *run, double mine) {
-    size_t p = run->world->size;
-    double *all = host_alloc(p * sizeof *all), max = 0;
-    for (size_t i = 0; i < p; i++) all[i] = i == run->world->rank ? mine : 0;
-    ledger_pause();
-    comm_all_reduce_doubles(run->world, all, p);
-    ledger_resume();
-    for (size_t i = 0; i < p; i++) max = all[i] > max ? all[i] : max;
-    free(all);
-    return max;
-}
-
-static void table(Run *run, const Stack *stack, size_t m, const WaySeen *seen) {
-    enum { COLUMNS = 6, WIDTH = 76 };
-    static const char *const unit[COLUMNS] = { "ps",    "millionths", "bytes",
-                                               "bytes", "calls",      "updates" };
-    char cell[PIPELINE_WAYS][COLUMNS][32];
-    Result rows[PIPELINE_WAYS + 1] = {{0}};
-    size_t p = run->world->size;
-    bool simulated = clock_config()->simulated;
-    say(run, "A batch of m = %zu micro-batches on %zu stages of %zu blocks.%s", m, p, stack->blocks,
-        simulated ? "  = computing  . idle" : "");
+// Draws how much of its longest time each way computes and idles.
+static void bars(Run *run, const WaySeen *seen) {
+    enum { WIDTH = 76 };
     for (size_t k = 0; k < PIPELINE_WAYS; k++) {
-        const WaySeen *s = &seen[k];
-        double busy = s->busy / ((double)p * (double)s->batch), longest = (double)seen[0].batch;
-        double value[COLUMNS] = { (double)s->batch,
-                                  1e6 * (1 - busy),
-                                  most(run, (double)s->activations),
-                                  most(run, (double)s->weights),
-                                  most(run, (double)s->messages),
-                                  most(run, (double)s->late) };
-        rows[k] = (Result){ .what = pipeline_ways[k].name,
-                            .formula = simulated ? idle_formula[k] : NULL };
-        for (size_t c = simulated ? 0 : 2, n = 0; c < COLUMNS; c++, n++) {
-            cell[k][n][0] = '=';
-            page_value(cell[k][n] + 1, sizeof cell[k][n] - 1, round(value[c]), unit[c]);
-            rows[k].cell[n] = cell[k][n];
-        }
+        double busy = seen[k].busy / ((double)run->world->size * (double)seen[k].batch);
+        double share = (double)seen[k].batch / (double)seen[0].batch;
+        size_t all = (size_t)(share * WIDTH + 0.5), full = (size_t)((double)all * busy + 0.5);
         char bar[WIDTH + 1] = "";
-        size_t all = (size_t)((double)s->batch / longest * WIDTH + 0.5),
-               full = (size_t)((double)all * busy + 0.5);
         for (size_t x = 0; x < all && x < WIDTH; x++) bar[x] = x < full ? '=' : '.';
-        if (simulated) say(run, "  %-12s %s", pipeline_ways[k].name, bar);
+        say(run, "  %-12s %s", pipeline_ways[k].name, bar);
     }
-    static const char *const columns[] = { "a batch",  "idle", "activations", "weights",
-                                           "messages", "late", NULL };
-    results(run, simulated ? columns : columns + 2, rows);
-    say(run,
-        "Of the rank that has most. late: updates since the version that a gradient was taken at.");
 }
 
-// Idle share by the number of micro-batches, of the lists with their messages.
+// Each cell is the value of the rank that has most.
+static void table(Run *run) {
+    enum { COLUMNS = 6 };
+    static const char *const ids[COLUMNS] = { "batch", "idle", "activations",
+                                              "weights", "sent", "late" };
+    static const char *const units[COLUMNS] = { "ps", "millionths", "bytes",
+                                                "bytes", "calls", "updates" };
+    static const char *const columns[] = { "a batch", "idle", "activations", "weights",
+                                           "messages", "late", NULL };
+    bool simulated = clock_config()->simulated;
+    size_t first = simulated ? 0 : 2;              // in real time no cost is a time
+    char cell[PIPELINE_WAYS][COLUMNS][24];
+    Result rows[PIPELINE_WAYS + 1] = {{0}};
+    for (size_t k = 0; k < PIPELINE_WAYS; k++) {
+        rows[k].what = pipeline_ways[k].name;
+        rows[k].formula = simulated ? idle_formula[k] : NULL;
+        for (size_t c = first; c < COLUMNS; c++) {
+            CostName id;
+            cost_name(&id, "%s.%s", ids[c], way_id[k]);
+            page_cell(cell[k][c], cost_value(run, id.text), units[c]);
+            rows[k].cell[c - first] = cell[k][c];
+        }
+    }
+    results(run, columns + first, rows);
+    say(run, "Each number is that of the rank that has most. late: by how many updates the newest "
+             "weights");
+    say(run, "are ahead of those that a gradient was computed with.");
+}
+
+// Which of the ways [from, to) has least of this quantity; of equal ones the first.
+static size_t least(Run *run, const char *quantity, size_t from, size_t to) {
+    size_t best = from;
+    CostName a, b;
+    for (size_t k = from + 1; k < to; k++) {
+        cost_name(&a, "%s.%s", quantity, way_id[k]);
+        cost_name(&b, "%s.%s", quantity, way_id[best]);
+        if (cost_value(run, a.text) < cost_value(run, b.text)) best = k;
+    }
+    return best;
+}
+
+static void answer(Run *run) {
+    enum { FIRST_LATE = 5 };                       // the ways before it give the bits of one device
+    say_use_when(run, "you choose a schedule: 1F1B first; interleaved or ZB-H1 if the bubble still "
+                 "hurts; 2BW only if late gradients are acceptable.");
+    say_cost(run, "interleaved sends more messages; ZB-H1 keeps more activations on the last "
+             "stages; PipeDream and 2BW keep more versions of the weights.");
+    if (!run->is_root) return;
+    if (!clock_config()->simulated) {
+        say_answer(run, "1F1B keeps activations of %s per rank, GPipe %s. Times need the simulated "
+                   "clock.", cost_text(run, "activations.1f1b"),
+                   cost_text(run, "activations.gpipe"));
+        return;
+    }
+    size_t fast = least(run, "batch", 0, FIRST_LATE);
+    size_t late = least(run, "batch", FIRST_LATE, PIPELINE_WAYS);
+    double age = cost_value(run, "late.pipedream");
+    CostName fast_id, late_id;
+    cost_name(&fast_id, "batch.%s", way_id[fast]);
+    cost_name(&late_id, "batch.%s", way_id[late]);
+    if (run->world->size == 1)
+        say_answer(run, "One stage has no bubble: a batch takes %s in each way.",
+                   cost_text(run, fast_id.text));
+    else
+        say_answer(run, "With the bits of one device %s is fastest: %s per batch; 1F1B takes %s. "
+                   "Without a flush it is %s, but gradients are old: %.0f update%s with PipeDream.",
+                   pipeline_ways[fast].name, cost_text(run, fast_id.text),
+                   cost_text(run, "batch.1f1b"), cost_text(run, late_id.text), age,
+                   age == 1 ? "" : "s");
+}
+
+// Plots the idle share by the number of micro-batches, from the played lists with their messages.
 static void plot(Run *run, const Stack *stack) {
     enum { POINTS = 8 };
     double x[POINTS], y[PIPELINE_WAYS][POINTS];
@@ -324,7 +347,12 @@ static void compare(Run *run) {
     }
     closed_forms(run, &stack, m);
     published(run);
-    table(run, &stack, m, seen);
+    bool simulated = clock_config()->simulated;
+    say(run, "A batch of m = %zu micro-batches on %zu stages of %zu blocks.%s", m, p, stack.blocks,
+        simulated ? "  = computing  . idle" : "");
+    if (simulated) bars(run, seen);
+    table(run);
     plot(run, &stack);
+    answer(run);
 }
 EXPERIMENT(compare, NULL);

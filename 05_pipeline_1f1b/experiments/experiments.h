@@ -1,28 +1,61 @@
-// experiments.h: what the experiments of this chapter share.
+// experiments.h: helpers of this chapter's experiments: tables of costs, the order of events, times
+// and memory from lists, trainings whose lists have updates.
 #ifndef PIPELINE_1F1B_EXPERIMENTS_H
 #define PIPELINE_1F1B_EXPERIMENTS_H
 #include "04_pipeline_naive/experiments/experiments.h"
 #include "05_pipeline_1f1b/pipeline_1f1b.h"
 
+// ---- checks.c: what several lessons check ----
+// A table of costs that ends with {0}. ids and names have one %s, for the row's own id and name:
+// "%s.gpipe", "GPipe: %s".
+typedef struct {
+    const char *id, *name, *unit;
+    Predicted by_formula, by_play;
+    double measured;
+} CostRow;
+// The two predictions of a row that has one.
+#define BY_FORMULA(value) formula(value), NOT_PREDICTED
+#define BY_PLAY(value) NOT_PREDICTED, played(value)
+void check_costs(Run *run, const char *ids, const char *names, const CostRow *row);
+// Do the recorded events of stage i stand in the order of this list? Frees the list. Without a
+// recording (all ranks but 0) the answer is yes.
+bool events_in_order(Run *run, const char *title, size_t i, Schedule list);
+// The flags of picture_show: strips of memory where --verbose, --svg or --trace is given; files
+// only for the schedule that --draw names.
+int picture_flags(Run *run, const char *schedule);
+// Compares two times in words, for a sentence: "0.5 % more than", "the same as".
+typedef struct { char text[40]; } Comparison;
+Comparison compare_times(double time, double with);
+
 // ---- lists.c: lists alone, and times and memory from sizes ----
 // When the last op of these lists ends, in the units of times; UINT64_MAX: a deadlock. Frees the
 // lists.
 Picoseconds lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *times);
+// The same of interleaved lists. t_f, t_b: times of one chunk.
+Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_t t_b,
+                                 size_t message);
 // Lists of n micro-batches, perhaps of several batches, on the stages of this stack.
 typedef Schedule ListOf(size_t p, size_t n, size_t i);
 Picoseconds stack_makespan(const Stack *stack, ListOf *list, size_t p, size_t n);
 // `times` steps of 1F1B, one after the other: m micro-batches, a flush, an update, and again.
 Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times);
+Schedule schedule_stashing(size_t p, size_t n, size_t i);      // PipeDream's, with weight stashing
 size_t list_in_flight(const Schedule *s);  // most between their forward and their (last) backward
 OpTimes zb_times(const Stack *s);  // F, B, W and a message under the simulated clock
-// The lists that this rule makes for p stages: the time of a step, SIZE_MAX for a deadlock; most
-// micro-batches in flight on a stage; legal: no stage gets stuck, and every forward, B and W stands
-// there once, each kind in ascending order.
+// The lists that this rule makes for p stages. step: the time, SIZE_MAX for a deadlock. in_flight:
+// most micro-batches on a stage. legal: no stage gets stuck, and every forward, B and W stands in
+// the list once, each kind in ascending order.
 typedef struct { size_t step, in_flight; bool legal; } JudgedLists;
 JudgedLists zb_judge(ScheduleRule rule, size_t p, size_t m, const OpTimes *times);
-// Most bytes of activations on stage i that works down this list: of a training, of equal stages.
+JudgedLists zb_judge_lists(Schedule *stage, size_t p, size_t m, const OpTimes *times);  // frees
+// Most bytes of activations on stage i that works down this list: of a training; of equal stages;
+// of equal stages with stack->chunks chunks each.
 size_t zb_peak(const Training *t, const Schedule *list, size_t p, size_t i);
 size_t zb_stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
+size_t chunked_stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i);
+
+// ---- scatter.c ----
+void check_scatter_gather(Run *run, const ModelConfig *c);
 
 // ---- versions.c: lists with updates in them, trained and played ----
 // Equal stages, by the executor: any list without updates; PipeDream; `steps` batches of 2BW.
@@ -30,8 +63,8 @@ Played play_list(Run *run, const Stack *stack, const Schedule *list, size_t m);
 Played pipedream_play(Run *run, const Stack *stack, const Schedule *list, size_t older, size_t n);
 Played two_bw_play(Run *run, const Stack *stack, size_t m, size_t steps);
 
-// t->steps batches of t->micro_batches by this list. Bytes are peaks; messages and sums are those
-// of all steps.
+// The measurements of this rank in t->steps batches of t->micro_batches. Bytes are peaks; messages
+// and sums are those of all steps.
 typedef struct {
     size_t in_flight, weights, gradients, optimizer, activations, buffers;
     size_t size;                                   // elements of my stage
@@ -41,7 +74,8 @@ typedef struct {
     double *loss;                                  // [steps], alike on all ranks
     double *second;  // PipeDream: [size], the gradient of mini-batch 1
 } VersionsSeen;
-// older: PipeDream, with so many copies of the weights and two tables; NULL: 2BW. got: may be NULL.
+// Trains by this list. older: for PipeDream, the number of older copies of the weights; the model
+// then has two tables. NULL: 2BW. got: may be NULL.
 VersionsSeen versions_train(Run *run, const Training *t, const Schedule *list, const size_t *older,
                             Trajectory *got);
 void versions_seen_free(VersionsSeen *seen);

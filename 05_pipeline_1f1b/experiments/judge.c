@@ -1,4 +1,4 @@
-// judge.c: see judge.h.
+// judge.c: reads lists of ops and judges them (judge.h).
 #include "05_pipeline_1f1b/experiments/judge.h"
 #include "04_pipeline_naive/experiments/pipeline_steps.h"
 #include <stdarg.h>
@@ -14,7 +14,10 @@ Schedule *lists_parse(const char *text, size_t *p) {
     Schedule *stage = host_alloc(sizeof *stage);
     *p = 1;
     for (const char *at = text; *at;) {
-        if (*at == ' ' || *at == ',' || *at == '\n') { at++; continue; }
+        if (*at == ' ' || *at == ',' || *at == '\n') {
+            at++;
+            continue;
+        }
         if (*at == '/') {
             stage = realloc(stage, (*p + 1) * sizeof *stage);
             if (!stage) fault("out of memory: lists of %zu stages", *p + 1);
@@ -29,11 +32,13 @@ Schedule *lists_parse(const char *text, size_t *p) {
         if (good) {
             op.what = (PipeWhat)(letter - letters);
             op.micro_batch = strtoul(at + 1, &end, 10);
-            if (*end == 'c' && end[1] >= '0' && end[1] <= '9') op.chunk = strtoul(end + 1, &end, 10);
-            good = strchr(" ,/\n", *end) && op.micro_batch < 1000 && op.chunk < 100;       // strchr finds the end, too
+            if (*end == 'c' && end[1] >= '0' && end[1] <= '9')
+                op.chunk = strtoul(end + 1, &end, 10);
+            bool ends = strchr(" ,/\n", *end);             // also at the end of the text
+            good = ends && op.micro_batch < 1000 && op.chunk < 100;
         }
-        REQUIRE(good, "--list, stage %zu: '%.12s' does not begin with an op: write F0 B0, I0 W0 for the halves of a "
-                "backward, F0c1 for chunk 1, and / between stages", *p - 1, at);
+        REQUIRE(good, "--list, stage %zu: '%.12s' does not begin with an op: write F0 B0, I0 W0 "
+                "for the halves of a backward, F0c1 for chunk 1, and / between stages", *p - 1, at);
         schedule_add_op(&stage[*p - 1], op);
         at = end;
     }
@@ -43,8 +48,8 @@ Schedule *lists_parse(const char *text, size_t *p) {
 typedef struct { char text[32]; } OpName;
 static OpName name_of(PipeOp op, size_t v) {
     OpName n;
-    if (v > 1) snprintf(n.text, sizeof n.text, "%c%zuc%zu", letters[op.what], op.micro_batch, op.chunk);
-    else snprintf(n.text, sizeof n.text, "%c%zu", letters[op.what], op.micro_batch);
+    int length = snprintf(n.text, sizeof n.text, "%c%zu", letters[op.what], op.micro_batch);
+    if (v > 1) snprintf(n.text + length, sizeof n.text - (size_t)length, "c%zu", op.chunk);
     return n;
 }
 
@@ -62,18 +67,19 @@ static void tell(Judgement *j, const char *format, ...) {
 static size_t count(const Schedule *s, PipeOp op) {
     size_t n = 0;
     for (size_t e = 0; e < s->n; e++)
-        n += s->ops[e].what == op.what && s->ops[e].micro_batch == op.micro_batch && s->ops[e].chunk == op.chunk;
+        n += s->ops[e].what == op.what && s->ops[e].micro_batch == op.micro_batch &&
+             s->ops[e].chunk == op.chunk;
     return n;
 }
 
-// Of each micro-batch and chunk a forward, and either a backward or both of its halves.
+// Each micro-batch and chunk must have one forward, and either one backward or both of its halves.
 static bool once_each(Judgement *j, const Schedule *stage, size_t p, size_t m, size_t v) {
     for (size_t i = 0; i < p; i++) {
         for (size_t e = 0; e < stage[i].n; e++) {
             PipeOp op = stage[i].ops[e];
             if (op.micro_batch < m && op.chunk < v) continue;
-            tell(j, "stage %zu has %s, but there are %zu micro-batches and %zu chunks, and they count from 0\n", i,
-                 name_of(op, 2).text, m, v);
+            tell(j, "stage %zu has %s, but there are %zu micro-batches and %zu chunks, and they "
+                 "count from 0\n", i, name_of(op, 2).text, m, v);
             return false;
         }
         for (size_t k = 0; k < m * v; k++) {
@@ -86,8 +92,10 @@ static bool once_each(Judgement *j, const Schedule *stage, size_t p, size_t m, s
                 if (n[op.what] == want) continue;
                 if (halves && op.what == BACKWARD)
                     tell(j, "stage %zu has %s, and a half of it, too\n", i, name_of(op, v).text);
-                else if (n[op.what] == 0) tell(j, "stage %zu never runs %s\n", i, name_of(op, v).text);
-                else tell(j, "stage %zu runs %s %zu times\n", i, name_of(op, v).text, n[op.what]);
+                else if (n[op.what] == 0)
+                    tell(j, "stage %zu never runs %s\n", i, name_of(op, v).text);
+                else
+                    tell(j, "stage %zu runs %s %zu times\n", i, name_of(op, v).text, n[op.what]);
                 return false;
             }
         }
@@ -95,13 +103,16 @@ static bool once_each(Judgement *j, const Schedule *stage, size_t p, size_t m, s
     return true;
 }
 
-// ---------------------------------------------------------------- messages in the order in which they are received
+// ---------------------------------------------------------------- the order of messages
 
-// The n-th message that stage `from` sends to stage `to`, as its receiver calls it; false: there are fewer.
-static bool nth_sent(const Schedule *from_list, size_t from, size_t to, size_t p, size_t v, size_t n, PipeOp *op) {
+// *op: the n-th message that stage `from` sends to stage `to`, named as the receiver's op. Returns
+// false if there are fewer.
+static bool nth_sent(const Schedule *from_list, size_t from, size_t to, size_t p, size_t v,
+                     size_t n, PipeOp *op) {
     for (size_t e = 0; e < from_list->n; e++) {
         StageOp feeds;
-        if (!steps_feeds(from_list->ops[e], from, p, v, &feeds) || feeds.stage != to || to == from) continue;
+        if (!steps_feeds(from_list->ops[e], from, p, v, &feeds)) continue;
+        if (feeds.stage != to || to == from) continue;
         *op = feeds.op;
         if (n-- == 0) return true;
     }
@@ -109,7 +120,7 @@ static bool nth_sent(const Schedule *from_list, size_t from, size_t to, size_t p
 }
 
 static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t v) {
-    size_t *read = host_alloc(p * sizeof *read);           // of each stage's messages to this one
+    size_t *read = host_alloc(p * sizeof *read);   // [from]: its messages that stage i has read
     bool agree = true;
     for (size_t i = 0; i < p && agree; i++) {
         memset(read, 0, p * sizeof *read);
@@ -120,10 +131,11 @@ static bool messages_agree(Judgement *j, const Schedule *stage, size_t p, size_t
             size_t from = needs.stage;
             if (!nth_sent(&stage[from], from, i, p, v, read[from]++, &sent)) continue;
             agree = steps_op_is(op, sent);
-            if (op.what == BACKWARD) sent.what = BACKWARD;         // not called I where nobody cuts it in two
+            if (op.what == BACKWARD) sent.what = BACKWARD;  // the receiver has no halves
             if (!agree)
-                tell(j, "message %zu from stage %zu to stage %zu is for %s, but stage %zu takes it for %s: messages "
-                     "carry no names\n", read[from] - 1, from, i, name_of(sent, v).text, i, name_of(op, v).text);
+                tell(j, "message %zu from stage %zu to stage %zu is for %s, but stage %zu takes it "
+                     "for %s: messages carry no names\n", read[from] - 1, from, i,
+                     name_of(sent, v).text, i, name_of(op, v).text);
         }
     }
     free(read);
@@ -138,8 +150,8 @@ static size_t place_of(const Schedule *s, PipeOp needed) {
     return e;
 }
 
-// The stages that are stuck, from the first one on: each waits for an op that another stage (or itself) has not come
-// to, or for a send buffer whose message the other stage has posted no receive for.
+// Names the stages that are stuck. Each waits for an op that another stage (or the stage itself)
+// has not run yet, or for a send buffer whose message has no posted receive.
 static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t) {
     for (size_t i = 0; i < t->p; i++) {
         if (t->n[i] == stage[i].n) continue;
@@ -147,22 +159,27 @@ static void tell_deadlock(Judgement *j, const Schedule *stage, const Timeline *t
         StageOp needs = t->wait[i].needs;
         const Schedule *other = &stage[needs.stage];
         size_t at = place_of(other, needs.op), next = t->n[needs.stage];
-        if (at < other->n) needs.op = other->ops[at];      // by its own name: B where I is needed
+        if (at < other->n) needs.op = other->ops[at];  // its name in that list, B or I
+        OpName name = name_of(op, t->v), needed = name_of(needs.op, t->v), first = {""};
+        if (next < other->n) first = name_of(other->ops[next], t->v);
         if (t->wait[i].buffer) {
-            tell(j, "stage %zu waits before %s for a send buffer: stage %zu, which waits before %s, has posted no "
-                 "receive for %s\n", i, name_of(op, t->v).text, needs.stage, name_of(other->ops[next], t->v).text,
-                 name_of(needs.op, t->v).text);
+            tell(j, "stage %zu waits before %s for a send buffer: stage %zu, which waits before "
+                 "%s, has posted no receive for %s\n", i, name.text, needs.stage, first.text,
+                 needed.text);
             continue;
         }
-        tell(j, "stage %zu waits before %s for ", i, name_of(op, t->v).text);
-        if (needs.stage == i) tell(j, "its own %s, which its list has later\n", name_of(needs.op, t->v).text);
-        else if (at == next) tell(j, "%s of stage %zu, which waits, too\n", name_of(needs.op, t->v).text, needs.stage);
-        else tell(j, "%s of stage %zu, which has %s to run first\n", name_of(needs.op, t->v).text, needs.stage,
-                  name_of(other->ops[next], t->v).text);
+        tell(j, "stage %zu waits before %s for ", i, name.text);
+        if (needs.stage == i)
+            tell(j, "its own %s, which its list has later\n", needed.text);
+        else if (at == next)
+            tell(j, "%s of stage %zu, which waits, too\n", needed.text, needs.stage);
+        else
+            tell(j, "%s of stage %zu, which has %s to run first\n", needed.text, needs.stage,
+                 first.text);
     }
 }
 
-// The longest waits between two ops of a stage, each of another length.
+// Finds the longest waits between two ops of a stage, each with another length.
 static void find_waits(Judgement *j, const Timeline *t) {
     for (size_t below = SIZE_MAX; j->waits < JUDGE_WAITS; below = j->wait[j->waits++].units) {
         j->wait[j->waits].units = 0;
@@ -183,8 +200,14 @@ static void find_waits(Judgement *j, const Timeline *t) {
 
 Judgement judge_lists(const Schedule *stage, size_t p, size_t m, size_t v, const OpTimes *times) {
     Judgement j = { .verdict = LISTS_LEGAL };
-    if (!once_each(&j, stage, p, m, v)) return j.verdict = LISTS_NOT_ONCE, j;
-    if (!messages_agree(&j, stage, p, v)) return j.verdict = LISTS_WRONG_MESSAGE, j;
+    if (!once_each(&j, stage, p, m, v)) {
+        j.verdict = LISTS_NOT_ONCE;
+        return j;
+    }
+    if (!messages_agree(&j, stage, p, v)) {
+        j.verdict = LISTS_WRONG_MESSAGE;
+        return j;
+    }
     Timeline t = timeline_with_times(stage, p, m, times);
     if (t.stuck) {
         j.verdict = LISTS_DEADLOCK;
@@ -202,7 +225,7 @@ size_t judge_in_flight(const Schedule *s) {
     for (size_t e = 0; e < s->n; e++) {
         PipeWhat what = s->ops[e].what;
         if (what == FORWARD) now++;
-        else if (what != BACKWARD_INPUTS && now) now--;    // W reads what F kept: a micro-batch counts until then
+        else if (what != BACKWARD_INPUTS && now) now--;    // in flight until W, the last reader
         if (now > most) most = now;
     }
     return most;

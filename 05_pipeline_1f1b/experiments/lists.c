@@ -1,4 +1,5 @@
-// lists.c: see experiments.h. F, B, W: the times of a forward, and of the two halves of a backward.
+// lists.c: times and memory of op lists, from sizes alone (experiments.h). F, B, W: the times of a
+// forward and of the two halves of a backward, of inputs and of weights.
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdlib.h>
 
@@ -8,6 +9,12 @@ Picoseconds lists_makespan(Schedule *stage, size_t p, size_t m, const OpTimes *t
     timeline_free(&t);
     schedule_all_free(stage, p);
     return end;
+}
+Picoseconds interleaved_makespan(size_t p, size_t m, size_t v, size_t t_f, size_t t_b,
+                                 size_t message) {
+    Schedule *stage = host_alloc(p * sizeof *stage);
+    for (size_t i = 0; i < p; i++) stage[i] = schedule_interleaved(p, m, v, i);
+    return lists_makespan(stage, p, m, &(OpTimes){ t_f, t_b, 0, message });
 }
 Picoseconds stack_makespan(const Stack *stack, ListOf *list, size_t p, size_t n) {
     StackTimes d = stack_times(stack);
@@ -30,8 +37,12 @@ Schedule schedule_flushed(size_t p, size_t m, size_t i, size_t times) {
     return all;
 }
 
-// Every product y = x W of a forward has one for dx in B and one for dW in W. The scores q k^T, and
-// what the heads mix, have no weights: both of their backward's products are in B.
+Schedule schedule_stashing(size_t p, size_t n, size_t i) {
+    return schedule_pipedream(WEIGHT_STASHING, p, n, i);
+}
+
+// For each product y = x W of a forward, B has the product for dx and W the product for dW. The
+// attention's two products have no weights, so both of their backward's products are in B.
 OpTimes zb_times(const Stack *s) {
     CutSizes z = cut_sizes(&s->model, 1, 0);
     double forward = work_block(&z, s->sequences).time,
@@ -53,7 +64,9 @@ size_t list_in_flight(const Schedule *s) {
 }
 
 JudgedLists zb_judge(ScheduleRule rule, size_t p, size_t m, const OpTimes *times) {
-    Schedule *stage = schedule_all(rule, p, m);
+    return zb_judge_lists(schedule_all(rule, p, m), p, m, times);
+}
+JudgedLists zb_judge_lists(Schedule *stage, size_t p, size_t m, const OpTimes *times) {
     Timeline t = timeline_with_times(stage, p, m, times);
     JudgedLists j = { .step = t.stuck ? SIZE_MAX : t.end, .legal = !t.stuck };
     for (size_t i = 0; i < p; i++) {
@@ -72,8 +85,8 @@ JudgedLists zb_judge(ScheduleRule rule, size_t p, size_t m, const OpTimes *times
 
 // ---------------------------------------------------------------- memory
 
-// Elements per token that a micro-batch keeps on a stage: after its forward; after B; and the most
-// while B runs, which copies what W will read and frees the rest layer by layer.
+// Elements per token that a micro-batch keeps on a stage. forward: after its forward. inputs: after
+// B. highest: the most during B, which copies what W will read and frees the rest layer by layer.
 typedef struct { size_t forward, highest, inputs; } Kept;
 
 static Kept kept_of(const CutSizes *z, size_t blocks, bool head, bool embedding,
@@ -95,16 +108,21 @@ static Kept kept_of(const CutSizes *z, size_t blocks, bool head, bool embedding,
     return k;
 }
 
-// Most bytes on a stage that works down this list. tokens[k]: of micro-batch k.
+// Most bytes on a stage that works down this list. tokens[k]: the tokens of micro-batch k.
 static size_t peak(const Schedule *s, Kept kept, const size_t *tokens) {
     size_t now = 0, most = 0;
     for (size_t n = 0; n < s->n; n++) {
         size_t M = tokens[s->ops[n].micro_batch], high = now;
         switch (s->ops[n].what) {
-        case FORWARD: high = now += M * kept.forward; break;
+        case FORWARD:
+            now += M * kept.forward;
+            high = now;
+            break;
         case BACKWARD: now -= M * kept.forward; break;
-        case BACKWARD_INPUTS: high = now - M * kept.forward + M * kept.highest;
-                              now = now - M * kept.forward + M * kept.inputs; break;
+        case BACKWARD_INPUTS:
+            high = now - M * kept.forward + M * kept.highest;
+            now = now - M * kept.forward + M * kept.inputs;
+            break;
         case BACKWARD_WEIGHTS: now -= M * kept.inputs; break;
         case UPDATE: break;
         }
@@ -132,5 +150,18 @@ size_t zb_stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t 
              kept_of(&z, stack->blocks, false, false, stack_kept(stack, p, i) / (M * sizeof(real))),
              tokens);
     free(tokens);
+    return most;
+}
+
+// The chunks of a stage may keep different amounts, so the list decides.
+size_t chunked_stack_peak(const Stack *stack, const Schedule *list, size_t p, size_t i) {
+    size_t v = stack->chunks, now = 0, most = 0;
+    Stack part = *stack;
+    part.blocks /= v;
+    for (size_t n = 0; n < list->n; n++) {
+        size_t kept = stack_kept(&part, v * p, list->ops[n].chunk * p + i);
+        now = list->ops[n].what == FORWARD ? now + kept : now - kept;
+        if (now > most) most = now;
+    }
     return most;
 }

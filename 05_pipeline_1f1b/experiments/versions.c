@@ -1,9 +1,10 @@
-// versions.c: see experiments.h.
+// versions.c: trains and plays lists with updates in them, PipeDream and 2BW, and measures what
+// they hold and send (experiments.h).
 #include "05_pipeline_1f1b/experiments/experiments.h"
 #include <stdio.h>
 #include <stdlib.h>
 
-// All micro-batches of all steps; free() the list, arena_free() the tokens.
+// The micro-batches of all steps. free() the list, arena_free() the tokens.
 static Batch *all_batches(const Training *t, Arena *tokens) {
     size_t m = t->micro_batches;
     Batch *all = host_alloc(t->steps * m * sizeof *all);
@@ -18,7 +19,7 @@ static Batch *all_batches(const Training *t, Arena *tokens) {
     return all;
 }
 
-// Puts what is there after an update into a Trajectory, of some tensors: see PipelineNotes.
+// Records gradients and weights of some tensors after an update (PipelineNotes) in a Trajectory.
 static void put(Trajectory *got, Model *m, size_t update, ParamFilter *which) {
     char label[32];
     snprintf(label, sizeof label, " of step %zu", update);
@@ -45,8 +46,8 @@ static void note(void *notes, Model *m, size_t update, ParamFilter *which) {
 
 static bool buffers_back(const Model *m) {
     bool back = true;
-    for (size_t each = 0; each < m->n_units; each++) {
-        const Unit *u = &m->units[each];
+    for (size_t i = 0; i < m->n_units; i++) {
+        const Unit *u = &m->units[i];
         back &= arena_holds(&m->gradients, u->g.data) && (u->tied_to || u->own_g.data == u->g.data);
     }
     return back;
@@ -86,7 +87,7 @@ VersionsSeen versions_train(Run *run, const Training *t, const Schedule *list, c
     seen.sums = pp->ledger[COMM_ALL_REDUCE].calls;
     seen.buffers_back = buffers_back(m);
     ledger_pause();
-    comm_all_reduce_doubles(pp, loss, n);  // the last stage has them, the others zeros
+    comm_all_reduce_doubles(pp, loss, n);  // the last stage has the losses, the others have zeros
     ledger_resume();
     for (size_t k = 0; k < n; k++) seen.loss[k / t->micro_batches] += loss[k];
     for (size_t step = 0; step < t->steps; step++) {
@@ -128,8 +129,8 @@ Played pipedream_play(Run *run, const Stack *stack, const Schedule *list, size_t
 }
 
 typedef struct { Comm *tied; const Schedule *list; } ByTwoBuffers;
-// The stack has no embedding and no head, but their table is there: its gradient, all zeros, is
-// summed as in a model.
+// The stack has no embedding and no head, but it has their table. The table's gradient is all
+// zeros, and the ends sum it as in a model.
 static PipelineResult by_two_buffers(const void *how, Comm *pp, Model *m, const Batch *batch,
                                      size_t n) {
     const ByTwoBuffers *by = how;

@@ -254,16 +254,24 @@ enum { LABEL = 8, WIDE = 512 };
 static const char *const colour_of[] = { "36", "33", "32", "35", "31", "2" };        // by what happens: see ChartRow
 
 // One row: what happens in each column, to which micro-batch, in which chunk. A run of equal columns begins with its
-// label.
+// label, such as F0. Stages with several chunks have short ops: there one letter names the micro-batch, its case the
+// chunk.
 enum { COMMUNICATES = EVENT_UPDATE + 1, IDLE };
-typedef struct { uint8_t what[WIDE], number[WIDE], chunk[WIDE]; char text[WIDE]; size_t width; } ChartRow;
+typedef struct {
+    uint8_t what[WIDE], number[WIDE], chunk[WIDE];
+    char text[WIDE];
+    size_t width;
+    bool chunks;                                   // the recording has stages with several chunks
+} ChartRow;
 
 static void put_label(ChartRow *row, size_t lo, size_t hi) {
-    static const char letters[2][7] = { "FBWU#.", "fbwU#." }, fill[] = "-=~u#.";
-    const char *letter = letters[row->chunk[lo] % 2];
+    static const char letter[] = "FBWU#.", fill[] = "-=~u#.";
     char label[8] = "";
     int what = row->what[lo];
-    if (what < EVENT_UPDATE && row->number[lo] != NO_NUMBER)
+    bool numbered = what < EVENT_UPDATE && row->number[lo] != NO_NUMBER;
+    if (numbered && row->chunks)
+        snprintf(label, sizeof label, "%c", (row->chunk[lo] % 2 ? 'a' : 'A') + row->number[lo] % 26);
+    else if (numbered)
         snprintf(label, sizeof label, "%c%u", letter[what], row->number[lo]);
     else
         snprintf(label, sizeof label, "%c", letter[what]);
@@ -286,8 +294,19 @@ static size_t column(const Recording *all, size_t width, Picoseconds t) {
     return (size_t)((double)(t - all->begin) / (double)(all->end - all->begin) * (double)width + 0.5);
 }
 
+// Chunks per stage: one more than the largest chunk of an op.
+static size_t most_chunks(const Recording *all) {
+    size_t most = 1;
+    for (size_t r = 0; r < all->ranks; r++)
+        for (size_t i = 0; i < all->rank[r].n; i++) {
+            const RecordedEvent *e = &all->rank[r].events[i];
+            if (e->kind < EVENT_UPDATE && e->chunk >= most) most = e->chunk + 1u;
+        }
+    return most;
+}
+
 static ChartRow chart_row(const Recording *all, size_t rank, size_t width) {
-    ChartRow row = { .width = width };
+    ChartRow row = { .width = width, .chunks = most_chunks(all) > 1 };
     memset(row.what, IDLE, width);
     memset(row.number, NO_NUMBER, width);
     const RankRecording *r = &all->rank[rank];
@@ -424,8 +443,13 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
         return;
     }
     char key[80];
-    snprintf(key, sizeof key, "F forward  B backward%s  U update  # communication  . idle",
-             recording_has(all, EVENT_WEIGHTS) ? " (of inputs)  W weights" : "");
+    bool chunks = most_chunks(all) > 1, halves = recording_has(all, EVENT_WEIGHTS);
+    if (chunks)
+        snprintf(key, sizeof key, "A- forward  A== backward%s  # communication  . idle",
+                 halves ? " (of inputs)  A~ weights" : "");
+    else
+        snprintf(key, sizeof key, "F forward  B backward%s  U update  # communication  . idle",
+                 halves ? " (of inputs)  W weights" : "");
     length_of(time, all);
     bool fits = strlen(title) + 2 + strlen(time) + 3 + strlen(key) <= LABEL + width;
     say(run, "%s: %s%s%s", title, time, fits ? "   " : "\n", key);
@@ -469,6 +493,9 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
         printf("%-*s", LABEL, "");
         page_wrap(links, LABEL, LABEL);
     }
+    if (chunks)
+        say(run, "%-*sA: micro-batch 0, B: micro-batch 1, ...; capitals: chunk 0%s, small: chunk 1%s", LABEL, "",
+            most_chunks(all) > 2 ? ", 2, ..." : "", most_chunks(all) > 3 ? ", 3, ..." : "");
     if (memory) say(run, "%-*skept: %s, in ninths of %s", LABEL, "", memory_category_name[watched], peak);
 }
 

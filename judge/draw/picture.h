@@ -34,7 +34,8 @@ enum { PICTURE_CHART = 0, PICTURE_MEMORY = 1, PICTURE_SAME_SCALE = 2, PICTURE_NO
 void picture_show(Run *run, const char *title, int what);
 void picture_summary(Run *run, const Timing *t);   // prints both definitions of the bubble, communication, utilisation
 // The order in which stage `rank` worked, "F0 F1 B0 ...", from the events; on rank 0, others get NULL. free() it. Of
-// stages with several chunks "F0c0 F0c1 ...". In charts f and b are of odd chunks, in an SVG these are pale.
+// stages with several chunks "F0c0 F0c1 ...". Their charts name a micro-batch by one letter, which is small in odd
+// chunks; in an SVG odd chunks are pale.
 char *picture_order(Run *run, size_t rank);
 
 // A bar for each rank: what it holds between steps. Neighbours with equal bars share one. Collective. mine is taken

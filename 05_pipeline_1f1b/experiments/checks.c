@@ -1,0 +1,42 @@
+// checks.c: checks and words that several lessons of this chapter share (experiments.h).
+#include "05_pipeline_1f1b/experiments/experiments.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void check_costs(Run *run, const char *ids, const char *names, const CostRow *row) {
+    for (; row->id; row++) {
+        char id[96], name[96];
+        snprintf(id, sizeof id, ids, row->id);
+        snprintf(name, sizeof name, names, row->name);
+        check_cost(run, id, name, row->unit, row->by_formula, row->by_play, row->measured);
+    }
+}
+
+// Events call both a whole backward and a backward of inputs B, so the list's text does, too.
+bool events_in_order(Run *run, const char *title, size_t i, Schedule list) {
+    char *want = schedule_text(&list), *order = picture_order(run, i);
+    for (char *letter = want; *letter; letter++)
+        if (*letter == 'I') *letter = 'B';
+    bool same = !order || !strcmp(order, want);
+    if (order) say_detail(run, "  %s, stage %zu: %s", title, i, order);
+    free(want);
+    free(order);
+    schedule_free(&list);
+    return same;
+}
+
+int picture_flags(Run *run, const char *schedule) {
+    bool strips =
+        option_flag(run, "verbose") || option_text(run, "svg") || option_text(run, "trace");
+    bool files = !strcmp(option_text(run, "draw"), schedule);
+    return (strips ? PICTURE_MEMORY : 0) | (files ? 0 : PICTURE_NO_FILES);
+}
+
+Comparison compare_times(double time, double with) {
+    Comparison c = { "the same as" };
+    double percent = 100 * (time / with - 1);
+    if (percent >= 0.05) snprintf(c.text, sizeof c.text, "%.1f %% more than", percent);
+    if (percent <= -0.05) snprintf(c.text, sizeof c.text, "%.1f %% less than", -percent);
+    return c;
+}
