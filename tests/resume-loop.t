@@ -42,7 +42,7 @@ for minutes in 0.03 0.01 0.003 0.001; do
     (cd "$tap_dir/loop" && STEPS=2000 sh "$tap_dir/quick.sh") >"$out" 2>&1
     status=$?
     rounds=$(wc -l <"$tap_dir/loop/rounds")
-    [ "$status" -eq 0 ] && [ "$rounds" -eq 1 ] || break
+    if [ "$status" -ne 0 ] || [ "$rounds" -gt 1 ]; then break; fi
 done
 [ "$status" -eq 0 ]
 ok $? "the loop ends with status 0" "$out"

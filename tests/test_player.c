@@ -1,5 +1,6 @@
-// test_player.c: what docs/book/player.c says, held against closed forms. With the argument print: all
-// of it, every schedule for p = 1..8 and some m up to 24, messages with and without a time, and the memory of some models.
+// test_player.c: what docs/book/player.c says, held against closed forms. With the argument print:
+// all of it, every schedule for p = 1..8 and some m up to 24, messages with and without a time, and
+// the memory of some models.
 // tests/test_player.js prints the same from the page's WebAssembly, and tests/book.t compares the two.
 #include "docs/book/player.c"
 #include "tap.h"
@@ -65,7 +66,8 @@ static void closed_forms(void) {
         }
     ok(chunks, "interleaved in two chunks: (m + (p - 1) / 2)(t_f + t_b), for multiples of p");
     ok(halves, "ZB-H1: m (t_f + t_b) + (p - 1)(t_f + t_b / 2 - t_b / 2)");
-    ok(others, "2BW of two batches takes 1F1B's time of all its micro-batches; the list made for these times is no slower than ZB-H1");
+    ok(others, "2BW of two batches takes 1F1B's time of all its micro-batches; "
+               "the list made for these times is no slower than ZB-H1");
     ok(spans, "makespans: naive mp(t_f + t_b), GPipe and 1F1B (m + p - 1)(t_f + t_b)");
     ok(flights, "in flight: naive 1, GPipe m, 1F1B min(p - i, m)");
     // Sizes that 8 divides. Bytes a parameter: as in ZeRO's figure 1. Kept of a block: 64 h + 8 as bytes in fp32, and

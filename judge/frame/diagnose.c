@@ -147,8 +147,8 @@ void diagnose_tensors(Run *run, const char *what, Snapshot *got, Snapshot *want,
     if (same_factor == differing && differing == 1)
         wrong(run, "%s: %s is %s%s.", what, first, factor_text(how, all.factor), which);
     else if (same_factor == differing)
-        wrong(run, "%s: %zu of %zu tensors%s are %s%s.", what, differing, tensors, step, factor_text(how, all.factor),
-              which);
+        wrong(run, "%s: %zu of %zu tensors%s are %s%s.", what, differing, tensors, step,
+              factor_text(how, all.factor), which);
     else
         wrong(run, "%s: %zu of %zu tensors%s differ%s, first %.*s; no single factor explains them.", what, differing,
               tensors, step, which, (int)(strlen(first) - strlen(step)), first);
@@ -171,5 +171,6 @@ void diagnose_cost(Run *run, const CostRecord *cost) {
     page_value(measured, sizeof measured, cost->wrong.measured, cost->unit);
     page_value(predicted, sizeof predicted, cost->wrong.predicted, cost->unit);
     if (isfinite(factor) && factor > 0) snprintf(times, sizeof times, ", %.4g times as much", factor);
-    wrong(run, "%s: measured %s on rank %zu, predicted %s%s.", cost->name, measured, cost->wrong_rank, predicted, times);
+    wrong(run, "%s: measured %s on rank %zu, predicted %s%s.", cost->name, measured, cost->wrong_rank,
+          predicted, times);
 }
