@@ -7,7 +7,8 @@
 // Sends:  columns: t partial sums of dX [M, K] are added. Rows: t partial sums of Y [M, N].
 // Saves:  each shard multiplies by, and updates, 1/t of W.
 // Costs:  one sum over the shards per step: backward (columns) or forward (rows).
-// Shoeybi et al. 2019, section 3. Left out: the bias, and real ranks. A loop over i plays all shards.
+// Shoeybi et al. 2019, section 3. Left out: the bias, and real ranks. A loop over i plays all
+// shards.
 #include "03_tensor_parallel/by_hand.h"
 
 // The loss is half the squared distance of Y from the target, so dY is Y - target.
@@ -29,8 +30,8 @@ void by_hand_columns(HandLayer *l, size_t shards, double rate) {
     }
     gradient_of_y(l);                      // each shard computes this for its own columns
 
-    // Backward: dX = dY W^T sums over the columns of W. Shard i holds only some of these columns, so
-    // dY_i W_i^T is a partial sum.
+    // Backward: dX = dY W^T sums over the columns of W. Shard i holds only some of these columns,
+    // so dY_i W_i^T is a partial sum.
     for (size_t i = 0; i < shards; i++) {
         Range own = shard_range(N, shards, i);
         for (int m = 0; m < M; m++)

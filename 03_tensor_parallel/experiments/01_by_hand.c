@@ -128,7 +128,7 @@ static void stored_transposed(Run *run) {
     for (int n = 0; n < N; n++)            // shard n holds row n of V: it finishes output n
         for (int m = 0; m < M; m++)
             for (int k = 0; k < K; k++) rows[m][n] += v[n][k] * l.x[m][k];
-    for (int k = 0; k < K; k++)            // shard k holds column k of V: partial sums of all outputs
+    for (int k = 0; k < K; k++)            // shard k holds column k of V: partial sums of y
         for (int m = 0; m < M; m++)
             for (int n = 0; n < N; n++) columns[m][n] += v[n][k] * l.x[m][k];
     const char *what = "y = x V^T = unsplit";
@@ -178,8 +178,9 @@ static void by_hand(Run *run) {
         { "W by columns", NULL, { "=side by side", "=added", "=finished" } },
         { "W by rows", NULL, { "=added", "=side by side", "=finished" } }, {0} };
     results(run, columns, rows);
-    say_answer(run, "A cut by columns lays the %d parts of Y side by side and adds %d partial sums of "
-               "dX. A cut by rows adds %d partial sums of Y and lays the parts of dX side by side.",
+    say_answer(run, "A cut by columns lays the %d parts of Y side by side and adds %d partial sums "
+               "of dX. A cut by rows adds %d partial sums of Y and lays the parts of dX side by "
+               "side.",
                N, N, SHOWN_ROW_SHARDS);
     say_cost(run, "one sum over the shards per step: of %d numbers of dX, or of %d numbers of Y.",
              M * K, M * N);

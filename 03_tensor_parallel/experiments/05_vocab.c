@@ -100,7 +100,7 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
     Data data = data_synthetic(V, T, run->seed);
     Bigram m = bigram_new(run->seed, tp ? shard_range(V, tp->size, tp->rank) : (Range){0, V});
     for (size_t step = 0; step < TRIAL_STEPS; step++) {
-        memory_reset_peaks();
+        trial_step_begin(tp);
         Arena buffers = arena(MEM_WORKSPACE);
         Batch b = data_batch(&data, &buffers, step, 0, B, B);
         Tensor dloss = tensor_new(&buffers, M, 1);
@@ -113,7 +113,7 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
         trial_put(r->seen, "grad logits", step, M, V, m.logits, 0, m.entries.lo);      // in place
         trial_put(r->seen, "grad E", step, V, C, m.embedding.g, m.entries.lo, 0);
         op_sgd(m.embedding.w, m.embedding.g, 1, (real)0.5, 0);
-        trial_held(r);
+        trial_step_end(tp, r);
         arena_free(&buffers);
     }
     snapshot_put(r->weights, "E after 3 steps", V, C, m.embedding.w, m.entries.lo, 0);
@@ -222,9 +222,9 @@ static void costs(Run *run, const TrialResult *r) {
     check_cost(run, "kept", "kept: x, my logits, a sum a token", "bytes",
                formula((double)(M * (C + entries + 1) * e)), NOT_PREDICTED, (double)r->activations);
     check_cost(run, "calls", "all-reduces a step", "calls", formula(2 + 3), NOT_PREDICTED,
-               r->calls);
+               (double)r->calls);
     check_cost(run, "sent", "sent a step", "bytes", formula(2 * wide + 3 * narrow), NOT_PREDICTED,
-               r->bytes);
+               (double)r->sent);
 }
 
 static void table(Run *run, Losses loss) {
