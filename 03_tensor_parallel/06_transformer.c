@@ -3,8 +3,7 @@
 // question: Does a GPT whose every matrix is cut train like the whole one, and what does its communication cost?
 //
 // Holds:  1/t of every matrix: attention by heads, the MLP by hidden columns, wte by entries.
-// Norms,
-//         row-cut biases, wpe and the activations between layers, [M, C], are whole. M = B T tokens.
+//         Norms, row-cut biases, wpe and activations between layers, [M, C], are whole. M = B T.
 // Sends:  all-reduces. Per micro-batch: in each block four of M C elements (two forward, two
 //         backward), in the model's ends two of M C, three of M. Per step: 12 L + 4 for the norm.
 // Saves:  a block has 12 C C/t + 7 C/t + 6 C parameters per rank, instead of 12 C C + 13 C.

@@ -194,8 +194,8 @@ static void table(Run *run, const ModelConfig *c) {
         { "all-reduces/products, slow", "time over time, the same formula", { "=0", slow } }, {0} };
     results(run, columns, rows);
     say(run, "  B = %d sequences of T = %zu, M = B T; C = %zu, H = %zu heads, L = %zu blocks, "
-        "V = %zu; t = %zu; e = %zu bytes", BATCH, c->context, c->width, c->heads, c->layers, c->vocab, n,
-        sizeof(real));
+        "V = %zu; t = %zu; e = %zu bytes", BATCH, c->context, c->width, c->heads, c->layers,
+        c->vocab, n, sizeof(real));
     if (c->heads % n)
         say(run, "  t does not divide the heads: rank 0 has %zu of %zu. Where it does, the "
             "formulas are exact.", first.heads, c->heads);
