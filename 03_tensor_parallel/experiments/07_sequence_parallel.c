@@ -1,7 +1,7 @@
-// Experiment of 07_sequence_parallel.c. A GPT is trained three ways: tensor parallel as in lesson
-// 06, sequence parallel with inputs kept whole, and sequence parallel with inputs gathered again.
-// The last must equal the unsplit training, the second the last in every bit. Calls, bytes, memory
-// and time are asserted by formulas of sizes, and so is figure 7 of Korthikanti et al. 2022.
+// 07_sequence_parallel.c: trains a GPT three ways: tensor parallel as in lesson 06, sequence
+// parallel with inputs kept whole, and sequence parallel with inputs gathered again. Gathered again
+// must equal the unsplit training, and must equal kept whole in every bit. Formulas predict calls,
+// bytes, memory and time. The cost model must reproduce figure 7 of Korthikanti et al. 2022.
 #include <math.h>
 #include <stdio.h>
 #include "03_tensor_parallel/tensor_parallel.h"
@@ -14,21 +14,22 @@ static const char *const way_name[WAYS] = { "tensor parallel", "inputs kept whol
                                             "gathered again" };
 static const char *const way_id[WAYS] = { "tensor", "kept", "again" };
 
-enum { STEPS = 3, SEQUENCES = 3, MICRO_BATCHES = 2 };      // of 2 and 1 sequences: 8 rows, and 4
+enum { STEPS = 3, SEQUENCES = 3, MICRO_BATCHES = 2 };      // 2 sequences, then 1
 static const double max_norm = 0.5;                       // small enough that every step is clipped
 
 // ---------------------------------------------------------------- the split training
 
-typedef struct { size_t gathers, scatters, sums, bytes; } Sent;   // calls of three kinds; all bytes
+typedef struct { size_t gathers, scatters, sums, bytes; } Sent;   // calls of three kinds, and bytes
 static Sent sent_since_reset(const Comm *tp) {
     return (Sent){ tp->ledger[COMM_ALL_GATHER].calls, tp->ledger[COMM_REDUCE_SCATTER].calls,
                    tp->ledger[COMM_ALL_REDUCE].calls, comm_bytes_sent(tp) };
 }
 typedef struct {
     Comm *tp;
-    Sent layers, partial;                           // per step: in the layers; of partial gradients
-    size_t parameters, gradients, optimizer, activations;  // bytes here; the last: peak
-    size_t message;                                    // bytes to a next stage, largest micro-batch
+    Sent layers, partial;                               // per step; partial: sums of gradients
+    size_t parameters, gradients, optimizer;            // bytes on this rank
+    size_t activations;                                 // bytes on this rank, peak
+    size_t message;                                     // bytes to a next pipeline stage
 } Measured;
 
 static StepResult step(void *measured, Model *m, Optimizer *o, const Training *t, const Batch *b) {
@@ -75,7 +76,7 @@ static CutSizes sizes(Run *run, const Training *t, Way way, size_t rank) {
     CutSizes z = cut_sizes(&t->model, run->world->size, rank);
     return way == TENSOR_ONLY ? z : cut_sequence(z, way == INPUTS_WHOLE);
 }
-// In the layers, per step: all micro-batches.
+// Messages in the layers in one step, which has several micro-batches.
 static SequenceTraffic traffic(const CutSizes *z, const Training *t) {
     SequenceTraffic all = {0};
     for (size_t k = 0; k < t->micro_batches; k++) {
@@ -100,15 +101,15 @@ static void check_way(Run *run, Way way, const char *id, const char *what, const
     check_cost(run, text, name, unit, formula(predicted), NOT_PREDICTED, measured);
 }
 
-// The paper's closed forms, where everything divides by t, equal the sums that are asserted.
+// Where t divides everything, the exact sums must equal the paper's closed forms.
 static void closed_forms(Run *run, const Training *t, Way way, const CutSizes *z) {
     const size_t n = z->t, B = sequences_of(t, 0);
-    const double bsh = (double)(B * z->T * z->C), T = (double)n, h = (double)z->C;
-    const double masks = t->model.dropout > 0 ? 2 : 1;
-    const double scores = masks * (double)(t->model.heads * z->T) / h;
+    const double MC = (double)(B * z->T * z->C), ranks = (double)n, C = (double)z->C;
+    const double probabilities = t->model.dropout > 0 ? 2 : 1;    // before and after dropout
+    const double scores = probabilities * (double)(t->model.heads * z->T) / C;
     if (B * z->T % n || way == TENSOR_ONLY) return;
-    double rows = way == INPUTS_WHOLE ? 2 + 2 / T : 4 / T;
-    double kept = bsh * (rows + 12 / T + scores / T + 4 / h / T);
+    double rows = way == INPUTS_WHOLE ? 2 + 2 / ranks : 4 / ranks;
+    double kept = MC * (rows + (12 + scores + 4 / C) / ranks);
     double block = (double)(activations_block(z, B) + message_elements(z, B));
     if (t->model.heads % n == 0)
         check_true(run, way_name[way], "the closed form of what a block keeps",
@@ -116,7 +117,7 @@ static void closed_forms(Run *run, const Training *t, Way way, const CutSizes *z
     CutSizes one = *z;
     one.blocks = 1;
     one.first = one.last = false;
-    double sent = (way == INPUTS_WHOLE ? 8 : 10) * bsh * (T - 1) / T;
+    double sent = (way == INPUTS_WHOLE ? 8 : 10) * MC * (ranks - 1) / ranks;
     double bytes = traffic_sequence_parallel(&one, B, false).bytes;
     check_true(run, way_name[way], "the closed form of what a block sends",
                fabs(bytes / sizeof(real) - sent) < 1e-6);
@@ -125,7 +126,7 @@ static void closed_forms(Run *run, const Training *t, Way way, const CutSizes *z
 static void times(Run *run, const Training *t, Way way, const Timing *timing) {
     const size_t n = run->world->size;
     double flops = 0, slowest = 0;
-    for (size_t rank = n; rank-- > 0;) {                // rank 0 last: it has most, the others wait
+    for (size_t rank = n; rank-- > 0;) {        // rank 0 last: it has the largest part, others wait
         CutSizes z = sizes(run, t, way, rank);
         slowest = 0;
         for (size_t k = 0; k < t->micro_batches; k++) {
@@ -147,7 +148,7 @@ static void times(Run *run, const Training *t, Way way, const Timing *timing) {
 
 static void costs(Run *run, const Training *t, Way way, const Measured *r) {
     const CutSizes z = sizes(run, t, way, run->world->rank);
-    const size_t B = sequences_of(t, 0);                   // the first micro-batch is the largest
+    const size_t B = sequences_of(t, 0);                // of the largest micro-batch, the first
     const double e = sizeof(real);
     SequenceTraffic layers = traffic(&z, t);
     Traffic partial = way == TENSOR_ONLY ? (Traffic){0} : traffic_partial_sums(&z);
@@ -179,8 +180,8 @@ static void costs(Run *run, const Training *t, Way way, const Measured *r) {
 
 // ---------------------------------------------------------------- the paper's figure 7
 
-// Activations in per cent of tensor parallelism alone, for t = 8, 2 bytes per element and 1 byte
-// per mask, by the cost model. "Full" keeps a block's whole input on every rank.
+// Activations in per cent of tensor parallelism alone, by the cost model, for t = 8, 2 bytes per
+// element and 1 byte per mask. "full" is full recomputation, which keeps a block's whole input.
 static void figure7(Run *run) {
     enum { PAPER_VOCAB = 51200 };
     static const struct { const char *name; size_t a, h; double published[4]; } model[4] = {
@@ -212,35 +213,53 @@ static void figure7(Run *run) {
 
 #define EACH_WAY(id) { id ".tensor", id ".kept", id ".again" }
 static void table(Run *run, const Training *t) {
-    static const char *const columns[] = { "tensor parallel", "rows cut, kept", "gathered again",
-                                           NULL };
+    const char *const columns[] = { "tensor parallel", "kept whole", "gathered again", NULL };
     const size_t n = run->world->size, M = sequences_of(t, 0) * t->model.context;
-    char calls[WAYS][40];
-    for (Way way = 0; way < WAYS; way++) {
-        CutSizes z = sizes(run, t, way, 0);
-        SequenceTraffic s = traffic(&z, t);
-        snprintf(calls[way], sizeof calls[way], "=%.0f, %.0f, %.0f", s.gathers, s.scatters, s.sums);
-    }
     const Result rows[] = {
-        { "activations, peak", "of a block: below", EACH_WAY("kept") },
-        { "message to a next stage", "bsh; bsh/t; bsh/t", EACH_WAY("message") },
-        { "gathers, scatters, sums", "0,0,4; 4,4,0; 6,4,0", { calls[0], calls[1], calls[2] } },
-        { "sent in the layers", "8; 8; 10 bsh(t-1)/t", EACH_WAY("sent") },
-        { "sent for partial sums", "6Lh + 2h, once per step", EACH_WAY("partial.sent") },
-        { clock_config()->simulated ? "step" : NULL, "products, messages", EACH_WAY("step") },
-        {0}
+        { "activations, peak", "blocks and both ends", EACH_WAY("kept") },
+        { "  norms of a block", "× M C elements",
+          { "=4 + 4/C", "=2 + (2 + 4/C)/t", "=(4 + 4/C)/t" } },
+        { "sent in the layers", "blocks and both ends", EACH_WAY("sent") },
+        { "  one block", "× M C (t-1)/t elements", { "=8", "=8", "=10" } },
+        { "all-gathers per step", "of M C", EACH_WAY("gathers") },
+        { "reduce-scatters", "of M C", EACH_WAY("scatters") },
+        { "all-reduces", "of M C; 3 of M", EACH_WAY("sums") },
+        { "sent for partial sums", "6 C per block, 2 C", EACH_WAY("partial.sent") },
+        { "message to next stage", "M C; in rows M C/t", EACH_WAY("message") },
+        { clock_config()->simulated ? "time of a step" : NULL, "products, messages",
+          EACH_WAY("step") }, {0}
     };
     results(run, columns, rows);
-    say(run, "  formulas of calls and bytes: of one block. "
-        "L = %zu, h = %zu, a = %zu, s = %zu, t = %zu; b <= %zu",
-        t->model.layers, t->model.width, t->model.heads, t->model.context, n, sequences_of(t, 0));
-    const char *scores = t->model.dropout > 0 ? "2as/h" : "as/h";
-    say(run, "  a block keeps b s h times (12 + %s)/t, and 4 + 4/h; 2 + 2/t + 4/(ht); 4/t + 4/(ht)",
-        scores);
-    if (M % n) say(run, "  t does not divide %zu rows: the first ranks have one more.", M);
-    if (t->model.heads % n)
-        say(run, "  t does not divide the heads: rank 0 has most. "
-                 "Where it does, the formulas are exact.");
+    say(run, "  L = %zu blocks, C = %zu, H = %zu heads, T = %zu positions, t = %zu; M = B T rows, "
+        "at most %zu", t->model.layers, t->model.width, t->model.heads, t->model.context, n, M);
+    say(run, "  between column and row cuts every way keeps M C (12 + %s)/t elements per block",
+        t->model.dropout > 0 ? "2 H T/C" : "H T/C");
+    if (M % n || t->model.heads % n)
+        say(run, "  t does not divide %s: rank 0 has most. Where it does, the formulas are exact.",
+            M % n ? "the rows" : "the heads");
+}
+
+static void ending(Run *run) {
+    const bool equal = cost_value(run, "sent.kept") <= cost_value(run, "sent.tensor");
+    if (run->world->size == 1)
+        say_answer(run, "One rank cuts nothing: it keeps %s and sends nothing. Choose two or more "
+                   "ranks.", cost_text(run, "kept.tensor"));
+    else
+        say_answer(run, "%s: %s sent in the layers instead of %s. Activations fall from %s to "
+                   "%s; gathering inputs again sends %s and keeps %s.",
+                   equal ? "Yes" : "Not if t does not divide all rows, as here",
+                   cost_text(run, "sent.kept"), cost_text(run, "sent.tensor"),
+                   cost_text(run, "kept.tensor"), cost_text(run, "kept.kept"),
+                   cost_text(run, "sent.again"), cost_text(run, "kept.again"));
+    if (clock_config()->simulated)
+        say_cost(run, "%s per rank and step to sum partial gradients. A step takes %s, or %s if "
+                 "gathered again, instead of %s.", cost_text(run, "partial.sent.kept"),
+                 cost_text(run, "step.kept"), cost_text(run, "step.again"),
+                 cost_text(run, "step.tensor"));
+    else
+        say_cost(run, "%s per rank and step to sum partial gradients.",
+                 cost_text(run, "partial.sent.kept"));
+    say_use_when(run, "ranks use tensor parallelism. Gather inputs again unless the link is slow.");
 }
 
 static void sequence(Run *run) {
@@ -277,6 +296,7 @@ static void sequence(Run *run) {
     }
     table(run, &t);
     figure7(run);
+    ending(run);
     data_free(&t.data);
 }
 
