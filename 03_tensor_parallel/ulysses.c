@@ -1,19 +1,20 @@
-// ulysses.c: DeepSpeed-Ulysses (Jacobs et al. 2023, section 3.1), beside 08_ring_attention.c.
+// ulysses.c: DeepSpeed-Ulysses (Jacobs et al. 2023, section 3.1), one of the kinds of context
+// parallelism that the experiment of 08_ring_attention.c compares.
 //
-// Holds: parameters whole; s/N contiguous positions of each sequence outside of attention; inside
-//     it all positions of heads/N heads.
-// Sends: per layer forward an all-to-all of q, k, v, from [s/N positions, all heads] to [all
-//     positions, heads/N], and one of the output back; backward the same two the other way. Each of
-//     the eight parts sends (N-1)/N of bsh/N elements.
-// Saves: activations divided by N. Attention is that of one device, with fewer heads.
-// Costs: 8(N-1)/N bsh/N elements sent per layer, N times less than tensor parallelism; N is at most
-//     the number of heads. The parts of an all-to-all are equal, so a part has room for the longest
+// Holds: all parameters; outside attention T/N contiguous positions of each of B sequences; inside
+//     attention all positions of H/N of the H heads.
+// Sends: per layer forward an all-to-all of q, k, v, from [T/N positions, all heads] to [all
+//     positions, H/N heads], and one of the output back. Backward sends the same two in reverse.
+//     Of each of these eight tensors of B T C/N elements, a rank sends (N-1)/N.
+// Saves: 1/N of the activations per rank. Attention runs as on one device, with fewer heads.
+// Costs: 8(N-1)/N B T C/N elements sent per layer, N times less than tensor parallelism. N is at
+//     most H. The parts of an all-to-all have equal size, so each part has room for the longest
 //     chunk and the most heads.
 #include "03_tensor_parallel/context_parallel.h"
 
-// One exchange. rows [B*T/N, blocks * all heads * D] is this rank's positions, heads [B*T, blocks *
-// its heads * D] its heads; blocks 3: q | k | v. to_heads: heads <- rows; else rows <- heads.
-// Attention of a head needs all positions, the rest of a block all heads.
+// One exchange. rows [B*T/N, blocks * H * D] has this rank's positions, heads [B*T, blocks * H/N *
+// D] its heads; blocks is 3 for q | k | v. to_heads: rows are sent and heads received, else the
+// reverse. Attention of one head needs all positions; the rest of a block needs all heads.
 static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t blocks,
                      bool to_heads) {
     Comm *cp = h->cp;
@@ -26,7 +27,7 @@ static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t 
     Tensor out = tensor_new(&room, cp->size * lines, width);
     Tensor in = tensor_new(&room, cp->size * lines, width);
     tensor_fill(out, 0);
-    for (int pass = 0; pass < 2; pass++) {      // into the parts that leave; out of those that came
+    for (int pass = 0; pass < 2; pass++) {                 // 0: fill `out`; 1: empty `in`
         for (size_t j = 0; j < cp->size; j++) {
             Range their_heads = shard_range(all, cp->size, j);
             Range their_rows = context_positions_of(h, j).chunk[0];
@@ -49,12 +50,12 @@ static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t 
                 else tensor_copy(of_rows ? r : t, part);
             }
         }
-        if (pass == 0) comm_all_to_all(cp, in, out);           // (N-1)/N of blocks * bsh/N elements
+        if (pass == 0) comm_all_to_all(cp, in, out);       // (N-1)/N of blocks * B T A/N elements
     }
     arena_free(&room);
 }
 
-// Attention as one device has it: this rank's heads, all positions.
+// This rank's heads with all positions: attention as on one device.
 static AttentionHeads my_heads(const AttentionHeads *h) {
     AttentionHeads mine = *h;
     Range r = shard_range(range_size(h->heads), h->cp->size, h->cp->rank);
@@ -64,7 +65,8 @@ static AttentionHeads my_heads(const AttentionHeads *h) {
     mine.kind = &attention_blockwise;
     return mine;
 }
-static Saved inside(const Saved *s) {                   // what that attention calls S_QKV and S_MIX
+// Saved as attention_forward() wants it: S_QKV and S_MIX have all positions of this rank's heads.
+static Saved inside(const Saved *s) {
     Saved inner = *s;
     inner.t[S_QKV] = s->t[S_HEADS_QKV];
     inner.t[S_MIX] = s->t[S_HEADS_MIX];
@@ -79,7 +81,7 @@ static void forward(const AttentionHeads *h, Saved *s) {
     exchange(h, s->t[S_QKV], s->t[S_HEADS_QKV], 3, true);
     Saved inner = inside(s);
     attention_forward(&mine, &inner);
-    s->arena = inner.arena;                                            // it has kept its lse there
+    s->arena = inner.arena;                                // attention_forward() has kept lse there
     s->t[S_LSE] = inner.t[S_LSE];
     exchange(h, s->t[S_MIX], s->t[S_HEADS_MIX], 1, false);
 }
