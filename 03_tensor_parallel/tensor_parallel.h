@@ -9,7 +9,7 @@
 //     mlp.c_proj.weight   [4C,C]  rows              [4C/t, C]: the rows that these columns feed
 //     wte                 [V, C]  rows              [V/t, C]: its vocabulary entries, used twice
 //     norms, row-cut biases, wpe  not cut           the whole tensor, and its whole gradient
-//                                                   (a part of it under sequence parallelism)
+//                                                   (a partial sum in 07_sequence_parallel.c)
 //
 // t need not divide heads, hidden columns or vocabulary entries: shard_range gives one more to the
 // first ranks.
@@ -36,8 +36,8 @@ void tensor_parallel_mlp_forward(Comm *tp, Param *p, Tensor y, Tensor x, Saved *
 void tensor_parallel_mlp_backward(Comm *tp, Param *p, Tensor dx, Tensor x, Tensor dy, Saved *s);
 
 // ---- 04_attention.c: p[4] are QKV_W, QKV_B, PROJ_W, PROJ_B of a block. x and y [B*T, C] are whole
-//      on every rank. h->heads are this rank's heads. Forward keeps S_QKV, S_PROBS, S_DROPPED and S_MIX
-//      for backward. ----
+//      on every rank. h->heads are this rank's heads. Forward keeps S_QKV, S_PROBS, S_DROPPED and
+//      S_MIX for backward. ----
 enum { ATTENTION_QKV, ATTENTION_QKV_BIAS, ATTENTION_O, ATTENTION_O_BIAS, ATTENTION_PARAMS };
 void tensor_parallel_attention_cut(Param *p, Range heads, size_t D);
 void tensor_parallel_attention_forward(Comm *tp, const AttentionHeads *h, Param *p, Tensor y,
@@ -61,9 +61,9 @@ extern const LayerKind tensor_parallel_loss;
 // ---- 07_sequence_parallel.c: where rows are cut, a rank has rows shard_range(M, tp, rank). ----
 // whole [M, C]: all rows. own [M/tp, C]: the rows of this rank, which may be none.
 void sequence_enter(Comm *tp, Tensor whole, Tensor own);                   // g: all-gather
-void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial);      // reduce-scatter
+void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial);     // reduce-scatter
 void sequence_leave(Comm *tp, Tensor own, Tensor partial);                 // g bar: reduce-scatter
-void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own);        // all-gather
+void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own);       // all-gather
 // How a column-parallel layer keeps its input: own rows, gathered again in backward, or all rows.
 typedef enum { KEEP_SHARD, KEEP_WHOLE } KeptInput;
 // As tensor_parallel(), with layers whose x and y are [M/tp, C]. Gradients of norms, and of biases

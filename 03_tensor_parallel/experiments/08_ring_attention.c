@@ -164,13 +164,15 @@ static Attended attend(Run *run, const AttentionKind *kind, Snapshot *s) {
     saved_tensor(&saved, S_MIX, h.T, A);
     Tensor dqkv = tensor_new(&a, h.T, 3 * A), dmix = tensor_new(&a, h.T, A);
     int *position = ints_new(&a, h.T), *host = host_alloc(h.T * sizeof *host);
-    for (size_t i = 0, row = 0; i < own.n; i++)
-        for (size_t t = own.chunk[i].lo; t < own.chunk[i].hi; t++, row++) {
+    size_t row = 0;
+    for (size_t i = 0; i < own.n; i++)
+        for (size_t t = own.chunk[i].lo; t < own.chunk[i].hi; t++) {
             tensor_copy(tensor_row_range(saved.t[S_QKV], row, row + 1),
                         tensor_row_range(whole, t, t + 1));
             tensor_copy(tensor_row_range(dmix, row, row + 1),
                         tensor_row_range(whole_dout, t, t + 1));
             host[row] = (int)t;
+            row++;
         }
     ints_upload(position, host, h.T);
     h.position = position;
@@ -199,10 +201,12 @@ static Attended attend(Run *run, const AttentionKind *kind, Snapshot *s) {
     record_leave();
     if (kind) r.backward = end_together(run, &r);
     r.buffers = memory_peak(MEM_COMMUNICATION);
-    for (size_t i = 0, row = 0; i < own.n; row += range_size(own.chunk[i++])) {
+    row = 0;
+    for (size_t i = 0; i < own.n; i++) {
         size_t end = row + range_size(own.chunk[i]), first = own.chunk[i].lo;
         snapshot_put(s, "out", T, A, tensor_row_range(saved.t[S_MIX], row, end), first, 0);
         snapshot_put(s, "grad q, k, v", T, 3 * A, tensor_row_range(dqkv, row, end), first, 0);
+        row = end;
     }
     saved_free(&saved);
     arena_free(&a);
