@@ -12,8 +12,8 @@
 //     chunk and the most heads.
 #include "03_tensor_parallel/context_parallel.h"
 
-// Block i of `blocks` per sequence (q, k and v, or one) as ranks `cp->rank` and j exchange it. In
-// rows [B*T/N, blocks * H * D]: this rank's positions of rank j's heads.
+// This rank and rank j exchange B * blocks pieces: q, k and v of each sequence, or one tensor of
+// each. Piece i in rows [B*T/N, blocks * H * D]: this rank's positions of rank j's heads.
 static Tensor part_of_rows(const AttentionHeads *h, Tensor rows, size_t blocks, size_t j,
                            size_t i) {
     size_t all = range_size(h->heads), sequence = i / blocks, block = i % blocks;
@@ -22,7 +22,7 @@ static Tensor part_of_rows(const AttentionHeads *h, Tensor rows, size_t blocks, 
     return tensor_col_range(positions, (block * all + heads.lo) * h->D,
                             (block * all + heads.hi) * h->D);
 }
-// In heads [B*T, blocks * H/N * D]: rank j's positions of this rank's heads.
+// Piece i in heads [B*T, blocks * H/N * D]: rank j's positions of this rank's heads.
 static Tensor part_of_heads(const AttentionHeads *h, Tensor heads, size_t blocks, size_t j,
                             size_t i) {
     size_t sequence = i / blocks, block = i % blocks;

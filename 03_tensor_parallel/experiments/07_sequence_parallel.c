@@ -112,14 +112,15 @@ static void closed_forms(Run *run, const Training *t, Way way, const CutSizes *z
     double kept = MC * (rows + (12 + scores + 4 / C) / ranks);
     double block = (double)(activations_block(z, B) + message_elements(z, B));
     if (t->model.heads % n == 0)
-        check_true(run, way_name[way], "the closed form of what a block keeps",
+        check_true(run, way_name[way], "closed form: kept by a block",
                    fabs(block - kept) < 1e-6);
     CutSizes one = *z;
     one.blocks = 1;
-    one.first = one.last = false;
+    one.first = false;
+    one.last = false;
     double sent = (way == INPUTS_WHOLE ? 8 : 10) * MC * (ranks - 1) / ranks;
     double bytes = traffic_sequence_parallel(&one, B, false).bytes;
-    check_true(run, way_name[way], "the closed form of what a block sends",
+    check_true(run, way_name[way], "closed form: sent by a block",
                fabs(bytes / sizeof(real) - sent) < 1e-6);
 }
 
@@ -184,7 +185,7 @@ static void costs(Run *run, const Training *t, Way way, const Measured *r) {
 // element and 1 byte per mask. "full" is full recomputation, which keeps a block's whole input.
 static void figure7(Run *run) {
     enum { PAPER_VOCAB = 51200 };
-    static const struct { const char *name; size_t a, h; double published[4]; } model[4] = {
+    static const struct { const char *name; size_t heads, width; double published[4]; } model[4] = {
         { "22B", 64, 6144, { 66.8, 49.4, 16.1, 7.6 } },
         { "175B", 96, 12288, { 62.0, 56.5, 18.5, 8.7 } },
         { "530B", 128, 20480, { 58.3, 61.9, 20.2, 9.5 } },
@@ -193,8 +194,8 @@ static void figure7(Run *run) {
     say_detail(run, "per cent of tensor parallelism: sequence parallel, "
                     "selective recomputation, both, full");
     for (size_t i = 0; i < 4; i++) {
-        ModelConfig c = { .layers = 1, .width = model[i].h, .heads = model[i].a, .context = 2048,
-                          .vocab = PAPER_VOCAB, .dropout = 0.1 };
+        ModelConfig c = { .layers = 1, .width = model[i].width, .heads = model[i].heads,
+                          .context = 2048, .vocab = PAPER_VOCAB, .dropout = 0.1 };
         CutSizes tensor = cut_sizes(&c, 8, 0), rows = cut_sequence(tensor, false);
         double all = kept_bytes(&tensor, 1, 2, 1, true) / 100;
         double input = 2.0 * (double)(c.context * c.width);
