@@ -248,7 +248,7 @@ static void ending(Run *run) {
     else
         say_answer(run, "%s: %s sent in the layers instead of %s. Activations fall from %s to "
                    "%s; gathering inputs again sends %s and keeps %s.",
-                   equal ? "Yes" : "Not if t does not divide all rows, as here",
+                   equal ? "Yes" : "Not where t does not divide all rows",
                    cost_text(run, "sent.kept"), cost_text(run, "sent.tensor"),
                    cost_text(run, "kept.tensor"), cost_text(run, "kept.kept"),
                    cost_text(run, "sent.again"), cost_text(run, "kept.again"));
