@@ -1,9 +1,10 @@
 // 07_sequence_parallel.c: trains a GPT three ways: tensor parallel as in lesson 06, sequence
 // parallel with inputs kept whole, and sequence parallel with inputs gathered again. Gathered again
 // must equal the unsplit training, and must equal kept whole in every bit. Formulas predict calls,
-// bytes, memory and time. The cost model must reproduce figure 7 of Korthikanti et al. 2022.
-#include <math.h>
+// bytes, memory and time; sequence_costs.c has some of them, and figure 7 of Korthikanti et al.
+// 2022.
 #include <stdio.h>
+#include "03_tensor_parallel/experiments/sequence_costs.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
@@ -49,9 +50,6 @@ static StepResult step(void *measured, Model *m, Optimizer *o, const Training *t
     return (StepResult){ loss * b[0].token_weight, norm };
 }
 
-static size_t sequences_of(const Training *t, size_t k) {
-    return range_size(training_micro_batch(t, 1, 0, k));
-}
 static Measured train(Run *run, const Training *t, Way way, Trajectory *c) {
     Measured r = { .tp = run->world };
     Model *m = model_describe(&t->model, model_layers(&t->model));
@@ -59,7 +57,7 @@ static Measured train(Run *run, const Training *t, Way way, Trajectory *c) {
     else sequence_parallel(m, run->world, way == INPUTS_WHOLE ? KEEP_WHOLE : KEEP_SHARD);
     model_allocate(m);
     training_run(c, m, t, 1, 0, step, &r);
-    Batch largest = { .B = sequences_of(t, 0), .T = t->model.context };
+    Batch largest = { .B = sequence_micro_batch(t, 0), .T = t->model.context };
     Shape message = layer_output(&m->layers[1], &largest);
     r.message = message.rows * message.cols * sizeof(real);
     r.parameters = memory_now(MEM_PARAMETERS);
@@ -76,52 +74,12 @@ static CutSizes sizes(Run *run, const Training *t, Way way, size_t rank) {
     CutSizes z = cut_sizes(&t->model, run->world->size, rank);
     return way == TENSOR_ONLY ? z : cut_sequence(z, way == INPUTS_WHOLE);
 }
-// Messages in the layers in one step, which has several micro-batches.
-static SequenceTraffic traffic(const CutSizes *z, const Training *t) {
-    SequenceTraffic all = {0};
-    for (size_t k = 0; k < t->micro_batches; k++) {
-        size_t B = sequences_of(t, k);
-        Traffic reduce = traffic_tensor_parallel(z, z->t, B, false);
-        SequenceTraffic s = { .sums = reduce.calls, .bytes = reduce.bytes, .time = reduce.time };
-        if (z->sequence) s = traffic_sequence_parallel(z, B, false);
-        all.gathers += s.gathers;
-        all.scatters += s.scatters;
-        all.sums += s.sums;
-        all.bytes += s.bytes;
-        all.time += s.time;
-    }
-    return all;
-}
-
 static void check_way(Run *run, Way way, const char *id, const char *what, const char *unit,
                       double predicted, double measured) {
     char text[48], name[96];
     snprintf(text, sizeof text, "%s.%s", id, way_id[way]);
     snprintf(name, sizeof name, "%s: %s", way_name[way], what);
     check_cost(run, text, name, unit, formula(predicted), NOT_PREDICTED, measured);
-}
-
-// Where t divides everything, the exact sums must equal the paper's closed forms.
-static void closed_forms(Run *run, const Training *t, Way way, const CutSizes *z) {
-    const size_t n = z->t, B = sequences_of(t, 0);
-    const double MC = (double)(B * z->T * z->C), ranks = (double)n, C = (double)z->C;
-    const double probabilities = t->model.dropout > 0 ? 2 : 1;    // before and after dropout
-    const double scores = probabilities * (double)(t->model.heads * z->T) / C;
-    if (B * z->T % n || way == TENSOR_ONLY) return;
-    double rows = way == INPUTS_WHOLE ? 2 + 2 / ranks : 4 / ranks;
-    double kept = MC * (rows + (12 + scores + 4 / C) / ranks);
-    double block = (double)(activations_block(z, B) + message_elements(z, B));
-    if (t->model.heads % n == 0)
-        check_true(run, way_name[way], "closed form: kept by a block",
-                   fabs(block - kept) < 1e-6);
-    CutSizes one = *z;
-    one.blocks = 1;
-    one.first = false;
-    one.last = false;
-    double sent = (way == INPUTS_WHOLE ? 8 : 10) * MC * (ranks - 1) / ranks;
-    double bytes = traffic_sequence_parallel(&one, B, false).bytes;
-    check_true(run, way_name[way], "closed form: sent by a block",
-               fabs(bytes / sizeof(real) - sent) < 1e-6);
 }
 
 static void times(Run *run, const Training *t, Way way, const Timing *timing) {
@@ -131,7 +89,7 @@ static void times(Run *run, const Training *t, Way way, const Timing *timing) {
         CutSizes z = sizes(run, t, way, rank);
         slowest = 0;
         for (size_t k = 0; k < t->micro_batches; k++) {
-            Work work = work_times(3, work_stage(&z, sequences_of(t, k)));
+            Work work = work_times(3, work_stage(&z, sequence_micro_batch(t, k)));
             flops += work.flops;
             slowest += work.time;
         }
@@ -140,7 +98,7 @@ static void times(Run *run, const Training *t, Way way, const Timing *timing) {
     if (!clock_config()->simulated) return;
     CutSizes z = sizes(run, t, way, 0);
     double norm = ring_time(ALL_REDUCE_PASSES, n, config_tensors(&t->model), sizeof(double));
-    double communication = traffic(&z, t).time + norm;
+    double communication = sequence_step_traffic(&z, t).time + norm;
     if (way != TENSOR_ONLY) communication += traffic_partial_sums(&z).time;
     check_way(run, way, "step", "step", "ps", slowest + communication, (double)timing->step);
     check_way(run, way, "exposed", "exposed, all ranks", "ps", (double)n * communication,
@@ -149,9 +107,9 @@ static void times(Run *run, const Training *t, Way way, const Timing *timing) {
 
 static void costs(Run *run, const Training *t, Way way, const Measured *r) {
     const CutSizes z = sizes(run, t, way, run->world->rank);
-    const size_t B = sequences_of(t, 0);                // of the largest micro-batch, the first
+    const size_t B = sequence_micro_batch(t, 0);        // the first micro-batch is the largest
     const double e = sizeof(real);
-    SequenceTraffic layers = traffic(&z, t);
+    SequenceTraffic layers = sequence_step_traffic(&z, t);
     Traffic partial = way == TENSOR_ONLY ? (Traffic){0} : traffic_partial_sums(&z);
     const struct { const char *id, *what, *unit; double formula; size_t measured; } line[] = {
         { "gathers", "all-gathers per step", "calls", layers.gathers, r->layers.gathers },
@@ -171,7 +129,7 @@ static void costs(Run *run, const Training *t, Way way, const Measured *r) {
     for (size_t i = 0; i < sizeof line / sizeof *line; i++)
         check_way(run, way, line[i].id, line[i].what, line[i].unit, line[i].formula,
                   (double)line[i].measured);
-    closed_forms(run, t, way, &z);
+    if (way != TENSOR_ONLY) sequence_closed_forms(run, t, way_name[way], way == INPUTS_WHOLE, &z);
     Timing timing = picture_timing(run);
     times(run, t, way, &timing);
     bool drawn = way == INPUTS_SHARD;
@@ -179,43 +137,12 @@ static void costs(Run *run, const Training *t, Way way, const Measured *r) {
                  PICTURE_CHART | (drawn ? 0 : PICTURE_NO_FILES | PICTURE_DETAIL));
 }
 
-// ---------------------------------------------------------------- the paper's figure 7
-
-// Activations in per cent of tensor parallelism alone, by the cost model, for t = 8, 2 bytes per
-// element and 1 byte per mask. "full" is full recomputation, which keeps a block's whole input.
-static void figure7(Run *run) {
-    enum { PAPER_VOCAB = 51200 };
-    static const struct { const char *name; size_t heads, width; double published[4]; } model[4] = {
-        { "22B", 64, 6144, { 66.8, 49.4, 16.1, 7.6 } },
-        { "175B", 96, 12288, { 62.0, 56.5, 18.5, 8.7 } },
-        { "530B", 128, 20480, { 58.3, 61.9, 20.2, 9.5 } },
-        { "1T", 160, 25600, { 58.3, 61.9, 20.2, 9.5 } },
-    };
-    say_detail(run, "per cent of tensor parallelism: sequence parallel, "
-                    "selective recomputation, both, full");
-    for (size_t i = 0; i < 4; i++) {
-        ModelConfig c = { .layers = 1, .width = model[i].width, .heads = model[i].heads,
-                          .context = 2048, .vocab = PAPER_VOCAB, .dropout = 0.1 };
-        CutSizes tensor = cut_sizes(&c, 8, 0), rows = cut_sequence(tensor, false);
-        double all = kept_bytes(&tensor, 1, 2, 1, true) / 100;
-        double input = 2.0 * (double)(c.context * c.width);
-        double percent[4] = { kept_bytes(&rows, 1, 2, 1, true) / all,
-                              kept_bytes(&tensor, 1, 2, 1, false) / all,
-                              kept_bytes(&rows, 1, 2, 1, false) / all, input / all };
-        say_detail(run, "  %-5s %6.1f %6.1f %6.1f %6.1f", model[i].name, percent[0], percent[1],
-                   percent[2], percent[3]);
-        // The paper prints 0.1 per cent.
-        check_numbers(run, "Korthikanti, figure 7", model[i].name, percent, model[i].published, 4,
-                      1e-3);
-    }
-}
-
 // ---------------------------------------------------------------- the table, and the run
 
 #define EACH_WAY(id) { id ".tensor", id ".kept", id ".again" }
 static void table(Run *run, const Training *t) {
     const char *const columns[] = { "tensor parallel", "kept whole", "gathered again", NULL };
-    const size_t n = run->world->size, M = sequences_of(t, 0) * t->model.context;
+    const size_t n = run->world->size, M = sequence_micro_batch(t, 0) * t->model.context;
     const Result rows[] = {
         { "activations, peak", "blocks and both ends", EACH_WAY("kept") },
         { "  norms of a block", "× M C elements",
@@ -296,7 +223,7 @@ static void sequence(Run *run) {
         trajectory_free(&unsplit);
     }
     table(run, &t);
-    figure7(run);
+    sequence_figure7(run);
     ending(run);
     data_free(&t.data);
 }
