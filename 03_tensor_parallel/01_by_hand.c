@@ -7,18 +7,19 @@
 // Sends:  columns: t partial sums of dX [M, K] are added. Rows: t partial sums of Y [M, N].
 // Saves:  each shard multiplies by, and updates, 1/t of W.
 // Costs:  one sum over the shards per step: backward (columns) or forward (rows).
-// Shoeybi et al. 2019, section 3. Left out: the bias, and ranks: a loop over i plays all shards.
+// Shoeybi et al. 2019, section 3. Left out: the bias, and real ranks. A loop over i plays all
+// shards.
 #include "03_tensor_parallel/by_hand.h"
 
 // The loss is half the squared distance of Y from the target, so dY is Y - target.
-static void error_of_y(HandLayer *l) {
+static void gradient_of_y(HandLayer *l) {
     for (int m = 0; m < M; m++)
         for (int n = 0; n < N; n++) l->dy[m][n] = l->y[m][n] - l->target[m][n];
 }
 
-// W cut by columns. Every shard reads all of X and finishes its own columns of Y.
+// W is cut by columns. Every shard reads all of X and finishes its own columns of Y.
 void by_hand_columns(HandLayer *l, size_t shards, double rate) {
-    // Forward: Y_i = X W_i. The columns of all shards, side by side, are Y: nothing is added.
+    // Forward: Y_i = X W_i. The columns of all shards side by side are Y, so nothing is added.
     for (size_t i = 0; i < shards; i++) {
         Range own = shard_range(N, shards, i);
         for (int m = 0; m < M; m++)
@@ -27,10 +28,10 @@ void by_hand_columns(HandLayer *l, size_t shards, double rate) {
                 for (int k = 0; k < K; k++) l->y[m][n] += l->x[m][k] * l->w[k][n];
             }
     }
-    error_of_y(l);                         // each shard computes this for its own columns
+    gradient_of_y(l);                      // each shard computes this for its own columns
 
-    // Backward: dX = dY W^T sums over the columns of W. Shard i has some of them: dY_i W_i^T is a
-    // partial sum.
+    // Backward: dX = dY W^T sums over the columns of W. Shard i holds only some of these columns,
+    // so dY_i W_i^T is a partial sum.
     for (size_t i = 0; i < shards; i++) {
         Range own = shard_range(N, shards, i);
         for (int m = 0; m < M; m++)
@@ -59,10 +60,10 @@ void by_hand_columns(HandLayer *l, size_t shards, double rate) {
     }
 }
 
-// W cut by rows. Shard i reads the columns of X that its rows of W multiply.
+// W is cut by rows. Shard i reads the columns of X that its rows of W multiply.
 void by_hand_rows(HandLayer *l, size_t shards, double rate) {
-    // Forward: Y = X W sums over the rows of W. Shard i has some of them: X_i W_i is a partial sum
-    // of all of Y.
+    // Forward: Y = X W sums over the rows of W. Shard i holds only some of these rows, so X_i W_i
+    // is a partial sum of all of Y.
     for (size_t i = 0; i < shards; i++) {
         Range own = shard_range(K, shards, i);
         for (int m = 0; m < M; m++)
@@ -72,13 +73,14 @@ void by_hand_rows(HandLayer *l, size_t shards, double rate) {
                     l->y_part[i][m][n] += l->x[m][k] * l->w[k][n];
             }
     }
-    // The all-reduce. It cannot wait, because dY needs all of Y on every shard.
+    // The all-reduce. The partial sums of Y are added now, because dY needs all of Y on every
+    // shard.
     for (int m = 0; m < M; m++)
         for (int n = 0; n < N; n++) {
             l->y[m][n] = 0;
             for (size_t i = 0; i < shards; i++) l->y[m][n] += l->y_part[i][m][n];
         }
-    error_of_y(l);
+    gradient_of_y(l);
 
     // Backward: dX_i = dY W_i^T are finished columns of dX, and dW_i = X_i^T dY are finished rows
     // of dW.

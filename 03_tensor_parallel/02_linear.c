@@ -7,13 +7,13 @@
 // Sends:  columns: backward, an all-reduce of dX; each rank sends 2 (t-1) ceil(M K/t) elements.
 //         Rows: forward, an all-reduce of Y; each rank sends 2 (t-1) ceil(M N/t) elements.
 // Saves:  each rank has 1/t of W, of its gradient and of the products; by rows also 1/t of X.
-// Costs:  that one all-reduce per step, exposed: nothing is computed meanwhile.
+// Costs:  one all-reduce per step, exposed: nothing is computed meanwhile.
 // Shoeybi et al. 2019, section 3. Megatron-LM calls the two places f (input of a column-parallel
 // layer) and g (output of a row-parallel one). Left out: a second layer (03_mlp.c).
 #include "03_tensor_parallel/tensor_parallel.h"
 
-// linear(y, x, w) is y = x w. linear_gradients(w, b, x, dy) adds x^T dy to w->g and the sum of dy's
-// rows to b->g. The unsplit layers of common/model call the same functions.
+// linear(y, x, w) computes y = x w. linear_gradients(w, b, x, dy) adds x^T dy to w->g and the sum
+// of dy's rows to b->g. The unsplit layers of common/model call the same two functions.
 
 // ---------------------------------------------------------------- column-parallel
 
@@ -40,15 +40,15 @@ void column_parallel_backward(Comm *tp, Tensor dx, Tensor x, Tensor dy, Param *w
     // END
 }
 
-// Where the next layer needs all columns (Megatron-LM's gather_output): lays the y [M, N/t] of all
-// ranks side by side in whole [M, N]. Its backward sends nothing, because each rank takes its own
-// columns of the gradient.
+// Lays the y [M, N/t] of all ranks side by side in whole [M, N], for a next layer that needs all
+// columns (Megatron-LM's gather_output). Its backward sends nothing, because each rank takes its
+// own columns of the gradient.
 void column_parallel_gather(Comm *tp, Tensor whole, Tensor y) {
     size_t M = y.rows;
     size_t widest = ceil_div(whole.cols, tp->size);
     Arena scratch = arena(MEM_WORKSPACE);
-    // One rank's columns under another's. Parts of an all-gather are equally large: narrow ones are
-    // padded.
+    // The columns of rank i are rows i M to (i+1) M of parts. The parts of an all-gather have equal
+    // size, so narrow parts are padded with zeros.
     Tensor parts = tensor_new(&scratch, tp->size * M, widest);
     tensor_fill(parts, 0);
     Tensor own = tensor_row_range(parts, tp->rank * M, (tp->rank + 1) * M);
@@ -80,7 +80,7 @@ void row_parallel_forward(Comm *tp, Tensor y, Tensor x, const Param *w, const Pa
 }
 
 // Sends nothing: every rank has all of dy, so its columns of dX and its rows of dW are finished.
-// The bias's gradient is the same on every rank, and is not summed.
+// The bias's gradient is the same on every rank, so it is not summed.
 void row_parallel_backward(Tensor dx, Tensor x, Tensor dy, Param *w, Param *b) {
     op_matmul_nt(dx, dy, w->w);            // [M, K/t] = [M, N] x [K/t, N]^T
     linear_gradients(w, b, x, dy);         // [K/t, N] = [M, K/t]^T x [M, N]

@@ -11,8 +11,8 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // The MLP of a Transformer is Y = GELU(X A + a) B + b. A is cut by columns and B by rows, by the
-// same range: the hidden columns that a rank computes are what its rows of B multiply. So nothing
-// is sent between the two products.
+// same range: a rank's rows of B multiply exactly the hidden columns that this rank computes. So
+// nothing is sent between the two products.
 void tensor_parallel_mlp_cut(Param *p, Range hidden) {
     column_parallel_cut(&p[MLP_A], hidden);                // [C, F/t]
     column_parallel_cut(&p[MLP_A_BIAS], hidden);           // [F/t]
@@ -21,7 +21,7 @@ void tensor_parallel_mlp_cut(Param *p, Range hidden) {
 
 void tensor_parallel_mlp_forward(Comm *tp, Param *p, Tensor y, Tensor x, Saved *s) {
     size_t M = x.rows;
-    size_t F = p[MLP_A].w.cols;                            // of this rank: F/t
+    size_t F = p[MLP_A].w.cols;                            // F/t, this rank's hidden columns
     saved_tensor(s, S_FC, M, F);
     saved_tensor(s, S_ACT, M, F);
     Tensor h = s->t[S_FC];

@@ -14,13 +14,13 @@
 #include "03_tensor_parallel/tensor_parallel.h"
 
 // Y = attention(X W_qkv + b_qkv) W_O + b_O. W_qkv [C, 3C] is W_Q | W_K | W_V, and each head owns D
-// columns of each of the three. So a rank's columns are three pieces: the q, the k and the v of its
+// columns of each of the three. So a rank's columns are three pieces, the q, the k and the v of its
 // heads (p->blocks is 3). With 9 heads and 4 ranks:
 //
 //      q: head 0 .. 8          k: head 0 .. 8          v: head 0 .. 8
 //     [0 0 0 1 1 2 2 3 3]     [0 0 0 1 1 2 2 3 3]     [0 0 0 1 1 2 2 3 3]     the rank of each head
 //
-// Cut in one piece, the first third of the 3C columns would be all of q, without any k or v.
+// A cut in one piece would give rank 0 only columns of q, and no k or v.
 void tensor_parallel_attention_cut(Param *p, Range heads, size_t D) {
     Range features = {heads.lo * D, heads.hi * D};         // of q, k, v and of the heads' output
     column_parallel_cut(&p[ATTENTION_QKV], features);      // [C, 3C/t]

@@ -2,7 +2,7 @@
 // level: core
 // question: How do the ranks compute the loss when none of them has all logits of a token?
 //
-// Holds:  E [V/t, C], the rows of its vocabulary entries, for embedding and head; logits [M, V/t];
+// Holds:  E [V/t, C], a rank's vocabulary entries, for embedding and head; logits [M, V/t];
 //         X and dX [M, C] whole on every rank.
 // Sends:  all-reduces: forward one of X (M C elements) and three in the loss (M elements each);
 //         backward one of dX (M C elements). Of n elements each rank sends 2 (t-1) ceil(n/t).
@@ -11,38 +11,39 @@
 // Shoeybi et al. 2019, section 3. Left out: positions, norms, and GPT's layers (06_transformer.c).
 #include "03_tensor_parallel/tensor_parallel.h"
 
-// Row i of y [M, C] becomes row tokens[i] of the whole table. This rank holds the rows from `first`
-// on. Backward sends nothing: dy is whole on every rank, and a rank adds it to its own rows.
+// Row i of y [M, C] becomes row tokens[i] of the whole table, of which this rank holds the rows
+// from `first` on. Backward sends nothing: dy is whole on every rank, so each rank adds its own
+// rows.
 void vocab_parallel_lookup(Comm *tp, Tensor y, Tensor table, const int *tokens, size_t first) {
     op_embed_tokens(y, table, tokens, first);          // zeros for the tokens of other ranks
-    // One rank has put each token's row, the others zeros. So the sum is that row in every bit.
+    // For each token one rank has put the row, the others zeros. The sum is that row in every bit.
     comm_all_reduce(tp, y);                            // M C elements
 }
 
 // loss [M, 1], the same on every rank, is log(sum over all V of exp(logit)) - logit of the target.
-// No rank ever has all logits of a token: each puts one element per token into three all-reduces.
-// logits [M, V/t] become exponentials, and sum [M, 1] is their sum: backward reads both.
+// No rank ever has all logits of a token: each rank puts one element per token into each of three
+// all-reduces. logits [M, V/t] become exponentials, and sum [M, 1] their sum: backward reads both.
 void vocab_parallel_loss(Comm *tp, Tensor loss, Tensor sum, Tensor logits, const int *targets,
                          size_t first) {
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor max = tensor_new(&scratch, logits.rows, 1);
     Tensor picked = tensor_new(&scratch, logits.rows, 1);
     op_row_max(max, logits);
-    // 1: exponentials of all ranks are added, so all must be relative to one number: the largest
-    // logit of all.
+    // 1: the ranks will add their exponentials, so all must be relative to the same number: the
+    // largest logit of all ranks.
     comm_all_reduce_max(tp, max);                      // M elements
     op_pick_target(picked, logits, targets, first);
-    // 2: the target's logit lies on one rank. The others have put zeros.
+    // 2: one rank holds the target's logit. The others have put 0.
     comm_all_reduce(tp, picked);                       // M elements
     op_exp_sum(sum, logits, max);                      // logits <- exp(logits - max)
-    // 3: each rank has the sum of exponentials of its own entries.
+    // 3: each rank has the sum over its own vocabulary entries only.
     comm_all_reduce(tp, sum);                          // M elements
     op_token_loss(loss, picked, max, sum, targets);    // log(sum) + max - picked
     arena_free(&scratch);
 }
 
-// Back through logits = x E^T, a column-parallel product, because the columns of E^T are cut. Each
-// rank computes dlogits [M, V/t] = (exponential / sum - onehot) dloss from what it has.
+// Back through logits = x E^T, a column-parallel product, because the columns of E^T are cut. A
+// rank computes its dlogits [M, V/t] = (exponential / sum - onehot) dloss without a message.
 void vocab_parallel_backward(Comm *tp, Tensor dx, Tensor dlogits, Tensor x, Param *table) {
     op_matmul(dx, dlogits, table->w);                  // [M, C] = [M, V/t] x [V/t, C]
     linear_gradients(table, NULL, dlogits, x);         // [V/t, C] = [M, V/t]^T x [M, C]: finished

@@ -2,8 +2,8 @@
 // level: core
 // question: Does a GPT whose every matrix is cut train like the whole one, and what does its communication cost?
 //
-// Holds:  1/t of every matrix: attention by heads, the MLP by hidden columns, wte by entries. Whole
-//         are norms, row-cut biases, wpe and what lies between layers, [M, C]. M = B T tokens.
+// Holds:  1/t of every matrix: attention by heads, the MLP by hidden columns, wte by entries.
+//         Norms, row-cut biases, wpe and activations between layers, [M, C], are whole. M = B T.
 // Sends:  all-reduces. Per micro-batch: in each block four of M C elements (two forward, two
 //         backward), in the model's ends two of M C, three of M. Per step: 12 L + 4 for the norm.
 // Saves:  a block has 12 C C/t + 7 C/t + 6 C parameters per rank, instead of 12 C C + 13 C.
@@ -18,16 +18,15 @@
 //     forward    x -> norm -> attention =1=> + x -> norm -> MLP =2=> + -> y
 //     backward   dx <- + <- norm <=4= attention <- + <- norm <=3= MLP <- dy
 //
-// =1=> =2=> <=3= <=4= are the all-reduces of [M, C], each inside of the function that it leaves
-// (tensor_parallel_attention_..., tensor_parallel_mlp_...). Before 1 and 2 a rank has the part of
-// the output that its own heads or hidden columns give; before 3 and 4 it has their part of the
-// gradient of the input: partial sums. Without the all-reduce x or dx would differ between ranks.
-// Afterwards it is whole on every rank, so all else is the unsplit block of common/model/layer.c.
-// The model's ends stand in vocab_layers.c.
+// =1=> =2=> <=3= <=4= are the all-reduces of [M, C]. Each is the last message of a function of
+// 03_mlp.c or 04_attention.c. Before 1 and 2 a rank has the partial sum of the output over its own
+// heads or hidden columns; before 3 and 4 it has their partial sum of the input's gradient. After
+// the all-reduce the result is whole on every rank, so all other calls are those of the unsplit
+// block (common/model/layer.c). vocab_layers.c has the embedding, the head and the loss.
 
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;
-    AttentionHeads heads = layer_heads(l, b);              // l->heads: this rank's
+    AttentionHeads heads = layer_heads(l, b);              // this rank's heads
     size_t M = b->B * b->T;
     size_t C = l->config->width;
 
@@ -60,8 +59,8 @@ static void block_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor
 
     op_dropout(d, dy, layer_dropout(l, b, SITE_OUT));
     tensor_parallel_mlp_backward(l->comm, &p[FC_W], dnorm, s->t[S_LN2], d, s);                 // 3
-    // All-reduce 3 has made dnorm whole. So the norm's gradients are the same on every rank: they
-    // are not summed.
+    // All-reduce 3 has made dnorm whole. So the norm's gradients are the same on every rank, and
+    // need no sum.
     norm_gradients(&p[LN2_GAIN], &p[LN2_BIAS], s->t[S_MIDDLE], s->t[S_STATS2], dnorm);
     op_layer_norm_backward(dmiddle, s->t[S_MIDDLE], s->t[S_STATS2], p[LN2_GAIN].w, dnorm);
     op_add(dmiddle, dy, dmiddle);                          // the residual path: dy is whole already
@@ -120,9 +119,9 @@ void tensor_parallel(Model *m, Comm *tp) {
             cut_vocabulary(l, NULL, tp, &tensor_parallel_loss);
         else cut_block(l, tp);
     }
-    // The gradient norm sums squares over the ranks (model_grad_norm: one double per tensor). All
-    // parts of a cut tensor enter it. A whole tensor has the same gradient on every rank, so only
-    // rank 0's copy enters.
+    // model_grad_norm sums squares over the ranks, one double per tensor. All parts of a cut tensor
+    // enter the sum. A whole tensor has the same gradient on every rank, so only rank 0's copy
+    // enters.
     for (size_t i = 0; i < m->n_units; i++)
         for (size_t k = 0; k < m->units[i].n_params; k++) {
             Param *p = &m->units[i].params[k];

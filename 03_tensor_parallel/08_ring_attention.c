@@ -1,26 +1,28 @@
 // ranks: 4
 // level: extra
-// question: How can ranks share a sequence that is too long for one of them?
+// question: How can ranks share a sequence that is too long for one rank?
 // vary: SEQUENCES 2..4, layers 1..3, context 19..40, vocab 45..70, chunk 96|128|160
 //
-// Holds: parameters whole; of each sequence s/N positions: contiguous, or (zigzag) one of 2N chunks
-//     from the front and one as far from the back.
-// Sends: per layer round the ring: forward k, v, N-1 hops of 2bsh/N elements; backward k, v again,
-//     N-1 hops; dk, dv, N hops. Per step the all-reduce of data parallelism, of whole gradients.
-// Saves: activations divided by N; no scores are kept, but one element per query and head.
-// Costs: (6N-4) bsh/N elements sent per layer; scores are computed twice. Contiguous and causal:
-//     the first rank has 1/2 block to compute, the last N - 1/2. Zigzag: every rank the same.
-// Liu, Zaharia and Abbeel 2023; Brandon et al. 2023 (striped); zigzag as in Llama 3 and in
-// zhuzilin/ring-flash-attention. Left out: 16-bit floats, documents packed in a sequence.
+// Holds: all parameters; T/N of the T positions of each of B sequences: one contiguous chunk, or
+//     (zigzag) chunk i of 2N from the front and chunk i from the back.
+// Sends: per layer round the ring: forward k, v, N-1 hops of 2 B T C/N elements; backward k, v
+//     again, N-1 hops, and dk, dv, N hops. Per step an all-reduce of all parameters' gradients.
+// Saves: 1/N of the activations per rank. Of the scores one element per query and head is kept.
+// Costs: (6N-4) B T C/N elements sent per layer, and scores are computed twice. Contiguous and
+//     causal: the first rank computes 1/2 block, the last N - 1/2. Zigzag: all ranks the same.
+// Liu, Zaharia and Abbeel 2023 (the ring), Brandon et al. 2023 (striped),
+// zhuzilin/ring-flash-attention (zigzag). Llama 3 (section 3.3.2 of its paper) uses the zigzag
+// partition, but all-gathers keys and values instead of sending them round a ring. Left out: 16-bit
+// floats, several documents in one sequence.
 //
 // Norms, linear layers, embedding and loss work on one position at a time, so only attention
-// communicates. Relatives: ring_self_attention.c (Li et al. 2021: two passes, whole rows of scores)
-// and ulysses.c (Jacobs et al. 2023: all-to-all, by heads).
+// communicates. Two other ways: ring_self_attention.c (Li et al. 2021, whole rows of scores) and
+// ulysses.c (Jacobs et al. 2023, an all-to-all from positions to heads).
 #include "03_tensor_parallel/context_parallel.h"
 
-// ---------------------------------------------------------------- who has which positions
+// ---------------------------------------------------------------- the positions of each rank
 
-//     4 ranks   contiguous   000111222333        2 of 8 chunks each:   zigzag   0 1 2 3 3 2 1 0
+// The rank of each chunk, for 4 ranks:  contiguous  0 1 2 3      zigzag  0 1 2 3 3 2 1 0
 Positions context_positions(size_t T, size_t n, size_t i, const AttentionKind *kind) {
     if (kind != &ring_attention_zigzag) return (Positions){ 1, { shard_range(T, n, i) } };
     return (Positions){ 2, { shard_range(T, 2 * n, i), shard_range(T, 2 * n, 2 * n - 1 - i) } };
@@ -30,47 +32,49 @@ Positions context_positions_of(const AttentionHeads *h, size_t rank) {
 }
 
 // -------------------------------------------------- online softmax: two partial results become one
-// Softmax divides by a sum over all keys, and the keys come a block at a time. Over the keys that
-// it has seen, a query keeps (per head) the maximum m of its scores, the sum l of exp(score - m),
-// and out, the sum of exp(score - m) v, divided by l. m and l are kept as one number, which is
-// lse = m + log l. The keys of another block alone give out_b and lse_b. The two are joined:
+// Softmax divides by a sum over all keys, but the keys arrive one block at a time. For the keys
+// seen so far, a query has (per head) m, the maximum of its scores; l, the sum of exp(score - m);
+// and out, the sum of exp(score - m) v divided by l. The two numbers m and l are kept as one, lse =
+// m + log l. The keys of the next block alone give out_b and lse_b. merge() joins both results:
 //
-//     m'   = max(lse, lse_b)                      subtracted before exp, which would overflow
+//     m'   = max(lse, lse_b)                      subtracted first, because exp(lse) overflows
 //     w    = exp(lse - m')                        both sums of exponentials, relative to exp(m'):
-//     w_b  = exp(lse_b - m')                      neither is above 1, and one of them is 1
-//     out  = (w out + w_b out_b) / (w + w_b)      each mean weighs as its sum
+//     w_b  = exp(lse_b - m')                      none is above 1, and one is 1
+//     out  = (w out + w_b out_b) / (w + w_b)      each mean is weighted by its sum
 //     lse  = m' + log(w + w_b)
 //
-// No key yet: lse = -inf, so w = 0. The order of the blocks changes rounding only.
+// Before the first key, lse = -inf, so w = 0. The order of the blocks only changes rounding.
 static void merge(Tensor out, Tensor lse, Tensor out_b, Tensor lse_b) {
     op_merge_heads(out, lse, out_b, lse_b);                // the five lines, per query and head
 }
 
 // ---------------------------------------------------------------- the ring
 // In step k = 0 .. N-1 a rank has the block of rank ring_owner(cp, k), k places before it. Two
-// rooms in turn: one has the block that is here and leaves, the other the block that comes.
+// rooms take turns: one has the present block, which is also sent, the other receives the next
+// block.
 
-// Room for k | v, or their gradients, of one rank's positions: [B*T/N, 2A]. A: columns of the heads
-// on this rank, h, or h/tp where heads are cut too.
+// Returns room for k | v, or for their gradients, of one rank's positions: [B*T/N, 2A]. A is the
+// number of columns of this rank's heads: C, or C/tp where heads are cut, too.
 static Tensor block_of(const AttentionHeads *h, size_t owner, Arena *room) {
     Positions p = context_positions_of(h, owner);
     return tensor_new(room, h->B * positions_count(&p), 2 * range_size(h->heads) * h->D);
 }
-// A copy of this rank's k | v that can be sent.
+// Copies this rank's k | v into one contiguous tensor, which can be sent.
 static Tensor own_block(const AttentionHeads *h, Tensor qkv, Arena *room) {
     Tensor copy = block_of(h, h->cp->rank, room);
     tensor_copy(copy, attention_keys_values(qkv));
     return copy;
 }
 
-// The block that is here goes on to the next rank while this rank's queries attend to it: every k,
-// v must visit every rank, because every later query sees them. Keys after a query are left out.
+// A rank sends the present block of k | v to the next rank while its own queries attend to the
+// block. Every block visits every rank, because all later queries see its keys. Pairs in which the
+// key comes after the query are not computed.
 static void ring_forward(const AttentionHeads *h, Saved *s) {
     Comm *cp = h->cp;
     Positions queries = context_positions_of(h, cp->rank);
     Arena room[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
     Tensor here = own_block(h, s->t[S_QKV], &room[0]), coming = {0};
-    attention_begin(h, s);                                // out (S_MIX) = 0, lse = -inf: no key yet
+    attention_begin(h, s);                                 // out (S_MIX) = 0, lse = -inf: no key
     for (size_t k = 0; k < cp->size; k++) {
         Positions keys = context_positions_of(h, ring_owner(cp, k));
         Request *leaves = NULL, *arrives = NULL;
@@ -79,7 +83,7 @@ static void ring_forward(const AttentionHeads *h, Saved *s) {
             leaves = comm_start_send(cp, here, ring_next(cp));          // k | v: 2 B T/N A elements
             arrives = comm_start_recv(cp, coming, ring_previous(cp));
         }
-        attention_attend(h, &queries, here, &keys, s, merge);  // out, lse <- joined with this block
+        attention_attend(h, &queries, here, &keys, s, merge);  // joins this block to out and lse
         comm_wait(leaves);
         comm_wait(arrives);
         arena_free(&room[k % 2]);
@@ -87,9 +91,10 @@ static void ring_forward(const AttentionHeads *h, Saved *s) {
     }
 }
 
-// k and v make their round again, because they were not kept. dk and dv of a block are sums over
-// the queries of all ranks, so they follow their block a step behind: each rank adds its queries'
-// part and sends the sum on. dq needs no message: a rank's queries meet every block at home.
+// k and v go round again, because other ranks' blocks were not kept. dk and dv of a block are sums
+// over the queries of all ranks. So they follow their block one step behind: each rank adds the
+// part of its own queries and sends the sum on. dq needs no message, because every block comes to
+// the rank of the query.
 static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
     Comm *cp = h->cp;
     Positions queries = context_positions_of(h, cp->rank);
@@ -97,12 +102,12 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
     Arena room[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
     Arena sums[2] = { arena(MEM_COMMUNICATION), arena(MEM_COMMUNICATION) };
     Tensor here = own_block(h, s->t[S_QKV], &room[0]), coming = {0}, sum = {0}, sum_coming = {0};
-    Tensor home = block_of(h, cp->rank, &scratch);           // dk | dv of my keys, from all queries
+    Tensor home = block_of(h, cp->rank, &scratch);         // dk | dv of own keys, all queries
     Tensor dq = attention_queries(dqkv);
     Tensor dot = tensor_new(&scratch, dmix.rows, range_size(h->heads));
     Request *sum_leaves = NULL, *sum_arrives = NULL;
-    // ds = p (dp - dot), with dot the sum of p dp over ALL keys. dp = dout . v and out = sum p v,
-    // so dot = dout . out, which is known at home.
+    // ds = p (dp - dot), where dot is the sum of p dp over ALL keys. dp = dout . v and out = sum p
+    // v, so dot = dout . out, which this rank has already.
     op_heads_dot(dot, s->t[S_MIX], dmix);
     tensor_fill(dq, 0);
     for (size_t k = 0; k < cp->size; k++) {
@@ -113,19 +118,18 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
             leaves = comm_start_send(cp, here, ring_next(cp));          // k | v: 2 B T/N A elements
             arrives = comm_start_recv(cp, coming, ring_previous(cp));
         }
-        sum = block_of(h, ring_owner(cp, k), &sums[k % 2]);  // my part of dk | dv of the block here
+        sum = block_of(h, ring_owner(cp, k), &sums[k % 2]);    // own part of the block's dk | dv
         tensor_fill(sum, 0);
-        // p again, from the final lse; adds to dq and to sum
+        // Computes p again from the final lse, and adds to dq and to sum.
         attention_attend_backward(h, &queries, dq, sum, here, &keys, dmix, dot, s);
-        // EXERCISE 03.08a (4 points): bring dk | dv home. sum [B*T/N, 2A] is what my queries do to
-        // the keys that are here. From step 1 on, the parts of all ranks that had these keys before
-        // have been received from the previous rank in sum_coming: add them. Then start to send the
-        // sum to the next rank, which has these keys next, or owns them, and to receive in
-        // sum_coming the previous rank's sum, of the keys that are here in step k + 1: block_of
-        // gives it room in sums[k % 2]. After the last step those keys are mine; their place is
-        // home. sum_leaves and sum_arrives are the requests: wait for those of step k - 1, then
-        // free their room, sums[(k + 1) % 2]. A group of one rank sends nothing: home is a copy of
-        // sum.
+        // EXERCISE 03.08a (4 points): bring dk | dv to their owner. sum [B*T/N, 2A] is the part of
+        // this rank's queries, for the present keys. From step 1 on, sum_coming receives the parts
+        // of all ranks that had these keys before: add it to sum. Then start to send sum to the
+        // next rank. Also start to receive the previous rank's sum in sum_coming; it belongs to the
+        // keys of step k + 1, so block_of makes its room in sums[k % 2]. In the last step these
+        // keys are this rank's own: receive in home. sum_leaves and sum_arrives are the requests.
+        // Wait for those of step k - 1, then free their room, sums[(k + 1) % 2]. A group of one
+        // rank sends nothing and copies sum to home.
         comm_wait(sum_arrives);
         if (k > 0) op_add(sum, sum, sum_coming);
         comm_wait(sum_leaves);
@@ -144,7 +148,7 @@ static void ring_backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Sav
         here = coming;
     }
     comm_wait(sum_leaves);
-    comm_wait(sum_arrives);                                            // the N-th hop: mine is home
+    comm_wait(sum_arrives);                                // the N-th hop has arrived in home
     tensor_copy(attention_keys_values(dqkv), home);
     arena_free(&sums[0]);
     arena_free(&sums[1]);
@@ -166,10 +170,10 @@ Positions context_parallel(Model *m, Comm *cp, const AttentionKind *kind) {
     REQUIRE(kind != &ulysses_attention || cp->size <= c->heads,
             "Ulysses on %zu ranks needs as many heads; the model "
             "has %zu: choose fewer ranks, or more --heads", cp->size, c->heads);
-    comm_connect(cp, COMM_NEIGHBOURS);                          // messages go to the next rank only
+    comm_connect(cp, COMM_NEIGHBOURS);                     // messages go to the next rank only
     for (size_t i = 0; i < m->n_layers; i++) {
         m->layers[i].cp = cp;
-        m->layers[i].attention = kind;                                     // only blocks read it
+        m->layers[i].attention = kind;                     // only blocks read it
     }
     return context_positions(c->context, cp->size, cp->rank, kind);
 }

@@ -1,20 +1,21 @@
-// ring_self_attention.c: Ring Self-Attention (Li et al. 2021, section 3.2), beside
-// 08_ring_attention.c.
+// ring_self_attention.c: Ring Self-Attention (Li et al. 2021, section 3.2), one of the kinds of
+// context parallelism that the experiment of 08_ring_attention.c compares.
 //
-// Holds: parameters whole; s/N contiguous positions of each sequence; the whole rows of scores of
-//     its queries, [b heads s/N, s].
-// Sends: per layer forward a pass of k and a pass of v round the ring, N-1 hops of bsh/N elements
-//     each; backward v again for dP, k again for dQ, and two all-reduces of bsh for dK and dV.
-// Saves: activations divided by N, but scores grow with s^2/N.
-// Costs: 8(N-1) bsh/N elements sent per layer. Every score is computed, also those that the causal
-//     mask hides.
+// Holds: all parameters; T/N contiguous positions of each of B sequences; all scores of its
+// queries,
+//     [B H T/N, T].
+// Sends: per layer forward k, then v, round the ring, N-1 hops of B T C/N elements each; backward v
+//     again for dP, k again for dQ, and two all-reduces of B T C elements for dK and dV.
+// Saves: 1/N of the activations per rank, but scores grow with T^2/N.
+// Costs: 8(N-1) B T C/N elements sent per layer. Every score is computed, even those that the
+//     causal mask hides.
 #include "03_tensor_parallel/context_parallel.h"
 #include <math.h>
 
-static Tensor part_of(Tensor qkv, size_t which) {              // q, k or v
+static Tensor part_of(Tensor qkv, size_t which) {              // 0: q, 1: k, 2: v
     return tensor_col_range(qkv, which * (qkv.cols / 3), (which + 1) * (qkv.cols / 3));
 }
-static HeadsPlace place_of(const AttentionHeads *h) {          // this rank's queries, every key
+static HeadsPlace place_of(const AttentionHeads *h) {          // of this rank's queries, all keys
     return (HeadsPlace){ h->B, range_size(h->heads), h->position, NULL };
 }
 static real score_scale(const AttentionHeads *h) { return (real)(1 / sqrt((double)h->D)); }
@@ -22,8 +23,8 @@ static void drop(const AttentionHeads *h, Tensor y, Tensor x) {
     op_dropout_heads(y, x, h->key, h->drop, h->first_sequence, h->heads.lo, place_of(h));
 }
 
-// Sends x [B*T/N, A] round the ring, because every query needs every rank's rows. visit() gets each
-// rank's, and the columns of the scores that belong to it.
+// Sends x [B*T/N, A] round the ring, because every query needs the rows of every rank. visit() gets
+// each rank's rows, and the columns of the scores that belong to them.
 typedef void Visit(const AttentionHeads *h, Tensor scores, Tensor other, Tensor t);
 static void round_the_ring(const AttentionHeads *h, Tensor x, Tensor scores, Tensor other,
                            Visit *visit) {
@@ -77,17 +78,17 @@ static void forward(const AttentionHeads *h, Saved *s) {
     round_the_ring(h, part_of(s->t[S_QKV], 2), s->t[S_DROPPED], s->t[S_MIX], mix);  // v: N - 1 hops
 }
 
-// to [B*T/N, A] <- this rank's rows of the sum over ranks of p^T with. Each rank's product is a
-// partial sum, over its own queries, for the keys of all positions.
+// to [B*T/N, A] becomes this rank's rows of the sum over ranks of p^T with. Each rank's product is
+// a partial sum over its own queries, for the keys of all positions.
 static void to_keys(const AttentionHeads *h, Tensor to, Tensor p, Tensor with) {
     Arena room = arena(MEM_COMMUNICATION);
-    Range mine = context_positions_of(h, h->cp->rank).chunk[0];
+    Range own = context_positions_of(h, h->cp->rank).chunk[0];
     Tensor whole = tensor_new(&room, h->B * h->length, to.cols);
     op_heads_mix_t(whole, p, with, h->B, range_size(h->heads));
-    comm_all_reduce(h->cp, whole);                                          // 2(N-1) bsh/N elements
+    comm_all_reduce(h->cp, whole);                         // sends 2(N-1) B T A/N elements
     for (size_t i = 0; i < h->B; i++)
         tensor_copy(tensor_row_range(to, i * h->T, (i + 1) * h->T),
-                    tensor_row_range(whole, i * h->length + mine.lo, i * h->length + mine.hi));
+                    tensor_row_range(whole, i * h->length + own.lo, i * h->length + own.hi));
     arena_free(&room);
 }
 static void backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {

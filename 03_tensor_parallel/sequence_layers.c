@@ -1,16 +1,16 @@
-// sequence_layers.c: the embedding and the head of a sequence-parallel model, and the rows that a
-// rank has. The block, and the four functions that communicate, are in 07_sequence_parallel.c.
+// sequence_layers.c: the embedding and the head of a sequence-parallel model, and a rank's rows.
+// 07_sequence_parallel.c has the block and the four functions that communicate.
 #include "03_tensor_parallel/sequence_layers.h"
 
 Range sequence_rows(const Layer *l, const Batch *b) {
     return shard_range(b->B * b->T, l->comm->size, l->comm->rank);
 }
-Shape sequence_shape(const Layer *l, const Batch *b) {             // also of a stage's messages
+Shape sequence_shape(const Layer *l, const Batch *b) {     // pipeline messages have it, too
     return (Shape){ range_size(sequence_rows(l, b)), l->config->width };
 }
 Dropout sequence_dropout(const Layer *l, const Batch *b, int site) {
     Dropout d = layer_dropout(l, b, site);
-    d.row0 = sequence_rows(l, b).lo;   // else each rank would draw the masks of the first M/tp rows
+    d.row0 = sequence_rows(l, b).lo;       // else every rank would use the masks of the first rows
     return d;
 }
 
@@ -29,31 +29,31 @@ Tensor sequence_input_again(const Layer *l, const Batch *b, const Saved *s, int 
                             Arena *scratch) {
     if (keeps_whole(l)) return s->t[name];
     Tensor whole = tensor_new(scratch, b->B * b->T, l->config->width);
-    sequence_enter(l->comm, whole, s->t[name]);            // all-gather of M*C, a second time
+    sequence_enter(l->comm, whole, s->t[name]);            // a second all-gather of M*C
     return whole;
 }
 
 // ---------------------------------------------------------------- embedding
-// A rank looks up its vocabulary entries for all rows, with zeros for other ranks' entries: a
-// partial sum of all rows. Positions are added to the rank's rows, after the sum, so once. Backward
-// gathers all rows for the rank's entries, so the gradient of wpe comes out whole, and equal on all
-// ranks.
+// A rank looks up its vocabulary entries for all rows and puts zeros for entries of other ranks: a
+// partial sum of all rows. Each rank adds positions to its own rows after the sum, so once.
+// Backward gathers all rows of dy for the rank's entries. So the gradient of wpe is whole, and
+// equal on all ranks.
 static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     (void)x; (void)s;
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor partial = tensor_new(&scratch, b->B * b->T, y.cols);
     op_embed_tokens(partial, l->units[0]->params[0].w, b->tokens, l->vocab.lo);
-    sequence_leave(l->comm, y, partial);                  // reduce-scatter of M*C: sums of own rows
+    sequence_leave(l->comm, y, partial);                   // reduce-scatter of M*C: own rows
     op_add_positions(y, y, l->units[1]->params[0].w, b->position + sequence_rows(l, b).lo);
     op_dropout(y, y, sequence_dropout(l, b, SITE_EMBEDDING));
     arena_free(&scratch);
 }
-// backward_inputs and backward_weights run the two halves of a backward apart.
+// A pipeline may run the two halves of a backward apart, with backward_inputs and backward_weights.
 static void embedding_weights(Layer *l, const Batch *b, Tensor x, Saved *s) {
     (void)x;
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor dwhole = tensor_new(&scratch, b->B * b->T, l->config->width);
-    sequence_leave_backward(l->comm, dwhole, s->t[S_DY]);  // all-gather of M*C: all rows' dy
+    sequence_leave_backward(l->comm, dwhole, s->t[S_DY]);  // all-gather of M*C: dy of all rows
     embedding_gradients(l, b, dwhole);
     arena_free(&scratch);
 }
@@ -69,8 +69,8 @@ const LayerKind sequence_parallel_embedding = {
 };
 
 // ---------------------------------------------------------------- head
-// The logits of all rows, of this rank's vocabulary entries, are column-parallel. The loss stays
-// lesson 05's.
+// A column-parallel product makes the logits of all rows for this rank's vocabulary entries. The
+// loss is tensor_parallel_loss (vocab_layers.c).
 static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params, *wte = &l->units[1]->params[0];
     Arena scratch = arena(MEM_WORKSPACE);
@@ -88,7 +88,7 @@ static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor 
     Tensor dnorm = tensor_new(&scratch, dx.rows, dx.cols);
     Tensor input = sequence_input_again(l, b, s, S_LN, &scratch);  // KEEP_SHARD: all-gather of M*C
     linear_gradients(wte, NULL, dy, input);
-    op_matmul(dwhole, dy, wte->w);                         // partial, of this rank's entries
+    op_matmul(dwhole, dy, wte->w);                         // a partial sum over this rank's entries
     sequence_enter_backward(l->comm, dnorm, dwhole);       // reduce-scatter of M*C: own rows
     norm_gradients(&p[0], &p[1], x, s->t[S_STATS], dnorm);
     op_layer_norm_backward(dx, x, s->t[S_STATS], p[0].w, dnorm);

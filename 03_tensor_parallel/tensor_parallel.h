@@ -1,5 +1,5 @@
-// tensor_parallel.h: the functions of this chapter that later lessons and chapters call. Each stands
-// in the file that its section names. Tensor parallelism (Shoeybi et al. 2019, section 3) cuts the
+// tensor_parallel.h: the functions of this chapter that later lessons and chapters call. Each section
+// names the file of its functions. Tensor parallelism (Shoeybi et al. 2019, section 3) cuts the
 // weight matrices of every layer over the t ranks of a group, tp:
 //
 //     tensor                      cut               each rank holds
@@ -9,7 +9,7 @@
 //     mlp.c_proj.weight   [4C,C]  rows              [4C/t, C]: the rows that these columns feed
 //     wte                 [V, C]  rows              [V/t, C]: its vocabulary entries, used twice
 //     norms, row-cut biases, wpe  not cut           the whole tensor, and its whole gradient
-//                                                   (a part of it under sequence parallelism)
+//                                                   (a partial sum in 07_sequence_parallel.c)
 //
 // t need not divide heads, hidden columns or vocabulary entries: shard_range gives one more to the
 // first ranks.
@@ -36,8 +36,8 @@ void tensor_parallel_mlp_forward(Comm *tp, Param *p, Tensor y, Tensor x, Saved *
 void tensor_parallel_mlp_backward(Comm *tp, Param *p, Tensor dx, Tensor x, Tensor dy, Saved *s);
 
 // ---- 04_attention.c: p[4] are QKV_W, QKV_B, PROJ_W, PROJ_B of a block. x and y [B*T, C] are whole
-//      on every rank. h->heads are this rank's. Forward keeps S_QKV, S_PROBS, S_DROPPED and S_MIX
-//      for backward. ----
+//      on every rank. h->heads are this rank's heads. Forward keeps S_QKV, S_PROBS, S_DROPPED and
+//      S_MIX for backward. ----
 enum { ATTENTION_QKV, ATTENTION_QKV_BIAS, ATTENTION_O, ATTENTION_O_BIAS, ATTENTION_PARAMS };
 void tensor_parallel_attention_cut(Param *p, Range heads, size_t D);
 void tensor_parallel_attention_forward(Comm *tp, const AttentionHeads *h, Param *p, Tensor y,
@@ -58,19 +58,21 @@ void tensor_parallel(Model *m, Comm *tp);
 extern const LayerKind tensor_parallel_embedding, tensor_parallel_block, tensor_parallel_head;
 extern const LayerKind tensor_parallel_loss;
 
-// ---- 07_sequence_parallel.c: between the regions where rows are whole, rank holds rows shard_range(M, tp, rank) ----
-// whole [M, C], mine [M/tp, C]: the rows of this rank; there may be none.
-void sequence_enter(Comm *tp, Tensor whole, Tensor mine);                  // Megatron's g: all-gather
-void sequence_enter_backward(Comm *tp, Tensor dmine, Tensor dpartial);     // reduce-scatter
-void sequence_leave(Comm *tp, Tensor mine, Tensor partial);                // Megatron's g with a bar: reduce-scatter
-void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor dmine);       // all-gather
-// What is kept of a column-parallel layer's input: my rows, gathered again in backward, or all rows.
+// ---- 07_sequence_parallel.c: where rows are cut, a rank has rows shard_range(M, tp, rank). ----
+// whole [M, C]: all rows. own [M/tp, C]: the rows of this rank, which may be none.
+void sequence_enter(Comm *tp, Tensor whole, Tensor own);                   // g: all-gather
+void sequence_enter_backward(Comm *tp, Tensor d_own, Tensor dpartial);     // reduce-scatter
+void sequence_leave(Comm *tp, Tensor own, Tensor partial);                 // g bar: reduce-scatter
+void sequence_leave_backward(Comm *tp, Tensor dwhole, Tensor d_own);       // all-gather
+// How a column-parallel layer keeps its input: own rows, gathered again in backward, or all rows.
 typedef enum { KEEP_SHARD, KEEP_WHOLE } KeptInput;
-// tensor_parallel(), and layers whose x and y are [M/tp, C]. Gradients of norms and of biases that are added after a
-// sum are partial: model_partial_sums() once per step. usage_error() as tensor_parallel().
+// As tensor_parallel(), with layers whose x and y are [M/tp, C]. Gradients of norms, and of biases
+// that are added after a sum, are partial: call model_partial_sums() once per step.
 void sequence_parallel(Model *m, Comm *tp, KeptInput keep);
-extern const LayerKind sequence_parallel_embedding, sequence_parallel_block, sequence_parallel_block_whole,
-    sequence_parallel_head, sequence_parallel_head_whole;
+extern const LayerKind sequence_parallel_embedding;
+extern const LayerKind sequence_parallel_block, sequence_parallel_block_whole;
+extern const LayerKind sequence_parallel_head, sequence_parallel_head_whole;
+
 // ---- 09_summa.c: matrices in q x q blocks, block (i, j) on the rank of row i and column j of a grid. ----
 // How one side of a matrix is cut in q pieces: shard_range deals out n groups of `each` elements.
 typedef struct { size_t n, each; } SummaCut;

@@ -1,70 +1,82 @@
-// ulysses.c: DeepSpeed-Ulysses (Jacobs et al. 2023, section 3.1), beside 08_ring_attention.c.
+// ulysses.c: DeepSpeed-Ulysses (Jacobs et al. 2023, section 3.1), one of the kinds of context
+// parallelism that the experiment of 08_ring_attention.c compares.
 //
-// Holds: parameters whole; s/N contiguous positions of each sequence outside of attention; inside
-//     it all positions of heads/N heads.
-// Sends: per layer forward an all-to-all of q, k, v, from [s/N positions, all heads] to [all
-//     positions, heads/N], and one of the output back; backward the same two the other way. Each of
-//     the eight parts sends (N-1)/N of bsh/N elements.
-// Saves: activations divided by N. Attention is that of one device, with fewer heads.
-// Costs: 8(N-1)/N bsh/N elements sent per layer, N times less than tensor parallelism; N is at most
-//     the number of heads. The parts of an all-to-all are equal, so a part has room for the longest
+// Holds: all parameters; outside attention T/N contiguous positions of each of B sequences; inside
+//     attention all positions of H/N of the H heads.
+// Sends: per layer forward an all-to-all of q, k, v, from [T/N positions, all heads] to [all
+//     positions, H/N heads], and one of the output back. Backward sends the same two in reverse.
+//     Of each of these eight tensors of B T C/N elements, a rank sends (N-1)/N.
+// Saves: 1/N of the activations per rank. Attention runs as on one device, with fewer heads.
+// Costs: 8(N-1)/N B T C/N elements sent per layer, N times less than tensor parallelism. N is at
+//     most H. The parts of an all-to-all have equal size, so each part has room for the longest
 //     chunk and the most heads.
 #include "03_tensor_parallel/context_parallel.h"
 
-// One exchange. rows [B*T/N, blocks * all heads * D] is this rank's positions, heads [B*T, blocks *
-// its heads * D] its heads; blocks 3: q | k | v. to_heads: heads <- rows; else rows <- heads.
-// Attention of a head needs all positions, the rest of a block all heads.
+// This rank and rank j exchange B * blocks pieces: q, k and v of each sequence, or one tensor of
+// each. Piece i in rows [B*T/N, blocks * H * D]: this rank's positions of rank j's heads.
+static Tensor part_of_rows(const AttentionHeads *h, Tensor rows, size_t blocks, size_t j,
+                           size_t i) {
+    size_t all = range_size(h->heads), sequence = i / blocks, block = i % blocks;
+    Range heads = shard_range(all, h->cp->size, j);
+    Tensor positions = tensor_row_range(rows, sequence * h->T, (sequence + 1) * h->T);
+    return tensor_col_range(positions, (block * all + heads.lo) * h->D,
+                            (block * all + heads.hi) * h->D);
+}
+// Piece i in heads [B*T, blocks * H/N * D]: rank j's positions of this rank's heads.
+static Tensor part_of_heads(const AttentionHeads *h, Tensor heads, size_t blocks, size_t j,
+                            size_t i) {
+    size_t sequence = i / blocks, block = i % blocks;
+    Range own = shard_range(range_size(h->heads), h->cp->size, h->cp->rank);
+    Range rows = context_positions_of(h, j).chunk[0];
+    Tensor positions = tensor_row_range(heads, sequence * h->length + rows.lo,
+                                        sequence * h->length + rows.hi);
+    size_t width = range_size(own) * h->D;
+    return tensor_col_range(positions, block * width, (block + 1) * width);
+}
+
+// One exchange. to_heads: sends rows and receives heads; else sends heads and receives rows.
+// Attention of one head needs all positions; the rest of a block needs all heads.
 static void exchange(const AttentionHeads *h, Tensor rows, Tensor heads, size_t blocks,
                      bool to_heads) {
     Comm *cp = h->cp;
-    size_t all = range_size(h->heads), most_heads = ceil_div(all, cp->size);
-    size_t most_rows = ceil_div(h->length, cp->size);
-    Range my_heads = shard_range(all, cp->size, cp->rank);
-    Range my_rows = context_positions_of(h, cp->rank).chunk[0];
+    const size_t most_rows = ceil_div(h->length, cp->size), pieces = h->B * blocks;
+    const size_t width = ceil_div(range_size(h->heads), cp->size) * h->D;
     Arena room = arena(MEM_COMMUNICATION);
-    size_t lines = h->B * blocks * most_rows, width = most_heads * h->D;
-    Tensor out = tensor_new(&room, cp->size * lines, width);
-    Tensor in = tensor_new(&room, cp->size * lines, width);
+    Tensor out = tensor_new(&room, cp->size * pieces * most_rows, width);
+    Tensor in = tensor_new(&room, cp->size * pieces * most_rows, width);
     tensor_fill(out, 0);
-    for (int pass = 0; pass < 2; pass++) {      // into the parts that leave; out of those that came
-        for (size_t j = 0; j < cp->size; j++) {
-            Range their_heads = shard_range(all, cp->size, j);
-            Range their_rows = context_positions_of(h, j).chunk[0];
-            for (size_t i = 0; i < h->B * blocks; i++) {
-                size_t sequence = i / blocks, block = i % blocks, D = h->D;
-                // This rank's positions of the other rank's heads, and the reverse.
-                size_t first = (block * all + their_heads.lo) * D;
-                size_t own = block * range_size(my_heads) * D;
-                Tensor r = tensor_row_range(rows, sequence * h->T, (sequence + 1) * h->T);
-                Tensor t = tensor_row_range(heads, sequence * h->length + their_rows.lo,
-                                            sequence * h->length + their_rows.hi);
-                r = tensor_col_range(r, first, first + range_size(their_heads) * D);
-                t = tensor_col_range(t, own, own + range_size(my_heads) * D);
-                size_t line = (j * h->B * blocks + i) * most_rows;
-                bool of_rows = to_heads == (pass == 0);
-                size_t count = of_rows ? range_size(my_rows) : range_size(their_rows);
-                Tensor part = tensor_row_range(pass == 0 ? out : in, line, line + count);
-                part = tensor_col_range(part, 0, (of_rows ? r : t).cols);
-                if (pass == 0) tensor_copy(part, of_rows ? r : t);
-                else tensor_copy(of_rows ? r : t, part);
-            }
+    for (size_t j = 0; j < cp->size; j++)
+        for (size_t i = 0; i < pieces; i++) {
+            Tensor from = to_heads ? part_of_rows(h, rows, blocks, j, i)
+                                   : part_of_heads(h, heads, blocks, j, i);
+            size_t line = (j * pieces + i) * most_rows;
+            Tensor slot = tensor_row_range(out, line, line + from.rows);
+            tensor_copy(tensor_col_range(slot, 0, from.cols), from);
         }
-        if (pass == 0) comm_all_to_all(cp, in, out);           // (N-1)/N of blocks * bsh/N elements
-    }
+    comm_all_to_all(cp, in, out);                          // (N-1)/N of blocks * B T A/N elements
+    for (size_t j = 0; j < cp->size; j++)
+        for (size_t i = 0; i < pieces; i++) {
+            Tensor to = to_heads ? part_of_heads(h, heads, blocks, j, i)
+                                 : part_of_rows(h, rows, blocks, j, i);
+            size_t line = (j * pieces + i) * most_rows;
+            Tensor slot = tensor_row_range(in, line, line + to.rows);
+            tensor_copy(to, tensor_col_range(slot, 0, to.cols));
+        }
     arena_free(&room);
 }
 
-// Attention as one device has it: this rank's heads, all positions.
+// This rank's heads with all positions: attention as on one device.
 static AttentionHeads my_heads(const AttentionHeads *h) {
-    AttentionHeads mine = *h;
+    AttentionHeads local = *h;
     Range r = shard_range(range_size(h->heads), h->cp->size, h->cp->rank);
-    mine.heads = (Range){ h->heads.lo + r.lo, h->heads.lo + r.hi };
-    mine.T = h->length;
-    mine.position = NULL;
-    mine.kind = &attention_blockwise;
-    return mine;
+    local.heads = (Range){ h->heads.lo + r.lo, h->heads.lo + r.hi };
+    local.T = h->length;
+    local.position = NULL;
+    local.kind = &attention_blockwise;
+    return local;
 }
-static Saved inside(const Saved *s) {                   // what that attention calls S_QKV and S_MIX
+// Saved as attention_forward() wants it: S_QKV and S_MIX have all positions of this rank's heads.
+static Saved inside(const Saved *s) {
     Saved inner = *s;
     inner.t[S_QKV] = s->t[S_HEADS_QKV];
     inner.t[S_MIX] = s->t[S_HEADS_MIX];
@@ -72,25 +84,25 @@ static Saved inside(const Saved *s) {                   // what that attention c
 }
 
 static void forward(const AttentionHeads *h, Saved *s) {
-    AttentionHeads mine = my_heads(h);
-    size_t columns = range_size(mine.heads) * h->D;
+    AttentionHeads local = my_heads(h);
+    size_t columns = range_size(local.heads) * h->D;
     saved_tensor(s, S_HEADS_QKV, h->B * h->length, 3 * columns);       // [B*T, 3A/N]
     saved_tensor(s, S_HEADS_MIX, h->B * h->length, columns);           // [B*T, A/N]
     exchange(h, s->t[S_QKV], s->t[S_HEADS_QKV], 3, true);
     Saved inner = inside(s);
-    attention_forward(&mine, &inner);
-    s->arena = inner.arena;                                            // it has kept its lse there
+    attention_forward(&local, &inner);
+    s->arena = inner.arena;                                // attention_forward() has kept lse there
     s->t[S_LSE] = inner.t[S_LSE];
     exchange(h, s->t[S_MIX], s->t[S_HEADS_MIX], 1, false);
 }
 static void backward(const AttentionHeads *h, Tensor dqkv, Tensor dmix, Saved *s) {
-    AttentionHeads mine = my_heads(h);
+    AttentionHeads local = my_heads(h);
     Saved inner = inside(s);
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor d_in = tensor_new(&scratch, h->B * h->length, s->t[S_HEADS_MIX].cols);
     Tensor d_out = tensor_new(&scratch, h->B * h->length, s->t[S_HEADS_QKV].cols);
     exchange(h, dmix, d_in, 1, true);
-    attention_backward(&mine, d_out, d_in, &inner);
+    attention_backward(&local, d_out, d_in, &inner);
     exchange(h, dqkv, d_out, 3, false);
     arena_free(&scratch);
 }

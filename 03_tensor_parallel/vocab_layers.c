@@ -1,5 +1,5 @@
-// vocab_layers.c: the embedding, the head and the loss of GPT as layers, which 06_transformer.c
-// puts into a model. They are made of 05_vocab.c's functions. M = B T tokens; each rank has V/t
+// vocab_layers.c: the embedding, the head and the loss of a GPT as layers, which 06_transformer.c
+// puts into a model. The layers call the functions of 05_vocab.c. M = B T tokens; each rank has V/t
 // vocabulary entries, l->vocab.
 #include "03_tensor_parallel/tensor_parallel.h"
 
@@ -8,7 +8,8 @@ static void embedding_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Save
     (void)s;
     Tensor table = l->units[0]->params[0].w;
     vocab_parallel_lookup(l->comm, y, table, b->tokens, l->vocab.lo);  // all-reduce: M C elements
-    op_add_positions(y, y, l->units[1]->params[0].w, b->position);     // after the sum: once
+    // After the sum, so positions are added once.
+    op_add_positions(y, y, l->units[1]->params[0].w, b->position);
     op_dropout(y, y, layer_dropout(l, b, SITE_EMBEDDING));
 }
 static void embedding_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
@@ -30,7 +31,7 @@ static void head_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     saved_tensor(s, S_LN, x.rows, x.cols);
     saved_tensor(s, S_STATS, x.rows, 2);
     op_layer_norm(s->t[S_LN], s->t[S_STATS], x, norm[0].w, norm[1].w);
-    op_matmul_nt(y, s->t[S_LN], wte->w);   // [M, V/t], the logits of its entries: sends nothing
+    op_matmul_nt(y, s->t[S_LN], wte->w);   // [M, V/t], logits of this rank's entries: sends nothing
 }
 static void head_backward(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved *s) {
     (void)b;
@@ -52,8 +53,8 @@ static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     saved_tensor(s, S_SUM, x.rows, 1);
     vocab_parallel_loss(l->comm, y, s->t[S_SUM], x, b->targets, l->vocab.lo);  // 3 all-reduces of M
 }
-// Backward is the unsplit layer's: it turns the exponentials in x into their gradient, and sends
-// nothing.
+// The backward is the unsplit layer's. It turns the exponentials in x into the gradient of the
+// logits, and sends nothing.
 const LayerKind tensor_parallel_loss = {
     .name = "tensor-parallel loss", .output = token_shape, .input = logits_shape, .in_place = true,
     .forward = loss_forward, .backward = loss_backward,

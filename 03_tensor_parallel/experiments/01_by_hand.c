@@ -1,12 +1,12 @@
-// 01_by_hand.c: both splits of 03_tensor_parallel/01_by_hand.c, with every number of shards, are
-// compared with the unsplit layer in every bit, and shown as matrices on paper.
+// 01_by_hand.c: compares both splits of a small layer with the unsplit layer in every bit, for
+// every number of shards, and prints the matrices.
 #include "03_tensor_parallel/by_hand.h"
 #include "judge/frame/lesson.h"
 #include <stdio.h>
 #include <string.h>
 
-enum { STEPS = 3 };
-static const double RATE = 1.0 / 16;       // a power of two: every number in this lesson is exact
+enum { STEPS = 3, SHOWN_ROW_SHARDS = 2 };  // the column split is shown with N shards
+static const double RATE = 1.0 / 16;       // a power of two, so every number here is exact
 
 static HandLayer new_layer(void) {
     return (HandLayer){ .x = { { 1, 2, 0, 3 }, { 2, 1, 1, 0 } },
@@ -38,12 +38,12 @@ static void unsplit_step(HandLayer *l) {
 
 // ---------------------------------------------------------------- the paper
 
-// Matrices side by side: a line of names, then the rows.
+// Matrices side by side: the first line has their names, the others their rows.
 typedef struct { char text[1 + K][100]; size_t rows, width; } Paper;
 
-// sign stands between the matrix before and this one. ld is the distance of two rows in memory, so
-// that a part of a matrix can be shown.
-static void write_matrix(Paper *p, const char *sign, const char *name, const double *a, size_t rows,
+// Appends a matrix. `sign` separates it from the matrix before it. ld is the distance of two rows
+// in memory, so `a` can be a part of a larger matrix.
+static void add_matrix(Paper *p, const char *sign, const char *name, const double *a, size_t rows,
                          size_t cols, size_t ld) {
     char line[1 + K][40];
     size_t width = (size_t)snprintf(line[0], sizeof line[0], "%s", name);
@@ -71,11 +71,11 @@ static void show(Run *run, const Paper *p) {
 static void show_unsplit(Run *run, const HandLayer *l) {
     const HandLayer start = new_layer();
     Paper p = {0};
-    write_matrix(&p, "", "X", &l->x[0][0], M, K, K);
-    write_matrix(&p, "", "W", &start.w[0][0], K, N, N);
-    write_matrix(&p, "", "Y = X W", &l->y[0][0], M, N, N);
-    write_matrix(&p, "", "dY = Y - target", &l->dy[0][0], M, N, N);
-    write_matrix(&p, "", "dX = dY W^T", &l->dx[0][0], M, K, K);
+    add_matrix(&p, "", "X", &l->x[0][0], M, K, K);
+    add_matrix(&p, "", "W", &start.w[0][0], K, N, N);
+    add_matrix(&p, "", "Y = X W", &l->y[0][0], M, N, N);
+    add_matrix(&p, "", "dY = Y - target", &l->dy[0][0], M, N, N);
+    add_matrix(&p, "", "dX = dY W^T", &l->dx[0][0], M, K, K);
     show(run, &p);
 }
 static void show_columns(Run *run, const HandLayer *l, size_t shards) {
@@ -84,12 +84,12 @@ static void show_columns(Run *run, const HandLayer *l, size_t shards) {
     for (size_t i = 0; i < shards; i++) {
         Range own = shard_range(N, shards, i);
         snprintf(name, sizeof name, "Y%zu = X W%zu", i, i);
-        write_matrix(&forward, i ? "|" : "", name, &l->y[0][own.lo], M, range_size(own), N);
+        add_matrix(&forward, i ? "|" : "", name, &l->y[0][own.lo], M, range_size(own), N);
         snprintf(name, sizeof name, "dY%zu W%zu^T", i, i);
-        write_matrix(&backward, i ? "+" : "", name, &l->dx_part[i][0][0], M, K, K);
+        add_matrix(&backward, i ? "+" : "", name, &l->dx_part[i][0][0], M, K, K);
     }
-    write_matrix(&forward, "=", "Y", &l->y[0][0], M, N, N);
-    write_matrix(&backward, "=", "dX", &l->dx[0][0], M, K, K);
+    add_matrix(&forward, "=", "Y", &l->y[0][0], M, N, N);
+    add_matrix(&backward, "=", "dX", &l->dx[0][0], M, K, K);
     say(run, "W in %zu column shards. Forward: finished columns of Y, side by side", shards);
     show(run, &forward);
     say(run, "  Backward: partial sums of all of dX, added");
@@ -101,12 +101,12 @@ static void show_rows(Run *run, const HandLayer *l, size_t shards) {
     for (size_t i = 0; i < shards; i++) {
         Range own = shard_range(K, shards, i);
         snprintf(name, sizeof name, "X%zu W%zu", i, i);
-        write_matrix(&forward, i ? "+" : "", name, &l->y_part[i][0][0], M, N, N);
+        add_matrix(&forward, i ? "+" : "", name, &l->y_part[i][0][0], M, N, N);
         snprintf(name, sizeof name, "dX%zu = dY W%zu^T", i, i);
-        write_matrix(&backward, i ? "|" : "", name, &l->dx[0][own.lo], M, range_size(own), K);
+        add_matrix(&backward, i ? "|" : "", name, &l->dx[0][own.lo], M, range_size(own), K);
     }
-    write_matrix(&forward, "=", "Y", &l->y[0][0], M, N, N);
-    write_matrix(&backward, "=", "dX", &l->dx[0][0], M, K, K);
+    add_matrix(&forward, "=", "Y", &l->y[0][0], M, N, N);
+    add_matrix(&backward, "=", "dX", &l->dx[0][0], M, K, K);
     say(run, "W in %zu row shards. Forward: partial sums of all of Y, added", shards);
     show(run, &forward);
     say(run, "  Backward: finished columns of dX, side by side");
@@ -115,8 +115,8 @@ static void show_rows(Run *run, const HandLayer *l, size_t shards) {
 
 // ---------------------------------------------------------------- where the words swap
 
-// PyTorch's Linear stores V = W^T, [out, in], and computes y = x V^T. A cut by columns of W, which
-// gives every shard some outputs, is a cut by rows of V. What must be added stays the same.
+// PyTorch's Linear stores V = W^T, [out, in], and computes y = x V^T. A cut of W by columns gives
+// every shard some outputs, so it is a cut of V by rows. The same results must be added.
 static void stored_transposed(Run *run) {
     const HandLayer l = new_layer();
     double v[N][K], rows[M][N] = {{0}}, columns[M][N] = {{0}}, want[M][N] = {{0}};
@@ -128,7 +128,7 @@ static void stored_transposed(Run *run) {
     for (int n = 0; n < N; n++)            // shard n holds row n of V: it finishes output n
         for (int m = 0; m < M; m++)
             for (int k = 0; k < K; k++) rows[m][n] += v[n][k] * l.x[m][k];
-    for (int k = 0; k < K; k++)            // shard k holds column k of V: partial sums of all
+    for (int k = 0; k < K; k++)            // shard k holds column k of V: partial sums of y
         for (int m = 0; m < M; m++)
             for (int n = 0; n < N; n++) columns[m][n] += v[n][k] * l.x[m][k];
     const char *what = "y = x V^T = unsplit";
@@ -138,7 +138,7 @@ static void stored_transposed(Run *run) {
 
 // ---------------------------------------------------------------- comparison
 
-// Whole numbers and fractions of powers of two: equal in every bit.
+// All numbers are whole numbers or fractions of powers of two, so nothing is rounded.
 static void compare(Run *run, size_t shards, const char *cut, const HandLayer *got,
                     const HandLayer *want) {
     char what[40];
@@ -150,8 +150,7 @@ static void compare(Run *run, size_t shards, const char *cut, const HandLayer *g
 }
 
 static void by_hand(Run *run) {
-    REQUIRE(run->world->size == 1, "this lesson plays all ranks in one process: start it with one "
-            "rank");
+    REQUIRE(run->world->size == 1, "this lesson plays all ranks in one process: choose one rank");
     HandLayer want = new_layer();
     unsplit_step(&want);
     show_unsplit(run, &want);
@@ -169,7 +168,7 @@ static void by_hand(Run *run) {
         HandLayer got = new_layer();
         for (int step = 0; step < STEPS; step++) {
             by_hand_rows(&got, shards, RATE);
-            if (shards == 2 && step == 0) show_rows(run, &got, shards);
+            if (shards == SHOWN_ROW_SHARDS && step == 0) show_rows(run, &got, shards);
         }
         compare(run, shards, "row", &got, &want);
     }
@@ -179,9 +178,14 @@ static void by_hand(Run *run) {
         { "W by columns", NULL, { "=side by side", "=added", "=finished" } },
         { "W by rows", NULL, { "=added", "=side by side", "=finished" } }, {0} };
     results(run, columns, rows);
-    say(run, "PyTorch's Linear stores V = W^T, so a row of V is a column of W. "
-        "target: [ %g %g %g ], [ %g %g %g ]", want.target[0][0], want.target[0][1],
-        want.target[0][2], want.target[1][0], want.target[1][1], want.target[1][2]);
+    say_answer(run, "A cut by columns lays the %d parts of Y side by side and adds %d partial sums "
+               "of dX. A cut by rows adds %d partial sums of Y and lays the parts of dX side by "
+               "side.",
+               N, N, SHOWN_ROW_SHARDS);
+    say_cost(run, "one sum over the shards per step: of %d numbers of dX, or of %d numbers of Y.",
+             M * K, M * N);
+    say_use_when(run, "you read a tensor-parallel layer: find the dimension of each product's sum. "
+                 "Results are added where that dimension is cut.");
 }
 
 static const Option options[] = { {0} };

@@ -1,6 +1,6 @@
-// 02_linear.c: one linear layer, Y = dropout(X W + b), is trained cut by columns, cut by rows, and
-// unsplit. All three must agree; the table has the bytes of both cuts. Neither the 10 columns nor
-// the 11 rows of W divide by 4.
+// 02_linear.c: trains one linear layer, Y = dropout(X W + b), three times: cut by columns, cut by
+// rows, and unsplit. All three must agree. The table compares the bytes of both cuts. 4 ranks
+// divide neither the 10 columns nor the 11 rows of W, so ranks have parts of unequal size.
 #include "03_tensor_parallel/experiments/trial.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
@@ -20,8 +20,8 @@ static uint64_t key(uint64_t seed, TrialData what, size_t i) {
 
 // ---------------------------------------------------------------- both cuts, and the unsplit layer
 
-// The mask of an element follows from (step, row, column of the whole layer), never from a rank. So
-// a cut Y has the mask of its own columns, and a whole Y has the same mask on every rank.
+// The mask of an element depends on the step, the row and the column in the whole layer, never on a
+// rank. So a cut Y has the mask of its own columns, and a whole Y the same mask on every rank.
 static void drop(const Trial *t, Tensor y) {
     uint64_t mask = random_key(random_key(t->run->seed, KEY_MASK), t->step);
     op_dropout(y, y, (Dropout){ .key = mask, .p = drop_probability, .col0 = t->y_cols.lo });
@@ -86,7 +86,8 @@ static void train_rows(Run *run, Comm *tp, TrialResult *r) {
 
 // ---------------------------------------------------------------- costs
 
-// One of both cuts. parameters: elements of W and b; kept: of X; reduced: of the one all-reduce.
+// The costs of one cut. Elements of this rank: parameters of W and b, kept of X, reduced of the one
+// all-reduce.
 static void cut_costs(Run *run, const char *cut, size_t parameters, size_t kept, size_t reduced,
                       const TrialResult *r) {
     const size_t e = sizeof(real);
@@ -95,10 +96,10 @@ static void cut_costs(Run *run, const char *cut, size_t parameters, size_t kept,
         { "gradients", "gradients", "bytes", (double)(parameters * e), (double)r->gradients },
         { "optimizer", "SGD's state", "bytes", 0, (double)r->optimizer },
         { "kept", "X, kept for backward", "bytes", (double)(kept * e), (double)r->activations },
-        { "calls", "all-reduces a step", "calls", 1, r->calls },
+        { "calls", "all-reduces a step", "calls", 1, (double)r->calls },
         // A ring all-reduce sends every chunk twice, over t - 1 links each time.
         { "sent", "sent a step", "bytes",
-          ring_bytes(ALL_REDUCE_PASSES, run->world->size, reduced, e), r->bytes },
+          ring_bytes(ALL_REDUCE_PASSES, run->world->size, reduced, e), (double)r->sent },
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         char id[48], name[48];
@@ -109,36 +110,25 @@ static void cut_costs(Run *run, const char *cut, size_t parameters, size_t kept,
     }
 }
 
-// W and b are cut: K N/t + N/t elements. X is whole. The all-reduce is of dX [M, K], backward.
+// W and b are cut: K N/t + N/t elements. X is whole. The all-reduce adds dX [M, K] in backward.
 static void column_costs(Run *run, const TrialResult *r) {
     size_t columns = range_size(shard_range(N, run->world->size, run->world->rank));
     cut_costs(run, "column", (K + 1) * columns, M * K, M * K, r);
     picture_show(run, "W by columns, one step", PICTURE_CHART);
 }
 
-// W is cut and b is whole: K N/t + N elements. X is cut. The all-reduce is of Y [M, N], forward.
+// W is cut and b is whole: K N/t + N elements. X is cut. The all-reduce adds Y [M, N] in forward.
 static void row_costs(Run *run, const TrialResult *r) {
-    const size_t n = run->world->size;
-    const size_t most = ceil_div(K, n);
-    size_t rows = range_size(shard_range(K, n, run->world->rank));
+    size_t rows = range_size(shard_range(K, run->world->size, run->world->rank));
     cut_costs(run, "row", rows * N + N, M * rows, M * N, r);
     picture_show(run, "W by rows, one step", PICTURE_NO_FILES);
-    // A rank with fewer rows finishes a backward (two products) sooner, and starts the next forward
-    // at once.
-    if (!clock_config()->simulated || K % n == 0) return;
-    double reduce = ring_time(ALL_REDUCE_PASSES, n, M * N, sizeof(real));
-    double step = 3 * work_product(M, N, most).time + reduce;
-    double sooner = 2 * work_product(M, N, 1).time;
-    say(run, "By rows: rank %zu has %zu row%s, rank 0 has %zu. It finished its last backward %.2f "
-        "us sooner, so its F", n - 1, most - 1, most == 2 ? "" : "s", most, sooner / 1e6);
-    say(run, "starts first; from step to step it is %.2f us.", step / 1e6);
 }
 
-// The columns of all ranks, gathered. Adding tensors that are zero but for a rank's own columns
-// gives the same Y, for nearly twice the bytes: that is the reference.
+// Gathers the columns of all ranks. The reference is an all-reduce of tensors that are zero outside
+// a rank's own columns: it gives the same Y, but sends nearly twice the bytes.
 static void gathered(Run *run) {
     Comm *tp = run->world;
-    const size_t padded = tp->size * M * ceil_div(N, tp->size);    // equal parts of the all-gather
+    const size_t padded = tp->size * M * ceil_div(N, tp->size);    // an all-gather has equal parts
     Range own = shard_range(N, tp->size, tp->rank);
     Arena scratch = arena(MEM_WORKSPACE);
     Tensor y = tensor_new(&scratch, M, range_size(own));
@@ -157,9 +147,27 @@ static void gathered(Run *run) {
     arena_free(&scratch);
 }
 
+static void ending(Run *run) {
+    const size_t n = run->world->size;
+    char whole[24];
+    page_value(whole, sizeof whole, (double)((K + 1) * N * sizeof(real)), "bytes");
+    if (n == 1)
+        say_answer(run, "With one rank nothing is cut and nothing is sent: the rank holds all "
+                   "%s of W and b.", whole);
+    else
+        say_answer(run, "A column cut leaves %s of %s per rank and communicates backward (%s sent "
+                   "per rank). A row cut leaves %s and communicates forward (%s).",
+                   cost_text(run, "columns.parameters"), whole, cost_text(run, "columns.sent"),
+                   cost_text(run, "rows.parameters"), cost_text(run, "rows.sent"));
+    say_cost(run, "one all-reduce per step, exposed. A column cut keeps all of X (%s), a row cut "
+             "keeps %s of it.", cost_text(run, "columns.kept"), cost_text(run, "rows.kept"));
+    say_use_when(run, "the weights of one layer are too large, or too slow to multiply, for one "
+                 "device. Put a row cut after a column cut (03.03).");
+}
+
 static void linear_layer(Run *run) {
     const size_t n = run->world->size;
-    REQUIRE(n <= N, "%zu ranks cannot share %d columns: start at most %d", n, N, N);
+    REQUIRE(n <= N, "%zu ranks: W has %d columns; choose %d ranks or fewer", n, N, N);
     TrialResult columns = trial_compare(run, "column-parallel = unsplit", train_columns);
     column_costs(run, &columns);
     TrialResult by_rows = trial_compare(run, "row-parallel = unsplit", train_rows);
@@ -168,18 +176,20 @@ static void linear_layer(Run *run) {
 
     static const char *const heading[] = { "W by columns", "W by rows", NULL };
     static const Result rows[] = {
-        { "W and b, per rank", "(K+1) N/t; K N/t + N",
+        { "W and b, per rank", "(K+1) N/t; K N/t + N elements",
           { "columns.parameters", "rows.parameters" } },
-        { "X, kept for backward", "M K; M K/t", { "columns.kept", "rows.kept" } },
-        { "all-reduces per step", "of dX backward; of Y forward",
+        { "X, kept for backward", "M K; M K/t elements", { "columns.kept", "rows.kept" } },
+        { "all-reduces per step", "of dX, backward; of Y, forward",
           { "columns.calls", "rows.calls" } },
         { "sent per rank and step", "2 (t-1) ceil(MK/t); 2 (t-1) ceil(MN/t)",
           { "columns.sent", "rows.sent" } },
-        { "sent to have Y whole", "(t-1) M ceil(N/t); it is whole", { "columns.gather", "=0 B" } },
+        { "sent to gather all of Y", "(t-1) M ceil(N/t); Y is whole",
+          { "columns.gather", "=0 B" } },
         {0} };
     results(run, heading, rows);
-    say(run, "  Y = X W + b: X is M x K = %d x %d, W is K x N = %d x %d; t = %zu ranks, %zu bytes "
-        "per element", M, K, K, N, n, sizeof(real));
+    say(run, "  Y = X W + b: X is M x K = %d x %d, W is K x N = %d x %d; t = %zu rank%s, %zu bytes "
+        "per element", M, K, K, N, n, n == 1 ? "" : "s", sizeof(real));
+    ending(run);
 }
 
 static const Option options[] = { {0} };

@@ -1,6 +1,6 @@
-// 03_mlp.c: the MLP, Y = dropout(GELU(X A + a) B + b), is trained with A cut by columns and B by
-// rows, and unsplit. Both must agree. Then A is cut by rows instead: the ranks must add before
-// GELU, and send more. F = 38 hidden columns do not divide by 4.
+// 03_mlp.c: trains the MLP, Y = dropout(GELU(X A + a) B + b), twice: with A cut by columns and B by
+// rows, and unsplit. Both must agree. Then the lesson cuts A by rows instead: the ranks must add
+// before GELU, and send more. 4 ranks do not divide the F = 38 hidden columns.
 #include "03_tensor_parallel/experiments/trial.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
@@ -18,7 +18,7 @@ static uint64_t key(uint64_t seed, TrialData what, size_t i) {
 
 // ---------------------------------------------------------------- split and unsplit
 
-// Y is whole on every rank, and so is the mask.
+// Y is whole on every rank, so every rank applies the same mask.
 static void drop(const Trial *t, Tensor y) {
     uint64_t mask = random_key(random_key(t->run->seed, KEY_MASK), t->step);
     op_dropout(y, y, (Dropout){ .key = mask, .p = 0.1 });
@@ -69,9 +69,9 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
 
 // ---------------------------------------------------------------- costs of this order
 
-// All parameters but b are cut. Kept are X and, of a rank's hidden columns, input and output of
-// GELU. The two all-reduces of [M, C] are of Y and of dX. Nothing is computed meanwhile. Rank 0 has
-// most hidden columns, so it sets the pace.
+// All parameters but b are cut. A rank keeps X, and the input and output of GELU of its hidden
+// columns. The two all-reduces add Y and dX, both [M, C], and nothing is computed meanwhile. Rank 0
+// has the most hidden columns, so the other ranks wait for it.
 static void costs(Run *run, const TrialResult *r) {
     const size_t n = run->world->size;
     const size_t f = range_size(shard_range(F, n, run->world->rank));
@@ -85,9 +85,11 @@ static void costs(Run *run, const TrialResult *r) {
                (double)r->optimizer);
     check_cost(run, "kept", "kept for backward", "bytes", formula((double)(M * (C + 2 * f) * e)),
                NOT_PREDICTED, (double)r->activations);
-    check_cost(run, "calls", "all-reduces a step", "calls", formula(2), NOT_PREDICTED, r->calls);
+    check_cost(run, "calls", "all-reduces a step", "calls", formula(2), NOT_PREDICTED,
+               (double)r->calls);
     check_cost(run, "sent", "sent a step", "bytes",
-               formula(2 * ring_bytes(ALL_REDUCE_PASSES, n, M * C, e)), NOT_PREDICTED, r->bytes);
+               formula(2 * ring_bytes(ALL_REDUCE_PASSES, n, M * C, e)), NOT_PREDICTED,
+               (double)r->sent);
 
     Timing t = picture_timing(run);
     const double communication = 2 * ring_time(ALL_REDUCE_PASSES, n, M * C, e);
@@ -118,7 +120,7 @@ static double gelu_of(double u) {
 }
 
 // With A cut by rows, each rank's X A is a partial sum. GELU(u + v) is not GELU(u) + GELU(v), so
-// the ranks must add the [M, F] before GELU: four times the elements of [M, C] where F = 4 C.
+// the ranks must add before GELU. They then send [M, F], four times as much as [M, C] if F = 4 C.
 static void rows_first(Run *run) {
     Comm *tp = run->world;
     Range own = shard_range(C, tp->size, tp->rank);
@@ -135,11 +137,11 @@ static void rows_first(Run *run) {
     Tensor own_x = tensor_col_range(x, own.lo, own.hi);
     op_matmul(h, own_x, tensor_row_range(a, own.lo, own.hi));      // [M, F] = [M, C/t] x [C/t, F]
     op_gelu(act, h);
-    comm_all_reduce(tp, act);                              // too late
+    comm_all_reduce(tp, act);                              // wrong: the sum comes after GELU
     snapshot_put(added_late, "GELU(X A)", M, F, act, 0, 0);
 
     comm_ledger_reset(tp);
-    comm_all_reduce(tp, h);                                // M*F elements, in forward alone
+    comm_all_reduce(tp, h);                                // right: M*F elements, before GELU
     check_cost(run, "rows.sent", "A by rows instead: sent before GELU", "bytes",
                formula(ring_bytes(ALL_REDUCE_PASSES, tp->size, M * F, sizeof(real))), NOT_PREDICTED,
                (double)comm_bytes_sent(tp));
@@ -162,30 +164,52 @@ static void rows_first(Run *run) {
 
 // ---------------------------------------------------------------- the lesson
 
+static void ending(Run *run, const char *forward) {
+    const double n = (double)run->world->size;
+    if (n == 1)
+        say_answer(run, "Cut A by columns and B by rows. With one rank nothing is sent: choose two "
+                   "or more to see the two all-reduces.");
+    else
+        say_answer(run, "Cut A by columns and B by rows: one sum forward, one backward. A rank "
+                   "sends %s forward, and %s if A is cut by rows.", forward,
+                   cost_text(run, "rows.sent"));
+    if (clock_config()->simulated) {
+        char exposed[24];
+        page_value(exposed, sizeof exposed, cost_value(run, "exposed") / n, "ps");
+        say_cost(run, "%s all-reduces per step, exposed: %s of a step of %s.",
+                 cost_text(run, "calls"), exposed, cost_text(run, "step"));
+    } else {
+        say_cost(run, "%s all-reduces per step, exposed.", cost_text(run, "calls"));
+    }
+    say_use_when(run, "a layer is two products with an element-wise function between them, as in "
+                 "every MLP of a Transformer.");
+}
+
 static void mlp(Run *run) {
     const size_t n = run->world->size;
-    REQUIRE(n <= C, "%zu ranks cannot share %d rows of A: start at most %d", n, C, C);
+    REQUIRE(n <= C, "%zu ranks: A has %d rows; choose %d ranks or fewer", n, C, C);
     TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
     costs(run, &r);
     rows_first(run);
 
     static const char *const columns[] = { "A by columns, B by rows", "A by rows", NULL };
     char forward[24];
-    snprintf(forward, sizeof forward, "=%.0f B", r.bytes / 2);     // one of two equal all-reduces
+    snprintf(forward, sizeof forward, "=%.0f B", (double)r.sent / 2);     // two equal all-reduces
     const Result rows[] = {
-        { "A, a, B, b, per rank", "2 C F/t + F/t + C", { "parameters" } },
-        { "kept for backward", "M (C + 2 F/t)", { "kept" } },
-        { "all-reduces per step", "of Y forward, of dX backward", { "calls" } },
-        { "sent forward, per rank", "2 (t-1) ceil(MC/t); 2 (t-1) ceil(MF/t)",
+        { "A, a, B, b, per rank", "2 C F/t + F/t + C elements", { "parameters" } },
+        { "kept for backward", "M (C + 2 F/t) elements", { "kept" } },
+        { "all-reduces per step", "of Y, forward; of dX, backward", { "calls" } },
+        { "sent per rank, forward", "2 (t-1) ceil(MC/t); 2 (t-1) ceil(MF/t)",
           { forward, "rows.sent" } },
-        { "sent per step", "twice: Y and dX", { "sent" } },
+        { "sent per rank and step", "once forward, once backward", { "sent" } },
         { clock_config()->simulated ? "time of a step" : NULL,
           "12 M C F/t FLOPs, two all-reduces", { "step" } }, {0} };
     results(run, columns, rows);
-    say(run, "  M = %d tokens, width C = %d, F = %d hidden columns; t = %zu ranks, %zu bytes per "
-        "element", M, C, F, n, sizeof(real));
+    say(run, "  M = %d tokens, width C = %d, F = %d hidden columns; t = %zu rank%s, %zu bytes per "
+        "element", M, C, F, n, n == 1 ? "" : "s", sizeof(real));
     say(run, "  A by rows: GELU(2) + GELU(-2) = %.2f, but GELU(2 - 2) = %.2f, so add before GELU",
         gelu_of(2) + gelu_of(-2), gelu_of(0));
+    ending(run, forward + 1);
 }
 
 static const Option options[] = { {0} };

@@ -1,6 +1,6 @@
-// 04_attention.c: attention, Y = dropout(attention(X W_qkv + b_qkv) W_O + b_O), is trained cut by
-// heads, and unsplit. Both must agree; a cut of W_qkv in one piece must not. The table compares
-// with a cut inside of the heads, which is predicted and not run. 9 heads over 4 ranks: 3, 2, 2, 2.
+// 04_attention.c: trains attention, Y = dropout(attention(X W_qkv + b_qkv) W_O + b_O), twice: cut
+// by heads, and unsplit. Both must agree; a cut of W_qkv in one piece must not. The table compares
+// with a cut inside the heads, which is predicted, not run. 4 ranks hold 3, 2, 2 and 2 of 9 heads.
 #include "03_tensor_parallel/experiments/trial.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
@@ -17,7 +17,7 @@ static uint64_t key(uint64_t seed, TrialData what, size_t i) {
     static const uint64_t of[] = { KEY_X, KEY_TARGET, KEY_WEIGHTS };
     return random_key(random_key(seed, of[what]), i);
 }
-// Y is whole on every rank, and so is the mask.
+// Y is whole on every rank, so every rank applies the same mask.
 static void drop(const Trial *t, Tensor y) {
     uint64_t mask = random_key(random_key(t->run->seed, KEY_OUT), t->step);
     op_dropout(y, y, (Dropout){ .key = mask, .p = dropout });
@@ -43,8 +43,8 @@ static void split_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
 
 // ---------------------------------------------------------------- unsplit
 
-// All heads at once and whole matrices. It calls neither the technique nor common/model's
-// attention, which the technique calls.
+// Attention over all heads with whole matrices. It shares no code with the technique: it does not
+// call common/model's attention either.
 static const HeadsPlace all_heads = { .B = B, .heads = H };
 static Tensor third(Tensor qkv, size_t which) {            // q, k or v
     return tensor_col_range(qkv, which * C, (which + 1) * C);
@@ -130,8 +130,8 @@ static void contiguous_cut(Run *run) {
 
 // ---------------------------------------------------------------- costs
 
-// All parameters but b_O are cut. Kept are X whole and, of a rank's heads, q | k | v, the
-// probabilities before and after dropout, and the output. The two all-reduces are of Y and of dX.
+// All parameters but b_O are cut. A rank keeps all of X and, of its own heads, q | k | v, the
+// probabilities before and after dropout, and the output. The two all-reduces add Y and dX.
 static void costs(Run *run, const TrialResult *r) {
     const Comm *tp = run->world;
     const size_t heads = range_size(shard_range(H, tp->size, tp->rank));
@@ -146,37 +146,58 @@ static void costs(Run *run, const TrialResult *r) {
                (double)r->optimizer);
     check_cost(run, "kept", "kept for backward", "bytes", formula(kept), NOT_PREDICTED,
                (double)r->activations);
-    check_cost(run, "calls", "all-reduces a step", "calls", formula(2), NOT_PREDICTED, r->calls);
+    check_cost(run, "calls", "all-reduces a step", "calls", formula(2), NOT_PREDICTED,
+               (double)r->calls);
     check_cost(run, "sent", "sent a step", "bytes",
                formula(2 * ring_bytes(ALL_REDUCE_PASSES, tp->size, M * C, e)), NOT_PREDICTED,
-               r->bytes);
+               (double)r->sent);
 }
 
-// The other cut gives each rank D/t columns of every head. The scores q k^T and, backward, dO v^T
-// are then partial sums over D: both, [B*H*T, T] elements, would be added over the ranks.
+static void ending(Run *run, const char *added) {
+    const size_t n = run->world->size;
+    if (n == 1)
+        say_answer(run, "Because attention computes every head alone. With one rank nothing is "
+                   "sent: choose two or more to see the difference.");
+    else
+        say_answer(run, "Because attention computes every head alone: whole heads send 0 B between "
+                   "W_qkv and W_O, a cut inside the heads would send %s per rank.", added);
+    if (H % n)
+        say_cost(run, "%s per rank and step in %s all-reduces, exposed. Rank 0 has %zu of %d "
+                 "heads, and the ranks with %zu wait for it.", cost_text(run, "sent"),
+                 cost_text(run, "calls"), ceil_div(H, n), H, H / n);
+    else
+        say_cost(run, "%s per rank and step in %s all-reduces, exposed.", cost_text(run, "sent"),
+                 cost_text(run, "calls"));
+    say_use_when(run, "ranks share a Transformer block. The number of ranks should divide the "
+                 "heads.");
+}
+
+// The other cut gives each rank D/t columns of every head. The scores q k^T and, in backward, dO
+// v^T are then partial sums over D. The ranks would have to add both, [B*H*T, T] elements each.
 static void table(Run *run, const TrialResult *r) {
     static const char *const columns[] = { "by heads", "inside heads (not run)", NULL };
     const size_t n = run->world->size;
     const double scores = 2 * ring_bytes(ALL_REDUCE_PASSES, n, B * H * T * T, sizeof(real));
-    char heads[40], added[40], all[40];
-    snprintf(heads, sizeof heads, "=%zu..%zu", H / n, ceil_div(H, n));
-    snprintf(added, sizeof added, "=%.2f kB", scores / 1000);
-    snprintf(all, sizeof all, "=%.2f kB", (r->bytes + scores) / 1000);
+    char heads[40], added[24], all[24];
+    snprintf(heads, sizeof heads, H % n ? "=%zu..%zu" : "=%zu", H / n, ceil_div(H, n));
+    page_cell(added, scores, "bytes");
+    page_cell(all, (double)r->sent + scores, "bytes");
     const Result rows[] = {
-        { "heads per rank", "H/t; D/t columns of all", { heads, "=parts of all" } },
+        { "heads per rank", "H/t; D/t columns of all", { heads, "=part of all" } },
         { "weights and biases", "4 C C/t + 3 C/t + C", { "parameters" } },
         { "kept for backward", "M C + 4 M C/t + 2 B H/t T T", { "kept" } },
-        { "all-reduces per step", "Y, dX; and q k^T, dO v^T", { "calls", "=4" } },
-        { "sent between W_qkv and W_O", "2 · 2 (t-1) ceil(B H T T/t)", { "=0 B", added } },
-        { "sent per rank and step", "and 2 · 2 (t-1) ceil(M C/t)", { "sent", all } }, {0} };
+        { "all-reduces per step", "Y, dX; also q k^T, dO v^T", { "calls", "=4" } },
+        { "sent between W_qkv and W_O", "0; 2 · 2 (t-1) ceil(B H T T/t)", { "=0 B", added } },
+        { "sent per rank and step", "plus 2 · 2 (t-1) ceil(M C/t)", { "sent", all } }, {0} };
     results(run, columns, rows);
     say(run, "  B = %d sequences of T = %d, M = B T; H = %d heads of D = %d, C = H D; t = %zu, %zu "
         "bytes per element", B, T, H, D, n, sizeof(real));
+    ending(run, added + 1);
 }
 
 static void attention(Run *run) {
     const size_t n = run->world->size;
-    REQUIRE(n <= H, "%zu ranks cannot share %d heads: start at most %d", n, H, H);
+    REQUIRE(n <= H, "%zu ranks: attention has %d heads; choose %d ranks or fewer", n, H, H);
     TrialResult r = trial_compare(run, "tensor-parallel = unsplit", train);
     if (n > 1) contiguous_cut(run);
     costs(run, &r);

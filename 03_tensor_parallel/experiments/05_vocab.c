@@ -1,8 +1,8 @@
-// 05_vocab.c: the smallest language model that has both ends of GPT, x = dropout(E[token]) and
-// logits = x E^T with one tied table E [V, C], is trained with E cut by vocabulary entries, and
-// unsplit. Both must agree; the lookup in every bit. Then each rank takes whole logits for its own
-// part: the loss is too high by log t. 61 entries divide by nothing; sequences have unequal numbers
-// of counted targets.
+// 05_vocab.c: trains the smallest language model with both ends of GPT, x = dropout(E[token]) and
+// logits = x E^T with one tied table E [V, C], twice: with E cut by vocabulary entries, and
+// unsplit. Both must agree, the lookup in every bit. Then every rank passes all logits as if they
+// were its part: the loss is too high by log t. The number of entries, 61, is prime, and the
+// sequences have unequal numbers of counted targets.
 #include "03_tensor_parallel/experiments/trial.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
@@ -18,7 +18,7 @@ enum { KEY_TABLE = 101, KEY_MASK };
 
 typedef struct {
     Range entries;                                     // of this rank
-    Param embedding, head;                             // [V/t, C]: E in its two uses, two gradients
+    Param embedding, head;                             // [V/t, C]: E, with a gradient for each use
     Tensor x, logits, sum, loss;                       // [M, C], [M, V/t], [M, 1], [M, 1]
     Arena parameters, gradients, kept, output;
 } Bigram;
@@ -35,7 +35,7 @@ static Bigram bigram_new(uint64_t seed, Range entries) {
     m.logits = tensor_new(&m.kept, M, range_size(entries));
     m.sum = tensor_new(&m.kept, M, 1);
     m.loss = tensor_new(&m.output, M, 1);
-    ledger_pause();                                    // drawn whole, then cut
+    ledger_pause();                                    // every rank draws all of E, then cuts
     Arena scratch = arena(MEM_REFERENCE);
     Tensor whole = tensor_new(&scratch, V, C);
     tensor_randomize(whole, random_key(seed, KEY_TABLE), 0.7);
@@ -50,7 +50,7 @@ static void bigram_free(Bigram *m) {
     arena_free(&m->kept);
     arena_free(&m->output);
 }
-// x is whole on every rank, and so is the mask.
+// x is whole on every rank, so every rank applies the same mask.
 static void drop(Run *run, Tensor x, const Batch *b) {
     uint64_t mask = random_key(random_key(run->seed, KEY_MASK), b->step);
     op_dropout(x, x, (Dropout){ .key = mask, .p = 0.1 });
@@ -66,12 +66,12 @@ static void split_forward(Run *run, Bigram *m, const Batch *b) {
     vocab_parallel_loss(tp, m->loss, m->sum, m->logits, b->targets, m->entries.lo);
 }
 static void split_backward(Run *run, Bigram *m, const Batch *b, Tensor dloss, Tensor dx) {
-    m->head.gradient_empty = true;                     // the head's contribution overwrites
+    m->head.gradient_empty = true;                     // so the head's gradient overwrites
     op_cross_entropy_backward(m->logits, m->sum, b->targets, dloss, m->entries.lo);
     vocab_parallel_backward(run->world, dx, m->logits, m->x, &m->head);
     drop(run, dx, b);
-    op_embed_tokens_grad(m->embedding.g, b->tokens, dx, m->entries.lo);        // of its own entries
-    op_add(m->embedding.g, m->head.g, m->embedding.g); // tied: head, then embedding
+    op_embed_tokens_grad(m->embedding.g, b->tokens, dx, m->entries.lo);        // own entries only
+    op_add(m->embedding.g, m->head.g, m->embedding.g); // E is tied: both uses have gradients
 }
 
 static void unsplit_forward(Run *run, Bigram *m, const Batch *b) {
@@ -100,7 +100,7 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
     Data data = data_synthetic(V, T, run->seed);
     Bigram m = bigram_new(run->seed, tp ? shard_range(V, tp->size, tp->rank) : (Range){0, V});
     for (size_t step = 0; step < TRIAL_STEPS; step++) {
-        memory_reset_peaks();
+        trial_step_begin(tp);
         Arena buffers = arena(MEM_WORKSPACE);
         Batch b = data_batch(&data, &buffers, step, 0, B, B);
         Tensor dloss = tensor_new(&buffers, M, 1);
@@ -113,7 +113,7 @@ static void train(Run *run, Comm *tp, TrialResult *r) {
         trial_put(r->seen, "grad logits", step, M, V, m.logits, 0, m.entries.lo);      // in place
         trial_put(r->seen, "grad E", step, V, C, m.embedding.g, m.entries.lo, 0);
         op_sgd(m.embedding.w, m.embedding.g, 1, (real)0.5, 0);
-        trial_held(r);
+        trial_step_end(tp, r);
         arena_free(&buffers);
     }
     snapshot_put(r->weights, "E after 3 steps", V, C, m.embedding.w, m.entries.lo, 0);
@@ -168,25 +168,25 @@ static void one_token(Run *run, const Batch *b) {
 
     double max = -INFINITY, picked = 0, sum = 0;
     say(run, "the loss of token 0   largest logit   logit of the target   "
-        "sum of exp(logit - largest of all)");
+        "sum of exp(logit - largest)");
     for (size_t i = 0; i < n; i++) {
         const double *of = all + i * FIELDS;
-        say(run, "rank %zu: entries %2.0f-%-2.0f  %13.3f  %20.3f  %35.3f", i, of[LO], of[HI] - 1,
+        say(run, "rank %zu: entries %2.0f-%-2.0f  %13.3f  %20.3f  %28.3f", i, of[LO], of[HI] - 1,
             of[MAX], of[PICKED], of[SUM]);
         max = of[MAX] > max ? of[MAX] : max;
         picked += of[PICKED];
         sum += of[SUM];
     }
-    say(run, "all-reduce             max %9.3f  sum %16.3f  sum %31.3f", max, picked, sum);
+    say(run, "all-reduce             max %9.3f  sum %16.3f  sum %24.3f", max, picked, sum);
     say(run, "loss = log %.3f + %.3f - (%.3f) = %.3f on every rank", sum, max, picked,
         first_element(m.loss));
     free(all);
     bigram_free(&m);
 }
 
-// Logits that were gathered before, handed to vocab_parallel_loss. Each rank's [M, V] stand for V
-// entries of its own, of t V in all: rank 0 finds the target, but every exponential is counted t
-// times, so the loss is log(t sum) = log(sum) + log t.
+// The trap: every rank passes all V logits to vocab_parallel_loss as if they were its own part.
+// Rank 0 still finds the target, but every exponential is counted t times, so the loss is
+// log(t sum) = log(sum) + log t.
 typedef struct { double right, wrong; } Losses;
 static Losses gathered_logits(Run *run, const Batch *b) {
     Comm *tp = run->world;
@@ -207,7 +207,7 @@ static Losses gathered_logits(Run *run, const Batch *b) {
 
 // ---------------------------------------------------------------- costs
 
-// Two all-reduces of [M, C] (x forward, dx backward), and three elements per token for the loss.
+// Two all-reduces of [M, C] (x in forward, dx in backward), and three of [M, 1] for the loss.
 static void costs(Run *run, const TrialResult *r) {
     const size_t n = run->world->size, e = sizeof(real);
     const size_t entries = range_size(shard_range(V, n, run->world->rank));
@@ -219,40 +219,51 @@ static void costs(Run *run, const TrialResult *r) {
                formula((double)(2 * entries * C * e)), NOT_PREDICTED, (double)r->gradients);
     check_cost(run, "optimizer", "SGD's state", "bytes", formula(0), NOT_PREDICTED,
                (double)r->optimizer);
-    check_cost(run, "kept", "kept: x, my logits, a sum a token", "bytes",
+    check_cost(run, "kept", "kept: x, local logits, a sum a token", "bytes",
                formula((double)(M * (C + entries + 1) * e)), NOT_PREDICTED, (double)r->activations);
     check_cost(run, "calls", "all-reduces a step", "calls", formula(2 + 3), NOT_PREDICTED,
-               r->calls);
+               (double)r->calls);
     check_cost(run, "sent", "sent a step", "bytes", formula(2 * wide + 3 * narrow), NOT_PREDICTED,
-               r->bytes);
+               (double)r->sent);
 }
 
 static void table(Run *run, Losses loss) {
     static const char *const columns[] = { "logits cut", "gathered", NULL };
     const size_t n = run->world->size, e = sizeof(real);
-    char narrow[40], wide[40], kept[40], right[40], wrong[40];
-    snprintf(narrow, sizeof narrow, "=%.0f B", 3 * ring_bytes(ALL_REDUCE_PASSES, n, M, e));
-    snprintf(wide, sizeof wide, "=%.2f kB", ring_bytes(ONE_PASS, n, M * V, e) / 1000);
-    snprintf(kept, sizeof kept, "=%.2f kB", (double)(M * (C + V + 1) * e) / 1000);
+    char narrow[24], wide[24], kept[24], right[24], wrong[24];
+    page_cell(narrow, 3 * ring_bytes(ALL_REDUCE_PASSES, n, M, e), "bytes");
+    page_cell(wide, ring_bytes(ONE_PASS, n, M * V, e), "bytes");
+    page_cell(kept, (double)(M * (C + V + 1) * e), "bytes");
     snprintf(right, sizeof right, "=%.4f", loss.right);
     snprintf(wrong, sizeof wrong, "=%.4f", loss.wrong);
     const Result rows[] = {
-        { "sent for the loss, per rank", "3 · 2 (t-1) ceil(M/t); (t-1) ceil(MV/t)",
+        { "sent for the loss, per rank", "6 (t-1) ceil(M/t); (t-1) ceil(MV/t)",
           { narrow, wide } },
         { "kept: x, logits, sums", "M (C + V/t + 1); M (C + V + 1)", { "kept", kept } },
         { "E, per rank", "V/t C", { "parameters" } },
         { "all-reduces per step", "lookup, 3 of the loss, dX", { "calls" } },
-        { "sent per rank and step", "and 2 · 2 (t-1) ceil(MC/t)", { "sent" } },
-        { "loss of step 0", "log t more where each rank sums all", { right, wrong } }, {0} };
+        { "sent per rank and step", "plus 4 (t-1) ceil(MC/t)", { "sent" } },
+        { "loss of step 0", "too high by log t if each rank sums all V",
+          { right, wrong } }, {0} };
     results(run, columns, rows);
-    say(run, "  M = %d tokens, V = %d vocabulary entries, width C = %d; t = %zu ranks, %zu bytes "
-        "per element", M, V, C, n, e);
-    say(run, "  gathered: predicted, and not run, but for the loss");
+    say(run, "  M = %d tokens, V = %d vocabulary entries, width C = %d; t = %zu rank%s, %zu bytes "
+        "per element", M, V, C, n, n == 1 ? "" : "s", e);
+    say(run, "  gathered: every rank has all logits; the loss was run, the sizes are predicted");
+    if (n == 1)
+        say_answer(run, "Each rank puts three numbers per token into all-reduces. With one rank "
+                   "nothing is sent: choose two or more.");
+    else
+        say_answer(run, "Each rank puts three numbers per token into all-reduces: its largest "
+                   "logit, the target's logit, its sum of exponentials. A rank sends %s, instead "
+                   "of %s for all logits.", narrow + 1, wide + 1);
+    say_cost(run, "%s all-reduces per step, exposed: lookup, loss (three), dX. A rank sends %s.",
+             cost_text(run, "calls"), cost_text(run, "sent"));
+    say_use_when(run, "the vocabulary is large, and embedding and head are cut over ranks.");
 }
 
 static void vocabulary(Run *run) {
     const size_t n = run->world->size;
-    REQUIRE(n <= V, "%zu ranks cannot share %d entries: start at most %d", n, V, V);
+    REQUIRE(n <= V, "%zu ranks: the vocabulary has %d entries; choose %d ranks or fewer", n, V, V);
     TrialResult r = trial_compare(run, "vocabulary-parallel = unsplit", train);
     ledger_pause();
     Data data = data_synthetic(V, T, run->seed);

@@ -1,7 +1,7 @@
-// 06_transformer.c: a GPT whose every matrix is cut trains three steps of SGD and three of AdamW,
-// with dropout, unequal token counts and clipping, and is compared with the unsplit GPT. All calls,
-// bytes, memory and the time of a step are held against formulas, the papers' closed forms among
-// them. 9 heads over 4 ranks are 3, 2, 2, 2; 61 vocabulary entries are 16, 15, 15, 15.
+// 06_transformer.c: trains a GPT whose every matrix is cut, three steps of SGD and three of AdamW,
+// with dropout, unequal token counts and clipping, and compares it with the unsplit GPT. Formulas
+// predict all calls, bytes, memory and the time of a step; the papers' closed forms are among them.
+// 4 ranks hold 3, 2, 2 and 2 of 9 heads, and 16, 15, 15 and 15 of 61 vocabulary entries.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,12 +13,13 @@
 enum { STEPS = 3, BATCH = 3 };
 static const double max_norm = 0.5;        // small enough that every step is clipped
 
-// On one rank; calls and bytes are those of the last step.
+// Measured on one rank. Calls and bytes are those of the last step.
 typedef struct {
     Comm *tp;
     size_t calls, bytes;                                   // all-reduces of the layers, bytes sent
     size_t norm_bytes;                                     // sent for the gradient norm
-    size_t block, parameters, gradients, optimizer;        // bytes; block: one block's parameters
+    size_t block;                                          // bytes of one block's parameters
+    size_t parameters, gradients, optimizer;               // bytes
     size_t activations;                                    // bytes, their peak
 } Measured;
 
@@ -31,19 +32,19 @@ static StepResult step(void *measured, Model *m, Optimizer *o, const Training *t
     double loss = model_forward_backward(m, b) * b->token_weight;
     r->calls = r->tp->ledger[COMM_ALL_REDUCE].calls;
     r->bytes = comm_bytes_sent(r->tp);
-    model_fold_tied(m);                    // adds the gradients of both uses of wte: sends nothing
+    model_fold_tied(m);                    // adds the gradients of both uses of wte; sends nothing
     double norm = model_grad_norm(m, r->tp);
     r->norm_bytes = comm_bytes_sent(r->tp) - r->bytes;
     optimizer_step(o, m, clip_factor(norm, t->clip));      // each rank updates its parts
     return (StepResult){ loss, norm };
 }
 
-// tensor_parallel(m, tp) is the only line that the unsplit training lacks.
+// The unsplit training has the same lines, except tensor_parallel(m, tp).
 static void train(void *measured, const Training *t, Trajectory *c) {
     Measured *r = measured;
     Model *m = model_describe(&t->model, model_layers(&t->model));
     tensor_parallel(m, r->tp);
-    model_allocate(m);                     // initial values: by the place in the whole tensor
+    model_allocate(m);                     // an element's value depends on its place in the whole
     training_run(c, m, t, 1, 0, step, r);  // every rank reads every token
     r->block = model_unit(m, "h.0.ln_1.weight")->size * sizeof(real);
     r->parameters = memory_now(MEM_PARAMETERS);
@@ -62,18 +63,19 @@ static CutSizes sizes_of(Run *run, const ModelConfig *c, size_t rank) {
     return cut_sizes(c, run->world->size, rank);
 }
 
-// Elements that a block keeps for backward, per token. Cut are q | k | v and the heads' output (4
-// A), input and output of GELU (2 F) and the scores. Whole are two norms' outputs with two
-// statistics each and the middle (all of these in kept_block), and the block's output.
+// Elements that a block keeps for backward, per token. kept_block counts the cut ones (q | k | v,
+// the heads' output, input and output of GELU, the scores) and the whole ones (two norms' outputs
+// with two statistics each, the middle). z->C is the block's output.
 static size_t block_kept(const CutSizes *z) { return kept_block(z) + z->C; }
 
 static void bytes(Run *run, const ModelConfig *c, const Measured *r) {
     const CutSizes z = sizes_of(run, c, run->world->rank);
     const size_t n = run->world->size, e = sizeof(real);
     const size_t parameters = elements_stage(&z);
-    // Around the blocks: the embedding's output; what the head keeps of its norm, logits and sums.
+    // Around the blocks: the embedding's output; the head's norm, logits and sums.
     const size_t peak = BATCH * z.T * (z.C + z.blocks * block_kept(&z) + kept_head(&z));
-    // Of [M, C] four per block, one of the embedding, one of the head's dx; of [M, 1] the loss's 3.
+    // All-reduces of [M, C]: four per block, one in the embedding, one of the head's dx. Of [M, 1]:
+    // three in the loss.
     const Traffic layers = traffic_tensor_parallel(&z, n, BATCH, false);
     const struct { const char *id, *name, *unit; double predicted, measured; } all[] = {
         { "layers.calls", "all-reduces in the layers, a step", "calls", layers.calls,
@@ -95,8 +97,8 @@ static void bytes(Run *run, const ModelConfig *c, const Measured *r) {
                    NOT_PREDICTED, all[i].measured);
 }
 
-// The papers write b s h for our M C, and let t divide everything. Where it does, the general forms
-// above are theirs, to the last element.
+// The papers assume that t divides everything. Where t divides the heads, the general form must
+// equal the papers' closed form in every element.
 static void closed_form(Run *run, const ModelConfig *c, const char *what, const char *form,
                         double general, double closed) {
     say_detail(run, "a block: %.0f %s; %s = %.2f", general, what, form, closed);
@@ -106,24 +108,24 @@ static void closed_form(Run *run, const ModelConfig *c, const char *what, const 
 static void closed_forms(Run *run, const ModelConfig *c) {
     const CutSizes z = sizes_of(run, c, run->world->rank);
     const size_t n = run->world->size;
-    const double t = (double)n, h = (double)c->width, s = (double)c->context, a = (double)c->heads;
-    const double bs = BATCH * s, bsh = bs * h;
-    const double probabilities = c->dropout > 0 ? 8 : 4;   // before and after dropout, 4 bytes each
-    closed_form(run, c, "numbers sent a step", "8 b s h (t-1)/t",
-                4 * ring_bytes(ALL_REDUCE_PASSES, n, (size_t)bsh, 1), 8 * bsh * (t - 1) / t);
-    closed_form(run, c, "parameters", "12 h^2/t + 7 h/t + 6 h", (double)elements_block(&z),
-                12 * h * h / t + 7 * h / t + 6 * h);
-    closed_form(run, c, "numbers kept for backward",
-                c->dropout > 0 ? "b s h (16 + 48/t + 8 a s/(h t) + 16/h)/4"
-                               : "b s h (16 + 48/t + 4 a s/(h t) + 16/h)/4",
-                bs * (double)block_kept(&z),
-                bsh * (16 + 48 / t + probabilities * a * s / (h * t) + 16 / h) / 4);
+    const double t = (double)n, C = (double)c->width, T = (double)c->context;
+    const double H = (double)c->heads, M = BATCH * T;
+    const double probabilities = c->dropout > 0 ? 2 : 1;   // tensors: before and after dropout
+    closed_form(run, c, "elements sent a step", "8 M C (t-1)/t",
+                4 * ring_bytes(ALL_REDUCE_PASSES, n, (size_t)(M * C), 1), 8 * M * C * (t - 1) / t);
+    closed_form(run, c, "parameters", "12 C^2/t + 7 C/t + 6 C", (double)elements_block(&z),
+                12 * C * C / t + 7 * C / t + 6 * C);
+    closed_form(run, c, "elements kept for backward",
+                c->dropout > 0 ? "M C (4 + 12/t + 2 H T/(C t) + 4/C)"
+                               : "M C (4 + 12/t + H T/(C t) + 4/C)",
+                M * (double)block_kept(&z),
+                M * C * (4 + 12 / t + probabilities * H * T / (C * t) + 4 / C));
 }
 
 // ---------------------------------------------------------------- time
 
 // In every all-reduce all ranks wait for the slowest, and nothing is computed meanwhile. Rank 0
-// holds most of everything, so it is always the slowest.
+// holds the largest part of everything, so it is always the slowest.
 static void times(Run *run, const ModelConfig *c, const Timing *t) {
     const size_t n = run->world->size;
     const CutSizes first = sizes_of(run, c, 0);
@@ -159,61 +161,68 @@ static double two_rings(const char *link, size_t n, size_t elements) {
     const double sent = ring_bytes(ALL_REDUCE_PASSES, n, elements, sizeof(real));
     return 2e12 * (2 * (double)(n - 1) * l->alpha + sent / l->beta);
 }
-// Their time over the products', without latency, scores and unequal parts: (t-1) e F/(6 h beta).
-static double plain_ratio(const char *link, size_t n, size_t h) {
-    return (double)((n - 1) * sizeof(real)) * clock_config()->device.flops
-           / (6 * (double)h * link_named(link)->beta);
-}
-static void kilobytes(char cell[40], double elements) {
-    snprintf(cell, 40, "=%.1f kB", elements * sizeof(real) / 1000);
-}
-
 static void table(Run *run, const ModelConfig *c) {
     const size_t n = run->world->size, M = BATCH * c->context;
     const bool simulated = clock_config()->simulated;
     const CutSizes first = sizes_of(run, c, 0), whole = cut_sizes(c, 1, 0);
+    const double e = sizeof(real);
+    const size_t activations = M * (whole.C + c->layers * block_kept(&whole) + kept_head(&whole));
     const double products = work_block(&first, BATCH).time;
-    const double fast = two_rings("fast", n, M * c->width) / products;
-    const double slow = two_rings("slow", n, M * c->width) / products;
-    char ranks[40], block[40], parameters[40], kept[40], sent[40], step[40], ratio[40], calls[80];
-    snprintf(ranks, sizeof ranks, "each of %zu", n);
-    kilobytes(block, (double)elements_block(&whole));
-    kilobytes(parameters, (double)elements_stage(&whole));
-    kilobytes(kept, (double)(M * (whole.C + c->layers * block_kept(&whole) + kept_head(&whole))));
-    kilobytes(sent, 4 * ring_bytes(ALL_REDUCE_PASSES, n, M * c->width, 1));
-    snprintf(step, sizeof step, "=%.2f ms", work_model(c, BATCH).time / 1e9);
-    snprintf(ratio, sizeof ratio, "=1 : %.2f : %.1f", fast, slow);
-    snprintf(calls, sizeof calls, "4 L + 5; and the gradient norm's, of %.0f B",
-             ring_bytes(ALL_REDUCE_PASSES, n, config_tensors(c), sizeof(double)));
+    char ranks[40], block[24], parameters[24], kept[24], sent[24], step[24], fast[24], slow[24];
+    snprintf(ranks, sizeof ranks, n == 1 ? "%zu rank" : "each of %zu", n);
+    page_cell(block, (double)elements_block(&whole) * e, "bytes");
+    page_cell(parameters, (double)elements_stage(&whole) * e, "bytes");
+    page_cell(kept, (double)activations * e, "bytes");
+    page_cell(sent, 4 * ring_bytes(ALL_REDUCE_PASSES, n, M * c->width, sizeof(real)), "bytes");
+    page_cell(step, work_model(c, BATCH).time, "ps");
+    snprintf(fast, sizeof fast, "=%.2f", two_rings("fast", n, M * c->width) / products);
+    snprintf(slow, sizeof slow, "=%.2f", two_rings("slow", n, M * c->width) / products);
     const char *const columns[] = { "one device", ranks, NULL };
     const Result rows[] = {
-        { "parameters of a block", "12 h²/t + 7 h/t + 6 h", { block, "block" } },
-        { "parameters", "L blocks, V h/t, s h, 2 h", { parameters, "parameters" } },
-        { "activations, peak", c->dropout > 0 ? "L b s h (4 + 12/t + 2as/(ht) + 4/h), ends"
-                                              : "L b s h (4 + 12/t + as/(ht) + 4/h), ends",
+        { "parameters", "L blocks, V C/t, T C, 2 C", { parameters, "parameters" } },
+        { "  one block", "12 C²/t + 7 C/t + 6 C", { block, "block" } },
+        { "activations, peak", c->dropout > 0 ? "a block: M C (4 + 12/t + 2 H T/(C t) + 4/C)"
+                                              : "a block: M C (4 + 12/t + H T/(C t) + 4/C)",
           { kept, "activations" } },
-        { "all-reduces per step", calls, { "=0", "layers.calls" } },
-        { "sent per step", "L blocks, 2 of b s h, 3 of b s", { "=0 kB", "layers.sent" } },
-        { "sent per block and step", "8 b s h (t-1)/t", { "=0 kB", sent } },
-        { simulated ? "time of a step" : NULL, "72 L b s h²/t FLOPs, scores, head, messages",
+        { "all-reduces per step", "4 per block, 2 at the ends, 3 of the loss",
+          { "=0", "layers.calls" } },
+        { "sent per step", "L blocks, 4 M C (t-1)/t, 6 M (t-1)/t", { "=0 B", "layers.sent" } },
+        { "  one block", "8 M C (t-1)/t", { "=0 B", sent } },
+        { simulated ? "time of a step" : NULL, "products of the slowest rank, all-reduces",
           { step, "step" } },
-        { simulated ? "products : fast : slow" : NULL, "one block forward; GPT-3's 1 : 0.19 : 2.3",
-          { NULL, ratio } }, {0} };
+        { "all-reduces/products, fast", "one block forward: (t-1) e F/(6 C beta)", { "=0", fast } },
+        { "all-reduces/products, slow", "time over time, the same formula", { "=0", slow } }, {0} };
     results(run, columns, rows);
-    say(run, "  b = %d sequences of s = %zu; width h = %zu, a = %zu heads, L = %zu blocks, V = %zu"
-        "; t = %zu; %zu-byte elements", BATCH, c->context, c->width, c->heads, c->layers, c->vocab,
-        n, sizeof(real));
-    if (simulated)
-        say(run, "  The last row: products take 1, two all-reduces %.2f on the fast link and %.1f "
-            "on the slow one.", fast, slow);
-    if (simulated && n > 1)
-        say(run, "  (t-1)eF/(6h beta) gives %.2f and %.1f: it leaves out scores, latency and "
-            "unequal parts.", plain_ratio("fast", n, c->width), plain_ratio("slow", n, c->width));
+    say(run, "  B = %d sequences of T = %zu, M = B T; C = %zu, H = %zu heads, L = %zu blocks, "
+        "V = %zu; t = %zu; e = %zu bytes", BATCH, c->context, c->width, c->heads, c->layers,
+        c->vocab, n, sizeof(real));
     if (c->heads % n)
         say(run, "  t does not divide the heads: rank 0 has %zu of %zu. Where it does, the "
             "formulas are exact.", first.heads, c->heads);
-    say(run, "  ends: the embedding's output, and what head and loss keep; a..b: smallest to "
-        "largest rank");
+}
+
+static void ending(Run *run, const ModelConfig *c) {
+    const size_t n = run->world->size;
+    const CutSizes whole = cut_sizes(c, 1, 0);
+    char parameters[24], exposed[24];
+    page_value(parameters, sizeof parameters, (double)(elements_stage(&whole) * sizeof(real)),
+               "bytes");
+    if (n == 1)
+        say_answer(run, "Yes, but one rank cuts nothing: it holds all %s of parameters and sends "
+                   "nothing.", parameters);
+    else
+        say_answer(run, "Yes, it trains alike within rounding. Each rank holds %s of %s of "
+                   "parameters, and sends %s per step.", cost_text(run, "parameters"), parameters,
+                   cost_text(run, "layers.sent"));
+    if (clock_config()->simulated) {
+        page_value(exposed, sizeof exposed, cost_value(run, "exposed") / (double)n, "ps");
+        say_cost(run, "%s all-reduces per step, all exposed: %s of a step of %s on this link.",
+                 cost_text(run, "layers.calls"), exposed, cost_text(run, "step"));
+    } else {
+        say_cost(run, "%s all-reduces per step, all exposed.", cost_text(run, "layers.calls"));
+    }
+    say_use_when(run, "a model does not fit in one device, and a fast link joins several: usually "
+                 "the 8 devices of a node.");
 }
 
 // ---------------------------------------------------------------- the lesson
@@ -236,6 +245,7 @@ static void transformer(Run *run) {
     picture_show(run, "tensor parallelism, last step", PICTURE_CHART);
     picture_summary(run, &timing);
     table(run, &c);
+    ending(run, &c);
     data_free(&t.data);
 }
 

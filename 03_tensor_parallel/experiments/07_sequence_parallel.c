@@ -1,9 +1,10 @@
-// Experiment of 07_sequence_parallel.c. A GPT is trained three ways: tensor parallel as in lesson
-// 06, sequence parallel with inputs kept whole, and sequence parallel with inputs gathered again.
-// The last must equal the unsplit training, the second the last in every bit. Calls, bytes, memory
-// and time are asserted by formulas of sizes, and so is figure 7 of Korthikanti et al. 2022.
-#include <math.h>
+// 07_sequence_parallel.c: trains a GPT three ways: tensor parallel as in lesson 06, sequence
+// parallel with inputs kept whole, and sequence parallel with inputs gathered again. Gathered again
+// must equal the unsplit training, and must equal kept whole in every bit. Formulas predict calls,
+// bytes, memory and time; sequence_costs.c has some of them, and figure 7 of Korthikanti et al.
+// 2022.
 #include <stdio.h>
+#include "03_tensor_parallel/experiments/sequence_costs.h"
 #include "03_tensor_parallel/tensor_parallel.h"
 #include "common/model/costs.h"
 #include "judge/draw/picture.h"
@@ -14,21 +15,22 @@ static const char *const way_name[WAYS] = { "tensor parallel", "inputs kept whol
                                             "gathered again" };
 static const char *const way_id[WAYS] = { "tensor", "kept", "again" };
 
-enum { STEPS = 3, SEQUENCES = 3, MICRO_BATCHES = 2 };      // of 2 and 1 sequences: 8 rows, and 4
+enum { STEPS = 3, SEQUENCES = 3, MICRO_BATCHES = 2 };      // 2 sequences, then 1
 static const double max_norm = 0.5;                       // small enough that every step is clipped
 
 // ---------------------------------------------------------------- the split training
 
-typedef struct { size_t gathers, scatters, sums, bytes; } Sent;   // calls of three kinds; all bytes
+typedef struct { size_t gathers, scatters, sums, bytes; } Sent;   // calls of three kinds, and bytes
 static Sent sent_since_reset(const Comm *tp) {
     return (Sent){ tp->ledger[COMM_ALL_GATHER].calls, tp->ledger[COMM_REDUCE_SCATTER].calls,
                    tp->ledger[COMM_ALL_REDUCE].calls, comm_bytes_sent(tp) };
 }
 typedef struct {
     Comm *tp;
-    Sent layers, partial;                           // per step: in the layers; of partial gradients
-    size_t parameters, gradients, optimizer, activations;  // bytes here; the last: peak
-    size_t message;                                    // bytes to a next stage, largest micro-batch
+    Sent layers, partial;                               // per step; partial: sums of gradients
+    size_t parameters, gradients, optimizer;            // bytes on this rank
+    size_t activations;                                 // bytes on this rank, peak
+    size_t message;                                     // bytes to a next pipeline stage
 } Measured;
 
 static StepResult step(void *measured, Model *m, Optimizer *o, const Training *t, const Batch *b) {
@@ -48,9 +50,6 @@ static StepResult step(void *measured, Model *m, Optimizer *o, const Training *t
     return (StepResult){ loss * b[0].token_weight, norm };
 }
 
-static size_t sequences_of(const Training *t, size_t k) {
-    return range_size(training_micro_batch(t, 1, 0, k));
-}
 static Measured train(Run *run, const Training *t, Way way, Trajectory *c) {
     Measured r = { .tp = run->world };
     Model *m = model_describe(&t->model, model_layers(&t->model));
@@ -58,7 +57,7 @@ static Measured train(Run *run, const Training *t, Way way, Trajectory *c) {
     else sequence_parallel(m, run->world, way == INPUTS_WHOLE ? KEEP_WHOLE : KEEP_SHARD);
     model_allocate(m);
     training_run(c, m, t, 1, 0, step, &r);
-    Batch largest = { .B = sequences_of(t, 0), .T = t->model.context };
+    Batch largest = { .B = sequence_micro_batch(t, 0), .T = t->model.context };
     Shape message = layer_output(&m->layers[1], &largest);
     r.message = message.rows * message.cols * sizeof(real);
     r.parameters = memory_now(MEM_PARAMETERS);
@@ -75,23 +74,6 @@ static CutSizes sizes(Run *run, const Training *t, Way way, size_t rank) {
     CutSizes z = cut_sizes(&t->model, run->world->size, rank);
     return way == TENSOR_ONLY ? z : cut_sequence(z, way == INPUTS_WHOLE);
 }
-// In the layers, per step: all micro-batches.
-static SequenceTraffic traffic(const CutSizes *z, const Training *t) {
-    SequenceTraffic all = {0};
-    for (size_t k = 0; k < t->micro_batches; k++) {
-        size_t B = sequences_of(t, k);
-        Traffic reduce = traffic_tensor_parallel(z, z->t, B, false);
-        SequenceTraffic s = { .sums = reduce.calls, .bytes = reduce.bytes, .time = reduce.time };
-        if (z->sequence) s = traffic_sequence_parallel(z, B, false);
-        all.gathers += s.gathers;
-        all.scatters += s.scatters;
-        all.sums += s.sums;
-        all.bytes += s.bytes;
-        all.time += s.time;
-    }
-    return all;
-}
-
 static void check_way(Run *run, Way way, const char *id, const char *what, const char *unit,
                       double predicted, double measured) {
     char text[48], name[96];
@@ -100,36 +82,14 @@ static void check_way(Run *run, Way way, const char *id, const char *what, const
     check_cost(run, text, name, unit, formula(predicted), NOT_PREDICTED, measured);
 }
 
-// The paper's closed forms, where everything divides by t, equal the sums that are asserted.
-static void closed_forms(Run *run, const Training *t, Way way, const CutSizes *z) {
-    const size_t n = z->t, B = sequences_of(t, 0);
-    const double bsh = (double)(B * z->T * z->C), T = (double)n, h = (double)z->C;
-    const double masks = t->model.dropout > 0 ? 2 : 1;
-    const double scores = masks * (double)(t->model.heads * z->T) / h;
-    if (B * z->T % n || way == TENSOR_ONLY) return;
-    double rows = way == INPUTS_WHOLE ? 2 + 2 / T : 4 / T;
-    double kept = bsh * (rows + 12 / T + scores / T + 4 / h / T);
-    double block = (double)(activations_block(z, B) + message_elements(z, B));
-    if (t->model.heads % n == 0)
-        check_true(run, way_name[way], "the closed form of what a block keeps",
-                   fabs(block - kept) < 1e-6);
-    CutSizes one = *z;
-    one.blocks = 1;
-    one.first = one.last = false;
-    double sent = (way == INPUTS_WHOLE ? 8 : 10) * bsh * (T - 1) / T;
-    double bytes = traffic_sequence_parallel(&one, B, false).bytes;
-    check_true(run, way_name[way], "the closed form of what a block sends",
-               fabs(bytes / sizeof(real) - sent) < 1e-6);
-}
-
 static void times(Run *run, const Training *t, Way way, const Timing *timing) {
     const size_t n = run->world->size;
     double flops = 0, slowest = 0;
-    for (size_t rank = n; rank-- > 0;) {                // rank 0 last: it has most, the others wait
+    for (size_t rank = n; rank-- > 0;) {        // rank 0 last: it has the largest part, others wait
         CutSizes z = sizes(run, t, way, rank);
         slowest = 0;
         for (size_t k = 0; k < t->micro_batches; k++) {
-            Work work = work_times(3, work_stage(&z, sequences_of(t, k)));
+            Work work = work_times(3, work_stage(&z, sequence_micro_batch(t, k)));
             flops += work.flops;
             slowest += work.time;
         }
@@ -138,7 +98,7 @@ static void times(Run *run, const Training *t, Way way, const Timing *timing) {
     if (!clock_config()->simulated) return;
     CutSizes z = sizes(run, t, way, 0);
     double norm = ring_time(ALL_REDUCE_PASSES, n, config_tensors(&t->model), sizeof(double));
-    double communication = traffic(&z, t).time + norm;
+    double communication = sequence_step_traffic(&z, t).time + norm;
     if (way != TENSOR_ONLY) communication += traffic_partial_sums(&z).time;
     check_way(run, way, "step", "step", "ps", slowest + communication, (double)timing->step);
     check_way(run, way, "exposed", "exposed, all ranks", "ps", (double)n * communication,
@@ -147,9 +107,9 @@ static void times(Run *run, const Training *t, Way way, const Timing *timing) {
 
 static void costs(Run *run, const Training *t, Way way, const Measured *r) {
     const CutSizes z = sizes(run, t, way, run->world->rank);
-    const size_t B = sequences_of(t, 0);                   // the first micro-batch is the largest
+    const size_t B = sequence_micro_batch(t, 0);        // the first micro-batch is the largest
     const double e = sizeof(real);
-    SequenceTraffic layers = traffic(&z, t);
+    SequenceTraffic layers = sequence_step_traffic(&z, t);
     Traffic partial = way == TENSOR_ONLY ? (Traffic){0} : traffic_partial_sums(&z);
     const struct { const char *id, *what, *unit; double formula; size_t measured; } line[] = {
         { "gathers", "all-gathers per step", "calls", layers.gathers, r->layers.gathers },
@@ -169,7 +129,7 @@ static void costs(Run *run, const Training *t, Way way, const Measured *r) {
     for (size_t i = 0; i < sizeof line / sizeof *line; i++)
         check_way(run, way, line[i].id, line[i].what, line[i].unit, line[i].formula,
                   (double)line[i].measured);
-    closed_forms(run, t, way, &z);
+    if (way != TENSOR_ONLY) sequence_closed_forms(run, t, way_name[way], way == INPUTS_WHOLE, &z);
     Timing timing = picture_timing(run);
     times(run, t, way, &timing);
     bool drawn = way == INPUTS_SHARD;
@@ -177,70 +137,57 @@ static void costs(Run *run, const Training *t, Way way, const Measured *r) {
                  PICTURE_CHART | (drawn ? 0 : PICTURE_NO_FILES | PICTURE_DETAIL));
 }
 
-// ---------------------------------------------------------------- the paper's figure 7
-
-// Activations in per cent of tensor parallelism alone, for t = 8, 2 bytes per element and 1 byte
-// per mask, by the cost model. "Full" keeps a block's whole input on every rank.
-static void figure7(Run *run) {
-    enum { PAPER_VOCAB = 51200 };
-    static const struct { const char *name; size_t a, h; double published[4]; } model[4] = {
-        { "22B", 64, 6144, { 66.8, 49.4, 16.1, 7.6 } },
-        { "175B", 96, 12288, { 62.0, 56.5, 18.5, 8.7 } },
-        { "530B", 128, 20480, { 58.3, 61.9, 20.2, 9.5 } },
-        { "1T", 160, 25600, { 58.3, 61.9, 20.2, 9.5 } },
-    };
-    say_detail(run, "per cent of tensor parallelism: sequence parallel, "
-                    "selective recomputation, both, full");
-    for (size_t i = 0; i < 4; i++) {
-        ModelConfig c = { .layers = 1, .width = model[i].h, .heads = model[i].a, .context = 2048,
-                          .vocab = PAPER_VOCAB, .dropout = 0.1 };
-        CutSizes tensor = cut_sizes(&c, 8, 0), rows = cut_sequence(tensor, false);
-        double all = kept_bytes(&tensor, 1, 2, 1, true) / 100;
-        double input = 2.0 * (double)(c.context * c.width);
-        double percent[4] = { kept_bytes(&rows, 1, 2, 1, true) / all,
-                              kept_bytes(&tensor, 1, 2, 1, false) / all,
-                              kept_bytes(&rows, 1, 2, 1, false) / all, input / all };
-        say_detail(run, "  %-5s %6.1f %6.1f %6.1f %6.1f", model[i].name, percent[0], percent[1],
-                   percent[2], percent[3]);
-        // The paper prints 0.1 per cent.
-        check_numbers(run, "Korthikanti, figure 7", model[i].name, percent, model[i].published, 4,
-                      1e-3);
-    }
-}
-
 // ---------------------------------------------------------------- the table, and the run
 
 #define EACH_WAY(id) { id ".tensor", id ".kept", id ".again" }
 static void table(Run *run, const Training *t) {
-    static const char *const columns[] = { "tensor parallel", "rows cut, kept", "gathered again",
-                                           NULL };
-    const size_t n = run->world->size, M = sequences_of(t, 0) * t->model.context;
-    char calls[WAYS][40];
-    for (Way way = 0; way < WAYS; way++) {
-        CutSizes z = sizes(run, t, way, 0);
-        SequenceTraffic s = traffic(&z, t);
-        snprintf(calls[way], sizeof calls[way], "=%.0f, %.0f, %.0f", s.gathers, s.scatters, s.sums);
-    }
+    const char *const columns[] = { "tensor parallel", "kept whole", "gathered again", NULL };
+    const size_t n = run->world->size, M = sequence_micro_batch(t, 0) * t->model.context;
     const Result rows[] = {
-        { "activations, peak", "of a block: below", EACH_WAY("kept") },
-        { "message to a next stage", "bsh; bsh/t; bsh/t", EACH_WAY("message") },
-        { "gathers, scatters, sums", "0,0,4; 4,4,0; 6,4,0", { calls[0], calls[1], calls[2] } },
-        { "sent in the layers", "8; 8; 10 bsh(t-1)/t", EACH_WAY("sent") },
-        { "sent for partial sums", "6Lh + 2h, once per step", EACH_WAY("partial.sent") },
-        { clock_config()->simulated ? "step" : NULL, "products, messages", EACH_WAY("step") },
-        {0}
+        { "activations, peak", "blocks and both ends", EACH_WAY("kept") },
+        { "  norms of a block", "× M C elements",
+          { "=4 + 4/C", "=2 + (2 + 4/C)/t", "=(4 + 4/C)/t" } },
+        { "sent in the layers", "blocks and both ends", EACH_WAY("sent") },
+        { "  one block", "× M C (t-1)/t elements", { "=8", "=8", "=10" } },
+        { "all-gathers per step", "of M C", EACH_WAY("gathers") },
+        { "reduce-scatters", "of M C", EACH_WAY("scatters") },
+        { "all-reduces", "of M C; 3 of M", EACH_WAY("sums") },
+        { "sent for partial sums", "6 C per block, 2 C", EACH_WAY("partial.sent") },
+        { "message to next stage", "M C; in rows M C/t", EACH_WAY("message") },
+        { clock_config()->simulated ? "time of a step" : NULL, "products, messages",
+          EACH_WAY("step") }, {0}
     };
     results(run, columns, rows);
-    say(run, "  formulas of calls and bytes: of one block. "
-        "L = %zu, h = %zu, a = %zu, s = %zu, t = %zu; b <= %zu",
-        t->model.layers, t->model.width, t->model.heads, t->model.context, n, sequences_of(t, 0));
-    const char *scores = t->model.dropout > 0 ? "2as/h" : "as/h";
-    say(run, "  a block keeps b s h times (12 + %s)/t, and 4 + 4/h; 2 + 2/t + 4/(ht); 4/t + 4/(ht)",
-        scores);
-    if (M % n) say(run, "  t does not divide %zu rows: the first ranks have one more.", M);
-    if (t->model.heads % n)
-        say(run, "  t does not divide the heads: rank 0 has most. "
-                 "Where it does, the formulas are exact.");
+    say(run, "  L = %zu blocks, C = %zu, H = %zu heads, T = %zu positions, t = %zu; M = B T rows, "
+        "at most %zu", t->model.layers, t->model.width, t->model.heads, t->model.context, n, M);
+    say(run, "  between column and row cuts every way keeps M C (12 + %s)/t elements per block",
+        t->model.dropout > 0 ? "2 H T/C" : "H T/C");
+    if (M % n || t->model.heads % n)
+        say(run, "  t does not divide %s: rank 0 has most. Where it does, the formulas are exact.",
+            M % n ? "the rows" : "the heads");
+}
+
+static void ending(Run *run) {
+    const bool equal = cost_value(run, "sent.kept") <= cost_value(run, "sent.tensor");
+    if (run->world->size == 1)
+        say_answer(run, "One rank cuts nothing: it keeps %s and sends nothing. Choose two or more "
+                   "ranks.", cost_text(run, "kept.tensor"));
+    else
+        say_answer(run, "%s: %s sent in the layers instead of %s. Activations fall from %s to "
+                   "%s; gathering inputs again sends %s and keeps %s.",
+                   equal ? "Yes" : "Not where t does not divide all rows",
+                   cost_text(run, "sent.kept"), cost_text(run, "sent.tensor"),
+                   cost_text(run, "kept.tensor"), cost_text(run, "kept.kept"),
+                   cost_text(run, "sent.again"), cost_text(run, "kept.again"));
+    if (clock_config()->simulated)
+        say_cost(run, "%s per rank and step to sum partial gradients. A step takes %s, or %s if "
+                 "gathered again, instead of %s.", cost_text(run, "partial.sent.kept"),
+                 cost_text(run, "step.kept"), cost_text(run, "step.again"),
+                 cost_text(run, "step.tensor"));
+    else
+        say_cost(run, "%s per rank and step to sum partial gradients.",
+                 cost_text(run, "partial.sent.kept"));
+    say_use_when(run, "ranks use tensor parallelism. Gather inputs again unless the link is slow.");
 }
 
 static void sequence(Run *run) {
@@ -276,7 +223,8 @@ static void sequence(Run *run) {
         trajectory_free(&unsplit);
     }
     table(run, &t);
-    figure7(run);
+    sequence_figure7(run);
+    ending(run);
     data_free(&t.data);
 }
 

@@ -1,16 +1,17 @@
-// 08_costs.h: how long the messages of ring attention show, a closed form for other experiments.
+// 08_costs.h: the time that messages add to ring attention, as a closed form. 12_compare.c and
+// chapter 08's experiments predict their steps with it.
 #ifndef RING_ATTENTION_COSTS_H
 #define RING_ATTENTION_COSTS_H
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-// How much longer a block's ring attention over n equal zigzag chunks takes than its products. own:
-// products of step 0; other: of each of the n-1 other steps; hop: a message of k | v, or of dk | dv.
-// Forward, where nothing leaves in the last step:
+// Returns the time of a block's ring attention over n equal zigzag chunks beyond its products. own
+// is the time of step 0's products, other that of each of the n-1 other steps, hop that of one
+// message of k | v, or of dk | dv. Forward, where nothing is sent in the last step:
 //     max(own, hop) + (n-2) max(other, hop) + other
-// Backward, where dk | dv leave after the products on the same lane, behind the next k | v
-// (the last hop is never hidden):
+// Backward, where dk | dv are sent after the products, on the same lane behind the next k | v. The
+// last hop is never hidden:
 //     max(own, hop) + (n-2) max(other, 2 hop) + max(other, hop) + hop
 static inline double context_ring_waits(size_t n, double own, double other, double hop,
                                         bool backward) {

@@ -6,7 +6,7 @@
 
 // ---------------------------------------------------------------- data and parts
 
-// Weights, inputs or targets of the whole layer.
+// The weights, inputs or targets of the whole layer.
 Tensor trial_drawn(const Trial *t, Arena *a, TrialData what, size_t i) {
     const bool weights = what == TRIAL_WEIGHTS;
     size_t rows = weights ? t->params[i].rows : t->M;
@@ -22,7 +22,7 @@ static void parameters_new(Trial *t, Arena *parameters, Arena *gradients) {
         Param *p = &t->params[i];
         p->w = tensor_new(parameters, param_local_rows(p), param_local_cols(p));
         p->g = tensor_new(gradients, param_local_rows(p), param_local_cols(p));
-        ledger_pause();                            // the whole tensor is not counted: freed at once
+        ledger_pause();                            // not counted: the whole tensor is freed at once
         Arena scratch = arena(MEM_REFERENCE);
         Tensor whole = trial_drawn(t, &scratch, TRIAL_WEIGHTS, i);
         Tensor rows = tensor_row_range(whole, p->my_rows.lo, p->my_rows.hi);
@@ -51,11 +51,18 @@ void trial_put(Snapshot *s, const char *name, size_t step, size_t rows, size_t c
     snapshot_put(s, label, rows, cols, part, row0, col0);
 }
 
-void trial_held(TrialResult *r) {
+void trial_step_begin(Comm *tp) {
+    memory_reset_peaks();
+    if (tp) comm_ledger_reset(tp);
+}
+void trial_step_end(Comm *tp, TrialResult *r) {
     r->parameters = memory_now(MEM_PARAMETERS);
     r->gradients = memory_now(MEM_GRADIENTS);
     r->optimizer = memory_now(MEM_OPTIMIZER);
     r->activations = memory_peak(MEM_ACTIVATIONS); // the most since the step began
+    if (!tp) return;
+    r->calls = tp->ledger[COMM_ALL_REDUCE].calls;
+    r->sent = comm_bytes_sent(tp);
 }
 
 // ---------------------------------------------------------------- three steps
@@ -79,12 +86,20 @@ static void run_backward(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s) {
     if (t->tp) record_leave();
 }
 
+// A collective ends on all ranks at the same time. So after this one all simulated clocks are
+// equal, and the picture shows one whole step.
+static void begin_together(Trial *t) {
+    double none = 0;
+    comm_all_reduce_doubles(t->tp, &none, 1);
+}
+
 static void train_step(Trial *t, TrialResult *r) {
     const size_t M = t->M;
     const size_t n = parameter_count(t);
     const bool recorded = t->tp && t->step + 1 == TRIAL_STEPS;
     char name[40];
-    memory_reset_peaks();
+    if (recorded) begin_together(t);
+    trial_step_begin(t->tp);
     Arena buffers = arena(MEM_WORKSPACE);
     Arena kept = arena(MEM_ACTIVATIONS);
     Saved saved = saved_new();
@@ -96,12 +111,12 @@ static void train_step(Trial *t, TrialResult *r) {
     Tensor y = tensor_new(&buffers, M, target.cols);
     Tensor dy = tensor_new(&buffers, M, target.cols);
     Tensor dx = tensor_new(&buffers, M, x.cols);
-    for (size_t i = 0; i < n; i++) t->params[i].gradient_empty = true; // a contribution overwrites
+    for (size_t i = 0; i < n; i++) t->params[i].gradient_empty = true; // so backward overwrites it
 
     if (recorded) picture_begin(t->run, MEM_ACTIVATIONS);
     run_forward(t, y, x, &saved);
     op_scale(dy, target, -1);
-    op_add(dy, y, dy);                         // Y - target: the loss is half its square per row
+    op_add(dy, y, dy);                         // Y - target; the loss is half its square, per row
     r->loss[t->step] = tensor_sum_of_squares(dy) / (double)(2 * M);
     op_scale(dy, dy, (real)(1.0 / (double)M));
     run_backward(t, dx, x, dy, &saved);
@@ -115,7 +130,7 @@ static void train_step(Trial *t, TrialResult *r) {
         put_param(r->seen, name, p, p->g);
         op_sgd(p->w, p->g, 1, (real)t->rate, 0);
     }
-    trial_held(r);
+    trial_step_end(t->tp, r);
     saved_free(&saved);
     arena_free(&buffers);
     arena_free(&kept);
@@ -133,7 +148,8 @@ void trial_train(Trial *t, TrialResult *r) {
     }
     arena_free(&parameters);
     arena_free(&gradients);
-    ledger_pause();                        // a rank with some columns of Y has a part of the loss
+    ledger_pause();
+    // A rank that has some columns of Y has computed their part of the loss only.
     if (range_size(t->y_cols) != t->N) comm_all_reduce_doubles(t->tp, r->loss, TRIAL_STEPS);
     ledger_resume();
 }
@@ -156,10 +172,7 @@ TrialResult trial_compare(Run *run, const char *what, TrialTrain *train) {
     Comm *tp = run->world;
     TrialResult got = { .seen = snapshot_new(run), .weights = snapshot_new(run) };
     TrialResult want = { .seen = snapshot_new(run), .weights = snapshot_new(run) };
-    comm_ledger_reset(tp);
     train(run, tp, &got);
-    got.calls = (double)tp->ledger[COMM_ALL_REDUCE].calls / TRIAL_STEPS;
-    got.bytes = (double)comm_bytes_sent(tp) / TRIAL_STEPS;
     ledger_pause();
     if (tp->rank == 0) train(run, NULL, &want);
     ledger_resume();

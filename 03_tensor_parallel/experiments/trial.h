@@ -1,6 +1,7 @@
-// trial.h: lessons 02 to 05 train a few layers alone, for three steps of SGD on half the squared
-// distance of Y from a target: split on all ranks, and unsplit on rank 0. trial_compare compares
-// the two. Whole tensors are drawn and then cut, so both trainings start alike.
+// trial.h: lessons 02 to 05 train a few layers alone, for three steps of SGD: split on all ranks,
+// and unsplit on rank 0. trial_compare compares the two trainings. Every rank draws the whole
+// tensors and takes its part, so both trainings begin with the same values. The loss of trial_train
+// is half the squared distance of Y from a target.
 #ifndef TENSOR_PARALLEL_TRIAL_H
 #define TENSOR_PARALLEL_TRIAL_H
 #include "common/model/layer.h"
@@ -14,13 +15,15 @@ typedef struct {
     double loss[TRIAL_STEPS];
     size_t parameters, gradients, optimizer;       // bytes on this rank in the last step
     size_t activations;                            // their peak in the last step
-    double calls, bytes;                           // per step: all-reduces, bytes sent
+    size_t calls, sent;                            // in the last step: all-reduces, bytes sent
 } TrialResult;
-void trial_held(TrialResult *r);           // fills in the bytes on this rank
+// tp may be NULL. The first resets the counters of memory and messages, the second reads them.
+void trial_step_begin(Comm *tp);
+void trial_step_end(Comm *tp, TrialResult *r);
 void trial_put(Snapshot *s, const char *name, size_t step, size_t rows, size_t cols, Tensor part,
                size_t row0, size_t col0);  // as "name, step 1"
 
-// A training fills in *r. tp NULL: the unsplit training, on rank 0 alone.
+// A training fills *r. tp is NULL for the unsplit training, which runs on rank 0 alone.
 typedef void TrialTrain(Run *run, Comm *tp, TrialResult *r);
 TrialResult trial_compare(Run *run, const char *what, TrialTrain *train);
 
@@ -32,9 +35,9 @@ struct Trial {
     Comm *tp;                              // NULL: unsplit
     size_t M, K, N, step;
     Range x_cols, y_cols;                  // columns of X and Y on this rank
-    Param params[TRIAL_PARAMS];            // described and cut; the first without columns ends them
+    Param params[TRIAL_PARAMS];            // described and cut; a Param without columns ends them
     double deviation, rate;
-    const char *before, *after;            // around the names of the updated weights
+    const char *before, *after;            // a snapshot names updated weights before + name + after
     uint64_t (*key)(uint64_t seed, TrialData what, size_t i);      // i: the step, or the parameter
     void (*forward)(Trial *t, Tensor y, Tensor x, Saved *s);
     void (*backward)(Trial *t, Tensor dx, Tensor x, Tensor dy, Saved *s);

@@ -1,0 +1,116 @@
+// context_costs.c: bytes, elements and times of the four kinds of context parallelism, from sizes
+// alone.
+#include "03_tensor_parallel/experiments/context_costs.h"
+#include "common/model/costs.h"
+#include <math.h>
+
+// ---------------------------------------------------------------- bytes sent in one layer
+
+size_t context_chunk(int kind, size_t T, size_t n, size_t rank) {
+    if (kind != ZIGZAG) return part_size(T, n, rank);
+    return part_size(T, 2 * n, rank) + part_size(T, 2 * n, 2 * n - 1 - rank);
+}
+
+double context_layer_bytes(const Comm *cp, int kind, ContextLayer z) {
+    const size_t n = cp->size, A = z.heads * z.D, e = sizeof(real);
+    if (kind == ULYSSES) {                                 // q, k, v, out and their gradients
+        size_t part = z.B * ceil_div(z.T, n) * ceil_div(z.heads, n) * z.D;
+        return (double)(8 * (n - 1) * part * e);
+    }
+    size_t passed_on = 0;                                  // positions of all blocks sent on
+    for (size_t k = 0; k + 1 < n; k++)
+        passed_on += context_chunk(kind, z.T, n, (cp->rank + n - k) % n);
+    if (kind == RSA)                                       // k, v; both again; sums of dk, dv
+        return (double)(4 * passed_on * z.B * A * e)
+             + 2 * ring_bytes(ALL_REDUCE_PASSES, n, z.B * z.T * A, e);
+    size_t round = n > 1 ? z.T : 0;                        // dk | dv make n hops: all positions
+    return (double)((4 * passed_on + 2 * round) * z.B * A * e);    // k | v twice, dk | dv once
+}
+
+// ---------------------------------------------------------------- elements of attention alone
+
+size_t context_kept(int kind, ContextSizes z, size_t n, size_t rank) {
+    size_t heads = part_size(z.heads, n, rank);
+    if (kind == RSA) return z.heads * z.chunk * n * z.chunk;           // scores with all keys
+    if (kind == ULYSSES) return n * z.chunk * heads * (4 * z.D + 1);   // q, k, v, out, lse
+    return z.heads * z.chunk;                                          // lse
+}
+size_t context_buffers(int kind, ContextSizes z, size_t n) {
+    size_t c = z.chunk, A = z.heads * z.D;
+    if (kind == RSA) return n * c * A;                                 // dk of all keys
+    if (kind == ULYSSES) return 2 * n * 3 * c * ceil_div(z.heads, n) * z.D;    // q, k, v, twice
+    // Blocks of k | v: present, coming. Blocks of dk | dv: present, leaving, coming.
+    return (n > 2 ? 5 : 2 * n) * c * 2 * A;
+}
+size_t context_longest_chunk(int kind, ContextSizes z, size_t n, size_t bytes) {
+    size_t lo = 0, hi = bytes;
+    while (hi - lo > 1) {
+        z.chunk = (lo + hi) / 2;
+        size_t all = 4 * z.chunk * z.heads * z.D;
+        all += context_kept(kind, z, n, 0) + context_buffers(kind, z, n);
+        if (all * sizeof(real) <= bytes) lo = z.chunk;
+        else hi = z.chunk;
+    }
+    return lo;
+}
+
+// ---------------------------------------------------------------- time of attention alone
+
+// Pairs of a query and a key that a rank computes in step k, with the keys of rank `owner`. Zigzag:
+// two triangles and a square in step 0, then always two of the four squares.
+static double pairs(int kind, double c, size_t n, size_t rank, size_t k) {
+    size_t owner = (rank + n - k) % n;
+    if (kind == ZIGZAG) return k == 0 ? c * (c + 1) / 2 : c * c / 2;
+    if (owner == rank) return c * (c + 1) / 2;
+    return owner < rank ? c * c : 0;
+}
+
+// Forward has two products of pairs x D, backward five. Rank r sends on one lane to the next rank;
+// a message starts when the lane is free. In backward the gradient follows its block a step behind.
+RingTime context_ring_time(int kind, ContextSizes z, size_t n, bool backward) {
+    enum { MOST = 256 };
+    const double takes = send_time(z.chunk * 2 * z.heads * z.D * sizeof(real));
+    const double products = backward ? 5 : 2;
+    const bool sums = backward && n > 1;
+    double now[MOST] = {0}, lane[MOST] = {0};
+    double block[MOST] = {0}, sum[MOST] = {0}, next_sum[MOST] = {0};   // when each has arrived
+    RingTime t = {0};
+    if (n > MOST) fault("predictions for at most %d ranks", MOST);
+    for (size_t k = 0; k < n; k++) {
+        for (size_t r = 0; r < n; r++) {
+            if (k + 1 < n) lane[r] = fmax(lane[r], now[r]) + takes;
+            block[(r + 1) % n] = k + 1 < n ? lane[r] : 0;
+            size_t computed = (size_t)pairs(kind, (double)z.chunk, n, r, k);
+            double work = products * (double)z.heads * work_product(computed, 1, z.D).time;
+            t.busy += work;
+            now[r] += work;
+        }
+        for (size_t r = 0; sums && r < n; r++) {
+            now[r] = fmax(now[r], sum[r]);
+            lane[r] = fmax(lane[r], now[r]) + takes;
+            next_sum[(r + 1) % n] = lane[r];
+        }
+        for (size_t r = 0; r < n; r++) {
+            now[r] = fmax(now[r], block[r]);
+            if (sums) sum[r] = next_sum[r];
+        }
+    }
+    for (size_t r = 0; r < n; r++) t.step = fmax(t.step, fmax(now[r], sum[r]));
+    return t;
+}
+
+// RSA: every rank does the same. A pass of k or v hides its messages behind products; the products
+// for dK and dV need no pass. Ulysses: rank 0 has the most heads.
+double context_pass_time(int kind, ContextSizes z, size_t n, bool backward) {
+    const size_t c = z.chunk, T = n * c, A = z.heads * z.D, e = sizeof(real);
+    if (kind == RSA) {
+        double work = (double)z.heads * work_product(c, c, z.D).time;
+        double pass = work + (double)(n - 1) * fmax(work, send_time(c * A * e));
+        double keys = (double)n * work + ring_time(ALL_REDUCE_PASSES, n, T * A, e);
+        return 2 * pass + (backward ? 2 * keys : 0);
+    }
+    size_t most = ceil_div(z.heads, n), part = n * c * most * z.D;
+    double product = (double)most * work_product(T * (T + 1) / 2, 1, z.D).time;
+    return ring_time(ONE_PASS, n, 3 * part, e) + ring_time(ONE_PASS, n, part, e)
+         + (backward ? 5 : 2) * product;
+}
