@@ -27,7 +27,8 @@ static int refuse(int file, char why[INPUT_WHY], const char *kind) {
 int input_open(const char *path, size_t *bytes, char why[INPUT_WHY]) {
     struct stat is;
     *bytes = 0;
-    // Opening a pipe would end its writer, and opening a device may act on it. So the name is looked at first.
+    // Opening a pipe would end its writer, and opening a device may act on it. So the name is
+    // looked at first.
     if (stat(path, &is) != 0) return refuse(-1, why, NULL);
     if (special_kind(is.st_mode)) return refuse(-1, why, special_kind(is.st_mode));
     // O_NONBLOCK, because the name may mean a pipe by now; fstat then sees what was really opened.
@@ -54,6 +55,6 @@ char *input_text(const char *path, size_t most, size_t *bytes, char why[INPUT_WH
         if (got > 0) n += (size_t)got;
     }
     close(file);
-    *bytes = n;                                    // fewer, if the file was cut meanwhile
+    *bytes = n; // fewer, if the file was cut meanwhile
     return text;
 }

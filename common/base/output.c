@@ -14,7 +14,8 @@ static bool in_place(const char *file) {
     return stat(file, &there) == 0 && !S_ISREG(there.st_mode);
 }
 
-// A new file beside the one asked for: FILE.tmp, or FILE.tmp2 and so on where that is taken. Such a file is not ours.
+// A new file beside the one asked for: FILE.tmp, or FILE.tmp2 and so on where that is taken. Such a
+// file is not ours.
 static FILE *open_part(const char *file, char *part) {
     enum { TRIES = 100 };
     for (int n = 1; n <= TRIES; n++) {
@@ -28,7 +29,9 @@ static FILE *open_part(const char *file, char *part) {
 
 // f is NULL where that is not possible; errno says why.
 static Output try_open(const char *option, const char *file) {
-    Output o = { .part = strcpy(host_alloc(strlen(file) + 16), file), .option = option, .file = file };
+    Output o = { .part = strcpy(host_alloc(strlen(file) + 16), file),
+                 .option = option,
+                 .file = file };
     o.f = in_place(file) ? fopen(file, "w") : open_part(file, o.part);
     return o;
 }
@@ -38,7 +41,8 @@ static void forget(const Output *o) {
 
 void output_require(const char *option, const char *file) {
     struct stat there;
-    if (stat(file, &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) return;  // a pipe is opened once
+    // a pipe is opened once
+    if (stat(file, &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) return;
     Output o = try_open(option, file);
     REQUIRE(o.f, "--%s %s: cannot write it: %s; name a file in a folder that exists", option, file,
             strerror(errno));
@@ -56,7 +60,8 @@ Output output_open(const char *option, const char *file) {
 void output_close(Output *o) {
     int trouble = fflush(o->f) != 0 || ferror(o->f) ? (errno ? errno : EIO) : 0;
     if (fclose(o->f) != 0 && trouble == 0) trouble = errno;
-    if (trouble == 0 && strcmp(o->part, o->file) != 0 && rename(o->part, o->file) != 0) trouble = errno;
+    if (trouble == 0 && strcmp(o->part, o->file) != 0 && rename(o->part, o->file) != 0)
+        trouble = errno;
     if (trouble != 0) {
         forget(o);
         fault("--%s %s: cannot write it: %s", o->option, o->file, strerror(trouble));

@@ -29,9 +29,11 @@ bool ranks_are_processes;
 long usage_wait = 60;
 
 _Noreturn void usage_error(const char *format, ...) {
-    // A mistake that every rank sees is told once: rank 0 speaks and ends the others, who wait for that. A rank that is
-    // still alive afterwards is alone with its mistake, and speaks for itself. Virtual ranks end together.
-    if (this_rank > 0) nanosleep(&(struct timespec){ .tv_sec = ranks_are_processes ? usage_wait : 0 }, NULL);
+    // A mistake that every rank sees is told once: rank 0 speaks and ends the others, who wait for
+    // that. A rank that is still alive afterwards is alone with its mistake, and speaks for itself.
+    // Virtual ranks end together.
+    if (this_rank > 0)
+        nanosleep(&(struct timespec){ .tv_sec = ranks_are_processes ? usage_wait : 0 }, NULL);
     va_list arguments;
     va_start(arguments, format);
     print_message("unsplit: ", format, arguments);
@@ -65,15 +67,15 @@ static volatile sig_atomic_t stop_came;
 static volatile double stop_time;
 static void stop(int signal) {
     (void)signal;
-    if (!stop_came) stop_time = now();             // clock_gettime may be called here
+    if (!stop_came) stop_time = now(); // clock_gettime may be called here
     stop_came = 1;
 }
 void stop_catch(void) {
     struct sigaction again = { .sa_handler = stop, .sa_flags = SA_RESTART };
     struct sigaction once = { .sa_handler = stop, .sa_flags = SA_RESTART | (int)SA_RESETHAND };
     sigaction(SIGTERM, &again, NULL);
-    sigaction(SIGUSR1, &again, NULL);              // mpirun and srun pass this one on, and do no more
-    sigaction(SIGINT, &once, NULL);                // a second Ctrl-C ends the process at once
+    sigaction(SIGUSR1, &again, NULL); // mpirun and srun pass this one on, and do no more
+    sigaction(SIGINT, &once, NULL);   // a second Ctrl-C ends the process at once
 }
 double stop_asked(void) { return stop_came ? now() - stop_time : -1; }
 

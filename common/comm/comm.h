@@ -27,41 +27,50 @@
 #include "common/base/util.h"
 
 typedef enum {
-    COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_ALL_TO_ALL, COMM_BROADCAST, COMM_REDUCE, COMM_SEND,
+    COMM_ALL_REDUCE,
+    COMM_REDUCE_SCATTER,
+    COMM_ALL_GATHER,
+    COMM_ALL_TO_ALL,
+    COMM_BROADCAST,
+    COMM_REDUCE,
+    COMM_SEND,
     COMM_KINDS
 } CommKind;
-extern const char *const comm_kind_name[COMM_KINDS];           // "all-reduce", ...
+extern const char *const comm_kind_name[COMM_KINDS]; // "all-reduce", ...
 
 typedef struct Comm {
-    const char *name;                                          // "world", "dp", "tp", "pp": for messages and the ledger
-    size_t rank, size;                                         // mine, and how many
-    bool one_node;                                             // do all of them share a node? (clock.h)
-    struct { size_t calls, bytes, received; } ledger[COMM_KINDS];      // counted since the last comm_ledger_reset
-    struct CommState *state;                                   // the transport's
+    const char *name;  // "world", "dp", "tp", "pp": for messages and the ledger
+    size_t rank, size; // mine, and how many
+    bool one_node;     // do all of them share a node? (clock.h)
+    // counted since the last comm_ledger_reset
+    struct {
+        size_t calls, bytes, received;
+    } ledger[COMM_KINDS];
+    struct CommState *state; // the transport's
 } Comm;
 
 // Ranks of the parent with equal colour form a group, ordered by (key, parent rank). Collective
 // over the parent.
 Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name);
-void comm_free(Comm *c);                                       // fault() when a started operation was never waited for
+void comm_free(Comm *c); // fault() when a started operation was never waited for
 // A Comm of rows x cols x depth ranks as layers of a matrix of ranks: rank = col + cols * (row +
 // rows * layer). With a depth of 1 it is one matrix, in row-major order (SUMMA); q x q x d is
 // Tesseract's grid.
 typedef struct {
-    size_t rows, cols, depth, row, col, layer;                 // how many, and mine
-    Comm *in_row;                                              // [cols] the ranks of my row in my layer, by column
-    Comm *in_col;                                              // [rows] those of my column in my layer, by row
-    Comm *in_depth;                                            // [depth] those of my row and column, by layer
+    size_t rows, cols, depth, row, col, layer; // how many, and mine
+    Comm *in_row;                              // [cols] the ranks of my row in my layer, by column
+    Comm *in_col;                              // [rows] those of my column in my layer, by row
+    Comm *in_depth;                            // [depth] those of my row and column, by layer
 } CommGrid;
 // Collective over c; usage_error() when rows * cols * depth is not its size.
 CommGrid comm_grid(Comm *c, size_t rows, size_t cols, size_t depth);
 void comm_grid_free(CommGrid *g);
 void comm_ledger_reset(Comm *c);
-size_t comm_bytes_sent(const Comm *c);                         // over all kinds
+size_t comm_bytes_sent(const Comm *c); // over all kinds
 size_t comm_bytes_received(const Comm *c);
 
 // --- blocking collectives ---
-void comm_all_reduce(Comm *c, Tensor t);                       // t <- sum over ranks; all ranks get the same bits
+void comm_all_reduce(Comm *c, Tensor t); // t <- sum over ranks; all ranks get the same bits
 void comm_all_reduce_max(Comm *c, Tensor t);
 // mine <- my part of the sum of the wholes; whole is left as it was, but mine may be my place in
 // it.
@@ -77,10 +86,11 @@ void comm_all_gather_rows(Comm *c, Tensor whole, Tensor mine);
 // in do not overlap.
 void comm_all_to_all(Comm *c, Tensor out, Tensor in);
 void comm_broadcast(Comm *c, Tensor t, size_t root);
-void comm_reduce(Comm *c, Tensor t, size_t root);              // the root's t <- sum; others' t is left as it was
+// the root's t <- sum; others' t is left as it was
+void comm_reduce(Comm *c, Tensor t, size_t root);
 // Host values (losses, counts, norms); always in rank order.
 void comm_all_reduce_doubles(Comm *c, double *values, size_t n);
-void comm_barrier(Comm *c);                                    // books nothing
+void comm_barrier(Comm *c); // books nothing
 
 // --- point to point ---
 // Before the first message, on all ranks of c: with whom do its ranks exchange messages? With the
@@ -97,9 +107,11 @@ void comm_recv(Comm *c, Tensor t, size_t from);
 void comm_group_start(Comm *c);
 void comm_group_end(Comm *c);
 
-// --- started and waited. The input must stay untouched until the wait; the output is there after it. Where memory is
-//     poisoned (memory.h), the wait checks the one and delivers the other: a forgotten wait is always wrong, never
-//     right by luck. A started sum holds communication memory as large as the whole until its wait. ---
+// --- started and waited. The input must stay untouched until the wait; the output is there after
+// it. Where memory is
+//     poisoned (memory.h), the wait checks the one and delivers the other: a forgotten wait is
+//     always wrong, never right by luck. A started sum holds communication memory as large as the
+//     whole until its wait. ---
 typedef struct Request Request;
 Request *comm_start_all_reduce(Comm *c, Tensor t);
 Request *comm_start_reduce_scatter(Comm *c, Tensor mine, Tensor whole);
@@ -115,16 +127,18 @@ void comm_wait(Request *r);
 // clock: when this rank found it there.
 Picoseconds comm_arrival(Request *r);
 
-// --- side channel: never counted, outside the lesson's own path. For checks, digests and logs. Over the whole world.
-//     For rank 0, which compares and writes files, the others wait here a hundred times --timeout. ---
+// --- side channel: never counted, outside the lesson's own path. For checks, digests and logs.
+// Over the whole world.
+//     For rank 0, which compares and writes files, the others wait here a hundred times --timeout.
+//     ---
 // Rank 0: returns the concatenation, and sizes receives the size of each rank's part (both
 // malloc'ed). The others get NULL, and sizes stays as it is.
 void *side_gather(const void *mine, size_t bytes, size_t **sizes);
 // Rank 0: take() is called for every rank in order, and no two ranks' bytes are there at once.
 typedef void SideTake(void *context, size_t rank, const void *data, size_t bytes);
 void side_gather_each(const void *mine, size_t bytes, SideTake *take, void *context);
-void side_broadcast(void *data, size_t bytes);                 // from rank 0
-bool side_any(bool mine);                                      // is it true on some rank? The same on all
+void side_broadcast(void *data, size_t bytes); // from rank 0
+bool side_any(bool mine);                      // is it true on some rank? The same on all
 
 // --- what the ranks compute on (cores.c) ---
 // Cores for each rank: those that it may use, divided by the ranks that share them; the least of
@@ -138,25 +152,35 @@ double side_at_once(void);
 // --- the launch (called by lesson.c) ---
 // Add in rank order on every transport | the library's own algorithm.
 typedef enum { REDUCE_ORDERED, REDUCE_FAST } ReduceOrder;
-typedef enum { TRANSPORT_AUTO, TRANSPORT_EMU, TRANSPORT_MPI, TRANSPORT_STAGED, TRANSPORT_NCCL } Transport;
-extern const char *const transport_name[];                     // NULL, "emu", ...
+typedef enum {
+    TRANSPORT_AUTO,
+    TRANSPORT_EMU,
+    TRANSPORT_MPI,
+    TRANSPORT_STAGED,
+    TRANSPORT_NCCL
+} Transport;
+extern const char *const transport_name[]; // NULL, "emu", ...
 typedef struct {
-    Transport transport;                                       // AUTO: emu, unless a launcher started us
-    size_t emulate;                                            // virtual ranks, 0: not asked for
-    size_t default_ranks;                                      // the lesson's own count, used when started bare
+    Transport transport;  // AUTO: emu, unless a launcher started us
+    size_t emulate;       // virtual ranks, 0: not asked for
+    size_t default_ranks; // the lesson's own count, used when started bare
     ReduceOrder reduce;
-    double timeout;                                            // seconds a rank may wait in one call
-    double deadlock;                                           // seconds after which processes look for one; 0: never
+    double timeout;  // seconds a rank may wait in one call
+    double deadlock; // seconds after which processes look for one; 0: never
 } LaunchOptions;
 // Is this process one of several, by its environment? Looked up before options are parsed. *rank is
 // 0 when alone.
 bool comm_launched_by_mpi(size_t *rank, size_t *size);
-void comm_process_begin(int *argc, char ***argv);              // MPI_Init when a launcher started us
+void comm_process_begin(int *argc, char ***argv); // MPI_Init when a launcher started us
 // Runs body(world, context) on every rank of this process; why[] receives the reason for the choice
 // of transport.
-typedef struct { const char *transport; char why[160]; size_t ranks; } LaunchChoice;
-LaunchChoice comm_choose(const LaunchOptions *o);              // usage_error() where the wish is not possible
-void comm_run(const LaunchOptions *o, const LaunchChoice *choice, void (*body)(Comm *world, void *context),
-              void *context);
-void comm_process_end(int status);              // with the exit status that main() is about to return
+typedef struct {
+    const char *transport;
+    char why[160];
+    size_t ranks;
+} LaunchChoice;
+LaunchChoice comm_choose(const LaunchOptions *o); // usage_error() where the wish is not possible
+void comm_run(const LaunchOptions *o, const LaunchChoice *choice,
+              void (*body)(Comm *world, void *context), void *context);
+void comm_process_end(int status); // with the exit status that main() is about to return
 #endif

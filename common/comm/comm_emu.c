@@ -5,7 +5,8 @@
 // robin) that can go on. When there is none, the ranks wait for each other: a deadlock, and what
 // each waits for is the message.
 //
-//   1 the baton   2 collectives: a meeting   3 point to point: two queues per pair   4 groups of ranks   5 the launch
+//   1 the baton   2 collectives: a meeting   3 point to point: two queues per pair   4 groups of
+//   ranks   5 the launch
 //
 // Tensors are read and written where they are, on a GPU too: all virtual ranks share it. --reduce
 // fast is the same as ordered here: there is no library with an order of its own.
@@ -23,7 +24,7 @@ enum { STACK_BYTES = 16 << 20 };
 typedef struct {
     pthread_t thread;
     pthread_cond_t wake;
-    const Request *waits_for;              // NULL: can go on
+    const Request *waits_for; // NULL: can go on
     bool ended;
     Comm *world, *side;
 } Rank;
@@ -40,16 +41,20 @@ static struct {
 typedef struct Meeting {
     struct Meeting *next;
     size_t number, arrived;
-    Request *of[];                         // by rank; NULL: not yet here
+    Request *of[]; // by rank; NULL: not yet here
 } Meeting;
 
 typedef struct Group {
-    struct Group *next;                    // among the children that not all members have joined
+    struct Group *next; // among the children that not all members have joined
     struct Group *children;
-    size_t number, first;                  // a child's: the parent's meetings when it was split, and its first member
+    // a child's: the parent's meetings when it was split, and its first member
+    size_t number, first;
     size_t size, joined, left;
     Meeting *meetings;
-    struct { Request *sends, *recvs; } *pair;      // [from * size + to]; at most one of the two is not empty
+    // [from * size + to]; at most one of the two is not empty
+    struct {
+        Request *sends, *recvs;
+    } * pair;
     size_t world_rank[];
 } Group;
 
@@ -116,7 +121,7 @@ static void wait_until_done(Request *r) {
 
 static Meeting *meeting_of(Request *r) {
     Group *g = group_of(r);
-    size_t number = r->comm->state->meetings;                  // my n-th collective meets everybody's n-th
+    size_t number = r->comm->state->meetings; // my n-th collective meets everybody's n-th
     for (Meeting *m = g->meetings; m; m = m->next)
         if (m->number == number) return m;
     Meeting *m = host_alloc(sizeof *m + g->size * sizeof m->of[0]);
@@ -135,8 +140,8 @@ static void check_same_call(const Request *mine, const Meeting *m) {
     char my_text[200], other_text[200];
     describe(mine, my_text);
     describe(other, other_text);
-    fault("calls do not match: rank %zu calls %s, where rank %zu calls %s", world_rank(mine), my_text,
-          world_rank(other), other_text);
+    fault("calls do not match: rank %zu calls %s, where rank %zu calls %s", world_rank(mine),
+          my_text, world_rank(other), other_text);
 }
 
 static void copy(const Request *r, char *to, const char *from, size_t count) {
@@ -147,14 +152,17 @@ static void copy(const Request *r, char *to, const char *from, size_t count) {
 }
 
 // A GPU's sums, in rank order too: op by op, in pieces that are held in the memory of checks.
-enum { PIECE = 1 << 18 };                  // elements
-static void combine_on_device(const Request *r, char *out, const char *const parts[], size_t count) {
+enum { PIECE = 1 << 18 }; // elements
+static void combine_on_device(const Request *r, char *out, const char *const parts[],
+                              size_t count) {
     Arena scratch = arena(MEM_REFERENCE);
     Tensor sum = tensor_new(&scratch, 1, count < PIECE ? count : PIECE);
     for (size_t at = 0; at < count; at += sum.cols) {
         if (sum.cols > count - at) sum = tensor_flat_range(sum, 0, count - at);
         for (size_t i = 0; i < r->comm->size; i++) {
-            Tensor part = { .data = (real *)parts[i] + at, .rows = 1, .cols = sum.cols, .ld = sum.cols };
+            Tensor part = {
+                .data = (real *)parts[i] + at, .rows = 1, .cols = sum.cols, .ld = sum.cols
+            };
             if (i == 0) tensor_copy(sum, part);
             else if (r->action == DO_ALL_REDUCE_MAX) op_max(sum, sum, part);
             else op_add(sum, sum, part);
@@ -181,9 +189,7 @@ static void collect(Request *const of[], size_t n) {
         combine(of[0], out_of(of[0]), parts, count);
         for (size_t i = 1; i < n; i++) copy(of[i], out_of(of[i]), out_of(of[0]), count);
         break;
-    case DO_REDUCE:
-        combine(of[root], out_of(of[root]), parts, count);
-        break;
+    case DO_REDUCE: combine(of[root], out_of(of[root]), parts, count); break;
     case DO_REDUCE_SCATTER:
         for (size_t to = 0; to < n; to++) {
             Range part = request_part(of[0], to);
@@ -194,22 +200,23 @@ static void collect(Request *const of[], size_t n) {
     case DO_ALL_GATHER:
         for (size_t from = 0; from < n; from++) {
             Range part = request_part(of[0], from);
-            for (size_t i = 0; i < n; i++) copy(of[i], of[i]->out + part.lo * size, parts[from], range_size(part));
+            for (size_t i = 0; i < n; i++)
+                copy(of[i], of[i]->out + part.lo * size, parts[from], range_size(part));
         }
         break;
     case DO_ALL_TO_ALL:
         for (size_t to = 0; to < n; to++) {
             Range part = request_part(of[0], to);
             for (size_t from = 0; from < n; from++)
-                copy(of[to], of[to]->out + from * range_size(part) * size, parts[from] + part.lo * size,
-                     range_size(part));
+                copy(of[to], of[to]->out + from * range_size(part) * size,
+                     parts[from] + part.lo * size, range_size(part));
         }
         break;
     case DO_BROADCAST:
         for (size_t i = 0; i < n; i++)
             if (i != root) copy(of[i], of[i]->out, parts[root], count);
         break;
-    default: break;                                            // a barrier moves nothing
+    default: break; // a barrier moves nothing
     }
 }
 
@@ -224,7 +231,7 @@ static void arrive(Request *r) {
     Group *g = group_of(r);
     Meeting *m = meeting_of(r);
     check_same_call(r, m);
-    r->extra = m;                                              // for the table of a deadlock
+    r->extra = m; // for the table of a deadlock
     m->of[r->comm->rank] = r;
     if (++m->arrived < g->size) return;
     collect(m->of, g->size);
@@ -240,7 +247,8 @@ static void arrive(Request *r) {
     free(m);
 }
 
-// ---- 3. Point to point: a send meets the oldest recv in the queue of its pair, or waits there; so does a recv. ----
+// ---- 3. Point to point: a send meets the oldest recv in the queue of its pair, or waits there; so
+// does a recv. ----
 
 static void enqueue(Request **queue, Request *r) {
     while (*queue) queue = &(*queue)->queued;
@@ -251,14 +259,16 @@ static void exchange(Request *r) {
     Group *g = group_of(r);
     bool sends = r->action == DO_SEND;
     size_t from = sends ? r->comm->rank : r->peer, to = sends ? r->peer : r->comm->rank;
-    Request **sent = &g->pair[from * g->size + to].sends, **received = &g->pair[from * g->size + to].recvs;
+    Request **sent = &g->pair[from * g->size + to].sends,
+            **received = &g->pair[from * g->size + to].recvs;
     enqueue(sends ? sent : received, r);
     if (!*sent || !*received) return;
     Request *send = *sent, *recv = *received;
     size_t size = element_size(r->element);
     if (send->count != recv->count)
-        fault("sizes do not match on %s: rank %zu sends %zu bytes, where rank %zu receives %zu", r->comm->name,
-              g->world_rank[from], send->count * size, g->world_rank[to], recv->count * size);
+        fault("sizes do not match on %s: rank %zu sends %zu bytes, where rank %zu receives %zu",
+              r->comm->name, g->world_rank[from], send->count * size, g->world_rank[to],
+              recv->count * size);
     copy(recv, recv->out, send->in, send->count);
     if (r->element == REALS) device_synchronize();
     if (request_simulated(recv)) recv->arrives = send->arrives;
@@ -270,7 +280,8 @@ static void exchange(Request *r) {
 }
 
 static void emu_start(Request *r) {
-    if (r->element == REALS) device_synchronize();             // other ranks, on other streams, may use its tensors now
+    // other ranks, on other streams, may use its tensors now
+    if (r->element == REALS) device_synchronize();
     if (request_is_message(r)) exchange(r);
     else arrive(r);
 }
@@ -295,7 +306,8 @@ static void *emu_split(Comm *parent, const size_t *members, size_t n, size_t me)
     Group *p = parent->state->link;
     size_t number = parent->state->meetings;
     Group **place = &p->children;
-    while (*place && !((*place)->number == number && (*place)->first == members[0])) place = &(*place)->next;
+    while (*place && !((*place)->number == number && (*place)->first == members[0]))
+        place = &(*place)->next;
     if (!*place) {
         *place = group_new(n);
         (*place)->number = number;
@@ -316,7 +328,8 @@ static void emu_close(Comm *c) {
 
 // ---- 5. The launch ----
 
-static const Wire wire_emu = { true, emu_start, emu_finish, wait_until_done, NULL, emu_split, emu_close };
+static const Wire wire_emu = { true, emu_start, emu_finish, wait_until_done,
+                               NULL, emu_split, emu_close };
 
 // Nothing is unwound: the other threads stand in the middle of their calls.
 static void end_process(int status) {

@@ -23,8 +23,8 @@
 // --reduce ordered: each rank gets its part of everybody's whole, adds in rank order, and passes
 // the sum around, piece by piece, as in comm_mpi.c. --reduce fast is NCCL's own algorithm.
 //
-//   1 errors   2 communicators and connections   3 notes   4 what goes on a stream   5 queues   6 start and finish
-//   7 groups   8 the launch
+//   1 errors   2 communicators and connections   3 notes   4 what goes on a stream   5 queues   6
+//   start and finish 7 groups   8 the launch
 #include "common/comm/transport.h"
 #ifndef HAVE_NCCL
 
@@ -62,14 +62,14 @@ enum { NOTE_TIME, NOTE_CALL, NOTE_INVERSE, NOTE_LENGTH };
 
 // An operation under way.
 typedef struct Flight {
-    struct Flight *behind;                 // in its queue
-    struct Flight *next;                   // among the spare ones
-    Request what;                          // as it was started
+    struct Flight *behind; // in its queue
+    struct Flight *next;   // among the spare ones
+    Request what;          // as it was started
     Lane *lane;
     ncclComm_t comm;
-    struct Pair *pair;                     // of a message
-    size_t steps;                          // that are on the stream
-    bool launched;                         // all of it
+    struct Pair *pair; // of a message
+    size_t steps;      // that are on the stream
+    bool launched;     // all of it
     cudaEvent_t ready, done;
     MPI_Request note_request;
     uint64_t note[NOTE_LENGTH];
@@ -80,30 +80,30 @@ typedef struct Pair {
     Lane lane;
     bool to_myself;
     ncclComm_t nccl;
-    ncclUniqueId id;                       // made by the sender, which tells the receiver
+    ncclUniqueId id; // made by the sender, which tells the receiver
 } Pair;
 
 typedef struct {
-    MpiLink mpi;                           // first: comm_mpi.c sees only this
-    ncclComm_t nccl;                       // NULL in a group of one
-    Lane lane;                             // of its collectives; they wait in mine.waiting
-    char *piece;                           // [PIECE]: where the contributions of a sum meet, under --reduce ordered
-    Pair **to, **from;                     // by rank; NULL: not connected
+    MpiLink mpi;       // first: comm_mpi.c sees only this
+    ncclComm_t nccl;   // NULL in a group of one
+    Lane lane;         // of its collectives; they wait in mine.waiting
+    char *piece;       // [PIECE]: where the contributions of a sum meet, under --reduce ordered
+    Pair **to, **from; // by rank; NULL: not connected
 } Link;
 
 // This process's only rank.
 static struct {
-    Flight *waiting;                       // collectives of all lanes, in program order
-    Lane *lanes;                           // all of them
+    Flight *waiting; // collectives of all lanes, in program order
+    Lane *lanes;     // all of them
     Flight *spare;
-    Request latest;                        // the operation waited for last: who waits for the GPU waits for it, too
+    Request latest; // the operation waited for last: who waits for the GPU waits for it, too
     double timeout;
     ncclComm_t *communicators;
     size_t n_communicators;
 } mine;
 
-enum { TAG_NOTE = 2, TAG_ID };             // between the tags of comm_mpi.c
-enum { PIECE = 1 << 18 };                  // elements
+enum { TAG_NOTE = 2, TAG_ID }; // between the tags of comm_mpi.c
+enum { PIECE = 1 << 18 };      // elements
 
 static Link *link_of(const Comm *c) { return c->state->link; }
 
@@ -111,8 +111,8 @@ static Link *link_of(const Comm *c) { return c->state->link; }
 
 static void check_nccl(ncclResult_t result, const char *doing, size_t length) {
     if (result == ncclSuccess || result == ncclInProgress) return;
-    fault("%.*s failed: %s: %s; with NCCL_DEBUG=WARN it says more", (int)length, doing, ncclGetErrorString(result),
-          ncclGetLastError(NULL));
+    fault("%.*s failed: %s: %s; with NCCL_DEBUG=WARN it says more", (int)length, doing,
+          ncclGetErrorString(result), ncclGetLastError(NULL));
 }
 #define NCCL(call) check_nccl(call, #call, strcspn(#call, "("))
 
@@ -140,7 +140,8 @@ static void turn(double since, double timeout, const char *where) {
 
 static const ncclDataType_t REAL = sizeof(real) == sizeof(double) ? ncclDouble : ncclFloat;
 
-// ---- 2. Communicators. They are ended all together, at the end of the run, as that is a meeting of their ranks. ----
+// ---- 2. Communicators. They are ended all together, at the end of the run, as that is a meeting
+// of their ranks. ----
 
 static void keep(ncclComm_t comm) {
     mine.communicators = realloc(mine.communicators, ++mine.n_communicators * sizeof comm);
@@ -180,7 +181,7 @@ static void lane_close(Lane *l) {
 static void drain(const Lane *l, double timeout, const char *where) {
     cudaError_t state;
     for (double since = now(); (state = cudaStreamQuery(l->stream)) == cudaErrorNotReady;) {
-        cudaGetLastError();                                    // it is none: do not let the next launch find it
+        cudaGetLastError(); // it is none: do not let the next launch find it
         turn(since, timeout, where);
     }
     check_cuda(state, "cudaStreamQuery");
@@ -232,7 +233,7 @@ static void nccl_connect(Comm *c, CommPeers peers) {
     Link *l = link_of(c);
     size_t n = c->size, me = c->rank, requests = 0;
     MPI_Request *request = host_alloc(2 * n * sizeof *request);
-    bool *joins = host_alloc(2 * n * sizeof *joins);           // [to, from] by rank
+    bool *joins = host_alloc(2 * n * sizeof *joins); // [to, from] by rank
     int told = 0;
     for (size_t peer = 0; peer < n; peer++) {
         bool neighbour = peer == (me + 1) % n || me == (peer + 1) % n;
@@ -240,14 +241,16 @@ static void nccl_connect(Comm *c, CommPeers peers) {
         Pair *to = l->to[peer] = pair_new(false), *from = l->from[peer] = pair_new(false);
         joins[peer] = true;
         NCCL(ncclGetUniqueId(&to->id));
-        MPI(MPI_Isend(&to->id, sizeof to->id, MPI_BYTE, (int)peer, TAG_ID, l->mpi.comm, &request[requests++]));
-        MPI(MPI_Irecv(&from->id, sizeof from->id, MPI_BYTE, (int)peer, TAG_ID, l->mpi.comm, &request[requests++]));
+        MPI(MPI_Isend(&to->id, sizeof to->id, MPI_BYTE, (int)peer, TAG_ID, l->mpi.comm,
+                      &request[requests++]));
+        MPI(MPI_Irecv(&from->id, sizeof from->id, MPI_BYTE, (int)peer, TAG_ID, l->mpi.comm,
+                      &request[requests++]));
     }
     for (double since = now(); !told; turn(since, c->state->timeout, "comm_connect"))
         MPI(MPI_Testall((int)requests, request, &told, MPI_STATUSES_IGNORE));
     for (size_t peer = 0; peer < n; peer++) {
         if (!joins[peer]) continue;
-        l->to[peer]->nccl = join(l->to[peer]->id, 2, 0, PAIR_BLOCKS);          // rank 0 sends to rank 1
+        l->to[peer]->nccl = join(l->to[peer]->id, 2, 0, PAIR_BLOCKS); // rank 0 sends to rank 1
         l->from[peer]->nccl = join(l->from[peer]->id, 2, 1, PAIR_BLOCKS);
     }
     for (size_t peer = 0; peer < n; peer++) {
@@ -255,11 +258,12 @@ static void nccl_connect(Comm *c, CommPeers peers) {
         settle(l->to[peer]->nccl, c->state->timeout, "comm_connect");
         settle(l->from[peer]->nccl, c->state->timeout, "comm_connect");
     }
-    for (size_t lo = 0; lo < n; lo++)                          // pair by pair, in one order on all ranks
+    for (size_t lo = 0; lo < n; lo++) // pair by pair, in one order on all ranks
         for (size_t hi = lo + 1; hi < n; hi++) {
             size_t peer = me == lo ? hi : lo;
             if ((me != lo && me != hi) || !joins[peer]) continue;
-            Pair *up = me == lo ? l->to[peer] : l->from[peer], *down = me == lo ? l->from[peer] : l->to[peer];
+            Pair *up = me == lo ? l->to[peer] : l->from[peer],
+                 *down = me == lo ? l->from[peer] : l->to[peer];
             use_all_connections(up->nccl, &up->lane, me == lo ? 0 : 1, 2, c->state->timeout);
             use_all_connections(down->nccl, &down->lane, me == lo ? 1 : 0, 2, c->state->timeout);
         }
@@ -289,9 +293,13 @@ static void start_note(Flight *f) {
     f->note[NOTE_CALL] = request_is_message(r) ? r->count : random_key(key, r->row);
     f->note[NOTE_INVERSE] = ~f->note[NOTE_CALL];
     const int n = NOTE_LENGTH, peer = (int)r->peer;
-    if (r->action == DO_RECV) MPI(MPI_Irecv(f->note, n, MPI_UINT64_T, peer, TAG_NOTE, comm, &f->note_request));
-    else if (r->action == DO_SEND) MPI(MPI_Issend(f->note, n, MPI_UINT64_T, peer, TAG_NOTE, comm, &f->note_request));
-    else MPI(MPI_Iallreduce(MPI_IN_PLACE, f->note, n, MPI_UINT64_T, MPI_MAX, comm, &f->note_request));
+    if (r->action == DO_RECV)
+        MPI(MPI_Irecv(f->note, n, MPI_UINT64_T, peer, TAG_NOTE, comm, &f->note_request));
+    else if (r->action == DO_SEND)
+        MPI(MPI_Issend(f->note, n, MPI_UINT64_T, peer, TAG_NOTE, comm, &f->note_request));
+    else
+        MPI(MPI_Iallreduce(MPI_IN_PLACE, f->note, n, MPI_UINT64_T, MPI_MAX, comm,
+                           &f->note_request));
 }
 
 static bool note_came(Flight *f) {
@@ -303,13 +311,17 @@ static bool note_came(Flight *f) {
     if (!came) return false;
     describe(r, text);
     if (r->action == DO_RECV && f->note[NOTE_CALL] != r->count)
-        fault("sizes do not match in %s: the message has %zu bytes", text, (size_t)f->note[NOTE_CALL] * sizeof(real));
+        fault("sizes do not match in %s: the message has %zu bytes", text,
+              (size_t)f->note[NOTE_CALL] * sizeof(real));
     if (!request_is_message(r) && f->note[NOTE_CALL] != ~f->note[NOTE_INVERSE])
-        fault("calls do not match in %s: another rank makes another call, or with another size or root", text);
+        fault("calls do not match in %s: another rank makes another call, or with another size or "
+              "root",
+              text);
     return true;
 }
 
-// ---- 4. What goes on a stream: two steps, the second of them empty but for sums in rank order ----
+// ---- 4. What goes on a stream: two steps, the second of them empty but for sums in rank order
+// ----
 
 static bool equal_parts(const Request *r) { return r->count % (r->comm->size * r->row) == 0; }
 
@@ -327,11 +339,16 @@ static void copy(void *to, const void *from, size_t count, cudaStream_t stream) 
 }
 
 // A started sum is one piece, in its request's scratch.
-static size_t piece_size(const Request *r) { return r->scratch ? request_longest_part(r) : PIECE / r->comm->size; }
-static char *scratch_of(const Request *r) { return r->scratch ? r->scratch : link_of(r->comm)->piece; }
+static size_t piece_size(const Request *r) {
+    return r->scratch ? request_longest_part(r) : PIECE / r->comm->size;
+}
+static char *scratch_of(const Request *r) {
+    return r->scratch ? r->scratch : link_of(r->comm)->piece;
+}
 
 // One round of a collective: all of its parcels make progress together.
-static void exchange(const Request *r, const Parcel parcel[], ncclComm_t comm, cudaStream_t stream) {
+static void exchange(const Request *r, const Parcel parcel[], ncclComm_t comm,
+                     cudaStream_t stream) {
     NCCL(ncclGroupStart());
     for (size_t i = 0; i < r->comm->size; i++) {
         const Parcel *p = &parcel[i];
@@ -341,7 +358,8 @@ static void exchange(const Request *r, const Parcel parcel[], ncclComm_t comm, c
     NCCL(ncclGroupEnd());
 }
 
-static void exchange_contributions(const Request *r, size_t offset, ncclComm_t comm, cudaStream_t stream) {
+static void exchange_contributions(const Request *r, size_t offset, ncclComm_t comm,
+                                   cudaStream_t stream) {
     Parcel parcel[r->comm->size];
     parcels_of_contributions(r, scratch_of(r), offset, piece_size(r), parcel);
     exchange(r, parcel, comm, stream);
@@ -384,32 +402,39 @@ static void gather(const Request *r, ncclComm_t comm, cudaStream_t stream) {
 static void all_to_all(const Request *r, ncclComm_t comm, cudaStream_t stream) {
     Range own = request_part(r, r->comm->rank);
     Parcel parcel[r->comm->size];
-    copy((real *)r->out + r->comm->rank * range_size(own), (const real *)r->in + own.lo, range_size(own), stream);
+    copy((real *)r->out + r->comm->rank * range_size(own), (const real *)r->in + own.lo,
+         range_size(own), stream);
     parcels_to_all(r, parcel);
     exchange(r, parcel, comm, stream);
 }
 
 static void whole_operation(const Request *r, ncclComm_t comm, cudaStream_t stream) {
     const real *in = (const real *)r->in;
-    real *out = (real *)(r->scratch ? r->scratch : r->out);    // of a started sum: finish takes it from there
+    // of a started sum: finish takes it from there
+    real *out = (real *)(r->scratch ? r->scratch : r->out);
     int root = (int)r->peer;
     switch (r->action) {
     case DO_SEND: NCCL(ncclSend(in, r->count, REAL, 1, comm, stream)); break;
     case DO_RECV: NCCL(ncclRecv(out, r->count, REAL, 0, comm, stream)); break;
     case DO_BROADCAST:
-        NCCL(ncclBroadcast(in, r->comm->rank == r->peer ? (real *)in : out, r->count, REAL, root, comm, stream));
+        NCCL(ncclBroadcast(in, r->comm->rank == r->peer ? (real *)in : out, r->count, REAL, root,
+                           comm, stream));
         break;
     case DO_ALL_GATHER: gather(r, comm, stream); break;
     case DO_ALL_TO_ALL: all_to_all(r, comm, stream); break;
     case DO_ALL_REDUCE: NCCL(ncclAllReduce(in, out, r->count, REAL, ncclSum, comm, stream)); break;
     case DO_REDUCE: NCCL(ncclReduce(in, out, r->count, REAL, ncclSum, root, comm, stream)); break;
-    default: NCCL(ncclReduceScatter(in, out, r->count / r->comm->size, REAL, ncclSum, comm, stream)); break;
+    default:
+        NCCL(ncclReduceScatter(in, out, r->count / r->comm->size, REAL, ncclSum, comm, stream));
+        break;
     }
 }
 
 // A sum in rank order has two steps a piece; everything else is one.
 static size_t steps_of(const Request *r) {
-    return r->count == 0 ? 0 : summed_here(r) ? 2 * ceil_div(request_longest_part(r), piece_size(r)) : 1;
+    return r->count == 0    ? 0
+           : summed_here(r) ? 2 * ceil_div(request_longest_part(r), piece_size(r))
+                            : 1;
 }
 static void one_step(const Request *r, size_t step, ncclComm_t comm, cudaStream_t stream) {
     size_t at = step / 2 * piece_size(r);
@@ -434,7 +459,7 @@ static bool launch(Flight *f) {
         if (f->steps == 0) CUDA(cudaStreamWaitEvent(f->lane->stream, f->ready, 0));
         one_step(r, f->steps, f->comm, f->lane->stream);
     }
-    if (!settled(f->comm, text)) return false;                 // only now all of it is on the stream
+    if (!settled(f->comm, text)) return false; // only now all of it is on the stream
     launched(f);
     return true;
 }
@@ -451,7 +476,7 @@ static bool launch_to_myself(Lane *l) {
     const Request *recv = send == &f->what ? &g->what : &f->what;
     CUDA(cudaStreamWaitEvent(l->stream, f->ready, 0));
     CUDA(cudaStreamWaitEvent(l->stream, g->ready, 0));
-    if (send->count == recv->count)                            // if not, their notes will say so
+    if (send->count == recv->count) // if not, their notes will say so
         copy(recv->out, send->in, send->count, l->stream);
     launched(f);
     launched(g);
@@ -471,8 +496,10 @@ static void meanwhile(double waited) {
     char text[200] = "the GPU";
     int any;
     move_on();
-    if (waited > 0) MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE));
-    for (size_t i = 0; i < mine.n_communicators && waited > 0.1; i++) settled(mine.communicators[i], "an operation");
+    if (waited > 0)
+        MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE));
+    for (size_t i = 0; i < mine.n_communicators && waited > 0.1; i++)
+        settled(mine.communicators[i], "an operation");
     if (waited < mine.timeout) return;
     if (mine.latest.comm) describe(&mine.latest, text);
     too_late(mine.timeout, text);
@@ -551,7 +578,8 @@ static void nccl_finish(Request *r) {
     wait_until(note_came, f, r);
     wait_until(is_launched, f, r);
     take_time(r);
-    CUDA(cudaStreamWaitEvent(device_stream(), f->done, 0));    // what this rank does next comes after it
+    // what this rank does next comes after it
+    CUDA(cudaStreamWaitEvent(device_stream(), f->done, 0));
     if (r->scratch && library_sums(r)) device_copy(r->out, r->scratch, r->out_count * sizeof(real));
     f->next = mine.spare;
     mine.spare = f;
@@ -578,7 +606,7 @@ static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me
     drain(&from->lane, timeout, "a split");
     int colour = n > 1 ? (int)members[0] : NCCL_SPLIT_NOCOLOR;
     NCCL(ncclCommSplit(from->nccl, colour, (int)me, &l->nccl, NULL));
-    settle(from->nccl, timeout, "a split");                    // then it has set the new one
+    settle(from->nccl, timeout, "a split"); // then it has set the new one
     if (n == 1) return l;
     settle(l->nccl, timeout, "a split");
     keep(l->nccl);
@@ -605,7 +633,8 @@ static void nccl_close(Comm *c) {
     free(l);
 }
 
-static const Wire wire_nccl = { true, nccl_start, nccl_finish, nccl_meet, nccl_connect, nccl_split, nccl_close };
+static const Wire wire_nccl = { true,         nccl_start, nccl_finish, nccl_meet,
+                                nccl_connect, nccl_split, nccl_close };
 
 // ---- 8. The launch ----
 
@@ -614,7 +643,8 @@ const char *nccl_missing(void) { return NULL; }
 // All of them are told, then all are waited for: so ranks may come to theirs in any order.
 static void end_communicators(double timeout) {
     for (size_t i = 0; i < mine.n_communicators; i++) NCCL(ncclCommFinalize(mine.communicators[i]));
-    for (size_t i = 0; i < mine.n_communicators; i++) settle(mine.communicators[i], timeout, "the end of NCCL");
+    for (size_t i = 0; i < mine.n_communicators; i++)
+        settle(mine.communicators[i], timeout, "the end of NCCL");
     for (size_t i = 0; i < mine.n_communicators; i++) NCCL(ncclCommDestroy(mine.communicators[i]));
     free(mine.communicators);
     for (Flight *f; (f = mine.spare) != NULL;) {
@@ -628,7 +658,7 @@ static void end_communicators(double timeout) {
 void nccl_run(const LaunchOptions *o, RankBody body) {
     MPI_Comm comm;
     ncclUniqueId id;
-    device_stream();                                           // from now on this process uses its GPU
+    device_stream(); // from now on this process uses its GPU
     mine.timeout = o->timeout;
     MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
     Link *l = link_new(comm, this_world_size);
@@ -641,7 +671,8 @@ void nccl_run(const LaunchOptions *o, RankBody body) {
     }
     mpi_meanwhile = move_on;
     device_meanwhile = meanwhile;
-    comm_run_rank(comm_new("world", this_rank, this_world_size, NULL, &wire_nccl, l, o->reduce, o->timeout),
+    comm_run_rank(comm_new("world", this_rank, this_world_size, NULL, &wire_nccl, l, o->reduce,
+                           o->timeout),
                   mpi_side_channel(o), body);
     mpi_meanwhile = NULL;
     device_meanwhile = NULL;

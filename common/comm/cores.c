@@ -1,5 +1,5 @@
 // cores.c: which cores and GPUs the ranks compute on, and how many ranks share them. See comm.h.
-#define _GNU_SOURCE            // cpu_set_t
+#define _GNU_SOURCE // cpu_set_t
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,10 @@
 #include "common/device/device.h"
 
 // What one rank computes on. Ranks that a launcher has bound to cores of their own share none.
-typedef struct { char host[64], gpu[32]; cpu_set_t cores; } Place;
+typedef struct {
+    char host[64], gpu[32];
+    cpu_set_t cores;
+} Place;
 
 static size_t cores_of(const Place *p) { return (size_t)CPU_COUNT(&p->cores); }
 
@@ -52,7 +55,7 @@ double side_at_once(void) {
     for (size_t i = 0; all && i < this_world_size; i++) {
         size_t first = 0;
         while (!share(&all[first], &all[i], gpu)) first++;
-        if (first < i) continue;               // ranks that share a GPU, or a set of cores, count it once
+        if (first < i) continue; // ranks that share a GPU, or a set of cores, count it once
         at_once += gpu ? 1 : (double)cores_of(&all[i]) / device_threads;
     }
     if (!ranks_are_processes && at_once > 1) at_once = 1;

@@ -11,25 +11,25 @@ enum { POLLS = 1000, NONE = -1 };
 
 // One process writes it; the others read it.
 typedef struct {
-    _Atomic uint64_t number;               // of its waits: odd while it waits
-    _Atomic uint64_t polls;                // how often it has asked MPI
-    _Atomic bool told;                     // it has said why it ends all ranks
-    _Atomic bool printed;                  // in the first slot only: a process has printed the table
-    size_t rank;                           // in the world
-    double since, patience;                // when its wait began; after how many seconds that is suspicious
+    _Atomic uint64_t number; // of its waits: odd while it waits
+    _Atomic uint64_t polls;  // how often it has asked MPI
+    _Atomic bool told;       // it has said why it ends all ranks
+    _Atomic bool printed;    // in the first slot only: a process has printed the table
+    size_t rank;             // in the world
+    double since, patience;  // when its wait began; after how many seconds that is suspicious
     char text[200], comm[64];
-    uint64_t id;                           // of the Comm, with its name
-    int meeting;                           // the number of the collective, or NONE: a message
+    uint64_t id; // of the Comm, with its name
+    int meeting; // the number of the collective, or NONE: a message
     bool sends;
     size_t n;
-    uint32_t whom[];                       // [n] world ranks: the peer, or all members
+    uint32_t whom[]; // [n] world ranks: the peer, or all members
 } Slot;
 
 static MPI_Win window = MPI_WIN_NULL;
-static char *slots;                        // [ranks], each of slot_bytes
+static char *slots; // [ranks], each of slot_bytes
 static size_t ranks, slot_bytes, me;
 static double seconds;
-static struct { uint64_t number, polls; } *seen;               // [ranks] when the cycle was first seen
+static struct { uint64_t number, polls; } * seen; // [ranks] when the cycle was first seen
 static bool suspected;
 static double next_look;
 
@@ -45,9 +45,10 @@ void waits_open(MPI_Comm host, double deadlock) {
     me = (size_t)rank;
     seconds = deadlock;
     slot_bytes = ceil_div(sizeof(Slot) + this_world_size * sizeof(uint32_t), 64) * 64;
-    bytes = me == 0 ? (MPI_Aint)(ranks * slot_bytes) : 0;      // the first process owns the whole table
+    bytes = me == 0 ? (MPI_Aint)(ranks * slot_bytes) : 0; // the first process owns the whole table
     // Where MPI cannot share memory there is no table, and --timeout remains.
-    if (MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, host, &memory, &window) != MPI_SUCCESS) return;
+    if (MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, host, &memory, &window) != MPI_SUCCESS)
+        return;
     MPI_Win_shared_query(window, 0, &bytes, &unit, &memory);
     slots = memory;
     seen = host_alloc(ranks * sizeof *seen);
@@ -85,7 +86,7 @@ void waits_clear(void) {
     if (slots) atomic_fetch_add(&slot(me)->number, 1);
 }
 
-static Slot *slot_of(size_t rank) {        // NULL: on another node
+static Slot *slot_of(size_t rank) { // NULL: on another node
     for (size_t i = 0; slots && i < ranks; i++)
         if (slot(i)->rank == rank) return slot(i);
     return NULL;
@@ -102,11 +103,14 @@ bool waits_told(size_t rank) {
 // ---- who waits for whom ----
 
 static bool waiting(const Slot *s) { return atomic_load(&s->number) % 2 == 1; }
-static bool too_long(const Slot *s, double time) { return waiting(s) && time > s->since + s->patience; }
+static bool too_long(const Slot *s, double time) {
+    return waiting(s) && time > s->since + s->patience;
+}
 
 // Are both in the same collective, or in a send and its receive?
 static bool meets(const Slot *a, const Slot *b) {
-    if (!waiting(b) || a->id != b->id || strcmp(a->comm, b->comm) != 0 || a->meeting != b->meeting) return false;
+    if (!waiting(b) || a->id != b->id || strcmp(a->comm, b->comm) != 0 || a->meeting != b->meeting)
+        return false;
     if (a->meeting != NONE) return strcmp(a->text, b->text) == 0;
     return a->whom[0] == b->rank && b->whom[0] == a->rank && a->sends != b->sends;
 }
@@ -142,10 +146,11 @@ static size_t find_cycle(size_t *cycle, double time) {
     }
     while (at < ranks && !stuck[at]) at++;
     for (size_t step = 0; step < ranks && at < ranks; step++) at = next_stuck(at, stuck);
-    for (next = at; next < ranks && n < ranks && (n == 0 || next != at); next = next_stuck(next, stuck))
+    for (next = at; next < ranks && n < ranks && (n == 0 || next != at);
+         next = next_stuck(next, stuck))
         cycle[n++] = next;
     free(stuck);
-    return next == at ? n : 0;             // a wait may have ended meanwhile
+    return next == at ? n : 0; // a wait may have ended meanwhile
 }
 
 // ---- the table ----
@@ -181,7 +186,8 @@ static bool print_table(const char *title, const size_t *cycle, size_t n) {
     fprintf(f, "%s", title);
     for (size_t i = 0; i < ranks; i++) print_rank(f, slot(i));
     for (size_t i = 0; i < n; i++)
-        fprintf(f, i == 0 ? "  the cycle: rank %zu waits for" : " rank %zu, who waits for", slot(cycle[i])->rank);
+        fprintf(f, i == 0 ? "  the cycle: rank %zu waits for" : " rank %zu, who waits for",
+                slot(cycle[i])->rank);
     if (n > 0) fprintf(f, " rank %zu\n", slot(cycle[0])->rank);
     fclose(f);
     fflush(stdout);
@@ -217,8 +223,10 @@ void waits_look(void) {
         bool all = ranks == this_world_size;
         for (size_t i = 0; i < ranks; i++) all = all && too_long(slot(i), time);
         char title[200];
-        snprintf(title, sizeof title, "unsplit: deadlock: %s for more than %g s (--deadlock), and none of these can go "
-                 "on\n", all ? "all ranks have waited" : "some ranks of this node have waited", seconds);
+        snprintf(title, sizeof title,
+                 "unsplit: deadlock: %s for more than %g s (--deadlock), and none of these can go "
+                 "on\n",
+                 all ? "all ranks have waited" : "some ranks of this node have waited", seconds);
         if (print_table(title, cycle, n)) {
             end_all_ranks(STATUS_FAULT);
             _exit(STATUS_FAULT);

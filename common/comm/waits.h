@@ -12,12 +12,14 @@
 #include <mpi.h>
 #include "common/comm/transport.h"
 
-void waits_open(MPI_Comm host, double deadlock);               // collective over a node's processes; 0: no looking
-void waits_close(void);                                        // collective
-void waits_post(const Request *r, int meeting, double since);  // this rank waits in r. meeting: a collective's number
-void waits_clear(void);                                        // this rank waits no longer
-void waits_look(void);                                         // called while this rank waits: fault at a deadlock
-void waits_tell(void);                                         // this rank ends all ranks, and has said why
-bool waits_told(size_t rank);                                  // has a rank of this node called waits_tell?
-void waits_print(void);                                        // prints the table of waits, unless that was done before
+// collective over a node's processes; 0: no looking
+void waits_open(MPI_Comm host, double deadlock);
+void waits_close(void); // collective
+// this rank waits in r. meeting: a collective's number
+void waits_post(const Request *r, int meeting, double since);
+void waits_clear(void);       // this rank waits no longer
+void waits_look(void);        // called while this rank waits: fault at a deadlock
+void waits_tell(void);        // this rank ends all ranks, and has said why
+bool waits_told(size_t rank); // has a rank of this node called waits_tell?
+void waits_print(void);       // prints the table of waits, unless that was done before
 #endif

@@ -17,8 +17,9 @@ char *openblas_get_corename(void) __attribute__((weak));
 // one that was built for a single processor and has no choice (it writes them in capitals). So is
 // Bobcat, whose successor's AVX is two halves of SSE.
 static const char *const cores[][16] = {
-    [VECTORS_SSE] = { "Prescott", "Katmai", "Coppermine", "Northwood", "Banias", "Atom", "Core2", "Penryn",
-                      "Dunnington", "Nehalem", "Athlon", "Opteron", "Opteron_SSE3", "Barcelona", "Nano" },
+    [VECTORS_SSE] = { "Prescott", "Katmai", "Coppermine", "Northwood", "Banias", "Atom", "Core2",
+                      "Penryn", "Dunnington", "Nehalem", "Athlon", "Opteron", "Opteron_SSE3",
+                      "Barcelona", "Nano" },
     [VECTORS_AVX] = { "Sandybridge", "Bulldozer", "Piledriver", "Steamroller" },
     [VECTORS_AVX2] = { "Haswell", "Zen", "Excavator" },
     [VECTORS_AVX512] = { "SkylakeX", "Cooperlake", "SapphireRapids" },
@@ -40,8 +41,10 @@ const char *kernels_better(const char *core, Vectors processor) {
 Vectors kernels_processor(void) {
 #ifdef __x86_64__
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd")) return VECTORS_AVX512;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512cd"))
+        return VECTORS_AVX512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return VECTORS_AVX2;
     if (__builtin_cpu_supports("avx")) return VECTORS_AVX;
 #endif

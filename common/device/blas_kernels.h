@@ -13,9 +13,9 @@ typedef enum { VECTORS_SSE, VECTORS_AVX, VECTORS_AVX2, VECTORS_AVX512 } Vectors;
 // tools/kernels asks a program.
 void kernels_answer(void);
 
-const char *kernels_in_use(void);              // "SkylakeX"; NULL: this BLAS does not say
-const char *kernels_advised(void);             // better than those in use; NULL: there are none
-Vectors kernels_processor(void);               // what this processor has; VECTORS_SSE where it is no x86-64
+const char *kernels_in_use(void);  // "SkylakeX"; NULL: this BLAS does not say
+const char *kernels_advised(void); // better than those in use; NULL: there are none
+Vectors kernels_processor(void);   // what this processor has; VECTORS_SSE where it is no x86-64
 // Better kernels than `core` for such a processor; NULL: there are none, or `core` is not known.
 const char *kernels_better(const char *core, Vectors processor);
 #endif

@@ -1,10 +1,12 @@
-// device_cuda.c: the device is a GPU: CUDA's runtime and cuBLAS. Plain C; the kernels are made by for_each_cuda.h.
+// device_cuda.c: the device is a GPU: CUDA's runtime and cuBLAS. Plain C; the kernels are made by
+// for_each_cuda.h.
 //
-// A rank has one stream, on which all its ops, copies and products run in the order of the calls, and a cuBLAS handle
-// of its own. Both are made when they are first needed, because a virtual rank is a thread, and a thread has no GPU
-// until it asks.
+// A rank has one stream, on which all its ops, copies and products run in the order of the calls,
+// and a cuBLAS handle of its own. Both are made when they are first needed, because a virtual rank
+// is a thread, and a thread has no GPU until it asks.
 //
-//   1 errors   2 the GPU of a process   3 what a rank has   4 kernels   5 memory   6 products   7 marks
+//   1 errors   2 the GPU of a process   3 what a rank has   4 kernels   5 memory   6 products   7
+//   marks
 #include "common/device/device_cuda.h"
 #include <cublas_v2.h>
 #include <sched.h>
@@ -13,15 +15,18 @@
 #include "common/device/device.h"
 #include "common/base/util.h"
 
-static struct { int gpu; bool tf32; } chosen;      // set before the ranks start
+static struct {
+    int gpu;
+    bool tf32;
+} chosen; // set before the ranks start
 static _Thread_local struct {
     bool ready;
-    cudaStream_t stream, other;                    // other: where ops go instead, if not NULL
+    cudaStream_t stream, other; // other: where ops go instead, if not NULL
     cublasHandle_t blas;
-    const char *last;                              // the op launched last: what fails, fails here or before
-    cudaEvent_t *mark;                             // [made]: events on `stream`, of which `marks` are in use
+    const char *last;  // the op launched last: what fails, fails here or before
+    cudaEvent_t *mark; // [made]: events on `stream`, of which `marks` are in use
     size_t made, marks;
-    bool marked;                                   // nothing was queued since the last one
+    bool marked; // nothing was queued since the last one
 } mine;
 
 // ---- 1. Errors ----
@@ -33,17 +38,19 @@ static const char *advice(cudaError_t error) {
         return "; the GPU is full: take fewer ranks, a smaller batch or a smaller model";
     case cudaErrorNoDevice:
     case cudaErrorInsufficientDriver:
-        return "; nvidia-smi shows the GPUs and the driver; without them, build without BACKEND=cuda";
+        return "; nvidia-smi shows the GPUs and the driver; without them, build without "
+               "BACKEND=cuda";
     case cudaErrorNoKernelImageForDevice:
-        return "; the program was built for other GPUs: make clean, then make BACKEND=cuda ARCH=all-major";
+        return "; the program was built for other GPUs: make clean, then make BACKEND=cuda "
+               "ARCH=all-major";
     case cudaErrorDevicesUnavailable:
         return "; another process has the GPU to itself (nvidia-smi -q -d COMPUTE shows its mode)";
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
-        return "; an op went wrong before this call: with CUDA_LAUNCH_BLOCKING=1 (not under nccl) the message names "
+        return "; an op went wrong before this call: with CUDA_LAUNCH_BLOCKING=1 (not under nccl) "
+               "the message names "
                "it, and compute-sanitizer the line";
-    default:
-        return "";
+    default: return "";
     }
 }
 
@@ -51,14 +58,16 @@ void check_cuda(cudaError_t error, const char *call) {
     if (error == cudaSuccess) return;
     bool later = mine.last && (error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure);
     fault("%.*s failed: %s (%s)%s%s%s", (int)strcspn(call, "("), call, cudaGetErrorString(error),
-          cudaGetErrorName(error), later ? "; the last op launched is " : "", later ? mine.last : "", advice(error));
+          cudaGetErrorName(error), later ? "; the last op launched is " : "",
+          later ? mine.last : "", advice(error));
 }
 
 static void check_cublas(cublasStatus_t status, const char *call) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
     fault("%.*s failed: %s%s", (int)strcspn(call, "("), call, cublasGetStatusString(status),
           status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED
-              ? "; is the GPU full? fewer ranks on it need less" : "");
+              ? "; is the GPU full? fewer ranks on it need less"
+              : "");
 }
 #define CUBLAS(call) check_cublas(call, #call)
 
@@ -82,14 +91,19 @@ size_t device_gpus(void) {
     if (error == cudaSuccess && gpus > 0) return (size_t)gpus;
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
-    REQUIRE(driver == 0 || error != cudaErrorInsufficientDriver,
-            "the GPU's driver knows CUDA up to %d.%d, but this program was built with CUDA %d.%d: update the driver, "
-            "or build with an older toolkit (make clean, then make BACKEND=cuda CUDA_HOME=/its/folder)",
-            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
-    usage_error("this program was built for GPUs, and there is none here (%s): run it on a machine with an NVIDIA GPU "
+    REQUIRE(
+        driver == 0 || error != cudaErrorInsufficientDriver,
+        "the GPU's driver knows CUDA up to %d.%d, but this program was built with CUDA %d.%d: "
+        "update the driver, "
+        "or build with an older toolkit (make clean, then make BACKEND=cuda CUDA_HOME=/its/folder)",
+        driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    usage_error("this program was built for GPUs, and there is none here (%s): run it on a machine "
+                "with an NVIDIA GPU "
                 "and its driver, or leave BACKEND=cuda out",
-                driver == 0 ? "there is no NVIDIA driver" : error == cudaSuccess || error == cudaErrorNoDevice
-                ? "the driver shows none; CUDA_VISIBLE_DEVICES may hide them" : cudaGetErrorString(error));
+                driver == 0 ? "there is no NVIDIA driver"
+                : error == cudaSuccess || error == cudaErrorNoDevice
+                    ? "the driver shows none; CUDA_VISIBLE_DEVICES may hide them"
+                    : cudaGetErrorString(error));
 }
 
 void device_choose(size_t local_rank) { chosen.gpu = (int)(local_rank % device_gpus()); }
@@ -97,9 +111,9 @@ void device_id(char id[32]) { CUDA(cudaDeviceGetPCIBusId(id, 32, chosen.gpu)); }
 void device_allow_tf32(void) { chosen.tf32 = true; }
 void device_init(void) { device_gpus(); }
 
-// A kernel would be loaded at its first launch, and loading may wait for everything on the GPU: for a message, too,
-// whose receiver waits for the rank that now waits; so whatever the environment says. And streams beyond 8 would share
-// queues, and wait in them for each other.
+// A kernel would be loaded at its first launch, and loading may wait for everything on the GPU: for
+// a message, too, whose receiver waits for the rank that now waits; so whatever the environment
+// says. And streams beyond 8 would share queues, and wait in them for each other.
 void device_prepare(void) {
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -119,7 +133,8 @@ static void make_ready(void) {
     CUBLAS(cublasCreate(&mine.blas));
     CUBLAS(cublasSetStream(mine.blas, mine.stream));
     // Pedantic: fp32 is fp32, whatever the environment would allow.
-    CUBLAS(cublasSetMathMode(mine.blas, chosen.tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_PEDANTIC_MATH));
+    CUBLAS(cublasSetMathMode(mine.blas,
+                             chosen.tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_PEDANTIC_MATH));
     mine.ready = true;
 }
 
@@ -139,7 +154,7 @@ static cudaStream_t current_stream(void) {
 }
 
 cudaStream_t device_stream(void) {
-    mine.marked = false;                           // whoever asks is about to use it
+    mine.marked = false; // whoever asks is about to use it
     return current_stream();
 }
 
@@ -151,7 +166,7 @@ void device_synchronize(void) {
     for (double since = now(); device_meanwhile && state == cudaErrorNotReady; sched_yield()) {
         state = cudaStreamQuery(stream);
         if (state != cudaErrorNotReady) break;
-        cudaGetLastError();                        // it is none: do not let the next launch find it
+        cudaGetLastError(); // it is none: do not let the next launch find it
         device_meanwhile(now() - since);
     }
     if (state == cudaErrorNotReady) state = cudaStreamSynchronize(stream);
@@ -178,7 +193,8 @@ void *device_alloc(size_t bytes) {
     cudaMemPool_t pool;
     make_ready();
     cudaError_t error = cudaMallocAsync(&p, bytes ? bytes : 1, mine.stream);
-    if (error == cudaErrorMemoryAllocation) {      // once more, without what the pool holds and nobody uses
+    // once more, without what the pool holds and nobody uses
+    if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         device_synchronize();
         CUDA(cudaDeviceGetDefaultMemPool(&pool, chosen.gpu));
@@ -186,15 +202,15 @@ void *device_alloc(size_t bytes) {
         error = cudaMallocAsync(&p, bytes ? bytes : 1, mine.stream);
     }
     if (error == cudaErrorMemoryAllocation) {
-        cudaGetLastError();                        // it is told now: forget it
+        cudaGetLastError(); // it is told now: forget it
         return NULL;
     }
     check_cuda(error, "cudaMallocAsync");
     return p;
 }
 
-// In the order of the stream. cudaFree would wait for everything on the GPU, and there may be a message whose receiver
-// is not ready, which waits for this rank to go on.
+// In the order of the stream. cudaFree would wait for everything on the GPU, and there may be a
+// message whose receiver is not ready, which waits for this rank to go on.
 void device_free(void *p) {
     if (mine.ready) CUDA(cudaFreeAsync(p, mine.stream));
     else CUDA(cudaFree(p));
@@ -237,14 +253,15 @@ void device_fill(void *p, int byte, size_t bytes) {
 #define CUBLAS_GEMM cublasSgemm
 #endif
 
-// cuBLAS counts columns first. Read so, our row-major c is its transpose, and c^T = op(b)^T op(a)^T: the factors change
-// places, and nothing is transposed that was not before.
-void device_gemm(int a_transposed, int b_transposed, int m, int n, int k,
-                 const real *a, int lda, const real *b, int ldb, real *c, int ldc) {
+// cuBLAS counts columns first. Read so, our row-major c is its transpose, and c^T = op(b)^T
+// op(a)^T: the factors change places, and nothing is transposed that was not before.
+void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const real *a, int lda,
+                 const real *b, int ldb, real *c, int ldc) {
     const real one = 1, zero = 0;
     device_stream();
-    CUBLAS(CUBLAS_GEMM(mine.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
-                       n, m, k, &one, b, ldb, a, lda, &zero, c, ldc));
+    CUBLAS(CUBLAS_GEMM(mine.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                       a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one, b, ldb, a, lda,
+                       &zero, c, ldc));
 }
 
 #ifdef REAL_IS_DOUBLE
@@ -254,9 +271,10 @@ void device_gemm(int a_transposed, int b_transposed, int m, int n, int k,
 #endif
 
 // cuBLAS knows one step: a call for every i.
-void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k, const size_t count[2],
-                       const real *a, int lda, BatchSteps a_steps, const real *b, int ldb, BatchSteps b_steps,
-                       real *c, int ldc, BatchSteps c_steps) {
+void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
+                       const size_t count[2], const real *a, int lda, BatchSteps a_steps,
+                       const real *b, int ldb, BatchSteps b_steps, real *c, int ldc,
+                       BatchSteps c_steps) {
     const real one = 1, zero = 0;
     device_stream();
     for (size_t i = 0; i < count[0]; i++)
@@ -264,7 +282,8 @@ void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k, 
                                  a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one,
                                  b + i * b_steps.step[0], ldb, (long long)b_steps.step[1],
                                  a + i * a_steps.step[0], lda, (long long)a_steps.step[1], &zero,
-                                 c + i * c_steps.step[0], ldc, (long long)c_steps.step[1], (int)count[1]));
+                                 c + i * c_steps.step[0], ldc, (long long)c_steps.step[1],
+                                 (int)count[1]));
 }
 
 // ---- 7. Marks ----
@@ -276,7 +295,8 @@ size_t device_mark(void) {
         size_t more = mine.made ? 2 * mine.made : 256;
         cudaEvent_t *all = realloc(mine.mark, more * sizeof *all);
         if (!all) fault("out of memory while recording");
-        for (mine.mark = all; mine.made < more; mine.made++) CUDA(cudaEventCreate(&mine.mark[mine.made]));
+        for (mine.mark = all; mine.made < more; mine.made++)
+            CUDA(cudaEventCreate(&mine.mark[mine.made]));
     }
     CUDA(cudaEventRecord(mine.mark[mine.marks], mine.stream));
     mine.marked = true;

@@ -1,5 +1,5 @@
-// block.h: the one table of a block's tensors: names, sizes, cuts, initial values. The unsplit block
-// is made from it, and so the parameters of every split block, of checkpoints and of exports.
+// block.h: the one table of a block's tensors: names, sizes, cuts, initial values. The unsplit
+// block is made from it, and so the parameters of every split block, of checkpoints and of exports.
 #ifndef BLOCK_H
 #define BLOCK_H
 #include "common/model/layer.h"
@@ -15,13 +15,13 @@ typedef enum {
 } BlockCut;
 
 typedef struct {
-    const char *name;                              // Hugging Face's, behind "h.0."
-    size_t rows, cols;                             // of the whole tensor; rows 0: a vector [cols]
-    size_t blocks;                                 // equal blocks of columns (q | k | v: 3), each cut by itself
+    const char *name;  // Hugging Face's, behind "h.0."
+    size_t rows, cols; // of the whole tensor; rows 0: a vector [cols]
+    size_t blocks;     // equal blocks of columns (q | k | v: 3), each cut by itself
     BlockCut cut;
-    bool gain;                                     // initial values lie around 1, else around 0
-    bool into_residual;                            // its product is added to the residual stream: GPT-2 scales its
-                                                   // initial values by 1 / sqrt(2 L)
+    bool gain; // initial values lie around 1, else around 0
+    // its product is added to the residual stream: GPT-2 scales its initial values by 1 / sqrt(2 L)
+    bool into_residual;
 } BlockTensor;
 // The tensors of one block, in the order of its unit.
 void block_tensors(const ModelConfig *c, BlockTensor tensor[BLOCK_PARAMS]);

@@ -1,11 +1,12 @@
-// memory.c: arenas and the ledger of bytes. What is live in the ledger is what the device has given out, block by
-// block; what is freed goes back to it. That a step does not cost the operating system anything is the device's affair.
+// memory.c: arenas and the ledger of bytes. What is live in the ledger is what the device has given
+// out, block by block; what is freed goes back to it. That a step does not cost the operating
+// system anything is the device's affair.
 //
-// Everything here belongs to one rank. Ranks may be threads of one process, so the state is thread-local, and a block
-// remembers whose it is.
+// Everything here belongs to one rank. Ranks may be threads of one process, so the state is
+// thread-local, and a block remembers whose it is.
 //
-// Behind every block lie a few guard bytes, looked at when the block is freed: on a GPU no sanitizer sees a write past
-// the end.
+// Behind every block lie a few guard bytes, looked at when the block is freed: on a GPU no
+// sanitizer sees a write past the end.
 #include "common/tensor/memory.h"
 #include "common/base/meter.h"
 #include <stdlib.h>
@@ -22,16 +23,16 @@ const char *const memory_category_name[MEM_CATEGORIES] = {
 // The description of a block is host memory, its data is the device's.
 typedef struct Block Block;
 struct Block {
-    Block *next;                        // in its arena
+    Block *next; // in its arena
     char *data;
     size_t bytes, rank;
-    MemoryCategory category;            // as booked, which is not the arena's while the ledger is paused
+    MemoryCategory category; // as booked, which is not the arena's while the ledger is paused
     bool guarded;
 };
 
 static _Thread_local struct {
     size_t now[MEM_CATEGORIES], peak[MEM_CATEGORIES];
-    size_t total, total_most;                      // without MEM_REFERENCE; most: never reset
+    size_t total, total_most; // without MEM_REFERENCE; most: never reset
     size_t pauses;
     bool poison_off;
 } mine;
@@ -67,9 +68,7 @@ size_t memory_peak(MemoryCategory c) { return mine.peak[c]; }
 size_t memory_most(void) { return mine.total_most; }
 size_t memory_process_most(void) { return process_most; }
 
-void memory_reset_peaks(void) {
-    memcpy(mine.peak, mine.now, sizeof mine.peak);
-}
+void memory_reset_peaks(void) { memcpy(mine.peak, mine.now, sizeof mine.peak); }
 
 void memory_set_poison(bool on) { mine.poison_off = !on; }
 bool memory_poison(void) { return !mine.poison_off; }
@@ -88,8 +87,10 @@ static Block *new_block(size_t bytes, MemoryCategory category) {
     if (!b) fault("out of host memory: the description of a buffer of %zu bytes", bytes);
     b->data = device_alloc(bytes + GUARD);
     if (!b->data)
-        fault("out of memory: %zu bytes (%.1f MiB) for one buffer of %s, beside the %.1f MiB that this rank holds; "
-              "fewer ranks on one machine or GPU, a smaller batch or model, or recomputation take less",
+        fault("out of memory: %zu bytes (%.1f MiB) for one buffer of %s, beside the %.1f MiB that "
+              "this rank holds; "
+              "fewer ranks on one machine or GPU, a smaller batch or model, or recomputation take "
+              "less",
               bytes, (double)bytes / (1 << 20), memory_category_name[category],
               (double)(mine.total + mine.now[MEM_REFERENCE]) / (1 << 20));
     b->bytes = bytes;
@@ -99,7 +100,8 @@ static Block *new_block(size_t bytes, MemoryCategory category) {
 
 static void check_owner(const Block *b, const char *what) {
     if (b->rank != this_rank)
-        fault("%s: a buffer of rank %zu (%zu bytes of %s) was given to rank %zu; an arena belongs to one rank",
+        fault("%s: a buffer of rank %zu (%zu bytes of %s) was given to rank %zu; an arena belongs "
+              "to one rank",
               what, b->rank, b->bytes, memory_category_name[b->category], this_rank);
 }
 
@@ -116,14 +118,13 @@ static void check_guard(const Block *b) {
 
 // ---- arenas ----
 
-Arena arena(MemoryCategory category) {
-    return (Arena){ .category = category, .blocks = NULL };
-}
+Arena arena(MemoryCategory category) { return (Arena){ .category = category, .blocks = NULL }; }
 
 // Zero bytes are a request like any other: the address is valid, nothing may be stored there.
 void *arena_alloc(Arena *a, size_t bytes) {
     if (a->blocks) check_owner(a->blocks, "arena_alloc");
-    if (bytes > SIZE_MAX / 2) fault("arena_alloc: %zu bytes of %s", bytes, memory_category_name[a->category]);
+    if (bytes > SIZE_MAX / 2)
+        fault("arena_alloc: %zu bytes of %s", bytes, memory_category_name[a->category]);
     Block *b = new_block(bytes, a->category);
     b->category = ledger_paused() ? MEM_REFERENCE : a->category;
     b->guarded = !mine.poison_off;
@@ -153,7 +154,7 @@ void arena_rebook(Arena *a, MemoryCategory category) {
     a->category = category;
     for (Block *b = a->blocks; b; b = b->next) {
         check_owner(b, "arena_rebook");
-        if (b->category == MEM_REFERENCE) continue;            // made while the ledger was paused
+        if (b->category == MEM_REFERENCE) continue; // made while the ledger was paused
         unbook(b->category, b->bytes);
         b->category = category;
         book(category, b->bytes);
@@ -174,13 +175,14 @@ bool arena_holds(const Arena *a, const void *p) {
 
 // ---- a rank's beginning and end ----
 
-void memory_rank_begin(void) {
-    memset(&mine, 0, sizeof mine);
-}
+void memory_rank_begin(void) { memset(&mine, 0, sizeof mine); }
 
 void memory_rank_end(void) {
     for (int c = 0; c < MEM_CATEGORIES; c++)
         if (mine.now[c])
-            fault("leak: %zu bytes of %s are still live at the end of the rank", mine.now[c], memory_category_name[c]);
-    if (mine.pauses) fault("ledger_pause without ledger_resume: the ledger is still paused at the end of the rank");
+            fault("leak: %zu bytes of %s are still live at the end of the rank", mine.now[c],
+                  memory_category_name[c]);
+    if (mine.pauses)
+        fault("ledger_pause without ledger_resume: the ledger is still paused at the end of the "
+              "rank");
 }

@@ -1,12 +1,15 @@
-// exercise.c: open exercises, which a student's tree has in the place of solutions: see TODO in util.h.
+// exercise.c: open exercises, which a student's tree has in the place of solutions: see TODO in
+// util.h.
 #include "judge/frame/frame.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MOST_OPEN = 16 };
-typedef struct { char id[16], place[112]; } OpenExercise;
-static _Thread_local OpenExercise met[MOST_OPEN];      // a rank is a process or a thread
+typedef struct {
+    char id[16], place[112];
+} OpenExercise;
+static _Thread_local OpenExercise met[MOST_OPEN]; // a rank is a process or a thread
 static _Thread_local size_t met_count;
 
 void exercise_open(const char *id, const char *file, int line) {

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-Data training_text(Run *run, const char *path, const char *eval, size_t vocab, size_t context, size_t sequences) {
+Data training_text(Run *run, const char *path, const char *eval, size_t vocab, size_t context,
+                   size_t sequences) {
     Data d;
     char why[DATA_WHY];
     REQUIRE(data_open(&d, path, eval, vocab, context, run->seed, why), "%s", why);
@@ -20,9 +21,11 @@ Range training_micro_batch(const Training *t, size_t shards, size_t shard, size_
     return micro_batch(t, shard_range(t->sequences, shards, shard), k);
 }
 
-Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t shards, size_t shard) {
+Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t shards,
+                        size_t shard) {
     Batch *batch = host_alloc(t->micro_batches * sizeof *batch);
-    Range mine = t->shares ? t->shares[step * shards + shard] : shard_range(t->sequences, shards, shard);
+    Range mine =
+        t->shares ? t->shares[step * shards + shard] : shard_range(t->sequences, shards, shard);
     for (size_t k = 0; k < t->micro_batches; k++) {
         Range r = micro_batch(t, mine, k);
         batch[k] = data_batch(&t->data, tokens, step, r.lo, range_size(r), t->sequences);
@@ -35,11 +38,11 @@ Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t sh
 
 void param_snapshot(const Unit *u, const Param *p, Snapshot *s, UnitTensor what) {
     size_t all = param_local_rows(p) * param_local_cols(p);
-    bool whole = what == UNIT_WEIGHTS && p->w.data;                              // more than I own, under ZeRO-1 and 2
-    Range r = whole ? (Range){p->offset, p->offset + all} : param_owned(u, p);
+    bool whole = what == UNIT_WEIGHTS && p->w.data; // more than I own, under ZeRO-1 and 2
+    Range r = whole ? (Range){ p->offset, p->offset + all } : param_owned(u, p);
     size_t n = range_size(r), first = r.lo - p->offset;
-    Tensor part = whole ? p->w : n ? param_owned_part(u, unit_own(u, what), r) : (Tensor){0};
-    if (param_local_cols(p) == p->cols) {                                        // it lies together in the whole, too
+    Tensor part = whole ? p->w : n ? param_owned_part(u, unit_own(u, what), r) : (Tensor){ 0 };
+    if (param_local_cols(p) == p->cols) { // it lies together in the whole, too
         snapshot_put_flat(s, p->name, p->rows, p->cols, part, n ? param_global_index(p, first) : 0);
         return;
     }
@@ -60,9 +63,14 @@ void model_snapshot(const Model *m, Snapshot *s, UnitTensor what, Which which) {
 // ---- the record ----
 
 Trajectory trajectory_new(Run *run, const Training *t) {
-    return (Trajectory){ .run = run, .steps = t->steps, .adamw = t->optimizer.kind == ADAMW,
-                     .loss = host_alloc(t->steps * sizeof(double)), .norm = host_alloc(t->steps * sizeof(double)),
-                     .first = snapshot_new(run), .gradients = snapshot_new(run), .weights = snapshot_new(run) };
+    return (Trajectory){ .run = run,
+                         .steps = t->steps,
+                         .adamw = t->optimizer.kind == ADAMW,
+                         .loss = host_alloc(t->steps * sizeof(double)),
+                         .norm = host_alloc(t->steps * sizeof(double)),
+                         .first = snapshot_new(run),
+                         .gradients = snapshot_new(run),
+                         .weights = snapshot_new(run) };
 }
 
 void trajectory_free(Trajectory *c) {
@@ -85,7 +93,8 @@ void trajectory_record(Trajectory *c, size_t step, const Model *m, double loss, 
     model_snapshot(m, c->weights, UNIT_WEIGHTS, NULL);
 }
 
-void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, size_t shard, Step *step, void *lesson) {
+void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, size_t shard,
+                  Step *step, void *lesson) {
     Optimizer o = t->optimizer;
     optimizer_allocate(&o, m);
     for (size_t s = 0; s < t->steps; s++) {
@@ -106,10 +115,11 @@ void training_run(Trajectory *c, Model *m, const Training *t, size_t shards, siz
 
 // ---- the unsplit training ----
 
-static double shard_gradients(Model *m, const Training *t, size_t step, size_t shards, size_t shard) {
+static double shard_gradients(Model *m, const Training *t, size_t step, size_t shards,
+                              size_t shard) {
     Arena tokens = arena(MEM_WORKSPACE);
     Batch *batch = training_batches(t, &tokens, step, shards, shard);
-    double loss = 0, weight = batch[0].token_weight;       // 1 / counted tokens of the whole batch
+    double loss = 0, weight = batch[0].token_weight; // 1 / counted tokens of the whole batch
     model_zero_gradients(m);
     for (size_t k = 0; k < t->micro_batches; k++) loss += model_forward_backward(m, &batch[k]);
     model_fold_tied(m);
@@ -154,14 +164,16 @@ Trajectory training_unsplit(Run *run, const Training *t, size_t shards) {
 
 // ---- the comparison ----
 
-static void compare(Run *run, const char *what, const char *which, Snapshot *got, Snapshot *want, double limit) {
+static void compare(Run *run, const char *what, const char *which, Snapshot *got, Snapshot *want,
+                    double limit) {
     char line[96];
     snprintf(line, sizeof line, "%s, %s", what, which);
     if (limit > 0) check_close(run, line, got, want, limit);
     else check_equal(run, line, got, want);
 }
 
-void training_compare_tensors(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit) {
+void training_compare_tensors(Run *run, const char *what, Trajectory *got, Trajectory *want,
+                              double limit) {
     char line[96];
     snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
     if (limit > 0 && got->adamw && sizeof(real) == 4) {
@@ -172,11 +184,13 @@ void training_compare_tensors(Run *run, const char *what, Trajectory *got, Traje
     }
 }
 
-void training_compare_numbers(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit) {
+void training_compare_numbers(Run *run, const char *what, Trajectory *got, Trajectory *want,
+                              double limit) {
     char line[96];
     snprintf(line, sizeof line, "%s: %s", got->adamw ? "AdamW" : "SGD", what);
     check_numbers(run, line, "loss of every step", got->loss, want->loss, got->steps, limit);
-    check_numbers(run, line, "gradient norm of every step", got->norm, want->norm, got->steps, limit);
+    check_numbers(run, line, "gradient norm of every step", got->norm, want->norm, got->steps,
+                  limit);
 }
 
 void training_compare(Run *run, const char *what, Trajectory *got, Trajectory *want, double limit) {
@@ -190,7 +204,8 @@ bool trajectory_clipped(const Trajectory *c, double clip) {
     return clipped;
 }
 
-void training_both(Run *run, const char *what, const Training *t, SplitTraining *split, void *lesson) {
+void training_both(Run *run, const char *what, const Training *t, SplitTraining *split,
+                   void *lesson) {
     for (size_t i = 0; i < 2; i++) {
         Training one = *t;
         one.optimizer = i ? adamw(0.01) : sgd(0.5);
@@ -198,7 +213,8 @@ void training_both(Run *run, const char *what, const Training *t, SplitTraining 
         Trajectory got = trajectory_new(run, &one), want = training_unsplit(run, &one, 1);
         split(lesson, &one, &got);
         training_compare(run, what, &got, &want, LIMIT_ROUNDING);
-        check_true(run, i ? "AdamW" : "SGD", "every step is clipped", trajectory_clipped(&got, t->clip));
+        check_true(run, i ? "AdamW" : "SGD", "every step is clipped",
+                   trajectory_clipped(&got, t->clip));
         trajectory_free(&got);
         trajectory_free(&want);
     }

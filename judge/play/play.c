@@ -7,15 +7,15 @@
 
 typedef struct {
     PlayStep *step;
-    size_t n, done, recorded;                      // recorded: the first step that counts
+    size_t n, done, recorded; // recorded: the first step that counts
     size_t now[MEM_CATEGORIES], peak[MEM_CATEGORIES], total, total_peak;
-    Picoseconds clock;                             // when the last step was done
+    Picoseconds clock; // when the last step was done
 } Rank;
 // The collectives of a group in their order, and where they stand in the lists of its members.
 typedef struct {
     CommKind kind;
     size_t root, count, size;
-    size_t arrived;                                // members that have started it
+    size_t arrived;         // members that have started it
     Picoseconds begin, end; // begin: the latest start of a member, until all have started it
 } Meeting;
 // The messages from one rank to another: the places of their sends and receives in the lists.
@@ -26,13 +26,13 @@ typedef struct {
 } Lane;
 typedef struct {
     char name[12];
-    size_t n, *rank;                               // [n] ascending
+    size_t n, *rank; // [n] ascending
     bool one_node;
-    PlayCount (*count)[COMM_KINDS];                // [n]
+    PlayCount (*count)[COMM_KINDS]; // [n]
     size_t *listed, *started; // [n] collectives in the member's list; those that it has started
     Meeting *meeting;
     size_t meetings;
-    Lane *lane;                                    // [n n]: from, to; NULL before the first message
+    Lane *lane; // [n n]: from, to; NULL before the first message
 } Group;
 struct Play {
     bool links;
@@ -129,7 +129,7 @@ static size_t member_of(const Group *g, size_t rank) {
 }
 static Lane *lane_of(const Group *g, size_t from, size_t to) { return &g->lane[from * g->n + to]; }
 
-// ---------------------------------------------------------------- lists
+// ---- lists ----
 
 static size_t add(Play *p, size_t rank, PlayStep s) {
     Rank *r = &p->rank[rank];
@@ -289,7 +289,7 @@ void play_record(Play *p, size_t rank) {
     }
 }
 
-// ---------------------------------------------------------------- playing
+// ---- playing ----
 
 static Picoseconds later(Picoseconds a, Picoseconds b) { return a > b ? a : b; }
 static bool has_met(const Group *g, size_t number) { return g->meeting[number].arrived == g->n; }
@@ -346,7 +346,8 @@ static bool is_over(const Play *p, size_t rank, const PlayStep *s, Picoseconds *
         other = other_end(p, rank, s);
         if (other) *until = other->end;
         return other != NULL;
-    case PLAY_WORK: case PLAY_WAIT: break;
+    case PLAY_WORK:
+    case PLAY_WAIT: break;
     }
     return true;
 }
@@ -408,7 +409,7 @@ bool play_run(Play *p) {
     return all;
 }
 
-// ---------------------------------------------------------------- results
+// ---- results ----
 
 PlayCount play_count(const Play *p, size_t rank, size_t group, CommKind kind) {
     const Group *g = &p->group[group];
@@ -439,9 +440,11 @@ const PlayStep *play_stuck(const Play *p, size_t rank) {
 
 // How long this rank was busy before moment t. The recorded products stand in their order: work
 // [n].
-typedef struct { Picoseconds begin, end, before; } Stretch;
+typedef struct {
+    Picoseconds begin, end, before;
+} Stretch;
 static Picoseconds busy_until(const Stretch *work, size_t n, Picoseconds t) {
-    size_t lo = 0, hi = n;                         // products [0, lo) begin before t
+    size_t lo = 0, hi = n; // products [0, lo) begin before t
     while (lo < hi) {
         size_t middle = (lo + hi) / 2;
         if (work[middle].begin < t) lo = middle + 1;
@@ -471,7 +474,7 @@ static const PlayStep *communication(const Play *p, size_t rank, size_t i) {
 }
 
 PlayTiming play_timing(const Play *p) {
-    PlayTiming t = {0};
+    PlayTiming t = { 0 };
     Picoseconds first = UINT64_MAX, last = 0;
     for (size_t k = 0; k < p->ranks; k++) {
         const Rank *r = &p->rank[k];
@@ -502,7 +505,7 @@ PlayTiming play_timing(const Play *p) {
     return t;
 }
 
-// ---------------------------------------------------------------- who waits for whom
+// ---- who waits for whom ----
 
 // Members that have not started this collective.
 static void add_missing(const Group *g, size_t number, char *text, size_t room) {
@@ -527,7 +530,7 @@ char *play_why(const Play *p) {
         const Group *g = &p->group[s->group];
         size_t room = LINE - 1;
         if (s->what == PLAY_START) {
-            size_t number = g->started[member_of(g, k)] - 1;       // the one that is not met
+            size_t number = g->started[member_of(g, k)] - 1; // the one that is not met
             const Meeting *m = &g->meeting[number];
             char root[32] = "on";
             if (m->kind == COMM_BROADCAST) snprintf(root, sizeof root, "from rank %zu of", m->root);

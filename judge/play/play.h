@@ -37,12 +37,12 @@ void play_free(Play *p);
 size_t play_group(Play *p, const char *name, size_t first, size_t n, size_t stride);
 // The same of any ranks, in ascending order.
 size_t play_group_of(Play *p, const char *name, size_t n, const size_t *rank);
-bool play_one_node(const Play *p, size_t group);   // do all members share a node?
+bool play_one_node(const Play *p, size_t group); // do all members share a node?
 
-// ------------------------------------------------------------ the steps of a rank, in their order
+// ---- the steps of a rank, in their order ----
 
 // Each call appends a step to the list of this rank. Most return the step's place in the list.
-size_t play_length(const Play *p, size_t rank);    // how many steps the list has
+size_t play_length(const Play *p, size_t rank); // how many steps the list has
 size_t play_work(Play *p, size_t rank, Picoseconds takes);
 // count: elements of the whole tensor, size: bytes per element. A call that ends in _rows cuts
 // between rows: count is the number of rows then, and size the bytes per row.
@@ -71,25 +71,29 @@ void play_drop(Play *p, size_t rank, MemoryCategory category, size_t bytes);
 // holds now.
 void play_record(Play *p, size_t rank);
 
-// ---------------------------------------------------------------- what the steps cost
+// ---- what the steps cost ----
 
 // Plays all lists. false: they deadlock. A fault() where members of a group call different
 // collectives, or where a message is not as long as its receive.
 bool play_run(Play *p);
 
-typedef struct { size_t calls, bytes, received; } PlayCount;       // bytes: sent
+typedef struct {
+    size_t calls, bytes, received;
+} PlayCount; // bytes: sent
 PlayCount play_count(const Play *p, size_t rank, size_t group, CommKind kind);
-size_t play_bytes_sent(const Play *p, size_t rank, size_t group);  // over all kinds
+size_t play_bytes_sent(const Play *p, size_t rank, size_t group); // over all kinds
 size_t play_now(const Play *p, size_t rank, MemoryCategory category);
 size_t play_peak(const Play *p, size_t rank, MemoryCategory category);
-size_t play_peak_total(const Play *p, size_t rank);                // without MEM_REFERENCE
+size_t play_peak_total(const Play *p, size_t rank); // without MEM_REFERENCE
 Picoseconds play_busy(const Play *p, size_t rank);
 Picoseconds play_end(const Play *p, size_t rank); // when this rank has done its last step
 
 // As Timing of judge/draw/picture.h, for the recorded steps of all ranks: from the first start to
 // the last end of a product, of a collective or of a message received. exposed and hidden are added
 // over the ranks.
-typedef struct { Picoseconds step, busy, busiest, exposed, hidden; } PlayTiming;
+typedef struct {
+    Picoseconds step, busy, busiest, exposed, hidden;
+} PlayTiming;
 PlayTiming play_timing(const Play *p);
 
 // One step, after play_run. begin and end: of a product, of a collective, of a message on its lane,
@@ -100,11 +104,11 @@ typedef struct {
     CommKind kind;
     size_t group, peer; // peer: member of the group, of a message or the root of a chain
     size_t number;      // of the group's collectives, or of the pair's messages: from 0
-    size_t count, size;                            // of a message: its bytes in count
-    size_t target;                                 // PLAY_WAIT: the step that it waits for
+    size_t count, size; // of a message: its bytes in count
+    size_t target;      // PLAY_WAIT: the step that it waits for
     Picoseconds takes, begin, end;
 } PlayStep;
-size_t play_done(const Play *p, size_t rank);      // how many steps this rank has done
+size_t play_done(const Play *p, size_t rank); // how many steps this rank has done
 const PlayStep *play_step(const Play *p, size_t rank, size_t step);
 const PlayStep *play_stuck(const Play *p,
                            size_t rank); // the step that this rank cannot do; NULL: none
