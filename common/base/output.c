@@ -1,4 +1,4 @@
-// output.c: see output.h.
+// output.c: writing a file beside its final place, then renaming it.
 #include "common/base/output.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -14,8 +14,8 @@ static bool in_place(const char *file) {
     return stat(file, &there) == 0 && !S_ISREG(there.st_mode);
 }
 
-// A new file beside the one asked for: FILE.tmp, or FILE.tmp2 and so on where that is taken. Such a
-// file is not ours.
+// Opens a new file beside the requested one: FILE.tmp, or FILE.tmp2 and so on if that name is
+// taken.
 static FILE *open_part(const char *file, char *part) {
     enum { TRIES = 100 };
     for (int n = 1; n <= TRIES; n++) {
@@ -27,7 +27,7 @@ static FILE *open_part(const char *file, char *part) {
     return NULL;
 }
 
-// f is NULL where that is not possible; errno says why.
+// On failure f is NULL, and errno says why.
 static Output try_open(const char *option, const char *file) {
     Output o = { .part = strcpy(host_alloc(strlen(file) + 16), file),
                  .option = option,
@@ -41,7 +41,7 @@ static void forget(const Output *o) {
 
 void output_require(const char *option, const char *file) {
     struct stat there;
-    // a pipe is opened once
+    // a pipe can be opened only once, so it is not tried here
     if (stat(file, &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) return;
     Output o = try_open(option, file);
     REQUIRE(o.f, "--%s %s: cannot write it: %s; name a file in a folder that exists", option, file,

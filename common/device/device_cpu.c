@@ -26,15 +26,15 @@ const char *device_name(void) { return "cpu"; }
 void (*device_meanwhile)(double waited);
 int device_threads = 1;
 
-// Before main, because a program that tools/kernels asks must do nothing else.
+// Runs before main, because a program that tools/kernels asks must do nothing else.
 __attribute__((constructor)) static void answer(void) { kernels_answer(); }
 
-// A BLAS with threads of its own would fight the ranks, and ours, for the cores.
+// Threads of the BLAS would compete with the ranks for the cores.
 void device_init(void) {
     if (openblas_set_num_threads) openblas_set_num_threads(1);
-    // One heap for all threads, as only one virtual rank runs at a time; it grows, and what is
-    // freed stays in it. The usual way gives large blocks back to the system at once, and every
-    // step would pay for fresh pages.
+    // One heap for all threads, because only one virtual rank runs at a time. The heap keeps freed
+    // memory. By default malloc returns large blocks to the system at once, so every step would
+    // fetch fresh pages.
     mallopt(M_ARENA_MAX, 1);
     mallopt(M_MMAP_MAX, 0);
     mallopt(M_TRIM_THRESHOLD, -1);
@@ -60,13 +60,13 @@ void device_choose(size_t local_rank) { (void)local_rank; }
 void device_id(char id[32]) { id[0] = 0; }
 void device_allow_tf32(void) {}
 
-// aligned_alloc would leave gaps that no later request fits. Before the block stands where malloc's
-// begins.
+// aligned_alloc would leave gaps that no later request fits. The word before the block holds
+// malloc's own address.
 void *device_alloc(size_t bytes) {
     char *all = malloc(bytes + ALIGNMENT);
     if (!all) return NULL;
     char *p = all + ALIGNMENT - (uintptr_t)all % ALIGNMENT;
-    ((char **)p)[-1] = all; // malloc's is aligned to 16 bytes: there is room
+    ((char **)p)[-1] = all; // malloc aligns to 16 bytes, so there is room for it
     return p;
 }
 
@@ -88,7 +88,7 @@ void device_fill(void *p, int byte, size_t bytes) {
 }
 void device_synchronize(void) {}
 
-// The host's clock will do: nothing is queued here.
+// Nothing is queued on a CPU, so the host's clock will do.
 void device_mark_start(void) {}
 size_t device_mark(void) { return 0; }
 double device_mark_seconds(size_t mark) {
@@ -102,10 +102,9 @@ static void product(int a_transposed, int b_transposed, int m, int n, int k, con
                b_transposed ? CblasTrans : CblasNoTrans, m, n, k, 1, a, lda, b, ldb, 0, c, ldc);
 }
 
-// One row of a and a large b need no product of matrices, which copies b into panels first: b is
-// read once, as it lies. c is cleared, because BLAS implementations differ in what 0 * NaN leaves
-// there.
-enum { LARGE = 1 << 14 }; // elements of b; below, the copy costs hardly anything
+// For a row of a and a large b, a matrix product would first copy b into panels. The vector product
+// reads b once, in place. c is cleared, because BLAS libraries differ in the value of 0 * NaN.
+enum { LARGE = 1 << 14 }; // elements of b; below this size the copy costs little
 static void matrix_or_row(int a_transposed, int b_transposed, int m, int n, int k, const real *a,
                           int lda, const real *b, int ldb, real *c, int ldc) {
     if (m > 1 || a_transposed || (size_t)n * (size_t)k < LARGE) {
@@ -117,9 +116,8 @@ static void matrix_or_row(int a_transposed, int b_transposed, int m, int n, int 
     else CBLAS_GEMV(CblasRowMajor, CblasTrans, k, n, 1, b, ldb, a, 1, 1, c, 1);
 }
 
-// With threads c is cut along its longer side, in pieces of whole vectors. Each has a product of
-// its own, which the BLAS does on one thread: so there is one set of threads, and not the BLAS's
-// beside OpenMP's.
+// With threads, c is cut along its longer side in pieces of whole vectors. Each piece is a product
+// that the BLAS does on one thread. So only OpenMP's threads run.
 enum { PIECE_OF = 16 };
 void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const real *a, int lda,
                  const real *b, int ldb, real *c, int ldc) {

@@ -1,12 +1,12 @@
-// device_cuda.c: the device is a GPU: CUDA's runtime and cuBLAS. Plain C; the kernels are made by
-// for_each_cuda.h.
+// device_cuda.c: the device is a GPU, by CUDA's runtime and cuBLAS. Plain C; for_each_cuda.h makes
+// the kernels.
 //
-// A rank has one stream, on which all its ops, copies and products run in the order of the calls,
-// and a cuBLAS handle of its own. Both are made when they are first needed, because a virtual rank
-// is a thread, and a thread has no GPU until it asks.
+// A rank has one stream, on which its ops, copies and products run in the order of the calls, and a
+// cuBLAS handle. Both are made on first use, because a virtual rank is a thread, and a thread has
+// no GPU until it asks for one.
 //
-//   1 errors   2 the GPU of a process   3 what a rank has   4 kernels   5 memory   6 products   7
-//   marks
+// Sections: 1 errors, 2 the GPU of a process, 3 what a rank has, 4 kernels, 5 memory, 6 products, 7
+// marks.
 #include "common/device/device_cuda.h"
 #include <cublas_v2.h>
 #include <sched.h>
@@ -21,17 +21,17 @@ static struct {
 } chosen; // set before the ranks start
 static _Thread_local struct {
     bool ready;
-    cudaStream_t stream, other; // other: where ops go instead, if not NULL
+    cudaStream_t stream, other; // other: ops go to this stream if it is not NULL
     cublasHandle_t blas;
-    const char *last;  // the op launched last: what fails, fails here or before
-    cudaEvent_t *mark; // [made]: events on `stream`, of which `marks` are in use
+    const char *last;  // the op launched last; an error comes from it or from an earlier one
+    cudaEvent_t *mark; // [made] events on `stream`; `marks` of them are in use
     size_t made, marks;
-    bool marked; // nothing was queued since the last one
+    bool marked; // nothing was queued since the last mark
 } mine;
 
 // ---- 1. Errors ----
 
-// What to do about it, where that is known.
+// What the user can do about an error; "" if unknown.
 static const char *advice(cudaError_t error) {
     switch (error) {
     case cudaErrorMemoryAllocation:
@@ -111,9 +111,9 @@ void device_id(char id[32]) { CUDA(cudaDeviceGetPCIBusId(id, 32, chosen.gpu)); }
 void device_allow_tf32(void) { chosen.tf32 = true; }
 void device_init(void) { device_gpus(); }
 
-// A kernel would be loaded at its first launch, and loading may wait for everything on the GPU: for
-// a message, too, whose receiver waits for the rank that now waits; so whatever the environment
-// says. And streams beyond 8 would share queues, and wait in them for each other.
+// EAGER, whatever the environment says: otherwise a kernel is loaded at its first launch, and
+// loading may wait for everything on the GPU. That may be a message whose receiver waits for this
+// rank. 32 connections: otherwise streams beyond 8 share queues and wait for each other in them.
 void device_prepare(void) {
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -126,13 +126,13 @@ static void make_ready(void) {
     cudaMemPool_t pool;
     uint64_t all = UINT64_MAX;
     CUDA(cudaSetDevice(chosen.gpu));
-    // What is freed stays in the pool for the next request, and is not given back at every wait.
+    // The pool keeps freed memory for later requests. By default it returns memory at every wait.
     CUDA(cudaDeviceGetDefaultMemPool(&pool, chosen.gpu));
     CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));
     CUDA(cudaStreamCreateWithFlags(&mine.stream, cudaStreamNonBlocking));
     CUBLAS(cublasCreate(&mine.blas));
     CUBLAS(cublasSetStream(mine.blas, mine.stream));
-    // Pedantic: fp32 is fp32, whatever the environment would allow.
+    // Pedantic: fp32 stays fp32, whatever the environment allows.
     CUBLAS(cublasSetMathMode(mine.blas,
                              chosen.tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_PEDANTIC_MATH));
     mine.ready = true;
@@ -154,7 +154,7 @@ static cudaStream_t current_stream(void) {
 }
 
 cudaStream_t device_stream(void) {
-    mine.marked = false; // whoever asks is about to use it
+    mine.marked = false; // the caller is about to use the stream
     return current_stream();
 }
 
@@ -166,7 +166,8 @@ void device_synchronize(void) {
     for (double since = now(); device_meanwhile && state == cudaErrorNotReady; sched_yield()) {
         state = cudaStreamQuery(stream);
         if (state != cudaErrorNotReady) break;
-        cudaGetLastError(); // it is none: do not let the next launch find it
+        // cudaErrorNotReady is no error here, so the next launch must not find it
+        cudaGetLastError();
         device_meanwhile(now() - since);
     }
     if (state == cudaErrorNotReady) state = cudaStreamSynchronize(stream);
@@ -193,7 +194,7 @@ void *device_alloc(size_t bytes) {
     cudaMemPool_t pool;
     make_ready();
     cudaError_t error = cudaMallocAsync(&p, bytes ? bytes : 1, mine.stream);
-    // once more, without what the pool holds and nobody uses
+    // try again after the pool has returned its unused memory
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         device_synchronize();
@@ -202,15 +203,15 @@ void *device_alloc(size_t bytes) {
         error = cudaMallocAsync(&p, bytes ? bytes : 1, mine.stream);
     }
     if (error == cudaErrorMemoryAllocation) {
-        cudaGetLastError(); // it is told now: forget it
+        cudaGetLastError(); // the error has been reported, so clear it
         return NULL;
     }
     check_cuda(error, "cudaMallocAsync");
     return p;
 }
 
-// In the order of the stream. cudaFree would wait for everything on the GPU, and there may be a
-// message whose receiver is not ready, which waits for this rank to go on.
+// Freed in the order of the stream. cudaFree would wait for everything on the GPU, also for a
+// message whose receiver waits for this rank.
 void device_free(void *p) {
     if (mine.ready) CUDA(cudaFreeAsync(p, mine.stream));
     else CUDA(cudaFree(p));
@@ -228,7 +229,7 @@ void device_copy(void *to, const void *from, size_t bytes) {
     if (bytes) CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, device_stream()));
 }
 
-// Waits, because the caller may write to `from` as soon as this returns.
+// Waits, because the caller may write to `from` as soon as this call returns.
 void device_upload(void *to, const void *from, size_t bytes) {
     if (bytes == 0) return;
     CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, device_stream()));
@@ -253,8 +254,8 @@ void device_fill(void *p, int byte, size_t bytes) {
 #define CUBLAS_GEMM cublasSgemm
 #endif
 
-// cuBLAS counts columns first. Read so, our row-major c is its transpose, and c^T = op(b)^T
-// op(a)^T: the factors change places, and nothing is transposed that was not before.
+// cuBLAS stores columns first, so it reads our row-major c as c^T = op(b)^T op(a)^T. The factors
+// change places, and no further transposition is needed.
 void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const real *a, int lda,
                  const real *b, int ldb, real *c, int ldc) {
     const real one = 1, zero = 0;
@@ -270,7 +271,7 @@ void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const 
 #define CUBLAS_GEMM_BATCH cublasSgemmStridedBatched
 #endif
 
-// cuBLAS knows one step: a call for every i.
+// cuBLAS takes one step per matrix, so each i is a call.
 void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
                        const size_t count[2], const real *a, int lda, BatchSteps a_steps,
                        const real *b, int ldb, BatchSteps b_steps, real *c, int ldc,

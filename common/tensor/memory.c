@@ -1,11 +1,11 @@
-// memory.c: arenas and the ledger of bytes. What is live in the ledger is what the device has given
-// out, block by block; what is freed goes back to it. That a step does not cost the operating
-// system anything is the device's affair.
+// memory.c: arenas and the ledger of bytes. Live bytes are those that the device has given out,
+// block by block; freed blocks go back to the device. The device keeps freed memory for the next
+// step.
 //
 // Everything here belongs to one rank. Ranks may be threads of one process, so the state is
-// thread-local, and a block remembers whose it is.
+// thread-local, and a block knows its rank.
 //
-// Behind every block lie a few guard bytes, looked at when the block is freed: on a GPU no
+// A few guard bytes follow each block and are checked when the block is freed, because on a GPU no
 // sanitizer sees a write past the end.
 #include "common/tensor/memory.h"
 #include "common/base/meter.h"
@@ -20,24 +20,24 @@ const char *const memory_category_name[MEM_CATEGORIES] = {
     "parameters", "gradients", "optimizer", "activations", "communication", "workspace", "reference"
 };
 
-// The description of a block is host memory, its data is the device's.
+// A block's description is in host memory, its data in device memory.
 typedef struct Block Block;
 struct Block {
-    Block *next; // in its arena
+    Block *next; // next block of the same arena
     char *data;
     size_t bytes, rank;
-    MemoryCategory category; // as booked, which is not the arena's while the ledger is paused
+    MemoryCategory category; // as booked: MEM_REFERENCE if the ledger was paused, else the arena's
     bool guarded;
 };
 
 static _Thread_local struct {
     size_t now[MEM_CATEGORIES], peak[MEM_CATEGORIES];
-    size_t total, total_most; // without MEM_REFERENCE; most: never reset
+    size_t total, total_most; // without MEM_REFERENCE; total_most is never reset
     size_t pauses;
     bool poison_off;
 } mine;
 
-// Of all ranks of this process, reference too. One runs at a time.
+// Of all ranks of this process, with MEM_REFERENCE. One rank runs at a time.
 static size_t process, process_most;
 
 // ---- the ledger ----
@@ -120,7 +120,7 @@ static void check_guard(const Block *b) {
 
 Arena arena(MemoryCategory category) { return (Arena){ .category = category, .blocks = NULL }; }
 
-// Zero bytes are a request like any other: the address is valid, nothing may be stored there.
+// A request of zero bytes gets a valid address; nothing may be stored there.
 void *arena_alloc(Arena *a, size_t bytes) {
     if (a->blocks) check_owner(a->blocks, "arena_alloc");
     if (bytes > SIZE_MAX / 2)
@@ -154,7 +154,7 @@ void arena_rebook(Arena *a, MemoryCategory category) {
     a->category = category;
     for (Block *b = a->blocks; b; b = b->next) {
         check_owner(b, "arena_rebook");
-        if (b->category == MEM_REFERENCE) continue; // made while the ledger was paused
+        if (b->category == MEM_REFERENCE) continue; // allocated while the ledger was paused
         unbook(b->category, b->bytes);
         b->category = category;
         book(category, b->bytes);

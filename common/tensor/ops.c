@@ -1,13 +1,13 @@
 // ops.c: the ops of ops.h, once for every device. An op is a function of one item (an element, part
-// of a row, a row, a strip of columns), run for every item by FOR_EACH, and stays in the common
-// subset of C and C++. GEMM is a library's.
+// of a row, a row, a strip of columns). FOR_EACH runs it for every item, so it stays in the common
+// subset of C and C++. A library does GEMM.
 //
-// Sums down a column are added in row order, sums along a row in an order that depends on its
-// length alone. No op allocates, and no item writes what another one reads: so there are no
-// atomics, and a result never depends on timing.
+// Sums down a column are added in row order. Sums along a row have an order that depends on the
+// row's length alone. No op allocates. No item writes what another item reads, so there are no
+// atomics, and no result depends on timing.
 //
-//   shapes - products - element by element - dropout - layer norm - attention - embedding - cross
-//   entropy - optimizers
+// Sections: shapes, products, element by element, dropout, layer norm, attention, embedding, cross
+// entropy, optimizers.
 #include "common/tensor/ops.h"
 #include "common/base/meter.h"
 #include "common/device/device.h"
@@ -16,8 +16,7 @@
 #include "common/tensor/real_math.h"
 #include "common/base/util.h"
 
-// A BLAS counts in int, and wants ld >= columns even of a matrix of one row, where it has no
-// meaning.
+// A BLAS counts in int. It requires ld >= columns even for one row, where ld has no meaning.
 static int blas_int(size_t n) {
     if (n > 0x7fffffff) fault("a matrix dimension of %zu is more than this BLAS can count", n);
     return (int)n;
@@ -26,13 +25,13 @@ static int blas_ld(size_t ld, size_t columns) {
     return blas_int(ld < columns ? columns : ld < 1 ? 1 : ld);
 }
 
-// The only arithmetic that the simulated clock charges.
+// Products are the only arithmetic that the simulated clock charges.
 static void charge(size_t m, size_t n, size_t k) {
     if (meter_product) meter_product(2.0 * (double)m * (double)n * (double)k);
     if (device_meanwhile) device_meanwhile(0);
 }
 
-// The one way to the library, beside batches of products.
+// All single products go through this function; batches have gemm_batch().
 static void gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t k, const real *a,
                  size_t lda, const real *b, size_t ldb, real *c, size_t ldc) {
     charge(m, n, k);
@@ -46,11 +45,11 @@ static void gemm(int a_transposed, int b_transposed, size_t m, size_t n, size_t 
                 blas_ld(ldc, n));
 }
 
-// count[0] * count[1] of them; k > 0.
+// count[0] * count[1] products; k > 0.
 static void gemm_batch(int a_transposed, int b_transposed, size_t m, size_t n, size_t k,
                        const size_t count[2], Tensor a, BatchSteps a_steps, Tensor b,
                        BatchSteps b_steps, Tensor c, BatchSteps c_steps) {
-    // one by one: times are rounded
+    // one charge per product, because each time is rounded
     for (size_t i = 0; i < count[0] * count[1]; i++) charge(m, n, k);
     if (m == 0 || n == 0 || count[0] * count[1] == 0) return;
     if (k == 0) fault("%zu products of [%zu, 0] and [0, %zu]", count[0] * count[1], m, n);
@@ -62,7 +61,7 @@ static void gemm_batch(int a_transposed, int b_transposed, size_t m, size_t n, s
 
 // ---- shapes ----
 
-// t must be [rows, cols] because of what `by` is.
+// fault() unless t is [rows, cols], as the shape of `by` requires.
 static void need_shape(const char *op, const char *name, Tensor t, size_t rows, size_t cols,
                        const char *by, Tensor other) {
     if (t.rows != rows || t.cols != cols)
@@ -75,7 +74,7 @@ static void need_same(const char *op, const char *name, Tensor t, const char *by
 
 ITEM real *row_of(Tensor t, size_t r) { return t.data + r * t.ld; }
 
-// Element by element the shape does not matter: contiguous tensors are done as one long row.
+// Element-wise ops ignore the shape, so contiguous tensors are done as one long row.
 static Tensor as_one_row(Tensor t, bool contiguous) {
     return contiguous ? tensor_reshape(t, 1, tensor_count(t)) : t;
 }
@@ -99,7 +98,7 @@ void op_matmul_tn(Tensor y, Tensor x, Tensor w) { matmul("op_matmul_tn", y, x, w
 
 // ---- element by element ----
 
-// y from a and b, of one shape; one long row each where all are contiguous.
+// Checks that y, a and b have one shape, and makes each one long row if all are contiguous.
 static void need_pair(const char *op, Tensor *y, Tensor *a, Tensor *b) {
     need_same(op, "y", *y, "a", *a);
     need_same(op, "b", *b, "a", *a);
@@ -156,8 +155,8 @@ void op_add_bias(Tensor y, Tensor x, Tensor bias) {
                   { add_part(row_of(y, r), row_of(x, r), bias.data, lo, hi); });
 }
 
-// Strips are mostly full, and a loop of constant length is a handful of vector instructions: so
-// strip functions are inlined twice, once with width STRIP.
+// Most strips are full, and a loop of constant length becomes a few vector instructions. So a strip
+// function is inlined twice, once with the constant width STRIP.
 #define BY_STRIP(width, call) \
     do { \
         if ((width) == STRIP) { \
@@ -189,8 +188,8 @@ void op_sum_rows(Tensor sum, Tensor x) {
     });
 }
 
-// x (1 + tanh u) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks and Gimpel 2016) is x
-// sigmoid(2u): one exp, and no cancellation for negative x.
+// GELU is x (1 + tanh u) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks and Gimpel 2016).
+// This equals x sigmoid(2u), which needs one exp and does not cancel for negative x.
 ITEM real gelu_2u(real x) { return (real)1.5957691216057308 * (x + (real)0.044715 * x * x * x); }
 ITEM real gelu_2u_derivative(real x) {
     return (real)1.5957691216057308 * (1 + (real)(3 * 0.044715) * x * x);
@@ -225,8 +224,8 @@ void op_gelu_backward(Tensor dx, Tensor x, Tensor dy) {
 
 // ---- dropout ----
 
-// An element stays where random_unit of its key is at least p: where its key's upper 53 bits are at
-// least p 2^53.
+// An element is kept if random_unit of its key is at least p, which means: the key's upper 53 bits
+// are at least p 2^53.
 ITEM void dropout_part(real *y, const real *x, uint64_t row_key, uint64_t first, uint64_t limit,
                        real scale, size_t lo, size_t hi) {
     INDEPENDENT
@@ -411,8 +410,7 @@ void op_layer_norm_backward_apply(Tensor dx, Tensor sums, Tensor x, Tensor stats
 
 // ---- attention ----
 
-// queries and keys are what p's rows and columns belong to: [B Tq, heads D] and [B Tk, heads D].
-// Returns D.
+// Checks the shapes of queries [B Tq, heads D] and keys [B Tk, heads D] against p. Returns D.
 static size_t need_heads(const char *op, const char *q, Tensor queries, const char *k, Tensor keys,
                          Tensor p, size_t B, size_t heads) {
     if (p.rows != heads * queries.rows || keys.rows != B * p.cols ||
@@ -423,8 +421,8 @@ static size_t need_heads(const char *op, const char *q, Tensor queries, const ch
               op, q, queries.rows, queries.cols, k, keys.rows, keys.cols, p.rows, p.cols, B, heads);
     return heads ? keys.cols / heads : 0;
 }
-// One product for every sequence and head. Where x's begin: sequences lie T rows apart, heads D
-// columns; p's Tq rows.
+// Distances between the matrices of a batch with one product per sequence and head: sequences are T
+// rows apart, heads D columns, rows of p Tq.
 static BatchSteps head_steps(Tensor x, size_t T, size_t D) {
     BatchSteps s = { { T * x.ld, D } };
     return s;
@@ -457,7 +455,7 @@ void op_heads_mix_t(Tensor o, Tensor p, Tensor v, size_t B, size_t heads) {
                head_steps(o, Tk, D));
 }
 
-// p's queries a sequence.
+// Queries per sequence in p.
 static size_t need_place(const char *op, Tensor p, HeadsPlace at) {
     const size_t n = at.B * at.heads;
     if (n ? p.rows % n : p.rows)
@@ -468,8 +466,8 @@ static size_t need_place(const char *op, Tensor p, HeadsPlace at) {
 ITEM size_t query_position(HeadsPlace at, size_t Tq, size_t r) {
     return at.query ? (size_t)at.query[r / (at.heads * Tq) * Tq + r % Tq] : r % Tq;
 }
-// How many of its sequence's Tk keys do not come after the query of row r: as positions ascend, the
-// first ones.
+// The number of its sequence's Tk keys that do not come after the query of row r. Positions ascend,
+// so these are the first keys.
 ITEM size_t keys_seen(HeadsPlace at, size_t Tq, size_t Tk, size_t r) {
     const size_t query = query_position(at, Tq, r);
     if (!at.key) return query < Tk ? query + 1 : Tk;
@@ -511,8 +509,8 @@ void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t firs
     });
 }
 
-// Only keys below `live` count. What the loops after the first need is rounded up to whole vectors:
-// the extra keys have score -inf, so probability 0.
+// Only keys below `live` count. Later loops round this up to whole vectors: the extra keys have
+// score -inf, so their probability is 0.
 ITEM size_t whole_lanes(size_t live, size_t n) {
     const size_t rounded = (live + LANES - 1) / LANES * LANES;
     return rounded < n ? rounded : n;
@@ -589,17 +587,17 @@ void op_causal_softmax_lse(Tensor p, Tensor lse, Tensor s, real scale, HeadsPlac
     FOR_EACH(r, p.rows, {
         const size_t live = keys_seen(at, Tq, p.cols, r);
         const SoftmaxRow row = causal_softmax_row(row_of(p, r), row_of(s, r), scale, live, p.cols);
-        // of no key: -inf
+        // no key seen: -inf
         row_of(lse, token_of(at.heads, Tq, r))[head_of(at.heads, Tq, r)] =
             (real)((double)row.max + log(row.sum));
     });
 }
 
-// Two softmaxes over different keys become one over both: each o weighs as its sum of exponentials,
-// e^lse. The larger lse is taken out first: e^100 is more than a float can hold.
+// Two softmaxes over different keys become one over both. Each o has the weight e^lse, its sum of
+// exponentials. The larger lse is subtracted first, because e^100 exceeds the range of float.
 ITEM void merge_heads_item(real *o, real *lse, const real *o_more, real lse_more, size_t D) {
     const real max = *lse > lse_more ? *lse : lse_more;
-    if (lse_more == -(real)HUGE_VAL) return; // none of these keys is seen
+    if (lse_more == -(real)HUGE_VAL) return; // no key seen here
     const real mine = real_exp(*lse - max), more = real_exp(lse_more - max), sum = mine + more;
     for (size_t c = 0; c < D; c++) o[c] = mine / sum * o[c] + more / sum * o_more[c];
     *lse = (real)((double)max + log((double)sum));
@@ -667,13 +665,13 @@ void op_causal_scores_backward(Tensor ds, Tensor p, Tensor dp, Tensor dot, real 
     });
 }
 
-// Row by row, or column by column, of the triangle: a product for every sequence and head.
+// The triangle of p, row by row or column by column: one product per sequence and head.
 static void need_square(const char *op, Tensor p, size_t B, size_t Tq) {
     if (B && p.cols != Tq)
         fault("%s: p has %zu queries and %zu keys a sequence: a triangle has as many", op, Tq,
               p.cols);
 }
-// begins there; its size is the caller's to know
+// A window that begins at (row, col); the caller knows its size.
 static Tensor part(Tensor t, size_t row, size_t col) {
     t.data += row * t.ld + col;
     return t;
@@ -708,8 +706,8 @@ void op_heads_mix_t_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t head
 
 // ---- embedding ----
 
-// The row of a slice that starts at vocabulary entry vocab0; a foreign or negative token wraps
-// around to beyond any slice.
+// The row in a slice that begins at vocabulary entry vocab0. A foreign or negative token wraps
+// around to a number beyond any slice.
 ITEM size_t vocab_row(int token, size_t vocab0) { return (size_t)token - vocab0; }
 
 ITEM void embed_part(real *y, Tensor wte, size_t row, size_t lo, size_t hi) {

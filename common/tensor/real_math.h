@@ -1,5 +1,5 @@
 // real_math.h: exp and sums that a compiler can vectorise without fast-math, in the common subset
-// of C and C++. libm's exp is a call per element; this one is a dozen multiplications and additions
+// of C and C++. libm's exp is a call per element; this exp is a dozen multiplications and additions
 // without a branch.
 #ifndef REAL_MATH_H
 #define REAL_MATH_H
@@ -10,13 +10,13 @@
 #include "common/device/for_each.h"
 #include "common/base/real.h"
 
-// exp(x) = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2, ln 2 in two parts so that n times the
-// first is exact (Cody and Waite 1980). Adding SHIFT, 1.5 * 2^(mantissa bits) and a bias, rounds to
-// an integer and leaves n + bias in the low bits; shifted into the exponent field that is 2^(n-1):
-// one less than n, so that the largest results need no infinite factor, and the polynomial is
-// doubled instead. e^r = 1 + r + r^2 q(r), q fitted at Chebyshev's points. At most 2 units in the
-// last place off; infinity above the largest number, 0 below LOW (results under 2.4e-38, in
-// fp64 4.5e-308), NaN for NaN.
+// exp(x) = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2. ln 2 has two parts, so n times the
+// first part is exact (Cody and Waite 1980). SHIFT is 1.5 * 2^(mantissa bits) plus a bias. Adding
+// it rounds to an integer and leaves n + bias in the low bits. Shifted into the exponent field,
+// that is 2^(n-1): one less than n, so the largest results need no infinite factor, and the
+// polynomial is doubled instead. e^r = 1 + r + r^2 q(r), with q fitted at Chebyshev's points. The
+// error is at most 2 units in the last place. Results are infinity above the largest number, 0
+// below LOW (under 2.4e-38, in fp64 4.5e-308), NaN for NaN.
 #ifdef REAL_IS_DOUBLE
 ITEM double real_exp(double x) {
     const double SHIFT = 0x1.8p52 + 1022, LOW = -707.7, HIGH = 709.782712893383973;
@@ -60,10 +60,10 @@ ITEM float real_sqrt(float x) { return sqrtf(x); }
 #endif
 ITEM real real_sigmoid(real x) { return 1 / (1 + real_exp(-x)); }
 
-// ROW_SUM(type, total, i, n, term): total = the sum of term over i in [0, n), added in an order
-// that depends on n alone: LANES running sums that a CPU adds side by side, folded every BLOCK
-// terms into a sum in double. So a long row (a vocabulary) costs no accuracy, and every split of
-// the rows gives the same bits.
+// ROW_SUM(type, total, i, n, term): total = the sum of term over i in [0, n), in an order that
+// depends on n alone. A CPU adds LANES running sums side by side; every BLOCK terms they are folded
+// into a sum in double. So a long row (a vocabulary) loses no accuracy, and every split of the rows
+// gives the same bits.
 enum { LANES = 32, BLOCK = 512 };
 #define ROW_SUM(type, total, i, n, ...) \
     do { \

@@ -1,5 +1,4 @@
-// tensor.c: making, viewing, filling and moving tensors. In the common subset of C and C++, as
-// ops.c.
+// tensor.c: creating, viewing, filling and moving tensors, in the common subset of C and C++.
 #include "common/tensor/tensor.h"
 #include "common/device/device.h"
 #include "common/device/for_each.h"
@@ -120,7 +119,7 @@ void tensor_randomize(Tensor t, uint64_t key, double deviation) {
 
 // ---- sums for the host ----
 
-// ROW_SUM's blocks are the items, so that a long row keeps a GPU busy: folded in order, they give
+// The items are ROW_SUM's blocks, so a long row keeps a GPU busy. Folded in order, they give
 // ROW_SUM's bits.
 ITEM double sum_block(const real *x, size_t n) {
     double sum;
@@ -133,9 +132,9 @@ ITEM double sum_of_squares_block(const real *x, size_t n) {
     return sum;
 }
 
-// The sums of the blocks are made where the tensor is, CHUNK at a time, and added by the host: as
-// many as keep a GPU busy for longer than the host takes to fetch them. This scratch is small, not
-// a cost of any technique, so it counts as reference.
+// The sums of blocks are computed on the device, CHUNK at a time, and added by the host. CHUNK
+// keeps a GPU busy for longer than the host needs to fetch the sums. This scratch belongs to no
+// technique, so it counts as reference.
 enum { CHUNK = 8192 };
 static double sum_of_rows(Tensor t, bool squares) {
     const size_t per_row = ceil_div(t.cols, BLOCK), blocks = t.rows * per_row;
@@ -174,7 +173,7 @@ ITEM bool same_bits(real a, real b) {
 }
 ITEM void differ_part(int *differs, const real *a, const real *b, size_t lo, size_t hi) {
     for (size_t c = lo; c < hi; c++)
-        if (!same_bits(a[c], b[c])) *differs = 1; // whoever writes, writes the same
+        if (!same_bits(a[c], b[c])) *differs = 1; // all writers write the same value
 }
 bool tensor_equal(Tensor a, Tensor b) {
     need_contiguous(a, "tensor_equal");
