@@ -54,10 +54,9 @@ void op_layer_norm_backward_sums(Tensor sums, Tensor x, Tensor stats, Tensor gai
 void op_layer_norm_backward_apply(Tensor dx, Tensor sums, Tensor x, Tensor stats, Tensor gain,
                                   Tensor dy, size_t whole);
 
-// --- attention, per head: Tq queries and Tk keys per sequence. q and o are [B*Tq, heads*D], k and
-// v
-//     [B*Tk, heads*D], p is [B*heads*Tq, Tk] with rows in (sequence, head, query) order.
-//     With 0 heads (a rank without a head) nothing happens. ---
+// --- attention, per head: Tq queries and Tk keys per sequence ---
+// q and o are [B*Tq, heads*D], k and v are [B*Tk, heads*D]. p is [B*heads*Tq, Tk] with rows in
+// (sequence, head, query) order. With 0 heads (a rank without a head) nothing happens.
 // p = q k^T; also dP = do v^T
 void op_heads_scores(Tensor p, Tensor q, Tensor k, size_t B, size_t heads);
 // o = p v; also dq = dS k
@@ -100,10 +99,9 @@ void op_heads_mix_t_triangle(Tensor o, Tensor p, Tensor v, size_t B, size_t head
 void op_dropout_heads(Tensor y, Tensor x, uint64_t key, double prob, size_t first_sequence,
                       size_t head0, HeadsPlace at);
 
-// --- embedding: y[r] = wte[token r - vocab0] + wpe[position r]. A token outside wte's rows
-// contributes
-//     nothing (vocabulary-parallel). Outputs are overwritten; a token's rows of dy are added in
-//     order. ---
+// --- embedding: y[r] = wte[token r - vocab0] + wpe[position r] ---
+// A token outside wte's rows contributes nothing (vocabulary-parallel). Outputs are overwritten. A
+// token's rows of dy are added in order.
 // y: zero rows for foreign tokens
 void op_embed_tokens(Tensor y, Tensor wte, const int *tokens, size_t vocab0);
 void op_embed_tokens_grad(Tensor dwte, const int *tokens, Tensor dy, size_t vocab0);
@@ -112,9 +110,9 @@ void op_add_positions(Tensor y, Tensor x, Tensor wpe, const int *position);
 // zero for a position that no row has
 void op_add_positions_grad(Tensor dwpe, const int *position, Tensor dy);
 
-// --- cross entropy, cut where a vocabulary-parallel head communicates. Columns of logits are
-// entries
-//     vocab0 .. vocab0+cols-1. A negative target is not counted: loss 0, gradient 0. ---
+// --- cross entropy, cut where a vocabulary-parallel head communicates ---
+// Columns of logits are entries vocab0 .. vocab0+cols-1. A negative target is not counted: loss 0,
+// gradient 0.
 void op_row_max(Tensor max, Tensor logits); // [M,1]
 // [M,1]; 0 if the target is another rank's entry
 void op_pick_target(Tensor picked, Tensor logits, const int *targets, size_t vocab0);
