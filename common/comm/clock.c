@@ -1,4 +1,4 @@
-// clock.c: see clock.h.
+// clock.c: the presets of devices and links, and each rank's simulated time.
 #include "common/comm/clock.h"
 #include <math.h>
 #include <time.h>
@@ -6,12 +6,12 @@
 #include "common/base/meter.h"
 #include "common/base/util.h"
 
-// "lesson", "fast" and "slow" are an A100, its NVLink and its InfiniBand slowed down together, to
-// the size of the lessons' models: for a block of width 24, 4 heads and context 12 over t = 4 ranks
-// in fp32, the time of its products and of its two all-reduces stand to each other as for GPT-3's
-// block (width 12288, context 2048, t = 8, bf16) on A100s: compute 1, NVLink 0.19, InfiniBand 2.3
-// (common/README.md derives it, tests/cost-model.t holds it within 10 %). Latency is a few per cent
-// of an all-reduce, as there.
+// "lesson", "fast" and "slow" are an A100, its NVLink and its InfiniBand, slowed down together to
+// the size of the lessons' models. A lesson's block has width 24, 4 heads, context 12, t = 4 ranks,
+// fp32. Its products and its two all-reduces take time in the same ratio as for GPT-3's block on
+// A100s (width 12288, context 2048, t = 8, bf16): compute 1, NVLink 0.19, InfiniBand 2.3.
+// common/reference.md derives the ratio, and tests/cost-model.t checks it within 10 %. Latency is a
+// few per cent of an all-reduce.
 const ClockDevice clock_devices[] = {
     { "lesson", 1e9, "one FLOP a nanosecond, to the scale of the lessons' models" },
     { "h100", 989.4e12, "NVIDIA H100 SXM data sheet: dense bf16" },
@@ -33,13 +33,14 @@ const ClockLink clock_links[] = {
     { 0 },
 };
 
-static ClockConfig config;                     // set before the ranks start
-static _Thread_local Picoseconds compute;      // simulated clock: this rank's row,
-static _Thread_local bool one_port, own_nodes; // and the moments from which its ports are free
-static _Thread_local ClockLink only_link;      // in place of config's, where it has a name
+static ClockConfig config;                // set before the ranks start
+static _Thread_local Picoseconds compute; // simulated clock: this rank's row
+// one_port, own_nodes: see the functions that set them
+static _Thread_local bool one_port, own_nodes;
+static _Thread_local ClockLink only_link; // replaces config's links if it has a name
 static _Thread_local Picoseconds out_free, in_free;
 static _Thread_local double begun; // wall clock: this rank's time 0
-// speed: of this rank's device, in rates of config.device
+// speed: of this rank's device, relative to config.device
 static _Thread_local double flops, speed = 1;
 
 void clock_configure(const ClockConfig *c) { config = *c; }
@@ -67,7 +68,7 @@ void clock_charge_flops(double n) {
     if (ledger_paused()) return;
     flops += n;
     if (!config.simulated) return;
-    // whole: at half the rate it takes exactly twice as long
+    // whole picoseconds, so half the rate takes exactly twice the time
     double usual = round(n * 1e12 / config.device.flops);
     compute += (Picoseconds)llround(usual / speed);
 }

@@ -1,6 +1,5 @@
-// comm.c: what all transports share: checks of arguments, the ledger, copies in and out, sums in
-// rank order. Moving bytes between ranks is comm_emu.c, comm_mpi.c and comm_nccl.c, behind
-// transport.h.
+// comm.c: the part that all transports share: checks of arguments, the ledger, copies in and out,
+// sums in rank order. comm_emu.c, comm_mpi.c and comm_nccl.c move the bytes, behind transport.h.
 #include "common/comm/transport.h"
 #include "common/device/device.h"
 #include "common/tensor/random.h"
@@ -33,8 +32,8 @@ static char *pinned(Pinned *p, size_t bytes) {
 bool request_is_message(const Request *r) { return r->action == DO_SEND || r->action == DO_RECV; }
 static bool collective(const Request *r) { return !request_is_message(r); }
 
-// A collective in a group of one. It is booked and timed like any other, but nobody is met, and its
-// result is its input: nothing is copied to buffers and back.
+// A collective in a group of one. It is booked and timed like any other. It meets no rank, and its
+// result is its input, so nothing is copied.
 static bool alone(const Request *r) { return r->comm->size == 1 && collective(r); }
 
 bool request_adds(const Request *r) {
@@ -87,7 +86,7 @@ static bool list_remove(Request **list, Request *r) {
     return true;
 }
 
-// Its parts are whole rows of so many elements; 1: any elements.
+// Cuts a request between rows of `row` elements; 1: between any elements.
 static Request *cut_by_rows(Request *r, size_t row) {
     r->row = row;
     bool root = r->comm->rank == r->peer;
@@ -170,8 +169,8 @@ static void request_free_list(Request *r) {
     }
 }
 
-// Where contributions meet, a block at a time: small enough for the first cache. The order of the
-// ranks is the order of the loop over them.
+// Adds the contributions a block at a time, small enough for the first cache. The loop over ranks
+// has the order of the ranks.
 #define COMBINE(type, expression) \
     do { \
         type sum[BLOCK_ELEMENTS]; \
@@ -217,7 +216,7 @@ void parcels_of_sums(const Request *r, const char *sum, size_t offset, size_t mo
     parcel[rank] = (Parcel){ 0 };
 }
 
-// All parts that this rank gets are as long as its own.
+// All parts that this rank receives have the length of its own part.
 void parcels_to_all(const Request *r, Parcel parcel[]) {
     size_t size = element_size(r->element), rank = r->comm->rank,
            length = range_size(request_part(r, rank));
@@ -248,8 +247,8 @@ static bool staged(const Request *r) {
            !alone(r);
 }
 
-// The whole in pinned memory; what is a part of it lies in its place. Of an all-to-all what comes
-// lies behind it.
+// Puts the whole into pinned memory; a part lies at its place in the whole. The result of an
+// all-to-all lies behind its input.
 static void stage_in(Request *r) {
     size_t my_place = request_part(r, r->comm->rank).lo * sizeof(real),
            bytes = r->count * sizeof(real);
@@ -260,8 +259,8 @@ static void stage_in(Request *r) {
     if (r->in_count) tensor_download((real *)r->in, r->input);
 }
 
-// Started, not done at once: r must hold until the wait all that others may still read, or must not
-// see yet.
+// For a started operation: until the wait, r holds everything that others may still read or that
+// the caller must not see yet.
 static void hold(Request *r) {
     r->later = true;
     if (alone(r)) return;
@@ -279,7 +278,7 @@ static void hold(Request *r) {
 static void wire_begin(Request *r) {
     if (staged(r)) {
         stage_in(r);
-        // the device's stays unused
+        // the device's scratch stays unused
         if (r->scratch) r->scratch = pinned(&r->staged_scratch, arena_bytes(&r->held));
     }
     if (!alone(r)) r->comm->state->wire->start(r);
@@ -291,7 +290,7 @@ static void wire_finish(Request *r) {
     if (!alone(r)) r->comm->state->wire->finish(r);
 }
 
-// Brings to the caller's tensor what the transport did not put there.
+// Copies the result to the caller's tensor, unless the transport has put it there.
 static void deliver(Request *r) {
     if (r->out_count == 0) return;
     if (staged(r)) tensor_upload(r->output, (const real *)r->out);
@@ -300,7 +299,7 @@ static void deliver(Request *r) {
         tensor_copy(tensor_reshape(r->output, 1, r->count), tensor_reshape(r->input, 1, r->count));
 }
 
-// ---- 2b. Time (clock.h): when operations begin and end, and what is recorded of them ----
+// ---- 2b. Time (clock.h): begin and end of operations, and their recording ----
 
 static bool one_node(const Request *r) {
     const size_t *world_rank = r->comm->state->world_rank;
@@ -325,7 +324,7 @@ static void record(const Request *r, EventKind kind, Picoseconds start, Picoseco
     record_transfer(e, r->comm->name);
 }
 
-// Simulated: finds out when a collective ends. The next one of the Comm begins no earlier.
+// Simulated clock: computes the end of a collective. The Comm's next collective begins no earlier.
 static void meet(Request *r) {
     if (r->met) return;
     r->met = true;
@@ -339,7 +338,7 @@ static void meet_open(const Comm *c) {
         if (r->timed && collective(r)) meet(r);
 }
 
-// Equal on all ranks that take part, and different for every operation.
+// The same number on all ranks that take part, and a different one for every operation.
 static uint64_t flow_number(const Request *r) {
     struct CommState *s = r->comm->state;
     if (collective(r)) return random_key(random_key(s->id, s->meetings), UINT64_MAX);
@@ -383,13 +382,13 @@ static void time_ends(Request *r) {
             clock_wait_until(from_itself ? r->arrives : clock_port_in(r->arrives, duration(r)));
         record(r, EVENT_RECV, r->waited, record_moment());
     } else if (!simulated) {
-        // its receive says when it ends: picture.c finds that
+        // the receive knows when the message ends; picture.c looks there
         record(r, EVENT_SEND, r->issued, r->issued);
     }
     record_resume_compute();
 }
 
-// The call has started the operation when begin() returns. Its result comes with finish_in_time().
+// Starts the operation. finish_in_time() delivers the result.
 static void begin(Request *r) {
     time_begins(r);
     wire_begin(r);
@@ -427,7 +426,7 @@ static void run_now(Request *r) {
 static Request *run_later(Request *r) {
     hold(r);
     begin(r);
-    list_append(&r->comm->state->open, r); // after begin(), which meets the older ones
+    list_append(&r->comm->state->open, r); // after begin(), which meets the older requests
     return r;
 }
 
@@ -439,8 +438,8 @@ static void in_group_or_now(Request *r) {
 
 // ---- 3. The ledger ----
 
-// Books what this rank sends and receives; the operation takes the time of `steps` messages of
-// `bytes` in all. A message is a call of its sender.
+// Books the bytes that this rank sends and receives. The operation takes the time of `steps`
+// messages with `bytes` in all. A message is a call of its sender.
 static Request *booked(Request *r, CommKind kind, size_t sent, size_t received, size_t steps,
                        size_t bytes) {
     Comm *c = r->comm;
@@ -456,14 +455,14 @@ static Request *booked(Request *r, CommKind kind, size_t sent, size_t received, 
     return r;
 }
 
-// `rounds` ring passes over all links but one, each with a chunk as long as the longest part.
+// `rounds` ring passes over all links but one, each with chunks as long as the longest part.
 static Request *ring(Request *r, CommKind kind, size_t rounds) {
     size_t n = r->comm->size, steps = rounds * (n - 1);
     size_t bytes = steps * request_longest_part(r) * element_size(r->element);
     return booked(r, kind, bytes, bytes, steps, bytes);
 }
 
-// A chain of all ranks (comm.h): n - 1 steps, and S bytes over each of its links at the same time.
+// A chain of all ranks (comm.h): n - 1 steps, and S bytes on each of its links at the same time.
 static Request *chain(Request *r, CommKind kind, bool sends, bool receives) {
     size_t steps = r->comm->size - 1, bytes = steps > 0 ? r->count * element_size(r->element) : 0;
     return booked(r, kind, sends ? bytes : 0, receives ? bytes : 0, steps, bytes);
@@ -509,7 +508,7 @@ static Request *all_gather(Comm *c, Tensor whole, Tensor mine) {
                 COMM_ALL_GATHER, 1);
 }
 
-// mine: my rows of whole.
+// Checks the shape of `mine`, this rank's rows of whole.
 static void check_rows(const Comm *c, const char *call, Tensor mine, Tensor whole) {
     size_t rows = range_size(shard_range(whole.rows, c->size, c->rank));
     if (mine.rows != rows || mine.cols != whole.cols)
@@ -574,7 +573,7 @@ void comm_all_to_all(Comm *c, Tensor out, Tensor in) {
                  1));
 }
 
-// The same with host memory. Only what was booked before takes time.
+// Runs an operation on host memory. Only booked operations take time.
 static void host_run(Request *r, const void *in, void *out) {
     r->in = in;
     r->out = out;
@@ -603,7 +602,8 @@ void comm_connect(Comm *c, CommPeers peers) {
     c->state->connected = peers;
 }
 
-// NCCL must know before the first message; so that this is seen everywhere, all transports want to.
+// NCCL must know the pairs before the first message. All transports require it, so that a missing
+// call is seen everywhere.
 static void require_connected(const Comm *c, const char *call, size_t peer) {
     bool neighbours =
         peer == c->rank || peer == (c->rank + 1) % c->size || c->rank == (peer + 1) % c->size;
@@ -649,7 +649,7 @@ void comm_group_start(Comm *c) {
 void comm_group_end(Comm *c) {
     if (!c->state->grouping) fault("comm_group_end on %s without comm_group_start", c->name);
     c->state->grouping = false;
-    // all are under way: one after the other will do
+    // all are in flight, so they can be waited for one after the other
     for (Request *r = c->state->open, *next; r; r = next) {
         next = r->next;
         if (!r->grouped) continue;
@@ -716,7 +716,7 @@ Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
     size_t *member = host_alloc(parent->size * sizeof *member), n = 0, me = 0;
     host_run(request_new(parent, DO_ALL_GATHER, "split", BYTES, parent->size * sizeof *wish, 0),
              &mine, wish);
-    // insertion by key; equal keys keep this order
+    // insertion sort by key; equal keys keep this order
     for (size_t rank = 0; rank < parent->size; rank++) {
         if (wish[rank].colour != colour) continue;
         size_t place = n++;
@@ -777,16 +777,16 @@ void comm_free(Comm *c) {
 
 // ---- 7. The side channel ----
 
-// A transport may count the bytes of a message in an int, and keeps a copy of it: long ones go in
+// A transport may count bytes in an int, and keeps a copy of a message. So long messages go in
 // pieces.
 enum { PIECE_BYTES = 1 << 24 };
 static size_t piece(size_t bytes, size_t at) {
     return bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
 }
 
-// Whatever rank 0 does alone (the unsplit twin, comparing, drawing, writing to a slow disk), the
-// others wait for it, a hundred times as long as in any other call. Should it die, the launcher
-// ends them at once.
+// The others wait here while rank 0 works alone (the unsplit twin, comparing, drawing, a slow
+// disk), a hundred times as long as in any other call. If rank 0 dies, the launcher ends them at
+// once.
 static void from_rank_0(const char *call, void *data, size_t bytes) {
     Request *r = request_new(side, DO_BROADCAST, call, BYTES, bytes, 0);
     r->patient = true;
@@ -801,7 +801,7 @@ void side_gather_each(const void *mine, size_t bytes, SideTake *take, void *cont
              &bytes, size);
     for (size_t at = 0; side->rank > 0 && at < bytes; at += piece(bytes, at)) {
         Request *r = request_new(side, DO_SEND, "side_gather", BYTES, piece(bytes, at), 0);
-        r->patient = true; // rank 0 takes one rank's after the other's
+        r->patient = true; // rank 0 takes one rank after the other
         host_run(r, (const char *)mine + at, NULL);
     }
     if (side->rank == 0) take(context, 0, mine, bytes);
@@ -856,12 +856,12 @@ bool side_any(bool mine) {
 // ---- 8. The launch ----
 
 // srun without a PMI plugin starts processes that do not know of each other: each would be a world
-// of one.
+// of one rank.
 static void refuse_silent_singletons(void) {
     const char *tasks = getenv("SLURM_STEP_NUM_TASKS"), *process = getenv("SLURM_PROCID");
     if (!tasks) tasks = getenv("SLURM_NTASKS");
     if (!tasks || !process || atol(tasks) <= 1) return;
-    // all see the same environment; the first one speaks
+    // all processes see this; the first one prints the message
     if (atol(process) > 0) _exit(STATUS_USAGE);
     usage_error(
         "Slurm gave this step %s tasks, but no way for them to find each other. Start it with "
@@ -871,7 +871,7 @@ static void refuse_silent_singletons(void) {
 
 const char *const transport_name[] = { NULL, "emu", "mpi", "staged", "nccl" };
 
-// Processes with GPUs: NCCL wants one GPU for every rank.
+// Processes with GPUs: NCCL needs one GPU for every rank.
 static void choose_for_gpus(const LaunchOptions *o, LaunchChoice *choice) {
     size_t gpus = device_gpus();
     char id[32];
@@ -934,7 +934,7 @@ void comm_run_rank(Comm *world, Comm *side_channel, RankBody body) {
     memory_rank_begin();
     clock_rank_begin();
     body.body(world, body.context);
-    // Nobody leaves before all have come: who ended too early is then named like any other
+    // No rank leaves before all have come. So a rank that ends too early is reported like any other
     // mismatch.
     host_run(request_new(world, DO_BARRIER, "end-of-run barrier", BYTES, 0, 0), NULL, NULL);
     comm_free(world);

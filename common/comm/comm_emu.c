@@ -1,15 +1,14 @@
-// comm_emu.c: virtual ranks. Each is a thread, but only the one that holds the baton runs, so a run
-// is deterministic, steps in a debugger, and needs no lock around shared data.
+// comm_emu.c: virtual ranks. Each rank is a thread, but only the one that holds the baton runs. So
+// a run is deterministic, steps in a debugger, and needs no lock around shared data.
 //
-// A rank that must wait names the request it waits for and hands the baton to the next rank (round
-// robin) that can go on. When there is none, the ranks wait for each other: a deadlock, and what
-// each waits for is the message.
+// A rank that must wait names its request and hands the baton to the next rank (round robin) that
+// can go on. If there is none, the ranks wait for each other: a deadlock. The message lists all
+// waits.
 //
-//   1 the baton   2 collectives: a meeting   3 point to point: two queues per pair   4 groups of
-//   ranks   5 the launch
+// Sections: 1 the baton, 2 collectives, 3 point to point, 4 groups of ranks, 5 the launch.
 //
-// Tensors are read and written where they are, on a GPU too: all virtual ranks share it. --reduce
-// fast is the same as ordered here: there is no library with an order of its own.
+// Tensors are read and written in place, on a GPU too, because all virtual ranks share it. Here
+// --reduce fast is the same as ordered, because no library adds.
 #include "common/comm/transport.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -24,12 +23,12 @@ enum { STACK_BYTES = 16 << 20 };
 typedef struct {
     pthread_t thread;
     pthread_cond_t wake;
-    const Request *waits_for; // NULL: can go on
+    const Request *waits_for; // NULL: the rank can go on
     bool ended;
     Comm *world, *side;
 } Rank;
 
-// Owned by the rank that holds the baton.
+// The state of all ranks. It belongs to the rank that holds the baton.
 static struct {
     pthread_mutex_t lock;
     size_t ranks, running;
@@ -37,21 +36,21 @@ static struct {
     RankBody body;
 } stage = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-// A collective where not all have arrived.
+// A collective that has started but has not met all members.
 typedef struct Meeting {
     struct Meeting *next;
     size_t number, arrived;
-    Request *of[]; // by rank; NULL: not yet here
+    Request *of[]; // by rank; NULL: not yet arrived
 } Meeting;
 
 typedef struct Group {
-    struct Group *next; // among the children that not all members have joined
+    struct Group *next; // next child that not all members have joined
     struct Group *children;
-    // a child's: the parent's meetings when it was split, and its first member
+    // of a child: the parent's meetings when it was split, and its first member
     size_t number, first;
     size_t size, joined, left;
     Meeting *meetings;
-    // [from * size + to]; at most one of the two is not empty
+    // [from * size + to] queues of a pair; at least one of the two is empty
     struct {
         Request *sends, *recvs;
     } * pair;
@@ -73,7 +72,7 @@ static void print_missing(const Request *r) {
         if (!m->of[i]) fprintf(stderr, " rank %zu", group_of(r)->world_rank[i]);
 }
 
-// No rank has ended yet: that would need the barrier at the end of the run, which needs all.
+// No rank has ended yet, because the barrier at the end of the run needs all ranks.
 _Noreturn static void deadlock(void) {
     fflush(stdout);
     fprintf(stderr, "unsplit: deadlock: no rank can go on\n");
@@ -88,7 +87,7 @@ _Noreturn static void deadlock(void) {
     _exit(STATUS_FAULT);
 }
 
-// Called with the lock held. False when all have ended.
+// Called with the lock held. Returns false if all ranks have ended.
 static bool hand_on(void) {
     bool all_ended = true;
     for (size_t step = 1; step <= stage.ranks; step++) {
@@ -117,11 +116,12 @@ static void wait_until_done(Request *r) {
     pthread_mutex_unlock(&stage.lock);
 }
 
-// ---- 2. Collectives: a meeting. The last rank to arrive computes all outputs. ----
+// ---- 2. Collectives: the last rank to arrive computes all outputs ----
 
 static Meeting *meeting_of(Request *r) {
     Group *g = group_of(r);
-    size_t number = r->comm->state->meetings; // my n-th collective meets everybody's n-th
+    // this rank's n-th collective meets the n-th of all others
+    size_t number = r->comm->state->meetings;
     for (Meeting *m = g->meetings; m; m = m->next)
         if (m->number == number) return m;
     Meeting *m = host_alloc(sizeof *m + g->size * sizeof m->of[0]);
@@ -151,7 +151,7 @@ static void copy(const Request *r, char *to, const char *from, size_t count) {
     else memmove(to, from, bytes);
 }
 
-// A GPU's sums, in rank order too: op by op, in pieces that are held in the memory of checks.
+// Sums on a GPU, in rank order too: op by op, in pieces. The pieces are MEM_REFERENCE.
 enum { PIECE = 1 << 18 }; // elements
 static void combine_on_device(const Request *r, char *out, const char *const parts[],
                               size_t count) {
@@ -176,7 +176,7 @@ static void combine(const Request *r, char *out, const char *const parts[], size
     else combine_in_rank_order(r, out, parts, count);
 }
 
-// A started sum must not change its tensor before the wait.
+// A started sum must not change its tensor before the wait, so it writes to scratch.
 static char *out_of(const Request *r) { return r->scratch ? r->scratch : r->out; }
 
 static void collect(Request *const of[], size_t n) {
@@ -247,8 +247,7 @@ static void arrive(Request *r) {
     free(m);
 }
 
-// ---- 3. Point to point: a send meets the oldest recv in the queue of its pair, or waits there; so
-// does a recv. ----
+// ---- 3. Point to point: a send meets the pair's oldest recv, or queues; so does a recv ----
 
 static void enqueue(Request **queue, Request *r) {
     while (*queue) queue = &(*queue)->queued;
@@ -280,7 +279,7 @@ static void exchange(Request *r) {
 }
 
 static void emu_start(Request *r) {
-    // other ranks, on other streams, may use its tensors now
+    // from now on other ranks may use its tensors, on other streams
     if (r->element == REALS) device_synchronize();
     if (request_is_message(r)) exchange(r);
     else arrive(r);
@@ -300,7 +299,7 @@ static Group *group_new(size_t size) {
     return g;
 }
 
-// The first member that comes makes the group; the last takes it from the parent's list.
+// The first member to come makes the group. The last one removes it from the parent's list.
 static void *emu_split(Comm *parent, const size_t *members, size_t n, size_t me) {
     (void)me;
     Group *p = parent->state->link;
@@ -331,7 +330,7 @@ static void emu_close(Comm *c) {
 static const Wire wire_emu = { true, emu_start, emu_finish, wait_until_done,
                                NULL, emu_split, emu_close };
 
-// Nothing is unwound: the other threads stand in the middle of their calls.
+// Nothing is unwound, because the other threads are in the middle of their calls.
 static void end_process(int status) {
     fflush(stdout);
     _exit(status);
@@ -371,7 +370,7 @@ void emu_run(const LaunchOptions *o, size_t ranks, RankBody body) {
         r->side = comm_new("side channel", i, ranks, NULL, &wire_emu, side, o->reduce, o->timeout);
         pthread_cond_init(&r->wake, NULL);
     }
-    // All stand ready before the first one runs.
+    // All threads are ready before the first one runs.
     pthread_mutex_lock(&stage.lock);
     for (size_t i = 0; i < ranks; i++)
         if (pthread_create(&stage.rank[i].thread, &attributes, rank_main, &stage.rank[i]) != 0)

@@ -1,4 +1,4 @@
-// record.c: see record.h.
+// record.c: recording the events of each rank.
 #include "common/comm/record.h"
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static _Thread_local struct {
     RecordedEvent *events;
     MemorySample *samples;
     size_t n, room, samples_n, samples_room;
-    Doing doing[DEPTH]; // what is going on, innermost last
+    Doing doing[DEPTH]; // the present activities, innermost last
     size_t depth;
     Picoseconds since; // start of the busy stretch
     Picoseconds begun; // when mark 0 was set
@@ -36,8 +36,8 @@ static RecordedEvent *event_new(void) {
 
 static bool record_on(void) { return self.on && !ledger_paused(); }
 
-// Real time is the device's, and a GPU is behind the host that tells it what to do. To wait for it
-// at every stamp would change what is measured, so stamps are marks, read when all is over.
+// Real time is the device's, and a GPU runs behind the host. Waiting for it at every stamp would
+// change the measurement. So stamps are marks, which are read at the end.
 static const Picoseconds MARK = (Picoseconds)1 << 63;
 static bool on_device(void) { return device_is_gpu() && !clock_config()->simulated; }
 
@@ -92,7 +92,7 @@ static void close_stretch(void) {
     Picoseconds end = record_moment();
     if (self.depth == 0 || end == self.since) return;
     Doing d = self.doing[self.depth - 1];
-    // Where nothing came between, the last stretch goes on.
+    // If nothing came between, the last stretch is continued.
     for (size_t i = self.n; i-- > 0;) {
         RecordedEvent *e = &self.events[i];
         if (e->kind > EVENT_UPDATE) continue;
@@ -143,7 +143,7 @@ static void sample_bytes(int category, size_t bytes) {
     if (!record_on() || (MemoryCategory)category != self.watched) return;
     Picoseconds at = record_moment();
     MemorySample *last = self.samples_n ? &self.samples[self.samples_n - 1] : NULL;
-    if (last && last->at == at) { // several changes at one moment
+    if (last && last->at == at) { // several changes at the same time
         if (bytes > last->high) last->high = bytes;
         last->bytes = bytes;
         return;

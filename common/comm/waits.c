@@ -1,5 +1,4 @@
-// waits.c: the table of who waits for whom on one node, and the search for a cycle in it. See
-// waits.h.
+// waits.c: the table of waits on one node, and the search for a cycle in it.
 #include "common/comm/waits.h"
 #include <stdatomic.h>
 #include <stdio.h>
@@ -9,17 +8,17 @@
 
 enum { POLLS = 1000, NONE = -1 };
 
-// One process writes it; the others read it.
+// One process writes a slot; the others read it.
 typedef struct {
-    _Atomic uint64_t number; // of its waits: odd while it waits
-    _Atomic uint64_t polls;  // how often it has asked MPI
+    _Atomic uint64_t number; // number of waits so far, doubled; odd while it waits
+    _Atomic uint64_t polls;  // number of MPI polls
     _Atomic bool told;       // it has said why it ends all ranks
     _Atomic bool printed;    // in the first slot only: a process has printed the table
     size_t rank;             // in the world
-    double since, patience;  // when its wait began; after how many seconds that is suspicious
+    double since, patience; // the start of its wait; the seconds after which the wait is suspicious
     char text[200], comm[64];
     uint64_t id; // of the Comm, with its name
-    int meeting; // the number of the collective, or NONE: a message
+    int meeting; // the collective's number, or NONE for a message
     bool sends;
     size_t n;
     uint32_t whom[]; // [n] world ranks: the peer, or all members
@@ -29,7 +28,7 @@ static MPI_Win window = MPI_WIN_NULL;
 static char *slots; // [ranks], each of slot_bytes
 static size_t ranks, slot_bytes, me;
 static double seconds;
-static struct { uint64_t number, polls; } * seen; // [ranks] when the cycle was first seen
+static struct { uint64_t number, polls; } * seen; // [ranks] the waits when the cycle was first seen
 static bool suspected;
 static double next_look;
 
@@ -46,7 +45,7 @@ void waits_open(MPI_Comm host, double deadlock) {
     seconds = deadlock;
     slot_bytes = ceil_div(sizeof(Slot) + this_world_size * sizeof(uint32_t), 64) * 64;
     bytes = me == 0 ? (MPI_Aint)(ranks * slot_bytes) : 0; // the first process owns the whole table
-    // Where MPI cannot share memory there is no table, and --timeout remains.
+    // If MPI cannot share memory there is no table; --timeout remains.
     if (MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, host, &memory, &window) != MPI_SUCCESS)
         return;
     MPI_Win_shared_query(window, 0, &bytes, &unit, &memory);
@@ -100,7 +99,7 @@ bool waits_told(size_t rank) {
     return s && atomic_load(&s->told);
 }
 
-// ---- who waits for whom ----
+// ---- which rank waits for which ----
 
 static bool waiting(const Slot *s) { return atomic_load(&s->number) % 2 == 1; }
 static bool too_long(const Slot *s, double time) {
@@ -121,17 +120,17 @@ static bool waits_for(const Slot *a, const Slot *b) {
     return false;
 }
 
-// The next stuck rank for which i waits; `ranks`: there is none.
+// The next stuck rank that i waits for, or `ranks` if there is none.
 static size_t next_stuck(size_t i, const bool *stuck) {
     size_t to = 0;
     while (to < ranks && !(stuck[to] && waits_for(slot(i), slot(to)))) to++;
     return to;
 }
 
-// Writes the ranks of a cycle to cycle[] and returns how many they are; 0: there is none. First all
-// ranks that have waited for too long are stuck. A rank that waits for no stuck rank is not stuck
-// itself. Of those that remain, each waits for another one, so after `ranks` steps from any of them
-// the walk is in a cycle.
+// Writes the ranks of a cycle to cycle[] and returns their number; 0: no cycle. First, every rank
+// that has waited for too long counts as stuck. Then a rank that waits for no stuck rank is
+// removed, until none is left to remove. Each remaining rank waits for another remaining one. So
+// after `ranks` steps from any of them the walk is in a cycle.
 static size_t find_cycle(size_t *cycle, double time) {
     bool *stuck = host_alloc(ranks);
     size_t at = 0, n = 0, next;
@@ -150,7 +149,7 @@ static size_t find_cycle(size_t *cycle, double time) {
          next = next_stuck(next, stuck))
         cycle[n++] = next;
     free(stuck);
-    return next == at ? n : 0; // a wait may have ended meanwhile
+    return next == at ? n : 0; // a wait may have ended during the search
 }
 
 // ---- the table ----
@@ -176,8 +175,7 @@ static void print_rank(FILE *f, const Slot *s) {
     fprintf(f, "\n");
 }
 
-// One write to stderr, so that lines of several processes do not mix. The first process prints; the
-// others do not.
+// One write to stderr, so lines of several processes do not mix. Only the first process prints.
 static bool print_table(const char *title, const size_t *cycle, size_t n) {
     char *text = NULL;
     size_t length = 0;
@@ -201,7 +199,7 @@ void waits_print(void) {
     if (slots && seconds > 0) print_table("", NULL, 0);
 }
 
-// Has each rank of the cycle been in the same wait since the cycle was first seen, and asked often
+// Has each rank of the cycle been in the same wait since the cycle was first seen, and polled often
 // enough?
 static bool confirmed(const size_t *cycle, size_t n) {
     for (size_t i = 0; i < n; i++) {

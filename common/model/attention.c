@@ -1,4 +1,4 @@
-// attention.c: see attention.h.
+// attention.c: attention in tiles of queries and keys, forward and backward.
 #include "common/model/attention.h"
 #include <math.h>
 #include <stdlib.h>
@@ -22,8 +22,8 @@ typedef struct {
     size_t query_row, key_row;
 } Tile;
 
-// Calls visit for each tile with anything to see, in a fixed order. Chunks of queries and keys must
-// be the same or apart.
+// Calls visit for each tile that the causal mask leaves, in a fixed order. Chunks of queries and
+// keys must be equal or disjoint.
 static void attention_tiles(const Positions *queries, const Positions *keys,
                             void (*visit)(void *context, const Tile *t), void *context) {
     size_t query_row = 0, key_row;
@@ -34,7 +34,7 @@ static void attention_tiles(const Positions *queries, const Positions *keys,
             for (size_t j = 0; j < keys->n; key_row += range_size(keys->chunk[j++]))
                 for (size_t l = 0; l < tiles_of(keys->chunk[j]); l++) {
                     Range key = tile_of(keys->chunk[j], l);
-                    if (key.lo >= query.hi) continue; // they all come after the queries
+                    if (key.lo >= query.hi) continue; // all keys come after the queries
                     if (key.hi > query.lo && key.lo != query.lo)
                         fault("attention of positions %zu to %zu to keys %zu to %zu: chunks are "
                               "the same or apart",
@@ -45,11 +45,11 @@ static void attention_tiles(const Positions *queries, const Positions *keys,
         }
 }
 
-// ---- what a tile works on ----
+// ---- the arguments of a tile ----
 
 typedef struct {
     const AttentionHeads *h;
-    size_t Tq, Tk, A;         // rows of a sequence here and in kv; columns of all heads
+    size_t Tq, Tk, A;         // local rows of a sequence, and its rows in kv; columns of all heads
     Tensor q, kv, o, lse;     // forward
     Tensor dq, dkv, d_o, dot; // backward
     const int *position;      // 0, 1, 2, ...
@@ -63,7 +63,7 @@ static Tensor rows(Tensor t, size_t sequence, size_t T, size_t row, Range positi
 static Tensor my_rows(const Attending *a, Tensor t, size_t sequence, const Tile *tile) {
     return rows(t, sequence, a->Tq, tile->query_row, tile->query);
 }
-// k or v
+// which: keys or values
 static Tensor their_rows(const Attending *a, Tensor t, size_t sequence, const Tile *tile,
                          size_t which) {
     Tensor both = rows(t, sequence, a->Tk, tile->key_row, tile->key);
@@ -109,7 +109,7 @@ static Attending attending(const AttentionHeads *h, const Positions *queries, Te
                         .position = count_up(scratch, h->length) };
 }
 
-// ---- forward: scores, their softmax, one more merge ----
+// ---- forward: scores, their softmax, a merge ----
 
 static void attend_tile(void *attending, const Tile *t) {
     const Attending *a = attending;

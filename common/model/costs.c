@@ -1,4 +1,4 @@
-// costs.c: see costs.h.
+// costs.c: the cost model's formulas.
 #include "common/model/costs.h"
 #include <math.h>
 #include "common/comm/clock.h"
@@ -44,7 +44,7 @@ CutSizes cut_positions(CutSizes z, const Positions *mine, bool online) {
     return z;
 }
 size_t cut_layers(const CutSizes *z) { return z->first + z->blocks + z->last; }
-// of this rank's heads together
+// columns of this rank's heads together
 static size_t columns(const CutSizes *z) { return z->heads * z->D; }
 
 // ---- parameters ----
@@ -96,7 +96,7 @@ void kept_items(const CutSizes *z, KeptItem item[KEPT_ITEMS]) {
         { "logarithm of softmax's sum", KEPT_STATISTICS, z->online ? z->heads : 0, 0, false },
         { "attention dropout mask", KEPT_SCORES, 0, dropout * scores, false },
         { "attention dropout output", KEPT_SCORES, dropout * scores, 0,
-          false }, // without dropout: softmax's
+          false }, // without dropout this is the softmax output
         { "input of the projection", KEPT_DENSE, A, 0, false },
         { "dropout mask 1", KEPT_DENSE, 0, dropout * C, rows },
         { "input of norm 2", KEPT_DENSE, C, 0, rows },
@@ -126,8 +126,8 @@ size_t kept_block(const CutSizes *z) {
 }
 // norm, its statistics, logits, their sum
 size_t kept_head(const CutSizes *z) { return z->C + 2 + z->vocab + 1; }
-// The output of a layer is the input of the next one. Tokens, the first layer's input, are none of
-// it; the last layer's output leaves the stage.
+// The output of a layer is the input of the next one. The first layer's input, the tokens, does not
+// count; the last layer's output leaves the stage.
 size_t kept_between(const CutSizes *z) { return (!z->first + cut_layers(z) - 1) * z->C; }
 size_t kept_stage(const CutSizes *z) {
     return kept_between(z) + z->blocks * kept_block(z) + (z->last ? kept_head(z) : 0);
@@ -137,7 +137,7 @@ size_t kept_model(const ModelConfig *c) {
     return kept_stage(&z);
 }
 
-// Of B sequences: so many elements per token, and so many per row of mine.
+// Elements of B sequences: per_token for each token, and per_row for each local row.
 static size_t activations(const CutSizes *z, size_t B, size_t per_token, size_t per_row) {
     return B * z->T * per_token + cut_rows(z, B) * per_row;
 }
@@ -164,8 +164,8 @@ size_t activations_stage(const CutSizes *z, size_t B) {
            (z->last ? activations_head(z, B) : 0);
 }
 // Features of x and dy: C and 3C/t of q, k, v; C/t and C of the projection; C and 4C/t of fc; 4C/t
-// and C of the last one. With sequence parallelism dy of the two biases that are added after a sum
-// is of my rows, and apart.
+// and C of the MLP's second matrix. With sequence parallelism, dy of the two biases that are added
+// after a sum is kept separately, for the local rows.
 size_t deferred_block(const CutSizes *z, size_t B) {
     size_t C = z->C, A = columns(z), F = z->hidden;
     return activations(z, B, 4 * C + 4 * A + 2 * F, (z->sequence ? 5 : 3) * C + 4);
@@ -201,7 +201,7 @@ Work work_scores(const CutSizes *z, size_t B) {
     }
     return work_times((double)(B * z->heads), work_product(pairs, 1, z->D));
 }
-// If it is whole: 24 M C^2 + 4 M T C, PTD-P's 24 B s h^2 + 4 B s^2 h.
+// Unsplit: 24 M C^2 + 4 M T C. In PTD-P's letters 24 B s h^2 + 4 B s^2 h.
 Work work_block(const CutSizes *z, size_t B) {
     size_t M = B * z->T, C = z->C, A = columns(z), F = z->hidden;
     // q, k, v; projection

@@ -1,4 +1,4 @@
-// data.c: see data.h.
+// data.c: synthetic tokens, and tokens of files.
 #include "common/model/data.h"
 #include <errno.h>
 #include <glob.h>
@@ -12,7 +12,8 @@
 #include "common/base/input.h"
 #include "common/tensor/random.h"
 
-enum { KEY_DATA = 3, KEY_LENGTH = 4 }; // beside unit.c's and layer.c's: what a random number is for
+// continues the keys of unit.c and layer.c: the purpose of a random number
+enum { KEY_DATA = 3, KEY_LENGTH = 4 };
 
 #ifndef DEFAULT_TEXT
 #define DEFAULT_TEXT "build/text.txt" // Markdown and sources of this tree, gathered by make
@@ -22,8 +23,8 @@ Data data_synthetic(size_t vocab, size_t context, uint64_t seed) {
     return (Data){ .vocab = vocab, .context = context, .seed = seed, .ragged = true };
 }
 
-// The file is mapped, so all ranks of a node share its pages. NULL: it is empty, or why[] says what
-// is wrong.
+// Maps the file, so all ranks of a node share its pages. NULL: the file is empty, or why[] holds
+// the reason.
 static const unsigned char *map(const char *path, size_t *bytes, char why[DATA_WHY]) {
     char reason[INPUT_WHY];
     int file = input_open(path, bytes, reason);
@@ -42,8 +43,7 @@ static const unsigned char *map(const char *path, size_t *bytes, char why[DATA_W
     return NULL;
 }
 
-// Is it the same text on another machine? Looks at some of its pages, so that the others need not
-// be read.
+// A hash of some pages, to see whether another machine has the same text without reading it all.
 static uint64_t fingerprint(const unsigned char *text, size_t bytes) {
     enum { PLACES = 64, EACH = 512 };
     uint64_t key = random_key(0, bytes);
@@ -53,8 +53,8 @@ static uint64_t fingerprint(const unsigned char *text, size_t bytes) {
     return key;
 }
 
-// Rank 0's text for those who cannot see the file, or see another one. The others take part, and
-// forget it.
+// Sends rank 0's text to the ranks that lack the file or see another one. The others take part and
+// drop the text.
 static void send_text(DataFile *f, bool missing) {
     enum { PIECE = 1 << 20 };
     unsigned char *scratch = host_alloc(PIECE), *whole = missing ? host_alloc(f->bytes) : NULL;
@@ -75,7 +75,7 @@ static void file_free(DataFile *f) {
     f->mapped = false;
 }
 
-// All have rank 0's text afterwards.
+// Afterwards all ranks have rank 0's text.
 static void share_text(DataFile *f) {
     struct {
         uint64_t print;
@@ -98,7 +98,7 @@ static uint32_t header_int(const DataFile *f, size_t i) {
     memcpy(&value, f->text + i * sizeof value, sizeof value);
     return value;
 }
-// Which file has token i of all.
+// The file with token i of all tokens.
 static size_t file_of(const Data *d, size_t i) {
     size_t lo = 0, hi = d->n_files;
     while (hi - lo > 1) {
@@ -118,7 +118,7 @@ static bool ends_in_bin(const char *path) {
     return n > 4 && strcmp(path + n - 4, ".bin") == 0;
 }
 
-// Has the beginning of the file the bytes of a text? Every token file has control characters there.
+// Does the file begin like text? Every token file has control characters there.
 static bool looks_like_text(const DataFile *f) {
     enum { LOOK = 4096 };
     size_t n = f->bytes < LOOK ? f->bytes : LOOK, i = 0;
@@ -128,8 +128,8 @@ static bool looks_like_text(const DataFile *f) {
     return i == n;
 }
 
-// What kind of file is it, and how many tokens has it? why[]: it is none. named: --data or
-// --data-eval names it.
+// Determines the kind of the file and its number of tokens. On failure why[] holds the reason.
+// named: --data or --data-eval names the file.
 static void recognise(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
     bool header = f->bytes >= 4 && header_int(f, 0) == LLMC_MAGIC;
     size_t token_bytes = header || ends_in_bin(f->path) ? 2 : 1;
@@ -180,7 +180,7 @@ static void recognise(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
             f->path, d->vocab);
 }
 
-// Each rank looks at its part of the tokens; all learn the largest one, and its file.
+// Each rank reads its part of the tokens. All ranks get the largest token, and its file.
 typedef struct {
     size_t token, file;
 } Largest;
@@ -213,9 +213,9 @@ static void require_ids(const Data *d, char why[DATA_WHY]) {
 
 // ---- one or several files ----
 
-// Rank 0: adds to d->names the files that a pattern means, sorted; a file of just this name is
-// meant before a pattern. Where nothing matches, the pattern itself, so that opening it says what
-// is wrong.
+// Rank 0 adds the files of a pattern to d->names, sorted. A file with exactly this name has
+// priority over a pattern. If nothing matches, the pattern itself is added, and opening it reports
+// the error.
 static void add_names(Data *d, const char *pattern, size_t *room) {
     glob_t found = { 0 };
     struct stat is;
@@ -232,8 +232,8 @@ static void add_names(Data *d, const char *pattern, size_t *room) {
     globfree(&found);
 }
 
-// The files of --data, and behind them those of --data-eval, as rank 0 finds them. Returns how many
-// are of --data.
+// Lists the files of --data, then those of --data-eval, as rank 0 finds them. Returns the number of
+// files of --data.
 static size_t list_files(Data *d, const char *path, const char *eval) {
     struct {
         size_t n, train, room;
@@ -262,7 +262,7 @@ static size_t list_files(Data *d, const char *path, const char *eval) {
 static void open_file(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
     f->text = map(f->path, &f->bytes, why);
     f->mapped = f->text != NULL;
-    // what is wrong on rank 0 is wrong for all
+    // an error on rank 0 is an error for all ranks
     if (this_world_size > 1) side_broadcast(why, DATA_WHY);
     if (!why[0] && this_world_size > 1) share_text(f);
     if (!why[0]) recognise(d, f, named, why);
@@ -333,7 +333,7 @@ uint64_t data_fingerprint(const Data *d, size_t *bytes) {
 static uint64_t sequence_key(const Data *d, int what, uint64_t step, size_t n) {
     return random_key(random_key(random_key(d->seed, (uint64_t)what), step), n);
 }
-// How many targets of a sequence count: all of them, or, ragged, between half and all.
+// The number of counted targets of a sequence: all of them, or, if ragged, between half and all.
 static size_t counted(const Data *d, uint64_t step, size_t n) {
     return d->ragged ? d->context - sequence_key(d, KEY_LENGTH, step, n) % (d->context / 2 + 1)
                      : d->context;
@@ -344,8 +344,8 @@ size_t data_count(const Data *d, uint64_t step, size_t first, size_t B) {
     return tokens;
 }
 
-// Uploads B sequences of `context` tokens, or these positions of each. Token t of a sequence is
-// byte[t], its target byte[t+1].
+// Uploads B sequences of `context` tokens, or the local positions of each. Token t of a sequence is
+// byte[t], and its target is byte[t+1].
 static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targets, size_t B) {
     Positions mine = d->positions.n ? d->positions : (Positions){ 1, { { 0, d->context } } };
     size_t T = positions_count(&mine), M = B * T, row = 0;
@@ -367,17 +367,18 @@ static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targe
         Batch){ .B = B, .T = T, .tokens = device[0], .targets = device[1], .position = device[2] };
 }
 
-// Which window of the training part is sequence n of a step: of all sequences since the beginning
-// it is number step * batch + n, and each epoch is a permutation of all windows. What is left
-// behind the last window is not used.
+// The window of sequence n of a step. Counted from the beginning of the training it is sequence
+// number step * batch + n. Each epoch is a permutation of all windows. Tokens after the last window
+// are not used.
 size_t data_windows(const Data *d) { return (d->train_tokens - 1) / d->context; }
 size_t data_window(const Data *d, uint64_t step, size_t n) {
     size_t windows = data_windows(d), which = 0;
     if (!d->batch) fault("the order of a file's windows needs Data.batch, the sequences of a step");
     // EXERCISE 08.train-b (3 points): epochs without replacement. which: the window of sequence n
-    // of this step, whose step * d->batch + n sequences before it filled earlier epochs of
-    // `windows` each. random_permute(key, i, windows) has each window once for i from 0 on; every
-    // epoch its own key: random_key of that of (d->seed, KEY_DATA) and it.
+    // of this step. step * d->batch + n sequences come before it and filled earlier epochs of
+    // `windows` each. random_permute(key, i, windows) visits each window once for i from 0 on.
+    // Every epoch has a key of its own: the random_key of the key of (d->seed, KEY_DATA) and the
+    // epoch.
     uint64_t number = step * d->batch + n;
     uint64_t key = random_key(random_key(d->seed, KEY_DATA), number / windows);
     which = (size_t)random_permute(key, number % windows, windows);

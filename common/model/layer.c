@@ -1,11 +1,11 @@
-// layer.c: the unsplit layers, which are the reference of everything; the plain walk. See layer.h.
+// layer.c: the unsplit layers, the reference of every split layer; the plain walk.
 #include "common/model/layer.h"
 #include <stdlib.h>
 #include <string.h>
 #include "common/tensor/random.h"
 #include "common/comm/record.h"
 
-enum { KEY_DROPOUT = 2 }; // beside unit.c's: what a random number is for
+enum { KEY_DROPOUT = 2 }; // continues the keys of unit.c: the purpose of a random number
 
 Saved saved_new(void) {
     return (Saved){ .arena = arena(MEM_ACTIVATIONS), .attention = arena(MEM_ACTIVATIONS) };
@@ -44,8 +44,8 @@ Dropout layer_dropout(const Layer *l, const Batch *b, int site) {
 
 void linear(Tensor y, Tensor x, const Param *w) { op_matmul(y, x, w->w); }
 
-// A contribution is finished from zero and added once, so that its bits do not depend on what was
-// there before. The first one after zeroing is written in place.
+// A contribution is computed from zero and added once, so its bits do not depend on the gradient
+// before it. The first contribution after zeroing is written in place.
 static Tensor contribution(const Param *p, Arena *scratch) {
     return p->gradient_empty ? p->g : tensor_new(scratch, p->g.rows, p->g.cols);
 }
@@ -54,8 +54,8 @@ static void add_contribution(Param *p, Tensor c) {
     p->gradient_empty = false;
 }
 
-// What waits in s for backward of weights is copied, but for x, which the walker keeps: so that all
-// else can be freed.
+// Backward of weights needs copies of its arguments in s, so that everything else can be freed. x
+// is not copied, because the walker keeps it.
 static Tensor kept(Saved *s, Tensor t) {
     if (!t.data || t.data == s->input.data) return t;
     Tensor copy = tensor_new(&s->later, t.rows, t.cols);
@@ -120,7 +120,7 @@ void layer_defer(Layer *l, const Batch *b, Tensor x, Tensor dy, Tensor dx, Saved
     defer_gradients(l, s);
     layer_backward(l, b, x, dy, dx, s);
     defer_gradients(l, NULL);
-    saved_free(s); // q, k, v, scores, ...: only the first half needs them
+    saved_free(s); // only the first half needs q, k, v, scores, ...
     s->arena = s->later;
 }
 void layer_deferred(Layer *l, const Batch *b, Tensor x, Saved *s) {
@@ -197,7 +197,7 @@ const LayerKind layer_embedding = {
     .backward_weights = embedding_backward_weights,
 };
 
-// ---- attention, over the heads that are mine ----
+// ---- attention, over the local heads ----
 
 AttentionHeads layer_heads(const Layer *l, const Batch *b) {
     Dropout d = layer_dropout(l, b, SITE_ATTENTION);
@@ -214,7 +214,7 @@ AttentionHeads layer_heads(const Layer *l, const Batch *b) {
                              .length = l->config->context };
 }
 
-// q, k or v: [B*T, my heads * D]
+// q, k or v: [B*T, local heads * D]
 static Tensor part_of(const AttentionHeads *h, Tensor qkv, size_t which) {
     size_t width = range_size(h->heads) * h->D;
     return tensor_col_range(qkv, which * width, (which + 1) * width);
@@ -235,7 +235,7 @@ static void probabilities(const AttentionHeads *h, Saved *s) { // S_PROBS and S_
     op_heads_scores(s->t[S_PROBS], part_of(h, s->t[S_QKV], 0), part_of(h, s->t[S_QKV], 1), h->B,
                     heads);
     op_causal_softmax(s->t[S_PROBS], s->t[S_PROBS], score_scale(h), heads_place(h));
-    s->t[S_DROPPED] = s->t[S_PROBS]; // without dropout they are one
+    s->t[S_DROPPED] = s->t[S_PROBS]; // without dropout the two are the same tensor
     if (h->drop == 0) return;
     s->t[S_DROPPED] = tensor_new(&s->attention, h->B * heads * h->T, h->T);
     dropped(h, s->t[S_DROPPED], s->t[S_PROBS]);
@@ -275,8 +275,8 @@ void attention_rebuild(const AttentionHeads *h, Saved *s) {
 }
 
 // ---- block: x + attention(norm(x)), then + mlp(norm(.)) ----
-// The twin of these two functions, with parts of the weights and four all-reduces, is in chapter
-// 03: compare them.
+// Compare these two functions with those of chapter 03, which have parts of the weights and four
+// all-reduces.
 
 static void block_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s) {
     Param *p = l->units[0]->params;
@@ -396,7 +396,7 @@ static void loss_forward(Layer *l, const Batch *b, Tensor x, Tensor y, Saved *s)
     saved_tensor(s, S_SUM, x.rows, 1);
     op_row_max(max, x);
     op_pick_target(picked, x, b->targets, l->vocab.lo);
-    op_exp_sum(s->t[S_SUM], x, max); // x: exponentials from here on
+    op_exp_sum(s->t[S_SUM], x, max); // from here on x holds exponentials
     op_token_loss(y, picked, max, s->t[S_SUM], b->targets);
     arena_free(&scratch);
 }
@@ -413,10 +413,10 @@ const LayerKind layer_loss = { .name = "loss",
                                .forward = loss_forward,
                                .backward = loss_backward };
 
-// ---- what every layer can be asked ----
+// ---- questions to any layer ----
 
-// A wrapper, which says no shapes, has those of its inner layers: the input of the first, the
-// output of the last.
+// A wrapper without shapes has those of its inner layers: the input of the first, the output of the
+// last.
 Shape layer_output(const Layer *l, const Batch *b) {
     while (!l->kind->output) l = &l->inner[l->n_inner - 1];
     return l->kind->output(l, b);
@@ -425,8 +425,8 @@ Shape layer_input(const Layer *l, const Batch *b) {
     while (!l->kind->output) l = l->inner;
     return l->kind->input ? l->kind->input(l, b) : l->kind->output(l, b);
 }
-// A wrapper around one layer changes nothing about it; a wrapper around several keeps their tensors
-// to itself.
+// A wrapper around one layer has that layer's property. A wrapper around several keeps their
+// tensors to itself.
 bool layer_in_place(const Layer *l) {
     while (!l->kind->output && l->n_inner == 1) l = l->inner;
     return l->kind->in_place;
@@ -445,7 +445,7 @@ Layer *layer_wrap(Layer *l, const LayerKind *kind, Comm *comm) {
 
 // ---- the plain walk ----
 
-// Layer i of n, if there is one, and what is inside of it. (i - 1 of 0 is none.) Several inner
+// Prepares layer i of n, if there is one, and its inner layer. (i - 1 of 0 is none.) Several inner
 // layers are a walk of their own.
 static void prepare(Layer *layers, size_t n, size_t i, bool backward) {
     for (Layer *l = i < n ? &layers[i] : NULL; l; l = l->n_inner == 1 ? l->inner : NULL)
@@ -472,17 +472,17 @@ ActivationStash *walk_forward(Layer *layers, size_t n, const Batch *b, Tensor x,
     return f;
 }
 
-// y of this layer, which the layer above has read, and what it keeps.
+// Frees y of this layer, which the layer above has read, and its saved items.
 static void free_layer(ActivationStash *f, size_t i) {
     saved_free(&f->layer[i].saved);
     arena_free(&f->layer[i].arena);
 }
 
-// whole: with the gradients of weights, and frees.
+// whole: also computes the gradients of weights, and frees.
 static void walk_back(Layer *layers, size_t n, const Batch *b, ActivationStash *f, Tensor dy,
                       Tensor dx, bool whole) {
     record_enter_chunk(EVENT_BACKWARD, b->number, layers[0].chunk);
-    Arena incoming = arena(MEM_WORKSPACE); // holds dy, once it is ours
+    Arena incoming = arena(MEM_WORKSPACE); // holds dy, if this walk owns it
     prepare(layers, n, n - 1, true);
     for (size_t i = n; i-- > 0;) {
         prepare(layers, n, i - 1, true);
@@ -523,7 +523,7 @@ void walk_backward_weights(Layer *layers, size_t n, const Batch *b, ActivationSt
 
 void walk_forward_only(Layer *layers, size_t n, const Batch *b, Tensor x, Tensor y) {
     record_enter(EVENT_FORWARD, b->number);
-    Arena incoming = arena(MEM_ACTIVATIONS); // holds x, once it is ours
+    Arena incoming = arena(MEM_ACTIVATIONS); // holds x, if this walk owns it
     prepare(layers, n, 0, false);
     for (size_t i = 0; i < n; i++) {
         prepare(layers, n, i + 1, false);

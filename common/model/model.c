@@ -1,5 +1,4 @@
-// model.c: the unsplit GPT-2 as a list of layers, and what every technique asks of a model. See
-// model.h.
+// model.c: GPT-2 as a list of layers: description, allocation, one micro-batch, gradient norm.
 #include "common/model/model.h"
 #include "common/model/block.h"
 #include "common/model/costs.h"
@@ -10,7 +9,7 @@
 
 // ---- description ----
 
-// no count of elements overflows
+// limits, so that no count of elements overflows
 enum { MOST_LAYERS = 1 << 16, MOST_WIDTH = 1 << 20, MOST_CONTEXT = 1 << 20 };
 
 void config_require(const ModelConfig *c) {
@@ -35,9 +34,9 @@ size_t config_tensors(const ModelConfig *c) { return 2 + BLOCK_PARAMS * c->layer
 static Unit unit_new(size_t n_params) {
     return (Unit){ .params = host_alloc(n_params * sizeof(Param)), .n_params = n_params };
 }
-// Initial weights: 0.02 at GPT-2's width 768, and as 1/sqrt(C) at others, so that small models have
-// signal too. Biases are not zero and gains not one, so that a fault in their handling shows from
-// the first step.
+// Initial weights: 0.02 at GPT-2's width 768, and proportional to 1/sqrt(C) at others, so that
+// small models have signal, too. Biases are not zero and gains not one, so that a fault in their
+// handling shows from the first step.
 static Param model_param(const ModelConfig *c, size_t number, Param p, double mean,
                          double deviation) {
     p.number = number;
@@ -153,7 +152,7 @@ Layer *model_wrap_range(Model *m, size_t lo, size_t n, const LayerKind *kind, Co
                   .comm = comm,
                   .inner = inner,
                   .n_inner = n };
-    // of neighbours: one after another
+    // the inner layers are neighbours, so their units follow one another
     for (size_t i = 0; i < n; i++) l->n_units += inner[i].n_units;
     memmove(l + 1, l + n, (m->n_layers - lo - n) * sizeof *l);
     m->n_layers -= n - 1;
@@ -200,7 +199,7 @@ void model_attach_weights(Model *m, Tensor w) {
     size_t offset = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         Unit *u = &m->units[i];
-        if (u->tied_to) continue; // attached with the embedding's
+        if (u->tied_to) continue; // attached together with the embedding's
         unit_attach_weights(u, tensor_flat_range(w, offset, offset + u->size));
         offset += u->size;
     }
@@ -286,12 +285,13 @@ void model_partial_sums(Model *m) {
 
 void model_fold_tied(Model *m) {
     Unit *wte = model_wte(m);
-    if (wte && wte->tied_use) op_add(wte->g, wte->tied_use->g, wte->g); // head, then embedding
+    // order: head, then embedding
+    if (wte && wte->tied_use) op_add(wte->g, wte->tied_use->g, wte->g);
 }
 
 // ---- norm, clipping ----
 
-// The part of parameter p that this rank owns, as a range of its unit's elements.
+// The elements of its unit that belong to parameter p and this rank.
 Range param_owned(const Unit *u, const Param *p) {
     size_t lo = p->offset, hi = lo + param_local_rows(p) * param_local_cols(p);
     if (lo < u->own.lo) lo = u->own.lo;
@@ -306,7 +306,7 @@ void model_grad_squares(const Model *m, double *squares) {
     memset(squares, 0, config_tensors(&m->config) * sizeof *squares);
     for (size_t i = 0; i < m->n_units; i++) {
         const Unit *u = &m->units[i];
-        if (u->tied_to || u->tied_copy) continue; // counted once, where the embedding is
+        if (u->tied_to || u->tied_copy) continue; // counted once, on the embedding's rank
         for (size_t k = 0; k < u->n_params; k++) {
             const Param *p = &u->params[k];
             Range r = param_owned(u, p);

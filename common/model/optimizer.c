@@ -1,4 +1,4 @@
-// optimizer.c: see optimizer.h.
+// optimizer.c: the update rules, element by element.
 #include "common/model/optimizer.h"
 #include <math.h>
 #include "common/comm/record.h"
@@ -21,8 +21,8 @@ void optimizer_allocate(const Optimizer *o, Model *m) {
     }
 }
 
-// Whatever was cut where, the rule is element by element: elements [lo, hi) of the unit, all of one
-// parameter.
+// The rule is element by element, so it does not depend on cuts. Elements [lo, hi) of the unit are
+// of one parameter.
 static void update(const Optimizer *o, Unit *u, size_t lo, size_t hi, bool decay, double scale) {
     lo -= u->own.lo;
     hi -= u->own.lo;
@@ -65,7 +65,7 @@ void optimizer_step(Optimizer *o, Model *m, double scale) {
     record_enter(EVENT_UPDATE, NO_NUMBER);
     o->step++;
     for (size_t i = 0; i < m->n_units; i++)
-        // its owner is updated
+        // a tied use is updated with its owner
         if (!m->units[i].tied_to) optimizer_step_unit(o, &m->units[i], scale);
     record_leave();
 }

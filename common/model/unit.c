@@ -1,11 +1,11 @@
-// unit.c: see unit.h.
+// unit.c: describing, placing and initialising parameters.
 #include "common/model/unit.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include "common/tensor/ops.h"
 #include "common/tensor/random.h"
 
-enum { KEY_WEIGHTS = 1 }; // first coordinate of every random number: what it is for
+enum { KEY_WEIGHTS = 1 }; // first coordinate of every random number: its purpose
 
 Param param_describe(const char *name, size_t rows, size_t cols, size_t blocks) {
     Param p = { .rows = rows ? rows : 1,
