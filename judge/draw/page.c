@@ -1,6 +1,6 @@
-// page.c: the page, which a reader sees without --verbose: the title, the lesson's own lines,
-// pictures and table of results, one line about all that was compared, the answer, and everything
-// that failed in full. report.c prints the log, with a line per check and cost.
+// page.c: the page, which is printed without --verbose: the title, the lesson's own lines, pictures
+// and table of results, one line about all comparisons, the answer, and every failure in full.
+// report.c prints the log, with a line per check and cost.
 #include "judge/frame/frame.h"
 #include "common/device/device.h"
 #include "common/device/blas_kernels.h"
@@ -16,7 +16,8 @@
 
 enum { NARROW = 40, WIDE = 512, USUAL = 100 }; // columns
 
-// A launcher gives its processes terminals of their own, wherever their output goes.
+// A launcher gives its processes terminals of their own, so isatty alone says nothing about the
+// final output.
 bool page_on_terminal(void) {
     size_t rank, size;
     return isatty(STDOUT_FILENO) && !comm_launched_by_mpi(&rank, &size);
@@ -49,7 +50,7 @@ void progress(Run *run, const char *what, size_t done, size_t all) {
     }
 }
 
-// ---- text that is broken at spaces ----
+// ---- text broken at spaces ----
 
 // Prints text from column `at` on; further lines begin at column `indent`.
 void page_wrap(const char *text, size_t at, size_t indent) {
@@ -187,16 +188,16 @@ void results(Run *run, const char *const *columns, const Result *rows) {
     }
 }
 
-// ---- what was compared ----
+// ---- the comparisons ----
 
-// A line of the page's end: its head, and a text that is broken at spaces.
+// A line of the page's end: its head, and a text broken at spaces.
 static void page_ending(const char *head, const char *text) {
     enum { INDENT = 15 };
     printf("  %-*s", INDENT - 2, head);
     page_wrap(text, INDENT, INDENT);
 }
 
-// Adds "3 hold" to the text; nothing where count is 0.
+// Adds "3 hold" to the text; nothing if count is 0.
 static void add_kind(char text[256], size_t count, const char *kind) {
     size_t length = strlen(text);
     if (count > 0)
@@ -204,8 +205,8 @@ static void add_kind(char text[256], size_t count, const char *kind) {
 }
 
 // "27 comparisons: 20 equal in every bit, 6 within rounding (largest error 1.2e-06, limit 1.0e-05),
-// 1 holds". The error is the one that comes nearest to its limit. Failed checks stand above in
-// full.
+// 1 statement holds". The printed error is the one nearest to its limit. Failed checks have been
+// printed in full.
 void page_checked(Run *run) {
     const struct RunState *s = run->state;
     size_t kinds[CHECK_KINDS] = { 0 };

@@ -1,5 +1,4 @@
-// picture.c: see picture.h. Everything is drawn on rank 0 from the events of all ranks, over the
-// side channel.
+// picture.c: gathers the events of all ranks on rank 0, over the side channel, and draws them.
 #include "judge/draw/picture.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,9 +12,9 @@
 
 static _Thread_local double flops_before; // charged before the recording began
 
-// Under the wall clock ranks count from moments of their own. On one machine they read the same
-// clock, so the first rank's moment will do for all; on others the end of a common call stands for
-// the same moment.
+// Under the wall clock each rank counts from its own start. On one machine all ranks read the same
+// clock, so the first rank's start serves for all. On several machines the end of a common call
+// serves as the same moment.
 static void common_time(Run *run) {
     struct {
         char host[64];
@@ -55,7 +54,7 @@ static int by_flow(const void *a, const void *b) {
              y = (*(const RecordedEvent *const *)b)->flow;
     return x < y ? -1 : x > y;
 }
-// All events of a kind, of all ranks, by flow.
+// All events of one kind, of all ranks, sorted by flow.
 typedef struct {
     RecordedEvent **event;
     size_t n;
@@ -70,12 +69,12 @@ static ByFlow events_by_flow(const Recording *all, EventKind kind) {
     qsort(list.event, list.n, sizeof *list.event, by_flow);
     return list;
 }
-// NULL: what e belongs to was before or after the recording.
+// The event that belongs to e. NULL: it happened before or after the recording.
 static RecordedEvent **find_flow(const ByFlow *list, const RecordedEvent *e) {
     return bsearch(&e, list->event, list->n, sizeof *list->event, by_flow);
 }
 
-// In real time a sender does not see when its message arrives. Its receiver does.
+// In real time only the receiver sees when a message arrives, so it sets the end of the send.
 static void end_sends(Recording *all) {
     ByFlow sends = events_by_flow(all, EVENT_SEND), receives = events_by_flow(all, EVENT_RECV);
     for (size_t i = 0; i < sends.n; i++) {
@@ -115,7 +114,7 @@ Recording recording_gather(Run *run) {
         for (size_t r = 0; r < all.ranks; r++)
             for (size_t i = 0; i < all.rank[r].n; i++) {
                 const RecordedEvent *e = &all.rank[r].events[i];
-                // a send may go on after the step
+                // a send may end after the step
                 bool waited = e->kind == EVENT_COLLECTIVE || e->kind == EVENT_RECV;
                 if (e->kind > EVENT_UPDATE && !waited) continue;
                 if (e->kind != EVENT_RECV && e->start < all.begin) all.begin = e->start;
@@ -135,8 +134,8 @@ void recording_free(Recording *r) {
 
 // ---- times ----
 
-// The busy stretches of a compute row in order, and how much was busy before each: asked many
-// times, so by binary search.
+// The busy stretches of a compute row in order, and the busy time before each. Searched often, so
+// by binary search.
 typedef struct {
     Picoseconds start, end, before;
 } Stretch;
@@ -168,14 +167,14 @@ static Picoseconds busy_until(const Busy *b, Picoseconds t) {
     return last->before + (t < last->end ? t : last->end) - last->start;
 }
 
-// The simulated clock knows when a message is on its way: adds what rank k communicates while it
-// waits, and while it computes.
+// The simulated clock knows when a message moves. Adds rank k's communication while it waits, and
+// while it computes.
 static void add_communication(Timing *t, const RankRecording *k, const Busy *busy,
                               const ByFlow *sends) {
     for (size_t i = 0; i < k->n; i++) {
         const RecordedEvent *e = &k->events[i], *m = e;
         if (e->kind == EVENT_RECV) {
-            RecordedEvent **sent = find_flow(sends, e); // the message that it took
+            RecordedEvent **sent = find_flow(sends, e); // the send of the received message
             if (!sent) continue;
             m = *sent;
         } else if (e->kind != EVENT_COLLECTIVE) {
@@ -187,9 +186,9 @@ static void add_communication(Timing *t, const RankRecording *k, const Busy *bus
     }
 }
 
-// In real time it is known when rank k waited, and since when there was something to wait for:
-// since the message was sent, or the last member came to the collective. Whether something moved
-// before the wait, while k computed, nobody sees.
+// In real time the start and end of rank k's waits are known, and the earliest time of a transfer:
+// the send of the message, or the arrival of the collective's last member. Whether data moved
+// before the wait, while k computed, is unknown.
 static void add_waits(Timing *t, const RankRecording *k, const ByFlow *sends,
                       const ByFlow *collectives) {
     for (size_t i = 0; i < k->n; i++) {
@@ -267,7 +266,7 @@ void picture_summary(Run *run, const Timing *t) {
         t->hidden_unknown ? "unknown time" : duration(c, hidden));
     say_detail(run, "idle %.1f %% on top of the ideal; GEMMs %.3g FLOPs", 100 * t->idle_of_ideal,
                t->flops);
-    // In real time a share of the made-up device of the lessons would mean nothing.
+    // In real time a share of the lessons' invented device would mean nothing.
     if (!clock_config()->simulated && !option_given(run, "device")) return;
     say_detail(run, "%s %.1f %% of %zu devices at %.4g FLOP/s (%s)",
                clock_config()->simulated ? "utilisation" : "MFU", 100 * t->utilisation,
@@ -279,10 +278,10 @@ void picture_summary(Run *run, const Timing *t) {
 enum { LABEL = 8, WIDE = 512 };
 static const char *const colour_of[] = {
     "36", "33", "32", "35", "31", "2"
-}; // by what happens: see ChartRow
+}; // one count per kind of event: see ChartRow
 
-// One row: what happens in each column, to which micro-batch, in which chunk. A run of equal
-// columns begins with its label.
+// One row of the chart. For each column: the kind of event, the micro-batch, the chunk. A run of
+// equal columns begins with its label.
 enum { COMMUNICATES = EVENT_UPDATE + 1, IDLE };
 typedef struct {
     uint8_t what[WIDE], number[WIDE], chunk[WIDE];
@@ -341,11 +340,10 @@ static ChartRow chart_row(const Recording *all, size_t rank, size_t width) {
     return row;
 }
 
-// ---- the link: each communication has at least one column, so that none is lost, however short
-// ----
+// ---- the link: each communication has at least one column, so that short ones stay visible ----
 
-// A capital where it begins, then the same small letter. Messages point to the rank that they go
-// to.
+// A capital for the first column, then the small letter. Messages point to the rank that receives
+// them.
 static char link_letter(const RecordedEvent *e, size_t rank) {
     static const char of_kind[COMM_KINDS] = { [COMM_ALL_REDUCE] = 'A',
                                               [COMM_REDUCE_SCATTER] = 'S',
@@ -355,7 +353,7 @@ static char link_letter(const RecordedEvent *e, size_t rank) {
     if (e->kind == EVENT_SEND) return e->peer > rank ? '>' : '<';
     return of_kind[e->call] ? of_kind[e->call] : 'C';
 }
-// False: nothing of this rank is on a link, or all of it takes no time.
+// Returns false if nothing of this rank is on a link, or if its communication takes no time.
 static bool link_row(ChartRow *row, const Recording *all, size_t rank, size_t width) {
     *row = (ChartRow){ .width = width };
     memset(row->what, IDLE, width);
@@ -381,7 +379,7 @@ static bool link_row(ChartRow *row, const Recording *all, size_t rank, size_t wi
     }
     return any;
 }
-// What the letters mean that stand in some row.
+// The meanings of the letters in the rows.
 static void link_key(char *text, size_t room, const Recording *all) {
     bool kinds[COMM_KINDS] = { 0 }, messages = false;
     for (size_t k = 0; k < all->ranks; k++)
@@ -417,7 +415,7 @@ static void print_row(Run *run, const char *label, const ChartRow *row) {
     say(run, "%s%s", line, colour ? "\033[0m" : "");
 }
 
-// Bytes over time, as a digit of ninths of `peak`.
+// Bytes over time, each as a digit: ninths of `peak`.
 static ChartRow memory_row(const Recording *all, size_t rank, size_t width, size_t peak) {
     const RankRecording *r = &all->rank[rank];
     ChartRow row = { .width = width };
@@ -445,7 +443,7 @@ static size_t highest(const Recording *all) {
     return peak;
 }
 
-// A page has room for MOST_ROWS rows of a picture: of more the first ones and the last one are
+// A page has room for MOST_ROWS rows of a picture. Of more rows the first ones and the last one are
 // drawn.
 enum { MOST_ROWS = 4 };
 static bool row_drawn(Run *run, size_t row, size_t rows) {
@@ -470,7 +468,7 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
     length_of(time, all);
     bool fits = strlen(title) + 2 + strlen(time) + 3 + strlen(key) <= LABEL + width;
     say(run, "%s: %s%s%s", title, time, fits ? "   " : "\n", key);
-    // The strips of the ranks, the link's and the memory's: one for all where they are alike.
+    // Strips of link and memory; equal neighbours share one.
     ChartRow *link = host_alloc(all->ranks * sizeof *link),
              *kept = host_alloc(all->ranks * sizeof *kept);
     ChartRow *work = host_alloc(all->ranks * sizeof *work);
@@ -482,7 +480,7 @@ static void print_chart(Run *run, const Recording *all, const char *title, int w
         one_link &= !memcmp(link[r].text, link[0].text, width);
         one_kept &= !memcmp(kept[r].text, kept[0].text, width);
     }
-    size_t *end = host_alloc(all->ranks * sizeof *end), rows = 0; // the last rank of each row
+    size_t *end = host_alloc(all->ranks * sizeof *end), rows = 0; // end: the last rank of each row
     for (size_t r = 0; r < all->ranks; r++) {
         bool alike = alike_once && r + 1 < all->ranks &&
                      !memcmp(work[r].text, work[r + 1].text, width) &&
@@ -542,7 +540,7 @@ char *picture_order(Run *run, size_t rank) {
     return text;
 }
 
-static _Thread_local size_t scale; // height of the strips in the picture shown last
+static _Thread_local size_t scale; // height of the strips in the previous picture
 
 void picture_show(Run *run, const char *title, int what) {
     Recording all = recording_gather(run);
@@ -596,7 +594,7 @@ void picture_state(Run *run, const char *title, StateBytes mine) {
         for (size_t k = 0; k < 3; k++) {
             bytes += all[r].bytes[k];
             size_t end = (size_t)((double)bytes / (double)most * (double)width + 0.5);
-            if (all[r].bytes[k] && end <= n) end = n + 1; // each kind that is there has a column
+            if (all[r].bytes[k] && end <= n) end = n + 1; // each kind with bytes has a column
             while (n < end && n < WIDE) bar[n++] = letter[k];
         }
         bar[n] = 0;

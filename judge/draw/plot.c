@@ -1,5 +1,4 @@
-// plot.c: see plot.h. Axes and their ticks are worked out once, and drawn twice: in characters and
-// as SVG.
+// plot.c: line charts. Axes and ticks are computed once, and drawn in characters and as SVG.
 #include "judge/draw/plot.h"
 #include <math.h>
 #include <stdio.h>
@@ -17,7 +16,7 @@ typedef struct {
     double lo, hi; // of the values; of their log10 on a log axis
     bool log;
     size_t ticks;
-    double tick[MOST_TICKS]; // as lo and hi
+    double tick[MOST_TICKS]; // in the unit of lo and hi
     char text[MOST_TICKS][TICK_TEXT];
 } Axis;
 
@@ -50,8 +49,8 @@ static void add_tick(Axis *a, double at, double value) {
     a->tick[a->ticks++] = at;
 }
 
-// Powers of ten, every second one (or third, ...) when there are many; over less than two of them
-// also 2 and 5.
+// Powers of ten; every second one (or third, ...) if there are many. If the axis spans less than
+// two of them, also 2 and 5.
 static void log_ticks(Axis *a) {
     double first = floor(a->lo), last = ceil(a->hi), step = ceil((last - first) / 8);
     static const double between[] = { 1, 2, 5 };
@@ -60,7 +59,7 @@ static void log_ticks(Axis *a) {
         for (size_t i = 0; i < n; i++) add_tick(a, e + log10(between[i]), between[i] * pow(10, e));
 }
 
-// 1, 2 or 5 times a power of ten apart, 4 to 8 steps.
+// A distance of 1, 2 or 5 times a power of ten, for 4 to 8 steps.
 static double nice_step(double range) {
     double power = pow(10, floor(log10(range))), ratio = range / power;
     return power * (ratio < 1.5 ? 0.2 : ratio < 4 ? 0.5 : ratio < 8 ? 1 : 2);
@@ -112,7 +111,7 @@ static Axes axes_of(const Plot *p) {
     return a;
 }
 
-// The next point of line l from i on; p->n when there is none.
+// The next point of line l from i on; p->n if there is none.
 static size_t next_point(const Plot *p, size_t l, size_t i) {
     while (i < p->n && !(drawn(p->x[i], p->log_x) && drawn(p->lines[l].y[i], p->log_y))) i++;
     return i;
@@ -120,7 +119,7 @@ static size_t next_point(const Plot *p, size_t l, size_t i) {
 
 // ---- in the terminal ----
 
-enum { LABEL = 9, COLUMNS = 67, ROWS = 17 }; // 78 columns in all, with a space and the axis
+enum { LABEL = 9, COLUMNS = 67, ROWS = 17 }; // 78 columns in all, including a space and the axis
 typedef struct {
     char cell[ROWS][COLUMNS + 1];
 } Canvas;
@@ -185,7 +184,7 @@ static void print_x_axis(Run *run, const Plot *p, const Axes *a) {
         size_t length = strlen(a->x.text[t]), from = at - length / 2;
         line[at] = '+';
         if (from + length > sizeof text - 1) from = sizeof text - 1 - length;
-        if (from < free_from) continue; // no room beside the one before
+        if (from < free_from) continue; // no room beside the previous label
         memcpy(text + from, a->x.text[t], length);
         free_from = from + length + 1;
     }
@@ -231,7 +230,8 @@ static void print_plot(Run *run, const Plot *p, const Axes *a) {
 // pixels; the legend is right
 enum { WIDTH = 800, HEIGHT = 420, LEFT = 70, RIGHT = 600, TOP = 40, BOTTOM = 370 };
 
-// As in svg.c; a mark and a dash of its own for every line, so that it needs no colours.
+// Colours as in svg.c. Every line also has a mark and a dash of its own, so it is readable without
+// colours.
 static const char *const colour[MOST_LINES] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                                 "#e69f00", "#56b4e9", "#000",    "#777" };
 static const char *const dash[MOST_LINES] = { "none", "6 3", "2 2", "8 3 2 3",
@@ -286,7 +286,7 @@ static void svg_mark(FILE *f, size_t l, double x, double y) {
 }
 
 static void svg_line(FILE *f, const Plot *p, const Axes *a, size_t l) {
-    enum { MOST_MARKS = 40 }; // more would run into each other
+    enum { MOST_MARKS = 40 }; // more marks would overlap
     size_t points = 0;
     fprintf(f,
             "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.5\" stroke-dasharray=\"%s\" "

@@ -1,11 +1,10 @@
-// svg.c: see svg.h. Colours are apart for the colour-blind (Okabe and Ito 2008), and every box says
-// what it is.
+// svg.c: draws a recording as SVG. The colours are distinct for colour-blind readers (Okabe and Ito
+// 2008), and every box has a label.
 #include "judge/draw/svg.h"
 #include <stdio.h>
 #include "common/base/output.h"
 
-// A rank has a row of what it computes, a lane of what is on its link, and a strip of memory.
-// Pixels.
+// A rank has a row for computation, a lane for its link, and a strip for memory. Pixels.
 enum {
     LEFT = 70,
     WIDTH = 880,
@@ -32,7 +31,7 @@ static double x_of(const Recording *r, Picoseconds t) {
 
 static bool computes(const RecordedEvent *e) { return e->kind <= EVENT_UPDATE; }
 
-// What is on the link is never too short to be seen.
+// A box on the link is wide enough to be visible.
 static void box(FILE *f, const Recording *r, const RecordedEvent *e, double y) {
     double x = x_of(r, e->start), w = x_of(r, e->end) - x;
     if (on_link(e) && w < 1.5) w = 1.5;
@@ -50,8 +49,8 @@ static void box(FILE *f, const Recording *r, const RecordedEvent *e, double y) {
     fprintf(f, "<text class=\"n\" x=\"%.2f\" y=\"%g\">%s</text>\n", x + w / 2, y + ROW - 5, label);
 }
 
-// Messages, from the sender's lane when they leave to the receiver's row when they arrive, unless
-// there are too many.
+// Messages, as lines from the sender's lane at departure to the receiver's row at arrival. Left out
+// if there are too many.
 static void arrows(FILE *f, const Recording *r, size_t height) {
     size_t messages = 0;
     for (int draw = 0; draw < 2; draw++)
@@ -68,7 +67,7 @@ static void arrows(FILE *f, const Recording *r, size_t height) {
             }
 }
 
-// Steps: at each sample up to what was reached at that moment, then to what was left of it.
+// Steps: each sample goes up to the peak of that moment, then down to what remained.
 static void memory_strip(FILE *f, const Recording *r, const RankRecording *k, double y,
                          size_t peak) {
     double bottom = y + STRIP_HEIGHT, scale = STRIP_HEIGHT / (double)peak;
@@ -81,7 +80,7 @@ static void memory_strip(FILE *f, const Recording *r, const RankRecording *k, do
     fprintf(f, "H%dV%.1fZ\"/>\n", LEFT + WIDTH, bottom);
 }
 
-// halves: some backward comes in two, and has a colour for each.
+// halves: some backwards have two halves, with a colour for each.
 static void legend(FILE *f, const char *memory, bool halves) {
     const struct {
         char class;

@@ -1,9 +1,9 @@
-// trace.c: a recording as a trace that ui.perfetto.dev and chrome://tracing open. Times are written
-// exactly, in picoseconds.
+// trace.c: writes a recording as a trace for ui.perfetto.dev and chrome://tracing. Times are exact,
+// in picoseconds.
 //
-// A process per rank; its rows: 0 computing, 1 collectives and receives, 2 sends. Slices of one row
-// may not overlap, but two messages may, so where they do the later one goes to a further row (3,
-// 4, ... of collectives, receives and sends alike).
+// One process per rank. Its rows: 0 computation, 1 collectives and receives, 2 sends. Slices of one
+// row must not overlap. If two messages overlap, the later one goes to a further row (3, 4, ...),
+// whether it is a collective, a receive or a send.
 #include <stdarg.h>
 #include <stdlib.h>
 #include "judge/frame/frame.h"
@@ -33,7 +33,7 @@ static void put(Trace *t, const char *format, ...) {
     va_end(args);
 }
 
-// Microseconds, to the last digit.
+// Microseconds with all digits of a picosecond.
 typedef struct {
     char text[32];
 } Time;
@@ -47,8 +47,7 @@ static Picoseconds since_begin(const Trace *t, Picoseconds at) {
     return at > t->r->begin ? at - t->r->begin : 0;
 }
 
-// ---- messages: a send and its recv have an arrow, unless one of them was before or after the
-// recording ----
+// ---- messages: an arrow from send to recv, if both are in the recording ----
 
 static int by_flow(const void *a, const void *b) {
     const End *x = a, *y = b;
@@ -71,8 +70,8 @@ static const End *end_of(const End *list, size_t n, uint64_t flow) {
     return bsearch(&(End){ .flow = flow }, list, n, sizeof *list, by_flow);
 }
 
-// The arrow begins and ends inside the two slices: it leaves with the send, and comes just before
-// the recv is done.
+// The arrow begins inside the slice of the send, and ends inside the slice of the recv, just before
+// its end.
 static void put_arrow(Trace *t, size_t rank, size_t row, const RecordedEvent *e) {
     enum { JUST_BEFORE = 1000 };
     const End *sent = end_of(t->sends, t->n_sends, e->flow);
@@ -109,7 +108,7 @@ static void put_slice(Trace *t, size_t rank, size_t row, const RecordedEvent *e)
     if (message) put_arrow(t, rank, row, e);
 }
 
-// Its home row, or the first further one that is free.
+// The event's usual row, or the first further row that is free.
 static size_t row_for(const RecordedEvent *e, Picoseconds free_from[ROWS]) {
     size_t row = e->kind <= EVENT_UPDATE ? COMPUTE : e->kind == EVENT_SEND ? SENDS : COMMUNICATION;
     if (row != COMPUTE && free_from[row] > e->start)

@@ -1,7 +1,7 @@
-// check.c: the judge. Everything is compared on rank 0, on copies that came over the side channel;
-// the verdict goes back to every rank. A check can fail for six reasons: a name only one side has,
-// another shape, an element nobody put, a value that is not finite, replicas that differ, and an
-// error over the limit.
+// check.c: the comparisons. Rank 0 compares copies that came over the side channel, and sends the
+// verdict to every rank. A check fails for one of six reasons: a name that only one side has, a
+// different shape, a missing element, a value that is not finite, replicas that differ, an error
+// over the limit.
 #include "judge/frame/frame.h"
 #include "common/tensor/random.h"
 #include <math.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 
 typedef enum { CLOSE, EQUAL, DIFFERS } Mode;
-enum { LINES_EACH = 6 }; // more tensors than this share one line; more troubles are counted
+enum { LINES_EACH = 6 }; // more tensors share one line; further faults are counted
 
 typedef struct {
     const char *name;
@@ -20,7 +20,7 @@ typedef struct {
     char trouble[360];
 } Finding;
 
-#define DIGITS (sizeof(real) == 8 ? 17 : 9) // enough to tell any two reals apart
+#define DIGITS (sizeof(real) == 8 ? 17 : 9) // enough digits to distinguish any two reals
 
 static void __attribute__((format(printf, 2, 3))) trouble(Finding *f, const char *format, ...) {
     va_list args;
@@ -31,8 +31,8 @@ static void __attribute__((format(printf, 2, 3))) trouble(Finding *f, const char
 
 // ---- one tensor ----
 
-// An element that nobody put, or that is not a number to compare with. Equal bits allow infinities,
-// closeness does not.
+// A missing element, or a value that cannot be compared. Equality allows infinities; closeness does
+// not.
 static bool unfit(Finding *f, const Whole *w, const char *side, Mode mode) {
     for (size_t i = 0; i < w->rows * w->cols; i++) {
         size_t row = i / w->cols, col = i % w->cols;
@@ -59,7 +59,8 @@ static bool clashes(Finding *f, const Whole *w) {
     return true;
 }
 
-// The largest difference, and where; of equal differences the first element whose bits differ.
+// The largest difference and its place. Of equal differences: the first element with different
+// bits.
 typedef struct {
     double difference;
     size_t at, different;
@@ -100,12 +101,12 @@ static void compare_tensor(Finding *f, const Whole *got, const Whole *want, doub
     if (unfit(f, got, "got", mode) || unfit(f, want, "expected", mode)) return;
     Worst w = worst_of(got, want);
     double scale = fmax(largest(want), 1e-3 * over_all);
-    if (got->clash && mode != DIFFERS) // the replica that was not compared counts too
+    // replicas must agree, although only one of them was compared
+    if (got->clash && mode != DIFFERS)
         w.difference =
             fmax(w.difference, fabs((double)got->clash_value[0] - (double)got->clash_value[1]));
     f->error = scale > 0 && isfinite(scale) ? w.difference / scale : w.difference;
-    // A trap may leave replicas that differ; whether it was missed by enough is asked of the worst
-    // tensor.
+    // A trap may leave replicas that differ. The distance of the worst tensor decides.
     if (mode != DIFFERS && (clashes(f, got) || clashes(f, want))) return;
     f->pass = mode == DIFFERS ? true : mode == EQUAL ? w.different == 0 : f->error <= limit;
     if (f->pass) return;
@@ -130,7 +131,7 @@ static uint64_t digest_of(const Snapshot *s) {
     return sum;
 }
 
-// Expected tensors in their order, then those that only got has; one finding at least.
+// Expected tensors in their order, then those that only got has. At least one finding.
 static size_t compare_all(Finding *findings, Snapshot *got, Snapshot *want, double limit,
                           Mode mode) {
     size_t count = 0;
@@ -150,7 +151,7 @@ static size_t compare_all(Finding *findings, Snapshot *got, Snapshot *want, doub
     return count;
 }
 
-// Troubles without an error first, then failures, then by size.
+// The order: faults without an error, then failed checks, then larger errors.
 static bool worse(const Finding *a, const Finding *b) {
     if (isnan(a->error) || isnan(b->error)) return isnan(a->error) && !isnan(b->error);
     if (a->pass != b->pass) return !a->pass;
@@ -226,7 +227,7 @@ bool check_differs(Run *run, const char *what, Snapshot *got, Snapshot *want, do
 
 // ---- fingerprints ----
 
-// Adds up the digests of distinct parts.
+// Adds the digests of distinct parts.
 static void compare_prints(Finding *f, const Whole *w, uint64_t *digest) {
     uint64_t places = 0, all = 0, key = text_hash(w->name);
     size_t count = 0, n = w->rows * w->cols;
@@ -234,7 +235,7 @@ static void compare_prints(Finding *f, const Whole *w, uint64_t *digest) {
     f->error = NAN;
     for (size_t i = 0; i < w->print_count; i++) {
         const PartPrint *p = &w->prints[i];
-        size_t first = 0; // the first one that is this part
+        size_t first = 0; // the first print of this part
         while (w->prints[first].places != p->places || w->prints[first].count != p->count) first++;
         if (p->nans > 0) trouble(f, "%s: %zu NaN, put by rank %zu", w->name, p->nans, p->rank);
         if (p->digest != w->prints[first].digest)
@@ -271,7 +272,7 @@ bool check_replicas(Run *run, const char *what, Snapshot *got) {
     return pass;
 }
 
-// ---- numbers that every rank holds alike ----
+// ---- numbers that are the same on every rank ----
 
 static uint64_t double_bits(double x) {
     uint64_t bits;

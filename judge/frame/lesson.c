@@ -58,8 +58,8 @@ static void print_verdict(Run *run, double seconds, bool pass) {
     printf("  %.2f s\n", seconds);
 }
 
-// The same on every rank. The JSON comes first, so that a disk that is full is never hidden behind
-// a PASS.
+// The same on every rank. The JSON is written first, so that a full disk is never hidden behind a
+// PASS.
 static int verdict(Run *run) {
     const struct RunState *s = run->state;
     int status = 0;
@@ -82,7 +82,7 @@ static int verdict(Run *run) {
     return status;
 }
 
-// --svg and --trace: looked at before the work, and held against what the lesson did.
+// Checks --svg and --trace before the work, and compares them with what the lesson draws.
 static void require_files(Run *run) {
     static const char *const options[] = { "json", "svg", "trace" };
     for (size_t i = 0; run->is_root && i < sizeof options / sizeof *options; i++)
@@ -115,10 +115,11 @@ static void rank_body(Comm *world, void *context) {
     program->lesson(&run);
     require_picture(&run);
     char written = 0;
-    side_broadcast(&written, sizeof written); // rank 0 may still write files: all wait for it
-    memory_rank_end(); // a leak on any rank comes before the verdict, never under a PASS
+    // all ranks wait, because rank 0 may still write files
+    side_broadcast(&written, sizeof written);
+    memory_rank_end(); // a leak on any rank ends the run before the verdict
     comm_barrier(world);
-    program->status = verdict(&run); // virtual ranks all write the same
+    program->status = verdict(&run); // all virtual ranks write the same value
     report_free(&run);
 }
 
@@ -167,7 +168,7 @@ static ClockLink link_named(const char *text, size_t length) {
     return clock_links[l];
 }
 
-// Real time says little when ranks take turns on the cores.
+// Real time says little if ranks take turns on the cores.
 static void choose_clock(const Program *p) {
     const OptionValues *s = &p->settings;
     const char *clock = options_find(s, "clock")->text, *device = options_find(s, "device")->text;
@@ -213,15 +214,15 @@ static int help(const OptionValues *s, const char *program) {
     return 0;
 }
 
-// The launcher of another MPI than the program's starts processes that do not know of each other:
-// worlds of one.
+// A launcher of another MPI than the program's starts processes that do not know of each other:
+// each is a world of one rank.
 static void begin_process(int *argc, char ***argv) {
     size_t rank, started;
-    comm_launched_by_mpi(&rank, &started); // what the launcher says, before MPI does
+    comm_launched_by_mpi(&rank, &started); // the launcher's numbers, before MPI's are known
     comm_process_begin(argc, argv);
     if (started == 1 || this_world_size > 1) return;
-    this_rank = rank; // the first one speaks
-    usage_wait = 3;   // and this launcher may leave the others alone
+    this_rank = rank; // so that only the first process prints the message
+    usage_wait = 3;   // seconds, because this launcher may not end the other processes
     usage_error(
         "the launcher started %zu processes, but MPI sees each of them alone: the program was "
         "built with "
@@ -231,9 +232,9 @@ static void begin_process(int *argc, char ***argv) {
 
 int experiment_main(int argc, char **argv, const Experiment *experiment) {
     Program program = { .lesson = experiment->run, .started = now(), .status = STATUS_FAULT };
-    setvbuf(stdout, NULL, _IOLBF, 0); // a line is seen when it is true, in a pipe too
-    signal(SIGXFSZ, SIG_IGN);         // a write beyond `ulimit -f` then fails: a message, status 3
-    // tools/launch starts programs in the background, where shells ignore it
+    setvbuf(stdout, NULL, _IOLBF, 0); // every line is written at once, into a pipe too
+    signal(SIGXFSZ, SIG_IGN); // a write beyond `ulimit -f` then fails with a message and status 3
+    // tools/launch starts programs in the background, where shells ignore SIGINT
     signal(SIGINT, SIG_DFL);
     begin_process(&argc, &argv);
     snprintf(program.tag, sizeof program.tag, "[%s %s]", lesson_info.id, lesson_info.name);

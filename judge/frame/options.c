@@ -1,4 +1,4 @@
-// options.c: the command line. Every value is checked here, before any rank has started to work.
+// options.c: the command line. Every value is checked here, before any rank starts to work.
 #include "judge/frame/frame.h"
 #include "common/device/device.h"
 #include <errno.h>
@@ -40,7 +40,7 @@ static const Option common_options[] = {
     { 0 },
 };
 
-// With GPUs, added to these, or in their place.
+// With GPUs these are added, or replace common options.
 static const Option gpu_options[] = {
     { "transport", "emu|staged|nccl", NULL,
       "how ranks communicate; without it: nccl when started by a launcher with a GPU for each "
@@ -61,8 +61,8 @@ static Kind kind_of(const Option *o) {
     return strchr(o->value, '|') != NULL ? CHOICE : TEXT;
 }
 
-// ---- values: the whole string or nothing, no sign in front of a whole number, nothing silently
-// cut to fit ----
+// ---- values: the whole text is one value; whole numbers have no sign; too large ones are refused
+// ----
 
 static bool read_whole(const char *text, uint64_t *value) {
     if (*text == 0 || strspn(text, "0123456789") != strlen(text)) return false;
@@ -137,14 +137,14 @@ double option_value_real(const OptionValue *s) {
 
 // ---- the table ----
 
-// s->count when there is none.
+// The place of an option; s->count if it is unknown.
 static size_t look_up(const OptionValues *s, const char *name) {
     size_t i = 0;
     while (i < s->count && strcmp(s->list[i].option.name, name) != 0) i++;
     return i;
 }
 
-// The place of an option that the program must have.
+// The place of an option that must exist.
 static size_t place_of(const OptionValues *s, const char *name) {
     size_t i = look_up(s, name);
     if (i == s->count) fault("this program has no option --%s", name);
@@ -159,8 +159,8 @@ void options_free(OptionValues *s) {
     for (size_t i = 0; i < s->count; i++) free(s->list[i].copied);
 }
 
-// An option with the name of one that is there replaces its values and default, and its help, if it
-// has one.
+// An option with the name of an earlier one replaces its values and default, and also its help if
+// it has one.
 static void add_options(OptionValues *s, const Option *o) {
     const char *heading = NULL;
     for (; o != NULL && o->name != NULL; o++) {
@@ -192,7 +192,7 @@ static OptionValues options_table(const Option *own) {
     return s;
 }
 
-// How many letters must change, come or go (Levenshtein 1966).
+// The number of letters to change, add or remove (Levenshtein 1966).
 static size_t edit_distance(const char *a, const char *b) {
     size_t row[65], n = strlen(b) < 64 ? strlen(b) : 64;
     for (size_t j = 0; j <= n; j++) row[j] = j;
@@ -210,8 +210,8 @@ static size_t edit_distance(const char *a, const char *b) {
     return row[n];
 }
 
-// The fewest letters by which a word differs from as many words of the help, with - between them:
-// lerning-rate from "highest learning rate" by 1.
+// The smallest distance between a word and the same number of words of the help, joined by -.
+// lerning-rate has distance 1 from "highest learning rate".
 static size_t help_distance(const char *word, const char *help) {
     const char *const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
     size_t best = SIZE_MAX, words = 1;
@@ -234,7 +234,8 @@ static size_t help_distance(const char *word, const char *help) {
     return best;
 }
 
-// The option with the nearest name; where no name is near, the one whose help has the word.
+// Suggests the option with the nearest name. If no name is near, it suggests the option whose help
+// has the word.
 static _Noreturn void unknown_option(const OptionValues *s, const char *argument) {
     enum { NEAR = 2, LETTERS_PER_SLIP = 5 };
     char word[64];
@@ -259,8 +260,8 @@ static _Noreturn void unknown_option(const OptionValues *s, const char *argument
                 nearest->name);
 }
 
-// getopt_long takes the beginning of a name for the name. Here only the whole name will do: an
-// option that is added one day must not change what an old command line means.
+// getopt_long accepts the beginning of a name. Only the whole name is accepted here, because a
+// later option must not change the meaning of an old command line.
 static void require_whole_name(const OptionValues *s, const Option *o, const char *argument) {
     size_t length = strcspn(argument + 2, "=");
     if (length != strlen(o->name) || strncmp(argument + 2, o->name, length) != 0)
@@ -279,7 +280,7 @@ static _Noreturn void bad_option(const OptionValues *s, int answer, char **argv)
     unknown_option(s, argv[optind - 1]);
 }
 
-// A path as the system knows it: of a file that is not there yet, its folder and its name.
+// A path as the system knows it. If the file does not exist yet: its folder and its name.
 typedef struct {
     dev_t device;
     ino_t inode;
@@ -295,7 +296,7 @@ static bool file_place(const char *path, FilePlace *place) {
         place->name = slash ? slash + 1 : path;
         if (stat(folder, &is) != 0) return false;
     } else if (!S_ISREG(is.st_mode) && !S_ISDIR(is.st_mode)) {
-        return false; // a terminal or a pipe takes what several options write
+        return false; // several options may write to the same terminal or pipe
     }
     place->device = is.st_dev;
     place->inode = is.st_ino;
@@ -309,7 +310,7 @@ static bool names_a_file(const OptionValue *s) {
     return false;
 }
 
-// No option writes the file that another one reads or writes. Two may name one folder: --save and
+// No option may write a file that another one reads or writes. Two may name one folder: --save and
 // --resume.
 static void require_different_files(const OptionValues *s) {
     for (size_t i = 0; i < s->count; i++) {
@@ -396,7 +397,7 @@ void options_print_help(const OptionValues *s, const char *program) {
         look_up(s, "exit-after") < s->count ? ", 4 stopped and saved: go on with --resume" : "");
 }
 
-// ---- what a lesson asks ----
+// ---- reading options in a lesson ----
 
 static const OptionValue *asked(Run *run, const char *name) {
     return options_find(&run->state->settings, name);

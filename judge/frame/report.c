@@ -1,4 +1,4 @@
-// report.c: the lines of checks and costs, and the JSON. Only rank 0 prints and remembers.
+// report.c: the lines of checks and costs, and the JSON. Only rank 0 prints and records.
 #include "judge/frame/frame.h"
 #include "common/device/device.h"
 #include "common/base/output.h"
@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDEST_COLUMN = 48 }; // a longer name moves its own line, not all later ones
+enum { WIDEST_COLUMN = 48 }; // a longer name shifts its own line only
 
 static char *copied(const char *text) { return strcpy(host_alloc(strlen(text) + 1), text); }
 
-// The list with room for one more item; it doubles whenever count reaches a power of two.
+// The list with room for one more item. It doubles when count reaches a power of two.
 static void *grown(void *list, size_t count, size_t item) {
     if ((count & (count - 1)) != 0) return list;
     list = realloc(list, (count == 0 ? 1 : 2 * count) * item);
@@ -106,7 +106,7 @@ void report_detail(const char *text) { printf("    %s\n", text); }
 
 // ---- costs ----
 
-// NaN never holds
+// false for NaN
 static bool pair_holds(CostPair p) { return p.agree && p.predicted == p.measured; }
 
 static CostRecord cost_judge(const CostPair *pairs, size_t ranks) {
@@ -166,7 +166,7 @@ static void number_text(char *text, size_t room, double value) {
     snprintf(text, room, value == floor(value) && fabs(value) < 0x1p53 ? "%.0f" : "%.6g", value);
 }
 
-// One number when the ranks agree, else the range.
+// One number if the ranks agree, else the range.
 static void range_text(char text[72], double lo, double hi) {
     char a[32], b[32];
     number_text(a, sizeof a, lo);
@@ -177,7 +177,7 @@ static void range_text(char text[72], double lo, double hi) {
 void report_costs(Run *run) {
     struct RunState *s = run->state;
     char text[72];
-    int widths[4] = { 4, 4, 9, 8 }; // of the headings below
+    int widths[4] = { 4, 4, 9, 8 }; // at least as wide as the headings
     bool verbose = s->program->verbose;
     if (s->cost_count == 0 || (!verbose && !s->costs_failed)) return;
     for (size_t i = 0; i < s->cost_count; i++) {
@@ -208,8 +208,8 @@ void report_costs(Run *run) {
 
 // ---- JSON ----
 
-// Bytes of the UTF-8 character that text begins with; 0 when it is none, also where it is overlong,
-// half of a pair, or beyond the last one (RFC 3629).
+// Bytes of the UTF-8 character at the beginning of text. 0 if it is not valid: overlong, half of a
+// surrogate pair, or beyond the last character (RFC 3629).
 static size_t utf8_length(const char *text) {
     const unsigned char *c = (const unsigned char *)text;
     size_t n = c[0] < 0x80   ? 1
@@ -225,7 +225,7 @@ static size_t utf8_length(const char *text) {
     return n;
 }
 
-// A path may hold any byte, JSON only characters: each byte that belongs to none becomes U+FFFD.
+// A path may hold any byte, JSON only characters. Each invalid byte becomes U+FFFD.
 static void add_text(cJSON *object, const char *name, const char *text) {
     char *valid = host_alloc(3 * strlen(text) + 1), *end = valid;
     while (*text != 0) {
@@ -244,14 +244,14 @@ static void add_number(cJSON *object, const char *name, double value) { // null 
     cJSON_AddNumberToObject(object, name, value);
 }
 
-// The program's own options, then what the program itself has set.
+// The program's own options, then values that the program has set.
 static void add_config(cJSON *config, Run *run) {
     const struct RunState *s = run->state;
     const OptionValues *set = &s->settings;
     char seed[24];
     snprintf(seed, sizeof seed, "%" PRIu64, run->seed);
     add_text(config, "reduce", run->reduce == REDUCE_FAST ? "fast" : "ordered");
-    cJSON_AddRawToObject(config, "seed", seed); // a double has only 53 bits
+    cJSON_AddRawToObject(config, "seed", seed); // as raw text, because a double has only 53 bits
     for (size_t i = set->common; i < set->count; i++) {
         const OptionValue *o = &set->list[i];
         bool replaced = false;
@@ -286,7 +286,7 @@ static void add_check(cJSON *item, const CheckRecord *c) {
 }
 
 static void add_cost(cJSON *item, const CostRecord *c) {
-    // the largest rank's numbers, or the first wrong rank's
+    // the numbers of the largest rank, or of the first wrong one
     const CostPair *pair = c->pass ? &c->hi : &c->wrong;
     add_text(item, "id", c->id);
     add_text(item, "name", c->name);

@@ -1,7 +1,7 @@
-// snapshot.c: whole tensors put together on rank 0 from what the ranks hold. Each rank writes its
-// puts into one buffer of records (a head, the name, the indices if any, the values); the join
-// takes rank after rank's buffer and lays the values out. A snapshot of fingerprints holds three
-// numbers for every part instead of its values.
+// snapshot.c: whole tensors, assembled on rank 0 from the parts of the ranks. Each rank writes its
+// puts into one buffer of records (a head, the name, the indices if any, the values). The join
+// reads the buffer of one rank after the other and places the values. A snapshot of fingerprints
+// holds three numbers per part instead of values.
 #include "judge/frame/frame.h"
 #include "common/tensor/random.h"
 #include <stdio.h>
@@ -11,10 +11,10 @@
 typedef enum { BLOCK, FLAT, INDEXED } PutKind;
 typedef struct {
     size_t kind, name_bytes, rows, cols, part_rows, part_cols;
-    size_t at, at_col; // where the part starts: row and column of a block, index of a flat part
+    size_t at, at_col; // beginning of the part: row and column of a block, or index of a flat part
 } PutHead;
 
-// so that every record starts aligned
+// Rounds up, so that every record begins aligned.
 static size_t padded(size_t bytes) { return ceil_div(bytes, 8) * 8; }
 
 uint64_t real_bits(real x) {
@@ -61,7 +61,7 @@ uint64_t element_digest(uint64_t name, size_t i, real value) {
     return random_key(random_key(name, i), real_bits(value));
 }
 
-// Of a snapshot of fingerprints: what these elements are, in three numbers.
+// The three numbers of these elements, for a snapshot of fingerprints.
 static void fingerprint(PartPrint *p, const PutHead *head, uint64_t name, Tensor part,
                         const size_t *index) {
     enum { PIECE = 1 << 14 };
@@ -180,7 +180,7 @@ static void lay_print(Whole *w, PartPrint print) {
     w->prints[w->print_count++] = print;
 }
 
-// Lays one rank's record; returns the bytes it takes.
+// Places one record of a rank. Returns the record's bytes.
 static size_t lay_record(Snapshot *s, const char *record, size_t rank) {
     PutHead head;
     memcpy(&head, record, sizeof head);
@@ -208,7 +208,7 @@ static void lay_rank(void *snapshot, size_t rank, const void *data, size_t bytes
     for (const char *record = data, *end = record + bytes; record < end;)
         record += lay_record(s, record, rank);
     if (rank > 0) return;
-    free(s->bytes); // they are laid out now: not twice in memory
+    free(s->bytes); // the values have been placed, so free the second copy
     s->bytes = NULL;
 }
 

@@ -1,4 +1,4 @@
-// training.c: see training.h.
+// training.c: the frame of a short training, and the comparison of two trainings.
 #include "judge/frame/training.h"
 #include "judge/draw/picture.h"
 #include <stdio.h>
@@ -38,11 +38,12 @@ Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t sh
 
 void param_snapshot(const Unit *u, const Param *p, Snapshot *s, UnitTensor what) {
     size_t all = param_local_rows(p) * param_local_cols(p);
-    bool whole = what == UNIT_WEIGHTS && p->w.data; // more than I own, under ZeRO-1 and 2
+    // under ZeRO-1 and 2 a rank holds more weights than it owns
+    bool whole = what == UNIT_WEIGHTS && p->w.data;
     Range r = whole ? (Range){ p->offset, p->offset + all } : param_owned(u, p);
     size_t n = range_size(r), first = r.lo - p->offset;
     Tensor part = whole ? p->w : n ? param_owned_part(u, unit_own(u, what), r) : (Tensor){ 0 };
-    if (param_local_cols(p) == p->cols) { // it lies together in the whole, too
+    if (param_local_cols(p) == p->cols) { // then the part is also contiguous in the whole
         snapshot_put_flat(s, p->name, p->rows, p->cols, part, n ? param_global_index(p, first) : 0);
         return;
     }
