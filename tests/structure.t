@@ -38,7 +38,7 @@ writable_globals() {
 once_a_process='
 util.o: stop_came stop_time end_all_ranks ranks_are_processes usage_wait
 comm_emu.o: stage
-comm_mpi.o: status_at_end longest_wait looked here crowded under_way piece host there mpi_meanwhile
+comm_mpi.o: status_at_end longest_wait last_look node crowded under_way piece host original mpi_meanwhile
 waits.o: ranks slot_bytes slots seconds me window seen suspected next_look
 device_cpu.o: device_threads device_meanwhile
 clock.o: config

@@ -58,7 +58,8 @@ Output output_open(const char *option, const char *file) {
 }
 
 void output_close(Output *o) {
-    int trouble = fflush(o->f) != 0 || ferror(o->f) ? (errno ? errno : EIO) : 0;
+    int trouble = 0;
+    if (fflush(o->f) != 0 || ferror(o->f)) trouble = errno ? errno : EIO;
     if (fclose(o->f) != 0 && trouble == 0) trouble = errno;
     if (trouble == 0 && strcmp(o->part, o->file) != 0 && rename(o->part, o->file) != 0)
         trouble = errno;

@@ -85,7 +85,8 @@ bool clock_same_node(size_t a, size_t b) {
 }
 void clock_set_link(const ClockLink *link) { only_link = link ? *link : (ClockLink){ 0 }; }
 ClockLink clock_link(bool one_node) {
-    return only_link.name ? only_link : one_node ? config.link : config.between;
+    if (only_link.name) return only_link;
+    return one_node ? config.link : config.between;
 }
 Picoseconds clock_transfer(bool one_node, size_t steps, size_t bytes) {
     const ClockLink link = clock_link(one_node);

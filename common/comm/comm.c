@@ -19,7 +19,8 @@ static _Thread_local Comm *side; // this rank's side channel: a second Comm over
 // ---- 1. Requests ----
 
 size_t element_size(Element e) {
-    return e == REALS ? sizeof(real) : e == DOUBLES ? sizeof(double) : 1;
+    if (e == REALS) return sizeof(real);
+    return e == DOUBLES ? sizeof(double) : 1;
 }
 
 static char *pinned(Pinned *p, size_t bytes) {
@@ -255,7 +256,9 @@ static void stage_in(Request *r) {
     bool beside = r->action == DO_ALL_TO_ALL;
     char *whole = pinned(&r->staged, bytes + (beside ? r->out_count * sizeof(real) : 0));
     r->in = whole + (r->action == DO_ALL_GATHER ? my_place : 0);
-    r->out = whole + (beside ? bytes : r->action == DO_REDUCE_SCATTER ? my_place : 0);
+    r->out = whole;
+    if (beside) r->out += bytes;
+    if (r->action == DO_REDUCE_SCATTER) r->out += my_place;
     if (r->in_count) tensor_download((real *)r->in, r->input);
 }
 

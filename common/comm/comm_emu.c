@@ -43,6 +43,11 @@ typedef struct Meeting {
     Request *of[]; // by rank; NULL: not yet arrived
 } Meeting;
 
+// The messages of a pair that have met no partner. At least one of the two queues is empty.
+typedef struct {
+    Request *sends, *recvs;
+} PairQueues;
+
 typedef struct Group {
     struct Group *next; // next child that not all members have joined
     struct Group *children;
@@ -50,10 +55,7 @@ typedef struct Group {
     size_t number, first;
     size_t size, joined, left;
     Meeting *meetings;
-    // [from * size + to] queues of a pair; at least one of the two is empty
-    struct {
-        Request *sends, *recvs;
-    } * pair;
+    PairQueues *pair; // [from * size + to]
     size_t world_rank[];
 } Group;
 

@@ -73,12 +73,13 @@ static void others_are_gone(void) {
 // The ranks of this node and their processes. A killed rank sends nothing, and mpirun ends the
 // others a second later at the earliest. So a rank that waits for long checks whether all these
 // processes still exist.
+typedef struct {
+    int rank, pid;
+} NodeProcess;
 static struct {
     int n;
-    struct {
-        int rank, pid;
-    } * of;
-} here;
+    NodeProcess *of; // [n]
+} node;
 static MPI_Comm host; // all processes of the node, from comm_process_begin to comm_process_end
 static bool is_there(int pid) {
     char name[40], state = 0;
@@ -91,23 +92,23 @@ static bool is_there(int pid) {
 static bool crowded; // more ranks than cores on this node
 static void look_around(void) {
     int mine[2] = { (int)this_rank, (int)getpid() };
-    MPI(MPI_Comm_size(host, &here.n));
-    crowded = here.n > sysconf(_SC_NPROCESSORS_ONLN);
-    here.of = host_alloc((size_t)here.n * sizeof *here.of);
-    MPI(MPI_Allgather(mine, 2, MPI_INT, here.of, 2, MPI_INT, host));
-    for (int i = 0; i < here.n; i++)
+    MPI(MPI_Comm_size(host, &node.n));
+    crowded = node.n > sysconf(_SC_NPROCESSORS_ONLN);
+    node.of = host_alloc((size_t)node.n * sizeof *node.of);
+    MPI(MPI_Allgather(mine, 2, MPI_INT, node.of, 2, MPI_INT, host));
+    for (int i = 0; i < node.n; i++)
         // the numbers are those of another container, so they are useless
-        if (!is_there(here.of[i].pid)) here.n = 0;
+        if (!is_there(node.of[i].pid)) node.n = 0;
     MPI(MPI_Barrier(host)); // all have checked while all existed
 }
 static void require_all_there(double waited) {
     const double every = 0.4; // seconds
-    static double looked;
-    if (waited < every || now() < looked + every) return;
-    looked = now();
-    for (int i = 0; i < here.n; i++)
-        if (!is_there(here.of[i].pid) && !waits_told((size_t)here.of[i].rank))
-            fault("rank %d is gone: its process has ended", here.of[i].rank);
+    static double last_look;
+    if (waited < every || now() < last_look + every) return;
+    last_look = now();
+    for (int i = 0; i < node.n; i++)
+        if (!is_there(node.of[i].pid) && !waits_told((size_t)node.of[i].rank))
+            fault("rank %d is gone: its process has ended", node.of[i].rank);
 }
 
 // A rank that only yields keeps its share of the core and takes it from the rank or program that it
@@ -523,15 +524,16 @@ static void abort_all(int status) {
 // way, while their senders compute. Many containers forbid it, and then Open MPI would complain
 // about every message.
 static bool single_copy_works(void) {
-    static volatile int there = 1;
-    int here = 0, status = 1;
+    static volatile int original = 1;
+    int copied = 0, status = 1;
     pid_t parent = getpid();
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); // as Open MPI does
     pid_t child = fork();
     if (child == 0) {
-        struct iovec to = { &here, sizeof here }, from = { (void *)&there, sizeof there };
-        there = 0; // the child's copy; the parent's is still 1
-        _exit(process_vm_readv(parent, &to, 1, &from, 1, 0) == sizeof here && here == 1 ? 0 : 1);
+        struct iovec to = { &copied, sizeof copied }, from = { (void *)&original, sizeof original };
+        original = 0; // the child's copy; the parent's is still 1
+        _exit(process_vm_readv(parent, &to, 1, &from, 1, 0) == sizeof copied && copied == 1 ? 0
+                                                                                            : 1);
     }
     return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }

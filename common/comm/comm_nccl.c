@@ -84,7 +84,7 @@ typedef struct Pair {
 typedef struct {
     MpiLink mpi;       // must be first: comm_mpi.c sees only this
     ncclComm_t nccl;   // NULL in a group of one
-    Lane lane;         // for its collectives, which wait in state.waiting
+    Lane lane;         // for its collectives, which wait in process.waiting
     char *piece;       // [PIECE] the contributions of a sum meet here, under --reduce ordered
     Pair **to, **from; // by rank; NULL: not connected
 } Link;
@@ -98,7 +98,7 @@ static struct {
     double timeout;
     ncclComm_t *communicators;
     size_t n_communicators;
-} mine;
+} process;
 
 enum { TAG_NOTE = 2, TAG_ID }; // apart from the tags of comm_mpi.c
 enum { PIECE = 1 << 18 };      // elements
@@ -142,9 +142,10 @@ static const ncclDataType_t REAL = sizeof(real) == sizeof(double) ? ncclDouble :
 // ----
 
 static void keep(ncclComm_t comm) {
-    mine.communicators = realloc(mine.communicators, ++mine.n_communicators * sizeof comm);
-    if (!mine.communicators) fault("out of memory for %zu communicators", mine.n_communicators);
-    mine.communicators[mine.n_communicators - 1] = comm;
+    process.communicators = realloc(process.communicators, ++process.n_communicators * sizeof comm);
+    if (!process.communicators)
+        fault("out of memory for %zu communicators", process.n_communicators);
+    process.communicators[process.n_communicators - 1] = comm;
 }
 
 // most_blocks: limit of a kernel's blocks on the GPU; 0: NCCL's choice. Returns at once; settled()
@@ -165,11 +166,11 @@ static void settle(ncclComm_t comm, double timeout, const char *doing) {
 
 static void lane_open(Lane *l) {
     CUDA(cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking));
-    l->next = mine.lanes;
-    mine.lanes = l;
+    l->next = process.lanes;
+    process.lanes = l;
 }
 static void lane_close(Lane *l) {
-    Lane **place = &mine.lanes;
+    Lane **place = &process.lanes;
     while (*place != l) place = &(*place)->next;
     *place = l->next;
     CUDA(cudaStreamDestroy(l->stream));
@@ -483,8 +484,8 @@ static bool launch_to_myself(Lane *l) {
 
 // Collectives in the order of the program.
 static void move_on(void) {
-    while (mine.waiting && launch(mine.waiting)) mine.waiting = mine.waiting->behind;
-    for (Lane *l = mine.lanes; l; l = l->next)
+    while (process.waiting && launch(process.waiting)) process.waiting = process.waiting->behind;
+    for (Lane *l = process.lanes; l; l = l->next)
         for (Flight *f; (f = l->waiting) != NULL; l->waiting = f->behind)
             if (f->pair->to_myself ? !launch_to_myself(l) : !launch(f)) break;
 }
@@ -496,19 +497,19 @@ static void meanwhile(double waited) {
     move_on();
     if (waited > 0)
         MPI(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE));
-    for (size_t i = 0; i < mine.n_communicators && waited > 0.1; i++)
-        settled(mine.communicators[i], "an operation");
-    if (waited < mine.timeout) return;
-    if (mine.latest.comm) describe(&mine.latest, text);
-    too_late(mine.timeout, text);
+    for (size_t i = 0; i < process.n_communicators && waited > 0.1; i++)
+        settled(process.communicators[i], "an operation");
+    if (waited < process.timeout) return;
+    if (process.latest.comm) describe(&process.latest, text);
+    too_late(process.timeout, text);
 }
 
 // ---- 6. Start and finish ----
 
 static Flight *flight_new(void) {
-    Flight *f = mine.spare;
+    Flight *f = process.spare;
     if (f) {
-        mine.spare = f->next;
+        process.spare = f->next;
     } else {
         f = host_alloc(sizeof *f);
         CUDA(cudaEventCreateWithFlags(&f->ready, cudaEventDisableTiming));
@@ -535,7 +536,7 @@ static void nccl_start(Request *r) {
     f->comm = f->pair ? f->pair->nccl : l->nccl;
     CUDA(cudaEventRecord(f->ready, device_stream()));
     start_note(f);
-    Flight **last = f->pair ? &f->lane->waiting : &mine.waiting;
+    Flight **last = f->pair ? &f->lane->waiting : &process.waiting;
     while (*last) last = &(*last)->behind;
     *last = f;
     move_on();
@@ -572,15 +573,15 @@ static void nccl_finish(Request *r) {
         mpi_finish(r);
         return;
     }
-    mine.latest = *r;
+    process.latest = *r;
     wait_until(note_came, f, r);
     wait_until(is_launched, f, r);
     take_time(r);
     // later work of this rank comes after it
     CUDA(cudaStreamWaitEvent(device_stream(), f->done, 0));
     if (r->scratch && library_sums(r)) device_copy(r->out, r->scratch, r->out_count * sizeof(real));
-    f->next = mine.spare;
-    mine.spare = f;
+    f->next = process.spare;
+    process.spare = f;
     r->more = NULL;
 }
 
@@ -600,7 +601,7 @@ static Link *link_new(MPI_Comm comm, size_t size) {
 static void *nccl_split(Comm *parent, const size_t *members, size_t n, size_t me) {
     Link *from = link_of(parent), *l = link_new(mpi_split_comm(parent, members, n, me), n);
     double timeout = parent->state->timeout;
-    for (double since = now(); mine.waiting; turn(since, timeout, "a split")) {}
+    for (double since = now(); process.waiting; turn(since, timeout, "a split")) {}
     if (!from->nccl) return l;
     drain(&from->lane, timeout, "a split");
     int colour = n > 1 ? (int)members[0] : NCCL_SPLIT_NOCOLOR;
@@ -623,7 +624,7 @@ static void nccl_close(Comm *c) {
         pair_free(l->from[i]);
     }
     drain(&l->lane, timeout, "the last operations");
-    if (mine.latest.comm == c) mine.latest.comm = NULL;
+    if (process.latest.comm == c) process.latest.comm = NULL;
     lane_close(&l->lane);
     if (l->piece) device_free(l->piece);
     mpi_link_close(c);
@@ -641,13 +642,15 @@ const char *nccl_missing(void) { return NULL; }
 
 // First ends all of them, then waits for all. So ranks may come in any order.
 static void end_communicators(double timeout) {
-    for (size_t i = 0; i < mine.n_communicators; i++) NCCL(ncclCommFinalize(mine.communicators[i]));
-    for (size_t i = 0; i < mine.n_communicators; i++)
-        settle(mine.communicators[i], timeout, "the end of NCCL");
-    for (size_t i = 0; i < mine.n_communicators; i++) NCCL(ncclCommDestroy(mine.communicators[i]));
-    free(mine.communicators);
-    for (Flight *f; (f = mine.spare) != NULL;) {
-        mine.spare = f->next;
+    for (size_t i = 0; i < process.n_communicators; i++)
+        NCCL(ncclCommFinalize(process.communicators[i]));
+    for (size_t i = 0; i < process.n_communicators; i++)
+        settle(process.communicators[i], timeout, "the end of NCCL");
+    for (size_t i = 0; i < process.n_communicators; i++)
+        NCCL(ncclCommDestroy(process.communicators[i]));
+    free(process.communicators);
+    for (Flight *f; (f = process.spare) != NULL;) {
+        process.spare = f->next;
         CUDA(cudaEventDestroy(f->ready));
         CUDA(cudaEventDestroy(f->done));
         free(f);
@@ -658,7 +661,7 @@ void nccl_run(const LaunchOptions *o, RankBody body) {
     MPI_Comm comm;
     ncclUniqueId id;
     device_stream(); // the process uses its GPU from here on
-    mine.timeout = o->timeout;
+    process.timeout = o->timeout;
     MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
     Link *l = link_new(comm, this_world_size);
     if (this_world_size > 1) {

@@ -118,6 +118,12 @@ typedef struct {
     void (*close)(Comm *c);
 } Wire;
 
+// The messages to and from a peer so far, and when the next one can leave.
+typedef struct {
+    size_t sent, received;
+    Picoseconds lane_free;
+} PeerLane;
+
 struct CommState {
     const Wire *wire;
     void *link; // state of the wire
@@ -131,11 +137,7 @@ struct CommState {
     uint64_t id;           // equal on all members, different for every Comm
     size_t *world_rank;    // [size]: each member's number in the world
     Picoseconds lane_free; // simulated clock: when the next collective can begin
-    // For each peer: messages so far, and when the next one can leave.
-    struct {
-        size_t sent, received;
-        Picoseconds lane_free;
-    } * peer;
+    PeerLane *peer;        // [size]
 };
 
 typedef struct {

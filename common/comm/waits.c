@@ -28,7 +28,10 @@ static MPI_Win window = MPI_WIN_NULL;
 static char *slots; // [ranks], each of slot_bytes
 static size_t ranks, slot_bytes, me;
 static double seconds;
-static struct { uint64_t number, polls; } * seen; // [ranks] the waits when the cycle was first seen
+typedef struct {
+    uint64_t number, polls;
+} Seen;
+static Seen *seen; // [ranks] the waits when the cycle was first seen
 static bool suspected;
 static double next_look;
 

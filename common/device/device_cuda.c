@@ -27,7 +27,7 @@ static _Thread_local struct {
     cudaEvent_t *mark; // [made] events on `stream`; `marks` of them are in use
     size_t made, marks;
     bool marked; // nothing was queued since the last mark
-} mine;
+} rank_gpu;
 
 // ---- 1. Errors ----
 
@@ -56,10 +56,11 @@ static const char *advice(cudaError_t error) {
 
 void check_cuda(cudaError_t error, const char *call) {
     if (error == cudaSuccess) return;
-    bool later = mine.last && (error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure);
+    bool later =
+        rank_gpu.last && (error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure);
     fault("%.*s failed: %s (%s)%s%s%s", (int)strcspn(call, "("), call, cudaGetErrorString(error),
           cudaGetErrorName(error), later ? "; the last op launched is " : "",
-          later ? mine.last : "", advice(error));
+          later ? rank_gpu.last : "", advice(error));
 }
 
 static void check_cublas(cublasStatus_t status, const char *call) {
@@ -122,43 +123,43 @@ void device_prepare(void) {
 // ---- 3. What a rank has ----
 
 static void make_ready(void) {
-    if (mine.ready) return;
+    if (rank_gpu.ready) return;
     cudaMemPool_t pool;
     uint64_t all = UINT64_MAX;
     CUDA(cudaSetDevice(chosen.gpu));
     // The pool keeps freed memory for later requests. By default it returns memory at every wait.
     CUDA(cudaDeviceGetDefaultMemPool(&pool, chosen.gpu));
     CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all));
-    CUDA(cudaStreamCreateWithFlags(&mine.stream, cudaStreamNonBlocking));
-    CUBLAS(cublasCreate(&mine.blas));
-    CUBLAS(cublasSetStream(mine.blas, mine.stream));
+    CUDA(cudaStreamCreateWithFlags(&rank_gpu.stream, cudaStreamNonBlocking));
+    CUBLAS(cublasCreate(&rank_gpu.blas));
+    CUBLAS(cublasSetStream(rank_gpu.blas, rank_gpu.stream));
     // Pedantic: fp32 stays fp32, whatever the environment allows.
-    CUBLAS(cublasSetMathMode(mine.blas,
+    CUBLAS(cublasSetMathMode(rank_gpu.blas,
                              chosen.tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_PEDANTIC_MATH));
-    mine.ready = true;
+    rank_gpu.ready = true;
 }
 
 void device_rank_end(void) {
-    if (!mine.ready) return;
+    if (!rank_gpu.ready) return;
     device_synchronize();
-    for (size_t i = 0; i < mine.made; i++) CUDA(cudaEventDestroy(mine.mark[i]));
-    free(mine.mark);
-    CUBLAS(cublasDestroy(mine.blas));
-    CUDA(cudaStreamDestroy(mine.stream));
-    memset(&mine, 0, sizeof mine);
+    for (size_t i = 0; i < rank_gpu.made; i++) CUDA(cudaEventDestroy(rank_gpu.mark[i]));
+    free(rank_gpu.mark);
+    CUBLAS(cublasDestroy(rank_gpu.blas));
+    CUDA(cudaStreamDestroy(rank_gpu.stream));
+    memset(&rank_gpu, 0, sizeof rank_gpu);
 }
 
 static cudaStream_t current_stream(void) {
     make_ready();
-    return mine.other ? mine.other : mine.stream;
+    return rank_gpu.other ? rank_gpu.other : rank_gpu.stream;
 }
 
 cudaStream_t device_stream(void) {
-    mine.marked = false; // the caller is about to use the stream
+    rank_gpu.marked = false; // the caller is about to use the stream
     return current_stream();
 }
 
-void device_divert(cudaStream_t stream) { mine.other = stream; }
+void device_divert(cudaStream_t stream) { rank_gpu.other = stream; }
 
 void device_synchronize(void) {
     cudaStream_t stream = current_stream();
@@ -183,7 +184,7 @@ unsigned device_blocks(const char *op, size_t n) {
 }
 
 void device_launched(const char *op, cudaError_t error) {
-    mine.last = op;
+    rank_gpu.last = op;
     check_cuda(error, op);
 }
 
@@ -193,14 +194,14 @@ void *device_alloc(size_t bytes) {
     void *p = NULL;
     cudaMemPool_t pool;
     make_ready();
-    cudaError_t error = cudaMallocAsync(&p, bytes ? bytes : 1, mine.stream);
+    cudaError_t error = cudaMallocAsync(&p, bytes ? bytes : 1, rank_gpu.stream);
     // try again after the pool has returned its unused memory
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         device_synchronize();
         CUDA(cudaDeviceGetDefaultMemPool(&pool, chosen.gpu));
         CUDA(cudaMemPoolTrimTo(pool, 0));
-        error = cudaMallocAsync(&p, bytes ? bytes : 1, mine.stream);
+        error = cudaMallocAsync(&p, bytes ? bytes : 1, rank_gpu.stream);
     }
     if (error == cudaErrorMemoryAllocation) {
         cudaGetLastError(); // the error has been reported, so clear it
@@ -213,7 +214,7 @@ void *device_alloc(size_t bytes) {
 // Freed in the order of the stream. cudaFree would wait for everything on the GPU, also for a
 // message whose receiver waits for this rank.
 void device_free(void *p) {
-    if (mine.ready) CUDA(cudaFreeAsync(p, mine.stream));
+    if (rank_gpu.ready) CUDA(cudaFreeAsync(p, rank_gpu.stream));
     else CUDA(cudaFree(p));
 }
 
@@ -260,7 +261,7 @@ void device_gemm(int a_transposed, int b_transposed, int m, int n, int k, const 
                  const real *b, int ldb, real *c, int ldc) {
     const real one = 1, zero = 0;
     device_stream();
-    CUBLAS(CUBLAS_GEMM(mine.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+    CUBLAS(CUBLAS_GEMM(rank_gpu.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
                        a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one, b, ldb, a, lda,
                        &zero, c, ldc));
 }
@@ -279,7 +280,7 @@ void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
     const real one = 1, zero = 0;
     device_stream();
     for (size_t i = 0; i < count[0]; i++)
-        CUBLAS(CUBLAS_GEMM_BATCH(mine.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+        CUBLAS(CUBLAS_GEMM_BATCH(rank_gpu.blas, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
                                  a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one,
                                  b + i * b_steps.step[0], ldb, (long long)b_steps.step[1],
                                  a + i * a_steps.step[0], lda, (long long)a_steps.step[1], &zero,
@@ -291,29 +292,29 @@ void device_gemm_batch(int a_transposed, int b_transposed, int m, int n, int k,
 
 size_t device_mark(void) {
     make_ready();
-    if (mine.marked) return mine.marks - 1;
-    if (mine.marks == mine.made) {
-        size_t more = mine.made ? 2 * mine.made : 256;
-        cudaEvent_t *all = realloc(mine.mark, more * sizeof *all);
+    if (rank_gpu.marked) return rank_gpu.marks - 1;
+    if (rank_gpu.marks == rank_gpu.made) {
+        size_t more = rank_gpu.made ? 2 * rank_gpu.made : 256;
+        cudaEvent_t *all = realloc(rank_gpu.mark, more * sizeof *all);
         if (!all) fault("out of memory while recording");
-        for (mine.mark = all; mine.made < more; mine.made++)
-            CUDA(cudaEventCreate(&mine.mark[mine.made]));
+        for (rank_gpu.mark = all; rank_gpu.made < more; rank_gpu.made++)
+            CUDA(cudaEventCreate(&rank_gpu.mark[rank_gpu.made]));
     }
-    CUDA(cudaEventRecord(mine.mark[mine.marks], mine.stream));
-    mine.marked = true;
-    return mine.marks++;
+    CUDA(cudaEventRecord(rank_gpu.mark[rank_gpu.marks], rank_gpu.stream));
+    rank_gpu.marked = true;
+    return rank_gpu.marks++;
 }
 
 void device_mark_start(void) {
     device_synchronize();
-    mine.marks = 0;
-    mine.marked = false;
+    rank_gpu.marks = 0;
+    rank_gpu.marked = false;
     device_mark();
 }
 
 double device_mark_seconds(size_t mark) {
     float milliseconds;
-    CUDA(cudaEventSynchronize(mine.mark[mark]));
-    CUDA(cudaEventElapsedTime(&milliseconds, mine.mark[0], mine.mark[mark]));
+    CUDA(cudaEventSynchronize(rank_gpu.mark[mark]));
+    CUDA(cudaEventElapsedTime(&milliseconds, rank_gpu.mark[0], rank_gpu.mark[mark]));
     return milliseconds * 1e-3;
 }

@@ -179,7 +179,10 @@ void attention_attend_backward(const AttentionHeads *h, const Positions *queries
                                Tensor dot, const Saved *s) {
     Arena scratch = arena(MEM_WORKSPACE);
     Attending a = attending(h, queries, kv, keys, s, &scratch);
-    a.dq = dq, a.dkv = dkv, a.d_o = dmix, a.dot = dot;
+    a.dq = dq;
+    a.dkv = dkv;
+    a.d_o = dmix;
+    a.dot = dot;
     attention_tiles(queries, keys, attend_tile_backward, &a);
     arena_free(&scratch);
 }

@@ -350,8 +350,10 @@ static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targe
     Positions mine = d->positions.n ? d->positions : (Positions){ 1, { { 0, d->context } } };
     size_t T = positions_count(&mine), M = B * T, row = 0;
     int *device[3], *host[3]; // tokens, targets, positions
-    for (int i = 0; i < 3; i++)
-        device[i] = ints_new(a, M), host[i] = host_alloc((M + 1) * sizeof(int));
+    for (int i = 0; i < 3; i++) {
+        device[i] = ints_new(a, M);
+        host[i] = host_alloc((M + 1) * sizeof(int));
+    }
     for (size_t s = 0; s < B; s++)
         for (size_t i = 0; i < mine.n; i++)
             for (size_t t = mine.chunk[i].lo; t < mine.chunk[i].hi; t++, row++) {

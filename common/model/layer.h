@@ -210,16 +210,17 @@ void embedding_backward_weights(Layer *l, const Batch *b, Tensor x, Saved *s);
 void saved_tensor(Saved *s, int name, size_t rows, size_t cols);
 
 // ---- The plain walk over a list of layers ----
+// What a micro-batch keeps of one layer. The last layer's y is the caller's memory.
+typedef struct {
+    Tensor y;
+    Arena arena;
+    Saved saved;
+} LayerStash;
 // What one micro-batch keeps on one stage between its forward and its backward.
 typedef struct ActivationStash {
     size_t n;
-    Tensor x; // input of the first layer; owned by the caller
-    // y of every layer but the last, whose y is the caller's
-    struct {
-        Tensor y;
-        Arena arena;
-        Saved saved;
-    } * layer;
+    Tensor x;          // input of the first layer; owned by the caller
+    LayerStash *layer; // [n]
 } ActivationStash;
 // y is the last layer's output, in the caller's memory. The stash keeps x, which must live until
 // backward, and allocates everything else.

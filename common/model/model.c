@@ -114,7 +114,8 @@ Model *model_describe_chunks(const ModelConfig *c, const Range *chunks, size_t n
         } else if (n <= L) {
             u[0] = unit_block(c, n - 1);
         }
-        l->n_units = n == 0 || n == L + 1 ? 2 : n <= L ? 1 : 0;
+        if (n <= L) l->n_units = 1;
+        if (n == 0 || n == L + 1) l->n_units = 2;
         l->units = &m->units_of_layers[m->n_units];
         for (size_t k = 0; k < l->n_units; k++) l->units[k] = &u[k];
         m->n_units += l->n_units;

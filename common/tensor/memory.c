@@ -35,7 +35,7 @@ static _Thread_local struct {
     size_t total, total_most; // without MEM_REFERENCE; total_most is never reset
     size_t pauses;
     bool poison_off;
-} mine;
+} ledger;
 
 // Of all ranks of this process, with MEM_REFERENCE. One rank runs at a time.
 static size_t process, process_most;
@@ -47,37 +47,37 @@ static void raise_peak(size_t *peak, size_t now) {
 }
 
 static void book(MemoryCategory c, size_t bytes) {
-    mine.now[c] += bytes;
-    raise_peak(&mine.peak[c], mine.now[c]);
+    ledger.now[c] += bytes;
+    raise_peak(&ledger.peak[c], ledger.now[c]);
     raise_peak(&process_most, process += bytes);
-    if (meter_bytes) meter_bytes(c, mine.now[c]);
+    if (meter_bytes) meter_bytes(c, ledger.now[c]);
     if (c == MEM_REFERENCE) return;
-    mine.total += bytes;
-    raise_peak(&mine.total_most, mine.total);
+    ledger.total += bytes;
+    raise_peak(&ledger.total_most, ledger.total);
 }
 
 static void unbook(MemoryCategory c, size_t bytes) {
-    mine.now[c] -= bytes;
+    ledger.now[c] -= bytes;
     process -= bytes;
-    if (meter_bytes) meter_bytes(c, mine.now[c]);
-    if (c != MEM_REFERENCE) mine.total -= bytes;
+    if (meter_bytes) meter_bytes(c, ledger.now[c]);
+    if (c != MEM_REFERENCE) ledger.total -= bytes;
 }
 
-size_t memory_now(MemoryCategory c) { return mine.now[c]; }
-size_t memory_peak(MemoryCategory c) { return mine.peak[c]; }
-size_t memory_most(void) { return mine.total_most; }
+size_t memory_now(MemoryCategory c) { return ledger.now[c]; }
+size_t memory_peak(MemoryCategory c) { return ledger.peak[c]; }
+size_t memory_most(void) { return ledger.total_most; }
 size_t memory_process_most(void) { return process_most; }
 
-void memory_reset_peaks(void) { memcpy(mine.peak, mine.now, sizeof mine.peak); }
+void memory_reset_peaks(void) { memcpy(ledger.peak, ledger.now, sizeof ledger.peak); }
 
-void memory_set_poison(bool on) { mine.poison_off = !on; }
-bool memory_poison(void) { return !mine.poison_off; }
+void memory_set_poison(bool on) { ledger.poison_off = !on; }
+bool memory_poison(void) { return !ledger.poison_off; }
 
-void ledger_pause(void) { mine.pauses++; }
-bool ledger_paused(void) { return mine.pauses > 0; }
+void ledger_pause(void) { ledger.pauses++; }
+bool ledger_paused(void) { return ledger.pauses > 0; }
 void ledger_resume(void) {
-    if (mine.pauses == 0) fault("ledger_resume without a ledger_pause");
-    mine.pauses--;
+    if (ledger.pauses == 0) fault("ledger_resume without a ledger_pause");
+    ledger.pauses--;
 }
 
 // ---- blocks ----
@@ -92,7 +92,7 @@ static Block *new_block(size_t bytes, MemoryCategory category) {
               "fewer ranks on one machine or GPU, a smaller batch or model, or recomputation take "
               "less",
               bytes, (double)bytes / (1 << 20), memory_category_name[category],
-              (double)(mine.total + mine.now[MEM_REFERENCE]) / (1 << 20));
+              (double)(ledger.total + ledger.now[MEM_REFERENCE]) / (1 << 20));
     b->bytes = bytes;
     b->rank = this_rank;
     return b;
@@ -127,7 +127,7 @@ void *arena_alloc(Arena *a, size_t bytes) {
         fault("arena_alloc: %zu bytes of %s", bytes, memory_category_name[a->category]);
     Block *b = new_block(bytes, a->category);
     b->category = ledger_paused() ? MEM_REFERENCE : a->category;
-    b->guarded = !mine.poison_off;
+    b->guarded = !ledger.poison_off;
     if (b->guarded) {
         device_fill(b->data, POISON_BYTE, bytes);
         write_guard(b);
@@ -175,14 +175,14 @@ bool arena_holds(const Arena *a, const void *p) {
 
 // ---- a rank's beginning and end ----
 
-void memory_rank_begin(void) { memset(&mine, 0, sizeof mine); }
+void memory_rank_begin(void) { memset(&ledger, 0, sizeof ledger); }
 
 void memory_rank_end(void) {
     for (int c = 0; c < MEM_CATEGORIES; c++)
-        if (mine.now[c])
-            fault("leak: %zu bytes of %s are still live at the end of the rank", mine.now[c],
+        if (ledger.now[c])
+            fault("leak: %zu bytes of %s are still live at the end of the rank", ledger.now[c],
                   memory_category_name[c]);
-    if (mine.pauses)
+    if (ledger.pauses)
         fault("ledger_pause without ledger_resume: the ledger is still paused at the end of the "
               "rank");
 }

@@ -22,7 +22,8 @@ static int blas_int(size_t n) {
     return (int)n;
 }
 static int blas_ld(size_t ld, size_t columns) {
-    return blas_int(ld < columns ? columns : ld < 1 ? 1 : ld);
+    if (ld < columns) return blas_int(columns);
+    return blas_int(ld < 1 ? 1 : ld);
 }
 
 // Products are the only arithmetic that the simulated clock charges.
@@ -103,7 +104,9 @@ static void need_pair(const char *op, Tensor *y, Tensor *a, Tensor *b) {
     need_same(op, "y", *y, "a", *a);
     need_same(op, "b", *b, "a", *a);
     const bool flat = tensor_contiguous(*y) && tensor_contiguous(*a) && tensor_contiguous(*b);
-    *y = as_one_row(*y, flat), *a = as_one_row(*a, flat), *b = as_one_row(*b, flat);
+    *y = as_one_row(*y, flat);
+    *a = as_one_row(*a, flat);
+    *b = as_one_row(*b, flat);
 }
 
 ITEM void add_part(real *y, const real *a, const real *b, size_t lo, size_t hi) {
@@ -133,7 +136,8 @@ ITEM void scale_part(real *y, const real *x, real s, size_t lo, size_t hi) {
 void op_scale(Tensor y, Tensor x, real s) {
     need_same("op_scale", "y", y, "x", x);
     const bool flat = tensor_contiguous(y) && tensor_contiguous(x);
-    y = as_one_row(y, flat), x = as_one_row(x, flat);
+    y = as_one_row(y, flat);
+    x = as_one_row(x, flat);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols,
                   { scale_part(row_of(y, r), row_of(x, r), s, lo, hi); });
 }
@@ -202,7 +206,8 @@ ITEM void gelu_part(real *y, const real *x, size_t lo, size_t hi) {
 void op_gelu(Tensor y, Tensor x) {
     need_same("op_gelu", "y", y, "x", x);
     const bool flat = tensor_contiguous(y) && tensor_contiguous(x);
-    y = as_one_row(y, flat), x = as_one_row(x, flat);
+    y = as_one_row(y, flat);
+    x = as_one_row(x, flat);
     FOR_EACH_PART(r, lo, hi, y.rows, y.cols, { gelu_part(row_of(y, r), row_of(x, r), lo, hi); });
 }
 
@@ -217,7 +222,9 @@ void op_gelu_backward(Tensor dx, Tensor x, Tensor dy) {
     need_same("op_gelu_backward", "dx", dx, "x", x);
     need_same("op_gelu_backward", "dy", dy, "x", x);
     const bool flat = tensor_contiguous(dx) && tensor_contiguous(x) && tensor_contiguous(dy);
-    dx = as_one_row(dx, flat), x = as_one_row(x, flat), dy = as_one_row(dy, flat);
+    dx = as_one_row(dx, flat);
+    x = as_one_row(x, flat);
+    dy = as_one_row(dy, flat);
     FOR_EACH_PART(r, lo, hi, x.rows, x.cols,
                   { gelu_backward_part(row_of(dx, r), row_of(x, r), row_of(dy, r), lo, hi); });
 }
@@ -842,7 +849,8 @@ ITEM void sgd_part(real *w, const real *g, real scale, real lr, real weight_deca
 void op_sgd(Tensor w, Tensor g, real scale, real lr, real weight_decay) {
     need_same("op_sgd", "g", g, "w", w);
     const bool flat = tensor_contiguous(w) && tensor_contiguous(g);
-    w = as_one_row(w, flat), g = as_one_row(g, flat);
+    w = as_one_row(w, flat);
+    g = as_one_row(g, flat);
     FOR_EACH_PART(r, lo, hi, w.rows, w.cols,
                   { sgd_part(row_of(w, r), row_of(g, r), scale, lr, weight_decay, lo, hi); });
 }
@@ -865,7 +873,9 @@ void op_adamw(Tensor w, Tensor g, Tensor m, Tensor v, real scale, AdamW a) {
     need_same("op_adamw", "v", v, "w", w);
     const bool flat = tensor_contiguous(w) && tensor_contiguous(g) && tensor_contiguous(m) &&
                       tensor_contiguous(v);
-    w = as_one_row(w, flat), g = as_one_row(g, flat), m = as_one_row(m, flat),
+    w = as_one_row(w, flat);
+    g = as_one_row(g, flat);
+    m = as_one_row(m, flat);
     v = as_one_row(v, flat);
     FOR_EACH_PART(r, lo, hi, w.rows, w.cols, {
         adamw_part(row_of(w, r), row_of(g, r), row_of(m, r), row_of(v, r), scale, a, lo, hi);

@@ -531,7 +531,8 @@ char *picture_order(Run *run, size_t rank) {
             if (before && e->kind == before->kind && e->number == before->number &&
                 e->chunk == before->chunk)
                 continue;
-            n += (size_t)sprintf(text + n, "%s%c%u", n ? " " : "", "FBW"[e->kind], e -> number);
+            const char letter = "FBW"[e->kind];
+            n += (size_t)sprintf(text + n, "%s%c%u", n ? " " : "", letter, e->number);
             if (chunks) n += (size_t)sprintf(text + n, "c%u", e->chunk);
             before = e;
         }

@@ -62,13 +62,16 @@ static void log_ticks(Axis *a) {
 // A distance of 1, 2 or 5 times a power of ten, for 4 to 8 steps.
 static double nice_step(double range) {
     double power = pow(10, floor(log10(range))), ratio = range / power;
-    return power * (ratio < 1.5 ? 0.2 : ratio < 4 ? 0.5 : ratio < 8 ? 1 : 2);
+    if (ratio < 1.5) return power * 0.2;
+    if (ratio < 4) return power * 0.5;
+    return ratio < 8 ? power : power * 2;
 }
 
 // wide: a linear axis begins and ends at a tick.
 static void axis_finish(Axis *a, bool wide) {
     if (a->lo > a->hi) a->lo = a->hi = 0; // no point at all
-    double same = a->log ? 0.5 : a->lo != 0 ? fabs(a->lo) / 2 : 1;
+    double same = a->lo != 0 ? fabs(a->lo) / 2 : 1;
+    if (a->log) same = 0.5;
     if (a->hi - a->lo <= 1e-9 * (fabs(a->lo) + fabs(a->hi))) {
         a->lo -= same;
         a->hi += same;

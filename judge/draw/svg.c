@@ -42,10 +42,11 @@ static void box(FILE *f, const Recording *r, const RecordedEvent *e, double y) {
                                     : 'C',
             e->chunk % 2 ? " fill-opacity=\".5\"" : "", x, y, w, computes(e) ? ROW : LANE);
     if (!computes(e) || w < 10) return;
+    const char letter = "FBWU"[e->kind];
     char label[12];
-    if (e->number == NO_NUMBER) snprintf(label, sizeof label, "%c", "FBWU"[e->kind]);
+    if (e->number == NO_NUMBER) snprintf(label, sizeof label, "%c", letter);
     else if (w < 20) snprintf(label, sizeof label, "%u", e->number);
-    else snprintf(label, sizeof label, "%c%u", "FBWU"[e->kind], e -> number);
+    else snprintf(label, sizeof label, "%c%u", letter, e->number);
     fprintf(f, "<text class=\"n\" x=\"%.2f\" y=\"%g\">%s</text>\n", x + w / 2, y + ROW - 5, label);
 }
 

@@ -110,7 +110,8 @@ static void put_slice(Trace *t, size_t rank, size_t row, const RecordedEvent *e)
 
 // The event's usual row, or the first further row that is free.
 static size_t row_for(const RecordedEvent *e, Picoseconds free_from[ROWS]) {
-    size_t row = e->kind <= EVENT_UPDATE ? COMPUTE : e->kind == EVENT_SEND ? SENDS : COMMUNICATION;
+    size_t row = e->kind == EVENT_SEND ? SENDS : COMMUNICATION;
+    if (e->kind <= EVENT_UPDATE) row = COMPUTE;
     if (row != COMPUTE && free_from[row] > e->start)
         for (row = SENDS + 1; row + 1 < ROWS && free_from[row] > e->start; row++) {}
     if (free_from[row] < e->end) free_from[row] = e->end;

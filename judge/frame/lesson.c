@@ -76,7 +76,8 @@ static int verdict(Run *run) {
         if (json != NULL) report_json(run, json, seconds, pass);
         print_verdict(run, seconds, pass);
         finish_output();
-        status = !pass ? STATUS_CHECK_FAILED : s->stopped ? STATUS_STOPPED : 0;
+        status = s->stopped ? STATUS_STOPPED : 0;
+        if (!pass) status = STATUS_CHECK_FAILED;
     }
     side_broadcast(&status, sizeof status);
     return status;

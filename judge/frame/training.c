@@ -42,7 +42,9 @@ void param_snapshot(const Unit *u, const Param *p, Snapshot *s, UnitTensor what)
     bool whole = what == UNIT_WEIGHTS && p->w.data;
     Range r = whole ? (Range){ p->offset, p->offset + all } : param_owned(u, p);
     size_t n = range_size(r), first = r.lo - p->offset;
-    Tensor part = whole ? p->w : n ? param_owned_part(u, unit_own(u, what), r) : (Tensor){ 0 };
+    Tensor part = { 0 };
+    if (whole) part = p->w;
+    else if (n) part = param_owned_part(u, unit_own(u, what), r);
     if (param_local_cols(p) == p->cols) { // then the part is also contiguous in the whole
         snapshot_put_flat(s, p->name, p->rows, p->cols, part, n ? param_global_index(p, first) : 0);
         return;
