@@ -740,8 +740,8 @@ Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
 
 CommGrid comm_grid(Comm *c, size_t rows, size_t cols, size_t depth) {
     REQUIRE(rows * cols * depth == c->size,
-            "a grid of %zu x %zu x %zu ranks needs %zu, but %s has %zu: start as many, "
-            "or choose another grid",
+            "a grid of %zu x %zu x %zu ranks needs %zu, but %s has %zu: start as many, or choose "
+            "another grid",
             rows, cols, depth, rows * cols * depth, c->name, c->size);
     CommGrid g = { .rows = rows,
                    .cols = cols,
@@ -884,8 +884,8 @@ static void choose_for_gpus(const LaunchOptions *o, LaunchChoice *choice) {
     if (o->transport == TRANSPORT_NCCL) {
         REQUIRE(one_each,
                 "--transport nccl needs a GPU for every rank, and %zu ranks have to share here, "
-                "where there "
-                "%s %zu: start no more ranks than GPUs, or let them share with --transport staged",
+                "where there %s %zu: start no more ranks than GPUs, or let them share with "
+                "--transport staged",
                 choice->ranks, gpus == 1 ? "is" : "are", gpus);
         REQUIRE(nccl_missing() == NULL, "--transport nccl: %s", nccl_missing());
     }

@@ -148,8 +148,7 @@ static bool poll_until(const Request *r, int n, MPI_Request *request, MPI_Status
 _Noreturn void too_late(double timeout, const char *where) {
     waits_print();
     fault("waited %g s in %s; --timeout sets how long. Virtual ranks (make emu-..., --emulate N) "
-          "say at once who waits "
-          "for whom",
+          "say at once who waits for whom",
           timeout, where);
 }
 

@@ -224,10 +224,10 @@ void waits_look(void) {
         bool all = ranks == this_world_size;
         for (size_t i = 0; i < ranks; i++) all = all && too_long(slot(i), time);
         char title[200];
-        snprintf(title, sizeof title,
-                 "unsplit: deadlock: %s for more than %g s (--deadlock), and none of these can go "
-                 "on\n",
-                 all ? "all ranks have waited" : "some ranks of this node have waited", seconds);
+        snprintf(
+            title, sizeof title,
+            "unsplit: deadlock: %s for more than %g s (--deadlock), and none of these can go on\n",
+            all ? "all ranks have waited" : "some ranks of this node have waited", seconds);
         if (print_table(title, cycle, n)) {
             end_all_ranks(STATUS_FAULT);
             _exit(STATUS_FAULT);

@@ -44,8 +44,7 @@ void device_set_threads(size_t threads) {
 #ifndef _OPENMP
     REQUIRE(threads == 1,
             "--threads %zu: this program was built without OpenMP, so a rank has one thread; "
-            "install it "
-            "(clang: libomp-dev) and make again",
+            "install it (clang: libomp-dev) and make again",
             threads);
 #endif
     device_threads = (int)threads;

@@ -48,8 +48,7 @@ static const char *advice(cudaError_t error) {
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
         return "; an op went wrong before this call: with CUDA_LAUNCH_BLOCKING=1 (not under nccl) "
-               "the message names "
-               "it, and compute-sanitizer the line";
+               "the message names it, and compute-sanitizer the line";
     default: return "";
     }
 }
@@ -92,15 +91,13 @@ size_t device_gpus(void) {
     if (error == cudaSuccess && gpus > 0) return (size_t)gpus;
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
-    REQUIRE(
-        driver == 0 || error != cudaErrorInsufficientDriver,
-        "the GPU's driver knows CUDA up to %d.%d, but this program was built with CUDA %d.%d: "
-        "update the driver, "
-        "or build with an older toolkit (make clean, then make BACKEND=cuda CUDA_HOME=/its/folder)",
-        driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    REQUIRE(driver == 0 || error != cudaErrorInsufficientDriver,
+            "the GPU's driver knows CUDA up to %d.%d, but this program was built with CUDA %d.%d: "
+            "update the driver, or build with an older toolkit (make clean, then make BACKEND=cuda "
+            "CUDA_HOME=/its/folder)",
+            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     usage_error("this program was built for GPUs, and there is none here (%s): run it on a machine "
-                "with an NVIDIA GPU "
-                "and its driver, or leave BACKEND=cuda out",
+                "with an NVIDIA GPU and its driver, or leave BACKEND=cuda out",
                 driver == 0 ? "there is no NVIDIA driver"
                 : error == cudaSuccess || error == cudaErrorNoDevice
                     ? "the driver shows none; CUDA_VISIBLE_DEVICES may hide them"

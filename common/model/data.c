@@ -173,11 +173,10 @@ static void recognise(Data *d, DataFile *f, bool named, char why[DATA_WHY]) {
         snprintf(why, DATA_WHY, "%s is text, whose tokens are bytes: --vocab %zu is less than 256",
                  f->path, d->vocab);
     else if (token_bytes == 1 && d->vocab > 256 && named)
-        snprintf(
-            why, DATA_WHY,
-            "%s is text, whose tokens are bytes, and --vocab %zu is of token files: leave --vocab "
-            "out, or give a .bin of llm.c or nanoGPT",
-            f->path, d->vocab);
+        snprintf(why, DATA_WHY,
+                 "%s is text, whose tokens are bytes, and --vocab %zu is of token files: leave "
+                 "--vocab out, or give a .bin of llm.c or nanoGPT",
+                 f->path, d->vocab);
 }
 
 // Each rank reads its part of the tokens. All ranks get the largest token, and its file.
@@ -204,11 +203,10 @@ static void require_ids(const Data *d, char why[DATA_WHY]) {
         most = mine;
     }
     if (most.token >= d->vocab)
-        snprintf(
-            why, DATA_WHY,
-            "%s has token id %zu, and a vocabulary of --vocab %zu ends at %zu: is it of another "
-            "tokenizer, or no file of uint16 tokens?",
-            d->files[most.file].path, most.token, d->vocab, d->vocab - 1);
+        snprintf(why, DATA_WHY,
+                 "%s has token id %zu, and a vocabulary of --vocab %zu ends at %zu: is it of "
+                 "another tokenizer, or no file of uint16 tokens?",
+                 d->files[most.file].path, most.token, d->vocab, d->vocab - 1);
 }
 
 // ---- one or several files ----

@@ -19,8 +19,7 @@ void config_require(const ModelConfig *c) {
             "a model has at most %d layers, %d columns and %d positions, not %zu, %zu and %zu",
             MOST_LAYERS, MOST_WIDTH, MOST_CONTEXT, c->layers, c->width, c->context);
     REQUIRE(c->width % c->heads == 0,
-            "width %zu does not divide into %zu heads: choose --width as a multiple of "
-            "--heads",
+            "width %zu does not divide into %zu heads: choose --width as a multiple of --heads",
             c->width, c->heads);
     REQUIRE(c->dropout >= 0 && c->dropout < 1, "dropout must be at least 0 and less than 1, not %g",
             c->dropout);

@@ -88,9 +88,8 @@ static Block *new_block(size_t bytes, MemoryCategory category) {
     b->data = device_alloc(bytes + GUARD);
     if (!b->data)
         fault("out of memory: %zu bytes (%.1f MiB) for one buffer of %s, beside the %.1f MiB that "
-              "this rank holds; "
-              "fewer ranks on one machine or GPU, a smaller batch or model, or recomputation take "
-              "less",
+              "this rank holds; fewer ranks on one machine or GPU, a smaller batch or model, or "
+              "recomputation take less",
               bytes, (double)bytes / (1 << 20), memory_category_name[category],
               (double)(ledger.total + ledger.now[MEM_REFERENCE]) / (1 << 20));
     b->bytes = bytes;

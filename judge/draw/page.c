@@ -257,7 +257,7 @@ double cost_value(Run *run, const char *id) {
 static void keep_ending(Run *run, int which, const char *format, va_list args) {
     char **ending = &run->state->endings[which], text[1024];
     if (!run->is_root) return;
-    if (*ending != NULL) fault("this line of the page was said before: %s", *ending);
+    if (*ending != NULL) fault("the page already has this line: %s", *ending);
     vsnprintf(text, sizeof text, format, args);
     *ending = strcpy(host_alloc(strlen(text) + 1), text);
 }

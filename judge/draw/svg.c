@@ -90,11 +90,10 @@ static void legend(FILE *f, const char *memory, bool halves) {
                 { 'W', "weights", "#f0e442" },    { 'U', "update", "#cc79a7" },
                 { 'C', "collective", "#d55e00" }, { 'M', "message", "#0072b2" },
                 { 'A', memory, "#009e73" } };
-    fprintf(
-        f,
-        "<style>.n{text-anchor:middle}.F,.B,.%sU{stroke:#fff;stroke-width:.5}.A{fill-opacity:.45}"
-        ".a{stroke:#0072b2;stroke-width:.7;stroke-opacity:.6}",
-        halves ? "W,." : "");
+    fprintf(f,
+            "<style>.n{text-anchor:middle}.F,.B,.%sU{stroke:#fff;stroke-width:.5}.A{fill-opacity:."
+            "45}.a{stroke:#0072b2;stroke-width:.7;stroke-opacity:.6}",
+            halves ? "W,." : "");
     for (size_t i = 0; i < sizeof key / sizeof *key; i++)
         if (halves || key[i].class != 'W') fprintf(f, ".%c{fill:%s}", key[i].class, key[i].fill);
     fputs("</style>\n", f);

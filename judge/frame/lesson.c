@@ -96,11 +96,12 @@ double run_seconds(const Run *run) { return now() - run->state->program->started
 void report_ended_early(Run *run) { run->state->pictured = true; }
 static void require_picture(Run *run) {
     const struct RunState *s = run->state;
-    REQUIRE(s->pictured || s->plotted || option_text(run, "svg") == NULL,
-            "--svg: this lesson draws no picture; leave the option out, or take one that does");
+    REQUIRE(
+        s->pictured || s->plotted || option_text(run, "svg") == NULL,
+        "--svg: this lesson draws no picture; leave the option out, or choose a lesson that does");
     REQUIRE(s->pictured || option_text(run, "trace") == NULL,
             "--trace: this lesson draws no picture of what happened when; leave the option out, or "
-            "take one that does");
+            "choose a lesson that does");
 }
 
 static void rank_body(Comm *world, void *context) {
@@ -181,9 +182,8 @@ static void choose_clock(const Program *p) {
             device);
     const char *between = link[inside] ? link + inside + 1 : link;
     REQUIRE(between == link || node->text || !options_find(s, "link")->given,
-            "--link %s names a link between nodes, but all ranks share one: say with --node N how "
-            "many ranks a node "
-            "has",
+            "--link %s names a link between nodes, but all ranks share one node: give the ranks of "
+            "a node with --node N",
             link);
     const char *transport = p->choice.transport;
     bool crowded = strcmp(transport, "emu") == 0 || strcmp(transport, "staged") == 0 ||
@@ -224,11 +224,10 @@ static void begin_process(int *argc, char ***argv) {
     if (started == 1 || this_world_size > 1) return;
     this_rank = rank; // so that only the first process prints the message
     usage_wait = 3;   // seconds, because this launcher may not end the other processes
-    usage_error(
-        "the launcher started %zu processes, but MPI sees each of them alone: the program was "
-        "built with "
-        "another MPI than the launcher's. Name both, as in make CC=mpicc.mpich MPIRUN=mpirun.mpich",
-        started);
+    usage_error("the launcher started %zu processes, but MPI sees each of them alone: the program "
+                "was built with another MPI than the launcher's. Name both, as in make "
+                "CC=mpicc.mpich MPIRUN=mpirun.mpich",
+                started);
 }
 
 int experiment_main(int argc, char **argv, const Experiment *experiment) {

@@ -13,14 +13,14 @@
 static const Option common_options[] = {
     { "emulate", "N", NULL, "N virtual ranks in this process" },
     { "transport", "emu|mpi", NULL,
-      "how ranks communicate; without it: mpi when started by a launcher, else emu" },
+      "how ranks communicate; without it: mpi under a launcher, else emu" },
     { "reduce", "ordered|fast", "ordered",
-      "add in rank order on every transport, or as the library likes" },
+      "add in rank order on every transport, or in the library's order" },
     { "threads", "N", "1",
       "of a rank, for products and row-wise ops; the bits of products may depend on it" },
     { "clock", "wall|simulated", NULL,
-      "real time, or what devices and links would take; without it: simulated for virtual or "
-      "crowded ranks" },
+      "real time, or the computed time of devices and links; without it: simulated if ranks are "
+      "virtual or share cores" },
     { "device", "NAME", "lesson", "of the simulated clock: lesson, h100, a100, core" },
     { "link", "NAME[,NAME]", "fast,slow",
       "of the simulated clock, inside a node and between nodes: fast, slow, free, nvlink, ib, "
@@ -29,11 +29,11 @@ static const Option common_options[] = {
     { "seed", "N", "1", "of weights, data and dropout" },
     { "json", "FILE", NULL, "write settings, checks, costs and the verdict to FILE" },
     { "svg", "FILE", NULL, "write the lesson's picture" },
-    { "trace", "FILE", NULL, "write what happened when, as a trace for ui.perfetto.dev" },
+    { "trace", "FILE", NULL, "write the events of all ranks, as a trace for ui.perfetto.dev" },
     { "timeout", "SECONDS", "60",
-      "how long a rank may wait in one call, but for what only rank 0 does" },
+      "longest wait of a rank in one call, except for work that rank 0 does alone" },
     { "deadlock", "SECONDS", "10",
-      "after how long processes that all wait say who waits for whom, and end" },
+      "how long processes wait for each other before they report a deadlock and end" },
     { "verbose", NULL, NULL, "the log: a line for each check and each cost, to the last digit" },
     { "color", NULL, NULL, "colours, as on a terminal (there NO_COLOR=1 turns them off)" },
     { "help", NULL, NULL, "print this text" },
@@ -44,10 +44,9 @@ static const Option common_options[] = {
 static const Option gpu_options[] = {
     { "transport", "emu|staged|nccl", NULL,
       "how ranks communicate; without it: nccl when started by a launcher with a GPU for each "
-      "rank, staged when they "
-      "share, else emu" },
+      "rank, staged when they share, else emu" },
     { "tf32", NULL, NULL,
-      "products may round their factors to 10 bits: faster, and beyond the limits of the checks" },
+      "products may round their factors to 10 bits: faster, but the checks then fail" },
     { 0 },
 };
 

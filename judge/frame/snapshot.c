@@ -226,7 +226,7 @@ const real *snapshot_values(Snapshot *s, const char *name) {
     if (!s->joined || s->run->world->rank != 0)
         fault("snapshot: values are read on rank 0, after the join");
     Whole *w = snapshot_find(s, name);
-    if (w == NULL) fault("snapshot: nobody put %s", name);
+    if (w == NULL) fault("snapshot: no rank put %s", name);
     for (size_t i = 0; i < w->rows * w->cols; i++)
         if (w->owner[i] == 0)
             fault("snapshot: element (%zu, %zu) of %s was put by no rank", i / w->cols, i % w->cols,
