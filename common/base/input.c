@@ -25,18 +25,18 @@ static int refuse(int file, char why[INPUT_WHY], const char *kind) {
 }
 
 int input_open(const char *path, size_t *bytes, char why[INPUT_WHY]) {
-    struct stat is;
+    struct stat info;
     *bytes = 0;
     // The name is looked at before it is opened: opening a pipe would end its writer, and opening a
     // device may act on it.
-    if (stat(path, &is) != 0) return refuse(-1, why, NULL);
-    if (special_kind(is.st_mode)) return refuse(-1, why, special_kind(is.st_mode));
+    if (stat(path, &info) != 0) return refuse(-1, why, NULL);
+    if (special_kind(info.st_mode)) return refuse(-1, why, special_kind(info.st_mode));
     // O_NONBLOCK, because the name may mean a pipe by now. fstat then sees the file that was
     // opened.
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file < 0 || fstat(file, &is) != 0) return refuse(file, why, NULL);
-    if (special_kind(is.st_mode)) return refuse(file, why, special_kind(is.st_mode));
-    *bytes = (size_t)is.st_size;
+    if (file < 0 || fstat(file, &info) != 0) return refuse(file, why, NULL);
+    if (special_kind(info.st_mode)) return refuse(file, why, special_kind(info.st_mode));
+    *bytes = (size_t)info.st_size;
     return file;
 }
 

@@ -10,8 +10,8 @@
 #include "common/base/util.h"
 
 static bool in_place(const char *file) {
-    struct stat there;
-    return stat(file, &there) == 0 && !S_ISREG(there.st_mode);
+    struct stat info;
+    return stat(file, &info) == 0 && !S_ISREG(info.st_mode);
 }
 
 // Opens a new file beside the requested one: FILE.tmp, or FILE.tmp2 and so on if that name is
@@ -40,9 +40,9 @@ static void forget(const Output *o) {
 }
 
 void output_require(const char *option, const char *file) {
-    struct stat there;
+    struct stat info;
     // a pipe can be opened only once, so it is not tried here
-    if (stat(file, &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) return;
+    if (stat(file, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) return;
     Output o = try_open(option, file);
     REQUIRE(o.f, "--%s %s: cannot write it: %s; name a file in a folder that exists", option, file,
             strerror(errno));

@@ -404,7 +404,7 @@ static void finish_in_time(Request *r) {
         meet(r);
         meet_open(r->comm);
     }
-    if (!r->here) wire_finish(r);
+    if (!r->found) wire_finish(r);
     time_ends(r);
 }
 
@@ -486,11 +486,11 @@ size_t comm_bytes_received(const Comm *c) {
 
 // ---- 4. Collectives ----
 
-static void check_part(const Comm *c, const char *call, Tensor mine, Tensor whole) {
+static void check_part(const Comm *c, const char *call, Tensor local, Tensor whole) {
     size_t part = range_size(shard_range(tensor_count(whole), c->size, c->rank));
-    if (tensor_count(mine) != part)
+    if (tensor_count(local) != part)
         fault("%s on %s: my part of %zu elements is %zu, but the tensor given for it has %zu", call,
-              c->name, tensor_count(whole), part, tensor_count(mine));
+              c->name, tensor_count(whole), part, tensor_count(local));
 }
 
 static Request *all_reduce(Comm *c, Tensor t) {
@@ -498,53 +498,54 @@ static Request *all_reduce(Comm *c, Tensor t) {
                 COMM_ALL_REDUCE, 2);
 }
 
-static Request *reduce_scatter(Comm *c, Tensor mine, Tensor whole) {
-    check_part(c, "reduce-scatter", mine, whole);
+static Request *reduce_scatter(Comm *c, Tensor local, Tensor whole) {
+    check_part(c, "reduce-scatter", local, whole);
     return ring(tensor_request(c, DO_REDUCE_SCATTER, "reduce-scatter", tensor_count(whole), 0,
-                               whole, mine),
+                               whole, local),
                 COMM_REDUCE_SCATTER, 1);
 }
 
-static Request *all_gather(Comm *c, Tensor whole, Tensor mine) {
-    check_part(c, "all-gather", mine, whole);
-    return ring(tensor_request(c, DO_ALL_GATHER, "all-gather", tensor_count(whole), 0, mine, whole),
+static Request *all_gather(Comm *c, Tensor whole, Tensor local) {
+    check_part(c, "all-gather", local, whole);
+    return ring(tensor_request(c, DO_ALL_GATHER, "all-gather", tensor_count(whole), 0, local,
+                               whole),
                 COMM_ALL_GATHER, 1);
 }
 
-// Checks the shape of `mine`, this rank's rows of whole.
-static void check_rows(const Comm *c, const char *call, Tensor mine, Tensor whole) {
+// Checks the shape of `local`, this rank's rows of whole.
+static void check_rows(const Comm *c, const char *call, Tensor local, Tensor whole) {
     size_t rows = range_size(shard_range(whole.rows, c->size, c->rank));
-    if (mine.rows != rows || mine.cols != whole.cols)
+    if (local.rows != rows || local.cols != whole.cols)
         fault("%s on %s: my rows of [%zu, %zu] are [%zu, %zu], but the tensor given for them is "
               "[%zu, %zu]",
-              call, c->name, whole.rows, whole.cols, rows, whole.cols, mine.rows, mine.cols);
+              call, c->name, whole.rows, whole.cols, rows, whole.cols, local.rows, local.cols);
 }
 static size_t row_of(Tensor whole) { return whole.cols > 0 ? whole.cols : 1; }
 
 void comm_all_reduce(Comm *c, Tensor t) { run_now(all_reduce(c, t)); }
 Request *comm_start_all_reduce(Comm *c, Tensor t) { return run_later(all_reduce(c, t)); }
-void comm_reduce_scatter(Comm *c, Tensor mine, Tensor whole) {
-    run_now(reduce_scatter(c, mine, whole));
+void comm_reduce_scatter(Comm *c, Tensor local, Tensor whole) {
+    run_now(reduce_scatter(c, local, whole));
 }
-Request *comm_start_reduce_scatter(Comm *c, Tensor mine, Tensor whole) {
-    return run_later(reduce_scatter(c, mine, whole));
+Request *comm_start_reduce_scatter(Comm *c, Tensor local, Tensor whole) {
+    return run_later(reduce_scatter(c, local, whole));
 }
-void comm_all_gather(Comm *c, Tensor whole, Tensor mine) { run_now(all_gather(c, whole, mine)); }
-Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor mine) {
-    return run_later(all_gather(c, whole, mine));
+void comm_all_gather(Comm *c, Tensor whole, Tensor local) { run_now(all_gather(c, whole, local)); }
+Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor local) {
+    return run_later(all_gather(c, whole, local));
 }
 
-void comm_reduce_scatter_rows(Comm *c, Tensor mine, Tensor whole) {
+void comm_reduce_scatter_rows(Comm *c, Tensor local, Tensor whole) {
     const char *call = "reduce-scatter of rows";
-    check_rows(c, call, mine, whole);
-    Request *r = tensor_request(c, DO_REDUCE_SCATTER, call, tensor_count(whole), 0, whole, mine);
+    check_rows(c, call, local, whole);
+    Request *r = tensor_request(c, DO_REDUCE_SCATTER, call, tensor_count(whole), 0, whole, local);
     run_now(ring(cut_by_rows(r, row_of(whole)), COMM_REDUCE_SCATTER, 1));
 }
 
-void comm_all_gather_rows(Comm *c, Tensor whole, Tensor mine) {
+void comm_all_gather_rows(Comm *c, Tensor whole, Tensor local) {
     const char *call = "all-gather of rows";
-    check_rows(c, call, mine, whole);
-    Request *r = tensor_request(c, DO_ALL_GATHER, call, tensor_count(whole), 0, mine, whole);
+    check_rows(c, call, local, whole);
+    Request *r = tensor_request(c, DO_ALL_GATHER, call, tensor_count(whole), 0, local, whole);
     run_now(ring(cut_by_rows(r, row_of(whole)), COMM_ALL_GATHER, 1));
 }
 
@@ -683,12 +684,12 @@ Picoseconds comm_arrival(Request *r) {
         fault("comm_arrival on %s for one %s that was waited for before", r->comm->name, r->call);
     if (r->action != DO_RECV)
         fault("comm_arrival on %s of one %s: it is for started receives", r->comm->name, r->call);
-    if (r->here) return r->arrives;
+    if (r->found) return r->arrives;
     if (r->timed) record_pause_compute();
     wire_finish(r);
     if (!r->timed || !clock_config()->simulated) r->arrives = clock_now();
     if (r->timed) record_resume_compute();
-    r->here = true;
+    r->found = true;
     return r->arrives;
 }
 
@@ -714,11 +715,11 @@ Comm *comm_split(Comm *parent, size_t colour, size_t key, const char *name) {
     typedef struct {
         size_t colour, key;
     } Wish;
-    Wish mine = { colour, key };
+    Wish local = { colour, key };
     Wish *wish = host_alloc(parent->size * sizeof *wish);
     size_t *member = host_alloc(parent->size * sizeof *member), n = 0, me = 0;
     host_run(request_new(parent, DO_ALL_GATHER, "split", BYTES, parent->size * sizeof *wish, 0),
-             &mine, wish);
+             &local, wish);
     // insertion sort by key; equal keys keep this order
     for (size_t rank = 0; rank < parent->size; rank++) {
         if (wish[rank].colour != colour) continue;
@@ -796,18 +797,18 @@ static void from_rank_0(const char *call, void *data, size_t bytes) {
     host_run(r, data, data);
 }
 
-void side_gather_each(const void *mine, size_t bytes, SideTake *take, void *context) {
-    char here = 0;
-    from_rank_0("side_gather", &here, sizeof here);
+void side_gather_each(const void *local, size_t bytes, SideTake *take, void *context) {
+    char begin = 0;
+    from_rank_0("side_gather", &begin, sizeof begin);
     size_t *size = host_alloc(side->size * sizeof *size);
     host_run(request_new(side, DO_ALL_GATHER, "side_gather", BYTES, side->size * sizeof *size, 0),
              &bytes, size);
     for (size_t at = 0; side->rank > 0 && at < bytes; at += piece(bytes, at)) {
         Request *r = request_new(side, DO_SEND, "side_gather", BYTES, piece(bytes, at), 0);
         r->patient = true; // rank 0 takes one rank after the other
-        host_run(r, (const char *)mine + at, NULL);
+        host_run(r, (const char *)local + at, NULL);
     }
-    if (side->rank == 0) take(context, 0, mine, bytes);
+    if (side->rank == 0) take(context, 0, local, bytes);
     for (size_t rank = 1; side->rank == 0 && rank < side->size; rank++) {
         char *theirs = host_alloc(size[rank]);
         for (size_t at = 0; at < size[rank]; at += piece(size[rank], at))
@@ -831,9 +832,9 @@ static void append(void *gathered, size_t rank, const void *data, size_t bytes) 
     g->bytes += bytes;
     g->sizes[rank] = bytes;
 }
-void *side_gather(const void *mine, size_t bytes, size_t **sizes) {
+void *side_gather(const void *local, size_t bytes, size_t **sizes) {
     Gathered g = { .sizes = side->rank == 0 ? host_alloc(side->size * sizeof *g.sizes) : NULL };
-    side_gather_each(mine, bytes, append, &g);
+    side_gather_each(local, bytes, append, &g);
     if (side->rank == 0) *sizes = g.sizes;
     return g.all;
 }
@@ -845,10 +846,10 @@ void side_broadcast(void *data, size_t bytes) {
         at += piece(bytes, at);
     } while (at < bytes);
 }
-bool side_any(bool mine) {
+bool side_any(bool local) {
     bool any = false;
     size_t *sizes = NULL;
-    bool *all = side_gather(&mine, sizeof mine, &sizes);
+    bool *all = side_gather(&local, sizeof local, &sizes);
     for (size_t r = 0; all && r < this_world_size; r++) any |= all[r];
     free(all);
     free(sizes);

@@ -70,16 +70,16 @@ size_t comm_bytes_received(const Comm *c);
 // --- blocking collectives ---
 void comm_all_reduce(Comm *c, Tensor t); // t <- sum over ranks; all ranks get the same bits
 void comm_all_reduce_max(Comm *c, Tensor t);
-// mine <- this rank's part of the sum of the wholes. whole stays unchanged, unless mine is a window
-// of it.
-void comm_reduce_scatter(Comm *c, Tensor mine, Tensor whole);
-// whole <- the parts in rank order. mine may be its window of whole.
-void comm_all_gather(Comm *c, Tensor whole, Tensor mine);
-// The same with whole [M, N] cut between rows: mine [rows of shard_range(M, size, rank), N],
+// local <- this rank's part of the sum of the wholes. whole stays unchanged, unless local is a
+// window of it.
+void comm_reduce_scatter(Comm *c, Tensor local, Tensor whole);
+// whole <- the parts in rank order. local may be its window of whole.
+void comm_all_gather(Comm *c, Tensor whole, Tensor local);
+// The same with whole [M, N] cut between rows: local [rows of shard_range(M, size, rank), N],
 // possibly no rows. If size divides M these are the parts of the calls above; otherwise the calls
 // above cut through a row.
-void comm_reduce_scatter_rows(Comm *c, Tensor mine, Tensor whole);
-void comm_all_gather_rows(Comm *c, Tensor whole, Tensor mine);
+void comm_reduce_scatter_rows(Comm *c, Tensor local, Tensor whole);
+void comm_all_gather_rows(Comm *c, Tensor whole, Tensor local);
 // Part i of `in` goes to rank i. In out [size, part], row j is the part for this rank of rank j's
 // `in`. out and `in` must not overlap.
 void comm_all_to_all(Comm *c, Tensor out, Tensor in);
@@ -110,8 +110,8 @@ void comm_group_end(Comm *c);
 // always wrong. A started sum holds communication memory as large as the whole until its wait.
 typedef struct Request Request;
 Request *comm_start_all_reduce(Comm *c, Tensor t);
-Request *comm_start_reduce_scatter(Comm *c, Tensor mine, Tensor whole);
-Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor mine);
+Request *comm_start_reduce_scatter(Comm *c, Tensor local, Tensor whole);
+Request *comm_start_all_gather(Comm *c, Tensor whole, Tensor local);
 // The sender goes on. The wait returns when the message was received.
 Request *comm_start_send(Comm *c, Tensor t, size_t to);
 Request *comm_start_recv(Comm *c, Tensor t, size_t from);
@@ -128,12 +128,12 @@ Picoseconds comm_arrival(Request *r);
 // others wait for it up to a hundred times --timeout.
 // Rank 0 gets the concatenation, and in sizes the size of each rank's part (both malloc'ed). The
 // others get NULL, and sizes stays unchanged.
-void *side_gather(const void *mine, size_t bytes, size_t **sizes);
+void *side_gather(const void *local, size_t bytes, size_t **sizes);
 // Rank 0: calls take() for every rank in order, with the bytes of one rank at a time.
 typedef void SideTake(void *context, size_t rank, const void *data, size_t bytes);
-void side_gather_each(const void *mine, size_t bytes, SideTake *take, void *context);
+void side_gather_each(const void *local, size_t bytes, SideTake *take, void *context);
 void side_broadcast(void *data, size_t bytes); // from rank 0
-bool side_any(bool mine); // true if `mine` is true on some rank; the same on all
+bool side_any(bool local); // true if `local` is true on some rank; the same on all
 
 // --- what the ranks compute on (cores.c) ---
 // Cores per rank: the cores it may use, divided by the ranks that share them; the minimum over all

@@ -132,17 +132,17 @@ static Meeting *meeting_of(Request *r) {
     return g->meetings = m;
 }
 
-static void check_same_call(const Request *mine, const Meeting *m) {
+static void check_same_call(const Request *local, const Meeting *m) {
     const Request *other = NULL;
-    for (size_t i = 0; i < mine->comm->size && !other; i++) other = m->of[i];
+    for (size_t i = 0; i < local->comm->size && !other; i++) other = m->of[i];
     if (!other) return;
-    bool same_call = strcmp(mine->call, other->call) == 0;
-    bool same_sizes = mine->count == other->count && mine->row == other->row;
-    if (same_call && same_sizes && mine->peer == other->peer) return;
+    bool same_call = strcmp(local->call, other->call) == 0;
+    bool same_sizes = local->count == other->count && local->row == other->row;
+    if (same_call && same_sizes && local->peer == other->peer) return;
     char my_text[200], other_text[200];
-    describe(mine, my_text);
+    describe(local, my_text);
     describe(other, other_text);
-    fault("calls do not match: rank %zu calls %s, where rank %zu calls %s", world_rank(mine),
+    fault("calls do not match: rank %zu calls %s, where rank %zu calls %s", world_rank(local),
           my_text, world_rank(other), other_text);
 }
 

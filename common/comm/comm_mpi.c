@@ -91,11 +91,11 @@ static bool is_there(int pid) {
 }
 static bool crowded; // more ranks than cores on this node
 static void look_around(void) {
-    int mine[2] = { (int)this_rank, (int)getpid() };
+    int own[2] = { (int)this_rank, (int)getpid() };
     MPI(MPI_Comm_size(host, &node.n));
     crowded = node.n > sysconf(_SC_NPROCESSORS_ONLN);
     node.of = host_alloc((size_t)node.n * sizeof *node.of);
-    MPI(MPI_Allgather(mine, 2, MPI_INT, node.of, 2, MPI_INT, host));
+    MPI(MPI_Allgather(own, 2, MPI_INT, node.of, 2, MPI_INT, host));
     for (int i = 0; i < node.n; i++)
         // the numbers are those of another container, so they are useless
         if (!is_there(node.of[i].pid)) node.n = 0;

@@ -47,7 +47,7 @@ struct Request {
     bool patient;               // may wait without a limit
     bool done;                  // out holds the result (emu only)
     bool grouped;               // finished by comm_group_end
-    bool here;                  // comm_arrival has found the message
+    bool found;                 // comm_arrival has found the message
     size_t in_count, out_count; // elements of in and out on this rank
     // of a collective on a whole and a part, one of in and out may be a window of the other
     const char *in;

@@ -37,9 +37,9 @@ CutSizes cut_stage(CutSizes z, size_t p, size_t i) {
     z.last = i + 1 == p;
     return z;
 }
-CutSizes cut_positions(CutSizes z, const Positions *mine, bool online) {
-    z.mine = mine->n ? *mine : (Positions){ 1, { { 0, z.Tk } } };
-    z.T = positions_count(&z.mine);
+CutSizes cut_positions(CutSizes z, const Positions *positions, bool online) {
+    z.positions = positions->n ? *positions : (Positions){ 1, { { 0, z.Tk } } };
+    z.T = positions_count(&z.positions);
     z.online = online;
     return z;
 }
@@ -195,8 +195,8 @@ Work work_sum(Work a, Work b) { return (Work){ a.flops + b.flops, a.time + b.tim
 Work work_scores(const CutSizes *z, size_t B) {
     if (!z->online) return work_times((double)(B * z->heads), work_product(z->T, z->Tk, z->D));
     size_t pairs = 0; // position t sees t + 1 keys
-    for (size_t i = 0; i < z->mine.n; i++) {
-        Range r = z->mine.chunk[i];
+    for (size_t i = 0; i < z->positions.n; i++) {
+        Range r = z->positions.chunk[i];
         pairs += (r.hi * (r.hi + 1) - r.lo * (r.lo + 1)) / 2;
     }
     return work_times((double)(B * z->heads), work_product(pairs, 1, z->D));

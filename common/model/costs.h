@@ -11,10 +11,10 @@ size_t part_size(size_t n, size_t parts, size_t i);
 
 // ---- The part of the model on a rank. M is B * T, the tokens of B sequences. ----
 typedef struct {
-    size_t C, D, T; // features of a token, columns of a head, positions of a sequence
-    size_t Tk;      // keys that a query may see: positions of whole sequences
-    bool online;    // attention in blocks: no scores are kept, only lse per row and head
-    Positions mine; // the local positions of each sequence's queries, for attention in blocks
+    size_t C, D, T;      // features of a token, columns of a head, positions of a sequence
+    size_t Tk;           // keys that a query may see: positions of whole sequences
+    bool online;         // attention in blocks: no scores are kept, only lse per row and head
+    Positions positions; // the local positions of each sequence's queries, for attention in blocks
     size_t heads, hidden, vocab; // this rank's heads, columns of the MLP and vocabulary entries
     size_t blocks;               // of this rank's stage
     bool first, last;            // is the embedding before the blocks; is the head after them?
@@ -33,7 +33,7 @@ CutSizes cut_stage(CutSizes z, size_t p, size_t i);
 size_t cut_rows(const CutSizes *z, size_t B);
 // The same with some positions of each sequence (n = 0: all), or with attention that keeps no
 // scores.
-CutSizes cut_positions(CutSizes z, const Positions *mine, bool online);
+CutSizes cut_positions(CutSizes z, const Positions *positions, bool online);
 size_t cut_layers(const CutSizes *z); // layers of the stage: its blocks, embedding and head
 
 // ---- Parameters, in elements ----

@@ -81,9 +81,9 @@ static void share_text(DataFile *f) {
         uint64_t print;
         size_t bytes;
     } first = { f->text ? fingerprint(f->text, f->bytes) : 0, f->bytes };
-    uint64_t mine = first.print;
+    uint64_t local = first.print;
     side_broadcast(&first, sizeof first);
-    bool missing = this_rank > 0 && mine != first.print;
+    bool missing = this_rank > 0 && local != first.print;
     if (missing) file_free(f);
     f->bytes = first.bytes;
     if (side_any(missing)) send_text(f, missing);
@@ -191,16 +191,16 @@ static void largest(void *context, size_t rank, const void *data, size_t bytes) 
 }
 static void require_ids(const Data *d, char why[DATA_WHY]) {
     Range part = shard_range(d->tokens, this_world_size ? this_world_size : 1, this_rank);
-    Largest mine = { 0 }, most = { 0 };
+    Largest local = { 0 }, most = { 0 };
     for (size_t i = part.lo; i < part.hi; i++) {
         size_t token = token_at(d, i);
-        if (token > mine.token) mine = (Largest){ token, file_of(d, i) };
+        if (token > local.token) local = (Largest){ token, file_of(d, i) };
     }
     if (this_world_size > 1) {
-        side_gather_each(&mine, sizeof mine, largest, &most);
+        side_gather_each(&local, sizeof local, largest, &most);
         side_broadcast(&most, sizeof most);
     } else {
-        most = mine;
+        most = local;
     }
     if (most.token >= d->vocab)
         snprintf(why, DATA_WHY,
@@ -216,8 +216,8 @@ static void require_ids(const Data *d, char why[DATA_WHY]) {
 // the error.
 static void add_names(Data *d, const char *pattern, size_t *room) {
     glob_t found = { 0 };
-    struct stat is;
-    bool several = stat(pattern, &is) != 0 && glob(pattern, 0, NULL, &found) == 0;
+    struct stat info;
+    bool several = stat(pattern, &info) != 0 && glob(pattern, 0, NULL, &found) == 0;
     size_t n = several ? found.gl_pathc : 1;
     for (size_t i = 0; i < n; i++) {
         const char *name = several ? found.gl_pathv[i] : pattern;
@@ -345,16 +345,16 @@ size_t data_count(const Data *d, uint64_t step, size_t first, size_t B) {
 // Uploads B sequences of `context` tokens, or the local positions of each. Token t of a sequence is
 // byte[t], and its target is byte[t+1].
 static Batch upload(const Data *d, Arena *a, const int *tokens, const int *targets, size_t B) {
-    Positions mine = d->positions.n ? d->positions : (Positions){ 1, { { 0, d->context } } };
-    size_t T = positions_count(&mine), M = B * T, row = 0;
+    Positions local = d->positions.n ? d->positions : (Positions){ 1, { { 0, d->context } } };
+    size_t T = positions_count(&local), M = B * T, row = 0;
     int *device[3], *host[3]; // tokens, targets, positions
     for (int i = 0; i < 3; i++) {
         device[i] = ints_new(a, M);
         host[i] = host_alloc((M + 1) * sizeof(int));
     }
     for (size_t s = 0; s < B; s++)
-        for (size_t i = 0; i < mine.n; i++)
-            for (size_t t = mine.chunk[i].lo; t < mine.chunk[i].hi; t++, row++) {
+        for (size_t i = 0; i < local.n; i++)
+            for (size_t t = local.chunk[i].lo; t < local.chunk[i].hi; t++, row++) {
                 host[0][row] = tokens[s * d->context + t];
                 host[1][row] = targets[s * d->context + t];
                 host[2][row] = (int)t;

@@ -576,11 +576,11 @@ StateBytes picture_state_now(void) {
 
 static _Thread_local size_t most; // bytes of the longest bar drawn so far
 
-void picture_state(Run *run, const char *title, StateBytes mine) {
+void picture_state(Run *run, const char *title, StateBytes local) {
     static const char letter[] = "wgm";
     size_t *sizes = NULL;
     ledger_pause();
-    StateBytes *all = side_gather(&mine, sizeof mine, &sizes);
+    StateBytes *all = side_gather(&local, sizeof local, &sizes);
     ledger_resume();
     for (size_t r = 0; run->is_root && r < run->world->size; r++) {
         size_t sum = all[r].bytes[0] + all[r].bytes[1] + all[r].bytes[2];

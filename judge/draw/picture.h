@@ -59,5 +59,5 @@ typedef struct {
     size_t bytes[3];
 } StateBytes; // weights, gradients, optimizer state
 StateBytes picture_state_now(void);
-void picture_state(Run *run, const char *title, StateBytes mine);
+void picture_state(Run *run, const char *title, StateBytes local);
 #endif

@@ -356,10 +356,10 @@ bool check_numbers(Run *run, const char *what, const char *name, const double *g
 }
 
 bool check_true(Run *run, const char *what, const char *name, bool holds) {
-    unsigned char mine = holds;
+    unsigned char local = holds;
     size_t missing = 0, first = 0, *sizes = NULL;
     ledger_pause();
-    void *all = side_gather(&mine, sizeof mine, &sizes);
+    void *all = side_gather(&local, sizeof local, &sizes);
     if (run->world->rank == 0) {
         for (size_t r = run->world->size; r-- > 0;)
             if (!((unsigned char *)all)[r]) {

@@ -286,19 +286,19 @@ typedef struct {
     const char *name;
 } FilePlace;
 static bool file_place(const char *path, FilePlace *place) {
-    struct stat is;
+    struct stat info;
     const char *slash = strrchr(path, '/');
     char folder[4096] = ".";
     *place = (FilePlace){ .name = "" };
-    if (stat(path, &is) != 0) {
+    if (stat(path, &info) != 0) {
         if (slash) snprintf(folder, sizeof folder, "%.*s", (int)(slash - path) + 1, path);
         place->name = slash ? slash + 1 : path;
-        if (stat(folder, &is) != 0) return false;
-    } else if (!S_ISREG(is.st_mode) && !S_ISDIR(is.st_mode)) {
+        if (stat(folder, &info) != 0) return false;
+    } else if (!S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
         return false; // several options may write to the same terminal or pipe
     }
-    place->device = is.st_dev;
-    place->inode = is.st_ino;
+    place->device = info.st_dev;
+    place->inode = info.st_ino;
     return true;
 }
 

@@ -130,18 +130,18 @@ void check_cost(Run *run, const char *id, const char *name, const char *unit, Pr
     struct RunState *s = run->state;
     if (!by_formula.given && !by_play.given)
         fault("cost %s: neither a formula nor a list predicts it", id);
-    CostPair mine = { .predicted = by_formula.given ? by_formula.value : by_play.value,
-                      .measured = measured,
-                      .id = text_hash(id) };
-    mine.agree = !by_play.given || by_play.value == measured;
+    CostPair local = { .predicted = by_formula.given ? by_formula.value : by_play.value,
+                       .measured = measured,
+                       .id = text_hash(id) };
+    local.agree = !by_play.given || by_play.value == measured;
     size_t *sizes = NULL;
     ledger_pause();
-    void *all = side_gather(&mine, sizeof mine, &sizes);
+    void *all = side_gather(&local, sizeof local, &sizes);
     ledger_resume();
     if (run->world->rank == 0) {
         const CostPair *pairs = all;
         for (size_t i = 1; i < run->world->size; i++)
-            if (pairs[i].id != mine.id) fault("cost %s: rank %zu passes another cost here", id, i);
+            if (pairs[i].id != local.id) fault("cost %s: rank %zu passes another cost here", id, i);
         CostRecord r = cost_judge(pairs, run->world->size);
         r.played = !by_formula.given;
         r.id = copied(id);

@@ -13,9 +13,9 @@ Data training_text(Run *run, const char *path, const char *eval, size_t vocab, s
     return d;
 }
 
-static Range micro_batch(const Training *t, Range mine, size_t k) {
-    Range r = shard_range(range_size(mine), t->micro_batches, k);
-    return (Range){ mine.lo + r.lo, mine.lo + r.hi };
+static Range micro_batch(const Training *t, Range local, size_t k) {
+    Range r = shard_range(range_size(local), t->micro_batches, k);
+    return (Range){ local.lo + r.lo, local.lo + r.hi };
 }
 Range training_micro_batch(const Training *t, size_t shards, size_t shard, size_t k) {
     return micro_batch(t, shard_range(t->sequences, shards, shard), k);
@@ -24,10 +24,10 @@ Range training_micro_batch(const Training *t, size_t shards, size_t shard, size_
 Batch *training_batches(const Training *t, Arena *tokens, size_t step, size_t shards,
                         size_t shard) {
     Batch *batch = host_alloc(t->micro_batches * sizeof *batch);
-    Range mine =
+    Range local =
         t->shares ? t->shares[step * shards + shard] : shard_range(t->sequences, shards, shard);
     for (size_t k = 0; k < t->micro_batches; k++) {
-        Range r = micro_batch(t, mine, k);
+        Range r = micro_batch(t, local, k);
         batch[k] = data_batch(&t->data, tokens, step, r.lo, range_size(r), t->sequences);
         batch[k].number = k;
     }
