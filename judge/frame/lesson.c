@@ -182,8 +182,8 @@ static void choose_clock(const Program *p) {
             device);
     const char *between = link[inside] ? link + inside + 1 : link;
     REQUIRE(between == link || node->text || !options_find(s, "link")->given,
-            "--link %s names a link between nodes, but all ranks share one node: give the ranks of "
-            "a node with --node N",
+            "--link %s names a link between nodes, but all ranks share one node: say with --node N "
+            "how many ranks a node has",
             link);
     const char *transport = p->choice.transport;
     bool crowded = strcmp(transport, "emu") == 0 || strcmp(transport, "staged") == 0 ||

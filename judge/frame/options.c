@@ -19,8 +19,8 @@ static const Option common_options[] = {
     { "threads", "N", "1",
       "of a rank, for products and row-wise ops; the bits of products may depend on it" },
     { "clock", "wall|simulated", NULL,
-      "real time, or the computed time of devices and links; without it: simulated if ranks are "
-      "virtual or share cores" },
+      "real time, or the computed time of devices and links; without it: simulated for virtual or "
+      "crowded ranks" },
     { "device", "NAME", "lesson", "of the simulated clock: lesson, h100, a100, core" },
     { "link", "NAME[,NAME]", "fast,slow",
       "of the simulated clock, inside a node and between nodes: fast, slow, free, nvlink, ib, "
